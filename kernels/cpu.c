@@ -322,6 +322,49 @@ static void cpu_move(struct kdev *d, const struct k_move *a)
     }
 }
 
+/* ---- ports; nothing is recorded ---------------------------------------------------------------- */
+
+static void *cpu_inbox(struct kdev *d, size_t bytes)
+{
+    return cpu_room(d, ROOM_INBOX, bytes, 1);
+}
+
+static void cpu_take_in(struct kdev *d, kbuf dst, size_t bytes)
+{
+    CHECK(bytes <= dst.n && bytes <= d->room[ROOM_INBOX].n);
+    memcpy(dst.p, d->room[ROOM_INBOX].p, bytes);
+}
+
+static void cpu_give(struct kdev *d, kbuf src, size_t bytes)
+{
+    CHECK(bytes <= src.n);
+    memcpy(cpu_room(d, ROOM_OUTBOX, bytes, 1), src.p, bytes);
+}
+
+static const void *cpu_outbox(struct kdev *d)
+{
+    return d->room[ROOM_OUTBOX].p;
+}
+
+static bool cpu_record(struct kdev *d)
+{
+    (void)d;
+    return false;
+}
+
+static struct kgraph *cpu_recorded(struct kdev *d, struct err *e)
+{
+    (void)d;
+    (void)e;
+    CHECK(!"record() is false here");
+}
+
+static void cpu_replay(struct kdev *d, struct kgraph *g)
+{
+    (void)d;
+    CHECK(!g);
+}
+
 const struct kernels kernels_cpu = {
     .name = "cpu",
     .open = cpu_open, .close = cpu_close, .about = cpu_about,
@@ -331,4 +374,6 @@ const struct kernels kernels_cpu = {
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
     .scale = cpu_scale, .rows = cpu_rows, .topk = cpu_topk, .sample = cpu_sample,
     .logp = cpu_logp, .move = cpu_move,
+    .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
+    .record = cpu_record, .recorded = cpu_recorded, .replay = cpu_replay, .forget = cpu_replay,
 };

@@ -36,7 +36,8 @@ void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg);
  * first needs more and is kept, so that a steady state never allocates. */
 enum cpu_room {
     ROOM_PACK, ROOM_PACK_2, ROOM_PTR, ROOM_PTR_2, ROOM_OUT, ROOM_K, ROOM_V, ROOM_PART, ROOM_THREAD,
-    ROOM_LOGITS, ROOM_ROUTE, ROOM_UP, ROOM_HIDDEN, ROOM_DOWN, ROOM_MOVE, N_ROOM
+    ROOM_LOGITS, ROOM_ROUTE, ROOM_UP, ROOM_HIDDEN, ROOM_DOWN, ROOM_MOVE,
+    ROOM_INBOX, ROOM_OUTBOX, N_ROOM
 };
 
 struct kdev {

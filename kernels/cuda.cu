@@ -98,6 +98,8 @@ static bool open_memory(struct kdev *d, struct err *e)
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(d->counters, 0, N_COUNTERS * sizeof *d->counters, d->stream);
     if (rc == cudaSuccess)
+        rc = cuda_open_ports(d);
+    if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
     if (rc == cudaSuccess)
         return true;
@@ -117,6 +119,7 @@ static void cuda_close(struct kdev *d)
     cudaFree(d->arena);
     cudaFree(d->counters);
     cudaFreeHost(d->stage);
+    cuda_close_ports(d);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     cudaGetLastError();
@@ -128,6 +131,7 @@ static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
 {
     struct kdev *d = (struct kdev *)xcalloc(1, sizeof *d);
     d->ordinal = opts->device;
+    d->terms = opts->precision == K_BF16 ? 1 : 2;
     d->op = "open";
     if (find_device(d, e) && open_memory(d, e))
         return d;
@@ -149,4 +153,6 @@ extern "C" const struct kernels kernels_cuda = {
     .glu = cuda_glu, .qkv = cuda_qkv, .attn = cuda_attn, .merge = cuda_merge, .moe = cuda_moe,
     .scale = cuda_scale, .rows = cuda_rows, .topk = cuda_topk, .sample = cuda_sample,
     .logp = cuda_logp, .move = cuda_move,
+    .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
+    .record = cuda_record, .recorded = cuda_recorded, .replay = cuda_replay, .forget = cuda_forget,
 };

@@ -37,10 +37,17 @@ enum {
     ARENA_BYTES = 160 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
+    INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
+};
+
+/* Pinned host memory that the device reads and writes. */
+struct port {
+    char *host, *dev;
 };
 
 struct kdev {
     int ordinal, n_sm;
+    int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
     bool dependent; /* programmatic dependent launch */
     cudaStream_t stream;
     char *arena;
@@ -48,6 +55,10 @@ struct kdev {
     unsigned *counters; /* (N_COUNTERS) */
     char *stage;        /* pinned host memory, used as a ring */
     size_t stage_at;
+    bool recording;
+    struct port in, out; /* inbox and outbox */
+    unsigned *ticket;    /* device: gives that were run */
+    uint32_t given, noted; /* gives launched; gives of the run being recorded */
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
     const char *op; /* the operation at hand, for messages */
@@ -183,6 +194,26 @@ void cuda_topk(struct kdev *d, const struct k_topk *a);
 void cuda_sample(struct kdev *d, const struct k_sample *a);
 void cuda_logp(struct kdev *d, const struct k_logp *a);
 void cuda_move(struct kdev *d, const struct k_move *a);
+void cuda_spread(struct kdev *d, const struct k_spread *a);
+void cuda_keep(struct kdev *d, const struct k_keep *a);
+void cuda_accept(struct kdev *d, const struct k_accept *a);
+
+/* cuda_graph.cu */
+cudaError_t cuda_open_ports(struct kdev *d);
+void cuda_close_ports(struct kdev *d);
+void *cuda_inbox(struct kdev *d, size_t bytes);
+void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes);
+void cuda_give(struct kdev *d, kbuf src, size_t bytes);
+const void *cuda_outbox(struct kdev *d);
+bool cuda_record(struct kdev *d);
+struct kgraph *cuda_recorded(struct kdev *d, struct err *e);
+void cuda_replay(struct kdev *d, struct kgraph *g);
+void cuda_forget(struct kdev *d, struct kgraph *g);
+
+/* cuda_bench.cu */
+bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
+void cuda_stream(struct kdev *d, kbuf src, kbuf dst);
+void cuda_phase(struct kdev *d, int n);
 
 /* dst[r] = (norm(src[r]) + (add ? dst[r] : 0)) * scale; the row behind a product, and normalize. */
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
@@ -192,13 +223,23 @@ void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst
 
 #ifdef __CUDACC__
 
+/* Lets the next kernel of the stream be launched as soon as every block said so or ended. It still
+ * waits for this one in its own after(), so this may be said at any time; said early, the next
+ * kernel takes room on the multiprocessors early, and may fetch weights meanwhile. */
+__device__ __forceinline__ void let_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Waits for everything before this kernel in the stream, and lets the next one be launched. */
 __device__ __forceinline__ void after()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+    let_next();
 }
 
 __device__ __forceinline__ float weight_at(struct vec v, size_t i)

@@ -259,20 +259,114 @@ struct k_logp {
     kbuf logp;    /* (pairs) f32 */
 };
 
-/* Moves whole cells of one layer, all sources read before any target is written. */
+/* Moves whole cells of one layer, all sources read before any target is written. A pair may name
+ * one slot twice: nothing happens to it. */
 struct k_move {
     int pairs;
     kbuf src, dst; /* (pairs) i32 slots */
     struct k_cells cells;
 };
 
+/* ---- a draft tree of one lane, grown and accepted on the device ------------------------------- */
+
+enum { K_MAX_NODES = 64, K_MAX_STEPS = 16, K_MAX_TOPK = 16 };
+
+/* The tree grows in candidates. Level 1 holds the topk guesses after the root; level l > 1 the topk
+ * guesses after each of the topk front candidates of level l - 1. Candidate index: level 1 [0,
+ * topk); level l > 1: topk + (l - 2) topk^2 + front * topk + rank. A candidate whose token is -1 or
+ * whose score is NaN is none. Front candidate k of level l is run in row k of the pass of level
+ * l + 1, where it writes scratch cell (l - 1) * topk + k of the draft. */
+struct k_tree {
+    int topk, steps, nodes; /* nodes: rows of the verify pass, the root among them */
+    kbuf token, parent;     /* (topk + (steps - 1) topk^2) i32; parent: a candidate, -1: the root */
+    kbuf logp, score;       /* the same, f32; score: sum of logp along the path */
+    kbuf cell;              /* the same, i32: scratch cell, -1: not extended */
+    kbuf front;             /* (steps, topk) i32: candidates of level l at row l - 1, -1: none */
+};
+
+/* What one pass's rows see in one pool: the device's side of a table whose extents follow the tree.
+ * A row behind n ancestors (itself counted) queries position q = prefix + n - 1. With first =
+ * window > 0 && q >= window ? q - window + 1 : 0: if first <= prefix, lo = first, hi = prefix, and
+ * expand holds the slots of all n; else lo = hi = first and expand starts at ancestor first -
+ * prefix. */
+struct k_reach {
+    int window, expand_w;
+    kbuf slots; /* i32: slot of each scratch cell (spread) or row of the verify pass (keep) */
+    kbuf lo, hi, n_expand; /* (rows) i32 out */
+    kbuf expand;           /* (rows, expand_w) i32 out; 0 beyond n_expand */
+};
+
+/* Adds the candidates of a level, picks its front (the topk best scores of the level, best first,
+ * ties to the lower index) and writes the rows of the pass that extends it. Rows without a front
+ * candidate repeat row 0, but write their own cell and see it instead of row 0's; if there is no
+ * row 0 either, token 0, from row 0, itself alone. */
+struct k_spread {
+    const struct k_tree *t;
+    int level;      /* 1 .. steps, of the candidates added */
+    kbuf ids, logp; /* (level == 1 ? 1 : topk, topk) i32 draft ids (-1: none), f32 */
+    kbuf d2t;       /* (draft vocabulary) i32 target id of each, or absent: the same ids */
+    kbuf prefix;    /* (1) i32: draft cells before the scratch ones */
+    kbuf root;      /* (1) i32: state row behind the root's guesses */
+    /* for the pass of level + 1; unused when level == steps */
+    kbuf token;     /* (topk) i32 */
+    kbuf from;      /* (topk) i32: level 1: *root; else the row of the last pass that guessed it */
+    int n_reach;
+    struct k_reach reach[2];
+};
+
+/* The root and the nodes - 1 best candidates (by score, ties to the lower index) become the rows of
+ * the verify pass, candidates in the order of their indices. Rows beyond *n repeat the root but see
+ * their own cell in its place. */
+struct k_keep {
+    const struct k_tree *t;
+    kbuf root;   /* (1) i32: the pending token */
+    kbuf prefix; /* (1) i32: committed cells; the root's position */
+    kbuf draws;  /* (steps + 1) f32: the uniform of each depth */
+    kbuf n;      /* (1) i32 out: nodes kept, the root counted */
+    kbuf token, pos, parent; /* (nodes) i32 out; parent: row, -1 for the root and beyond *n */
+    kbuf parent0; /* (nodes) i32 out: the same with 0 for -1 */
+    kbuf logp, score, u; /* (nodes) f32 out; logp and score are 0 at the root and beyond *n */
+    int n_reach;
+    struct k_reach reach[2];
+};
+
+/* Walks from the root: at row i the target's own token is choice[i]; the first child that holds it
+ * is accepted and walked to. The path ends before a row it has no child for, at *limit rows, or
+ * where a stop token is chosen. With *force > 0 the path follows first children for at most that
+ * many rows whatever was chosen (benchmarks script the acceptance so). *n_path is 0, and the rest
+ * unspecified but within bounds, if any choice of the tree's rows is negative. */
+struct k_accept {
+    int nodes, steps, n_stop;
+    kbuf n, token, parent; /* of the tree, from keep() */
+    kbuf choice;           /* (nodes) i32 */
+    kbuf limit, force;     /* (1) i32 */
+    kbuf stop;             /* (n_stop) i32 */
+    int n_pools;
+    kbuf slots[2];         /* (nodes) i32: each row's cell, by pool */
+    kbuf n_path;           /* (1) i32 out */
+    kbuf path;             /* (steps + 1) i32 out: rows, root first; 0 beyond n_path */
+    kbuf emitted;          /* (steps + 1) i32 out: the token after each row of the path; 0 beyond */
+    kbuf last;             /* (1) i32 out: n_path - 1, 0 if there is none */
+    kbuf src[2], dst[2];   /* (steps + 1) i32 out: moves that bring path row i into cell i; beyond
+                              n_path src == dst == slot of row i */
+};
+
 /* ---- the table ------------------------------------------------------------------------------- */
+
+/* What enters a product or an attention. A device that has one precision ignores it. */
+enum k_precision {
+    K_F32,  /* activations keep at least 16 bits of mantissa (CUDA: the sum of two 16-bit numbers) */
+    K_BF16, /* activations are rounded to bf16 (f16 before MXFP4), sums stay float32 */
+};
 
 struct k_opts {
     int threads;     /* CPU: worker threads, 0 = one per core */
     const char *isa; /* CPU: "scalar", "avx2", "avx512"; NULL = the best the machine has */
     int device;      /* CUDA: ordinal */
+    enum k_precision precision;
 };
+
+struct kgraph; /* a recorded run of operations */
 
 struct kernels {
     const char *name; /* "cpu", "cuda" */
@@ -310,6 +404,39 @@ struct kernels {
     void (*sample)(struct kdev *d, const struct k_sample *a);
     void (*logp)(struct kdev *d, const struct k_logp *a);
     void (*move)(struct kdev *d, const struct k_move *a);
+
+    /* a draft tree */
+    void (*spread)(struct kdev *d, const struct k_spread *a);
+    void (*keep)(struct kdev *d, const struct k_keep *a);
+    void (*accept)(struct kdev *d, const struct k_accept *a);
+
+    /* Runs of operations. The host fills the inbox (at least `bytes` long; NULL and the sticky error
+     * when there is no memory), take() copies its first bytes to the device, give() copies back and
+     * raises the outbox, which the host waits for: the last give()'s bytes, NULL after a failure.
+     * One run at a time: the inbox may be filled again once the outbox was read. */
+    void *(*inbox)(struct kdev *d, size_t bytes);
+    void (*take)(struct kdev *d, kbuf dst, size_t bytes);
+    void (*give)(struct kdev *d, kbuf src, size_t bytes);
+    const void *(*outbox)(struct kdev *d);
+
+    /* Between record() and recorded() operations are noted, not run; put, get, alloc and sync are
+     * not allowed. replay() runs them, reading what the buffers hold then. record() is false where
+     * the device has no such thing, and everything runs at once as ever. */
+    bool (*record)(struct kdev *d);
+    struct kgraph *(*recorded)(struct kdev *d, struct err *e);
+    void (*replay)(struct kdev *d, struct kgraph *g);
+    void (*forget)(struct kdev *d, struct kgraph *g); /* NULL is fine */
+
+    /* for measuring */
+
+    /* As upload(), but of a tensor without data: random weights of standard deviation `scale`, made
+     * on the device; MXFP4 blocks and scales so that the products have it. */
+    bool (*synthesize)(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
+                       struct err *e);
+    /* Reads src once, and with dst present copies it there. */
+    void (*stream)(struct kdev *d, kbuf src, kbuf dst);
+    /* n dependent runs of nothing. */
+    void (*phase)(struct kdev *d, int n);
 };
 
 extern const struct kernels kernels_cpu;
