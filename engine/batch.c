@@ -44,7 +44,7 @@ static bool load(struct batch *b, struct err *e)
     struct progress p = {o->progress, o->progress_arg};
     struct err why = {0};
     const char *warning = NULL;
-    if (!device_open(&b->dev, o->device, o->threads, e) ||
+    if (!device_open(&b->dev, o->device, o->threads, o->precision, e) ||
         !model_load(&b->m, o->model, o->progress ? &p : NULL, e))
         return false;
     if (o->draft) {

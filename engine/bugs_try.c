@@ -184,8 +184,8 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
                            .draft = row, .levels = LEVELS, .topk = TOPK};
     bool ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e);
     if (ok) {
-        drafter_gather(d, d->root, from, TOPK, d->state_n, d->inputs);
-        d->ops->level(d, &r->pass, d->inputs);
+        drafter_pick(d, d->root, from, TOPK, d->state_n, d->inputs);
+        d->ops->level(d, &r->pass.kp, TOPK, d->inputs);
         keep_buf(st, d->logits, TOPK, drafter_vocab(d));
     }
     kv_rollback(&r->kv, &st->lane.seq);
@@ -349,7 +349,7 @@ static bool play(struct stage *st, struct device dev, struct model *m, struct dr
     counted = dev.k;
     struct rig_shape shape = {.page_size = P, .context = 8 * W + 256, .max_rows = 64,
                               .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
-    if (!rig_open(&st->r, (struct device){&st->spy, dev.d}, m, draft, &shape, e))
+    if (!rig_open(&st->r, (struct device){&st->spy, dev.d, dev.kv}, m, draft, &shape, e))
         return false;
     st->W = W;
     st->lane = (struct lane){.tap_row = -1};
@@ -481,7 +481,7 @@ bool bug_try_text(const char *model, const char *draft_dir, const char *which, b
     struct draft d = {0};
     if (!bug_find(which, &b, e))
         return false;
-    bool ok = device_open(&dev, "cpu", 0, e) && model_load(&m, model, NULL, e) &&
+    bool ok = device_open(&dev, "cpu", 0, NULL, e) && model_load(&m, model, NULL, e) &&
               (!draft_dir || draft_load(&d, draft_dir, &m, NULL, NULL, e));
     if (json)
         buf_char(out, '[');

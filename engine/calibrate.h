@@ -27,6 +27,7 @@ struct calib_opts {
     const struct device *dev;      /* NULL: `device` is opened */
     const char *device;
     int threads;
+    const char *precision; /* as of device_open() */
     const int32_t *text;           /* a conversation to score, n_text tokens; shorter than */
     int n_text;                    /* CALIB_TOKENS: the target answers a few prompts instead */
     const atomic_bool *cancel;     /* may be NULL */

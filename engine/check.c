@@ -21,6 +21,7 @@ static const char *const rules[] = {
     "I14 the draft is one pairing behind, in a pool that holds as much",
     "I15 marks of read cells chain to the sequence's end",
     "I16 uniforms consumed are uniforms counted",
+    "I17 tables filled on the device are those of its tree",
 };
 
 int check_rule_count(void)
@@ -170,9 +171,9 @@ static bool check_lag(const struct view *v)
     if (v->p->mode == PLAN_DRAFT && s->drafted != s->committed)
         return FAIL(v, "I14 draft request %d: %d draft slots for %d committed tokens", v->b,
                     s->drafted, s->committed);
-    if (v->p->mode == PLAN_DRAFT_EXTEND && v->p->kv_len[v->b] > s->committed)
+    if (v->p->mode == PLAN_DRAFT_EXTEND && v->p->kv_len[v->b] > s->committed + v->q->ahead)
         return FAIL(v, "I14 draft-extend request %d: slots to %d, but %d committed tokens", v->b,
-                    v->p->kv_len[v->b], s->committed);
+                    v->p->kv_len[v->b], s->committed + v->q->ahead);
     return true;
 }
 
@@ -328,6 +329,60 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
         if (offset[i] != i)
             ok = err_set(&mine, ERR_INVARIANT, "I16 token %d of the step was drawn with uniform %d",
                          i, offset[i]);
+    return ok || violated(c, &mine, e);
+}
+
+/* ---- what the device filled in ---------------------------------------------------------------- */
+
+/* Row r of an array of a plan that was sent, as the device left it. */
+static const int32_t *filled(const struct plan *sent, const int32_t *rows, const int32_t *array,
+                             int r, int width)
+{
+    return rows + (array - sent->mem) - sent->row_words + (size_t)r * (size_t)width;
+}
+
+static bool check_word(const char *table, const char *what, int row, int32_t got, int32_t want,
+                       struct err *e)
+{
+    return got == want || err_set(e, ERR_INVARIANT, "I17 %s table row %d: the device's %s is %d, "
+                                  "its tree asks for %d", table, row, what, got, want);
+}
+
+static bool check_filled_table(const struct plan *sent, const struct table *want,
+                               const struct table *s, const int32_t *rows, int r, struct err *e)
+{
+    const char *name = pool_name(want->pool);
+    const int32_t *expand = filled(sent, rows, s->expand, r, s->expand_w);
+    if (!check_word(name, "lo", r, *filled(sent, rows, s->lo, r, 1), want->lo[r], e) ||
+        !check_word(name, "hi", r, *filled(sent, rows, s->hi, r, 1), want->hi[r], e) ||
+        !check_word(name, "n_expand", r, *filled(sent, rows, s->n_expand, r, 1), want->n_expand[r],
+                    e))
+        return false;
+    for (int i = 0; i < want->n_expand[r]; i++)
+        if (!check_word(name, "expand", r, expand[i],
+                        want->expand[(size_t)r * (size_t)want->expand_w + (size_t)i], e))
+            return false;
+    return true;
+}
+
+bool check_filled(struct checker *c, const struct plan *want, const struct plan *sent,
+                  const int32_t *rows, struct err *e)
+{
+    if (c->level == CHECK_OFF)
+        return true;
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    bool ok = want->n_rows <= sent->n_rows;
+    CHECK(ok);
+    for (int r = 0; r < want->n_rows && ok; r++)
+        ok = check_word("every", "token", r, *filled(sent, rows, sent->token, r, 1), want->token[r],
+                        &mine) &&
+             check_word("every", "position", r, *filled(sent, rows, sent->pos, r, 1), want->pos[r],
+                        &mine) &&
+             check_filled_table(sent, &want->full.t, &sent->full.t, rows, r, &mine) &&
+             (!want->use_swa ||
+              check_filled_table(sent, &want->swa.t, &sent->swa.t, rows, r, &mine));
+    c->ns += clock_ns() - start;
     return ok || violated(c, &mine, e);
 }
 

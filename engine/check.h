@@ -18,6 +18,7 @@
  *   I14 the draft is one pairing behind the target, in a pool that holds as much
  *   I15 the marks of the cells a row reads chain token by token to its sequence's end
  *   I16 the uniforms consumed are the ones that were counted
+ *   I17 what the device filled in is what its tree asks for
  * ON checks all of them for what a pass touches: I1 to I3 by running sums, I15 at the end of each
  * prefix. STRICT follows the chain of every cell read, and the engine sweeps all pools and sequences
  * after each step (check_sweep). The checker works out what it checks from the sequences and shares
@@ -45,6 +46,11 @@ bool check_sweep(const struct kv *kv, const struct seq *const *seqs, int n, stru
  * and where the next step goes on. Not sampled: none were used. */
 bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *offset, int n,
                  bool sampled, struct err *e);
+/* I17: rows are the words from sent->row_words on as the device left them, in the layout of `sent`,
+ * the plan that was uploaded; `want` is the plan of the same rows, or the first of them, built from
+ * the tree that the device grew. */
+bool check_filled(struct checker *c, const struct plan *want, const struct plan *sent,
+                  const int32_t *rows, struct err *e);
 /* Names of the rules, for /check. */
 int check_rule_count(void);
 const char *check_rule(int i);

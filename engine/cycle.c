@@ -2,6 +2,7 @@
 #include "engine/cycle.h"
 
 #include "engine/bugs.h"
+#include "engine/fused.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -82,6 +83,7 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
     *r = (struct rig){.dev = dev, .m = m, .context = shape->context,
                       .max_rows = shape->max_rows ? shape->max_rows : 512};
     r->max_rows = max_int(r->max_rows, TREE_MAX * max_int(1, shape->lanes));
+    r->fuse = r->record = dev.k->queued;
     r->max_logits = TREE_MAX * max_int(1, shape->lanes);
     struct kv_shape ks = pool_shape(r, shape, draft && draft->kind == DRAFT_EAGLE3);
     if (draft && draft->kind == DRAFT_FROZEN) /* its query stands one before the committed length */
@@ -113,6 +115,7 @@ void rig_close(struct rig *r)
 {
     if (!r->dev.k)
         return;
+    fused_close(r);
     kbuf all[] = {r->logits, r->some, r->ids, r->p, r->u, r->row, r->logp, r->idx, r->pair_src,
                   r->pair_dst, r->mask};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -135,6 +138,14 @@ bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e)
         r->dev.k->put(r->dev.d, r->mask, all, v);
     free(all);
     return r->mask.p != NULL;
+}
+
+bool rig_stops(const struct rig *r, int32_t id)
+{
+    for (int i = 0; i < r->n_stop; i++)
+        if (r->stop[i] == id)
+            return true;
+    return false;
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -256,14 +267,6 @@ static void node_probabilities(struct rig *r, int first, struct tree *t)
     r->dev.k->get(r->dev.d, logp, r->logp, (size_t)n * 4);
     for (int i = 0; i < n; i++)
         t->p[i + 1] = expf(logp[i]);
-}
-
-static bool is_stop(const struct rig *r, int32_t id)
-{
-    for (int i = 0; i < r->n_stop; i++)
-        if (r->stop[i] == id)
-            return true;
-    return false;
 }
 
 static bool bad_token(struct err *e)
@@ -427,7 +430,7 @@ bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft,
         ids_add(&l->tok, l->rec.bonus);
         l->n_new = 1;
         l->draws += l->how.temperature > 0;
-        l->stopped = is_stop(r, l->rec.bonus);
+        l->stopped = rig_stops(r, l->rec.bonus);
     }
     kv_release_window(&r->kv, &l->seq);
     pass_unlock(&r->pass);
@@ -532,7 +535,7 @@ static int accept(struct rig *r, struct lane *l, const struct step_limits *lim,
     int most = min_int(lim->max_new, r->context - l->tok.n);
     int n = tree_accept(&l->tree, choice, max_int(1, most), path);
     for (int i = 0; i < n; i++)
-        if (is_stop(r, choice[path[i]]))
+        if (rig_stops(r, choice[path[i]]))
             return i + 1;
     return n;
 }
@@ -577,7 +580,7 @@ static bool settle(struct rig *r, struct lane *l, const struct step_limits *lim,
     pass_unlock(&r->pass);
     l->n_new = n;
     l->draws = draws;
-    l->stopped = is_stop(r, l->rec.bonus);
+    l->stopped = rig_stops(r, l->rec.bonus);
     l->tap_row = tap_rows[n - 1];
     forget_tap(l);
     return true;
@@ -587,6 +590,8 @@ bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim,
                const struct tree_shape *shape, struct err *e)
 {
     CHECK(n <= MAX_LANES);
+    if (n == 1 && fused_fits(r, lane[0], lim, shape))
+        return fused_step(r, lane[0], lim, shape, e);
     struct follower f[MAX_LANES];
     int taps[MAX_LANES][MAX_STEPS + 1], n_follow = 0;
     uint64_t t0 = clock_ns(), checked = r->pass.check.ns;

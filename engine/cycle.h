@@ -17,6 +17,10 @@ struct rig {
     struct drafter *drafter; /* NULL: none */
     struct kv kv;
     struct pass pass;
+    struct fused *fused; /* NULL until it is needed */
+    bool fuse;           /* cycles of one lane run as one (fused.h) where that is possible ... */
+    bool record;         /* ... and are recorded where the device can */
+    uint64_t n_fused, n_replayed; /* cycles that took that road; those that replayed a record */
     int context;  /* most tokens of a lane */
     int parts;    /* of an extend: 2 attends to the cached prefix apart; else 1 */
     int max_rows; /* of one pass */
@@ -41,6 +45,9 @@ struct rig_shape {
 bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
               const struct rig_shape *shape, struct err *e);
 void rig_close(struct rig *r);
+void fused_close(struct rig *r); /* what fused.c keeps in it */
+/* Whether a token ends a reply. */
+bool rig_stops(const struct rig *r, int32_t id);
 /* Ids that must never be sampled (no string): mask[id] != 0. n <= vocab. */
 bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e);
 
@@ -53,6 +60,7 @@ struct lane {
     int tap_row;        /* where they are on the device since the last pass, -1: nowhere */
     struct sampling how;
     uint64_t seed, draws;
+    int force; /* for benchmarks: rows of the tree to accept, whatever is sampled; 0: the truth */
     /* the last step */
     struct step_rec rec;
     struct tree tree; /* n == 1: nothing was drafted */

@@ -8,13 +8,18 @@ static bool open_on(const struct kernels *k, const struct k_opts *o, struct devi
 {
     dev->k = k;
     dev->d = k->open(o, e);
+    dev->kv = k != &kernels_cpu && o->precision == K_BF16 ? KV_BF16 : KV_F32;
     return dev->d != NULL;
 }
 
-bool device_open(struct device *dev, const char *name, int threads, struct err *e)
+bool device_open(struct device *dev, const char *name, int threads, const char *precision,
+                 struct err *e)
 {
-    struct k_opts o = {.threads = threads};
+    bool f32 = precision && !strcmp(precision, "f32");
+    struct k_opts o = {.threads = threads, .precision = f32 ? K_F32 : K_BF16};
     *dev = (struct device){0};
+    if (precision && !f32 && strcmp(precision, "bf16"))
+        return err_set(e, ERR_USAGE, "unknown precision '%s': expected bf16 or f32", precision);
     bool any = !name || !strcmp(name, "auto");
     if (!any && strcmp(name, "cpu") && strcmp(name, "cuda"))
         return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda or auto", name);

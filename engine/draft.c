@@ -31,10 +31,17 @@ bool drafter_buffers(struct drafter *d, struct err *e)
 {
     d->max_heads = max_int(MAX_LANES, d->max_rows / (TREE_MAX / MAX_TOPK));
     size_t rows = (size_t)d->max_heads, n = (size_t)d->state_n;
+    if (d->w->d2t) {
+        size_t bytes = (size_t)d->w->draft_vocab * sizeof *d->w->d2t;
+        if (!want(d, &d->d2t, bytes, e))
+            return false;
+        d->dev.k->put(d->dev.d, d->d2t, d->w->d2t, bytes);
+    }
     return want(d, &d->taps.dst, F32((size_t)(d->max_rows + 1) * (size_t)d->taps.stride), e) &&
            want(d, &d->state, F32(rows * n), e) && want(d, &d->inputs, F32(rows * n), e) &&
            want(d, &d->root, F32(MAX_LANES * n), e) &&
            want(d, &d->idx, (size_t)max_int(d->max_rows, d->max_heads) * sizeof(int32_t), e) &&
+           want(d, &d->last, MAX_LANES * sizeof(int32_t), e) &&
            want(d, &d->logits, F32(rows * (size_t)d->w->draft_vocab), e) &&
            want(d, &d->ids, rows * MAX_TOPK * sizeof(int32_t), e) &&
            want(d, &d->logp, F32(rows * MAX_TOPK), e);
@@ -45,7 +52,8 @@ void drafter_close(struct drafter *d)
     if (!d)
         return;
     d->ops->close(d);
-    kbuf all[] = {d->taps.dst, d->state, d->inputs, d->root, d->idx, d->logits, d->ids, d->logp};
+    kbuf all[] = {d->taps.dst, d->state, d->inputs, d->root, d->idx,
+                  d->last, d->logits, d->ids, d->logp, d->d2t};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         d->dev.k->release(d->dev.d, all[i]);
     free(d);
@@ -119,12 +127,22 @@ void drafter_move(struct drafter *d, int pairs, kbuf src, kbuf dst)
 
 /* ---- moving rows ----------------------------------------------------------------------------- */
 
-void drafter_gather(struct drafter *d, kbuf src, const int32_t *from, int rows, int n, kbuf dst)
+void drafter_gather(struct drafter *d, kbuf src, kbuf from, int rows, int n, kbuf dst)
 {
-    d->dev.k->put(d->dev.d, d->idx, from, (size_t)rows * sizeof *from);
     d->dev.k->rows(d->dev.d, &(struct k_rows){.rows = rows, .n = n, .src_stride = n,
                                               .dst_stride = n, .src = src, .dst = dst,
-                                              .idx = d->idx});
+                                              .idx = from});
+}
+
+static kbuf upload_ints(struct drafter *d, kbuf to, const int32_t *v, int n)
+{
+    d->dev.k->put(d->dev.d, to, v, (size_t)n * sizeof *v);
+    return to;
+}
+
+void drafter_pick(struct drafter *d, kbuf src, const int32_t *from, int rows, int n, kbuf dst)
+{
+    drafter_gather(d, src, upload_ints(d, d->idx, from, rows), rows, n, dst);
 }
 
 /* Row i of src becomes row to[i] of dst, for few rows. */
@@ -143,14 +161,23 @@ void drafter_copy_slot(struct drafter *d, int from, int to)
     scatter(d, kbuf_at(d->root, F32(from * n), F32(n)), &(int32_t){to}, 1, d->root);
 }
 
+void drafter_keep_root(struct drafter *d, int slot)
+{
+    scatter(d, d->state, &(int32_t){slot}, 1, d->root);
+}
+
 /* ---- guesses --------------------------------------------------------------------------------- */
+
+void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
+{
+    d->dev.k->topk(d->dev.d, &(struct k_topk){.rows = n, .n = d->w->draft_vocab, .k = topk,
+                                              .logits = d->logits, .ids = ids, .logp = logp});
+}
 
 /* Best topk guesses of n rows of logits: target ids and log probabilities. */
 static void guesses(struct drafter *d, int n, int topk, int32_t *ids, float *logp)
 {
-    d->dev.k->topk(d->dev.d, &(struct k_topk){.rows = n, .n = d->w->draft_vocab, .k = topk,
-                                              .logits = d->logits, .ids = d->ids,
-                                              .logp = d->logp});
+    drafter_topk(d, n, topk, d->ids, d->logp);
     d->dev.k->get(d->dev.d, ids, d->ids, (size_t)(n * topk) * sizeof *ids);
     d->dev.k->get(d->dev.d, logp, d->logp, F32(n * topk));
     for (int i = 0; d->w->d2t && i < n * topk; i++)
@@ -166,8 +193,12 @@ void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, con
         return;
     int32_t ids[MAX_LANES * MAX_TOPK];
     float logp[MAX_LANES * MAX_TOPK];
+    int32_t last[MAX_LANES];
+    for (int b = 0; b < p->n_req; b++)
+        last[b] = p->row0[b + 1] - 1;
     topk = min_int(topk, d->w->draft_vocab);
-    d->ops->extend(d, ps, from);
+    d->ops->extend(d, &ps->kp, p->n_rows, upload_ints(d, d->idx, from, p->n_rows),
+                   upload_ints(d, d->last, last, p->n_req), p->n_req);
     scatter(d, d->state, slot, p->n_req, d->root);
     guesses(d, p->n_req, topk, ids, logp);
     for (int b = 0; b < p->n_req; b++) {
@@ -292,8 +323,8 @@ static bool grow_level(struct drafter *d, struct pass *ps, struct drafting *lane
     if (ok && r.n) {
         int32_t *ids = xmalloc((size_t)(r.n * topk) * sizeof *ids);
         float *logp = xmalloc(F32(r.n * topk));
-        drafter_gather(d, level == 2 ? d->root : d->state, r.from, r.n, d->state_n, d->inputs);
-        d->ops->level(d, ps, d->inputs);
+        drafter_pick(d, level == 2 ? d->root : d->state, r.from, r.n, d->state_n, d->inputs);
+        d->ops->level(d, &ps->kp, r.n, d->inputs);
         guesses(d, r.n, topk, ids, logp);
         spread(lane, g, n, level, topk, ids, logp);
         free(ids);

@@ -41,19 +41,22 @@ struct drafter {
     kbuf root;        /* (MAX_LANES, state_n) the same after each slot's last true row */
     kbuf inputs;      /* (max_heads, state_n) states gathered for the next level */
     int state_n;      /* floats of a state row */
-    kbuf idx;         /* (rows of a gather) i32 */
+    kbuf idx, last;   /* (rows of a gather), (MAX_LANES) i32 */
     kbuf logits;      /* (max_heads, draft_vocab) of the last pass */
     kbuf ids, logp;   /* (max_heads, MAX_TOPK) */
+    kbuf d2t;         /* (draft vocabulary) i32 target ids; absent: the same */
 };
 
 struct drafter_ops {
     bool owns_kv; /* has slots in the draft pool */
     void (*close)(struct drafter *d);
-    /* Runs the head over the rows of the prepared pass of the drafter's extend mode. Leaves request
-     * b's state after its last row in row b of d->state, its logits in row b of d->logits. */
-    void (*extend)(struct drafter *d, struct pass *ps, const int32_t *from);
+    /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row from[r];
+     * last[b] (n_req) is the last row of request b. Leaves request b's state after that row in row b
+     * of d->state, its logits in row b of d->logits. from, last: i32 on the device. */
+    void (*extend)(struct drafter *d, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+                   int n_req);
     /* The same for one tree level: row r starts from row r of `in`; states and logits by row. */
-    void (*level)(struct drafter *d, struct pass *ps, kbuf in);
+    void (*level)(struct drafter *d, const struct k_plan *kp, int rows, kbuf in);
     /* Output rows for golden tests. */
     kbuf (*output)(struct drafter *d);
     void (*move)(struct drafter *d, int pairs, kbuf src, kbuf dst);
@@ -65,8 +68,14 @@ struct drafter *frozen_open(struct device dev, struct draft *w, struct net *targ
                             struct err *e);
 /* Allocates the shared buffers; state_n and the taps must be set. */
 bool drafter_buffers(struct drafter *d, struct err *e);
-/* dst[i] = src[from[i]], rows of n floats; from is host memory. */
-void drafter_gather(struct drafter *d, kbuf src, const int32_t *from, int rows, int n, kbuf dst);
+/* dst[i] = src[from[i]], rows of n floats; from: i32 on the device. */
+void drafter_gather(struct drafter *d, kbuf src, kbuf from, int rows, int n, kbuf dst);
+/* The same with host indices, which go through d->idx. */
+void drafter_pick(struct drafter *d, kbuf src, const int32_t *from, int rows, int n, kbuf dst);
+/* The topk best guesses of n rows of logits: ids of the draft's own vocabulary. */
+void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp);
+/* Row 0 of d->state becomes what a slot's root feeds on. */
+void drafter_keep_root(struct drafter *d, int slot);
 
 /* max_rows: of one extend pass. The draft's weights are used in place. */
 struct drafter *drafter_open(struct device dev, struct draft *w, struct net *target, int slots,

@@ -86,7 +86,7 @@ static void close_eagle3(struct drafter *base)
 /* ---- the head -------------------------------------------------------------------------------- */
 
 /* g = fc of the captured states, each normalised first where the head says so */
-static void fuse(struct eagle3 *d, const int32_t *from, int rows)
+static void fuse(struct eagle3 *d, kbuf from, int rows)
 {
     const struct draft *w = d->base.w;
     int wide = d->base.taps.stride, t = w->target_hidden;
@@ -119,14 +119,14 @@ static void normalize(struct eagle3 *d, kbuf src, kbuf dst, int dst_stride, int 
 }
 
 /* x = g + attention([norm(e); norm(g)]): the first layer's input is twice as wide */
-static void join(struct eagle3 *d, struct pass *ps, int rows)
+static void join(struct eagle3 *d, const struct k_plan *kp, int rows)
 {
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[0];
     int H = c->hidden;
     const struct tensor *table =
         d->base.w->embed.data ? &d->base.w->embed : &d->base.target->m->embed;
-    d->base.dev.k->embed(d->base.dev.d, &(struct k_embed){.rows = rows, .n = H, .ids = ps->kp.token,
+    d->base.dev.k->embed(d->base.dev.d, &(struct k_embed){.rows = rows, .n = H, .ids = kp->token,
                                                 .table = table, .scale = 1, .dst = d->x});
     normalize(d, d->x, d->z, 2 * H, rows, norm_of(c, &w->in_norm));
     kbuf second = kbuf_at(d->z, F32(H), d->z.n - F32(H));
@@ -136,11 +136,11 @@ static void join(struct eagle3 *d, struct pass *ps, int rows)
               d->base.w->norm_before_residual ? norm_of(c, &w->hidden_norm) : residual);
 }
 
-static void attention(struct eagle3 *d, struct pass *ps, int l, int rows)
+static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows)
 {
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[l];
-    const struct k_table *table = w->window ? &ps->kp.draft_win : &ps->kp.draft;
+    const struct k_table *table = w->window ? &kp->draft_win : &kp->draft;
     bool first = l == 0;
     d->base.dev.k->qkv(d->base.dev.d, &(struct k_qkv){
         .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : d->x,
@@ -160,20 +160,20 @@ static void attention(struct eagle3 *d, struct pass *ps, int l, int rows)
 }
 
 /* From g and the plan's tokens to x. */
-static void forward(struct eagle3 *d, struct pass *ps, int rows)
+static void forward(struct eagle3 *d, const struct k_plan *kp, int rows)
 {
     const struct config *c = &d->base.w->cfg;
     const struct kernels *k = d->base.dev.k;
     k->rope(d->base.dev.d, &(struct k_rope){.rows = rows,
                                             .half = c->rope[0].half,
-                                            .pos = ps->kp.pos,
+                                            .pos = kp->pos,
                                             .inv_freq = c->rope[0].inv_freq,
                                             .factor = c->rope[0].cs_factor,
                                             .cs = d->cs});
-    join(d, ps, rows);
+    join(d, kp, rows);
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &d->base.w->layer[l];
-        attention(d, ps, l, rows);
+        attention(d, kp, l, rows);
         k->glu(d->base.dev.d, &(struct k_glu){.rows = rows, .src = d->x,
                                          .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,
                                          .up = &w->up, .act = c->act, .dst = d->h});
@@ -193,29 +193,25 @@ static void logits(struct eagle3 *d, int n)
         .pre = norm_of(&w->cfg, &w->norm), .w = head, .scale = 1, .dst = d->base.logits});
 }
 
-static void extend(struct drafter *base, struct pass *ps, const int32_t *from)
+static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+                   int n_req)
 {
     struct eagle3 *d = (struct eagle3 *)base;
-    const struct plan *p = &ps->plan[PLAN_DRAFT_EXTEND];
-    int32_t last[MAX_LANES];
-    for (int b = 0; b < p->n_req; b++)
-        last[b] = p->row0[b + 1] - 1;
-    fuse(d, from, p->n_rows);
-    forward(d, ps, p->n_rows);
-    drafter_gather(base, d->x, last, p->n_req, base->w->cfg.hidden, base->state);
-    logits(d, p->n_req);
+    fuse(d, from, rows);
+    forward(d, kp, rows);
+    drafter_gather(base, d->x, last, n_req, base->w->cfg.hidden, base->state);
+    logits(d, n_req);
 }
 
 /* The head's own outputs take the place of true states: fed back as they are, or normed. */
-static void level(struct drafter *base, struct pass *ps, kbuf in)
+static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf in)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct config *c = &base->w->cfg;
-    int rows = ps->plan[PLAN_DRAFT].n_rows;
     struct k_norm as_is = {NORM_NONE, NULL, c->eps};
     normalize(d, in, d->g, c->hidden, rows,
               base->w->norm_output ? norm_of(c, &base->w->norm) : as_is);
-    forward(d, ps, rows);
+    forward(d, kp, rows);
     normalize(d, d->x, base->state, c->hidden, rows, as_is);
     logits(d, rows);
 }

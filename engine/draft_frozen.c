@@ -80,7 +80,7 @@ static void close_frozen(struct drafter *base)
 /* ---- the head -------------------------------------------------------------------------------- */
 
 /* x = pre_projection [E_target[token] s; H] */
-static void join(struct frozen *d, struct pass *ps, kbuf hidden, int rows)
+static void join(struct frozen *d, const struct k_plan *kp, kbuf hidden, int rows)
 {
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
@@ -88,7 +88,7 @@ static void join(struct frozen *d, struct pass *ps, kbuf hidden, int rows)
     int T = w->target_hidden;
     const struct model *m = d->base.target->m;
     /* the embedding goes through state, which the pass overwrites at its end */
-    k->embed(dev, &(struct k_embed){.rows = rows, .n = T, .ids = ps->kp.token, .table = &m->embed,
+    k->embed(dev, &(struct k_embed){.rows = rows, .n = T, .ids = kp->token, .table = &m->embed,
                                     .scale = m->cfg.embed_scale, .dst = d->base.state});
     k->rows(dev, &(struct k_rows){.rows = rows, .n = T, .src_stride = T, .dst_stride = 2 * T,
                                   .src = d->base.state, .dst = d->in});
@@ -98,14 +98,14 @@ static void join(struct frozen *d, struct pass *ps, kbuf hidden, int rows)
                                       .w = &w->pre_proj, .scale = 1, .dst = d->x});
 }
 
-static void layer(struct frozen *d, struct pass *ps, int l, int rows)
+static void layer(struct frozen *d, const struct k_plan *kp, int l, int rows)
 {
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[l];
     const struct kernels *k = d->base.dev.k;
     struct kdev *dev = d->base.dev.d;
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
-    const struct k_table *table = w->window ? &ps->kp.swa : &ps->kp.full;
+    const struct k_table *table = w->window ? &kp->swa : &kp->full;
     int owner = w->window ? d->base.w->kv_swa : d->base.w->kv_full;
     k->qkv(dev, &(struct k_qkv){
         .rows = rows, .src_stride = c->hidden, .src = d->x, .norm = norm_of(c, &w->in_norm),
@@ -170,21 +170,20 @@ static void keep_clusters(struct frozen *d, int rows)
 }
 
 /* From the states in `hidden` to logits and the next states. */
-static void forward(struct frozen *d, struct pass *ps, kbuf hidden)
+static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hidden)
 {
     const struct draft *w = d->base.w;
     const struct config *c = &w->cfg;
     const struct kernels *k = d->base.dev.k;
     struct kdev *dev = d->base.dev.d;
-    int rows = ps->plan[PLAN_FROZEN].n_rows;
     CHECK(rows <= d->base.max_heads);
     for (int i = 0; i < c->n_rope; i++)
-        k->rope(dev, &(struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = ps->kp.pos,
+        k->rope(dev, &(struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
                                       .inv_freq = c->rope[i].inv_freq,
                                       .factor = c->rope[i].cs_factor, .cs = d->cs[i]});
-    join(d, ps, hidden, rows);
+    join(d, kp, hidden, rows);
     for (int l = 0; l < c->n_layer; l++)
-        layer(d, ps, l, rows);
+        layer(d, kp, l, rows);
     k->normalize(dev, &(struct k_normalize){.rows = rows, .n = c->hidden, .src_stride = c->hidden,
                                             .dst_stride = c->hidden, .src = d->x, .dst = d->y,
                                             .norm = norm_of(c, &w->norm), .scale = 1});
@@ -200,21 +199,24 @@ static void forward(struct frozen *d, struct pass *ps, kbuf hidden)
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-static void extend(struct drafter *base, struct pass *ps, const int32_t *from)
+/* Every lane has one row: `last` is all of them. */
+static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+                   int n_req)
 {
     struct frozen *d = (struct frozen *)base;
     const struct model *m = base->target->m;
-    int rows = ps->plan[PLAN_FROZEN].n_rows, T = base->state_n;
+    int T = base->state_n;
+    CHECK(rows == n_req && last.p);
     drafter_gather(base, base->taps.dst, from, rows, T, base->inputs);
     base->dev.k->normalize(base->dev.d, &(struct k_normalize){
         .rows = rows, .n = T, .src_stride = T, .dst_stride = T, .src = base->inputs,
         .dst = base->inputs, .norm = {m->cfg.norm, &m->norm, m->cfg.eps}, .scale = 1});
-    forward(d, ps, base->inputs);
+    forward(d, kp, rows, base->inputs);
 }
 
-static void level(struct drafter *base, struct pass *ps, kbuf in)
+static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf in)
 {
-    forward((struct frozen *)base, ps, in);
+    forward((struct frozen *)base, kp, rows, in);
 }
 
 static kbuf output(struct drafter *base)

@@ -21,6 +21,7 @@ struct engine_opts {
     bool raw;                  /* no chat format */
     const char *date;          /* "YYYY-MM-DD" for formats whose prompt names it; NULL: today */
     int threads;               /* CPU threads, 0: all cores */
+    const char *precision;     /* as of device_open() */
     int page_size;             /* 1..64, power of two; 0: 16 */
     int context;               /* longest context in tokens, 0: the model's, within reason */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */

@@ -13,6 +13,7 @@
 struct device {
     const struct kernels *k;
     struct kdev *d;
+    enum kv_type kv; /* how its pools store keys and values */
 };
 
 /* Where a pass leaves the residual stream at chosen boundaries (boundary b enters layer b; boundary

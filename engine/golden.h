@@ -14,6 +14,7 @@ struct golden_opts {
     const char *device;      /* as --device */
     const char *capture;     /* as --eagle-capture, or NULL */
     int threads;
+    const char *precision; /* as of device_open() */
     bool json; /* the report is one JSON object */
 };
 

@@ -32,6 +32,15 @@ void pass_begin_step(struct pass *ps)
     ps->digest = 0;
 }
 
+void pass_copies(struct pass *ps)
+{
+    if (!ps->kv->n_copy)
+        return;
+    CHECK(ps->copy);
+    ps->copy(ps->copy_arg, ps->kv->copy, ps->kv->n_copy);
+    ps->kv->n_copy = 0;
+}
+
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
                   struct err *e)
 {
@@ -51,11 +60,7 @@ bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *r
         if (!ps->mem.p)
             return false;
     }
-    if (ps->kv->n_copy) {
-        CHECK(ps->copy);
-        ps->copy(ps->copy_arg, ps->kv->copy, ps->kv->n_copy);
-        ps->kv->n_copy = 0;
-    }
+    pass_copies(ps);
     ps->kp = plan_upload(p, ps->dev.k, ps->dev.d, ps->mem);
     pass_lock(ps);
     plan_mark(p, ps->kv, req);

@@ -33,6 +33,8 @@ void pass_begin_step(struct pass *ps);
 /* Take and give the lock around changes of sequences and pools. */
 void pass_lock(struct pass *ps);
 void pass_unlock(struct pass *ps);
+/* Carries out the page copies that the cache queued: before the pass that needs them. */
+void pass_copies(struct pass *ps);
 /* Takes the lock itself. False: a rule is violated (ERR_INVARIANT) or the device is out of memory;
  * nothing was launched. On success ps->plan[mode] and ps->kp describe the pass to run. */
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,

@@ -30,10 +30,14 @@ static int32_t *take(struct bump *b, size_t n)
     return p;
 }
 
+static void lay_pages(struct bump *b, struct table *t, const struct plan *p)
+{
+    t->pages = take(b, (size_t)p->n_req * (size_t)t->n_cols);
+}
+
 static void lay_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
 {
     size_t rows = (size_t)p->n_rows;
-    t->pages = take(b, (size_t)p->n_req * (size_t)t->n_cols);
     t->lo = take(b, rows);
     t->hi = take(b, rows);
     t->n_expand = take(b, rows);
@@ -55,6 +59,15 @@ static void lay_prefix(struct bump *b, struct table *t, const struct table *whol
 static void lay_plan(struct bump *b, struct plan *p)
 {
     size_t rows = (size_t)p->n_rows, reqs = (size_t)p->n_req;
+    if (p->use_full)
+        lay_pages(b, &p->full.t, p);
+    if (p->use_swa)
+        lay_pages(b, &p->swa.t, p);
+    if (p->use_draft)
+        lay_pages(b, &p->draft.t, p);
+    if (p->use_draft_win)
+        lay_pages(b, &p->draft_win.t, p);
+    p->row_words = (int)b->n;
     p->prefix_len = take(b, reqs);
     p->q_len = take(b, reqs);
     p->kv_len = take(b, reqs);
@@ -451,10 +464,10 @@ static int extent_of(enum plan_mode mode, const struct plan_req *q)
     return kv_len;
 }
 
-/* Columns and expand width: as wide as the widest request needs and no wider. */
-static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req)
+/* Columns and expand width: as wide as the widest request needs and no wider, cols at least. */
+static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols)
 {
-    int cols = 0, width = 0;
+    int width = 0;
     for (int b = 0; b < p->n_req; b++) {
         const struct plan_req *q = &req[b];
         for (int i = 0; q->draft && i < q->n; i++)
@@ -487,7 +500,7 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
     p->use_draft = is_draft(mode) && o->draft_full;
     p->use_draft_win = is_draft(mode) && o->draft_window > 0;
     p->parts = mode == PLAN_EXTEND && o->parts == 2 ? 2 : 1;
-    set_shape(p, kv, req);
+    set_shape(p, kv, req, o->cols);
     p->swa.t.window = mode == PLAN_FROZEN ? o->draft_window : kv->window;
     p->draft_win.t.window = o->draft_window;
     allocate(p);
@@ -545,7 +558,7 @@ static kbuf slice(const struct plan *p, kbuf mem, const int32_t *at, size_t n)
     return kbuf_at(mem, (size_t)(at - p->mem) * sizeof *at, n * sizeof *at);
 }
 
-static struct k_table upload_table(const struct plan *p, kbuf mem, const struct table *t)
+static struct k_table view_table(const struct plan *p, kbuf mem, const struct table *t)
 {
     size_t rows = (size_t)p->n_rows;
     return (struct k_table){
@@ -558,24 +571,60 @@ static struct k_table upload_table(const struct plan *p, kbuf mem, const struct 
         .write = t->write ? slice(p, mem, t->write, rows) : (kbuf){0}};
 }
 
-struct k_plan plan_upload(const struct plan *p, const struct kernels *k, struct kdev *d, kbuf mem)
+struct k_plan plan_view(const struct plan *p, kbuf mem)
 {
     size_t rows = (size_t)p->n_rows;
     struct k_plan kp = {.token = slice(p, mem, p->token, rows), .pos = slice(p, mem, p->pos, rows),
                         .req = slice(p, mem, p->req, rows)};
-    k->put(d, mem, p->mem, (size_t)p->n_mem * sizeof *p->mem);
     if (p->use_full)
-        kp.full = upload_table(p, mem, &p->full.t);
+        kp.full = view_table(p, mem, &p->full.t);
     if (p->use_swa)
-        kp.swa = upload_table(p, mem, &p->swa.t);
+        kp.swa = view_table(p, mem, &p->swa.t);
     if (p->use_draft)
-        kp.draft = upload_table(p, mem, &p->draft.t);
+        kp.draft = view_table(p, mem, &p->draft.t);
     if (p->use_draft_win)
-        kp.draft_win = upload_table(p, mem, &p->draft_win.t);
+        kp.draft_win = view_table(p, mem, &p->draft_win.t);
     kp.parts = p->parts;
     if (p->parts == 2)
-        kp.full_prefix = upload_table(p, mem, &p->full_prefix.t);
+        kp.full_prefix = view_table(p, mem, &p->full_prefix.t);
     if (p->parts == 2 && p->use_swa)
-        kp.swa_prefix = upload_table(p, mem, &p->swa_prefix.t);
+        kp.swa_prefix = view_table(p, mem, &p->swa_prefix.t);
     return kp;
+}
+
+struct k_plan plan_upload(const struct plan *p, const struct kernels *k, struct kdev *d, kbuf mem)
+{
+    k->put(d, mem, p->mem, (size_t)p->n_mem * sizeof *p->mem);
+    return plan_view(p, mem);
+}
+
+static kbuf some_rows(kbuf all, int first, int n, int width)
+{
+    size_t row = (size_t)width * sizeof(int32_t);
+    return all.p ? kbuf_at(all, (size_t)first * row, (size_t)n * row) : all;
+}
+
+static struct k_table table_rows(const struct k_table *t, int first, int n)
+{
+    struct k_table some = *t;
+    some.req = some_rows(t->req, first, n, 1);
+    some.lo = some_rows(t->lo, first, n, 1);
+    some.hi = some_rows(t->hi, first, n, 1);
+    some.expand = some_rows(t->expand, first, n, t->expand_w);
+    some.n_expand = some_rows(t->n_expand, first, n, 1);
+    some.write = some_rows(t->write, first, n, 1);
+    return some;
+}
+
+struct k_plan plan_rows(const struct k_plan *kp, int first, int n)
+{
+    struct k_plan some = *kp;
+    some.token = some_rows(kp->token, first, n, 1);
+    some.pos = some_rows(kp->pos, first, n, 1);
+    some.req = some_rows(kp->req, first, n, 1);
+    some.full = table_rows(&kp->full, first, n);
+    some.swa = table_rows(&kp->swa, first, n);
+    some.draft = table_rows(&kp->draft, first, n);
+    some.draft_win = table_rows(&kp->draft_win, first, n);
+    return some;
 }

@@ -75,9 +75,10 @@ struct plan {
     struct full_table full_prefix;       /* the same pages, other extents; nothing is written */
     struct swa_table swa_prefix;
     uint64_t digest;
-    /* storage: one run of i32, uploaded as it is */
+    /* storage: one run of i32, uploaded as it is: the tables' pages, then from `row_words` on
+     * everything else */
     int32_t *mem;
-    int n_mem, cap_mem;
+    int n_mem, cap_mem, row_words;
 };
 
 /* Words of a fixed pattern behind every array of a plan: what is written past an array's end shows
@@ -101,6 +102,7 @@ struct plan_req {
     const struct draft_row *draft; /* PLAN_DRAFT: (n) */
     int draft_from;               /* PLAN_DRAFT_EXTEND: first slot written */
     int levels, topk; /* PLAN_DRAFT: scratch cells are (levels, topk) from seq->drafted */
+    int ahead; /* PLAN_DRAFT_EXTEND: cells that the verify pass before it may commit at most */
 };
 
 struct plan_opts {
@@ -108,6 +110,7 @@ struct plan_opts {
     int draft_window; /* of the draft's sliding layers, 0: none; in frozen mode the window of its
                          reads of the target's swa pool */
     int parts;        /* of extend; 2: prefix and new cells apart, else together */
+    int cols;  /* columns of every table at least: plans of one shape then lie alike */
 };
 
 /* Builds the plan over reserved cells. Its arrays are valid until the next build; plan_free() ends
@@ -126,6 +129,10 @@ struct k_plan {
     struct k_table full_prefix, swa_prefix;
 };
 struct k_plan plan_upload(const struct plan *p, const struct kernels *k, struct kdev *d, kbuf mem);
+/* The same where mem already holds, or will hold, p->mem. */
+struct k_plan plan_view(const struct plan *p, kbuf mem);
+/* Rows [first, first + n) of a plan on the device. */
+struct k_plan plan_rows(const struct k_plan *kp, int first, int n);
 
 /* For people: lengths, tables with their space, extents, masks. */
 void plan_print(const struct plan *p, bool json, struct buf *out);

@@ -30,17 +30,26 @@ static void row_text(const struct table *t, int r, struct buf *out)
     buf_char(out, '\n');
 }
 
+/* Columns that some request reaches; the rest of a plan of fixed width is empty. */
+static int used_columns(const struct plan *p, const struct table *t)
+{
+    int most = 0;
+    for (int b = 0; b < p->n_req; b++)
+        most = max_int(most, div_up(p->kv_len[b], t->page_size));
+    return min_int(most, t->n_cols);
+}
+
 static void table_text(const struct plan *p, const struct table *t, const char *what,
                        struct buf *out)
 {
     buf_printf(out, "  %s table: %s slots, page size %d, %d columns, %d expand columns, ", what,
-               pool_name(t->pool), t->page_size, t->n_cols, t->expand_w);
+               pool_name(t->pool), t->page_size, used_columns(p, t), t->expand_w);
     if (t->window)
         buf_printf(out, "window %d, ", t->window);
     buf_printf(out, "epoch %u\n", t->epoch);
     for (int b = 0; b < p->n_req; b++) {
         buf_printf(out, "    request %d pages ", b);
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, t->n_cols, false);
+        list(out, t->pages + (size_t)b * (size_t)t->n_cols, used_columns(p, t), false);
         buf_char(out, '\n');
     }
     for (int r = 0; r < p->n_rows; r++) {
@@ -59,10 +68,10 @@ static void table_json(const struct plan *p, const struct table *t, const char *
         out,
         "{\"table\":\"%s\",\"space\":\"%s\",\"epoch\":%u,\"page_size\":%d,\"window\":%d,\"columns\":%d,"
         "\"expand_columns\":%d,\"pages\":[",
-        what, pool_name(t->pool), t->epoch, t->page_size, t->window, t->n_cols, t->expand_w);
+        what, pool_name(t->pool), t->epoch, t->page_size, t->window, used_columns(p, t), t->expand_w);
     for (int b = 0; b < p->n_req; b++) {
         buf_str(out, b ? "," : "");
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, t->n_cols, true);
+        list(out, t->pages + (size_t)b * (size_t)t->n_cols, used_columns(p, t), true);
     }
     buf_str(out, "],\"lo\":");
     list(out, t->lo, p->n_rows, true);

@@ -40,6 +40,7 @@ static const struct entry {
     {{"chunk", "1 .. 4096", "prompt tokens of one prefill pass"}, K_INT, AT(chunk), 1, 4096},
     {{"check", "off | on | strict", "checker of plans and pools before each pass"},
      K_CHECK, AT(check), 0, 0},
+    {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
     {{"verbose", "on | off", "a line of statistics after each reply"},
      K_BOOL, AT(verbose), 0, 0},
     {{"think", "on | off", "show the reasoning of models that reason"}, K_BOOL, AT(think), 0, 0},
@@ -50,7 +51,7 @@ void settings_init(struct settings *s)
 {
     *s = (struct settings){
         .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6, .chunk = 256,
-        .check = CHECK_ON, .think = true,
+        .check = CHECK_ON, .graph = true, .think = true,
     };
 }
 

@@ -21,6 +21,7 @@ struct settings {
     int nodes;      /* nodes verified at once, root included */
     int chunk;      /* prompt tokens a prefill pass */
     int check;      /* enum check_level */
+    bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */
     bool think;     /* show the reasoning channel */
 };

@@ -391,7 +391,7 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
     struct rig_shape shape = {.page_size = o->page_size ? o->page_size : 16,
                               .context = pick_context(&g->model, o->context),
                               .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                              .kv = KV_F32};
+                              .kv = g->dev.kv};
     int P = shape.page_size;
     if (P < 1 || P > 64 || (P & (P - 1)))
         return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
@@ -499,7 +499,7 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     g->screen = evq_new(4096);
     g->log = o->log;
     g->set = o->settings;
-    bool ok = device_open(&g->dev, o->device, o->threads, e) &&
+    bool ok = device_open(&g->dev, o->device, o->threads, o->precision, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
               load_draft(g, o, pp, e) && open_rig(g, o, e);
     if (ok) {

@@ -366,7 +366,7 @@ static void cpu_replay(struct kdev *d, struct kgraph *g)
 }
 
 const struct kernels kernels_cpu = {
-    .name = "cpu",
+    .name = "cpu", .queued = false,
     .open = cpu_open, .close = cpu_close, .about = cpu_about,
     .alloc = cpu_alloc, .release = cpu_release, .put = cpu_put, .get = cpu_get, .fill = cpu_fill,
     .upload = cpu_upload, .sync = cpu_sync,

@@ -81,8 +81,9 @@ static bool find_device(struct kdev *d, struct err *e)
                        p.name, p.major, p.minor);
     d->n_sm = p.multiProcessorCount;
     d->dependent = p.major >= 9;
-    snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d", p.name,
-             (double)p.totalGlobalMem / (1 << 30), p.major, p.minor);
+    snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
+             (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
+             d->terms == 1 ? "bf16" : "float32");
     return true;
 }
 
@@ -145,7 +146,7 @@ static const char *cuda_about(struct kdev *d)
 }
 
 extern "C" const struct kernels kernels_cuda = {
-    .name = "cuda",
+    .name = "cuda", .queued = true,
     .open = cuda_open, .close = cuda_close, .about = cuda_about,
     .alloc = cuda_alloc, .release = cuda_release, .put = cuda_put, .get = cuda_get,
     .fill = cuda_fill, .upload = cuda_upload, .sync = cuda_sync,

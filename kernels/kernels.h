@@ -370,6 +370,7 @@ struct kgraph; /* a recorded run of operations */
 
 struct kernels {
     const char *name; /* "cpu", "cuda" */
+    bool queued; /* operations run behind the host's back: it pays not to wait for each */
 
     /* The caller closes the device after freeing its buffers. On failure NULL and *e. */
     struct kdev *(*open)(const struct k_opts *opts, struct err *e);

@@ -124,6 +124,8 @@ static const struct flag {
      F_TEXT, AT(opt.engine.capture), 0, 0, NULL, NULL, "boundaries an EAGLE3 head reads: 2,4,5"},
     {"device", 0, "auto|cpu|cuda", IN_MODEL | IN_GOLDEN,
      F_TEXT, AT(opt.engine.device), 0, 0, NULL, NULL, "where to compute"},
+    {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN,
+     F_TEXT, AT(opt.engine.precision), 0, 0, NULL, NULL, "of CUDA: activations and KV cells (bf16)"},
     {"threads", 0, "N", IN_TALK | IN_REPLAY | IN_GOLDEN,
      F_INT, AT(opt.engine.threads), 1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
     {"raw", 0, NULL, IN_TALK, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
@@ -138,6 +140,8 @@ static const struct flag {
     {"bug", 0, "NUMBER|NAME", IN_TALK, F_BUG, 0, 0, 0, NULL, NULL,
      "switch a historical fault on (aerie bugs lists them)"},
     {"no-spec", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "spec=off", NULL, "do not draft"},
+    {"no-graph", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "graph=off", NULL,
+     "CUDA: launch every kernel, replay no recorded cycle"},
     {"file", 'f', "FILE", IN_RUN, F_TEXT, AT(opt.file), 0, 0, NULL, NULL,
      "put a file's text behind the prompt"},
     {"batch", 0, "FILE", IN_RUN, F_TEXT, AT(batch), 0, 0, NULL, NULL,
@@ -581,6 +585,9 @@ static bool settle(struct cli *c, struct err *e)
         strcmp(o->device, "cuda") != 0)
         return err_set(e, ERR_USAGE, "--device cannot be \"%.80s\"; expected auto, cpu or cuda",
                        o->device);
+    if (o->precision && strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "f32") != 0)
+        return err_set(e, ERR_USAGE, "--precision cannot be \"%.80s\"; expected bf16 or f32",
+                       o->precision);
     o->settings.verbose |= c->opt.verbose;
     c->model_given = o->model != NULL;
     c->draft_given = o->draft != NULL;

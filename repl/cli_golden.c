@@ -13,6 +13,7 @@ int cli_golden(struct cli *c)
         .device = c->opt.engine.device,
         .capture = c->opt.engine.capture,
         .threads = c->opt.engine.threads,
+        .precision = c->opt.engine.precision,
         .json = c->opt.json,
     };
     bool ok = golden_run(&opts, &report, &e);

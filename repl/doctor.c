@@ -186,7 +186,8 @@ static void check_captures(struct doctor *d, struct model *m, struct draft *head
     struct buf b = {0};
     const struct engine_opts *eo = &d->c->opt.engine;
     const struct calib_opts o = {.m = m, .d = head, .tok = t, .device = eo->device,
-                                 .threads = eo->threads};
+                                 .threads = eo->threads,
+                                 .precision = eo->precision};
     if (head->kind != DRAFT_EAGLE3)
         return; /* nothing to choose */
     if (!calibrate_run(&o, &c, &e)) {

@@ -276,6 +276,7 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
         .raw = about_int(a->about, "raw"),
         .date = date && *date ? date : NULL,
         .threads = o->engine.threads,
+        .precision = o->engine.precision,
         .page_size = about_int(a->about, "page_size"),
         .context = about_int(a->about, "context"),
         .full_pages = about_int(a->about, "full_pages"),

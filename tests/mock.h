@@ -208,7 +208,7 @@ static inline void mock_open(struct mock *m, int window)
 {
     struct err e = {0};
     *m = (struct mock){.weight = 1};
-    must(device_open(&m->dev, "cpu", 1, &e), &e);
+    must(device_open(&m->dev, "cpu", 1, NULL, &e), &e);
     m->k = *m->dev.k;
     m->k.upload = mock_upload;
     m->k.embed = mock_k_embed;
@@ -253,7 +253,7 @@ static inline void mock_frozen(struct mock *m)
 
 static inline struct device mock_device(struct mock *m)
 {
-    return (struct device){&m->k, m->dev.d};
+    return (struct device){&m->k, m->dev.d, m->dev.kv};
 }
 
 static inline void mock_close(struct mock *m)

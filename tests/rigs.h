@@ -33,16 +33,31 @@ static inline void must(bool ok, const struct err *e)
         fail_msg("%s", e->msg);
 }
 
-static inline void bed_models(struct bed *b, const char *target, const char *draft)
+/* False: there is no such device here. precision: as of device_open(). */
+static inline bool bed_device(struct bed *b, const char *device, const char *precision)
 {
     struct err e = {0};
     *b = (struct bed){0};
-    must(device_open(&b->dev, "cpu", 2, &e), &e);
+    if (device_open(&b->dev, device, 2, precision, &e))
+        return true;
+    print_message("# no %s: %s\n", device, e.msg);
+    return false;
+}
+
+static inline void bed_load(struct bed *b, const char *target, const char *draft)
+{
+    struct err e = {0};
     must(model_load(&b->m, target, NULL, &e), &e);
     if (draft) {
         must(draft_load(&b->d, draft, &b->m, NULL, NULL, &e), &e);
         b->has_draft = true;
     }
+}
+
+static inline void bed_models(struct bed *b, const char *target, const char *draft)
+{
+    assert_true(bed_device(b, "cpu", NULL));
+    bed_load(b, target, draft);
 }
 
 static inline void bed_rig(struct bed *b, const struct rig_shape *shape)

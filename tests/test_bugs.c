@@ -116,7 +116,7 @@ static void bed_one_thread(struct bed *b, const char *target, const char *draft,
 {
     struct err e = {0};
     *b = (struct bed){0};
-    must(device_open(&b->dev, "cpu", 1, &e), &e);
+    must(device_open(&b->dev, "cpu", 1, NULL, &e), &e);
     must(model_load(&b->m, target, NULL, &e), &e);
     if (draft) {
         must(draft_load(&b->d, draft, &b->m, NULL, NULL, &e), &e);

@@ -638,7 +638,7 @@ static void test_uniforms_are_counted(void **state)
 static void test_every_rule_has_a_number_and_a_line(void **state)
 {
     (void)state;
-    assert_int_equal(check_rule_count(), 16);
+    assert_int_equal(check_rule_count(), 17);
     for (int i = 0; i < 16; i++) {
         char number[16];
         snprintf(number, sizeof number, "I%d ", i + 1);

@@ -290,7 +290,7 @@ static void bed_open(struct bed *b, int page_size)
 {
     struct err e = {0};
     *b = (struct bed){0};
-    must(device_open(&b->dev, "cuda", 0, &e), &e);
+    must(device_open(&b->dev, "cuda", 0, "f32", &e), &e);
     must(model_load(&b->m, "models/nestling/target", NULL, &e), &e);
     must(draft_load(&b->d, "models/nestling/draft", &b->m, NULL, NULL, &e), &e);
     must((b->tok = tok_open("models/nestling/target", &e)) != NULL, &e);

@@ -5,8 +5,8 @@ _aerie() {
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= check= verbose= think="
     local common="--ascii --color --quiet --help --version"
-    local talk="--model --draft --require-draft --eagle-capture --device --threads --raw --param
-        --system --seed --no-spec --context --page-size --full-pages --swa-pages --continue
+    local talk="--model --draft --require-draft --eagle-capture --device --precision --threads --raw --param
+        --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --log-level --no-log --db --json --sanitize --verbose --check --bug"
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case " $commands " in *" $word "*) cmd=$word; break ;; esac
@@ -17,18 +17,19 @@ _aerie() {
         run) flags="$talk --file --batch --lanes" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
-        replay) flags="--check --model --draft --device --threads --db --json" ;;
+        replay) flags="--check --model --draft --device --precision --threads --db --json" ;;
         export) flags="--format --output --db" ;;
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
-        golden) flags="--draft --eagle-capture --device --threads --json" ;;
+        golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
-        doctor) flags="--model --draft --device --db --json" ;;
+        doctor) flags="--model --draft --device --precision --db --json" ;;
     esac
     case $prev in
         --draft) COMPREPLY=($(compgen -d -- "$cur")); return ;;
         -m|--model) [ "$cmd" = logs ] || COMPREPLY=($(compgen -d -- "$cur")); return ;;
         --device) COMPREPLY=($(compgen -W "auto cpu cuda" -- "$cur")); return ;;
+        --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
         --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;
         --page-size) COMPREPLY=($(compgen -W "1 2 4 8 16 32 64" -- "$cur")); return ;;

@@ -18,13 +18,13 @@ _aerie() {
             '(-q --quiet)'{-q,--quiet}'[no notices]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
     model=('(-m --model)'{-m,--model}'[checkpoint folder]:folder:_files -/'
-           '--draft[draft folder]:folder:_files -/' '--device[device]:device:(auto cpu cuda)'
+           '--draft[draft folder]:folder:_files -/' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
            '--db[session database]:file:_files' '--json[JSON for machines]')
     talk=('--require-draft[stop when the draft does not fit]'
           '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:'
           '--raw[no chat format]' '*'{-p,--param}'[set a setting]:setting:_aerie_settings'
           '(-s --system)'{-s,--system}'[system prompt]:text:' '--seed[seed]:number:'
-          '--check[how much is checked]:level:(off on strict)' '--bug[historical fault on]:bug:' '--no-spec[do not draft]' '--context[longest context]:tokens:'
+          '--check[how much is checked]:level:(off on strict)' '--bug[historical fault on]:bug:' '--no-spec[do not draft]' '--no-graph[replay no recorded cycle]' '--context[longest context]:tokens:'
           '--page-size[tokens a page]:size:(1 2 4 8 16 32 64)'
           '--full-pages[pages of the full pool]:number:'
           '--swa-pages[pages of the sliding-window pool]:number:'
@@ -62,7 +62,7 @@ _aerie() {
                 '--special[match special tokens]' '--jsonl[JSON lines]' '1::' '2:file:_files' ;;
         golden) _arguments $common '--draft[draft folder]:folder:_files -/' '--json' \
                 '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:' \
-                '--device[device]:device:(auto cpu cuda)' '1::' '2:folder:_files -/' ;;
+                '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '1::' '2:folder:_files -/' ;;
         bugs) _arguments $common $model '--try[run its smallest input]:bug:' '--json[JSON]' ;;
         doctor) _arguments $common $model '*::' ;;
         help) _arguments '1::' '2:command:{_describe command commands}' ;;

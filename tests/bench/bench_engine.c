@@ -358,7 +358,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     int every = argc > 2 ? atoi(argv[2]) : 3;
     n_threads = min_int(16, (int)sysconf(_SC_NPROCESSORS_ONLN));
-    must(device_open(&dev, "cpu", n_threads, &e), &e);
+    must(device_open(&dev, "cpu", n_threads, NULL, &e), &e);
     must(model_load(&model, NESTLING, NULL, &e), &e);
     must(draft_load(&head, NESTLING_DRAFT, &model, NULL, NULL, &e), &e);
     tok = tok_open(NESTLING, &e);

@@ -1,0 +1,26 @@
+/* fused.h - one lane's whole cycle as one run of device operations: grow the tree, verify it,
+ * sample, accept, move cells, let the drafter follow. The host fills the inbox, waits once for the
+ * outbox, and the run can be recorded and replayed as it stands (a CUDA graph).
+ *
+ * What the tree looks like is decided on the device. So a plan is checked twice: before the launch
+ * with a stand-in tree over the same cells (every slot that the device may read or write is in it),
+ * and when the results are there with the tree that was grown, which must also agree with the
+ * tables that the device filled (I17), before anything is committed.
+ *
+ * Serves a lane without drafter, or with one that owns its KV. cycle.c takes the stepped road for
+ * everything else: several lanes, frozen KV, the last cycles before a limit, historical faults.
+ * Both roads give the same tokens, trees and logits, bit for bit. Engine thread.
+ */
+#ifndef AERIE_FUSED_H
+#define AERIE_FUSED_H
+
+#include "engine/cycle.h"
+
+/* Whether this cycle can take the fused road. shape NULL: plain decoding. */
+bool fused_fits(const struct rig *r, const struct lane *l, const struct step_limits *lim,
+                const struct tree_shape *shape);
+/* One cycle, as lane_step(). Opens r->fused when it is first needed. */
+bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
+                const struct tree_shape *shape, struct err *e);
+
+#endif
