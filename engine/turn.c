@@ -283,6 +283,7 @@ static bool open_turn(struct engine *g, struct turn *t, bool regen)
     g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
     pthread_mutex_unlock(&g->mu);
     g->rig.pass.check.level = (enum check_level)g->set.check;
+    g->rig.record = g->set.graph && g->dev.k->queued;
     bool fits = session_prepare(s, g->set.spec && g->has_draft, room, &dropped, &e);
     s->lane.how = (struct sampling){(float)g->set.temperature, g->set.top_k, (float)g->set.top_p,
                                     (float)g->set.min_p};

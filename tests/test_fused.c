@@ -129,7 +129,7 @@ static void bad_keep(struct kdev *d, const struct k_keep *a)
     int last = a->t->nodes - 1;
     real->keep(d, a);
     switch (damage) {
-    case 1: ints(a->token)[last]++; break;
+    case 1: ints(a->token)[0]++; break;
     case 2: ints(a->pos)[last]++; break;
     case 3: ints(a->reach[0].expand)[last * a->reach[0].expand_w]++; break;
     case 4: ints(a->reach[0].n_expand)[last]--; break;
