@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { MAX_RUNS = 8, BEST = 8 /* logits of a row that are digested */ };
+enum { STAMP_BEGIN, STAMP_GROWN, STAMP_ACCEPTED, N_STAMPS };
 
 /* What a recorded run depends on besides buffers. */
 struct run_key {
@@ -35,6 +36,7 @@ struct io {
     kbuf best, best_logp;               /* (nodes, BEST) */
     kbuf n_path, path, last, src[2], dst[2];
     kbuf next, next_logp;               /* (topk) guesses after the new root, draft ids */
+    kbuf time[N_STAMPS];                /* (2) words of nanoseconds */
     struct k_tree tree;
     size_t end;
 };
@@ -242,6 +244,8 @@ static void place_out(struct trip *t)
     kbuf *steps[] = {&io->path, &io->src[0], &io->src[1], &io->dst[0], &io->dst[1]};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         *steps[i] = place(t, S + 1);
+    for (int i = 0; i < N_STAMPS; i++)
+        io->time[i] = place(t, 2);
     io->next = place(t, K);
     io->next_logp = place(t, K);
     io->tree = (struct k_tree){.topk = t->key.topk, .steps = t->key.steps, .nodes = t->nodes};
@@ -433,8 +437,10 @@ static void run_ops(struct trip *t)
     struct k_plan kp = plan_view(t->verify, t->io.plan_verify);
     r->dev.k->take(r->dev.d, kbuf_at(t->f->mem, 0, t->io.in), t->io.in);
     if (t->key.steps) {
+        r->dev.k->stamp(r->dev.d, t->io.time[STAMP_BEGIN]);
         run_levels(t);
         run_keep(t, &kp);
+        r->dev.k->stamp(r->dev.d, t->io.time[STAMP_GROWN]);
     }
     net_forward(&r->net, t->verify, &kp, t->key.steps ? drafter_taps(d) : NULL);
     net_logits(&r->net, t->nodes, (kbuf){0}, r->logits, (kbuf){0});
@@ -442,6 +448,7 @@ static void run_ops(struct trip *t)
     if (t->key.steps) {
         struct k_plan after = plan_view(&t->f->extend, t->io.plan_extend);
         run_accept(t, &kp, after.token);
+        r->dev.k->stamp(r->dev.d, t->io.time[STAMP_ACCEPTED]);
         d->ops->extend(d, &after, t->key.steps + 1, t->io.path, t->io.last, 1);
         drafter_keep_root(d, t->key.slot);
         drafter_topk(d, 1, t->key.topk, t->io.next, t->io.next_logp);
@@ -740,6 +747,24 @@ static struct trip trip_of(struct rig *r, struct lane *l, const struct tree_shap
     return t;
 }
 
+/* Splits the cycle's time: planned from t0, launched at t1, done at t2. The drafter's following counts
+ * as commit, as on the stepped road. */
+static void time_step(struct trip *t, uint64_t t0, uint64_t t1, uint64_t t2)
+{
+    struct step_rec *rec = &t->l->rec;
+    uint64_t at[N_STAMPS] = {0}, all = clock_ns() - t0, run = t2 - t1;
+    rec->us_draft = 0;
+    rec->us_verify = (uint32_t)(run / 1000);
+    if (t->key.steps) {
+        for (int i = 0; i < N_STAMPS; i++)
+            memcpy(&at[i], out_at(t, t->io.time[i]), sizeof at[i]);
+        rec->us_draft = (uint32_t)((at[STAMP_GROWN] - at[STAMP_BEGIN]) / 1000);
+        rec->us_verify = (uint32_t)((at[STAMP_ACCEPTED] - at[STAMP_GROWN]) / 1000);
+    }
+    uint64_t rest = all / 1000, taken = rec->us_draft + rec->us_verify;
+    rec->us_commit = (uint32_t)(rest > taken ? rest - taken : 0);
+}
+
 bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
                 const struct tree_shape *shape, struct err *e)
 {
@@ -748,8 +773,9 @@ bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
         r->fused = xcalloc(1, sizeof *r->fused);
     struct trip t = trip_of(r, l, shape);
     pass_begin_step(&r->pass);
-    bool ok = prepare(&t, lim, e) && launch(&t, e);
+    bool ok = prepare(&t, lim, e);
     uint64_t t1 = clock_ns();
+    ok = ok && launch(&t, e);
     if (ok) {
         t.out = r->dev.k->outbox(r->dev.d);
         ok = t.out || r->dev.k->sync(r->dev.d, e);
@@ -765,9 +791,7 @@ bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
     l->rec.page_digest = r->pass.digest;
     l->rec.draft_digest = l->tree.n > 1 ? tree_digest(&l->tree) : 0;
     l->rec.draws = l->draws;
-    l->rec.us_draft = 0;
-    l->rec.us_verify = (uint32_t)((t2 - t1) / 1000);
-    l->rec.us_commit = (uint32_t)((clock_ns() - t2 + t1 - t0) / 1000);
     l->rec.us_check = (uint32_t)((r->pass.check.ns - checked) / 1000);
+    time_step(&t, t0, t1, t2);
     return true;
 }

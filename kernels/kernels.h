@@ -419,6 +419,8 @@ struct kernels {
     void (*take)(struct kdev *d, kbuf dst, size_t bytes);
     void (*give)(struct kdev *d, kbuf src, size_t bytes);
     const void *(*outbox)(struct kdev *d);
+    /* dst (1) u64: nanoseconds on a clock of the device, when the stream has come this far. */
+    void (*stamp)(struct kdev *d, kbuf dst);
 
     /* Between record() and recorded() operations are noted, not run; put, get, alloc and sync are
      * not allowed. replay() runs them, reading what the buffers hold then. record() is false where
