@@ -6,6 +6,7 @@
  * cpu_math.h       the inner loops, written once over cpu_vec.h
  * cpu_scalar.c, cpu_avx2.c, cpu_avx512.c    compile cpu_math.h, each for one instruction set
  * cpu_linear.c, cpu_attn.c, cpu_moe.c, cpu_sample.c    cut operations into work for the threads
+ * cpu_tree.c       a draft tree, on the calling thread
  *
  * Always true: what a row receives depends on that row alone. How work is cut, which thread takes
  * which piece and which instruction set runs it change only the time.
@@ -192,6 +193,9 @@ void cpu_moe(struct kdev *d, const struct k_moe *a);
 void cpu_topk(struct kdev *d, const struct k_topk *a);
 void cpu_sample(struct kdev *d, const struct k_sample *a);
 void cpu_logp(struct kdev *d, const struct k_logp *a);
+void cpu_spread(struct kdev *d, const struct k_spread *a);
+void cpu_keep(struct kdev *d, const struct k_keep *a);
+void cpu_accept(struct kdev *d, const struct k_accept *a);
 
 /* Normalises and packs rows of n floats; returns (rows, packed n) in the given room. */
 float *cpu_pack_rows(struct kdev *d, enum cpu_room room, const float *src, size_t stride, int rows,
