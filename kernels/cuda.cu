@@ -154,6 +154,7 @@ extern "C" const struct kernels kernels_cuda = {
     .glu = cuda_glu, .qkv = cuda_qkv, .attn = cuda_attn, .merge = cuda_merge, .moe = cuda_moe,
     .scale = cuda_scale, .rows = cuda_rows, .topk = cuda_topk, .sample = cuda_sample,
     .logp = cuda_logp, .move = cuda_move,
-    .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox, .stamp = cuda_stamp,
+    .spread = cuda_spread, .keep = cuda_keep, .accept = cuda_accept,
+    .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
     .record = cuda_record, .recorded = cuda_recorded, .replay = cuda_replay, .forget = cuda_forget,
 };

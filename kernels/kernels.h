@@ -297,9 +297,11 @@ struct k_reach {
 };
 
 /* Adds the candidates of a level, picks its front (the topk best scores of the level, best first,
- * ties to the lower index) and writes the rows of the pass that extends it. Rows without a front
- * candidate repeat row 0, but write their own cell and see it instead of row 0's; if there is no
- * row 0 either, token 0, from row 0, itself alone. */
+ * ties to the lower index) and writes the rows of the pass that extends it. Behind a row without a
+ * front candidate there are none: token -1, logp and score -inf. Rows without a front candidate
+ * repeat row 0, but write their own cell and see it instead of row 0's; if there is no row 0
+ * either, token 0, from row 0, behind no ancestor but itself. logp is at most 0 or NaN, so that a
+ * candidate's parent has a score as good and a lower index. */
 struct k_spread {
     const struct k_tree *t;
     int level;      /* 1 .. steps, of the candidates added */
@@ -332,9 +334,10 @@ struct k_keep {
 
 /* Walks from the root: at row i the target's own token is choice[i]; the first child that holds it
  * is accepted and walked to. The path ends before a row it has no child for, at *limit rows, or
- * where a stop token is chosen. With *force > 0 the path follows first children for at most that
- * many rows whatever was chosen (benchmarks script the acceptance so). *n_path is 0, and the rest
- * unspecified but within bounds, if any choice of the tree's rows is negative. */
+ * where a stop token is chosen. *limit below 1 counts as 1: the root is always accepted. With
+ * *force > 0 the path follows first children, whatever was chosen and stop tokens or not, to at
+ * most that many rows, the root counted, nor more than *limit (benchmarks script the acceptance
+ * so). If any choice of the tree's rows is negative, *n_path is 0 and the rest is as beyond it. */
 struct k_accept {
     int nodes, steps, n_stop;
     kbuf n, token, parent; /* of the tree, from keep() */
@@ -345,10 +348,12 @@ struct k_accept {
     kbuf slots[2];         /* (nodes) i32: each row's cell, by pool */
     kbuf n_path;           /* (1) i32 out */
     kbuf path;             /* (steps + 1) i32 out: rows, root first; 0 beyond n_path */
-    kbuf emitted;          /* (steps + 1) i32 out: the token after each row of the path; 0 beyond */
+    kbuf emitted;          /* (steps + 1) i32 out: the token after each row of the path, which is
+                              the next row's, for the last one its choice; 0 beyond */
     kbuf last;             /* (1) i32 out: n_path - 1, 0 if there is none */
     kbuf src[2], dst[2];   /* (steps + 1) i32 out: moves that bring path row i into cell i; beyond
-                              n_path src == dst == slot of row i */
+                              n_path src == dst == slot of row i (of the last row, if there are
+                              not so many) */
 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
