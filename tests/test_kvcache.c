@@ -77,7 +77,7 @@ static void test_the_empty_batch_is_a_plan_in_every_mode(void **state)
     for (int mode = 0; mode < N_MODES; mode++)
         for (int parts = 1; parts <= 2; parts++) {
             struct err e = {0};
-            struct plan_opts o = {true, 5, parts};
+            struct plan_opts o = {true, 5, parts, 0};
             plan_build(&w.plan, &w.kv, (enum plan_mode)mode, NULL, 0, &o);
             w_must(check_plan(&w.check, &w.plan, &w.kv, NULL, &e), &e);
             assert_int_equal(w.plan.n_rows, 0);
