@@ -527,6 +527,18 @@ static void compact(struct rig *r, struct lane *l, const int *path, int n)
     net_move(&r->net, POOL_SWA, k, r->pair_src, r->pair_dst);
 }
 
+/* Makes the target choose a first child, row by row, so far as the lane's script says. */
+static void script_choices(const struct lane *l, int32_t *choice)
+{
+    const struct tree *t = &l->tree;
+    for (int at = 0, rows = 1, i = 1; i < t->n && rows < l->force; i++)
+        if (t->parent[i] == at) {
+            choice[at] = t->token[i];
+            at = i;
+            rows++;
+        }
+}
+
 /* Walks the tree with the target's choices; returns the length of the path that is kept: it ends
  * where a stop token is emitted. */
 static int accept(struct rig *r, struct lane *l, const struct step_limits *lim,
@@ -553,7 +565,9 @@ static bool settle(struct rig *r, struct lane *l, const struct step_limits *lim,
     for (int i = 0; i < l->tree.n; i++)
         if (choice[i] < 0)
             return bad_token(e);
-    int n = accept(r, l, lim, choice, path), offset[TREE_MAX];
+    struct step_limits scripted = {l->force > 0 ? min_int(l->force, lim->max_new) : lim->max_new};
+    script_choices(l, choice);
+    int n = accept(r, l, &scripted, choice, path), offset[TREE_MAX];
     bool sampled = l->how.temperature > 0;
     uint64_t draws = l->draws + (sampled ? (uint64_t)n : 0);
     for (int i = 0; i < n; i++)

@@ -1,6 +1,7 @@
 /* forward.c - see forward.h. */
 #include "engine/forward.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,10 +9,23 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* Made-up weights keep activations in range: a product's are as small as its input is wide, and
+ * what multiplies single values (norms, scales) is 1. */
+static float synthetic_scale(const struct tensor *t)
+{
+    bool blocks = t->type == DT_U8;
+    if (t->n_dim > 1)
+        return 1 / sqrtf((float)(blocks ? 32 * t->dim[2] : t->dim[t->n_dim - 1]));
+    return strstr(t->name, "norm") || strstr(t->name, "scal") ? 0 : 0.02f;
+}
+
 bool device_upload(struct tensor *t, void *arg, struct err *e)
 {
     struct device *dev = arg;
-    return dev->k->upload(dev->d, t, e);
+    if (t->data)
+        return dev->k->upload(dev->d, t, e);
+    uint64_t seed = hash64(t->name, strlen(t->name), 0);
+    return dev->k->synthesize(dev->d, t, seed, synthetic_scale(t), e);
 }
 
 static bool is_sliding(const struct model *m, int l)
@@ -241,6 +255,12 @@ static void dense(struct net *n, const struct layer *w, int rows, const struct t
         .post = norm_of(c, post), .add = add, .dst = dst});
 }
 
+static kbuf chosen_at(const struct net *n, const struct layer *w)
+{
+    size_t each = (size_t)n->max_rows * (size_t)n->m->cfg.top_k * sizeof(int32_t);
+    return n->chosen.p ? kbuf_at(n->chosen, (size_t)(w - n->m->layer) * each, each) : (kbuf){0};
+}
+
 static void experts(struct net *n, const struct layer *w, int rows, const struct tensor *pre,
                     const struct tensor *post, kbuf dst)
 {
@@ -261,7 +281,7 @@ static void experts(struct net *n, const struct layer *w, int rows, const struct
         .gate_up_b = tensor_opt(&w->gate_up_b), .down = &w->down_e,
         .down_s = tensor_opt(&w->down_s),
         .down_b = tensor_opt(&w->down_b), .act = c->act, .limit = c->swiglu_limit,
-        .post = norm_of(c, post), .add = true, .dst = dst});
+        .post = norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w)});
 }
 
 /* x += norm(mlp(norm(x))), the mlp being dense, a mixture of experts, or the sum of both */

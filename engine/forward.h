@@ -36,10 +36,13 @@ struct net {
     kbuf y;            /* (max_rows, hidden) */
     kbuf cs[MAX_ROPE]; /* (max_rows, half, 2) */
     kbuf ple, ple_row; /* (max_rows, n_layer * P), (max_rows, P) */
+    kbuf chosen; /* for measuring, the owner's: (n_layer, max_rows, top_k) i32 experts of the last
+                    pass; absent: not kept */
     kbuf o2, lse, lse2; /* the prefix part of a two-part pass; absent until net_two_parts() */
 };
 
-/* For model_each() and draft_each(): hands one tensor to the device in arg (a struct device). */
+/* For model_each() and draft_each(): hands one tensor to the device in arg (a struct device). One
+ * without data (model_shaped()) is made up there, the same in every run. */
 bool device_upload(struct tensor *t, void *arg, struct err *e);
 /* A norm of the config's kind that is there iff its weight is. */
 struct k_norm norm_of(const struct config *c, const struct tensor *w);

@@ -94,6 +94,9 @@ static void cpu_close(struct kdev *d)
     cpu_pool_close(d->pool);
     for (int i = 0; i < N_ROOM; i++)
         free(d->room[i].p);
+    for (int i = 0; i < d->n_made; i++)
+        free(d->made[i]);
+    free(d->made);
     free(d);
 }
 
@@ -386,4 +389,5 @@ const struct kernels kernels_cpu = {
     .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
     .stamp = cpu_stamp,
     .record = cpu_record, .recorded = cpu_recorded, .replay = cpu_replay, .forget = cpu_replay,
+    .synthesize = cpu_synthesize, .stream = cpu_stream, .phase = cpu_phase,
 };

@@ -5,6 +5,7 @@
  * cpu_vec.h        sixteen floats at a time, in plain C, AVX2 and AVX-512
  * cpu_math.h       the inner loops, written once over cpu_vec.h
  * cpu_scalar.c, cpu_avx2.c, cpu_avx512.c    compile cpu_math.h, each for one instruction set
+ * cpu_bench.c      what measuring needs
  * cpu_linear.c, cpu_attn.c, cpu_moe.c, cpu_sample.c    cut operations into work for the threads
  * cpu_tree.c       a draft tree, on the calling thread
  *
@@ -46,6 +47,8 @@ struct kdev {
     int threads;
     const struct cpu_isa *isa;
     char about[64];
+    void **made; /* (n_made) weights of synthesize(), freed with the device */
+    int n_made;
     struct { void *p; size_t n; } room[N_ROOM];
 };
 
@@ -196,6 +199,9 @@ void cpu_logp(struct kdev *d, const struct k_logp *a);
 void cpu_spread(struct kdev *d, const struct k_spread *a);
 void cpu_keep(struct kdev *d, const struct k_keep *a);
 void cpu_accept(struct kdev *d, const struct k_accept *a);
+bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
+void cpu_stream(struct kdev *d, kbuf src, kbuf dst);
+void cpu_phase(struct kdev *d, int n);
 
 /* Normalises and packs rows of n floats; returns (rows, packed n) in the given room. */
 float *cpu_pack_rows(struct kdev *d, enum cpu_room room, const float *src, size_t stride, int rows,

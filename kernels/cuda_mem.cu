@@ -152,7 +152,7 @@ static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
     cudaError_t rc = cudaMalloc(&raw, t->bytes);
     if (rc != cudaSuccess)
         return out_of_memory(t->name, t->bytes, rc, e);
-    rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyHostToDevice, d->stream);
+    rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
     if (rc == cudaSuccess) {
         repack_mxfp4<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
             (const uint32_t *)raw, (uint4 *)p, rows, blocks, groups);
@@ -178,9 +178,9 @@ static bool upload_rows(struct kdev *d, struct tensor *t, size_t rows, size_t wi
     if (pitch != width)
         rc = cudaMemsetAsync(p, 0, rows * pitch, d->stream);
     if (rc == cudaSuccess && pitch == width)
-        rc = cudaMemcpyAsync(p, t->data, rows * width, cudaMemcpyHostToDevice, d->stream);
+        rc = cudaMemcpyAsync(p, t->data, rows * width, cudaMemcpyDefault, d->stream);
     else if (rc == cudaSuccess)
-        rc = cudaMemcpy2DAsync(p, pitch, t->data, width, width, rows, cudaMemcpyHostToDevice,
+        rc = cudaMemcpy2DAsync(p, pitch, t->data, width, width, rows, cudaMemcpyDefault,
                                d->stream);
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);

@@ -437,8 +437,9 @@ struct kernels {
 
     /* for measuring */
 
-    /* As upload(), but of a tensor without data: random weights of standard deviation `scale`, made
-     * on the device; MXFP4 blocks and scales so that the products have it. */
+    /* As upload(), but of a tensor without data: random weights of standard deviation `scale` (0:
+     * every one is 1), made on the device, the same on each; MXFP4 scales (U8 of three dimensions)
+     * so that the products have it. */
     bool (*synthesize)(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
                        struct err *e);
     /* Reads src once, and with dst present copies it there. */
@@ -446,6 +447,19 @@ struct kernels {
     /* n dependent runs of nothing. */
     void (*phase)(struct kdev *d, int n);
 };
+
+/* Of synthesize(): values are 16-bit integers times the step, evenly spread, so that their standard
+ * deviation is `scale`; 0 stands for all ones. */
+static inline float synthetic_step(float scale) { return scale * (1.7320508f / 32768); }
+/* An MXFP4 scale byte: E2M1 codes at random deviate by 2.926, scales of it and half of it as likely
+ * by 0.79 of it. */
+static inline int synthetic_exponent(float scale)
+{
+    int e = 127;
+    for (float now = 2.926f * 0.79f; now > scale * 1.4142135f && e > 2; now /= 2)
+        e--;
+    return e;
+}
 
 extern const struct kernels kernels_cpu;
 #if HAVE_CUDA

@@ -99,6 +99,7 @@ void draft_free(struct draft *d)
     free(d->d2t);
     free(d->token_order);
     free(d->dir);
+    free(d->names);
     *d = (struct draft){0};
 }
 

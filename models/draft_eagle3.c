@@ -377,3 +377,43 @@ bool eagle3_load(struct drafting *g)
         d->head = d->embed;
     return true;
 }
+
+/* ---- without a checkpoint ---- */
+
+bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e)
+{
+    static const struct slot head = {SLOT(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN)};
+    const struct config *t = &target->cfg;
+    const struct layer *l = &target->layer[0];
+    int64_t x[N_EXTENT] = {0};
+    *d = (struct draft){.kind = DRAFT_EAGLE3, .target_hidden = t->hidden, .draft_vocab = vocab,
+                        .capture = {2, t->n_layer / 2, t->n_layer - 3}, .n_capture = 3,
+                        .dir = xstrdup("draft"), .layer = xcalloc(1, sizeof *d->layer)};
+    d->cfg = (struct config){
+        .family = "eagle3", .hidden = t->hidden, .n_layer = 1, .vocab = t->vocab,
+        .max_pos = t->max_pos, .norm = NORM_RMS, .place = PLACE_PRE, .eps = 1e-5f,
+        .attn_scale = 1 / __builtin_sqrtf((float)l->head_dim), .embed_scale = 1, .act = ACT_SILU,
+        .rope = {ROPE_PLAIN(1e4)}, .n_rope = 1, .bos = -1, .pad = -1};
+    d->layer[0] = (struct layer){.n_head = l->n_head, .n_kv = l->n_kv, .head_dim = l->head_dim,
+                                 .ffn = ffn};
+    if (!rope_init(&d->cfg.rope[0], l->head_dim, e)) {
+        draft_free(d);
+        return false;
+    }
+    struct namer names;
+    namer_open(&names, 1);
+    extents_of_config(x, &d->cfg);
+    x[X_CAPTURED] = 3 * (int64_t)t->hidden;
+    x[X_DRAFT_VOCAB] = vocab;
+    shape_tensors(trunk, &d->cfg, x, "", d, NULL, 0, &names);
+    shape_tensor(&head, x, "", d, &names);
+    x[X_IN] = 2 * (int64_t)t->hidden; /* [embedding; hidden state] */
+    shape_tensors(layer_slots, &d->cfg, x, "midlayer.", d->layer, d->layer, 0, &names);
+    shape_tensors(first_slots, &d->cfg, x, "midlayer.", d->layer, d->layer, 0, &names);
+    d->names = names.all;
+    d->bytes = names.bytes;
+    d->d2t = xcalloc((size_t)vocab, sizeof *d->d2t);
+    for (int i = 0; i < vocab; i++)
+        d->d2t[i] = (int32_t)((int64_t)i * t->vocab / vocab);
+    return true;
+}

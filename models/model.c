@@ -34,10 +34,10 @@ static const struct family *find_family(const struct conf *c)
     return NULL;
 }
 
-static bool configure(const char *path, int n_tensor, struct config *g, struct layer **layer,
-                     const struct family **family, struct err *e)
+/* Takes over root, which may be NULL: *e says why then. */
+static bool configure(json_t *root, const char *path, int n_tensor, struct config *g,
+                      struct layer **layer, const struct family **family, struct err *e)
 {
-    json_t *root = json_open(path, NULL, e);
     if (!root)
         return false;
     struct conf_file file = {.path = path, .e = e};
@@ -144,7 +144,7 @@ static bool load_into(struct model *m, const char *path, const struct progress *
     struct safetensors *st = st_open(m->dir, e);
     if (!st)
         return false;
-    if (!configure(path, st_count(st), &m->cfg, &m->layer, &f, e) ||
+    if (!configure(json_open(path, NULL, e), path, st_count(st), &m->cfg, &m->layer, &f, e) ||
         !generation_read(m->dir, &m->cfg, e)) {
         st_close(st);
         return false;
@@ -177,6 +177,33 @@ bool model_load(struct model *m, const char *dir, const struct progress *p, stru
     return ok;
 }
 
+bool model_shaped(struct model *m, const char *config, struct err *e)
+{
+    static const char *const path = "config";
+    enum { ANY = 1 << 20 };
+    const struct family *f;
+    int64_t x[N_EXTENT] = {0};
+    *m = (struct model){.dir = xstrdup(path)};
+    json_t *root = json_read(config, strlen(config), JSON_DEPTH, path, e);
+    if (!configure(root, path, ANY, &m->cfg, &m->layer, &f, e)) {
+        model_free(m);
+        return false;
+    }
+    struct namer names;
+    namer_open(&names, m->cfg.n_layer);
+    extents_of_config(x, &m->cfg);
+    shape_tensors(f->trunk, &m->cfg, x, "model.", m, NULL, 0, &names);
+    shape_tensors(head_slot, &m->cfg, x, "", m, NULL, 0, &names);
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        char prefix[40];
+        snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
+        shape_tensors(f->layer, &m->cfg, x, prefix, &m->layer[i], &m->layer[i], i, &names);
+    }
+    m->names = names.all;
+    m->bytes = names.bytes;
+    return true;
+}
+
 void model_free(struct model *m)
 {
     for (int i = 0; i < MAX_ROPE; i++)
@@ -184,6 +211,7 @@ void model_free(struct model *m)
     store_free(m->store);
     free(m->layer);
     free(m->dir);
+    free(m->names);
     *m = (struct model){0};
 }
 

@@ -138,6 +138,7 @@ struct model {
     struct tensor head;  /* (vocab, hidden); shares embed's data when tied */
     struct tensor ple_embed, ple_model_proj, ple_proj_norm; /* gemma-4 */
     char *dir;
+    char *names;       /* of a model without a checkpoint, else NULL */
     uint64_t bytes;    /* of weights in memory */
     char sha[65];      /* hex SHA-256 over config.json and, by name, each tensor's name, type, shape
                           and 64-bit content digest; the same however the tensors are sharded */
@@ -150,9 +151,14 @@ bool model_load(struct model *m, const char *dir, const struct progress *p, stru
 void model_free(struct model *m);
 /* Calls fn for every tensor that is there, each exactly once (a tied head is skipped, and follows
  * its embedding afterwards); stops and returns false when fn does. Used to hand weights to a
- * device: where fn replaces t->data, the host memory of the old data is given back at once. */
+ * device: where fn replaces t->data, the host memory of the old data is given back at once. A
+ * tensor is there when it has data or, without a checkpoint, a size. */
 bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
+/* The model that the text of a config.json describes, without a checkpoint: every tensor has its
+ * name, type (bf16; MXFP4 blocks where the family has them), shape and size, but no data. For
+ * measuring: device_upload() lets the device make the data up. */
+bool model_shaped(struct model *m, const char *config, struct err *e);
 /* The layer whose KV cells layer l reads (one hop). */
 static inline int model_kv_owner(const struct model *m, int l) { return m->layer[l].kv_src; }
 
@@ -186,6 +192,7 @@ struct draft {
 
     char note[160]; /* what is unusual about the head, for people; usually empty */
     char *dir;
+    char *names; /* as in struct model */
     uint64_t bytes;
     char sha[65];
     struct store *store;
@@ -196,6 +203,9 @@ struct draft {
 bool draft_load(struct draft *d, const char *dir, const struct model *target, const char *capture,
                 const struct progress *p, struct err *e);
 void draft_free(struct draft *d);
+/* An EAGLE3 head for a target of its width, without a checkpoint (see model_shaped()): one layer of
+ * llama's kind, `ffn` wide, with the target's heads and a vocabulary of `vocab`. */
+bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
 

@@ -225,6 +225,47 @@ bool binder_finish(const struct binder *b, const char *const *spare)
     return true;
 }
 
+/* ---- shapes without a checkpoint ---- */
+
+void namer_open(struct namer *n, int layers)
+{
+    enum { EACH = 96, TENSORS = 40 }; /* of a layer, and as many beside them */
+    size_t room = (size_t)(layers + 1) * EACH * TENSORS;
+    *n = (struct namer){.all = xmalloc(room), .room = room};
+}
+
+static const char *name_of(struct namer *n, const char *prefix, const char *name)
+{
+    char *at = n->all + n->used;
+    n->used += (size_t)snprintf(at, n->room - n->used, "%s%s", prefix, name) + 1;
+    CHECK(n->used <= n->room);
+    return at;
+}
+
+void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, void *base,
+                  struct namer *names)
+{
+    struct tensor t = {.type = s->content == BYTES ? DT_U8 : DT_BF16,
+                       .name = name_of(names, prefix, s->name)};
+    t.bytes = dtype_size(t.type);
+    for (; t.n_dim < 4 && s->dim[t.n_dim]; t.n_dim++) {
+        t.dim[t.n_dim] = x[s->dim[t.n_dim]];
+        t.bytes *= (size_t)t.dim[t.n_dim];
+    }
+    names->bytes += t.bytes;
+    *(struct tensor *)((char *)base + s->at) = t;
+}
+
+void shape_tensors(const struct slot *slot, const struct config *g, int64_t *x, const char *prefix,
+                   void *base, const struct layer *l, int index, struct namer *names)
+{
+    if (l)
+        extents_of_layer(x, l);
+    for (const struct slot *s = slot; s->name; s++)
+        if (s->when != IF_PRESENT && holds(g, l, index, s->when))
+            shape_tensor(s, x, prefix, base, names);
+}
+
 /* ---- loading ---- */
 
 struct line { /* of the list that the digest covers */
@@ -289,7 +330,7 @@ bool binder_load(struct binder *b, const char *what, const char *config_path, st
 bool each_tensor(struct tensor *t, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e)
 {
-    if (!t->data)
+    if (!t->data && !t->bytes)
         return true;
     const void *was = t->data;
     if (!fn(t, arg, e))

@@ -75,6 +75,22 @@ bool binder_finish(const struct binder *b, const char *const *spare);
 bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
                   enum content content);
 
+/* ---- shapes without a checkpoint ---- */
+
+/* Where the names of made-up tensors lie, and how many bytes all of them would take. */
+struct namer {
+    char *all; /* the model's to free */
+    size_t room, used;
+    uint64_t bytes;
+};
+void namer_open(struct namer *n, int layers);
+/* Gives one tensor of a table its name, type and shape. */
+void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, void *base,
+                  struct namer *names);
+/* The same for every row of a table whose condition holds, IF_PRESENT left out. */
+void shape_tensors(const struct slot *slot, const struct config *g, int64_t *x, const char *prefix,
+                   void *base, const struct layer *l, int index, struct namer *names);
+
 /* Loads what was bound: *store, *bytes and the digest of models.h, which covers `config_path`. */
 bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
                  uint64_t *bytes, char sha[65], const struct progress *p);

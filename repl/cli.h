@@ -1,7 +1,8 @@
 /* cli.h - the command line: what cli.c parsed, and the subcommands in cli_*.c that act on it.
  *
  * cli_out.c prints, cli_talk.c opens the chat, cli_log.c and cli_show.c read the log,
- * cli_tokenize.c encodes, cli_golden.c compares; replay.c and doctor.c have a file each. One table
+ * cli_tokenize.c encodes, cli_golden.c compares, cli_bench.c measures; replay.c and doctor.c have
+ * a file each. One table
  * of flags and one of commands (both in cli.c) give the parser, the config file, --help and the
  * tests of manual and completions their names. Main thread only.
  */
@@ -17,9 +18,9 @@ struct cli {
     char **word; /* the words after the command; point into argv */
     int n_word;
     /* of single commands */
-    const char *query, *format, *out, *model_filter, *attempt, *batch;
+    const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic;
     int limit, older_than, lanes;
-    bool check, special, jsonl;
+    bool check, special, jsonl, brief;
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */
     char *target, *draft;     /* paths inside it */
@@ -41,6 +42,7 @@ int cli_replay(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
 int cli_bugs(struct cli *c);
+int cli_bench(struct cli *c);
 int cli_doctor(struct cli *c);
 
 /* ---- what they share ---- */

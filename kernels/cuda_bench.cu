@@ -1,0 +1,161 @@
+/* cuda_bench.cu - what measuring needs of a device: made-up weights, a stream of bytes, and phases
+ * that do nothing.
+ *
+ * Weights are made where upload() would have copied them to and then go through upload() itself, so
+ * their arrangement is that of real ones. Value i of a tensor depends on its seed and i alone and is
+ * the same on the CPU (cpu_bench.c).
+ */
+#include "kernels/cuda.h"
+
+/* ---- made-up weights ------------------------------------------------------------------------- */
+
+/* mix64 of base.h */
+__device__ __forceinline__ uint64_t scramble(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+__device__ __forceinline__ bf16 made(float v, bf16) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ __half made(float v, __half) { return __float2half_rn(v); }
+__device__ __forceinline__ float made(float v, float) { return v; }
+
+/* Four values of one word, evenly spread over +-32768 step. */
+template <class T>
+__global__ void make_floats(T *dst, size_t n, uint64_t seed, float step)
+{
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i * 4 < n; i += stride) {
+        uint64_t word = scramble(seed + i);
+        for (int j = 0; j < 4 && i * 4 + j < n; j++) {
+            float v = step == 0 ? 1.f : (float)(int16_t)(word >> (16 * j)) * step;
+            dst[i * 4 + j] = made(v, T());
+        }
+    }
+}
+
+/* Eight bytes of one word: as they are, or (exponent > 0) an MXFP4 scale of 2^-1 .. 2^0 of it. */
+__global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
+{
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i * 8 < n; i += stride) {
+        uint64_t word = scramble(seed + i);
+        for (int j = 0; j < 8 && i * 8 + j < n; j++) {
+            uint8_t byte = (uint8_t)(word >> (8 * j));
+            dst[i * 8 + j] = exponent ? (uint8_t)(exponent - (byte & 1)) : byte;
+        }
+    }
+}
+
+static void make(struct kdev *d, const struct tensor *t, void *dst, uint64_t seed, float scale)
+{
+    dim3 grid((unsigned)d->n_sm * 8);
+    size_t n = t->bytes / dtype_size(t->type);
+    float step = synthetic_step(scale);
+    if (t->type == DT_U8)
+        make_bytes<<<grid, 256, 0, d->stream>>>(
+            (uint8_t *)dst, n, seed, t->n_dim == 3 ? synthetic_exponent(scale) : 0);
+    else if (t->type == DT_BF16)
+        make_floats<<<grid, 256, 0, d->stream>>>((bf16 *)dst, n, seed, step);
+    else if (t->type == DT_F16)
+        make_floats<<<grid, 256, 0, d->stream>>>((__half *)dst, n, seed, step);
+    else
+        make_floats<<<grid, 256, 0, d->stream>>>((float *)dst, n, seed, step);
+}
+
+bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e)
+{
+    CHECK(!t->data && (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F16 ||
+                       t->type == DT_F32));
+    kbuf raw = cuda_alloc(d, t->bytes, t->name, e);
+    if (!raw.p)
+        return false;
+    cuda_begin(d, "synthesize");
+    make(d, t, raw.p, seed, scale);
+    cuda_ok(d, cudaGetLastError());
+    t->data = raw.p;
+    bool ok = cuda_upload(d, t, e);
+    if (!ok)
+        t->data = NULL;
+    cuda_release(d, raw);
+    return ok;
+}
+
+/* ---- a stream of bytes ----------------------------------------------------------------------- */
+
+/* The result depends on all that is read, and is written where nobody looks. Eight loads are under
+ * way at a time. */
+__global__ void __launch_bounds__(512) read_kernel(const uint4 *p, size_t n, unsigned *out)
+{
+    enum { AHEAD = 8 };
+    after();
+    uint4 x = make_uint4(0, 0, 0, 0);
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + (AHEAD - 1) * step < n; i += AHEAD * step) {
+        uint4 v[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            v[j] = __ldcs(p + i + j * step);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            x.x ^= v[j].x, x.y ^= v[j].y, x.z ^= v[j].z, x.w ^= v[j].w;
+    }
+    for (; i < n; i += step) {
+        uint4 v = __ldcs(p + i);
+        x.x ^= v.x, x.y ^= v.y, x.z ^= v.z, x.w ^= v.w;
+    }
+    if ((x.x ^ x.y ^ x.z ^ x.w) == 0x12345678u)
+        *out = 1;
+}
+
+__global__ void __launch_bounds__(512) copy_kernel(const uint4 *p, uint4 *q, size_t n)
+{
+    enum { AHEAD = 4 };
+    after();
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + (AHEAD - 1) * step < n; i += AHEAD * step) {
+        uint4 v[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            v[j] = __ldcs(p + i + j * step);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            __stcs(q + i + j * step, v[j]);
+    }
+    for (; i < n; i += step)
+        __stcs(q + i, __ldcs(p + i));
+}
+
+/* Whole 16 bytes: a rest is left out. */
+void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
+{
+    size_t n = src.n / 16;
+    cuda_begin(d, "stream");
+    CHECK(!dst.p || dst.n >= src.n);
+    dim3 grid((unsigned)d->n_sm * 4);
+    if (dst.p)
+        cuda_launch(d, copy_kernel, grid, 512, 0, (const uint4 *)src.p, (uint4 *)dst.p, n);
+    else
+        cuda_launch(d, read_kernel, grid, 512, 0, (const uint4 *)src.p, n, (unsigned *)d->arena);
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(512) phase_kernel(unsigned *out)
+{
+    let_next();
+    after();
+    if (out)
+        *out = threadIdx.x;
+}
+
+void cuda_phase(struct kdev *d, int n)
+{
+    cuda_begin(d, "phase");
+    for (int i = 0; i < n; i++)
+        cuda_launch(d, phase_kernel, dim3((unsigned)d->n_sm), 512, 0, (unsigned *)NULL);
+}
