@@ -215,15 +215,11 @@ void bench_tell(struct bench *b, const char *name, const char *shape, const stru
         line.value = f->flops / s * 1e-12;
         line.unit = "TFLOP/s";
     }
+    b->told += bench_wanted(b, name);
     b->o->tell(b->o->arg, &line);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
-
-const char *bench_synthetic_names(void)
-{
-    return synthetic_names();
-}
 
 static bool kernel_part(struct bench *b, struct err *e)
 {
@@ -241,6 +237,8 @@ static bool kernel_part(struct bench *b, struct err *e)
 bool bench_run(const struct bench_opts *o, struct err *e)
 {
     struct bench b = {.o = o, .random = 1};
+    if (o->synthetic && !synthetic_known(o->synthetic, e))
+        return false;
     if (!device_open(&b.dev, o->device, o->threads, o->precision, e))
         return false;
     bool ok = kernel_part(&b, e);
@@ -248,5 +246,9 @@ bool bench_run(const struct bench_opts *o, struct err *e)
     ok = ok && device_open(&b.dev, o->device, o->threads, o->precision, e) && bench_models(&b, e);
     if (b.dev.k)
         device_close(&b.dev);
+    if (ok && b.told == 0)
+        ok = err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"%s",
+                     o->n_pattern ? o->pattern[0] : "",
+                     o->brief ? "; the short form has fewer" : "");
     return ok;
 }

@@ -29,7 +29,7 @@ struct bench_opts {
     int n_pattern;
     const char *model, *draft;  /* folders, or NULL */
     const char *model_name;     /* what its lines are called */
-    const char *synthetic;      /* a name of bench_synthetic_names(), instead of folders; or NULL */
+    const char *synthetic;      /* a published model by name (synthetic.c), instead of folders; or NULL */
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
     int threads;
@@ -42,7 +42,5 @@ struct bench_opts {
 /* False: *e (a device or model that cannot be had, or results that are not what they should be);
  * lines told before stay valid. */
 bool bench_run(const struct bench_opts *o, struct err *e);
-/* "gpt-oss-20b, gpt-oss-120b, ..." */
-const char *bench_synthetic_names(void);
 
 #endif

@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MANY = 48 }; /* cycles that are timed */
+enum { MANY = 60 }; /* cycles that are timed */
 
 struct subject {
     const char *name; /* in lines */
@@ -334,7 +334,7 @@ static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
 {
     enum { WARM = 3 };
     const struct step_limits lim = {1 << 20};
-    int n = b->o->brief && !b->graphs ? 8 : MANY, tokens = 0;
+    int n = b->o->brief && !b->graphs ? 20 : MANY, tokens = 0;
     double seconds[MANY], due = 0;
     for (int i = -WARM; i < n; i++) {
         due += accepted;

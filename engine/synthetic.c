@@ -45,21 +45,27 @@ static const struct {
 };
 enum { N_KNOWN = sizeof known / sizeof *known, DRAFT_VOCAB = 32000 };
 
-const char *synthetic_names(void)
+static int find(const char *name, struct err *e)
 {
-    return "gpt-oss-20b, gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, "
-           "gemma-4-E4B";
+    for (int i = 0; i < N_KNOWN; i++)
+        if (!strcmp(known[i].name, name))
+            return i;
+    err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of gpt-oss-20b, "
+            "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B", name);
+    return -1;
+}
+
+bool synthetic_known(const char *name, struct err *e)
+{
+    return find(name, e) >= 0;
 }
 
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e)
 {
-    int i = 0;
-    while (i < N_KNOWN && strcmp(known[i].name, name))
-        i++;
-    if (i == N_KNOWN)
-        return err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of %s",
-                       name, synthetic_names());
+    int i = find(name, e);
+    if (i < 0)
+        return false;
     *brief = known[i].brief;
     if (!model_shaped(m, known[i].config, e))
         return false;

@@ -9,6 +9,6 @@
  * name: ERR_USAGE and the list. The caller frees both. */
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e);
-const char *synthetic_names(void); /* "gpt-oss-20b, ..." */
+bool synthetic_known(const char *name, struct err *e); /* false: the same error */
 
 #endif

@@ -1,13 +1,14 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    local commands="chat run logs show replay export db tokenize golden bugs doctor help"
+    local commands="chat run logs show replay export db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= check= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
     local talk="--model --draft --require-draft --eagle-capture --device --precision --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --log-level --no-log --db --json --sanitize --verbose --check --bug"
+    local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case " $commands " in *" $word "*) cmd=$word; break ;; esac
     done
@@ -22,6 +23,7 @@ _aerie() {
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
+        bench) flags="--synthetic --short --model --draft --device --precision --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
         doctor) flags="--model --draft --device --precision --db --json" ;;
     esac
@@ -30,6 +32,7 @@ _aerie() {
         -m|--model) [ "$cmd" = logs ] || COMPREPLY=($(compgen -d -- "$cur")); return ;;
         --device) COMPREPLY=($(compgen -W "auto cpu cuda" -- "$cur")); return ;;
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
+        --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
         --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;
         --page-size) COMPREPLY=($(compgen -W "1 2 4 8 16 32 64" -- "$cur")); return ;;

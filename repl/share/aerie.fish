@@ -1,5 +1,5 @@
 # fish completion for aerie
-set -l commands chat run logs show replay export db tokenize golden bugs doctor help
+set -l commands chat run logs show replay export db tokenize golden bench bugs doctor help
 
 function __aerie_sessions
     echo last
@@ -8,7 +8,7 @@ end
 
 function __aerie_in
     set -l words (commandline -opc)
-    for c in chat run logs show replay export db tokenize golden bugs doctor help
+    for c in chat run logs show replay export db tokenize golden bench bugs doctor help
         if contains -- $c $words
             contains -- $c $argv
             return
@@ -27,6 +27,7 @@ complete -c aerie -n '__aerie_in none' -a export -d 'write a session to a file'
 complete -c aerie -n '__aerie_in none' -a db -d 'care for the database'
 complete -c aerie -n '__aerie_in none' -a tokenize -d 'print token ids'
 complete -c aerie -n '__aerie_in none' -a golden -d 'compare with reference tensors'
+complete -c aerie -n '__aerie_in none' -a bench -d 'measure speed'
 complete -c aerie -n '__aerie_in none' -a bugs -d 'historical faults'
 complete -c aerie -n '__aerie_in none' -a doctor -d 'what was found here'
 complete -c aerie -n '__aerie_in none' -a help -d 'flags and settings'
@@ -41,7 +42,7 @@ complete -c aerie -n 'not __aerie_in logs' -s q -l quiet -d 'no notices'
 complete -c aerie -s h -l help -d 'help'
 complete -c aerie -s V -l version -d 'version'
 
-set -l model '__aerie_in none chat run replay bugs doctor'
+set -l model '__aerie_in none chat run replay bench bugs doctor'
 complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fish_complete_directories)' -d 'checkpoint folder'
 complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a '(__fish_complete_directories)' -d 'draft folder'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
@@ -52,7 +53,7 @@ complete -c aerie -n 'not __aerie_in tokenize help export' -l json -d 'JSON for 
 set -l talk '__aerie_in none chat run'
 complete -c aerie -n $talk -l require-draft -d 'stop when the draft does not fit'
 complete -c aerie -n "$talk; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
-complete -c aerie -n "$talk; or __aerie_in replay golden" -l threads -x -d 'CPU threads'
+complete -c aerie -n "$talk; or __aerie_in replay golden bench" -l threads -x -d 'CPU threads'
 complete -c aerie -n $talk -l raw -d 'no chat format'
 complete -c aerie -n $talk -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= check= graph= verbose= think=' -d 'set a setting'
 complete -c aerie -n $talk -s s -l system -x -d 'system prompt'
@@ -84,6 +85,8 @@ complete -c aerie -n '__aerie_in replay' -l check -d 'only the verdict'
 complete -c aerie -n '__aerie_in export' -l format -x -a 'jsonl md' -d 'format'
 complete -c aerie -n '__aerie_in export' -s o -l output -r -F -d 'new file'
 complete -c aerie -n '__aerie_in db' -l older-than -x -d 'days'
+complete -c aerie -n '__aerie_in bench' -l synthetic -x -a 'gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B' -d 'a model with made-up weights'
+complete -c aerie -n '__aerie_in bench' -l short -d 'fewer lines'
 complete -c aerie -n '__aerie_in bugs' -l try -x -d 'run its smallest input'
 complete -c aerie -n '__aerie_in tokenize' -l special -d 'match special tokens'
 complete -c aerie -n '__aerie_in tokenize' -l jsonl -d 'JSON lines'

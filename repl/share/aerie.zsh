@@ -39,8 +39,8 @@ _aerie() {
               'show:print a session, a turn or a step' 'replay:run a session again'
               'export:write a session to a file' 'db:care for the database'
               'tokenize:print token ids'
-              'golden:compare with reference tensors' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
-    local cmd=${words[(r)(chat|run|logs|show|replay|export|db|tokenize|golden|bugs|doctor|help)]}
+              'golden:compare with reference tensors' 'bench:measure speed' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
+    local cmd=${words[(r)(chat|run|logs|show|replay|export|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' \
                 '--script[lines from a file]:file:_files' ':command:{_describe command commands}' ;;
@@ -63,6 +63,8 @@ _aerie() {
         golden) _arguments $common '--draft[draft folder]:folder:_files -/' '--json' \
                 '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:' \
                 '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '1::' '2:folder:_files -/' ;;
+        bench) _arguments $common $model '--threads[CPU threads]:number:' '--short[fewer lines]' \
+                '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B)' '1::' '*:name:' ;;
         bugs) _arguments $common $model '--try[run its smallest input]:bug:' '--json[JSON]' ;;
         doctor) _arguments $common $model '*::' ;;
         help) _arguments '1::' '2:command:{_describe command commands}' ;;
