@@ -87,7 +87,7 @@ bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scal
 
 /* The result depends on all that is read, and is written where nobody looks. Eight loads are under
  * way at a time. */
-__global__ void __launch_bounds__(512) read_kernel(const uint4 *p, size_t n, unsigned *out)
+__global__ void __launch_bounds__(512) stream_in(const uint4 *p, size_t n, unsigned *out)
 {
     enum { AHEAD = 8 };
     after();
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(512) read_kernel(const uint4 *p, size_t n, uns
         *out = 1;
 }
 
-__global__ void __launch_bounds__(512) copy_kernel(const uint4 *p, uint4 *q, size_t n)
+__global__ void __launch_bounds__(512) stream_over(const uint4 *p, uint4 *q, size_t n)
 {
     enum { AHEAD = 4 };
     after();
@@ -138,9 +138,9 @@ void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
     CHECK(!dst.p || dst.n >= src.n);
     dim3 grid((unsigned)d->n_sm * 4);
     if (dst.p)
-        cuda_launch(d, copy_kernel, grid, 512, 0, (const uint4 *)src.p, (uint4 *)dst.p, n);
+        cuda_launch(d, stream_over, grid, 512, 0, (const uint4 *)src.p, (uint4 *)dst.p, n);
     else
-        cuda_launch(d, read_kernel, grid, 512, 0, (const uint4 *)src.p, n, (unsigned *)d->arena);
+        cuda_launch(d, stream_in, grid, 512, 0, (const uint4 *)src.p, n, (unsigned *)d->arena);
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
