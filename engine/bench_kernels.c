@@ -92,7 +92,8 @@ static bool phases(struct bench *b, struct err *e)
 /* ---- products -------------------------------------------------------------------------------- */
 
 struct product {
-    struct tensor w[MAX_SETS];
+    struct tensor w[MAX_SETS], up[MAX_SETS]; /* up: of a gated pair */
+    bool glu;
     int sets, rows, in, out;
     kbuf src, dst; /* (rows, in), (rows, out) */
 };
@@ -101,15 +102,26 @@ static void run_product(struct bench *b, void *arg)
 {
     struct product *p = arg;
     for (int i = 0; i < p->sets; i++)
-        b->dev.k->linear(b->dev.d, &(struct k_linear){.rows = p->rows, .src_stride = p->in,
-                                                      .src = p->src, .w = &p->w[i], .scale = 1,
-                                                      .dst = p->dst});
+        if (p->glu)
+            b->dev.k->glu(b->dev.d, &(struct k_glu){.rows = p->rows, .src = p->src,
+                                                    .gate = &p->w[i], .up = &p->up[i],
+                                                    .act = ACT_GELU_TANH, .dst = p->dst});
+        else
+            b->dev.k->linear(b->dev.d, &(struct k_linear){.rows = p->rows, .src_stride = p->in,
+                                                          .src = p->src, .w = &p->w[i], .scale = 1,
+                                                          .dst = p->dst});
+}
+
+static double product_bytes(const struct product *p)
+{
+    return (double)p->out * p->in * (p->glu ? 4 : 2);
 }
 
 static bool open_product(struct bench *b, struct product *p, int most, struct err *e)
 {
     for (int i = 0; i < p->sets; i++)
-        if (!bench_weights(b, &p->w[i], p->out, p->in, 1 / 64.f, e))
+        if (!bench_weights(b, &p->w[i], p->out, p->in, 1 / 64.f, e) ||
+            (p->glu && !bench_weights(b, &p->up[i], p->out, p->in, 1 / 64.f, e)))
             return false;
     p->src = bench_floats(b, (size_t)most * (size_t)p->in, e);
     p->dst = bench_buffer(b, (size_t)most * (size_t)p->out * 4, NULL, e);
@@ -122,22 +134,24 @@ static bool time_product(struct bench *b, struct product *p, const char *name, b
 {
     struct work w = {.run = run_product, .arg = p, .times = p->sets, .numbers = true,
                      .out = kbuf_at(p->dst, 0, (size_t)p->rows * (size_t)p->out * 4)};
-    double bytes = (double)p->out * p->in * 2;
+    double bytes = product_bytes(p);
     char shape[64];
     if (!bench_time(b, &w, t, e))
         return err_prefix(e, "%s", name);
-    snprintf(shape, sizeof shape, "%dx%d bf16, %d sets", p->out, p->in, p->sets);
+    snprintf(shape, sizeof shape, "%s%dx%d bf16, %d sets", p->glu ? "2 x " : "", p->out, p->in,
+             p->sets);
     bench_tell(b, name, shape, t, &(struct figure){bytes, flops ? bytes * p->rows : 0, 0, NULL});
     return true;
 }
 
-static bool gemv(struct bench *b, const char *name, int out, int in, struct err *e)
+static bool gemv(struct bench *b, const char *name, int out, int in, bool glu, struct err *e)
 {
     static const int rows[] = {1, 4, 16, 64};
     char line[40];
     if (!bench_wanted_any(b, name))
         return true;
-    struct product p = {.sets = sets_for(b, (double)out * in * 2), .in = in, .out = out};
+    struct product p = {.in = in, .out = out, .glu = glu};
+    p.sets = sets_for(b, product_bytes(&p));
     bool ok = open_product(b, &p, MAX_ROWS, e);
     for (int i = 0; i < (b->o->brief ? 2 : 4) && ok; i++) {
         struct timing t;
@@ -153,8 +167,9 @@ static bool gemv(struct bench *b, const char *name, int out, int in, struct err 
 static bool gemvs(struct bench *b, struct err *e)
 {
     int vocab = b->graphs ? 201088 : 20128;
-    return gemv(b, "gemv.qkv", 5120, 2880, e) && gemv(b, "gemv.o", 2880, 4096, e) &&
-           gemv(b, "gemv.head", vocab, 2880, e);
+    return gemv(b, "gemv.qkv", 5120, 2880, false, e) && gemv(b, "gemv.o", 2880, 4096, false, e) &&
+           gemv(b, "gemv.glu", 10240, 2560, true, e) &&
+           gemv(b, "gemv.head", vocab, 2880, false, e);
 }
 
 /* The rate that prefill is held against: one large product. */

@@ -28,7 +28,7 @@ result "the first object says where" $?
 object='^\{"name":"[^"]+","ms":[-0-9.e]+,"spread":[0-9.e-]+,"runs":[0-9]+,"bytes":([0-9.e+]+|null),"ratio":([0-9.e-]+|null),"value":([-0-9.e+]+|null),"unit":("[^"]+"|null),"shape":"[^"]+"\}$'
 [ "$(tail -n +2 "$T/out" | grep -cvE "$object")" = 0 ]; result "every other one has the promised keys" $?
 missing=
-for name in mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.head.T1 gemm.peak \
+for name in mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.glu.T4 gemv.head.T1 gemm.peak \
     moe.e32.T1 moe.e32.T16 attn.full.d64.4k.T1 attn.swa.d64.4k.T8 attn.full.d256.4k.T1 \
     attn.swa.d256.4k.T8 sample.argmax.201088.T1 sample.topk_p.201088.T8 step.nestling.512 \
     verify.nestling.T4 verify.nestling.T16 draft.step.nestling cycle.nestling.plain \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every benchmark of a build folder; figures go to standard output.
+# Runs every benchmark of a build folder, and the program's own in its short form; figures go to standard output.
 cd "$(dirname "$0")/../.." || exit 2
 build=$1
 echo "machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg), $(date -u +%Y-%m-%d)"
@@ -8,3 +8,5 @@ for b in "$build"/tests/bench/bench_*; do
     echo; echo "== $(basename "$b")"
     "$b" "$PWD/$build/aerie"
 done
+echo; echo "== aerie bench --short"
+"$build/aerie" bench --short
