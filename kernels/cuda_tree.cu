@@ -122,42 +122,47 @@ __device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, int32
     return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
 }
 
-/* front: (level, topk) in shared memory. The row of the pass before that made front row k of
- * `level`. */
-__device__ __forceinline__ int row_before(const spread_args &a, const int *front, int level, int k)
+/* What a block of spread() shares. */
+struct spreading {
+    int front[MOST_FRONT], slots[2][MOST_FRONT];
+    ulonglong2 keys[128];
+    int token[K_MAX_TOPK], before[K_MAX_TOPK]; /* of the new front: before: row that guessed it */
+    uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* rows, by level - 1, behind a row of the last pass,
+                                                  itself the last */
+};
+
+/* The rows of all passes behind row f of the last one. */
+__device__ __forceinline__ void trace(const spread_args &a, spreading &s, int f)
 {
-    int i = front[(level - 1) * a.t.topk + k] - level_first(a.t.topk, level);
-    return (int)((unsigned)i * a.inverse >> 16);
+    const int topk = a.t.topk, row = f;
+    for (int l = a.level - 1; l >= 1; l--) {
+        s.chain[row][l - 1] = (uint8_t)f;
+        int i = max(0, s.front[(l - 1) * topk + f] - level_first(topk, l));
+        f = l > 1 ? (int)((unsigned)i * a.inverse >> 16) : 0;
+    }
 }
 
-/* Row k, column e of every table of the next pass; slots: by reach, in shared memory. */
-__device__ void put_next(const spread_args &a, const int *front, const int *tokens,
-                         const int (*slots)[MOST_FRONT], int k, int column, int columns, int prefix,
-                         int root)
+/* Row k, column e of the tables of reach p for the next pass, and once its token and state. */
+__device__ __forceinline__ void put_next(const spread_args &a, const spreading &s, int p, int k,
+                                         int column, int prefix, int root)
 {
-    const int *mine = front + (a.level - 1) * a.t.topk;
-    int row = mine[k] >= 0 ? k : 0, n = mine[row] >= 0 ? a.level : 1;
-    int own = (a.level - 1) * a.t.topk + k;
-    if (column == 0) {
-        bool none = mine[row] < 0;
-        a.token[k] = none ? 0 : tokens[row];
-        a.from[k] = none ? 0 : a.level == 1 ? root : row_before(a, front, a.level, row);
+    const int topk = a.t.topk, *mine = s.front + (a.level - 1) * topk;
+    const int row = mine[k] >= 0 ? k : 0, own = (a.level - 1) * topk + k;
+    const bool none = mine[row] < 0;
+    const int n = none ? 1 : a.level;
+    if (p == 0 && column == 7) {
+        a.token[k] = none ? 0 : s.token[row];
+        a.from[k] = none ? 0 : a.level == 1 ? root : s.before[row];
     }
-    for (int p = 0; p < a.n_reach; p++)
-        put_reach(a.reach[p], k, column, columns, prefix, n, [&](int at) {
-            if (at == n - 1)
-                return slots[p][own];
-            int f = row;
-            for (int l = a.level; l > at + 1; l--)
-                f = row_before(a, front, l, f);
-            return slots[p][at * a.t.topk + f];
+    if (p < a.n_reach)
+        put_reach(a.reach[p], k, column, 8, prefix, n, [&](int at) {
+            return s.slots[p][at == n - 1 ? own : at * topk + s.chain[s.before[row]][at]];
         });
 }
 
 __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spread_args a)
 {
-    __shared__ int front[MOST_FRONT], slots[2][MOST_FRONT], tokens[K_MAX_TOPK];
-    __shared__ ulonglong2 keys[128];
+    __shared__ spreading s;
     const int tid = (int)threadIdx.x, topk = a.t.topk, m = a.rows * topk;
     let_next();
     for (int i = tid * 32; i < a.n_d2t; i += (int)blockDim.x * 32)
@@ -168,36 +173,42 @@ __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spr
     float logp = is ? a.logp[tid] : 0.f;
     int prefix = a.prefix[0], root = a.root[0], seen = (a.level - 1) * topk;
     for (int i = tid; i < seen + topk; i += (int)blockDim.x) {
-        front[i] = i < seen ? a.t.front[i] : -1;
+        s.front[i] = i < seen ? a.t.front[i] : -1;
         for (int p = 0; p < a.n_reach; p++)
-            slots[p][i] = a.reach[p].slots[i];
+            s.slots[p][i] = a.reach[p].slots[i];
     }
     __syncthreads();
 
-    int up = a.level > 1 && is ? front[seen - topk + (int)((unsigned)tid * a.inverse >> 16)] : -1;
+    int row = (int)((unsigned)tid * a.inverse >> 16);
+    int up = a.level > 1 && is ? s.front[seen - topk + row] : -1;
     u64 key = is ? add_candidate(a, up, id, logp, &token) : 0;
-    ((u64 *)keys)[tid] = key;
+    if (tid < topk)
+        trace(a, s, tid);
+    ((u64 *)s.keys)[tid] = key;
     __syncthreads();
 
     int rank = 0, at = level_first(topk, a.level) + tid;
-#pragma unroll 4
+#pragma unroll 8
     for (int i = 0; i < (m + 1) / 2; i++) {
-        ulonglong2 pair = keys[i];
+        ulonglong2 pair = s.keys[i];
         rank += (pair.x > key) + (pair.y > key);
     }
     bool chosen = key && rank < topk;
     if (chosen) {
-        front[seen + rank] = at;
-        tokens[rank] = token;
+        s.front[seen + rank] = at;
+        s.token[rank] = token;
+        s.before[rank] = row;
     }
     if (is)
         a.t.cell[at] = chosen && a.level < a.t.steps ? seen + rank : -1;
     __syncthreads();
 
     if (tid < topk)
-        a.t.front[seen + tid] = front[seen + tid];
-    for (int i = tid; i < topk * 8 && a.level < a.t.steps; i += (int)blockDim.x)
-        put_next(a, front, tokens, slots, i / 8, i % 8, 8, prefix, root);
+        a.t.front[seen + tid] = s.front[seen + tid];
+    for (int i = tid / 8; i < 2 * topk && a.level < a.t.steps; i += (int)blockDim.x / 8) {
+        int p = i >= topk;
+        put_next(a, s, p, i - p * topk, tid % 8, prefix, root);
+    }
 }
 
 void cuda_spread(struct kdev *d, const struct k_spread *a)
@@ -220,7 +231,7 @@ void cuda_spread(struct kdev *d, const struct k_spread *a)
         reaches_of(a->reach, a->n_reach, topk, a->level * topk, a->level, s.reach);
     }
     int threads = (int)cuda_round(m, 32);
-    cuda_launch(d, spread_kernel, dim3(1), threads < 64 ? 64 : threads, 0, s);
+    cuda_launch(d, spread_kernel, dim3(1), threads < 128 ? 128 : threads, 0, s);
 }
 
 /* ---- keep ------------------------------------------------------------------------------------ */
@@ -228,6 +239,7 @@ void cuda_spread(struct kdev *d, const struct k_spread *a)
 struct keep_args {
     tree t;
     int n_reach;
+    unsigned inverse; /* x * inverse >> 20 == x / topk^2, for x < 15 topk^2 */
     const int32_t *root, *prefix;
     const float *draws;
     int32_t *n, *token, *pos, *parent, *parent0;
@@ -244,15 +256,20 @@ struct bar {
     int shift, ties;
 };
 
-/* Reads one digit's counts: the digit in which the `need` best end, how many of it are needed, and
+/* Reads the counts of 255 - digit: the digit in which the `need` best end, how many of it are needed, and
  * how many it has. False: there are fewer than `need` at all. Every warp finds out for itself. */
 __device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *digit, int *has)
 {
     const int lane = (int)threadIdx.x % 32;
     int c[8], sum = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) /* lane 0 has the highest eight digits, from 255 down */
-        sum += c[i] = count[255 - (lane * 8 + i)];
+    for (int i = 0; i < 8; i += 4) {
+        int4 four = ((const int4 *)count)[lane * 2 + i / 4];
+        c[i] = four.x, c[i + 1] = four.y, c[i + 2] = four.z, c[i + 3] = four.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += c[i];
     int upto = sum;
     for (int i = 1; i < 32; i *= 2) {
         int v = __shfl_up_sync(~0u, upto, i);
@@ -272,7 +289,7 @@ __device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *
     return true;
 }
 
-/* count: (4, 256) zeros */
+/* count: (4, 256) zeros, 16 bytes aligned */
 __device__ bar find_bar(const uint32_t (&key)[CHUNK], int need, int (*count)[256])
 {
     bar b = {0, 0, 0};
@@ -282,7 +299,7 @@ __device__ bar find_bar(const uint32_t (&key)[CHUNK], int need, int (*count)[256
 #pragma unroll
         for (int i = 0; i < CHUNK; i++)
             if (key[i] && (round == 0 || key[i] >> (shift + 8) == b.top))
-                atomicAdd(&count[round][key[i] >> shift & 255], 1);
+                atomicAdd(&count[round][255 - (key[i] >> shift & 255)], 1);
         __syncthreads();
         if (!digit_of(count[round], &need, &digit, &has))
             return b; /* all of them */
@@ -318,8 +335,9 @@ __device__ __forceinline__ unsigned sum_before(unsigned v, unsigned *all, unsign
 /* The rows of the verify pass, in shared memory. */
 struct rows {
     int n;
-    int token[MOST_ROWS], up[MOST_ROWS], depth[MOST_ROWS]; /* up: a candidate, then a row */
+    int token[MOST_ROWS], up[MOST_ROWS], depth[MOST_ROWS]; /* up: a candidate */
     float logp[MOST_ROWS], score[MOST_ROWS];
+    int behind[MOST_ROWS];                /* nodes a row stands behind, itself counted */
     uint8_t chain[MOST_ROWS][MOST_DEPTH]; /* the rows a row stands behind, root first */
     uint8_t of[MOST_CANDIDATES];          /* row of each candidate that is kept */
 };
@@ -348,7 +366,7 @@ __device__ void choose(const keep_args &a, rows &rows, const uint32_t (&key)[CHU
             rows.of[c] = (uint8_t)r;
             rows.token[r] = token[i], rows.up[r] = parent[i];
             rows.logp[r] = logp[i], rows.score[r] = score[i];
-            rows.depth[r] = c < topk ? 1 : 2 + (c - topk) / (topk * topk);
+            rows.depth[r] = c < topk ? 1 : 2 + (int)((unsigned)(c - topk) * a.inverse >> 20);
         }
         over += above[i], tied += at[i];
     }
@@ -360,7 +378,8 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     keep_kernel(const __grid_constant__ keep_args a)
 {
     __shared__ struct rows rows;
-    __shared__ int count[4][256], slots[2][MOST_ROWS];
+    __shared__ __align__(16) int count[4][256];
+    __shared__ int slots[2][MOST_ROWS];
     __shared__ unsigned room[32];
     __shared__ float draws[MOST_DEPTH];
     const int tid = (int)threadIdx.x, nodes = a.t.nodes;
@@ -390,41 +409,40 @@ __global__ void __launch_bounds__(KEEP_THREADS)
         key[i] = rank_of(score[i], token[i]);
     __syncthreads();
     bar b = {0, 0, 0};
-    if (nodes > 1)
-        b = find_bar(key, nodes - 1, count);
-    else
+    if (nodes == 1)
         b.top = ~0u;
+    else if (a.t.n >= nodes)
+        b = find_bar(key, nodes - 1, count);
     choose(a, rows, key, token, parent, logp, score, b, room);
     __syncthreads();
 
-    bool kept = tid > 0 && tid < rows.n;
-    int up = kept ? rows.up[tid] : -1, row = kept ? up < 0 ? 0 : rows.of[up] : -1;
-    __syncthreads();
     if (tid < nodes) {
-        rows.up[tid] = row;
-        if (!kept)
-            rows.token[tid] = root, rows.depth[tid] = 0, rows.logp[tid] = rows.score[tid] = 0;
-    }
-    __syncthreads();
-    if (tid < nodes) {
-        int depth = rows.depth[tid];
-        a.token[tid] = rows.token[tid];
+        bool kept = tid > 0 && tid < rows.n;
+        int up = kept ? rows.up[tid] : -1, row = !kept ? -1 : up < 0 ? 0 : rows.of[up];
+        int depth = kept ? rows.depth[tid] : 0;
+        a.token[tid] = kept ? rows.token[tid] : root;
         a.pos[tid] = prefix + depth;
         a.parent[tid] = row;
         a.parent0[tid] = max(0, row);
-        a.logp[tid] = rows.logp[tid];
-        a.score[tid] = rows.score[tid];
+        a.logp[tid] = kept ? rows.logp[tid] : 0.f;
+        a.score[tid] = kept ? rows.score[tid] : 0.f;
         a.u[tid] = draws[depth];
-        for (int at = depth, j = tid; at >= 0 && j >= 0; at--, j = rows.up[j])
+        rows.behind[tid] = depth + 1;
+        rows.chain[tid][depth] = (uint8_t)tid;
+        for (int at = depth - 1, j = row; at >= 0; at--) {
             rows.chain[tid][at] = (uint8_t)j;
+            up = rows.up[j];
+            j = at > 1 ? rows.of[up] : 0;
+        }
         if (tid == 0)
             a.n[0] = rows.n;
     }
     __syncthreads();
-    for (int i = tid; i < nodes * 8; i += (int)blockDim.x)
-        for (int p = 0; p < a.n_reach; p++)
-            put_reach(a.reach[p], i / 8, i % 8, 8, prefix, rows.depth[i / 8] + 1,
-                      [&](int at) { return slots[p][rows.chain[i / 8][at]]; });
+    for (int i = tid / 8; i < nodes * a.n_reach; i += (int)blockDim.x / 8) {
+        int p = i >= nodes, r = i - p * nodes;
+        put_reach(a.reach[p], r, tid % 8, 8, prefix, rows.behind[r],
+                  [&](int at) { return slots[p][rows.chain[r][at]]; });
+    }
 }
 
 void cuda_keep(struct kdev *d, const struct k_keep *a)
@@ -435,6 +453,8 @@ void cuda_keep(struct kdev *d, const struct k_keep *a)
     size_t m = (size_t)s.t.nodes;
     s.root = cuda_i32(a->root, 1), s.prefix = cuda_i32(a->prefix, 1);
     s.draws = cuda_f32(a->draws, (size_t)s.t.steps + 1);
+    s.inverse = ((1u << 20) + (unsigned)(s.t.topk * s.t.topk) - 1) /
+                (unsigned)(s.t.topk * s.t.topk);
     s.n = cuda_i32(a->n, 1);
     s.token = cuda_i32(a->token, m), s.pos = cuda_i32(a->pos, m);
     s.parent = cuda_i32(a->parent, m), s.parent0 = cuda_i32(a->parent0, m);

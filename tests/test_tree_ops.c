@@ -3,7 +3,7 @@
  * A case lays every input and output of one whole growth into one image, poisoned where nothing is
  * given, with guard words behind each piece. The CPU's image is compared with a reference that
  * grows the same tree the way a textbook would: lists of nodes, a full sort, sets of visible keys,
- * tree_accept(). Where there is a GPU its whole image must equal the CPU's, byte for byte.
+ * tree_accept(). Where there is a GPU its whole image must equal the CPU's in every word.
  */
 #include "engine/tree.h"
 #include "tests/kernel_cases.h"
@@ -487,6 +487,15 @@ static void check_untouched(const uint8_t *b, const struct image *m)
 static struct case_dev C, G; /* the CPU; a GPU, or none */
 static int n_compared, paths[STEPS + 2];
 
+/* A sum that is no number has no bits of its own; only scores are sums. */
+static bool both_nan(const uint8_t *a, const uint8_t *b, struct piece sums, size_t at)
+{
+    float x, y;
+    memcpy(&x, a + at, 4);
+    memcpy(&y, b + at, 4);
+    return at >= sums.at && at < sums.at + sums.n && isnan(x) && isnan(y);
+}
+
 static void one_case(int topk, int steps, int nodes)
 {
     static struct a_case c;
@@ -508,8 +517,8 @@ static void one_case(int topk, int steps, int nodes)
     paths[word(cpu, l.n_path, 0)]++;
     if (G.d) {
         uint8_t *gpu = image_of(&G, &c, &m, &l);
-        for (size_t i = 0; i < m.n; i++)
-            if (gpu[i] != cpu[i])
+        for (size_t i = 0; i < m.n; i += 4)
+            if (memcmp(gpu + i, cpu + i, 4) != 0 && !both_nan(gpu, cpu, l.c_score, i))
                 fail_msg("topk %d, steps %d, nodes %d: byte %zu of %zu differs", topk, steps, nodes,
                          i, m.n);
         n_compared++;
