@@ -1,5 +1,6 @@
 /* test_poison.c - every cell that no sequence owns is made NaN before every pass, the guard page and
- * the scratch behind each committed length with it: nothing that is computed may change. */
+ * the scratch behind each committed length with it: nothing that is computed may change. On the CPU,
+ * step by step and fused; and on a GPU where there is one. */
 #include "tests/rigs.h"
 
 #define NESTLING "models/nestling/target"
@@ -69,20 +70,30 @@ static uint64_t run(struct bed *b, const struct ids *prompt, int chunk, int step
     return digest;
 }
 
-static void same_with_poison(const char *target, const char *draft, const char *text, int steps)
+/* Where it runs. */
+struct place {
+    const char *device, *precision;
+    bool fuse;
+};
+
+static void same_with_poison(const struct place *at, const char *target, const char *draft,
+                             const char *text, int steps)
 {
     static const struct tree_shape shape = {4, 4, 14};
     for (int P = 1; P <= 16; P *= 4) {
         struct bed b;
         struct ids prompt = {0};
-        bed_models(&b, target, draft);
+        assert_true(bed_device(&b, at->device, at->precision));
+        bed_load(&b, target, draft);
         if (text) {
             bed_chat(&b, target);
             chat_prompt(&b, text, &prompt);
         }
         for (int i = 0; !text && i < 40; i++)
             ids_add(&prompt, 3 + (i * 37 + i / 7) % (b.m.cfg.vocab - 3));
-        bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 200, .max_rows = 64});
+        bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 200, .max_rows = 64,
+                                        .kv = b.dev.kv});
+        b.r.fuse = at->fuse;
         for (int spec = 0; spec <= (draft != NULL); spec++)
             for (int chunk = 7; chunk <= 49; chunk += 42) {
                 const struct tree_shape *s = spec ? &shape : NULL;
@@ -97,21 +108,47 @@ static void same_with_poison(const char *target, const char *draft, const char *
     }
 }
 
+static void everywhere(const struct place *at)
+{
+    poisoned = 0;
+    same_with_poison(at, "tests/golden/gemma3-a", NULL, NULL, 30);
+    same_with_poison(at, "tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a", NULL, 30);
+    same_with_poison(at, "tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", NULL, 20);
+    same_with_poison(at, NESTLING, NESTLING_DRAFT, "count to forty", 20);
+    print_message("# %s: %d cells poisoned\n", at->device, poisoned);
+    assert_true(poisoned > 50000);
+}
+
 static void test_poison_changes_no_bit(void **state)
 {
     (void)state;
-    same_with_poison("tests/golden/gemma3-a", NULL, NULL, 30);
-    same_with_poison("tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a", NULL, 30);
-    same_with_poison("tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", NULL, 20);
-    same_with_poison(NESTLING, NESTLING_DRAFT, "count to forty", 20);
-    print_message("%d cells poisoned\n", poisoned);
-    assert_true(poisoned > 100000);
+    everywhere(&(struct place){"cpu", NULL, false});
+}
+
+static void test_poison_changes_no_bit_of_a_fused_cycle(void **state)
+{
+    (void)state;
+    everywhere(&(struct place){"cpu", NULL, true});
+}
+
+static void test_poison_changes_no_bit_on_a_gpu(void **state)
+{
+    struct bed b;
+    (void)state;
+    if (!bed_device(&b, "cuda", NULL))
+        skip();
+    device_close(&b.dev);
+    everywhere(&(struct place){"cuda", "bf16", true});
+    everywhere(&(struct place){"cuda", "f32", true});
+    everywhere(&(struct place){"cuda", "bf16", false});
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_poison_changes_no_bit),
+        cmocka_unit_test(test_poison_changes_no_bit_of_a_fused_cycle),
+        cmocka_unit_test(test_poison_changes_no_bit_on_a_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
