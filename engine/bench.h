@@ -1,11 +1,11 @@
 /* bench.h - `aerie bench`: how long the parts of a chat take, next to how long reading their bytes
  * takes at the bandwidth that the same run measured.
  *
- * Everything goes through the kernel table and the engine's own functions, so the same lines exist on
- * every device. Rules: random data only; several sets of weights in turn, together far beyond the
- * caches; outputs poisoned; before an operation is timed it runs twice, and its results must be finite
- * and the same to the bit. Times are medians of runs with their median absolute deviation. The caller's
- * thread.
+ * Everything goes through the kernel table and the engine's own functions, so the same lines exist
+ * on every device. Rules: random data only; several sets of weights in turn, together far beyond the
+ * caches; outputs poisoned; before an operation is timed it runs twice, and its results must be
+ * finite and the same to the bit. Times are medians of runs with their median absolute deviation.
+ * The caller's thread.
  */
 #ifndef AERIE_BENCH_H
 #define AERIE_BENCH_H
@@ -18,18 +18,18 @@ struct bench_line {
     int runs;          /* timed */
     double ms, spread; /* of one operation: median, median absolute deviation */
     double bytes;      /* that it must read (and write, for a copy) once; 0: not counted */
-    double ratio;      /* R: the time of those bytes at mem.read (prefill: of its products at gemm.peak)
-                          over ms; 0: none */
+    double ratio;      /* R: the time of those bytes at mem.read (prefill: of its arithmetic at
+                          gemm.peak) over ms; 0: none */
     double value;      /* a second figure, if unit is not NULL */
     const char *unit;  /* "TB/s", "TFLOP/s", "tok/s", "us", "x plain", "experts" */
 };
 
 struct bench_opts {
-    const char *const *pattern; /* lines whose name begins with one or matches it as a glob; none: all */
-    int n_pattern;
+    const char *const *pattern; /* lines whose name begins with one or matches it as a glob */
+    int n_pattern;              /* 0: all lines */
     const char *model, *draft;  /* folders, or NULL */
     const char *model_name;     /* what its lines are called */
-    const char *synthetic;      /* a published model by name (synthetic.c), instead of folders; or NULL */
+    const char *synthetic;      /* a published model by name (synthetic.c) instead; or NULL */
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
     int threads;

@@ -1,5 +1,5 @@
-/* bench_cycle.c - what a chat takes, host time included: cycles with a scripted acceptance, prompts,
- * and replies as they are talked. They go through lane_extend() and lane_step(). See bench_model.h.
+/* bench_cycle.c - what a chat takes, host time included: cycles with a scripted acceptance,
+ * prompts, and replies as they are talked. They go through lane_extend() and lane_step(). See bench_model.h.
  */
 #include "engine/bench_model.h"
 
@@ -153,7 +153,8 @@ struct talk {
 
 static bool open_talk(struct subject *s, struct talk *k, struct err *e)
 {
-    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)"Tell me a story about a fox."};
+    static char question[] = "Tell me a story about a fox.";
+    struct message m = {.role = ROLE_USER, .text = question};
     k->tok = tok_open(s->m.dir, e);
     k->chat = k->tok ? chat_open(&s->m, k->tok, false, NULL, e) : NULL;
     return k->chat && chat_render(k->chat, &m, 1, &k->prompt, e);

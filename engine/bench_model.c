@@ -1,4 +1,4 @@
-/* bench_model.c - opening the model that is measured, and lanes of any length. See bench_model.h. */
+/* bench_model.c - opening the model that is measured, and lanes of any length; see bench_model.h. */
 #include "engine/bench_model.h"
 
 #include "engine/synthetic.h"
@@ -58,7 +58,8 @@ void bench_describe(char *out, size_t room, const struct subject *s, int n, doub
 
 const char *bench_length(char out[16], int n)
 {
-    snprintf(out, 16, n >= 1024 && n % 1024 == 0 ? "%dk" : "%d", n >= 1024 && n % 1024 == 0 ? n >> 10 : n);
+    bool k = n >= 1024 && n % 1024 == 0;
+    snprintf(out, 16, k ? "%dk" : "%d", k ? n / 1024 : n);
     return out;
 }
 
@@ -78,7 +79,8 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     return !o->draft || draft_load(&s->d, o->draft, &s->m, NULL, NULL, e);
 }
 
-/* What weights and the cells of the longest context take. Says so in one line where there is less. */
+/* Whether there is room for the weights and the cells of the longest context; if not, *e says how
+ * much is needed and how much is there. */
 static bool fits(struct bench *b, struct subject *s, struct err *e)
 {
     double need = (double)(s->m.bytes + s->d.bytes);

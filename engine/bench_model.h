@@ -47,7 +47,7 @@ static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
 }
 /* Of the target's last pass; *hit (may be NULL): experts a layer. */
 double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double *hit);
-/* Of one pass of an EAGLE3 head with as many rows; fc joins the target's states in the first only. */
+/* Of one pass of an EAGLE3 head with as many rows; only the first of a cycle runs fc. */
 double bench_draft_bytes(struct rig *r, int rows, int n, bool first);
 
 /* The lines that are asked for. */

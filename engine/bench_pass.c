@@ -1,5 +1,5 @@
-/* bench_pass.c - single passes of a model: a step, a verify pass, a draft step. They are the device's
- * operations alone, recorded where that can be done. See bench_model.h.
+/* bench_pass.c - single passes of a model: a step, a verify pass, a draft step. They are the
+ * device's operations alone, recorded where that can be done. See bench_model.h.
  */
 #include "engine/bench_model.h"
 
@@ -42,7 +42,6 @@ static int experts_hit(struct bench *b, const struct rig *r, int l, int rows)
     return hit;
 }
 
-/* Of a pass of the target; *hit (may be NULL): experts a layer. */
 double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double *hit)
 {
     struct model *m = r->m;
@@ -61,7 +60,6 @@ double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double 
            rows * embedded;
 }
 
-/* Of one pass of an EAGLE3 head with as many rows; fc joins the target's states in the first only. */
 double bench_draft_bytes(struct rig *r, int rows, int n, bool first)
 {
     struct draft *d = r->drafter->w;
@@ -84,12 +82,12 @@ static void run_pass(struct bench *b, void *arg)
 {
     struct pass_run *p = arg;
     struct rig *r = p->r;
-    size_t row = (size_t)r->m->cfg.vocab * 4;
+    int vocab = r->m->cfg.vocab;
+    kbuf logits = kbuf_at(r->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
     net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
     net_logits(&r->net, p->rows, (kbuf){0}, r->logits, (kbuf){0});
     b->dev.k->sample(b->dev.d, &(struct k_sample){
-        .rows = p->rows, .n = r->m->cfg.vocab, .logits = kbuf_at(r->logits, 0, (size_t)p->rows * row),
-        .how = {.top_p = 1}, .ids = r->ids, .p = r->p});
+        .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = r->ids, .p = r->p});
 }
 
 /* Times the prepared pass; *w.out are its logits. */
@@ -202,9 +200,10 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
         ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e) && bench_time(b, &w, &t, e);
     }
     if (ok) {
-        snprintf(shape, sizeof shape, "%d cells, %d ids", l.seq.drafted, r->drafter->w->draft_vocab);
+        int n = l.seq.drafted, ids = r->drafter->w->draft_vocab;
+        snprintf(shape, sizeof shape, "%d cells, %d ids", n, ids);
         bench_tell(b, name, shape, &t,
-                   &(struct figure){bench_draft_bytes(r, 1, l.seq.drafted, false), 0, t.ms * 1e3, "us"});
+                   &(struct figure){bench_draft_bytes(r, 1, n, false), 0, t.ms * 1e3, "us"});
     }
     lane_free(r, &l);
     return ok || err_prefix(e, "%s", name);

@@ -1,5 +1,5 @@
-/* synthetic.c - see synthetic.h. The configs hold what the published config.json files do, as far as
- * it decides a shape or a switch; the families' own readers turn them into models. */
+/* synthetic.c - see synthetic.h. The configs hold what the published config.json files do, as far
+ * as it decides a shape or a switch; the families' own readers turn them into models. */
 #include "engine/synthetic.h"
 
 #include <string.h>

@@ -1,12 +1,12 @@
-/* synthetic.h - published models by name, as shapes: what a checkpoint of theirs would hold, without
- * one. net_open() and drafter_open() let the device make up their weights. */
+/* synthetic.h - published models by name, as shapes: what a checkpoint of theirs would hold,
+ * without one. net_open() and drafter_open() let the device make up their weights. */
 #ifndef AERIE_SYNTHETIC_H
 #define AERIE_SYNTHETIC_H
 
 #include "models/models.h"
 
-/* The model of a name and an EAGLE3 head for it. *brief is its name in benchmarks ("20b"). An unknown
- * name: ERR_USAGE and the list. The caller frees both. */
+/* The model of a name and an EAGLE3 head for it. *brief is its name in benchmarks ("20b"). An
+ * unknown name: ERR_USAGE and the list. The caller frees both. */
 bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
                     struct err *e);
 bool synthetic_known(const char *name, struct err *e); /* false: the same error */

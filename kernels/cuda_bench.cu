@@ -1,9 +1,9 @@
 /* cuda_bench.cu - what measuring needs of a device: made-up weights, a stream of bytes, and phases
  * that do nothing.
  *
- * Weights are made where upload() would have copied them to and then go through upload() itself, so
- * their arrangement is that of real ones. Value i of a tensor depends on its seed and i alone and is
- * the same on the CPU (cpu_bench.c).
+ * Weights are made in a buffer of their own and then go through upload(), so their arrangement is
+ * that of real ones. Value i of a tensor depends on its seed and i alone and is the same on the CPU
+ * (cpu_bench.c).
  */
 #include "kernels/cuda.h"
 

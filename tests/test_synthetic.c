@@ -1,6 +1,6 @@
-/* test_synthetic.c - made-up weights: how they are spread, that a device makes those of the CPU, and
- * that a model made of shapes alone has the tensors of a real one. Without a GPU the comparison is
- * skipped. */
+/* test_synthetic.c - made-up weights: how they are spread, that a device makes those of the CPU,
+ * and that a model made of shapes alone has the tensors of a real one. Without a GPU the comparison
+ * is skipped. */
 #include "engine/cycle.h"
 #include "engine/device.h"
 #include "engine/synthetic.h"
