@@ -467,15 +467,13 @@ static bool sampling(struct bench *b, int n, struct err *e)
     struct draws s = {.n = n, .sets = SETS};
     if (!bench_wanted_any(b, "sample."))
         return true;
-    s.u = bench_floats(b, ROWS, e);
-    s.ids = bench_buffer(b, ROWS * 4, NULL, e);
-    s.p = bench_buffer(b, ROWS * 4, NULL, e);
-    bool ok = s.u.p && s.ids.p && s.p.p;
     float u[ROWS];
     for (int i = 0; i < ROWS; i++)
         u[i] = (float)(bench_random(b) >> 40) * 0x1p-24f;
-    if (ok)
-        b->dev.k->put(b->dev.d, s.u, u, sizeof u);
+    s.u = bench_buffer(b, sizeof u, u, e);
+    s.ids = bench_buffer(b, ROWS * 4, NULL, e);
+    s.p = bench_buffer(b, ROWS * 4, NULL, e);
+    bool ok = s.u.p && s.ids.p && s.p.p;
     for (int i = 0; i < SETS && ok; i++)
         ok = (s.logits[i] = bench_floats(b, (size_t)ROWS * (size_t)n, e)).p;
     for (int i = 0; i < 4 && ok; i++) {

@@ -105,8 +105,7 @@ static bool step(struct bench *b, struct subject *s, int n, struct err *e)
     struct rig *r = &s->rig;
     char name[64], shape[64], length[16];
     snprintf(name, sizeof name, "step.%s.%s", s->name, bench_length(length, n));
-    bool host = n == s->usual && bench_wanted_any(b, "cycle.host");
-    if (n > s->most || (!bench_wanted(b, name) && !host))
+    if (n > s->most || !bench_wanted(b, name))
         return true;
     struct lane l;
     struct timing t;

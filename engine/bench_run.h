@@ -49,7 +49,7 @@ struct figure {
 void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
                 const struct figure *f);
 
-/* Device memory; NULL p and *e. Random: bytes of a fixed pattern's kind, see bench_random_*. */
+/* Device memory, a copy of src (NULL: undefined); absent and *e where there is none. */
 kbuf bench_buffer(struct bench *b, size_t bytes, const void *src, struct err *e);
 void bench_release(struct bench *b, kbuf *buf, int n);
 uint64_t bench_random(struct bench *b);

@@ -22,5 +22,8 @@ bool fused_fits(const struct rig *r, const struct lane *l, const struct step_lim
 /* One cycle, as lane_step(). Opens r->fused when it is first needed. */
 bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
                 const struct tree_shape *shape, struct err *e);
+/* For measuring: enqueues the last cycle's recorded run once more, with what the inbox still holds;
+ * nobody looks at what it gives. False: none was recorded. */
+bool fused_again(struct rig *r);
 
 #endif
