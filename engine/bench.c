@@ -221,6 +221,14 @@ void bench_tell(struct bench *b, const char *name, const char *shape, const stru
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+bool bench_reopen(struct bench *b, struct err *e)
+{
+    const struct bench_opts *o = b->o;
+    if (b->dev.k)
+        device_close(&b->dev);
+    return device_open(&b->dev, o->device, o->threads, o->precision, e);
+}
+
 static bool kernel_part(struct bench *b, struct err *e)
 {
     const struct kernels *k = b->dev.k;
@@ -239,11 +247,7 @@ bool bench_run(const struct bench_opts *o, struct err *e)
     struct bench b = {.o = o, .random = 1};
     if (o->synthetic && !synthetic_known(o->synthetic, e))
         return false;
-    if (!device_open(&b.dev, o->device, o->threads, o->precision, e))
-        return false;
-    bool ok = kernel_part(&b, e);
-    device_close(&b.dev); /* and with it the weights of single operations */
-    ok = ok && device_open(&b.dev, o->device, o->threads, o->precision, e) && bench_models(&b, e);
+    bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && bench_reopen(&b, e) && bench_models(&b, e);
     if (b.dev.k)
         device_close(&b.dev);
     if (ok && b.told == 0)

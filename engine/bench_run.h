@@ -32,6 +32,9 @@ struct timing {
     int runs;
 };
 
+/* A fresh device: made-up weights live as long as theirs. */
+bool bench_reopen(struct bench *b, struct err *e);
+
 /* Is a line of this name asked for? wanted_any(): may a line that begins so be? */
 bool bench_wanted(const struct bench *b, const char *name);
 bool bench_wanted_any(const struct bench *b, const char *prefix);

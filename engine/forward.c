@@ -10,12 +10,14 @@
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Made-up weights keep activations in range: a product's are as small as its input is wide, and
- * what multiplies single values (norms, scales) is 1. */
+ * what multiplies single values (norms, scales) is 1. A draft's logits deviate by 8, so that its
+ * best guess has most of the mass, as a trained head's has: or its trees would only grow wide. */
 static float synthetic_scale(const struct tensor *t)
 {
     bool blocks = t->type == DT_U8;
+    float logits = strcmp(t->name, "draft.lm_head.weight") ? 1 : 8;
     if (t->n_dim > 1)
-        return 1 / sqrtf((float)(blocks ? 32 * t->dim[2] : t->dim[t->n_dim - 1]));
+        return logits / sqrtf((float)(blocks ? 32 * t->dim[2] : t->dim[t->n_dim - 1]));
     return strstr(t->name, "norm") || strstr(t->name, "scal") ? 0 : 0.02f;
 }
 

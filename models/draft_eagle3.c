@@ -383,6 +383,7 @@ bool eagle3_load(struct drafting *g)
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e)
 {
     static const struct slot head = {SLOT(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN)};
+    static const char *const top = "draft.", *const first = "draft.midlayer.";
     const struct config *t = &target->cfg;
     const struct layer *l = &target->layer[0];
     int64_t x[N_EXTENT] = {0};
@@ -405,11 +406,11 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
     extents_of_config(x, &d->cfg);
     x[X_CAPTURED] = 3 * (int64_t)t->hidden;
     x[X_DRAFT_VOCAB] = vocab;
-    shape_tensors(trunk, &d->cfg, x, "", d, NULL, 0, &names);
-    shape_tensor(&head, x, "", d, &names);
+    shape_tensors(trunk, &d->cfg, x, top, d, NULL, 0, &names);
+    shape_tensor(&head, x, top, d, &names);
     x[X_IN] = 2 * (int64_t)t->hidden; /* [embedding; hidden state] */
-    shape_tensors(layer_slots, &d->cfg, x, "midlayer.", d->layer, d->layer, 0, &names);
-    shape_tensors(first_slots, &d->cfg, x, "midlayer.", d->layer, d->layer, 0, &names);
+    shape_tensors(layer_slots, &d->cfg, x, first, d->layer, d->layer, 0, &names);
+    shape_tensors(first_slots, &d->cfg, x, first, d->layer, d->layer, 0, &names);
     d->names = names.all;
     d->bytes = names.bytes;
     d->d2t = xcalloc((size_t)vocab, sizeof *d->d2t);
