@@ -73,15 +73,16 @@ static void tell(void *arg, const struct bench_line *l)
     fflush(stdout);
 }
 
-/* What lines of a model are called: "nestling", or the last part of its folder's path. */
+/* What lines of a model are called: the last part of its folder's path, "target" left out. */
 static char *model_name(const struct cli *c)
 {
+    static const char target[] = "/target";
     const char *dir = c->opt.engine.model ? c->opt.engine.model : "", *name = dir;
-    size_t n = strlen(dir);
-    if (!c->model_given)
-        return xstrdup("nestling");
+    size_t n = strlen(dir), last = sizeof target - 1;
     while (n && dir[n - 1] == '/')
         n--;
+    if (n > last && !strncmp(dir + n - last, target, last))
+        n -= last;
     for (size_t i = 0; i < n; i++)
         if (dir[i] == '/')
             name = dir + i + 1;
