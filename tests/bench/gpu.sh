@@ -1,8 +1,9 @@
 #!/bin/bash
 # One pass over a GPU: the CUDA tests, the memory checker on a part of them, the benchmarks.
 #   tests/bench/gpu.sh BUILD LOGS [STAGE...]      stages: tests check bench (all)
-# Needs only what is built: BUILD/tests/test_cuda, BUILD/tests/bench/bench_cuda. A folder BUILD/lib
-# with shared libraries is used if it is there. Each stage has its own log below LOGS.
+# Needs only what is built: BUILD/tests/test_cuda, BUILD/aerie. A folder BUILD/lib with shared
+# libraries is used if it is there. Each stage has its own log below LOGS. ONLY: names of lines;
+# MODELS: for whose shapes.
 cd "$(dirname "$0")/../.." || exit 2
 build=$1 logs=$2; shift 2
 [ $# -gt 0 ] || set -- tests check bench
@@ -16,6 +17,11 @@ sanitize() { # tool, test_cuda's arguments
     local tool=$1 log=$logs/$1.log; shift
     timeout "${LIMIT:-60}" compute-sanitizer --tool "$tool" "$build/tests/test_cuda" "$@" >>"$log" 2>&1
     echo "$tool $*: status $? ($(grep -c '^ok' "$log") ok)"; grep -E '^=+ .*(Error|Invalid|Race|Uninit|SUMMARY)' "$log" | sort | uniq -c | head -8
+}
+
+bench() { # aerie bench's arguments
+    timeout "${LIMIT:-120}" "$build/aerie" bench --device cuda "$@" >>"$logs/bench.log" 2>&1
+    echo "bench $*: status $?"
 }
 
 for stage; do
@@ -34,8 +40,12 @@ for stage; do
             sanitize racecheck short "$t"
         done ;;
     bench)
-        timeout "${LIMIT:-200}" "$build/tests/bench/bench_cuda" ${ONLY:+"$ONLY"} >"$logs/bench.log" 2>&1
-        echo "bench: status $?"; cat "$logs/bench.log" ;;
+        models='step. verify. draft. cycle. prefill.'
+        bench -m models/nestling/target --draft models/nestling/draft ${ONLY:-}
+        for m in ${MODELS:-gpt-oss-20b gpt-oss-120b gemma-3-4b}; do
+            bench --synthetic "$m" ${ONLY:-$models}
+        done
+        cat "$logs/bench.log" ;;
     esac
     echo "-- $stage took $((SECONDS - start)) s"
 done
