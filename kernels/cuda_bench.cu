@@ -111,36 +111,16 @@ __global__ void __launch_bounds__(512) stream_in(const uint4 *p, size_t n, unsig
         *out = 1;
 }
 
-__global__ void __launch_bounds__(512) stream_over(const uint4 *p, uint4 *q, size_t n)
-{
-    enum { AHEAD = 4 };
-    after();
-    size_t step = (size_t)gridDim.x * blockDim.x;
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    for (; i + (AHEAD - 1) * step < n; i += AHEAD * step) {
-        uint4 v[AHEAD];
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            v[j] = __ldcs(p + i + j * step);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            __stcs(q + i + j * step, v[j]);
-    }
-    for (; i < n; i += step)
-        __stcs(q + i, __ldcs(p + i));
-}
-
-/* Whole 16 bytes: a rest is left out. */
+/* Reading takes whole 16 bytes: a rest is left out. */
 void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
 {
-    size_t n = src.n / 16;
     cuda_begin(d, "stream");
     CHECK(!dst.p || dst.n >= src.n);
-    dim3 grid((unsigned)d->n_sm * 4);
-    if (dst.p)
-        cuda_launch(d, stream_over, grid, 512, 0, (const uint4 *)src.p, (uint4 *)dst.p, n);
-    else
-        cuda_launch(d, stream_in, grid, 512, 0, (const uint4 *)src.p, n, (unsigned *)d->arena);
+    if (!dst.p)
+        cuda_launch(d, stream_in, dim3((unsigned)d->n_sm * 4), 512, 0, (const uint4 *)src.p,
+                    src.n / 16, (unsigned *)d->arena);
+    else if (!d->failed)
+        cuda_ok(d, cudaMemcpyAsync(dst.p, src.p, src.n, cudaMemcpyDeviceToDevice, d->stream));
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
