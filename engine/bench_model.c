@@ -15,7 +15,6 @@ static void add_tokens(struct bench *b, struct subject *s, struct lane *l, int n
         ids_add(&l->tok, (int32_t)(bench_random(b) % (uint64_t)s->m.cfg.vocab));
 }
 
-/* A lane behind n cells that no pass has filled, and a pending token. */
 bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e)
 {
     struct rig *r = &s->rig;
@@ -34,9 +33,8 @@ bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, st
     return true;
 }
 
-/* A lane behind a prompt of n tokens that was run. */
 bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, int topk,
-                     struct err *e)
+                    struct err *e)
 {
     *l = (struct lane){.tap_row = -1};
     add_tokens(b, s, l, n);
@@ -146,8 +144,7 @@ bool bench_models(struct bench *b, struct err *e)
                                   .kv = b->dev.kv};
         ok = fits(b, s, e) &&
              rig_open(&s->rig, b->dev, &s->m, s->has_draft ? &s->d : NULL, &shape, e);
-        ok = ok && prepare(b, s, e) && bench_passes(b, s, e) &&
-             bench_cycles(b, s, e);
+        ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_cycles(b, s, e);
         bench_release(b, &s->rig.net.chosen, 1);
         rig_close(&s->rig);
         ok &= b->dev.k->sync(b->dev.d, ok ? e : NULL);

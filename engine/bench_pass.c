@@ -87,7 +87,8 @@ static void run_pass(struct bench *b, void *arg)
     net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
     net_logits(&r->net, p->rows, (kbuf){0}, r->logits, (kbuf){0});
     b->dev.k->sample(b->dev.d, &(struct k_sample){
-        .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = r->ids, .p = r->p});
+        .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = r->ids,
+        .p = r->p});
 }
 
 /* Times the prepared pass; *w.out are its logits. */
