@@ -2,8 +2,8 @@
  * takes at the bandwidth that the same run measured.
  *
  * Everything goes through the kernel table and the engine's own functions, so the same lines exist
- * on every device. Rules: random data only; several sets of weights in turn, together far beyond the
- * caches; outputs poisoned; before an operation is timed it runs twice, and its results must be
+ * on every device. Rules: random data only; several sets of weights in turn, together far beyond
+ * the caches; outputs poisoned; before an operation is timed it runs twice, and its results must be
  * finite and the same to the bit. Times are medians of runs with their median absolute deviation.
  * The caller's thread.
  */

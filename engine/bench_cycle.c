@@ -1,5 +1,6 @@
 /* bench_cycle.c - what a chat takes, host time included: cycles with a scripted acceptance,
- * prompts, and replies as they are talked. They go through lane_extend() and lane_step(). See bench_model.h.
+ * prompts, and replies as they are talked. They go through lane_extend() and lane_step(). See
+ * bench_model.h.
  */
 #include "engine/bench_model.h"
 
@@ -56,18 +57,15 @@ static bool device_seconds(struct bench *b, struct rig *r, double wall, double *
     return ok;
 }
 
-/* cycle.host.*: what the device does not account for. Cycles go on as they were timed, each followed
- * by its record alone, because rows that choose other experts take another time. */
+/* cycle.host.*: what the device does not account for. Cycles go on as they were timed, each
+ * followed by its record alone, because rows that choose other experts take another time. */
 static bool host_share(struct bench *b, struct subject *s, struct lane *l,
-                       const struct tree_shape *shape, const char *of, struct err *e)
+                       const struct tree_shape *shape, const char *name, struct err *e)
 {
     enum { TIMES = 31 };
     const struct step_limits lim = {1 << 20};
     double host[TIMES], device[TIMES], wall;
-    char name[64], text[64];
-    snprintf(name, sizeof name, "cycle.host.%s", of);
-    if (!bench_wanted(b, name))
-        return true;
+    char text[64];
     for (int i = 0; i < TIMES; i++) {
         uint64_t t0 = clock_ns();
         if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
@@ -88,14 +86,14 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
 /* The step as a chat without a draft takes it. */
 static bool plain(struct bench *b, struct subject *s, struct err *e)
 {
-    char of[48], name[64], shape[64];
+    char name[64], host[64], shape[64];
     struct lane l;
     struct timing t;
     double mean, hit;
     if (!bench_wanted_any(b, "cycle."))
         return true;
-    snprintf(of, sizeof of, "%s.plain", s->name);
-    snprintf(name, sizeof name, "cycle.%s", of);
+    snprintf(name, sizeof name, "cycle.%s.plain", s->name);
+    snprintf(host, sizeof host, "cycle.host.%s.plain", s->name);
     bool ok = bench_pretend(b, s, &l, s->usual, e) && time_cycles(b, s, &l, NULL, 0, &t, &mean, e);
     if (ok) {
         double bytes = bench_pass_bytes(b, &s->rig, 1, s->usual, &hit);
@@ -103,7 +101,7 @@ static bool plain(struct bench *b, struct subject *s, struct err *e)
         s->plain_ms = t.ms;
         if (bench_wanted(b, name))
             bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
-        ok = host_share(b, s, &l, NULL, of, e);
+        ok = !bench_wanted(b, host) || host_share(b, s, &l, NULL, host, e);
     }
     lane_free(&s->rig, &l);
     return ok || err_prefix(e, "%s", name);
@@ -113,13 +111,14 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
                   struct err *e)
 {
     struct rig *r = &s->rig;
-    char of[48], name[64], text[80];
+    char of[40], name[64], host[64], text[80];
     struct lane l;
     struct timing t;
     double mean;
-    snprintf(of, sizeof of, "%s.%d-%d-%d", s->name, shape.steps, shape.topk, shape.nodes);
+    snprintf(of, sizeof of, "%.26s.%d-%d-%d", s->name, shape.steps, shape.topk, shape.nodes);
     snprintf(name, sizeof name, "cycle.%s", of);
-    if (!r->drafter || !bench_wanted_any(b, "cycle."))
+    snprintf(host, sizeof host, "cycle.host.%s", of);
+    if (!r->drafter || (!bench_wanted(b, name) && !bench_wanted(b, host)))
         return true;
     bool ok = bench_prompted(b, s, &l, s->usual, shape.topk, e) &&
               time_cycles(b, s, &l, &shape, accepted, &t, &mean, e);
@@ -134,7 +133,7 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
         if (bench_wanted(b, name))
             bench_tell(b, name, text, &t, &(struct figure){bytes, 0, mean * s->plain_ms / t.ms,
                                                            "x plain"});
-        ok = host_share(b, s, &l, &shape, of, e);
+        ok = !bench_wanted(b, host) || host_share(b, s, &l, &shape, host, e);
     }
     lane_free(r, &l);
     return ok || err_prefix(e, "%s", name);

@@ -520,7 +520,8 @@ static bool sampling(struct bench *b, int n, struct err *e)
 
 bool bench_kernels(struct bench *b, struct err *e)
 {
+    bool brief = b->o->brief;
     return phases(b, e) && gemvs(b, e) && gemm(b, e) && bench_reopen(b, e) && moe(b, 32, e) &&
-           bench_reopen(b, e) && (b->o->brief || moe(b, 128, e)) && attentions(b, e) && sampling(b, 201088, e) &&
-           (b->o->brief || sampling(b, 262144, e));
+           bench_reopen(b, e) && (brief || moe(b, 128, e)) && attentions(b, e) &&
+           sampling(b, 201088, e) && (brief || sampling(b, 262144, e));
 }

@@ -1,4 +1,4 @@
-/* bench_model.c - opening the model that is measured, and lanes of any length; see bench_model.h. */
+/* bench_model.c - opening what is measured, and lanes of any length; see bench_model.h. */
 #include "engine/bench_model.h"
 
 #include "engine/synthetic.h"

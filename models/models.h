@@ -204,7 +204,8 @@ bool draft_load(struct draft *d, const char *dir, const struct model *target, co
                 const struct progress *p, struct err *e);
 void draft_free(struct draft *d);
 /* An EAGLE3 head for a target of its width, without a checkpoint (see model_shaped(); its names
- * begin with "draft."): one layer of llama's kind, `ffn` wide, with the target's heads and a vocabulary of `vocab`. */
+ * begin with "draft."): one layer of llama's kind, `ffn` wide, with the target's heads and a
+ * vocabulary of `vocab`. */
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
