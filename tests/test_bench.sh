@@ -69,6 +69,11 @@ refuse 2 'no synthetic model "gpt-9".*gpt-oss-20b, .*gemma-4-E4B' --short mem st
 refuse 2 'two models' --synthetic gemma-3-1b -m models/nestling/target
 refuse 2 'no line that begins with or matches "nonsense"' --short nonsense
 refuse 3 '.' --short step -m "$T/none"
+if [ "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)" -lt 60000000 ]; then
+    refuse 3 '120b needs [0-9.]+ GiB, this machine has [0-9.]+ GiB' --short step --synthetic gpt-oss-120b
+else
+    echo "ok $((++n)) - refused: more than the machine has # SKIP this machine has room for 63 GB"
+fi
 
 echo "1..$n"
 exit $bad
