@@ -332,7 +332,7 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
     return ok || violated(c, &mine, e);
 }
 
-/* ---- what the device filled in ---------------------------------------------------------------- */
+/* ---- what the device filled in --------------------------------------------------------------- */
 
 /* Row r of an array of a plan that was sent, as the device left it. */
 static const int32_t *filled(const struct plan *sent, const int32_t *rows, const int32_t *array,
@@ -400,7 +400,7 @@ static bool check_slot(const struct view *v, const struct table *t, int row, con
                        int32_t slot, int cell)
 {
     int P = v->kv->page_size;
-    int32_t want = seq_page(v, t->pool, cell / P) * P + cell % P;
+    int32_t want = (seq_page(v, t->pool, cell >> v->kv->shift) << v->kv->shift) | (cell & (P - 1));
     if (slot == want && slot >= GUARD_PAGES * P)
         return true;
     const char *mode = plan_mode_name(v->p->mode);
@@ -423,7 +423,7 @@ static bool check_write(const struct view *v, const struct table *t, int i)
                     plan_mode_name(v->p->mode), pool_name(t->pool));
     if (!check_slot(v, t, row, "written", t->write[row], cell))
         return false;
-    int32_t page = t->write[row] / v->kv->page_size;
+    int32_t page = t->write[row] >> v->kv->shift;
     if (v->kv->pool[t->pool].ref[page] != 1)
         return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders",
                     plan_mode_name(v->p->mode), pool_name(t->pool), row, page,
@@ -439,9 +439,8 @@ static int seen(const struct view *v, int i, int out[TREE_MAX])
         for (n = 0; n < v->q->draft[i].n_seen; n++)
             out[n] = v->q->draft[i].seen[n];
     } else if (v->q->tree) {
-        for (int j = 0; j < v->q->tree->n; j++)
-            if (v->q->tree->anc[i] >> j & 1)
-                out[n++] = v->p->prefix_len[v->b] + j;
+        for (uint64_t left = v->q->tree->anc[i]; left; left &= left - 1)
+            out[n++] = v->p->prefix_len[v->b] + __builtin_ctzll(left);
     }
     return n;
 }

@@ -16,6 +16,7 @@ void kv_init(struct kv *kv, const struct kv_shape *s)
     CHECK(s->page_size >= 1 && s->page_size <= 64 && !(s->page_size & (s->page_size - 1)));
     memset(kv, 0, sizeof *kv);
     kv->page_size = s->page_size;
+    kv->shift = __builtin_ctz((unsigned)s->page_size);
     kv->window = s->window;
     kv->reach = s->reach ? s->reach : max_int(0, s->window - 1);
     kv->has_swa = s->window > 0;
@@ -82,8 +83,8 @@ swa_page kv_swa_page(const struct kv *kv, full_page f)
 
 swa_slot kv_swa_slot(const struct kv *kv, full_slot f)
 {
-    swa_page p = kv_swa_page(kv, (full_page){f.v / kv->page_size});
-    return (swa_slot){p.v ? p.v * kv->page_size + f.v % kv->page_size : 0};
+    swa_page p = kv_swa_page(kv, (full_page){f.v >> kv->shift});
+    return (swa_slot){p.v ? (p.v << kv->shift) | (f.v & (kv->page_size - 1)) : 0};
 }
 
 static void queue_copy(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)

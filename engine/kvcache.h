@@ -68,6 +68,7 @@ struct page_copy {
 
 struct kv {
     int page_size, window;
+    int shift; /* page_size == 1 << shift */
     int reach; /* swa cells before the committed length that a pass may still read */
     bool has_swa, has_draft;
     struct pages pool[N_POOLS];
@@ -119,11 +120,13 @@ int kv_columns_missing(const struct kv *kv, const struct seq *s, int upto);
 
 static inline full_slot kv_full_slot(const struct kv *kv, const struct seq *s, int cell)
 {
-    return (full_slot){s->col[cell / kv->page_size].full.v * kv->page_size + cell % kv->page_size};
+    int32_t page = s->col[cell >> kv->shift].full.v;
+    return (full_slot){(page << kv->shift) | (cell & (kv->page_size - 1))};
 }
 static inline draft_slot kv_draft_slot(const struct kv *kv, const struct seq *s, int cell)
 {
-    return (draft_slot){s->dcol[cell / kv->page_size].v * kv->page_size + cell % kv->page_size};
+    int32_t page = s->dcol[cell >> kv->shift].v;
+    return (draft_slot){(page << kv->shift) | (cell & (kv->page_size - 1))};
 }
 /* The translation, and the only one: full to swa through the map. 0 stays 0. */
 swa_page kv_swa_page(const struct kv *kv, full_page f);

@@ -263,7 +263,17 @@ int64_t clock_unix_ms(void)
 uint64_t hash64(const void *p, size_t n, uint64_t seed)
 {
     const uint8_t *b = p;
-    uint64_t h = mix64(seed ^ (n * 0x9FB21C651E98DF25ull));
+    uint64_t h = mix64(seed ^ (n * 0x9FB21C651E98DF25ull)), lane[4] = {h, h + 1, h + 2, h + 3};
+    bool wide = n >= 64; /* four chains at once: each waits for its own multiplication */
+    for (; wide && n >= 32; n -= 32, b += 32)
+        for (int i = 0; i < 4; i++) {
+            uint64_t w;
+            memcpy(&w, b + 8 * i, 8);
+            lane[i] = (lane[i] ^ w) * 0x9FB21C651E98DF25ull;
+            lane[i] ^= lane[i] >> 29;
+        }
+    for (int i = 0; wide && i < 4; i++)
+        h = mix64(h ^ lane[i]);
     for (; n >= 8; n -= 8, b += 8) {
         uint64_t w;
         memcpy(&w, b, 8);
