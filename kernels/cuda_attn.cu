@@ -7,26 +7,13 @@
  * the bits of a row depend on its keys alone: not on the other rows, the page size, the slots, or
  * how many blocks share the work.
  */
-#include "kernels/cuda.h"
+#include "kernels/cuda_attn.cuh"
 
 enum {
     SPLIT = 128,
     THREADS = 128,
     JOIN_THREADS = 512,
     MOST_BLOCKS = 64, /* that share a row and kv head */
-};
-
-struct attn_args {
-    const float *q;
-    const void *k, *v;
-    const int32_t *req, *pages, *lo, *hi, *expand, *n_expand; /* n_expand NULL: none */
-    int page_size, n_cols, expand_w, n_slots;
-    int n_head, n_kv, head_dim, group;
-    float scale, softcap;
-    struct vec sinks;
-    float *dst, *lse; /* lse or NULL */
-    float *part;      /* (rows, n_head, most_splits, head_dim + 2): values, then m and l */
-    int most_splits;
 };
 
 struct range {
@@ -374,9 +361,13 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     a.page_size = t->page_size, a.n_cols = t->n_cols, a.expand_w = t->expand_w;
     a.n_slots = c->n_slots, a.n_head = k->n_head, a.n_kv = c->n_kv, a.head_dim = c->head_dim;
     a.group = k->n_head / c->n_kv;
+    a.rows = k->rows;
+    a.n_req = t->n_cols ? (int)(t->pages.n / sizeof(int32_t) / (size_t)t->n_cols) : 0;
     a.scale = k->scale, a.softcap = k->softcap;
     a.sinks = cuda_vec(k->sinks);
     a.dst = (float *)k->dst.p, a.lse = (float *)k->lse.p;
+    if (c->type == KV_BF16 && d->terms == 1 && cuda_attn_tiles(d, &a))
+        return;
     /* no key has a logical index beyond the table's columns and the expanded ones */
     size_t keys =
         (size_t)t->n_cols * (size_t)t->page_size + (size_t)(t->n_expand.p ? t->expand_w : 0);
