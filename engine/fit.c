@@ -116,9 +116,18 @@ static int largest(const struct fit *f, struct rig_shape *s, int *knob, int leas
     return lo ? least + (lo - 1) * step : 0;
 }
 
-static double gib(size_t bytes)
+struct size_text {
+    char s[16];
+};
+
+static struct size_text text(size_t bytes)
 {
-    return (double)bytes / 0x1p30;
+    struct size_text t;
+    if (bytes < (size_t)1 << 30)
+        snprintf(t.s, sizeof t.s, "%zu MiB", bytes >> 20);
+    else
+        snprintf(t.s, sizeof t.s, "%.1f GiB", (double)bytes / 0x1p30);
+    return t;
 }
 
 /* What to change, for people. */
@@ -144,13 +153,13 @@ static bool too_large(const struct fit *f, const struct rig_shape *shape, size_t
     struct need n = fit_need(f->dev, f->m, f->draft, shape);
     char how[64];
     if (n.weights > f->room)
-        return err_set(e, ERR_MODEL, "the model's weights need %.1f GiB of GPU memory, %.1f GiB are "
-                       "free: --device cpu needs none", gib(n.weights + SPARE), gib(free_bytes));
+        return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: "
+                       "--device cpu needs none", text(n.weights + SPARE).s, text(free_bytes).s);
     way_out(f, shape, how, sizeof how);
-    return err_set(e, ERR_MODEL, "the model needs %.1f GiB of GPU memory (weights %.1f, KV cells of "
-                   "%d tokens %.1f), %.1f GiB are free: %s", gib(sum(&n) + SPARE), gib(n.weights),
+    return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d tokens "
+                   "%s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
                    shape->full_pages ? shape->full_pages * shape->page_size : shape->context,
-                   gib(n.cells), gib(free_bytes), how);
+                   text(n.cells).s, text(free_bytes).s, how);
 }
 
 bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct rig_shape *shape,

@@ -277,6 +277,7 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
         .model = r->c->model_given ? o->engine.model : model,
         .draft = r->c->draft_given ? o->engine.draft : draft && *draft ? draft : NULL,
         .device = o->engine.device,
+        .backend = o->engine.backend,
         .capture = capture && *capture ? capture : NULL,
         .raw = about_int(a->about, "raw"),
         .date = date && *date ? date : NULL,
