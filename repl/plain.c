@@ -592,7 +592,7 @@ static void welcome(struct app *a, struct plain *p)
     if (!a->opt.quiet)
         fprintf(stderr, "aerie %s, %s on %s; /help lists the commands\n", AERIE_VERSION,
                 engine_info(a->engine)->family, engine_info(a->engine)->device);
-    if (a->turns.n && !app_show_past(a, &e))
+    if (a->turn && !app_show_past(a, &e))
         app_error(a, &e);
 }
 

@@ -717,16 +717,13 @@ static void type(struct stage *s, const char *keys)
     assert_int_equal(write(s->master, keys, strlen(keys)), strlen(keys));
 }
 
-static void test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn(void **state)
+/* The device fails while the full screen is up; both faces then take up the session. */
+static void lose_the_screen(int waits)
 {
-    (void)state;
     struct stage s;
     struct buf err = {0}, log = {0};
-    new_db();
-    new_spy(true);
-    setenv("TERM", "xterm", 1);
     struct options o = options();
-    stage_open(&s, &o, 4, tui_run);
+    stage_open(&s, &o, waits, tui_run);
     assert_true(see(s.master, &s.screen, "Enter"));
     type(&s, "count to twenty\r");
     assert_true(see(s.master, &s.screen, "\033[?1049l")); /* back from the other screen */
@@ -736,6 +733,7 @@ static void test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn(
     buf_free(&err);
     logged(&log);
     assert_int_equal(strncmp(log.p, "device_failed|", 14), 0);
+    assert_true((strlen(log.p) > 14) == (waits > 0));
     buf_free(&log);
     int (*const face[])(struct app *a) = {tui_run, plain_run};
     o.resume_last = true;
@@ -746,7 +744,18 @@ static void test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn(
         assert_int_equal(stage_close(&s, &err), 0);
         buf_free(&err);
     }
-    drop_db();
+}
+
+static void test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn(void **state)
+{
+    (void)state;
+    setenv("TERM", "xterm", 1);
+    for (int waits = 0; waits <= 4; waits += 4) { /* before the first word, and after a few */
+        new_db();
+        new_spy(true);
+        lose_the_screen(waits);
+        drop_db();
+    }
 }
 
 int main(void)
