@@ -98,6 +98,7 @@ bool engine_busy(struct engine *g);   /* a request is waiting or running */
 int engine_fd(struct engine *g);                     /* readable while events wait */
 bool engine_next(struct engine *g, struct event *ev); /* the caller frees with event_free() */
 bool engine_wait(struct engine *g, struct event *ev, int ms);
+void engine_rest(struct engine *g, int ms); /* lets a batch gather: evq_rest() */
 
 /* ---- views: copies taken at the last step boundary; never wait for the device ---------------- */
 

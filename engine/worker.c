@@ -11,6 +11,8 @@
 #include "engine/bugs.h"
 #include "engine/internal.h"
 
+enum { SCREEN_QUEUE = 4096 };
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void post_op(struct engine *g, enum op_kind op, const char *text, int turn)
@@ -553,7 +555,7 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     struct progress p = {o->progress, o->progress_arg};
     const struct progress *pp = o->progress ? &p : NULL;
     init_locks(g);
-    g->screen = evq_new(4096);
+    g->screen = evq_new(SCREEN_QUEUE);
     g->log = o->log;
     g->set = o->settings;
     bool ok = open_device(g, o, e) &&
@@ -627,6 +629,11 @@ bool engine_next(struct engine *g, struct event *ev)
 bool engine_wait(struct engine *g, struct event *ev, int ms)
 {
     return evq_wait(g->screen, ev, ms);
+}
+
+void engine_rest(struct engine *g, int ms)
+{
+    evq_rest(g->screen, SCREEN_QUEUE / 4, ms);
 }
 
 void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)

@@ -346,7 +346,9 @@ static void wait_idle(struct app *a)
         }
         if (!busy && !any)
             break;
-        if (!any && engine_wait(a->engine, &ev, 50))
+        if (any && busy) /* text is printed a hundred times a second, not word by word */
+            engine_rest(a->engine, 10);
+        else if (!any && engine_wait(a->engine, &ev, 50))
             take_event(a, &ev);
     }
     replying = NULL;
