@@ -49,6 +49,13 @@ static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
+static bool count_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
+                             struct err *e)
+{
+    (void)seed, (void)scale;
+    return count_upload(d, t, e);
+}
+
 static void count_release(struct kdev *d, kbuf b) { (void)d, (void)b; }
 static void count_fill(struct kdev *d, kbuf b, uint8_t byte) { (void)d, (void)b, (void)byte; }
 static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
@@ -68,7 +75,7 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
     const struct kernels k = {
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
         .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
-        .memory = count_memory};
+        .synthesize = count_synthesize, .memory = count_memory};
     struct count c = {.real = dev};
     struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv};
     struct rig r;

@@ -241,7 +241,7 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
-    if (!t->data || held(d, t->data))
+    if (t->data && held(d, t->data))
         return 0;
     if (is_blocks(t))
         return (size_t)(t->dim[0] * t->dim[1]) * (size_t)div_up((int)t->dim[2], 4) * 64;

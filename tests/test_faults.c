@@ -59,7 +59,7 @@ static bool spy_upload(struct kdev *d, struct tensor *t, struct err *e)
 static size_t spy_footprint(struct kdev *d, const struct tensor *t)
 {
     (void)d;
-    return t->data ? t->bytes : 0;
+    return t->bytes;
 }
 
 static void spy_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
