@@ -237,7 +237,7 @@ static struct engine_opts spy_opts(void)
 /* What a request brought. */
 struct answer {
     struct buf text, faults, notices;
-    int n_fault, n_steps;
+    int n_fault, n_steps, n_prefill, n_prompt;
     bool lost, ended;
     enum err_kind fault;
     enum stop_reason reason;
@@ -258,6 +258,9 @@ static void take(struct answer *a, const struct event *ev)
     if (ev->kind == EV_NOTICE)
         buf_str(&a->notices, ev->text.p);
     a->n_steps += ev->kind == EV_STEP;
+    if (ev->kind == EV_TURN_BEGIN)
+        a->n_prompt = ev->tokens.n;
+    a->n_prefill += ev->kind == EV_PREFILL;
     if (ev->kind == EV_FAULT) {
         a->n_fault++;
         a->lost |= ev->lost;
@@ -391,6 +394,113 @@ static void test_a_violated_rule_and_short_memory_leave_the_engine_alive(void **
     engine_close(g);
     bugs_off();
     answer_free(&a);
+}
+
+/* ---- a long prompt that is stopped ----------------------------------------------------------- */
+
+static char *long_prompt(void)
+{
+    struct buf b = {0};
+    for (int i = 0; i < 300; i++)
+        buf_printf(&b, "This is line %d. ", i);
+    return b.p;
+}
+
+/* Cancels at the first chunk that is reported. Chunks begun after that: at most the one under way. */
+static void stop_early(struct engine *g, struct answer *a)
+{
+    struct err e = {0};
+    struct request rq = {.kind = RQ_SAY, .text = long_prompt()};
+    struct event ev;
+    uint64_t stopped = 0;
+    int done = 0, total = 0, late = 0;
+    must(engine_submit(g, &rq, &e), &e);
+    while (!a->ended) {
+        if (!engine_wait(g, &ev, 1000))
+            continue;
+        take(a, &ev);
+        if (ev.kind == EV_PREFILL) {
+            late += stopped && ev.ns > stopped;
+            done = ev.done;
+            total = ev.total;
+            if (!stopped) {
+                engine_cancel(g);
+                stopped = clock_ns();
+            }
+        }
+        event_free(&ev);
+    }
+    assert_true(done < total && late <= 1);
+    while (engine_busy(g)) /* the end is told before the session is put back */
+        usleep(1000);
+}
+
+static void test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usable(void **state)
+{
+    (void)state;
+    for (int queued = 0; queued < 2; queued++) {
+        struct err e = {0};
+        struct answer a = {0};
+        struct buf report = {0};
+        struct engine_view v;
+        new_spy(queued);
+        struct engine_opts o = spy_opts();
+        o.settings.chunk = 32;
+        struct engine *g = engine_open(&o, &e);
+        must(g != NULL, &e);
+        ask(g, RQ_NEW, NULL, &a);
+        ask(g, RQ_SAY, "Hello!", &a);
+        engine_view(g, &v);
+        int length = v.length, used = v.pool[POOL_FULL].used;
+        engine_view_free(&v);
+        answer_free(&a);
+        stop_early(g, &a);
+        assert_int_equal(a.reason, STOP_CANCEL);
+        assert_true(a.n_fault == 0 && a.text.n == 0 && a.n_steps > 0);
+        must(engine_check(g, &report, &e), &e);
+        engine_view(g, &v); /* the conversation is where it was, and so are the pages */
+        assert_true(v.length == length && v.pool[POOL_FULL].used <= used + 1);
+        engine_view_free(&v);
+        ask(g, RQ_SAY, "Hello!", &a);
+        assert_int_equal(a.reason, STOP_END);
+        assert_true(a.text.n > 0);
+        engine_close(g);
+        answer_free(&a);
+        buf_free(&report);
+    }
+}
+
+static void test_the_chunk_suits_the_device_unless_it_is_given(void **state)
+{
+    (void)state;
+    static const struct {
+        bool queued;
+        int given, want;
+    } cases[] = {{false, 0, 256}, {true, 0, 2048}, {true, 300, 300}, {false, 4096, 4096}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = {0};
+        struct answer a = {0};
+        struct engine_view v;
+        new_spy(cases[i].queued);
+        struct engine_opts o = spy_opts();
+        o.settings.chunk = cases[i].given;
+        struct engine *g = engine_open(&o, &e);
+        must(g != NULL, &e);
+        char *text = long_prompt();
+        ask(g, RQ_SAY, text, &a);
+        assert_true(a.n_prompt > 2048);
+        assert_int_equal(a.n_prefill, div_up(a.n_prompt, cases[i].want));
+        engine_view(g, &v);
+        assert_int_equal(v.settings.chunk, cases[i].want);
+        engine_view_free(&v);
+        ask(g, RQ_SET, "chunk=0", &a);
+        engine_view(g, &v);
+        assert_int_equal(v.settings.chunk, cases[i].queued ? 2048 : 256);
+        engine_view_free(&v);
+        free(text);
+        engine_close(g);
+        answer_free(&a);
+    }
 }
 
 /* ---- faces ----------------------------------------------------------------------------------- */
@@ -767,6 +877,8 @@ int main(void)
         cmocka_unit_test(test_an_engine_shortens_a_context_that_nobody_asked_for),
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
         cmocka_unit_test(test_a_violated_rule_and_short_memory_leave_the_engine_alive),
+        cmocka_unit_test(test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usable),
+        cmocka_unit_test(test_the_chunk_suits_the_device_unless_it_is_given),
         cmocka_unit_test(test_every_plain_face_ends_with_one_line_and_exit_code_3),
         cmocka_unit_test(test_a_batch_keeps_the_results_it_has_told),
         cmocka_unit_test(test_a_replay_tells_a_lost_device_from_a_difference),
