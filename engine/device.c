@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define NO_CUDA "this build has no CUDA (the CUDA toolkit was not there when it was made)"
+#define NO_CUDA "this build has no CUDA: it was made without the CUDA toolkit"
 
 static bool open_on(const struct kernels *k, const struct k_opts *o, struct device *dev,
                     struct err *e)
