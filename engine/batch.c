@@ -38,22 +38,44 @@ struct batch {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+static void notice(const struct batch *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void notice(const struct batch *b, const char *fmt, ...)
+{
+    char line[sizeof ((struct err *)NULL)->msg + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (b->o->notice)
+        b->o->notice(line);
+}
+
 static bool load(struct batch *b, struct err *e)
 {
     const struct engine_opts *o = b->o;
     struct progress p = {o->progress, o->progress_arg};
-    struct err why = {0};
+    struct device_wish w = {o->device, o->threads, o->precision, o->backend};
+    struct err passed = {0}, why = {0};
     const char *warning = NULL;
-    if (!device_open(&b->dev, o->device, o->threads, o->precision, e) ||
-        !model_load(&b->m, o->model, o->progress ? &p : NULL, e))
+    if (!device_choose(&b->dev, &w, &passed, e))
+        return false;
+    if (passed.kind)
+        notice(b, "computing on the CPU: %s", passed.msg);
+    if (!model_load(&b->m, o->model, o->progress ? &p : NULL, e))
         return false;
     if (o->draft) {
         b->has_draft = draft_load(&b->d, o->draft, &b->m, o->capture, NULL, &why);
         if (!b->has_draft && o->require_draft)
             return err_set(e, why.kind, "%s", why.msg);
+        if (!b->has_draft)
+            notice(b, "drafting is off: %s", why.msg);
     }
     b->tok = tok_open(o->model, e);
     b->chat = b->tok ? chat_open(&b->m, b->tok, o->raw, &warning, e) : NULL;
+    if (warning)
+        notice(b, "%s", warning);
     return b->chat != NULL;
 }
 
@@ -71,6 +93,11 @@ static bool mask_holes(struct rig *r, const struct tokenizer *tok, struct err *e
     return ok;
 }
 
+static int chunk_of(const struct batch *b)
+{
+    return b->o->settings.chunk ? b->o->settings.chunk : device_chunk(&b->dev);
+}
+
 static bool open_rig(struct batch *b, struct err *e)
 {
     int most = min_int(b->m.cfg.max_pos, 8192);
@@ -78,9 +105,13 @@ static bool open_rig(struct batch *b, struct err *e)
                           .context = b->o->context ? min_int(b->o->context, b->m.cfg.max_pos)
                                                    : most,
                           .full_pages = b->o->full_pages, .swa_pages = b->o->swa_pages,
-                          .lanes = b->lanes + 1};
+                          .max_rows = max_int(512, chunk_of(b)), .lanes = b->lanes + 1,
+                          .kv = b->dev.kv, .shorten = !b->o->context && !b->o->full_pages};
     if (!rig_open(&b->r, b->dev, &b->m, b->has_draft ? &b->d : NULL, &s, e))
         return false;
+    if (b->r.context < s.context)
+        notice(b, "the context is %d tokens: no more than that fits the device's memory",
+               b->r.context);
     b->r.n_stop = chat_stops(b->chat, b->r.stop);
     b->r.pass.check.level = (enum check_level)b->o->settings.check;
     return mask_holes(&b->r, b->tok, e);
@@ -133,7 +164,7 @@ static bool drafting(const struct batch *b)
 
 static bool extend(struct batch *b, struct lane *l, int upto, bool sample, struct err *e)
 {
-    int chunk = min_int(b->o->settings.chunk, b->r.max_rows);
+    int chunk = min_int(chunk_of(b), b->r.max_rows);
     while (l->seq.committed < upto) {
         int to = min_int(upto, l->seq.committed + chunk);
         bool last = sample && to == l->tok.n;
@@ -395,7 +426,8 @@ bool batch_several(const struct several *o, int *shared,
                    void (*tell)(void *arg, const struct batch_result *r), void *arg, struct err *e)
 {
     struct rig r;
-    struct rig_shape s = {.page_size = o->page_size, .context = o->context, .lanes = o->n + 1};
+    struct rig_shape s = {.page_size = o->page_size, .context = o->context, .lanes = o->n + 1,
+                          .kv = o->dev->kv};
     struct lane head = {.tap_row = -1}, *lane = xcalloc((size_t)o->n, sizeof *lane);
     double temperature = o->set->temperature > 0 ? o->set->temperature : 0.8;
     CHECK(o->n >= 1 && o->n <= BATCH_LANES && o->prompt->n > 0 && o->prompt->n < o->context);

@@ -2,6 +2,7 @@
 #include "engine/cycle.h"
 
 #include "engine/bugs.h"
+#include "engine/fit.h"
 #include "engine/fused.h"
 
 #include <math.h>
@@ -78,8 +79,12 @@ static void back_pools(struct rig *r)
 }
 
 bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
-              const struct rig_shape *shape, struct err *e)
+              const struct rig_shape *wanted, struct err *e)
 {
+    struct rig_shape fitting = *wanted, *shape = &fitting;
+    *r = (struct rig){0};
+    if (!fit_shape(dev, m, draft, shape, e))
+        return false;
     *r = (struct rig){.dev = dev, .m = m, .context = shape->context,
                       .max_rows = shape->max_rows ? shape->max_rows : 512};
     r->max_rows = max_int(r->max_rows, TREE_MAX * max_int(1, shape->lanes));

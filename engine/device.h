@@ -9,8 +9,25 @@
  * float32 whatever it says. */
 bool device_open(struct device *dev, const char *name, int threads, const char *precision,
                  struct err *e);
+
+struct device_wish {
+    const char *name;            /* these three as above */
+    int threads;
+    const char *precision;
+    const struct kernels *table; /* this one, whatever the name says; NULL: by name */
+};
+/* Where "auto" had to make do with the CPU, *passed says why, else it is left alone. A build without
+ * CUDA has nothing to say: nobody could have expected it. */
+bool device_choose(struct device *dev, const struct device_wish *w, struct err *passed,
+                   struct err *e);
 void device_close(struct device *dev);
-/* One line a backend of this build: what it found, or why it cannot be used. */
-void device_list(struct buf *out);
+/* Prompt tokens of one pass, unless somebody says otherwise: few where the host waits for them, as
+ * many as fill the device where passes queue. */
+static inline int device_chunk(const struct device *dev)
+{
+    return dev->k->queued ? 2048 : 256;
+}
+/* Each backend: whether it can be used, and what it found or why not. */
+void device_list(void (*tell)(void *arg, bool ok, const char *line), void *arg);
 
 #endif

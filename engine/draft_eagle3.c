@@ -23,10 +23,15 @@ struct eagle3 {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+static bool want_as(struct eagle3 *d, const char *what, kbuf *b, size_t bytes, struct err *e)
+{
+    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, what, e);
+    return b->p != NULL;
+}
+
 static bool want(struct eagle3 *d, kbuf *b, size_t bytes, struct err *e)
 {
-    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, "draft buffers", e);
-    return b->p != NULL;
+    return want_as(d, "draft buffers", b, bytes, e);
 }
 
 static bool open_cells(struct eagle3 *d, int slots, enum kv_type kv, struct err *e)
@@ -38,7 +43,7 @@ static bool open_cells(struct eagle3 *d, int slots, enum kv_type kv, struct err 
         *c = (struct k_cells){.type = kv, .n_slots = slots, .n_kv = w->layer[l].n_kv,
                               .head_dim = w->layer[l].head_dim};
         size_t bytes = (size_t)slots * (size_t)(c->n_kv * c->head_dim) * kv_type_size(kv);
-        if (!want(d, &c->k, bytes, e) || !want(d, &c->v, bytes, e))
+        if (!want_as(d, "KV cells", &c->k, bytes, e) || !want_as(d, "KV cells", &c->v, bytes, e))
             return false;
         d->base.dev.k->fill(d->base.dev.d, c->k, 0xff);
         d->base.dev.k->fill(d->base.dev.d, c->v, 0xff);

@@ -20,15 +20,18 @@ struct engine_opts {
     bool require_draft;        /* a draft that does not fit is an error, not a notice */
     bool raw;                  /* no chat format */
     const char *date;          /* "YYYY-MM-DD" for formats whose prompt names it; NULL: today */
+    const struct kernels *backend; /* a kernel table to use whatever `device` says; NULL: none */
     int threads;               /* CPU threads, 0: all cores */
     const char *precision;     /* as of device_open() */
     int page_size;             /* 1..64, power of two; 0: 16 */
-    int context;               /* longest context in tokens, 0: the model's, within reason */
+    int context;               /* longest context in tokens, 0: the model's, within reason and
+                                  what the device's memory holds */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     struct settings settings;  /* to start with */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *progress_arg; /* called on the thread that called engine_open() */
+    void (*notice)(const char *line); /* batch_run(): what an engine posts as EV_NOTICE; or NULL */
 };
 
 /* Loads and starts. On failure NULL and *e (ERR_MODEL). */
@@ -95,6 +98,7 @@ bool engine_busy(struct engine *g);   /* a request is waiting or running */
 int engine_fd(struct engine *g);                     /* readable while events wait */
 bool engine_next(struct engine *g, struct event *ev); /* the caller frees with event_free() */
 bool engine_wait(struct engine *g, struct event *ev, int ms);
+void engine_rest(struct engine *g, int ms); /* lets a batch gather: evq_rest() */
 
 /* ---- views: copies taken at the last step boundary; never wait for the device ---------------- */
 
@@ -165,7 +169,7 @@ bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf 
 
 /* ---- tools without a running engine ---------------------------------------------------------- */
 
-/* Describes the devices this build can use, one a line. */
-void engine_devices(struct buf *out);
+/* Each kind of device: whether this build can use it here, and what it is or why not. */
+void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
 
 #endif

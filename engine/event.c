@@ -16,8 +16,8 @@
 
 const char *stop_name(enum stop_reason r)
 {
-    static const char *const name[] = {"end",     "max_tokens", "context", "cancel",
-                                       "kv_full", "fault",      "crashed"};
+    static const char *const name[] = {"end",     "max_tokens", "context",       "cancel",
+                                       "kv_full", "fault",      "device_failed", "crashed"};
     return NAME(name, r);
 }
 
@@ -76,6 +76,7 @@ struct evq {
     pthread_cond_t filled, drained;
     struct event *ring; /* (cap), events head .. head + n - 1 modulo cap */
     int cap, head, n;
+    int wanted; /* by who sleeps: events that must be there to wake it; 0: nobody sleeps */
     int fd;
     bool closed;
 };
@@ -125,8 +126,14 @@ static void wake(struct evq *q, bool on)
     CHECK(n == sizeof v);
 }
 
+static bool can_wait(enum event_kind kind)
+{
+    return kind == EV_TEXT || kind == EV_STEP || kind == EV_PREFILL;
+}
+
 bool evq_put(struct evq *q, struct event *ev)
 {
+    bool patient = can_wait(ev->kind);
     pthread_mutex_lock(&q->lock);
     while (q->n == q->cap && !q->closed)
         pthread_cond_wait(&q->drained, &q->lock);
@@ -136,7 +143,10 @@ bool evq_put(struct evq *q, struct event *ev)
         memset(ev, 0, sizeof *ev);
         if (q->n++ == 0)
             wake(q, true);
-        pthread_cond_signal(&q->filled);
+        if (q->wanted && (!patient || q->n >= q->wanted)) {
+            q->wanted = 0;
+            pthread_cond_signal(&q->filled);
+        }
     }
     pthread_mutex_unlock(&q->lock);
     if (!open)
@@ -165,26 +175,54 @@ bool evq_get(struct evq *q, struct event *ev)
     return got;
 }
 
-bool evq_wait(struct evq *q, struct event *ev, int ms)
+static struct timespec after_ms(int ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
     if (ms > 0) {
-        until.tv_sec += ms / 1000;
-        until.tv_nsec += ms % 1000 * 1000000L;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_nsec -= 1000000000L;
-            until.tv_sec++;
+        t.tv_sec += ms / 1000;
+        t.tv_nsec += ms % 1000 * 1000000L;
+        if (t.tv_nsec >= 1000000000L) {
+            t.tv_nsec -= 1000000000L;
+            t.tv_sec++;
         }
     }
-    pthread_mutex_lock(&q->lock);
+    return t;
+}
+
+/* Until n events wait, or one that cannot, or the time is over (ms < 0: never). Lock held; one
+ * consumer. */
+static void sleep_for(struct evq *q, int n, int ms)
+{
+    struct timespec until = after_ms(ms);
     int rc = 0;
-    while (q->n == 0 && !q->closed && rc == 0)
+    q->wanted = n;
+    while (q->wanted && !q->closed && rc == 0)
         rc = ms < 0 ? pthread_cond_wait(&q->filled, &q->lock)
                     : pthread_cond_timedwait(&q->filled, &q->lock, &until);
+    q->wanted = 0;
+}
+
+bool evq_wait(struct evq *q, struct event *ev, int ms)
+{
+    pthread_mutex_lock(&q->lock);
+    if (q->n == 0 && !q->closed && ms)
+        sleep_for(q, 1, ms);
     bool got = take(q, ev);
     pthread_mutex_unlock(&q->lock);
     return got;
+}
+
+void evq_rest(struct evq *q, int n, int ms)
+{
+    CHECK(n > 0 && ms >= 0);
+    pthread_mutex_lock(&q->lock);
+    bool urgent = q->n >= min_int(n, q->cap) || q->closed;
+    for (int i = 0; i < q->n && !urgent; i++)
+        urgent = !can_wait(q->ring[(q->head + i) % q->cap].kind);
+    if (!urgent)
+        sleep_for(q, min_int(n, q->cap), ms);
+    pthread_mutex_unlock(&q->lock);
 }
 
 void evq_close(struct evq *q)

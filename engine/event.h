@@ -20,7 +20,8 @@ enum event_kind {
     EV_STEP,       /* one cycle is committed */
     EV_TURN_END,   /* the reply is complete, stopped or failed */
     EV_NOTICE,     /* a line for people */
-    EV_FAULT,      /* a checker rule or the device failed; the turn ends with STOP_FAULT */
+    EV_FAULT,      /* a checker rule or the device failed; a turn ends with STOP_FAULT or, when
+                      the device is lost, STOP_DEVICE */
 };
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
@@ -31,7 +32,8 @@ enum stop_reason {
     STOP_CONTEXT,   /* the context is full */
     STOP_CANCEL,    /* the user stopped it */
     STOP_KV_FULL,   /* a pool is full */
-    STOP_FAULT,     /* a rule was violated or the device failed */
+    STOP_FAULT,     /* a rule was violated, or memory ran out; the session goes on */
+    STOP_DEVICE,    /* the device failed for good; the engine answers nothing more */
     STOP_CRASHED,   /* never posted: found in the log of a killed process */
 };
 const char *stop_name(enum stop_reason r); /* "end", "max_tokens", ... */
@@ -81,7 +83,7 @@ struct event {
      * seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens, tree
      * (if it drafted), pages. EV_TURN_END: reason, text = the whole reply (final channel), tokens =
      * generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode. EV_NOTICE, EV_FAULT:
-     * text. */
+     * text; EV_FAULT also fault, lost. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -93,6 +95,8 @@ struct event {
     enum stop_reason reason;
     int n_drafted, n_accepted, n_steps;
     uint64_t us_prefill, us_decode;
+    enum err_kind fault; /* ERR_INVARIANT: a rule; ERR_MODEL: the device */
+    bool lost;           /* with the device; the engine answers nothing more */
 
     struct buf text;         /* owned */
     struct ids tokens;       /* owned */
@@ -115,6 +119,10 @@ bool evq_put(struct evq *q, struct event *ev);
 bool evq_get(struct evq *q, struct event *ev);          /* false: empty right now */
 bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; false: timeout or
                                                            closed and empty */
+/* Sleeps for ms, but no longer than until an event comes that cannot wait (one that is not text, a
+ * step or progress) or n of them wait. Waking a sleeper costs the engine more than an event does, so
+ * whoever shows or saves many takes them by the batch. */
+void evq_rest(struct evq *q, int n, int ms);
 void evq_close(struct evq *q); /* no more puts; gets drain what is there */
 bool evq_closed(struct evq *q); /* closed and empty */
 

@@ -37,7 +37,8 @@ static const struct entry {
      K_INT, AT(topk), 1, 16},
     {{"draft.nodes", "2 .. 64", "tree nodes verified at once, the root included"},
      K_INT, AT(nodes), 2, 64},
-    {{"chunk", "1 .. 4096", "prompt tokens of one prefill pass"}, K_INT, AT(chunk), 1, 4096},
+    {{"chunk", "0 .. 4096", "prompt tokens of a prefill pass; 0: device's choice"},
+     K_INT, AT(chunk), 0, 4096},
     {{"check", "off | on | strict", "checker of plans and pools before each pass"},
      K_CHECK, AT(check), 0, 0},
     {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
@@ -50,8 +51,7 @@ enum { N = sizeof table / sizeof *table };
 void settings_init(struct settings *s)
 {
     *s = (struct settings){
-        .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6, .chunk = 256,
-        .check = CHECK_ON, .graph = true, .think = true,
+        .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6, .check = CHECK_ON, .graph = true, .think = true,
     };
 }
 

@@ -19,7 +19,8 @@ struct settings {
     int steps;      /* greatest depth of the draft tree */
     int topk;       /* children kept a level */
     int nodes;      /* nodes verified at once, root included */
-    int chunk;      /* prompt tokens a prefill pass */
+    int chunk;      /* prompt tokens a prefill pass; 0: what suits the device, which an engine
+                       then writes here */
     int check;      /* enum check_level */
     bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */

@@ -32,6 +32,25 @@ void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
     engine_post(g, &ev);
 }
 
+/* A failure that sticks to the device is reported by every sync() from then on. */
+void engine_fault(struct engine *g, const struct err *e)
+{
+    struct event ev = engine_event(g, EV_FAULT);
+    struct err sticky;
+    ev.fault = e->kind;
+    if (!g->dev.k->sync(g->dev.d, &sticky)) {
+        g->lost = ev.lost = true;
+        ev.fault = ERR_MODEL;
+        buf_printf(&ev.text, "the device failed: %s", sticky.msg);
+    } else {
+        buf_str(&ev.text, e->msg);
+    }
+    pthread_mutex_lock(&g->mu);
+    snprintf(g->stats.last_fault, sizeof g->stats.last_fault, "%.250s", ev.text.p);
+    pthread_mutex_unlock(&g->mu);
+    engine_post(g, &ev);
+}
+
 /* ---- one turn -------------------------------------------------------------------------------- */
 
 struct turn {
@@ -170,11 +189,8 @@ static enum stop_reason failed(struct engine *g, const struct err *e)
         engine_post_text(g, EV_NOTICE, e->msg);
         return STOP_KV_FULL;
     }
-    pthread_mutex_lock(&g->mu);
-    snprintf(g->stats.last_fault, sizeof g->stats.last_fault, "%.250s", e->msg);
-    pthread_mutex_unlock(&g->mu);
-    engine_post_text(g, EV_FAULT, e->msg);
-    return STOP_FAULT;
+    engine_fault(g, e);
+    return g->lost ? STOP_DEVICE : STOP_FAULT;
 }
 
 /* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
@@ -325,10 +341,11 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
         session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
                     s->lane.tok.v + t->first, n_reply);
         pthread_mutex_unlock(&g->mu);
-        session_mark(s, true);
+        if (!g->lost)
+            session_mark(s, true);
     }
     end(g, t);
-    if (n_reply == 0 && t->reason == STOP_FAULT)
+    if (n_reply == 0 && (t->reason == STOP_FAULT || g->lost))
         session_unsay(s); /* the pages stay as they are, to be looked at */
     else if (n_reply == 0)
         session_rewind(s, 1);

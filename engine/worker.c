@@ -11,6 +11,8 @@
 #include "engine/bugs.h"
 #include "engine/internal.h"
 
+enum { SCREEN_QUEUE = 4096 };
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void post_op(struct engine *g, enum op_kind op, const char *text, int turn)
@@ -114,6 +116,15 @@ static void do_undo(struct engine *g)
     post_op(g, OP_UNDO, "", turn);
 }
 
+/* 0 becomes the device's own number, so that the log says what a replay must do. */
+static bool set_chunk(struct engine *g)
+{
+    bool choose = g->set.chunk == 0;
+    if (choose)
+        g->set.chunk = device_chunk(&g->dev);
+    return choose;
+}
+
 static void do_set(struct engine *g, const char *line)
 {
     struct err e = {0};
@@ -123,11 +134,14 @@ static void do_set(struct engine *g, const char *line)
     pthread_mutex_lock(&g->mu);
     bool ok = strncmp(name, "bug.", 4) == 0 ? bug_set(name + 4, value ? value : "", &e)
                                              : settings_set(&g->set, name, value ? value : "", &e);
+    bool chosen = set_chunk(g);
     pthread_mutex_unlock(&g->mu);
+    char *done = chosen ? xasprintf("chunk=%d", g->set.chunk) : xstrdup(line);
     if (ok)
-        post_op(g, OP_SET, line, 0);
+        post_op(g, OP_SET, done, 0);
     else
         engine_post_text(g, EV_NOTICE, e.msg);
+    free(done);
     free(name);
 }
 
@@ -140,6 +154,16 @@ static void do_regen(struct engine *g, int stop_after)
     }
     session_rewind(s, 1);
     engine_turn(g, true, stop_after);
+}
+
+/* Of a request that is no turn: a line, or a fault where a rule or the device is behind it. */
+static void tell_failure(struct engine *g, const struct err *e)
+{
+    bool lost = e->kind == ERR_MODEL && !g->dev.k->sync(g->dev.d, NULL);
+    if (lost || e->kind == ERR_INVARIANT)
+        engine_fault(g, e);
+    else
+        engine_post_text(g, EV_NOTICE, e->msg);
 }
 
 /* Scores the captures on the conversation, on a rig of its own. */
@@ -156,7 +180,7 @@ static void do_calibrate(struct engine *g)
     if (ok)
         calibrate_print(&c, &report);
     else
-        buf_str(&report, e.msg);
+        tell_failure(g, &e);
     for (char *line = report.p, *end; line && *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end)
@@ -197,11 +221,13 @@ static void do_several(struct engine *g, const struct request *rq)
         ok = err_set(&e, ERR_USAGE, "the question needs %d tokens, the context holds %d",
                      prompt.n + 1, o.context);
     ok = ok && batch_several(&o, &shared, tell_one, g, &e);
-    char *line = ok ? xasprintf("%d replies in one batch; they shared %d pages of the question", n,
-                                shared)
-                    : xstrdup(e.msg);
-    engine_post_text(g, ok || e.kind != ERR_INVARIANT ? EV_NOTICE : EV_FAULT, line);
-    free(line);
+    char line[96];
+    snprintf(line, sizeof line, "%d replies in one batch; they shared %d pages of the question", n,
+             shared);
+    if (ok)
+        engine_post_text(g, EV_NOTICE, line);
+    else
+        tell_failure(g, &e);
     ids_free(&prompt);
     atomic_store(&g->cancel, false);
 }
@@ -262,7 +288,10 @@ static void *run(void *arg)
     struct engine *g = arg;
     struct request rq;
     while (next_request(g, &rq)) {
-        serve(g, &rq);
+        if (g->lost)
+            engine_fault(g, &(struct err){.kind = ERR_MODEL});
+        else
+            serve(g, &rq);
         request_free(&rq);
     }
     return NULL;
@@ -310,10 +339,14 @@ static void hold(void *arg, bool on)
         pthread_mutex_unlock(&g->mu);
 }
 
-/* The longest context whose cells fit in a quarter of the machine's memory. */
-static int pick_context(const struct model *m, int asked)
+/* The longest context within reason. Where cells lie in the machine's memory, they may take a quarter
+ * of it; what a device with memory of its own can hold, the rig finds out (fit.h). */
+static int pick_context(const struct device *dev, const struct model *m, int asked)
 {
-    size_t per_token = 0;
+    size_t per_token = 0, left, all;
+    dev->k->memory(dev->d, &left, &all);
+    if (all)
+        return min_int(asked ? asked : 131072, m->cfg.max_pos);
     for (int l = 0; l < m->cfg.n_layer; l++)
         if (m->layer[l].kv_src == l && m->layer[l].window == 0)
             per_token += (size_t)(2 * m->layer[l].n_kv * m->layer[l].head_dim) * sizeof(float);
@@ -323,6 +356,30 @@ static int pick_context(const struct model *m, int asked)
     if (asked)
         return min_int(asked, most);
     return (int)(fits < min_int(most, 131072) ? fits : min_int(most, 131072));
+}
+
+static void notice(struct engine *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void notice(struct engine *g, const char *fmt, ...)
+{
+    char line[sizeof ((struct err *)NULL)->msg + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    engine_post_text(g, EV_NOTICE, line);
+}
+
+static bool open_device(struct engine *g, const struct engine_opts *o, struct err *e)
+{
+    struct err passed = {0};
+    struct device_wish w = {o->device, o->threads, o->precision, o->backend};
+    if (!device_choose(&g->dev, &w, &passed, e))
+        return false;
+    if (passed.kind)
+        notice(g, "computing on the CPU: %s", passed.msg);
+    set_chunk(g);
+    return true;
 }
 
 static bool load_text(struct engine *g, const struct engine_opts *o, struct err *e)
@@ -380,18 +437,17 @@ static bool load_draft(struct engine *g, const struct engine_opts *o, const stru
         return false;
     }
     g->info.draft_off = g->strings[3] = xstrdup(why.msg);
-    char *line = xasprintf("drafting is off: %s", why.msg);
-    engine_post_text(g, EV_NOTICE, line);
-    free(line);
+    notice(g, "drafting is off: %s", why.msg);
     return true;
 }
 
 static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *e)
 {
     struct rig_shape shape = {.page_size = o->page_size ? o->page_size : 16,
-                              .context = pick_context(&g->model, o->context),
+                              .context = pick_context(&g->dev, &g->model, o->context),
                               .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                              .kv = g->dev.kv};
+                              .max_rows = max_int(512, g->set.chunk), .kv = g->dev.kv,
+                              .shorten = !o->context && !o->full_pages};
     int P = shape.page_size;
     if (P < 1 || P > 64 || (P & (P - 1)))
         return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
@@ -402,6 +458,9 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
         return err_set(e, ERR_USAGE, "a pool needs at least 4 pages");
     if (!rig_open(&g->rig, g->dev, &g->model, g->has_draft ? &g->draft : NULL, &shape, e))
         return false;
+    if (g->rig.context < shape.context)
+        notice(g, "the context is %d tokens: no more than that fits the device's memory",
+               g->rig.context);
     g->rig.pass.hold = hold;
     g->rig.pass.hold_arg = g;
     g->rig.n_stop = chat_stops(g->chat, g->rig.stop);
@@ -496,10 +555,10 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     struct progress p = {o->progress, o->progress_arg};
     const struct progress *pp = o->progress ? &p : NULL;
     init_locks(g);
-    g->screen = evq_new(4096);
+    g->screen = evq_new(SCREEN_QUEUE);
     g->log = o->log;
     g->set = o->settings;
-    bool ok = device_open(&g->dev, o->device, o->threads, o->precision, e) &&
+    bool ok = open_device(g, o, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
               load_draft(g, o, pp, e) && open_rig(g, o, e);
     if (ok) {
@@ -572,7 +631,12 @@ bool engine_wait(struct engine *g, struct event *ev, int ms)
     return evq_wait(g->screen, ev, ms);
 }
 
-void engine_devices(struct buf *out)
+void engine_rest(struct engine *g, int ms)
 {
-    device_list(out);
+    evq_rest(g->screen, SCREEN_QUEUE / 4, ms);
+}
+
+void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
+{
+    device_list(tell, arg);
 }

@@ -359,7 +359,10 @@ static void *writer_main(void *arg)
     struct history *h = arg;
     while (!evq_closed(h->q)) {
         struct event ev;
-        bool got = evq_wait(h->q, &ev, time_left(h));
+        int left = time_left(h);
+        if (left > 0) /* a batch is begun: what joins it need not wake anybody */
+            evq_rest(h->q, BATCH_MAX / 2, left);
+        bool got = evq_wait(h->q, &ev, left > 0 ? 0 : left);
         for (; got; got = h->n_wait < BATCH_MAX && evq_get(h->q, &ev))
             take(h, &ev);
         if (h->n_wait && (time_left(h) == 0 || (h->n_wait >= BATCH_MAX && !h->retry_ns)))

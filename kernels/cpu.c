@@ -182,10 +182,22 @@ static bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
+static size_t cpu_footprint(struct kdev *d, const struct tensor *t)
+{
+    (void)d, (void)t;
+    return 0;
+}
+
 static bool cpu_sync(struct kdev *d, struct err *e)
 {
     (void)d, (void)e;
     return true;
+}
+
+static void cpu_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+{
+    (void)d;
+    *free_bytes = *total_bytes = 0;
 }
 
 /* ---- matrices ------------------------------------------------------------------------------- */
@@ -380,7 +392,7 @@ const struct kernels kernels_cpu = {
     .name = "cpu", .queued = false,
     .open = cpu_open, .close = cpu_close, .about = cpu_about,
     .alloc = cpu_alloc, .release = cpu_release, .put = cpu_put, .get = cpu_get, .fill = cpu_fill,
-    .upload = cpu_upload, .sync = cpu_sync,
+    .upload = cpu_upload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
     .scale = cpu_scale, .rows = cpu_rows, .topk = cpu_topk, .sample = cpu_sample,

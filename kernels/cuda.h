@@ -178,6 +178,8 @@ void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes);
 void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
 void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte);
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e);
+size_t cuda_footprint(struct kdev *d, const struct tensor *t);
+void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
 void cuda_embed(struct kdev *d, const struct k_embed *a);
 void cuda_rope(struct kdev *d, const struct k_rope *a);

@@ -13,7 +13,10 @@
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
-static bool out_of_memory(const char *what, size_t bytes, cudaError_t rc, struct err *e)
+/* What a rig takes is compared with what is free before anything is allocated (engine/fit.c), so
+ * this is about memory that somebody took since, or that only grew later. */
+static bool out_of_memory(const char *what, size_t bytes, const char *way_out, cudaError_t rc,
+                          struct err *e)
 {
     size_t left = 0, all = 0;
     cudaGetLastError();
@@ -21,8 +24,16 @@ static bool out_of_memory(const char *what, size_t bytes, cudaError_t rc, struct
         return err_set(e, ERR_MODEL, "CUDA: %s: %s", what, cudaGetErrorString(rc));
     if (cudaMemGetInfo(&left, &all) != cudaSuccess)
         cudaGetLastError();
-    return err_set(e, ERR_MODEL, "out of GPU memory: %s needs %zu MiB, %zu of %zu MiB are free; a "
-                   "smaller context needs less", what, bytes >> 20, left >> 20, all >> 20);
+    return err_set(e, ERR_MODEL, "out of GPU memory: %s needs %zu MiB, %zu of %zu MiB are free; %s",
+                   what, bytes >> 20, left >> 20, all >> 20, way_out);
+}
+
+void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+{
+    cuda_begin(d, "memory");
+    *free_bytes = *total_bytes = 0;
+    if (!d->failed)
+        cuda_ok(d, cudaMemGetInfo(free_bytes, total_bytes));
 }
 
 kbuf cuda_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
@@ -37,7 +48,7 @@ kbuf cuda_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
     cudaError_t rc = cudaMalloc(&b.p, bytes ? bytes : 1);
     if (rc == cudaSuccess)
         return b;
-    out_of_memory(what, bytes, rc, e);
+    out_of_memory(what, bytes, "a smaller --context needs less", rc, e);
     return kbuf{NULL, 0};
 }
 
@@ -103,12 +114,18 @@ static bool held(const struct kdev *d, const void *p)
     return false;
 }
 
+/* Weights are as large as they are. */
+static bool too_heavy(const struct tensor *t, size_t bytes, cudaError_t rc, struct err *e)
+{
+    return out_of_memory(t->name, bytes, "--device cpu needs none", rc, e);
+}
+
 static void *hold(struct kdev *d, size_t bytes, const struct tensor *t, struct err *e)
 {
     void *p = NULL;
     cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
     if (rc != cudaSuccess) {
-        out_of_memory(t->name, bytes, rc, e);
+        too_heavy(t, bytes, rc, e);
         return NULL;
     }
     if (d->n_held == d->cap_held) {
@@ -141,6 +158,11 @@ __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int b
     dst[i] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
+static bool is_blocks(const struct tensor *t)
+{
+    return t->type == DT_U8 && t->n_dim == 4 && t->dim[3] == 16;
+}
+
 static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
 {
     size_t rows = (size_t)(t->dim[0] * t->dim[1]);
@@ -151,7 +173,7 @@ static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
         return false;
     cudaError_t rc = cudaMalloc(&raw, t->bytes);
     if (rc != cudaSuccess)
-        return out_of_memory(t->name, t->bytes, rc, e);
+        return too_heavy(t, t->bytes, rc, e);
     rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
     if (rc == cudaSuccess) {
         repack_mxfp4<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
@@ -167,20 +189,34 @@ static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
-/* Rows of `width` bytes land `pitch` bytes apart, zeros between. */
-static bool upload_rows(struct kdev *d, struct tensor *t, size_t rows, size_t width, size_t pitch,
-                        struct err *e)
+/* A tensor as rows of `width` bytes that lie `pitch` bytes apart on the device. */
+struct rows {
+    size_t n, width, pitch;
+};
+
+static struct rows rows_of(const struct tensor *t)
 {
-    void *p = hold(d, rows * pitch, t, e);
+    size_t size = dtype_size(t->type), n = (size_t)t->dim[t->n_dim - 1];
+    struct rows r = {1, n * size, (t->type == DT_U8 ? cuda_round(n, 4) : cuda_pitch(t)) * size};
+    for (int i = 0; i + 1 < t->n_dim; i++)
+        r.n *= (size_t)t->dim[i];
+    return r;
+}
+
+/* Zeros between the rows. */
+static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
+{
+    struct rows r = rows_of(t);
+    void *p = hold(d, r.n * r.pitch, t, e);
     if (!p)
         return false;
     cudaError_t rc = cudaSuccess;
-    if (pitch != width)
-        rc = cudaMemsetAsync(p, 0, rows * pitch, d->stream);
-    if (rc == cudaSuccess && pitch == width)
-        rc = cudaMemcpyAsync(p, t->data, rows * width, cudaMemcpyDefault, d->stream);
+    if (r.pitch != r.width)
+        rc = cudaMemsetAsync(p, 0, r.n * r.pitch, d->stream);
+    if (rc == cudaSuccess && r.pitch == r.width)
+        rc = cudaMemcpyAsync(p, t->data, r.n * r.width, cudaMemcpyDefault, d->stream);
     else if (rc == cudaSuccess)
-        rc = cudaMemcpy2DAsync(p, pitch, t->data, width, width, rows, cudaMemcpyDefault,
+        rc = cudaMemcpy2DAsync(p, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
                                d->stream);
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
@@ -200,11 +236,15 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (!t->data || held(d, t->data))
         return true;
-    if (t->type == DT_U8 && t->n_dim == 4 && t->dim[3] == 16)
-        return upload_blocks(d, t, e);
-    size_t n = (size_t)t->dim[t->n_dim - 1], rows = 1, size = dtype_size(t->type);
-    for (int i = 0; i + 1 < t->n_dim; i++)
-        rows *= (size_t)t->dim[i];
-    size_t pitch = t->type == DT_U8 ? cuda_round(n, 4) : cuda_pitch(t);
-    return upload_rows(d, t, rows, n * size, pitch * size, e);
+    return is_blocks(t) ? upload_blocks(d, t, e) : upload_rows(d, t, e);
+}
+
+size_t cuda_footprint(struct kdev *d, const struct tensor *t)
+{
+    if (t->data && held(d, t->data))
+        return 0;
+    if (is_blocks(t))
+        return (size_t)(t->dim[0] * t->dim[1]) * (size_t)div_up((int)t->dim[2], 4) * 64;
+    struct rows r = rows_of(t);
+    return r.n * r.pitch;
 }

@@ -225,6 +225,16 @@ void app_error(struct app *a, const struct err *e)
         app_say(a, ST_BAD, "%s", e->msg);
 }
 
+void app_last_words(const struct app *a, const struct event *ev, struct buf *out)
+{
+    struct history_status h = {0};
+    if (a->history)
+        history_status(a->history, &h);
+    buf_str(out, ev->text.p ? ev->text.p : "the device failed");
+    if (h.recording && !a->private_)
+        buf_printf(out, "; aerie --session %s goes on from what was said", a->session);
+}
+
 /* ---- the status line ------------------------------------------------------------------------- */
 
 /* "812", "3.1k", "131k" */

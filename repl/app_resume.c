@@ -8,6 +8,7 @@
 
 struct pair {
     struct turn_row user, reply;
+    bool shown_only; /* it failed before it said anything: the context does not hold it */
 };
 
 /* A session's context as the log tells it. */
@@ -58,6 +59,8 @@ static void row_copy(struct turn_row *dst, const struct turn_row *src)
 /* The newest turn leaves the context. */
 static void pop(struct past *p)
 {
+    while (p->n > 0 && p->v[p->n - 1].shown_only)
+        pair_free(&p->v[--p->n]);
     if (p->n > 0)
         pair_free(&p->v[--p->n]);
 }
@@ -83,10 +86,18 @@ static void undo_until(struct past *p, int64_t order)
         memmove(p->undo, p->undo + k, (size_t)p->n_undo * sizeof *p->undo);
 }
 
-/* Nothing was generated: the message did not stay in the context either. */
-static bool left_nothing(const struct pair *t)
+/* Where nothing was generated, the message did not stay in the context either; if that was not the
+ * user's doing, the turn is still shown. */
+static void settle(struct past *p)
 {
-    return t->reply.tokens.n == 0 && t->reply.text_n == 0;
+    struct pair *t = p->n > 0 ? &p->v[p->n - 1] : NULL;
+    if (!t || t->shown_only || t->reply.tokens.n || t->reply.text_n)
+        return;
+    const char *stop = t->reply.stop ? t->reply.stop : "";
+    if (strcmp(stop, stop_name(STOP_FAULT)) == 0 || strcmp(stop, stop_name(STOP_DEVICE)) == 0)
+        t->shown_only = true;
+    else
+        pop(p);
 }
 
 static bool take_row(const struct turn_row *r, void *arg)
@@ -101,8 +112,7 @@ static bool take_row(const struct turn_row *r, void *arg)
             row_copy(&p->v[p->n - 1].reply, r);
         return true;
     }
-    if (p->n > 0 && left_nothing(&p->v[p->n - 1]))
-        pop(p);
+    settle(p);
     undo_until(p, r->order);
     if (r->regen)
         pop(p);
@@ -159,8 +169,7 @@ static bool past_read(struct past *p, const char *id, int upto, int64_t before, 
         p->last = max_int(p->last, s.fork_turn);
     ok = ok && hdb_ops(p->db, s.id, take_op, p, e) >= 0 &&
          hdb_turns(p->db, s.id, 0, take_row, p, e) >= 0;
-    if (p->n > 0 && left_nothing(&p->v[p->n - 1]))
-        pop(p);
+    settle(p);
     undo_until(p, p->end);
     session_row_free(&s);
     return ok;
@@ -178,12 +187,15 @@ static bool past_open(struct app *a, struct past *p, const char *id, struct err 
 /* The request that puts these turns back into the context. */
 static struct request resume_request(const struct past *p, const char *id, const char *system)
 {
-    struct request rq = {.kind = RQ_RESUME, .n_past = p->n, .next_turn = p->last + 1,
+    struct request rq = {.kind = RQ_RESUME, .next_turn = p->last + 1,
                          .draws = p->draws, .text = xstrdup(system ? system : "")};
     memcpy(rq.session, id, sizeof rq.session);
     rq.past = xcalloc((size_t)max_int(1, p->n), sizeof *rq.past);
     for (int i = 0; i < p->n; i++) {
-        struct past_turn *t = &rq.past[i];
+        struct past_turn *t = &rq.past[rq.n_past];
+        if (p->v[i].shown_only)
+            continue;
+        rq.n_past++;
         t->turn = p->v[i].user.n;
         t->user = xstrdup(p->v[i].user.text);
         t->reply = xstrdup(p->v[i].reply.text);
@@ -199,7 +211,8 @@ static void adopt(struct app *a, const struct past *p, const char *id)
     a->turn = p->last;
     a->step = a->turns.n = 0;
     for (int i = 0; i < p->n; i++)
-        ids_add(&a->turns, p->v[i].user.n);
+        if (!p->v[i].shown_only)
+            ids_add(&a->turns, p->v[i].user.n);
 }
 
 bool app_resume(struct app *a, const char *id, struct err *e)
@@ -228,7 +241,7 @@ bool app_resume(struct app *a, const char *id, struct err *e)
 bool app_show_past(struct app *a, struct err *e)
 {
     struct past p;
-    if (!a->face.replay_turn || a->turns.n == 0)
+    if (!a->face.replay_turn || a->turn == 0)
         return true;
     if (!past_open(a, &p, a->session, e))
         return false;

@@ -75,6 +75,15 @@ static void tell(void *arg, const struct batch_result *r)
     *bad |= r->error != NULL;
 }
 
+static void say(const char *line)
+{
+    struct buf clean = {0};
+    cli_progress_end();
+    text_sanitise(&clean, line, strlen(line), false, NULL);
+    fprintf(stderr, "aerie: %s\n", clean.p ? clean.p : "");
+    buf_free(&clean);
+}
+
 int cli_batch(struct cli *c)
 {
     struct err e = {0};
@@ -84,8 +93,10 @@ int cli_batch(struct cli *c)
         ok = err_set(&e, ERR_USAGE, "--batch takes its prompts from the file alone");
     if (ok && !c->opt.engine.model)
         ok = err_set(&e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
-    if (!c->opt.quiet)
+    if (!c->opt.quiet) {
         c->opt.engine.progress = cli_progress;
+        c->opt.engine.notice = say;
+    }
     ok = ok && read_prompts(&p, c->batch, &e);
     ok = ok && batch_run(&c->opt.engine, (const char *const *)p.v, p.n,
                          c->lanes ? c->lanes : 8, c->opt.system, tell, &bad, &e);

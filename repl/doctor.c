@@ -74,6 +74,12 @@ static void features(struct buf *b)
 #endif
 }
 
+static void tell_device(void *arg, bool ok, const char *line)
+{
+    tell(arg, ok ? V_OK : V_WARN, 0, "device", ok ? NULL : "the chat computes on the CPU", "%s",
+         line);
+}
+
 static void check_machine(struct doctor *d)
 {
     struct buf b = {0};
@@ -84,14 +90,7 @@ static void check_machine(struct doctor *d)
     tell(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : "no AVX2: the model will be slow here",
          "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
     buf_free(&b);
-    engine_devices(&b);
-    for (char *line = b.p, *end; line && *line; line = end) {
-        end = line + strcspn(line, "\n");
-        if (*end)
-            *end++ = '\0';
-        tell(d, V_OK, 0, "device", NULL, "%s", line);
-    }
-    buf_free(&b);
+    engine_devices(tell_device, d);
 }
 
 /* ---- terminal ---- */

@@ -23,6 +23,7 @@ struct plain {
     bool sanitise, think, verbose;
     bool mid_line;           /* the reply has not ended its line */
     bool broken;             /* standard output takes no more */
+    bool lost;               /* the device failed for good */
     bool answered;           /* a turn ended since the last message */
     enum stop_reason reason; /* of it */
     int prompt_tokens, reused;
@@ -96,7 +97,7 @@ static void complain(struct app *a, const char *text)
 /* A failure counts for the exit code unless someone sits there and sees it. */
 static void count_failure(struct app *a, int code)
 {
-    if (!plain_of(a)->terminal || code == ERR_INVARIANT)
+    if (!plain_of(a)->terminal || code == ERR_INVARIANT || plain_of(a)->lost)
         a->exit_code = max_int(a->exit_code, code);
 }
 
@@ -139,6 +140,11 @@ static void plain_past(struct app *a, const struct turn_row *r)
     text_sanitise(&clean, r->text ? r->text : "", r->text_n, true, NULL);
     if (clean.n == 0 || clean.p[clean.n - 1] != '\n')
         buf_char(&clean, '\n');
+    if (!r->is_user && r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0) {
+        buf_str(&clean, "[stopped: "); /* our own word, or what stands in the file */
+        text_sanitise(&clean, r->stop, strlen(r->stop), false, NULL);
+        buf_str(&clean, "]\n");
+    }
     put(a, clean.p, clean.n);
     buf_free(&clean);
 }
@@ -264,14 +270,34 @@ static void end_reply(struct app *a, const struct event *ev)
         complain(a, text);
     }
     bool refused = ev->reason == STOP_CONTEXT && ev->tokens.n == 0; /* the prompt did not fit */
-    bool failed = ev->reason == STOP_FAULT || ev->reason == STOP_KV_FULL || refused;
-    bool told = ev->reason == STOP_END || (a->opt.quiet && !failed) || p->broken;
+    bool fault = ev->reason == STOP_FAULT || ev->reason == STOP_DEVICE; /* EV_FAULT counted it */
+    bool failed = fault || ev->reason == STOP_KV_FULL || refused;
+    bool told = ev->reason == STOP_END || ev->reason == STOP_DEVICE || (a->opt.quiet && !failed) ||
+                p->broken;
     if (!told) {
         snprintf(text, sizeof text, "stopped: %s", stop_name(ev->reason));
         complain(a, text);
     }
-    if (failed)
-        count_failure(a, ev->reason == STOP_FAULT ? ERR_INVARIANT : ERR_USAGE);
+    if (failed && !fault)
+        count_failure(a, ERR_USAGE);
+}
+
+/* A rule that was violated is told and the chat goes on; without its device it ends. */
+static void show_fault(struct app *a, const struct event *ev)
+{
+    struct plain *p = plain_of(a);
+    struct buf line = {0};
+    if (p->lost) /* said already */
+        return;
+    p->lost = ev->lost;
+    if (p->lost)
+        app_last_words(a, ev, &line);
+    else
+        buf_str(&line, ev->text.p ? ev->text.p : "a fault without a text");
+    complain(a, line.p);
+    count_failure(a, ev->fault);
+    a->quit |= p->lost;
+    buf_free(&line);
 }
 
 static void begin_reply(struct app *a, const struct event *ev)
@@ -299,10 +325,7 @@ static void take_event(struct app *a, struct event *ev)
         if (!a->opt.quiet)
             complain(a, ev->text.p ? ev->text.p : "");
         break;
-    case EV_FAULT:
-        complain(a, ev->text.p ? ev->text.p : "a fault without a text");
-        count_failure(a, ERR_INVARIANT);
-        break;
+    case EV_FAULT: show_fault(a, ev); break;
     default: break;
     }
     event_free(ev);
@@ -323,7 +346,9 @@ static void wait_idle(struct app *a)
         }
         if (!busy && !any)
             break;
-        if (!any && engine_wait(a->engine, &ev, 50))
+        if (any && busy) /* text is printed a hundred times a second, not word by word */
+            engine_rest(a->engine, 10);
+        else if (!any && engine_wait(a->engine, &ev, 50))
             take_event(a, &ev);
     }
     replying = NULL;
@@ -569,7 +594,7 @@ static void welcome(struct app *a, struct plain *p)
     if (!a->opt.quiet)
         fprintf(stderr, "aerie %s, %s on %s; /help lists the commands\n", AERIE_VERSION,
                 engine_info(a->engine)->family, engine_info(a->engine)->device);
-    if (a->turns.n && !app_show_past(a, &e))
+    if (a->turn && !app_show_past(a, &e))
         app_error(a, &e);
 }
 

@@ -90,6 +90,8 @@ bool app_input(struct app *a, const char *line, struct err *e);
 void app_event(struct app *a, const struct event *ev);
 void app_say(struct app *a, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* a one-line notice through the face */
+/* The line that remains when the device is lost (an EV_FAULT): what happened, and how to go on. */
+void app_last_words(const struct app *a, const struct event *ev, struct buf *out);
 void app_error(struct app *a, const struct err *e);
 /* "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
 void app_status(struct app *a, const struct engine_view *v, struct sheet *out);

@@ -28,6 +28,7 @@ struct replay {
     int next_step;
     bool ended;
     /* the first difference */
+    struct err lost; /* the device failed: no answer */
     bool differs;
     int at_turn, at_step;
     char what[16], why[256];
@@ -111,11 +112,12 @@ static void compare_step(struct replay *r, const struct step_row *log, const str
         differ_digest(r, n, "tokens", tree_digest(log->tree), tree_digest(now->tree));
 }
 
-/* A turn cut short by its user or by a crash has no end of its own to compare. */
+/* A turn cut short by its user, by its device or by a crash has no end of its own to compare. */
 static bool cut_short(const struct act *a)
 {
     const char *stop = a->reply.stop;
     return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
+           strcmp(stop, stop_name(STOP_DEVICE)) == 0 ||
            strcmp(stop, stop_name(STOP_CRASHED)) == 0;
 }
 
@@ -185,6 +187,8 @@ static void show_reply(struct replay *r, const struct event *ev)
 
 static void take_event(struct replay *r, struct event *ev)
 {
+    if (ev->kind == EV_FAULT && ev->lost)
+        err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
     if (r->turn && ev->kind == EV_TURN_BEGIN)
         differ_ids(r, 0, "prompt", &r->turn->user.tokens, &ev->tokens);
     else if (r->turn && ev->kind == EV_STEP)
@@ -208,10 +212,11 @@ static bool ask(struct replay *r, struct request *rq, struct err *e)
         if (got)
             take_event(r, &ev);
         else if (!busy)
-            return true;
+            break;
         if (r->differs && !r->ended)
             engine_cancel(r->engine);
     }
+    return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
 }
 
 static bool ask_text(struct replay *r, enum request_kind kind, const char *session,
@@ -272,6 +277,7 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
         .model = r->c->model_given ? o->engine.model : model,
         .draft = r->c->draft_given ? o->engine.draft : draft && *draft ? draft : NULL,
         .device = o->engine.device,
+        .backend = o->engine.backend,
         .capture = capture && *capture ? capture : NULL,
         .raw = about_int(a->about, "raw"),
         .date = date && *date ? date : NULL,

@@ -123,6 +123,16 @@ static void end_turn(struct tui *t, const struct event *ev)
                  (double)ev->us_prefill / 1e3);
 }
 
+static void fault(struct tui *t, const struct event *ev)
+{
+    tui_note(t, ST_BAD, "%.900s", ev->text.p ? ev->text.p : "a fault");
+    if (!ev->lost || t->last_words.n)
+        return;
+    app_last_words(t->app, ev, &t->last_words);
+    t->exit_code = ev->fault;
+    t->quit = true;
+}
+
 static void take_event(struct tui *t, const struct event *ev)
 {
     app_event(t->app, ev);
@@ -144,7 +154,7 @@ static void take_event(struct tui *t, const struct event *ev)
         break;
     case EV_TURN_END: end_turn(t, ev); break;
     case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
-    case EV_FAULT: tui_note(t, ST_BAD, "%.900s", ev->text.p ? ev->text.p : "a fault"); break;
+    case EV_FAULT: fault(t, ev); break;
     default: break;
     }
     t->view_old = true;
@@ -456,6 +466,7 @@ static void end(struct tui *t)
     free(t->choice);
     tui_panes_free(t);
     sheet_free(&t->status);
+    buf_free(&t->last_words);
     transcript_free(&t->talk);
     input_free(&t->input);
     recall_close(&t->recall);
@@ -484,6 +495,12 @@ int tui_run(struct app *a)
     if (engine_busy(a->engine))
         engine_cancel(a->engine);
     term_close();
+    if (t->last_words.n) {
+        struct buf clean = {0};
+        text_sanitise(&clean, t->last_words.p, t->last_words.n, false, NULL);
+        fprintf(stderr, "aerie: %s\n", clean.p);
+        buf_free(&clean);
+    }
     int code = t->exit_code ? t->exit_code : a->exit_code;
     end(t);
     return code;

@@ -49,6 +49,7 @@ struct tui {
     uint64_t frame_ns;  /* of the last drawing */
     uint64_t drain_ns;  /* not before: events of the engine */
     bool quit, lost;    /* lost: the terminal is gone, draw no more */
+    struct buf last_words; /* for standard error, once the screen is restored */
     int exit_code;
 };
 

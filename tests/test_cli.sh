@@ -151,9 +151,22 @@ long=$("$AERIE" run -n -p max_tokens=20 "What are you?" 2>/dev/null | wc -c)
 short=$("$AERIE" run -n "What are you?" 2>/dev/null | wc -c)
 config ''
 [ "$short" -gt 0 ] && [ "$short" -lt "$long" ]; result "max_tokens of the config file; -p wins" $?
-expect "run prints the reply" 0 '[A-Za-z]' run "What are you?"
+expect "run prints the reply" 0 '[A-Za-z]' run --device cpu "What are you?"
 [ ! -s "$T/err" ] && [ "$(tail -c 1 "$T/out" | od -An -c | tr -d ' ')" = '\n' ]
 result "whole, and nothing on standard error" $?
+run doctor; cuda=$(grep -o ' cuda: .*' "$T/out")
+case $cuda in
+*"this build has no CUDA"*) said= ;; # nobody could have expected it
+*GiB*) said= ;;                      # it works
+*) said="computing on the CPU: ${cuda# cuda: }" ;;
+esac
+run run -n hi
+[ "$rc" = 0 ] && [ "$(grep -v '^aerie: stopped' "$T/err")" = "${said:+aerie: $said}" ]
+result "without a GPU the CPU computes, and why is said once ($said)" $?
+case $cuda in
+*GiB*) expect "a GPU that is asked for is used" 0 '[A-Za-z]' run -n --device cuda hi ;;
+*) refuse 3 "^aerie: ${cuda# cuda: }; --device cpu needs none" run -n --device cuda hi ;;
+esac
 a=$("$AERIE" run -n --no-spec -p max_tokens=24 "Tell me a story." 2>/dev/null)
 b=$("$AERIE" run -n -p max_tokens=24 -p draft.topk=4 -p draft.nodes=16 Tell me a story. 2>/dev/null)
 [ -n "$a" ] && [ "$a" = "$b" ]; result "drafting changes nothing, and words are joined" $?
