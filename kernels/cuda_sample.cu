@@ -1,7 +1,7 @@
 /* cuda_sample.cu - reading logits: the k best, log probabilities, and the draw.
  *
- * A row is cut into even segments of at most 4096, one block each; the block that is the last of its row to
- * arrive joins what they found. Candidates are compared by 64-bit keys that order by (logit
+ * A row is cut into even segments of at most 4096, one block each; the block of a row that
+ * arrives last joins what they found. Candidates are compared by 64-bit keys that order by (logit
  * descending, index ascending) and are all different, so no result depends on the order in which
  * threads meet them. Log probabilities add up in an order that the row's length fixes; the weights
  * of a draw are integers, whose sum has no order.
@@ -9,11 +9,12 @@
 #include "kernels/cuda.h"
 
 enum {
-    THREADS = 256, WARPS = THREADS / 32, EACH = 16,
+    THREADS = 512, WARPS = THREADS / 32, EACH = 8,
     MOST_K = 64,
     LIST = 512,        /* candidates for the k best that are ranked at once */
-    WINDOW = 2048,     /* candidates of a draw that are sorted at once */
-    CELLS = 4,         /* counters of a row: arrivals, length of the list, and u64 total weight */
+    WINDOW = 4096,     /* candidates of a draw that are sorted at once */
+    BINS = 16,
+    CELLS = 6, /* counters of a row: arrivals, length of the list, two u64 weights */
 };
 
 typedef unsigned long long u64;
@@ -38,12 +39,20 @@ static source source_of(kbuf logits, kbuf mask, int rows, int n)
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* 0 is no candidate: NaN is none. */
+/* Orders as floats do, -0 and 0 alike. 0 is no candidate: NaN is none. */
+__device__ __forceinline__ uint32_t rank_of(float x)
+{
+    uint32_t u = __float_as_uint(x + 0.f);
+    u ^= (uint32_t)((int)u >> 31) | 0x80000000u;
+    return x != x ? 0 : u;
+}
+__device__ __forceinline__ u64 key_at(uint32_t rank, int i)
+{
+    return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)i) : 0;
+}
 __device__ __forceinline__ u64 key_of(float x, int i)
 {
-    uint32_t u = __float_as_uint(x + 0.f); /* -0 and 0 are a tie */
-    u = u & 0x80000000u ? ~u : u | 0x80000000u;
-    return x != x ? 0 : (u64)u << 32 | (0xffffffffu - (uint32_t)i);
+    return key_at(rank_of(x), i);
 }
 __device__ __forceinline__ int index_of(u64 key)
 {
@@ -78,6 +87,23 @@ __device__ __forceinline__ u64 block_max(u64 v, u64 *room)
     for (int i = 1; i < WARPS; i++)
         v = room[i] > v ? room[i] : v;
     return v;
+}
+
+/* True for the block that is the last of n to arrive; *counter is 0 before and after. What the
+ * others wrote is behind their barrier, their first thread's fence, and ours. */
+__device__ __forceinline__ bool last_of_row(unsigned *counter, unsigned n)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(counter, 1) + 1 == n;
+        if (last)
+            *counter = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
 }
 
 /* ---- a segment in registers ------------------------------------------------------------------ */
@@ -212,15 +238,15 @@ template <class All> __device__ void one_by_one(const All &all, int k, u64 *out,
     }
 }
 
-/* Writes the k largest keys of the block, best first, 0 where there are fewer; all(f) calls f with
- * each key of this thread. The k-th largest of the maxima of k or more groups of threads bounds
- * them from below, and leaves few above it. */
-template <class All> __device__ __forceinline__ void best_of(const All &all, int k, u64 *out,
-                                                             picking &s)
+/* Writes the k largest keys of the block, best first, 0 where there are fewer; `mine` is the
+ * largest of this thread, all(f) calls f with each, those(bar, f) with each that is not below bar.
+ * The k-th largest of the maxima of k or more groups of threads bounds them from below, and leaves
+ * few above it. */
+template <class All, class Those>
+__device__ __forceinline__ void best_of(u64 mine, const All &all, const Those &those, int k,
+                                        u64 *out, picking &s)
 {
-    const int tid = (int)threadIdx.x, width = k <= WARPS ? 32 : k <= 16 ? 16 : k <= 32 ? 8 : 4;
-    u64 mine = 0;
-    all([&](u64 key) { mine = key > mine ? key : mine; });
+    const int tid = (int)threadIdx.x, width = k <= 16 ? 32 : k <= 32 ? 16 : 8;
     mine = lanes_u64<true>(mine, width);
     if (tid % width == 0)
         s.top[tid / width] = mine;
@@ -230,6 +256,7 @@ template <class All> __device__ __forceinline__ void best_of(const All &all, int
     if (tid < THREADS / width) {
         int above = 0;
         mine = s.top[tid];
+#pragma unroll 16
         for (int i = 0; i < THREADS / width; i++)
             above += s.top[i] > mine;
         if (mine && above == k - 1)
@@ -242,8 +269,8 @@ template <class All> __device__ __forceinline__ void best_of(const All &all, int
             out[0] = bar > 1 ? bar : 0;
         return;
     }
-    all([&](u64 key) {
-        int at = key >= bar ? atomicAdd(&s.n, 1) : LIST;
+    those(bar, [&](u64 key) {
+        int at = atomicAdd(&s.n, 1);
         if (at < LIST)
             s.list[at] = key;
     });
@@ -276,9 +303,70 @@ struct topk_args {
     unsigned *counters;
     int32_t *ids;
     float *logp, *lse;
+    struct sampling how; /* to draw: one id and, in logp, its probability, a row */
+    const float *u;
 };
 
-__global__ void __launch_bounds__(THREADS, 4)
+/* The k best of the block's segment. */
+__device__ __forceinline__ void segment_best(const source &s, const float (&x)[EACH], int k,
+                                             u64 *out, picking &room)
+{
+    unsigned allowed = load_allowed(s);
+    uint32_t rank[EACH], top = 0;
+    int at = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        rank[j] = allowed >> j & 1 ? rank_of(x[j]) : 0;
+        if (rank[j] > top)
+            top = rank[j], at = place(s, j);
+    }
+    auto all = [&](auto f) {
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            f(key_at(rank[j], place(s, j)));
+    };
+    auto those = [&](u64 bar, auto f) {
+        uint32_t least = (uint32_t)(bar >> 32);
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            if (rank[j] >= least) {
+                u64 key = key_at(rank[j], place(s, j));
+                if (key >= bar)
+                    f(key);
+            }
+    };
+    best_of(key_at(top, at), all, those, k, out, room);
+}
+
+/* The k best of n keys in memory, the first few of each thread in registers. */
+enum { FEW = 2 };
+
+__device__ __forceinline__ void row_best(const u64 *key, int n, const u64 (&few)[FEW], int k,
+                                         u64 *out, picking &room)
+{
+    const int tid = (int)threadIdx.x;
+    u64 top = 0;
+    auto all = [&](auto f) {
+#pragma unroll
+        for (int i = 0; i < FEW; i++)
+            f(few[i]);
+        for (int i = FEW * THREADS + tid; i < n; i += THREADS)
+            f(__ldcg(key + i));
+    };
+    all([&](u64 v) { top = v > top ? v : top; });
+    best_of(top, all, [&](u64 bar, auto f) {
+        all([&](u64 v) {
+            if (v >= bar)
+                f(v);
+        });
+    }, k, out, room);
+}
+
+__device__ void draw_few(const topk_args &a, int r, const u64 *best, bool sick);
+
+/* DRAW: no log probabilities are wanted, but whether the row is sick. */
+template <bool DRAW>
+__global__ void __launch_bounds__(THREADS, 3)
     topk_kernel(const __grid_constant__ struct topk_args a)
 {
     __shared__ picking s;
@@ -286,22 +374,25 @@ __global__ void __launch_bounds__(THREADS, 4)
     let_next();
     after();
     const int r = (int)blockIdx.y, seg = (int)blockIdx.x, tid = (int)threadIdx.x;
+    size_t row = (size_t)r * (size_t)a.s.segs, mine = row + (size_t)seg;
     float x[EACH];
     load_segment(a.s, r, x);
-    unsigned allowed = load_allowed(a.s);
-    size_t row = (size_t)r * (size_t)a.s.segs, mine = row + (size_t)seg;
-    best_of([&](auto f) {
+    mass m = {0, 0};
+    if (DRAW) {
+        bool sick = false;
 #pragma unroll
         for (int j = 0; j < EACH; j++)
-            f(allowed >> j & 1 ? key_of(x[j], place(a.s, j)) : 0);
-    }, a.k, a.best + mine * (size_t)a.k, s);
-    mass m = warp_mass(x);
+            sick |= !(x[j] < INFINITY);
+        m.sum = __any_sync(~0u, sick) ? NAN : 0.f;
+    } else {
+        m = warp_mass(x);
+    }
     if (tid % 32 == 0)
         a.part[mine * WARPS + (size_t)(tid / 32)] = m;
-    if (!last_to_arrive(a.counters + r, gridDim.x))
+    segment_best(a.s, x, a.k, a.best + mine * (size_t)a.k, s);
+    if (!last_of_row(a.counters + r, gridDim.x))
         return;
 
-    enum { FEW = 4 };
     const u64 *all = a.best + row * (size_t)a.k;
     int n = a.s.segs * a.k;
     u64 few[FEW];
@@ -309,14 +400,12 @@ __global__ void __launch_bounds__(THREADS, 4)
     for (int i = 0; i < FEW; i++)
         few[i] = i * THREADS + tid < n ? __ldcg(all + i * THREADS + tid) : 0;
     total t = my_total(a.part + row * WARPS, a.s.segs * WARPS);
-    best_of([&](auto f) {
-#pragma unroll
-        for (int i = 0; i < FEW; i++)
-            f(few[i]);
-        for (int i = FEW * THREADS + tid; i < n; i += THREADS)
-            f(__ldcg(all + i));
-    }, a.k, best, s);
+    row_best(all, n, few, a.k, best, s);
     double lse = lse_of(t); /* whose barriers show `best` to every thread */
+    if (DRAW) {
+        draw_few(a, r, best, isnan(lse));
+        return;
+    }
     if (a.lse && tid == 0)
         a.lse[r] = (float)lse;
     if (tid < a.k) {
@@ -324,6 +413,26 @@ __global__ void __launch_bounds__(THREADS, 4)
         size_t at = (size_t)r * (size_t)a.k + (size_t)tid;
         a.ids[at] = key ? index_of(key) : -1;
         a.logp[at] = key ? (float)((double)logit_of(key) - lse) : -INFINITY;
+    }
+}
+
+static void topk_rows(struct kdev *d, const struct topk_args *t, int rows, bool draw)
+{
+    size_t segs = (size_t)t->s.segs, k = (size_t)t->k, per = draw ? 1 : k;
+    int fit = min_int(cuda_fit(rows, segs * (k * sizeof(u64) + WARPS * sizeof(mass))), N_COUNTERS);
+    for (int r = 0; r < rows; r += fit) {
+        int n = min_int(fit, rows - r);
+        struct topk_args b = *t;
+        d->arena_at = 0;
+        b.best = (u64 *)cuda_take(d, (size_t)n * segs * k * sizeof(u64));
+        b.part = (mass *)cuda_take(d, (size_t)n * segs * WARPS * sizeof(mass));
+        b.counters = d->counters;
+        b.s.x += (size_t)r * (size_t)b.s.n;
+        b.ids += (size_t)r * per, b.logp += (size_t)r * per;
+        b.lse = b.lse ? b.lse + r : NULL;
+        b.u = b.u ? b.u + r : NULL;
+        cuda_launch(d, draw ? topk_kernel<true> : topk_kernel<false>,
+                    dim3((unsigned)segs, (unsigned)n), THREADS, 0, b);
     }
 }
 
@@ -337,26 +446,12 @@ void cuda_topk(struct kdev *d, const struct k_topk *a)
     struct topk_args t = {};
     t.s = source_of(a->logits, a->mask, a->rows, a->n);
     t.k = a->k;
-    t.counters = d->counters;
     t.ids = cuda_i32(a->ids, rows * k), t.logp = cuda_f32(a->logp, rows * k);
     t.lse = a->lse.p ? cuda_f32(a->lse, rows) : NULL;
-    size_t segs = (size_t)t.s.segs;
-    int fit = min_int(cuda_fit(a->rows, segs * (k * sizeof(u64) + WARPS * sizeof(mass))),
-                      N_COUNTERS);
-    for (int r = 0; r < a->rows; r += fit) {
-        int n = min_int(fit, a->rows - r);
-        struct topk_args b = t;
-        d->arena_at = 0;
-        b.best = (u64 *)cuda_take(d, (size_t)n * segs * k * sizeof(u64));
-        b.part = (mass *)cuda_take(d, (size_t)n * segs * WARPS * sizeof(mass));
-        b.s.x += (size_t)r * (size_t)a->n;
-        b.ids += (size_t)r * k, b.logp += (size_t)r * k;
-        b.lse = t.lse ? t.lse + r : NULL;
-        cuda_launch(d, topk_kernel, dim3((unsigned)segs, (unsigned)n), THREADS, 0, b);
-    }
+    topk_rows(d, &t, a->rows, false);
 }
 
-/* ---- the best of a row ------------------------------------------------------------------------ */
+/* ---- the best of a row ----------------------------------------------------------------------- */
 
 struct argmax_args {
     source s;
@@ -368,7 +463,7 @@ struct argmax_args {
 };
 
 /* A NaN or +inf in the row, banned or not, is a key above all others. */
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, 3)
     argmax_kernel(const __grid_constant__ struct argmax_args a)
 {
     __shared__ u64 room[WARPS];
@@ -376,23 +471,23 @@ __global__ void __launch_bounds__(THREADS, 4)
     let_next();
     after();
     const int r = (int)blockIdx.y, seg = (int)blockIdx.x, tid = (int)threadIdx.x;
-    float x[EACH];
-    u64 best = 0;
+    float x[EACH], top = -INFINITY;
+    int at = -1;
+    bool bad = false;
     load_segment(a.s, r, x);
     unsigned allowed = load_allowed(a.s);
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
-        u64 key = allowed >> j & 1 ? key_of(x[j], place(a.s, j)) : 0;
-        best = key > best ? key : best;
+        bad |= !(x[j] < INFINITY);
+        if ((allowed >> j & 1) && x[j] > top)
+            top = x[j], at = j;
     }
-#pragma unroll
-    for (int j = 0; j < EACH; j++)
-        best = x[j] < INFINITY ? best : sick;
+    u64 best = bad ? sick : at < 0 ? 0 : key_of(top, place(a.s, at));
     best = block_max(best, room);
     u64 *all = a.best + (size_t)r * (size_t)a.s.segs;
     if (tid == 0)
         all[seg] = best;
-    if (!last_to_arrive(a.counters + r, gridDim.x))
+    if (!last_of_row(a.counters + r, gridDim.x))
         return;
     best = 0;
     for (int i = tid; i < a.s.segs; i += THREADS) {
@@ -402,7 +497,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     best = block_max(best, room);
     if (tid)
         return;
-    float top = best == sick ? NAN : best ? logit_of(best) : -INFINITY;
+    top = best == sick ? NAN : best ? logit_of(best) : -INFINITY;
     bool ok = top > -INFINITY;
     if (a.top)
         a.top[r] = top;
@@ -412,7 +507,75 @@ __global__ void __launch_bounds__(THREADS, 4)
     }
 }
 
-/* ---- the draw --------------------------------------------------------------------------------- */
+/* ---- the draw -------------------------------------------------------------------------------- */
+
+/* Weights exp((x - max) / t) in units of 2^-40: 2^18 of them stay below 2^59. */
+enum { UNIT_BITS = 40 };
+
+__device__ __forceinline__ u64 weight_of(float x, float max, float t)
+{
+    return __float2ull_rn(expf((x - max) / t) * (float)(1ull << UNIT_BITS));
+}
+
+/* The weight that the head kept by top_p reaches, of all there is; the least that min_p leaves; and
+ * the one that the drawn candidate is the first to reach. */
+__device__ __forceinline__ u64 top_p_of(const struct sampling &how, u64 mass)
+{
+    u64 least = (u64)ceil(fmax((double)how.top_p, 0.) * (double)mass);
+    return least ? least : 1;
+}
+__device__ __forceinline__ u64 min_p_of(const struct sampling &how)
+{
+    return (u64)((double)how.min_p * (double)(1ull << UNIT_BITS) + .5);
+}
+__device__ __forceinline__ u64 target_of(float u, u64 mass)
+{
+    return min((u64)((double)u * (double)mass) + 1, mass);
+}
+
+/* The draw from no more than MOST_K candidates, best first; one warp, two of them a lane. */
+__device__ void draw_few(const topk_args &a, int r, const u64 *best, bool sick)
+{
+    const int lane = (int)threadIdx.x;
+    if (lane >= 32)
+        return;
+    const float max = logit_of(best[0]), t = a.how.temperature;
+    u64 key[2], upto[2], heavy = 0, least = min_p_of(a.how);
+    for (int i = 0; i < 2; i++) {
+        int at = 2 * lane + i;
+        key[i] = at < a.k ? best[at] : 0;
+        bool is = key[i] && logit_of(key[i]) > -INFINITY;
+        upto[i] = is ? weight_of(logit_of(key[i]), max, t) : 0;
+        heavy += upto[i] >= least ? upto[i] : 0;
+    }
+    u64 pair = upto[0] + upto[1], sum = pair;
+    for (int i = 1; i < 32; i *= 2) {
+        u64 v = __shfl_up_sync(~0u, sum, i);
+        sum += lane >= i ? v : 0;
+    }
+    u64 before = sum - pair;
+    upto[0] += before, upto[1] = sum;
+    u64 mass = __shfl_sync(~0u, sum, 31);
+    /* the weight of all up to the first candidate that reaches `goal` */
+    auto reach = [&](u64 goal) {
+        u64 mine = upto[0] >= goal ? upto[0] : upto[1] >= goal ? upto[1] : ~0ull;
+        return ~lanes_u64<true>(~mine, 32);
+    };
+    if (a.how.top_p < 1)
+        mass = min(mass, reach(top_p_of(a.how, mass)));
+    if (a.how.min_p > 0) {
+        heavy = lanes_u64<false>(heavy, 32);
+        mass = min(mass, heavy ? heavy : 1ull << UNIT_BITS);
+    }
+    bool none = sick || mass == 0;
+    u64 goal = target_of(a.u[r], mass);
+    int i = upto[0] >= goal ? 0 : 1;
+    u64 low = i ? upto[0] : before;
+    if (none ? lane == 0 : low < goal && upto[i] >= goal) {
+        a.ids[r] = none ? -1 : index_of(key[i]);
+        a.logp[r] = none ? 0.f : (float)((double)(upto[i] - low) / (double)mass);
+    }
+}
 
 struct draw_args {
     source s;
@@ -425,37 +588,33 @@ struct draw_args {
     float *p;
 };
 
-/* Weights exp((x - max) / t) in units of 2^-40: 2^18 of them stay below 2^59. */
-__device__ __forceinline__ u64 weight_of(float x, float max, float t)
-{
-    return __float2ull_rn(expf((x - max) / t) * 1099511627776.f);
-}
-
-/* The row that a block draws from, and a window of its candidates: those of rank first + i, i < n,
- * best first, with the weight of all up to each. */
+/* A window of the candidates: those of rank first + i, i < n, best first, with the weight of all
+ * up to each. */
 struct drawing {
-    u64 key[WINDOW], upto[WINDOW], warp[WARPS];
-    int count[THREADS];
+    u64 key[WINDOW]; /* both: (BINS, THREADS) sums while a window is looked for */
+    u64 upto[WINDOW];
+    u64 warp[WARPS], weight[BINS];
+    int count[BINS];
     int n, first, at;
-    u64 before;    /* weight of the candidates in front of the window */
-    u64 end;       /* candidates below the window have keys below this one */
+    u64 before; /* weight of the candidates in front of the window */
 };
 
-/* What does not change while a row is drawn from. */
+/* The row that a block draws from. */
 struct row {
     const source *s;
     const float *x;
-    const u64 *list; /* the candidates of logit >= bar */
+    const u64 *list; /* the candidates with keys >= listed */
     int n_list;
-    float max, t, bar;
-    u64 total; /* weight of all candidates */
+    float max, t;
+    u64 listed, lowest; /* what lies below `lowest` weighs nothing */
+    u64 total, heavy; /* weight of all candidates, of those that min_p leaves */
 };
 
 /* Calls f with this thread's share of the candidates that have keys in [low, high]. */
 template <class F>
 __device__ __forceinline__ void candidates(const row &w, u64 low, u64 high, const F &f)
 {
-    if (low >= key_of(w.bar, w.s->n)) {
+    if (low >= w.listed) {
         for (int i = (int)threadIdx.x; i < w.n_list; i += THREADS) {
             u64 key = __ldcg(w.list + i);
             if (key >= low && key <= high)
@@ -463,10 +622,19 @@ __device__ __forceinline__ void candidates(const row &w, u64 low, u64 high, cons
         }
         return;
     }
-    for (int i = (int)threadIdx.x; i < w.s->n; i += THREADS) {
-        u64 key = w.s->mask && w.s->mask[i] ? 0 : key_of(w.x[i], i);
-        if (key >= low && key <= high)
-            f(key);
+    enum { AT_ONCE = 8 };
+    for (int from = (int)threadIdx.x; from < w.s->n; from += AT_ONCE * THREADS) {
+        float x[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            x[j] = from + j * THREADS < w.s->n ? w.x[from + j * THREADS] : NAN;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            int i = from + j * THREADS;
+            u64 key = key_of(x[j], i);
+            if (key >= low && key <= high && !(w.s->mask && w.s->mask[i]))
+                f(key);
+        }
     }
 }
 
@@ -485,30 +653,6 @@ __device__ __forceinline__ u64 sum_upto(u64 v, u64 *room)
     for (int i = 0; i < warp; i++)
         v += room[i];
     return v;
-}
-
-/* The lowest key that bounds a window of candidates in [low, high], the best of which it holds:
- * not more of them than fit, and at least one if there is any. */
-__device__ u64 window_end(const row &w, drawing &s, u64 low, u64 high)
-{
-    const int tid = (int)threadIdx.x;
-    for (;;) {
-        int shift = max(0, 56 - __clzll((long long)(high - low)));
-        s.count[tid] = 0;
-        __syncthreads();
-        candidates(w, low, high,
-                   [&](u64 key) { atomicAdd(&s.count[(high - key) >> shift], 1); });
-        __syncthreads();
-        u64 upto = sum_upto((u64)s.count[tid], s.warp);
-        u64 bins = (u64)__syncthreads_count(upto <= WINDOW); /* that fit together */
-        if (bins == THREADS)
-            return low;
-        bool any = __syncthreads_or(upto > 0 && upto <= WINDOW);
-        high -= bins << shift;
-        if (any)
-            return high + 1;
-        low = high - ((1ull << shift) - 1); /* the first with any is too much alone */
-    }
 }
 
 /* Sorts n keys, a power of two, largest first. Steps within 64 keys stay within a warp. */
@@ -544,17 +688,15 @@ __device__ void add_up(const row &w, drawing &s)
     __syncthreads();
 }
 
-/* Fills the window with the best of the candidates whose keys are in [low, high]. */
-__device__ void fill(const row &w, drawing &s, u64 low, u64 high)
+/* The window is the candidates in [low, high], WINDOW of them at most. */
+__device__ void fill(const row &w, drawing &s, u64 low, u64 high, int first, u64 before)
 {
-    bool listed = low == key_of(w.bar, w.s->n);
-    u64 end = listed && w.n_list <= WINDOW ? low : window_end(w, s, low, high);
     int room = 2;
     __syncthreads();
     if (threadIdx.x == 0)
-        s.n = 0, s.end = end;
+        s.n = 0, s.first = first, s.before = before;
     __syncthreads();
-    candidates(w, end, high, [&](u64 key) { s.key[atomicAdd(&s.n, 1)] = key; });
+    candidates(w, low, high, [&](u64 key) { s.key[atomicAdd(&s.n, 1)] = key; });
     __syncthreads();
     while (room < s.n)
         room *= 2;
@@ -565,55 +707,132 @@ __device__ void fill(const row &w, drawing &s, u64 low, u64 high)
     add_up(w, s);
 }
 
-/* The window of the best candidates, and the one behind a window. False: nothing behind it weighs
- * anything. */
-__device__ void first_window(const row &w, drawing &s)
+/* A range of keys cut into bins, best first: evenly by logit, or by key where it is narrow. */
+struct cut {
+    u64 low, high;
+    bool by_logit;
+    float top, step, inverse;
+    int shift;
+};
+
+__device__ __forceinline__ cut cut_of(u64 low, u64 high)
 {
-    __syncthreads();
-    if (threadIdx.x == 0)
-        s.first = 0, s.before = 0;
-    __syncthreads();
-    fill(w, s, key_of(w.bar, w.s->n), ~0ull);
+    cut c = {low, high, false, logit_of(high), 0, 0, max(0, 60 - __clzll((long long)(high - low)))};
+    c.step = (c.top - logit_of(low)) / BINS;
+    c.inverse = 1 / c.step;
+    c.by_logit = (high - low) >> 40 && c.step < INFINITY && c.inverse < INFINITY;
+    return c;
+}
+/* No logit of bin b is above this one; b > 0. */
+__device__ __forceinline__ float edge(const cut &c, int b)
+{
+    return c.top - (float)b * c.step;
+}
+__device__ __forceinline__ int bin_of(const cut &c, u64 key)
+{
+    if (!c.by_logit)
+        return (int)((c.high - key) >> c.shift);
+    float x = logit_of(key);
+    int b = min(BINS - 1, (int)((c.top - x) * c.inverse));
+    while (b > 0 && x > edge(c, b))
+        b--;
+    while (b < BINS - 1 && x <= edge(c, b + 1))
+        b++;
+    return b;
+}
+/* The keys of bin b. */
+__device__ __forceinline__ void bin_range(const cut &c, int b, u64 *low, u64 *high)
+{
+    if (c.by_logit) {
+        *high = b ? key_of(edge(c, b), 0) : c.high;
+        *low = b < BINS - 1 ? key_of(edge(c, b + 1), 0) + 1 : c.low;
+    } else {
+        *high = c.high - ((u64)b << c.shift);
+        *low = *high - min(*high - c.low, (1ull << c.shift) - 1);
+    }
 }
 
-__device__ bool next_window(const row &w, drawing &s)
+/* s.count and s.weight of the bins. A thread adds up its own, the count above bit 52: it has fewer
+ * than 2^12 candidates that weigh 2^40 each at most. */
+__device__ void weigh_bins(const row &w, drawing &s, const cut &c)
 {
-    u64 listed = key_of(w.bar, w.s->n), upto = s.n ? s.upto[s.n - 1] : s.before, end = s.end;
+    const int tid = (int)threadIdx.x, lane = tid % 32;
+    u64(*sum)[THREADS] = (u64(*)[THREADS])s.key;
     __syncthreads();
-    if (upto == w.total || end <= 1)
-        return false;
-    if (threadIdx.x == 0)
-        s.first += s.n, s.before = upto;
-    fill(w, s, end > listed ? listed : 1, end - 1);
-    return true;
-}
-
-enum goal { BY_COUNT, BY_WEIGHT, TOO_LIGHT };
-
-/* The rank of the candidate with which the count, or the weight of all up to it, reaches `least`,
- * or the first that weighs less. -1: there is none. It is in the window then. */
-__device__ int find(const row &w, drawing &s, enum goal goal, u64 least)
-{
-    if (s.first)
-        first_window(w, s);
-    do {
-        __syncthreads();
-        if (threadIdx.x == 0)
-            s.at = -1;
-        __syncthreads();
-        for (int i = (int)threadIdx.x; i < s.n; i += THREADS) {
-            u64 upto = s.upto[i], to = i ? s.upto[i - 1] : s.before;
-            bool is = goal == BY_COUNT    ? (u64)(s.first + i + 1) == least
-                      : goal == BY_WEIGHT ? upto >= least && (i == 0 || to < least)
-                                          : upto - to < least;
-            if (is)
-                atomicMin((unsigned *)&s.at, (unsigned)i); /* -1 is the greatest */
+    if (tid == 0)
+        s.n = 0; /* no window for now */
+    for (int b = 0; b < BINS; b++)
+        sum[b][tid] = 0;
+    candidates(w, c.low, c.high, [&](u64 key) {
+        sum[bin_of(c, key)][tid] += weight_of(logit_of(key), w.max, w.t) + (1ull << 52);
+    });
+    __syncthreads();
+    for (int b = tid / 32; b < BINS; b += WARPS) {
+        u64 count = 0, weight = 0;
+        for (int i = lane; i < THREADS; i += 32) {
+            count += sum[b][i] >> 52;
+            weight += sum[b][i] & ((1ull << 52) - 1);
         }
-        __syncthreads();
-        if (s.at >= 0)
-            return s.first + s.at;
-    } while (next_window(w, s));
-    return -1;
+        count = lanes_u64<false>(count, 32), weight = lanes_u64<false>(weight, 32);
+        if (lane == 0)
+            s.count[b] = (int)count, s.weight[b] = weight;
+    }
+    __syncthreads();
+}
+
+/* Looks for the candidate with which the count (or else the weight) of all up to it reaches `goal`
+ * among those in [low, high], and makes a window around it. Both sums go on where there is none. */
+__device__ bool narrow(const row &w, drawing &s, u64 low, u64 high, bool by_count, u64 goal,
+                       int *first, u64 *before)
+{
+    static_assert(2 * WINDOW >= BINS * THREADS, "the sums lie in the window");
+    while (low <= high) {
+        cut c = cut_of(low, high);
+        weigh_bins(w, s, c);
+        int b = 0;
+        for (; b < BINS; b++) {
+            u64 have = by_count ? (u64)(*first + s.count[b]) : *before + s.weight[b];
+            if (have >= goal)
+                break;
+            *first += s.count[b], *before += s.weight[b];
+        }
+        if (b == BINS)
+            return false;
+        bin_range(c, b, &low, &high);
+        if (s.count[b] <= WINDOW) {
+            fill(w, s, low, high, *first, *before);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the window has that candidate; s.at is where. */
+__device__ bool in_window(drawing &s, bool by_count, u64 goal)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        s.at = -1;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < s.n; i += THREADS)
+        if (by_count ? (u64)(s.first + i + 1) == goal
+                     : s.upto[i] >= goal && (i ? s.upto[i - 1] : s.before) < goal)
+            s.at = i;
+    __syncthreads();
+    return s.at >= 0;
+}
+
+/* The weight of all candidates up to that one; ~0 where even all of them do not reach the goal. */
+__device__ u64 reach(const row &w, drawing &s, bool by_count, u64 goal)
+{
+    int first = 0;
+    u64 before = 0;
+    if (!in_window(s, by_count, goal) &&
+        !((narrow(w, s, w.listed, key_of(w.max, 0), by_count, goal, &first, &before) ||
+           narrow(w, s, w.lowest, w.listed - 1, by_count, goal, &first, &before)) &&
+          in_window(s, by_count, goal)))
+        return ~0ull;
+    return s.upto[s.at];
 }
 
 /* Filters, then draws: *id and *p, for the whole block. */
@@ -621,21 +840,18 @@ __device__ void draw(const row &w, drawing &s, const struct sampling &how, float
                      float *p)
 {
     u64 mass = w.total;
-    first_window(w, s);
-    if (how.top_k > 0 && find(w, s, BY_COUNT, (u64)how.top_k) >= 0)
-        mass = s.upto[s.at];
-    if (how.top_p < 1) {
-        u64 least = (u64)ceil(fmax((double)how.top_p, 0.) * (double)mass);
-        if (find(w, s, BY_WEIGHT, least ? least : 1) >= 0)
-            mass = min(mass, s.upto[s.at]);
-    }
-    if (how.min_p > 0) {
-        int rank = find(w, s, TOO_LIGHT, (u64)((double)how.min_p * 1099511627776.0 + .5));
-        if (rank >= 0) /* the best one is never too light */
-            mass = min(mass, rank == 0 ? s.upto[0] : s.at ? s.upto[s.at - 1] : s.before);
-    }
-    u64 target = (u64)((double)u * (double)mass) + 1;
-    find(w, s, BY_WEIGHT, min(target, mass));
+    __syncthreads();
+    if (threadIdx.x == 0)
+        s.n = 0;
+    if (w.n_list <= WINDOW)
+        fill(w, s, w.listed, ~0ull, 0, 0);
+    if (how.top_k > 0)
+        mass = min(mass, reach(w, s, true, (u64)how.top_k));
+    if (how.top_p < 1)
+        mass = min(mass, reach(w, s, false, top_p_of(how, mass)));
+    if (how.min_p > 0)
+        mass = min(mass, w.heavy ? w.heavy : 1ull << UNIT_BITS);
+    reach(w, s, false, target_of(u, mass));
     int at = max(0, s.at);
     *id = index_of(s.key[at]);
     *p = (float)((double)(s.upto[at] - (at ? s.upto[at - 1] : s.before)) / (double)mass);
@@ -643,41 +859,48 @@ __device__ void draw(const row &w, drawing &s, const struct sampling &how, float
 
 /* Every block weighs its segment and lists what is no more than 10 temperatures below the best,
  * beyond which little is ever drawn; the last one draws. */
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, 2)
     draw_kernel(const __grid_constant__ struct draw_args a)
 {
-    __shared__ drawing s;
+    extern __shared__ __align__(16) char room[];
     let_next();
     after();
-    const int r = (int)blockIdx.y, tid = (int)threadIdx.x;
+    const int r = (int)blockIdx.y, lane = (int)threadIdx.x % 32;
     float x[EACH];
     const float max = a.top[r], t = a.how.temperature, lowest = -3.4028235e38f;
     load_segment(a.s, r, x);
     unsigned allowed = load_allowed(a.s), listed = 0;
     if (!(max > -INFINITY)) {
-        if (blockIdx.x == 0 && tid == 0)
+        if (blockIdx.x == 0 && threadIdx.x == 0)
             a.ids[r] = -1, a.p[r] = 0;
         return;
     }
     const float bar = fmaxf(max - 10 * t, lowest);
     unsigned *cell = a.counters + (size_t)r * CELLS;
-    u64 *list = a.list + (size_t)r * (size_t)a.s.n, weight = 0;
+    u64 *list = a.list + (size_t)r * (size_t)a.s.n, weight = 0, heavy = 0, least = min_p_of(a.how);
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
         bool is = (allowed >> j & 1) && x[j] >= lowest;
-        weight += is ? weight_of(x[j], max, t) : 0;
+        u64 mine = is ? weight_of(x[j], max, t) : 0;
+        weight += mine;
+        heavy += mine >= least ? mine : 0;
         listed |= is && x[j] >= bar ? 1u << j : 0;
     }
     weight = lanes_u64<false>(weight, 32);
-    if (tid % 32 == 0 && weight)
+    if (lane == 0 && weight)
         atomicAdd((u64 *)(cell + 2), weight);
+    if (a.how.min_p > 0) {
+        heavy = lanes_u64<false>(heavy, 32);
+        if (lane == 0 && heavy)
+            atomicAdd((u64 *)(cell + 4), heavy);
+    }
     if (__any_sync(~0u, listed)) {
         unsigned mine = (unsigned)__popc(listed), upto = mine, at = 0;
         for (int i = 1; i < 32; i *= 2) {
             unsigned v = __shfl_up_sync(~0u, upto, i);
-            upto += tid % 32 >= i ? v : 0;
+            upto += lane >= i ? v : 0;
         }
-        if (tid % 32 == 31)
+        if (lane == 31)
             at = atomicAdd(cell + 1, upto);
         at = __shfl_sync(~0u, at, 31) + upto - mine;
 #pragma unroll
@@ -685,17 +908,42 @@ __global__ void __launch_bounds__(THREADS, 4)
             if (listed >> j & 1)
                 list[at++] = key_of(x[j], place(a.s, j));
     }
-    if (!last_to_arrive(cell, gridDim.x))
+    if (!last_of_row(cell, gridDim.x))
         return;
 
     int id;
     float p;
-    row w = {&a.s, a.s.x + (size_t)r * (size_t)a.s.n, list, (int)__ldcg(cell + 1), max, t, bar,
-             __ldcg((u64 *)(cell + 2))};
-    draw(w, s, a.how, a.u[r], &id, &p);
-    if (tid == 0) {
+    row w = {&a.s, a.s.x + (size_t)r * (size_t)a.s.n, list, (int)__ldcg(cell + 1), max, t,
+             key_of(bar, a.s.n), key_of(fmaxf(max - 30 * t, lowest), a.s.n),
+             __ldcg((u64 *)(cell + 2)), __ldcg((u64 *)(cell + 4))};
+    draw(w, *(drawing *)room, a.how, a.u[r], &id, &p);
+    if (threadIdx.x == 0) {
         a.ids[r] = id, a.p[r] = p;
-        cell[1] = cell[2] = cell[3] = 0;
+        for (int i = 1; i < CELLS; i++)
+            cell[i] = 0;
+    }
+}
+
+/* The best of each row first, because weights are relative to it. */
+static void draw_rows(struct kdev *d, const struct k_sample *a, struct argmax_args m,
+                      struct draw_args w)
+{
+    size_t n = (size_t)a->n, segs = (size_t)m.s.segs;
+    int fit = min_int(cuda_fit(a->rows, (segs + n) * sizeof(u64) + sizeof(float)),
+                      (int)N_COUNTERS / CELLS);
+    CHECK(fit > 0 && a->n < 1 << 20);
+    m.counters = w.counters = d->counters;
+    for (int r = 0; r < a->rows; r += fit) {
+        int some = min_int(fit, a->rows - r);
+        dim3 grid((unsigned)segs, (unsigned)some);
+        d->arena_at = 0;
+        m.best = (u64 *)cuda_take(d, (size_t)some * segs * sizeof(u64));
+        w.list = (u64 *)cuda_take(d, (size_t)some * n * sizeof(u64));
+        w.top = m.top = (float *)cuda_take(d, (size_t)some * sizeof(float));
+        cuda_launch(d, argmax_kernel, grid, THREADS, 0, m);
+        cuda_launch(d, draw_kernel, grid, THREADS, sizeof(drawing), w);
+        m.s.x += (size_t)some * n, w.s.x += (size_t)some * n;
+        w.u += some, w.ids += some, w.p += some;
     }
 }
 
@@ -704,36 +952,27 @@ void cuda_sample(struct kdev *d, const struct k_sample *a)
     cuda_begin(d, "sample");
     if (a->rows == 0)
         return;
-    size_t rows = (size_t)a->rows, n = (size_t)a->n;
-    bool greedy = !(a->how.temperature > 0);
-    struct argmax_args m = {};
-    struct draw_args w = {};
-    m.s = w.s = source_of(a->logits, a->mask, a->rows, a->n);
-    m.counters = w.counters = d->counters;
+    size_t rows = (size_t)a->rows;
+    source s = source_of(a->logits, a->mask, a->rows, a->n);
     int32_t *ids = cuda_i32(a->ids, rows);
     float *p = cuda_f32(a->p, rows);
-    const float *u = greedy ? NULL : cuda_f32(a->u, rows);
-    size_t segs = (size_t)m.s.segs, each = (segs + (greedy ? 0 : n)) * sizeof(u64) + sizeof(float);
-    int fit = min_int(cuda_fit(a->rows, each), (int)N_COUNTERS / CELLS);
-    CHECK(fit > 0);
-    w.how = a->how;
-    for (int r = 0; r < a->rows; r += fit) {
-        int some = min_int(fit, a->rows - r);
-        d->arena_at = 0;
-        m.best = (u64 *)cuda_take(d, (size_t)some * segs * sizeof(u64));
-        m.s.x = w.s.x = (const float *)a->logits.p + (size_t)r * n;
-        m.ids = greedy ? ids + r : NULL;
-        m.p = p + r;
-        if (!greedy) {
-            w.top = m.top = (float *)cuda_take(d, (size_t)some * sizeof(float));
-            w.list = (u64 *)cuda_take(d, (size_t)some * n * sizeof(u64));
-            w.u = u + r, w.ids = ids + r, w.p = p + r;
-        }
-        dim3 grid((unsigned)segs, (unsigned)some);
-        cuda_launch(d, argmax_kernel, grid, THREADS, 0, m);
-        if (!greedy)
-            cuda_launch(d, draw_kernel, grid, THREADS, 0, w);
+    if (!(a->how.temperature > 0)) {
+        u64 *best = (u64 *)cuda_take(d, rows * (size_t)s.segs * sizeof(u64));
+        struct argmax_args m = {s, best, d->counters, NULL, ids, p};
+        CHECK(a->rows <= N_COUNTERS);
+        cuda_launch(d, argmax_kernel, dim3((unsigned)s.segs, (unsigned)a->rows), THREADS, 0, m);
+        return;
     }
+    const float *u = cuda_f32(a->u, rows);
+    if (a->how.top_k > 0 && a->how.top_k <= MOST_K) {
+        struct topk_args t = {};
+        t.s = s, t.k = min_int(a->how.top_k, a->n), t.how = a->how, t.u = u;
+        t.ids = ids, t.logp = p;
+        topk_rows(d, &t, a->rows, true);
+        return;
+    }
+    draw_rows(d, a, argmax_args{s, NULL, NULL, NULL, NULL, NULL},
+              draw_args{s, a->how, NULL, u, NULL, NULL, ids, p});
 }
 
 /* ---- logp ----------------------------------------------------------------------------------- */
@@ -749,7 +988,7 @@ struct logp_args {
 
 /* The last block of a row has its log of the sum of exp, and writes the pairs that name it. The
  * first row also answers for pairs that name none. */
-__global__ void __launch_bounds__(THREADS, 4)
+__global__ void __launch_bounds__(THREADS, 3)
     logp_kernel(const __grid_constant__ struct logp_args a)
 {
     let_next();
@@ -765,7 +1004,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     mass m = warp_mass(x), *part = a.part + (size_t)r * (size_t)a.s.segs * WARPS;
     if (tid % 32 == 0)
         part[blockIdx.x * WARPS + (unsigned)(tid / 32)] = m;
-    if (!last_to_arrive(a.counters + r, gridDim.x))
+    if (!last_of_row(a.counters + r, gridDim.x))
         return;
     double lse = lse_of(my_total(part, a.s.segs * WARPS));
     for (int i = tid; i < a.pairs; i += THREADS) {
