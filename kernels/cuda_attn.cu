@@ -3,9 +3,12 @@
  * A row's keys are cut into splits of 128 by their logical index, wherever the visible range
  * begins and wherever the cells lie. A block reduces splits of one row and kv head, for up to eight
  * of the query heads that share it: a thread a key for the scores, then threads over the dimensions
- * for the values. A second kernel joins the splits of a row and head in an order given by their number. So
- * the bits of a row depend on its keys alone: not on the other rows, the page size, the slots, or
- * how many blocks share the work.
+ * for the values. A second kernel joins the splits of a row and head in an order given by their
+ * number. So the bits of a row depend on its keys alone: not on the other rows, the page size, the
+ * slots, or how many blocks share the work.
+ *
+ * This is the attention of K_F32, of float32 cells, and of heads that have no tiles
+ * (cuda_attn_tile.cu).
  */
 #include "kernels/cuda_attn.cuh"
 
@@ -173,7 +176,8 @@ __device__ __forceinline__ void values(const attn_args &a, int kv, const int *sl
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Joins the splits of a row and head, block (head, row). The splits are dealt out to the lanes
- * that the dimensions leave, and the lanes are added in their order. Shared: JOIN_THREADS floats. */
+ * that the dimensions leave, and the lanes are added in their order. Shared: JOIN_THREADS floats
+ * (dynamic). */
 __global__ void __launch_bounds__(JOIN_THREADS)
     join_kernel(const __grid_constant__ struct attn_args a)
 {

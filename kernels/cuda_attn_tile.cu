@@ -26,6 +26,9 @@ enum {
     OWN = K_MAX_STEPS + 1, /* keys that end every row and that only it may see */
     ALONE = 6,             /* a block walks so many tiles faster than it can share them */
     FEW = 4,               /* and so many are never split */
+    SHORT = 4096,          /* keys: up to here fewer splits, for the sake of their join */
+    RING = 8,              /* tiles whose cells are looked up ahead */
+    AT_ONCE = 17,          /* segments that a join reads before it adds */
     JOIN_BLOCK = 128,
 };
 
@@ -35,7 +38,7 @@ struct tile_args {
     int32_t *done;      /* (tiles, n_kv): 1 where one block did all, and joined */
     unsigned *counters; /* (tiles, n_kv) */
     float factor;       /* of scores: their exponent of two */
-    int page_shift, cap_shift;
+    int page_shift, cap_shift, long_shift;
     int tiles, each;    /* tiles of rows, rows of one */
     int units;          /* blocks that share the splits; 0: one block walks a tile's keys */
     bool fold;          /* the last block of a tile joins */
@@ -43,14 +46,16 @@ struct tile_args {
 
 /* A block: WM groups of WN warps, a group taking MI * 16 packed rows, its warps dividing keys for
  * the scores and dimensions for the values. */
-template <int HD_, int MI_, int WM_, int WN_, int STAGES_> struct form {
+template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct form {
     enum : int {
-        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_,
+        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_,
         NT = 32 * WM * WN,
         ROWS = 16 * MI * WM,
         TK = HD > 128 ? 32 : 64,         /* keys of a tile */
         CHUNKS = HD / 8,                 /* 16 bytes each, of a cell */
         EACH = TK * CHUNKS / NT,         /* chunks of K that a thread fetches, and of V */
+        STEP = NT / CHUNKS,              /* keys from one of them to the next */
+        FOUND = (4 * TK + NT - 1) / NT,  /* keys of four tiles that a thread looks up */
         KT = TK / 8 / WN,                /* tiles of 8 keys of a warp */
         DT = HD / 8 / WN,                /* tiles of 8 dimensions of a warp */
         LG = 4 / WN,                     /* its quarters of the keys, summed apart */
@@ -144,8 +149,14 @@ struct seen {
 
 __device__ __forceinline__ bool any_key(const seen &x) { return x.lo < x.end; }
 
-/* parted: the tail is walked apart whatever cells it lies in. */
-template <int TK> __device__ __forceinline__ seen seen_by(const tile_args &t, int r, bool parted)
+/* Where the common part ends of a row whose tail is walked apart. */
+template <int TK> __device__ __forceinline__ int parted_stop(const seen &x)
+{
+    return max(min(x.end, x.tail * TK), x.lo);
+}
+
+/* The tail is walked apart where it lies in cells that only the row sees. */
+template <int TK> __device__ __forceinline__ seen seen_by(const tile_args &t, int r)
 {
     const attn_args &a = t.a;
     seen x;
@@ -153,9 +164,9 @@ template <int TK> __device__ __forceinline__ seen seen_by(const tile_args &t, in
     x.lo = a.lo[r], x.hi = a.hi[r], x.req = a.req[r];
     x.end = x.hi + extra;
     x.tail = max(x.end - OWN, 0) / TK;
-    x.stop = parted || extra > 0 ? max(min(x.end, x.tail * TK), x.lo) : x.end;
+    x.stop = extra > 0 ? parted_stop<TK>(x) : x.end;
     int n = max(x.tail - x.lo / TK, 0);
-    x.shift = n <= FEW ? 3 : 32 - __clz((n - 1) >> t.cap_shift);
+    x.shift = n <= FEW ? 3 : 32 - __clz((n - 1) >> (n * TK <= SHORT ? t.cap_shift : t.long_shift));
     return x;
 }
 
@@ -185,6 +196,10 @@ struct pass {
 /* Of one warp, the same in all. */
 __device__ __forceinline__ pass pass_of(const seen *rows, int a, int b)
 {
+    if (b - a == 1) {
+        const seen x = rows[a];
+        return {a, b, x.lo, x.stop, x.lo, x.stop, x.shift, x.req, true};
+    }
     pass p = {a, b, INT_MAX, 0, 0, INT_MAX, 0, 0, true};
     int low = INT_MAX, high = -1;
     bool early = false;
@@ -204,9 +219,8 @@ __device__ __forceinline__ pass pass_of(const seen *rows, int a, int b)
     p.shift = __reduce_max_sync(~0u, p.shift);
     low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
     p.req = high;
-    if (b - a > 1)
-        p.good = (high < 0 || low == high) && p.last_lo <= p.first_stop &&
-                 !__any_sync(~0u, early);
+    p.good =
+        (high < 0 || low == high) && p.last_lo <= p.first_stop && !__any_sync(~0u, early);
     return p;
 }
 
@@ -233,37 +247,54 @@ struct cells {
     int lo, stop, hi;
 };
 
+/* The cells of four tiles of keys, a thread some keys: -1 where there is none. */
 template <class S>
-__device__ __forceinline__ void find(const tile_args &t, const cells &c, int tile,
-                                     int (&slot)[S::EACH])
+__device__ __forceinline__ void find(const tile_args &t, const cells &c, int kv, int tile,
+                                     int (&cell)[S::FOUND])
 {
     const attn_args &a = t.a;
 #pragma unroll
-    for (int i = 0; i < S::EACH; i++) {
-        int j = tile * S::TK + ((int)threadIdx.x + i * S::NT) / S::CHUNKS;
-        slot[i] = -1;
+    for (int i = 0; i < S::FOUND; i++) {
+        int j = tile * S::TK + (int)threadIdx.x + i * S::NT, slot = -1;
         if (j >= c.lo && j < c.stop) {
             bool paged = j < c.hi;
-            int v = paged ? c.pages[j >> t.page_shift] : c.expand[j - c.hi];
-            slot[i] = paged ? (v << t.page_shift) + (j & (a.page_size - 1)) : v;
+            slot = paged ? c.pages[j >> t.page_shift] : c.expand[j - c.hi];
+            slot = paged ? (slot << t.page_shift) + (j & (a.page_size - 1)) : slot;
         }
+        cell[i] = (unsigned)slot < (unsigned)a.n_slots ? slot * a.n_kv + kv : -1;
+    }
+}
+
+/* The ring holds a thread's keys of a tile side by side. */
+template <class S>
+__device__ __forceinline__ void keep(int *ring, int tile, const int (&cell)[S::FOUND])
+{
+#pragma unroll
+    for (int i = 0; i < S::FOUND; i++) {
+        int at = (int)threadIdx.x + i * S::NT, key = at % S::TK;
+        if (4 * S::TK % S::NT == 0 || at < 4 * S::TK)
+            ring[(tile + at / S::TK) % RING * S::TK + key % S::STEP * S::EACH + key / S::STEP] =
+                cell[i];
     }
 }
 
 template <class S>
-__device__ __forceinline__ void fetch(const tile_args &t, int kv, const int (&slot)[S::EACH],
-                                      uint32_t stage)
+__device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int tile, uint32_t stage)
 {
-    const attn_args &a = t.a;
+    const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
+    const char *k = (const char *)t.a.k + chunk * 16, *v = (const char *)t.a.v + chunk * 16;
+    int cell[S::EACH];
+#pragma unroll
+    for (int i = 0; i < S::EACH; i += 4)
+        *(int4 *)(cell + i) = *(const int4 *)(ring + tile % RING * S::TK + first * S::EACH + i);
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) {
-        int at = (int)threadIdx.x + i * S::NT, key = at / S::CHUNKS, chunk = at % S::CHUNKS;
-        bool any = (unsigned)slot[i] < (unsigned)a.n_slots;
-        size_t from = ((size_t)(any ? slot[i] : 0) * (size_t)a.n_kv + (size_t)kv) * S::HD +
-                      (size_t)chunk * 8;
+        int key = first + i * S::STEP;
+        bool any = cell[i] >= 0;
+        size_t from = (size_t)(unsigned)max(cell[i], 0) * (S::HD * 2);
         uint32_t to = stage + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
-        fetch16(to, (const bf16 *)a.k + from, any);
-        fetch16(to + S::TILE_BYTES, (const bf16 *)a.v + from, any);
+        fetch16(to, k + from, any);
+        fetch16(to + S::TILE_BYTES, v + from, any);
     }
 }
 
@@ -322,7 +353,8 @@ __device__ __forceinline__ float closing(const tile_args &t, size_t row, int hea
 {
     float keep = 1;
     if (t.a.sinks.p) {
-        float sink = weight_at(t.a.sinks, (size_t)head) * 1.44269504088896341f, top = fmaxf(m, sink);
+        float sink = weight_at(t.a.sinks, (size_t)head) * 1.44269504088896341f;
+        float top = fmaxf(m, sink);
         keep = exp2_of(m - top);
         l = fmaf(l, keep, exp2_of(sink - top));
         m = top;
@@ -339,6 +371,7 @@ template <class S> struct place {
     const seen *rows;     /* (n) */
     uint32_t base;        /* of shared memory */
     unsigned char *shared;
+    int *ring;            /* (RING, TK) cells of the tiles of a walk */
     int wm, wn, lane;
     int row[S::MI][2], head[S::MI][2]; /* in the tile, -1: none; query head */
 };
@@ -604,7 +637,8 @@ __device__ __forceinline__ void add_quarters(const place<S> &p, const sums<S> &x
 /* Joins the segment of a row to its totals (whole), or writes it out, as number `at` of the row. */
 template <class S>
 __device__ __forceinline__ void close_segment(const tile_args &t, const place<S> &p, int mi, int h,
-                                              int at, float l, const sums<S> &x, bool whole, totals<S> &all)
+                                              int at, float l, const sums<S> &x, bool whole,
+                                              totals<S> &all)
 {
     float m = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
     if (whole) {
@@ -658,23 +692,30 @@ __device__ __forceinline__ void end_segments(const tile_args &t, const place<S> 
 /* Walks tiles [from, to) for rows [w.a, w.b): their common part, or the tail of one row. Segments
  * that end by then join `all` (whole), or are written out. */
 template <class S>
-__device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, const pass &w, bool tail,
-                                     int from, int to, bool whole, totals<S> &all)
+__device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, const pass &w,
+                                     bool tail, int from, int to, bool whole, totals<S> &all)
 {
     sums<S> x;
-    int lo[S::MI][2], stop[S::MI][2], ends[S::MI][2], slot[S::EACH];
+    int lo[S::MI][2], stop[S::MI][2], ends[S::MI][2], cell[S::FOUND];
     uint32_t q[S::MI][S::HD / 16][4];
     const seen &first = p.rows[w.a];
     cells c = {t.a.pages + (size_t)w.req * (size_t)t.a.n_cols,
-               t.a.expand + (size_t)(p.r0 + w.a) * (size_t)t.a.expand_w, w.lo, w.stop,
-               w.b - w.a == 1 ? first.hi : INT_MAX};
+               t.a.expand + (size_t)(p.r0 + w.a) * (size_t)t.a.expand_w, w.lo,
+               min(w.stop, to * S::TK), w.b - w.a == 1 ? first.hi : INT_MAX};
+    {
+        int more[S::FOUND];
+        find<S>(t, c, p.kv, from, cell);
+        find<S>(t, c, p.kv, from + 4, more);
+        keep<S>(p.ring, 0, cell);
+        keep<S>(p.ring, 4, more);
+    }
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < S::STAGES - 1; i++) {
-        find<S>(t, c, from + i < to ? from + i : INT_MAX / S::TK - 1, slot);
-        fetch<S>(t, p.kv, slot, p.base + (uint32_t)(i * S::PAIR_BYTES));
+        if (from + i < to)
+            fetch<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
         fetch_commit();
     }
-    find<S>(t, c, from + S::STAGES - 1 < to ? from + S::STAGES - 1 : INT_MAX / S::TK - 1, slot);
     load_queries<S>(t, p, q);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
@@ -695,9 +736,13 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         fetch_wait<S::STAGES - 2>();
         __syncthreads(); /* tile k is there, and nobody reads the stage before it */
         int next = stage == 0 ? S::STAGES - 1 : stage - 1;
-        fetch<S>(t, p.kv, slot, p.base + (uint32_t)(next * S::PAIR_BYTES));
+        const int i = k - from;
+        const bool look = i % 4 == 0 && i && k + 4 < to; /* up, for four tiles, four ahead */
+        if (look)
+            find<S>(t, c, p.kv, k + 4, cell);
+        if (k + S::STAGES - 1 < to)
+            fetch<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
         fetch_commit();
-        find<S>(t, c, k + S::STAGES < to ? k + S::STAGES : INT_MAX / S::TK - 1, slot);
         bool over = false;
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
@@ -716,6 +761,8 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         if constexpr (S::WN > 1)
             share_weights<S>(p, s);
         add_values<S>(p, at + S::TILE_BYTES, s, x);
+        if (look)
+            keep<S>(p.ring, i + 4, cell);
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     end_segments<S>(t, p, to, stop, ends, x, whole, all);
@@ -836,7 +883,7 @@ template <int HD>
 __device__ __forceinline__ void join_row(const tile_args &t, int r, int head, int d)
 {
     constexpr int TK = HD > 128 ? 32 : 64;
-    const seen x = seen_by<TK>(t, r, true);
+    const seen x = seen_by<TK>(t, r);
     size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
     float4 *out = (float4 *)(t.a.dst + at * HD + (size_t)d);
     if (!any_key(x)) {
@@ -851,15 +898,24 @@ __device__ __forceinline__ void join_row(const tile_args &t, int r, int head, in
     int n = splits_of<TK>(x) + 1;
     float m = -INFINITY, l = 0;
     float4 v = {0, 0, 0, 0};
-#pragma unroll 8
-    for (int i = 0; i < n; i++) {
-        float2 y = __ldcg(ml + i);
-        float4 s = __ldcg(part + (size_t)i * (HD / 4));
-        joint j = joint_of(m, y.x);
-        m = j.m;
-        l = joined(j, l, y.y);
-        v.x = joined(j, v.x, s.x), v.y = joined(j, v.y, s.y);
-        v.z = joined(j, v.z, s.z), v.w = joined(j, v.w, s.w);
+    for (int from = 0; from < n; from += AT_ONCE) {
+        float2 y[AT_ONCE];
+        float4 s[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (from + i < n) {
+                y[i] = __ldcg(ml + from + i);
+                s[i] = __ldcg(part + (size_t)(from + i) * (HD / 4));
+            }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (from + i < n) {
+                joint j = joint_of(m, y[i].x);
+                m = j.m;
+                l = joined(j, l, y[i].y);
+                v.x = joined(j, v.x, s[i].x), v.y = joined(j, v.y, s[i].y);
+                v.z = joined(j, v.z, s[i].z), v.w = joined(j, v.w, s[i].w);
+            }
     }
     float by = closing(t, (size_t)r, head, m, l, d == 0);
     *out = make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
@@ -880,15 +936,17 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_rows(const __grid_constant__ 
 
 /* Blocks (units of splits, then rows' tails; kv head; tile of rows, the last first). */
 template <class S>
-__global__ void __launch_bounds__(S::NT) tile_kernel(const __grid_constant__ tile_args t)
+__global__ void __launch_bounds__(S::NT, S::BLOCKS)
+    tile_kernel(const __grid_constant__ tile_args t)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
+    __shared__ __align__(16) int ring[RING * S::TK];
     let_next();
     const int tid = (int)threadIdx.x, tile = t.tiles - 1 - (int)blockIdx.z, x = (int)blockIdx.x;
     place<S> p;
     p.kv = (int)blockIdx.y, p.r0 = tile * t.each, p.n = min(t.each, t.a.rows - p.r0);
-    p.rows = rows, p.shared = shared;
+    p.rows = rows, p.shared = shared, p.ring = ring;
     p.base = (uint32_t)__cvta_generic_to_shared(shared);
     p.lane = tid % 32, p.wn = tid / 32 % S::WN, p.wm = tid / 32 / S::WN;
 #pragma unroll
@@ -901,7 +959,7 @@ __global__ void __launch_bounds__(S::NT) tile_kernel(const __grid_constant__ til
         }
     after();
     for (int r = tid; r < p.n; r += S::NT)
-        rows[r] = seen_by<S::TK>(t, p.r0 + r, false);
+        rows[r] = seen_by<S::TK>(t, p.r0 + r);
     __syncthreads();
     bool whole = t.units == 0;
     if (!whole) { /* what one block does as fast as many, it does alone */
@@ -924,7 +982,7 @@ __global__ void __launch_bounds__(S::NT) tile_kernel(const __grid_constant__ til
     if (!whole) {
         __syncthreads();
         for (int r = tid; r < p.n; r += S::NT)
-            rows[r] = seen_by<S::TK>(t, p.r0 + r, true);
+            rows[r].stop = parted_stop<S::TK>(rows[r]);
         __syncthreads();
         for (int r = p.lane; r < p.n; r += 32)
             tails += any_key(rows[r]);
@@ -970,7 +1028,7 @@ template <class S> static bool run(struct kdev *d, tile_args t)
     attn_args &a = t.a;
     t.each = S::ROWS / a.group;
     t.tiles = div_up(a.rows, t.each);
-    int blocks = t.tiles * a.n_kv, cap = (1 << t.cap_shift) + 1;
+    int blocks = t.tiles * a.n_kv, cap = (1 << max_int(t.cap_shift, t.long_shift)) + 1;
     size_t keys = (size_t)a.n_cols * (size_t)a.page_size + (size_t)(a.n_expand ? a.expand_w : 0);
     size_t most = keys / S::TK + 1;
     t.units = most < (size_t)cap ? (int)most : cap;
@@ -1000,7 +1058,8 @@ template <class S> static bool run(struct kdev *d, tile_args t)
 
 bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
 {
-    if (a->group > 16 || !(a->scale > 0) || a->page_size & (a->page_size - 1) || a->rows == 0)
+    if ((size_t)a->n_slots * (size_t)a->n_kv > INT_MAX || a->group > 16 ||
+        !(a->scale > 0) || a->page_size & (a->page_size - 1) || a->rows == 0)
         return false;
     tile_args t = {};
     t.a = *a;
@@ -1008,16 +1067,18 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     while (1 << t.page_shift < a->page_size)
         t.page_shift++;
     t.cap_shift = cap_shift_of(a->n_kv);
+    t.long_shift = t.cap_shift;
     int packed = div_up(a->rows, max_int(a->n_req, 1)) * a->group; /* rows that share keys */
     if (a->head_dim == 64)
-        return packed <= 16   ? run<form<64, 1, 1, 4, 4>>(d, t)
-               : packed <= 64 ? run<form<64, 1, 4, 1, 4>>(d, t)
-                              : run<form<64, 2, 4, 1, 3>>(d, t);
+        return packed <= 16   ? run<form<64, 1, 1, 4, 4, 3>>(d, t)
+               : packed <= 64 ? run<form<64, 1, 4, 1, 4, 2>>(d, t)
+                              : run<form<64, 2, 4, 1, 3, 2>>(d, t);
     if (a->head_dim == 128)
-        return packed <= 16   ? run<form<128, 1, 1, 4, 3>>(d, t)
-               : packed <= 64 ? run<form<128, 1, 4, 1, 2>>(d, t)
-                              : run<form<128, 1, 8, 1, 2>>(d, t);
+        return packed <= 16   ? run<form<128, 1, 1, 4, 3, 2>>(d, t)
+               : packed <= 64 ? run<form<128, 1, 4, 1, 2, 2>>(d, t)
+                              : run<form<128, 1, 8, 1, 2, 1>>(d, t);
     if (a->head_dim == 256)
-        return packed <= 16 ? run<form<256, 1, 1, 4, 3>>(d, t) : run<form<256, 1, 4, 2, 3>>(d, t);
+        return packed <= 16 ? run<form<256, 1, 1, 4, 3, 2>>(d, t)
+                            : run<form<256, 1, 4, 2, 3, 1>>(d, t);
     return false;
 }

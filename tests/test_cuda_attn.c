@@ -1,5 +1,5 @@
-/* test_cuda_attn.c - attention on the tensor cores (kernels/cuda_attn_tile.cu), at one 16-bit number
- * an activation and bf16 cells. Without a GPU every test is skipped.
+/* test_cuda_attn.c - attention on the tensor cores (kernels/cuda_attn_tile.cu), at one 16-bit
+ * number an activation and bf16 cells. Without a GPU every test is skipped.
  *
  * A world says what each row sees: keys of its request, then keys of its own. A layout says where
  * the cells lie and how the table names them. Each world runs on the CPU in one layout, which is
@@ -325,10 +325,12 @@ static void test_any_rows_at_all(void **state)
 {
     (void)state;
     static const int shapes[][5] = {/* rows, heads, kv heads, dim, keys */
-                                    {1, 8, 1, 64, 70},    {9, 16, 2, 64, 700},  {70, 8, 1, 64, 300},
-                                    {5, 5, 1, 64, 2000},  {24, 16, 1, 64, 900}, {6, 4, 4, 128, 500},
-                                    {17, 8, 1, 128, 400}, {3, 14, 2, 128, 90},  {40, 8, 2, 128, 300},
-                                    {7, 4, 2, 256, 600},  {20, 8, 4, 256, 200}, {33, 2, 2, 256, 400},
+                                    {1, 8, 1, 64, 70},    {9, 16, 2, 64, 700},
+                                    {70, 8, 1, 64, 300},  {5, 5, 1, 64, 2000},
+                                    {24, 16, 1, 64, 900}, {6, 4, 4, 128, 500},
+                                    {17, 8, 1, 128, 400}, {3, 14, 2, 128, 90},
+                                    {40, 8, 2, 128, 300}, {7, 4, 2, 256, 600},
+                                    {20, 8, 4, 256, 200}, {33, 2, 2, 256, 400},
                                     {4, 6, 2, 96, 300},   {5, 4, 1, 40, 200}};
     for (int i = 0; i < 28; i++) {
         const int *s = shapes[i % 14];
