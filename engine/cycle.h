@@ -42,8 +42,8 @@ struct rig_shape {
     bool shorten; /* a context that does not fit the device gives way to the longest that does */
 };
 
-/* draft may be NULL. The models must outlive the rig; on failure everything is closed. What does not
- * fit the device fails before anything is uploaded, and *e says what would (fit.h). */
+/* draft may be NULL. The models must outlive the rig; on failure everything is closed. What does
+ * not fit the device fails before anything is uploaded, and *e says what would (fit.h). */
 bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
               const struct rig_shape *shape, struct err *e);
 void rig_close(struct rig *r);

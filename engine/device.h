@@ -16,8 +16,8 @@ struct device_wish {
     const char *precision;
     const struct kernels *table; /* this one, whatever the name says; NULL: by name */
 };
-/* Where "auto" had to make do with the CPU, *passed says why, else it is left alone. A build without
- * CUDA has nothing to say: nobody could have expected it. */
+/* Where "auto" had to make do with the CPU, *passed says why, else it is left alone. A build
+ * without CUDA has nothing to say: nobody could have expected it. */
 bool device_choose(struct device *dev, const struct device_wish *w, struct err *passed,
                    struct err *e);
 void device_close(struct device *dev);

@@ -120,8 +120,8 @@ bool evq_get(struct evq *q, struct event *ev);          /* false: empty right no
 bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; false: timeout or
                                                            closed and empty */
 /* Sleeps for ms, but no longer than until an event comes that cannot wait (one that is not text, a
- * step or progress) or n of them wait. Waking a sleeper costs the engine more than an event does, so
- * whoever shows or saves many takes them by the batch. */
+ * step or progress) or n of them wait. Waking a sleeper costs the engine more than an event does,
+ * so whoever shows or saves many takes them by the batch. */
 void evq_rest(struct evq *q, int n, int ms);
 void evq_close(struct evq *q); /* no more puts; gets drain what is there */
 bool evq_closed(struct evq *q); /* closed and empty */

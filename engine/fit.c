@@ -105,8 +105,8 @@ static bool fits(const struct fit *f, const struct rig_shape *s)
     return sum(&n) <= f->room;
 }
 
-/* The largest *knob, a member of *s, of those from `least` to below its value in steps that fits; 0:
- * none does. */
+/* The largest *knob, a member of *s, that fits, of least, least + step, ... below its value; 0: none
+ * does. */
 static int largest(const struct fit *f, struct rig_shape *s, int *knob, int least, int step)
 {
     int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */
@@ -163,8 +163,8 @@ static bool too_large(const struct fit *f, const struct rig_shape *shape, size_t
         return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: "
                        "--device cpu needs none", text(n.weights + SPARE).s, text(free_bytes).s);
     way_out(f, shape, how, sizeof how);
-    return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d tokens "
-                   "%s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
+    return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d "
+                   "tokens %s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
                    shape->full_pages ? shape->full_pages * shape->page_size : shape->context,
                    text(n.cells).s, text(free_bytes).s, how);
 }

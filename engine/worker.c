@@ -339,8 +339,8 @@ static void hold(void *arg, bool on)
         pthread_mutex_unlock(&g->mu);
 }
 
-/* The longest context within reason. Where cells lie in the machine's memory, they may take a quarter
- * of it; what a device with memory of its own can hold, the rig finds out (fit.h). */
+/* The longest context within reason. Where cells lie in the machine's memory, they may take a
+ * quarter of it; what a device with memory of its own can hold, the rig finds out (fit.h). */
 static int pick_context(const struct device *dev, const struct model *m, int asked)
 {
     size_t per_token = 0, left, all;

@@ -392,12 +392,12 @@ struct kernels {
     /* Makes t->data device memory, in whatever arrangement this backend likes best; the host copy
      * may be freed afterwards unless it is still t->data (the CPU uses it in place). */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
-    /* Bytes of device memory that upload() or synthesize() would take for t; 0: none, or it has them
-     * already. */
+    /* Bytes of device memory that upload() or synthesize() would take for t; 0: none, or it has
+     * them already. */
     size_t (*footprint)(struct kdev *d, const struct tensor *t);
     bool (*sync)(struct kdev *d, struct err *e); /* waits; the first failure since open, if any */
-    /* What is free and what there is of the memory that alloc() and upload() take; 0 and 0: theirs is
-     * the machine's. */
+    /* What is free and what there is of the memory that alloc() and upload() take; 0 and 0: theirs
+     * is the machine's. */
     void (*memory)(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
     /* arithmetic */

@@ -51,7 +51,7 @@ static const struct topic {
      "0              all went well\n"
      "1              the answer is no: nothing found, a replay differs\n"
      "2              wrong usage, or any other error\n"
-     "3              the model or the device is not available\n"
+     "3              the model or the device is not available, or the device failed\n"
      "4              the session database\n"
      "5              an invariant was violated\n"
      "130, 143       stopped by Ctrl-C, by a termination signal\n"

@@ -210,6 +210,60 @@ static void test_closing_wakes_who_waits_for_ever(void **unused)
     evq_free(NULL);
 }
 
+struct rest {
+    struct evq *q;
+    int n, ms;
+    uint64_t took_ms;
+};
+
+static void *resting(void *arg)
+{
+    struct rest *r = arg;
+    uint64_t start = clock_ns();
+    evq_rest(r->q, r->n, r->ms);
+    r->took_ms = (clock_ns() - start) / 1000000;
+    return NULL;
+}
+
+/* Puts events of these kinds, 5 ms apart, while another thread rests; how long it did. */
+static uint64_t rest_through(int cap, int n, int ms, const enum event_kind *kind, int n_kind,
+                             bool close)
+{
+    struct rest r = {.q = evq_new(cap), .n = n, .ms = ms};
+    pthread_t t;
+    pthread_create(&t, NULL, resting, &r);
+    for (int i = 0; i < n_kind; i++) {
+        struct event ev = {.kind = kind[i]};
+        usleep(5000);
+        assert_true(evq_put(r.q, &ev));
+    }
+    if (close)
+        evq_close(r.q);
+    pthread_join(t, NULL);
+    evq_free(r.q);
+    return r.took_ms;
+}
+
+static void test_who_rests_sleeps_through_what_can_wait_and_nothing_else(void **unused)
+{
+    (void)unused;
+    static const enum event_kind patient[] = {EV_TEXT, EV_STEP, EV_PREFILL},
+                                 last[] = {EV_TEXT, EV_TURN_END};
+    enum { SHORT = 60, LONG = 30000 };
+    assert_in_range(rest_through(8, 4, SHORT, patient, 3, false), SHORT - 1, LONG / 2);
+    assert_in_range(rest_through(8, 3, LONG, patient, 3, false), 0, LONG / 2);
+    assert_in_range(rest_through(2, 9, LONG, patient, 2, false), 0, LONG / 2); /* it is full */
+    assert_in_range(rest_through(8, 9, LONG, last, 2, false), 0, LONG / 2);
+    assert_in_range(rest_through(8, 9, LONG, NULL, 0, true), 0, LONG / 2);
+    struct evq *q = evq_new(4); /* what is there already counts, too */
+    struct event ev = {.kind = EV_NOTICE};
+    assert_true(evq_put(q, &ev));
+    struct rest r = {.q = q, .n = 9, .ms = LONG};
+    resting(&r);
+    assert_in_range(r.took_ms, 0, LONG / 2);
+    evq_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,6 +274,7 @@ int main(void)
         cmocka_unit_test(test_a_slow_reader_gets_everything_in_order),
         cmocka_unit_test(test_a_full_queue_holds_the_writer),
         cmocka_unit_test(test_closing_wakes_who_waits_for_ever),
+        cmocka_unit_test(test_who_rests_sleeps_through_what_can_wait_and_nothing_else),
     };
     return cmocka_run_group_tests_name("event", tests, NULL, NULL);
 }

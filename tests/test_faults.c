@@ -303,7 +303,8 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
     engine_close(g);
     struct bed b;
     spy_bed(&b);
-    struct rig_shape s = {.page_size = 16, .context = 4096}, less = {.page_size = 16, .context = 1024};
+    struct rig_shape s = {.page_size = 16, .context = 4096}, less = s;
+    less.context = 1024;
     struct need full = fit_need(b.dev, &b.m, &b.d, &s), part = fit_need(b.dev, &b.m, &b.d, &less);
     bed_close(&b);
     new_spy(false);
@@ -406,7 +407,7 @@ static char *long_prompt(void)
     return b.p;
 }
 
-/* Cancels at the first chunk that is reported. Chunks begun after that: at most the one under way. */
+/* Cancels at the first chunk that is reported; only the one under way may still come to its end. */
 static void stop_early(struct engine *g, struct answer *a)
 {
     struct err e = {0};
