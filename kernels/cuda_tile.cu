@@ -1,0 +1,389 @@
+/* cuda_tile.cu - products of many rows with bf16 matrices, on Hopper. Blocks stay and take tile
+ * after tile; the copy engine fetches stages of 64 of k. With GLU one of a block's two warpgroups
+ * multiplies with the gate and the other with up.
+ */
+
+
+#include "kernels/cuda_tile.cuh"
+
+enum {
+    STAGE_K = 64, /* 128 bytes a row, swizzled by the copy engine */
+    HALF_BYTES = HALF_OUT * STAGE_K * 2,
+    STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
+    STAGES = 5,
+    SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+    WRITERS = 7, /* warps; with the one that fetches and the eight that multiply: */
+    THREADS = 512,
+    BATCH = 4,   /* rows whose old values are waited for together */
+};
+
+struct tile_args {
+    CUtensorMap w[MAX_MATS], x;
+    struct product p;
+    int glu, tiles_out, tiles_row;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- device: the shape of the work ------------------------------------------------------------- */
+
+/* How k is cut: `chunks` of 32 into runs of `each`, fetched two at a time within a run. */
+struct cut {
+    int chunks, each, per_run, stages;
+};
+__device__ __forceinline__ struct cut cut_of(int kp)
+{
+    struct cut c;
+    c.chunks = kp / 32;
+    c.each = (c.chunks + RUNS - 1) / RUNS;
+    c.per_run = (c.each + 1) / 2;
+    c.stages = c.chunks / c.each * c.per_run + (c.chunks % c.each + 1) / 2;
+    return c;
+}
+
+struct place {
+    int mat, out, col; /* first output of the matrix, first column */
+};
+__device__ __forceinline__ struct place place_of(const tile_args &a, int tile)
+{
+    struct place at = {};
+    int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
+    int in = tile - first * a.tiles_out, t = in / width;
+    at.col = (first + in % width) * COLS;
+    while (!a.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
+        at.mat++;
+    at.out = (t - a.p.first[at.mat]) * (a.glu ? HALF_OUT : TILE_OUT);
+    return at;
+}
+
+/* ---- device: the roles -------------------------------------------------------------------------- */
+
+/* One thread. The weights of the first stages are asked for while the kernel before ends. */
+__device__ __forceinline__ void fetch_tiles(const tile_args &a, ring<STAGES> r)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const int tiles = a.tiles_out * a.tiles_row;
+    auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
+        uint8_t *to = r.stage + slot * STAGE_SPAN;
+        int k = (i / c.per_run * c.each + i % c.per_run * 2) * 32;
+        if (weights) {
+            barrier_expect(&r.full[slot], STAGE_SPAN);
+            fetch_box(to, &a.w[at.mat], k, at.out, &r.full[slot]);
+            fetch_box(to + HALF_BYTES, &a.w[a.glu ? 1 : at.mat], k,
+                      at.out + (a.glu ? 0 : HALF_OUT), &r.full[slot]);
+        }
+        if (rows)
+            fetch_box(to + 2 * HALF_BYTES, &a.x, k, at.col, &r.full[slot]);
+    };
+    int early = min(c.stages, (int)STAGES);
+#pragma unroll 1
+    for (int i = 0; i < early; i++)
+        fetch(place_of(a, (int)blockIdx.x), i, i, true, false);
+    after();
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
+        const struct place at = place_of(a, tile);
+#pragma unroll 1
+        for (int i = 0; i < c.stages; i++) {
+            if (early == 0)
+                barrier_wait(&r.empty[r.slot], r.phase ^ 1);
+            fetch(at, i, r.slot, early == 0, true);
+            early -= early > 0;
+            r.next();
+        }
+    }
+}
+
+/* This thread's weights of one chunk of 32 k, of two outputs. */
+struct weights {
+    uint4 r0, r1;
+    __device__ __forceinline__ void load(const uint8_t *at, int chunk, int q, int out)
+    {
+        const uint8_t *p = at + out * 128 + ((chunk * 4 + q) ^ (out & 7)) * 16;
+        r0 = *(const uint4 *)p;
+        r1 = *(const uint4 *)(p + 8 * 128);
+    }
+    __device__ __forceinline__ void multiply(float (&acc)[COLS / 2], uint64_t rows, bool onto) const
+    {
+        mma_begin();
+        wgmma_bf16(acc, r0.x, r1.x, r0.y, r1.y, rows, onto);
+        wgmma_bf16(acc, r0.z, r1.z, r0.w, r1.w, rows + 2, 1);
+        mma_commit();
+    }
+};
+
+/* Which output of its warpgroup's 64 a thread's first row of weights is (the second: + 8). Thread g
+ * of eight has not row g, but one with which the eight meet all banks in a 16-byte access. */
+__device__ __forceinline__ int own_output()
+{
+    int t = (int)threadIdx.x % 128, g = t % 32 / 4;
+    return t / 32 * 16 + g / 2 + g % 2 * 4;
+}
+
+/* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
+ * into registers; a stage is given back when nothing of it is in flight. */
+__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES> &r, int n,
+                                             int half)
+{
+    const int q = (int)threadIdx.x % 4, out = own_output();
+    struct weights even, odd;
+    int last = 0;
+    for (int i = 0; i + 1 < n; i += 2) {
+        const uint8_t *at = r.stage + r.slot * STAGE_SPAN;
+        uint64_t rows = columns_at(at + 2 * HALF_BYTES);
+        barrier_wait(&r.full[r.slot], r.phase);
+        even.load(at + half * HALF_BYTES, 0, q, out);
+        even.multiply(acc, rows, i > 0);
+        mma_wait<1>(); /* the stage before is done with, and so is odd */
+        if (i > 0)
+            warp_arrives(&r.empty[last]);
+        odd.load(at + half * HALF_BYTES, 1, q, out);
+        odd.multiply(acc, rows + 4, true);
+        mma_wait<1>();
+        last = r.slot;
+        r.next();
+    }
+    if (n % 2) {
+        const uint8_t *at = r.stage + r.slot * STAGE_SPAN;
+        barrier_wait(&r.full[r.slot], r.phase);
+        even.load(at + half * HALF_BYTES, 0, q, out);
+        even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
+        mma_wait<0>();
+        if (n > 1)
+            warp_arrives(&r.empty[last]);
+        last = r.slot;
+        r.next();
+    }
+    mma_wait<0>();
+    warp_arrives(&r.empty[last]);
+}
+
+/* One of the two warpgroups that multiply. */
+template <int TERMS>
+__device__ __forceinline__ void multiply_tiles(const tile_args &a, ring<STAGES> r, int half,
+                                               float *room, uint64_t *filled, uint64_t *drained)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const int tiles = a.tiles_out * a.tiles_row;
+    uint32_t turn = 1;
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+        float acc[COLS / 2], sum[COLS / 2 / TERMS];
+        for (int run = 0; run < RUNS; run++) {
+            int n = min(c.chunks - run * c.each, c.each);
+            if (n <= 0) { /* what the other kernel adds too: minus zero becomes zero */
+#pragma unroll
+                for (int i = 0; i < COLS / 2 / TERMS; i++)
+                    sum[i] += 0.f;
+                continue;
+            }
+            multiply_run(acc, r, n, half);
+#pragma unroll
+            for (int i = 0; i < COLS / 2 / TERMS; i++) {
+                float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
+                sum[i] = run ? sum[i] + v : v;
+            }
+        }
+        barrier_wait(drained, turn);
+        leave_sums<TERMS>(room, sum, half * HALF_OUT + own_output());
+        warp_arrives(filled);
+    }
+}
+
+/* What a warp writes of a tile, of its rows warp, warp + WRITERS, .... Code is kept small: the
+ * warps that multiply run beside it from the same instruction cache. */
+struct strip {
+    const float *room;
+    int first, rows, out, n, warp; /* first row, their number; first output, outputs of the matrix */
+};
+
+/* Sums, with bias and addition perhaps, 16 bytes a lane. */
+template <int TERMS> __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
+{
+    const int mine = (int)threadIdx.x % 32 * 4;
+    if (s.out + mine >= s.n)
+        return;
+    float4 b = make_float4(0, 0, 0, 0);
+    if (f.b.p) {
+        const size_t at = (size_t)(s.out + mine);
+        b = make_float4(weight_at(f.b, at), weight_at(f.b, at + 1), weight_at(f.b, at + 2),
+                        weight_at(f.b, at + 3));
+    }
+    const bool bias = f.b.p, add = f.add;
+    const size_t pitch = f.dst_stride;
+    float *dst = f.dst + (size_t)s.first * pitch + (size_t)(s.out + mine);
+    for (int i = s.warp; i < s.rows; i += BATCH * WRITERS) {
+        float4 old[BATCH];
+#pragma unroll
+        for (int j = 0; add && j < BATCH; j++)
+            old[j] = *(const float4 *)(dst + (size_t)min(i + j * WRITERS, s.rows - 1) * pitch);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int row = i + j * WRITERS;
+            if (row >= s.rows)
+                break;
+            float4 y = *(const float4 *)(s.room + room_at<TERMS>(row, mine));
+            if (bias)
+                y.x += b.x, y.y += b.y, y.z += b.z, y.w += b.w;
+            if (add)
+                y.x += old[j].x, y.y += old[j].y, y.z += old[j].z, y.w += old[j].w;
+            *(float4 *)(dst + (size_t)row * pitch) = y;
+        }
+    }
+}
+
+/* Gate and up, an output a lane. */
+template <int TERMS, int ACT>
+__device__ __forceinline__ void write_gated(const strip &s, const finish &f)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll 4
+    for (int i = s.warp; i < s.rows * 2; i += WRITERS) {
+        const int row = i / 2, out = i % 2 * 32 + lane;
+        float y = activate(s.room[room_at<TERMS>(row, out)], ACT) *
+                  s.room[room_at<TERMS>(row, HALF_OUT + out)];
+        if (s.out + out < s.n)
+            f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
+    }
+}
+
+/* Whatever else there is. */
+template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, const finish &f)
+{
+#pragma unroll 1
+    for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
+        const int row = i / (TILE_OUT / 32), out = i % (TILE_OUT / 32) * 32 + (int)threadIdx.x % 32;
+        float y = s.room[room_at<TERMS>(row, out)];
+        if (s.out + out < s.n)
+            store_one(f, finished(f, y, s.out + out, s.first + row), s.out + out, s.first + row);
+    }
+}
+
+template <int TERMS>
+__device__ __forceinline__ void write_tiles(const tile_args &a, int warp, const float *room,
+                                            uint64_t *filled, uint64_t *drained)
+{
+    const int tiles = a.tiles_out * a.tiles_row;
+    uint32_t turn = 0;
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+        const struct place at = place_of(a, tile);
+        const struct finish &f = a.p.f[at.mat];
+        const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
+        const struct strip s = {room, first, rows, at.out, a.p.m[at.mat].n, warp};
+        const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
+        barrier_wait(filled, turn);
+        if (a.glu && a.p.glu_act == ACT_SILU)
+            write_gated<TERMS, ACT_SILU>(s, f);
+        else if (a.glu && a.p.glu_act == ACT_GELU_TANH)
+            write_gated<TERMS, ACT_GELU_TANH>(s, f);
+        else if (a.glu)
+            write_gated<TERMS, ACT_NONE>(s, f);
+        else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
+            write_wide<TERMS>(s, f);
+        else
+            write_any<TERMS>(s, f);
+        warp_arrives(drained);
+    }
+}
+
+#endif
+
+/* ---- the kernel ------------------------------------------------------------------------------- */
+
+/* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
+ * cuda_tiles_here() knows. */
+template <int TERMS>
+__global__ void __launch_bounds__(THREADS, 1)
+    tile_kernel(const __grid_constant__ struct tile_args a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
+    uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
+    float *room = (float *)(stage + STAGES * STAGE_SPAN);
+    let_next();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++)
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
+        barrier_init(&filled, 8), barrier_init(&drained, WRITERS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    struct ring<STAGES> r = {stage, full, empty, 0, 0};
+    int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (warp <= WRITERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+        if (threadIdx.x == 0)
+            fetch_tiles(a, r);
+        if (warp > 0) {
+            after();
+            write_tiles<TERMS>(a, warp - 1, room, &filled, &drained);
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
+        multiply_tiles<TERMS>(a, r, warp / 4 - 2, room, &filled, &drained);
+    }
+#endif
+}
+
+/* ---- host ------------------------------------------------------------------------------------- */
+
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* NULL where the driver has none */
+static encode_fn *encoder()
+{
+    static encode_fn *f;
+    void *p = NULL;
+    cudaDriverEntryPointQueryResult found;
+    if (!f && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
+                                               cudaEnableDefault, &found) == cudaSuccess &&
+        found == cudaDriverEntryPointSuccess)
+        f = (encode_fn *)p;
+    return f;
+}
+
+bool cuda_tiles_here()
+{
+    struct cudaFuncAttributes at;
+    if (cudaFuncGetAttributes(&at, (const void *)tile_kernel<1>) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return at.sharedSizeBytes > 0 && encoder();
+}
+
+void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, int rows, int n,
+                   size_t pitch, int box_n, int box_rows)
+{
+    const cuuint64_t dim[] = {(cuuint64_t)n, (cuuint64_t)rows}, stride[] = {pitch};
+    const cuuint32_t box[] = {(cuuint32_t)box_n, (cuuint32_t)box_rows}, one[] = {1, 1};
+    if (encoder()(map, is16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 2,
+                  (void *)p, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  is16 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        cuda_fail(d, "a tensor map was refused");
+}
+
+/* The rows are packed in tile order. */
+void cuda_tile(struct kdev *d, const struct product *given, bool glu)
+{
+    struct tile_args a = {};
+    a.p = *given;
+    a.glu = glu;
+    struct product *p = &a.p;
+    for (int i = 0; i < p->n_mats; i++) {
+        p->first[i] = a.tiles_out;
+        cuda_tile_map(d, &a.w[i], p->m[i].w, true, p->m[i].n, p->x.kp, p->m[i].pitch, STAGE_K,
+                      HALF_OUT);
+        if (!glu || i == 0)
+            a.tiles_out += div_up(p->m[i].n, glu ? HALF_OUT : TILE_OUT);
+    }
+    a.tiles_row = div_up(p->rows * d->terms, COLS);
+    cuda_tile_map(d, &a.x, p->x.x, true, p->rows * d->terms, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
+                  COLS);
+    dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
+    cuda_launch(d, d->terms == 1 ? tile_kernel<1> : tile_kernel<2>, grid, THREADS, SHARED, a);
+}

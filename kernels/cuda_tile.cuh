@@ -1,0 +1,185 @@
+/* cuda_tile.cuh - what the products of many rows are made of, on Hopper (sm_90a).
+ *
+ * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
+ * two warpgroups multiply, 64 outputs each by COLS columns of packed rows: wgmma with the weights
+ * from registers and the rows from shared memory. Their sums go to a room in shared memory, from
+ * which the other warps write them out while the next tile is multiplied.
+ *
+ * The bits are those of product_kernel (cuda_product.cuh): k is cut into the same runs, and wgmma
+ * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
+ * sixteen (tried on random, wide, cancelling and subnormal numbers of both kinds). The sixteens are
+ * the same sets because packed rows are re-ordered for tiles: tile_place().
+ */
+#ifndef AERIE_CUDA_TILE_CUH
+#define AERIE_CUDA_TILE_CUH
+
+#include "kernels/cuda_product.cuh"
+
+#include <cuda.h>
+
+enum {
+    HALF_OUT = 64,  /* outputs of a warpgroup */
+    TILE_OUT = 128,
+    COLS = 128,     /* columns: rows of activations times terms */
+    GROUP = 8,      /* tiles of rows that share weights while these are in L2 */
+    ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- barriers, fetching ----------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *b, int n)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(n) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t phase)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}\n" ::"r"(shared_at(b)),
+                 "r"(phase)
+                 : "memory");
+}
+/* For all lanes at once: what they did before is done. */
+__device__ __forceinline__ void warp_arrives(uint64_t *b)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(b);
+}
+
+/* A box of a matrix, from element (k, row) on, to shared memory. */
+__device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
+                                          uint64_t *full)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(k), "r"(row), "r"(shared_at(full))
+                 : "memory");
+}
+
+__device__ __forceinline__ void threads_meet(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* The ring of stages, as one of the roles walks it. The room's barriers stand beside it. */
+template <int STAGES> struct ring {
+    uint8_t *stage;
+    uint64_t *full, *empty;
+    int slot;
+    uint32_t phase;
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == STAGES)
+            slot = 0, phase ^= 1;
+    }
+};
+
+/* ---- wgmma ------------------------------------------------------------------------------------ */
+
+__device__ __forceinline__ void mma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void mma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void mma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+#define ACC8(a, i)                                                                                 \
+    "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
+        "+f"(a[i + 6]), "+f"(a[i + 7])
+#define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
+#define REG32                                                                                      \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                       \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REG64                                                                                      \
+    REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                      \
+          "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
+    asm volatile("{\n"                                                                             \
+                 ".reg .pred p;\n"                                                                 \
+                 "setp.ne.b32 p, " onto_ ", 0;\n"                                                  \
+                 "wgmma.mma_async.sync.aligned." shape " {" regs "}, {" a0 "," a1 "," a2 "," a3    \
+                 "}, " desc ", p, 1, 1, 0;\n"                                                      \
+                 "}\n"                                                                             \
+                 : __VA_ARGS__                                                                     \
+                 : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "l"(rows), "r"(onto))
+
+/* acc (64 outputs, 128 columns) = or += weights (bf16, of 16 k) * rows */
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n128k16.f32.bf16.bf16", REG64, "%64", "%65", "%66", "%67", "%68", "%69",
+          ACC32(acc, 0), ACC32(acc, 32));
+}
+
+/* acc (64 outputs, 64 columns), f16 */
+__device__ __forceinline__ void wgmma_f16(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
+                                          uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37", ACC32(acc, 0));
+}
+
+/* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
+__device__ __forceinline__ uint64_t columns_at(const void *p)
+{
+    return (uint64_t)(shared_at(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* ---- what follows the sums -------------------------------------------------------------------- */
+
+/* The room: COLS / TERMS rows of TILE_OUT outputs. Two bits of a row, in which the threads of a
+ * quad differ, turn the outputs, so that banks do not meet. */
+template <int TERMS> __device__ __forceinline__ int room_at(int row, int out)
+{
+    return row * TILE_OUT + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
+}
+
+/* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
+template <int TERMS>
+__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[COLS / 2 / TERMS],
+                                           int out)
+{
+    const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
+    float *at[2] = {room + room_at<TERMS>(row, out), room + room_at<TERMS>(row, out + 8)};
+#pragma unroll
+    for (int i = 0; i < COLS / 2 / TERMS; i++)
+        if (TERMS == 1)
+            at[i / 2 % 2][(i / 4 * 8 + i % 2) * TILE_OUT] = sum[i];
+        else
+            at[i % 2][i / 2 * 4 * TILE_OUT] = sum[i];
+}
+
+#endif
+
+/* ---- host ------------------------------------------------------------------------------------- */
+
+/* A matrix of `rows` rows of n elements, `pitch` bytes apart, for the copy engine: bf16 (or any 16
+ * bits) in boxes of 128 bytes' width, which it swizzles, or bytes. */
+void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, int rows, int n,
+                   size_t pitch, int box_n, int box_rows);
+
+#endif
