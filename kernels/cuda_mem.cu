@@ -3,11 +3,15 @@
  * MXFP4. The checkpoint holds 16 bytes for each block of 32 weights, two to a byte. Here a row has
  * a multiple of four blocks (the rest zero), and each group of four blocks, 64 bytes, is turned so
  * that thread q of the four that share a row in mma.m16n8k16 finds its eight weights of all four
- * blocks in 16 bytes: word b of its 16 bytes holds weights 8q .. 8q + 7 of block b. Within a word
- * the low half holds the even weights, the high half the odd ones; of the pair i (weights 2i and
- * 2i + 1) the sign lies in bit 15 - i of its half and the exponent and mantissa bits in bits
- * 11 - 3i .. 9 - 3i. Masking and shifting such a word by 3i and i yields two f16 numbers whose
- * value is the weight times 2^-14 (subnormals included): 12 integer operations for 8 weights.
+ * blocks in 16 bytes: word b of its 16 bytes holds weights 8q .. 8q + 7 of block b.
+ *
+ * A byte of a word holds two weights. One lies as in the high byte of an f16 whose value is the
+ * weight times 2^-14 (subnormals included): the sign in bit 7, exponent and mantissa in bits
+ * 3 .. 1. The other's bits are such that (w >> 3) ^ (w << 7) has it in the same place: bits 6 .. 4
+ * and 0 make up for what other weights' bits bring there. So eight weights become four pairs of
+ * f16 in eight integer operations (e2m1_pairs): weights 0 and 1 from bytes 1 and 3, 2 and 3 from
+ * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte of a block's
+ * scale 2^(s - 127) becomes min(s + 1, 255) (why: cuda_experts.cuh).
  */
 #include "kernels/cuda.h"
 
@@ -135,6 +139,23 @@ static void *hold(struct kdev *d, size_t bytes, const struct tensor *t, struct e
     return d->held[d->n_held++] = p;
 }
 
+/* Eight weights of four bits, the first in the lowest, as they lie here. */
+__host__ __device__ static inline uint32_t packed_word(uint32_t in)
+{
+    const int of_byte[4] = {2, 0, 3, 1}; /* the first of its two weights */
+    uint32_t w = 0;
+    for (int b = 0; b < 4; b++) {
+        uint32_t code = in >> (4 * of_byte[b]) & 15;
+        w |= (code >> 3) << (8 * b + 7) | (code & 7) << (8 * b + 1);
+    }
+    for (int b = 0; b < 4; b++) { /* upwards: what w << 7 brings comes from the byte below */
+        uint32_t code = in >> (4 * of_byte[b] + 16) & 15, brought = (w << 7) >> (8 * b + 1) & 7;
+        w |= ((code & 7) ^ brought) << (8 * b + 4);
+        w |= ((code >> 3) ^ (b < 3 ? w >> (8 * b + 10) & 1 : 0)) << (8 * b);
+    }
+    return w;
+}
+
 /* One thread: words q of four blocks become 16 bytes of a row. */
 __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int blocks, int groups)
 {
@@ -146,14 +167,8 @@ __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int b
     uint32_t out[4];
     for (int b = 0; b < 4; b++) {
         int block = group * 4 + b;
-        uint32_t in =
-            block < blocks ? src[(row * (size_t)blocks + (size_t)block) * 4 + (size_t)q] : 0;
-        out[b] = 0;
-        for (int w = 0; w < 8; w++) {
-            uint32_t code = in >> (4 * w) & 15, pair = (uint32_t)w / 2,
-                     half = (uint32_t)(w & 1) * 16;
-            out[b] |= (code >> 3) << (half + 15 - pair) | (code & 7) << (half + 9 - 3 * pair);
-        }
+        out[b] = block < blocks
+                     ? packed_word(src[(row * (size_t)blocks + (size_t)block) * 4 + (size_t)q]) : 0;
     }
     dst[i] = make_uint4(out[0], out[1], out[2], out[3]);
 }
@@ -189,6 +204,15 @@ static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
+__global__ void repack_scales(uint8_t *s, size_t rows, size_t width, size_t pitch)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * width)
+        return;
+    uint8_t *at = s + i / width * pitch + i % width;
+    *at = (uint8_t)min(*at + 1, 255);
+}
+
 /* A tensor as rows of `width` bytes that lie `pitch` bytes apart on the device. */
 struct rows {
     size_t n, width, pitch;
@@ -218,6 +242,11 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     else if (rc == cudaSuccess)
         rc = cudaMemcpy2DAsync(p, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
                                d->stream);
+    if (rc == cudaSuccess && t->type == DT_U8 && t->n_dim == 3) {
+        repack_scales<<<(unsigned)((r.n * r.width + 255) / 256), 256, 0, d->stream>>>(
+            (uint8_t *)p, r.n, r.width, r.pitch);
+        rc = cudaGetLastError();
+    }
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
     if (rc != cudaSuccess)

@@ -2,52 +2,26 @@
  *
  * Pairs (row, rank of a chosen expert) are grouped by expert, so that an expert's weights are read
  * once for all rows of a tile that chose it. Each pair keeps its own results until the end, where
- * a row adds up its experts in the order of their rank. Five kernels: route (norms, packed rows,
- * router, choice; the last block to end groups the pairs), the product with gate and up, the gate (packed
- * again), the product with down, and the sum.
+ * a row adds up its experts in the order of their rank. MXFP4: the router (norms, packed rows,
+ * logits), then cuda_experts.cu. Other layouts, five kernels: the router, whose last block chooses
+ * and groups the pairs, the product with gate and up, the gate (packed again), the product with
+ * down, and the sum.
  */
-#include "kernels/cuda_product.cuh"
+#include "kernels/cuda_experts.cuh"
 
 enum {
     THREADS = 512,
-    ROUTE_THREADS = 512,
-    ROUTE_EXPERTS = ROUTE_THREADS / 32, /* of a block */
-    MOST_EXPERTS = 512,
-    MOST_TOP_K = 32,
-};
-
-struct moe_args {
-    const float *src;
-    int rows, in, ffn, n_expert, top_k;
-    struct norm pre, router_norm, post;
-    struct vec router_in, router_b, expert_scale, gate_up_b, down_b;
-    float router_scale;
-    struct vec router;
-    size_t router_pitch, gate_up_b_pitch, down_b_pitch;
-    bool halves, f16; /* halves: gate rows first, then up */
-    int act;
-    float limit;
-    bool add;
-    float *dst;
-    int32_t *chosen_out; /* or NULL */
-    /* scratch */
-    struct packed x, h;    /* rows for gate and up, pairs for down */
-    uint16_t *x_to, *h_to;
-    float *logits;         /* (rows, E) */
-    float *x_inv, *h_inv;
-    int32_t *chosen;       /* (rows, top_k) */
-    float *weight;         /* (rows, top_k) */
-    int32_t *n_active, *active, *begin, *order;
-    float *up, *down;      /* (pairs, 2 ffn), (pairs, in) */
-    unsigned *counters;    /* (1 + rows) */
+    ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
+    ROUTE_ROWS = 4, /* of a block */
+    SUM_ROWS = 1,   /* more want all blocks for their sums */
 };
 
 /* ---- packing into f16 ----------------------------------------------------------------------- */
 
 /* Packs a row that lies in shared memory, for the whole block. f16: times the power of two that
  * brings the largest element into [2^13, 2^14). */
-__device__ void pack_shared(const float *y, int n, int kp, bool f16, uint16_t *hi, float *inv_to,
-                            float *room)
+__device__ void pack_shared(const float *y, int n, int kp, bool f16, int terms, uint16_t *hi,
+                            float *inv_to, float *room)
 {
     uint16_t *lo = hi + kp;
     float s = 1;
@@ -71,62 +45,22 @@ __device__ void pack_shared(const float *y, int n, int kp, bool f16, uint16_t *h
             __half h = __float2half_rn(x);
             float rest = isfinite(__half2float(h)) ? x - __half2float(h) : 0.f;
             hi[i] = __half_as_ushort(h);
-            lo[i] = __half_as_ushort(__float2half_rn(rest));
+            if (terms == 2)
+                lo[i] = __half_as_ushort(__float2half_rn(rest));
         } else {
             bf16 h = __float2bfloat16_rn(x);
             float rest = isfinite(__bfloat162float(h)) ? x - __bfloat162float(h) : 0.f;
             hi[i] = __bfloat16_as_ushort(h);
-            lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
+            if (terms == 2)
+                lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
         }
     }
 }
 
 /* ---- routing -------------------------------------------------------------------------------- */
 
-/* The top_k largest logits (ties: lowest index), softmax over those; one warp. Lane l looks at
- * experts l, l + 32, ...; NaN is never larger. */
-__device__ void choose(const moe_args &a, const float *logits, int r)
-{
-    const int lane = (int)threadIdx.x;
-    const size_t at = (size_t)r * (size_t)a.top_k;
-    uint32_t taken = 0; /* bit i: expert lane + 32 i */
-    float first = 0, w = 0, sum = 0;
-    int mine = 0; /* lane i keeps the expert of rank i */
-    for (int k = 0; k < a.top_k; k++) {
-        int best = MOST_EXPERTS;
-        float top = -INFINITY;
-        for (int e = lane, i = 0; e < a.n_expert; e += 32, i++)
-            if (!(taken >> i & 1) && (best == MOST_EXPERTS || logits[e] > top))
-                best = e, top = logits[e];
-        for (int i = 16; i; i /= 2) {
-            int other = __shfl_xor_sync(~0u, best, i);
-            float v = __shfl_xor_sync(~0u, top, i);
-            if (other < MOST_EXPERTS &&
-                (best == MOST_EXPERTS || v > top || (!(top > v) && other < best)))
-                best = other, top = v;
-        }
-        best = __shfl_sync(~0u, best, 0);
-        top = __shfl_sync(~0u, top, 0);
-        if (best % 32 == lane)
-            taken |= 1u << best / 32;
-        first = k ? first : top;
-        float e = expf(top - first);
-        sum += e;
-        if (k == lane)
-            mine = best, w = e;
-    }
-    if (lane >= a.top_k)
-        return;
-    w /= sum;
-    a.chosen[at + (size_t)lane] = mine;
-    a.weight[at + (size_t)lane] =
-        a.expert_scale.p ? w * weight_at(a.expert_scale, (size_t)mine) : w;
-    if (a.chosen_out)
-        a.chosen_out[at + (size_t)lane] = mine;
-}
-
-/* Groups the pairs by expert, within one in any order: a pair's results do not depend on its
- * place. One block. */
+/* Groups the pairs into jobs by expert, within one in any order: a pair's results do not depend on
+ * its place. One block. */
 __device__ void group_pairs(const moe_args &a)
 {
     __shared__ int count[MOST_EXPERTS], at[MOST_EXPERTS];
@@ -137,21 +71,18 @@ __device__ void group_pairs(const moe_args &a)
     for (int p = tid; p < pairs; p += ROUTE_THREADS)
         atomicAdd(&count[__ldcg(a.chosen + p)], 1);
     __syncthreads();
-    if (tid < 32) { /* begins, 32 experts at a time */
+    if (tid < 32) { /* 32 experts at a time */
         int sum = 0, n = 0;
         for (int e = tid; e < (a.n_expert + 31) / 32 * 32; e += 32) {
-            int c = e < a.n_expert ? count[e] : 0, upto = c;
-            for (int i = 1; i < 32; i *= 2) {
-                int v = __shfl_up_sync(~0u, upto, i);
-                upto += tid >= i ? v : 0;
+            int c = e < a.n_expert ? count[e] : 0, jobs = (c + a.per - 1) / a.per;
+            int upto = running_sum(c), jobs_upto = running_sum(jobs);
+            for (int j = 0; j < jobs; j++) {
+                a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.per;
+                a.active[n + jobs_upto - jobs + j] = e;
             }
-            unsigned any = __ballot_sync(~0u, c > 0);
-            if (c) {
-                int k = n + __popc(any & ((1u << tid) - 1));
-                at[e] = a.begin[k] = sum + upto - c;
-                a.active[k] = e;
-            }
-            n += __popc(any);
+            if (e < a.n_expert)
+                at[e] = sum + upto - c;
+            n += __shfl_sync(~0u, jobs_upto, 31);
             sum += __shfl_sync(~0u, upto, 31);
         }
         if (tid == 0)
@@ -162,92 +93,144 @@ __device__ void group_pairs(const moe_args &a)
         a.order[atomicAdd(&at[__ldcg(a.chosen + p)], 1)] = p;
 }
 
-/* Eight successive weights; i is a multiple of 8, the row 16-byte aligned. */
-__device__ __forceinline__ void eight_weights(struct vec v, size_t i, float (&w)[8])
+/* Normalises and packs a row for the experts. Shared: the row. */
+__device__ void pack_row(const moe_args &a, int r, float *y, float *room)
 {
-    if (v.type == DT_F32) {
-        *(float4 *)w = *(const float4 *)((const float *)v.p + i);
-        *(float4 *)(w + 4) = *(const float4 *)((const float *)v.p + i + 4);
-        return;
-    }
-    uint4 raw = *(const uint4 *)((const uint16_t *)v.p + i);
-    const uint16_t *h = (const uint16_t *)&raw;
+    const float *src = a.src + (size_t)r * (size_t)a.in;
+    float x[PER], w[PER];
+    load_weights(a.pre.w, 0, a.in, 0, w);
+    after();
+    load_row(src, a.in, 0, x);
+    float inv = inverse_rms_of(x, src, a.in, a.pre, room);
+    for (int from = 0; from < a.in; from += PER * ROUTE_THREADS) {
+        if (from) {
+            load_weights(a.pre.w, 0, a.in, from, w);
+            load_row(src, a.in, from, x);
+        }
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-        w[j] = v.type == DT_BF16 ? __uint_as_float((uint32_t)h[j] << 16)
-                                 : __half2float(__ushort_as_half(h[j]));
+        for (int j = 0; j < PER; j++) {
+            int i = from + j * ROUTE_THREADS + (int)threadIdx.x;
+            if (i < a.in)
+                y[i] = normed_by(a.pre.kind, x[j], inv, w[j]);
+        }
+    }
+    __syncthreads();
+    pack_shared(y, a.in, a.x.kp, a.f16, a.terms, a.x_to + (size_t)r * (size_t)(a.terms * a.x.kp),
+                a.f16 ? a.x_inv + r : NULL, room);
 }
 
-/* Block (0, row) packs the row for the experts. Block (1 + i, row) computes the logits of
- * ROUTE_EXPERTS experts, a warp each; the last of a row chooses, the last of all groups the pairs.
- * Shared: the row, rounded up to 32; then room for the logits. */
+/* What a router's input element is multiplied with besides 1 / rms, and X experts' weights. */
+template <int X> struct route_weights {
+    float f[PER], w[X][PER];
+    __device__ __forceinline__ void load(const moe_args &a, const struct norm &norm, int e0,
+                                         int from)
+    {
+        float in[PER];
+        load_weights(norm.w, 0, a.in, from, f);
+        load_weights(a.router_in, 0, a.in, from, in);
+#pragma unroll
+        for (int x = 0; x < X; x++)
+            load_weights(a.router, (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch, a.in, from,
+                         w[x]);
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            f[j] = normed_by(norm.kind, 1, 1, f[j]);
+            if (a.router_in.p)
+                f[j] *= in[j];
+        }
+    }
+};
+
+/* The logits of X experts for ROUTE_ROWS rows. A thread's elements, then a tree over a warp's
+ * lanes, then the warps in their order: the same for every number of rows. */
+template <int X> __device__ void router_product(const moe_args &a, int e0, int r0)
+{
+    __shared__ float part[ROUTE_ROWS][ROUTE_WARPS][X + 1];
+    const int tid = (int)threadIdx.x, rows = min(ROUTE_ROWS, a.rows - r0);
+    const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
+    float sum[ROUTE_ROWS][X + 1] = {}, x[ROUTE_ROWS][PER];
+    struct route_weights<X> w;
+    w.load(a, norm, e0, 0);
+    after();
+    for (int from = 0; from < a.in; from += PER * ROUTE_THREADS) {
+        if (from)
+            w.load(a, norm, e0, from);
+#pragma unroll
+        for (int r = 0; r < ROUTE_ROWS; r++)
+            if (r < rows)
+                load_row(a.src + (size_t)(r0 + r) * (size_t)a.in, a.in, from, x[r]);
+#pragma unroll
+        for (int r = 0; r < ROUTE_ROWS; r++) {
+            if (r >= rows)
+                break;
+#pragma unroll
+            for (int j = 0; j < PER; j++) {
+                float y = x[r][j] * w.f[j];
+                sum[r][X] = fmaf(x[r][j], x[r][j], sum[r][X]);
+#pragma unroll
+                for (int i = 0; i < X; i++)
+                    sum[r][i] = fmaf(y, w.w[i][j], sum[r][i]);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROUTE_ROWS; r++) {
+        if (r >= rows)
+            break;
+#pragma unroll
+        for (int i = 0; i <= X; i++) {
+            float v = warp_sum(sum[r][i]);
+            if (tid % 32 == 0)
+                part[r][tid / 32][i] = v;
+        }
+    }
+    __syncthreads();
+    int r = tid / X, i = tid % X;
+    if (r >= rows || e0 + i >= a.n_expert)
+        return;
+    float ss = 0, y = 0;
+#pragma unroll
+    for (int p = 0; p < ROUTE_WARPS; p++)
+        ss += part[r][p][X], y += part[r][p][i];
+    if (norm.kind != NORM_NONE)
+        y *= 1 / sqrtf(ss / (float)a.in + norm.eps);
+    y *= a.router_scale;
+    if (a.router_b.p)
+        y += weight_at(a.router_b, (size_t)(e0 + i));
+    a.logits[(size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i)] = y;
+}
+
+/* Blocks (i < ROUTE_ROWS, group) pack a row of the group; the others compute the logits of X
+ * experts for it. Unless every block that needs it will choose for itself, the last block of a group
+ * chooses, and the last of all groups the pairs. Shared: the row. */
+template <int X>
 __global__ void __launch_bounds__(ROUTE_THREADS)
     route_kernel(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
     __shared__ float room[33];
-    const int r = (int)blockIdx.y, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const bool packs = blockIdx.x == 0;
-    const int padded = (a.in + 31) / 32 * 32, e = ((int)blockIdx.x - 1) * ROUTE_EXPERTS + warp;
-    const float *src = a.src + (size_t)r * (size_t)a.in;
-    const struct norm &norm =
-        !packs && a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
-    float x[PER], w[PER], f[PER];
-    load_weights(norm.w, 0, a.in, 0, w);
-    if (!packs && e < a.n_expert) { /* on their way while the kernel before ends */
-        const char *row = (const char *)a.router.p +
-                          (size_t)e * a.router_pitch * (a.router.type == DT_F32 ? 4 : 2);
-        for (int at = lane * 128; at < padded * 2; at += 32 * 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(row + at));
-    }
-    after();
-    load_row(src, a.in, 0, x);
-    float inv = inverse_rms_of(x, src, a.in, norm, room);
-    for (int from = 0; from < padded; from += PER * ROUTE_THREADS) {
-        if (from) {
-            load_weights(norm.w, 0, a.in, from, w);
-            load_row(src, a.in, from, x);
-        }
-        if (!packs)
-            load_weights(a.router_in, 0, a.in, from, f);
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            int i = from + j * ROUTE_THREADS + (int)threadIdx.x;
-            float z = i < a.in ? normed_by(norm.kind, x[j], inv, w[j]) : 0.f;
-            if (!packs && i < a.in && a.router_in.p)
-                z *= f[j];
-            if (i < padded)
-                y[i] = packs ? z : z * a.router_scale;
-        }
-    }
-    __syncthreads();
-    if (packs) {
-        pack_shared(y, a.in, a.x.kp, a.f16, a.x_to + (size_t)r * 2 * (size_t)a.x.kp,
-                    a.f16 ? a.x_inv + r : NULL, room);
+    const int r0 = (int)blockIdx.y * ROUTE_ROWS, packers = min(ROUTE_ROWS, a.rows);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    let_next();
+    if ((int)blockIdx.x < packers) {
+        if (r0 + (int)blockIdx.x < a.rows)
+            pack_row(a, r0 + (int)blockIdx.x, y, room);
         return;
     }
-    float *logits = a.logits + (size_t)r * (size_t)a.n_expert;
-    if (e < a.n_expert) {
-        float sum = 0;
-#pragma unroll 4
-        for (int i = lane * 8; i < padded; i += 256) {
-            float v[8];
-            eight_weights(a.router, (size_t)e * a.router_pitch + (size_t)i, v);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                sum = fmaf(v[j], y[i + j], sum);
-        }
-        sum = warp_sum(sum);
-        if (lane == 0)
-            logits[e] = sum + (a.router_b.p ? weight_at(a.router_b, (size_t)e) : 0.f);
-    }
-    if (!last_to_arrive(a.counters + 1 + r, gridDim.x - 1))
+    router_product<X>(a, ((int)blockIdx.x - packers) * X, r0);
+    if (a.direct || !last_to_arrive(a.counters + 1 + blockIdx.y, gridDim.x - (unsigned)packers))
         return;
-    for (int i = (int)threadIdx.x; i < a.n_expert; i += ROUTE_THREADS)
-        y[i] = __ldcg(logits + i);
-    __syncthreads();
-    if (warp == 0)
-        choose(a, y, r);
+    if (warp < ROUTE_ROWS && r0 + warp < a.rows) {
+        int e = 0;
+        float w = 0;
+        choose<MOST_EXPERTS / 32>(a, a.logits + (size_t)(r0 + warp) * (size_t)a.n_expert, &e, &w);
+        if (lane < a.top_k) {
+            size_t at = (size_t)(r0 + warp) * (size_t)a.top_k + (size_t)lane;
+            a.chosen[at] = e, a.weight[at] = w;
+            if (a.chosen_out)
+                a.chosen_out[at] = e;
+        }
+    }
     if (last_to_arrive(a.counters, gridDim.y))
         group_pairs(a);
 }
@@ -283,23 +266,8 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
         }
     }
     __syncthreads();
-    pack_shared(y, a.ffn, a.h.kp, a.f16, a.h_to + (size_t)pair * 2 * (size_t)a.h.kp,
-                a.f16 ? a.h_inv + pair : NULL, room);
-}
-
-/* Element i of the sum of a row's experts. */
-__device__ __forceinline__ float sum_of(const moe_args &a, int r, int i)
-{
-    float sum = 0;
-#pragma unroll 4
-    for (int k = 0; k < a.top_k; k++) {
-        int pair = r * a.top_k + k;
-        float v = a.down[(size_t)pair * (size_t)a.in + (size_t)i];
-        if (a.down_b.p)
-            v += weight_at(a.down_b, (size_t)a.chosen[pair] * a.down_b_pitch + (size_t)i);
-        sum = k ? fmaf(a.weight[pair], v, sum) : v * a.weight[pair];
-    }
-    return sum;
+    pack_shared(y, a.ffn, a.h.kp, a.f16, a.terms,
+                a.h_to + (size_t)pair * (size_t)(a.terms * a.h.kp), NULL, room);
 }
 
 /* Adds up the experts of a row, block (1, row) with a norm behind, else (slices, row); shared: the
@@ -314,13 +282,15 @@ __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ stru
     int step = (int)gridDim.x * THREADS;
     if (a.post.kind != NORM_NONE) {
         for (int i = first; i < a.in; i += step)
-            y[i] = sum_of(a, r, i);
+            y[i] = sum_of(a, a.chosen, a.weight, r, i);
         __syncthreads();
         inv = inverse_rms(y, a.in, a.post, room);
     }
     for (int i = first; i < a.in; i += step) {
-        float z = a.post.kind != NORM_NONE ? normed(a.post, y[i], inv, i) : sum_of(a, r, i);
-        dst[i] = a.add ? z + dst[i] : z;
+        float old = a.add ? dst[i] : 0.f;
+        float z = a.post.kind != NORM_NONE ? normed(a.post, y[i], inv, i)
+                                           : sum_of(a, a.chosen, a.weight, r, i);
+        dst[i] = a.add ? z + old : z;
     }
 }
 
@@ -358,15 +328,13 @@ static void multiply(struct kdev *d, const struct k_moe *a, const struct moe_arg
     struct product p = {};
     p.n_mats = 1;
     p.rows = m->rows;
-    p.m[0] = expert_mat(a, w, down ? a->down_s : a->gate_up_s, down ? a->in : 2 * a->ffn,
-                        down ? a->ffn : a->in);
+    p.m[0] = down ? m->down_m : m->gate_up_m;
     p.x = down ? m->h : m->x;
     p.f[0].scale = 1;
     p.f[0].dst = down ? m->down : m->up;
     p.f[0].dst_stride = (size_t)p.m[0].n;
     p.e = {m->n_active, m->active, m->begin, m->order, down ? 1 : a->top_k};
-    enum store store = a->layout == EXPERT_MXFP4    ? STORE_MXFP4
-                       : a->layout == EXPERT_IN_OUT ? STORE_COLUMNS : cuda_store_of(w);
+    enum store store = a->layout == EXPERT_IN_OUT ? STORE_COLUMNS : cuda_store_of(w);
     cuda_product_experts(d, &p, store, min_int(a->n_expert, m->rows * a->top_k), m->rows);
 }
 
@@ -381,11 +349,7 @@ void cuda_product_experts(struct kdev *d, const struct product *p, enum store st
                           int most_active, int most_rows)
 {
     bool few = most_rows <= 4; /* an expert has at most one pair of a row */
-    if (store == STORE_MXFP4)
-        few              ? run<STORE_MXFP4, 1, 3>(d, p, most_active)
-        : most_rows <= 8 ? run<STORE_MXFP4, 2, 1>(d, p, most_active)
-                         : run<STORE_MXFP4, 4, 1>(d, p, most_active);
-    else if (store == STORE_BF16)
+    if (store == STORE_BF16)
         few ? run<STORE_BF16, 1, 2>(d, p, most_active) : run<STORE_BF16, 4, 2>(d, p, most_active);
     else if (store == STORE_F16)
         few ? run<STORE_F16, 1, 2>(d, p, most_active) : run<STORE_F16, 4, 1>(d, p, most_active);
@@ -416,6 +380,13 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.halves = a->layout == EXPERT_HALVES;
     m.f16 = a->layout == EXPERT_MXFP4;
     m.act = a->act, m.limit = a->limit, m.add = a->add;
+    m.terms = m.f16 ? d->terms : 2;
+    m.gate_up_m = expert_mat(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
+    m.down_m = expert_mat(a, a->down, a->down_s, a->in, a->ffn);
+    int e = 0; /* |h| <= limit (limit + 1): as large as f16 allows */
+    if (a->act == ACT_SWIGLU_CLAMP)
+        frexpf(a->limit * (a->limit + 1), &e), e = 15 - e;
+    m.h_scale = ldexpf(1, e), m.h_undo = ldexpf(1, -e);
     size_t unit = a->layout == EXPERT_MXFP4 ? 128 : 32;
     m.x.kp = (int)cuda_round((size_t)a->in, unit);
     m.h.kp = (int)cuda_round((size_t)a->ffn, unit);
@@ -425,9 +396,19 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
 
 static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
 {
-    size_t pair = (size_t)(2 * a->ffn + a->in + 4) * sizeof(float) + cuda_packed_bytes(m->h.kp);
+    size_t floats = (size_t)(m->f16 ? 0 : 2 * a->ffn) + (size_t)a->in + 8;
+    size_t pair = floats * sizeof(float) + cuda_packed_bytes(m->h.kp);
     return cuda_packed_bytes(m->x.kp) + 64 + (size_t)a->n_expert * sizeof(float) +
            (size_t)a->top_k * pair;
+}
+
+static void route(struct kdev *d, const struct moe_args *m)
+{
+    int groups = div_up(m->rows, ROUTE_ROWS), packers = min_int(m->rows, ROUTE_ROWS);
+    bool many = m->n_expert * groups > 2 * d->n_sm;
+    dim3 grid((unsigned)(packers + div_up(m->n_expert, many ? 4 : 1)), (unsigned)groups);
+    cuda_launch(d, many ? route_kernel<4> : route_kernel<1>, grid, ROUTE_THREADS,
+                cuda_round((size_t)m->in, 32) * sizeof(float), *m);
 }
 
 static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
@@ -440,26 +421,31 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
     m.x.x = m.x_to = (uint16_t *)cuda_take(d, n * cuda_packed_bytes(m.x.kp));
     m.h.x = m.h_to = (uint16_t *)cuda_take(d, pairs * cuda_packed_bytes(m.h.kp));
-    m.up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));
     m.down = (float *)cuda_take(d, pairs * (size_t)a->in * sizeof(float));
-    int32_t *ints = (int32_t *)cuda_take(d, (2 * pairs + 2 * e + 2) * sizeof *ints);
+    int32_t *ints = (int32_t *)cuda_take(d, (4 * pairs + 2 * e + 2) * sizeof *ints);
     m.chosen = ints, m.order = ints + pairs, m.active = ints + 2 * pairs;
-    m.begin = m.active + e, m.n_active = m.begin + e + 1;
-    float *floats = (float *)cuda_take(d, (2 * pairs + n * (1 + e)) * sizeof *floats);
-    m.weight = floats, m.h_inv = floats + pairs, m.x_inv = floats + 2 * pairs;
-    m.logits = m.x_inv + n;
-    if (m.f16)
-        m.x.inv = m.x_inv, m.h.inv = m.h_inv;
+    m.begin = m.active + e + pairs, m.n_active = m.begin + e + pairs + 1;
+    float *floats = (float *)cuda_take(d, (pairs + n * (1 + e)) * sizeof *floats);
+    m.weight = floats, m.x_inv = floats + pairs, m.logits = m.x_inv + n;
 
-    dim3 routers((unsigned)(1 + div_up(a->n_expert, ROUTE_EXPERTS)), (unsigned)rows);
+    m.direct = m.f16 && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
+    m.per = m.f16 ? cuda_few_pairs(d, a, rows) : rows;
+    m.sums = m.f16 && a->post.kind == NORM_NONE && rows <= SUM_ROWS;
+    route(d, &m);
     bool post = a->post.kind != NORM_NONE;
-    size_t row = cuda_round((size_t)max_int(a->in, a->n_expert), 32) * sizeof(float);
-    cuda_launch(d, route_kernel, routers, ROUTE_THREADS, row, m);
-    multiply(d, a, &m, false);
-    cuda_launch(d, gate_pairs, dim3((unsigned)pairs), THREADS, (size_t)a->ffn * sizeof(float), m);
-    multiply(d, a, &m, true);
+    if (m.f16) {
+        cuda_few_experts(d, &m);
+    } else {
+        m.up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));
+        multiply(d, a, &m, false);
+        cuda_launch(d, gate_pairs, dim3((unsigned)pairs), THREADS, (size_t)a->ffn * sizeof(float),
+                    m);
+        multiply(d, a, &m, true);
+    }
+    if (m.sums)
+        return;
     dim3 sums((unsigned)(post ? 1 : div_up(a->in, THREADS)), (unsigned)rows);
-    cuda_launch(d, sum_rows, sums, THREADS, post ? row : 0, m);
+    cuda_launch(d, sum_rows, sums, THREADS, post ? (size_t)a->in * sizeof(float) : 0, m);
 }
 
 void cuda_moe(struct kdev *d, const struct k_moe *a)

@@ -116,21 +116,28 @@ __device__ __forceinline__ uint32_t next_term(float &x, float &y)
     return (uint32_t)__bfloat16_as_ushort(b) << 16 | __bfloat16_as_ushort(a);
 }
 
-/* Four f16 pairs of eight MXFP4 weights, times 2^-14. */
-__device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
+/* (a ^ b) & mask in one instruction, which the compiler would take apart */
+template <uint32_t MASK> __device__ __forceinline__ uint32_t xor_and(uint32_t a, uint32_t b)
 {
-    const uint32_t mag = 0x0E000E00u, sign = 0x80008000u;
-    uint32_t w3 = w << 3;
-    h[0] = w & (mag | sign);
-    h[1] = (w3 & mag) | (w << 1 & sign);
-    h[2] = (w << 6 & mag) | (w << 2 & sign);
-    h[3] = (w << 9 & mag) | (w3 & sign);
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(y) : "r"(a), "r"(b), "n"(MASK));
+    return y;
 }
 
-/* 2^(s - 127 + 14); 255 is NaN */
+/* Four f16 pairs of eight MXFP4 weights, times 2^-14; how they lie in w: cuda_mem.cu. */
+__device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
+{
+    uint32_t second = xor_and<0x8E8E8E8Eu>(w >> 3, w << 7);
+    h[0] = w & 0x8E008E00u;
+    h[1] = w << 8 & 0x8E008E00u;
+    h[2] = second & 0xFF00FF00u;
+    h[3] = __byte_perm(second, 0, 0x2404);
+}
+
+/* 2^14 times the scale whose repacked byte is s (cuda_mem.cu); 255 is NaN */
 __device__ __forceinline__ float e8m0_times_2_14(uint32_t s)
 {
-    return __uint_as_float(s == 255 ? 0x7fc00000u : s > 240 ? 0x7f800000u : (s + 14) << 23);
+    return __uint_as_float(s == 255 ? 0x7fc00000u : s > 241 ? 0x7f800000u : (s + 13) << 23);
 }
 
 /* ---- one thread's share of two rows of weights, for one chunk of k --------------------------- */
