@@ -407,8 +407,11 @@ bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft,
         roll_back(r, &l, 1);
         return false;
     }
-    net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp,
-                draft ? drafter_taps(r->drafter) : NULL);
+    if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp,
+                     draft ? drafter_taps(r->drafter) : NULL)) {
+        roll_back(r, &l, 1);
+        return err_set(e, ERR_NEGATIVE, "the prompt was stopped");
+    }
     l->rec = (struct step_rec){.kind = STEP_PREFILL, .pos0 = from, .rows = n, .bonus = -1};
     l->n_new = 0;
     l->guess.n = 0;

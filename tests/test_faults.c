@@ -35,6 +35,9 @@ static struct {
     const char *refuse;  /* alloc fails for this purpose, once */
     int waits;           /* until the device fails; < 0: never */
     bool failed;
+    struct engine *engine;
+    int cancel_at; /* attentions until the user stops, 0: never; after it there is none of ... */
+    bool cancelled; /* ... a prompt's many rows */
 } spy;
 
 static kbuf spy_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
@@ -93,6 +96,16 @@ static void spy_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
         memset(dst, 0, bytes);
     else
         kernels_cpu.get(d, dst, src, bytes);
+}
+
+static void spy_attn(struct kdev *d, const struct k_attn *a)
+{
+    assert_false(spy.cancelled && a->rows > 64); /* of the long prompt: nothing more */
+    kernels_cpu.attn(d, a);
+    if (spy.cancel_at && --spy.cancel_at == 0) {
+        spy.cancelled = true;
+        engine_cancel(spy.engine);
+    }
 }
 
 /* queued: cycles run as one, and the engine waits at the outbox. */
@@ -469,6 +482,33 @@ static void test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usabl
         answer_free(&a);
         buf_free(&report);
     }
+}
+
+/* One chunk as long as the prompt: the pass itself is left, between two layers. */
+static void test_a_long_chunk_stops_between_layers(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct answer a = {0};
+    struct buf report = {0};
+    new_spy(false);
+    spy.k.attn = spy_attn;
+    struct engine_opts o = spy_opts();
+    o.settings.chunk = 4096;
+    struct engine *g = spy.engine = engine_open(&o, &e);
+    must(g != NULL, &e);
+    char *text = long_prompt();
+    spy.cancel_at = 3;
+    ask(g, RQ_SAY, text, &a);
+    assert_int_equal(a.reason, STOP_CANCEL);
+    assert_true(a.n_steps == 0 && a.n_fault == 0 && spy.cancel_at == 0);
+    must(engine_check(g, &report, &e), &e);
+    ask(g, RQ_SAY, "Hello!", &a);
+    assert_int_equal(a.reason, STOP_END);
+    engine_close(g);
+    free(text);
+    answer_free(&a);
+    buf_free(&report);
 }
 
 static void test_the_chunk_suits_the_device_unless_it_is_given(void **state)
@@ -879,6 +919,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
         cmocka_unit_test(test_a_violated_rule_and_short_memory_leave_the_engine_alive),
         cmocka_unit_test(test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usable),
+        cmocka_unit_test(test_a_long_chunk_stops_between_layers),
         cmocka_unit_test(test_the_chunk_suits_the_device_unless_it_is_given),
         cmocka_unit_test(test_every_plain_face_ends_with_one_line_and_exit_code_3),
         cmocka_unit_test(test_a_batch_keeps_the_results_it_has_told),
