@@ -570,6 +570,8 @@ static bool settle(struct rig *r, struct lane *l, const struct step_limits *lim,
     for (int i = 0; i < l->tree.n; i++)
         depth[i] = l->tree.depth[i];
     sample(r, l, first, l->tree.n, depth, choice, u);
+    if (!r->dev.k->sync(r->dev.d, e)) /* what a failed device gives are zeros, not tokens */
+        return false;
     for (int i = 0; i < l->tree.n; i++)
         if (choice[i] < 0)
             return bad_token(e);
