@@ -407,8 +407,11 @@ bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft,
         roll_back(r, &l, 1);
         return false;
     }
-    net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp,
-                draft ? drafter_taps(r->drafter) : NULL);
+    if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp,
+                     draft ? drafter_taps(r->drafter) : NULL)) {
+        roll_back(r, &l, 1);
+        return err_set(e, ERR_NEGATIVE, "the prompt was stopped");
+    }
     l->rec = (struct step_rec){.kind = STEP_PREFILL, .pos0 = from, .rows = n, .bonus = -1};
     l->n_new = 0;
     l->guess.n = 0;
@@ -567,6 +570,8 @@ static bool settle(struct rig *r, struct lane *l, const struct step_limits *lim,
     for (int i = 0; i < l->tree.n; i++)
         depth[i] = l->tree.depth[i];
     sample(r, l, first, l->tree.n, depth, choice, u);
+    if (!r->dev.k->sync(r->dev.d, e)) /* what a failed device gives are zeros, not tokens */
+        return false;
     for (int i = 0; i < l->tree.n; i++)
         if (choice[i] < 0)
             return bad_token(e);

@@ -319,17 +319,19 @@ static void per_layer_input(struct net *n, int l, int rows)
         .post = norm_of(c, &w->ple_norm), .add = true, .dst = n->x});
 }
 
-void net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
+bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                  const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     int rows = p->n_rows;
     CHECK(rows <= n->max_rows);
     if (rows == 0)
-        return;
+        return true;
     embed(n, kp, rows);
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &n->m->layer[l];
+        if (n->stop && atomic_load(n->stop))
+            return false;
         tap(n, taps, l, rows);
         attention(n, kp, l, rows);
         feed_forward(n, w, rows);
@@ -340,6 +342,7 @@ void net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                                                         .s = &w->layer_scalar});
     }
     tap(n, taps, c->n_layer, rows);
+    return true;
 }
 
 void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)

@@ -7,6 +7,8 @@
 #ifndef AERIE_FORWARD_H
 #define AERIE_FORWARD_H
 
+#include <stdatomic.h>
+
 #include "engine/plan.h"
 #include "models/models.h"
 
@@ -28,6 +30,7 @@ struct taps {
 struct net {
     struct device dev;
     const struct model *m;
+    const atomic_bool *stop; /* ends a pass between two layers; NULL: nothing does */
     struct k_cells *cells; /* (n_layer) of the owner layers; shared layers use their owner's */
     int max_rows;
     kbuf x;            /* (max_rows, hidden) residual stream */
@@ -58,8 +61,9 @@ void net_close(struct net *n);
 bool net_two_parts(struct net *n, struct err *e);
 size_t net_kv_bytes(const struct net *n);
 
-/* Runs every layer over the plan's rows; leaves the last boundary in n->x. taps may be NULL. */
-void net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
+/* Runs every layer over the plan's rows; leaves the last boundary in n->x. taps may be NULL. False:
+ * *n->stop became true; what was written is to be rolled back. */
+bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                  const struct taps *taps);
 /* Final norm and head of `rows` rows of n->x, chosen by idx (i32 on the device; absent: the first
  * ones), into logits (rows, vocab). hidden, if present, receives the normed rows. */

@@ -14,6 +14,7 @@ enum { STAMP_BEGIN, STAMP_GROWN, STAMP_ACCEPTED, N_STAMPS };
 struct run_key {
     int steps, topk, nodes; /* steps 0: plain */
     int slot;               /* of the drafter; steps > 0 */
+    int cols;               /* of its page tables */
     struct sampling how;
 };
 
@@ -139,10 +140,14 @@ static bool plan_one(struct trip *t, struct plan *p, enum plan_mode mode,
     return check_plan(&ps->check, p, ps->kv, req, e);
 }
 
-/* Columns that no plan of this rig exceeds, so that all of them lie alike. */
-static int most_columns(const struct rig *r)
+/* Columns of a cycle's plans: every one is built, hashed, checked and sent in each cycle, so there
+ * are no more than the length needs, but for its doubling, at which runs are recorded anew. */
+static int columns(const struct rig *r, const struct lane *l)
 {
-    return div_up(r->context + TREE_MAX + MAX_STEPS * MAX_TOPK, r->kv.page_size);
+    int scratch = TREE_MAX + MAX_STEPS * MAX_TOPK, n = 64;
+    while (n * r->kv.page_size < l->tok.n + scratch)
+        n *= 2;
+    return min_int(n, div_up(r->context + scratch, r->kv.page_size));
 }
 
 static bool plan_plain(struct trip *t, struct err *e)
@@ -150,13 +155,13 @@ static bool plan_plain(struct trip *t, struct err *e)
     struct plan_req req = {.seq = &t->l->seq, .n = 1, .token = t->l->tok.v + t->l->seq.committed};
     t->verify = &t->r->pass.plan[PLAN_DECODE];
     t->r->pass.last = PLAN_DECODE;
-    return plan_one(t, t->verify, PLAN_DECODE, &req, most_columns(t->r), e);
+    return plan_one(t, t->verify, PLAN_DECODE, &req, t->key.cols, e);
 }
 
 static bool plan_drafting(struct trip *t, struct err *e)
 {
     struct seq *s = &t->l->seq;
-    int cols = most_columns(t->r), after = t->key.steps + 1;
+    int cols = t->key.cols, after = t->key.steps + 1;
     struct tree tree;
     struct draft_row row[MAX_STEPS * MAX_TOPK];
     int32_t none[MAX_STEPS * MAX_TOPK] = {0};
@@ -460,7 +465,7 @@ static void run_ops(struct trip *t)
 static bool same_key(const struct run_key *a, const struct run_key *b)
 {
     return a->steps == b->steps && a->topk == b->topk && a->nodes == b->nodes &&
-           a->slot == b->slot && a->how.temperature == b->how.temperature &&
+           a->slot == b->slot && a->cols == b->cols && a->how.temperature == b->how.temperature &&
            a->how.top_k == b->how.top_k && a->how.top_p == b->how.top_p &&
            a->how.min_p == b->how.min_p;
 }
@@ -735,6 +740,7 @@ static bool prepare(struct trip *t, const struct step_limits *lim, struct err *e
 static struct trip trip_of(struct rig *r, struct lane *l, const struct tree_shape *shape)
 {
     struct trip t = {.r = r, .f = r->fused, .l = l, .nodes = 1, .key.how = l->how};
+    t.key.cols = columns(r, l);
     if (!(l->how.temperature > 0)) /* greedy: the rest does not matter */
         t.key.how = (struct sampling){0};
     if (!shape)

@@ -202,9 +202,13 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
     for (;;) {
         int upto = min_int(l->seq.committed + *chunk, l->tok.n);
         bool last = upto == l->tok.n;
-        if (lane_extend(&g->rig, l, upto, last, g->set.spec, g->set.topk, e))
+        /* where passes queue, the host is far ahead of the device; elsewhere a chunk may take long */
+        g->rig.net.stop = g->dev.k->queued ? NULL : &g->cancel;
+        bool ok = lane_extend(&g->rig, l, upto, last, g->set.spec, g->set.topk, e);
+        g->rig.net.stop = NULL;
+        if (ok)
             return true;
-        if (e->kind != ERR_NEGATIVE)
+        if (e->kind != ERR_NEGATIVE || atomic_load(&g->cancel))
             return false;
         if (session_reclaim(&g->ses))
             continue;
@@ -224,7 +228,8 @@ static int prefill(struct engine *g, struct turn *t)
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
         if (!extend(g, &chunk, &e))
-            return (int)failed(g, &e);
+            return e.kind == ERR_NEGATIVE && atomic_load(&g->cancel) ? (int)STOP_CANCEL
+                                                                     : (int)failed(g, &e);
         t->prefill_ns = clock_ns() - start;
         struct event ev = engine_event(g, EV_PREFILL);
         ev.done = l->seq.committed;

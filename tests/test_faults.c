@@ -34,7 +34,11 @@ static struct {
     int n_alloc;         /* calls of alloc and upload */
     const char *refuse;  /* alloc fails for this purpose, once */
     int waits;           /* until the device fails; < 0: never */
+    int gets;            /* the same, of copies to the host: it fails before it is waited for */
     bool failed;
+    struct engine *engine;
+    int cancel_at; /* attentions until the user stops, 0: never; after it there is none of ... */
+    bool cancelled; /* ... a prompt's many rows */
 } spy;
 
 static kbuf spy_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
@@ -89,10 +93,22 @@ static const void *spy_outbox(struct kdev *d)
 
 static void spy_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
 {
+    spy.failed |= spy.gets == 0;
+    spy.gets -= spy.gets > 0;
     if (spy.failed)
         memset(dst, 0, bytes);
     else
         kernels_cpu.get(d, dst, src, bytes);
+}
+
+static void spy_attn(struct kdev *d, const struct k_attn *a)
+{
+    assert_false(spy.cancelled && a->rows > 64); /* of the long prompt: nothing more */
+    kernels_cpu.attn(d, a);
+    if (spy.cancel_at && --spy.cancel_at == 0) {
+        spy.cancelled = true;
+        engine_cancel(spy.engine);
+    }
 }
 
 /* queued: cycles run as one, and the engine waits at the outbox. */
@@ -108,7 +124,7 @@ static const struct kernels *new_spy(bool queued)
     spy.k.sync = spy_sync;
     spy.k.outbox = spy_outbox;
     spy.k.get = spy_get;
-    spy.waits = -1;
+    spy.waits = spy.gets = -1;
     return &spy.k;
 }
 
@@ -237,6 +253,7 @@ static struct engine_opts spy_opts(void)
 /* What a request brought. */
 struct answer {
     struct buf text, faults, notices;
+    struct ids tokens;
     int n_fault, n_steps, n_prefill, n_prompt;
     bool lost, ended;
     enum err_kind fault;
@@ -248,6 +265,7 @@ static void answer_free(struct answer *a)
     buf_free(&a->text);
     buf_free(&a->faults);
     buf_free(&a->notices);
+    ids_free(&a->tokens);
     *a = (struct answer){0};
 }
 
@@ -270,6 +288,7 @@ static void take(struct answer *a, const struct event *ev)
     if (ev->kind == EV_TURN_END) {
         a->ended = true;
         a->reason = ev->reason;
+        ids_cat(&a->tokens, ev->tokens.v, ev->tokens.n);
         assert_int_equal(ev->text.n, a->text.n);
     }
 }
@@ -326,7 +345,7 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
 }
 
 /* After `waits` waits the device is gone: what was said before stands, the rest does not come. */
-static void one_loss(bool queued, int waits, const char *healthy)
+static void one_loss(bool queued, int waits, int gets, const struct answer *healthy)
 {
     struct err e = {0};
     struct answer a = {0};
@@ -336,14 +355,17 @@ static void one_loss(bool queued, int waits, const char *healthy)
     must(g != NULL, &e);
     ask(g, RQ_NEW, NULL, &a);
     spy.waits = waits;
+    spy.gets = gets;
     ask(g, RQ_SAY, "count to twenty", &a);
     assert_true(a.ended && a.lost && a.n_fault == 1);
     assert_int_equal(a.reason, STOP_DEVICE);
     assert_int_equal(a.fault, ERR_MODEL);
     assert_string_equal(a.faults.p, "the device failed: " STICKY);
-    assert_true(a.text.n < strlen(healthy));
-    assert_true(a.text.n == 0 || memcmp(a.text.p, healthy, a.text.n) == 0);
-    assert_true((a.n_steps > 0) == (waits > 0));
+    assert_true(a.text.n < healthy->text.n && a.tokens.n < healthy->tokens.n);
+    assert_true(a.text.n == 0 || memcmp(a.text.p, healthy->text.p, a.text.n) == 0);
+    assert_true(a.tokens.n == 0 || memcmp(a.tokens.v, healthy->tokens.v,
+                                          (size_t)a.tokens.n * sizeof *a.tokens.v) == 0);
+    assert_true(waits < 0 || (a.n_steps > 0) == (waits > 0));
     ask(g, RQ_SAY, "and again", &a);
     assert_true(a.lost && a.n_fault == 1 && !a.ended);
     engine_close(g);
@@ -363,8 +385,11 @@ static void test_a_lost_device_ends_the_turn_and_keeps_what_was_said(void **stat
         ask(g, RQ_SAY, "count to twenty", &a);
         assert_true(a.n_fault == 0 && a.n_steps > 6);
         engine_close(g);
-        for (int waits = 0; waits < 6; waits++)
-            one_loss(queued, waits, a.text.p);
+        for (int n = 0; n < 8; n++) {
+            if (n < 6)
+                one_loss(queued, n, -1, &a);
+            one_loss(queued, -1, queued ? n : 3 * n, &a); /* single passes copy more */
+        }
         answer_free(&a);
     }
 }
@@ -469,6 +494,33 @@ static void test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usabl
         answer_free(&a);
         buf_free(&report);
     }
+}
+
+/* One chunk as long as the prompt: the pass itself is left, between two layers. */
+static void test_a_long_chunk_stops_between_layers(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct answer a = {0};
+    struct buf report = {0};
+    new_spy(false);
+    spy.k.attn = spy_attn;
+    struct engine_opts o = spy_opts();
+    o.settings.chunk = 4096;
+    struct engine *g = spy.engine = engine_open(&o, &e);
+    must(g != NULL, &e);
+    char *text = long_prompt();
+    spy.cancel_at = 3;
+    ask(g, RQ_SAY, text, &a);
+    assert_int_equal(a.reason, STOP_CANCEL);
+    assert_true(a.n_steps == 0 && a.n_fault == 0 && spy.cancel_at == 0);
+    must(engine_check(g, &report, &e), &e);
+    ask(g, RQ_SAY, "Hello!", &a);
+    assert_int_equal(a.reason, STOP_END);
+    engine_close(g);
+    free(text);
+    answer_free(&a);
+    buf_free(&report);
 }
 
 static void test_the_chunk_suits_the_device_unless_it_is_given(void **state)
@@ -879,6 +931,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_device_ends_the_turn_and_keeps_what_was_said),
         cmocka_unit_test(test_a_violated_rule_and_short_memory_leave_the_engine_alive),
         cmocka_unit_test(test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usable),
+        cmocka_unit_test(test_a_long_chunk_stops_between_layers),
         cmocka_unit_test(test_the_chunk_suits_the_device_unless_it_is_given),
         cmocka_unit_test(test_every_plain_face_ends_with_one_line_and_exit_code_3),
         cmocka_unit_test(test_a_batch_keeps_the_results_it_has_told),
