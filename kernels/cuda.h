@@ -236,12 +236,18 @@ __device__ __forceinline__ void let_next()
 #endif
 }
 
-/* Waits for everything before this kernel in the stream, and lets the next one be launched. */
-__device__ __forceinline__ void after()
+/* Waits for everything before this kernel in the stream. */
+__device__ __forceinline__ void wait_before()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/* The same, and lets the next one be launched. */
+__device__ __forceinline__ void after()
+{
+    wait_before();
     let_next();
 }
 

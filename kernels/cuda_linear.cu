@@ -1,50 +1,36 @@
 /* cuda_linear.cu - products with weight matrices: linear, glu, qkv. */
 #include "kernels/cuda_product.cuh"
 
-enum { PACK_THREADS = 512, HEAD_THREADS = 128 };
+enum { HEAD_THREADS = 128 };
 
 /* ---- packing -------------------------------------------------------------------------------- */
 
-/* One block a row. Infinities and NaN have no second term. */
-__global__ void __launch_bounds__(PACK_THREADS)
-    pack_kernel(const __grid_constant__ struct pack_args a)
+/* One block a row. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, uint16_t *x)
 {
     __shared__ float room[33];
-    float x[PER], w[PER];
-    load_weights(a.norm.w, 0, a.n, 0, w);
+    struct row_part norm;
+    let_next();
+    load_norm(in.norm, in.n, 0, norm);
     after();
-    const float *src = a.src + (size_t)blockIdx.x * a.src_stride;
-    uint16_t *hi = a.x + (size_t)blockIdx.x * 2 * (size_t)a.kp, *lo = hi + a.kp;
-    load_row(src, a.n, 0, x);
-    float inv = inverse_rms_of(x, src, a.n, a.norm, room);
-    for (int from = 0; from < a.kp; from += PER * PACK_THREADS) {
-        if (from) {
-            load_weights(a.norm.w, 0, a.n, from, w);
-            load_row(src, a.n, from, x);
-        }
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            int i = from + j * PACK_THREADS + (int)threadIdx.x;
-            float y = i < a.n ? normed_by(a.norm.kind, x[j], inv, w[j]) : 0.f;
-            bf16 h = __float2bfloat16_rn(y);
-            float rest = isfinite(__bfloat162float(h)) ? y - __bfloat162float(h) : 0.f;
-            if (i < a.kp) {
-                hi[i] = __bfloat16_as_ushort(h);
-                lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
-            }
-        }
-    }
+    int r = (int)blockIdx.x;
+    pack_row(in, r, kp, terms, norm, x + (size_t)(r * terms) * (size_t)kp, (size_t)kp, room);
 }
 
-static struct packed pack_rows(struct kdev *d, const float *src, size_t stride, int rows, int n,
-                               const struct k_norm *norm)
+static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
 {
-    int kp = (int)cuda_round((size_t)n, 32);
-    uint16_t *x = (uint16_t *)cuda_take(d, (size_t)rows * cuda_packed_bytes(kp));
-    struct pack_args a = {src, stride, n, kp, cuda_norm(norm), cuda_vec(NULL), 1, x, NULL};
-    cuda_launch(d, pack_kernel, dim3((unsigned)rows), PACK_THREADS, 0, a);
-    struct packed p = {x, NULL, kp};
-    return p;
+    struct rows_in in = {src, stride, n, cuda_norm(norm)};
+    return in;
+}
+
+static void pack_rows(struct kdev *d, struct product *p)
+{
+    size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
+    uint16_t *x = (uint16_t *)cuda_take(d, bytes);
+    p->x.x = x;
+    cuda_launch(d, pack_kernel, dim3((unsigned)p->rows), ROW_THREADS, 0, p->in, p->x.kp, p->x.terms,
+                x);
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -55,49 +41,33 @@ enum store cuda_store_of(const struct tensor *t)
     return t->type == DT_BF16 ? STORE_BF16 : t->type == DT_F16 ? STORE_F16 : STORE_F32;
 }
 
-template <int STORE, int MT, int NT, int U, bool GLU>
-static void run(struct kdev *d, struct product *p)
+/* f16 and f32, which few checkpoints have; always two terms. */
+template <int STORE, int NT, int U> static void run(struct kdev *d, struct product *p)
 {
-    int tiles = 0, per_block = 16 * MT / (GLU ? 2 : 1);
-    for (int i = 0; i < (GLU ? 1 : p->n_mats); i++) {
+    int tiles = 0;
+    for (int i = 0; i < p->n_mats; i++) {
         p->first[i] = tiles;
-        tiles += div_up(p->m[i].n, per_block);
+        tiles += div_up(p->m[i].n, 16);
     }
     dim3 grid((unsigned)tiles, (unsigned)div_up(p->rows, NT * 4));
-    cuda_launch(d, product_kernel<STORE, MT, NT, U, GLU, false>, grid, PRODUCT_THREADS, 0, *p);
-}
-
-template <bool GLU> static void run_store(struct kdev *d, struct product *p, enum store store)
-{
-    constexpr int M = GLU ? 2 : 1;
-    bool few = p->rows <= 4;
-    int tiles = 0;
-    for (int i = 0; i < (GLU ? 1 : p->n_mats); i++)
-        tiles += div_up(p->m[i].n, 16);
-    /* so few tiles that two blocks a multiprocessor hold them, or so many that it does not matter */
-    bool deep = tiles <= 2 * d->n_sm || tiles >= 16 * d->n_sm;
-    if (store == STORE_F16)
-        few ? run<STORE_F16, M, 1, 2, GLU>(d, p) : run<STORE_F16, M, 4, 1, GLU>(d, p);
-    else if (store == STORE_F32)
-        few ? run<STORE_F32, M, 1, 2, GLU>(d, p) : run<STORE_F32, M, 4, 1, GLU>(d, p);
-    else if (few)
-        deep ? run<STORE_BF16, M, 1, 4 / M, GLU>(d, p) : run<STORE_BF16, M, 1, 1, GLU>(d, p);
-    else if (p->rows <= 8)
-        deep ? run<STORE_BF16, M, 2, 4 / M, GLU>(d, p) : run<STORE_BF16, M, 2, 1, GLU>(d, p);
-    else if (p->rows <= 16)
-        run<STORE_BF16, M, 4, 2, GLU>(d, p);
-    else if (p->rows <= 32)
-        run<STORE_BF16, 2, 8, 1, GLU>(d, p);
-    else
-        run<STORE_BF16, 4, 8, 1, GLU>(d, p);
+    cuda_launch(d, product_kernel<STORE, 1, NT, U, false, false>, grid, PRODUCT_THREADS, 0, *p);
 }
 
 void cuda_product(struct kdev *d, struct product *p, enum store store, bool glu)
 {
-    if (glu)
-        run_store<true>(d, p, store);
+    bool few = p->rows <= 4, bf16_too = store == STORE_BF16;
+    p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
+    p->x.terms = bf16_too ? d->terms : 2;
+    bool fold = bf16_too && cuda_folds(d, p->rows, p->x.kp);
+    if (!fold)
+        pack_rows(d, p);
+    CHECK(bf16_too || !glu);
+    if (bf16_too)
+        cuda_product_few(d, p, glu, fold);
+    else if (store == STORE_F16)
+        few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
-        run_store<false>(d, p, store);
+        few ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
 }
 
 static struct mat mat_of(const struct tensor *t)
@@ -140,7 +110,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     struct product p = {};
     d->arena_at = 0;
     p.rows = rows;
-    p.x = pack_rows(d, (const float *)a->src.p + (size_t)r0 * ss, ss, rows, in, &a->pre);
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
     float *to = post ? (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to) : dst;
     struct finish *f = add_mat(&p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
@@ -178,6 +148,7 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
 
 __global__ void gate_kernel(const float *g, const float *u, float *dst, size_t n, int act)
 {
+    let_next();
     after();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
@@ -193,9 +164,8 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     d->arena_at = 0;
     p.rows = rows;
     p.glu_act = a->act;
-    p.x = pack_rows(d, (const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, rows, in,
-                    &a->pre);
-    if (a->gate->type == a->up->type) {
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, in, &a->pre);
+    if (a->gate->type == DT_BF16 && a->up->type == DT_BF16) {
         add_mat(&p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(&p, a->up, NULL, dst, (size_t)ffn);
         cuda_product(d, &p, cuda_store_of(a->gate), true);
@@ -220,7 +190,7 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
-    size_t each = cuda_packed_bytes(in + 32) + (size_t)ffn * 2 * sizeof(float);
+    size_t each = 2 * cuda_packed_bytes(in + 32) + (size_t)ffn * 2 * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         glu_rows(d, a, r, min_int(fit, a->rows - r));
@@ -265,6 +235,7 @@ __device__ __forceinline__ float turned(const heads &a, const struct norm &norm,
 __global__ void heads_kernel(const __grid_constant__ struct heads a)
 {
     __shared__ float room[33];
+    let_next();
     after();
     int r = (int)blockIdx.y, h = (int)blockIdx.x, n = a.head_dim, n_of = a.n_head, what = 0;
     if (h >= a.n_head) {
@@ -310,8 +281,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     float *q = (float *)cuda_take(d, (size_t)rows * (size_t)nq * sizeof *q), *k = NULL, *v = NULL;
     struct product p = {};
     p.rows = rows;
-    p.x = pack_rows(d, (const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, rows, in,
-                    &a->norm);
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
     add_mat(&p, a->wq, a->bq, q, (size_t)nq);
     if (write) {
         k = v = (float *)cuda_take(d, (size_t)rows * (size_t)nk * sizeof *k);
@@ -368,7 +338,7 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t each = cuda_packed_bytes(in + 32) + (size_t)(nq + 2 * nk) * sizeof(float);
+    size_t each = 3 * cuda_packed_bytes(in + 32) + (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));

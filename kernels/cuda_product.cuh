@@ -18,7 +18,7 @@
 #ifndef AERIE_CUDA_PRODUCT_CUH
 #define AERIE_CUDA_PRODUCT_CUH
 
-#include "kernels/cuda.h"
+#include "kernels/cuda_row.cuh"
 
 enum { RUNS = 8, PRODUCT_THREADS = 32 * RUNS, MAX_MATS = 3 };
 
@@ -40,12 +40,14 @@ struct mat {
     int type;
 };
 
-/* Packed activations: row r has hi at (2r) * kp, lo at (2r + 1) * kp, kp a multiple of a chunk,
- * zeros behind the end. inv: what undoes a row's power of two (f16). */
+/* Packed activations: term t of row r lies at (r * terms + t) * kp, kp a multiple of a chunk, zeros
+ * behind the end. inv: what undoes a row's power of two (f16). product_kernel() takes two terms
+ * always. */
 struct packed {
     const uint16_t *x;
     const float *inv;
     int kp;
+    int terms;
 };
 
 /* What follows the sums; in k_linear's order. */
@@ -72,6 +74,7 @@ struct product {
     struct finish f[MAX_MATS];
     int first[MAX_MATS]; /* tile of 16 outputs with which a matrix begins */
     int n_mats, rows, glu_act;
+    struct rows_in in; /* what is packed into x, or by the product itself */
     struct packed x;
     struct expert_list e;
 };
@@ -436,22 +439,13 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(MT, NT, U))
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* Rows of float32 become packed ones. factor, scale: on the normalised row (a router's input). */
-struct pack_args {
-    const float *src;
-    size_t src_stride;
-    int n, kp;
-    struct norm norm;
-    struct vec factor;
-    float scale;
-    uint16_t *x;
-    float *inv; /* f16 only */
-};
-
 static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(uint16_t); }
 
-/* Launches the product of what is set up in p. */
+/* Packs the rows and launches the product of what is set up in p. */
 void cuda_product(struct kdev *d, struct product *p, enum store store, bool glu);
+/* The same for bf16 matrices (cuda_few.cu); fold: the rows are packed on the way. */
+bool cuda_folds(const struct kdev *d, int rows, int kp);
+void cuda_product_few(struct kdev *d, struct product *p, bool glu, bool fold);
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store, int most_active,
                           int most_rows);
 enum store cuda_store_of(const struct tensor *t);
