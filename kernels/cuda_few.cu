@@ -2,53 +2,60 @@
  * speed of memory.
  *
  * A matrix of 20 to 100 MB is read in 5 to 25 us: what counts is that the memory never idles, from
- * the kernel before to the one behind. So a block asks for its first weights before it waits for
- * its rows: as many as its ring in shared memory holds, and more into the second cache. Every
- * thread copies to the ring exactly the 16 bytes that it will itself feed to the tensor cores, so
- * the ring needs no barrier and has no bank conflicts.
+ * the kernel before to the one behind. So a block asks for its weights before it waits for its rows:
+ * as many as its ring in shared memory holds, and more into the second cache. Every thread copies
+ * to the ring exactly the 16 bytes that it will itself feed to the tensor cores, so the ring needs
+ * no barrier and has no bank conflicts.
  *
- * The grid stays: a block takes every gridDim.x-th unit (MT tiles of 16 outputs; with GLU they
- * alternate between gate and up), and its ring runs on from one unit into the next. A warp has one
- * run of k in each. With FOLD the rows are normalised and cut by every block itself, into shared
- * memory; otherwise they lie packed in memory and come through the ring.
+ * A block makes MT tiles of 16 outputs, or, for a gated pair of matrices, of 8 outputs of each. A
+ * warp has one run of k. Multiprocessors are not served alike, so blocks are many and small and
+ * the hardware hands them out. With FOLD (one row) the row is normalised and cut by every block
+ * itself, and what comes behind is done by the last block to arrive; otherwise rows lie packed in
+ * memory and come through the ring.
  *
  * The order of sums is that of cuda_product.cuh.
  */
 #include "kernels/cuda_product.cuh"
 
 #ifndef FEW_RING
-#define FEW_RING 64
+#define FEW_RING 80
 #endif
 #ifndef FEW_AHEAD
-#define FEW_AHEAD 160
-#endif
-#ifndef FEW_BLOCKS
-#define FEW_BLOCKS 1
-#endif
-#ifndef FEW_FOLD
-#define FEW_FOLD 1
+#define FEW_AHEAD 10
 #endif
 
 enum {
     PIECE = PRODUCT_THREADS * 16, /* bytes that the block's threads copy with one instruction */
     RED_PITCH = 20,               /* floats from column to column of the sums: no bank twice */
-    FOLD_ROWS = FEW_FOLD, FOLD_BYTES = 72 << 10, /* of packed rows in shared memory */
-    AHEAD = FEW_AHEAD << 10,             /* bytes that a block prefetches beyond its ring */
-    RING = FEW_RING << 10,
-    WIDE_RING = 192 << 10,
+    FOLD_BYTES = 72 << 10,        /* most of packed rows in shared memory */
+    AHEAD = FEW_AHEAD,            /* chunks of each run beyond the ring that are prefetched */
 };
 
 /* What a kernel's shape implies. */
-template <int MT, int NT, bool GLU, bool FOLD> struct plan {
-    static constexpr int SIDES = GLU ? 2 : 1;
-    static constexpr int PART = NT < 4 ? NT : 4;                /* column tiles added up at once */
-    static constexpr int PIECES = 2 * MT + (FOLD ? 0 : NT);     /* of a chunk of k */
-    static constexpr int SUMS = SIDES * RUNS * PART * 8 * RED_PITCH * (int)sizeof(float);
-    static constexpr int FIT = (FOLD ? RING : NT <= 2 ? RING * 3 / 2 : WIDE_RING - SUMS) / (PIECES * PIECE);
-    static constexpr int STAGES = FIT < 3 ? 3 : FIT;
-    static constexpr int BYTES = STAGES * PIECES * PIECE + SUMS;
+template <int MT, int NT, bool FOLD> struct plan {
+    static constexpr int PART = NT < 4 ? NT : 4;            /* column tiles added up at once */
+    static constexpr int PIECES = 2 * MT + (FOLD ? 0 : NT); /* of a chunk of k */
+    static constexpr int STAGE = PIECES * PIECE;
+    static constexpr int SUMS = RUNS * PART * 8 * RED_PITCH * (int)sizeof(float);
+    static constexpr int RING = ((FOLD || NT == 1 ? FEW_RING : NT == 2 ? 96 : 192 - 20) << 10);
+    static constexpr int STAGES = RING / STAGE;
+    static constexpr int BYTES = STAGES * STAGE + SUMS;
 };
 
+static inline __host__ __device__ size_t folded_pitch(int kp) /* bytes; no bank twice */
+{
+    return (size_t)kp * 2 + (kp % 64 ? 0 : 64);
+}
+
+#ifdef FEW_TRACE
+extern __device__ unsigned long long trace_at[1024][160][4];
+#define MARK(k) do { if (threadIdx.x == 0 && blockIdx.y == 0 && blockIdx.x < 160) { unsigned long long t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)); trace_at[id][blockIdx.x][k] = t; } } while (0)
+extern int trace_id;
+#define TRACE_ID trace_id++
+#else
+#define MARK(k) (void)id
+#define TRACE_ID 0
+#endif
 #ifdef __CUDACC__
 
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
@@ -70,283 +77,287 @@ __device__ __forceinline__ uint4 shared16(uint32_t at)
     return v;
 }
 
-/* Which matrix a unit belongs to, and its first output there. */
-template <int MT, bool GLU> __device__ __forceinline__ int mat_of_unit(const product &p, int u, int &n0)
+/* Asks for bytes (a multiple of 16) to come into the second cache. */
+__device__ __forceinline__ void prefetch(const void *from, int bytes)
 {
-    int mi = 0;
-    while (!GLU && mi + 1 < p.n_mats && u >= p.first[mi + 1])
-        mi++;
-    n0 = (u - p.first[mi]) * 16 * (GLU ? MT / 2 : MT);
-    return mi;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#else
+    for (int at = 0; at < bytes; at += 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)from + at));
+#endif
 }
 
-/* Asks for a unit's weights to come into the second cache; the whole block. */
-template <int MT, bool GLU> __device__ __forceinline__ void prefetch_unit(const product &p, int u)
+__device__ __forceinline__ void prefetch_vec(const struct vec &v, int n)
 {
-    int n0, mi = mat_of_unit<MT, GLU>(p, u, n0);
-#pragma unroll
-    for (int side = 0; side < (GLU ? 2 : 1); side++) {
-        const mat &m = p.m[GLU ? side : mi];
-        const uint8_t *from = m.w + (size_t)n0 * m.pitch;
-        int bytes = min(16 * (GLU ? MT / 2 : MT), m.n - n0) * (int)m.pitch;
-        for (int at = (int)threadIdx.x * 128; at < bytes; at += PRODUCT_THREADS * 128)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
-    }
+    if (v.p && (uintptr_t)v.p % 16 == 0 && threadIdx.x == 0)
+        prefetch(v.p, n * (v.type == DT_F32 ? 4 : 2) / 16 * 16);
 }
 
-/* A thread's pointers into the weights of a unit. */
-template <int MT, bool GLU>
-__device__ __forceinline__ void seek(const product &p, int u, const uint8_t *(&w)[MT][2])
-{
-    const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    int n0, mi = mat_of_unit<MT, GLU>(p, u, n0);
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const mat &m = p.m[GLU ? i % 2 : mi];
-            int row = min(n0 + (GLU ? i / 2 : i) * 16 + h * 8 + g, m.n - 1);
-            w[i][h] = m.w + (size_t)row * m.pitch + q * 16;
-        }
-}
+/* Where a tile's outputs lie: matrix and first row; with a gate its second eight rows are those of
+ * the other matrix. */
+struct place {
+    int mi, n0;
+};
 
-/* Adds up the runs of one tile (or of gate and up), in their order, and stores what follows. */
-template <int SIDES, int PART>
-__device__ __forceinline__ void finish_tile(const product &p, const float (&acc)[SIDES][PART][4],
-                                            float *red, int mi, int n0, int row0)
+/* Adds up the runs of a tile, in their order, and stores what follows. bias: of output
+ * threadIdx.x % 16. */
+template <int PART>
+__device__ __forceinline__ void finish_tile(const product &p, const float (&acc)[PART][4],
+                                            float *red, struct place at0, float bias, int row0)
 {
     constexpr int COLS = PART * 8;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
     const bool two = p.x.terms == 2;
+    float *to = red + warp * COLS * RED_PITCH + g;
 #pragma unroll
-    for (int side = 0; side < SIDES; side++) {
-        float *to = red + (side * RUNS + warp) * COLS * RED_PITCH + g;
-#pragma unroll
-        for (int j = 0; j < PART; j++) {
-            const float *a = acc[side][j];
-            float *at = to + (two ? j * 4 + q : j * 8 + 2 * q) * RED_PITCH;
-            at[0] = two ? a[0] + a[1] : a[0];
-            at[8] = two ? a[2] + a[3] : a[2];
-            if (!two) {
-                at[RED_PITCH] = a[1];
-                at[RED_PITCH + 8] = a[3];
-            }
+    for (int j = 0; j < PART; j++) {
+        const float *a = acc[j];
+        float *at = to + (two ? j * 4 + q : j * 8 + 2 * q) * RED_PITCH;
+        at[0] = two ? a[0] + a[1] : a[0];
+        at[8] = two ? a[2] + a[3] : a[2];
+        if (!two) {
+            at[RED_PITCH] = a[1];
+            at[RED_PITCH + 8] = a[3];
         }
     }
     __syncthreads();
-    const int rows = min(COLS / p.x.terms, p.rows - row0);
-    for (int at = (int)threadIdx.x; at < 16 * rows; at += PRODUCT_THREADS) {
-        int o = at % 16, out = n0 + o, row = row0 + at / 16;
-        float y[SIDES];
+    const int rows = min(COLS / p.x.terms, p.rows - row0), o = (int)threadIdx.x % 16;
+    for (int t = (int)threadIdx.x / 16; t < (rows + 1) / 2 * 2; t += PRODUCT_THREADS / 16) {
+        const float *from = red + t * RED_PITCH + o;
+        float y = from[0];
 #pragma unroll
-        for (int side = 0; side < SIDES; side++) {
-            const float *from = red + side * RUNS * COLS * RED_PITCH + at / 16 * RED_PITCH + o;
-            y[side] = from[0];
-#pragma unroll
-            for (int r = 1; r < RUNS; r++)
-                y[side] += from[r * COLS * RED_PITCH];
+        for (int r = 1; r < RUNS; r++)
+            y += from[r * COLS * RED_PITCH];
+        int out = at0.n0 + o, row = row0 + t;
+        if (p.glu) {
+            float up = __shfl_down_sync(~0u, y, 8);
+            if (o < 8 && t < rows && out < p.m[0].n)
+                p.f[0].dst[(size_t)row * p.f[0].dst_stride + (size_t)out] =
+                    activate(y, p.glu_act) * up;
+        } else if (t < rows && out < p.m[at0.mi].n) {
+            const finish &f = p.f[at0.mi];
+            store_one(f, behind_bias(f, f.b.p ? y + bias : y, out, row), out, row);
         }
-        if (out >= p.m[mi].n)
-            continue;
-        if constexpr (SIDES == 2)
-            p.f[0].dst[(size_t)row * p.f[0].dst_stride + (size_t)out] =
-                activate(y[0], p.glu_act) * y[1];
-        else
-            store_one(p.f[mi], finished(p.f[mi], y[0], out, row), out, row);
     }
     __syncthreads();
 }
 
-/* Shared: FOLD: the packed rows; the sums; the ring. */
-template <int MT, int NT, bool GLU, bool FOLD>
-__global__ void __launch_bounds__(PRODUCT_THREADS, FOLD ? 2 : 1)
-    few_kernel(const __grid_constant__ struct product p, int units)
+/* What comes behind a single row's product, by the last block of a head or of all. */
+__device__ __forceinline__ void finish_row(const product &p, struct place at, float *room)
 {
-    using S = plan<MT, NT, GLU, FOLD>;
-    constexpr int STAGE = S::PIECES * PIECE;
-    extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ float room[33];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    const int step = (int)gridDim.x, cols = p.rows * p.x.terms, col0 = (int)blockIdx.y * NT * 8;
+    const struct behind &b = p.behind;
+    if (b.dst && last_to_arrive(b.counters, gridDim.x)) {
+        struct row_part w;
+        load_norm(b.post, p.m[0].n, 0, w);
+        norm_row(p.f[0].dst, b.dst, p.m[0].n, b.post, w, b.add, 1, room);
+    }
+    if (!b.turns)
+        return;
+    int n = b.heads.head_dim, h = at.n0 / n;
+    int first = at.mi == 0 ? 0 : b.heads.n_head + (at.mi - 1) * b.heads.n_kv;
+    if (!last_to_arrive(b.counters + first + h, (unsigned)(n / 16)))
+        return;
+    finish_head(b.heads, 0, at.mi, h, room);
+    if (at.mi == 1 && b.heads.v_from_k) {
+        __syncthreads();
+        finish_head(b.heads, 0, 2, h, room);
+    }
+}
 
-    /* this warp's run of k, in each of the block's units */
+/* Shared: FOLD: the packed row; the sums; the ring. */
+template <int MT, int NT, bool FOLD>
+__global__ void __launch_bounds__(PRODUCT_THREADS, NT < 4 ? 2 : 1)
+    few_kernel(const __grid_constant__ struct product p, int id)
+{
+    using S = plan<MT, NT, FOLD>;
+    extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ float room[ROW_WARPS];
+    MARK(0);
+    let_next();
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    const int cols = p.rows * p.x.terms, col0 = (int)blockIdx.y * NT * 8;
+
+    struct place at = {0, 0};
+    while (!p.glu && at.mi + 1 < p.n_mats && (int)blockIdx.x >= p.first[at.mi + 1])
+        at.mi++;
+    at.n0 = ((int)blockIdx.x - p.first[at.mi]) * MT * (p.glu ? 8 : 16);
+
+    /* this warp's run of k */
     const int chunks = p.x.kp / 32, each = (chunks + RUNS - 1) / RUNS;
     const int c0 = min(warp * each, chunks), c1 = min(c0 + each, chunks);
 
-    const size_t x_pitch = (size_t)p.x.kp * 2 + (p.x.kp % 64 ? 0 : 64); /* FOLD: no bank twice */
     uint8_t *const rows = shared;
-    float *const red = (float *)(shared + (FOLD ? (size_t)cols * x_pitch : 0));
+    float *const red = (float *)(shared + (FOLD ? (size_t)cols * folded_pitch(p.x.kp) : 0));
     const uint32_t ring = (uint32_t)__cvta_generic_to_shared((uint8_t *)red + S::SUMS) +
                           threadIdx.x * 16;
 
-    /* the packed columns of this thread */
-    uint32_t x_at[NT]; /* bytes from the first */
+    const uint8_t *w[MT][2];
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const mat &m = p.m[p.glu ? h : at.mi];
+            int row = min(at.n0 + (p.glu ? i * 8 : i * 16 + h * 8) + g, m.n - 1);
+            w[i][h] = m.w + (size_t)row * m.pitch + q * 16;
+        }
+    auto fetch_weights = [&](int c, uint32_t to) {
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            copy16(to + (uint32_t)(2 * i) * PIECE, w[i][0] + (size_t)c * 64);
+            copy16(to + (uint32_t)(2 * i + 1) * PIECE, w[i][1] + (size_t)c * 64);
+        }
+    };
+
+    /* before the wait */
+#pragma unroll
+    for (int s = 0; s < S::STAGES; s++) {
+        if (c0 + s < c1)
+            fetch_weights(c0 + s, ring + (uint32_t)s * S::STAGE);
+        if (FOLD)
+            copies_end();
+    }
+    if (AHEAD && q == 0 && c0 + S::STAGES < c1) {
+        int bytes = min(c1 - c0 - S::STAGES, AHEAD) * 64;
+#pragma unroll
+        for (int i = 0; i < MT; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                prefetch(w[i][h] + (size_t)(c0 + S::STAGES) * 64, bytes);
+    }
+    float bias[MT];
+#pragma unroll
+    for (int i = 0; i < MT; i++) {
+        int out = at.n0 + i * 16 + (int)threadIdx.x % 16;
+        const finish &f = p.f[at.mi];
+        bias[i] = f.b.p && out < p.m[at.mi].n ? weight_at(f.b, (size_t)out) : 0.f;
+    }
+    struct row_part norm;
+    if constexpr (FOLD) {
+        load_norm(p.in.norm, p.in.n, 0, norm);
+        if (blockIdx.x == 0 && p.behind.dst)
+            prefetch_vec(p.behind.post.w, p.m[0].n);
+        if (blockIdx.x == 0 && p.behind.turns) {
+            prefetch_vec(p.behind.heads.q_norm.w, p.behind.heads.head_dim);
+            prefetch_vec(p.behind.heads.k_norm.w, p.behind.heads.head_dim);
+        }
+    }
+    wait_before();
+    MARK(1);
+
+    /* the columns of this thread: bytes from the first */
+    uint32_t x_at[NT];
 #pragma unroll
     for (int j = 0; j < NT; j++)
         x_at[j] = (uint32_t)min(col0 + j * 8 + g, cols - 1) *
-                  (FOLD ? (uint32_t)x_pitch : (uint32_t)p.x.kp * 2) + (uint32_t)q * 16;
-
-    const uint8_t *w[MT][2];
-    int u_in = (int)blockIdx.x, c_in = c0; /* what comes into the ring next */
-    uint32_t in = ring, out = ring;
-    seek<MT, GLU>(p, u_in, w);
-    auto fetch_weights = [&] {
-        if (c_in == c1 && c0 < c1) {
-            u_in += step, c_in = c0;
-            if (u_in < units)
-                seek<MT, GLU>(p, u_in, w);
-        }
-        if (u_in < units && c_in < c1)
-#pragma unroll
-            for (int i = 0; i < MT; i++) {
-                copy16(in + (uint32_t)(2 * i) * PIECE, w[i][0] + (size_t)c_in * 64);
-                copy16(in + (uint32_t)(2 * i + 1) * PIECE, w[i][1] + (size_t)c_in * 64);
-            }
-    };
+                  (FOLD ? (uint32_t)folded_pitch(p.x.kp) : (uint32_t)p.x.kp * 2) + (uint32_t)q * 16;
     auto fetch_rows = [&](int c, uint32_t to) {
 #pragma unroll
         for (int j = 0; j < NT; j++)
             copy16(to + (uint32_t)(2 * MT + j) * PIECE,
                    (const uint8_t *)p.x.x + x_at[j] + (size_t)c * 64);
     };
-    auto forth = [&](uint32_t &at) {
-        at += STAGE;
-        if (at == ring + S::STAGES * STAGE)
-            at = ring;
-    };
-
-    /* before the wait: the ring's weights, then the second cache's */
-#pragma unroll
-    for (int s = 0; s < S::STAGES - 1; s++) {
-        fetch_weights();
-        c_in++;
-        forth(in);
-        if (FOLD)
-            copies_end();
-    }
-    const int unit_bytes = 16 * MT * (int)p.m[0].pitch, ahead = 1 + AHEAD / unit_bytes;
-    for (int i = 0, u = (int)blockIdx.x; i < ahead && u < units; i++, u += step)
-        prefetch_unit<MT, GLU>(p, u);
-    struct row_part norm;
-    if (FOLD)
-        load_norm(p.in.norm, p.in.n, 0, norm);
-    if ((int)blockIdx.x + ahead * step >= units)
-        let_next();
-    wait_before();
-
     if constexpr (FOLD) {
-        for (int r = 0; r < p.rows; r++)
-            pack_row(p.in, r, p.x.kp, p.x.terms, norm,
-                     (uint16_t *)(rows + (size_t)(r * p.x.terms) * x_pitch), x_pitch / 2, room);
+        pack_row(p.in, 0, p.x.kp, p.x.terms, norm, (uint16_t *)rows, folded_pitch(p.x.kp) / 2, room);
         __syncthreads();
-    } else { /* the rows that belong to the weights in the ring */
-        uint32_t to = ring;
-        int c = c0;
+    } else {
 #pragma unroll
-        for (int s = 0; s < S::STAGES - 1; s++) {
-            if (c0 < c1)
-                fetch_rows(c, to);
-            c = c + 1 < c1 ? c + 1 : c0;
-            forth(to);
+        for (int s = 0; s < S::STAGES; s++) {
+            if (c0 + s < c1)
+                fetch_rows(c0 + s, ring + (uint32_t)s * S::STAGE);
             copies_end();
         }
     }
+    MARK(2);
     const uint32_t x_shared = (uint32_t)__cvta_generic_to_shared(rows);
 
-    for (int u = (int)blockIdx.x; u < units; u += step) {
-        if (u != (int)blockIdx.x && u + (ahead - 1) * step < units) {
-            prefetch_unit<MT, GLU>(p, u + (ahead - 1) * step);
-            if (u + ahead * step >= units)
-                let_next();
+    float acc[MT][NT][4] = {};
+    uint32_t slot = ring;
+    for (int c = c0; c < c1; c++) {
+        copies_wait<S::STAGES - 1>();
+        uint4 a[MT][2];
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            a[i][0] = shared16(slot + (uint32_t)(2 * i) * PIECE);
+            a[i][1] = shared16(slot + (uint32_t)(2 * i + 1) * PIECE);
         }
-        float acc[MT][NT][4] = {};
-        for (int c = c0; c < c1; c++) {
-            copies_wait<S::STAGES - 2>();
-            uint4 a[MT][2];
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            uint4 b = FOLD ? shared16(x_shared + x_at[j] + (uint32_t)c * 64)
+                           : shared16(slot + (uint32_t)(2 * MT + j) * PIECE);
 #pragma unroll
             for (int i = 0; i < MT; i++) {
-                a[i][0] = shared16(out + (uint32_t)(2 * i) * PIECE);
-                a[i][1] = shared16(out + (uint32_t)(2 * i + 1) * PIECE);
+                mma_bf16(acc[i][j], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, b.x, b.y);
+                mma_bf16(acc[i][j], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, b.z, b.w);
             }
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                uint4 b = FOLD ? shared16(x_shared + x_at[j] + (uint32_t)c * 64)
-                               : shared16(out + (uint32_t)(2 * MT + j) * PIECE);
-#pragma unroll
-                for (int i = 0; i < MT; i++) {
-                    mma_bf16(acc[i][j], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, b.x, b.y);
-                    mma_bf16(acc[i][j], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, b.z, b.w);
-                }
-            }
-            fetch_weights();
-            if (!FOLD && u_in < units)
-                fetch_rows(c_in, in);
-            copies_end();
-            c_in++;
-            forth(in);
-            forth(out);
         }
-        int n0, mi = mat_of_unit<MT, GLU>(p, u, n0);
-#pragma unroll
-        for (int i = 0; i < MT; i += S::SIDES)
-#pragma unroll
-            for (int j = 0; j < NT; j += S::PART) {
-                float sums[S::SIDES][S::PART][4];
-#pragma unroll
-                for (int side = 0; side < S::SIDES; side++)
-#pragma unroll
-                    for (int t = 0; t < S::PART; t++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            sums[side][t][e] = acc[i + side][j + t][e];
-                int row0 = (col0 + j * 8) / p.x.terms;
-                if (row0 < p.rows)
-                    finish_tile<S::SIDES, S::PART>(p, sums, red, mi, n0 + i / S::SIDES * 16, row0);
-            }
+        if (c + S::STAGES < c1) { /* into the place that was just read, by this very thread */
+            fetch_weights(c + S::STAGES, slot);
+            if (!FOLD)
+                fetch_rows(c + S::STAGES, slot);
+        }
+        copies_end();
+        slot += S::STAGE;
+        if (slot == ring + S::STAGES * S::STAGE)
+            slot = ring;
     }
+
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < NT; j += S::PART) {
+            float sums[S::PART][4];
+#pragma unroll
+            for (int t = 0; t < S::PART; t++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    sums[t][e] = acc[i][j + t][e];
+            int row0 = (col0 + j * 8) / p.x.terms;
+            struct place here = {at.mi, at.n0 + i * (p.glu ? 8 : 16)};
+            if (row0 < p.rows)
+                finish_tile<S::PART>(p, sums, red, here, bias[i], row0);
+        }
+    if constexpr (FOLD)
+        finish_row(p, at, room);
+    MARK(3);
 }
 
 #endif
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-template <int MT, int NT, bool GLU, bool FOLD>
-static void run(struct kdev *d, struct product *p, int blocks_of_an_sm)
+template <int MT, int NT, bool FOLD> static void run(struct kdev *d, struct product *p)
 {
-    using S = plan<MT, NT, GLU, FOLD>;
-    int units = 0, per_unit = 16 * MT / S::SIDES, cols = p->rows * p->x.terms;
-    for (int i = 0; i < (GLU ? 1 : p->n_mats); i++) {
+    using S = plan<MT, NT, FOLD>;
+    int units = 0, cols = p->rows * p->x.terms;
+    for (int i = 0; i < (p->glu ? 1 : p->n_mats); i++) {
         p->first[i] = units;
-        units += div_up(p->m[i].n, per_unit);
+        units += div_up(p->m[i].n, MT * (p->glu ? 8 : 16));
     }
-    size_t x_pitch = (size_t)p->x.kp * 2 + (p->x.kp % 64 ? 0 : 64);
-    size_t bytes = S::BYTES + (FOLD ? (size_t)cols * x_pitch : 0);
-    dim3 grid((unsigned)min_int(units, blocks_of_an_sm * d->n_sm),
-              FOLD ? 1u : (unsigned)div_up(cols, NT * 8));
-    cuda_launch(d, few_kernel<MT, NT, GLU, FOLD>, grid, PRODUCT_THREADS, bytes, *p, units);
+    size_t bytes = S::BYTES + (FOLD ? (size_t)cols * folded_pitch(p->x.kp) : 0);
+    dim3 grid((unsigned)units, FOLD ? 1u : (unsigned)div_up(cols, NT * 8));
+    cuda_launch(d, few_kernel<MT, NT, FOLD>, grid, PRODUCT_THREADS, bytes, *p, TRACE_ID);
 }
 
-bool cuda_folds(const struct kdev *d, int rows, int kp)
+bool cuda_folds(const struct kdev *d, const struct product *p)
 {
-    return rows <= FOLD_ROWS && rows * d->terms <= 8 &&
-           rows * d->terms * (2 * kp + 64) <= FOLD_BYTES;
+    (void)d;
+    const struct heads *h = &p->behind.heads;
+    return p->rows == 1 && p->x.terms * folded_pitch(p->x.kp) <= FOLD_BYTES &&
+           (!p->behind.turns || (!h->whole && h->head_dim % 16 == 0));
 }
 
-template <bool GLU> static void run_few(struct kdev *d, struct product *p, bool fold)
+void cuda_product_few(struct kdev *d, struct product *p, bool fold)
 {
-    constexpr int M = GLU ? 2 : 1;
     int cols = p->rows * p->x.terms;
     if (fold)
-        run<M, 1, GLU, true>(d, p, FEW_BLOCKS);
+        run<1, 1, true>(d, p);
+    else if (cols <= 8)
+        run<1, 1, false>(d, p);
     else if (cols <= 16)
-        run<2, 2, GLU, false>(d, p, 1);
+        run<2, 2, false>(d, p);
     else if (cols <= 32)
-        run<2, 4, GLU, false>(d, p, 1);
+        run<2, 4, false>(d, p);
     else
-        run<2, 8, GLU, false>(d, p, 1);
-}
-
-void cuda_product_few(struct kdev *d, struct product *p, bool glu, bool fold)
-{
-    glu ? run_few<true>(d, p, fold) : run_few<false>(d, p, fold);
+        run<2, 8, false>(d, p);
 }

@@ -2,8 +2,8 @@
  *
  * A row is normalised by whoever needs it: by a kernel of its own, in the prologue of a product, or
  * by the block that finishes it. All of them add its squares in the one order that stands here:
- * thread t takes elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then the threads' sums
- * meet in block_reduce(). So a row has the same bits wherever it is normalised.
+ * thread t takes elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then row_sum() adds up
+ * the threads. So a row has the same bits wherever it is normalised.
  */
 #ifndef AERIE_CUDA_ROW_CUH
 #define AERIE_CUDA_ROW_CUH
@@ -26,6 +26,7 @@ enum {
     ROW_HELD = 3,             /* groups of four that a thread keeps in registers */
     ROW_STEP = 4 * ROW_THREADS,
     ROW_PASS = ROW_HELD * ROW_STEP,
+    ROW_WARPS = ROW_THREADS / 32,
 };
 
 /* The thread's elements from .. from + ROW_PASS; zeros behind the end. */
@@ -77,6 +78,21 @@ __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int fr
             w.v[j] = four_weights(norm.w, n, row_index(from, j));
 }
 
+/* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
+ * be in use any more. */
+__device__ __forceinline__ float row_sum(float v, float *room)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    __syncthreads();
+    float sum = room[0];
+#pragma unroll
+    for (int i = 1; i < ROW_WARPS; i++)
+        sum += room[i];
+    return sum;
+}
+
 /* 1 / rms of a row, whose first elements the block holds in x. */
 __device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
                                              const struct norm &norm, float *room)
@@ -96,7 +112,7 @@ __device__ __forceinline__ float row_inverse(const struct row_part &x, const flo
         if ((from += ROW_PASS) >= n)
             break;
     }
-    return 1 / sqrtf(block_reduce<false>(ss, room) / (float)n + norm.eps);
+    return 1 / sqrtf(row_sum(ss, room) / (float)n + norm.eps);
 }
 
 __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, float4 w)
@@ -119,13 +135,45 @@ __device__ __forceinline__ uint2 four_terms(float4 &y)
     return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
 }
 
-/* Packs row r: element i of term t goes to to[t * pitch + i], zeros up to kp. w: its norm's first
- * weights. room: 33 floats of shared memory. */
+/* Stores the terms of elements i .. i + 3 of a row of n; term t goes to to + t * pitch. */
+__device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *to,
+                                          size_t pitch)
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* whatever the norm made of it */
+    for (int t = 0; t < terms; t++)
+        *(uint2 *)(to + (size_t)t * pitch + i) = four_terms(y);
+}
+
+/* The same without a norm: many loads at a time, however long the row is. */
+__device__ __forceinline__ void pack_plain(const float *src, int n, int kp, int terms, uint16_t *to,
+                                           size_t pitch)
+{
+    constexpr int MANY = 5;
+    for (int from = 0; from < kp; from += MANY * ROW_STEP) {
+        float4 x[MANY];
+#pragma unroll
+        for (int j = 0; j < MANY; j++)
+            x[j] = four_of(src, n, row_index(from, j));
+#pragma unroll
+        for (int j = 0; j < MANY; j++)
+            if (row_index(from, j) < kp)
+                put_terms(x[j], row_index(from, j), n, terms, to, pitch);
+    }
+}
+
+/* Packs row r: element i of term t goes to to[t * pitch + i], zeros up to kp. w0: its norm's first
+ * weights. room: see row_sum(). */
 __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp, int terms,
                                          const struct row_part &w0, uint16_t *to, size_t pitch,
                                          float *room)
 {
     const float *src = a.src + (size_t)r * a.stride;
+    if (a.norm.kind == NORM_NONE) {
+        pack_plain(src, a.n, kp, terms, to, pitch);
+        return;
+    }
     struct row_part x, w = w0;
     load_part(src, a.n, 0, x);
     float inv = row_inverse(x, src, a.n, a.norm, room);
@@ -135,17 +183,10 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp,
             load_part(src, a.n, from, x);
         }
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++) {
-            int i = row_index(from, j);
-            if (i >= kp)
-                continue;
-            float4 y = four_normed(a.norm.kind, x.v[j], inv, w.v[j]);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                (&y.x)[e] = i + e < a.n ? (&y.x)[e] : 0.f; /* whatever inv is */
-            for (int t = 0; t < terms; t++)
-                *(uint2 *)(to + (size_t)t * pitch + i) = four_terms(y);
-        }
+        for (int j = 0; j < ROW_HELD; j++)
+            if (row_index(from, j) < kp)
+                put_terms(four_normed(a.norm.kind, x.v[j], inv, w.v[j]), row_index(from, j), a.n,
+                          terms, to, pitch);
     }
 }
 

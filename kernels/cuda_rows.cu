@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     norm_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
                 const __grid_constant__ struct norm norm, bool add, float scale)
 {
-    __shared__ float room[33];
+    __shared__ float room[ROW_WARPS];
     struct row_part w;
     let_next();
     load_norm(norm, n, 0, w);
