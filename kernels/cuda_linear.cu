@@ -51,16 +51,16 @@ template <int STORE, int NT, int U> static void run(struct kdev *d, struct produ
     cuda_launch(d, product_kernel<STORE, 1, NT, U, false, false>, grid, PRODUCT_THREADS, 0, *p);
 }
 
-/* One block a row and head: first the heads of q, then those of k, then of v. */
+/* One block a row and head. */
 __global__ void __launch_bounds__(ROW_THREADS)
     heads_kernel(const __grid_constant__ struct heads a)
 {
     __shared__ float room[ROW_WARPS];
     let_next();
     after();
-    int h = (int)blockIdx.x, what = h < a.n_head ? 0 : h < a.n_head + a.n_kv ? 1 : 2;
-    finish_head(a, (int)blockIdx.y, what, h - (what ? a.n_head : 0) - (what == 2 ? a.n_kv : 0),
-                room);
+    struct head_part part;
+    load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
+    finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, room);
 }
 
 static void launch_behind(struct kdev *d, const struct product *p)
@@ -71,7 +71,8 @@ static void launch_behind(struct kdev *d, const struct product *p)
         cuda_norm_rows(d, p->f[0].dst, (int)p->f[0].dst_stride, b->dst, (int)b->dst_stride, p->rows,
                        p->m[0].n, &b->post, b->add, 1);
     if (b->turns) {
-        dim3 grid((unsigned)(h->n_head + (h->k ? 2 * h->n_kv : 0)), (unsigned)p->rows);
+        int all = h->n_head + (h->k ? (h->v_from_k ? 1 : 2) * h->n_kv : 0);
+        dim3 grid((unsigned)all, (unsigned)p->rows);
         cuda_launch(d, heads_kernel, grid, ROW_THREADS, 0, *h);
     }
 }
@@ -82,7 +83,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
-    bool fold = dense && cuda_folds(d, p);
+    bool fold = dense && cuda_folds(p);
     if (!fold)
         pack_rows(d, p);
     CHECK(dense || !p->glu);

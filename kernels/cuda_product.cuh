@@ -84,8 +84,8 @@ struct behind {
 struct product {
     struct mat m[MAX_MATS];
     struct finish f[MAX_MATS];
-    int first[MAX_MATS]; /* tile of 16 outputs with which a matrix begins */
-    int n_mats, rows;
+    int first[MAX_MATS]; /* output, or tile of 16, with which a matrix begins among all */
+    int outputs, n_mats, rows;
     bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
     int glu_act;
     struct rows_in in; /* what is packed into x, or by the product itself */
@@ -463,7 +463,7 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 /* Packs the rows, launches the product of what is set up in p, and what comes behind. */
 void cuda_product(struct kdev *d, struct product *p, enum store store);
 /* Of bf16 matrices (cuda_few.cu). fold: pack, product and what comes behind are one kernel. */
-bool cuda_folds(const struct kdev *d, const struct product *p);
+bool cuda_folds(const struct product *p);
 void cuda_product_few(struct kdev *d, struct product *p, bool fold);
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store, int most_active,
                           int most_rows);

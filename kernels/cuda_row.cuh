@@ -39,8 +39,11 @@ __device__ __forceinline__ float4 four_of(const float *src, int n, int i)
 {
     if (i + 4 <= n && (uintptr_t)src % 16 == 0)
         return __ldcg((const float4 *)(src + i));
-    return make_float4(i < n ? __ldcg(src + i) : 0.f, i + 1 < n ? __ldcg(src + i + 1) : 0.f,
-                       i + 2 < n ? __ldcg(src + i + 2) : 0.f, i + 3 < n ? __ldcg(src + i + 3) : 0.f);
+    float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        (&v.x)[j] = i + j < n ? __ldcg(src + i + j) : 0.f;
+    return v;
 }
 
 __device__ __forceinline__ float4 four_weights(struct vec v, int n, int i)
@@ -190,15 +193,15 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp,
     }
 }
 
-/* dst = (norm(src) + (add ? dst : 0)) * scale, one row; src and dst may be the same. */
+/* dst = (norm(src) + (add ? dst : 0)) * scale, one row; src and dst may be the same. w0, old0: the
+ * norm's first weights and the first of what is added to. */
 __device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
                                          const struct norm &norm, const struct row_part &w0,
-                                         bool add, float scale, float *room)
+                                         const struct row_part &old0, bool add, float scale,
+                                         float *room)
 {
-    struct row_part x, old, w = w0;
+    struct row_part x, old = old0, w = w0;
     load_part(src, n, 0, x);
-    if (add)
-        load_part(dst, n, 0, old);
     float inv = row_inverse(x, src, n, norm, room);
     for (int from = 0; from < n; from += ROW_PASS) {
         if (from) {

@@ -74,8 +74,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
     let_next();
     load_norm(norm, n, 0, w);
     after();
-    norm_row(src + (size_t)blockIdx.x * (size_t)src_stride,
-             dst + (size_t)blockIdx.x * (size_t)dst_stride, n, norm, w, add, scale, room);
+    src += (size_t)blockIdx.x * (size_t)src_stride;
+    dst += (size_t)blockIdx.x * (size_t)dst_stride;
+    struct row_part old;
+    if (add)
+        load_part(dst, n, 0, old);
+    norm_row(src, dst, n, norm, w, old, add, scale, room);
 }
 
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
