@@ -154,16 +154,20 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, int block
 {
     if (d->failed || grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
+    /* One division of every multiprocessor between cache and shared memory: where the next kernel
+     * wants another one it cannot start before this one has left. */
+    cudaLaunchAttribute attr[2] = {};
+    attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
     c.blockDim = dim3((unsigned)block);
     c.dynamicSmemBytes = shared;
     c.stream = d->stream;
-    c.attrs = &attr;
-    c.numAttrs = d->dependent ? 1 : 0;
+    c.attrs = attr;
+    c.numAttrs = d->dependent ? 2 : 1;
     if (shared > 8 << 10) /* with what the kernel has of its own that may pass the usual 48 KiB */
         cuda_ok(d, cudaFuncSetAttribute((const void *)kernel,
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
@@ -236,12 +240,18 @@ __device__ __forceinline__ void let_next()
 #endif
 }
 
-/* Waits for everything before this kernel in the stream, and lets the next one be launched. */
-__device__ __forceinline__ void after()
+/* Waits for everything before this kernel in the stream. */
+__device__ __forceinline__ void wait_before()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/* The same, and lets the next one be launched. */
+__device__ __forceinline__ void after()
+{
+    wait_before();
     let_next();
 }
 

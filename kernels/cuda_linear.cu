@@ -1,50 +1,34 @@
 /* cuda_linear.cu - products with weight matrices: linear, glu, qkv. */
 #include "kernels/cuda_product.cuh"
 
-enum { PACK_THREADS = 512, HEAD_THREADS = 128 };
-
 /* ---- packing -------------------------------------------------------------------------------- */
 
-/* One block a row. Infinities and NaN have no second term. */
-__global__ void __launch_bounds__(PACK_THREADS)
-    pack_kernel(const __grid_constant__ struct pack_args a)
+/* One block a row. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, uint16_t *x)
 {
-    __shared__ float room[33];
-    float x[PER], w[PER];
-    load_weights(a.norm.w, 0, a.n, 0, w);
+    __shared__ float room[ROW_WARPS];
+    struct row_part norm;
+    let_next();
+    load_norm(in.norm, in.n, 0, norm);
     after();
-    const float *src = a.src + (size_t)blockIdx.x * a.src_stride;
-    uint16_t *hi = a.x + (size_t)blockIdx.x * 2 * (size_t)a.kp, *lo = hi + a.kp;
-    load_row(src, a.n, 0, x);
-    float inv = inverse_rms_of(x, src, a.n, a.norm, room);
-    for (int from = 0; from < a.kp; from += PER * PACK_THREADS) {
-        if (from) {
-            load_weights(a.norm.w, 0, a.n, from, w);
-            load_row(src, a.n, from, x);
-        }
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            int i = from + j * PACK_THREADS + (int)threadIdx.x;
-            float y = i < a.n ? normed_by(a.norm.kind, x[j], inv, w[j]) : 0.f;
-            bf16 h = __float2bfloat16_rn(y);
-            float rest = isfinite(__bfloat162float(h)) ? y - __bfloat162float(h) : 0.f;
-            if (i < a.kp) {
-                hi[i] = __bfloat16_as_ushort(h);
-                lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
-            }
-        }
-    }
+    int r = (int)blockIdx.x;
+    pack_row(in, r, kp, terms, norm, x + (size_t)(r * terms) * (size_t)kp, (size_t)kp, room);
 }
 
-static struct packed pack_rows(struct kdev *d, const float *src, size_t stride, int rows, int n,
-                               const struct k_norm *norm)
+static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
 {
-    int kp = (int)cuda_round((size_t)n, 32);
-    uint16_t *x = (uint16_t *)cuda_take(d, (size_t)rows * cuda_packed_bytes(kp));
-    struct pack_args a = {src, stride, n, kp, cuda_norm(norm), cuda_vec(NULL), 1, x, NULL};
-    cuda_launch(d, pack_kernel, dim3((unsigned)rows), PACK_THREADS, 0, a);
-    struct packed p = {x, NULL, kp};
-    return p;
+    struct rows_in in = {src, stride, n, cuda_norm(norm)};
+    return in;
+}
+
+static void pack_rows(struct kdev *d, struct product *p)
+{
+    size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
+    uint16_t *x = (uint16_t *)cuda_take(d, bytes);
+    p->x.x = x;
+    cuda_launch(d, pack_kernel, dim3((unsigned)p->rows), ROW_THREADS, 0, p->in, p->x.kp, p->x.terms,
+                x);
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -55,49 +39,62 @@ enum store cuda_store_of(const struct tensor *t)
     return t->type == DT_BF16 ? STORE_BF16 : t->type == DT_F16 ? STORE_F16 : STORE_F32;
 }
 
-template <int STORE, int MT, int NT, int U, bool GLU>
-static void run(struct kdev *d, struct product *p)
+/* f16 and f32, which few checkpoints have; always two terms. */
+template <int STORE, int NT, int U> static void run(struct kdev *d, struct product *p)
 {
-    int tiles = 0, per_block = 16 * MT / (GLU ? 2 : 1);
-    for (int i = 0; i < (GLU ? 1 : p->n_mats); i++) {
+    int tiles = 0;
+    for (int i = 0; i < p->n_mats; i++) {
         p->first[i] = tiles;
-        tiles += div_up(p->m[i].n, per_block);
+        tiles += div_up(p->m[i].n, 16);
     }
     dim3 grid((unsigned)tiles, (unsigned)div_up(p->rows, NT * 4));
-    cuda_launch(d, product_kernel<STORE, MT, NT, U, GLU, false>, grid, PRODUCT_THREADS, 0, *p);
+    cuda_launch(d, product_kernel<STORE, 1, NT, U, false, false>, grid, PRODUCT_THREADS, 0, *p);
 }
 
-template <bool GLU> static void run_store(struct kdev *d, struct product *p, enum store store)
+/* One block a row and head. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    heads_kernel(const __grid_constant__ struct heads a)
 {
-    constexpr int M = GLU ? 2 : 1;
-    bool few = p->rows <= 4;
-    int tiles = 0;
-    for (int i = 0; i < (GLU ? 1 : p->n_mats); i++)
-        tiles += div_up(p->m[i].n, 16);
-    /* so few tiles that two blocks a multiprocessor hold them, or so many that it does not matter */
-    bool deep = tiles <= 2 * d->n_sm || tiles >= 16 * d->n_sm;
-    if (store == STORE_F16)
-        few ? run<STORE_F16, M, 1, 2, GLU>(d, p) : run<STORE_F16, M, 4, 1, GLU>(d, p);
-    else if (store == STORE_F32)
-        few ? run<STORE_F32, M, 1, 2, GLU>(d, p) : run<STORE_F32, M, 4, 1, GLU>(d, p);
-    else if (few)
-        deep ? run<STORE_BF16, M, 1, 4 / M, GLU>(d, p) : run<STORE_BF16, M, 1, 1, GLU>(d, p);
-    else if (p->rows <= 8)
-        deep ? run<STORE_BF16, M, 2, 4 / M, GLU>(d, p) : run<STORE_BF16, M, 2, 1, GLU>(d, p);
-    else if (p->rows <= 16)
-        run<STORE_BF16, M, 4, 2, GLU>(d, p);
-    else if (p->rows <= 32)
-        run<STORE_BF16, 2, 8, 1, GLU>(d, p);
-    else
-        run<STORE_BF16, 4, 8, 1, GLU>(d, p);
+    __shared__ float room[ROW_WARPS];
+    let_next();
+    after();
+    struct head_part part;
+    load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
+    finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, room);
 }
 
-void cuda_product(struct kdev *d, struct product *p, enum store store, bool glu)
+static void launch_behind(struct kdev *d, const struct product *p)
 {
-    if (glu)
-        run_store<true>(d, p, store);
+    const struct behind *b = &p->behind;
+    const struct heads *h = &b->heads;
+    if (b->dst)
+        cuda_norm_rows(d, p->f[0].dst, (int)p->f[0].dst_stride, b->dst, (int)b->dst_stride, p->rows,
+                       p->m[0].n, &b->post, b->add, 1);
+    if (b->turns) {
+        int all = h->n_head + (h->k ? (h->v_from_k ? 1 : 2) * h->n_kv : 0);
+        dim3 grid((unsigned)all, (unsigned)p->rows);
+        cuda_launch(d, heads_kernel, grid, ROW_THREADS, 0, *h);
+    }
+}
+
+void cuda_product(struct kdev *d, struct product *p, enum store store)
+{
+    bool few = p->rows <= 4, dense = store == STORE_BF16;
+    p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
+    p->x.terms = dense ? d->terms : 2;
+    p->behind.counters = d->counters;
+    bool fold = dense && cuda_folds(p);
+    if (!fold)
+        pack_rows(d, p);
+    CHECK(dense || !p->glu);
+    if (dense)
+        cuda_product_few(d, p, fold);
+    else if (store == STORE_F16)
+        few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
-        run_store<false>(d, p, store);
+        few ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+    if (!fold)
+        launch_behind(d, p);
 }
 
 static struct mat mat_of(const struct tensor *t)
@@ -140,7 +137,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     struct product p = {};
     d->arena_at = 0;
     p.rows = rows;
-    p.x = pack_rows(d, (const float *)a->src.p + (size_t)r0 * ss, ss, rows, in, &a->pre);
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
     float *to = post ? (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to) : dst;
     struct finish *f = add_mat(&p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
@@ -151,11 +148,13 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
         f->mul = (const float *)a->mul.p + (size_t)r0 * ms;
         f->mul_stride = (int)ms;
     }
-    cuda_product(d, &p, cuda_store_of(a->w), false);
     if (post) {
-        struct norm norm = cuda_norm(&a->post);
-        cuda_norm_rows(d, to, out, dst, (int)ds, rows, out, &norm, a->add, 1);
+        p.behind.post = cuda_norm(&a->post);
+        p.behind.dst = dst;
+        p.behind.dst_stride = ds;
+        p.behind.add = a->add;
     }
+    cuda_product(d, &p, cuda_store_of(a->w));
 }
 
 void cuda_linear(struct kdev *d, const struct k_linear *a)
@@ -178,6 +177,7 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
 
 __global__ void gate_kernel(const float *g, const float *u, float *dst, size_t n, int act)
 {
+    let_next();
     after();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
@@ -193,12 +193,12 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     d->arena_at = 0;
     p.rows = rows;
     p.glu_act = a->act;
-    p.x = pack_rows(d, (const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, rows, in,
-                    &a->pre);
-    if (a->gate->type == a->up->type) {
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, in, &a->pre);
+    if (a->gate->type == DT_BF16 && a->up->type == DT_BF16) {
         add_mat(&p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(&p, a->up, NULL, dst, (size_t)ffn);
-        cuda_product(d, &p, cuda_store_of(a->gate), true);
+        p.glu = true;
+        cuda_product(d, &p, STORE_BF16);
         return;
     }
     float *part[2];
@@ -207,7 +207,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         part[i] = (float *)cuda_take(d, n * sizeof(float));
         p.n_mats = 0;
         add_mat(&p, w[i], NULL, part[i], (size_t)ffn);
-        cuda_product(d, &p, cuda_store_of(w[i]), false);
+        cuda_product(d, &p, cuda_store_of(w[i]));
     }
     cuda_launch(d, gate_kernel, dim3((unsigned)((n + 255) / 256)), 256, 0, part[0], part[1], dst, n,
                 (int)a->act);
@@ -220,78 +220,13 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
-    size_t each = cuda_packed_bytes(in + 32) + (size_t)ffn * 2 * sizeof(float);
+    size_t each = 2 * cuda_packed_bytes(in + 32) + (size_t)ffn * 2 * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         glu_rows(d, a, r, min_int(fit, a->rows - r));
 }
 
 /* ---- qkv ------------------------------------------------------------------------------------ */
-
-struct heads {
-    const float *q, *k, *v; /* raw projections; k NULL: none */
-    int n_head, n_kv, head_dim, rot;
-    bool whole, v_from_k;
-    struct norm q_norm, k_norm, v_norm;
-    const float *cs;
-    float *dst;           /* q */
-    const int32_t *write; /* or NULL */
-    void *cell_k, *cell_v;
-    int kv_bf16, n_slots;
-};
-
-__device__ __forceinline__ void put_cell(void *pool, int type_bf16, size_t at, float x)
-{
-    if (type_bf16)
-        ((bf16 *)pool)[at] = __float2bfloat16_rn(x);
-    else
-        ((float *)pool)[at] = x;
-}
-
-/* Element i of a head after its norm and turn. */
-__device__ __forceinline__ float turned(const heads &a, const struct norm &norm, const float *x,
-                                        float inv, int at, int i, const float *cs)
-{
-    int half = a.rot / 2;
-    float y = normed(norm, x[i], inv, at + i);
-    if (i >= a.rot)
-        return y;
-    int pair = i < half ? i : i - half, other = i < half ? i + half : i - half;
-    float z = normed(norm, x[other], inv, at + other), c = cs[2 * pair], s = cs[2 * pair + 1];
-    return i < half ? fmaf(y, c, -(z * s)) : fmaf(y, c, z * s);
-}
-
-/* One block a row and head: first the heads of q, then those of k, then of v. */
-__global__ void heads_kernel(const __grid_constant__ struct heads a)
-{
-    __shared__ float room[33];
-    after();
-    int r = (int)blockIdx.y, h = (int)blockIdx.x, n = a.head_dim, n_of = a.n_head, what = 0;
-    if (h >= a.n_head) {
-        what = h < a.n_head + a.n_kv ? 1 : 2;
-        h -= what == 1 ? a.n_head : a.n_head + a.n_kv;
-        n_of = a.n_kv;
-    }
-    const float *row = what == 0 ? a.q : what == 1 || a.v_from_k ? a.k : a.v;
-    row += (size_t)r * (size_t)(n_of * n);
-    const struct norm &norm = what == 0 ? a.q_norm : what == 1 ? a.k_norm : a.v_norm;
-    bool whole = a.whole && what < 2;
-    const float *x = row + (size_t)h * (size_t)n;
-    float inv = whole ? inverse_rms(row, n_of * n, norm, room) : inverse_rms(x, n, norm, room);
-    int at = whole ? h * n : 0;
-    const float *cs = a.cs + (size_t)r * (size_t)a.rot;
-    int slot = what ? a.write[r] : 0;
-    if (what && (slot < 0 || slot >= a.n_slots))
-        return;
-    for (int i = (int)threadIdx.x; i < n; i += HEAD_THREADS) {
-        float y = what < 2 ? turned(a, norm, x, inv, at, i, cs) : normed(norm, x[i], inv, i);
-        if (what == 0)
-            a.dst[((size_t)r * (size_t)a.n_head + (size_t)h) * (size_t)n + (size_t)i] = y;
-        else
-            put_cell(what == 1 ? a.cell_k : a.cell_v, a.kv_bf16,
-                     ((size_t)slot * (size_t)a.n_kv + (size_t)h) * (size_t)n + (size_t)i, y);
-    }
-}
 
 static void check_cells(const struct k_cells *c)
 {
@@ -300,40 +235,11 @@ static void check_cells(const struct k_cells *c)
     CHECK(c->k.p && c->v.p && c->k.n >= need && c->v.n >= need);
 }
 
-static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
+/* Rows r0 and on. The raw projections lie in scratch. */
+static struct heads heads_of(const struct k_qkv *a, int r0, const float *q, const float *k,
+                             const float *v)
 {
-    int in = (int)a->wq->dim[1], ss = cuda_stride(a->src_stride, in);
-    int nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
-    bool write = a->wk && a->table && a->table->write.p;
     struct heads h = {};
-    d->arena_at = 0;
-    float *q = (float *)cuda_take(d, (size_t)rows * (size_t)nq * sizeof *q), *k = NULL, *v = NULL;
-    struct product p = {};
-    p.rows = rows;
-    p.x = pack_rows(d, (const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, rows, in,
-                    &a->norm);
-    add_mat(&p, a->wq, a->bq, q, (size_t)nq);
-    if (write) {
-        k = v = (float *)cuda_take(d, (size_t)rows * (size_t)nk * sizeof *k);
-        add_mat(&p, a->wk, a->bk, k, (size_t)nk);
-        if (!a->v_from_k) {
-            v = (float *)cuda_take(d, (size_t)rows * (size_t)nk * sizeof *v);
-            add_mat(&p, a->wv, a->bv, v, (size_t)nk);
-        }
-    }
-    bool mixed =
-        write && (a->wk->type != a->wq->type || (!a->v_from_k && a->wv->type != a->wq->type));
-    const struct tensor *w[] = {a->wq, a->wk, a->wv};
-    for (int i = 0; mixed && i < (a->v_from_k ? 2 : 3); i++) {
-        struct product one = p;
-        one.n_mats = 1;
-        one.m[0] = p.m[i];
-        one.f[0] = p.f[i];
-        cuda_product(d, &one, cuda_store_of(w[i]), false);
-    }
-    if (!mixed)
-        cuda_product(d, &p, cuda_store_of(a->wq), false);
-
     h.q = q, h.k = k, h.v = v;
     h.n_head = a->n_head, h.n_kv = a->n_kv, h.head_dim = a->head_dim, h.rot = a->rot;
     h.whole = a->norm_whole, h.v_from_k = a->v_from_k;
@@ -341,15 +247,48 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     h.k_norm = cuda_norm(&a->k_norm);
     h.v_norm = cuda_norm(&a->v_norm);
     h.cs = (const float *)a->cs.p + (a->rot ? (size_t)r0 * (size_t)a->rot : 0);
-    h.dst = (float *)a->q.p + (size_t)r0 * (size_t)nq;
-    if (write) {
+    h.dst = (float *)a->q.p + (size_t)r0 * (size_t)(a->n_head * a->head_dim);
+    if (k) {
         h.write = (const int32_t *)a->table->write.p + r0;
         h.cell_k = a->cells.k.p, h.cell_v = a->cells.v.p;
         h.kv_bf16 = a->cells.type == KV_BF16;
         h.n_slots = a->cells.n_slots;
     }
-    dim3 grid((unsigned)(a->n_head + (write ? 2 * a->n_kv : 0)), (unsigned)rows);
-    cuda_launch(d, heads_kernel, grid, HEAD_THREADS, 0, h);
+    return h;
+}
+
+static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
+{
+    int in = (int)a->wq->dim[1], ss = cuda_stride(a->src_stride, in);
+    int nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
+    const struct tensor *w[MAX_MATS] = {a->wq, a->wk, a->v_from_k ? NULL : a->wv};
+    const struct tensor *b[MAX_MATS] = {a->bq, a->bk, a->bv};
+    float *raw[MAX_MATS] = {NULL, NULL, NULL};
+    struct product p = {};
+    bool mixed = false;
+    d->arena_at = 0;
+    p.rows = rows;
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
+    bool write = a->wk && a->table && a->table->write.p;
+    for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
+        size_t n = (size_t)(i ? nk : nq);
+        raw[i] = (float *)cuda_take(d, (size_t)rows * n * sizeof(float));
+        add_mat(&p, w[i], b[i], raw[i], n);
+        mixed |= w[i]->type != a->wq->type;
+    }
+    for (int i = 0; mixed && i < p.n_mats; i++) {
+        struct product one = p;
+        one.n_mats = 1;
+        one.m[0] = p.m[i];
+        one.f[0] = p.f[i];
+        cuda_product(d, &one, cuda_store_of(w[i]));
+    }
+    p.behind.turns = true;
+    p.behind.heads = heads_of(a, r0, raw[0], raw[1], raw[2]);
+    if (mixed)
+        launch_behind(d, &p);
+    else
+        cuda_product(d, &p, cuda_store_of(a->wq));
 }
 
 void cuda_qkv(struct kdev *d, const struct k_qkv *a)
@@ -368,7 +307,7 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t each = cuda_packed_bytes(in + 32) + (size_t)(nq + 2 * nk) * sizeof(float);
+    size_t each = 3 * cuda_packed_bytes(in + 32) + (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));

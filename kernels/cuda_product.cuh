@@ -18,7 +18,7 @@
 #ifndef AERIE_CUDA_PRODUCT_CUH
 #define AERIE_CUDA_PRODUCT_CUH
 
-#include "kernels/cuda.h"
+#include "kernels/cuda_heads.cuh"
 
 enum { RUNS = 8, PRODUCT_THREADS = 32 * RUNS, MAX_MATS = 3 };
 
@@ -40,12 +40,14 @@ struct mat {
     int type;
 };
 
-/* Packed activations: row r has hi at (2r) * kp, lo at (2r + 1) * kp, kp a multiple of a chunk,
- * zeros behind the end. inv: what undoes a row's power of two (f16). */
+/* Packed activations: term t of row r lies at (r * terms + t) * kp, kp a multiple of a chunk, zeros
+ * behind the end. inv: what undoes a row's power of two (f16). product_kernel() takes two terms
+ * always. */
 struct packed {
     const uint16_t *x;
     const float *inv;
     int kp;
+    int terms;
 };
 
 /* What follows the sums; in k_linear's order. */
@@ -67,11 +69,27 @@ struct expert_list {
     int div;
 };
 
+/* What needs more than a tile of outputs: where the product is folded (cuda_few.cu), the last block
+ * to arrive does it, otherwise a kernel of its own. */
+struct behind {
+    struct norm post; /* dst (+)= post(f[0].dst), if there is a dst */
+    float *dst;
+    size_t dst_stride;
+    bool add;
+    bool turns; /* the matrices are q, k, v; every head's outputs become what heads says */
+    struct heads heads;
+    unsigned *counters; /* zeros */
+};
+
 struct product {
     struct mat m[MAX_MATS];
     struct finish f[MAX_MATS];
-    int first[MAX_MATS]; /* tile of 16 outputs with which a matrix begins */
-    int n_mats, rows, glu_act;
+    int first[MAX_MATS]; /* output, or tile of 16, with which a matrix begins among all */
+    int outputs, n_mats, rows;
+    bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
+    int glu_act;
+    struct rows_in in; /* what is packed into x, or by the product itself */
+    struct behind behind;
     struct packed x;
     struct expert_list e;
 };
@@ -276,16 +294,20 @@ template <> struct chunk<STORE_MXFP4> {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-__device__ __forceinline__ float finished(const finish &f, float y, int out, int row)
+/* What follows the bias. */
+__device__ __forceinline__ float behind_bias(const finish &f, float y, int out, int row)
 {
-    if (f.b.p)
-        y += weight_at(f.b, (size_t)out);
     y = soft_capped(activate(y, f.act), f.softcap);
     if (f.scale != 1)
         y *= f.scale;
     if (f.mul)
         y *= f.mul[(size_t)row * (size_t)f.mul_stride + (size_t)out];
     return y;
+}
+
+__device__ __forceinline__ float finished(const finish &f, float y, int out, int row)
+{
+    return behind_bias(f, f.b.p ? y + weight_at(f.b, (size_t)out) : y, out, row);
 }
 
 __device__ __forceinline__ void store_one(const finish &f, float y, int out, int row)
@@ -436,22 +458,13 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(MT, NT, U))
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* Rows of float32 become packed ones. factor, scale: on the normalised row (a router's input). */
-struct pack_args {
-    const float *src;
-    size_t src_stride;
-    int n, kp;
-    struct norm norm;
-    struct vec factor;
-    float scale;
-    uint16_t *x;
-    float *inv; /* f16 only */
-};
-
 static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(uint16_t); }
 
-/* Launches the product of what is set up in p. */
-void cuda_product(struct kdev *d, struct product *p, enum store store, bool glu);
+/* Packs the rows, launches the product of what is set up in p, and what comes behind. */
+void cuda_product(struct kdev *d, struct product *p, enum store store);
+/* Of bf16 matrices (cuda_few.cu). fold: pack, product and what comes behind are one kernel. */
+bool cuda_folds(const struct product *p);
+void cuda_product_few(struct kdev *d, struct product *p, bool fold);
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store, int most_active,
                           int most_rows);
 enum store cuda_store_of(const struct tensor *t);

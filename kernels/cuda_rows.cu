@@ -1,5 +1,5 @@
 /* cuda_rows.cu - operations that copy, scale, turn or normalise rows. */
-#include "kernels/cuda.h"
+#include "kernels/cuda_row.cuh"
 
 enum { THREADS = 256, MOST_PAIRS = 256 /* rope frequencies that travel with a launch */ };
 
@@ -8,6 +8,7 @@ enum { THREADS = 256, MOST_PAIRS = 256 /* rope frequencies that travel with a la
 __global__ void embed_kernel(const int32_t *ids, struct vec table, size_t pitch, int vocab, int n,
                              float scale, float *dst)
 {
+    let_next();
     after();
     int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x), id = ids[r];
     if (i < n)
@@ -34,6 +35,7 @@ struct freqs {
 __global__ void rope_kernel(const int32_t *pos, const __grid_constant__ struct freqs inv, int from,
                             int n, int half, float factor, float *cs)
 {
+    let_next();
     after();
     int r = (int)blockIdx.x, i = (int)threadIdx.x;
     if (i >= n)
@@ -62,42 +64,29 @@ void cuda_rope(struct kdev *d, const struct k_rope *a)
 
 /* ---- normalize ------------------------------------------------------------------------------ */
 
-/* src and dst may be the same: each thread writes only where it alone has read. */
-__global__ void norm_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
-                            const __grid_constant__ struct norm norm, bool add, float scale)
+/* One block a row; src and dst may be the same. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    norm_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
+                const __grid_constant__ struct norm norm, bool add, float scale)
 {
-    __shared__ float room[33];
-    float x[PER], w[PER], old[PER];
-    load_weights(norm.w, 0, n, 0, w);
+    __shared__ float room[ROW_WARPS];
+    struct row_part w;
+    let_next();
+    load_norm(norm, n, 0, w);
     after();
     src += (size_t)blockIdx.x * (size_t)src_stride;
     dst += (size_t)blockIdx.x * (size_t)dst_stride;
-    load_row(src, n, 0, x);
+    struct row_part old;
     if (add)
-        load_row(dst, n, 0, old);
-    float inv = inverse_rms_of(x, src, n, norm, room);
-    for (int from = 0; from < n; from += PER * (int)blockDim.x) {
-        if (from) {
-            load_weights(norm.w, 0, n, from, w);
-            load_row(src, n, from, x);
-            if (add)
-                load_row(dst, n, from, old);
-        }
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-            float y = normed_by(norm.kind, x[j], inv, w[j]);
-            if (i < n)
-                dst[i] = (add ? y + old[j] : y) * scale;
-        }
-    }
+        load_part(dst, n, 0, old);
+    norm_row(src, dst, n, norm, w, old, add, scale, room);
 }
 
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
                     int rows, int n, const struct norm *norm, bool add, float scale)
 {
-    cuda_launch(d, norm_kernel, dim3((unsigned)rows), n > 1024 ? 512 : THREADS, 0, src, src_stride,
-                dst, dst_stride, n, *norm, add, scale);
+    cuda_launch(d, norm_kernel, dim3((unsigned)rows), ROW_THREADS, 0, src, src_stride, dst,
+                dst_stride, n, *norm, add, scale);
 }
 
 void cuda_normalize(struct kdev *d, const struct k_normalize *a)
@@ -114,6 +103,7 @@ void cuda_normalize(struct kdev *d, const struct k_normalize *a)
 
 __global__ void scale_kernel(float *x, size_t n, struct vec s)
 {
+    let_next();
     after();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
@@ -131,6 +121,7 @@ void cuda_scale(struct kdev *d, const struct k_scale *a)
 __global__ void rows_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
                             const int32_t *idx, int limit)
 {
+    let_next();
     after();
     int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     int from = idx ? idx[r] : r;
@@ -164,6 +155,7 @@ struct move_args {
 /* One block a pair and side; cells into the room, or out of it. */
 template <bool IN> __global__ void move_kernel(const __grid_constant__ struct move_args a)
 {
+    let_next();
     after();
     int i = (int)blockIdx.x, slot = a.slot[i];
     if (slot < 0 || slot >= a.n_slots)

@@ -13,10 +13,11 @@
 #define TOL TOL_OF_THE_CPU
 #include "tests/kernel_test.h"
 #undef TOL
-/* Here an activation enters a product as two bf16, right to 2^-18. A few times that is the error
- * of an output against the rms of all, and the weights of a norm behind it enlarge single ones up
- * to eight times: 2^-18 * 3 * 8. Without the second term it would be 500 times as much. */
-static const double TOL = 1e-4;
+/* Here an activation enters a product as two bf16, right to 2^-18, or as one, right to 2^-9. A few
+ * times that is the error of an output against the rms of all, and the weights of a norm behind it
+ * enlarge single ones up to eight times: 2^-18 * 3 * 8, 2^-9 * 3 * 8. */
+static double TOL;
+static enum k_precision precision; /* of the device at hand */
 #define main main_of_kernels
 #include "tests/test_kernels.c"
 #undef main
@@ -58,34 +59,39 @@ static double relative_l2(const float *got, const float *want, size_t n)
 
 static kbuf on_cpu(const void *x, size_t bytes) { return dev_buf(&C, x, bytes); }
 
-/* Activations keep 16 bits or more (kernels/cuda_product.cuh): 2^-17 / sqrt 3 is 4.4e-6. */
-static const double WIDE_TOL = 8e-6;
+/* Activations keep 16 bits or more (kernels/cuda_product.cuh): 2^-17 / sqrt 3 is 4.4e-6; or eight:
+ * 2^-8 / sqrt 3, of a mantissa of 1. */
+static double wide_tol(void) { return precision == K_F32 ? 8e-6 : 0x1p-8 / sqrt(3); }
 
-static const int row_counts[] = {1, 2, 4, 5, 8, 9, 16, 17, 32, 33, 64, 100};
+static const int row_counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 100};
 enum { N_COUNTS = sizeof row_counts / sizeof *row_counts, MOST = 100 };
 
+/* The last shape's product goes through a norm into a residual stream. */
 static void test_linear_at_full_width(void **state)
 {
     (void)state;
-    static const int shapes[][2] = {{5120, 2880}, {2880, 4096}, {2560, 10240}, {1000, 262}};
-    for (int s = 0; s < 4; s++) {
+    static const int shapes[][2] = {{5120, 2880}, {2880, 4096}, {2560, 10240}, {1000, 262},
+                                    {2560, 2048}};
+    for (int s = 0; s < 5; s++) {
         int out = shapes[s][0], in = shapes[s][1];
         size_t n = (size_t)MOST * (size_t)out;
         struct tensor w = TENSOR(s == 3 ? DT_F16 : DT_BF16, .02f, out, in),
-                      norm = TENSOR(DT_BF16, 1, in);
+                      norm = TENSOR(DT_BF16, 1, in), post = TENSOR(DT_BF16, 1, out);
         float *x = rnd_floats((size_t)(MOST * in), 3), *want = rnd_floats(n, 1),
-              *got = rnd_floats(n, 1);
+              *got = rnd_floats(n, 1), *old = rnd_floats(n, 1);
         struct k_linear a = {
             .rows = MOST, .src_stride = in, .pre = {NORM_RMS, &norm, 1e-5f}, .w = &w, .scale = 1};
+        if (s == 4)
+            a.post = (struct k_norm){NORM_RMS1P, &post, 1e-6f}, a.add = true;
         struct k_linear c = a;
-        c.src = on_cpu(x, (size_t)(MOST * in) * 4), c.dst = on_cpu(NULL, n * 4);
+        c.src = on_cpu(x, (size_t)(MOST * in) * 4), c.dst = on_cpu(old, n * 4);
         kernels_cpu.linear(C.d, &c);
         kernels_cpu.get(C.d, want, c.dst, n * 4);
         float *all = rnd_floats(n, 1);
         for (int i = N_COUNTS - 1; i >= 0; i--) {
             size_t some = (size_t)row_counts[i] * (size_t)out;
             a.rows = row_counts[i];
-            a.src = floats(x, (size_t)(MOST * in)), a.dst = blank(some);
+            a.src = floats(x, (size_t)(MOST * in)), a.dst = floats(old, some);
             T.k->linear(T.d, &a);
             take(i == N_COUNTS - 1 ? all : got, a.dst, some);
             if (i < N_COUNTS - 1)
@@ -94,9 +100,72 @@ static void test_linear_at_full_width(void **state)
         }
         double rel = relative_l2(all, want, n);
         print_message("# linear %d x %d: relative L2 to the CPU %.2g\n", out, in, rel);
-        assert_true(rel < WIDE_TOL);
-        free(w.data), free(norm.data), free(x), free(want), free(got), free(all);
+        assert_true(rel < wide_tol());
+        free(w.data), free(norm.data), free(post.data);
+        free(x), free(want), free(got), free(old), free(all);
         dev_release(&C);
+    }
+}
+
+/* q, then K and V of the rows' cells. The cell of row r is r. */
+static void qkv_on(struct case_dev *b, const struct k_qkv *shape, const float *x, const float *cs,
+                   int rows, float *out)
+{
+    int32_t write[MOST];
+    for (int r = 0; r < rows; r++)
+        write[r] = r;
+    size_t n = (size_t)rows, nq = n * (size_t)(shape->n_head * shape->head_dim),
+           nk = n * (size_t)(shape->n_kv * shape->head_dim);
+    struct k_table t = {.write = dev_buf(b, write, n * 4)};
+    struct k_qkv a = *shape;
+    a.rows = rows, a.table = &t;
+    a.src = dev_buf(b, x, n * (size_t)a.wq->dim[1] * 4);
+    a.cs = dev_buf(b, cs, n * (size_t)a.rot * 4), a.q = dev_buf(b, NULL, nq * 4);
+    a.cells = (struct k_cells){dev_buf(b, NULL, nk * 4), dev_buf(b, NULL, nk * 4), KV_F32, rows,
+                               a.n_kv, a.head_dim};
+    b->k->qkv(b->d, &a);
+    b->k->get(b->d, out, a.q, nq * 4);
+    b->k->get(b->d, out + nq, a.cells.k, nk * 4);
+    b->k->get(b->d, out + nq + nk, a.cells.v, nk * 4);
+    dev_release(b);
+}
+
+static void test_qkv_at_full_width(void **state)
+{
+    (void)state;
+    static const int shapes[][4] = {{64, 8, 64, 2880}, {8, 4, 256, 2560}};
+    for (int s = 0; s < 2; s++) {
+        int heads = shapes[s][0], kv = shapes[s][1], dim = shapes[s][2], in = shapes[s][3];
+        size_t nq = (size_t)(heads * dim), nk = (size_t)(kv * dim), n = MOST * (nq + 2 * nk);
+        struct tensor wq = TENSOR(DT_BF16, .02f, heads * dim, in),
+                      wk = TENSOR(DT_BF16, .02f, kv * dim, in),
+                      wv = TENSOR(DT_BF16, .02f, kv * dim, in), norm = TENSOR(DT_BF16, 1, in),
+                      bq = TENSOR(DT_BF16, 1, heads * dim), bk = TENSOR(DT_BF16, 1, kv * dim),
+                      hn = TENSOR(DT_BF16, 1, dim);
+        struct k_qkv a = {.src_stride = in, .norm = {NORM_RMS, &norm, 1e-5f}, .wq = &wq, .wk = &wk,
+                          .wv = &wv, .n_head = heads, .n_kv = kv, .head_dim = dim, .rot = dim};
+        if (s == 0)
+            a.bq = &bq, a.bk = &bk, a.bv = &bk;
+        else
+            a.q_norm = a.k_norm = (struct k_norm){NORM_RMS1P, &hn, 1e-6f};
+        float *x = rnd_floats((size_t)(MOST * in), 3), *cs = rnd_floats((size_t)(MOST * dim), 1);
+        float *want = rnd_floats(n, 1), *all = rnd_floats(n, 1), *got = rnd_floats(n, 1);
+        qkv_on(&C, &a, x, cs, MOST, want);
+        qkv_on(&T, &a, x, cs, MOST, all);
+        for (int i = 0; i < N_COUNTS - 1; i++) {
+            size_t r = (size_t)row_counts[i];
+            qkv_on(&T, &a, x, cs, row_counts[i], got);
+            same_bits(got, all, r * nq, "q of rows among fewer");
+            same_bits(got + r * nq, all + MOST * nq, r * nk, "k of rows among fewer");
+            same_bits(got + r * (nq + nk), all + MOST * (nq + nk), r * nk, "v of rows among fewer");
+        }
+        double rel = relative_l2(all, want, n);
+        print_message("# qkv %d/%d x %d: relative L2 to the CPU %.2g\n", heads, kv, dim, rel);
+        assert_true(rel < wide_tol());
+        struct tensor *t[] = {&wq, &wk, &wv, &norm, &bq, &bk, &hn};
+        for (int i = 0; i < 7; i++)
+            free(t[i]->data);
+        free(x), free(cs), free(want), free(all), free(got);
     }
 }
 
@@ -123,7 +192,7 @@ static void test_glu_at_full_width(void **state)
     }
     double rel = relative_l2(all, want, n);
     print_message("# glu: relative L2 to the CPU %.2g\n", rel);
-    assert_true(rel < 2 * WIDE_TOL);
+    assert_true(rel < 2 * wide_tol());
     free(g.data), free(u.data), free(x), free(want), free(got), free(all);
     dev_release(&C);
 }
@@ -169,7 +238,7 @@ static void test_experts_at_full_width(void **state)
     }
     double rel = relative_l2(all, want, n);
     print_message("# experts: relative L2 to the CPU %.2g\n", rel);
-    assert_true(rel < WIDE_TOL);
+    assert_true(rel < wide_tol());
     struct tensor *t[] = {&gu, &gs, &dn, &ds, &gb, &db, &router, &rb, &norm};
     for (int i = 0; i < 9; i++)
         free(t[i]->data);
@@ -411,6 +480,7 @@ static const struct CMUnitTest kernel_tests[] = {
     SHARED(test_sample_at_the_edges),
     SHARED(test_sample_rows_are_independent),
     WIDE(test_linear_at_full_width),
+    WIDE(test_qkv_at_full_width),
     WIDE(test_glu_at_full_width),
     WIDE(test_experts_at_full_width),
     WIDE(test_attention_at_full_width),
@@ -438,6 +508,14 @@ enum { N_SHORT = sizeof short_tests / sizeof *short_tests };
 /* The tests of what only the CPU has are compiled with the shared ones, and not run. */
 static int (*const others[])(void) = {main_of_kernels, main_of_attn, main_of_sample};
 
+static bool open_at(enum k_precision p, struct err *e)
+{
+    precision = p;
+    TOL = p == K_F32 ? 1e-4 : 0x1p-9 * 3 * 8;
+    shim_dev = kernels_cuda.open(&(struct k_opts){.precision = p}, e);
+    return shim_dev != NULL;
+}
+
 int main(int argc, char **argv)
 {
     struct err e = {0};
@@ -445,8 +523,7 @@ int main(int argc, char **argv)
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     CHECK(others[0] && others[1] && others[2]);
-    shim_dev = kernels_cuda.open(&(struct k_opts){0}, &e);
-    if (!shim_dev) {
+    if (!open_at(K_F32, &e)) {
         printf("1..1\nok 1 - the CUDA backend # SKIP no CUDA device (%s)\n", e.msg);
         return 0;
     }
@@ -456,8 +533,13 @@ int main(int argc, char **argv)
     bool all = !strcmp(only, "all");
     if (!strcmp(only, "short"))
         failed += run_group("short", short_tests, N_SHORT);
-    if (all || !strcmp(only, "kernels"))
+    if (all || !strcmp(only, "kernels")) {
         failed += run_group("kernels", kernel_tests, N_KERNEL);
+        kernels_cuda.close(shim_dev);
+        if (!open_at(K_BF16, &e))
+            die("%s", e.msg);
+        failed += run_group("kernels, bf16", kernel_tests, N_KERNEL);
+    }
     if (all || !strcmp(only, "engine")) {
         struct CMUnitTest list[N_PAIRS + 1];
         for (int i = 0; i < N_PAIRS; i++)

@@ -1,0 +1,233 @@
+/* cuda_row.cuh - one row of float32 in a block of ROW_THREADS: its norm, and its 16-bit terms.
+ *
+ * A row is normalised by whoever needs it: by a kernel of its own, in the prologue of a product, or
+ * by the block that finishes it. All of them add its squares in the one order that stands here:
+ * thread t takes elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then row_sum() adds up
+ * the threads. So a row has the same bits wherever it is normalised.
+ */
+#ifndef AERIE_CUDA_ROW_CUH
+#define AERIE_CUDA_ROW_CUH
+
+#include "kernels/cuda.h"
+
+enum { ROW_THREADS = 256 };
+
+/* Rows that become packed ones. */
+struct rows_in {
+    const float *src; /* (rows, n) */
+    size_t stride;    /* floats */
+    int n;
+    struct norm norm;
+};
+
+#ifdef __CUDACC__
+
+enum {
+    ROW_HELD = 3,             /* groups of four that a thread keeps in registers */
+    ROW_STEP = 4 * ROW_THREADS,
+    ROW_PASS = ROW_HELD * ROW_STEP,
+    ROW_WARPS = ROW_THREADS / 32,
+};
+
+/* The thread's elements from .. from + ROW_PASS; zeros behind the end. */
+struct row_part {
+    float4 v[ROW_HELD];
+};
+
+/* Not through the first cache, which may hold what another kernel has overwritten since. */
+__device__ __forceinline__ float4 four_of(const float *src, int n, int i)
+{
+    if (i + 4 <= n && (uintptr_t)src % 16 == 0)
+        return __ldcg((const float4 *)(src + i));
+    float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        (&v.x)[j] = i + j < n ? __ldcg(src + i + j) : 0.f;
+    return v;
+}
+
+__device__ __forceinline__ float4 four_weights(struct vec v, int n, int i)
+{
+    if (v.type == DT_BF16 && i + 4 <= n && (uintptr_t)v.p % 8 == 0) {
+        uint2 w = __ldg((const uint2 *)((const bf16 *)v.p + i));
+        return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+                           __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+    }
+    float4 w = make_float4(0, 0, 0, 0);
+    for (int j = 0; j < 4 && i + j < n; j++)
+        (&w.x)[j] = weight_at(v, (size_t)(i + j));
+    return w;
+}
+
+__device__ __forceinline__ int row_index(int from, int j)
+{
+    return from + j * ROW_STEP + (int)threadIdx.x * 4;
+}
+
+__device__ __forceinline__ void load_part(const float *src, int n, int from, struct row_part &p)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        p.v[j] = four_of(src, n, row_index(from, j));
+}
+
+/* Nothing where a norm has no weights. */
+__device__ __forceinline__ void load_norm(const struct norm &norm, int n, int from,
+                                          struct row_part &w)
+{
+    if (norm.w.p)
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            w.v[j] = four_weights(norm.w, n, row_index(from, j));
+}
+
+/* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
+ * be in use any more. */
+__device__ __forceinline__ float row_sum(float v, float *room)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    __syncthreads();
+    float sum = room[0];
+#pragma unroll
+    for (int i = 1; i < ROW_WARPS; i++)
+        sum += room[i];
+    return sum;
+}
+
+/* 1 / rms of a row, whose first elements the block holds in x. */
+__device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
+                                             const struct norm &norm, float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    float ss = 0;
+    struct row_part more = x;
+    for (int from = 0;; load_part(src, n, from, more)) {
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++) {
+            ss = fmaf(more.v[j].x, more.v[j].x, ss);
+            ss = fmaf(more.v[j].y, more.v[j].y, ss);
+            ss = fmaf(more.v[j].z, more.v[j].z, ss);
+            ss = fmaf(more.v[j].w, more.v[j].w, ss);
+        }
+        if ((from += ROW_PASS) >= n)
+            break;
+    }
+    return 1 / sqrtf(row_sum(ss, room) / (float)n + norm.eps);
+}
+
+__device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, float4 w)
+{
+    return make_float4(normed_by(kind, x.x, inv, w.x), normed_by(kind, x.y, inv, w.y),
+                       normed_by(kind, x.z, inv, w.z), normed_by(kind, x.w, inv, w.w));
+}
+
+/* Takes the next bf16 term of four floats off them. Infinities and NaN have no second one. */
+__device__ __forceinline__ uint2 four_terms(float4 &y)
+{
+    uint16_t h[4];
+    float *f = &y.x;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        bf16 b = __float2bfloat16_rn(f[i]);
+        f[i] = isfinite(__bfloat162float(b)) ? f[i] - __bfloat162float(b) : 0.f;
+        h[i] = __bfloat16_as_ushort(b);
+    }
+    return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
+}
+
+/* Stores the terms of elements i .. i + 3 of a row of n; term t goes to to + t * pitch. */
+__device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *to,
+                                          size_t pitch)
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* whatever the norm made of it */
+    for (int t = 0; t < terms; t++)
+        *(uint2 *)(to + (size_t)t * pitch + i) = four_terms(y);
+}
+
+/* The same without a norm: many loads at a time, however long the row is. */
+__device__ __forceinline__ void pack_plain(const float *src, int n, int kp, int terms, uint16_t *to,
+                                           size_t pitch)
+{
+    constexpr int MANY = 5;
+    for (int from = 0; from < kp; from += MANY * ROW_STEP) {
+        float4 x[MANY];
+#pragma unroll
+        for (int j = 0; j < MANY; j++)
+            x[j] = four_of(src, n, row_index(from, j));
+#pragma unroll
+        for (int j = 0; j < MANY; j++)
+            if (row_index(from, j) < kp)
+                put_terms(x[j], row_index(from, j), n, terms, to, pitch);
+    }
+}
+
+/* Packs row r: element i of term t goes to to[t * pitch + i], zeros up to kp. w0: its norm's first
+ * weights. room: see row_sum(). */
+__device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp, int terms,
+                                         const struct row_part &w0, uint16_t *to, size_t pitch,
+                                         float *room)
+{
+    const float *src = a.src + (size_t)r * a.stride;
+    if (a.norm.kind == NORM_NONE) {
+        pack_plain(src, a.n, kp, terms, to, pitch);
+        return;
+    }
+    struct row_part x, w = w0;
+    load_part(src, a.n, 0, x);
+    float inv = row_inverse(x, src, a.n, a.norm, room);
+    for (int from = 0; from < kp; from += ROW_PASS) {
+        if (from) {
+            load_norm(a.norm, a.n, from, w);
+            load_part(src, a.n, from, x);
+        }
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            if (row_index(from, j) < kp)
+                put_terms(four_normed(a.norm.kind, x.v[j], inv, w.v[j]), row_index(from, j), a.n,
+                          terms, to, pitch);
+    }
+}
+
+/* dst = (norm(src) + (add ? dst : 0)) * scale, one row; src and dst may be the same. w0, old0: the
+ * norm's first weights and the first of what is added to. */
+__device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
+                                         const struct norm &norm, const struct row_part &w0,
+                                         const struct row_part &old0, bool add, float scale,
+                                         float *room)
+{
+    struct row_part x, old = old0, w = w0;
+    load_part(src, n, 0, x);
+    float inv = row_inverse(x, src, n, norm, room);
+    for (int from = 0; from < n; from += ROW_PASS) {
+        if (from) {
+            load_norm(norm, n, from, w);
+            load_part(src, n, from, x);
+            if (add)
+                load_part(dst, n, from, old);
+        }
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++) {
+            int i = row_index(from, j);
+            float4 y = four_normed(norm.kind, x.v[j], inv, w.v[j]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float z = (&y.x)[e];
+                (&y.x)[e] = (add ? z + (&old.v[j].x)[e] : z) * scale;
+            }
+            if (i + 4 <= n && (uintptr_t)dst % 16 == 0)
+                *(float4 *)(dst + i) = y;
+            else
+                for (int e = 0; e < 4; e++)
+                    if (i + e < n)
+                        dst[i + e] = (&y.x)[e];
+        }
+    }
+}
+
+#endif
+#endif
