@@ -49,7 +49,7 @@ struct moe_args {
     struct packed x, h;    /* rows for gate and up, pairs for down */
     uint16_t *x_to, *h_to;
     float *logits;         /* (rows, E) */
-    float *x_inv, *h_inv;
+    float *x_inv;          /* (rows): undoes the power of two of a packed row, f16 */
     int32_t *chosen;       /* (rows, top_k) */
     float *weight;         /* (rows, top_k) */
     int32_t *n_active, *active; /* jobs: expert active[j] has order[begin[j] .. begin[j + 1]) */
