@@ -1,0 +1,581 @@
+/* cuda_attn_tile.cuh - the pieces of cuda_attn_tile.cu: what rows see and which walk together, how
+ * cells come into shared memory, and what a warp does with one tile of keys.
+ */
+#ifndef AERIE_CUDA_ATTN_TILE_CUH
+#define AERIE_CUDA_ATTN_TILE_CUH
+
+#include "kernels/cuda_attn.cuh"
+
+#include <limits.h>
+
+enum {
+    OWN = K_MAX_STEPS + 1, /* keys that end every row and that only it may see */
+    FEW = 4,               /* tiles: so few are never split */
+    SHORT = 4096,          /* keys: up to here fewer splits, for the sake of their join */
+    RING = 8,              /* tiles whose cells are looked up ahead */
+};
+
+struct tile_args {
+    struct attn_args a;
+    float2 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum */
+    int32_t *done;      /* (tiles, n_kv): 1 where one block did all, and joined */
+    float factor;       /* of scores: their exponent of two */
+    int page_shift, cap_shift, long_shift;
+    int tiles, each;    /* tiles of rows, rows of one */
+    int units;          /* blocks that share the splits; 0: one block walks a tile's keys */
+};
+
+/* A block: WM groups of WN warps, a group taking MI * 16 packed rows, its warps dividing keys for
+ * the scores and dimensions for the values. */
+template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct form {
+    enum : int {
+        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_,
+        NT = 32 * WM * WN,
+        ROWS = 16 * MI * WM,
+        TK = HD > 128 ? 32 : 64,         /* keys of a tile */
+        CHUNKS = HD / 8,                 /* 16 bytes each, of a cell */
+        EACH = TK * CHUNKS / NT,         /* chunks of K that a thread fetches, and of V */
+        STEP = NT / CHUNKS,              /* keys from one of them to the next */
+        FOUND = (4 * TK + NT - 1) / NT,  /* keys of four tiles that a thread looks up */
+        KT = TK / 8 / WN,                /* tiles of 8 keys of a warp */
+        DT = HD / 8 / WN,                /* tiles of 8 dimensions of a warp */
+        LG = 4 / WN,                     /* its quarters of the keys, summed apart */
+        LT = KT / LG,                    /* tiles of 8 keys in a quarter */
+        HELD = MI * DT * 4 <= 32,        /* the joined sums stay in registers */
+        TILE_BYTES = TK * HD * 2,
+        PAIR_BYTES = 2 * TILE_BYTES,
+        TOTAL_AT = STAGES * PAIR_BYTES,
+        P_AT = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
+        MAX_AT = P_AT + (WN > 1 ? ROWS * TK * 2 : 0),
+        L_AT = MAX_AT + (WN > 1 ? ROWS * WN * 4 : 0),
+        BYTES = L_AT + (WN > 1 ? ROWS * 4 * 4 : 0),
+    };
+};
+
+/* ---- instructions --------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float exp2_of(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void matrices(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void matrices_turned(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* 16 bytes, or zeros where there are none to read */
+__device__ __forceinline__ void fetch16(uint32_t to, const void *from, bool any)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(any ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void fetch_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void fetch_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+__device__ __forceinline__ uint32_t pair_of(float low, float high)
+{
+    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+    return *(uint32_t *)&x;
+}
+
+/* The warps that share rows wait for each other. */
+template <class S> __device__ __forceinline__ void meet(int wm)
+{
+    if constexpr (S::WN == 1)
+        __syncwarp();
+    else if constexpr (S::WM == 1)
+        __syncthreads();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + wm), "n"(32 * S::WN) : "memory");
+}
+
+/* ---- what rows see -------------------------------------------------------------------------- */
+
+struct seen {
+    int lo, hi, end, req;
+    int stop;  /* the part walked with other rows ends here */
+    int tail;  /* tile with which the tail begins */
+    int shift; /* log2 of the tiles of a split */
+};
+
+__device__ __forceinline__ bool any_key(const seen &x) { return x.lo < x.end; }
+
+/* Where the common part ends of a row whose tail is walked apart. */
+template <int TK> __device__ __forceinline__ int parted_stop(const seen &x)
+{
+    return max(min(x.end, x.tail * TK), x.lo);
+}
+
+/* The tail is walked apart where it lies in cells that only the row sees. */
+template <int TK> __device__ __forceinline__ seen seen_by(const tile_args &t, int r)
+{
+    const attn_args &a = t.a;
+    seen x;
+    int extra = a.n_expand ? a.n_expand[r] : 0;
+    x.lo = a.lo[r], x.hi = a.hi[r], x.req = a.req[r];
+    x.end = x.hi + extra;
+    x.tail = max(x.end - OWN, 0) / TK;
+    x.stop = extra > 0 ? parted_stop<TK>(x) : x.end;
+    int n = max(x.tail - x.lo / TK, 0);
+    x.shift = n <= FEW ? 3 : 32 - __clz((n - 1) >> (n * TK <= SHORT ? t.cap_shift : t.long_shift));
+    return x;
+}
+
+template <int TK> __device__ __forceinline__ int splits_of(const seen &x)
+{
+    int first = x.lo / TK;
+    return first < x.tail ? ((x.tail - 1) >> x.shift) - (first >> x.shift) + 1 : 0;
+}
+
+/* The tile before which the row's segment ends that tile t is in. */
+template <int TK> __device__ __forceinline__ int segment_end(const seen &x, int t)
+{
+    int behind = (x.end - 1) / TK + 1;
+    return t < x.tail ? min(((t >> x.shift) + 1) << x.shift, x.tail) : behind;
+}
+
+/* Rows [a, b) of a tile that are walked together: of one request, with no gap between what they
+ * see, so that every cell from lo to stop is some row's. */
+struct pass {
+    int a, b;
+    int lo, stop;         /* what any row sees */
+    int last_lo, first_stop; /* what all see */
+    int shift, req;
+    bool good;
+};
+
+/* Of one warp, the same in all. */
+__device__ __forceinline__ pass pass_of(const seen *rows, int a, int b)
+{
+    if (b - a == 1) {
+        const seen x = rows[a];
+        return {a, b, x.lo, x.stop, x.lo, x.stop, x.shift, x.req, true};
+    }
+    pass p = {a, b, INT_MAX, 0, 0, INT_MAX, 0, 0, true};
+    int low = INT_MAX, high = -1;
+    bool early = false;
+    for (int r = a + (int)threadIdx.x % 32; r < b; r += 32) {
+        const seen x = rows[r];
+        if (x.lo >= x.stop)
+            continue;
+        p.lo = min(p.lo, x.lo), p.last_lo = max(p.last_lo, x.lo);
+        p.stop = max(p.stop, x.stop), p.first_stop = min(p.first_stop, x.stop);
+        p.shift = max(p.shift, x.shift);
+        low = min(low, x.req), high = max(high, x.req);
+        early |= x.hi < x.stop;
+    }
+    p.lo = __reduce_min_sync(~0u, p.lo), p.last_lo = __reduce_max_sync(~0u, p.last_lo);
+    p.stop = __reduce_max_sync(~0u, p.stop);
+    p.first_stop = __reduce_min_sync(~0u, p.first_stop);
+    p.shift = __reduce_max_sync(~0u, p.shift);
+    low = __reduce_min_sync(~0u, low), high = __reduce_max_sync(~0u, high);
+    p.req = high;
+    p.good =
+        (high < 0 || low == high) && p.last_lo <= p.first_stop && !__any_sync(~0u, early);
+    return p;
+}
+
+__device__ __forceinline__ pass pass_from(const seen *rows, int a, int n)
+{
+    pass p = pass_of(rows, a, n);
+    if (p.good)
+        return p;
+    p = pass_of(rows, a, a + 1);
+    for (int b = a + 2; b <= n; b++) {
+        pass longer = pass_of(rows, a, b);
+        if (!longer.good)
+            break;
+        p = longer;
+    }
+    return p;
+}
+
+/* ---- cells ---------------------------------------------------------------------------------- */
+
+/* Where a walk finds its keys. */
+struct cells {
+    const int32_t *pages, *expand; /* of the request; of the row, if only one is walked */
+    int lo, stop, hi;
+};
+
+/* The cells of four tiles of keys, a thread some keys: -1 where there is none. */
+template <class S>
+__device__ __forceinline__ void find(const tile_args &t, const cells &c, int kv, int tile,
+                                     int (&cell)[S::FOUND])
+{
+    const attn_args &a = t.a;
+#pragma unroll
+    for (int i = 0; i < S::FOUND; i++) {
+        int j = tile * S::TK + (int)threadIdx.x + i * S::NT, slot = -1;
+        if (j >= c.lo && j < c.stop) {
+            bool paged = j < c.hi;
+            slot = paged ? c.pages[j >> t.page_shift] : c.expand[j - c.hi];
+            slot = paged ? (slot << t.page_shift) + (j & (a.page_size - 1)) : slot;
+        }
+        cell[i] = (unsigned)slot < (unsigned)a.n_slots ? slot * a.n_kv + kv : -1;
+    }
+}
+
+/* The ring holds a thread's keys of a tile side by side. */
+template <class S>
+__device__ __forceinline__ void keep(int *ring, int tile, const int (&cell)[S::FOUND])
+{
+#pragma unroll
+    for (int i = 0; i < S::FOUND; i++) {
+        int at = (int)threadIdx.x + i * S::NT, key = at % S::TK;
+        if (4 * S::TK % S::NT == 0 || at < 4 * S::TK)
+            ring[(tile + at / S::TK) % RING * S::TK + key % S::STEP * S::EACH + key / S::STEP] =
+                cell[i];
+    }
+}
+
+template <class S>
+__device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int tile, uint32_t stage)
+{
+    const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
+    const char *k = (const char *)t.a.k + chunk * 16, *v = (const char *)t.a.v + chunk * 16;
+    int cell[S::EACH];
+#pragma unroll
+    for (int i = 0; i < S::EACH; i += 4)
+        *(int4 *)(cell + i) = *(const int4 *)(ring + tile % RING * S::TK + first * S::EACH + i);
+#pragma unroll
+    for (int i = 0; i < S::EACH; i++) {
+        int key = first + i * S::STEP;
+        bool any = cell[i] >= 0;
+        size_t from = (size_t)(unsigned)max(cell[i], 0) * (S::HD * 2);
+        uint32_t to = stage + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
+        fetch16(to, k + from, any);
+        fetch16(to + S::TILE_BYTES, v + from, any);
+    }
+}
+
+/* ---- a warp's rows -------------------------------------------------------------------------- */
+
+/* Sums over one segment: values, maximum score, and the sum of weights by quarters of a tile. */
+template <class S> struct sums {
+    float acc[S::MI][S::DT][4], m[S::MI][2], l[S::MI][2][S::LG];
+};
+
+/* Sums over the segments so far. */
+template <class S> struct totals {
+    float m[S::MI][2], l[S::MI][2], acc[S::HELD ? S::MI * S::DT * 4 : 1];
+    float *rest; /* shared memory, element i at i * NT + thread */
+    __device__ __forceinline__ float &at(int i)
+    {
+        if constexpr (S::HELD)
+            return acc[i];
+        else
+            return rest[i * S::NT + (int)threadIdx.x];
+    }
+};
+
+template <class S> __device__ __forceinline__ void clear(sums<S> &x, int mi, int h)
+{
+    x.m[mi][h] = -INFINITY;
+#pragma unroll
+    for (int g = 0; g < S::LG; g++)
+        x.l[mi][h][g] = 0;
+#pragma unroll
+    for (int n = 0; n < S::DT; n++)
+        x.acc[mi][n][2 * h] = x.acc[mi][n][2 * h + 1] = 0;
+}
+
+/* One segment joins those before it: (m, l, acc) and (sm, sl, sacc), maxima in powers of two. */
+struct joint {
+    float m, before, now;
+};
+__device__ __forceinline__ joint joint_of(float m, float sm)
+{
+    joint j;
+    j.m = fmaxf(m, sm);
+    float at = j.m == -INFINITY ? 0.f : j.m;
+    j.before = exp2_of(m - at);
+    j.now = exp2_of(sm - at);
+    return j;
+}
+__device__ __forceinline__ float joined(const joint &j, float x, float s)
+{
+    return fmaf(x, j.before, s * j.now);
+}
+
+/* What the joined values are multiplied by; writes the row's lse. */
+__device__ __forceinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
+                                         bool writes)
+{
+    float keep = 1;
+    if (t.a.sinks.p) {
+        float sink = weight_at(t.a.sinks, (size_t)head) * 1.44269504088896341f;
+        float top = fmaxf(m, sink);
+        keep = exp2_of(m - top);
+        l = fmaf(l, keep, exp2_of(sink - top));
+        m = top;
+    }
+    if (writes && t.a.lse)
+        t.a.lse[row * (size_t)t.a.n_head + (size_t)head] =
+            (float)((double)m * 0.69314718055994530942 + log((double)l));
+    return keep / l;
+}
+
+/* A block's place, and what its threads know about their rows. */
+template <class S> struct place {
+    int kv, r0, n;        /* kv head, first row, rows */
+    const seen *rows;     /* (n) */
+    uint32_t base;        /* of shared memory */
+    unsigned char *shared;
+    int *ring;            /* (RING, TK) cells of the tiles of a walk */
+    int wm, wn, lane;
+    int row[S::MI][2], head[S::MI][2]; /* in the tile, -1: none; query head */
+};
+
+template <class S> __device__ __forceinline__ int packed_row(const place<S> &p, int mi, int h)
+{
+    return (p.wm * S::MI + mi) * 16 + p.lane / 4 + 8 * h;
+}
+
+template <class S>
+__device__ __forceinline__ void load_queries(const tile_args &t, const place<S> &p,
+                                             uint32_t (&q)[S::MI][S::HD / 16][4])
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float *x = t.a.q + ((size_t)(p.r0 + max(p.row[mi][h], 0)) * (size_t)t.a.n_head +
+                                      (size_t)p.head[mi][h]) * S::HD + p.lane % 4 * 2;
+#pragma unroll
+            for (int k = 0; k < S::HD / 16; k++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float2 v = {0, 0};
+                    if (p.row[mi][h] >= 0)
+                        v = *(const float2 *)(x + k * 16 + half * 8);
+                    q[mi][k][2 * half + h] = pair_of(v.x, v.y);
+                }
+        }
+}
+
+/* ---- a tile of keys ------------------------------------------------------------------------- */
+
+/* s = q k, for this warp's keys */
+template <class S>
+__device__ __forceinline__ void score(const uint32_t (&q)[S::MI][S::HD / 16][4], uint32_t keys,
+                                      int wn, int lane, float (&s)[S::MI][S::KT][4])
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+    if constexpr (S::KT == 1) {
+        int key = wn * 8 + lane % 8;
+#pragma unroll
+        for (int k = 0; k < S::HD / 32; k++) {
+            uint32_t b[4];
+            int chunk = 4 * k + lane / 8;
+            matrices(b, keys + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++) {
+                multiply(s[mi][0], q[mi][2 * k], b[0], b[1]);
+                multiply(s[mi][0], q[mi][2 * k + 1], b[2], b[3]);
+            }
+        }
+    } else {
+#pragma unroll
+        for (int k = 0; k < S::HD / 16; k++)
+#pragma unroll
+            for (int n = 0; n < S::KT / 2; n++) {
+                uint32_t b[4];
+                int key = wn * S::KT * 8 + n * 16 + lane % 8 + lane / 16 * 8;
+                int chunk = 2 * k + lane / 8 % 2;
+                matrices(b, keys + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+#pragma unroll
+                for (int mi = 0; mi < S::MI; mi++) {
+                    multiply(s[mi][2 * n], q[mi][k], b[0], b[1]);
+                    multiply(s[mi][2 * n + 1], q[mi][k], b[2], b[3]);
+                }
+            }
+    }
+}
+
+/* cap tanh(s scale / cap) */
+template <class S> __device__ __forceinline__ void cap_scores(float scale, float cap,
+                                                              float (&s)[S::MI][S::KT][4])
+{
+    const float by = 2.88539008177792681f * scale / cap;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[mi][n][i] = cap - __fdividef(2 * cap, exp2_of(s[mi][n][i] * by) + 1);
+}
+
+/* Keys that a row does not see score -inf. */
+template <class S>
+__device__ __forceinline__ void mask(const int (&lo)[S::MI][2], const int (&stop)[S::MI][2], int j0,
+                                     float (&s)[S::MI][S::KT][4])
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int j = j0 + n * 8 + i % 2;
+                if (j < lo[mi][i / 2] || j >= stop[mi][i / 2])
+                    s[mi][n][i] = -INFINITY;
+            }
+}
+
+/* s becomes the weights exp(s - m); what was summed before is brought to the new maxima. */
+template <class S>
+__device__ __forceinline__ void weigh(const tile_args &t, const place<S> &p, sums<S> &x,
+                                      float (&s)[S::MI][S::KT][4])
+{
+    float top[S::MI][2], by[S::MI][2];
+    bool moved = false;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
+#pragma unroll
+            for (int n = 1; n < S::KT; n++)
+                m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+            top[mi][h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        }
+    if constexpr (S::WN > 1) {
+        float *room = (float *)(p.shared + S::MAX_AT);
+        if (p.lane % 4 == 0)
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    room[p.wn * S::ROWS + packed_row<S>(p, mi, h)] = top[mi][h];
+        meet<S>(p.wm);
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int w = 0; w < S::WN; w++)
+                    top[mi][h] = fmaxf(top[mi][h], room[w * S::ROWS + packed_row<S>(p, mi, h)]);
+    }
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float was = x.m[mi][h], m = fmaxf(was, top[mi][h]);
+            by[mi][h] = was == m ? 1.f : exp2_of((was - m) * t.factor);
+            moved |= was != m;
+            x.m[mi][h] = m;
+            float at = m == -INFINITY ? 0.f : m * t.factor;
+#pragma unroll
+            for (int g = 0; g < S::LG; g++) {
+                float l = x.l[mi][h][g] * by[mi][h];
+#pragma unroll
+                for (int n = g * S::LT; n < (g + 1) * S::LT; n++)
+#pragma unroll
+                    for (int i = 2 * h; i < 2 * h + 2; i++)
+                        l += s[mi][n][i] = exp2_of(fmaf(s[mi][n][i], t.factor, -at));
+                x.l[mi][h][g] = l;
+            }
+        }
+    if (!__any_sync(~0u, moved)) /* times 1 */
+        return;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::DT; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x.acc[mi][n][i] *= by[mi][i / 2];
+}
+
+/* Where the weights of a packed row and 8 keys lie, for the warps that share rows. */
+template <class S> __device__ __forceinline__ uint32_t weights_at(int row, int chunk)
+{
+    int turn = S::TK == 64 ? row & 7 : row >> 1 & 3;
+    return (uint32_t)(S::P_AT + row * S::TK * 2 + ((chunk ^ turn) << 4));
+}
+
+template <class S>
+__device__ __forceinline__ void share_weights(const place<S> &p, const float (&s)[S::MI][S::KT][4])
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int n = 0; n < S::KT; n++)
+                *(uint32_t *)(p.shared + weights_at<S>(packed_row<S>(p, mi, h), p.wn * S::KT + n) +
+                              p.lane % 4 * 4) = pair_of(s[mi][n][2 * h], s[mi][n][2 * h + 1]);
+    meet<S>(p.wm);
+}
+
+/* acc += weights v, for this warp's dimensions */
+template <class S>
+__device__ __forceinline__ void add_values(const place<S> &p, uint32_t values,
+                                           const float (&s)[S::MI][S::KT][4], sums<S> &x)
+{
+#pragma unroll
+    for (int k = 0; k < S::TK / 16; k++) {
+        uint32_t w[S::MI][4];
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+            if constexpr (S::WN == 1) {
+                w[mi][0] = pair_of(s[mi][2 * k][0], s[mi][2 * k][1]);
+                w[mi][1] = pair_of(s[mi][2 * k][2], s[mi][2 * k][3]);
+                w[mi][2] = pair_of(s[mi][2 * k + 1][0], s[mi][2 * k + 1][1]);
+                w[mi][3] = pair_of(s[mi][2 * k + 1][2], s[mi][2 * k + 1][3]);
+            } else {
+                int row = (p.wm * S::MI + mi) * 16 + p.lane % 16;
+                matrices(w[mi], p.base + weights_at<S>(row, 2 * k + p.lane / 16));
+            }
+#pragma unroll
+        for (int n = 0; n < S::DT / 2; n++) {
+            uint32_t b[4];
+            int key = k * 16 + p.lane % 16, chunk = p.wn * S::DT + 2 * n + p.lane / 16;
+            matrices_turned(b, values + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++) {
+                multiply(x.acc[mi][2 * n], w[mi], b[0], b[1]);
+                multiply(x.acc[mi][2 * n + 1], w[mi], b[2], b[3]);
+            }
+        }
+    }
+}
+
+#endif
