@@ -17,10 +17,10 @@ enum {
     BATCH = 4,   /* rows whose old values are waited for together */
 };
 
-struct tile_args {
+struct many {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
-    int glu, tiles_out, tiles_row;
+    int tiles_out, tiles_row;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -44,22 +44,22 @@ __device__ __forceinline__ struct cut cut_of(int kp)
 struct place {
     int mat, out, col; /* first output of the matrix, first column */
 };
-__device__ __forceinline__ struct place place_of(const tile_args &a, int tile)
+__device__ __forceinline__ struct place place_of(const many &a, int tile)
 {
     struct place at = {};
     int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
     int in = tile - first * a.tiles_out, t = in / width;
     at.col = (first + in % width) * COLS;
-    while (!a.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
+    while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
-    at.out = (t - a.p.first[at.mat]) * (a.glu ? HALF_OUT : TILE_OUT);
+    at.out = (t - a.p.first[at.mat]) * (a.p.glu ? HALF_OUT : TILE_OUT);
     return at;
 }
 
 /* ---- device: the roles -------------------------------------------------------------------------- */
 
 /* One thread. The weights of the first stages are asked for while the kernel before ends. */
-__device__ __forceinline__ void fetch_tiles(const tile_args &a, ring<STAGES> r)
+__device__ __forceinline__ void fetch_tiles(const many &a, ring<STAGES> r)
 {
     const struct cut c = cut_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
@@ -69,8 +69,8 @@ __device__ __forceinline__ void fetch_tiles(const tile_args &a, ring<STAGES> r)
         if (weights) {
             barrier_expect(&r.full[slot], STAGE_SPAN);
             fetch_box(to, &a.w[at.mat], k, at.out, &r.full[slot]);
-            fetch_box(to + HALF_BYTES, &a.w[a.glu ? 1 : at.mat], k,
-                      at.out + (a.glu ? 0 : HALF_OUT), &r.full[slot]);
+            fetch_box(to + HALF_BYTES, &a.w[a.p.glu ? 1 : at.mat], k,
+                      at.out + (a.p.glu ? 0 : HALF_OUT), &r.full[slot]);
         }
         if (rows)
             fetch_box(to + 2 * HALF_BYTES, &a.x, k, at.col, &r.full[slot]);
@@ -159,7 +159,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES
 
 /* One of the two warpgroups that multiply. */
 template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const tile_args &a, ring<STAGES> r, int half,
+__device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, int half,
                                                float *room, uint64_t *filled, uint64_t *drained)
 {
     const struct cut c = cut_of(a.p.x.kp);
@@ -258,7 +258,7 @@ template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, c
 }
 
 template <int TERMS>
-__device__ __forceinline__ void write_tiles(const tile_args &a, int warp, const float *room,
+__device__ __forceinline__ void write_tiles(const many &a, int warp, const float *room,
                                             uint64_t *filled, uint64_t *drained)
 {
     const int tiles = a.tiles_out * a.tiles_row;
@@ -270,11 +270,11 @@ __device__ __forceinline__ void write_tiles(const tile_args &a, int warp, const 
         const struct strip s = {room, first, rows, at.out, a.p.m[at.mat].n, warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(filled, turn);
-        if (a.glu && a.p.glu_act == ACT_SILU)
+        if (a.p.glu && a.p.glu_act == ACT_SILU)
             write_gated<TERMS, ACT_SILU>(s, f);
-        else if (a.glu && a.p.glu_act == ACT_GELU_TANH)
+        else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
             write_gated<TERMS, ACT_GELU_TANH>(s, f);
-        else if (a.glu)
+        else if (a.p.glu)
             write_gated<TERMS, ACT_NONE>(s, f);
         else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
             write_wide<TERMS>(s, f);
@@ -292,7 +292,7 @@ __device__ __forceinline__ void write_tiles(const tile_args &a, int warp, const 
  * cuda_tiles_here() knows. */
 template <int TERMS>
 __global__ void __launch_bounds__(THREADS, 1)
-    tile_kernel(const __grid_constant__ struct tile_args a)
+    many_kernel(const __grid_constant__ struct many a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
@@ -347,7 +347,7 @@ static encode_fn *encoder()
 bool cuda_tiles_here()
 {
     struct cudaFuncAttributes at;
-    if (cudaFuncGetAttributes(&at, (const void *)tile_kernel<1>) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1>) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
@@ -367,13 +367,12 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, i
         cuda_fail(d, "a tensor map was refused");
 }
 
-/* The rows are packed in tile order. */
-void cuda_tile(struct kdev *d, const struct product *given, bool glu)
+void cuda_tile(struct kdev *d, const struct product *given)
 {
-    struct tile_args a = {};
+    struct many a = {};
     a.p = *given;
-    a.glu = glu;
     struct product *p = &a.p;
+    const bool glu = p->glu;
     for (int i = 0; i < p->n_mats; i++) {
         p->first[i] = a.tiles_out;
         cuda_tile_map(d, &a.w[i], p->m[i].w, true, p->m[i].n, p->x.kp, p->m[i].pitch, STAGE_K,
@@ -385,5 +384,5 @@ void cuda_tile(struct kdev *d, const struct product *given, bool glu)
     cuda_tile_map(d, &a.x, p->x.x, true, p->rows * d->terms, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
-    cuda_launch(d, d->terms == 1 ? tile_kernel<1> : tile_kernel<2>, grid, THREADS, SHARED, a);
+    cuda_launch(d, d->terms == 1 ? many_kernel<1> : many_kernel<2>, grid, THREADS, SHARED, a);
 }
