@@ -5,7 +5,8 @@
 
 /* One block a row. */
 __global__ void __launch_bounds__(ROW_THREADS)
-    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, bool tiled, uint16_t *x)
+    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, bool tiled,
+                uint16_t *x)
 {
     __shared__ float room[ROW_WARPS];
     struct row_part norm;

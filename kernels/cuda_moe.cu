@@ -20,8 +20,8 @@ enum {
 
 /* Packs a row that lies in shared memory, for the whole block. f16: times the power of two that
  * brings the largest element into [2^13, 2^14). */
-__device__ void pack_shared(const float *y, int n, int kp, bool f16, bool tiled, int terms, uint16_t *hi,
-                            float *inv_to, float *room)
+__device__ void pack_shared(const float *y, int n, int kp, bool f16, bool tiled, int terms,
+                            uint16_t *hi, float *inv_to, float *room)
 {
     uint16_t *lo = hi + kp;
     float s = 1;

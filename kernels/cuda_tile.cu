@@ -25,7 +25,7 @@ struct many {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the shape of the work ------------------------------------------------------------- */
+/* ---- device: the shape of the work ---------------------------------------------------------- */
 
 /* How k is cut: `chunks` of 32 into runs of `each`, fetched two at a time within a run. */
 struct cut {
@@ -56,7 +56,7 @@ __device__ __forceinline__ struct place place_of(const many &a, int tile)
     return at;
 }
 
-/* ---- device: the roles -------------------------------------------------------------------------- */
+/* ---- device: the roles ---------------------------------------------------------------------- */
 
 /* One thread. The weights of the first stages are asked for while the kernel before ends. */
 __device__ __forceinline__ void fetch_tiles(const many &a, ring<STAGES> r)
@@ -160,7 +160,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES
 /* One of the two warpgroups that multiply. */
 template <int TERMS>
 __device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, int half,
-                                               float *room, uint64_t *filled, uint64_t *drained)
+                                               const exchange &e)
 {
     const struct cut c = cut_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
@@ -182,9 +182,9 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, in
                 sum[i] = run ? sum[i] + v : v;
             }
         }
-        barrier_wait(drained, turn);
-        leave_sums<TERMS>(room, sum, half * HALF_OUT + own_output());
-        warp_arrives(filled);
+        barrier_wait(e.drained, turn);
+        leave_sums<TERMS>(e.room, sum, half * HALF_OUT + own_output());
+        warp_arrives(e.filled);
     }
 }
 
@@ -192,7 +192,9 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, in
  * warps that multiply run beside it from the same instruction cache. */
 struct strip {
     const float *room;
-    int first, rows, out, n, warp; /* first row, their number; first output, outputs of the matrix */
+    int first, rows; /* of the packed rows: the first, their number */
+    int out, n;      /* first output, outputs of the matrix */
+    int warp;
 };
 
 /* Sums, with bias and addition perhaps, 16 bytes a lane. */
@@ -258,8 +260,7 @@ template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, c
 }
 
 template <int TERMS>
-__device__ __forceinline__ void write_tiles(const many &a, int warp, const float *room,
-                                            uint64_t *filled, uint64_t *drained)
+__device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
 {
     const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 0;
@@ -267,9 +268,9 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const float
         const struct place at = place_of(a, tile);
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
-        const struct strip s = {room, first, rows, at.out, a.p.m[at.mat].n, warp};
+        const struct strip s = {e.room, first, rows, at.out, a.p.m[at.mat].n, warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
-        barrier_wait(filled, turn);
+        barrier_wait(e.filled, turn);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
             write_gated<TERMS, ACT_SILU>(s, f);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
@@ -280,13 +281,13 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const float
             write_wide<TERMS>(s, f);
         else
             write_any<TERMS>(s, f);
-        warp_arrives(drained);
+        warp_arrives(e.drained);
     }
 }
 
 #endif
 
-/* ---- the kernel ------------------------------------------------------------------------------- */
+/* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
  * cuda_tiles_here() knows. */
@@ -298,7 +299,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    float *room = (float *)(stage + STAGES * STAGE_SPAN);
+    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
@@ -315,16 +316,16 @@ __global__ void __launch_bounds__(THREADS, 1)
             fetch_tiles(a, r);
         if (warp > 0) {
             after();
-            write_tiles<TERMS>(a, warp - 1, room, &filled, &drained);
+            write_tiles<TERMS>(a, warp - 1, e);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-        multiply_tiles<TERMS>(a, r, warp / 4 - 2, room, &filled, &drained);
+        multiply_tiles<TERMS>(a, r, warp / 4 - 2, e);
     }
 #endif
 }
 
-/* ---- host ------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,

@@ -1,5 +1,5 @@
-/* cuda_tile_moe.cu - MXFP4 experts for many rows, on Hopper: cuda_experts.cu's two products, bit for
- * bit, the sum excepted. Rows of pairs lie anywhere, so two warps gather them with cp.async; two
+/* cuda_tile_moe.cu - MXFP4 experts for many rows, on Hopper: both products of cuda_experts.cu, bit
+ * for bit, without the sum. Rows of pairs lie anywhere, so two warps gather them with cp.async; two
  * more write the pairs' results out; the two warpgroups that multiply turn weights into f16 on
  * their way into registers.
  *
@@ -12,7 +12,7 @@
 enum {
     THREADS = 384, /* four warps to fetch and write, eight to multiply */
     STAGE_K = 128,
-    COLS_BYTES = COLS * STAGE_K * 2, /* two pieces of 128 bytes a column, swizzled, one after another */
+    COLS_BYTES = COLS * STAGE_K * 2, /* twice: 128 bytes of every column, swizzled */
     OUTS_BYTES = TILE_OUT * STAGE_K / 2,
     SCALES_BYTES = TILE_OUT * 4,
     STAGE_SPAN = (COLS_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
@@ -30,7 +30,7 @@ struct many_experts {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the shape of the work ------------------------------------------------------------- */
+/* ---- device: the shape of the work ---------------------------------------------------------- */
 
 /* A tile: the pairs from .. to of an expert (COLS / TERMS at most), outputs out .. + TILE_OUT. */
 struct place {
@@ -87,7 +87,7 @@ __device__ __forceinline__ const struct packed &rows_of(const many_experts &a)
     return a.down ? a.m.h : a.m.x;
 }
 
-/* ---- device: the roles -------------------------------------------------------------------------- */
+/* ---- device: the roles ---------------------------------------------------------------------- */
 
 /* No memory clobber: the barrier that follows orders them. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
@@ -178,7 +178,8 @@ struct weights {
     }
 };
 
-__device__ __forceinline__ void add_scaled(float (&acc)[32], const float (&part)[32], float e0, float e1)
+__device__ __forceinline__ void add_scaled(float (&acc)[32], const float (&part)[32],
+                                           float e0, float e1)
 {
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
@@ -190,7 +191,8 @@ __device__ __forceinline__ void add_scaled(float (&acc)[32], const float (&part)
 }
 
 /* A chunk of 128 k. wide: there are more than 64 columns. */
-__device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_t *stage, int out, bool wide)
+__device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_t *stage,
+                                               int out, bool wide)
 {
     const int q = (int)threadIdx.x % 4;
     const uint8_t *w = stage + COLS_BYTES + out * 64 + q * 16;
@@ -231,9 +233,9 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_
 }
 
 template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGES> r, const int *upto,
-                                               int n_active, int half, float *room, uint64_t *filled,
-                                               uint64_t *drained)
+__device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGES> r,
+                                               const int *upto, int n_active, int half,
+                                               const exchange &e)
 {
     const int chunks = rows_of(a).kp / STAGE_K, each = (chunks + RUNS - 1) / RUNS;
     const int t = (int)threadIdx.x % 128, out = half * HALF_OUT + t / 32 * 16 + t % 32 / 4;
@@ -258,18 +260,21 @@ __device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGE
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 const int j = i * TERMS;
-                float v = TERMS == 1 ? acc[j / 32][j % 32] : acc[j / 32][j % 32] + acc[j / 32][j % 32 + 1];
+                float v = acc[j / 32][j % 32];
+                if (TERMS == 2)
+                    v += acc[j / 32][j % 32 + 1];
                 sum[i] = run ? sum[i] + v : v;
             }
         }
-        barrier_wait(drained, turn);
-        leave_sums<TERMS>(room, sum, out);
-        warp_arrives(filled);
+        barrier_wait(e.drained, turn);
+        leave_sums<TERMS>(e.room, sum, out);
+        warp_arrives(e.filled);
     }
 }
 
 /* Hidden values i and i + 1 (i even) of a pair, packed in tile order. */
-__device__ __forceinline__ void put_two_hidden(const moe_args &a, int pair, int i, float h0, float h1)
+__device__ __forceinline__ void put_two_hidden(const moe_args &a, int pair, int i, float h0,
+                                               float h1)
 {
     uint16_t *to = a.h_to + (size_t)pair * (size_t)(a.terms * a.h.kp) + (size_t)tile_place(i);
     float x0 = h0 * a.h_scale, x1 = h1 * a.h_scale;
@@ -296,8 +301,7 @@ __device__ __forceinline__ void write_hidden(const moe_args &a, int pair, int ou
 
 template <int TERMS>
 __device__ __forceinline__ void write_tiles(const many_experts &a, const int *upto, int n_active,
-                                            int warp, const float *room, uint64_t *filled,
-                                            uint64_t *drained)
+                                            int warp, const exchange &e)
 {
     const int mine = (int)threadIdx.x % 32 * 4;
     uint32_t turn = 0;
@@ -310,11 +314,11 @@ __device__ __forceinline__ void write_tiles(const many_experts &a, const int *up
             if (!a.down && a.m.gate_up_b.p && out + j < 2 * a.m.ffn)
                 bias[j] = weight_at(a.m.gate_up_b, (size_t)at.expert * a.m.gate_up_b_pitch +
                                                        (size_t)(out + j));
-        barrier_wait(filled, turn);
+        barrier_wait(e.filled, turn);
 #pragma unroll 2
         for (int i = warp; i < rows; i += WRITERS) {
             const int pair = a.m.order[at.from + i];
-            float4 y = *(const float4 *)(room + room_at<TERMS>(i, mine));
+            float4 y = *(const float4 *)(e.room + room_at<TERMS>(i, mine));
             if (!a.down) {
                 write_hidden(a.m, pair, out, y, a.m.x_inv[pair / a.m.top_k], bias);
                 for (int z = at.out + TILE_OUT + mine; /* the last tile fills up */
@@ -327,13 +331,13 @@ __device__ __forceinline__ void write_tiles(const many_experts &a, const int *up
                                 mx_sum(y.w * undo));
             }
         }
-        warp_arrives(drained);
+        warp_arrives(e.drained);
     }
 }
 
 #endif
 
-/* ---- the kernel ------------------------------------------------------------------------------- */
+/* ---- the kernel ----------------------------------------------------------------------------- */
 
 template <int TERMS>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -345,7 +349,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ __align__(16) uint32_t offset[COLS];
     __shared__ int upto[MOST_EXPERTS + 1];
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    float *room = (float *)(stage + STAGES * STAGE_SPAN);
+    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
@@ -365,15 +369,15 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (warp < FETCHERS)
             fetch_tiles<TERMS>(a, r, upto, n_active, offset);
         else
-            write_tiles<TERMS>(a, upto, n_active, warp - FETCHERS, room, &filled, &drained);
+            write_tiles<TERMS>(a, upto, n_active, warp - FETCHERS, e);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles<TERMS>(a, r, upto, n_active, warp / 4 - 1, room, &filled, &drained);
+        multiply_tiles<TERMS>(a, r, upto, n_active, warp / 4 - 1, e);
     }
 #endif
 }
 
-/* ---- host ------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m)
 {
