@@ -50,11 +50,12 @@ $(B)/kernels/cpu_avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
 $(B)/kernels/cpu_avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 
 ifeq ($(WITH_CUDA),1)
-  # the GPU that is here, else Hopper and, for every other since Ampere, PTX that its driver compiles
+  # the GPU that is here, else Hopper and, for every other since Ampere, PTX that its driver compiles;
+  # 90 means 90a, which has wgmma
   HERE      := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
   ARCH      ?= $(or $(HERE),90 80+ptx)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-  GENCODE   := $(foreach a,$(ARCH),-gencode arch=compute_$(a:%+ptx=%),code=$(if $(filter %+ptx,$(a)),compute_$(a:%+ptx=%),sm_$(a)))
+  GENCODE   := $(foreach a,$(patsubst 90,90a,$(ARCH)),-gencode arch=compute_$(a:%+ptx=%),code=$(if $(filter %+ptx,$(a)),compute_$(a:%+ptx=%),sm_$(a)))
   # -fmad=false: fused only where the source says so (kernels/cuda.h)
   NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -lineinfo -DHAVE_CUDA=1 -Xcompiler -Wall,-Wextra --threads 2 $(GENCODE)
   LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++

@@ -81,6 +81,7 @@ static bool find_device(struct kdev *d, struct err *e)
                        p.name, p.major, p.minor);
     d->n_sm = p.multiProcessorCount;
     d->dependent = p.major >= 9;
+    d->tiles = p.major == 9 && cuda_tiles_here();
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
              (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
              d->terms == 1 ? "bf16" : "float32");

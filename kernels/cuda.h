@@ -49,6 +49,7 @@ struct kdev {
     int ordinal, n_sm;
     int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
     bool dependent; /* programmatic dependent launch */
+    bool tiles;     /* wgmma and the copy engine */
     cudaStream_t stream;
     char *arena;
     size_t arena_at;
@@ -216,6 +217,9 @@ bool cuda_record(struct kdev *d);
 struct kgraph *cuda_recorded(struct kdev *d, struct err *e);
 void cuda_replay(struct kdev *d, struct kgraph *g);
 void cuda_forget(struct kdev *d, struct kgraph *g);
+
+/* cuda_tile.cu: whether build and driver have them. */
+bool cuda_tiles_here(void);
 
 /* cuda_bench.cu */
 bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);

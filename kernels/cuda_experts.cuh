@@ -42,6 +42,7 @@ struct moe_args {
     int terms;           /* of a packed activation */
     int per;             /* pairs of a job at most */
     bool direct;
+    bool tiled;          /* packed rows lie as cuda_tile_moe.cu wants them */
     bool sums;           /* down's last block of a tile adds up the rows' experts */
     struct mat gate_up_m, down_m;
     float h_scale, h_undo; /* of packed hidden rows, f16: a power of two, and 1 / it */
@@ -63,6 +64,9 @@ struct moe_args {
 void cuda_few_experts(struct kdev *d, const struct moe_args *m);
 /* Pairs that a job may have there. */
 int cuda_few_pairs(const struct kdev *d, const struct k_moe *a, int rows);
+
+/* The same for many rows, but never the sum (cuda_tile_moe.cu). */
+void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__
 

@@ -5,7 +5,8 @@
 
 /* One block a row. */
 __global__ void __launch_bounds__(ROW_THREADS)
-    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, uint16_t *x)
+    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, bool tiled,
+                uint16_t *x)
 {
     __shared__ float room[ROW_WARPS];
     struct row_part norm;
@@ -13,7 +14,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
     load_norm(in.norm, in.n, 0, norm);
     after();
     int r = (int)blockIdx.x;
-    pack_row(in, r, kp, terms, norm, x + (size_t)(r * terms) * (size_t)kp, (size_t)kp, room);
+    pack_row(in, r, kp, terms, norm, x + (size_t)(r * terms) * (size_t)kp, (size_t)kp, room,
+             tiled);
 }
 
 static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
@@ -22,13 +24,13 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
     return in;
 }
 
-static void pack_rows(struct kdev *d, struct product *p)
+static void pack_rows(struct kdev *d, struct product *p, bool tiled)
 {
     size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
     uint16_t *x = (uint16_t *)cuda_take(d, bytes);
     p->x.x = x;
     cuda_launch(d, pack_kernel, dim3((unsigned)p->rows), ROW_THREADS, 0, p->in, p->x.kp, p->x.terms,
-                x);
+                tiled, x);
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -83,11 +85,13 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
-    bool fold = dense && cuda_folds(p);
+    bool fold = dense && cuda_folds(p), tiled = dense && cuda_tiled(d, p->rows);
     if (!fold)
-        pack_rows(d, p);
+        pack_rows(d, p, tiled);
     CHECK(dense || !p->glu);
-    if (dense)
+    if (tiled)
+        cuda_tile(d, p);
+    else if (dense)
         cuda_product_few(d, p, fold);
     else if (store == STORE_F16)
         few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
@@ -220,7 +224,8 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
-    size_t each = 2 * cuda_packed_bytes(in + 32) + (size_t)ffn * 2 * sizeof(float);
+    bool alone = a->gate->type != DT_BF16 || a->up->type != DT_BF16; /* a product each */
+    size_t each = 2 * cuda_packed_bytes(in + 32) + (alone ? (size_t)ffn * 2 * sizeof(float) : 0);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         glu_rows(d, a, r, min_int(fit, a->rows - r));

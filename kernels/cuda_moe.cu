@@ -20,8 +20,8 @@ enum {
 
 /* Packs a row that lies in shared memory, for the whole block. f16: times the power of two that
  * brings the largest element into [2^13, 2^14). */
-__device__ void pack_shared(const float *y, int n, int kp, bool f16, int terms, uint16_t *hi,
-                            float *inv_to, float *room)
+__device__ void pack_shared(const float *y, int n, int kp, bool f16, bool tiled, int terms,
+                            uint16_t *hi, float *inv_to, float *room)
 {
     uint16_t *lo = hi + kp;
     float s = 1;
@@ -41,18 +41,19 @@ __device__ void pack_shared(const float *y, int n, int kp, bool f16, int terms, 
     }
     for (int i = (int)threadIdx.x; i < kp; i += (int)blockDim.x) {
         float x = i < n ? y[i] * s : 0.f;
+        int at = tiled ? tile_place(i) : i;
         if (f16) {
             __half h = __float2half_rn(x);
             float rest = isfinite(__half2float(h)) ? x - __half2float(h) : 0.f;
-            hi[i] = __half_as_ushort(h);
+            hi[at] = __half_as_ushort(h);
             if (terms == 2)
-                lo[i] = __half_as_ushort(__float2half_rn(rest));
+                lo[at] = __half_as_ushort(__float2half_rn(rest));
         } else {
             bf16 h = __float2bfloat16_rn(x);
             float rest = isfinite(__bfloat162float(h)) ? x - __bfloat162float(h) : 0.f;
-            hi[i] = __bfloat16_as_ushort(h);
+            hi[at] = __bfloat16_as_ushort(h);
             if (terms == 2)
-                lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
+                lo[at] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
         }
     }
 }
@@ -115,8 +116,8 @@ __device__ void pack_row(const moe_args &a, int r, float *y, float *room)
         }
     }
     __syncthreads();
-    pack_shared(y, a.in, a.x.kp, a.f16, a.terms, a.x_to + (size_t)r * (size_t)(a.terms * a.x.kp),
-                a.f16 ? a.x_inv + r : NULL, room);
+    pack_shared(y, a.in, a.x.kp, a.f16, a.tiled, a.terms,
+                a.x_to + (size_t)r * (size_t)(a.terms * a.x.kp), a.f16 ? a.x_inv + r : NULL, room);
 }
 
 /* What a router's input element is multiplied with besides 1 / rms, and X experts' weights. */
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
         }
     }
     __syncthreads();
-    pack_shared(y, a.ffn, a.h.kp, a.f16, a.terms,
+    pack_shared(y, a.ffn, a.h.kp, a.f16, false, a.terms,
                 a.h_to + (size_t)pair * (size_t)(a.terms * a.h.kp), NULL, room);
 }
 
@@ -428,12 +429,15 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     float *floats = (float *)cuda_take(d, (pairs + n * (1 + e)) * sizeof *floats);
     m.weight = floats, m.x_inv = floats + pairs, m.logits = m.x_inv + n;
 
-    m.direct = m.f16 && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
-    m.per = m.f16 ? cuda_few_pairs(d, a, rows) : rows;
-    m.sums = m.f16 && a->post.kind == NORM_NONE && rows <= SUM_ROWS;
+    m.tiled = m.f16 && cuda_tiled(d, rows);
+    m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
+    m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, a, rows) : rows;
+    m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE && rows <= SUM_ROWS;
     route(d, &m);
     bool post = a->post.kind != NORM_NONE;
-    if (m.f16) {
+    if (m.tiled) {
+        cuda_tile_experts(d, &m);
+    } else if (m.f16) {
         cuda_few_experts(d, &m);
     } else {
         m.up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));

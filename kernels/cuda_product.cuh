@@ -465,6 +465,9 @@ void cuda_product(struct kdev *d, struct product *p, enum store store);
 /* Of bf16 matrices (cuda_few.cu). fold: pack, product and what comes behind are one kernel. */
 bool cuda_folds(const struct product *p);
 void cuda_product_few(struct kdev *d, struct product *p, bool fold);
+/* Of many rows (cuda_tile.cu), packed in tile order; only where the device and the build have it. */
+void cuda_tile(struct kdev *d, const struct product *p);
+static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store, int most_active,
                           int most_rows);
 enum store cuda_store_of(const struct tensor *t);

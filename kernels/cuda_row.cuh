@@ -138,20 +138,34 @@ __device__ __forceinline__ uint2 four_terms(float4 &y)
     return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
 }
 
+/* Where element i of a packed row lies for the tiles of many rows (cuda_tile.cuh): of 32 successive
+ * ones, number 8q + 4h + 2s + e at 16h + 8s + 2q + e. So the sixteen that wgmma adds at once are
+ * those that mma.sync adds when thread q of a quad has read 8q .. 8q + 7. */
+__device__ __forceinline__ int tile_place(int i)
+{
+    return (i & ~31) | (i & 4) << 2 | (i & 2) << 2 | (i >> 3 & 3) << 1 | (i & 1);
+}
+
 /* Stores the terms of elements i .. i + 3 of a row of n; term t goes to to + t * pitch. */
 __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *to,
-                                          size_t pitch)
+                                          size_t pitch, bool tiled)
 {
 #pragma unroll
     for (int e = 0; e < 4; e++)
         (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* whatever the norm made of it */
-    for (int t = 0; t < terms; t++)
-        *(uint2 *)(to + (size_t)t * pitch + i) = four_terms(y);
+    for (int t = 0; t < terms; t++) {
+        uint2 v = four_terms(y);
+        uint16_t *at = to + (size_t)t * pitch + (tiled ? tile_place(i) : i);
+        if (tiled)
+            *(uint32_t *)at = v.x, *(uint32_t *)(at + 8) = v.y;
+        else
+            *(uint2 *)at = v;
+    }
 }
 
 /* The same without a norm: many loads at a time, however long the row is. */
 __device__ __forceinline__ void pack_plain(const float *src, int n, int kp, int terms, uint16_t *to,
-                                           size_t pitch)
+                                           size_t pitch, bool tiled)
 {
     constexpr int MANY = 5;
     for (int from = 0; from < kp; from += MANY * ROW_STEP) {
@@ -162,7 +176,7 @@ __device__ __forceinline__ void pack_plain(const float *src, int n, int kp, int 
 #pragma unroll
         for (int j = 0; j < MANY; j++)
             if (row_index(from, j) < kp)
-                put_terms(x[j], row_index(from, j), n, terms, to, pitch);
+                put_terms(x[j], row_index(from, j), n, terms, to, pitch, tiled);
     }
 }
 
@@ -170,11 +184,11 @@ __device__ __forceinline__ void pack_plain(const float *src, int n, int kp, int 
  * weights. room: see row_sum(). */
 __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp, int terms,
                                          const struct row_part &w0, uint16_t *to, size_t pitch,
-                                         float *room)
+                                         float *room, bool tiled = false)
 {
     const float *src = a.src + (size_t)r * a.stride;
     if (a.norm.kind == NORM_NONE) {
-        pack_plain(src, a.n, kp, terms, to, pitch);
+        pack_plain(src, a.n, kp, terms, to, pitch, tiled);
         return;
     }
     struct row_part x, w = w0;
@@ -189,7 +203,7 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp,
         for (int j = 0; j < ROW_HELD; j++)
             if (row_index(from, j) < kp)
                 put_terms(four_normed(a.norm.kind, x.v[j], inv, w.v[j]), row_index(from, j), a.n,
-                          terms, to, pitch);
+                          terms, to, pitch, tiled);
     }
 }
 

@@ -17,15 +17,15 @@ enum {
     BATCH = 4,   /* rows whose old values are waited for together */
 };
 
-struct tile_args {
+struct many {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
-    int glu, tiles_out, tiles_row;
+    int tiles_out, tiles_row;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the shape of the work ------------------------------------------------------------- */
+/* ---- device: the shape of the work ---------------------------------------------------------- */
 
 /* How k is cut: `chunks` of 32 into runs of `each`, fetched two at a time within a run. */
 struct cut {
@@ -44,22 +44,22 @@ __device__ __forceinline__ struct cut cut_of(int kp)
 struct place {
     int mat, out, col; /* first output of the matrix, first column */
 };
-__device__ __forceinline__ struct place place_of(const tile_args &a, int tile)
+__device__ __forceinline__ struct place place_of(const many &a, int tile)
 {
     struct place at = {};
     int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
     int in = tile - first * a.tiles_out, t = in / width;
     at.col = (first + in % width) * COLS;
-    while (!a.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
+    while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
-    at.out = (t - a.p.first[at.mat]) * (a.glu ? HALF_OUT : TILE_OUT);
+    at.out = (t - a.p.first[at.mat]) * (a.p.glu ? HALF_OUT : TILE_OUT);
     return at;
 }
 
-/* ---- device: the roles -------------------------------------------------------------------------- */
+/* ---- device: the roles ---------------------------------------------------------------------- */
 
 /* One thread. The weights of the first stages are asked for while the kernel before ends. */
-__device__ __forceinline__ void fetch_tiles(const tile_args &a, ring<STAGES> r)
+__device__ __forceinline__ void fetch_tiles(const many &a, ring<STAGES> r)
 {
     const struct cut c = cut_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
@@ -69,8 +69,8 @@ __device__ __forceinline__ void fetch_tiles(const tile_args &a, ring<STAGES> r)
         if (weights) {
             barrier_expect(&r.full[slot], STAGE_SPAN);
             fetch_box(to, &a.w[at.mat], k, at.out, &r.full[slot]);
-            fetch_box(to + HALF_BYTES, &a.w[a.glu ? 1 : at.mat], k,
-                      at.out + (a.glu ? 0 : HALF_OUT), &r.full[slot]);
+            fetch_box(to + HALF_BYTES, &a.w[a.p.glu ? 1 : at.mat], k,
+                      at.out + (a.p.glu ? 0 : HALF_OUT), &r.full[slot]);
         }
         if (rows)
             fetch_box(to + 2 * HALF_BYTES, &a.x, k, at.col, &r.full[slot]);
@@ -159,8 +159,8 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES
 
 /* One of the two warpgroups that multiply. */
 template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const tile_args &a, ring<STAGES> r, int half,
-                                               float *room, uint64_t *filled, uint64_t *drained)
+__device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, int half,
+                                               const exchange &e)
 {
     const struct cut c = cut_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
@@ -182,9 +182,9 @@ __device__ __forceinline__ void multiply_tiles(const tile_args &a, ring<STAGES> 
                 sum[i] = run ? sum[i] + v : v;
             }
         }
-        barrier_wait(drained, turn);
-        leave_sums<TERMS>(room, sum, half * HALF_OUT + own_output());
-        warp_arrives(filled);
+        barrier_wait(e.drained, turn);
+        leave_sums<TERMS>(e.room, sum, half * HALF_OUT + own_output());
+        warp_arrives(e.filled);
     }
 }
 
@@ -192,7 +192,9 @@ __device__ __forceinline__ void multiply_tiles(const tile_args &a, ring<STAGES> 
  * warps that multiply run beside it from the same instruction cache. */
 struct strip {
     const float *room;
-    int first, rows, out, n, warp; /* first row, their number; first output, outputs of the matrix */
+    int first, rows; /* of the packed rows: the first, their number */
+    int out, n;      /* first output, outputs of the matrix */
+    int warp;
 };
 
 /* Sums, with bias and addition perhaps, 16 bytes a lane. */
@@ -258,8 +260,7 @@ template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, c
 }
 
 template <int TERMS>
-__device__ __forceinline__ void write_tiles(const tile_args &a, int warp, const float *room,
-                                            uint64_t *filled, uint64_t *drained)
+__device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
 {
     const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 0;
@@ -267,38 +268,38 @@ __device__ __forceinline__ void write_tiles(const tile_args &a, int warp, const 
         const struct place at = place_of(a, tile);
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
-        const struct strip s = {room, first, rows, at.out, a.p.m[at.mat].n, warp};
+        const struct strip s = {e.room, first, rows, at.out, a.p.m[at.mat].n, warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
-        barrier_wait(filled, turn);
-        if (a.glu && a.p.glu_act == ACT_SILU)
+        barrier_wait(e.filled, turn);
+        if (a.p.glu && a.p.glu_act == ACT_SILU)
             write_gated<TERMS, ACT_SILU>(s, f);
-        else if (a.glu && a.p.glu_act == ACT_GELU_TANH)
+        else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
             write_gated<TERMS, ACT_GELU_TANH>(s, f);
-        else if (a.glu)
+        else if (a.p.glu)
             write_gated<TERMS, ACT_NONE>(s, f);
         else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
             write_wide<TERMS>(s, f);
         else
             write_any<TERMS>(s, f);
-        warp_arrives(drained);
+        warp_arrives(e.drained);
     }
 }
 
 #endif
 
-/* ---- the kernel ------------------------------------------------------------------------------- */
+/* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
  * cuda_tiles_here() knows. */
 template <int TERMS>
 __global__ void __launch_bounds__(THREADS, 1)
-    tile_kernel(const __grid_constant__ struct tile_args a)
+    many_kernel(const __grid_constant__ struct many a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    float *room = (float *)(stage + STAGES * STAGE_SPAN);
+    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
@@ -315,16 +316,16 @@ __global__ void __launch_bounds__(THREADS, 1)
             fetch_tiles(a, r);
         if (warp > 0) {
             after();
-            write_tiles<TERMS>(a, warp - 1, room, &filled, &drained);
+            write_tiles<TERMS>(a, warp - 1, e);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-        multiply_tiles<TERMS>(a, r, warp / 4 - 2, room, &filled, &drained);
+        multiply_tiles<TERMS>(a, r, warp / 4 - 2, e);
     }
 #endif
 }
 
-/* ---- host ------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
@@ -347,7 +348,7 @@ static encode_fn *encoder()
 bool cuda_tiles_here()
 {
     struct cudaFuncAttributes at;
-    if (cudaFuncGetAttributes(&at, (const void *)tile_kernel<1>) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1>) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
@@ -367,13 +368,12 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, i
         cuda_fail(d, "a tensor map was refused");
 }
 
-/* The rows are packed in tile order. */
-void cuda_tile(struct kdev *d, const struct product *given, bool glu)
+void cuda_tile(struct kdev *d, const struct product *given)
 {
-    struct tile_args a = {};
+    struct many a = {};
     a.p = *given;
-    a.glu = glu;
     struct product *p = &a.p;
+    const bool glu = p->glu;
     for (int i = 0; i < p->n_mats; i++) {
         p->first[i] = a.tiles_out;
         cuda_tile_map(d, &a.w[i], p->m[i].w, true, p->m[i].n, p->x.kp, p->m[i].pitch, STAGE_K,
@@ -385,5 +385,5 @@ void cuda_tile(struct kdev *d, const struct product *given, bool glu)
     cuda_tile_map(d, &a.x, p->x.x, true, p->rows * d->terms, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
-    cuda_launch(d, d->terms == 1 ? tile_kernel<1> : tile_kernel<2>, grid, THREADS, SHARED, a);
+    cuda_launch(d, d->terms == 1 ? many_kernel<1> : many_kernel<2>, grid, THREADS, SHARED, a);
 }

@@ -27,7 +27,7 @@ enum {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- barriers, fetching ----------------------------------------------------------------------- */
+/* ---- barriers, fetching --------------------------------------------------------------------- */
 
 __device__ __forceinline__ uint32_t shared_at(const void *p)
 {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void threads_meet(int barrier, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/* The ring of stages, as one of the roles walks it. The room's barriers stand beside it. */
+/* The ring of stages, as one of the roles walks it. */
 template <int STAGES> struct ring {
     uint8_t *stage;
     uint64_t *full, *empty;
@@ -95,9 +95,12 @@ template <int STAGES> struct ring {
     }
 };
 
-/* ---- wgmma ------------------------------------------------------------------------------------ */
+/* ---- wgmma ---------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void mma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void mma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void mma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -149,7 +152,13 @@ __device__ __forceinline__ uint64_t columns_at(const void *p)
            (uint64_t)1 << 62;
 }
 
-/* ---- what follows the sums -------------------------------------------------------------------- */
+/* ---- what follows the sums ------------------------------------------------------------------ */
+
+/* The room and its two barriers: sums are there, and sums are written. */
+struct exchange {
+    float *room;
+    uint64_t *filled, *drained;
+};
 
 /* The room: COLS / TERMS rows of TILE_OUT outputs. Two bits of a row, in which the threads of a
  * quad differ, turn the outputs, so that banks do not meet. */
@@ -175,7 +184,7 @@ __device__ __forceinline__ void leave_sums(float *room, const float (&sum)[COLS 
 
 #endif
 
-/* ---- host ------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
 /* A matrix of `rows` rows of n elements, `pitch` bytes apart, for the copy engine: bf16 (or any 16
  * bits) in boxes of 128 bytes' width, which it swizzles, or bytes. */

@@ -1,35 +1,36 @@
-/* cuda_tile_moe.cu - products of an expert's many pairs with its MXFP4 matrix, on Hopper. Rows of
- * pairs lie anywhere, so two warps gather them with cp.async; two more write the pairs' results
- * out; the two warpgroups that multiply turn weights into f16 on their way into registers.
+/* cuda_tile_moe.cu - MXFP4 experts for many rows, on Hopper: both products of cuda_experts.cu, bit
+ * for bit, without the sum. Rows of pairs lie anywhere, so two warps gather them with cp.async; two
+ * more write the pairs' results out; the two warpgroups that multiply turn weights into f16 on
+ * their way into registers.
  *
  * As in cuda_product.cuh a block of 32 k is summed from zero and then added with its scale. So a
  * warpgroup has two halves of columns in turn: while the one is multiplied the other is added.
  */
+#include "kernels/cuda_experts.cuh"
 #include "kernels/cuda_tile.cuh"
 
 enum {
     THREADS = 384, /* four warps to fetch and write, eight to multiply */
     STAGE_K = 128,
-    COLS_BYTES = COLS * STAGE_K * 2, /* two pieces of 128 bytes a column, swizzled, one after another */
+    COLS_BYTES = COLS * STAGE_K * 2, /* twice: 128 bytes of every column, swizzled */
     OUTS_BYTES = TILE_OUT * STAGE_K / 2,
     SCALES_BYTES = TILE_OUT * 4,
     STAGE_SPAN = (COLS_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
     STAGES = 3,
     SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
     FETCHERS = 2, WRITERS = 2, /* warps */
-    BATCH = 4,                 /* rows written together */
-    MOST_EXPERTS = 512,
 };
 
-struct tile_moe_args {
+struct many_experts {
     CUtensorMap w;
-    struct product p;
+    struct moe_args m;
+    bool down; /* which of the two products */
     int tiles_out;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the shape of the work ------------------------------------------------------------- */
+/* ---- device: the shape of the work ---------------------------------------------------------- */
 
 /* A tile: the pairs from .. to of an expert (COLS / TERMS at most), outputs out .. + TILE_OUT. */
 struct place {
@@ -40,7 +41,7 @@ struct place {
 /* upto[i]: tiles of rows of the active experts before the i-th; the last entry: of all. False when
  * there is no tile any more. Tiles of one expert and the same outputs follow each other. */
 template <int TERMS>
-__device__ __forceinline__ bool find(const tile_moe_args &a, const int *upto, int n_active,
+__device__ __forceinline__ bool find(const many_experts &a, const int *upto, int n_active,
                                      struct place &at)
 {
     if (at.tile >= upto[n_active] * a.tiles_out)
@@ -48,22 +49,22 @@ __device__ __forceinline__ bool find(const tile_moe_args &a, const int *upto, in
     while (at.tile >= upto[at.i + 1] * a.tiles_out)
         at.i++;
     int rows = upto[at.i + 1] - upto[at.i], in = at.tile - upto[at.i] * a.tiles_out;
-    at.expert = __ldg(a.p.e.active + at.i);
-    at.from = __ldg(a.p.e.begin + at.i) + in % rows * (COLS / TERMS);
-    at.to = min(at.from + COLS / TERMS, __ldg(a.p.e.begin + at.i + 1));
+    at.expert = __ldg(a.m.active + at.i);
+    at.from = __ldg(a.m.begin + at.i) + in % rows * (COLS / TERMS);
+    at.to = min(at.from + COLS / TERMS, __ldg(a.m.begin + at.i + 1));
     at.out = in / rows * TILE_OUT;
     return true;
 }
 
 /* One warp. */
 template <int TERMS>
-__device__ __forceinline__ void count_tiles(const tile_moe_args &a, int *upto, int n_active)
+__device__ __forceinline__ void count_tiles(const many_experts &a, int *upto, int n_active)
 {
     int lane = (int)threadIdx.x, sum = 0;
     for (int first = 0; first < n_active; first += 32) {
         int i = first + lane, n = 0;
         if (i < n_active)
-            n = (a.p.e.begin[i + 1] - a.p.e.begin[i] + COLS / TERMS - 1) / (COLS / TERMS);
+            n = (a.m.begin[i + 1] - a.m.begin[i] + COLS / TERMS - 1) / (COLS / TERMS);
         int before = n;
         for (int d = 1; d < 32; d *= 2) {
             int v = __shfl_up_sync(~0u, before, d);
@@ -77,7 +78,16 @@ __device__ __forceinline__ void count_tiles(const tile_moe_args &a, int *upto, i
         upto[0] = 0;
 }
 
-/* ---- device: the roles -------------------------------------------------------------------------- */
+__device__ __forceinline__ const struct mat &mat_of(const many_experts &a)
+{
+    return a.down ? a.m.down_m : a.m.gate_up_m;
+}
+__device__ __forceinline__ const struct packed &rows_of(const many_experts &a)
+{
+    return a.down ? a.m.h : a.m.x;
+}
+
+/* ---- device: the roles ---------------------------------------------------------------------- */
 
 /* No memory clobber: the barrier that follows orders them. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
@@ -92,22 +102,24 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from)
 /* The threads that fetch; 16 of them share a column, and each has every fourth. offset: room for
  * the bytes at which the tile's columns begin, those of a thread together. */
 template <int TERMS>
-__device__ __forceinline__ void fetch_tiles(const tile_moe_args &a, ring<STAGES> r, const int *upto,
+__device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<STAGES> r, const int *upto,
                                             int n_active, uint32_t *offset)
 {
     enum { LANES = FETCHERS * 32, EVERY = LANES / 16, EACH = COLS / EVERY };
-    const int t = (int)threadIdx.x, chunks = a.p.x.kp / STAGE_K, own = t / 16;
-    const struct mat &m = a.p.m[0];
-    const uint8_t *x = (const uint8_t *)a.p.x.x + t % 16 * 16;
+    const struct packed &rows = rows_of(a);
+    const struct mat &m = mat_of(a);
+    const int t = (int)threadIdx.x, chunks = rows.kp / STAGE_K, own = t / 16;
+    const uint8_t *x = (const uint8_t *)rows.x + t % 16 * 16;
     const uint32_t piece = (uint32_t)(t % 16 / 8 * (COLS * 128));
     struct place at = {(int)blockIdx.x};
     for (; find<TERMS>(a, upto, n_active, at); at.tile += (int)gridDim.x) {
         const int cols = (at.to - at.from) * TERMS;
         threads_meet(1, LANES);
         for (int i = t; i < COLS; i += LANES) {
-            int row = a.p.e.order[min(at.from + i / TERMS, at.to - 1)] / a.p.e.div;
+            int pair = a.m.order[min(at.from + i / TERMS, at.to - 1)];
+            int row = a.down ? pair : pair / a.m.top_k;
             offset[i % EVERY * EACH + i / EVERY] =
-                (uint32_t)(row * TERMS + i % TERMS) * (uint32_t)(a.p.x.kp * 2);
+                (uint32_t)(row * TERMS + i % TERMS) * (uint32_t)(rows.kp * 2);
         }
         threads_meet(1, LANES);
         const uint8_t *s = m.scale + (size_t)at.expert * m.expert_scale;
@@ -166,7 +178,8 @@ struct weights {
     }
 };
 
-__device__ __forceinline__ void add_scaled(float (&acc)[32], const float (&part)[32], float e0, float e1)
+__device__ __forceinline__ void add_scaled(float (&acc)[32], const float (&part)[32],
+                                           float e0, float e1)
 {
 #pragma unroll
     for (int i = 0; i < 32; i += 4) {
@@ -178,7 +191,8 @@ __device__ __forceinline__ void add_scaled(float (&acc)[32], const float (&part)
 }
 
 /* A chunk of 128 k. wide: there are more than 64 columns. */
-__device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_t *stage, int out, bool wide)
+__device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_t *stage,
+                                               int out, bool wide)
 {
     const int q = (int)threadIdx.x % 4;
     const uint8_t *w = stage + COLS_BYTES + out * 64 + q * 16;
@@ -195,7 +209,7 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_
     for (int b = 0; b < 4; b++) {
         const uint64_t here = cols + (uint64_t)(b / 2 * (COLS * 128 / 16) + b % 2 * 4);
         const uint64_t there = cols + (uint64_t)((b + 1) / 2 * (COLS * 128 / 16) + (b + 1) % 2 * 4);
-        const float e0 = e8m0_times_2_14(s0 >> (8 * b) & 255), e1 = e8m0_times_2_14(s1 >> (8 * b) & 255);
+        const float e0 = mx_scale(s0, b), e1 = mx_scale(s1, b);
         if (wide)
             now.multiply(part[1], here + 64 * 128 / 16);
         if (b < 3)
@@ -219,11 +233,11 @@ __device__ __forceinline__ void multiply_chunk(float (&acc)[2][32], const uint8_
 }
 
 template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const tile_moe_args &a, ring<STAGES> r, const int *upto,
-                                               int n_active, int half, float *room, uint64_t *filled,
-                                               uint64_t *drained)
+__device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGES> r,
+                                               const int *upto, int n_active, int half,
+                                               const exchange &e)
 {
-    const int chunks = a.p.x.kp / STAGE_K, each = (chunks + RUNS - 1) / RUNS;
+    const int chunks = rows_of(a).kp / STAGE_K, each = (chunks + RUNS - 1) / RUNS;
     const int t = (int)threadIdx.x % 128, out = half * HALF_OUT + t / 32 * 16 + t % 32 / 4;
     uint32_t turn = 1;
     struct place at = {(int)blockIdx.x};
@@ -246,58 +260,88 @@ __device__ __forceinline__ void multiply_tiles(const tile_moe_args &a, ring<STAG
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 const int j = i * TERMS;
-                float v = TERMS == 1 ? acc[j / 32][j % 32] : acc[j / 32][j % 32] + acc[j / 32][j % 32 + 1];
+                float v = acc[j / 32][j % 32];
+                if (TERMS == 2)
+                    v += acc[j / 32][j % 32 + 1];
                 sum[i] = run ? sum[i] + v : v;
             }
         }
-        barrier_wait(drained, turn);
-        leave_sums<TERMS>(room, sum, out);
-        warp_arrives(filled);
+        barrier_wait(e.drained, turn);
+        leave_sums<TERMS>(e.room, sum, out);
+        warp_arrives(e.filled);
     }
 }
 
+/* Hidden values i and i + 1 (i even) of a pair, packed in tile order. */
+__device__ __forceinline__ void put_two_hidden(const moe_args &a, int pair, int i, float h0,
+                                               float h1)
+{
+    uint16_t *to = a.h_to + (size_t)pair * (size_t)(a.terms * a.h.kp) + (size_t)tile_place(i);
+    float x0 = h0 * a.h_scale, x1 = h1 * a.h_scale;
+    for (int t = 0; t < a.terms; t++, to += a.h.kp) {
+        __half v0 = __float2half_rn(x0), v1 = __float2half_rn(x1);
+        *(uint32_t *)to = __half_as_ushort(v0) | (uint32_t)__half_as_ushort(v1) << 16;
+        x0 = isfinite(__half2float(v0)) ? x0 - __half2float(v0) : 0.f;
+        x1 = isfinite(__half2float(v1)) ? x1 - __half2float(v1) : 0.f;
+    }
+}
+
+/* Four outputs of gate and up, interleaved: two hidden values. Behind the last of them zeros follow
+ * up to a whole chunk. */
+__device__ __forceinline__ void write_hidden(const moe_args &a, int pair, int out, float4 y,
+                                             float inv, const float (&b)[4])
+{
+    const int i = out / 2;
+    if (i >= a.h.kp)
+        return;
+    float h0 = gated(mx_sum(y.x * inv) + b[0], mx_sum(y.y * inv) + b[1], a.act, a.limit);
+    float h1 = gated(mx_sum(y.z * inv) + b[2], mx_sum(y.w * inv) + b[3], a.act, a.limit);
+    put_two_hidden(a, pair, i, i < a.ffn ? h0 : 0, i + 1 < a.ffn ? h1 : 0);
+}
+
 template <int TERMS>
-__device__ __forceinline__ void write_tiles(const tile_moe_args &a, const int *upto, int n_active,
-                                            int warp, const float *room, uint64_t *filled,
-                                            uint64_t *drained)
+__device__ __forceinline__ void write_tiles(const many_experts &a, const int *upto, int n_active,
+                                            int warp, const exchange &e)
 {
     const int mine = (int)threadIdx.x % 32 * 4;
     uint32_t turn = 0;
     struct place at = {(int)blockIdx.x};
     for (; find<TERMS>(a, upto, n_active, at); at.tile += (int)gridDim.x, turn ^= 1) {
-        const int rows = at.to - at.from;
-        float *dst = a.p.f[0].dst + (size_t)(at.out + mine);
-        bool here = at.out + mine < a.p.m[0].n;
-        barrier_wait(filled, turn);
-        for (int i = warp; i < rows; i += BATCH * WRITERS) {
-            int row[BATCH];
-            float inv[BATCH];
+        const int out = at.out + mine, rows = at.to - at.from;
+        float bias[4] = {};
 #pragma unroll
-            for (int j = 0; j < BATCH; j++)
-                row[j] = a.p.e.order[at.from + min(i + j * WRITERS, rows - 1)];
-#pragma unroll
-            for (int j = 0; j < BATCH; j++)
-                inv[j] = a.p.x.inv ? a.p.x.inv[row[j] / a.p.e.div] : 1;
-#pragma unroll
-            for (int j = 0; j < BATCH; j++) {
-                int at_row = min(i + j * WRITERS, rows - 1);
-                float4 y = *(const float4 *)(room + room_at<TERMS>(at_row, mine));
-                y.x *= inv[j], y.y *= inv[j], y.z *= inv[j], y.w *= inv[j];
-                if (here) /* the last row perhaps again */
-                    *(float4 *)(dst + (size_t)row[j] * a.p.f[0].dst_stride) = y;
+        for (int j = 0; j < 4; j++)
+            if (!a.down && a.m.gate_up_b.p && out + j < 2 * a.m.ffn)
+                bias[j] = weight_at(a.m.gate_up_b, (size_t)at.expert * a.m.gate_up_b_pitch +
+                                                       (size_t)(out + j));
+        barrier_wait(e.filled, turn);
+#pragma unroll 2
+        for (int i = warp; i < rows; i += WRITERS) {
+            const int pair = a.m.order[at.from + i];
+            float4 y = *(const float4 *)(e.room + room_at<TERMS>(i, mine));
+            if (!a.down) {
+                write_hidden(a.m, pair, out, y, a.m.x_inv[pair / a.m.top_k], bias);
+                for (int z = at.out + TILE_OUT + mine; /* the last tile fills up */
+                     at.out + TILE_OUT >= 2 * a.m.ffn && z < 2 * a.m.h.kp; z += TILE_OUT)
+                    put_two_hidden(a.m, pair, z / 2, 0, 0);
+            } else if (out < a.m.in) {
+                const float undo = a.m.h_undo;
+                *(float4 *)(a.m.down + (size_t)pair * (size_t)a.m.in + (size_t)out) =
+                    make_float4(mx_sum(y.x * undo), mx_sum(y.y * undo), mx_sum(y.z * undo),
+                                mx_sum(y.w * undo));
             }
         }
-        warp_arrives(drained);
+        warp_arrives(e.drained);
     }
 }
 
 #endif
 
-/* ---- the kernel ------------------------------------------------------------------------------- */
+/* ---- the kernel ----------------------------------------------------------------------------- */
 
 template <int TERMS>
 __global__ void __launch_bounds__(THREADS, 1)
-    tile_moe_kernel(const __grid_constant__ struct tile_moe_args a)
+    many_experts_kernel(const __grid_constant__ struct many_experts a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
@@ -305,7 +349,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ __align__(16) uint32_t offset[COLS];
     __shared__ int upto[MOST_EXPERTS + 1];
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    float *room = (float *)(stage + STAGES * STAGE_SPAN);
+    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
@@ -314,7 +358,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     after();
-    const int n_active = *a.p.e.n_active;
+    const int n_active = *a.m.n_active;
     if (threadIdx.x < 32)
         count_tiles<TERMS>(a, upto, n_active);
     __syncthreads();
@@ -325,24 +369,27 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (warp < FETCHERS)
             fetch_tiles<TERMS>(a, r, upto, n_active, offset);
         else
-            write_tiles<TERMS>(a, upto, n_active, warp - FETCHERS, room, &filled, &drained);
+            write_tiles<TERMS>(a, upto, n_active, warp - FETCHERS, e);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles<TERMS>(a, r, upto, n_active, warp / 4 - 1, room, &filled, &drained);
+        multiply_tiles<TERMS>(a, r, upto, n_active, warp / 4 - 1, e);
     }
 #endif
 }
 
-/* ---- host ------------------------------------------------------------------------------------- */
+/* ---- host ----------------------------------------------------------------------------------- */
 
-/* The rows are packed in tile order. MXFP4 only. */
-void cuda_tile_experts(struct kdev *d, const struct product *p, int n_expert)
+void cuda_tile_experts(struct kdev *d, const struct moe_args *m)
 {
-    const struct mat *m = &p->m[0];
-    struct tile_moe_args a = {};
-    a.p = *p;
-    a.tiles_out = div_up(m->n, TILE_OUT);
-    cuda_tile_map(d, &a.w, m->w, false, n_expert * m->n, (int)m->pitch, m->pitch, STAGE_K / 2, TILE_OUT);
-    cuda_launch(d, d->terms == 1 ? tile_moe_kernel<1> : tile_moe_kernel<2>, dim3((unsigned)d->n_sm),
-                THREADS, SHARED, a);
+    for (int down = 0; down < 2; down++) {
+        struct many_experts a = {};
+        a.m = *m;
+        a.down = down;
+        const struct mat *w = down ? &m->down_m : &m->gate_up_m;
+        a.tiles_out = div_up(w->n, TILE_OUT);
+        cuda_tile_map(d, &a.w, w->w, false, m->n_expert * w->n, (int)w->pitch, w->pitch,
+                      STAGE_K / 2, TILE_OUT);
+        cuda_launch(d, m->terms == 1 ? many_experts_kernel<1> : many_experts_kernel<2>,
+                    dim3((unsigned)d->n_sm), THREADS, SHARED, a);
+    }
 }

@@ -1,0 +1,237 @@
+/* test_cuda_tile.c - products of many rows on the GPU, which tiles make where the device has them:
+ * every row has the bits that it has among four rows or fewer, in both precisions. Without a GPU
+ * every test is skipped.
+ *
+ * Experts have theirs in test_cuda_moe.c.
+ */
+#include "kernels/kernels.h"
+
+#if HAVE_CUDA
+#define kernels_cpu kernels_cuda
+#include "tests/kernel_test.h"
+#undef kernels_cpu
+
+enum { MOST = 333, FEW = 4 };
+
+static const int row_counts[] = {65, 127, 128, 200, MOST};
+enum { N_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+/* Uploads a tensor and frees the host's copy. */
+static struct tensor *up(struct tensor *t)
+{
+    struct err e;
+    void *host = t->data;
+    if (!kernels_cuda.upload(T.d, t, &e))
+        die("%s", e.msg);
+    kernels_cuda.sync(T.d, &e);
+    free(host);
+    return t;
+}
+
+/* run() computes rows first .. first + rows into out; all rows at once must equal some few. */
+typedef void rows_fn(const void *arg, int first, int rows, float *out);
+
+static void check_rows(rows_fn *run, const void *arg, int width, const char *what)
+{
+    size_t w = (size_t)width;
+    float *all = rnd_floats(MOST * w, 1), *few = rnd_floats(FEW * w, 1);
+    for (int i = 0; i < N_COUNTS; i++) {
+        int n = row_counts[i];
+        run(arg, 0, n, all);
+        for (size_t j = 0; j < (size_t)n * w; j++)
+            if (!isfinite(all[j]))
+                fail_msg("%s: element %zu of %d rows is %g", what, j, n, (double)all[j]);
+        const int firsts[] = {0, 30, min_int(62, n - FEW), n - FEW};
+        for (int f = 0; f < 4; f++) {
+            int rows = f == 1 ? 1 : FEW;
+            run(arg, firsts[f], rows, few);
+            same_bits(few, all + (size_t)firsts[f] * w, (size_t)rows * w, what);
+        }
+    }
+    free(all), free(few);
+}
+
+/* ---- linear --------------------------------------------------------------------------------- */
+
+struct lin {
+    struct k_linear a;
+    const float *x, *mul, *old;
+};
+
+static void run_linear(const void *arg, int first, int rows, float *out)
+{
+    const struct lin *l = arg;
+    size_t in = (size_t)l->a.w->dim[1], n = (size_t)l->a.w->dim[0], f = (size_t)first,
+           r = (size_t)rows;
+    struct k_linear a = l->a;
+    a.rows = rows;
+    a.src = floats(l->x + f * in, r * in);
+    a.dst = floats(l->old + f * n, r * n);
+    if (l->mul)
+        a.mul = floats(l->mul + f * n, r * n);
+    T.k->linear(T.d, &a);
+    take(out, a.dst, r * n);
+    dev_release(&T);
+}
+
+static void check_linear(int out, int in, struct k_linear a, bool mul, const char *what)
+{
+    struct tensor w = TENSOR(DT_BF16, .05f, out, in), b = TENSOR(DT_BF16, 1, out),
+                  norm = TENSOR(DT_BF16, 1, in), post = TENSOR(DT_BF16, 1, out);
+    size_t n = (size_t)MOST * (size_t)out;
+    float *x = rnd_floats((size_t)(MOST * in), 3), *m = rnd_floats(n, 1), *old = rnd_floats(n, 1);
+    a.w = up(&w), up(&b), up(&norm), up(&post);
+    if (a.b)
+        a.b = &b;
+    a.pre = (struct k_norm){NORM_RMS, &norm, 1e-5f};
+    if (a.post.kind != NORM_NONE)
+        a.post.w = &post;
+    struct lin l = {a, x, mul ? m : NULL, old};
+    check_rows(run_linear, &l, out, what);
+    free(x), free(m), free(old);
+}
+
+/* Outputs and inputs that fill tiles, and that do not; runs of an even, an odd number of chunks, of
+ * one, and empty ones. */
+static void test_linear_shapes(void **state)
+{
+    (void)state;
+    static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 262},
+                                    {16, 96}, {300, 33}, {640, 1152}, {70, 20}};
+    for (int i = 0; i < 8; i++)
+        check_linear(shapes[i][0], shapes[i][1], (struct k_linear){.scale = 1}, false, "linear");
+}
+
+static void test_what_follows_a_sum(void **state)
+{
+    (void)state;
+    static const struct tensor some;
+    struct k_linear biased = {.scale = 1, .b = &some, .add = true};
+    check_linear(264, 512, biased, false, "bias, add");
+    check_linear(263, 512, biased, false, "unaligned");
+    check_linear(264, 512, (struct k_linear){.scale = .5f, .b = &some, .act = ACT_GELU_TANH,
+                                             .softcap = 3, .add = true}, true, "everything");
+    check_linear(264, 512, (struct k_linear){.scale = 1, .post = {NORM_RMS, NULL, 1e-5f},
+                                             .add = true}, false, "a norm behind");
+}
+
+/* ---- glu ------------------------------------------------------------------------------------ */
+
+struct gated {
+    struct k_glu a;
+    const float *x;
+};
+
+static void run_glu(const void *arg, int first, int rows, float *out)
+{
+    const struct gated *g = arg;
+    size_t in = (size_t)g->a.gate->dim[1], n = (size_t)g->a.gate->dim[0], r = (size_t)rows;
+    struct k_glu a = g->a;
+    a.rows = rows;
+    a.src = floats(g->x + (size_t)first * in, r * in);
+    a.dst = blank(r * n);
+    T.k->glu(T.d, &a);
+    take(out, a.dst, r * n);
+    dev_release(&T);
+}
+
+static void test_glu(void **state)
+{
+    (void)state;
+    static const int shapes[][2] = {{640, 2560}, {100, 1152}, {65, 200}};
+    for (int i = 0; i < 3; i++) {
+        int ffn = shapes[i][0], in = shapes[i][1];
+        struct tensor g = TENSOR(DT_BF16, .05f, ffn, in), u = TENSOR(DT_BF16, .05f, ffn, in);
+        float *x = rnd_floats((size_t)(MOST * in), 1);
+        enum act_kind act = i == 1 ? ACT_SILU : ACT_GELU_TANH;
+        struct gated a = {{.gate = up(&g), .up = up(&u), .act = act}, x};
+        check_rows(run_glu, &a, ffn, "glu");
+        free(x);
+    }
+}
+
+/* ---- qkv ------------------------------------------------------------------------------------ */
+
+enum { IN = 576, HEADS = 5, KV = 2, DIM = 40, NQ = HEADS * DIM, NKV = KV * DIM };
+
+struct heads {
+    struct k_qkv a;
+    const float *x, *cs;
+};
+
+/* out: of each row q, k, v */
+static void run_qkv(const void *arg, int first, int rows, float *out)
+{
+    const struct heads *h = arg;
+    size_t r = (size_t)rows, f = (size_t)first;
+    int32_t slot[MOST];
+    float *q = rnd_floats(r * NQ, 1), *kv = rnd_floats(2 * r * NKV, 1);
+    for (int i = 0; i < rows; i++)
+        slot[i] = i;
+    struct k_table t = {.write = ints(slot, r)};
+    struct k_qkv a = h->a;
+    a.rows = rows, a.table = &t;
+    a.src = floats(h->x + f * IN, r * IN), a.cs = floats(h->cs + f * DIM, r * DIM);
+    a.q = blank(r * NQ);
+    a.cells = (struct k_cells){blank(r * NKV), blank(r * NKV), KV_F32, rows, KV, DIM};
+    T.k->qkv(T.d, &a);
+    take(q, a.q, r * NQ);
+    take(kv, a.cells.k, r * NKV), take(kv + r * NKV, a.cells.v, r * NKV);
+    for (size_t i = 0; i < r; i++) {
+        float *to = out + i * (NQ + 2 * NKV);
+        memcpy(to, q + i * NQ, NQ * 4);
+        memcpy(to + NQ, kv + i * NKV, NKV * 4);
+        memcpy(to + NQ + NKV, kv + (r + i) * NKV, NKV * 4);
+    }
+    free(q), free(kv);
+    dev_release(&T);
+}
+
+static void test_qkv(void **state)
+{
+    (void)state;
+    struct tensor wq = TENSOR(DT_BF16, .05f, NQ, IN), wk = TENSOR(DT_BF16, .05f, NKV, IN),
+                  wv = TENSOR(DT_BF16, .05f, NKV, IN), bq = TENSOR(DT_BF16, 1, NQ),
+                  bk = TENSOR(DT_BF16, 1, NKV), bv = TENSOR(DT_BF16, 1, NKV),
+                  norm = TENSOR(DT_BF16, 1, IN);
+    float *x = rnd_floats(MOST * IN, 1), *cs = rnd_floats(MOST * DIM, 1);
+    struct heads h = {{.wq = up(&wq), .wk = up(&wk), .wv = up(&wv), .bq = up(&bq), .bk = up(&bk),
+                       .bv = up(&bv), .n_head = HEADS, .n_kv = KV, .head_dim = DIM, .rot = DIM,
+                       .norm = {NORM_RMS, up(&norm), 1e-5f}}, x, cs};
+    check_rows(run_qkv, &h, NQ + 2 * NKV, "qkv");
+    free(x), free(cs);
+}
+
+int main(void)
+{
+    static const enum k_precision precisions[] = {K_BF16, K_F32};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear_shapes), cmocka_unit_test(test_what_follows_a_sum),
+        cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv),
+    };
+    int failed = 0;
+    for (int i = 0; i < 2; i++) {
+        struct err e;
+        T = (struct case_dev){.k = &kernels_cuda};
+        T.d = kernels_cuda.open(&(struct k_opts){.precision = precisions[i]}, &e);
+        if (!T.d) {
+            printf("1..1\nok 1 - products of many rows # SKIP no CUDA device (%s)\n", e.msg);
+            return 0;
+        }
+        failed += cmocka_run_group_tests_name(i ? "K_F32" : "K_BF16", tests, NULL, NULL);
+        dev_close(&T);
+    }
+    return failed;
+}
+
+#else
+
+#include <stdio.h>
+
+int main(void)
+{
+    printf("1..1\nok 1 - products of many rows # SKIP built without CUDA\n");
+    return 0;
+}
+
+#endif
