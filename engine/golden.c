@@ -747,7 +747,8 @@ bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
     struct bench b = {.o = o, .rep = {.out = report, .json = o->json}, .tol = 1e-3};
     if (o->json)
         buf_str(report, "{\"checks\":[");
-    bool ok = device_open(&b.dev, o->device, o->threads, o->precision, e);
+    const char *precision = o->precision ? o->precision : "f32"; /* a proof, not a race */
+    bool ok = device_open(&b.dev, o->device, o->threads, precision, e);
     if (ok && b.dev.kv == KV_BF16) /* activations and cells keep 8 bits */
         b.tol = 2e-2;
     ok = ok && model_load(&b.model, o->dir, NULL, e);

@@ -14,7 +14,7 @@ struct golden_opts {
     const char *device;      /* as --device */
     const char *capture;     /* as --eagle-capture, or NULL */
     int threads;
-    const char *precision; /* as of device_open() */
+    const char *precision; /* as of device_open(), but NULL: "f32" */
     bool json; /* the report is one JSON object */
 };
 

@@ -34,7 +34,7 @@ extern "C" {
 typedef __nv_bfloat16 bf16;
 
 enum {
-    ARENA_BYTES = 160 << 20,
+    ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
