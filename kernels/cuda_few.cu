@@ -8,6 +8,9 @@
  * Every thread copies to the ring exactly the 16 bytes that it will itself feed to the tensor
  * cores, so the ring needs no barrier and has no bank conflicts.
  *
+ * That is for long streams. Where a multiprocessor would get no more than three tiles of a short k,
+ * three small blocks with a tile each are faster; the hardware hands them out.
+ *
  * Blocks have equal shares of the outputs, which they make MT tiles (a unit) at a time; the ring
  * runs on from one unit into the next. A tile is 16 outputs, or, of a gated pair of matrices, 8 of
  * each. A warp has one run of k. With HELD the rows lie in shared memory: a single one is
@@ -22,7 +25,9 @@ enum {
     PIECE = PRODUCT_THREADS * 16, /* bytes that the block's threads copy with one instruction */
     RED_PITCH = 20,               /* floats from column to column of the sums: no bank twice */
     HELD_BYTES = 56 << 10,        /* most of packed rows in shared memory */
-    RING = 160 << 10,
+    RING = 160 << 10, SMALL_RING = 64 << 10,
+    SHORT = 4096,                 /* kp of rows that small blocks are good for */
+    AHEAD = 20,                   /* chunks beyond a small ring */
 };
 
 /* What a kernel's shape implies. */
@@ -31,7 +36,8 @@ template <int MT, int NT, bool HELD> struct plan {
     static constexpr int PIECES = 2 * MT + (HELD ? 0 : NT); /* of a chunk of k */
     static constexpr int STAGE = PIECES * PIECE;
     static constexpr int SUMS = RUNS * PART * 8 * RED_PITCH; /* floats; two of them */
-    static constexpr int STAGES = RING / STAGE;
+    static constexpr bool SMALL = HELD && MT == 1;
+    static constexpr int STAGES = (SMALL ? SMALL_RING : RING) / STAGE;
     static constexpr int BYTES = STAGES * STAGE + 2 * SUMS * (int)sizeof(float);
 };
 
@@ -62,6 +68,17 @@ __device__ __forceinline__ uint4 shared16(uint32_t at)
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(at));
     return v;
+}
+
+/* Asks for bytes (a multiple of 16) to come into the second cache. */
+__device__ __forceinline__ void prefetch(const void *from, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#else
+    for (int at = 0; at < bytes; at += 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)from + at));
+#endif
 }
 
 /* The outputs of all matrices in one row of numbers: where number n lies. With a gate only the
@@ -172,7 +189,7 @@ __device__ __forceinline__ void finish_row(const product &p, int n0, int end, fl
 
 /* Shared: HELD: the packed row; the sums; the ring. */
 template <int MT, int NT, bool HELD>
-__global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+__global__ void __launch_bounds__(PRODUCT_THREADS, plan<MT, NT, HELD>::SMALL ? 3 : 1)
     few_kernel(const __grid_constant__ struct product p, int share)
 {
     using S = plan<MT, NT, HELD>;
@@ -256,6 +273,11 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
         if (HELD)
             copies_end();
     }
+    if (S::SMALL && q == 0 && n_in == begin && c_in < c1)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (real[0][h])
+                prefetch(w[0][h] + (size_t)c_in * 64, min(c1 - c_in, AHEAD) * 64);
     struct row_part norm;
     if (HELD && !p.x.x)
         load_norm(p.in.norm, p.in.n, 0, norm);
@@ -352,7 +374,7 @@ template <int MT, int NT, bool HELD> static void run(struct kdev *d, struct prod
         p->first[i] = p->outputs;
         p->outputs += p->m[i].n;
     }
-    int share = div_up(p->outputs, d->n_sm);
+    int share = S::SMALL ? p->glu ? 8 : 16 : div_up(p->outputs, d->n_sm);
     size_t bytes = S::BYTES + (HELD ? (size_t)cols * held_pitch(p->x.kp) : 0);
     dim3 grid((unsigned)div_up(p->outputs, share), HELD ? 1u : (unsigned)div_up(cols, NT * 8));
     cuda_launch(d, few_kernel<MT, NT, HELD>, grid, PRODUCT_THREADS, bytes, *p, share);
@@ -376,7 +398,8 @@ void cuda_product_few(struct kdev *d, struct product *p, bool fold)
 {
     int cols = p->rows * p->x.terms;
     if (fold || (cols <= 8 && (size_t)cols * held_pitch(p->x.kp) <= HELD_BYTES))
-        tiles_of_a_block(d, p) == 3 ? run<3, 1, true>(d, p) : run<2, 1, true>(d, p);
+        fold && tiles_of_a_block(d, p) <= 3 && p->x.kp <= SHORT ? run<1, 1, true>(d, p)
+                                                                : run<2, 1, true>(d, p);
     else if (cols <= 16)
         run<2, 2, false>(d, p);
     else if (cols <= 32)
