@@ -306,7 +306,8 @@ static void test_attention_at_full_width(void **state)
         double rel = relative_l2(all, want, n);
         print_message("# attention %d/%d x %d: relative L2 to the CPU %.2g\n", heads, kv_heads, dim,
                       rel);
-        assert_true(rel < 3e-6);
+        /* scores spread by 2: rounded queries and weights, as test_cuda_attn.c has it */
+        assert_true(rel < (precision == K_F32 ? 3e-6 : 2 * 0x1p-9 * sqrt((1 + 2 * 2) / 3.0)));
         free(q), free(want), free(all), free(got), free(kv);
     }
 }
