@@ -50,10 +50,9 @@ $(B)/kernels/cpu_avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
 $(B)/kernels/cpu_avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 
 ifeq ($(WITH_CUDA),1)
-  # the GPU that is here, else Hopper and, for every other since Ampere, PTX that its driver compiles;
-  # 90 means 90a, which has wgmma
+  # the GPU that is here, else every one since Ampere, and PTX for what comes later
   HERE      := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
-  ARCH      ?= $(or $(HERE),90 80+ptx)
+  ARCH      ?= $(or $(HERE),80 86 89 90 100 120 120+ptx)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
   GENCODE   := $(foreach a,$(patsubst 90,90a,$(ARCH)),-gencode arch=compute_$(a:%+ptx=%),code=$(if $(filter %+ptx,$(a)),compute_$(a:%+ptx=%),sm_$(a)))
   # -fmad=false: fused only where the source says so (kernels/cuda.h)
@@ -151,4 +150,4 @@ docs: all ## write the program's own command table into the README
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
-	@echo "  options: MODE=debug  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='90 80+ptx'"
+	@echo "  options: MODE=debug  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='90 120+ptx'"
