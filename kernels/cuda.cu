@@ -25,29 +25,13 @@ bool cuda_ok(struct kdev *d, cudaError_t rc)
     return false;
 }
 
-static void set_device(struct kdev *d)
+void cuda_begin(struct kdev *d, const char *op)
 {
     static thread_local int here = -1; /* the runtime's current device is a matter of the thread */
     if (here != d->ordinal && cuda_ok(d, cudaSetDevice(d->ordinal)))
         here = d->ordinal;
-}
-
-void cuda_begin(struct kdev *d, const char *op)
-{
-    set_device(d);
-    cuda_chain_run(d);
     d->op = op;
     d->arena_at = 0;
-}
-
-void cuda_begin_link(struct kdev *d, const char *op)
-{
-    if (!cuda_chain_pending(d) || d->arena_at > ARENA_BYTES / 2) {
-        cuda_begin(d, op);
-        return;
-    }
-    set_device(d);
-    d->op = op;
 }
 
 static bool cuda_sync(struct kdev *d, struct err *e)
@@ -97,7 +81,6 @@ static bool find_device(struct kdev *d, struct err *e)
                        p.name, p.major, p.minor);
     d->n_sm = p.multiProcessorCount;
     d->dependent = p.major >= 9;
-    d->shared_most = p.sharedMemPerBlockOptin;
     d->tiles = p.major == 9 && cuda_tiles_here();
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
              (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
@@ -112,10 +95,6 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->counters, N_COUNTERS * sizeof *d->counters);
-    if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->meeting, 2 * sizeof *d->meeting);
-    if (rc == cudaSuccess)
-        rc = cudaMemsetAsync(d->meeting, 0, 2 * sizeof *d->meeting, d->stream);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
@@ -141,14 +120,12 @@ static void cuda_close(struct kdev *d)
         cudaFree(d->held[i]);
     cudaFree(d->arena);
     cudaFree(d->counters);
-    cudaFree(d->meeting);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     cudaGetLastError();
     free(d->held);
-    free(d->chain);
     free(d);
 }
 

@@ -54,9 +54,6 @@ struct kdev {
     char *arena;
     size_t arena_at;
     unsigned *counters; /* (N_COUNTERS) */
-    struct chain *chain; /* products that were noted and not launched yet (cuda_chain.cu) */
-    unsigned *meeting;   /* (2) zero between launches */
-    size_t shared_most;  /* shared memory that a block may have */
     char *stage;        /* pinned host memory, used as a ring */
     size_t stage_at;
     bool recording;
@@ -73,13 +70,8 @@ struct kdev {
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
 
-/* Starts an operation: its name for messages, the whole arena, the right device on this thread. A
- * chain that was noted is launched first, unless the operation may join it: then it has what is left
- * of the arena. */
+/* Starts an operation: its name for messages, the whole arena, the right device on this thread. */
 void cuda_begin(struct kdev *d, const char *op);
-void cuda_begin_link(struct kdev *d, const char *op);
-bool cuda_chain_pending(const struct kdev *d);
-void cuda_chain_run(struct kdev *d);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
 void cuda_fail(struct kdev *d, const char *why);
@@ -161,7 +153,6 @@ template <class... Params, class... Args>
 void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, int block, size_t shared,
                  const Args &...args)
 {
-    cuda_chain_run(d);
     if (d->failed || grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
     /* One division of every multiprocessor between cache and shared memory: where the next kernel

@@ -63,6 +63,15 @@ template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t to, con
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
+__device__ __forceinline__ void copies_end()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
 /* Of a group's warps some wait until all have come, the others just say so. */
 __device__ __forceinline__ void meet(int barrier, bool wait)
 {

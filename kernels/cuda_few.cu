@@ -1,5 +1,5 @@
-/* cuda_few.cu - products of bf16 matrices with a few packed rows (verify, a draft's levels), at the
- * speed of memory. A single row takes another road: cuda_chain.cu.
+/* cuda_few.cu - products of bf16 matrices with a few rows (decode, verify, a draft's steps), at the
+ * speed of memory.
  *
  * A matrix of 20 to 100 MB is read in 5 to 25 us: what counts is that the memory never idles. So
  * every multiprocessor has one block, which asks for as many of its weights as its ring in shared
@@ -8,10 +8,14 @@
  * Every thread copies to the ring exactly the 16 bytes that it will itself feed to the tensor
  * cores, so the ring needs no barrier and has no bank conflicts.
  *
+ * That is for long streams. Where a multiprocessor would get no more than three tiles of a short k,
+ * three small blocks with a tile each are faster; the hardware hands them out.
+ *
  * Blocks have equal shares of the outputs, which they make MT tiles (a unit) at a time; the ring
  * runs on from one unit into the next. A tile is 16 outputs, or, of a gated pair of matrices, 8 of
- * each. A warp has one run of k. With HELD the rows lie in shared memory, otherwise they come
- * through the ring.
+ * each. A warp has one run of k. With HELD the rows lie in shared memory: a single one is
+ * normalised and cut by every block itself, and the last block to arrive at a head, or at the end,
+ * does what comes behind it. Otherwise rows come packed, through the ring.
  *
  * The order of sums is that of cuda_product.cuh.
  */
@@ -21,7 +25,9 @@ enum {
     PIECE = PRODUCT_THREADS * 16, /* bytes that the block's threads copy with one instruction */
     RED_PITCH = 20,               /* floats from column to column of the sums: no bank twice */
     HELD_BYTES = 56 << 10,        /* most of packed rows in shared memory */
-    RING = 160 << 10,
+    RING = 160 << 10, SMALL_RING = 64 << 10,
+    SHORT = 4096,                 /* kp of rows that small blocks are good for */
+    AHEAD = 20,                   /* chunks beyond a small ring */
 };
 
 /* What a kernel's shape implies. */
@@ -30,7 +36,8 @@ template <int MT, int NT, bool HELD> struct plan {
     static constexpr int PIECES = 2 * MT + (HELD ? 0 : NT); /* of a chunk of k */
     static constexpr int STAGE = PIECES * PIECE;
     static constexpr int SUMS = RUNS * PART * 8 * RED_PITCH; /* floats; two of them */
-    static constexpr int STAGES = RING / STAGE;
+    static constexpr bool SMALL = HELD && MT == 1;
+    static constexpr int STAGES = (SMALL ? SMALL_RING : RING) / STAGE;
     static constexpr int BYTES = STAGES * STAGE + 2 * SUMS * (int)sizeof(float);
 };
 
@@ -40,6 +47,39 @@ static inline __host__ __device__ size_t held_pitch(int kp) /* bytes; no bank tw
 }
 
 #ifdef __CUDACC__
+
+__device__ __forceinline__ void copy16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void copies_end()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+__device__ __forceinline__ uint4 shared16(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+/* Asks for bytes (a multiple of 16) to come into the second cache. */
+__device__ __forceinline__ void prefetch(const void *from, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#else
+    for (int at = 0; at < bytes; at += 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)from + at));
+#endif
+}
 
 /* The outputs of all matrices in one row of numbers: where number n lies. With a gate only the
  * first matrix is numbered. */
@@ -108,13 +148,53 @@ __device__ __forceinline__ void finish_tile(const product &p, const float (&acc)
     }
 }
 
-/* Shared: HELD: the packed rows; the sums; the ring. */
+/* True for the block with which `all` is reached, whose threads then see (past the first cache)
+ * what all blocks wrote; *counter is 0 before and after. */
+__device__ __forceinline__ bool arrived(unsigned *counter, unsigned n, unsigned all)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(counter, n) + n == all;
+        if (last)
+            *counter = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* What comes behind a single row's product, of which this block made outputs n0 .. end - 1. */
+__device__ __forceinline__ void finish_row(const product &p, int n0, int end, float *room)
+{
+    const struct behind &b = p.behind;
+    if (b.dst) {
+        int n = p.m[0].n;
+        struct row_part w, old;
+        load_norm(b.post, n, 0, w);
+        if (b.add)
+            load_part(b.dst, n, 0, old);
+        if (arrived(b.counters, (unsigned)(end - n0), (unsigned)n))
+            norm_row(p.f[0].dst, b.dst, n, b.post, w, old, b.add, 1, room);
+    }
+    for (int n = b.heads.head_dim, h = n0 / n; b.turns && h * n < end; h++) {
+        struct head_part part;
+        load_head(b.heads, 0, h, part);
+        int mine = min(end, (h + 1) * n) - max(n0, h * n);
+        if (arrived(b.counters + h, (unsigned)mine, (unsigned)n))
+            finish_head(b.heads, 0, h, part, room);
+    }
+}
+
+/* Shared: HELD: the packed row; the sums; the ring. */
 template <int MT, int NT, bool HELD>
-__global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+__global__ void __launch_bounds__(PRODUCT_THREADS, plan<MT, NT, HELD>::SMALL ? 3 : 1)
     few_kernel(const __grid_constant__ struct product p, int share)
 {
     using S = plan<MT, NT, HELD>;
     extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ float room[ROW_WARPS];
     let_next();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int g = lane / 4, q = lane % 4;
@@ -193,9 +273,21 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
         if (HELD)
             copies_end();
     }
+    if (S::SMALL && q == 0 && n_in == begin && c_in < c1)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (real[0][h])
+                prefetch(w[0][h] + (size_t)c_in * 64, min(c1 - c_in, AHEAD) * 64);
+    struct row_part norm;
+    if (HELD && !p.x.x)
+        load_norm(p.in.norm, p.in.n, 0, norm);
     wait_before();
     if constexpr (HELD) {
-        copy_rows(p.x, cols, rows);
+        if (p.x.x)
+            copy_rows(p.x, cols, rows);
+        else
+            pack_row(p.in, 0, p.x.kp, p.x.terms, norm, (uint16_t *)rows, held_pitch(p.x.kp) / 2,
+                     room);
         __syncthreads();
     } else { /* the rows that belong to the weights in the ring */
         uint32_t to = ring;
@@ -265,6 +357,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
                 turn ^= 1;
             }
     }
+    if (HELD && !p.x.x)
+        finish_row(p, begin, end, room);
 }
 
 #endif
@@ -280,17 +374,32 @@ template <int MT, int NT, bool HELD> static void run(struct kdev *d, struct prod
         p->first[i] = p->outputs;
         p->outputs += p->m[i].n;
     }
-    int share = div_up(p->outputs, d->n_sm);
+    int share = S::SMALL ? p->glu ? 8 : 16 : div_up(p->outputs, d->n_sm);
     size_t bytes = S::BYTES + (HELD ? (size_t)cols * held_pitch(p->x.kp) : 0);
     dim3 grid((unsigned)div_up(p->outputs, share), HELD ? 1u : (unsigned)div_up(cols, NT * 8));
     cuda_launch(d, few_kernel<MT, NT, HELD>, grid, PRODUCT_THREADS, bytes, *p, share);
 }
 
-void cuda_product_few(struct kdev *d, struct product *p)
+static int tiles_of_a_block(const struct kdev *d, const struct product *p)
+{
+    int outputs = 0;
+    for (int i = 0; i < (p->glu ? 1 : p->n_mats); i++)
+        outputs += p->m[i].n;
+    return div_up(div_up(outputs, d->n_sm), p->glu ? 8 : 16);
+}
+
+bool cuda_folds(const struct product *p)
+{
+    return p->rows == 1 && p->x.terms * held_pitch(p->x.kp) <= HELD_BYTES &&
+           !(p->behind.turns && p->behind.heads.whole);
+}
+
+void cuda_product_few(struct kdev *d, struct product *p, bool fold)
 {
     int cols = p->rows * p->x.terms;
-    if (cols <= 8 && (size_t)cols * held_pitch(p->x.kp) <= HELD_BYTES)
-        run<2, 1, true>(d, p);
+    if (fold || (cols <= 8 && (size_t)cols * held_pitch(p->x.kp) <= HELD_BYTES))
+        fold && tiles_of_a_block(d, p) <= 3 && p->x.kp <= SHORT ? run<1, 1, true>(d, p)
+                                                                : run<2, 1, true>(d, p);
     else if (cols <= 16)
         run<2, 2, false>(d, p);
     else if (cols <= 32)

@@ -84,22 +84,21 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
     bool few = p->rows <= 4, dense = store == STORE_BF16;
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
+    p->behind.counters = d->counters;
+    bool fold = dense && cuda_folds(p), tiled = dense && cuda_tiled(d, p->rows);
+    if (!fold)
+        pack_rows(d, p, tiled);
     CHECK(dense || !p->glu);
-    if (dense && cuda_chains(d, p)) {
-        cuda_chain_add(d, p);
-        return;
-    }
-    bool tiled = dense && cuda_tiled(d, p->rows);
-    pack_rows(d, p, tiled);
     if (tiled)
         cuda_tile(d, p);
     else if (dense)
-        cuda_product_few(d, p);
+        cuda_product_few(d, p, fold);
     else if (store == STORE_F16)
         few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         few ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    launch_behind(d, p);
+    if (!fold)
+        launch_behind(d, p);
 }
 
 static struct mat mat_of(const struct tensor *t)
@@ -140,8 +139,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     bool post = a->post.kind != NORM_NONE;
     float *dst = (float *)a->dst.p + (size_t)r0 * ds;
     struct product p = {};
-    if (r0)
-        d->arena_at = 0;
+    d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
     float *to = post ? (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to) : dst;
@@ -165,7 +163,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
 
 void cuda_linear(struct kdev *d, const struct k_linear *a)
 {
-    a->rows == 1 ? cuda_begin_link(d, "linear") : cuda_begin(d, "linear");
+    cuda_begin(d, "linear");
     int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
     cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
     cuda_f32(a->dst, cuda_span(a->rows, cuda_stride(a->dst_stride, out), out));
@@ -196,8 +194,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     size_t n = (size_t)rows * (size_t)ffn;
     float *dst = (float *)a->dst.p + (size_t)r0 * (size_t)ffn;
     struct product p = {};
-    if (r0)
-        d->arena_at = 0;
+    d->arena_at = 0;
     p.rows = rows;
     p.glu_act = a->act;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, in, &a->pre);
@@ -222,7 +219,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
 
 void cuda_glu(struct kdev *d, const struct k_glu *a)
 {
-    a->rows == 1 ? cuda_begin_link(d, "glu") : cuda_begin(d, "glu");
+    cuda_begin(d, "glu");
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
@@ -274,8 +271,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     float *raw[MAX_MATS] = {NULL, NULL, NULL};
     struct product p = {};
     bool mixed = false;
-    if (r0)
-        d->arena_at = 0;
+    d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
     bool write = a->wk && a->table && a->table->write.p;
@@ -302,7 +298,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
 
 void cuda_qkv(struct kdev *d, const struct k_qkv *a)
 {
-    a->rows == 1 ? cuda_begin_link(d, "qkv") : cuda_begin(d, "qkv");
+    cuda_begin(d, "qkv");
     int in = (int)a->wq->dim[1], nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);

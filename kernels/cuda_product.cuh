@@ -69,7 +69,8 @@ struct expert_list {
     int div;
 };
 
-/* What needs more than a tile of outputs: the chain does it (cuda_chain.cu), or a kernel of its own. */
+/* What needs more than a tile of outputs: where the product is folded (cuda_few.cu), the last block
+ * to arrive does it, otherwise a kernel of its own. */
 struct behind {
     struct norm post; /* dst (+)= post(f[0].dst), if there is a dst */
     float *dst;
@@ -77,6 +78,7 @@ struct behind {
     bool add;
     bool turns; /* the matrices are q, k, v; every head's outputs become what heads says */
     struct heads heads;
+    unsigned *counters; /* zeros */
 };
 
 struct product {
@@ -95,29 +97,6 @@ struct product {
 #ifdef __CUDACC__
 
 /* ---- pieces --------------------------------------------------------------------------------- */
-
-/* Sixteen bytes on their way into shared memory, in groups that can be waited for. */
-__device__ __forceinline__ void copy16(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void copies_end()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LEFT> __device__ __forceinline__ void copies_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-__device__ __forceinline__ uint4 shared16(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at));
-    return v;
-}
 
 __device__ __forceinline__ uint4 stream16(const void *p)
 {
@@ -483,12 +462,9 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 
 /* Packs the rows, launches the product of what is set up in p, and what comes behind. */
 void cuda_product(struct kdev *d, struct product *p, enum store store);
-/* Of bf16 matrices and packed rows (cuda_few.cu). */
-void cuda_product_few(struct kdev *d, struct product *p);
-/* One row of bf16 products may be noted, to be launched with the next ones, packing and what comes
- * behind included (cuda_chain.cu). */
-bool cuda_chains(const struct kdev *d, const struct product *p);
-void cuda_chain_add(struct kdev *d, const struct product *p);
+/* Of bf16 matrices (cuda_few.cu). fold: pack, product and what comes behind are one kernel. */
+bool cuda_folds(const struct product *p);
+void cuda_product_few(struct kdev *d, struct product *p, bool fold);
 /* Of many rows (cuda_tile.cu), packed in tile order; only where the device and the build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
 static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }

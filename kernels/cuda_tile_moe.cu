@@ -90,7 +90,7 @@ __device__ __forceinline__ const struct packed &rows_of(const many_experts &a)
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
 /* No memory clobber: the barrier that follows orders them. */
-__device__ __forceinline__ void fetch16(uint32_t to, const void *from)
+__device__ __forceinline__ void copy16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
@@ -150,7 +150,7 @@ __device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<STAGES> 
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int col = own + (j + i) * EVERY;
-                    fetch16(to + (uint32_t)(col * 128 + ((t % 8) ^ (col & 7)) * 16), from + each[i]);
+                    copy16(to + (uint32_t)(col * 128 + ((t % 8) ^ (col & 7)) * 16), from + each[i]);
                 }
             }
             asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
