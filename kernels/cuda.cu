@@ -157,7 +157,8 @@ extern "C" const struct kernels kernels_cuda = {
     .scale = cuda_scale, .rows = cuda_rows, .topk = cuda_topk, .sample = cuda_sample,
     .logp = cuda_logp, .move = cuda_move,
     .spread = cuda_spread, .keep = cuda_keep, .accept = cuda_accept,
-    .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox, .stamp = cuda_stamp,
+    .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
+    .stamp = cuda_stamp,
     .record = cuda_record, .recorded = cuda_recorded, .replay = cuda_replay, .forget = cuda_forget,
     .synthesize = cuda_synthesize, .stream = cuda_stream, .phase = cuda_phase,
 };

@@ -102,8 +102,8 @@ static bool arrived(struct kdev *d)
     return __atomic_load_n((uint32_t *)d->out.host, __ATOMIC_ACQUIRE) == d->given;
 }
 
-/* Spins: a cycle lasts less than a wait in the kernel costs. A failed device never raises the count,
- * so the stream is asked now and then. */
+/* Spins: a cycle lasts less than a wait in the driver costs. A failed device never raises the
+ * count, so the stream is asked now and then. */
 const void *cuda_outbox(struct kdev *d)
 {
     cuda_begin(d, d->op);

@@ -50,7 +50,7 @@ template <int STORE, int NT, int U> static void run(struct kdev *d, struct produ
         tiles += div_up(p->m[i].n, 16);
     }
     dim3 grid((unsigned)tiles, (unsigned)div_up(p->rows, NT * 4));
-    cuda_launch(d, product_kernel<STORE, 1, NT, U, false, false>, grid, PRODUCT_THREADS, 0, *p);
+    cuda_launch(d, product_kernel<STORE, NT, U, false>, grid, PRODUCT_THREADS, 0, *p);
 }
 
 /* One block a row and head. */

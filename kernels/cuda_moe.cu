@@ -202,8 +202,8 @@ template <int X> __device__ void router_product(const moe_args &a, int e0, int r
 }
 
 /* Blocks (i < ROUTE_ROWS, group) pack a row of the group; the others compute the logits of X
- * experts for it. Unless every block that needs it will choose for itself, the last block of a group
- * chooses, and the last of all groups the pairs. Shared: the row. */
+ * experts for it. Unless every block that needs it will choose for itself, the last block of a
+ * group chooses, and the last of all groups the pairs. Shared: the row. */
 template <int X>
 __global__ void __launch_bounds__(ROUTE_THREADS)
     route_kernel(const __grid_constant__ struct moe_args a)
@@ -343,7 +343,7 @@ template <int STORE, int NT, int U>
 static void run(struct kdev *d, const struct product *p, int most_active)
 {
     dim3 grid((unsigned)div_up(p->m[0].n, 16), (unsigned)most_active);
-    cuda_launch(d, product_kernel<STORE, 1, NT, U, false, true>, grid, PRODUCT_THREADS, 0, *p);
+    cuda_launch(d, product_kernel<STORE, NT, U, true>, grid, PRODUCT_THREADS, 0, *p);
 }
 
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,

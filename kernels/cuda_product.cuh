@@ -12,7 +12,7 @@
  *
  * Order of every sum (law 5): k is cut into 8 runs, by its length alone; a warp of the block takes
  * a run, chunk after chunk; the 8 sums are added in their order. How many rows meet in a block
- * (MT, NT) changes nothing of that, so the bits of a row are the same in decode, verify and
+ * changes nothing of that, so the bits of a row are the same in decode, verify and
  * prefill.
  */
 #ifndef AERIE_CUDA_PRODUCT_CUH
@@ -26,7 +26,6 @@ enum store {
     STORE_BF16,
     STORE_F16,
     STORE_F32,
-    STORE_MXFP4,   /* repacked, cuda_mem.cu */
     STORE_COLUMNS, /* any float, (in, out): slow, for the one checkpoint that has experts so */
 };
 
@@ -110,8 +109,8 @@ __device__ __forceinline__ uint4 stream16(const void *p)
 __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -119,8 +118,8 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1
 __device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                         uint32_t a3, uint32_t b0, uint32_t b1)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -152,12 +151,6 @@ __device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
     h[3] = __byte_perm(second, 0, 0x2404);
 }
 
-/* 2^14 times the scale whose repacked byte is s (cuda_mem.cu); 255 is NaN */
-__device__ __forceinline__ float e8m0_times_2_14(uint32_t s)
-{
-    return __uint_as_float(s == 255 ? 0x7fc00000u : s > 241 ? 0x7f800000u : (s + 13) << 23);
-}
-
 /* ---- one thread's share of two rows of weights, for one chunk of k --------------------------- */
 
 template <int STORE> struct chunk;
@@ -166,7 +159,7 @@ template <> struct chunk<STORE_BF16> {
     enum { K = 32 };
     uint4 r0, r1; /* eight weights of row g, of row g + 8 */
     __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
-                                         const uint8_t *, const uint8_t *, int c, int q)
+                                         int c, int q)
     {
         r0 = stream16(p0 + (size_t)c * 64 + (size_t)q * 16);
         r1 = stream16(p1 + (size_t)c * 64 + (size_t)q * 16);
@@ -216,7 +209,7 @@ template <int TERMS> struct float_chunk {
 
 template <> struct chunk<STORE_F16> : float_chunk<2> {
     __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
-                                         const uint8_t *, const uint8_t *, int c, int q)
+                                         int c, int q)
     {
         uint4 v0 = stream16(p0 + (size_t)c * 64 + (size_t)q * 16);
         uint4 v1 = stream16(p1 + (size_t)c * 64 + (size_t)q * 16);
@@ -229,7 +222,7 @@ template <> struct chunk<STORE_F16> : float_chunk<2> {
 
 template <> struct chunk<STORE_F32> : float_chunk<3> {
     __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
-                                         const uint8_t *, const uint8_t *, int c, int q)
+                                         int c, int q)
     {
         size_t at = (size_t)c * 128 + (size_t)q * 32;
         *(uint4 *)f0 = stream16(p0 + at);
@@ -242,7 +235,7 @@ template <> struct chunk<STORE_F32> : float_chunk<3> {
 /* p0, p1: the first input of outputs g, g + 8 */
 template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
     __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1,
-                                         const uint8_t *, const uint8_t *, int c, int q)
+                                         int c, int q)
     {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -250,44 +243,6 @@ template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
             vec v0 = {p0 + (size_t)k * m.pitch, m.type}, v1 = {p1 + (size_t)k * m.pitch, m.type};
             f0[i] = k < m.k ? weight_at(v0, 0) : 0.f;
             f1[i] = k < m.k ? weight_at(v1, 0) : 0.f;
-        }
-    }
-};
-
-template <> struct chunk<STORE_MXFP4> {
-    enum { K = 128 };
-    uint4 r0, r1;      /* word b: eight weights of block b */
-    uint32_t s0, s1;   /* byte b: the block's exponent */
-    __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
-                                         const uint8_t *t0, const uint8_t *t1, int c, int q)
-    {
-        r0 = stream16(p0 + (size_t)c * 64 + (size_t)q * 16);
-        r1 = stream16(p1 + (size_t)c * 64 + (size_t)q * 16);
-        s0 = __ldg((const uint32_t *)t0 + c);
-        s1 = __ldg((const uint32_t *)t1 + c);
-    }
-    template <int NT>
-    __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
-                                             int c, int q) const
-    {
-        const uint32_t w0[4] = {r0.x, r0.y, r0.z, r0.w}, w1[4] = {r1.x, r1.y, r1.z, r1.w};
-#pragma unroll
-        for (int b = 0; b < 4; b++) {
-            uint32_t h0[4], h1[4];
-            e2m1_pairs(w0[b], h0);
-            e2m1_pairs(w1[b], h1);
-            float e0 = e8m0_times_2_14(s0 >> (8 * b) & 255), e1 = e8m0_times_2_14(s1 >> (8 * b) & 255);
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                uint4 v = *(const uint4 *)(x[j] + c * 128 + b * 32 + q * 8);
-                float part[4] = {0, 0, 0, 0};
-                mma_f16(part, h0[0], h1[0], h0[1], h1[1], v.x, v.y);
-                mma_f16(part, h0[2], h1[2], h0[3], h1[3], v.z, v.w);
-                acc[j][0] = fmaf(part[0], e0, acc[j][0]);
-                acc[j][1] = fmaf(part[1], e0, acc[j][1]);
-                acc[j][2] = fmaf(part[2], e1, acc[j][2]);
-                acc[j][3] = fmaf(part[3], e1, acc[j][3]);
-            }
         }
     }
 };
@@ -316,24 +271,20 @@ __device__ __forceinline__ void store_one(const finish &f, float y, int out, int
     *at = f.add ? y + *at : y;
 }
 
-/* Blocks that should fit on a multiprocessor. Measured on an H200: a matrix of a few hundred tiles
- * is read fastest by three small blocks, chunk by chunk; one of fewer or of thousands by two that
- * fetch four chunks ahead (tests/bench/results-h200.md). */
-constexpr int blocks_of_an_sm(int mt, int nt, int u)
-{
-    return mt * nt > 4 ? 1 : mt == 1 && nt <= 2 && (u == 1 || u == 3) ? 3 : 2;
-}
+/* Blocks that should fit on a multiprocessor. */
+constexpr int blocks_of_an_sm(int nt, int u) { return nt > 4 ? 1 : nt <= 2 && u == 1 ? 3 : 2; }
 
-/* A block: MT tiles of 16 outputs for NT * 4 rows at a time. With GLU the tiles alternate between
- * the two matrices; with EXPERTS blockIdx.y counts active experts, else groups of rows. Chunks are
- * loaded U at a time, the next U while these are multiplied. */
-template <int STORE, int MT, int NT, int U, bool GLU, bool EXPERTS>
-__global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(MT, NT, U))
+/* A block: a tile of 16 outputs for NT * 4 rows at a time, of two terms each. With EXPERTS
+ * blockIdx.y counts active experts, else groups of rows. Chunks are loaded U at a time, the next U
+ * while these are multiplied. */
+template <int STORE, int NT, int U, bool EXPERTS>
+__global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     product_kernel(const __grid_constant__ struct product p)
 {
-    constexpr int TOK = NT * 4, SIDES = GLU ? 2 : 1, PITCH = TOK + 1;
-    __shared__ float red[RUNS][SIDES][16 * PITCH];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    constexpr int TOK = NT * 4, PITCH = TOK + 1;
+    __shared__ float red[RUNS][16 * PITCH];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int g = lane / 4, q = lane % 4;
 
     int mi = 0, expert = 0, from = 0, to = p.rows;
     if constexpr (EXPERTS) {
@@ -345,38 +296,33 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(MT, NT, U))
         if ((int)blockIdx.y >= n_active)
             return;
     } else {
-        while (!GLU && mi + 1 < p.n_mats && (int)blockIdx.x >= p.first[mi + 1])
+        while (mi + 1 < p.n_mats && (int)blockIdx.x >= p.first[mi + 1])
             mi++;
         from = (int)blockIdx.y * TOK;
     }
-    const int n0 = ((int)blockIdx.x - p.first[mi]) * 16 * (MT / SIDES);
+    const mat &m = p.m[mi];
+    const int n0 = ((int)blockIdx.x - p.first[mi]) * 16;
     const int step = EXPERTS ? TOK : TOK * (int)gridDim.y;
 
     /* this warp's run of k */
     const int chunks = p.x.kp / chunk<STORE>::K, each = (chunks + RUNS - 1) / RUNS;
     const int c0 = min(warp * each, chunks), c1 = min(c0 + each, chunks);
 
-    const uint8_t *w[MT][2], *s[MT][2];
+    const uint8_t *w[2];
 #pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const mat &m = p.m[GLU ? i % 2 : mi];
-            int row = min(n0 + i / SIDES * 16 + h * 8 + g, m.n - 1);
-            size_t at = STORE == STORE_COLUMNS ? (size_t)row * (m.type == DT_F32 ? 4 : 2)
-                                               : (size_t)row * m.pitch;
-            w[i][h] = m.w + (size_t)expert * m.expert + at;
-            s[i][h] = m.scale + (size_t)expert * m.expert_scale + (size_t)row * m.scale_pitch;
-        }
+    for (int h = 0; h < 2; h++) {
+        int row = min(n0 + h * 8 + g, m.n - 1);
+        size_t at = STORE == STORE_COLUMNS ? (size_t)row * (m.type == DT_F32 ? 4 : 2)
+                                           : (size_t)row * m.pitch;
+        w[h] = m.w + (size_t)expert * m.expert + at;
+    }
 
-    chunk<STORE> next[U][MT];
+    chunk<STORE> next[U];
     auto fetch = [&](int c) {
 #pragma unroll
         for (int u = 0; u < U; u++)
             if (c + u < c1)
-#pragma unroll
-                for (int i = 0; i < MT; i++)
-                    next[u][i].load(p.m[GLU ? i % 2 : mi], w[i][0], w[i][1], s[i][0], s[i][1], c + u, q);
+                next[u].load(m, w[0], w[1], c + u, q);
     };
     fetch(c0); /* weights do not depend on the kernel before: they may come while it ends */
     if constexpr (!EXPERTS)
@@ -390,67 +336,43 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(MT, NT, U))
             int row = EXPERTS ? p.e.order[t] / p.e.div : t;
             x[j] = p.x.x + ((size_t)row * 2 + (size_t)(g & 1)) * (size_t)p.x.kp;
         }
-        float acc[MT][NT][4] = {};
+        float acc[NT][4] = {};
         if (t0 != from)
             fetch(c0);
         for (int c = c0; c < c1; c += U) {
-            chunk<STORE> now[U][MT];
+            chunk<STORE> now[U];
 #pragma unroll
             for (int u = 0; u < U; u++)
-#pragma unroll
-                for (int i = 0; i < MT; i++)
-                    now[u][i] = next[u][i];
-            if (STORE != STORE_MXFP4 && c + U < c1)
+                now[u] = next[u];
+            if (c + U < c1)
                 fetch(c + U);
 #pragma unroll
             for (int u = 0; u < U; u++)
                 if (c + u < c1)
-#pragma unroll
-                    for (int i = 0; i < MT; i++)
-                        now[u][i].template multiply<NT>(acc[i], x, c + u, q);
-            if (STORE == STORE_MXFP4 && c + U < c1)
-                fetch(c + U);
+                    now[u].template multiply<NT>(acc, x, c + u, q);
         }
 
-        /* the runs are added in their order, one tile (or gate and up) at a time */
+        /* the runs are added in their order */
 #pragma unroll
-        for (int i = 0; i < MT; i += SIDES) {
-#pragma unroll
-            for (int side = 0; side < SIDES; side++)
-#pragma unroll
-                for (int j = 0; j < NT; j++) {
-                    const float *a = acc[i + side][j];
-                    red[warp][side][g * PITCH + j * 4 + q] = a[0] + a[1];
-                    red[warp][side][(g + 8) * PITCH + j * 4 + q] = a[2] + a[3];
-                }
-            __syncthreads();
-            for (int at = (int)threadIdx.x; at < 16 * TOK; at += PRODUCT_THREADS) {
-                int o = at % 16, out = n0 + i / SIDES * 16 + o, t = t0 + at / 16;
-                float y[SIDES];
-#pragma unroll
-                for (int side = 0; side < SIDES; side++) {
-                    y[side] = red[0][side][o * PITCH + at / 16];
-#pragma unroll
-                    for (int r = 1; r < RUNS; r++)
-                        y[side] += red[r][side][o * PITCH + at / 16];
-                }
-                if (t >= to || out >= p.m[mi].n)
-                    continue;
-                int row = EXPERTS ? p.e.order[t] : t;
-                if (p.x.inv) {
-                    float inv = p.x.inv[EXPERTS ? row / p.e.div : row];
-#pragma unroll
-                    for (int side = 0; side < SIDES; side++)
-                        y[side] *= inv;
-                }
-                if constexpr (GLU)
-                    p.f[0].dst[(size_t)row * p.f[0].dst_stride + (size_t)out] =
-                        activate(y[0], p.glu_act) * y[SIDES - 1];
-                else
-                    store_one(p.f[mi], finished(p.f[mi], y[0], out, row), out, row);
-            }
-            __syncthreads();
+        for (int j = 0; j < NT; j++) {
+            red[warp][g * PITCH + j * 4 + q] = acc[j][0] + acc[j][1];
+            red[warp][(g + 8) * PITCH + j * 4 + q] = acc[j][2] + acc[j][3];
         }
+        __syncthreads();
+        for (int at = (int)threadIdx.x; at < 16 * TOK; at += PRODUCT_THREADS) {
+            int o = at % 16, out = n0 + o, t = t0 + at / 16;
+            float y = red[0][o * PITCH + at / 16];
+#pragma unroll
+            for (int r = 1; r < RUNS; r++)
+                y += red[r][o * PITCH + at / 16];
+            if (t >= to || out >= m.n)
+                continue;
+            int row = EXPERTS ? p.e.order[t] : t;
+            if (p.x.inv)
+                y *= p.x.inv[EXPERTS ? row / p.e.div : row];
+            store_one(p.f[mi], finished(p.f[mi], y, out, row), out, row);
+        }
+        __syncthreads();
     }
 }
 
@@ -465,11 +387,11 @@ void cuda_product(struct kdev *d, struct product *p, enum store store);
 /* Of bf16 matrices (cuda_few.cu). fold: pack, product and what comes behind are one kernel. */
 bool cuda_folds(const struct product *p);
 void cuda_product_few(struct kdev *d, struct product *p, bool fold);
-/* Of many rows (cuda_tile.cu), packed in tile order; only where the device and the build have it. */
+/* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
 static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }
-void cuda_product_experts(struct kdev *d, const struct product *p, enum store store, int most_active,
-                          int most_rows);
+void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
+                          int most_active, int most_rows);
 enum store cuda_store_of(const struct tensor *t);
 
 #endif

@@ -256,8 +256,8 @@ struct bar {
     int shift, ties;
 };
 
-/* Reads the counts of 255 - digit: the digit in which the `need` best end, how many of it are needed, and
- * how many it has. False: there are fewer than `need` at all. Every warp finds out for itself. */
+/* Reads the counts of 255 - digit: the digit in which the `need` best end, how many of it are needed,
+ * and how many it has. False: there are fewer than `need` at all. Every warp finds out for itself. */
 __device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *digit, int *has)
 {
     const int lane = (int)threadIdx.x % 32;

@@ -267,7 +267,7 @@ struct k_move {
     struct k_cells cells;
 };
 
-/* ---- a draft tree of one lane, grown and accepted on the device ------------------------------- */
+/* ---- a draft tree of one lane, grown and accepted on the device ------------------------------ */
 
 enum { K_MAX_NODES = 64, K_MAX_STEPS = 16, K_MAX_TOPK = 16 };
 
@@ -360,7 +360,7 @@ struct k_accept {
 
 /* What enters a product or an attention. A device that has one precision ignores it. */
 enum k_precision {
-    K_F32,  /* activations keep at least 16 bits of mantissa (CUDA: the sum of two 16-bit numbers) */
+    K_F32,  /* activations keep at least 16 bits of mantissa (CUDA: as the sum of two numbers) */
     K_BF16, /* activations are rounded to bf16 (f16 before MXFP4), sums stay float32 */
 };
 
@@ -422,9 +422,9 @@ struct kernels {
     void (*keep)(struct kdev *d, const struct k_keep *a);
     void (*accept)(struct kdev *d, const struct k_accept *a);
 
-    /* Runs of operations. The host fills the inbox (at least `bytes` long; NULL and the sticky error
-     * when there is no memory), take() copies its first bytes to the device, give() copies back and
-     * raises the outbox, which the host waits for: the last give()'s bytes, NULL after a failure.
+    /* Runs of operations. The host fills the inbox (at least `bytes` long; NULL after a failure, or
+     * where it cannot be as long), take() copies its first bytes to the device, give() copies back
+     * and raises the outbox, which the host waits for: the last give()'s bytes, NULL after a failure.
      * One run at a time: the inbox may be filled again once the outbox was read. */
     void *(*inbox)(struct kdev *d, size_t bytes);
     void (*take)(struct kdev *d, kbuf dst, size_t bytes);
