@@ -97,8 +97,9 @@ void drafter_put_tap(struct drafter *d, int row, const float *in);
 
 /* The plan mode of drafter_extend(): every new row for EAGLE3, each lane's last one for frozen KV. */
 enum plan_mode drafter_extend_mode(const struct drafter *d);
-/* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan row r. out[b] receives request b's guesses after its last row, whose state is kept in slot[b], a
- * number below MAX_LANES that belongs to the lane. */
+/* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan row r.
+ * out[b] receives request b's guesses after its last row, whose state is kept in slot[b], a number
+ * below MAX_LANES that belongs to the lane. */
 void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, const int32_t *slot,
                     int topk, struct guess *out);
 /* Copies the state kept in one slot to another. */

@@ -103,7 +103,7 @@ bool fused_fits(const struct rig *r, const struct lane *l, const struct step_lim
            lane_can_follow(r, l);
 }
 
-/* ---- plans, as they are before anything is drafted -------------------------------------------- */
+/* ---- plans, as they are before anything is drafted ------------------------------------------- */
 
 /* A tree over the same rows: the first ones a chain as deep as the shape, the rest under the root. */
 static void stand_in(struct tree *t, int32_t root, int nodes, int steps)
@@ -189,7 +189,7 @@ static bool reserve(struct trip *t, struct err *e)
            (!t->key.steps || kv_reserve_draft(kv, s, s->drafted, s->drafted + ahead, e));
 }
 
-/* ---- where things lie -------------------------------------------------------------------------- */
+/* ---- where things lie ------------------------------------------------------------------------ */
 
 static kbuf place(struct trip *t, size_t words)
 {
@@ -286,7 +286,7 @@ static bool lay_out(struct trip *t, struct err *e)
                              err_set(e, ERR_MODEL, "the context is too long for one cycle's plan"));
 }
 
-/* ---- the inbox --------------------------------------------------------------------------------- */
+/* ---- the inbox ------------------------------------------------------------------------------- */
 
 static void *in_at(struct trip *t, kbuf b)
 {
@@ -342,7 +342,7 @@ static void put_all(struct trip *t, const struct step_limits *lim)
     put_plan(t, t->io.plan_verify, t->verify);
 }
 
-/* ---- the run ----------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static struct k_reach reach_of(const struct k_table *t, int window, kbuf slots)
 {
@@ -509,7 +509,7 @@ static bool launch(struct trip *t, struct err *e)
     return true;
 }
 
-/* ---- the outbox -------------------------------------------------------------------------------- */
+/* ---- the outbox ------------------------------------------------------------------------------ */
 
 static const void *out_at(const struct trip *t, kbuf b)
 {
@@ -717,7 +717,7 @@ static bool settle(struct trip *t, const struct step_limits *lim, struct err *e)
     return true;
 }
 
-/* ---- a cycle ----------------------------------------------------------------------------------- */
+/* ---- a cycle --------------------------------------------------------------------------------- */
 
 /* Plans, checks and uploads: everything that happens before the device is asked. */
 static bool prepare(struct trip *t, const struct step_limits *lim, struct err *e)

@@ -51,7 +51,8 @@ enum { N = sizeof table / sizeof *table };
 void settings_init(struct settings *s)
 {
     *s = (struct settings){
-        .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6, .check = CHECK_ON, .graph = true, .think = true,
+        .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6,
+        .check = CHECK_ON, .graph = true, .think = true,
     };
 }
 

@@ -337,7 +337,7 @@ static void cpu_move(struct kdev *d, const struct k_move *a)
     }
 }
 
-/* ---- ports; nothing is recorded ---------------------------------------------------------------- */
+/* ---- ports; nothing is recorded -------------------------------------------------------------- */
 
 static void *cpu_inbox(struct kdev *d, size_t bytes)
 {

@@ -114,7 +114,7 @@ static void test_roads_agree_on_a_gpu_in_float32(void **state)
     roads_agree("cuda", "f32");
 }
 
-/* ---- what the device fills in is checked ------------------------------------------------------- */
+/* ---- what the device fills in is checked ----------------------------------------------------- */
 
 static const struct kernels *real;
 static int damage; /* what keep() does wrong */
@@ -188,7 +188,7 @@ static void test_damaged_tables_are_found(void **state)
     bed_close(&b);
 }
 
-/* ---- scripted acceptance ----------------------------------------------------------------------- */
+/* ---- scripted acceptance --------------------------------------------------------------------- */
 
 static void test_scripted_acceptance(void **state)
 {
