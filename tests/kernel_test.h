@@ -70,6 +70,16 @@ UNUSED static void close_to(const float *got, const double *want, size_t n, doub
                      (double)got[i], want[i], rms, tol);
 }
 
+UNUSED static double relative_l2(const float *got, const float *want, size_t n)
+{
+    double err = 0, ref = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)got[i] - (double)want[i];
+        err += d * d, ref += (double)want[i] * (double)want[i];
+    }
+    return sqrt(err / ref);
+}
+
 UNUSED static void same_bits(const float *got, const float *want, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)

@@ -47,16 +47,6 @@ static int open_gpu(void **state)
     return 0;
 }
 
-static double relative_l2(const float *got, const float *want, size_t n)
-{
-    double err = 0, ref = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)got[i] - (double)want[i];
-        err += d * d, ref += (double)want[i] * (double)want[i];
-    }
-    return sqrt(err / ref);
-}
-
 static kbuf on_cpu(const void *x, size_t bytes) { return dev_buf(&C, x, bytes); }
 
 /* Activations keep 16 bits or more (kernels/cuda_product.cuh): 2^-17 / sqrt 3 is 4.4e-6; or eight:

@@ -35,16 +35,6 @@ static int open_gpu(void **state)
     return 0;
 }
 
-static double relative_l2(const float *got, const float *want, size_t n)
-{
-    double err = 0, ref = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)got[i] - (double)want[i];
-        err += d * d, ref += (double)want[i] * (double)want[i];
-    }
-    return sqrt(err / ref);
-}
-
 /* ---- a layer -------------------------------------------------------------------------------- */
 
 enum { MOST = 200 };

@@ -10,7 +10,9 @@ static int by_value(const void *a, const void *b)
 
 /* ---- the bundled model ----------------------------------------------------------------------- */
 
-static void bundled(enum check_level level, const char *name, const struct tree_shape *shape)
+/* fuse: the cycle as one run, as a GPU has it: its plans are checked before and after. */
+static void bundled(enum check_level level, const char *name, const struct tree_shape *shape,
+                    bool fuse)
 {
     enum { N = 120 };
     struct bed b;
@@ -22,6 +24,7 @@ static void bundled(enum check_level level, const char *name, const struct tree_
     bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 2048});
     chat_prompt(&b, "count to one hundred", &l.tok);
     b.r.pass.check.level = level;
+    b.r.fuse = fuse;
     lane_prompt(&b.r, &l, 256, shape);
     for (int i = 0; i < N; i++) {
         uint64_t t = clock_ns(), c = b.r.pass.check.ns;
@@ -78,11 +81,14 @@ static double check_us(int pages, int columns, enum check_level level)
 
 int main(void)
 {
-    const struct tree_shape tree = {5, 4, 16};
+    const struct tree_shape tree = {5, 4, 16}, wide = {5, 8, 60};
     printf("bundled model, page size 16; medians [10 %%, 90 %%] of 120 steps\n");
-    bundled(CHECK_ON, "  plain, on", NULL);
-    bundled(CHECK_ON, "  tree 5-4-16 (all its passes), on", &tree);
-    bundled(CHECK_STRICT, "  plain, strict", NULL);
+    bundled(CHECK_ON, "  plain, on", NULL, false);
+    bundled(CHECK_ON, "  tree 5-4-16 (all its passes), on", &tree, false);
+    bundled(CHECK_STRICT, "  plain, strict", NULL, false);
+    bundled(CHECK_ON, "  plain, fused, on", NULL, true);
+    bundled(CHECK_ON, "  tree 5-4-16, fused, on", &tree, true);
+    bundled(CHECK_ON, "  tree 5-8-60, fused, on", &wide, true);
     printf("one decode row over a cache of 100000 pages of 16 tokens, by pages touched\n");
     static const int touched[] = {100, 1000, 10000, 99000};
     for (int i = 0; i < 4; i++)
