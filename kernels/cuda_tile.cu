@@ -9,12 +9,24 @@
 enum {
     STAGE_K = 64, /* 128 bytes a row, swizzled by the copy engine */
     HALF_BYTES = HALF_OUT * STAGE_K * 2,
-    STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
-    STAGES = 5,
-    SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
-    WRITERS = 7, /* warps; with the one that fetches and the eight that multiply: */
-    THREADS = 512,
-    BATCH = 4,   /* rows whose old values are waited for together */
+    MOST_SHARED = 227 << 10,
+    GROUP = 8, /* tiles of rows that share weights while these are in L2 */
+    BATCH = 2, /* rows whose old values are waited for together */
+};
+
+/* Columns of a tile decide what has room beside them. */
+template <int COLS> struct form {
+    enum {
+        STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
+        ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
+        STAGES = (MOST_SHARED - 1024 - 256 - ROOM_BYTES) / STAGE_SPAN,
+        SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+        OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches */
+        WRITERS = OTHERS - 1,
+        THREADS = (OTHERS + 8) * 32,
+        OTHERS_REGS = COLS == 128 ? 72 : 56, /* of a thread */
+        MULTIPLY_REGS = COLS == 128 ? 184 : COLS == 160 ? 200 : 224,
+    };
 };
 
 struct many {
@@ -42,13 +54,17 @@ __device__ __forceinline__ struct cut cut_of(int kp)
 }
 
 struct place {
-    int mat, out, col; /* first output of the matrix, first column */
+    int mat, out, col; /* first output of the matrix (behind its end: none), first column */
 };
+template <int COLS, int CLUSTER>
 __device__ __forceinline__ struct place place_of(const many &a, int tile)
 {
     struct place at = {};
-    int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
-    int in = tile - first * a.tiles_out, t = in / width;
+    const int wide = (a.tiles_out + CLUSTER - 1) / CLUSTER; /* each: one tile a block */
+    int first = tile / (GROUP * wide) * GROUP, width = min(GROUP, a.tiles_row - first);
+    int in = tile - first * wide, t = in / width * CLUSTER;
+    if (CLUSTER > 1)
+        t += (int)rank_in_cluster();
     at.col = (first + in % width) * COLS;
     while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
@@ -56,32 +72,49 @@ __device__ __forceinline__ struct place place_of(const many &a, int tile)
     return at;
 }
 
+/* The tiles of a block, or those that the blocks of a cluster share. */
+template <int CLUSTER> struct walk {
+    int tile, step, end;
+    __device__ __forceinline__ walk(const many &a)
+        : tile((int)blockIdx.x / CLUSTER), step((int)gridDim.x / CLUSTER),
+          end((a.tiles_out + CLUSTER - 1) / CLUSTER * a.tiles_row)
+    {
+    }
+};
+
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
-/* One thread. The weights of the first stages are asked for while the kernel before ends. */
-__device__ __forceinline__ void fetch_tiles(const many &a, ring<STAGES> r)
+/* One thread. The weights of the first stages are asked for while the kernel before ends. Blocks of
+ * a cluster multiply different weights with the same rows, of which each fetches its share for
+ * all. */
+template <int COLS, int CLUSTER>
+__device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
 {
+    using F = form<COLS>;
     const struct cut c = cut_of(a.p.x.kp);
-    const int tiles = a.tiles_out * a.tiles_row;
+    const int share = CLUSTER > 1 ? (int)rank_in_cluster() * (COLS / CLUSTER) : 0;
     auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
-        uint8_t *to = r.stage + slot * STAGE_SPAN;
+        uint8_t *to = r.stage + slot * F::STAGE_SPAN, *cols = to + 2 * HALF_BYTES + share * 128;
         int k = (i / c.per_run * c.each + i % c.per_run * 2) * 32;
         if (weights) {
-            barrier_expect(&r.full[slot], STAGE_SPAN);
+            barrier_expect(&r.full[slot], F::STAGE_SPAN);
             fetch_box(to, &a.w[at.mat], k, at.out, &r.full[slot]);
             fetch_box(to + HALF_BYTES, &a.w[a.p.glu ? 1 : at.mat], k,
                       at.out + (a.p.glu ? 0 : HALF_OUT), &r.full[slot]);
         }
-        if (rows)
-            fetch_box(to + 2 * HALF_BYTES, &a.x, k, at.col, &r.full[slot]);
+        if (rows && CLUSTER == 1)
+            fetch_box(cols, &a.x, k, at.col, &r.full[slot]);
+        else if (rows)
+            fetch_box_to_both(cols, &a.x, k, at.col + share, &r.full[slot]);
     };
-    int early = min(c.stages, (int)STAGES);
+    walk<CLUSTER> w(a);
+    int early = min(c.stages, (int)F::STAGES);
 #pragma unroll 1
     for (int i = 0; i < early; i++)
-        fetch(place_of(a, (int)blockIdx.x), i, i, true, false);
+        fetch(place_of<COLS, CLUSTER>(a, w.tile), i, i, true, false);
     after();
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
-        const struct place at = place_of(a, tile);
+    for (; w.tile < w.end; w.tile += w.step) {
+        const struct place at = place_of<COLS, CLUSTER>(a, w.tile);
 #pragma unroll 1
         for (int i = 0; i < c.stages; i++) {
             if (early == 0)
@@ -102,7 +135,8 @@ struct weights {
         r0 = *(const uint4 *)p;
         r1 = *(const uint4 *)(p + 8 * 128);
     }
-    __device__ __forceinline__ void multiply(float (&acc)[COLS / 2], uint64_t rows, bool onto) const
+    template <int EACH>
+    __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
     {
         mma_begin();
         wgmma_bf16(acc, r0.x, r1.x, r0.y, r1.y, rows, onto);
@@ -121,21 +155,23 @@ __device__ __forceinline__ int own_output()
 
 /* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
  * into registers; a stage is given back when nothing of it is in flight. */
-__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES> &r, int n,
-                                             int half)
+template <int COLS, int CLUSTER>
+__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
+                                             int n, int half)
 {
+    using F = form<COLS>;
     const int q = (int)threadIdx.x % 4, out = own_output();
     struct weights even, odd;
     int last = 0;
     for (int i = 0; i + 1 < n; i += 2) {
-        const uint8_t *at = r.stage + r.slot * STAGE_SPAN;
+        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         uint64_t rows = columns_at(at + 2 * HALF_BYTES);
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + half * HALF_BYTES, 0, q, out);
         even.multiply(acc, rows, i > 0);
         mma_wait<1>(); /* the stage before is done with, and so is odd */
         if (i > 0)
-            warp_arrives(&r.empty[last]);
+            warp_arrives_at_all<CLUSTER>(&r.empty[last]);
         odd.load(at + half * HALF_BYTES, 1, q, out);
         odd.multiply(acc, rows + 4, true);
         mma_wait<1>();
@@ -143,29 +179,28 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES
         r.next();
     }
     if (n % 2) {
-        const uint8_t *at = r.stage + r.slot * STAGE_SPAN;
+        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + half * HALF_BYTES, 0, q, out);
         even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
         mma_wait<0>();
         if (n > 1)
-            warp_arrives(&r.empty[last]);
+            warp_arrives_at_all<CLUSTER>(&r.empty[last]);
         last = r.slot;
         r.next();
     }
     mma_wait<0>();
-    warp_arrives(&r.empty[last]);
+    warp_arrives_at_all<CLUSTER>(&r.empty[last]);
 }
 
 /* One of the two warpgroups that multiply. */
-template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, int half,
+template <int TERMS, int COLS, int CLUSTER>
+__device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::STAGES> r, int half,
                                                const exchange &e)
 {
     const struct cut c = cut_of(a.p.x.kp);
-    const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 1;
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+    for (walk<CLUSTER> w(a); w.tile < w.end; w.tile += w.step, turn ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
         for (int run = 0; run < RUNS; run++) {
             int n = min(c.chunks - run * c.each, c.each);
@@ -175,7 +210,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, in
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_run(acc, r, n, half);
+            multiply_run<COLS, CLUSTER>(acc, r, n, half);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
@@ -198,7 +233,8 @@ struct strip {
 };
 
 /* Sums, with bias and addition perhaps, 16 bytes a lane. */
-template <int TERMS> __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_wide(const strip &s, const finish &f)
 {
     const int mine = (int)threadIdx.x % 32 * 4;
     if (s.out + mine >= s.n)
@@ -233,7 +269,7 @@ template <int TERMS> __device__ __forceinline__ void write_wide(const strip &s, 
 }
 
 /* Gate and up, an output a lane. */
-template <int TERMS, int ACT>
+template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -248,7 +284,8 @@ __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
 }
 
 /* Whatever else there is. */
-template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, const finish &f)
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_any(const strip &s, const finish &f)
 {
 #pragma unroll 1
     for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
@@ -259,28 +296,28 @@ template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, c
     }
 }
 
-template <int TERMS>
+template <int TERMS, int COLS, int CLUSTER>
 __device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
 {
-    const int tiles = a.tiles_out * a.tiles_row;
+    enum { WRITERS = form<COLS>::WRITERS };
     uint32_t turn = 0;
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
-        const struct place at = place_of(a, tile);
+    for (walk<CLUSTER> w(a); w.tile < w.end; w.tile += w.step, turn ^= 1) {
+        const struct place at = place_of<COLS, CLUSTER>(a, w.tile);
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
         const struct strip s = {e.room, first, rows, at.out, a.p.m[at.mat].n, warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(e.filled, turn);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
-            write_gated<TERMS, ACT_SILU>(s, f);
+            write_gated<TERMS, WRITERS, ACT_SILU>(s, f);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
-            write_gated<TERMS, ACT_GELU_TANH>(s, f);
+            write_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f);
         else if (a.p.glu)
-            write_gated<TERMS, ACT_NONE>(s, f);
+            write_gated<TERMS, WRITERS, ACT_NONE>(s, f);
         else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
-            write_wide<TERMS>(s, f);
+            write_wide<TERMS, WRITERS>(s, f);
         else
-            write_any<TERMS>(s, f);
+            write_any<TERMS, WRITERS>(s, f);
         warp_arrives(e.drained);
     }
 }
@@ -291,36 +328,44 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
 
 /* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
  * cuda_tiles_here() knows. */
-template <int TERMS>
-__global__ void __launch_bounds__(THREADS, 1)
+template <int TERMS, int COLS, int CLUSTER>
+__global__ void __launch_bounds__(form<COLS>::THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
     many_kernel(const __grid_constant__ struct many a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using F = form<COLS>;
     extern __shared__ uint8_t dynamic[];
-    __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
+    __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
+    const struct exchange e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
     let_next();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
-        barrier_init(&filled, 8), barrier_init(&drained, WRITERS);
+        for (int i = 0; i < F::STAGES; i++)
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8 * CLUSTER); /* a warp each */
+        barrier_init(&filled, 8), barrier_init(&drained, F::WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
-    struct ring<STAGES> r = {stage, full, empty, 0, 0};
+    if (CLUSTER == 1)
+        __syncthreads();
+    else
+        clusters_meet();
+    struct ring<F::STAGES> r = {stage, full, empty, 0, 0};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    if (warp <= WRITERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    if (warp < F::OTHERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
         if (threadIdx.x == 0)
-            fetch_tiles(a, r);
+            fetch_tiles<COLS, CLUSTER>(a, r);
         if (warp > 0) {
             after();
-            write_tiles<TERMS>(a, warp - 1, e);
+            write_tiles<TERMS, COLS, CLUSTER>(a, warp - 1, e);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-        multiply_tiles<TERMS>(a, r, warp / 4 - 2, e);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
+        multiply_tiles<TERMS, COLS, CLUSTER>(a, r, (warp - F::OTHERS) / 4, e);
+    }
+    if (CLUSTER > 1) { /* the other block may still write here */
+        __syncwarp();
+        clusters_meet();
     }
 #endif
 }
@@ -348,7 +393,7 @@ static encode_fn *encoder()
 bool cuda_tiles_here()
 {
     struct cudaFuncAttributes at;
-    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1>) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1, 128, 1>) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
@@ -368,8 +413,10 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, i
         cuda_fail(d, "a tensor map was refused");
 }
 
-void cuda_tile(struct kdev *d, const struct product *given)
+template <int TERMS, int COLS, int CLUSTER>
+static void run(struct kdev *d, const struct product *given)
 {
+    using F = form<COLS>;
     struct many a = {};
     a.p = *given;
     struct product *p = &a.p;
@@ -381,9 +428,25 @@ void cuda_tile(struct kdev *d, const struct product *given)
         if (!glu || i == 0)
             a.tiles_out += div_up(p->m[i].n, glu ? HALF_OUT : TILE_OUT);
     }
-    a.tiles_row = div_up(p->rows * d->terms, COLS);
-    cuda_tile_map(d, &a.x, p->x.x, true, p->rows * d->terms, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
-                  COLS);
-    dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
-    cuda_launch(d, d->terms == 1 ? many_kernel<1> : many_kernel<2>, grid, THREADS, SHARED, a);
+    a.tiles_row = div_up(p->rows * TERMS, COLS);
+    cuda_tile_map(d, &a.x, p->x.x, true, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
+                  COLS / CLUSTER);
+    int blocks = min_int(div_up(a.tiles_out, CLUSTER) * a.tiles_row, d->n_sm / CLUSTER) * CLUSTER;
+    cuda_launch(d, many_kernel<TERMS, COLS, CLUSTER>, dim3((unsigned)blocks), F::THREADS, F::SHARED,
+                a);
+}
+
+void cuda_tile(struct kdev *d, const struct product *p)
+{
+    static int cols, cluster;
+    if (!cols)
+        sscanf(getenv("TILE") ? getenv("TILE") : "160,2", "%d,%d", &cols, &cluster);
+    if (d->terms == 2)
+        run<2, 160, 2>(d, p);
+    else if (cols == 128)
+        cluster == 1 ? run<1, 128, 1>(d, p) : run<1, 128, 2>(d, p);
+    else if (cols == 160)
+        cluster == 1 ? run<1, 160, 1>(d, p) : run<1, 160, 2>(d, p);
+    else
+        cluster == 1 ? run<1, 192, 1>(d, p) : run<1, 192, 2>(d, p);
 }

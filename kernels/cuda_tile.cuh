@@ -1,9 +1,9 @@
 /* cuda_tile.cuh - what the products of many rows are made of, on Hopper (sm_90a).
  *
  * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
- * two warpgroups multiply, 64 outputs each by COLS columns of packed rows: wgmma with the weights
- * from registers and the rows from shared memory. Their sums go to a room in shared memory, from
- * which the other warps write them out while the next tile is multiplied.
+ * two warpgroups multiply, 64 outputs each by some columns (a column: a term of a packed row): wgmma
+ * with the weights from registers and the rows from shared memory. Their sums go to a room in shared
+ * memory, from which the other warps write them out while the next tile is multiplied.
  *
  * The bits are those of product_kernel (cuda_product.cuh): k is cut into the same runs, and wgmma
  * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
@@ -18,11 +18,8 @@
 #include <cuda.h>
 
 enum {
-    HALF_OUT = 64,  /* outputs of a warpgroup */
+    HALF_OUT = 64, /* outputs of a warpgroup */
     TILE_OUT = 128,
-    COLS = 128,     /* columns: rows of activations times terms */
-    GROUP = 8,      /* tiles of rows that share weights while these are in L2 */
-    ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -77,6 +74,44 @@ __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int 
                  : "memory");
 }
 
+/* ---- two blocks of a cluster ---------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t rank_in_cluster()
+{
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ __forceinline__ void clusters_meet()
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/* As warp_arrives(), at the barriers of all CLUSTER blocks. */
+template <int CLUSTER> __device__ __forceinline__ void warp_arrives_at_all(uint64_t *b)
+{
+    __syncwarp();
+    const int lane = (int)threadIdx.x % 32;
+    if (CLUSTER == 1 && lane == 0)
+        barrier_arrive(b);
+    else if (lane < CLUSTER)
+        asm volatile("{\n"
+                     ".reg .b32 there;\n"
+                     "mapa.shared::cluster.u32 there, %0, %1;\n"
+                     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                     "}\n" ::"r"(shared_at(b)),
+                     "r"(lane)
+                     : "memory");
+}
+/* As fetch_box(), to both blocks and their barriers. */
+__device__ __forceinline__ void fetch_box_to_both(void *to, const CUtensorMap *map, int k, int row,
+                                                  uint64_t *full)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_at(to)),
+                 "l"(map), "r"(k), "r"(row), "r"(shared_at(full)), "h"((uint16_t)3)
+                 : "memory");
+}
+
 __device__ __forceinline__ void threads_meet(int barrier, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -120,6 +155,8 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
 #define REG64                                                                                      \
     REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                      \
           "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define REG96 REG80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
     asm volatile("{\n"                                                                             \
                  ".reg .pred p;\n"                                                                 \
@@ -130,12 +167,24 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
                  : __VA_ARGS__                                                                     \
                  : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "l"(rows), "r"(onto))
 
-/* acc (64 outputs, 128 columns) = or += weights (bf16, of 16 k) * rows */
+/* acc (64 outputs, 128 or 160 or 192 columns) = or += weights (bf16, of 16 k) * rows */
 __device__ __forceinline__ void wgmma_bf16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n128k16.f32.bf16.bf16", REG64, "%64", "%65", "%66", "%67", "%68", "%69",
           ACC32(acc, 0), ACC32(acc, 32));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[80], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n160k16.f32.bf16.bf16", REG80, "%80", "%81", "%82", "%83", "%84", "%85",
+          ACC32(acc, 0), ACC32(acc, 32), ACC8(acc, 64), ACC8(acc, 72));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n192k16.f32.bf16.bf16", REG96, "%96", "%97", "%98", "%99", "%100", "%101",
+          ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
 }
 
 /* acc (64 outputs, 64 columns), f16 */
@@ -160,7 +209,7 @@ struct exchange {
     uint64_t *filled, *drained;
 };
 
-/* The room: COLS / TERMS rows of TILE_OUT outputs. Two bits of a row, in which the threads of a
+/* The room: N / TERMS rows of TILE_OUT outputs, N being columns. Two bits of a row, in which the threads of a
  * quad differ, turn the outputs, so that banks do not meet. */
 template <int TERMS> __device__ __forceinline__ int room_at(int row, int out)
 {
@@ -168,14 +217,13 @@ template <int TERMS> __device__ __forceinline__ int room_at(int row, int out)
 }
 
 /* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
-template <int TERMS>
-__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[COLS / 2 / TERMS],
-                                           int out)
+template <int TERMS, int EACH>
+__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[EACH], int out)
 {
     const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
     float *at[2] = {room + room_at<TERMS>(row, out), room + room_at<TERMS>(row, out + 8)};
 #pragma unroll
-    for (int i = 0; i < COLS / 2 / TERMS; i++)
+    for (int i = 0; i < EACH; i++)
         if (TERMS == 1)
             at[i / 2 % 2][(i / 4 * 8 + i % 2) * TILE_OUT] = sum[i];
         else

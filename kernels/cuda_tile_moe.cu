@@ -10,6 +10,8 @@
 #include "kernels/cuda_tile.cuh"
 
 enum {
+    COLS = 128,
+    ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
     THREADS = 384, /* four warps to fetch and write, eight to multiply */
     STAGE_K = 128,
     COLS_BYTES = COLS * STAGE_K * 2, /* twice: 128 bytes of every column, swizzled */
