@@ -86,11 +86,23 @@ bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
     return b->dev.k->sync(b->dev.d, e);
 }
 
-bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
+static bool weights(struct bench *b, struct tensor *t, int out, int in, bool by_row, float scale,
+                    struct err *e)
 {
     *t = (struct tensor){.type = DT_BF16, .n_dim = out ? 2 : 1, .dim = {out ? out : in, in},
-                         .bytes = (size_t)max_int(out, 1) * (size_t)in * 2, .name = "weights"};
+                         .bytes = (size_t)max_int(out, 1) * (size_t)in * 2, .name = "weights",
+                         .by_row = by_row};
     return b->dev.k->synthesize(b->dev.d, t, bench_random(b), scale, e);
+}
+
+bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
+{
+    return weights(b, t, out, in, false, scale, e);
+}
+
+bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
+{
+    return weights(b, t, out, in, true, scale, e);
 }
 
 /* ---- the gate -------------------------------------------------------------------------------- */

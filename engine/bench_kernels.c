@@ -215,9 +215,9 @@ static bool open_experts(struct bench *b, struct experts *w, int E, int n, struc
         if (!b->dev.k->synthesize(b->dev.d, t, bench_random(b), scale, e))
             return false;
     }
-    return bench_weights(b, &w->gate_up_b, E, 2 * n, scale, e) &&
-           bench_weights(b, &w->down_b, E, n, scale, e) &&
-           bench_weights(b, &w->router, E, n, scale, e) &&
+    return bench_rows(b, &w->gate_up_b, E, 2 * n, scale, e) &&
+           bench_rows(b, &w->down_b, E, n, scale, e) &&
+           bench_rows(b, &w->router, E, n, scale, e) &&
            bench_weights(b, &w->router_b, 0, E, scale, e) &&
            bench_weights(b, &w->norm, 0, n, 0, e);
 }

@@ -62,6 +62,9 @@ kbuf bench_floats(struct bench *b, size_t n, struct err *e);
 bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e);
 /* A tensor of made-up weights, (out, in), or (in) when out is 0. */
 bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e);
+/* The same of a matrix of which single rows are read (tensor.by_row). */
+bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
+                struct err *e);
 
 bool bench_memory(struct bench *b, struct err *e);  /* mem.*; always measures the read rate */
 bool bench_kernels(struct bench *b, struct err *e); /* phase, gemv, gemm, moe, attn, sample */

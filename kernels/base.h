@@ -140,6 +140,7 @@ struct tensor {
     int64_t dim[4];
     size_t bytes;
     const char *name; /* as in the file, for messages; lives as long as the model */
+    bool by_row;      /* a matrix of which single rows are read: one for each expert */
 };
 
 /* ---- the small vocabulary that model configs and kernels share ------------------------------- */

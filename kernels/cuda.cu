@@ -80,6 +80,7 @@ static bool find_device(struct kdev *d, struct err *e)
         return err_set(e, ERR_MODEL, "%s has compute capability %d.%d: 8.0 or newer is needed",
                        p.name, p.major, p.minor);
     d->n_sm = p.multiProcessorCount;
+    d->shared_most = p.sharedMemPerBlockOptin;
     d->dependent = p.major >= 9;
     d->tiles = p.major == 9 && cuda_tiles_here();
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,

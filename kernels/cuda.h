@@ -47,6 +47,7 @@ struct port {
 
 struct kdev {
     int ordinal, n_sm;
+    size_t shared_most; /* bytes of shared memory that a block may have */
     int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
     bool dependent; /* programmatic dependent launch */
     bool tiles;     /* wgmma and the copy engine */

@@ -2,65 +2,117 @@
  * speed of memory.
  *
  * A matrix of 20 to 100 MB is read in 5 to 25 us: what counts is that the memory never idles. So
- * every multiprocessor has one block, which asks for as many of its weights as its ring in shared
- * memory holds before it waits for its rows. The ring takes more than half of the multiprocessor:
- * where two blocks of the next kernel fit, some multiprocessors get two of them and others none.
- * Every thread copies to the ring exactly the 16 bytes that it will itself feed to the tensor
- * cores, so the ring needs no barrier and has no bank conflicts.
+ * every multiprocessor has one block. One of its warps (the feeder) asks for as many of the block's
+ * weights as its ring in shared memory holds before it waits for the kernel before; eight multiply.
+ * Panels (cuda_panel.cuh) lie as they are read, so a stage of the ring is one copy by the copy
+ * engine, whose requests, unlike those of threads, hold up nobody's loads.
  *
- * That is for long streams. Where a multiprocessor would get no more than three tiles of a short k,
- * three small blocks with a tile each are faster; the hardware hands them out.
+ * A unit is a panel, or with a gate the same panel of both matrices. Its rows of weights are tiles
+ * of 16: of a gated pair 8 of each. A warp has one run of k. With HELD the rows of activations lie
+ * in shared memory: a single one is normalised and cut by every block itself, and the last block to
+ * arrive at a head, or at the end, does what comes behind it. Otherwise rows come packed, with the
+ * weights of their stage.
  *
- * Blocks have equal shares of the outputs, which they make MT tiles (a unit) at a time; the ring
- * runs on from one unit into the next. A tile is 16 outputs, or, of a gated pair of matrices, 8 of
- * each. A warp has one run of k. With HELD the rows lie in shared memory: a single one is
- * normalised and cut by every block itself, and the last block to arrive at a head, or at the end,
- * does what comes behind it. Otherwise rows come packed, through the ring.
+ * Rows of weights behind a panel's last one, and columns behind the last row's, hold whatever lies
+ * there; nobody looks at what becomes of them.
  *
  * The order of sums is that of cuda_product.cuh.
  */
 #include "kernels/cuda_product.cuh"
 
 enum {
-    PIECE = PRODUCT_THREADS * 16, /* bytes that the block's threads copy with one instruction */
-    RED_PITCH = 20,               /* floats from column to column of the sums: no bank twice */
-    HELD_BYTES = 56 << 10,        /* most of packed rows in shared memory */
-    RING = 160 << 10, SMALL_RING = 64 << 10,
-    SHORT = 4096,                 /* kp of rows that small blocks are good for */
-    AHEAD = 20,                   /* chunks beyond a small ring */
+    FEW_THREADS = PRODUCT_THREADS + 32,
+    HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
+    LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
+    STAGE_BYTES_WANTED = 20 << 10,
+    MOST_STAGES = 16,
+    SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
+    SUM_COLS = 16,
+    HEAD_SLOTS = 128, /* a block's panels times the heads that one may touch */
 };
 
-/* What a kernel's shape implies. */
-template <int MT, int NT, bool HELD> struct plan {
-    static constexpr int PART = NT < 4 ? NT : 4;            /* column tiles added up at once */
-    static constexpr int PIECES = 2 * MT + (HELD ? 0 : NT); /* of a chunk of k */
-    static constexpr int STAGE = PIECES * PIECE;
-    static constexpr int SUMS = RUNS * PART * 8 * RED_PITCH; /* floats; two of them */
-    static constexpr bool SMALL = HELD && MT == 1;
-    static constexpr int STAGES = (SMALL ? SMALL_RING : RING) / STAGE;
-    static constexpr int BYTES = STAGES * STAGE + 2 * SUMS * (int)sizeof(float);
+/* Where things lie in shared memory, and how much a stage has. */
+struct few {
+    int stages, stage;      /* of the ring; bytes */
+    int second_at, rows_at; /* in a stage: the other matrix of a gated pair, rows */
+    int held_at, sums_at;
+    int positions[MAX_MATS]; /* of k in a stage */
+    int sum_cols;            /* columns that are added up at once */
+    int group;               /* columns of a block */
 };
-
-static inline __host__ __device__ size_t held_pitch(int kp) /* bytes; no bank twice */
-{
-    return (size_t)kp * 2 + (kp % 64 ? 0 : 64);
-}
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ void copy16(uint32_t to, const void *from)
+/* ---- copies --------------------------------------------------------------------------------- */
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define FEED_LANES 32 /* every lane copies, and says so */
+#else
+#define FEED_LANES 1
+#endif
+
+__device__ __forceinline__ void barrier_init(uint32_t b, int n)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(n) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t b)
+{
+    asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(b) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(b),
+                 "r"(phase)
                  : "memory");
+#else
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(b),
+                 "r"(phase)
+                 : "memory");
+#endif
 }
-__device__ __forceinline__ void copies_end()
+
+/* So many bytes will come. By one lane of the feeder; where lanes copy themselves, by nobody. */
+__device__ __forceinline__ void feed_expect(uint32_t full, int bytes)
 {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
+                 : "memory");
+#endif
 }
-template <int N> __device__ __forceinline__ void copies_wait()
+/* Copies a multiple of 16 bytes; by the lanes that feed. */
+__device__ __forceinline__ void feed(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(full)
+                 : "memory");
+#else
+    for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 32 * 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + i),
+                     "l"(from + i)
+                     : "memory");
+#endif
 }
+/* All copies of a stage have been asked for. */
+__device__ __forceinline__ void feed_end(uint32_t full)
+{
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+#endif
+}
+
 __device__ __forceinline__ uint4 shared16(uint32_t at)
 {
     uint4 v;
@@ -70,340 +122,500 @@ __device__ __forceinline__ uint4 shared16(uint32_t at)
     return v;
 }
 
-/* Asks for bytes (a multiple of 16) to come into the second cache. */
-__device__ __forceinline__ void prefetch(const void *from, int bytes)
+/* ---- the ring ------------------------------------------------------------------------------- */
+
+struct ring {
+    uint32_t at, full, empty; /* shared memory: stages, barriers */
+    int stages, stage;
+    int slot;
+    uint32_t phase;
+    __device__ __forceinline__ uint32_t place() const { return at + (uint32_t)(slot * stage); }
+    __device__ __forceinline__ uint32_t filled() const { return full + (uint32_t)slot * 8; }
+    __device__ __forceinline__ uint32_t emptied() const { return empty + (uint32_t)slot * 8; }
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == stages)
+            slot = 0, phase ^= 1;
+    }
+};
+
+/* ---- the feeder ----------------------------------------------------------------------------- */
+
+/* The stages of a block, one after the other: positions i and on of a panel of a matrix. */
+struct course {
+    int mat, panel, i;
+    __device__ __forceinline__ bool over(const product &p) const
+    {
+        return mat >= (p.glu ? 1 : p.n_mats);
+    }
+    __device__ __forceinline__ void settle(const product &p) /* matrices with no panel for us */
+    {
+        while (!over(p) && panel >= p.m[mat].panels.n)
+            mat++, panel = (int)blockIdx.x;
+    }
+    __device__ __forceinline__ void next(const product &p, const few &f)
+    {
+        i += f.positions[mat];
+        if (i < p.m[mat].panels.cut.each)
+            return;
+        i = 0, panel += (int)gridDim.x;
+        settle(p);
+    }
+    /* The stage's chunks, as they lie in a panel: the first and the number. */
+    __device__ __forceinline__ int chunks(const product &p, const few &f, int &first) const
+    {
+        const struct cut &c = p.m[mat].panels.cut;
+        first = chunks_before(c, i);
+        return chunks_before(c, min(i + f.positions[mat], c.each)) - first;
+    }
+};
+
+/* Columns of this block. */
+__device__ __forceinline__ int group_cols(const product &p, const few &f)
 {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
-#else
-    for (int at = 0; at < bytes; at += 128)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)from + at));
-#endif
+    return min(p.rows * p.x.terms - (int)blockIdx.y * f.group, f.group);
 }
 
-/* The outputs of all matrices in one row of numbers: where number n lies. With a gate only the
- * first matrix is numbered. */
-__device__ __forceinline__ int mat_of(const product &p, int n)
+template <bool HELD>
+__device__ __forceinline__ void feed_weights(const product &p, const few &f, const course &at,
+                                             const ring &r)
 {
-    int mi = 0;
-    while (mi + 1 < p.n_mats && !p.glu && n >= p.first[mi + 1])
-        mi++;
-    return mi;
+    const mat &m = p.m[at.mat];
+    int first, n = at.chunks(p, f, first), bytes = n * m.panels.rows * CHUNK_BYTES;
+    size_t from = (size_t)at.panel * panel_bytes(m.panels) +
+                  (size_t)(first * m.panels.rows) * CHUNK_BYTES;
+    feed_expect(r.filled(), bytes * (p.glu ? 2 : 1) + (HELD ? 0 : n * group_cols(p, f) * CHUNK_BYTES));
+    feed(r.place(), m.w + from, bytes, r.filled());
+    if (p.glu)
+        feed(r.place() + (uint32_t)f.second_at, p.m[1].w + from, bytes, r.filled());
+    if (HELD)
+        feed_end(r.filled());
 }
 
-/* Packed rows into shared memory, for the whole block. */
-__device__ __forceinline__ void copy_rows(const packed &x, int cols, uint8_t *to)
+__device__ __forceinline__ void feed_rows(const product &p, const few &f, const course &at,
+                                          const ring &r)
 {
-    const size_t pitch = held_pitch(x.kp);
-    const int each = x.kp / 8;
-    for (int c = 0; c < cols; c++) {
-        const uint4 *from = (const uint4 *)(x.x + (size_t)c * (size_t)x.kp);
-#pragma unroll 4
-        for (int i = (int)threadIdx.x; i < each; i += PRODUCT_THREADS)
-            *(uint4 *)(to + (size_t)c * pitch + (size_t)i * 16) = __ldcg(from + i);
+    const int cols = group_cols(p, f);
+    int first, n = at.chunks(p, f, first);
+    const uint8_t *group = (const uint8_t *)p.x.x + (size_t)blockIdx.y * (size_t)(f.group * p.x.kp * 2);
+    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(first * cols) * CHUNK_BYTES,
+         n * cols * CHUNK_BYTES, r.filled());
+    feed_end(r.filled());
+}
+
+/* Weights that fill the ring come before the wait, the rows that belong to them behind it. */
+template <bool HELD>
+__device__ __forceinline__ void feed_block(const product &p, const few &f, ring r, uint32_t held,
+                                           uint32_t held_full)
+{
+    course at = {0, (int)blockIdx.x, 0};
+    at.settle(p);
+    course first = at;
+    ring start = r;
+    int early = 0;
+    for (; early < r.stages && !at.over(p); early++, at.next(p, f), r.next())
+        feed_weights<HELD>(p, f, at, r);
+    if (!HELD || p.x.x)
+        wait_before();
+    if (HELD && p.x.x) {
+        int bytes = p.rows * p.x.terms * p.x.kp * 2;
+        feed_expect(held_full, bytes);
+        feed(held, (const uint8_t *)p.x.x, bytes, held_full);
+        feed_end(held_full);
+    }
+    if (!HELD)
+        for (int i = 0; i < early; i++, first.next(p, f), start.next())
+            feed_rows(p, f, first, start);
+    for (; !at.over(p); at.next(p, f), r.next()) {
+        barrier_wait(r.emptied(), r.phase ^ 1);
+        feed_weights<HELD>(p, f, at, r);
+        if (!HELD)
+            feed_rows(p, f, at, r);
     }
 }
 
-/* Adds up the runs of a tile, in their order, and stores what follows. n0: its first output, end:
- * behind the block's last. bias: of output threadIdx.x % 16. */
-template <int PART>
-__device__ __forceinline__ void finish_tile(const product &p, const float (&acc)[PART][4],
-                                            float *red, int n0, int end, float bias, int row0)
+/* ---- multiplying ---------------------------------------------------------------------------- */
+
+/* How a warp reads a unit. In bytes: from one chunk to the next, and from a tile's first eight rows
+ * of weights to the other eight and to the next tile's; the same of its columns of rows. */
+struct strides {
+    uint32_t chunk, other, tile;
+    uint32_t col_chunk, held; /* held: the first column of this lane in shared memory */
+};
+
+/* One run of a unit. */
+template <int MT, int NT, bool HELD>
+__device__ __forceinline__ void multiply_unit(float (&acc)[MT][NT][4], const few &f, ring &r,
+                                              const struct cut &c, int positions,
+                                              const strides &s)
 {
-    constexpr int COLS = PART * 8;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int g = lane / 4, q = lane % 4;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = lane * 16;
+    const int run = min(c.each, c.chunks - (int)warp * c.each);
+    uint32_t x = s.held + (warp * (uint32_t)c.each) * s.col_chunk;
+    for (int i0 = 0; i0 < c.each; i0 += positions) {
+        barrier_wait(r.filled(), r.phase);
+        uint32_t w = r.place() + warp * s.chunk + mine;
+        if (!HELD)
+            x = r.place() + (uint32_t)f.rows_at + warp * s.col_chunk + mine;
+        const int end = min(i0 + positions, run);
+#pragma unroll 1
+        for (int i = i0; i < end; i++) {
+            uint4 a[MT][2];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                a[m][0] = shared16(w + (uint32_t)m * s.tile);
+                a[m][1] = shared16(w + (uint32_t)m * s.tile + s.other);
+            }
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                uint4 b = shared16(x + (uint32_t)n * 8 * CHUNK_BYTES);
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    mma_bf16(acc[m][n], a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y, b.x, b.y);
+#pragma unroll
+                for (int m = 0; m < MT; m++)
+                    mma_bf16(acc[m][n], a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w, b.z, b.w);
+            }
+            const uint32_t on = (uint32_t)(i < c.rest ? c.runs : c.runs - 1);
+            w += on * s.chunk;
+            x += HELD ? s.col_chunk : on * s.col_chunk;
+        }
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(r.emptied());
+        r.next();
+    }
+}
+
+/* ---- what follows --------------------------------------------------------------------------- */
+
+/* The block's unit: outputs first .. first + n - 1 of a matrix. */
+struct unit {
+    int mat, first, n;
+};
+
+/* What a thread stores of a unit: output o of it, of every step-th row. */
+struct share {
+    int o, row, step; /* o -1: nothing */
+    float bias, old;  /* fetched ahead; old: of row 0 */
+};
+
+template <int MT> __device__ __forceinline__ share share_of(const product &p, const unit &u)
+{
+    const int width = MT * (p.glu ? 8 : 16), tid = (int)threadIdx.x;
+    const finish &f = p.f[u.mat];
+    share s = {tid % width, tid / width, PRODUCT_THREADS / width, 0, 0};
+    if (s.row >= s.step || s.o >= u.n)
+        s.o = -1;
+    else if (f.b.p)
+        s.bias = weight_at(f.b, (size_t)(u.first + s.o));
+    if (s.o >= 0 && f.add && p.rows == 1 && s.row == 0)
+        s.old = __ldcg(f.dst + (size_t)(u.first + s.o));
+    return s;
+}
+
+/* Adds up the runs, in their order, and stores what follows. */
+template <int MT, int NT>
+__device__ __forceinline__ void finish_unit(const product &p, const few &f,
+                                            const float (&acc)[MT][NT][4], float *sums,
+                                            const unit &u, const share &s)
+{
+    constexpr int PITCH = MT * 16 + 4; /* no bank twice */
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4,
+              q = lane % 4;
     const bool two = p.x.terms == 2;
-    float *to = red + warp * COLS * RED_PITCH + g;
+    const int cols = group_cols(p, f), row0 = (int)blockIdx.y * f.group / p.x.terms;
+    const finish &fin = p.f[u.mat];
+    for (int n0 = 0; n0 < NT && n0 * 8 < cols; n0 += 2) {
+        row_meet(); /* nobody reads the sums before */
 #pragma unroll
-    for (int j = 0; j < PART; j++) {
-        const float *a = acc[j];
-        float *at = to + (two ? j * 4 + q : j * 8 + 2 * q) * RED_PITCH;
-        at[0] = two ? a[0] + a[1] : a[0];
-        at[8] = two ? a[2] + a[3] : a[2];
-        if (!two) {
-            at[RED_PITCH] = a[1];
-            at[RED_PITCH + 8] = a[3];
+        for (int n = 0; n < NT; n++) {
+            int at = (n - n0) * 8 + 2 * q;
+            if (n / 2 * 2 != n0 || n * 8 + 2 * q >= cols)
+                continue;
+            at = two ? at / 2 : at;
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                const float *a = acc[m][n];
+                float *to = sums + (warp * f.sum_cols + at) * PITCH + m * 16 + g;
+                to[0] = two ? a[0] + a[1] : a[0];
+                to[8] = two ? a[2] + a[3] : a[2];
+                if (!two && n * 8 + 2 * q + 1 < cols) {
+                    to[PITCH] = a[1];
+                    to[PITCH + 8] = a[3];
+                }
+            }
         }
-    }
-    __syncthreads();
-    const int rows = min(COLS / p.x.terms, p.rows - row0), o = (int)threadIdx.x % 16, n = n0 + o;
-    for (int t = (int)threadIdx.x / 16; t < (rows + 1) / 2 * 2; t += PRODUCT_THREADS / 16) {
-        const float *from = red + t * RED_PITCH + o;
-        float y = from[0];
+        row_meet();
+        const int here = min(cols - n0 * 8, (int)SUM_COLS) / p.x.terms;
+        for (int t = s.row; s.o >= 0 && t < here; t += s.step) {
+            const int at = p.glu ? s.o / 8 * 16 + s.o % 8 : s.o;
+            const int row = row0 + n0 * 8 / p.x.terms + t, out = u.first + s.o;
+            float y = 0, up = 0;
 #pragma unroll
-        for (int r = 1; r < RUNS; r++)
-            y += from[r * COLS * RED_PITCH];
-        int row = row0 + t;
-        if (p.glu) {
-            float up = __shfl_down_sync(~0u, y, 8);
-            if (o < 8 && t < rows && n < end)
-                p.f[0].dst[(size_t)row * p.f[0].dst_stride + (size_t)n] =
-                    activate(y, p.glu_act) * up;
-        } else if (t < rows && n < end) {
-            int mi = mat_of(p, n), out = n - p.first[mi];
-            const finish &f = p.f[mi];
-            store_one(f, behind_bias(f, f.b.p ? y + bias : y, out, row), out, row);
+            for (int r = 0; r < RUNS; r++) {
+                const float *from = sums + (r * f.sum_cols + t) * PITCH + at;
+                y = r ? y + from[0] : from[0];
+                if (p.glu)
+                    up = r ? up + from[8] : from[8];
+            }
+            float *dst = fin.dst + (size_t)row * fin.dst_stride + (size_t)out;
+            if (p.glu) {
+                *dst = activate(y, p.glu_act) * up;
+                continue;
+            }
+            y = behind_bias(fin, fin.b.p ? y + s.bias : y, out, row);
+            *dst = fin.add ? y + (p.rows == 1 ? s.old : *dst) : y;
         }
     }
 }
 
-/* True for the block with which `all` is reached, whose threads then see (past the first cache)
- * what all blocks wrote; *counter is 0 before and after. */
-__device__ __forceinline__ bool arrived(unsigned *counter, unsigned n, unsigned all)
+/* The heads that a block's panels touch: thread t has one. */
+struct touched {
+    int head, outputs; /* head -1: none; outputs of it that are the block's */
+};
+__device__ __forceinline__ touched touched_by(const product &p)
 {
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(counter, n) + n == all;
-        if (last)
-            *counter = 0;
-        __threadfence();
+    const struct heads &h = p.behind.heads;
+    int t = (int)threadIdx.x, before = 0;
+    for (int mi = 0; mi < p.n_mats; mi++) {
+        const panels &l = p.m[mi].panels;
+        const int each = (l.rows - 1) / h.head_dim + 2;
+        const int mine = max(0, (l.n - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x);
+        if (t < mine * each) {
+            const int first = ((int)blockIdx.x + t / each * (int)gridDim.x) * l.rows;
+            const int end = min(first + l.rows, p.m[mi].n);
+            const int head = first / h.head_dim + t % each;
+            const int n = min(end, (head + 1) * h.head_dim) - max(first, head * h.head_dim);
+            return {n > 0 ? before + head : -1, n};
+        }
+        t -= mine * each;
+        before += p.m[mi].n / h.head_dim;
     }
-    __syncthreads();
-    return last;
+    return {-1, 0};
 }
 
-/* What comes behind a single row's product, of which this block made outputs n0 .. end - 1. */
-__device__ __forceinline__ void finish_row(const product &p, int n0, int end, float *room)
+/* What comes behind a single row's product; the block's outputs are stored. */
+__device__ __forceinline__ void finish_row(const product &p, float *room)
 {
+    __shared__ int16_t last[HEAD_SLOTS];
     const struct behind &b = p.behind;
+    const int tid = (int)threadIdx.x;
     if (b.dst) {
-        int n = p.m[0].n;
+        const panels &l = p.m[0].panels;
+        int n = p.m[0].n, mine = 0;
         struct row_part w, old;
         load_norm(b.post, n, 0, w);
         if (b.add)
             load_part(b.dst, n, 0, old);
-        if (arrived(b.counters, (unsigned)(end - n0), (unsigned)n))
+        for (int at = (int)blockIdx.x; at < l.n; at += (int)gridDim.x)
+            mine += min(l.rows, n - at * l.rows);
+        if (row_arrived(b.counters, (unsigned)mine, (unsigned)n))
             norm_row(p.f[0].dst, b.dst, n, b.post, w, old, b.add, 1, room);
     }
-    for (int n = b.heads.head_dim, h = n0 / n; b.turns && h * n < end; h++) {
-        struct head_part part;
-        load_head(b.heads, 0, h, part);
-        int mine = min(end, (h + 1) * n) - max(n0, h * n);
-        if (arrived(b.counters + h, (unsigned)mine, (unsigned)n))
-            finish_head(b.heads, 0, h, part, room);
+    if (!b.turns)
+        return;
+    const touched mine = touched_by(p);
+    row_meet();
+    if (tid < HEAD_SLOTS) {
+        last[tid] = -1;
+        if (mine.head >= 0) {
+            __threadfence();
+            unsigned *counter = b.counters + mine.head, all = (unsigned)b.heads.head_dim;
+            if (atomicAdd(counter, (unsigned)mine.outputs) + (unsigned)mine.outputs == all) {
+                *counter = 0;
+                last[tid] = (int16_t)mine.head;
+            }
+            __threadfence();
+        }
     }
+    row_meet();
+    for (int i = 0; i < HEAD_SLOTS; i += 32)
+        for (unsigned left = __ballot_sync(~0u, last[i + tid % 32] >= 0); left; left &= left - 1) {
+            const int head = last[i + __ffs((int)left) - 1];
+            struct head_part part;
+            load_head(b.heads, 0, head, part);
+            finish_head(b.heads, 0, head, part, room);
+            row_meet();
+        }
 }
 
-/* Shared: HELD: the packed row; the sums; the ring. */
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* Blocks (n_sm, or as many as there are panels; groups of columns). */
 template <int MT, int NT, bool HELD>
-__global__ void __launch_bounds__(PRODUCT_THREADS, plan<MT, NT, HELD>::SMALL ? 3 : 1)
-    few_kernel(const __grid_constant__ struct product p, int share)
+__global__ void __launch_bounds__(FEW_THREADS, 1)
+    few_kernel(const __grid_constant__ struct product p, const __grid_constant__ struct few f)
 {
-    using S = plan<MT, NT, HELD>;
     extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
     __shared__ float room[ROW_WARPS];
     let_next();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int g = lane / 4, q = lane % 4;
-    const int cols = p.rows * p.x.terms, col0 = (int)blockIdx.y * NT * 8;
-    const int tile = p.glu ? 8 : 16; /* outputs of it */
-    const int begin = (int)blockIdx.x * share, end = min(begin + share, p.outputs);
-
-    /* this warp's run of k, in each of the block's units */
-    const int chunks = p.x.kp / 32, each = (chunks + RUNS - 1) / RUNS;
-    const int c0 = min(warp * each, chunks), c1 = min(c0 + each, chunks);
-
-    uint8_t *const rows = shared;
-    float *const red = (float *)(shared + (HELD ? (size_t)cols * held_pitch(p.x.kp) : 0));
-    const uint32_t ring = (uint32_t)__cvta_generic_to_shared(red + 2 * S::SUMS) + threadIdx.x * 16;
-
-    /* what comes into the ring next: chunk c_in of the unit from n_in on */
-    int n_in = begin, c_in = c0;
-    uint32_t in = ring;
-    const uint8_t *w[MT][2];
-    bool real[MT][2];
-    auto seek = [&] {
-#pragma unroll
-        for (int i = 0; i < MT; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int n = n_in + i * tile + (p.glu ? 0 : h * 8) + g, mi = mat_of(p, n);
-                real[i][h] = n < end;
-                w[i][h] = p.m[p.glu ? h : mi].w + q * 16;
-                if (real[i][h])
-                    w[i][h] += (size_t)(n - p.first[mi]) * p.m[mi].pitch;
-            }
-    };
-    auto fetch_weights = [&] {
-        if (n_in < end && c_in < c1)
-#pragma unroll
-            for (int i = 0; i < MT; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    if (real[i][h])
-                        copy16(in + (uint32_t)(2 * i + h) * PIECE, w[i][h] + (size_t)c_in * 64);
-    };
-    /* the columns of this thread: bytes from the first */
-    uint32_t x_at[NT];
-#pragma unroll
-    for (int j = 0; j < NT; j++)
-        x_at[j] = (uint32_t)min(col0 + j * 8 + g, cols - 1) *
-                  (HELD ? (uint32_t)held_pitch(p.x.kp) : (uint32_t)p.x.kp * 2) + (uint32_t)q * 16;
-    auto fetch_rows = [&](int c, uint32_t to) {
-        if (c < c1)
-#pragma unroll
-            for (int j = 0; j < NT; j++)
-                copy16(to + (uint32_t)(2 * MT + j) * PIECE,
-                       (const uint8_t *)p.x.x + x_at[j] + (size_t)c * 64);
-    };
-    auto forth = [&](uint32_t &at) {
-        at += S::STAGE;
-        if (at == ring + S::STAGES * S::STAGE)
-            at = ring;
-    };
-    auto next_in = [&] {
-        forth(in);
-        if (++c_in >= c1) {
-            c_in = c0;
-            n_in += MT * tile;
-            if (n_in < end)
-                seek();
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
+    struct ring r = {base, (uint32_t)__cvta_generic_to_shared(full),
+                     (uint32_t)__cvta_generic_to_shared(empty), f.stages, f.stage, 0, 0};
+    const uint32_t held = base + (uint32_t)f.held_at,
+                   held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < f.stages; i++) {
+            barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
+            barrier_init(r.empty + (uint32_t)i * 8, RUNS);
         }
-    };
-
-    /* before the wait */
-    seek();
-#pragma unroll 1
-    for (int s = 0; s < S::STAGES - 1; s++) {
-        fetch_weights();
-        next_in();
-        if (HELD)
-            copies_end();
+        barrier_init(held_at, FEED_LANES);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
     }
-    if (S::SMALL && q == 0 && n_in == begin && c_in < c1)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (real[0][h])
-                prefetch(w[0][h] + (size_t)c_in * 64, min(c1 - c_in, AHEAD) * 64);
+    __syncthreads();
+    if (warp == RUNS) {
+        if (lane < FEED_LANES)
+            feed_block<HELD>(p, f, r, held, held_at);
+        return;
+    }
+
     struct row_part norm;
     if (HELD && !p.x.x)
         load_norm(p.in.norm, p.in.n, 0, norm);
     wait_before();
-    if constexpr (HELD) {
-        if (p.x.x)
-            copy_rows(p.x, cols, rows);
-        else
-            pack_row(p.in, 0, p.x.kp, p.x.terms, norm, (uint16_t *)rows, held_pitch(p.x.kp) / 2,
-                     room);
-        __syncthreads();
-    } else { /* the rows that belong to the weights in the ring */
-        uint32_t to = ring;
-        int c = c0;
-#pragma unroll 1
-        for (int s = 0; s < S::STAGES - 1; s++) {
-            fetch_rows(c, to);
-            c = c + 1 < c1 ? c + 1 : c0;
-            forth(to);
-            copies_end();
-        }
+    if (HELD && p.x.x) {
+        barrier_wait(held_at, 0);
+    } else if (HELD) {
+        pack_row(p.in, 0, p.x.terms, norm, (uint16_t *)(shared + f.held_at),
+                 row_format{ROW_HELD_COLS, p.x.terms, p.x.kp, 0, {}}, room);
+        row_meet();
     }
-    const uint32_t x_shared = (uint32_t)__cvta_generic_to_shared(rows);
 
-    uint32_t slot = ring;
-    int turn = 0; /* of the two places for sums */
-    for (int n0 = begin; n0 < end; n0 += MT * tile) {
-        float bias[MT];
-#pragma unroll
-        for (int i = 0; i < MT; i++) {
-            int n = n0 + i * 16 + (int)threadIdx.x % 16, mi = mat_of(p, n);
-            const finish &f = p.f[mi];
-            bias[i] = f.b.p && n < end ? weight_at(f.b, (size_t)(n - p.first[mi])) : 0.f;
+    float *const sums = (float *)(shared + f.sums_at);
+    const uint32_t cols = (uint32_t)(HELD ? p.rows * p.x.terms : group_cols(p, f));
+    for (int mi = 0; mi < (p.glu ? 1 : p.n_mats); mi++) {
+        const panels &l = p.m[mi].panels;
+        const uint32_t chunk = (uint32_t)l.rows * CHUNK_BYTES;
+        const strides s = {chunk, p.glu ? (uint32_t)f.second_at : 8u * CHUNK_BYTES,
+                           (p.glu ? 8u : 16u) * CHUNK_BYTES, cols * CHUNK_BYTES,
+                           held + (uint32_t)lane * 16};
+        for (int panel = (int)blockIdx.x; panel < l.n; panel += (int)gridDim.x) {
+            const unit u = {mi, panel * l.rows, min(l.rows, p.m[mi].n - panel * l.rows)};
+            const share mine = share_of<MT>(p, u);
+            float acc[MT][NT][4] = {};
+            multiply_unit<MT, NT, HELD>(acc, f, r, l.cut, f.positions[mi], s);
+            finish_unit<MT, NT>(p, f, acc, sums, u, mine);
         }
-        float acc[MT][NT][4] = {};
-        for (int c = c0; c < c1; c++) {
-            copies_wait<S::STAGES - 2>();
-            uint4 a[MT][2];
-#pragma unroll
-            for (int i = 0; i < 2 * MT; i++)
-                a[i / 2][i % 2] = shared16(slot + (uint32_t)i * PIECE);
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-                uint4 b = make_uint4(0, 0, 0, 0);
-                if (!HELD)
-                    b = shared16(slot + (uint32_t)(2 * MT + j) * PIECE);
-                else if (g < cols) /* the other columns are nobody's */
-                    b = shared16(x_shared + x_at[j] + (uint32_t)c * 64);
-#pragma unroll
-                for (int i = 0; i < MT; i++) {
-                    mma_bf16(acc[i][j], a[i][0].x, a[i][1].x, a[i][0].y, a[i][1].y, b.x, b.y);
-                    mma_bf16(acc[i][j], a[i][0].z, a[i][1].z, a[i][0].w, a[i][1].w, b.z, b.w);
-                }
-            }
-            fetch_weights(); /* to where the chunk before this one was */
-            if (!HELD && n_in < end)
-                fetch_rows(c_in, in);
-            copies_end();
-            next_in();
-            forth(slot);
-        }
-#pragma unroll
-        for (int i = 0; i < MT; i++)
-#pragma unroll
-            for (int j = 0; j < NT; j += S::PART) {
-                float sums[S::PART][4];
-#pragma unroll
-                for (int t = 0; t < S::PART; t++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++)
-                        sums[t][e] = acc[i][j + t][e];
-                int row0 = (col0 + j * 8) / p.x.terms;
-                if (row0 >= p.rows || n0 + i * tile >= end)
-                    continue;
-                finish_tile<S::PART>(p, sums, red + turn * S::SUMS, n0 + i * tile, end, bias[i],
-                                     row0);
-                turn ^= 1;
-            }
     }
     if (HELD && !p.x.x)
-        finish_row(p, begin, end, room);
+        finish_row(p, room);
 }
 
 #endif
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
+/* Columns of a block whose rows are not held. */
+static int group_of(const struct kdev *d) { return d->shared_most >= LARGE ? 64 : 16; }
+
+/* Divides shared memory. With rows in the stages all matrices have as many positions a stage. */
+static struct few plan_of(const struct kdev *d, const struct product *p, int mt, bool held)
+{
+    struct few f = {};
+    int n = p->glu ? 1 : p->n_mats, cols = p->rows * p->x.terms, wide = 0, most = 1;
+    f.group = held ? cols : group_of(d);
+    int in_stage = held ? 0 : min_int(cols, f.group);
+    for (int i = 0; i < n; i++) {
+        wide = max_int(wide, p->m[i].panels.rows);
+        most = max_int(most, p->m[i].panels.cut.each);
+    }
+    int each = RUNS * CHUNK_BYTES, of_rows = each * in_stage,
+        of_weights = each * wide * (p->glu ? 2 : 1);
+    int positions = min_int(max_int(STAGE_BYTES_WANTED / (of_weights + of_rows), 1), most);
+    f.second_at = positions * each * wide;
+    f.rows_at = positions * of_weights;
+    f.stage = positions * (of_weights + of_rows);
+    for (int i = 0; i < n; i++) {
+        int fit = positions * wide / p->m[i].panels.rows;
+        f.positions[i] = min_int(held ? fit : positions, p->m[i].panels.cut.each);
+    }
+    f.sum_cols = min_int(cols, SUM_COLS);
+    size_t sums = (size_t)(RUNS * f.sum_cols * (mt * 16 + 4)) * sizeof(float);
+    size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
+    size_t left = d->shared_most - SLACK - sums - rows - 1024; /* the kernel's own */
+    f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
+    CHECK(f.stages >= 2);
+    f.held_at = f.stages * f.stage;
+    f.sums_at = f.held_at + (int)rows;
+    return f;
+}
+
 template <int MT, int NT, bool HELD> static void run(struct kdev *d, struct product *p)
 {
-    using S = plan<MT, NT, HELD>;
-    int cols = p->rows * p->x.terms;
-    p->outputs = 0;
-    for (int i = 0; i < (p->glu ? 1 : p->n_mats); i++) {
-        p->first[i] = p->outputs;
-        p->outputs += p->m[i].n;
-    }
-    int share = S::SMALL ? p->glu ? 8 : 16 : div_up(p->outputs, d->n_sm);
-    size_t bytes = S::BYTES + (HELD ? (size_t)cols * held_pitch(p->x.kp) : 0);
-    dim3 grid((unsigned)div_up(p->outputs, share), HELD ? 1u : (unsigned)div_up(cols, NT * 8));
-    cuda_launch(d, few_kernel<MT, NT, HELD>, grid, PRODUCT_THREADS, bytes, *p, share);
-}
-
-static int tiles_of_a_block(const struct kdev *d, const struct product *p)
-{
-    int outputs = 0;
+    struct few f = plan_of(d, p, MT, HELD);
+    int blocks = 0, cols = p->rows * p->x.terms;
     for (int i = 0; i < (p->glu ? 1 : p->n_mats); i++)
-        outputs += p->m[i].n;
-    return div_up(div_up(outputs, d->n_sm), p->glu ? 8 : 16);
+        blocks = max_int(blocks, p->m[i].panels.n);
+    size_t bytes = (size_t)f.sums_at + SLACK +
+                   (size_t)(RUNS * f.sum_cols * (MT * 16 + 4)) * sizeof(float);
+    dim3 grid((unsigned)min_int(blocks, d->n_sm), (unsigned)div_up(cols, f.group));
+    cuda_launch(d, few_kernel<MT, NT, HELD>, grid, FEW_THREADS, bytes, *p, f);
 }
 
-bool cuda_folds(const struct product *p)
+template <int MT> static void run_tiles(struct kdev *d, struct product *p, bool held)
 {
-    return p->rows == 1 && p->x.terms * held_pitch(p->x.kp) <= HELD_BYTES &&
-           !(p->behind.turns && p->behind.heads.whole);
+    int cols = min_int(p->rows * p->x.terms, group_of(d));
+    if (held)
+        run<MT, 1, true>(d, p);
+    else if (cols <= 16)
+        run<MT, 2, false>(d, p);
+    else if (cols <= 32)
+        run<MT, 4, false>(d, p);
+    else
+        run<MT, 8, false>(d, p);
 }
 
-void cuda_product_few(struct kdev *d, struct product *p, bool fold)
+/* Panels a block may have, times the heads that one touches. */
+static bool heads_fit(const struct kdev *d, const struct product *p)
+{
+    int slots = 0;
+    for (int i = 0; i < p->n_mats; i++) {
+        const struct panels *l = &p->m[i].panels;
+        slots += div_up(l->n, d->n_sm) * ((l->rows - 1) / p->behind.heads.head_dim + 2);
+    }
+    return slots <= HEAD_SLOTS;
+}
+
+static bool fits_held(const struct kdev *d, const struct product *p)
 {
     int cols = p->rows * p->x.terms;
-    if (fold || (cols <= 8 && (size_t)cols * held_pitch(p->x.kp) <= HELD_BYTES))
-        fold && tiles_of_a_block(d, p) <= 3 && p->x.kp <= SHORT ? run<1, 1, true>(d, p)
-                                                                : run<2, 1, true>(d, p);
-    else if (cols <= 16)
-        run<2, 2, false>(d, p);
-    else if (cols <= 32)
-        run<2, 4, false>(d, p);
+    size_t most = d->shared_most >= LARGE ? HELD_BYTES : HELD_BYTES / 2;
+    return cols <= 8 && (size_t)cols * (size_t)p->x.kp * 2 <= most;
+}
+
+bool cuda_folds(const struct kdev *d, const struct product *p)
+{
+    const struct behind *b = &p->behind;
+    return p->rows == 1 && fits_held(d, p) && !(b->turns && (b->heads.whole || !heads_fit(d, p)));
+}
+
+struct row_format cuda_few_rows(const struct kdev *d, const struct product *p)
+{
+    struct row_format f = {};
+    f.kind = fits_held(d, p) ? ROW_HELD_COLS : ROW_STAGES;
+    f.cols = p->rows * p->x.terms;
+    f.kp = p->x.kp;
+    f.group = group_of(d);
+    f.cut = cut_of(p->x.kp);
+    return f;
+}
+
+void cuda_product_few(struct kdev *d, struct product *p)
+{
+    int most = 0;
+    for (int i = 0; i < p->n_mats; i++)
+        most = max_int(most, p->m[i].panels.rows);
+    if (p->glu)
+        most *= 2;
+    if (most <= 16)
+        run_tiles<1>(d, p, fits_held(d, p));
+    else if (most <= 32)
+        run_tiles<2>(d, p, fits_held(d, p));
     else
-        run<2, 8, false>(d, p);
+        run_tiles<3>(d, p, fits_held(d, p));
 }

@@ -142,7 +142,7 @@ __device__ __forceinline__ void finish_head(const heads &a, int r, int h_of_all,
         struct head_part v = p;
         if ((int)threadIdx.x < a.head_dim)
             load_element(a, r, HEAD_V, h, (int)threadIdx.x, v);
-        __syncthreads();
+        row_meet();
         finish_kind(a, r, HEAD_V, h, v, room);
     }
 }

@@ -5,17 +5,15 @@
 
 /* One block a row. */
 __global__ void __launch_bounds__(ROW_THREADS)
-    pack_kernel(const __grid_constant__ struct rows_in in, int kp, int terms, bool tiled,
-                uint16_t *x)
+    pack_kernel(const __grid_constant__ struct rows_in in, int terms,
+                const __grid_constant__ struct row_format f, uint16_t *x)
 {
     __shared__ float room[ROW_WARPS];
     struct row_part norm;
     let_next();
     load_norm(in.norm, in.n, 0, norm);
     after();
-    int r = (int)blockIdx.x;
-    pack_row(in, r, kp, terms, norm, x + (size_t)(r * terms) * (size_t)kp, (size_t)kp, room,
-             tiled);
+    pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
 static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
@@ -24,13 +22,12 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
     return in;
 }
 
-static void pack_rows(struct kdev *d, struct product *p, bool tiled)
+static void pack_rows(struct kdev *d, struct product *p, const struct row_format &f)
 {
     size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
     uint16_t *x = (uint16_t *)cuda_take(d, bytes);
     p->x.x = x;
-    cuda_launch(d, pack_kernel, dim3((unsigned)p->rows), ROW_THREADS, 0, p->in, p->x.kp, p->x.terms,
-                tiled, x);
+    cuda_launch(d, pack_kernel, dim3((unsigned)p->rows), ROW_THREADS, 0, p->in, p->x.terms, f, x);
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -85,14 +82,15 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
-    bool fold = dense && cuda_folds(p), tiled = dense && cuda_tiled(d, p->rows);
+    bool fold = dense && cuda_folds(d, p), tiled = dense && cuda_tiled(d, p->rows);
+    struct row_format rows = {tiled ? ROW_TILED : ROW_PLAIN, 0, p->x.kp, 0, {}};
     if (!fold)
-        pack_rows(d, p, tiled);
+        pack_rows(d, p, dense && !tiled ? cuda_few_rows(d, p) : rows);
     CHECK(dense || !p->glu);
     if (tiled)
         cuda_tile(d, p);
     else if (dense)
-        cuda_product_few(d, p, fold);
+        cuda_product_few(d, p);
     else if (store == STORE_F16)
         few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
@@ -101,7 +99,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
         launch_behind(d, p);
 }
 
-static struct mat mat_of(const struct tensor *t)
+static struct mat mat_of(const struct kdev *d, const struct tensor *t)
 {
     CHECK(t->n_dim == 2 && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
     struct mat m = {};
@@ -110,15 +108,17 @@ static struct mat mat_of(const struct tensor *t)
     m.n = (int)t->dim[0];
     m.k = (int)t->dim[1];
     m.type = t->type;
+    if (t->type == DT_BF16)
+        m.panels = cuda_panels(d, t);
     return m;
 }
 
-static struct finish *add_mat(struct product *p, const struct tensor *w, const struct tensor *b,
+static struct finish *add_mat(const struct kdev *d, struct product *p, const struct tensor *w, const struct tensor *b,
                               float *dst, size_t stride)
 {
     CHECK(p->n_mats < MAX_MATS && (!b || b->dim[0] == w->dim[0]));
     int i = p->n_mats++;
-    p->m[i] = mat_of(w);
+    p->m[i] = mat_of(d, w);
     CHECK(p->m[i].k == p->m[0].k);
     p->f[i] = {};
     p->f[i].b = cuda_vec(b);
@@ -143,7 +143,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
     float *to = post ? (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to) : dst;
-    struct finish *f = add_mat(&p, a->w, a->b, to, post ? (size_t)out : ds);
+    struct finish *f = add_mat(d, &p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
     f->softcap = a->softcap;
     f->scale = a->scale;
@@ -199,8 +199,8 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     p.glu_act = a->act;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, in, &a->pre);
     if (a->gate->type == DT_BF16 && a->up->type == DT_BF16) {
-        add_mat(&p, a->gate, NULL, dst, (size_t)ffn);
-        add_mat(&p, a->up, NULL, dst, (size_t)ffn);
+        add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
+        add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
         cuda_product(d, &p, STORE_BF16);
         return;
@@ -210,7 +210,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     for (int i = 0; i < 2; i++) {
         part[i] = (float *)cuda_take(d, n * sizeof(float));
         p.n_mats = 0;
-        add_mat(&p, w[i], NULL, part[i], (size_t)ffn);
+        add_mat(d, &p, w[i], NULL, part[i], (size_t)ffn);
         cuda_product(d, &p, cuda_store_of(w[i]));
     }
     cuda_launch(d, gate_kernel, dim3((unsigned)((n + 255) / 256)), 256, 0, part[0], part[1], dst, n,
@@ -278,7 +278,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
         raw[i] = (float *)cuda_take(d, (size_t)rows * n * sizeof(float));
-        add_mat(&p, w[i], b[i], raw[i], n);
+        add_mat(d, &p, w[i], b[i], raw[i], n);
         mixed |= w[i]->type != a->wq->type;
     }
     for (int i = 0; mixed && i < p.n_mats; i++) {

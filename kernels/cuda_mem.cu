@@ -13,7 +13,7 @@
  * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte of a block's
  * scale 2^(s - 127) becomes min(s + 1, 255) (why: cuda_experts.cuh).
  */
-#include "kernels/cuda.h"
+#include "kernels/cuda_panel.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -255,6 +255,53 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
+/* One thread: 16 bytes of panels first .. first + n - 1, from rows of k elements. */
+__global__ void repack_panels(const uint16_t *src, int rows, int k,
+                              const __grid_constant__ struct panels p, int n, uint4 *dst)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    size_t pieces = panel_bytes(p) / 16;
+    if (i >= (size_t)n * pieces)
+        return;
+    int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
+    int place = (int)(i / 4 / (size_t)p.rows % (size_t)p.cut.chunks), panel = (int)(i / pieces);
+    int r = panel * p.rows + row, from = chunk_at(p.cut, place) * CHUNK + q * 8;
+    uint16_t v[8];
+    for (int e = 0; e < 8; e++)
+        v[e] = r < rows && from + e < k ? src[(size_t)r * (size_t)k + (size_t)(from + e)] : 0;
+    memcpy(dst + i, v, 16);
+}
+
+/* By way of the arena, as many panels at a time as it holds. */
+static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
+{
+    struct panels p = cuda_panels(d, t);
+    size_t row = (size_t)t->dim[1] * sizeof(uint16_t), each = panel_bytes(p);
+    int rows = (int)t->dim[0], fit = (int)(ARENA_BYTES / (row * (size_t)p.rows));
+    uint8_t *to = (uint8_t *)hold(d, (size_t)p.n * each, t, e);
+    if (!to)
+        return false;
+    cudaError_t rc = cudaSuccess;
+    for (int at = 0; at < p.n && rc == cudaSuccess; at += fit) {
+        int n = min_int(fit, p.n - at), first = at * p.rows;
+        int here = min_int(n * p.rows, rows - first);
+        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + (size_t)first * row,
+                             (size_t)here * row, cudaMemcpyDefault, d->stream);
+        size_t threads = (size_t)n * each / 16;
+        repack_panels<<<(unsigned)((threads + 255) / 256), 256, 0, d->stream>>>(
+            (const uint16_t *)d->arena, here, (int)t->dim[1], p, n,
+            (uint4 *)(to + (size_t)at * each));
+        if (rc == cudaSuccess)
+            rc = cudaGetLastError();
+    }
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(d->stream);
+    if (rc != cudaSuccess)
+        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    t->data = to;
+    return true;
+}
+
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     cuda_begin(d, "upload");
@@ -265,7 +312,9 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (!t->data || held(d, t->data))
         return true;
-    return is_blocks(t) ? upload_blocks(d, t, e) : upload_rows(d, t, e);
+    return is_blocks(t) ? upload_blocks(d, t, e)
+           : cuda_paneled(t) ? upload_panels(d, t, e)
+                             : upload_rows(d, t, e);
 }
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
@@ -274,6 +323,10 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
         return 0;
     if (is_blocks(t))
         return (size_t)(t->dim[0] * t->dim[1]) * (size_t)div_up((int)t->dim[2], 4) * 64;
+    if (cuda_paneled(t)) {
+        struct panels p = cuda_panels(d, t);
+        return (size_t)p.n * panel_bytes(p);
+    }
     struct rows r = rows_of(t);
     return r.n * r.pitch;
 }

@@ -459,6 +459,8 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
     CHECK(a->top_k > 0 && a->top_k <= a->n_expert && a->top_k <= MOST_TOP_K);
     CHECK(a->n_expert <= MOST_EXPERTS);
     CHECK(a->router->dim[0] == a->n_expert && a->router->dim[1] == a->in);
+    CHECK(!cuda_paneled(a->router) && !(a->gate_up_b && cuda_paneled(a->gate_up_b)) &&
+          !(a->down_b && cuda_paneled(a->down_b)));
     cuda_f32(a->src, n);
     cuda_f32(a->dst, n);
     if (a->chosen.p)

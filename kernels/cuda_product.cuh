@@ -20,7 +20,7 @@
 
 #include "kernels/cuda_heads.cuh"
 
-enum { RUNS = 8, PRODUCT_THREADS = 32 * RUNS, MAX_MATS = 3 };
+enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3 };
 
 enum store {
     STORE_BF16,
@@ -37,14 +37,13 @@ struct mat {
     int n;                        /* outputs */
     int k;                        /* COLUMNS: inputs that exist, enum dtype of the elements */
     int type;
+    struct panels panels;         /* bf16, unless it is an expert's */
 };
 
-/* Packed activations: term t of row r lies at (r * terms + t) * kp, kp a multiple of a chunk, zeros
- * behind the end. inv: what undoes a row's power of two (f16). product_kernel() takes two terms
- * always. */
+/* Packed activations, in whatever format the product wants (cuda_row.cuh), kp a multiple of a chunk,
+ * zeros behind the end. product_kernel() takes two terms always. */
 struct packed {
     const uint16_t *x;
-    const float *inv;
     int kp;
     int terms;
 };
@@ -368,8 +367,6 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
             if (t >= to || out >= m.n)
                 continue;
             int row = EXPERTS ? p.e.order[t] : t;
-            if (p.x.inv)
-                y *= p.x.inv[EXPERTS ? row / p.e.div : row];
             store_one(p.f[mi], finished(p.f[mi], y, out, row), out, row);
         }
         __syncthreads();
@@ -384,9 +381,11 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 
 /* Packs the rows, launches the product of what is set up in p, and what comes behind. */
 void cuda_product(struct kdev *d, struct product *p, enum store store);
-/* Of bf16 matrices (cuda_few.cu). fold: pack, product and what comes behind are one kernel. */
-bool cuda_folds(const struct product *p);
-void cuda_product_few(struct kdev *d, struct product *p, bool fold);
+/* Of bf16 matrices (cuda_few.cu). Where it folds, pack, product and what comes behind are one
+ * kernel, for which p->x.x is NULL; else rows come in the given format. */
+bool cuda_folds(const struct kdev *d, const struct product *p);
+struct row_format cuda_few_rows(const struct kdev *d, const struct product *p);
+void cuda_product_few(struct kdev *d, struct product *p);
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
 static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }

@@ -8,7 +8,7 @@
 #ifndef AERIE_CUDA_ROW_CUH
 #define AERIE_CUDA_ROW_CUH
 
-#include "kernels/cuda.h"
+#include "kernels/cuda_panel.cuh"
 
 enum { ROW_THREADS = 256 };
 
@@ -18,6 +18,21 @@ struct rows_in {
     size_t stride;    /* floats */
     int n;
     struct norm norm;
+};
+
+/* How packed rows lie. A column is one term of one row. */
+enum row_kind {
+    ROW_PLAIN,     /* column after column */
+    ROW_TILED,     /* the same, elements as cuda_tile.cuh wants them */
+    ROW_HELD_COLS, /* (chunks of k, columns, 32) */
+    ROW_STAGES,    /* the same for each group of columns, chunks as those of a panel lie */
+};
+struct row_format {
+    enum row_kind kind;
+    int cols;       /* in all */
+    int kp;         /* elements of a column */
+    int group;      /* columns of one, of ROW_STAGES */
+    struct cut cut; /* of ROW_STAGES */
 };
 
 #ifdef __CUDACC__
@@ -81,6 +96,29 @@ __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int fr
             w.v[j] = four_weights(norm.w, n, row_index(from, j));
 }
 
+/* The threads that share a row meet; there may be others in the block. */
+__device__ __forceinline__ void row_meet()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
+}
+
+/* True for the block with which `all` is reached, whose threads then see (past the first cache)
+ * what all blocks wrote; *counter is 0 before and after. n > 0. */
+__device__ __forceinline__ bool row_arrived(unsigned *counter, unsigned n, unsigned all)
+{
+    __shared__ bool last;
+    row_meet();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(counter, n) + n == all;
+        if (last)
+            *counter = 0;
+        __threadfence();
+    }
+    row_meet();
+    return last;
+}
+
 /* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
  * be in use any more. */
 __device__ __forceinline__ float row_sum(float v, float *room)
@@ -88,7 +126,7 @@ __device__ __forceinline__ float row_sum(float v, float *room)
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = v;
-    __syncthreads();
+    row_meet();
     float sum = room[0];
 #pragma unroll
     for (int i = 1; i < ROW_WARPS; i++)
@@ -146,17 +184,32 @@ __device__ __forceinline__ int tile_place(int i)
     return (i & ~31) | (i & 4) << 2 | (i & 2) << 2 | (i >> 3 & 3) << 1 | (i & 1);
 }
 
-/* Stores the terms of elements i .. i + 3 of a row of n; term t goes to to + t * pitch. */
-__device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *to,
-                                          size_t pitch, bool tiled)
+/* Where element i, a multiple of 4, of a column lies. */
+__device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint16_t *x, int col,
+                                               int i)
+{
+    if (f.kind == ROW_PLAIN)
+        return x + (size_t)col * (size_t)f.kp + i;
+    if (f.kind == ROW_TILED)
+        return x + (size_t)col * (size_t)f.kp + tile_place(i);
+    if (f.kind == ROW_HELD_COLS)
+        return x + (i / CHUNK * f.cols + col) * CHUNK + i % CHUNK;
+    const int first = col / f.group * f.group, cols = min(f.cols - first, f.group);
+    const int at = chunk_place(f.cut, i / CHUNK) * cols + col - first;
+    return x + (size_t)first * (size_t)f.kp + at * CHUNK + i % CHUNK;
+}
+
+/* Stores the terms of elements i .. i + 3 of a row of n, whose first column is col. */
+__device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *x, int col,
+                                          const struct row_format &f)
 {
 #pragma unroll
     for (int e = 0; e < 4; e++)
         (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* whatever the norm made of it */
     for (int t = 0; t < terms; t++) {
         uint2 v = four_terms(y);
-        uint16_t *at = to + (size_t)t * pitch + (tiled ? tile_place(i) : i);
-        if (tiled)
+        uint16_t *at = packed_at(f, x, col + t, i);
+        if (f.kind == ROW_TILED)
             *(uint32_t *)at = v.x, *(uint32_t *)(at + 8) = v.y;
         else
             *(uint2 *)at = v;
@@ -164,46 +217,46 @@ __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uin
 }
 
 /* The same without a norm: many loads at a time, however long the row is. */
-__device__ __forceinline__ void pack_plain(const float *src, int n, int kp, int terms, uint16_t *to,
-                                           size_t pitch, bool tiled)
+__device__ __forceinline__ void pack_plain(const float *src, int n, int terms, uint16_t *x, int col,
+                                           const struct row_format &f)
 {
     constexpr int MANY = 5;
-    for (int from = 0; from < kp; from += MANY * ROW_STEP) {
-        float4 x[MANY];
+    for (int from = 0; from < f.kp; from += MANY * ROW_STEP) {
+        float4 y[MANY];
 #pragma unroll
         for (int j = 0; j < MANY; j++)
-            x[j] = four_of(src, n, row_index(from, j));
+            y[j] = four_of(src, n, row_index(from, j));
 #pragma unroll
         for (int j = 0; j < MANY; j++)
-            if (row_index(from, j) < kp)
-                put_terms(x[j], row_index(from, j), n, terms, to, pitch, tiled);
+            if (row_index(from, j) < f.kp)
+                put_terms(y[j], row_index(from, j), n, terms, x, col, f);
     }
 }
 
-/* Packs row r: element i of term t goes to to[t * pitch + i], zeros up to kp. w0: its norm's first
- * weights. room: see row_sum(). */
-__device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int kp, int terms,
-                                         const struct row_part &w0, uint16_t *to, size_t pitch,
-                                         float *room, bool tiled = false)
+/* Packs row r into columns r * terms and on of x, zeros up to f.kp. w0: its norm's first weights.
+ * room: see row_sum(). */
+__device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int terms,
+                                         const struct row_part &w0, uint16_t *x,
+                                         const struct row_format &f, float *room)
 {
     const float *src = a.src + (size_t)r * a.stride;
     if (a.norm.kind == NORM_NONE) {
-        pack_plain(src, a.n, kp, terms, to, pitch, tiled);
+        pack_plain(src, a.n, terms, x, r * terms, f);
         return;
     }
-    struct row_part x, w = w0;
-    load_part(src, a.n, 0, x);
-    float inv = row_inverse(x, src, a.n, a.norm, room);
-    for (int from = 0; from < kp; from += ROW_PASS) {
+    struct row_part y, w = w0;
+    load_part(src, a.n, 0, y);
+    float inv = row_inverse(y, src, a.n, a.norm, room);
+    for (int from = 0; from < f.kp; from += ROW_PASS) {
         if (from) {
             load_norm(a.norm, a.n, from, w);
-            load_part(src, a.n, from, x);
+            load_part(src, a.n, from, y);
         }
 #pragma unroll
         for (int j = 0; j < ROW_HELD; j++)
-            if (row_index(from, j) < kp)
-                put_terms(four_normed(a.norm.kind, x.v[j], inv, w.v[j]), row_index(from, j), a.n,
-                          terms, to, pitch, tiled);
+            if (row_index(from, j) < f.kp)
+                put_terms(four_normed(a.norm.kind, y.v[j], inv, w.v[j]), row_index(from, j), a.n,
+                          terms, x, r * terms, f);
     }
 }
 

@@ -5,7 +5,24 @@ enum { THREADS = 256, MOST_PAIRS = 256 /* rope frequencies that travel with a la
 
 /* ---- embed ---------------------------------------------------------------------------------- */
 
-__global__ void embed_kernel(const int32_t *ids, struct vec table, size_t pitch, int vocab, int n,
+/* A table as rows of `pitch` elements, or in panels. */
+struct table {
+    struct vec rows;
+    size_t pitch;
+    bool paneled;
+    struct panels panels;
+    int n_rows;
+};
+
+__device__ __forceinline__ float table_at(const table &t, int id, int i)
+{
+    if (!t.paneled)
+        return weight_at(t.rows, (size_t)id * t.pitch + (size_t)i);
+    size_t at = panel_chunk(t.panels, id, i / CHUNK) / sizeof(bf16) + (size_t)(i % CHUNK);
+    return weight_at(t.rows, at);
+}
+
+__global__ void embed_kernel(const int32_t *ids, const __grid_constant__ table t, int n,
                              float scale, float *dst)
 {
     let_next();
@@ -13,17 +30,23 @@ __global__ void embed_kernel(const int32_t *ids, struct vec table, size_t pitch,
     int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x), id = ids[r];
     if (i < n)
         dst[(size_t)r * (size_t)n + (size_t)i] =
-            id >= 0 && id < vocab ? weight_at(table, (size_t)id * pitch + (size_t)i) * scale : NAN;
+            id >= 0 && id < t.n_rows ? table_at(t, id, i) * scale : NAN;
 }
 
 void cuda_embed(struct kdev *d, const struct k_embed *a)
 {
     cuda_begin(d, "embed");
     CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
+    table t = {};
+    t.rows = cuda_vec(a->table);
+    t.pitch = cuda_pitch(a->table);
+    t.n_rows = (int)a->table->dim[0];
+    t.paneled = cuda_paneled(a->table);
+    if (t.paneled)
+        t.panels = cuda_panels(d, a->table);
     dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
-    cuda_launch(d, embed_kernel, grid, THREADS, 0, cuda_i32(a->ids, (size_t)a->rows),
-                cuda_vec(a->table), cuda_pitch(a->table), (int)a->table->dim[0], a->n, a->scale,
-                cuda_f32(a->dst, (size_t)a->rows * (size_t)a->n));
+    cuda_launch(d, embed_kernel, grid, THREADS, 0, cuda_i32(a->ids, (size_t)a->rows), t, a->n,
+                a->scale, cuda_f32(a->dst, (size_t)a->rows * (size_t)a->n));
 }
 
 /* ---- rope ----------------------------------------------------------------------------------- */

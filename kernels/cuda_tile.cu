@@ -7,8 +7,9 @@
 #include "kernels/cuda_tile.cuh"
 
 enum {
-    STAGE_K = 64, /* 128 bytes a row, swizzled by the copy engine */
-    HALF_BYTES = HALF_OUT * STAGE_K * 2,
+    STAGE_K = 64,
+    CHUNK_SPAN = HALF_OUT * (int)CHUNK_BYTES, /* of a half's weights */
+    HALF_BYTES = 2 * CHUNK_SPAN,
     MOST_SHARED = 227 << 10,
     GROUP = 8, /* tiles of rows that share weights while these are in L2 */
     BATCH = 2, /* rows whose old values are waited for together */
@@ -30,7 +31,7 @@ template <int COLS> struct form {
 };
 
 struct many {
-    CUtensorMap w[MAX_MATS], x;
+    CUtensorMap x;
     struct product p;
     int tiles_out, tiles_row;
 };
@@ -39,17 +40,17 @@ struct many {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* How k is cut: `chunks` of 32 into runs of `each`, fetched two at a time within a run. */
-struct cut {
-    int chunks, each, per_run, stages;
+/* The stages of a tile: two chunks of k each, the last of a run one if the run is odd. */
+struct stages_of_k {
+    struct cut cut;
+    int per_run, stages;
 };
-__device__ __forceinline__ struct cut cut_of(int kp)
+__device__ __forceinline__ struct stages_of_k stages_of(int kp)
 {
-    struct cut c;
-    c.chunks = kp / 32;
-    c.each = (c.chunks + RUNS - 1) / RUNS;
-    c.per_run = (c.each + 1) / 2;
-    c.stages = c.chunks / c.each * c.per_run + (c.chunks % c.each + 1) / 2;
+    struct stages_of_k c;
+    c.cut = cut_of(kp);
+    c.per_run = (c.cut.each + 1) / 2;
+    c.stages = (c.cut.runs - 1) * c.per_run + (c.cut.rest + 1) / 2;
     return c;
 }
 
@@ -84,28 +85,80 @@ template <int CLUSTER> struct walk {
 
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
-/* One thread. The weights of the first stages are asked for while the kernel before ends. Blocks of
+/* What a stage brings of two halves' weights: chunk and, if n is 2, the next one of the same run;
+ * of each the half's outputs, 64 bytes one after the other. Outputs behind the last panel do not
+ * come. */
+struct halves {
+    const uint8_t *w[2];
+    struct panels l[2];
+    int out[2];
+    __device__ __forceinline__ halves(const many &a, const place &at)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const mat &m = a.p.m[a.p.glu ? h : at.mat];
+            w[h] = m.w, l[h] = m.panels, out[h] = at.out + (a.p.glu ? 0 : h * HALF_OUT);
+        }
+    }
+    __device__ __forceinline__ int bytes(int n) const
+    {
+        int rows = 0;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            rows += max(0, min(l[h].n * l[h].rows - out[h], (int)HALF_OUT));
+        return rows * n * CHUNK_BYTES;
+    }
+    /* One warp: a lane has a run of rows of one panel. */
+    __device__ __forceinline__ void fetch(uint8_t *to, int chunk, int n, uint64_t *full) const
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const struct panels &p = l[h];
+            const int most = (HALF_OUT + p.rows - 2) / p.rows + 1;
+            for (int i = (int)threadIdx.x % 32; i < n * most; i += 32) {
+                const int second = i >= most, panel = out[h] / p.rows + i - second * most;
+                const int first = max(out[h], panel * p.rows);
+                const int end = min(out[h] + (int)HALF_OUT, (panel + 1) * p.rows);
+                if (panel >= p.n || first >= end)
+                    continue;
+                const size_t at = (size_t)panel * (size_t)p.cut.chunks +
+                                  (size_t)chunk_place(p.cut, chunk + second);
+                fetch_bytes(to + h * HALF_BYTES + second * CHUNK_SPAN + (first - out[h]) * CHUNK_BYTES,
+                            w[h] + (at * (size_t)p.rows + (size_t)(first - panel * p.rows)) * CHUNK_BYTES,
+                            (end - first) * CHUNK_BYTES, full);
+            }
+        }
+    }
+};
+
+/* One warp. The weights of the first stages are asked for while the kernel before ends. Blocks of
  * a cluster multiply different weights with the same rows, of which each fetches its share for
  * all. */
 template <int COLS, int CLUSTER>
 __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
 {
     using F = form<COLS>;
-    const struct cut c = cut_of(a.p.x.kp);
+    const struct stages_of_k c = stages_of(a.p.x.kp);
     const int share = CLUSTER > 1 ? (int)rank_in_cluster() * (COLS / CLUSTER) : 0;
+    const bool leads = threadIdx.x % 32 == 0;
     auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
         uint8_t *to = r.stage + slot * F::STAGE_SPAN, *cols = to + 2 * HALF_BYTES + share * 128;
-        int k = (i / c.per_run * c.each + i % c.per_run * 2) * 32;
+        const int run = i / c.per_run, in = i % c.per_run * 2, chunk = run * c.cut.each + in;
         if (weights) {
-            barrier_expect(&r.full[slot], F::STAGE_SPAN);
-            fetch_box(to, &a.w[at.mat], k, at.out, &r.full[slot]);
-            fetch_box(to + HALF_BYTES, &a.w[a.p.glu ? 1 : at.mat], k,
-                      at.out + (a.p.glu ? 0 : HALF_OUT), &r.full[slot]);
+            const halves w(a, at);
+            const int length = run == c.cut.runs - 1 ? c.cut.rest : c.cut.each;
+            const int n = min(length - in, 2);
+            if (leads)
+                barrier_expect(&r.full[slot], w.bytes(n) + COLS * STAGE_K * 2);
+            __syncwarp();
+            w.fetch(to, chunk, n, &r.full[slot]);
         }
-        if (rows && CLUSTER == 1)
-            fetch_box(cols, &a.x, k, at.col, &r.full[slot]);
-        else if (rows)
-            fetch_box_to_both(cols, &a.x, k, at.col + share, &r.full[slot]);
+        if (!rows || !leads)
+            return;
+        if (CLUSTER == 1)
+            fetch_box(cols, &a.x, chunk * CHUNK, at.col, &r.full[slot]);
+        else
+            fetch_box_to_both(cols, &a.x, chunk * CHUNK, at.col + share, &r.full[slot]);
     };
     walk<CLUSTER> w(a);
     int early = min(c.stages, (int)F::STAGES);
@@ -131,9 +184,9 @@ struct weights {
     uint4 r0, r1;
     __device__ __forceinline__ void load(const uint8_t *at, int chunk, int q, int out)
     {
-        const uint8_t *p = at + out * 128 + ((chunk * 4 + q) ^ (out & 7)) * 16;
+        const uint8_t *p = at + chunk * CHUNK_SPAN + out * CHUNK_BYTES + q * 16;
         r0 = *(const uint4 *)p;
-        r1 = *(const uint4 *)(p + 8 * 128);
+        r1 = *(const uint4 *)(p + 8 * CHUNK_BYTES);
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
@@ -145,12 +198,11 @@ struct weights {
     }
 };
 
-/* Which output of its warpgroup's 64 a thread's first row of weights is (the second: + 8). Thread g
- * of eight has not row g, but one with which the eight meet all banks in a 16-byte access. */
+/* Which output of its warpgroup's 64 a thread's first row of weights is (the second: + 8). */
 __device__ __forceinline__ int own_output()
 {
-    int t = (int)threadIdx.x % 128, g = t % 32 / 4;
-    return t / 32 * 16 + g / 2 + g % 2 * 4;
+    int t = (int)threadIdx.x % 128;
+    return t / 32 * 16 + t % 32 / 4;
 }
 
 /* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
@@ -353,9 +405,9 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1) __cluster_dims__(CLUST
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
-        if (threadIdx.x == 0)
+        if (warp == 0) {
             fetch_tiles<COLS, CLUSTER>(a, r);
-        if (warp > 0) {
+        } else {
             after();
             write_tiles<TERMS, COLS, CLUSTER>(a, warp - 1, e);
         }
@@ -423,8 +475,6 @@ static void run(struct kdev *d, const struct product *given)
     const bool glu = p->glu;
     for (int i = 0; i < p->n_mats; i++) {
         p->first[i] = a.tiles_out;
-        cuda_tile_map(d, &a.w[i], p->m[i].w, true, p->m[i].n, p->x.kp, p->m[i].pitch, STAGE_K,
-                      HALF_OUT);
         if (!glu || i == 0)
             a.tiles_out += div_up(p->m[i].n, glu ? HALF_OUT : TILE_OUT);
     }

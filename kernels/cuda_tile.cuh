@@ -64,6 +64,15 @@ __device__ __forceinline__ void warp_arrives(uint64_t *b)
         barrier_arrive(b);
 }
 
+/* A run of bytes, a multiple of 16, to shared memory. */
+__device__ __forceinline__ void fetch_bytes(void *to, const void *from, int bytes, uint64_t *full)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
+                 "%2, [%3];" ::"r"(shared_at(to)),
+                 "l"(from), "r"(bytes), "r"(shared_at(full))
+                 : "memory");
+}
+
 /* A box of a matrix, from element (k, row) on, to shared memory. */
 __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
                                           uint64_t *full)

@@ -277,6 +277,7 @@ static void bind_wants(struct store *s, struct want *want, int n, char *const *p
         part += parts;
         *want[i].dst = *want[i].src;
         want[i].dst->data = place[i];
+        want[i].dst->by_row = want[i].by_row;
         want[i].dst->name = memcpy(name, want[i].src->name, len);
         name += len;
     }

@@ -13,6 +13,7 @@
 struct want {
     struct tensor *dst;
     const struct tensor *src; /* of the safetensors that is read */
+    bool by_row;              /* for dst */
 };
 
 /* Loads all wants (sorting them by place in the files) into a new store; *digest receives a 64-bit

@@ -190,7 +190,8 @@ bool binder_bind(struct binder *b, const struct slot *slot, const char *const *p
         if (!check_tensor(b, t, s->dim, s->content))
             return false;
         binder_take(b, t);
-        b->want[b->n_want++] = (struct want){(struct tensor *)((char *)base + s->at), t};
+        b->want[b->n_want++] = (struct want){(struct tensor *)((char *)base + s->at), t,
+                                             slot_by_row(s)};
     }
     return true;
 }
@@ -246,7 +247,7 @@ void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, vo
                   struct namer *names)
 {
     struct tensor t = {.type = s->content == BYTES ? DT_U8 : DT_BF16,
-                       .name = name_of(names, prefix, s->name)};
+                       .name = name_of(names, prefix, s->name), .by_row = slot_by_row(s)};
     t.bytes = dtype_size(t.type);
     for (; t.n_dim < 4 && s->dim[t.n_dim]; t.n_dim++) {
         t.dim[t.n_dim] = x[s->dim[t.n_dim]];

@@ -34,6 +34,12 @@ struct slot {
     bool spare; /* a layer that reads another one's K and V may have it all the same, unused */
 };
 
+/* Whether the tensor has a row for each expert, of which only single ones are read. */
+static inline bool slot_by_row(const struct slot *s)
+{
+    return s->dim[0] == X_EXPERTS && s->dim[1] != X_NONE && s->dim[2] == X_NONE;
+}
+
 /* {SLOT(layer, in_norm, "input_layernorm.weight", X_HIDDEN), .when = ...} */
 #define SLOT(type, member, name_, ...)                                                             \
     .name = (name_), .at = offsetof(struct type, member), .dim = {__VA_ARGS__}

@@ -39,6 +39,19 @@ static const struct tensor *up(struct kdev *d, const struct tensor *t)
     return copy;
 }
 
+/* Of which single rows are read. */
+static const struct tensor *up_rows(struct kdev *d, const struct tensor *t)
+{
+    static struct tensor rows[4];
+    static int at;
+    if (!t || !t->data)
+        return t;
+    struct tensor *copy = &rows[at++ % 4];
+    *copy = *t;
+    copy->by_row = true;
+    return up(d, copy);
+}
+
 static struct k_norm up_norm(struct kdev *d, struct k_norm n)
 {
     if (n.kind == NORM_RMS || n.kind == NORM_RMS1P)
@@ -70,11 +83,11 @@ SHIM(qkv, a.norm = up_norm(d, a.norm), a.wq = up(d, a.wq), a.wk = up(d, a.wk), a
 SHIM(attn, a.sinks = up(d, a.sinks))
 SHIM(merge, (void)0)
 SHIM(moe, a.pre = up_norm(d, a.pre), a.router_norm = up_norm(d, a.router_norm),
-     a.post = up_norm(d, a.post), a.router_in = up(d, a.router_in), a.router = up(d, a.router),
+     a.post = up_norm(d, a.post), a.router_in = up(d, a.router_in), a.router = up_rows(d, a.router),
      a.router_b = up(d, a.router_b), a.expert_scale = up(d, a.expert_scale),
      a.gate_up = up(d, a.gate_up), a.gate_up_s = up(d, a.gate_up_s),
-     a.gate_up_b = up(d, a.gate_up_b), a.down = up(d, a.down), a.down_s = up(d, a.down_s),
-     a.down_b = up(d, a.down_b))
+     a.gate_up_b = up_rows(d, a.gate_up_b), a.down = up(d, a.down), a.down_s = up(d, a.down_s),
+     a.down_b = up_rows(d, a.down_b))
 SHIM(scale, a.s = up(d, a.s))
 SHIM(rows, (void)0)
 SHIM(topk, (void)0)

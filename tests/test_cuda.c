@@ -205,6 +205,7 @@ static void test_experts_at_full_width(void **state)
     struct tensor gb = TENSOR(DT_BF16, .1f, E, 2 * FFN), db = TENSOR(DT_BF16, .1f, E, IN);
     struct tensor router = TENSOR(DT_BF16, .02f, E, IN), rb = TENSOR(DT_BF16, .1f, E);
     struct tensor norm = TENSOR(DT_BF16, 1, IN);
+    router.by_row = gb.by_row = db.by_row = true;
     fill_scales(&gs), fill_scales(&ds);
     float *x = rnd_floats(n, 1), *want = rnd_floats(n, 1), *got = rnd_floats(n, 1),
           *all = rnd_floats(n, 1);

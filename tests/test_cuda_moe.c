@@ -61,6 +61,7 @@ static void layer_make(struct layer *l, int in, int ffn, int E, int k)
         .down_b = TENSOR(DT_BF16, .1f, E, in), .router = TENSOR(DT_BF16, .02f, E, in),
         .router_b = TENSOR(DT_BF16, .1f, E), .norm = TENSOR(DT_BF16, 1, in),
         .post = TENSOR(DT_BF16, 1, in)};
+    l->gate_up_b.by_row = l->down_b.by_row = l->router.by_row = true;
     fill_scales(&l->gate_up_s, 118, 5), fill_scales(&l->down_s, 118, 5);
     l->a = (struct k_moe){.in = in, .ffn = ffn, .n_expert = E, .top_k = k,
                           .pre = {NORM_RMS, &l->norm, 1e-5f}, .router_scale = 1,

@@ -25,6 +25,14 @@ static struct tensor shape(enum dtype type, int n_dim, int a, int b, int c, int 
     return t;
 }
 
+/* A row for each of n experts. */
+static struct tensor each(int n, int width)
+{
+    struct tensor t = shape(DT_BF16, 2, n, width, 0, 0);
+    t.by_row = true;
+    return t;
+}
+
 static struct tensor made(struct device *dev, struct tensor t, float scale)
 {
     struct err e = {0};
@@ -212,9 +220,9 @@ static void mix(struct device *dev, const float *x, float *y)
                           made(dev, shape(DT_U8, 4, E, N, N / 32, 16), .1f)};
     struct tensor s[2] = {made(dev, shape(DT_U8, 3, E, 2 * N, N / 32, 0), .1f),
                           made(dev, shape(DT_U8, 3, E, N, N / 32, 0), .1f)};
-    struct tensor bias[2] = {made(dev, shape(DT_BF16, 2, E, 2 * N, 0, 0), .1f),
-                             made(dev, shape(DT_BF16, 2, E, N, 0, 0), .1f)};
-    struct tensor router = made(dev, shape(DT_BF16, 2, E, N, 0, 0), .1f);
+    struct tensor bias[2] = {made(dev, each(E, 2 * N), .1f),
+                             made(dev, each(E, N), .1f)};
+    struct tensor router = made(dev, each(E, N), .1f);
     kbuf src = buffer(dev, x, ROWS * N * 4), dst = buffer(dev, NULL, ROWS * N * 4);
     dev->k->moe(dev->d, &(struct k_moe){
         .rows = ROWS, .in = N, .ffn = N, .n_expert = E, .top_k = 4, .src = src, .router_scale = 1,
