@@ -24,8 +24,8 @@ enum {
     FEW_THREADS = PRODUCT_THREADS + 32,
     HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
     LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
-    STAGE_BYTES_WANTED = 20 << 10,
-    MOST_STAGES = 16,
+    STAGE_BYTES_WANTED = 45 << 10,
+    LEAST_STAGES = 4, MOST_STAGES = 16,
     SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
     SUM_COLS = 16,
     HEAD_SLOTS = 128, /* a block's panels times the heads that one may touch */
@@ -94,8 +94,12 @@ __device__ __forceinline__ void feed_expect(uint32_t full, int bytes)
 __device__ __forceinline__ void feed(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(to),
+    asm volatile("{\n"
+                 ".reg .b64 once;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], once;\n"
+                 "}" ::"r"(to),
                  "l"(from), "r"(bytes), "r"(full)
                  : "memory");
 #else
@@ -236,49 +240,88 @@ __device__ __forceinline__ void feed_block(const product &p, const few &f, ring 
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
 
-/* How a warp reads a unit. In bytes: from one chunk to the next, and from a tile's first eight rows
- * of weights to the other eight and to the next tile's; the same of its columns of rows. */
+/* How a warp reads a unit. In bytes: from one chunk to the next, and of a gated pair from the one
+ * matrix to the other; the same of its columns of rows. */
 struct strides {
-    uint32_t chunk, other, tile;
-    uint32_t col_chunk, held; /* held: the first column of this lane in shared memory */
+    uint32_t chunk, other;
+    uint32_t col_chunk, held; /* held: the columns of this lane in shared memory */
 };
 
-/* One run of a unit. */
-template <int MT, int NT, bool HELD>
+/* One lane's share of one chunk. */
+template <int MT, int NT, bool GLU> struct chunk_of_unit {
+    uint4 a[MT][2], b[NT];
+    __device__ __forceinline__ void load(uint32_t w, uint32_t x, const strides &s)
+    {
+        constexpr uint32_t EIGHT = 8 * CHUNK_BYTES;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            a[m][0] = shared16(w + (uint32_t)m * (GLU ? EIGHT : 2 * EIGHT));
+            if (GLU)
+                a[m][1] = shared16(w + s.other + (uint32_t)m * EIGHT);
+            else if (m * 16 + 8 < PANEL_MOST)
+                a[m][1] = shared16(w + (uint32_t)m * 2 * EIGHT + EIGHT);
+            else
+                a[m][1] = a[m][0]; /* panels have no such rows */
+        }
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+            b[n] = shared16(x + (uint32_t)n * EIGHT);
+    }
+    __device__ __forceinline__ void multiply(float (&acc)[MT][NT][4]) const
+    {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+                mma_bf16(acc[m][n], a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y, b[n].x, b[n].y);
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+                mma_bf16(acc[m][n], a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w, b[n].z, b[n].w);
+        }
+    }
+};
+
+/* One run of a unit, as many chunks at a time as registers hold. */
+template <int MT, int NT, bool GLU, bool HELD>
 __device__ __forceinline__ void multiply_unit(float (&acc)[MT][NT][4], const few &f, ring &r,
                                               const struct cut &c, int positions,
                                               const strides &s)
 {
+    constexpr int AT_ONCE = NT > 2 ? 1 : NT == 2 || MT == 3 ? 2 : 4;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = lane * 16;
     const int run = min(c.each, c.chunks - (int)warp * c.each);
-    uint32_t x = s.held + (warp * (uint32_t)c.each) * s.col_chunk;
+    uint32_t x = s.held + (warp * (uint32_t)c.each) * s.col_chunk, w = 0;
+    int i = 0;
+    auto on = [&] {
+        const uint32_t step = (uint32_t)(i < c.rest ? c.runs : c.runs - 1);
+        w += step * s.chunk;
+        x += HELD ? s.col_chunk : step * s.col_chunk;
+        i++;
+    };
     for (int i0 = 0; i0 < c.each; i0 += positions) {
         barrier_wait(r.filled(), r.phase);
-        uint32_t w = r.place() + warp * s.chunk + mine;
+        w = r.place() + warp * s.chunk + mine;
         if (!HELD)
             x = r.place() + (uint32_t)f.rows_at + warp * s.col_chunk + mine;
         const int end = min(i0 + positions, run);
+        chunk_of_unit<MT, NT, GLU> now[AT_ONCE];
+        i = i0;
 #pragma unroll 1
-        for (int i = i0; i < end; i++) {
-            uint4 a[MT][2];
+        while (AT_ONCE > 1 && i + AT_ONCE <= end) {
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                a[m][0] = shared16(w + (uint32_t)m * s.tile);
-                a[m][1] = shared16(w + (uint32_t)m * s.tile + s.other);
+            for (int u = 0; u < AT_ONCE; u++) {
+                now[u].load(w, x, s);
+                on();
             }
 #pragma unroll
-            for (int n = 0; n < NT; n++) {
-                uint4 b = shared16(x + (uint32_t)n * 8 * CHUNK_BYTES);
-#pragma unroll
-                for (int m = 0; m < MT; m++)
-                    mma_bf16(acc[m][n], a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y, b.x, b.y);
-#pragma unroll
-                for (int m = 0; m < MT; m++)
-                    mma_bf16(acc[m][n], a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w, b.z, b.w);
-            }
-            const uint32_t on = (uint32_t)(i < c.rest ? c.runs : c.runs - 1);
-            w += on * s.chunk;
-            x += HELD ? s.col_chunk : on * s.col_chunk;
+            for (int u = 0; u < AT_ONCE; u++)
+                now[u].multiply(acc);
+        }
+#pragma unroll 1
+        while (i < end) {
+            now[0].load(w, x, s);
+            on();
+            now[0].multiply(acc);
         }
         __syncwarp();
         if (lane == 0)
@@ -300,9 +343,11 @@ struct share {
     float bias, old;  /* fetched ahead; old: of row 0 */
 };
 
-template <int MT> __device__ __forceinline__ share share_of(const product &p, const unit &u)
+template <int MT, bool GLU>
+__device__ __forceinline__ share share_of(const product &p, const unit &u)
 {
-    const int width = MT * (p.glu ? 8 : 16), tid = (int)threadIdx.x;
+    constexpr int width = MT * (GLU ? 8 : 16);
+    const int tid = (int)threadIdx.x;
     const finish &f = p.f[u.mat];
     share s = {tid % width, tid / width, PRODUCT_THREADS / width, 0, 0};
     if (s.row >= s.step || s.o >= u.n)
@@ -315,7 +360,7 @@ template <int MT> __device__ __forceinline__ share share_of(const product &p, co
 }
 
 /* Adds up the runs, in their order, and stores what follows. */
-template <int MT, int NT>
+template <int MT, int NT, bool GLU>
 __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                                             const float (&acc)[MT][NT][4], float *sums,
                                             const unit &u, const share &s)
@@ -349,18 +394,18 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
         row_meet();
         const int here = min(cols - n0 * 8, (int)SUM_COLS) / p.x.terms;
         for (int t = s.row; s.o >= 0 && t < here; t += s.step) {
-            const int at = p.glu ? s.o / 8 * 16 + s.o % 8 : s.o;
+            const int at = GLU ? s.o / 8 * 16 + s.o % 8 : s.o;
             const int row = row0 + n0 * 8 / p.x.terms + t, out = u.first + s.o;
             float y = 0, up = 0;
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
                 const float *from = sums + (r * f.sum_cols + t) * PITCH + at;
                 y = r ? y + from[0] : from[0];
-                if (p.glu)
+                if (GLU)
                     up = r ? up + from[8] : from[8];
             }
             float *dst = fin.dst + (size_t)row * fin.dst_stride + (size_t)out;
-            if (p.glu) {
+            if (GLU) {
                 *dst = activate(y, p.glu_act) * up;
                 continue;
             }
@@ -443,7 +488,7 @@ __device__ __forceinline__ void finish_row(const product &p, float *room)
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Blocks (n_sm, or as many as there are panels; groups of columns). */
-template <int MT, int NT, bool HELD>
+template <int MT, int NT, bool GLU, bool HELD>
 __global__ void __launch_bounds__(FEW_THREADS, 1)
     few_kernel(const __grid_constant__ struct product p, const __grid_constant__ struct few f)
 {
@@ -488,18 +533,17 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 
     float *const sums = (float *)(shared + f.sums_at);
     const uint32_t cols = (uint32_t)(HELD ? p.rows * p.x.terms : group_cols(p, f));
-    for (int mi = 0; mi < (p.glu ? 1 : p.n_mats); mi++) {
+    const uint32_t own = (uint32_t)lane / 4 < cols ? (uint32_t)lane : (uint32_t)lane % 4;
+    for (int mi = 0; mi < (GLU ? 1 : p.n_mats); mi++) {
         const panels &l = p.m[mi].panels;
-        const uint32_t chunk = (uint32_t)l.rows * CHUNK_BYTES;
-        const strides s = {chunk, p.glu ? (uint32_t)f.second_at : 8u * CHUNK_BYTES,
-                           (p.glu ? 8u : 16u) * CHUNK_BYTES, cols * CHUNK_BYTES,
-                           held + (uint32_t)lane * 16};
+        const strides s = {(uint32_t)l.rows * CHUNK_BYTES, (uint32_t)f.second_at,
+                           cols * CHUNK_BYTES, held + own * 16};
         for (int panel = (int)blockIdx.x; panel < l.n; panel += (int)gridDim.x) {
             const unit u = {mi, panel * l.rows, min(l.rows, p.m[mi].n - panel * l.rows)};
-            const share mine = share_of<MT>(p, u);
+            const share mine = share_of<MT, GLU>(p, u);
             float acc[MT][NT][4] = {};
-            multiply_unit<MT, NT, HELD>(acc, f, r, l.cut, f.positions[mi], s);
-            finish_unit<MT, NT>(p, f, acc, sums, u, mine);
+            multiply_unit<MT, NT, GLU, HELD>(acc, f, r, l.cut, f.positions[mi], s);
+            finish_unit<MT, NT, GLU>(p, f, acc, sums, u, mine);
         }
     }
     if (HELD && !p.x.x)
@@ -526,7 +570,12 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
     }
     int each = RUNS * CHUNK_BYTES, of_rows = each * in_stage,
         of_weights = each * wide * (p->glu ? 2 : 1);
-    int positions = min_int(max_int(STAGE_BYTES_WANTED / (of_weights + of_rows), 1), most);
+    f.sum_cols = min_int(cols, SUM_COLS);
+    size_t sums = (size_t)(RUNS * f.sum_cols * (mt * 16 + 4)) * sizeof(float);
+    size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
+    size_t left = d->shared_most - SLACK - sums - rows - 1024; /* the kernel's own */
+    int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
+    int positions = min_int(max_int(wanted / (of_weights + of_rows), 1), most);
     f.second_at = positions * each * wide;
     f.rows_at = positions * of_weights;
     f.stage = positions * (of_weights + of_rows);
@@ -534,10 +583,6 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
         int fit = positions * wide / p->m[i].panels.rows;
         f.positions[i] = min_int(held ? fit : positions, p->m[i].panels.cut.each);
     }
-    f.sum_cols = min_int(cols, SUM_COLS);
-    size_t sums = (size_t)(RUNS * f.sum_cols * (mt * 16 + 4)) * sizeof(float);
-    size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
-    size_t left = d->shared_most - SLACK - sums - rows - 1024; /* the kernel's own */
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
     f.held_at = f.stages * f.stage;
@@ -545,7 +590,7 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
     return f;
 }
 
-template <int MT, int NT, bool HELD> static void run(struct kdev *d, struct product *p)
+template <int MT, int NT, bool GLU, bool HELD> static void run(struct kdev *d, struct product *p)
 {
     struct few f = plan_of(d, p, MT, HELD);
     int blocks = 0, cols = p->rows * p->x.terms;
@@ -554,20 +599,20 @@ template <int MT, int NT, bool HELD> static void run(struct kdev *d, struct prod
     size_t bytes = (size_t)f.sums_at + SLACK +
                    (size_t)(RUNS * f.sum_cols * (MT * 16 + 4)) * sizeof(float);
     dim3 grid((unsigned)min_int(blocks, d->n_sm), (unsigned)div_up(cols, f.group));
-    cuda_launch(d, few_kernel<MT, NT, HELD>, grid, FEW_THREADS, bytes, *p, f);
+    cuda_launch(d, few_kernel<MT, NT, GLU, HELD>, grid, FEW_THREADS, bytes, *p, f);
 }
 
-template <int MT> static void run_tiles(struct kdev *d, struct product *p, bool held)
+template <int MT, bool GLU> static void run_tiles(struct kdev *d, struct product *p, bool held)
 {
     int cols = min_int(p->rows * p->x.terms, group_of(d));
     if (held)
-        run<MT, 1, true>(d, p);
+        run<MT, 1, GLU, true>(d, p);
     else if (cols <= 16)
-        run<MT, 2, false>(d, p);
+        run<MT, 2, GLU, false>(d, p);
     else if (cols <= 32)
-        run<MT, 4, false>(d, p);
+        run<MT, 4, GLU, false>(d, p);
     else
-        run<MT, 8, false>(d, p);
+        run<MT, 8, GLU, false>(d, p);
 }
 
 /* Panels a block may have, times the heads that one touches. */
@@ -607,15 +652,14 @@ struct row_format cuda_few_rows(const struct kdev *d, const struct product *p)
 
 void cuda_product_few(struct kdev *d, struct product *p)
 {
+    bool held = fits_held(d, p);
     int most = 0;
     for (int i = 0; i < p->n_mats; i++)
         most = max_int(most, p->m[i].panels.rows);
     if (p->glu)
-        most *= 2;
-    if (most <= 16)
-        run_tiles<1>(d, p, fits_held(d, p));
-    else if (most <= 32)
-        run_tiles<2>(d, p, fits_held(d, p));
+        run_tiles<3, true>(d, p, held);
+    else if (most <= 16 && held)
+        run<1, 1, false, true>(d, p);
     else
-        run_tiles<3>(d, p, fits_held(d, p));
+        run_tiles<2, false>(d, p, held);
 }
