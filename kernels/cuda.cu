@@ -25,14 +25,28 @@ bool cuda_ok(struct kdev *d, cudaError_t rc)
     return false;
 }
 
-void cuda_begin(struct kdev *d, const char *op)
+void cuda_settle(struct kdev *d)
+{
+    const struct pending p = d->pending;
+    d->pending = {};
+    if (p.raw)
+        cuda_norm_rows(d, p.raw, p.n, p.x, p.n, 1, p.n, &p.post, p.add, 1);
+}
+
+void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n)
 {
     static thread_local int here = -1; /* the runtime's current device is a matter of the thread */
     if (here != d->ordinal && cuda_ok(d, cudaSetDevice(d->ordinal)))
         here = d->ordinal;
+    if (rows != 1 || n > MOST_PENDING || d->pending.x != src || d->pending.n != n)
+        cuda_settle(d);
     d->op = op;
     d->arena_at = 0;
+    d->made = d->making;
+    d->making = {};
 }
+
+void cuda_begin(struct kdev *d, const char *op) { cuda_begin_row(d, op, NULL, 0, 0); }
 
 static bool cuda_sync(struct kdev *d, struct err *e)
 {
@@ -95,11 +109,16 @@ static bool open_memory(struct kdev *d, struct err *e)
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
     if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->counters, N_COUNTERS * sizeof *d->counters);
+        rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
+    for (int i = 0; i < 2 && rc == cudaSuccess; i++)
+        rc = cudaMalloc((void **)&d->raw[i], MOST_PENDING * sizeof *d->raw[i]);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->packed, MOST_MADE * sizeof *d->packed);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
-        rc = cudaMemsetAsync(d->counters, 0, N_COUNTERS * sizeof *d->counters, d->stream);
+        rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
+    d->readers = d->counters + N_COUNTERS;
     if (rc == cudaSuccess)
         rc = cuda_open_ports(d);
     if (rc == cudaSuccess)
@@ -121,6 +140,9 @@ static void cuda_close(struct kdev *d)
         cudaFree(d->held[i]);
     cudaFree(d->arena);
     cudaFree(d->counters);
+    cudaFree(d->raw[0]);
+    cudaFree(d->raw[1]);
+    cudaFree(d->packed);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
     if (d->stream)

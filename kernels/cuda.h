@@ -37,12 +37,42 @@ enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
+    MOST_PENDING = 3072, MOST_MADE = 1 << 15, /* elements of a row */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
 };
 
 /* Pinned host memory that the device reads and writes. */
 struct port {
     char *host, *dev;
+};
+
+/* A run of weights as kernels take it. */
+struct vec {
+    const void *p; /* NULL: absent */
+    int type;      /* enum dtype */
+};
+
+struct norm {
+    int kind; /* enum norm_kind */
+    struct vec w;
+    float eps;
+};
+
+/* A single row that is still to be normalised and added: x (+)= post(raw). The operation behind may
+ * do so itself, in every block that reads x; otherwise cuda_begin() has it done. */
+struct pending {
+    const float *raw; /* NULL: none */
+    float *x;
+    int n;
+    struct norm post;
+    bool add;
+};
+
+/* A single row of floats that also lies packed, as bf16, for the very next operation. */
+struct made {
+    const float *row; /* NULL: none */
+    const uint16_t *x;
+    int n;
 };
 
 struct kdev {
@@ -63,6 +93,12 @@ struct kdev {
     uint32_t given, noted; /* gives launched; gives of the run being recorded */
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
+    struct pending pending;
+    struct made made, making; /* of the operation before, of this one */
+    float *raw[2];            /* (MOST_PENDING) each, in turn */
+    int raw_turn;
+    unsigned *readers;        /* blocks that have read a pending row; zero between operations */
+    uint16_t *packed;         /* (MOST_MADE), what is made */
     const char *op; /* the operation at hand, for messages */
     bool failed;
     struct err first;
@@ -71,8 +107,13 @@ struct kdev {
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
 
-/* Starts an operation: its name for messages, the whole arena, the right device on this thread. */
+/* Starts an operation: its name for messages, the whole arena, the right device on this thread;
+ * nothing pending. */
 void cuda_begin(struct kdev *d, const char *op);
+/* The same for one that may take over what is pending of its input, if that is n elements at src. */
+void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n);
+/* Does what is pending. */
+void cuda_settle(struct kdev *d);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
 void cuda_fail(struct kdev *d, const char *why);
@@ -103,11 +144,6 @@ static inline size_t cuda_pitch(const struct tensor *t)
     return t->n_dim >= 2 ? cuda_round(n, 32) : n;
 }
 
-/* A run of weights as kernels take it. */
-struct vec {
-    const void *p; /* NULL: absent */
-    int type;      /* enum dtype */
-};
 static inline struct vec cuda_vec(const struct tensor *t)
 {
     struct vec v = {NULL, DT_F32};
@@ -119,11 +155,6 @@ static inline struct vec cuda_vec(const struct tensor *t)
     return v;
 }
 
-struct norm {
-    int kind; /* enum norm_kind */
-    struct vec w;
-    float eps;
-};
 static inline struct norm cuda_norm(const struct k_norm *n)
 {
     bool weighted = n->kind == NORM_RMS || n->kind == NORM_RMS1P;

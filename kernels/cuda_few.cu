@@ -9,9 +9,9 @@
  *
  * A unit is a panel, or with a gate the same panel of both matrices. Its rows of weights are tiles
  * of 16: of a gated pair 8 of each. A warp has one run of k. With HELD the rows of activations lie
- * in shared memory: a single one is normalised and cut by every block itself, and the last block to
- * arrive at a head, or at the end, does what comes behind it. Otherwise rows come packed, with the
- * weights of their stage.
+ * in shared memory: a single one is normalised and cut by every block itself, be it that the product
+ * before left its norm to do, and the last block to arrive at a head turns it. Otherwise rows come
+ * packed, with the weights of their stage.
  *
  * Rows of weights behind a panel's last one, and columns behind the last row's, hold whatever lies
  * there; nobody looks at what becomes of them.
@@ -406,7 +406,9 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
             }
             float *dst = fin.dst + (size_t)row * fin.dst_stride + (size_t)out;
             if (GLU) {
-                *dst = activate(y, p.glu_act) * up;
+                *dst = y = activate(y, p.glu_act) * up;
+                if (p.pack_to && row == 0)
+                    p.pack_to[out] = __bfloat16_as_ushort(__float2bfloat16_rn(y));
                 continue;
             }
             y = behind_bias(fin, fin.b.p ? y + s.bias : y, out, row);
@@ -441,37 +443,20 @@ __device__ __forceinline__ touched touched_by(const product &p)
 }
 
 /* What comes behind a single row's product; the block's outputs are stored. */
-__device__ __forceinline__ void finish_row(const product &p, float *room)
+__device__ __forceinline__ void finish_heads(const product &p, float *room)
 {
     __shared__ int16_t last[HEAD_SLOTS];
     const struct behind &b = p.behind;
     const int tid = (int)threadIdx.x;
-    if (b.dst) {
-        const panels &l = p.m[0].panels;
-        int n = p.m[0].n, mine = 0;
-        struct row_part w, old;
-        load_norm(b.post, n, 0, w);
-        if (b.add)
-            load_part(b.dst, n, 0, old);
-        for (int at = (int)blockIdx.x; at < l.n; at += (int)gridDim.x)
-            mine += min(l.rows, n - at * l.rows);
-        if (row_arrived(b.counters, (unsigned)mine, (unsigned)n))
-            norm_row(p.f[0].dst, b.dst, n, b.post, w, old, b.add, 1, room);
-    }
-    if (!b.turns)
-        return;
     const touched mine = touched_by(p);
     row_meet();
     if (tid < HEAD_SLOTS) {
+        unsigned *counter = b.counters + mine.head;
         last[tid] = -1;
-        if (mine.head >= 0) {
-            __threadfence();
-            unsigned *counter = b.counters + mine.head, all = (unsigned)b.heads.head_dim;
-            if (atomicAdd(counter, (unsigned)mine.outputs) + (unsigned)mine.outputs == all) {
-                *counter = 0;
-                last[tid] = (int16_t)mine.head;
-            }
-            __threadfence();
+        if (mine.head >= 0 &&
+            count_up(counter, (unsigned)mine.outputs) == (unsigned)b.heads.head_dim) {
+            *counter = 0;
+            last[tid] = (int16_t)mine.head;
         }
     }
     row_meet();
@@ -485,6 +470,21 @@ __device__ __forceinline__ void finish_row(const product &p, float *room)
         }
 }
 
+/* The first block writes the row that all of them have made for themselves. */
+__device__ __forceinline__ void finish_before(const product &p, const struct row_part &y)
+{
+    unsigned *readers = p.before.readers;
+    if (threadIdx.x == 0) {
+        unsigned n;
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(readers) : "memory");
+        while (n < gridDim.x);
+        *readers = 0;
+    }
+    row_meet();
+    store_part(p.before.x, p.in.n, y);
+}
+
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Blocks (n_sm, or as many as there are panels; groups of columns). */
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 {
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
-    __shared__ float room[ROW_WARPS];
+    __shared__ float room[2 * ROW_WARPS];
     let_next();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
@@ -519,17 +519,25 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
         return;
     }
 
-    struct row_part norm;
-    if (HELD && !p.x.x)
+    struct row_part norm, post, row;
+    const bool packs = HELD && !p.x.x, joins = packs && p.before.raw;
+    if (packs)
         load_norm(p.in.norm, p.in.n, 0, norm);
+    if (joins)
+        load_norm(p.before.post, p.in.n, 0, post);
     wait_before();
-    if (HELD && p.x.x) {
+    if (HELD && !packs)
         barrier_wait(held_at, 0);
-    } else if (HELD) {
-        pack_row(p.in, 0, p.x.terms, norm, (uint16_t *)(shared + f.held_at),
-                 row_format{ROW_HELD_COLS, p.x.terms, p.x.kp, 0, {}}, room);
+    uint16_t *const x = (uint16_t *)(shared + f.held_at);
+    const struct row_format format = {ROW_HELD_COLS, p.x.terms, p.x.kp, 0, {}};
+    if (joins)
+        pack_after(p.in, p.before, p.x.terms, norm, post, x, format, room, row);
+    else if (packs)
+        pack_row(p.in, 0, p.x.terms, norm, x, format, room);
+    if (packs)
         row_meet();
-    }
+    if (joins && threadIdx.x == 0)
+        asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(p.before.readers) : "memory");
 
     float *const sums = (float *)(shared + f.sums_at);
     const uint32_t cols = (uint32_t)(HELD ? p.rows * p.x.terms : group_cols(p, f));
@@ -546,8 +554,10 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
             finish_unit<MT, NT, GLU>(p, f, acc, sums, u, mine);
         }
     }
-    if (HELD && !p.x.x)
-        finish_row(p, room);
+    if (HELD && p.fold && p.behind.turns)
+        finish_heads(p, room);
+    if (joins && blockIdx.x == 0)
+        finish_before(p, row);
 }
 
 #endif

@@ -76,15 +76,40 @@ static void launch_behind(struct kdev *d, const struct product *p)
     }
 }
 
+/* The single row of a folded product: what the operation before left of it to do, or made of it. */
+static void take_row(struct kdev *d, struct product *p)
+{
+    const struct pending w = d->pending;
+    if (d->made.row == p->in.src && d->made.n == p->in.n && p->in.norm.kind == NORM_NONE)
+        p->x.x = d->made.x;
+    if (!w.raw)
+        return;
+    CHECK(w.x == p->in.src && w.n == p->in.n);
+    p->before = {w.raw, w.post, w.add, w.x, d->readers};
+    d->pending = {};
+}
+
+/* What is behind a folded product stays to be done. */
+static void leave_norm(struct kdev *d, const struct product *p)
+{
+    const struct behind *b = &p->behind;
+    d->pending = {p->f[0].dst, b->dst, p->m[0].n, b->post, b->add};
+}
+
 void cuda_product(struct kdev *d, struct product *p, enum store store)
 {
     bool few = p->rows <= 4, dense = store == STORE_BF16;
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
-    bool fold = dense && cuda_folds(d, p), tiled = dense && cuda_tiled(d, p->rows);
+    bool tiled = dense && cuda_tiled(d, p->rows);
     struct row_format rows = {tiled ? ROW_TILED : ROW_PLAIN, 0, p->x.kp, 0, {}};
-    if (!fold)
+    p->fold = dense && cuda_folds(d, p);
+    if (p->fold)
+        take_row(d, p);
+    else
+        cuda_settle(d);
+    if (!p->fold)
         pack_rows(d, p, dense && !tiled ? cuda_few_rows(d, p) : rows);
     CHECK(dense || !p->glu);
     if (tiled)
@@ -95,8 +120,10 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
         few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         few ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    if (!fold)
+    if (!p->fold)
         launch_behind(d, p);
+    else if (p->behind.dst)
+        leave_norm(d, p);
 }
 
 static struct mat mat_of(const struct kdev *d, const struct tensor *t)
@@ -142,7 +169,11 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
-    float *to = post ? (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to) : dst;
+    float *to = dst;
+    if (post && rows == 1 && out <= MOST_PENDING) /* it may stay there for the next operation */
+        to = d->raw[d->raw_turn ^= 1];
+    else if (post)
+        to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);
     struct finish *f = add_mat(d, &p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
     f->softcap = a->softcap;
@@ -163,8 +194,8 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
 
 void cuda_linear(struct kdev *d, const struct k_linear *a)
 {
-    cuda_begin(d, "linear");
     int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
+    cuda_begin_row(d, "linear", a->src.p, a->rows, in);
     cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
     cuda_f32(a->dst, cuda_span(a->rows, cuda_stride(a->dst_stride, out), out));
     if (a->mul.p)
@@ -202,6 +233,10 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
+        if (rows == 1 && d->terms == 1 && ffn % 32 == 0 && ffn <= MOST_MADE) {
+            p.pack_to = d->packed;
+            d->making = {dst, d->packed, ffn};
+        }
         cuda_product(d, &p, STORE_BF16);
         return;
     }
@@ -219,7 +254,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
 
 void cuda_glu(struct kdev *d, const struct k_glu *a)
 {
-    cuda_begin(d, "glu");
+    cuda_begin_row(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
@@ -298,7 +333,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
 
 void cuda_qkv(struct kdev *d, const struct k_qkv *a)
 {
-    cuda_begin(d, "qkv");
+    cuda_begin_row(d, "qkv", a->src.p, a->rows, (int)a->wq->dim[1]);
     int in = (int)a->wq->dim[1], nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);

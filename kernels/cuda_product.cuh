@@ -67,10 +67,10 @@ struct expert_list {
     int div;
 };
 
-/* What needs more than a tile of outputs: where the product is folded (cuda_few.cu), the last block
- * to arrive does it, otherwise a kernel of its own. */
+/* What needs more than a panel of outputs: where the product is folded (cuda_few.cu), the last block
+ * to arrive at a head does it, otherwise a kernel of its own. */
 struct behind {
-    struct norm post; /* dst (+)= post(f[0].dst), if there is a dst */
+    struct norm post; /* dst (+)= post(f[0].dst), if there is a dst; never folded */
     float *dst;
     size_t dst_stride;
     bool add;
@@ -87,8 +87,11 @@ struct product {
     bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
     int glu_act;
     struct rows_in in; /* what is packed into x, or by the product itself */
+    struct row_before before;
     struct behind behind;
+    bool fold;
     struct packed x;
+    uint16_t *pack_to; /* where row 0 of what a gated pair makes goes as bf16 too, or NULL */
     struct expert_list e;
 };
 
@@ -381,8 +384,8 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 
 /* Packs the rows, launches the product of what is set up in p, and what comes behind. */
 void cuda_product(struct kdev *d, struct product *p, enum store store);
-/* Of bf16 matrices (cuda_few.cu). Where it folds, pack, product and what comes behind are one
- * kernel, for which p->x.x is NULL; else rows come in the given format. */
+/* Of bf16 matrices (cuda_few.cu). Where it folds, product and what comes behind are one kernel, and
+ * so is packing if p->x.x is NULL; else rows come in the given format. */
 bool cuda_folds(const struct kdev *d, const struct product *p);
 struct row_format cuda_few_rows(const struct kdev *d, const struct product *p);
 void cuda_product_few(struct kdev *d, struct product *p);

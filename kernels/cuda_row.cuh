@@ -20,6 +20,16 @@ struct rows_in {
     struct norm norm;
 };
 
+/* What becomes of a single row, in every block, before it is normalised and packed:
+ * x (+)= post(raw). One block writes x when all of them have read it. */
+struct row_before {
+    const float *raw; /* NULL: nothing */
+    struct norm post;
+    bool add;
+    float *x;
+    unsigned *readers; /* blocks that have read; 0 before and after */
+};
+
 /* How packed rows lie. A column is one term of one row. */
 enum row_kind {
     ROW_PLAIN,     /* column after column */
@@ -43,6 +53,7 @@ enum {
     ROW_PASS = ROW_HELD * ROW_STEP,
     ROW_WARPS = ROW_THREADS / 32,
 };
+static_assert((int)ROW_PASS >= (int)MOST_PENDING, "a pending row is held in registers");
 
 /* The thread's elements from .. from + ROW_PASS; zeros behind the end. */
 struct row_part {
@@ -102,21 +113,16 @@ __device__ __forceinline__ void row_meet()
     asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
 }
 
-/* True for the block with which `all` is reached, whose threads then see (past the first cache)
- * what all blocks wrote; *counter is 0 before and after. n > 0. */
-__device__ __forceinline__ bool row_arrived(unsigned *counter, unsigned n, unsigned all)
+/* Adds to a counter what its thread did and, by way of row_meet(), what others of its block did;
+ * who sees the sum sees that too. */
+__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned n)
 {
-    __shared__ bool last;
-    row_meet();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(counter, n) + n == all;
-        if (last)
-            *counter = 0;
-        __threadfence();
-    }
-    row_meet();
-    return last;
+    unsigned before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(n)
+                 : "memory");
+    return before + n;
 }
 
 /* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
@@ -257,6 +263,49 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int ter
             if (row_index(from, j) < f.kp)
                 put_terms(four_normed(a.norm.kind, y.v[j], inv, w.v[j]), row_index(from, j), a.n,
                           terms, x, r * terms, f);
+    }
+}
+
+/* The same for a row of at most ROW_PASS elements to which something is done before; y: the row
+ * that this makes. w, w_post: weights of the norms. room: 2 * ROW_WARPS floats. */
+__device__ __forceinline__ void pack_after(const struct rows_in &a, const struct row_before &b,
+                                           int terms, const struct row_part &w,
+                                           const struct row_part &w_post, uint16_t *x,
+                                           const struct row_format &f, float *room,
+                                           struct row_part &y)
+{
+    struct row_part old;
+    load_part(b.raw, a.n, 0, y);
+    if (b.add)
+        load_part(a.src, a.n, 0, old);
+    float inv = row_inverse(y, b.raw, a.n, b.post, room);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        y.v[j] = four_normed(b.post.kind, y.v[j], inv, w_post.v[j]);
+        if (b.add)
+            y.v[j] = make_float4(y.v[j].x + old.v[j].x, y.v[j].y + old.v[j].y,
+                                 y.v[j].z + old.v[j].z, y.v[j].w + old.v[j].w);
+    }
+    inv = row_inverse(y, a.src, a.n, a.norm, room + ROW_WARPS);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (row_index(0, j) < f.kp)
+            put_terms(four_normed(a.norm.kind, y.v[j], inv, w.v[j]), row_index(0, j), a.n, terms, x,
+                      0, f);
+}
+
+/* Stores a row of at most ROW_PASS elements. */
+__device__ __forceinline__ void store_part(float *dst, int n, const struct row_part &y)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        int i = row_index(0, j);
+        if (i + 4 <= n && (uintptr_t)dst % 16 == 0)
+            *(float4 *)(dst + i) = y.v[j];
+        else
+            for (int e = 0; e < 4; e++)
+                if (i + e < n)
+                    dst[i + e] = (&y.v[j].x)[e];
     }
 }
 
