@@ -24,7 +24,8 @@ enum {
     FEW_THREADS = PRODUCT_THREADS + 32,
     HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
     LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
-    STAGE_BYTES_WANTED = 45 << 10,
+    STAGE_BYTES_WANTED = 24 << 10,
+    WINDOW = 64 << 10, /* bytes under way at once */
     LEAST_STAGES = 4, MOST_STAGES = 16,
     SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
     SUM_COLS = 16,
@@ -34,6 +35,7 @@ enum {
 /* Where things lie in shared memory, and how much a stage has. */
 struct few {
     int stages, stage;      /* of the ring; bytes */
+    int window;             /* stages that are under way at most */
     int second_at, rows_at; /* in a stage: the other matrix of a gated pair, rows */
     int held_at, sums_at;
     int positions[MAX_MATS]; /* of k in a stage */
@@ -207,6 +209,20 @@ __device__ __forceinline__ void feed_rows(const product &p, const few &f, const 
     feed_end(r.filled());
 }
 
+/* How many stages are under way at most: what more would do is queue up before other loads. A stage
+ * that waits for its rows is not counted. */
+struct window {
+    struct ring r;
+    int asked;
+    __device__ __forceinline__ void wait(const few &f)
+    {
+        if (asked++ < f.window)
+            return;
+        barrier_wait(r.filled(), r.phase);
+        r.next();
+    }
+};
+
 /* Weights that fill the ring come before the wait, the rows that belong to them behind it. */
 template <bool HELD>
 __device__ __forceinline__ void feed_block(const product &p, const few &f, ring r, uint32_t held,
@@ -217,8 +233,12 @@ __device__ __forceinline__ void feed_block(const product &p, const few &f, ring 
     course first = at;
     ring start = r;
     int early = 0;
-    for (; early < r.stages && !at.over(p); early++, at.next(p, f), r.next())
+    struct window behind = {r, 0};
+    for (; early < r.stages && !at.over(p); early++, at.next(p, f), r.next()) {
+        if (HELD)
+            behind.wait(f);
         feed_weights<HELD>(p, f, at, r);
+    }
     if (!HELD || p.x.x)
         wait_before();
     if (HELD && p.x.x) {
@@ -232,6 +252,7 @@ __device__ __forceinline__ void feed_block(const product &p, const few &f, ring 
             feed_rows(p, f, first, start);
     for (; !at.over(p); at.next(p, f), r.next()) {
         barrier_wait(r.emptied(), r.phase ^ 1);
+        behind.wait(f);
         feed_weights<HELD>(p, f, at, r);
         if (!HELD)
             feed_rows(p, f, at, r);
@@ -330,6 +351,96 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[MT][NT][4], const few
     }
 }
 
+/* ---- a single row --------------------------------------------------------------------------- */
+
+/* What the fold of a single row needs is little code, for it runs once, as new to the instruction
+ * cache as the weights are to the other. So it takes only what cuda_folds() lets through: floats and
+ * weights of norms (bf16) that can be read by fours, whole chunks, one term. The bits are those of
+ * cuda_row.cuh. */
+
+/* Four weights of a norm, as fetched, and what a normalised element is multiplied with. */
+struct norm_weights {
+    uint2 v[ROW_HELD];
+};
+__device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, norm_weights &w)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (norm.w.p && row_index(0, j) < n)
+            w.v[j] = __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)));
+        else
+            w.v[j] = make_uint2(0, 0);
+}
+__device__ __forceinline__ float4 normed_four(const struct norm &norm, float4 x, float inv, uint2 w)
+{
+    if (norm.kind == NORM_NONE)
+        return x;
+    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* no weights are zeros */
+    return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
+                       x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
+                       x.z * inv * (one + __uint_as_float(w.y << 16)),
+                       x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
+}
+
+__device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        x.v[j] = row_index(0, j) < n ? __ldcg((const float4 *)(src + row_index(0, j)))
+                                     : make_float4(0, 0, 0, 0);
+}
+__device__ __forceinline__ void put_packed(uint16_t *x, int i, float4 y)
+{
+    __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
+    *(uint2 *)(x + i) = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
+}
+
+/* x = pack(norm(x)), where x may still be owed x (+)= post(raw); y: the row before its norm. */
+__device__ __forceinline__ void pack_single(const product &p, const norm_weights &w,
+                                            const norm_weights &post, uint16_t *x, float *room,
+                                            struct row_part &y)
+{
+    const int n = p.in.n;
+    const bool joins = p.before.raw != NULL;
+    if (p.in.norm.kind == NORM_NONE && !joins) {
+#pragma unroll 1
+        for (int from = 0; from < n; from += 4 * ROW_STEP) {
+            float4 v[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (row_index(from, j) < n)
+                    v[j] = __ldcg((const float4 *)(p.in.src + row_index(from, j)));
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (row_index(from, j) < n)
+                    put_packed(x, row_index(from, j), v[j]);
+        }
+        return;
+    }
+    fetch_part(joins ? p.before.raw : p.in.src, n, y);
+    struct row_part old;
+    if (joins && p.before.add)
+        fetch_part(p.in.src, n, old);
+#pragma unroll 1
+    for (int turn = joins ? 0 : 1; turn < 2; turn++) { /* one copy of the code for both norms */
+        const struct norm &norm = turn ? p.in.norm : p.before.post;
+        float inv = row_inverse_short(y, n, norm, room + turn * ROW_WARPS);
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++) {
+            float4 z = normed_four(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
+            if (turn) {
+                if (row_index(0, j) < n)
+                    put_packed(x, row_index(0, j), z);
+                continue;
+            }
+            if (p.before.add)
+                z = make_float4(z.x + old.v[j].x, z.y + old.v[j].y, z.z + old.v[j].z,
+                                z.w + old.v[j].w);
+            y.v[j] = z;
+        }
+    }
+}
+
 /* ---- what follows --------------------------------------------------------------------------- */
 
 /* The block's unit: outputs first .. first + n - 1 of a matrix. */
@@ -340,8 +451,21 @@ struct unit {
 /* What a thread stores of a unit: output o of it, of every step-th row. */
 struct share {
     int o, row, step; /* o -1: nothing */
-    float bias, old;  /* fetched ahead; old: of row 0 */
+    uint32_t bias;    /* fetched ahead, as it lies */
+    float old;        /* the same, of row 0 */
 };
+
+__device__ __forceinline__ uint32_t raw_at(const vec &v, int i)
+{
+    return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + i)
+                            : (uint32_t)__ldg((const uint16_t *)v.p + i);
+}
+__device__ __forceinline__ float raw_value(const vec &v, uint32_t raw)
+{
+    return v.type == DT_F32    ? __uint_as_float(raw)
+           : v.type == DT_BF16 ? __uint_as_float(raw << 16)
+                               : __half2float(__ushort_as_half((uint16_t)raw));
+}
 
 template <int MT, bool GLU>
 __device__ __forceinline__ share share_of(const product &p, const unit &u)
@@ -353,7 +477,7 @@ __device__ __forceinline__ share share_of(const product &p, const unit &u)
     if (s.row >= s.step || s.o >= u.n)
         s.o = -1;
     else if (f.b.p)
-        s.bias = weight_at(f.b, (size_t)(u.first + s.o));
+        s.bias = raw_at(f.b, u.first + s.o);
     if (s.o >= 0 && f.add && p.rows == 1 && s.row == 0)
         s.old = __ldcg(f.dst + (size_t)(u.first + s.o));
     return s;
@@ -411,7 +535,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                     p.pack_to[out] = __bfloat16_as_ushort(__float2bfloat16_rn(y));
                 continue;
             }
-            y = behind_bias(fin, fin.b.p ? y + s.bias : y, out, row);
+            y = behind_bias(fin, fin.b.p ? y + raw_value(fin.b, s.bias) : y, out, row);
             *dst = fin.add ? y + (p.rows == 1 ? s.old : *dst) : y;
         }
     }
@@ -487,11 +611,16 @@ __device__ __forceinline__ void finish_before(const product &p, const struct row
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
+/* Where the rows of activations are: in shared memory, a single one from end to end (see above) or
+ * up to eight columns, or in the stages. */
+enum rows_kind { FOLDED, HELD_ROWS, STAGED };
+
 /* Blocks (n_sm, or as many as there are panels; groups of columns). */
-template <int MT, int NT, bool GLU, bool HELD>
+template <int MT, int NT, bool GLU, int ROWS>
 __global__ void __launch_bounds__(FEW_THREADS, 1)
     few_kernel(const __grid_constant__ struct product p, const __grid_constant__ struct few f)
 {
+    constexpr bool FOLD = ROWS == FOLDED, HELD = ROWS != STAGED;
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
     __shared__ float room[2 * ROW_WARPS];
@@ -519,23 +648,20 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
         return;
     }
 
-    struct row_part norm, post, row;
-    const bool packs = HELD && !p.x.x, joins = packs && p.before.raw;
+    struct row_part row;
+    const bool packs = FOLD && !p.x.x, joins = packs && p.before.raw;
+    norm_weights w, post;
     if (packs)
-        load_norm(p.in.norm, p.in.n, 0, norm);
+        fetch_norm(p.in.norm, p.in.n, w);
     if (joins)
-        load_norm(p.before.post, p.in.n, 0, post);
+        fetch_norm(p.before.post, p.in.n, post);
     wait_before();
     if (HELD && !packs)
         barrier_wait(held_at, 0);
-    uint16_t *const x = (uint16_t *)(shared + f.held_at);
-    const struct row_format format = {ROW_HELD_COLS, p.x.terms, p.x.kp, 0, {}};
-    if (joins)
-        pack_after(p.in, p.before, p.x.terms, norm, post, x, format, room, row);
-    else if (packs)
-        pack_row(p.in, 0, p.x.terms, norm, x, format, room);
-    if (packs)
+    if (packs) {
+        pack_single(p, w, post, (uint16_t *)(shared + f.held_at), room, row);
         row_meet();
+    }
     if (joins && threadIdx.x == 0)
         asm volatile("red.add.release.gpu.global.u32 [%0], 1;" ::"l"(p.before.readers) : "memory");
 
@@ -554,7 +680,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
             finish_unit<MT, NT, GLU>(p, f, acc, sums, u, mine);
         }
     }
-    if (HELD && p.fold && p.behind.turns)
+    if (FOLD && !GLU && p.behind.turns)
         finish_heads(p, room);
     if (joins && blockIdx.x == 0)
         finish_before(p, row);
@@ -595,34 +721,35 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
+    f.window = held ? max_int(WINDOW / f.stage, 2) : f.stages;
     f.held_at = f.stages * f.stage;
     f.sums_at = f.held_at + (int)rows;
     return f;
 }
 
-template <int MT, int NT, bool GLU, bool HELD> static void run(struct kdev *d, struct product *p)
+template <int MT, int NT, bool GLU, int ROWS> static void run(struct kdev *d, struct product *p)
 {
-    struct few f = plan_of(d, p, MT, HELD);
+    struct few f = plan_of(d, p, MT, ROWS != STAGED);
     int blocks = 0, cols = p->rows * p->x.terms;
     for (int i = 0; i < (p->glu ? 1 : p->n_mats); i++)
         blocks = max_int(blocks, p->m[i].panels.n);
     size_t bytes = (size_t)f.sums_at + SLACK +
                    (size_t)(RUNS * f.sum_cols * (MT * 16 + 4)) * sizeof(float);
     dim3 grid((unsigned)min_int(blocks, d->n_sm), (unsigned)div_up(cols, f.group));
-    cuda_launch(d, few_kernel<MT, NT, GLU, HELD>, grid, FEW_THREADS, bytes, *p, f);
+    cuda_launch(d, few_kernel<MT, NT, GLU, ROWS>, grid, FEW_THREADS, bytes, *p, f);
 }
 
 template <int MT, bool GLU> static void run_tiles(struct kdev *d, struct product *p, bool held)
 {
     int cols = min_int(p->rows * p->x.terms, group_of(d));
     if (held)
-        run<MT, 1, GLU, true>(d, p);
+        run<MT, 1, GLU, HELD_ROWS>(d, p);
     else if (cols <= 16)
-        run<MT, 2, GLU, false>(d, p);
+        run<MT, 2, GLU, STAGED>(d, p);
     else if (cols <= 32)
-        run<MT, 4, GLU, false>(d, p);
+        run<MT, 4, GLU, STAGED>(d, p);
     else
-        run<MT, 8, GLU, false>(d, p);
+        run<MT, 8, GLU, STAGED>(d, p);
 }
 
 /* Panels a block may have, times the heads that one touches. */
@@ -643,10 +770,26 @@ static bool fits_held(const struct kdev *d, const struct product *p)
     return cols <= 8 && (size_t)cols * (size_t)p->x.kp * 2 <= most;
 }
 
+static bool short_norm(const struct norm *n, int width)
+{
+    return n->kind == NORM_NONE ||
+           (width <= MOST_PENDING &&
+            (!n->w.p || (n->w.type == DT_BF16 && (uintptr_t)n->w.p % 8 == 0)));
+}
+
 bool cuda_folds(const struct kdev *d, const struct product *p)
 {
     const struct behind *b = &p->behind;
-    return p->rows == 1 && fits_held(d, p) && !(b->turns && (b->heads.whole || !heads_fit(d, p)));
+    const struct heads *h = &b->heads;
+    return p->rows == 1 && p->x.terms == 1 && fits_held(d, p) && p->in.n % CHUNK == 0 &&
+           (uintptr_t)p->in.src % 16 == 0 && short_norm(&p->in.norm, p->in.n) &&
+           !(b->turns && (h->whole || !heads_fit(d, p)));
+}
+
+bool cuda_leaves(const struct product *p)
+{
+    return p->behind.dst && (uintptr_t)p->behind.dst % 16 == 0 && p->m[0].n % CHUNK == 0 &&
+           p->m[0].n <= MOST_PENDING && short_norm(&p->behind.post, p->m[0].n);
 }
 
 struct row_format cuda_few_rows(const struct kdev *d, const struct product *p)
@@ -666,10 +809,12 @@ void cuda_product_few(struct kdev *d, struct product *p)
     int most = 0;
     for (int i = 0; i < p->n_mats; i++)
         most = max_int(most, p->m[i].panels.rows);
-    if (p->glu)
+    if (p->fold && p->glu)
+        run<3, 1, true, FOLDED>(d, p);
+    else if (p->fold)
+        most <= 16 ? run<1, 1, false, FOLDED>(d, p) : run<2, 1, false, FOLDED>(d, p);
+    else if (p->glu)
         run_tiles<3, true>(d, p, held);
-    else if (most <= 16 && held)
-        run<1, 1, false, true>(d, p);
     else
         run_tiles<2, false>(d, p, held);
 }

@@ -120,10 +120,10 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
         few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         few ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    if (!p->fold)
-        launch_behind(d, p);
-    else if (p->behind.dst)
+    if (p->fold && cuda_leaves(p))
         leave_norm(d, p);
+    else if (!p->fold || p->behind.dst)
+        launch_behind(d, p);
 }
 
 static struct mat mat_of(const struct kdev *d, const struct tensor *t)

@@ -387,6 +387,8 @@ void cuda_product(struct kdev *d, struct product *p, enum store store);
 /* Of bf16 matrices (cuda_few.cu). Where it folds, product and what comes behind are one kernel, and
  * so is packing if p->x.x is NULL; else rows come in the given format. */
 bool cuda_folds(const struct kdev *d, const struct product *p);
+/* Whether the norm behind it may stay to be done. */
+bool cuda_leaves(const struct product *p);
 struct row_format cuda_few_rows(const struct kdev *d, const struct product *p);
 void cuda_product_few(struct kdev *d, struct product *p);
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */

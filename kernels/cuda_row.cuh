@@ -140,24 +140,38 @@ __device__ __forceinline__ float row_sum(float v, float *room)
     return sum;
 }
 
+__device__ __forceinline__ float part_squares(const struct row_part &x, float ss)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        ss = fmaf(x.v[j].x, x.v[j].x, ss);
+        ss = fmaf(x.v[j].y, x.v[j].y, ss);
+        ss = fmaf(x.v[j].z, x.v[j].z, ss);
+        ss = fmaf(x.v[j].w, x.v[j].w, ss);
+    }
+    return ss;
+}
+
+/* 1 / rms of a row of at most ROW_PASS elements, which the block holds in x. */
+__device__ __forceinline__ float row_inverse_short(const struct row_part &x, int n,
+                                                   const struct norm &norm, float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    return 1 / sqrtf(row_sum(part_squares(x, 0), room) / (float)n + norm.eps);
+}
+
 /* 1 / rms of a row, whose first elements the block holds in x. */
 __device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
                                              const struct norm &norm, float *room)
 {
     if (norm.kind == NORM_NONE)
         return 1;
-    float ss = 0;
-    struct row_part more = x;
-    for (int from = 0;; load_part(src, n, from, more)) {
-#pragma unroll
-        for (int j = 0; j < ROW_HELD; j++) {
-            ss = fmaf(more.v[j].x, more.v[j].x, ss);
-            ss = fmaf(more.v[j].y, more.v[j].y, ss);
-            ss = fmaf(more.v[j].z, more.v[j].z, ss);
-            ss = fmaf(more.v[j].w, more.v[j].w, ss);
-        }
-        if ((from += ROW_PASS) >= n)
-            break;
+    float ss = part_squares(x, 0);
+    for (int from = ROW_PASS; from < n; from += ROW_PASS) {
+        struct row_part more;
+        load_part(src, n, from, more);
+        ss = part_squares(more, ss);
     }
     return 1 / sqrtf(row_sum(ss, room) / (float)n + norm.eps);
 }
@@ -266,47 +280,13 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int ter
     }
 }
 
-/* The same for a row of at most ROW_PASS elements to which something is done before; y: the row
- * that this makes. w, w_post: weights of the norms. room: 2 * ROW_WARPS floats. */
-__device__ __forceinline__ void pack_after(const struct rows_in &a, const struct row_before &b,
-                                           int terms, const struct row_part &w,
-                                           const struct row_part &w_post, uint16_t *x,
-                                           const struct row_format &f, float *room,
-                                           struct row_part &y)
-{
-    struct row_part old;
-    load_part(b.raw, a.n, 0, y);
-    if (b.add)
-        load_part(a.src, a.n, 0, old);
-    float inv = row_inverse(y, b.raw, a.n, b.post, room);
-#pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
-        y.v[j] = four_normed(b.post.kind, y.v[j], inv, w_post.v[j]);
-        if (b.add)
-            y.v[j] = make_float4(y.v[j].x + old.v[j].x, y.v[j].y + old.v[j].y,
-                                 y.v[j].z + old.v[j].z, y.v[j].w + old.v[j].w);
-    }
-    inv = row_inverse(y, a.src, a.n, a.norm, room + ROW_WARPS);
-#pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
-        if (row_index(0, j) < f.kp)
-            put_terms(four_normed(a.norm.kind, y.v[j], inv, w.v[j]), row_index(0, j), a.n, terms, x,
-                      0, f);
-}
-
-/* Stores a row of at most ROW_PASS elements. */
+/* Stores a row of at most ROW_PASS elements, a multiple of four. */
 __device__ __forceinline__ void store_part(float *dst, int n, const struct row_part &y)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
-        int i = row_index(0, j);
-        if (i + 4 <= n && (uintptr_t)dst % 16 == 0)
-            *(float4 *)(dst + i) = y.v[j];
-        else
-            for (int e = 0; e < 4; e++)
-                if (i + e < n)
-                    dst[i + e] = (&y.v[j].x)[e];
-    }
+    for (int j = 0; j < ROW_HELD; j++)
+        if (row_index(0, j) < n)
+            *(float4 *)(dst + row_index(0, j)) = y.v[j];
 }
 
 /* dst = (norm(src) + (add ? dst : 0)) * scale, one row; src and dst may be the same. w0, old0: the
