@@ -24,8 +24,8 @@ enum {
     FEW_THREADS = PRODUCT_THREADS + 32,
     HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
     LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
-    STAGE_BYTES_WANTED = 24 << 10,
-    WINDOW = 64 << 10, /* bytes under way at once */
+    STAGE_BYTES_WANTED = 45 << 10,
+    WINDOW = 96 << 10, /* bytes under way at once */
     LEAST_STAGES = 4, MOST_STAGES = 16,
     SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
     SUM_COLS = 16,
@@ -209,8 +209,8 @@ __device__ __forceinline__ void feed_rows(const product &p, const few &f, const 
     feed_end(r.filled());
 }
 
-/* How many stages are under way at most: what more would do is queue up before other loads. A stage
- * that waits for its rows is not counted. */
+/* How many stages are under way at most, and no more than the ring has: what is beyond only queues up
+ * before other loads. */
 struct window {
     struct ring r;
     int asked;
@@ -252,7 +252,8 @@ __device__ __forceinline__ void feed_block(const product &p, const few &f, ring 
             feed_rows(p, f, first, start);
     for (; !at.over(p); at.next(p, f), r.next()) {
         barrier_wait(r.emptied(), r.phase ^ 1);
-        behind.wait(f);
+        if (HELD)
+            behind.wait(f);
         feed_weights<HELD>(p, f, at, r);
         if (!HELD)
             feed_rows(p, f, at, r);
@@ -721,7 +722,7 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
-    f.window = held ? max_int(WINDOW / f.stage, 2) : f.stages;
+    f.window = min_int(max_int(WINDOW / f.stage, 2), f.stages);
     f.held_at = f.stages * f.stage;
     f.sums_at = f.held_at + (int)rows;
     return f;
