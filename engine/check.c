@@ -51,11 +51,12 @@ struct view {
     const struct plan_req *q;
     int b, r0; /* request, its first row */
     struct err *e;
+    int32_t slot[TREE_MAX]; /* of each node's cell, in the pool of the table at hand */
 };
 
 #define FAIL(v, ...) err_set((v)->e, ERR_INVARIANT, __VA_ARGS__)
 
-static int32_t seq_page(const struct view *v, enum pool_id pool, int c)
+static inline int32_t seq_page(const struct view *v, enum pool_id pool, int c)
 {
     const struct seq *s = v->q->seq;
     if (pool == POOL_DRAFT)
@@ -103,13 +104,19 @@ static bool check_pools(const struct kv *kv, struct err *e)
 
 /* ---- what lies behind the tables ------------------------------------------------------------- */
 
+#define RED4(w) w, w, w, w
+#define RED16(w) RED4(w), RED4(w), RED4(w), RED4(w)
+
 /* The words behind an array of (rows, width). `what` is "row" or "request". */
 static bool check_zone(const struct plan *p, const struct table *t, const char *name,
                        const char *what, const int32_t *array, int rows, int width, struct err *e)
 {
     if (!array)
         return true;
+    static const int32_t red[RED_ZONE] = {RED16(RED_WORD)};
     const int32_t *zone = array + (size_t)rows * (size_t)width;
+    if (!memcmp(zone, red, sizeof red))
+        return true;
     for (int i = 0; i < RED_ZONE; i++)
         if (zone[i] != RED_WORD)
             return err_set(e, ERR_INVARIANT,
@@ -123,7 +130,11 @@ static bool check_zone(const struct plan *p, const struct table *t, const char *
 static bool check_zones(const struct plan *p, const struct table *t, struct err *e)
 {
     int n = p->n_rows;
-    return check_zone(p, t, "pages", "request", t->pages, p->n_req, t->n_cols, e) &&
+    int cols = p->list ? p->list->cols : t->n_cols;
+    if (p->list && t->pages != p->list->page[t->pool])
+        return err_set(e, ERR_INVARIANT, "I11 %s %s table: its pages lie in another pool's list",
+                       plan_mode_name(p->mode), pool_name(t->pool));
+    return check_zone(p, t, "pages", "request", t->pages, p->n_req, cols, e) &&
            check_zone(p, t, "lo", "row", t->lo, n, 1, e) &&
            check_zone(p, t, "hi", "row", t->hi, n, 1, e) &&
            check_zone(p, t, "n_expand", "row", t->n_expand, n, 1, e) &&
@@ -179,42 +190,63 @@ static bool check_lag(const struct view *v)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static bool check_swa_page(const struct view *v, int c, int32_t page)
+static bool bad_swa_page(const struct view *v, int c, int32_t page)
 {
     int32_t full = seq_page(v, POOL_FULL, c);
     if (page < GUARD_PAGES || page >= v->kv->pool[POOL_SWA].total)
         return FAIL(v,
                     "I4 %s swa table request %d column %d: page %d is outside the swa pool of %d",
                     plan_mode_name(v->p->mode), v->b, c, page, v->kv->pool[POOL_SWA].total);
-    if (v->kv->swa_of[full] != page || v->kv->full_of[page] != full)
-        return FAIL(v,
-                    "I4 %s swa table request %d column %d: holds page %d, but full page %d maps to "
-                    "swa page %d",
-                    plan_mode_name(v->p->mode), v->b, c, page, full, v->kv->swa_of[full]);
-    return true;
+    return FAIL(v,
+                "I4 %s swa table request %d column %d: holds page %d, but full page %d maps to "
+                "swa page %d",
+                plan_mode_name(v->p->mode), v->b, c, page, full, v->kv->swa_of[full]);
+}
+
+static bool bad_column(const struct view *v, const struct table *t, int c, int32_t page,
+                       int32_t own)
+{
+    const char *mode = plan_mode_name(v->p->mode);
+    if (page == 0 && own == 0)
+        return FAIL(v, "I5 %s %s table request %d column %d: a visible page is not held", mode,
+                    pool_name(t->pool), v->b, c);
+    return FAIL(v, "I10 %s %s table request %d column %d: page %d, the sequence holds %d", mode,
+                pool_name(t->pool), v->b, c, page, own);
 }
 
 /* Columns [first, last] of request b are live pages of the sequence, in the table's own space. */
 static bool check_columns(const struct view *v, const struct table *t, int first, int last)
 {
-    const struct pages *pool = &v->kv->pool[t->pool];
-    const char *mode = plan_mode_name(v->p->mode);
+    const struct kv *kv = v->kv;
+    const struct pages *pool = &kv->pool[t->pool];
     if (last >= t->n_cols)
-        return FAIL(v, "I7 %s %s table request %d: column %d needed, %d columns", mode,
-                    pool_name(t->pool), v->b, last, t->n_cols);
+        return FAIL(v, "I7 %s %s table request %d: column %d needed, %d columns",
+                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, last, t->n_cols);
+    const int32_t *pages = t->pages + (size_t)v->b * (size_t)t->n_cols;
     for (int c = first; c <= last; c++) {
-        int32_t page = t->pages[(size_t)v->b * (size_t)t->n_cols + (size_t)c];
-        int32_t own = seq_page(v, t->pool, c);
-        if (page == 0 && own == 0)
-            return FAIL(v, "I5 %s %s table request %d column %d: a visible page is not held", mode,
-                        pool_name(t->pool), v->b, c);
-        if (t->pool == POOL_SWA && !check_swa_page(v, c, page))
-            return false;
-        if (page != own || page < GUARD_PAGES || page >= pool->total || pool->ref[page] == 0)
-            return FAIL(v, "I10 %s %s table request %d column %d: page %d, the sequence holds %d",
-                        mode, pool_name(t->pool), v->b, c, page, own);
+        int32_t page = pages[c], own = seq_page(v, t->pool, c);
+        bool inside = page >= GUARD_PAGES && page < pool->total;
+        if (!page && !own)
+            return bad_column(v, t, c, page, own);
+        if (t->pool == POOL_SWA) {
+            int32_t full = seq_page(v, POOL_FULL, c);
+            if (!inside || kv->swa_of[full] != page || kv->full_of[page] != full)
+                return bad_swa_page(v, c, page);
+        }
+        if (page != own || !inside || !pool->ref[page])
+            return bad_column(v, t, c, page, own);
     }
     return true;
+}
+
+/* Columns that lie in the plan's list as they were checked there, and that have not changed since. */
+static int known_columns(const struct view *v, const struct table *t)
+{
+    const struct page_list *l = v->p->list;
+    const struct seq *s = v->q->seq;
+    if (v->level >= CHECK_STRICT || !l || !l->settled || l->settled != s->settled)
+        return 0;
+    return t->pool == POOL_DRAFT ? s->dsteady : s->steady;
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
@@ -332,60 +364,6 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
     return ok || violated(c, &mine, e);
 }
 
-/* ---- what the device filled in --------------------------------------------------------------- */
-
-/* Row r of an array of a plan that was sent, as the device left it. */
-static const int32_t *filled(const struct plan *sent, const int32_t *rows, const int32_t *array,
-                             int r, int width)
-{
-    return rows + (array - sent->mem) - sent->row_words + (size_t)r * (size_t)width;
-}
-
-static bool check_word(const char *table, const char *what, int row, int32_t got, int32_t want,
-                       struct err *e)
-{
-    return got == want || err_set(e, ERR_INVARIANT, "I17 %s table row %d: the device's %s is %d, "
-                                  "its tree asks for %d", table, row, what, got, want);
-}
-
-static bool check_filled_table(const struct plan *sent, const struct table *want,
-                               const struct table *s, const int32_t *rows, int r, struct err *e)
-{
-    const char *name = pool_name(want->pool);
-    const int32_t *expand = filled(sent, rows, s->expand, r, s->expand_w);
-    if (!check_word(name, "lo", r, *filled(sent, rows, s->lo, r, 1), want->lo[r], e) ||
-        !check_word(name, "hi", r, *filled(sent, rows, s->hi, r, 1), want->hi[r], e) ||
-        !check_word(name, "n_expand", r, *filled(sent, rows, s->n_expand, r, 1), want->n_expand[r],
-                    e))
-        return false;
-    for (int i = 0; i < want->n_expand[r]; i++)
-        if (!check_word(name, "expand", r, expand[i],
-                        want->expand[(size_t)r * (size_t)want->expand_w + (size_t)i], e))
-            return false;
-    return true;
-}
-
-bool check_filled(struct checker *c, const struct plan *want, const struct plan *sent,
-                  const int32_t *rows, struct err *e)
-{
-    if (c->level == CHECK_OFF)
-        return true;
-    uint64_t start = clock_ns();
-    struct err mine = {0};
-    bool ok = want->n_rows <= sent->n_rows;
-    CHECK(ok);
-    for (int r = 0; r < want->n_rows && ok; r++)
-        ok = check_word("every", "token", r, *filled(sent, rows, sent->token, r, 1), want->token[r],
-                        &mine) &&
-             check_word("every", "position", r, *filled(sent, rows, sent->pos, r, 1), want->pos[r],
-                        &mine) &&
-             check_filled_table(sent, &want->full.t, &sent->full.t, rows, r, &mine) &&
-             (!want->use_swa ||
-              check_filled_table(sent, &want->swa.t, &sent->swa.t, rows, r, &mine));
-    c->ns += clock_ns() - start;
-    return ok || violated(c, &mine, e);
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /* The cell that row i of the request writes, from the request alone. */
@@ -396,19 +374,28 @@ static int own_cell(const struct view *v, int i)
     return v->p->prefix_len[v->b] + i;
 }
 
-static bool check_slot(const struct view *v, const struct table *t, int row, const char *what,
-                       int32_t slot, int cell)
+static inline int32_t slot_of(const struct view *v, enum pool_id pool, int cell)
 {
-    int P = v->kv->page_size;
-    int32_t want = (seq_page(v, t->pool, cell >> v->kv->shift) << v->kv->shift) | (cell & (P - 1));
-    if (slot == want && slot >= GUARD_PAGES * P)
-        return true;
+    return seq_page(v, pool, cell >> v->kv->shift) << v->kv->shift | (cell & (v->kv->page_size - 1));
+}
+
+static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
+                     int32_t slot, int cell)
+{
     const char *mode = plan_mode_name(v->p->mode);
-    if (slot >= 0 && slot < GUARD_PAGES * P)
+    if (slot >= 0 && slot < GUARD_PAGES << v->kv->shift)
         return FAIL(v, "I8 %s %s table row %d: %s slot %d lies in the guard page", mode,
                     pool_name(t->pool), row, what, slot);
     return FAIL(v, "I4 %s %s table row %d: %s slot %d, cell %d is in slot %d", mode,
-                pool_name(t->pool), row, what, slot, cell, want);
+                pool_name(t->pool), row, what, slot, cell, slot_of(v, t->pool, cell));
+}
+
+/* `want` is the slot of the cell. */
+static inline bool check_slot(const struct view *v, const struct table *t, int row,
+                              const char *what, int32_t slot, int32_t want, int cell)
+{
+    return (slot == want && slot >= GUARD_PAGES << v->kv->shift) ||
+           bad_slot(v, t, row, what, slot, cell);
 }
 
 static bool check_write(const struct view *v, const struct table *t, int i)
@@ -421,7 +408,8 @@ static bool check_write(const struct view *v, const struct table *t, int i)
     if (v->p->mode == PLAN_FROZEN)
         return FAIL(v, "I6 %s %s table: a frozen pass must write nothing",
                     plan_mode_name(v->p->mode), pool_name(t->pool));
-    if (!check_slot(v, t, row, "written", t->write[row], cell))
+    int32_t want = v->q->tree ? v->slot[i] : slot_of(v, t->pool, cell);
+    if (!check_slot(v, t, row, "written", t->write[row], want, cell))
         return false;
     int32_t page = t->write[row] >> v->kv->shift;
     if (v->kv->pool[t->pool].ref[page] != 1)
@@ -431,29 +419,59 @@ static bool check_write(const struct view *v, const struct table *t, int i)
     return true;
 }
 
-/* Cells a row sees beyond the prefix, by depth: from the tree or the draft grid, not the plan. */
-static int seen(const struct view *v, int i, int out[TREE_MAX])
+/* Rows behind the tree's nodes repeat the root. */
+static inline int node_of(const struct view *v, int i)
 {
-    int n = 0;
-    if (v->p->mode == PLAN_DRAFT) {
-        for (n = 0; n < v->q->draft[i].n_seen; n++)
-            out[n] = v->q->draft[i].seen[n];
-    } else if (v->q->tree) {
-        for (uint64_t left = v->q->tree->anc[i]; left; left &= left - 1)
-            out[n++] = v->p->prefix_len[v->b] + __builtin_ctzll(left);
+    return i < v->q->tree->n ? i : 0;
+}
+
+/* How many cells a row sees beyond the prefix: from the tree or the draft grid, not the plan. */
+static inline int seen_by(const struct view *v, int i)
+{
+    return v->q->tree    ? v->q->tree->depth[node_of(v, i)] + 1
+           : v->q->draft ? v->q->draft[i].n_seen
+                         : 0;
+}
+
+/* Row i of the tree sees what its parent's row sees, which was checked, then its own cell: the usual
+ * case, in which the window begins before the tree. One length for all rows, and no branch in it. */
+static bool sees_as_parent(const struct view *v, const struct table *t, int i, int n)
+{
+    const int32_t *mine = t->expand + (size_t)(v->r0 + i) * (size_t)t->expand_w;
+    const int32_t *up = mine + (v->q->tree->parent[i] - i) * t->expand_w;
+    int32_t other = mine[n - 1] ^ v->slot[i];
+    for (int k = 0; k < t->expand_w; k++)
+        other |= k < n - 1 ? mine[k] ^ up[k] : 0;
+    return other == 0 && v->slot[i] >= GUARD_PAGES << v->kv->shift;
+}
+
+/* The row's expand slots are those of the cells it sees, by depth, without the first `skip`. */
+static bool check_expand(const struct view *v, const struct table *t, int i, int skip)
+{
+    int row = v->r0 + i, n = t->n_expand[row], prefix = v->p->prefix_len[v->b];
+    const int32_t *expand = t->expand + (size_t)row * (size_t)t->expand_w;
+    uint64_t left = !v->q->tree ? 0 : i < v->q->tree->n ? v->q->tree->anc[i] : UINT64_C(1) << i;
+    if (n > 1 && left && t->lo[row] < t->hi[row] && sees_as_parent(v, t, i, n))
+        return true;
+    for (int k = 0; left && k < skip; k++)
+        left &= left - 1;
+    for (int k = 0; k < n; k++, left &= left - 1) {
+        int node = v->q->tree ? __builtin_ctzll(left) : 0;
+        int cell = v->q->tree ? prefix + node : v->q->draft[i].seen[skip + k];
+        int32_t want = v->q->tree ? v->slot[node] : slot_of(v, t->pool, cell);
+        if (!check_slot(v, t, row, "expand", expand[k], want, cell))
+            return false;
     }
-    return n;
+    return true;
 }
 
 static bool check_row(const struct view *v, const struct table *t, int i)
 {
-    int row = v->r0 + i, cells[TREE_MAX], n = seen(v, i, cells);
+    int row = v->r0 + i, n = seen_by(v, i), n_expand = t->n_expand[row];
     int prefix = v->p->prefix_len[v->b], lo = t->lo[row], hi = t->hi[row];
-    if (t->n_expand[row] < 0 || t->n_expand[row] > n || (n && n > t->expand_w))
+    if (n_expand < 0 || n_expand > n || (n && n > t->expand_w))
         return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), row, t->n_expand[row],
-                    t->expand_w, n);
-    const char *mode = plan_mode_name(v->p->mode);
+                    plan_mode_name(v->p->mode), pool_name(t->pool), row, n_expand, t->expand_w, n);
     /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
     bool linear = !v->q->tree && !v->q->draft;
     int query = v->p->mode == PLAN_FROZEN ? prefix - 1 : linear ? own_cell(v, i) : prefix + n - 1;
@@ -461,17 +479,12 @@ static bool check_row(const struct view *v, const struct table *t, int i)
     if (v->p->parts == 2 && first < prefix)
         first = prefix; /* what lies before is the other part's */
     int want_hi = linear ? query + 1 : prefix > first ? prefix : first;
-    if (lo != first || hi != want_hi || hi + t->n_expand[row] - 1 != query)
+    if (lo != first || hi != want_hi || hi + n_expand - 1 != query)
         return FAIL(
             v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
-            mode, pool_name(t->pool), row, lo, hi, t->n_expand[row], first, want_hi,
+            plan_mode_name(v->p->mode), pool_name(t->pool), row, lo, hi, n_expand, first, want_hi,
             query + 1 - want_hi);
-    int skip = n - t->n_expand[row];
-    for (int k = 0; k < t->n_expand[row]; k++)
-        if (!check_slot(v, t, row, "expand",
-                        t->expand[(size_t)row * (size_t)t->expand_w + (size_t)k], cells[skip + k]))
-            return false;
-    return check_write(v, t, i);
+    return check_expand(v, t, i, n - n_expand) && check_write(v, t, i);
 }
 
 /* The prefix part of a row: the cached keys that its window still reaches, nothing else. */
@@ -503,8 +516,22 @@ static bool check_identity(const struct view *v, const struct table *t, enum poo
                 pool_name(reads), v->b, t->page_size, v->kv->page_size);
 }
 
+/* The columns that rows read, or as many of them as are not known. */
+static bool check_reach(const struct view *v, const struct table *t, int known)
+{
+    int n = v->p->q_len[v->b], lo = INT32_MAX, hi = 0, P = v->kv->page_size;
+    for (int r = v->r0; r < v->r0 + n; r++)
+        if (t->lo[r] < t->hi[r]) {
+            lo = min_int(lo, t->lo[r]);
+            hi = max_int(hi, t->hi[r]);
+        }
+    return lo >= hi ||
+           (check_columns(v, t, max_int(lo / P, known), (hi - 1) / P) &&
+            (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
+}
+
 /* Every table of the plan is held against the pool that its layers read. */
-static bool check_table(const struct view *v, const struct table *t, enum pool_id reads,
+static bool check_table(struct view *v, const struct table *t, enum pool_id reads,
                         bool (*row)(const struct view *v, const struct table *t, int i))
 {
     if (!check_identity(v, t, reads))
@@ -513,18 +540,12 @@ static bool check_table(const struct view *v, const struct table *t, enum pool_i
     if (t->window != W || (t->pool == POOL_FULL && t->window))
         return FAIL(v, "I12 %s %s table: window %d, the layers' is %d", plan_mode_name(v->p->mode),
                     pool_name(t->pool), t->window, t->pool == POOL_FULL ? 0 : W);
-    int n = v->p->q_len[v->b], lo = INT32_MAX, hi = 0;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; v->q->tree && i < v->q->n; i++)
+        v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
+    for (int i = 0; i < v->p->q_len[v->b]; i++)
         if (!row(v, t, i))
             return false;
-        if (t->lo[v->r0 + i] < t->hi[v->r0 + i]) {
-            lo = min_int(lo, t->lo[v->r0 + i]);
-            hi = max_int(hi, t->hi[v->r0 + i]);
-        }
-    }
-    return lo >= hi ||
-           (check_columns(v, t, lo / v->kv->page_size, (hi - 1) / v->kv->page_size) &&
-            (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
+    return check_reach(v, t, known_columns(v, t));
 }
 
 /* ---- what a row is, pools aside -------------------------------------------------------------- */
@@ -533,8 +554,9 @@ static bool check_tree_row(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i, prefix = p->prefix_len[v->b];
-    int pos = v->q->tree ? prefix + v->q->tree->depth[i] : prefix - 1 + v->q->draft[i].depth;
-    int up = !v->q->tree ? v->q->draft[i].up : i ? v->r0 + v->q->tree->parent[i] : -1;
+    int node = v->q->tree ? node_of(v, i) : 0;
+    int pos = v->q->tree ? prefix + v->q->tree->depth[node] : prefix - 1 + v->q->draft[i].depth;
+    int up = !v->q->tree ? v->q->draft[i].up : node ? v->r0 + v->q->tree->parent[node] : -1;
     if (p->pos[row] != pos)
         return FAIL(v, "I13 %s row %d: position %d, its depth says %d", plan_mode_name(p->mode),
                     row, p->pos[row], pos);
@@ -559,18 +581,19 @@ static bool check_what(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i;
+    int32_t token = v->q->tree ? v->q->tree->token[node_of(v, i)] : v->q->token[i];
     if (p->req[row] != v->b)
         return FAIL(v, "I9 %s row %d: belongs to request %d, says %d", plan_mode_name(p->mode), row,
                     v->b, p->req[row]);
-    if (p->token[row] != v->q->token[i])
+    if (p->token[row] != token)
         return FAIL(v, "I9 %s row %d: token %d, the request's is %d", plan_mode_name(p->mode), row,
-                    p->token[row], v->q->token[i]);
+                    p->token[row], token);
     return v->q->tree || v->q->draft ? check_tree_row(v, i) : check_line_row(v, i);
 }
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
-static bool check_request(const struct view *v)
+static bool check_request(struct view *v)
 {
     const struct plan *p = v->p;
     if (!check_extents(v) || !check_lag(v))
@@ -579,6 +602,9 @@ static bool check_request(const struct view *v)
         return false;
     if (v->q->tree && !tree_ok(v->q->tree, v->e))
         return err_prefix(v->e, "I13 %s request %d", plan_mode_name(p->mode), v->b);
+    if (v->q->tree && (v->q->tree->n > v->q->n || v->q->n > TREE_MAX))
+        return FAIL(v, "I13 %s request %d: %d rows for a tree of %d nodes", plan_mode_name(p->mode),
+                    v->b, v->q->n, v->q->tree->n);
     for (int i = 0; i < p->q_len[v->b]; i++)
         if (!check_what(v, i))
             return false;
@@ -608,19 +634,61 @@ static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e
     return true;
 }
 
+static bool check_all(const struct checker *c, const struct plan *p, const struct kv *kv,
+                      const struct plan_req *req, struct err *e)
+{
+    if (!check_whole(p, kv, e))
+        return false;
+    for (int b = 0; b < p->n_req; b++) {
+        struct view v = {.level = c->level, .p = p, .kv = kv, .q = &req[b], .b = b,
+                         .r0 = p->row0[b], .e = e};
+        if (!check_request(&v))
+            return false;
+    }
+    return true;
+}
+
+/* The verdict on a plan, and what it took. */
+static bool conclude(struct checker *c, bool ok, uint64_t start, const struct err *mine,
+                     struct err *e)
+{
+    c->checks++;
+    if (!ok)
+        violated(c, mine, e);
+    c->ns += clock_ns() - start;
+    return ok;
+}
+
 bool check_plan(struct checker *c, const struct plan *p, const struct kv *kv,
                 const struct plan_req *req, struct err *e)
 {
-    if (c->level == CHECK_OFF)
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    return c->level == CHECK_OFF || conclude(c, check_all(c, p, kv, req, &mine), start, &mine, e);
+}
+
+bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
+                  const struct plan_req *req, struct err *e)
+{
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    return c->level == CHECK_OFF ||
+           conclude(c, check_all(c, p, kv, req, &mine) ||
+                           err_prefix(&mine, "I17 what the device filled in"), start, &mine, e);
+}
+
+bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
+                 const struct plan_req *req, struct err *e)
+{
+    if (c->level == CHECK_OFF || !p->list)
         return true;
     uint64_t start = clock_ns();
     struct err mine = {0};
-    bool ok = check_whole(p, kv, &mine);
-    for (int b = 0; b < p->n_req && ok; b++) {
-        struct view v = {c->level, p, kv, &req[b], b, p->row0[b], &mine};
-        ok = check_request(&v);
-    }
-    c->checks++;
+    struct view v = {.level = CHECK_ON, .p = p, .kv = kv, .q = req, .e = &mine};
+    bool ok = (!p->use_full || check_reach(&v, &p->full.t, 0)) &&
+              (!p->use_swa || check_reach(&v, &p->swa.t, 0)) &&
+              (!p->use_draft || check_reach(&v, &p->draft.t, 0)) &&
+              (!p->use_draft_win || check_reach(&v, &p->draft_win.t, 0));
     if (!ok)
         violated(c, &mine, e);
     c->ns += clock_ns() - start;

@@ -32,7 +32,7 @@ static int32_t *take(struct bump *b, size_t n)
 
 static void lay_pages(struct bump *b, struct table *t, const struct plan *p)
 {
-    t->pages = take(b, (size_t)p->n_req * (size_t)t->n_cols);
+    t->pages = p->list ? p->list->page[t->pool] : take(b, (size_t)p->n_req * (size_t)t->n_cols);
 }
 
 static void lay_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
@@ -169,7 +169,7 @@ struct row {
     int32_t token;
     int pos, cell, hi, up;
     int n_seen;
-    const int *seen;
+    const int *seen; /* of a tree's row as many as its tables are wide; what is too much repeats one */
 };
 
 static int seen_cells(const struct tree *t, int node, int prefix, int cells[TREE_MAX])
@@ -219,92 +219,129 @@ static void split_extent(struct table *t, struct table *part, int r, int prefix)
     t->lo[r] = max_int(t->lo[r], prefix);
 }
 
-static void put_target_row(struct plan *p, const struct kv *kv, const struct seq *s, int r,
-                           const struct row *row)
+/* The slots of cells [base, base + n) of a request, in the spaces that the plan's tables use. */
+enum { MANY_CELLS = 256 };
+struct cells {
+    int base;
+    full_slot full[MANY_CELLS];
+    swa_slot swa[MANY_CELLS];
+    draft_slot draft[MANY_CELLS];
+};
+
+static void find_cells(struct cells *c, const struct plan *p, const struct kv *kv,
+                       const struct seq *s, int base, int n)
+{
+    CHECK(n <= MANY_CELLS);
+    c->base = base;
+    for (int i = 0; i < n && p->use_full; i++)
+        c->full[i] = kv_full_slot(kv, s, base + i);
+    for (int i = 0; i < n && p->use_swa; i++)
+        c->swa[i] = kv_swa_slot(kv, c->full[i]);
+    for (int i = 0; i < n && (p->use_draft || p->use_draft_win); i++)
+        c->draft[i] = kv_draft_slot(kv, s, base + i);
+}
+
+static void put_target_row(struct plan *p, const struct cells *c, int r, const struct row *row)
 {
     bool writes = row->cell >= 0;
+    int own = writes ? row->cell - c->base : -1;
     if (writes)
-        full_put_write(&p->full, r, kv_full_slot(kv, s, row->cell));
+        full_put_write(&p->full, r, c->full[own]);
     extent(&p->full.t, r, row, 0);
-    for (int i = 0; i < row->n_seen; i++)
-        full_put_expand(&p->full, r, i, kv_full_slot(kv, s, row->seen[i]));
+    for (int i = 0; i < p->full.t.expand_w; i++)
+        full_put_expand(&p->full, r, i,
+                        i < row->n_seen ? c->full[row->seen[i] - c->base] : (full_slot){0});
     if (p->parts == 2)
         split_extent(&p->full.t, &p->full_prefix.t, r, p->prefix_len[p->req[r]]);
     if (!p->use_swa)
         return;
     if (writes)
-        swa_put_write(&p->swa, r, kv_swa_slot(kv, kv_full_slot(kv, s, row->cell)));
+        swa_put_write(&p->swa, r, c->swa[own]);
     int skip = extent(&p->swa.t, r, row, p->swa.t.window);
-    for (int i = skip; i < row->n_seen; i++)
-        swa_put_expand(&p->swa, r, i - skip, kv_swa_slot(kv, kv_full_slot(kv, s, row->seen[i])));
+    for (int i = skip; i < p->swa.t.expand_w; i++)
+        swa_put_expand(&p->swa, r, i - skip,
+                       i < row->n_seen ? c->swa[row->seen[i] - c->base] : (swa_slot){0});
     if (p->parts == 2)
         split_extent(&p->swa.t, &p->swa_prefix.t, r, p->prefix_len[p->req[r]]);
 }
 
-static void put_draft_row(struct draft_table *t, const struct kv *kv, const struct seq *s, int r,
+static void put_draft_row(struct draft_table *t, const struct cells *c, int r,
                           const struct row *row)
 {
-    draft_put_write(t, r, kv_draft_slot(kv, s, row->cell));
+    draft_put_write(t, r, c->draft[row->cell - c->base]);
     int skip = extent(&t->t, r, row, t->t.window);
     for (int i = skip; i < row->n_seen; i++)
-        draft_put_expand(t, r, i - skip, kv_draft_slot(kv, s, row->seen[i]));
+        draft_put_expand(t, r, i - skip, c->draft[row->seen[i] - c->base]);
 }
 
-static void put_row(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r,
-                    const struct row *row)
+static void put_row(struct plan *p, const struct cells *c, int b, int r, const struct row *row)
 {
     p->token[r] = row->token;
     p->pos[r] = row->pos;
     p->req[r] = b;
     p->up[r] = row->up;
     if (p->use_full)
-        put_target_row(p, kv, q->seq, r, row);
+        put_target_row(p, c, r, row);
     if (p->use_draft)
-        put_draft_row(&p->draft, kv, q->seq, r, row);
+        put_draft_row(&p->draft, c, r, row);
     if (p->use_draft_win)
-        put_draft_row(&p->draft_win, kv, q->seq, r, row);
+        put_draft_row(&p->draft_win, c, r, row);
 }
 
 static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
                         int r0)
 {
+    struct cells c;
     for (int i = 0; i < q->n; i++) {
         int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* the last sees kv_len */
-        put_row(p, kv, q, b, r0 + i,
+        if (i % MANY_CELLS == 0)
+            find_cells(&c, p, kv, q->seq, at, min_int(MANY_CELLS, q->n - i));
+        put_row(p, &c, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
                               .up = i ? r0 + i - 1 : -1});
     }
 }
 
+/* A node sees what its parent sees, then itself; a row behind the tree only itself. */
 static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
 {
-    int cells[TREE_MAX], prefix = p->prefix_len[b];
+    const struct tree *t = q->tree;
+    int prefix = p->prefix_len[b], w = p->full.t.expand_w, seen[TREE_MAX * TREE_MAX];
+    struct cells c;
+    find_cells(&c, p, kv, q->seq, prefix, q->n);
+    for (int i = 0; i < w; i++)
+        seen[i] = prefix;
     for (int j = 0; j < q->n; j++) {
-        int n = seen_cells(q->tree, j, prefix, cells);
-        put_row(p, kv, q, b, r0 + j,
-                &(struct row){.token = q->tree->token[j], .pos = prefix + q->tree->depth[j],
-                              .cell = prefix + j, .hi = prefix, .n_seen = n, .seen = cells,
-                              .up = j ? r0 + q->tree->parent[j] : -1});
+        int node = j < t->n ? j : 0, up = t->parent[node], n = t->depth[node] + 1;
+        int *mine = seen + j * w;
+        if (j)
+            memcpy(mine, seen + max_int(0, up) * w, (size_t)w * sizeof *mine);
+        mine[n - 1] = prefix + j;
+        put_row(p, &c, b, r0 + j,
+                &(struct row){.token = t->token[node], .pos = prefix + n - 1, .cell = prefix + j,
+                              .hi = prefix, .n_seen = n, .seen = mine,
+                              .up = up < 0 ? -1 : r0 + up});
     }
 }
 
 static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
 {
+    int prefix = p->prefix_len[b];
+    struct cells c;
+    find_cells(&c, p, kv, q->seq, prefix, p->kv_len[b] - prefix);
     for (int i = 0; i < q->n; i++) {
         const struct draft_row *d = &q->draft[i];
-        int prefix = p->prefix_len[b];
-        put_row(p, kv, q, b, r0 + i,
+        put_row(p, &c, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = prefix - 1 + d->depth, .cell = d->cell,
                               .hi = prefix, .n_seen = d->n_seen, .seen = d->seen, .up = d->up});
     }
 }
 
-static void frozen_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
-                        int r0)
+static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
 {
     int prefix = p->prefix_len[b];
     for (int i = 0; i < q->n; i++)
-        put_row(p, kv, q, b, r0 + i,
+        put_row(p, NULL, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = prefix - 1, .cell = -1, .hi = prefix,
                               .up = -1});
 }
@@ -313,6 +350,8 @@ static void frozen_rows(struct plan *p, const struct kv *kv, const struct plan_r
 
 static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s, int b)
 {
+    if (p->list)
+        return; /* list_write() did */
     int n = div_up(p->kv_len[b], kv->page_size);
     for (int c = 0; c < n && p->use_full; c++) {
         full_put_page(&p->full, b, c, s->col[c].full);
@@ -464,10 +503,11 @@ static int extent_of(enum plan_mode mode, const struct plan_req *q)
     return kv_len;
 }
 
-/* Columns and expand width: as wide as the widest request needs and no wider, cols at least. */
-static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols)
+/* Columns and expand width: as wide as the widest request needs and no wider, but for what is asked
+ * for. */
+static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols,
+                      int width)
 {
-    int width = 0;
     for (int b = 0; b < p->n_req; b++) {
         const struct plan_req *q = &req[b];
         for (int i = 0; q->draft && i < q->n; i++)
@@ -489,6 +529,21 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
     }
 }
 
+/* The pages of the only request lie in the list, which is brought up to date. */
+static void use_list(struct plan *p, const struct kv *kv, const struct plan_req *req,
+                     struct page_list *list)
+{
+    p->list = list;
+    p->list_version = p->list_digest = 0;
+    if (!list)
+        return;
+    CHECK(p->n_req == 1 && p->full.t.n_cols <= list->cols);
+    list_write(list, kv, req->seq);
+    p->list_version = list->version;
+    for (int i = 0; i < N_POOLS; i++)
+        p->list_digest = mix64(p->list_digest ^ list->sum[i]);
+}
+
 void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
                 const struct plan_req *req, int n_req, const struct plan_opts *o)
 {
@@ -500,14 +555,15 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
     p->use_draft = is_draft(mode) && o->draft_full;
     p->use_draft_win = is_draft(mode) && o->draft_window > 0;
     p->parts = mode == PLAN_EXTEND && o->parts == 2 ? 2 : 1;
-    set_shape(p, kv, req, o->cols);
+    set_shape(p, kv, req, o->cols, o->width);
     p->swa.t.window = mode == PLAN_FROZEN ? o->draft_window : kv->window;
     p->draft_win.t.window = o->draft_window;
+    use_list(p, kv, req, o->list);
     allocate(p);
     int r = 0;
     for (int b = 0; b < n_req; b++) {
         const struct plan_req *q = &req[b];
-        CHECK(!q->tree || (mode == PLAN_VERIFY && q->tree->n == q->n));
+        CHECK(!q->tree || (mode == PLAN_VERIFY && q->tree->n <= q->n && q->n <= TREE_MAX));
         CHECK(!!q->draft == (mode == PLAN_DRAFT));
         p->prefix_len[b] = prefix_of(mode, q);
         p->q_len[b] = q->n;
@@ -519,14 +575,18 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
         else if (q->draft)
             draft_rows(p, kv, q, b, r);
         else if (mode == PLAN_FROZEN)
-            frozen_rows(p, kv, q, b, r);
+            frozen_rows(p, q, b, r);
         else
             linear_rows(p, kv, q, b, r);
         r += q->n;
     }
     p->row0[n_req] = r;
     restore_faults(p, kv, req);
-    p->digest = hash64(p->mem, (size_t)p->n_mem * sizeof *p->mem, (uint64_t)mode);
+}
+
+uint64_t plan_digest(const struct plan *p)
+{
+    return hash64(p->mem, (size_t)p->n_mem * sizeof *p->mem, p->list_digest ^ (uint64_t)p->mode);
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
@@ -561,10 +621,12 @@ static kbuf slice(const struct plan *p, kbuf mem, const int32_t *at, size_t n)
 static struct k_table view_table(const struct plan *p, kbuf mem, const struct table *t)
 {
     size_t rows = (size_t)p->n_rows;
+    kbuf pages = p->list ? list_view(p->list, t->pool, t->n_cols)
+                         : slice(p, mem, t->pages, (size_t)p->n_req * (size_t)t->n_cols);
     return (struct k_table){
         .page_size = t->page_size, .n_cols = t->n_cols, .expand_w = t->expand_w,
         .req = slice(p, mem, p->req, rows),
-        .pages = slice(p, mem, t->pages, (size_t)p->n_req * (size_t)t->n_cols),
+        .pages = pages,
         .lo = slice(p, mem, t->lo, rows), .hi = slice(p, mem, t->hi, rows),
         .expand = t->expand ? slice(p, mem, t->expand, rows * (size_t)t->expand_w) : (kbuf){0},
         .n_expand = t->n_expand ? slice(p, mem, t->n_expand, rows) : (kbuf){0},

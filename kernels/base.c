@@ -265,13 +265,20 @@ uint64_t hash64(const void *p, size_t n, uint64_t seed)
     const uint8_t *b = p;
     uint64_t h = mix64(seed ^ (n * 0x9FB21C651E98DF25ull)), lane[4] = {h, h + 1, h + 2, h + 3};
     bool wide = n >= 64; /* four chains at once: each waits for its own multiplication */
-    for (; wide && n >= 32; n -= 32, b += 32)
-        for (int i = 0; i < 4; i++) {
-            uint64_t w;
-            memcpy(&w, b + 8 * i, 8);
-            lane[i] = (lane[i] ^ w) * 0x9FB21C651E98DF25ull;
-            lane[i] ^= lane[i] >> 29;
-        }
+    uint64_t l0 = lane[0], l1 = lane[1], l2 = lane[2], l3 = lane[3]; /* in registers */
+    for (; wide && n >= 32; n -= 32, b += 32) {
+        uint64_t w[4];
+        memcpy(w, b, sizeof w);
+        l0 = (l0 ^ w[0]) * 0x9FB21C651E98DF25ull;
+        l1 = (l1 ^ w[1]) * 0x9FB21C651E98DF25ull;
+        l2 = (l2 ^ w[2]) * 0x9FB21C651E98DF25ull;
+        l3 = (l3 ^ w[3]) * 0x9FB21C651E98DF25ull;
+        l0 ^= l0 >> 29;
+        l1 ^= l1 >> 29;
+        l2 ^= l2 >> 29;
+        l3 ^= l3 >> 29;
+    }
+    lane[0] = l0, lane[1] = l1, lane[2] = l2, lane[3] = l3;
     for (int i = 0; wide && i < 4; i++)
         h = mix64(h ^ lane[i]);
     for (; n >= 8; n -= 8, b += 8) {

@@ -77,7 +77,7 @@ static void test_the_empty_batch_is_a_plan_in_every_mode(void **state)
     for (int mode = 0; mode < N_MODES; mode++)
         for (int parts = 1; parts <= 2; parts++) {
             struct err e = {0};
-            struct plan_opts o = {true, 5, parts, 0};
+            struct plan_opts o = {.draft_full = true, .draft_window = 5, .parts = parts};
             plan_build(&w.plan, &w.kv, (enum plan_mode)mode, NULL, 0, &o);
             w_must(check_plan(&w.check, &w.plan, &w.kv, NULL, &e), &e);
             assert_int_equal(w.plan.n_rows, 0);
@@ -96,7 +96,7 @@ static void test_the_same_operations_give_the_same_pages(void **state)
         w_open(&w, 4, 9, false, true, 5);
         for (int i = 0; i < 3000; i++) {
             w_op(&w);
-            digest[k] = mix64(digest[k] ^ w.plan.digest);
+            digest[k] = mix64(digest[k] ^ plan_digest(&w.plan));
         }
         w_close(&w);
     }
