@@ -366,14 +366,6 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The cell that row i of the request writes, from the request alone. */
-static int own_cell(const struct view *v, int i)
-{
-    if (v->p->mode == PLAN_DRAFT)
-        return v->q->draft[i].cell;
-    return v->p->prefix_len[v->b] + i;
-}
-
 static inline int32_t slot_of(const struct view *v, enum pool_id pool, int cell)
 {
     return seq_page(v, pool, cell >> v->kv->shift) << v->kv->shift | (cell & (v->kv->page_size - 1));
@@ -390,113 +382,185 @@ static bool bad_slot(const struct view *v, const struct table *t, int row, const
                 pool_name(t->pool), row, what, slot, cell, slot_of(v, t->pool, cell));
 }
 
-/* `want` is the slot of the cell. */
-static inline bool check_slot(const struct view *v, const struct table *t, int row,
-                              const char *what, int32_t slot, int32_t want, int cell)
+/* One request's rows in one table. The checks of rows are compiled once for each kind, and what all
+ * rows of a table share lies here: a step has hundreds of rows. */
+enum kind { LINE /* of new cells */, LEVEL /* of a draft */, TREE, FROZEN };
+#define FOR_EACH_KIND static inline __attribute__((always_inline))
+struct rows {
+    const struct view *v;
+    const struct table *t;
+    enum kind kind;
+    int n, prefix, shift, first_page_slot;
+    int window, floor; /* floor: no key before it; of parts */
+    int width;
+    const int32_t *lo, *hi, *n_expand, *expand, *write;
+    const uint16_t *ref;
+    const int32_t *slot;           /* of the tree's cells */
+    const struct tree *tree;
+    const struct draft_row *level;
+};
+
+static struct rows rows_of(const struct view *v, const struct table *t, enum kind kind)
 {
-    return (slot == want && slot >= GUARD_PAGES << v->kv->shift) ||
-           bad_slot(v, t, row, what, slot, cell);
+    const struct plan *p = v->p;
+    const size_t r0 = (size_t)v->r0;
+    return (struct rows){
+        .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
+        .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
+        .floor = p->parts == 2 ? p->prefix_len[v->b] : 0, .width = t->expand_w, .lo = t->lo + r0,
+        .hi = t->hi + r0, .n_expand = t->n_expand + r0,
+        .expand = t->expand + r0 * (size_t)t->expand_w, .write = t->write ? t->write + r0 : NULL,
+        .ref = v->kv->pool[t->pool].ref, .slot = v->slot, .tree = v->q->tree,
+        .level = v->q->draft};
 }
 
-static bool check_write(const struct view *v, const struct table *t, int i)
+FOR_EACH_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t slot,
+                              int32_t want, int cell)
 {
-    int row = v->r0 + i, cell = own_cell(v, i);
-    if (!t->write)
-        return v->p->mode == PLAN_FROZEN ||
-               FAIL(v, "I6 %s %s table: no written slots", plan_mode_name(v->p->mode),
-                    pool_name(t->pool));
-    if (v->p->mode == PLAN_FROZEN)
-        return FAIL(v, "I6 %s %s table: a frozen pass must write nothing",
-                    plan_mode_name(v->p->mode), pool_name(t->pool));
-    int32_t want = v->q->tree ? v->slot[i] : slot_of(v, t->pool, cell);
-    if (!check_slot(v, t, row, "written", t->write[row], want, cell))
-        return false;
-    int32_t page = t->write[row] >> v->kv->shift;
-    if (v->kv->pool[t->pool].ref[page] != 1)
-        return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), row, page,
-                    v->kv->pool[t->pool].ref[page]);
-    return true;
+    return (slot == want && slot >= r->first_page_slot) ||
+           bad_slot(r->v, r->t, r->v->r0 + i, what, slot, cell);
+}
+
+static bool bad_write(const struct rows *r, int i)
+{
+    const struct view *v = r->v;
+    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
+    if (!r->write)
+        return FAIL(v, "I6 %s %s table: no written slots", mode, pool);
+    if (r->kind == FROZEN)
+        return FAIL(v, "I6 %s %s table: a frozen pass must write nothing", mode, pool);
+    int32_t page = r->write[i] >> r->shift;
+    return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders", mode, pool,
+                v->r0 + i, page, r->ref[page]);
+}
+
+FOR_EACH_KIND bool check_write(const struct rows *r, int i)
+{
+    if (r->kind == FROZEN)
+        return !r->write || bad_write(r, i);
+    if (!r->write)
+        return bad_write(r, i);
+    int cell = r->kind == LEVEL ? r->level[i].cell : r->prefix + i;
+    int32_t want = r->kind == TREE ? r->slot[i] : slot_of(r->v, r->t->pool, cell);
+    return slot_right(r, i, "written", r->write[i], want, cell) &&
+           (r->ref[r->write[i] >> r->shift] == 1 || bad_write(r, i));
 }
 
 /* Rows behind the tree's nodes repeat the root. */
-static inline int node_of(const struct view *v, int i)
+static inline int node_of(const struct tree *t, int i)
 {
-    return i < v->q->tree->n ? i : 0;
+    return i < t->n ? i : 0;
 }
 
-/* How many cells a row sees beyond the prefix: from the tree or the draft grid, not the plan. */
-static inline int seen_by(const struct view *v, int i)
+/* A row of a tree sees what its parent's row sees, which was checked, then its own cell: the usual
+ * case, in which the window begins before the tree. */
+FOR_EACH_KIND bool sees_as_parent(const struct rows *r, int i, int n)
 {
-    return v->q->tree    ? v->q->tree->depth[node_of(v, i)] + 1
-           : v->q->draft ? v->q->draft[i].n_seen
-                         : 0;
+    const int32_t *mine = r->expand + i * r->width;
+    const int32_t *up = n > 1 ? r->expand + r->tree->parent[i] * r->width : mine;
+    int32_t other = mine[n - 1] ^ r->slot[i];
+    for (int k = 0; k < n - 1; k++)
+        other |= mine[k] ^ up[k];
+    return other == 0 && mine[n - 1] >= r->first_page_slot;
 }
 
-/* Row i of the tree sees what its parent's row sees, which was checked, then its own cell: the usual
- * case, in which the window begins before the tree. One length for all rows, and no branch in it. */
-static bool sees_as_parent(const struct view *v, const struct table *t, int i, int n)
+/* The same cell by cell, without the first `skip`, which the window has left behind. */
+static bool sees_nodes(const struct rows *r, int i, int skip)
 {
-    const int32_t *mine = t->expand + (size_t)(v->r0 + i) * (size_t)t->expand_w;
-    const int32_t *up = mine + (v->q->tree->parent[i] - i) * t->expand_w;
-    int32_t other = mine[n - 1] ^ v->slot[i];
-    for (int k = 0; k < t->expand_w; k++)
-        other |= k < n - 1 ? mine[k] ^ up[k] : 0;
-    return other == 0 && v->slot[i] >= GUARD_PAGES << v->kv->shift;
-}
-
-/* The row's expand slots are those of the cells it sees, by depth, without the first `skip`. */
-static bool check_expand(const struct view *v, const struct table *t, int i, int skip)
-{
-    int row = v->r0 + i, n = t->n_expand[row], prefix = v->p->prefix_len[v->b];
-    const int32_t *expand = t->expand + (size_t)row * (size_t)t->expand_w;
-    uint64_t left = !v->q->tree ? 0 : i < v->q->tree->n ? v->q->tree->anc[i] : UINT64_C(1) << i;
-    if (n > 1 && left && t->lo[row] < t->hi[row] && sees_as_parent(v, t, i, n))
-        return true;
-    for (int k = 0; left && k < skip; k++)
+    const int32_t *expand = r->expand + i * r->width;
+    uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
+    for (int k = 0; k < skip; k++)
         left &= left - 1;
-    for (int k = 0; k < n; k++, left &= left - 1) {
-        int node = v->q->tree ? __builtin_ctzll(left) : 0;
-        int cell = v->q->tree ? prefix + node : v->q->draft[i].seen[skip + k];
-        int32_t want = v->q->tree ? v->slot[node] : slot_of(v, t->pool, cell);
-        if (!check_slot(v, t, row, "expand", expand[k], want, cell))
+    for (int k = 0; k < r->n_expand[i]; k++, left &= left - 1) {
+        int node = __builtin_ctzll(left);
+        if (!slot_right(r, i, "expand", expand[k], r->slot[node], r->prefix + node))
             return false;
     }
     return true;
 }
 
-static bool check_row(const struct view *v, const struct table *t, int i)
+/* A draft's row sees the cells that its request names. */
+static bool sees_cells(const struct rows *r, int i, int skip)
 {
-    int row = v->r0 + i, n = seen_by(v, i), n_expand = t->n_expand[row];
-    int prefix = v->p->prefix_len[v->b], lo = t->lo[row], hi = t->hi[row];
-    if (n_expand < 0 || n_expand > n || (n && n > t->expand_w))
-        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), row, n_expand, t->expand_w, n);
-    /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
-    bool linear = !v->q->tree && !v->q->draft;
-    int query = v->p->mode == PLAN_FROZEN ? prefix - 1 : linear ? own_cell(v, i) : prefix + n - 1;
-    int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
-    if (v->p->parts == 2 && first < prefix)
-        first = prefix; /* what lies before is the other part's */
-    int want_hi = linear ? query + 1 : prefix > first ? prefix : first;
-    if (lo != first || hi != want_hi || hi + n_expand - 1 != query)
-        return FAIL(
-            v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
-            plan_mode_name(v->p->mode), pool_name(t->pool), row, lo, hi, n_expand, first, want_hi,
-            query + 1 - want_hi);
-    return check_expand(v, t, i, n - n_expand) && check_write(v, t, i);
+    const int32_t *expand = r->expand + i * r->width;
+    const int *cell = r->level[i].seen + skip;
+    for (int k = 0; k < r->n_expand[i]; k++)
+        if (!slot_right(r, i, "expand", expand[k], slot_of(r->v, r->t->pool, cell[k]), cell[k]))
+            return false;
+    return true;
 }
 
-/* The prefix part of a row: the cached keys that its window still reaches, nothing else. */
-static bool check_prefix_row(const struct view *v, const struct table *t, int i)
+static bool bad_keys(const struct rows *r, int i, int n, int first, int want_hi, int query)
 {
-    int row = v->r0 + i, prefix = v->p->prefix_len[v->b], query = own_cell(v, i);
-    int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
-    int want = first < prefix ? first : prefix;
-    return (t->lo[row] == want && t->hi[row] == prefix && !t->n_expand && !t->write) ||
-           FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
-                plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row], t->hi[row], want,
-                prefix);
+    const struct view *v = r->v;
+    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
+    if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
+        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see", mode,
+                    pool, v->r0 + i, r->n_expand[i], r->width, n);
+    return FAIL(v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
+                mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, want_hi,
+                query + 1 - want_hi);
+}
+
+/* A row's keys begin with its window and end where it stands; n: cells it sees beyond the prefix. */
+FOR_EACH_KIND bool check_keys(const struct rows *r, int i, int n)
+{
+    bool line = r->kind == LINE || r->kind == FROZEN;
+    /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
+    int query = r->prefix - 1 + (r->kind == LINE ? i + 1 : n);
+    int first = r->window ? max_int(0, query - r->window + 1) : 0;
+    first = max_int(first, r->floor); /* what lies before is the other part's */
+    int want_hi = line ? query + 1 : max_int(r->prefix, first);
+    int n_expand = r->n_expand[i];
+    return (n_expand >= 0 && n_expand <= n && n <= r->width && r->lo[i] == first &&
+            r->hi[i] == want_hi && want_hi + n_expand - 1 == query) ||
+           bad_keys(r, i, n, first, want_hi, query);
+}
+
+FOR_EACH_KIND bool check_row(const struct rows *r, int i)
+{
+    int n = r->kind == TREE    ? r->tree->depth[node_of(r->tree, i)] + 1
+            : r->kind == LEVEL ? r->level[i].n_seen
+                               : 0;
+    if (!check_keys(r, i, n) || !check_write(r, i))
+        return false;
+    if (r->kind == TREE)
+        return (r->lo[i] < r->hi[i] && sees_as_parent(r, i, n)) ||
+               sees_nodes(r, i, n - r->n_expand[i]);
+    return r->kind != LEVEL || sees_cells(r, i, n - r->n_expand[i]);
+}
+
+FOR_EACH_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
+{
+    const struct rows r = rows_of(v, t, kind);
+    for (int i = 0; i < r.n; i++)
+        if (!check_row(&r, i))
+            return false;
+    return true;
+}
+
+static bool check_rows(const struct view *v, const struct table *t)
+{
+    return v->q->tree                ? check_rows_of(v, t, TREE)
+           : v->q->draft             ? check_rows_of(v, t, LEVEL)
+           : v->p->mode == PLAN_FROZEN ? check_rows_of(v, t, FROZEN)
+                                     : check_rows_of(v, t, LINE);
+}
+
+/* The prefix part of rows: the cached keys that their windows still reach, nothing else. */
+static bool check_prefix_rows(const struct view *v, const struct table *t)
+{
+    int prefix = v->p->prefix_len[v->b];
+    for (int i = 0; i < v->p->q_len[v->b]; i++) {
+        int row = v->r0 + i, query = prefix + i;
+        int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
+        int want = first < prefix ? first : prefix;
+        if (t->lo[row] != want || t->hi[row] != prefix || t->n_expand || t->write)
+            return FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
+                        plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row],
+                        t->hi[row], want, prefix);
+    }
+    return true;
 }
 
 static bool check_identity(const struct view *v, const struct table *t, enum pool_id reads)
@@ -532,7 +596,7 @@ static bool check_reach(const struct view *v, const struct table *t, int known)
 
 /* Every table of the plan is held against the pool that its layers read. */
 static bool check_table(struct view *v, const struct table *t, enum pool_id reads,
-                        bool (*row)(const struct view *v, const struct table *t, int i))
+                        bool (*rows)(const struct view *v, const struct table *t))
 {
     if (!check_identity(v, t, reads))
         return false;
@@ -542,10 +606,7 @@ static bool check_table(struct view *v, const struct table *t, enum pool_id read
                     pool_name(t->pool), t->window, t->pool == POOL_FULL ? 0 : W);
     for (int i = 0; v->q->tree && i < v->q->n; i++)
         v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
-    for (int i = 0; i < v->p->q_len[v->b]; i++)
-        if (!row(v, t, i))
-            return false;
-    return check_reach(v, t, known_columns(v, t));
+    return rows(v, t) && check_reach(v, t, known_columns(v, t));
 }
 
 /* ---- what a row is, pools aside -------------------------------------------------------------- */
@@ -554,7 +615,7 @@ static bool check_tree_row(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i, prefix = p->prefix_len[v->b];
-    int node = v->q->tree ? node_of(v, i) : 0;
+    int node = v->q->tree ? node_of(v->q->tree, i) : 0;
     int pos = v->q->tree ? prefix + v->q->tree->depth[node] : prefix - 1 + v->q->draft[i].depth;
     int up = !v->q->tree ? v->q->draft[i].up : node ? v->r0 + v->q->tree->parent[node] : -1;
     if (p->pos[row] != pos)
@@ -581,7 +642,7 @@ static bool check_what(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i;
-    int32_t token = v->q->tree ? v->q->tree->token[node_of(v, i)] : v->q->token[i];
+    int32_t token = v->q->tree ? v->q->tree->token[node_of(v->q->tree, i)] : v->q->token[i];
     if (p->req[row] != v->b)
         return FAIL(v, "I9 %s row %d: belongs to request %d, says %d", plan_mode_name(p->mode), row,
                     v->b, p->req[row]);
@@ -609,12 +670,12 @@ static bool check_request(struct view *v)
         if (!check_what(v, i))
             return false;
     bool two = p->parts == 2;
-    return (!p->use_full || check_table(v, &p->full.t, POOL_FULL, check_row)) &&
-           (!two || check_table(v, &p->full_prefix.t, POOL_FULL, check_prefix_row)) &&
-           (!p->use_swa || check_table(v, &p->swa.t, POOL_SWA, check_row)) &&
-           (!two || !p->use_swa || check_table(v, &p->swa_prefix.t, POOL_SWA, check_prefix_row)) &&
-           (!p->use_draft || check_table(v, &p->draft.t, POOL_DRAFT, check_row)) &&
-           (!p->use_draft_win || check_table(v, &p->draft_win.t, POOL_DRAFT, check_row));
+    return (!p->use_full || check_table(v, &p->full.t, POOL_FULL, check_rows)) &&
+           (!two || check_table(v, &p->full_prefix.t, POOL_FULL, check_prefix_rows)) &&
+           (!p->use_swa || check_table(v, &p->swa.t, POOL_SWA, check_rows)) &&
+           (!two || !p->use_swa || check_table(v, &p->swa_prefix.t, POOL_SWA, check_prefix_rows)) &&
+           (!p->use_draft || check_table(v, &p->draft.t, POOL_DRAFT, check_rows)) &&
+           (!p->use_draft_win || check_table(v, &p->draft_win.t, POOL_DRAFT, check_rows));
 }
 
 /* All that does not belong to one request. */

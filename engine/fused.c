@@ -45,6 +45,7 @@ struct io {
 
 struct fused {
     struct page_list list; /* the pages of all plans */
+    enum check_level checked; /* how strictly those columns were looked at that have not changed */
     kbuf mem;
     struct run run[MAX_RUNS];
     uint64_t clock;
@@ -580,8 +581,8 @@ static bool read_level_row(struct trip *t, int i, struct draft_row *row, int32_t
     row->up = -1;
     row->n_seen = c < 0 ? 1 : row->depth;
     *token = c < 0 ? 0 : tok[min_int(c, most - 1)];
-    for (int at = row->n_seen - 1; at >= 0 && c >= 0; at--) {
-        if (c >= most || cell[c] < 0 || cell[c] >= t->scratch)
+    for (int at = row->n_seen - 1, none = c < 0; at >= 0 && !none; at--) {
+        if (c < 0 || c >= most || cell[c] < 0 || cell[c] >= t->scratch)
             return err_set(e, ERR_INVARIANT, "I13 the device's draft: row %d stands behind "
                            "candidate %d of %d", i, c, most);
         row->seen[at] = base + cell[c];
@@ -756,6 +757,9 @@ static bool prepare(struct trip *t, const struct step_limits *lim, struct err *e
 {
     struct pass *ps = &t->r->pass;
     pass_lock(ps);
+    if (t->f->checked < ps->check.level)
+        list_forget(&t->f->list);
+    t->f->checked = ps->check.level;
     bool ok = reserve(t, e) && (t->key.steps ? plan_drafting(t, e) : plan_plain(t, e));
     if (ok && !t->key.steps)
         plan_mark(t->verify, ps->kv,
@@ -781,6 +785,8 @@ static bool look_again(struct trip *t, struct err *e)
     pass_lock(ps);
     bool ok = check_list(&ps->check, t->verify, ps->kv, &req, e) &&
               (!t->extend || check_list(&ps->check, t->extend, ps->kv, &req, e));
+    if (!ok)
+        list_forget(&t->f->list);
     pass_unlock(ps);
     return ok;
 }

@@ -56,6 +56,11 @@ static void cut(struct page_list *l, enum pool_id pool, int n)
     l->n[pool] = n;
 }
 
+void list_forget(struct page_list *l)
+{
+    l->settled = 0;
+}
+
 void list_write(struct page_list *l, const struct kv *kv, const struct seq *s)
 {
     bool mine = l->settled && l->settled == s->settled;
@@ -72,7 +77,7 @@ void list_write(struct page_list *l, const struct kv *kv, const struct seq *s)
         put(l, POOL_DRAFT, c, s->dcol[c].v);
     cut(l, POOL_DRAFT, s->n_dcol);
     if (!mine)
-        l->settled = 0; /* what is steady of the sequence was so for another list */
+        list_forget(l); /* what is steady of the sequence was so for another list */
 }
 
 void list_settle(struct page_list *l, struct kv *kv, struct seq *s)

@@ -34,7 +34,10 @@ bool list_open(struct page_list *l, const struct kernels *k, struct kdev *d, int
                struct err *e);
 void list_close(struct page_list *l, const struct kernels *k, struct kdev *d);
 void list_write(struct page_list *l, const struct kv *kv, const struct seq *s);
-/* Every column that was written has been checked: the next list_write() passes over them. */
+/* The next list_write() passes over nothing. */
+void list_forget(struct page_list *l);
+/* Every column that was written has been checked: the next list_write() passes over those of final
+ * cells. */
 void list_settle(struct page_list *l, struct kv *kv, struct seq *s);
 /* Puts the columns that changed on the device, where the copy then is as the list. */
 void list_send(struct page_list *l, const struct kernels *k, struct kdev *d);

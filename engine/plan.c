@@ -128,10 +128,6 @@ static void full_put_page(struct full_table *t, int req, int col, full_page p)
 {
     *page_at(&t->t, req, col) = p.v;
 }
-static void full_put_expand(struct full_table *t, int row, int i, full_slot s)
-{
-    *expand_at(&t->t, row, i) = s.v;
-}
 static void full_put_write(struct full_table *t, int row, full_slot s)
 {
     t->t.write[row] = s.v;
@@ -139,10 +135,6 @@ static void full_put_write(struct full_table *t, int row, full_slot s)
 static void swa_put_page(struct swa_table *t, int req, int col, swa_page p)
 {
     *page_at(&t->t, req, col) = p.v;
-}
-static void swa_put_expand(struct swa_table *t, int row, int i, swa_slot s)
-{
-    *expand_at(&t->t, row, i) = s.v;
 }
 static void swa_put_write(struct swa_table *t, int row, swa_slot s)
 {
@@ -169,7 +161,7 @@ struct row {
     int32_t token;
     int pos, cell, hi, up;
     int n_seen;
-    const int *seen; /* of a tree's row as many as its tables are wide; what is too much repeats one */
+    const int *seen;
 };
 
 static int seen_cells(const struct tree *t, int node, int prefix, int cells[TREE_MAX])
@@ -194,17 +186,9 @@ static int clip(int query, int hi, int window, int *lo_out, int *hi_out)
     return first - hi;
 }
 
-/* The row's place in the window is its logical index: prefix + depth in a tree. */
-static int window_query(const struct table *t, const struct row *row)
-{
-    if (bug_on(BUG_TREE_WINDOW_BY_INDEX) && t->pool == POOL_SWA && row->n_seen)
-        return row->cell;
-    return row->hi + row->n_seen - 1;
-}
-
 static int extent(struct table *t, int r, const struct row *row, int window)
 {
-    int lo, hi, skip = clip(window_query(t, row), row->hi, window, &lo, &hi);
+    int lo, hi, skip = clip(row->hi + row->n_seen - 1, row->hi, window, &lo, &hi);
     t->lo[r] = lo;
     t->hi[r] = hi;
     t->n_expand[r] = max_int(0, row->n_seen - skip);
@@ -241,26 +225,20 @@ static void find_cells(struct cells *c, const struct plan *p, const struct kv *k
         c->draft[i] = kv_draft_slot(kv, s, base + i);
 }
 
+/* A row of new cells, or one that writes nothing. */
 static void put_target_row(struct plan *p, const struct cells *c, int r, const struct row *row)
 {
     bool writes = row->cell >= 0;
-    int own = writes ? row->cell - c->base : -1;
     if (writes)
-        full_put_write(&p->full, r, c->full[own]);
+        full_put_write(&p->full, r, c->full[row->cell - c->base]);
     extent(&p->full.t, r, row, 0);
-    for (int i = 0; i < p->full.t.expand_w; i++)
-        full_put_expand(&p->full, r, i,
-                        i < row->n_seen ? c->full[row->seen[i] - c->base] : (full_slot){0});
     if (p->parts == 2)
         split_extent(&p->full.t, &p->full_prefix.t, r, p->prefix_len[p->req[r]]);
     if (!p->use_swa)
         return;
     if (writes)
-        swa_put_write(&p->swa, r, c->swa[own]);
-    int skip = extent(&p->swa.t, r, row, p->swa.t.window);
-    for (int i = skip; i < p->swa.t.expand_w; i++)
-        swa_put_expand(&p->swa, r, i - skip,
-                       i < row->n_seen ? c->swa[row->seen[i] - c->base] : (swa_slot){0});
+        swa_put_write(&p->swa, r, c->swa[row->cell - c->base]);
+    extent(&p->swa.t, r, row, p->swa.t.window);
     if (p->parts == 2)
         split_extent(&p->swa.t, &p->swa_prefix.t, r, p->prefix_len[p->req[r]]);
 }
@@ -302,26 +280,61 @@ static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_r
     }
 }
 
-/* A node sees what its parent sees, then itself; a row behind the tree only itself. */
+/* What the rows of a tree read and write in one pool, whose cells from `prefix` on are slot[]: a node
+ * sees what its parent sees, then itself; a row behind the tree only itself. A row's place in the
+ * window is its logical index, prefix + depth. */
+static void put_tree(struct table *t, int r0, const struct tree *tree, int n, int prefix,
+                     const int32_t *slot)
+{
+    const bool by_index = bug_on(BUG_TREE_WINDOW_BY_INDEX) && t->pool == POOL_SWA;
+    const int w = t->expand_w, window = t->window;
+    int32_t *lo = t->lo + r0, *hi = t->hi + r0, *n_expand = t->n_expand + r0;
+    int32_t *write = t->write + r0, *expand = t->expand + (size_t)r0 * (size_t)w;
+    for (int j = 0; j < n; j++) {
+        int node = j < tree->n ? j : 0, up = tree->parent[node], depth = tree->depth[node];
+        int skip = clip(prefix + (by_index ? j : depth), prefix, window, &lo[j], &hi[j]);
+        int32_t *row = expand + j * w;
+        CHECK(depth < w);
+        if (up >= 0 && skip == 0)
+            for (int k = 0; k < w; k++) /* of one length for all, so that it never ends unforeseen */
+                row[k] = expand[up * w + k];
+        else
+            for (int at = depth - 1; at >= skip; at--, up = tree->parent[up])
+                row[at - skip] = slot[up];
+        if (depth >= skip)
+            row[depth - skip] = slot[j];
+        n_expand[j] = max_int(0, depth + 1 - skip);
+        write[j] = slot[j];
+    }
+}
+static void full_put_tree(struct full_table *t, int r0, const struct tree *tree, int n, int prefix,
+                          const full_slot *slot)
+{
+    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+}
+static void swa_put_tree(struct swa_table *t, int r0, const struct tree *tree, int n, int prefix,
+                         const swa_slot *slot)
+{
+    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+}
+
 static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
 {
     const struct tree *t = q->tree;
-    int prefix = p->prefix_len[b], w = p->full.t.expand_w, seen[TREE_MAX * TREE_MAX];
+    const int prefix = p->prefix_len[b];
+    int32_t *token = p->token + r0, *pos = p->pos + r0, *req = p->req + r0, *up = p->up + r0;
     struct cells c;
     find_cells(&c, p, kv, q->seq, prefix, q->n);
-    for (int i = 0; i < w; i++)
-        seen[i] = prefix;
     for (int j = 0; j < q->n; j++) {
-        int node = j < t->n ? j : 0, up = t->parent[node], n = t->depth[node] + 1;
-        int *mine = seen + j * w;
-        if (j)
-            memcpy(mine, seen + max_int(0, up) * w, (size_t)w * sizeof *mine);
-        mine[n - 1] = prefix + j;
-        put_row(p, &c, b, r0 + j,
-                &(struct row){.token = t->token[node], .pos = prefix + n - 1, .cell = prefix + j,
-                              .hi = prefix, .n_seen = n, .seen = mine,
-                              .up = up < 0 ? -1 : r0 + up});
+        int node = j < t->n ? j : 0;
+        token[j] = t->token[node];
+        pos[j] = prefix + t->depth[node];
+        req[j] = b;
+        up[j] = node ? r0 + t->parent[node] : -1;
     }
+    full_put_tree(&p->full, r0, t, q->n, prefix, c.full);
+    if (p->use_swa)
+        swa_put_tree(&p->swa, r0, t, q->n, prefix, c.swa);
 }
 
 static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
