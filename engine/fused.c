@@ -57,7 +57,7 @@ struct trip {
     struct fused *f;
     struct lane *l;
     struct run_key key;
-    int nodes, scratch, levels; /* rows of verify; draft cells of all levels; plans of levels */
+    int nodes, scratch; /* rows of verify; draft cells of all levels */
     struct plan *draft, *verify, *extend; /* the pass's own; NULL: the shape has none */
     struct io io;
     char *in;
