@@ -604,6 +604,11 @@ static bool check_table(struct view *v, const struct table *t, enum pool_id read
     if (t->window != W || (t->pool == POOL_FULL && t->window))
         return FAIL(v, "I12 %s %s table: window %d, the layers' is %d", plan_mode_name(v->p->mode),
                     pool_name(t->pool), t->window, t->pool == POOL_FULL ? 0 : W);
+    if (v->p->list && (t->n_cols > v->p->list->cols ||
+                       t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
+        return FAIL(v, "I7 %s %s table request %d: %d columns of a list of %d, cells to %d",
+                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, t->n_cols,
+                    v->p->list->cols, v->p->kv_len[v->b]);
     for (int i = 0; v->q->tree && i < v->q->n; i++)
         v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
     return rows(v, t) && check_reach(v, t, known_columns(v, t));
