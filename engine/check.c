@@ -239,7 +239,8 @@ static bool check_columns(const struct view *v, const struct table *t, int first
     return true;
 }
 
-/* Columns that lie in the plan's list as they were checked there, and that have not changed since. */
+/* Columns that lie in the plan's list as they were checked there, and that have not changed since.
+ * */
 static int known_columns(const struct view *v, const struct table *t)
 {
     const struct page_list *l = v->p->list;
@@ -368,7 +369,8 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
 
 static inline int32_t slot_of(const struct view *v, enum pool_id pool, int cell)
 {
-    return seq_page(v, pool, cell >> v->kv->shift) << v->kv->shift | (cell & (v->kv->page_size - 1));
+    int32_t page = seq_page(v, pool, cell >> v->kv->shift);
+    return page << v->kv->shift | (cell & (v->kv->page_size - 1));
 }
 
 static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
@@ -495,14 +497,15 @@ static bool bad_keys(const struct rows *r, int i, int n, int first, int want_hi,
     const struct view *v = r->v;
     const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
     if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
-        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see", mode,
-                    pool, v->r0 + i, r->n_expand[i], r->width, n);
+        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
+                    mode, pool, v->r0 + i, r->n_expand[i], r->width, n);
     return FAIL(v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
                 mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, want_hi,
                 query + 1 - want_hi);
 }
 
-/* A row's keys begin with its window and end where it stands; n: cells it sees beyond the prefix. */
+/* A row's keys begin with its window and end where it stands; n: cells it sees beyond the prefix.
+ * */
 FOR_EACH_KIND bool check_keys(const struct rows *r, int i, int n)
 {
     bool line = r->kind == LINE || r->kind == FROZEN;

@@ -20,11 +20,11 @@
  *   I16 the uniforms consumed are the ones that were counted
  *   I17 what the device filled in is what its tree asks for
  * ON checks all of them for what a pass touches: I1 to I3 by running sums, I15 at the end of each
- * prefix, and of the pages in a list (page_list.h) those that are new or have changed since they were
- * checked there. STRICT passes over none of them and follows the chain of every cell read, and the
- * engine sweeps all pools and sequences after each step (check_sweep). The checker works out what it
- * checks from the sequences and shares no code with plan.c. Cost: linear in the rows of the plan and
- * in the columns that are looked at. Engine thread.
+ * prefix, and of the pages in a list (page_list.h) those that are new or have changed since they
+ * were checked there. STRICT passes over none of them and follows the chain of every cell read, and
+ * the engine sweeps all pools and sequences after each step (check_sweep). The checker works out
+ * what it checks from the sequences and shares no code with plan.c. Cost: linear in the rows of the
+ * plan and in the columns that are looked at. Engine thread.
  */
 #ifndef AERIE_CHECK_H
 #define AERIE_CHECK_H

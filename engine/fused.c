@@ -25,8 +25,8 @@ struct run {
 };
 
 /* Where everything of a run lies, in words of i32 and f32 (kernels.h says what each is). The first
- * part is the inbox's image, the last one the outbox's; the plans whose rows the device fills in lie
- * in both. */
+ * part is the inbox's image, the last one the outbox's; the plans whose rows the device fills in
+ * lie in both. */
 struct io {
     kbuf root, prefix, drafted, state, limit, force, stop, draws;
     kbuf guess, guess_logp;             /* (topk) of the root */
@@ -157,8 +157,8 @@ static bool plan_plain(struct trip *t, struct err *e)
     return plan_one(t, PLAN_DECODE, &req, 0, e);
 }
 
-/* All levels in one plan: row (level - 2) * topk + k. Nothing is known of them but where they write:
- * every row stands behind no ancestor but itself. */
+/* All levels in one plan: row (level - 2) * topk + k. Nothing is known of them but where they
+ * write: every row stands behind no ancestor but itself. */
 static bool plan_levels(struct trip *t, struct err *e)
 {
     struct seq *s = &t->l->seq;
@@ -776,8 +776,8 @@ static bool prepare(struct trip *t, const struct step_limits *lim, struct err *e
     return true;
 }
 
-/* While the device works: the columns that the checks before the launch passed over, because they were
- * checked in an earlier cycle and nothing has touched them since, are looked at once more. */
+/* While the device works: the columns that the checks before the launch passed over, because they
+ * were checked in an earlier cycle and nothing has touched them since, are looked at once more. */
 static bool look_again(struct trip *t, struct err *e)
 {
     struct pass *ps = &t->r->pass;

@@ -115,8 +115,8 @@ void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
 void kv_rollback(struct kv *kv, struct seq *s); /* drops columns that hold no final cell */
 /* Drops the swa pages wholly before the last `reach` committed cells: no later pass reads them. */
 void kv_release_window(struct kv *kv, struct seq *s);
-/* From here on `steady` and `dsteady` tell which columns of final cells have not changed. Returns the
- * name of this state of them, which no other has. */
+/* From here on `steady` and `dsteady` tell which columns of final cells have not changed. Returns
+ * the name of this state of them, which no other has. */
 uint64_t kv_settle(struct kv *kv, struct seq *s);
 /* A cell of a target pool was moved on the device: its mark goes along. */
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);

@@ -1,11 +1,12 @@
 /* page_list.h - the pages of one sequence, pool by pool and column by column, as tables hold them,
- * kept from plan to plan: what a cycle does to it follows the columns that changed, not the context.
+ * kept from plan to plan: what a cycle does to it follows the columns that changed, not the
+ * context.
  *
- * The list is written from the sequence by list_write(), which goes over those columns only that the
- * cache has touched since list_settle(); of another sequence, or after another list was settled, it
- * is written anew. Always true after list_write(): page[pool][c] is the page of the sequence's
- * column c in that pool, 0 where it holds none or has released it. A copy on the device is brought
- * up to date by list_send(). Engine thread, under its lock.
+ * The list is written from the sequence by list_write(), which goes over those columns only that
+ * the cache has touched since list_settle(); of another sequence, or after another list was
+ * settled, it is written anew. Always true after list_write(): page[pool][c] is the page of the
+ * sequence's column c in that pool, 0 where it holds none or has released it. A copy on the
+ * device is brought up to date by list_send(). Engine thread, under its lock.
  */
 #ifndef AERIE_PAGE_LIST_H
 #define AERIE_PAGE_LIST_H

@@ -280,9 +280,9 @@ static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_r
     }
 }
 
-/* What the rows of a tree read and write in one pool, whose cells from `prefix` on are slot[]: a node
- * sees what its parent sees, then itself; a row behind the tree only itself. A row's place in the
- * window is its logical index, prefix + depth. */
+/* What the rows of a tree read and write in one pool, whose cells from `prefix` on are slot[]: a
+ * node sees what its parent sees, then itself; a row behind the tree only itself. A row's place in
+ * the window is its logical index, prefix + depth. */
 static void put_tree(struct table *t, int r0, const struct tree *tree, int n, int prefix,
                      const int32_t *slot)
 {
@@ -296,7 +296,7 @@ static void put_tree(struct table *t, int r0, const struct tree *tree, int n, in
         int32_t *row = expand + j * w;
         CHECK(depth < w);
         if (up >= 0 && skip == 0)
-            for (int k = 0; k < w; k++) /* of one length for all, so that it never ends unforeseen */
+            for (int k = 0; k < w; k++) /* one length for all: it never ends unforeseen */
                 row[k] = expand[up * w + k];
         else
             for (int at = depth - 1; at >= skip; at--, up = tree->parent[up])

@@ -206,8 +206,8 @@ static void test_damaged_tables_are_found(void **state)
 
 /* ---- pages that were checked before ---------------------------------------------------------- */
 
-/* A column that was checked in an earlier cycle and that nobody owned up to changing is found while the
- * device works: nothing is committed, and once it is right again the lane goes on. */
+/* A column that was checked in an earlier cycle and that nobody owned up to changing is found
+ * while the device works: nothing is committed, and once it is right again the lane goes on. */
 static void test_a_page_changed_behind_the_cache_is_found(void **state)
 {
     (void)state;

@@ -127,7 +127,9 @@ static int32_t page_of(const struct kv *kv, const struct seq *s, enum pool_id p,
 {
     if (p == POOL_DRAFT)
         return c < s->n_dcol ? s->dcol[c].v : 0;
-    return c >= s->n_col ? 0 : p == POOL_FULL ? s->col[c].full.v : kv->has_swa ? s->col[c].swa.v : 0;
+    if (c >= s->n_col || (p == POOL_SWA && !kv->has_swa))
+        return 0;
+    return p == POOL_FULL ? s->col[c].full.v : s->col[c].swa.v;
 }
 
 /* Two lists over all sequences, whichever comes: each holds, here and on the device, what its
@@ -178,8 +180,8 @@ static void test_a_list_follows_its_sequence(void **state)
     assert_true(steady > 10000);
 }
 
-/* What a list's owner does not write again is not checked again before a launch; check_list() looks at
- * it, and so does the plan's check once the list was forgotten, or when it is strict. */
+/* What a list's owner does not write again is not checked again before a launch; check_list()
+ * looks at it, and so does the plan's check once the list was forgotten, or when it is strict. */
 static void test_a_steady_column_that_changed_is_found(void **state)
 {
     (void)state;

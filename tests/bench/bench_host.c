@@ -1,13 +1,15 @@
-/* bench_host.c - what the host does in a fused cycle, on a device that computes nothing: the models'
- * operations are left out, those of the draft tree and of the ports are the CPU's. Before: from the
- * call to the launch; during: work that hides behind the device's; after: from the results to the
- * end. Before and after are what a chat waits for; the driver's launch comes on top. */
+/* bench_host.c - what the host does in a fused cycle, on a device that computes nothing: the
+ * models' operations are left out, those of the draft tree and of the ports are the CPU's. Before:
+ * from the call to the launch; during: work that hides behind the device's; after: from the
+ * results to the end. Before and after are what a chat waits for; the driver's launch comes on
+ * top.
+ */
 #include "tests/rigs.h"
 
-#define NO_OP(name, args)                                                                           \
-    static void no_##name(struct kdev *d, const struct args *a)                                     \
-    {                                                                                               \
-        (void)d, (void)a;                                                                           \
+#define NO_OP(name, args)                                                                   \
+    static void no_##name(struct kdev *d, const struct args *a)                             \
+    {                                                                                       \
+        (void)d, (void)a;                                                                   \
     }
 NO_OP(embed, k_embed)
 NO_OP(rope, k_rope)
