@@ -243,11 +243,9 @@ static bool check_columns(const struct view *v, const struct table *t, int first
  * */
 static int known_columns(const struct view *v, const struct table *t)
 {
-    const struct page_list *l = v->p->list;
-    const struct seq *s = v->q->seq;
-    if (v->level >= CHECK_STRICT || !l || !l->settled || l->settled != s->settled)
+    if (v->level >= CHECK_STRICT || !v->p->list)
         return 0;
-    return t->pool == POOL_DRAFT ? s->dsteady : s->steady;
+    return list_known(v->p->list, v->q->seq, side_of(t->pool));
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */

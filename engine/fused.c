@@ -766,7 +766,9 @@ static bool prepare(struct trip *t, const struct step_limits *lim, struct err *e
                   &(struct plan_req){.seq = &t->l->seq, .n = 1,
                                      .token = t->l->tok.v + t->l->seq.committed});
     if (ok)
-        list_settle(&t->f->list, &t->r->kv, &t->l->seq);
+        list_settle(&t->f->list, ps->kv, &t->l->seq, SIDE_TARGET);
+    if (ok && t->extend)
+        list_settle(&t->f->list, ps->kv, &t->l->seq, SIDE_DRAFT);
     pass_unlock(ps);
     if (!ok || !lay_out(t, e))
         return false;

@@ -45,7 +45,7 @@ static void put(struct page_list *l, enum pool_id pool, int c, int32_t page)
     *at = page;
     l->lo[pool] = min_int(l->lo[pool], c);
     l->hi[pool] = max_int(l->hi[pool], c + 1);
-    l->version++;
+    l->version[side_of(pool)]++;
 }
 
 /* Columns [from, n) of a pool, and none behind them. */
@@ -58,31 +58,48 @@ static void cut(struct page_list *l, enum pool_id pool, int n)
 
 void list_forget(struct page_list *l)
 {
-    l->settled = 0;
+    memset(l->settled, 0, sizeof l->settled);
 }
 
-void list_write(struct page_list *l, const struct kv *kv, const struct seq *s)
+int list_known(const struct page_list *l, const struct seq *s, enum side side)
 {
-    bool mine = l->settled && l->settled == s->settled;
-    CHECK(s->n_col <= l->cols && s->n_dcol <= l->cols);
-    for (int c = mine ? s->steady : 0; c < s->n_col; c++) {
-        put(l, POOL_FULL, c, s->col[c].full.v);
+    return l->settled[side] && l->settled[side] == s->settled[side] ? s->steady[side] : 0;
+}
+
+static void write_target(struct page_list *l, const struct kv *kv, const struct seq *s, int from)
+{
+    for (int c = from; c < s->n_col; c++) {
+        full_page page = s->col[c].full;
+        put(l, POOL_FULL, c, page.v);
         if (kv->has_swa)
-            put(l, POOL_SWA, c,
-                c >= s->swa_lo >> kv->shift ? kv_swa_page(kv, s->col[c].full).v : 0);
+            put(l, POOL_SWA, c, c >= s->swa_lo >> kv->shift ? kv_swa_page(kv, page).v : 0);
     }
     cut(l, POOL_FULL, s->n_col);
     cut(l, POOL_SWA, kv->has_swa ? s->n_col : 0);
-    for (int c = mine ? s->dsteady : 0; c < s->n_dcol; c++)
-        put(l, POOL_DRAFT, c, s->dcol[c].v);
-    cut(l, POOL_DRAFT, s->n_dcol);
-    if (!mine)
-        list_forget(l); /* what is steady of the sequence was so for another list */
 }
 
-void list_settle(struct page_list *l, struct kv *kv, struct seq *s)
+static void write_draft(struct page_list *l, const struct seq *s, int from)
 {
-    l->settled = kv_settle(kv, s);
+    for (int c = from; c < s->n_dcol; c++)
+        put(l, POOL_DRAFT, c, s->dcol[c].v);
+    cut(l, POOL_DRAFT, s->n_dcol);
+}
+
+void list_write(struct page_list *l, const struct kv *kv, const struct seq *s, enum side side)
+{
+    CHECK(s->n_col <= l->cols && s->n_dcol <= l->cols);
+    int from = list_known(l, s, side);
+    if (l->settled[side] != s->settled[side])
+        l->settled[side] = 0; /* what is steady of the sequence was so in another list */
+    if (side == SIDE_DRAFT)
+        write_draft(l, s, from);
+    else
+        write_target(l, kv, s, from);
+}
+
+void list_settle(struct page_list *l, struct kv *kv, struct seq *s, enum side side)
+{
+    l->settled[side] = kv_settle(kv, s, side);
 }
 
 void list_send(struct page_list *l, const struct kernels *k, struct kdev *d)

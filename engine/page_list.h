@@ -2,11 +2,12 @@
  * kept from plan to plan: what a cycle does to it follows the columns that changed, not the
  * context.
  *
- * The list is written from the sequence by list_write(), which goes over those columns only that
- * the cache has touched since list_settle(); of another sequence, or after another list was
- * settled, it is written anew. Always true after list_write(): page[pool][c] is the page of the
- * sequence's column c in that pool, 0 where it holds none or has released it. A copy on the
- * device is brought up to date by list_send(). Engine thread, under its lock.
+ * A side of the list, the target's or the draft's, is written from the sequence by list_write(),
+ * which goes over those columns only that the cache has touched since list_settle(); of another
+ * sequence, or after another list was settled, it is written anew. Always true of a side after
+ * list_write(): page[pool][c] is the page of the sequence's column c in that pool, 0 where it holds
+ * none or has released it. A copy on the device is brought up to date by list_send(). Engine thread,
+ * under its lock.
  */
 #ifndef AERIE_PAGE_LIST_H
 #define AERIE_PAGE_LIST_H
@@ -24,8 +25,8 @@ struct page_list {
     int32_t *page[N_POOLS];   /* (cols), then a red zone; one run of memory */
     int n[N_POOLS];           /* columns that are not 0 lie below */
     uint64_t sum[N_POOLS];    /* of the columns, each mixed with its place: their digest */
-    uint64_t settled;         /* the state of the sequence that it was written for, 0: none */
-    uint64_t version;         /* counts the columns that were changed */
+    uint64_t settled[N_SIDES]; /* the state of a sequence that a side was written for, 0: none */
+    uint64_t version[N_SIDES]; /* counts the columns that were changed */
     int lo[N_POOLS], hi[N_POOLS]; /* what the device has not got yet */
     kbuf mem;                 /* the copy on the device, as long as `page` */
 };
@@ -34,12 +35,14 @@ struct page_list {
 bool list_open(struct page_list *l, const struct kernels *k, struct kdev *d, int cols,
                struct err *e);
 void list_close(struct page_list *l, const struct kernels *k, struct kdev *d);
-void list_write(struct page_list *l, const struct kv *kv, const struct seq *s);
-/* The next list_write() passes over nothing. */
+void list_write(struct page_list *l, const struct kv *kv, const struct seq *s, enum side side);
+/* The next list_write() of either side passes over nothing. */
 void list_forget(struct page_list *l);
-/* Every column that was written has been checked: the next list_write() passes over those of final
- * cells. */
-void list_settle(struct page_list *l, struct kv *kv, struct seq *s);
+/* Every column of a side that was written has been checked: the next list_write() passes over those
+ * of final cells. */
+void list_settle(struct page_list *l, struct kv *kv, struct seq *s, enum side side);
+/* Columns of a side that were checked in this list and have not changed since. */
+int list_known(const struct page_list *l, const struct seq *s, enum side side);
 /* Puts the columns that changed on the device, where the copy then is as the list. */
 void list_send(struct page_list *l, const struct kernels *k, struct kdev *d);
 /* The first n columns of a pool on the device. */

@@ -551,10 +551,12 @@ static void use_list(struct plan *p, const struct kv *kv, const struct plan_req 
     if (!list)
         return;
     CHECK(p->n_req == 1 && p->full.t.n_cols <= list->cols);
-    list_write(list, kv, req->seq);
-    p->list_version = list->version;
-    for (int i = 0; i < N_POOLS; i++)
-        p->list_digest = mix64(p->list_digest ^ list->sum[i]);
+    enum side side = is_draft(p->mode) ? SIDE_DRAFT : SIDE_TARGET;
+    list_write(list, kv, req->seq, side);
+    p->list_version = list->version[side];
+    for (enum pool_id i = 0; i < N_POOLS; i++)
+        if (side_of(i) == side)
+            p->list_digest = mix64(p->list_digest ^ list->sum[i]);
 }
 
 void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,

@@ -31,9 +31,9 @@ static void row_text(const struct table *t, int r, struct buf *out)
 }
 
 /* The pages of a plan that borrowed them are gone once the next one did. */
-static bool has_pages(const struct plan *p)
+static bool has_pages(const struct plan *p, const struct table *t)
 {
-    return !p->list || p->list->version == p->list_version;
+    return !p->list || p->list->version[side_of(t->pool)] == p->list_version;
 }
 
 /* Columns that some request reaches; the rest of a plan of fixed width is empty. */
@@ -55,9 +55,9 @@ static void table_text(const struct plan *p, const struct table *t, const char *
     buf_printf(out, "epoch %u\n", t->epoch);
     for (int b = 0; b < p->n_req; b++) {
         buf_printf(out, "    request %d pages ", b);
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p) ? used_columns(p, t) : 0,
+        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
              false);
-        buf_str(out, has_pages(p) ? "" : "changed since");
+        buf_str(out, has_pages(p, t) ? "" : "changed since");
         buf_char(out, '\n');
     }
     for (int r = 0; r < p->n_rows; r++) {
@@ -79,7 +79,7 @@ static void table_json(const struct plan *p, const struct table *t, const char *
         what, pool_name(t->pool), t->epoch, t->page_size, t->window, used_columns(p, t), t->expand_w);
     for (int b = 0; b < p->n_req; b++) {
         buf_str(out, b ? "," : "");
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p) ? used_columns(p, t) : 0,
+        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
              true);
     }
     buf_str(out, "],\"lo\":");

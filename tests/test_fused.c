@@ -228,7 +228,7 @@ static void test_a_page_changed_behind_the_cache_is_found(void **state)
         must(lane_step(&b.r, &one, &lim, 1, s, &e), &e);
         int32_t mine = l.seq.col[0].full.v;
         int tokens = l.tok.n, committed = l.seq.committed;
-        assert_true(l.seq.steady > 1);
+        assert_true(l.seq.steady[SIDE_TARGET] > 1);
         l.seq.col[0].full = l.seq.col[1].full;
         for (int again = 0; again < 2; again++) { /* at first beside the device, then before it */
             uint64_t launched = b.r.n_fused;
@@ -243,6 +243,50 @@ static void test_a_page_changed_behind_the_cache_is_found(void **state)
         must(lane_step(&b.r, &one, &lim, 1, s, &e), &e);
     }
     lane_free(&b.r, &l);
+    bed_close(&b);
+}
+
+/* ---- plans for people ------------------------------------------------------------------------ */
+
+static bool shows_pages(struct bed *b, enum plan_mode mode)
+{
+    struct buf text = {0};
+    plan_print(&b->r.pass.plan[mode], false, &text);
+    buf_char(&text, '\0');
+    bool all = strstr(text.p, " pages 1 2 3") && !strstr(text.p, "changed since");
+    buf_free(&text);
+    return all;
+}
+
+/* After a cycle its plans show their pages, and the draft's all its levels; once another lane's have
+ * taken their place, nothing is shown instead. */
+static void test_plans_show_their_pages(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    bed_models(&b, TARGET, DRAFT);
+    bed_chat(&b, TARGET);
+    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 512, .lanes = 2});
+    b.r.fuse = true;
+    const struct tree_shape shape = {4, 3, 12};
+    struct lane l[2] = {{.tap_row = -1}, {.tap_row = -1}};
+    for (int i = 0; i < 2; i++) {
+        struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)texts[i]};
+        struct lane *one = &l[i];
+        must(chat_render(b.chat, &m, 1, &one->tok, &e), &e);
+        must(lane_extend(&b.r, one, one->tok.n, true, true, shape.topk, &e), &e);
+    }
+    struct lane *one = &l[0], *other = &l[1];
+    const struct step_limits lim = {100};
+    must(lane_step(&b.r, &one, &lim, 1, &shape, &e), &e);
+    assert_int_equal(b.r.pass.plan[PLAN_DRAFT].n_rows, 9);
+    assert_true(shows_pages(&b, PLAN_DRAFT) && shows_pages(&b, PLAN_VERIFY) &&
+                shows_pages(&b, PLAN_DRAFT_EXTEND));
+    must(lane_step(&b.r, &other, &lim, 1, NULL, &e), &e);
+    assert_true(shows_pages(&b, PLAN_DRAFT) && !shows_pages(&b, PLAN_VERIFY));
+    for (int i = 0; i < 2; i++)
+        lane_free(&b.r, &l[i]);
     bed_close(&b);
 }
 
@@ -279,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_roads_agree_on_the_cpu),
         cmocka_unit_test(test_damaged_tables_are_found),
         cmocka_unit_test(test_a_page_changed_behind_the_cache_is_found),
+        cmocka_unit_test(test_plans_show_their_pages),
         cmocka_unit_test(test_scripted_acceptance),
         cmocka_unit_test(test_roads_agree_on_a_gpu),
         cmocka_unit_test(test_roads_agree_on_a_gpu_in_float32),

@@ -146,13 +146,15 @@ static void lists_follow(int P, int window, uint64_t seed, uint64_t *steady)
         struct page_list *l = &list[w_below(&w, 2)], *fresh = &list[2];
         struct seq *s = &w.seq[w_below(&w, 8) ? 0 : w_below(&w, N_SEQ)];
         w_op(&w);
-        bool mine = l->settled && l->settled == s->settled;
-        *steady += mine ? (uint64_t)s->steady : 0;
-        list_write(l, &w.kv, s);
+        enum side side = w_below(&w, 2) ? SIDE_TARGET : SIDE_DRAFT;
+        *steady += (uint64_t)list_known(l, s, side);
+        list_write(l, &w.kv, s, side);
         list_send(l, &host_memory, NULL);
         list_forget(fresh);
-        list_write(fresh, &w.kv, s);
+        list_write(fresh, &w.kv, s, side);
         for (enum pool_id p = 0; p < N_POOLS; p++) {
+            if (side_of(p) != side)
+                continue;
             const int32_t *there = list_view(l, p, MAX_CELLS).p;
             assert_true(l->sum[p] == fresh->sum[p]);
             assert_int_equal(l->page[p][MAX_CELLS], RED_WORD);
@@ -162,7 +164,7 @@ static void lists_follow(int P, int window, uint64_t seed, uint64_t *steady)
             }
         }
         if (w_below(&w, 4))
-            list_settle(l, &w.kv, s);
+            list_settle(l, &w.kv, s, side);
     }
     for (int k = 0; k < 3; k++)
         list_close(&list[k], &host_memory, NULL);
@@ -204,8 +206,8 @@ static void test_a_steady_column_that_changed_is_found(void **state)
     plan_build(&w.plan, &w.kv, PLAN_DECODE, &req, 1, &w.opts);
     w_must(check_plan(&w.check, &w.plan, &w.kv, &req, &e), &e);
     w_must(check_list(&w.check, &w.plan, &w.kv, &req, &e), &e);
-    list_settle(&l, &w.kv, s);
-    assert_int_equal(s->steady, 10);
+    list_settle(&l, &w.kv, s, SIDE_TARGET);
+    assert_int_equal(list_known(&l, s, SIDE_TARGET), 10);
     int32_t other = s->col[3].full.v, *page = &s->col[1].full.v, mine = *page;
     for (int what = 0; what < 2; what++) {
         if (what == 1)
@@ -218,10 +220,10 @@ static void test_a_steady_column_that_changed_is_found(void **state)
         w.check.level = CHECK_STRICT;
         assert_false(check_plan(&w.check, &w.plan, &w.kv, &req, &e));
         w.check.level = CHECK_ON;
-        uint64_t settled = l.settled;
+        uint64_t settled = l.settled[SIDE_TARGET];
         list_forget(&l);
         assert_false(check_plan(&w.check, &w.plan, &w.kv, &req, &e));
-        l.settled = settled;
+        l.settled[SIDE_TARGET] = settled;
         *page = mine;
     }
     w_must(check_list(&w.check, &w.plan, &w.kv, &req, &e), &e);
