@@ -7,7 +7,7 @@
 #ifndef AERIE_GOLDEN_H
 #define AERIE_GOLDEN_H
 
-#include "kernels/base.h"
+#include "kernels/kernels.h"
 
 struct golden_opts {
     const char *dir, *draft; /* draft NULL: target only */
@@ -16,11 +16,13 @@ struct golden_opts {
     int threads;
     const char *precision; /* as of device_open(), but NULL: "f32" */
     bool json; /* the report is one JSON object */
+    const struct kernels *backend; /* in place of a device; NULL: by name */
 };
 
 /* Compares every tensor, every chunking, page sizes 1, 4 and 16, and with a draft every tree shape.
- * True: all equal within tolerance. False: *e is ERR_NEGATIVE and *report names what is off, or
- * another kind when the folder cannot be used. */
+ * True: all equal within 1e-3 (float32) or 2e-2 (bf16) relative L2, or in bf16 as near as float32
+ * with noise comes, which the report says check by check. False: *e is ERR_NEGATIVE and *report
+ * names what is off, or another kind when the folder cannot be used. */
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e);
 
 #endif
