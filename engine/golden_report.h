@@ -1,8 +1,8 @@
 /* golden_report.h - verdicts of golden.c, and the lines that say them.
  *
  * A check holds within the tolerance. Beyond it, where runs with noise (golden_noise.h) have been
- * before and came as far from the reference, it is "near": neither hidden nor failed. Those runs
- * say nothing; they only leave, check by check, how far they came.
+ * before and came as far from the reference, to within the tolerance, it is "near": neither hidden
+ * nor failed. Those runs say nothing; they only leave, check by check, how far they came.
  */
 #ifndef AERIE_GOLDEN_REPORT_H
 #define AERIE_GOLDEN_REPORT_H
