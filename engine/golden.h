@@ -7,7 +7,9 @@
 #ifndef AERIE_GOLDEN_H
 #define AERIE_GOLDEN_H
 
-#include "kernels/kernels.h"
+#include "kernels/base.h"
+
+struct kernels;
 
 struct golden_opts {
     const char *dir, *draft; /* draft NULL: target only */

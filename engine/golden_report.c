@@ -32,7 +32,7 @@ struct error compare(const float *got, const float *want, int rows, size_t n)
         norm += n2;
     }
     qsort(row, (size_t)rows, sizeof *row, by_size);
-    struct error e = {most, sqrt(diff) / (norm > 0 ? sqrt(norm) : 1), row[rows / 2]};
+    struct error e = {most, sqrt(diff) / (norm > 0 ? sqrt(norm) : 1), rows ? row[rows / 2] : 0};
     free(row);
     return e;
 }

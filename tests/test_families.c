@@ -6,6 +6,7 @@
 #include "tests/ckpt.h"
 
 #include "engine/golden.h"
+#include "kernels/kernels.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
