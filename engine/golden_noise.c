@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#define NOISE (4 * 0x1p-9f) /* the most that four roundings to bf16 change */
+#define NOISE (3 * 0x1p-9f) /* the most that three roundings to bf16 change */
 
 static struct {
     struct kernels table;
@@ -21,25 +21,66 @@ static float next_noise(void)
     return (float)(int64_t)(z ^ z >> 31) * 0x1p-63f;
 }
 
-static void noisy_qkv(struct kdev *d, const struct k_qkv *a)
+/* Rows of n, dense, in a buffer that the caller releases. */
+static kbuf disturbed(struct kdev *d, kbuf src, int rows, int n, int stride)
 {
-    size_t in = (size_t)a->wq->dim[1], stride = a->src_stride > 0 ? (size_t)a->src_stride : in;
-    float *x = xmalloc(in * sizeof *x);
-    for (int r = 0; r < a->rows; r++) {
-        kbuf row = kbuf_at(a->src, (size_t)r * stride * sizeof *x, in * sizeof *x);
-        noise.base->get(d, x, row, in * sizeof *x);
-        for (size_t i = 0; i < in; i++)
+    struct err e = {0};
+    size_t bytes = (size_t)n * sizeof(float), step = stride > 0 ? (size_t)stride : (size_t)n;
+    kbuf dst = noise.base->alloc(d, (size_t)max_int(rows, 1) * bytes, "noise", &e);
+    float *x = xmalloc(bytes);
+    if (!dst.p)
+        die("%s", e.msg);
+    for (int r = 0; r < rows; r++) {
+        noise.base->get(d, x, kbuf_at(src, (size_t)r * step * sizeof *x, bytes), bytes);
+        for (int i = 0; i < n; i++)
             x[i] *= 1 + NOISE * next_noise();
-        noise.base->put(d, row, x, in * sizeof *x);
+        noise.base->put(d, kbuf_at(dst, (size_t)r * bytes, bytes), x, bytes);
     }
     free(x);
-    noise.base->qkv(d, a);
+    return dst;
+}
+
+static void noisy_linear(struct kdev *d, const struct k_linear *a)
+{
+    struct k_linear b = *a;
+    b.src = disturbed(d, a->src, a->rows, (int)a->w->dim[1], a->src_stride);
+    b.src_stride = 0;
+    noise.base->linear(d, &b);
+    noise.base->release(d, b.src);
+}
+
+static void noisy_glu(struct kdev *d, const struct k_glu *a)
+{
+    struct k_glu b = *a;
+    b.src = disturbed(d, a->src, a->rows, (int)a->gate->dim[1], 0);
+    noise.base->glu(d, &b);
+    noise.base->release(d, b.src);
+}
+
+static void noisy_qkv(struct kdev *d, const struct k_qkv *a)
+{
+    struct k_qkv b = *a;
+    b.src = disturbed(d, a->src, a->rows, (int)a->wq->dim[1], a->src_stride);
+    b.src_stride = 0;
+    noise.base->qkv(d, &b);
+    noise.base->release(d, b.src);
+}
+
+static void noisy_moe(struct kdev *d, const struct k_moe *a)
+{
+    struct k_moe b = *a;
+    b.src = disturbed(d, a->src, a->rows, a->in, 0);
+    noise.base->moe(d, &b);
+    noise.base->release(d, b.src);
 }
 
 const struct kernels *noise_table(const struct kernels *base, uint64_t seed)
 {
     noise.table = *base;
+    noise.table.linear = noisy_linear;
+    noise.table.glu = noisy_glu;
     noise.table.qkv = noisy_qkv;
+    noise.table.moe = noisy_moe;
     noise.base = base;
     noise.state = seed;
     return &noise.table;
