@@ -117,9 +117,10 @@ void check_error(struct report *r, const char *name, const char *key, struct err
         return;
     }
     const struct limit *l = limits_find(&r->limits, key);
-    double reach = l ? l->worst.rel : 0, row = l && l->worst.row > r->tol ? l->worst.row : r->tol;
+    double reach = l ? l->worst.rel : 0, row = l ? l->worst.row : 0;
     /* what strikes some rows, as another expert does, may not strike all */
-    bool near = reach > r->tol && e.rel <= reach + r->tol && e.row <= row;
+    bool near = reach > r->tol && e.rel <= reach + r->tol &&
+                e.row <= r->tol + (row > r->tol ? row : 0);
     if (reach > r->tol)
         snprintf(noise, sizeof noise, "; with noise %.3g", reach);
     snprintf(what, sizeof what, "max abs %.3g  relative L2 %.3g (tolerance %.0e%s)%s", e.max_abs,
