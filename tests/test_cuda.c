@@ -311,14 +311,18 @@ struct pair {
 static void test_equals_its_reference(void **state)
 {
     const struct pair *p = *state;
-    struct buf report = {0};
-    struct err e = {0};
-    struct golden_opts o = {.dir = p->target, .draft = p->draft, .device = "cuda"};
-    if (!golden_run(&o, &report, &e))
-        fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
-    if (strstr(report.p, "bits differ"))
-        fail_msg("%s", report.p);
-    buf_free(&report);
+    static const char *const precisions[] = {"f32", "bf16"};
+    for (int i = 0; i < 2; i++) {
+        struct buf report = {0};
+        struct err e = {0};
+        struct golden_opts o = {.dir = p->target, .draft = p->draft, .device = "cuda",
+                                .precision = precisions[i]};
+        if (!golden_run(&o, &report, &e))
+            fail_msg("%s: %s\n%s", precisions[i], e.msg, report.p ? report.p : "");
+        if (strstr(report.p, "bits differ"))
+            fail_msg("%s", report.p);
+        buf_free(&report);
+    }
 }
 
 #define G "tests/golden/"
