@@ -188,8 +188,10 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
     }
     struct timing t = bench_timing(seconds, times, 1);
     double flops = prompt_flops(&s->m, n);
-    snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s", s->chunk, n / t.ms * 1e3);
-    bench_tell(b, name, shape, &t, &(struct figure){0, flops, 0, NULL});
+    double peer_ms = s->peer_ms[n > 512];
+    snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s%s", s->chunk, n / t.ms * 1e3,
+             peer_ms > 0 ? ", R: of cublas" : "");
+    bench_tell_beside(b, name, shape, &t, flops, peer_ms);
     return true;
 }
 

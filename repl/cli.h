@@ -18,7 +18,7 @@ struct cli {
     char **word; /* the words after the command; point into argv */
     int n_word;
     /* of single commands */
-    const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic;
+    const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes;
     bool check, special, jsonl, brief;
     /* owned */
