@@ -237,6 +237,12 @@ void bench_tell_beside(struct bench *b, const char *name, const char *shape,
         bench_tell(b, name, shape, t, &f);
 }
 
+void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                      double tok_s, double other_ms)
+{
+    tell(b, name, shape, t, &(struct figure){0, 0, tok_s, "tok/s"}, other_ms * 1e-3);
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 bool bench_reopen(struct bench *b, struct err *e)

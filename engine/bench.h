@@ -19,10 +19,18 @@ struct bench_line {
     double ms, spread; /* of one operation: median, median absolute deviation */
     double bytes;      /* that it must read (and write, for a copy) once; 0: not counted */
     double ratio;      /* R: the time of those bytes at mem.read over ms (prefill and products: of
-                          the same products in cuBLASLt, or of their arithmetic at gemm.peak); 0:
-                          none */
+                          the same products in cuBLASLt, or of their arithmetic at gemm.peak;
+                          repl: of the same without what the line adds); 0: none */
     double value;      /* a second figure, if unit is not NULL */
     const char *unit;  /* "TB/s", "TFLOP/s", "tok/s", "us", "x plain", "experts" */
+};
+
+/* What a program with a face said when it was asked some questions. */
+enum { BENCH_REPLIES = 8 };
+struct bench_replies {
+    int n, tokens[BENCH_REPLIES];
+    double ms[BENCH_REPLIES]; /* that the engine took for the reply, its prompt not counted */
+    size_t shown;             /* bytes that the face wrote */
 };
 
 struct bench_opts {
@@ -38,6 +46,8 @@ struct bench_opts {
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */
     void (*tell)(void *arg, const struct bench_line *line);
+    /* Runs the whole program on the model, full screen or in lines; NULL: it cannot be done. */
+    bool (*face)(void *arg, bool screen, bool draft, struct bench_replies *out, struct err *e);
     void *arg;
 };
 

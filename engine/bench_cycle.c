@@ -251,6 +251,7 @@ static bool talk(struct bench *b, struct subject *s, const struct talk *k,
             seconds[i] = took;
     }
     struct timing t = bench_timing(seconds, times, tokens);
+    s->chat_ms[shape != NULL] = t.ms;
     snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", tokens,
              (double)tokens / cycles);
     /* one row a token: its pass in the middle of the reply; a drafted one depends on the text */

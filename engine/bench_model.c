@@ -153,6 +153,7 @@ bool bench_models(struct bench *b, struct err *e)
     }
     draft_free(&s->d);
     model_free(&s->m);
+    ok = ok && bench_talk(b, s, e);
     free(s);
     return ok;
 }

@@ -274,7 +274,8 @@ static bool compare(struct bench *b, struct subject *s, const struct shapes *all
     snprintf(more, sizeof more, ", the best of %d", of);
     describe_shape(text, sizeof text, at, more);
     if (told && bench_wanted(b, name))
-        bench_tell_beside(b, name, text, &t, shape_flops(at), 0);
+        bench_tell(b, name, text, &t,
+                   &(struct figure){0, 0, shape_flops(at) / t.ms * 1e-9, "TFLOP/s"});
     return !told || tell_ours(b, s, all, at, t.ms, e);
 }
 
@@ -298,7 +299,7 @@ static bool prompt_products(struct bench *b, struct subject *s, int n, double *m
     snprintf(name, sizeof name, "cublas.%.24s.%s", s->name, bench_length(length, n));
     snprintf(text, sizeof text, "all products of %d tokens, by parts", n);
     if (ok && bench_wanted(b, name))
-        bench_tell_beside(b, name, text, &sum, flops, 0);
+        bench_tell(b, name, text, &sum, &(struct figure){0, 0, flops / sum.ms * 1e-9, "TFLOP/s"});
     return ok;
 }
 

@@ -56,6 +56,9 @@ void bench_tell(struct bench *b, const char *name, const char *shape, const stru
 /* The same of arithmetic that took somebody else peer_ms, which gives the ratio (0: as above). */
 void bench_tell_beside(struct bench *b, const char *name, const char *shape,
                        const struct timing *t, double flops, double peer_ms);
+/* The same of a token that takes other_ms (0: not known) without what the line measures. */
+void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                      double tok_s, double other_ms);
 
 /* Device memory, a copy of src (NULL: undefined); absent and *e where there is none. */
 kbuf bench_buffer(struct bench *b, size_t bytes, const void *src, struct err *e);

@@ -111,6 +111,7 @@ int cli_bench(struct cli *c)
         .brief = c->brief,
         .about = about,
         .tell = tell,
+        .face = cli_face,
         .arg = c,
     };
     bool ok = c->synthetic && c->model_given
