@@ -25,7 +25,9 @@ struct bench_line {
     const char *unit;  /* "TB/s", "TFLOP/s", "tok/s", "us", "x plain", "experts" */
 };
 
-/* What a program with a face said when it was asked some questions. */
+#define BENCH_QUESTION "Tell me a story about a fox."
+
+/* What a program with a face said when it was asked that, each time in a new session. */
 enum { BENCH_REPLIES = 8 };
 struct bench_replies {
     int n, tokens[BENCH_REPLIES];

@@ -205,7 +205,7 @@ struct talk {
 
 static bool open_talk(struct subject *s, struct talk *k, struct err *e)
 {
-    static char question[] = "Tell me a story about a fox.";
+    static char question[] = BENCH_QUESTION;
     struct message m = {.role = ROLE_USER, .text = question};
     k->tok = tok_open(s->m.dir, e);
     k->chat = k->tok ? chat_open(&s->m, k->tok, false, NULL, e) : NULL;

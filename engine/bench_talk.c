@@ -93,7 +93,7 @@ static bool itl(struct bench *b, const struct subject *s, bool draft, struct err
     struct gaps *all = xcalloc(1, sizeof *all);
     bool ok = g != NULL;
     for (int i = 0; i <= REPLIES && ok; i++) /* the first is not counted */
-        ok = ask(g, RQ_NEW, NULL, e) && ask(g, RQ_SAY, "Tell me a story about a fox.", e) &&
+        ok = ask(g, RQ_NEW, NULL, e) && ask(g, RQ_SAY, BENCH_QUESTION, e) &&
              listen(g, i ? all : NULL, e);
     engine_close(g);
     if (ok && all->n > 0)

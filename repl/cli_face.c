@@ -1,6 +1,6 @@
 /* cli_face.c - `aerie bench` talks to itself: the program runs as a child, full screen on a
- * pseudo-terminal or in lines, is asked questions, and its log says how long the engine took for
- * each reply. Nothing of the user's is read or written: the child's files lie in a folder of their
+ * pseudo-terminal or in lines, is asked the same question in one session after another, and its log
+ * says how long the engine took for each reply. Nothing of the user's is read or written: the child's files lie in a folder of their
  * own, which is removed.
  */
 #include "repl/cli.h"
@@ -18,10 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const questions[] = {"Tell me a story about a fox.", "What is a page table?",
-                                        "Tell me a story about the sea.", "Who are you?"};
-enum { N_QUESTIONS = sizeof questions / sizeof *questions, PATIENCE_MS = 60000, QUIET_MS = 250,
-       LOOK_MS = 20 };
+enum { TIMES = 5, PATIENCE_MS = 60000, QUIET_MS = 250, LOOK_MS = 20 };
 
 struct child {
     pid_t pid;
@@ -157,36 +154,48 @@ static bool count_reply(const struct turn_row *r, void *arg)
     return true;
 }
 
-/* The replies that the child's log holds so far. */
+struct looking {
+    struct hdb *d;
+    struct bench_replies *all;
+};
+
+static bool look_into(const struct session_row *r, void *arg)
+{
+    struct looking *l = arg;
+    return hdb_turns(l->d, r->id, 0, count_reply, l->all, NULL) >= 0;
+}
+
+/* The replies that the child's log holds so far, the latest first. */
 static void look(const struct child *k, struct bench_replies *all)
 {
     struct err e = {0};
-    struct session_row s = {0};
-    struct hdb *d = hdb_open(k->db, &e);
+    struct looking l = {hdb_open(k->db, &e), all};
     all->n = 0;
-    if (d && hdb_find(d, "last", &s, &e)) {
-        hdb_turns(d, s.id, 0, count_reply, all, &e);
-        session_row_free(&s);
-    }
-    if (d)
-        hdb_close(d);
+    if (!l.d)
+        return;
+    hdb_sessions(l.d, NULL, NULL, 0, look_into, &l, &e);
+    hdb_close(l.d);
 }
 
+/* The first reply is not counted: whatever is loaded late is loaded then. */
 static bool ask_all(struct child *k, bool screen, struct bench_replies *all, struct err *e)
 {
+    const char enter = screen ? '\r' : '\n';
     uint64_t t0 = clock_ns();
     while (screen && !k->shown && !k->ended && (int)((clock_ns() - t0) / 1000000) < PATIENCE_MS)
         watch(k, QUIET_MS, PATIENCE_MS); /* keys typed before the screen is there could be lost */
     watch(k, QUIET_MS, 5000);
-    for (int i = 0; i < N_QUESTIONS; i++) {
-        if (k->ended || !type(k, questions[i], screen ? '\r' : '\n'))
+    for (int i = 0; i < TIMES; i++) {
+        bool asked = (i == 0 || type(k, "/new", enter)) && type(k, BENCH_QUESTION, enter);
+        if (k->ended || !asked)
             return err_set(e, ERR_MODEL, "the chat ended before it was asked");
         for (t0 = clock_ns(); all->n <= i; look(k, all)) {
             watch(k, LOOK_MS, LOOK_MS);
             if (k->ended || (int)((clock_ns() - t0) / 1000000) > PATIENCE_MS)
-                return err_set(e, ERR_MODEL, "no reply to \"%s\"", questions[i]);
+                return err_set(e, ERR_MODEL, "no reply to \"" BENCH_QUESTION "\"");
         }
     }
+    all->n--;
     all->shown = k->shown;
     return true;
 }
