@@ -57,7 +57,7 @@ static void every_way(const char *config)
     for (int p = 0; p < 3; p += one_in(3)) {
         struct bed b;
         open_bed(&b, config, page_sizes[p]);
-        for (int s = -1; s < 3; s += one_in(2))
+        for (int s = -1; s < 3; s += one_in(3))
             for (int way = 0; way < 3; way++) {
                 reply(&b, s < 0 ? NULL : &shapes[s], chunks[p], way < 2, way == 0, got);
                 if (p == 0 && s < 0 && way == 0)

@@ -45,11 +45,11 @@ static void reply(struct bed *b, const char *text, const struct tree_shape *s, e
     struct lane l = {.tap_row = -1, .seed = 7,
                      .how = {.temperature = (float)temperature, .top_p = 0.95f, .top_k = 50}};
     must(chat_render(b->chat, &m, 1, &l.tok, &e), &e);
-    int first = l.tok.n;
+    int first = l.tok.n, most = MOST / one_in(4);
     must(lane_extend(&b->r, &l, first, true, s != NULL, s ? s->topk : 1, &e), &e);
     b->r.record = road == RECORDED;
-    for (int i = 0; !l.stopped && l.tok.n < first + MOST; i++) {
-        struct step_limits lim = {first + MOST - l.tok.n};
+    for (int i = 0; !l.stopped && l.tok.n < first + most; i++) {
+        struct step_limits lim = {first + most - l.tok.n};
         struct lane *one = &l;
         b->r.fuse = road == BY_TURNS ? i % 3 == 0 : road != STEPPED;
         must(lane_step(&b->r, &one, &lim, 1, s, &e), &e);
@@ -74,8 +74,8 @@ static void roads_agree(const char *device, const char *precision)
                                         .kv = b.dev.kv});
         bed_stop(&b);
         for (int i = 0; i < N_TEXT; i += one_in(N_TEXT))
-            for (int s = -1; s < N_SHAPE; s += one_in(2))
-                for (int hot = 0; hot < 2; hot++) {
+            for (int s = -1; s < N_SHAPE; s += one_in(4))
+                for (int hot = 0; hot < 2; hot += one_in(2)) {
                     const struct tree_shape *shape = s < 0 ? NULL : &shapes[s];
                     struct buf want = {0};
                     reply(&b, texts[i], shape, STEPPED, hot * 0.9, &want);

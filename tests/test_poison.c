@@ -81,6 +81,7 @@ static void same_with_poison(const struct place *at, const char *target, const c
                              const char *text, int steps)
 {
     static const struct tree_shape shape = {4, 4, 14};
+    steps /= one_in(4);
     for (int P = one_in(4); P <= 16; P *= 4 * one_in(4)) {
         struct bed b;
         struct ids prompt = {0};
@@ -96,7 +97,7 @@ static void same_with_poison(const struct place *at, const char *target, const c
                                         .kv = b.dev.kv});
         b.r.fuse = at->fuse;
         for (int spec = 0; spec <= (draft != NULL); spec++)
-            for (int chunk = 7; chunk <= 49; chunk += 42) {
+            for (int chunk = 7 * one_in(7); chunk <= 49; chunk += 42) {
                 const struct tree_shape *s = spec ? &shape : NULL;
                 uint64_t clean = run(&b, &prompt, chunk, steps, s, false);
                 uint64_t dirty = run(&b, &prompt, chunk, steps, s, true);
