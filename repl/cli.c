@@ -119,7 +119,7 @@ static const struct flag {
     {"synthetic", 0, "MODEL", IN_BENCH, F_TEXT, AT(synthetic), 0, 0, NULL, NULL,
      "bench: a published model with made-up weights"},
     {"cublas", 0, "FILE", IN_BENCH, F_TEXT, AT(cublas), 0, 0, NULL, NULL,
-     "bench: the cuBLASLt library to measure prompts against"},
+     "bench: measure prompts against this cuBLASLt"},
     {"short", 0, NULL, IN_BENCH, F_ON, AT(brief), 0, 0, NULL, NULL,
      "bench: fewer lines and repetitions"},
     {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model), 0, 0, NULL, "Model",
