@@ -2,8 +2,9 @@
  *
  * The program neither links the library nor is built with its header: it is opened when it is first
  * asked for, from the file that is named or by the names it goes under, and stays open as long as
- * the process lives. What is declared here is the part of its binary interface that 12 and 13 share.
- * A failed call is *e before anything is launched; later ones stick to the device as any other's.
+ * the process lives. What is declared here is the part of its binary interface that versions 12 and
+ * 13 share. A failed call is *e before anything is launched; later ones stick to the device as any
+ * other's.
  */
 #include "kernels/cuda.h"
 

@@ -1,7 +1,7 @@
 /* cli_face.c - `aerie bench` talks to itself: the program runs as a child, full screen on a
- * pseudo-terminal or in lines, is asked the same question in one session after another, and its log
- * says how long the engine took for each reply. Nothing of the user's is read or written: the child's files lie in a folder of their
- * own, which is removed.
+ * pseudo-terminal or in lines, is asked the same question in one session after another, and its
+ * log says how long the engine took for each reply. Nothing of the user's is read or written: the
+ * child's files lie in a folder of their own, which is removed.
  */
 #include "repl/cli.h"
 
