@@ -46,9 +46,10 @@ run_test() { # program
 # Cores first .. last of lane SLOT of `jobs`.
 lane() { local n; n=$(nproc); echo "$((SLOT * n / jobs))-$(((SLOT + 1) * n / jobs - 1))"; }
 
-# A race that the tool sees although there is none: it does not follow arrivals at a barrier in memory
-# by one lane for its warp, nor copies to shared memory that are waited for in groups.
-false_races="--kernel-name-exclude kns=tile"
+# Kernels in which racecheck sees races where there are none: lane 0 arrives at a barrier in memory for its
+# warp, behind __syncwarp(), and the tool does not count the other lanes in (a kernel of two warps that does
+# nothing else shows it; with 32 arrivals it is clean).
+false_races="--kernel-name-exclude kns=many_kernel --kernel-name-exclude kns=many_experts_kernel"
 
 sanitize() { # tool program arguments
     local tool=$1 program=$2 log status=0 start=$SECONDS errors verdict; shift 2
@@ -90,6 +91,7 @@ for stage; do
     tests)
         cut -d' ' -f1 <<<"$parts" | sort -u | xargs -P 4 -I{} bash -c 'run_test {}' || failed=1 ;;
     check)
+        echo "racecheck leaves out: $(grep -o 'kns=[a-z_]*' <<<"$false_races" | cut -c5- | tr '\n' ' ')"
         check || failed=1 ;;
     bench)
         rm -f "$logs/bench.jsonl" "$logs/bench.log"
