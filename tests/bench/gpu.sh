@@ -4,8 +4,8 @@
 # Needs only what is built: BUILD/aerie and the test programs named below. A folder BUILD/lib with shared
 # libraries is used if it is there. A log a program below LOGS, a line each on standard output, and
 # status 1 if anything failed.
-#   check   TOOLS (all four) over every program, JOBS processes at a time, each on its share of the cores
-#           and spread over the GPUs; AERIE_FEW=1 thins the tests' cases (tests/few.h). ONLY: a pattern of lines
+#   check   TOOLS (all four) over every program, JOBS processes at a time: one a GPU, for processes that share
+#           one wait for each other at every call (ten times as long, with eight). AERIE_FEW=1 thins the tests' cases (tests/few.h). ONLY: a pattern of lines
 #           "TOOL PROGRAM ARGUMENTS"; LIMIT: seconds each.
 #   bench   lines for the bundled model and those of MODELS, as LOGS/bench.jsonl (see table.sh; as
 #           tests/bench/h200.jsonl it gives the README its figures). ONLY: names of lines; CUBLAS: a cuBLASLt.
@@ -71,7 +71,7 @@ export false_races
 
 check() {
     local tool
-    export jobs=${JOBS:-8} AERIE_FEW=1
+    export jobs=${JOBS:-$gpus} AERIE_FEW=1
     for tool in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
         sed "s/^/$tool /" <<<"$parts"
     done | grep -e "${ONLY:-.}" | xargs --process-slot-var=SLOT -P "$jobs" -I{} bash -c 'set -f; sanitize {}'
