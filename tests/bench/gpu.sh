@@ -5,8 +5,8 @@
 # libraries is used if it is there. A log a program below LOGS, a line each on standard output, and
 # status 1 if anything failed.
 #   check   TOOLS (all four) over every program, JOBS processes at a time: one a GPU, for processes that share
-#           one wait for each other at every call (ten times as long, with eight). AERIE_FEW=1 thins the tests' cases (tests/few.h). ONLY: a pattern of lines
-#           "TOOL PROGRAM ARGUMENTS"; LIMIT: seconds each.
+#           one wait for each other at every call (ten times as long, with eight). AERIE_FEW=1 thins the tests'
+#           cases (tests/few.h). ONLY: a pattern of lines "TOOL PROGRAM ARGUMENTS"; LIMIT: seconds each.
 #   bench   lines for the bundled model and those of MODELS, as LOGS/bench.jsonl (see table.sh; as
 #           tests/bench/h200.jsonl it gives the README its figures). ONLY: names of lines; CUBLAS: a cuBLASLt.
 cd "$(dirname "$0")/../.." || exit 2
