@@ -31,7 +31,13 @@ static bool ask(struct engine *g, enum request_kind kind, const char *text, stru
     return engine_submit(g, &rq, e);
 }
 
-/* One reply. A cycle's tokens share the time since the cycle before was heard of. */
+/* The tokens of a cycle share the time since the cycle before was heard of. */
+static void add_gap(struct gaps *all, uint64_t ns, int tokens)
+{
+    for (int i = 0; i < tokens && all->n < MOST_GAPS; i++)
+        all->s[all->n++] = (double)ns * 1e-9 / tokens;
+}
+
 static bool listen(struct engine *g, struct gaps *all, struct err *e)
 {
     struct event ev;
@@ -41,8 +47,8 @@ static bool listen(struct engine *g, struct gaps *all, struct err *e)
             return err_set(e, ERR_MODEL, "the engine is silent");
         uint64_t now = clock_ns();
         if (ev.kind == EV_STEP && ev.tokens.n > 0) {
-            if (last && all && all->n < MOST_GAPS)
-                all->s[all->n++] = (double)(now - last) * 1e-9 / ev.tokens.n;
+            if (last && all)
+                add_gap(all, now - last, ev.tokens.n);
             last = now;
         }
         done = ev.kind == EV_TURN_END;
