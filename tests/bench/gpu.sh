@@ -89,7 +89,7 @@ for stage; do
     start=$SECONDS
     case $stage in
     tests)
-        cut -d' ' -f1 <<<"$parts" | sort -u | xargs -P 4 -I{} bash -c 'run_test {}' || failed=1 ;;
+        cut -d' ' -f1 <<<"$parts" | sort -u | xargs -P 2 -I{} bash -c 'run_test {}' || failed=1 ;;
     check)
         echo "racecheck leaves out: $(grep -o 'kns=[a-z_]*' <<<"$false_races" | cut -c5- | tr '\n' ' ')"
         check || failed=1 ;;
