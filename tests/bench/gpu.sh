@@ -46,10 +46,13 @@ run_test() { # program
 # Cores first .. last of lane SLOT of `jobs`.
 lane() { local n; n=$(nproc); echo "$((SLOT * n / jobs))-$(((SLOT + 1) * n / jobs - 1))"; }
 
-# Kernels in which racecheck sees races where there are none: lane 0 arrives at a barrier in memory for its
-# warp, behind __syncwarp(), and the tool does not count the other lanes in (a kernel of two warps that does
-# nothing else shows it; with 32 arrivals it is clean).
-false_races="--kernel-name-exclude kns=many_kernel --kernel-name-exclude kns=many_experts_kernel"
+# Kernels in which racecheck sees races where there are none. Tiles: lane 0 arrives at a barrier in memory for
+# its warp, behind __syncwarp(), and the tool does not count the other lanes in (a kernel of two warps that
+# does nothing else shows it; with 32 arrivals it is clean). Attention over heads of 256: four pairs of warps
+# meet at barriers of their own, and the tool loses the block's (two __syncthreads() in a row between reading
+# and writing do not satisfy it; the other forms are clean).
+false_races="--kernel-name-exclude kns=many_kernel --kernel-name-exclude kns=many_experts_kernel
+             --kernel-name-exclude kns=formILi256ELi1ELi4ELi2"
 
 sanitize() { # tool program arguments
     local tool=$1 program=$2 log status=0 start=$SECONDS errors verdict; shift 2
@@ -91,7 +94,7 @@ for stage; do
     tests)
         cut -d' ' -f1 <<<"$parts" | sort -u | xargs -P 2 -I{} bash -c 'run_test {}' || failed=1 ;;
     check)
-        echo "racecheck leaves out: $(grep -o 'kns=[a-z_]*' <<<"$false_races" | cut -c5- | tr '\n' ' ')"
+        echo "racecheck leaves out: $(grep -o 'kns=[A-Za-z0-9_]*' <<<"$false_races" | cut -c5- | tr '\n' ' ')"
         check || failed=1 ;;
     bench)
         rm -f "$logs/bench.jsonl" "$logs/bench.log"
