@@ -143,10 +143,17 @@ clean: ## remove everything built
 format: ## format the lines you changed (clang-format)
 	@git clang-format --force --quiet --extensions c,h,cu,cuh || true
 
-docs: all ## write the program's own command table into the README
+# a table of the README that begins with this row, from this file
+define put-table
+  awk -v t=$(2) -v first='$(1)' 'index($$0, first) == 1 { while ((getline l < t) > 0) print l; skip = 1 } \
+    skip && /^$$/ { skip = 0 } !skip' README.md > $(B)/README.md && cp $(B)/README.md README.md
+endef
+
+docs: all ## write the program's own command table and the figures of tests/bench/h200.jsonl into the README
 	@$(B)/aerie help commands > $(B)/commands.md
-	@awk -v t=$(B)/commands.md '/^\| command \|/ { while ((getline l < t) > 0) print l; skip = 1 } \
-	  skip && /^$$/ { skip = 0 } !skip' README.md > $(B)/README.md && cp $(B)/README.md README.md
+	@$(call put-table,| command |,$(B)/commands.md)
+	@[ ! -f tests/bench/h200.jsonl ] || { tests/bench/table.sh readme tests/bench/h200.jsonl > $(B)/h200.md; \
+	  $(call put-table,| one conversation on an H200 |,$(B)/h200.md); }
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'

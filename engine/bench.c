@@ -188,7 +188,8 @@ static bool sample(struct bench *b, const struct work *w, struct kgraph *g, stru
         return false;
     int repeat = first < least ? (int)(least / fmax(first, 1e-6)) + 1 : 1;
     double budget = b->o->brief ? 0.1 : 0.8;
-    int n = b->graphs ? MAX_RUNS : (int)fmin(MAX_RUNS, fmax(5, budget / (first * repeat)));
+    int most = w->samples ? w->samples : MAX_RUNS;
+    int n = b->graphs ? most : (int)fmin(MAX_RUNS, fmax(5, budget / (first * repeat)));
     for (int i = 0; i < n; i++)
         if (!run_for(b, w, g, repeat, &s[i], e))
             return false;
@@ -213,22 +214,45 @@ bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct 
     return ok;
 }
 
-void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
-                const struct figure *f)
+/* floor: seconds that the ratio is of. */
+static void tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                 const struct figure *f, double floor)
 {
     double s = t->ms * 1e-3;
-    double floor = f->flops > 0 && b->matrix_rate > 0 ? f->flops / b->matrix_rate
-                   : f->flops > 0 || b->read_rate == 0 ? 0
-                                                       : f->bytes / b->read_rate;
     struct bench_line line = {.name = name, .shape = shape, .runs = t->runs, .ms = t->ms,
                               .spread = t->spread, .bytes = f->bytes,
                               .ratio = s > 0 ? floor / s : 0, .value = f->value, .unit = f->unit};
-    if (f->flops > 0 && !f->unit) {
+    if (f->flops > 0 && s > 0 && !f->unit) {
         line.value = f->flops / s * 1e-12;
         line.unit = "TFLOP/s";
     }
     b->told += bench_wanted(b, name);
     b->o->tell(b->o->arg, &line);
+}
+
+void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                const struct figure *f)
+{
+    double floor = f->flops > 0 && b->matrix_rate > 0 ? f->flops / b->matrix_rate
+                   : f->flops > 0 || b->read_rate == 0 ? 0
+                                                       : f->bytes / b->read_rate;
+    tell(b, name, shape, t, f, floor);
+}
+
+void bench_tell_beside(struct bench *b, const char *name, const char *shape,
+                       const struct timing *t, double flops, double peer_ms)
+{
+    const struct figure f = {0, flops, 0, NULL};
+    if (peer_ms > 0)
+        tell(b, name, shape, t, &f, peer_ms * 1e-3);
+    else
+        bench_tell(b, name, shape, t, &f);
+}
+
+void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                      double tok_s, double other_ms)
+{
+    tell(b, name, shape, t, &(struct figure){0, 0, tok_s, "tok/s"}, other_ms * 1e-3);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------- */
@@ -246,7 +270,7 @@ static bool kernel_part(struct bench *b, struct err *e)
     const struct kernels *k = b->dev.k;
     b->graphs = k->record(b->dev.d);
     if (b->graphs) {
-        k->phase(b->dev.d, 1);
+        k->phase(b->dev.d, PHASE_LAUNCH, 1);
         k->forget(b->dev.d, k->recorded(b->dev.d, e));
     }
     if (b->o->about)

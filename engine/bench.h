@@ -15,13 +15,24 @@
 struct bench_line {
     const char *name;  /* "gemv.qkv.T4" */
     const char *shape; /* for people: "5120x2880 bf16, 9 sets" */
-    int runs;          /* timed */
+    int runs;          /* timed; 0: it could not be, and the shape says why */
     double ms, spread; /* of one operation: median, median absolute deviation */
     double bytes;      /* that it must read (and write, for a copy) once; 0: not counted */
-    double ratio;      /* R: the time of those bytes at mem.read (prefill: of its arithmetic at
-                          gemm.peak) over ms; 0: none */
+    double ratio;      /* R: the time of those bytes at mem.read over ms (prefill and products: of
+                          the same products in cuBLASLt, or of their arithmetic at gemm.peak;
+                          repl: of the same without what the line adds); 0: none */
     double value;      /* a second figure, if unit is not NULL */
     const char *unit;  /* "TB/s", "TFLOP/s", "tok/s", "us", "x plain", "experts" */
+};
+
+#define BENCH_QUESTION "Tell me a story about a fox."
+
+/* What a program with a face said when it was asked that, each time in a new session. */
+enum { BENCH_REPLIES = 8 };
+struct bench_replies {
+    int n, tokens[BENCH_REPLIES];
+    double ms[BENCH_REPLIES]; /* that the engine took for the reply, its prompt not counted */
+    size_t shown;             /* bytes that the face wrote */
 };
 
 struct bench_opts {
@@ -30,12 +41,15 @@ struct bench_opts {
     const char *model, *draft;  /* folders, or NULL */
     const char *model_name;     /* what its lines are called */
     const char *synthetic;      /* a published model by name (synthetic.c) instead; or NULL */
+    const char *library;        /* a file that holds cuBLASLt; NULL: by its usual names */
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
     int threads;
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */
     void (*tell)(void *arg, const struct bench_line *line);
+    /* Runs the whole program on the model, full screen or in lines; NULL: it cannot be done. */
+    bool (*face)(void *arg, bool screen, bool draft, struct bench_replies *out, struct err *e);
     void *arg;
 };
 

@@ -57,15 +57,21 @@ static bool device_seconds(struct bench *b, struct rig *r, double wall, double *
     return ok;
 }
 
-/* cycle.host.*: what the device does not account for. Cycles go on as they were timed, each
+/* cycle.host.*: what the device does not account for: the host's own work between a run's results
+ * and the next one's launch, and the driver's launch. Cycles go on as they were timed, each
  * followed by its record alone, because rows that choose other experts take another time. */
 static bool host_share(struct bench *b, struct subject *s, struct lane *l,
                        const struct tree_shape *shape, const char *name, struct err *e)
 {
     enum { TIMES = 31 };
     const struct step_limits lim = {1 << 20};
-    double host[TIMES], device[TIMES], wall;
-    char text[64];
+    double host[TIMES], device[TIMES], own[TIMES], wall;
+    char text[96];
+    for (int i = 0; i < TIMES; i++) { /* one after the other, as in a chat */
+        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+            return false;
+        own[i] = (double)(s->rig.host.before + s->rig.host.after) * 1e-9;
+    }
     for (int i = 0; i < TIMES; i++) {
         uint64_t t0 = clock_ns();
         if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
@@ -78,7 +84,8 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
         host[i] = wall - device[i];
     }
     struct timing t = bench_timing(host, TIMES, 1), alone = bench_timing(device, TIMES, 1);
-    snprintf(text, sizeof text, "wall time beyond the device's %.4f ms", alone.ms);
+    snprintf(text, sizeof text, "wall time beyond the device's %.4f ms, own work %.1f us", alone.ms,
+             bench_timing(own, TIMES, 1).ms * 1e3);
     bench_tell(b, name, text, &t, &(struct figure){0, 0, t.ms * 1e3, "us"});
     return true;
 }
@@ -181,8 +188,10 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
     }
     struct timing t = bench_timing(seconds, times, 1);
     double flops = prompt_flops(&s->m, n);
-    snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s", s->chunk, n / t.ms * 1e3);
-    bench_tell(b, name, shape, &t, &(struct figure){0, flops, 0, NULL});
+    double peer_ms = s->peer_ms[n > 512];
+    snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s%s", s->chunk, n / t.ms * 1e3,
+             peer_ms > 0 ? ", R: of cublas" : "");
+    bench_tell_beside(b, name, shape, &t, flops, peer_ms);
     return true;
 }
 
@@ -196,7 +205,7 @@ struct talk {
 
 static bool open_talk(struct subject *s, struct talk *k, struct err *e)
 {
-    static char question[] = "Tell me a story about a fox.";
+    static char question[] = BENCH_QUESTION;
     struct message m = {.role = ROLE_USER, .text = question};
     k->tok = tok_open(s->m.dir, e);
     k->chat = k->tok ? chat_open(&s->m, k->tok, false, NULL, e) : NULL;
@@ -242,6 +251,7 @@ static bool talk(struct bench *b, struct subject *s, const struct talk *k,
             seconds[i] = took;
     }
     struct timing t = bench_timing(seconds, times, tokens);
+    s->chat_ms[shape != NULL] = t.ms;
     snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", tokens,
              (double)tokens / cycles);
     /* one row a token: its pass in the middle of the reply; a drafted one depends on the text */

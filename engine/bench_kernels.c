@@ -70,21 +70,28 @@ enum { PHASES = 200 };
 
 static void run_phases(struct bench *b, void *arg)
 {
-    (void)arg;
-    b->dev.k->phase(b->dev.d, PHASES);
+    const enum k_phase *kind = arg;
+    b->dev.k->phase(b->dev.d, *kind, PHASES);
 }
 
+/* The last one launches as the first, but from the host, one by one. */
 static bool phases(struct bench *b, struct err *e)
 {
-    static const char *const name[] = {"phase.graph", "phase.eager"};
-    for (int i = b->graphs ? 0 : 1; i < 2; i++) {
-        struct work w = {.run = run_phases, .times = PHASES, .eager = i == 1};
+    static const struct {
+        const char *name;
+        enum k_phase kind;
+    } all[] = {{"phase.graph", PHASE_LAUNCH}, {"phase.pdl", PHASE_EARLY},
+               {"phase.barrier", PHASE_BARRIER}, {"phase.flag", PHASE_FLAG},
+               {"phase.eager", PHASE_LAUNCH}};
+    for (int i = b->graphs ? 0 : 4; i < 5; i++) {
+        enum k_phase kind = all[i].kind;
+        struct work w = {.run = run_phases, .arg = &kind, .times = PHASES, .eager = i == 4};
         struct timing t;
-        if (!bench_wanted(b, name[i]))
+        if (!bench_wanted(b, all[i].name) || !b->dev.k->phase(b->dev.d, kind, 1))
             continue;
         if (!bench_time(b, &w, &t, e))
             return false;
-        bench_tell(b, name[i], "200 dependent phases", &t,
+        bench_tell(b, all[i].name, "200 dependent phases", &t,
                    &(struct figure){0, 0, t.ms * 1e3, "us"});
     }
     return true;
@@ -179,7 +186,8 @@ static bool gemm(struct bench *b, struct err *e)
     struct product p = {.sets = 1, .in = b->graphs ? 8192 : 1024, .out = b->graphs ? 8192 : 1024,
                         .rows = b->graphs ? 4096 : 128};
     struct timing t;
-    if (!bench_wanted(b, "gemm.peak") && !bench_wanted_any(b, "prefill"))
+    if (!bench_wanted(b, "gemm.peak") && !bench_wanted_any(b, "prefill") &&
+        !bench_wanted_any(b, "cublas") && !bench_wanted_any(b, "product"))
         return true;
     bool ok = open_product(b, &p, p.rows, e) && time_product(b, &p, "gemm.peak", true, &t, e);
     if (ok)

@@ -122,7 +122,8 @@ static bool prepare(struct bench *b, struct subject *s, struct err *e)
 
 static bool any_wanted(const struct bench *b)
 {
-    static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat."};
+    static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
+                                       "cublas.", "product."};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (bench_wanted_any(b, part[i]))
             return true;
@@ -144,13 +145,15 @@ bool bench_models(struct bench *b, struct err *e)
                                   .kv = b->dev.kv};
         ok = fits(b, s, e) &&
              rig_open(&s->rig, b->dev, &s->m, s->has_draft ? &s->d : NULL, &shape, e);
-        ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_cycles(b, s, e);
+        ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
+             bench_cycles(b, s, e);
         bench_release(b, &s->rig.net.chosen, 1);
         rig_close(&s->rig);
         ok &= b->dev.k->sync(b->dev.d, ok ? e : NULL);
     }
     draft_free(&s->d);
     model_free(&s->m);
+    ok = ok && bench_talk(b, s, e);
     free(s);
     return ok;
 }

@@ -1,5 +1,6 @@
 /* bench_model.h - a model as the benchmark's subject. bench_model.c opens it, bench_pass.c times
- * single passes, bench_cycle.c cycles, prompts and replies.
+ * single passes, bench_peer.c the products of prompts, bench_cycle.c cycles, prompts and
+ * replies, bench_talk.c replies of the whole program.
  *
  * A long context needs no prompt: its pages are taken and marked as a prompt's would be, and the
  * cells hold random numbers.
@@ -24,6 +25,9 @@ struct subject {
     int usual;   /* context of verify passes and cycles */
     double step_ms;  /* of the step at the usual context, 0: not measured */
     double plain_ms; /* of lane_step() there without a draft */
+    double chat_ms[2]; /* a token of a reply without and with a draft, cycles alone */
+    double peer_ms[2]; /* what the vendor's library takes for the products of a prompt of 512 and
+                          of 4096 tokens; 0: not measured */
 };
 
 /* A lane behind n cells that no pass has filled, and a pending token. */
@@ -52,6 +56,8 @@ double bench_draft_bytes(struct rig *r, int rows, int n, bool first);
 
 /* The lines that are asked for. */
 bool bench_passes(struct bench *b, struct subject *s, struct err *e);
+bool bench_products(struct bench *b, struct subject *s, struct err *e);
+bool bench_talk(struct bench *b, struct subject *s, struct err *e);
 bool bench_cycles(struct bench *b, struct subject *s, struct err *e);
 
 #endif

@@ -22,6 +22,7 @@ struct work {
     void (*run)(struct bench *b, void *arg);
     void *arg;
     int times;
+    int samples;  /* this many of them, on a device that records; 0: as many as ever */
     bool eager;   /* not as a recorded run */
     kbuf out;     /* what it leaves: compared between two runs; absent: nothing to compare */
     bool numbers; /* out holds float32 that must be finite; else anything */
@@ -44,13 +45,20 @@ bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct 
 /* The median and spread of n times in seconds, each of `per` operations. */
 struct timing bench_timing(double *seconds, int n, double per);
 
-/* Tells a line. bytes give the ratio unless flops are given and gemm.peak was measured. */
+/* Tells a line. The ratio is that of flops at gemm.peak, if they are given and that was measured,
+ * else of bytes. A timing of no runs says that nothing was measured. */
 struct figure {
     double bytes, flops, value;
     const char *unit;
 };
 void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
                 const struct figure *f);
+/* The same of arithmetic that took somebody else peer_ms, which gives the ratio (0: as above). */
+void bench_tell_beside(struct bench *b, const char *name, const char *shape,
+                       const struct timing *t, double flops, double peer_ms);
+/* The same of a token that takes other_ms (0: not known) without what the line measures. */
+void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                      double tok_s, double other_ms);
 
 /* Device memory, a copy of src (NULL: undefined); absent and *e where there is none. */
 kbuf bench_buffer(struct bench *b, size_t bytes, const void *src, struct err *e);

@@ -51,11 +51,12 @@ struct view {
     const struct plan_req *q;
     int b, r0; /* request, its first row */
     struct err *e;
+    int32_t slot[TREE_MAX]; /* of each node's cell, in the pool of the table at hand */
 };
 
 #define FAIL(v, ...) err_set((v)->e, ERR_INVARIANT, __VA_ARGS__)
 
-static int32_t seq_page(const struct view *v, enum pool_id pool, int c)
+static inline int32_t seq_page(const struct view *v, enum pool_id pool, int c)
 {
     const struct seq *s = v->q->seq;
     if (pool == POOL_DRAFT)
@@ -103,13 +104,19 @@ static bool check_pools(const struct kv *kv, struct err *e)
 
 /* ---- what lies behind the tables ------------------------------------------------------------- */
 
+#define RED4(w) w, w, w, w
+#define RED16(w) RED4(w), RED4(w), RED4(w), RED4(w)
+
 /* The words behind an array of (rows, width). `what` is "row" or "request". */
 static bool check_zone(const struct plan *p, const struct table *t, const char *name,
                        const char *what, const int32_t *array, int rows, int width, struct err *e)
 {
     if (!array)
         return true;
+    static const int32_t red[RED_ZONE] = {RED16(RED_WORD)};
     const int32_t *zone = array + (size_t)rows * (size_t)width;
+    if (!memcmp(zone, red, sizeof red))
+        return true;
     for (int i = 0; i < RED_ZONE; i++)
         if (zone[i] != RED_WORD)
             return err_set(e, ERR_INVARIANT,
@@ -123,7 +130,11 @@ static bool check_zone(const struct plan *p, const struct table *t, const char *
 static bool check_zones(const struct plan *p, const struct table *t, struct err *e)
 {
     int n = p->n_rows;
-    return check_zone(p, t, "pages", "request", t->pages, p->n_req, t->n_cols, e) &&
+    int cols = p->list ? p->list->cols : t->n_cols;
+    if (p->list && t->pages != p->list->page[t->pool])
+        return err_set(e, ERR_INVARIANT, "I11 %s %s table: its pages lie in another pool's list",
+                       plan_mode_name(p->mode), pool_name(t->pool));
+    return check_zone(p, t, "pages", "request", t->pages, p->n_req, cols, e) &&
            check_zone(p, t, "lo", "row", t->lo, n, 1, e) &&
            check_zone(p, t, "hi", "row", t->hi, n, 1, e) &&
            check_zone(p, t, "n_expand", "row", t->n_expand, n, 1, e) &&
@@ -179,42 +190,62 @@ static bool check_lag(const struct view *v)
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static bool check_swa_page(const struct view *v, int c, int32_t page)
+static bool bad_swa_page(const struct view *v, int c, int32_t page)
 {
     int32_t full = seq_page(v, POOL_FULL, c);
     if (page < GUARD_PAGES || page >= v->kv->pool[POOL_SWA].total)
         return FAIL(v,
                     "I4 %s swa table request %d column %d: page %d is outside the swa pool of %d",
                     plan_mode_name(v->p->mode), v->b, c, page, v->kv->pool[POOL_SWA].total);
-    if (v->kv->swa_of[full] != page || v->kv->full_of[page] != full)
-        return FAIL(v,
-                    "I4 %s swa table request %d column %d: holds page %d, but full page %d maps to "
-                    "swa page %d",
-                    plan_mode_name(v->p->mode), v->b, c, page, full, v->kv->swa_of[full]);
-    return true;
+    return FAIL(v,
+                "I4 %s swa table request %d column %d: holds page %d, but full page %d maps to "
+                "swa page %d",
+                plan_mode_name(v->p->mode), v->b, c, page, full, v->kv->swa_of[full]);
+}
+
+static bool bad_column(const struct view *v, const struct table *t, int c, int32_t page,
+                       int32_t own)
+{
+    const char *mode = plan_mode_name(v->p->mode);
+    if (page == 0 && own == 0)
+        return FAIL(v, "I5 %s %s table request %d column %d: a visible page is not held", mode,
+                    pool_name(t->pool), v->b, c);
+    return FAIL(v, "I10 %s %s table request %d column %d: page %d, the sequence holds %d", mode,
+                pool_name(t->pool), v->b, c, page, own);
 }
 
 /* Columns [first, last] of request b are live pages of the sequence, in the table's own space. */
 static bool check_columns(const struct view *v, const struct table *t, int first, int last)
 {
-    const struct pages *pool = &v->kv->pool[t->pool];
-    const char *mode = plan_mode_name(v->p->mode);
+    const struct kv *kv = v->kv;
+    const struct pages *pool = &kv->pool[t->pool];
     if (last >= t->n_cols)
-        return FAIL(v, "I7 %s %s table request %d: column %d needed, %d columns", mode,
-                    pool_name(t->pool), v->b, last, t->n_cols);
+        return FAIL(v, "I7 %s %s table request %d: column %d needed, %d columns",
+                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, last, t->n_cols);
+    const int32_t *pages = t->pages + (size_t)v->b * (size_t)t->n_cols;
     for (int c = first; c <= last; c++) {
-        int32_t page = t->pages[(size_t)v->b * (size_t)t->n_cols + (size_t)c];
-        int32_t own = seq_page(v, t->pool, c);
-        if (page == 0 && own == 0)
-            return FAIL(v, "I5 %s %s table request %d column %d: a visible page is not held", mode,
-                        pool_name(t->pool), v->b, c);
-        if (t->pool == POOL_SWA && !check_swa_page(v, c, page))
-            return false;
-        if (page != own || page < GUARD_PAGES || page >= pool->total || pool->ref[page] == 0)
-            return FAIL(v, "I10 %s %s table request %d column %d: page %d, the sequence holds %d",
-                        mode, pool_name(t->pool), v->b, c, page, own);
+        int32_t page = pages[c], own = seq_page(v, t->pool, c);
+        bool inside = page >= GUARD_PAGES && page < pool->total;
+        if (!page && !own)
+            return bad_column(v, t, c, page, own);
+        if (t->pool == POOL_SWA) {
+            int32_t full = seq_page(v, POOL_FULL, c);
+            if (!inside || kv->swa_of[full] != page || kv->full_of[page] != full)
+                return bad_swa_page(v, c, page);
+        }
+        if (page != own || !inside || !pool->ref[page])
+            return bad_column(v, t, c, page, own);
     }
     return true;
+}
+
+/* Columns that lie in the plan's list as they were checked there, and that have not changed since.
+ * */
+static int known_columns(const struct view *v, const struct table *t)
+{
+    if (v->level >= CHECK_STRICT || !v->p->list)
+        return 0;
+    return list_known(v->p->list, v->q->seq, side_of(t->pool));
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
@@ -332,158 +363,205 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
     return ok || violated(c, &mine, e);
 }
 
-/* ---- what the device filled in --------------------------------------------------------------- */
-
-/* Row r of an array of a plan that was sent, as the device left it. */
-static const int32_t *filled(const struct plan *sent, const int32_t *rows, const int32_t *array,
-                             int r, int width)
-{
-    return rows + (array - sent->mem) - sent->row_words + (size_t)r * (size_t)width;
-}
-
-static bool check_word(const char *table, const char *what, int row, int32_t got, int32_t want,
-                       struct err *e)
-{
-    return got == want || err_set(e, ERR_INVARIANT, "I17 %s table row %d: the device's %s is %d, "
-                                  "its tree asks for %d", table, row, what, got, want);
-}
-
-static bool check_filled_table(const struct plan *sent, const struct table *want,
-                               const struct table *s, const int32_t *rows, int r, struct err *e)
-{
-    const char *name = pool_name(want->pool);
-    const int32_t *expand = filled(sent, rows, s->expand, r, s->expand_w);
-    if (!check_word(name, "lo", r, *filled(sent, rows, s->lo, r, 1), want->lo[r], e) ||
-        !check_word(name, "hi", r, *filled(sent, rows, s->hi, r, 1), want->hi[r], e) ||
-        !check_word(name, "n_expand", r, *filled(sent, rows, s->n_expand, r, 1), want->n_expand[r],
-                    e))
-        return false;
-    for (int i = 0; i < want->n_expand[r]; i++)
-        if (!check_word(name, "expand", r, expand[i],
-                        want->expand[(size_t)r * (size_t)want->expand_w + (size_t)i], e))
-            return false;
-    return true;
-}
-
-bool check_filled(struct checker *c, const struct plan *want, const struct plan *sent,
-                  const int32_t *rows, struct err *e)
-{
-    if (c->level == CHECK_OFF)
-        return true;
-    uint64_t start = clock_ns();
-    struct err mine = {0};
-    bool ok = want->n_rows <= sent->n_rows;
-    CHECK(ok);
-    for (int r = 0; r < want->n_rows && ok; r++)
-        ok = check_word("every", "token", r, *filled(sent, rows, sent->token, r, 1), want->token[r],
-                        &mine) &&
-             check_word("every", "position", r, *filled(sent, rows, sent->pos, r, 1), want->pos[r],
-                        &mine) &&
-             check_filled_table(sent, &want->full.t, &sent->full.t, rows, r, &mine) &&
-             (!want->use_swa ||
-              check_filled_table(sent, &want->swa.t, &sent->swa.t, rows, r, &mine));
-    c->ns += clock_ns() - start;
-    return ok || violated(c, &mine, e);
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The cell that row i of the request writes, from the request alone. */
-static int own_cell(const struct view *v, int i)
+static inline int32_t slot_of(const struct view *v, enum pool_id pool, int cell)
 {
-    if (v->p->mode == PLAN_DRAFT)
-        return v->q->draft[i].cell;
-    return v->p->prefix_len[v->b] + i;
+    int32_t page = seq_page(v, pool, cell >> v->kv->shift);
+    return page << v->kv->shift | (cell & (v->kv->page_size - 1));
 }
 
-static bool check_slot(const struct view *v, const struct table *t, int row, const char *what,
-                       int32_t slot, int cell)
+static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
+                     int32_t slot, int cell)
 {
-    int P = v->kv->page_size;
-    int32_t want = (seq_page(v, t->pool, cell >> v->kv->shift) << v->kv->shift) | (cell & (P - 1));
-    if (slot == want && slot >= GUARD_PAGES * P)
-        return true;
     const char *mode = plan_mode_name(v->p->mode);
-    if (slot >= 0 && slot < GUARD_PAGES * P)
+    if (slot >= 0 && slot < GUARD_PAGES << v->kv->shift)
         return FAIL(v, "I8 %s %s table row %d: %s slot %d lies in the guard page", mode,
                     pool_name(t->pool), row, what, slot);
     return FAIL(v, "I4 %s %s table row %d: %s slot %d, cell %d is in slot %d", mode,
-                pool_name(t->pool), row, what, slot, cell, want);
+                pool_name(t->pool), row, what, slot, cell, slot_of(v, t->pool, cell));
 }
 
-static bool check_write(const struct view *v, const struct table *t, int i)
+/* One request's rows in one table. The checks of rows are compiled once for each kind, and what all
+ * rows of a table share lies here: a step has hundreds of rows. */
+enum kind { LINE /* of new cells */, LEVEL /* of a draft */, TREE, FROZEN };
+#define FOR_EACH_KIND static inline __attribute__((always_inline))
+struct rows {
+    const struct view *v;
+    const struct table *t;
+    enum kind kind;
+    int n, prefix, shift, first_page_slot;
+    int window, floor; /* floor: no key before it; of parts */
+    int width;
+    const int32_t *lo, *hi, *n_expand, *expand, *write;
+    const uint16_t *ref;
+    const int32_t *slot;           /* of the tree's cells */
+    const struct tree *tree;
+    const struct draft_row *level;
+};
+
+static struct rows rows_of(const struct view *v, const struct table *t, enum kind kind)
 {
-    int row = v->r0 + i, cell = own_cell(v, i);
-    if (!t->write)
-        return v->p->mode == PLAN_FROZEN ||
-               FAIL(v, "I6 %s %s table: no written slots", plan_mode_name(v->p->mode),
-                    pool_name(t->pool));
-    if (v->p->mode == PLAN_FROZEN)
-        return FAIL(v, "I6 %s %s table: a frozen pass must write nothing",
-                    plan_mode_name(v->p->mode), pool_name(t->pool));
-    if (!check_slot(v, t, row, "written", t->write[row], cell))
-        return false;
-    int32_t page = t->write[row] >> v->kv->shift;
-    if (v->kv->pool[t->pool].ref[page] != 1)
-        return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), row, page,
-                    v->kv->pool[t->pool].ref[page]);
+    const struct plan *p = v->p;
+    const size_t r0 = (size_t)v->r0;
+    return (struct rows){
+        .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
+        .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
+        .floor = p->parts == 2 ? p->prefix_len[v->b] : 0, .width = t->expand_w, .lo = t->lo + r0,
+        .hi = t->hi + r0, .n_expand = t->n_expand + r0,
+        .expand = t->expand + r0 * (size_t)t->expand_w, .write = t->write ? t->write + r0 : NULL,
+        .ref = v->kv->pool[t->pool].ref, .slot = v->slot, .tree = v->q->tree,
+        .level = v->q->draft};
+}
+
+FOR_EACH_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t slot,
+                              int32_t want, int cell)
+{
+    return (slot == want && slot >= r->first_page_slot) ||
+           bad_slot(r->v, r->t, r->v->r0 + i, what, slot, cell);
+}
+
+static bool bad_write(const struct rows *r, int i)
+{
+    const struct view *v = r->v;
+    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
+    if (!r->write)
+        return FAIL(v, "I6 %s %s table: no written slots", mode, pool);
+    if (r->kind == FROZEN)
+        return FAIL(v, "I6 %s %s table: a frozen pass must write nothing", mode, pool);
+    int32_t page = r->write[i] >> r->shift;
+    return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders", mode, pool,
+                v->r0 + i, page, r->ref[page]);
+}
+
+FOR_EACH_KIND bool check_write(const struct rows *r, int i)
+{
+    if (r->kind == FROZEN)
+        return !r->write || bad_write(r, i);
+    if (!r->write)
+        return bad_write(r, i);
+    int cell = r->kind == LEVEL ? r->level[i].cell : r->prefix + i;
+    int32_t want = r->kind == TREE ? r->slot[i] : slot_of(r->v, r->t->pool, cell);
+    return slot_right(r, i, "written", r->write[i], want, cell) &&
+           (r->ref[r->write[i] >> r->shift] == 1 || bad_write(r, i));
+}
+
+/* Rows behind the tree's nodes repeat the root. */
+static inline int node_of(const struct tree *t, int i)
+{
+    return i < t->n ? i : 0;
+}
+
+/* A row of a tree sees what its parent's row sees, which was checked, then its own cell: the usual
+ * case, in which the window begins before the tree. */
+FOR_EACH_KIND bool sees_as_parent(const struct rows *r, int i, int n)
+{
+    const int32_t *mine = r->expand + i * r->width;
+    const int32_t *up = n > 1 ? r->expand + r->tree->parent[i] * r->width : mine;
+    int32_t other = mine[n - 1] ^ r->slot[i];
+    for (int k = 0; k < n - 1; k++)
+        other |= mine[k] ^ up[k];
+    return other == 0 && mine[n - 1] >= r->first_page_slot;
+}
+
+/* The same cell by cell, without the first `skip`, which the window has left behind. */
+static bool sees_nodes(const struct rows *r, int i, int skip)
+{
+    const int32_t *expand = r->expand + i * r->width;
+    uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
+    for (int k = 0; k < skip; k++)
+        left &= left - 1;
+    for (int k = 0; k < r->n_expand[i]; k++, left &= left - 1) {
+        int node = __builtin_ctzll(left);
+        if (!slot_right(r, i, "expand", expand[k], r->slot[node], r->prefix + node))
+            return false;
+    }
     return true;
 }
 
-/* Cells a row sees beyond the prefix, by depth: from the tree or the draft grid, not the plan. */
-static int seen(const struct view *v, int i, int out[TREE_MAX])
+/* A draft's row sees the cells that its request names. */
+static bool sees_cells(const struct rows *r, int i, int skip)
 {
-    int n = 0;
-    if (v->p->mode == PLAN_DRAFT) {
-        for (n = 0; n < v->q->draft[i].n_seen; n++)
-            out[n] = v->q->draft[i].seen[n];
-    } else if (v->q->tree) {
-        for (uint64_t left = v->q->tree->anc[i]; left; left &= left - 1)
-            out[n++] = v->p->prefix_len[v->b] + __builtin_ctzll(left);
-    }
-    return n;
-}
-
-static bool check_row(const struct view *v, const struct table *t, int i)
-{
-    int row = v->r0 + i, cells[TREE_MAX], n = seen(v, i, cells);
-    int prefix = v->p->prefix_len[v->b], lo = t->lo[row], hi = t->hi[row];
-    if (t->n_expand[row] < 0 || t->n_expand[row] > n || (n && n > t->expand_w))
-        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
-                    plan_mode_name(v->p->mode), pool_name(t->pool), row, t->n_expand[row],
-                    t->expand_w, n);
-    const char *mode = plan_mode_name(v->p->mode);
-    /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
-    bool linear = !v->q->tree && !v->q->draft;
-    int query = v->p->mode == PLAN_FROZEN ? prefix - 1 : linear ? own_cell(v, i) : prefix + n - 1;
-    int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
-    if (v->p->parts == 2 && first < prefix)
-        first = prefix; /* what lies before is the other part's */
-    int want_hi = linear ? query + 1 : prefix > first ? prefix : first;
-    if (lo != first || hi != want_hi || hi + t->n_expand[row] - 1 != query)
-        return FAIL(
-            v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
-            mode, pool_name(t->pool), row, lo, hi, t->n_expand[row], first, want_hi,
-            query + 1 - want_hi);
-    int skip = n - t->n_expand[row];
-    for (int k = 0; k < t->n_expand[row]; k++)
-        if (!check_slot(v, t, row, "expand",
-                        t->expand[(size_t)row * (size_t)t->expand_w + (size_t)k], cells[skip + k]))
+    const int32_t *expand = r->expand + i * r->width;
+    const int *cell = r->level[i].seen + skip;
+    for (int k = 0; k < r->n_expand[i]; k++)
+        if (!slot_right(r, i, "expand", expand[k], slot_of(r->v, r->t->pool, cell[k]), cell[k]))
             return false;
-    return check_write(v, t, i);
+    return true;
 }
 
-/* The prefix part of a row: the cached keys that its window still reaches, nothing else. */
-static bool check_prefix_row(const struct view *v, const struct table *t, int i)
+static bool bad_keys(const struct rows *r, int i, int n, int first, int want_hi, int query)
 {
-    int row = v->r0 + i, prefix = v->p->prefix_len[v->b], query = own_cell(v, i);
-    int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
-    int want = first < prefix ? first : prefix;
-    return (t->lo[row] == want && t->hi[row] == prefix && !t->n_expand && !t->write) ||
-           FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
-                plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row], t->hi[row], want,
-                prefix);
+    const struct view *v = r->v;
+    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
+    if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
+        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
+                    mode, pool, v->r0 + i, r->n_expand[i], r->width, n);
+    return FAIL(v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
+                mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, want_hi,
+                query + 1 - want_hi);
+}
+
+/* A row's keys begin with its window and end where it stands; n: cells it sees beyond the prefix.
+ * */
+FOR_EACH_KIND bool check_keys(const struct rows *r, int i, int n)
+{
+    bool line = r->kind == LINE || r->kind == FROZEN;
+    /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
+    int query = r->prefix - 1 + (r->kind == LINE ? i + 1 : n);
+    int first = r->window ? max_int(0, query - r->window + 1) : 0;
+    first = max_int(first, r->floor); /* what lies before is the other part's */
+    int want_hi = line ? query + 1 : max_int(r->prefix, first);
+    int n_expand = r->n_expand[i];
+    return (n_expand >= 0 && n_expand <= n && n <= r->width && r->lo[i] == first &&
+            r->hi[i] == want_hi && want_hi + n_expand - 1 == query) ||
+           bad_keys(r, i, n, first, want_hi, query);
+}
+
+FOR_EACH_KIND bool check_row(const struct rows *r, int i)
+{
+    int n = r->kind == TREE    ? r->tree->depth[node_of(r->tree, i)] + 1
+            : r->kind == LEVEL ? r->level[i].n_seen
+                               : 0;
+    if (!check_keys(r, i, n) || !check_write(r, i))
+        return false;
+    if (r->kind == TREE)
+        return (r->lo[i] < r->hi[i] && sees_as_parent(r, i, n)) ||
+               sees_nodes(r, i, n - r->n_expand[i]);
+    return r->kind != LEVEL || sees_cells(r, i, n - r->n_expand[i]);
+}
+
+FOR_EACH_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
+{
+    const struct rows r = rows_of(v, t, kind);
+    for (int i = 0; i < r.n; i++)
+        if (!check_row(&r, i))
+            return false;
+    return true;
+}
+
+static bool check_rows(const struct view *v, const struct table *t)
+{
+    return v->q->tree                ? check_rows_of(v, t, TREE)
+           : v->q->draft             ? check_rows_of(v, t, LEVEL)
+           : v->p->mode == PLAN_FROZEN ? check_rows_of(v, t, FROZEN)
+                                     : check_rows_of(v, t, LINE);
+}
+
+/* The prefix part of rows: the cached keys that their windows still reach, nothing else. */
+static bool check_prefix_rows(const struct view *v, const struct table *t)
+{
+    int prefix = v->p->prefix_len[v->b];
+    for (int i = 0; i < v->p->q_len[v->b]; i++) {
+        int row = v->r0 + i, query = prefix + i;
+        int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
+        int want = first < prefix ? first : prefix;
+        if (t->lo[row] != want || t->hi[row] != prefix || t->n_expand || t->write)
+            return FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
+                        plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row],
+                        t->hi[row], want, prefix);
+    }
+    return true;
 }
 
 static bool check_identity(const struct view *v, const struct table *t, enum pool_id reads)
@@ -503,9 +581,23 @@ static bool check_identity(const struct view *v, const struct table *t, enum poo
                 pool_name(reads), v->b, t->page_size, v->kv->page_size);
 }
 
+/* The columns that rows read, or as many of them as are not known. */
+static bool check_reach(const struct view *v, const struct table *t, int known)
+{
+    int n = v->p->q_len[v->b], lo = INT32_MAX, hi = 0, P = v->kv->page_size;
+    for (int r = v->r0; r < v->r0 + n; r++)
+        if (t->lo[r] < t->hi[r]) {
+            lo = min_int(lo, t->lo[r]);
+            hi = max_int(hi, t->hi[r]);
+        }
+    return lo >= hi ||
+           (check_columns(v, t, max_int(lo / P, known), (hi - 1) / P) &&
+            (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
+}
+
 /* Every table of the plan is held against the pool that its layers read. */
-static bool check_table(const struct view *v, const struct table *t, enum pool_id reads,
-                        bool (*row)(const struct view *v, const struct table *t, int i))
+static bool check_table(struct view *v, const struct table *t, enum pool_id reads,
+                        bool (*rows)(const struct view *v, const struct table *t))
 {
     if (!check_identity(v, t, reads))
         return false;
@@ -513,18 +605,14 @@ static bool check_table(const struct view *v, const struct table *t, enum pool_i
     if (t->window != W || (t->pool == POOL_FULL && t->window))
         return FAIL(v, "I12 %s %s table: window %d, the layers' is %d", plan_mode_name(v->p->mode),
                     pool_name(t->pool), t->window, t->pool == POOL_FULL ? 0 : W);
-    int n = v->p->q_len[v->b], lo = INT32_MAX, hi = 0;
-    for (int i = 0; i < n; i++) {
-        if (!row(v, t, i))
-            return false;
-        if (t->lo[v->r0 + i] < t->hi[v->r0 + i]) {
-            lo = min_int(lo, t->lo[v->r0 + i]);
-            hi = max_int(hi, t->hi[v->r0 + i]);
-        }
-    }
-    return lo >= hi ||
-           (check_columns(v, t, lo / v->kv->page_size, (hi - 1) / v->kv->page_size) &&
-            (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
+    if (v->p->list && (t->n_cols > v->p->list->cols ||
+                       t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
+        return FAIL(v, "I7 %s %s table request %d: %d columns of a list of %d, cells to %d",
+                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, t->n_cols,
+                    v->p->list->cols, v->p->kv_len[v->b]);
+    for (int i = 0; v->q->tree && i < v->q->n; i++)
+        v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
+    return rows(v, t) && check_reach(v, t, known_columns(v, t));
 }
 
 /* ---- what a row is, pools aside -------------------------------------------------------------- */
@@ -533,8 +621,9 @@ static bool check_tree_row(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i, prefix = p->prefix_len[v->b];
-    int pos = v->q->tree ? prefix + v->q->tree->depth[i] : prefix - 1 + v->q->draft[i].depth;
-    int up = !v->q->tree ? v->q->draft[i].up : i ? v->r0 + v->q->tree->parent[i] : -1;
+    int node = v->q->tree ? node_of(v->q->tree, i) : 0;
+    int pos = v->q->tree ? prefix + v->q->tree->depth[node] : prefix - 1 + v->q->draft[i].depth;
+    int up = !v->q->tree ? v->q->draft[i].up : node ? v->r0 + v->q->tree->parent[node] : -1;
     if (p->pos[row] != pos)
         return FAIL(v, "I13 %s row %d: position %d, its depth says %d", plan_mode_name(p->mode),
                     row, p->pos[row], pos);
@@ -559,18 +648,19 @@ static bool check_what(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i;
+    int32_t token = v->q->tree ? v->q->tree->token[node_of(v->q->tree, i)] : v->q->token[i];
     if (p->req[row] != v->b)
         return FAIL(v, "I9 %s row %d: belongs to request %d, says %d", plan_mode_name(p->mode), row,
                     v->b, p->req[row]);
-    if (p->token[row] != v->q->token[i])
+    if (p->token[row] != token)
         return FAIL(v, "I9 %s row %d: token %d, the request's is %d", plan_mode_name(p->mode), row,
-                    p->token[row], v->q->token[i]);
+                    p->token[row], token);
     return v->q->tree || v->q->draft ? check_tree_row(v, i) : check_line_row(v, i);
 }
 
 /* ---- everything ------------------------------------------------------------------------------ */
 
-static bool check_request(const struct view *v)
+static bool check_request(struct view *v)
 {
     const struct plan *p = v->p;
     if (!check_extents(v) || !check_lag(v))
@@ -579,16 +669,19 @@ static bool check_request(const struct view *v)
         return false;
     if (v->q->tree && !tree_ok(v->q->tree, v->e))
         return err_prefix(v->e, "I13 %s request %d", plan_mode_name(p->mode), v->b);
+    if (v->q->tree && (v->q->tree->n > v->q->n || v->q->n > TREE_MAX))
+        return FAIL(v, "I13 %s request %d: %d rows for a tree of %d nodes", plan_mode_name(p->mode),
+                    v->b, v->q->n, v->q->tree->n);
     for (int i = 0; i < p->q_len[v->b]; i++)
         if (!check_what(v, i))
             return false;
     bool two = p->parts == 2;
-    return (!p->use_full || check_table(v, &p->full.t, POOL_FULL, check_row)) &&
-           (!two || check_table(v, &p->full_prefix.t, POOL_FULL, check_prefix_row)) &&
-           (!p->use_swa || check_table(v, &p->swa.t, POOL_SWA, check_row)) &&
-           (!two || !p->use_swa || check_table(v, &p->swa_prefix.t, POOL_SWA, check_prefix_row)) &&
-           (!p->use_draft || check_table(v, &p->draft.t, POOL_DRAFT, check_row)) &&
-           (!p->use_draft_win || check_table(v, &p->draft_win.t, POOL_DRAFT, check_row));
+    return (!p->use_full || check_table(v, &p->full.t, POOL_FULL, check_rows)) &&
+           (!two || check_table(v, &p->full_prefix.t, POOL_FULL, check_prefix_rows)) &&
+           (!p->use_swa || check_table(v, &p->swa.t, POOL_SWA, check_rows)) &&
+           (!two || !p->use_swa || check_table(v, &p->swa_prefix.t, POOL_SWA, check_prefix_rows)) &&
+           (!p->use_draft || check_table(v, &p->draft.t, POOL_DRAFT, check_rows)) &&
+           (!p->use_draft_win || check_table(v, &p->draft_win.t, POOL_DRAFT, check_rows));
 }
 
 /* All that does not belong to one request. */
@@ -608,19 +701,61 @@ static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e
     return true;
 }
 
+static bool check_all(const struct checker *c, const struct plan *p, const struct kv *kv,
+                      const struct plan_req *req, struct err *e)
+{
+    if (!check_whole(p, kv, e))
+        return false;
+    for (int b = 0; b < p->n_req; b++) {
+        struct view v = {.level = c->level, .p = p, .kv = kv, .q = &req[b], .b = b,
+                         .r0 = p->row0[b], .e = e};
+        if (!check_request(&v))
+            return false;
+    }
+    return true;
+}
+
+/* The verdict on a plan, and what it took. */
+static bool conclude(struct checker *c, bool ok, uint64_t start, const struct err *mine,
+                     struct err *e)
+{
+    c->checks++;
+    if (!ok)
+        violated(c, mine, e);
+    c->ns += clock_ns() - start;
+    return ok;
+}
+
 bool check_plan(struct checker *c, const struct plan *p, const struct kv *kv,
                 const struct plan_req *req, struct err *e)
 {
-    if (c->level == CHECK_OFF)
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    return c->level == CHECK_OFF || conclude(c, check_all(c, p, kv, req, &mine), start, &mine, e);
+}
+
+bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
+                  const struct plan_req *req, struct err *e)
+{
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    return c->level == CHECK_OFF ||
+           conclude(c, check_all(c, p, kv, req, &mine) ||
+                           err_prefix(&mine, "I17 what the device filled in"), start, &mine, e);
+}
+
+bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
+                 const struct plan_req *req, struct err *e)
+{
+    if (c->level == CHECK_OFF || !p->list)
         return true;
     uint64_t start = clock_ns();
     struct err mine = {0};
-    bool ok = check_whole(p, kv, &mine);
-    for (int b = 0; b < p->n_req && ok; b++) {
-        struct view v = {c->level, p, kv, &req[b], b, p->row0[b], &mine};
-        ok = check_request(&v);
-    }
-    c->checks++;
+    struct view v = {.level = CHECK_ON, .p = p, .kv = kv, .q = req, .e = &mine};
+    bool ok = (!p->use_full || check_reach(&v, &p->full.t, 0)) &&
+              (!p->use_swa || check_reach(&v, &p->swa.t, 0)) &&
+              (!p->use_draft || check_reach(&v, &p->draft.t, 0)) &&
+              (!p->use_draft_win || check_reach(&v, &p->draft_win.t, 0));
     if (!ok)
         violated(c, &mine, e);
     c->ns += clock_ns() - start;

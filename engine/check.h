@@ -20,9 +20,11 @@
  *   I16 the uniforms consumed are the ones that were counted
  *   I17 what the device filled in is what its tree asks for
  * ON checks all of them for what a pass touches: I1 to I3 by running sums, I15 at the end of each
- * prefix. STRICT follows the chain of every cell read, and the engine sweeps all pools and sequences
- * after each step (check_sweep). The checker works out what it checks from the sequences and shares
- * no code with plan.c. Cost: linear in the rows and columns of the plan. Engine thread.
+ * prefix, and of the pages in a list (page_list.h) those that are new or have changed since they
+ * were checked there. STRICT passes over none of them and follows the chain of every cell read, and
+ * the engine sweeps all pools and sequences after each step (check_sweep). The checker works out
+ * what it checks from the sequences and shares no code with plan.c. Cost: linear in the rows of the
+ * plan and in the columns that are looked at. Engine thread.
  */
 #ifndef AERIE_CHECK_H
 #define AERIE_CHECK_H
@@ -46,11 +48,13 @@ bool check_sweep(const struct kv *kv, const struct seq *const *seqs, int n, stru
  * and where the next step goes on. Not sampled: none were used. */
 bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *offset, int n,
                  bool sampled, struct err *e);
-/* I17: rows are the words from sent->row_words on as the device left them, in the layout of `sent`,
- * the plan that was uploaded; `want` is the plan of the same rows, or the first of them, built from
- * the tree that the device grew. */
-bool check_filled(struct checker *c, const struct plan *want, const struct plan *sent,
-                  const int32_t *rows, struct err *e);
+/* check_plan() of a plan whose rows the device has filled in: whatever is wrong with it is I17. */
+bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
+                  const struct plan_req *req, struct err *e);
+/* All the pages that the rows of a plan over a list read, also those that check_plan() passed over
+ * because they have not changed since they were checked in that list. */
+bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
+                 const struct plan_req *req, struct err *e);
 /* Names of the rules, for /check. */
 int check_rule_count(void);
 const char *check_rule(int i);

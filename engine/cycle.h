@@ -21,6 +21,9 @@ struct rig {
     bool fuse;           /* cycles of one lane run as one (fused.h) where that is possible ... */
     bool record;         /* ... and are recorded where the device can */
     uint64_t n_fused, n_replayed; /* cycles that took that road; those that replayed a record */
+    /* The host's part of the last of them, in nanoseconds: until the launch, beside the device, and
+     * from its results to the end. */
+    struct { uint64_t before, during, after; } host;
     int context;  /* most tokens of a lane */
     int parts;    /* of an extend: 2 attends to the cached prefix apart; else 1 */
     int max_rows; /* of one pass */

@@ -25,13 +25,14 @@ struct run {
 };
 
 /* Where everything of a run lies, in words of i32 and f32 (kernels.h says what each is). The first
- * part is the inbox's image; from the verify plan's rows on it is the outbox's. */
+ * part is the inbox's image, the last one the outbox's; the plans whose rows the device fills in
+ * lie in both. */
 struct io {
     kbuf root, prefix, drafted, state, limit, force, stop, draws;
     kbuf guess, guess_logp;             /* (topk) of the root */
     kbuf cells, full, swa;              /* slots of the draft's scratch cells, of the tree's rows */
-    kbuf plan_draft, plan_extend, plan_verify;
-    size_t in, out0;                    /* bytes of the inbox; where the outbox begins */
+    kbuf plan_extend, plan_draft, plan_verify;
+    size_t in, out0, out1;              /* bytes of the inbox; where the outbox begins and ends */
     kbuf n, parent, parent0, logp, score, u;
     kbuf choice, chance, node_logp;     /* (nodes); the last of all but the root */
     kbuf best, best_logp;               /* (nodes, BEST) */
@@ -43,7 +44,8 @@ struct io {
 };
 
 struct fused {
-    struct plan draft, extend, verify; /* as sent; plain decoding uses the pass's own */
+    struct page_list list; /* the pages of all plans */
+    enum check_level checked; /* how strictly those columns were looked at that have not changed */
     kbuf mem;
     struct run run[MAX_RUNS];
     uint64_t clock;
@@ -55,8 +57,8 @@ struct trip {
     struct fused *f;
     struct lane *l;
     struct run_key key;
-    int nodes, scratch, levels; /* rows of verify; draft cells of all levels; plans of levels */
-    struct plan *verify;        /* the plan that was sent */
+    int nodes, scratch; /* rows of verify; draft cells of all levels */
+    struct plan *draft, *verify, *extend; /* the pass's own; NULL: the shape has none */
     struct io io;
     char *in;
     const char *out;
@@ -77,11 +79,25 @@ void fused_close(struct rig *r)
         return;
     forget_runs(r);
     r->dev.k->release(r->dev.d, r->fused->mem);
-    plan_free(&r->fused->draft);
-    plan_free(&r->fused->extend);
-    plan_free(&r->fused->verify);
+    list_close(&r->fused->list, r->dev.k, r->dev.d);
     free(r->fused);
     r->fused = NULL;
+}
+
+enum { SCRATCH = TREE_MAX + MAX_STEPS * MAX_TOPK }; /* cells of a cycle, in any pool, at most */
+
+static int most_columns(const struct rig *r)
+{
+    return div_up(r->context + SCRATCH, r->kv.page_size);
+}
+
+static bool fused_open(struct rig *r, struct err *e)
+{
+    r->fused = xcalloc(1, sizeof *r->fused);
+    bool ok = list_open(&r->fused->list, r->dev.k, r->dev.d, most_columns(r), e);
+    if (!ok)
+        fused_close(r);
+    return ok;
 }
 
 /* Candidates that a shape grows. */
@@ -105,77 +121,76 @@ bool fused_fits(const struct rig *r, const struct lane *l, const struct step_lim
 
 /* ---- plans, as they are before anything is drafted ------------------------------------------- */
 
-/* A tree over the same rows: the first ones a chain as deep as the shape, the rest under the root. */
-static void stand_in(struct tree *t, int32_t root, int nodes, int steps)
+static struct plan *plan_of(struct trip *t, enum plan_mode mode)
 {
-    tree_init(t, root);
-    for (int i = 1; i < nodes; i++)
-        tree_add(t, i <= steps ? i - 1 : 0, 0, 1, 0);
-}
-
-/* All levels in one plan: row (level - 2) * topk + k. Every row follows the first of each level
- * before its own. */
-static void stand_in_rows(struct trip *t, struct draft_row *row, int base)
-{
-    int K = t->key.topk;
-    for (int i = 0; i < t->scratch; i++) {
-        int depth = i / K + 1;
-        row[i] = (struct draft_row){.depth = depth, .cell = base + i, .n_seen = depth,
-                                    .up = depth > 1 ? (depth - 2) * K : -1};
-        for (int at = 0; at < depth - 1; at++)
-            row[i].seen[at] = base + at * K;
-        row[i].seen[depth - 1] = base + i;
-    }
+    return &t->r->pass.plan[mode];
 }
 
 /* Builds and checks one plan under the pass's lock. */
-static bool plan_one(struct trip *t, struct plan *p, enum plan_mode mode,
-                     const struct plan_req *req, int cols, struct err *e)
+static bool plan_one(struct trip *t, enum plan_mode mode, const struct plan_req *req, int width,
+                     struct err *e)
 {
     struct pass *ps = &t->r->pass;
     struct plan_opts o = ps->opts;
-    o.cols = cols;
-    plan_build(p, ps->kv, mode, req, 1, &o);
-    ps->digest = mix64(ps->digest ^ p->digest);
-    return check_plan(&ps->check, p, ps->kv, req, e);
+    o.cols = t->key.cols;
+    o.width = width;
+    o.list = &t->f->list;
+    ps->last = mode;
+    plan_build(plan_of(t, mode), ps->kv, mode, req, 1, &o);
+    return check_plan(&ps->check, plan_of(t, mode), ps->kv, req, e);
 }
 
-/* Columns of a cycle's plans: every one is built, hashed, checked and sent in each cycle, so there
- * are no more than the length needs, but for its doubling, at which runs are recorded anew. */
+/* Columns of a cycle's tables: grids follow from them, so there are no more than the length needs,
+ * but for its doubling, at which runs are recorded anew. */
 static int columns(const struct rig *r, const struct lane *l)
 {
-    int scratch = TREE_MAX + MAX_STEPS * MAX_TOPK, n = 64;
-    while (n * r->kv.page_size < l->tok.n + scratch)
+    int n = 64;
+    while (n * r->kv.page_size < l->tok.n + SCRATCH)
         n *= 2;
-    return min_int(n, div_up(r->context + scratch, r->kv.page_size));
+    return min_int(n, most_columns(r));
 }
 
 static bool plan_plain(struct trip *t, struct err *e)
 {
     struct plan_req req = {.seq = &t->l->seq, .n = 1, .token = t->l->tok.v + t->l->seq.committed};
-    t->verify = &t->r->pass.plan[PLAN_DECODE];
-    t->r->pass.last = PLAN_DECODE;
-    return plan_one(t, t->verify, PLAN_DECODE, &req, t->key.cols, e);
+    t->verify = plan_of(t, PLAN_DECODE);
+    return plan_one(t, PLAN_DECODE, &req, 0, e);
 }
 
+/* All levels in one plan: row (level - 2) * topk + k. Nothing is known of them but where they
+ * write: every row stands behind no ancestor but itself. */
+static bool plan_levels(struct trip *t, struct err *e)
+{
+    struct seq *s = &t->l->seq;
+    struct draft_row row[MAX_STEPS * MAX_TOPK];
+    int32_t none[MAX_STEPS * MAX_TOPK] = {0};
+    struct plan_req req = {.seq = s, .n = t->scratch, .token = none, .draft = row,
+                           .levels = t->key.steps - 1, .topk = t->key.topk};
+    for (int i = 0; i < t->scratch; i++) {
+        row[i].depth = i / t->key.topk + 1;
+        row[i].cell = row[i].seen[0] = s->drafted + i;
+        row[i].up = -1;
+        row[i].n_seen = 1;
+    }
+    t->draft = plan_of(t, PLAN_DRAFT);
+    return plan_one(t, PLAN_DRAFT, &req, t->key.steps - 1, e);
+}
+
+/* The tree is its root, and as many rows as it may grow to. */
 static bool plan_drafting(struct trip *t, struct err *e)
 {
     struct seq *s = &t->l->seq;
-    int cols = t->key.cols, after = t->key.steps + 1;
-    struct tree tree;
-    struct draft_row row[MAX_STEPS * MAX_TOPK];
-    int32_t none[MAX_STEPS * MAX_TOPK] = {0};
-    stand_in(&tree, t->l->tok.v[t->l->tok.n - 1], t->nodes, t->key.steps);
-    stand_in_rows(t, row, s->drafted);
-    struct plan_req draft = {.seq = s, .n = t->scratch, .token = none, .draft = row,
-                             .levels = t->key.steps - 1, .topk = t->key.topk};
-    struct plan_req verify = {.seq = s, .n = t->nodes, .token = tree.token, .tree = &tree};
+    int after = t->key.steps + 1;
+    int32_t none[MAX_STEPS + 1] = {0};
+    struct plan_req verify = {.seq = s, .n = t->nodes, .tree = &t->l->tree};
     struct plan_req extend = {.seq = s, .n = after, .token = none, .draft_from = s->drafted,
                               .ahead = after};
-    t->verify = &t->f->verify;
-    return (t->scratch == 0 || plan_one(t, &t->f->draft, PLAN_DRAFT, &draft, cols, e)) &&
-           plan_one(t, t->verify, PLAN_VERIFY, &verify, cols, e) &&
-           plan_one(t, &t->f->extend, PLAN_DRAFT_EXTEND, &extend, cols, e);
+    tree_init(&t->l->tree, t->l->tok.v[t->l->tok.n - 1]);
+    t->verify = plan_of(t, PLAN_VERIFY);
+    t->extend = plan_of(t, PLAN_DRAFT_EXTEND);
+    return (t->scratch == 0 || plan_levels(t, e)) &&
+           plan_one(t, PLAN_DRAFT_EXTEND, &extend, 0, e) &&
+           plan_one(t, PLAN_VERIFY, &verify, min_int(t->key.steps + 1, t->nodes), e);
 }
 
 /* Reserves every cell of the cycle, in both directions of the draft's pool: the levels' scratch
@@ -215,50 +230,51 @@ static void place_in(struct trip *t)
     io->cells = place(t, (size_t)t->scratch);
     io->full = place(t, (size_t)t->nodes);
     io->swa = place(t, (size_t)t->nodes);
-    if (S) {
-        io->plan_draft = place(t, t->scratch ? (size_t)t->f->draft.n_mem : 0);
-        io->plan_extend = place(t, (size_t)t->f->extend.n_mem);
-    }
-    /* the verify plan's rows are the outbox's first part: 16 bytes on the dot */
-    size_t pad = (size_t)(-t->verify->row_words) & 3;
-    place(t, 0);
-    size_t at = t->io.end + pad * 4, bytes = (size_t)t->verify->n_mem * 4;
-    t->io.end = (at + bytes + 15) & ~(size_t)15;
-    io->plan_verify = t->f->mem.n >= t->io.end ? kbuf_at(t->f->mem, at, bytes) : (kbuf){0};
-    io->in = t->io.end;
-    io->out0 = at + (size_t)t->verify->row_words * 4;
+    if (S)
+        io->plan_extend = place(t, (size_t)t->extend->n_mem);
+    io->out0 = io->end;
+    if (t->draft)
+        io->plan_draft = place(t, (size_t)t->draft->n_mem);
+    io->plan_verify = place(t, (size_t)t->verify->n_mem);
+    io->in = io->end;
 }
 
+/* What the host reads, then what stays on the device. */
 static void place_out(struct trip *t)
 {
     struct io *io = &t->io;
     size_t N = (size_t)t->nodes, S = (size_t)t->key.steps, K = (size_t)t->key.topk;
     size_t most = S ? (size_t)candidates(t->key.steps, t->key.topk) : 0;
     io->choice = place(t, N);
-    io->chance = place(t, N);
     io->best = place(t, N * BEST);
     io->best_logp = place(t, N * BEST);
+    if (S) {
+        kbuf *rows[] = {&io->parent, &io->logp, &io->score, &io->u, &io->node_logp};
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            *rows[i] = place(t, N);
+        kbuf *one[] = {&io->n, &io->n_path, &io->time[0], &io->time[1], &io->time[2]};
+        for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+            *one[i] = place(t, 2);
+        io->path = place(t, S + 1);
+        io->next = place(t, K);
+        io->next_logp = place(t, K);
+        io->tree = (struct k_tree){.topk = t->key.topk, .steps = t->key.steps, .nodes = t->nodes};
+        io->tree.front = place(t, S * K);
+        io->tree.parent = place(t, most);
+        io->tree.token = place(t, most);
+        io->tree.cell = place(t, most);
+    }
+    io->out1 = io->end;
+    io->chance = place(t, N);
     if (!S)
         return;
-    kbuf *rows[] = {&io->parent, &io->parent0, &io->logp, &io->score, &io->u, &io->node_logp};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        *rows[i] = place(t, N);
-    kbuf *one[] = {&io->n, &io->n_path, &io->last};
-    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
-        *one[i] = place(t, 1);
-    kbuf *steps[] = {&io->path, &io->src[0], &io->src[1], &io->dst[0], &io->dst[1]};
+    kbuf *steps[] = {&io->src[0], &io->src[1], &io->dst[0], &io->dst[1]};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
         *steps[i] = place(t, S + 1);
-    for (int i = 0; i < N_STAMPS; i++)
-        io->time[i] = place(t, 2);
-    io->next = place(t, K);
-    io->next_logp = place(t, K);
-    io->tree = (struct k_tree){.topk = t->key.topk, .steps = t->key.steps, .nodes = t->nodes};
-    kbuf *all[] = {&io->tree.token, &io->tree.parent, &io->tree.logp, &io->tree.score,
-                   &io->tree.cell};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        *all[i] = place(t, most);
-    io->tree.front = place(t, S * K);
+    io->parent0 = place(t, N);
+    io->last = place(t, 1);
+    io->tree.logp = place(t, most);
+    io->tree.score = place(t, most);
 }
 
 static void place_all(struct trip *t)
@@ -318,9 +334,9 @@ static void put_draft(struct trip *t)
         full[i] = s.v;
         swa[i] = kv->has_swa ? kv_swa_slot(kv, s).v : 0;
     }
-    if (t->scratch)
-        put_plan(t, t->io.plan_draft, &t->f->draft);
-    put_plan(t, t->io.plan_extend, &t->f->extend);
+    if (t->draft)
+        put_plan(t, t->io.plan_draft, t->draft);
+    put_plan(t, t->io.plan_extend, t->extend);
 }
 
 static void put_all(struct trip *t, const struct step_limits *lim)
@@ -359,19 +375,19 @@ static void run_levels(struct trip *t)
     struct k_plan all = {0};
     struct k_spread s = {.t = &t->io.tree, .ids = t->io.guess, .logp = t->io.guess_logp,
                          .prefix = t->io.drafted, .root = t->io.state, .from = d->idx};
-    if (t->scratch)
-        all = plan_view(&t->f->draft, t->io.plan_draft);
+    if (t->draft)
+        all = plan_view(t->draft, t->io.plan_draft);
     for (s.level = 1; s.level <= t->key.steps; s.level++) {
         struct k_plan kp = {0};
         s.n_reach = 0;
         if (s.level < t->key.steps) {
             kp = plan_rows(&all, (s.level - 1) * K, K);
             s.token = kp.token;
-            if (t->f->draft.use_draft)
+            if (t->draft->use_draft)
                 s.reach[s.n_reach++] = reach_of(&kp.draft, 0, t->io.cells);
-            if (t->f->draft.use_draft_win)
+            if (t->draft->use_draft_win)
                 s.reach[s.n_reach++] =
-                    reach_of(&kp.draft_win, t->f->draft.draft_win.t.window, t->io.cells);
+                    reach_of(&kp.draft_win, t->draft->draft_win.t.window, t->io.cells);
         }
         r->dev.k->spread(r->dev.d, &s);
         if (s.level == t->key.steps)
@@ -451,14 +467,14 @@ static void run_ops(struct trip *t)
     net_logits(&r->net, t->nodes, (kbuf){0}, r->logits, (kbuf){0});
     run_draws(t, &kp);
     if (t->key.steps) {
-        struct k_plan after = plan_view(&t->f->extend, t->io.plan_extend);
+        struct k_plan after = plan_view(t->extend, t->io.plan_extend);
         run_accept(t, &kp, after.token);
         r->dev.k->stamp(r->dev.d, t->io.time[STAMP_ACCEPTED]);
         d->ops->extend(d, &after, t->key.steps + 1, t->io.path, t->io.last, 1);
         drafter_keep_root(d, t->key.slot);
         drafter_topk(d, 1, t->key.topk, t->io.next, t->io.next_logp);
     }
-    size_t out = t->io.end - t->io.out0;
+    size_t out = t->io.out1 - t->io.out0;
     r->dev.k->give(r->dev.d, kbuf_at(t->f->mem, t->io.out0, out), out);
 }
 
@@ -523,73 +539,87 @@ static int32_t out_int(const struct trip *t, kbuf b)
     return v;
 }
 
-/* The row words of the verify plan as the device left them, seen through the plan that was sent. */
-static const int32_t *device_rows(const struct trip *t)
+/* A plan that was sent, as the device left it. */
+static void read_plan(struct trip *t, struct plan *p, kbuf from)
 {
-    return (const int32_t *)(const void *)t->out;
+    memcpy(p->mem, out_at(t, from), (size_t)p->n_mem * sizeof *p->mem);
 }
 
 static bool read_tree(struct trip *t, struct err *e)
 {
-    struct lane *l = t->l;
+    struct tree *tree = &t->l->tree;
     const int32_t *parent = out_at(t, t->io.parent);
-    const int32_t *token = device_rows(t) + (t->verify->token - t->verify->mem) -
-                           t->verify->row_words;
     const float *logp = out_at(t, t->io.logp), *score = out_at(t, t->io.score);
     const float *p = out_at(t, t->io.node_logp);
     int n = out_int(t, t->io.n);
-    tree_init(&l->tree, l->tok.v[l->tok.n - 1]);
+    if (n < 1 || n > t->nodes)
+        return err_set(e, ERR_INVARIANT, "I13 the device's tree has %d nodes of %d", n, t->nodes);
+    read_plan(t, t->verify, t->io.plan_verify);
     for (int i = 1; i < n; i++) {
-        if (n > t->nodes || parent[i] < 0 || parent[i] >= i)
+        if (parent[i] < 0 || parent[i] >= i)
             return err_set(e, ERR_INVARIANT, "I13 the device's tree: node %d of %d has parent %d", i,
                            n, parent[i]);
-        tree_add(&l->tree, parent[i], token[i], expf(logp[i]), score[i]);
-        l->tree.p[i] = expf(p[i - 1]);
+        tree_add(tree, parent[i], t->verify->token[i], expf(logp[i]), score[i]);
+        tree->p[i] = expf(p[i - 1]);
     }
-    return n >= 1 || err_set(e, ERR_INVARIANT, "I13 the device's tree has %d nodes", n);
+    for (int i = 0; i < t->nodes; i++) /* the host's own: no kernel reads it */
+        t->verify->up[i] = i < n ? tree->parent[i] : -1;
+    return true;
 }
 
-/* The levels as they were run, from the candidates. */
-static int read_levels(struct trip *t, struct draft_row *row, int32_t *token, int base)
+/* A level's row without a candidate repeats the first one, but for its cell; without that one, it
+ * stands behind nothing. */
+static bool read_level_row(struct trip *t, int i, struct draft_row *row, int32_t *token,
+                           struct err *e)
 {
     const int32_t *front = out_at(t, t->io.tree.front), *tok = out_at(t, t->io.tree.token);
     const int32_t *parent = out_at(t, t->io.tree.parent), *cell = out_at(t, t->io.tree.cell);
-    int n = 0;
-    for (int i = 0; i < t->scratch; i++) {
-        int depth = i / t->key.topk + 1;
-        if (front[i] < 0)
-            continue;
-        struct draft_row *to = &row[n];
-        *to = (struct draft_row){.depth = depth, .cell = base + i, .up = -1, .n_seen = depth};
-        for (int c = front[i], at = depth - 1; at >= 0 && c >= 0; c = parent[c], at--)
-            to->seen[at] = base + cell[c];
-        for (int j = 0; j < n && depth > 1; j++)
-            if (row[j].cell == to->seen[depth - 2])
-                to->up = j;
-        token[n++] = tok[front[i]];
+    int K = t->key.topk, first = i - i % K, base = t->l->seq.drafted;
+    int c = front[i] >= 0 ? front[i] : front[first], most = candidates(t->key.steps, K);
+    row->depth = i / K + 1;
+    row->cell = base + i;
+    row->up = -1;
+    row->n_seen = c < 0 ? 1 : row->depth;
+    *token = c < 0 ? 0 : tok[min_int(c, most - 1)];
+    for (int at = row->n_seen - 1, none = c < 0; at >= 0 && !none; at--) {
+        if (c < 0 || c >= most || cell[c] < 0 || cell[c] >= t->scratch)
+            return err_set(e, ERR_INVARIANT, "I13 the device's draft: row %d stands behind "
+                           "candidate %d of %d", i, c, most);
+        row->seen[at] = base + cell[c];
+        if (at == row->n_seen - 2)
+            row->up = cell[c];
+        c = parent[c];
     }
-    return n;
+    row->seen[row->n_seen - 1] = base + i;
+    return true;
 }
 
-/* The plans of what was grown, checked like any other, and against what the device filled in. */
+/* What the levels' rows were, from the candidates. */
+static bool check_levels(struct trip *t, struct err *e)
+{
+    struct pass *ps = &t->r->pass;
+    struct draft_row row[MAX_STEPS * MAX_TOPK];
+    int32_t token[MAX_STEPS * MAX_TOPK];
+    struct plan_req req = {.seq = &t->l->seq, .n = t->scratch, .token = token, .draft = row,
+                           .levels = t->key.steps - 1, .topk = t->key.topk};
+    read_plan(t, t->draft, t->io.plan_draft);
+    for (int i = 0; i < t->scratch; i++) {
+        if (!read_level_row(t, i, &row[i], &token[i], e))
+            return false;
+        t->draft->up[i] = row[i].up;
+    }
+    return check_filled(&ps->check, t->draft, ps->kv, &req, e);
+}
+
+/* The plans as the device filled them in, checked like any other against what was grown. */
 static bool check_grown(struct trip *t, struct err *e)
 {
     struct pass *ps = &t->r->pass;
-    struct seq *s = &t->l->seq;
-    struct draft_row row[MAX_STEPS * MAX_TOPK];
-    int32_t token[MAX_STEPS * MAX_TOPK];
-    struct plan_req verify = {.seq = s, .n = t->l->tree.n, .token = t->l->tree.token,
-                              .tree = &t->l->tree};
-    struct plan_req draft = {.seq = s, .n = read_levels(t, row, token, s->drafted), .token = token,
-                             .draft = row, .levels = t->key.steps - 1, .topk = t->key.topk};
-    struct plan *p = &ps->plan[PLAN_VERIFY];
-    bool ok = plan_one(t, p, PLAN_VERIFY, &verify, 0, e) &&
-              check_filled(&ps->check, p, t->verify, device_rows(t), e) &&
-              (draft.n == 0 || plan_one(t, &ps->plan[PLAN_DRAFT], PLAN_DRAFT, &draft, 0, e));
-    ps->last = PLAN_VERIFY;
-    if (ok)
-        plan_mark(p, ps->kv, &verify);
-    return ok;
+    struct plan_req req = {.seq = &t->l->seq, .n = t->nodes, .tree = &t->l->tree};
+    if (!check_filled(&ps->check, t->verify, ps->kv, &req, e) || (t->draft && !check_levels(t, e)))
+        return false;
+    plan_mark(t->verify, ps->kv, &req);
+    return true;
 }
 
 /* The path as the device walked it, and its tokens; the host walks the same way. */
@@ -608,7 +638,7 @@ static int read_path(struct trip *t, const struct step_limits *lim, int path[TRE
                     "the model's output is not a number; the turn was stopped");
             return 0;
         }
-    if (l->force) {
+    if (l->force && t->key.steps) {
         n = out_int(t, t->io.n_path);
         for (int i = 0; i < n; i++)
             path[i] = walked[i];
@@ -625,7 +655,7 @@ static int read_path(struct trip *t, const struct step_limits *lim, int path[TRE
         }
     }
     for (int i = 0; i < n; i++)
-        emitted[i] = l->force && i + 1 < n ? l->tree.token[path[i + 1]] : choice[path[i]];
+        emitted[i] = walked && l->force && i + 1 < n ? l->tree.token[path[i + 1]] : choice[path[i]];
     return n;
 }
 
@@ -674,14 +704,17 @@ static bool settle(struct trip *t, const struct step_limits *lim, struct err *e)
     int32_t emitted[MAX_STEPS + 1];
     bool sampled = l->how.temperature > 0;
     const float *u = t->key.steps ? out_at(t, t->io.u) : in_at(t, t->io.draws);
-    tree_init(&l->tree, l->tok.v[l->tok.n - 1]);
-    if (t->key.steps && !read_tree(t, e))
+    if (!t->key.steps)
+        tree_init(&l->tree, l->tok.v[l->tok.n - 1]);
+    else if (!read_tree(t, e))
         return false;
     int n = read_path(t, lim, path, emitted, e);
     if (n == 0)
         return false;
     if (t->key.steps && !check_grown(t, e))
         return false;
+    for (int i = 0; t->extend && i < n; i++)
+        t->extend->token[i] = emitted[i]; /* as the device did */
     uint64_t draws = l->draws + (sampled ? (uint64_t)n : 0);
     for (int i = 0; i < n; i++)
         offset[i] = l->tree.depth[path[i]];
@@ -724,17 +757,49 @@ static bool prepare(struct trip *t, const struct step_limits *lim, struct err *e
 {
     struct pass *ps = &t->r->pass;
     pass_lock(ps);
+    if (t->f->checked < ps->check.level)
+        list_forget(&t->f->list);
+    t->f->checked = ps->check.level;
     bool ok = reserve(t, e) && (t->key.steps ? plan_drafting(t, e) : plan_plain(t, e));
     if (ok && !t->key.steps)
         plan_mark(t->verify, ps->kv,
                   &(struct plan_req){.seq = &t->l->seq, .n = 1,
                                      .token = t->l->tok.v + t->l->seq.committed});
+    if (ok)
+        list_settle(&t->f->list, ps->kv, &t->l->seq, SIDE_TARGET);
+    if (ok && t->extend)
+        list_settle(&t->f->list, ps->kv, &t->l->seq, SIDE_DRAFT);
     pass_unlock(ps);
     if (!ok || !lay_out(t, e))
         return false;
     pass_copies(ps);
+    list_send(&t->f->list, t->r->dev.k, t->r->dev.d);
     put_all(t, lim);
     return true;
+}
+
+/* While the device works: the columns that the checks before the launch passed over, because they
+ * were checked in an earlier cycle and nothing has touched them since, are looked at once more. */
+static bool look_again(struct trip *t, struct err *e)
+{
+    struct pass *ps = &t->r->pass;
+    struct plan_req req = {.seq = &t->l->seq};
+    pass_lock(ps);
+    bool ok = check_list(&ps->check, t->verify, ps->kv, &req, e) &&
+              (!t->extend || check_list(&ps->check, t->extend, ps->kv, &req, e));
+    if (!ok)
+        list_forget(&t->f->list);
+    pass_unlock(ps);
+    return ok;
+}
+
+static uint64_t digest_plans(struct trip *t)
+{
+    const struct plan *p[] = {t->draft, t->verify, t->extend};
+    for (int i = 0; i < 3; i++)
+        if (p[i])
+            t->r->pass.digest = mix64(t->r->pass.digest ^ plan_digest(p[i]));
+    return t->r->pass.digest;
 }
 
 static struct trip trip_of(struct rig *r, struct lane *l, const struct tree_shape *shape)
@@ -774,19 +839,22 @@ static void time_step(struct trip *t, uint64_t t0, uint64_t t1, uint64_t t2)
 bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
                 const struct tree_shape *shape, struct err *e)
 {
-    uint64_t t0 = clock_ns(), checked = r->pass.check.ns;
-    if (!r->fused)
-        r->fused = xcalloc(1, sizeof *r->fused);
+    uint64_t t0 = clock_ns(), checked = r->pass.check.ns, t2 = t0;
+    if (!r->fused && !fused_open(r, e))
+        return false;
     struct trip t = trip_of(r, l, shape);
     pass_begin_step(&r->pass);
     bool ok = prepare(&t, lim, e);
     uint64_t t1 = clock_ns();
     ok = ok && launch(&t, e);
     if (ok) {
-        t.out = r->dev.k->outbox(r->dev.d);
-        ok = t.out || r->dev.k->sync(r->dev.d, e);
+        uint64_t launched = clock_ns();
+        ok = look_again(&t, e);
+        r->host.during = clock_ns() - launched;
+        t.out = r->dev.k->outbox(r->dev.d); /* also if the cycle is lost: the device works on it */
+        t2 = clock_ns();
+        ok = ok && (t.out || r->dev.k->sync(r->dev.d, e));
     }
-    uint64_t t2 = clock_ns();
     pass_lock(&r->pass);
     ok = ok && settle(&t, lim, e);
     if (!ok)
@@ -794,11 +862,13 @@ bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
     pass_unlock(&r->pass);
     if (!ok)
         return false;
-    l->rec.page_digest = r->pass.digest;
+    l->rec.page_digest = digest_plans(&t);
     l->rec.draft_digest = l->tree.n > 1 ? tree_digest(&l->tree) : 0;
     l->rec.draws = l->draws;
     l->rec.us_check = (uint32_t)((r->pass.check.ns - checked) / 1000);
     time_step(&t, t0, t1, t2);
+    r->host.before = t1 - t0;
+    r->host.after = clock_ns() - t2;
     return true;
 }
 

@@ -2,10 +2,17 @@
  * sample, accept, move cells, let the drafter follow. The host fills the inbox, waits once for the
  * outbox, and the run can be recorded and replayed as it stands (a CUDA graph).
  *
- * What the tree looks like is decided on the device. So a plan is checked twice: before the launch
- * with a stand-in tree over the same cells (every slot that the device may read or write is in it),
- * and when the results are there with the tree that was grown, which must also agree with the
- * tables that the device filled (I17), before anything is committed.
+ * What the tree looks like is decided on the device. So a plan is checked twice: before the
+ * launch as it is sent, with all that the host decides (lengths, positions of the levels, every
+ * slot that the device may read or write), its rows standing behind no ancestor yet; and when the
+ * results are there as the device left it, against the tree that was grown (I17), before anything
+ * is committed.
+ *
+ * Host work does not grow with the context. Pages lie in a list (page_list.h), here and on the
+ * device, of which a cycle writes, checks before the launch and sends the columns that are new or
+ * that the cache has touched. Those it passes over were checked in an earlier cycle; all the same
+ * they are looked at again in every cycle, while the device works, and nothing is committed if
+ * one is wrong.
  *
  * Serves a lane without drafter, or with one that owns its KV. cycle.c takes the stepped road for
  * everything else: several lanes, frozen KV, the last cycles before a limit, historical faults.

@@ -9,6 +9,8 @@
 
 #include "kernels/base.h"
 
+struct kernels;
+
 struct golden_opts {
     const char *dir, *draft; /* draft NULL: target only */
     const char *device;      /* as --device */
@@ -16,11 +18,13 @@ struct golden_opts {
     int threads;
     const char *precision; /* as of device_open(), but NULL: "f32" */
     bool json; /* the report is one JSON object */
+    const struct kernels *backend; /* in place of a device; NULL: by name */
 };
 
 /* Compares every tensor, every chunking, page sizes 1, 4 and 16, and with a draft every tree shape.
- * True: all equal within tolerance. False: *e is ERR_NEGATIVE and *report names what is off, or
- * another kind when the folder cannot be used. */
+ * True: all equal within 1e-3 (float32) or 2e-2 (bf16) relative L2, or in bf16 as near as float32
+ * with noise comes, which the report says check by check. False: *e is ERR_NEGATIVE and *report
+ * names what is off, or another kind when the folder cannot be used. */
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e);
 
 #endif

@@ -163,6 +163,18 @@ static bool shared(const struct kv *kv, const struct column *col)
     return kv->pool[POOL_FULL].ref[col->full.v] > 1;
 }
 
+/* Column c of a side is about to hold another page, or none. */
+static void unsettle(struct seq *s, enum side side, int c)
+{
+    s->steady[side] = min_int(s->steady[side], c);
+}
+
+uint64_t kv_settle(struct kv *kv, struct seq *s, enum side side)
+{
+    s->steady[side] = (side == SIDE_DRAFT ? s->drafted : s->committed) >> kv->shift;
+    return s->settled[side] = ++kv->n_settled;
+}
+
 /* ---- reserving ---- */
 
 int kv_columns_missing(const struct kv *kv, const struct seq *s, int upto)
@@ -187,6 +199,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
         if (!shared(kv, &s->col[c]))
             continue;
         struct column old = s->col[c], col = take_column(kv, c);
+        unsettle(s, SIDE_TARGET, c);
         if (c * P < s->committed) {
             queue_copy(kv, POOL_FULL, old.full.v, col.full.v);
             if (old.swa.v)
@@ -221,6 +234,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
         int32_t old = s->dcol[c].v;
         if (pool->ref[old] <= 1)
             continue;
+        unsettle(s, SIDE_DRAFT, c);
         s->dcol[c].v = take_page(kv, POOL_DRAFT, c);
         if (c * P < from)
             queue_copy(kv, POOL_DRAFT, old, s->dcol[c].v);
@@ -268,14 +282,14 @@ void kv_rollback(struct kv *kv, struct seq *s)
 {
     int keep = div_up(s->committed, kv->page_size);
     while (s->n_col > keep) {
-        s->n_col--;
+        unsettle(s, SIDE_TARGET, --s->n_col);
         if (bug_on(BUG_SWA_LEAK_PAGE) && kv->page_size > 1)
             forget_swa(kv, &s->col[s->n_col]);
         drop_column(kv, &s->col[s->n_col], s->n_col);
     }
     keep = div_up(s->drafted, kv->page_size);
     while (s->n_dcol > keep) {
-        s->n_dcol--;
+        unsettle(s, SIDE_DRAFT, --s->n_dcol);
         drop_page(kv, POOL_DRAFT, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
     }
 }
@@ -285,6 +299,8 @@ void kv_release_window(struct kv *kv, struct seq *s)
     if (!kv->has_swa)
         return;
     int P = kv->page_size, lo = max_int(0, s->committed - kv->reach) / P;
+    if (s->swa_lo / P < min_int(lo, s->n_col))
+        unsettle(s, SIDE_TARGET, s->swa_lo / P);
     for (int c = s->swa_lo / P; c < min_int(lo, s->n_col); c++)
         drop_swa(kv, &s->col[c], c, PAGE_WINDOW);
     s->swa_lo = max_int(s->swa_lo, min_int(lo, s->n_col) * P);

@@ -12,6 +12,8 @@
  *   (3) whoever holds an swa page also holds the full page it belongs to
  *   (4) a page with more than one holder is never written: kv_reserve() replaces it by a copy
  *   (5) swa pages are released against the committed length only, in whole pages
+ *   (6) the columns of a side below its `steady` hold final cells only, and the pages that they held
+ *       when kv_settle() was called last for that side
  * A fork shares every page; a checkpoint is a fork that nobody extends. Engine thread, under its
  * lock. Knows nothing of devices: page copies it wants are queued for the caller.
  */
@@ -33,6 +35,10 @@ struct column {
     swa_page swa; /* 0: released, or the model has no sliding layers */
 };
 
+/* The columns of a sequence: those over the target's two pools, and those over the draft's. */
+enum side { SIDE_TARGET, SIDE_DRAFT, N_SIDES };
+static inline enum side side_of(enum pool_id p) { return p == POOL_DRAFT ? SIDE_DRAFT : SIDE_TARGET; }
+
 struct seq {
     struct column *col;
     draft_page *dcol;
@@ -41,6 +47,9 @@ struct seq {
     int drafted;   /* draft cells that are final */
     int swa_lo;    /* first cell whose swa page is still held; a multiple of page_size */
     uint64_t tail; /* mark chain of cell committed - 1 when it became final */
+    /* for those who keep a copy of a side's columns */
+    uint64_t settled[N_SIDES]; /* names the last kv_settle(), 0: there was none */
+    int steady[N_SIDES];
 };
 
 /* What the last pass that wrote a target cell put there: token, position, and a digest chained
@@ -79,6 +88,7 @@ struct kv {
     struct backing mem[N_POOLS];
     struct page_copy *copy; /* queued copies; the caller carries them out before the next pass */
     int n_copy, cap_copy;
+    uint64_t n_settled; /* names handed out by kv_settle() */
     struct page_log log;
 };
 
@@ -109,6 +119,9 @@ void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
 void kv_rollback(struct kv *kv, struct seq *s); /* drops columns that hold no final cell */
 /* Drops the swa pages wholly before the last `reach` committed cells: no later pass reads them. */
 void kv_release_window(struct kv *kv, struct seq *s);
+/* From here on steady[side] tells how many of the side's columns of final cells have not changed.
+ * Returns the name of this state of them, which no other has. */
+uint64_t kv_settle(struct kv *kv, struct seq *s, enum side side);
 /* A cell of a target pool was moved on the device: its mark goes along. */
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
 /* dst, empty, becomes a copy of src that shares its pages, cut to final cells. */

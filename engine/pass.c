@@ -48,7 +48,7 @@ bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *r
     pass_lock(ps);
     plan_build(p, ps->kv, mode, req, n_req, &ps->opts);
     ps->last = mode;
-    ps->digest = mix64(ps->digest ^ p->digest);
+    ps->digest = mix64(ps->digest ^ plan_digest(p));
     bool ok = check_plan(&ps->check, p, ps->kv, req, e);
     pass_unlock(ps);
     if (!ok)

@@ -32,7 +32,7 @@ static int32_t *take(struct bump *b, size_t n)
 
 static void lay_pages(struct bump *b, struct table *t, const struct plan *p)
 {
-    t->pages = take(b, (size_t)p->n_req * (size_t)t->n_cols);
+    t->pages = p->list ? p->list->page[t->pool] : take(b, (size_t)p->n_req * (size_t)t->n_cols);
 }
 
 static void lay_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
@@ -128,10 +128,6 @@ static void full_put_page(struct full_table *t, int req, int col, full_page p)
 {
     *page_at(&t->t, req, col) = p.v;
 }
-static void full_put_expand(struct full_table *t, int row, int i, full_slot s)
-{
-    *expand_at(&t->t, row, i) = s.v;
-}
 static void full_put_write(struct full_table *t, int row, full_slot s)
 {
     t->t.write[row] = s.v;
@@ -139,10 +135,6 @@ static void full_put_write(struct full_table *t, int row, full_slot s)
 static void swa_put_page(struct swa_table *t, int req, int col, swa_page p)
 {
     *page_at(&t->t, req, col) = p.v;
-}
-static void swa_put_expand(struct swa_table *t, int row, int i, swa_slot s)
-{
-    *expand_at(&t->t, row, i) = s.v;
 }
 static void swa_put_write(struct swa_table *t, int row, swa_slot s)
 {
@@ -194,17 +186,9 @@ static int clip(int query, int hi, int window, int *lo_out, int *hi_out)
     return first - hi;
 }
 
-/* The row's place in the window is its logical index: prefix + depth in a tree. */
-static int window_query(const struct table *t, const struct row *row)
-{
-    if (bug_on(BUG_TREE_WINDOW_BY_INDEX) && t->pool == POOL_SWA && row->n_seen)
-        return row->cell;
-    return row->hi + row->n_seen - 1;
-}
-
 static int extent(struct table *t, int r, const struct row *row, int window)
 {
-    int lo, hi, skip = clip(window_query(t, row), row->hi, window, &lo, &hi);
+    int lo, hi, skip = clip(row->hi + row->n_seen - 1, row->hi, window, &lo, &hi);
     t->lo[r] = lo;
     t->hi[r] = hi;
     t->n_expand[r] = max_int(0, row->n_seen - skip);
@@ -219,92 +203,158 @@ static void split_extent(struct table *t, struct table *part, int r, int prefix)
     t->lo[r] = max_int(t->lo[r], prefix);
 }
 
-static void put_target_row(struct plan *p, const struct kv *kv, const struct seq *s, int r,
-                           const struct row *row)
+/* The slots of cells [base, base + n) of a request, in the spaces that the plan's tables use. */
+enum { MANY_CELLS = 256 };
+struct cells {
+    int base;
+    full_slot full[MANY_CELLS];
+    swa_slot swa[MANY_CELLS];
+    draft_slot draft[MANY_CELLS];
+};
+
+static void find_cells(struct cells *c, const struct plan *p, const struct kv *kv,
+                       const struct seq *s, int base, int n)
+{
+    CHECK(n <= MANY_CELLS);
+    c->base = base;
+    for (int i = 0; i < n && p->use_full; i++)
+        c->full[i] = kv_full_slot(kv, s, base + i);
+    for (int i = 0; i < n && p->use_swa; i++)
+        c->swa[i] = kv_swa_slot(kv, c->full[i]);
+    for (int i = 0; i < n && (p->use_draft || p->use_draft_win); i++)
+        c->draft[i] = kv_draft_slot(kv, s, base + i);
+}
+
+/* A row of new cells, or one that writes nothing. */
+static void put_target_row(struct plan *p, const struct cells *c, int r, const struct row *row)
 {
     bool writes = row->cell >= 0;
     if (writes)
-        full_put_write(&p->full, r, kv_full_slot(kv, s, row->cell));
+        full_put_write(&p->full, r, c->full[row->cell - c->base]);
     extent(&p->full.t, r, row, 0);
-    for (int i = 0; i < row->n_seen; i++)
-        full_put_expand(&p->full, r, i, kv_full_slot(kv, s, row->seen[i]));
     if (p->parts == 2)
         split_extent(&p->full.t, &p->full_prefix.t, r, p->prefix_len[p->req[r]]);
     if (!p->use_swa)
         return;
     if (writes)
-        swa_put_write(&p->swa, r, kv_swa_slot(kv, kv_full_slot(kv, s, row->cell)));
-    int skip = extent(&p->swa.t, r, row, p->swa.t.window);
-    for (int i = skip; i < row->n_seen; i++)
-        swa_put_expand(&p->swa, r, i - skip, kv_swa_slot(kv, kv_full_slot(kv, s, row->seen[i])));
+        swa_put_write(&p->swa, r, c->swa[row->cell - c->base]);
+    extent(&p->swa.t, r, row, p->swa.t.window);
     if (p->parts == 2)
         split_extent(&p->swa.t, &p->swa_prefix.t, r, p->prefix_len[p->req[r]]);
 }
 
-static void put_draft_row(struct draft_table *t, const struct kv *kv, const struct seq *s, int r,
+static void put_draft_row(struct draft_table *t, const struct cells *c, int r,
                           const struct row *row)
 {
-    draft_put_write(t, r, kv_draft_slot(kv, s, row->cell));
+    draft_put_write(t, r, c->draft[row->cell - c->base]);
     int skip = extent(&t->t, r, row, t->t.window);
     for (int i = skip; i < row->n_seen; i++)
-        draft_put_expand(t, r, i - skip, kv_draft_slot(kv, s, row->seen[i]));
+        draft_put_expand(t, r, i - skip, c->draft[row->seen[i] - c->base]);
 }
 
-static void put_row(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r,
-                    const struct row *row)
+static void put_row(struct plan *p, const struct cells *c, int b, int r, const struct row *row)
 {
     p->token[r] = row->token;
     p->pos[r] = row->pos;
     p->req[r] = b;
     p->up[r] = row->up;
     if (p->use_full)
-        put_target_row(p, kv, q->seq, r, row);
+        put_target_row(p, c, r, row);
     if (p->use_draft)
-        put_draft_row(&p->draft, kv, q->seq, r, row);
+        put_draft_row(&p->draft, c, r, row);
     if (p->use_draft_win)
-        put_draft_row(&p->draft_win, kv, q->seq, r, row);
+        put_draft_row(&p->draft_win, c, r, row);
 }
 
 static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
                         int r0)
 {
+    struct cells c;
     for (int i = 0; i < q->n; i++) {
         int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* the last sees kv_len */
-        put_row(p, kv, q, b, r0 + i,
+        if (i % MANY_CELLS == 0)
+            find_cells(&c, p, kv, q->seq, at, min_int(MANY_CELLS, q->n - i));
+        put_row(p, &c, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
                               .up = i ? r0 + i - 1 : -1});
     }
 }
 
+/* What the rows of a tree read and write in one pool, whose cells from `prefix` on are slot[]: a
+ * node sees what its parent sees, then itself; a row behind the tree only itself. A row's place in
+ * the window is its logical index, prefix + depth. */
+static void put_tree(struct table *t, int r0, const struct tree *tree, int n, int prefix,
+                     const int32_t *slot)
+{
+    const bool by_index = bug_on(BUG_TREE_WINDOW_BY_INDEX) && t->pool == POOL_SWA;
+    const int w = t->expand_w, window = t->window;
+    int32_t *lo = t->lo + r0, *hi = t->hi + r0, *n_expand = t->n_expand + r0;
+    int32_t *write = t->write + r0, *expand = t->expand + (size_t)r0 * (size_t)w;
+    for (int j = 0; j < n; j++) {
+        int node = j < tree->n ? j : 0, up = tree->parent[node], depth = tree->depth[node];
+        int skip = clip(prefix + (by_index ? j : depth), prefix, window, &lo[j], &hi[j]);
+        int32_t *row = expand + j * w;
+        CHECK(depth < w);
+        if (up >= 0 && skip == 0)
+            for (int k = 0; k < w; k++) /* one length for all: it never ends unforeseen */
+                row[k] = expand[up * w + k];
+        else
+            for (int at = depth - 1; at >= skip; at--, up = tree->parent[up])
+                row[at - skip] = slot[up];
+        if (depth >= skip)
+            row[depth - skip] = slot[j];
+        n_expand[j] = max_int(0, depth + 1 - skip);
+        write[j] = slot[j];
+    }
+}
+static void full_put_tree(struct full_table *t, int r0, const struct tree *tree, int n, int prefix,
+                          const full_slot *slot)
+{
+    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+}
+static void swa_put_tree(struct swa_table *t, int r0, const struct tree *tree, int n, int prefix,
+                         const swa_slot *slot)
+{
+    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+}
+
 static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
 {
-    int cells[TREE_MAX], prefix = p->prefix_len[b];
+    const struct tree *t = q->tree;
+    const int prefix = p->prefix_len[b];
+    int32_t *token = p->token + r0, *pos = p->pos + r0, *req = p->req + r0, *up = p->up + r0;
+    struct cells c;
+    find_cells(&c, p, kv, q->seq, prefix, q->n);
     for (int j = 0; j < q->n; j++) {
-        int n = seen_cells(q->tree, j, prefix, cells);
-        put_row(p, kv, q, b, r0 + j,
-                &(struct row){.token = q->tree->token[j], .pos = prefix + q->tree->depth[j],
-                              .cell = prefix + j, .hi = prefix, .n_seen = n, .seen = cells,
-                              .up = j ? r0 + q->tree->parent[j] : -1});
+        int node = j < t->n ? j : 0;
+        token[j] = t->token[node];
+        pos[j] = prefix + t->depth[node];
+        req[j] = b;
+        up[j] = node ? r0 + t->parent[node] : -1;
     }
+    full_put_tree(&p->full, r0, t, q->n, prefix, c.full);
+    if (p->use_swa)
+        swa_put_tree(&p->swa, r0, t, q->n, prefix, c.swa);
 }
 
 static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
 {
+    int prefix = p->prefix_len[b];
+    struct cells c;
+    find_cells(&c, p, kv, q->seq, prefix, p->kv_len[b] - prefix);
     for (int i = 0; i < q->n; i++) {
         const struct draft_row *d = &q->draft[i];
-        int prefix = p->prefix_len[b];
-        put_row(p, kv, q, b, r0 + i,
+        put_row(p, &c, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = prefix - 1 + d->depth, .cell = d->cell,
                               .hi = prefix, .n_seen = d->n_seen, .seen = d->seen, .up = d->up});
     }
 }
 
-static void frozen_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
-                        int r0)
+static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
 {
     int prefix = p->prefix_len[b];
     for (int i = 0; i < q->n; i++)
-        put_row(p, kv, q, b, r0 + i,
+        put_row(p, NULL, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = prefix - 1, .cell = -1, .hi = prefix,
                               .up = -1});
 }
@@ -313,6 +363,8 @@ static void frozen_rows(struct plan *p, const struct kv *kv, const struct plan_r
 
 static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s, int b)
 {
+    if (p->list)
+        return; /* list_write() did */
     int n = div_up(p->kv_len[b], kv->page_size);
     for (int c = 0; c < n && p->use_full; c++) {
         full_put_page(&p->full, b, c, s->col[c].full);
@@ -464,10 +516,11 @@ static int extent_of(enum plan_mode mode, const struct plan_req *q)
     return kv_len;
 }
 
-/* Columns and expand width: as wide as the widest request needs and no wider, cols at least. */
-static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols)
+/* Columns and expand width: as wide as the widest request needs and no wider, but for what is asked
+ * for. */
+static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols,
+                      int width)
 {
-    int width = 0;
     for (int b = 0; b < p->n_req; b++) {
         const struct plan_req *q = &req[b];
         for (int i = 0; q->draft && i < q->n; i++)
@@ -489,6 +542,23 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
     }
 }
 
+/* The pages of the only request lie in the list, which is brought up to date. */
+static void use_list(struct plan *p, const struct kv *kv, const struct plan_req *req,
+                     struct page_list *list)
+{
+    p->list = list;
+    p->list_version = p->list_digest = 0;
+    if (!list)
+        return;
+    CHECK(p->n_req == 1 && p->full.t.n_cols <= list->cols);
+    enum side side = is_draft(p->mode) ? SIDE_DRAFT : SIDE_TARGET;
+    list_write(list, kv, req->seq, side);
+    p->list_version = list->version[side];
+    for (enum pool_id i = 0; i < N_POOLS; i++)
+        if (side_of(i) == side)
+            p->list_digest = mix64(p->list_digest ^ list->sum[i]);
+}
+
 void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
                 const struct plan_req *req, int n_req, const struct plan_opts *o)
 {
@@ -500,14 +570,15 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
     p->use_draft = is_draft(mode) && o->draft_full;
     p->use_draft_win = is_draft(mode) && o->draft_window > 0;
     p->parts = mode == PLAN_EXTEND && o->parts == 2 ? 2 : 1;
-    set_shape(p, kv, req, o->cols);
+    set_shape(p, kv, req, o->cols, o->width);
     p->swa.t.window = mode == PLAN_FROZEN ? o->draft_window : kv->window;
     p->draft_win.t.window = o->draft_window;
+    use_list(p, kv, req, o->list);
     allocate(p);
     int r = 0;
     for (int b = 0; b < n_req; b++) {
         const struct plan_req *q = &req[b];
-        CHECK(!q->tree || (mode == PLAN_VERIFY && q->tree->n == q->n));
+        CHECK(!q->tree || (mode == PLAN_VERIFY && q->tree->n <= q->n && q->n <= TREE_MAX));
         CHECK(!!q->draft == (mode == PLAN_DRAFT));
         p->prefix_len[b] = prefix_of(mode, q);
         p->q_len[b] = q->n;
@@ -519,14 +590,18 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
         else if (q->draft)
             draft_rows(p, kv, q, b, r);
         else if (mode == PLAN_FROZEN)
-            frozen_rows(p, kv, q, b, r);
+            frozen_rows(p, q, b, r);
         else
             linear_rows(p, kv, q, b, r);
         r += q->n;
     }
     p->row0[n_req] = r;
     restore_faults(p, kv, req);
-    p->digest = hash64(p->mem, (size_t)p->n_mem * sizeof *p->mem, (uint64_t)mode);
+}
+
+uint64_t plan_digest(const struct plan *p)
+{
+    return hash64(p->mem, (size_t)p->n_mem * sizeof *p->mem, p->list_digest ^ (uint64_t)p->mode);
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */
@@ -561,10 +636,12 @@ static kbuf slice(const struct plan *p, kbuf mem, const int32_t *at, size_t n)
 static struct k_table view_table(const struct plan *p, kbuf mem, const struct table *t)
 {
     size_t rows = (size_t)p->n_rows;
+    kbuf pages = p->list ? list_view(p->list, t->pool, t->n_cols)
+                         : slice(p, mem, t->pages, (size_t)p->n_req * (size_t)t->n_cols);
     return (struct k_table){
         .page_size = t->page_size, .n_cols = t->n_cols, .expand_w = t->expand_w,
         .req = slice(p, mem, p->req, rows),
-        .pages = slice(p, mem, t->pages, (size_t)p->n_req * (size_t)t->n_cols),
+        .pages = pages,
         .lo = slice(p, mem, t->lo, rows), .hi = slice(p, mem, t->hi, rows),
         .expand = t->expand ? slice(p, mem, t->expand, rows * (size_t)t->expand_w) : (kbuf){0},
         .n_expand = t->n_expand ? slice(p, mem, t->n_expand, rows) : (kbuf){0},

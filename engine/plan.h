@@ -25,8 +25,7 @@
 #ifndef AERIE_PLAN_H
 #define AERIE_PLAN_H
 
-#include "engine/kvcache.h"
-#include "kernels/kernels.h"
+#include "engine/page_list.h"
 
 enum plan_mode {
     PLAN_EXTEND,
@@ -46,7 +45,7 @@ struct table {
     const void *base;  /* the memory behind the pool then */
     int window;        /* 0: none */
     int page_size, n_cols, expand_w;
-    int32_t *pages;    /* (n_req, n_cols) page of each column, 0: released or beyond kv_len */
+    int32_t *pages;    /* (n_req, n_cols) page of each column, 0: released or none */
     int32_t *lo, *hi;  /* (n_rows) */
     int32_t *expand;   /* (n_rows, expand_w) slots, 0 beyond n_expand */
     int32_t *n_expand; /* (n_rows) */
@@ -74,17 +73,13 @@ struct plan {
     int parts;                           /* 2: the cached prefix has tables of its own */
     struct full_table full_prefix;       /* the same pages, other extents; nothing is written */
     struct swa_table swa_prefix;
-    uint64_t digest;
+    const struct page_list *list; /* holds the tables' pages; NULL: they lie in mem */
+    uint64_t list_version, list_digest; /* of the list when the plan was built */
     /* storage: one run of i32, uploaded as it is: the tables' pages, then from `row_words` on
      * everything else */
     int32_t *mem;
     int n_mem, cap_mem, row_words;
 };
-
-/* Words of a fixed pattern behind every array of a plan: what is written past an array's end shows
- * (I7) and hurts nothing. At least as many as a draft has steps. */
-enum { RED_ZONE = 16 };
-#define RED_WORD INT32_C(0x52454421)
 
 /* A draft row: where its state goes and which draft cells it sees beyond the prefix. */
 struct draft_row {
@@ -98,7 +93,8 @@ struct plan_req {
     const struct seq *seq;
     int n;                        /* rows */
     const int32_t *token;         /* (n) */
-    const struct tree *tree;      /* PLAN_VERIFY: n nodes */
+    const struct tree *tree;      /* PLAN_VERIFY: n nodes, or fewer: the rows behind them repeat the
+                                     root, but write their own cell and see it in place of its */
     const struct draft_row *draft; /* PLAN_DRAFT: (n) */
     int draft_from;               /* PLAN_DRAFT_EXTEND: first slot written */
     int levels, topk; /* PLAN_DRAFT: scratch cells are (levels, topk) from seq->drafted */
@@ -110,13 +106,18 @@ struct plan_opts {
     int draft_window; /* of the draft's sliding layers, 0: none; in frozen mode the window of its
                          reads of the target's swa pool */
     int parts;        /* of extend; 2: prefix and new cells apart, else together */
-    int cols;  /* columns of every table at least: plans of one shape then lie alike */
+    int cols, width; /* columns and expand columns of every table at least: plans of one shape then
+                        lie alike */
+    struct page_list *list; /* where the pages of the one request are kept; NULL: each plan has them
+                               all */
 };
 
 /* Builds the plan over reserved cells. Its arrays are valid until the next build; plan_free() ends
  * it. */
 void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
                 const struct plan_req *req, int n_req, const struct plan_opts *o);
+/* Of all that a plan holds: its words, and its pages. */
+uint64_t plan_digest(const struct plan *p);
 /* The pass was launched: every target cell it writes gets its mark. */
 void plan_mark(const struct plan *p, struct kv *kv, const struct plan_req *req);
 void plan_free(struct plan *p);

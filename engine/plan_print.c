@@ -30,6 +30,12 @@ static void row_text(const struct table *t, int r, struct buf *out)
     buf_char(out, '\n');
 }
 
+/* The pages of a plan that borrowed them are gone once the next one did. */
+static bool has_pages(const struct plan *p, const struct table *t)
+{
+    return !p->list || p->list->version[side_of(t->pool)] == p->list_version;
+}
+
 /* Columns that some request reaches; the rest of a plan of fixed width is empty. */
 static int used_columns(const struct plan *p, const struct table *t)
 {
@@ -49,7 +55,9 @@ static void table_text(const struct plan *p, const struct table *t, const char *
     buf_printf(out, "epoch %u\n", t->epoch);
     for (int b = 0; b < p->n_req; b++) {
         buf_printf(out, "    request %d pages ", b);
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, used_columns(p, t), false);
+        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
+             false);
+        buf_str(out, has_pages(p, t) ? "" : "changed since");
         buf_char(out, '\n');
     }
     for (int r = 0; r < p->n_rows; r++) {
@@ -71,7 +79,8 @@ static void table_json(const struct plan *p, const struct table *t, const char *
         what, pool_name(t->pool), t->epoch, t->page_size, t->window, used_columns(p, t), t->expand_w);
     for (int b = 0; b < p->n_req; b++) {
         buf_str(out, b ? "," : "");
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, used_columns(p, t), true);
+        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
+             true);
     }
     buf_str(out, "],\"lo\":");
     list(out, t->lo, p->n_rows, true);
@@ -116,7 +125,7 @@ void plan_print(const struct plan *p, bool json, struct buf *out)
                json ? "{\"mode\":\"%s\",\"requests_n\":%d,\"rows\":%d,\"digest\":\"%016llx\","
                       "\"requests\":["
                     : "%s: %d request(s), %d row(s), digest %016llx\n",
-               plan_mode_name(p->mode), p->n_req, p->n_rows, (unsigned long long)p->digest);
+               plan_mode_name(p->mode), p->n_req, p->n_rows, (unsigned long long)plan_digest(p));
     lengths(p, json, out);
     buf_str(out, json ? "],\"token\":" : "  tokens ");
     list(out, p->token, p->n_rows, json);

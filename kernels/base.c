@@ -263,17 +263,22 @@ int64_t clock_unix_ms(void)
 uint64_t hash64(const void *p, size_t n, uint64_t seed)
 {
     const uint8_t *b = p;
-    uint64_t h = mix64(seed ^ (n * 0x9FB21C651E98DF25ull)), lane[4] = {h, h + 1, h + 2, h + 3};
-    bool wide = n >= 64; /* four chains at once: each waits for its own multiplication */
-    for (; wide && n >= 32; n -= 32, b += 32)
-        for (int i = 0; i < 4; i++) {
-            uint64_t w;
-            memcpy(&w, b + 8 * i, 8);
-            lane[i] = (lane[i] ^ w) * 0x9FB21C651E98DF25ull;
-            lane[i] ^= lane[i] >> 29;
+    uint64_t h = mix64(seed ^ (n * 0x9FB21C651E98DF25ull));
+    if (n >= 64) { /* four chains at once, in registers: each waits for its own multiplication */
+        uint64_t w[4], h0 = h, h1 = h + 1, h2 = h + 2, h3 = h + 3;
+        for (; n >= 32; n -= 32, b += 32) {
+            memcpy(w, b, sizeof w);
+            h0 = (h0 ^ w[0]) * 0x9FB21C651E98DF25ull;
+            h1 = (h1 ^ w[1]) * 0x9FB21C651E98DF25ull;
+            h2 = (h2 ^ w[2]) * 0x9FB21C651E98DF25ull;
+            h3 = (h3 ^ w[3]) * 0x9FB21C651E98DF25ull;
+            h0 ^= h0 >> 29;
+            h1 ^= h1 >> 29;
+            h2 ^= h2 >> 29;
+            h3 ^= h3 >> 29;
         }
-    for (int i = 0; wide && i < 4; i++)
-        h = mix64(h ^ lane[i]);
+        h = mix64(mix64(mix64(mix64(h ^ h0) ^ h1) ^ h2) ^ h3);
+    }
     for (; n >= 8; n -= 8, b += 8) {
         uint64_t w;
         memcpy(&w, b, 8);

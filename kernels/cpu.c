@@ -402,4 +402,5 @@ const struct kernels kernels_cpu = {
     .stamp = cpu_stamp,
     .record = cpu_record, .recorded = cpu_recorded, .replay = cpu_replay, .forget = cpu_replay,
     .synthesize = cpu_synthesize, .stream = cpu_stream, .phase = cpu_phase,
+    .peer = cpu_peer,
 };

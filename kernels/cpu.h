@@ -201,7 +201,8 @@ void cpu_keep(struct kdev *d, const struct k_keep *a);
 void cpu_accept(struct kdev *d, const struct k_accept *a);
 bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
 void cpu_stream(struct kdev *d, kbuf src, kbuf dst);
-void cpu_phase(struct kdev *d, int n);
+bool cpu_phase(struct kdev *d, enum k_phase kind, int n);
+int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e);
 
 /* Normalises and packs rows of n floats; returns (rows, packed n) in the given room. */
 float *cpu_pack_rows(struct kdev *d, enum cpu_room room, const float *src, size_t stride, int rows,

@@ -120,8 +120,18 @@ static void nothing(void *arg, int item, int thread)
     (void)arg, (void)item, (void)thread;
 }
 
-void cpu_phase(struct kdev *d, int n)
+bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
         cpu_each(d, d->threads, 1e9, nothing, NULL);
+    return kind == PHASE_LAUNCH;
+}
+
+/* ---- somebody else's products ---------------------------------------------------------------- */
+
+int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e)
+{
+    (void)d, (void)a;
+    err_set(e, ERR_MODEL, "the CPU is measured against no library");
+    return 0;
 }

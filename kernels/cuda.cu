@@ -184,4 +184,5 @@ extern "C" const struct kernels kernels_cuda = {
     .stamp = cuda_stamp,
     .record = cuda_record, .recorded = cuda_recorded, .replay = cuda_replay, .forget = cuda_forget,
     .synthesize = cuda_synthesize, .stream = cuda_stream, .phase = cuda_phase,
+    .peer = cuda_peer,
 };

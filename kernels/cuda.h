@@ -256,7 +256,8 @@ bool cuda_tiles_here(void);
 /* cuda_bench.cu */
 bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
 void cuda_stream(struct kdev *d, kbuf src, kbuf dst);
-void cuda_phase(struct kdev *d, int n);
+bool cuda_phase(struct kdev *d, enum k_phase kind, int n);
+int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e);
 
 /* dst[r] = (norm(src[r]) + (add ? dst[r] : 0)) * scale; the row behind a product, and normalize. */
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,

@@ -125,7 +125,9 @@ void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-__global__ void __launch_bounds__(512) phase_kernel(unsigned *out)
+enum { PHASE_THREADS = 512 };
+
+__global__ void __launch_bounds__(PHASE_THREADS) phase_kernel(unsigned *out)
 {
     let_next();
     after();
@@ -133,9 +135,84 @@ __global__ void __launch_bounds__(512) phase_kernel(unsigned *out)
         *out = threadIdx.x;
 }
 
-void cuda_phase(struct kdev *d, int n)
+__device__ __forceinline__ void raise(unsigned *flag, unsigned to)
+{
+    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(to) : "memory");
+}
+
+__device__ __forceinline__ unsigned look(const unsigned *flag)
+{
+    unsigned v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+    return v;
+}
+
+/* The counter starts at 0; every block adds one a phase. */
+__global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count, int n)
+{
+    after();
+    for (unsigned sum = gridDim.x; n > 0; n--, sum += gridDim.x) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+            while (look(count) < sum)
+                ;
+        }
+        __syncthreads();
+    }
+}
+
+/* One flag a block, all 0 at first; a thread each waits for them. No two blocks write one word. */
+__global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int n)
+{
+    after();
+    for (unsigned phase = 1; phase <= (unsigned)n; phase++) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            raise(flag + blockIdx.x, phase);
+        for (unsigned i = threadIdx.x; i < gridDim.x; i += PHASE_THREADS)
+            while (look(flag + i) < phase)
+                ;
+        __syncthreads();
+    }
+}
+
+/* One block a multiprocessor, all of them there at once. */
+static void one_launch(struct kdev *d, void (*kernel)(unsigned *, int), int n)
+{
+    size_t bytes = (size_t)d->n_sm * sizeof(unsigned);
+    unsigned *words = (unsigned *)cuda_take(d, bytes);
+    cudaLaunchAttribute attr = {};
+    attr.id = cudaLaunchAttributeCooperative;
+    attr.val.cooperative = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3((unsigned)d->n_sm);
+    c.blockDim = dim3(PHASE_THREADS);
+    c.stream = d->stream;
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    if (!d->failed && cuda_ok(d, cudaMemsetAsync(words, 0, bytes, d->stream)))
+        cuda_ok(d, cudaLaunchKernelEx(&c, kernel, words, n));
+}
+
+static void plain_launch(struct kdev *d)
+{
+    if (d->failed)
+        return;
+    phase_kernel<<<(unsigned)d->n_sm, PHASE_THREADS, 0, d->stream>>>(NULL);
+    cuda_ok(d, cudaGetLastError());
+}
+
+bool cuda_phase(struct kdev *d, enum k_phase kind, int n)
 {
     cuda_begin(d, "phase");
-    for (int i = 0; i < n; i++)
-        cuda_launch(d, phase_kernel, dim3((unsigned)d->n_sm), 512, 0, (unsigned *)NULL);
+    if (kind == PHASE_EARLY && !d->dependent)
+        return false;
+    if (kind == PHASE_BARRIER || kind == PHASE_FLAG)
+        one_launch(d, kind == PHASE_FLAG ? flag_kernel : barrier_kernel, n);
+    for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
+        plain_launch(d);
+    for (int i = 0; i < n && kind == PHASE_EARLY; i++)
+        cuda_launch(d, phase_kernel, dim3((unsigned)d->n_sm), PHASE_THREADS, 0, (unsigned *)NULL);
+    return true;
 }

@@ -356,6 +356,26 @@ struct k_accept {
                               not so many) */
 };
 
+/* ---- for measuring --------------------------------------------------------------------------- */
+
+/* What separates one phase of work from the next, each waiting for all of the one before. */
+enum k_phase {
+    PHASE_LAUNCH,  /* a launch each */
+    PHASE_EARLY,   /* a launch each, which begins while its predecessor drains */
+    PHASE_BARRIER, /* one launch: blocks add to a counter and wait for its sum */
+    PHASE_FLAG,    /* one launch: each block raises a flag of its own and waits for everybody's */
+};
+
+/* Products as linear()'s by the vendor's own library, as something to be measured against: bf16
+ * in and out, sums in float32. */
+struct k_peer {
+    const char *library; /* a file; NULL: by its usual names */
+    int rows, in, out;   /* of each product */
+    int batch;           /* products, one behind the other */
+    int choice;          /* which of the library's own proposals, best guess first */
+    kbuf src, w, dst;    /* (batch, rows, in), (batch, out, in), (batch, rows, out) bf16 */
+};
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 /* What enters a product or an attention. A device that has one precision ignores it. */
@@ -450,8 +470,11 @@ struct kernels {
                        struct err *e);
     /* Reads src once, and with dst present copies it there. */
     void (*stream)(struct kdev *d, kbuf src, kbuf dst);
-    /* n dependent runs of nothing. */
-    void (*phase)(struct kdev *d, int n);
+    /* n dependent runs of nothing; false: this device has no such kind. */
+    bool (*phase)(struct kdev *d, enum k_phase kind, int n);
+    /* The number of choices there are, *a's run among them unless it is beyond; 0 and *e: there is
+     * no such library here, or it cannot multiply these. */
+    int (*peer)(struct kdev *d, const struct k_peer *a, struct err *e);
 };
 
 /* Of synthesize(): values are 16-bit integers times the step, evenly spread, so that their standard

@@ -118,6 +118,8 @@ static const struct flag {
      "bugs: run its smallest input, checked and not"},
     {"synthetic", 0, "MODEL", IN_BENCH, F_TEXT, AT(synthetic), 0, 0, NULL, NULL,
      "bench: a published model with made-up weights"},
+    {"cublas", 0, "FILE", IN_BENCH, F_TEXT, AT(cublas), 0, 0, NULL, NULL,
+     "bench: measure prompts against this cuBLASLt"},
     {"short", 0, NULL, IN_BENCH, F_ON, AT(brief), 0, 0, NULL, NULL,
      "bench: fewer lines and repetitions"},
     {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model), 0, 0, NULL, "Model",

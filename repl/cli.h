@@ -1,7 +1,7 @@
 /* cli.h - the command line: what cli.c parsed, and the subcommands in cli_*.c that act on it.
  *
  * cli_out.c prints, cli_talk.c opens the chat, cli_log.c and cli_show.c read the log,
- * cli_tokenize.c encodes, cli_golden.c compares, cli_bench.c measures; replay.c and doctor.c have
+ * cli_tokenize.c encodes, cli_golden.c compares, cli_bench.c and cli_face.c measure; replay.c and doctor.c have
  * a file each. One table
  * of flags and one of commands (both in cli.c) give the parser, the config file, --help and the
  * tests of manual and completions their names. Main thread only.
@@ -18,7 +18,7 @@ struct cli {
     char **word; /* the words after the command; point into argv */
     int n_word;
     /* of single commands */
-    const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic;
+    const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes;
     bool check, special, jsonl, brief;
     /* owned */
@@ -44,6 +44,9 @@ int cli_golden(struct cli *c);
 int cli_bugs(struct cli *c);
 int cli_bench(struct cli *c);
 int cli_doctor(struct cli *c);
+/* For bench_opts.face; arg: the struct cli. */
+struct bench_replies;
+bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, struct err *e);
 
 /* ---- what they share ---- */
 

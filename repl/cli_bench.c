@@ -40,8 +40,8 @@ static void tell_json(const struct bench_line *l)
     struct buf b = {0};
     jput_open(&b, '{');
     jput_kstr(&b, "name", l->name);
-    jput_kreal(&b, "ms", l->ms);
-    jput_kreal(&b, "spread", l->spread);
+    number(&b, "ms", l->runs > 0, l->ms);
+    number(&b, "spread", l->runs > 0, l->spread);
     jput_kint(&b, "runs", l->runs);
     number(&b, "bytes", l->bytes > 0, l->bytes);
     number(&b, "ratio", l->ratio > 0, l->ratio);
@@ -55,14 +55,18 @@ static void tell_json(const struct bench_line *l)
 
 static void tell_text(const struct bench_line *l)
 {
-    char mb[16] = "-", ratio[16] = "-", value[16] = "";
+    char ms[24] = "-", spread[24] = "-", mb[16] = "-", ratio[16] = "-", value[16] = "";
+    if (l->runs > 0) {
+        snprintf(ms, sizeof ms, "%.4f", l->ms);
+        snprintf(spread, sizeof spread, "%.4f", l->spread);
+    }
     if (l->bytes > 0)
         snprintf(mb, sizeof mb, "%.2f", l->bytes * 1e-6);
     if (l->ratio > 0)
         snprintf(ratio, sizeof ratio, "%.2f", l->ratio);
     if (l->unit)
         snprintf(value, sizeof value, l->value < 1000 ? "%.2f" : "%.0f", l->value);
-    printf("%-26s %10.4f %9.4f %10s %5s %9s %-8s %s\n", l->name, l->ms, l->spread, mb, ratio, value,
+    printf("%-26s %10s %9s %10s %5s %9s %-8s %s\n", l->name, ms, spread, mb, ratio, value,
            l->unit ? l->unit : "", l->shape);
 }
 
@@ -100,12 +104,14 @@ int cli_bench(struct cli *c)
         .draft = c->opt.engine.draft,
         .model_name = name,
         .synthetic = c->synthetic,
+        .library = c->cublas,
         .device = c->opt.engine.device,
         .precision = c->opt.engine.precision,
         .threads = c->opt.engine.threads,
         .brief = c->brief,
         .about = about,
         .tell = tell,
+        .face = cli_face,
         .arg = c,
     };
     bool ok = c->synthetic && c->model_given

@@ -33,14 +33,15 @@ for name in mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv
     attn.swa.d256.4k.T8 sample.argmax.201088.T1 sample.topk_p.201088.T8 step.nestling.512 \
     verify.nestling.T4 verify.nestling.T16 draft.step.nestling cycle.nestling.plain \
     cycle.nestling.3-1-4 prefill.nestling.512 chat.nestling.plain \
-    chat.nestling.spec; do
+    chat.nestling.spec repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.plain \
+    repl.tui.nestling.plain repl.lines.nestling.spec repl.tui.nestling.spec; do
     grep -qF "\"name\":\"$name\"" "$T/out" || missing+=" $name"
 done
 [ -z "$missing" ]; result "every promised line is there$missing" $?
 read -r read_bytes read_ms < <(grep '"name":"mem.read"' "$T/out" | sed 's/.*"ms":\([^,]*\),.*"bytes":\([^,]*\),.*/\2 \1/')
 awk -v b="$read_bytes" -v ms="$read_ms" '
     function of(key) { return match($0, "\"" key "\":[^,]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "null" }
-    /"name"/ && !/"name":"prefill/ && of("ratio") != "null" {
+    /"name"/ && !/"name":"(prefill|repl)/ && of("ratio") != "null" {
         want = of("bytes") / (b / ms) / of("ms"); got = of("ratio"); seen++
         if (got < want * 0.999 || got > want * 1.001) { print "# " $0; bad = 1 }
     }
@@ -48,6 +49,14 @@ awk -v b="$read_bytes" -v ms="$read_ms" '
 result "the ratio is the time of the bytes at mem.read over the time" $?
 moe=$(grep '"name":"moe.e32.T1"' "$T/out" | field value)
 [ "$moe" = 4 ] || [ "$moe" = 4.0 ]; result "one row chooses four experts ($moe)" $?
+awk '
+    function of(key) { return match($0, "\"" key "\":[^,]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "null" }
+    /"name":"(chat|repl)/ { match($0, /"name":"[^"]*"/); split(substr($0, RSTART + 8, RLENGTH - 9), n, "."); ms[n[1] == "chat" ? "chat" : n[2], n[length(n)]] = of("ms"); ratio[n[2], n[length(n)]] = of("ratio") }
+    END { for (how = 0; how < 2; how++) { h = how ? "spec" : "plain"
+        bad += off(ms["chat", h] / ms["itl", h], ratio["itl", h]) + off(ms["chat", h] / ms["lines", h], ratio["lines", h]) + off(ms["lines", h] / ms["tui", h], ratio["tui", h]) }
+        exit bad > 0 }
+    function off(want, got) { return got < want * 0.999 || got > want * 1.001 }' "$T/out"
+result "the program around a cycle is held against the cycle" $?
 drafted=$(grep '"name":"cycle.nestling.3-1-4"' "$T/out" | field shape)
 [[ $drafted == *" 2.35 tokens a cycle"* ]]; result "acceptance follows its script ($drafted)" $?
 
@@ -65,6 +74,7 @@ result "a synthetic step reads what the model's floor counts ($bytes)" $?
 grep -q '"name":"cycle.g270m.3-1-4"' "$T/out"; result "its head drafts" $?
 
 # ---- what is refused ----
+refuse 2 'no line that begins with or matches "cublas"' --short cublas
 refuse 2 'no synthetic model "gpt-9".*gpt-oss-20b, .*gemma-4-E4B' --short mem step --synthetic gpt-9
 refuse 2 'two models' --synthetic gemma-3-1b -m models/nestling/target
 refuse 2 'no line that begins with or matches "nonsense"' --short nonsense

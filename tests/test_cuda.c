@@ -62,7 +62,7 @@ static void test_linear_at_full_width(void **state)
     (void)state;
     static const int shapes[][2] = {{5120, 2880}, {2880, 4096}, {2560, 10240}, {1000, 262},
                                     {2560, 2048}};
-    for (int s = 0; s < 5; s++) {
+    for (int s = 0; s < 5; s += one_in(4)) {
         int out = shapes[s][0], in = shapes[s][1];
         size_t n = (size_t)MOST * (size_t)out;
         struct tensor w = TENSOR(s == 3 ? DT_F16 : DT_BF16, .02f, out, in),
@@ -78,7 +78,7 @@ static void test_linear_at_full_width(void **state)
         kernels_cpu.linear(C.d, &c);
         kernels_cpu.get(C.d, want, c.dst, n * 4);
         float *all = rnd_floats(n, 1);
-        for (int i = N_COUNTS - 1; i >= 0; i--) {
+        for (int i = N_COUNTS - 1; i >= 0; i -= one_in(3)) {
             size_t some = (size_t)row_counts[i] * (size_t)out;
             a.rows = row_counts[i];
             a.src = floats(x, (size_t)(MOST * in)), a.dst = floats(old, some);
@@ -142,7 +142,7 @@ static void test_qkv_at_full_width(void **state)
         float *want = rnd_floats(n, 1), *all = rnd_floats(n, 1), *got = rnd_floats(n, 1);
         qkv_on(&C, &a, x, cs, MOST, want);
         qkv_on(&T, &a, x, cs, MOST, all);
-        for (int i = 0; i < N_COUNTS - 1; i++) {
+        for (int i = 0; i < N_COUNTS - 1; i += one_in(3)) {
             size_t r = (size_t)row_counts[i];
             qkv_on(&T, &a, x, cs, row_counts[i], got);
             same_bits(got, all, r * nq, "q of rows among fewer");
@@ -171,7 +171,7 @@ static void test_glu_at_full_width(void **state)
     c.src = on_cpu(x, MOST * IN * 4), c.dst = on_cpu(NULL, n * 4);
     kernels_cpu.glu(C.d, &c);
     kernels_cpu.get(C.d, want, c.dst, n * 4);
-    for (int i = N_COUNTS - 1; i >= 0; i--) {
+    for (int i = N_COUNTS - 1; i >= 0; i -= one_in(3)) {
         size_t some = (size_t)row_counts[i] * FFN;
         a.rows = row_counts[i], a.src = floats(x, MOST * IN), a.dst = blank(some);
         T.k->glu(T.d, &a);
@@ -312,14 +312,18 @@ struct pair {
 static void test_equals_its_reference(void **state)
 {
     const struct pair *p = *state;
-    struct buf report = {0};
-    struct err e = {0};
-    struct golden_opts o = {.dir = p->target, .draft = p->draft, .device = "cuda"};
-    if (!golden_run(&o, &report, &e))
-        fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
-    if (strstr(report.p, "bits differ"))
-        fail_msg("%s", report.p);
-    buf_free(&report);
+    static const char *const precisions[] = {"f32", "bf16"};
+    for (int i = 0; i < 2; i++) {
+        struct buf report = {0};
+        struct err e = {0};
+        struct golden_opts o = {.dir = p->target, .draft = p->draft, .device = "cuda",
+                                .precision = precisions[i]};
+        if (!golden_run(&o, &report, &e))
+            fail_msg("%s: %s\n%s", precisions[i], e.msg, report.p ? report.p : "");
+        if (strstr(report.p, "bits differ"))
+            fail_msg("%s", report.p);
+        buf_free(&report);
+    }
 }
 
 #define G "tests/golden/"
@@ -404,11 +408,11 @@ static void test_speculation_is_plain_decoding(void **state)
     static const int page_sizes[] = {1, 16, 64};
     struct ids plain[5] = {{0}}, got = {0};
     int tokens = 0;
-    for (int p = 0; p < 3; p++) {
+    for (int p = 0; p < 3; p += one_in(3)) {
         struct bed b;
         bed_open(&b, page_sizes[p]);
-        for (int i = 0; i < 5; i++)
-            for (int s = -1; s < 3; s++) {
+        for (int i = 0; i < 5; i += one_in(5))
+            for (int s = -1; s < 3; s += one_in(3)) {
                 reply(&b, texts[i], s < 0 ? NULL : &shapes[s], p == 1 ? 7 : 256, &got);
                 assert_true(got.n > 0);
                 if (p == 0 && s < 0) {
@@ -534,11 +538,12 @@ int main(int argc, char **argv)
     }
     if (all || !strcmp(only, "engine")) {
         struct CMUnitTest list[N_PAIRS + 1];
-        for (int i = 0; i < N_PAIRS; i++)
-            list[i] = (struct CMUnitTest){pairs[i].target, test_equals_its_reference, NULL, NULL,
-                                          &pairs[i]};
-        list[N_PAIRS] = (struct CMUnitTest)cmocka_unit_test(test_speculation_is_plain_decoding);
-        failed += run_group("engine", list, N_PAIRS + 1);
+        size_t n = 0;
+        for (int i = 0; i < N_PAIRS; i += one_in(12))
+            list[n++] = (struct CMUnitTest){pairs[i].target, test_equals_its_reference, NULL, NULL,
+                                            &pairs[i]};
+        list[n++] = (struct CMUnitTest)cmocka_unit_test(test_speculation_is_plain_decoding);
+        failed += run_group("engine", list, n);
     }
     dev_close(&C);
     kernels_cuda.close(shim_dev);

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #if HAVE_CUDA
+#include "tests/few.h"
 #include "tests/kernel_cases.h"
 
 static struct case_dev C, G; /* the CPU and the GPU */
@@ -332,7 +333,7 @@ static void test_any_rows_at_all(void **state)
                                     {40, 8, 2, 128, 300}, {7, 4, 2, 256, 600},
                                     {20, 8, 4, 256, 200}, {33, 2, 2, 256, 400},
                                     {4, 6, 2, 96, 300},   {5, 4, 1, 40, 200}};
-    for (int i = 0; i < 28; i++) {
+    for (int i = 0; i < 28; i += one_in(5)) {
         const int *s = shapes[i % 14];
         struct world w = any_world(s[0], s[1], s[2], s[3], s[4], i < 14 ? 17 : 90);
         w.softcap = i % 4 == 1 ? 5 : 0;
@@ -349,7 +350,7 @@ static void test_a_tree_is_its_paths_decoded_alone(void **state)
     static const int heads[][3] = {{16, 2, 64}, {4, 2, 256}, {8, 2, 128}, {16, 1, 64}};
     static const int prefixes[] = {3, 63, 64, 129, 600, 2047, 2049};
     static const int rows[] = {2, 4, 8, 16, 60};
-    for (int i = 0; i < 35; i++) {
+    for (int i = 0; i < 35; i += one_in(8)) {
         const int *h = heads[i % 4];
         struct world w = rows_world(rows[i % 5], h[0], h[1], h[2], prefixes[i % 7],
                                     i % 3 == 2 ? 128 : i % 3 == 1 ? 1024 : 0, true);
@@ -367,7 +368,7 @@ static void test_chunks_of_a_prompt(void **state)
                                    {100, 8, 8, 64, 1500, 0},  {130, 4, 2, 256, 500, 0},
                                    {200, 2, 1, 256, 800, 128}, {150, 8, 2, 128, 400, 0},
                                    {90, 16, 1, 128, 90, 0},   {30, 64, 8, 64, 800, 128}};
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i += one_in(5)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], c[5], false);
         w.sinks = i % 2;
@@ -383,7 +384,7 @@ static void test_long_contexts(void **state)
                                    {1, 8, 1, 64, 20000, 0}, {8, 8, 1, 64, 20000, 1},
                                    {1, 2, 1, 256, 9000, 0}, {16, 2, 1, 256, 9000, 1},
                                    {3, 16, 8, 64, 4500, 1}, {70, 8, 1, 64, 9000, 0}};
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i += one_in(4)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], 0, c[5]);
         w.sinks = i % 2;
@@ -392,7 +393,7 @@ static void test_long_contexts(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_rows_at_all),
@@ -401,6 +402,8 @@ int main(void)
         cmocka_unit_test(test_long_contexts),
     };
     struct err e = {0};
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     G.k = &kernels_cuda;
     G.d = kernels_cuda.open(&(struct k_opts){.precision = K_BF16}, &e);
     if (!G.d) {

@@ -7,6 +7,8 @@
 #include "kernels/kernels.h"
 
 #if HAVE_CUDA
+#include "tests/few.h"
+
 #define kernels_cpu kernels_cuda
 #include "tests/kernel_test.h"
 #undef kernels_cpu
@@ -35,7 +37,7 @@ static void check_rows(rows_fn *run, const void *arg, int width, const char *wha
 {
     size_t w = (size_t)width;
     float *all = rnd_floats(MOST * w, 1), *few = rnd_floats(FEW * w, 1);
-    for (int i = 0; i < N_COUNTS; i++) {
+    for (int i = 0; i < N_COUNTS; i += one_in(4)) {
         int n = row_counts[i];
         run(arg, 0, n, all);
         for (size_t j = 0; j < (size_t)n * w; j++)
@@ -98,7 +100,7 @@ static void test_linear_shapes(void **state)
     (void)state;
     static const int shapes[][2] = {{256, 2560}, {2880, 4096}, {1000, 2304}, {130, 262},
                                     {16, 96}, {300, 33}, {640, 1152}, {70, 20}};
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i += one_in(2))
         check_linear(shapes[i][0], shapes[i][1], (struct k_linear){.scale = 1}, false, "linear");
 }
 
@@ -202,7 +204,7 @@ static void test_qkv(void **state)
     free(x), free(cs);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const enum k_precision precisions[] = {K_BF16, K_F32};
     const struct CMUnitTest tests[] = {
@@ -210,6 +212,8 @@ int main(void)
         cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv),
     };
     int failed = 0;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     for (int i = 0; i < 2; i++) {
         struct err e;
         T = (struct case_dev){.k = &kernels_cuda};

@@ -135,7 +135,7 @@ static void test_normalize_every_kind_and_length(void **state)
 {
     (void)state;
     static const int lengths[] = {1, 7, 16, 31, 32, 33, 48, 63, 256, 1000};
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < 10; i += one_in(4))
         for (int kind = NORM_NONE; kind <= NORM_PLAIN; kind++)
             for (int variant = 0; variant < 3; variant++) {
                 int n = lengths[i], rows = 3;
@@ -279,7 +279,7 @@ static void test_linear_every_option_and_ragged_shape(void **state)
     (void)state;
     static const int shapes[][3] = {{1, 1, 1}, {2, 31, 5}, {3, 32, 33}, {5, 33, 64}, {6, 65, 47},
                                     {7, 256, 40}, {13, 96, 100}, {25, 70, 31}, {4, 900, 17}};
-    for (int bits = 0; bits < 1024; bits += 1 + rnd_int(11)) {
+    for (int bits = 0; bits < 1024; bits += (1 + rnd_int(11)) * one_in(6)) {
         const int *s = shapes[bits % 9];
         struct linear_case c = linear_case_of(s[0], s[1], s[2], bits);
         struct tensor pre = TENSOR(DT_BF16, 1, c.in), post = TENSOR(DT_F32, 1, c.out);
@@ -310,7 +310,7 @@ static void run_linear_rows(const void *arg, float *out)
         take(alone + r * n, a.dst, n);
     }
     static const int counts[] = {2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 24, 25, 60, 61};
-    for (int i = 0; i < 14; i++) {
+    for (int i = 0; i < 14; i += one_in(4)) {
         int m = counts[i], turn = rnd_int(61);
         for (int r = 0; r < m; r++)
             memcpy(src + (size_t)r * in, c->src + (size_t)((r * 7 + turn) % 61) * in, in * 4);
@@ -330,7 +330,7 @@ static void run_linear_rows(const void *arg, float *out)
 static void test_linear_rows_do_not_depend_on_their_neighbours(void **state)
 {
     (void)state;
-    for (int type = 0; type < 3; type++) {
+    for (int type = 0; type < 3; type += one_in(2)) {
         struct linear_case c = {.in = 130, .out = 70, .src = rnd_floats(61 * 130, 1)};
         float *out = rnd_floats(61 * 70, 1);
         c.w = TENSOR(weight_types[type], .1f, 70, 130);
@@ -362,7 +362,7 @@ static void test_glu_multiplies_activated_gate_and_up(void **state)
 {
     (void)state;
     static const int shapes[][3] = {{1, 64, 90}, {9, 33, 31}, {27, 40, 33}};
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 9; i += one_in(4)) {
         const int *s = shapes[i % 3];
         struct tensor w = TENSOR(DT_F16, 1, s[1]);
         struct glu_case c = {s[0], s[1], s[2], rnd_floats((size_t)(s[0] * s[1]), 1),
@@ -501,7 +501,7 @@ static void check_qkv(const struct qkv_case *c)
 static void test_qkv_every_family_shape(void **state)
 {
     (void)state;
-    for (int bits = 0; bits < 128; bits++) {
+    for (int bits = 0; bits < 128; bits += one_in(9)) {
         int hd = bits % 5 == 0 ? 40 : 32, heads = 4, kv = bits % 3 ? 2 : 1, in = 50 + bits % 20;
         struct tensor w[5] = {TENSOR(DT_BF16, 1, in), TENSOR(DT_F32, 1, heads * hd),
                               TENSOR(DT_BF16, 1, kv * hd), TENSOR(DT_F16, 1, hd), {0}};

@@ -126,7 +126,7 @@ static void run_attn(const void *arg, float *out)
         same_bits(again, out, n, "another layout");
         same_bits(again + n, lse, heads, "another layout's lse");
     }
-    for (int i = 0; i < c->rows; i++) { /* each row alone */
+    for (int i = 0; i < c->rows; i += one_in(3)) { /* each row alone */
         attn_in(c, &layouts[2], &i, 1, again, again + n);
         same_bits(again, out + (size_t)i * row, row, "a row alone");
     }
@@ -228,7 +228,7 @@ static void test_attention_every_shape_and_layout(void **state)
                                     {1, 4, 2, 64, 70}, {9, 4, 4, 64, 130}, {6, 8, 1, 40, 90},
                                     {5, 6, 2, 32, 200}, {7, 5, 1, 16, 65}, {4, 2, 1, 256, 100},
                                     {12, 3, 3, 33, 64}, {2, 16, 2, 96, 140}};
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 16; i += one_in(3)) {
         const int *s = shapes[i % 8];
         struct attn_case c = attn_case_of(s[0], s[1], s[2], s[3], s[4]);
         c.type = i / 8 ? KV_F32 : KV_BF16;
@@ -242,7 +242,7 @@ static void test_attention_every_shape_and_layout(void **state)
 static void test_attention_over_many_splits(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) { /* 1 row: splits on all threads; many rows: rows on all threads */
+    for (int i = 0; i < 4; i += one_in(3)) { /* 1 row: splits on all threads; many rows: rows on all threads */
         struct attn_case c = attn_case_of(i % 2 ? 24 : 2, 4, 2, 32, 1700);
         c.type = i / 2 ? KV_F32 : KV_BF16;
         c.sinks = i == 3;
@@ -509,7 +509,7 @@ static void moe_case_free(struct moe_case *c)
 static void test_moe_every_layout(void **state)
 {
     (void)state;
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 24; i += one_in(5)) {
         struct tensor norm;
         struct moe_case c = moe_case_of(i, &norm);
         size_t n = (size_t)(c.rows * c.in), pairs = (size_t)(c.rows * c.top_k);

@@ -113,7 +113,7 @@ static void test_topk_is_a_sorted_head(void **state)
     (void)state;
     static const int sizes[][3] = {{1, 1, 1}, {3, 17, 17}, {2, 100, 64}, {5, 4096, 10},
                                    {2, 4097, 64}, {1, 50000, 8}, {4, 15, 1}};
-    for (int i = 0; i < 28; i++) {
+    for (int i = 0; i < 28; i += one_in(5)) {
         const int *s = sizes[i % 7];
         float *x = rnd_floats((size_t)(s[0] * s[1]), 4);
         uint8_t *mask = xcalloc((size_t)s[1], 1);
@@ -210,7 +210,7 @@ static void test_sample_inverts_the_filtered_distribution(void **state)
         {1, 0, 1, 0}, {.7f, 0, 1, 0}, {1, 5, 1, 0}, {1, 0, .9f, 0}, {1, 0, 1, .05f},
         {1.3f, 40, .95f, .02f}, {2, 1, 1, 0}, {.05f, 0, .45f, 0}, {5, 0, 1, 0},
         {1, 100000, .99f, 0}};
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < 40; i += one_in(7)) {
         enum { ROWS = 7 };
         int n = i % 4 == 0 ? 4096 : i % 4 == 1 ? 33 : i % 4 == 2 ? 1000 : 20000, order[20000];
         static double p[20000];

@@ -1,6 +1,7 @@
 /* test_poison.c - every cell that no sequence owns is made NaN before every pass, the guard page and
  * the scratch behind each committed length with it: nothing that is computed may change. On the CPU,
  * step by step and fused; and on a GPU where there is one. */
+#include "tests/few.h"
 #include "tests/rigs.h"
 
 #define NESTLING "models/nestling/target"
@@ -80,7 +81,8 @@ static void same_with_poison(const struct place *at, const char *target, const c
                              const char *text, int steps)
 {
     static const struct tree_shape shape = {4, 4, 14};
-    for (int P = 1; P <= 16; P *= 4) {
+    steps /= one_in(4);
+    for (int P = one_in(4); P <= 16; P *= 4 * one_in(4)) {
         struct bed b;
         struct ids prompt = {0};
         assert_true(bed_device(&b, at->device, at->precision));
@@ -95,7 +97,7 @@ static void same_with_poison(const struct place *at, const char *target, const c
                                         .kv = b.dev.kv});
         b.r.fuse = at->fuse;
         for (int spec = 0; spec <= (draft != NULL); spec++)
-            for (int chunk = 7; chunk <= 49; chunk += 42) {
+            for (int chunk = 7 * one_in(7); chunk <= 49; chunk += 42) {
                 const struct tree_shape *s = spec ? &shape : NULL;
                 uint64_t clean = run(&b, &prompt, chunk, steps, s, false);
                 uint64_t dirty = run(&b, &prompt, chunk, steps, s, true);
@@ -116,7 +118,7 @@ static void everywhere(const struct place *at)
     same_with_poison(at, "tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", NULL, 20);
     same_with_poison(at, NESTLING, NESTLING_DRAFT, "count to forty", 20);
     print_message("# %s: %d cells poisoned\n", at->device, poisoned);
-    assert_true(poisoned > 50000);
+    assert_true(poisoned > 50000 || one_in(2) > 1);
 }
 
 static void test_poison_changes_no_bit(void **state)
@@ -143,12 +145,14 @@ static void test_poison_changes_no_bit_on_a_gpu(void **state)
     everywhere(&(struct place){"cuda", "bf16", false});
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_poison_changes_no_bit),
         cmocka_unit_test(test_poison_changes_no_bit_of_a_fused_cycle),
         cmocka_unit_test(test_poison_changes_no_bit_on_a_gpu),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -275,7 +275,8 @@ static void test_a_gpu_streams(void **state)
     kbuf a = buffer(&gpu, x, N), b = buffer(&gpu, NULL, N);
     gpu.k->stream(gpu.d, a, (kbuf){0});
     gpu.k->stream(gpu.d, a, b);
-    gpu.k->phase(gpu.d, 3);
+    for (int kind = PHASE_LAUNCH; kind <= PHASE_FLAG; kind++)
+        assert_true(gpu.k->phase(gpu.d, kind, 3) || kind == PHASE_EARLY);
     gpu.k->get(gpu.d, y, b, N);
     assert_memory_equal(x, y, N);
     gpu.k->release(gpu.d, a);

@@ -23,7 +23,7 @@ _aerie() {
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
-        bench) flags="--synthetic --short --model --draft --device --precision --threads --json" ;;
+        bench) flags="--synthetic --cublas --short --model --draft --device --precision --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
         doctor) flags="--model --draft --device --precision --db --json" ;;
     esac

@@ -64,6 +64,7 @@ _aerie() {
                 '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:' \
                 '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '1::' '2:folder:_files -/' ;;
         bench) _arguments $common $model '--threads[CPU threads]:number:' '--short[fewer lines]' \
+                '--cublas[the cuBLASLt to measure against]:file:_files' \
                 '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B)' '1::' '*:name:' ;;
         bugs) _arguments $common $model '--try[run its smallest input]:bug:' '--json[JSON]' ;;
         doctor) _arguments $common $model '*::' ;;

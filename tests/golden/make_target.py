@@ -9,9 +9,10 @@
 The reference is transformers itself (made with 5.23), eager, in float32, from the bf16 or MXFP4
 weights that are stored: input_ids [L], logits [L, V], hidden_states [layers + 1, L, H] (entry i
 enters layer i, the last one is after the final norm), greedy_ids [N] by full recomputation,
-greedy_margin [N] (top-1 minus top-2 logit). Sizes are odd on purpose: no power of two, heads that
-do not divide the hidden size, windows shorter than the prompt. To add a family, add a line to CASES
-and a vary_ function.
+greedy_margin [N] (top-1 minus top-2 logit). How far transformers in bf16 is from that is printed,
+for comparison with `aerie golden --precision bf16`. Sizes are odd on purpose: no power of two,
+heads that do not divide the hidden size, windows shorter than the prompt. To add a family, add a
+line to CASES and a vary_ function.
 """
 import argparse
 import json
@@ -350,6 +351,13 @@ def reference(model, ids, n):
     return {k: v.contiguous() for k, v in t.items()}
 
 
+@torch.no_grad()
+def off_in_bf16(load, ref):
+    ids = ref["input_ids"][None].long()
+    off = load(torch.bfloat16)(input_ids=ids, use_cache=False).logits[0].double() - ref["logits"]
+    return (off.norm() / ref["logits"].norm()).item()
+
+
 def make(path, family, diff, seed, margin):
     """Writes one folder; false if some greedy choice is closer than `margin`."""
     config, cls = (getattr(transformers, x) for x in CLASS[family])
@@ -361,19 +369,24 @@ def make(path, family, diff, seed, margin):
     packed = quantise(model) if opt.get("mxfp4") else {}
     model.to(torch.bfloat16).save_pretrained(path)
     os.path.exists(path + "/generation_config.json") and os.remove(path + "/generation_config.json")
-    model = cls.from_pretrained(path, dtype=torch.float32, attn_implementation="eager",
-                                experts_implementation="eager").eval()
+
+    def load(dtype):
+        return cls.from_pretrained(path, dtype=dtype, attn_implementation="eager",
+                                   experts_implementation="eager").eval()
+
     ids = torch.randint(3, diff["vocab_size"], (opt.get("prompt", 29),),
                         generator=torch.Generator().manual_seed(seed))
-    ref = reference(model, ids, 16)
+    ref = reference(load(torch.float32), ids, 16)
     if ref["greedy_margin"].min() < margin:
         return False
+    bf16 = off_in_bf16(load, ref)
     rewrite(path, family, opt, packed)
     save_file(ref, path + "/golden.safetensors")
     for f in os.listdir(path):
         os.chmod(os.path.join(path, f), 0o644)
     size = sum(os.path.getsize(os.path.join(path, f)) for f in os.listdir(path))
-    print(f"{path}: {size} bytes, smallest margin {ref['greedy_margin'].min():.4f}", flush=True)
+    print(f"{path}: {size} bytes, smallest margin {ref['greedy_margin'].min():.4f}, "
+          f"transformers in bf16 off by {bf16:.4f}", flush=True)
     return True
 
 

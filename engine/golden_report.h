@@ -1,0 +1,61 @@
+/* golden_report.h - verdicts of golden.c, and the lines that say them.
+ *
+ * A check holds within the tolerance. Beyond it, where runs with noise (golden_noise.h) have been
+ * before and came as far from the reference, to within the tolerance, it is "near": neither hidden
+ * nor failed. Those runs say nothing; they only leave, check by check, how far they came.
+ */
+#ifndef AERIE_GOLDEN_REPORT_H
+#define AERIE_GOLDEN_REPORT_H
+
+#include "kernels/base.h"
+
+enum verdict { FAIL, NEAR, OK };
+
+struct error {
+    double max_abs, rel; /* |got - want| at most; norm(got - want) / norm(want) */
+    double row;          /* the latter of the median row */
+};
+
+/* Rows of n. NaN anywhere makes max_abs and rel NaN. */
+struct error compare(const float *got, const float *want, int rows, size_t n);
+
+/* The furthest that any run came. NaN is not far. */
+struct limit {
+    char key[48];
+    struct error worst; /* each of its figures */
+    int same;           /* ids or nodes before the first that differed; INT_MAX: none did */
+};
+enum { MAX_LIMITS = 96 };
+struct limits {
+    int n;
+    struct limit v[MAX_LIMITS];
+};
+
+void limits_error(struct limits *l, const char *key, struct error e);
+void limits_same(struct limits *l, const char *key, int same, int n); /* of n */
+const struct limit *limits_find(const struct limits *l, const char *key); /* NULL: none */
+/* Forgets what a quiet run did not have within tol, or did not have equal: what is wrong without
+ * noise is no rounding. */
+void limits_void(struct limits *l, const struct limits *quiet, double tol);
+
+struct report {
+    struct buf *out; /* NULL: a run that only leaves its limits */
+    bool json;
+    double tol;
+    int checks, failed, near;
+    struct limits limits;
+};
+
+void report_line(struct report *r, enum verdict v, const char *name, const char *what);
+void check_line(struct report *r, bool ok, const char *name, const char *what);
+/* key: what the checks of one tensor share. */
+void check_error(struct report *r, const char *name, const char *key, struct error e,
+                 const char *more);
+/* same: the first place that differs, or n. */
+enum verdict verdict_at(struct report *r, const char *key, int same, int n);
+/* With margins, a first difference whose margin (top-1 minus top-2 logit of the reference) is below
+ * `tie` is a tie that rounding decided. key NULL: noise is no excuse. */
+void check_ids(struct report *r, const char *name, const char *key, const int32_t *got, int n_got,
+               const int32_t *want, int n, const float *margin, double tie);
+
+#endif
