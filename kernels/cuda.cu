@@ -44,6 +44,8 @@ void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, i
     d->arena_at = 0;
     d->made = d->making;
     d->making = {};
+    d->settled = d->settles;
+    d->settles = false;
 }
 
 void cuda_begin(struct kdev *d, const char *op) { cuda_begin_row(d, op, NULL, 0, 0); }

@@ -625,7 +625,8 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
     __shared__ float room[2 * ROW_WARPS];
-    let_next();
+    if (GLU || !p.behind.turns)
+        let_next();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
     struct ring r = {base, (uint32_t)__cvta_generic_to_shared(full),
@@ -657,6 +658,8 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     if (joins)
         fetch_norm(p.before.post, p.in.n, post);
     wait_before();
+    if (!GLU && p.behind.turns) /* attention reads old cells before it waits (settles, cuda.h) */
+        let_next();
     if (HELD && !packs)
         barrier_wait(held_at, 0);
     if (packs) {
