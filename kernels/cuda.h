@@ -322,7 +322,7 @@ __device__ __forceinline__ void load_row(const float *src, int n, int from, floa
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-        x[j] = i < n ? src[i] : 0.f;
+        x[j] = i < n ? __ldcg(src + i) : 0.f; /* not what the first cache held before */
     }
 }
 
