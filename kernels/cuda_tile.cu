@@ -268,7 +268,26 @@ __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
     }
 }
 
-/* Gate and up, an output a lane. */
+/* Gate and up, packed for the tiles of the next product; two outputs a lane. */
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
+{
+    const int mine = (int)threadIdx.x % 32 * 2;
+    if (s.out + mine >= s.n)
+        return;
+    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
+#pragma unroll 4
+    for (int row = s.warp; row < s.rows; row += WRITERS) {
+        const float2 gate = *(const float2 *)(s.room + room_at<TERMS>(row, mine));
+        const float2 up = *(const float2 *)(s.room + room_at<TERMS>(row, HALF_OUT + mine));
+        float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
+#pragma unroll
+        for (int t = 0; t < TERMS; t++)
+            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = four_terms(y).x;
+    }
+}
+
+/* The same as floats, an output a lane. */
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
 {
@@ -281,6 +300,15 @@ __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
         if (s.out + out < s.n)
             f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
     }
+}
+
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void finish_gated(const strip &s, const finish &f, uint16_t *pack_to)
+{
+    if (pack_to)
+        pack_gated<TERMS, WRITERS, ACT>(s, pack_to);
+    else
+        write_gated<TERMS, WRITERS, ACT>(s, f);
 }
 
 /* Whatever else there is. */
@@ -309,11 +337,11 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(e.filled, turn);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
-            write_gated<TERMS, WRITERS, ACT_SILU>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
-            write_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to);
         else if (a.p.glu)
-            write_gated<TERMS, WRITERS, ACT_NONE>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to);
         else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
             write_wide<TERMS, WRITERS>(s, f);
         else
