@@ -148,16 +148,13 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
 #define ACC8(a, i)                                                                                 \
     "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
         "+f"(a[i + 6]), "+f"(a[i + 7])
+#define ACC4(a, i) "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3])
 #define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
-#define REG24                                                                                      \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
-#define REG32                                                                                      \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                       \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define REG40 REG32 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define REG48 REG40 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define REG56 REG48 ",%48,%49,%50,%51,%52,%53,%54,%55"
-#define REG64 REG56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define REG20 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19"
+#define REG32 REG20 ",%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REG48 REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define REG64                                                                                      \
+    REG48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define REG96 REG80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
@@ -190,30 +187,23 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32
           ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
 }
 
-/* acc (64 outputs, 48, 80, 96 or 128 columns), f16 */
-__device__ __forceinline__ void wgmma_f16(float (&acc)[24], uint32_t w0, uint32_t w1, uint32_t w2,
+/* acc (64 outputs, 40, 64 or 96 columns), f16 */
+__device__ __forceinline__ void wgmma_f16(float (&acc)[20], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
-    WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
-          ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
+    WGMMA("m64n40k16.f32.f16.f16", REG20, "%20", "%21", "%22", "%23", "%24", "%25",
+          ACC8(acc, 0), ACC8(acc, 8), ACC4(acc, 16));
 }
-__device__ __forceinline__ void wgmma_f16(float (&acc)[40], uint32_t w0, uint32_t w1, uint32_t w2,
+__device__ __forceinline__ void wgmma_f16(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
-    WGMMA("m64n80k16.f32.f16.f16", REG40, "%40", "%41", "%42", "%43", "%44", "%45",
-          ACC32(acc, 0), ACC8(acc, 32));
+    WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37", ACC32(acc, 0));
 }
 __device__ __forceinline__ void wgmma_f16(float (&acc)[48], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n96k16.f32.f16.f16", REG48, "%48", "%49", "%50", "%51", "%52", "%53",
           ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
-}
-__device__ __forceinline__ void wgmma_f16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
-                                          uint32_t w3, uint64_t rows, int onto)
-{
-    WGMMA("m64n128k16.f32.f16.f16", REG64, "%64", "%65", "%66", "%67", "%68", "%69",
-          ACC32(acc, 0), ACC32(acc, 32));
 }
 
 /* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
