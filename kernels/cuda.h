@@ -396,11 +396,12 @@ __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
     return last;
 }
 
-/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows */
+/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. The divisor is within [1, 2], where
+ * the quick division is right to two roundings; the exact one branches. */
 __device__ __forceinline__ float sigmoid(float x)
 {
     float e = expf(-fabsf(x));
-    return (x < 0 ? e : 1.f) / (1 + e);
+    return __fdividef(x < 0 ? e : 1.f, 1 + e);
 }
 
 __device__ __forceinline__ float activate(float x, int act)

@@ -391,8 +391,8 @@ void cuda_product_few(struct kdev *d, struct product *p, bool fold);
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
 static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }
-/* Whether rows of n are packed by the product that makes them for the one that reads them; both have
- * weights of this type. */
+/* Whether rows of n are packed by the product that makes them for the one that reads them; both
+ * have weights of this type. */
 static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum dtype type)
 {
     return cuda_tiled(d, rows) && n % 32 == 0 && type == DT_BF16;

@@ -1,9 +1,9 @@
 /* cuda_tile.cuh - what the products of many rows are made of, on Hopper (sm_90a).
  *
  * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
- * two warpgroups multiply, 64 outputs each by some columns (a column: a term of a packed row): wgmma
- * with the weights from registers and the rows from shared memory. Their sums go to a room in shared
- * memory, from which the other warps write them out while the next tile is multiplied.
+ * two warpgroups multiply, 64 outputs each by some columns (a column is a term of a packed row):
+ * wgmma with the weights from registers and the rows from shared memory. Their sums go to a room in
+ * shared memory, from which the other warps write them out while the next tile is multiplied.
  *
  * The bits are those of product_kernel (cuda_product.cuh): k is cut into the same runs, and wgmma
  * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
@@ -74,49 +74,6 @@ __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int 
                  : "memory");
 }
 
-/* ---- two blocks of a cluster ---------------------------------------------------------------- */
-
-__device__ __forceinline__ uint32_t rank_in_cluster()
-{
-    uint32_t rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ void clusters_meet()
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-/* As warp_arrives(), at the barriers of all CLUSTER blocks. */
-template <int CLUSTER> __device__ __forceinline__ void warp_arrives_at_all(uint64_t *b)
-{
-    __syncwarp();
-    const int lane = (int)threadIdx.x % 32;
-    if (CLUSTER == 1 && lane == 0)
-        barrier_arrive(b);
-    else if (lane < CLUSTER)
-        asm volatile("{\n"
-                     ".reg .b32 there;\n"
-                     "mapa.shared::cluster.u32 there, %0, %1;\n"
-                     "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-                     "}\n" ::"r"(shared_at(b)),
-                     "r"(lane)
-                     : "memory");
-}
-/* As fetch_box(), to both blocks and their barriers. */
-__device__ __forceinline__ void fetch_box_to_both(void *to, const CUtensorMap *map, int k, int row,
-                                                  uint64_t *full)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_at(to)),
-                 "l"(map), "r"(k), "r"(row), "r"(shared_at(full)), "h"((uint16_t)3)
-                 : "memory");
-}
-
-__device__ __forceinline__ void threads_meet(int barrier, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 /* The ring of stages, as one of the roles walks it. */
 template <int STAGES> struct ring {
     uint8_t *stage;
@@ -150,9 +107,11 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
         "+f"(a[i + 6]), "+f"(a[i + 7])
 #define ACC4(a, i) "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3])
 #define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
-#define REG20 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19"
-#define REG32 REG20 ",%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define REG48 REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define REG24                                                                                      \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
+#define REG48                                                                                      \
+    REG24 ",%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,"  \
+          "%45,%46,%47"
 #define REG64                                                                                      \
     REG48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
@@ -187,23 +146,24 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32
           ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
 }
 
-/* acc (64 outputs, 40, 64 or 96 columns), f16 */
-__device__ __forceinline__ void wgmma_f16(float (&acc)[20], uint32_t w0, uint32_t w1, uint32_t w2,
+/* acc (64 outputs, 48, 96 or 128 columns), f16 */
+__device__ __forceinline__ void wgmma_f16(float (&acc)[24], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
-    WGMMA("m64n40k16.f32.f16.f16", REG20, "%20", "%21", "%22", "%23", "%24", "%25",
-          ACC8(acc, 0), ACC8(acc, 8), ACC4(acc, 16));
-}
-__device__ __forceinline__ void wgmma_f16(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
-                                          uint32_t w3, uint64_t rows, int onto)
-{
-    WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37", ACC32(acc, 0));
+    WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
+          ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
 }
 __device__ __forceinline__ void wgmma_f16(float (&acc)[48], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n96k16.f32.f16.f16", REG48, "%48", "%49", "%50", "%51", "%52", "%53",
           ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
+}
+__device__ __forceinline__ void wgmma_f16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
+                                          uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n128k16.f32.f16.f16", REG64, "%64", "%65", "%66", "%67", "%68", "%69",
+          ACC32(acc, 0), ACC32(acc, 32));
 }
 
 /* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
@@ -221,8 +181,8 @@ struct exchange {
     uint64_t *filled, *drained;
 };
 
-/* The room: N / TERMS rows of TILE_OUT outputs, N being columns. Two bits of a row, in which the threads of a
- * quad differ, turn the outputs, so that banks do not meet. */
+/* The room: N / TERMS rows of TILE_OUT outputs, N being columns. Two bits of a row, in which the
+ * threads of a quad differ, turn the outputs, so that banks do not meet. */
 template <int TERMS> __device__ __forceinline__ int room_at(int row, int out)
 {
     return row * TILE_OUT + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);

@@ -151,29 +151,22 @@ struct two_blocks {
     }
 };
 
-/* As e2m1_pairs(), but what a product reads is made where it stands: behind the fence that comes
- * next nothing may make it, or ptxas waits for every product. */
-__device__ __forceinline__ void decode_here(uint32_t w, uint32_t (&h)[4])
-{
-    const uint32_t second = xor_and<0x8E8E8E8Eu>(w >> 3, w << 7);
-    asm volatile("and.b32 %0, %1, 0x8E008E00;" : "=r"(h[0]) : "r"(w));
-    asm volatile("and.b32 %0, %1, 0x8E008E00;" : "=r"(h[1]) : "r"(w << 8));
-    asm volatile("and.b32 %0, %1, 0xFF00FF00;" : "=r"(h[2]) : "r"(second));
-    asm volatile("prmt.b32 %0, %1, 0, 0x2404;" : "=r"(h[3]) : "r"(second));
-}
-
 /* A block of 32 k of two outputs as f16: the four registers of each 16 k. */
 struct weights {
     uint32_t h0[4], h1[4];
     __device__ __forceinline__ void decode(const two_blocks &w, int b)
     {
-        decode_here(b % 2 ? w.r0.y : w.r0.x, h0);
-        decode_here(b % 2 ? w.r1.y : w.r1.x, h1);
+        e2m1_pairs(b % 2 ? w.r0.y : w.r0.x, h0);
+        e2m1_pairs(b % 2 ? w.r1.y : w.r1.x, h1);
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&part)[EACH], uint64_t cols)
     {
-        mma_begin();
+        asm volatile("wgmma.fence.sync.aligned;" /* after which none of these may change */
+                     : "+r"(h0[0]), "+r"(h0[1]), "+r"(h0[2]), "+r"(h0[3]), "+r"(h1[0]),
+                       "+r"(h1[1]), "+r"(h1[2]), "+r"(h1[3])
+                     :
+                     : "memory");
         wgmma_f16(part, h0[0], h1[0], h0[1], h1[1], cols, 0);
         wgmma_f16(part, h0[2], h1[2], h0[3], h1[3], cols + 2, 1);
         mma_commit();
@@ -205,75 +198,56 @@ __device__ __forceinline__ void add_run(float (&sum)[EACH / TERMS], const float 
     }
 }
 
-/* The sums of a run of n > 0 chunks. Of blocks of 32 k the next one is asked for before this one's
- * products are added, hence two parts; but when the loop begins anew nothing may be under way, or
- * ptxas waits for every product. */
-template <int N>
-__device__ __forceinline__ void multiply_run(float (&acc)[N / 2], ring<form<N>::STAGES> &r, int n,
-                                             int out)
-{
-    using F = form<N>;
-    float even[N / 2], odd[N / 2] = {};
-    uint32_t s0 = 0, s1 = 0;
-    const uint8_t *stage = r.stage + r.slot * F::STAGE_SPAN;
-    struct two_blocks w;
-    struct weights h0, h1, h2, h3;
-    barrier_wait(&r.full[r.slot], r.phase);
-    w.load(stage + 2 * F::HALF_BYTES, out, 0);
-    h0.decode(w, 0);
-#pragma unroll 1
-    for (int c = 0; c < n; c++) {
-        const uint8_t *outs = stage + 2 * F::HALF_BYTES;
-        const uint64_t cols = columns_at(stage);
-        const uint32_t *s = (const uint32_t *)(outs + OUTS_BYTES) + out;
-        struct ring<F::STAGES> next = r;
-        next.next();
-        if (c + 1 == n) /* looks at this one again */
-            next = r;
-        h0.multiply(even, cols);
-        h1.decode(w, 1);
-        mma_wait<1>();
-        add_scaled(acc, odd, mx_scale(s0, 3), mx_scale(s1, 3));
-        s0 = s[0], s1 = s[8];
-        h1.multiply(odd, cols + 4);
-        w.load(outs, out, 2);
-        h2.decode(w, 2);
-        mma_wait<1>();
-        add_scaled(acc, even, mx_scale(s0, 0), mx_scale(s1, 0));
-        h2.multiply(even, cols + F::HALF_BYTES / 16);
-        h3.decode(w, 3);
-        mma_wait<1>();
-        add_scaled(acc, odd, mx_scale(s0, 1), mx_scale(s1, 1));
-        h3.multiply(odd, cols + F::HALF_BYTES / 16 + 4);
-        mma_wait<1>();
-        add_scaled(acc, even, mx_scale(s0, 2), mx_scale(s1, 2));
-        stage = r.stage + next.slot * F::STAGE_SPAN;
-        barrier_wait(&r.full[next.slot], next.phase);
-        w.load(stage + 2 * F::HALF_BYTES, out, 0);
-        h0.decode(w, 0);
-        mma_wait<0>();
-        warp_arrives(&r.empty[r.slot]);
-        r.next();
-    }
-    add_scaled(acc, odd, mx_scale(s0, 3), mx_scale(s1, 3));
-}
-
-/* A tile's sums, for one of the two warpgroups. */
+/* A tile's sums, for one of the two warpgroups. The words of the next chunk are read while the last
+ * block of this one is multiplied. */
 template <int TERMS, int N>
 __device__ __forceinline__ void multiply_tile(ring<form<N>::STAGES> &r, int chunks, int out,
                                               float (&sum)[N / 2 / TERMS])
 {
+    using F = form<N>;
     const int each = (chunks + RUNS - 1) / RUNS;
+    float acc[N / 2] = {}, part[N / 2];
+    struct two_blocks w;
+    struct weights now;
+    int left = each;
+    barrier_wait(&r.full[r.slot], r.phase);
+    w.load(r.stage + r.slot * F::STAGE_SPAN + 2 * F::HALF_BYTES, out, 0);
+    now.decode(w, 0);
 #pragma unroll 1
-    for (int first = 0; first < chunks; first += each) {
-        float acc[N / 2] = {};
-        multiply_run<N>(acc, r, min(each, chunks - first), out);
-        add_run<TERMS>(sum, acc, first == 0);
+    for (int c = 0; c < chunks; c++) {
+        const uint8_t *stage = r.stage + r.slot * F::STAGE_SPAN, *outs = stage + 2 * F::HALF_BYTES;
+        const uint64_t cols = columns_at(stage);
+        const uint32_t *s = (const uint32_t *)(outs + OUTS_BYTES) + out;
+        const uint32_t s0 = s[0], s1 = s[8];
+        const int slot = r.slot;
+        r.next();
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            struct weights next;
+            now.multiply(part, cols + (uint64_t)(b / 2 * (F::HALF_BYTES / 16) + b % 2 * 4));
+            if (b == 1)
+                w.load(outs, out, 2);
+            if (b == 3 && c + 1 < chunks) {
+                barrier_wait(&r.full[r.slot], r.phase);
+                w.load(r.stage + r.slot * F::STAGE_SPAN + 2 * F::HALF_BYTES, out, 0);
+            }
+            next.decode(w, b + 1);
+            mma_wait<0>();
+            if (b == 3)
+                warp_arrives(&r.empty[slot]);
+            add_scaled(acc, part, mx_scale(s0, b), mx_scale(s1, b));
+            now = next;
+        }
+        if (--left == 0 || c + 1 == chunks) {
+            add_run<TERMS>(sum, acc, c < each);
+            left = each;
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                acc[i] = 0;
+        }
     }
     if ((RUNS - 1) * each >= chunks) /* a run without chunks: minus zero becomes zero */
-#pragma unroll
-        for (int i = 0; i < N / 2 / TERMS; i++)
-            sum[i] += 0.f;
+        add_run<TERMS>(sum, acc, false);
 }
 
 template <int TERMS, int N>
@@ -447,15 +421,15 @@ static int cost_of(const struct moe_args *m, int columns)
 
 template <int TERMS> static void run_both(struct kdev *d, const struct moe_args *m)
 {
-    int c96 = cost_of(m, 96), c64 = cost_of(m, 64), c40 = cost_of(m, 40);
-    if (getenv("MOEN")) { c96 = atoi(getenv("MOEN")) != 96, c64 = atoi(getenv("MOEN")) != 64, c40 = atoi(getenv("MOEN")) != 40; }
+    int c96 = cost_of(m, 96), c128 = cost_of(m, 128), c48 = cost_of(m, 48);
+    if (getenv("MOEN")) { c96 = atoi(getenv("MOEN")) != 96, c128 = atoi(getenv("MOEN")) != 128, c48 = atoi(getenv("MOEN")) != 48; }
     for (int down = 0; down < 2; down++)
-        if (c96 <= c64 && c96 <= c40)
+        if (c96 <= c128 && c96 <= c48)
             run<TERMS, 96>(d, m, down);
-        else if (c64 <= c40)
-            run<TERMS, 64>(d, m, down);
+        else if (c128 <= c48)
+            run<TERMS, 128>(d, m, down);
         else
-            run<TERMS, 40>(d, m, down);
+            run<TERMS, 48>(d, m, down);
 }
 
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m)

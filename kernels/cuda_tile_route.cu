@@ -49,7 +49,8 @@ __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm 
 
 /* part[0 .. 32) of this warp: the products of ROWS rows with experts e0 .. e0 + X. */
 template <int ROWS>
-__device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const float *y, float *part)
+__device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const float *y,
+                                              float *part)
 {
     float sum[32] = {};
 #pragma unroll 4
@@ -205,7 +206,7 @@ __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, 
     return block_reduce<true>(top, room); /* y is there for all threads, too */
 }
 
-/* Eight values that lie together in tile order, as the next term of f16, which is taken off them. */
+/* Eight values that lie together in tile order, as the next term of f16, which is taken off. */
 __device__ __forceinline__ uint4 next_eight(float (&v)[8])
 {
     uint32_t h[4];
@@ -282,7 +283,9 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_many(const __grid_constant__ 
             for (int j = 0; j < 4; j++)
                 (&sum.x)[j] = k ? fmaf(weight, (&v.x)[j], (&sum.x)[j]) : (&v.x)[j] * weight;
         }
-        *dst = a.add ? make_float4(sum.x + old.x, sum.y + old.y, sum.z + old.z, sum.w + old.w) : sum;
+        if (a.add)
+            sum.x += old.x, sum.y += old.y, sum.z += old.z, sum.w += old.w;
+        *dst = sum;
     }
 }
 

@@ -130,8 +130,8 @@ struct k_glu {
     struct k_norm pre;
     const struct tensor *gate, *up; /* (ffn, in) */
     enum act_kind act;
-    bool packed; /* only a linear reads dst, which is told so and has weights of the type of gate and
-                    up: the device may leave there what that product wants */
+    bool packed; /* dst is read by a linear only, which is told so, and whose weights are of the
+                    type of gate and up: the device may leave there what that product wants */
     kbuf dst; /* (rows, ffn) */
 };
 
