@@ -4,18 +4,21 @@
  * pairs an expert may expect.
  *
  * As in cuda_product.cuh a block of 32 k is summed from zero and then added with its scale. While a
- * warpgroup adds, the other one multiplies; it decodes while its own block is multiplied.
+ * warpgroup adds, the others multiply; it decodes while its own block is multiplied.
  */
 #include "kernels/cuda_experts.cuh"
 #include "kernels/cuda_tile.cuh"
 
+#include <limits.h>
+
 enum {
-    THREADS = 384, /* a warp that fetches, three that write, eight that multiply */
+    GROUPS = 3, /* warpgroups that multiply */
+    THREADS = 128 + GROUPS * 128, /* a warp fetches, three write */
     WRITERS = 3,
-    BOX = 16, /* columns of a fetch */
+    OUTS = GROUPS * HALF_OUT, /* of a tile */
     STAGE_K = 128,
-    OUTS_BYTES = TILE_OUT * STAGE_K / 2,
-    SCALES_BYTES = TILE_OUT * 4,
+    OUTS_BYTES = OUTS * STAGE_K / 2,
+    SCALES_BYTES = OUTS * 4,
     MOST_SHARED = 227 << 10,
 };
 
@@ -25,7 +28,7 @@ template <int N> struct form {
     enum {
         HALF_BYTES = N * 128,
         STAGE_SPAN = (2 * HALF_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
-        ROOM_BYTES = N * TILE_OUT * (int)sizeof(float),
+        ROOM_BYTES = N * OUTS * (int)sizeof(float),
         FIT = (MOST_SHARED - 1024 - 4096 - ROOM_BYTES) / STAGE_SPAN,
         STAGES = FIT < 6 ? FIT : 6,
         SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
@@ -43,7 +46,7 @@ struct many_experts {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* A tile: the pairs from .. to of an expert, outputs out .. + TILE_OUT. */
+/* A tile: the pairs from .. to of an expert, outputs out .. + OUTS. */
 struct place {
     int tile, i; /* the i-th active expert */
     int expert, from, to, out;
@@ -64,7 +67,7 @@ __device__ __forceinline__ bool find(const many_experts &a, const int *upto, int
     at.expert = __ldcg(a.m.active + at.i);
     at.from = begin + in % tiles * each;
     at.to = min(at.from + each, end);
-    at.out = in / tiles * TILE_OUT;
+    at.out = in / tiles * OUTS;
     return true;
 }
 
@@ -98,20 +101,20 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* One warp: four outputs' scales a lane, and lane 0 the rest. */
+/* One warp: EACH outputs' scales a lane, and lane 0 the rest. */
 template <int TERMS, int N>
 __device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<form<N>::STAGES> r,
                                             const int *upto, int n_active)
 {
     using F = form<N>;
     const struct mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
+    enum { EACH = OUTS / 32 };
     const int lane = (int)threadIdx.x, chunks = chunks_of(a);
     struct place at = {(int)blockIdx.x};
     for (; find(a, upto, n_active, at); at.tile += (int)gridDim.x) {
-        const int boxes = ((at.to - at.from) * TERMS + BOX - 1) / BOX;
-        const uint8_t *scale[4];
+        const uint8_t *scale[EACH];
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < EACH; i++)
             scale[i] = m.scale + (size_t)at.expert * m.expert_scale +
                        (size_t)min(at.out + lane + 32 * i, m.n - 1) * m.scale_pitch;
 #pragma unroll 1
@@ -121,14 +124,14 @@ __device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<form<N>:
             uint8_t *outs = stage + 2 * F::HALF_BYTES;
             barrier_wait(&r.empty[r.slot], r.phase ^ 1);
             if (lane == 0) {
-                barrier_expect(full, OUTS_BYTES + boxes * BOX * STAGE_K * 2);
+                barrier_expect(full, OUTS_BYTES + 2 * F::HALF_BYTES);
                 fetch_box(outs, &a.w, c * 64, at.expert * m.n + at.out, full);
-                for (int i = 0; i < 2 * boxes; i++)
-                    fetch_box(stage + i % 2 * F::HALF_BYTES + i / 2 * (BOX * 128), &a.x,
-                              c * STAGE_K + i % 2 * 64, at.from * TERMS + i / 2 * BOX, full);
+                for (int h = 0; h < 2; h++)
+                    fetch_box(stage + h * F::HALF_BYTES, &a.x, c * STAGE_K + h * 64,
+                              at.from * TERMS, full);
             }
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < EACH; i++)
                 copy4(shared_at(outs + OUTS_BYTES) + (uint32_t)(lane + 32 * i) * 4,
                       scale[i] + c * 4);
             asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
@@ -198,7 +201,7 @@ __device__ __forceinline__ void add_run(float (&sum)[EACH / TERMS], const float 
     }
 }
 
-/* A tile's sums, for one of the two warpgroups. The words of the next chunk are read while the last
+/* A tile's sums, for one of the warpgroups. The words of the next chunk are read while the last
  * block of this one is multiplied. */
 template <int TERMS, int N>
 __device__ __forceinline__ void multiply_tile(ring<form<N>::STAGES> &r, int chunks, int out,
@@ -263,7 +266,7 @@ __device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<form<
         float sum[N / 2 / TERMS];
         multiply_tile<TERMS, N>(r, chunks, out, sum);
         barrier_wait(e.drained, turn);
-        leave_sums<TERMS>(e.room, sum, out);
+        leave_sums<TERMS, OUTS>(e.room, sum, out);
         warp_arrives(e.filled);
     }
 }
@@ -285,65 +288,70 @@ __device__ __forceinline__ void put_two_hidden(const moe_args &a, int p, int i, 
 
 /* Four outputs of gate and up, interleaved: two hidden values of packed row p. */
 __device__ __forceinline__ void write_hidden(const moe_args &a, int p, int out, float4 y, float inv,
-                                             const float (&b)[4])
+                                             float4 b)
 {
     const int i = out / 2;
     if (i >= a.h.kp)
         return;
-    float h0 = gated(mx_sum(y.x * inv) + b[0], mx_sum(y.y * inv) + b[1], a.act, a.limit);
-    float h1 = gated(mx_sum(y.z * inv) + b[2], mx_sum(y.w * inv) + b[3], a.act, a.limit);
+    float h0 = gated(mx_sum(y.x * inv) + b.x, mx_sum(y.y * inv) + b.y, a.act, a.limit);
+    float h1 = gated(mx_sum(y.z * inv) + b.z, mx_sum(y.w * inv) + b.w, a.act, a.limit);
     put_two_hidden(a, p, i, i < a.ffn ? h0 : 0, i + 1 < a.ffn ? h1 : 0);
 }
 
-/* One warp's rows of a tile: warp, warp + WRITERS, .... Lane l has looked up pair and factor of the
- * l-th of them, and of the l + 32nd. */
+/* One warp's rows of a tile, by twos: 2 warp, 2 warp + 1, 2 (warp + WRITERS), .... Lane l has looked
+ * up pair and factor of the l-th of them. */
 struct own_rows {
-    int pair[2];
-    float inv[2];
+    int pair;
+    float inv;
     __device__ __forceinline__ own_rows(const many_experts &a, const place &at, int warp)
     {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            int i = warp + ((int)threadIdx.x % 32 + 32 * j) * WRITERS;
-            pair[j] = __ldcg(a.m.order + min(at.from + i, at.to - 1));
-            inv[j] = a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair[j] / a.m.top_k);
-        }
+        const int l = (int)threadIdx.x % 32, i = (l / 2 * WRITERS + warp) * 2 + l % 2;
+        pair = __ldcg(a.m.order + min(at.from + i, at.to - 1));
+        inv = a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
     }
 };
+
+/* Four outputs of row i of a tile. */
+__device__ __forceinline__ void write_four(const many_experts &a, const place &at, int i, int out,
+                                           int pair, float inv, float4 y)
+{
+    if (a.down) {
+        if (out < a.m.in)
+            *(float4 *)(a.m.down + (size_t)pair * (size_t)a.m.in + (size_t)out) = make_float4(
+                mx_sum(y.x * inv), mx_sum(y.y * inv), mx_sum(y.z * inv), mx_sum(y.w * inv));
+        return;
+    }
+    float4 b = make_float4(0, 0, 0, 0);
+    if (a.m.gate_up_b.p && out < 2 * a.m.ffn)
+        b = four_weights(a.m.gate_up_b, INT_MAX, at.expert * (int)a.m.gate_up_b_pitch + out);
+    write_hidden(a.m, at.from + i, out, y, inv, b);
+    for (int z = out + OUTS; at.out + OUTS >= 2 * a.m.ffn && z < 2 * a.m.h.kp; z += OUTS)
+        put_two_hidden(a.m, at.from + i, z / 2, 0, 0); /* the last tile fills up */
+}
 
 template <int TERMS>
 __device__ __forceinline__ void write_tiles(const many_experts &a, const int *upto, int n_active,
                                             int warp, const exchange &e)
 {
-    const int mine = (int)threadIdx.x % 32 * 4;
+    enum { FOURS = OUTS / 4, STEPS = 2 * FOURS / 32 }; /* of a row; of two rows */
+    const int lane = (int)threadIdx.x % 32;
     uint32_t turn = 0;
     struct place at = {(int)blockIdx.x};
     for (; find(a, upto, n_active, at); at.tile += (int)gridDim.x, turn ^= 1) {
-        const int out = at.out + mine, rows = at.to - at.from;
-        const bool last = !a.down && at.out + TILE_OUT >= 2 * a.m.ffn;
+        const int rows = at.to - at.from;
         const struct own_rows own(a, at, warp);
-        float bias[4] = {};
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (!a.down && a.m.gate_up_b.p && out + j < 2 * a.m.ffn)
-                bias[j] = weight_at(a.m.gate_up_b, (size_t)at.expert * a.m.gate_up_b_pitch +
-                                                       (size_t)(out + j));
         barrier_wait(e.filled, turn);
-#pragma unroll 2
-        for (int n = 0; n < (rows - warp + WRITERS - 1) / WRITERS; n++) {
-            const int i = warp + n * WRITERS;
-            const int pair = __shfl_sync(~0u, n < 32 ? own.pair[0] : own.pair[1], n % 32);
-            const float inv = __shfl_sync(~0u, n < 32 ? own.inv[0] : own.inv[1], n % 32);
-            float4 y = *(const float4 *)(e.room + room_at<TERMS>(i, mine));
-            if (!a.down)
-                write_hidden(a.m, at.from + i, out, y, inv, bias);
-            else if (out < a.m.in)
-                *(float4 *)(a.m.down + (size_t)pair * (size_t)a.m.in + (size_t)out) =
-                    make_float4(mx_sum(y.x * inv), mx_sum(y.y * inv), mx_sum(y.z * inv),
-                                mx_sum(y.w * inv));
-            for (int z = out + TILE_OUT; last && z < 2 * a.m.h.kp; z += TILE_OUT) /* fill up */
-                put_two_hidden(a.m, at.from + i, z / 2, 0, 0);
-        }
+        for (int n = 0; (n * WRITERS + warp) * 2 < rows; n++)
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                const int four = lane + 32 * step, second = four / FOURS;
+                const int i = (n * WRITERS + warp) * 2 + second, mine = four % FOURS * 4;
+                const int pair = __shfl_sync(~0u, own.pair, 2 * n + second);
+                const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
+                if (i < rows)
+                    write_four(a, at, i, at.out + mine, pair, inv,
+                               *(const float4 *)(e.room + room_at<TERMS, OUTS>(i, mine)));
+            }
         warp_arrives(e.drained);
     }
 }
@@ -366,8 +374,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)
-            barrier_init(&full[i], 33), barrier_init(&empty[i], 8);
-        barrier_init(&filled, 8), barrier_init(&drained, WRITERS);
+            barrier_init(&full[i], 33), barrier_init(&empty[i], 4 * GROUPS);
+        barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     after();
@@ -378,13 +386,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     struct ring<F::STAGES> r = {stage, full, empty, 0, 0};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         if (warp == 0)
             fetch_tiles<TERMS, N>(a, r, upto, n_active);
         else
             write_tiles<TERMS>(a, upto, n_active, warp - 1, e);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
         multiply_tiles<TERMS, N>(a, r, upto, n_active, warp / 4 - 1, e);
     }
 #endif
@@ -400,11 +408,11 @@ static void run(struct kdev *d, const struct moe_args *m, bool down)
     a.down = down;
     const struct mat *w = down ? &m->down_m : &m->gate_up_m;
     const struct packed *x = down ? &m->h : &m->x;
-    a.tiles_out = div_up(w->n, TILE_OUT);
+    a.tiles_out = div_up(w->n, OUTS);
     cuda_tile_map(d, &a.w, w->w, false, m->n_expert * w->n, (int)w->pitch, w->pitch, STAGE_K / 2,
-                  TILE_OUT);
+                  OUTS);
     cuda_tile_map(d, &a.x, x->x, true, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2,
-                  STAGE_K / 2, BOX);
+                  STAGE_K / 2, N);
     cuda_launch(d, many_experts_kernel<TERMS, N>, dim3((unsigned)d->n_sm), THREADS, form<N>::SHARED,
                 a);
 }
@@ -421,15 +429,13 @@ static int cost_of(const struct moe_args *m, int columns)
 
 template <int TERMS> static void run_both(struct kdev *d, const struct moe_args *m)
 {
-    int c96 = cost_of(m, 96), c128 = cost_of(m, 128), c48 = cost_of(m, 48);
-    if (getenv("MOEN")) { c96 = atoi(getenv("MOEN")) != 96, c128 = atoi(getenv("MOEN")) != 128, c48 = atoi(getenv("MOEN")) != 48; }
+    int c48 = cost_of(m, 48), c72 = cost_of(m, 72), c88 = cost_of(m, 88);
+    if (getenv("MOEN")) c48 = atoi(getenv("MOEN")) != 48, c72 = atoi(getenv("MOEN")) != 72, c88 = atoi(getenv("MOEN")) != 88;
     for (int down = 0; down < 2; down++)
-        if (c96 <= c128 && c96 <= c48)
-            run<TERMS, 96>(d, m, down);
-        else if (c128 <= c48)
-            run<TERMS, 128>(d, m, down);
+        if (c88 <= c72 && c88 <= c48)
+            run<TERMS, 88>(d, m, down);
         else
-            run<TERMS, 48>(d, m, down);
+            c72 <= c48 ? run<TERMS, 72>(d, m, down) : run<TERMS, 48>(d, m, down);
 }
 
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m)

@@ -5,6 +5,8 @@
  */
 #include "kernels/cuda_experts.cuh"
 
+#include <limits.h>
+
 enum {
     THREADS = 384, WARPS = THREADS / 32, /* as cuda_moe.cu's */
     X = 4,                               /* experts at a time */
@@ -47,8 +49,9 @@ __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm 
     }
 }
 
-/* part[0 .. 32) of this warp: the products of ROWS rows with experts e0 .. e0 + X. */
-template <int ROWS>
+/* part[0 .. 32) of this warp: the products of ROWS rows with experts e0 .. e0 + X. BF16: a weight's
+ * type is known, so that many are on their way at a time. */
+template <int ROWS, bool BF16>
 __device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const float *y,
                                               float *part)
 {
@@ -57,9 +60,11 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const f
     for (int i = (int)threadIdx.x; i < a.in; i += THREADS) {
         float w[X];
 #pragma unroll
-        for (int x = 0; x < X; x++)
-            w[x] = weight_at(a.router, (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch +
-                                           (size_t)i);
+        for (int x = 0; x < X; x++) {
+            const size_t at = (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch + (size_t)i;
+            w[x] = BF16 ? __bfloat162float(((const bf16 *)a.router.p)[at])
+                        : weight_at(a.router, at);
+        }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const float v = y[r * a.in + i];
@@ -87,7 +92,10 @@ __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
             square[tid / 32 * ROWS + r] = v;
     }
     for (int g = 0; g < groups; g++) /* a thread reads what it wrote itself */
-        multiply_rows<ROWS>(a, g * X, y, part + (g * WARPS + tid / 32) * 32);
+        if (a.router.type == DT_BF16)
+            multiply_rows<ROWS, true>(a, g * X, y, part + (g * WARPS + tid / 32) * 32);
+        else
+            multiply_rows<ROWS, false>(a, g * X, y, part + (g * WARPS + tid / 32) * 32);
     __syncthreads();
     for (int i = tid; i < ROWS * a.n_expert; i += THREADS) {
         const int r = i / a.n_expert, e = i % a.n_expert;
@@ -153,7 +161,7 @@ __device__ __forceinline__ void group(const moe_args &a)
 
 /* ROWS rows a block; the last block groups the pairs. */
 template <int ROWS>
-__global__ void __launch_bounds__(THREADS) route_many(const __grid_constant__ struct moe_args a)
+__global__ void __launch_bounds__(THREADS, 2) route_many(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
     const int r0 = (int)blockIdx.x * ROWS, warp = (int)threadIdx.x / 32, r = r0 + warp;
@@ -275,9 +283,9 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_many(const __grid_constant__ 
             const float weight = __ldcg(a.weight + pair);
             float4 v = __ldcg((const float4 *)(a.down + (size_t)pair * (size_t)a.in + (size_t)i));
             if (a.down_b.p) {
-                const size_t at = (size_t)__ldcg(a.chosen + pair) * a.down_b_pitch + (size_t)i;
-                v.x += weight_at(a.down_b, at), v.y += weight_at(a.down_b, at + 1);
-                v.z += weight_at(a.down_b, at + 2), v.w += weight_at(a.down_b, at + 3);
+                const int at = __ldcg(a.chosen + pair) * (int)a.down_b_pitch + i;
+                const float4 b = four_weights(a.down_b, INT_MAX, at);
+                v.x += b.x, v.y += b.y, v.z += b.z, v.w += b.w;
             }
 #pragma unroll
             for (int j = 0; j < 4; j++)
