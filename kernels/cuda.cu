@@ -42,8 +42,6 @@ void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, i
         cuda_settle(d);
     d->op = op;
     d->arena_at = 0;
-    d->made = d->making;
-    d->making = {};
     d->settled = d->settles;
     d->settles = false;
 }
@@ -115,8 +113,6 @@ static bool open_memory(struct kdev *d, struct err *e)
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
         rc = cudaMalloc((void **)&d->raw[i], MOST_PENDING * sizeof *d->raw[i]);
     if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->packed, MOST_MADE * sizeof *d->packed);
-    if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
@@ -144,7 +140,6 @@ static void cuda_close(struct kdev *d)
     cudaFree(d->counters);
     cudaFree(d->raw[0]);
     cudaFree(d->raw[1]);
-    cudaFree(d->packed);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
     if (d->stream)

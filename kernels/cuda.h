@@ -39,7 +39,7 @@ enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
-    MOST_PENDING = 3072, MOST_MADE = 1 << 15, /* elements of a row */
+    MOST_PENDING = 3072, /* elements of a row */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
 };
 
@@ -70,13 +70,6 @@ struct pending {
     bool add;
 };
 
-/* A single row of floats that also lies packed, as bf16, for the very next operation. */
-struct made {
-    const float *row; /* NULL: none */
-    const uint16_t *x;
-    int n;
-};
-
 struct kdev {
     int ordinal, n_sm;
     size_t shared_most; /* bytes of shared memory that a block may have */
@@ -96,11 +89,9 @@ struct kdev {
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
-    struct made made, making; /* of the operation before, of this one */
     float *raw[2];            /* (MOST_PENDING) each, in turn */
     int raw_turn;
     unsigned *readers;        /* blocks that have read a pending row; zero between operations */
-    uint16_t *packed;         /* (MOST_MADE), what is made */
     const char *op; /* the operation at hand, for messages */
     /* The operation at hand, or the one before it, ends with a kernel that lets the next one start
      * after its own wait only. So when that next one starts, everything before that kernel is done
@@ -361,7 +352,7 @@ __device__ __forceinline__ void load_row(const float *src, int n, int from, floa
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-        x[j] = i < n ? src[i] : 0.f;
+        x[j] = i < n ? __ldcg(src + i) : 0.f; /* not what the first cache held before */
     }
 }
 
@@ -435,11 +426,12 @@ __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
     return last;
 }
 
-/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows */
+/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. The divisor is within [1, 2], where
+ * the quick division is right to two roundings; the exact one branches. */
 __device__ __forceinline__ float sigmoid(float x)
 {
     float e = expf(-fabsf(x));
-    return (x < 0 ? e : 1.f) / (1 + e);
+    return __fdividef(x < 0 ? e : 1.f, 1 + e);
 }
 
 __device__ __forceinline__ float activate(float x, int act)

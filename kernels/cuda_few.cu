@@ -484,6 +484,17 @@ __device__ __forceinline__ share share_of(const product &p, const unit &u)
     return s;
 }
 
+/* Element i of packed row r. */
+__device__ __forceinline__ void put_one(const product &p, float y, int r, int i)
+{
+    const int terms = p.x.terms;
+    for (int t = 0; t < terms; t++) {
+        bf16 b = __float2bfloat16_rn(y);
+        *packed_at(p.pack_as, p.pack_to, r * terms + t, i) = __bfloat16_as_ushort(b);
+        y = isfinite(__bfloat162float(b)) ? y - __bfloat162float(b) : 0.f;
+    }
+}
+
 /* Adds up the runs, in their order, and stores what follows. */
 template <int MT, int NT, bool GLU>
 __device__ __forceinline__ void finish_unit(const product &p, const few &f,
@@ -531,9 +542,11 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
             }
             float *dst = fin.dst + (size_t)row * fin.dst_stride + (size_t)out;
             if (GLU) {
-                *dst = y = activate(y, p.glu_act) * up;
-                if (p.pack_to && row == 0)
-                    p.pack_to[out] = __bfloat16_as_ushort(__float2bfloat16_rn(y));
+                y = activate(y, p.glu_act) * up;
+                if (p.pack_to)
+                    put_one(p, y, row, out);
+                else
+                    *dst = y;
                 continue;
             }
             y = behind_bias(fin, fin.b.p ? y + raw_value(fin.b, s.bias) : y, out, row);
@@ -767,11 +780,10 @@ static bool heads_fit(const struct kdev *d, const struct product *p)
     return slots <= HEAD_SLOTS;
 }
 
-static bool fits_held(const struct kdev *d, const struct product *p)
+static bool fits_held(const struct kdev *d, int cols, int kp)
 {
-    int cols = p->rows * p->x.terms;
     size_t most = d->shared_most >= LARGE ? HELD_BYTES : HELD_BYTES / 2;
-    return cols <= 8 && (size_t)cols * (size_t)p->x.kp * 2 <= most;
+    return cols <= 8 && (size_t)cols * (size_t)kp * 2 <= most;
 }
 
 static bool short_norm(const struct norm *n, int width)
@@ -785,8 +797,8 @@ bool cuda_folds(const struct kdev *d, const struct product *p)
 {
     const struct behind *b = &p->behind;
     const struct heads *h = &b->heads;
-    return p->rows == 1 && p->x.terms == 1 && fits_held(d, p) && p->in.n % CHUNK == 0 &&
-           (uintptr_t)p->in.src % 16 == 0 && short_norm(&p->in.norm, p->in.n) &&
+    return p->rows == 1 && p->x.terms == 1 && fits_held(d, 1, p->x.kp) && p->in.n % CHUNK == 0 &&
+           (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n) &&
            !(b->turns && (h->whole || !heads_fit(d, p)));
 }
 
@@ -796,20 +808,20 @@ bool cuda_leaves(const struct product *p)
            p->m[0].n <= MOST_PENDING && short_norm(&p->behind.post, p->m[0].n);
 }
 
-struct row_format cuda_few_rows(const struct kdev *d, const struct product *p)
+struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp)
 {
     struct row_format f = {};
-    f.kind = fits_held(d, p) ? ROW_HELD_COLS : ROW_STAGES;
-    f.cols = p->rows * p->x.terms;
-    f.kp = p->x.kp;
+    f.cols = rows * d->terms;
+    f.kind = fits_held(d, f.cols, kp) ? ROW_HELD_COLS : ROW_STAGES;
+    f.kp = kp;
     f.group = group_of(d);
-    f.cut = cut_of(p->x.kp);
+    f.cut = cut_of(kp);
     return f;
 }
 
 void cuda_product_few(struct kdev *d, struct product *p)
 {
-    bool held = fits_held(d, p);
+    bool held = fits_held(d, p->rows * p->x.terms, p->x.kp);
     int most = 0;
     for (int i = 0; i < p->n_mats; i++)
         most = max_int(most, p->m[i].panels.rows);

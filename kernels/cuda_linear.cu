@@ -75,12 +75,10 @@ static void launch_behind(struct kdev *d, const struct product *p)
     }
 }
 
-/* The single row of a folded product: what the operation before left of it to do, or made of it. */
+/* The single row of a folded product: what the operation before left of it to do. */
 static void take_row(struct kdev *d, struct product *p)
 {
     const struct pending w = d->pending;
-    if (d->made.row == p->in.src && d->made.n == p->in.n && p->in.norm.kind == NORM_NONE)
-        p->x.x = d->made.x;
     if (!w.raw)
         return;
     CHECK(w.x == p->in.src && w.n == p->in.n);
@@ -95,30 +93,32 @@ static void leave_norm(struct kdev *d, const struct product *p)
     d->pending = {p->f[0].dst, b->dst, p->m[0].n, b->post, b->add};
 }
 
-void cuda_product(struct kdev *d, struct product *p, enum store store)
+void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
 {
-    bool few = p->rows <= 4, dense = store == STORE_BF16;
+    bool dense = store == STORE_BF16;
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
-    bool tiled = dense && cuda_tiled(d, p->rows);
-    struct row_format rows = {tiled ? ROW_TILED : ROW_PLAIN, 0, p->x.kp, 0, {}};
-    p->fold = dense && cuda_folds(d, p);
+    const bool ready = p->x.x, few = dense && !cuda_tiled(d, whole_rows);
+    struct row_format rows = few     ? cuda_few_rows(d, p->rows, p->x.kp)
+                             : dense ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
+                                     : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
+    p->fold = few && cuda_folds(d, p);
     if (p->fold)
         take_row(d, p);
     else
         cuda_settle(d);
-    if (!p->fold)
-        pack_rows(d, p, dense && !tiled ? cuda_few_rows(d, p) : rows);
+    if (!p->fold && !ready)
+        pack_rows(d, p, rows);
     CHECK(dense || !p->glu);
-    if (tiled)
-        cuda_tile(d, p);
-    else if (dense)
+    if (few)
         cuda_product_few(d, p);
+    else if (dense)
+        cuda_tile(d, p);
     else if (store == STORE_F16)
-        few ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
+        p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
-        few ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+        p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
     if (p->fold && cuda_leaves(p))
         leave_norm(d, p);
     else if (!p->fold || p->behind.dst)
@@ -168,6 +168,8 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
+    if (a->packed && cuda_keeps_packed(d, a->rows, in, a->w->type))
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
     if (post && rows == 1 && out <= MOST_PENDING) /* it may stay there for the next operation */
         to = d->raw[d->raw_turn ^= 1];
@@ -188,7 +190,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
         p.behind.dst_stride = ds;
         p.behind.add = a->add;
     }
-    cuda_product(d, &p, cuda_store_of(a->w));
+    cuda_product(d, &p, cuda_store_of(a->w), a->rows);
 }
 
 void cuda_linear(struct kdev *d, const struct k_linear *a)
@@ -200,6 +202,7 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
     if (a->mul.p)
         cuda_f32(a->mul, cuda_span(a->rows, cuda_stride(a->mul_stride, out), out));
     CHECK(a->act != ACT_SWIGLU_CLAMP);
+    CHECK(!a->packed || (a->pre.kind == NORM_NONE && cuda_stride(a->src_stride, in) == in));
     size_t each = cuda_packed_bytes(in + 32) +
                   (a->post.kind != NORM_NONE ? (size_t)out * sizeof(float) : 0);
     int fit = cuda_fit(a->rows, each);
@@ -232,11 +235,11 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
-        if (rows == 1 && d->terms == 1 && ffn % 32 == 0 && ffn <= MOST_MADE) {
-            p.pack_to = d->packed;
-            d->making = {dst, d->packed, ffn};
+        if (a->packed && cuda_keeps_packed(d, a->rows, ffn, DT_BF16)) {
+            p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
+            p.pack_as = cuda_few_rows(d, rows, ffn);
         }
-        cuda_product(d, &p, STORE_BF16);
+        cuda_product(d, &p, STORE_BF16, a->rows);
         return;
     }
     float *part[2];
@@ -245,7 +248,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         part[i] = (float *)cuda_take(d, n * sizeof(float));
         p.n_mats = 0;
         add_mat(d, &p, w[i], NULL, part[i], (size_t)ffn);
-        cuda_product(d, &p, cuda_store_of(w[i]));
+        cuda_product(d, &p, cuda_store_of(w[i]), a->rows);
     }
     cuda_launch(d, gate_kernel, dim3((unsigned)((n + 255) / 256)), 256, 0, part[0], part[1], dst, n,
                 (int)a->act);
@@ -320,14 +323,14 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
         one.n_mats = 1;
         one.m[0] = p.m[i];
         one.f[0] = p.f[i];
-        cuda_product(d, &one, cuda_store_of(w[i]));
+        cuda_product(d, &one, cuda_store_of(w[i]), a->rows);
     }
     p.behind.turns = true;
     p.behind.heads = heads_of(a, r0, raw[0], raw[1], raw[2]);
     if (mixed)
         launch_behind(d, &p);
     else
-        cuda_product(d, &p, cuda_store_of(a->wq));
+        cuda_product(d, &p, cuda_store_of(a->wq), a->rows);
 }
 
 void cuda_qkv(struct kdev *d, const struct k_qkv *a)

@@ -20,7 +20,7 @@
 
 #include "kernels/cuda_heads.cuh"
 
-enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3 };
+enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3, MOST_FEW = 64 /* rows */ };
 
 enum store {
     STORE_BF16,
@@ -86,12 +86,14 @@ struct product {
     int outputs, n_mats, rows;
     bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
     int glu_act;
-    struct rows_in in; /* what is packed into x, or by the product itself */
+    uint16_t *pack_to; /* packed rows of m[0].n instead of f[0].dst: glu */
+    struct row_format pack_as; /* where rows are few; else they are for tiles */
+    struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
     struct row_before before;
     struct behind behind;
     bool fold;
     struct packed x;
-    uint16_t *pack_to; /* where row 0 of what a gated pair makes goes as bf16 too, or NULL */
+
     struct expert_list e;
 };
 
@@ -382,18 +384,28 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
 
 static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(uint16_t); }
 
-/* Packs the rows, launches the product of what is set up in p, and what comes behind. */
-void cuda_product(struct kdev *d, struct product *p, enum store store);
+/* Packs the rows, launches the product of what is set up in p, and what comes behind. whole_rows:
+ * those of the operation, of which p has some. */
+void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows);
 /* Of bf16 matrices (cuda_few.cu). Where it folds, product and what comes behind are one kernel, and
  * so is packing if p->x.x is NULL; else rows come in the given format. */
 bool cuda_folds(const struct kdev *d, const struct product *p);
 /* Whether the norm behind it may stay to be done. */
 bool cuda_leaves(const struct product *p);
-struct row_format cuda_few_rows(const struct kdev *d, const struct product *p);
+struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);
 void cuda_product_few(struct kdev *d, struct product *p);
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
-static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }
+static inline bool cuda_tiled(const struct kdev *d, int rows)
+{
+    return d->tiles && rows > MOST_FEW;
+}
+/* Whether rows of n are packed by the product that makes them for the one that reads them; both
+ * have weights of this type. */
+static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum dtype type)
+{
+    return (rows <= MOST_FEW || d->tiles) && n % CHUNK == 0 && type == DT_BF16;
+}
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows);
 enum store cuda_store_of(const struct tensor *t);

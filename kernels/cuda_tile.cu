@@ -55,33 +55,20 @@ __device__ __forceinline__ struct stages_of_k stages_of(int kp)
 }
 
 struct place {
-    int mat, out, col; /* first output of the matrix (behind its end: none), first column */
+    int mat, out, col; /* first output of the matrix, first column */
 };
-template <int COLS, int CLUSTER>
+template <int COLS>
 __device__ __forceinline__ struct place place_of(const many &a, int tile)
 {
     struct place at = {};
-    const int wide = (a.tiles_out + CLUSTER - 1) / CLUSTER; /* each: one tile a block */
-    int first = tile / (GROUP * wide) * GROUP, width = min(GROUP, a.tiles_row - first);
-    int in = tile - first * wide, t = in / width * CLUSTER;
-    if (CLUSTER > 1)
-        t += (int)rank_in_cluster();
+    int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
+    int in = tile - first * a.tiles_out, t = in / width;
     at.col = (first + in % width) * COLS;
     while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
     at.out = (t - a.p.first[at.mat]) * (a.p.glu ? HALF_OUT : TILE_OUT);
     return at;
 }
-
-/* The tiles of a block, or those that the blocks of a cluster share. */
-template <int CLUSTER> struct walk {
-    int tile, step, end;
-    __device__ __forceinline__ walk(const many &a)
-        : tile((int)blockIdx.x / CLUSTER), step((int)gridDim.x / CLUSTER),
-          end((a.tiles_out + CLUSTER - 1) / CLUSTER * a.tiles_row)
-    {
-    }
-};
 
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
@@ -131,18 +118,16 @@ struct halves {
     }
 };
 
-/* One warp. The weights of the first stages are asked for while the kernel before ends. Blocks of
- * a cluster multiply different weights with the same rows, of which each fetches its share for
- * all. */
-template <int COLS, int CLUSTER>
+/* One warp. The weights of the first stages are asked for while the kernel before ends. */
+template <int COLS>
 __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
 {
     using F = form<COLS>;
     const struct stages_of_k c = stages_of(a.p.x.kp);
-    const int share = CLUSTER > 1 ? (int)rank_in_cluster() * (COLS / CLUSTER) : 0;
+    const int tiles = a.tiles_out * a.tiles_row;
     const bool leads = threadIdx.x % 32 == 0;
     auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
-        uint8_t *to = r.stage + slot * F::STAGE_SPAN, *cols = to + 2 * HALF_BYTES + share * 128;
+        uint8_t *to = r.stage + slot * F::STAGE_SPAN;
         const int run = i / c.per_run, in = i % c.per_run * 2, chunk = run * c.cut.each + in;
         if (weights) {
             const halves w(a, at);
@@ -153,21 +138,16 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAG
             __syncwarp();
             w.fetch(to, chunk, n, &r.full[slot]);
         }
-        if (!rows || !leads)
-            return;
-        if (CLUSTER == 1)
-            fetch_box(cols, &a.x, chunk * CHUNK, at.col, &r.full[slot]);
-        else
-            fetch_box_to_both(cols, &a.x, chunk * CHUNK, at.col + share, &r.full[slot]);
+        if (rows && leads)
+            fetch_box(to + 2 * HALF_BYTES, &a.x, chunk * CHUNK, at.col, &r.full[slot]);
     };
-    walk<CLUSTER> w(a);
     int early = min(c.stages, (int)F::STAGES);
 #pragma unroll 1
     for (int i = 0; i < early; i++)
-        fetch(place_of<COLS, CLUSTER>(a, w.tile), i, i, true, false);
+        fetch(place_of<COLS>(a, (int)blockIdx.x), i, i, true, false);
     after();
-    for (; w.tile < w.end; w.tile += w.step) {
-        const struct place at = place_of<COLS, CLUSTER>(a, w.tile);
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
+        const struct place at = place_of<COLS>(a, tile);
 #pragma unroll 1
         for (int i = 0; i < c.stages; i++) {
             if (early == 0)
@@ -207,7 +187,7 @@ __device__ __forceinline__ int own_output()
 
 /* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
  * into registers; a stage is given back when nothing of it is in flight. */
-template <int COLS, int CLUSTER>
+template <int COLS>
 __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
                                              int n, int half)
 {
@@ -223,7 +203,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<C
         even.multiply(acc, rows, i > 0);
         mma_wait<1>(); /* the stage before is done with, and so is odd */
         if (i > 0)
-            warp_arrives_at_all<CLUSTER>(&r.empty[last]);
+            warp_arrives(&r.empty[last]);
         odd.load(at + half * HALF_BYTES, 1, q, out);
         odd.multiply(acc, rows + 4, true);
         mma_wait<1>();
@@ -237,22 +217,23 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<C
         even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
         mma_wait<0>();
         if (n > 1)
-            warp_arrives_at_all<CLUSTER>(&r.empty[last]);
+            warp_arrives(&r.empty[last]);
         last = r.slot;
         r.next();
     }
     mma_wait<0>();
-    warp_arrives_at_all<CLUSTER>(&r.empty[last]);
+    warp_arrives(&r.empty[last]);
 }
 
 /* One of the two warpgroups that multiply. */
-template <int TERMS, int COLS, int CLUSTER>
+template <int TERMS, int COLS>
 __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::STAGES> r, int half,
                                                const exchange &e)
 {
     const struct cut c = cut_of(a.p.x.kp);
+    const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 1;
-    for (walk<CLUSTER> w(a); w.tile < w.end; w.tile += w.step, turn ^= 1) {
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
         for (int run = 0; run < RUNS; run++) {
             int n = min(c.chunks - run * c.each, c.each);
@@ -262,7 +243,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::S
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_run<COLS, CLUSTER>(acc, r, n, half);
+            multiply_run<COLS>(acc, r, n, half);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
@@ -320,7 +301,26 @@ __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
     }
 }
 
-/* Gate and up, an output a lane. */
+/* Gate and up, packed for the tiles of the next product; two outputs a lane. */
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
+{
+    const int mine = (int)threadIdx.x % 32 * 2;
+    if (s.out + mine >= s.n)
+        return;
+    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
+#pragma unroll 4
+    for (int row = s.warp; row < s.rows; row += WRITERS) {
+        const float2 gate = *(const float2 *)(s.room + room_at<TERMS>(row, mine));
+        const float2 up = *(const float2 *)(s.room + room_at<TERMS>(row, HALF_OUT + mine));
+        float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
+#pragma unroll
+        for (int t = 0; t < TERMS; t++)
+            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = four_terms(y).x;
+    }
+}
+
+/* The same as floats, an output a lane. */
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
 {
@@ -333,6 +333,15 @@ __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
         if (s.out + out < s.n)
             f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
     }
+}
+
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void finish_gated(const strip &s, const finish &f, uint16_t *pack_to)
+{
+    if (pack_to)
+        pack_gated<TERMS, WRITERS, ACT>(s, pack_to);
+    else
+        write_gated<TERMS, WRITERS, ACT>(s, f);
 }
 
 /* Whatever else there is. */
@@ -348,24 +357,25 @@ __device__ __forceinline__ void write_any(const strip &s, const finish &f)
     }
 }
 
-template <int TERMS, int COLS, int CLUSTER>
+template <int TERMS, int COLS>
 __device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
 {
     enum { WRITERS = form<COLS>::WRITERS };
+    const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 0;
-    for (walk<CLUSTER> w(a); w.tile < w.end; w.tile += w.step, turn ^= 1) {
-        const struct place at = place_of<COLS, CLUSTER>(a, w.tile);
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+        const struct place at = place_of<COLS>(a, tile);
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
         const struct strip s = {e.room, first, rows, at.out, a.p.m[at.mat].n, warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(e.filled, turn);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
-            write_gated<TERMS, WRITERS, ACT_SILU>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
-            write_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to);
         else if (a.p.glu)
-            write_gated<TERMS, WRITERS, ACT_NONE>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to);
         else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
             write_wide<TERMS, WRITERS>(s, f);
         else
@@ -380,8 +390,8 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
 
 /* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
  * cuda_tiles_here() knows. */
-template <int TERMS, int COLS, int CLUSTER>
-__global__ void __launch_bounds__(form<COLS>::THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
+template <int TERMS, int COLS>
+__global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     many_kernel(const __grid_constant__ struct many a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -393,31 +403,24 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1) __cluster_dims__(CLUST
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], 8 * CLUSTER); /* a warp each */
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
         barrier_init(&filled, 8), barrier_init(&drained, F::WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    if (CLUSTER == 1)
-        __syncthreads();
-    else
-        clusters_meet();
+    __syncthreads();
     struct ring<F::STAGES> r = {stage, full, empty, 0, 0};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
         if (warp == 0) {
-            fetch_tiles<COLS, CLUSTER>(a, r);
+            fetch_tiles<COLS>(a, r);
         } else {
             after();
-            write_tiles<TERMS, COLS, CLUSTER>(a, warp - 1, e);
+            write_tiles<TERMS, COLS>(a, warp - 1, e);
         }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
-        multiply_tiles<TERMS, COLS, CLUSTER>(a, r, (warp - F::OTHERS) / 4, e);
-    }
-    if (CLUSTER > 1) { /* the other block may still write here */
-        __syncwarp();
-        clusters_meet();
+        multiply_tiles<TERMS, COLS>(a, r, (warp - F::OTHERS) / 4, e);
     }
 #endif
 }
@@ -445,7 +448,7 @@ static encode_fn *encoder()
 bool cuda_tiles_here()
 {
     struct cudaFuncAttributes at;
-    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1, 128, 1>) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1, 128>) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
@@ -465,38 +468,47 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, i
         cuda_fail(d, "a tensor map was refused");
 }
 
-template <int TERMS, int COLS, int CLUSTER>
-static void run(struct kdev *d, const struct product *given)
+/* Tiles of outputs; first[i]: those before matrix i. */
+static int tiles_of(const struct product *p, int *first)
+{
+    int tiles = 0;
+    for (int i = 0; i < p->n_mats; i++) {
+        first[i] = tiles;
+        if (!p->glu || i == 0)
+            tiles += div_up(p->m[i].n, p->glu ? HALF_OUT : TILE_OUT);
+    }
+    return tiles;
+}
+
+template <int TERMS, int COLS> static void run(struct kdev *d, const struct product *p)
 {
     using F = form<COLS>;
     struct many a = {};
-    a.p = *given;
-    struct product *p = &a.p;
-    const bool glu = p->glu;
-    for (int i = 0; i < p->n_mats; i++) {
-        p->first[i] = a.tiles_out;
-        if (!glu || i == 0)
-            a.tiles_out += div_up(p->m[i].n, glu ? HALF_OUT : TILE_OUT);
-    }
+    a.p = *p;
+    a.tiles_out = tiles_of(p, a.p.first);
     a.tiles_row = div_up(p->rows * TERMS, COLS);
     cuda_tile_map(d, &a.x, p->x.x, true, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
-                  COLS / CLUSTER);
-    int blocks = min_int(div_up(a.tiles_out, CLUSTER) * a.tiles_row, d->n_sm / CLUSTER) * CLUSTER;
-    cuda_launch(d, many_kernel<TERMS, COLS, CLUSTER>, dim3((unsigned)blocks), F::THREADS, F::SHARED,
-                a);
+                  COLS);
+    dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
+    cuda_launch(d, many_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
+}
+
+/* How long it takes with tiles of so many columns: how often a multiprocessor's turn comes, times
+ * the length of a turn. */
+static int cost_of(const struct kdev *d, const struct product *p, int cols)
+{
+    enum { BEGIN = 8 }; /* of a tile, in columns */
+    int first[MAX_MATS], tiles = tiles_of(p, first) * div_up(p->rows * d->terms, cols);
+    return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }
 
 void cuda_tile(struct kdev *d, const struct product *p)
 {
-    static int cols, cluster;
-    if (!cols)
-        sscanf(getenv("TILE") ? getenv("TILE") : "160,2", "%d,%d", &cols, &cluster);
+    int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
     if (d->terms == 2)
-        run<2, 160, 2>(d, p);
-    else if (cols == 128)
-        cluster == 1 ? run<1, 128, 1>(d, p) : run<1, 128, 2>(d, p);
-    else if (cols == 160)
-        cluster == 1 ? run<1, 160, 1>(d, p) : run<1, 160, 2>(d, p);
+        run<2, 160>(d, p);
+    else if (c160 <= c128 && c160 <= c192)
+        run<1, 160>(d, p);
     else
-        cluster == 1 ? run<1, 192, 1>(d, p) : run<1, 192, 2>(d, p);
+        c128 <= c192 ? run<1, 128>(d, p) : run<1, 192>(d, p);
 }
