@@ -313,7 +313,7 @@ struct own_rows {
 
 /* Four outputs of row i of a tile. */
 __device__ __forceinline__ void write_four(const many_experts &a, const place &at, int i, int out,
-                                           int pair, float inv, float4 y)
+                                           int pair, float inv, float4 y, float4 bias)
 {
     if (a.down) {
         if (out < a.m.in)
@@ -321,10 +321,7 @@ __device__ __forceinline__ void write_four(const many_experts &a, const place &a
                 mx_sum(y.x * inv), mx_sum(y.y * inv), mx_sum(y.z * inv), mx_sum(y.w * inv));
         return;
     }
-    float4 b = make_float4(0, 0, 0, 0);
-    if (a.m.gate_up_b.p && out < 2 * a.m.ffn)
-        b = four_weights(a.m.gate_up_b, INT_MAX, at.expert * (int)a.m.gate_up_b_pitch + out);
-    write_hidden(a.m, at.from + i, out, y, inv, b);
+    write_hidden(a.m, at.from + i, out, y, inv, bias);
     for (int z = out + OUTS; at.out + OUTS >= 2 * a.m.ffn && z < 2 * a.m.h.kp; z += OUTS)
         put_two_hidden(a.m, at.from + i, z / 2, 0, 0); /* the last tile fills up */
 }
@@ -340,6 +337,15 @@ __device__ __forceinline__ void write_tiles(const many_experts &a, const int *up
     for (; find(a, upto, n_active, at); at.tile += (int)gridDim.x, turn ^= 1) {
         const int rows = at.to - at.from;
         const struct own_rows own(a, at, warp);
+        float4 bias[STEPS]; /* a lane has the same outputs of all its rows */
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            const int out = at.out + (lane + 32 * step) % FOURS * 4;
+            bias[step] = make_float4(0, 0, 0, 0);
+            if (!a.down && a.m.gate_up_b.p && out < 2 * a.m.ffn)
+                bias[step] = four_weights(a.m.gate_up_b, INT_MAX,
+                                          at.expert * (int)a.m.gate_up_b_pitch + out);
+        }
         barrier_wait(e.filled, turn);
         for (int n = 0; (n * WRITERS + warp) * 2 < rows; n++)
 #pragma unroll
@@ -350,7 +356,8 @@ __device__ __forceinline__ void write_tiles(const many_experts &a, const int *up
                 const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
                 if (i < rows)
                     write_four(a, at, i, at.out + mine, pair, inv,
-                               *(const float4 *)(e.room + room_at<TERMS, OUTS>(i, mine)));
+                               *(const float4 *)(e.room + room_at<TERMS, OUTS>(i, mine)),
+                               bias[step]);
             }
         warp_arrives(e.drained);
     }
@@ -423,14 +430,13 @@ static int cost_of(const struct moe_args *m, int columns)
 {
     enum { DECODING = 24 }; /* columns that take as long */
     float mean = (float)(m->rows * m->top_k) / (float)m->n_expert;
-    int some = (int)((mean + 0.5f * sqrtf(mean)) * (float)m->terms);
+    int some = (int)((mean + sqrtf(mean)) * (float)m->terms);
     return div_up(some, columns) * (columns + DECODING);
 }
 
 template <int TERMS> static void run_both(struct kdev *d, const struct moe_args *m)
 {
     int c48 = cost_of(m, 48), c72 = cost_of(m, 72), c88 = cost_of(m, 88);
-    if (getenv("MOEN")) c48 = atoi(getenv("MOEN")) != 48, c72 = atoi(getenv("MOEN")) != 72, c88 = atoi(getenv("MOEN")) != 88;
     for (int down = 0; down < 2; down++)
         if (c88 <= c72 && c88 <= c48)
             run<TERMS, 88>(d, m, down);
