@@ -10,6 +10,7 @@
 enum {
     THREADS = 384, WARPS = THREADS / 32, /* as cuda_moe.cu's */
     X = 4,                               /* experts at a time */
+    AHEAD = 4,                           /* of a thread's elements, loaded together */
     SUM_THREADS = 256,
 };
 
@@ -49,28 +50,35 @@ __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm 
     }
 }
 
-/* part[0 .. 32) of this warp: the products of ROWS rows with experts e0 .. e0 + X. BF16: a weight's
- * type is known, so that many are on their way at a time. */
+/* part[0 .. 32) of this warp: the products of ROWS rows with experts e0 .. e0 + X. So that many
+ * weights are on their way at a time, their type is known (BF16) and nothing branches. */
 template <int ROWS, bool BF16>
 __device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const float *y,
                                               float *part)
 {
     float sum[32] = {};
-#pragma unroll 4
-    for (int i = (int)threadIdx.x; i < a.in; i += THREADS) {
-        float w[X];
+#pragma unroll 1
+    for (int from = (int)threadIdx.x; from < a.in; from += AHEAD * THREADS) {
+        float w[AHEAD][X];
 #pragma unroll
-        for (int x = 0; x < X; x++) {
-            const size_t at = (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch + (size_t)i;
-            w[x] = BF16 ? __bfloat162float(((const bf16 *)a.router.p)[at])
-                        : weight_at(a.router, at);
-        }
+        for (int j = 0; j < AHEAD; j++)
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const float v = y[r * a.in + i];
+            for (int x = 0; x < X; x++) {
+                const int at = min(e0 + x, a.n_expert - 1) * (int)a.router_pitch +
+                               min(from + j * THREADS, a.in - 1);
+                w[j][x] = BF16 ? __bfloat162float(__ldg((const bf16 *)a.router.p + at))
+                               : weight_at(a.router, (size_t)at);
+            }
 #pragma unroll
-            for (int x = 0; x < X; x++)
-                sum[r * X + x] = fmaf(v, w[x], sum[r * X + x]);
+        for (int j = 0; j < AHEAD; j++) {
+            const int i = from + j * THREADS;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float v = i < a.in ? y[r * a.in + i] : 0.f;
+#pragma unroll
+                for (int x = 0; x < X; x++)
+                    sum[r * X + x] = fmaf(v, i < a.in ? w[j][x] : 0.f, sum[r * X + x]);
+            }
         }
     }
     part[threadIdx.x % 32] = warp_sums(sum);
