@@ -1,47 +1,45 @@
 /* cuda_experts.cu - MXFP4 experts for few rows at the speed of memory.
  *
- * Two kernels. The first multiplies with gate and up and writes the packed hidden rows; the second
- * multiplies with down and, for one row, the block that completes a tile of outputs adds up the
- * row's experts in the order of their rank. Blocks stay: each takes an equal share of the units (a
- * job, a tile of 16 rows of weights), in their order, so that a block meets few jobs. A warp has a
- * run of k, as in cuda_product.cuh, with the same order of sums: blocks of 32 from zero in two
- * instructions, then times their scale onto the run's sum; the runs in their order.
+ * One kernel behind the router, whose blocks are all on the device at once. Its work is in four
+ * parts: gate and up for one half of the jobs and for the other, then down for the one and the
+ * other, so that the hidden rows that down begins with were ready long before. A part is cut into
+ * units (a job, a tile of 16 outputs), and every block has an equal share of them, in their order,
+ * so that it meets few jobs. At last the rows' experts are added up in the order of their rank.
  *
- * Weights reach a warp through its own ring in shared memory, chunk by chunk, SLOTS of them on
- * their way, whatever unit they belong to. (Registers will not do: loads in flight share the few
- * counters that an instruction can wait for, so the first use waits for the newest.) The rows'
- * fragments lie beside, in the shape in which the lanes read them. What the warps have summed is
- * added up by one or a few of them in turn while the others go on.
+ * The warps of a block walk through its units side by side, each with a task of its own. One
+ * fetches weights into a ring in shared memory: a slot has one chunk for each of the 8 runs of k,
+ * and lies in memory as one piece. One, the clerk, brings the rows of the next job and waits for
+ * what other blocks must have written before. Eight multiply, a run each, with the order of sums of
+ * cuda_product.cuh: blocks of 32 from zero in two instructions, then times their scale onto the
+ * run's sum. The rest end the units: they add the runs in their order and write the results.
  *
- * For few rows the second kernel reads the router's logits, and fetches weights, before it waits
- * for the first: the first lets it start only after it has itself waited for the router.
+ * Weights and rows come by the copy engine: a load that must be quick (a bias) would wait behind
+ * all of the ring's, and a fence for its own thread's.
  */
 #include "kernels/cuda_experts.cuh"
 
 enum {
-    EXPERT_THREADS = 32 * (int)RUNS, /* of the group that shares a tile */
-    STEP = 3,                        /* chunks of a run whose rows lie in shared memory */
-    SLOT = 2 * 32 * 16 + 16 * 4,     /* bytes of a chunk: weights, 16 scales of four blocks */
+    CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
+    STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
+    MOST_SLOTS = 6, MOST_SETS = 2, BUFS = 2,
+    PARTS = 4, /* gate and up: 0 and 1, down: 2 and 3 */
 };
 
-/* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16; two groups
- * of warps share the rows. */
+/* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16, and two
+ * tiles at once. */
 enum kind { EVEN, FEW, MORE };
 
 template <int KIND> struct shape {
-    static constexpr int NT = KIND == MORE ? 2 : 1, GROUPS = KIND == MORE ? 2 : 1,
-                         THREADS = EXPERT_THREADS * GROUPS,
-                         BLOCKS = KIND == MORE ? 1 : 2, /* of a multiprocessor */
-                         SLOTS = 5; /* chunks of a warp that are on their way at once */
-    static constexpr int ROW_LANES = KIND == EVEN ? 16 : 32; /* whose fragments of rows differ */
-    static constexpr int COLS = KIND == EVEN ? 4 : 8 * NT,
+    static constexpr int NT = KIND == MORE ? 2 : 1, TILES = KIND == MORE ? 2 : 1,
+                         COLS = KIND == EVEN ? 4 : 8 * NT,
                          PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
-    /* Sums of so many units lie in shared memory. With eight, a unit is ended by one warp, and a
-     * warp that has had its turn since may write over them; with fewer all warps meet. */
-    static constexpr int BUFS = KIND == EVEN ? 8 : KIND == FEW ? 2 : 1,
-                         ENDERS = KIND == EVEN ? 1 : KIND == FEW ? 4 : 8;
-    static constexpr int ROW_BYTES = (int)RUNS * STEP * 4 * NT * ROW_LANES * 16,
-                         SHARED = ROW_BYTES + (int)RUNS * GROUPS * SLOTS * SLOT;
+    /* warps */
+    static constexpr int MULTIPLIERS = (int)RUNS * TILES, ENDERS = KIND == EVEN ? 1 : 2,
+                         FETCHER = MULTIPLIERS + ENDERS * TILES, CLERK = FETCHER + 1,
+                         THREADS = 32 * (CLERK + 1), BLOCKS = KIND == MORE ? 1 : 2;
+    static constexpr int PASSES = COLS * 8 / (32 * ENDERS); /* of an ender: 8 items a column */
+    static constexpr int RED = (int)RUNS * COLS * PITCH, /* floats of a tile's sums */
+                         SUM_BYTES = BUFS * TILES * RED * 4, SLOT = TILES * STEP;
 };
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -55,50 +53,112 @@ __device__ __forceinline__ void mma_f16_first(float (&c)[4], uint32_t a0, uint32
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
 }
 
-template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t to, const uint8_t *from)
+__device__ __forceinline__ uint32_t shared_address(const void *p)
 {
-    if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* A barrier in shared memory, and what follows from being told of so many arrivals. */
+__device__ __forceinline__ void barrier_init(uint64_t *b, int n)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n) : "memory");
+}
+__device__ __forceinline__ void arrive(uint64_t *b)
+{
+    asm volatile("{\n"
+                 ".reg .b64 state;\n"
+                 "mbarrier.arrive.shared.b64 state, [%0];\n"
+                 "}\n" ::"r"(shared_address(b))
+                 : "memory");
+}
+/* For all lanes at once: what they did before is done. */
+__device__ __forceinline__ void warp_arrives(uint64_t *b)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        arrive(b);
+}
+__device__ __forceinline__ void await(uint64_t *b, int phase)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+#if __CUDA_ARCH__ >= 900
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+#else
+                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+#endif
+                 "@!done bra again;\n"
+                 "}\n" ::"r"(shared_address(b)),
+                 "r"(phase)
+                 : "memory");
+}
+
+/* Copies into shared memory, by a warp: `expect` once, then the pieces, each by one lane on Hopper,
+ * by all before; the barrier takes COPY_ARRIVALS. */
+#if __CUDA_ARCH__ >= 900
+enum { COPY_ARRIVALS = 1 };
+__device__ __forceinline__ void copies_begin(uint64_t *b, int bytes)
+{
+    if (threadIdx.x % 32 == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                         shared_address(b)),
+                     "r"(bytes)
                      : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+    __syncwarp();
 }
-__device__ __forceinline__ void copies_end()
+__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *b,
+                                           int lane)
 {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    if ((int)threadIdx.x % 32 == lane)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                     "l"(from), "r"(bytes), "r"(shared_address(b))
+                     : "memory");
 }
-template <int LEFT> __device__ __forceinline__ void copies_wait()
+__device__ __forceinline__ void copies_end(uint64_t *) {}
+/* What was written in the usual way is there for the copy engine. */
+__device__ __forceinline__ void copies_follow_writes()
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+    asm volatile("fence.proxy.async;" ::: "memory");
 }
+#else
+enum { COPY_ARRIVALS = 32 };
+__device__ __forceinline__ void copies_begin(uint64_t *, int) {}
+__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *, int)
+{
+    for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 512)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i),
+                     "l"((const char *)from + i)
+                     : "memory");
+}
+__device__ __forceinline__ void copies_end(uint64_t *b)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(b))
+                 : "memory");
+}
+__device__ __forceinline__ void copies_follow_writes() {}
+#endif
 
-/* Of a group's warps some wait until all have come, the others just say so. */
-__device__ __forceinline__ void meet(int barrier, bool wait)
-{
-    if (wait)
-        asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"((int)EXPERT_THREADS) : "memory");
-    else
-        asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"((int)EXPERT_THREADS) : "memory");
-}
-
-/* One chunk of 128 of k. w: the weights of rows g and g + 8 and their scales in shared memory; x:
- * the rows' fragments there, at this lane. */
+/* One chunk of 128 of k. w, s: the weights of rows g and g + 8 and their scales in shared memory;
+ * x: this lane's 16 bytes of a column; `apart` bytes on, those of the column 8 further. */
 template <int KIND>
-__device__ __forceinline__ void multiply(const char *w, int lane, const uint4 *x, float (*acc)[4])
+__device__ __forceinline__ void multiply(const char *w, const char *s, const char *x, int apart,
+                                         float (*acc)[4])
 {
-    constexpr int NT = shape<KIND>::NT;
+    const int lane = (int)threadIdx.x % 32;
     const uint4 v0 = *(const uint4 *)(w + lane * 16), v1 = *(const uint4 *)(w + 512 + lane * 16);
-    const uint2 s = *(const uint2 *)(w + 1024 + lane / 4 * 8);
+    const uint2 scales = *(const uint2 *)(s + lane / 4 * 8);
     const uint32_t w0[4] = {v0.x, v0.y, v0.z, v0.w}, w1[4] = {v1.x, v1.y, v1.z, v1.w};
 #pragma unroll
     for (int b = 0; b < 4; b++) {
         uint32_t h0[4], h1[4];
         e2m1_pairs(w0[b], h0);
         e2m1_pairs(w1[b], h1);
-        float e0 = mx_scale(s.x, b), e1 = mx_scale(s.y, b);
+        float e0 = mx_scale(scales.x, b), e1 = mx_scale(scales.y, b);
 #pragma unroll
-        for (int j = 0; j < NT; j++) {
-            uint4 v = x[(b * NT + j) * shape<KIND>::ROW_LANES];
+        for (int j = 0; j < shape<KIND>::NT; j++) {
+            uint4 v = *(const uint4 *)(x + j * apart + b * 64);
             float part[4];
             mma_f16_first(part, h0[0], h1[0], h0[1], h1[1], v.x, v.y);
             mma_f16(part, h0[2], h1[2], h0[3], h1[3], v.z, v.w);
@@ -112,24 +172,17 @@ __device__ __forceinline__ void multiply(const char *w, int lane, const uint4 *x
     }
 }
 
-/* The weights that a warp fetches: its run of one unit after the other. */
-struct stream {
-    const uint8_t *w, *s; /* row g and this lane's part; the scales of row lane % 16 */
-    int chunks, tiles, units; /* left of the run, of the job, of all */
-    int job;
-};
-
 /* Adds the runs' sums of column `col`, outputs o and o + 1. */
 template <int KIND>
-__device__ __forceinline__ float2 sum_runs(
-    const float (*red)[shape<KIND>::COLS * shape<KIND>::PITCH], int col, int o, bool two)
+__device__ __forceinline__ float2 sum_runs(const float *red, int col, int o, bool two)
 {
+    constexpr int PITCH = shape<KIND>::PITCH, RUN = shape<KIND>::COLS * PITCH;
     float2 y = {};
 #pragma unroll
     for (int r = 0; r < RUNS; r++) {
-        float2 v = *(const float2 *)&red[r][col * shape<KIND>::PITCH + o];
+        float2 v = *(const float2 *)&red[r * RUN + col * PITCH + o];
         if (two) {
-            float2 lo = *(const float2 *)&red[r][(col + 1) * shape<KIND>::PITCH + o];
+            float2 lo = *(const float2 *)&red[r * RUN + (col + 1) * PITCH + o];
             v.x += lo.x, v.y += lo.y;
         }
         y.x = r ? y.x + v.x : v.x;
@@ -156,6 +209,313 @@ __device__ __forceinline__ float2 two_of(const vec &v, uint2 raw)
     return __half22float2(*(const __half2 *)&raw.x);
 }
 
+/* ---- the units ------------------------------------------------------------------------------ */
+
+/* The jobs, as this block has made them or as the router's last block has. */
+struct work {
+    const struct jobs *own; /* or NULL */
+    const int32_t *active_, *begin_, *order_;
+    int n;
+    bool together; /* one row: gate and up have the same for all jobs, down's come together */
+    __device__ __forceinline__ int active(int i) const { return own ? own->active[i] : active_[i]; }
+    __device__ __forceinline__ int begin(int i) const { return own ? own->begin[i] : begin_[i]; }
+    __device__ __forceinline__ int order(int i) const { return own ? own->order[i] : order_[i]; }
+    __device__ __forceinline__ int half() const { return (n + 1) / 2; }
+};
+
+/* One task's way through the block's units. Shares are equal: where a part leaves a rest, the next
+ * begins to deal, so no block ever has had two units more than another. */
+template <int KIND> struct walk {
+    const moe_args &a;
+    const work &jobs;
+    int part, left, from, job, tile; /* left: of the part; from: its first job */
+    bool fresh;                      /* other rows than the unit before */
+    __device__ __forceinline__ walk(const moe_args &args, const work &w)
+        : a(args), jobs(w), part(-1), left(0)
+    {
+    }
+    __device__ __forceinline__ bool down() const { return part >= 2; }
+    __device__ __forceinline__ const mat &m() const { return down() ? a.down_m : a.gate_up_m; }
+    __device__ __forceinline__ int kp() const { return down() ? a.h.kp : a.x.kp; }
+    __device__ __forceinline__ bool next()
+    {
+        fresh = false;
+        if (left > 0) {
+            left--, tile += shape<KIND>::TILES;
+            if (tile >= m().n / 16)
+                tile = 0, job++, fresh = !jobs.together;
+            return true;
+        }
+        while (++part < PARTS)
+            if (begin_part())
+                return fresh = true;
+        return false;
+    }
+    __device__ __forceinline__ bool begin_part()
+    {
+        const unsigned n_half[2] = {(unsigned)jobs.half(), (unsigned)(jobs.n - jobs.half())};
+        const unsigned up = (unsigned)(a.gate_up_m.n / 16 / shape<KIND>::TILES),
+                       dn = (unsigned)(a.down_m.n / 16 / shape<KIND>::TILES);
+        const unsigned tiles = down() ? dn : up, n = n_half[part % 2] * tiles;
+        const unsigned before = (down() ? (unsigned)jobs.n * up : 0) +
+                                (part % 2 ? n_half[0] * tiles : 0);
+        const unsigned turn = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x,
+                       more = n % gridDim.x, first = turn * (n / gridDim.x) + min(turn, more);
+        const int units = (int)(n / gridDim.x + (turn < more));
+        from = part % 2 ? jobs.half() : 0;
+        job = from + (int)(first / tiles), tile = (int)(first % tiles) * shape<KIND>::TILES;
+        left = units - 1;
+        if (!units)
+            left = 0;
+        return units > 0;
+    }
+    /* The pairs whose rows a set has. */
+    __device__ __forceinline__ int first_pair() const
+    {
+        return jobs.together ? from : jobs.begin(job);
+    }
+    __device__ __forceinline__ int n_pairs() const
+    {
+        if (jobs.together)
+            return !down() ? 1 : part == 2 ? jobs.half() : jobs.n - jobs.half();
+        return jobs.begin(job + 1) - jobs.begin(job);
+    }
+};
+
+/* Chunks of the longest run. */
+__device__ __forceinline__ int longest_run(int chunks)
+{
+    return (chunks + (int)RUNS - 1) / (int)RUNS;
+}
+
+/* A place in a ring. */
+struct place {
+    int i, phase;
+    __device__ __forceinline__ void next(int n)
+    {
+        if (++i == n)
+            i = 0, phase ^= 1;
+    }
+};
+
+template <int KIND> struct block {
+    using S = shape<KIND>;
+    struct jobs lists;
+    uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
+    uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS];
+    uint64_t sums_full[BUFS], sums_empty[BUFS], told[2];
+    __device__ void init()
+    {
+        for (int i = 0; i < MOST_SLOTS; i++)
+            barrier_init(&full[i], COPY_ARRIVALS), barrier_init(&empty[i], S::MULTIPLIERS);
+        for (int i = 0; i < MOST_SETS; i++)
+            barrier_init(&rows_full[i], COPY_ARRIVALS), barrier_init(&rows_empty[i], S::MULTIPLIERS);
+        for (int i = 0; i < BUFS; i++)
+            barrier_init(&sums_full[i], S::MULTIPLIERS),
+                barrier_init(&sums_empty[i], S::ENDERS * S::TILES);
+        barrier_init(&told[0], 1), barrier_init(&told[1], 1);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+};
+
+/* Where a block's shared memory has what. Rows lie in sets, `pitch` bytes apart, which spreads the
+ * banks. */
+template <int KIND> struct room {
+    char *ring, *rows;
+    float *sums;
+    int pitch, set;
+    __device__ __forceinline__ room(const moe_args &a, char *shared)
+    {
+        ring = shared;
+        sums = (float *)(ring + a.slots * shape<KIND>::SLOT);
+        rows = (char *)sums + shape<KIND>::SUM_BYTES;
+        pitch = max(a.x.kp, a.h.kp) * 2 + 64;
+        set = a.per * a.terms * pitch;
+    }
+};
+
+/* ---- the tasks: fetching -------------------------------------------------------------------- */
+
+template <int KIND>
+__device__ __forceinline__ void fetch_weights(const moe_args &a, const work &jobs,
+                                              block<KIND> &b, const room<KIND> &r)
+{
+    struct place slot = {};
+    walk<KIND> at(a, jobs);
+    while (at.next()) {
+        const mat &m = at.m();
+        const int chunks = at.kp() / 128, each = longest_run(chunks);
+        const size_t e = (size_t)jobs.active(at.job), tile = (size_t)(at.tile * chunks);
+        const uint8_t *w = m.w + e * m.expert + tile * CHUNK;
+        const uint8_t *s = m.scale + e * m.expert_scale + tile * CHUNK_SCALES;
+        for (int i = 0; i < each; i++) {
+            const int n = chunks / each + (i < chunks % each);
+            char *to = r.ring + slot.i * shape<KIND>::SLOT;
+            await(&b.empty[slot.i], slot.phase ^ 1);
+            copies_begin(&b.full[slot.i], n * shape<KIND>::TILES * (CHUNK + CHUNK_SCALES));
+#pragma unroll
+            for (int t = 0; t < shape<KIND>::TILES; t++, to += STEP) {
+                copy_piece(to, w + t * chunks * CHUNK, n * CHUNK, &b.full[slot.i], 2 * t);
+                copy_piece(to + RUNS * CHUNK, s + t * chunks * CHUNK_SCALES, n * CHUNK_SCALES,
+                           &b.full[slot.i], 2 * t + 1);
+            }
+            copies_end(&b.full[slot.i]);
+            w += n * CHUNK, s += n * CHUNK_SCALES;
+            slot.next(a.slots);
+        }
+    }
+}
+
+/* ---- the tasks: the clerk ------------------------------------------------------------------- */
+
+/* One more block has come this far; the counter is 0 again when all have. */
+__device__ __forceinline__ void come(unsigned *counter)
+{
+    __threadfence();
+    atomicInc(counter, gridDim.x - 1);
+}
+/* Only after having come. */
+__device__ __forceinline__ void wait_for_all(const unsigned *counter)
+{
+    while (look(counter))
+        ;
+    __threadfence();
+}
+
+/* The block's lists for who comes later. */
+__device__ __forceinline__ void keep_choice(const moe_args &a, const struct jobs &l)
+{
+    for (int p = (int)threadIdx.x % 32; p < a.rows * a.top_k; p += 32) {
+        a.chosen[p] = l.chosen[p], a.weight[p] = l.weight[p];
+        if (a.chosen_out)
+            a.chosen_out[p] = l.chosen[p];
+    }
+}
+
+/* Only when all blocks have chosen may what they chose by go, and only then may the kernels come
+ * that will write it again. */
+__device__ __forceinline__ void clear_keys(const moe_args &a)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int i = (int)blockIdx.x * 32 + lane; i < a.rows * a.n_expert; i += (int)gridDim.x * 32)
+        __stcg(a.keys + i, 0u);
+    if (blockIdx.x == 0 && lane == 0)
+        __stcg(a.own + ROWS_READY, 0u);
+    __threadfence();
+    __syncwarp();
+}
+
+/* Hidden rows of a half are there. */
+template <int KIND>
+__device__ __forceinline__ void wait_for_half(const moe_args &a, block<KIND> &b, int half)
+{
+    await(&b.told[half], 0);
+    if (threadIdx.x % 32 == 0)
+        wait_for_all(a.own + HALF_READY + half);
+    __syncwarp();
+    if (half == 0 && a.direct)
+        clear_keys(a);
+    if (half == 0)
+        let_next();
+}
+
+template <int KIND>
+__device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block<KIND> &b,
+                                           const room<KIND> &r)
+{
+    const int lane = (int)threadIdx.x % 32, terms = a.terms;
+    struct place set = {};
+    int halves = 0;
+    if (a.direct) {
+        if (lane == 0)
+            while (look(a.own + ROWS_READY) != (unsigned)a.rows)
+                ;
+        __threadfence();
+        __syncwarp();
+    }
+    walk<KIND> at(a, jobs);
+    while (at.next()) {
+        if (!at.fresh)
+            continue;
+        for (; halves < at.part - 1; halves++)
+            wait_for_half(a, b, halves);
+        const packed &x = at.down() ? a.h : a.x;
+        const int first = at.first_pair(), cols = at.n_pairs() * terms;
+        await(&b.rows_empty[set.i], set.phase ^ 1);
+        copies_follow_writes();
+        copies_begin(&b.rows_full[set.i], cols * x.kp * 2);
+#pragma unroll 1
+        for (int c = 0; c < cols; c++) {
+            const int pair = jobs.order(first + c / terms);
+            const int row = at.down() ? pair : pair / a.top_k;
+            copy_piece(r.rows + set.i * r.set + c * r.pitch,
+                       x.x + (size_t)(row * terms + c % terms) * (size_t)x.kp, x.kp * 2,
+                       &b.rows_full[set.i], c);
+        }
+        copies_end(&b.rows_full[set.i]);
+        set.next(a.sets);
+    }
+    for (; halves < 2; halves++)
+        wait_for_half(a, b, halves);
+    wait_before(); /* long over; who waits for this kernel waits for those before it, too */
+}
+
+/* ---- the tasks: multiplying ----------------------------------------------------------------- */
+
+template <int KIND>
+__device__ __forceinline__ void multiply_units(const moe_args &a, const work &jobs, block<KIND> &b,
+                                               const room<KIND> &r, int warp)
+{
+    using S = shape<KIND>;
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4, run = warp % (int)RUNS;
+    const char *const w = r.ring + warp / (int)RUNS * STEP + run * CHUNK;
+    const char *const s = r.ring + warp / (int)RUNS * STEP + RUNS * CHUNK + run * CHUNK_SCALES;
+    float *const mine = r.sums + warp / (int)RUNS * S::RED + run * S::COLS * S::PITCH +
+                        (KIND == EVEN ? q : 2 * q) * S::PITCH + g;
+    /* Columns that no row has repeat the last one's place. */
+    const int col = min(KIND == EVEN ? g / 2 : g, a.per * a.terms - 1);
+    struct place slot = {}, set = {}, buf = {};
+    bool staged = false;
+    walk<KIND> at(a, jobs);
+    while (at.next()) {
+        const int chunks = at.kp() / 128, each = longest_run(chunks);
+        const int n = min(each, chunks - run * each);
+        if (at.fresh) {
+            if (staged) {
+                warp_arrives(&b.rows_empty[set.i]);
+                set.next(a.sets);
+            }
+            staged = true;
+            await(&b.rows_full[set.i], set.phase);
+        }
+        const int here = jobs.together ? at.down() ? at.job - at.from : 0 : col;
+        const char *x = r.rows + set.i * r.set + here * r.pitch + run * each * 256 + q * 16;
+        float acc[S::NT][4] = {};
+#pragma unroll 1
+        for (int i = 0; i < each; i++, x += 256) {
+            await(&b.full[slot.i], slot.phase);
+            if (i < n)
+                multiply<KIND>(w + slot.i * S::SLOT, s + slot.i * S::SLOT, x, 8 * r.pitch, acc);
+            warp_arrives(&b.empty[slot.i]);
+            slot.next(a.slots);
+        }
+        float *to = mine + buf.i * S::TILES * S::RED;
+        await(&b.sums_empty[buf.i], buf.phase ^ 1);
+#pragma unroll
+        for (int j = 0; j < S::NT; j++, to += 8 * S::PITCH) {
+            to[0] = acc[j][0], to[8] = acc[j][2];
+            if (KIND != EVEN)
+                to[S::PITCH] = acc[j][1], to[S::PITCH + 8] = acc[j][3];
+        }
+        warp_arrives(&b.sums_full[buf.i]);
+        buf.next(BUFS);
+    }
+}
+
+/* ---- the tasks: ending ---------------------------------------------------------------------- */
+
 __device__ __forceinline__ void put_hidden(const moe_args &a, int pair, int i, float h)
 {
     uint16_t *to = a.h_to + (size_t)pair * (size_t)a.terms * (size_t)a.h.kp + (size_t)i;
@@ -167,284 +527,208 @@ __device__ __forceinline__ void put_hidden(const moe_args &a, int pair, int i, f
     }
 }
 
-/* What a thread that ends a unit needs besides the sums: outputs 2 * o and 2 * o + 1 of a tile for
- * one pair, which for gate and up are one hidden element. Fetched before the sums are there. */
+/* What a lane needs besides the sums: outputs 2 * o and 2 * o + 1 of a tile for one pair, which for
+ * gate and up are one hidden element. Fetched before the sums are there. */
 struct ending {
     int pair, col, o; /* pair -1: nothing */
     float inv;
     uint2 bias;
+    __device__ __forceinline__ void prepare(const moe_args &a, const work &jobs, bool down, int job,
+                                            int tile, int item)
+    {
+        const int from = jobs.begin(job);
+        pair = item / 8 < jobs.begin(job + 1) - from ? jobs.order(from + item / 8) : -1;
+        col = item / 8 * a.terms, o = item % 8;
+        if (pair < 0 || down)
+            return;
+        inv = __ldcg(a.x_inv + pair / a.top_k);
+        bias = two_raw(a.gate_up_b, (size_t)jobs.active(job) * a.gate_up_b_pitch +
+                                        (size_t)(tile * 16 + 2 * o));
+    }
+    template <int KIND>
+    __device__ __forceinline__ void end(const moe_args &a, bool down, int tile, const float *red)
+    {
+        if (pair < 0)
+            return;
+        float2 y = sum_runs<KIND>(red, col, 2 * o, KIND != EVEN && a.terms == 2);
+        if (down) {
+            float *to = a.down + (size_t)pair * (size_t)a.in + (size_t)(tile * 16 + 2 * o);
+            *(float2 *)to = make_float2(mx_sum(y.x * a.h_undo), mx_sum(y.y * a.h_undo));
+            return;
+        }
+        float2 v = two_of(a.gate_up_b, bias);
+        float gate = mx_sum(y.x * inv) + v.x, up = mx_sum(y.y * inv) + v.y;
+        put_hidden(a, pair, tile * 8 + o, gated(gate, up, a.act, a.limit));
+    }
 };
 
-template <int KIND, bool DOWN>
-__device__ __forceinline__ void end_unit(
-    const moe_args &a, const ending &e, int tile,
-    const float (*red)[shape<KIND>::COLS * shape<KIND>::PITCH], bool two)
+/* The first of the elements that a block adds up; none where the sums are not for this kernel. */
+template <int KIND> __device__ __forceinline__ int first_sum(const moe_args &a)
 {
-    float2 y = sum_runs<KIND>(red, e.col, 2 * e.o, two);
-    if (DOWN) {
-        float *to = a.down + (size_t)e.pair * (size_t)a.in + (size_t)(tile * 16 + 2 * e.o);
-        *(float2 *)to = make_float2(mx_sum(y.x * a.h_undo), mx_sum(y.y * a.h_undo));
+    return a.sums ? (int)(gridDim.x - 1 - blockIdx.x) * shape<KIND>::THREADS : a.rows * a.in;
+}
+
+/* The block is done with a part. */
+template <int KIND>
+__device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int part)
+{
+    enum { ALL = 32 * shape<KIND>::ENDERS * shape<KIND>::TILES };
+    if (part == 2)
+        return;
+    asm volatile("bar.sync 1, %0;" ::"n"((int)ALL) : "memory");
+    if ((int)threadIdx.x != 32 * shape<KIND>::MULTIPLIERS)
+        return;
+    if (part < 2) {
+        come(a.own + HALF_READY + part);
+        arrive(&b.told[part]);
         return;
     }
-    float2 b = two_of(a.gate_up_b, e.bias);
-    float gate = mx_sum(y.x * e.inv) + b.x, up = mx_sum(y.y * e.inv) + b.y;
-    put_hidden(a, e.pair, tile * 8 + e.o, gated(gate, up, a.act, a.limit));
+    come(a.own + DOWN_READY);
+    if (first_sum<KIND>(a) < a.rows * a.in)
+        wait_for_all(a.own + DOWN_READY);
 }
 
-/* Counts a block's units, and adds up the rows' experts in the tiles that are complete. */
-template <int THREADS>
-__device__ void add_up(const moe_args &a, const int32_t *chosen, const float *weight, int jobs,
-                       int tiles, int begin, int end)
+/* Ender `number` of all: some for each tile. */
+template <int KIND>
+__device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, block<KIND> &b,
+                                          const room<KIND> &r, int number)
 {
-    __shared__ int complete[THREADS], n;
-    const int tid = (int)threadIdx.x;
-    __threadfence();
-    for (int from = begin; from < end; from += THREADS) {
-        __syncthreads();
-        if (tid == 0)
-            n = 0;
-        __syncthreads();
-        if (from + tid < end) {
-            int tile = (from + tid) % tiles;
-            unsigned *counter = a.counters + TILE_COUNTERS + tile;
-            if (atomicAdd(counter, 1) + 1 == (unsigned)jobs) {
-                *counter = 0;
-                complete[atomicAdd(&n, 1)] = tile;
-            }
+    using S = shape<KIND>;
+    const int lane = (int)threadIdx.x % 32, group = number / S::ENDERS;
+    const int first = number % S::ENDERS * 32 + lane;
+    struct place buf = {};
+    int told = 0;
+    walk<KIND> at(a, jobs);
+    while (at.next()) {
+        const bool down = at.down();
+        const int tile = at.tile + group;
+        for (; told < at.part; told++)
+            tell_part(a, b, told);
+        struct ending e[S::PASSES];
+#pragma unroll
+        for (int i = 0; i < S::PASSES; i++)
+            e[i].prepare(a, jobs, down, at.job, tile, first + i * S::ENDERS * 32);
+        await(&b.sums_full[buf.i], buf.phase);
+#pragma unroll
+        for (int i = 0; i < S::PASSES; i++)
+            e[i].template end<KIND>(a, down, tile, r.sums + (buf.i * S::TILES + group) * S::RED);
+        warp_arrives(&b.sums_empty[buf.i]);
+        buf.next(BUFS);
+        if (!down && tile == at.m().n / 16 - 1) { /* zeros up to a whole chunk */
+            const int from = jobs.begin(at.job), pad = a.h.kp - a.ffn;
+            for (int i = first; i < (jobs.begin(at.job + 1) - from) * pad; i += S::ENDERS * 32)
+                put_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
         }
-        __threadfence();
-        __syncthreads();
-        for (int at = tid; at < n * 16 * a.rows; at += THREADS) {
-            int i = complete[at / (16 * a.rows)] * 16 + at % 16, r = at / 16 % a.rows;
-            if (i >= a.in)
-                continue;
-            float *dst = a.dst + (size_t)r * (size_t)a.in + (size_t)i;
-            float old = a.add ? *dst : 0.f, y = sum_of(a, chosen, weight, r, i);
-            *dst = a.add ? y + old : y;
-        }
+    }
+    for (; told < PARTS; told++)
+        tell_part(a, b, told);
+}
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* Adds up the rows' experts. */
+template <int KIND, class INT>
+__device__ __forceinline__ void add_up(const moe_args &a, const INT *chosen, const float *weight)
+{
+    const int step = (int)gridDim.x * shape<KIND>::THREADS;
+    for (int i = first_sum<KIND>(a) + (int)threadIdx.x; i < a.rows * a.in; i += step) {
+        float old = a.add ? a.dst[i] : 0.f, y = sum_of(a, chosen, weight, i / a.in, i % a.in);
+        a.dst[i] = a.add ? y + old : y;
     }
 }
 
-template <int KIND, bool DOWN>
+template <int KIND>
 __global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
     expert_kernel(const __grid_constant__ struct moe_args a)
 {
     using S = shape<KIND>;
-    extern __shared__ __align__(16) char shared[]; /* the rows' fragments, then the rings */
-    __shared__ __align__(16) float red[S::BUFS][S::GROUPS][RUNS][S::COLS * S::PITCH];
-    __shared__ struct jobs lists;
-    const int tid = (int)threadIdx.x, lane = tid % 32, g = lane / 4, q = lane % 4;
-    const int group = S::GROUPS > 1 ? tid / EXPERT_THREADS : 0, warp = tid / 32 % RUNS;
-    const mat &m = DOWN ? a.down_m : a.gate_up_m;
-    const packed &x = DOWN ? a.h : a.x;
-    const bool two = KIND != EVEN && a.terms == 2;
-
-    if (DOWN && a.direct)
-        let_next();
-    auto active = [&](int i) { return a.direct ? lists.active[i] : a.active[i]; };
-    auto begin = [&](int i) { return a.direct ? lists.begin[i] : a.begin[i]; };
-    auto order = [&](int i) { return a.direct ? lists.order[i] : a.order[i]; };
-    const int tiles = m.n / 16, per_job = tiles / S::GROUPS; /* units: GROUPS tiles of a job */
-    const int chunks = x.kp / 128, each = (chunks + (int)RUNS - 1) / (int)RUNS;
-    const int c0 = min(warp * each, chunks), run = min(each, chunks - c0);
-    char *const rows = shared + warp * STEP * 4 * S::NT * S::ROW_LANES * 16;
-    const uint4 *const mine = (const uint4 *)rows + (KIND == EVEN ? g / 2 * 4 + q : lane);
-    char *const slots = shared + S::ROW_BYTES + (group * (int)RUNS + warp) * S::SLOTS * SLOT;
-    const uint32_t slots_at = (uint32_t)__cvta_generic_to_shared(slots);
-
-    int from = 0, n = 1, staged = -1;
-    /* Brings the rows' fragments for chunks c and on of the run, 16 bytes a lane, from where they
-     * lie in a row to where multiply() looks for them. Columns without a row may hold anything. */
-    auto stage = [&](int c) {
-        const int pieces = min(STEP, run - c) * 16;
-        const uint32_t to = (uint32_t)__cvta_generic_to_shared(rows);
-#pragma unroll 1
-        for (int col = group * 8; col < min(n << (int)two, group * 8 + 8); col++) {
-            int row = a.rows == 1 && !DOWN ? 0 : order(from + (col >> (int)two));
-            if (!DOWN && a.rows > 1)
-                row /= a.top_k;
-            const uint16_t *src =
-                x.x + ((size_t)row * (size_t)a.terms + (two ? col & 1 : 0)) * (size_t)x.kp +
-                (size_t)(c0 + c) * 128;
-            for (int p = lane; p < pieces; p += 32) {
-                int at = (p / 4 * S::NT + group) * S::ROW_LANES + col % 8 * 4 + p % 4;
-                copy_async<16>(to + at * 16, (const uint8_t *)(src + p * 8));
-            }
-        }
-        copies_end();
-    };
-
-    if (!(DOWN && a.direct))
-        after();
-    if (!DOWN && a.rows == 1)
-        stage(0);
-    if (a.direct) {
-        choose_directly<S::THREADS>(a, &lists, (int *)shared);
-        for (int p = tid; !DOWN && blockIdx.x == 0 && p < a.rows * a.top_k; p += S::THREADS) {
-            a.chosen[p] = lists.chosen[p], a.weight[p] = lists.weight[p];
-            if (a.chosen_out)
-                a.chosen_out[p] = lists.chosen[p];
-        }
+    extern __shared__ __align__(128) char shared[];
+    __shared__ struct block<KIND> b;
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (threadIdx.x == 32 * S::CLERK)
+        b.init();
+    if (a.direct)
+        choose_directly<S::THREADS>(a, &b.lists, (int *)shared);
+    else
+        wait_before();
+    __syncthreads();
+    struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order,
+                        a.direct ? b.lists.n : *a.n_active};
+    jobs.together = KIND == EVEN && a.rows == 1 && jobs.half() <= a.per;
+    const room<KIND> r(a, shared);
+    if (warp < S::MULTIPLIERS) {
+        multiply_units(a, jobs, b, r, warp);
+    } else if (warp < S::FETCHER) {
+        end_units(a, jobs, b, r, warp - S::MULTIPLIERS);
+    } else if (warp == S::FETCHER) {
+        fetch_weights(a, jobs, b, r);
+    } else {
+        if (a.direct && blockIdx.x == 0)
+            keep_choice(a, b.lists);
+        bring_rows(a, jobs, b, r);
     }
-
-    const int n_jobs = a.direct ? lists.n : *a.n_active;
-    const unsigned all = (unsigned)(n_jobs * per_job), share = all / gridDim.x,
-                   more = all - share * gridDim.x;
-    const int first = (int)(blockIdx.x * share + min(blockIdx.x, more)),
-              end = first + (int)share + (blockIdx.x < more);
-    int job = (int)((unsigned)first / (unsigned)per_job), at = first - job * per_job;
-    int tile = at * S::GROUPS + group;
-
-    struct stream next;
-    auto aim = [&](int j, int t) { /* at a job's tile */
-        size_t e = (size_t)active(j), row = (size_t)(t * 16);
-        next.w = m.w + e * m.expert + (row + (size_t)g) * m.pitch + (size_t)(c0 * 64 + q * 16);
-        next.s = m.scale + e * m.expert_scale + (row + (size_t)(lane % 16)) * m.scale_pitch +
-                 (size_t)(c0 * 4);
-    };
-    auto fetch = [&](uint32_t to) { /* the next chunk */
-        if (next.units > 0) {
-            copy_async<16>(to + lane * 16, next.w);
-            copy_async<16>(to + 512 + lane * 16, next.w + 8 * m.pitch);
-            if (lane < 16)
-                copy_async<4>(to + 1024 + lane % 8 * 8 + lane / 8 * 4, next.s);
-            next.w += 64, next.s += 4;
-            if (--next.chunks == 0) {
-                next.chunks = run;
-                next.units--;
-                next.w += (size_t)(16 * S::GROUPS) * m.pitch - (size_t)(run * 64);
-                next.s += (size_t)(16 * S::GROUPS) * m.scale_pitch - (size_t)(run * 4);
-                if (--next.tiles == 0 && next.units > 0) {
-                    next.tiles = per_job;
-                    aim(++next.job, group);
-                }
-            }
-        }
-        copies_end();
-    };
-    next.job = job;
-    next.tiles = per_job - at;
-    next.chunks = run;
-    next.units = run ? end - first : 0;
-    if (first < end) {
-        aim(job, tile);
-        if (!DOWN) {
-            from = begin(job), n = begin(job + 1) - from;
-            if (a.rows > 1 && each <= STEP)
-                stage(0);
-            staged = job;
-        }
-    }
-    for (int i = 0; i < S::SLOTS; i++)
-        fetch(slots_at + i * SLOT);
-    if (DOWN && a.direct)
-        after();
-
-    int slot = 0;
-#pragma unroll 1
-    for (int unit = first; unit < end; unit++) {
-        bool fresh = false;
-        if (job != staged) {
-            from = begin(job);
-            n = begin(job + 1) - from;
-            staged = job;
-            fresh = DOWN || a.rows > 1;
-        }
-        const int turn = (warp - (unit - first) * S::ENDERS) & ((int)RUNS - 1);
-        const bool ends = turn < S::ENDERS;
-        const int item = turn * 32 + lane;
-        struct ending e = {-1, item / 8 << (int)two, item % 8, 1, {}};
-        if (ends && item / 8 < n) {
-            e.pair = order(from + item / 8);
-            if (!DOWN) {
-                e.inv = __ldcg(a.x_inv + (a.rows == 1 ? 0 : e.pair / a.top_k));
-                e.bias = two_raw(a.gate_up_b, (size_t)active(job) * a.gate_up_b_pitch +
-                                                  (size_t)(tile * 16 + 2 * e.o));
-            }
-        }
-
-        float acc[S::NT][4] = {};
-        if (fresh && each <= STEP) {
-            if (S::GROUPS > 1)
-                __syncthreads();
-            else
-                __syncwarp();
-            stage(0);
-            copies_wait<0>();
-        }
-        if (S::GROUPS > 1 && (fresh || unit == first)) {
-            copies_wait<0>();
-            __syncthreads();
-        }
-#pragma unroll 1
-        for (int c = 0, in = 0; c < run; c++) {
-            if (in == 0 && each > STEP) {
-                __syncwarp();
-                stage(c);
-                copies_wait<0>();
-            }
-            copies_wait<S::SLOTS - 1>();
-            __syncwarp();
-            multiply<KIND>(slots + slot, lane, mine + in * 4 * S::NT * S::ROW_LANES, acc);
-            __syncwarp();
-            fetch(slots_at + slot);
-            slot = slot == (S::SLOTS - 1) * SLOT ? 0 : slot + SLOT;
-            in = in == STEP - 1 ? 0 : in + 1;
-        }
-
-        const int buf = (unit - first) % S::BUFS, barrier = 1 + group * S::BUFS + buf;
-        float (*to)[S::COLS * S::PITCH] = red[buf][group];
-        if (S::BUFS == 1)
-            meet(barrier, true);
-#pragma unroll
-        for (int j = 0; j < S::NT; j++) {
-            float *r = to[warp] + (KIND == EVEN ? q : j * 8 + 2 * q) * S::PITCH + g;
-            r[0] = acc[j][0], r[8] = acc[j][2];
-            if (KIND != EVEN)
-                r[S::PITCH] = acc[j][1], r[S::PITCH + 8] = acc[j][3];
-        }
-        meet(barrier, ends || S::BUFS < (int)RUNS);
-        if (e.pair >= 0)
-            end_unit<KIND, DOWN>(a, e, tile, to, two);
-        if (!DOWN && tile == tiles - 1) { /* zeros up to a whole chunk */
-            int pad = a.h.kp - a.ffn;
-            for (int i = tid % EXPERT_THREADS; i < n * pad; i += EXPERT_THREADS)
-                put_hidden(a, order(from + i / pad), a.ffn + i % pad, 0);
-        }
-        tile += S::GROUPS;
-        if (tile >= tiles)
-            tile = group, job++;
-    }
-    if (DOWN && a.sums)
-        add_up<S::THREADS>(a, a.direct ? lists.chosen : a.chosen,
-                           a.direct ? lists.weight : a.weight, n_jobs, tiles, first * S::GROUPS,
-                           end * S::GROUPS);
+    __syncthreads();
+    if (a.direct)
+        add_up<KIND>(a, b.lists.chosen, b.lists.weight);
+    else
+        add_up<KIND>(a, a.chosen, a.weight);
 }
 
-/* MORE needs rows whose runs fit in a step, and an even number of tiles. */
-int cuda_few_pairs(const struct kdev *d, const struct k_moe *a, int rows)
+/* ---- host ----------------------------------------------------------------------------------- */
+
+template <int KIND> static int shared_of(const struct moe_args *a, int columns)
 {
-    int terms = d->terms;
-    bool more = rows * terms > 8 && rows * a->top_k * terms > 4 * a->n_expert &&
-                max_int(a->in, a->ffn) <= 128 * STEP * (int)RUNS;
-    bool even = terms == 1 && (rows <= 4 || rows * a->top_k <= a->n_expert);
-    return more ? 16 / terms : even ? 4 : 8 / terms;
+    using S = shape<KIND>;
+    int pitch = max_int(a->x.kp, a->h.kp) * 2 + 64;
+    return a->slots * S::SLOT + S::SUM_BYTES + a->sets * columns * pitch;
 }
 
-template <int KIND> static void run(struct kdev *d, const struct moe_args *m)
+/* Columns are fewer where rows are so long that the shared memory of a block has not more. */
+int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
 {
-    dim3 grid((unsigned)(d->n_sm * shape<KIND>::BLOCKS));
-    cuda_launch(d, expert_kernel<KIND, false>, grid, shape<KIND>::THREADS, shape<KIND>::SHARED, *m);
-    cuda_launch(d, expert_kernel<KIND, true>, grid, shape<KIND>::THREADS, shape<KIND>::SHARED, *m);
+    struct moe_args a = *given;
+    const int pairs = rows * a.top_k, terms = a.terms, spare = sizeof(struct block<MORE>) + 1024;
+    int most = 0;
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->ordinal);
+    a.slots = 4, a.sets = 1;
+    bool more = rows * terms > 8 && pairs * terms > 4 * a.n_expert &&
+                shared_of<MORE>(&a, 16) + spare <= most;
+    bool even = terms == 1 && (rows <= 4 || pairs <= a.n_expert);
+    int per = more ? 16 / terms : even ? 4 : 8 / terms;
+    while (per > 1 && !more && shared_of<FEW>(&a, per * terms) + spare > most)
+        per--;
+    return per;
+}
+
+/* As many blocks as fit on the device at once, since they wait for each other; as many slots as
+ * fit into these. */
+template <int KIND> static void launch(struct kdev *d, const struct moe_args *given)
+{
+    using S = shape<KIND>;
+    struct moe_args a = *given;
+    for (int want = S::BLOCKS; want > 0; want--)
+        for (a.sets = KIND == EVEN ? MOST_SETS : 1; a.sets > 0; a.sets--)
+            for (a.slots = MOST_SLOTS; a.slots > 1; a.slots--) {
+                int blocks = 0, shared = shared_of<KIND>(&a, a.per * a.terms);
+                if (cudaFuncSetAttribute((const void *)expert_kernel<KIND>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared) ||
+                    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, expert_kernel<KIND>,
+                                                                  S::THREADS, (size_t)shared))
+                    cudaGetLastError();
+                if (blocks >= want)
+                    return cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)(d->n_sm * blocks)),
+                                       S::THREADS, (size_t)shared, a);
+            }
+    cuda_fail(d, "experts need more shared memory than this device has");
 }
 
 void cuda_few_experts(struct kdev *d, const struct moe_args *m)
 {
     int columns = m->per * m->terms;
     if (columns > 8)
-        run<MORE>(d, m);
-    else if (columns > 4)
-        run<FEW>(d, m);
+        launch<MORE>(d, m);
+    else if (columns > 4 || m->terms == 2)
+        launch<FEW>(d, m);
     else
-        run<EVEN>(d, m);
+        launch<EVEN>(d, m);
 }

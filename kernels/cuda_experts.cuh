@@ -6,6 +6,12 @@
  * costs a warp half a microsecond, less than waiting for a block that does it for all); else the
  * last block of the router does both.
  *
+ * A logit is kept as its key: an unsigned integer, ordered as logits are, and never 0. Where blocks
+ * choose for themselves they do not wait for the router to end but for its keys, which are 0 until
+ * they are there and are made 0 again by those who read them. Such keys and counters are looked at
+ * before what came before in the stream has ended, so they have a place that nobody else uses
+ * (OWN_COUNTERS).
+ *
  * MXFP4. Blocks lie as cuda_mem.cu says. The byte of a scale 2^(s - 127) is kept as s + 1, at most
  * 255, so that all but 255 shifted into the exponent of a float32 is twice the scale, the smallest
  * included; 255, which stands for NaN and for 2^127, becomes infinity there, and a sum that is
@@ -22,7 +28,8 @@ enum {
     MOST_EXPERTS = 512,
     MOST_TOP_K = 32,
     DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128,
-    TILE_COUNTERS = N_COUNTERS / 2, /* where the counters of down's tiles begin */
+    OWN_COUNTERS = N_COUNTERS / 2, /* from here on they are the mixture's alone: */
+    ROWS_READY = 0, HALF_READY = 1, DOWN_READY = 3, KEYS = 32,
 };
 
 struct moe_args {
@@ -43,13 +50,15 @@ struct moe_args {
     int per;             /* pairs of a job at most */
     bool direct;
     bool tiled;          /* packed rows lie as cuda_tile_moe.cu wants them */
-    bool sums;           /* down's last block of a tile adds up the rows' experts */
+    bool sums;           /* adds up the rows' experts, too */
+    int slots, sets;     /* of a block's ring of weights, of rows */
     struct mat gate_up_m, down_m;
     float h_scale, h_undo; /* of packed hidden rows, f16: a power of two, and 1 / it */
     /* scratch */
     struct packed x, h;    /* rows for gate and up, pairs for down */
     uint16_t *x_to, *h_to;
-    float *logits;         /* (rows, E) */
+    unsigned *own;         /* counters, and (rows, E) keys where blocks choose */
+    uint32_t *keys;        /* (rows, E) of the logits */
     float *x_inv;          /* (rows): undoes the power of two of a packed row, f16 */
     int32_t *chosen;       /* (rows, top_k) */
     float *weight;         /* (rows, top_k) */
@@ -59,16 +68,24 @@ struct moe_args {
     unsigned *counters;
 };
 
-/* cuda_experts.cu: gate, up and activation; then down and, without a norm behind, the sum of a
- * row's experts. */
+/* cuda_experts.cu: gate, up and activation; down; and, without a norm behind, the sum of a row's
+ * experts. */
 void cuda_few_experts(struct kdev *d, const struct moe_args *m);
 /* Pairs that a job may have there. */
-int cuda_few_pairs(const struct kdev *d, const struct k_moe *a, int rows);
+int cuda_few_pairs(const struct kdev *d, const struct moe_args *m, int rows);
 
 /* The same for many rows, but never the sum (cuda_tile_moe.cu). */
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__
+
+/* Where the c-th of a tile's chunks lies: the first ones of all runs, then the second ones, ... */
+__host__ __device__ __forceinline__ int chunk_place(int c, int chunks)
+{
+    int each = (chunks + (int)RUNS - 1) / (int)RUNS, full = chunks / each, rest = chunks % each;
+    int i = c % each;
+    return i * full + (i < rest ? i : rest) + c / each;
+}
 
 /* Orders floats as unsigned integers do; NaN is below all, 0 below NaN. */
 __device__ __forceinline__ uint32_t order_key(float x)
@@ -77,20 +94,55 @@ __device__ __forceinline__ uint32_t order_key(float x)
     return x != x ? 1 : u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000u);
 }
 
-/* The top_k largest logits of a row (ties: lowest index), softmax over those; one warp, whose lane
- * i receives the expert of rank i and its weight. Lane l looks at experts l, l + 32, ... */
+__device__ __forceinline__ float keyed(uint32_t key)
+{
+    return key == 1 ? NAN : __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu));
+}
+
+/* What others write while this kernel runs. */
+__device__ __forceinline__ uint32_t look(const unsigned *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+/* What the block has written is there for whoever then sees the counter. */
+__device__ __forceinline__ void tell(unsigned *counter)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(counter, 1);
+    }
+}
+
+/* The keys of a row, when all are there; lane l has those of experts l, l + 32, ... */
 template <int EACH>
-__device__ __forceinline__ void choose(const moe_args &a, const float *logits, int *expert,
+__device__ __forceinline__ void look_at_row(const moe_args &a, const uint32_t *keys,
+                                            uint32_t (&key)[EACH])
+{
+    const int lane = (int)threadIdx.x % 32;
+    bool missing;
+    do {
+        missing = false;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            int e = lane + 32 * i;
+            key[i] = e < a.n_expert ? look(keys + e) : 0;
+            missing |= e < a.n_expert && key[i] == 0;
+        }
+    } while (__any_sync(~0u, missing));
+}
+
+/* The top_k largest logits of a row (ties: lowest index), softmax over those; one warp, whose lane
+ * i receives the expert of rank i and its weight. */
+template <int EACH>
+__device__ __forceinline__ void choose(const moe_args &a, uint32_t (&key)[EACH], int *expert,
                                        float *weight)
 {
     const int lane = (int)threadIdx.x % 32;
-    uint32_t key[EACH];
     float first = 0, sum = 0;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int e = lane + 32 * i;
-        key[i] = e < a.n_expert ? order_key(__ldcg(logits + e)) : 0;
-    }
     for (int k = 0; k < a.top_k; k++) {
         uint32_t best = 0;
         int at = 0;
@@ -104,8 +156,7 @@ __device__ __forceinline__ void choose(const moe_args &a, const float *logits, i
         for (int i = 0; i < EACH; i++)
             if (lane + 32 * i == e)
                 key[i] = 0;
-        float x = top == 1 ? NAN
-                           : __uint_as_float(top ^ (top >> 31 ? 0x80000000u : 0xffffffffu));
+        float x = keyed(top);
         first = k ? first : x;
         float w = expf(x - first);
         sum += w;
@@ -119,9 +170,9 @@ __device__ __forceinline__ void choose(const moe_args &a, const float *logits, i
 
 /* A block's own lists of jobs. */
 struct jobs {
-    int32_t chosen[DIRECT_PAIRS], order[DIRECT_PAIRS];
-    int32_t active[DIRECT_PAIRS], begin[DIRECT_PAIRS + 1];
     float weight[DIRECT_PAIRS];
+    int16_t chosen[DIRECT_PAIRS], order[DIRECT_PAIRS];
+    int16_t active[DIRECT_PAIRS], begin[DIRECT_PAIRS + 1];
     int n;
 };
 
@@ -147,13 +198,13 @@ __device__ __forceinline__ void group_few(const moe_args &a, struct jobs *l)
     bool starts = lane < pairs && rank % a.per == 0;
     unsigned all = __reduce_or_sync(~0u, starts ? 1u << at : 0u);
     if (lane < pairs)
-        l->order[at] = lane;
+        l->order[at] = (int16_t)lane;
     if (starts) {
         int job = __popc(all & ((1u << at) - 1));
-        l->active[job] = e, l->begin[job] = at;
+        l->active[job] = (int16_t)e, l->begin[job] = (int16_t)at;
     }
     if (lane == 0)
-        l->n = __popc(all), l->begin[__popc(all)] = pairs;
+        l->n = __popc(all), l->begin[__popc(all)] = (int16_t)pairs;
 }
 
 /* Groups up to DIRECT_PAIRS, in every block alike: by expert, within one in their order; thread p
@@ -186,8 +237,8 @@ __device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, in
             int jobs = (c + a.per - 1) / a.per;
             int upto = running_sum(c), jobs_upto = running_sum(jobs);
             for (int j = 0; j < jobs; j++) {
-                l->begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.per;
-                l->active[n + jobs_upto - jobs + j] = x;
+                l->begin[n + jobs_upto - jobs + j] = (int16_t)(sum + upto - c + j * a.per);
+                l->active[n + jobs_upto - jobs + j] = (int16_t)x;
             }
             if (x < E)
                 start[x] = sum + upto - c;
@@ -195,11 +246,11 @@ __device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, in
             sum += __shfl_sync(~0u, upto, 31);
         }
         if (lane == 0)
-            l->n = n, l->begin[n] = sum;
+            l->n = n, l->begin[n] = (int16_t)sum;
     }
     __syncthreads();
     if (e >= 0)
-        l->order[start[e] + room[warp * E + e] + rank] = p;
+        l->order[start[e] + room[warp * E + e] + rank] = (int16_t)p;
 }
 
 /* Chooses the experts of all rows and groups the pairs, for the whole block. */
@@ -208,21 +259,28 @@ __device__ __forceinline__ void choose_directly(const moe_args &a, struct jobs *
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     for (int r = warp; r < a.rows; r += THREADS / 32) {
-        const float *logits = a.logits + (size_t)r * (size_t)a.n_expert;
+        const uint32_t *keys = a.keys + (size_t)r * (size_t)a.n_expert;
         int e = 0;
         float w = 0;
-        if (a.n_expert <= 32)
-            choose<1>(a, logits, &e, &w);
-        else
-            choose<DIRECT_EXPERTS / 32>(a, logits, &e, &w);
+        if (a.n_expert <= 32) {
+            uint32_t key[1];
+            look_at_row(a, keys, key);
+            choose(a, key, &e, &w);
+        } else {
+            uint32_t key[DIRECT_EXPERTS / 32];
+            look_at_row(a, keys, key);
+            choose(a, key, &e, &w);
+        }
         if (lane < a.top_k)
-            l->chosen[r * a.top_k + lane] = e, l->weight[r * a.top_k + lane] = w;
+            l->chosen[r * a.top_k + lane] = (int16_t)e, l->weight[r * a.top_k + lane] = w;
     }
     if (a.rows == 1) { /* a job each */
-        if (warp == 0 && lane < a.top_k)
-            l->active[lane] = l->chosen[lane], l->order[lane] = l->begin[lane] = lane;
+        if (warp == 0 && lane < a.top_k) {
+            l->active[lane] = l->chosen[lane];
+            l->order[lane] = l->begin[lane] = (int16_t)lane;
+        }
         if (threadIdx.x == 0)
-            l->n = l->begin[a.top_k] = a.top_k;
+            l->n = l->begin[a.top_k] = (int16_t)a.top_k;
     } else {
         __syncthreads();
         if (a.rows * a.top_k > 32)
@@ -230,7 +288,6 @@ __device__ __forceinline__ void choose_directly(const moe_args &a, struct jobs *
         else if (warp == 0)
             group_few(a, l);
     }
-    __syncthreads();
 }
 
 /* Twice the scale of block b of four. */
@@ -244,8 +301,9 @@ __device__ __forceinline__ float mx_scale(uint32_t four, int b)
 __device__ __forceinline__ float mx_sum(float y) { return isinf(y) ? NAN : y * 8192; }
 
 /* Element i of the sum of a row's experts, in the order of their rank. */
-__device__ __forceinline__ float sum_of(const moe_args &a, const int32_t *chosen,
-                                        const float *weight, int r, int i)
+template <class INT>
+__device__ __forceinline__ float sum_of(const moe_args &a, const INT *chosen, const float *weight,
+                                        int r, int i)
 {
     float sum = 0;
 #pragma unroll 4

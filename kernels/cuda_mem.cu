@@ -3,7 +3,10 @@
  * MXFP4. The checkpoint holds 16 bytes for each block of 32 weights, two to a byte. Here a row has
  * a multiple of four blocks (the rest zero), and each group of four blocks, 64 bytes, is turned so
  * that thread q of the four that share a row in mma.m16n8k16 finds its eight weights of all four
- * blocks in 16 bytes: word b of its 16 bytes holds weights 8q .. 8q + 7 of block b.
+ * blocks in 16 bytes: word b of its 16 bytes holds weights 8q .. 8q + 7 of block b. Sixteen rows
+ * make a tile, 1,024 bytes a group, in the order in which the warps of cuda_experts.cu take them:
+ * the first group of each run, the second of each, ... Scales lie likewise, 64 bytes a group of a
+ * tile: the four of rows 0, 8, 1, 9, ...
  *
  * A byte of a word holds two weights. One lies as in the high byte of an f16 whose value is the
  * weight times 2^-14 (subnormals included): the sign in bit 7, exponent and mantissa in bits
@@ -13,7 +16,7 @@
  * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte of a block's
  * scale 2^(s - 127) becomes min(s + 1, 255) (why: cuda_experts.cuh).
  */
-#include "kernels/cuda.h"
+#include "kernels/cuda_experts.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -156,7 +159,7 @@ __host__ __device__ static inline uint32_t packed_word(uint32_t in)
     return w;
 }
 
-/* One thread: words q of four blocks become 16 bytes of a row. */
+/* One thread: words q of four blocks become 16 bytes of a row; a row's place is in its tile. */
 __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int blocks, int groups)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -170,31 +173,64 @@ __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int b
         out[b] = block < blocks
                      ? packed_word(src[(row * (size_t)blocks + (size_t)block) * 4 + (size_t)q]) : 0;
     }
-    dst[i] = make_uint4(out[0], out[1], out[2], out[3]);
+    size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(group, groups);
+    size_t at = (place * 16 + row % 16) * 4 + (size_t)q;
+    dst[at] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-static bool is_blocks(const struct tensor *t)
+/* One thread: a byte, with zeros up to a whole group. */
+__global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int blocks, int groups)
 {
-    return t->type == DT_U8 && t->n_dim == 4 && t->dim[3] == 16;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * (size_t)groups * 4)
+        return;
+    int block = (int)(i % ((size_t)groups * 4));
+    size_t row = i / ((size_t)groups * 4);
+    size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(block / 4, groups);
+    size_t at = (place * 16 + row % 8 * 2 + row / 8 % 2) * 4;
+    int byte = block < blocks ? min(src[row * (size_t)blocks + (size_t)block] + 1, 255) : 0;
+    dst[at + (size_t)(block % 4)] = (uint8_t)byte;
 }
 
-static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
+/* A tensor of blocks' weights, or of their scales, on the device. */
+struct mxfp4 {
+    bool is_scales;
+    size_t rows, bytes; /* of rows up to a whole tile */
+    int blocks, groups;
+};
+
+/* False for other tensors. */
+static bool mxfp4_of(const struct tensor *t, struct mxfp4 *m)
 {
-    size_t rows = (size_t)(t->dim[0] * t->dim[1]);
-    int blocks = (int)t->dim[2], groups = div_up(blocks, 4);
-    size_t n = rows * (size_t)groups * 4;
-    void *raw = NULL, *p = hold(d, n * 16, t, e);
+    if (t->type != DT_U8 || !(t->n_dim == 3 || (t->n_dim == 4 && t->dim[3] == 16)))
+        return false;
+    m->is_scales = t->n_dim == 3;
+    m->rows = (size_t)(t->dim[0] * t->dim[1]);
+    m->blocks = (int)t->dim[2];
+    m->groups = div_up(m->blocks, 4);
+    m->bytes = cuda_round(m->rows, 16) * (size_t)m->groups * (m->is_scales ? 4 : 64);
+    return true;
+}
+
+static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m, struct err *e)
+{
+    size_t n = m->rows * (size_t)m->groups * 4;
+    unsigned blocks = (unsigned)((n + 255) / 256);
+    void *raw = NULL, *p = hold(d, m->bytes, t, e);
     if (!p)
         return false;
     cudaError_t rc = cudaMalloc(&raw, t->bytes);
     if (rc != cudaSuccess)
         return too_heavy(t, t->bytes, rc, e);
     rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
-    if (rc == cudaSuccess) {
-        repack_mxfp4<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(
-            (const uint32_t *)raw, (uint4 *)p, rows, blocks, groups);
+    if (rc == cudaSuccess && m->is_scales)
+        repack_scales<<<blocks, 256, 0, d->stream>>>((const uint8_t *)raw, (uint8_t *)p, m->rows,
+                                                     m->blocks, m->groups);
+    else if (rc == cudaSuccess)
+        repack_mxfp4<<<blocks, 256, 0, d->stream>>>((const uint32_t *)raw, (uint4 *)p, m->rows,
+                                                    m->blocks, m->groups);
+    if (rc == cudaSuccess)
         rc = cudaGetLastError();
-    }
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
     cudaFree(raw);
@@ -202,15 +238,6 @@ static bool upload_blocks(struct kdev *d, struct tensor *t, struct err *e)
         return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
     t->data = p;
     return true;
-}
-
-__global__ void repack_scales(uint8_t *s, size_t rows, size_t width, size_t pitch)
-{
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= rows * width)
-        return;
-    uint8_t *at = s + i / width * pitch + i % width;
-    *at = (uint8_t)min(*at + 1, 255);
 }
 
 /* A tensor as rows of `width` bytes that lie `pitch` bytes apart on the device. */
@@ -221,7 +248,7 @@ struct rows {
 static struct rows rows_of(const struct tensor *t)
 {
     size_t size = dtype_size(t->type), n = (size_t)t->dim[t->n_dim - 1];
-    struct rows r = {1, n * size, (t->type == DT_U8 ? cuda_round(n, 4) : cuda_pitch(t)) * size};
+    struct rows r = {1, n * size, cuda_pitch(t) * size};
     for (int i = 0; i + 1 < t->n_dim; i++)
         r.n *= (size_t)t->dim[i];
     return r;
@@ -242,11 +269,6 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     else if (rc == cudaSuccess)
         rc = cudaMemcpy2DAsync(p, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
                                d->stream);
-    if (rc == cudaSuccess && t->type == DT_U8 && t->n_dim == 3) {
-        repack_scales<<<(unsigned)((r.n * r.width + 255) / 256), 256, 0, d->stream>>>(
-            (uint8_t *)p, r.n, r.width, r.pitch);
-        rc = cudaGetLastError();
-    }
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
     if (rc != cudaSuccess)
@@ -265,15 +287,17 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (!t->data || held(d, t->data))
         return true;
-    return is_blocks(t) ? upload_blocks(d, t, e) : upload_rows(d, t, e);
+    struct mxfp4 m;
+    return mxfp4_of(t, &m) ? upload_mxfp4(d, t, &m, e) : upload_rows(d, t, e);
 }
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
     if (t->data && held(d, t->data))
         return 0;
-    if (is_blocks(t))
-        return (size_t)(t->dim[0] * t->dim[1]) * (size_t)div_up((int)t->dim[2], 4) * 64;
+    struct mxfp4 m;
+    if (mxfp4_of(t, &m))
+        return m.bytes;
     struct rows r = rows_of(t);
     return r.n * r.pitch;
 }

@@ -13,7 +13,6 @@ enum {
     THREADS = 512,
     ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
     ROUTE_ROWS = 4, /* of a block */
-    SUM_ROWS = 1,   /* more want all blocks for their sums */
 };
 
 /* ---- packing into f16 ----------------------------------------------------------------------- */
@@ -198,7 +197,7 @@ template <int X> __device__ void router_product(const moe_args &a, int e0, int r
     y *= a.router_scale;
     if (a.router_b.p)
         y += weight_at(a.router_b, (size_t)(e0 + i));
-    a.logits[(size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i)] = y;
+    __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i), order_key(y));
 }
 
 /* Blocks (i < ROUTE_ROWS, group) pack a row of the group; the others compute the logits of X
@@ -216,6 +215,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     if ((int)blockIdx.x < packers) {
         if (r0 + (int)blockIdx.x < a.rows)
             pack_row(a, r0 + (int)blockIdx.x, y, room);
+        if (a.direct && r0 + (int)blockIdx.x < a.rows)
+            tell(a.own + ROWS_READY);
         return;
     }
     router_product<X>(a, ((int)blockIdx.x - packers) * X, r0);
@@ -224,7 +225,9 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     if (warp < ROUTE_ROWS && r0 + warp < a.rows) {
         int e = 0;
         float w = 0;
-        choose<MOST_EXPERTS / 32>(a, a.logits + (size_t)(r0 + warp) * (size_t)a.n_expert, &e, &w);
+        uint32_t key[MOST_EXPERTS / 32];
+        look_at_row(a, a.keys + (size_t)(r0 + warp) * (size_t)a.n_expert, key);
+        choose(a, key, &e, &w);
         if (lane < a.top_k) {
             size_t at = (size_t)(r0 + warp) * (size_t)a.top_k + (size_t)lane;
             a.chosen[at] = e, a.weight[at] = w;
@@ -426,13 +429,15 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     int32_t *ints = (int32_t *)cuda_take(d, (4 * pairs + 2 * e + 2) * sizeof *ints);
     m.chosen = ints, m.order = ints + pairs, m.active = ints + 2 * pairs;
     m.begin = m.active + e + pairs, m.n_active = m.begin + e + pairs + 1;
-    float *floats = (float *)cuda_take(d, (pairs + n * (1 + e)) * sizeof *floats);
-    m.weight = floats, m.x_inv = floats + pairs, m.logits = m.x_inv + n;
+    float *floats = (float *)cuda_take(d, (pairs + n) * sizeof *floats);
+    m.weight = floats, m.x_inv = floats + pairs;
 
     m.tiled = m.f16 && cuda_tiled(d, rows);
     m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
-    m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, a, rows) : rows;
-    m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE && rows <= SUM_ROWS;
+    m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, &m, rows) : rows;
+    m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE;
+    m.own = d->counters + OWN_COUNTERS;
+    m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
     route(d, &m);
     bool post = a->post.kind != NORM_NONE;
     if (m.tiled) {

@@ -15,6 +15,7 @@ enum {
     COLS_BYTES = COLS * STAGE_K * 2, /* twice: 128 bytes of every column, swizzled */
     OUTS_BYTES = TILE_OUT * STAGE_K / 2,
     SCALES_BYTES = TILE_OUT * 4,
+    WEIGHTS_16 = 16 * STAGE_K / 2, /* bytes of 16 outputs, which lie together */
     STAGE_SPAN = (COLS_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
     STAGES = 3,
     SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
@@ -22,7 +23,6 @@ enum {
 };
 
 struct many_experts {
-    CUtensorMap w;
     struct moe_args m;
     bool down; /* which of the two products */
     int tiles_out;
@@ -99,6 +99,21 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from));
 }
 
+/* Successive bytes, a multiple of 16. */
+__device__ __forceinline__ void fetch_bytes(void *to, const void *from, int n, uint64_t *full)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)), "l"(from), "r"(n),
+                 "r"(shared_at(full))
+                 : "memory");
+}
+
+/* Where the first scales of an output lie; 64 bytes on, those of the next chunk. */
+__device__ __forceinline__ uint32_t scale_place(int out, uint32_t scale_pitch)
+{
+    return (uint32_t)(out / 16 * 16) * scale_pitch + (uint32_t)(out % 8 * 2 + out / 8 % 2) * 4;
+}
+
 /* The threads that fetch; 16 of them share a column, and each has every fourth. offset: room for
  * the bytes at which the tile's columns begin, those of a thread together. */
 template <int TERMS>
@@ -123,24 +138,28 @@ __device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<STAGES> 
         }
         threads_meet(1, LANES);
         const uint8_t *s = m.scale + (size_t)at.expert * m.expert_scale;
+        const uint8_t *w = m.w + (size_t)at.expert * m.expert +
+                           (size_t)min(at.out / 16 + t, m.n / 16 - 1) * 16 * m.pitch;
         uint32_t scale[TILE_OUT / LANES];
 #pragma unroll
         for (int i = 0; i < TILE_OUT / LANES; i++)
-            scale[i] = (uint32_t)min(at.out + t + i * LANES, m.n - 1) * (uint32_t)m.scale_pitch;
+            scale[i] = scale_place(min(at.out + t + i * LANES, m.n - 1), (uint32_t)m.scale_pitch);
 #pragma unroll 1
         for (int c = 0; c < chunks; c++) {
             uint64_t *full = &r.full[r.slot];
             uint8_t *stage = r.stage + r.slot * STAGE_SPAN;
+            const size_t here = (size_t)chunk_place(c, chunks);
             barrier_wait(&r.empty[r.slot], r.phase ^ 1);
-            if (t == 0) {
+            if (t == 0)
                 barrier_expect(full, OUTS_BYTES);
-                fetch_box(stage + COLS_BYTES, &a.w, c * 64, at.expert * m.n + at.out, full);
-            }
+            if (t < TILE_OUT / 16)
+                fetch_bytes(stage + COLS_BYTES + t * WEIGHTS_16, w + here * WEIGHTS_16, WEIGHTS_16,
+                            full);
             uint32_t to = shared_at(stage);
 #pragma unroll
             for (int i = 0; i < TILE_OUT / LANES; i++)
                 copy4(to + COLS_BYTES + OUTS_BYTES + (uint32_t)(t + i * LANES) * 4,
-                      s + scale[i] + c * 4);
+                      s + scale[i] + here * 64);
             to += piece;
             const uint8_t *from = x + (size_t)c * (STAGE_K * 2);
 #pragma unroll 2
@@ -385,10 +404,7 @@ void cuda_tile_experts(struct kdev *d, const struct moe_args *m)
         struct many_experts a = {};
         a.m = *m;
         a.down = down;
-        const struct mat *w = down ? &m->down_m : &m->gate_up_m;
-        a.tiles_out = div_up(w->n, TILE_OUT);
-        cuda_tile_map(d, &a.w, w->w, false, m->n_expert * w->n, (int)w->pitch, w->pitch,
-                      STAGE_K / 2, TILE_OUT);
+        a.tiles_out = div_up(down ? m->down_m.n : m->gate_up_m.n, TILE_OUT);
         cuda_launch(d, m->terms == 1 ? many_experts_kernel<1> : many_experts_kernel<2>,
                     dim3((unsigned)d->n_sm), THREADS, SHARED, a);
     }
