@@ -215,6 +215,7 @@ __device__ __forceinline__ float2 two_of(const vec &v, uint2 raw)
 struct work {
     const struct jobs *own; /* or NULL */
     const int32_t *active_, *begin_, *order_;
+    const struct share *shares; /* (PARTS) */
     int n;
     bool together; /* one row: gate and up have the same for all jobs, down's come together */
     __device__ __forceinline__ int active(int i) const { return own ? own->active[i] : active_[i]; }
@@ -223,56 +224,73 @@ struct work {
     __device__ __forceinline__ int half() const { return (n + 1) / 2; }
 };
 
-/* One task's way through the block's units. Shares are equal: where a part leaves a rest, the next
- * begins to deal, so no block ever has had two units more than another. */
+/* A block's units of a part, from `tile` of `job` on; and how the part's rows are cut into chunks:
+ * `each` in the longest run, and of the i-th ones there are `full`, one more where i < rest. */
+struct share {
+    int units, from, job, tile; /* from: the part's first job */
+    int kp, each, full, rest, tiles;
+};
+
+/* Shares are equal: where a part leaves a rest, the next begins to deal, so no block ever has had
+ * two units more than another. Four lanes do all of it while others wait: divisions take long. */
+__device__ __forceinline__ void deal(const moe_args &a, int n_jobs, int at_once, struct share *all)
+{
+    const int part = (int)threadIdx.x % 32;
+    if (part >= PARTS)
+        return;
+    const unsigned half = (unsigned)(n_jobs + 1) / 2, jobs = part % 2 ? (unsigned)n_jobs - half : half;
+    const unsigned up = (unsigned)(a.gate_up_m.n / 16 / at_once),
+                   down = (unsigned)(a.down_m.n / 16 / at_once);
+    const unsigned tiles = part < 2 ? up : down, n = jobs * tiles;
+    const unsigned before = (part < 2 ? 0 : (unsigned)n_jobs * up) + (part % 2 ? half * tiles : 0);
+    const unsigned each = n / gridDim.x, more = n % gridDim.x;
+    const unsigned turn = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x,
+                   first = turn * each + min(turn, more), ahead = first / tiles;
+    struct share &s = all[part];
+    s.units = (int)(each + (turn < more));
+    s.from = part % 2 ? (int)half : 0;
+    s.job = s.from + (int)ahead;
+    s.tile = (int)(first - ahead * tiles) * at_once;
+    s.tiles = (int)tiles * at_once;
+    s.kp = part < 2 ? a.x.kp : a.h.kp;
+    s.each = (s.kp / 128 + (int)RUNS - 1) / (int)RUNS;
+    s.full = s.kp / 128 / s.each;
+    s.rest = s.kp / 128 - s.full * s.each;
+}
+
+/* One task's way through the block's units. */
 template <int KIND> struct walk {
     const moe_args &a;
     const work &jobs;
-    int part, left, from, job, tile; /* left: of the part; from: its first job */
-    bool fresh;                      /* other rows than the unit before */
+    int part, left, job, tile; /* left: of the part */
+    bool fresh;                /* other rows than the unit before */
     __device__ __forceinline__ walk(const moe_args &args, const work &w)
         : a(args), jobs(w), part(-1), left(0)
     {
     }
     __device__ __forceinline__ bool down() const { return part >= 2; }
     __device__ __forceinline__ const mat &m() const { return down() ? a.down_m : a.gate_up_m; }
-    __device__ __forceinline__ int kp() const { return down() ? a.h.kp : a.x.kp; }
+    __device__ __forceinline__ const share &s() const { return jobs.shares[part]; }
     __device__ __forceinline__ bool next()
     {
         fresh = false;
         if (left > 0) {
             left--, tile += shape<KIND>::TILES;
-            if (tile >= m().n / 16)
+            if (tile >= s().tiles)
                 tile = 0, job++, fresh = !jobs.together;
             return true;
         }
         while (++part < PARTS)
-            if (begin_part())
+            if (s().units) {
+                left = s().units - 1, job = s().job, tile = s().tile;
                 return fresh = true;
+            }
         return false;
-    }
-    __device__ __forceinline__ bool begin_part()
-    {
-        const unsigned n_half[2] = {(unsigned)jobs.half(), (unsigned)(jobs.n - jobs.half())};
-        const unsigned up = (unsigned)(a.gate_up_m.n / 16 / shape<KIND>::TILES),
-                       dn = (unsigned)(a.down_m.n / 16 / shape<KIND>::TILES);
-        const unsigned tiles = down() ? dn : up, n = n_half[part % 2] * tiles;
-        const unsigned before = (down() ? (unsigned)jobs.n * up : 0) +
-                                (part % 2 ? n_half[0] * tiles : 0);
-        const unsigned turn = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x,
-                       more = n % gridDim.x, first = turn * (n / gridDim.x) + min(turn, more);
-        const int units = (int)(n / gridDim.x + (turn < more));
-        from = part % 2 ? jobs.half() : 0;
-        job = from + (int)(first / tiles), tile = (int)(first % tiles) * shape<KIND>::TILES;
-        left = units - 1;
-        if (!units)
-            left = 0;
-        return units > 0;
     }
     /* The pairs whose rows a set has. */
     __device__ __forceinline__ int first_pair() const
     {
-        return jobs.together ? from : jobs.begin(job);
+        return jobs.together ? s().from : jobs.begin(job);
     }
     __device__ __forceinline__ int n_pairs() const
     {
@@ -281,12 +299,6 @@ template <int KIND> struct walk {
         return jobs.begin(job + 1) - jobs.begin(job);
     }
 };
-
-/* Chunks of the longest run. */
-__device__ __forceinline__ int longest_run(int chunks)
-{
-    return (chunks + (int)RUNS - 1) / (int)RUNS;
-}
 
 /* A place in a ring. */
 struct place {
@@ -301,11 +313,14 @@ struct place {
 template <int KIND> struct block {
     using S = shape<KIND>;
     struct jobs lists;
+    struct share shares[PARTS];
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
     uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS];
     uint64_t sums_full[BUFS], sums_empty[BUFS], told[2];
-    __device__ void init()
+    __device__ __forceinline__ void init()
     {
+        if (threadIdx.x % 32)
+            return;
         for (int i = 0; i < MOST_SLOTS; i++)
             barrier_init(&full[i], COPY_ARRIVALS), barrier_init(&empty[i], S::MULTIPLIERS);
         for (int i = 0; i < MOST_SETS; i++)
@@ -346,12 +361,13 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
     walk<KIND> at(a, jobs);
     while (at.next()) {
         const mat &m = at.m();
-        const int chunks = at.kp() / 128, each = longest_run(chunks);
+        const struct share &part = at.s();
+        const int chunks = part.kp / 128;
         const size_t e = (size_t)jobs.active(at.job), tile = (size_t)(at.tile * chunks);
         const uint8_t *w = m.w + e * m.expert + tile * CHUNK;
         const uint8_t *s = m.scale + e * m.expert_scale + tile * CHUNK_SCALES;
-        for (int i = 0; i < each; i++) {
-            const int n = chunks / each + (i < chunks % each);
+        for (int i = 0; i < part.each; i++) {
+            const int n = part.full + (i < part.rest);
             char *to = r.ring + slot.i * shape<KIND>::SLOT;
             await(&b.empty[slot.i], slot.phase ^ 1);
             copies_begin(&b.full[slot.i], n * shape<KIND>::TILES * (CHUNK + CHUNK_SCALES));
@@ -370,10 +386,21 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
 
 /* ---- the tasks: the clerk ------------------------------------------------------------------- */
 
+/* Packed rows are there. One warp. */
+__device__ __forceinline__ void wait_for_rows(const moe_args &a)
+{
+    if (threadIdx.x % 32 == 0) {
+        while (look(a.own + ROWS_READY) != (unsigned)a.rows)
+            ;
+        order_memory();
+    }
+    __syncwarp();
+}
+
 /* One more block has come this far; the counter is 0 again when all have. */
 __device__ __forceinline__ void come(unsigned *counter)
 {
-    __threadfence();
+    order_memory();
     atomicInc(counter, gridDim.x - 1);
 }
 /* Only after having come. */
@@ -381,7 +408,7 @@ __device__ __forceinline__ void wait_for_all(const unsigned *counter)
 {
     while (look(counter))
         ;
-    __threadfence();
+    order_memory();
 }
 
 /* The block's lists for who comes later. */
@@ -403,8 +430,30 @@ __device__ __forceinline__ void clear_keys(const moe_args &a)
         __stcg(a.keys + i, 0u);
     if (blockIdx.x == 0 && lane == 0)
         __stcg(a.own + ROWS_READY, 0u);
-    __threadfence();
+    order_memory();
     __syncwarp();
+}
+
+/* The first of the elements that a block adds up; none where the sums are not for this kernel. */
+template <int KIND> __device__ __forceinline__ int first_sum(const moe_args &a)
+{
+    return a.sums ? (int)(gridDim.x - 1 - blockIdx.x) * shape<KIND>::THREADS : a.rows * a.in;
+}
+
+/* What the sums will want first comes nearer meanwhile. */
+template <int KIND>
+__device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &jobs)
+{
+    enum { APART = 64 };
+    const int lane = (int)threadIdx.x % 32, size = a.down_b.type == DT_F32 ? 4 : 2;
+    for (int j = lane; a.down_b.p && j < shape<KIND>::THREADS / APART * a.top_k; j += 32) {
+        const int i = first_sum<KIND>(a) + j / a.top_k * APART, k = j % a.top_k;
+        if (i >= a.rows * a.in)
+            return;
+        const size_t e = (size_t)jobs.own->chosen[i / a.in * a.top_k + k];
+        const char *p = (const char *)a.down_b.p + (e * a.down_b_pitch + (size_t)(i % a.in)) * size;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+    }
 }
 
 /* Hidden rows of a half are there. */
@@ -415,26 +464,15 @@ __device__ __forceinline__ void wait_for_half(const moe_args &a, block<KIND> &b,
     if (threadIdx.x % 32 == 0)
         wait_for_all(a.own + HALF_READY + half);
     __syncwarp();
-    if (half == 0 && a.direct)
-        clear_keys(a);
-    if (half == 0)
-        let_next();
 }
 
 template <int KIND>
 __device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block<KIND> &b,
                                            const room<KIND> &r)
 {
-    const int lane = (int)threadIdx.x % 32, terms = a.terms;
+    const int terms = a.terms;
     struct place set = {};
     int halves = 0;
-    if (a.direct) {
-        if (lane == 0)
-            while (look(a.own + ROWS_READY) != (unsigned)a.rows)
-                ;
-        __threadfence();
-        __syncwarp();
-    }
     walk<KIND> at(a, jobs);
     while (at.next()) {
         if (!at.fresh)
@@ -459,6 +497,11 @@ __device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, 
     }
     for (; halves < 2; halves++)
         wait_for_half(a, b, halves);
+    if (a.direct)
+        clear_keys(a);
+    let_next();
+    if (a.direct)
+        prefetch_bias<KIND>(a, jobs);
     wait_before(); /* long over; who waits for this kernel waits for those before it, too */
 }
 
@@ -480,8 +523,7 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
     bool staged = false;
     walk<KIND> at(a, jobs);
     while (at.next()) {
-        const int chunks = at.kp() / 128, each = longest_run(chunks);
-        const int n = min(each, chunks - run * each);
+        const int each = at.s().each, n = min(each, at.s().kp / 128 - run * each);
         if (at.fresh) {
             if (staged) {
                 warp_arrives(&b.rows_empty[set.i]);
@@ -490,7 +532,7 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
             staged = true;
             await(&b.rows_full[set.i], set.phase);
         }
-        const int here = jobs.together ? at.down() ? at.job - at.from : 0 : col;
+        const int here = jobs.together ? at.down() ? at.job - at.s().from : 0 : col;
         const char *x = r.rows + set.i * r.set + here * r.pitch + run * each * 256 + q * 16;
         float acc[S::NT][4] = {};
 #pragma unroll 1
@@ -562,12 +604,6 @@ struct ending {
     }
 };
 
-/* The first of the elements that a block adds up; none where the sums are not for this kernel. */
-template <int KIND> __device__ __forceinline__ int first_sum(const moe_args &a)
-{
-    return a.sums ? (int)(gridDim.x - 1 - blockIdx.x) * shape<KIND>::THREADS : a.rows * a.in;
-}
-
 /* The block is done with a part. */
 template <int KIND>
 __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int part)
@@ -614,7 +650,7 @@ __device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, b
             e[i].template end<KIND>(a, down, tile, r.sums + (buf.i * S::TILES + group) * S::RED);
         warp_arrives(&b.sums_empty[buf.i]);
         buf.next(BUFS);
-        if (!down && tile == at.m().n / 16 - 1) { /* zeros up to a whole chunk */
+        if (!down && tile == at.s().tiles - 1) { /* zeros up to a whole chunk */
             const int from = jobs.begin(at.job), pad = a.h.kp - a.ffn;
             for (int i = first; i < (jobs.begin(at.job + 1) - from) * pad; i += S::ENDERS * 32)
                 put_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
@@ -645,15 +681,24 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
     extern __shared__ __align__(128) char shared[];
     __shared__ struct block<KIND> b;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    if (threadIdx.x == 32 * S::CLERK)
+    if (warp == S::CLERK)
         b.init();
+    if (a.direct && a.rows == 1 && warp == S::FETCHER)
+        deal(a, a.top_k, S::TILES, b.shares);
+    if (a.direct && warp == S::CLERK)
+        wait_for_rows(a);
     if (a.direct)
         choose_directly<S::THREADS>(a, &b.lists, (int *)shared);
     else
         wait_before();
     __syncthreads();
-    struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order,
-                        a.direct ? b.lists.n : *a.n_active};
+    const int n_jobs = a.direct ? b.lists.n : *a.n_active;
+    if (!a.direct || a.rows > 1) {
+        if (warp == S::FETCHER)
+            deal(a, n_jobs, S::TILES, b.shares);
+        __syncthreads();
+    }
+    struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares, n_jobs};
     jobs.together = KIND == EVEN && a.rows == 1 && jobs.half() <= a.per;
     const room<KIND> r(a, shared);
     if (warp < S::MULTIPLIERS) {

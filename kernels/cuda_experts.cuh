@@ -107,12 +107,19 @@ __device__ __forceinline__ uint32_t look(const unsigned *p)
     return v;
 }
 
+/* Before and after what tells others: it happens after all that the block has written, or before
+ * all that it will read. */
+__device__ __forceinline__ void order_memory()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
 /* What the block has written is there for whoever then sees the counter. */
 __device__ __forceinline__ void tell(unsigned *counter)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
+        order_memory();
         atomicAdd(counter, 1);
     }
 }
