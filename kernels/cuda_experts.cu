@@ -1,10 +1,10 @@
 /* cuda_experts.cu - MXFP4 experts for few rows at the speed of memory.
  *
- * One kernel behind the router, whose blocks are all on the device at once. Its work is in four
- * parts: gate and up for one half of the jobs and for the other, then down for the one and the
- * other, so that the hidden rows that down begins with were ready long before. A part is cut into
- * units (a job, a tile of 16 outputs), and every block has an equal share of them, in their order,
- * so that it meets few jobs. At last the rows' experts are added up in the order of their rank.
+ * One kernel behind the router, whose blocks are all on the device at once. Its jobs are in two or
+ * four groups and its work in parts: gate and up for one group after the other, then down for each,
+ * so that the hidden rows that down begins with were ready long before. A part is cut into units (a
+ * job, a tile of 16 outputs), and every block has an equal share of them, in their order, so that
+ * it meets few jobs. At last the rows' experts are added up in the order of their rank.
  *
  * The warps of a block walk through its units side by side, each with a task of its own. One
  * fetches weights into a ring in shared memory: a slot has one chunk for each of the 8 runs of k,
@@ -22,7 +22,7 @@ enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
     STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
     MOST_SLOTS = 6, MOST_SETS = 2, BUFS = 2,
-    PARTS = 4, /* gate and up: 0 and 1, down: 2 and 3 */
+    MOST_GROUPS = 4, MOST_PARTS = 2 * MOST_GROUPS,
 };
 
 /* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16, and two
@@ -30,6 +30,7 @@ enum {
 enum kind { EVEN, FEW, MORE };
 
 template <int KIND> struct shape {
+    static constexpr int GROUPS = KIND == EVEN ? 4 : 2, PARTS = 2 * GROUPS;
     static constexpr int NT = KIND == MORE ? 2 : 1, TILES = KIND == MORE ? 2 : 1,
                          COLS = KIND == EVEN ? 4 : 8 * NT,
                          PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
@@ -94,27 +95,22 @@ __device__ __forceinline__ void await(uint64_t *b, int phase)
                  : "memory");
 }
 
-/* Copies into shared memory, by a warp: `expect` once, then the pieces, each by one lane on Hopper,
- * by all before; the barrier takes COPY_ARRIVALS. */
+/* Copies into shared memory, by as many lanes as COPIERS says, one on Hopper: first what will come,
+ * then the pieces. */
 #if __CUDA_ARCH__ >= 900
-enum { COPY_ARRIVALS = 1 };
+enum { COPIERS = 1 };
 __device__ __forceinline__ void copies_begin(uint64_t *b, int bytes)
 {
-    if (threadIdx.x % 32 == 0)
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                         shared_address(b)),
-                     "r"(bytes)
-                     : "memory");
-    __syncwarp();
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+                 "r"(bytes)
+                 : "memory");
 }
-__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *b,
-                                           int lane)
+__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *b)
 {
-    if ((int)threadIdx.x % 32 == lane)
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                     "l"(from), "r"(bytes), "r"(shared_address(b))
-                     : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
 }
 __device__ __forceinline__ void copies_end(uint64_t *) {}
 /* What was written in the usual way is there for the copy engine. */
@@ -123,9 +119,9 @@ __device__ __forceinline__ void copies_follow_writes()
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 #else
-enum { COPY_ARRIVALS = 32 };
+enum { COPIERS = 32 };
 __device__ __forceinline__ void copies_begin(uint64_t *, int) {}
-__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *, int)
+__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *)
 {
     for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i),
@@ -215,44 +211,45 @@ __device__ __forceinline__ float2 two_of(const vec &v, uint2 raw)
 struct work {
     const struct jobs *own; /* or NULL */
     const int32_t *active_, *begin_, *order_;
-    const struct share *shares; /* (PARTS) */
+    const struct share *shares;
     int n;
-    bool together; /* one row: gate and up have the same for all jobs, down's come together */
     __device__ __forceinline__ int active(int i) const { return own ? own->active[i] : active_[i]; }
     __device__ __forceinline__ int begin(int i) const { return own ? own->begin[i] : begin_[i]; }
     __device__ __forceinline__ int order(int i) const { return own ? own->order[i] : order_[i]; }
-    __device__ __forceinline__ int half() const { return (n + 1) / 2; }
 };
 
 /* A block's units of a part, from `tile` of `job` on; and how the part's rows are cut into chunks:
  * `each` in the longest run, and of the i-th ones there are `full`, one more where i < rest. */
 struct share {
-    int units, from, job, tile; /* from: the part's first job */
+    int units, job, tile;
     int kp, each, full, rest, tiles;
 };
 
 /* Shares are equal: where a part leaves a rest, the next begins to deal, so no block ever has had
- * two units more than another. Four lanes do all of it while others wait: divisions take long. */
-__device__ __forceinline__ void deal(const moe_args &a, int n_jobs, int at_once, struct share *all)
+ * two units more than another. A lane each does it while others wait: divisions take long. */
+template <int KIND>
+__device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share *all)
 {
+    using S = shape<KIND>;
     const int part = (int)threadIdx.x % 32;
-    if (part >= PARTS)
+    if (part >= S::PARTS)
         return;
-    const unsigned half = (unsigned)(n_jobs + 1) / 2, jobs = part % 2 ? (unsigned)n_jobs - half : half;
-    const unsigned up = (unsigned)(a.gate_up_m.n / 16 / at_once),
-                   down = (unsigned)(a.down_m.n / 16 / at_once);
-    const unsigned tiles = part < 2 ? up : down, n = jobs * tiles;
-    const unsigned before = (part < 2 ? 0 : (unsigned)n_jobs * up) + (part % 2 ? half * tiles : 0);
-    const unsigned each = n / gridDim.x, more = n % gridDim.x;
-    const unsigned turn = (blockIdx.x + gridDim.x - before % gridDim.x) % gridDim.x,
+    const bool down = part >= S::GROUPS;
+    const unsigned group = (unsigned)(part % S::GROUPS), blocks = gridDim.x;
+    const unsigned from = (unsigned)n_jobs * group / S::GROUPS,
+                   jobs = (unsigned)n_jobs * (group + 1) / S::GROUPS - from;
+    const unsigned up = (unsigned)(a.gate_up_m.n / 16 / S::TILES),
+                   tiles = down ? (unsigned)(a.down_m.n / 16 / S::TILES) : up, n = jobs * tiles;
+    const unsigned before = (down ? (unsigned)n_jobs * up : 0) + from * tiles;
+    const unsigned each = n / blocks, more = n % blocks;
+    const unsigned turn = (blockIdx.x + blocks - before % blocks) % blocks,
                    first = turn * each + min(turn, more), ahead = first / tiles;
     struct share &s = all[part];
     s.units = (int)(each + (turn < more));
-    s.from = part % 2 ? (int)half : 0;
-    s.job = s.from + (int)ahead;
-    s.tile = (int)(first - ahead * tiles) * at_once;
-    s.tiles = (int)tiles * at_once;
-    s.kp = part < 2 ? a.x.kp : a.h.kp;
+    s.job = (int)(from + ahead);
+    s.tile = (int)(first - ahead * tiles) * S::TILES;
+    s.tiles = (int)tiles * S::TILES;
+    s.kp = down ? a.h.kp : a.x.kp;
     s.each = (s.kp / 128 + (int)RUNS - 1) / (int)RUNS;
     s.full = s.kp / 128 / s.each;
     s.rest = s.kp / 128 - s.full * s.each;
@@ -268,7 +265,7 @@ template <int KIND> struct walk {
         : a(args), jobs(w), part(-1), left(0)
     {
     }
-    __device__ __forceinline__ bool down() const { return part >= 2; }
+    __device__ __forceinline__ bool down() const { return part >= shape<KIND>::GROUPS; }
     __device__ __forceinline__ const mat &m() const { return down() ? a.down_m : a.gate_up_m; }
     __device__ __forceinline__ const share &s() const { return jobs.shares[part]; }
     __device__ __forceinline__ bool next()
@@ -277,26 +274,15 @@ template <int KIND> struct walk {
         if (left > 0) {
             left--, tile += shape<KIND>::TILES;
             if (tile >= s().tiles)
-                tile = 0, job++, fresh = !jobs.together;
+                tile = 0, job++, fresh = true;
             return true;
         }
-        while (++part < PARTS)
+        while (++part < shape<KIND>::PARTS)
             if (s().units) {
                 left = s().units - 1, job = s().job, tile = s().tile;
                 return fresh = true;
             }
         return false;
-    }
-    /* The pairs whose rows a set has. */
-    __device__ __forceinline__ int first_pair() const
-    {
-        return jobs.together ? s().from : jobs.begin(job);
-    }
-    __device__ __forceinline__ int n_pairs() const
-    {
-        if (jobs.together)
-            return !down() ? 1 : part == 2 ? jobs.half() : jobs.n - jobs.half();
-        return jobs.begin(job + 1) - jobs.begin(job);
     }
 };
 
@@ -313,22 +299,23 @@ struct place {
 template <int KIND> struct block {
     using S = shape<KIND>;
     struct jobs lists;
-    struct share shares[PARTS];
+    struct share shares[MOST_PARTS];
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
     uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS];
-    uint64_t sums_full[BUFS], sums_empty[BUFS], told[2];
+    uint64_t sums_full[BUFS], sums_empty[BUFS], told[MOST_GROUPS];
     __device__ __forceinline__ void init()
     {
         if (threadIdx.x % 32)
             return;
         for (int i = 0; i < MOST_SLOTS; i++)
-            barrier_init(&full[i], COPY_ARRIVALS), barrier_init(&empty[i], S::MULTIPLIERS);
+            barrier_init(&full[i], COPIERS), barrier_init(&empty[i], S::MULTIPLIERS);
         for (int i = 0; i < MOST_SETS; i++)
-            barrier_init(&rows_full[i], COPY_ARRIVALS), barrier_init(&rows_empty[i], S::MULTIPLIERS);
+            barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], S::MULTIPLIERS);
         for (int i = 0; i < BUFS; i++)
             barrier_init(&sums_full[i], S::MULTIPLIERS),
                 barrier_init(&sums_empty[i], S::ENDERS * S::TILES);
-        barrier_init(&told[0], 1), barrier_init(&told[1], 1);
+        for (int i = 0; i < MOST_GROUPS; i++)
+            barrier_init(&told[i], 1);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
@@ -361,21 +348,22 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
     walk<KIND> at(a, jobs);
     while (at.next()) {
         const mat &m = at.m();
-        const struct share &part = at.s();
-        const int chunks = part.kp / 128;
-        const size_t e = (size_t)jobs.active(at.job), tile = (size_t)(at.tile * chunks);
-        const uint8_t *w = m.w + e * m.expert + tile * CHUNK;
-        const uint8_t *s = m.scale + e * m.expert_scale + tile * CHUNK_SCALES;
-        for (int i = 0; i < part.each; i++) {
-            const int n = part.full + (i < part.rest);
+        const int kp = at.s().kp, each = at.s().each, full = at.s().full, rest = at.s().rest;
+        const int next_tile = kp / 128 * CHUNK, next_scales = kp / 128 * CHUNK_SCALES;
+        const size_t e = (size_t)jobs.active(at.job);
+        const uint8_t *w = m.w + e * m.expert + (size_t)(at.tile * next_tile);
+        const uint8_t *s = m.scale + e * m.expert_scale + (size_t)(at.tile * next_scales);
+#pragma unroll 1
+        for (int i = 0; i < each; i++) {
+            const int n = full + (i < rest);
             char *to = r.ring + slot.i * shape<KIND>::SLOT;
             await(&b.empty[slot.i], slot.phase ^ 1);
             copies_begin(&b.full[slot.i], n * shape<KIND>::TILES * (CHUNK + CHUNK_SCALES));
 #pragma unroll
             for (int t = 0; t < shape<KIND>::TILES; t++, to += STEP) {
-                copy_piece(to, w + t * chunks * CHUNK, n * CHUNK, &b.full[slot.i], 2 * t);
-                copy_piece(to + RUNS * CHUNK, s + t * chunks * CHUNK_SCALES, n * CHUNK_SCALES,
-                           &b.full[slot.i], 2 * t + 1);
+                copy_piece(to, w + t * next_tile, n * CHUNK, &b.full[slot.i]);
+                copy_piece(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES,
+                           &b.full[slot.i]);
             }
             copies_end(&b.full[slot.i]);
             w += n * CHUNK, s += n * CHUNK_SCALES;
@@ -386,15 +374,12 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
 
 /* ---- the tasks: the clerk ------------------------------------------------------------------- */
 
-/* Packed rows are there. One warp. */
+/* Packed rows are there. */
 __device__ __forceinline__ void wait_for_rows(const moe_args &a)
 {
-    if (threadIdx.x % 32 == 0) {
-        while (look(a.own + ROWS_READY) != (unsigned)a.rows)
-            ;
-        order_memory();
-    }
-    __syncwarp();
+    while (look(a.own + ROWS_READY) != (unsigned)a.rows)
+        ;
+    copies_follow_writes();
 }
 
 /* One more block has come this far; the counter is 0 again when all have. */
@@ -408,7 +393,6 @@ __device__ __forceinline__ void wait_for_all(const unsigned *counter)
 {
     while (look(counter))
         ;
-    order_memory();
 }
 
 /* The block's lists for who comes later. */
@@ -421,8 +405,6 @@ __device__ __forceinline__ void keep_choice(const moe_args &a, const struct jobs
     }
 }
 
-/* Only when all blocks have chosen may what they chose by go, and only then may the kernels come
- * that will write it again. */
 __device__ __forceinline__ void clear_keys(const moe_args &a)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -456,47 +438,52 @@ __device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &job
     }
 }
 
-/* Hidden rows of a half are there. */
+/* Hidden rows of a group are there. */
 template <int KIND>
-__device__ __forceinline__ void wait_for_half(const moe_args &a, block<KIND> &b, int half)
+__device__ __forceinline__ void wait_for_group(const moe_args &a, block<KIND> &b, int group)
 {
-    await(&b.told[half], 0);
-    if (threadIdx.x % 32 == 0)
-        wait_for_all(a.own + HALF_READY + half);
-    __syncwarp();
+    await(&b.told[group], 0);
+    wait_for_all(a.own + GROUP_READY + group);
+    copies_follow_writes();
 }
 
+/* The rows of one job after the other, by COPIERS. */
 template <int KIND>
 __device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block<KIND> &b,
                                            const room<KIND> &r)
 {
-    const int terms = a.terms;
     struct place set = {};
-    int halves = 0;
+    int ready = 0;
     walk<KIND> at(a, jobs);
     while (at.next()) {
         if (!at.fresh)
             continue;
-        for (; halves < at.part - 1; halves++)
-            wait_for_half(a, b, halves);
+        for (; ready <= at.part - shape<KIND>::GROUPS; ready++)
+            wait_for_group(a, b, ready);
         const packed &x = at.down() ? a.h : a.x;
-        const int first = at.first_pair(), cols = at.n_pairs() * terms;
+        const int first = jobs.begin(at.job), n = jobs.begin(at.job + 1) - first;
+        char *to = r.rows + set.i * r.set;
         await(&b.rows_empty[set.i], set.phase ^ 1);
-        copies_follow_writes();
-        copies_begin(&b.rows_full[set.i], cols * x.kp * 2);
+        copies_begin(&b.rows_full[set.i], n * a.terms * x.kp * 2);
 #pragma unroll 1
-        for (int c = 0; c < cols; c++) {
-            const int pair = jobs.order(first + c / terms);
-            const int row = at.down() ? pair : pair / a.top_k;
-            copy_piece(r.rows + set.i * r.set + c * r.pitch,
-                       x.x + (size_t)(row * terms + c % terms) * (size_t)x.kp, x.kp * 2,
-                       &b.rows_full[set.i], c);
+        for (int i = 0; i < n; i++) {
+            const int pair = jobs.order(first + i), row = at.down() ? pair : pair / a.top_k;
+            const uint16_t *from = x.x + (size_t)(row * a.terms) * (size_t)x.kp;
+            for (int t = 0; t < a.terms; t++, to += r.pitch, from += x.kp)
+                copy_piece(to, from, x.kp * 2, &b.rows_full[set.i]);
         }
         copies_end(&b.rows_full[set.i]);
         set.next(a.sets);
     }
-    for (; halves < 2; halves++)
-        wait_for_half(a, b, halves);
+    for (; ready < shape<KIND>::GROUPS; ready++)
+        wait_for_group(a, b, ready);
+}
+
+/* When all blocks have come so far, all have chosen: what they chose by may go, and the kernels may
+ * come that will write it again. */
+template <int KIND>
+__device__ __forceinline__ void leave_keys(const moe_args &a, const work &jobs)
+{
     if (a.direct)
         clear_keys(a);
     let_next();
@@ -517,7 +504,7 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
     const char *const s = r.ring + warp / (int)RUNS * STEP + RUNS * CHUNK + run * CHUNK_SCALES;
     float *const mine = r.sums + warp / (int)RUNS * S::RED + run * S::COLS * S::PITCH +
                         (KIND == EVEN ? q : 2 * q) * S::PITCH + g;
-    /* Columns that no row has repeat the last one's place. */
+    /* Columns beyond the room for rows repeat the last one's place. */
     const int col = min(KIND == EVEN ? g / 2 : g, a.per * a.terms - 1);
     struct place slot = {}, set = {}, buf = {};
     bool staged = false;
@@ -532,8 +519,7 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
             staged = true;
             await(&b.rows_full[set.i], set.phase);
         }
-        const int here = jobs.together ? at.down() ? at.job - at.s().from : 0 : col;
-        const char *x = r.rows + set.i * r.set + here * r.pitch + run * each * 256 + q * 16;
+        const char *x = r.rows + set.i * r.set + col * r.pitch + run * each * 256 + q * 16;
         float acc[S::NT][4] = {};
 #pragma unroll 1
         for (int i = 0; i < each; i++, x += 256) {
@@ -609,13 +595,14 @@ template <int KIND>
 __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int part)
 {
     enum { ALL = 32 * shape<KIND>::ENDERS * shape<KIND>::TILES };
-    if (part == 2)
+    const bool down = part >= shape<KIND>::GROUPS;
+    if (down && part + 1 < shape<KIND>::PARTS)
         return;
     asm volatile("bar.sync 1, %0;" ::"n"((int)ALL) : "memory");
     if ((int)threadIdx.x != 32 * shape<KIND>::MULTIPLIERS)
         return;
-    if (part < 2) {
-        come(a.own + HALF_READY + part);
+    if (!down) {
+        come(a.own + GROUP_READY + part);
         arrive(&b.told[part]);
         return;
     }
@@ -656,7 +643,7 @@ __device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, b
                 put_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
         }
     }
-    for (; told < PARTS; told++)
+    for (; told < S::PARTS; told++)
         tell_part(a, b, told);
 }
 
@@ -680,11 +667,11 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
     using S = shape<KIND>;
     extern __shared__ __align__(128) char shared[];
     __shared__ struct block<KIND> b;
-    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), lane = (int)threadIdx.x % 32;
     if (warp == S::CLERK)
         b.init();
     if (a.direct && a.rows == 1 && warp == S::FETCHER)
-        deal(a, a.top_k, S::TILES, b.shares);
+        deal<KIND>(a, a.top_k, b.shares);
     if (a.direct && warp == S::CLERK)
         wait_for_rows(a);
     if (a.direct)
@@ -695,22 +682,25 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
     const int n_jobs = a.direct ? b.lists.n : *a.n_active;
     if (!a.direct || a.rows > 1) {
         if (warp == S::FETCHER)
-            deal(a, n_jobs, S::TILES, b.shares);
+            deal<KIND>(a, n_jobs, b.shares);
         __syncthreads();
     }
-    struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares, n_jobs};
-    jobs.together = KIND == EVEN && a.rows == 1 && jobs.half() <= a.per;
+    const struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares, n_jobs};
     const room<KIND> r(a, shared);
     if (warp < S::MULTIPLIERS) {
         multiply_units(a, jobs, b, r, warp);
     } else if (warp < S::FETCHER) {
         end_units(a, jobs, b, r, warp - S::MULTIPLIERS);
     } else if (warp == S::FETCHER) {
-        fetch_weights(a, jobs, b, r);
+        if (lane < COPIERS)
+            fetch_weights(a, jobs, b, r);
     } else {
         if (a.direct && blockIdx.x == 0)
             keep_choice(a, b.lists);
-        bring_rows(a, jobs, b, r);
+        if (lane < COPIERS)
+            bring_rows(a, jobs, b, r);
+        __syncwarp();
+        leave_keys<KIND>(a, jobs);
     }
     __syncthreads();
     if (a.direct)

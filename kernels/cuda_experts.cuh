@@ -29,7 +29,7 @@ enum {
     MOST_TOP_K = 32,
     DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128,
     OWN_COUNTERS = N_COUNTERS / 2, /* from here on they are the mixture's alone: */
-    ROWS_READY = 0, HALF_READY = 1, DOWN_READY = 3, KEYS = 32,
+    ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, KEYS = 32,
 };
 
 struct moe_args {
@@ -103,7 +103,7 @@ __device__ __forceinline__ float keyed(uint32_t key)
 __device__ __forceinline__ uint32_t look(const unsigned *p)
 {
     uint32_t v;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 
