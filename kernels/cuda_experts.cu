@@ -3,15 +3,15 @@
  * One kernel behind the router, whose blocks are all on the device at once. Its jobs are in two or
  * four groups and its work in parts: gate and up for one group after the other, then down for each,
  * so that the hidden rows that down begins with were ready long before. A part is cut into units (a
- * job, a tile of 16 outputs), and every block has an equal share of them, in their order, so that
- * it meets few jobs. At last the rows' experts are added up in the order of their rank.
+ * job, one or two tiles of 16 outputs), and every block has an equal share of them, in their order,
+ * so that it meets few jobs. At last the rows' experts are added up in the order of their rank.
  *
  * The warps of a block walk through its units side by side, each with a task of its own. One
  * fetches weights into a ring in shared memory: a slot has one chunk for each of the 8 runs of k,
  * and lies in memory as one piece. One, the clerk, brings the rows of the next job and waits for
- * what other blocks must have written before. Eight multiply, a run each, with the order of sums of
- * cuda_product.cuh: blocks of 32 from zero in two instructions, then times their scale onto the
- * run's sum. The rest end the units: they add the runs in their order and write the results.
+ * what other blocks must have written before. Eight a tile multiply, a run each, with the order of
+ * sums of cuda_product.cuh: blocks of 32 from zero in two instructions, then times their scale onto
+ * the run's sum. The rest end the units: they add the runs in their order and write the results.
  *
  * Weights and rows come by the copy engine: a load that must be quick (a bias) would wait behind
  * all of the ring's, and a fence for its own thread's.
@@ -405,6 +405,7 @@ __device__ __forceinline__ void keep_choice(const moe_args &a, const struct jobs
     }
 }
 
+/* A share of what the blocks chose by. */
 __device__ __forceinline__ void clear_keys(const moe_args &a)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -479,8 +480,8 @@ __device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, 
         wait_for_group(a, b, ready);
 }
 
-/* When all blocks have come so far, all have chosen: what they chose by may go, and the kernels may
- * come that will write it again. */
+/* All blocks have written hidden rows, so all have chosen: what they chose by may go, and the
+ * kernels may come that will write it again. */
 template <int KIND>
 __device__ __forceinline__ void leave_keys(const moe_args &a, const work &jobs)
 {
@@ -598,6 +599,7 @@ __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int
     const bool down = part >= shape<KIND>::GROUPS;
     if (down && part + 1 < shape<KIND>::PARTS)
         return;
+    __syncwarp(); /* the first lane may still be telling of the part before */
     asm volatile("bar.sync 1, %0;" ::"n"((int)ALL) : "memory");
     if ((int)threadIdx.x != 32 * shape<KIND>::MULTIPLIERS)
         return;
@@ -685,7 +687,8 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
             deal<KIND>(a, n_jobs, b.shares);
         __syncthreads();
     }
-    const struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares, n_jobs};
+    const struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares,
+                              n_jobs};
     const room<KIND> r(a, shared);
     if (warp < S::MULTIPLIERS) {
         multiply_units(a, jobs, b, r, warp);

@@ -3,9 +3,9 @@
  * Pairs (row, rank of a chosen expert) are grouped by expert, so that an expert's weights are read
  * once for all rows of a tile that chose it. Each pair keeps its own results until the end, where
  * a row adds up its experts in the order of their rank. MXFP4: the router (norms, packed rows,
- * logits), then cuda_experts.cu. Other layouts, five kernels: the router, whose last block chooses
- * and groups the pairs, the product with gate and up, the gate (packed again), the product with
- * down, and the sum.
+ * logits), then all the rest in one kernel (cuda_experts.cu). Other layouts, five kernels: the
+ * router, whose last block chooses and groups the pairs, the product with gate and up, the gate
+ * (packed again), the product with down, and the sum.
  */
 #include "kernels/cuda_experts.cuh"
 
