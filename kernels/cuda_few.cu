@@ -8,10 +8,10 @@
  * engine, whose requests, unlike those of threads, hold up nobody's loads.
  *
  * A unit is a panel, or with a gate the same panel of both matrices. Its rows of weights are tiles
- * of 16: of a gated pair 8 of each. A warp has one run of k. With HELD the rows of activations lie
- * in shared memory: a single one is normalised and cut by every block itself, be it that the product
- * before left its norm to do, and the last block to arrive at a head turns it. Otherwise rows come
- * packed, with the weights of their stage.
+ * of 16: of a gated pair 8 of each. A warp has one run of k. The rows of activations lie in shared
+ * memory or come with the weights of their stage. A single one is folded: every block normalises
+ * and cuts it for itself, along with what the product before left to do, and the last block to
+ * arrive at a head turns it.
  *
  * Rows of weights behind a panel's last one, and columns behind the last row's, hold whatever lies
  * there; nobody looks at what becomes of them.
@@ -187,10 +187,11 @@ __device__ __forceinline__ void feed_weights(const product &p, const few &f, con
                                              const ring &r)
 {
     const mat &m = p.m[at.mat];
-    int first, n = at.chunks(p, f, first), bytes = n * m.panels.rows * CHUNK_BYTES;
+    int first, n = at.chunks(p, f, first), bytes = n * m.panels.rows * K_CHUNK_BYTES;
     size_t from = (size_t)at.panel * panel_bytes(m.panels) +
-                  (size_t)(first * m.panels.rows) * CHUNK_BYTES;
-    feed_expect(r.filled(), bytes * (p.glu ? 2 : 1) + (HELD ? 0 : n * group_cols(p, f) * CHUNK_BYTES));
+                  (size_t)(first * m.panels.rows) * K_CHUNK_BYTES;
+    const int rows = HELD ? 0 : n * group_cols(p, f) * K_CHUNK_BYTES;
+    feed_expect(r.filled(), bytes * (p.glu ? 2 : 1) + rows);
     feed(r.place(), m.w + from, bytes, r.filled());
     if (p.glu)
         feed(r.place() + (uint32_t)f.second_at, p.m[1].w + from, bytes, r.filled());
@@ -203,14 +204,15 @@ __device__ __forceinline__ void feed_rows(const product &p, const few &f, const 
 {
     const int cols = group_cols(p, f);
     int first, n = at.chunks(p, f, first);
-    const uint8_t *group = (const uint8_t *)p.x.x + (size_t)blockIdx.y * (size_t)(f.group * p.x.kp * 2);
-    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(first * cols) * CHUNK_BYTES,
-         n * cols * CHUNK_BYTES, r.filled());
+    const uint8_t *group =
+        (const uint8_t *)p.x.x + (size_t)blockIdx.y * (size_t)(f.group * p.x.kp * 2);
+    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(first * cols) * K_CHUNK_BYTES,
+         n * cols * K_CHUNK_BYTES, r.filled());
     feed_end(r.filled());
 }
 
-/* How many stages are under way at most, and no more than the ring has: what is beyond only queues up
- * before other loads. */
+/* How many stages are under way at most, and no more than the ring has: what is beyond only queues
+ * up before other loads. */
 struct window {
     struct ring r;
     int asked;
@@ -274,7 +276,7 @@ template <int MT, int NT, bool GLU> struct chunk_of_unit {
     uint4 a[MT][2], b[NT];
     __device__ __forceinline__ void load(uint32_t w, uint32_t x, const strides &s)
     {
-        constexpr uint32_t EIGHT = 8 * CHUNK_BYTES;
+        constexpr uint32_t EIGHT = 8 * K_CHUNK_BYTES;
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             a[m][0] = shared16(w + (uint32_t)m * (GLU ? EIGHT : 2 * EIGHT));
@@ -354,10 +356,10 @@ __device__ __forceinline__ void multiply_unit(float (&acc)[MT][NT][4], const few
 
 /* ---- a single row --------------------------------------------------------------------------- */
 
-/* What the fold of a single row needs is little code, for it runs once, as new to the instruction
- * cache as the weights are to the other. So it takes only what cuda_folds() lets through: floats and
- * weights of norms (bf16) that can be read by fours, whole chunks, one term. The bits are those of
- * cuda_row.cuh. */
+/* The fold of a single row has to be little code, for it runs once, and as new to the instruction
+ * cache as the weights are to the other (7,300 instructions took 4 us more than these). So it takes
+ * only what cuda_folds() lets through: floats and weights of norms (bf16) that can be read by
+ * fours, whole chunks, one term. The bits are those of cuda_row.cuh. */
 
 /* Four weights of a norm, as fetched, and what a normalised element is multiplied with. */
 struct norm_weights {
@@ -687,8 +689,8 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     const uint32_t own = (uint32_t)lane / 4 < cols ? (uint32_t)lane : (uint32_t)lane % 4;
     for (int mi = 0; mi < (GLU ? 1 : p.n_mats); mi++) {
         const panels &l = p.m[mi].panels;
-        const strides s = {(uint32_t)l.rows * CHUNK_BYTES, (uint32_t)f.second_at,
-                           cols * CHUNK_BYTES, held + own * 16};
+        const strides s = {(uint32_t)l.rows * K_CHUNK_BYTES, (uint32_t)f.second_at,
+                           cols * K_CHUNK_BYTES, held + own * 16};
         for (int panel = (int)blockIdx.x; panel < l.n; panel += (int)gridDim.x) {
             const unit u = {mi, panel * l.rows, min(l.rows, p.m[mi].n - panel * l.rows)};
             const share mine = share_of<MT, GLU>(p, u);
@@ -721,7 +723,7 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
         wide = max_int(wide, p->m[i].panels.rows);
         most = max_int(most, p->m[i].panels.cut.each);
     }
-    int each = RUNS * CHUNK_BYTES, of_rows = each * in_stage,
+    int each = RUNS * K_CHUNK_BYTES, of_rows = each * in_stage,
         of_weights = each * wide * (p->glu ? 2 : 1);
     f.sum_cols = min_int(cols, SUM_COLS);
     size_t sums = (size_t)(RUNS * f.sum_cols * (mt * 16 + 4)) * sizeof(float);
@@ -797,14 +799,14 @@ bool cuda_folds(const struct kdev *d, const struct product *p)
 {
     const struct behind *b = &p->behind;
     const struct heads *h = &b->heads;
-    return p->rows == 1 && p->x.terms == 1 && fits_held(d, 1, p->x.kp) && p->in.n % CHUNK == 0 &&
+    return p->rows == 1 && p->x.terms == 1 && fits_held(d, 1, p->x.kp) && p->in.n % K_CHUNK == 0 &&
            (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n) &&
            !(b->turns && (h->whole || !heads_fit(d, p)));
 }
 
 bool cuda_leaves(const struct product *p)
 {
-    return p->behind.dst && (uintptr_t)p->behind.dst % 16 == 0 && p->m[0].n % CHUNK == 0 &&
+    return p->behind.dst && (uintptr_t)p->behind.dst % 16 == 0 && p->m[0].n % K_CHUNK == 0 &&
            p->m[0].n <= MOST_PENDING && short_norm(&p->behind.post, p->m[0].n);
 }
 

@@ -139,8 +139,8 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
     return m;
 }
 
-static struct finish *add_mat(const struct kdev *d, struct product *p, const struct tensor *w, const struct tensor *b,
-                              float *dst, size_t stride)
+static struct finish *add_mat(const struct kdev *d, struct product *p, const struct tensor *w,
+                              const struct tensor *b, float *dst, size_t stride)
 {
     CHECK(p->n_mats < MAX_MATS && (!b || b->dim[0] == w->dim[0]));
     int i = p->n_mats++;

@@ -20,7 +20,7 @@
 enum {
     RUNS = 8,
     PANEL_MOST = 24, /* rows */
-    CHUNK = 32, CHUNK_BYTES = 64,
+    K_CHUNK = 32, K_CHUNK_BYTES = 64,
 };
 
 static inline __host__ __device__ int panel_rows(int n, int n_sm)
@@ -36,7 +36,7 @@ struct cut {
 static inline __host__ __device__ struct cut cut_of(int kp)
 {
     struct cut c;
-    c.chunks = kp / CHUNK;
+    c.chunks = kp / K_CHUNK;
     c.each = (c.chunks + RUNS - 1) / RUNS;
     c.runs = (c.chunks + c.each - 1) / c.each;
     c.rest = c.chunks - (c.runs - 1) * c.each;
@@ -73,18 +73,18 @@ static inline __host__ __device__ struct panels panels_of(int n, int k, int n_sm
     struct panels p;
     p.rows = panel_rows(n, n_sm);
     p.n = (n + p.rows - 1) / p.rows;
-    p.cut = cut_of((k + CHUNK - 1) / CHUNK * CHUNK);
+    p.cut = cut_of((k + K_CHUNK - 1) / K_CHUNK * K_CHUNK);
     return p;
 }
 static inline __host__ __device__ size_t panel_bytes(const struct panels &p)
 {
-    return (size_t)p.cut.chunks * (size_t)p.rows * CHUNK_BYTES;
+    return (size_t)p.cut.chunks * (size_t)p.rows * K_CHUNK_BYTES;
 }
 /* Where 32 elements of a row lie, in bytes from the first panel. */
 static inline __host__ __device__ size_t panel_chunk(const struct panels &p, int row, int chunk)
 {
     size_t at = (size_t)(row / p.rows) * (size_t)p.cut.chunks + (size_t)chunk_place(p.cut, chunk);
-    return (at * (size_t)p.rows + (size_t)(row % p.rows)) * CHUNK_BYTES;
+    return (at * (size_t)p.rows + (size_t)(row % p.rows)) * K_CHUNK_BYTES;
 }
 
 /* Whether the device keeps a tensor so. */

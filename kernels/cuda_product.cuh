@@ -404,7 +404,7 @@ static inline bool cuda_tiled(const struct kdev *d, int rows)
  * have weights of this type. */
 static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum dtype type)
 {
-    return (rows <= MOST_FEW || d->tiles) && n % CHUNK == 0 && type == DT_BF16;
+    return (rows <= MOST_FEW || d->tiles) && n % K_CHUNK == 0 && type == DT_BF16;
 }
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows);

@@ -213,10 +213,10 @@ __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint1
     if (f.kind == ROW_TILED)
         return x + (size_t)col * (size_t)f.kp + tile_place(i);
     if (f.kind == ROW_HELD_COLS)
-        return x + (i / CHUNK * f.cols + col) * CHUNK + i % CHUNK;
+        return x + (i / K_CHUNK * f.cols + col) * K_CHUNK + i % K_CHUNK;
     const int first = col / f.group * f.group, cols = min(f.cols - first, f.group);
-    const int at = chunk_place(f.cut, i / CHUNK) * cols + col - first;
-    return x + (size_t)first * (size_t)f.kp + at * CHUNK + i % CHUNK;
+    const int at = chunk_place(f.cut, i / K_CHUNK) * cols + col - first;
+    return x + (size_t)first * (size_t)f.kp + at * K_CHUNK + i % K_CHUNK;
 }
 
 /* Stores the terms of elements i .. i + 3 of a row of n, whose first column is col. */

@@ -18,7 +18,7 @@ __device__ __forceinline__ float table_at(const table &t, int id, int i)
 {
     if (!t.paneled)
         return weight_at(t.rows, (size_t)id * t.pitch + (size_t)i);
-    size_t at = panel_chunk(t.panels, id, i / CHUNK) / sizeof(bf16) + (size_t)(i % CHUNK);
+    size_t at = panel_chunk(t.panels, id, i / K_CHUNK) / sizeof(bf16) + (size_t)(i % K_CHUNK);
     return weight_at(t.rows, at);
 }
 

@@ -8,7 +8,7 @@
 
 enum {
     STAGE_K = 64,
-    CHUNK_SPAN = HALF_OUT * (int)CHUNK_BYTES, /* of a half's weights */
+    CHUNK_SPAN = HALF_OUT * (int)K_CHUNK_BYTES, /* of a half's weights */
     HALF_BYTES = 2 * CHUNK_SPAN,
     MOST_SHARED = 227 << 10,
     GROUP = 8, /* tiles of rows that share weights while these are in L2 */
@@ -93,7 +93,7 @@ struct halves {
 #pragma unroll
         for (int h = 0; h < 2; h++)
             rows += max(0, min(l[h].n * l[h].rows - out[h], (int)HALF_OUT));
-        return rows * n * CHUNK_BYTES;
+        return rows * n * K_CHUNK_BYTES;
     }
     /* One warp: a lane has a run of rows of one panel. */
     __device__ __forceinline__ void fetch(uint8_t *to, int chunk, int n, uint64_t *full) const
@@ -108,11 +108,10 @@ struct halves {
                 const int end = min(out[h] + (int)HALF_OUT, (panel + 1) * p.rows);
                 if (panel >= p.n || first >= end)
                     continue;
-                const size_t at = (size_t)panel * (size_t)p.cut.chunks +
-                                  (size_t)chunk_place(p.cut, chunk + second);
-                fetch_bytes(to + h * HALF_BYTES + second * CHUNK_SPAN + (first - out[h]) * CHUNK_BYTES,
-                            w[h] + (at * (size_t)p.rows + (size_t)(first - panel * p.rows)) * CHUNK_BYTES,
-                            (end - first) * CHUNK_BYTES, full);
+                fetch_bytes(to + h * HALF_BYTES + second * CHUNK_SPAN +
+                                (first - out[h]) * K_CHUNK_BYTES,
+                            w[h] + panel_chunk(p, first, chunk + second),
+                            (end - first) * K_CHUNK_BYTES, full);
             }
         }
     }
@@ -139,7 +138,7 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAG
             w.fetch(to, chunk, n, &r.full[slot]);
         }
         if (rows && leads)
-            fetch_box(to + 2 * HALF_BYTES, &a.x, chunk * CHUNK, at.col, &r.full[slot]);
+            fetch_box(to + 2 * HALF_BYTES, &a.x, chunk * K_CHUNK, at.col, &r.full[slot]);
     };
     int early = min(c.stages, (int)F::STAGES);
 #pragma unroll 1
@@ -164,9 +163,9 @@ struct weights {
     uint4 r0, r1;
     __device__ __forceinline__ void load(const uint8_t *at, int chunk, int q, int out)
     {
-        const uint8_t *p = at + chunk * CHUNK_SPAN + out * CHUNK_BYTES + q * 16;
+        const uint8_t *p = at + chunk * CHUNK_SPAN + out * K_CHUNK_BYTES + q * 16;
         r0 = *(const uint4 *)p;
-        r1 = *(const uint4 *)(p + 8 * CHUNK_BYTES);
+        r1 = *(const uint4 *)(p + 8 * K_CHUNK_BYTES);
     }
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
