@@ -247,6 +247,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
     for (int i = 0; i < 2; i++) {
         part[i] = (float *)cuda_take(d, n * sizeof(float));
         p.n_mats = 0;
+        p.x = {};
         add_mat(d, &p, w[i], NULL, part[i], (size_t)ffn);
         cuda_product(d, &p, cuda_store_of(w[i]), a->rows);
     }

@@ -26,7 +26,7 @@ enum {
 static inline __host__ __device__ int panel_rows(int n, int n_sm)
 {
     int each = (n + n_sm * PANEL_MOST - 1) / (n_sm * PANEL_MOST); /* panels of a multiprocessor */
-    return (n + n_sm * each - 1) / (n_sm * each);
+    return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;   /* even, for stores of pairs */
 }
 
 /* How k is cut. Runs have `each` chunks, but the last that has any has `rest`; `runs` have any. */

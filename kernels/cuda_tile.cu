@@ -31,8 +31,9 @@ template <int COLS> struct form {
 };
 
 struct many {
-    CUtensorMap x;
+    CUtensorMap w[MAX_MATS], x;
     struct product p;
+    int wide[MAX_MATS]; /* outputs of a tile, of a half with a gate: whole panels */
     int tiles_out, tiles_row;
 };
 
@@ -66,78 +67,36 @@ __device__ __forceinline__ struct place place_of(const many &a, int tile)
     at.col = (first + in % width) * COLS;
     while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
         at.mat++;
-    at.out = (t - a.p.first[at.mat]) * (a.p.glu ? HALF_OUT : TILE_OUT);
+    at.out = (t - a.p.first[at.mat]) * a.wide[at.mat];
     return at;
 }
 
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
-/* What a stage brings of two halves' weights: chunk and, if n is 2, the next one of the same run;
- * of each the half's outputs, 64 bytes one after the other. Outputs behind the last panel do not
- * come. */
-struct halves {
-    const uint8_t *w[2];
-    struct panels l[2];
-    int out[2];
-    __device__ __forceinline__ halves(const many &a, const place &at)
-    {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const mat &m = a.p.m[a.p.glu ? h : at.mat];
-            w[h] = m.w, l[h] = m.panels, out[h] = at.out + (a.p.glu ? 0 : h * HALF_OUT);
-        }
-    }
-    __device__ __forceinline__ int bytes(int n) const
-    {
-        int rows = 0;
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            rows += max(0, min(l[h].n * l[h].rows - out[h], (int)HALF_OUT));
-        return rows * n * K_CHUNK_BYTES;
-    }
-    /* One warp: a lane has a run of rows of one panel. */
-    __device__ __forceinline__ void fetch(uint8_t *to, int chunk, int n, uint64_t *full) const
-    {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const struct panels &p = l[h];
-            const int most = (HALF_OUT + p.rows - 2) / p.rows + 1;
-            for (int i = (int)threadIdx.x % 32; i < n * most; i += 32) {
-                const int second = i >= most, panel = out[h] / p.rows + i - second * most;
-                const int first = max(out[h], panel * p.rows);
-                const int end = min(out[h] + (int)HALF_OUT, (panel + 1) * p.rows);
-                if (panel >= p.n || first >= end)
-                    continue;
-                fetch_bytes(to + h * HALF_BYTES + second * CHUNK_SPAN +
-                                (first - out[h]) * K_CHUNK_BYTES,
-                            w[h] + panel_chunk(p, first, chunk + second),
-                            (end - first) * K_CHUNK_BYTES, full);
-            }
-        }
-    }
-};
-
-/* One warp. The weights of the first stages are asked for while the kernel before ends. */
+/* One thread. The weights of the first stages are asked for while the kernel before ends. A stage
+ * has, of either chunk of k, 64 bytes of each output of a tile, one output after the other; with a
+ * gate both chunks of its outputs and then those of up. */
 template <int COLS>
 __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
 {
     using F = form<COLS>;
     const struct stages_of_k c = stages_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
-    const bool leads = threadIdx.x % 32 == 0;
     auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
         uint8_t *to = r.stage + slot * F::STAGE_SPAN;
         const int run = i / c.per_run, in = i % c.per_run * 2, chunk = run * c.cut.each + in;
         if (weights) {
-            const halves w(a, at);
             const int length = run == c.cut.runs - 1 ? c.cut.rest : c.cut.each;
-            const int n = min(length - in, 2);
-            if (leads)
-                barrier_expect(&r.full[slot], w.bytes(n) + COLS * STAGE_K * 2);
-            __syncwarp();
-            w.fetch(to, chunk, n, &r.full[slot]);
+            const int n = min(length - in, 2), mats = a.p.glu ? 2 : 1, wide = a.wide[at.mat];
+            const int panel = at.out / a.p.m[at.mat].panels.rows;
+            barrier_expect(&r.full[slot],
+                           n * mats * wide * K_CHUNK_BYTES + COLS * STAGE_K * 2);
+            for (int j = 0; j < n * mats; j++)
+                fetch_panels(to + (j / n * 2 + j % n) * CHUNK_SPAN * (a.p.glu ? 1 : 2),
+                             &a.w[at.mat + j / n], chunk_place(c.cut, chunk + j % n), panel,
+                             &r.full[slot]);
         }
-        if (rows && leads)
+        if (rows)
             fetch_box(to + 2 * HALF_BYTES, &a.x, chunk * K_CHUNK, at.col, &r.full[slot]);
     };
     int early = min(c.stages, (int)F::STAGES);
@@ -161,9 +120,9 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAG
 /* This thread's weights of one chunk of 32 k, of two outputs. */
 struct weights {
     uint4 r0, r1;
-    __device__ __forceinline__ void load(const uint8_t *at, int chunk, int q, int out)
+    __device__ __forceinline__ void load(const uint8_t *at, int q, int out)
     {
-        const uint8_t *p = at + chunk * CHUNK_SPAN + out * K_CHUNK_BYTES + q * 16;
+        const uint8_t *p = at + out * K_CHUNK_BYTES + q * 16;
         r0 = *(const uint4 *)p;
         r1 = *(const uint4 *)(p + 8 * K_CHUNK_BYTES);
     }
@@ -188,22 +147,23 @@ __device__ __forceinline__ int own_output()
  * into registers; a stage is given back when nothing of it is in flight. */
 template <int COLS>
 __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
-                                             int n, int half)
+                                             int n, int half, bool glu)
 {
     using F = form<COLS>;
     const int q = (int)threadIdx.x % 4, out = own_output();
+    const int first = half * CHUNK_SPAN * (glu ? 2 : 1), second = CHUNK_SPAN * (glu ? 1 : 2);
     struct weights even, odd;
     int last = 0;
     for (int i = 0; i + 1 < n; i += 2) {
         const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         uint64_t rows = columns_at(at + 2 * HALF_BYTES);
         barrier_wait(&r.full[r.slot], r.phase);
-        even.load(at + half * HALF_BYTES, 0, q, out);
+        even.load(at + first, q, out);
         even.multiply(acc, rows, i > 0);
         mma_wait<1>(); /* the stage before is done with, and so is odd */
         if (i > 0)
             warp_arrives(&r.empty[last]);
-        odd.load(at + half * HALF_BYTES, 1, q, out);
+        odd.load(at + first + second, q, out);
         odd.multiply(acc, rows + 4, true);
         mma_wait<1>();
         last = r.slot;
@@ -212,7 +172,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<C
     if (n % 2) {
         const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         barrier_wait(&r.full[r.slot], r.phase);
-        even.load(at + half * HALF_BYTES, 0, q, out);
+        even.load(at + first, q, out);
         even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
         mma_wait<0>();
         if (n > 1)
@@ -242,7 +202,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::S
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_run<COLS>(acc, r, n, half);
+            multiply_run<COLS>(acc, r, n, half, a.p.glu);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
@@ -260,7 +220,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::S
 struct strip {
     const float *room;
     int first, rows; /* of the packed rows: the first, their number */
-    int out, n;      /* first output, outputs of the matrix */
+    int out, end, n; /* first output, behind the tile's last, outputs of the matrix */
     int warp;
 };
 
@@ -268,8 +228,8 @@ struct strip {
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
 {
-    const int mine = (int)threadIdx.x % 32 * 4;
-    if (s.out + mine >= s.n)
+    const int mine = (int)threadIdx.x % 32 * 4, left = s.end - s.out - mine;
+    if (left <= 0)
         return;
     float4 b = make_float4(0, 0, 0, 0);
     if (f.b.p) {
@@ -295,7 +255,11 @@ __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
                 y.x += b.x, y.y += b.y, y.z += b.z, y.w += b.w;
             if (add)
                 y.x += old[j].x, y.y += old[j].y, y.z += old[j].z, y.w += old[j].w;
-            *(float4 *)(dst + (size_t)row * pitch) = y;
+            float *to = dst + (size_t)row * pitch;
+            if (left >= 4)
+                *(float4 *)to = y;
+            else
+                *(float2 *)to = make_float2(y.x, y.y); /* panels are even */
         }
     }
 }
@@ -305,7 +269,7 @@ template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
 {
     const int mine = (int)threadIdx.x % 32 * 2;
-    if (s.out + mine >= s.n)
+    if (s.out + mine >= s.end)
         return;
     to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
 #pragma unroll 4
@@ -329,7 +293,7 @@ __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
         const int row = i / 2, out = i % 2 * 32 + lane;
         float y = activate(s.room[room_at<TERMS>(row, out)], ACT) *
                   s.room[room_at<TERMS>(row, HALF_OUT + out)];
-        if (s.out + out < s.n)
+        if (s.out + out < s.end)
             f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
     }
 }
@@ -351,7 +315,7 @@ __device__ __forceinline__ void write_any(const strip &s, const finish &f)
     for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
         const int row = i / (TILE_OUT / 32), out = i % (TILE_OUT / 32) * 32 + (int)threadIdx.x % 32;
         float y = s.room[room_at<TERMS>(row, out)];
-        if (s.out + out < s.n)
+        if (s.out + out < s.end)
             store_one(f, finished(f, y, s.out + out, s.first + row), s.out + out, s.first + row);
     }
 }
@@ -366,7 +330,9 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
         const struct place at = place_of<COLS>(a, tile);
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
-        const struct strip s = {e.room, first, rows, at.out, a.p.m[at.mat].n, warp};
+        const int n = a.p.m[at.mat].n;
+        const struct strip s = {e.room, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
+                                warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(e.filled, turn);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
@@ -411,9 +377,9 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
-        if (warp == 0) {
+        if (threadIdx.x == 0)
             fetch_tiles<COLS>(a, r);
-        } else {
+        if (warp > 0) {
             after();
             write_tiles<TERMS, COLS>(a, warp - 1, e);
         }
@@ -468,13 +434,32 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, i
 }
 
 /* Tiles of outputs; first[i]: those before matrix i. */
-static int tiles_of(const struct product *p, int *first)
+/* Panels as the copy engine sees them: (panels, chunks, 8-byte words of a chunk of all its rows). A
+ * box is one chunk of `wide` outputs. */
+static void panel_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int wide)
+{
+    const struct panels *p = &m->panels;
+    const cuuint64_t words = (cuuint64_t)p->rows * K_CHUNK_BYTES / 8;
+    const cuuint64_t dim[] = {words, (cuuint64_t)p->cut.chunks, (cuuint64_t)p->n};
+    const cuuint64_t stride[] = {words * 8, panel_bytes(*p)};
+    const cuuint32_t box[] = {(cuuint32_t)words, 1, (cuuint32_t)(wide / p->rows)}, one[] = {1, 1, 1};
+    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, 3, (void *)m->w, dim, stride, box, one,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        cuda_fail(d, "a tensor map was refused");
+}
+
+/* Tiles of outputs, of whole panels each; first: of a matrix. */
+static int tiles_of(const struct product *p, int *first, int *wide)
 {
     int tiles = 0;
     for (int i = 0; i < p->n_mats; i++) {
+        const int most = p->glu ? HALF_OUT : TILE_OUT, rows = p->m[i].panels.rows;
+        wide[i] = most / rows * rows;
         first[i] = tiles;
         if (!p->glu || i == 0)
-            tiles += div_up(p->m[i].n, p->glu ? HALF_OUT : TILE_OUT);
+            tiles += div_up(p->m[i].n, wide[i]);
     }
     return tiles;
 }
@@ -484,7 +469,9 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     using F = form<COLS>;
     struct many a = {};
     a.p = *p;
-    a.tiles_out = tiles_of(p, a.p.first);
+    a.tiles_out = tiles_of(p, a.p.first, a.wide);
+    for (int i = 0; i < p->n_mats; i++)
+        panel_map(d, &a.w[i], &p->m[i], a.wide[i]);
     a.tiles_row = div_up(p->rows * TERMS, COLS);
     cuda_tile_map(d, &a.x, p->x.x, true, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
@@ -497,7 +484,7 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
 static int cost_of(const struct kdev *d, const struct product *p, int cols)
 {
     enum { BEGIN = 8 }; /* of a tile, in columns */
-    int first[MAX_MATS], tiles = tiles_of(p, first) * div_up(p->rows * d->terms, cols);
+    int first[MAX_MATS], wide[MAX_MATS], tiles = tiles_of(p, first, wide) * div_up(p->rows * d->terms, cols);
     return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }
 

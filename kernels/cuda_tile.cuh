@@ -73,6 +73,16 @@ __device__ __forceinline__ void fetch_bytes(void *to, const void *from, int byte
                  : "memory");
 }
 
+/* One chunk of successive panels, to shared memory. */
+__device__ __forceinline__ void fetch_panels(void *to, const CUtensorMap *map, int chunk, int panel,
+                                             uint64_t *full)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {0, %2, %3}], [%4];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(chunk), "r"(panel), "r"(shared_at(full))
+                 : "memory");
+}
+
 /* A box of a matrix, from element (k, row) on, to shared memory. */
 __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
                                           uint64_t *full)
