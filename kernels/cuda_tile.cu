@@ -2,8 +2,6 @@
  * after tile; the copy engine fetches stages of 64 of k. With GLU one of a block's two warpgroups
  * multiplies with the gate and the other with up.
  */
-
-
 #include "kernels/cuda_tile.cuh"
 
 enum {

@@ -268,11 +268,11 @@ __device__ __forceinline__ void multiply_tile(ring<form<N>::STAGES> &r, int chun
 
 template <int TERMS, int N>
 __device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<form<N>::STAGES> r,
-                                               const int *upto, int n_active, int half,
+                                               const int *upto, int n_active, int group,
                                                const exchange &e)
 {
     const int chunks = chunks_of(a), t = (int)threadIdx.x % 128;
-    const int out = half * HALF_OUT + t / 32 * 16 + t % 32 / 4;
+    const int out = group * HALF_OUT + t / 32 * 16 + t % 32 / 4;
     uint32_t turn = 1;
     for (int tile = (int)blockIdx.x; tile < upto[n_active] * a.tiles_out;
          tile += (int)gridDim.x, turn ^= 1) {
@@ -300,8 +300,8 @@ __device__ __forceinline__ void put_two_hidden(const moe_args &a, int p, int i, 
 }
 
 /* Four outputs of gate and up, interleaved: two hidden values of packed row p. */
-__device__ __forceinline__ void write_hidden(const moe_args &a, int p, int out, float4 y, float inv,
-                                             float4 b)
+__device__ __forceinline__ void write_hidden(const moe_args &a, int p, int out, float4 y,
+                                             float inv, float4 b)
 {
     const int i = out / 2;
     if (i >= a.h.kp)
@@ -311,8 +311,8 @@ __device__ __forceinline__ void write_hidden(const moe_args &a, int p, int out, 
     put_two_hidden(a, p, i, i < a.ffn ? h0 : 0, i + 1 < a.ffn ? h1 : 0);
 }
 
-/* One warp's rows of a tile, by twos: 2 warp, 2 warp + 1, 2 (warp + WRITERS), .... Lane l has looked
- * up pair and factor of the l-th of them. */
+/* One warp's rows of a tile, by twos: 2 warp, 2 warp + 1, 2 (warp + WRITERS), .... Lane l has
+ * looked up pair and factor of the l-th of them. */
 struct own_rows {
     int pair;
     float inv;
