@@ -3,8 +3,8 @@
  * One kernel behind the router, whose blocks are all on the device at once. Its jobs are in two or
  * four groups and its work in parts: gate and up for one group after the other, then down for each,
  * so that the hidden rows that down begins with were ready long before. A part is cut into units (a
- * job, one or two tiles of 16 outputs), and every block has an equal share of them, in their order,
- * so that it meets few jobs. At last the rows' experts are added up in the order of their rank.
+ * job, two tiles of 16 outputs), and every block has an equal share of them, in their order, so
+ * that it meets few jobs. At last the rows' experts are added up in the order of their rank.
  *
  * The warps of a block walk through its units side by side, each with a task of its own. One
  * fetches weights into a ring in shared memory: a slot has one chunk for each of the 8 runs of k,
@@ -21,26 +21,25 @@
 enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
     STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
-    MOST_SLOTS = 6, MOST_SETS = 2, BUFS = 2,
+    TILES = 2, /* of a unit: two blocks of one multiprocessor would not be equally fast */
+    SLOT = TILES * STEP, MOST_SLOTS = 8, MOST_SETS = 2, BUFS = 2,
     MOST_GROUPS = 4, MOST_PARTS = 2 * MOST_GROUPS,
 };
 
-/* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16, and two
- * tiles at once. */
+/* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16. */
 enum kind { EVEN, FEW, MORE };
 
 template <int KIND> struct shape {
     static constexpr int GROUPS = KIND == EVEN ? 4 : 2, PARTS = 2 * GROUPS;
-    static constexpr int NT = KIND == MORE ? 2 : 1, TILES = KIND == MORE ? 2 : 1,
-                         COLS = KIND == EVEN ? 4 : 8 * NT,
+    static constexpr int NT = KIND == MORE ? 2 : 1, COLS = KIND == EVEN ? 4 : 8 * NT,
                          PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
     /* warps */
     static constexpr int MULTIPLIERS = (int)RUNS * TILES, ENDERS = KIND == EVEN ? 1 : 2,
                          FETCHER = MULTIPLIERS + ENDERS * TILES, CLERK = FETCHER + 1,
-                         THREADS = 32 * (CLERK + 1), BLOCKS = KIND == MORE ? 1 : 2;
+                         THREADS = 32 * (CLERK + 1);
     static constexpr int PASSES = COLS * 8 / (32 * ENDERS); /* of an ender: 8 items a column */
     static constexpr int RED = (int)RUNS * COLS * PITCH, /* floats of a tile's sums */
-                         SUM_BYTES = BUFS * TILES * RED * 4, SLOT = TILES * STEP;
+                         SUM_BYTES = BUFS * TILES * RED * 4;
 };
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -238,8 +237,8 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     const unsigned group = (unsigned)(part % S::GROUPS), blocks = gridDim.x;
     const unsigned from = (unsigned)n_jobs * group / S::GROUPS,
                    jobs = (unsigned)n_jobs * (group + 1) / S::GROUPS - from;
-    const unsigned up = (unsigned)(a.gate_up_m.n / 16 / S::TILES),
-                   tiles = down ? (unsigned)(a.down_m.n / 16 / S::TILES) : up, n = jobs * tiles;
+    const unsigned up = (unsigned)(a.gate_up_m.n / 16 / TILES),
+                   tiles = down ? (unsigned)(a.down_m.n / 16 / TILES) : up, n = jobs * tiles;
     const unsigned before = (down ? (unsigned)n_jobs * up : 0) + from * tiles;
     const unsigned each = n / blocks, more = n % blocks;
     const unsigned turn = (blockIdx.x + blocks - before % blocks) % blocks,
@@ -247,8 +246,8 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     struct share &s = all[part];
     s.units = (int)(each + (turn < more));
     s.job = (int)(from + ahead);
-    s.tile = (int)(first - ahead * tiles) * S::TILES;
-    s.tiles = (int)tiles * S::TILES;
+    s.tile = (int)(first - ahead * tiles) * TILES;
+    s.tiles = (int)tiles * TILES;
     s.kp = down ? a.h.kp : a.x.kp;
     s.each = (s.kp / 128 + (int)RUNS - 1) / (int)RUNS;
     s.full = s.kp / 128 / s.each;
@@ -272,7 +271,7 @@ template <int KIND> struct walk {
     {
         fresh = false;
         if (left > 0) {
-            left--, tile += shape<KIND>::TILES;
+            left--, tile += TILES;
             if (tile >= s().tiles)
                 tile = 0, job++, fresh = true;
             return true;
@@ -313,7 +312,7 @@ template <int KIND> struct block {
             barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], S::MULTIPLIERS);
         for (int i = 0; i < BUFS; i++)
             barrier_init(&sums_full[i], S::MULTIPLIERS),
-                barrier_init(&sums_empty[i], S::ENDERS * S::TILES);
+                barrier_init(&sums_empty[i], S::ENDERS * TILES);
         for (int i = 0; i < MOST_GROUPS; i++)
             barrier_init(&told[i], 1);
 #if __CUDA_ARCH__ >= 900
@@ -331,7 +330,7 @@ template <int KIND> struct room {
     __device__ __forceinline__ room(const moe_args &a, char *shared)
     {
         ring = shared;
-        sums = (float *)(ring + a.slots * shape<KIND>::SLOT);
+        sums = (float *)(ring + a.slots * SLOT);
         rows = (char *)sums + shape<KIND>::SUM_BYTES;
         pitch = max(a.x.kp, a.h.kp) * 2 + 64;
         set = a.per * a.terms * pitch;
@@ -356,11 +355,11 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
 #pragma unroll 1
         for (int i = 0; i < each; i++) {
             const int n = full + (i < rest);
-            char *to = r.ring + slot.i * shape<KIND>::SLOT;
+            char *to = r.ring + slot.i * SLOT;
             await(&b.empty[slot.i], slot.phase ^ 1);
-            copies_begin(&b.full[slot.i], n * shape<KIND>::TILES * (CHUNK + CHUNK_SCALES));
+            copies_begin(&b.full[slot.i], n * TILES * (CHUNK + CHUNK_SCALES));
 #pragma unroll
-            for (int t = 0; t < shape<KIND>::TILES; t++, to += STEP) {
+            for (int t = 0; t < TILES; t++, to += STEP) {
                 copy_piece(to, w + t * next_tile, n * CHUNK, &b.full[slot.i]);
                 copy_piece(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES,
                            &b.full[slot.i]);
@@ -526,11 +525,11 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
         for (int i = 0; i < each; i++, x += 256) {
             await(&b.full[slot.i], slot.phase);
             if (i < n)
-                multiply<KIND>(w + slot.i * S::SLOT, s + slot.i * S::SLOT, x, 8 * r.pitch, acc);
+                multiply<KIND>(w + slot.i * SLOT, s + slot.i * SLOT, x, 8 * r.pitch, acc);
             warp_arrives(&b.empty[slot.i]);
             slot.next(a.slots);
         }
-        float *to = mine + buf.i * S::TILES * S::RED;
+        float *to = mine + buf.i * TILES * S::RED;
         await(&b.sums_empty[buf.i], buf.phase ^ 1);
 #pragma unroll
         for (int j = 0; j < S::NT; j++, to += 8 * S::PITCH) {
@@ -595,7 +594,7 @@ struct ending {
 template <int KIND>
 __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int part)
 {
-    enum { ALL = 32 * shape<KIND>::ENDERS * shape<KIND>::TILES };
+    enum { ALL = 32 * shape<KIND>::ENDERS * TILES };
     const bool down = part >= shape<KIND>::GROUPS;
     if (down && part + 1 < shape<KIND>::PARTS)
         return;
@@ -636,7 +635,7 @@ __device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, b
         await(&b.sums_full[buf.i], buf.phase);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
-            e[i].template end<KIND>(a, down, tile, r.sums + (buf.i * S::TILES + group) * S::RED);
+            e[i].template end<KIND>(a, down, tile, r.sums + (buf.i * TILES + group) * S::RED);
         warp_arrives(&b.sums_empty[buf.i]);
         buf.next(BUFS);
         if (!down && tile == at.s().tiles - 1) { /* zeros up to a whole chunk */
@@ -663,7 +662,7 @@ __device__ __forceinline__ void add_up(const moe_args &a, const INT *chosen, con
 }
 
 template <int KIND>
-__global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
+__global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
     expert_kernel(const __grid_constant__ struct moe_args a)
 {
     using S = shape<KIND>;
@@ -716,48 +715,47 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, shape<KIND>::BLOCKS)
 
 template <int KIND> static int shared_of(const struct moe_args *a, int columns)
 {
-    using S = shape<KIND>;
     int pitch = max_int(a->x.kp, a->h.kp) * 2 + 64;
-    return a->slots * S::SLOT + S::SUM_BYTES + a->sets * columns * pitch;
+    return a->slots * SLOT + shape<KIND>::SUM_BYTES + a->sets * columns * pitch;
+}
+
+/* What a block may ask for beside what it has of its own. */
+static int shared_most(const struct kdev *d)
+{
+    int most = 0;
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->ordinal);
+    return most - (int)sizeof(struct block<MORE>) - 128;
 }
 
 /* Columns are fewer where rows are so long that the shared memory of a block has not more. */
 int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
 {
     struct moe_args a = *given;
-    const int pairs = rows * a.top_k, terms = a.terms, spare = sizeof(struct block<MORE>) + 1024;
-    int most = 0;
-    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->ordinal);
-    a.slots = 4, a.sets = 1;
+    const int pairs = rows * a.top_k, terms = a.terms, most = shared_most(d);
+    a.slots = 2, a.sets = 1;
     bool more = rows * terms > 8 && pairs * terms > 4 * a.n_expert &&
-                shared_of<MORE>(&a, 16) + spare <= most;
+                shared_of<MORE>(&a, 16) <= most;
     bool even = terms == 1 && (rows <= 4 || pairs <= a.n_expert);
     int per = more ? 16 / terms : even ? 4 : 8 / terms;
-    while (per > 1 && !more && shared_of<FEW>(&a, per * terms) + spare > most)
+    while (per > 1 && !more && shared_of<FEW>(&a, per * terms) > most)
         per--;
     return per;
 }
 
-/* As many blocks as fit on the device at once, since they wait for each other; as many slots as
- * fit into these. */
+/* Blocks wait for each other, so no more than fit on the device at once: one a multiprocessor. As
+ * many slots as fit beside two sets of rows, or beside one. */
 template <int KIND> static void launch(struct kdev *d, const struct moe_args *given)
 {
-    using S = shape<KIND>;
     struct moe_args a = *given;
-    for (int want = S::BLOCKS; want > 0; want--)
-        for (a.sets = KIND == EVEN ? MOST_SETS : 1; a.sets > 0; a.sets--)
-            for (a.slots = MOST_SLOTS; a.slots > 1; a.slots--) {
-                int blocks = 0, shared = shared_of<KIND>(&a, a.per * a.terms);
-                if (cudaFuncSetAttribute((const void *)expert_kernel<KIND>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, shared) ||
-                    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, expert_kernel<KIND>,
-                                                                  S::THREADS, (size_t)shared))
-                    cudaGetLastError();
-                if (blocks >= want)
-                    return cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)(d->n_sm * blocks)),
-                                       S::THREADS, (size_t)shared, a);
-            }
-    cuda_fail(d, "experts need more shared memory than this device has");
+    const int most = shared_most(d), columns = a.per * a.terms;
+    a.slots = MOST_SLOTS, a.sets = MOST_SETS;
+    while (shared_of<KIND>(&a, columns) > most && (a.sets > 1 || a.slots > 2))
+        if (--a.slots < 4 && a.sets > 1)
+            a.slots = MOST_SLOTS, a.sets--;
+    if (shared_of<KIND>(&a, columns) > most)
+        return cuda_fail(d, "experts need more shared memory than this device has");
+    cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)d->n_sm), shape<KIND>::THREADS,
+                (size_t)shared_of<KIND>(&a, columns), a);
 }
 
 void cuda_few_experts(struct kdev *d, const struct moe_args *m)

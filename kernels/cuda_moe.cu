@@ -12,7 +12,7 @@
 enum {
     THREADS = 512,
     ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
-    ROUTE_ROWS = 4, /* of a block */
+    ROUTE_ROWS = 4, /* of a block, at most */
 };
 
 /* ---- packing into f16 ----------------------------------------------------------------------- */
@@ -141,14 +141,14 @@ template <int X> struct route_weights {
     }
 };
 
-/* The logits of X experts for ROUTE_ROWS rows. A thread's elements, then a tree over a warp's
+/* The logits of X experts for ROWS rows. A thread's elements, then a tree over a warp's
  * lanes, then the warps in their order: the same for every number of rows. */
-template <int X> __device__ void router_product(const moe_args &a, int e0, int r0)
+template <int X, int ROWS> __device__ void router_product(const moe_args &a, int e0, int r0)
 {
-    __shared__ float part[ROUTE_ROWS][ROUTE_WARPS][X + 1];
-    const int tid = (int)threadIdx.x, rows = min(ROUTE_ROWS, a.rows - r0);
+    __shared__ float part[ROWS][ROUTE_WARPS][X + 1];
+    const int tid = (int)threadIdx.x, rows = min(ROWS, a.rows - r0);
     const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
-    float sum[ROUTE_ROWS][X + 1] = {}, x[ROUTE_ROWS][PER];
+    float sum[ROWS][X + 1] = {}, x[ROWS][PER];
     struct route_weights<X> w;
     w.load(a, norm, e0, 0);
     after();
@@ -156,11 +156,11 @@ template <int X> __device__ void router_product(const moe_args &a, int e0, int r
         if (from)
             w.load(a, norm, e0, from);
 #pragma unroll
-        for (int r = 0; r < ROUTE_ROWS; r++)
+        for (int r = 0; r < ROWS; r++)
             if (r < rows)
                 load_row(a.src + (size_t)(r0 + r) * (size_t)a.in, a.in, from, x[r]);
 #pragma unroll
-        for (int r = 0; r < ROUTE_ROWS; r++) {
+        for (int r = 0; r < ROWS; r++) {
             if (r >= rows)
                 break;
 #pragma unroll
@@ -174,7 +174,7 @@ template <int X> __device__ void router_product(const moe_args &a, int e0, int r
         }
     }
 #pragma unroll
-    for (int r = 0; r < ROUTE_ROWS; r++) {
+    for (int r = 0; r < ROWS; r++) {
         if (r >= rows)
             break;
 #pragma unroll
@@ -200,16 +200,17 @@ template <int X> __device__ void router_product(const moe_args &a, int e0, int r
     __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i), order_key(y));
 }
 
-/* Blocks (i < ROUTE_ROWS, group) pack a row of the group; the others compute the logits of X
+/* Blocks (i < ROWS, group) pack a row of the group; the others compute the logits of X
  * experts for it. Unless every block that needs it will choose for itself, the last block of a
- * group chooses, and the last of all groups the pairs. Shared: the row. */
-template <int X>
-__global__ void __launch_bounds__(ROUTE_THREADS)
+ * group chooses, and the last of all groups the pairs. One row's blocks are small enough to start
+ * beside the kernel before, which they will wait for. Shared: the row. */
+template <int X, int ROWS>
+__global__ void __launch_bounds__(ROUTE_THREADS, ROWS == 1 ? 3 : 1)
     route_kernel(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
     __shared__ float room[33];
-    const int r0 = (int)blockIdx.y * ROUTE_ROWS, packers = min(ROUTE_ROWS, a.rows);
+    const int r0 = (int)blockIdx.y * ROWS, packers = min(ROWS, a.rows);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     let_next();
     if ((int)blockIdx.x < packers) {
@@ -219,10 +220,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
             tell(a.own + ROWS_READY);
         return;
     }
-    router_product<X>(a, ((int)blockIdx.x - packers) * X, r0);
+    router_product<X, ROWS>(a, ((int)blockIdx.x - packers) * X, r0);
     if (a.direct || !last_to_arrive(a.counters + 1 + blockIdx.y, gridDim.x - (unsigned)packers))
         return;
-    if (warp < ROUTE_ROWS && r0 + warp < a.rows) {
+    if (warp < ROWS && r0 + warp < a.rows) {
         int e = 0;
         float w = 0;
         uint32_t key[MOST_EXPERTS / 32];
@@ -411,8 +412,9 @@ static void route(struct kdev *d, const struct moe_args *m)
     int groups = div_up(m->rows, ROUTE_ROWS), packers = min_int(m->rows, ROUTE_ROWS);
     bool many = m->n_expert * groups > 2 * d->n_sm;
     dim3 grid((unsigned)(packers + div_up(m->n_expert, many ? 4 : 1)), (unsigned)groups);
-    cuda_launch(d, many ? route_kernel<4> : route_kernel<1>, grid, ROUTE_THREADS,
-                cuda_round((size_t)m->in, 32) * sizeof(float), *m);
+    auto kernel = many ? route_kernel<4, ROUTE_ROWS>
+                       : m->rows == 1 ? route_kernel<1, 1> : route_kernel<1, ROUTE_ROWS>;
+    cuda_launch(d, kernel, grid, ROUTE_THREADS, cuda_round((size_t)m->in, 32) * sizeof(float), *m);
 }
 
 static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
