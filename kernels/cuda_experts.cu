@@ -22,7 +22,7 @@ enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
     STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
     TILES = 2, /* of a unit: two blocks of one multiprocessor would not be equally fast */
-    SLOT = TILES * STEP, MOST_SLOTS = 8, MOST_SETS = 2, BUFS = 2,
+    SLOT = TILES * STEP, MOST_SLOTS = 4, MOST_SETS = 2, BUFS = 2,
     MOST_GROUPS = 4, MOST_PARTS = 2 * MOST_GROUPS,
 };
 
@@ -742,16 +742,18 @@ int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
     return per;
 }
 
-/* Blocks wait for each other, so no more than fit on the device at once: one a multiprocessor. As
- * many slots as fit beside two sets of rows, or beside one. */
+/* Blocks wait for each other, so no more than fit on the device at once: one a multiprocessor. Two
+ * sets of rows where they fit beside all slots; then one, and fewer slots. */
 template <int KIND> static void launch(struct kdev *d, const struct moe_args *given)
 {
     struct moe_args a = *given;
     const int most = shared_most(d), columns = a.per * a.terms;
     a.slots = MOST_SLOTS, a.sets = MOST_SETS;
     while (shared_of<KIND>(&a, columns) > most && (a.sets > 1 || a.slots > 2))
-        if (--a.slots < 4 && a.sets > 1)
-            a.slots = MOST_SLOTS, a.sets--;
+        if (a.sets > 1)
+            a.sets--;
+        else
+            a.slots--;
     if (shared_of<KIND>(&a, columns) > most)
         return cuda_fail(d, "experts need more shared memory than this device has");
     cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)d->n_sm), shape<KIND>::THREADS,

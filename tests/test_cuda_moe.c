@@ -203,6 +203,57 @@ static void test_scales_at_the_ends(void **state)
     layer_free(&l);
 }
 
+/* Without a pause between them, as a graph runs them: what one leaves (counters, what blocks chose
+ * by) is what the next expects, whatever the numbers of their rows, and again when all of it is run
+ * once more. */
+static void test_one_behind_another(void **state)
+{
+    (void)state;
+    enum { IN = 512, ROWS = 64, N = 9, SIZE = ROWS * IN };
+    static const int rows[N] = {1, 5, 1, 40, 2, 64, 16, 1, 1};
+    struct layer l;
+    struct err e;
+    layer_make(&l, IN, 96, 64, 4);
+    struct tensor *t[] = {&l.gate_up, &l.gate_up_s, &l.gate_up_b, &l.down, &l.down_s,
+                          &l.down_b, &l.router, &l.router_b, &l.norm, &l.post};
+    void *host[10];
+    for (int i = 0; i < 10; i++) {
+        host[i] = t[i]->data;
+        assert_true(kernels_cuda.upload(shim_dev, t[i], &e));
+    }
+    float *x = rnd_floats(SIZE, 1), *got = rnd_floats(SIZE, 1),
+          *want = rnd_floats((size_t)N * SIZE, 1);
+    int32_t ids[ROWS * 4];
+    for (int i = 0; i < N; i++)
+        layer_run(&l, &T, x, rows[i], want + i * SIZE, ids);
+    kbuf src = dev_buf(&T, x, SIZE * 4), dst[N];
+    for (int i = 0; i < N; i++)
+        dst[i] = dev_buf(&T, NULL, SIZE * 4);
+    assert_true(kernels_cuda.record(shim_dev));
+    for (int i = 0; i < N; i++) {
+        struct k_moe a = l.a;
+        a.rows = rows[i], a.src = src, a.dst = dst[i];
+        kernels_cuda.moe(shim_dev, &a);
+    }
+    struct kgraph *g = kernels_cuda.recorded(shim_dev, &e);
+    assert_non_null(g);
+    for (int times = 0; times < 3; times++) {
+        for (int i = 0; i < N; i++)
+            kernels_cuda.fill(shim_dev, dst[i], 0xff);
+        kernels_cuda.replay(shim_dev, g);
+        for (int i = 0; i < N; i++) {
+            kernels_cuda.get(shim_dev, got, dst[i], (size_t)(rows[i] * IN) * 4);
+            same_bits(got, want + i * SIZE, (size_t)(rows[i] * IN), "behind another");
+        }
+    }
+    kernels_cuda.forget(shim_dev, g);
+    dev_release(&T);
+    for (int i = 0; i < 10; i++)
+        t[i]->data = host[i];
+    layer_free(&l);
+    free(x), free(want), free(got);
+}
+
 static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test(test_moe_every_layout),
     cmocka_unit_test(test_moe_layouts_agree),
@@ -211,6 +262,7 @@ static const struct CMUnitTest all_tests[] = {
     cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
     cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
     cmocka_unit_test_setup(test_scales_at_the_ends, open_gpu),
+    cmocka_unit_test_setup(test_one_behind_another, open_gpu),
 };
 
 static int (*const others[])(void) = {main_of_attn}; /* compiled with the shared tests, not run */
