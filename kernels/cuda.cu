@@ -32,6 +32,8 @@ void cuda_begin(struct kdev *d, const char *op)
         here = d->ordinal;
     d->op = op;
     d->arena_at = 0;
+    d->settled = d->settles;
+    d->settles = false;
 }
 
 static bool cuda_sync(struct kdev *d, struct err *e)

@@ -66,6 +66,7 @@ struct kdev {
     bool failed;
     struct err first;
     char about[192];
+    bool settles, settled; /* what the operation at hand and the one before it promise the next */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */

@@ -13,14 +13,25 @@ enum {
     FEW = 4,               /* tiles: so few are never split */
     SHORT = 4096,          /* keys: up to here fewer splits, for the sake of their join */
     RING = 8,              /* tiles whose cells are looked up ahead */
+    AT_ONCE = 17,          /* segments that a join reads before it adds */
+};
+
+/* When a kernel waits for those before it. */
+enum wait_when {
+    WAIT_FIRST,    /* before it reads anything */
+    WAIT_FOR_NEW,  /* before it reads q and cells of the pass at hand */
+    WAIT_TO_JOIN,  /* before it reads the segments of the kernel before it */
 };
 
 struct tile_args {
     struct attn_args a;
     float2 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum */
-    int32_t *done;      /* (tiles, n_kv): 1 where one block did all, and joined */
+    unsigned *arrived;  /* (tiles, n_kv): blocks whose segments are written; 0 between kernels */
+    enum wait_when wait;
+    bool late;          /* the kernel behind this one reads before its wait */
+    bool joins;         /* the last block to arrive joins */
     float factor;       /* of scores: their exponent of two */
-    int page_shift, cap_shift, long_shift;
+    int page_shift, least_shift, cap_shift, long_shift;
     int tiles, each;    /* tiles of rows, rows of one */
     int units;          /* blocks that share the splits; 0: one block walks a tile's keys */
 };
@@ -31,6 +42,7 @@ template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct f
     enum : int {
         HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_,
         NT = 32 * WM * WN,
+        WARPS = WN,                      /* of a group */
         ROWS = 16 * MI * WM,
         TK = HD > 128 ? 32 : 64,         /* keys of a tile */
         CHUNKS = HD / 8,                 /* 16 bytes each, of a cell */
@@ -39,8 +51,8 @@ template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct f
         FOUND = (4 * TK + NT - 1) / NT,  /* keys of four tiles that a thread looks up */
         KT = TK / 8 / WN,                /* tiles of 8 keys of a warp */
         DT = HD / 8 / WN,                /* tiles of 8 dimensions of a warp */
-        LG = 4 / WN,                     /* its quarters of the keys, summed apart */
-        LT = KT / LG,                    /* tiles of 8 keys in a quarter */
+        LG = 2 / WN,                     /* its halves of the keys, summed apart */
+        LT = KT / LG,                    /* tiles of 8 keys in a half */
         HELD = MI * DT * 4 <= 32,        /* the joined sums stay in registers */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
@@ -48,7 +60,7 @@ template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct f
         P_AT = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
         MAX_AT = P_AT + (WN > 1 ? ROWS * TK * 2 : 0),
         L_AT = MAX_AT + (WN > 1 ? ROWS * WN * 4 : 0),
-        BYTES = L_AT + (WN > 1 ? ROWS * 4 * 4 : 0),
+        BYTES = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
     };
 };
 
@@ -147,7 +159,8 @@ template <int TK> __device__ __forceinline__ seen seen_by(const tile_args &t, in
     x.tail = max(x.end - OWN, 0) / TK;
     x.stop = extra > 0 ? parted_stop<TK>(x) : x.end;
     int n = max(x.tail - x.lo / TK, 0);
-    x.shift = n <= FEW ? 3 : 32 - __clz((n - 1) >> (n * TK <= SHORT ? t.cap_shift : t.long_shift));
+    int most = n * TK <= SHORT ? t.cap_shift : t.long_shift;
+    x.shift = n <= FEW ? 3 : max(t.least_shift, 32 - __clz((n - 1) >> most));
     return x;
 }
 
@@ -162,6 +175,12 @@ template <int TK> __device__ __forceinline__ int segment_end(const seen &x, int 
 {
     int behind = (x.end - 1) / TK + 1;
     return t < x.tail ? min(((t >> x.shift) + 1) << x.shift, x.tail) : behind;
+}
+
+/* Where the segment ends that begins with tile t; none where the row's keys end before. */
+template <int TK> __device__ __forceinline__ int next_end(const seen &x, int t, int stop)
+{
+    return t * TK < stop ? segment_end<TK>(x, t) : INT_MAX;
 }
 
 /* Rows [a, b) of a tile that are walked together: of one request, with no gap between what they
@@ -228,22 +247,27 @@ struct cells {
     int lo, stop, hi;
 };
 
-/* The cells of four tiles of keys, a thread some keys: -1 where there is none. */
+/* The cell of key j, -1 where there is none. */
+__device__ __forceinline__ int cell_of(const tile_args &t, const cells &c, int kv, int j)
+{
+    const attn_args &a = t.a;
+    int slot = -1;
+    if (j >= c.lo && j < c.stop) {
+        bool paged = j < c.hi;
+        slot = paged ? c.pages[j >> t.page_shift] : c.expand[j - c.hi];
+        slot = paged ? (slot << t.page_shift) + (j & (a.page_size - 1)) : slot;
+    }
+    return (unsigned)slot < (unsigned)a.n_slots ? slot * a.n_kv + kv : -1;
+}
+
+/* The cells of four tiles of keys, a thread some keys. */
 template <class S>
 __device__ __forceinline__ void find(const tile_args &t, const cells &c, int kv, int tile,
                                      int (&cell)[S::FOUND])
 {
-    const attn_args &a = t.a;
 #pragma unroll
-    for (int i = 0; i < S::FOUND; i++) {
-        int j = tile * S::TK + (int)threadIdx.x + i * S::NT, slot = -1;
-        if (j >= c.lo && j < c.stop) {
-            bool paged = j < c.hi;
-            slot = paged ? c.pages[j >> t.page_shift] : c.expand[j - c.hi];
-            slot = paged ? (slot << t.page_shift) + (j & (a.page_size - 1)) : slot;
-        }
-        cell[i] = (unsigned)slot < (unsigned)a.n_slots ? slot * a.n_kv + kv : -1;
-    }
+    for (int i = 0; i < S::FOUND; i++)
+        cell[i] = cell_of(t, c, kv, tile * S::TK + (int)threadIdx.x + i * S::NT);
 }
 
 /* The ring holds a thread's keys of a tile side by side. */
@@ -281,12 +305,12 @@ __device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int t
 
 /* ---- a warp's rows -------------------------------------------------------------------------- */
 
-/* Sums over one segment: values, maximum score, and the sum of weights by quarters of a tile. */
+/* Sums over one segment: values, maximum score, and the sums of weights by halves of tiles. */
 template <class S> struct sums {
     float acc[S::MI][S::DT][4], m[S::MI][2], l[S::MI][2][S::LG];
 };
 
-/* Sums over the segments so far. */
+/* Sums over the segments so far. HELD: in registers. */
 template <class S> struct totals {
     float m[S::MI][2], l[S::MI][2], acc[S::HELD ? S::MI * S::DT * 4 : 1];
     float *rest; /* shared memory, element i at i * NT + thread */
@@ -348,7 +372,7 @@ __device__ __forceinline__ float closing(const tile_args &t, size_t row, int hea
 
 /* A block's place, and what its threads know about their rows. */
 template <class S> struct place {
-    int kv, r0, n;        /* kv head, first row, rows */
+    int tile, kv, r0, n;  /* tile of rows, kv head, first row, rows */
     const seen *rows;     /* (n) */
     uint32_t base;        /* of shared memory */
     unsigned char *shared;
@@ -360,6 +384,28 @@ template <class S> struct place {
 template <class S> __device__ __forceinline__ int packed_row(const place<S> &p, int mi, int h)
 {
     return (p.wm * S::MI + mi) * 16 + p.lane / 4 + 8 * h;
+}
+
+template <class S>
+__device__ __forceinline__ place<S> place_of(const tile_args &t, const seen *rows,
+                                             unsigned char *shared, int *ring)
+{
+    const int tid = (int)threadIdx.x;
+    place<S> p;
+    p.tile = t.tiles - 1 - (int)blockIdx.z;
+    p.kv = (int)blockIdx.y, p.r0 = p.tile * t.each, p.n = min(t.each, t.a.rows - p.r0);
+    p.rows = rows, p.shared = shared, p.ring = ring;
+    p.base = (uint32_t)__cvta_generic_to_shared(shared);
+    p.lane = tid % 32, p.wn = tid / 32 % S::WARPS, p.wm = tid / 32 / S::WARPS;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int at = packed_row<S>(p, mi, h), r = at / t.a.group;
+            p.row[mi][h] = r < p.n ? r : -1;
+            p.head[mi][h] = p.kv * t.a.group + at % t.a.group;
+        }
+    return p;
 }
 
 template <class S>
@@ -396,35 +442,20 @@ __device__ __forceinline__ void score(const uint32_t (&q)[S::MI][S::HD / 16][4],
 #pragma unroll
         for (int n = 0; n < S::KT; n++)
             s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
-    if constexpr (S::KT == 1) {
-        int key = wn * 8 + lane % 8;
 #pragma unroll
-        for (int k = 0; k < S::HD / 32; k++) {
+    for (int k = 0; k < S::HD / 16; k++)
+#pragma unroll
+        for (int n = 0; n < S::KT / 2; n++) {
             uint32_t b[4];
-            int chunk = 4 * k + lane / 8;
+            int key = wn * S::KT * 8 + n * 16 + lane % 8 + lane / 16 * 8;
+            int chunk = 2 * k + lane / 8 % 2;
             matrices(b, keys + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++) {
-                multiply(s[mi][0], q[mi][2 * k], b[0], b[1]);
-                multiply(s[mi][0], q[mi][2 * k + 1], b[2], b[3]);
+                multiply(s[mi][2 * n], q[mi][k], b[0], b[1]);
+                multiply(s[mi][2 * n + 1], q[mi][k], b[2], b[3]);
             }
         }
-    } else {
-#pragma unroll
-        for (int k = 0; k < S::HD / 16; k++)
-#pragma unroll
-            for (int n = 0; n < S::KT / 2; n++) {
-                uint32_t b[4];
-                int key = wn * S::KT * 8 + n * 16 + lane % 8 + lane / 16 * 8;
-                int chunk = 2 * k + lane / 8 % 2;
-                matrices(b, keys + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
-#pragma unroll
-                for (int mi = 0; mi < S::MI; mi++) {
-                    multiply(s[mi][2 * n], q[mi][k], b[0], b[1]);
-                    multiply(s[mi][2 * n + 1], q[mi][k], b[2], b[3]);
-                }
-            }
-    }
 }
 
 /* cap tanh(s scale / cap) */
@@ -504,13 +535,13 @@ __device__ __forceinline__ void weigh(const tile_args &t, const place<S> &p, sum
             float at = m == -INFINITY ? 0.f : m * t.factor;
 #pragma unroll
             for (int g = 0; g < S::LG; g++) {
-                float l = x.l[mi][h][g] * by[mi][h];
+                float l = 0;
 #pragma unroll
                 for (int n = g * S::LT; n < (g + 1) * S::LT; n++)
 #pragma unroll
                     for (int i = 2 * h; i < 2 * h + 2; i++)
                         l += s[mi][n][i] = exp2_of(fmaf(s[mi][n][i], t.factor, -at));
-                x.l[mi][h][g] = l;
+                x.l[mi][h][g] = fmaf(x.l[mi][h][g], by[mi][h], l);
             }
         }
     if (!__any_sync(~0u, moved)) /* times 1 */
@@ -577,5 +608,289 @@ __device__ __forceinline__ void add_values(const place<S> &p, uint32_t values,
         }
     }
 }
+
+/* ---- the end of a segment ------------------------------------------------------------------- */
+
+/* The sums of weights: of a half's four threads, then of the two halves. */
+template <class S>
+__device__ __forceinline__ void add_halves(const place<S> &p, const sums<S> &x,
+                                             float (&l)[S::MI][2])
+{
+    float *room = (float *)(p.shared + S::L_AT);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = 0;
+#pragma unroll
+            for (int g = 0; g < S::LG; g++) {
+                float y = x.l[mi][h][g];
+                y += __shfl_xor_sync(~0u, y, 1);
+                y += __shfl_xor_sync(~0u, y, 2);
+                if constexpr (S::WN == 1)
+                    sum += y;
+                else if (p.lane % 4 == 0)
+                    room[(p.wn * S::LG + g) * S::ROWS + packed_row<S>(p, mi, h)] = y;
+            }
+            l[mi][h] = sum;
+        }
+    if constexpr (S::WN > 1) {
+        meet<S>(p.wm);
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int g = 0; g < 2; g++)
+                    l[mi][h] += room[g * S::ROWS + packed_row<S>(p, mi, h)];
+    }
+}
+
+/* Joins the segment of a row to its totals (whole), or writes it out, as number `at` of the row. */
+template <class S>
+__device__ __forceinline__ void close_segment(const tile_args &t, const place<S> &p, int mi, int h,
+                                              int at, float l, const sums<S> &x, bool whole,
+                                              totals<S> &all)
+{
+    float m = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
+    if (whole) {
+        joint j = joint_of(all.m[mi][h], m);
+        all.m[mi][h] = j.m;
+        all.l[mi][h] = joined(j, all.l[mi][h], l);
+#pragma unroll
+        for (int n = 0; n < S::DT; n++)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++) {
+                float &y = all.at((mi * S::DT + n) * 4 + i);
+                y = joined(j, y, x.acc[mi][n][i]);
+            }
+        return;
+    }
+    size_t head = (size_t)(p.r0 + p.row[mi][h]) * (size_t)t.a.n_head + (size_t)p.head[mi][h];
+    size_t part = head * (size_t)t.a.most_splits + (size_t)at;
+    float *out = t.a.part + part * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < S::DT; n++)
+        *(float2 *)(out + n * 8) = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]);
+    if (p.wn == 0 && p.lane % 4 == 0)
+        t.ml[part] = make_float2(m, l);
+}
+
+/* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
+template <class S>
+__device__ __forceinline__ void end_segments(const tile_args &t, const place<S> &p, int tile,
+                                             const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
+                                             sums<S> &x, bool whole, totals<S> &all)
+{
+    float l[S::MI][2];
+    add_halves<S>(p, x, l);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (ends[mi][h] == tile) {
+                const seen &r = p.rows[p.row[mi][h]];
+                int at = tile > r.tail ? splits_of<S::TK>(r)
+                                       : ((tile - 1) >> r.shift) - ((r.lo / S::TK) >> r.shift);
+                close_segment<S>(t, p, mi, h, at, l[mi][h], x, whole, all);
+                clear<S>(x, mi, h);
+                ends[mi][h] = next_end<S::TK>(r, tile, stop[mi][h]);
+            }
+}
+
+/* ---- what a block has to walk --------------------------------------------------------------- */
+
+/* Tiles [from, to) for the rows of w: their common part, or the tail of one row. */
+struct job {
+    pass w;
+    bool tail;
+    int from, to;
+};
+
+template <class S>
+__device__ __forceinline__ cells cells_of(const tile_args &t, const place<S> &p, const job &j)
+{
+    const pass &w = j.w;
+    return {t.a.pages + (size_t)w.req * (size_t)t.a.n_cols,
+            t.a.expand + (size_t)(p.r0 + w.a) * (size_t)t.a.expand_w, w.lo,
+            min(w.stop, j.to * S::TK), w.b - w.a == 1 ? p.rows[w.a].hi : INT_MAX};
+}
+
+/* What a thread's rows see of a job: keys [lo, stop), and the tile before which their segment ends,
+ * INT_MAX: none. */
+template <class S> struct extent {
+    int lo[S::MI][2], stop[S::MI][2], ends[S::MI][2];
+};
+
+template <class S>
+__device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
+{
+    extent<S> e;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = p.row[mi][h];
+            e.lo[mi][h] = e.ends[mi][h] = INT_MAX, e.stop[mi][h] = 0;
+            if (r < j.w.a || r >= j.w.b)
+                continue;
+            const seen &y = p.rows[r];
+            e.lo[mi][h] = j.tail ? max(y.lo, y.tail * S::TK) : y.lo;
+            e.stop[mi][h] = j.tail ? y.end : y.stop;
+            if (e.lo[mi][h] < e.stop[mi][h] && j.from * S::TK < e.stop[mi][h])
+                e.ends[mi][h] = segment_end<S::TK>(y, max(j.from, e.lo[mi][h] / S::TK));
+        }
+    return e;
+}
+
+struct course {
+    job now;
+    int row, tails, last_tail; /* next row of a pass, next row with a tail of its own, last + 1 */
+    int u, last;               /* splits that are left of the pass, every stride-th */
+    int from, to, shift, stride;
+    int splits;                /* of the passes before */
+};
+
+/* Starts a pass: all of it for a block that does everything, else this block's splits: of all of
+ * the tile's splits in a row, number blockIdx.x and every units-th after it. */
+template <class S>
+__device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p, bool whole,
+                                           course &c)
+{
+    pass w = c.now.w = pass_from(p.rows, c.row, p.n);
+    c.row = w.b;
+    c.u = 0, c.last = -1;
+    if (w.lo >= w.stop)
+        return;
+    c.from = w.lo / S::TK, c.to = (w.stop - 1) / S::TK + 1;
+    c.shift = whole ? 30 : w.shift;
+    int x = whole ? 0 : (int)blockIdx.x, before = c.splits;
+    int first = c.from >> c.shift, end = (c.to - 1) >> c.shift;
+    c.splits += end - first + 1;
+    if (x >= c.stride)
+        return;
+    int skip = (x - before) % c.stride;
+    c.u = first + (skip < 0 ? skip + c.stride : skip), c.last = end;
+}
+
+template <class S>
+__device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, bool whole,
+                                         course &c)
+{
+    for (;;) {
+        if (c.u <= c.last) {
+            c.now.tail = false;
+            c.now.from = max(c.from, c.u << c.shift);
+            c.now.to = whole ? c.to : min(c.to, (c.u + 1) << c.shift);
+            c.u += c.stride;
+            return true;
+        }
+        if (c.row < p.n) {
+            begin_pass<S>(t, p, whole, c);
+            continue;
+        }
+        if (c.tails >= c.last_tail)
+            return false;
+        int r = c.tails++;
+        const seen y = p.rows[r];
+        if (y.stop >= y.end)
+            continue;
+        int lo = max(y.lo, y.tail * S::TK);
+        c.now = {{r, r + 1, lo, y.end, lo, y.end, 0, y.req, true}, true, lo / S::TK,
+                 (y.end - 1) / S::TK + 1};
+        return true;
+    }
+}
+
+template <class S>
+__device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
+{
+    if constexpr (!S::HELD)
+        all.rest = (float *)(p.shared + S::TOTAL_AT);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            all.m[mi][h] = -INFINITY, all.l[mi][h] = 0;
+#pragma unroll
+    for (int i = 0; i < S::MI * S::DT * 4; i++)
+        all.at(i) = 0;
+}
+
+/* Writes the rows of a block that walked everything they see. */
+template <class S>
+__device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, totals<S> &all)
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = p.row[mi][h];
+            if (r < 0)
+                continue;
+            size_t row = (size_t)(p.r0 + r), at = row * (size_t)t.a.n_head + (size_t)p.head[mi][h];
+            float by = 0;
+            bool writes = p.wn == 0 && p.lane % 4 == 0;
+            if (any_key(p.rows[r]))
+                by = closing(t, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
+            else if (t.a.lse && writes)
+                t.a.lse[at] = -INFINITY;
+            float *out = t.a.dst + at * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < S::DT; n++) {
+                int i = (mi * S::DT + n) * 4 + 2 * h;
+                *(float2 *)(out + n * 8) = make_float2(all.at(i) * by, all.at(i + 1) * by);
+            }
+        }
+}
+
+/* ---- joining -------------------------------------------------------------------------------- */
+
+/* Four dimensions of a row and head from its segments. */
+template <int HD>
+__device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int r, int head, int d)
+{
+    constexpr int TK = HD > 128 ? 32 : 64;
+    size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
+    float4 *out = (float4 *)(t.a.dst + at * HD + (size_t)d);
+    if (!any_key(x)) {
+        *out = make_float4(0, 0, 0, 0);
+        if (t.a.lse && d == 0)
+            t.a.lse[at] = -INFINITY;
+        return;
+    }
+    size_t first = at * (size_t)t.a.most_splits;
+    const float2 *ml = t.ml + first;
+    const float4 *part = (const float4 *)(t.a.part + first * HD + (size_t)d);
+    int n = splits_of<TK>(x) + 1;
+    float m = -INFINITY, l = 0;
+    float4 v = {0, 0, 0, 0};
+    for (int from = 0; from < n; from += AT_ONCE) {
+        float2 y[AT_ONCE];
+        float4 s[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (from + i < n) {
+                y[i] = __ldcg(ml + from + i);
+                s[i] = __ldcg(part + (size_t)(from + i) * (HD / 4));
+            }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (from + i < n) {
+                joint j = joint_of(m, y[i].x);
+                m = j.m;
+                l = joined(j, l, y[i].y);
+                v.x = joined(j, v.x, s[i].x), v.y = joined(j, v.y, s[i].y);
+                v.z = joined(j, v.z, s[i].z), v.w = joined(j, v.w, s[i].w);
+            }
+    }
+    float by = closing(t, (size_t)r, head, m, l, d == 0);
+    *out = make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
+}
+
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+/* Few rows a tile, at most 64 packed ones; or with WAIT_TO_JOIN the tails and sums of all. */
+void cuda_attn_rounds(struct kdev *d, const tile_args &t);
 
 #endif

@@ -1,0 +1,538 @@
+/* cuda_attn_few.cu - attention of few rows over paged bf16 cells: decode, small trees, the ends of
+ * large ones.
+ *
+ * What counts here is not work but time until the first cell is there and from the last one to the
+ * row's sum. A block walks rounds of up to 256 keys. Four warps share a round: each has scores for
+ * a quarter of its keys, then values for a quarter of the dimensions, so that the tiles of a
+ * round, whose sums follow each other (cuda_attn_tile.cu says in which order), are weighed at the
+ * same time. A round has three barriers, and the keys of the next one are on their way while the
+ * values of this one are added.
+ *
+ * One launch does everything where rows are so few that the last block to arrive joins their
+ * segments. With more rows the segments of what they share are another kernel's, and this one adds
+ * each row's tail, before it waits for that kernel, and joins.
+ */
+#include "kernels/cuda_attn_tile.cuh"
+
+enum { ALONE = 2 /* rounds: a block walks so many faster than it can share them */ };
+
+template <int HD_, int MI_, int WM_, int G_, int BLOCKS_> struct round_form {
+    enum : int {
+        HD = HD_, MI = MI_, WM = WM_, G = G_, BLOCKS = BLOCKS_,
+        WARPS = 4,                  /* of a group, each MI * 16 packed rows */
+        WN = 1,                     /* every warp has the sums over all keys */
+        HELD = WM == 1 || HD > 128, LG = 2,
+        NT = 128 * WM,
+        ROWS = 16 * MI * WM,
+        TK = HD > 128 ? 32 : 64,
+        KEYS = G * TK,              /* of a round */
+        CHUNKS = HD / 8,            /* 16 bytes each, of a cell */
+        EACH = KEYS * CHUNKS / NT,  /* chunks of K that a thread fetches, and of V */
+        STEP = NT / CHUNKS,         /* keys from one of them to the next */
+        FOUND = (KEYS + NT - 1) / NT, /* keys that a thread looks up */
+        KT = KEYS / 32,             /* tiles of 8 keys of a warp */
+        PER = TK / 8 / KT,          /* warps that share a tile: 1 or 2 */
+        LT = TK / 16,               /* tiles of 8 keys in half a tile */
+        HALVES = KT / LT,           /* of a warp */
+        DT = HD / 32,               /* tiles of 8 dimensions of a warp */
+        V_AT = KEYS * HD * 2,
+        Q_AT = 2 * V_AT,
+        P_AT = Q_AT + ROWS * HD * 2,
+        TOP_AT = P_AT + ROWS * KEYS * 2,
+        L_AT = TOP_AT + 4 * ROWS * 4,
+        CELL_AT = L_AT + G * 2 * ROWS * 16,
+        TOTAL_AT = CELL_AT + 2 * KEYS * 4,
+        BYTES = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
+    };
+};
+
+/* ---- cells ---------------------------------------------------------------------------------- */
+
+/* The cells of a round from `tile` on, a thread some keys: -1 where there is none. */
+template <class S>
+__device__ __forceinline__ void find_round(const tile_args &t, const cells &c, int kv, int tile,
+                                           int (&cell)[S::FOUND])
+{
+#pragma unroll
+    for (int i = 0; i < S::FOUND; i++)
+        cell[i] = cell_of(t, c, kv, tile * S::TK + (int)threadIdx.x + i * S::NT);
+}
+
+/* A thread's keys lie side by side. */
+template <class S>
+__device__ __forceinline__ void keep_round(int *to, const int (&cell)[S::FOUND])
+{
+#pragma unroll
+    for (int i = 0; i < S::FOUND; i++) {
+        int key = (int)threadIdx.x + i * S::NT;
+        if (S::KEYS % S::NT == 0 || key < S::KEYS)
+            to[key % S::STEP * S::EACH + key / S::STEP] = cell[i];
+    }
+}
+
+/* Tiles [a, b) of a round, of K or V. */
+template <class S>
+__device__ __forceinline__ void fetch_round(const void *from, const int *cells, int a, int b,
+                                            uint32_t to)
+{
+    const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
+    const char *x = (const char *)from + chunk * 16;
+    constexpr int OF = S::TK / S::STEP; /* of a tile */
+#pragma unroll
+    for (int g = 0; g < S::G; g++) {
+        if (g < a || g >= b)
+            continue;
+#pragma unroll
+        for (int i = g * OF; i < (g + 1) * OF; i++) {
+            int key = first + i * S::STEP, cell = cells[first * S::EACH + i];
+            fetch16(to + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)),
+                    x + (size_t)(unsigned)max(cell, 0) * (S::HD * 2), cell >= 0);
+        }
+    }
+}
+
+/* ---- queries -------------------------------------------------------------------------------- */
+
+template <class S> __device__ __forceinline__ uint32_t query_at(int row, int chunk)
+{
+    return (uint32_t)(S::Q_AT + row * S::HD * 2 + ((chunk ^ (row & 7)) << 4));
+}
+
+template <class S>
+__device__ __forceinline__ void store_queries(const tile_args &t, const place<S> &p)
+{
+    for (int i = (int)threadIdx.x; i < S::ROWS * S::CHUNKS; i += S::NT) {
+        int row = i / S::CHUNKS, chunk = i % S::CHUNKS, r = row / t.a.group;
+        float4 x = {0, 0, 0, 0}, y = x;
+        if (r < p.n) {
+            size_t head = (size_t)(p.r0 + r) * (size_t)t.a.n_head +
+                          (size_t)(p.kv * t.a.group + row % t.a.group);
+            const float4 *q = (const float4 *)(t.a.q + head * S::HD) + 2 * chunk;
+            x = __ldcg(q), y = __ldcg(q + 1);
+        }
+        *(uint4 *)(p.shared + query_at<S>(row, chunk)) = make_uint4(
+            pair_of(x.x, x.y), pair_of(x.z, x.w), pair_of(y.x, y.y), pair_of(y.z, y.w));
+    }
+}
+
+/* ---- a round -------------------------------------------------------------------------------- */
+
+/* s = q k, for this warp's keys, each row's sum in the order of score() */
+template <class S>
+__device__ __forceinline__ void score_round(const place<S> &p, float (&s)[S::MI][S::KT][4])
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int n = 0; n < S::KT; n++)
+            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < S::HD / 16; k++) {
+        uint32_t a[S::MI][4];
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+            matrices(a[mi], p.base + query_at<S>((p.wm * S::MI + mi) * 16 + p.lane % 16,
+                                                 2 * k + p.lane / 16));
+#pragma unroll
+        for (int n = 0; n < S::KT / 2; n++) {
+            uint32_t b[4];
+            int key = p.wn * S::KT * 8 + n * 16 + p.lane % 8 + p.lane / 16 * 8;
+            int chunk = 2 * k + p.lane / 8 % 2;
+            matrices(b, p.base + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++) {
+                multiply(s[mi][2 * n], a[mi], b[0], b[1]);
+                multiply(s[mi][2 * n + 1], a[mi], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* The largest score of each row among this warp's keys. */
+template <class S>
+__device__ __forceinline__ void store_tops(const place<S> &p, const float (&s)[S::MI][S::KT][4])
+{
+    float *top = (float *)(p.shared + S::TOP_AT);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
+#pragma unroll
+            for (int n = 1; n < S::KT; n++)
+                m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            if (p.lane % 4 == 0)
+                top[p.wn * S::ROWS + packed_row<S>(p, mi, h)] = m;
+        }
+}
+
+/* The running maximum of a row at each tile of the round, which begins with tile k. */
+template <class S>
+__device__ __forceinline__ void running_tops(const place<S> &p, int k, int row, int at, float m,
+                                             int ends, int stop, float (&top)[S::G])
+{
+    const float *tops = (const float *)(p.shared + S::TOP_AT);
+#pragma unroll
+    for (int g = 0; g < S::G; g++) {
+        if (k + g == ends) {
+            m = -INFINITY;
+            ends = next_end<S::TK>(p.rows[row], k + g, stop);
+        }
+#pragma unroll
+        for (int i = 0; i < S::PER; i++)
+            m = fmaxf(m, tops[(g * S::PER + i) * S::ROWS + at]);
+        top[g] = m;
+    }
+}
+
+template <class S> __device__ __forceinline__ int weight_chunk(int row, int chunk)
+{
+    return S::P_AT + row * S::KEYS * 2 + ((chunk ^ (row & 7)) << 4);
+}
+
+/* This warp's scores become weights in shared memory, and their sums by halves of a tile. */
+template <class S>
+__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p,
+                                            const float (&top)[S::MI][2][S::G],
+                                            const float (&s)[S::MI][S::KT][4])
+{
+    float *sum = (float *)(p.shared + S::L_AT);
+    const int mine = p.wn / S::PER, half = p.wn % S::PER;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = packed_row<S>(p, mi, h);
+            float m = top[mi][h][0];
+#pragma unroll
+            for (int g = 1; g < S::G; g++)
+                m = g == mine ? top[mi][h][g] : m;
+            const float at = m == -INFINITY ? 0.f : m * t.factor;
+#pragma unroll
+            for (int g = 0; g < S::HALVES; g++) {
+                float l = 0;
+#pragma unroll
+                for (int n = g * S::LT; n < (g + 1) * S::LT; n++) {
+                    float x = exp2_of(fmaf(s[mi][n][2 * h], t.factor, -at));
+                    float y = exp2_of(fmaf(s[mi][n][2 * h + 1], t.factor, -at));
+                    l += x;
+                    l += y;
+                    *(uint32_t *)(p.shared + weight_chunk<S>(row, p.wn * S::KT + n) +
+                                  p.lane % 4 * 4) = pair_of(x, y);
+                }
+                sum[((mine * 2 + half + g) * S::ROWS + row) * 4 + p.lane % 4] = l;
+            }
+        }
+}
+
+/* Tile g of the round joins what was summed before it. */
+template <class S>
+__device__ __forceinline__ void add_tile(const tile_args &t, const place<S> &p, int g,
+                                         const float (&top)[S::MI][2][S::G], sums<S> &x)
+{
+    const float *sum = (const float *)(p.shared + S::L_AT);
+    float by[S::MI][2];
+    bool moved = false;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float was = x.m[mi][h], m = top[mi][h][g];
+            by[mi][h] = was == m ? 1.f : exp2_of((was - m) * t.factor);
+            moved |= was != m;
+            x.m[mi][h] = m;
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                x.l[mi][h][i] = fmaf(x.l[mi][h][i], by[mi][h],
+                                     sum[((g * 2 + i) * S::ROWS + packed_row<S>(p, mi, h)) * 4 +
+                                         p.lane % 4]);
+        }
+    if (__any_sync(~0u, moved))
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int n = 0; n < S::DT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    x.acc[mi][n][i] *= by[mi][i / 2];
+#pragma unroll
+    for (int k = 0; k < S::TK / 16; k++) {
+        uint32_t w[S::MI][4];
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+            matrices(w[mi], p.base + (uint32_t)weight_chunk<S>(
+                                         (p.wm * S::MI + mi) * 16 + p.lane % 16,
+                                         g * (S::TK / 8) + 2 * k + p.lane / 16));
+#pragma unroll
+        for (int n = 0; n < S::DT / 2; n++) {
+            uint32_t b[4];
+            int key = g * S::TK + k * 16 + p.lane % 16;
+            int chunk = p.wn * S::DT + 2 * n + p.lane / 16;
+            matrices_turned(b, p.base + (uint32_t)(S::V_AT + key * S::HD * 2 +
+                                                   ((chunk ^ (key & 7)) << 4)));
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++) {
+                multiply(x.acc[mi][2 * n], w[mi], b[0], b[1]);
+                multiply(x.acc[mi][2 * n + 1], w[mi], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* ---- walking -------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void wait_and_let(const tile_args &t)
+{
+    wait_before();
+    if (t.late)
+        let_next();
+}
+
+/* Tiles before this one hold no key that the pass at hand wrote (k_table). */
+template <class S>
+__device__ __forceinline__ int first_new(const place<S> &p, const pass &w)
+{
+    int tile = INT_MAX;
+    for (int r = w.a; r < w.b; r++)
+        tile = min(tile, p.rows[r].tail);
+    return tile;
+}
+
+/* The first round's cells and, once for all walks of the block, the queries. What is new is
+ * fetched after the wait. */
+template <class S>
+__device__ __forceinline__ void begin_walk(const tile_args &t, const place<S> &p, const job &j,
+                                           const int *cells, bool &first)
+{
+    const int n = min(S::G, j.to - j.from);
+    int old = 0;
+    if (first && t.wait == WAIT_FOR_NEW) {
+        old = max(0, min(n, first_new<S>(p, j.w) - j.from));
+        fetch_round<S>(t.a.k, cells, 0, old, p.base);
+        fetch_round<S>(t.a.v, cells, 0, old, p.base + S::V_AT);
+        wait_and_let(t);
+    }
+    fetch_round<S>(t.a.k, cells, old, n, p.base);
+    fetch_commit();
+    fetch_round<S>(t.a.v, cells, old, n, p.base + S::V_AT);
+    fetch_commit();
+    if (first)
+        store_queries<S>(t, p);
+    first = false;
+}
+
+/* Walks tiles [from, to) as walk() of cuda_attn_tile.cu does, in rounds. */
+template <class S>
+__device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &p, const job &j,
+                                            bool whole, bool &first, totals<S> &all)
+{
+    sums<S> x;
+    int cell[S::FOUND];
+    const cells c = cells_of<S>(t, p, j);
+    int *ring = p.ring;
+    find_round<S>(t, c, p.kv, j.from, cell);
+    keep_round<S>(ring, cell);
+    if (j.from + S::G < j.to) {
+        find_round<S>(t, c, p.kv, j.from + S::G, cell);
+        keep_round<S>(ring + S::KEYS, cell);
+    }
+    __syncthreads();
+    begin_walk<S>(t, p, j, ring, first);
+    extent<S> e = extent_of<S>(p, j);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+        clear<S>(x, mi, 0), clear<S>(x, mi, 1);
+
+    for (int k = j.from, turn = 0; k < j.to; k += S::G, turn ^= 1) {
+        const int next = k + S::G, own = k + p.wn / S::PER;
+        const int *more = ring + (turn ^ 1) * S::KEYS;
+        fetch_wait<1>();
+        __syncthreads(); /* the keys are there, and the queries */
+        if (next + S::G < j.to)
+            find_round<S>(t, c, p.kv, next + S::G, cell);
+        float s[S::MI][S::KT][4], top[S::MI][2][S::G];
+        if (own < j.to) {
+            score_round<S>(p, s);
+            if (t.a.softcap > 0)
+                cap_scores<S>(t.a.scale, t.a.softcap, s);
+            if (own * S::TK < j.w.last_lo || (own + 1) * S::TK > j.w.first_stop)
+                mask<S>(e.lo, e.stop, k * S::TK + p.wn * S::KT * 8 + p.lane % 4 * 2, s);
+            store_tops<S>(p, s);
+        }
+        __syncthreads(); /* nobody reads these keys any more, and all maxima are known */
+        if (next < j.to)
+            fetch_round<S>(t.a.k, more, 0, j.to - next, p.base);
+        fetch_commit();
+        if (next + S::G < j.to)
+            keep_round<S>(ring + turn * S::KEYS, cell);
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                running_tops<S>(p, k, p.row[mi][h], packed_row<S>(p, mi, h), x.m[mi][h],
+                                e.ends[mi][h], e.stop[mi][h], top[mi][h]);
+        if (own < j.to)
+            weigh_round<S>(t, p, top, s);
+        fetch_wait<1>();
+        __syncthreads(); /* the values are there, and the weights */
+#pragma unroll
+        for (int g = 0; g < S::G; g++) {
+            if (k + g >= j.to)
+                break;
+            bool over = false;
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++)
+                over |= e.ends[mi][0] == k + g || e.ends[mi][1] == k + g;
+            if (__any_sync(~0u, over))
+                end_segments<S>(t, p, k + g, e.stop, e.ends, x, whole, all);
+            add_tile<S>(t, p, g, top, x);
+        }
+        if (next < j.to) {
+            __syncthreads(); /* nobody reads these values any more */
+            fetch_round<S>(t.a.v, more, 0, j.to - next, p.base + S::V_AT);
+        }
+        fetch_commit();
+    }
+    end_segments<S>(t, p, j.to, e.stop, e.ends, x, whole, all);
+    __syncthreads();
+}
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* What one block does as fast as many, it does alone. */
+template <class S> __device__ __forceinline__ bool alone(const place<S> &p)
+{
+    pass w = pass_of(p.rows, 0, p.n);
+    bool together = true;
+    for (int r = p.lane; r < p.n; r += 32)
+        together &= p.rows[r].stop == p.rows[r].end;
+    int tiles = w.lo < w.stop ? (w.stop - 1) / S::TK - w.lo / S::TK + 1 : 0;
+    return w.good && __all_sync(~0u, together) && tiles <= ALONE * S::G;
+}
+
+template <class S> __device__ __forceinline__ void join(const tile_args &t, const place<S> &p)
+{
+    for (int i = (int)threadIdx.x; i < p.n * t.a.group * (S::HD / 4); i += S::NT) {
+        int at = i / (S::HD / 4), r = at / t.a.group, head = p.kv * t.a.group + at % t.a.group;
+        join_row<S::HD>(t, p.rows[r], p.r0 + r, head, i % (S::HD / 4) * 4);
+    }
+}
+
+/* Which splits or tails are this block's: all of them, its share of the splits, or one tail. */
+template <class S>
+__device__ __forceinline__ course course_of(const tile_args &t, const place<S> &p, bool whole)
+{
+    course c = {};
+    c.last = -1;
+    c.stride = whole ? 1 : t.units;
+    if (t.wait == WAIT_TO_JOIN)
+        c.row = p.n, c.last_tail = p.n;
+    else if (whole)
+        c.last_tail = p.n;
+    else if ((int)blockIdx.x >= t.units)
+        c.tails = (int)blockIdx.x - t.units, c.last_tail = min(c.tails + 1, p.n);
+    return c;
+}
+
+/* Blocks of the grid's first dimension that have something to do, block 0 among them; and whether
+ * this one has. */
+template <class S>
+__device__ __forceinline__ int busy_blocks(const tile_args &t, const place<S> &p, bool &mine)
+{
+    const int x = (int)blockIdx.x;
+    course c = {};
+    c.stride = t.units;
+    while (c.row < p.n)
+        begin_pass<S>(t, p, false, c);
+    int busy = max(1, min(c.splits, t.units));
+    mine = x < busy;
+    for (int r = 0; r < p.n && t.joins; r++)
+        if (p.rows[r].stop < p.rows[r].end) {
+            busy++;
+            mine |= x == t.units + r;
+        }
+    return busy;
+}
+
+/* Blocks (units of splits, then rows' tails; kv head; tile of rows, the last first). WAIT_TO_JOIN:
+ * (1; kv head; row). A block without work ends at once: some other waits for what came before. */
+template <class S>
+__global__ void __launch_bounds__(S::NT, S::BLOCKS)
+    round_kernel(const __grid_constant__ tile_args t)
+{
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ seen rows[S::ROWS];
+    place<S> p = place_of<S>(t, rows, shared, (int *)(shared + S::CELL_AT));
+    if (!t.late)
+        let_next();
+    if (t.wait == WAIT_FIRST)
+        wait_and_let(t);
+    const bool last = t.wait == WAIT_TO_JOIN;
+    for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
+        rows[r] = seen_by<S::TK>(t, p.r0 + r);
+        if (p.n == 1 && !last)
+            rows[r].stop = rows[r].end; /* nobody walks with it */
+    }
+    __syncthreads();
+    const bool whole = t.units == 0 || (t.joins && alone<S>(p));
+    bool first = true, mine = blockIdx.x == 0;
+    int busy = 1;
+    if (!whole) {
+        __syncthreads();
+        for (int r = (int)threadIdx.x; r < p.n; r += S::NT)
+            rows[r].stop = parted_stop<S::TK>(rows[r]);
+        __syncthreads();
+        if (!last)
+            busy = busy_blocks<S>(t, p, mine);
+    }
+    if (!mine)
+        return;
+    course c = course_of<S>(t, p, whole);
+    totals<S> all;
+    start_totals<S>(p, all);
+    while (next_job<S>(t, p, whole, c))
+        walk_rounds<S>(t, p, c.now, whole, first, all);
+    if (last || first)
+        wait_and_let(t);
+    if (whole)
+        finish<S>(t, p, all);
+    else if constexpr (S::ROWS == 16)
+        if (last || (t.joins && last_to_arrive(t.arrived + p.tile * t.a.n_kv + p.kv,
+                                               (unsigned)busy)))
+            join<S>(t, p);
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+template <class S> static void run(struct kdev *d, tile_args t)
+{
+    int slots = S::BLOCKS * d->n_sm / (t.a.n_kv * t.tiles), tails = t.joins ? t.each : 0;
+    if (t.units)
+        t.units = max_int(1, min_int(t.units, slots - tails));
+    int wide = t.wait == WAIT_TO_JOIN ? 1 : max_int(t.units + tails, 1);
+    dim3 grid((unsigned)wide, (unsigned)t.a.n_kv, (unsigned)t.tiles);
+    cuda_launch(d, round_kernel<S>, grid, S::NT, S::BYTES, t);
+}
+
+template <int HD, int G> static void run_rows(struct kdev *d, const tile_args &t, int packed)
+{
+    if (packed <= 16)
+        run<round_form<HD, 1, 1, G, 2>>(d, t);
+    else if (packed <= 32)
+        run<round_form<HD, 1, 2, G, (HD > 128 ? 1 : 2)>>(d, t);
+    else
+        run<round_form<HD, 2, 2, G, 1>>(d, t);
+}
+
+void cuda_attn_rounds(struct kdev *d, const tile_args &t)
+{
+    int packed = t.each * t.a.group;
+    if (t.a.head_dim == 64)
+        run_rows<64, 4>(d, t, packed);
+    else if (t.a.head_dim == 128)
+        run_rows<128, 2>(d, t, packed);
+    else
+        run_rows<256, 2>(d, t, packed);
+}
