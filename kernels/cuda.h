@@ -8,7 +8,9 @@
  *
  * One stream. Kernels are launched so that the next one may start while its predecessor drains
  * (programmatic dependent launch, where the device has it), so every kernel calls after() before
- * it touches anything that another kernel writes or reads, weights excepted.
+ * it touches anything that another kernel writes or reads, weights excepted. A kernel that says
+ * let_next() before its own wait promises nothing: its successor may start while kernels long before
+ * both still run. One that says it after its wait has all before itself behind it (kdev.settled).
  *
  * Scratch is one arena of a fixed size, taken at open: an operation that needs more runs in groups
  * of rows, which changes nothing in a row's bits. Multiplications and additions are contracted
@@ -63,10 +65,13 @@ struct kdev {
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
     const char *op; /* the operation at hand, for messages */
+    /* The operation at hand, or the one before it, ends with a kernel that lets the next one start
+     * after its own wait only. So when that next one starts, everything before that kernel is done
+     * and seen: it may read, before it waits, whatever that kernel does not write. */
+    bool settles, settled;
     bool failed;
     struct err first;
     char about[192];
-    bool settles, settled; /* what the operation at hand and the one before it promise the next */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */

@@ -16,58 +16,50 @@
 
 enum { ALONE = 2 /* rounds: a block walks so many faster than it can share them */ };
 
-template <int HD_, int MI_, int WM_, int G_, int BLOCKS_> struct round_form {
+template <int HD_, int MI_, int G_, int BLOCKS_> struct round_form {
     enum : int {
-        HD = HD_, MI = MI_, WM = WM_, G = G_, BLOCKS = BLOCKS_,
-        WARPS = 4,                  /* of a group, each MI * 16 packed rows */
+        HD = HD_, MI = MI_, G = G_, BLOCKS = BLOCKS_,
+        WARPS = 8,
         WN = 1,                     /* every warp has the sums over all keys */
-        HELD = WM == 1 || HD > 128, LG = 2,
-        NT = 128 * WM,
-        ROWS = 16 * MI * WM,
+        HELD = MI == 1, LG = 2,
+        NT = 32 * WARPS,
+        ROWS = 16 * MI,
         TK = HD > 128 ? 32 : 64,
         KEYS = G * TK,              /* of a round */
         CHUNKS = HD / 8,            /* 16 bytes each, of a cell */
         EACH = KEYS * CHUNKS / NT,  /* chunks of K that a thread fetches, and of V */
         STEP = NT / CHUNKS,         /* keys from one of them to the next */
-        FOUND = (KEYS + NT - 1) / NT, /* keys that a thread looks up */
-        KT = KEYS / 32,             /* tiles of 8 keys of a warp */
-        PER = TK / 8 / KT,          /* warps that share a tile: 1 or 2 */
-        LT = TK / 16,               /* tiles of 8 keys in half a tile */
-        HALVES = KT / LT,           /* of a warp */
-        DT = HD / 32,               /* tiles of 8 dimensions of a warp */
+        KT = KEYS / 8 / WARPS,      /* tiles of 8 keys of a warp: half a tile of keys */
+        DT = HD / 8 / WARPS,        /* tiles of 8 dimensions of a warp */
         V_AT = KEYS * HD * 2,
         Q_AT = 2 * V_AT,
         P_AT = Q_AT + ROWS * HD * 2,
         TOP_AT = P_AT + ROWS * KEYS * 2,
-        L_AT = TOP_AT + 4 * ROWS * 4,
-        CELL_AT = L_AT + G * 2 * ROWS * 16,
+        L_AT = TOP_AT + WARPS * ROWS * 4,
+        RUN_AT = L_AT + WARPS * ROWS * 16,
+        CELL_AT = RUN_AT + G * ROWS * 4,
         TOTAL_AT = CELL_AT + 2 * KEYS * 4,
         BYTES = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
     };
+    static_assert(WARPS == 2 * G && KEYS <= NT);
 };
 
 /* ---- cells ---------------------------------------------------------------------------------- */
 
-/* The cells of a round from `tile` on, a thread some keys: -1 where there is none. */
+/* The cell of a thread's key in the round from `tile` on. */
 template <class S>
-__device__ __forceinline__ void find_round(const tile_args &t, const cells &c, int kv, int tile,
-                                           int (&cell)[S::FOUND])
+__device__ __forceinline__ int find_round(const tile_args &t, const cells &c, int kv, int tile)
 {
-#pragma unroll
-    for (int i = 0; i < S::FOUND; i++)
-        cell[i] = cell_of(t, c, kv, tile * S::TK + (int)threadIdx.x + i * S::NT);
+    int key = (int)threadIdx.x;
+    return key < S::KEYS ? cell_of(t, c, kv, tile * S::TK + key) : -1;
 }
 
-/* A thread's keys lie side by side. */
-template <class S>
-__device__ __forceinline__ void keep_round(int *to, const int (&cell)[S::FOUND])
+/* The keys that a thread fetches lie side by side. */
+template <class S> __device__ __forceinline__ void keep_round(int *to, int cell)
 {
-#pragma unroll
-    for (int i = 0; i < S::FOUND; i++) {
-        int key = (int)threadIdx.x + i * S::NT;
-        if (S::KEYS % S::NT == 0 || key < S::KEYS)
-            to[key % S::STEP * S::EACH + key / S::STEP] = cell[i];
-    }
+    int key = (int)threadIdx.x;
+    if (key < S::KEYS)
+        to[key % S::STEP * S::EACH + key / S::STEP] = cell;
 }
 
 /* Tiles [a, b) of a round, of K or V. */
@@ -77,18 +69,15 @@ __device__ __forceinline__ void fetch_round(const void *from, const int *cells, 
 {
     const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
     const char *x = (const char *)from + chunk * 16;
-    constexpr int OF = S::TK / S::STEP; /* of a tile */
+    constexpr int OF = S::TK / S::STEP; /* of a tile, that a thread fetches */
+#pragma unroll 1
+    for (int g = a; g < b; g++)
 #pragma unroll
-    for (int g = 0; g < S::G; g++) {
-        if (g < a || g >= b)
-            continue;
-#pragma unroll
-        for (int i = g * OF; i < (g + 1) * OF; i++) {
-            int key = first + i * S::STEP, cell = cells[first * S::EACH + i];
+        for (int i = 0; i < OF; i++) {
+            int key = g * S::TK + first + i * S::STEP, cell = cells[first * S::EACH + g * OF + i];
             fetch16(to + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)),
                     x + (size_t)(unsigned)max(cell, 0) * (S::HD * 2), cell >= 0);
         }
-    }
 }
 
 /* ---- queries -------------------------------------------------------------------------------- */
@@ -102,11 +91,11 @@ template <class S>
 __device__ __forceinline__ void store_queries(const tile_args &t, const place<S> &p)
 {
     for (int i = (int)threadIdx.x; i < S::ROWS * S::CHUNKS; i += S::NT) {
-        int row = i / S::CHUNKS, chunk = i % S::CHUNKS, r = row / t.a.group;
+        int row = i / S::CHUNKS, chunk = i % S::CHUNKS, r = row_of(t, row);
         float4 x = {0, 0, 0, 0}, y = x;
         if (r < p.n) {
             size_t head = (size_t)(p.r0 + r) * (size_t)t.a.n_head +
-                          (size_t)(p.kv * t.a.group + row % t.a.group);
+                          (size_t)(p.kv * t.a.group + row - r * t.a.group);
             const float4 *q = (const float4 *)(t.a.q + head * S::HD) + 2 * chunk;
             x = __ldcg(q), y = __ldcg(q + 1);
         }
@@ -131,7 +120,7 @@ __device__ __forceinline__ void score_round(const place<S> &p, float (&s)[S::MI]
         uint32_t a[S::MI][4];
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
-            matrices(a[mi], p.base + query_at<S>((p.wm * S::MI + mi) * 16 + p.lane % 16,
+            matrices(a[mi], p.base + query_at<S>(mi * 16 + p.lane % 16,
                                                  2 * k + p.lane / 16));
 #pragma unroll
         for (int n = 0; n < S::KT / 2; n++) {
@@ -168,85 +157,82 @@ __device__ __forceinline__ void store_tops(const place<S> &p, const float (&s)[S
         }
 }
 
-/* The running maximum of a row at each tile of the round, which begins with tile k. */
+/* The running maximum of a row at tile `own` of the round, which begins with tile k. */
 template <class S>
-__device__ __forceinline__ void running_tops(const place<S> &p, int k, int row, int at, float m,
-                                             int ends, int stop, float (&top)[S::G])
+__device__ __forceinline__ float running_top(const place<S> &p, int k, int own, int row, int at,
+                                             float m, int ends, int stop)
 {
-    const float *tops = (const float *)(p.shared + S::TOP_AT);
-#pragma unroll
-    for (int g = 0; g < S::G; g++) {
+    const float *tops = (const float *)(p.shared + S::TOP_AT) + at;
+#pragma unroll 1
+    for (int g = 0; g <= own; g++, tops += 2 * S::ROWS) {
         if (k + g == ends) {
             m = -INFINITY;
             ends = next_end<S::TK>(p.rows[row], k + g, stop);
         }
-#pragma unroll
-        for (int i = 0; i < S::PER; i++)
-            m = fmaxf(m, tops[(g * S::PER + i) * S::ROWS + at]);
-        top[g] = m;
+        m = fmaxf(m, fmaxf(tops[0], tops[S::ROWS]));
     }
+    return m;
 }
 
-template <class S> __device__ __forceinline__ int weight_chunk(int row, int chunk)
+template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
 {
     return S::P_AT + row * S::KEYS * 2 + ((chunk ^ (row & 7)) << 4);
 }
 
-/* This warp's scores become weights in shared memory, and their sums by halves of a tile. */
+/* This warp's scores become weights in shared memory, beside the sums of its half a tile and the
+ * running maxima of the tile. */
 template <class S>
-__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p,
-                                            const float (&top)[S::MI][2][S::G],
+__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k,
+                                            const extent<S> &e, const sums<S> &x,
                                             const float (&s)[S::MI][S::KT][4])
 {
-    float *sum = (float *)(p.shared + S::L_AT);
-    const int mine = p.wn / S::PER, half = p.wn % S::PER;
+    float *sum = (float *)(p.shared + S::L_AT), *run = (float *)(p.shared + S::RUN_AT);
+    const int own = p.wn / 2;
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int row = packed_row<S>(p, mi, h);
-            float m = top[mi][h][0];
-#pragma unroll
-            for (int g = 1; g < S::G; g++)
-                m = g == mine ? top[mi][h][g] : m;
+            const float m = running_top<S>(p, k, own, p.row[mi][h], row, x.m[mi][h],
+                                           e.ends[mi][h], e.stop[mi][h]);
+            float l = 0;
+            if (p.wn % 2 == 0 && p.lane % 4 == 0)
+                run[own * S::ROWS + row] = m;
             const float at = m == -INFINITY ? 0.f : m * t.factor;
 #pragma unroll
-            for (int g = 0; g < S::HALVES; g++) {
-                float l = 0;
-#pragma unroll
-                for (int n = g * S::LT; n < (g + 1) * S::LT; n++) {
-                    float x = exp2_of(fmaf(s[mi][n][2 * h], t.factor, -at));
-                    float y = exp2_of(fmaf(s[mi][n][2 * h + 1], t.factor, -at));
-                    l += x;
-                    l += y;
-                    *(uint32_t *)(p.shared + weight_chunk<S>(row, p.wn * S::KT + n) +
-                                  p.lane % 4 * 4) = pair_of(x, y);
-                }
-                sum[((mine * 2 + half + g) * S::ROWS + row) * 4 + p.lane % 4] = l;
+            for (int n = 0; n < S::KT; n++) {
+                float u = exp2_of(fmaf(s[mi][n][2 * h], t.factor, -at));
+                float v = exp2_of(fmaf(s[mi][n][2 * h + 1], t.factor, -at));
+                l += u;
+                l += v;
+                *(uint32_t *)(p.shared + weight_at<S>(row, p.wn * S::KT + n) + p.lane % 4 * 4) =
+                    pair_of(u, v);
             }
+            sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
         }
 }
 
 /* Tile g of the round joins what was summed before it. */
 template <class S>
 __device__ __forceinline__ void add_tile(const tile_args &t, const place<S> &p, int g,
-                                         const float (&top)[S::MI][2][S::G], sums<S> &x)
+                                         sums<S> &x)
 {
     const float *sum = (const float *)(p.shared + S::L_AT);
+    const float *run = (const float *)(p.shared + S::RUN_AT) + g * S::ROWS;
     float by[S::MI][2];
     bool moved = false;
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float was = x.m[mi][h], m = top[mi][h][g];
+            float was = x.m[mi][h], m = run[packed_row<S>(p, mi, h)];
             by[mi][h] = was == m ? 1.f : exp2_of((was - m) * t.factor);
             moved |= was != m;
             x.m[mi][h] = m;
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 x.l[mi][h][i] = fmaf(x.l[mi][h][i], by[mi][h],
-                                     sum[((g * 2 + i) * S::ROWS + packed_row<S>(p, mi, h)) * 4 +
+                                     sum[((2 * g + i) * S::ROWS + packed_row<S>(p, mi, h)) * 4 +
                                          p.lane % 4]);
         }
     if (__any_sync(~0u, moved))
@@ -258,37 +244,31 @@ __device__ __forceinline__ void add_tile(const tile_args &t, const place<S> &p, 
                 for (int i = 0; i < 4; i++)
                     x.acc[mi][n][i] *= by[mi][i / 2];
 #pragma unroll
-    for (int k = 0; k < S::TK / 16; k++) {
-        uint32_t w[S::MI][4];
+    for (int k = 0; k < S::TK / 32; k++) {
+        uint32_t w[2][S::MI][4];
+        const int from = g * S::TK + k * 32;
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
-            matrices(w[mi], p.base + (uint32_t)weight_chunk<S>(
-                                         (p.wm * S::MI + mi) * 16 + p.lane % 16,
-                                         g * (S::TK / 8) + 2 * k + p.lane / 16));
 #pragma unroll
-        for (int n = 0; n < S::DT / 2; n++) {
+            for (int i = 0; i < 2; i++)
+                matrices(w[i][mi], p.base + (uint32_t)weight_at<S>(
+                                       mi * 16 + p.lane % 16, from / 8 + 2 * i + p.lane / 16));
+#pragma unroll
+        for (int n = 0; n < S::DT; n++) {
             uint32_t b[4];
-            int key = g * S::TK + k * 16 + p.lane % 16;
-            int chunk = p.wn * S::DT + 2 * n + p.lane / 16;
+            int key = from + p.lane, chunk = p.wn * S::DT + n;
             matrices_turned(b, p.base + (uint32_t)(S::V_AT + key * S::HD * 2 +
                                                    ((chunk ^ (key & 7)) << 4)));
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++) {
-                multiply(x.acc[mi][2 * n], w[mi], b[0], b[1]);
-                multiply(x.acc[mi][2 * n + 1], w[mi], b[2], b[3]);
+                multiply(x.acc[mi][n], w[0][mi], b[0], b[1]);
+                multiply(x.acc[mi][n], w[1][mi], b[2], b[3]);
             }
         }
     }
 }
 
 /* ---- walking -------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ void wait_and_let(const tile_args &t)
-{
-    wait_before();
-    if (t.late)
-        let_next();
-}
 
 /* Tiles before this one hold no key that the pass at hand wrote (k_table). */
 template <class S>
@@ -312,7 +292,7 @@ __device__ __forceinline__ void begin_walk(const tile_args &t, const place<S> &p
         old = max(0, min(n, first_new<S>(p, j.w) - j.from));
         fetch_round<S>(t.a.k, cells, 0, old, p.base);
         fetch_round<S>(t.a.v, cells, 0, old, p.base + S::V_AT);
-        wait_and_let(t);
+        wait_before();
     }
     fetch_round<S>(t.a.k, cells, old, n, p.base);
     fetch_commit();
@@ -329,13 +309,13 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
                                             bool whole, bool &first, totals<S> &all)
 {
     sums<S> x;
-    int cell[S::FOUND];
+    int cell;
     const cells c = cells_of<S>(t, p, j);
     int *ring = p.ring;
-    find_round<S>(t, c, p.kv, j.from, cell);
+    cell = find_round<S>(t, c, p.kv, j.from);
     keep_round<S>(ring, cell);
     if (j.from + S::G < j.to) {
-        find_round<S>(t, c, p.kv, j.from + S::G, cell);
+        cell = find_round<S>(t, c, p.kv, j.from + S::G);
         keep_round<S>(ring + S::KEYS, cell);
     }
     __syncthreads();
@@ -346,13 +326,13 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         clear<S>(x, mi, 0), clear<S>(x, mi, 1);
 
     for (int k = j.from, turn = 0; k < j.to; k += S::G, turn ^= 1) {
-        const int next = k + S::G, own = k + p.wn / S::PER;
+        const int next = k + S::G, own = k + p.wn / 2;
         const int *more = ring + (turn ^ 1) * S::KEYS;
         fetch_wait<1>();
         __syncthreads(); /* the keys are there, and the queries */
         if (next + S::G < j.to)
-            find_round<S>(t, c, p.kv, next + S::G, cell);
-        float s[S::MI][S::KT][4], top[S::MI][2][S::G];
+            cell = find_round<S>(t, c, p.kv, next + S::G);
+        float s[S::MI][S::KT][4];
         if (own < j.to) {
             score_round<S>(p, s);
             if (t.a.softcap > 0)
@@ -363,39 +343,30 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         }
         __syncthreads(); /* nobody reads these keys any more, and all maxima are known */
         if (next < j.to)
-            fetch_round<S>(t.a.k, more, 0, j.to - next, p.base);
+            fetch_round<S>(t.a.k, more, 0, min(S::G, j.to - next), p.base);
         fetch_commit();
         if (next + S::G < j.to)
             keep_round<S>(ring + turn * S::KEYS, cell);
-#pragma unroll
-        for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                running_tops<S>(p, k, p.row[mi][h], packed_row<S>(p, mi, h), x.m[mi][h],
-                                e.ends[mi][h], e.stop[mi][h], top[mi][h]);
         if (own < j.to)
-            weigh_round<S>(t, p, top, s);
+            weigh_round<S>(t, p, k, e, x, s);
         fetch_wait<1>();
         __syncthreads(); /* the values are there, and the weights */
-#pragma unroll
-        for (int g = 0; g < S::G; g++) {
-            if (k + g >= j.to)
-                break;
+#pragma unroll 1
+        for (int g = 0; g < min(S::G, j.to - k); g++) {
+            add_tile<S>(t, p, g, x);
             bool over = false;
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++)
-                over |= e.ends[mi][0] == k + g || e.ends[mi][1] == k + g;
+                over |= e.ends[mi][0] == k + g + 1 || e.ends[mi][1] == k + g + 1;
             if (__any_sync(~0u, over))
-                end_segments<S>(t, p, k + g, e.stop, e.ends, x, whole, all);
-            add_tile<S>(t, p, g, top, x);
+                end_segments<S>(t, p, k + g + 1, e.stop, e.ends, x, whole, all);
         }
         if (next < j.to) {
             __syncthreads(); /* nobody reads these values any more */
-            fetch_round<S>(t.a.v, more, 0, j.to - next, p.base + S::V_AT);
+            fetch_round<S>(t.a.v, more, 0, min(S::G, j.to - next), p.base + S::V_AT);
         }
         fetch_commit();
     }
-    end_segments<S>(t, p, j.to, e.stop, e.ends, x, whole, all);
     __syncthreads();
 }
 
@@ -412,11 +383,13 @@ template <class S> __device__ __forceinline__ bool alone(const place<S> &p)
     return w.good && __all_sync(~0u, together) && tiles <= ALONE * S::G;
 }
 
-template <class S> __device__ __forceinline__ void join(const tile_args &t, const place<S> &p)
+/* Rows [r0, r0 + n) from their segments. Not inlined: it needs registers of its own. */
+template <int HD, int NT>
+__device__ __noinline__ void join(const tile_args &t, const seen *rows, int r0, int n, int kv)
 {
-    for (int i = (int)threadIdx.x; i < p.n * t.a.group * (S::HD / 4); i += S::NT) {
-        int at = i / (S::HD / 4), r = at / t.a.group, head = p.kv * t.a.group + at % t.a.group;
-        join_row<S::HD>(t, p.rows[r], p.r0 + r, head, i % (S::HD / 4) * 4);
+    for (int i = (int)threadIdx.x; i < n * t.a.group * (HD / 4); i += NT) {
+        int at = i / (HD / 4), r = row_of(t, at), head = kv * t.a.group + at - r * t.a.group;
+        join_row<HD>(t, rows[r], r0 + r, head, i % (HD / 4) * 4);
     }
 }
 
@@ -432,7 +405,7 @@ __device__ __forceinline__ course course_of(const tile_args &t, const place<S> &
     else if (whole)
         c.last_tail = p.n;
     else if ((int)blockIdx.x >= t.units)
-        c.tails = (int)blockIdx.x - t.units, c.last_tail = min(c.tails + 1, p.n);
+        c.tails = (int)blockIdx.x - t.units, c.last_tail = p.n, c.each_tail = t.tails;
     return c;
 }
 
@@ -447,13 +420,8 @@ __device__ __forceinline__ int busy_blocks(const tile_args &t, const place<S> &p
     while (c.row < p.n)
         begin_pass<S>(t, p, false, c);
     int busy = max(1, min(c.splits, t.units));
-    mine = x < busy;
-    for (int r = 0; r < p.n && t.joins; r++)
-        if (p.rows[r].stop < p.rows[r].end) {
-            busy++;
-            mine |= x == t.units + r;
-        }
-    return busy;
+    mine = x < busy || x >= t.units;
+    return busy + min(t.tails, p.n);
 }
 
 /* Blocks (units of splits, then rows' tails; kv head; tile of rows, the last first). WAIT_TO_JOIN:
@@ -465,10 +433,9 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     place<S> p = place_of<S>(t, rows, shared, (int *)(shared + S::CELL_AT));
-    if (!t.late)
-        let_next();
+    let_next();
     if (t.wait == WAIT_FIRST)
-        wait_and_let(t);
+        wait_before();
     const bool last = t.wait == WAIT_TO_JOIN;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
         rows[r] = seen_by<S::TK>(t, p.r0 + r);
@@ -476,7 +443,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
             rows[r].stop = rows[r].end; /* nobody walks with it */
     }
     __syncthreads();
-    const bool whole = t.units == 0 || (t.joins && alone<S>(p));
+    const bool whole = !last && (t.units == 0 || alone<S>(p));
     bool first = true, mine = blockIdx.x == 0;
     int busy = 1;
     if (!whole) {
@@ -495,44 +462,45 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     while (next_job<S>(t, p, whole, c))
         walk_rounds<S>(t, p, c.now, whole, first, all);
     if (last || first)
-        wait_and_let(t);
+        wait_before();
     if (whole)
         finish<S>(t, p, all);
-    else if constexpr (S::ROWS == 16)
-        if (last || (t.joins && last_to_arrive(t.arrived + p.tile * t.a.n_kv + p.kv,
-                                               (unsigned)busy)))
-            join<S>(t, p);
+    else if (last || last_to_arrive(t.arrived + p.tile * t.a.n_kv + p.kv, (unsigned)busy))
+        join<S::HD, S::NT>(t, rows, p.r0, p.n, p.kv);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
 template <class S> static void run(struct kdev *d, tile_args t)
 {
-    int slots = S::BLOCKS * d->n_sm / (t.a.n_kv * t.tiles), tails = t.joins ? t.each : 0;
-    if (t.units)
-        t.units = max_int(1, min_int(t.units, slots - tails));
-    int wide = t.wait == WAIT_TO_JOIN ? 1 : max_int(t.units + tails, 1);
-    dim3 grid((unsigned)wide, (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    cuda_launch(d, round_kernel<S>, grid, S::NT, S::BYTES, t);
+    const bool last = t.wait == WAIT_TO_JOIN;
+    int slots = S::BLOCKS * d->n_sm / (t.a.n_kv * t.tiles);
+    if (t.units && !last) {
+        t.tails = min_int(t.each, 4);
+        t.units = max_int(1, min_int(t.units, slots - t.tails));
+    }
+    int wide = last ? 1 : max_int(1, t.units + t.tails);
+    cuda_launch(d, round_kernel<S>, dim3((unsigned)wide, (unsigned)t.a.n_kv, (unsigned)t.tiles),
+                S::NT, S::BYTES, t);
 }
 
-template <int HD, int G> static void run_rows(struct kdev *d, const tile_args &t, int packed)
+template <int HD, int BLOCKS> static void run_rows(struct kdev *d, const tile_args &t, int packed)
 {
     if (packed <= 16)
-        run<round_form<HD, 1, 1, G, 2>>(d, t);
+        run<round_form<HD, 1, 4, BLOCKS>>(d, t);
     else if (packed <= 32)
-        run<round_form<HD, 1, 2, G, (HD > 128 ? 1 : 2)>>(d, t);
+        run<round_form<HD, 2, 4, BLOCKS>>(d, t);
     else
-        run<round_form<HD, 2, 2, G, 1>>(d, t);
+        run<round_form<HD, 4, 4, 1>>(d, t);
 }
 
 void cuda_attn_rounds(struct kdev *d, const tile_args &t)
 {
     int packed = t.each * t.a.group;
     if (t.a.head_dim == 64)
-        run_rows<64, 4>(d, t, packed);
+        run_rows<64, 2>(d, t, packed);
     else if (t.a.head_dim == 128)
-        run_rows<128, 2>(d, t, packed);
+        run_rows<128, 1>(d, t, packed);
     else
-        run_rows<256, 2>(d, t, packed);
+        run_rows<256, 1>(d, t, packed);
 }

@@ -171,7 +171,9 @@ static bool has_tiles(const struct attn_args *a)
 
 static void run_tiles(struct kdev *d, const tile_args &t)
 {
-    if (t.a.head_dim == 64)
+    if (t.a.head_dim == 64 && t.units && t.tiles == 1)
+        run<form<64, 1, 8, 1, 4, 1>>(d, t);
+    else if (t.a.head_dim == 64)
         run<form<64, 2, 4, 1, 3, 2>>(d, t);
     else if (t.a.head_dim == 128)
         run<form<128, 1, 8, 1, 2, 1>>(d, t);
@@ -188,7 +190,8 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.factor = a->softcap > 0 ? 1.44269504088896341f : a->scale * 1.44269504088896341f;
     while (1 << t.page_shift < a->page_size)
         t.page_shift++;
-    t.least_shift = a->head_dim == 64 ? 2 : 1; /* a round */
+    t.inverse = 65536 / a->group + 1;
+    t.least_shift = a->head_dim > 128 ? 1 : 2;
     t.long_shift = cap_shift_of(a->n_kv);
     t.cap_shift = t.long_shift - 1; /* measured: fewer to join is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
@@ -196,16 +199,15 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.each = max_int(1, min_int(together, most / a->group));
     t.tiles = div_up(a->rows, t.each);
     plan_splits(d, t);
-    t.joins = t.units && packed <= 16;
-    t.late = t.units && !t.joins;
     t.wait = d->settled && a->rows <= OWN ? WAIT_FOR_NEW : WAIT_FIRST;
-    if (packed <= 64)
+    if (packed <= 64) {
         cuda_attn_rounds(d, t);
-    else
-        run_tiles(d, t);
-    if (t.late) {
+        return true;
+    }
+    run_tiles(d, t);
+    if (t.units) {
         t.each = 1, t.tiles = a->rows;
-        t.wait = WAIT_TO_JOIN, t.late = false;
+        t.wait = WAIT_TO_JOIN;
         cuda_attn_rounds(d, t);
     }
     return true;

@@ -28,12 +28,12 @@ struct tile_args {
     float2 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum */
     unsigned *arrived;  /* (tiles, n_kv): blocks whose segments are written; 0 between kernels */
     enum wait_when wait;
-    bool late;          /* the kernel behind this one reads before its wait */
-    bool joins;         /* the last block to arrive joins */
     float factor;       /* of scores: their exponent of two */
     int page_shift, least_shift, cap_shift, long_shift;
+    int inverse;        /* of a.group, see row_of() */
     int tiles, each;    /* tiles of rows, rows of one */
     int units;          /* blocks that share the splits; 0: one block walks a tile's keys */
+    int tails;          /* blocks behind those that share the rows' tails */
 };
 
 /* A block: WM groups of WN warps, a group taking MI * 16 packed rows, its warps dividing keys for
@@ -131,6 +131,9 @@ template <class S> __device__ __forceinline__ void meet(int wm)
         asm volatile("bar.sync %0, %1;" ::"r"(1 + wm), "n"(32 * S::WN) : "memory");
 }
 
+/* i / group, for packed rows i and groups of at most 16 */
+__device__ __forceinline__ int row_of(const tile_args &t, int i) { return i * t.inverse >> 16; }
+
 /* ---- what rows see -------------------------------------------------------------------------- */
 
 struct seen {
@@ -193,13 +196,15 @@ struct pass {
     bool good;
 };
 
-/* Of one warp, the same in all. */
-__device__ __forceinline__ pass pass_of(const seen *rows, int a, int b)
+__device__ __forceinline__ pass pass_of_one(const seen *rows, int r)
 {
-    if (b - a == 1) {
-        const seen x = rows[a];
-        return {a, b, x.lo, x.stop, x.lo, x.stop, x.shift, x.req, true};
-    }
+    const seen x = rows[r];
+    return {r, r + 1, x.lo, x.stop, x.lo, x.stop, x.shift, x.req, true};
+}
+
+/* Of one warp, the same in all. */
+static __device__ __noinline__ pass pass_of_more(const seen *rows, int a, int b)
+{
     pass p = {a, b, INT_MAX, 0, 0, INT_MAX, 0, 0, true};
     int low = INT_MAX, high = -1;
     bool early = false;
@@ -224,19 +229,21 @@ __device__ __forceinline__ pass pass_of(const seen *rows, int a, int b)
     return p;
 }
 
+__device__ __forceinline__ pass pass_of(const seen *rows, int a, int b)
+{
+    return b - a == 1 ? pass_of_one(rows, a) : pass_of_more(rows, a, b);
+}
+
+/* The longest pass from row a on: all rows, mostly. */
 __device__ __forceinline__ pass pass_from(const seen *rows, int a, int n)
 {
     pass p = pass_of(rows, a, n);
     if (p.good)
         return p;
-    p = pass_of(rows, a, a + 1);
-    for (int b = a + 2; b <= n; b++) {
-        pass longer = pass_of(rows, a, b);
-        if (!longer.good)
-            break;
-        p = longer;
-    }
-    return p;
+    int b = a + 1;
+    while (pass_of_more(rows, a, b + 1).good) /* all of them together are not */
+        b++;
+    return pass_of(rows, a, b);
 }
 
 /* ---- cells ---------------------------------------------------------------------------------- */
@@ -353,7 +360,7 @@ __device__ __forceinline__ float joined(const joint &j, float x, float s)
 }
 
 /* What the joined values are multiplied by; writes the row's lse. */
-__device__ __forceinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
+static __device__ __noinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
                                          bool writes)
 {
     float keep = 1;
@@ -401,9 +408,9 @@ __device__ __forceinline__ place<S> place_of(const tile_args &t, const seen *row
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int at = packed_row<S>(p, mi, h), r = at / t.a.group;
+            int at = packed_row<S>(p, mi, h), r = row_of(t, at);
             p.row[mi][h] = r < p.n ? r : -1;
-            p.head[mi][h] = p.kv * t.a.group + at % t.a.group;
+            p.head[mi][h] = p.kv * t.a.group + at - r * t.a.group;
         }
     return p;
 }
@@ -746,6 +753,7 @@ __device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
 struct course {
     job now;
     int row, tails, last_tail; /* next row of a pass, next row with a tail of its own, last + 1 */
+    int each_tail;             /* rows from one of them to the next; 0: 1 */
     int u, last;               /* splits that are left of the pass, every stride-th */
     int from, to, shift, stride;
     int splits;                /* of the passes before */
@@ -791,7 +799,8 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
         }
         if (c.tails >= c.last_tail)
             return false;
-        int r = c.tails++;
+        int r = c.tails;
+        c.tails += max(c.each_tail, 1);
         const seen y = p.rows[r];
         if (y.stop >= y.end)
             continue;
@@ -865,24 +874,25 @@ __device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int 
     int n = splits_of<TK>(x) + 1;
     float m = -INFINITY, l = 0;
     float4 v = {0, 0, 0, 0};
-    for (int from = 0; from < n; from += AT_ONCE) {
+    for (int from = 0; from < n; from += AT_ONCE) { /* one that is not there changes nothing */
         float2 y[AT_ONCE];
         float4 s[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
+        for (int i = 0; i < AT_ONCE; i++) {
+            y[i] = make_float2(-INFINITY, 0), s[i] = make_float4(0, 0, 0, 0);
             if (from + i < n) {
                 y[i] = __ldcg(ml + from + i);
                 s[i] = __ldcg(part + (size_t)(from + i) * (HD / 4));
             }
+        }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (from + i < n) {
-                joint j = joint_of(m, y[i].x);
-                m = j.m;
-                l = joined(j, l, y[i].y);
-                v.x = joined(j, v.x, s[i].x), v.y = joined(j, v.y, s[i].y);
-                v.z = joined(j, v.z, s[i].z), v.w = joined(j, v.w, s[i].w);
-            }
+        for (int i = 0; i < AT_ONCE; i++) {
+            joint j = joint_of(m, y[i].x);
+            m = j.m;
+            l = joined(j, l, y[i].y);
+            v.x = joined(j, v.x, s[i].x), v.y = joined(j, v.y, s[i].y);
+            v.z = joined(j, v.z, s[i].z), v.w = joined(j, v.w, s[i].w);
+        }
     }
     float by = closing(t, (size_t)r, head, m, l, d == 0);
     *out = make_float4(v.x * by, v.y * by, v.z * by, v.w * by);

@@ -195,7 +195,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, plan<MT, NT, HELD>::SMALL ? 3
     using S = plan<MT, NT, HELD>;
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ float room[ROW_WARPS];
-    let_next();
+    if (!p.behind.turns)
+        let_next();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int g = lane / 4, q = lane % 4;
     const int cols = p.rows * p.x.terms, col0 = (int)blockIdx.y * NT * 8;
@@ -282,6 +283,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, plan<MT, NT, HELD>::SMALL ? 3
     if (HELD && !p.x.x)
         load_norm(p.in.norm, p.in.n, 0, norm);
     wait_before();
+    if (p.behind.turns) /* attention reads old cells before it waits (settles, cuda.h) */
+        let_next();
     if constexpr (HELD) {
         if (p.x.x)
             copy_rows(p.x, cols, rows);

@@ -58,8 +58,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     heads_kernel(const __grid_constant__ struct heads a)
 {
     __shared__ float room[ROW_WARPS];
-    let_next();
-    after();
+    after(); /* attention reads old cells before it waits (settles, cuda.h) */
     struct head_part part;
     load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
     finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, room);
@@ -316,4 +315,5 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));
+    d->settles = a->rows <= K_MAX_NODES;
 }
