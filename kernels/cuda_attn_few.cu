@@ -16,20 +16,20 @@
 
 enum { ALONE = 2 /* rounds: a block walks so many faster than it can share them */ };
 
-template <int HD_, int MI_, int G_, int BLOCKS_> struct round_form {
+template <int HD_, int G_, int BLOCKS_> struct round_form {
     enum : int {
-        HD = HD_, MI = MI_, G = G_, BLOCKS = BLOCKS_,
-        WARPS = 8,
+        HD = HD_, MI = 1, G = G_, BLOCKS = BLOCKS_,
+        WARPS = 2 * G,              /* half a tile's scores each */
         WN = 1,                     /* every warp has the sums over all keys */
-        HELD = MI == 1, LG = 2,
+        HELD = 1, LG = 2,
         NT = 32 * WARPS,
-        ROWS = 16 * MI,
+        ROWS = 16,
         TK = HD > 128 ? 32 : 64,
         KEYS = G * TK,              /* of a round */
         CHUNKS = HD / 8,            /* 16 bytes each, of a cell */
         EACH = KEYS * CHUNKS / NT,  /* chunks of K that a thread fetches, and of V */
         STEP = NT / CHUNKS,         /* keys from one of them to the next */
-        KT = KEYS / 8 / WARPS,      /* tiles of 8 keys of a warp: half a tile of keys */
+        KT = KEYS / 8 / WARPS,      /* tiles of 8 keys of a warp */
         DT = HD / 8 / WARPS,        /* tiles of 8 dimensions of a warp */
         V_AT = KEYS * HD * 2,
         Q_AT = 2 * V_AT,
@@ -38,11 +38,16 @@ template <int HD_, int MI_, int G_, int BLOCKS_> struct round_form {
         L_AT = TOP_AT + WARPS * ROWS * 4,
         RUN_AT = L_AT + WARPS * ROWS * 16,
         CELL_AT = RUN_AT + G * ROWS * 4,
-        TOTAL_AT = CELL_AT + 2 * KEYS * 4,
-        BYTES = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
+        BYTES = CELL_AT + 2 * KEYS * 4,
     };
-    static_assert(WARPS == 2 * G && KEYS <= NT);
+    static_assert(KEYS <= NT);
 };
+
+/* Whether any of a thread's second rows is one: the group of a single row ends before. */
+template <class S> __device__ __forceinline__ int halves_of(const tile_args &t, const place<S> &p)
+{
+    return p.n * t.a.group > 8 ? 2 : 1;
+}
 
 /* ---- cells ---------------------------------------------------------------------------------- */
 
@@ -108,53 +113,46 @@ __device__ __forceinline__ void store_queries(const tile_args &t, const place<S>
 
 /* s = q k, for this warp's keys, each row's sum in the order of score() */
 template <class S>
-__device__ __forceinline__ void score_round(const place<S> &p, float (&s)[S::MI][S::KT][4])
+__device__ __forceinline__ void score_round(const place<S> &p, float (&s)[1][S::KT][4])
 {
 #pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int n = 0; n < S::KT; n++)
-            s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
-#pragma unroll
+    for (int n = 0; n < S::KT; n++)
+        s[0][n][0] = s[0][n][1] = s[0][n][2] = s[0][n][3] = 0;
+#pragma unroll 4
     for (int k = 0; k < S::HD / 16; k++) {
-        uint32_t a[S::MI][4];
-#pragma unroll
-        for (int mi = 0; mi < S::MI; mi++)
-            matrices(a[mi], p.base + query_at<S>(mi * 16 + p.lane % 16,
-                                                 2 * k + p.lane / 16));
+        uint32_t a[4];
+        matrices(a, p.base + query_at<S>(p.lane % 16, 2 * k + p.lane / 16));
 #pragma unroll
         for (int n = 0; n < S::KT / 2; n++) {
             uint32_t b[4];
             int key = p.wn * S::KT * 8 + n * 16 + p.lane % 8 + p.lane / 16 * 8;
             int chunk = 2 * k + p.lane / 8 % 2;
             matrices(b, p.base + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
-#pragma unroll
-            for (int mi = 0; mi < S::MI; mi++) {
-                multiply(s[mi][2 * n], a[mi], b[0], b[1]);
-                multiply(s[mi][2 * n + 1], a[mi], b[2], b[3]);
-            }
+            multiply(s[0][2 * n], a, b[0], b[1]);
+            multiply(s[0][2 * n + 1], a, b[2], b[3]);
         }
     }
 }
 
 /* The largest score of each row among this warp's keys. */
 template <class S>
-__device__ __forceinline__ void store_tops(const place<S> &p, const float (&s)[S::MI][S::KT][4])
+__device__ __forceinline__ void store_tops(const place<S> &p, int halves,
+                                           const float (&s)[1][S::KT][4])
 {
-    float *top = (float *)(p.shared + S::TOP_AT);
+    float *top = (float *)(p.shared + S::TOP_AT) + p.wn * S::ROWS;
 #pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
+    for (int h = 0; h < 2; h++) {
+        if (h == halves)
+            break;
+        float m = fmaxf(s[0][0][2 * h], s[0][0][2 * h + 1]);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
-#pragma unroll
-            for (int n = 1; n < S::KT; n++)
-                m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-            if (p.lane % 4 == 0)
-                top[p.wn * S::ROWS + packed_row<S>(p, mi, h)] = m;
-        }
+        for (int n = 1; n < S::KT; n++)
+            m = fmaxf(m, fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        if (p.lane % 4 == 0)
+            top[packed_row<S>(p, 0, h)] = m;
+    }
 }
 
 /* The running maximum of a row at tile `own` of the round, which begins with tile k. */
@@ -182,88 +180,73 @@ template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
 /* This warp's scores become weights in shared memory, beside the sums of its half a tile and the
  * running maxima of the tile. */
 template <class S>
-__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k,
+__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k, int halves,
                                             const extent<S> &e, const sums<S> &x,
-                                            const float (&s)[S::MI][S::KT][4])
+                                            const float (&s)[1][S::KT][4])
 {
     float *sum = (float *)(p.shared + S::L_AT), *run = (float *)(p.shared + S::RUN_AT);
     const int own = p.wn / 2;
 #pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
+    for (int h = 0; h < 2; h++) {
+        if (h == halves)
+            break;
+        const int row = packed_row<S>(p, 0, h);
+        const float m = running_top<S>(p, k, own, p.row[0][h], row, x.m[0][h], e.ends[0][h],
+                                       e.stop[0][h]);
+        const float at = m == -INFINITY ? 0.f : m * t.factor;
+        float l = 0;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = packed_row<S>(p, mi, h);
-            const float m = running_top<S>(p, k, own, p.row[mi][h], row, x.m[mi][h],
-                                           e.ends[mi][h], e.stop[mi][h]);
-            float l = 0;
-            if (p.wn % 2 == 0 && p.lane % 4 == 0)
-                run[own * S::ROWS + row] = m;
-            const float at = m == -INFINITY ? 0.f : m * t.factor;
-#pragma unroll
-            for (int n = 0; n < S::KT; n++) {
-                float u = exp2_of(fmaf(s[mi][n][2 * h], t.factor, -at));
-                float v = exp2_of(fmaf(s[mi][n][2 * h + 1], t.factor, -at));
-                l += u;
-                l += v;
-                *(uint32_t *)(p.shared + weight_at<S>(row, p.wn * S::KT + n) + p.lane % 4 * 4) =
-                    pair_of(u, v);
-            }
-            sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
+        for (int n = 0; n < S::KT; n++) {
+            float u = exp2_of(fmaf(s[0][n][2 * h], t.factor, -at));
+            float v = exp2_of(fmaf(s[0][n][2 * h + 1], t.factor, -at));
+            l += u;
+            l += v;
+            *(uint32_t *)(p.shared + weight_at<S>(row, p.wn * S::KT + n) + p.lane % 4 * 4) =
+                pair_of(u, v);
         }
+        sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
+        if (p.wn % 2 == 0 && p.lane % 4 == 0)
+            run[own * S::ROWS + row] = m;
+    }
 }
 
 /* Tile g of the round joins what was summed before it. */
 template <class S>
-__device__ __forceinline__ void add_tile(const tile_args &t, const place<S> &p, int g,
+__device__ __forceinline__ void add_tile(const tile_args &t, const place<S> &p, int g, int halves,
                                          sums<S> &x)
 {
-    const float *sum = (const float *)(p.shared + S::L_AT);
+    const float *sum = (const float *)(p.shared + S::L_AT) + p.lane % 4;
     const float *run = (const float *)(p.shared + S::RUN_AT) + g * S::ROWS;
-    float by[S::MI][2];
-    bool moved = false;
 #pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
+    for (int h = 0; h < 2; h++) {
+        if (h == halves)
+            break;
+        const int row = packed_row<S>(p, 0, h);
+        float was = x.m[0][h], m = run[row], by = was == m ? 1.f : exp2_of((was - m) * t.factor);
+        x.m[0][h] = m;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float was = x.m[mi][h], m = run[packed_row<S>(p, mi, h)];
-            by[mi][h] = was == m ? 1.f : exp2_of((was - m) * t.factor);
-            moved |= was != m;
-            x.m[mi][h] = m;
+        for (int i = 0; i < 2; i++)
+            x.l[0][h][i] = fmaf(x.l[0][h][i], by, sum[((2 * g + i) * S::ROWS + row) * 4]);
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                x.l[mi][h][i] = fmaf(x.l[mi][h][i], by[mi][h],
-                                     sum[((2 * g + i) * S::ROWS + packed_row<S>(p, mi, h)) * 4 +
-                                         p.lane % 4]);
-        }
-    if (__any_sync(~0u, moved))
-#pragma unroll
-        for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-            for (int n = 0; n < S::DT; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    x.acc[mi][n][i] *= by[mi][i / 2];
+        for (int n = 0; n < S::DT; n++)
+            x.acc[0][n][2 * h] *= by, x.acc[0][n][2 * h + 1] *= by;
+    }
 #pragma unroll
     for (int k = 0; k < S::TK / 32; k++) {
-        uint32_t w[2][S::MI][4];
+        uint32_t w[2][4];
         const int from = g * S::TK + k * 32;
 #pragma unroll
-        for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                matrices(w[i][mi], p.base + (uint32_t)weight_at<S>(
-                                       mi * 16 + p.lane % 16, from / 8 + 2 * i + p.lane / 16));
+        for (int i = 0; i < 2; i++)
+            matrices(w[i], p.base + (uint32_t)weight_at<S>(p.lane % 16,
+                                                           from / 8 + 2 * i + p.lane / 16));
 #pragma unroll
         for (int n = 0; n < S::DT; n++) {
             uint32_t b[4];
             int key = from + p.lane, chunk = p.wn * S::DT + n;
             matrices_turned(b, p.base + (uint32_t)(S::V_AT + key * S::HD * 2 +
                                                    ((chunk ^ (key & 7)) << 4)));
-#pragma unroll
-            for (int mi = 0; mi < S::MI; mi++) {
-                multiply(x.acc[mi][n], w[0][mi], b[0], b[1]);
-                multiply(x.acc[mi][n], w[1][mi], b[2], b[3]);
-            }
+            multiply(x.acc[0][n], w[0], b[0], b[1]);
+            multiply(x.acc[0][n], w[1], b[2], b[3]);
         }
     }
 }
@@ -287,87 +270,82 @@ __device__ __forceinline__ void begin_walk(const tile_args &t, const place<S> &p
                                            const int *cells, bool &first)
 {
     const int n = min(S::G, j.to - j.from);
-    int old = 0;
-    if (first && t.wait == WAIT_FOR_NEW) {
-        old = max(0, min(n, first_new<S>(p, j.w) - j.from));
-        fetch_round<S>(t.a.k, cells, 0, old, p.base);
-        fetch_round<S>(t.a.v, cells, 0, old, p.base + S::V_AT);
-        wait_before();
+    int from = 0, to = n;
+    if (first && t.wait == WAIT_FOR_NEW)
+        to = max(0, min(n, first_new<S>(p, j.w) - j.from));
+#pragma unroll 1
+    for (;;) {
+        fetch_round<S>(t.a.k, cells, from, to, p.base);
+        if (to == n)
+            fetch_commit();
+        fetch_round<S>(t.a.v, cells, from, to, p.base + S::V_AT);
+        if (to == n)
+            fetch_commit();
+        if (first && t.wait == WAIT_FOR_NEW)
+            wait_before();
+        if (first)
+            store_queries<S>(t, p);
+        first = false;
+        if (to == n)
+            return;
+        from = to, to = n;
     }
-    fetch_round<S>(t.a.k, cells, old, n, p.base);
-    fetch_commit();
-    fetch_round<S>(t.a.v, cells, old, n, p.base + S::V_AT);
-    fetch_commit();
-    if (first)
-        store_queries<S>(t, p);
-    first = false;
 }
 
-/* Walks tiles [from, to) as walk() of cuda_attn_tile.cu does, in rounds. */
+/* Walks the tiles of a job as walk() of cuda_attn_tile.cu does, in rounds. */
 template <class S>
 __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &p, const job &j,
                                             bool whole, bool &first, totals<S> &all)
 {
     sums<S> x;
-    int cell;
     const cells c = cells_of<S>(t, p, j);
-    int *ring = p.ring;
-    cell = find_round<S>(t, c, p.kv, j.from);
-    keep_round<S>(ring, cell);
-    if (j.from + S::G < j.to) {
-        cell = find_round<S>(t, c, p.kv, j.from + S::G);
-        keep_round<S>(ring + S::KEYS, cell);
-    }
+    const int halves = halves_of<S>(t, p);
+    int *ring = p.ring, cell = 0;
+#pragma unroll 1
+    for (int i = 0; i < 2; i++)
+        if (j.from + i * S::G < j.to)
+            keep_round<S>(ring + i * S::KEYS, find_round<S>(t, c, p.kv, j.from + i * S::G));
+    extent<S> e = extent_of<S>(p, j);
+    clear<S>(x, 0, 0), clear<S>(x, 0, 1);
     __syncthreads();
     begin_walk<S>(t, p, j, ring, first);
-    extent<S> e = extent_of<S>(p, j);
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-        clear<S>(x, mi, 0), clear<S>(x, mi, 1);
 
+#pragma unroll 1
     for (int k = j.from, turn = 0; k < j.to; k += S::G, turn ^= 1) {
-        const int next = k + S::G, own = k + p.wn / 2;
+        const int next = k + S::G, own = k + p.wn / 2, coming = min(S::G, j.to - next);
         const int *more = ring + (turn ^ 1) * S::KEYS;
         fetch_wait<1>();
         __syncthreads(); /* the keys are there, and the queries */
         if (next + S::G < j.to)
             cell = find_round<S>(t, c, p.kv, next + S::G);
-        float s[S::MI][S::KT][4];
+        float s[1][S::KT][4];
         if (own < j.to) {
             score_round<S>(p, s);
             if (t.a.softcap > 0)
                 cap_scores<S>(t.a.scale, t.a.softcap, s);
             if (own * S::TK < j.w.last_lo || (own + 1) * S::TK > j.w.first_stop)
                 mask<S>(e.lo, e.stop, k * S::TK + p.wn * S::KT * 8 + p.lane % 4 * 2, s);
-            store_tops<S>(p, s);
+            store_tops<S>(p, halves, s);
         }
         __syncthreads(); /* nobody reads these keys any more, and all maxima are known */
-        if (next < j.to)
-            fetch_round<S>(t.a.k, more, 0, min(S::G, j.to - next), p.base);
+        fetch_round<S>(t.a.k, more, 0, coming, p.base);
         fetch_commit();
         if (next + S::G < j.to)
             keep_round<S>(ring + turn * S::KEYS, cell);
         if (own < j.to)
-            weigh_round<S>(t, p, k, e, x, s);
+            weigh_round<S>(t, p, k, halves, e, x, s);
         fetch_wait<1>();
         __syncthreads(); /* the values are there, and the weights */
 #pragma unroll 1
         for (int g = 0; g < min(S::G, j.to - k); g++) {
-            add_tile<S>(t, p, g, x);
-            bool over = false;
-#pragma unroll
-            for (int mi = 0; mi < S::MI; mi++)
-                over |= e.ends[mi][0] == k + g + 1 || e.ends[mi][1] == k + g + 1;
-            if (__any_sync(~0u, over))
+            add_tile<S>(t, p, g, halves, x);
+            if (__any_sync(~0u, e.ends[0][0] == k + g + 1 || e.ends[0][1] == k + g + 1))
                 end_segments<S>(t, p, k + g + 1, e.stop, e.ends, x, whole, all);
         }
-        if (next < j.to) {
-            __syncthreads(); /* nobody reads these values any more */
-            fetch_round<S>(t.a.v, more, 0, min(S::G, j.to - next), p.base + S::V_AT);
-        }
+        __syncthreads(); /* nobody reads these values any more */
+        fetch_round<S>(t.a.v, more, 0, coming, p.base + S::V_AT);
         fetch_commit();
     }
-    __syncthreads();
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
@@ -383,13 +361,56 @@ template <class S> __device__ __forceinline__ bool alone(const place<S> &p)
     return w.good && __all_sync(~0u, together) && tiles <= ALONE * S::G;
 }
 
-/* Rows [r0, r0 + n) from their segments. Not inlined: it needs registers of its own. */
-template <int HD, int NT>
-__device__ __noinline__ void join(const tile_args &t, const seen *rows, int r0, int n, int kv)
+/* Four dimensions of a row and head from its segments. All of them come into shared memory first,
+ * as many as there is room for; a thread waits for its own only. */
+template <class S>
+__device__ __forceinline__ void join_four(const tile_args &t, const place<S> &p, int r, int head,
+                                          int d, int threads)
 {
-    for (int i = (int)threadIdx.x; i < n * t.a.group * (HD / 4); i += NT) {
-        int at = i / (HD / 4), r = row_of(t, at), head = kv * t.a.group + at - r * t.a.group;
-        join_row<HD>(t, rows[r], r0 + r, head, i % (HD / 4) * 4);
+    const seen &x = p.rows[r];
+    const size_t at = (size_t)(p.r0 + r) * (size_t)t.a.n_head + (size_t)head;
+    const size_t first = at * (size_t)t.a.most_splits;
+    const float4 *ml = t.ml + first, *part = (const float4 *)(t.a.part + first * S::HD) + d / 4;
+    const int n = any_key(x) ? splits_of<S::TK>(x) + 1 : 0, room = S::CELL_AT / 32 / threads;
+    float4 *here = (float4 *)p.shared + threadIdx.x, v = {0, 0, 0, 0};
+    float m = -INFINITY, l = 0;
+#pragma unroll 1
+    for (int from = 0; from < n; from += room) {
+        const int some = min(room, n - from);
+        uint32_t to = (uint32_t)__cvta_generic_to_shared(here);
+#pragma unroll 2
+        for (int i = 0; i < some; i++, to += 32 * (uint32_t)threads) {
+            fetch16(to, ml + from + i, true);
+            fetch16(to + 16 * (uint32_t)threads, part + (size_t)(from + i) * (S::HD / 4), true);
+        }
+        fetch_commit();
+        fetch_wait<0>();
+#pragma unroll 4
+        for (int i = 0; i < some; i++) {
+            float4 y = here[2 * i * threads], s = here[(2 * i + 1) * threads];
+            joint j = joint_of(m, y.x);
+            m = j.m;
+            l = joined(j, l, y.y);
+            v.x = joined(j, v.x, s.x), v.y = joined(j, v.y, s.y);
+            v.z = joined(j, v.z, s.z), v.w = joined(j, v.w, s.w);
+        }
+    }
+    float by = 0;
+    if (n)
+        by = closing(t, (size_t)(p.r0 + r), head, m, l, d == 0);
+    else if (t.a.lse && d == 0)
+        t.a.lse[at] = -INFINITY;
+    *(float4 *)(t.a.dst + at * S::HD + (size_t)d) =
+        make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
+}
+
+template <class S> __device__ __forceinline__ void join(const tile_args &t, const place<S> &p)
+{
+    const int items = p.n * t.a.group * (S::HD / 4), threads = min((int)S::NT, items);
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < items; i += S::NT) {
+        int at = i / (S::HD / 4), r = row_of(t, at);
+        join_four<S>(t, p, r, p.kv * t.a.group + at - r * t.a.group, i % (S::HD / 4) * 4, threads);
     }
 }
 
@@ -420,7 +441,7 @@ __device__ __forceinline__ int busy_blocks(const tile_args &t, const place<S> &p
     while (c.row < p.n)
         begin_pass<S>(t, p, false, c);
     int busy = max(1, min(c.splits, t.units));
-    mine = x < busy || x >= t.units;
+    mine = x < busy || (x >= t.units && x - t.units < p.n);
     return busy + min(t.tails, p.n);
 }
 
@@ -459,14 +480,14 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     course c = course_of<S>(t, p, whole);
     totals<S> all;
     start_totals<S>(p, all);
-    while (next_job<S>(t, p, whole, c))
+    while (!done(c, p.n) && next_job<S>(t, p, whole, c))
         walk_rounds<S>(t, p, c.now, whole, first, all);
     if (last || first)
         wait_before();
     if (whole)
         finish<S>(t, p, all);
     else if (last || last_to_arrive(t.arrived + p.tile * t.a.n_kv + p.kv, (unsigned)busy))
-        join<S::HD, S::NT>(t, rows, p.r0, p.n, p.kv);
+        join<S>(t, p);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -474,9 +495,9 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
 template <class S> static void run(struct kdev *d, tile_args t)
 {
     const bool last = t.wait == WAIT_TO_JOIN;
-    int slots = S::BLOCKS * d->n_sm / (t.a.n_kv * t.tiles);
+    int slots = S::BLOCKS * d->n_sm / t.a.n_kv;
     if (t.units && !last) {
-        t.tails = min_int(t.each, 4);
+        t.tails = min_int(t.each, 8);
         t.units = max_int(1, min_int(t.units, slots - t.tails));
     }
     int wide = last ? 1 : max_int(1, t.units + t.tails);
@@ -484,23 +505,21 @@ template <class S> static void run(struct kdev *d, tile_args t)
                 S::NT, S::BYTES, t);
 }
 
-template <int HD, int BLOCKS> static void run_rows(struct kdev *d, const tile_args &t, int packed)
+/* Long contexts want two blocks a multiprocessor, short ones all their cells at once. */
+template <int HD> static void run_wide(struct kdev *d, const tile_args &t)
 {
-    if (packed <= 16)
-        run<round_form<HD, 1, 4, BLOCKS>>(d, t);
-    else if (packed <= 32)
-        run<round_form<HD, 2, 4, BLOCKS>>(d, t);
+    if ((size_t)t.a.n_cols * (size_t)t.a.page_size > 2 * SHORT)
+        run<round_form<HD, 2, 2>>(d, t);
     else
-        run<round_form<HD, 4, 4, 1>>(d, t);
+        run<round_form<HD, 4, 1>>(d, t);
 }
 
 void cuda_attn_rounds(struct kdev *d, const tile_args &t)
 {
-    int packed = t.each * t.a.group;
     if (t.a.head_dim == 64)
-        run_rows<64, 2>(d, t, packed);
+        run<round_form<64, 4, 2>>(d, t);
     else if (t.a.head_dim == 128)
-        run_rows<128, 1>(d, t, packed);
+        run_wide<128>(d, t);
     else
-        run_rows<256, 1>(d, t, packed);
+        run_wide<256>(d, t);
 }

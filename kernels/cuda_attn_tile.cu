@@ -20,6 +20,8 @@
  */
 #include "kernels/cuda_attn_tile.cuh"
 
+enum { FEW_PACKED = 64 /* rows of a request times heads that share keys: cuda_attn_rounds() */ };
+
 /* ---- walking -------------------------------------------------------------------------------- */
 
 /* Walks the tiles of a job. Segments that end by then join `all` (whole), or are written out. */
@@ -151,14 +153,14 @@ static void plan_splits(struct kdev *d, tile_args &t)
     t.units = max_int(1, most < (size_t)cap ? (int)most : cap);
     a.most_splits = max_int(t.units, FEW) + 1;
     size_t heads = (size_t)a.rows * (size_t)a.n_head * (size_t)a.most_splits;
-    size_t scratch = heads * (size_t)(a.head_dim + 2) * sizeof(float) + 4096;
+    size_t scratch = heads * (size_t)(a.head_dim + 4) * sizeof(float) + 4096;
     bool many = a.rows > 64 ? 2 * blocks >= d->n_sm : blocks >= 2 * d->n_sm;
     if (many || scratch > ARENA_BYTES || blocks > N_COUNTERS) {
         t.units = 0;
         return;
     }
     a.part = (float *)cuda_take(d, heads * (size_t)a.head_dim * sizeof(float));
-    t.ml = (float2 *)cuda_take(d, heads * sizeof(float2));
+    t.ml = (float4 *)cuda_take(d, heads * sizeof(float4));
     t.arrived = d->counters;
 }
 
@@ -195,12 +197,12 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.long_shift = cap_shift_of(a->n_kv);
     t.cap_shift = t.long_shift - 1; /* measured: fewer to join is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
-    int most = packed <= 16 ? 16 : packed <= 32 ? 32 : packed <= 64 || a->head_dim == 256 ? 64 : 128;
+    int most = packed <= FEW_PACKED ? 16 : a->head_dim == 256 ? 64 : 128;
     t.each = max_int(1, min_int(together, most / a->group));
     t.tiles = div_up(a->rows, t.each);
     plan_splits(d, t);
     t.wait = d->settled && a->rows <= OWN ? WAIT_FOR_NEW : WAIT_FIRST;
-    if (packed <= 64) {
+    if (packed <= FEW_PACKED) {
         cuda_attn_rounds(d, t);
         return true;
     }

@@ -13,7 +13,6 @@ enum {
     FEW = 4,               /* tiles: so few are never split */
     SHORT = 4096,          /* keys: up to here fewer splits, for the sake of their join */
     RING = 8,              /* tiles whose cells are looked up ahead */
-    AT_ONCE = 17,          /* segments that a join reads before it adds */
 };
 
 /* When a kernel waits for those before it. */
@@ -25,7 +24,7 @@ enum wait_when {
 
 struct tile_args {
     struct attn_args a;
-    float2 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum */
+    float4 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum, 0, 0 */
     unsigned *arrived;  /* (tiles, n_kv): blocks whose segments are written; 0 between kernels */
     enum wait_when wait;
     float factor;       /* of scores: their exponent of two */
@@ -680,7 +679,7 @@ __device__ __forceinline__ void close_segment(const tile_args &t, const place<S>
     for (int n = 0; n < S::DT; n++)
         *(float2 *)(out + n * 8) = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]);
     if (p.wn == 0 && p.lane % 4 == 0)
-        t.ml[part] = make_float2(m, l);
+        t.ml[part] = make_float4(m, l, 0, 0);
 }
 
 /* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
@@ -781,6 +780,11 @@ __device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p
     c.u = first + (skip < 0 ? skip + c.stride : skip), c.last = end;
 }
 
+__device__ __forceinline__ bool done(const course &c, int rows)
+{
+    return c.u > c.last && c.row >= rows && c.tails >= c.last_tail;
+}
+
 template <class S>
 __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, bool whole,
                                          course &c)
@@ -853,54 +857,9 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, to
         }
 }
 
-/* ---- joining -------------------------------------------------------------------------------- */
-
-/* Four dimensions of a row and head from its segments. */
-template <int HD>
-__device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int r, int head, int d)
-{
-    constexpr int TK = HD > 128 ? 32 : 64;
-    size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
-    float4 *out = (float4 *)(t.a.dst + at * HD + (size_t)d);
-    if (!any_key(x)) {
-        *out = make_float4(0, 0, 0, 0);
-        if (t.a.lse && d == 0)
-            t.a.lse[at] = -INFINITY;
-        return;
-    }
-    size_t first = at * (size_t)t.a.most_splits;
-    const float2 *ml = t.ml + first;
-    const float4 *part = (const float4 *)(t.a.part + first * HD + (size_t)d);
-    int n = splits_of<TK>(x) + 1;
-    float m = -INFINITY, l = 0;
-    float4 v = {0, 0, 0, 0};
-    for (int from = 0; from < n; from += AT_ONCE) { /* one that is not there changes nothing */
-        float2 y[AT_ONCE];
-        float4 s[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            y[i] = make_float2(-INFINITY, 0), s[i] = make_float4(0, 0, 0, 0);
-            if (from + i < n) {
-                y[i] = __ldcg(ml + from + i);
-                s[i] = __ldcg(part + (size_t)(from + i) * (HD / 4));
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            joint j = joint_of(m, y[i].x);
-            m = j.m;
-            l = joined(j, l, y[i].y);
-            v.x = joined(j, v.x, s[i].x), v.y = joined(j, v.y, s[i].y);
-            v.z = joined(j, v.z, s[i].z), v.w = joined(j, v.w, s[i].w);
-        }
-    }
-    float by = closing(t, (size_t)r, head, m, l, d == 0);
-    *out = make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
-}
-
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-/* Few rows a tile, at most 64 packed ones; or with WAIT_TO_JOIN the tails and sums of all. */
+/* At most 16 packed rows a tile; with WAIT_TO_JOIN one row, whose tail and sum this makes. */
 void cuda_attn_rounds(struct kdev *d, const tile_args &t);
 
 #endif
