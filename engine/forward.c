@@ -202,7 +202,7 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
     bool two = kp->parts == 2;
     struct k_attn a = {
         .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
-        .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
+        .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
         .table = w->window ? &kp->swa : &kp->full, .dst = n->o, .lse = two ? n->lse : (kbuf){0}};
     n->dev.k->attn(n->dev.d, &a);
     if (!two)

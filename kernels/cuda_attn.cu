@@ -367,7 +367,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     a.group = k->n_head / c->n_kv;
     a.rows = k->rows;
     a.n_req = t->n_cols ? (int)(t->pages.n / sizeof(int32_t) / (size_t)t->n_cols) : 0;
-    a.scale = k->scale, a.softcap = k->softcap;
+    a.scale = k->scale, a.softcap = k->softcap, a.window = k->window;
     a.sinks = cuda_vec(k->sinks);
     a.dst = (float *)k->dst.p, a.lse = (float *)k->lse.p;
     if (c->type == KV_BF16 && d->terms == 1 && cuda_attn_tiles(d, &a))

@@ -13,6 +13,7 @@ struct attn_args {
     const int32_t *req, *pages, *lo, *hi, *expand, *n_expand; /* n_expand NULL: none */
     int rows, n_req, page_size, n_cols, expand_w, n_slots;
     int n_head, n_kv, head_dim, group;
+    int window; /* no row sees more keys, 0: unknown */
     float scale, softcap;
     struct vec sinks;
     float *dst, *lse; /* lse or NULL */

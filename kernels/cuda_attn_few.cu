@@ -14,7 +14,7 @@
  */
 #include "kernels/cuda_attn_tile.cuh"
 
-enum { ALONE = 2 /* rounds: a block walks so many faster than it can share them */ };
+enum { JOIN_BLOCK = 64, FEW_ITEMS = 1 << 15 /* dimensions of all rows */ };
 
 template <int HD_, int G_, int BLOCKS_> struct round_form {
     enum : int {
@@ -350,70 +350,6 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* What one block does as fast as many, it does alone. */
-template <class S> __device__ __forceinline__ bool alone(const place<S> &p)
-{
-    pass w = pass_of(p.rows, 0, p.n);
-    bool together = true;
-    for (int r = p.lane; r < p.n; r += 32)
-        together &= p.rows[r].stop == p.rows[r].end;
-    int tiles = w.lo < w.stop ? (w.stop - 1) / S::TK - w.lo / S::TK + 1 : 0;
-    return w.good && __all_sync(~0u, together) && tiles <= ALONE * S::G;
-}
-
-/* Four dimensions of a row and head from its segments. All of them come into shared memory first,
- * as many as there is room for; a thread waits for its own only. */
-template <class S>
-__device__ __forceinline__ void join_four(const tile_args &t, const place<S> &p, int r, int head,
-                                          int d, int threads)
-{
-    const seen &x = p.rows[r];
-    const size_t at = (size_t)(p.r0 + r) * (size_t)t.a.n_head + (size_t)head;
-    const size_t first = at * (size_t)t.a.most_splits;
-    const float4 *ml = t.ml + first, *part = (const float4 *)(t.a.part + first * S::HD) + d / 4;
-    const int n = any_key(x) ? splits_of<S::TK>(x) + 1 : 0, room = S::CELL_AT / 32 / threads;
-    float4 *here = (float4 *)p.shared + threadIdx.x, v = {0, 0, 0, 0};
-    float m = -INFINITY, l = 0;
-#pragma unroll 1
-    for (int from = 0; from < n; from += room) {
-        const int some = min(room, n - from);
-        uint32_t to = (uint32_t)__cvta_generic_to_shared(here);
-#pragma unroll 2
-        for (int i = 0; i < some; i++, to += 32 * (uint32_t)threads) {
-            fetch16(to, ml + from + i, true);
-            fetch16(to + 16 * (uint32_t)threads, part + (size_t)(from + i) * (S::HD / 4), true);
-        }
-        fetch_commit();
-        fetch_wait<0>();
-#pragma unroll 4
-        for (int i = 0; i < some; i++) {
-            float4 y = here[2 * i * threads], s = here[(2 * i + 1) * threads];
-            joint j = joint_of(m, y.x);
-            m = j.m;
-            l = joined(j, l, y.y);
-            v.x = joined(j, v.x, s.x), v.y = joined(j, v.y, s.y);
-            v.z = joined(j, v.z, s.z), v.w = joined(j, v.w, s.w);
-        }
-    }
-    float by = 0;
-    if (n)
-        by = closing(t, (size_t)(p.r0 + r), head, m, l, d == 0);
-    else if (t.a.lse && d == 0)
-        t.a.lse[at] = -INFINITY;
-    *(float4 *)(t.a.dst + at * S::HD + (size_t)d) =
-        make_float4(v.x * by, v.y * by, v.z * by, v.w * by);
-}
-
-template <class S> __device__ __forceinline__ void join(const tile_args &t, const place<S> &p)
-{
-    const int items = p.n * t.a.group * (S::HD / 4), threads = min((int)S::NT, items);
-#pragma unroll 1
-    for (int i = (int)threadIdx.x; i < items; i += S::NT) {
-        int at = i / (S::HD / 4), r = row_of(t, at);
-        join_four<S>(t, p, r, p.kv * t.a.group + at - r * t.a.group, i % (S::HD / 4) * 4, threads);
-    }
-}
-
 /* Which splits or tails are this block's: all of them, its share of the splits, or one tail. */
 template <class S>
 __device__ __forceinline__ course course_of(const tile_args &t, const place<S> &p, bool whole)
@@ -430,23 +366,8 @@ __device__ __forceinline__ course course_of(const tile_args &t, const place<S> &
     return c;
 }
 
-/* Blocks of the grid's first dimension that have something to do, block 0 among them; and whether
- * this one has. */
-template <class S>
-__device__ __forceinline__ int busy_blocks(const tile_args &t, const place<S> &p, bool &mine)
-{
-    const int x = (int)blockIdx.x;
-    course c = {};
-    c.stride = t.units;
-    while (c.row < p.n)
-        begin_pass<S>(t, p, false, c);
-    int busy = max(1, min(c.splits, t.units));
-    mine = x < busy || (x >= t.units && x - t.units < p.n);
-    return busy + min(t.tails, p.n);
-}
-
-/* Blocks (units of splits, then rows' tails; kv head; tile of rows, the last first). WAIT_TO_JOIN:
- * (1; kv head; row). A block without work ends at once: some other waits for what came before. */
+/* Blocks (units of splits, then of rows' tails; kv head; tile of rows, the last first). WAIT_TO_JOIN:
+ * (1; kv head; row). */
 template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     round_kernel(const __grid_constant__ tile_args t)
@@ -457,26 +378,17 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     let_next();
     if (t.wait == WAIT_FIRST)
         wait_before();
-    const bool last = t.wait == WAIT_TO_JOIN;
+    const bool last = t.wait == WAIT_TO_JOIN, whole = !last && t.units == 0;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
-        rows[r] = seen_by<S::TK>(t, p.r0 + r);
-        if (p.n == 1 && !last)
-            rows[r].stop = rows[r].end; /* nobody walks with it */
+        seen x = seen_by<S::TK>(t, p.r0 + r);
+        if (!whole)
+            x.stop = parted_stop<S::TK>(x);
+        else if (p.n == 1)
+            x.stop = x.end; /* nobody walks with it */
+        rows[r] = x;
     }
     __syncthreads();
-    const bool whole = !last && (t.units == 0 || alone<S>(p));
-    bool first = true, mine = blockIdx.x == 0;
-    int busy = 1;
-    if (!whole) {
-        __syncthreads();
-        for (int r = (int)threadIdx.x; r < p.n; r += S::NT)
-            rows[r].stop = parted_stop<S::TK>(rows[r]);
-        __syncthreads();
-        if (!last)
-            busy = busy_blocks<S>(t, p, mine);
-    }
-    if (!mine)
-        return;
+    bool first = true;
     course c = course_of<S>(t, p, whole);
     totals<S> all;
     start_totals<S>(p, all);
@@ -486,8 +398,28 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         wait_before();
     if (whole)
         finish<S>(t, p, all);
-    else if (last || last_to_arrive(t.arrived + p.tile * t.a.n_kv + p.kv, (unsigned)busy))
-        join<S>(t, p);
+    if (last)
+        for (int i = (int)threadIdx.x; i < t.a.group * (S::HD / 4); i += S::NT)
+            join_row<S::HD, 4>(t, rows[0], p.r0, p.kv * t.a.group + i / (S::HD / 4),
+                               i % (S::HD / 4) * 4);
+}
+
+/* Rows and heads from their segments, V dimensions a thread. */
+template <int HD, int V>
+__global__ void __launch_bounds__(JOIN_BLOCK) join_rows(const __grid_constant__ tile_args t)
+{
+    const int at = (int)blockIdx.x * JOIN_BLOCK + (int)threadIdx.x, d = at % (HD / V) * V;
+    const int head = at / (HD / V) % t.a.n_head, r = at / (HD / V) / t.a.n_head;
+    let_next();
+    if (t.wait == WAIT_FIRST)
+        wait_before();
+    seen x = {};
+    if (r < t.a.rows)
+        x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
+    if (t.wait != WAIT_FIRST)
+        wait_before();
+    if (r < t.a.rows)
+        join_row<HD, V>(t, x, r, head, d);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -503,12 +435,18 @@ template <class S> static void run(struct kdev *d, tile_args t)
     int wide = last ? 1 : max_int(1, t.units + t.tails);
     cuda_launch(d, round_kernel<S>, dim3((unsigned)wide, (unsigned)t.a.n_kv, (unsigned)t.tiles),
                 S::NT, S::BYTES, t);
+    if (last || !t.units)
+        return;
+    int items = t.a.rows * t.a.n_head * S::HD;
+    bool few = items <= FEW_ITEMS;
+    unsigned blocks = (unsigned)div_up(few ? items : items / 4, JOIN_BLOCK);
+    cuda_launch(d, few ? join_rows<S::HD, 1> : join_rows<S::HD, 4>, dim3(blocks), JOIN_BLOCK, 0, t);
 }
 
 /* Long contexts want two blocks a multiprocessor, short ones all their cells at once. */
 template <int HD> static void run_wide(struct kdev *d, const tile_args &t)
 {
-    if ((size_t)t.a.n_cols * (size_t)t.a.page_size > 2 * SHORT)
+    if (!t.a.window && (size_t)t.a.n_cols * (size_t)t.a.page_size > 2 * SHORT)
         run<round_form<HD, 2, 2>>(d, t);
     else
         run<round_form<HD, 4, 1>>(d, t);

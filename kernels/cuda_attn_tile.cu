@@ -20,7 +20,10 @@
  */
 #include "kernels/cuda_attn_tile.cuh"
 
-enum { FEW_PACKED = 64 /* rows of a request times heads that share keys: cuda_attn_rounds() */ };
+enum {
+    FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
+    ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
+};
 
 /* ---- walking -------------------------------------------------------------------------------- */
 
@@ -153,15 +156,15 @@ static void plan_splits(struct kdev *d, tile_args &t)
     t.units = max_int(1, most < (size_t)cap ? (int)most : cap);
     a.most_splits = max_int(t.units, FEW) + 1;
     size_t heads = (size_t)a.rows * (size_t)a.n_head * (size_t)a.most_splits;
-    size_t scratch = heads * (size_t)(a.head_dim + 4) * sizeof(float) + 4096;
+    size_t scratch = heads * (size_t)(a.head_dim + 2) * sizeof(float) + 4096;
+    bool small = a.window && a.window <= ALONE && (!a.n_expand || t.each == 1);
     bool many = a.rows > 64 ? 2 * blocks >= d->n_sm : blocks >= 2 * d->n_sm;
-    if (many || scratch > ARENA_BYTES || blocks > N_COUNTERS) {
+    if (many || scratch > ARENA_BYTES || small) {
         t.units = 0;
         return;
     }
     a.part = (float *)cuda_take(d, heads * (size_t)a.head_dim * sizeof(float));
-    t.ml = (float4 *)cuda_take(d, heads * sizeof(float4));
-    t.arrived = d->counters;
+    t.ml = (float2 *)cuda_take(d, heads * sizeof(float2));
 }
 
 static bool has_tiles(const struct attn_args *a)

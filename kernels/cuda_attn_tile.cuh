@@ -15,17 +15,18 @@ enum {
     RING = 8,              /* tiles whose cells are looked up ahead */
 };
 
+enum { AT_ONCE = 17 /* segments that a join reads before it adds */ };
+
 /* When a kernel waits for those before it. */
 enum wait_when {
     WAIT_FIRST,    /* before it reads anything */
     WAIT_FOR_NEW,  /* before it reads q and cells of the pass at hand */
-    WAIT_TO_JOIN,  /* before it reads the segments of the kernel before it */
+    WAIT_TO_JOIN,  /* before it reads the segments that the kernel before it wrote */
 };
 
 struct tile_args {
     struct attn_args a;
-    float4 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum, 0, 0 */
-    unsigned *arrived;  /* (tiles, n_kv): blocks whose segments are written; 0 between kernels */
+    float2 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum */
     enum wait_when wait;
     float factor;       /* of scores: their exponent of two */
     int page_shift, least_shift, cap_shift, long_shift;
@@ -679,7 +680,7 @@ __device__ __forceinline__ void close_segment(const tile_args &t, const place<S>
     for (int n = 0; n < S::DT; n++)
         *(float2 *)(out + n * 8) = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]);
     if (p.wn == 0 && p.lane % 4 == 0)
-        t.ml[part] = make_float4(m, l, 0, 0);
+        t.ml[part] = make_float2(m, l);
 }
 
 /* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
@@ -855,6 +856,55 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, to
                 *(float2 *)(out + n * 8) = make_float2(all.at(i) * by, all.at(i + 1) * by);
             }
         }
+}
+
+/* ---- joining -------------------------------------------------------------------------------- */
+
+/* V dimensions of a row and head from its segments. */
+template <int HD, int V>
+__device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int r, int head, int d)
+{
+    constexpr int TK = HD > 128 ? 32 : 64;
+    const size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
+    const size_t first = at * (size_t)t.a.most_splits;
+    const float2 *ml = t.ml + first;
+    const float *part = t.a.part + first * HD + (size_t)d;
+    const int n = any_key(x) ? splits_of<TK>(x) + 1 : 0;
+    float m = -INFINITY, l = 0, v[V] = {}, by = 0;
+#pragma unroll 1
+    for (int from = 0; from < n; from += AT_ONCE) {
+        float2 y[AT_ONCE];
+        float s[AT_ONCE][V];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) { /* no branch, so that all are on their way at once */
+            const int k = min(from + i, n - 1);
+            y[i] = __ldcg(ml + k);
+            if constexpr (V == 4)
+                *(float4 *)s[i] = __ldcg((const float4 *)(part + (size_t)k * HD));
+            else
+                s[i][0] = __ldcg(part + (size_t)k * HD);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (from + i >= n)
+                break;
+            joint j = joint_of(m, y[i].x);
+            m = j.m;
+            l = joined(j, l, y[i].y);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                v[k] = joined(j, v[k], s[i][k]);
+        }
+    }
+    if (n)
+        by = closing(t, (size_t)r, head, m, l, d == 0);
+    else if (t.a.lse && d == 0)
+        t.a.lse[at] = -INFINITY;
+    float *out = t.a.dst + at * HD + (size_t)d;
+    if constexpr (V == 4)
+        *(float4 *)out = make_float4(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
+    else
+        *out = v[0] * by;
 }
 
 /* ---- kernels -------------------------------------------------------------------------------- */

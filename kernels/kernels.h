@@ -161,6 +161,7 @@ struct k_qkv {
 struct k_attn {
     int rows, n_head; /* query head h reads kv head h / (n_head / n_kv) */
     float scale, softcap; /* score = cap(scale q.k) */
+    int window; /* no row sees more keys; 0: unknown. Changes no bit, only how work is divided */
     const struct tensor *sinks; /* (n_head) or NULL */
     kbuf q; /* (rows, n_head, head_dim) */
     struct k_cells cells;
