@@ -9,8 +9,9 @@
  * One stream. Kernels are launched so that the next one may start while its predecessor drains
  * (programmatic dependent launch, where the device has it), so every kernel calls after() before
  * it touches anything that another kernel writes or reads, weights excepted. A kernel that says
- * let_next() before its own wait promises nothing: its successor may start while kernels long before
- * both still run. One that says it after its wait has all before itself behind it (kdev.settled).
+ * let_next() before its own wait promises nothing: its successor may start while kernels long
+ * before both still run. One that says it after its wait has all before itself behind it
+ * (kdev.settled).
  *
  * Scratch is one arena of a fixed size, taken at open: an operation that needs more runs in groups
  * of rows, which changes nothing in a row's bits. Multiplications and additions are contracted

@@ -1,16 +1,20 @@
 /* cuda_attn_few.cu - attention of few rows over paged bf16 cells: decode, small trees, the ends of
  * large ones.
  *
- * What counts here is not work but time until the first cell is there and from the last one to the
- * row's sum. A block walks rounds of up to 256 keys. Four warps share a round: each has scores for
- * a quarter of its keys, then values for a quarter of the dimensions, so that the tiles of a
+ * What counts here is not work but time: until the first cell is there, and from the last one to
+ * the row's sum. A block walks rounds of up to four tiles. Its warps share a round: each has scores
+ * for half a tile of keys, then values for its part of the dimensions, so that the tiles of a
  * round, whose sums follow each other (cuda_attn_tile.cu says in which order), are weighed at the
- * same time. A round has three barriers, and the keys of the next one are on their way while the
- * values of this one are added.
+ * same time. A round has four barriers, and the next one's keys are on their way while the values
+ * of this one are added.
  *
- * One launch does everything where rows are so few that the last block to arrive joins their
- * segments. With more rows the segments of what they share are another kernel's, and this one adds
- * each row's tail, before it waits for that kernel, and joins.
+ * A kernel like this runs most of its instructions once, and fetching them costs as much as
+ * running them: loops stay rolled wherever a round is not the longer for it, and rare things are
+ * calls.
+ *
+ * With few rows the blocks share splits and tails, and a second kernel joins the segments. Where
+ * the splits of many rows were walked by tile_kernel(), this one walks each row's tail, before it
+ * waits for that kernel, and joins.
  */
 #include "kernels/cuda_attn_tile.cuh"
 
@@ -180,8 +184,8 @@ template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
 /* This warp's scores become weights in shared memory, beside the sums of its half a tile and the
  * running maxima of the tile. */
 template <class S>
-__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k, int halves,
-                                            const extent<S> &e, const sums<S> &x,
+__device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k,
+                                            int halves, const extent<S> &e, const sums<S> &x,
                                             const float (&s)[1][S::KT][4])
 {
     float *sum = (float *)(p.shared + S::L_AT), *run = (float *)(p.shared + S::RUN_AT);
@@ -366,8 +370,8 @@ __device__ __forceinline__ course course_of(const tile_args &t, const place<S> &
     return c;
 }
 
-/* Blocks (units of splits, then of rows' tails; kv head; tile of rows, the last first). WAIT_TO_JOIN:
- * (1; kv head; row). */
+/* Blocks (units of splits, then of rows' tails; kv head; tile of rows, the last first).
+ * WAIT_TO_JOIN: (1; kv head; row). */
 template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     round_kernel(const __grid_constant__ tile_args t)
@@ -446,7 +450,7 @@ template <class S> static void run(struct kdev *d, tile_args t)
 /* Long contexts want two blocks a multiprocessor, short ones all their cells at once. */
 template <int HD> static void run_wide(struct kdev *d, const tile_args &t)
 {
-    if (!t.a.window && (size_t)t.a.n_cols * (size_t)t.a.page_size > 2 * SHORT)
+    if (long_context(t.a))
         run<round_form<HD, 2, 2>>(d, t);
     else
         run<round_form<HD, 4, 1>>(d, t);

@@ -174,16 +174,19 @@ static bool has_tiles(const struct attn_args *a)
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
 
-static void run_tiles(struct kdev *d, const tile_args &t)
+/* packed: rows of a tile */
+static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
-    if (t.a.head_dim == 64 && t.units && t.tiles == 1)
-        run<form<64, 1, 8, 1, 4, 1>>(d, t);
-    else if (t.a.head_dim == 64)
-        run<form<64, 2, 4, 1, 3, 2>>(d, t);
-    else if (t.a.head_dim == 128)
-        run<form<128, 1, 8, 1, 2, 1>>(d, t);
-    else
+    if (t.a.head_dim == 256)
         run<form<256, 1, 4, 2, 3, 1>>(d, t);
+    else if (t.a.head_dim == 128)
+        packed == 64 ? run<form<128, 1, 4, 1, 2, 2>>(d, t) : run<form<128, 1, 8, 1, 2, 1>>(d, t);
+    else if (packed == 64)
+        run<form<64, 1, 4, 1, 4, 2>>(d, t);
+    else if (t.units && t.tiles == 1)
+        run<form<64, 1, 8, 1, 4, 1>>(d, t);
+    else
+        run<form<64, 2, 4, 1, 3, 2>>(d, t);
 }
 
 bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
@@ -200,16 +203,17 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.long_shift = cap_shift_of(a->n_kv);
     t.cap_shift = t.long_shift - 1; /* measured: fewer to join is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
-    int most = packed <= FEW_PACKED ? 16 : a->head_dim == 256 ? 64 : 128;
+    bool few = packed <= 16 || (packed <= FEW_PACKED && !long_context(t.a));
+    int most = few ? 16 : packed <= 64 || a->head_dim == 256 ? 64 : 128;
     t.each = max_int(1, min_int(together, most / a->group));
     t.tiles = div_up(a->rows, t.each);
     plan_splits(d, t);
     t.wait = d->settled && a->rows <= OWN ? WAIT_FOR_NEW : WAIT_FIRST;
-    if (packed <= FEW_PACKED) {
+    if (few) {
         cuda_attn_rounds(d, t);
         return true;
     }
-    run_tiles(d, t);
+    run_tiles(d, t, most);
     if (t.units) {
         t.each = 1, t.tiles = a->rows;
         t.wait = WAIT_TO_JOIN;

@@ -1,5 +1,6 @@
-/* cuda_attn_tile.cuh - the pieces of cuda_attn_tile.cu: what rows see and which walk together, how
- * cells come into shared memory, and what a warp does with one tile of keys.
+/* cuda_attn_tile.cuh - the pieces of cuda_attn_tile.cu and cuda_attn_few.cu: what rows see and which
+ * walk together, how cells come into shared memory, what a warp does with one tile of keys, and how
+ * segments end and are joined.
  */
 #ifndef AERIE_CUDA_ATTN_TILE_CUH
 #define AERIE_CUDA_ATTN_TILE_CUH
@@ -359,8 +360,14 @@ __device__ __forceinline__ float joined(const joint &j, float x, float s)
     return fmaf(x, j.before, s * j.now);
 }
 
+/* A call, for it is long and rare. */
+static __device__ __noinline__ float log_of_sum(float m, float l)
+{
+    return (float)((double)m * 0.69314718055994530942 + log((double)l));
+}
+
 /* What the joined values are multiplied by; writes the row's lse. */
-static __device__ __noinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
+__device__ __forceinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
                                          bool writes)
 {
     float keep = 1;
@@ -372,8 +379,7 @@ static __device__ __noinline__ float closing(const tile_args &t, size_t row, int
         m = top;
     }
     if (writes && t.a.lse)
-        t.a.lse[row * (size_t)t.a.n_head + (size_t)head] =
-            (float)((double)m * 0.69314718055994530942 + log((double)l));
+        t.a.lse[row * (size_t)t.a.n_head + (size_t)head] = log_of_sum(m, l);
     return keep / l;
 }
 
@@ -907,7 +913,13 @@ __device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int 
         *out = v[0] * by;
 }
 
-/* ---- kernels -------------------------------------------------------------------------------- */
+/* ---- host -------------------------------------------------------------------------------- */
+
+/* Whether rows may see more keys than can be on their way at once. */
+static inline bool long_context(const attn_args &a)
+{
+    return !a.window && (size_t)a.n_cols * (size_t)a.page_size > 2 * SHORT;
+}
 
 /* At most 16 packed rows a tile; with WAIT_TO_JOIN one row, whose tail and sum this makes. */
 void cuda_attn_rounds(struct kdev *d, const tile_args &t);

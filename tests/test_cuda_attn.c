@@ -393,6 +393,143 @@ static void test_long_contexts(void **state)
     }
 }
 
+/* ---- behind the product that writes the cells ------------------------------------------------ */
+
+enum { BEHIND_KEYS = 900, BEHIND_IN = 2880, BEHIND_PAGE = 16 };
+
+/* One layer's projection and attention; rows of one request, seen through pages or (tree) a chain
+ * seen through expand. */
+struct layer {
+    int rows, dim;
+    bool tree;
+    struct tensor w[3];
+    struct k_table table;
+    struct k_cells cells;
+    kbuf src, q, dst;
+};
+
+enum { BEHIND_HEADS = 8, BEHIND_KV = 2 };
+
+static void make_table(struct layer *x)
+{
+    int cols = div_up(BEHIND_KEYS + x->rows, BEHIND_PAGE), T = x->rows;
+    int32_t *pages = xmalloc((size_t)cols * sizeof *pages), req[17] = {0}, lo[17], hi[17];
+    int32_t extra[17], write[17], expand[17 * 17] = {0};
+    for (int i = 0; i < cols; i++)
+        pages[i] = 1 + (i * 7) % cols; /* cols is no multiple of 7 */
+    CHECK(cols % 7);
+    for (int r = 0; r < T; r++) {
+        int at = BEHIND_KEYS + r;
+        write[r] = pages[at / BEHIND_PAGE] * BEHIND_PAGE + at % BEHIND_PAGE;
+        lo[r] = 3, hi[r] = x->tree ? BEHIND_KEYS : at + 1, extra[r] = x->tree ? r + 1 : 0;
+        for (int i = 0; i <= r; i++)
+            expand[r * 17 + i] = write[i];
+    }
+    size_t n = (size_t)T * 4;
+    x->table = (struct k_table){.page_size = BEHIND_PAGE, .n_cols = cols, .expand_w = 17,
+                                .req = dev_buf(&G, req, n), .lo = dev_buf(&G, lo, n),
+                                .hi = dev_buf(&G, hi, n), .write = dev_buf(&G, write, n),
+                                .n_expand = dev_buf(&G, extra, n),
+                                .expand = dev_buf(&G, expand, n * 17),
+                                .pages = dev_buf(&G, pages, (size_t)cols * 4)};
+    x->cells.n_slots = (cols + 1) * BEHIND_PAGE;
+    free(pages);
+}
+
+/* Old cells hold numbers, the others NaN. */
+static void fill_cells(struct layer *x, kbuf pool, uint64_t seed)
+{
+    size_t cell = (size_t)(BEHIND_KV * x->dim);
+    uint16_t *v = xmalloc(pool.n);
+    memset(v, 0xFF, pool.n);
+    for (int j = 0; j < BEHIND_KEYS; j++) {
+        int page = 1 + (j / BEHIND_PAGE * 7) % x->table.n_cols;
+        for (size_t i = 0; i < cell; i++)
+            v[(size_t)(page * BEHIND_PAGE + j % BEHIND_PAGE) * cell + i] =
+                f32_to_bf16((float)(mix64(seed + (size_t)j * cell + i) >> 40) * 0x1p-23f - 1);
+    }
+    G.k->put(G.d, pool, v, pool.n);
+    free(v);
+}
+
+static void make_layer(struct layer *x)
+{
+    struct err e;
+    make_table(x);
+    size_t bytes = (size_t)x->cells.n_slots * (size_t)(BEHIND_KV * x->dim) * 2;
+    size_t q = (size_t)(x->rows * BEHIND_HEADS * x->dim), in = (size_t)x->rows * BEHIND_IN;
+    x->cells.type = KV_BF16, x->cells.n_kv = BEHIND_KV, x->cells.head_dim = x->dim;
+    x->cells.k = dev_buf(&G, NULL, bytes), x->cells.v = dev_buf(&G, NULL, bytes);
+    for (int i = 0; i < 3; i++) {
+        x->w[i] = TENSOR(DT_BF16, 0.02f, (i ? BEHIND_KV : BEHIND_HEADS) * x->dim, BEHIND_IN);
+        void *host = x->w[i].data;
+        CHECK(G.k->upload(G.d, &x->w[i], &e));
+        free(host);
+    }
+    float *src = rnd_floats(in, 1);
+    x->src = dev_buf(&G, src, in * sizeof *src);
+    free(src);
+    x->q = dev_buf(&G, NULL, q * 4), x->dst = dev_buf(&G, NULL, q * 4);
+}
+
+static void project(struct layer *x)
+{
+    G.k->qkv(G.d, &(struct k_qkv){
+        .rows = x->rows, .src = x->src, .norm = {.kind = NORM_NONE}, .wq = &x->w[0],
+        .wk = &x->w[1], .wv = &x->w[2], .n_head = BEHIND_HEADS, .n_kv = BEHIND_KV,
+        .head_dim = x->dim, .q = x->q, .cells = x->cells, .table = &x->table});
+}
+
+static void attend(struct layer *x)
+{
+    G.k->attn(G.d, &(struct k_attn){.rows = x->rows, .n_head = BEHIND_HEADS, .scale = 0.1f,
+                                    .q = x->q, .cells = x->cells, .table = &x->table,
+                                    .dst = x->dst});
+}
+
+/* Attention reads what is old before it waits for the product. With a wait between the two, and
+ * right behind it in a recorded run, the bits are the same; a new cell that is read too early is
+ * NaN. */
+static void test_right_behind_the_product(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {/* rows, dim, tree */
+                                    {1, 64, 0}, {1, 256, 0}, {5, 64, 0}, {17, 128, 0},
+                                    {4, 64, 1}, {17, 64, 1}, {8, 256, 1}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct layer x = {.rows = shapes[i][0], .dim = shapes[i][1], .tree = shapes[i][2]};
+        struct err e;
+        make_layer(&x);
+        float *out[2] = {xmalloc(x.dst.n), xmalloc(x.dst.n)};
+        for (int behind = 0; behind < 2; behind++) {
+            fill_cells(&x, x.cells.k, 1), fill_cells(&x, x.cells.v, 2);
+            G.k->fill(G.d, x.q, 0xFF);
+            G.k->fill(G.d, x.dst, 0xFF);
+            CHECK(G.k->sync(G.d, &e));
+            struct kgraph *g = NULL;
+            bool recording = behind && G.k->record(G.d);
+            project(&x);
+            if (!behind)
+                CHECK(G.k->sync(G.d, &e));
+            attend(&x);
+            if (recording) {
+                g = G.k->recorded(G.d, &e);
+                CHECK(g);
+                G.k->replay(G.d, g);
+            }
+            G.k->get(G.d, out[behind], x.dst, x.dst.n);
+            G.k->forget(G.d, g);
+        }
+        for (size_t j = 0; j < x.dst.n / 4; j++)
+            if (!(isfinite(out[0][j]) && memcmp(&out[0][j], &out[1][j], sizeof(float)) == 0))
+                fail_msg("%d rows of %d, %s: element %zu is %.9g behind the product, %.9g after "
+                         "a wait", x.rows, x.dim, x.tree ? "a tree" : "a chunk", j,
+                         (double)out[1][j], (double)out[0][j]);
+        free(out[0]), free(out[1]);
+        dev_release(&G);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +537,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_tree_is_its_paths_decoded_alone),
         cmocka_unit_test(test_chunks_of_a_prompt),
         cmocka_unit_test(test_long_contexts),
+        cmocka_unit_test(test_right_behind_the_product),
     };
     struct err e = {0};
     if (argc > 1)
