@@ -398,13 +398,15 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     start_totals<S>(p, all);
     while (!done(c, p.n) && next_job<S>(t, p, whole, c))
         walk_rounds<S>(t, p, c.now, whole, first, all);
+    if (first && blockIdx.x > 0)
+        return; /* without work: makes room, and block 0 waits for what came before */
     if (last || first)
         wait_before();
     if (whole)
         finish<S>(t, p, all);
     if (last)
         for (int i = (int)threadIdx.x; i < t.a.group * (S::HD / 4); i += S::NT)
-            join_row<S::HD, 4>(t, rows[0], p.r0, p.kv * t.a.group + i / (S::HD / 4),
+            join_row<S::HD, 4, 8>(t, rows[0], p.r0, p.kv * t.a.group + i / (S::HD / 4),
                                i % (S::HD / 4) * 4);
 }
 
@@ -423,7 +425,7 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_rows(const __grid_constant__ 
     if (t.wait != WAIT_FIRST)
         wait_before();
     if (r < t.a.rows)
-        join_row<HD, V>(t, x, r, head, d);
+        join_row<HD, V, 17>(t, x, r, head, d);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */

@@ -16,8 +16,6 @@ enum {
     RING = 8,              /* tiles whose cells are looked up ahead */
 };
 
-enum { AT_ONCE = 17 /* segments that a join reads before it adds */ };
-
 /* When a kernel waits for those before it. */
 enum wait_when {
     WAIT_FIRST,    /* before it reads anything */
@@ -866,8 +864,9 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, to
 
 /* ---- joining -------------------------------------------------------------------------------- */
 
-/* V dimensions of a row and head from its segments. */
-template <int HD, int V>
+/* V dimensions of a row and head from its segments, AT_ONCE of which are read before they are
+ * added. */
+template <int HD, int V, int AT_ONCE>
 __device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int r, int head, int d)
 {
     constexpr int TK = HD > 128 ? 32 : 64;
