@@ -20,6 +20,9 @@ struct heads {
     int kv_bf16, n_slots;
 };
 
+/* All heads of many rows (cuda_heads.cu); false, and nothing done, where it does not know how. */
+bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows);
+
 #ifdef __CUDACC__
 
 __device__ __forceinline__ void put_cell(void *pool, int type_bf16, size_t at, float x)

@@ -72,7 +72,7 @@ static void launch_behind(struct kdev *d, const struct product *p)
     if (b->dst)
         cuda_norm_rows(d, p->f[0].dst, (int)p->f[0].dst_stride, b->dst, (int)b->dst_stride, p->rows,
                        p->m[0].n, &b->post, b->add, 1);
-    if (b->turns) {
+    if (b->turns && !cuda_heads_of_many(d, h, p->rows)) {
         int all = h->n_head + (h->k ? (h->v_from_k ? 1 : 2) * h->n_kv : 0);
         dim3 grid((unsigned)all, (unsigned)p->rows);
         cuda_launch(d, heads_kernel, grid, ROW_THREADS, 0, *h);
