@@ -249,12 +249,14 @@ static void dense(struct net *n, const struct layer *w, int rows, const struct t
                   bool add, kbuf dst)
 {
     const struct config *c = &n->m->cfg;
+    bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
     n->dev.k->glu(n->dev.d, &(struct k_glu){.rows = rows, .src = n->x,
                                             .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,
-                                            .up = &w->up, .act = c->act, .dst = n->h});
+                                            .up = &w->up, .act = c->act, .packed = packed,
+                                            .dst = n->h});
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down, .scale = 1,
-        .post = norm_of(c, post), .add = add, .dst = dst});
+        .post = norm_of(c, post), .add = add, .packed = packed, .dst = dst});
 }
 
 static kbuf chosen_at(const struct net *n, const struct layer *w)

@@ -323,7 +323,7 @@ __device__ __forceinline__ void load_row(const float *src, int n, int from, floa
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-        x[j] = i < n ? src[i] : 0.f;
+        x[j] = i < n ? __ldcg(src + i) : 0.f; /* not what the first cache held before */
     }
 }
 
@@ -397,11 +397,12 @@ __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
     return last;
 }
 
-/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows */
+/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. The divisor is within [1, 2], where
+ * the quick division is right to two roundings; the exact one branches. */
 __device__ __forceinline__ float sigmoid(float x)
 {
     float e = expf(-fabsf(x));
-    return (x < 0 ? e : 1.f) / (1 + e);
+    return __fdividef(x < 0 ? e : 1.f, 1 + e);
 }
 
 __device__ __forceinline__ float activate(float x, int act)

@@ -55,6 +55,7 @@ struct moe_args {
     float *weight;         /* (rows, top_k) */
     int32_t *n_active, *active; /* jobs: expert active[j] has order[begin[j] .. begin[j + 1]) */
     int32_t *begin, *order;
+    int32_t *place;        /* (pairs): order[place[p]] == p; tiled */
     float *up, *down;      /* (pairs, 2 ffn), (pairs, in) */
     unsigned *counters;
 };
@@ -65,8 +66,14 @@ void cuda_few_experts(struct kdev *d, const struct moe_args *m);
 /* Pairs that a job may have there. */
 int cuda_few_pairs(const struct kdev *d, const struct k_moe *a, int rows);
 
-/* The same for many rows, but never the sum (cuda_tile_moe.cu). */
+/* The same for many rows, but never the sum (cuda_tile_moe.cu). Packed rows are those of pairs, as
+ * `order` has them. */
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
+/* The router of many rows, grouping and packing; and the sum without a norm (cuda_tile_route.cu).
+ * Whether they can. */
+bool cuda_tile_routes(const struct moe_args *m);
+void cuda_tile_route(struct kdev *d, const struct moe_args *m);
+void cuda_tile_sum(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__
 

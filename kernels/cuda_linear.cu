@@ -85,8 +85,9 @@ void cuda_product(struct kdev *d, struct product *p, enum store store)
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
-    bool fold = dense && cuda_folds(p), tiled = dense && cuda_tiled(d, p->rows);
-    if (!fold)
+    bool fold = dense && cuda_folds(p), ready = p->x.x, whole = ready || p->pack_to;
+    bool tiled = dense && (whole || cuda_tiled(d, p->rows));
+    if (!fold && !ready)
         pack_rows(d, p, tiled);
     CHECK(dense || !p->glu);
     if (tiled)
@@ -142,6 +143,8 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
+    if (a->packed && cuda_keeps_packed(d, a->rows, in, a->w->type))
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = post ? (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to) : dst;
     struct finish *f = add_mat(&p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
@@ -170,6 +173,7 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
     if (a->mul.p)
         cuda_f32(a->mul, cuda_span(a->rows, cuda_stride(a->mul_stride, out), out));
     CHECK(a->act != ACT_SWIGLU_CLAMP);
+    CHECK(!a->packed || (a->pre.kind == NORM_NONE && cuda_stride(a->src_stride, in) == in));
     size_t each = cuda_packed_bytes(in + 32) +
                   (a->post.kind != NORM_NONE ? (size_t)out * sizeof(float) : 0);
     int fit = cuda_fit(a->rows, each);
@@ -202,6 +206,8 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         add_mat(&p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(&p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
+        if (a->packed && cuda_keeps_packed(d, a->rows, ffn, DT_BF16))
+            p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
         cuda_product(d, &p, STORE_BF16);
         return;
     }

@@ -398,9 +398,9 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
 static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
 {
     size_t floats = (size_t)(m->f16 ? 0 : 2 * a->ffn) + (size_t)a->in + 8;
-    size_t pair = floats * sizeof(float) + cuda_packed_bytes(m->h.kp);
-    return cuda_packed_bytes(m->x.kp) + 64 + (size_t)a->n_expert * sizeof(float) +
-           (size_t)a->top_k * pair;
+    size_t packed = (size_t)((m->x.kp + m->h.kp) * m->terms) * sizeof(uint16_t);
+    return 64 + (size_t)a->n_expert * sizeof(float) +
+           (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
 static void route(struct kdev *d, const struct moe_args *m)
@@ -420,20 +420,23 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.src = (const float *)a->src.p + (size_t)r0 * (size_t)a->in;
     m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
-    m.x.x = m.x_to = (uint16_t *)cuda_take(d, n * cuda_packed_bytes(m.x.kp));
-    m.h.x = m.h_to = (uint16_t *)cuda_take(d, pairs * cuda_packed_bytes(m.h.kp));
+    size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
+    m.tiled = m.f16 && cuda_tiled(d, rows) && cuda_tile_routes(&m);
+    m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.tiled ? pairs : n) * x_each);
+    m.h.x = m.h_to =
+        (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
     m.down = (float *)cuda_take(d, pairs * (size_t)a->in * sizeof(float));
-    int32_t *ints = (int32_t *)cuda_take(d, (4 * pairs + 2 * e + 2) * sizeof *ints);
+    int32_t *ints = (int32_t *)cuda_take(d, (5 * pairs + 2 * e + 2) * sizeof *ints);
     m.chosen = ints, m.order = ints + pairs, m.active = ints + 2 * pairs;
     m.begin = m.active + e + pairs, m.n_active = m.begin + e + pairs + 1;
+    m.place = m.n_active + 1;
     float *floats = (float *)cuda_take(d, (pairs + n * (1 + e)) * sizeof *floats);
     m.weight = floats, m.x_inv = floats + pairs, m.logits = m.x_inv + n;
 
-    m.tiled = m.f16 && cuda_tiled(d, rows);
     m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
     m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, a, rows) : rows;
     m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE && rows <= SUM_ROWS;
-    route(d, &m);
+    m.tiled ? cuda_tile_route(d, &m) : route(d, &m);
     bool post = a->post.kind != NORM_NONE;
     if (m.tiled) {
         cuda_tile_experts(d, &m);
@@ -448,6 +451,10 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     }
     if (m.sums)
         return;
+    if (m.tiled && !post) {
+        cuda_tile_sum(d, &m);
+        return;
+    }
     dim3 sums((unsigned)(post ? 1 : div_up(a->in, THREADS)), (unsigned)rows);
     cuda_launch(d, sum_rows, sums, THREADS, post ? (size_t)a->in * sizeof(float) : 0, m);
 }
@@ -465,6 +472,8 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
         cuda_i32(a->chosen, (size_t)a->rows * (size_t)a->top_k);
     struct moe_args m = fixed_args(d, a);
     int fit = min_int(cuda_fit(a->rows, scratch_of_a_row(a, &m)), N_COUNTERS - 1);
+    if (fit < a->rows) /* groups as large as one another */
+        fit = div_up(a->rows, div_up(a->rows, fit));
     for (int r = 0; r < a->rows; r += fit)
         moe_rows(d, a, m, r, min_int(fit, a->rows - r));
 }

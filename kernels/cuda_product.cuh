@@ -87,7 +87,8 @@ struct product {
     int outputs, n_mats, rows;
     bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
     int glu_act;
-    struct rows_in in; /* what is packed into x, or by the product itself */
+    uint16_t *pack_to; /* glu in tiles: packed rows of m[0].n, for tiles, instead of f[0].dst */
+    struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
     struct behind behind;
     struct packed x;
     struct expert_list e;
@@ -390,6 +391,12 @@ void cuda_product_few(struct kdev *d, struct product *p, bool fold);
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
 static inline bool cuda_tiled(const struct kdev *d, int rows) { return d->tiles && rows > 64; }
+/* Whether rows of n are packed by the product that makes them for the one that reads them; both
+ * have weights of this type. */
+static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum dtype type)
+{
+    return cuda_tiled(d, rows) && n % 32 == 0 && type == DT_BF16;
+}
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows);
 enum store cuda_store_of(const struct tensor *t);

@@ -2,19 +2,29 @@
  * after tile; the copy engine fetches stages of 64 of k. With GLU one of a block's two warpgroups
  * multiplies with the gate and the other with up.
  */
-
-
 #include "kernels/cuda_tile.cuh"
 
 enum {
     STAGE_K = 64, /* 128 bytes a row, swizzled by the copy engine */
     HALF_BYTES = HALF_OUT * STAGE_K * 2,
-    STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
-    STAGES = 5,
-    SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
-    WRITERS = 7, /* warps; with the one that fetches and the eight that multiply: */
-    THREADS = 512,
-    BATCH = 4,   /* rows whose old values are waited for together */
+    MOST_SHARED = 227 << 10,
+    GROUP = 8, /* tiles of rows that share weights while these are in L2 */
+    BATCH = 2, /* rows whose old values are waited for together */
+};
+
+/* Columns of a tile decide what has room beside them. */
+template <int COLS> struct form {
+    enum {
+        STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
+        ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
+        STAGES = (MOST_SHARED - 1024 - 256 - ROOM_BYTES) / STAGE_SPAN,
+        SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+        OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches */
+        WRITERS = OTHERS - 1,
+        THREADS = (OTHERS + 8) * 32,
+        OTHERS_REGS = COLS == 128 ? 72 : 56, /* of a thread */
+        MULTIPLY_REGS = COLS == 128 ? 184 : COLS == 160 ? 200 : 224,
+    };
 };
 
 struct many {
@@ -44,6 +54,7 @@ __device__ __forceinline__ struct cut cut_of(int kp)
 struct place {
     int mat, out, col; /* first output of the matrix, first column */
 };
+template <int COLS>
 __device__ __forceinline__ struct place place_of(const many &a, int tile)
 {
     struct place at = {};
@@ -59,15 +70,17 @@ __device__ __forceinline__ struct place place_of(const many &a, int tile)
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
 /* One thread. The weights of the first stages are asked for while the kernel before ends. */
-__device__ __forceinline__ void fetch_tiles(const many &a, ring<STAGES> r)
+template <int COLS>
+__device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
 {
+    using F = form<COLS>;
     const struct cut c = cut_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
     auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
-        uint8_t *to = r.stage + slot * STAGE_SPAN;
+        uint8_t *to = r.stage + slot * F::STAGE_SPAN;
         int k = (i / c.per_run * c.each + i % c.per_run * 2) * 32;
         if (weights) {
-            barrier_expect(&r.full[slot], STAGE_SPAN);
+            barrier_expect(&r.full[slot], F::STAGE_SPAN);
             fetch_box(to, &a.w[at.mat], k, at.out, &r.full[slot]);
             fetch_box(to + HALF_BYTES, &a.w[a.p.glu ? 1 : at.mat], k,
                       at.out + (a.p.glu ? 0 : HALF_OUT), &r.full[slot]);
@@ -75,13 +88,13 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<STAGES> r)
         if (rows)
             fetch_box(to + 2 * HALF_BYTES, &a.x, k, at.col, &r.full[slot]);
     };
-    int early = min(c.stages, (int)STAGES);
+    int early = min(c.stages, (int)F::STAGES);
 #pragma unroll 1
     for (int i = 0; i < early; i++)
-        fetch(place_of(a, (int)blockIdx.x), i, i, true, false);
+        fetch(place_of<COLS>(a, (int)blockIdx.x), i, i, true, false);
     after();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
-        const struct place at = place_of(a, tile);
+        const struct place at = place_of<COLS>(a, tile);
 #pragma unroll 1
         for (int i = 0; i < c.stages; i++) {
             if (early == 0)
@@ -102,7 +115,8 @@ struct weights {
         r0 = *(const uint4 *)p;
         r1 = *(const uint4 *)(p + 8 * 128);
     }
-    __device__ __forceinline__ void multiply(float (&acc)[COLS / 2], uint64_t rows, bool onto) const
+    template <int EACH>
+    __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
     {
         mma_begin();
         wgmma_bf16(acc, r0.x, r1.x, r0.y, r1.y, rows, onto);
@@ -121,14 +135,16 @@ __device__ __forceinline__ int own_output()
 
 /* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
  * into registers; a stage is given back when nothing of it is in flight. */
-__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES> &r, int n,
-                                             int half)
+template <int COLS>
+__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
+                                             int n, int half)
 {
+    using F = form<COLS>;
     const int q = (int)threadIdx.x % 4, out = own_output();
     struct weights even, odd;
     int last = 0;
     for (int i = 0; i + 1 < n; i += 2) {
-        const uint8_t *at = r.stage + r.slot * STAGE_SPAN;
+        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         uint64_t rows = columns_at(at + 2 * HALF_BYTES);
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + half * HALF_BYTES, 0, q, out);
@@ -143,7 +159,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES
         r.next();
     }
     if (n % 2) {
-        const uint8_t *at = r.stage + r.slot * STAGE_SPAN;
+        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + half * HALF_BYTES, 0, q, out);
         even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
@@ -158,8 +174,8 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<STAGES
 }
 
 /* One of the two warpgroups that multiply. */
-template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, int half,
+template <int TERMS, int COLS>
+__device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::STAGES> r, int half,
                                                const exchange &e)
 {
     const struct cut c = cut_of(a.p.x.kp);
@@ -175,7 +191,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<STAGES> r, in
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_run(acc, r, n, half);
+            multiply_run<COLS>(acc, r, n, half);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
@@ -198,7 +214,8 @@ struct strip {
 };
 
 /* Sums, with bias and addition perhaps, 16 bytes a lane. */
-template <int TERMS> __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_wide(const strip &s, const finish &f)
 {
     const int mine = (int)threadIdx.x % 32 * 4;
     if (s.out + mine >= s.n)
@@ -232,8 +249,27 @@ template <int TERMS> __device__ __forceinline__ void write_wide(const strip &s, 
     }
 }
 
-/* Gate and up, an output a lane. */
-template <int TERMS, int ACT>
+/* Gate and up, packed for the tiles of the next product; two outputs a lane. */
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
+{
+    const int mine = (int)threadIdx.x % 32 * 2;
+    if (s.out + mine >= s.n)
+        return;
+    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
+#pragma unroll 4
+    for (int row = s.warp; row < s.rows; row += WRITERS) {
+        const float2 gate = *(const float2 *)(s.room + room_at<TERMS>(row, mine));
+        const float2 up = *(const float2 *)(s.room + room_at<TERMS>(row, HALF_OUT + mine));
+        float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
+#pragma unroll
+        for (int t = 0; t < TERMS; t++)
+            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = four_terms(y).x;
+    }
+}
+
+/* The same as floats, an output a lane. */
+template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -247,8 +283,18 @@ __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
     }
 }
 
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void finish_gated(const strip &s, const finish &f, uint16_t *pack_to)
+{
+    if (pack_to)
+        pack_gated<TERMS, WRITERS, ACT>(s, pack_to);
+    else
+        write_gated<TERMS, WRITERS, ACT>(s, f);
+}
+
 /* Whatever else there is. */
-template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, const finish &f)
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_any(const strip &s, const finish &f)
 {
 #pragma unroll 1
     for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
@@ -259,28 +305,29 @@ template <int TERMS> __device__ __forceinline__ void write_any(const strip &s, c
     }
 }
 
-template <int TERMS>
+template <int TERMS, int COLS>
 __device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
 {
+    enum { WRITERS = form<COLS>::WRITERS };
     const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 0;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
-        const struct place at = place_of(a, tile);
+        const struct place at = place_of<COLS>(a, tile);
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
         const struct strip s = {e.room, first, rows, at.out, a.p.m[at.mat].n, warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(e.filled, turn);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
-            write_gated<TERMS, ACT_SILU>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
-            write_gated<TERMS, ACT_GELU_TANH>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to);
         else if (a.p.glu)
-            write_gated<TERMS, ACT_NONE>(s, f);
+            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to);
         else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
-            write_wide<TERMS>(s, f);
+            write_wide<TERMS, WRITERS>(s, f);
         else
-            write_any<TERMS>(s, f);
+            write_any<TERMS, WRITERS>(s, f);
         warp_arrives(e.drained);
     }
 }
@@ -291,36 +338,37 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
 
 /* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
  * cuda_tiles_here() knows. */
-template <int TERMS>
-__global__ void __launch_bounds__(THREADS, 1)
+template <int TERMS, int COLS>
+__global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     many_kernel(const __grid_constant__ struct many a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using F = form<COLS>;
     extern __shared__ uint8_t dynamic[];
-    __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
+    __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
+    const struct exchange e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
     let_next();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++)
+        for (int i = 0; i < F::STAGES; i++)
             barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
-        barrier_init(&filled, 8), barrier_init(&drained, WRITERS);
+        barrier_init(&filled, 8), barrier_init(&drained, F::WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    struct ring<STAGES> r = {stage, full, empty, 0, 0};
+    struct ring<F::STAGES> r = {stage, full, empty, 0, 0};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    if (warp <= WRITERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    if (warp < F::OTHERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
         if (threadIdx.x == 0)
-            fetch_tiles(a, r);
+            fetch_tiles<COLS>(a, r);
         if (warp > 0) {
             after();
-            write_tiles<TERMS>(a, warp - 1, e);
+            write_tiles<TERMS, COLS>(a, warp - 1, e);
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-        multiply_tiles<TERMS>(a, r, warp / 4 - 2, e);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
+        multiply_tiles<TERMS, COLS>(a, r, (warp - F::OTHERS) / 4, e);
     }
 #endif
 }
@@ -348,7 +396,7 @@ static encode_fn *encoder()
 bool cuda_tiles_here()
 {
     struct cudaFuncAttributes at;
-    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1>) != cudaSuccess) {
+    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1, 128>) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
@@ -368,22 +416,50 @@ void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, i
         cuda_fail(d, "a tensor map was refused");
 }
 
-void cuda_tile(struct kdev *d, const struct product *given)
+/* Tiles of outputs; first[i]: those before matrix i. */
+static int tiles_of(const struct product *p, int *first)
 {
-    struct many a = {};
-    a.p = *given;
-    struct product *p = &a.p;
-    const bool glu = p->glu;
+    int tiles = 0;
     for (int i = 0; i < p->n_mats; i++) {
-        p->first[i] = a.tiles_out;
+        first[i] = tiles;
+        if (!p->glu || i == 0)
+            tiles += div_up(p->m[i].n, p->glu ? HALF_OUT : TILE_OUT);
+    }
+    return tiles;
+}
+
+template <int TERMS, int COLS> static void run(struct kdev *d, const struct product *p)
+{
+    using F = form<COLS>;
+    struct many a = {};
+    a.p = *p;
+    a.tiles_out = tiles_of(p, a.p.first);
+    a.tiles_row = div_up(p->rows * TERMS, COLS);
+    for (int i = 0; i < p->n_mats; i++)
         cuda_tile_map(d, &a.w[i], p->m[i].w, true, p->m[i].n, p->x.kp, p->m[i].pitch, STAGE_K,
                       HALF_OUT);
-        if (!glu || i == 0)
-            a.tiles_out += div_up(p->m[i].n, glu ? HALF_OUT : TILE_OUT);
-    }
-    a.tiles_row = div_up(p->rows * d->terms, COLS);
-    cuda_tile_map(d, &a.x, p->x.x, true, p->rows * d->terms, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
+    cuda_tile_map(d, &a.x, p->x.x, true, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
-    cuda_launch(d, d->terms == 1 ? many_kernel<1> : many_kernel<2>, grid, THREADS, SHARED, a);
+    cuda_launch(d, many_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
+}
+
+/* How long it takes with tiles of so many columns: how often a multiprocessor's turn comes, times
+ * the length of a turn. */
+static int cost_of(const struct kdev *d, const struct product *p, int cols)
+{
+    enum { BEGIN = 8 }; /* of a tile, in columns */
+    int first[MAX_MATS], tiles = tiles_of(p, first) * div_up(p->rows * d->terms, cols);
+    return div_up(tiles, d->n_sm) * (cols + BEGIN);
+}
+
+void cuda_tile(struct kdev *d, const struct product *p)
+{
+    int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
+    if (d->terms == 2)
+        run<2, 160>(d, p);
+    else if (c160 <= c128 && c160 <= c192)
+        run<1, 160>(d, p);
+    else
+        c128 <= c192 ? run<1, 128>(d, p) : run<1, 192>(d, p);
 }

@@ -1,9 +1,9 @@
 /* cuda_tile.cuh - what the products of many rows are made of, on Hopper (sm_90a).
  *
  * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
- * two warpgroups multiply, 64 outputs each by COLS columns of packed rows: wgmma with the weights
- * from registers and the rows from shared memory. Their sums go to a room in shared memory, from
- * which the other warps write them out while the next tile is multiplied.
+ * two warpgroups multiply, 64 outputs each by some columns (a column is a term of a packed row):
+ * wgmma with the weights from registers and the rows from shared memory. Their sums go to a room in
+ * shared memory, from which the other warps write them out while the next tile is multiplied.
  *
  * The bits are those of product_kernel (cuda_product.cuh): k is cut into the same runs, and wgmma
  * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
@@ -18,11 +18,8 @@
 #include <cuda.h>
 
 enum {
-    HALF_OUT = 64,  /* outputs of a warpgroup */
+    HALF_OUT = 64, /* outputs of a warpgroup */
     TILE_OUT = 128,
-    COLS = 128,     /* columns: rows of activations times terms */
-    GROUP = 8,      /* tiles of rows that share weights while these are in L2 */
-    ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -77,11 +74,6 @@ __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int 
                  : "memory");
 }
 
-__device__ __forceinline__ void threads_meet(int barrier, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-
 /* The ring of stages, as one of the roles walks it. */
 template <int STAGES> struct ring {
     uint8_t *stage;
@@ -113,13 +105,16 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
 #define ACC8(a, i)                                                                                 \
     "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
         "+f"(a[i + 6]), "+f"(a[i + 7])
+#define ACC4(a, i) "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3])
 #define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
-#define REG32                                                                                      \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                       \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REG24                                                                                      \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
+#define REG36 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35"
+#define REG44 REG36 ",%36,%37,%38,%39,%40,%41,%42,%43"
 #define REG64                                                                                      \
-    REG32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                      \
-          "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+    REG44 ",%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define REG96 REG80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
     asm volatile("{\n"                                                                             \
                  ".reg .pred p;\n"                                                                 \
@@ -130,19 +125,44 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
                  : __VA_ARGS__                                                                     \
                  : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "l"(rows), "r"(onto))
 
-/* acc (64 outputs, 128 columns) = or += weights (bf16, of 16 k) * rows */
+/* acc (64 outputs, 128 or 160 or 192 columns) = or += weights (bf16, of 16 k) * rows */
 __device__ __forceinline__ void wgmma_bf16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n128k16.f32.bf16.bf16", REG64, "%64", "%65", "%66", "%67", "%68", "%69",
           ACC32(acc, 0), ACC32(acc, 32));
 }
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[80], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n160k16.f32.bf16.bf16", REG80, "%80", "%81", "%82", "%83", "%84", "%85",
+          ACC32(acc, 0), ACC32(acc, 32), ACC8(acc, 64), ACC8(acc, 72));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n192k16.f32.bf16.bf16", REG96, "%96", "%97", "%98", "%99", "%100", "%101",
+          ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
+}
 
-/* acc (64 outputs, 64 columns), f16 */
-__device__ __forceinline__ void wgmma_f16(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
+/* acc (64 outputs, 48, 72 or 88 columns), f16 */
+__device__ __forceinline__ void wgmma_f16(float (&acc)[24], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
-    WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37", ACC32(acc, 0));
+    WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
+          ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
+}
+__device__ __forceinline__ void wgmma_f16(float (&acc)[36], uint32_t w0, uint32_t w1, uint32_t w2,
+                                          uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n72k16.f32.f16.f16", REG36, "%36", "%37", "%38", "%39", "%40", "%41",
+          ACC32(acc, 0), ACC4(acc, 32));
+}
+__device__ __forceinline__ void wgmma_f16(float (&acc)[44], uint32_t w0, uint32_t w1, uint32_t w2,
+                                          uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n88k16.f32.f16.f16", REG44, "%44", "%45", "%46", "%47", "%48", "%49",
+          ACC32(acc, 0), ACC8(acc, 32), ACC4(acc, 40));
 }
 
 /* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
@@ -160,26 +180,27 @@ struct exchange {
     uint64_t *filled, *drained;
 };
 
-/* The room: COLS / TERMS rows of TILE_OUT outputs. Two bits of a row, in which the threads of a
- * quad differ, turn the outputs, so that banks do not meet. */
-template <int TERMS> __device__ __forceinline__ int room_at(int row, int out)
+/* The room: N / TERMS rows of PITCH outputs, N being columns. Two bits of a row, in which the
+ * threads of a quad differ, turn the outputs, so that banks do not meet. */
+template <int TERMS, int PITCH = TILE_OUT>
+__device__ __forceinline__ int room_at(int row, int out)
 {
-    return row * TILE_OUT + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
+    return row * PITCH + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
 }
 
 /* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
-template <int TERMS>
-__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[COLS / 2 / TERMS],
-                                           int out)
+template <int TERMS, int PITCH = TILE_OUT, int EACH>
+__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[EACH], int out)
 {
     const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
-    float *at[2] = {room + room_at<TERMS>(row, out), room + room_at<TERMS>(row, out + 8)};
+    float *at[2] = {room + room_at<TERMS, PITCH>(row, out),
+                    room + room_at<TERMS, PITCH>(row, out + 8)};
 #pragma unroll
-    for (int i = 0; i < COLS / 2 / TERMS; i++)
+    for (int i = 0; i < EACH; i++)
         if (TERMS == 1)
-            at[i / 2 % 2][(i / 4 * 8 + i % 2) * TILE_OUT] = sum[i];
+            at[i / 2 % 2][(i / 4 * 8 + i % 2) * PITCH] = sum[i];
         else
-            at[i % 2][i / 2 * 4 * TILE_OUT] = sum[i];
+            at[i % 2][i / 2 * 4 * PITCH] = sum[i];
 }
 
 #endif

@@ -119,6 +119,7 @@ struct k_linear {
     kbuf mul;      /* (rows, out) or absent */
     int mul_stride;
     bool add;
+    bool packed; /* src is the whole dst of a glu() that was told so; there is no pre-norm */
     kbuf dst; /* (rows, out) */
 };
 
@@ -129,6 +130,8 @@ struct k_glu {
     struct k_norm pre;
     const struct tensor *gate, *up; /* (ffn, in) */
     enum act_kind act;
+    bool packed; /* dst is read by a linear only, which is told so, and whose weights are of the
+                    type of gate and up: the device may leave there what that product wants */
     kbuf dst; /* (rows, ffn) */
 };
 
