@@ -152,56 +152,137 @@ static void test_glu(void **state)
     }
 }
 
+/* ---- glu, and the linear behind it ---------------------------------------------------------- */
+
+struct pair {
+    struct k_glu g;
+    struct k_linear l;
+    const float *x;
+};
+
+static void run_pair(const void *arg, int first, int rows, float *out)
+{
+    const struct pair *p = arg;
+    size_t in = (size_t)p->g.gate->dim[1], ffn = (size_t)p->g.gate->dim[0], r = (size_t)rows,
+           n = (size_t)p->l.w->dim[0];
+    struct k_glu g = p->g;
+    struct k_linear l = p->l;
+    g.rows = l.rows = rows;
+    g.src = floats(p->x + (size_t)first * in, r * in);
+    g.dst = l.src = blank(r * ffn);
+    l.dst = blank(r * n);
+    T.k->glu(T.d, &g);
+    T.k->linear(T.d, &l);
+    take(out, l.dst, r * n);
+    dev_release(&T);
+}
+
+/* Rows that stay packed between the two, and (200) such as cannot. */
+static void test_packed_between(void **state)
+{
+    (void)state;
+    static const int ffns[] = {640, 1056, 200};
+    for (int i = 0; i < 3; i++) {
+        int ffn = ffns[i];
+        struct tensor g = TENSOR(DT_BF16, .05f, ffn, 320), u = TENSOR(DT_BF16, .05f, ffn, 320),
+                      w = TENSOR(DT_BF16, .05f, 72, ffn), post = TENSOR(DT_BF16, 1, 72);
+        float *x = rnd_floats(MOST * 320, 1);
+        enum act_kind act = i == 1 ? ACT_SILU : ACT_GELU_TANH;
+        struct pair p = {{.gate = up(&g), .up = up(&u), .act = act, .packed = true},
+                         {.w = up(&w), .scale = 1, .packed = true,
+                          .post = {NORM_RMS, up(&post), 1e-5f}}, x};
+        check_rows(run_pair, &p, 72, "glu and linear");
+        free(x);
+    }
+}
+
 /* ---- qkv ------------------------------------------------------------------------------------ */
 
-enum { IN = 576, HEADS = 5, KV = 2, DIM = 40, NQ = HEADS * DIM, NKV = KV * DIM };
+enum { IN = 576, HEADS = 5, KV = 2, MOST_DIM = 256 };
 
 struct heads {
     struct k_qkv a;
+    enum kv_type type;
     const float *x, *cs;
 };
+
+static int width_of(const struct heads *h) { return (HEADS + 2 * KV) * h->a.head_dim; }
+
+/* n numbers of a cell as floats. */
+static void widen(float *to, const void *cells, size_t at, size_t n, enum kv_type type)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u = type == KV_BF16 ? (uint32_t)((const uint16_t *)cells)[at + i] << 16
+                                     : ((const uint32_t *)cells)[at + i];
+        memcpy(to + i, &u, sizeof u);
+    }
+}
 
 /* out: of each row q, k, v */
 static void run_qkv(const void *arg, int first, int rows, float *out)
 {
     const struct heads *h = arg;
-    size_t r = (size_t)rows, f = (size_t)first;
+    size_t r = (size_t)rows, f = (size_t)first, dim = (size_t)h->a.head_dim, nq = HEADS * dim,
+           nkv = KV * dim, turn = (size_t)h->a.rot;
     int32_t slot[MOST];
-    float *q = rnd_floats(r * NQ, 1), *kv = rnd_floats(2 * r * NKV, 1);
+    float *q = xmalloc(r * nq * sizeof *q), *k = xmalloc(r * nkv * sizeof *k),
+          *v = xmalloc(r * nkv * sizeof *v);
     for (int i = 0; i < rows; i++)
         slot[i] = i;
     struct k_table t = {.write = ints(slot, r)};
     struct k_qkv a = h->a;
     a.rows = rows, a.table = &t;
-    a.src = floats(h->x + f * IN, r * IN), a.cs = floats(h->cs + f * DIM, r * DIM);
-    a.q = blank(r * NQ);
-    a.cells = (struct k_cells){blank(r * NKV), blank(r * NKV), KV_F32, rows, KV, DIM};
+    a.src = floats(h->x + f * IN, r * IN);
+    if (turn)
+        a.cs = floats(h->cs + f * turn, r * turn);
+    a.q = blank(r * nq);
+    a.cells = (struct k_cells){blank(r * nkv), blank(r * nkv), h->type, rows, KV, (int)dim};
     T.k->qkv(T.d, &a);
-    take(q, a.q, r * NQ);
-    take(kv, a.cells.k, r * NKV), take(kv + r * NKV, a.cells.v, r * NKV);
+    take(q, a.q, r * nq);
+    take(k, a.cells.k, r * nkv), take(v, a.cells.v, r * nkv);
     for (size_t i = 0; i < r; i++) {
-        float *to = out + i * (NQ + 2 * NKV);
-        memcpy(to, q + i * NQ, NQ * 4);
-        memcpy(to + NQ, kv + i * NKV, NKV * 4);
-        memcpy(to + NQ + NKV, kv + (r + i) * NKV, NKV * 4);
+        float *to = out + i * (nq + 2 * nkv);
+        memcpy(to, q + i * nq, nq * sizeof *q);
+        widen(to + nq, k, i * nkv, nkv, h->type);
+        widen(to + nq + nkv, v, i * nkv, nkv, h->type);
     }
-    free(q), free(kv);
+    free(q), free(k), free(v);
     dev_release(&T);
 }
 
+/* Heads of a length that warps take, in its variants, and of one that they do not. */
 static void test_qkv(void **state)
 {
     (void)state;
-    struct tensor wq = TENSOR(DT_BF16, .05f, NQ, IN), wk = TENSOR(DT_BF16, .05f, NKV, IN),
-                  wv = TENSOR(DT_BF16, .05f, NKV, IN), bq = TENSOR(DT_BF16, 1, NQ),
-                  bk = TENSOR(DT_BF16, 1, NKV), bv = TENSOR(DT_BF16, 1, NKV),
-                  norm = TENSOR(DT_BF16, 1, IN);
-    float *x = rnd_floats(MOST * IN, 1), *cs = rnd_floats(MOST * DIM, 1);
-    struct heads h = {{.wq = up(&wq), .wk = up(&wk), .wv = up(&wv), .bq = up(&bq), .bk = up(&bk),
-                       .bv = up(&bv), .n_head = HEADS, .n_kv = KV, .head_dim = DIM, .rot = DIM,
-                       .norm = {NORM_RMS, up(&norm), 1e-5f}}, x, cs};
-    check_rows(run_qkv, &h, NQ + 2 * NKV, "qkv");
-    free(x), free(cs);
+    static const struct {
+        int dim, rot;
+        enum kv_type type;
+        bool norms, v_from_k;
+    } cases[] = {{40, 40, KV_F32, false, false}, {64, 64, KV_BF16, false, false},
+                 {64, 32, KV_F32, true, false}, {128, 128, KV_BF16, true, true},
+                 {128, 0, KV_F32, true, false}, {256, 256, KV_BF16, true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int dim = cases[i].dim, nq = HEADS * dim, nkv = KV * dim;
+        struct tensor wq = TENSOR(DT_BF16, .05f, nq, IN), wk = TENSOR(DT_BF16, .05f, nkv, IN),
+                      wv = TENSOR(DT_BF16, .05f, nkv, IN), bq = TENSOR(DT_BF16, 1, nq),
+                      bk = TENSOR(DT_BF16, 1, nkv), bv = TENSOR(DT_BF16, 1, nkv),
+                      norm = TENSOR(DT_BF16, 1, IN), head = TENSOR(DT_BF16, 1, dim);
+        float *x = rnd_floats(MOST * IN, 1), *cs = rnd_floats(MOST * MOST_DIM, 1);
+        struct heads h = {{.wq = up(&wq), .wk = up(&wk), .bq = up(&bq), .bk = up(&bk),
+                           .n_head = HEADS, .n_kv = KV, .head_dim = dim, .rot = cases[i].rot,
+                           .v_from_k = cases[i].v_from_k, .norm = {NORM_RMS, up(&norm), 1e-5f}},
+                          cases[i].type, x, cs};
+        up(&wv), up(&bv), up(&head);
+        if (!cases[i].v_from_k)
+            h.a.wv = &wv, h.a.bv = &bv;
+        if (cases[i].norms) {
+            h.a.q_norm = (struct k_norm){NORM_RMS1P, &head, 1e-5f};
+            h.a.k_norm = (struct k_norm){NORM_RMS, &head, 1e-5f};
+            h.a.v_norm = (struct k_norm){NORM_PLAIN, NULL, 1e-5f};
+        }
+        check_rows(run_qkv, &h, width_of(&h), "qkv");
+        free(x), free(cs);
+    }
 }
 
 int main(int argc, char **argv)
@@ -209,7 +290,8 @@ int main(int argc, char **argv)
     static const enum k_precision precisions[] = {K_BF16, K_F32};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_shapes), cmocka_unit_test(test_what_follows_a_sum),
-        cmocka_unit_test(test_glu), cmocka_unit_test(test_qkv),
+        cmocka_unit_test(test_glu), cmocka_unit_test(test_packed_between),
+        cmocka_unit_test(test_qkv),
     };
     int failed = 0;
     if (argc > 1)
