@@ -86,14 +86,15 @@ __device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, s
         load_element(a, r, kind, h, i, p);
 }
 
-/* 1 / rms of n elements. */
-__device__ __forceinline__ float head_inverse(const float *x, int n, const struct norm &norm,
-                                              float *room)
+/* 1 / rms of n elements, of which x0 is the thread's first. */
+__device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
+                                              const struct norm &norm, float *room)
 {
     if (norm.kind == NORM_NONE)
         return 1;
-    float ss = 0;
-    for (int i = (int)threadIdx.x; i < n; i += ROW_THREADS) {
+    float ss = (int)threadIdx.x < n ? x0 * x0 : 0.f;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x + ROW_THREADS; i < n; i += ROW_THREADS) {
         float y = __ldcg(x + i);
         ss = fmaf(y, y, ss);
     }
@@ -112,7 +113,8 @@ __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int
     const float *x = row + (size_t)h * (size_t)n;
     int i = (int)threadIdx.x, i0 = min(i, n - 1);
     float x0 = __ldcg(x + i0), z0 = __ldcg(x + other_of(a, i0)); /* on their way during the sum */
-    float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, norm, room);
+    float first_of_all = whole ? __ldcg(row + min(i, n_of * n - 1)) : x0;
+    float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, first_of_all, norm, room);
     struct head_part p = first;
     for (; i < n && p.slot >= 0; i += ROW_THREADS) {
         if (i >= ROW_THREADS) {
