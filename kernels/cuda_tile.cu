@@ -222,22 +222,24 @@ struct strip {
     int warp;
 };
 
-/* Sums, with bias and addition perhaps, 16 bytes a lane. */
+/* Sums, with bias and addition perhaps, 16 bytes a lane where they are the tile's: it may begin and
+ * end between two such pieces, but its outputs are even. */
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
 {
-    const int mine = (int)threadIdx.x % 32 * 4, left = s.end - s.out - mine;
-    if (left <= 0)
+    const int mine = (int)threadIdx.x % 32 * 4 - s.out % 4, left = s.end - s.out - mine;
+    const bool low = mine >= 0 && left > 0, high = left > 2;
+    if (!low && !high)
         return;
     float4 b = make_float4(0, 0, 0, 0);
-    if (f.b.p) {
-        const size_t at = (size_t)(s.out + mine);
-        b = make_float4(weight_at(f.b, at), weight_at(f.b, at + 1), weight_at(f.b, at + 2),
-                        weight_at(f.b, at + 3));
-    }
+    const size_t out = (size_t)(s.out + mine);
+    if (f.b.p && low)
+        b.x = weight_at(f.b, out), b.y = weight_at(f.b, out + 1);
+    if (f.b.p && high)
+        b.z = weight_at(f.b, out + 2), b.w = weight_at(f.b, out + 3);
     const bool bias = f.b.p, add = f.add;
     const size_t pitch = f.dst_stride;
-    float *dst = f.dst + (size_t)s.first * pitch + (size_t)(s.out + mine);
+    float *dst = f.dst + (size_t)s.first * pitch + out;
     for (int i = s.warp; i < s.rows; i += BATCH * WRITERS) {
         float4 old[BATCH];
 #pragma unroll
@@ -248,16 +250,17 @@ __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
             const int row = i + j * WRITERS;
             if (row >= s.rows)
                 break;
-            float4 y = *(const float4 *)(s.room + room_at<TERMS>(row, mine));
+            float2 l = *(const float2 *)(s.room + room_at<TERMS>(row, max(mine, 0)));
+            float2 h = *(const float2 *)(s.room + room_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
             if (bias)
-                y.x += b.x, y.y += b.y, y.z += b.z, y.w += b.w;
+                l.x += b.x, l.y += b.y, h.x += b.z, h.y += b.w;
             if (add)
-                y.x += old[j].x, y.y += old[j].y, y.z += old[j].z, y.w += old[j].w;
+                l.x += old[j].x, l.y += old[j].y, h.x += old[j].z, h.y += old[j].w;
             float *to = dst + (size_t)row * pitch;
-            if (left >= 4)
-                *(float4 *)to = y;
+            if (low && high)
+                *(float4 *)to = make_float4(l.x, l.y, h.x, h.y);
             else
-                *(float2 *)to = make_float2(y.x, y.y); /* panels are even */
+                *(float2 *)(low ? to : to + 2) = low ? l : h;
         }
     }
 }
