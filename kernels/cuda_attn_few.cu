@@ -385,10 +385,10 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     const bool last = t.wait == WAIT_TO_JOIN, whole = !last && t.units == 0;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
         seen x = seen_by<S::TK>(t, p.r0 + r);
-        if (!whole)
-            x.stop = parted_stop<S::TK>(x);
-        else if (p.n == 1)
+        if (p.n == 1 && !last)
             x.stop = x.end; /* nobody walks with it */
+        else if (!whole)
+            x.stop = parted_stop<S::TK>(x);
         rows[r] = x;
     }
     __syncthreads();
@@ -435,7 +435,7 @@ template <class S> static void run(struct kdev *d, tile_args t)
     const bool last = t.wait == WAIT_TO_JOIN;
     int slots = S::BLOCKS * d->n_sm / t.a.n_kv;
     if (t.units && !last) {
-        t.tails = min_int(t.each, 8);
+        t.tails = t.each > 1 ? min_int(t.each, 8) : 0;
         t.units = max_int(1, min_int(t.units, slots - t.tails));
     }
     int wide = last ? 1 : max_int(1, t.units + t.tails);

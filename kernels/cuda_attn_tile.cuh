@@ -1,6 +1,6 @@
-/* cuda_attn_tile.cuh - the pieces of cuda_attn_tile.cu and cuda_attn_few.cu: what rows see and which
- * walk together, how cells come into shared memory, what a warp does with one tile of keys, and how
- * segments end and are joined.
+/* cuda_attn_tile.cuh - the pieces of cuda_attn_tile.cu and cuda_attn_few.cu: what rows see and
+ * which walk together, how cells come into shared memory, what a warp does with one tile of keys,
+ * and how segments end and are joined.
  */
 #ifndef AERIE_CUDA_ATTN_TILE_CUH
 #define AERIE_CUDA_ATTN_TILE_CUH
@@ -778,6 +778,8 @@ __device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p
     c.shift = whole ? 30 : w.shift;
     int x = whole ? 0 : (int)blockIdx.x, before = c.splits;
     int first = c.from >> c.shift, end = (c.to - 1) >> c.shift;
+    if (w.b - w.a == 1) /* a row's tail is not cut: it is walked with the split it begins in */
+        end = min(end, max(p.rows[w.a].tail, c.from) >> c.shift);
     c.splits += end - first + 1;
     if (x >= c.stride)
         return;
@@ -798,7 +800,7 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
         if (c.u <= c.last) {
             c.now.tail = false;
             c.now.from = max(c.from, c.u << c.shift);
-            c.now.to = whole ? c.to : min(c.to, (c.u + 1) << c.shift);
+            c.now.to = c.u == c.last ? c.to : min(c.to, (c.u + 1) << c.shift);
             c.u += c.stride;
             return true;
         }
@@ -914,7 +916,7 @@ __device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int 
 
 /* ---- host -------------------------------------------------------------------------------- */
 
-/* Whether rows may see more keys than can be on their way at once. */
+/* Whether rows may see so many keys that two blocks a multiprocessor pay. */
 static inline bool long_context(const attn_args &a)
 {
     return !a.window && (size_t)a.n_cols * (size_t)a.page_size > 2 * SHORT;

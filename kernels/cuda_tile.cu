@@ -90,7 +90,7 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAG
             barrier_expect(&r.full[slot],
                            n * mats * wide * K_CHUNK_BYTES + COLS * STAGE_K * 2);
             for (int j = 0; j < n * mats; j++)
-                fetch_panels(to + (j / n * 2 + j % n) * CHUNK_SPAN * (a.p.glu ? 1 : 2),
+                fetch_pieces(to + (j / n * 2 + j % n) * CHUNK_SPAN * (a.p.glu ? 1 : 2),
                              &a.w[at.mat + j / n], chunk_place(c.cut, chunk + j % n), panel,
                              &r.full[slot]);
         }
@@ -421,36 +421,32 @@ bool cuda_tiles_here()
     return at.sharedSizeBytes > 0 && encoder();
 }
 
-void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, int rows, int n,
-                   size_t pitch, int box_n, int box_rows)
+void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
+                   int box_n, int box_rows)
 {
     const cuuint64_t dim[] = {(cuuint64_t)n, (cuuint64_t)rows}, stride[] = {pitch};
     const cuuint32_t box[] = {(cuuint32_t)box_n, (cuuint32_t)box_rows}, one[] = {1, 1};
-    if (encoder()(map, is16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 2,
-                  (void *)p, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  is16 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, dim, stride, box, one,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         cuda_fail(d, "a tensor map was refused");
 }
 
-/* Tiles of outputs; first[i]: those before matrix i. */
-/* Panels as the copy engine sees them: (panels, chunks, 8-byte words of a chunk of all its rows). A
- * box is one chunk of `wide` outputs. */
-static void panel_map(struct kdev *d, CUtensorMap *map, const struct mat *m, int wide)
+void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
+                    int rows, int box_rows)
 {
-    const struct panels *p = &m->panels;
-    const cuuint64_t words = (cuuint64_t)p->rows * K_CHUNK_BYTES / 8;
-    const cuuint64_t dim[] = {words, (cuuint64_t)p->cut.chunks, (cuuint64_t)p->n};
-    const cuuint64_t stride[] = {words * 8, panel_bytes(*p)};
-    const cuuint32_t box[] = {(cuuint32_t)words, 1, (cuuint32_t)(wide / p->rows)}, one[] = {1, 1, 1};
-    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, 3, (void *)m->w, dim, stride, box, one,
+    const cuuint64_t dim[] = {(cuuint64_t)bytes / 8, (cuuint64_t)pieces, (cuuint64_t)rows},
+                     stride[] = {(cuuint64_t)bytes, (cuuint64_t)bytes * (cuuint64_t)pieces};
+    const cuuint32_t box[] = {(cuuint32_t)bytes / 8, 1, (cuuint32_t)box_rows}, one[] = {1, 1, 1};
+    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, 3, (void *)p, dim, stride, box, one,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
         cuda_fail(d, "a tensor map was refused");
 }
 
+/* Tiles of outputs; first[i]: those before matrix i. */
 /* Tiles of outputs, of whole panels each; first: of a matrix. */
 static int tiles_of(const struct product *p, int *first, int *wide)
 {
@@ -471,10 +467,13 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     struct many a = {};
     a.p = *p;
     a.tiles_out = tiles_of(p, a.p.first, a.wide);
-    for (int i = 0; i < p->n_mats; i++)
-        panel_map(d, &a.w[i], &p->m[i], a.wide[i]);
+    for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a tile's panels */
+        const struct panels *l = &p->m[i].panels;
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
+                       a.wide[i] / l->rows);
+    }
     a.tiles_row = div_up(p->rows * TERMS, COLS);
-    cuda_tile_map(d, &a.x, p->x.x, true, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
+    cuda_tile_map(d, &a.x, p->x.x, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
     cuda_launch(d, many_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);

@@ -64,25 +64,6 @@ __device__ __forceinline__ void warp_arrives(uint64_t *b)
         barrier_arrive(b);
 }
 
-/* A run of bytes, a multiple of 16, to shared memory. */
-__device__ __forceinline__ void fetch_bytes(void *to, const void *from, int bytes, uint64_t *full)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], "
-                 "%2, [%3];" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(full))
-                 : "memory");
-}
-
-/* One chunk of successive panels, to shared memory. */
-__device__ __forceinline__ void fetch_panels(void *to, const CUtensorMap *map, int chunk, int panel,
-                                             uint64_t *full)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {0, %2, %3}], [%4];" ::"r"(shared_at(to)),
-                 "l"(map), "r"(chunk), "r"(panel), "r"(shared_at(full))
-                 : "memory");
-}
-
 /* A box of a matrix, from element (k, row) on, to shared memory. */
 __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
                                           uint64_t *full)
@@ -90,6 +71,16 @@ __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int 
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)),
                  "l"(map), "r"(k), "r"(row), "r"(shared_at(full))
+                 : "memory");
+}
+
+/* Piece `piece` of successive rows of pieces, one behind the other (cuda_piece_map()). */
+__device__ __forceinline__ void fetch_pieces(void *to, const CUtensorMap *map, int piece, int row,
+                                             uint64_t *full)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {0, %2, %3}], [%4];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(piece), "r"(row), "r"(shared_at(full))
                  : "memory");
 }
 
@@ -226,9 +217,12 @@ __device__ __forceinline__ void leave_sums(float *room, const float (&sum)[EACH]
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-/* A matrix of `rows` rows of n elements, `pitch` bytes apart, for the copy engine: bf16 (or any 16
- * bits) in boxes of 128 bytes' width, which it swizzles, or bytes. */
-void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, bool is16, int rows, int n,
-                   size_t pitch, int box_n, int box_rows);
+/* A matrix of `rows` rows of n elements of 16 bits, `pitch` bytes apart, for the copy engine, in
+ * boxes of 128 bytes' width, which it swizzles. */
+void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
+                   int box_n, int box_rows);
+/* Rows of so many pieces, of at most 2048 bytes each, one of which is fetched of box_rows rows. */
+void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
+                    int rows, int box_rows);
 
 #endif

@@ -18,7 +18,6 @@ enum {
     OUTS = GROUPS * HALF_OUT, /* of a tile */
     STAGE_K = 128,
     OUTS_BYTES = OUTS * STAGE_K / 2,
-    WEIGHTS_16 = 16 * STAGE_K / 2, /* bytes of 16 outputs, which lie together */
     SCALES_BYTES = OUTS * 4,
     MOST_SHARED = 227 << 10,
 };
@@ -37,7 +36,7 @@ template <int N> struct form {
 };
 
 struct many_experts {
-    CUtensorMap x;
+    CUtensorMap w, s, x; /* words and scales by sixteens of outputs: cuda_mem.cu */
     struct moe_args m;
     bool down; /* which of the two products */
     int tiles_out;
@@ -97,59 +96,28 @@ __device__ __forceinline__ int chunks_of(const many_experts &a)
 
 /* ---- device: fetching ----------------------------------------------------------------------- */
 
-__device__ __forceinline__ void copy4(uint32_t to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-
-/* Where the first scales of an output lie; 64 bytes on, those of the next chunk. */
-__device__ __forceinline__ uint32_t scale_place(int out, uint32_t scale_pitch)
-{
-    return (uint32_t)(out / 16 * 16) * scale_pitch + (uint32_t)(out % 8 * 2 + out / 8 % 2) * 4;
-}
-
-/* One warp: EACH outputs' scales a lane, 16 outputs' weights some of the lanes, and lane 0 the
- * rows. */
+/* One thread. */
 template <int TERMS, int N>
 __device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<form<N>::STAGES> r,
                                             const int *upto, int n_active)
 {
     using F = form<N>;
-    const struct mat &m = a.down ? a.m.down_m : a.m.gate_up_m;
-    enum { EACH = OUTS / 32 };
-    const int lane = (int)threadIdx.x, chunks = chunks_of(a);
+    const int chunks = chunks_of(a), sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
     struct place at = {(int)blockIdx.x};
     for (; find(a, upto, n_active, at); at.tile += (int)gridDim.x) {
-        const uint8_t *s = m.scale + (size_t)at.expert * m.expert_scale;
-        const uint8_t *w = m.w + (size_t)at.expert * m.expert +
-                           (size_t)min(at.out / 16 + lane, m.n / 16 - 1) * 16 * m.pitch;
-        uint32_t scale[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            scale[i] = scale_place(min(at.out + lane + 32 * i, m.n - 1), (uint32_t)m.scale_pitch);
+        const int first = at.expert * sixteens + at.out / 16;
 #pragma unroll 1
         for (int c = 0; c < chunks; c++) {
             uint64_t *full = &r.full[r.slot];
-            uint8_t *stage = r.stage + r.slot * F::STAGE_SPAN;
-            uint8_t *outs = stage + 2 * F::HALF_BYTES;
-            const size_t here = (size_t)chunk_place(c, chunks);
+            uint8_t *stage = r.stage + r.slot * F::STAGE_SPAN, *outs = stage + 2 * F::HALF_BYTES;
+            const int here = chunk_place(c, chunks);
             barrier_wait(&r.empty[r.slot], r.phase ^ 1);
-            if (lane == 0) {
-                barrier_expect(full, OUTS_BYTES + 2 * F::HALF_BYTES);
-                for (int h = 0; h < 2; h++)
-                    fetch_box(stage + h * F::HALF_BYTES, &a.x, c * STAGE_K + h * 64,
-                              at.from * TERMS, full);
-            }
-            __syncwarp();
-            if (lane < OUTS / 16)
-                fetch_bytes(outs + lane * WEIGHTS_16, w + here * WEIGHTS_16, WEIGHTS_16, full);
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                copy4(shared_at(outs + OUTS_BYTES) + (uint32_t)(lane + 32 * i) * 4,
-                      s + scale[i] + here * 64);
-            asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
-                             shared_at(full))
-                         : "memory");
+            barrier_expect(full, 2 * F::HALF_BYTES + OUTS_BYTES + SCALES_BYTES);
+            fetch_pieces(outs, &a.w, here, first, full);
+            fetch_pieces(outs + OUTS_BYTES, &a.s, here, first, full);
+            for (int h = 0; h < 2; h++)
+                fetch_box(stage + h * F::HALF_BYTES, &a.x, c * STAGE_K + h * 64, at.from * TERMS,
+                          full);
             r.next();
         }
     }
@@ -233,8 +201,7 @@ __device__ __forceinline__ void multiply_tile(ring<form<N>::STAGES> &r, int chun
     for (int c = 0; c < chunks; c++) {
         const uint8_t *stage = r.stage + r.slot * F::STAGE_SPAN, *outs = stage + 2 * F::HALF_BYTES;
         const uint64_t cols = columns_at(stage);
-        const uint32_t *s = (const uint32_t *)(outs + OUTS_BYTES) + out;
-        const uint32_t s0 = s[0], s1 = s[8];
+        const uint2 s = *(const uint2 *)(outs + OUTS_BYTES + out / 16 * 64 + out % 8 * 8);
         const int slot = r.slot;
         r.next();
 #pragma unroll
@@ -251,7 +218,7 @@ __device__ __forceinline__ void multiply_tile(ring<form<N>::STAGES> &r, int chun
             mma_wait<0>();
             if (b == 3)
                 warp_arrives(&r.empty[slot]);
-            add_scaled(acc, part, mx_scale(s0, b), mx_scale(s1, b));
+            add_scaled(acc, part, mx_scale(s.x, b), mx_scale(s.y, b));
             now = next;
         }
         if (--left == 0 || c + 1 == chunks) {
@@ -394,7 +361,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)
-            barrier_init(&full[i], 33), barrier_init(&empty[i], 4 * GROUPS);
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * GROUPS);
         barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -407,9 +374,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-        if (warp == 0)
+        if (threadIdx.x == 0)
             fetch_tiles<TERMS, N>(a, r, upto, n_active);
-        else
+        if (warp > 0)
             write_tiles<TERMS>(a, upto, n_active, warp - 1, e);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
@@ -429,7 +396,10 @@ static void run(struct kdev *d, const struct moe_args *m, bool down)
     const struct mat *w = down ? &m->down_m : &m->gate_up_m;
     const struct packed *x = down ? &m->h : &m->x;
     a.tiles_out = div_up(w->n, OUTS);
-    cuda_tile_map(d, &a.x, x->x, true, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2,
+    const int groups = (int)w->scale_pitch / 4, sixteens = m->n_expert * w->n / 16;
+    cuda_piece_map(d, &a.w, w->w, 1024, groups, sixteens, OUTS / 16);
+    cuda_piece_map(d, &a.s, w->scale, 64, groups, sixteens, OUTS / 16);
+    cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2,
                   STAGE_K / 2, N);
     cuda_launch(d, many_experts_kernel<TERMS, N>, dim3((unsigned)d->n_sm), THREADS, form<N>::SHARED,
                 a);
