@@ -39,19 +39,36 @@ struct many {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* The stages of a tile: two chunks of k each, the last of a run one if the run is odd. */
-struct stages_of_k {
-    struct cut cut;
-    int per_run, stages;
+/* The stages of a tile, one after the other: two chunks of k each, the last of a run one if the run
+ * is odd. No divisions: one thread has 300 cycles for a stage. */
+struct stage_of_k {
+    int run, in, length; /* the first chunk is number `in` of the run's */
+    int place[2], n;     /* where the chunks lie in a panel; one or two */
+    __device__ __forceinline__ void settle(const struct cut &c)
+    {
+        length = run == c.runs - 1 ? c.rest : c.each;
+        n = min(length - in, 2);
+        place[1] = place[0] + (in < c.rest ? c.runs : c.runs - 1);
+    }
+    __device__ __forceinline__ void first(const struct cut &c)
+    {
+        run = in = place[0] = 0;
+        settle(c);
+    }
+    __device__ __forceinline__ void next(const struct cut &c)
+    {
+        in += 2;
+        place[0] = place[1] + (in - 1 < c.rest ? c.runs : c.runs - 1);
+        if (in >= length)
+            place[0] = ++run, in = 0;
+        settle(c);
+    }
+    __device__ __forceinline__ bool over(const struct cut &c) const { return run >= c.runs; }
+    __device__ __forceinline__ int k(const struct cut &c) const
+    {
+        return (run * c.each + in) * K_CHUNK;
+    }
 };
-__device__ __forceinline__ struct stages_of_k stages_of(int kp)
-{
-    struct stages_of_k c;
-    c.cut = cut_of(kp);
-    c.per_run = (c.cut.each + 1) / 2;
-    c.stages = (c.cut.runs - 1) * c.per_run + (c.cut.rest + 1) / 2;
-    return c;
-}
 
 struct place {
     int mat, out, col; /* first output of the matrix, first column */
@@ -71,45 +88,59 @@ __device__ __forceinline__ struct place place_of(const many &a, int tile)
 
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
-/* One thread. The weights of the first stages are asked for while the kernel before ends. A stage
- * has, of either chunk of k, 64 bytes of each output of a tile, one output after the other; with a
- * gate both chunks of its outputs and then those of up. */
+/* A tile's weights. A stage has, of either chunk of k, 64 bytes of each output of the tile, one
+ * output after the other; with a gate both chunks of its outputs and then those of up. */
+struct tile_weights {
+    const CUtensorMap *map;
+    int panel, bytes; /* the first panel, bytes of a chunk of its outputs */
+    bool glu;
+    __device__ __forceinline__ tile_weights(const many &a, const place &at)
+        : map(&a.w[at.mat]), panel(at.out / a.p.m[at.mat].panels.rows),
+          bytes(a.wide[at.mat] * K_CHUNK_BYTES), glu(a.p.glu)
+    {
+    }
+    __device__ __forceinline__ void fetch(uint8_t *to, const stage_of_k &k, int rows_bytes,
+                                          uint64_t *full) const
+    {
+        barrier_expect(full, (bytes << (int)glu) * k.n + rows_bytes);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (i == k.n)
+                break;
+            fetch_pieces(to + i * CHUNK_SPAN * (glu ? 1 : 2), map, k.place[i], panel, full);
+            if (glu)
+                fetch_pieces(to + (2 + i) * CHUNK_SPAN, map + 1, k.place[i], panel, full);
+        }
+    }
+};
+
+/* One thread. The weights of the first stages are asked for while the kernel before ends. */
 template <int COLS>
 __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
 {
     using F = form<COLS>;
-    const struct stages_of_k c = stages_of(a.p.x.kp);
-    const int tiles = a.tiles_out * a.tiles_row;
-    auto fetch = [&](const place &at, int i, int slot, bool weights, bool rows) {
-        uint8_t *to = r.stage + slot * F::STAGE_SPAN;
-        const int run = i / c.per_run, in = i % c.per_run * 2, chunk = run * c.cut.each + in;
-        if (weights) {
-            const int length = run == c.cut.runs - 1 ? c.cut.rest : c.cut.each;
-            const int n = min(length - in, 2), mats = a.p.glu ? 2 : 1, wide = a.wide[at.mat];
-            const int panel = at.out / a.p.m[at.mat].panels.rows;
-            barrier_expect(&r.full[slot],
-                           n * mats * wide * K_CHUNK_BYTES + COLS * STAGE_K * 2);
-            for (int j = 0; j < n * mats; j++)
-                fetch_pieces(to + (j / n * 2 + j % n) * CHUNK_SPAN * (a.p.glu ? 1 : 2),
-                             &a.w[at.mat + j / n], chunk_place(c.cut, chunk + j % n), panel,
-                             &r.full[slot]);
-        }
-        if (rows)
-            fetch_box(to + 2 * HALF_BYTES, &a.x, chunk * K_CHUNK, at.col, &r.full[slot]);
-    };
-    int early = min(c.stages, (int)F::STAGES);
+    const struct cut c = cut_of(a.p.x.kp);
+    const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
+    struct stage_of_k k;
+    int early = 0;
+    k.first(c);
+    const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
-    for (int i = 0; i < early; i++)
-        fetch(place_of<COLS>(a, (int)blockIdx.x), i, i, true, false);
+    for (; early < F::STAGES && !k.over(c); early++, k.next(c))
+        first.fetch(r.stage + early * F::STAGE_SPAN, k, rows_bytes, &r.full[early]);
     after();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
+        const tile_weights w(a, at);
 #pragma unroll 1
-        for (int i = 0; i < c.stages; i++) {
-            if (early == 0)
+        for (k.first(c); !k.over(c); k.next(c)) {
+            uint8_t *to = r.stage + r.slot * F::STAGE_SPAN;
+            if (early == 0) {
                 barrier_wait(&r.empty[r.slot], r.phase ^ 1);
-            fetch(at, i, r.slot, early == 0, true);
+                w.fetch(to, k, rows_bytes, &r.full[r.slot]);
+            }
             early -= early > 0;
+            fetch_box(to + 2 * HALF_BYTES, &a.x, k.k(c), at.col, &r.full[r.slot]);
             r.next();
         }
     }
