@@ -712,6 +712,9 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 /* Columns of a block whose rows are not held. */
 static int group_of(const struct kdev *d) { return d->shared_most >= LARGE ? 64 : 16; }
 
+/* Positions of a stage: as many as are multiplied at once go in without rest. */
+static int by_fours(int positions) { return positions > 4 ? positions / 4 * 4 : positions; }
+
 /* Divides shared memory. With rows in the stages all matrices have as many positions a stage. */
 static struct few plan_of(const struct kdev *d, const struct product *p, int mt, bool held)
 {
@@ -730,13 +733,13 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int mt,
     size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->shared_most - SLACK - sums - rows - 1024; /* the kernel's own */
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
-    int positions = min_int(max_int(wanted / (of_weights + of_rows), 1), most);
+    int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
     f.second_at = positions * each * wide;
     f.rows_at = positions * of_weights;
     f.stage = positions * (of_weights + of_rows);
     for (int i = 0; i < n; i++) {
         int fit = positions * wide / p->m[i].panels.rows;
-        f.positions[i] = min_int(held ? fit : positions, p->m[i].panels.cut.each);
+        f.positions[i] = min_int(held ? by_fours(fit) : positions, p->m[i].panels.cut.each);
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
