@@ -30,7 +30,7 @@ void cuda_settle(struct kdev *d)
     const struct pending p = d->pending;
     d->pending = {};
     if (p.raw)
-        cuda_norm_rows(d, p.raw, p.n, p.x, p.n, 1, p.n, &p.post, p.add, 1);
+        cuda_norm_rows(d, p.raw, p.n, p.x, p.n, p.rows, p.n, &p.post, p.add, 1);
 }
 
 void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n)
@@ -38,7 +38,7 @@ void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, i
     static thread_local int here = -1; /* the runtime's current device is a matter of the thread */
     if (here != d->ordinal && cuda_ok(d, cudaSetDevice(d->ordinal)))
         here = d->ordinal;
-    if (rows != 1 || n > MOST_PENDING || d->pending.x != src || d->pending.n != n)
+    if (d->pending.x != src || d->pending.rows != rows || d->pending.n != n)
         cuda_settle(d);
     d->op = op;
     d->arena_at = 0;
@@ -111,7 +111,8 @@ static bool open_memory(struct kdev *d, struct err *e)
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
-        rc = cudaMalloc((void **)&d->raw[i], MOST_PENDING * sizeof *d->raw[i]);
+        rc = cudaMalloc((void **)&d->raw[i],
+                        (size_t)MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)

@@ -40,7 +40,7 @@ enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
-    MOST_PENDING = 3072, /* elements of a row */
+    MOST_FEW = 64, MOST_PENDING = 3072, /* rows, elements of one */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
 };
 
@@ -61,12 +61,12 @@ struct norm {
     float eps;
 };
 
-/* A single row that is still to be normalised and added: x (+)= post(raw). The operation behind may
- * do so itself, in every block that reads x; otherwise cuda_begin() has it done. */
+/* Rows that are still to be normalised and added: x (+)= post(raw). The operation behind may do so
+ * along with its own norm; otherwise cuda_begin() has it done. */
 struct pending {
     const float *raw; /* NULL: none */
     float *x;
-    int n;
+    int rows, n;
     struct norm post;
     bool add;
 };
@@ -90,7 +90,7 @@ struct kdev {
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
-    float *raw[2];            /* (MOST_PENDING) each, in turn */
+    float *raw[2];            /* (MOST_FEW, MOST_PENDING) each, in turn */
     int raw_turn;
     unsigned *readers;        /* blocks that have read a pending row; zero between operations */
     const char *op; /* the operation at hand, for messages */
@@ -108,7 +108,8 @@ struct kdev {
 /* Starts an operation: its name for messages, the whole arena, the right device on this thread;
  * nothing pending. */
 void cuda_begin(struct kdev *d, const char *op);
-/* The same for one that may take over what is pending of its input, if that is n elements at src. */
+/* The same for one that may take over what is pending of its input, if that is rows of n elements
+ * at src. */
 void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n);
 /* Does what is pending. */
 void cuda_settle(struct kdev *d);

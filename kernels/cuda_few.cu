@@ -809,8 +809,11 @@ bool cuda_folds(const struct kdev *d, const struct product *p)
 
 bool cuda_leaves(const struct product *p)
 {
-    return p->behind.dst && (uintptr_t)p->behind.dst % 16 == 0 && p->m[0].n % K_CHUNK == 0 &&
-           p->m[0].n <= MOST_PENDING && short_norm(&p->behind.post, p->m[0].n);
+    const struct behind *b = &p->behind;
+    int n = p->m[0].n;
+    return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n && p->rows <= MOST_FEW &&
+           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MOST_PENDING &&
+           short_norm(&b->post, n);
 }
 
 struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp)

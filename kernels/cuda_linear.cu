@@ -16,6 +16,27 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
+/* The same for rows to which something is done before. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    pack_after_kernel(const __grid_constant__ struct rows_in in,
+                      const __grid_constant__ struct row_before before, int terms,
+                      const __grid_constant__ struct row_format f, uint16_t *x)
+{
+    __shared__ float room[2 * ROW_WARPS];
+    const size_t r = blockIdx.x, n = (size_t)in.n;
+    struct row_part norm, post, old;
+    let_next();
+    load_norm(in.norm, in.n, 0, norm);
+    load_norm(before.post, in.n, 0, post);
+    after();
+    if (before.add)
+        load_part(before.x + r * n, in.n, 0, old);
+    norm_row(before.raw + r * n, before.x + r * n, in.n, before.post, post, old, before.add, 1,
+             room);
+    row_meet(); /* what the others have written of the row is read now */
+    pack_row(in, (int)r, terms, norm, x, f, room + ROW_WARPS);
+}
+
 static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
 {
     struct rows_in in = {src, stride, n, cuda_norm(norm)};
@@ -27,7 +48,11 @@ static void pack_rows(struct kdev *d, struct product *p, const struct row_format
     size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
     uint16_t *x = (uint16_t *)cuda_take(d, bytes);
     p->x.x = x;
-    cuda_launch(d, pack_kernel, dim3((unsigned)p->rows), ROW_THREADS, 0, p->in, p->x.terms, f, x);
+    dim3 rows((unsigned)p->rows);
+    if (p->before.raw)
+        cuda_launch(d, pack_after_kernel, rows, ROW_THREADS, 0, p->in, p->before, p->x.terms, f, x);
+    else
+        cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, f, x);
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -75,22 +100,22 @@ static void launch_behind(struct kdev *d, const struct product *p)
     }
 }
 
-/* The single row of a folded product: what the operation before left of it to do. */
-static void take_row(struct kdev *d, struct product *p)
+/* What the operation before left to do of these rows. */
+static void take_rows(struct kdev *d, struct product *p)
 {
     const struct pending w = d->pending;
     if (!w.raw)
         return;
-    CHECK(w.x == p->in.src && w.n == p->in.n);
+    CHECK(w.x == p->in.src && w.n == p->in.n && w.rows == p->rows);
     p->before = {w.raw, w.post, w.add, w.x, d->readers};
     d->pending = {};
 }
 
-/* What is behind a folded product stays to be done. */
+/* What is behind a product stays to be done. */
 static void leave_norm(struct kdev *d, const struct product *p)
 {
     const struct behind *b = &p->behind;
-    d->pending = {p->f[0].dst, b->dst, p->m[0].n, b->post, b->add};
+    d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add};
 }
 
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
@@ -99,13 +124,14 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
+    p->before = {};
     const bool ready = p->x.x, few = dense && !cuda_tiled(d, whole_rows);
     struct row_format rows = few     ? cuda_few_rows(d, p->rows, p->x.kp)
                              : dense ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fold = few && cuda_folds(d, p);
-    if (p->fold)
-        take_row(d, p);
+    if (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && !ready))
+        take_rows(d, p);
     else
         cuda_settle(d);
     if (!p->fold && !ready)
@@ -119,7 +145,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    if (p->fold && cuda_leaves(p))
+    if (p->behind.dst && p->rows == whole_rows && cuda_leaves(p))
         leave_norm(d, p);
     else if (!p->fold || p->behind.dst)
         launch_behind(d, p);
@@ -171,7 +197,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     if (a->packed && cuda_keeps_packed(d, a->rows, in, a->w->type))
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
-    if (post && rows == 1 && out <= MOST_PENDING) /* it may stay there for the next operation */
+    if (post && rows <= MOST_FEW && out <= MOST_PENDING) /* it may stay for the next operation */
         to = d->raw[d->raw_turn ^= 1];
     else if (post)
         to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);

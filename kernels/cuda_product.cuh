@@ -20,7 +20,7 @@
 
 #include "kernels/cuda_heads.cuh"
 
-enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3, MOST_FEW = 64 /* rows */ };
+enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3 };
 
 enum store {
     STORE_BF16,
