@@ -16,7 +16,7 @@
  * the splits of many rows were walked by tile_kernel(), this one walks each row's tail, before it
  * waits for that kernel, and joins.
  */
-#include "kernels/cuda_attn_tile.cuh"
+#include "kernels/cuda_attn_join.cuh"
 
 enum { JOIN_BLOCK = 64, FEW_ITEMS = 1 << 15 /* dimensions of all rows */ };
 

@@ -18,7 +18,7 @@
  *
  * Cells that no row of the block sees are not read, so that what they hold is never multiplied.
  */
-#include "kernels/cuda_attn_tile.cuh"
+#include "kernels/cuda_attn_join.cuh"
 
 enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */

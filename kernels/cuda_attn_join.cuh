@@ -1,0 +1,303 @@
+/* cuda_attn_join.cuh - the ends of segments in cuda_attn_tile.cu and cuda_attn_few.cu: how a warp
+ * closes them, what a block has to walk, and how a row's segments are joined in their order.
+ */
+#ifndef AERIE_CUDA_ATTN_JOIN_CUH
+#define AERIE_CUDA_ATTN_JOIN_CUH
+
+#include "kernels/cuda_attn_tile.cuh"
+
+/* ---- the end of a segment ------------------------------------------------------------------- */
+
+/* The sums of weights: of a half's four threads, then of the two halves. */
+template <class S>
+__device__ __forceinline__ void add_halves(const place<S> &p, const sums<S> &x,
+                                             float (&l)[S::MI][2])
+{
+    float *room = (float *)(p.shared + S::L_AT);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = 0;
+#pragma unroll
+            for (int g = 0; g < S::LG; g++) {
+                float y = x.l[mi][h][g];
+                y += __shfl_xor_sync(~0u, y, 1);
+                y += __shfl_xor_sync(~0u, y, 2);
+                if constexpr (S::WN == 1)
+                    sum += y;
+                else if (p.lane % 4 == 0)
+                    room[(p.wn * S::LG + g) * S::ROWS + packed_row<S>(p, mi, h)] = y;
+            }
+            l[mi][h] = sum;
+        }
+    if constexpr (S::WN > 1) {
+        meet<S>(p.wm);
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int g = 0; g < 2; g++)
+                    l[mi][h] += room[g * S::ROWS + packed_row<S>(p, mi, h)];
+    }
+}
+
+/* Joins the segment of a row to its totals (whole), or writes it out, as number `at` of the row. */
+template <class S>
+__device__ __forceinline__ void close_segment(const tile_args &t, const place<S> &p, int mi, int h,
+                                              int at, float l, const sums<S> &x, bool whole,
+                                              totals<S> &all)
+{
+    float m = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
+    if (whole) {
+        joint j = joint_of(all.m[mi][h], m);
+        all.m[mi][h] = j.m;
+        all.l[mi][h] = joined(j, all.l[mi][h], l);
+#pragma unroll
+        for (int n = 0; n < S::DT; n++)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++) {
+                float &y = all.at((mi * S::DT + n) * 4 + i);
+                y = joined(j, y, x.acc[mi][n][i]);
+            }
+        return;
+    }
+    size_t head = (size_t)(p.r0 + p.row[mi][h]) * (size_t)t.a.n_head + (size_t)p.head[mi][h];
+    size_t part = head * (size_t)t.a.most_splits + (size_t)at;
+    float *out = t.a.part + part * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < S::DT; n++)
+        *(float2 *)(out + n * 8) = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]);
+    if (p.wn == 0 && p.lane % 4 == 0)
+        t.ml[part] = make_float2(m, l);
+}
+
+/* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
+template <class S>
+__device__ __forceinline__ void end_segments(const tile_args &t, const place<S> &p, int tile,
+                                             const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
+                                             sums<S> &x, bool whole, totals<S> &all)
+{
+    float l[S::MI][2];
+    add_halves<S>(p, x, l);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (ends[mi][h] == tile) {
+                const seen &r = p.rows[p.row[mi][h]];
+                int at = tile > r.tail ? splits_of<S::TK>(r)
+                                       : ((tile - 1) >> r.shift) - ((r.lo / S::TK) >> r.shift);
+                close_segment<S>(t, p, mi, h, at, l[mi][h], x, whole, all);
+                clear<S>(x, mi, h);
+                ends[mi][h] = next_end<S::TK>(r, tile, stop[mi][h]);
+            }
+}
+
+/* ---- what a block has to walk --------------------------------------------------------------- */
+
+/* Tiles [from, to) for the rows of w: their common part, or the tail of one row. */
+struct job {
+    pass w;
+    bool tail;
+    int from, to;
+};
+
+template <class S>
+__device__ __forceinline__ cells cells_of(const tile_args &t, const place<S> &p, const job &j)
+{
+    const pass &w = j.w;
+    return {t.a.pages + (size_t)w.req * (size_t)t.a.n_cols,
+            t.a.expand + (size_t)(p.r0 + w.a) * (size_t)t.a.expand_w, w.lo,
+            min(w.stop, j.to * S::TK), w.b - w.a == 1 ? p.rows[w.a].hi : INT_MAX};
+}
+
+/* What a thread's rows see of a job: keys [lo, stop), and the tile before which their segment ends,
+ * INT_MAX: none. */
+template <class S> struct extent {
+    int lo[S::MI][2], stop[S::MI][2], ends[S::MI][2];
+};
+
+template <class S>
+__device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
+{
+    extent<S> e;
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = p.row[mi][h];
+            e.lo[mi][h] = e.ends[mi][h] = INT_MAX, e.stop[mi][h] = 0;
+            if (r < j.w.a || r >= j.w.b)
+                continue;
+            const seen &y = p.rows[r];
+            e.lo[mi][h] = j.tail ? max(y.lo, y.tail * S::TK) : y.lo;
+            e.stop[mi][h] = j.tail ? y.end : y.stop;
+            if (e.lo[mi][h] < e.stop[mi][h] && j.from * S::TK < e.stop[mi][h])
+                e.ends[mi][h] = segment_end<S::TK>(y, max(j.from, e.lo[mi][h] / S::TK));
+        }
+    return e;
+}
+
+struct course {
+    job now;
+    int row, tails, last_tail; /* next row of a pass, next row with a tail of its own, last + 1 */
+    int each_tail;             /* rows from one of them to the next; 0: 1 */
+    int u, last;               /* splits that are left of the pass, every stride-th */
+    int from, to, shift, stride;
+    int splits;                /* of the passes before */
+};
+
+/* Starts a pass: all of it for a block that does everything, else this block's splits: of all of
+ * the tile's splits in a row, number blockIdx.x and every units-th after it. */
+template <class S>
+__device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p, bool whole,
+                                           course &c)
+{
+    pass w = c.now.w = pass_from(p.rows, c.row, p.n);
+    c.row = w.b;
+    c.u = 0, c.last = -1;
+    if (w.lo >= w.stop)
+        return;
+    c.from = w.lo / S::TK, c.to = (w.stop - 1) / S::TK + 1;
+    c.shift = whole ? 30 : w.shift;
+    int x = whole ? 0 : (int)blockIdx.x, before = c.splits;
+    int first = c.from >> c.shift, end = (c.to - 1) >> c.shift;
+    if (w.b - w.a == 1) /* a row's tail is not cut: it is walked with the split it begins in */
+        end = min(end, max(p.rows[w.a].tail, c.from) >> c.shift);
+    c.splits += end - first + 1;
+    if (x >= c.stride)
+        return;
+    int skip = (x - before) % c.stride;
+    c.u = first + (skip < 0 ? skip + c.stride : skip), c.last = end;
+}
+
+__device__ __forceinline__ bool done(const course &c, int rows)
+{
+    return c.u > c.last && c.row >= rows && c.tails >= c.last_tail;
+}
+
+template <class S>
+__device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, bool whole,
+                                         course &c)
+{
+    for (;;) {
+        if (c.u <= c.last) {
+            c.now.tail = false;
+            c.now.from = max(c.from, c.u << c.shift);
+            c.now.to = c.u == c.last ? c.to : min(c.to, (c.u + 1) << c.shift);
+            c.u += c.stride;
+            return true;
+        }
+        if (c.row < p.n) {
+            begin_pass<S>(t, p, whole, c);
+            continue;
+        }
+        if (c.tails >= c.last_tail)
+            return false;
+        int r = c.tails;
+        c.tails += max(c.each_tail, 1);
+        const seen y = p.rows[r];
+        if (y.stop >= y.end)
+            continue;
+        int lo = max(y.lo, y.tail * S::TK);
+        c.now = {{r, r + 1, lo, y.end, lo, y.end, 0, y.req, true}, true, lo / S::TK,
+                 (y.end - 1) / S::TK + 1};
+        return true;
+    }
+}
+
+template <class S>
+__device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
+{
+    if constexpr (!S::HELD)
+        all.rest = (float *)(p.shared + S::TOTAL_AT);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            all.m[mi][h] = -INFINITY, all.l[mi][h] = 0;
+#pragma unroll
+    for (int i = 0; i < S::MI * S::DT * 4; i++)
+        all.at(i) = 0;
+}
+
+/* Writes the rows of a block that walked everything they see. */
+template <class S>
+__device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, totals<S> &all)
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int r = p.row[mi][h];
+            if (r < 0)
+                continue;
+            size_t row = (size_t)(p.r0 + r), at = row * (size_t)t.a.n_head + (size_t)p.head[mi][h];
+            float by = 0;
+            bool writes = p.wn == 0 && p.lane % 4 == 0;
+            if (any_key(p.rows[r]))
+                by = closing(t, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
+            else if (t.a.lse && writes)
+                t.a.lse[at] = -INFINITY;
+            float *out = t.a.dst + at * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < S::DT; n++) {
+                int i = (mi * S::DT + n) * 4 + 2 * h;
+                *(float2 *)(out + n * 8) = make_float2(all.at(i) * by, all.at(i + 1) * by);
+            }
+        }
+}
+
+/* ---- joining -------------------------------------------------------------------------------- */
+
+/* V dimensions of a row and head from its segments, AT_ONCE of which are read before they are
+ * added. */
+template <int HD, int V, int AT_ONCE>
+__device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int r, int head, int d)
+{
+    constexpr int TK = HD > 128 ? 32 : 64;
+    const size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
+    const size_t first = at * (size_t)t.a.most_splits;
+    const float2 *ml = t.ml + first;
+    const float *part = t.a.part + first * HD + (size_t)d;
+    const int n = any_key(x) ? splits_of<TK>(x) + 1 : 0;
+    float m = -INFINITY, l = 0, v[V] = {}, by = 0;
+#pragma unroll 1
+    for (int from = 0; from < n; from += AT_ONCE) {
+        float2 y[AT_ONCE];
+        float s[AT_ONCE][V];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) { /* no branch, so that all are on their way at once */
+            const int k = min(from + i, n - 1);
+            y[i] = __ldcg(ml + k);
+            if constexpr (V == 4)
+                *(float4 *)s[i] = __ldcg((const float4 *)(part + (size_t)k * HD));
+            else
+                s[i][0] = __ldcg(part + (size_t)k * HD);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (from + i >= n)
+                break;
+            joint j = joint_of(m, y[i].x);
+            m = j.m;
+            l = joined(j, l, y[i].y);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                v[k] = joined(j, v[k], s[i][k]);
+        }
+    }
+    if (n)
+        by = closing(t, (size_t)r, head, m, l, d == 0);
+    else if (t.a.lse && d == 0)
+        t.a.lse[at] = -INFINITY;
+    float *out = t.a.dst + at * HD + (size_t)d;
+    if constexpr (V == 4)
+        *(float4 *)out = make_float4(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
+    else
+        *out = v[0] * by;
+}
+
+#endif

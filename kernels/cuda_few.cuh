@@ -1,0 +1,252 @@
+/* cuda_few.cuh - what the products of a few rows (cuda_few.cu) stand on: how a block's shared memory
+ * is divided, copies and their barriers, the ring of stages, and the warp that fills it.
+ */
+#ifndef AERIE_CUDA_FEW_CUH
+#define AERIE_CUDA_FEW_CUH
+
+#include "kernels/cuda_product.cuh"
+
+enum {
+    FEW_THREADS = PRODUCT_THREADS + 32,
+    HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
+    LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
+    STAGE_BYTES_WANTED = 45 << 10,
+    WINDOW = 96 << 10, /* bytes under way at once */
+    LEAST_STAGES = 4, MOST_STAGES = 16,
+    SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
+    SUM_COLS = 16,
+    HEAD_SLOTS = 128, /* a block's panels times the heads that one may touch */
+};
+
+/* Where things lie in shared memory, and how much a stage has. */
+struct few {
+    int stages, stage;      /* of the ring; bytes */
+    int window;             /* stages that are under way at most */
+    int second_at, rows_at; /* in a stage: the other matrix of a gated pair, rows */
+    int held_at, sums_at;
+    int positions[MAX_MATS]; /* of k in a stage */
+    int sum_cols;            /* columns that are added up at once */
+    int group;               /* columns of a block */
+};
+
+#ifdef __CUDACC__
+
+/* ---- copies --------------------------------------------------------------------------------- */
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define FEED_LANES 32 /* every lane copies, and says so */
+#else
+#define FEED_LANES 1
+#endif
+
+__device__ __forceinline__ void barrier_init(uint32_t b, int n)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(n) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t b)
+{
+    asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(b) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(b),
+                 "r"(phase)
+                 : "memory");
+#else
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(b),
+                 "r"(phase)
+                 : "memory");
+#endif
+}
+
+/* So many bytes will come. By one lane of the feeder; where lanes copy themselves, by nobody. */
+__device__ __forceinline__ void feed_expect(uint32_t full, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
+                 : "memory");
+#endif
+}
+/* Copies a multiple of 16 bytes; by the lanes that feed. */
+__device__ __forceinline__ void feed(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .b64 once;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], once;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(full)
+                 : "memory");
+#else
+    for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 32 * 16)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + i),
+                     "l"(from + i)
+                     : "memory");
+#endif
+}
+/* All copies of a stage have been asked for. */
+__device__ __forceinline__ void feed_end(uint32_t full)
+{
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
+#endif
+}
+
+__device__ __forceinline__ uint4 shared16(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+/* ---- the ring ------------------------------------------------------------------------------- */
+
+struct ring {
+    uint32_t at, full, empty; /* shared memory: stages, barriers */
+    int stages, stage;
+    int slot;
+    uint32_t phase;
+    __device__ __forceinline__ uint32_t place() const { return at + (uint32_t)(slot * stage); }
+    __device__ __forceinline__ uint32_t filled() const { return full + (uint32_t)slot * 8; }
+    __device__ __forceinline__ uint32_t emptied() const { return empty + (uint32_t)slot * 8; }
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == stages)
+            slot = 0, phase ^= 1;
+    }
+};
+
+/* ---- the feeder ----------------------------------------------------------------------------- */
+
+/* The stages of a block, one after the other: positions i and on of a panel of a matrix. */
+struct course {
+    int mat, panel, i;
+    __device__ __forceinline__ bool over(const product &p) const
+    {
+        return mat >= (p.glu ? 1 : p.n_mats);
+    }
+    __device__ __forceinline__ void settle(const product &p) /* matrices with no panel for us */
+    {
+        while (!over(p) && panel >= p.m[mat].panels.n)
+            mat++, panel = (int)blockIdx.x;
+    }
+    __device__ __forceinline__ void next(const product &p, const few &f)
+    {
+        i += f.positions[mat];
+        if (i < p.m[mat].panels.cut.each)
+            return;
+        i = 0, panel += (int)gridDim.x;
+        settle(p);
+    }
+    /* The stage's chunks, as they lie in a panel: the first and the number. */
+    __device__ __forceinline__ int chunks(const product &p, const few &f, int &first) const
+    {
+        const struct cut &c = p.m[mat].panels.cut;
+        first = chunks_before(c, i);
+        return chunks_before(c, min(i + f.positions[mat], c.each)) - first;
+    }
+};
+
+/* Columns of this block. */
+__device__ __forceinline__ int group_cols(const product &p, const few &f)
+{
+    return min(p.rows * p.x.terms - (int)blockIdx.y * f.group, f.group);
+}
+
+template <bool HELD>
+__device__ __forceinline__ void feed_weights(const product &p, const few &f, const course &at,
+                                             const ring &r)
+{
+    const mat &m = p.m[at.mat];
+    int first, n = at.chunks(p, f, first), bytes = n * m.panels.rows * K_CHUNK_BYTES;
+    size_t from = (size_t)at.panel * panel_bytes(m.panels) +
+                  (size_t)(first * m.panels.rows) * K_CHUNK_BYTES;
+    const int rows = HELD ? 0 : n * group_cols(p, f) * K_CHUNK_BYTES;
+    feed_expect(r.filled(), bytes * (p.glu ? 2 : 1) + rows);
+    feed(r.place(), m.w + from, bytes, r.filled());
+    if (p.glu)
+        feed(r.place() + (uint32_t)f.second_at, p.m[1].w + from, bytes, r.filled());
+    if (HELD)
+        feed_end(r.filled());
+}
+
+__device__ __forceinline__ void feed_rows(const product &p, const few &f, const course &at,
+                                          const ring &r)
+{
+    const int cols = group_cols(p, f);
+    int first, n = at.chunks(p, f, first);
+    const uint8_t *group =
+        (const uint8_t *)p.x.x + (size_t)blockIdx.y * (size_t)(f.group * p.x.kp * 2);
+    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(first * cols) * K_CHUNK_BYTES,
+         n * cols * K_CHUNK_BYTES, r.filled());
+    feed_end(r.filled());
+}
+
+/* How many stages are under way at most, and no more than the ring has: what is beyond only queues
+ * up before other loads. */
+struct window {
+    struct ring r;
+    int asked;
+    __device__ __forceinline__ void wait(const few &f)
+    {
+        if (asked++ < f.window)
+            return;
+        barrier_wait(r.filled(), r.phase);
+        r.next();
+    }
+};
+
+/* Weights that fill the ring come before the wait, the rows that belong to them behind it. */
+template <bool HELD>
+__device__ __forceinline__ void feed_block(const product &p, const few &f, ring r, uint32_t held,
+                                           uint32_t held_full)
+{
+    course at = {0, (int)blockIdx.x, 0};
+    at.settle(p);
+    course first = at;
+    ring start = r;
+    int early = 0;
+    struct window behind = {r, 0};
+    for (; early < r.stages && !at.over(p); early++, at.next(p, f), r.next()) {
+        if (HELD)
+            behind.wait(f);
+        feed_weights<HELD>(p, f, at, r);
+    }
+    if (!HELD || p.x.x)
+        wait_before();
+    if (HELD && p.x.x) {
+        int bytes = p.rows * p.x.terms * p.x.kp * 2;
+        feed_expect(held_full, bytes);
+        feed(held, (const uint8_t *)p.x.x, bytes, held_full);
+        feed_end(held_full);
+    }
+    if (!HELD)
+        for (int i = 0; i < early; i++, first.next(p, f), start.next())
+            feed_rows(p, f, first, start);
+    for (; !at.over(p); at.next(p, f), r.next()) {
+        barrier_wait(r.emptied(), r.phase ^ 1);
+        if (HELD)
+            behind.wait(f);
+        feed_weights<HELD>(p, f, at, r);
+        if (!HELD)
+            feed_rows(p, f, at, r);
+    }
+}
+
+#endif
+#endif
