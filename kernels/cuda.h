@@ -1,10 +1,11 @@
 /* cuda.h - what the files of the CUDA backend share; nothing outside kernels/ includes it.
  *
- * Layout on the device. Vectors lie as in the checkpoint. The rows of a float matrix (the last
- * dimension of any tensor with two or more) are padded with zeros to a multiple of 32 elements, so
- * that every row can be read 16 bytes at a time. MXFP4 blocks are padded to four a row and their
- * bits are re-ordered (cuda_mem.cu). Activations enter the tensor cores as the sum of two 16-bit
- * terms (cuda_product.cuh).
+ * Layout on the device. Vectors lie as in the checkpoint, matrices of bf16 in panels, in the order in
+ * which blocks read them (cuda_panel.cuh). The rows of other float matrices, and of those of which
+ * single rows are read, are padded with zeros to a multiple of 32 elements, so that every row can be
+ * read 16 bytes at a time. MXFP4 blocks are padded to four a row, lie in tiles of 16 rows, and their
+ * bits are re-ordered (cuda_mem.cu). Activations enter the tensor cores as one 16-bit number or the
+ * sum of two (cuda_product.cuh).
  *
  * One stream. Kernels are launched so that the next one may start while its predecessor drains
  * (programmatic dependent launch, where the device has it), so every kernel calls after() before
