@@ -191,23 +191,6 @@ struct ours {
     int rows;
 };
 
-static void our_qkv(struct rig *r, const struct layer *w, int l, int rows)
-{
-    struct net *n = &r->net;
-    const struct config *c = &r->m->cfg;
-    const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
-    n->dev.k->qkv(n->dev.d, &(struct k_qkv){
-        .rows = rows, .src_stride = c->hidden, .src = n->x, .norm = norm_of(c, &w->in_norm),
-        .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
-        .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
-        .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
-        .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
-        .v_norm = {c->v_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
-        .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k, .rot = rope ? rope->rot : 0,
-        .cs = rope ? n->cs[w->rope_id] : (kbuf){0}, .q = n->q, .cells = n->cells[l],
-        .table = w->window ? &r->pass.kp.swa : &r->pass.kp.full});
-}
-
 /* One of a layer's products, as the pass has it but for norms and additions behind it. */
 static void our_product(struct rig *r, const char *what, int l, int rows)
 {
@@ -217,7 +200,7 @@ static void our_product(struct rig *r, const char *what, int l, int rows)
     const struct layer *w = &r->m->layer[l];
     bool o = !strcmp(what, "o");
     if (!strcmp(what, "qkv"))
-        our_qkv(r, w, l, rows);
+        net_qkv(n, &r->pass.kp, l, rows);
     else if (!strcmp(what, "glu"))
         k->glu(n->dev.d, &(struct k_glu){.rows = rows, .src = n->x,
                                          .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,

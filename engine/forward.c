@@ -218,16 +218,12 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
-/* x += norm(attention(norm(x)) Wo) */
-static void attention(struct net *n, const struct k_plan *kp, int l, int rows)
+void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
-    const struct kernels *k = n->dev.k;
-    struct kdev *d = n->dev.d;
-    const struct k_table *table = w->window ? &kp->swa : &kp->full;
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
-    k->qkv(d, &(struct k_qkv){
+    n->dev.k->qkv(n->dev.d, &(struct k_qkv){
         .rows = rows, .src_stride = c->hidden, .src = n->x, .norm = norm_of(c, &w->in_norm),
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
@@ -236,9 +232,17 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows)
         .v_norm = {c->v_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
         .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k,
         .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : (kbuf){0},
-        .q = n->q, .cells = n->cells[l], .table = table});
+        .q = n->q, .cells = n->cells[l], .table = w->window ? &kp->swa : &kp->full});
+}
+
+/* x += norm(attention(norm(x)) Wo) */
+static void attention(struct net *n, const struct k_plan *kp, int l, int rows)
+{
+    const struct config *c = &n->m->cfg;
+    const struct layer *w = &n->m->layer[l];
+    net_qkv(n, kp, l, rows);
     attend(n, kp, l, rows);
-    k->linear(d, &(struct k_linear){
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
         .b = tensor_opt(&w->bo), .scale = 1, .post = norm_of(c, &w->attn_norm), .add = true,
         .dst = n->x});

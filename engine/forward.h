@@ -65,6 +65,9 @@ size_t net_kv_bytes(const struct net *n);
  * *n->stop became true; what was written is to be rolled back. */
 bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                  const struct taps *taps);
+/* One layer's norm, projections, turned heads and new cells, from n->x into n->q and the pools; part
+ * of net_forward(). */
+void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows);
 /* Final norm and head of `rows` rows of n->x, chosen by idx (i32 on the device; absent: the first
  * ones), into logits (rows, vocab). hidden, if present, receives the normed rows. */
 void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden);
