@@ -43,6 +43,13 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
     return in;
 }
 
+/* How a product that has this many rows wants them. */
+static struct row_format format_of(const struct kdev *d, int rows, int kp)
+{
+    bool few = rows <= MOST_FEW && !cuda_some(d, rows);
+    return few ? cuda_few_rows(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
+}
+
 static void pack_rows(struct kdev *d, struct product *p, const struct row_format &f)
 {
     size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
@@ -126,9 +133,10 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     p->behind.counters = d->counters;
     p->before = {};
     const bool ready = p->x.x, few = dense && !cuda_tiled(d, whole_rows);
-    struct row_format rows = few     ? cuda_few_rows(d, p->rows, p->x.kp)
-                             : dense ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
-                                     : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
+    const bool some = few && cuda_some(d, p->rows);
+    struct row_format rows = some || (dense && !few) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
+                             : few                   ? cuda_few_rows(d, p->rows, p->x.kp)
+                                                     : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fold = few && cuda_folds(d, p);
     if (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && !ready))
         take_rows(d, p);
@@ -137,7 +145,9 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     if (!p->fold && !ready)
         pack_rows(d, p, rows);
     CHECK(dense || !p->glu);
-    if (few)
+    if (some)
+        cuda_product_some(d, p);
+    else if (few)
         cuda_product_few(d, p);
     else if (dense)
         cuda_tile(d, p);
@@ -263,7 +273,7 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         p.glu = true;
         if (a->packed && cuda_keeps_packed(d, a->rows, ffn, DT_BF16)) {
             p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
-            p.pack_as = cuda_few_rows(d, rows, ffn);
+            p.pack_as = format_of(d, rows, ffn);
         }
         cuda_product(d, &p, STORE_BF16, a->rows);
         return;

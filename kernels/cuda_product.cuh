@@ -394,6 +394,12 @@ bool cuda_folds(const struct kdev *d, const struct product *p);
 bool cuda_leaves(const struct product *p);
 struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);
 void cuda_product_few(struct kdev *d, struct product *p);
+/* Of some rows, a term each, packed in tile order (cuda_some.cu). */
+void cuda_product_some(struct kdev *d, const struct product *p);
+static inline bool cuda_some(const struct kdev *d, int rows)
+{
+    return d->tiles && d->terms == 1 && rows > 8 && rows <= MOST_FEW;
+}
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);
 static inline bool cuda_tiled(const struct kdev *d, int rows)

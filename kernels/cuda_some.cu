@@ -1,0 +1,477 @@
+/* cuda_some.cu - products of bf16 matrices with some rows (9 to 64: a tree's nodes), on Hopper.
+ *
+ * Here it is the rows that cost: 64 of 10,240 are 1.3 MB, which every multiprocessor would read to
+ * multiply them with its 200 KB of weights. So a block has many outputs: a group is some panels of
+ * every matrix, up to 192 outputs, which read a stage of the rows once. Where a matrix is too short
+ * for that, blocks share a group and each multiplies some of the eight runs of k; what the runs
+ * amount to lies in scratch, and a kernel of its own adds it up.
+ *
+ * One thread fetches stages of 64 of k, weights before the wait. Three warpgroups multiply, 64
+ * outputs each: weights from registers, rows from shared memory. With a gate a thread has the same
+ * outputs of both matrices.
+ *
+ * The order of sums is that of cuda_product.cuh: wgmma has the bits of mma.sync (cuda_tile.cuh).
+ */
+#include "kernels/cuda_tile.cuh"
+
+#include <limits.h>
+
+enum {
+    STAGE_K = 64,
+    GROUPS = 3, /* warpgroups that multiply */
+    MOST_OUTS = GROUPS * HALF_OUT,
+    THREADS = 32 + GROUPS * 128,
+    MOST_SHARED = 227 << 10,
+    SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* what is read behind a group's last output */
+    MOST_STAGES = 16,
+    JOIN_THREADS = 256,
+};
+
+struct some {
+    CUtensorMap w[MAX_MATS], x;
+    struct product p;
+    int panels[MAX_MATS]; /* of a matrix in a group */
+    int at[MAX_MATS];     /* its first output among the group's */
+    int begin[MAX_MATS];  /* and among all */
+    int outs, all;        /* outputs of a group, of all */
+    int groups, splits;   /* splits: of the runs */
+    int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
+    float *part;          /* (RUNS, rows, all), with splits */
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- device: the shape of the work ---------------------------------------------------------- */
+
+/* The stages of some runs, one after the other: two chunks of k each, the last of a run one if the
+ * run is odd. No divisions: see cuda_tile.cu. */
+struct stage_of_runs {
+    int run, end, in, length; /* the first chunk is number `in` of the run's */
+    int place[2], n;          /* where the chunks lie in a panel; one or two */
+    __device__ __forceinline__ void settle(const struct cut &c)
+    {
+        length = run == c.runs - 1 ? c.rest : c.each;
+        n = min(length - in, 2);
+        place[1] = place[0] + (in < c.rest ? c.runs : c.runs - 1);
+    }
+    __device__ __forceinline__ stage_of_runs(const struct cut &c, int first, int behind)
+        : run(first), end(min(behind, c.runs)), in(0)
+    {
+        place[0] = first;
+        settle(c);
+    }
+    __device__ __forceinline__ bool over() const { return run >= end; }
+    __device__ __forceinline__ void next(const struct cut &c)
+    {
+        in += 2;
+        place[0] = place[1] + (in - 1 < c.rest ? c.runs : c.runs - 1);
+        if (in >= length)
+            place[0] = ++run, in = 0;
+        settle(c);
+    }
+    __device__ __forceinline__ int k(const struct cut &c) const
+    {
+        return (run * c.each + in) * K_CHUNK;
+    }
+};
+
+/* A block's share: groups first, first + step, ... and runs from .. to - 1 of them. */
+struct work {
+    int first, step, from, to;
+    __device__ __forceinline__ explicit work(const some &a)
+    {
+        const int each = RUNS / a.splits, split = (int)blockIdx.x % a.splits;
+        first = (int)blockIdx.x / a.splits, step = (int)gridDim.x / a.splits;
+        from = split * each, to = from + each;
+    }
+};
+
+struct stages {
+    uint8_t *at;
+    uint64_t *full, *empty;
+    int n, span, slot;
+    uint32_t phase;
+    __device__ __forceinline__ uint8_t *place() const { return at + slot * span; }
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == n)
+            slot = 0, phase ^= 1;
+    }
+};
+
+/* ---- device: fetching ----------------------------------------------------------------------- */
+
+/* fetch_pieces() of what nobody reads again. */
+__device__ __forceinline__ void fetch_once(void *to, const CUtensorMap *map, int piece, int row,
+                                           uint64_t *full)
+{
+    asm volatile("{\n"
+                 ".reg .b64 once;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+                 "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], once;\n"
+                 "}" ::"r"(shared_at(to)),
+                 "l"(map), "r"(piece), "r"(row), "r"(shared_at(full))
+                 : "memory");
+}
+
+template <int COLS>
+__device__ __forceinline__ void fetch_weights(const some &a, int group, const stage_of_runs &k,
+                                              const stages &s)
+{
+    uint64_t *full = &s.full[s.slot];
+    uint8_t *to = s.place() + COLS * STAGE_K * 2;
+    barrier_expect(full, k.n * a.outs * K_CHUNK_BYTES + COLS * STAGE_K * 2);
+    for (int i = 0; i < k.n; i++, to += a.outs * K_CHUNK_BYTES)
+        for (int m = 0; m < a.p.n_mats; m++)
+            fetch_once(to + a.at[m] * K_CHUNK_BYTES, &a.w[m], k.place[i], group * a.panels[m],
+                       full);
+}
+
+/* One thread. The weights of the first stages are asked for while the kernel before ends. */
+template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, stages s)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const work w(a);
+    int early = 0;
+    stages first = s;
+#pragma unroll 1
+    for (stage_of_runs k(c, w.from, w.to); early < s.n && !k.over(); early++, k.next(c)) {
+        fetch_weights<COLS>(a, w.first, k, first);
+        first.next();
+    }
+    after();
+    for (int group = w.first; group < a.groups; group += w.step)
+#pragma unroll 1
+        for (stage_of_runs k(c, w.from, w.to); !k.over(); k.next(c)) {
+            if (early == 0) {
+                barrier_wait(&s.empty[s.slot], s.phase ^ 1);
+                fetch_weights<COLS>(a, group, k, s);
+            }
+            early -= early > 0;
+            fetch_box(s.place(), &a.x, k.k(c), 0, &s.full[s.slot]);
+            s.next();
+        }
+}
+
+/* ---- device: multiplying -------------------------------------------------------------------- */
+
+#define REG8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define REG16 REG8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+
+/* acc (64 outputs, 16 or 32 or 64 columns), as in cuda_tile.cuh */
+__device__ __forceinline__ void wgmma_some(float (&acc)[8], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n16k16.f32.bf16.bf16", REG8, "%8", "%9", "%10", "%11", "%12", "%13", ACC8(acc, 0));
+}
+__device__ __forceinline__ void wgmma_some(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n32k16.f32.bf16.bf16", REG16, "%16", "%17", "%18", "%19", "%20", "%21", ACC8(acc, 0),
+          ACC8(acc, 8));
+}
+__device__ __forceinline__ void wgmma_some(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n64k16.f32.bf16.bf16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
+          ACC32(acc, 0));
+}
+
+/* The two outputs of a group that are a thread's, with a gate the same one of both matrices. */
+struct outputs {
+    int o[2];
+    __device__ __forceinline__ outputs(const some &a, int warp)
+    {
+        const int lane = (int)threadIdx.x % 32, g = lane / 4;
+        o[0] = warp * (a.p.glu ? 8 : 16) + g;
+        o[1] = a.p.glu ? a.at[1] + o[0] : o[0] + 8;
+    }
+};
+
+/* This thread's weights of one chunk of 32 k. */
+struct weights {
+    uint4 v[2];
+    __device__ __forceinline__ void load(const uint8_t *at, const int (&row)[2])
+    {
+        v[0] = *(const uint4 *)(at + row[0]);
+        v[1] = *(const uint4 *)(at + row[1]);
+    }
+    template <int EACH>
+    __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
+    {
+        wgmma_some(acc, v[0].x, v[1].x, v[0].y, v[1].y, rows, onto);
+        wgmma_some(acc, v[0].z, v[1].z, v[0].w, v[1].w, rows + 2, 1);
+    }
+};
+
+/* A run of n > 0 chunks. */
+template <int COLS>
+__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], const some &a, stages &s,
+                                             int n, const outputs &own)
+{
+    const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
+    const int row[2] = {own.o[0] * K_CHUNK_BYTES + q, own.o[1] * K_CHUNK_BYTES + q};
+    struct weights first, second;
+#pragma unroll 1
+    for (int i = 0; i < n; i += 2) {
+        const uint8_t *stage = s.place(), *w = stage + COLS * STAGE_K * 2;
+        const bool both = i + 1 < n;
+        barrier_wait(&s.full[s.slot], s.phase);
+        first.load(w, row);
+        second.load(w + (both ? chunk : 0), row);
+        mma_begin();
+        first.multiply(acc, columns_at(stage), i > 0);
+        mma_commit();
+        if (both) {
+            mma_begin();
+            second.multiply(acc, columns_at(stage) + 4, true);
+            mma_commit();
+        }
+        mma_wait<0>();
+        warp_arrives(&s.empty[s.slot]);
+        s.next();
+    }
+}
+
+/* ---- device: what follows ------------------------------------------------------------------- */
+
+/* Output o of a group: of which matrix, and which of it; out -1 if there is none. */
+struct target {
+    int mat, out;
+    __device__ __forceinline__ target(const some &a, int group, int o) : mat(0)
+    {
+        while (mat + 1 < a.p.n_mats && o >= a.at[mat + 1])
+            mat++;
+        const int n = a.panels[mat] * a.p.m[mat].panels.rows;
+        out = group * n + o - a.at[mat];
+        if (o - a.at[mat] >= n || out >= a.p.m[mat].n)
+            out = -1;
+    }
+};
+
+/* Of each eight columns a thread has 2q and 2q + 1, of both its outputs: one row of activations at
+ * a time. */
+template <int COLS, class STORE>
+__device__ __forceinline__ void each_sum(const some &a, const float (&sum)[COLS / 2],
+                                         const STORE &store)
+{
+    const int q = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i++) {
+        const int row = i / 2 * 8 + 2 * q + i % 2, at = i / 2 * 4 + i % 2;
+        if (row < a.p.rows)
+            store(row, sum[at], sum[at + 2]);
+    }
+}
+
+template <int COLS>
+__device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS / 2], int group,
+                                         int run, const outputs &own)
+{
+    const target t0(a, group, own.o[0]), t1(a, group, own.o[1]);
+    float *part = a.part + (size_t)(run * a.p.rows) * (size_t)a.all;
+    each_sum<COLS>(a, acc, [&](int row, float y0, float y1) {
+        float *to = part + (size_t)row * (size_t)a.all;
+        if (t0.out >= 0)
+            to[a.begin[t0.mat] + t0.out] = y0;
+        if (t1.out >= 0)
+            to[a.begin[t1.mat] + t1.out] = y1;
+    });
+}
+
+template <int COLS>
+__device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[COLS / 2], int group,
+                                             const outputs &own)
+{
+    const target t(a, group, own.o[0]);
+    if (t.mat != 0 || t.out < 0)
+        return;
+    each_sum<COLS>(a, sum, [&](int row, float gate, float up) {
+        float y = activate(gate, a.p.glu_act) * up;
+        if (a.p.pack_to)
+            *packed_at(a.p.pack_as, a.p.pack_to, row, t.out) =
+                __bfloat16_as_ushort(__float2bfloat16_rn(y));
+        else
+            a.p.f[0].dst[(size_t)row * a.p.f[0].dst_stride + (size_t)t.out] = y;
+    });
+}
+
+template <int COLS>
+__device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[COLS / 2], int group,
+                                            const outputs &own)
+{
+    const target t0(a, group, own.o[0]), t1(a, group, own.o[1]);
+    const finish &f0 = a.p.f[t0.mat], &f1 = a.p.f[t1.mat];
+    each_sum<COLS>(a, sum, [&](int row, float y0, float y1) {
+        if (t0.out >= 0)
+            store_one(f0, finished(f0, y0, t0.out, row), t0.out, row);
+        if (t1.out >= 0)
+            store_one(f1, finished(f1, y1, t1.out, row), t1.out, row);
+    });
+}
+
+/* A warp of those that multiply. */
+template <int COLS>
+__device__ __forceinline__ void multiply_groups(const some &a, stages s, int warp)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const outputs own(a, warp);
+    const work w(a);
+    const bool split = a.splits > 1;
+    float acc[COLS / 2], sum[COLS / 2];
+    for (int group = w.first; group < a.groups; group += w.step) {
+        for (int run = w.from; run < w.to; run++) {
+            const int n = min(c.chunks - run * c.each, c.each);
+            if (n > 0)
+                multiply_run<COLS>(acc, a, s, n, own);
+            if (split && n > 0)
+                keep_run<COLS>(a, acc, group, run, own);
+            if (split)
+                continue;
+#pragma unroll
+            for (int i = 0; i < COLS / 2; i++) /* no run: minus zero becomes zero, as elsewhere */
+                sum[i] = run ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
+        }
+        if (split)
+            continue;
+        if (a.p.glu)
+            finish_gated<COLS>(a, sum, group, own);
+        else
+            finish_sums<COLS>(a, sum, group, own);
+    }
+}
+
+#endif
+
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+template <int COLS>
+__global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant__ struct some a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
+    const int each = a.p.glu ? 4 * 8 : HALF_OUT; /* outputs of a warpgroup, of a matrix with a gate */
+    const int busy = ((a.p.glu ? a.at[1] : a.outs) + each - 1) / each;
+    stages s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
+    let_next();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < a.stages; i++)
+            barrier_init(&full[i], 1), barrier_init(&empty[i], busy * 4);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (warp < busy * 4) {
+        after();
+        multiply_groups<COLS>(a, s, warp);
+    } else if (threadIdx.x == THREADS - 32) {
+        fetch_stages<COLS>(a, s);
+    }
+#endif
+}
+
+/* Adds up the runs; a thread an output of a row. */
+static __global__ void __launch_bounds__(JOIN_THREADS)
+    join_runs_kernel(const __grid_constant__ struct product p, const float *part, int all, int runs)
+{
+    const int at = (int)(blockIdx.x * JOIN_THREADS + threadIdx.x), row = (int)blockIdx.y;
+    int mat = 0, out = at;
+    let_next();
+    while (mat + 1 < p.n_mats && out >= p.m[mat].n)
+        out -= p.m[mat++].n;
+    after();
+    if (at >= all)
+        return;
+    float y[RUNS];
+#pragma unroll
+    for (int r = 0; r < RUNS; r++)
+        y[r] = r < runs ? __ldcg(part + (size_t)(r * p.rows + row) * (size_t)all + (size_t)at) : 0.f;
+#pragma unroll
+    for (int r = 1; r < RUNS; r++)
+        y[0] += y[r];
+    store_one(p.f[mat], finished(p.f[mat], y[0], out, row), out, row);
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+/* How the work is cut; false where a group would have more outputs than there are threads for. */
+static bool cut_work(struct some *a, int groups, int splits)
+{
+    const struct product *p = &a->p;
+    a->outs = a->all = a->groups = 0;
+    a->splits = splits;
+    for (int i = 0; i < p->n_mats; i++) {
+        const struct panels *l = &p->m[i].panels;
+        a->panels[i] = div_up(l->n, groups);
+        a->groups = max_int(a->groups, div_up(l->n, a->panels[i]));
+        a->at[i] = a->outs, a->begin[i] = a->all;
+        a->outs += a->panels[i] * l->rows, a->all += p->m[i].n;
+    }
+    return a->outs <= MOST_OUTS;
+}
+
+/* What a multiprocessor reads, rows (from the second cache) at half the price of weights, in bytes
+ * of one k; and what a join costs, about as long as 80 KB. */
+static long long cost_of(const struct kdev *d, const struct some *a, int cols)
+{
+    enum { JOIN = 80 << 10 };
+    long long rounds = div_up(a->groups, max_int(d->n_sm / a->splits, 1));
+    long long bytes = rounds * (a->outs + cols / 2) * a->p.x.kp * 2 / a->splits;
+    return bytes + (a->splits > 1 ? JOIN : 0);
+}
+
+static void cut_best(const struct kdev *d, struct some *a, int cols)
+{
+    enum { ROUNDS = 4 }; /* beyond the fewest */
+    struct some best = {};
+    long long least = LLONG_MAX;
+    for (int splits = 1; splits <= (a->p.glu ? 1 : (int)RUNS); splits *= 2)
+        for (int round = 1, fits = 0; fits < (splits > 1 ? 1 : ROUNDS); round++) {
+            if (!cut_work(a, d->n_sm * round / splits, splits)) {
+                if (splits > 1)
+                    break;
+                continue;
+            }
+            fits++;
+            long long cost = cost_of(d, a, cols);
+            if (cost < least)
+                least = cost, best = *a;
+        }
+    *a = best;
+}
+
+template <int COLS> static void run(struct kdev *d, const struct product *p)
+{
+    struct some a = {};
+    a.p = *p;
+    cut_best(d, &a, COLS);
+    for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a group's panels */
+        const struct panels *l = &p->m[i].panels;
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
+                       a.panels[i]);
+    }
+    cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
+    a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
+    a.stages = min_int((MOST_SHARED - 2048 - SLACK) / a.span, MOST_STAGES);
+    if (a.splits > 1)
+        a.part = (float *)cuda_take(d, (size_t)RUNS * (size_t)p->rows * (size_t)a.all * sizeof(float));
+    int blocks = a.splits > 1 ? a.groups * a.splits : min_int(a.groups, d->n_sm);
+    cuda_launch(d, some_kernel<COLS>, dim3((unsigned)blocks), THREADS,
+                (size_t)(a.stages * a.span) + 1024 + SLACK, a);
+    if (a.splits > 1) {
+        dim3 grid((unsigned)div_up(a.all, JOIN_THREADS), (unsigned)p->rows);
+        cuda_launch(d, join_runs_kernel, grid, JOIN_THREADS, 0, *p, a.part, a.all,
+                    p->m[0].panels.cut.runs);
+    }
+}
+
+void cuda_product_some(struct kdev *d, const struct product *p)
+{
+    if (p->rows <= 16)
+        run<16>(d, p);
+    else
+        p->rows <= 32 ? run<32>(d, p) : run<64>(d, p);
+}
