@@ -398,7 +398,7 @@ void cuda_product_few(struct kdev *d, struct product *p);
 void cuda_product_some(struct kdev *d, const struct product *p);
 static inline bool cuda_some(const struct kdev *d, int rows)
 {
-    return d->tiles && d->terms == 1 && rows > 8 && rows <= MOST_FEW;
+    return d->tiles && d->terms == 1 && rows > 16 && rows <= MOST_FEW;
 }
 /* Of many rows (cuda_tile.cu), packed in tile order; only where device and build have it. */
 void cuda_tile(struct kdev *d, const struct product *p);

@@ -1,4 +1,4 @@
-/* cuda_some.cu - products of bf16 matrices with some rows (9 to 64: a tree's nodes), on Hopper.
+/* cuda_some.cu - products of bf16 matrices with some rows (17 to 64: a tree's nodes), on Hopper.
  *
  * Here it is the rows that cost: 64 of 10,240 are 1.3 MB, which every multiprocessor would read to
  * multiply them with its 200 KB of weights. So a block has many outputs: a group is some panels of
@@ -102,70 +102,80 @@ struct stages {
 /* ---- device: fetching ----------------------------------------------------------------------- */
 
 /* fetch_pieces() of what nobody reads again. */
-__device__ __forceinline__ void fetch_once(void *to, const CUtensorMap *map, int piece, int row,
-                                           uint64_t *full)
+__device__ __forceinline__ void fetch_once(uint32_t to, const CUtensorMap *map, int piece, int row,
+                                           uint32_t full, uint64_t once)
 {
-    asm volatile("{\n"
-                 ".reg .b64 once;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
-                 "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], once;\n"
-                 "}" ::"r"(shared_at(to)),
-                 "l"(map), "r"(piece), "r"(row), "r"(shared_at(full))
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(piece), "r"(row), "r"(full), "l"(once)
                  : "memory");
 }
 
-template <int COLS>
-__device__ __forceinline__ void fetch_weights(const some &a, int group, const stage_of_runs &k,
-                                              const stages &s)
-{
-    uint64_t *full = &s.full[s.slot];
-    uint8_t *to = s.place() + COLS * STAGE_K * 2;
-    barrier_expect(full, k.n * a.outs * K_CHUNK_BYTES + COLS * STAGE_K * 2);
-    for (int i = 0; i < k.n; i++, to += a.outs * K_CHUNK_BYTES)
-        for (int m = 0; m < a.p.n_mats; m++)
-            fetch_once(to + a.at[m] * K_CHUNK_BYTES, &a.w[m], k.place[i], group * a.panels[m],
-                       full);
-}
+/* The one thread that fetches. Its time for a stage is short: nothing here is indexed by a variable
+ * or divided. */
+template <int COLS> struct fetcher {
+    enum { ROWS_BYTES = COLS * STAGE_K * 2 };
+    const some &a;
+    stages s;
+    uint64_t once;
+    __device__ __forceinline__ fetcher(const some &args, const stages &ring) : a(args), s(ring)
+    {
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    }
+    __device__ __forceinline__ void weights(int group, const stage_of_runs &k)
+    {
+        const uint32_t to = shared_at(s.place()) + ROWS_BYTES, full = shared_at(&s.full[s.slot]);
+        const uint32_t chunk = (uint32_t)(a.outs * K_CHUNK_BYTES);
+        barrier_expect(&s.full[s.slot], k.n * (int)chunk + ROWS_BYTES);
+#pragma unroll
+        for (int m = 0; m < MAX_MATS; m++) {
+            if (m >= a.p.n_mats)
+                break;
+            const uint32_t at = to + (uint32_t)(a.at[m] * K_CHUNK_BYTES);
+            const int panel = group * a.panels[m];
+            fetch_once(at, &a.w[m], k.place[0], panel, full, once);
+            if (k.n > 1)
+                fetch_once(at + chunk, &a.w[m], k.place[1], panel, full, once);
+        }
+    }
+    __device__ __forceinline__ void rows(const stage_of_runs &k, const struct cut &c)
+    {
+        fetch_box(s.place(), &a.x, k.k(c), 0, &s.full[s.slot]);
+    }
+};
 
-/* One thread. The weights of the first stages are asked for while the kernel before ends. */
-template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, stages s)
+/* The weights of the first stages are asked for while the kernel before ends. */
+template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, const stages &s)
 {
-    const struct cut c = cut_of(a.p.x.kp);
+    const struct cut c = a.p.m[0].panels.cut;
     const work w(a);
+    fetcher<COLS> f(a, s), first(a, s);
     int early = 0;
-    stages first = s;
 #pragma unroll 1
     for (stage_of_runs k(c, w.from, w.to); early < s.n && !k.over(); early++, k.next(c)) {
-        fetch_weights<COLS>(a, w.first, k, first);
-        first.next();
+        first.weights(w.first, k);
+        first.s.next();
     }
     after();
     for (int group = w.first; group < a.groups; group += w.step)
 #pragma unroll 1
         for (stage_of_runs k(c, w.from, w.to); !k.over(); k.next(c)) {
             if (early == 0) {
-                barrier_wait(&s.empty[s.slot], s.phase ^ 1);
-                fetch_weights<COLS>(a, group, k, s);
+                barrier_wait(&f.s.empty[f.s.slot], f.s.phase ^ 1);
+                f.weights(group, k);
             }
             early -= early > 0;
-            fetch_box(s.place(), &a.x, k.k(c), 0, &s.full[s.slot]);
-            s.next();
+            f.rows(k, c);
+            f.s.next();
         }
 }
 
 /* ---- device: multiplying -------------------------------------------------------------------- */
 
-#define REG8 "%0,%1,%2,%3,%4,%5,%6,%7"
-#define REG16 REG8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 
-/* acc (64 outputs, 16 or 32 or 64 columns), as in cuda_tile.cuh */
-__device__ __forceinline__ void wgmma_some(float (&acc)[8], uint32_t w0, uint32_t w1, uint32_t w2,
-                                           uint32_t w3, uint64_t rows, int onto)
-{
-    WGMMA("m64n16k16.f32.bf16.bf16", REG8, "%8", "%9", "%10", "%11", "%12", "%13", ACC8(acc, 0));
-}
+/* acc (64 outputs, 32 or 64 columns), as in cuda_tile.cuh */
 __device__ __forceinline__ void wgmma_some(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
@@ -281,35 +291,90 @@ __device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS 
     });
 }
 
-template <int COLS>
+template <int COLS, int ACT>
 __device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[COLS / 2], int group,
                                              const outputs &own)
 {
     const target t(a, group, own.o[0]);
     if (t.mat != 0 || t.out < 0)
         return;
+    float *dst = a.p.f[0].dst + t.out;
+    uint16_t *packed = a.p.pack_to ? packed_at(a.p.pack_as, a.p.pack_to, 0, t.out) : NULL;
     each_sum<COLS>(a, sum, [&](int row, float gate, float up) {
-        float y = activate(gate, a.p.glu_act) * up;
-        if (a.p.pack_to)
-            *packed_at(a.p.pack_as, a.p.pack_to, row, t.out) =
+        float y = activate(gate, ACT) * up;
+        if (packed)
+            packed[(size_t)row * (size_t)a.p.pack_as.kp] =
                 __bfloat16_as_ushort(__float2bfloat16_rn(y));
         else
-            a.p.f[0].dst[(size_t)row * a.p.f[0].dst_stride + (size_t)t.out] = y;
+            dst[(size_t)row * a.p.f[0].dst_stride] = y;
     });
+}
+
+/* One output of all rows: bias and addition, what most products have. */
+template <int COLS>
+__device__ __forceinline__ void finish_plain(const some &a, const float (&sum)[COLS / 2],
+                                             const target &t, int second)
+{
+    if (t.out < 0)
+        return;
+    const finish &f = a.p.f[t.mat];
+    const float b = f.b.p ? weight_at(f.b, (size_t)t.out) : 0.f;
+    const bool biased = f.b.p, add = f.add;
+    float *dst = f.dst + t.out;
+    each_sum<COLS>(a, sum, [&](int row, float y0, float y1) {
+        float y = second ? y1 : y0, *to = dst + (size_t)row * f.dst_stride;
+        y = biased ? y + b : y;
+        *to = add ? y + *to : y;
+    });
+}
+
+/* Whatever else there is: little code, from a copy that can be indexed. */
+template <int COLS>
+__device__ __forceinline__ void finish_any(const some &a, const float (&sum)[COLS / 2],
+                                           const target &t, int second)
+{
+    float copy[COLS / 2];
+#pragma unroll
+    for (int i = 0; i < COLS / 2; i++)
+        copy[i] = sum[i];
+    const int q = (int)threadIdx.x % 4;
+#pragma unroll 1
+    for (int i = 0; t.out >= 0 && i < COLS / 4; i++) {
+        const int row = i / 2 * 8 + 2 * q + i % 2;
+        if (row < a.p.rows) {
+            float y = copy[i / 2 * 4 + second * 2 + i % 2];
+            store_one(a.p.f[t.mat], finished(a.p.f[t.mat], y, t.out, row), t.out, row);
+        }
+    }
 }
 
 template <int COLS>
 __device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[COLS / 2], int group,
                                             const outputs &own)
 {
-    const target t0(a, group, own.o[0]), t1(a, group, own.o[1]);
-    const finish &f0 = a.p.f[t0.mat], &f1 = a.p.f[t1.mat];
-    each_sum<COLS>(a, sum, [&](int row, float y0, float y1) {
-        if (t0.out >= 0)
-            store_one(f0, finished(f0, y0, t0.out, row), t0.out, row);
-        if (t1.out >= 0)
-            store_one(f1, finished(f1, y1, t1.out, row), t1.out, row);
-    });
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const target t(a, group, own.o[i]);
+        const finish &f = a.p.f[t.mat];
+        if (f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
+            finish_plain<COLS>(a, sum, t, i);
+        else
+            finish_any<COLS>(a, sum, t, i);
+    }
+}
+
+template <int COLS>
+__device__ __forceinline__ void finish_group(const some &a, const float (&sum)[COLS / 2], int group,
+                                             const outputs &own)
+{
+    if (!a.p.glu)
+        finish_sums<COLS>(a, sum, group, own);
+    else if (a.p.glu_act == ACT_GELU_TANH)
+        finish_gated<COLS, ACT_GELU_TANH>(a, sum, group, own);
+    else if (a.p.glu_act == ACT_SILU)
+        finish_gated<COLS, ACT_SILU>(a, sum, group, own);
+    else
+        finish_gated<COLS, ACT_NONE>(a, sum, group, own);
 }
 
 /* A warp of those that multiply. */
@@ -336,10 +401,7 @@ __device__ __forceinline__ void multiply_groups(const some &a, stages s, int war
         }
         if (split)
             continue;
-        if (a.p.glu)
-            finish_gated<COLS>(a, sum, group, own);
-        else
-            finish_sums<COLS>(a, sum, group, own);
+        finish_group<COLS>(a, sum, group, own);
     }
 }
 
@@ -470,8 +532,5 @@ template <int COLS> static void run(struct kdev *d, const struct product *p)
 
 void cuda_product_some(struct kdev *d, const struct product *p)
 {
-    if (p->rows <= 16)
-        run<16>(d, p);
-    else
-        p->rows <= 32 ? run<32>(d, p) : run<64>(d, p);
+    p->rows <= 32 ? run<32>(d, p) : run<64>(d, p);
 }
