@@ -29,6 +29,8 @@ void cuda_settle(struct kdev *d)
 {
     const struct pending p = d->pending;
     d->pending = {};
+    if (p.runs)
+        cuda_add_runs(d, &p);
     if (p.raw)
         cuda_norm_rows(d, p.raw, p.n, p.x, p.n, p.rows, p.n, &p.post, p.add, 1);
 }
@@ -112,7 +114,7 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
         rc = cudaMalloc((void **)&d->raw[i],
-                        (size_t)MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
+                        (size_t)RAW_RUNS * MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)

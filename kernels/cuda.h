@@ -41,7 +41,7 @@ enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
-    MOST_FEW = 64, MOST_PENDING = 3072, /* rows, elements of one */
+    MOST_FEW = 64, MOST_PENDING = 3072, RAW_RUNS = 8, /* rows, elements of one, sums of one */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
 };
 
@@ -70,6 +70,7 @@ struct pending {
     int rows, n;
     struct norm post;
     bool add;
+    int runs; /* raw is to be added up first, of so many runs' sums: (runs, rows, n); 0: it is not */
 };
 
 struct kdev {
@@ -91,7 +92,7 @@ struct kdev {
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
-    float *raw[2];            /* (MOST_FEW, MOST_PENDING) each, in turn */
+    float *raw[2];            /* (RAW_RUNS, MOST_FEW, MOST_PENDING) each, in turn */
     int raw_turn;
     unsigned *readers;        /* blocks that have read a pending row; zero between operations */
     const char *op; /* the operation at hand, for messages */
@@ -114,6 +115,8 @@ void cuda_begin(struct kdev *d, const char *op);
 void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n);
 /* Does what is pending. */
 void cuda_settle(struct kdev *d);
+/* Adds up the runs of what is pending, in place (cuda_some.cu). */
+void cuda_add_runs(struct kdev *d, const struct pending *p);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
 void cuda_fail(struct kdev *d, const char *why);

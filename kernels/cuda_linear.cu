@@ -16,25 +16,63 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
-/* The same for rows to which something is done before. */
+__device__ __forceinline__ float4 plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* The sum of a row's runs, in their order; missing ones are zeros. raw: the first one's row. */
+__device__ __forceinline__ void load_runs(const float *raw, size_t apart, int runs, int n,
+                                          struct row_part &y)
+{
+    struct row_part part[RAW_RUNS];
+#pragma unroll
+    for (int r = 0; r < RAW_RUNS; r++)
+        load_part(raw + (size_t)r * apart, r < runs ? n : 0, 0, part[r]);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        float4 sum = part[0].v[j];
+#pragma unroll
+        for (int r = 1; r < RAW_RUNS; r++)
+            sum = plus(sum, part[r].v[j]);
+        y.v[j] = sum;
+    }
+}
+
+/* The same for rows to which something is done before: a block holds its row from end to end. */
 __global__ void __launch_bounds__(ROW_THREADS)
     pack_after_kernel(const __grid_constant__ struct rows_in in,
-                      const __grid_constant__ struct row_before before, int terms,
+                      const __grid_constant__ struct row_before before, int runs, int terms,
                       const __grid_constant__ struct row_format f, uint16_t *x)
 {
     __shared__ float room[2 * ROW_WARPS];
-    const size_t r = blockIdx.x, n = (size_t)in.n;
-    struct row_part norm, post, old;
+    const int r = (int)blockIdx.x, n = in.n;
+    const size_t at = (size_t)r * (size_t)n;
+    struct row_part y, w[2], old;
     let_next();
-    load_norm(in.norm, in.n, 0, norm);
-    load_norm(before.post, in.n, 0, post);
+    load_norm(before.post, n, 0, w[0]);
+    load_norm(in.norm, n, 0, w[1]);
     after();
     if (before.add)
-        load_part(before.x + r * n, in.n, 0, old);
-    norm_row(before.raw + r * n, before.x + r * n, in.n, before.post, post, old, before.add, 1,
-             room);
-    row_meet(); /* what the others have written of the row is read now */
-    pack_row(in, (int)r, terms, norm, x, f, room + ROW_WARPS);
+        load_part(before.x + at, n, 0, old);
+    if (runs)
+        load_runs(before.raw + at, (size_t)gridDim.x * (size_t)n, runs, n, y);
+    else
+        load_part(before.raw + at, n, 0, y);
+    float inv = row_inverse_short(y, n, before.post, room);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        y.v[j] = four_normed(before.post.kind, y.v[j], inv, w[0].v[j]);
+        if (before.add)
+            y.v[j] = plus(y.v[j], old.v[j]);
+    }
+    store_part(before.x + at, n, y);
+    inv = row_inverse_short(y, n, in.norm, room + ROW_WARPS);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (row_index(0, j) < f.kp)
+            put_terms(four_normed(in.norm.kind, y.v[j], inv, w[1].v[j]), row_index(0, j), n, terms,
+                      x, r * terms, f);
 }
 
 static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
@@ -57,7 +95,8 @@ static void pack_rows(struct kdev *d, struct product *p, const struct row_format
     p->x.x = x;
     dim3 rows((unsigned)p->rows);
     if (p->before.raw)
-        cuda_launch(d, pack_after_kernel, rows, ROW_THREADS, 0, p->in, p->before, p->x.terms, f, x);
+        cuda_launch(d, pack_after_kernel, rows, ROW_THREADS, 0, p->in, p->before, p->before_runs,
+                    p->x.terms, f, x);
     else
         cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, f, x);
 }
@@ -115,14 +154,15 @@ static void take_rows(struct kdev *d, struct product *p)
         return;
     CHECK(w.x == p->in.src && w.n == p->in.n && w.rows == p->rows);
     p->before = {w.raw, w.post, w.add, w.x, d->readers};
+    p->before_runs = w.runs;
     d->pending = {};
 }
 
 /* What is behind a product stays to be done. */
-static void leave_norm(struct kdev *d, const struct product *p)
+static void leave_norm(struct kdev *d, const struct product *p, int runs)
 {
     const struct behind *b = &p->behind;
-    d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add};
+    d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add, runs};
 }
 
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
@@ -132,6 +172,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     p->x.terms = dense ? d->terms : 2;
     p->behind.counters = d->counters;
     p->before = {};
+    p->before_runs = 0;
     const bool ready = p->x.x, few = dense && !cuda_tiled(d, whole_rows);
     const bool some = few && cuda_some(d, p->rows);
     struct row_format rows = some || (dense && !few) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
@@ -145,8 +186,10 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     if (!p->fold && !ready)
         pack_rows(d, p, rows);
     CHECK(dense || !p->glu);
+    const bool leaves = p->behind.dst && p->rows == whole_rows && cuda_leaves(p);
+    int runs = 0;
     if (some)
-        cuda_product_some(d, p);
+        runs = cuda_product_some(d, p, leaves);
     else if (few)
         cuda_product_few(d, p);
     else if (dense)
@@ -155,8 +198,8 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    if (p->behind.dst && p->rows == whole_rows && cuda_leaves(p))
-        leave_norm(d, p);
+    if (leaves)
+        leave_norm(d, p, runs);
     else if (!p->fold || p->behind.dst)
         launch_behind(d, p);
 }

@@ -90,6 +90,7 @@ struct product {
     struct row_format pack_as; /* where rows are few; else they are for tiles */
     struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
     struct row_before before;
+    int before_runs; /* before.raw is that many runs' sums (struct pending) */
     struct behind behind;
     bool fold;
     struct packed x;
@@ -394,8 +395,9 @@ bool cuda_folds(const struct kdev *d, const struct product *p);
 bool cuda_leaves(const struct product *p);
 struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);
 void cuda_product_few(struct kdev *d, struct product *p);
-/* Of some rows, a term each, packed in tile order (cuda_some.cu). */
-void cuda_product_some(struct kdev *d, const struct product *p);
+/* Of some rows, a term each, packed in tile order (cuda_some.cu). leaves: what comes behind is left,
+ * and if k was cut so may the sum of the runs be: how many there are in f[0].dst, else 0. */
+int cuda_product_some(struct kdev *d, const struct product *p, bool leaves);
 static inline bool cuda_some(const struct kdev *d, int rows)
 {
     return d->tiles && d->terms == 1 && rows > 16 && rows <= MOST_FEW;

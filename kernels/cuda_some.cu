@@ -4,7 +4,7 @@
  * multiply them with its 200 KB of weights. So a block has many outputs: a group is some panels of
  * every matrix, up to 192 outputs, which read a stage of the rows once. Where a matrix is too short
  * for that, blocks share a group and each multiplies some of the eight runs of k; what the runs
- * amount to lies in scratch, and a kernel of its own adds it up.
+ * amount to lies in scratch, and whoever reads it next adds it up, or a kernel of its own.
  *
  * One thread fetches stages of 64 of k, weights before the wait. Three warpgroups multiply, 64
  * outputs each: weights from registers, rows from shared memory. With a gate a thread has the same
@@ -36,7 +36,7 @@ struct some {
     int outs, all;        /* outputs of a group, of all */
     int groups, splits;   /* splits: of the runs */
     int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
-    float *part;          /* (RUNS, rows, all), with splits */
+    float *part;          /* (runs, rows, all), with splits */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -505,11 +505,35 @@ static void cut_best(const struct kdev *d, struct some *a, int cols)
     *a = best;
 }
 
-template <int COLS> static void run(struct kdev *d, const struct product *p)
+static void join(struct kdev *d, const struct product *p, const float *part, int all, int runs)
+{
+    dim3 grid((unsigned)div_up(all, JOIN_THREADS), (unsigned)p->rows);
+    cuda_launch(d, join_runs_kernel, grid, JOIN_THREADS, 0, *p, part, all, runs);
+}
+
+void cuda_add_runs(struct kdev *d, const struct pending *w)
+{
+    struct product p = {};
+    p.n_mats = 1, p.rows = w->rows;
+    p.m[0].n = w->n;
+    p.f[0].scale = 1;
+    p.f[0].dst = (float *)w->raw;
+    p.f[0].dst_stride = (size_t)w->n;
+    join(d, &p, w->raw, w->n, w->runs);
+}
+
+/* Nothing follows the sums of the runs. */
+static bool bare(const struct finish *f)
+{
+    return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
+}
+
+template <int COLS> static int run(struct kdev *d, const struct product *p, bool leaves)
 {
     struct some a = {};
     a.p = *p;
     cut_best(d, &a, COLS);
+    const int runs = a.splits > 1 ? p->m[0].panels.cut.runs : 0;
     for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a group's panels */
         const struct panels *l = &p->m[i].panels;
         cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
@@ -518,19 +542,20 @@ template <int COLS> static void run(struct kdev *d, const struct product *p)
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
     a.stages = min_int((MOST_SHARED - 2048 - SLACK) / a.span, MOST_STAGES);
-    if (a.splits > 1)
-        a.part = (float *)cuda_take(d, (size_t)RUNS * (size_t)p->rows * (size_t)a.all * sizeof(float));
-    int blocks = a.splits > 1 ? a.groups * a.splits : min_int(a.groups, d->n_sm);
+    leaves = leaves && runs && bare(&p->f[0]);
+    if (leaves)
+        a.part = p->f[0].dst;
+    else if (runs)
+        a.part = (float *)cuda_take(d, (size_t)(runs * p->rows) * (size_t)a.all * sizeof(float));
+    int blocks = runs ? a.groups * a.splits : min_int(a.groups, d->n_sm);
     cuda_launch(d, some_kernel<COLS>, dim3((unsigned)blocks), THREADS,
                 (size_t)(a.stages * a.span) + 1024 + SLACK, a);
-    if (a.splits > 1) {
-        dim3 grid((unsigned)div_up(a.all, JOIN_THREADS), (unsigned)p->rows);
-        cuda_launch(d, join_runs_kernel, grid, JOIN_THREADS, 0, *p, a.part, a.all,
-                    p->m[0].panels.cut.runs);
-    }
+    if (runs && !leaves)
+        join(d, p, a.part, a.all, runs);
+    return leaves ? runs : 0;
 }
 
-void cuda_product_some(struct kdev *d, const struct product *p)
+int cuda_product_some(struct kdev *d, const struct product *p, bool leaves)
 {
-    p->rows <= 32 ? run<32>(d, p) : run<64>(d, p);
+    return p->rows <= 32 ? run<32>(d, p, leaves) : run<64>(d, p, leaves);
 }
