@@ -193,6 +193,12 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
         .scale = 0.70710678118654752f});
 }
 
+/* Whether attention may leave its output as the product with Wo wants it. */
+static bool leaves_packed(const struct k_plan *kp, const struct layer *w)
+{
+    return kp->parts != 2 && w->wo.type == DT_BF16;
+}
+
 /* o = attention over the row's keys. In two parts: over the new cells, and over the cached ones
  * before them, joined by the logarithms of their denominators; sinks count once, with the new. */
 static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
@@ -201,6 +207,7 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
     const struct config *c = &n->m->cfg;
     bool two = kp->parts == 2;
     struct k_attn a = {
+        .packed = leaves_packed(kp, w),
         .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
         .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
         .table = w->window ? &kp->swa : &kp->full, .dst = n->o, .lse = two ? n->lse : (kbuf){0}};
@@ -244,6 +251,7 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows)
     attend(n, kp, l, rows);
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
+        .packed = leaves_packed(kp, w),
         .b = tensor_opt(&w->bo), .scale = 1, .post = norm_of(c, &w->attn_norm), .add = true,
         .dst = n->x});
 }

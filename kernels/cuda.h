@@ -92,6 +92,7 @@ struct kdev {
     void **held; /* weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
+    const void *packed; /* what the last operation that was told to leave packed rows left so */
     float *raw[2];            /* (RAW_RUNS, MOST_FEW, MOST_PENDING) each, in turn */
     int raw_turn;
     unsigned *readers;        /* blocks that have read a pending row; zero between operations */

@@ -11,6 +11,7 @@
  * (cuda_attn_tile.cu).
  */
 #include "kernels/cuda_attn.cuh"
+#include "kernels/cuda_product.cuh"
 
 enum {
     SPLIT = 128,
@@ -370,8 +371,18 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     a.scale = k->scale, a.softcap = k->softcap, a.window = k->window;
     a.sinks = cuda_vec(k->sinks);
     a.dst = (float *)k->dst.p, a.lse = (float *)k->lse.p;
-    if (c->type == KV_BF16 && d->terms == 1 && cuda_attn_tiles(d, &a))
+    const int outs = a.n_head * a.head_dim;
+    /* A single row is packed by the product itself, with less code. */
+    if (k->packed && k->rows > 1 && cuda_keeps_packed(d, k->rows, outs, DT_BF16)) {
+        a.pack_to = (uint16_t *)a.dst;
+        a.pack_as = cuda_rows_format(d, k->rows, outs);
+    }
+    const bool tiles = c->type == KV_BF16 && d->terms == 1 && cuda_attn_tiles(d, &a);
+    if (k->packed)
+        d->packed = tiles ? a.pack_to : NULL;
+    if (tiles)
         return;
+    a.pack_to = NULL;
     /* no key has a logical index beyond the table's columns and the expanded ones */
     size_t keys =
         (size_t)t->n_cols * (size_t)t->page_size + (size_t)(t->n_expand.p ? t->expand_w : 0);

@@ -5,7 +5,7 @@
 #ifndef AERIE_CUDA_ATTN_CUH
 #define AERIE_CUDA_ATTN_CUH
 
-#include "kernels/cuda.h"
+#include "kernels/cuda_row.cuh"
 
 struct attn_args {
     const float *q; /* (rows, n_head, head_dim) */
@@ -17,6 +17,8 @@ struct attn_args {
     float scale, softcap;
     struct vec sinks;
     float *dst, *lse; /* lse or NULL */
+    uint16_t *pack_to; /* instead of dst, packed for the product that follows; or NULL */
+    struct row_format pack_as;
     float *part;      /* scratch: (rows, n_head, most_splits, head_dim), and each one's m and l */
     int most_splits;
 };

@@ -6,6 +6,45 @@
 
 #include "kernels/cuda_attn_tile.cuh"
 
+/* ---- outputs -------------------------------------------------------------------------------- */
+
+/* Where output i of a row lies packed; little code where it is not what prompts and trees have. */
+static __device__ __noinline__ uint16_t *place_of_output(const row_format &f, uint16_t *x, int row, int i)
+{
+    return packed_at(f, x, row, i);
+}
+__device__ __forceinline__ uint16_t *packed_output(const tile_args &t, size_t row, int i)
+{
+    const row_format &f = t.a.pack_as;
+    if (f.kind == ROW_TILED)
+        return t.a.pack_to + row * (size_t)f.kp + tile_place(i);
+    return place_of_output(f, t.a.pack_to, (int)row, i);
+}
+
+/* V (1, 2 or 4) successive outputs of a row, from i on, a multiple of V. */
+template <int V>
+__device__ __forceinline__ void put_output(const tile_args &t, size_t row, int i,
+                                           const float (&y)[V])
+{
+    float *to = t.a.dst + row * (size_t)(t.a.n_head * t.a.head_dim) + (size_t)i;
+    if (t.a.pack_to) {
+        uint16_t *packed = packed_output(t, row, i);
+        if constexpr (V == 1)
+            *packed = __bfloat16_as_ushort(__float2bfloat16_rn(y[0]));
+        else
+            *(__nv_bfloat162 *)packed = __floats2bfloat162_rn(y[0], y[1]);
+        if constexpr (V == 4)
+            *(__nv_bfloat162 *)(packed + (t.a.pack_as.kind == ROW_TILED ? 8 : 2)) =
+                __floats2bfloat162_rn(y[2], y[3]);
+    } else if constexpr (V == 4) {
+        *(float4 *)to = make_float4(y[0], y[1], y[2], y[3]);
+    } else if constexpr (V == 2) {
+        *(float2 *)to = make_float2(y[0], y[1]);
+    } else {
+        *to = y[0];
+    }
+}
+
 /* ---- the end of a segment ------------------------------------------------------------------- */
 
 /* The sums of weights: of a half's four threads, then of the two halves. */
@@ -241,11 +280,11 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, to
                 by = closing(t, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
             else if (t.a.lse && writes)
                 t.a.lse[at] = -INFINITY;
-            float *out = t.a.dst + at * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
+            const int out = p.head[mi][h] * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < S::DT; n++) {
                 int i = (mi * S::DT + n) * 4 + 2 * h;
-                *(float2 *)(out + n * 8) = make_float2(all.at(i) * by, all.at(i + 1) * by);
+                put_output<2>(t, row, out + n * 8, {all.at(i) * by, all.at(i + 1) * by});
             }
         }
 }
@@ -293,11 +332,10 @@ __device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int 
         by = closing(t, (size_t)r, head, m, l, d == 0);
     else if (t.a.lse && d == 0)
         t.a.lse[at] = -INFINITY;
-    float *out = t.a.dst + at * HD + (size_t)d;
-    if constexpr (V == 4)
-        *(float4 *)out = make_float4(v[0] * by, v[1] * by, v[2] * by, v[3] * by);
-    else
-        *out = v[0] * by;
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        v[k] *= by;
+    put_output<V>(t, (size_t)r, head * HD + d, v);
 }
 
 #endif

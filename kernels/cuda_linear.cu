@@ -81,8 +81,7 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
     return in;
 }
 
-/* How a product that has this many rows wants them. */
-static struct row_format format_of(const struct kdev *d, int rows, int kp)
+struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 {
     bool few = rows <= MOST_FEW && !cuda_some(d, rows);
     return few ? cuda_few_rows(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
@@ -247,7 +246,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
-    if (a->packed && cuda_keeps_packed(d, a->rows, in, a->w->type))
+    if (a->packed && d->packed == a->src.p)
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
     if (post && rows <= MOST_FEW && out <= MOST_PENDING) /* it may stay for the next operation */
@@ -281,6 +280,7 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
     if (a->mul.p)
         cuda_f32(a->mul, cuda_span(a->rows, cuda_stride(a->mul_stride, out), out));
     CHECK(a->act != ACT_SWIGLU_CLAMP);
+    CHECK(!a->packed || d->packed != a->src.p || a->w->type == DT_BF16);
     CHECK(!a->packed || (a->pre.kind == NORM_NONE && cuda_stride(a->src_stride, in) == in));
     size_t each = cuda_packed_bytes(in + 32) +
                   (a->post.kind != NORM_NONE ? (size_t)out * sizeof(float) : 0);
@@ -314,9 +314,9 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
         add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
         add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
         p.glu = true;
-        if (a->packed && cuda_keeps_packed(d, a->rows, ffn, DT_BF16)) {
+        if (a->packed && d->packed == a->dst.p) {
             p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
-            p.pack_as = format_of(d, rows, ffn);
+            p.pack_as = cuda_rows_format(d, rows, ffn);
         }
         cuda_product(d, &p, STORE_BF16, a->rows);
         return;
@@ -338,6 +338,10 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
 {
     cuda_begin_row(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
+    const bool keeps = a->packed && a->gate->type == DT_BF16 && a->up->type == DT_BF16 &&
+                       cuda_keeps_packed(d, a->rows, ffn, DT_BF16);
+    if (a->packed)
+        d->packed = keeps ? a->dst.p : NULL;
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);

@@ -414,6 +414,8 @@ static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum
 {
     return (rows <= MOST_FEW || d->tiles) && n % K_CHUNK == 0 && type == DT_BF16;
 }
+/* How a product of so many rows of so many elements wants them packed (cuda_linear.cu). */
+struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp);
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows);
 enum store cuda_store_of(const struct tensor *t);

@@ -121,7 +121,7 @@ struct k_linear {
     kbuf mul;      /* (rows, out) or absent */
     int mul_stride;
     bool add;
-    bool packed; /* src is the whole dst of a glu() that was told so; there is no pre-norm */
+    bool packed; /* src is the whole dst of a glu() or attn() that was told so; no pre-norm */
     kbuf dst; /* (rows, out) */
 };
 
@@ -169,6 +169,7 @@ struct k_attn {
     kbuf q; /* (rows, n_head, head_dim) */
     struct k_cells cells;
     const struct k_table *table;
+    bool packed; /* as glu()'s, for a linear whose weights are bf16 */
     kbuf dst; /* (rows, n_head, head_dim) */
     kbuf lse; /* (rows, n_head) or absent */
 };
