@@ -393,6 +393,7 @@ static void run_attention(struct bench *b, void *arg)
     for (int i = 0; i < a->sets; i++)
         b->dev.k->attn(b->dev.d, &(struct k_attn){
             .rows = a->rows, .n_head = a->h.n_head, .scale = 1 / 8.f, .q = a->q,
+            .window = a->slides ? a->h.window : 0,
             .cells = {a->k[i], a->v[i], a->type, a->slots, a->h.n_kv, a->h.dim}, .table = &a->t,
             .dst = a->dst});
 }

@@ -23,6 +23,7 @@
 enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
     ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
+    JOIN_BLOCK = 64, JOIN_AT_ONCE = 17,
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -106,23 +107,67 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     __shared__ __align__(16) int ring[RING * S::TK];
     place<S> p = place_of<S>(t, rows, shared, ring);
     after(); /* a kernel behind this one finds all that came before it */
+    const bool whole = t.units == 0;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
-        rows[r] = seen_by<S::TK>(t, p.r0 + r);
-        if (t.units)
-            rows[r].stop = parted_stop<S::TK>(rows[r]);
+        seen x = seen_by<S::TK>(t, p.r0 + r);
+        if (!whole)
+            x.stop = parted_stop<S::TK>(x);
+        else if (p.n == 1)
+            x.stop = x.end; /* nobody walks with it */
+        rows[r] = x;
     }
     __syncthreads();
-    const bool whole = t.units == 0;
     course c = {};
     c.last = -1;
     c.stride = whole ? 1 : t.units;
     c.last_tail = whole ? p.n : 0;
     totals<S> all;
-    start_totals<S>(p, all);
+    if (whole)
+        start_totals<S>(p, all);
     while (next_job<S>(t, p, whole, c))
         walk<S>(t, p, c.now, whole, all);
     if (whole)
         finish<S>(t, p, all);
+}
+
+/* The tails of rows whose splits tile_kernel() walks, whatever of it still runs. Blocks (1, kv head,
+ * row). */
+template <class S>
+__global__ void __launch_bounds__(S::NT, S::BLOCKS)
+    tail_kernel(const __grid_constant__ tile_args t)
+{
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ seen rows[S::ROWS];
+    __shared__ __align__(16) int ring[RING * S::TK];
+    place<S> p = place_of<S>(t, rows, shared, ring);
+    let_next();
+    if (threadIdx.x == 0) {
+        rows[0] = seen_by<S::TK>(t, p.r0);
+        rows[0].stop = parted_stop<S::TK>(rows[0]);
+    }
+    __syncthreads();
+    course c = {};
+    c.last = -1;
+    c.row = c.last_tail = p.n;
+    totals<S> none;
+    while (next_job<S>(t, p, false, c))
+        walk<S>(t, p, c.now, false, none);
+    wait_before(); /* so that who waits for this kernel has the splits too */
+}
+
+/* Rows and heads from their segments, four dimensions a thread. */
+template <int HD>
+__global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant__ tile_args t)
+{
+    const int at = (int)blockIdx.x * JOIN_BLOCK + (int)threadIdx.x, d = at % (HD / 4) * 4;
+    const int head = at / (HD / 4) % t.a.n_head, r = at / (HD / 4) / t.a.n_head;
+    let_next();
+    seen x = {};
+    if (r < t.a.rows)
+        x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
+    wait_before();
+    if (r < t.a.rows)
+        join_row<HD, 4, JOIN_AT_ONCE>(t, x, r, head, d);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -141,7 +186,17 @@ template <class S> static void run(struct kdev *d, tile_args t)
     if (t.units)
         t.units = max_int(1, min_int(t.units, S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv)));
     dim3 grid((unsigned)max_int(t.units, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    cuda_launch(d, tile_kernel<S>, grid, S::NT, S::BYTES, t);
+    cuda_launch(d, tile_kernel<S>, grid, S::NT, t.units ? S::PARTED_BYTES : S::BYTES, t);
+}
+
+/* Behind the splits of all rows: their tails, and the sums of their segments. */
+template <class S> static void run_ends(struct kdev *d, tile_args t)
+{
+    t.each = 1, t.tiles = t.a.rows;
+    dim3 grid(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
+    cuda_launch(d, tail_kernel<S>, grid, S::NT, S::PARTED_BYTES, t);
+    unsigned blocks = (unsigned)div_up(t.a.rows * t.a.n_head * (S::HD / 4), JOIN_BLOCK);
+    cuda_launch(d, join_kernel<S::HD>, dim3(blocks), JOIN_BLOCK, 0, t);
 }
 
 /* Into how many splits rows may fall, and room for their segments; or none where rows alone give
@@ -187,6 +242,25 @@ static void run_tiles(struct kdev *d, const tile_args &t, int packed)
         run<form<64, 1, 8, 1, 4, 1>>(d, t);
     else
         run<form<64, 2, 4, 1, 3, 2>>(d, t);
+    if (!t.units)
+        return;
+    if (t.a.head_dim == 256)
+        run_ends<form<256, 1, 1, 2, 2, 3>>(d, t);
+    else if (t.a.head_dim == 128)
+        run_ends<form<128, 1, 1, 1, 2, 3>>(d, t);
+    else
+        run_ends<form<64, 1, 1, 1, 2, 6>>(d, t);
+}
+
+/* A block a row. */
+static void run_alone(struct kdev *d, const tile_args &t)
+{
+    if (t.a.head_dim == 256)
+        run<form<256, 1, 1, 2, 2, 2>>(d, t);
+    else if (t.a.head_dim == 128)
+        run<form<128, 1, 1, 2, 2, 3>>(d, t);
+    else
+        run<form<64, 1, 1, 2, 3, 4>>(d, t);
 }
 
 bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
@@ -204,7 +278,8 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.cap_shift = t.long_shift - 1; /* measured: fewer to join is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
     bool few = packed <= 16 || (packed <= FEW_PACKED && !long_context(t.a));
-    int most = few ? 16 : packed <= 64 || a->head_dim == 256 ? 64 : 128;
+    bool alone = !few && a->rows <= 64 && a->window && a->window <= ALONE;
+    int most = few ? 16 : alone ? a->group : packed <= 64 || a->head_dim == 256 ? 64 : 128;
     t.each = max_int(1, min_int(together, most / a->group));
     t.tiles = div_up(a->rows, t.each);
     plan_splits(d, t);
@@ -213,11 +288,9 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
         cuda_attn_rounds(d, t);
         return true;
     }
-    run_tiles(d, t, most);
-    if (t.units) {
-        t.each = 1, t.tiles = a->rows;
-        t.wait = WAIT_TO_JOIN;
-        cuda_attn_rounds(d, t);
-    }
+    if (alone)
+        run_alone(d, t);
+    else
+        run_tiles(d, t, most);
     return true;
 }

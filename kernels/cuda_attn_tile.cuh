@@ -55,11 +55,12 @@ template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct f
         HELD = MI * DT * 4 <= 32,        /* the joined sums stay in registers */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
-        TOTAL_AT = STAGES * PAIR_BYTES,
-        P_AT = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
+        P_AT = STAGES * PAIR_BYTES,
         MAX_AT = P_AT + (WN > 1 ? ROWS * TK * 2 : 0),
         L_AT = MAX_AT + (WN > 1 ? ROWS * WN * 4 : 0),
-        BYTES = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
+        TOTAL_AT = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
+        PARTED_BYTES = TOTAL_AT,         /* where segments are written out */
+        BYTES = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
     };
 };
 
