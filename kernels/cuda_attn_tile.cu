@@ -23,7 +23,8 @@
 enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
     ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
-    JOIN_BLOCK = 64, JOIN_AT_ONCE = 17,
+    JOIN_BLOCK = 64,
+    MOST_SEGMENTS = 66, /* of a row: plan_splits() */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -38,12 +39,11 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     uint32_t q[S::MI][S::HD / 16][4];
     const int from = j.from, to = j.to;
     const cells c = cells_of<S>(t, p, j);
-    {
-        int more[S::FOUND];
-        find<S>(t, c, p.kv, from, cell);
-        find<S>(t, c, p.kv, from + 4, more);
-        keep<S>(p.ring, 0, cell);
-        keep<S>(p.ring, 4, more);
+    find<S>(t, c, p.kv, from, cell);
+    keep<S>(p.ring, 0, cell);
+    if (to - from > 4) {
+        find<S>(t, c, p.kv, from + 4, cell);
+        keep<S>(p.ring, 4, cell);
     }
     __syncthreads();
 #pragma unroll
@@ -52,13 +52,16 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
             fetch<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
         fetch_commit();
     }
-    load_queries<S>(t, p, q);
+    if constexpr (!S::WIDE)
+        load_queries<S>(t, p, q);
     extent<S> e = extent_of<S>(p, j);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
         clear<S>(x, mi, 0), clear<S>(x, mi, 1);
     for (int k = from, stage = 0; k < to; k++) {
         fetch_wait<S::STAGES - 2>();
+        if constexpr (S::WIDE)
+            publish();
         __syncthreads(); /* tile k is there, and nobody reads the stage before it */
         int next = stage == 0 ? S::STAGES - 1 : stage - 1;
         const int i = k - from;
@@ -77,7 +80,10 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
 
         uint32_t at = p.base + (uint32_t)(stage * S::PAIR_BYTES);
         float s[S::MI][S::KT][4];
-        score<S>(q, at, p.wn, p.lane, s);
+        if constexpr (S::WIDE)
+            score_wide<S>(p, at, s);
+        else
+            score<S>(q, at, p.wn, p.lane, s);
         if (t.a.softcap > 0)
             cap_scores<S>(t.a.scale, t.a.softcap, s);
         if (k * S::TK < j.w.last_lo || (k + 1) * S::TK > j.w.first_stop)
@@ -85,7 +91,10 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         weigh<S>(t, p, x, s);
         if constexpr (S::WN > 1)
             share_weights<S>(p, s);
-        add_values<S>(p, at + S::TILE_BYTES, s, x);
+        if constexpr (S::WIDE)
+            add_values_wide<S>(at + S::TILE_BYTES, s, x);
+        else
+            add_values<S>(p, at + S::TILE_BYTES, s, x);
         if (look)
             keep<S>(p.ring, i + 4, cell);
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
@@ -102,7 +111,7 @@ template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tile_kernel(const __grid_constant__ tile_args t)
 {
-    extern __shared__ __align__(128) unsigned char shared[];
+    extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];
     place<S> p = place_of<S>(t, rows, shared, ring);
@@ -116,6 +125,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
             x.stop = x.end; /* nobody walks with it */
         rows[r] = x;
     }
+    if constexpr (S::WIDE)
+        share_queries<S>(t, p);
     __syncthreads();
     course c = {};
     c.last = -1;
@@ -136,7 +147,7 @@ template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tail_kernel(const __grid_constant__ tile_args t)
 {
-    extern __shared__ __align__(128) unsigned char shared[];
+    extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];
     place<S> p = place_of<S>(t, rows, shared, ring);
@@ -155,19 +166,74 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     wait_before(); /* so that who waits for this kernel has the splits too */
 }
 
-/* Rows and heads from their segments, four dimensions a thread. */
+/* Rows and heads from their segments, four dimensions a thread. What is run once takes as long to
+ * fetch as to run, so loops stay rolled: all segments are on their way to shared memory before the
+ * first one is added. */
 template <int HD>
 __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant__ tile_args t)
 {
-    const int at = (int)blockIdx.x * JOIN_BLOCK + (int)threadIdx.x, d = at % (HD / 4) * 4;
-    const int head = at / (HD / 4) % t.a.n_head, r = at / (HD / 4) / t.a.n_head;
+    constexpr int EACH = HD / 4, TOGETHER = JOIN_BLOCK / EACH; /* threads of a head, heads */
+    constexpr int AT_ONCE = HD > 128 ? 33 : 17;
+    __shared__ float4 parts[AT_ONCE][JOIN_BLOCK];
+    __shared__ float2 ml[TOGETHER][MOST_SEGMENTS], by[TOGETHER][MOST_SEGMENTS];
+    const int tid = (int)threadIdx.x, own = tid / EACH, lane = tid % EACH;
+    const int at = (int)blockIdx.x * TOGETHER + own, head = at % t.a.n_head, r = at / t.a.n_head;
+    const size_t first = (size_t)at * (size_t)t.a.most_splits;
+    const float *part = t.a.part + first * HD + lane * 4;
     let_next();
     seen x = {};
     if (r < t.a.rows)
         x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
+    const int n = any_key(x) ? splits_of<(HD > 128 ? 32 : 64)>(x) + 1 : 0;
     wait_before();
-    if (r < t.a.rows)
-        join_row<HD, 4, JOIN_AT_ONCE>(t, x, r, head, d);
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(&parts[0][tid]);
+#pragma unroll 1
+    for (int k = 0; k < min(n, AT_ONCE); k++)
+        fetch16(to + (uint32_t)(k * (int)sizeof parts[0]), part + (size_t)k * HD, true);
+    fetch_commit();
+#pragma unroll 1
+    for (int k = lane; k < n; k += EACH)
+        ml[own][k] = __ldcg(t.ml + first + k);
+    __syncthreads();
+    float m = -INFINITY, l = 0;
+#pragma unroll 1
+    for (int k = lane, i = 0; k < n; k += EACH) {
+        float before = m;
+        for (; i < k; i++)
+            before = fmaxf(before, ml[own][i].x);
+        m = before;
+        joint j = joint_of(before, ml[own][k].x);
+        by[own][k] = make_float2(j.before, j.now);
+    }
+    __syncthreads();
+    float4 v = {0, 0, 0, 0};
+    m = -INFINITY;
+#pragma unroll 1
+    for (int from = 0; from < n; from += AT_ONCE) {
+#pragma unroll 1
+        for (int k = from; from && k < min(n, from + AT_ONCE); k++)
+            fetch16(to + (uint32_t)((k - from) * (int)sizeof parts[0]), part + (size_t)k * HD, true);
+        fetch_commit();
+        fetch_wait<0>();
+#pragma unroll 2
+        for (int k = from; k < min(n, from + AT_ONCE); k++) {
+            const float2 w = ml[own][k], c = by[own][k];
+            const float4 y = parts[k - from][tid];
+            const joint j = {0, c.x, c.y};
+            m = fmaxf(m, w.x), l = joined(j, l, w.y);
+            v.x = joined(j, v.x, y.x), v.y = joined(j, v.y, y.y);
+            v.z = joined(j, v.z, y.z), v.w = joined(j, v.w, y.w);
+        }
+    }
+    if (r >= t.a.rows)
+        return;
+    float scale = 0;
+    if (n)
+        scale = closing(t, (size_t)r, head, m, l, lane == 0);
+    else if (t.a.lse && lane == 0)
+        t.a.lse[at] = -INFINITY;
+    *(float4 *)(t.a.dst + (size_t)at * HD + lane * 4) =
+        make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -195,6 +261,7 @@ template <class S> static void run_ends(struct kdev *d, tile_args t)
     t.each = 1, t.tiles = t.a.rows;
     dim3 grid(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
     cuda_launch(d, tail_kernel<S>, grid, S::NT, S::PARTED_BYTES, t);
+    CHECK(t.a.most_splits <= MOST_SEGMENTS);
     unsigned blocks = (unsigned)div_up(t.a.rows * t.a.n_head * (S::HD / 4), JOIN_BLOCK);
     cuda_launch(d, join_kernel<S::HD>, dim3(blocks), JOIN_BLOCK, 0, t);
 }
@@ -229,17 +296,27 @@ static bool has_tiles(const struct attn_args *a)
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
 
+/* Rows of a tile: as many as fill `packed`. */
+static void lay_out(struct kdev *d, tile_args &t, int packed)
+{
+    int together = div_up(t.a.rows, max_int(t.a.n_req, 1));
+    t.each = max_int(1, min_int(together, packed / t.a.group));
+    t.tiles = div_up(t.a.rows, t.each);
+    plan_splits(d, t);
+}
+
 /* packed: rows of a tile */
 static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
     if (t.a.head_dim == 256)
-        run<form<256, 1, 4, 2, 3, 1>>(d, t);
+        packed == 64 ? run<form<256, 1, 4, 2, 3, 1>>(d, t)
+                     : run<form<256, 1, 8, 1, 3, 1, true>>(d, t);
     else if (t.a.head_dim == 128)
         packed == 64 ? run<form<128, 1, 4, 1, 2, 2>>(d, t) : run<form<128, 1, 8, 1, 2, 1>>(d, t);
     else if (packed == 64)
         run<form<64, 1, 4, 1, 4, 2>>(d, t);
-    else if (t.units && t.tiles == 1)
-        run<form<64, 1, 8, 1, 4, 1>>(d, t);
+    else if (d->tiles)
+        run<form<64, 1, 8, 1, 3, 2, true>>(d, t);
     else
         run<form<64, 2, 4, 1, 3, 2>>(d, t);
     if (!t.units)
@@ -279,10 +356,11 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
     bool few = packed <= 16 || (packed <= FEW_PACKED && !long_context(t.a));
     bool alone = !few && a->rows <= 64 && a->window && a->window <= ALONE;
-    int most = few ? 16 : alone ? a->group : packed <= 64 || a->head_dim == 256 ? 64 : 128;
-    t.each = max_int(1, min_int(together, most / a->group));
-    t.tiles = div_up(a->rows, t.each);
-    plan_splits(d, t);
+    bool wide = packed > 64 && (a->head_dim < 256 || (d->tiles && a->rows <= 64));
+    int most = few ? 16 : alone ? a->group : wide ? 128 : 64;
+    lay_out(d, t, most);
+    if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */
+        lay_out(d, t, most = 64);
     t.wait = d->settled && a->rows <= OWN ? WAIT_FOR_NEW : WAIT_FIRST;
     if (few) {
         cuda_attn_rounds(d, t);

@@ -36,10 +36,13 @@ struct tile_args {
 };
 
 /* A block: WM groups of WN warps, a group taking MI * 16 packed rows, its warps dividing keys for
- * the scores and dimensions for the values. */
-template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct form {
+ * the scores and dimensions for the values. WIDE: a group is one warp, and each four of them
+ * multiply together (wgmma), queries being in shared memory. */
+template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_, bool WIDE_ = false>
+struct form {
+    static_assert(!WIDE_ || (MI_ == 1 && WN_ == 1 && WM_ % 4 == 0));
     enum : int {
-        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_,
+        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_, WIDE = WIDE_,
         NT = 32 * WM * WN,
         WARPS = WN,                      /* of a group */
         ROWS = 16 * MI * WM,
@@ -52,13 +55,14 @@ template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct f
         DT = HD / 8 / WN,                /* tiles of 8 dimensions of a warp */
         LG = 2 / WN,                     /* its halves of the keys, summed apart */
         LT = KT / LG,                    /* tiles of 8 keys in a half */
-        HELD = MI * DT * 4 <= 32,        /* the joined sums stay in registers */
+        HELD = !WIDE && MI * DT * 4 <= 32, /* the joined sums stay in registers */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
         P_AT = STAGES * PAIR_BYTES,
         MAX_AT = P_AT + (WN > 1 ? ROWS * TK * 2 : 0),
         L_AT = MAX_AT + (WN > 1 ? ROWS * WN * 4 : 0),
-        TOTAL_AT = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
+        Q_AT = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
+        TOTAL_AT = Q_AT + (WIDE ? ROWS * HD * 2 : 0),
         PARTED_BYTES = TOTAL_AT,         /* where segments are written out */
         BYTES = TOTAL_AT + (HELD ? 0 : ROWS * HD * 4),
     };
@@ -290,6 +294,15 @@ __device__ __forceinline__ void keep(int *ring, int tile, const int (&cell)[S::F
     }
 }
 
+/* Where a chunk of a key's cell lies. WIDE: 64 dimensions of all keys, then the next 64. */
+template <class S> __device__ __forceinline__ uint32_t chunk_at(int key, int chunk)
+{
+    if constexpr (S::WIDE)
+        return (uint32_t)(chunk / 8 * (S::TK * 128) + key * 128 + ((chunk % 8 ^ (key & 7)) << 4));
+    else
+        return (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
+}
+
 template <class S>
 __device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int tile, uint32_t stage)
 {
@@ -304,7 +317,7 @@ __device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int t
         int key = first + i * S::STEP;
         bool any = cell[i] >= 0;
         size_t from = (size_t)(unsigned)max(cell[i], 0) * (S::HD * 2);
-        uint32_t to = stage + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4));
+        uint32_t to = stage + chunk_at<S>(key, chunk);
         fetch16(to, k + from, any);
         fetch16(to + S::TILE_BYTES, v + from, any);
     }
@@ -460,8 +473,7 @@ __device__ __forceinline__ void score(const uint32_t (&q)[S::MI][S::HD / 16][4],
         for (int n = 0; n < S::KT / 2; n++) {
             uint32_t b[4];
             int key = wn * S::KT * 8 + n * 16 + lane % 8 + lane / 16 * 8;
-            int chunk = 2 * k + lane / 8 % 2;
-            matrices(b, keys + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+            matrices(b, keys + chunk_at<S>(key, 2 * k + lane / 8 % 2));
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++) {
                 multiply(s[mi][2 * n], q[mi][k], b[0], b[1]);
@@ -611,13 +623,170 @@ __device__ __forceinline__ void add_values(const place<S> &p, uint32_t values,
         for (int n = 0; n < S::DT / 2; n++) {
             uint32_t b[4];
             int key = k * 16 + p.lane % 16, chunk = p.wn * S::DT + 2 * n + p.lane / 16;
-            matrices_turned(b, values + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+            matrices_turned(b, values + chunk_at<S>(key, chunk));
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++) {
                 multiply(x.acc[mi][2 * n], w[mi], b[0], b[1]);
                 multiply(x.acc[mi][2 * n + 1], w[mi], b[2], b[3]);
             }
         }
+    }
+}
+
+/* ---- four warps multiply together ------------------------------------------------------------ */
+
+/* wgmma adds sixteen products to a sum exactly as mma.sync does (cuda_tile.cuh). The host chooses
+ * these forms only where kdev.tiles. */
+
+/* Before a barrier: what this thread wrote to shared memory is there for wgmma. */
+__device__ __forceinline__ void publish()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+__device__ __forceinline__ void wide_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wide_end()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n"
+                 "wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define SUMS8(a, i)                                                                                \
+    "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
+        "+f"(a[i + 6]), "+f"(a[i + 7])
+#define SUMS16(a, i) SUMS8(a, i), SUMS8(a, i + 8)
+#define SUMS64(a, i) SUMS16(a, i), SUMS16(a, i + 16), SUMS16(a, i + 32), SUMS16(a, i + 48)
+#define NAMES16                                                                                    \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES32 NAMES16 ","                                                                        \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES128 NAMES32 ","                                                                       \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"     \
+    "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,"     \
+    "%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,"     \
+    "%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,"     \
+    "%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+/* s = or += queries (64 rows by 16 dimensions) * keys */
+#define WIDE_SCORE(shape, names, queries, keys, more, ...)                                         \
+    asm volatile("{\n"                                                                             \
+                 ".reg .pred p;\n"                                                                 \
+                 "setp.ne.b32 p, " more ", 0;\n"                                                   \
+                 "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" names "}, "              \
+                 queries ", " keys ", p, 1, 1, 0, 0;\n"                                            \
+                 "}\n"                                                                             \
+                 : __VA_ARGS__                                                                     \
+                 : "l"(q), "l"(k), "r"(onto))
+
+__device__ __forceinline__ void wide_score(float (&s)[16], uint64_t q, uint64_t k, int onto)
+{
+    WIDE_SCORE("m64n32k16", NAMES16, "%16", "%17", "%18", SUMS16(s, 0));
+}
+__device__ __forceinline__ void wide_score(float (&s)[32], uint64_t q, uint64_t k, int onto)
+{
+    WIDE_SCORE("m64n64k16", NAMES32, "%32", "%33", "%34", SUMS16(s, 0), SUMS16(s, 16));
+}
+
+/* x += weights (64 rows by 16 keys) * values, which lie key after key */
+#define WIDE_VALUES(shape, names, w0, w1, w2, w3, values, ...)                                     \
+    asm volatile("wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" names "}, "              \
+                 "{" w0 "," w1 "," w2 "," w3 "}, " values ", 1, 1, 1, 1;"                          \
+                 : __VA_ARGS__                                                                     \
+                 : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(v))
+
+__device__ __forceinline__ void wide_values(float (&x)[32], const uint32_t (&w)[4], uint64_t v)
+{
+    WIDE_VALUES("m64n64k16", NAMES32, "%32", "%33", "%34", "%35", "%36", SUMS16(x, 0),
+                SUMS16(x, 16));
+}
+__device__ __forceinline__ void wide_values(float (&x)[128], const uint32_t (&w)[4], uint64_t v)
+{
+    WIDE_VALUES("m64n256k16", NAMES128, "%128", "%129", "%130", "%131", "%132", SUMS64(x, 0),
+                SUMS64(x, 64));
+}
+
+#undef WIDE_SCORE
+#undef WIDE_VALUES
+
+/* Rows of 128 bytes, chunks turned by their row's number modulo 8, as wgmma is told of them. apart:
+ * bytes from 64 dimensions of values to the next 64. */
+__device__ __forceinline__ uint64_t described(uint32_t at, int apart)
+{
+    return (uint64_t)(at >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* s = q k, for this warp's rows */
+template <class S>
+__device__ __forceinline__ void score_wide(const place<S> &p, uint32_t keys,
+                                           float (&s)[1][S::KT][4])
+{
+    const uint32_t queries = p.base + (uint32_t)(S::Q_AT + p.wm / 4 * 64 * 128);
+    wide_begin();
+#pragma unroll
+    for (int k = 0; k < S::HD / 16; k++)
+        wide_score(reinterpret_cast<float(&)[S::KT * 4]>(s[0]),
+                   described(queries + (uint32_t)(k / 4 * S::ROWS * 128 + k % 4 * 32), 16),
+                   described(keys + (uint32_t)(k / 4 * S::TK * 128 + k % 4 * 32), 16), k);
+    wide_end();
+}
+
+/* acc += weights v */
+template <class S>
+__device__ __forceinline__ void add_values_wide(uint32_t values, const float (&s)[1][S::KT][4],
+                                                sums<S> &x)
+{
+    uint32_t w[S::TK / 16][4];
+#pragma unroll
+    for (int k = 0; k < S::TK / 16; k++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[k][i] = pair_of(s[0][2 * k + i / 2][i % 2 * 2], s[0][2 * k + i / 2][i % 2 * 2 + 1]);
+    wide_begin();
+#pragma unroll
+    for (int k = 0; k < S::TK / 16; k++)
+        wide_values(reinterpret_cast<float(&)[S::DT * 4]>(x.acc[0]), w[k],
+                    described(values + (uint32_t)(k * 16 * 128), S::TK * 128));
+    wide_end();
+}
+
+#else
+
+template <class S>
+__device__ __forceinline__ void score_wide(const place<S> &, uint32_t, float (&)[1][S::KT][4])
+{
+}
+template <class S>
+__device__ __forceinline__ void add_values_wide(uint32_t, const float (&)[1][S::KT][4], sums<S> &)
+{
+}
+
+#endif
+
+/* Queries as bf16: 64 dimensions of all rows, then the next 64. */
+template <class S>
+__device__ __forceinline__ void share_queries(const tile_args &t, const place<S> &p)
+{
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < S::ROWS * S::CHUNKS; i += S::NT) {
+        int row = i / S::CHUNKS, chunk = i % S::CHUNKS, r = row_of(t, row);
+        float4 x = {0, 0, 0, 0}, y = x;
+        if (r < p.n) {
+            size_t head = (size_t)(p.r0 + r) * (size_t)t.a.n_head +
+                          (size_t)(p.kv * t.a.group + row - r * t.a.group);
+            const float4 *q = (const float4 *)(t.a.q + head * S::HD) + 2 * chunk;
+            x = __ldcg(q), y = __ldcg(q + 1);
+        }
+        int at = S::Q_AT + chunk / 8 * (S::ROWS * 128) + row * 128 + ((chunk % 8 ^ (row & 7)) << 4);
+        *(uint4 *)(p.shared + at) = make_uint4(pair_of(x.x, x.y), pair_of(x.z, x.w),
+                                               pair_of(y.x, y.y), pair_of(y.z, y.w));
     }
 }
 
