@@ -232,8 +232,8 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
         scale = closing(t, (size_t)r, head, m, l, lane == 0);
     else if (t.a.lse && lane == 0)
         t.a.lse[at] = -INFINITY;
-    *(float4 *)(t.a.dst + (size_t)at * HD + lane * 4) =
-        make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+    put_output<4>(t, (size_t)r, head * HD + lane * 4,
+                  {v.x * scale, v.y * scale, v.z * scale, v.w * scale});
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
