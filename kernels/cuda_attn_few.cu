@@ -1,5 +1,4 @@
-/* cuda_attn_few.cu - attention of few rows over paged bf16 cells: decode, small trees, the ends of
- * large ones.
+/* cuda_attn_few.cu - attention of few rows over paged bf16 cells: decode and small trees.
  *
  * What counts here is not work but time: until the first cell is there, and from the last one to
  * the row's sum. A block walks rounds of up to four tiles. Its warps share a round: each has scores
@@ -12,13 +11,11 @@
  * running them: loops stay rolled wherever a round is not the longer for it, and rare things are
  * calls.
  *
- * With few rows the blocks share splits and tails, and a second kernel joins the segments. Where
- * the splits of many rows were walked by tile_kernel(), this one walks each row's tail, before it
- * waits for that kernel, and joins.
+ * The blocks share splits and tails, and a second kernel joins the segments.
  */
 #include "kernels/cuda_attn_join.cuh"
 
-enum { JOIN_BLOCK = 64, FEW_ITEMS = 1 << 15 /* dimensions of all rows */ };
+enum { JOIN_BLOCK = 64 };
 
 template <int HD_, int G_, int BLOCKS_> struct round_form {
     enum : int {
@@ -41,7 +38,7 @@ template <int HD_, int G_, int BLOCKS_> struct round_form {
         TOP_AT = P_AT + ROWS * KEYS * 2,
         L_AT = TOP_AT + WARPS * ROWS * 4,
         RUN_AT = L_AT + WARPS * ROWS * 16,
-        CELL_AT = RUN_AT + G * ROWS * 4,
+        CELL_AT = RUN_AT + G * ROWS * 8,
         BYTES = CELL_AT + 2 * KEYS * 4,
     };
     static_assert(KEYS <= NT);
@@ -159,10 +156,11 @@ __device__ __forceinline__ void store_tops(const place<S> &p, int halves,
     }
 }
 
-/* The running maximum of a row at tile `own` of the round, which begins with tile k. */
+/* The running maximum of a row at tile `own` of the round, which begins with tile k; was: before
+ * that tile. */
 template <class S>
 __device__ __forceinline__ float running_top(const place<S> &p, int k, int own, int row, int at,
-                                             float m, int ends, int stop)
+                                             float m, int ends, int stop, float &was)
 {
     const float *tops = (const float *)(p.shared + S::TOP_AT) + at;
 #pragma unroll 1
@@ -171,6 +169,7 @@ __device__ __forceinline__ float running_top(const place<S> &p, int k, int own, 
             m = -INFINITY;
             ends = next_end<S::TK>(p.rows[row], k + g, stop);
         }
+        was = m;
         m = fmaxf(m, fmaxf(tops[0], tops[S::ROWS]));
     }
     return m;
@@ -181,22 +180,24 @@ template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
     return S::P_AT + row * S::KEYS * 2 + ((chunk ^ (row & 7)) << 4);
 }
 
-/* This warp's scores become weights in shared memory, beside the sums of its half a tile and the
- * running maxima of the tile. */
+/* This warp's scores become weights in shared memory, beside the sums of its half a tile, what is
+ * summed before the tile is multiplied by, and the running maxima of the tile. */
 template <class S>
 __device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k,
                                             int halves, const extent<S> &e, const sums<S> &x,
                                             const float (&s)[1][S::KT][4])
 {
-    float *sum = (float *)(p.shared + S::L_AT), *run = (float *)(p.shared + S::RUN_AT);
+    float *sum = (float *)(p.shared + S::L_AT);
+    float2 *run = (float2 *)(p.shared + S::RUN_AT);
     const int own = p.wn / 2;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (h == halves)
             break;
         const int row = packed_row<S>(p, 0, h);
+        float was = 0;
         const float m = running_top<S>(p, k, own, p.row[0][h], row, x.m[0][h], e.ends[0][h],
-                                       e.stop[0][h]);
+                                       e.stop[0][h], was);
         const float at = m == -INFINITY ? 0.f : m * t.factor;
         float l = 0;
 #pragma unroll
@@ -210,49 +211,50 @@ __device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &
         }
         sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
         if (p.wn % 2 == 0 && p.lane % 4 == 0)
-            run[own * S::ROWS + row] = m;
+            run[own * S::ROWS + row] =
+                make_float2(was == m ? 1.f : exp2_of((was - m) * t.factor), m);
     }
 }
 
-/* Tile g of the round joins what was summed before it. */
+/* Tile g of the round joins what was summed before it. Everything is asked for before anything is
+ * used: a wait for shared memory is as long as two products. */
 template <class S>
-__device__ __forceinline__ void add_tile(const tile_args &t, const place<S> &p, int g, int halves,
-                                         sums<S> &x)
+__device__ __forceinline__ void add_tile(const place<S> &p, int g, int halves, sums<S> &x)
 {
     const float *sum = (const float *)(p.shared + S::L_AT) + p.lane % 4;
-    const float *run = (const float *)(p.shared + S::RUN_AT) + g * S::ROWS;
+    const float2 *run = (const float2 *)(p.shared + S::RUN_AT) + g * S::ROWS;
+    uint32_t w[S::TK / 16][4], v[S::TK / 32][S::DT][4];
+#pragma unroll
+    for (int k = 0; k < S::TK / 16; k++)
+        matrices(w[k], p.base + (uint32_t)weight_at<S>(p.lane % 16,
+                                                       g * S::TK / 8 + 2 * k + p.lane / 16));
+#pragma unroll
+    for (int k = 0; k < S::TK / 32; k++)
+#pragma unroll
+        for (int n = 0; n < S::DT; n++) {
+            int key = g * S::TK + k * 32 + p.lane, chunk = p.wn * S::DT + n;
+            matrices_turned(v[k][n], p.base + (uint32_t)(S::V_AT + key * S::HD * 2 +
+                                                         ((chunk ^ (key & 7)) << 4)));
+        }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         if (h == halves)
             break;
         const int row = packed_row<S>(p, 0, h);
-        float was = x.m[0][h], m = run[row], by = was == m ? 1.f : exp2_of((was - m) * t.factor);
-        x.m[0][h] = m;
+        const float2 r = run[row];
+        x.m[0][h] = r.y;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            x.l[0][h][i] = fmaf(x.l[0][h][i], by, sum[((2 * g + i) * S::ROWS + row) * 4]);
+            x.l[0][h][i] = fmaf(x.l[0][h][i], r.x, sum[((2 * g + i) * S::ROWS + row) * 4]);
 #pragma unroll
         for (int n = 0; n < S::DT; n++)
-            x.acc[0][n][2 * h] *= by, x.acc[0][n][2 * h + 1] *= by;
+            x.acc[0][n][2 * h] *= r.x, x.acc[0][n][2 * h + 1] *= r.x;
     }
 #pragma unroll
-    for (int k = 0; k < S::TK / 32; k++) {
-        uint32_t w[2][4];
-        const int from = g * S::TK + k * 32;
+    for (int k = 0; k < S::TK / 16; k++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            matrices(w[i], p.base + (uint32_t)weight_at<S>(p.lane % 16,
-                                                           from / 8 + 2 * i + p.lane / 16));
-#pragma unroll
-        for (int n = 0; n < S::DT; n++) {
-            uint32_t b[4];
-            int key = from + p.lane, chunk = p.wn * S::DT + n;
-            matrices_turned(b, p.base + (uint32_t)(S::V_AT + key * S::HD * 2 +
-                                                   ((chunk ^ (key & 7)) << 4)));
-            multiply(x.acc[0][n], w[0], b[0], b[1]);
-            multiply(x.acc[0][n], w[1], b[2], b[3]);
-        }
-    }
+        for (int n = 0; n < S::DT; n++)
+            multiply(x.acc[0][n], w[k], v[k / 2][n][k % 2 * 2], v[k / 2][n][k % 2 * 2 + 1]);
 }
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -342,7 +344,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         __syncthreads(); /* the values are there, and the weights */
 #pragma unroll 1
         for (int g = 0; g < min(S::G, j.to - k); g++) {
-            add_tile<S>(t, p, g, halves, x);
+            add_tile<S>(p, g, halves, x);
             if (__any_sync(~0u, e.ends[0][0] == k + g + 1 || e.ends[0][1] == k + g + 1))
                 end_segments<S>(t, p, k + g + 1, e.stop, e.ends, x, whole, all);
         }
@@ -361,17 +363,14 @@ __device__ __forceinline__ course course_of(const tile_args &t, const place<S> &
     course c = {};
     c.last = -1;
     c.stride = whole ? 1 : t.units;
-    if (t.wait == WAIT_TO_JOIN)
-        c.row = p.n, c.last_tail = p.n;
-    else if (whole)
+    if (whole)
         c.last_tail = p.n;
     else if ((int)blockIdx.x >= t.units)
         c.tails = (int)blockIdx.x - t.units, c.last_tail = p.n, c.each_tail = t.tails;
     return c;
 }
 
-/* Blocks (units of splits, then of rows' tails; kv head; tile of rows, the last first).
- * WAIT_TO_JOIN: (1; kv head; row). */
+/* Blocks (units of splits, then of rows' tails; kv head; tile of rows, the last first). */
 template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     round_kernel(const __grid_constant__ tile_args t)
@@ -382,14 +381,18 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     let_next();
     if (t.wait == WAIT_FIRST)
         wait_before();
-    const bool last = t.wait == WAIT_TO_JOIN, whole = !last && t.units == 0;
+    const bool whole = t.units == 0;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
         seen x = seen_by<S::TK>(t, p.r0 + r);
-        if (p.n == 1 && !last)
+        if (p.n == 1)
             x.stop = x.end; /* nobody walks with it */
         else if (!whole)
             x.stop = parted_stop<S::TK>(x);
         rows[r] = x;
+    }
+    if (whole && t.a.sinks.p) { /* weights: fetched now, so that the rows' ends find them near */
+        float sink = weight_at(t.a.sinks, (size_t)(p.kv * t.a.group + p.lane % t.a.group));
+        asm volatile("" ::"f"(sink));
     }
     __syncthreads();
     bool first = true;
@@ -400,53 +403,57 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         walk_rounds<S>(t, p, c.now, whole, first, all);
     if (first && blockIdx.x > 0)
         return; /* without work: makes room, and block 0 waits for what came before */
-    if (last || first)
+    if (first)
         wait_before();
     if (whole)
         finish<S>(t, p, all);
-    if (last)
-        for (int i = (int)threadIdx.x; i < t.a.group * (S::HD / 4); i += S::NT)
-            join_row<S::HD, 4, 8>(t, rows[0], p.r0, p.kv * t.a.group + i / (S::HD / 4),
-                               i % (S::HD / 4) * 4);
 }
 
-/* Rows and heads from their segments, V dimensions a thread. */
-template <int HD, int V>
+/* Rows and heads from their segments, a dimension a thread. */
+template <int HD>
 __global__ void __launch_bounds__(JOIN_BLOCK) join_rows(const __grid_constant__ tile_args t)
 {
-    const int at = (int)blockIdx.x * JOIN_BLOCK + (int)threadIdx.x, d = at % (HD / V) * V;
-    const int head = at / (HD / V) % t.a.n_head, r = at / (HD / V) / t.a.n_head;
+    __shared__ float4 room[JOIN_BLOCK / 32][32];
+    __shared__ float sinks[JOIN_BLOCK]; /* a thread's own */
+    const int at = (int)blockIdx.x * JOIN_BLOCK + (int)threadIdx.x, d = at % HD;
+    const int head = at / HD % t.a.n_head, r = at / HD / t.a.n_head;
     let_next();
+    /* a weight, and not in any cache: fetched before anything is waited for */
+    sinks[threadIdx.x] = t.a.sinks.p ? weight_at(t.a.sinks, (size_t)head) : 0.f;
     if (t.wait == WAIT_FIRST)
         wait_before();
-    seen x = {};
-    if (r < t.a.rows)
-        x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
+    const seen x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
     if (t.wait != WAIT_FIRST)
         wait_before();
-    if (r < t.a.rows)
-        join_row<HD, V, 17>(t, x, r, head, d);
+    join_one<HD>(t, x, &sinks[threadIdx.x], r, head, d, room[threadIdx.x / 32]);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
+/* As many splits as a row can have: no blocks for more, which would only be in the way. */
+static int most_splits(const tile_args &t)
+{
+    size_t keys = (size_t)t.a.n_cols * (size_t)t.a.page_size;
+    if (t.a.window && (size_t)t.a.window < keys)
+        keys = (size_t)t.a.window;
+    return (1 << (keys <= SHORT + OWN - 1 ? t.cap_shift : t.long_shift)) + 1;
+}
+
 template <class S> static void run(struct kdev *d, tile_args t)
 {
-    const bool last = t.wait == WAIT_TO_JOIN;
     int slots = S::BLOCKS * d->n_sm / t.a.n_kv;
-    if (t.units && !last) {
+    if (t.units) {
         t.tails = t.each > 1 ? min_int(t.each, 8) : 0;
-        t.units = max_int(1, min_int(t.units, slots - t.tails));
+        t.units = max_int(1, min_int(min_int(t.units, most_splits(t)), slots - t.tails));
     }
-    int wide = last ? 1 : max_int(1, t.units + t.tails);
-    cuda_launch(d, round_kernel<S>, dim3((unsigned)wide, (unsigned)t.a.n_kv, (unsigned)t.tiles),
-                S::NT, S::BYTES, t);
-    if (last || !t.units)
+    dim3 grid((unsigned)max_int(1, t.units + t.tails), (unsigned)t.a.n_kv, (unsigned)t.tiles);
+    cuda_launch(d, round_kernel<S>, grid, S::NT, S::BYTES, t);
+    if (!t.units)
         return;
-    int items = t.a.rows * t.a.n_head * S::HD;
-    bool few = items <= FEW_ITEMS;
-    unsigned blocks = (unsigned)div_up(few ? items : items / 4, JOIN_BLOCK);
-    cuda_launch(d, few ? join_rows<S::HD, 1> : join_rows<S::HD, 4>, dim3(blocks), JOIN_BLOCK, 0, t);
+    constexpr int of_head = (int)S::HD / JOIN_BLOCK;
+    static_assert(of_head * JOIN_BLOCK == (int)S::HD);
+    cuda_launch(d, join_rows<S::HD>, dim3((unsigned)(t.a.rows * t.a.n_head * of_head)), JOIN_BLOCK,
+                0, t);
 }
 
 /* Long contexts want two blocks a multiprocessor, short ones all their cells at once. */

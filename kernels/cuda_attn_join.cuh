@@ -201,6 +201,8 @@ __device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p
         return;
     c.from = w.lo / S::TK, c.to = (w.stop - 1) / S::TK + 1;
     c.shift = whole ? 30 : w.shift;
+    while (t.longer && ((c.to - 1) >> c.shift) - (c.from >> c.shift) >= c.stride && c.shift < 30)
+        c.shift++;
     int x = whole ? 0 : (int)blockIdx.x, before = c.splits;
     int first = c.from >> c.shift, end = (c.to - 1) >> c.shift;
     if (w.b - w.a == 1) /* a row's tail is not cut: it is walked with the split it begins in */
@@ -291,51 +293,61 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, to
 
 /* ---- joining -------------------------------------------------------------------------------- */
 
-/* V dimensions of a row and head from its segments, AT_ONCE of which are read before they are
- * added. */
-template <int HD, int V, int AT_ONCE>
-__device__ __forceinline__ void join_row(const tile_args &t, const seen &x, int r, int head, int d)
+/* How 32 segments, a lane each, join those before them, whose maximum is m and then that of all:
+ * (what was before is multiplied by, what this one is, its part of the sum of weights). Maxima may
+ * be compared in any order, so that this needs no lane to wait for another's exponentials. */
+__device__ __forceinline__ float4 joints_of(float2 ml, float &m)
 {
-    constexpr int TK = HD > 128 ? 32 : 64;
+    const int lane = (int)threadIdx.x % 32;
+    float top = ml.x;
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) /* its own again, where there is no lane before */
+        top = fmaxf(top, __shfl_up_sync(~0u, top, (unsigned)i));
+    top = fmaxf(top, m);
+    const float last = __shfl_up_sync(~0u, top, 1);
+    const joint j = joint_of(lane ? last : m, ml.x);
+    m = __shfl_sync(~0u, top, 31);
+    return make_float4(j.before, j.now, ml.y * j.now, 0);
+}
+
+/* One dimension of a row and head from its segments; a warp has one head. room: 32 of the warp.
+ * *sink: the head's, if there are any. */
+template <int HD>
+__device__ __forceinline__ void join_one(const tile_args &t, const seen &x, const float *sink,
+                                         int r, int head, int d, float4 *room)
+{
+    constexpr int TK = HD > 128 ? 32 : 64, AT_ONCE = 17;
+    const int lane = (int)threadIdx.x % 32, n = any_key(x) ? splits_of<TK>(x) + 1 : 0;
     const size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
     const size_t first = at * (size_t)t.a.most_splits;
-    const float2 *ml = t.ml + first;
     const float *part = t.a.part + first * HD + (size_t)d;
-    const int n = any_key(x) ? splits_of<TK>(x) + 1 : 0;
-    float m = -INFINITY, l = 0, v[V] = {}, by = 0;
+    float m = -INFINITY, l = 0, v = 0, by = 0;
 #pragma unroll 1
     for (int from = 0; from < n; from += AT_ONCE) {
-        float2 y[AT_ONCE];
-        float s[AT_ONCE][V];
+        const int some = min(AT_ONCE, n - from);
+        const float2 ml = lane < some ? __ldcg(t.ml + first + from + lane)
+                                      : make_float2(-INFINITY, 0);
+        float s[AT_ONCE];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) { /* no branch, so that all are on their way at once */
-            const int k = min(from + i, n - 1);
-            y[i] = __ldcg(ml + k);
-            if constexpr (V == 4)
-                *(float4 *)s[i] = __ldcg((const float4 *)(part + (size_t)k * HD));
-            else
-                s[i][0] = __ldcg(part + (size_t)k * HD);
-        }
+        for (int i = 0; i < AT_ONCE; i++) /* no branch, so that all are on their way at once */
+            s[i] = __ldcg(part + (size_t)min(from + i, n - 1) * HD);
+        __syncwarp();
+        room[lane] = joints_of(ml, m);
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            if (from + i >= n)
+            if (i >= some)
                 break;
-            joint j = joint_of(m, y[i].x);
-            m = j.m;
-            l = joined(j, l, y[i].y);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                v[k] = joined(j, v[k], s[i][k]);
+            const float4 c = room[i];
+            l = fmaf(l, c.x, c.z);
+            v = fmaf(v, c.x, s[i] * c.y);
         }
     }
     if (n)
-        by = closing(t, (size_t)r, head, m, l, d == 0);
+        by = closing_by(t, *sink, (size_t)r, head, m, l, d == 0);
     else if (t.a.lse && d == 0)
         t.a.lse[at] = -INFINITY;
-#pragma unroll
-    for (int k = 0; k < V; k++)
-        v[k] *= by;
-    put_output<V>(t, (size_t)r, head * HD + d, v);
+    put_output<1>(t, (size_t)r, head * HD + d, {v * by});
 }
 
 #endif

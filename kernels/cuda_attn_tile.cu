@@ -1,10 +1,15 @@
-/* cuda_attn_tile.cu - attention over paged bf16 cells on the tensor cores, for decode, tree verify
- * and prefill alike.
+/* cuda_attn_tile.cu - attention over paged bf16 cells on the tensor cores: trees of many nodes and
+ * prompts; it also chooses who does decode and small trees (cuda_attn_few.cu).
  *
  * A block packs rows of one request times the query heads of one kv head into tiles of 16 rows of
- * mma.m16n8k16, so that a cell is read once for all of them. It walks tiles of 64 keys (32 where
- * heads are wider than 128) with running maxima; cells come by cp.async through the page table.
- * Queries and weights of keys are rounded to bf16; scores, maxima and sums are float32.
+ * mma.m16n8k16, or on Hopper of 64 rows of wgmma, so that a cell is read once for all of them. It
+ * walks tiles of 64 keys (32 where heads are wider than 128) with running maxima; cells come by
+ * cp.async through the page table. Queries and weights of keys are rounded to bf16; scores, maxima
+ * and sums are float32.
+ *
+ * Of a prompt a block walks all that its rows see. Of a tree, three kernels: blocks share the
+ * splits of the rows, a warp or two walk the tail of each row and kv head, and the segments are
+ * joined. Rows of a short window are walked by a block each.
  *
  * Order of every sum (law 5). Tiles of keys begin at multiples of their size by logical index. A
  * row's keys are cut into segments: the tail, which begins with the tile of the key 17 before its
@@ -14,7 +19,8 @@
  * independent of its 15 neighbours, and a tile that a row does not see adds exact zeros. Segments
  * are joined in their order. So the bits of a row depend on its keys and their logical indices
  * alone. How many rows share a tile, which warps divide it, whether one block walks all segments
- * (prefill) or one block each (decode), and who joins them changes nothing.
+ * (prefill) or one block each (decode), and who joins them changes nothing; nor whether wgmma or
+ * mma.sync adds, which agree to the bit (cuda_tile.cuh).
  *
  * Cells that no row of the block sees are not read, so that what they hold is never multiplied.
  */
@@ -23,6 +29,7 @@
 enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
     ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
+    NEAR = 2048,     /* keys of a window: tiles of 64 rows of 256, so that all have work */
     JOIN_BLOCK = 64,
     MOST_SEGMENTS = 66, /* of a row: plan_splits() */
 };
@@ -115,6 +122,12 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];
     place<S> p = place_of<S>(t, rows, shared, ring);
+    if constexpr (S::WIDE) {
+        const size_t row = (size_t)p.r0 + threadIdx.x;
+        if ((int)threadIdx.x < p.n)
+            warm(t.a.q + (row * (size_t)t.a.n_head + (size_t)(p.kv * t.a.group)) * S::HD);
+        warm_table(t, p.r0);
+    }
     after(); /* a kernel behind this one finds all that came before it */
     const bool whole = t.units == 0;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
@@ -141,8 +154,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         finish<S>(t, p, all);
 }
 
-/* The tails of rows whose splits tile_kernel() walks, whatever of it still runs. Blocks (1, kv head,
- * row). */
+/* The tails of rows whose splits tile_kernel() walks, whatever of it still runs. Blocks (1, kv
+ * head, row). */
 template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tail_kernel(const __grid_constant__ tile_args t)
@@ -185,11 +198,17 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
     if (r < t.a.rows)
         x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
     const int n = any_key(x) ? splits_of<(HD > 128 ? 32 : 64)>(x) + 1 : 0;
+    if (n && lane == 0) {
+        warm(t.ml + first);
+        warm(part);
+        warm(t.a.dst + (size_t)at * HD);
+    }
     wait_before();
-    uint32_t to = (uint32_t)__cvta_generic_to_shared(&parts[0][tid]);
+    constexpr uint32_t PITCH = sizeof parts[0];
+    const uint32_t to = (uint32_t)__cvta_generic_to_shared(&parts[0][tid]);
 #pragma unroll 1
     for (int k = 0; k < min(n, AT_ONCE); k++)
-        fetch16(to + (uint32_t)(k * (int)sizeof parts[0]), part + (size_t)k * HD, true);
+        fetch16(to + (uint32_t)k * PITCH, part + (size_t)k * HD, true);
     fetch_commit();
 #pragma unroll 1
     for (int k = lane; k < n; k += EACH)
@@ -212,7 +231,7 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
     for (int from = 0; from < n; from += AT_ONCE) {
 #pragma unroll 1
         for (int k = from; from && k < min(n, from + AT_ONCE); k++)
-            fetch16(to + (uint32_t)((k - from) * (int)sizeof parts[0]), part + (size_t)k * HD, true);
+            fetch16(to + (uint32_t)(k - from) * PITCH, part + (size_t)k * HD, true);
         fetch_commit();
         fetch_wait<0>();
 #pragma unroll 2
@@ -252,6 +271,7 @@ template <class S> static void run(struct kdev *d, tile_args t)
     if (t.units)
         t.units = max_int(1, min_int(t.units, S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv)));
     dim3 grid((unsigned)max_int(t.units, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
+    t.longer = true;
     cuda_launch(d, tile_kernel<S>, grid, S::NT, t.units ? S::PARTED_BYTES : S::BYTES, t);
 }
 
@@ -275,6 +295,8 @@ static void plan_splits(struct kdev *d, tile_args &t)
     int cap = (1 << max_int(t.cap_shift, t.long_shift)) + 1;
     size_t keys = (size_t)a.n_cols * (size_t)a.page_size + (size_t)(a.n_expand ? a.expand_w : 0);
     size_t most = keys / (size_t)tk + 1;
+    if (a.window)
+        cap = min_int(cap, a.window / (tk << t.least_shift) + 2);
     t.units = max_int(1, most < (size_t)cap ? (int)most : cap);
     a.most_splits = max_int(t.units, FEW) + 1;
     size_t heads = (size_t)a.rows * (size_t)a.n_head * (size_t)a.most_splits;
@@ -309,8 +331,9 @@ static void lay_out(struct kdev *d, tile_args &t, int packed)
 static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
     if (t.a.head_dim == 256)
-        packed == 64 ? run<form<256, 1, 4, 2, 3, 1>>(d, t)
-                     : run<form<256, 1, 8, 1, 3, 1, true>>(d, t);
+        packed == 128              ? run<form<256, 1, 8, 1, 3, 1, true>>(d, t)
+        : t.units && d->tiles      ? run<form<256, 1, 4, 1, 2, 2, true>>(d, t)
+                                   : run<form<256, 1, 4, 2, 3, 1>>(d, t);
     else if (t.a.head_dim == 128)
         packed == 64 ? run<form<128, 1, 4, 1, 2, 2>>(d, t) : run<form<128, 1, 8, 1, 2, 1>>(d, t);
     else if (packed == 64)
@@ -355,8 +378,9 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.cap_shift = t.long_shift - 1; /* measured: fewer to join is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
     bool few = packed <= 16 || (packed <= FEW_PACKED && !long_context(t.a));
+    bool near = a->window && a->window <= NEAR;
     bool alone = !few && a->rows <= 64 && a->window && a->window <= ALONE;
-    bool wide = packed > 64 && (a->head_dim < 256 || (d->tiles && a->rows <= 64));
+    bool wide = packed > 64 && (a->head_dim < 256 || (d->tiles && a->rows <= 64 && !near));
     int most = few ? 16 : alone ? a->group : wide ? 128 : 64;
     lay_out(d, t, most);
     if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */

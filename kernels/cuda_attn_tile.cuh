@@ -20,7 +20,6 @@ enum {
 enum wait_when {
     WAIT_FIRST,    /* before it reads anything */
     WAIT_FOR_NEW,  /* before it reads q and cells of the pass at hand */
-    WAIT_TO_JOIN,  /* before it reads the segments that the kernel before it wrote */
 };
 
 struct tile_args {
@@ -33,6 +32,7 @@ struct tile_args {
     int tiles, each;    /* tiles of rows, rows of one */
     int units;          /* blocks that share the splits; 0: one block walks a tile's keys */
     int tails;          /* blocks behind those that share the rows' tails */
+    bool longer;        /* a block walks successive splits at once */
 };
 
 /* A block: WM groups of WN warps, a group taking MI * 16 packed rows, its warps dividing keys for
@@ -100,6 +100,12 @@ __device__ __forceinline__ void matrices_turned(uint32_t (&r)[4], uint32_t at)
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at)
                  : "memory");
+}
+
+/* Has an address translated, and what lies there brought near, before it may be read. */
+__device__ __forceinline__ void warm(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 /* 16 bytes, or zeros where there are none to read */
@@ -250,6 +256,23 @@ __device__ __forceinline__ pass pass_from(const seen *rows, int a, int n)
     return pass_of(rows, a, b);
 }
 
+/* What rows see, and the first pages of their requests, before any of it may be read. */
+__device__ __forceinline__ void warm_table(const tile_args &t, int r)
+{
+    const attn_args &a = t.a;
+    switch ((int)threadIdx.x) {
+    case 0: warm(a.lo + r); break;
+    case 1: warm(a.hi + r); break;
+    case 2: warm(a.req + r); break;
+    case 3: warm(a.pages); break;
+    case 4: warm(a.k); break;
+    case 5: warm(a.v); break;
+    case 6:
+        if (a.n_expand)
+            warm(a.n_expand + r);
+    }
+}
+
 /* ---- cells ---------------------------------------------------------------------------------- */
 
 /* Where a walk finds its keys. */
@@ -378,13 +401,14 @@ static __device__ __noinline__ float log_of_sum(float m, float l)
     return (float)((double)m * 0.69314718055994530942 + log((double)l));
 }
 
-/* What the joined values are multiplied by; writes the row's lse. */
-__device__ __forceinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
-                                         bool writes)
+/* What the joined values are multiplied by; writes the row's lse. sink: the head's, if there are
+ * any. */
+__device__ __forceinline__ float closing_by(const tile_args &t, float sink, size_t row, int head,
+                                            float m, float l, bool writes)
 {
     float keep = 1;
     if (t.a.sinks.p) {
-        float sink = weight_at(t.a.sinks, (size_t)head) * 1.44269504088896341f;
+        sink *= 1.44269504088896341f;
         float top = fmaxf(m, sink);
         keep = exp2_of(m - top);
         l = fmaf(l, keep, exp2_of(sink - top));
@@ -393,6 +417,13 @@ __device__ __forceinline__ float closing(const tile_args &t, size_t row, int hea
     if (writes && t.a.lse)
         t.a.lse[row * (size_t)t.a.n_head + (size_t)head] = log_of_sum(m, l);
     return keep / l;
+}
+
+__device__ __forceinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
+                                         bool writes)
+{
+    float sink = t.a.sinks.p ? weight_at(t.a.sinks, (size_t)head) : 0.f;
+    return closing_by(t, sink, row, head, m, l, writes);
 }
 
 /* A block's place, and what its threads know about their rows. */
@@ -798,7 +829,7 @@ static inline bool long_context(const attn_args &a)
     return !a.window && (size_t)a.n_cols * (size_t)a.page_size > 2 * SHORT;
 }
 
-/* At most 16 packed rows a tile; with WAIT_TO_JOIN one row, whose tail and sum this makes. */
+/* At most 16 packed rows a tile. */
 void cuda_attn_rounds(struct kdev *d, const tile_args &t);
 
 #endif
