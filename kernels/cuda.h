@@ -41,6 +41,7 @@ enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
+    OWN_COUNTERS = N_COUNTERS / 2, /* those from here on belong to mixtures of experts */
     MOST_FEW = 64, MOST_PENDING = 3072, RAW_RUNS = 8, /* rows, elements of one, sums of one */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
 };

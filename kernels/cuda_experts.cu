@@ -10,11 +10,12 @@
  * fetches weights into a ring in shared memory: a slot has one chunk for each of the 8 runs of k,
  * and lies in memory as one piece. One, the clerk, brings the rows of the next job and waits for
  * what other blocks must have written before. Eight a tile multiply, a run each, with the order of
- * sums of cuda_product.cuh: blocks of 32 from zero in two instructions, then times their scale onto
- * the run's sum. The rest end the units: they add the runs in their order and write the results.
+ * sums of cuda_product.cuh. The rest end the units: they add the runs in their order and write the
+ * results.
  *
- * Weights and rows come by the copy engine: a load that must be quick (a bias) would wait behind
- * all of the ring's, and a fence for its own thread's.
+ * Weights, their biases and rows come by the copy engine: a load that must be quick would wait
+ * behind all of the ring's, and a fence for its own thread's. What blocks make for one another is
+ * told by counters, or, of a few pairs, is its own flag.
  */
 #include "kernels/cuda_experts.cuh"
 
@@ -22,9 +23,13 @@ enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
     STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
     TILES = 2, /* of a unit: two blocks of one multiprocessor would not be equally fast */
-    SLOT = TILES * STEP, MOST_SLOTS = 4, MOST_SETS = 2, BUFS = 2,
+    SLOT = TILES * STEP, MOST_SLOTS = 4, MOST_SETS = 4, BUFS = 2,
     MOST_GROUPS = 4, MOST_PARTS = 2 * MOST_GROUPS,
+    /* Biases come with a unit's first weights, so that its end waits for no load. The fetcher is no
+     * more units ahead of the ends than there are slots and buffers of sums. */
+    BIAS = TILES * 16, BIASES = 8,
 };
+static_assert((int)BIASES >= MOST_SLOTS + BUFS + 2, "nobody reads the biases that are replaced");
 
 /* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16. */
 enum kind { EVEN, FEW, MORE };
@@ -34,24 +39,16 @@ template <int KIND> struct shape {
     static constexpr int NT = KIND == MORE ? 2 : 1, COLS = KIND == EVEN ? 4 : 8 * NT,
                          PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
     /* warps */
-    static constexpr int MULTIPLIERS = (int)RUNS * TILES, ENDERS = KIND == EVEN ? 1 : 2,
-                         FETCHER = MULTIPLIERS + ENDERS * TILES, CLERK = FETCHER + 1,
+    static constexpr int ENDING = KIND == EVEN ? 1 : 2; /* units at a time */
+    static constexpr int MULTIPLIERS = (int)RUNS * TILES, ENDERS = TILES * ENDING,
+                         FETCHER = MULTIPLIERS + ENDERS, CLERK = FETCHER + 1,
                          THREADS = 32 * (CLERK + 1);
-    static constexpr int PASSES = COLS * 8 / (32 * ENDERS); /* of an ender: 8 items a column */
-    static constexpr int RED = (int)RUNS * COLS * PITCH, /* floats of a tile's sums */
-                         SUM_BYTES = BUFS * TILES * RED * 4;
+    static constexpr int PASSES = COLS * 8 / 32; /* of an ender: 8 items a column */
+    static constexpr int UNITS = (int)RUNS * COLS * PITCH, /* of outputs, behind a tile's sums */
+                         RED = UNITS + 16, SUM_BYTES = BUFS * TILES * RED * 4;
 };
 
 /* ---- pieces --------------------------------------------------------------------------------- */
-
-__device__ __forceinline__ void mma_f16_first(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                              uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.f));
-}
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
@@ -94,14 +91,40 @@ __device__ __forceinline__ void await(uint64_t *b, int phase)
                  : "memory");
 }
 
+/* Whether it is so already, for the whole warp. */
+__device__ __forceinline__ bool is_done(uint64_t *b, int phase)
+{
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n"
+                 "}\n"
+                 : "=r"(done)
+                 : "r"(shared_address(b)), "r"(phase)
+                 : "memory");
+    return __all_sync(~0u, done);
+}
+
 /* Copies into shared memory, by as many lanes as COPIERS says, one on Hopper: first what will come,
- * then the pieces. */
+ * then the pieces; those that nobody will want again (copy_once) leave the second cache first. */
 #if __CUDA_ARCH__ >= 900
 enum { COPIERS = 1 };
 __device__ __forceinline__ void copies_begin(uint64_t *b, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
                  "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_once(void *to, const void *from, int bytes, uint64_t *b)
+{
+    asm volatile("{\n"
+                 ".reg .b64 once;\n"
+                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], once;\n"
+                 "}\n" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
 __device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *b)
@@ -127,6 +150,10 @@ __device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes
                      "l"((const char *)from + i)
                      : "memory");
 }
+__device__ __forceinline__ void copy_once(void *to, const void *from, int bytes, uint64_t *b)
+{
+    copy_piece(to, from, bytes, b);
+}
 __device__ __forceinline__ void copies_end(uint64_t *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(b))
@@ -135,39 +162,51 @@ __device__ __forceinline__ void copies_end(uint64_t *b)
 __device__ __forceinline__ void copies_follow_writes() {}
 #endif
 
-/* One chunk of 128 of k. w, s: the weights of rows g and g + 8 and their scales in shared memory;
- * x: this lane's 16 bytes of a column; `apart` bytes on, those of the column 8 further. */
-template <int KIND>
-__device__ __forceinline__ void multiply(const char *w, const char *s, const char *x, int apart,
+/* The weights of rows g and g + 8 in a chunk of 128 of k, and their scales. */
+struct weights {
+    uint32_t w0[4], w1[4];
+    uint2 scales;
+    __device__ __forceinline__ void load(const char *w, const char *s)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        const uint4 v0 = *(const uint4 *)(w + lane * 16),
+                    v1 = *(const uint4 *)(w + 512 + lane * 16);
+        w0[0] = v0.x, w0[1] = v0.y, w0[2] = v0.z, w0[3] = v0.w;
+        w1[0] = v1.x, w1[1] = v1.y, w1[2] = v1.z, w1[3] = v1.w;
+        scales = *(const uint2 *)(s + lane / 4 * 8);
+    }
+    /* Of the first chunk of the rows. */
+    __device__ __forceinline__ float2 take_units()
+    {
+        float2 units;
+        units.x = mx_unit(scales.x), units.y = mx_unit(scales.y);
+        return units;
+    }
+};
+
+/* N chunks, one after the other on each sum; together, since a warp alone spends most of its time
+ * waiting for itself. x: this lane's 16 bytes of a column; `apart` bytes on, those of the column 8
+ * further. */
+template <int KIND, int N>
+__device__ __forceinline__ void multiply(const weights (&c)[N], const char *x, int apart,
                                          float (*acc)[4])
 {
-    const int lane = (int)threadIdx.x % 32;
-    const uint4 v0 = *(const uint4 *)(w + lane * 16), v1 = *(const uint4 *)(w + 512 + lane * 16);
-    const uint2 scales = *(const uint2 *)(s + lane / 4 * 8);
-    const uint32_t w0[4] = {v0.x, v0.y, v0.z, v0.w}, w1[4] = {v1.x, v1.y, v1.z, v1.w};
 #pragma unroll
-    for (int b = 0; b < 4; b++) {
+    for (int i = 0; i < N * 4; i++) {
+        const int b = i % 4;
         uint32_t h0[4], h1[4];
-        e2m1_pairs(w0[b], h0);
-        e2m1_pairs(w1[b], h1);
-        float e0 = mx_scale(scales.x, b), e1 = mx_scale(scales.y, b);
+        scaled_pairs(c[i / 4].w0[b], c[i / 4].scales.x, b, h0);
+        scaled_pairs(c[i / 4].w1[b], c[i / 4].scales.y, b, h1);
 #pragma unroll
         for (int j = 0; j < shape<KIND>::NT; j++) {
-            uint4 v = *(const uint4 *)(x + j * apart + b * 64);
-            float part[4];
-            mma_f16_first(part, h0[0], h1[0], h0[1], h1[1], v.x, v.y);
-            mma_f16(part, h0[2], h1[2], h0[3], h1[3], v.z, v.w);
-            acc[j][0] = fmaf(part[0], e0, acc[j][0]);
-            acc[j][2] = fmaf(part[2], e1, acc[j][2]);
-            if (KIND != EVEN) {
-                acc[j][1] = fmaf(part[1], e0, acc[j][1]);
-                acc[j][3] = fmaf(part[3], e1, acc[j][3]);
-            }
+            uint4 v = *(const uint4 *)(x + j * apart + i * 64);
+            mma_f16(acc[j], h0[0], h1[0], h0[1], h1[1], v.x, v.y);
+            mma_f16(acc[j], h0[2], h1[2], h0[3], h1[3], v.z, v.w);
         }
     }
 }
 
-/* Adds the runs' sums of column `col`, outputs o and o + 1. */
+/* Adds the runs' sums of column `col`, outputs o and o + 1, and gives them their units. */
 template <int KIND>
 __device__ __forceinline__ float2 sum_runs(const float *red, int col, int o, bool two)
 {
@@ -183,25 +222,19 @@ __device__ __forceinline__ float2 sum_runs(const float *red, int col, int o, boo
         y.x = r ? y.x + v.x : v.x;
         y.y = r ? y.y + v.y : v.y;
     }
-    return y;
+    const float2 unit = *(const float2 *)(red + shape<KIND>::UNITS + o);
+    return make_float2(y.x * unit.x, y.y * unit.y);
 }
 
-/* Weights i and i + 1, i even, in two steps: what is fetched, and what it says. */
-__device__ __forceinline__ uint2 two_raw(const vec &v, size_t i)
+/* Numbers i and i + 1, i even, of a vector of a type. */
+__device__ __forceinline__ float2 two_of(int type, const void *p, int i)
 {
-    if (!v.p)
-        return make_uint2(0, 0);
-    if (v.type == DT_F32)
-        return __ldg((const uint2 *)((const float *)v.p + i));
-    return make_uint2(__ldg((const uint32_t *)((const uint16_t *)v.p + i)), 0);
-}
-__device__ __forceinline__ float2 two_of(const vec &v, uint2 raw)
-{
-    if (v.type == DT_F32)
-        return make_float2(__uint_as_float(raw.x), __uint_as_float(raw.y));
-    if (v.type == DT_BF16)
-        return make_float2(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u));
-    return __half22float2(*(const __half2 *)&raw.x);
+    if (type == DT_F32)
+        return *(const float2 *)((const float *)p + i);
+    const uint32_t raw = *(const uint32_t *)((const uint16_t *)p + i);
+    if (type == DT_BF16)
+        return make_float2(__uint_as_float(raw << 16), __uint_as_float(raw & 0xffff0000u));
+    return __half22float2(*(const __half2 *)&raw);
 }
 
 /* ---- the units ------------------------------------------------------------------------------ */
@@ -254,33 +287,36 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     s.rest = s.kp / 128 - s.full * s.each;
 }
 
-/* One task's way through the block's units. */
+/* One task's way through the block's units. What is said of the part is in registers: a unit takes
+ * a microsecond, in which sixteen warps go on to the next one. */
 template <int KIND> struct walk {
     const moe_args &a;
     const work &jobs;
     int part, left, job, tile; /* left: of the part */
     bool fresh;                /* other rows than the unit before */
+    struct share s;            /* of the part */
     __device__ __forceinline__ walk(const moe_args &args, const work &w)
         : a(args), jobs(w), part(-1), left(0)
     {
     }
     __device__ __forceinline__ bool down() const { return part >= shape<KIND>::GROUPS; }
     __device__ __forceinline__ const mat &m() const { return down() ? a.down_m : a.gate_up_m; }
-    __device__ __forceinline__ const share &s() const { return jobs.shares[part]; }
     __device__ __forceinline__ bool next()
     {
         fresh = false;
         if (left > 0) {
             left--, tile += TILES;
-            if (tile >= s().tiles)
+            if (tile >= s.tiles)
                 tile = 0, job++, fresh = true;
             return true;
         }
-        while (++part < shape<KIND>::PARTS)
-            if (s().units) {
-                left = s().units - 1, job = s().job, tile = s().tile;
+        while (++part < shape<KIND>::PARTS) {
+            s = jobs.shares[part];
+            if (s.units) {
+                left = s.units - 1, job = s.job, tile = s.tile;
                 return fresh = true;
             }
+        }
         return false;
     }
 };
@@ -302,6 +338,7 @@ template <int KIND> struct block {
     uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
     uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS];
     uint64_t sums_full[BUFS], sums_empty[BUFS], told[MOST_GROUPS];
+    alignas(16) float bias[BIASES][BIAS]; /* of units one after the other, as they lie */
     __device__ __forceinline__ void init()
     {
         if (threadIdx.x % 32)
@@ -312,7 +349,7 @@ template <int KIND> struct block {
             barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], S::MULTIPLIERS);
         for (int i = 0; i < BUFS; i++)
             barrier_init(&sums_full[i], S::MULTIPLIERS),
-                barrier_init(&sums_empty[i], S::ENDERS * TILES);
+                barrier_init(&sums_empty[i], TILES);
         for (int i = 0; i < MOST_GROUPS; i++)
             barrier_init(&told[i], 1);
 #if __CUDA_ARCH__ >= 900
@@ -343,11 +380,13 @@ template <int KIND>
 __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &jobs,
                                               block<KIND> &b, const room<KIND> &r)
 {
-    struct place slot = {};
+    const int number = a.gate_up_b.type == DT_F32 ? 4 : 2; /* bytes */
+    struct place slot = {}, ends = {};
     walk<KIND> at(a, jobs);
-    while (at.next()) {
+    for (; at.next(); ends.next(BIASES)) {
+        const bool biased = !at.down() && a.gate_up_b.p;
         const mat &m = at.m();
-        const int kp = at.s().kp, each = at.s().each, full = at.s().full, rest = at.s().rest;
+        const int kp = at.s.kp, each = at.s.each, full = at.s.full, rest = at.s.rest;
         const int next_tile = kp / 128 * CHUNK, next_scales = kp / 128 * CHUNK_SCALES;
         const size_t e = (size_t)jobs.active(at.job);
         const uint8_t *w = m.w + e * m.expert + (size_t)(at.tile * next_tile);
@@ -357,12 +396,18 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
             const int n = full + (i < rest);
             char *to = r.ring + slot.i * SLOT;
             await(&b.empty[slot.i], slot.phase ^ 1);
-            copies_begin(&b.full[slot.i], n * TILES * (CHUNK + CHUNK_SCALES));
+            copies_begin(&b.full[slot.i], n * TILES * (CHUNK + CHUNK_SCALES) +
+                                              (biased && i == 0 ? BIAS * number : 0));
+            if (biased && i == 0)
+                copy_piece(b.bias[ends.i],
+                           (const char *)a.gate_up_b.p +
+                               (e * a.gate_up_b_pitch + (size_t)(at.tile * 16)) * (size_t)number,
+                           BIAS * number, &b.full[slot.i]);
 #pragma unroll
             for (int t = 0; t < TILES; t++, to += STEP) {
-                copy_piece(to, w + t * next_tile, n * CHUNK, &b.full[slot.i]);
-                copy_piece(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES,
-                           &b.full[slot.i]);
+                copy_once(to, w + t * next_tile, n * CHUNK, &b.full[slot.i]);
+                copy_once(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES,
+                          &b.full[slot.i]);
             }
             copies_end(&b.full[slot.i]);
             w += n * CHUNK, s += n * CHUNK_SCALES;
@@ -371,14 +416,69 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
     }
 }
 
+/* ---- handing over at once ---------------------------------------------------------------- */
+
+/* Where pairs are few (moe_args.quick), what one block makes for others is its own flag: words are
+ * stored as their complement, which is never 0 (that would be a NaN that no instruction makes), and
+ * the router has cleared the place. So a word takes one way through the second cache; a fence, a
+ * counter that others look at, and a copy take four times as long. */
+__device__ __forceinline__ uint4 look_at_four(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ bool all_there(uint4 v) { return v.x && v.y && v.z && v.w; }
+
+__device__ __forceinline__ void show(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
+}
+__device__ __forceinline__ void show_two(float *p, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
+                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
+                 : "memory");
+}
+
+/* A hidden row into shared memory, as it comes; one warp. */
+__device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair)
+{
+    enum { MANY = 6 };
+    const char *const from = (const char *)(a.h.x + (size_t)pair * (size_t)a.h.kp);
+    for (int i = (int)threadIdx.x % 32 * 16; i < a.h.kp * 2; i += MANY * 512) {
+        uint4 v[MANY];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int j = 0; j < MANY; j++) {
+                v[j] = make_uint4(~0u, ~0u, ~0u, ~0u); /* behind the row are zeros */
+                if (i + j * 512 < a.ffn * 2)
+                    v[j] = look_at_four(from + i + j * 512);
+                missing |= !all_there(v[j]);
+            }
+        } while (missing);
+#pragma unroll
+        for (int j = 0; j < MANY; j++)
+            if (i + j * 512 < a.h.kp * 2)
+                *(uint4 *)(to + i + j * 512) = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
+    }
+}
+
 /* ---- the tasks: the clerk ------------------------------------------------------------------- */
 
 /* Packed rows are there. */
-__device__ __forceinline__ void wait_for_rows(const moe_args &a)
+__device__ __forceinline__ void wait_for_rows(const moe_args &a, struct jobs *l)
 {
     while (look(a.own + ROWS_READY) != (unsigned)a.rows)
         ;
     copies_follow_writes();
+    for (int p = (int)threadIdx.x % 32; p < a.rows * a.top_k; p += 32)
+        l->x_inv[p] = __ldcg(a.x_inv + p / a.top_k);
 }
 
 /* One more block has come this far; the counter is 0 again when all have. */
@@ -416,6 +516,12 @@ __device__ __forceinline__ void clear_keys(const moe_args &a)
     __syncwarp();
 }
 
+/* Whether blocks hand over at once, and the clerks add up. */
+template <int KIND> __device__ __forceinline__ bool quick(const moe_args &a)
+{
+    return KIND == EVEN && a.quick;
+}
+
 /* The first of the elements that a block adds up; none where the sums are not for this kernel. */
 template <int KIND> __device__ __forceinline__ int first_sum(const moe_args &a)
 {
@@ -447,49 +553,82 @@ __device__ __forceinline__ void wait_for_group(const moe_args &a, block<KIND> &b
     copies_follow_writes();
 }
 
-/* The rows of one job after the other, by COPIERS. */
-template <int KIND>
-__device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block<KIND> &b,
-                                           const room<KIND> &r)
-{
-    struct place set = {};
-    int ready = 0;
-    walk<KIND> at(a, jobs);
-    while (at.next()) {
-        if (!at.fresh)
-            continue;
-        for (; ready <= at.part - shape<KIND>::GROUPS; ready++)
-            wait_for_group(a, b, ready);
-        const packed &x = at.down() ? a.h : a.x;
-        const int first = jobs.begin(at.job), n = jobs.begin(at.job + 1) - first;
-        char *to = r.rows + set.i * r.set;
-        await(&b.rows_empty[set.i], set.phase ^ 1);
-        copies_begin(&b.rows_full[set.i], n * a.terms * x.kp * 2);
-#pragma unroll 1
-        for (int i = 0; i < n; i++) {
-            const int pair = jobs.order(first + i), row = at.down() ? pair : pair / a.top_k;
-            const uint16_t *from = x.x + (size_t)(row * a.terms) * (size_t)x.kp;
-            for (int t = 0; t < a.terms; t++, to += r.pitch, from += x.kp)
-                copy_piece(to, from, x.kp * 2, &b.rows_full[set.i]);
-        }
-        copies_end(&b.rows_full[set.i]);
-        set.next(a.sets);
-    }
-    for (; ready < shape<KIND>::GROUPS; ready++)
-        wait_for_group(a, b, ready);
-}
-
-/* All blocks have written hidden rows, so all have chosen: what they chose by may go, and the
- * kernels may come that will write it again. */
+/* What the blocks chose by may go, once all of them have chosen, and the kernels may come that will
+ * write it again. */
 template <int KIND>
 __device__ __forceinline__ void leave_keys(const moe_args &a, const work &jobs)
 {
     if (a.direct)
         clear_keys(a);
     let_next();
-    if (a.direct)
+    if (a.direct && !quick<KIND>(a))
         prefetch_bias<KIND>(a, jobs);
     wait_before(); /* long over; who waits for this kernel waits for those before it, too */
+}
+
+/* The rows of a job, from memory; by COPIERS. */
+__device__ __forceinline__ void copy_rows(const moe_args &a, const work &jobs, bool down, int job,
+                                          char *to, int pitch, uint64_t *full)
+{
+    const packed &x = down ? a.h : a.x;
+    const int first = jobs.begin(job), n = jobs.begin(job + 1) - first;
+    copies_begin(full, n * a.terms * x.kp * 2);
+#pragma unroll 1
+    for (int i = 0; i < n; i++) {
+        const int pair = jobs.order(first + i), row = down ? pair : pair / a.top_k;
+        const uint16_t *from = x.x + (size_t)(row * a.terms) * (size_t)x.kp;
+        for (int t = 0; t < a.terms; t++, to += pitch, from += x.kp)
+            copy_piece(to, from, x.kp * 2, full);
+    }
+    copies_end(full);
+}
+
+/* The same of hidden rows while they come; by all lanes. */
+__device__ __forceinline__ void gather_rows(const moe_args &a, const work &jobs, int job, char *to,
+                                            int pitch, uint64_t *full)
+{
+    for (int i = jobs.begin(job); i < jobs.begin(job + 1); i++, to += pitch)
+        gather_row(a, to, jobs.order(i));
+    __syncwarp();
+    if (threadIdx.x % 32 < COPIERS)
+        arrive(full);
+}
+
+/* The rows of one job after the other. Between those for gate and up and those for down, or when
+ * there are none, it is known that all blocks have chosen. */
+template <int KIND>
+__device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block<KIND> &b,
+                                           const room<KIND> &r)
+{
+    struct place set = {};
+    int ready = 0;
+    bool left = false;
+    walk<KIND> at(a, jobs);
+    while (at.next()) {
+        if (!at.fresh)
+            continue;
+        if (quick<KIND>(a) && at.down() && !left) {
+            wait_for_all(a.own + GROUP_READY);
+            leave_keys<KIND>(a, jobs);
+            left = true;
+        }
+        for (; !quick<KIND>(a) && ready <= at.part - shape<KIND>::GROUPS; ready++)
+            wait_for_group(a, b, ready);
+        char *to = r.rows + set.i * r.set;
+        await(&b.rows_empty[set.i], set.phase ^ 1);
+        if (quick<KIND>(a) && at.down())
+            gather_rows(a, jobs, at.job, to, r.pitch, &b.rows_full[set.i]);
+        else if (threadIdx.x % 32 < COPIERS)
+            copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[set.i]);
+        __syncwarp();
+        set.next(a.sets);
+    }
+    for (; !quick<KIND>(a) && ready < shape<KIND>::GROUPS; ready++)
+        wait_for_group(a, b, ready);
+    if (quick<KIND>(a) && !left)
+        wait_for_all(a.own + GROUP_READY);
+    if (!left)
+        leave_keys<KIND>(a, jobs);
 }
 
 /* ---- the tasks: multiplying ----------------------------------------------------------------- */
@@ -508,26 +647,50 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
     const int col = min(KIND == EVEN ? g / 2 : g, a.per * a.terms - 1);
     struct place slot = {}, set = {}, buf = {};
     bool staged = false;
+    int each = 0, n = 0; /* positions of a unit, and how many this run has */
+    const char *rows = NULL;
     walk<KIND> at(a, jobs);
     while (at.next()) {
-        const int each = at.s().each, n = min(each, at.s().kp / 128 - run * each);
         if (at.fresh) {
             if (staged) {
                 warp_arrives(&b.rows_empty[set.i]);
                 set.next(a.sets);
             }
             staged = true;
+            each = at.s.each, n = min(each, at.s.kp / 128 - run * each);
+            rows = r.rows + set.i * r.set + col * r.pitch + run * each * 256 + q * 16;
             await(&b.rows_full[set.i], set.phase);
         }
-        const char *x = r.rows + set.i * r.set + col * r.pitch + run * each * 256 + q * 16;
+        const char *x = rows;
         float acc[S::NT][4] = {};
+        float2 units = {};
 #pragma unroll 1
-        for (int i = 0; i < each; i++, x += 256) {
+        for (int i = 0; i < each;) {
+            struct place later = slot;
+            later.next(a.slots);
             await(&b.full[slot.i], slot.phase);
-            if (i < n)
-                multiply<KIND>(w + slot.i * SLOT, s + slot.i * SLOT, x, 8 * r.pitch, acc);
-            warp_arrives(&b.empty[slot.i]);
-            slot.next(a.slots);
+            if (KIND != MORE && i + 1 < n && is_done(&b.full[later.i], later.phase)) {
+                struct weights c[2];
+                c[0].load(w + slot.i * SLOT, s + slot.i * SLOT);
+                c[1].load(w + later.i * SLOT, s + later.i * SLOT);
+                if (run == 0 && i == 0)
+                    units = c[0].take_units();
+                warp_arrives(&b.empty[slot.i]);
+                warp_arrives(&b.empty[later.i]);
+                multiply<KIND>(c, x, 8 * r.pitch, acc);
+                later.next(a.slots);
+                i += 2, x += 512;
+            } else {
+                struct weights c[1];
+                c[0].load(w + slot.i * SLOT, s + slot.i * SLOT);
+                if (run == 0 && i == 0)
+                    units = c[0].take_units();
+                warp_arrives(&b.empty[slot.i]);
+                if (i < n)
+                    multiply<KIND>(c, x, 8 * r.pitch, acc);
+                i++, x += 256;
+            }
+            slot = later;
         }
         float *to = mine + buf.i * TILES * S::RED;
         await(&b.sums_empty[buf.i], buf.phase ^ 1);
@@ -536,6 +699,10 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
             to[0] = acc[j][0], to[8] = acc[j][2];
             if (KIND != EVEN)
                 to[S::PITCH] = acc[j][1], to[S::PITCH + 8] = acc[j][3];
+        }
+        if (run == 0 && q == 0) {
+            float *at_units = r.sums + (buf.i * TILES + warp / (int)RUNS) * S::RED + S::UNITS + g;
+            at_units[0] = units.x, at_units[8] = units.y;
         }
         warp_arrives(&b.sums_full[buf.i]);
         buf.next(BUFS);
@@ -555,38 +722,55 @@ __device__ __forceinline__ void put_hidden(const moe_args &a, int pair, int i, f
     }
 }
 
-/* What a lane needs besides the sums: outputs 2 * o and 2 * o + 1 of a tile for one pair, which for
- * gate and up are one hidden element. Fetched before the sums are there. */
+/* A lane's outputs 2 * o and 2 * o + 1 of a tile for one pair, which for gate and up are one hidden
+ * element. prepare() once for a job; take() the sums and biases, whose room may then go; give(). */
 struct ending {
-    int pair, col, o; /* pair -1: nothing */
+    int pair, col, o; /* pair -1: nothing; all eight lanes of a pair have it */
     float inv;
-    uint2 bias;
+    float2 y, bias;
     __device__ __forceinline__ void prepare(const moe_args &a, const work &jobs, bool down, int job,
-                                            int tile, int item)
+                                            int item)
     {
         const int from = jobs.begin(job);
-        pair = item / 8 < jobs.begin(job + 1) - from ? jobs.order(from + item / 8) : -1;
-        col = item / 8 * a.terms, o = item % 8;
-        if (pair < 0 || down)
-            return;
-        inv = __ldcg(a.x_inv + pair / a.top_k);
-        bias = two_raw(a.gate_up_b, (size_t)jobs.active(job) * a.gate_up_b_pitch +
-                                        (size_t)(tile * 16 + 2 * o));
+        const bool some = item / 8 < jobs.begin(job + 1) - from;
+        pair = some ? jobs.order(from + item / 8) : -1;
+        col = some ? item / 8 * a.terms : 0, o = item % 8;
+        inv = a.h_undo;
+        if (some && !down)
+            inv = jobs.own ? jobs.own->x_inv[pair] : __ldcg(a.x_inv + pair / a.top_k);
     }
     template <int KIND>
-    __device__ __forceinline__ void end(const moe_args &a, bool down, int tile, const float *red)
+    __device__ __forceinline__ void take(const moe_args &a, bool down, const float *red,
+                                         const void *tile_bias)
     {
-        if (pair < 0)
-            return;
-        float2 y = sum_runs<KIND>(red, col, 2 * o, KIND != EVEN && a.terms == 2);
+        y = sum_runs<KIND>(red, col, 2 * o, KIND != EVEN && a.terms == 2);
+        bias = make_float2(0, 0);
+        if (!down && a.gate_up_b.p)
+            bias = two_of(a.gate_up_b.type, tile_bias, 2 * o);
+    }
+    template <int KIND>
+    __device__ __forceinline__ void give(const moe_args &a, bool down, int tile) const
+    {
+        const float2 z = make_float2(mx_sum(y.x * inv), mx_sum(y.y * inv));
         if (down) {
             float *to = a.down + (size_t)pair * (size_t)a.in + (size_t)(tile * 16 + 2 * o);
-            *(float2 *)to = make_float2(mx_sum(y.x * a.h_undo), mx_sum(y.y * a.h_undo));
+            if (pair >= 0 && quick<KIND>(a))
+                show_two(to, z.x, z.y);
+            else if (pair >= 0)
+                *(float2 *)to = z;
             return;
         }
-        float2 v = two_of(a.gate_up_b, bias);
-        float gate = mx_sum(y.x * inv) + v.x, up = mx_sum(y.y * inv) + v.y;
-        put_hidden(a, pair, tile * 8 + o, gated(gate, up, a.act, a.limit));
+        const float h = gated(z.x + bias.x, z.y + bias.y, a.act, a.limit);
+        if (!quick<KIND>(a)) {
+            if (pair >= 0)
+                put_hidden(a, pair, tile * 8 + o, h);
+            return;
+        }
+        const uint32_t mine = __half_as_ushort(__float2half_rn(h * a.h_scale)),
+                       next = __shfl_down_sync(~0u, mine, 1);
+        if (pair >= 0 && o % 2 == 0)
+            show((uint32_t *)(a.h_to + (size_t)pair * (size_t)a.h.kp + (size_t)(tile * 8 + o)),
+                 mine | next << 16);
     }
 };
 
@@ -594,7 +778,7 @@ struct ending {
 template <int KIND>
 __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int part)
 {
-    enum { ALL = 32 * shape<KIND>::ENDERS * TILES };
+    enum { ALL = 32 * shape<KIND>::ENDERS };
     const bool down = part >= shape<KIND>::GROUPS;
     if (down && part + 1 < shape<KIND>::PARTS)
         return;
@@ -612,35 +796,47 @@ __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int
         wait_for_all(a.own + DOWN_READY);
 }
 
-/* Ender `number` of all: some for each tile. */
+/* Ender `number` of all: one for each tile of every unit, of every other one where units have more
+ * columns. */
 template <int KIND>
 __device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, block<KIND> &b,
                                           const room<KIND> &r, int number)
 {
     using S = shape<KIND>;
-    const int lane = (int)threadIdx.x % 32, group = number / S::ENDERS;
-    const int first = number % S::ENDERS * 32 + lane;
-    struct place buf = {};
-    int told = 0;
+    const int lane = (int)threadIdx.x % 32, group = number % TILES;
+    const int bias_at = group * 16 * (a.gate_up_b.type == DT_F32 ? 4 : 2);
+    struct place buf = {}, ends = {};
+    int told = quick<KIND>(a) ? (int)S::PARTS : 0;
+    bool stale = true;
+    struct ending e[S::PASSES];
+    if (quick<KIND>(a) && number == 0 && lane == 0)
+        come(a.own + GROUP_READY); /* has chosen */
     walk<KIND> at(a, jobs);
-    while (at.next()) {
+    for (; at.next(); ends.next(BIASES), buf.next(BUFS)) {
         const bool down = at.down();
         const int tile = at.tile + group;
         for (; told < at.part; told++)
             tell_part(a, b, told);
-        struct ending e[S::PASSES];
+        stale |= at.fresh;
+        if (S::ENDING > 1 && buf.i != number / TILES)
+            continue;
+        if (stale)
 #pragma unroll
-        for (int i = 0; i < S::PASSES; i++)
-            e[i].prepare(a, jobs, down, at.job, tile, first + i * S::ENDERS * 32);
+            for (int i = 0; i < S::PASSES; i++)
+                e[i].prepare(a, jobs, down, at.job, lane + i * 32);
+        stale = false;
         await(&b.sums_full[buf.i], buf.phase);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
-            e[i].template end<KIND>(a, down, tile, r.sums + (buf.i * TILES + group) * S::RED);
+            e[i].template take<KIND>(a, down, r.sums + (buf.i * TILES + group) * S::RED,
+                                     (const char *)b.bias[ends.i] + bias_at);
         warp_arrives(&b.sums_empty[buf.i]);
-        buf.next(BUFS);
-        if (!down && tile == at.s().tiles - 1) { /* zeros up to a whole chunk */
+#pragma unroll
+        for (int i = 0; i < S::PASSES; i++)
+            e[i].template give<KIND>(a, down, tile);
+        if (!quick<KIND>(a) && !down && tile == at.s.tiles - 1) { /* zeros up to a whole chunk */
             const int from = jobs.begin(at.job), pad = a.h.kp - a.ffn;
-            for (int i = first; i < (jobs.begin(at.job + 1) - from) * pad; i += S::ENDERS * 32)
+            for (int i = lane; i < (jobs.begin(at.job + 1) - from) * pad; i += 32)
                 put_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
         }
     }
@@ -661,6 +857,62 @@ __device__ __forceinline__ void add_up(const moe_args &a, const INT *chosen, con
     }
 }
 
+/* Four numbers of a vector from i on, a multiple of four. */
+__device__ __forceinline__ float4 four_at(const vec &v, size_t i)
+{
+    if (v.type == DT_F32)
+        return __ldg((const float4 *)((const float *)v.p + i));
+    const uint2 raw = __ldg((const uint2 *)((const uint16_t *)v.p + i));
+    const float2 x = two_of(v.type, &raw, 0), y = two_of(v.type, &raw, 2);
+    return make_float4(x.x, x.y, y.x, y.y);
+}
+
+/* The same by the clerks, four elements a lane, as the results come. */
+__device__ __forceinline__ void add_up_at_once(const moe_args &a, const struct jobs &l)
+{
+    enum { MANY = 4 };
+    const int block = (int)(gridDim.x - 1 - blockIdx.x), lane = (int)threadIdx.x % 32;
+    for (int i = (block * 32 + lane) * 4; i < a.rows * a.in; i += (int)gridDim.x * 128) {
+        const int pair = i / a.in * a.top_k, at = i % a.in;
+        const float4 old = a.add ? __ldcg((const float4 *)(a.dst + i)) : make_float4(0, 0, 0, 0);
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (int k0 = 0; k0 < a.top_k; k0 += MANY) {
+            const int n = min(a.top_k - k0, (int)MANY);
+            float4 bias[MANY];
+            uint4 y[MANY];
+            bool missing;
+#pragma unroll
+            for (int k = 0; k < MANY; k++)
+                bias[k] = a.down_b.p && k < n
+                              ? four_at(a.down_b, (size_t)l.chosen[pair + k0 + k] * a.down_b_pitch +
+                                                      (size_t)at)
+                              : make_float4(0, 0, 0, 0);
+            do {
+                missing = false;
+#pragma unroll
+                for (int k = 0; k < MANY; k++)
+                    if (k < n) {
+                        y[k] = look_at_four(a.down + (size_t)(pair + k0 + k) * (size_t)a.in + at);
+                        missing |= !all_there(y[k]);
+                    }
+            } while (missing);
+#pragma unroll
+            for (int k = 0; k < MANY; k++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const float w = l.weight[pair + min(k0 + k, a.top_k - 1)];
+                    float v = __uint_as_float(~(&y[k].x)[e]);
+                    v = a.down_b.p ? v + (&bias[k].x)[e] : v;
+                    if (k < n)
+                        (&sum.x)[e] = k0 + k ? fmaf(w, v, (&sum.x)[e]) : v * w;
+                }
+        }
+        if (a.add)
+            sum = make_float4(sum.x + old.x, sum.y + old.y, sum.z + old.z, sum.w + old.w);
+        *(float4 *)(a.dst + i) = sum;
+    }
+}
+
 template <int KIND>
 __global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
     expert_kernel(const __grid_constant__ struct moe_args a)
@@ -674,7 +926,7 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
     if (a.direct && a.rows == 1 && warp == S::FETCHER)
         deal<KIND>(a, a.top_k, b.shares);
     if (a.direct && warp == S::CLERK)
-        wait_for_rows(a);
+        wait_for_rows(a, &b.lists);
     if (a.direct)
         choose_directly<S::THREADS>(a, &b.lists, (int *)shared);
     else
@@ -699,11 +951,12 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
     } else {
         if (a.direct && blockIdx.x == 0)
             keep_choice(a, b.lists);
-        if (lane < COPIERS)
-            bring_rows(a, jobs, b, r);
-        __syncwarp();
-        leave_keys<KIND>(a, jobs);
+        bring_rows(a, jobs, b, r);
+        if (quick<KIND>(a))
+            add_up_at_once(a, b.lists);
     }
+    if (quick<KIND>(a))
+        return;
     __syncthreads();
     if (a.direct)
         add_up<KIND>(a, b.lists.chosen, b.lists.weight);
@@ -736,14 +989,15 @@ int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
     bool more = rows * terms > 8 && pairs * terms > 4 * a.n_expert &&
                 shared_of<MORE>(&a, 16) <= most;
     bool even = terms == 1 && (rows <= 4 || pairs <= a.n_expert);
-    int per = more ? 16 / terms : even ? 4 : 8 / terms;
+    int per = min_int(more ? 16 / terms : even ? 4 : 8 / terms, rows);
     while (per > 1 && !more && shared_of<FEW>(&a, per * terms) > most)
         per--;
     return per;
 }
 
-/* Blocks wait for each other, so no more than fit on the device at once: one a multiprocessor. Two
- * sets of rows where they fit beside all slots; then one, and fewer slots. */
+/* Blocks wait for each other, so no more than fit on the device at once: one a multiprocessor. As
+ * many sets of rows as fit beside all slots, for units of few rows soon want the next ones; then
+ * one, and fewer slots. */
 template <int KIND> static void launch(struct kdev *d, const struct moe_args *given)
 {
     struct moe_args a = *given;

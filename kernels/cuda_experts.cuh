@@ -12,12 +12,14 @@
  * before what came before in the stream has ended, so they have a place that nobody else uses
  * (OWN_COUNTERS).
  *
- * MXFP4. Blocks lie as cuda_mem.cu says. The byte of a scale 2^(s - 127) is kept as s + 1, at most
- * 255, so that all but 255 shifted into the exponent of a float32 is twice the scale, the smallest
- * included; 255, which stands for NaN and for 2^127, becomes infinity there, and a sum that is
- * infinite becomes NaN (mx_sum). Decoded weights are 2^-14 of themselves: sums are 2^-13 of the
- * true ones. Activations are f16 times a power of two: a row's own for the input, the fixed
- * h_scale for what lies between the matrices.
+ * MXFP4. Blocks lie as cuda_mem.cu says. Weights are decoded to f16 with their scale, so that a
+ * run is summed by the tensor cores alone: e2m1_pairs() makes them 2^-14 of themselves, and one
+ * product by 2^13 times their scale over the largest of their row does the rest. The sum of the
+ * runs is multiplied with twice that largest scale (mx_unit). f16 holds a weight exactly while its
+ * scale is 2^-22 of the row's largest or more; below, bits are lost, and from 2^-28 on the weight:
+ * nothing that a sum of f32 would show beside the others. A scale that is NaN becomes infinity, and
+ * so does the unit of 2^127: sums that are infinite become NaN (mx_sum). Activations are f16 times
+ * a power of two: a row's own for the input, the fixed h_scale for what lies between the matrices.
  */
 #ifndef AERIE_CUDA_EXPERTS_CUH
 #define AERIE_CUDA_EXPERTS_CUH
@@ -27,8 +29,8 @@
 enum {
     MOST_EXPERTS = 512,
     MOST_TOP_K = 32,
-    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128,
-    OWN_COUNTERS = N_COUNTERS / 2, /* from here on they are the mixture's alone: */
+    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, QUICK_PAIRS = 16,
+    /* from OWN_COUNTERS on, which are the mixture's alone: */
     ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, KEYS = 32,
 };
 
@@ -51,6 +53,7 @@ struct moe_args {
     bool direct;
     bool tiled;          /* packed rows lie as cuda_tile_moe.cu wants them */
     bool sums;           /* adds up the rows' experts, too */
+    bool quick;          /* blocks hand over at once (cuda_experts.cu) */
     int slots, sets;     /* of a block's ring of weights, of rows */
     struct mat gate_up_m, down_m;
     float h_scale, h_undo; /* of packed hidden rows, f16: a power of two, and 1 / it */
@@ -185,6 +188,7 @@ __device__ __forceinline__ void choose(const moe_args &a, uint32_t (&key)[EACH],
 /* A block's own lists of jobs. */
 struct jobs {
     float weight[DIRECT_PAIRS];
+    float x_inv[DIRECT_PAIRS]; /* of a pair's row */
     int16_t chosen[DIRECT_PAIRS], order[DIRECT_PAIRS];
     int16_t active[DIRECT_PAIRS], begin[DIRECT_PAIRS + 1];
     int n;
@@ -304,15 +308,27 @@ __device__ __forceinline__ void choose_directly(const moe_args &a, struct jobs *
     }
 }
 
-/* Twice the scale of block b of four. */
-__device__ __forceinline__ float mx_scale(uint32_t four, int b)
+/* A word has four scales of a row. In the row's first one the bytes' lower two bits, zeros in all
+ * others, are the exponent of its largest scale: takes that out, and returns twice that scale. */
+__device__ __forceinline__ float mx_unit(uint32_t &four)
 {
-    uint32_t at = b == 0 ? four << 23 : b == 1 ? four << 15 : b == 2 ? four << 7 : four >> 1;
-    return __uint_as_float(at & 0x7f800000u);
+    const uint32_t most = (four & 0x03030303u) * 0x01041040u; /* brings them into the upper byte */
+    four &= 0x7c7c7c7cu;
+    return __uint_as_float((most >> 1 & 0x7f800000u) + 0x00800000u);
+}
+
+/* Eight weights of block b of four as f16 pairs, scaled. */
+__device__ __forceinline__ void scaled_pairs(uint32_t w, uint32_t scales, int b, uint32_t (&h)[4])
+{
+    const uint32_t two = __byte_perm(scales, 0, 0x0404u | (unsigned)b << 12 | (unsigned)b << 4);
+    e2m1_pairs(w, h);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[i]) : "r"(two));
 }
 
 /* The sum that the runs' sums amount to; a scale of NaN made it infinite. */
-__device__ __forceinline__ float mx_sum(float y) { return isinf(y) ? NAN : y * 8192; }
+__device__ __forceinline__ float mx_sum(float y) { return isinf(y) ? NAN : y; }
 
 /* Element i of the sum of a row's experts, in the order of their rank. */
 template <class INT>

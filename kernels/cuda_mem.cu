@@ -13,8 +13,10 @@
  * 3 .. 1. The other's bits are such that (w >> 3) ^ (w << 7) has it in the same place: bits 6 .. 4
  * and 0 make up for what other weights' bits bring there. So eight weights become four pairs of
  * f16 in eight integer operations (e2m1_pairs): weights 0 and 1 from bytes 1 and 3, 2 and 3 from
- * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte of a block's
- * scale 2^(s - 127) becomes min(s + 1, 255) (why: cuda_experts.cuh).
+ * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte s of a block's
+ * scale 2^(s - 127) becomes the upper byte of an f16, 2^(s - most + 13), `most` being the largest
+ * of its row but for 255, which is NaN and becomes infinity; what is below 2^-14 becomes 0. The
+ * lower two bits of a row's first four such bytes are `most` (why: cuda_experts.cuh).
  */
 #include "kernels/cuda_experts.cuh"
 
@@ -178,18 +180,26 @@ __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int b
     dst[at] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-/* One thread: a byte, with zeros up to a whole group. */
+/* One warp: the scales of a row, with zeros up to a whole group. */
 __global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int blocks, int groups)
 {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= rows * (size_t)groups * 4)
+    const size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (row >= rows)
         return;
-    int block = (int)(i % ((size_t)groups * 4));
-    size_t row = i / ((size_t)groups * 4);
-    size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(block / 4, groups);
-    size_t at = (place * 16 + row % 8 * 2 + row / 8 % 2) * 4;
-    int byte = block < blocks ? min(src[row * (size_t)blocks + (size_t)block] + 1, 255) : 0;
-    dst[at + (size_t)(block % 4)] = (uint8_t)byte;
+    src += row * (size_t)blocks;
+    unsigned most = 0;
+    for (int i = lane; i < blocks; i += 32)
+        most = max(most, src[i] == 255 ? 0u : src[i]);
+    most = __reduce_max_sync(~0u, most);
+    for (int i = lane; i < groups * 4; i += 32) {
+        int exponent = 0; /* of an f16 */
+        if (i < blocks)
+            exponent = src[i] == 255 ? 31 : max(src[i] - (int)most + 28, 0);
+        size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(i / 4, groups);
+        size_t at = (place * 16 + row % 8 * 2 + row / 8 % 2) * 4 + (size_t)(i % 4);
+        dst[at] = (uint8_t)((unsigned)exponent << 2 | (i < 4 ? most >> i * 2 & 3 : 0));
+    }
 }
 
 /* A tensor of blocks' weights, or of their scales, on the device. */
@@ -224,8 +234,8 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
         return too_heavy(t, t->bytes, rc, e);
     rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
     if (rc == cudaSuccess && m->is_scales)
-        repack_scales<<<blocks, 256, 0, d->stream>>>((const uint8_t *)raw, (uint8_t *)p, m->rows,
-                                                     m->blocks, m->groups);
+        repack_scales<<<(unsigned)((m->rows + 7) / 8), 256, 0, d->stream>>>(
+            (const uint8_t *)raw, (uint8_t *)p, m->rows, m->blocks, m->groups);
     else if (rc == cudaSuccess)
         repack_mxfp4<<<blocks, 256, 0, d->stream>>>((const uint32_t *)raw, (uint4 *)p, m->rows,
                                                     m->blocks, m->groups);

@@ -12,7 +12,7 @@
 enum {
     THREADS = 512,
     ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
-    ROUTE_ROWS = 4, /* of a block, at most */
+    ROUTE_ROWS = 4, ROUTE_EXPERTS = 4, /* of a block, at most */
 };
 
 /* ---- packing into f16 ----------------------------------------------------------------------- */
@@ -93,6 +93,18 @@ __device__ void group_pairs(const moe_args &a)
         a.order[atomicAdd(&at[__ldcg(a.chosen + p)], 1)] = p;
 }
 
+/* Clears where the blocks of the experts will look for what others make of a row. */
+__device__ void clear_row(const moe_args &a, int r)
+{
+    const int tid = (int)threadIdx.x, pair = r * a.top_k;
+    uint4 *const h = (uint4 *)(a.h_to + (size_t)pair * (size_t)a.h.kp);
+    uint4 *const down = (uint4 *)(a.down + (size_t)pair * (size_t)a.in);
+    for (int i = tid; i < a.top_k * a.h.kp / 8; i += ROUTE_THREADS)
+        h[i] = make_uint4(0, 0, 0, 0);
+    for (int i = tid; i < a.top_k * a.in / 4; i += ROUTE_THREADS)
+        down[i] = make_uint4(0, 0, 0, 0);
+}
+
 /* Normalises and packs a row for the experts. Shared: the row. */
 __device__ void pack_row(const moe_args &a, int r, float *y, float *room)
 {
@@ -101,6 +113,8 @@ __device__ void pack_row(const moe_args &a, int r, float *y, float *room)
     load_weights(a.pre.w, 0, a.in, 0, w);
     after();
     load_row(src, a.in, 0, x);
+    if (a.quick)
+        clear_row(a, r);
     float inv = inverse_rms_of(x, src, a.in, a.pre, room);
     for (int from = 0; from < a.in; from += PER * ROUTE_THREADS) {
         if (from) {
@@ -202,10 +216,10 @@ template <int X, int ROWS> __device__ void router_product(const moe_args &a, int
 
 /* Blocks (i < ROWS, group) pack a row of the group; the others compute the logits of X
  * experts for it. Unless every block that needs it will choose for itself, the last block of a
- * group chooses, and the last of all groups the pairs. One row's blocks are small enough to start
- * beside the kernel before, which they will wait for. Shared: the row. */
+ * group chooses, and the last of all groups the pairs. Blocks with one row are small enough to
+ * start beside the kernel before, which they will wait for. Shared: the row. */
 template <int X, int ROWS>
-__global__ void __launch_bounds__(ROUTE_THREADS, ROWS == 1 ? 3 : 1)
+__global__ void __launch_bounds__(ROUTE_THREADS, ROWS > 1 ? 1 : X > 1 ? 2 : 3)
     route_kernel(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
@@ -409,11 +423,15 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
 
 static void route(struct kdev *d, const struct moe_args *m)
 {
-    int groups = div_up(m->rows, ROUTE_ROWS), packers = min_int(m->rows, ROUTE_ROWS);
-    bool many = m->n_expert * groups > 2 * d->n_sm;
-    dim3 grid((unsigned)(packers + div_up(m->n_expert, many ? 4 : 1)), (unsigned)groups);
-    auto kernel = many ? route_kernel<4, ROUTE_ROWS>
-                       : m->rows == 1 ? route_kernel<1, 1> : route_kernel<1, ROUTE_ROWS>;
+    const int fours = div_up(m->n_expert, ROUTE_EXPERTS);
+    const bool single = (1 + m->n_expert) * m->rows <= 3 * d->n_sm; /* all beside one another */
+    const bool one_row = single || (1 + fours) * m->rows <= 2 * d->n_sm;
+    const int rows = one_row ? 1 : ROUTE_ROWS;
+    dim3 grid((unsigned)(min_int(m->rows, rows) + (single ? m->n_expert : fours)),
+              (unsigned)div_up(m->rows, rows));
+    auto kernel = single    ? route_kernel<1, 1>
+                  : one_row ? route_kernel<ROUTE_EXPERTS, 1>
+                            : route_kernel<ROUTE_EXPERTS, ROUTE_ROWS>;
     cuda_launch(d, kernel, grid, ROUTE_THREADS, cuda_round((size_t)m->in, 32) * sizeof(float), *m);
 }
 
@@ -441,6 +459,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
     m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, &m, rows) : rows;
     m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE;
+    m.quick = m.direct && m.sums && m.terms == 1 && pairs <= QUICK_PAIRS;
     m.own = d->counters + OWN_COUNTERS;
     m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
     m.tiled ? cuda_tile_route(d, &m) : route(d, &m);

@@ -119,10 +119,13 @@ template <int LEFT> __device__ __forceinline__ void mma_wait()
 #define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
 #define REG24                                                                                      \
     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
-#define REG36 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35"
-#define REG44 REG36 ",%36,%37,%38,%39,%40,%41,%42,%43"
+#define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define REG36 REG32 ",%32,%33,%34,%35"
+#define REG40 REG36 ",%36,%37,%38,%39"
+#define REG44 REG40 ",%40,%41,%42,%43"
+#define REG48 REG44 ",%44,%45,%46,%47"
 #define REG64                                                                                      \
-    REG44 ",%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+    REG48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define REG96 REG80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
@@ -155,24 +158,29 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32
           ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
 }
 
-/* acc (64 outputs, 48, 72 or 88 columns), f16 */
-__device__ __forceinline__ void wgmma_f16(float (&acc)[24], uint32_t w0, uint32_t w1, uint32_t w2,
+/* acc (64 outputs, the first N columns), f16 */
+template <int N, int EACH>
+__device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
 {
-    WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
-          ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
-}
-__device__ __forceinline__ void wgmma_f16(float (&acc)[36], uint32_t w0, uint32_t w1, uint32_t w2,
-                                          uint32_t w3, uint64_t rows, int onto)
-{
-    WGMMA("m64n72k16.f32.f16.f16", REG36, "%36", "%37", "%38", "%39", "%40", "%41",
-          ACC32(acc, 0), ACC4(acc, 32));
-}
-__device__ __forceinline__ void wgmma_f16(float (&acc)[44], uint32_t w0, uint32_t w1, uint32_t w2,
-                                          uint32_t w3, uint64_t rows, int onto)
-{
-    WGMMA("m64n88k16.f32.f16.f16", REG44, "%44", "%45", "%46", "%47", "%48", "%49",
-          ACC32(acc, 0), ACC8(acc, 32), ACC4(acc, 40));
+    if constexpr (N == 48)
+        WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
+              ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
+    if constexpr (N == 64)
+        WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
+              ACC32(acc, 0));
+    if constexpr (N == 72)
+        WGMMA("m64n72k16.f32.f16.f16", REG36, "%36", "%37", "%38", "%39", "%40", "%41",
+              ACC32(acc, 0), ACC4(acc, 32));
+    if constexpr (N == 80)
+        WGMMA("m64n80k16.f32.f16.f16", REG40, "%40", "%41", "%42", "%43", "%44", "%45",
+              ACC32(acc, 0), ACC8(acc, 32));
+    if constexpr (N == 88)
+        WGMMA("m64n88k16.f32.f16.f16", REG44, "%44", "%45", "%46", "%47", "%48", "%49",
+              ACC32(acc, 0), ACC8(acc, 32), ACC4(acc, 40));
+    if constexpr (N == 96)
+        WGMMA("m64n96k16.f32.f16.f16", REG48, "%48", "%49", "%50", "%51", "%52", "%53",
+              ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
 }
 
 /* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */

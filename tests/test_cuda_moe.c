@@ -143,6 +143,9 @@ static void test_many_experts(void **state)
     layer_make(&l, 256, 96, 300, 5);
     layer_check(&l, "300 experts, 256 x 96, top 5", MOST, 1);
     layer_free(&l);
+    layer_make(&l, 384, 160, 16, 6);
+    layer_check(&l, "16 experts, 384 x 160, top 6", MOST, 1);
+    layer_free(&l);
 }
 
 /* More than a step of chunks in a run; a norm behind; an activation without bound. */
