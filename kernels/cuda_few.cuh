@@ -14,20 +14,40 @@ enum {
     WINDOW = 96 << 10, /* bytes under way at once */
     LEAST_STAGES = 4, MOST_STAGES = 16,
     SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
-    SUM_COLS = 16,
-    HEAD_SLOTS = 128, /* a block's panels times the heads that one may touch */
+    SUM_COLS = 16, SUM_ROOMS = 2, /* one is added up while the other is written */
+};
+
+/* A unit: what a block multiplies before it adds up the runs. A panel; or of a gated pair the same
+ * panel of both matrices; or of q, k and v the two panels of a head that turn with each other. */
+enum unit_kind { PLAIN, GATED, TURNED };
+
+/* Which units of a matrix a block has: number blockIdx.x - lo, if that is less than n, and every
+ * n-th behind it, of `units` in all. half: from the one panel of a TURNED unit to the other. */
+struct deal {
+    int lo, n, units;
+    int half, shift; /* 2^shift */
 };
 
 /* Where things lie in shared memory, and how much a stage has. */
 struct few {
     int stages, stage;      /* of the ring; bytes */
     int window;             /* stages that are under way at most */
-    int second_at, rows_at; /* in a stage: the other matrix of a gated pair, rows */
+    int second_at, rows_at; /* in a stage: the second panel of a unit, rows */
     int held_at, sums_at;
+    int head_shift;          /* a head has 2^head_shift elements */
+    int mats;                /* matrices that are dealt, the last one first */
+    struct deal deal[MAX_MATS];
     int positions[MAX_MATS]; /* of k in a stage */
     int sum_cols;            /* columns that are added up at once */
     int group;               /* columns of a block */
 };
+
+/* Floats from one column of sums to the next, for so many tiles of eight rows; no bank twice, and
+ * lanes that have no output read no further. */
+static constexpr inline __host__ __device__ int sum_pitch(int tiles)
+{
+    return (tiles * 8 < 32 ? 32 : tiles * 8) + 8;
+}
 
 #ifdef __CUDACC__
 
@@ -133,32 +153,51 @@ struct ring {
 
 /* ---- the feeder ----------------------------------------------------------------------------- */
 
-/* The stages of a block, one after the other: positions i and on of a panel of a matrix. */
+/* A block's units, one after the other. */
 struct course {
-    int mat, panel, i;
-    __device__ __forceinline__ bool over(const product &p) const
+    int mat, unit;
+    __device__ __forceinline__ explicit course(const few &f) : mat(f.mats) { enter(f); }
+    __device__ __forceinline__ bool over() const { return mat < 0; }
+    __device__ __forceinline__ void enter(const few &f) /* the next matrix that has any for us */
     {
-        return mat >= (p.glu ? 1 : p.n_mats);
+        do
+            unit = --mat < 0 ? 0 : (int)blockIdx.x - f.deal[mat].lo;
+        while (mat >= 0 && (unit < 0 || unit >= min(f.deal[mat].n, f.deal[mat].units)));
     }
-    __device__ __forceinline__ void settle(const product &p) /* matrices with no panel for us */
+    __device__ __forceinline__ void next(const few &f)
     {
-        while (!over(p) && panel >= p.m[mat].panels.n)
-            mat++, panel = (int)blockIdx.x;
+        unit += f.deal[mat].n;
+        if (unit >= f.deal[mat].units)
+            enter(f);
     }
+    /* The unit's panel, or its first one. */
+    __device__ __forceinline__ int panel(const few &f) const
+    {
+        const int half = f.deal[mat].half;
+        return half ? (unit >> f.deal[mat].shift) * 2 * half + (unit & (half - 1)) : unit;
+    }
+};
+
+/* Their stages: positions i and on of a unit. */
+struct stages {
+    course at;
+    int i;
+    __device__ __forceinline__ explicit stages(const few &f) : at(f), i(0) {}
+    __device__ __forceinline__ bool over() const { return at.over(); }
     __device__ __forceinline__ void next(const product &p, const few &f)
     {
-        i += f.positions[mat];
-        if (i < p.m[mat].panels.cut.each)
+        i += f.positions[at.mat];
+        if (i < p.m[at.mat].panels.cut.each)
             return;
-        i = 0, panel += (int)gridDim.x;
-        settle(p);
+        i = 0;
+        at.next(f);
     }
     /* The stage's chunks, as they lie in a panel: the first and the number. */
     __device__ __forceinline__ int chunks(const product &p, const few &f, int &first) const
     {
-        const struct cut &c = p.m[mat].panels.cut;
+        const struct cut &c = p.m[at.mat].panels.cut;
         first = chunks_before(c, i);
-        return chunks_before(c, min(i + f.positions[mat], c.each)) - first;
+        return chunks_before(c, min(i + f.positions[at.mat], c.each)) - first;
     }
 };
 
@@ -168,28 +207,31 @@ __device__ __forceinline__ int group_cols(const product &p, const few &f)
     return min(p.rows * p.x.terms - (int)blockIdx.y * f.group, f.group);
 }
 
-template <bool HELD>
-__device__ __forceinline__ void feed_weights(const product &p, const few &f, const course &at,
+template <int KIND, bool HELD>
+__device__ __forceinline__ void feed_weights(const product &p, const few &f, const stages &s,
                                              const ring &r)
 {
-    const mat &m = p.m[at.mat];
-    int first, n = at.chunks(p, f, first), bytes = n * m.panels.rows * K_CHUNK_BYTES;
-    size_t from = (size_t)at.panel * panel_bytes(m.panels) +
+    const mat &m = p.m[s.at.mat];
+    int first, n = s.chunks(p, f, first), bytes = n * m.panels.rows * K_CHUNK_BYTES;
+    size_t from = (size_t)s.at.panel(f) * panel_bytes(m.panels) +
                   (size_t)(first * m.panels.rows) * K_CHUNK_BYTES;
     const int rows = HELD ? 0 : n * group_cols(p, f) * K_CHUNK_BYTES;
-    feed_expect(r.filled(), bytes * (p.glu ? 2 : 1) + rows);
+    feed_expect(r.filled(), bytes * (KIND == PLAIN ? 1 : 2) + rows);
     feed(r.place(), m.w + from, bytes, r.filled());
-    if (p.glu)
+    if (KIND == GATED)
         feed(r.place() + (uint32_t)f.second_at, p.m[1].w + from, bytes, r.filled());
+    if (KIND == TURNED)
+        feed(r.place() + (uint32_t)f.second_at,
+             m.w + from + (size_t)f.deal[s.at.mat].half * panel_bytes(m.panels), bytes, r.filled());
     if (HELD)
         feed_end(r.filled());
 }
 
-__device__ __forceinline__ void feed_rows(const product &p, const few &f, const course &at,
+__device__ __forceinline__ void feed_rows(const product &p, const few &f, const stages &s,
                                           const ring &r)
 {
     const int cols = group_cols(p, f);
-    int first, n = at.chunks(p, f, first);
+    int first, n = s.chunks(p, f, first);
     const uint8_t *group =
         (const uint8_t *)p.x.x + (size_t)blockIdx.y * (size_t)(f.group * p.x.kp * 2);
     feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(first * cols) * K_CHUNK_BYTES,
@@ -212,20 +254,18 @@ struct window {
 };
 
 /* Weights that fill the ring come before the wait, the rows that belong to them behind it. */
-template <bool HELD>
+template <int KIND, bool HELD>
 __device__ __forceinline__ void feed_block(const product &p, const few &f, ring r, uint32_t held,
                                            uint32_t held_full)
 {
-    course at = {0, (int)blockIdx.x, 0};
-    at.settle(p);
-    course first = at;
+    stages s(f), first = s;
     ring start = r;
     int early = 0;
     struct window behind = {r, 0};
-    for (; early < r.stages && !at.over(p); early++, at.next(p, f), r.next()) {
+    for (; early < r.stages && !s.over(); early++, s.next(p, f), r.next()) {
         if (HELD)
             behind.wait(f);
-        feed_weights<HELD>(p, f, at, r);
+        feed_weights<KIND, HELD>(p, f, s, r);
     }
     if (!HELD || p.x.x)
         wait_before();
@@ -238,13 +278,13 @@ __device__ __forceinline__ void feed_block(const product &p, const few &f, ring 
     if (!HELD)
         for (int i = 0; i < early; i++, first.next(p, f), start.next())
             feed_rows(p, f, first, start);
-    for (; !at.over(p); at.next(p, f), r.next()) {
+    for (; !s.over(); s.next(p, f), r.next()) {
         barrier_wait(r.emptied(), r.phase ^ 1);
         if (HELD)
             behind.wait(f);
-        feed_weights<HELD>(p, f, at, r);
+        feed_weights<KIND, HELD>(p, f, s, r);
         if (!HELD)
-            feed_rows(p, f, at, r);
+            feed_rows(p, f, s, r);
     }
 }
 

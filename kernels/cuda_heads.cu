@@ -1,6 +1,6 @@
 /* cuda_heads.cu - heads of many rows after their projection: norm, turn, cell. A warp takes a head
  * (two, where they are short), a thread four elements at a time; the bits are those of
- * finish_head(), whose sums of squares this adds in the same order.
+ * finish_head().
  */
 #include "kernels/cuda_heads.cuh"
 
@@ -16,8 +16,7 @@ template <int DIM> struct span {
     };
 };
 
-/* 1 / rms of a head. Every 32 elements are added as the lanes of a warp are, halves first, and then
- * these sums in their order. */
+/* 1 / rms of a head, in the order of head_sum(). */
 template <int DIM>
 __device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH],
                                               const struct norm &norm)
@@ -25,26 +24,15 @@ __device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH]
     using S = span<DIM>;
     if (norm.kind == NORM_NONE)
         return 1;
-    float part[S::EACH], sum = 0;
+    float sum = 0;
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
-        float4 s = make_float4(x[j].x * x[j].x, x[j].y * x[j].y, x[j].z * x[j].z, x[j].w * x[j].w);
+        float s = (x[j].x * x[j].x + x[j].y * x[j].y) + (x[j].z * x[j].z + x[j].w * x[j].w);
 #pragma unroll
-        for (int d = 4; d; d /= 2) {
-            s.x += __shfl_xor_sync(~0u, s.x, d);
-            s.y += __shfl_xor_sync(~0u, s.y, d);
-            s.z += __shfl_xor_sync(~0u, s.z, d);
-            s.w += __shfl_xor_sync(~0u, s.w, d);
-        }
-        part[j] = (s.x + s.z) + (s.y + s.w);
+        for (int d = 1; d < S::LANES; d *= 2)
+            s += __shfl_xor_sync(~0u, s, d);
+        sum = j ? sum + s : s;
     }
-#pragma unroll
-    for (int j = 0; j < S::EACH; j++)
-#pragma unroll
-        for (int lane = 0; lane < S::LANES; lane += 8) {
-            float v = __shfl_sync(~0u, part[j], lane, S::LANES);
-            sum = j + lane ? sum + v : v;
-        }
     return 1 / sqrtf(sum / (float)DIM + norm.eps);
 }
 

@@ -1,7 +1,9 @@
 /* cuda_heads.cuh - what becomes of one head of one row after its projection: norm, turn, cell.
  *
- * For a block of ROW_THREADS, be it one of a kernel of its own or the one that finishes the head's
- * product; the order of a head's sum of squares is the same in both.
+ * Here for a block of ROW_THREADS; cuda_heads.cu has a warp do it, cuda_few.cu the blocks that make
+ * the head. The order of a head's sum of squares is the same everywhere: neighbours are added
+ * first, then neighbouring pairs, and so on, so that whoever has a power of two of a head's
+ * elements can add them on their own.
  */
 #ifndef AERIE_CUDA_HEADS_CUH
 #define AERIE_CUDA_HEADS_CUH
@@ -86,6 +88,27 @@ __device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, s
         load_element(a, r, kind, h, i, p);
 }
 
+/* The sum over a block, neighbours first. room: see row_sum(). */
+__device__ __forceinline__ float head_sum(float v, float *room)
+{
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2)
+        v += __shfl_xor_sync(~0u, v, d);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    row_meet();
+    float part[ROW_WARPS];
+#pragma unroll
+    for (int i = 0; i < ROW_WARPS; i++)
+        part[i] = room[i];
+#pragma unroll
+    for (int d = 1; d < ROW_WARPS; d *= 2)
+#pragma unroll
+        for (int i = 0; i < ROW_WARPS; i += 2 * d)
+            part[i] += part[i + d];
+    return part[0];
+}
+
 /* 1 / rms of n elements, of which x0 is the thread's first. */
 __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
                                               const struct norm &norm, float *room)
@@ -98,7 +121,7 @@ __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
         float y = __ldcg(x + i);
         ss = fmaf(y, y, ss);
     }
-    return 1 / sqrtf(row_sum(ss, room) / (float)n + norm.eps);
+    return 1 / sqrtf(head_sum(ss, room) / (float)n + norm.eps);
 }
 
 /* One head of row r; with v_from_k a head of v comes of the same numbers as that of k. */

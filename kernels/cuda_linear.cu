@@ -16,11 +16,6 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
-__device__ __forceinline__ float4 plus(float4 a, float4 b)
-{
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
 /* The sum of a row's runs, in their order; missing ones are zeros. raw: the first one's row. */
 __device__ __forceinline__ void load_runs(const float *raw, size_t apart, int runs, int n,
                                           struct row_part &y)
@@ -178,6 +173,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
                              : few                   ? cuda_few_rows(d, p->rows, p->x.kp)
                                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fold = few && cuda_folds(d, p);
+    p->turned = few && !some && cuda_turns(d, p);
     if (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && !ready))
         take_rows(d, p);
     else
@@ -199,7 +195,7 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
         p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
     if (leaves)
         leave_norm(d, p, runs);
-    else if (!p->fold || p->behind.dst)
+    else if (!p->turned)
         launch_behind(d, p);
 }
 

@@ -67,8 +67,8 @@ struct expert_list {
     int div;
 };
 
-/* What needs more than a panel of outputs: where the product is folded (cuda_few.cu), the last block
- * to arrive at a head does it, otherwise a kernel of its own. */
+/* What needs more than a panel of outputs: a kernel of its own, or the next one, does it, or the
+ * blocks of the product that have a head's panels (cuda_few.cu). */
 struct behind {
     struct norm post; /* dst (+)= post(f[0].dst), if there is a dst; never folded */
     float *dst;
@@ -93,6 +93,7 @@ struct product {
     int before_runs; /* before.raw is that many runs' sums (struct pending) */
     struct behind behind;
     bool fold;
+    bool turned; /* heads are done by the product itself (cuda_few.cu) */
     struct packed x;
 
     struct expert_list e;
@@ -388,9 +389,10 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 /* Packs the rows, launches the product of what is set up in p, and what comes behind. whole_rows:
  * those of the operation, of which p has some. */
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows);
-/* Of bf16 matrices (cuda_few.cu). Where it folds, product and what comes behind are one kernel, and
- * so is packing if p->x.x is NULL; else rows come in the given format. */
+/* Of bf16 matrices (cuda_few.cu). Where it folds, packing is part of it if p->x.x is NULL; else rows
+ * come in the given format. Where it turns, heads are part of it. */
 bool cuda_folds(const struct kdev *d, const struct product *p);
+bool cuda_turns(const struct kdev *d, const struct product *p);
 /* Whether the norm behind it may stay to be done. */
 bool cuda_leaves(const struct product *p);
 struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);

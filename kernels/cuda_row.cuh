@@ -60,6 +60,11 @@ struct row_part {
     float4 v[ROW_HELD];
 };
 
+__device__ __forceinline__ float4 plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 /* Not through the first cache, which may hold what another kernel has overwritten since. */
 __device__ __forceinline__ float4 four_of(const float *src, int n, int i)
 {
