@@ -1,6 +1,6 @@
-/* test_cuda_tile.c - products of many rows on the GPU, which tiles make where the device has them:
- * every row has the bits that it has among four rows or fewer, in both precisions. Without a GPU
- * every test is skipped.
+/* test_cuda_tile.c - products of many rows on the GPU, which tiles make where the device has them,
+ * and of some (17 to 64), which groups of panels do: every row has the bits that it has among four
+ * rows or fewer, in both precisions. Without a GPU every test is skipped.
  *
  * Experts have theirs in test_cuda_moe.c.
  */
@@ -15,7 +15,7 @@
 
 enum { MOST = 333, FEW = 4 };
 
-static const int row_counts[] = {65, 127, 128, 200, MOST};
+static const int row_counts[] = {17, 32, 33, 60, 64, 65, 127, 128, 200, MOST};
 enum { N_COUNTS = sizeof row_counts / sizeof *row_counts };
 
 /* Uploads a tensor and frees the host's copy. */
@@ -43,7 +43,7 @@ static void check_rows(rows_fn *run, const void *arg, int width, const char *wha
         for (size_t j = 0; j < (size_t)n * w; j++)
             if (!isfinite(all[j]))
                 fail_msg("%s: element %zu of %d rows is %g", what, j, n, (double)all[j]);
-        const int firsts[] = {0, 30, min_int(62, n - FEW), n - FEW};
+        const int firsts[] = {0, min_int(30, n - 1), min_int(62, n - FEW), n - FEW};
         for (int f = 0; f < 4; f++) {
             int rows = f == 1 ? 1 : FEW;
             run(arg, firsts[f], rows, few);

@@ -106,7 +106,7 @@ for stage; do
         rm -f "$logs/bench.jsonl" "$logs/bench.log"
         models='step. verify. draft. cycle. cublas. product. prefill.'
         bench -m models/nestling/target --draft models/nestling/draft ${ONLY:-} || failed=1
-        for m in ${MODELS:-gpt-oss-20b gpt-oss-120b gemma-3-4b}; do
+        for m in ${MODELS:-gpt-oss-20b gpt-oss-120b gemma-3-4b gemma-3-27b}; do
             bench --synthetic "$m" ${ONLY:-$models} || failed=1
         done
         tests/bench/table.sh lines "$logs/bench.jsonl" ;;
