@@ -43,38 +43,6 @@ struct some {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* The stages of some runs, one after the other: two chunks of k each, the last of a run one if the
- * run is odd. No divisions: see cuda_tile.cu. */
-struct stage_of_runs {
-    int run, end, in, length; /* the first chunk is number `in` of the run's */
-    int place[2], n;          /* where the chunks lie in a panel; one or two */
-    __device__ __forceinline__ void settle(const struct cut &c)
-    {
-        length = run == c.runs - 1 ? c.rest : c.each;
-        n = min(length - in, 2);
-        place[1] = place[0] + (in < c.rest ? c.runs : c.runs - 1);
-    }
-    __device__ __forceinline__ stage_of_runs(const struct cut &c, int first, int behind)
-        : run(first), end(min(behind, c.runs)), in(0)
-    {
-        place[0] = first;
-        settle(c);
-    }
-    __device__ __forceinline__ bool over() const { return run >= end; }
-    __device__ __forceinline__ void next(const struct cut &c)
-    {
-        in += 2;
-        place[0] = place[1] + (in - 1 < c.rest ? c.runs : c.runs - 1);
-        if (in >= length)
-            place[0] = ++run, in = 0;
-        settle(c);
-    }
-    __device__ __forceinline__ int k(const struct cut &c) const
-    {
-        return (run * c.each + in) * K_CHUNK;
-    }
-};
-
 /* A block's share: groups first, first + step, ... and runs from .. to - 1 of them. */
 struct work {
     int first, step, from, to;

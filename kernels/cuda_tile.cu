@@ -39,37 +39,6 @@ struct many {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* The stages of a tile, one after the other: two chunks of k each, the last of a run one if the run
- * is odd. No divisions: one thread has 300 cycles for a stage. */
-struct stage_of_k {
-    int run, in, length; /* the first chunk is number `in` of the run's */
-    int place[2], n;     /* where the chunks lie in a panel; one or two */
-    __device__ __forceinline__ void settle(const struct cut &c)
-    {
-        length = run == c.runs - 1 ? c.rest : c.each;
-        n = min(length - in, 2);
-        place[1] = place[0] + (in < c.rest ? c.runs : c.runs - 1);
-    }
-    __device__ __forceinline__ void first(const struct cut &c)
-    {
-        run = in = place[0] = 0;
-        settle(c);
-    }
-    __device__ __forceinline__ void next(const struct cut &c)
-    {
-        in += 2;
-        place[0] = place[1] + (in - 1 < c.rest ? c.runs : c.runs - 1);
-        if (in >= length)
-            place[0] = ++run, in = 0;
-        settle(c);
-    }
-    __device__ __forceinline__ bool over(const struct cut &c) const { return run >= c.runs; }
-    __device__ __forceinline__ int k(const struct cut &c) const
-    {
-        return (run * c.each + in) * K_CHUNK;
-    }
-};
-
 struct place {
     int mat, out, col; /* first output of the matrix, first column */
 };
@@ -99,7 +68,7 @@ struct tile_weights {
           bytes(a.wide[at.mat] * K_CHUNK_BYTES), glu(a.p.glu)
     {
     }
-    __device__ __forceinline__ void fetch(uint8_t *to, const stage_of_k &k, int rows_bytes,
+    __device__ __forceinline__ void fetch(uint8_t *to, const stage_of_runs &k, int rows_bytes,
                                           uint64_t *full) const
     {
         barrier_expect(full, (bytes << (int)glu) * k.n + rows_bytes);
@@ -121,19 +90,17 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAG
     using F = form<COLS>;
     const struct cut c = cut_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
-    struct stage_of_k k;
     int early = 0;
-    k.first(c);
     const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
-    for (; early < F::STAGES && !k.over(c); early++, k.next(c))
+    for (stage_of_runs k(c, 0, c.runs); early < F::STAGES && !k.over(); early++, k.next(c))
         first.fetch(r.stage + early * F::STAGE_SPAN, k, rows_bytes, &r.full[early]);
     after();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
         const tile_weights w(a, at);
 #pragma unroll 1
-        for (k.first(c); !k.over(c); k.next(c)) {
+        for (stage_of_runs k(c, 0, c.runs); !k.over(); k.next(c)) {
             uint8_t *to = r.stage + r.slot * F::STAGE_SPAN;
             if (early == 0) {
                 barrier_wait(&r.empty[r.slot], r.phase ^ 1);
@@ -477,7 +444,6 @@ void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, 
         cuda_fail(d, "a tensor map was refused");
 }
 
-/* Tiles of outputs; first[i]: those before matrix i. */
 /* Tiles of outputs, of whole panels each; first: of a matrix. */
 static int tiles_of(const struct product *p, int *first, int *wide)
 {
