@@ -295,6 +295,8 @@ static bool lay_out(struct trip *t, struct err *e)
         t->f->mem = r->dev.k->alloc(r->dev.d, t->io.end * 2, "cycle", e);
         if (!t->f->mem.p)
             return false;
+        /* rests of tables that no cycle writes come back with what it does write */
+        r->dev.k->fill(r->dev.d, t->f->mem, 0);
         place_all(t);
     }
     t->in = r->dev.k->inbox(r->dev.d, t->io.in);

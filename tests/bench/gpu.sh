@@ -64,7 +64,7 @@ sanitize() { # tool program arguments
         compute-sanitizer --tool "$tool" $([ "$tool" = racecheck ] && echo "$false_races") \
         $([ "$tool" = memcheck ] && echo --report-api-errors no) \
         --log-file "$log.tool" "$build/tests/$program" "$@" >"$log" 2>&1 || status=$?
-    errors=$(sed -nE 's/.*ERROR SUMMARY: ([0-9]+) error.*/\1/p; s/.*SUMMARY: [0-9]+ hazards? displayed \(([0-9]+) errors?.*/\1/p' "$log.tool" | tail -1)
+    errors=$(sed -nE 's/.*ERROR SUMMARY: ([0-9]+) error.*/\1/p; s/.*SUMMARY: [0-9]+ hazards? displayed \(([0-9]+) errors?.*/\1/p' "$log.tool" | head -1)
     verdict=${errors:+$errors errors}
     [ $status = 124 ] && verdict="not done"
     printf '%-9s %-24s %-10s %3d ok %2d not ok %4d s, status %d\n' "$tool" "$program $*" "${verdict:-no summary}" \
@@ -81,7 +81,7 @@ check() {
     local tool
     export jobs=${JOBS:-$gpus} AERIE_FEW=1
     for tool in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
-        sed "s/^/$tool /" <<<"$parts"
+        tac <<<"$parts" | sed "s/^/$tool /" # the quick ones first
     done | grep -vE "$too_slow" | grep -e "${ONLY:-.}" | xargs --process-slot-var=SLOT -P "$jobs" -I{} bash -c 'set -f; sanitize {}'
 }
 
