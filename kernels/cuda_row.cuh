@@ -118,18 +118,6 @@ __device__ __forceinline__ void row_meet()
     asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
 }
 
-/* Adds to a counter what its thread did and, by way of row_meet(), what others of its block did;
- * who sees the sum sees that too. */
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned n)
-{
-    unsigned before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "l"(counter), "r"(n)
-                 : "memory");
-    return before + n;
-}
-
 /* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
  * be in use any more. */
 __device__ __forceinline__ float row_sum(float v, float *room)
