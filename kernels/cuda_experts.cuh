@@ -72,6 +72,10 @@ struct moe_args {
     unsigned *counters;
 };
 
+/* cuda_route.cu: the router of few rows, packing, and, unless blocks choose for themselves, the
+ * choice and the groups. */
+void cuda_route(struct kdev *d, const struct moe_args *m);
+
 /* cuda_experts.cu: gate, up and activation; down; and, without a norm behind, the sum of a row's
  * experts. */
 void cuda_few_experts(struct kdev *d, const struct moe_args *m);

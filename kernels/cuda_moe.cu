@@ -3,264 +3,33 @@
  * Pairs (row, rank of a chosen expert) are grouped by expert, so that an expert's weights are read
  * once for all rows of a tile that chose it. Each pair keeps its own results until the end, where
  * a row adds up its experts in the order of their rank. MXFP4: the router (norms, packed rows,
- * logits), then all the rest in one kernel (cuda_experts.cu). Other layouts, five kernels: the
- * router, whose last block chooses and groups the pairs, the product with gate and up, the gate
- * (packed again), the product with down, and the sum.
+ * logits: cuda_route.cu), then all the rest in one kernel (cuda_experts.cu). Other layouts, five
+ * kernels: the router, whose last block chooses and groups the pairs, the product with gate and up,
+ * the gate (packed again), the product with down, and the sum.
  */
 #include "kernels/cuda_experts.cuh"
 
-enum {
-    THREADS = 512,
-    ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
-    ROUTE_ROWS = 4, ROUTE_EXPERTS = 4, /* of a block, at most */
-};
-
-/* ---- packing into f16 ----------------------------------------------------------------------- */
-
-/* Packs a row that lies in shared memory, for the whole block. f16: times the power of two that
- * brings the largest element into [2^13, 2^14). */
-__device__ void pack_shared(const float *y, int n, int kp, bool f16, bool tiled, int terms,
-                            uint16_t *hi, float *inv_to, float *room)
-{
-    uint16_t *lo = hi + kp;
-    float s = 1;
-    if (f16) {
-        float top = 0;
-        for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-            top = fmaxf(top, fabsf(y[i]));
-        top = block_reduce<true>(top, room);
-        int e = 0;
-        if (top > 0 && isfinite(top)) {
-            frexpf(top, &e);
-            e = max(min(14 - e, 120), -120);
-            s = ldexpf(1, e);
-        }
-        if (threadIdx.x == 0)
-            *inv_to = ldexpf(1, -e);
-    }
-    for (int i = (int)threadIdx.x; i < kp; i += (int)blockDim.x) {
-        float x = i < n ? y[i] * s : 0.f;
-        int at = tiled ? tile_place(i) : i;
-        if (f16) {
-            __half h = __float2half_rn(x);
-            float rest = isfinite(__half2float(h)) ? x - __half2float(h) : 0.f;
-            hi[at] = __half_as_ushort(h);
-            if (terms == 2)
-                lo[at] = __half_as_ushort(__float2half_rn(rest));
-        } else {
-            bf16 h = __float2bfloat16_rn(x);
-            float rest = isfinite(__bfloat162float(h)) ? x - __bfloat162float(h) : 0.f;
-            hi[at] = __bfloat16_as_ushort(h);
-            if (terms == 2)
-                lo[at] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
-        }
-    }
-}
-
-/* ---- routing -------------------------------------------------------------------------------- */
-
-/* Groups the pairs into jobs by expert, within one in any order: a pair's results do not depend on
- * its place. One block. */
-__device__ void group_pairs(const moe_args &a)
-{
-    __shared__ int count[MOST_EXPERTS], at[MOST_EXPERTS];
-    int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
-    for (int e = tid; e < MOST_EXPERTS; e += ROUTE_THREADS)
-        count[e] = 0;
-    __syncthreads();
-    for (int p = tid; p < pairs; p += ROUTE_THREADS)
-        atomicAdd(&count[__ldcg(a.chosen + p)], 1);
-    __syncthreads();
-    if (tid < 32) { /* 32 experts at a time */
-        int sum = 0, n = 0;
-        for (int e = tid; e < (a.n_expert + 31) / 32 * 32; e += 32) {
-            int c = e < a.n_expert ? count[e] : 0, jobs = (c + a.per - 1) / a.per;
-            int upto = running_sum(c), jobs_upto = running_sum(jobs);
-            for (int j = 0; j < jobs; j++) {
-                a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.per;
-                a.active[n + jobs_upto - jobs + j] = e;
-            }
-            if (e < a.n_expert)
-                at[e] = sum + upto - c;
-            n += __shfl_sync(~0u, jobs_upto, 31);
-            sum += __shfl_sync(~0u, upto, 31);
-        }
-        if (tid == 0)
-            a.begin[n] = sum, *a.n_active = n;
-    }
-    __syncthreads();
-    for (int p = tid; p < pairs; p += ROUTE_THREADS)
-        a.order[atomicAdd(&at[__ldcg(a.chosen + p)], 1)] = p;
-}
-
-/* Clears where the blocks of the experts will look for what others make of a row. */
-__device__ void clear_row(const moe_args &a, int r)
-{
-    const int tid = (int)threadIdx.x, pair = r * a.top_k;
-    uint4 *const h = (uint4 *)(a.h_to + (size_t)pair * (size_t)a.h.kp);
-    uint4 *const down = (uint4 *)(a.down + (size_t)pair * (size_t)a.in);
-    for (int i = tid; i < a.top_k * a.h.kp / 8; i += ROUTE_THREADS)
-        h[i] = make_uint4(0, 0, 0, 0);
-    for (int i = tid; i < a.top_k * a.in / 4; i += ROUTE_THREADS)
-        down[i] = make_uint4(0, 0, 0, 0);
-}
-
-/* Normalises and packs a row for the experts. Shared: the row. */
-__device__ void pack_row(const moe_args &a, int r, float *y, float *room)
-{
-    const float *src = a.src + (size_t)r * (size_t)a.in;
-    float x[PER], w[PER];
-    load_weights(a.pre.w, 0, a.in, 0, w);
-    after();
-    load_row(src, a.in, 0, x);
-    if (a.quick)
-        clear_row(a, r);
-    float inv = inverse_rms_of(x, src, a.in, a.pre, room);
-    for (int from = 0; from < a.in; from += PER * ROUTE_THREADS) {
-        if (from) {
-            load_weights(a.pre.w, 0, a.in, from, w);
-            load_row(src, a.in, from, x);
-        }
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            int i = from + j * ROUTE_THREADS + (int)threadIdx.x;
-            if (i < a.in)
-                y[i] = normed_by(a.pre.kind, x[j], inv, w[j]);
-        }
-    }
-    __syncthreads();
-    pack_shared(y, a.in, a.x.kp, a.f16, a.tiled, a.terms,
-                a.x_to + (size_t)r * (size_t)(a.terms * a.x.kp), a.f16 ? a.x_inv + r : NULL, room);
-}
-
-/* What a router's input element is multiplied with besides 1 / rms, and X experts' weights. */
-template <int X> struct route_weights {
-    float f[PER], w[X][PER];
-    __device__ __forceinline__ void load(const moe_args &a, const struct norm &norm, int e0,
-                                         int from)
-    {
-        float in[PER];
-        load_weights(norm.w, 0, a.in, from, f);
-        load_weights(a.router_in, 0, a.in, from, in);
-#pragma unroll
-        for (int x = 0; x < X; x++)
-            load_weights(a.router, (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch, a.in, from,
-                         w[x]);
-#pragma unroll
-        for (int j = 0; j < PER; j++) {
-            f[j] = normed_by(norm.kind, 1, 1, f[j]);
-            if (a.router_in.p)
-                f[j] *= in[j];
-        }
-    }
-};
-
-/* The logits of X experts for ROWS rows. A thread's elements, then a tree over a warp's
- * lanes, then the warps in their order: the same for every number of rows. */
-template <int X, int ROWS> __device__ void router_product(const moe_args &a, int e0, int r0)
-{
-    __shared__ float part[ROWS][ROUTE_WARPS][X + 1];
-    const int tid = (int)threadIdx.x, rows = min(ROWS, a.rows - r0);
-    const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
-    float sum[ROWS][X + 1] = {}, x[ROWS][PER];
-    struct route_weights<X> w;
-    w.load(a, norm, e0, 0);
-    after();
-    for (int from = 0; from < a.in; from += PER * ROUTE_THREADS) {
-        if (from)
-            w.load(a, norm, e0, from);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (r < rows)
-                load_row(a.src + (size_t)(r0 + r) * (size_t)a.in, a.in, from, x[r]);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r >= rows)
-                break;
-#pragma unroll
-            for (int j = 0; j < PER; j++) {
-                float y = x[r][j] * w.f[j];
-                sum[r][X] = fmaf(x[r][j], x[r][j], sum[r][X]);
-#pragma unroll
-                for (int i = 0; i < X; i++)
-                    sum[r][i] = fmaf(y, w.w[i][j], sum[r][i]);
-            }
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        if (r >= rows)
-            break;
-#pragma unroll
-        for (int i = 0; i <= X; i++) {
-            float v = warp_sum(sum[r][i]);
-            if (tid % 32 == 0)
-                part[r][tid / 32][i] = v;
-        }
-    }
-    __syncthreads();
-    int r = tid / X, i = tid % X;
-    if (r >= rows || e0 + i >= a.n_expert)
-        return;
-    float ss = 0, y = 0;
-#pragma unroll
-    for (int p = 0; p < ROUTE_WARPS; p++)
-        ss += part[r][p][X], y += part[r][p][i];
-    if (norm.kind != NORM_NONE)
-        y *= 1 / sqrtf(ss / (float)a.in + norm.eps);
-    y *= a.router_scale;
-    if (a.router_b.p)
-        y += weight_at(a.router_b, (size_t)(e0 + i));
-    __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i), order_key(y));
-}
-
-/* Blocks (i < ROWS, group) pack a row of the group; the others compute the logits of X
- * experts for it. Unless every block that needs it will choose for itself, the last block of a
- * group chooses, and the last of all groups the pairs. Blocks with one row are small enough to
- * start beside the kernel before, which they will wait for. Shared: the row. */
-template <int X, int ROWS>
-__global__ void __launch_bounds__(ROUTE_THREADS, ROWS > 1 ? 1 : X > 1 ? 2 : 3)
-    route_kernel(const __grid_constant__ struct moe_args a)
-{
-    extern __shared__ __align__(16) float y[];
-    __shared__ float room[33];
-    const int r0 = (int)blockIdx.y * ROWS, packers = min(ROWS, a.rows);
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    let_next();
-    if ((int)blockIdx.x < packers) {
-        if (r0 + (int)blockIdx.x < a.rows)
-            pack_row(a, r0 + (int)blockIdx.x, y, room);
-        if (a.direct && r0 + (int)blockIdx.x < a.rows)
-            tell(a.own + ROWS_READY);
-        return;
-    }
-    router_product<X, ROWS>(a, ((int)blockIdx.x - packers) * X, r0);
-    if (a.direct || !last_to_arrive(a.counters + 1 + blockIdx.y, gridDim.x - (unsigned)packers))
-        return;
-    if (warp < ROWS && r0 + warp < a.rows) {
-        int e = 0;
-        float w = 0;
-        uint32_t key[MOST_EXPERTS / 32];
-        look_at_row(a, a.keys + (size_t)(r0 + warp) * (size_t)a.n_expert, key);
-        choose(a, key, &e, &w);
-        if (lane < a.top_k) {
-            size_t at = (size_t)(r0 + warp) * (size_t)a.top_k + (size_t)lane;
-            a.chosen[at] = e, a.weight[at] = w;
-            if (a.chosen_out)
-                a.chosen_out[at] = e;
-        }
-    }
-    if (last_to_arrive(a.counters, gridDim.y))
-        group_pairs(a);
-}
+enum { THREADS = 512 };
 
 /* ---- between the matrices, and behind them -------------------------------------------------- */
+
+/* Packs a row that lies in shared memory as two terms of bf16, for the whole block. */
+__device__ void pack_shared(const float *y, int n, int kp, uint16_t *hi)
+{
+    uint16_t *lo = hi + kp;
+    for (int i = (int)threadIdx.x; i < kp; i += (int)blockDim.x) {
+        float x = i < n ? y[i] : 0.f;
+        bf16 h = __float2bfloat16_rn(x);
+        float rest = isfinite(__bfloat162float(h)) ? x - __bfloat162float(h) : 0.f;
+        hi[i] = __bfloat16_as_ushort(h);
+        lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
+    }
+}
 
 /* Gate and up of a pair become its packed hidden row; one block a pair, shared: the row (ffn). */
 __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ float y[];
-    __shared__ float room[33];
     after();
     const int pair = (int)blockIdx.x, step = a.halves ? 1 : 2, second = a.halves ? a.ffn : 1;
     const float *u = a.up + (size_t)pair * 2 * (size_t)a.ffn;
@@ -285,8 +54,7 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
         }
     }
     __syncthreads();
-    pack_shared(y, a.ffn, a.h.kp, a.f16, false, a.terms,
-                a.h_to + (size_t)pair * (size_t)(a.terms * a.h.kp), NULL, room);
+    pack_shared(y, a.ffn, a.h.kp, a.h_to + (size_t)pair * (size_t)(2 * a.h.kp));
 }
 
 /* Adds up the experts of a row, block (1, row) with a norm behind, else (slices, row); shared: the
@@ -421,20 +189,6 @@ static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
            (size_t)a->top_k * (floats * sizeof(float) + packed);
 }
 
-static void route(struct kdev *d, const struct moe_args *m)
-{
-    const int fours = div_up(m->n_expert, ROUTE_EXPERTS);
-    const bool single = (1 + m->n_expert) * m->rows <= 3 * d->n_sm; /* all beside one another */
-    const bool one_row = single || (1 + fours) * m->rows <= 2 * d->n_sm;
-    const int rows = one_row ? 1 : ROUTE_ROWS;
-    dim3 grid((unsigned)(min_int(m->rows, rows) + (single ? m->n_expert : fours)),
-              (unsigned)div_up(m->rows, rows));
-    auto kernel = single    ? route_kernel<1, 1>
-                  : one_row ? route_kernel<ROUTE_EXPERTS, 1>
-                            : route_kernel<ROUTE_EXPERTS, ROUTE_ROWS>;
-    cuda_launch(d, kernel, grid, ROUTE_THREADS, cuda_round((size_t)m->in, 32) * sizeof(float), *m);
-}
-
 static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
 {
     size_t n = (size_t)rows, pairs = n * (size_t)a->top_k, e = (size_t)a->n_expert;
@@ -462,7 +216,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.quick = m.direct && m.sums && m.terms == 1 && pairs <= QUICK_PAIRS;
     m.own = d->counters + OWN_COUNTERS;
     m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
-    m.tiled ? cuda_tile_route(d, &m) : route(d, &m);
+    m.tiled ? cuda_tile_route(d, &m) : cuda_route(d, &m);
     bool post = a->post.kind != NORM_NONE;
     if (m.tiled) {
         cuda_tile_experts(d, &m);
