@@ -1,21 +1,26 @@
 /* cuda_experts.cu - MXFP4 experts for few rows at the speed of memory.
  *
- * One kernel behind the router, whose blocks are all on the device at once. Its jobs are in two or
- * four groups and its work in parts: gate and up for one group after the other, then down for each,
- * so that the hidden rows that down begins with were ready long before. A part is cut into units (a
+ * One kernel behind the router, whose blocks are all on the device at once. Its jobs are in two
+ * groups and its work in parts: gate and up for one group after the other, then down for each, so
+ * that the hidden rows that down begins with were ready long before. A part is cut into units (a
  * job, two tiles of 16 outputs), and every block has an equal share of them, in their order, so
  * that it meets few jobs. At last the rows' experts are added up in the order of their rank.
  *
- * The warps of a block walk through its units side by side, each with a task of its own. One
- * fetches weights into a ring in shared memory: a slot has one chunk for each of the 8 runs of k,
- * and lies in memory as one piece. One, the clerk, brings the rows of the next job and waits for
- * what other blocks must have written before. Eight a tile multiply, a run each, with the order of
- * sums of cuda_product.cuh. The rest end the units: they add the runs in their order and write the
- * results.
+ * The warps of a block walk through its units side by side, each with a task of its own. A block
+ * has two gangs, which take turns: while one waits for sums or ends a unit the other multiplies. Of
+ * a gang one warp fetches weights into a ring in shared memory: a slot has one chunk for each of
+ * the 8 runs of k and each tile. Eight multiply, a run of both tiles each, with the order of sums
+ * of cuda_product.cuh. Two end the gang's units: they add the runs in their order and write the
+ * results. One more warp, the clerk, brings the rows of the next job and waits for what other
+ * blocks must have written before.
+ *
+ * What bounds the kernel is instructions: a weight costs one and a half to decode, at four rows as
+ * at one, and all else must be few. So a warp has two tiles, which share what is read of the rows.
  *
  * Weights, their biases and rows come by the copy engine: a load that must be quick would wait
- * behind all of the ring's, and a fence for its own thread's. What blocks make for one another is
- * told by counters, or, of a few pairs, is its own flag.
+ * behind all of the ring's, and a fence for its own thread's. Few rows are there before weights are
+ * asked for; a single one every block packs for itself. What blocks make for one another is told by
+ * counters, or, of a few pairs, is its own flag.
  */
 #include "kernels/cuda_experts_few.cuh"
 
@@ -23,41 +28,45 @@
 
 template <int KIND>
 __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &jobs,
-                                              block<KIND> &b, const room<KIND> &r)
+                                              block &b, const room<KIND> &r, int gang)
 {
     const int number = a.gate_up_b.type == DT_F32 ? 4 : 2; /* bytes */
+    auto &mine = b.gang[gang];
+    char *const ring = r.ring + gang * a.slots * SLOT;
     struct place slot = {}, ends = {};
-    walk<KIND> at(a, jobs);
-    for (; at.next(); ends.next(BIASES)) {
+    walk at(a, jobs);
+    while (at.next()) {
+        if (at.gang != gang)
+            continue;
         const bool biased = !at.down() && a.gate_up_b.p;
         const mat &m = at.m();
         const int kp = at.s.kp, each = at.s.each, full = at.s.full, rest = at.s.rest;
         const int next_tile = kp / 128 * CHUNK, next_scales = kp / 128 * CHUNK_SCALES;
-        const size_t e = (size_t)jobs.active(at.job);
-        const uint8_t *w = m.w + e * m.expert + (size_t)(at.tile * next_tile);
-        const uint8_t *s = m.scale + e * m.expert_scale + (size_t)(at.tile * next_scales);
+        const size_t e = (size_t)jobs.active(at.job), chunks = (size_t)(at.tile * (kp / 128));
+        const uint8_t *w = m.w + e * m.expert + chunks * CHUNK;
+        const uint8_t *s = m.scale + e * m.expert_scale + chunks * CHUNK_SCALES;
 #pragma unroll 1
         for (int i = 0; i < each; i++) {
-            const int n = full + (i < rest);
-            char *to = r.ring + slot.i * SLOT;
-            await(&b.empty[slot.i], slot.phase ^ 1);
-            copies_begin(&b.full[slot.i], n * TILES * (CHUNK + CHUNK_SCALES) +
-                                              (biased && i == 0 ? BIAS * number : 0));
-            if (biased && i == 0)
-                copy_piece(b.bias[ends.i],
-                           (const char *)a.gate_up_b.p +
-                               (e * a.gate_up_b_pitch + (size_t)(at.tile * 16)) * (size_t)number,
-                           BIAS * number, &b.full[slot.i]);
+            const int n = full + (i < rest), more = biased && i == 0 ? BIAS * number : 0;
+            char *to = ring + slot.i * SLOT;
+            uint64_t *filled = &mine.full[slot.i];
+            await(&mine.empty[slot.i], slot.phase ^ 1);
+            copies_begin(filled, n * TILES * (CHUNK + CHUNK_SCALES) + more);
 #pragma unroll
             for (int t = 0; t < TILES; t++, to += STEP) {
-                copy_once(to, w + t * next_tile, n * CHUNK, &b.full[slot.i]);
-                copy_once(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES,
-                          &b.full[slot.i]);
+                copy_once(to, w + t * next_tile, n * CHUNK, filled);
+                copy_once(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES, filled);
             }
-            copies_end(&b.full[slot.i]);
+            if (more)
+                copy_piece(mine.bias[ends.i],
+                           (const char *)a.gate_up_b.p +
+                               (e * a.gate_up_b_pitch + (size_t)(at.tile * 16)) * (size_t)number,
+                           more, filled);
+            copies_end(filled);
             w += n * CHUNK, s += n * CHUNK_SCALES;
             slot.next(a.slots);
         }
+        ends.next(BIASES);
     }
 }
 
@@ -116,14 +125,10 @@ __device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair
 
 /* ---- the tasks: the clerk ------------------------------------------------------------------- */
 
-/* Packed rows are there. */
-__device__ __forceinline__ void wait_for_rows(const moe_args &a, struct jobs *l)
+/* Whether blocks hand over at once, and the clerks add up. */
+template <int KIND> __device__ __forceinline__ bool quick(const moe_args &a)
 {
-    while (look(a.own + ROWS_READY) != (unsigned)a.rows)
-        ;
-    copies_follow_writes();
-    for (int p = (int)threadIdx.x % 32; p < a.rows * a.top_k; p += 32)
-        l->x_inv[p] = __ldcg(a.x_inv + p / a.top_k);
+    return KIND == EVEN && a.quick;
 }
 
 /* One more block has come this far; the counter is 0 again when all have. */
@@ -137,6 +142,42 @@ __device__ __forceinline__ void wait_for_all(const unsigned *counter)
 {
     while (look(counter))
         ;
+}
+
+/* Rows are packed, and where blocks hand over at once come into shared memory before any weights,
+ * behind which they would have to wait. */
+template <int KIND>
+__device__ __forceinline__ void take_rows(const moe_args &a, block &b, const room<KIND> &r)
+{
+    const int lane = (int)threadIdx.x % 32;
+    while (look(a.own + ROWS_READY) != (unsigned)a.rows)
+        ;
+    copies_follow_writes();
+    if (lane < COPIERS) {
+        const int rows = quick<KIND>(a) ? a.rows : 0;
+        copies_begin(&b.held, rows * a.x.kp * 2);
+        for (int i = 0; i < rows; i++)
+            copy_piece(r.held + i * r.pitch, a.x.x + (size_t)i * (size_t)a.x.kp, a.x.kp * 2,
+                       &b.held);
+        copies_end(&b.held);
+    }
+    for (int p = lane; p < a.rows * a.top_k; p += 32)
+        b.lists.x_inv[p] = __ldcg(a.x_inv + p / a.top_k);
+    __threadfence_block();
+    warp_arrives(&b.held);
+}
+
+/* What blocks hand over has room: no flag of an older step is left there. */
+__device__ __forceinline__ void wait_for_room(const moe_args &a, block &b)
+{
+    while (look(a.own + ROWS_CLEARED) != (unsigned)a.rows)
+        ;
+    await(&b.held, 0);
+    __syncwarp();
+    if (threadIdx.x % 32)
+        return;
+    come(a.own + GROUP_READY); /* has chosen, and seen all that a router counts */
+    arrive(&b.cleared);
 }
 
 /* The block's lists for who comes later. */
@@ -156,31 +197,24 @@ __device__ __forceinline__ void clear_keys(const moe_args &a)
     for (int i = (int)blockIdx.x * 32 + lane; i < a.rows * a.n_expert; i += (int)gridDim.x * 32)
         __stcg(a.keys + i, 0u);
     if (blockIdx.x == 0 && lane == 0)
-        __stcg(a.own + ROWS_READY, 0u);
+        __stcg(a.own + ROWS_READY, 0u), __stcg(a.own + ROWS_CLEARED, 0u);
     order_memory();
     __syncwarp();
 }
 
-/* Whether blocks hand over at once, and the clerks add up. */
-template <int KIND> __device__ __forceinline__ bool quick(const moe_args &a)
-{
-    return KIND == EVEN && a.quick;
-}
-
 /* The first of the elements that a block adds up; none where the sums are not for this kernel. */
-template <int KIND> __device__ __forceinline__ int first_sum(const moe_args &a)
+__device__ __forceinline__ int first_sum(const moe_args &a)
 {
-    return a.sums ? (int)(gridDim.x - 1 - blockIdx.x) * shape<KIND>::THREADS : a.rows * a.in;
+    return a.sums ? (int)(gridDim.x - 1 - blockIdx.x) * THREADS : a.rows * a.in;
 }
 
 /* What the sums will want first comes nearer meanwhile. */
-template <int KIND>
 __device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &jobs)
 {
     enum { APART = 64 };
     const int lane = (int)threadIdx.x % 32, size = a.down_b.type == DT_F32 ? 4 : 2;
-    for (int j = lane; a.down_b.p && j < shape<KIND>::THREADS / APART * a.top_k; j += 32) {
-        const int i = first_sum<KIND>(a) + j / a.top_k * APART, k = j % a.top_k;
+    for (int j = lane; a.down_b.p && j < THREADS / APART * a.top_k; j += 32) {
+        const int i = first_sum(a) + j / a.top_k * APART, k = j % a.top_k;
         if (i >= a.rows * a.in)
             return;
         const size_t e = (size_t)jobs.own->chosen[i / a.in * a.top_k + k];
@@ -190,8 +224,7 @@ __device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &job
 }
 
 /* Hidden rows of a group are there. */
-template <int KIND>
-__device__ __forceinline__ void wait_for_group(const moe_args &a, block<KIND> &b, int group)
+__device__ __forceinline__ void wait_for_group(const moe_args &a, block &b, int group)
 {
     await(&b.told[group], 0);
     wait_for_all(a.own + GROUP_READY + group);
@@ -207,7 +240,7 @@ __device__ __forceinline__ void leave_keys(const moe_args &a, const work &jobs)
         clear_keys(a);
     let_next();
     if (a.direct && !quick<KIND>(a))
-        prefetch_bias<KIND>(a, jobs);
+        prefetch_bias(a, jobs);
     wait_before(); /* long over; who waits for this kernel waits for those before it, too */
 }
 
@@ -239,36 +272,39 @@ __device__ __forceinline__ void gather_rows(const moe_args &a, const work &jobs,
         arrive(full);
 }
 
-/* The rows of one job after the other. Between those for gate and up and those for down, or when
- * there are none, it is known that all blocks have chosen. */
+/* The rows of one job after the other, but those that the block holds already. Between those for
+ * gate and up and those for down, or when there are none, it is known that all blocks have chosen.
+ */
 template <int KIND>
-__device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block<KIND> &b,
+__device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, block &b,
                                            const room<KIND> &r)
 {
     struct place set = {};
     int ready = 0;
     bool left = false;
-    walk<KIND> at(a, jobs);
+    walk at(a, jobs);
+    if (quick<KIND>(a))
+        wait_for_room(a, b);
     while (at.next()) {
-        if (!at.fresh)
+        if (!at.fresh || (quick<KIND>(a) && !at.down()))
             continue;
-        if (quick<KIND>(a) && at.down() && !left) {
+        if (quick<KIND>(a) && !left) {
             wait_for_all(a.own + GROUP_READY);
             leave_keys<KIND>(a, jobs);
             left = true;
         }
-        for (; !quick<KIND>(a) && ready <= at.part - shape<KIND>::GROUPS; ready++)
+        for (; !quick<KIND>(a) && ready <= at.part - GROUPS; ready++)
             wait_for_group(a, b, ready);
         char *to = r.rows + set.i * r.set;
         await(&b.rows_empty[set.i], set.phase ^ 1);
-        if (quick<KIND>(a) && at.down())
+        if (quick<KIND>(a))
             gather_rows(a, jobs, at.job, to, r.pitch, &b.rows_full[set.i]);
         else if (threadIdx.x % 32 < COPIERS)
             copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[set.i]);
         __syncwarp();
         set.next(a.sets);
     }
-    for (; !quick<KIND>(a) && ready < shape<KIND>::GROUPS; ready++)
+    for (; !quick<KIND>(a) && ready < GROUPS; ready++)
         wait_for_group(a, b, ready);
     if (quick<KIND>(a) && !left)
         wait_for_all(a.own + GROUP_READY);
@@ -278,79 +314,87 @@ __device__ __forceinline__ void bring_rows(const moe_args &a, const work &jobs, 
 
 /* ---- the tasks: multiplying ----------------------------------------------------------------- */
 
+/* Where a lane's column of a job's rows begins: in the set that the clerk has brought, or among the
+ * rows that the block holds. Columns beyond the room for rows repeat the last one's place. */
 template <int KIND>
-__device__ __forceinline__ void multiply_units(const moe_args &a, const work &jobs, block<KIND> &b,
+__device__ __forceinline__ const char *column_of(const moe_args &a, const work &jobs,
+                                                 const room<KIND> &r, int job, bool held, int set)
+{
+    const int g = (int)threadIdx.x % 32 / 4, col = KIND == EVEN ? g / 2 : g;
+    if (!held)
+        return r.rows + set * r.set + min(col, a.per * a.terms - 1) * r.pitch;
+    const int first = jobs.begin(job), pair = jobs.order(min(first + col, jobs.begin(job + 1) - 1));
+    return r.held + pair / a.top_k * r.pitch;
+}
+
+/* A warp multiplies a run of both tiles of its gang's units, which are every other one. */
+template <int KIND>
+__device__ __forceinline__ void multiply_units(const moe_args &a, const work &jobs, block &b,
                                                const room<KIND> &r, int warp)
 {
     using S = shape<KIND>;
-    const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4, run = warp % (int)RUNS;
-    const char *const w = r.ring + warp / (int)RUNS * STEP + run * CHUNK;
-    const char *const s = r.ring + warp / (int)RUNS * STEP + RUNS * CHUNK + run * CHUNK_SCALES;
-    float *const mine = r.sums + warp / (int)RUNS * S::RED + run * S::COLS * S::PITCH +
-                        (KIND == EVEN ? q : 2 * q) * S::PITCH + g;
-    /* Columns beyond the room for rows repeat the last one's place. */
-    const int col = min(KIND == EVEN ? g / 2 : g, a.per * a.terms - 1);
-    struct place slot = {}, set = {}, buf = {};
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    const int run = warp % (int)RUNS, gang = warp / (int)RUNS;
+    auto &own = b.gang[gang];
+    const char *const w = r.ring + gang * a.slots * SLOT + run * CHUNK;
+    const char *const s = r.ring + gang * a.slots * SLOT + RUNS * CHUNK + run * CHUNK_SCALES;
+    float *const sums = r.sums + gang * TILES * S::RED;
+    float *const mine = sums + run * S::COLS * S::PITCH + (KIND == EVEN ? q : 2 * q) * S::PITCH + g;
+    struct place slot = {}, set = {}, turn = {}; /* turn: of the room for sums */
     bool staged = false;
     int each = 0, n = 0; /* positions of a unit, and how many this run has */
     const char *rows = NULL;
-    walk<KIND> at(a, jobs);
+    walk at(a, jobs);
     while (at.next()) {
         if (at.fresh) {
+            const bool held = quick<KIND>(a) && !at.down();
             if (staged) {
                 warp_arrives(&b.rows_empty[set.i]);
                 set.next(a.sets);
             }
-            staged = true;
+            staged = !held;
             each = at.s.each, n = min(each, at.s.kp / 128 - run * each);
-            rows = r.rows + set.i * r.set + col * r.pitch + run * each * 256 + q * 16;
-            await(&b.rows_full[set.i], set.phase);
+            rows = column_of<KIND>(a, jobs, r, at.job, held, set.i) + run * each * 256 + q * 16;
+            await(held ? &b.held : &b.rows_full[set.i], held ? 0 : set.phase);
         }
+        if (at.gang != gang)
+            continue;
         const char *x = rows;
-        float acc[S::NT][4] = {};
-        float2 units = {};
+        float acc[TILES][S::NT][4] = {};
+        float2 units[TILES] = {};
 #pragma unroll 1
-        for (int i = 0; i < each;) {
-            struct place later = slot;
-            later.next(a.slots);
-            await(&b.full[slot.i], slot.phase);
-            if (KIND != MORE && i + 1 < n && is_done(&b.full[later.i], later.phase)) {
-                struct weights c[2];
-                c[0].load(w + slot.i * SLOT, s + slot.i * SLOT);
-                c[1].load(w + later.i * SLOT, s + later.i * SLOT);
-                if (run == 0 && i == 0)
-                    units = c[0].take_units();
-                warp_arrives(&b.empty[slot.i]);
-                warp_arrives(&b.empty[later.i]);
-                multiply<KIND>(c, x, 8 * r.pitch, acc);
-                later.next(a.slots);
-                i += 2, x += 512;
-            } else {
-                struct weights c[1];
-                c[0].load(w + slot.i * SLOT, s + slot.i * SLOT);
-                if (run == 0 && i == 0)
-                    units = c[0].take_units();
-                warp_arrives(&b.empty[slot.i]);
-                if (i < n)
-                    multiply<KIND>(c, x, 8 * r.pitch, acc);
-                i++, x += 256;
-            }
-            slot = later;
-        }
-        float *to = mine + buf.i * TILES * S::RED;
-        await(&b.sums_empty[buf.i], buf.phase ^ 1);
+        for (int i = 0; i < each; i++, x += 256) {
+            const char *const here = w + slot.i * SLOT, *const scales = s + slot.i * SLOT;
+            struct weights c[TILES];
+            await(&own.full[slot.i], slot.phase);
 #pragma unroll
-        for (int j = 0; j < S::NT; j++, to += 8 * S::PITCH) {
-            to[0] = acc[j][0], to[8] = acc[j][2];
-            if (KIND != EVEN)
-                to[S::PITCH] = acc[j][1], to[S::PITCH + 8] = acc[j][3];
+            for (int t = 0; t < TILES; t++) {
+                c[t].load(here + t * STEP, scales + t * STEP);
+                if (run == 0 && i == 0)
+                    units[t] = c[t].take_units();
+            }
+            warp_arrives(&own.empty[slot.i]);
+            if (i < n)
+                multiply<KIND>(c, x, 8 * r.pitch, acc);
+            slot.next(a.slots);
         }
-        if (run == 0 && q == 0) {
-            float *at_units = r.sums + (buf.i * TILES + warp / (int)RUNS) * S::RED + S::UNITS + g;
-            at_units[0] = units.x, at_units[8] = units.y;
+        await(&own.sums_empty, turn.phase ^ 1);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            float *to = mine + t * S::RED;
+#pragma unroll
+            for (int j = 0; j < S::NT; j++, to += 8 * S::PITCH) {
+                to[0] = acc[t][j][0], to[8] = acc[t][j][2];
+                if (KIND != EVEN)
+                    to[S::PITCH] = acc[t][j][1], to[S::PITCH + 8] = acc[t][j][3];
+            }
+            if (run == 0 && q == 0) {
+                float *at_units = sums + t * S::RED + S::UNITS + g;
+                at_units[0] = units[t].x, at_units[8] = units[t].y;
+            }
         }
-        warp_arrives(&b.sums_full[buf.i]);
-        buf.next(BUFS);
+        warp_arrives(&own.sums_full);
+        turn.next(1);
     }
 }
 
@@ -420,16 +464,15 @@ struct ending {
 };
 
 /* The block is done with a part. */
-template <int KIND>
-__device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int part)
+__device__ __forceinline__ void tell_part(const moe_args &a, block &b, int part)
 {
-    enum { ALL = 32 * shape<KIND>::ENDERS };
-    const bool down = part >= shape<KIND>::GROUPS;
-    if (down && part + 1 < shape<KIND>::PARTS)
+    enum { ALL = 32 * (int)ENDERS };
+    const bool down = part >= GROUPS;
+    if (down && part + 1 < PARTS)
         return;
     __syncwarp(); /* the first lane may still be telling of the part before */
     asm volatile("bar.sync 1, %0;" ::"n"((int)ALL) : "memory");
-    if ((int)threadIdx.x != 32 * shape<KIND>::MULTIPLIERS)
+    if ((int)threadIdx.x != 32 * MULTIPLIERS)
         return;
     if (!down) {
         come(a.own + GROUP_READY + part);
@@ -437,45 +480,48 @@ __device__ __forceinline__ void tell_part(const moe_args &a, block<KIND> &b, int
         return;
     }
     come(a.own + DOWN_READY);
-    if (first_sum<KIND>(a) < a.rows * a.in)
+    if (first_sum(a) < a.rows * a.in)
         wait_for_all(a.own + DOWN_READY);
 }
 
-/* Ender `number` of all: one for each tile of every unit, of every other one where units have more
- * columns. */
+/* One for each tile of a gang's units. */
 template <int KIND>
-__device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, block<KIND> &b,
+__device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, block &b,
                                           const room<KIND> &r, int number)
 {
     using S = shape<KIND>;
-    const int lane = (int)threadIdx.x % 32, group = number % TILES;
+    const int lane = (int)threadIdx.x % 32, group = number % TILES, gang = number / TILES;
     const int bias_at = group * 16 * (a.gate_up_b.type == DT_F32 ? 4 : 2);
-    struct place buf = {}, ends = {};
-    int told = quick<KIND>(a) ? (int)S::PARTS : 0;
+    const float *const red = r.sums + number * S::RED;
+    auto &own = b.gang[gang];
+    struct place turn = {}, ends = {};
+    int told = quick<KIND>(a) ? (int)PARTS : 0;
     bool stale = true;
     struct ending e[S::PASSES];
-    if (quick<KIND>(a) && number == 0 && lane == 0)
-        come(a.own + GROUP_READY); /* has chosen */
-    walk<KIND> at(a, jobs);
-    for (; at.next(); ends.next(BIASES), buf.next(BUFS)) {
+    if (a.direct)
+        await(&b.held, 0); /* x_inv */
+    if (quick<KIND>(a))
+        await(&b.cleared, 0);
+    walk at(a, jobs);
+    while (at.next()) {
         const bool down = at.down();
         const int tile = at.tile + group;
         for (; told < at.part; told++)
             tell_part(a, b, told);
         stale |= at.fresh;
-        if (S::ENDING > 1 && buf.i != number / TILES)
+        if (at.gang != gang)
             continue;
         if (stale)
 #pragma unroll
             for (int i = 0; i < S::PASSES; i++)
                 e[i].prepare(a, jobs, down, at.job, lane + i * 32);
         stale = false;
-        await(&b.sums_full[buf.i], buf.phase);
+        await(&own.sums_full, turn.phase);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
-            e[i].template take<KIND>(a, down, r.sums + (buf.i * TILES + group) * S::RED,
-                                     (const char *)b.bias[ends.i] + bias_at);
-        warp_arrives(&b.sums_empty[buf.i]);
+            e[i].template take<KIND>(a, down, red, (const char *)own.bias[ends.i] + bias_at);
+        warp_arrives(&own.sums_empty);
+        turn.next(1), ends.next(BIASES);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
             e[i].template give<KIND>(a, down, tile);
@@ -485,18 +531,18 @@ __device__ __forceinline__ void end_units(const moe_args &a, const work &jobs, b
                 put_hidden(a, jobs.order(from + i / pad), a.ffn + i % pad, 0);
         }
     }
-    for (; told < S::PARTS; told++)
+    for (; told < PARTS; told++)
         tell_part(a, b, told);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
 /* Adds up the rows' experts. */
-template <int KIND, class INT>
+template <class INT>
 __device__ __forceinline__ void add_up(const moe_args &a, const INT *chosen, const float *weight)
 {
-    const int step = (int)gridDim.x * shape<KIND>::THREADS;
-    for (int i = first_sum<KIND>(a) + (int)threadIdx.x; i < a.rows * a.in; i += step) {
+    const int step = (int)gridDim.x * THREADS;
+    for (int i = first_sum(a) + (int)threadIdx.x; i < a.rows * a.in; i += step) {
         float old = a.add ? a.dst[i] : 0.f, y = sum_of(a, chosen, weight, i / a.in, i % a.in);
         a.dst[i] = a.add ? y + old : y;
     }
@@ -559,40 +605,58 @@ __device__ __forceinline__ void add_up_at_once(const moe_args &a, const struct j
 }
 
 template <int KIND>
-__global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
+__global__ void __launch_bounds__(THREADS, 1)
     expert_kernel(const __grid_constant__ struct moe_args a)
 {
     using S = shape<KIND>;
     extern __shared__ __align__(128) char shared[];
-    __shared__ struct block<KIND> b;
+    __shared__ struct block b;
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), lane = (int)threadIdx.x % 32;
-    if (warp == S::CLERK)
-        b.init();
-    if (a.direct && a.rows == 1 && warp == S::FETCHER)
-        deal<KIND>(a, a.top_k, b.shares);
-    if (a.direct && warp == S::CLERK)
-        wait_for_rows(a, &b.lists);
-    if (a.direct)
-        choose_directly<S::THREADS>(a, &b.lists, (int *)shared);
-    else
-        wait_before();
-    __syncthreads();
-    const int n_jobs = a.direct ? b.lists.n : *a.n_active;
-    if (!a.direct || a.rows > 1) {
-        if (warp == S::FETCHER)
-            deal<KIND>(a, n_jobs, b.shares);
-        __syncthreads();
-    }
-    const struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares,
-                              n_jobs};
     const room<KIND> r(a, shared);
-    if (warp < S::MULTIPLIERS) {
+    if (warp == CLERK)
+        b.init(a.alone);
+    if (a.direct && a.rows == 1 && warp == FETCHER)
+        deal(a, a.top_k, b.shares);
+    if (a.alone && warp == 0)
+        group_one(a, &b.lists);
+    __syncthreads();
+    if (a.alone) {
+        if (warp < ROUTE_WARPS) {
+            pack_alone(a, (uint16_t *)r.held, b.lists.x_inv, b.room);
+            warp_arrives(&b.held);
+        } else if (warp == FETCHER) {
+            choose_row(a, &b.lists, 0);
+            warp_arrives(&b.chosen);
+        } else if (warp > FETCHER) {
+            await(&b.chosen, 0);
+        }
+    } else if (!a.direct) {
+        wait_before();
+        if (warp == FETCHER)
+            deal(a, *a.n_active, b.shares);
+        __syncthreads();
+    } else if (warp == CLERK) {
+        take_rows(a, b, r);
+        await(&b.chosen, 0);
+    } else {
+        choose_directly<(int)CHOOSERS>(a, &b.lists, (int *)shared);
+        choosers_meet<(int)CHOOSERS>();
+        if (a.rows > 1) {
+            if (warp == FETCHER)
+                deal(a, b.lists.n, b.shares);
+            choosers_meet<(int)CHOOSERS>();
+        }
+        if (threadIdx.x == 0)
+            arrive(&b.chosen);
+    }
+    const struct work jobs = {a.direct ? &b.lists : NULL, a.active, a.begin, a.order, b.shares};
+    if (warp < MULTIPLIERS) {
         multiply_units(a, jobs, b, r, warp);
-    } else if (warp < S::FETCHER) {
-        end_units(a, jobs, b, r, warp - S::MULTIPLIERS);
-    } else if (warp == S::FETCHER) {
+    } else if (warp < FETCHER) {
+        end_units(a, jobs, b, r, warp - MULTIPLIERS);
+    } else if (warp < CLERK) {
         if (lane < COPIERS)
-            fetch_weights(a, jobs, b, r);
+            fetch_weights(a, jobs, b, r, warp - FETCHER);
     } else {
         if (a.direct && blockIdx.x == 0)
             keep_choice(a, b.lists);
@@ -604,9 +668,9 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
         return;
     __syncthreads();
     if (a.direct)
-        add_up<KIND>(a, b.lists.chosen, b.lists.weight);
+        add_up(a, b.lists.chosen, b.lists.weight);
     else
-        add_up<KIND>(a, a.chosen, a.weight);
+        add_up(a, a.chosen, a.weight);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -614,7 +678,8 @@ __global__ void __launch_bounds__(shape<KIND>::THREADS, 1)
 template <int KIND> static int shared_of(const struct moe_args *a, int columns)
 {
     int pitch = max_int(a->x.kp, a->h.kp) * 2 + 64;
-    return a->slots * SLOT + shape<KIND>::SUM_BYTES + a->sets * columns * pitch;
+    int held = KIND == EVEN && a->quick ? a->rows : 0;
+    return GANGS * a->slots * SLOT + shape<KIND>::SUM_BYTES + (a->sets * columns + held) * pitch;
 }
 
 /* What a block may ask for beside what it has of its own. */
@@ -622,7 +687,7 @@ static int shared_most(const struct kdev *d)
 {
     int most = 0;
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->ordinal);
-    return most - (int)sizeof(struct block<MORE>) - 128;
+    return most - (int)sizeof(struct block) - 128;
 }
 
 /* Columns are fewer where rows are so long that the shared memory of a block has not more. */
@@ -630,7 +695,7 @@ int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
 {
     struct moe_args a = *given;
     const int pairs = rows * a.top_k, terms = a.terms, most = shared_most(d);
-    a.slots = 2, a.sets = 1;
+    a.slots = a.sets = 1;
     bool more = rows * terms > 8 && pairs * terms > 4 * a.n_expert &&
                 shared_of<MORE>(&a, 16) <= most;
     bool even = terms == 1 && (rows <= 4 || pairs <= a.n_expert);
@@ -640,22 +705,35 @@ int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
     return per;
 }
 
+bool cuda_few_quick(const struct kdev *d, const struct moe_args *m)
+{
+    struct moe_args a = *m;
+    a.slots = a.sets = 1, a.quick = true;
+    return a.direct && a.sums && a.terms == 1 && a.per <= 4 && a.rows <= QUICK_ROWS &&
+           a.rows * a.top_k <= QUICK_PAIRS && shared_of<EVEN>(&a, a.per) <= shared_most(d);
+}
+
+bool cuda_few_alone(const struct moe_args *a)
+{
+    return a->rows == 1 && a->x.kp <= ROUTE_PASS && (!a->pre.w.p || a->pre.w.type == DT_BF16);
+}
+
 /* Blocks wait for each other, so no more than fit on the device at once: one a multiprocessor. As
- * many sets of rows as fit beside all slots, for units of few rows soon want the next ones; then
- * one, and fewer slots. */
+ * many sets of rows as fit beside all slots, for units of few rows soon want the next ones; two
+ * sets are worth more than the last slot. */
 template <int KIND> static void launch(struct kdev *d, const struct moe_args *given)
 {
     struct moe_args a = *given;
     const int most = shared_most(d), columns = a.per * a.terms;
     a.slots = MOST_SLOTS, a.sets = MOST_SETS;
-    while (shared_of<KIND>(&a, columns) > most && (a.sets > 1 || a.slots > 2))
-        if (a.sets > 1)
+    while (shared_of<KIND>(&a, columns) > most && (a.sets > 1 || a.slots > 1))
+        if (a.sets > (a.slots > ENOUGH_SLOTS ? 2 : 1))
             a.sets--;
         else
             a.slots--;
     if (shared_of<KIND>(&a, columns) > most)
         return cuda_fail(d, "experts need more shared memory than this device has");
-    cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)d->n_sm), shape<KIND>::THREADS,
+    cuda_launch(d, expert_kernel<KIND>, dim3((unsigned)d->n_sm), THREADS,
                 (size_t)shared_of<KIND>(&a, columns), a);
 }
 

@@ -6,6 +6,9 @@
  * costs a warp half a microsecond, less than waiting for a block that does it for all); else the
  * last block of the router does both.
  *
+ * Of few pairs (`quick`) blocks also hand over what they make as its own flag, for which the router
+ * clears the room behind their rows; a single row (`alone`) is packed by each of them.
+ *
  * A logit is kept as its key: an unsigned integer, ordered as logits are, and never 0. Where blocks
  * choose for themselves they do not wait for the router to end but for its keys, which are 0 until
  * they are there and are made 0 again by those who read them. Such keys and counters are looked at
@@ -29,9 +32,9 @@
 enum {
     MOST_EXPERTS = 512,
     MOST_TOP_K = 32,
-    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, QUICK_PAIRS = 16,
+    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, QUICK_PAIRS = 16, QUICK_ROWS = 4,
     /* from OWN_COUNTERS on, which are the mixture's alone: */
-    ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, KEYS = 32,
+    ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, ROWS_CLEARED = 9, KEYS = 32,
 };
 
 struct moe_args {
@@ -54,6 +57,7 @@ struct moe_args {
     bool tiled;          /* packed rows lie as cuda_tile_moe.cu wants them */
     bool sums;           /* adds up the rows' experts, too */
     bool quick;          /* blocks hand over at once (cuda_experts.cu) */
+    bool alone;          /* and each packs the row, of which there is one, for itself */
     int slots, sets;     /* of a block's ring of weights, of rows */
     struct mat gate_up_m, down_m;
     float h_scale, h_undo; /* of packed hidden rows, f16: a power of two, and 1 / it */
@@ -81,6 +85,9 @@ void cuda_route(struct kdev *d, const struct moe_args *m);
 void cuda_few_experts(struct kdev *d, const struct moe_args *m);
 /* Pairs that a job may have there. */
 int cuda_few_pairs(const struct kdev *d, const struct moe_args *m, int rows);
+/* Whether blocks can hand over at once; and pack a row for themselves. */
+bool cuda_few_quick(const struct kdev *d, const struct moe_args *m);
+bool cuda_few_alone(const struct moe_args *m);
 
 /* The same for many rows, but never the sum (cuda_tile_moe.cu). Packed rows are those of pairs, as
  * `order` has them. */
@@ -229,6 +236,12 @@ __device__ __forceinline__ void group_few(const moe_args &a, struct jobs *l)
         l->n = __popc(all), l->begin[__popc(all)] = (int16_t)pairs;
 }
 
+/* The first THREADS of a block meet. */
+template <int THREADS> __device__ __forceinline__ void choosers_meet()
+{
+    asm volatile("bar.sync 2, %0;" ::"n"((int)THREADS) : "memory");
+}
+
 /* Groups up to DIRECT_PAIRS, in every block alike: by expert, within one in their order; thread p
  * has pair p. room: (9, E) ints. */
 template <int THREADS>
@@ -239,14 +252,14 @@ __device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, in
     int *start = room + 8 * E, e = p < pairs ? l->chosen[p] : -1, rank = 0;
     for (int i = p; i < warps * E; i += THREADS)
         room[i] = 0;
-    __syncthreads();
+    choosers_meet<THREADS>();
     if (warp < warps) {
         unsigned same = __match_any_sync(~0u, e);
         rank = __popc(same & ((1u << lane) - 1));
         if (e >= 0 && rank == 0)
             room[warp * E + e] = __popc(same);
     }
-    __syncthreads();
+    choosers_meet<THREADS>();
     if (warp == 0) {
         int sum = 0, n = 0;
         for (int x = lane; x < (E + 31) / 32 * 32; x += 32) {
@@ -270,46 +283,56 @@ __device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, in
         if (lane == 0)
             l->n = n, l->begin[n] = (int16_t)sum;
     }
-    __syncthreads();
+    choosers_meet<THREADS>();
     if (e >= 0)
         l->order[start[e] + room[warp * E + e] + rank] = (int16_t)p;
 }
 
-/* Chooses the experts of all rows and groups the pairs, for the whole block. */
+/* Chooses the experts of row r; one warp. */
+__device__ __forceinline__ void choose_row(const moe_args &a, struct jobs *l, int r)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const uint32_t *keys = a.keys + (size_t)r * (size_t)a.n_expert;
+    int e = 0;
+    float w = 0;
+    if (a.n_expert <= 32) {
+        uint32_t key[1];
+        look_at_row(a, keys, key);
+        choose(a, key, &e, &w);
+    } else {
+        uint32_t key[DIRECT_EXPERTS / 32];
+        look_at_row(a, keys, key);
+        choose(a, key, &e, &w);
+    }
+    if (lane >= a.top_k)
+        return;
+    l->chosen[r * a.top_k + lane] = (int16_t)e, l->weight[r * a.top_k + lane] = w;
+    if (a.rows == 1)
+        l->active[lane] = (int16_t)e;
+}
+
+/* The jobs of a single row, whatever its experts: one each. One warp. */
+__device__ __forceinline__ void group_one(const moe_args &a, struct jobs *l)
+{
+    const int lane = (int)threadIdx.x % 32;
+    if (lane < a.top_k)
+        l->order[lane] = l->begin[lane] = (int16_t)lane;
+    if (lane == 0)
+        l->n = l->begin[a.top_k] = (int16_t)a.top_k;
+}
+
+/* Chooses the experts of all rows and groups the pairs; the first THREADS of the block. */
 template <int THREADS>
 __device__ __forceinline__ void choose_directly(const moe_args &a, struct jobs *l, int *room)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    for (int r = warp; r < a.rows; r += THREADS / 32) {
-        const uint32_t *keys = a.keys + (size_t)r * (size_t)a.n_expert;
-        int e = 0;
-        float w = 0;
-        if (a.n_expert <= 32) {
-            uint32_t key[1];
-            look_at_row(a, keys, key);
-            choose(a, key, &e, &w);
-        } else {
-            uint32_t key[DIRECT_EXPERTS / 32];
-            look_at_row(a, keys, key);
-            choose(a, key, &e, &w);
-        }
-        if (lane < a.top_k)
-            l->chosen[r * a.top_k + lane] = (int16_t)e, l->weight[r * a.top_k + lane] = w;
-    }
-    if (a.rows == 1) { /* a job each */
-        if (warp == 0 && lane < a.top_k) {
-            l->active[lane] = l->chosen[lane];
-            l->order[lane] = l->begin[lane] = (int16_t)lane;
-        }
-        if (threadIdx.x == 0)
-            l->n = l->begin[a.top_k] = (int16_t)a.top_k;
-    } else {
-        __syncthreads();
-        if (a.rows * a.top_k > 32)
-            group_many<THREADS>(a, l, room);
-        else if (warp == 0)
-            group_few(a, l);
-    }
+    const int warp = (int)threadIdx.x / 32;
+    for (int r = warp; r < a.rows; r += THREADS / 32)
+        choose_row(a, l, r);
+    choosers_meet<THREADS>();
+    if (a.rows * a.top_k > 32)
+        group_many<THREADS>(a, l, room);
+    else if (warp == 0)
+        a.rows == 1 ? group_one(a, l) : group_few(a, l);
 }
 
 /* A word has four scales of a row. In the row's first one the bytes' lower two bits, zeros in all
@@ -324,11 +347,15 @@ __device__ __forceinline__ float mx_unit(uint32_t &four)
 /* Eight weights of block b of four as f16 pairs, scaled. */
 __device__ __forceinline__ void scaled_pairs(uint32_t w, uint32_t scales, int b, uint32_t (&h)[4])
 {
-    const uint32_t two = __byte_perm(scales, 0, 0x0404u | (unsigned)b << 12 | (unsigned)b << 4);
+    const uint32_t pair = (b % 2 ? scales : scales << 8) & 0xFF00FF00u;
+    const __half2 both = *(const __half2 *)&pair; /* one half is taken without an instruction */
+    const __half2 one = b / 2 ? __high2half2(both) : __low2half2(both);
     e2m1_pairs(w, h);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        asm("mul.rn.f16x2 %0, %0, %1;" : "+r"(h[i]) : "r"(two));
+    for (int i = 0; i < 4; i++) {
+        const __half2 y = __hmul2_rn(*(const __half2 *)&h[i], one);
+        h[i] = *(const uint32_t *)&y;
+    }
 }
 
 /* The sum that the runs' sums amount to; a scale of NaN made it infinite. */

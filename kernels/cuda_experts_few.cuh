@@ -1,38 +1,38 @@
-/* cuda_experts_few.cuh - what the tasks of cuda_experts.cu stand on: the shape of a block, barriers,
- * copies and one multiplication, how units are dealt to blocks, and a task's way through them.
+/* cuda_experts_few.cuh - what the tasks of cuda_experts.cu stand on: the shape of a block,
+ * barriers, copies and one multiplication, a row packed by every block, how units are dealt to
+ * blocks, and a task's way through them.
  */
 #ifndef AERIE_CUDA_EXPERTS_FEW_CUH
 #define AERIE_CUDA_EXPERTS_FEW_CUH
 
-#include "kernels/cuda_experts.cuh"
+#include "kernels/cuda_route.cuh"
 
 enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
     STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
-    TILES = 2, /* of a unit: two blocks of one multiprocessor would not be equally fast */
-    SLOT = TILES * STEP, MOST_SLOTS = 4, MOST_SETS = 4, BUFS = 2,
-    MOST_GROUPS = 4, MOST_PARTS = 2 * MOST_GROUPS,
-    /* Biases come with a unit's first weights, so that its end waits for no load. The fetcher is no
-     * more units ahead of the ends than there are slots and buffers of sums. */
+    TILES = 2, SLOT = TILES * STEP, /* of a unit */
+    GANGS = 2, MOST_SLOTS = 4, ENOUGH_SLOTS = 3, /* of a gang */
+    MOST_SETS = 4,
+    GROUPS = 2, PARTS = 2 * GROUPS,
+    /* Biases come with a unit's first weights, so that its end waits for no load. A fetcher is no
+     * more units ahead of the ends than there are slots. */
     BIAS = TILES * 16, BIASES = 8,
+    /* warps */
+    MULTIPLIERS = GANGS * (int)RUNS, ENDERS = GANGS * TILES, FETCHER = MULTIPLIERS + ENDERS,
+    CLERK = FETCHER + GANGS, CHOOSERS = 32 * CLERK, THREADS = CHOOSERS + 32,
 };
-static_assert((int)BIASES >= MOST_SLOTS + BUFS + 2, "nobody reads the biases that are replaced");
+static_assert((int)BIASES >= MOST_SLOTS + 3, "nobody reads the biases that are replaced");
+static_assert((int)MULTIPLIERS >= ROUTE_WARPS && (int)CHOOSERS >= DIRECT_PAIRS);
 
 /* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16. */
 enum kind { EVEN, FEW, MORE };
 
 template <int KIND> struct shape {
-    static constexpr int GROUPS = KIND == EVEN ? 4 : 2, PARTS = 2 * GROUPS;
     static constexpr int NT = KIND == MORE ? 2 : 1, COLS = KIND == EVEN ? 4 : 8 * NT,
                          PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
-    /* warps */
-    static constexpr int ENDING = KIND == EVEN ? 1 : 2; /* units at a time */
-    static constexpr int MULTIPLIERS = (int)RUNS * TILES, ENDERS = TILES * ENDING,
-                         FETCHER = MULTIPLIERS + ENDERS, CLERK = FETCHER + 1,
-                         THREADS = 32 * (CLERK + 1);
     static constexpr int PASSES = COLS * 8 / 32; /* of an ender: 8 items a column */
     static constexpr int UNITS = (int)RUNS * COLS * PITCH, /* of outputs, behind a tile's sums */
-                         RED = UNITS + 16, SUM_BYTES = BUFS * TILES * RED * 4;
+                         RED = UNITS + 16, SUM_BYTES = GANGS * TILES * RED * 4;
 };
 
 /* ---- pieces --------------------------------------------------------------------------------- */
@@ -76,21 +76,6 @@ __device__ __forceinline__ void await(uint64_t *b, int phase)
                  "}\n" ::"r"(shared_address(b)),
                  "r"(phase)
                  : "memory");
-}
-
-/* Whether it is so already, for the whole warp. */
-__device__ __forceinline__ bool is_done(uint64_t *b, int phase)
-{
-    uint32_t done;
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, done;\n"
-                 "}\n"
-                 : "=r"(done)
-                 : "r"(shared_address(b)), "r"(phase)
-                 : "memory");
-    return __all_sync(~0u, done);
 }
 
 /* Copies into shared memory, by as many lanes as COPIERS says, one on Hopper: first what will come,
@@ -171,24 +156,30 @@ struct weights {
     }
 };
 
-/* N chunks, one after the other on each sum; together, since a warp alone spends most of its time
- * waiting for itself. x: this lane's 16 bytes of a column; `apart` bytes on, those of the column 8
- * further. */
-template <int KIND, int N>
-__device__ __forceinline__ void multiply(const weights (&c)[N], const char *x, int apart,
-                                         float (*acc)[4])
+/* A chunk of each of a unit's tiles, which share their rows. Sums of one tile follow each other,
+ * and those of the other are made while one waits. x: this lane's 16 bytes of a column; `apart`
+ * bytes on, those of the column 8 further. */
+template <int KIND>
+__device__ __forceinline__ void multiply(const weights (&c)[TILES], const char *x, int apart,
+                                         float (*acc)[shape<KIND>::NT][4])
 {
+    constexpr int NT = shape<KIND>::NT;
 #pragma unroll
-    for (int i = 0; i < N * 4; i++) {
-        const int b = i % 4;
-        uint32_t h0[4], h1[4];
-        scaled_pairs(c[i / 4].w0[b], c[i / 4].scales.x, b, h0);
-        scaled_pairs(c[i / 4].w1[b], c[i / 4].scales.y, b, h1);
+    for (int b = 0; b < 4; b++) {
+        uint4 v[NT];
 #pragma unroll
-        for (int j = 0; j < shape<KIND>::NT; j++) {
-            uint4 v = *(const uint4 *)(x + j * apart + i * 64);
-            mma_f16(acc[j], h0[0], h1[0], h0[1], h1[1], v.x, v.y);
-            mma_f16(acc[j], h0[2], h1[2], h0[3], h1[3], v.z, v.w);
+        for (int j = 0; j < NT; j++)
+            v[j] = *(const uint4 *)(x + j * apart + b * 64);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            uint32_t h0[4], h1[4];
+            scaled_pairs(c[t].w0[b], c[t].scales.x, b, h0);
+            scaled_pairs(c[t].w1[b], c[t].scales.y, b, h1);
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                mma_f16(acc[t][j], h0[0], h1[0], h0[1], h1[1], v[j].x, v[j].y);
+                mma_f16(acc[t][j], h0[2], h1[2], h0[3], h1[3], v[j].z, v[j].w);
+            }
         }
     }
 }
@@ -224,6 +215,43 @@ __device__ __forceinline__ float2 two_of(int type, const void *p, int i)
     return __half22float2(*(const __half2 *)&raw);
 }
 
+/* ---- a row alone ---------------------------------------------------------------------------- */
+
+/* Packs the row for this block, as pack_row() of cuda_route.cu does, once it is there; the first
+ * ROUTE_THREADS threads. It costs less than to wait for a block that does it for all. */
+__device__ __forceinline__ void pack_alone(const moe_args &a, uint16_t *to, float *x_inv,
+                                           float *room)
+{
+    const int tid = (int)threadIdx.x;
+    uint32_t w[PER] = {};
+    float x[PER], ss = 0, top = 0, inv = 1;
+    if (a.pre.w.p)
+        fetch_part((const uint16_t *)a.pre.w.p, a.in, 0, w);
+    if (tid == 0)
+        while (!look(a.own + ROWS_READY))
+            ;
+    route_meet();
+    fetch_part(a.src, a.in, 0, x);
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        ss = fmaf(x[j], x[j], ss);
+    if (a.pre.kind != NORM_NONE)
+        inv = 1 / sqrtf(block_sum(ss, room) / (float)a.in + a.pre.eps);
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        const float y = normed_by(a.pre.kind, x[j], inv, __uint_as_float(w[j] << 16));
+        x[j] = tid + j * ROUTE_THREADS < a.in ? y : 0.f;
+        top = fmaxf(top, fabsf(x[j]));
+    }
+    const float s = unit_of(block_top(top, room + ROUTE_WARPS));
+    if (tid < a.top_k)
+        x_inv[tid] = inverse_of_unit(s);
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        if (tid + j * ROUTE_THREADS < a.x.kp)
+            to[tid + j * ROUTE_THREADS] = __half_as_ushort(__float2half_rn(x[j] * s));
+}
+
 /* ---- the units ------------------------------------------------------------------------------ */
 
 /* The jobs, as this block has made them or as the router's last block has. */
@@ -231,7 +259,6 @@ struct work {
     const struct jobs *own; /* or NULL */
     const int32_t *active_, *begin_, *order_;
     const struct share *shares;
-    int n;
     __device__ __forceinline__ int active(int i) const { return own ? own->active[i] : active_[i]; }
     __device__ __forceinline__ int begin(int i) const { return own ? own->begin[i] : begin_[i]; }
     __device__ __forceinline__ int order(int i) const { return own ? own->order[i] : order_[i]; }
@@ -246,17 +273,15 @@ struct share {
 
 /* Shares are equal: where a part leaves a rest, the next begins to deal, so no block ever has had
  * two units more than another. A lane each does it while others wait: divisions take long. */
-template <int KIND>
 __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share *all)
 {
-    using S = shape<KIND>;
     const int part = (int)threadIdx.x % 32;
-    if (part >= S::PARTS)
+    if (part >= PARTS)
         return;
-    const bool down = part >= S::GROUPS;
-    const unsigned group = (unsigned)(part % S::GROUPS), blocks = gridDim.x;
-    const unsigned from = (unsigned)n_jobs * group / S::GROUPS,
-                   jobs = (unsigned)n_jobs * (group + 1) / S::GROUPS - from;
+    const bool down = part >= GROUPS;
+    const unsigned group = (unsigned)(part % GROUPS), blocks = gridDim.x;
+    const unsigned from = (unsigned)n_jobs * group / GROUPS,
+                   jobs = (unsigned)n_jobs * (group + 1) / GROUPS - from;
     const unsigned up = (unsigned)(a.gate_up_m.n / 16 / TILES),
                    tiles = down ? (unsigned)(a.down_m.n / 16 / TILES) : up, n = jobs * tiles;
     const unsigned before = (down ? (unsigned)n_jobs * up : 0) + from * tiles;
@@ -274,30 +299,33 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     s.rest = s.kp / 128 - s.full * s.each;
 }
 
-/* One task's way through the block's units. What is said of the part is in registers: a unit takes
- * a microsecond, in which sixteen warps go on to the next one. */
-template <int KIND> struct walk {
+/* One task's way through the block's units, of which a gang has every other one. What is said of
+ * the part is in registers: a unit takes a microsecond, in which sixteen warps go on to the next.
+ */
+struct walk {
     const moe_args &a;
     const work &jobs;
     int part, left, job, tile; /* left: of the part */
+    int gang;                  /* whose unit it is */
     bool fresh;                /* other rows than the unit before */
     struct share s;            /* of the part */
     __device__ __forceinline__ walk(const moe_args &args, const work &w)
-        : a(args), jobs(w), part(-1), left(0)
+        : a(args), jobs(w), part(-1), left(0), gang(GANGS - 1)
     {
     }
-    __device__ __forceinline__ bool down() const { return part >= shape<KIND>::GROUPS; }
+    __device__ __forceinline__ bool down() const { return part >= GROUPS; }
     __device__ __forceinline__ const mat &m() const { return down() ? a.down_m : a.gate_up_m; }
     __device__ __forceinline__ bool next()
     {
         fresh = false;
+        gang = gang + 1 == GANGS ? 0 : gang + 1;
         if (left > 0) {
             left--, tile += TILES;
             if (tile >= s.tiles)
                 tile = 0, job++, fresh = true;
             return true;
         }
-        while (++part < shape<KIND>::PARTS) {
+        while (++part < PARTS) {
             s = jobs.shares[part];
             if (s.units) {
                 left = s.units - 1, job = s.job, tile = s.tile;
@@ -318,46 +346,52 @@ struct place {
     }
 };
 
-template <int KIND> struct block {
-    using S = shape<KIND>;
+struct block {
     struct jobs lists;
-    struct share shares[MOST_PARTS];
-    uint64_t full[MOST_SLOTS], empty[MOST_SLOTS];
-    uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS];
-    uint64_t sums_full[BUFS], sums_empty[BUFS], told[MOST_GROUPS];
-    alignas(16) float bias[BIASES][BIAS]; /* of units one after the other, as they lie */
-    __device__ __forceinline__ void init()
+    struct share shares[PARTS];
+    struct gang {
+        uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], sums_full, sums_empty;
+        alignas(16) float bias[BIASES][BIAS]; /* of units one after the other, as they lie */
+    } gang[GANGS];
+    uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS], told[GROUPS];
+    uint64_t chosen, held, cleared; /* direct: the lists; rows and x_inv; quick: room for flags */
+    float room[2 * ROUTE_WARPS]; /* alone */
+    __device__ __forceinline__ void init(bool alone)
     {
         if (threadIdx.x % 32)
             return;
-        for (int i = 0; i < MOST_SLOTS; i++)
-            barrier_init(&full[i], COPIERS), barrier_init(&empty[i], S::MULTIPLIERS);
+        for (struct gang &g : gang) {
+            for (int i = 0; i < MOST_SLOTS; i++)
+                barrier_init(&g.full[i], COPIERS), barrier_init(&g.empty[i], (int)RUNS);
+            barrier_init(&g.sums_full, (int)RUNS), barrier_init(&g.sums_empty, TILES);
+        }
         for (int i = 0; i < MOST_SETS; i++)
-            barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], S::MULTIPLIERS);
-        for (int i = 0; i < BUFS; i++)
-            barrier_init(&sums_full[i], S::MULTIPLIERS),
-                barrier_init(&sums_empty[i], TILES);
-        for (int i = 0; i < MOST_GROUPS; i++)
+            barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], MULTIPLIERS);
+        for (int i = 0; i < GROUPS; i++)
             barrier_init(&told[i], 1);
+        barrier_init(&chosen, 1), barrier_init(&held, alone ? (int)ROUTE_WARPS : COPIERS + 1);
+        barrier_init(&cleared, 1);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
     }
 };
 
-/* Where a block's shared memory has what. Rows lie in sets, `pitch` bytes apart, which spreads the
- * banks. */
+/* Where a block's shared memory has what: a ring and room for sums for each gang. Rows lie in sets,
+ * `pitch` bytes apart, which spreads the banks. held: all rows for gate and up, where they are few
+ * (quick). */
 template <int KIND> struct room {
-    char *ring, *rows;
+    char *ring, *rows, *held;
     float *sums;
     int pitch, set;
     __device__ __forceinline__ room(const moe_args &a, char *shared)
     {
         ring = shared;
-        sums = (float *)(ring + a.slots * SLOT);
+        sums = (float *)(ring + GANGS * a.slots * SLOT);
         rows = (char *)sums + shape<KIND>::SUM_BYTES;
         pitch = max(a.x.kp, a.h.kp) * 2 + 64;
         set = a.per * a.terms * pitch;
+        held = rows + a.sets * set;
     }
 };
 

@@ -213,7 +213,8 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
     m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, &m, rows) : rows;
     m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE;
-    m.quick = m.direct && m.sums && m.terms == 1 && pairs <= QUICK_PAIRS;
+    m.quick = cuda_few_quick(d, &m);
+    m.alone = m.quick && cuda_few_alone(&m);
     m.own = d->counters + OWN_COUNTERS;
     m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
     m.tiled ? cuda_tile_route(d, &m) : cuda_route(d, &m);

@@ -5,64 +5,18 @@
  * The blocks are there before the rows are, and have their weights on the way. They must be small,
  * to start beside the kernel before, and of little code: that comes from memory, too.
  */
-#include "kernels/cuda_experts.cuh"
+#include "kernels/cuda_route.cuh"
 
 enum {
-    THREADS = 384, WARPS = THREADS / 32, /* as cuda_tile_route.cu's */
-    PASS = PER * THREADS,                /* elements of a row that a block holds at once */
+    THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
     SUMS = 8,                            /* of a warp, for a row: experts, then its square */
     MOST_ROWS = 16,                      /* of a block */
 };
 
 /* ---- pieces --------------------------------------------------------------------------------- */
 
-/* One number, or 0 where there is none. In this form a load is a compare and an address with an
- * offset, and stays on its side of the wait. */
-__device__ __forceinline__ uint32_t fetch(const uint16_t *p, bool there)
-{
-    uint32_t v;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.u32 %0, 0;\n"
-                 "@p ld.global.nc.u16 %0, [%1];\n}"
-                 : "=r"(v)
-                 : "l"(p), "r"((int)there)
-                 : "memory");
-    return v;
-}
-__device__ __forceinline__ uint32_t fetch(const uint32_t *p, bool there)
-{
-    uint32_t v;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.u32 %0, 0;\n"
-                 "@p ld.global.nc.u32 %0, [%1];\n}"
-                 : "=r"(v)
-                 : "l"(p), "r"((int)there)
-                 : "memory");
-    return v;
-}
-/* The same of a row: not what the first cache held before. */
-__device__ __forceinline__ float fetch(const float *p, bool there)
-{
-    float v;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\nmov.f32 %0, 0f00000000;\n"
-                 "@p ld.global.cg.f32 %0, [%1];\n}"
-                 : "=f"(v)
-                 : "l"(p), "r"((int)there)
-                 : "memory");
-    return v;
-}
-
-/* A thread's elements of a pass: number j is element from + j * THREADS + thread of n at p. */
-template <class IN, class OUT>
-__device__ __forceinline__ void fetch_part(const IN *p, int n, int from, OUT (&x)[PER])
-{
-    const int i = from + (int)threadIdx.x;
-    p += i;
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        x[j] = fetch(p + j * THREADS, i + j * THREADS < n);
-}
-
-/* The same of weights, as they lie: a number that is converted at once is waited for at once. BF16:
- * they are, which saves much code. */
+/* A thread's weights of a pass, as they lie: a number that is converted at once is waited for at
+ * once. BF16: they are, which saves much code. */
 template <bool BF16>
 __device__ __forceinline__ void fetch_weights(struct vec v, size_t first, int n, int from,
                                               uint32_t (&w)[PER])
@@ -86,27 +40,6 @@ template <bool BF16> __device__ __forceinline__ float as_number(struct vec v, ui
     return BF16                ? __uint_as_float(w << 16)
            : v.type == DT_F16 ? __half2float(__ushort_as_half((uint16_t)w))
                               : __uint_as_float(v.type == DT_BF16 ? w << 16 : w);
-}
-/* block_reduce() with one meeting; room: WARPS floats that are not in use any more. */
-__device__ __forceinline__ float block_sum(float v, float *room)
-{
-    const int lane = (int)threadIdx.x % 32;
-    v = warp_sum(v);
-    if (lane == 0)
-        room[threadIdx.x / 32] = v;
-    __syncthreads();
-    return warp_sum(lane < WARPS ? room[lane] : 0.f);
-}
-/* The same for the largest of numbers that are not negative. */
-__device__ __forceinline__ float block_top(float v, float *room)
-{
-    const int lane = (int)threadIdx.x % 32;
-    const unsigned top = __reduce_max_sync(~0u, __float_as_uint(v));
-    if (lane == 0)
-        room[threadIdx.x / 32] = __uint_as_float(top);
-    __syncthreads();
-    return __uint_as_float(
-        __reduce_max_sync(~0u, lane < WARPS ? __float_as_uint(room[lane]) : 0u));
 }
 
 /* ---- packing -------------------------------------------------------------------------------- */
@@ -155,14 +88,12 @@ __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
 #pragma unroll 1
     for (int phase = SQUARES; phase <= STORE; phase++) {
 #pragma unroll 1
-        for (int from = 0; from < a.x.kp; from += PASS) {
-            if (first || a.x.kp > PASS) {
+        for (int from = 0; from < a.x.kp; from += ROUTE_PASS) {
+            if (first || a.x.kp > ROUTE_PASS) {
                 fetch_weights<BF16>(a.pre.w, 0, a.in, from, w);
                 if (first)
                     after();
                 fetch_part(src, a.in, from, x);
-                if (first && a.quick)
-                    clear_row(a, r);
                 first = false;
             }
             float y[PER];
@@ -183,21 +114,17 @@ __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
         if (phase == SQUARES)
             top = 0;
         if (phase == LARGEST && a.f16) {
-            int e = 0;
-            top = block_top(top, room + WARPS);
-            if (top > 0 && isfinite(top))
-                e = max(min(14 + 126 - (int)(__float_as_uint(top) >> 23), 120), -120);
-            s = __int_as_float((127 + e) << 23);
+            s = unit_of(block_top(top, room + WARPS));
             if (threadIdx.x == 0)
-                a.x_inv[r] = __int_as_float((127 - e) << 23);
+                a.x_inv[r] = inverse_of_unit(s);
         }
     }
 }
 
 /* ---- logits --------------------------------------------------------------------------------- */
 
-/* What a thread's elements are multiplied with besides 1 / rms, and X experts' weights: as they lie,
- * then as numbers. */
+/* What a thread's elements are multiplied with besides 1 / rms, and X experts' weights: as they
+ * lie, then as numbers. */
 template <int X, bool BF16> struct route_weights {
     uint32_t raw[X + 1][PER];
     __device__ __forceinline__ void fetch(const moe_args &a, const struct norm &norm, int e0,
@@ -261,7 +188,7 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, const struct no
     bool first = true;
 #pragma unroll 1
     for (int r = r0, from = 0; r < r1;) {
-        const bool fresh = first || n > PASS, ends = from + PASS >= n;
+        const bool fresh = first || n > ROUTE_PASS, ends = from + ROUTE_PASS >= n;
         if (fresh)
             w.fetch(a, norm, e0, from);
         if (first) {
@@ -269,7 +196,7 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, const struct no
             fetch_part(src, n, 0, x);
         }
         if (!ends || r + 1 < r1)
-            fetch_part(ends ? src + n : src, n, ends ? 0 : from + PASS, next);
+            fetch_part(ends ? src + n : src, n, ends ? 0 : from + ROUTE_PASS, next);
         if (fresh)
             w.arrive(a, norm, from);
         first = false;
@@ -282,7 +209,7 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, const struct no
                 sum[i] = fmaf(y, w.at(i, j), sum[i]);
             x[j] = next[j];
         }
-        from += PASS;
+        from += ROUTE_PASS;
         if (!ends)
             continue;
         float v[SUMS] = {};
@@ -399,9 +326,16 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (!a.direct)
             choose_for_all(a, r0, r1, gridDim.x - (unsigned)each);
     } else if (r < r1) {
-        pack_row<BF16>(a, r, room);
+        if (a.alone)
+            after();
+        else
+            pack_row<BF16>(a, r, room);
         if (a.direct)
             tell(a.own + ROWS_READY);
+        if (a.quick) {
+            clear_row(a, r);
+            tell(a.own + ROWS_CLEARED);
+        }
     }
 }
 
