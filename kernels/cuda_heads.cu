@@ -1,10 +1,10 @@
-/* cuda_heads.cu - heads of many rows after their projection: norm, turn, cell. A warp takes a head
- * (two, where they are short), a thread four elements at a time; the bits are those of
- * finish_head().
+/* cuda_heads.cu - heads of some and many rows after their projection: norm, turn, cell. A warp has
+ * a head (two, where they are short), a thread four elements at a time; the bits are those of
+ * finish_head(). Where the projection left the sums of runs, they are added up on the way.
  */
 #include "kernels/cuda_heads.cuh"
 
-enum { MANY = 65, MOST = 65535 }; /* rows */
+enum { MOST = 65535 }; /* rows */
 
 /* DIM: of a head. A warp holds one head, or as many as fill its lanes. */
 template <int DIM> struct span {
@@ -16,13 +16,14 @@ template <int DIM> struct span {
     };
 };
 
-/* 1 / rms of a head, in the order of head_sum(). */
+/* 1 / rms of a head, in the order of head_sum(). Heads of a warp may differ in having a norm. */
 template <int DIM>
 __device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH],
                                               const struct norm &norm)
 {
     using S = span<DIM>;
-    if (norm.kind == NORM_NONE)
+    const bool normed = norm.kind != NORM_NONE;
+    if (!__any_sync(~0u, normed))
         return 1;
     float sum = 0;
 #pragma unroll
@@ -33,29 +34,88 @@ __device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH]
             s += __shfl_xor_sync(~0u, s, d);
         sum = j ? sum + s : s;
     }
-    return 1 / sqrtf(sum / (float)DIM + norm.eps);
+    return normed ? 1 / sqrtf(sum / (float)DIM + norm.eps) : 1;
 }
 
-/* Elements i .. i + 3 of a head, normalised, with those they turn with. cs: of the row. */
-__device__ __forceinline__ float4 turned(const heads &a, const struct norm &norm, const float *x,
-                                         float4 y, float inv, const float *cs, int i)
+/* Four weights (bf16), as they lie; then as numbers. */
+__device__ __forceinline__ uint2 fetch_four(struct vec v, int i)
 {
-    const int n = a.head_dim, other = other_of(a, i);
-    const float4 w = norm.w.p ? four_weights(norm.w, n, i) : y;
-    y = four_normed(norm.kind, y, inv, w);
-    if (!cs || i >= a.rot)
-        return y;
-    float4 z = __ldcg((const float4 *)(x + other));
-    z = four_normed(norm.kind, z, inv, norm.w.p ? four_weights(norm.w, n, other) : z);
-    const float4 *turn = (const float4 *)(cs + 2 * min(i, other));
-    const float4 t0 = __ldcg(turn), t1 = __ldcg(turn + 1);
-    const float c[4] = {t0.x, t0.z, t1.x, t1.z}, s[4] = {t0.y, t0.w, t1.y, t1.w};
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float zs = (&z.x)[e] * s[e];
-        (&y.x)[e] = fmaf((&y.x)[e], c[e], i < a.rot / 2 ? -zs : zs);
+    return v.p ? __ldg((const uint2 *)((const bf16 *)v.p + i)) : make_uint2(0, 0);
+}
+__device__ __forceinline__ float4 numbers(uint2 w)
+{
+    return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+                       __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+}
+
+/* What the thread of four elements needs besides them and those they turn with. */
+struct turning {
+    int i, other; /* their places in the head */
+    uint2 w, w_other, b;
+    float4 t[2];
+    __device__ __forceinline__ void fetch_weights(const heads &a, const struct norm &norm,
+                                                  int kind, int h, int at)
+    {
+        i = at, other = other_of(a, at);
+        w = fetch_four(norm.w, i), w_other = fetch_four(norm.w, other);
+        if (a.runs)
+            b = fetch_four(a.b[kind], h * a.head_dim + i);
     }
-    return y;
+    /* cs: of the row */
+    __device__ __forceinline__ void fetch_turn(const heads &a, const float *cs)
+    {
+        const float4 *turn = (const float4 *)(cs + 2 * min(i, other));
+        if (i < a.rot)
+            t[0] = __ldcg(turn), t[1] = __ldcg(turn + 1);
+    }
+    /* y turns with z; both are raw. */
+    __device__ __forceinline__ float4 turned(const heads &a, const struct norm &norm, float4 y,
+                                             float4 z, float inv) const
+    {
+        z = four_normed(norm.kind, z, inv, numbers(w_other));
+        const float c[4] = {t[0].x, t[0].z, t[1].x, t[1].z};
+        const float s[4] = {t[0].y, t[0].w, t[1].y, t[1].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float zs = (&z.x)[e] * s[e];
+            (&y.x)[e] = fmaf((&y.x)[e], c[e], i < a.rot / 2 ? -zs : zs);
+        }
+        return y;
+    }
+};
+
+/* Four elements of the raw head; those of `runs` runs' sums with their bias, in the order of
+ * cuda_product.cuh. */
+template <bool ADDS>
+__device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
+                                           bool biased)
+{
+    constexpr int MOST = ADDS ? (int)RUNS : 1;
+    float4 part[MOST];
+#pragma unroll
+    for (int r = 0; r < MOST; r++)
+        part[r] = ask_four(x + (size_t)min(r, max(a.runs - 1, 0)) * apart, true);
+#pragma unroll
+    for (int r = 1; r < MOST; r++)
+        part[0] = plus(part[0], r < a.runs ? part[r] : make_float4(0, 0, 0, 0));
+    return biased ? plus(part[0], numbers(b)) : part[0];
+}
+
+/* What the lanes have at element `from` of their heads. */
+template <int DIM>
+__device__ __forceinline__ float4 elements_at(const float4 (&y)[span<DIM>::EACH], int from)
+{
+    using S = span<DIM>;
+    const int lane = (int)threadIdx.x % 32 / S::LANES * S::LANES + from / 4 % S::LANES;
+    float4 z = {};
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float v = __shfl_sync(~0u, (&y[j].x)[e], lane);
+            (&z.x)[e] = from / 4 / S::LANES == j ? v : (&z.x)[e];
+        }
+    return z;
 }
 
 __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, float4 y)
@@ -68,40 +128,55 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
     *(uint2 *)((bf16 *)pool + at) = *(uint2 *)v;
 }
 
-/* Blocks (heads, row). */
-template <int DIM>
-__global__ void __launch_bounds__(ROW_THREADS)
-    heads_of_many(const __grid_constant__ struct heads a, int all)
+/* Blocks (heads, row). settles: cuda.h. */
+template <int DIM, bool ADDS>
+__global__ void __launch_bounds__(ROW_THREADS, 1)
+    heads_of_many(const __grid_constant__ struct heads a, int all, bool settles)
 {
     using S = span<DIM>;
-    let_next();
-    after();
-    const int r = (int)blockIdx.y, group = (int)threadIdx.x / S::LANES;
-    const int h_of_all = (int)blockIdx.x * S::OF_BLOCK + group;
+    if (!settles)
+        let_next();
+    const int r = (int)blockIdx.y, lane = (int)threadIdx.x % S::LANES;
+    const int h_of_all = (int)blockIdx.x * S::OF_BLOCK + (int)threadIdx.x / S::LANES;
     const bool mine = h_of_all < all;
     int h, kind = kind_of_head(a, mine ? h_of_all : 0, h);
     const float *x = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
     x += ((size_t)r * (size_t)(kind == HEAD_Q ? a.n_head : a.n_kv) + (size_t)h) * DIM;
+    if (ADDS)
+        x = a.q + ((size_t)r * (size_t)all + (size_t)(mine ? h_of_all : 0)) * DIM;
+    const size_t apart = (size_t)gridDim.y * (size_t)all * DIM;
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
-    const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
-    const int first = (int)threadIdx.x % S::LANES * 4;
     float4 y[S::EACH];
+    struct turning part[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
-        y[j] = __ldcg((const float4 *)(x + first + j * 4 * S::LANES));
-    const float inv = span_inverse<DIM>(y, norm);
-    if (!mine || slot < 0 || (kind != HEAD_Q && slot >= a.n_slots))
-        return;
-    const float *cs = kind == HEAD_V ? NULL : a.cs + (size_t)r * (size_t)a.rot;
+        part[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
+    after(); /* attention reads old cells before it waits */
+    const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
-        const int i = first + j * 4 * S::LANES;
-        const float4 v = turned(a, norm, x, y[j], inv, cs, i);
+        y[j] = raw_four<ADDS>(a, x + part[j].i, apart, part[j].b, ADDS && a.b[kind].p);
+        if (kind != HEAD_V)
+            part[j].fetch_turn(a, a.cs + (size_t)r * (size_t)a.rot);
+    }
+    const float inv = span_inverse<DIM>(y, norm);
+    float4 z[S::EACH];
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+        z[j] = elements_at<DIM>(y, part[j].other);
+    if (!mine || slot < 0 || (kind != HEAD_Q && slot >= a.n_slots))
+        return;
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++) {
+        const size_t i = (size_t)part[j].i;
+        float4 v = four_normed(norm.kind, y[j], inv, numbers(part[j].w));
+        if (kind != HEAD_V && part[j].i < a.rot)
+            v = part[j].turned(a, norm, v, z[j], inv);
         if (kind == HEAD_Q)
-            *(float4 *)(a.dst + ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + (size_t)i) = v;
+            *(float4 *)(a.dst + ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i) = v;
         else
             put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
-                     ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + (size_t)i, v);
+                     ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + i, v);
     }
 }
 
@@ -109,22 +184,40 @@ template <int DIM> static void run(struct kdev *d, const struct heads *h, int ro
 {
     int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
     dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)rows);
-    cuda_launch(d, heads_of_many<DIM>, grid, ROW_THREADS, 0, *h, all);
+    cuda_launch(d, h->runs ? heads_of_many<DIM, true> : heads_of_many<DIM, false>, grid,
+                ROW_THREADS, 0, *h, all, rows <= K_MAX_NODES);
+}
+
+/* Weights that can be read by fours. */
+static bool by_fours(struct vec v)
+{
+    return !v.p || (v.type == DT_BF16 && (uintptr_t)v.p % 8 == 0);
+}
+
+static bool knows_how(const struct heads *h)
+{
+    const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
+                         (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
+    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && by_fours(h->q_norm.w) &&
+           by_fours(h->k_norm.w) && by_fours(h->v_norm.w) &&
+           (h->head_dim == 64 || h->head_dim == 128 || h->head_dim == 256);
+}
+
+bool cuda_heads_adds(const struct heads *h)
+{
+    return knows_how(h) && !h->v_from_k && by_fours(h->b[0]) && by_fours(h->b[1]) &&
+           by_fours(h->b[2]);
 }
 
 bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows)
 {
-    const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
-                         (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
-    if (rows < MANY || rows > MOST || h->whole || h->rot % 8 || at % 16)
+    if (rows > MOST || !knows_how(h))
         return false;
     if (h->head_dim == 64)
         run<64>(d, h, rows);
     else if (h->head_dim == 128)
         run<128>(d, h, rows);
-    else if (h->head_dim == 256)
-        run<256>(d, h, rows);
     else
-        return false;
+        run<256>(d, h, rows);
     return true;
 }

@@ -20,10 +20,13 @@ struct heads {
     const int32_t *write; /* or NULL */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
+    int runs;        /* q is (runs, rows, all heads) sums, still to be added up, and then biases */
+    struct vec b[3]; /* to be added; 0: it is not so */
 };
 
-/* All heads of many rows (cuda_heads.cu); false, and nothing done, where it does not know how. */
+/* All heads of the rows (cuda_heads.cu), if it knows how: runs as well as cuda_heads_adds(). */
 bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows);
+bool cuda_heads_adds(const struct heads *h);
 
 #ifdef __CUDACC__
 

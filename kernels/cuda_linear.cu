@@ -1,74 +1,7 @@
 /* cuda_linear.cu - products with weight matrices: linear, glu, qkv. */
 #include "kernels/cuda_product.cuh"
 
-/* ---- packing -------------------------------------------------------------------------------- */
-
-/* One block a row. */
-__global__ void __launch_bounds__(ROW_THREADS)
-    pack_kernel(const __grid_constant__ struct rows_in in, int terms,
-                const __grid_constant__ struct row_format f, uint16_t *x)
-{
-    __shared__ float room[ROW_WARPS];
-    struct row_part norm;
-    let_next();
-    load_norm(in.norm, in.n, 0, norm);
-    after();
-    pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
-}
-
-/* The sum of a row's runs, in their order; missing ones are zeros. raw: the first one's row. */
-__device__ __forceinline__ void load_runs(const float *raw, size_t apart, int runs, int n,
-                                          struct row_part &y)
-{
-    struct row_part part[RAW_RUNS];
-#pragma unroll
-    for (int r = 0; r < RAW_RUNS; r++)
-        load_part(raw + (size_t)r * apart, r < runs ? n : 0, 0, part[r]);
-#pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
-        float4 sum = part[0].v[j];
-#pragma unroll
-        for (int r = 1; r < RAW_RUNS; r++)
-            sum = plus(sum, part[r].v[j]);
-        y.v[j] = sum;
-    }
-}
-
-/* The same for rows to which something is done before: a block holds its row from end to end. */
-__global__ void __launch_bounds__(ROW_THREADS)
-    pack_after_kernel(const __grid_constant__ struct rows_in in,
-                      const __grid_constant__ struct row_before before, int runs, int terms,
-                      const __grid_constant__ struct row_format f, uint16_t *x)
-{
-    __shared__ float room[2 * ROW_WARPS];
-    const int r = (int)blockIdx.x, n = in.n;
-    const size_t at = (size_t)r * (size_t)n;
-    struct row_part y, w[2], old;
-    let_next();
-    load_norm(before.post, n, 0, w[0]);
-    load_norm(in.norm, n, 0, w[1]);
-    after();
-    if (before.add)
-        load_part(before.x + at, n, 0, old);
-    if (runs)
-        load_runs(before.raw + at, (size_t)gridDim.x * (size_t)n, runs, n, y);
-    else
-        load_part(before.raw + at, n, 0, y);
-    float inv = row_inverse_short(y, n, before.post, room);
-#pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
-        y.v[j] = four_normed(before.post.kind, y.v[j], inv, w[0].v[j]);
-        if (before.add)
-            y.v[j] = plus(y.v[j], old.v[j]);
-    }
-    store_part(before.x + at, n, y);
-    inv = row_inverse_short(y, n, in.norm, room + ROW_WARPS);
-#pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
-        if (row_index(0, j) < f.kp)
-            put_terms(four_normed(in.norm.kind, y.v[j], inv, w[1].v[j]), row_index(0, j), n, terms,
-                      x, r * terms, f);
-}
+/* ---- rows ----------------------------------------------------------------------------------- */
 
 static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
 {
@@ -80,19 +13,6 @@ struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 {
     bool few = rows <= MOST_FEW && !cuda_some(d, rows);
     return few ? cuda_few_rows(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
-}
-
-static void pack_rows(struct kdev *d, struct product *p, const struct row_format &f)
-{
-    size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
-    uint16_t *x = (uint16_t *)cuda_take(d, bytes);
-    p->x.x = x;
-    dim3 rows((unsigned)p->rows);
-    if (p->before.raw)
-        cuda_launch(d, pack_after_kernel, rows, ROW_THREADS, 0, p->in, p->before, p->before_runs,
-                    p->x.terms, f, x);
-    else
-        cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, f, x);
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -174,14 +94,16 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
                                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fold = few && cuda_folds(d, p);
     p->turned = few && !some && cuda_turns(d, p);
-    if (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && !ready))
+    if (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && !ready &&
+                    cuda_packs_short(p)))
         take_rows(d, p);
     else
         cuda_settle(d);
     if (!p->fold && !ready)
-        pack_rows(d, p, rows);
+        cuda_pack_rows(d, p, &rows);
     CHECK(dense || !p->glu);
-    const bool leaves = p->behind.dst && p->rows == whole_rows && cuda_leaves(p);
+    const bool leaves = p->behind.turns ? cuda_heads_adds(&p->behind.heads)
+                                        : p->behind.dst && p->rows == whole_rows && cuda_leaves(p);
     int runs = 0;
     if (some)
         runs = cuda_product_some(d, p, leaves);
@@ -193,7 +115,8 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    if (leaves)
+    p->behind.heads.runs = p->behind.turns ? runs : 0;
+    if (leaves && !p->behind.turns)
         leave_norm(d, p, runs);
     else if (!p->turned)
         launch_behind(d, p);
@@ -370,6 +293,7 @@ static struct heads heads_of(const struct k_qkv *a, int r0, const float *q, cons
     h.v_norm = cuda_norm(&a->v_norm);
     h.cs = (const float *)a->cs.p + (a->rot ? (size_t)r0 * (size_t)a->rot : 0);
     h.dst = (float *)a->q.p + (size_t)r0 * (size_t)(a->n_head * a->head_dim);
+    h.b[0] = cuda_vec(a->bq), h.b[1] = cuda_vec(a->bk), h.b[2] = cuda_vec(a->bv);
     if (k) {
         h.write = (const int32_t *)a->table->write.p + r0;
         h.cell_k = a->cells.k.p, h.cell_v = a->cells.v.p;
@@ -393,8 +317,8 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
     bool write = a->wk && a->table && a->table->write.p;
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
-        size_t n = (size_t)(i ? nk : nq);
-        raw[i] = (float *)cuda_take(d, (size_t)rows * n * sizeof(float));
+        size_t n = (size_t)(i ? nk : nq), runs = i || !cuda_some(d, rows) ? 1 : RAW_RUNS * 3;
+        raw[i] = (float *)cuda_take(d, runs * (size_t)rows * n * sizeof(float));
         add_mat(d, &p, w[i], b[i], raw[i], n);
         mixed |= w[i]->type != a->wq->type;
     }

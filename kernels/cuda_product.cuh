@@ -395,6 +395,9 @@ bool cuda_folds(const struct kdev *d, const struct product *p);
 bool cuda_turns(const struct kdev *d, const struct product *p);
 /* Whether the norm behind it may stay to be done. */
 bool cuda_leaves(const struct product *p);
+/* Rows into p->x (cuda_pack.cu), with what they are owed (p->before), if cuda_packs_short(). */
+void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
+bool cuda_packs_short(const struct product *p);
 struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);
 void cuda_product_few(struct kdev *d, struct product *p);
 /* Of some rows, a term each, packed in tile order (cuda_some.cu). leaves: what comes behind is left,

@@ -77,6 +77,20 @@ __device__ __forceinline__ float4 four_of(const float *src, int n, int i)
     return v;
 }
 
+/* Four floats, or zeros. In this form the compiler leaves a load where it stands. */
+__device__ __forceinline__ float4 ask_four(const float *p, bool there)
+{
+    float4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n"
+                 "mov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
+                 "mov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n"
+                 "@p ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p), "r"((int)there)
+                 : "memory");
+    return v;
+}
+
 __device__ __forceinline__ float4 four_weights(struct vec v, int n, int i)
 {
     if (v.type == DT_BF16 && i + 4 <= n && (uintptr_t)v.p % 8 == 0) {

@@ -510,7 +510,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
     a.stages = min_int((MOST_SHARED - 2048 - SLACK) / a.span, MOST_STAGES);
-    leaves = leaves && runs && bare(&p->f[0]);
+    leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
     if (leaves)
         a.part = p->f[0].dst;
     else if (runs)
