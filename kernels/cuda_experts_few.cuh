@@ -11,7 +11,8 @@ enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
     STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
     TILES = 2, SLOT = TILES * STEP, /* of a unit */
-    GANGS = 2, MOST_SLOTS = 4, ENOUGH_SLOTS = 3, /* of a gang */
+    /* Slots of a gang's ring: what is under way beyond these delays loads that must be quick. */
+    GANGS = 2, MOST_SLOTS = 3, ENOUGH_SLOTS = 2,
     MOST_SETS = 4,
     GROUPS = 2, PARTS = 2 * GROUPS,
     /* Biases come with a unit's first weights, so that its end waits for no load. A fetcher is no
