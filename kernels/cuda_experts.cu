@@ -725,7 +725,7 @@ template <int KIND> static void launch(struct kdev *d, const struct moe_args *gi
 {
     struct moe_args a = *given;
     const int most = shared_most(d), columns = a.per * a.terms;
-    a.slots = MOST_SLOTS, a.sets = MOST_SETS;
+    a.slots = a.alone ? ENOUGH_SLOTS : MOST_SLOTS, a.sets = MOST_SETS;
     while (shared_of<KIND>(&a, columns) > most && (a.sets > 1 || a.slots > 1))
         if (a.sets > (a.slots > ENOUGH_SLOTS ? 2 : 1))
             a.sets--;
