@@ -205,6 +205,19 @@ struct jobs {
     int n;
 };
 
+/* A level of the tree of warp_sum(): a lane has N numbers instead of 2 N, those of lane D further on
+ * are the other half. A function for each level, so that every index is known: of a loop it left,
+ * the compiler picked registers by comparing. */
+template <int D, int N, int MOST> __device__ __forceinline__ void fold_lanes(float (&v)[MOST])
+{
+    const bool upper = threadIdx.x & D;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const float mine = upper ? v[i + N] : v[i], other = upper ? v[i] : v[i + N];
+        v[i] = mine + __shfl_xor_sync(~0u, other, D);
+    }
+}
+
 /* Inclusive sum over the lanes of a warp. */
 __device__ __forceinline__ int running_sum(int v)
 {

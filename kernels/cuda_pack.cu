@@ -67,7 +67,7 @@ __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
         *(uint2 *)to = v;
 }
 
-/* RUNS: what rows are owed is the sum of as many as `runs` runs. */
+/* RUNS_BEFORE: what rows are owed is the sum of `runs` runs. */
 template <bool RUNS_BEFORE>
 __global__ void __launch_bounds__(ROW_THREADS, 1)
     pack_short_kernel(const __grid_constant__ struct rows_in in,

@@ -154,17 +154,6 @@ template <int X, bool BF16> struct route_weights {
     __device__ __forceinline__ float at(int x, int j) const { return __uint_as_float(raw[x][j]); }
 };
 
-/* A level of the tree of warp_sum(), which halves the numbers that a lane has. */
-template <int D, int N> __device__ __forceinline__ void fold_lanes(float (&v)[SUMS])
-{
-    const bool upper = threadIdx.x & D;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const float mine = upper ? v[i + N] : v[i], other = upper ? v[i] : v[i + N];
-        v[i] = mine + __shfl_xor_sync(~0u, other, D);
-    }
-}
-
 /* The sums of v[i] over the lanes of a warp; lane 4 i has that of v[i]. */
 __device__ __forceinline__ float warp_sums(float (&v)[SUMS])
 {

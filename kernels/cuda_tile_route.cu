@@ -16,26 +16,14 @@ enum {
 
 /* ---- router --------------------------------------------------------------------------------- */
 
-/* A level of the tree of warp_sum(): halves the numbers that a lane has. A function for each level,
- * so that every index is known: of a loop it left, the compiler picked registers by comparing. */
-template <int D> __device__ __forceinline__ void fold_lanes(float (&v)[32])
-{
-    const bool upper = threadIdx.x & D;
-#pragma unroll
-    for (int i = 0; i < D; i++) {
-        const float mine = upper ? v[i + D] : v[i], other = upper ? v[i] : v[i + D];
-        v[i] = mine + __shfl_xor_sync(~0u, other, D);
-    }
-}
-
 /* Sums v[i] over the lanes of a warp, by the tree of warp_sum(); lane i has that of v[i]. */
 __device__ __forceinline__ float warp_sums(float (&v)[32])
 {
-    fold_lanes<16>(v);
-    fold_lanes<8>(v);
-    fold_lanes<4>(v);
-    fold_lanes<2>(v);
-    fold_lanes<1>(v);
+    fold_lanes<16, 16>(v);
+    fold_lanes<8, 8>(v);
+    fold_lanes<4, 4>(v);
+    fold_lanes<2, 2>(v);
+    fold_lanes<1, 1>(v);
     return v[0];
 }
 
