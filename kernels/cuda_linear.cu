@@ -354,7 +354,8 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t each = 3 * cuda_packed_bytes(in + 32) + (size_t)(nq + 2 * nk) * sizeof(float);
+    size_t runs = cuda_some(d, a->rows) ? RAW_RUNS : 1;
+    size_t each = 3 * cuda_packed_bytes(in + 32) + runs * (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));
