@@ -112,6 +112,8 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&d->handed, HANDED_BYTES);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
         rc = cudaMalloc((void **)&d->raw[i],
                         (size_t)RAW_RUNS * MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
@@ -119,6 +121,8 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(d->handed, 0, HANDED_BYTES, d->stream);
     d->readers = d->counters + N_COUNTERS;
     if (rc == cudaSuccess)
         rc = cuda_open_ports(d);
@@ -141,6 +145,7 @@ static void cuda_close(struct kdev *d)
         cudaFree(d->held[i]);
     cudaFree(d->arena);
     cudaFree(d->counters);
+    cudaFree(d->handed);
     cudaFree(d->raw[0]);
     cudaFree(d->raw[1]);
     cudaFreeHost(d->stage);

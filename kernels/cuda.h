@@ -44,6 +44,7 @@ enum {
     OWN_COUNTERS = N_COUNTERS / 2, /* those from here on belong to mixtures of experts */
     MOST_FEW = 64, MOST_PENDING = 3072, RAW_RUNS = 8, /* rows, elements of one, sums of one */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
+    HANDED_BYTES = 16 << 20,    /* zero between operations */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -105,6 +106,7 @@ struct kdev {
     bool failed;
     struct err first;
     char about[192];
+    void *handed; /* (HANDED_BYTES): what blocks of attention hand to each other */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* cuda_attn_join.cuh - the ends of segments in cuda_attn_tile.cu and cuda_attn_few.cu: how a warp
- * closes them, what a block has to walk, and how a row's segments are joined in their order.
+ * closes them, how blocks hand them to each other, what a block has to walk, and how a row's
+ * segments are joined in their order.
  */
 #ifndef AERIE_CUDA_ATTN_JOIN_CUH
 #define AERIE_CUDA_ATTN_JOIN_CUH
@@ -42,6 +43,89 @@ __device__ __forceinline__ void put_output(const tile_args &t, size_t row, int i
         *(float2 *)to = make_float2(y[0], y[1]);
     } else {
         *to = y[0];
+    }
+}
+
+/* ---- handing segments over ------------------------------------------------------------------ */
+
+/* Blocks that are all on the device at once (HANDS) hand segments over through memory that is its
+ * own flag: words are stored as their complement, which is never 0 (that would be a NaN that no
+ * instruction makes), and who has read them makes them 0 again. So no kernel has to end first.
+ *
+ * A head falls into pieces of 64 dimensions, which are joined apart: of each segment 16 chunks of
+ * dimensions, and one with its maximum and its sum. */
+enum {
+    PIECE = 64,
+    PIECE_CHUNKS = PIECE / 4 + 1,
+    PIECE_PITCH = PIECE_CHUNKS * 4,
+    AT_ONCE = 32,                                  /* segments of a piece: a lane each */
+    PIECE_ROOM = AT_ONCE * (PIECE_CHUNKS * 16 + 32), /* shared memory of those who join one */
+};
+
+/* The first segment of a piece, the next ones behind it. */
+template <class S>
+__device__ __forceinline__ uint4 *piece_of(const tile_args &t, int row, int head, int part)
+{
+    size_t at = ((size_t)row * (size_t)t.a.n_head + (size_t)head) * (S::HD / PIECE) + (size_t)part;
+    return t.handed + at * (size_t)t.a.most_splits * PIECE_CHUNKS;
+}
+
+__device__ __forceinline__ void show_two(uint32_t *p, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
+                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
+                 : "memory");
+}
+__device__ __forceinline__ uint4 look_at_four(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+/* Segment `at` of a thread's row: its dimensions, and once a piece its maximum and its sum. */
+template <class S>
+__device__ __forceinline__ void hand_over(const tile_args &t, const place<S> &p, int mi, int h,
+                                          int at, float m, float l, const sums<S> &x)
+{
+    const int first = p.wn * S::DT * 8, lane = p.lane % 4;
+    uint32_t *to = (uint32_t *)(piece_of<S>(t, p.r0 + p.row[mi][h], p.head[mi][h], first / PIECE) +
+                                at * PIECE_CHUNKS);
+#pragma unroll
+    for (int n = 0; n < S::DT; n++)
+        show_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
+                 x.acc[mi][n][2 * h + 1]);
+    if (first % PIECE == 0 && lane < 2)
+        show_two(to + PIECE + lane * 2, lane ? 0.f : m, lane ? 0.f : l);
+}
+
+/* n chunks into shared memory, as they come; PIECE threads. */
+__device__ __forceinline__ void take_over(uint4 *from, int n, uint4 *to)
+{
+    enum { MANY = 5 };
+#pragma unroll 1
+    for (int i = (int)threadIdx.x % PIECE; i < n; i += MANY * PIECE) {
+        uint4 v[MANY];
+        bool missing;
+        do {
+            missing = false;
+#pragma unroll
+            for (int j = 0; j < MANY; j++) {
+                v[j] = make_uint4(1, 1, 1, 1);
+                if (i + j * PIECE < n)
+                    v[j] = look_at_four(from + i + j * PIECE);
+                missing |= !(v[j].x && v[j].y && v[j].z && v[j].w);
+            }
+        } while (missing);
+#pragma unroll
+        for (int j = 0; j < MANY; j++)
+            if (i + j * PIECE < n) {
+                to[i + j * PIECE] = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
+                from[i + j * PIECE] = make_uint4(0, 0, 0, 0);
+            }
     }
 }
 
@@ -100,6 +184,10 @@ __device__ __forceinline__ void close_segment(const tile_args &t, const place<S>
                 float &y = all.at((mi * S::DT + n) * 4 + i);
                 y = joined(j, y, x.acc[mi][n][i]);
             }
+        return;
+    }
+    if constexpr (S::HANDS) {
+        hand_over<S>(t, p, mi, h, at, m, l, x);
         return;
     }
     size_t head = (size_t)(p.r0 + p.row[mi][h]) * (size_t)t.a.n_head + (size_t)p.head[mi][h];
@@ -181,15 +269,23 @@ __device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
 
 struct course {
     job now;
-    int row, tails, last_tail; /* next row of a pass, next row with a tail of its own, last + 1 */
-    int each_tail;             /* rows from one of them to the next; 0: 1 */
+    int row, tail, last_tail; /* next row of a pass, next row with a tail of its own, last + 1 */
     int u, last;               /* splits that are left of the pass, every stride-th */
     int from, to, shift, stride;
     int splits;                /* of the passes before */
 };
 
-/* Starts a pass: all of it for a block that does everything, else this block's splits: of all of
- * the tile's splits in a row, number blockIdx.x and every units-th after it. */
+/* A tile's splits, and behind them its rows' tails, in a row: a block takes number blockIdx.x and
+ * every stride-th after it. Its first one of those that follow the first n: how far behind them. */
+__device__ __forceinline__ int own_after(const course &c, int n)
+{
+    int skip = (int)blockIdx.x - n;
+    while (skip < 0) /* seldom more than once: a division is long */
+        skip += c.stride;
+    return skip;
+}
+
+/* Starts a pass: all of it for a block that does everything, else this block's splits. */
 template <class S>
 __device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p, bool whole,
                                            course &c)
@@ -197,26 +293,24 @@ __device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p
     pass w = c.now.w = pass_from(p.rows, c.row, p.n);
     c.row = w.b;
     c.u = 0, c.last = -1;
-    if (w.lo >= w.stop)
-        return;
-    c.from = w.lo / S::TK, c.to = (w.stop - 1) / S::TK + 1;
-    c.shift = whole ? 30 : w.shift;
-    while (t.longer && ((c.to - 1) >> c.shift) - (c.from >> c.shift) >= c.stride && c.shift < 30)
-        c.shift++;
-    int x = whole ? 0 : (int)blockIdx.x, before = c.splits;
-    int first = c.from >> c.shift, end = (c.to - 1) >> c.shift;
-    if (w.b - w.a == 1) /* a row's tail is not cut: it is walked with the split it begins in */
-        end = min(end, max(p.rows[w.a].tail, c.from) >> c.shift);
-    c.splits += end - first + 1;
-    if (x >= c.stride)
-        return;
-    int skip = (x - before) % c.stride;
-    c.u = first + (skip < 0 ? skip + c.stride : skip), c.last = end;
+    if (w.lo < w.stop) {
+        c.from = w.lo / S::TK, c.to = (w.stop - 1) / S::TK + 1;
+        c.shift = whole ? 30 : w.shift;
+        while (t.longer && ((c.to - 1) >> c.shift) - (c.from >> c.shift) >= c.stride &&
+               c.shift < 30)
+            c.shift++;
+        const int first = c.from >> c.shift;
+        c.last = (c.to - 1) >> c.shift;
+        c.u = first + own_after(c, c.splits);
+        c.splits += c.last - first + 1;
+    }
+    if (c.row >= p.n)
+        c.tail = own_after(c, c.splits);
 }
 
 __device__ __forceinline__ bool done(const course &c, int rows)
 {
-    return c.u > c.last && c.row >= rows && c.tails >= c.last_tail;
+    return c.u > c.last && c.row >= rows && c.tail >= c.last_tail;
 }
 
 template <class S>
@@ -235,10 +329,10 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
             begin_pass<S>(t, p, whole, c);
             continue;
         }
-        if (c.tails >= c.last_tail)
+        if (c.tail >= c.last_tail)
             return false;
-        int r = c.tails;
-        c.tails += max(c.each_tail, 1);
+        int r = c.tail;
+        c.tail += c.stride;
         const seen y = p.rows[r];
         if (y.stop >= y.end)
             continue;
@@ -266,12 +360,14 @@ __device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
 
 /* Writes the rows of a block that walked everything they see. */
 template <class S>
-__device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, totals<S> &all)
+__device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, uint32_t sinks,
+                                       totals<S> &all)
 {
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+            const float sink = sink_of(t, p, sinks, p.head[mi][h]);
             int r = p.row[mi][h];
             if (r < 0)
                 continue;
@@ -279,7 +375,7 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, to
             float by = 0;
             bool writes = p.wn == 0 && p.lane % 4 == 0;
             if (any_key(p.rows[r]))
-                by = closing(t, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
+                by = closing(t, sink, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
             else if (t.a.lse && writes)
                 t.a.lse[at] = -INFINITY;
             const int out = p.head[mi][h] * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
@@ -310,44 +406,85 @@ __device__ __forceinline__ float4 joints_of(float2 ml, float &m)
     return make_float4(j.before, j.now, ml.y * j.now, 0);
 }
 
-/* One dimension of a row and head from its segments; a warp has one head. room: 32 of the warp.
- * *sink: the head's, if there are any. */
-template <int HD>
-__device__ __forceinline__ void join_one(const tile_args &t, const seen &x, const float *sink,
-                                         int r, int head, int d, float4 *room)
+/* Those who join a piece wait for each other. */
+__device__ __forceinline__ void meet_at_piece()
 {
-    constexpr int TK = HD > 128 ? 32 : 64, AT_ONCE = 17;
-    const int lane = (int)threadIdx.x % 32, n = any_key(x) ? splits_of<TK>(x) + 1 : 0;
-    const size_t at = (size_t)r * (size_t)t.a.n_head + (size_t)head;
-    const size_t first = at * (size_t)t.a.most_splits;
-    const float *part = t.a.part + first * HD + (size_t)d;
-    float m = -INFINITY, l = 0, v = 0, by = 0;
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / PIECE), "n"((int)PIECE)
+                 : "memory");
+}
+
+/* A piece from its n segments, as they come: a dimension a thread. room: PIECE_ROOM bytes. */
+__device__ __forceinline__ float join_piece(uint4 *from, int n, unsigned char *room, float &m,
+                                            float &l)
+{
+    const int lane = (int)threadIdx.x % 32;
+    const float *segments = (const float *)room;
+    float4 *joints = (float4 *)(room + AT_ONCE * PIECE_PITCH * 4) + threadIdx.x % PIECE / 32 * 32;
+    float v = 0;
+    m = -INFINITY, l = 0;
 #pragma unroll 1
-    for (int from = 0; from < n; from += AT_ONCE) {
-        const int some = min(AT_ONCE, n - from);
-        const float2 ml = lane < some ? __ldcg(t.ml + first + from + lane)
+    for (; n > 0; n -= AT_ONCE, from += AT_ONCE * PIECE_CHUNKS) {
+        const int some = min((int)AT_ONCE, n);
+        take_over(from, some * PIECE_CHUNKS, (uint4 *)room);
+        meet_at_piece();
+        const float2 ml = lane < some ? *(const float2 *)(segments + lane * PIECE_PITCH + PIECE)
                                       : make_float2(-INFINITY, 0);
-        float s[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) /* no branch, so that all are on their way at once */
-            s[i] = __ldcg(part + (size_t)min(from + i, n - 1) * HD);
+        joints[lane] = joints_of(ml, m);
         __syncwarp();
-        room[lane] = joints_of(ml, m);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i >= some)
-                break;
-            const float4 c = room[i];
+        const float *s = segments + threadIdx.x % PIECE;
+#pragma unroll 8
+        for (int i = 0; i < some; i++, s += PIECE_PITCH) {
+            const float4 c = joints[i];
             l = fmaf(l, c.x, c.z);
-            v = fmaf(v, c.x, s[i] * c.y);
+            v = fmaf(v, c.x, *s * c.y);
         }
+        meet_at_piece();
     }
-    if (n)
-        by = closing_by(t, *sink, (size_t)r, head, m, l, d == 0);
-    else if (t.a.lse && d == 0)
-        t.a.lse[at] = -INFINITY;
-    put_output<1>(t, (size_t)r, head * HD + d, {v * by});
+    return v;
+}
+
+/* Those of a tile and kv head. */
+template <class S> __device__ __forceinline__ int pieces_of(const tile_args &t, const place<S> &p)
+{
+    return p.n * t.a.group * (S::HD / PIECE);
+}
+
+/* The first one of a block and of its threads that join it, if there are so many. Where pieces are
+ * few a block has one. Where they are many few blocks join many at once, so that the others make
+ * room for the next kernel, which has weights to fetch: the last blocks, which walked least. */
+template <class S>
+__device__ __forceinline__ int first_piece(const tile_args &t, const place<S> &p, int own)
+{
+    const int blocks = (int)gridDim.x, x = (int)blockIdx.x;
+    return 2 * pieces_of<S>(t, p) <= blocks ? x + own * blocks
+                                            : (blocks - 1 - x) * (S::NT / PIECE) + own;
+}
+
+/* The block's share of them. */
+template <class S>
+__device__ __forceinline__ void join_pieces(const tile_args &t, const place<S> &p, uint32_t sinks)
+{
+    constexpr int PARTS = S::HD / PIECE, TOGETHER = S::NT / PIECE;
+    static_assert(TOGETHER * PIECE_ROOM <= S::Q_AT);
+    const int own = (int)threadIdx.x / PIECE, d = (int)threadIdx.x % PIECE;
+    unsigned char *room = p.shared + own * PIECE_ROOM;
+#pragma unroll 1
+    for (int i = first_piece<S>(t, p, own); i < pieces_of<S>(t, p);
+         i += TOGETHER * (int)gridDim.x) {
+        const int packed = i / PARTS, part = i % PARTS, r = row_of(t, packed);
+        const int row = p.r0 + r, head = p.kv * t.a.group + packed - r * t.a.group;
+        const seen x = p.rows[r];
+        const int n = any_key(x) ? splits_of<S::TK>(x) + 1 : 0;
+        float m, l, by = 0;
+        const float v = join_piece(piece_of<S>(t, row, head, part), n, room, m, l);
+        const bool writes = part == 0 && d == 0;
+        const float sink = sink_of(t, p, sinks, head);
+        if (n)
+            by = closing(t, sink, (size_t)row, head, m, l, writes);
+        else if (t.a.lse && writes)
+            t.a.lse[(size_t)row * (size_t)t.a.n_head + (size_t)head] = -INFINITY;
+        put_output<1>(t, (size_t)row, head * S::HD + part * PIECE + d, {v * by});
+    }
 }
 
 #endif

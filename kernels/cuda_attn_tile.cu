@@ -145,13 +145,14 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     c.last = -1;
     c.stride = whole ? 1 : t.units;
     c.last_tail = whole ? p.n : 0;
+    const uint32_t sinks = whole ? fetch_sinks(t, p) : 0;
     totals<S> all;
     if (whole)
         start_totals<S>(p, all);
     while (next_job<S>(t, p, whole, c))
         walk<S>(t, p, c.now, whole, all);
     if (whole)
-        finish<S>(t, p, all);
+        finish<S>(t, p, sinks, all);
 }
 
 /* The tails of rows whose splits tile_kernel() walks, whatever of it still runs. Blocks (1, kv
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     }
     __syncthreads();
     course c = {};
-    c.last = -1;
+    c.last = -1, c.stride = 1;
     c.row = c.last_tail = p.n;
     totals<S> none;
     while (next_job<S>(t, p, false, c))
@@ -194,6 +195,7 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
     const size_t first = (size_t)at * (size_t)t.a.most_splits;
     const float *part = t.a.part + first * HD + lane * 4;
     let_next();
+    const uint32_t sink = fetch_sink(t, head);
     seen x = {};
     if (r < t.a.rows)
         x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
@@ -208,7 +210,7 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(&parts[0][tid]);
 #pragma unroll 1
     for (int k = 0; k < min(n, AT_ONCE); k++)
-        fetch16(to + (uint32_t)k * PITCH, part + (size_t)k * HD, true);
+        fetch16(to + (uint32_t)k * PITCH, part + (size_t)k * HD, 0);
     fetch_commit();
 #pragma unroll 1
     for (int k = lane; k < n; k += EACH)
@@ -231,7 +233,7 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
     for (int from = 0; from < n; from += AT_ONCE) {
 #pragma unroll 1
         for (int k = from; from && k < min(n, from + AT_ONCE); k++)
-            fetch16(to + (uint32_t)(k - from) * PITCH, part + (size_t)k * HD, true);
+            fetch16(to + (uint32_t)(k - from) * PITCH, part + (size_t)k * HD, 0);
         fetch_commit();
         fetch_wait<0>();
 #pragma unroll 2
@@ -248,7 +250,7 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
         return;
     float scale = 0;
     if (n)
-        scale = closing(t, (size_t)r, head, m, l, lane == 0);
+        scale = closing(t, sink_value(t, sink), (size_t)r, head, m, l, lane == 0);
     else if (t.a.lse && lane == 0)
         t.a.lse[at] = -INFINITY;
     put_output<4>(t, (size_t)r, head * HD + lane * 4,
@@ -379,18 +381,18 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
     bool few = packed <= 16 || (packed <= FEW_PACKED && !long_context(t.a));
     bool near = a->window && a->window <= NEAR;
-    bool alone = !few && a->rows <= 64 && a->window && a->window <= ALONE;
+    bool alone = a->rows <= 64 && a->window && a->window <= ALONE;
+    bool rounds = alone ? a->rows * a->n_kv <= 2 * d->n_sm : few; /* at most two blocks each */
     bool wide = packed > 64 && (a->head_dim < 256 || (d->tiles && a->rows <= 64 && !near));
-    int most = few ? 16 : alone ? a->group : wide ? 128 : 64;
+    bool more = packed > 16 && a->head_dim > 64; /* rounds of 32 rows of 64 lack registers */
+    int most = alone ? a->group : few ? (more ? 32 : 16) : wide ? 128 : 64;
     lay_out(d, t, most);
     if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */
         lay_out(d, t, most = 64);
     t.wait = d->settled && a->rows <= OWN ? WAIT_FOR_NEW : WAIT_FIRST;
-    if (few) {
+    if (rounds)
         cuda_attn_rounds(d, t);
-        return true;
-    }
-    if (alone)
+    else if (alone)
         run_alone(d, t);
     else
         run_tiles(d, t, most);

@@ -25,13 +25,13 @@ enum wait_when {
 struct tile_args {
     struct attn_args a;
     float2 *ml;         /* (rows, n_head, most_splits): maximum in powers of two, and sum */
+    uint4 *handed;      /* segments on their way from block to block (cuda_attn_join.cuh) */
     enum wait_when wait;
     float factor;       /* of scores: their exponent of two */
     int page_shift, least_shift, cap_shift, long_shift;
     int inverse;        /* of a.group, see row_of() */
     int tiles, each;    /* tiles of rows, rows of one */
-    int units;          /* blocks that share the splits; 0: one block walks a tile's keys */
-    int tails;          /* blocks behind those that share the rows' tails */
+    int units;          /* blocks that share a tile's keys; 0: one block walks them all */
     bool longer;        /* a block walks successive splits at once */
 };
 
@@ -56,6 +56,7 @@ struct form {
         LG = 2 / WN,                     /* its halves of the keys, summed apart */
         LT = KT / LG,                    /* tiles of 8 keys in a half */
         HELD = !WIDE && MI * DT * 4 <= 32, /* the joined sums stay in registers */
+        HANDS = 0,                       /* segments are written out for another kernel */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
         P_AT = STAGES * PAIR_BYTES,
@@ -108,11 +109,14 @@ __device__ __forceinline__ void warm(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* 16 bytes, or zeros where there are none to read */
-__device__ __forceinline__ void fetch16(uint32_t to, const void *from, bool any)
+/* 16 bytes, or zeros where there is no cell to read */
+__device__ __forceinline__ void fetch16(uint32_t to, const void *from, int cell)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                 "r"(any ? 16 : 0)
+    asm volatile("{\n"
+                 ".reg .pred none;\n"
+                 "setp.lt.s32 none, %2, 0;\n"
+                 "cp.async.cg.shared.global [%0], [%1], 16, none;\n"
+                 "}" ::"r"(to), "l"(from), "r"(cell)
                  : "memory");
 }
 __device__ __forceinline__ void fetch_commit()
@@ -338,11 +342,10 @@ __device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int t
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) {
         int key = first + i * S::STEP;
-        bool any = cell[i] >= 0;
         size_t from = (size_t)(unsigned)max(cell[i], 0) * (S::HD * 2);
         uint32_t to = stage + chunk_at<S>(key, chunk);
-        fetch16(to, k + from, any);
-        fetch16(to + S::TILE_BYTES, v + from, any);
+        fetch16(to, k + from, cell[i]);
+        fetch16(to + S::TILE_BYTES, v + from, cell[i]);
     }
 }
 
@@ -403,7 +406,7 @@ static __device__ __noinline__ float log_of_sum(float m, float l)
 
 /* What the joined values are multiplied by; writes the row's lse. sink: the head's, if there are
  * any. */
-__device__ __forceinline__ float closing_by(const tile_args &t, float sink, size_t row, int head,
+__device__ __forceinline__ float closing(const tile_args &t, float sink, size_t row, int head,
                                             float m, float l, bool writes)
 {
     float keep = 1;
@@ -417,13 +420,6 @@ __device__ __forceinline__ float closing_by(const tile_args &t, float sink, size
     if (writes && t.a.lse)
         t.a.lse[row * (size_t)t.a.n_head + (size_t)head] = log_of_sum(m, l);
     return keep / l;
-}
-
-__device__ __forceinline__ float closing(const tile_args &t, size_t row, int head, float m, float l,
-                                         bool writes)
-{
-    float sink = t.a.sinks.p ? weight_at(t.a.sinks, (size_t)head) : 0.f;
-    return closing_by(t, sink, row, head, m, l, writes);
 }
 
 /* A block's place, and what its threads know about their rows. */
@@ -462,6 +458,37 @@ __device__ __forceinline__ place<S> place_of(const tile_args &t, const seen *row
             p.head[mi][h] = p.kv * t.a.group + at - r * t.a.group;
         }
     return p;
+}
+
+/* Sinks are weights, and in no cache: fetched as they lie, long before they are read. */
+__device__ __forceinline__ uint32_t fetch_sink(const tile_args &t, int head)
+{
+    const vec &v = t.a.sinks;
+    if (!v.p)
+        return 0;
+    return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + head)
+                            : (uint32_t)__ldg((const uint16_t *)v.p + head);
+}
+__device__ __forceinline__ float sink_value(const tile_args &t, uint32_t sink)
+{
+    return t.a.sinks.type == DT_F32    ? __uint_as_float(sink)
+           : t.a.sinks.type == DT_BF16 ? __uint_as_float(sink << 16)
+                                       : __half2float(__ushort_as_half((uint16_t)sink));
+}
+
+/* The sinks of the query heads of the block's kv head, lane by lane. */
+template <class S>
+__device__ __forceinline__ uint32_t fetch_sinks(const tile_args &t, const place<S> &p)
+{
+    return fetch_sink(t, p.kv * t.a.group + p.lane - row_of(t, p.lane) * t.a.group);
+}
+
+/* That of a query head among them; the whole warp. */
+template <class S>
+__device__ __forceinline__ float sink_of(const tile_args &t, const place<S> &p, uint32_t sinks,
+                                         int head)
+{
+    return sink_value(t, __shfl_sync(~0u, sinks, head - p.kv * t.a.group));
 }
 
 template <class S>
@@ -829,7 +856,7 @@ static inline bool long_context(const attn_args &a)
     return !a.window && (size_t)a.n_cols * (size_t)a.page_size > 2 * SHORT;
 }
 
-/* At most 16 packed rows a tile. */
+/* At most 32 packed rows a tile, 16 of heads of 64. */
 void cuda_attn_rounds(struct kdev *d, const tile_args &t);
 
 #endif
