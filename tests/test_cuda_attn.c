@@ -383,8 +383,9 @@ static void test_long_contexts(void **state)
     static const int cases[][6] = {/* rows, heads, kv heads, dim, keys, tree */
                                    {1, 8, 1, 64, 20000, 0}, {8, 8, 1, 64, 20000, 1},
                                    {1, 2, 1, 256, 9000, 0}, {16, 2, 1, 256, 9000, 1},
-                                   {3, 16, 8, 64, 4500, 1}, {70, 8, 1, 64, 9000, 0}};
-    for (int i = 0; i < 6; i += one_in(4)) {
+                                   {3, 16, 8, 64, 4500, 1}, {70, 8, 1, 64, 9000, 0},
+                                   {1, 16, 8, 64, 4097, 0}, {16, 4, 2, 256, 4097, 1}};
+    for (int i = 0; i < 8; i += one_in(4)) {
         const int *c = cases[i];
         struct world w = rows_world(c[0], c[1], c[2], c[3], c[4], 0, c[5]);
         w.sinks = i % 2;
