@@ -11,6 +11,7 @@
  * panels of a head that turn with each other: then what becomes of a head needs no kernel behind,
  * nor, but for the sum of its squares, another block. Its rows of weights are tiles of eight. A
  * warp has one run of k; at the end of a unit a warp a row adds the runs up while others go on.
+ * From shared memory chunks come to registers while those before are multiplied.
  *
  * The rows of activations lie in shared memory or come with the weights of their stage. A single
  * one of one term is folded in: every block normalises and cuts it for itself, along with what the
@@ -23,125 +24,215 @@
  */
 #include "kernels/cuda_few.cuh"
 
+/* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
+ * that the block may have to pack itself; or in the stages. */
+enum rows_kind { FOLDED, HELD_ROWS, STAGED };
+
+/* A chunk of columns that are zeros. */
+static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
+{
+    return (rows == STAGED ? 16 * xt : 8) * K_CHUNK_BYTES;
+}
+
 #ifdef __CUDACC__
+
+template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
+{
+    return ROWS == FOLDED ? 1 : ROWS == HELD_ROWS ? f.cols : group_cols(f);
+}
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
 
-/* How a lane reads a unit: tile n has its weights `tile[n]` bytes into a chunk. Tiles are of eight
- * rows of weights, which are the B operand here, since a lane's 16 bytes of it are two operands as
- * they come. Of the columns of activations, the A operand, the upper eight of a tile may be
- * missing: then whatever registers hold takes their place. */
-template <int NT> struct strides {
-    uint32_t tile[NT];
-    uint32_t whole, part;     /* bytes from one chunk to the next: while all runs have one, then */
-    uint32_t col, held;       /* from one chunk of columns to the next; the lane's columns, held */
-    int tiles;                /* that there are */
-    bool last, low;           /* whether the lane has a row of a panel's last tile; a column */
+/* Some chunks of a unit, a lane's share of them: NT tiles of weights, XT of columns. Tiles are of
+ * eight rows of weights, which are the B operand here, since a lane's 16 bytes of it are two
+ * operands as they come. Of the columns of activations, the A operand, the upper eight of a tile
+ * may be missing: then whatever registers hold takes their place. */
+template <int XT, int NT> struct batch {
+    static constexpr int AT_ONCE = XT > 1 || NT > 3 ? 1 : 2; /* two of them fit into registers */
+    uint4 w[AT_ONCE][NT], low[AT_ONCE][XT], high[AT_ONCE][XT];
 };
 
-/* One lane's share of one chunk: NT tiles of weights, XT of columns. */
-template <int XT, int NT, int KIND, bool HELD> struct chunk_of_unit {
-    uint4 w[NT], low[XT], high[XT];
-    __device__ __forceinline__ void load(uint32_t at, uint32_t x, const strides<NT> &s)
+/* A warp's run of a unit, as its lanes read it. There are few branches, for where roads meet the
+ * compiler waits for all that is on its way. So a run that has no chunk, or no more, multiplies
+ * what lies elsewhere in the stage with zeros, which leaves its sums as they are. */
+template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
+    static constexpr bool HELD = ROWS != STAGED;
+    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT;
+    static constexpr int TILE_BYTES = 8 * K_CHUNK_BYTES, MOST = 2;
+
+    int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
+    int positions, runs, tiles;
+    bool last, column;     /* whether the lane has a row of a panel's last tile; a column */
+    uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of one, the second panel */
+    uint32_t turned[KIND == TURNED ? NT : 1];
+    uint32_t w[MOST], x[MOST]; /* the next chunks, their columns */
+    uint32_t held, col; /* held columns of the run; bytes from one chunk of columns to the next */
+    uint32_t none;      /* zeros */
+
+    __device__ __forceinline__ run_of_unit(const few &f, const course &at, uint32_t columns,
+                                           uint32_t zeros)
     {
-        constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT;
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-            if (KIND == TURNED ? n == 0 || n < s.tiles : n % OF_PANEL < OF_PANEL - 1 || s.last)
-                w[n] = shared16(at + s.tile[n]);
-#pragma unroll
-        for (int m = 0; m < XT; m++) {
-            if (!HELD || s.low)
-                low[m] = shared16(x + (uint32_t)m * 16 * K_CHUNK_BYTES);
-            if (!HELD)
-                high[m] = shared16(x + (uint32_t)m * 16 * K_CHUNK_BYTES + 8 * K_CHUNK_BYTES);
-        }
-    }
-    __device__ __forceinline__ void multiply(float (&acc)[XT][NT][4], const strides<NT> &s) const
-    {
-#pragma unroll
-        for (int m = 0; m < XT; m++) {
-            uint4 up = high[m];
-            if (HELD)
-                asm volatile("" : "=r"(up.x), "=r"(up.y), "=r"(up.z), "=r"(up.w));
+        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+        const uint32_t rows = (uint32_t)at.d.rows;
+        const struct cut &c = at.d.cut;
+        i = end = 0, each = c.each, have = min(each, c.chunks - (int)warp * each), rest = c.rest;
+        positions = at.d.positions, runs = c.runs, tiles = (2 * (int)rows + 7) / 8;
+        last = (OF_PANEL - 1) * 8 + g < rows;
+        column = (int)g < cols_of<ROWS>(f);
+        chunk = rows * K_CHUNK_BYTES, from = warp * chunk + lane * 16;
+        second = (uint32_t)f.second_at;
+        if (KIND == TURNED)
 #pragma unroll
             for (int n = 0; n < NT; n++)
-                if (KIND != TURNED || n == 0 || n < s.tiles)
-                    mma_bf16(acc[m][n], low[m].x, up.x, low[m].y, up.y, w[n].x, w[n].y);
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-                if (KIND != TURNED || n == 0 || n < s.tiles)
-                    mma_bf16(acc[m][n], low[m].z, up.z, low[m].w, up.w, w[n].z, w[n].w);
-        }
+                turned[n] = (uint32_t)n * TILE_BYTES +
+                            ((uint32_t)n * 8 + g < rows ? 0 : second - chunk);
+        keep(each), keep(have), keep(rest), keep(runs), keep(chunk);
+        col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
+        held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
-};
-
-template <int NT, int KIND, bool HELD>
-__device__ __forceinline__ void strides_of(const product &p, const few &f, const panels &l,
-                                           strides<NT> &s)
-{
-    constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT;
-    const uint32_t lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, rows = (uint32_t)l.rows;
-    const int cols = HELD ? p.rows * p.x.terms : group_cols(p, f);
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        const uint32_t row = (uint32_t)(n % OF_PANEL * 8) + g;
-        const uint32_t second = KIND == TURNED ? row >= rows : (uint32_t)(n / OF_PANEL);
-        s.tile[n] = second * (uint32_t)f.second_at +
-                    (KIND == TURNED && second ? row - rows : row) * K_CHUNK_BYTES + q * 16;
+    __device__ __forceinline__ uint32_t tile(int n) const
+    {
+        return KIND == TURNED ? turned[n]
+                              : (uint32_t)(n / OF_PANEL) * second + n % OF_PANEL * TILE_BYTES;
     }
-    s.whole = (uint32_t)l.cut.runs * rows * K_CHUNK_BYTES;
-    s.part = s.whole - rows * K_CHUNK_BYTES;
-    s.col = (uint32_t)cols * K_CHUNK_BYTES;
-    s.tiles = (2 * l.rows + 7) / 8;
-    s.last = (OF_PANEL - 1) * 8 + (int)g < l.rows;
-    s.low = (int)g < cols;
-}
-
-/* One run of a unit, as many chunks at a time as registers hold. */
-template <int XT, int NT, int KIND, bool HELD>
-__device__ __forceinline__ void multiply_unit(float (&acc)[XT][NT][4], const few &f, ring &r,
-                                              const struct cut &c, int positions,
-                                              const strides<NT> &s)
-{
-    constexpr int AT_ONCE = XT > 1 ? 1 : HELD && NT <= 3 ? 4 : 2;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int each = c.each, rest = c.rest, have = min(each, c.chunks - (int)warp * each);
-    uint32_t x = s.held + warp * (uint32_t)each * s.col;
-    for (int i0 = 0; i0 < each; i0 += positions) {
-        barrier_wait(r.filled(), r.phase);
-        uint32_t w = r.place() + warp * (s.whole - s.part);
-        if (!HELD)
-            x = r.place() + (uint32_t)f.rows_at + warp * s.col + lane * 16;
-        const int end = min(i0 + positions, have);
-        chunk_of_unit<XT, NT, KIND, HELD> now[AT_ONCE];
-        int i = i0;
-        auto load = [&](chunk_of_unit<XT, NT, KIND, HELD> &to) {
-            to.load(w, x, s);
-            w += i < rest ? s.whole : s.part;
-            x += HELD ? s.col : s.col * (uint32_t)(i < rest ? c.runs : c.runs - 1);
-            i++;
-        };
-#pragma unroll 1
-        while (AT_ONCE > 1 && i + AT_ONCE <= end) {
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++)
-                load(now[u]);
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++)
-                now[u].multiply(acc, s);
-        }
-#pragma unroll 1
-        while (i < end) {
-            load(now[0]);
-            now[0].multiply(acc, s);
-        }
+    /* From the chunk at one position to that n behind it, if the run has that in the stage. */
+    __device__ __forceinline__ void pass(int at, int n, uint32_t &w, uint32_t &x) const
+    {
+        const bool more = at + n < min(end, have);
+        const uint32_t chunks = (uint32_t)(n * runs - min(max(at + n - rest, 0), n));
+        w += more ? chunks * chunk : 0;
+        x = more ? x + col * (HELD ? (uint32_t)n : chunks) : none;
+    }
+    __device__ __forceinline__ void leave(ring &r)
+    {
         __syncwarp();
-        if (lane == 0)
+        if (threadIdx.x % 32 == 0)
             barrier_arrive(r.emptied());
         r.next();
     }
-}
+    /* Makes sure that the next chunks are there. */
+    template <int AT_ONCE> __device__ __forceinline__ void enter(const few &f, ring &r)
+    {
+        if (i < end || i >= each)
+            return;
+        if (i > 0)
+            leave(r);
+        barrier_wait(r.filled(), r.phase);
+        end = min(i + positions, each);
+        const uint32_t lane = threadIdx.x % 32 * 16;
+        w[0] = r.place() + (i < have ? from : lane);
+        x[0] = HELD ? held + (uint32_t)i * col
+                    : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane;
+        x[0] = i < have ? x[0] : none;
+#pragma unroll
+        for (int u = 1; u < AT_ONCE; u++) {
+            w[u] = w[0], x[u] = x[0];
+            pass(i, u, w[u], x[u]);
+        }
+    }
+    template <int TILES> __device__ __forceinline__ void weights(batch<XT, TILES> &b) const
+    {
+#pragma unroll
+        for (int u = 0; u < b.AT_ONCE; u++)
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+                if (KIND == TURNED || n % OF_PANEL < OF_PANEL - 1 || last)
+                    b.w[u][n] = shared16(w[u] + tile(n));
+    }
+    template <int TILES> __device__ __forceinline__ void columns(batch<XT, TILES> &b) const
+    {
+#pragma unroll
+        for (int u = 0; u < b.AT_ONCE; u++)
+#pragma unroll
+            for (int m = 0; m < XT; m++) {
+                const uint32_t at = x[u] + (uint32_t)m * 16 * K_CHUNK_BYTES;
+                if (!HELD || column)
+                    b.low[u][m] = shared16(at);
+                if (!HELD)
+                    b.high[u][m] = shared16(at + 8 * K_CHUNK_BYTES);
+            }
+    }
+    template <int AT_ONCE> __device__ __forceinline__ void step()
+    {
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) /* each by itself: it waits for the load from there */
+            pass(i + u, AT_ONCE, w[u], x[u]);
+        i = min(i + AT_ONCE, end);
+    }
+    template <int TILES>
+    __device__ __forceinline__ void multiply(float (&acc)[XT][NT][4],
+                                             const batch<XT, TILES> &b) const
+    {
+#pragma unroll
+        for (int u = 0; u < b.AT_ONCE; u++)
+#pragma unroll
+            for (int m = 0; m < XT; m++) {
+                const uint4 low = b.low[u][m];
+                uint4 up = b.high[u][m];
+                if (HELD)
+                    asm volatile("" : "=r"(up.x), "=r"(up.y), "=r"(up.z), "=r"(up.w));
+#pragma unroll
+                for (int n = 0; n < TILES; n++)
+                    mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, b.w[u][n].x, b.w[u][n].y);
+#pragma unroll
+                for (int n = 0; n < TILES; n++)
+                    mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, b.w[u][n].z, b.w[u][n].w);
+            }
+    }
+    /* The next chunks, if they are there yet. */
+    template <int TILES>
+    __device__ __forceinline__ void fetch(batch<XT, TILES> &b, const few &f, ring &r)
+    {
+        enter<batch<XT, TILES>::AT_ONCE>(f, r);
+        weights(b);
+    }
+    /* All of the run, of which the first weights are fetched. What comes next is on its way while
+     * what is there is multiplied, where registers have room for both: shared memory is what this
+     * waits for. */
+    template <int TILES>
+    __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r,
+                                        batch<XT, TILES> &now)
+    {
+        constexpr int AT_ONCE = batch<XT, TILES>::AT_ONCE;
+        columns(now);
+        step<AT_ONCE>();
+        if constexpr (XT > 1) {
+#pragma unroll 1
+            for (;; step<AT_ONCE>()) {
+                multiply(acc, now);
+                if (i >= each)
+                    break;
+                fetch(now, f, r);
+                columns(now);
+            }
+        } else {
+            batch<XT, TILES> other;
+            auto turn = [&](const batch<XT, TILES> &now, batch<XT, TILES> &next) {
+                fetch(next, f, r); /* behind the end: of no use, and no harm */
+                columns(next);
+                if (HELD)
+                    __syncwarp(); /* or the compiler has them wait for products */
+                multiply(acc, now);
+                step<AT_ONCE>();
+            };
+            bool more;
+#pragma unroll 1
+            do {
+                turn(now, other);
+                more = i < each;
+                turn(other, now);
+            } while (more);
+        }
+        leave(r);
+    }
+    template <int TILES>
+    __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r)
+    {
+        batch<XT, TILES> now;
+        fetch(now, f, r);
+        all<TILES>(acc, f, r, now);
+    }
+};
 
 /* ---- rows that are folded in ---------------------------------------------------------------- */
 
@@ -237,18 +328,11 @@ __device__ __forceinline__ void pack_normed(const product &p, const norm_weights
 }
 
 /* Packs the row; y: what it was before its norm. */
-__device__ __forceinline__ void pack_folded(const product &p, uint16_t *x, float *room,
+__device__ __forceinline__ void pack_folded(const product &p, const norm_weights &w,
+                                            const norm_weights &post, uint16_t *x, float *room,
                                             struct row_part &y)
 {
-    const bool joins = p.before.raw != NULL;
-    norm_weights w, post;
-    fetch_norm(p.in.norm, p.in.n, w);
-    if (joins)
-        fetch_norm(p.before.post, p.in.n, post);
-    wait_before();
-    if (p.behind.turns)
-        let_next(); /* attention reads old cells before it waits (settles, cuda.h) */
-    if (p.in.norm.kind == NORM_NONE && !joins)
+    if (p.in.norm.kind == NORM_NONE && !p.before.raw)
         pack_as_is(p, x);
     else
         pack_normed(p, w, post, x, room, y);
@@ -265,7 +349,12 @@ struct unit {
  * multiply. What it needs is fetched before the unit is multiplied, as it lies. */
 struct share {
     int row, o; /* o -1: no output; nothing to do for the warp if there is no such row */
+    int bias_type; /* -1: none */
     uint32_t bias;
+    bool bare; /* nothing behind the bias but what it is added to */
+    bool add;
+    float *dst; /* of row 0 */
+    size_t stride;
     float old; /* of a single row */
     /* TURNED: element i of head h */
     int h, i, slot;
@@ -278,11 +367,11 @@ __device__ __forceinline__ uint32_t raw_at(const vec &v, int i)
     return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + i)
                             : (uint32_t)__ldg((const uint16_t *)v.p + i);
 }
-__device__ __forceinline__ float raw_value(const vec &v, uint32_t raw)
+__device__ __forceinline__ float raw_value(int type, uint32_t raw)
 {
-    return v.type == DT_F32    ? __uint_as_float(raw)
-           : v.type == DT_BF16 ? __uint_as_float(raw << 16)
-                               : __half2float(__ushort_as_half((uint16_t)raw));
+    return type == DT_F32    ? __uint_as_float(raw)
+           : type == DT_BF16 ? __uint_as_float(raw << 16)
+                             : __half2float(__ushort_as_half((uint16_t)raw));
 }
 
 __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
@@ -292,7 +381,7 @@ __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
 
 /* The first lanes have the outputs of the unit's first panel, as many behind them those that turn
  * with them. */
-__device__ __forceinline__ void fetch_turn(const product &p, const few &f, const unit &u, share &s)
+__device__ __forceinline__ void share_turn(const product &p, const few &f, const unit &u, share &s)
 {
     const heads &a = p.behind.heads;
     const int lane = (int)threadIdx.x % 32;
@@ -307,27 +396,43 @@ __device__ __forceinline__ void fetch_turn(const product &p, const few &f, const
     const struct norm &norm = norm_of(a, u.mat);
     if (norm.w.p)
         s.w = raw_at(norm.w, s.i);
-    if (u.mat != HEAD_V && a.rot)
-        s.turn = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) + low);
-    if (u.mat != HEAD_Q)
-        s.slot = __ldcg(a.write + s.row);
 }
 
+/* What is known before the kernel before has ended. */
 template <int KIND>
 __device__ __forceinline__ share share_of(const product &p, const few &f, const unit &u, int row)
 {
     const int lane = (int)threadIdx.x % 32;
     const finish &fin = p.f[u.mat];
-    share s = {row, -1};
+    share s = {row, -1, -1};
     if (KIND == TURNED)
-        fetch_turn(p, f, u, s);
+        share_turn(p, f, u, s);
     else if (row < p.rows && lane < u.n)
         s.o = u.first + lane;
-    if (s.o >= 0 && fin.b.p)
-        s.bias = raw_at(fin.b, s.o);
-    if (KIND == PLAIN && s.o >= 0 && fin.add && p.rows == 1)
-        s.old = __ldcg(fin.dst + s.o);
+    s.bare = fin.act == ACT_NONE && !(fin.softcap > 0) && fin.scale == 1 && !fin.mul;
+    s.add = fin.add, s.stride = fin.dst_stride, s.dst = fin.dst + s.o;
+    if (fin.b.p && KIND != GATED) {
+        s.bias_type = fin.b.type;
+        if (s.o >= 0)
+            s.bias = raw_at(fin.b, s.o);
+    }
     return s;
+}
+
+/* And the rest. */
+template <int KIND>
+__device__ __forceinline__ void fetch_share(const product &p, const unit &u, share &s)
+{
+    if (KIND == PLAIN && s.o >= 0 && s.add && p.rows == 1)
+        s.old = __ldcg(s.dst);
+    if (KIND != TURNED || s.o < 0)
+        return;
+    const heads &a = p.behind.heads;
+    if (u.mat != HEAD_V && a.rot)
+        s.turn = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) +
+                        (s.i & (a.head_dim / 2 - 1)));
+    if (u.mat != HEAD_Q)
+        s.slot = __ldcg(a.write + s.row);
 }
 
 /* Element i of packed row r. */
@@ -385,7 +490,7 @@ __device__ __forceinline__ void turn_one(const product &p, const few &f, const u
     const struct norm &norm = norm_of(a, u.mat);
     if (norm.kind != NORM_NONE) {
         const float inv = meet_head(p, f, u.mat, u.n, s, y, norm);
-        y = normed_by(norm.kind, y, inv, norm.w.p ? raw_value(norm.w, s.w) : 0.f);
+        y = normed_by(norm.kind, y, inv, norm.w.p ? raw_value(norm.w.type, s.w) : 0.f);
     }
     if (u.mat != HEAD_V && a.rot) {
         const float z = __shfl_xor_sync(~0u, y, u.n) * s.turn.y;
@@ -406,8 +511,8 @@ template <int KIND>
 __device__ __forceinline__ void end_one(const product &p, const few &f, const unit &u,
                                         const share &s, int row, float y, float up)
 {
-    const finish &fin = p.f[u.mat];
-    y = KIND != GATED && fin.b.p ? y + raw_value(fin.b, s.bias) : y;
+    if (s.bias_type >= 0)
+        y += raw_value(s.bias_type, s.bias);
     if (KIND == TURNED) {
         turn_one(p, f, u, s, y);
         return;
@@ -416,7 +521,7 @@ __device__ __forceinline__ void end_one(const product &p, const few &f, const un
         y = activate(y, p.glu_act) * up;
     if (s.o < 0)
         return;
-    float *dst = fin.dst + (size_t)row * fin.dst_stride + (size_t)s.o;
+    float *dst = s.dst + (size_t)row * s.stride;
     if (KIND == GATED) {
         if (p.pack_to)
             put_one(p, y, row, s.o);
@@ -424,13 +529,14 @@ __device__ __forceinline__ void end_one(const product &p, const few &f, const un
             *dst = y;
         return;
     }
-    y = behind_bias(fin, y, s.o, row);
-    *dst = fin.add ? y + (p.rows == 1 ? s.old : *dst) : y;
+    if (__builtin_expect(!s.bare, 0))
+        y = behind_bias(p.f[u.mat], y, s.o, row);
+    *dst = s.add ? y + (p.rows == 1 ? s.old : *dst) : y;
 }
 
 /* Adds up the runs, in their order, and stores what follows. A warp that has nothing to end goes on
  * to the next unit, whose sums have another room. */
-template <int XT, int NT, int KIND>
+template <int XT, int NT, int KIND, int ROWS>
 __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                                             float (&acc)[XT][NT][4], float *sums, int &room,
                                             const unit &u, const share &s)
@@ -438,13 +544,15 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
     constexpr int PITCH = sum_pitch(NT);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4,
               q = lane % 4;
-    const int two = p.x.terms == 2, cols = group_cols(p, f),
-              row0 = (int)blockIdx.y * f.group >> two;
+    constexpr bool ONE = ROWS == FOLDED;
+    const int two = !ONE && p.x.terms == 2, cols = cols_of<ROWS>(f),
+              row0 = ROWS == STAGED ? (int)blockIdx.y * f.group >> two : 0,
+              sum_cols = ONE ? 1 : f.sum_cols;
 #pragma unroll
     for (int m = 0; m < XT; m++) {
         if (m * 16 >= cols)
             break;
-        float *here = sums + room * (int)RUNS * f.sum_cols * PITCH;
+        float *here = sums + room * (int)RUNS * sum_cols * PITCH;
         room ^= 1;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -460,7 +568,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                     v.y += __shfl_xor_sync(~0u, v.y, 4);
                 }
                 if (mine)
-                    *(float2 *)(here + (warp * f.sum_cols + row) * PITCH + n * 8 + 2 * q) = v;
+                    *(float2 *)(here + (warp * sum_cols + row) * PITCH + n * 8 + 2 * q) = v;
             }
         }
         row_meet();
@@ -469,7 +577,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
             float y = 0, up = 0;
 #pragma unroll
             for (int r = 0; r < RUNS; r++) {
-                const float *from = here + (r * f.sum_cols + t) * PITCH + lane;
+                const float *from = here + (r * sum_cols + t) * PITCH + lane;
                 y = r ? y + from[0] : from[0];
                 if (KIND == GATED)
                     up = r ? up + from[NT * 4] : from[NT * 4];
@@ -496,73 +604,121 @@ __device__ __forceinline__ void finish_before(const product &p, const struct row
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
- * that the block may have to pack itself; or in the stages. */
-enum rows_kind { FOLDED, HELD_ROWS, STAGED };
+/* By the feeder's warp, which does not wait for the others. */
+__device__ __forceinline__ void open_barriers(const ring &r, uint32_t held)
+{
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll 4
+        for (int i = 0; i < r.stages; i++) {
+            barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
+            barrier_init(r.empty + (uint32_t)i * 8, RUNS);
+        }
+        barrier_init(held, FEED_LANES);
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+    __syncwarp();
+    asm volatile("bar.arrive 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
+}
+__device__ __forceinline__ void wait_for_barriers()
+{
+    asm volatile("bar.sync 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
+}
 
-/* Blocks (n_sm, or as many as have units; groups of columns). */
+__device__ __forceinline__ unit unit_of(const product &p, const course &at, bool turned)
+{
+    const int rows = at.d.rows, from = at.panel() * rows;
+    return {at.mat, from, turned ? rows : min(rows, p.m[at.mat].n - from)};
+}
+
+/* Blocks (n_sm, or as many as have units; groups of columns). What a block has to look up for its
+ * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
+ * into registers. What the feeder needs, code and parameters, comes first, so that it is there
+ * first. */
 template <int XT, int NT, int KIND, int ROWS>
 __global__ void __launch_bounds__(FEW_THREADS, 1)
-    few_kernel(const __grid_constant__ struct product p, const __grid_constant__ struct few f)
+    few_kernel(const __grid_constant__ struct few f, const __grid_constant__ struct product p)
 {
-    constexpr bool FOLD = ROWS == FOLDED, HELD = ROWS != STAGED;
+    constexpr bool HELD = ROWS != STAGED;
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
     __shared__ float room[2 * ROW_WARPS];
-    if (KIND == GATED || !p.behind.turns)
-        let_next();
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    __shared__ __align__(16) uint8_t zeros[zero_bytes(XT, ROWS)];
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
     struct ring r = {base, (uint32_t)__cvta_generic_to_shared(full),
                      (uint32_t)__cvta_generic_to_shared(empty), f.stages, f.stage, 0, 0};
     const uint32_t held = base + (uint32_t)f.held_at,
                    held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < f.stages; i++) {
-            barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
-            barrier_init(r.empty + (uint32_t)i * 8, RUNS);
-        }
-        barrier_init(held_at, FEED_LANES);
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-    }
-    __syncthreads();
-    if (warp == RUNS) {
-        if (lane < FEED_LANES)
-            feed_block<KIND, HELD>(p, f, r, held, held_at);
+    const int warp = (int)threadIdx.x / 32;
+    if (__builtin_expect(warp == RUNS, 1)) {
+        const stages first(f);
+        open_barriers(r, held_at);
+        if (threadIdx.x % 32 < FEED_LANES)
+            feed_block<KIND, HELD>(f, first, r, held, held_at);
         return;
     }
+    if (KIND == GATED || !p.behind.turns)
+        let_next();
+    keep(r.at), keep(r.full), keep(r.empty);
 
+    const bool packs = ROWS == FOLDED && !f.x, joins = packs && p.before.raw;
     struct row_part row;
-    const bool packs = FOLD && !p.x.x, joins = packs && p.before.raw;
+    norm_weights w, post;
+    if (packs)
+        fetch_norm(p.in.norm, p.in.n, w);
+    if (joins)
+        fetch_norm(p.before.post, p.in.n, post);
+    for (int i = (int)threadIdx.x; i < (int)sizeof(zeros) / 16; i += PRODUCT_THREADS)
+        ((uint4 *)zeros)[i] = make_uint4(0, 0, 0, 0);
+    uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
+    keep(none);
+    int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
+    course at(f);
+    unit u = unit_of(p, at, KIND == TURNED);
+    share mine = share_of<KIND>(p, f, u, warp);
+    run_of_unit<XT, NT, KIND, ROWS> run(f, at, held, none);
+    batch<XT, NT> first;
+    wait_for_barriers();
+    bool ahead = HELD && KIND != TURNED && barrier_done(r.filled(), r.phase);
+    if (ahead)
+        run.fetch(first, f, r);
+
+    wait_before();
+    if (p.behind.turns)
+        let_next(); /* attention reads old cells before it waits (settles, cuda.h) */
+    fetch_share<KIND>(p, u, mine);
     if (packs) {
-        pack_folded(p, (uint16_t *)(shared + f.held_at), room, row);
+        pack_folded(p, w, post, (uint16_t *)(shared + f.held_at), room, row);
         row_meet();
-    } else {
-        wait_before();
-        if (p.behind.turns)
-            let_next();
-    }
-    if (HELD && !packs)
+    } else if (HELD) {
         barrier_wait(held_at, 0);
+    }
     if (joins && threadIdx.x == 0) /* what was read is here: nothing to wait for */
         asm volatile("red.add.relaxed.gpu.global.u32 [%0], 1;" ::"l"(p.before.readers) : "memory");
 
     float *const sums = (float *)(shared + f.sums_at);
-    int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
-    for (course at(f); !at.over(); at.next(f)) {
-        const panels l = p.m[at.mat].panels;
-        const int from = at.panel(f) * l.rows;
-        const unit u = {at.mat, from, KIND == TURNED ? l.rows : min(l.rows, p.m[at.mat].n - from)};
-        const share mine = share_of<KIND>(p, f, u, (warp - turn) & ((int)RUNS - 1));
-        strides<NT> s;
-        strides_of<NT, KIND, HELD>(p, f, l, s);
-        s.held = held + (uint32_t)lane * 16;
+    for (;;) {
         float acc[XT][NT][4] = {};
-        multiply_unit<XT, NT, KIND, HELD>(acc, f, r, l.cut, f.positions[at.mat], s);
-        finish_unit<XT, NT, KIND>(p, f, acc, sums, sum_room, u, mine);
+        if (KIND == TURNED && run.tiles == 1) {
+            run.template all<1>(acc, f, r);
+        } else if (KIND == TURNED && run.tiles == 2) {
+            run.template all<2>(acc, f, r);
+        } else {
+            if (!ahead)
+                run.fetch(first, f, r);
+            run.template all<NT>(acc, f, r, first);
+        }
+        ahead = false;
+        finish_unit<XT, NT, KIND, ROWS>(p, f, acc, sums, sum_room, u, mine);
+        at.next(f);
+        if (at.over())
+            break;
         turn += p.rows;
+        u = unit_of(p, at, KIND == TURNED);
+        mine = share_of<KIND>(p, f, u, (warp - turn) & ((int)RUNS - 1));
+        fetch_share<KIND>(p, u, mine);
+        run = run_of_unit<XT, NT, KIND, ROWS>(f, at, held, none);
     }
     if (joins && blockIdx.x == 0)
         finish_before(p, row);
@@ -609,9 +765,11 @@ static int deal_units(const struct kdev *d, const struct product *p, struct few 
 {
     enum { MOST_SM = 512 };
     int load[MOST_SM] = {}, n_sm = min_int(d->n_sm, MOST_SM), blocks = 0;
+    f->mats = p->glu ? 1 : p->n_mats;
     for (int i = 0; i < f->mats; i++) {
         struct deal *deal = &f->deal[i];
         const struct panels *l = &p->m[i].panels;
+        deal->w = p->m[i].w, deal->rows = l->rows, deal->cut = l->cut;
         deal->half = p->turned ? p->behind.heads.head_dim / (2 * l->rows) : 0;
         deal->units = deal->half ? l->n / 2 : l->n;
         deal->shift = shift_of(deal->half);
@@ -637,13 +795,14 @@ static size_t sums_bytes(int cols, int tiles)
     return (size_t)SUM_ROOMS * (size_t)RUNS * (size_t)(cols * sum_pitch(tiles)) * sizeof(float);
 }
 
-/* Divides shared memory. With rows in the stages all matrices have as many positions a stage. */
-static struct few plan_of(const struct kdev *d, const struct product *p, int tiles, bool held)
+/* Divides shared memory, of which the kernel has `own` bytes already. With rows in the stages all
+ * matrices have as many positions a stage. */
+static void divide(const struct kdev *d, const struct product *p, int tiles, bool held, size_t own,
+                   struct few &f)
 {
-    struct few f = {};
-    f.mats = p->glu ? 1 : p->n_mats;
     f.head_shift = p->turned ? shift_of(p->behind.heads.head_dim) : 0;
     int cols = p->rows * p->x.terms, wide = 0, most = 1, of_unit = p->glu || p->turned ? 2 : 1;
+    f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
     f.group = held ? cols : group_of(d);
     int in_stage = held ? 0 : min_int(cols, f.group);
     for (int i = 0; i < f.mats; i++) {
@@ -654,31 +813,34 @@ static struct few plan_of(const struct kdev *d, const struct product *p, int til
     f.sum_cols = min_int(cols, SUM_COLS);
     size_t sums = sums_bytes(f.sum_cols, tiles);
     size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
-    size_t left = d->shared_most - SLACK - sums - rows - 1024; /* the kernel's own */
+    size_t left = d->shared_most - SLACK - sums - rows - own;
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
     f.second_at = positions * each * wide;
     f.rows_at = positions * of_weights;
     f.stage = positions * (of_weights + of_rows);
     for (int i = 0; i < f.mats; i++) {
-        int fit = positions * wide / p->m[i].panels.rows;
-        f.positions[i] = min_int(held ? by_fours(fit) : positions, p->m[i].panels.cut.each);
+        struct deal *deal = &f.deal[i];
+        int fit = positions * wide / deal->rows;
+        deal->positions = min_int(held ? by_fours(fit) : positions, deal->cut.each);
+        const int64_t turned = deal->half * (int64_t)panel_bytes(p->m[i].panels);
+        deal->second = p->glu ? p->m[1].w - deal->w : turned;
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
     f.window = min_int(max_int(WINDOW / f.stage, 2), f.stages);
     f.held_at = f.stages * f.stage;
     f.sums_at = f.held_at + (int)rows;
-    return f;
 }
 
 template <int XT, int NT, int KIND, int ROWS> static void run(struct kdev *d, struct product *p)
 {
-    struct few f = plan_of(d, p, NT, ROWS != STAGED);
+    struct few f = {};
     int blocks = deal_units(d, p, &f), cols = p->rows * p->x.terms;
+    divide(d, p, NT, ROWS != STAGED, OWN_BYTES + zero_bytes(XT, ROWS), f);
     size_t bytes = (size_t)f.sums_at + SLACK + sums_bytes(f.sum_cols, NT);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
-    cuda_launch(d, few_kernel<XT, NT, KIND, ROWS>, grid, FEW_THREADS, bytes, *p, f);
+    cuda_launch(d, few_kernel<XT, NT, KIND, ROWS>, grid, FEW_THREADS, bytes, f, *p);
 }
 
 template <int NT, int KIND> static void run_staged(struct kdev *d, struct product *p)

@@ -13,6 +13,7 @@ enum {
     STAGE_BYTES_WANTED = 45 << 10,
     WINDOW = 96 << 10, /* bytes under way at once */
     LEAST_STAGES = 4, MOST_STAGES = 16,
+    OWN_BYTES = 512, /* the kernel's own: barriers and the like */
     SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
     SUM_COLS = 16, SUM_ROOMS = 2, /* one is added up while the other is written */
 };
@@ -22,24 +23,32 @@ enum {
 enum unit_kind { PLAIN, GATED, TURNED };
 
 /* Which units of a matrix a block has: number blockIdx.x - lo, if that is less than n, and every
- * n-th behind it, of `units` in all. half: from the one panel of a TURNED unit to the other. */
+ * n-th behind it, of `units` in all; and how they lie in memory. half: from the one panel of a
+ * TURNED unit to the other. */
 struct deal {
+    const uint8_t *w; /* the first panel */
+    int64_t second;   /* bytes from a unit's first panel to its second */
     int lo, n, units;
     int half, shift; /* 2^shift */
+    int positions;   /* of k in a stage */
+    int rows;        /* of a panel */
+    struct cut cut;
 };
 
-/* Where things lie in shared memory, and how much a stage has. */
+/* Where things lie in shared memory, how much a stage has, and what else the feeder needs, which
+ * reads no other parameters: whatever it does before the first copy, memory idles. */
 struct few {
+    int mats;               /* matrices that are dealt, the last one first */
     int stages, stage;      /* of the ring; bytes */
     int window;             /* stages that are under way at most */
     int second_at, rows_at; /* in a stage: the second panel of a unit, rows */
     int held_at, sums_at;
-    int head_shift;          /* a head has 2^head_shift elements */
-    int mats;                /* matrices that are dealt, the last one first */
+    const uint8_t *x; /* packed rows; NULL: the block packs its row itself */
+    int cols, group;  /* columns: all, of a block */
+    int column;       /* bytes of one */
+    int head_shift;   /* a head has 2^head_shift elements */
+    int sum_cols;     /* columns that are added up at once */
     struct deal deal[MAX_MATS];
-    int positions[MAX_MATS]; /* of k in a stage */
-    int sum_cols;            /* columns that are added up at once */
-    int group;               /* columns of a block */
 };
 
 /* Floats from one column of sums to the next, for so many tiles of eight rows; no bank twice, and
@@ -125,6 +134,21 @@ __device__ __forceinline__ void feed_end(uint32_t full)
 #endif
 }
 
+/* Whether a phase is over; for a whole warp. */
+__device__ __forceinline__ bool barrier_done(uint32_t b, uint32_t phase)
+{
+    int done;
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
+                 "selp.s32 %0, 1, 0, done;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(b), "r"(phase)
+                 : "memory");
+    return __all_sync(~0u, done);
+}
+
 __device__ __forceinline__ uint4 shared16(uint32_t at)
 {
     uint4 v;
@@ -151,91 +175,104 @@ struct ring {
     }
 };
 
-/* ---- the feeder ----------------------------------------------------------------------------- */
+/* ---- a block's units ------------------------------------------------------------------------ */
+
+/* Stays in a register. A parameter that is indexed takes some 50 cycles, and the compiler would
+ * rather read it again wherever it is needed. */
+__device__ __forceinline__ void keep(int &v) { asm("" : "+r"(v)); }
+__device__ __forceinline__ void keep(uint32_t &v) { asm("" : "+r"(v)); }
 
 /* A block's units, one after the other. */
 struct course {
     int mat, unit;
+    struct deal d; /* of the matrix */
     __device__ __forceinline__ explicit course(const few &f) : mat(f.mats) { enter(f); }
     __device__ __forceinline__ bool over() const { return mat < 0; }
     __device__ __forceinline__ void enter(const few &f) /* the next matrix that has any for us */
     {
-        do
-            unit = --mat < 0 ? 0 : (int)blockIdx.x - f.deal[mat].lo;
-        while (mat >= 0 && (unit < 0 || unit >= min(f.deal[mat].n, f.deal[mat].units)));
+#pragma unroll 1
+        do {
+            if (--mat < 0)
+                return;
+            d = f.deal[mat];
+            unit = (int)blockIdx.x - d.lo;
+        } while (unit < 0 || unit >= min(d.n, d.units));
     }
     __device__ __forceinline__ void next(const few &f)
     {
-        unit += f.deal[mat].n;
-        if (unit >= f.deal[mat].units)
+        unit += d.n;
+        if (unit >= d.units)
             enter(f);
     }
     /* The unit's panel, or its first one. */
-    __device__ __forceinline__ int panel(const few &f) const
+    __device__ __forceinline__ int panel() const
     {
-        const int half = f.deal[mat].half;
-        return half ? (unit >> f.deal[mat].shift) * 2 * half + (unit & (half - 1)) : unit;
-    }
-};
-
-/* Their stages: positions i and on of a unit. */
-struct stages {
-    course at;
-    int i;
-    __device__ __forceinline__ explicit stages(const few &f) : at(f), i(0) {}
-    __device__ __forceinline__ bool over() const { return at.over(); }
-    __device__ __forceinline__ void next(const product &p, const few &f)
-    {
-        i += f.positions[at.mat];
-        if (i < p.m[at.mat].panels.cut.each)
-            return;
-        i = 0;
-        at.next(f);
-    }
-    /* The stage's chunks, as they lie in a panel: the first and the number. */
-    __device__ __forceinline__ int chunks(const product &p, const few &f, int &first) const
-    {
-        const struct cut &c = p.m[at.mat].panels.cut;
-        first = chunks_before(c, i);
-        return chunks_before(c, min(i + f.positions[at.mat], c.each)) - first;
+        return d.half ? (unit >> d.shift) * 2 * d.half + (unit & (d.half - 1)) : unit;
     }
 };
 
 /* Columns of this block. */
-__device__ __forceinline__ int group_cols(const product &p, const few &f)
+__device__ __forceinline__ int group_cols(const few &f)
 {
-    return min(p.rows * p.x.terms - (int)blockIdx.y * f.group, f.group);
+    return min(f.cols - (int)blockIdx.y * f.group, f.group);
 }
 
+/* ---- the feeder ----------------------------------------------------------------------------- */
+
+/* The stages of a block's units: the n chunks from the first, as they lie in a panel. */
+struct stages {
+    course at;
+    int i, first, n;
+    const uint8_t *w; /* of the stage, in a unit's first panel */
+    __device__ __forceinline__ explicit stages(const few &f) : at(f) { enter(); }
+    __device__ __forceinline__ bool over() const { return at.over(); }
+    __device__ __forceinline__ void enter() /* a unit */
+    {
+        if (over())
+            return;
+        keep(at.d.positions), keep(at.d.rows);
+        keep(at.d.cut.each), keep(at.d.cut.runs), keep(at.d.cut.rest);
+        w = at.d.w + (uint64_t)(uint32_t)at.panel() *
+                         (uint32_t)(at.d.cut.chunks * at.d.rows * K_CHUNK_BYTES);
+        i = first = 0;
+        size();
+    }
+    __device__ __forceinline__ void size()
+    {
+        n = chunks_before(at.d.cut, min(i + at.d.positions, at.d.cut.each)) - first;
+    }
+    __device__ __forceinline__ int bytes() const { return n * at.d.rows * K_CHUNK_BYTES; }
+    __device__ __forceinline__ void next(const few &f)
+    {
+        i += at.d.positions;
+        if (i >= at.d.cut.each) {
+            at.next(f);
+            enter();
+            return;
+        }
+        w += bytes(), first += n;
+        size();
+    }
+};
+
 template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_weights(const product &p, const few &f, const stages &s,
-                                             const ring &r)
+__device__ __forceinline__ void feed_weights(const few &f, const stages &s, const ring &r)
 {
-    const mat &m = p.m[s.at.mat];
-    int first, n = s.chunks(p, f, first), bytes = n * m.panels.rows * K_CHUNK_BYTES;
-    size_t from = (size_t)s.at.panel(f) * panel_bytes(m.panels) +
-                  (size_t)(first * m.panels.rows) * K_CHUNK_BYTES;
-    const int rows = HELD ? 0 : n * group_cols(p, f) * K_CHUNK_BYTES;
+    const int bytes = s.bytes(), rows = HELD ? 0 : s.n * group_cols(f) * K_CHUNK_BYTES;
     feed_expect(r.filled(), bytes * (KIND == PLAIN ? 1 : 2) + rows);
-    feed(r.place(), m.w + from, bytes, r.filled());
-    if (KIND == GATED)
-        feed(r.place() + (uint32_t)f.second_at, p.m[1].w + from, bytes, r.filled());
-    if (KIND == TURNED)
-        feed(r.place() + (uint32_t)f.second_at,
-             m.w + from + (size_t)f.deal[s.at.mat].half * panel_bytes(m.panels), bytes, r.filled());
+    feed(r.place(), s.w, bytes, r.filled());
+    if (KIND != PLAIN)
+        feed(r.place() + (uint32_t)f.second_at, s.w + s.at.d.second, bytes, r.filled());
     if (HELD)
         feed_end(r.filled());
 }
 
-__device__ __forceinline__ void feed_rows(const product &p, const few &f, const stages &s,
-                                          const ring &r)
+__device__ __forceinline__ void feed_rows(const few &f, const stages &s, const ring &r)
 {
-    const int cols = group_cols(p, f);
-    int first, n = s.chunks(p, f, first);
-    const uint8_t *group =
-        (const uint8_t *)p.x.x + (size_t)blockIdx.y * (size_t)(f.group * p.x.kp * 2);
-    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(first * cols) * K_CHUNK_BYTES,
-         n * cols * K_CHUNK_BYTES, r.filled());
+    const int cols = group_cols(f);
+    const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
+    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
+         s.n * cols * K_CHUNK_BYTES, r.filled());
     feed_end(r.filled());
 }
 
@@ -253,38 +290,47 @@ struct window {
     }
 };
 
-/* Weights that fill the ring come before the wait, the rows that belong to them behind it. */
-template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_block(const product &p, const few &f, ring r, uint32_t held,
+/* What comes behind the wait: held rows, or those of the stages that were asked for before. */
+template <bool HELD>
+__device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint32_t held,
                                            uint32_t held_full)
 {
-    stages s(f), first = s;
-    ring start = r;
-    int early = 0;
-    struct window behind = {r, 0};
-    for (; early < r.stages && !s.over(); early++, s.next(p, f), r.next()) {
-        if (HELD)
-            behind.wait(f);
-        feed_weights<KIND, HELD>(p, f, s, r);
-    }
-    if (!HELD || p.x.x)
-        wait_before();
-    if (HELD && p.x.x) {
-        int bytes = p.rows * p.x.terms * p.x.kp * 2;
-        feed_expect(held_full, bytes);
-        feed(held, (const uint8_t *)p.x.x, bytes, held_full);
+    if (!f.x)
+        return;
+    wait_before();
+    if (HELD) {
+        feed_expect(held_full, f.cols * f.column);
+        feed(held, f.x, f.cols * f.column, held_full);
         feed_end(held_full);
+        return;
     }
-    if (!HELD)
-        for (int i = 0; i < early; i++, first.next(p, f), start.next())
-            feed_rows(p, f, first, start);
-    for (; !s.over(); s.next(p, f), r.next()) {
-        barrier_wait(r.emptied(), r.phase ^ 1);
+    stages s(f);
+#pragma unroll 1
+    for (int i = 0; i < early; i++, s.next(f), r.next())
+        feed_rows(f, s, r);
+}
+
+/* Weights that fill the ring come before the wait. One code for all stages: the first ones are
+ * asked for as soon as that has come from memory itself. */
+template <int KIND, bool HELD>
+__device__ __forceinline__ void feed_block(const few &f, stages s, ring r, uint32_t held,
+                                           uint32_t held_full)
+{
+    const ring start = r;
+    struct window behind = {r, 0};
+#pragma unroll 1
+    for (int n = 0;; n++, s.next(f), r.next()) {
+        if (n == r.stages || (n < r.stages && s.over()))
+            feed_after<HELD>(f, start, n, held, held_full);
+        if (s.over())
+            return;
+        if (n >= r.stages)
+            barrier_wait(r.emptied(), r.phase ^ 1);
         if (HELD)
             behind.wait(f);
-        feed_weights<KIND, HELD>(p, f, s, r);
-        if (!HELD)
-            feed_rows(p, f, s, r);
+        feed_weights<KIND, HELD>(f, s, r);
+        if (!HELD && n >= r.stages)
+            feed_rows(f, s, r);
     }
 }
 
