@@ -299,6 +299,31 @@ __device__ __forceinline__ void after()
     let_next();
 }
 
+/* What one block makes for others that are on the device with it can be its own flag: words are
+ * stored as their complement, which is never 0 (that would be a NaN that no instruction makes), in
+ * a place that holds zeros before. So a word takes one way through the second cache; a fence, a
+ * counter that others look at, and a copy take four times as long. */
+__device__ __forceinline__ void show(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
+}
+__device__ __forceinline__ void show_two(uint32_t *p, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
+                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
+                 : "memory");
+}
+__device__ __forceinline__ uint4 look_at_four(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ bool all_there(uint4 v) { return v.x && v.y && v.z && v.w; }
+
 __device__ __forceinline__ float weight_at(struct vec v, size_t i)
 {
     if (v.type == DT_BF16)

@@ -70,22 +70,6 @@ __device__ __forceinline__ uint4 *piece_of(const tile_args &t, int row, int head
     return t.handed + at * (size_t)t.a.most_splits * PIECE_CHUNKS;
 }
 
-__device__ __forceinline__ void show_two(uint32_t *p, float x, float y)
-{
-    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
-                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
-                 : "memory");
-}
-__device__ __forceinline__ uint4 look_at_four(const uint4 *p)
-{
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
 /* Segment `at` of a thread's row: its dimensions, and once a piece its maximum and its sum. */
 template <class S>
 __device__ __forceinline__ void hand_over(const tile_args &t, const place<S> &p, int mi, int h,

@@ -72,31 +72,8 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
 
 /* ---- handing over at once ---------------------------------------------------------------- */
 
-/* Where pairs are few (moe_args.quick), what one block makes for others is its own flag: words are
- * stored as their complement, which is never 0 (that would be a NaN that no instruction makes), and
- * the router has cleared the place. So a word takes one way through the second cache; a fence, a
- * counter that others look at, and a copy take four times as long. */
-__device__ __forceinline__ uint4 look_at_four(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-__device__ __forceinline__ bool all_there(uint4 v) { return v.x && v.y && v.z && v.w; }
-
-__device__ __forceinline__ void show(uint32_t *p, uint32_t v)
-{
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
-}
-__device__ __forceinline__ void show_two(float *p, float x, float y)
-{
-    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
-                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
-                 : "memory");
-}
+/* Where pairs are few (moe_args.quick), what one block makes for others is its own flag (show(),
+ * cuda.h); the router has cleared the place. */
 
 /* A hidden row into shared memory, as it comes; one warp. */
 __device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair)
@@ -112,7 +89,7 @@ __device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair
             for (int j = 0; j < MANY; j++) {
                 v[j] = make_uint4(~0u, ~0u, ~0u, ~0u); /* behind the row are zeros */
                 if (i + j * 512 < a.ffn * 2)
-                    v[j] = look_at_four(from + i + j * 512);
+                    v[j] = look_at_four((const uint4 *)(from + i + j * 512));
                 missing |= !all_there(v[j]);
             }
         } while (missing);
@@ -444,7 +421,7 @@ struct ending {
         if (down) {
             float *to = a.down + (size_t)pair * (size_t)a.in + (size_t)(tile * 16 + 2 * o);
             if (pair >= 0 && quick<KIND>(a))
-                show_two(to, z.x, z.y);
+                show_two((uint32_t *)to, z.x, z.y);
             else if (pair >= 0)
                 *(float2 *)to = z;
             return;
@@ -583,7 +560,8 @@ __device__ __forceinline__ void add_up_at_once(const moe_args &a, const struct j
 #pragma unroll
                 for (int k = 0; k < MANY; k++)
                     if (k < n) {
-                        y[k] = look_at_four(a.down + (size_t)(pair + k0 + k) * (size_t)a.in + at);
+                        const size_t from = (size_t)(pair + k0 + k) * (size_t)a.in + (size_t)at;
+                        y[k] = look_at_four((const uint4 *)(a.down + from));
                         missing |= !all_there(y[k]);
                     }
             } while (missing);

@@ -241,11 +241,7 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
  * cuda_folds() lets through: floats and weights of norms (bf16) that can be read by fours, whole
  * chunks, one term. The bits are those of cuda_row.cuh. */
 
-/* Four weights of a norm, as fetched, and what a normalised element is multiplied with. */
-struct norm_weights {
-    uint2 v[ROW_HELD];
-};
-__device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, norm_weights &w)
+__device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, short_weights &w)
 {
 #pragma unroll
     for (int j = 0; j < ROW_HELD; j++)
@@ -253,16 +249,6 @@ __device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, norm_
             w.v[j] = __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)));
         else
             w.v[j] = make_uint2(0, 0);
-}
-__device__ __forceinline__ float4 normed_four(const struct norm &norm, float4 x, float inv, uint2 w)
-{
-    if (norm.kind == NORM_NONE)
-        return x;
-    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* no weights are zeros */
-    return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
-                       x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
-                       x.z * inv * (one + __uint_as_float(w.y << 16)),
-                       x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
 }
 
 __device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
@@ -298,8 +284,8 @@ __device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
 
 /* x = pack(norm(row)), where the row may still be owed row (+)= post(raw); y: the row before its
  * norm. */
-__device__ __forceinline__ void pack_normed(const product &p, const norm_weights &w,
-                                            const norm_weights &post, uint16_t *x, float *room,
+__device__ __forceinline__ void pack_normed(const product &p, const short_weights &w,
+                                            const short_weights &post, uint16_t *x, float *room,
                                             struct row_part &y)
 {
     const int n = p.in.n;
@@ -314,7 +300,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const norm_weights
         float inv = row_inverse_short(y, n, norm, room + turn * ROW_WARPS);
 #pragma unroll
         for (int j = 0; j < ROW_HELD; j++) {
-            float4 z = normed_four(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
+            float4 z = normed_short(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
             if (turn) {
                 if (row_index(0, j) < n)
                     put_packed(x, row_index(0, j), z);
@@ -328,8 +314,8 @@ __device__ __forceinline__ void pack_normed(const product &p, const norm_weights
 }
 
 /* Packs the row; y: what it was before its norm. */
-__device__ __forceinline__ void pack_folded(const product &p, const norm_weights &w,
-                                            const norm_weights &post, uint16_t *x, float *room,
+__device__ __forceinline__ void pack_folded(const product &p, const short_weights &w,
+                                            const short_weights &post, uint16_t *x, float *room,
                                             struct row_part &y)
 {
     if (p.in.norm.kind == NORM_NONE && !p.before.raw)
@@ -664,7 +650,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 
     const bool packs = ROWS == FOLDED && !f.x, joins = packs && p.before.raw;
     struct row_part row;
-    norm_weights w, post;
+    short_weights w, post;
     if (packs)
         fetch_norm(p.in.norm, p.in.n, w);
     if (joins)

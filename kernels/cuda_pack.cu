@@ -8,11 +8,6 @@
 
 /* ---- rows that can be read by fours --------------------------------------------------------- */
 
-/* What a normalised element is multiplied with, as fetched. */
-struct short_weights {
-    uint2 v[ROW_HELD];
-};
-
 __device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
 {
 #pragma unroll
@@ -20,18 +15,6 @@ __device__ __forceinline__ void fetch_short(const struct norm &norm, int n, shor
         w.v[j] = norm.w.p && row_index(0, j) < n
                      ? __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)))
                      : make_uint2(0, 0);
-}
-
-__device__ __forceinline__ float4 normed_short(const struct norm &norm, float4 x, float inv,
-                                               uint2 w)
-{
-    if (norm.kind == NORM_NONE)
-        return x;
-    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* no weights are zeros */
-    return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
-                       x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
-                       x.z * inv * (one + __uint_as_float(w.y << 16)),
-                       x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
 }
 
 __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_part &x)

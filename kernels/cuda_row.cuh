@@ -189,6 +189,23 @@ __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, flo
                        normed_by(kind, x.z, inv, w.z), normed_by(kind, x.w, inv, w.w));
 }
 
+/* The same in little code, for rows of at most ROW_PASS elements whose norm's weights are bf16 that
+ * can be read by fours: those, as fetched, and what a normalised element is multiplied with. */
+struct short_weights {
+    uint2 v[ROW_HELD];
+};
+__device__ __forceinline__ float4 normed_short(const struct norm &norm, float4 x, float inv,
+                                               uint2 w)
+{
+    if (norm.kind == NORM_NONE)
+        return x;
+    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* no weights are zeros */
+    return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
+                       x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
+                       x.z * inv * (one + __uint_as_float(w.y << 16)),
+                       x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
+}
+
 /* Takes the next bf16 term of four floats off them. Infinities and NaN have no second one. */
 __device__ __forceinline__ uint2 four_terms(float4 &y)
 {
