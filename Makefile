@@ -1,7 +1,8 @@
 # aerie: `make run` and `make test` set up everything they need; `make help` lists the rest.
 
 # ---- configuration -------------------------------------------------------------------------------
-# MODE=release|debug (debug: ASan + UBSan), CUDA=1|0|auto, CC=gcc|clang, ARCH= (CUDA architectures)
+# MODE=release|debug (debug: ASan + UBSan), CUDA=1|0|auto, CC=gcc|clang, ARCH= (CUDA architectures),
+# STAMPS=1 (kernels note when they run: kernels/cuda_timeline.h)
 MODE    ?= release
 CUDA    ?= auto
 PREFIX  ?= /usr/local
@@ -14,7 +15,7 @@ else
 endif
 
 COMPILER := $(notdir $(firstword $(CC)))
-CONFIG := $(MODE)-$(if $(filter 1,$(WITH_CUDA)),cuda,cpu)$(if $(filter cc gcc,$(COMPILER)),,-$(COMPILER))
+CONFIG := $(MODE)-$(if $(filter 1,$(WITH_CUDA)),cuda,cpu)$(if $(filter cc gcc,$(COMPILER)),,-$(COMPILER))$(if $(STAMPS),-stamps)
 B      := build/$(CONFIG)
 
 # ---- packages ------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ ifeq ($(WITH_CUDA),1)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
   GENCODE   := $(foreach a,$(patsubst 90,90a,$(ARCH)),-gencode arch=compute_$(a:%+ptx=%),code=$(if $(filter %+ptx,$(a)),compute_$(a:%+ptx=%),sm_$(a)))
   # -fmad=false: fused only where the source says so (kernels/cuda.h)
-  NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -lineinfo -DHAVE_CUDA=1 -Xcompiler -Wall,-Wextra --threads 2 $(GENCODE)
+  NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -lineinfo -DHAVE_CUDA=1 -Xcompiler -Wall,-Wextra --threads 2 $(GENCODE) $(if $(STAMPS),-DSTAMPS)
   LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
 endif
 

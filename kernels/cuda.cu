@@ -141,6 +141,7 @@ static void cuda_close(struct kdev *d)
     cudaSetDevice(d->ordinal);
     if (d->stream)
         cudaStreamSynchronize(d->stream);
+    cuda_timeline_close();
     for (int i = 0; i < d->n_held; i++)
         cudaFree(d->held[i]);
     cudaFree(d->arena);
@@ -163,8 +164,10 @@ static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
     d->ordinal = opts->device;
     d->terms = opts->precision == K_BF16 ? 1 : 2;
     d->op = "open";
-    if (find_device(d, e) && open_memory(d, e))
+    if (find_device(d, e) && open_memory(d, e)) {
+        cuda_timeline_open();
         return d;
+    }
     cuda_close(d);
     return NULL;
 }

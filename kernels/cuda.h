@@ -27,6 +27,8 @@ extern "C" {
 #include "kernels/kernels.h"
 }
 
+#include "kernels/cuda_timeline.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -288,7 +290,9 @@ __device__ __forceinline__ void let_next()
 __device__ __forceinline__ void wait_before()
 {
 #if __CUDA_ARCH__ >= 900
+    STAMP_WAIT(STAMP_WAITS);
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    STAMP_WAIT(STAMP_WENT);
 #endif
 }
 
