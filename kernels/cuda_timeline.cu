@@ -1,5 +1,5 @@
-/* cuda_timeline.cu - where the stamps of cuda_timeline.h lie, and how they get to a file. Nothing in usual
- * builds.
+/* cuda_timeline.cu - where the stamps of cuda_timeline.h lie, and how they get to a file. Nothing in
+ * usual builds.
  */
 #include "kernels/cuda.h"
 
