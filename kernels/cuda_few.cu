@@ -22,217 +22,9 @@
  *
  * The order of sums is that of cuda_product.cuh.
  */
-#include "kernels/cuda_few.cuh"
-
-/* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
- * that the block may have to pack itself; or in the stages. */
-enum rows_kind { FOLDED, HELD_ROWS, STAGED };
-
-/* A chunk of columns that are zeros. */
-static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
-{
-    return (rows == STAGED ? 16 * xt : 8) * K_CHUNK_BYTES;
-}
+#include "kernels/cuda_few_run.cuh"
 
 #ifdef __CUDACC__
-
-template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
-{
-    return ROWS == FOLDED ? 1 : ROWS == HELD_ROWS ? f.cols : group_cols(f);
-}
-
-/* ---- multiplying ---------------------------------------------------------------------------- */
-
-/* Some chunks of a unit, a lane's share of them: NT tiles of weights, XT of columns. Tiles are of
- * eight rows of weights, which are the B operand here, since a lane's 16 bytes of it are two
- * operands as they come. Of the columns of activations, the A operand, the upper eight of a tile
- * may be missing: then whatever registers hold takes their place. */
-template <int XT, int NT> struct batch {
-    static constexpr int AT_ONCE = XT > 1 || NT > 3 ? 1 : 2; /* two of them fit into registers */
-    uint4 w[AT_ONCE][NT], low[AT_ONCE][XT], high[AT_ONCE][XT];
-};
-
-/* A warp's run of a unit, as its lanes read it. There are few branches, for where roads meet the
- * compiler waits for all that is on its way. So a run that has no chunk, or no more, multiplies
- * what lies elsewhere in the stage with zeros, which leaves its sums as they are. */
-template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
-    static constexpr bool HELD = ROWS != STAGED;
-    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT;
-    static constexpr int TILE_BYTES = 8 * K_CHUNK_BYTES, MOST = 2;
-
-    int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
-    int positions, runs, tiles;
-    bool last, column;     /* whether the lane has a row of a panel's last tile; a column */
-    uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of one, the second panel */
-    uint32_t turned[KIND == TURNED ? NT : 1];
-    uint32_t w[MOST], x[MOST]; /* the next chunks, their columns */
-    uint32_t held, col; /* held columns of the run; bytes from one chunk of columns to the next */
-    uint32_t none;      /* zeros */
-
-    __device__ __forceinline__ run_of_unit(const few &f, const course &at, uint32_t columns,
-                                           uint32_t zeros)
-    {
-        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
-        const uint32_t rows = (uint32_t)at.d.rows;
-        const struct cut &c = at.d.cut;
-        i = end = 0, each = c.each, have = min(each, c.chunks - (int)warp * each), rest = c.rest;
-        positions = at.d.positions, runs = c.runs, tiles = (2 * (int)rows + 7) / 8;
-        last = (OF_PANEL - 1) * 8 + g < rows;
-        column = (int)g < cols_of<ROWS>(f);
-        chunk = rows * K_CHUNK_BYTES, from = warp * chunk + lane * 16;
-        second = (uint32_t)f.second_at;
-        if (KIND == TURNED)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-                turned[n] = (uint32_t)n * TILE_BYTES +
-                            ((uint32_t)n * 8 + g < rows ? 0 : second - chunk);
-        keep(each), keep(have), keep(rest), keep(runs), keep(chunk);
-        col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
-        held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
-    }
-    __device__ __forceinline__ uint32_t tile(int n) const
-    {
-        return KIND == TURNED ? turned[n]
-                              : (uint32_t)(n / OF_PANEL) * second + n % OF_PANEL * TILE_BYTES;
-    }
-    /* From the chunk at one position to that n behind it, if the run has that in the stage. */
-    __device__ __forceinline__ void pass(int at, int n, uint32_t &w, uint32_t &x) const
-    {
-        const bool more = at + n < min(end, have);
-        const uint32_t chunks = (uint32_t)(n * runs - min(max(at + n - rest, 0), n));
-        w += more ? chunks * chunk : 0;
-        x = more ? x + col * (HELD ? (uint32_t)n : chunks) : none;
-    }
-    __device__ __forceinline__ void leave(ring &r)
-    {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(r.emptied());
-        r.next();
-    }
-    /* Makes sure that the next chunks are there. */
-    template <int AT_ONCE> __device__ __forceinline__ void enter(const few &f, ring &r)
-    {
-        if (i < end || i >= each)
-            return;
-        if (i > 0)
-            leave(r);
-        barrier_wait(r.filled(), r.phase);
-        end = min(i + positions, each);
-        const uint32_t lane = threadIdx.x % 32 * 16;
-        w[0] = r.place() + (i < have ? from : lane);
-        x[0] = HELD ? held + (uint32_t)i * col
-                    : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane;
-        x[0] = i < have ? x[0] : none;
-#pragma unroll
-        for (int u = 1; u < AT_ONCE; u++) {
-            w[u] = w[0], x[u] = x[0];
-            pass(i, u, w[u], x[u]);
-        }
-    }
-    template <int TILES> __device__ __forceinline__ void weights(batch<XT, TILES> &b) const
-    {
-#pragma unroll
-        for (int u = 0; u < b.AT_ONCE; u++)
-#pragma unroll
-            for (int n = 0; n < TILES; n++)
-                if (KIND == TURNED || n % OF_PANEL < OF_PANEL - 1 || last)
-                    b.w[u][n] = shared16(w[u] + tile(n));
-    }
-    template <int TILES> __device__ __forceinline__ void columns(batch<XT, TILES> &b) const
-    {
-#pragma unroll
-        for (int u = 0; u < b.AT_ONCE; u++)
-#pragma unroll
-            for (int m = 0; m < XT; m++) {
-                const uint32_t at = x[u] + (uint32_t)m * 16 * K_CHUNK_BYTES;
-                if (!HELD || column)
-                    b.low[u][m] = shared16(at);
-                if (!HELD)
-                    b.high[u][m] = shared16(at + 8 * K_CHUNK_BYTES);
-            }
-    }
-    template <int AT_ONCE> __device__ __forceinline__ void step()
-    {
-#pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) /* each by itself: it waits for the load from there */
-            pass(i + u, AT_ONCE, w[u], x[u]);
-        i = min(i + AT_ONCE, end);
-    }
-    template <int TILES>
-    __device__ __forceinline__ void multiply(float (&acc)[XT][NT][4],
-                                             const batch<XT, TILES> &b) const
-    {
-#pragma unroll
-        for (int u = 0; u < b.AT_ONCE; u++)
-#pragma unroll
-            for (int m = 0; m < XT; m++) {
-                const uint4 low = b.low[u][m];
-                uint4 up = b.high[u][m];
-                if (HELD)
-                    asm volatile("" : "=r"(up.x), "=r"(up.y), "=r"(up.z), "=r"(up.w));
-#pragma unroll
-                for (int n = 0; n < TILES; n++)
-                    mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, b.w[u][n].x, b.w[u][n].y);
-#pragma unroll
-                for (int n = 0; n < TILES; n++)
-                    mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, b.w[u][n].z, b.w[u][n].w);
-            }
-    }
-    /* The next chunks, if they are there yet. */
-    template <int TILES>
-    __device__ __forceinline__ void fetch(batch<XT, TILES> &b, const few &f, ring &r)
-    {
-        enter<batch<XT, TILES>::AT_ONCE>(f, r);
-        weights(b);
-    }
-    /* All of the run, of which the first weights are fetched. What comes next is on its way while
-     * what is there is multiplied, where registers have room for both: shared memory is what this
-     * waits for. */
-    template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r,
-                                        batch<XT, TILES> &now)
-    {
-        constexpr int AT_ONCE = batch<XT, TILES>::AT_ONCE;
-        columns(now);
-        step<AT_ONCE>();
-        if constexpr (XT > 1) {
-#pragma unroll 1
-            for (;; step<AT_ONCE>()) {
-                multiply(acc, now);
-                if (i >= each)
-                    break;
-                fetch(now, f, r);
-                columns(now);
-            }
-        } else {
-            batch<XT, TILES> other;
-            auto turn = [&](const batch<XT, TILES> &now, batch<XT, TILES> &next) {
-                fetch(next, f, r); /* behind the end: of no use, and no harm */
-                columns(next);
-                if (HELD)
-                    __syncwarp(); /* or the compiler has them wait for products */
-                multiply(acc, now);
-                step<AT_ONCE>();
-            };
-            bool more;
-#pragma unroll 1
-            do {
-                turn(now, other);
-                more = i < each;
-                turn(other, now);
-            } while (more);
-        }
-        leave(r);
-    }
-    template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r)
-    {
-        batch<XT, TILES> now;
-        fetch(now, f, r);
-        all<TILES>(acc, f, r, now);
-    }
-};
 
 /* ---- rows that are folded in ---------------------------------------------------------------- */
 
@@ -433,9 +225,9 @@ __device__ __forceinline__ void put_one(const product &p, float y, int r, int i)
 }
 
 /* 1 / rms of a head whose panels are several blocks'. Each block has a list in memory for each of
- * its units and rows, one word a panel of the head: those who have a panel write its squares into
- * all lists, inverted, so that a word that is not 0 is one that has come; the reader makes it 0
- * again. The order of the sum is that of head_sum(). All blocks are on the device at once. */
+ * its units and rows, one word a panel of the head: those who have a panel show() its squares in
+ * all lists; the reader makes a word 0 again. The order of the sum is that of head_sum(). All blocks
+ * are on the device at once. */
 __device__ __forceinline__ float meet_head(const product &p, const few &f, int mat, int n,
                                            const share &s, float y,
                                            const struct norm &norm)
@@ -452,10 +244,7 @@ __device__ __forceinline__ float meet_head(const product &p, const few &f, int m
     for (int d = 1; d < n; d *= 2)
         ss += __shfl_xor_sync(~0u, ss, d);
     for (int to = lane & (n - 1); to < half && lane < 2 * n; to += n)
-        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(
-                         lists + to * p.rows * panels + j + second),
-                     "r"(~__float_as_uint(ss))
-                     : "memory");
+        show(lists + to * p.rows * panels + j + second, __float_as_uint(ss));
     unsigned *own = lists + j * p.rows * panels + (lane & (panels - 1)), v;
     do
         asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(own) : "memory");
