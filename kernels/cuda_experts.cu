@@ -70,10 +70,14 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
     }
 }
 
-/* ---- handing over at once ---------------------------------------------------------------- */
+/* ---- the tasks: the clerk ------------------------------------------------------------------- */
 
-/* Where pairs are few (moe_args.quick), what one block makes for others is its own flag (show(),
- * cuda.h); the router has cleared the place. */
+/* Whether blocks hand over at once, and the clerks add up: where pairs are few, what one block
+ * makes for others is its own flag (show(), cuda.h), for which the router has cleared the place. */
+template <int KIND> __device__ __forceinline__ bool quick(const moe_args &a)
+{
+    return KIND == EVEN && a.quick;
+}
 
 /* A hidden row into shared memory, as it comes; one warp. */
 __device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair)
@@ -98,14 +102,6 @@ __device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair
             if (i + j * 512 < a.h.kp * 2)
                 *(uint4 *)(to + i + j * 512) = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
     }
-}
-
-/* ---- the tasks: the clerk ------------------------------------------------------------------- */
-
-/* Whether blocks hand over at once, and the clerks add up. */
-template <int KIND> __device__ __forceinline__ bool quick(const moe_args &a)
-{
-    return KIND == EVEN && a.quick;
 }
 
 /* One more block has come this far; the counter is 0 again when all have. */
