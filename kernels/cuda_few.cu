@@ -118,15 +118,10 @@ __device__ __forceinline__ void pack_folded(const product &p, const short_weight
 
 /* ---- what follows --------------------------------------------------------------------------- */
 
-/* The unit at hand: outputs first .. first + n - 1 of a matrix; TURNED: the two panels of n. */
-struct unit {
-    int mat, first, n;
-};
-
 /* What a lane ends of a unit: one output of row `row` and of every row as many behind it as warps
  * multiply. What it needs is fetched before the unit is multiplied, as it lies. */
 struct share {
-    int row, o; /* o -1: no output; nothing to do for the warp if there is no such row */
+    int row, mat, o; /* o -1: no output; nothing to do for the warp if there is no such row */
     int bias_type; /* -1: none */
     uint32_t bias;
     bool bare; /* nothing behind the bias but what it is added to */
@@ -134,8 +129,8 @@ struct share {
     float *dst; /* of row 0 */
     size_t stride;
     float old; /* of a single row */
-    /* TURNED: element i of head h */
-    int h, i, slot;
+    int n;      /* rows of a panel */
+    int h, i, slot; /* element i of head h */
     uint32_t w;
     float2 turn;
 };
@@ -157,36 +152,41 @@ __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
     return mat == HEAD_Q ? a.q_norm : mat == HEAD_K ? a.k_norm : a.v_norm;
 }
 
-/* The first lanes have the outputs of the unit's first panel, as many behind them those that turn
- * with them. */
-__device__ __forceinline__ void share_turn(const product &p, const few &f, const unit &u, share &s)
+/* Whether the kernel turns the heads that it makes: its rows are held. */
+static constexpr inline __host__ __device__ bool turns_heads(int kind, int rows)
 {
-    const heads &a = p.behind.heads;
-    const int lane = (int)threadIdx.x % 32;
-    const int low = (u.first & (a.head_dim - 1)) + (lane & (u.n - 1));
-    const int high = lane & u.n ? a.head_dim / 2 : 0;
-    s.h = u.first >> f.head_shift;
-    s.i = low + high;
-    s.slot = 0;
-    if (s.row >= p.rows || lane >= 2 * u.n)
-        return;
-    s.o = u.first + (lane & (u.n - 1)) + high;
-    const struct norm &norm = norm_of(a, u.mat);
-    if (norm.w.p)
-        s.w = raw_at(norm.w, s.i);
+    return kind == JOINED && rows != STAGED;
 }
 
-/* What is known before the kernel before has ended. */
+/* Which output of which matrix a lane ends. */
 template <int KIND>
-__device__ __forceinline__ share share_of(const product &p, const few &f, const unit &u, int row)
+__device__ __forceinline__ void find_output(const product &p, const few &f, const course &at,
+                                            int o, share &s)
 {
-    const int lane = (int)threadIdx.x % 32;
-    const finish &fin = p.f[u.mat];
-    share s = {row, -1, -1};
-    if (KIND == TURNED)
-        share_turn(p, f, u, s);
-    else if (row < p.rows && lane < u.n)
-        s.o = u.first + lane;
+    const struct deal &d = f.deal[at.deal];
+    s.mat = d.part[0].mat, s.o = -1;
+    s.n = d.part[0].rows;
+    auto take = [&](const struct part &a, int row) {
+        s.mat = a.mat;
+        s.o = at.panel<KIND>(a) * a.rows + row;
+    };
+    if (KIND == JOINED && o < d.rows)
+        part_with(d, o, take);
+    else if (KIND != JOINED && o < d.part[0].rows)
+        take(d.part[0], o);
+    if (s.row >= p.rows || s.o >= p.m[s.mat].n)
+        s.o = -1;
+}
+
+/* What is known before the kernel before has ended. o: the output, among the unit's. */
+template <int KIND, int ROWS>
+__device__ __forceinline__ share share_of(const product &p, const few &f, const course &at, int row,
+                                          int o)
+{
+    share s = {};
+    s.row = row, s.bias_type = -1;
+    find_output<KIND>(p, f, at, o, s);
+    const finish &fin = p.f[s.mat];
     s.bare = fin.act == ACT_NONE && !(fin.softcap > 0) && fin.scale == 1 && !fin.mul;
     s.add = fin.add, s.stride = fin.dst_stride, s.dst = fin.dst + s.o;
     if (fin.b.p && KIND != GATED) {
@@ -194,22 +194,29 @@ __device__ __forceinline__ share share_of(const product &p, const few &f, const 
         if (s.o >= 0)
             s.bias = raw_at(fin.b, s.o);
     }
+    if (!turns_heads(KIND, ROWS))
+        return s;
+    const heads &a = p.behind.heads;
+    s.h = s.o >> f.head_shift, s.i = s.o & (a.head_dim - 1);
+    const struct norm &norm = norm_of(a, s.mat);
+    if (s.o >= 0 && norm.w.p)
+        s.w = raw_at(norm.w, s.i);
     return s;
 }
 
 /* And the rest. */
-template <int KIND>
-__device__ __forceinline__ void fetch_share(const product &p, const unit &u, share &s)
+template <int KIND, int ROWS>
+__device__ __forceinline__ void fetch_share(const product &p, share &s)
 {
     if (KIND == PLAIN && s.o >= 0 && s.add && p.rows == 1)
         s.old = __ldcg(s.dst);
-    if (KIND != TURNED || s.o < 0)
+    if (!turns_heads(KIND, ROWS) || s.o < 0)
         return;
     const heads &a = p.behind.heads;
-    if (u.mat != HEAD_V && a.rot)
+    if (s.mat != HEAD_V && a.rot)
         s.turn = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) +
                         (s.i & (a.head_dim / 2 - 1)));
-    if (u.mat != HEAD_Q)
+    if (s.mat != HEAD_Q)
         s.slot = __ldcg(a.write + s.row);
 }
 
@@ -224,72 +231,108 @@ __device__ __forceinline__ void put_one(const product &p, float y, int r, int i)
     }
 }
 
-/* 1 / rms of a head whose panels are several blocks'. Each block has a list in memory for each of
+/* 1 / rms of heads whose panels are several blocks'. Each block has a list in memory for each of
  * its units and rows, one word a panel of the head: those who have a panel show() its squares in
  * all lists; the reader makes a word 0 again. The order of the sum is that of head_sum(). All blocks
  * are on the device at once. */
-__device__ __forceinline__ float meet_head(const product &p, const few &f, int mat, int n,
-                                           const share &s, float y,
-                                           const struct norm &norm)
+
+/* The list of unit j of the lane's head. */
+__device__ __forceinline__ unsigned *head_list(const product &p, const few &f, int mat, int h,
+                                               int row, int j)
+{
+    const int half = f.half[mat];
+    return p.behind.counters + f.lists[mat] + ((h * half + j) * p.rows + row) * 2 * half;
+}
+
+/* Which of the units that make half a head has an output. */
+__device__ __forceinline__ int unit_of_head(const heads &a, const share &s)
+{
+    return (s.i & (a.head_dim / 2 - 1)) / s.n;
+}
+
+__device__ __forceinline__ void show_squares(const product &p, const few &f, const share &s,
+                                             float y)
 {
     const heads &a = p.behind.heads;
-    const int lane = (int)threadIdx.x % 32, half = f.deal[mat].half, panels = 2 * half;
-    const int j = (s.i & (a.head_dim / 2 - 1)) / n; /* the unit, among those of the head */
-    const int second = lane & n ? half : 0;
-    unsigned *lists = p.behind.counters;
-    for (int m = 0; m < mat; m++)
-        lists += f.deal[m].units * p.rows * 2 * f.deal[m].half;
-    lists += (s.h * half * p.rows + s.row) * panels; /* of the head's first unit */
+    const int lane = (int)threadIdx.x % 32, half = f.half[s.mat];
+    const int panel = unit_of_head(a, s) + (s.i < a.head_dim / 2 ? 0 : half);
     float ss = s.o >= 0 ? y * y : 0.f;
-    for (int d = 1; d < n; d *= 2)
+    for (int d = 1; d < s.n; d *= 2)
         ss += __shfl_xor_sync(~0u, ss, d);
-    for (int to = lane & (n - 1); to < half && lane < 2 * n; to += n)
-        show(lists + to * p.rows * panels + j + second, __float_as_uint(ss));
-    unsigned *own = lists + j * p.rows * panels + (lane & (panels - 1)), v;
+    if (s.o < 0 || norm_of(a, s.mat).kind == NORM_NONE)
+        return;
+    for (int to = lane & (s.n - 1); to < half; to += s.n)
+        show(head_list(p, f, s.mat, s.h, s.row, to) + panel, __float_as_uint(ss));
+}
+
+/* Of the head of lane `of`; the whole warp. */
+__device__ __forceinline__ float meet_head(const product &p, const few &f, const share &s, int of)
+{
+    const heads &a = p.behind.heads;
+    const int lane = (int)threadIdx.x % 32, mat = __shfl_sync(~0u, s.mat, of);
+    const int h = __shfl_sync(~0u, s.h, of), j = __shfl_sync(~0u, unit_of_head(a, s), of);
+    const int panels = 2 * f.half[mat];
+    const struct norm &norm = norm_of(a, mat);
+    if (norm.kind == NORM_NONE)
+        return 1;
+    unsigned *own = head_list(p, f, mat, h, s.row, j) + (lane & (panels - 1)), v;
     do
         asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(own) : "memory");
     while (!__all_sync(~0u, v != 0));
     if (lane < panels)
         *own = 0;
-    ss = __uint_as_float(~v);
+    float ss = __uint_as_float(~v);
     for (int d = 1; d < panels; d *= 2)
         ss += __shfl_xor_sync(~0u, ss, d);
     return 1 / sqrtf(ss / (float)a.head_dim + norm.eps);
 }
 
+/* Of the lane's own head, the warp's lanes having one or two. */
+__device__ __forceinline__ float meet_heads(const product &p, const few &f, const share &s, float y)
+{
+    const int lane = (int)threadIdx.x % 32, span = 2 * __shfl_sync(~0u, s.n, 0);
+    show_squares(p, f, s, y);
+    float inv = meet_head(p, f, s, 0);
+    if (__any_sync(~0u, s.o >= 0 && lane >= span)) {
+        const float other = meet_head(p, f, s, span);
+        inv = lane < span ? inv : other;
+    }
+    return inv;
+}
+
 /* What becomes of an element of a head, as finish_kind() has it; the whole warp. */
-__device__ __forceinline__ void turn_one(const product &p, const few &f, const unit &u,
-                                         const share &s, float y)
+__device__ __forceinline__ void turn_one(const product &p, const few &f, const share &s, float y)
 {
     const heads &a = p.behind.heads;
-    const struct norm &norm = norm_of(a, u.mat);
-    if (norm.kind != NORM_NONE) {
-        const float inv = meet_head(p, f, u.mat, u.n, s, y, norm);
+    const struct norm &norm = norm_of(a, s.mat);
+    if (__any_sync(~0u, norm.kind != NORM_NONE)) {
+        const float inv = meet_heads(p, f, s, y);
         y = normed_by(norm.kind, y, inv, norm.w.p ? raw_value(norm.w.type, s.w) : 0.f);
     }
-    if (u.mat != HEAD_V && a.rot) {
-        const float z = __shfl_xor_sync(~0u, y, u.n) * s.turn.y;
-        y = fmaf(y, s.turn.x, (int)threadIdx.x % 32 < u.n ? -z : z);
+    if (a.rot) {
+        const float z = __shfl_sync(~0u, y, (int)threadIdx.x % 32 ^ s.n) * s.turn.y;
+        const float turned = fmaf(y, s.turn.x, s.i < a.head_dim / 2 ? -z : z);
+        y = s.mat == HEAD_V ? y : turned;
     }
     const size_t at = (size_t)s.h * (size_t)a.head_dim + (size_t)s.i;
     if (s.o < 0)
         return;
-    if (u.mat == HEAD_Q)
+    if (s.mat == HEAD_Q)
         a.dst[(size_t)s.row * (size_t)(a.n_head * a.head_dim) + at] = y;
     else if (s.slot >= 0 && s.slot < a.n_slots)
-        put_cell(u.mat == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+        put_cell(s.mat == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
                  (size_t)s.slot * (size_t)(a.n_kv * a.head_dim) + at, y);
 }
 
 /* What becomes of a sum, and of that of the second matrix. */
-template <int KIND>
-__device__ __forceinline__ void end_one(const product &p, const few &f, const unit &u,
-                                        const share &s, int row, float y, float up)
+template <int KIND, int ROWS>
+__device__ __forceinline__ void end_one(const product &p, const few &f, const share &s, int row,
+                                        float y, float up)
 {
     if (s.bias_type >= 0)
         y += raw_value(s.bias_type, s.bias);
-    if (KIND == TURNED) {
-        turn_one(p, f, u, s, y);
+    if (turns_heads(KIND, ROWS)) {
+        turn_one(p, f, s, y);
         return;
     }
     if (KIND == GATED)
@@ -305,8 +348,32 @@ __device__ __forceinline__ void end_one(const product &p, const few &f, const un
         return;
     }
     if (__builtin_expect(!s.bare, 0))
-        y = behind_bias(p.f[u.mat], y, s.o, row);
+        y = behind_bias(p.f[s.mat], y, s.o, row);
     *dst = s.add ? y + (p.rows == 1 ? s.old : *dst) : y;
+}
+
+/* What a lane ends of a unit, output lane, lane + 32 ... */
+template <int NT, int KIND> struct shares {
+    static constexpr int N = KIND == JOINED ? (NT + 3) / 4 : 1;
+    share of[N];
+};
+template <int NT, int KIND, int ROWS>
+__device__ __forceinline__ shares<NT, KIND> shares_of(const product &p, const few &f,
+                                                      const course &at, int row)
+{
+    shares<NT, KIND> s;
+#pragma unroll
+    for (int i = 0; i < s.N; i++)
+        s.of[i] = share_of<KIND, ROWS>(p, f, at, row, (int)threadIdx.x % 32 + 32 * i);
+    return s;
+}
+
+template <int NT, int KIND, int ROWS>
+__device__ __forceinline__ void fetch_shares(const product &p, shares<NT, KIND> &s)
+{
+#pragma unroll
+    for (int i = 0; i < s.N; i++)
+        fetch_share<KIND, ROWS>(p, s.of[i]);
 }
 
 /* Adds up the runs, in their order, and stores what follows. A warp that has nothing to end goes on
@@ -314,7 +381,7 @@ __device__ __forceinline__ void end_one(const product &p, const few &f, const un
 template <int XT, int NT, int KIND, int ROWS>
 __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                                             float (&acc)[XT][NT][4], float *sums, int &room,
-                                            const unit &u, const share &s)
+                                            const shares<NT, KIND> &own)
 {
     constexpr int PITCH = sum_pitch(NT);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4,
@@ -348,17 +415,19 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
         }
         row_meet();
         const int rows = min(cols - m * 16, (int)SUM_COLS) >> two;
-        for (int t = s.row; t < rows; t += RUNS) {
-            float y = 0, up = 0;
+        for (int t = own.of[0].row; t < rows; t += RUNS)
 #pragma unroll
-            for (int r = 0; r < RUNS; r++) {
-                const float *from = here + (r * sum_cols + t) * PITCH + lane;
-                y = r ? y + from[0] : from[0];
-                if (KIND == GATED)
-                    up = r ? up + from[NT * 4] : from[NT * 4];
+            for (int i = 0; i < own.N; i++) {
+                float y = 0, up = 0;
+#pragma unroll
+                for (int r = 0; r < RUNS; r++) {
+                    const float *from = here + (r * sum_cols + t) * PITCH + lane + 32 * i;
+                    y = r ? y + from[0] : from[0];
+                    if (KIND == GATED)
+                        up = r ? up + from[NT * 4] : from[NT * 4];
+                }
+                end_one<KIND, ROWS>(p, f, own.of[i], row0 + (m * 16 >> two) + t, y, up);
             }
-            end_one<KIND>(p, f, u, s, row0 + (m * 16 >> two) + t, y, up);
-        }
     }
 }
 
@@ -401,12 +470,6 @@ __device__ __forceinline__ void wait_for_barriers()
     asm volatile("bar.sync 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
 }
 
-__device__ __forceinline__ unit unit_of(const product &p, const course &at, bool turned)
-{
-    const int rows = at.d.rows, from = at.panel() * rows;
-    return {at.mat, from, turned ? rows : min(rows, p.m[at.mat].n - from)};
-}
-
 /* Blocks (n_sm, or as many as have units; groups of columns). What a block has to look up for its
  * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
  * into registers. What the feeder needs, code and parameters, comes first, so that it is there
@@ -427,7 +490,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
                    held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
     const int warp = (int)threadIdx.x / 32;
     if (__builtin_expect(warp == RUNS, 1)) {
-        const stages first(f);
+        const stages<KIND> first(f);
         open_barriers(r, held_at);
         if (threadIdx.x % 32 < FEED_LANES)
             feed_block<KIND, HELD>(f, first, r, held, held_at);
@@ -450,19 +513,18 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     keep(none);
     int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
     course at(f);
-    unit u = unit_of(p, at, KIND == TURNED);
-    share mine = share_of<KIND>(p, f, u, warp);
+    shares<NT, KIND> mine = shares_of<NT, KIND, ROWS>(p, f, at, warp);
     run_of_unit<XT, NT, KIND, ROWS> run(f, at, held, none);
     batch<XT, NT> first;
     wait_for_barriers();
-    bool ahead = HELD && KIND != TURNED && barrier_done(r.filled(), r.phase);
+    bool ahead = HELD && KIND != JOINED && barrier_done(r.filled(), r.phase);
     if (ahead)
         run.fetch(first, f, r);
 
     wait_before();
     if (p.behind.turns)
         let_next(); /* attention reads old cells before it waits (settles, cuda.h) */
-    fetch_share<KIND>(p, u, mine);
+    fetch_shares<NT, KIND, ROWS>(p, mine);
     if (packs) {
         pack_folded(p, w, post, (uint16_t *)(shared + f.held_at), room, row);
         row_meet();
@@ -475,9 +537,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     float *const sums = (float *)(shared + f.sums_at);
     for (;;) {
         float acc[XT][NT][4] = {};
-        if (KIND == TURNED && run.tiles == 1) {
-            run.template all<1>(acc, f, r);
-        } else if (KIND == TURNED && run.tiles == 2) {
+        if (turns_heads(KIND, ROWS) && run.tiles <= 2) {
             run.template all<2>(acc, f, r);
         } else {
             if (!ahead)
@@ -485,14 +545,13 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
             run.template all<NT>(acc, f, r, first);
         }
         ahead = false;
-        finish_unit<XT, NT, KIND, ROWS>(p, f, acc, sums, sum_room, u, mine);
+        finish_unit<XT, NT, KIND, ROWS>(p, f, acc, sums, sum_room, mine);
         at.next(f);
         if (at.over())
             break;
         turn += p.rows;
-        u = unit_of(p, at, KIND == TURNED);
-        mine = share_of<KIND>(p, f, u, (warp - turn) & ((int)RUNS - 1));
-        fetch_share<KIND>(p, u, mine);
+        mine = shares_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)RUNS - 1));
+        fetch_shares<NT, KIND, ROWS>(p, mine);
         run = run_of_unit<XT, NT, KIND, ROWS>(f, at, held, none);
     }
     if (joins && blockIdx.x == 0)
@@ -518,8 +577,71 @@ static int shift_of(int n)
     return s;
 }
 
-/* Deals the units of one matrix, of so many rows each, to the blocks from .. to: the most rows that
- * any block has then. load: rows of each block. */
+/* Adds a matrix to a deal; half: panels between two of the same unit, 0: it has one. */
+static void add_panels(struct deal *deal, const struct product *p, int mat, int half)
+{
+    const struct panels *l = &p->m[mat].panels;
+    for (int second = 0; second < (half ? 2 : 1); second++) {
+        CHECK(deal->parts < MOST_PARTS);
+        struct part *a = &deal->part[deal->parts++];
+        *a = {p->m[mat].w, mat, l->rows, 0, second * half, half ? shift_of(half) : 0,
+              half ? 2 * half : 1, half ? half - 1 : 0};
+        deal->rows += l->rows;
+    }
+    deal->units = half ? l->n / 2 : l->n;
+    deal->cut = l->cut;
+}
+
+/* What units are. */
+static void form_pairs(const struct product *p, struct few *f) /* of gate and up */
+{
+    f->deals = 1;
+    add_panels(&f->deal[0], p, 0, 0);
+    add_panels(&f->deal[0], p, 1, 0);
+}
+
+static void form_singles(const struct product *p, struct few *f)
+{
+    for (int i = 0; i < p->n_mats; i++)
+        add_panels(&f->deal[f->deals++], p, i, 0);
+}
+
+/* Panels that turn with each other; those of k and v in one unit, where a warp has lanes for it. */
+static void form_heads(const struct product *p, struct few *f)
+{
+    const struct heads *h = &p->behind.heads;
+    int lists = 0;
+    f->head_shift = shift_of(h->head_dim);
+    for (int i = 0; i < p->n_mats; i++) {
+        const struct panels *l = &p->m[i].panels;
+        const bool beside = i == HEAD_V && 4 * l->rows <= 32 && l->rows == p->m[HEAD_K].panels.rows;
+        f->half[i] = h->head_dim / (2 * l->rows), f->lists[i] = lists;
+        lists += l->n / 2 * p->rows * 2 * f->half[i];
+        f->deals += !beside;
+        add_panels(&f->deal[f->deals - 1], p, i, f->half[i]);
+    }
+}
+
+/* q, k and v side by side: one or two panels of q, one of each of the others. */
+static bool joins(const struct product *p)
+{
+    const int q = p->m[0].panels.n, k = p->m[1].panels.n;
+    return p->behind.turns && p->n_mats == 3 && p->m[2].panels.n == k && (q == k || q == 2 * k);
+}
+static int joined_rows(const struct product *p)
+{
+    const int q = p->m[0].panels.n / p->m[1].panels.n * p->m[0].panels.rows;
+    return q + p->m[1].panels.rows + p->m[2].panels.rows;
+}
+static void form_joined(const struct product *p, struct few *f)
+{
+    f->deals = 1;
+    for (int i = 0; i < p->n_mats; i++)
+        add_panels(&f->deal[0], p, i, p->m[i].panels.n > p->m[1].panels.n);
+}
+
+/* Deals units, of so many rows each, to the blocks from .. to: the most rows that any block has
+ * then. load: rows of each block. */
 static int deal_to(int *load, int n_sm, int from, int to, int units, int rows, bool keep)
 {
     int most = 0;
@@ -533,87 +655,100 @@ static int deal_to(int *load, int n_sm, int from, int to, int units, int rows, b
     return most;
 }
 
-/* Every block should have as much to read as the others: each matrix goes to those blocks, from one
- * where the loads of the matrices before change to another, among which the fullest is least full.
- * Returns the number of blocks that have anything. */
-static int deal_units(const struct kdev *d, const struct product *p, struct few *f)
+/* Every block should have as much to read as the others: the units of each deal go to those blocks,
+ * from one where the loads of the deals before change to another, among which the fullest is least
+ * full. Returns the number of blocks that have anything. */
+static int deal_units(const struct kdev *d, struct few *f)
 {
     enum { MOST_SM = 512 };
     int load[MOST_SM] = {}, n_sm = min_int(d->n_sm, MOST_SM), blocks = 0;
-    f->mats = p->glu ? 1 : p->n_mats;
-    for (int i = 0; i < f->mats; i++) {
+    for (int i = 0; i < f->deals; i++) {
         struct deal *deal = &f->deal[i];
-        const struct panels *l = &p->m[i].panels;
-        deal->w = p->m[i].w, deal->rows = l->rows, deal->cut = l->cut;
-        deal->half = p->turned ? p->behind.heads.head_dim / (2 * l->rows) : 0;
-        deal->units = deal->half ? l->n / 2 : l->n;
-        deal->shift = shift_of(deal->half);
-        int best = INT32_MAX, rows = l->rows * (deal->half ? 2 : 1), at[3 * MAX_MATS], n = 0;
+        int best = INT32_MAX, at[3 * MAX_MATS], n = 0;
         for (int b = 0; b < n_sm && n < 3 * MAX_MATS - 1; b++)
             if (!b || load[b] != load[b - 1])
                 at[n++] = b;
         at[n] = n_sm;
         for (int from = 0; from < n; from++)
             for (int to = n; to > from; to--) {
-                int most = deal_to(load, n_sm, at[from], at[to], deal->units, rows, false);
+                int most =
+                    deal_to(load, n_sm, at[from], at[to], deal->units, deal->rows, false);
                 if (most < best)
                     best = most, deal->lo = at[from], deal->n = at[to] - at[from];
             }
-        deal_to(load, n_sm, deal->lo, deal->lo + deal->n, deal->units, rows, true);
+        deal_to(load, n_sm, deal->lo, deal->lo + deal->n, deal->units, deal->rows, true);
         blocks = max_int(blocks, deal->lo + min_int(deal->n, deal->units));
     }
     return blocks;
 }
 
-static size_t sums_bytes(int cols, int tiles)
+/* Two rooms where a block has more than one unit. */
+static size_t sums_bytes(const struct few *f, int tiles)
 {
-    return (size_t)SUM_ROOMS * (size_t)RUNS * (size_t)(cols * sum_pitch(tiles)) * sizeof(float);
+    const bool one = f->deals == 1 && f->deal[0].units <= f->deal[0].n && f->group <= SUM_COLS;
+    return (size_t)(one ? 1 : SUM_ROOMS) * RUNS * (size_t)(f->sum_cols * sum_pitch(tiles)) *
+           sizeof(float);
+}
+
+/* Where the parts lie in a stage. */
+static void place_parts(struct deal *deal)
+{
+    uint32_t at = 0;
+    for (int j = 0; j < deal->parts; j++) {
+        deal->part[j].at = at;
+        at += (uint32_t)(deal->positions * RUNS * K_CHUNK_BYTES * deal->part[j].rows);
+    }
 }
 
 /* Divides shared memory, of which the kernel has `own` bytes already. With rows in the stages all
- * matrices have as many positions a stage. */
-static void divide(const struct kdev *d, const struct product *p, int tiles, bool held, size_t own,
-                   struct few &f)
+ * deals have as many positions a stage. Returns how much there is of it. */
+static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool held, size_t own,
+                     struct few &f)
 {
-    f.head_shift = p->turned ? shift_of(p->behind.heads.head_dim) : 0;
-    int cols = p->rows * p->x.terms, wide = 0, most = 1, of_unit = p->glu || p->turned ? 2 : 1;
+    int cols = p->rows * p->x.terms, wide = 0, most = 1;
     f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
     f.group = held ? cols : group_of(d);
-    int in_stage = held ? 0 : min_int(cols, f.group);
-    for (int i = 0; i < f.mats; i++) {
-        wide = max_int(wide, p->m[i].panels.rows);
-        most = max_int(most, p->m[i].panels.cut.each);
-    }
-    int each = RUNS * K_CHUNK_BYTES, of_rows = each * in_stage, of_weights = each * wide * of_unit;
     f.sum_cols = min_int(cols, SUM_COLS);
-    size_t sums = sums_bytes(f.sum_cols, tiles);
+    int in_stage = held ? 0 : min_int(cols, f.group);
+    for (int i = 0; i < f.deals; i++) {
+        wide = max_int(wide, f.deal[i].rows);
+        most = max_int(most, f.deal[i].cut.each);
+    }
+    int each = RUNS * K_CHUNK_BYTES, of_rows = each * in_stage, of_weights = each * wide;
+    size_t sums = sums_bytes(&f, tiles);
     size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->shared_most - SLACK - sums - rows - own;
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
-    f.second_at = positions * each * wide;
     f.rows_at = positions * of_weights;
     f.stage = positions * (of_weights + of_rows);
-    for (int i = 0; i < f.mats; i++) {
+    for (int i = 0; i < f.deals; i++) {
         struct deal *deal = &f.deal[i];
         int fit = positions * wide / deal->rows;
         deal->positions = min_int(held ? by_fours(fit) : positions, deal->cut.each);
-        const int64_t turned = deal->half * (int64_t)panel_bytes(p->m[i].panels);
-        deal->second = p->glu ? p->m[1].w - deal->w : turned;
+        place_parts(deal);
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
     f.window = min_int(max_int(WINDOW / f.stage, 2), f.stages);
     f.held_at = f.stages * f.stage;
     f.sums_at = f.held_at + (int)rows;
+    return (size_t)f.sums_at + SLACK + sums;
 }
 
 template <int XT, int NT, int KIND, int ROWS> static void run(struct kdev *d, struct product *p)
 {
     struct few f = {};
-    int blocks = deal_units(d, p, &f), cols = p->rows * p->x.terms;
-    divide(d, p, NT, ROWS != STAGED, OWN_BYTES + zero_bytes(XT, ROWS), f);
-    size_t bytes = (size_t)f.sums_at + SLACK + sums_bytes(f.sum_cols, NT);
+    if (KIND == GATED)
+        form_pairs(p, &f);
+    else if (KIND == PLAIN)
+        form_singles(p, &f);
+    else if (turns_heads(KIND, ROWS))
+        form_heads(p, &f);
+    else
+        form_joined(p, &f);
+    int blocks = deal_units(d, &f), cols = p->rows * p->x.terms;
+    size_t bytes = divide(d, p, NT, ROWS != STAGED, OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
     cuda_launch(d, few_kernel<XT, NT, KIND, ROWS>, grid, FEW_THREADS, bytes, f, *p);
 }
@@ -629,12 +764,22 @@ template <int NT, int KIND> static void run_staged(struct kdev *d, struct produc
         run<4, NT, KIND, STAGED>(d, p);
 }
 
+/* Columns of one tile. */
+static void run_joined(struct kdev *d, struct product *p)
+{
+    const int rows = joined_rows(p);
+    if (rows <= 32)
+        run<1, 4, JOINED, STAGED>(d, p);
+    else
+        run<1, 6, JOINED, STAGED>(d, p);
+}
+
 template <int ROWS> static void run_held(struct kdev *d, struct product *p, int most)
 {
     if (p->glu)
         run<1, 6, GATED, ROWS>(d, p);
     else if (p->turned)
-        run<1, 4, TURNED, ROWS>(d, p);
+        run<1, 4, JOINED, ROWS>(d, p);
     else if (most <= 16)
         run<1, 2, PLAIN, ROWS>(d, p);
     else
@@ -714,6 +859,8 @@ void cuda_product_few(struct kdev *d, struct product *p)
         run_held<HELD_ROWS>(d, p, most);
     else if (p->glu)
         run_staged<6, GATED>(d, p);
+    else if (joins(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= 48)
+        run_joined(d, p);
     else
         run_staged<3, PLAIN>(d, p);
 }

@@ -10,7 +10,7 @@ enum {
     FEW_THREADS = PRODUCT_THREADS + 32,
     HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
     LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
-    STAGE_BYTES_WANTED = 45 << 10,
+    STAGE_BYTES_WANTED = 50 << 10,
     WINDOW = 96 << 10, /* bytes under way at once */
     LEAST_STAGES = 4, MOST_STAGES = 16,
     OWN_BYTES = 512, /* the kernel's own: barriers and the like */
@@ -18,35 +18,50 @@ enum {
     SUM_COLS = 16, SUM_ROOMS = 2, /* one is added up while the other is written */
 };
 
-/* A unit: what a block multiplies before it adds up the runs. A panel; or of a gated pair the same
- * panel of both matrices; or of q, k and v the two panels of a head that turn with each other. */
-enum unit_kind { PLAIN, GATED, TURNED };
+/* A unit: what a block multiplies before it adds up the runs, some panels side by side. PLAIN: one.
+ * GATED: the same one of both matrices of a pair. JOINED: some of q, k and v, so that one pass over
+ * the ring does them all; what is held turns the heads as well, and its units have, with a panel,
+ * the one that turns with it. */
+enum unit_kind { PLAIN, GATED, JOINED };
 
-/* Which units of a matrix a block has: number blockIdx.x - lo, if that is less than n, and every
- * n-th behind it, of `units` in all; and how they lie in memory. half: from the one panel of a
- * TURNED unit to the other. */
+enum { MOST_PARTS = 4 };
+static constexpr inline __host__ __device__ int parts_of(int kind)
+{
+    return kind == PLAIN ? 1 : kind == GATED ? 2 : (int)MOST_PARTS;
+}
+
+/* The panels of one matrix that are in units. PLAIN, GATED: panel u is in unit u; JOINED: in unit u
+ * is panel first + (u >> shift) * times + (u & mask). */
+struct part {
+    const uint8_t *w; /* panel 0 */
+    int mat, rows;    /* rows of a panel */
+    uint32_t at;      /* where it begins in a stage, in bytes */
+    int first, shift, times, mask;
+};
+
+/* Which units of some parts a block has: number blockIdx.x - lo, if that is less than n, and every
+ * n-th behind it, of `units` in all; and how they lie in memory. */
 struct deal {
-    const uint8_t *w; /* the first panel */
-    int64_t second;   /* bytes from a unit's first panel to its second */
+    struct part part[MOST_PARTS];
+    int parts, rows; /* rows of all parts */
     int lo, n, units;
-    int half, shift; /* 2^shift */
-    int positions;   /* of k in a stage */
-    int rows;        /* of a panel */
+    int positions; /* of k in a stage */
     struct cut cut;
 };
 
 /* Where things lie in shared memory, how much a stage has, and what else the feeder needs, which
  * reads no other parameters: whatever it does before the first copy, memory idles. */
 struct few {
-    int mats;               /* matrices that are dealt, the last one first */
-    int stages, stage;      /* of the ring; bytes */
-    int window;             /* stages that are under way at most */
-    int second_at, rows_at; /* in a stage: the second panel of a unit, rows */
+    int deals;         /* the last one comes first */
+    int stages, stage; /* of the ring; bytes */
+    int window;        /* stages that are under way at most */
+    int rows_at;       /* in a stage: rows */
     int held_at, sums_at;
     const uint8_t *x; /* packed rows; NULL: the block packs its row itself */
     int cols, group;  /* columns: all, of a block */
     int column;       /* bytes of one */
     int head_shift;   /* a head has 2^head_shift elements */
+    int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where the lists of one begin */
     int sum_cols;     /* columns that are added up at once */
     struct deal deal[MAX_MATS];
 };
@@ -184,32 +199,41 @@ __device__ __forceinline__ void keep(uint32_t &v) { asm("" : "+r"(v)); }
 
 /* A block's units, one after the other. */
 struct course {
-    int mat, unit;
-    struct deal d; /* of the matrix */
-    __device__ __forceinline__ explicit course(const few &f) : mat(f.mats) { enter(f); }
-    __device__ __forceinline__ bool over() const { return mat < 0; }
-    __device__ __forceinline__ void enter(const few &f) /* the next matrix that has any for us */
+    int deal, unit, n, units;
+    __device__ __forceinline__ explicit course(const few &f) : deal(f.deals) { enter(f); }
+    __device__ __forceinline__ bool over() const { return deal < 0; }
+    __device__ __forceinline__ void enter(const few &f) /* the next deal that has any for us */
     {
 #pragma unroll 1
         do {
-            if (--mat < 0)
+            if (--deal < 0)
                 return;
-            d = f.deal[mat];
-            unit = (int)blockIdx.x - d.lo;
-        } while (unit < 0 || unit >= min(d.n, d.units));
+            const struct deal &d = f.deal[deal];
+            n = d.n, units = d.units, unit = (int)blockIdx.x - d.lo;
+        } while (unit < 0 || unit >= min(n, units));
     }
     __device__ __forceinline__ void next(const few &f)
     {
-        unit += d.n;
-        if (unit >= d.units)
+        unit += n;
+        if (unit >= units)
             enter(f);
     }
-    /* The unit's panel, or its first one. */
-    __device__ __forceinline__ int panel() const
+    template <int KIND> __device__ __forceinline__ int panel(const struct part &a) const
     {
-        return d.half ? (unit >> d.shift) * 2 * d.half + (unit & (d.half - 1)) : unit;
+        return KIND == JOINED ? a.first + (unit >> a.shift) * a.times + (unit & a.mask) : unit;
     }
 };
+
+/* take(part, row) for the part that has row o of a unit, 0 <= o < d.rows. */
+template <class TAKE>
+__device__ __forceinline__ void part_with(const struct deal &d, int o, const TAKE &take)
+{
+    int begin = 0;
+#pragma unroll
+    for (int j = 0; j < MOST_PARTS; begin += d.part[j++].rows)
+        if (j < d.parts && o >= begin && o < begin + d.part[j].rows)
+            take(d.part[j], o - begin);
+}
 
 /* Columns of this block. */
 __device__ __forceinline__ int group_cols(const few &f)
@@ -220,54 +244,69 @@ __device__ __forceinline__ int group_cols(const few &f)
 /* ---- the feeder ----------------------------------------------------------------------------- */
 
 /* The stages of a block's units: the n chunks from the first, as they lie in a panel. */
-struct stages {
+template <int KIND> struct stages {
+    static constexpr int PARTS = parts_of(KIND);
     course at;
     int i, first, n;
-    const uint8_t *w; /* of the stage, in a unit's first panel */
-    __device__ __forceinline__ explicit stages(const few &f) : at(f) { enter(); }
+    int positions, rows, parts; /* of the unit */
+    struct cut cut;
+    const uint8_t *w[PARTS]; /* of the stage, in each part's panel */
+    int chunk[PARTS];        /* bytes */
+    uint32_t place[PARTS];   /* in a stage of the ring */
+    __device__ __forceinline__ explicit stages(const few &f) : at(f) { enter(f); }
     __device__ __forceinline__ bool over() const { return at.over(); }
-    __device__ __forceinline__ void enter() /* a unit */
+    __device__ __forceinline__ void enter(const few &f) /* a unit */
     {
         if (over())
             return;
-        keep(at.d.positions), keep(at.d.rows);
-        keep(at.d.cut.each), keep(at.d.cut.runs), keep(at.d.cut.rest);
-        w = at.d.w + (uint64_t)(uint32_t)at.panel() *
-                         (uint32_t)(at.d.cut.chunks * at.d.rows * K_CHUNK_BYTES);
+        const struct deal &d = f.deal[at.deal];
+        positions = d.positions, rows = d.rows, parts = d.parts, cut = d.cut;
+        keep(positions), keep(rows), keep(cut.each), keep(cut.runs), keep(cut.rest);
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) {
+            chunk[j] = d.part[j].rows * K_CHUNK_BYTES, place[j] = d.part[j].at;
+            keep(chunk[j]), keep(place[j]);
+            w[j] = d.part[j].w + (uint64_t)(uint32_t)at.panel<KIND>(d.part[j]) *
+                                     (uint32_t)(cut.chunks * chunk[j]);
+        }
         i = first = 0;
         size();
     }
     __device__ __forceinline__ void size()
     {
-        n = chunks_before(at.d.cut, min(i + at.d.positions, at.d.cut.each)) - first;
+        n = chunks_before(cut, min(i + positions, cut.each)) - first;
     }
-    __device__ __forceinline__ int bytes() const { return n * at.d.rows * K_CHUNK_BYTES; }
     __device__ __forceinline__ void next(const few &f)
     {
-        i += at.d.positions;
-        if (i >= at.d.cut.each) {
+        i += positions;
+        if (i >= cut.each) {
             at.next(f);
-            enter();
+            enter(f);
             return;
         }
-        w += bytes(), first += n;
+#pragma unroll
+        for (int j = 0; j < PARTS; j++)
+            w[j] += n * chunk[j];
+        first += n;
         size();
     }
 };
 
 template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_weights(const few &f, const stages &s, const ring &r)
+__device__ __forceinline__ void feed_weights(const few &f, const stages<KIND> &s, const ring &r)
 {
-    const int bytes = s.bytes(), rows = HELD ? 0 : s.n * group_cols(f) * K_CHUNK_BYTES;
-    feed_expect(r.filled(), bytes * (KIND == PLAIN ? 1 : 2) + rows);
-    feed(r.place(), s.w, bytes, r.filled());
-    if (KIND != PLAIN)
-        feed(r.place() + (uint32_t)f.second_at, s.w + s.at.d.second, bytes, r.filled());
+    const int rows = HELD ? 0 : group_cols(f);
+    feed_expect(r.filled(), s.n * (s.rows + rows) * K_CHUNK_BYTES);
+#pragma unroll
+    for (int j = 0; j < s.PARTS; j++)
+        if (KIND != JOINED || j < s.parts)
+            feed(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
     if (HELD)
         feed_end(r.filled());
 }
 
-__device__ __forceinline__ void feed_rows(const few &f, const stages &s, const ring &r)
+template <int KIND>
+__device__ __forceinline__ void feed_rows(const few &f, const stages<KIND> &s, const ring &r)
 {
     const int cols = group_cols(f);
     const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
@@ -291,7 +330,7 @@ struct window {
 };
 
 /* What comes behind the wait: held rows, or those of the stages that were asked for before. */
-template <bool HELD>
+template <int KIND, bool HELD>
 __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint32_t held,
                                            uint32_t held_full)
 {
@@ -304,7 +343,7 @@ __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint
         feed_end(held_full);
         return;
     }
-    stages s(f);
+    stages<KIND> s(f);
 #pragma unroll 1
     for (int i = 0; i < early; i++, s.next(f), r.next())
         feed_rows(f, s, r);
@@ -313,7 +352,7 @@ __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint
 /* Weights that fill the ring come before the wait. One code for all stages: the first ones are
  * asked for as soon as that has come from memory itself. */
 template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_block(const few &f, stages s, ring r, uint32_t held,
+__device__ __forceinline__ void feed_block(const few &f, stages<KIND> s, ring r, uint32_t held,
                                            uint32_t held_full)
 {
     const ring start = r;
@@ -321,7 +360,7 @@ __device__ __forceinline__ void feed_block(const few &f, stages s, ring r, uint3
 #pragma unroll 1
     for (int n = 0;; n++, s.next(f), r.next()) {
         if (n == r.stages || (n < r.stages && s.over()))
-            feed_after<HELD>(f, start, n, held, held_full);
+            feed_after<KIND, HELD>(f, start, n, held, held_full);
         if (s.over())
             return;
         if (n >= r.stages)

@@ -40,15 +40,16 @@ template <int XT, int NT> struct batch {
  * (where a weight is infinite, infinite outputs become NaN). */
 template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
     static constexpr bool HELD = ROWS != STAGED;
-    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT;
+    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
     static constexpr int TILE_BYTES = 8 * K_CHUNK_BYTES, MOST = 2;
+    static constexpr int APART = KIND == JOINED ? NT : 1;
 
     int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
     int positions, runs, tiles;
     bool last, column;     /* whether the lane has a row of a panel's last tile; a column */
     uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of one, the second panel */
-    uint32_t turned[KIND == TURNED ? NT : 1];
-    uint32_t w[MOST], x[MOST]; /* the next chunks, their columns */
+    uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, each tile in it */
+    uint32_t w[MOST], x[MOST]; /* the next chunks (JOINED: their numbers), their columns */
     uint32_t held, col; /* held columns of the run; bytes from one chunk of columns to the next */
     uint32_t none;      /* zeros */
 
@@ -56,27 +57,39 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
                                            uint32_t zeros)
     {
         const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
-        const uint32_t rows = (uint32_t)at.d.rows;
-        const struct cut &c = at.d.cut;
+        const struct deal &d = f.deal[at.deal];
+        const struct cut &c = d.cut;
         i = end = 0, each = c.each, have = min(each, c.chunks - (int)warp * each), rest = c.rest;
-        positions = at.d.positions, runs = c.runs, tiles = (2 * (int)rows + 7) / 8;
-        last = (OF_PANEL - 1) * 8 + g < rows;
+        positions = d.positions, runs = c.runs, tiles = (d.rows + 7) / 8;
+        last = (OF_PANEL - 1) * 8 + g < (uint32_t)d.part[0].rows;
         column = (int)g < cols_of<ROWS>(f);
-        chunk = rows * K_CHUNK_BYTES, from = warp * chunk + lane * 16;
-        second = (uint32_t)f.second_at;
-        if (KIND == TURNED)
-#pragma unroll
-            for (int n = 0; n < NT; n++)
-                turned[n] = (uint32_t)n * TILE_BYTES +
-                            ((uint32_t)n * 8 + g < rows ? 0 : second - chunk);
+        chunk = KIND == JOINED ? 1 : (uint32_t)d.part[0].rows * K_CHUNK_BYTES;
+        from = warp * chunk + (KIND == JOINED ? 0 : lane * 16);
+        second = d.part[1].at;
+        place = 0;
+        if (KIND == JOINED)
+            find_tiles(d);
         keep(each), keep(have), keep(rest), keep(runs), keep(chunk);
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
         held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
-    __device__ __forceinline__ uint32_t tile(int n) const
+    /* JOINED: the parts' rows are the tiles' one behind the other. Lanes behind the last one have
+     * that one, too. */
+    __device__ __forceinline__ void find_tiles(const struct deal &d)
     {
-        return KIND == TURNED ? turned[n]
-                              : (uint32_t)(n / OF_PANEL) * second + n % OF_PANEL * TILE_BYTES;
+        const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int n = 0; n < APART; n++)
+            part_with(d, min(n * 8 + lane / 4, d.rows - 1), [&](const struct part &a, int row) {
+                tile_at[n] = a.at + (uint32_t)(row * K_CHUNK_BYTES + lane % 4 * 16);
+                tile_chunk[n] = (uint32_t)(a.rows * K_CHUNK_BYTES);
+            });
+    }
+    __device__ __forceinline__ uint32_t tile(uint32_t w, int n) const
+    {
+        return KIND == JOINED
+                   ? tile_at[n] + w * tile_chunk[n]
+                   : w + (uint32_t)(n / OF_PANEL) * second + (uint32_t)(n % OF_PANEL * TILE_BYTES);
     }
     /* From the chunk at one position to that n behind it, if the run has that in the stage. */
     __device__ __forceinline__ void pass(int at, int n, uint32_t &w, uint32_t &x) const
@@ -103,7 +116,16 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
         barrier_wait(r.filled(), r.phase);
         end = min(i + positions, each);
         const uint32_t lane = threadIdx.x % 32 * 16;
-        w[0] = r.place() + (i < have ? from : lane);
+        if (KIND == JOINED) {
+            const uint32_t to = r.place();
+#pragma unroll
+            for (int n = 0; n < APART; n++)
+                tile_at[n] += to - place;
+            place = to;
+            w[0] = i < have ? from : 0;
+        } else {
+            w[0] = r.place() + (i < have ? from : lane);
+        }
         x[0] = HELD ? held + (uint32_t)i * col
                     : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane;
         x[0] = i < have ? x[0] : none;
@@ -119,8 +141,8 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
         for (int u = 0; u < b.AT_ONCE; u++)
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                if (KIND == TURNED || n % OF_PANEL < OF_PANEL - 1 || last)
-                    b.w[u][n] = shared16(w[u] + tile(n));
+                if (KIND == JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
+                    b.w[u][n] = shared16(tile(w[u], n));
     }
     template <int TILES> __device__ __forceinline__ void columns(batch<XT, TILES> &b) const
     {
