@@ -158,27 +158,28 @@ static constexpr inline __host__ __device__ bool turns_heads(int kind, int rows)
     return kind == JOINED && rows != STAGED;
 }
 
-/* Which output of which matrix a lane ends. */
+/* Which output of which matrix a lane ends: `o` of the unit. */
 template <int KIND>
 __device__ __forceinline__ void find_output(const product &p, const few &f, const course &at,
                                             int o, share &s)
 {
     const struct deal &d = f.deal[at.deal];
-    s.mat = d.part[0].mat, s.o = -1;
-    s.n = d.part[0].rows;
-    auto take = [&](const struct part &a, int row) {
-        s.mat = a.mat;
-        s.o = at.panel<KIND>(a) * a.rows + row;
-    };
-    if (KIND == JOINED && o < d.rows)
-        part_with(d, o, take);
-    else if (KIND != JOINED && o < d.part[0].rows)
-        take(d.part[0], o);
-    if (s.row >= p.rows || s.o >= p.m[s.mat].n)
+    bool none;
+    int row = o, j = 0;
+    if (KIND == JOINED) {
+        const struct output of = {d.output[o]};
+        none = of.none(), row = of.row(), j = of.part();
+    } else {
+        none = o >= d.part[0].rows;
+    }
+    const struct part &a = d.part[j];
+    s.mat = a.mat, s.n = a.rows;
+    s.o = at.panel<KIND>(a) * a.rows + row;
+    if (none || s.row >= p.rows || s.o >= p.m[s.mat].n)
         s.o = -1;
 }
 
-/* What is known before the kernel before has ended. o: the output, among the unit's. */
+/* What is known before the kernel before has ended. */
 template <int KIND, int ROWS>
 __device__ __forceinline__ share share_of(const product &p, const few &f, const course &at, int row,
                                           int o)
@@ -448,28 +449,6 @@ __device__ __forceinline__ void finish_before(const product &p, const struct row
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* By the feeder's warp, which does not wait for the others. */
-__device__ __forceinline__ void open_barriers(const ring &r, uint32_t held)
-{
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll 4
-        for (int i = 0; i < r.stages; i++) {
-            barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
-            barrier_init(r.empty + (uint32_t)i * 8, RUNS);
-        }
-        barrier_init(held, FEED_LANES);
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-    }
-    __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
-}
-__device__ __forceinline__ void wait_for_barriers()
-{
-    asm volatile("bar.sync 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
-}
-
 /* Blocks (n_sm, or as many as have units; groups of columns). What a block has to look up for its
  * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
  * into registers. What the feeder needs, code and parameters, comes first, so that it is there
@@ -490,10 +469,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
                    held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
     const int warp = (int)threadIdx.x / 32;
     if (__builtin_expect(warp == RUNS, 1)) {
-        const stages<KIND> first(f);
-        open_barriers(r, held_at);
-        if (threadIdx.x % 32 < FEED_LANES)
-            feed_block<KIND, HELD>(f, first, r, held, held_at);
+        feed_block<KIND, HELD>(f, r, held, held_at);
         return;
     }
     if (KIND == GATED || !p.behind.turns)
@@ -507,8 +483,9 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
         fetch_norm(p.in.norm, p.in.n, w);
     if (joins)
         fetch_norm(p.before.post, p.in.n, post);
-    for (int i = (int)threadIdx.x; i < (int)sizeof(zeros) / 16; i += PRODUCT_THREADS)
-        ((uint4 *)zeros)[i] = make_uint4(0, 0, 0, 0);
+    static_assert(sizeof(zeros) / 16 <= PRODUCT_THREADS);
+    if (threadIdx.x < sizeof(zeros) / 16)
+        ((uint4 *)zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
     uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
     keep(none);
     int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
@@ -584,8 +561,14 @@ static void add_panels(struct deal *deal, const struct product *p, int mat, int 
     for (int second = 0; second < (half ? 2 : 1); second++) {
         CHECK(deal->parts < MOST_PARTS);
         struct part *a = &deal->part[deal->parts++];
-        *a = {p->m[mat].w, mat, l->rows, 0, second * half, half ? shift_of(half) : 0,
-              half ? 2 * half : 1, half ? half - 1 : 0};
+        *a = {p->m[mat].w,
+              0,
+              l->rows,
+              mat,
+              second * half,
+              half ? shift_of(half) : 0,
+              half ? 2 * half : 1,
+              half ? half - 1 : 0};
         deal->rows += l->rows;
     }
     deal->units = half ? l->n / 2 : l->n;
@@ -655,6 +638,23 @@ static int deal_to(int *load, int n_sm, int from, int to, int units, int rows, b
     return most;
 }
 
+/* A block that has units of several deals begins with the last one's, which are shorter where their
+ * lengths differ (gpt-oss-20b's step: 1.31 ms, the other way round 1.34). */
+static void order_deals(struct few *f)
+{
+    const struct deal *first = &f->deal[0];
+    bool several = false;
+    for (int i = 1; i < f->deals; i++) {
+        const struct deal *d = &f->deal[i];
+        several |= d->lo < first->lo + min_int(first->n, first->units) &&
+                   first->lo < d->lo + min_int(d->n, d->units);
+    }
+    for (int i = 0, j = f->deals - 1; several && i < j; i++, j--) {
+        const struct deal d = f->deal[i];
+        f->deal[i] = f->deal[j], f->deal[j] = d;
+    }
+}
+
 /* Every block should have as much to read as the others: the units of each deal go to those blocks,
  * from one where the loads of the deals before change to another, among which the fullest is least
  * full. Returns the number of blocks that have anything. */
@@ -679,6 +679,7 @@ static int deal_units(const struct kdev *d, struct few *f)
         deal_to(load, n_sm, deal->lo, deal->lo + deal->n, deal->units, deal->rows, true);
         blocks = max_int(blocks, deal->lo + min_int(deal->n, deal->units));
     }
+    order_deals(f);
     return blocks;
 }
 
@@ -691,19 +692,28 @@ static size_t sums_bytes(const struct few *f, int tiles)
 }
 
 /* Where the parts lie in a stage. */
-static void place_parts(struct deal *deal)
+static void place_parts(struct deal *deal, bool joined)
 {
     uint32_t at = 0;
+    int n = 0;
     for (int j = 0; j < deal->parts; j++) {
-        deal->part[j].at = at;
-        at += (uint32_t)(deal->positions * RUNS * K_CHUNK_BYTES * deal->part[j].rows);
+        struct part *a = &deal->part[j];
+        a->at = at;
+        for (int row = 0; joined && row < a->rows; row++) {
+            uint32_t from = at + (uint32_t)(row * K_CHUNK_BYTES);
+            CHECK(n < JOINED_MOST && from / 16 <= 0xffff);
+            deal->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
+        }
+        at += (uint32_t)(deal->positions * RUNS * K_CHUNK_BYTES * a->rows);
     }
+    for (int i = n; joined && i < JOINED_MOST; i++)
+        deal->output[i] = deal->output[n - 1] | 1u << 31;
 }
 
 /* Divides shared memory, of which the kernel has `own` bytes already. With rows in the stages all
  * deals have as many positions a stage. Returns how much there is of it. */
-static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool held, size_t own,
-                     struct few &f)
+static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool joined,
+                     bool held, size_t own, struct few &f)
 {
     int cols = p->rows * p->x.terms, wide = 0, most = 1;
     f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
@@ -726,7 +736,7 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
         struct deal *deal = &f.deal[i];
         int fit = positions * wide / deal->rows;
         deal->positions = min_int(held ? by_fours(fit) : positions, deal->cut.each);
-        place_parts(deal);
+        place_parts(deal, joined);
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
@@ -748,7 +758,8 @@ template <int XT, int NT, int KIND, int ROWS> static void run(struct kdev *d, st
     else
         form_joined(p, &f);
     int blocks = deal_units(d, &f), cols = p->rows * p->x.terms;
-    size_t bytes = divide(d, p, NT, ROWS != STAGED, OWN_BYTES + zero_bytes(XT, ROWS), f);
+    size_t bytes =
+        divide(d, p, NT, KIND == JOINED, ROWS != STAGED, OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
     cuda_launch(d, few_kernel<XT, NT, KIND, ROWS>, grid, FEW_THREADS, bytes, f, *p);
 }
@@ -859,7 +870,7 @@ void cuda_product_few(struct kdev *d, struct product *p)
         run_held<HELD_ROWS>(d, p, most);
     else if (p->glu)
         run_staged<6, GATED>(d, p);
-    else if (joins(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= 48)
+    else if (joins(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= JOINED_MOST)
         run_joined(d, p);
     else
         run_staged<3, PLAIN>(d, p);

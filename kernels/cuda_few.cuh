@@ -24,7 +24,7 @@ enum {
  * the one that turns with it. */
 enum unit_kind { PLAIN, GATED, JOINED };
 
-enum { MOST_PARTS = 4 };
+enum { MOST_PARTS = 4, JOINED_MOST = 48 /* outputs */ };
 static constexpr inline __host__ __device__ int parts_of(int kind)
 {
     return kind == PLAIN ? 1 : kind == GATED ? 2 : (int)MOST_PARTS;
@@ -34,36 +34,52 @@ static constexpr inline __host__ __device__ int parts_of(int kind)
  * is panel first + (u >> shift) * times + (u & mask). */
 struct part {
     const uint8_t *w; /* panel 0 */
-    int mat, rows;    /* rows of a panel */
     uint32_t at;      /* where it begins in a stage, in bytes */
+    int rows;         /* of a panel */
+    int mat;
     int first, shift, times, mask;
 };
 
 /* Which units of some parts a block has: number blockIdx.x - lo, if that is less than n, and every
  * n-th behind it, of `units` in all; and how they lie in memory. */
 struct deal {
-    struct part part[MOST_PARTS];
-    int parts, rows; /* rows of all parts */
     int lo, n, units;
     int positions; /* of k in a stage */
     struct cut cut;
+    int parts, rows; /* rows of all parts */
+    struct part part[MOST_PARTS];
+    uint32_t
+        output[JOINED_MOST]; /* JOINED: where its row lies, and what it is of (struct output) */
+};
+
+/* A JOINED unit's output, in one word, so that each lane finds its own without a branch: where its
+ * row begins in a stage (bits 0 to 15, in units of 16 bytes), the rows of its panel (5 bits), its
+ * number among them (5), its part (2); bit 31: there is no such output, the rest is the last one's. */
+struct output {
+    uint32_t bits;
+    __host__ __device__ __forceinline__ uint32_t at() const { return (bits & 0xffff) * 16; }
+    __host__ __device__ __forceinline__ int rows() const { return bits >> 16 & 31; }
+    __host__ __device__ __forceinline__ int row() const { return bits >> 21 & 31; }
+    __host__ __device__ __forceinline__ int part() const { return bits >> 26 & 3; }
+    __host__ __device__ __forceinline__ bool none() const { return bits >> 31; }
 };
 
 /* Where things lie in shared memory, how much a stage has, and what else the feeder needs, which
- * reads no other parameters: whatever it does before the first copy, memory idles. */
+ * reads no other parameters: whatever it does before the first copy, memory idles. So what it reads
+ * first lies together in front. */
 struct few {
-    int deals;         /* the last one comes first */
+    int deals;
     int stages, stage; /* of the ring; bytes */
     int window;        /* stages that are under way at most */
+    const uint8_t *x;  /* packed rows; NULL: the block packs its row itself */
+    int cols, group;   /* columns: all, of a block */
+    struct deal deal[MAX_MATS];
+    int column;        /* bytes of one */
     int rows_at;       /* in a stage: rows */
     int held_at, sums_at;
-    const uint8_t *x; /* packed rows; NULL: the block packs its row itself */
-    int cols, group;  /* columns: all, of a block */
-    int column;       /* bytes of one */
-    int head_shift;   /* a head has 2^head_shift elements */
+    int sum_cols;                        /* columns that are added up at once */
+    int head_shift;                      /* a head has 2^head_shift elements */
     int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where the lists of one begin */
-    int sum_cols;     /* columns that are added up at once */
-    struct deal deal[MAX_MATS];
 };
 
 /* Floats from one column of sums to the next, for so many tiles of eight rows; no bank twice, and
@@ -197,20 +213,42 @@ struct ring {
 __device__ __forceinline__ void keep(int &v) { asm("" : "+r"(v)); }
 __device__ __forceinline__ void keep(uint32_t &v) { asm("" : "+r"(v)); }
 
-/* A block's units, one after the other. */
+/* Is worked out before what follows. */
+__device__ __forceinline__ void pin(int &v)
+{
+    asm volatile("" : "+r"(v));
+}
+__device__ __forceinline__ void pin(uint32_t &v)
+{
+    asm volatile("" : "+r"(v));
+}
+
+/* A block's units, one after the other. The first deal is looked at where it lies: an index would
+ * have to be there before what it indexes can be asked for. */
 struct course {
     int deal, unit, n, units;
-    __device__ __forceinline__ explicit course(const few &f) : deal(f.deals) { enter(f); }
-    __device__ __forceinline__ bool over() const { return deal < 0; }
+    __device__ __forceinline__ explicit course(const few &f) : deal(0)
+    {
+        look(f.deal[0]);
+        if (none())
+            enter(f);
+    }
+    __device__ __forceinline__ void look(const struct deal &d)
+    {
+        n = d.n, units = d.units, unit = (int)blockIdx.x - d.lo;
+    }
+    __device__ __forceinline__ bool none() const { return unit < 0 || unit >= min(n, units); }
+    __device__ __forceinline__ bool over() const { return units == 0; }
     __device__ __forceinline__ void enter(const few &f) /* the next deal that has any for us */
     {
 #pragma unroll 1
         do {
-            if (--deal < 0)
+            if (++deal >= f.deals) {
+                units = 0;
                 return;
-            const struct deal &d = f.deal[deal];
-            n = d.n, units = d.units, unit = (int)blockIdx.x - d.lo;
-        } while (unit < 0 || unit >= min(n, units));
+            }
+            look(f.deal[deal]);
+        } while (none());
     }
     __device__ __forceinline__ void next(const few &f)
     {
@@ -223,17 +261,6 @@ struct course {
         return KIND == JOINED ? a.first + (unit >> a.shift) * a.times + (unit & a.mask) : unit;
     }
 };
-
-/* take(part, row) for the part that has row o of a unit, 0 <= o < d.rows. */
-template <class TAKE>
-__device__ __forceinline__ void part_with(const struct deal &d, int o, const TAKE &take)
-{
-    int begin = 0;
-#pragma unroll
-    for (int j = 0; j < MOST_PARTS; begin += d.part[j++].rows)
-        if (j < d.parts && o >= begin && o < begin + d.part[j].rows)
-            take(d.part[j], o - begin);
-}
 
 /* Columns of this block. */
 __device__ __forceinline__ int group_cols(const few &f)
@@ -253,13 +280,15 @@ template <int KIND> struct stages {
     const uint8_t *w[PARTS]; /* of the stage, in each part's panel */
     int chunk[PARTS];        /* bytes */
     uint32_t place[PARTS];   /* in a stage of the ring */
-    __device__ __forceinline__ explicit stages(const few &f) : at(f) { enter(f); }
-    __device__ __forceinline__ bool over() const { return at.over(); }
-    __device__ __forceinline__ void enter(const few &f) /* a unit */
+    __device__ __forceinline__ explicit stages(const few &f) : at(f)
     {
-        if (over())
-            return;
-        const struct deal &d = f.deal[at.deal];
+        enter(f.deal[0]);
+        if (at.deal)
+            enter(f.deal[at.deal]);
+    }
+    __device__ __forceinline__ bool over() const { return at.over(); }
+    __device__ __forceinline__ void enter(const struct deal &d) /* a unit */
+    {
         positions = d.positions, rows = d.rows, parts = d.parts, cut = d.cut;
         keep(positions), keep(rows), keep(cut.each), keep(cut.runs), keep(cut.rest);
 #pragma unroll
@@ -281,7 +310,8 @@ template <int KIND> struct stages {
         i += positions;
         if (i >= cut.each) {
             at.next(f);
-            enter(f);
+            if (!over())
+                enter(f.deal[at.deal]);
             return;
         }
 #pragma unroll
@@ -349,16 +379,17 @@ __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint
         feed_rows(f, s, r);
 }
 
-/* Weights that fill the ring come before the wait. One code for all stages: the first ones are
- * asked for as soon as that has come from memory itself. */
+/* The rest of a block's stages; s and r: the first. Weights that fill the ring come before the
+ * wait. */
 template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_block(const few &f, stages<KIND> s, ring r, uint32_t held,
-                                           uint32_t held_full)
+__device__ __forceinline__ void feed_rest(const few &f, stages<KIND> &s, ring r, uint32_t held,
+                                          uint32_t held_full)
 {
     const ring start = r;
-    struct window behind = {r, 0};
+    struct window behind = {r, 1};
 #pragma unroll 1
-    for (int n = 0;; n++, s.next(f), r.next()) {
+    for (int n = 1;; n++) {
+        s.next(f), r.next();
         if (n == r.stages || (n < r.stages && s.over()))
             feed_after<KIND, HELD>(f, start, n, held, held_full);
         if (s.over())
@@ -371,6 +402,48 @@ __device__ __forceinline__ void feed_block(const few &f, stages<KIND> s, ring r,
         if (!HELD && n >= r.stages)
             feed_rows(f, s, r);
     }
+}
+
+__device__ __forceinline__ void fence_barriers()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/* The feeder, a warp. The first stage is asked for before anything else is done: with one barrier,
+ * as soon as that is there. The other warps wait for the rest of them (wait_for_barriers()). */
+template <int KIND, bool HELD>
+__device__ __forceinline__ void feed_block(const few &f, const ring &r, uint32_t held,
+                                           uint32_t held_full)
+{
+    const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < FEED_LANES;
+    stages<KIND> s(f);
+    if (one) {
+        barrier_init(r.full, FEED_LANES);
+        fence_barriers();
+    }
+    __syncwarp();
+    if (feeds)
+        feed_weights<KIND, HELD>(f, s, r);
+    if (one) {
+        barrier_init(r.empty, RUNS);
+#pragma unroll 1
+        for (int i = 1; i < r.stages; i++) {
+            barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
+            barrier_init(r.empty + (uint32_t)i * 8, RUNS);
+        }
+        barrier_init(held_full, FEED_LANES);
+        fence_barriers();
+    }
+    __syncwarp();
+    asm volatile("bar.arrive 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
+    if (feeds)
+        feed_rest<KIND, HELD>(f, s, r, held, held_full);
+}
+__device__ __forceinline__ void wait_for_barriers()
+{
+    asm volatile("bar.sync 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
 }
 
 #endif

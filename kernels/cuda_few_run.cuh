@@ -73,17 +73,17 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
         held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
-    /* JOINED: the parts' rows are the tiles' one behind the other. Lanes behind the last one have
-     * that one, too. */
+    /* JOINED: the parts' rows are the tiles' one behind the other. */
     __device__ __forceinline__ void find_tiles(const struct deal &d)
     {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
-        for (int n = 0; n < APART; n++)
-            part_with(d, min(n * 8 + lane / 4, d.rows - 1), [&](const struct part &a, int row) {
-                tile_at[n] = a.at + (uint32_t)(row * K_CHUNK_BYTES + lane % 4 * 16);
-                tile_chunk[n] = (uint32_t)(a.rows * K_CHUNK_BYTES);
-            });
+        for (int n = 0; n < APART; n++) {
+            const struct output o = {d.output[n * 8 + lane / 4]};
+            tile_at[n] = o.at() + (uint32_t)(lane % 4 * 16);
+            tile_chunk[n] = (uint32_t)(o.rows() * K_CHUNK_BYTES);
+            pin(tile_at[n]), pin(tile_chunk[n]);
+        }
     }
     __device__ __forceinline__ uint32_t tile(uint32_t w, int n) const
     {
