@@ -164,14 +164,12 @@ __device__ __forceinline__ void find_output(const product &p, const few &f, cons
                                             int o, share &s)
 {
     const struct deal &d = f.deal[at.deal];
-    bool none;
     int row = o, j = 0;
     if (KIND == JOINED) {
-        const struct output of = {d.output[o]};
-        none = of.none(), row = of.row(), j = of.part();
-    } else {
-        none = o >= d.part[0].rows;
+        const struct output of = {d.output[min(o, JOINED_MOST - 1)]};
+        row = of.row(), j = of.part();
     }
+    const bool none = o >= (KIND == JOINED ? d.rows : d.part[0].rows);
     const struct part &a = d.part[j];
     s.mat = a.mat, s.n = a.rows;
     s.o = at.panel<KIND>(a) * a.rows + row;
@@ -707,7 +705,7 @@ static void place_parts(struct deal *deal, bool joined)
         at += (uint32_t)(deal->positions * RUNS * K_CHUNK_BYTES * a->rows);
     }
     for (int i = n; joined && i < JOINED_MOST; i++)
-        deal->output[i] = deal->output[n - 1] | 1u << 31;
+        deal->output[i] = deal->output[n - 1];
 }
 
 /* Divides shared memory, of which the kernel has `own` bytes already. With rows in the stages all

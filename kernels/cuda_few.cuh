@@ -54,14 +54,13 @@ struct deal {
 
 /* A JOINED unit's output, in one word, so that each lane finds its own without a branch: where its
  * row begins in a stage (bits 0 to 15, in units of 16 bytes), the rows of its panel (5 bits), its
- * number among them (5), its part (2); bit 31: there is no such output, the rest is the last one's. */
+ * number among them (5), its part (2). Behind the unit's last one that one is repeated. */
 struct output {
     uint32_t bits;
     __host__ __device__ __forceinline__ uint32_t at() const { return (bits & 0xffff) * 16; }
     __host__ __device__ __forceinline__ int rows() const { return bits >> 16 & 31; }
     __host__ __device__ __forceinline__ int row() const { return bits >> 21 & 31; }
     __host__ __device__ __forceinline__ int part() const { return bits >> 26 & 3; }
-    __host__ __device__ __forceinline__ bool none() const { return bits >> 31; }
 };
 
 /* Where things lie in shared memory, how much a stage has, and what else the feeder needs, which
