@@ -120,11 +120,14 @@ static void qkv_on(struct case_dev *b, const struct k_qkv *shape, const float *x
     dev_release(b);
 }
 
+/* Those of gpt-oss, gemma 3, llama (48 outputs a multiprocessor) and a small gemma, whose few rows of k
+ * and v share a tile and have norms both. */
 static void test_qkv_at_full_width(void **state)
 {
     (void)state;
-    static const int shapes[][4] = {{64, 8, 64, 2880}, {8, 4, 256, 2560}};
-    for (int s = 0; s < 2; s++) {
+    static const int shapes[][4] = {
+        {64, 8, 64, 2880}, {8, 4, 256, 2560}, {32, 8, 128, 4096}, {4, 1, 256, 1152}};
+    for (int s = 0; s < 4; s++) {
         int heads = shapes[s][0], kv = shapes[s][1], dim = shapes[s][2], in = shapes[s][3];
         size_t nq = (size_t)(heads * dim), nk = (size_t)(kv * dim), n = MOST * (nq + 2 * nk);
         struct tensor wq = TENSOR(DT_BF16, .02f, heads * dim, in),
@@ -136,8 +139,10 @@ static void test_qkv_at_full_width(void **state)
                           .wv = &wv, .n_head = heads, .n_kv = kv, .head_dim = dim, .rot = dim};
         if (s == 0)
             a.bq = &bq, a.bk = &bk, a.bv = &bk;
-        else
+        else if (s != 2)
             a.q_norm = a.k_norm = (struct k_norm){NORM_RMS1P, &hn, 1e-6f};
+        if (s == 3)
+            a.v_norm = (struct k_norm){NORM_PLAIN, NULL, 1e-6f};
         float *x = rnd_floats((size_t)(MOST * in), 3), *cs = rnd_floats((size_t)(MOST * dim), 1);
         float *want = rnd_floats(n, 1), *all = rnd_floats(n, 1), *got = rnd_floats(n, 1);
         qkv_on(&C, &a, x, cs, MOST, want);
