@@ -27,7 +27,7 @@ bool cuda_ok(struct kdev *d, cudaError_t rc)
 
 void cuda_settle(struct kdev *d)
 {
-    const struct pending p = d->pending;
+    struct pending p = d->pending;
     d->pending = {};
     if (p.runs)
         cuda_add_runs(d, &p);

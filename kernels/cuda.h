@@ -74,7 +74,7 @@ struct pending {
     int rows, n;
     struct norm post;
     bool add;
-    int runs; /* raw is to be added up first, of so many runs' sums: (runs, rows, n); 0: it is not */
+    int runs; /* raw is to be added up first, of so many runs' sums (run_place()); 0: it is not */
 };
 
 struct kdev {
@@ -121,8 +121,8 @@ void cuda_begin(struct kdev *d, const char *op);
 void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n);
 /* Does what is pending. */
 void cuda_settle(struct kdev *d);
-/* Adds up the runs of what is pending, in place (cuda_some.cu). */
-void cuda_add_runs(struct kdev *d, const struct pending *p);
+/* Adds up the runs of what is pending (cuda_some.cu). */
+void cuda_add_runs(struct kdev *d, struct pending *p);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
 void cuda_fail(struct kdev *d, const char *why);

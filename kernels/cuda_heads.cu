@@ -51,13 +51,13 @@ __device__ __forceinline__ float4 numbers(uint2 w)
 /* What the thread of four elements needs besides them and those they turn with. */
 struct turning {
     int i, other; /* their places in the head */
-    uint2 w, w_other, b;
+    uint2 w, b;
     float4 t[2];
     __device__ __forceinline__ void fetch_weights(const heads &a, const struct norm &norm,
                                                   int kind, int h, int at)
     {
         i = at, other = other_of(a, at);
-        w = fetch_four(norm.w, i), w_other = fetch_four(norm.w, other);
+        w = fetch_four(norm.w, i);
         if (a.runs)
             b = fetch_four(a.b[kind], h * a.head_dim + i);
     }
@@ -68,11 +68,9 @@ struct turning {
         if (i < a.rot)
             t[0] = __ldcg(turn), t[1] = __ldcg(turn + 1);
     }
-    /* y turns with z; both are raw. */
-    __device__ __forceinline__ float4 turned(const heads &a, const struct norm &norm, float4 y,
-                                             float4 z, float inv) const
+    /* y turns with z; both are normalised. */
+    __device__ __forceinline__ float4 turned(const heads &a, float4 y, float4 z) const
     {
-        z = four_normed(norm.kind, z, inv, numbers(w_other));
         const float c[4] = {t[0].x, t[0].z, t[1].x, t[1].z};
         const float s[4] = {t[0].y, t[0].w, t[1].y, t[1].w};
 #pragma unroll
@@ -84,7 +82,7 @@ struct turning {
     }
 };
 
-/* Four elements of the raw head; those of `runs` runs' sums with their bias, in the order of
+/* Four elements of the raw head; those of the runs' sums with their bias, in the order of
  * cuda_product.cuh. */
 template <bool ADDS>
 __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
@@ -99,6 +97,22 @@ __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_
     for (int r = 1; r < MOST; r++)
         part[0] = plus(part[0], r < a.runs ? part[r] : make_float4(0, 0, 0, 0));
     return biased ? plus(part[0], numbers(b)) : part[0];
+}
+
+/* What a thread's fours turn with: all elements turn, so it has them itself or another lane has. */
+template <int DIM>
+__device__ __forceinline__ float4 partner(const float4 (&y)[span<DIM>::EACH], int j)
+{
+    using S = span<DIM>;
+    if constexpr (S::EACH == 2) {
+        return y[1 - j];
+    } else {
+        float4 z;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            (&z.x)[e] = __shfl_xor_sync(~0u, (&y[j].x)[e], S::LANES / 2);
+        return z;
+    }
 }
 
 /* What the lanes have at element `from` of their heads. */
@@ -130,7 +144,7 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
 
 /* Blocks (heads, row). settles: cuda.h. */
 template <int DIM, bool ADDS>
-__global__ void __launch_bounds__(ROW_THREADS, 1)
+__global__ void __launch_bounds__(ROW_THREADS, ADDS ? 3 : 4)
     heads_of_many(const __grid_constant__ struct heads a, int all, bool settles)
 {
     using S = span<DIM>;
@@ -142,9 +156,10 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     int h, kind = kind_of_head(a, mine ? h_of_all : 0, h);
     const float *x = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
     x += ((size_t)r * (size_t)(kind == HEAD_Q ? a.n_head : a.n_kv) + (size_t)h) * DIM;
+    const int rows = (int)gridDim.y;
     if (ADDS)
-        x = a.q + ((size_t)r * (size_t)all + (size_t)(mine ? h_of_all : 0)) * DIM;
-    const size_t apart = (size_t)gridDim.y * (size_t)all * DIM;
+        x = a.q + run_place(rows, r, (mine ? h_of_all : 0) * DIM + lane * 4);
+    const size_t apart = run_floats(rows, all * DIM), step = run_place(rows, 0, S::LANES * 4);
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
     float4 y[S::EACH];
     struct turning part[S::EACH];
@@ -155,7 +170,8 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
-        y[j] = raw_four<ADDS>(a, x + part[j].i, apart, part[j].b, ADDS && a.b[kind].p);
+        y[j] = raw_four<ADDS>(a, ADDS ? x + j * step : x + part[j].i, apart, part[j].b,
+                              ADDS && a.b[kind].p);
         if (kind != HEAD_V)
             part[j].fetch_turn(a, a.cs + (size_t)r * (size_t)a.rot);
     }
@@ -163,15 +179,18 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     float4 z[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
-        z[j] = elements_at<DIM>(y, part[j].other);
+        y[j] = four_normed(norm.kind, y[j], inv, numbers(part[j].w));
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+        z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, part[j].other);
     if (!mine || slot < 0 || (kind != HEAD_Q && slot >= a.n_slots))
         return;
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
         const size_t i = (size_t)part[j].i;
-        float4 v = four_normed(norm.kind, y[j], inv, numbers(part[j].w));
+        float4 v = y[j];
         if (kind != HEAD_V && part[j].i < a.rot)
-            v = part[j].turned(a, norm, v, z[j], inv);
+            v = part[j].turned(a, v, z[j]);
         if (kind == HEAD_Q)
             *(float4 *)(a.dst + ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i) = v;
         else

@@ -318,8 +318,9 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     bool write = a->wk && a->table && a->table->write.p;
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
-        size_t room = i || !cuda_some(d, rows) ? n : RAW_RUNS * (size_t)(nq + 2 * nk);
-        raw[i] = (float *)cuda_take(d, (size_t)rows * room * sizeof(float));
+        size_t room = i || !cuda_some(d, rows) ? (size_t)rows * n
+                                               : RAW_RUNS * run_floats(rows, nq + 2 * nk);
+        raw[i] = (float *)cuda_take(d, room * sizeof(float));
         add_mat(d, &p, w[i], b[i], raw[i], n);
         mixed |= w[i]->type != a->wq->type;
     }

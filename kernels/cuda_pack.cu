@@ -17,6 +17,15 @@ __device__ __forceinline__ void fetch_short(const struct norm &norm, int n, shor
                      : make_uint2(0, 0);
 }
 
+__device__ __forceinline__ void norm_short(struct row_part &y, int n, const struct norm &norm,
+                                           const short_weights &w, float *room)
+{
+    const float inv = row_inverse_short(y, n, norm, room);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        y.v[j] = normed_short(norm, y.v[j], inv, w.v[j]);
+}
+
 __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_part &x)
 {
 #pragma unroll
@@ -24,20 +33,26 @@ __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_pa
         x.v[j] = ask_four(src + row_index(0, j), row_index(0, j) < n);
 }
 
-/* The sum of a row's runs, in their order; missing ones are zeros. raw: the first one's row. */
-__device__ __forceinline__ void fetch_runs(const float *raw, size_t apart, int runs, int n,
+/* The sum of a row's runs, in their order; missing ones are zeros. raw: the thread's first element
+ * of the first one. Only so many loads are under way that registers stay for the kernels before and
+ * behind, which have most of them. */
+__device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs, int n,
                                            struct row_part &y)
 {
-    struct row_part part[RAW_RUNS];
+    constexpr int AHEAD = 8, ALL = RAW_RUNS * ROW_HELD;
+    const size_t apart = run_floats(rows, n), step = (size_t)(ROW_STEP * run_rows(rows));
+    float4 part[AHEAD];
 #pragma unroll
-    for (int r = 0; r < RAW_RUNS; r++)
-        fetch_row(raw + (size_t)min(r, runs - 1) * apart, n, part[r]);
-    y = part[0];
-#pragma unroll
-    for (int r = 1; r < RAW_RUNS; r++)
-#pragma unroll
-        for (int j = 0; j < ROW_HELD; j++)
-            y.v[j] = plus(y.v[j], r < runs ? part[r].v[j] : make_float4(0, 0, 0, 0));
+    for (int i = 0; i < ALL + AHEAD; i++) {
+        const int done = i - AHEAD, j = done % ROW_HELD;
+        if (done >= 0 && done < ROW_HELD)
+            y.v[j] = part[done % AHEAD];
+        else if (done >= 0)
+            y.v[j] = plus(y.v[j], part[done % AHEAD]);
+        if (i < ALL)
+            part[i % AHEAD] = ask_four(raw + (size_t)(i / ROW_HELD) * apart + i % ROW_HELD * step,
+                                       i / ROW_HELD < runs && row_index(0, i % ROW_HELD) < n);
+    }
 }
 
 __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
@@ -50,17 +65,18 @@ __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
         *(uint2 *)to = v;
 }
 
-/* RUNS_BEFORE: what rows are owed is the sum of `runs` runs. */
-template <bool RUNS_BEFORE>
-__global__ void __launch_bounds__(ROW_THREADS, 1)
+/* What comes before a row's own norm. */
+enum owed { OWED_NOTHING, OWED_ROWS, OWED_RUNS };
+
+template <int OWED>
+__global__ void __launch_bounds__(ROW_THREADS, 4)
     pack_short_kernel(const __grid_constant__ struct rows_in in,
                       const __grid_constant__ struct row_before before, int runs,
                       const __grid_constant__ struct row_format f, uint16_t *x)
 {
     __shared__ float room[2 * ROW_WARPS];
-    const int r = (int)blockIdx.x, n = in.n;
-    const bool joins = before.raw;
-    const size_t at = (size_t)r * (joins ? (size_t)n : in.stride);
+    const int r = (int)blockIdx.x, n = in.n, rows = (int)gridDim.x;
+    const bool joins = OWED != OWED_NOTHING;
     short_weights w, post;
     struct row_part y, old;
     uint16_t *to[ROW_HELD];
@@ -71,30 +87,32 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
 #pragma unroll
     for (int j = 0; j < ROW_HELD; j++)
         to[j] = packed_at(f, x, r, row_index(0, j));
+    float *sum = before.x + (size_t)r * (size_t)n;
+    const float *src = OWED == OWED_RUNS   ? before.raw + run_place(rows, r, row_index(0, 0))
+                       : OWED == OWED_ROWS ? before.raw + (size_t)r * (size_t)n
+                                           : in.src + (size_t)r * in.stride;
     after();
-    if (joins && before.add)
-        fetch_row(before.x + at, n, old);
-    if (RUNS_BEFORE)
-        fetch_runs(before.raw + at, (size_t)gridDim.x * (size_t)n, runs, n, y);
+    if (OWED == OWED_RUNS)
+        fetch_runs(src, rows, runs, n, y);
     else
-        fetch_row((joins ? before.raw : in.src) + at, n, y);
-#pragma unroll 1
-    for (int turn = joins ? 0 : 1; turn < 2; turn++) { /* one code for both norms */
-        const struct norm &norm = turn ? in.norm : before.post;
-        const float inv = row_inverse_short(y, n, norm, room + turn * ROW_WARPS);
+        fetch_row(src, n, y);
+    if (joins && before.add)
+        fetch_row(sum, n, old);
+    if (joins) {
+        norm_short(y, n, before.post, post, room);
 #pragma unroll
         for (int j = 0; j < ROW_HELD; j++) {
-            float4 z = normed_short(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
-            if (row_index(0, j) >= n)
-                continue;
-            if (turn) {
-                put_short(to[j], f.kind == ROW_TILED, z);
-                continue;
-            }
-            y.v[j] = before.add ? plus(z, old.v[j]) : z;
-            *(float4 *)(before.x + at + row_index(0, j)) = y.v[j];
+            if (before.add)
+                y.v[j] = plus(y.v[j], old.v[j]);
+            if (row_index(0, j) < n)
+                *(float4 *)(sum + row_index(0, j)) = y.v[j];
         }
     }
+    norm_short(y, n, in.norm, w, room + ROW_WARPS);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (row_index(0, j) < n)
+            put_short(to[j], f.kind == ROW_TILED, y.v[j]);
 }
 
 /* ---- any rows ------------------------------------------------------------------------------- */
@@ -132,9 +150,10 @@ void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *
     p->x.x = x;
     if (!cuda_packs_short(p))
         cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, *f, x);
-    else if (p->before_runs)
-        cuda_launch(d, pack_short_kernel<true>, rows, ROW_THREADS, 0, p->in, p->before,
-                    p->before_runs, *f, x);
     else
-        cuda_launch(d, pack_short_kernel<false>, rows, ROW_THREADS, 0, p->in, p->before, 0, *f, x);
+        cuda_launch(d,
+                    p->before_runs  ? pack_short_kernel<OWED_RUNS>
+                    : p->before.raw ? pack_short_kernel<OWED_ROWS>
+                                    : pack_short_kernel<OWED_NOTHING>,
+                    rows, ROW_THREADS, 0, p->in, p->before, p->before_runs, *f, x);
 }

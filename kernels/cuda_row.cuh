@@ -45,6 +45,22 @@ struct row_format {
     struct cut cut; /* of ROW_STAGES */
 };
 
+/* Sums of runs that are still to be added up lie so that who makes them and who reads one row of
+ * them both move whole sectors: (runs, outputs / 16, rows, 16), rows in eights, of which the even
+ * ones come first. */
+enum { RUN_TILE = 16 };
+static inline __host__ __device__ int run_rows(int rows) { return (rows + 7) / 8 * 8; }
+static inline __host__ __device__ size_t run_floats(int rows, int outs)
+{
+    return (size_t)run_rows(rows) * (size_t)((outs + RUN_TILE - 1) / RUN_TILE * RUN_TILE);
+}
+/* Where output `out` of a row lies in a run. */
+static inline __host__ __device__ size_t run_place(int rows, int row, int out)
+{
+    int at = row / 8 * 8 + row % 2 * 4 + row % 8 / 2;
+    return (size_t)((out / RUN_TILE * run_rows(rows) + at) * RUN_TILE + out % RUN_TILE);
+}
+
 #ifdef __CUDACC__
 
 enum {

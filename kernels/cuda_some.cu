@@ -32,12 +32,14 @@ struct some {
     struct product p;
     int panels[MAX_MATS]; /* of a matrix in a group */
     int at[MAX_MATS];     /* its first output among the group's */
-    int begin[MAX_MATS];  /* and among all */
+    int begin[MAX_MATS];  /* and among all, where every matrix has an even number */
     int outs, all;        /* outputs of a group, of all */
     int groups, splits;   /* splits: of the runs */
     int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
-    float *part;          /* (runs, rows, all), with splits */
+    float *part;          /* sums of runs (run_place()), with splits */
 };
+
+static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -157,14 +159,20 @@ __device__ __forceinline__ void wgmma_some(float (&acc)[32], uint32_t w0, uint32
           ACC32(acc, 0));
 }
 
-/* The two outputs of a group that are a thread's, with a gate the same one of both matrices. */
-struct outputs {
+/* The two outputs of a group that are a thread's: with a gate the same one of both matrices; where
+ * k is cut neighbours, every other thread the later one first, so that no two read one bank. */
+template <bool SPLIT> struct outputs {
     int o[2];
     __device__ __forceinline__ outputs(const some &a, int warp)
     {
         const int lane = (int)threadIdx.x % 32, g = lane / 4;
-        o[0] = warp * (a.p.glu ? 8 : 16) + g;
-        o[1] = a.p.glu ? a.at[1] + o[0] : o[0] + 8;
+        if (SPLIT) {
+            o[0] = warp * 16 + 2 * g + g % 2;
+            o[1] = o[0] ^ 1;
+        } else {
+            o[0] = warp * (a.p.glu ? 8 : 16) + g;
+            o[1] = a.p.glu ? a.at[1] + o[0] : o[0] + 8;
+        }
     }
 };
 
@@ -187,10 +195,10 @@ struct weights {
 /* A run of n > 0 chunks. */
 template <int COLS>
 __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], const some &a, stages &s,
-                                             int n, const outputs &own)
+                                             int n, const int (&o)[2])
 {
     const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
-    const int row[2] = {own.o[0] * K_CHUNK_BYTES + q, own.o[1] * K_CHUNK_BYTES + q};
+    const int row[2] = {o[0] * K_CHUNK_BYTES + q, o[1] * K_CHUNK_BYTES + q};
     struct weights first, second;
 #pragma unroll 1
     for (int i = 0; i < n; i += 2) {
@@ -244,24 +252,36 @@ __device__ __forceinline__ void each_sum(const some &a, const float (&sum)[COLS 
     }
 }
 
-template <int COLS>
-__device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS / 2], int group,
-                                         int run, const outputs &own)
+/* Where a thread's pair of outputs lies in the first run, of the first of its rows; NULL: they are
+ * none. Outputs of a matrix come in pairs (panel_rows()). */
+__device__ __forceinline__ float *place_of_pair(const some &a, int group, const int (&o)[2])
 {
-    const target t0(a, group, own.o[0]), t1(a, group, own.o[1]);
-    float *part = a.part + (size_t)(run * a.p.rows) * (size_t)a.all;
-    each_sum<COLS>(a, acc, [&](int row, float y0, float y1) {
-        float *to = part + (size_t)row * (size_t)a.all;
-        if (t0.out >= 0)
-            to[a.begin[t0.mat] + t0.out] = y0;
-        if (t1.out >= 0)
-            to[a.begin[t1.mat] + t1.out] = y1;
-    });
+    const target t(a, group, min(o[0], o[1]));
+    if (t.out < 0)
+        return NULL;
+    return a.part + run_place(a.p.rows, 2 * ((int)threadIdx.x % 4), a.begin[t.mat] + t.out);
+}
+
+template <int COLS>
+__device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS / 2], float *to)
+{
+    const bool turned = (int)threadIdx.x / 4 % 2;
+#pragma unroll
+    for (int i = 0; i < COLS / 8; i++) {
+        if (i * 8 >= a.p.rows)
+            break;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float y0 = acc[i * 4 + e], y1 = acc[i * 4 + 2 + e];
+            *(float2 *)(to + (i * 8 + e * 4) * RUN_TILE) =
+                make_float2(turned ? y1 : y0, turned ? y0 : y1);
+        }
+    }
 }
 
 template <int COLS, int ACT>
 __device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs &own)
+                                             const outputs<false> &own)
 {
     const target t(a, group, own.o[0]);
     if (t.mat != 0 || t.out < 0)
@@ -318,7 +338,7 @@ __device__ __forceinline__ void finish_any(const some &a, const float (&sum)[COL
 
 template <int COLS>
 __device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[COLS / 2], int group,
-                                            const outputs &own)
+                                            const outputs<false> &own)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -333,7 +353,7 @@ __device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[CO
 
 template <int COLS>
 __device__ __forceinline__ void finish_group(const some &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs &own)
+                                             const outputs<false> &own)
 {
     if (!a.p.glu)
         finish_sums<COLS>(a, sum, group, own);
@@ -345,31 +365,42 @@ __device__ __forceinline__ void finish_group(const some &a, const float (&sum)[C
         finish_gated<COLS, ACT_NONE>(a, sum, group, own);
 }
 
-/* A warp of those that multiply. */
+/* A warp of those that multiply: all of k. */
 template <int COLS>
 __device__ __forceinline__ void multiply_groups(const some &a, stages s, int warp)
 {
     const struct cut c = cut_of(a.p.x.kp);
-    const outputs own(a, warp);
+    const outputs<false> own(a, warp);
     const work w(a);
-    const bool split = a.splits > 1;
     float acc[COLS / 2], sum[COLS / 2];
     for (int group = w.first; group < a.groups; group += w.step) {
-        for (int run = w.from; run < w.to; run++) {
+        for (int run = 0; run < RUNS; run++) {
             const int n = min(c.chunks - run * c.each, c.each);
             if (n > 0)
-                multiply_run<COLS>(acc, a, s, n, own);
-            if (split && n > 0)
-                keep_run<COLS>(a, acc, group, run, own);
-            if (split)
-                continue;
+                multiply_run<COLS>(acc, a, s, n, own.o);
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) /* no run: minus zero becomes zero, as elsewhere */
                 sum[i] = run ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
         }
-        if (split)
-            continue;
         finish_group<COLS>(a, sum, group, own);
+    }
+}
+
+/* The same of some of the runs of the block's one group. */
+template <int COLS>
+__device__ __forceinline__ void multiply_runs(const some &a, stages s, int warp)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const outputs<true> own(a, warp);
+    const work w(a);
+    float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
+    for (int run = w.from; run < w.to; run++) {
+        const int n = min(c.chunks - run * c.each, c.each);
+        if (n <= 0)
+            return;
+        multiply_run<COLS>(acc, a, s, n, own.o);
+        if (to)
+            keep_run<COLS>(a, acc, to + (size_t)run * run_floats(a.p.rows, a.all));
     }
 }
 
@@ -377,8 +408,8 @@ __device__ __forceinline__ void multiply_groups(const some &a, stages s, int war
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-template <int COLS>
-__global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant__ struct some a)
+template <int COLS, bool SPLIT>
+__global__ void __launch_bounds__(SPLIT || COLS == 32 ? THREADS : 608, 1) some_kernel(const __grid_constant__ struct some a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
@@ -396,7 +427,10 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < busy * 4) {
         after();
-        multiply_groups<COLS>(a, s, warp);
+        if (SPLIT)
+            multiply_runs<COLS>(a, s, warp);
+        else
+            multiply_groups<COLS>(a, s, warp);
     } else if (threadIdx.x == THREADS - 32) {
         fetch_stages<COLS>(a, s);
     }
@@ -410,15 +444,16 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
     const int at = (int)(blockIdx.x * JOIN_THREADS + threadIdx.x), row = (int)blockIdx.y;
     int mat = 0, out = at;
     let_next();
-    while (mat + 1 < p.n_mats && out >= p.m[mat].n)
-        out -= p.m[mat++].n;
+    while (mat + 1 < p.n_mats && out >= paired(p.m[mat].n))
+        out -= paired(p.m[mat++].n);
     after();
-    if (at >= all)
+    if (at >= all || out >= p.m[mat].n)
         return;
+    part += run_place(p.rows, row, at);
     float y[RUNS];
 #pragma unroll
     for (int r = 0; r < RUNS; r++)
-        y[r] = r < runs ? __ldcg(part + (size_t)(r * p.rows + row) * (size_t)all + (size_t)at) : 0.f;
+        y[r] = r < runs ? __ldcg(part + (size_t)r * run_floats(p.rows, all)) : 0.f;
 #pragma unroll
     for (int r = 1; r < RUNS; r++)
         y[0] += y[r];
@@ -438,7 +473,7 @@ static bool cut_work(struct some *a, int groups, int splits)
         a->panels[i] = div_up(l->n, groups);
         a->groups = max_int(a->groups, div_up(l->n, a->panels[i]));
         a->at[i] = a->outs, a->begin[i] = a->all;
-        a->outs += a->panels[i] * l->rows, a->all += p->m[i].n;
+        a->outs += a->panels[i] * l->rows, a->all += paired(p->m[i].n);
     }
     return a->outs <= MOST_OUTS;
 }
@@ -479,15 +514,16 @@ static void join(struct kdev *d, const struct product *p, const float *part, int
     cuda_launch(d, join_runs_kernel, grid, JOIN_THREADS, 0, *p, part, all, runs);
 }
 
-void cuda_add_runs(struct kdev *d, const struct pending *w)
+void cuda_add_runs(struct kdev *d, struct pending *w)
 {
     struct product p = {};
     p.n_mats = 1, p.rows = w->rows;
     p.m[0].n = w->n;
     p.f[0].scale = 1;
-    p.f[0].dst = (float *)w->raw;
+    p.f[0].dst = d->raw[w->raw == d->raw[0]];
     p.f[0].dst_stride = (size_t)w->n;
     join(d, &p, w->raw, w->n, w->runs);
+    w->raw = p.f[0].dst, w->runs = 0;
 }
 
 /* Nothing follows the sums of the runs. */
@@ -514,10 +550,10 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     if (leaves)
         a.part = p->f[0].dst;
     else if (runs)
-        a.part = (float *)cuda_take(d, (size_t)(runs * p->rows) * (size_t)a.all * sizeof(float));
+        a.part = (float *)cuda_take(d, (size_t)runs * run_floats(p->rows, a.all) * sizeof(float));
     int blocks = runs ? a.groups * a.splits : min_int(a.groups, d->n_sm);
-    cuda_launch(d, some_kernel<COLS>, dim3((unsigned)blocks), THREADS,
-                (size_t)(a.stages * a.span) + 1024 + SLACK, a);
+    cuda_launch(d, runs ? some_kernel<COLS, true> : some_kernel<COLS, false>,
+                dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span) + 1024 + SLACK, a);
     if (runs && !leaves)
         join(d, p, a.part, a.all, runs);
     return leaves ? runs : 0;
