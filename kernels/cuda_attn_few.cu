@@ -24,7 +24,7 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_> struct round_form 
         WARPS = 2 * G,              /* half a tile's scores each */
         WN = 1,                     /* every warp has the sums over all keys */
         HELD = 1, LG = 2,
-        WHOLE = WHOLE_, HANDS = !WHOLE_,
+        WHOLE = WHOLE_, WIDE = 0, HANDS = !WHOLE_,
         NT = 32 * WARPS,
         ROWS = 16 * MI,
         TK = HD > 128 ? 32 : 64,

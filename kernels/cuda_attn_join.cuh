@@ -149,6 +149,30 @@ __device__ __forceinline__ void add_halves(const place<S> &p, const sums<S> &x,
     }
 }
 
+/* Segments that are written out lie as their writers have them: of 16 dimensions, fours of two and
+ * of the two 8 behind them. The first dimension of a four: */
+__device__ __forceinline__ int first_part(int four) { return four / 4 * 16 + four % 4 * 2; }
+
+template <class S>
+__device__ __forceinline__ void write_out(const tile_args &t, const place<S> &p, int mi, int h,
+                                          int at, float m, float l, const sums<S> &x)
+{
+    size_t head = (size_t)(p.r0 + p.row[mi][h]) * (size_t)t.a.n_head + (size_t)p.head[mi][h];
+    size_t part = head * (size_t)t.a.most_splits + (size_t)at;
+    float *out = t.a.part + part * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 4;
+#pragma unroll
+    for (int n = 0; n < S::DT; n += 2) {
+        const float2 y = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]),
+                     z = make_float2(x.acc[mi][n + 1][2 * h], x.acc[mi][n + 1][2 * h + 1]);
+        if constexpr (S::WIDE)
+            *(float4 *)(out + n * 8) = make_float4(y.x, y.y, z.x, z.y);
+        else /* four registers in a row would cost spills */
+            *(float2 *)(out + n * 8) = y, *(float2 *)(out + n * 8 + 2) = z;
+    }
+    if (p.wn == 0 && p.lane % 4 == 0)
+        t.ml[part] = make_float2(m, l);
+}
+
 /* Joins the segment of a row to its totals (whole), or writes it out, as number `at` of the row. */
 template <class S>
 __device__ __forceinline__ void close_segment(const tile_args &t, const place<S> &p, int mi, int h,
@@ -169,18 +193,10 @@ __device__ __forceinline__ void close_segment(const tile_args &t, const place<S>
             }
         return;
     }
-    if constexpr (S::HANDS) {
+    if constexpr (S::HANDS)
         hand_over<S>(t, p, mi, h, at, m, l, x);
-        return;
-    }
-    size_t head = (size_t)(p.r0 + p.row[mi][h]) * (size_t)t.a.n_head + (size_t)p.head[mi][h];
-    size_t part = head * (size_t)t.a.most_splits + (size_t)at;
-    float *out = t.a.part + part * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
-#pragma unroll
-    for (int n = 0; n < S::DT; n++)
-        *(float2 *)(out + n * 8) = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]);
-    if (p.wn == 0 && p.lane % 4 == 0)
-        t.ml[part] = make_float2(m, l);
+    else
+        write_out<S>(t, p, mi, h, at, m, l, x);
 }
 
 /* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */

@@ -36,10 +36,27 @@ enum {
 
 /* ---- walking -------------------------------------------------------------------------------- */
 
+/* What a block does once, behind the first cells that it asks for: it waits, if it has not yet, and
+ * has the queries that stay in shared memory. */
+struct opening {
+    bool waits, over;
+};
+template <class S>
+__device__ __forceinline__ void open_block(const tile_args &t, const place<S> &p, opening &o)
+{
+    if (o.over)
+        return;
+    if (o.waits)
+        after();
+    if constexpr (S::WIDE)
+        share_queries<S>(t, p);
+    o.over = true;
+}
+
 /* Walks the tiles of a job. Segments that end by then join `all` (whole), or are written out. */
 template <class S>
 __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, const job &j,
-                                     bool whole, totals<S> &all)
+                                     bool whole, opening &first, totals<S> &all)
 {
     sums<S> x;
     int cell[S::FOUND];
@@ -54,11 +71,12 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < S::STAGES - 1; i++) {
+    for (int i = 0; i < S::STAGES; i++) {
         if (from + i < to)
             fetch<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
         fetch_commit();
     }
+    open_block<S>(t, p, first);
     if constexpr (!S::WIDE)
         load_queries<S>(t, p, q);
     extent<S> e = extent_of<S>(p, j);
@@ -66,7 +84,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     for (int mi = 0; mi < S::MI; mi++)
         clear<S>(x, mi, 0), clear<S>(x, mi, 1);
     for (int k = from, stage = 0; k < to; k++) {
-        fetch_wait<S::STAGES - 2>();
+        fetch_wait<S::STAGES - 1>();
         if constexpr (S::WIDE)
             publish();
         __syncthreads(); /* tile k is there, and nobody reads the stage before it */
@@ -75,7 +93,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         const bool look = i % 4 == 0 && i && k + 4 < to; /* up, for four tiles, four ahead */
         if (look)
             find<S>(t, c, p.kv, k + 4, cell);
-        if (k + S::STAGES - 1 < to)
+        if (i && k + S::STAGES - 1 < to)
             fetch<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
         fetch_commit();
         bool over = false;
@@ -128,19 +146,24 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
             warm(t.a.q + (row * (size_t)t.a.n_head + (size_t)(p.kv * t.a.group)) * S::HD);
         warm_table(t, p.r0);
     }
-    after(); /* a kernel behind this one finds all that came before it */
     const bool whole = t.units == 0;
+    opening first = {t.wait == WAIT_FOR_NEW && !whole && t.a.n_expand, false};
+    if (!first.waits)
+        after(); /* a kernel behind this one finds all that came before it */
+    bool old = true;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
         seen x = seen_by<S::TK>(t, p.r0 + r);
+        old &= x.hi < x.end;
         if (!whole)
             x.stop = parted_stop<S::TK>(x);
         else if (p.n == 1)
             x.stop = x.end; /* nobody walks with it */
         rows[r] = x;
     }
-    if constexpr (S::WIDE)
-        share_queries<S>(t, p);
-    __syncthreads();
+    if (!__syncthreads_and(old) && first.waits) { /* cells of the pass may be among the splits' */
+        after();
+        first.waits = false;
+    }
     course c = {};
     c.last = -1;
     c.stride = whole ? 1 : t.units;
@@ -150,7 +173,9 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     if (whole)
         start_totals<S>(p, all);
     while (next_job<S>(t, p, whole, c))
-        walk<S>(t, p, c.now, whole, all);
+        walk<S>(t, p, c.now, whole, first, all);
+    if (first.waits && !first.over)
+        after();
     if (whole)
         finish<S>(t, p, sinks, all);
 }
@@ -174,13 +199,14 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     course c = {};
     c.last = -1, c.stride = 1;
     c.row = c.last_tail = p.n;
+    opening first = {false, false};
     totals<S> none;
     while (next_job<S>(t, p, false, c))
-        walk<S>(t, p, c.now, false, none);
+        walk<S>(t, p, c.now, false, first, none);
     wait_before(); /* so that who waits for this kernel has the splits too */
 }
 
-/* Rows and heads from their segments, four dimensions a thread. What is run once takes as long to
+/* Rows and heads from their segments, four dimensions a thread (first_part()). What is run once takes as long to
  * fetch as to run, so loops stay rolled: all segments are on their way to shared memory before the
  * first one is added. */
 template <int HD>
@@ -253,8 +279,9 @@ __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant_
         scale = closing(t, sink_value(t, sink), (size_t)r, head, m, l, lane == 0);
     else if (t.a.lse && lane == 0)
         t.a.lse[at] = -INFINITY;
-    put_output<4>(t, (size_t)r, head * HD + lane * 4,
-                  {v.x * scale, v.y * scale, v.z * scale, v.w * scale});
+    const int i = head * HD + first_part(lane);
+    put_output<2>(t, (size_t)r, i, {v.x * scale, v.y * scale});
+    put_output<2>(t, (size_t)r, i + 8, {v.z * scale, v.w * scale});
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -389,7 +416,9 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     lay_out(d, t, most);
     if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */
         lay_out(d, t, most = 64);
-    t.wait = d->settled && a->rows <= OWN ? WAIT_FOR_NEW : WAIT_FIRST;
+    t.wait = d->settled ? WAIT_FOR_NEW : WAIT_FIRST;
+    if (rounds && a->rows > OWN)
+        t.wait = WAIT_FIRST;
     if (rounds)
         cuda_attn_rounds(d, t);
     else if (alone)

@@ -832,7 +832,7 @@ __device__ __forceinline__ void add_values_wide(uint32_t, const float (&)[1][S::
 template <class S>
 __device__ __forceinline__ void share_queries(const tile_args &t, const place<S> &p)
 {
-#pragma unroll 4
+#pragma unroll 8
     for (int i = (int)threadIdx.x; i < S::ROWS * S::CHUNKS; i += S::NT) {
         int row = i / S::CHUNKS, chunk = i % S::CHUNKS, r = row_of(t, row);
         float4 x = {0, 0, 0, 0}, y = x;

@@ -50,7 +50,7 @@ static inline size_t kv_type_size(enum kv_type t) { return t == KV_F32 ? 4 : 2; 
  * through pages.) A logical index is the key's position, which fixes the order of reduction; lo may
  * lie beyond hi, where a window begins among the expanded keys. Cells that the pass itself writes
  * (`write`, in qkv) are among the last K_MAX_STEPS + 1 keys of each row that sees them, unless the
- * pass has more rows than that. */
+ * pass has more rows than that; and a row with expanded keys reads them through `expand`. */
 struct k_table {
     int page_size, n_cols, expand_w; /* n_cols: columns of pages; expand_w: columns of expand */
     kbuf req;      /* (n_rows) i32, row of pages */
