@@ -216,6 +216,14 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, int block
     cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...));
 }
 
+/* Shared memory that a block claims to have a multiprocessor to itself. Where another kernel holds
+ * most of them, blocks of a short one would crowd on those that are free, and get in each other's
+ * way; so they wait until blocks of that kernel leave. */
+static inline size_t cuda_alone(const struct kdev *d, int blocks)
+{
+    return blocks <= d->n_sm ? d->shared_most / 2 + 2048 : 0;
+}
+
 /* ---- operations ----------------------------------------------------------------------------- */
 
 kbuf cuda_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e);

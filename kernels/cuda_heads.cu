@@ -204,7 +204,7 @@ template <int DIM> static void run(struct kdev *d, const struct heads *h, int ro
     int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
     dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)rows);
     cuda_launch(d, h->runs ? heads_of_many<DIM, true> : heads_of_many<DIM, false>, grid,
-                ROW_THREADS, 0, *h, all, rows <= K_MAX_NODES);
+                ROW_THREADS, cuda_alone(d, (int)(grid.x * grid.y)), *h, all, rows <= K_MAX_NODES);
 }
 
 /* Weights that can be read by fours. */

@@ -155,5 +155,5 @@ void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *
                     p->before_runs  ? pack_short_kernel<OWED_RUNS>
                     : p->before.raw ? pack_short_kernel<OWED_ROWS>
                                     : pack_short_kernel<OWED_NOTHING>,
-                    rows, ROW_THREADS, 0, p->in, p->before, p->before_runs, *f, x);
+                    rows, ROW_THREADS, cuda_alone(d, p->rows), p->in, p->before, p->before_runs, *f, x);
 }

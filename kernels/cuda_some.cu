@@ -24,6 +24,7 @@ enum {
     MOST_SHARED = 227 << 10,
     SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* what is read behind a group's last output */
     MOST_STAGES = 16,
+    EARLY_BYTES = 84 << 10, /* of weights before the wait: more delays what the kernel before reads */
     JOIN_THREADS = 256,
 };
 
@@ -36,6 +37,7 @@ struct some {
     int outs, all;        /* outputs of a group, of all */
     int groups, splits;   /* splits: of the runs */
     int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
+    int early;            /* stages whose weights are asked for before the wait */
     float *part;          /* sums of runs (run_place()), with splits */
 };
 
@@ -122,7 +124,7 @@ template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, 
     fetcher<COLS> f(a, s), first(a, s);
     int early = 0;
 #pragma unroll 1
-    for (stage_of_runs k(c, w.from, w.to); early < s.n && !k.over(); early++, k.next(c)) {
+    for (stage_of_runs k(c, w.from, w.to); early < a.early && !k.over(); early++, k.next(c)) {
         first.weights(w.first, k);
         first.s.next();
     }
@@ -409,7 +411,7 @@ __device__ __forceinline__ void multiply_runs(const some &a, stages s, int warp)
 /* ---- kernels -------------------------------------------------------------------------------- */
 
 template <int COLS, bool SPLIT>
-__global__ void __launch_bounds__(SPLIT || COLS == 32 ? THREADS : 608, 1) some_kernel(const __grid_constant__ struct some a)
+__global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant__ struct some a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
@@ -546,6 +548,9 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
     a.stages = min_int((MOST_SHARED - 2048 - SLACK) / a.span, MOST_STAGES);
+    if (runs) /* no more than a block has, so that it can begin beside others */
+        a.stages = min_int(a.stages, div_up(p->m[0].panels.cut.each, 2) * (int)RUNS / a.splits);
+    a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
     leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
     if (leaves)
         a.part = p->f[0].dst;
