@@ -93,7 +93,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         const bool look = i % 4 == 0 && i && k + 4 < to; /* up, for four tiles, four ahead */
         if (look)
             find<S>(t, c, p.kv, k + 4, cell);
-        if (i && k + S::STAGES - 1 < to)
+        if (S::STAGES > 1 && i && k + S::STAGES - 1 < to)
             fetch<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
         fetch_commit();
         bool over = false;
@@ -122,6 +122,12 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
             add_values<S>(p, at + S::TILE_BYTES, s, x);
         if (look)
             keep<S>(p.ring, i + 4, cell);
+        if constexpr (S::STAGES == 1) {
+            __syncthreads(); /* nobody reads the one stage there is */
+            if (k + 1 < to)
+                fetch<S>(t, p.ring, i + 1, p.base);
+            fetch_commit();
+        }
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     end_segments<S>(t, p, to, e.stop, e.ends, x, whole, all);
@@ -374,7 +380,7 @@ static void run_tiles(struct kdev *d, const tile_args &t, int packed)
     if (!t.units)
         return;
     if (t.a.head_dim == 256)
-        run_ends<form<256, 1, 1, 2, 2, 3>>(d, t);
+        run_ends<form<256, 1, 1, 2, 1, 3>>(d, t); /* small: beside blocks of tile_kernel() */
     else if (t.a.head_dim == 128)
         run_ends<form<128, 1, 1, 1, 2, 3>>(d, t);
     else

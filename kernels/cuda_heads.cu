@@ -144,7 +144,7 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
 
 /* Blocks (heads, row). settles: cuda.h. */
 template <int DIM, bool ADDS>
-__global__ void __launch_bounds__(ROW_THREADS, ADDS ? 3 : 4)
+__global__ void __launch_bounds__(ROW_THREADS, 1)
     heads_of_many(const __grid_constant__ struct heads a, int all, bool settles)
 {
     using S = span<DIM>;

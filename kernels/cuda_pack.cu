@@ -34,25 +34,24 @@ __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_pa
 }
 
 /* The sum of a row's runs, in their order; missing ones are zeros. raw: the thread's first element
- * of the first one. Only so many loads are under way that registers stay for the kernels before and
- * behind, which have most of them. */
+ * of the first one. */
 __device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs, int n,
                                            struct row_part &y)
 {
-    constexpr int AHEAD = 8, ALL = RAW_RUNS * ROW_HELD;
     const size_t apart = run_floats(rows, n), step = (size_t)(ROW_STEP * run_rows(rows));
-    float4 part[AHEAD];
+    struct row_part part[RAW_RUNS];
 #pragma unroll
-    for (int i = 0; i < ALL + AHEAD; i++) {
-        const int done = i - AHEAD, j = done % ROW_HELD;
-        if (done >= 0 && done < ROW_HELD)
-            y.v[j] = part[done % AHEAD];
-        else if (done >= 0)
-            y.v[j] = plus(y.v[j], part[done % AHEAD]);
-        if (i < ALL)
-            part[i % AHEAD] = ask_four(raw + (size_t)(i / ROW_HELD) * apart + i % ROW_HELD * step,
-                                       i / ROW_HELD < runs && row_index(0, i % ROW_HELD) < n);
-    }
+    for (int r = 0; r < RAW_RUNS; r++)
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            part[r].v[j] = ask_four(raw + (size_t)r * apart + (size_t)j * step,
+                                    r < runs && row_index(0, j) < n);
+    y = part[0];
+#pragma unroll
+    for (int r = 1; r < RAW_RUNS; r++)
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            y.v[j] = plus(y.v[j], part[r].v[j]);
 }
 
 __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
@@ -69,7 +68,7 @@ __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
 enum owed { OWED_NOTHING, OWED_ROWS, OWED_RUNS };
 
 template <int OWED>
-__global__ void __launch_bounds__(ROW_THREADS, 4)
+__global__ void __launch_bounds__(ROW_THREADS, 1)
     pack_short_kernel(const __grid_constant__ struct rows_in in,
                       const __grid_constant__ struct row_before before, int runs,
                       const __grid_constant__ struct row_format f, uint16_t *x)
