@@ -219,7 +219,7 @@ template <int HD>
 __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant__ tile_args t)
 {
     constexpr int EACH = HD / 4, TOGETHER = JOIN_BLOCK / EACH; /* threads of a head, heads */
-    constexpr int AT_ONCE = HD > 128 ? 18 : 17; /* a window's; more would keep others out */
+    constexpr int AT_ONCE = HD > 128 ? 33 : 17;
     __shared__ float4 parts[AT_ONCE][JOIN_BLOCK];
     __shared__ float2 ml[TOGETHER][MOST_SEGMENTS], by[TOGETHER][MOST_SEGMENTS];
     const int tid = (int)threadIdx.x, own = tid / EACH, lane = tid % EACH;

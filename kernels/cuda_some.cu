@@ -548,8 +548,6 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
     a.stages = min_int((MOST_SHARED - 2048 - SLACK) / a.span, MOST_STAGES);
-    if (runs) /* no more than a block has, so that it can begin beside others */
-        a.stages = min_int(a.stages, div_up(p->m[0].panels.cut.each, 2) * (int)RUNS / a.splits);
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
     leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
     if (leaves)
