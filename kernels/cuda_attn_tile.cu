@@ -137,7 +137,8 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Blocks (units of splits, kv head, tile of rows, the last first). */
+/* Blocks (units of splits, kv head, tile of rows, the last first). Splits of rows with expanded
+ * keys have no cell of the pass at hand: their first cells are asked for before the wait. */
 template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tile_kernel(const __grid_constant__ tile_args t)
@@ -212,9 +213,9 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     wait_before(); /* so that who waits for this kernel has the splits too */
 }
 
-/* Rows and heads from their segments, four dimensions a thread (first_part()). What is run once takes as long to
- * fetch as to run, so loops stay rolled: all segments are on their way to shared memory before the
- * first one is added. */
+/* Rows and heads from their segments, four dimensions a thread (first_part()). What is run once
+ * takes as long to fetch as to run, so loops stay rolled: all segments are on their way to shared
+ * memory before the first one is added. */
 template <int HD>
 __global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant__ tile_args t)
 {
@@ -422,9 +423,7 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     lay_out(d, t, most);
     if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */
         lay_out(d, t, most = 64);
-    t.wait = d->settled ? WAIT_FOR_NEW : WAIT_FIRST;
-    if (rounds && a->rows > OWN)
-        t.wait = WAIT_FIRST;
+    t.wait = d->settled && (!rounds || a->rows <= OWN) ? WAIT_FOR_NEW : WAIT_FIRST;
     if (rounds)
         cuda_attn_rounds(d, t);
     else if (alone)

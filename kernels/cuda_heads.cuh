@@ -20,7 +20,7 @@ struct heads {
     const int32_t *write; /* or NULL */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
-    int runs;        /* q is runs' sums of all heads (run_place()), still to be added up, and then biases */
+    int runs;        /* q is sums of runs of all heads (run_place()), to be added up; then biases */
     struct vec b[3]; /* to be added; 0: it is not so */
 };
 

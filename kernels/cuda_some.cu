@@ -24,7 +24,7 @@ enum {
     MOST_SHARED = 227 << 10,
     SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* what is read behind a group's last output */
     MOST_STAGES = 16,
-    EARLY_BYTES = 84 << 10, /* of weights before the wait: more delays what the kernel before reads */
+    EARLY_BYTES = 84 << 10, /* of weights before the wait; more delay what is read before them */
     JOIN_THREADS = 256,
 };
 
