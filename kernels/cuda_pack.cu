@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
 {
     __shared__ float room[2 * ROW_WARPS];
     const int r = (int)blockIdx.x, n = in.n, rows = (int)gridDim.x;
-    const bool joins = OWED != OWED_NOTHING;
+    constexpr bool joins = OWED != OWED_NOTHING;
     short_weights w, post;
     struct row_part y, old;
     uint16_t *to[ROW_HELD];
