@@ -24,10 +24,14 @@ static void copy_pages(void *arg, const struct page_copy *copy, int n)
         }
         r->dev.k->put(r->dev.d, r->pair_src, src, (size_t)P * sizeof *src);
         r->dev.k->put(r->dev.d, r->pair_dst, dst, (size_t)P * sizeof *dst);
-        if (copy[i].pool == POOL_DRAFT)
+        if (copy[i].pool == POOL_DRAFT) {
             drafter_move(r->drafter, P, r->pair_src, r->pair_dst);
-        else
-            net_move(&r->net, copy[i].pool, P, r->pair_src, r->pair_dst);
+            continue;
+        }
+        kbuf from[2] = {{0}}, to[2] = {{0}};
+        from[copy[i].pool] = r->pair_src;
+        to[copy[i].pool] = r->pair_dst;
+        net_move(&r->net, P, from, to);
     }
 }
 
@@ -527,12 +531,12 @@ static void compact(struct rig *r, struct lane *l, const int *path, int n)
         return;
     r->dev.k->put(r->dev.d, r->pair_src, full[0], (size_t)k * 4);
     r->dev.k->put(r->dev.d, r->pair_dst, full[1], (size_t)k * 4);
-    net_move(&r->net, POOL_FULL, k, r->pair_src, r->pair_dst);
+    net_move(&r->net, k, (kbuf[2]){r->pair_src}, (kbuf[2]){r->pair_dst});
     if (!r->kv.has_swa)
         return;
     r->dev.k->put(r->dev.d, r->pair_src, swa[0], (size_t)k * 4);
     r->dev.k->put(r->dev.d, r->pair_dst, swa[1], (size_t)k * 4);
-    net_move(&r->net, POOL_SWA, k, r->pair_src, r->pair_dst);
+    net_move(&r->net, k, (kbuf[2]){[POOL_SWA] = r->pair_src}, (kbuf[2]){[POOL_SWA] = r->pair_dst});
 }
 
 /* Makes the target choose a first child, row by row, so far as the lane's script says. */

@@ -229,9 +229,9 @@ static kbuf output(struct drafter *base)
 static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)
 {
     struct eagle3 *d = (struct eagle3 *)base;
-    for (int l = 0; l < base->w->cfg.n_layer; l++)
-        base->dev.k->move(base->dev.d, &(struct k_move){.pairs = pairs, .src = src, .dst = dst,
-                                                        .cells = d->cells[l]});
+    base->dev.k->move(base->dev.d, &(struct k_move){
+        .pairs = pairs, .n_pools = 1,
+        .pool = {{.src = src, .dst = dst, .n_layers = base->w->cfg.n_layer, .cells = d->cells}}});
 }
 
 static const struct drafter_ops eagle3_ops = {.owns_kv = true, .close = close_eagle3,

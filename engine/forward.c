@@ -40,6 +40,8 @@ static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_typ
 {
     const struct model *m = n->m;
     n->cells = xcalloc((size_t)m->cfg.n_layer, sizeof *n->cells);
+    for (int p = 0; p < 2; p++)
+        n->of_pool[p] = xcalloc((size_t)m->cfg.n_layer, sizeof *n->of_pool[p]);
     for (int l = 0; l < m->cfg.n_layer; l++) {
         const struct layer *w = &m->layer[l];
         if (w->kv_src != l) {
@@ -57,6 +59,8 @@ static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_typ
         /* every cell starts as NaN: reading one that nobody wrote shows at once */
         n->dev.k->fill(n->dev.d, c->k, 0xff);
         n->dev.k->fill(n->dev.d, c->v, 0xff);
+        int pool = is_sliding(m, l) ? POOL_SWA : POOL_FULL;
+        n->of_pool[pool][n->n_of_pool[pool]++] = *c;
     }
     return true;
 }
@@ -125,6 +129,8 @@ void net_close(struct net *n)
             k->release(n->dev.d, n->cells[l].v);
         }
     free(n->cells);
+    free(n->of_pool[0]);
+    free(n->of_pool[1]);
     kbuf all[] = {n->x, n->y, n->q, n->o, n->h, n->cs[0], n->cs[1], n->ple, n->ple_row,
                   n->o2, n->lse, n->lse2};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -383,12 +389,14 @@ void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
 
 /* ---- moving cells ---------------------------------------------------------------------------- */
 
-void net_move(struct net *n, enum pool_id pool, int pairs, kbuf src, kbuf dst)
+void net_move(struct net *n, int pairs, const kbuf src[2], const kbuf dst[2])
 {
-    if (pairs == 0)
-        return;
-    for (int l = 0; l < n->m->cfg.n_layer; l++)
-        if (n->m->layer[l].kv_src == l && is_sliding(n->m, l) == (pool == POOL_SWA))
-            n->dev.k->move(n->dev.d, &(struct k_move){.pairs = pairs, .src = src, .dst = dst,
-                                                      .cells = n->cells[l]});
+    struct k_move m = {.pairs = pairs};
+    for (int p = 0; p < 2; p++)
+        if (src[p].p && n->n_of_pool[p])
+            m.pool[m.n_pools++] = (struct k_pool){.src = src[p], .dst = dst[p],
+                                                  .n_layers = n->n_of_pool[p],
+                                                  .cells = n->of_pool[p]};
+    if (pairs && m.n_pools)
+        n->dev.k->move(n->dev.d, &m);
 }

@@ -32,6 +32,8 @@ struct net {
     const struct model *m;
     const atomic_bool *stop; /* ends a pass between two layers; NULL: nothing does */
     struct k_cells *cells; /* (n_layer) of the owner layers; shared layers use their owner's */
+    struct k_cells *of_pool[2]; /* those of the owner layers, by pool */
+    int n_of_pool[2];
     int max_rows;
     kbuf x;            /* (max_rows, hidden) residual stream */
     kbuf q, o;         /* (max_rows, widest heads * head_dim) */
@@ -72,7 +74,8 @@ void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows);
  * ones), into logits (rows, vocab). hidden, if present, receives the normed rows. */
 void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden);
 
-/* Moves single cells of every layer that lives in a pool: pairs of slots, i32 on the device. */
-void net_move(struct net *n, enum pool_id pool, int pairs, kbuf src, kbuf dst);
+/* Moves single cells of every layer: pairs of slots, i32 on the device, by POOL_FULL and POOL_SWA.
+ * A pool whose slots are absent is left as it is. */
+void net_move(struct net *n, int pairs, const kbuf src[2], const kbuf dst[2]);
 
 #endif

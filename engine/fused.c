@@ -447,9 +447,9 @@ static void run_accept(struct trip *t, const struct k_plan *kp, kbuf emitted)
         .slots = {io->full, io->swa}, .n_path = io->n_path, .path = io->path, .emitted = emitted,
         .last = io->last, .src = {io->src[0], io->src[1]}, .dst = {io->dst[0], io->dst[1]}};
     r->dev.k->accept(r->dev.d, &a);
-    net_move(&r->net, POOL_FULL, t->key.steps + 1, io->src[0], io->dst[0]);
-    if (r->kv.has_swa)
-        net_move(&r->net, POOL_SWA, t->key.steps + 1, io->src[1], io->dst[1]);
+    if (!r->kv.has_swa)
+        a.src[POOL_SWA] = (kbuf){0};
+    net_move(&r->net, t->key.steps + 1, a.src, a.dst);
 }
 
 /* Everything between inbox and outbox. */

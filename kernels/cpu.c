@@ -318,23 +318,31 @@ static void cpu_rows(struct kdev *d, const struct k_rows *a)
     }
 }
 
-static void cpu_move(struct kdev *d, const struct k_move *a)
+static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *src,
+                       const int32_t *dst, int pairs)
 {
-    size_t cell = (size_t)a->cells.n_kv * (size_t)a->cells.head_dim * kv_type_size(a->cells.type);
-    const int32_t *src = cpu_i32(a->src, (size_t)a->pairs);
-    const int32_t *dst = cpu_i32(a->dst, (size_t)a->pairs);
-    char *k = a->cells.k.p, *v = a->cells.v.p;
-    cpu_check_cells(&a->cells);
-    char *held = cpu_room(d, ROOM_MOVE, (size_t)a->pairs * 2, cell);
-    for (int i = 0; i < a->pairs; i++) {
-        CHECK(src[i] >= 0 && src[i] < a->cells.n_slots && dst[i] >= 0 && dst[i] < a->cells.n_slots);
+    size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    char *k = c->k.p, *v = c->v.p;
+    cpu_check_cells(c);
+    char *held = cpu_room(d, ROOM_MOVE, (size_t)pairs * 2, cell);
+    for (int i = 0; i < pairs; i++) {
+        CHECK(src[i] >= 0 && src[i] < c->n_slots && dst[i] >= 0 && dst[i] < c->n_slots);
         memcpy(held + (size_t)(2 * i) * cell, k + (size_t)src[i] * cell, cell);
         memcpy(held + (size_t)(2 * i + 1) * cell, v + (size_t)src[i] * cell, cell);
     }
-    for (int i = 0; i < a->pairs; i++) {
+    for (int i = 0; i < pairs; i++) {
         memcpy(k + (size_t)dst[i] * cell, held + (size_t)(2 * i) * cell, cell);
         memcpy(v + (size_t)dst[i] * cell, held + (size_t)(2 * i + 1) * cell, cell);
     }
+}
+
+static void cpu_move(struct kdev *d, const struct k_move *a)
+{
+    CHECK(a->pairs <= K_MAX_PAIRS && a->n_pools <= 2);
+    for (int p = 0; p < a->n_pools; p++)
+        for (int l = 0; l < a->pool[p].n_layers; l++)
+            move_layer(d, &a->pool[p].cells[l], cpu_i32(a->pool[p].src, (size_t)a->pairs),
+                       cpu_i32(a->pool[p].dst, (size_t)a->pairs), a->pairs);
 }
 
 /* ---- ports; nothing is recorded -------------------------------------------------------------- */

@@ -168,43 +168,95 @@ void cuda_rows(struct kdev *d, const struct k_rows *a)
 
 /* ---- move ----------------------------------------------------------------------------------- */
 
-struct move_args {
-    char *k, *v, *room; /* room: (2, pairs) cells */
-    const int32_t *slot;
-    size_t cell; /* bytes */
-    int pairs, n_slots;
+enum { MOVE_THREADS = 64, MOVE_AT_ONCE = 8, MOST_MOVED = 64 /* layers of a launch */ };
+static_assert((int)MOVE_THREADS >= (int)K_MAX_PAIRS, "a thread reads the slots of a pair");
+
+struct moved {
+    char *k, *v;
+    uint32_t cell; /* bytes */
+    int n_slots, pool;
 };
 
-/* One block a pair and side; cells into the room, or out of it. */
-template <bool IN> __global__ void move_kernel(const __grid_constant__ struct move_args a)
+struct move_args {
+    const int32_t *src[2], *dst[2];
+    int pairs;
+    moved layer[MOST_MOVED];
+};
+
+/* A thread has one word of every cell of a layer's K or V, and keeps those of the sources in its
+ * own column of shared memory until it has them all: no other thread reads or writes them. */
+template <class Word>
+__global__ void __launch_bounds__(MOVE_THREADS)
+    move_kernel(const __grid_constant__ struct move_args a)
 {
+    extern __shared__ __align__(16) char room[]; /* (pairs, MOVE_THREADS) words */
+    __shared__ int from[K_MAX_PAIRS], to[K_MAX_PAIRS];
+    const int tid = (int)threadIdx.x;
+    const moved &m = a.layer[blockIdx.z];
+    const size_t words = m.cell / sizeof(Word), at = blockIdx.x * MOVE_THREADS + threadIdx.x;
+    Word *cells = (Word *)(blockIdx.y ? m.v : m.k) + at, *held = (Word *)room + tid;
     let_next();
     after();
-    int i = (int)blockIdx.x, slot = a.slot[i];
-    if (slot < 0 || slot >= a.n_slots)
+    if (tid < a.pairs) {
+        int s = __ldcg(a.src[m.pool] + tid), d = __ldcg(a.dst[m.pool] + tid);
+        bool moves = s != d && s >= 0 && d >= 0 && s < m.n_slots && d < m.n_slots;
+        from[tid] = moves ? s : -1, to[tid] = d;
+    }
+    __syncthreads();
+    if (at >= words)
         return;
-    uint16_t *cell = (uint16_t *)((blockIdx.y ? a.v : a.k) + (size_t)slot * a.cell);
-    uint16_t *room =
-        (uint16_t *)(a.room + ((size_t)blockIdx.y * (size_t)a.pairs + (size_t)i) * a.cell);
-    for (size_t j = threadIdx.x; j < a.cell / 2; j += blockDim.x)
-        (IN ? room : cell)[j] = (IN ? cell : room)[j];
+    for (int i = 0; i < a.pairs; i += MOVE_AT_ONCE) {
+        Word w[MOVE_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < MOVE_AT_ONCE; j++)
+            if (i + j < a.pairs && from[i + j] >= 0)
+                w[j] = __ldcg(cells + (size_t)from[i + j] * words);
+#pragma unroll
+        for (int j = 0; j < MOVE_AT_ONCE; j++)
+            if (i + j < a.pairs)
+                held[(i + j) * MOVE_THREADS] = w[j];
+    }
+    for (int i = 0; i < a.pairs; i++)
+        if (from[i] >= 0)
+            cells[(size_t)to[i] * words] = held[i * MOVE_THREADS];
+}
+
+/* One launch of n layers. */
+static void move_layers(struct kdev *d, const struct move_args &m, int n)
+{
+    size_t cell = 0, bits = 0; /* the largest; of all that tells how they can be read */
+    for (int l = 0; l < n; l++) {
+        const moved &c = m.layer[l];
+        cell = c.cell > cell ? c.cell : cell;
+        bits |= c.cell | (uintptr_t)c.k | (uintptr_t)c.v;
+    }
+    const bool wide = bits % sizeof(uint4) == 0;
+    const size_t word = wide ? sizeof(uint4) : sizeof(uint16_t);
+    dim3 grid((unsigned)((cell / word + MOVE_THREADS - 1) / MOVE_THREADS), 2, (unsigned)n);
+    cuda_launch(d, wide ? move_kernel<uint4> : move_kernel<uint16_t>, grid, MOVE_THREADS,
+                (size_t)m.pairs * MOVE_THREADS * word, m);
 }
 
 void cuda_move(struct kdev *d, const struct k_move *a)
 {
     cuda_begin(d, "move");
-    const struct k_cells *c = &a->cells;
-    size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
-    CHECK(c->k.n >= (size_t)c->n_slots * cell && c->v.n >= (size_t)c->n_slots * cell);
-    if (a->pairs > cuda_fit(a->pairs, 2 * cell)) {
-        cuda_fail(d, "too many cells to move at once");
-        return;
+    CHECK(a->pairs <= K_MAX_PAIRS && a->n_pools <= 2);
+    struct move_args m = {};
+    int n = 0;
+    m.pairs = a->pairs;
+    for (int p = 0; p < a->n_pools; p++) {
+        const struct k_pool *pool = &a->pool[p];
+        m.src[p] = cuda_i32(pool->src, (size_t)a->pairs);
+        m.dst[p] = cuda_i32(pool->dst, (size_t)a->pairs);
+        for (int l = 0; l < pool->n_layers; l++) {
+            const struct k_cells *c = &pool->cells[l];
+            size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+            size_t all = (size_t)c->n_slots * cell;
+            CHECK(c->k.n >= all && c->v.n >= all);
+            m.layer[n++] = {(char *)c->k.p, (char *)c->v.p, (uint32_t)cell, c->n_slots, p};
+            if (n == MOST_MOVED)
+                move_layers(d, m, n), n = 0;
+        }
     }
-    struct move_args m = {(char *)c->k.p, (char *)c->v.p,
-                          (char *)cuda_take(d, (size_t)a->pairs * 2 * cell),
-                          cuda_i32(a->src, (size_t)a->pairs), cell, a->pairs, c->n_slots};
-    dim3 grid((unsigned)a->pairs, 2);
-    cuda_launch(d, move_kernel<true>, grid, THREADS, 0, m);
-    m.slot = cuda_i32(a->dst, (size_t)a->pairs);
-    cuda_launch(d, move_kernel<false>, grid, THREADS, 0, m);
+    move_layers(d, m, n);
 }

@@ -266,12 +266,18 @@ struct k_logp {
     kbuf logp;    /* (pairs) f32 */
 };
 
-/* Moves whole cells of one layer, all sources read before any target is written. A pair may name
- * one slot twice: nothing happens to it. */
-struct k_move {
-    int pairs;
+enum { K_MAX_PAIRS = 64 };
+
+/* Moves whole cells of every layer of one pool or two, all sources of a layer read before any of
+ * its targets is written. A pair may name one slot twice: nothing happens to it. */
+struct k_pool {
     kbuf src, dst; /* (pairs) i32 slots */
-    struct k_cells cells;
+    int n_layers;
+    const struct k_cells *cells; /* (n_layers) */
+};
+struct k_move {
+    int pairs, n_pools; /* pairs: of each pool, <= K_MAX_PAIRS */
+    struct k_pool pool[2];
 };
 
 /* ---- a draft tree of one lane, grown and accepted on the device ------------------------------ */

@@ -302,7 +302,8 @@ static void run_move(const void *arg, float *out)
     const float *x = arg;
     static const int32_t src[] = {3, 4, 1, 7}, dst[] = {4, 3, 2, 6}; /* 3 and 4 change places */
     kbuf k = floats(x, 8 * 6), v = floats(x + 48, 8 * 6);
-    T.k->move(T.d, &(struct k_move){4, ints(src, 4), ints(dst, 4), {k, v, KV_F32, 8, 2, 3}});
+    struct k_cells cells = {k, v, KV_F32, 8, 2, 3};
+    T.k->move(T.d, &(struct k_move){4, 1, {{ints(src, 4), ints(dst, 4), 1, &cells}}});
     take(out, k, 48);
     take(out + 48, v, 48);
 }
@@ -316,6 +317,102 @@ static void test_move_reads_every_source_first(void **state)
     for (int i = 0; i < 96; i++)
         assert_true(out[i] == x[i / 48 * 48 + from[i % 48 / 6] * 6 + i % 6]);
     free(x);
+}
+
+enum { MV_SLOTS = 90, MV_LAYERS = 70, MV_WORDS = 32 /* floats of a cell, at most */ };
+
+/* Layers 0 .. n[0] - 1 are the first pool's. K and V of a layer lie in `old` one behind the other,
+ * MV_SLOTS * MV_WORDS floats of room each. */
+struct moves {
+    int pairs, n[2];
+    int32_t src[2][K_MAX_PAIRS], dst[2][K_MAX_PAIRS];
+    struct k_cells layer[MV_LAYERS];
+    float *old;
+};
+
+static size_t move_cell(const struct k_cells *c)
+{
+    return (size_t)(c->n_kv * c->head_dim) * kv_type_size(c->type);
+}
+
+static void run_moves(const void *arg, float *out)
+{
+    const struct moves *m = arg;
+    const size_t side = MV_SLOTS * MV_WORDS;
+    struct k_cells cells[MV_LAYERS];
+    int n = m->n[0] + m->n[1];
+    for (int l = 0; l < n; l++) {
+        cells[l] = m->layer[l];
+        cells[l].k = floats(m->old + (size_t)(2 * l) * side, side);
+        cells[l].v = floats(m->old + (size_t)(2 * l + 1) * side, side);
+    }
+    size_t pairs = (size_t)m->pairs;
+    T.k->move(T.d, &(struct k_move){m->pairs, 2, {
+        {ints(m->src[0], pairs), ints(m->dst[0], pairs), m->n[0], cells},
+        {ints(m->src[1], pairs), ints(m->dst[1], pairs), m->n[1], cells + m->n[0]}}});
+    for (int l = 0; l < n; l++) {
+        take(out + (size_t)(2 * l) * side, cells[l].k, side);
+        take(out + (size_t)(2 * l + 1) * side, cells[l].v, side);
+    }
+}
+
+/* Slots anywhere; the path's rows ascend, so that targets are rows before, which may be sources. Or
+ * any pairs at all, no slot a target twice. */
+static void draw_pairs(int pairs, bool path, int32_t *src, int32_t *dst)
+{
+    int32_t slot[MV_SLOTS];
+    for (int i = 0; i < MV_SLOTS; i++)
+        slot[i] = i;
+    for (int i = MV_SLOTS - 1; i > 0; i--) {
+        int j = rnd_int(i + 1);
+        int32_t t = slot[i];
+        slot[i] = slot[j], slot[j] = t;
+    }
+    int row = 0, spare = MV_SLOTS - pairs;
+    for (int i = 0; i < pairs; i++, row++) {
+        while (path && i && spare && rnd() % 2)
+            row++, spare--;
+        dst[i] = slot[i];
+        src[i] = slot[path ? row : rnd_int(MV_SLOTS)];
+    }
+}
+
+static void draw_moves(struct moves *m, int turn)
+{
+    m->pairs = turn == 0 ? K_MAX_PAIRS : 1 + rnd_int(20);
+    m->n[0] = turn == 1 ? 66 : 1 + rnd_int(3);
+    m->n[1] = rnd_int(4);
+    for (int p = 0; p < 2; p++)
+        draw_pairs(m->pairs, turn % 3 > 0, m->src[p], m->dst[p]);
+    for (int l = 0; l < m->n[0] + m->n[1]; l++) {
+        struct k_cells *c = &m->layer[l];
+        *c = (struct k_cells){.type = rnd() % 2 ? KV_F32 : KV_BF16, .n_slots = MV_SLOTS};
+        c->n_kv = 1 + rnd_int(2);
+        c->head_dim = turn % 2 ? 8 << rnd_int(2) : 1 + rnd_int(16);
+    }
+}
+
+static void test_moves_of_many_layers(void **state)
+{
+    (void)state;
+    const size_t side = MV_SLOTS * MV_WORDS, room = 2 * MV_LAYERS * side;
+    struct moves m = {.old = rnd_floats(room, 1)};
+    float *out = rnd_floats(room, 1), *want = rnd_floats(room, 1);
+    for (int turn = 0; turn < 24; turn++) {
+        draw_moves(&m, turn);
+        size_t n = (size_t)(m.n[0] + m.n[1]) * 2 * side;
+        everywhere(run_moves, &m, out, n);
+        memcpy(want, m.old, n * sizeof *want);
+        for (int l = 0; l < m.n[0] + m.n[1]; l++)
+            for (int kv = 0, p = l >= m.n[0]; kv < 2; kv++)
+                for (int i = 0; i < m.pairs; i++) {
+                    size_t cell = move_cell(&m.layer[l]), at = (size_t)(2 * l + kv) * side;
+                    memcpy((char *)(want + at) + (size_t)m.dst[p][i] * cell,
+                           (const char *)(m.old + at) + (size_t)m.src[p][i] * cell, cell);
+                }
+        same_bits(out, want, n, "a move");
+    }
+    free(m.old), free(out), free(want);
 }
 
 /* ---- mixture of experts --------------------------------------------------------------------- */
@@ -566,6 +663,7 @@ int main(void)
         cmocka_unit_test(test_attention_over_many_splits),
         cmocka_unit_test(test_merge_weighs_by_lse_and_takes_empty_parts),
         cmocka_unit_test(test_move_reads_every_source_first),
+        cmocka_unit_test(test_moves_of_many_layers),
         cmocka_unit_test(test_moe_every_layout),
         cmocka_unit_test(test_moe_layouts_agree),
     };
