@@ -526,6 +526,55 @@ static bool sampling(struct bench *b, int n, struct err *e)
     return ok;
 }
 
+/* What a verify pass of 60 rows asks of its logits: draws, the eight best, a pair a row. */
+enum { READ_ROWS = 60, READ_BEST = 8 };
+
+struct reads {
+    int n;
+    kbuf logits, ids, p, best, best_logp, pair, pair_logp;
+};
+
+static void run_reads(struct bench *b, void *arg)
+{
+    struct reads *r = arg;
+    struct k_sample draws = {.rows = READ_ROWS, .n = r->n, .logits = r->logits, .ids = r->ids,
+                             .p = r->p};
+    struct k_topk best = {.rows = READ_ROWS, .n = r->n, .k = READ_BEST, .logits = r->logits,
+                          .ids = r->best, .logp = r->best_logp};
+    struct k_logp pairs = {READ_ROWS, r->n, READ_ROWS, r->logits, r->pair, r->pair, r->pair_logp};
+    b->dev.k->read(b->dev.d, &(struct k_read){&draws, &best, &pairs});
+}
+
+static bool reading(struct bench *b, int n, struct err *e)
+{
+    const size_t rows = READ_ROWS * 4;
+    struct reads r = {.n = n};
+    int32_t pair[READ_ROWS];
+    char name[40], shape[40];
+    struct timing t;
+    snprintf(name, sizeof name, "sample.read.%d.T%d", n, READ_ROWS);
+    snprintf(shape, sizeof shape, "%d rows of %d", READ_ROWS, n);
+    if (!bench_wanted(b, name))
+        return true;
+    for (int i = 0; i < READ_ROWS; i++)
+        pair[i] = i;
+    r.logits = bench_floats(b, (size_t)READ_ROWS * (size_t)n, e);
+    r.pair = bench_buffer(b, rows, pair, e);
+    kbuf *out[] = {&r.ids, &r.p, &r.pair_logp, &r.best, &r.best_logp};
+    bool ok = r.logits.p && r.pair.p;
+    for (int i = 0; i < 5 && ok; i++)
+        ok = (*out[i] = bench_buffer(b, i < 3 ? rows : rows * READ_BEST, NULL, e)).p;
+    struct work w = {.run = run_reads, .arg = &r, .times = 1, .numbers = true, .out = r.pair_logp};
+    if (ok && !bench_time(b, &w, &t, e))
+        ok = err_prefix(e, "%s", name);
+    if (ok)
+        bench_tell(b, name, shape, &t,
+                   &(struct figure){(double)READ_ROWS * n * 4, 0, t.ms * 1e3, "us"});
+    kbuf all[] = {r.logits, r.pair, r.ids, r.p, r.pair_logp, r.best, r.best_logp};
+    bench_release(b, all, 7);
+    return ok;
+}
+
 /* ---- in order -------------------------------------------------------------------------------- */
 
 bool bench_kernels(struct bench *b, struct err *e)
@@ -533,5 +582,6 @@ bool bench_kernels(struct bench *b, struct err *e)
     bool brief = b->o->brief;
     return phases(b, e) && gemvs(b, e) && gemm(b, e) && bench_reopen(b, e) && moe(b, 32, e) &&
            bench_reopen(b, e) && (brief || moe(b, 128, e)) && attentions(b, e) &&
-           sampling(b, 201088, e) && (brief || sampling(b, 262144, e));
+           sampling(b, 201088, e) &&
+           (brief || (sampling(b, 262144, e) && reading(b, 262144, e)));
 }

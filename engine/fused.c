@@ -421,19 +421,21 @@ static void run_draws(struct trip *t, const struct k_plan *kp)
     struct rig *r = t->r;
     struct io *io = &t->io;
     int V = r->m->cfg.vocab, N = t->nodes;
-    r->dev.k->sample(r->dev.d, &(struct k_sample){
-        .rows = N, .n = V, .logits = r->logits, .mask = r->mask, .how = t->key.how,
-        .u = t->key.steps ? io->u : io->draws, .ids = io->choice, .p = io->chance});
-    r->dev.k->topk(r->dev.d, &(struct k_topk){.rows = N, .n = V, .k = min_int(BEST, V),
-                                              .logits = r->logits, .ids = io->best,
-                                              .logp = io->best_logp});
-    if (N == 1)
-        return;
     size_t bytes = (size_t)(N - 1) * 4;
-    r->dev.k->logp(r->dev.d, &(struct k_logp){
-        .pairs = N - 1, .n = V, .rows = N, .logits = r->logits,
-        .row = kbuf_at(io->parent0, 4, bytes), .id = kbuf_at(kp->token, 4, bytes),
-        .logp = io->node_logp});
+    struct k_sample draws = {
+        .rows = N, .n = V, .logits = r->logits, .mask = r->mask, .how = t->key.how,
+        .u = t->key.steps ? io->u : io->draws, .ids = io->choice, .p = io->chance};
+    struct k_topk best = {.rows = N, .n = V, .k = min_int(BEST, V), .logits = r->logits,
+                          .ids = io->best, .logp = io->best_logp};
+    struct k_read read = {.sample = &draws, .topk = &best};
+    struct k_logp nodes;
+    if (N > 1) {
+        nodes = (struct k_logp){.pairs = N - 1, .n = V, .rows = N, .logits = r->logits,
+                                .row = kbuf_at(io->parent0, 4, bytes),
+                                .id = kbuf_at(kp->token, 4, bytes), .logp = io->node_logp};
+        read.logp = &nodes;
+    }
+    r->dev.k->read(r->dev.d, &read);
 }
 
 static void run_accept(struct trip *t, const struct k_plan *kp, kbuf emitted)

@@ -404,7 +404,7 @@ const struct kernels kernels_cpu = {
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
     .scale = cpu_scale, .rows = cpu_rows, .topk = cpu_topk, .sample = cpu_sample,
-    .logp = cpu_logp, .move = cpu_move,
+    .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
     .spread = cpu_spread, .keep = cpu_keep, .accept = cpu_accept,
     .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
     .stamp = cpu_stamp,

@@ -196,6 +196,7 @@ void cpu_moe(struct kdev *d, const struct k_moe *a);
 void cpu_topk(struct kdev *d, const struct k_topk *a);
 void cpu_sample(struct kdev *d, const struct k_sample *a);
 void cpu_logp(struct kdev *d, const struct k_logp *a);
+void cpu_read(struct kdev *d, const struct k_read *a);
 void cpu_spread(struct kdev *d, const struct k_spread *a);
 void cpu_keep(struct kdev *d, const struct k_keep *a);
 void cpu_accept(struct kdev *d, const struct k_accept *a);

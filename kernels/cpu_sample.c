@@ -271,3 +271,13 @@ void cpu_logp(struct kdev *d, const struct k_logp *a)
     for (size_t i = 0; i < pairs; i++)
         logp[i] = (float)((double)x[(size_t)row[i] * n + (size_t)id[i]] - run.lse[row[i]]);
 }
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+void cpu_read(struct kdev *d, const struct k_read *a)
+{
+    cpu_sample(d, a->sample);
+    cpu_topk(d, a->topk);
+    if (a->logp)
+        cpu_logp(d, a->logp);
+}

@@ -186,7 +186,7 @@ extern "C" const struct kernels kernels_cuda = {
     .embed = cuda_embed, .rope = cuda_rope, .normalize = cuda_normalize, .linear = cuda_linear,
     .glu = cuda_glu, .qkv = cuda_qkv, .attn = cuda_attn, .merge = cuda_merge, .moe = cuda_moe,
     .scale = cuda_scale, .rows = cuda_rows, .topk = cuda_topk, .sample = cuda_sample,
-    .logp = cuda_logp, .move = cuda_move,
+    .logp = cuda_logp, .read = cuda_read, .move = cuda_move,
     .spread = cuda_spread, .keep = cuda_keep, .accept = cuda_accept,
     .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
     .stamp = cuda_stamp,

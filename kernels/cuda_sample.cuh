@@ -1,5 +1,6 @@
 /* cuda_sample.cuh - what cuda_sample.cu reads logits with: rows cut into segments, keys that order
- * candidates, a segment in registers, the log of a sum of exponentials, the k best of a block.
+ * candidates, a segment in registers, the log of a sum of exponentials, the k best of a block and of
+ * a run of segments.
  */
 #ifndef AERIE_CUDA_SAMPLE_CUH
 #define AERIE_CUDA_SAMPLE_CUH
@@ -9,6 +10,7 @@
 enum {
     THREADS = 512, WARPS = THREADS / 32, EACH = 8,
     MOST_K = 64,
+    GROUPS = 2 * MOST_K,
     LIST = 512,        /* candidates for the k best that are ranked at once */
     WINDOW = 4096,     /* candidates of a draw that are sorted at once */
     BINS = 16,
@@ -56,10 +58,13 @@ __device__ __forceinline__ int index_of(u64 key)
 {
     return (int)(0xffffffffu - (uint32_t)key);
 }
+__device__ __forceinline__ float value_of(uint32_t rank)
+{
+    return __uint_as_float(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
+}
 __device__ __forceinline__ float logit_of(u64 key)
 {
-    uint32_t u = (uint32_t)(key >> 32);
-    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+    return value_of((uint32_t)(key >> 32));
 }
 
 /* Maximum or sum over `width` neighbouring lanes. */
@@ -106,25 +111,25 @@ __device__ __forceinline__ bool last_of_row(unsigned *counter, unsigned n)
 
 /* ---- a segment in registers ------------------------------------------------------------------ */
 
-/* Where this thread's element j of the block's segment lies in the row. */
-__device__ __forceinline__ int place(const source &s, int j)
+/* Where this thread's element j of a segment lies in the row. */
+__device__ __forceinline__ int place(const source &s, int seg, int j)
 {
-    return (int)blockIdx.x * s.len + j / 4 * (4 * THREADS) + (int)threadIdx.x * 4 + j % 4;
+    return seg * s.len + j / 4 * (4 * THREADS) + (int)threadIdx.x * 4 + j % 4;
 }
 
-__device__ __forceinline__ int segment_end(const source &s)
+__device__ __forceinline__ int segment_end(const source &s, int seg)
 {
-    return min(s.n, ((int)blockIdx.x + 1) * s.len);
+    return min(s.n, (seg + 1) * s.len);
 }
 
 /* x[j]: -inf beyond the segment. */
-__device__ __forceinline__ void load_segment(const source &s, int r, float (&x)[EACH])
+__device__ __forceinline__ void load_segment(const source &s, int r, int seg, float (&x)[EACH])
 {
-    const int end = segment_end(s);
+    const int end = segment_end(s, seg);
     const float *row = s.x + (size_t)r * (size_t)s.n;
 #pragma unroll
     for (int j = 0; j < EACH; j += 4) {
-        int at = place(s, j);
+        int at = place(s, seg, j);
         float4 v = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
         if (s.whole && at < end) {
             v = *(const float4 *)(row + at);
@@ -137,17 +142,18 @@ __device__ __forceinline__ void load_segment(const source &s, int r, float (&x)[
 }
 
 /* One bit for each element that may be chosen. */
-__device__ __forceinline__ unsigned load_allowed(const source &s)
+__device__ __forceinline__ unsigned load_allowed(const source &s, int seg)
 {
-    const int end = segment_end(s);
+    const int end = segment_end(s, seg);
     unsigned bits = 0;
 #pragma unroll
     for (int j = 0; j < EACH; j += 4) {
-        int at = place(s, j);
+        int at = place(s, seg, j);
         uint32_t four = 0;
         if (s.mask && s.whole && at < end)
             four = *(const uint32_t *)(s.mask + at);
         else if (s.mask)
+#pragma unroll 1
             for (int i = 0; i < 4 && at + i < end; i++)
                 four |= (uint32_t)s.mask[at + i] << 8 * i;
 #pragma unroll
@@ -163,18 +169,41 @@ struct mass {
     float max, sum; /* sum of exp(x - max); NaN where there is a NaN or +inf */
 };
 
-/* Of a warp's share of a segment. */
-__device__ __forceinline__ mass warp_mass(const float (&x)[EACH])
+/* The largest; what is not a number does not count. */
+__device__ __forceinline__ float largest(const float (&x)[EACH])
 {
-    mass m = {-INFINITY, 0};
+    float max = -INFINITY;
 #pragma unroll
     for (int j = 0; j < EACH; j++)
-        m.max = fmaxf(m.max, x[j]);
-    m.max = warp_max(m.max);
+        max = fmaxf(max, x[j]);
+    return max;
+}
+__device__ __forceinline__ float largest_of(const float (&x)[EACH], unsigned allowed)
+{
+    float max = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+        max = fmaxf(max, allowed >> j & 1 ? x[j] : -INFINITY);
+    return max;
+}
+
+/* e^x of x <= 0, in one step: right to 2^-21 and 2^-23 of x, which is far below what the order of
+ * a sum does. */
+__device__ __forceinline__ float quick_exp(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
+
+/* Of a warp's share of a segment; peak: the thread's largest. */
+__device__ __forceinline__ mass warp_mass(const float (&x)[EACH], float peak)
+{
+    mass m = {value_of(__reduce_max_sync(~0u, rank_of(peak))), 0};
     float from = m.max == -INFINITY ? 0.f : m.max;
 #pragma unroll
     for (int j = 0; j < EACH; j++)
-        m.sum += expf(x[j] - from);
+        m.sum += quick_exp(x[j] - from);
     m.sum = warp_sum(m.sum);
     return m;
 }
@@ -219,7 +248,8 @@ __device__ __forceinline__ double lse_of(total t)
 /* ---- the k best of a block's keys ------------------------------------------------------------ */
 
 struct picking {
-    u64 top[MOST_K], list[LIST], room[WARPS], bar;
+    u64 top[GROUPS], list[LIST], room[WARPS], bar;
+    __align__(16) uint32_t rank[2][GROUPS];
     int n;
 };
 
@@ -236,6 +266,43 @@ template <class All> __device__ void one_by_one(const All &all, int k, u64 *out,
     }
 }
 
+/* Lanes that share a maximum, as a power of two: there are 2k such groups or more, so that the
+ * k-th best of their maxima is no group's worst luck. */
+__device__ __forceinline__ int group_shift(int k)
+{
+    return k <= 8 ? 5 : k <= 16 ? 4 : k <= 32 ? 3 : 2;
+}
+
+/* Writes the k largest of the keys listed, best first, 0 where there are fewer; all(f) calls f with
+ * each key there is. */
+template <class All>
+__device__ __forceinline__ void best_listed(const All &all, int k, u64 *out, picking &s)
+{
+    const int tid = (int)threadIdx.x, n = s.n;
+    if (n > LIST) {
+        one_by_one(all, k, out, s);
+        return;
+    }
+    for (int i = tid; i < n; i += THREADS) {
+        int above = 0;
+        u64 mine = s.list[i];
+#pragma unroll 8
+        for (int j = 0; j < n; j++)
+            above += s.list[j] > mine;
+        if (above < k)
+            out[above] = mine;
+    }
+    for (int i = n + tid; i < k; i += THREADS)
+        out[i] = 0;
+}
+
+__device__ __forceinline__ void list_key(u64 key, picking &s)
+{
+    int at = atomicAdd(&s.n, 1);
+    if (at < LIST)
+        s.list[at] = key;
+}
+
 /* Writes the k largest keys of the block, best first, 0 where there are fewer; `mine` is the
  * largest of this thread, all(f) calls f with each, those(bar, f) with each that is not below bar.
  * The k-th largest of the maxima of k or more groups of threads bounds them from below, and leaves
@@ -244,18 +311,18 @@ template <class All, class Those>
 __device__ __forceinline__ void best_of(u64 mine, const All &all, const Those &those, int k,
                                         u64 *out, picking &s)
 {
-    const int tid = (int)threadIdx.x, width = k <= 16 ? 32 : k <= 32 ? 16 : 8;
-    mine = lanes_u64<true>(mine, width);
-    if (tid % width == 0)
-        s.top[tid / width] = mine;
+    const int tid = (int)threadIdx.x, shift = group_shift(k), groups = THREADS >> shift;
+    mine = lanes_u64<true>(mine, 1 << shift);
+    if ((tid & ((1 << shift) - 1)) == 0)
+        s.top[tid >> shift] = mine;
     if (tid == 0)
         s.n = 0, s.bar = 1;
     __syncthreads();
-    if (tid < THREADS / width) {
+    if (tid < groups) {
         int above = 0;
         mine = s.top[tid];
 #pragma unroll 16
-        for (int i = 0; i < THREADS / width; i++)
+        for (int i = 0; i < groups; i++)
             above += s.top[i] > mine;
         if (mine && above == k - 1)
             s.bar = mine;
@@ -267,28 +334,82 @@ __device__ __forceinline__ void best_of(u64 mine, const All &all, const Those &t
             out[0] = bar > 1 ? bar : 0;
         return;
     }
-    those(bar, [&](u64 key) {
-        int at = atomicAdd(&s.n, 1);
-        if (at < LIST)
-            s.list[at] = key;
-    });
+    those(bar, [&](u64 key) { list_key(key, s); });
     __syncthreads();
-    int n = s.n;
-    if (n > LIST) {
-        one_by_one(all, k, out, s);
+    best_listed(all, k, out, s);
+}
+
+/* ---- the k best of a run of segments --------------------------------------------------------- */
+
+/* What a thread knows of the segments its block has seen. */
+struct seen {
+    uint32_t most; /* rank of the largest of its group of lanes */
+    float bar;     /* k of the block's candidates are not below it */
+};
+
+/* A rank that k of n are not below, and few more; every lane of a warp finds it. Few are counted
+ * against each other, many against ever closer ranks. */
+__device__ __forceinline__ uint32_t bar_of_few(const uint32_t *rank, int n, int k)
+{
+    const int lane = (int)threadIdx.x % 32;
+    uint32_t mine = lane < n ? rank[lane] : ~0u;
+    int above = 0;
+    for (int i = 0; i < n; i += 4) {
+        uint4 v = *(const uint4 *)(rank + i);
+        above += (v.x > mine) + (v.y > mine) + (v.z > mine) + (v.w > mine);
+    }
+    return __reduce_min_sync(~0u, above < k ? mine : ~0u);
+}
+__device__ __forceinline__ uint32_t bar_of_many(const uint32_t *rank, int n, int k)
+{
+    enum { A_LANE = GROUPS / 32 };
+    uint32_t mine[A_LANE], bar = 0;
+#pragma unroll
+    for (int i = 0; i < A_LANE; i++)
+        mine[i] = i * 32 < n ? rank[i * 32 + (int)threadIdx.x % 32] : 0;
+    for (uint32_t bit = 1u << 31; bit; bit /= 2) {
+        int reach = 0;
+#pragma unroll
+        for (int i = 0; i < A_LANE; i++)
+            reach += __popc(__ballot_sync(~0u, mine[i] >= (bar | bit)));
+        bar |= reach >= k ? bit : 0;
+        if (reach == k)
+            break;
+    }
+    return bar;
+}
+__device__ __forceinline__ float bar_of(const uint32_t *rank, int n, int k)
+{
+    uint32_t bar = n <= 32 ? bar_of_few(rank, n, k) : bar_of_many(rank, n, k);
+    return bar ? value_of(bar) : -INFINITY;
+}
+
+/* Lists what may be among the k best of the block; peak: the thread's largest; s.n is 0 before the first segment. Whoever has
+ * nothing that reaches the bar it knows does not look how far that has risen. */
+__device__ __forceinline__ void list_segment(const source &s, int seg, const float (&x)[EACH],
+                                             float peak, int k, seen &v, picking &room)
+{
+    const int tid = (int)threadIdx.x, shift = group_shift(k), groups = THREADS >> shift;
+    const float top = s.mask ? largest_of(x, load_allowed(s, seg)) : peak;
+    uint32_t *rank = room.rank[seg & 1], mine = rank_of(top);
+    if (shift == 5)
+        mine = __reduce_max_sync(~0u, mine);
+    else
+        mine = (uint32_t)lanes_u64<true>(mine, 1 << shift);
+    v.most = max(v.most, mine);
+    if ((tid & ((1 << shift) - 1)) == 0)
+        rank[tid >> shift] = v.most;
+    __syncthreads();
+    if (!__any_sync(~0u, top >= v.bar))
         return;
-    }
-    for (int i = tid; i < n; i += THREADS) {
-        int above = 0;
-        mine = s.list[i];
-#pragma unroll 8
-        for (int j = 0; j < n; j++)
-            above += s.list[j] > mine;
-        if (above < k)
-            out[above] = mine;
-    }
-    for (int i = n + tid; i < k; i += THREADS)
-        out[i] = 0;
+    v.bar = fmaxf(v.bar, bar_of(rank, groups, k));
+    if (top >= v.bar)
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            int at = place(s, seg, j);
+            if (x[j] >= v.bar && at < segment_end(s, seg) && !(s.mask && s.mask[at]))
+                list_key(key_of(x[j], at), room);
+        }
 }
 
 #endif

@@ -266,6 +266,13 @@ struct k_logp {
     kbuf logp;    /* (pairs) f32 */
 };
 
+/* sample(), topk() and logp() of the same rows, to the bit: a device may read them once. */
+struct k_read {
+    const struct k_sample *sample;
+    const struct k_topk *topk; /* without a mask */
+    const struct k_logp *logp; /* or NULL */
+};
+
 enum { K_MAX_PAIRS = 64 };
 
 /* Moves whole cells of every layer of one pool or two, all sources of a layer read before any of
@@ -448,6 +455,7 @@ struct kernels {
     void (*topk)(struct kdev *d, const struct k_topk *a);
     void (*sample)(struct kdev *d, const struct k_sample *a);
     void (*logp)(struct kdev *d, const struct k_logp *a);
+    void (*read)(struct kdev *d, const struct k_read *a);
     void (*move)(struct kdev *d, const struct k_move *a);
 
     /* a draft tree */

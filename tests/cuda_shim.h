@@ -93,6 +93,7 @@ SHIM(rows, (void)0)
 SHIM(topk, (void)0)
 SHIM(sample, (void)0)
 SHIM(logp, (void)0)
+SHIM(read, (void)0)
 SHIM(move, (void)0)
 
 static kbuf shim_alloc(struct kdev *d, size_t n, const char *what, struct err *e)
@@ -122,7 +123,7 @@ static const struct kernels kernels_shim = {
     .rope = shim_rope, .normalize = shim_normalize, .linear = shim_linear, .glu = shim_glu,
     .qkv = shim_qkv, .attn = shim_attn, .merge = shim_merge, .moe = shim_moe, .scale = shim_scale,
     .rows = shim_rows, .topk = shim_topk, .sample = shim_sample, .logp = shim_logp,
-    .move = shim_move,
+    .read = shim_read, .move = shim_move,
 };
 
 #endif

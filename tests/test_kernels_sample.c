@@ -347,11 +347,119 @@ static void test_sample_rows_are_independent(void **state)
     free(x);
 }
 
+/* ---- all of them of the same rows ------------------------------------------------------------ */
+
+enum { READ_K = 8, READ_ROWS = 60 };
+
+struct read_case {
+    int rows, n;
+    const float *x, *u;
+    const uint8_t *mask;
+    struct sampling how;
+    int32_t row[READ_ROWS], id[READ_ROWS]; /* a pair a row */
+};
+
+/* Both ways: ids and logp of the best, choices and chances, log probabilities of the pairs. */
+static void run_read(const void *arg, float *out)
+{
+    const struct read_case *c = arg;
+    size_t rows = (size_t)c->rows, most = rows * READ_K, n = 2 * most + 3 * rows;
+    kbuf logits = floats(c->x, rows * (size_t)c->n), both = blank(2 * n);
+    for (int way = 0; way < 2; way++) {
+        size_t at = (size_t)way * n * 4;
+        struct k_sample s = {.rows = c->rows, .n = c->n, .logits = logits, .how = c->how,
+                             .u = floats(c->u, rows), .ids = kbuf_at(both, at, rows * 4),
+                             .p = kbuf_at(both, at + rows * 4, rows * 4)};
+        struct k_logp l = {c->rows, c->n, c->rows, logits, ints(c->row, rows), ints(c->id, rows),
+                           kbuf_at(both, at + rows * 8, rows * 4)};
+        struct k_topk k = {.rows = c->rows, .n = c->n, .k = READ_K, .logits = logits,
+                           .ids = kbuf_at(both, at + rows * 12, most * 4),
+                           .logp = kbuf_at(both, at + rows * 12 + most * 4, most * 4)};
+        if (c->mask)
+            s.mask = dev_buf(&T, c->mask, (size_t)c->n);
+        if (way) {
+            T.k->read(T.d, &(struct k_read){&s, &k, rows > 1 ? &l : NULL});
+            continue;
+        }
+        T.k->sample(T.d, &s);
+        T.k->topk(T.d, &k);
+        if (rows > 1)
+            T.k->logp(T.d, &l);
+    }
+    float *got = xcalloc(2 * n, sizeof *got);
+    take(got, both, 2 * n);
+    if (rows == 1)
+        got[2] = got[n + 2] = 0; /* no pair */
+    same_bits(got + n, got, n, "all of them at once");
+    memcpy(out, got, n * sizeof *out);
+    free(got);
+}
+
+/* Rows of every kind: any numbers, rising and falling ones, ties, rows whose best are banned, rows
+ * without a candidate, and with what is not a number. */
+static void draw_rows(struct read_case *c, float *x, uint8_t *mask)
+{
+    int n = c->n;
+    for (int i = 0; i < n; i++)
+        mask[i] = rnd_int(50) == 0;
+    for (int r = 0; r < c->rows; r++) {
+        float *row = x + (size_t)r * (size_t)n;
+        int kind = c->rows == 1 ? rnd_int(9) : r % 9;
+        for (int i = 0; i < n; i++) {
+            float v = 4 * rnd_normal();
+            row[i] = kind == 1 ? (float)i + v : kind == 2 ? (float)-i + v
+                     : kind == 3 ? roundf(v) : kind == 4 ? 1 : kind == 5 ? -INFINITY : v;
+            if (kind == 6 && mask[i])
+                row[i] += 100;
+        }
+        if (kind == 7)
+            row[rnd_int(n)] = rnd_int(2) ? NAN : INFINITY;
+        if (kind == 5 && r % 2)
+            row[n - 1] = 2;
+        c->row[r] = rnd_int(c->rows), c->id[r] = rnd_int(n);
+    }
+}
+
+static void check_best(const struct read_case *c, const float *out)
+{
+    int *order = xmalloc((size_t)c->n * sizeof *order);
+    size_t rows = (size_t)c->rows;
+    for (int r = 0; r < c->rows; r++) {
+        const int32_t *id = (const int32_t *)out + 3 * rows + (size_t)r * READ_K;
+        int m = ref_order(c->x + (size_t)r * (size_t)c->n, NULL, c->n, true, order);
+        for (int i = 0; i < READ_K; i++)
+            assert_int_equal(id[i], i < m ? order[i] : -1);
+    }
+    free(order);
+}
+
+static void test_read_is_all_of_them(void **state)
+{
+    (void)state;
+    static const int sizes[][2] = {{1, 262}, {1, 30001}, {9, 4100}, {READ_ROWS, 40000}, {18, 33001}};
+    for (int t = 0; t < 10; t++) {
+        struct read_case c = {.rows = sizes[t % 5][0], .n = sizes[t % 5][1]};
+        size_t all = (size_t)c.rows * (size_t)c.n;
+        float *x = rnd_floats(all, 1), u[READ_ROWS], *out = xcalloc((READ_K * 2 + 3) * READ_ROWS, 4);
+        uint8_t *mask = xcalloc((size_t)c.n, 1);
+        draw_rows(&c, x, mask);
+        for (int r = 0; r < c.rows; r++)
+            u[r] = rnd_unit();
+        c.x = x, c.u = u, c.mask = t % 2 ? mask : NULL;
+        if (t > 6)
+            c.how = (struct sampling){.temperature = .8f, .top_k = t > 8 ? 20 : 0, .top_p = .95f};
+        everywhere(run_read, &c, out, (size_t)(c.rows * (2 * READ_K + 3)));
+        check_best(&c, out);
+        free(x), free(mask), free(out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_topk_is_a_sorted_head),
         cmocka_unit_test(test_logp_is_log_softmax),
+        cmocka_unit_test(test_read_is_all_of_them),
         cmocka_unit_test(test_sample_inverts_the_filtered_distribution),
         cmocka_unit_test(test_sample_frequencies),
         cmocka_unit_test(test_sample_at_the_edges),

@@ -63,6 +63,14 @@ static void some_logp(struct kdev *d, const struct k_logp *a)
         ((float *)a->logp.p)[i] = -1;
 }
 
+static void some_read(struct kdev *d, const struct k_read *a)
+{
+    some_sample(d, a->sample);
+    some_topk(d, a->topk);
+    if (a->logp)
+        some_logp(d, a->logp);
+}
+
 /* Between a run and its results everything else may pass through the caches. */
 static bool cold;
 static const struct kernels *real;
@@ -83,7 +91,7 @@ static struct kernels idle_device(const struct kernels *device)
     k.embed = no_embed, k.rope = no_rope, k.normalize = no_normalize, k.linear = no_linear;
     k.glu = no_glu, k.qkv = no_qkv, k.attn = no_attn, k.merge = no_merge, k.moe = no_moe;
     k.scale = no_scale, k.rows = no_rows, k.move = no_move;
-    k.topk = some_topk, k.sample = some_sample, k.logp = some_logp;
+    k.topk = some_topk, k.sample = some_sample, k.logp = some_logp, k.read = some_read;
     k.outbox = late_outbox;
     k.queued = true;
     return k;
