@@ -170,7 +170,7 @@ static void run_draft(struct bench *b, void *arg)
     struct rig *r = arg;
     struct drafter *d = r->drafter;
     (void)b;
-    d->ops->level(d, &r->pass.kp, 1, d->inputs);
+    d->ops->level(d, &r->pass.kp, 1);
     drafter_topk(d, 1, 1, d->ids, d->logp);
 }
 

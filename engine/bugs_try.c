@@ -185,7 +185,7 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
     bool ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e);
     if (ok) {
         drafter_pick(d, d->root, from, TOPK, d->state_n, d->inputs);
-        d->ops->level(d, &r->pass.kp, TOPK, d->inputs);
+        d->ops->level(d, &r->pass.kp, TOPK);
         keep_buf(st, d->logits, TOPK, drafter_vocab(d));
     }
     kv_rollback(&r->kv, &st->lane.seq);

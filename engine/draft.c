@@ -324,7 +324,7 @@ static bool grow_level(struct drafter *d, struct pass *ps, struct drafting *lane
         int32_t *ids = xmalloc((size_t)(r.n * topk) * sizeof *ids);
         float *logp = xmalloc(F32(r.n * topk));
         drafter_pick(d, level == 2 ? d->root : d->state, r.from, r.n, d->state_n, d->inputs);
-        d->ops->level(d, &ps->kp, r.n, d->inputs);
+        d->ops->level(d, &ps->kp, r.n);
         guesses(d, r.n, topk, ids, logp);
         spread(lane, g, n, level, topk, ids, logp);
         free(ids);

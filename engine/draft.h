@@ -55,8 +55,9 @@ struct drafter_ops {
      * of d->state, its logits in row b of d->logits. from, last: i32 on the device. */
     void (*extend)(struct drafter *d, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req);
-    /* The same for one tree level: row r starts from row r of `in`; states and logits by row. */
-    void (*level)(struct drafter *d, const struct k_plan *kp, int rows, kbuf in);
+    /* The same for one tree level: row r starts from row r of d->inputs, which are lost; states and
+     * logits by row. The two buffers may change places. */
+    void (*level)(struct drafter *d, const struct k_plan *kp, int rows);
     /* Output rows for golden tests. */
     kbuf (*output)(struct drafter *d);
     void (*move)(struct drafter *d, int pairs, kbuf src, kbuf dst);

@@ -16,7 +16,8 @@ struct eagle3 {
     struct drafter base;
     struct k_cells *cells; /* (n_layer) */
     kbuf fused;            /* (max_rows, n_capture * target_hidden) */
-    kbuf g, x;             /* (max_rows, hidden) */
+    kbuf x;                /* (max_rows, hidden) */
+    kbuf out;              /* where the last pass left its states: x, or the base's state */
     kbuf z;                /* (max_rows, 2 hidden) */
     kbuf q, o, h, cs;
 };
@@ -68,7 +69,7 @@ static bool open_buffers(struct eagle3 *d, struct err *e)
     memcpy(d->base.taps.boundary, w->capture, sizeof w->capture);
     size_t half = c->n_rope ? (size_t)c->rope[0].half : 1;
     return drafter_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
-           want(d, &d->g, F32(rows * H), e) && want(d, &d->x, F32(rows * H), e) &&
+           want(d, &d->x, F32(rows * H), e) &&
            want(d, &d->z, F32(rows * 2 * H), e) && want(d, &d->q, F32(rows * heads), e) &&
            want(d, &d->o, F32(rows * heads), e) && want(d, &d->h, F32(rows * ffn), e) &&
            want(d, &d->cs, F32(rows * half * 2), e);
@@ -83,14 +84,14 @@ static void close_eagle3(struct drafter *base)
         k->release(base->dev.d, d->cells[l].v);
     }
     free(d->cells);
-    kbuf all[] = {d->fused, d->g, d->x, d->z, d->q, d->o, d->h, d->cs};
+    kbuf all[] = {d->fused, d->x, d->z, d->q, d->o, d->h, d->cs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         k->release(base->dev.d, all[i]);
 }
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* g = fc of the captured states, each normalised first where the head says so */
+/* x = fc of the captured states, each normalised first where the head says so */
 static void fuse(struct eagle3 *d, kbuf from, int rows)
 {
     const struct draft *w = d->base.w;
@@ -106,16 +107,16 @@ static void fuse(struct eagle3 *d, kbuf from, int rows)
         }
     d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
         .rows = rows, .src_stride = wide, .src = d->fused, .pre = norm_of(&w->cfg, &w->input_norm),
-        .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1, .dst = d->g});
+        .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1, .dst = d->x});
 }
 
-static void normalize(struct eagle3 *d, kbuf src, kbuf dst, int dst_stride, int rows,
-                      struct k_norm norm)
+static void normalize(struct eagle3 *d, kbuf src, int src_stride, kbuf dst, int dst_stride,
+                      int rows, struct k_norm norm)
 {
     int H = d->base.w->cfg.hidden;
     d->base.dev.k->normalize(d->base.dev.d, &(struct k_normalize){.rows = rows,
                                                                   .n = H,
-                                                                  .src_stride = H,
+                                                                  .src_stride = src_stride,
                                                                   .dst_stride = dst_stride,
                                                                   .src = src,
                                                                   .dst = dst,
@@ -123,32 +124,33 @@ static void normalize(struct eagle3 *d, kbuf src, kbuf dst, int dst_stride, int 
                                                                   .scale = 1});
 }
 
-/* x = g + attention([norm(e); norm(g)]): the first layer's input is twice as wide */
-static void join(struct eagle3 *d, const struct k_plan *kp, int rows)
+/* x = g + attention([norm(e); norm(g)]), g being what x holds: the first layer's input is twice as
+ * wide. */
+static void join(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
 {
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[0];
     int H = c->hidden;
     const struct tensor *table =
         d->base.w->embed.data ? &d->base.w->embed : &d->base.target->m->embed;
-    d->base.dev.k->embed(d->base.dev.d, &(struct k_embed){.rows = rows, .n = H, .ids = kp->token,
-                                                .table = table, .scale = 1, .dst = d->x});
-    normalize(d, d->x, d->z, 2 * H, rows, norm_of(c, &w->in_norm));
+    d->base.dev.k->embed(d->base.dev.d, &(struct k_embed){
+        .rows = rows, .n = H, .ids = kp->token, .table = table, .scale = 1, .dst = d->z,
+        .dst_stride = 2 * H});
     kbuf second = kbuf_at(d->z, F32(H), d->z.n - F32(H));
-    normalize(d, d->g, second, 2 * H, rows, norm_of(c, &w->hidden_norm));
-    struct k_norm residual = {NORM_NONE, NULL, c->eps};
-    normalize(d, d->g, d->x, H, rows,
-              d->base.w->norm_before_residual ? norm_of(c, &w->hidden_norm) : residual);
+    normalize(d, d->z, 2 * H, d->z, 2 * H, rows, norm_of(c, &w->in_norm));
+    normalize(d, x, H, second, 2 * H, rows, norm_of(c, &w->hidden_norm));
+    if (d->base.w->norm_before_residual)
+        normalize(d, x, H, x, H, rows, norm_of(c, &w->hidden_norm));
 }
 
-static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows)
+static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows, kbuf x)
 {
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[l];
     const struct k_table *table = w->window ? &kp->draft_win : &kp->draft;
-    bool first = l == 0;
+    bool first = l == 0, packed = w->wo.type == DT_BF16;
     d->base.dev.k->qkv(d->base.dev.d, &(struct k_qkv){
-        .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : d->x,
+        .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : x,
         .norm = first ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
         .wq = &w->wq, .wk = &w->wk, .wv = &w->wv,
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
@@ -158,14 +160,14 @@ static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows
         .cells = d->cells[l], .table = table});
     d->base.dev.k->attn(d->base.dev.d, &(struct k_attn){
         .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .q = d->q,
-        .cells = d->cells[l], .table = table, .dst = d->o});
+        .cells = d->cells[l], .table = table, .packed = packed, .dst = d->o});
     d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = d->o, .w = &w->wo,
-        .b = tensor_opt(&w->bo), .scale = 1, .add = true, .dst = d->x});
+        .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = packed, .dst = x});
 }
 
-/* From g and the plan's tokens to x. */
-static void forward(struct eagle3 *d, const struct k_plan *kp, int rows)
+/* From the states in x and the plan's tokens to the states behind them, in their place. */
+static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
 {
     const struct config *c = &d->base.w->cfg;
     const struct kernels *k = d->base.dev.k;
@@ -175,17 +177,20 @@ static void forward(struct eagle3 *d, const struct k_plan *kp, int rows)
                                             .inv_freq = c->rope[0].inv_freq,
                                             .factor = c->rope[0].cs_factor,
                                             .cs = d->cs});
-    join(d, kp, rows);
+    join(d, kp, rows, x);
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &d->base.w->layer[l];
-        attention(d, kp, l, rows);
-        k->glu(d->base.dev.d, &(struct k_glu){.rows = rows, .src = d->x,
-                                         .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,
-                                         .up = &w->up, .act = c->act, .dst = d->h});
-        k->linear(d->base.dev.d, &(struct k_linear){.rows = rows, .src_stride = w->ffn, .src = d->h,
-                                               .w = &w->down, .scale = 1, .add = true,
-                                               .dst = d->x});
+        bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
+        attention(d, kp, l, rows, x);
+        k->glu(d->base.dev.d, &(struct k_glu){.rows = rows, .src = x,
+                                              .pre = norm_of(c, &w->ffn_in_norm),
+                                              .gate = &w->gate, .up = &w->up, .act = c->act,
+                                              .packed = packed, .dst = d->h});
+        k->linear(d->base.dev.d, &(struct k_linear){.rows = rows, .src_stride = w->ffn,
+                                                    .src = d->h, .w = &w->down, .scale = 1,
+                                                    .add = true, .packed = packed, .dst = x});
     }
+    d->out = x;
 }
 
 /* The head's logits after n rows of states. */
@@ -203,27 +208,28 @@ static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf
 {
     struct eagle3 *d = (struct eagle3 *)base;
     fuse(d, from, rows);
-    forward(d, kp, rows);
+    forward(d, kp, rows, d->x);
     drafter_gather(base, d->x, last, n_req, base->w->cfg.hidden, base->state);
     logits(d, n_req);
 }
 
 /* The head's own outputs take the place of true states: fed back as they are, or normed. */
-static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf in)
+static void level(struct drafter *base, const struct k_plan *kp, int rows)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct config *c = &base->w->cfg;
-    struct k_norm as_is = {NORM_NONE, NULL, c->eps};
-    normalize(d, in, d->g, c->hidden, rows,
-              base->w->norm_output ? norm_of(c, &base->w->norm) : as_is);
-    forward(d, kp, rows);
-    normalize(d, d->x, base->state, c->hidden, rows, as_is);
+    kbuf x = base->inputs;
+    if (base->w->norm_output)
+        normalize(d, x, c->hidden, x, c->hidden, rows, norm_of(c, &base->w->norm));
+    forward(d, kp, rows, x);
+    base->inputs = base->state;
+    base->state = x;
     logits(d, rows);
 }
 
 static kbuf output(struct drafter *base)
 {
-    return ((struct eagle3 *)base)->x;
+    return ((struct eagle3 *)base)->out;
 }
 
 static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)

@@ -214,9 +214,9 @@ static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf
     forward(d, kp, rows, base->inputs);
 }
 
-static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf in)
+static void level(struct drafter *base, const struct k_plan *kp, int rows)
 {
-    forward((struct frozen *)base, kp, rows, in);
+    forward((struct frozen *)base, kp, rows, base->inputs);
 }
 
 static kbuf output(struct drafter *base)

@@ -395,7 +395,7 @@ static void run_levels(struct trip *t)
         if (s.level == t->key.steps)
             break;
         drafter_gather(d, s.level == 1 ? d->root : d->state, d->idx, K, d->state_n, d->inputs);
-        d->ops->level(d, &kp, K, d->inputs);
+        d->ops->level(d, &kp, K);
         drafter_topk(d, K, K, d->ids, d->logp);
         s.ids = d->ids;
         s.logp = d->logp;

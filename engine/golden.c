@@ -554,7 +554,7 @@ static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, struct 
     struct plan_req req = {.seq = &l->seq, .n = 1, .token = &token};
     if (!pass_prepare(&r->pass, PLAN_FROZEN, &req, 1, e))
         return false;
-    r->drafter->ops->level(r->drafter, &r->pass.kp, 1, r->drafter->inputs);
+    r->drafter->ops->level(r->drafter, &r->pass.kp, 1);
     return true;
 }
 

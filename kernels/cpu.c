@@ -217,6 +217,11 @@ struct cpu_mat cpu_mat_of(const struct tensor *t)
 
 /* ---- operations that copy, scale or turn ---------------------------------------------------- */
 
+static size_t span(int rows, int stride, int n) /* floats from the first to the end of the last */
+{
+    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
+}
+
 struct embed_run {
     const struct k_embed *a;
     const struct cpu_isa *isa;
@@ -228,9 +233,9 @@ static void embed_row(void *arg, int r, int thread)
     const struct embed_run *run = arg;
     const struct k_embed *a = run->a;
     int32_t id = ((const int32_t *)a->ids.p)[r];
+    float *dst = (float *)a->dst.p + (size_t)r * (size_t)cpu_stride(a->dst_stride, a->n);
     CHECK(id >= 0 && id < a->table->dim[0]);
-    run->isa->widen(a->table, (size_t)id * (size_t)a->n, a->n, a->scale,
-                    (float *)a->dst.p + (size_t)r * (size_t)a->n);
+    run->isa->widen(a->table, (size_t)id * (size_t)a->n, a->n, a->scale, dst);
 }
 
 static void cpu_embed(struct kdev *d, const struct k_embed *a)
@@ -239,7 +244,7 @@ static void cpu_embed(struct kdev *d, const struct k_embed *a)
     CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
     cpu_store_of(a->table);
     cpu_i32(a->ids, (size_t)a->rows);
-    cpu_f32(a->dst, (size_t)a->rows * (size_t)a->n);
+    cpu_f32(a->dst, span(a->rows, cpu_stride(a->dst_stride, a->n), a->n));
     cpu_each(d, a->rows, a->n, embed_row, &run);
 }
 
@@ -278,11 +283,6 @@ static void normalize_row(void *arg, int r, int thread)
     const struct k_normalize *a = run->a;
     run->isa->normalize((const float *)a->src.p + (size_t)r * run->src_stride, a->n, &a->norm,
                         a->add, a->scale, (float *)a->dst.p + (size_t)r * run->dst_stride);
-}
-
-static size_t span(int rows, int stride, int n) /* floats from the first to the end of the last */
-{
-    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
 }
 
 static void cpu_normalize(struct kdev *d, const struct k_normalize *a)

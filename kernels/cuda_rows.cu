@@ -23,13 +23,13 @@ __device__ __forceinline__ float table_at(const table &t, int id, int i)
 }
 
 __global__ void embed_kernel(const int32_t *ids, const __grid_constant__ table t, int n,
-                             float scale, float *dst)
+                             float scale, float *dst, int dst_stride)
 {
     let_next();
     after();
     int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x), id = ids[r];
     if (i < n)
-        dst[(size_t)r * (size_t)n + (size_t)i] =
+        dst[(size_t)r * (size_t)dst_stride + (size_t)i] =
             id >= 0 && id < t.n_rows ? table_at(t, id, i) * scale : NAN;
 }
 
@@ -44,9 +44,10 @@ void cuda_embed(struct kdev *d, const struct k_embed *a)
     t.paneled = cuda_paneled(a->table);
     if (t.paneled)
         t.panels = cuda_panels(d, a->table);
+    int ds = cuda_stride(a->dst_stride, a->n);
     dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
     cuda_launch(d, embed_kernel, grid, THREADS, 0, cuda_i32(a->ids, (size_t)a->rows), t, a->n,
-                a->scale, cuda_f32(a->dst, (size_t)a->rows * (size_t)a->n));
+                a->scale, cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds);
 }
 
 /* ---- rope ----------------------------------------------------------------------------------- */

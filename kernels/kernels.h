@@ -84,6 +84,7 @@ struct k_embed {
     const struct tensor *table; /* (vocab, n) */
     float scale;
     kbuf dst; /* (rows, n) */
+    int dst_stride; /* floats */
 };
 
 /* cs[r][i] = (cos, sin)(pos[r] * inv_freq[i]) * factor. The angle is the product rounded to

@@ -95,7 +95,8 @@ static inline void mock_k_embed(struct kdev *d, const struct k_embed *a)
 {
     (void)d;
     for (int r = 0; r < a->rows; r++)
-        mock_put(a->dst, (size_t)r, (size_t)a->n, mock_embed(mock_int(a->ids, (size_t)r)));
+        mock_put(a->dst, (size_t)r, (size_t)(a->dst_stride ? a->dst_stride : a->n),
+                 mock_embed(mock_int(a->ids, (size_t)r)));
 }
 static inline void mock_k_rope(struct kdev *d, const struct k_rope *a)
 {
