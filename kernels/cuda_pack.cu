@@ -141,6 +141,13 @@ bool cuda_packs_short(const struct product *p)
            p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 && short_norm(&p->in.norm);
 }
 
+/* See cuda_alone(). Before q, k and v few rows rather crowd: those products have so few weights that
+ * they should all be asked for by then, and their blocks start only once all of these have. */
+static size_t room_of(const struct kdev *d, const struct product *p)
+{
+    return p->glu || p->rows > 16 ? cuda_alone(d, p->rows) : 0;
+}
+
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f)
 {
     const size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
@@ -154,5 +161,5 @@ void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *
                     p->before_runs  ? pack_short_kernel<OWED_RUNS>
                     : p->before.raw ? pack_short_kernel<OWED_ROWS>
                                     : pack_short_kernel<OWED_NOTHING>,
-                    rows, ROW_THREADS, cuda_alone(d, p->rows), p->in, p->before, p->before_runs, *f, x);
+                    rows, ROW_THREADS, room_of(d, p), p->in, p->before, p->before_runs, *f, x);
 }
