@@ -64,6 +64,10 @@ __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
         *(uint2 *)to = v;
 }
 
+/* Rows of so few leave room for the product behind them, which asks for its weights meanwhile; more
+ * would have to wait for multiprocessors that its blocks hold. */
+enum { EARLY = 16 };
+
 /* What comes before a row's own norm. */
 enum owed { OWED_NOTHING, OWED_ROWS, OWED_RUNS };
 
@@ -79,7 +83,9 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     short_weights w, post;
     struct row_part y, old;
     uint16_t *to[ROW_HELD];
-    let_next();
+    const bool early = rows <= EARLY;
+    if (early)
+        let_next();
     fetch_short(in.norm, n, w);
     if (joins)
         fetch_short(before.post, n, post);
@@ -90,7 +96,9 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     const float *src = OWED == OWED_RUNS   ? before.raw + run_place(rows, r, row_index(0, 0))
                        : OWED == OWED_ROWS ? before.raw + (size_t)r * (size_t)n
                                            : in.src + (size_t)r * in.stride;
-    after();
+    wait_before();
+    if (!early)
+        let_next();
     if (OWED == OWED_RUNS)
         fetch_runs(src, rows, runs, n, y);
     else
