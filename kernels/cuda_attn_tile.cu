@@ -7,9 +7,9 @@
  * cp.async through the page table. Queries and weights of keys are rounded to bf16; scores, maxima
  * and sums are float32.
  *
- * Of a prompt a block walks all that its rows see. Of a tree, three kernels: blocks share the
- * splits of the rows, a warp or two walk the tail of each row and kv head, and the segments are
- * joined. Rows of a short window are walked by a block each.
+ * Of a prompt a block walks all that its rows see. Of a tree, two kernels: blocks share the splits
+ * of the rows, and a warp or two walk the tail of each row and kv head, and then join its segments.
+ * Rows of a short window are walked by a block each.
  *
  * Order of every sum (law 5). Tiles of keys begin at multiples of their size by logical index. A
  * row's keys are cut into segments: the tail, which begins with the tile of the key 17 before its
@@ -30,8 +30,6 @@ enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
     ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
     NEAR = 2048,     /* keys of a window: tiles of 64 rows of 256, so that all have work */
-    JOIN_BLOCK = 64,
-    MOST_SEGMENTS = 66, /* of a row: plan_splits() */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -187,8 +185,125 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         finish<S>(t, p, sinks, all);
 }
 
-/* The tails of rows whose splits tile_kernel() walks, whatever of it still runs. Blocks (1, kv
- * head, row). */
+/* ---- the ends of rows ----------------------------------------------------------------------- */
+
+/* Segments that a thread asks for at once, and how many such parts are under way: those of a window
+ * of 1024 keys and two heads all are. */
+enum { JOIN_PART = 9, JOIN_AHEAD = 4 };
+
+/* How the block that walks a row's tail joins its segments, four dimensions a thread
+ * (first_part()), of as many heads at a time as it has threads for. */
+template <class S> struct joining {
+    enum : int {
+        EACH = S::HD / 4, TOGETHER = S::NT / EACH, /* threads of a head, heads */
+        PITCH = S::NT * 16,                        /* bytes from segment to segment */
+        PART_BYTES = JOIN_PART * PITCH,
+        JOINTS_AT = JOIN_AHEAD * PART_BYTES,
+    };
+};
+
+/* A thread's next segments: of the head h of the block's, from segment k on. */
+struct feed {
+    const float *at;
+    int h, k, n;
+};
+
+/* What a thread asks for only it reads, so that nobody has to meet. */
+template <class S> __device__ __forceinline__ void ask_part(const tile_args &t, feed &f, uint32_t to)
+{
+    typedef joining<S> J;
+    if (f.h < t.a.group) {
+#pragma unroll 1
+        for (int i = 0; i < JOIN_PART && f.k < f.n; i++, f.k++)
+            fetch16(to + (uint32_t)(i * J::PITCH), f.at + (size_t)f.k * S::HD, 0);
+        if (f.k >= f.n) {
+            f.k = 0, f.h += J::TOGETHER;
+            f.at += (size_t)(J::TOGETHER * t.a.most_splits) * S::HD;
+        }
+    }
+    fetch_commit();
+}
+
+/* How n segments of each head join those before them, and their heads' maxima; a head a warp.
+ * ml: of the first head. */
+template <class S>
+__device__ __forceinline__ void find_joints(const tile_args &t, const float2 *ml, int n,
+                                            float4 *joints, float *tops)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll 1
+    for (int h = (int)threadIdx.x / 32; h < t.a.group; h += S::NT / 32) {
+        const int first = h * t.a.most_splits;
+        float m = -INFINITY;
+#pragma unroll 1
+        for (int k = lane; k - lane < n; k += 32) {
+            const float4 j =
+                joints_of(k < n ? __ldcg(ml + first + k) : make_float2(-INFINITY, 0), m);
+            if (k < n)
+                joints[first + k] = j;
+        }
+        tops[h] = m;
+    }
+}
+
+/* The row's heads from their segments. What is run once takes as long to fetch as to run, so loops
+ * stay rolled. */
+template <class S>
+__device__ __forceinline__ void join_row(const tile_args &t, const place<S> &p, uint32_t sinks,
+                                         float *tops)
+{
+    typedef joining<S> J;
+    const int own = (int)threadIdx.x / J::EACH, lane = (int)threadIdx.x % J::EACH;
+    const int n = any_key(p.rows[0]) ? splits_of<S::TK>(p.rows[0]) + 1 : 0;
+    const size_t row = (size_t)p.r0, head = row * (size_t)t.a.n_head + (size_t)(p.kv * t.a.group);
+    const size_t first = head * (size_t)t.a.most_splits;
+    const uint32_t to = p.base + threadIdx.x * 16;
+    const float4 *parts = (const float4 *)p.shared + threadIdx.x;
+    float4 *joints = (float4 *)(p.shared + J::JOINTS_AT);
+    feed f = {t.a.part + (first + (size_t)(own * t.a.most_splits)) * S::HD + lane * 4, own, 0, n};
+#pragma unroll 1
+    for (int i = 0; i < JOIN_AHEAD; i++)
+        ask_part<S>(t, f, to + (uint32_t)(i * J::PART_BYTES));
+    find_joints<S>(t, t.ml + first, n, joints, tops);
+    __syncthreads();
+    int part = 0;
+#pragma unroll 1
+    for (int h = own; h - own < t.a.group; h += J::TOGETHER) {
+        const int in = min(h, t.a.group - 1); /* a warp's threads stay together */
+        float4 v = {0, 0, 0, 0};
+        float l = 0;
+#pragma unroll 1
+        for (int from = 0; from < n; from += JOIN_PART) {
+            const float4 *c = joints + in * t.a.most_splits + from;
+            const float4 *s = parts + part * JOIN_PART * S::NT;
+            fetch_wait<JOIN_AHEAD - 1>();
+#pragma unroll 3
+            for (int k = 0; k < min((int)JOIN_PART, n - from); k++) {
+                const float4 by = c[k], y = s[k * S::NT];
+                l = fmaf(l, by.x, by.z);
+                v.x = fmaf(v.x, by.x, y.x * by.y), v.y = fmaf(v.y, by.x, y.y * by.y);
+                v.z = fmaf(v.z, by.x, y.z * by.y), v.w = fmaf(v.w, by.x, y.w * by.y);
+            }
+            ask_part<S>(t, f, to + (uint32_t)(part * J::PART_BYTES));
+            part = part + 1 == JOIN_AHEAD ? 0 : part + 1;
+        }
+        const int q = p.kv * t.a.group + in, i = q * S::HD + first_part(lane);
+        const float sink = sink_of(t, p, sinks, q);
+        const bool writes = lane == 0 && in == h;
+        float by = 0;
+        if (n)
+            by = closing(t, sink, row, q, tops[in], l, writes);
+        else if (t.a.lse && writes)
+            t.a.lse[head + (size_t)in] = -INFINITY;
+        if (in < h)
+            continue;
+        put_output<2>(t, row, i, {v.x * by, v.y * by});
+        put_output<2>(t, row, i + 8, {v.z * by, v.w * by});
+    }
+}
+
+/* The tails of rows whose splits tile_kernel() walks, whatever of it still runs; then their heads,
+ * from these and from those. Blocks (1, kv head, row). */
 template <class S>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tail_kernel(const __grid_constant__ tile_args t)
@@ -196,8 +311,10 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];
+    __shared__ float tops[16];
     place<S> p = place_of<S>(t, rows, shared, ring);
     let_next();
+    const uint32_t sinks = fetch_sinks(t, p);
     if (threadIdx.x == 0) {
         rows[0] = seen_by<S::TK>(t, p.r0);
         rows[0].stop = parted_stop<S::TK>(rows[0]);
@@ -210,85 +327,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     totals<S> none;
     while (next_job<S>(t, p, false, c))
         walk<S>(t, p, c.now, false, first, none);
-    wait_before(); /* so that who waits for this kernel has the splits too */
-}
-
-/* Rows and heads from their segments, four dimensions a thread (first_part()). What is run once
- * takes as long to fetch as to run, so loops stay rolled: all segments are on their way to shared
- * memory before the first one is added. */
-template <int HD>
-__global__ void __launch_bounds__(JOIN_BLOCK) join_kernel(const __grid_constant__ tile_args t)
-{
-    constexpr int EACH = HD / 4, TOGETHER = JOIN_BLOCK / EACH; /* threads of a head, heads */
-    constexpr int AT_ONCE = HD > 128 ? 33 : 17;
-    __shared__ float4 parts[AT_ONCE][JOIN_BLOCK];
-    __shared__ float2 ml[TOGETHER][MOST_SEGMENTS], by[TOGETHER][MOST_SEGMENTS];
-    const int tid = (int)threadIdx.x, own = tid / EACH, lane = tid % EACH;
-    const int at = (int)blockIdx.x * TOGETHER + own, head = at % t.a.n_head, r = at / t.a.n_head;
-    const size_t first = (size_t)at * (size_t)t.a.most_splits;
-    const float *part = t.a.part + first * HD + lane * 4;
-    let_next();
-    const uint32_t sink = fetch_sink(t, head);
-    seen x = {};
-    if (r < t.a.rows)
-        x = seen_by<(HD > 128 ? 32 : 64)>(t, r);
-    const int n = any_key(x) ? splits_of<(HD > 128 ? 32 : 64)>(x) + 1 : 0;
-    if (n && lane == 0) {
-        warm(t.ml + first);
-        warm(part);
-        warm(t.a.dst + (size_t)at * HD);
-    }
-    wait_before();
-    constexpr uint32_t PITCH = sizeof parts[0];
-    const uint32_t to = (uint32_t)__cvta_generic_to_shared(&parts[0][tid]);
-#pragma unroll 1
-    for (int k = 0; k < min(n, AT_ONCE); k++)
-        fetch16(to + (uint32_t)k * PITCH, part + (size_t)k * HD, 0);
-    fetch_commit();
-#pragma unroll 1
-    for (int k = lane; k < n; k += EACH)
-        ml[own][k] = __ldcg(t.ml + first + k);
-    __syncthreads();
-    float m = -INFINITY, l = 0;
-#pragma unroll 1
-    for (int k = lane, i = 0; k < n; k += EACH) {
-        float before = m;
-        for (; i < k; i++)
-            before = fmaxf(before, ml[own][i].x);
-        m = before;
-        joint j = joint_of(before, ml[own][k].x);
-        by[own][k] = make_float2(j.before, j.now);
-    }
-    __syncthreads();
-    float4 v = {0, 0, 0, 0};
-    m = -INFINITY;
-#pragma unroll 1
-    for (int from = 0; from < n; from += AT_ONCE) {
-#pragma unroll 1
-        for (int k = from; from && k < min(n, from + AT_ONCE); k++)
-            fetch16(to + (uint32_t)(k - from) * PITCH, part + (size_t)k * HD, 0);
-        fetch_commit();
-        fetch_wait<0>();
-#pragma unroll 2
-        for (int k = from; k < min(n, from + AT_ONCE); k++) {
-            const float2 w = ml[own][k], c = by[own][k];
-            const float4 y = parts[k - from][tid];
-            const joint j = {0, c.x, c.y};
-            m = fmaxf(m, w.x), l = joined(j, l, w.y);
-            v.x = joined(j, v.x, y.x), v.y = joined(j, v.y, y.y);
-            v.z = joined(j, v.z, y.z), v.w = joined(j, v.w, y.w);
-        }
-    }
-    if (r >= t.a.rows)
-        return;
-    float scale = 0;
-    if (n)
-        scale = closing(t, sink_value(t, sink), (size_t)r, head, m, l, lane == 0);
-    else if (t.a.lse && lane == 0)
-        t.a.lse[at] = -INFINITY;
-    const int i = head * HD + first_part(lane);
-    put_output<2>(t, (size_t)r, i, {v.x * scale, v.y * scale});
-    put_output<2>(t, (size_t)r, i + 8, {v.z * scale, v.w * scale});
+    wait_before(); /* for the splits */
+    join_row<S>(t, p, sinks, tops);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -314,12 +354,11 @@ template <class S> static void run(struct kdev *d, tile_args t)
 /* Behind the splits of all rows: their tails, and the sums of their segments. */
 template <class S> static void run_ends(struct kdev *d, tile_args t)
 {
+    const int joints = t.a.group * t.a.most_splits * (int)sizeof(float4);
     t.each = 1, t.tiles = t.a.rows;
     dim3 grid(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
-    cuda_launch(d, tail_kernel<S>, grid, S::NT, S::PARTED_BYTES, t);
-    CHECK(t.a.most_splits <= MOST_SEGMENTS);
-    unsigned blocks = (unsigned)div_up(t.a.rows * t.a.n_head * (S::HD / 4), JOIN_BLOCK);
-    cuda_launch(d, join_kernel<S::HD>, dim3(blocks), JOIN_BLOCK, 0, t);
+    cuda_launch(d, tail_kernel<S>, grid, S::NT,
+                (size_t)max_int(S::PARTED_BYTES, joining<S>::JOINTS_AT + joints), t);
 }
 
 /* Into how many splits rows may fall, and room for their segments; or none where rows alone give
