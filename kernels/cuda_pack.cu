@@ -1,5 +1,5 @@
 /* cuda_pack.cu - rows become packed ones, between products: with what they are still owed, and with
- * their norm. One block a row.
+ * their norm, for which a row has a block.
  *
  * The kernel that most rows come by is short: it comes from memory as other data does, and what
  * stands before it and behind it waits. Everything that is not of the row is done before the wait.
@@ -136,6 +136,18 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
+/* Without a norm a row needs no block of its own: blocks (row, part of it), four elements a thread. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    pack_plain_kernel(const __grid_constant__ struct rows_in in, int terms,
+                      const __grid_constant__ struct row_format f, uint16_t *x)
+{
+    const int r = (int)blockIdx.x, i = row_index((int)blockIdx.y * ROW_STEP, 0);
+    let_next();
+    after();
+    if (i < f.kp)
+        put_terms(four_of(in.src + (size_t)r * in.stride, in.n, i), i, in.n, terms, x, r * terms, f);
+}
+
 /* ---- host ----------------------------------------------------------------------------------- */
 
 static bool short_norm(const struct norm *n)
@@ -162,7 +174,10 @@ void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *
     uint16_t *x = (uint16_t *)cuda_take(d, bytes);
     const dim3 rows((unsigned)p->rows);
     p->x.x = x;
-    if (!cuda_packs_short(p))
+    if (!cuda_packs_short(p) && p->in.norm.kind == NORM_NONE)
+        cuda_launch(d, pack_plain_kernel, dim3(rows.x, (unsigned)div_up(p->x.kp, ROW_STEP)),
+                    ROW_THREADS, 0, p->in, p->x.terms, *f, x);
+    else if (!cuda_packs_short(p))
         cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, *f, x);
     else
         cuda_launch(d,

@@ -276,34 +276,13 @@ __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uin
     }
 }
 
-/* The same without a norm: many loads at a time, however long the row is. */
-__device__ __forceinline__ void pack_plain(const float *src, int n, int terms, uint16_t *x, int col,
-                                           const struct row_format &f)
-{
-    constexpr int MANY = 5;
-    for (int from = 0; from < f.kp; from += MANY * ROW_STEP) {
-        float4 y[MANY];
-#pragma unroll
-        for (int j = 0; j < MANY; j++)
-            y[j] = four_of(src, n, row_index(from, j));
-#pragma unroll
-        for (int j = 0; j < MANY; j++)
-            if (row_index(from, j) < f.kp)
-                put_terms(y[j], row_index(from, j), n, terms, x, col, f);
-    }
-}
-
-/* Packs row r into columns r * terms and on of x, zeros up to f.kp. w0: its norm's first weights.
- * room: see row_sum(). */
+/* Packs row r, normalised, into columns r * terms and on of x, zeros up to f.kp. w0: its norm's first
+ * weights. room: see row_sum(). */
 __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int terms,
                                          const struct row_part &w0, uint16_t *x,
                                          const struct row_format &f, float *room)
 {
     const float *src = a.src + (size_t)r * a.stride;
-    if (a.norm.kind == NORM_NONE) {
-        pack_plain(src, a.n, terms, x, r * terms, f);
-        return;
-    }
     struct row_part y, w = w0;
     load_part(src, a.n, 0, y);
     float inv = row_inverse(y, src, a.n, a.norm, room);
