@@ -72,7 +72,8 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     for (int i = 0; i < S::STAGES; i++) {
         if (from + i < to)
             fetch<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
-        fetch_commit();
+        if (i == 0 || i < S::STAGES - 1) /* the last one's group is ended in the loop */
+            fetch_commit();
     }
     open_block<S>(t, p, first);
     if constexpr (!S::WIDE)
@@ -82,7 +83,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     for (int mi = 0; mi < S::MI; mi++)
         clear<S>(x, mi, 0), clear<S>(x, mi, 1);
     for (int k = from, stage = 0; k < to; k++) {
-        fetch_wait<S::STAGES - 1>();
+        fetch_wait<(S::STAGES > 2 ? S::STAGES - 2 : 0)>();
         if constexpr (S::WIDE)
             publish();
         __syncthreads(); /* tile k is there, and nobody reads the stage before it */
