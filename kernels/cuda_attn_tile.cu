@@ -136,9 +136,10 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Blocks (units of splits, kv head, tile of rows, the last first). Splits of rows with expanded
- * keys have no cell of the pass at hand: their first cells are asked for before the wait. */
-template <class S>
+/* Blocks (units of splits, kv head, tile of rows, the last first), or whole ones, which walk all
+ * that their rows see. Splits of rows with expanded keys have no cell of the pass at hand: their
+ * first cells are asked for before the wait. */
+template <class S, bool whole>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tile_kernel(const __grid_constant__ tile_args t)
 {
@@ -152,7 +153,6 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
             warm(t.a.q + (row * (size_t)t.a.n_head + (size_t)(p.kv * t.a.group)) * S::HD);
         warm_table(t, p.r0);
     }
-    const bool whole = t.units == 0;
     opening first = {t.wait == WAIT_FOR_NEW && !whole && t.a.n_expand, false};
     if (!first.waits)
         after(); /* a kernel behind this one finds all that came before it */
@@ -349,7 +349,10 @@ template <class S> static void run(struct kdev *d, tile_args t)
         t.units = max_int(1, min_int(t.units, S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv)));
     dim3 grid((unsigned)max_int(t.units, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
     t.longer = true;
-    cuda_launch(d, tile_kernel<S>, grid, S::NT, t.units ? S::PARTED_BYTES : S::BYTES, t);
+    if (t.units)
+        cuda_launch(d, tile_kernel<S, false>, grid, S::NT, S::PARTED_BYTES, t);
+    else
+        cuda_launch(d, tile_kernel<S, true>, grid, S::NT, S::BYTES, t);
 }
 
 /* Behind the splits of all rows: their tails, and the sums of their segments. */
