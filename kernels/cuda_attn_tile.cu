@@ -188,58 +188,73 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
 
 /* ---- the ends of rows ----------------------------------------------------------------------- */
 
-/* Segments that a thread asks for at once, and how many such parts are under way: those of a window
- * of 1024 keys and two heads all are. */
-enum { JOIN_PART = 9, JOIN_AHEAD = 4 };
+/* Segments of two heads that a thread asks for at once, and how many such parts are under way:
+ * those of a window of 1024 keys all are. */
+enum { JOIN_PART = 9, JOIN_AHEAD = 2 };
+static_assert((int)JOIN_AHEAD == 2, "parts take turns");
 
-/* How the block that walks a row's tail joins its segments, four dimensions a thread
- * (first_part()), of as many heads at a time as it has threads for. */
+/* How the block that walks a row's tail joins its segments: four dimensions a thread
+ * (first_part()) of as many heads at a time as it has threads for, and as many again. */
 template <class S> struct joining {
     enum : int {
         EACH = S::HD / 4, TOGETHER = S::NT / EACH, /* threads of a head, heads */
         PITCH = S::NT * 16,                        /* bytes from segment to segment */
-        PART_BYTES = JOIN_PART * PITCH,
+        PART_BYTES = 2 * JOIN_PART * PITCH,
         JOINTS_AT = JOIN_AHEAD * PART_BYTES,
     };
 };
 
-/* A thread's next segments: of the head h of the block's, from segment k on. */
+__device__ __forceinline__ void ask16(uint32_t to, const float *from, bool there)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
+                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to), "l"(from),
+                 "r"((int)there)
+                 : "memory");
+}
+
+/* What a thread asks for next: of the heads h and h + TOGETHER of the block's, from segment k on;
+ * all of it only that thread reads, so that nobody has to meet. */
 struct feed {
-    const float *at;
+    const float *at, *first; /* of head h: segment k, segment 0 */
     int h, k, n;
 };
-
-/* What a thread asks for only it reads, so that nobody has to meet. */
 template <class S> __device__ __forceinline__ void ask_part(const tile_args &t, feed &f, uint32_t to)
 {
     typedef joining<S> J;
+    const size_t apart = (size_t)(J::TOGETHER * t.a.most_splits) * S::HD;
     if (f.h < t.a.group) {
-#pragma unroll 1
-        for (int i = 0; i < JOIN_PART && f.k < f.n; i++, f.k++)
-            fetch16(to + (uint32_t)(i * J::PITCH), f.at + (size_t)f.k * S::HD, 0);
+        const float *second = f.at + apart;
+        const int more = f.h + J::TOGETHER < t.a.group ? f.n : 0;
+#pragma unroll
+        for (int i = 0; i < JOIN_PART; i++) {
+            ask16(to + 2 * i * J::PITCH, f.at + i * S::HD, f.k + i < f.n);
+            ask16(to + (2 * i + 1) * J::PITCH, second + i * S::HD, f.k + i < more);
+        }
+        f.k += JOIN_PART, f.at += JOIN_PART * S::HD;
         if (f.k >= f.n) {
-            f.k = 0, f.h += J::TOGETHER;
-            f.at += (size_t)(J::TOGETHER * t.a.most_splits) * S::HD;
+            f.k = 0, f.h += 2 * J::TOGETHER;
+            f.at = f.first += 2 * apart;
         }
     }
     fetch_commit();
 }
 
 /* How n segments of each head join those before them, and their heads' maxima; a head a warp.
- * ml: of the first head. */
+ * ml: of the first head; x: what the thread needs of it first. */
 template <class S>
-__device__ __forceinline__ void find_joints(const tile_args &t, const float2 *ml, int n,
+__device__ __forceinline__ void find_joints(const tile_args &t, const float2 *ml, float2 x, int n,
                                             float4 *joints, float *tops)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
 #pragma unroll 1
-    for (int h = (int)threadIdx.x / 32; h < t.a.group; h += S::NT / 32) {
+    for (int h = warp; h < t.a.group; h += S::NT / 32) {
         const int first = h * t.a.most_splits;
         float m = -INFINITY;
 #pragma unroll 1
         for (int k = lane; k - lane < n; k += 32) {
-            const float4 j =
-                joints_of(k < n ? __ldcg(ml + first + k) : make_float2(-INFINITY, 0), m);
+            if (k >= 32 || h > warp)
+                x = __ldcg(ml + first + min(k, n - 1));
+            const float4 j = joints_of(k < n ? x : make_float2(-INFINITY, 0), m);
             if (k < n)
                 joints[first + k] = j;
         }
@@ -247,8 +262,20 @@ __device__ __forceinline__ void find_joints(const tile_args &t, const float2 *ml
     }
 }
 
-/* The row's heads from their segments. What is run once takes as long to fetch as to run, so loops
- * stay rolled. */
+/* Four dimensions of a head, and its sum of weights. */
+struct joined_part {
+    float4 v;
+    float l;
+};
+__device__ __forceinline__ void join_part(joined_part &x, float4 by, float4 y)
+{
+    x.l = fmaf(x.l, by.x, by.z);
+    x.v.x = fmaf(x.v.x, by.x, y.x * by.y), x.v.y = fmaf(x.v.y, by.x, y.y * by.y);
+    x.v.z = fmaf(x.v.z, by.x, y.z * by.y), x.v.w = fmaf(x.v.w, by.x, y.w * by.y);
+}
+
+/* The row's heads from their segments. What is run once takes as long to fetch as to run, so there
+ * is little code. */
 template <class S>
 __device__ __forceinline__ void join_row(const tile_args &t, const place<S> &p, uint32_t sinks,
                                          float *tops)
@@ -256,50 +283,53 @@ __device__ __forceinline__ void join_row(const tile_args &t, const place<S> &p, 
     typedef joining<S> J;
     const int own = (int)threadIdx.x / J::EACH, lane = (int)threadIdx.x % J::EACH;
     const int n = any_key(p.rows[0]) ? splits_of<S::TK>(p.rows[0]) + 1 : 0;
-    const size_t row = (size_t)p.r0, head = row * (size_t)t.a.n_head + (size_t)(p.kv * t.a.group);
-    const size_t first = head * (size_t)t.a.most_splits;
+    const int group = t.a.group, pitch = t.a.most_splits;
+    const size_t row = (size_t)p.r0, head = row * (size_t)t.a.n_head + (size_t)(p.kv * group);
+    const size_t first = head * (size_t)pitch;
     const uint32_t to = p.base + threadIdx.x * 16;
     const float4 *parts = (const float4 *)p.shared + threadIdx.x;
     float4 *joints = (float4 *)(p.shared + J::JOINTS_AT);
-    feed f = {t.a.part + (first + (size_t)(own * t.a.most_splits)) * S::HD + lane * 4, own, 0, n};
+    const float2 ml = __ldcg(t.ml + first + min((int)threadIdx.x / 32, group - 1) * pitch +
+                             min((int)threadIdx.x % 32, max(n - 1, 0)));
+    feed f = {};
+    f.at = f.first = t.a.part + (first + (size_t)(own * pitch)) * S::HD + lane * 4;
+    f.h = own, f.n = n;
 #pragma unroll 1
     for (int i = 0; i < JOIN_AHEAD; i++)
         ask_part<S>(t, f, to + (uint32_t)(i * J::PART_BYTES));
-    find_joints<S>(t, t.ml + first, n, joints, tops);
+    find_joints<S>(t, t.ml + first, ml, n, joints, tops);
     __syncthreads();
     int part = 0;
 #pragma unroll 1
-    for (int h = own; h - own < t.a.group; h += J::TOGETHER) {
-        const int in = min(h, t.a.group - 1); /* a warp's threads stay together */
-        float4 v = {0, 0, 0, 0};
-        float l = 0;
+    for (int h = own; h - own < group; h += 2 * J::TOGETHER) { /* a warp's threads stay together */
+        const int in[2] = {min(h, group - 1), min(h + J::TOGETHER, group - 1)};
+        joined_part x = {}, y = {};
 #pragma unroll 1
         for (int from = 0; from < n; from += JOIN_PART) {
-            const float4 *c = joints + in * t.a.most_splits + from;
-            const float4 *s = parts + part * JOIN_PART * S::NT;
+            const float4 *s = parts + part * 2 * JOIN_PART * S::NT;
             fetch_wait<JOIN_AHEAD - 1>();
 #pragma unroll 3
             for (int k = 0; k < min((int)JOIN_PART, n - from); k++) {
-                const float4 by = c[k], y = s[k * S::NT];
-                l = fmaf(l, by.x, by.z);
-                v.x = fmaf(v.x, by.x, y.x * by.y), v.y = fmaf(v.y, by.x, y.y * by.y);
-                v.z = fmaf(v.z, by.x, y.z * by.y), v.w = fmaf(v.w, by.x, y.w * by.y);
+                join_part(x, joints[in[0] * pitch + from + k], s[2 * k * S::NT]);
+                join_part(y, joints[in[1] * pitch + from + k], s[(2 * k + 1) * S::NT]);
             }
             ask_part<S>(t, f, to + (uint32_t)(part * J::PART_BYTES));
-            part = part + 1 == JOIN_AHEAD ? 0 : part + 1;
+            part ^= 1;
         }
-        const int q = p.kv * t.a.group + in, i = q * S::HD + first_part(lane);
-        const float sink = sink_of(t, p, sinks, q);
-        const bool writes = lane == 0 && in == h;
-        float by = 0;
-        if (n)
-            by = closing(t, sink, row, q, tops[in], l, writes);
-        else if (t.a.lse && writes)
-            t.a.lse[head + (size_t)in] = -INFINITY;
-        if (in < h)
-            continue;
-        put_output<2>(t, row, i, {v.x * by, v.y * by});
-        put_output<2>(t, row, i + 8, {v.z * by, v.w * by});
+#pragma unroll 1
+        for (int i = h, at = in[0]; i < h + 2 * J::TOGETHER; i += J::TOGETHER, at = in[1], x = y) {
+            const int q = p.kv * group + at, to_dim = q * S::HD + first_part(lane);
+            const float sink = sink_of(t, p, sinks, q);
+            float by = 0;
+            if (n)
+                by = closing(t, sink, row, q, tops[at], x.l, lane == 0 && at == i);
+            else if (t.a.lse && lane == 0)
+                t.a.lse[head + (size_t)at] = -INFINITY;
+            if (at < i)
+                continue;
+            put_output<2>(t, row, to_dim, {x.v.x * by, x.v.y * by});
+            put_output<2>(t, row, to_dim + 8, {x.v.z * by, x.v.w * by});
+        }
     }
 }
 
