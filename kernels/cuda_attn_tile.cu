@@ -218,7 +218,8 @@ struct feed {
     const float *at, *first; /* of head h: segment k, segment 0 */
     int h, k, n;
 };
-template <class S> __device__ __forceinline__ void ask_part(const tile_args &t, feed &f, uint32_t to)
+template <class S>
+__device__ __forceinline__ void ask_part(const tile_args &t, feed &f, uint32_t to)
 {
     typedef joining<S> J;
     const size_t apart = (size_t)(J::TOGETHER * t.a.most_splits) * S::HD;

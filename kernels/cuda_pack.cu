@@ -136,16 +136,17 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
-/* Without a norm a row needs no block of its own: blocks (row, part of it), four elements a thread. */
+/* Without a norm a row needs no block of its own. Blocks (row, part of it), four elements a thread. */
 __global__ void __launch_bounds__(ROW_THREADS)
     pack_plain_kernel(const __grid_constant__ struct rows_in in, int terms,
                       const __grid_constant__ struct row_format f, uint16_t *x)
 {
     const int r = (int)blockIdx.x, i = row_index((int)blockIdx.y * ROW_STEP, 0);
+    const float *src = in.src + (size_t)r * in.stride;
     let_next();
     after();
     if (i < f.kp)
-        put_terms(four_of(in.src + (size_t)r * in.stride, in.n, i), i, in.n, terms, x, r * terms, f);
+        put_terms(four_of(src, in.n, i), i, in.n, terms, x, r * terms, f);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
