@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
-/* Without a norm a row needs no block of its own. Blocks (row, part of it), four elements a thread. */
+/* Without a norm a row needs no block of its own. Blocks (row, part), four elements a thread. */
 __global__ void __launch_bounds__(ROW_THREADS)
     pack_plain_kernel(const __grid_constant__ struct rows_in in, int terms,
                       const __grid_constant__ struct row_format f, uint16_t *x)
