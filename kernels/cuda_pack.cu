@@ -166,7 +166,7 @@ bool cuda_packs_short(const struct product *p)
  * they should all be asked for by then, and their blocks start only once all of these have. */
 static size_t room_of(const struct kdev *d, const struct product *p)
 {
-    return p->glu || p->rows > 16 ? cuda_alone(d, p->rows) : 0;
+    return p->glu || p->rows > EARLY ? cuda_alone(d, p->rows) : 0;
 }
 
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f)
