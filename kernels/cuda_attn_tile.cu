@@ -30,6 +30,7 @@ enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
     ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
     NEAR = 2048,     /* keys of a window: tiles of 64 rows of 256, so that all have work */
+    MOST_GROUP = 16, /* heads that share keys */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -343,7 +344,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];
-    __shared__ float tops[16];
+    __shared__ float tops[MOST_GROUP];
     place<S> p = place_of<S>(t, rows, shared, ring);
     let_next();
     const uint32_t sinks = fetch_sinks(t, p);
@@ -424,7 +425,7 @@ static void plan_splits(struct kdev *d, tile_args &t)
 static bool has_tiles(const struct attn_args *a)
 {
     bool wide = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
-    return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= 16 &&
+    return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= MOST_GROUP &&
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
 

@@ -1,10 +1,10 @@
 /* cuda_sample.cu - reading logits: the k best, log probabilities, and the draw.
  *
  * A row is cut into even segments of at most 4096, one block each or, where there are many, a run
- * of them; the block of a row that arrives last joins what they found. Candidates are compared by 64-bit keys that order by (logit
- * descending, index ascending) and are all different, so no result depends on the order in which
- * threads meet them. Log probabilities add up in an order that the row's length fixes; the weights
- * of a draw are integers, whose sum has no order.
+ * of them; the block of a row that arrives last joins what they found. Candidates are compared by
+ * 64-bit keys that order by (logit descending, index ascending) and are all different, so no result
+ * depends on the order in which threads meet them. Log probabilities add up in an order that the
+ * row's length fixes; the weights of a draw are integers, whose sum has no order.
  */
 #include "kernels/cuda_sample.cuh"
 
