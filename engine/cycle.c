@@ -48,8 +48,8 @@ static bool open_buffers(struct rig *r, struct err *e)
            want(r, &r->some, (MAX_STEPS + 1) * v * 4, e) && want(r, &r->ids, rows * 4 * 8, e) &&
            want(r, &r->p, rows * 4 * 8, e) && want(r, &r->u, rows * 4, e) &&
            want(r, &r->row, rows * 4, e) && want(r, &r->logp, rows * 4, e) &&
-           want(r, &r->idx, rows * 4, e) && want(r, &r->pair_src, 64 * 4, e) &&
-           want(r, &r->pair_dst, 64 * 4, e);
+           want(r, &r->idx, rows * 4, e) && want(r, &r->pair_src, K_MAX_PAIRS * 4, e) &&
+           want(r, &r->pair_dst, K_MAX_PAIRS * 4, e);
 }
 
 /* Pool sizes: the context, the pass in flight, and room for checkpoints and forks. */

@@ -259,5 +259,6 @@ void cuda_move(struct kdev *d, const struct k_move *a)
                 move_layers(d, m, n), n = 0;
         }
     }
-    move_layers(d, m, n);
+    if (n)
+        move_layers(d, m, n);
 }

@@ -384,8 +384,9 @@ __device__ __forceinline__ float bar_of(const uint32_t *rank, int n, int k)
     return bar ? value_of(bar) : -INFINITY;
 }
 
-/* Lists what may be among the k best of the block; peak: the thread's largest; s.n is 0 before the first segment. Whoever has
- * nothing that reaches the bar it knows does not look how far that has risen. */
+/* Lists what may be among the k best of the block; peak: the thread's largest; s.n is 0 before the
+ * first segment. Whoever has nothing that reaches the bar it knows does not look how far that has
+ * risen. */
 __device__ __forceinline__ void list_segment(const source &s, int seg, const float (&x)[EACH],
                                              float peak, int k, seen &v, picking &room)
 {

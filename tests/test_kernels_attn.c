@@ -380,8 +380,8 @@ static void draw_pairs(int pairs, bool path, int32_t *src, int32_t *dst)
 static void draw_moves(struct moves *m, int turn)
 {
     m->pairs = turn == 0 ? K_MAX_PAIRS : 1 + rnd_int(20);
-    m->n[0] = turn == 1 ? 66 : 1 + rnd_int(3);
-    m->n[1] = rnd_int(4);
+    m->n[0] = turn == 1 ? 66 : turn == 2 ? 64 : 1 + rnd_int(3); /* CUDA: a launch moves 64 */
+    m->n[1] = turn == 2 ? 0 : rnd_int(4);
     for (int p = 0; p < 2; p++)
         draw_pairs(m->pairs, turn % 3 > 0, m->src[p], m->dst[p]);
     for (int l = 0; l < m->n[0] + m->n[1]; l++) {
