@@ -203,7 +203,8 @@ static bool check_hidden(struct bench *b, struct rig *r, struct err *e)
     bool ok = true;
     kbuf dst = b->dev.k->alloc(b->dev.d, (size_t)L * (size_t)(MAX_CAPTURE * H) * 4, "taps", e);
     for (int at = 0; at < n && ok && dst.p; at += MAX_CAPTURE) {
-        struct taps t = {.n = min_int(MAX_CAPTURE, n - at), .stride = MAX_CAPTURE * H, .dst = dst};
+        struct taps t = {.n = min_int(MAX_CAPTURE, n - at), .dst = dst};
+        t.stride = t.n * H;
         for (int i = 0; i < t.n; i++)
             t.boundary[i] = at + i;
         ok = run_prompt(b, r, L, NULL, &t, states, e);

@@ -291,8 +291,9 @@ __device__ __forceinline__ void join_row(const tile_args &t, const place<S> &p, 
     const uint32_t to = p.base + threadIdx.x * 16;
     const float4 *parts = (const float4 *)p.shared + threadIdx.x;
     float4 *joints = (float4 *)(p.shared + J::JOINTS_AT);
-    const float2 ml = __ldcg(t.ml + first + min((int)threadIdx.x / 32, group - 1) * pitch +
-                             min((int)threadIdx.x % 32, max(n - 1, 0)));
+    const float2 *own_ml = t.ml + first + min((int)threadIdx.x / 32, group - 1) * pitch +
+                           min((int)threadIdx.x % 32, n - 1);
+    const float2 ml = n ? __ldcg(own_ml) : make_float2(-INFINITY, 0);
     feed f = {};
     f.at = f.first = t.a.part + (first + (size_t)(own * pitch)) * S::HD + lane * 4;
     f.h = own, f.n = n;
