@@ -10,7 +10,7 @@
 #ifndef AERIE_BENCH_H
 #define AERIE_BENCH_H
 
-#include "kernels/base.h"
+#include "models/models.h"
 
 struct bench_line {
     const char *name;  /* "gemv.qkv.T4" */
@@ -44,6 +44,7 @@ struct bench_opts {
     const char *library;        /* a file that holds cuBLASLt; NULL: by its usual names */
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
+    struct cut_opts cut;        /* weights in FP8 */
     int threads;
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */

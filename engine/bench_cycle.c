@@ -118,7 +118,7 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
                   struct err *e)
 {
     struct rig *r = &s->rig;
-    char of[40], name[64], host[64], text[80];
+    char of[40], name[64], host[64], text[96];
     struct lane l;
     struct timing t;
     double mean;
@@ -135,8 +135,9 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
         if (drafter_owns_kv(r->drafter))
             for (int i = 0; i < shape.steps; i++)
                 bytes += bench_draft_bytes(r, i ? shape.topk : 1, n, i == 0);
-        snprintf(text, sizeof text, "%d cells, %.2f tokens a cycle, %.0f tok/s", s->usual, mean,
-                 mean / t.ms * 1e3);
+        const char *cut = models_cut_text(&s->cut);
+        snprintf(text, sizeof text, "%d cells, %.2f tokens a cycle, %.0f tok/s%s%s", s->usual, mean,
+                 mean / t.ms * 1e3, cut ? ", " : "", cut ? cut : "");
         if (bench_wanted(b, name))
             bench_tell(b, name, text, &t, &(struct figure){bytes, 0, mean * s->plain_ms / t.ms,
                                                            "x plain"});

@@ -50,6 +50,9 @@ void bench_describe(char *out, size_t room, const struct subject *s, int n, doub
 {
     size_t at = (size_t)snprintf(out, room, "%d cells, %s", n,
                                  s->rig.net.cells[0].type == KV_BF16 ? "bf16" : "f32");
+    const char *cut = models_cut_text(&s->cut);
+    if (cut)
+        at += (size_t)snprintf(out + at, room - at, ", %s", cut);
     if (hit > 0)
         snprintf(out + at, room - at, ", %.1f experts a layer", hit);
 }
@@ -63,7 +66,7 @@ const char *bench_length(char out[16], int n)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool load(struct bench *b, struct subject *s, struct err *e)
+static bool load_stored(struct bench *b, struct subject *s, struct err *e)
 {
     const struct bench_opts *o = b->o;
     if (o->synthetic) {
@@ -77,11 +80,17 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     return !o->draft || draft_load(&s->d, o->draft, &s->m, NULL, NULL, e);
 }
 
+static bool load(struct bench *b, struct subject *s, struct err *e)
+{
+    s->cut = b->o->cut;
+    return load_stored(b, s, e) && models_cut(&s->m, &s->d, &s->cut, e);
+}
+
 /* Whether there is room for the weights and the cells of the longest context; if not, *e says how
  * much is needed and how much is there. */
 static bool fits(struct bench *b, struct subject *s, struct err *e)
 {
-    double need = (double)(s->m.bytes + s->d.bytes);
+    double need = (double)(s->m.bytes + s->d.bytes) * (models_cut_text(&s->cut) ? 1.5 : 1);
     for (int l = 0; l < s->m.cfg.n_layer; l++) {
         const struct layer *w = &s->m.layer[l];
         if (w->kv_src == l)

@@ -19,6 +19,7 @@ struct subject {
     struct model m;
     struct draft d;
     bool has_draft;
+    struct cut_opts cut;
     struct rig rig;
     int chunk;   /* prompt tokens a pass */
     int most;    /* longest context that is measured */
@@ -44,6 +45,11 @@ static inline bool bench_is_expert(const struct layer *l, const struct tensor *t
 {
     return t == &l->gate_up || t == &l->gate_up_s || t == &l->gate_up_b || t == &l->down_e ||
            t == &l->down_s || t == &l->down_b;
+}
+/* Of a tensor that is read once. */
+static inline double bench_weight_bytes(const struct tensor *t)
+{
+    return (double)t->bytes / (t->cut ? 2 : 1);
 }
 static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
 {

@@ -17,7 +17,7 @@ static double layer_bytes(struct layer *l, const struct config *c, enum kv_type 
     struct tensor *t = layer_tensors(l, &count);
     for (int i = 0; i < count; i++)
         if (t[i].bytes)
-            bytes += (double)t[i].bytes * (bench_is_expert(l, &t[i]) ? hit / c->n_expert : 1);
+            bytes += bench_weight_bytes(&t[i]) * (bench_is_expert(l, &t[i]) ? hit / c->n_expert : 1);
     int seen = l->window && l->window < n ? l->window : n;
     return bytes + bench_cell_bytes(l, type) * (seen + rows);
 }
@@ -56,15 +56,15 @@ double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double 
         *hit = all / c->n_layer;
     double embedded = (double)c->hidden * (double)dtype_size(m->embed.type) +
                       2.0 * c->ple * c->n_layer;
-    return bytes + (double)(m->head.bytes + m->norm.bytes + m->ple_model_proj.bytes) +
-           rows * embedded;
+    return bytes + bench_weight_bytes(&m->head) +
+           (double)(m->norm.bytes + m->ple_model_proj.bytes) + rows * embedded;
 }
 
 double bench_draft_bytes(struct rig *r, int rows, int n, bool first)
 {
     struct draft *d = r->drafter->w;
     const struct tensor *head = d->head.data ? &d->head : &r->m->head;
-    double bytes = (double)head->bytes + (first ? (double)d->fc.bytes : 0);
+    double bytes = bench_weight_bytes(head) + (first ? bench_weight_bytes(&d->fc) : 0);
     for (int l = 0; l < d->cfg.n_layer; l++)
         bytes += layer_bytes(&d->layer[l], &d->cfg, r->net.cells[0].type, rows, n, 0);
     return bytes;

@@ -374,7 +374,7 @@ static bool open_device(struct engine *g, const struct engine_opts *o, struct er
 {
     struct err passed = {0};
     struct device_wish w = {o->device, o->threads, o->precision, o->backend};
-    if (!device_choose(&g->dev, &w, &passed, e))
+    if (!models_cut(NULL, NULL, &o->cut, e) || !device_choose(&g->dev, &w, &passed, e))
         return false;
     if (passed.kind)
         notice(g, "computing on the CPU: %s", passed.msg);
@@ -523,7 +523,9 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     i->model_dir = g->strings[0] = xstrdup(o->model);
     i->draft_dir = g->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
     i->family = g->model.cfg.family;
-    i->device = g->strings[2] = xasprintf("%s, %s", g->dev.k->name, g->dev.k->about(g->dev.d));
+    const char *cut = models_cut_text(&o->cut);
+    i->device = g->strings[2] = xasprintf("%s, %s%s%s", g->dev.k->name, g->dev.k->about(g->dev.d),
+                                          cut ? ", " : "", cut ? cut : "");
     i->shared_kv = g->strings[4] = print_sharing(g);
     i->chat = chat_name(g->chat);
     i->context = g->rig.context;
@@ -560,7 +562,9 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     g->set = o->settings;
     bool ok = open_device(g, o, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
-              load_draft(g, o, pp, e) && open_rig(g, o, e);
+              load_draft(g, o, pp, e) &&
+              models_cut(&g->model, g->has_draft ? &g->draft : NULL, &o->cut, e) &&
+              open_rig(g, o, e);
     if (ok) {
         fill_info(g, o);
         int rc = pthread_create(&g->thread, NULL, run, g);

@@ -6,6 +6,7 @@
  * A build with AddressSanitizer or -DKERNELS_POISON fills new memory with NaN.
  */
 #include "kernels/cpu.h"
+#include "kernels/fp8.h"
 
 #include <math.h>
 #include <sched.h>
@@ -176,9 +177,21 @@ static void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte)
         memset(dst.p, byte, dst.n);
 }
 
-static bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
+/* Weights that are cut are bf16 as before, of rounder values. */
+bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
-    (void)d, (void)t, (void)e;
+    (void)d;
+    if (!t->cut)
+        return true;
+    uint16_t *w = t->data, largest = 0;
+    size_t n = t->bytes / sizeof *w;
+    for (size_t i = 0; i < n; i++)
+        largest = (w[i] & 0x7fff) > largest ? w[i] & 0x7fff : largest;
+    if (largest >= FP8_NOT_FINITE)
+        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
+    t->unit = fp8_unit(largest);
+    for (size_t i = 0; i < n; i++)
+        w[i] = fp8_value(fp8_of(w[i], t->unit), t->unit);
     return true;
 }
 

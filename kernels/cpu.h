@@ -200,6 +200,7 @@ void cpu_read(struct kdev *d, const struct k_read *a);
 void cpu_spread(struct kdev *d, const struct k_spread *a);
 void cpu_keep(struct kdev *d, const struct k_keep *a);
 void cpu_accept(struct kdev *d, const struct k_accept *a);
+bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e);
 bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
 void cpu_stream(struct kdev *d, kbuf src, kbuf dst);
 bool cpu_phase(struct kdev *d, enum k_phase kind, int n);

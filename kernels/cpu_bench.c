@@ -65,7 +65,7 @@ bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale
     cpu_each(d, (int)((t->bytes + PART - 1) / PART), PART, make_part, &m);
     d->made = xrealloc(d->made, (size_t)d->n_made + 1, sizeof *d->made);
     d->made[d->n_made++] = p;
-    return true;
+    return cpu_upload(d, t, e);
 }
 
 /* ---- a stream of bytes ----------------------------------------------------------------------- */

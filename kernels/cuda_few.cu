@@ -7,6 +7,10 @@
  * Panels (cuda_panel.cuh) lie as they are read, so a stage of the ring is one copy by the copy
  * engine, whose requests, unlike those of threads, hold up nobody's loads.
  *
+ * A matrix that is cut to FP8 (cuda_fp8.cuh) is read as that, half the bytes; its weights become
+ * bf16 in registers, and everything else is the same to the last bit. (Two warps a run were slower
+ * than one, and so were bigger batches.)
+ *
  * A unit is a panel, or with a gate the same panel of both matrices, or panels of q, k and v side by
  * side, so that rows are read once for all of them. Where rows are held these have the panels that
  * turn with each other: then what becomes of a head needs no kernel behind, nor, but for the sum of
@@ -138,7 +142,7 @@ __device__ __forceinline__ void finish_before(const product &p, const struct row
  * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
  * into registers. What the feeder needs, code and parameters, comes first, so that it is there
  * first. */
-template <int XT, int NT, int KIND, int ROWS>
+template <int XT, int NT, int KIND, int ROWS, int BYTES>
 __global__ void __launch_bounds__(FEW_THREADS, 1)
     few_kernel(const __grid_constant__ struct few f, const __grid_constant__ struct product p)
 {
@@ -154,7 +158,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
                    held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
     const int warp = (int)threadIdx.x / 32;
     if (__builtin_expect(warp == RUNS, 1)) {
-        feed_block<KIND, HELD>(f, r, held, held_at);
+        feed_block<KIND, HELD, BYTES>(f, r, held, held_at);
         return;
     }
     if (KIND == GATED || !p.behind.turns)
@@ -176,8 +180,8 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
     course at(f);
     shares<NT, KIND> mine = shares_of<NT, KIND, ROWS>(p, f, at, warp);
-    run_of_unit<XT, NT, KIND, ROWS> run(f, at, held, none);
-    batch<XT, NT> first;
+    run_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, held, none);
+    batch<XT, NT, BYTES> first;
     wait_for_barriers();
     bool ahead = HELD && KIND != JOINED && barrier_done(r.filled(), r.phase);
     if (ahead)
@@ -214,7 +218,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
         turn += p.rows;
         mine = shares_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)RUNS - 1));
         fetch_shares<NT, KIND, ROWS>(p, mine);
-        run = run_of_unit<XT, NT, KIND, ROWS>(f, at, held, none);
+        run = run_of_unit<XT, NT, KIND, ROWS, BYTES>(f, at, held, none);
     }
     if (joins && blockIdx.x == 0)
         finish_before(p, row);
@@ -246,7 +250,7 @@ static void add_panels(struct deal *deal, const struct product *p, int mat, int 
     for (int second = 0; second < (half ? 2 : 1); second++) {
         CHECK(deal->parts < MOST_PARTS);
         struct part *a = &deal->part[deal->parts++];
-        *a = {p->m[mat].w,
+        *a = {p->m[mat].fp8 ? p->m[mat].fp8 : p->m[mat].w,
               0,
               l->rows,
               mat,
@@ -377,7 +381,7 @@ static size_t sums_bytes(const struct few *f, int tiles)
 }
 
 /* Where the parts lie in a stage. */
-static void place_parts(struct deal *deal, bool joined)
+static void place_parts(struct deal *deal, bool joined, int bytes)
 {
     uint32_t at = 0;
     int n = 0;
@@ -385,20 +389,20 @@ static void place_parts(struct deal *deal, bool joined)
         struct part *a = &deal->part[j];
         a->at = at;
         for (int row = 0; joined && row < a->rows; row++) {
-            uint32_t from = at + (uint32_t)(row * K_CHUNK_BYTES);
+            uint32_t from = at + (uint32_t)(row * K_CHUNK * bytes);
             CHECK(n < JOINED_MOST && from / 16 <= 0xffff);
             deal->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
         }
-        at += (uint32_t)(deal->positions * RUNS * K_CHUNK_BYTES * a->rows);
+        at += (uint32_t)(deal->positions * RUNS * K_CHUNK * bytes * a->rows);
     }
     for (int i = n; joined && i < JOINED_MOST; i++)
         deal->output[i] = deal->output[n - 1];
 }
 
-/* Divides shared memory, of which the kernel has `own` bytes already. With rows in the stages all
- * deals have as many positions a stage. Returns how much there is of it. */
+/* Divides shared memory, of which the kernel has `own` bytes already; bytes: of a weight. With rows
+ * in the stages all deals have as many positions a stage. Returns how much there is of it. */
 static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool joined,
-                     bool held, size_t own, struct few &f)
+                     bool held, int bytes, size_t own, struct few &f)
 {
     int cols = p->rows * p->x.terms, wide = 0, most = 1;
     f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
@@ -409,7 +413,7 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
         wide = max_int(wide, f.deal[i].rows);
         most = max_int(most, f.deal[i].cut.each);
     }
-    int each = RUNS * K_CHUNK_BYTES, of_rows = each * in_stage, of_weights = each * wide;
+    int each = RUNS * K_CHUNK, of_rows = 2 * each * in_stage, of_weights = bytes * each * wide;
     size_t sums = sums_bytes(&f, tiles);
     size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->shared_most - SLACK - sums - rows - own;
@@ -421,7 +425,7 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
         struct deal *deal = &f.deal[i];
         int fit = positions * wide / deal->rows;
         deal->positions = min_int(held ? by_fours(fit) : positions, deal->cut.each);
-        place_parts(deal, joined);
+        place_parts(deal, joined, bytes);
     }
     f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
     CHECK(f.stages >= 2);
@@ -431,9 +435,12 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
     return (size_t)f.sums_at + SLACK + sums;
 }
 
-template <int XT, int NT, int KIND, int ROWS> static void run(struct kdev *d, struct product *p)
+template <int XT, int NT, int KIND, int ROWS, int BYTES>
+static void run(struct kdev *d, struct product *p)
 {
     struct few f = {};
+    for (int i = 0; i < p->n_mats && BYTES == 1; i++)
+        f.unit[i] = fp8_factor(p->m[i].unit);
     if (KIND == GATED)
         form_pairs(p, &f);
     else if (KIND == PLAIN)
@@ -443,43 +450,43 @@ template <int XT, int NT, int KIND, int ROWS> static void run(struct kdev *d, st
     else
         form_joined(p, &f);
     int blocks = deal_units(d, &f), cols = p->rows * p->x.terms;
-    size_t bytes =
-        divide(d, p, NT, KIND == JOINED, ROWS != STAGED, OWN_BYTES + zero_bytes(XT, ROWS), f);
+    size_t bytes = divide(d, p, NT, KIND == JOINED, ROWS != STAGED, BYTES,
+                          OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
-    cuda_launch(d, few_kernel<XT, NT, KIND, ROWS>, grid, FEW_THREADS, bytes, f, *p);
+    cuda_launch(d, few_kernel<XT, NT, KIND, ROWS, BYTES>, grid, FEW_THREADS, bytes, f, *p);
 }
 
-template <int NT, int KIND> static void run_staged(struct kdev *d, struct product *p)
+template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, struct product *p)
 {
     int cols = min_int(p->rows * p->x.terms, group_of(d));
-    if (cols <= 16)
-        run<1, NT, KIND, STAGED>(d, p);
+    if (BYTES == 1 || cols <= 16)
+        run<1, NT, KIND, STAGED, BYTES>(d, p);
     else if (cols <= 32)
-        run<2, NT, KIND, STAGED>(d, p);
+        run<2, NT, KIND, STAGED, 2>(d, p);
     else
-        run<4, NT, KIND, STAGED>(d, p);
+        run<4, NT, KIND, STAGED, 2>(d, p);
 }
 
 /* Columns of one tile. */
-static void run_joined(struct kdev *d, struct product *p)
+template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
 {
     const int rows = joined_rows(p);
     if (rows <= 32)
-        run<1, 4, JOINED, STAGED>(d, p);
+        run<1, 4, JOINED, STAGED, BYTES>(d, p);
     else
-        run<1, 6, JOINED, STAGED>(d, p);
+        run<1, 6, JOINED, STAGED, BYTES>(d, p);
 }
 
-template <int ROWS> static void run_held(struct kdev *d, struct product *p, int most)
+template <int ROWS, int BYTES> static void run_held(struct kdev *d, struct product *p, int most)
 {
     if (p->glu)
-        run<1, 6, GATED, ROWS>(d, p);
+        run<1, 6, GATED, ROWS, BYTES>(d, p);
     else if (p->turned)
-        run<1, 4, JOINED, ROWS>(d, p);
+        run<1, 4, JOINED, ROWS, BYTES>(d, p);
     else if (most <= 16)
-        run<1, 2, PLAIN, ROWS>(d, p);
+        run<1, 2, PLAIN, ROWS, BYTES>(d, p);
     else
-        run<1, 3, PLAIN, ROWS>(d, p);
+        run<1, 3, PLAIN, ROWS, BYTES>(d, p);
 }
 
 static bool fits_held(const struct kdev *d, int cols, int kp)
@@ -543,20 +550,31 @@ struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp)
     return f;
 }
 
-void cuda_product_few(struct kdev *d, struct product *p)
+template <int BYTES> static void run_any(struct kdev *d, struct product *p)
 {
     bool held = fits_held(d, p->rows * p->x.terms, p->x.kp);
     int most = 0;
     for (int i = 0; i < p->n_mats; i++)
         most = max_int(most, p->m[i].panels.rows);
     if (p->fold)
-        run_held<FOLDED>(d, p, most);
+        run_held<FOLDED, BYTES>(d, p, most);
     else if (held)
-        run_held<HELD_ROWS>(d, p, most);
+        run_held<HELD_ROWS, BYTES>(d, p, most);
     else if (p->glu)
-        run_staged<6, GATED>(d, p);
+        run_staged<6, GATED, BYTES>(d, p);
     else if (joins(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= JOINED_MOST)
-        run_joined(d, p);
+        run_joined<BYTES>(d, p);
     else
-        run_staged<3, PLAIN>(d, p);
+        run_staged<3, PLAIN, BYTES>(d, p);
+}
+
+/* FP8 is read where that saves time: up to a tile of columns. */
+void cuda_product_few(struct kdev *d, struct product *p)
+{
+    bool cut = p->rows * p->x.terms <= 16;
+    for (int i = 0; i < p->n_mats; i++)
+        cut &= p->m[i].fp8 != NULL;
+    for (int i = 0; i < p->n_mats && !cut; i++)
+        p->m[i].fp8 = NULL;
+    cut ? run_any<1>(d, p) : run_any<2>(d, p);
 }

@@ -79,6 +79,7 @@ struct few {
     int sum_cols;                        /* columns that are added up at once */
     int head_shift;                      /* a head has 2^head_shift elements */
     int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where the lists of one begin */
+    uint32_t unit[MAX_MATS]; /* FP8: what the weights of one are multiples of (fp8_pair()) */
 };
 
 /* Floats from one column of sums to the next, for so many tiles of eight rows; no bank twice, and
@@ -270,7 +271,7 @@ __device__ __forceinline__ int group_cols(const few &f)
 /* ---- the feeder ----------------------------------------------------------------------------- */
 
 /* The stages of a block's units: the n chunks from the first, as they lie in a panel. */
-template <int KIND> struct stages {
+template <int KIND, int BYTES> struct stages {
     static constexpr int PARTS = parts_of(KIND);
     course at;
     int i, first, n;
@@ -292,7 +293,7 @@ template <int KIND> struct stages {
         keep(positions), keep(rows), keep(cut.each), keep(cut.runs), keep(cut.rest);
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
-            chunk[j] = d.part[j].rows * K_CHUNK_BYTES, place[j] = d.part[j].at;
+            chunk[j] = d.part[j].rows * K_CHUNK * BYTES, place[j] = d.part[j].at;
             keep(chunk[j]), keep(place[j]);
             w[j] = d.part[j].w + (uint64_t)(uint32_t)at.panel<KIND>(d.part[j]) *
                                      (uint32_t)(cut.chunks * chunk[j]);
@@ -321,11 +322,12 @@ template <int KIND> struct stages {
     }
 };
 
-template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_weights(const few &f, const stages<KIND> &s, const ring &r)
+template <int KIND, bool HELD, int BYTES>
+__device__ __forceinline__ void feed_weights(const few &f, const stages<KIND, BYTES> &s,
+                                             const ring &r)
 {
     const int rows = HELD ? 0 : group_cols(f);
-    feed_expect(r.filled(), s.n * (s.rows + rows) * K_CHUNK_BYTES);
+    feed_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
 #pragma unroll
     for (int j = 0; j < s.PARTS; j++)
         if (KIND != JOINED || j < s.parts)
@@ -334,8 +336,8 @@ __device__ __forceinline__ void feed_weights(const few &f, const stages<KIND> &s
         feed_end(r.filled());
 }
 
-template <int KIND>
-__device__ __forceinline__ void feed_rows(const few &f, const stages<KIND> &s, const ring &r)
+template <int KIND, int BYTES>
+__device__ __forceinline__ void feed_rows(const few &f, const stages<KIND, BYTES> &s, const ring &r)
 {
     const int cols = group_cols(f);
     const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
@@ -359,7 +361,7 @@ struct window {
 };
 
 /* What comes behind the wait: held rows, or those of the stages that were asked for before. */
-template <int KIND, bool HELD>
+template <int KIND, bool HELD, int BYTES>
 __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint32_t held,
                                            uint32_t held_full)
 {
@@ -372,7 +374,7 @@ __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint
         feed_end(held_full);
         return;
     }
-    stages<KIND> s(f);
+    stages<KIND, BYTES> s(f);
 #pragma unroll 1
     for (int i = 0; i < early; i++, s.next(f), r.next())
         feed_rows(f, s, r);
@@ -380,9 +382,9 @@ __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint
 
 /* The rest of a block's stages; s and r: the first. Weights that fill the ring come before the
  * wait. */
-template <int KIND, bool HELD>
-__device__ __forceinline__ void feed_rest(const few &f, stages<KIND> &s, ring r, uint32_t held,
-                                          uint32_t held_full)
+template <int KIND, bool HELD, int BYTES>
+__device__ __forceinline__ void feed_rest(const few &f, stages<KIND, BYTES> &s, ring r,
+                                          uint32_t held, uint32_t held_full)
 {
     const ring start = r;
     struct window behind = {r, 1};
@@ -390,7 +392,7 @@ __device__ __forceinline__ void feed_rest(const few &f, stages<KIND> &s, ring r,
     for (int n = 1;; n++) {
         s.next(f), r.next();
         if (n == r.stages || (n < r.stages && s.over()))
-            feed_after<KIND, HELD>(f, start, n, held, held_full);
+            feed_after<KIND, HELD, BYTES>(f, start, n, held, held_full);
         if (s.over())
             return;
         if (n >= r.stages)
@@ -412,12 +414,12 @@ __device__ __forceinline__ void fence_barriers()
 
 /* The feeder, a warp. The first stage is asked for before anything else is done: with one barrier,
  * as soon as that is there. The other warps wait for the rest of them (wait_for_barriers()). */
-template <int KIND, bool HELD>
+template <int KIND, bool HELD, int BYTES>
 __device__ __forceinline__ void feed_block(const few &f, const ring &r, uint32_t held,
                                            uint32_t held_full)
 {
     const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < FEED_LANES;
-    stages<KIND> s(f);
+    stages<KIND, BYTES> s(f);
     if (one) {
         barrier_init(r.full, FEED_LANES);
         fence_barriers();

@@ -5,6 +5,7 @@
 #define AERIE_CUDA_FEW_RUN_CUH
 
 #include "kernels/cuda_few.cuh"
+#include "kernels/cuda_fp8.cuh"
 
 /* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
  * that the block may have to pack itself; or in the stages. */
@@ -25,23 +26,40 @@ template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
 
+/* Eight weights of a row as they lie: bf16, or FP8, which becomes bf16 before it is multiplied. */
+template <int BYTES> struct eight;
+template <> struct eight<2> {
+    uint4 w;
+    __device__ __forceinline__ void fetch(uint32_t at) { w = shared16(at); }
+    __device__ __forceinline__ uint4 as_bf16(uint32_t) const { return w; }
+};
+template <> struct eight<1> {
+    uint2 w;
+    __device__ __forceinline__ void fetch(uint32_t at) { w = shared8(at); }
+    __device__ __forceinline__ uint4 as_bf16(uint32_t unit) const { return fp8_eight(w, unit); }
+};
+
 /* Some chunks of a unit, a lane's share of them: NT tiles of weights, XT of columns. Tiles are of
- * eight rows of weights, which are the B operand here, since a lane's 16 bytes of it are two
+ * eight rows of weights, which are the B operand here, since a lane's eight of them are two
  * operands as they come. Of the columns of activations, the A operand, the upper eight of a tile
  * may be missing: then whatever registers hold takes their place. */
-template <int XT, int NT> struct batch {
-    static constexpr int AT_ONCE = XT > 1 || NT > 3 ? 1 : 2; /* two of them fit into registers */
-    uint4 w[AT_ONCE][NT], low[AT_ONCE][XT], high[AT_ONCE][XT];
+template <int XT, int NT, int BYTES> struct batch {
+    /* Two batches fit into registers. FP8: two or four at once are slower than one. */
+    static constexpr int AT_ONCE = XT > 1 || NT > 3 || BYTES == 1 ? 1 : 2;
+    struct eight<BYTES> w[AT_ONCE][NT];
+    uint4 low[AT_ONCE][XT], high[AT_ONCE][XT];
 };
 
 /* A warp's run of a unit, as its lanes read it. There are few branches, for where roads meet the
  * compiler waits for all that is on its way. So a run that has no chunk, or no more, multiplies
  * other weights of the same outputs in the stage with zeros, which leaves its sums as they are
  * (where a weight is infinite, infinite outputs become NaN). */
-template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
+template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
     static constexpr bool HELD = ROWS != STAGED;
     static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
-    static constexpr int TILE_BYTES = 8 * K_CHUNK_BYTES, MOST = 2;
+    static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* of a chunk of weights */
+    static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MOST = 2;
+    static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
 
     int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
@@ -52,6 +70,7 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
     uint32_t w[MOST], x[MOST]; /* the next chunks (JOINED: their numbers), their columns */
     uint32_t held, col; /* held columns of the run; bytes from one chunk of columns to the next */
     uint32_t none;      /* zeros */
+    uint32_t unit[UNITS]; /* FP8: of a part's weights; JOINED: of a tile's */
 
     __device__ __forceinline__ run_of_unit(const few &f, const course &at, uint32_t columns,
                                            uint32_t zeros)
@@ -63,25 +82,30 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
         positions = d.positions, runs = c.runs, tiles = (d.rows + 7) / 8;
         last = (OF_PANEL - 1) * 8 + g < (uint32_t)d.part[0].rows;
         column = (int)g < cols_of<ROWS>(f);
-        chunk = KIND == JOINED ? 1 : (uint32_t)d.part[0].rows * K_CHUNK_BYTES;
-        from = warp * chunk + (KIND == JOINED ? 0 : lane * 16);
+        chunk = KIND == JOINED ? 1 : (uint32_t)(d.part[0].rows * ROW_BYTES);
+        from = warp * chunk + (KIND == JOINED ? 0 : lane * LANE_BYTES);
         second = d.part[1].at;
         place = 0;
         if (KIND == JOINED)
-            find_tiles(d);
+            find_tiles(f, d);
+        else if (BYTES == 1)
+            for (int j = 0; j < UNITS; j++)
+                unit[j] = f.unit[d.part[j].mat];
         keep(each), keep(have), keep(rest), keep(runs), keep(chunk);
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
         held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
     /* JOINED: the parts' rows are the tiles' one behind the other. */
-    __device__ __forceinline__ void find_tiles(const struct deal &d)
+    __device__ __forceinline__ void find_tiles(const few &f, const struct deal &d)
     {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
         for (int n = 0; n < APART; n++) {
             const struct output o = {d.output[n * 8 + lane / 4]};
-            tile_at[n] = o.at() + (uint32_t)(lane % 4 * 16);
-            tile_chunk[n] = (uint32_t)(o.rows() * K_CHUNK_BYTES);
+            tile_at[n] = o.at() + (uint32_t)(lane % 4 * LANE_BYTES);
+            tile_chunk[n] = (uint32_t)(o.rows() * ROW_BYTES);
+            if (BYTES == 1)
+                unit[n] = f.unit[d.part[o.part()].mat];
             pin(tile_at[n]), pin(tile_chunk[n]);
         }
     }
@@ -115,7 +139,7 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
             leave(r);
         barrier_wait(r.filled(), r.phase);
         end = min(i + positions, each);
-        const uint32_t lane = threadIdx.x % 32 * 16;
+        const uint32_t lane = threadIdx.x % 32;
         if (KIND == JOINED) {
             const uint32_t to = r.place();
 #pragma unroll
@@ -124,10 +148,10 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
             place = to;
             w[0] = i < have ? from : 0;
         } else {
-            w[0] = r.place() + (i < have ? from : lane);
+            w[0] = r.place() + (i < have ? from : lane * LANE_BYTES);
         }
         x[0] = HELD ? held + (uint32_t)i * col
-                    : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane;
+                    : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane * 16;
         x[0] = i < have ? x[0] : none;
 #pragma unroll
         for (int u = 1; u < AT_ONCE; u++) {
@@ -135,16 +159,18 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
             pass(i, u, w[u], x[u]);
         }
     }
-    template <int TILES> __device__ __forceinline__ void weights(batch<XT, TILES> &b) const
+    template <int TILES>
+    __device__ __forceinline__ void weights(batch<XT, TILES, BYTES> &b) const
     {
 #pragma unroll
         for (int u = 0; u < b.AT_ONCE; u++)
 #pragma unroll
             for (int n = 0; n < TILES; n++)
                 if (KIND == JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
-                    b.w[u][n] = shared16(tile(w[u], n));
+                    b.w[u][n].fetch(tile(w[u], n));
     }
-    template <int TILES> __device__ __forceinline__ void columns(batch<XT, TILES> &b) const
+    template <int TILES>
+    __device__ __forceinline__ void columns(batch<XT, TILES, BYTES> &b) const
     {
 #pragma unroll
         for (int u = 0; u < b.AT_ONCE; u++)
@@ -166,10 +192,14 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
     }
     template <int TILES>
     __device__ __forceinline__ void multiply(float (&acc)[XT][NT][4],
-                                             const batch<XT, TILES> &b) const
+                                             const batch<XT, TILES, BYTES> &b) const
     {
 #pragma unroll
-        for (int u = 0; u < b.AT_ONCE; u++)
+        for (int u = 0; u < b.AT_ONCE; u++) {
+            uint4 w[TILES];
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+                w[n] = b.w[u][n].as_bf16(unit[KIND == JOINED ? n : n / OF_PANEL]);
 #pragma unroll
             for (int m = 0; m < XT; m++) {
                 const uint4 low = b.low[u][m];
@@ -178,17 +208,18 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
                     asm volatile("" : "=r"(up.x), "=r"(up.y), "=r"(up.z), "=r"(up.w));
 #pragma unroll
                 for (int n = 0; n < TILES; n++)
-                    mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, b.w[u][n].x, b.w[u][n].y);
+                    mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, w[n].x, w[n].y);
 #pragma unroll
                 for (int n = 0; n < TILES; n++)
-                    mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, b.w[u][n].z, b.w[u][n].w);
+                    mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, w[n].z, w[n].w);
             }
+        }
     }
     /* The next chunks, if they are there yet. */
     template <int TILES>
-    __device__ __forceinline__ void fetch(batch<XT, TILES> &b, const few &f, ring &r)
+    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const few &f, ring &r)
     {
-        enter<batch<XT, TILES>::AT_ONCE>(f, r);
+        enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
         weights(b);
     }
     /* All of the run, of which the first weights are fetched. What comes next is on its way while
@@ -196,9 +227,9 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
      * waits for. */
     template <int TILES>
     __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r,
-                                        batch<XT, TILES> &now)
+                                        batch<XT, TILES, BYTES> &now)
     {
-        constexpr int AT_ONCE = batch<XT, TILES>::AT_ONCE;
+        constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
         columns(now);
         step<AT_ONCE>();
         if constexpr (XT > 1) {
@@ -211,8 +242,9 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
                 columns(now);
             }
         } else {
-            batch<XT, TILES> other;
-            auto turn = [&](const batch<XT, TILES> &now, batch<XT, TILES> &next) {
+            typedef batch<XT, TILES, BYTES> some;
+            some other;
+            auto turn = [&](const some &now, some &next) {
                 fetch(next, f, r); /* behind the end: of no use, and no harm */
                 columns(next);
                 if (HELD)
@@ -233,7 +265,7 @@ template <int XT, int NT, int KIND, int ROWS> struct run_of_unit {
     template <int TILES>
     __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r)
     {
-        batch<XT, TILES> now;
+        batch<XT, TILES, BYTES> now;
         fetch(now, f, r);
         all<TILES>(acc, f, r, now);
     }

@@ -19,6 +19,7 @@
  * lower two bits of a row's first four such bytes are `most` (why: cuda_experts.cuh).
  */
 #include "kernels/cuda_experts.cuh"
+#include "kernels/cuda_fp8.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
@@ -304,13 +305,19 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
     memcpy(dst + i, v, 16);
 }
 
+/* With FP8 behind the panels. */
+static size_t held_bytes(const struct panels &p, const struct tensor *t)
+{
+    return (size_t)p.n * (panel_bytes(p) + (t->cut ? fp8_panel_bytes(p) : 0));
+}
+
 /* By way of the arena, as many panels at a time as it holds. */
 static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
 {
     struct panels p = cuda_panels(d, t);
     size_t row = (size_t)t->dim[1] * sizeof(uint16_t), each = panel_bytes(p);
     int rows = (int)t->dim[0], fit = (int)(ARENA_BYTES / (row * (size_t)p.rows));
-    uint8_t *to = (uint8_t *)hold(d, (size_t)p.n * each, t, e);
+    uint8_t *to = (uint8_t *)hold(d, held_bytes(p, t), t, e);
     if (!to)
         return false;
     cudaError_t rc = cudaSuccess;
@@ -330,6 +337,8 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
         rc = cudaStreamSynchronize(d->stream);
     if (rc != cudaSuccess)
         return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    if (t->cut && !cuda_cut(d, t, p, to, e))
+        return false;
     t->data = to;
     return true;
 }
@@ -357,10 +366,8 @@ size_t cuda_footprint(struct kdev *d, const struct tensor *t)
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;
-    if (cuda_paneled(t)) {
-        struct panels p = cuda_panels(d, t);
-        return (size_t)p.n * panel_bytes(p);
-    }
+    if (cuda_paneled(t))
+        return held_bytes(cuda_panels(d, t), t);
     struct rows r = rows_of(t);
     return r.n * r.pitch;
 }

@@ -38,6 +38,8 @@ struct mat {
     int k;                        /* COLUMNS: inputs that exist, enum dtype of the elements */
     int type;
     struct panels panels;         /* bf16, unless it is an expert's */
+    const uint8_t *fp8;           /* its panels in FP8 (cuda_fp8.cuh), or NULL */
+    int unit;                     /* of those */
 };
 
 /* Packed activations, in whatever format the product wants (cuda_row.cuh), kp a multiple of a chunk,

@@ -9,7 +9,8 @@
  *    arguments are our own bug and hit a CHECK.
  *  - It may run asynchronously; get() and sync() wait. It never allocates device memory.
  *  - A stride of 0 means dense rows.
- *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used as they are stored.
+ *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used as they are stored,
+ *    but for those that upload() is told to cut.
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
  *    the slot layout (design law 5): each row is reduced in an order fixed by its own logical
  *    content. On the CPU the order is also the same for every instruction set: 32 running sums
@@ -431,7 +432,9 @@ struct kernels {
     void (*get)(struct kdev *d, void *dst, kbuf src, size_t bytes); /* waits */
     void (*fill)(struct kdev *d, kbuf dst, uint8_t byte);
     /* Makes t->data device memory, in whatever arrangement this backend likes best; the host copy
-     * may be freed afterwards unless it is still t->data (the CPU uses it in place). */
+     * may be freed afterwards unless it is still t->data (the CPU uses it in place). A tensor that
+     * is to be cut (t->cut: bf16 of two dimensions) is cut to FP8 on the way: every operation sees
+     * the rounder weights (fp8.h). False and *e: no memory, or one that is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
     /* Bytes of device memory that upload() or synthesize() would take for t; 0: none, or it has
      * them already. */

@@ -4,7 +4,8 @@
  * model (the target) or a struct draft. Families differ only in the switches below and in their
  * tensor-name tables (models/families/); no code outside this folder asks for a family.
  * What is not understood is refused by name: a config value, a tensor missing, of the wrong type
- * or shape, or left over. Nothing here computes; weights stay as they lie in the file.
+ * or shape, or left over. Nothing here computes; weights stay as they lie in the file, or are
+ * marked for being cut.
  * All functions run on the thread that calls them and share no state.
  */
 #ifndef AERIE_MODELS_H
@@ -209,6 +210,21 @@ void draft_free(struct draft *d);
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
+
+/* ---- weights in FP8 -------------------------------------------------------------------------- */
+
+/* "stored", "fp8" or NULL: stored; for the draft: as the target's. */
+struct cut_opts {
+    const char *weights, *draft_weights;
+};
+
+/* Marks what is to be cut to FP8 when it is handed to a device (kernels/fp8.h): the bf16 matrices of
+ * q, k, v, o and the dense MLP of every layer, the head (and with a tied one the embedding), what
+ * joins an EAGLE3 head's inputs. Routers, experts and norms stay. m and d may be NULL, which only
+ * checks the spelling (ERR_USAGE). */
+bool models_cut(struct model *m, struct draft *d, const struct cut_opts *o, struct err *e);
+/* What is cut, for people; NULL: nothing. */
+const char *models_cut_text(const struct cut_opts *o);
 
 /* ---- safetensors, for the golden files too --------------------------------------------------- */
 

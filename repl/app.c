@@ -26,10 +26,12 @@ static bool color_wanted(const struct options *o)
 static void config_lines(const struct engine_opts *o, const struct engine_info *i, struct buf *out)
 {
     buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
-                    "date=%s\n",
+                    "date=%s\nweights=%s\ndraft_weights=%s\n",
                i ? i->page_size : o->page_size, i ? i->context : o->context,
                i ? i->n_pages[POOL_FULL] : o->full_pages, i ? i->n_pages[POOL_SWA] : o->swa_pages,
-               o->capture ? o->capture : "", o->raw, i ? i->date : "");
+               o->capture ? o->capture : "", o->raw, i ? i->date : "",
+               o->cut.weights ? o->cut.weights : "",
+               o->cut.draft_weights ? o->cut.draft_weights : "");
 }
 
 /* What the log says about this process; `i` is NULL before the engine is open. */

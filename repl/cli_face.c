@@ -36,13 +36,15 @@ static void become(const struct cli *c, const struct child *k, bool screen, bool
     const struct engine_opts *o = &c->opt.engine;
     char threads[16];
     snprintf(threads, sizeof threads, "%d", o->threads);
-    const char *arg[24] = {"aerie", "chat", screen ? "--tui" : "--plain", "--quiet", "--db", k->db,
+    const char *arg[28] = {"aerie", "chat", screen ? "--tui" : "--plain", "--quiet", "--db", k->db,
                            "-p", "temperature=0", "-p", "max_tokens=128", "-m", o->model};
     const char *const more[][2] = {{"--device", o->device}, {"--precision", o->precision},
                                    {"--draft", o->draft},
+                                   {"--weights", o->cut.weights},
+                                   {"--draft-weights", o->cut.draft_weights},
                                    {"--threads", o->threads ? threads : NULL}};
     int n = 12;
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         if (more[i][1])
             arg[n++] = more[i][0], arg[n++] = more[i][1];
     if (!draft)

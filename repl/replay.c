@@ -267,18 +267,27 @@ static void warn_device(const struct replay *r, const char *about)
     free(log);
 }
 
+static const char *asked_or_logged(const char *asked, const char *log)
+{
+    return asked ? asked : log && *log ? log : NULL;
+}
+
 /* Opens an engine as the run had it; settings are the operation's. */
 static bool open_engine(struct replay *r, const struct act *a, struct err *e)
 {
     struct options *o = &r->c->opt;
     char *model = cli_about(a->about, "model_dir"), *draft = cli_about(a->about, "draft_dir");
     char *capture = cli_about(a->about, "capture"), *date = cli_about(a->about, "date");
+    char *weights = cli_about(a->about, "weights");
+    char *draft_weights = cli_about(a->about, "draft_weights");
     struct engine_opts opts = {
         .model = r->c->model_given ? o->engine.model : model,
         .draft = r->c->draft_given ? o->engine.draft : draft && *draft ? draft : NULL,
         .device = o->engine.device,
         .backend = o->engine.backend,
         .capture = capture && *capture ? capture : NULL,
+        .cut = {asked_or_logged(o->engine.cut.weights, weights),
+                asked_or_logged(o->engine.cut.draft_weights, draft_weights)},
         .raw = about_int(a->about, "raw"),
         .date = date && *date ? date : NULL,
         .threads = o->engine.threads,
@@ -297,6 +306,8 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
         r->engine = engine_open(&opts, e);
     cli_progress_end();
     r->about = a->about;
+    free(weights);
+    free(draft_weights);
     free(model);
     free(draft);
     free(capture);

@@ -86,6 +86,8 @@ refuse 2 'seed cannot be "x"; expected 0 \.\.' run --seed x hello
 refuse 2 '--plain takes no argument' --plain=yes
 refuse 2 'expected NAME=VALUE' run -p temperature hi
 refuse 2 'no setting is called "heat"; there are temperature' run -p heat=1 hi
+refuse 2 '^aerie: --weights cannot be "fp4"; expected stored or fp8' run --weights fp4 hi
+refuse 2 '^aerie: --draft-weights cannot be "FP8"; expected stored or fp8' run --draft-weights FP8 hi
 refuse 2 'temperature cannot be "hot"; expected 0' run -p temperature=hot hi
 refuse 2 'draft.nodes cannot be "1"; expected 2 \.\. 64' run -p draft.nodes=1 hi
 refuse 2 'power of two from 1 to 64' run --page-size 3 hi

@@ -1,6 +1,7 @@
 /* test_cuda_tile.c - products of many rows on the GPU, which tiles make where the device has them,
  * and of some (17 to 64), which groups of panels do: every row has the bits that it has among four
- * rows or fewer, in both precisions. Without a GPU every test is skipped.
+ * rows or fewer, in both precisions, with weights as they are and cut to FP8, which few rows read as
+ * that and the others as bf16. Without a GPU every test is skipped.
  *
  * Experts have theirs in test_cuda_moe.c.
  */
@@ -15,14 +16,17 @@
 
 enum { MOST = 333, FEW = 4 };
 
-static const int row_counts[] = {17, 32, 33, 60, 64, 65, 127, 128, 200, MOST};
+static const int row_counts[] = {5, 8, 9, 16, 17, 32, 33, 60, 64, 65, 127, 128, 200, MOST};
 enum { N_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+static bool cut; /* to FP8: matrices */
 
 /* Uploads a tensor and frees the host's copy. */
 static struct tensor *up(struct tensor *t)
 {
     struct err e;
     void *host = t->data;
+    t->cut = cut && t->n_dim == 2;
     if (!kernels_cuda.upload(T.d, t, &e))
         die("%s", e.msg);
     kernels_cuda.sync(T.d, &e);
@@ -296,15 +300,17 @@ int main(int argc, char **argv)
     int failed = 0;
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"K_BF16", "K_F32", "K_BF16, FP8", "K_F32, FP8"};
         struct err e;
+        cut = i >= 2;
         T = (struct case_dev){.k = &kernels_cuda};
-        T.d = kernels_cuda.open(&(struct k_opts){.precision = precisions[i]}, &e);
+        T.d = kernels_cuda.open(&(struct k_opts){.precision = precisions[i % 2]}, &e);
         if (!T.d) {
             printf("1..1\nok 1 - products of many rows # SKIP no CUDA device (%s)\n", e.msg);
             return 0;
         }
-        failed += cmocka_run_group_tests_name(i ? "K_F32" : "K_BF16", tests, NULL, NULL);
+        failed += cmocka_run_group_tests_name(names[i], tests, NULL, NULL);
         dev_close(&T);
     }
     return failed;

@@ -42,7 +42,8 @@ while [ $runs -lt 200 ] && { [ $((runs % 10)) != 0 ] || [ "$(sessions)" -lt 100 
     pick "1 5 6" "1 3 4" "4 5 16" "8 6 60" "2 1 3"; set -- $picked
     flags+=" -p draft.topk=$1 -p draft.steps=$2 -p draft.nodes=$3"
     pick steps steps tree full; flags+=" --log-level $picked"
-    pick "" "" "--no-spec" "--context 160" "--full-pages 80 --swa-pages 60 --context 300" "--seed 9"; flags+=" $picked"
+    pick "" "" "--no-spec" "--context 160" "--full-pages 80 --swa-pages 60 --context 300" "--seed 9" \
+        "--draft-weights fp8" "--weights fp8"; flags+=" $picked"
     pick "" "" "-c" "-p temperature=0.7"; flags+=" $picked"
     [ $runs = 1 ] && flags=${flags%-c} # there is nothing to take up yet
     # an /undo or /regen too many is an error, and a small pool may be full: no more than that

@@ -5,7 +5,7 @@ _aerie() {
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= check= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
-    local talk="--model --draft --require-draft --eagle-capture --device --precision --threads --raw --param
+    local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --log-level --no-log --db --json --sanitize --verbose --check --bug"
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
@@ -18,12 +18,12 @@ _aerie() {
         run) flags="$talk --file --batch --lanes" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
-        replay) flags="--check --model --draft --device --precision --threads --db --json" ;;
+        replay) flags="--check --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
         export) flags="--format --output --db" ;;
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
-        bench) flags="--synthetic --cublas --short --model --draft --device --precision --threads --json" ;;
+        bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
         doctor) flags="--model --draft --device --precision --db --json" ;;
     esac
@@ -31,6 +31,7 @@ _aerie() {
         --draft) COMPREPLY=($(compgen -d -- "$cur")); return ;;
         -m|--model) [ "$cmd" = logs ] || COMPREPLY=($(compgen -d -- "$cur")); return ;;
         --device) COMPREPLY=($(compgen -W "auto cpu cuda" -- "$cur")); return ;;
+        --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;

@@ -47,6 +47,8 @@ complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fi
 complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a '(__fish_complete_directories)' -d 'draft folder'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
+complete -c aerie -n '__aerie_in none chat run replay bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
+complete -c aerie -n '__aerie_in none chat run replay bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
 complete -c aerie -n 'not __aerie_in tokenize help' -l db -r -F -d 'session database'
 complete -c aerie -n 'not __aerie_in tokenize help export' -l json -d 'JSON for machines'
 

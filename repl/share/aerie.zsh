@@ -13,14 +13,15 @@ _aerie_settings() {
 }
 
 _aerie() {
-    local -a common model talk
+    local -a common model talk cut
     common=('--ascii[no line or block characters]' '--color[colours]:when:(auto always never)'
             '(-q --quiet)'{-q,--quiet}'[no notices]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
     model=('(-m --model)'{-m,--model}'[checkpoint folder]:folder:_files -/'
            '--draft[draft folder]:folder:_files -/' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
            '--db[session database]:file:_files' '--json[JSON for machines]')
-    talk=('--require-draft[stop when the draft does not fit]'
+    cut=('--weights[matrices cut to 8 bits]:weights:(stored fp8)' '--draft-weights[those of the draft]:weights:(stored fp8)')
+    talk=($cut '--require-draft[stop when the draft does not fit]'
           '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:'
           '--raw[no chat format]' '*'{-p,--param}'[set a setting]:setting:_aerie_settings'
           '(-s --system)'{-s,--system}'[system prompt]:text:' '--seed[seed]:number:'
@@ -51,7 +52,7 @@ _aerie() {
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \
                 '(-m --model)'{-m,--model}'[model name]:name:' '--db[database]:file:_files' '--json' '*::' ;;
         show) _arguments $common '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
-        replay) _arguments $common $model '--check[only the verdict]' '--threads[CPU threads]:number:' \
+        replay) _arguments $common $model $cut '--check[only the verdict]' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \
@@ -63,7 +64,7 @@ _aerie() {
         golden) _arguments $common '--draft[draft folder]:folder:_files -/' '--json' \
                 '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:' \
                 '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '1::' '2:folder:_files -/' ;;
-        bench) _arguments $common $model '--threads[CPU threads]:number:' '--short[fewer lines]' \
+        bench) _arguments $common $model $cut '--threads[CPU threads]:number:' '--short[fewer lines]' \
                 '--cublas[the cuBLASLt to measure against]:file:_files' \
                 '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B)' '1::' '*:name:' ;;
         bugs) _arguments $common $model '--try[run its smallest input]:bug:' '--json[JSON]' ;;

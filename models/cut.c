@@ -1,0 +1,68 @@
+/* cut.c - which matrices `--weights` and `--draft-weights` cut to FP8. */
+#include "models/models.h"
+
+#include <string.h>
+
+static void mark(struct tensor *t)
+{
+    t->cut = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
+}
+
+static void mark_layers(struct layer *layer, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct layer *l = &layer[i];
+        struct tensor *dense[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
+        for (size_t k = 0; k < sizeof dense / sizeof *dense; k++)
+            mark(dense[k]);
+    }
+}
+
+static void cut_model(struct model *m)
+{
+    mark_layers(m->layer, m->cfg.n_layer);
+    mark(&m->head);
+    if (m->cfg.tied)
+        mark(&m->embed);
+}
+
+static void cut_draft(struct draft *d)
+{
+    struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
+    for (size_t k = 0; k < sizeof own / sizeof *own; k++)
+        mark(own[k]);
+    if (d->head.data && d->head.data == d->embed.data)
+        mark(&d->embed);
+    mark_layers(d->layer, d->cfg.n_layer);
+}
+
+/* Whether a spelling asks for FP8; NULL is `otherwise`. */
+static bool wants(const char *option, const char *text, bool otherwise, bool *fp8, struct err *e)
+{
+    *fp8 = text ? !strcmp(text, "fp8") : otherwise;
+    return !text || *fp8 || !strcmp(text, "stored") ||
+           err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected stored or fp8", option, text);
+}
+
+bool models_cut(struct model *m, struct draft *d, const struct cut_opts *o, struct err *e)
+{
+    bool model, draft;
+    if (!wants("--weights", o->weights, false, &model, e) ||
+        !wants("--draft-weights", o->draft_weights, model, &draft, e))
+        return false;
+    if (model && m)
+        cut_model(m);
+    if (draft && d)
+        cut_draft(d);
+    return true;
+}
+
+const char *models_cut_text(const struct cut_opts *o)
+{
+    struct err ignored;
+    bool model = false, draft = false;
+    wants("", o->weights, false, &model, &ignored);
+    wants("", o->draft_weights, model, &draft, &ignored);
+    return model && draft ? "weights fp8" : model ? "weights fp8, not the draft's"
+           : draft ? "the draft's weights fp8" : NULL;
+}
