@@ -46,12 +46,6 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_> struct round_form 
     static_assert(KEYS <= NT && ROWS <= NT);
 };
 
-/* Eights of packed rows in which there are any: a thread has a row of each. */
-template <class S> __device__ __forceinline__ int eights_of(const tile_args &t, const place<S> &p)
-{
-    return (p.n * t.a.group + 7) / 8;
-}
-
 /* ---- cells ---------------------------------------------------------------------------------- */
 
 /* The cell of a thread's key in the round from `tile` on. */
@@ -140,75 +134,102 @@ __device__ __forceinline__ void store_queries(const place<S> &p, const queries<S
 
 /* ---- a round -------------------------------------------------------------------------------- */
 
-/* s = q k, for this warp's keys, each row's sum in the order of score() */
+/* What a step of 16 dimensions multiplies: queries and this warp's keys. */
+template <class S> struct step_parts {
+    uint32_t a[S::MI][4], b[S::KT / 2][4];
+};
+
+template <class S>
+__device__ __forceinline__ void load_step(const place<S> &p, int k, step_parts<S> &x)
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+        matrices(x.a[mi], p.base + query_at<S>(mi * 16 + p.lane % 16, 2 * k + p.lane / 16));
+#pragma unroll
+    for (int n = 0; n < S::KT / 2; n++) {
+        int key = p.wn * S::KT * 8 + n * 16 + p.lane % 8 + p.lane / 16 * 8;
+        int chunk = 2 * k + p.lane / 8 % 2;
+        matrices(x.b[n], p.base + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+    }
+}
+
+/* s = q k, for this warp's keys, each row's sum in the order of score(). A step is loaded while the
+ * one before is multiplied. */
 template <class S>
 __device__ __forceinline__ void score_round(const place<S> &p, float (&s)[S::MI][S::KT][4])
 {
+    step_parts<S> x[2];
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int n = 0; n < S::KT; n++)
             s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0;
+    load_step<S>(p, 0, x[0]);
 #pragma unroll 4
     for (int k = 0; k < S::HD / 16; k++) {
-        uint32_t a[S::MI][4];
+        load_step<S>(p, min(k + 1, S::HD / 16 - 1), x[(k + 1) % 2]);
+        const step_parts<S> &now = x[k % 2];
 #pragma unroll
-        for (int mi = 0; mi < S::MI; mi++)
-            matrices(a[mi], p.base + query_at<S>(mi * 16 + p.lane % 16, 2 * k + p.lane / 16));
-#pragma unroll
-        for (int n = 0; n < S::KT / 2; n++) {
-            uint32_t b[4];
-            int key = p.wn * S::KT * 8 + n * 16 + p.lane % 8 + p.lane / 16 * 8;
-            int chunk = 2 * k + p.lane / 8 % 2;
-            matrices(b, p.base + (uint32_t)(key * S::HD * 2 + ((chunk ^ (key & 7)) << 4)));
+        for (int n = 0; n < S::KT / 2; n++)
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++) {
-                multiply(s[mi][2 * n], a[mi], b[0], b[1]);
-                multiply(s[mi][2 * n + 1], a[mi], b[2], b[3]);
+                multiply(s[mi][2 * n], now.a[mi], now.b[n][0], now.b[n][1]);
+                multiply(s[mi][2 * n + 1], now.a[mi], now.b[n][2], now.b[n][3]);
             }
-        }
     }
 }
 
 /* The largest score of each row among this warp's keys. */
 template <class S>
-__device__ __forceinline__ void store_tops(const place<S> &p, int eights,
-                                           const float (&s)[S::MI][S::KT][4])
+__device__ __forceinline__ void store_tops(const place<S> &p, const float (&s)[S::MI][S::KT][4])
 {
     float *top = (float *)(p.shared + S::TOP_AT) + p.wn * S::ROWS;
 #pragma unroll
-    for (int i = 0; i < 2 * S::MI; i++) {
-        const int mi = i / 2, h = i % 2;
-        if (i == eights)
-            break;
-        float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
+    for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
-        for (int n = 1; n < S::KT; n++)
-            m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-        if (p.lane % 4 == 0)
-            top[packed_row<S>(p, mi, h)] = m;
-    }
+        for (int h = 0; h < 2; h++) {
+            float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
+#pragma unroll
+            for (int n = 1; n < S::KT; n++)
+                m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            if (p.lane % 4 == 0)
+                top[packed_row<S>(p, mi, h)] = m;
+        }
 }
 
-/* The running maximum of a row at tile `own` of the round, which begins with tile k; was: before
- * that tile. */
+/* The running maxima of rows at tile `own` of the round, which begins with tile k; was: before that
+ * tile. */
 template <class S>
-__device__ __forceinline__ float running_top(const place<S> &p, int k, int own, int row, int at,
-                                             float m, int ends, int stop, float &was)
+__device__ __forceinline__ void running_tops(const place<S> &p, int k, int own, const extent<S> &e,
+                                             float (&m)[S::MI][2], float (&was)[S::MI][2])
 {
-    const float *tops = (const float *)(p.shared + S::TOP_AT) + at;
+    const float *tops = (const float *)(p.shared + S::TOP_AT) + packed_row<S>(p, 0, 0);
+    int ends[S::MI][2];
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+        ends[mi][0] = e.ends[mi][0], ends[mi][1] = e.ends[mi][1];
 #pragma unroll 1
     for (int g = 0; g <= own; g++, tops += 2 * S::ROWS) {
-        if (k + g == ends) {
-            m = -INFINITY;
-            ends = next_end<S::TK>(p.rows[row], k + g, stop);
-        }
-        was = m;
-        m = fmaxf(m, fmaxf(tops[0], tops[S::ROWS]));
+        float top[S::MI][2];
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                top[mi][h] = fmaxf(tops[mi * 16 + h * 8], tops[S::ROWS + mi * 16 + h * 8]);
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (k + g == ends[mi][h]) {
+                    m[mi][h] = -INFINITY;
+                    ends[mi][h] = next_end<S::TK>(p.rows[p.row[mi][h]], k + g, e.stop[mi][h]);
+                }
+                was[mi][h] = m[mi][h];
+                m[mi][h] = fmaxf(m[mi][h], top[mi][h]);
+            }
     }
-    return m;
 }
 
 template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
@@ -220,43 +241,45 @@ template <class S> __device__ __forceinline__ int weight_at(int row, int chunk)
  * summed before the tile is multiplied by, and the running maxima of the tile. */
 template <class S>
 __device__ __forceinline__ void weigh_round(const tile_args &t, const place<S> &p, int k,
-                                            int eights, const extent<S> &e, const sums<S> &x,
+                                            const extent<S> &e, const sums<S> &x,
                                             const float (&s)[S::MI][S::KT][4])
 {
     float *sum = (float *)(p.shared + S::L_AT);
     float2 *run = (float2 *)(p.shared + S::RUN_AT);
     const int own = p.wn / 2;
+    float m[S::MI][2], was[S::MI][2];
 #pragma unroll
-    for (int i = 0; i < 2 * S::MI; i++) {
-        const int mi = i / 2, h = i % 2;
-        if (i == eights)
-            break;
-        const int row = packed_row<S>(p, mi, h);
-        float was = 0;
-        const float m = running_top<S>(p, k, own, p.row[mi][h], row, x.m[mi][h], e.ends[mi][h],
-                                       e.stop[mi][h], was);
-        const float at = m == -INFINITY ? 0.f : m * t.factor;
-        float l = 0;
+    for (int mi = 0; mi < S::MI; mi++)
+        m[mi][0] = x.m[mi][0], m[mi][1] = x.m[mi][1];
+    running_tops<S>(p, k, own, e, m, was);
 #pragma unroll
-        for (int n = 0; n < S::KT; n++) {
-            float u = exp2_of(fmaf(s[mi][n][2 * h], t.factor, -at));
-            float v = exp2_of(fmaf(s[mi][n][2 * h + 1], t.factor, -at));
-            l += u;
-            l += v;
-            *(uint32_t *)(p.shared + weight_at<S>(row, p.wn * S::KT + n) + p.lane % 4 * 4) =
-                pair_of(u, v);
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = packed_row<S>(p, mi, h);
+            const float at = m[mi][h] == -INFINITY ? 0.f : m[mi][h] * t.factor;
+            float l = 0;
+#pragma unroll
+            for (int n = 0; n < S::KT; n++) {
+                float u = exp2_of(fmaf(s[mi][n][2 * h], t.factor, -at));
+                float v = exp2_of(fmaf(s[mi][n][2 * h + 1], t.factor, -at));
+                l += u;
+                l += v;
+                *(uint32_t *)(p.shared + weight_at<S>(row, p.wn * S::KT + n) + p.lane % 4 * 4) =
+                    pair_of(u, v);
+            }
+            sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
+            const float by = exp2_of((was[mi][h] - m[mi][h]) * t.factor);
+            if (p.wn % 2 == 0 && p.lane % 4 == 0)
+                run[own * S::ROWS + row] =
+                    make_float2(was[mi][h] == m[mi][h] ? 1.f : by, m[mi][h]);
         }
-        sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
-        if (p.wn % 2 == 0 && p.lane % 4 == 0)
-            run[own * S::ROWS + row] =
-                make_float2(was == m ? 1.f : exp2_of((was - m) * t.factor), m);
-    }
 }
 
 /* Tile g of the round joins what was summed before it. Everything is asked for before anything is
  * used: a wait for shared memory is as long as two products. */
 template <class S>
-__device__ __forceinline__ void add_tile(const place<S> &p, int g, int eights, sums<S> &x)
+__device__ __forceinline__ void add_tile(const place<S> &p, int g, sums<S> &x)
 {
     const float *sum = (const float *)(p.shared + S::L_AT) + p.lane % 4;
     const float2 *run = (const float2 *)(p.shared + S::RUN_AT) + g * S::ROWS;
@@ -277,20 +300,19 @@ __device__ __forceinline__ void add_tile(const place<S> &p, int g, int eights, s
                                                          ((chunk ^ (key & 7)) << 4)));
         }
 #pragma unroll
-    for (int j = 0; j < 2 * S::MI; j++) {
-        const int mi = j / 2, h = j % 2;
-        if (j == eights)
-            break;
-        const int row = packed_row<S>(p, mi, h);
-        const float2 r = run[row];
-        x.m[mi][h] = r.y;
+    for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            x.l[mi][h][i] = fmaf(x.l[mi][h][i], r.x, sum[((2 * g + i) * S::ROWS + row) * 4]);
+        for (int h = 0; h < 2; h++) {
+            const int row = packed_row<S>(p, mi, h);
+            const float2 r = run[row];
+            x.m[mi][h] = r.y;
 #pragma unroll
-        for (int n = 0; n < S::DT; n++)
-            x.acc[mi][n][2 * h] *= r.x, x.acc[mi][n][2 * h + 1] *= r.x;
-    }
+            for (int i = 0; i < 2; i++)
+                x.l[mi][h][i] = fmaf(x.l[mi][h][i], r.x, sum[((2 * g + i) * S::ROWS + row) * 4]);
+#pragma unroll
+            for (int n = 0; n < S::DT; n++)
+                x.acc[mi][n][2 * h] *= r.x, x.acc[mi][n][2 * h + 1] *= r.x;
+        }
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -307,11 +329,9 @@ __device__ __forceinline__ void add_tile(const place<S> &p, int g, int eights, s
 template <class S>
 __device__ __forceinline__ int first_new(const place<S> &p, const pass &w)
 {
-    int key = INT_MAX;
-#pragma unroll 1
-    for (int r = w.a; r < w.b; r++)
-        key = min(key, max(p.rows[r].end - OWN, 0));
-    return key;
+    static_assert(S::ROWS <= 32);
+    const int r = w.a + p.lane;
+    return __reduce_min_sync(~0u, r < w.b ? max(p.rows[r].end - OWN, 0) : INT_MAX);
 }
 
 /* Keys [a, b) of the first round, of K and then of V; whole: nothing else comes to them. */
@@ -372,7 +392,6 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
 {
     sums<S> x;
     const cells c = cells_of<S>(t, p, j);
-    const int eights = eights_of<S>(t, p);
     int *ring = p.ring, cell = 0;
 #pragma unroll 1
     for (int i = 0; i < 2; i++)
@@ -401,7 +420,7 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
                 cap_scores<S>(t.a.scale, t.a.softcap, s);
             if (own * S::TK < j.w.last_lo || (own + 1) * S::TK > j.w.first_stop)
                 mask<S>(e.lo, e.stop, k * S::TK + p.wn * S::KT * 8 + p.lane % 4 * 2, s);
-            store_tops<S>(p, eights, s);
+            store_tops<S>(p, s);
         }
         __syncthreads(); /* nobody reads these keys any more, and all maxima are known */
         if (coming > 0) /* else nothing is to be asked for, in so much code */
@@ -410,12 +429,12 @@ __device__ __forceinline__ void walk_rounds(const tile_args &t, const place<S> &
         if (next + S::G < j.to)
             keep_round<S>(ring + turn * S::KEYS, cell);
         if (own < j.to)
-            weigh_round<S>(t, p, k, eights, e, x, s);
+            weigh_round<S>(t, p, k, e, x, s);
         fetch_wait<1>();
         __syncthreads(); /* the values are there, and the weights */
 #pragma unroll 1
         for (int g = 0; g < min(S::G, j.to - k); g++) {
-            add_tile<S>(p, g, eights, x);
+            add_tile<S>(p, g, x);
             bool over = false;
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++)

@@ -57,7 +57,7 @@ enum {
     PIECE = 64,
     PIECE_CHUNKS = PIECE / 4 + 1,
     PIECE_PITCH = PIECE_CHUNKS * 4,
-    AT_ONCE = 32,                                  /* segments of a piece: a lane each */
+    AT_ONCE = 48,                                  /* segments of a piece: those of 4096 keys */
     PIECE_ROOM = AT_ONCE * (PIECE_CHUNKS * 16 + 32), /* shared memory of those who join one */
 };
 
@@ -69,26 +69,44 @@ __device__ __forceinline__ uint4 *piece_of(const tile_args &t, int row, int head
     return t.handed + at * (size_t)t.a.most_splits * PIECE_CHUNKS;
 }
 
-/* Segment `at` of a thread's row: its dimensions, and once a piece its maximum and its sum. */
+__device__ __forceinline__ void show_four(uint32_t *p, float x, float y, float z, float w)
+{
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p),
+                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y)), "r"(~__float_as_uint(z)),
+                 "r"(~__float_as_uint(w))
+                 : "memory");
+}
+
+/* A thread has pairs of dimensions, 8 apart, and hands two pairs over together. Which dimension
+ * then lies in place i of a piece: */
+template <class S> __device__ __forceinline__ int dim_at(int i)
+{
+    return S::DT % 2 ? i : i / 16 * 16 + i / 2 % 2 * 8 + i / 4 % 4 * 2 + i % 2;
+}
+
+/* A thread's part of a segment: its dimensions, and once a piece its maximum and its sum. */
 template <class S>
-__device__ __forceinline__ void hand_over(const tile_args &t, const place<S> &p, int mi, int h,
-                                          int at, float m, float l, const sums<S> &x)
+__device__ __forceinline__ void hand_over(const place<S> &p, uint32_t *to, int mi, int h, float m,
+                                          float l, const sums<S> &x)
 {
     const int first = p.wn * S::DT * 8, lane = p.lane % 4;
-    uint32_t *to = (uint32_t *)(piece_of<S>(t, p.r0 + p.row[mi][h], p.head[mi][h], first / PIECE) +
-                                at * PIECE_CHUNKS);
 #pragma unroll
-    for (int n = 0; n < S::DT; n++)
-        show_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
-                 x.acc[mi][n][2 * h + 1]);
-    if (first % PIECE == 0 && lane < 2)
-        show_two(to + PIECE + lane * 2, lane ? 0.f : m, lane ? 0.f : l);
+    for (int n = 0; n < S::DT; n += 2)
+        if constexpr (S::DT % 2)
+            show_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
+                     x.acc[mi][n][2 * h + 1]);
+        else
+            show_four(to + first % PIECE + n * 8 + lane * 4, x.acc[mi][n][2 * h],
+                      x.acc[mi][n][2 * h + 1], x.acc[mi][n + 1][2 * h],
+                      x.acc[mi][n + 1][2 * h + 1]);
+    if (first % PIECE == 0 && lane == 0)
+        show_four(to + PIECE, m, l, 0.f, 0.f);
 }
 
 /* n chunks into shared memory, as they come; PIECE threads. */
 __device__ __forceinline__ void take_over(uint4 *from, int n, uint4 *to)
 {
-    enum { MANY = 5 };
+    enum { MANY = 9 };
 #pragma unroll 1
     for (int i = (int)threadIdx.x % PIECE; i < n; i += MANY * PIECE) {
         uint4 v[MANY];
@@ -193,10 +211,68 @@ __device__ __forceinline__ void close_segment(const tile_args &t, const place<S>
             }
         return;
     }
-    if constexpr (S::HANDS)
-        hand_over<S>(t, p, mi, h, at, m, l, x);
-    else
-        write_out<S>(t, p, mi, h, at, m, l, x);
+    write_out<S>(t, p, mi, h, at, m, l, x);
+}
+
+/* The number of a row's segment that ends before `tile`. */
+template <int TK> __device__ __forceinline__ int segment_before(const seen &r, int tile)
+{
+    return tile > r.tail ? splits_of<TK>(r)
+                         : ((tile - 1) >> r.shift) - ((r.lo / TK) >> r.shift);
+}
+
+/* Hands over what ends before `tile`. All places are found before anything is stored: a thread has
+ * several rows, and what hangs on each other would come one behind the other. */
+template <class S>
+__device__ __forceinline__ void hand_segments(const tile_args &t, const place<S> &p, int tile,
+                                              const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
+                                              const float (&l)[S::MI][2], sums<S> &x)
+{
+    uint32_t *to[S::MI][2];
+    float m[S::MI][2];
+    bool over[S::MI][2];
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = max(p.row[mi][h], 0);
+            const seen &r = p.rows[row];
+            over[mi][h] = ends[mi][h] == tile;
+            to[mi][h] = (uint32_t *)(piece_of<S>(t, p.r0 + row, p.head[mi][h],
+                                                 p.wn * S::DT * 8 / PIECE) +
+                                     segment_before<S::TK>(r, tile) * PIECE_CHUNKS);
+            m[mi][h] = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
+            if (over[mi][h])
+                ends[mi][h] = next_end<S::TK>(r, tile, stop[mi][h]);
+        }
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (over[mi][h]) {
+                hand_over<S>(p, to[mi][h], mi, h, m[mi][h], l[mi][h], x);
+                clear<S>(x, mi, h);
+            }
+}
+
+/* Closes what ends before `tile`. */
+template <class S>
+__device__ __forceinline__ void close_segments(const tile_args &t, const place<S> &p, int tile,
+                                               const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
+                                               const float (&l)[S::MI][2], sums<S> &x, bool whole,
+                                               totals<S> &all)
+{
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (ends[mi][h] == tile) {
+                const seen &r = p.rows[p.row[mi][h]];
+                close_segment<S>(t, p, mi, h, segment_before<S::TK>(r, tile), l[mi][h], x, whole,
+                                 all);
+                clear<S>(x, mi, h);
+                ends[mi][h] = next_end<S::TK>(r, tile, stop[mi][h]);
+            }
 }
 
 /* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
@@ -207,18 +283,10 @@ __device__ __forceinline__ void end_segments(const tile_args &t, const place<S> 
 {
     float l[S::MI][2];
     add_halves<S>(p, x, l);
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (ends[mi][h] == tile) {
-                const seen &r = p.rows[p.row[mi][h]];
-                int at = tile > r.tail ? splits_of<S::TK>(r)
-                                       : ((tile - 1) >> r.shift) - ((r.lo / S::TK) >> r.shift);
-                close_segment<S>(t, p, mi, h, at, l[mi][h], x, whole, all);
-                clear<S>(x, mi, h);
-                ends[mi][h] = next_end<S::TK>(r, tile, stop[mi][h]);
-            }
+    if constexpr (S::HANDS)
+        hand_segments<S>(t, p, tile, stop, ends, l, x);
+    else
+        close_segments<S>(t, p, tile, stop, ends, l, x, whole, all);
 }
 
 /* ---- what a block has to walk --------------------------------------------------------------- */
@@ -418,7 +486,7 @@ __device__ __forceinline__ float join_piece(uint4 *from, int n, unsigned char *r
 {
     const int lane = (int)threadIdx.x % 32;
     const float *segments = (const float *)room;
-    float4 *joints = (float4 *)(room + AT_ONCE * PIECE_PITCH * 4) + threadIdx.x % PIECE / 32 * 32;
+    float4 *joints = (float4 *)(room + AT_ONCE * PIECE_PITCH * 4) + threadIdx.x % PIECE / 32 * AT_ONCE;
     float v = 0;
     m = -INFINITY, l = 0;
 #pragma unroll 1
@@ -426,9 +494,14 @@ __device__ __forceinline__ float join_piece(uint4 *from, int n, unsigned char *r
         const int some = min((int)AT_ONCE, n);
         take_over(from, some * PIECE_CHUNKS, (uint4 *)room);
         meet_at_piece();
-        const float2 ml = lane < some ? *(const float2 *)(segments + lane * PIECE_PITCH + PIECE)
-                                      : make_float2(-INFINITY, 0);
-        joints[lane] = joints_of(ml, m);
+#pragma unroll 1
+        for (int i = lane; i - lane < some; i += 32) {
+            const float2 ml = i < some ? *(const float2 *)(segments + i * PIECE_PITCH + PIECE)
+                                       : make_float2(-INFINITY, 0);
+            const float4 j = joints_of(ml, m);
+            if (i < AT_ONCE)
+                joints[i] = j;
+        }
         __syncwarp();
         const float *s = segments + threadIdx.x % PIECE;
 #pragma unroll 8
@@ -482,7 +555,7 @@ __device__ __forceinline__ void join_pieces(const tile_args &t, const place<S> &
             by = closing(t, sink, (size_t)row, head, m, l, writes);
         else if (t.a.lse && writes)
             t.a.lse[(size_t)row * (size_t)t.a.n_head + (size_t)head] = -INFINITY;
-        put_output<1>(t, (size_t)row, head * S::HD + part * PIECE + d, {v * by});
+        put_output<1>(t, (size_t)row, head * S::HD + part * PIECE + dim_at<S>(d), {v * by});
     }
 }
 
