@@ -65,8 +65,8 @@ enum {
 template <class S>
 __device__ __forceinline__ uint4 *piece_of(const tile_args &t, int row, int head, int part)
 {
-    size_t at = ((size_t)row * (size_t)t.a.n_head + (size_t)head) * (S::HD / PIECE) + (size_t)part;
-    return t.handed + at * (size_t)t.a.most_splits * PIECE_CHUNKS;
+    const int at = (row * t.a.n_head + head) * (S::HD / PIECE) + part; /* below HANDED_BYTES */
+    return t.handed + (unsigned)(at * t.a.most_splits * PIECE_CHUNKS);
 }
 
 __device__ __forceinline__ void show_four(uint32_t *p, float x, float y, float z, float w)
@@ -77,11 +77,11 @@ __device__ __forceinline__ void show_four(uint32_t *p, float x, float y, float z
                  : "memory");
 }
 
-/* A thread has pairs of dimensions, 8 apart, and hands two pairs over together. Which dimension
+/* A thread has pairs of dimensions, 8 apart, and hands two of them over together. Which dimension
  * then lies in place i of a piece: */
 template <class S> __device__ __forceinline__ int dim_at(int i)
 {
-    return S::DT % 2 ? i : i / 16 * 16 + i / 2 % 2 * 8 + i / 4 % 4 * 2 + i % 2;
+    return S::DT == 1 ? i : (i & ~15) + (i & 2) * 4 + (i & 12) / 2 + (i & 1);
 }
 
 /* A thread's part of a segment: its dimensions, and once a piece its maximum and its sum. */
@@ -92,7 +92,7 @@ __device__ __forceinline__ void hand_over(const place<S> &p, uint32_t *to, int m
     const int first = p.wn * S::DT * 8, lane = p.lane % 4;
 #pragma unroll
     for (int n = 0; n < S::DT; n += 2)
-        if constexpr (S::DT % 2)
+        if constexpr (S::DT == 1)
             show_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
                      x.acc[mi][n][2 * h + 1]);
         else
@@ -108,24 +108,26 @@ __device__ __forceinline__ void take_over(uint4 *from, int n, uint4 *to)
 {
     enum { MANY = 9 };
 #pragma unroll 1
-    for (int i = (int)threadIdx.x % PIECE; i < n; i += MANY * PIECE) {
-        uint4 v[MANY];
+    for (int i = (int)(threadIdx.x % PIECE); i < n; i += MANY * PIECE) {
+        const int mine = (n - i + PIECE - 1) / PIECE;
+        uint4 v[MANY], *at = from + i;
         bool missing;
+        asm volatile("" : "+l"(at)); /* the others lie at a known distance */
         do {
             missing = false;
 #pragma unroll
-            for (int j = 0; j < MANY; j++) {
-                v[j] = make_uint4(1, 1, 1, 1);
-                if (i + j * PIECE < n)
-                    v[j] = look_at_four(from + i + j * PIECE);
-                missing |= !(v[j].x && v[j].y && v[j].z && v[j].w);
-            }
+            for (int j = 0; j < MANY; j++)
+                if (j < mine)
+                    v[j] = look_at_four(at + j * PIECE);
+#pragma unroll
+            for (int j = 0; j < MANY; j++)
+                missing |= j < mine && !all_there(v[j]);
         } while (missing);
 #pragma unroll
         for (int j = 0; j < MANY; j++)
-            if (i + j * PIECE < n) {
+            if (j < mine) {
                 to[i + j * PIECE] = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
-                from[i + j * PIECE] = make_uint4(0, 0, 0, 0);
+                at[j * PIECE] = make_uint4(0, 0, 0, 0);
             }
     }
 }
@@ -221,47 +223,14 @@ template <int TK> __device__ __forceinline__ int segment_before(const seen &r, i
                          : ((tile - 1) >> r.shift) - ((r.lo / TK) >> r.shift);
 }
 
-/* Hands over what ends before `tile`. All places are found before anything is stored: a thread has
- * several rows, and what hangs on each other would come one behind the other. */
+/* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
 template <class S>
-__device__ __forceinline__ void hand_segments(const tile_args &t, const place<S> &p, int tile,
-                                              const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
-                                              const float (&l)[S::MI][2], sums<S> &x)
+__device__ __forceinline__ void end_segments(const tile_args &t, const place<S> &p, int tile,
+                                             const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
+                                             sums<S> &x, bool whole, totals<S> &all)
 {
-    uint32_t *to[S::MI][2];
-    float m[S::MI][2];
-    bool over[S::MI][2];
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = max(p.row[mi][h], 0);
-            const seen &r = p.rows[row];
-            over[mi][h] = ends[mi][h] == tile;
-            to[mi][h] = (uint32_t *)(piece_of<S>(t, p.r0 + row, p.head[mi][h],
-                                                 p.wn * S::DT * 8 / PIECE) +
-                                     segment_before<S::TK>(r, tile) * PIECE_CHUNKS);
-            m[mi][h] = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
-            if (over[mi][h])
-                ends[mi][h] = next_end<S::TK>(r, tile, stop[mi][h]);
-        }
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (over[mi][h]) {
-                hand_over<S>(p, to[mi][h], mi, h, m[mi][h], l[mi][h], x);
-                clear<S>(x, mi, h);
-            }
-}
-
-/* Closes what ends before `tile`. */
-template <class S>
-__device__ __forceinline__ void close_segments(const tile_args &t, const place<S> &p, int tile,
-                                               const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
-                                               const float (&l)[S::MI][2], sums<S> &x, bool whole,
-                                               totals<S> &all)
-{
+    float l[S::MI][2];
+    add_halves<S>(p, x, l);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -275,18 +244,37 @@ __device__ __forceinline__ void close_segments(const tile_args &t, const place<S
             }
 }
 
-/* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
+/* Hands over what ends before `tile`. to: where the segments of a thread's rows go, the next one of
+ * a row behind the last. */
 template <class S>
-__device__ __forceinline__ void end_segments(const tile_args &t, const place<S> &p, int tile,
-                                             const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
-                                             sums<S> &x, bool whole, totals<S> &all)
+__device__ __forceinline__ void hand_segments(const tile_args &t, const place<S> &p, int tile,
+                                              const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
+                                              uint32_t (&to)[S::MI][2], sums<S> &x)
 {
     float l[S::MI][2];
+    bool more = false;
     add_halves<S>(p, x, l);
-    if constexpr (S::HANDS)
-        hand_segments<S>(t, p, tile, stop, ends, l, x);
-    else
-        close_segments<S>(t, p, tile, stop, ends, l, x, whole, all);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (ends[mi][h] != tile)
+                continue;
+            const float m = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
+            hand_over<S>(p, (uint32_t *)(t.handed + to[mi][h]), mi, h, m, l[mi][h], x);
+            more |= tile * S::TK < stop[mi][h];
+        }
+    if (!__any_sync(~0u, more))
+        return; /* mostly */
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (ends[mi][h] == tile) {
+                clear<S>(x, mi, h);
+                to[mi][h] += PIECE_CHUNKS;
+                ends[mi][h] = next_end<S::TK>(p.rows[max(p.row[mi][h], 0)], tile, stop[mi][h]);
+            }
 }
 
 /* ---- what a block has to walk --------------------------------------------------------------- */
@@ -313,6 +301,19 @@ template <class S> struct extent {
     int lo[S::MI][2], stop[S::MI][2], ends[S::MI][2];
 };
 
+/* Of row r, whose segment ends are asked for: (lo, stop, ends). */
+template <class S>
+__device__ __forceinline__ int3 extent_of_row(const place<S> &p, const job &j, int r)
+{
+    if (r < j.w.a || r >= j.w.b)
+        return make_int3(INT_MAX, 0, INT_MAX);
+    const seen &y = p.rows[r];
+    const int lo = j.tail ? max(y.lo, y.tail * S::TK) : y.lo, stop = j.tail ? y.end : y.stop;
+    const bool any = lo < stop && j.from * S::TK < stop;
+    return make_int3(lo, stop,
+                     any ? segment_end<S::TK>(y, max(j.from, lo / S::TK)) : INT_MAX);
+}
+
 template <class S>
 __device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
 {
@@ -321,15 +322,8 @@ __device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int r = p.row[mi][h];
-            e.lo[mi][h] = e.ends[mi][h] = INT_MAX, e.stop[mi][h] = 0;
-            if (r < j.w.a || r >= j.w.b)
-                continue;
-            const seen &y = p.rows[r];
-            e.lo[mi][h] = j.tail ? max(y.lo, y.tail * S::TK) : y.lo;
-            e.stop[mi][h] = j.tail ? y.end : y.stop;
-            if (e.lo[mi][h] < e.stop[mi][h] && j.from * S::TK < e.stop[mi][h])
-                e.ends[mi][h] = segment_end<S::TK>(y, max(j.from, e.lo[mi][h] / S::TK));
+            const int3 x = extent_of_row<S>(p, j, p.row[mi][h]);
+            e.lo[mi][h] = x.x, e.stop[mi][h] = x.y, e.ends[mi][h] = x.z;
         }
     return e;
 }
@@ -352,12 +346,49 @@ __device__ __forceinline__ int own_after(const course &c, int n)
     return skip;
 }
 
+/* pass_of(), for at most 32 rows, in little code: a lane looks at each. */
+static __device__ __noinline__ pass pass_of_few(const seen *rows, int a, int b)
+{
+    const int r = a + (int)threadIdx.x % 32;
+    const seen x = rows[min(r, b - 1)]; /* the last one again and again */
+    const bool any = x.lo < x.stop;
+    pass p = {a, b};
+    p.lo = __reduce_min_sync(~0u, any ? x.lo : INT_MAX);
+    p.last_lo = __reduce_max_sync(~0u, any ? x.lo : 0);
+    p.stop = __reduce_max_sync(~0u, any ? x.stop : 0);
+    p.first_stop = __reduce_min_sync(~0u, any ? x.stop : INT_MAX);
+    p.shift = __reduce_max_sync(~0u, any ? x.shift : 0);
+    p.req = __reduce_max_sync(~0u, any ? x.req : -1);
+    const bool apart = any && (x.req != p.req || x.hi < x.stop);
+    p.good = b - a == 1 || (p.last_lo <= p.first_stop && !__any_sync(~0u, apart));
+    return p;
+}
+
+/* pass_from(), likewise. */
+__device__ __forceinline__ pass pass_from_few(const seen *rows, int a, int n)
+{
+    if (n - a == 1)
+        return pass_of_one(rows, a);
+    const pass p = pass_of_few(rows, a, n);
+    if (p.good)
+        return p;
+    int b = a + 1;
+    while (pass_of_few(rows, a, b + 1).good) /* all of them together are not */
+        b++;
+    return pass_of_few(rows, a, b);
+}
+
 /* Starts a pass: all of it for a block that does everything, else this block's splits. */
 template <class S>
 __device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p, bool whole,
                                            course &c)
 {
-    pass w = c.now.w = pass_from(p.rows, c.row, p.n);
+    pass w;
+    if constexpr (S::ROWS <= 32)
+        w = pass_from_few(p.rows, c.row, p.n);
+    else
+        w = pass_from(p.rows, c.row, p.n);
+    c.now.w = w;
     c.row = w.b;
     c.u = 0, c.last = -1;
     if (w.lo < w.stop) {
@@ -380,6 +411,16 @@ __device__ __forceinline__ bool done(const course &c, int rows)
     return c.u > c.last && c.row >= rows && c.tail >= c.last_tail;
 }
 
+/* The tail of row r, if it is walked apart. */
+template <class S> __device__ __forceinline__ bool tail_job(const place<S> &p, int r, job &j)
+{
+    const seen y = p.rows[r];
+    const int lo = max(y.lo, y.tail * S::TK);
+    j = {{r, r + 1, lo, y.end, lo, y.end, 0, y.req, true}, true, lo / S::TK,
+         (y.end - 1) / S::TK + 1};
+    return y.stop < y.end;
+}
+
 template <class S>
 __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, bool whole,
                                          course &c)
@@ -398,15 +439,9 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
         }
         if (c.tail >= c.last_tail)
             return false;
-        int r = c.tail;
         c.tail += c.stride;
-        const seen y = p.rows[r];
-        if (y.stop >= y.end)
-            continue;
-        int lo = max(y.lo, y.tail * S::TK);
-        c.now = {{r, r + 1, lo, y.end, lo, y.end, 0, y.req, true}, true, lo / S::TK,
-                 (y.end - 1) / S::TK + 1};
-        return true;
+        if (tail_job<S>(p, c.tail - c.stride, c.now))
+            return true;
     }
 }
 
@@ -484,9 +519,10 @@ __device__ __forceinline__ void meet_at_piece()
 __device__ __forceinline__ float join_piece(uint4 *from, int n, unsigned char *room, float &m,
                                             float &l)
 {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = (int)(threadIdx.x % 32);
     const float *segments = (const float *)room;
-    float4 *joints = (float4 *)(room + AT_ONCE * PIECE_PITCH * 4) + threadIdx.x % PIECE / 32 * AT_ONCE;
+    float4 *joints =
+        (float4 *)(room + AT_ONCE * PIECE_PITCH * 4) + threadIdx.x % PIECE / 32 * AT_ONCE;
     float v = 0;
     m = -INFINITY, l = 0;
 #pragma unroll 1
@@ -504,7 +540,7 @@ __device__ __forceinline__ float join_piece(uint4 *from, int n, unsigned char *r
         }
         __syncwarp();
         const float *s = segments + threadIdx.x % PIECE;
-#pragma unroll 8
+#pragma unroll 4
         for (int i = 0; i < some; i++, s += PIECE_PITCH) {
             const float4 c = joints[i];
             l = fmaf(l, c.x, c.z);
@@ -538,13 +574,14 @@ __device__ __forceinline__ void join_pieces(const tile_args &t, const place<S> &
 {
     constexpr int PARTS = S::HD / PIECE, TOGETHER = S::NT / PIECE;
     static_assert(TOGETHER * PIECE_ROOM <= S::Q_AT);
-    const int own = (int)threadIdx.x / PIECE, d = (int)threadIdx.x % PIECE;
+    const int own = (int)(threadIdx.x / PIECE), d = (int)(threadIdx.x % PIECE);
     unsigned char *room = p.shared + own * PIECE_ROOM;
 #pragma unroll 1
     for (int i = first_piece<S>(t, p, own); i < pieces_of<S>(t, p);
          i += TOGETHER * (int)gridDim.x) {
-        const int packed = i / PARTS, part = i % PARTS, r = row_of(t, packed);
-        const int row = p.r0 + r, head = p.kv * t.a.group + packed - r * t.a.group;
+        const int packed = (int)((unsigned)i / PARTS), part = i - packed * PARTS;
+        const int r = row_of(t, packed), row = p.r0 + r;
+        const int head = p.kv * t.a.group + packed - r * t.a.group;
         const seen x = p.rows[r];
         const int n = any_key(x) ? splits_of<S::TK>(x) + 1 : 0;
         float m, l, by = 0;
