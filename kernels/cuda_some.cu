@@ -26,6 +26,7 @@ enum {
     MOST_STAGES = 16,
     EARLY_BYTES = 84 << 10, /* of weights before the wait; more delay what is read before them */
     JOIN_THREADS = 256,
+    ROOM_PAIRS = 65, /* of a row of packed outputs; odd, so that rows begin in different banks */
 };
 
 struct some {
@@ -35,6 +36,7 @@ struct some {
     int at[MAX_MATS];     /* its first output among the group's */
     int begin[MAX_MATS];  /* and among all, where every matrix has an even number */
     int outs, all;        /* outputs of a group, of all */
+    int warps;            /* that multiply */
     int groups, splits;   /* splits: of the runs */
     int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
     int early;            /* stages whose weights are asked for before the wait */
@@ -164,8 +166,8 @@ __device__ __forceinline__ void wgmma_some(float (&acc)[32], uint32_t w0, uint32
 /* The two outputs of a group that are a thread's: with a gate the same one of both matrices; where
  * k is cut neighbours, every other thread the later one first, so that no two read one bank. */
 template <bool SPLIT> struct outputs {
-    int o[2];
-    __device__ __forceinline__ outputs(const some &a, int warp)
+    int o[2], warp;
+    __device__ __forceinline__ outputs(const some &a, int w) : warp(w)
     {
         const int lane = (int)threadIdx.x % 32, g = lane / 4;
         if (SPLIT) {
@@ -281,23 +283,77 @@ __device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS 
     }
 }
 
+/* Which output lies at a place of a packed row; see tile_place(). */
+__device__ __forceinline__ int tile_element(int at)
+{
+    return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | (at & 1);
+}
+
+/* All rows of a group's outputs, packed, into the room, each row from a whole chunk on. Threads
+ * of neighbouring outputs make pairs, one of the even row and one of the odd; at: where, or -1. */
+template <int COLS>
+__device__ __forceinline__ void leave_packed(const float (&y)[COLS / 4], uint32_t *room, int at)
+{
+    const int lane = (int)threadIdx.x % 32, row = lane % 4 * 2 + lane / 4 % 2;
+    const bool odd = row % 2;
+    uint32_t *to = room + row * ROOM_PAIRS + at;
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i += 2) {
+        const float other = __shfl_xor_sync(~0u, odd ? y[i] : y[i + 1], 4);
+        const __nv_bfloat162 v = __floats2bfloat162_rn(odd ? other : y[i], odd ? y[i + 1] : other);
+        if (at >= 0)
+            to[i / 2 * 8 * ROOM_PAIRS] = *(const uint32_t *)&v;
+    }
+}
+
+/* Outputs from .. to - 1, from the room; a warp a row. */
+__device__ __forceinline__ void store_packed(const some &a, const uint32_t *room, int from, int to,
+                                             int warp)
+{
+    const int first = from & ~31, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = lane; i < ROOM_PAIRS - 1; i += 32) {
+        const int out = first + tile_element(2 * i);
+        if (out < from || out >= to)
+            continue;
+        for (int row = warp; row < a.p.rows; row += a.warps)
+            *(uint32_t *)(a.p.pack_to + (size_t)row * (size_t)a.p.pack_as.kp + first + 2 * i) =
+                room[row * ROOM_PAIRS + i];
+    }
+}
+
+__device__ __forceinline__ void multipliers_meet(const some &a)
+{
+    asm volatile("bar.sync 1, %0;" ::"r"(a.warps * 32) : "memory");
+}
+
 template <int COLS, int ACT>
 __device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs<false> &own)
+                                             const outputs<false> &own, uint32_t *room)
 {
     const target t(a, group, own.o[0]);
-    if (t.mat != 0 || t.out < 0)
+    const bool any = t.mat == 0 && t.out >= 0;
+    float y[COLS / 4];
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i++) { /* without a branch, so that they do not wait in turn */
+        const int at = i / 2 * 4 + i % 2;
+        y[i] = activate(sum[at], ACT) * sum[at + 2];
+    }
+    if (a.p.pack_to) {
+        const int n = a.panels[0] * a.p.m[0].panels.rows, from = group * n;
+        multipliers_meet(a);
+        leave_packed<COLS>(y, room, any ? (tile_place(t.out) - (from & ~31)) / 2 : -1);
+        multipliers_meet(a);
+        store_packed(a, room, from, min(from + n, a.p.m[0].n), own.warp);
         return;
+    }
     float *dst = a.p.f[0].dst + t.out;
-    uint16_t *packed = a.p.pack_to ? packed_at(a.p.pack_as, a.p.pack_to, 0, t.out) : NULL;
-    each_sum<COLS>(a, sum, [&](int row, float gate, float up) {
-        float y = activate(gate, ACT) * up;
-        if (packed)
-            packed[(size_t)row * (size_t)a.p.pack_as.kp] =
-                __bfloat16_as_ushort(__float2bfloat16_rn(y));
-        else
-            dst[(size_t)row * a.p.f[0].dst_stride] = y;
-    });
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i++) {
+        const int row = i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+        if (any && row < a.p.rows)
+            dst[(size_t)row * a.p.f[0].dst_stride] = y[i];
+    }
 }
 
 /* One output of all rows: bias and addition, what most products have. */
@@ -355,16 +411,16 @@ __device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[CO
 
 template <int COLS>
 __device__ __forceinline__ void finish_group(const some &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs<false> &own)
+                                             const outputs<false> &own, uint32_t *room)
 {
     if (!a.p.glu)
         finish_sums<COLS>(a, sum, group, own);
     else if (a.p.glu_act == ACT_GELU_TANH)
-        finish_gated<COLS, ACT_GELU_TANH>(a, sum, group, own);
+        finish_gated<COLS, ACT_GELU_TANH>(a, sum, group, own, room);
     else if (a.p.glu_act == ACT_SILU)
-        finish_gated<COLS, ACT_SILU>(a, sum, group, own);
+        finish_gated<COLS, ACT_SILU>(a, sum, group, own, room);
     else
-        finish_gated<COLS, ACT_NONE>(a, sum, group, own);
+        finish_gated<COLS, ACT_NONE>(a, sum, group, own, room);
 }
 
 /* A warp of those that multiply: all of k. */
@@ -384,7 +440,7 @@ __device__ __forceinline__ void multiply_groups(const some &a, stages s, int war
             for (int i = 0; i < COLS / 2; i++) /* no run: minus zero becomes zero, as elsewhere */
                 sum[i] = run ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
         }
-        finish_group<COLS>(a, sum, group, own);
+        finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.span));
     }
 }
 
@@ -416,18 +472,16 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
-    const int each = a.p.glu ? 4 * 8 : HALF_OUT; /* outputs of a warpgroup, of a matrix with a gate */
-    const int busy = ((a.p.glu ? a.at[1] : a.outs) + each - 1) / each;
     stages s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
     let_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.stages; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], busy * 4);
+            barrier_init(&full[i], 1), barrier_init(&empty[i], a.warps);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    if (warp < busy * 4) {
+    if (warp < a.warps) {
         after();
         if (SPLIT)
             multiply_runs<COLS>(a, s, warp);
@@ -547,7 +601,12 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     }
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
-    a.stages = min_int((MOST_SHARED - 2048 - SLACK) / a.span, MOST_STAGES);
+    a.warps = 4 * (p->glu ? div_up(a.at[1], HALF_OUT / 2) : div_up(a.outs, HALF_OUT));
+    CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
+    const int behind = max_int(SLACK, p->pack_to ? COLS * ROOM_PAIRS * (int)sizeof(uint32_t) : 0);
+    a.stages = min_int((MOST_SHARED - 2048 - behind) / a.span, MOST_STAGES);
+    if (runs) /* who needs no more can begin beside blocks of the kernel before */
+        a.stages = min_int(a.stages, (int)RUNS / a.splits * div_up(p->m[0].panels.cut.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
     leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
     if (leaves)
@@ -556,7 +615,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
         a.part = (float *)cuda_take(d, (size_t)runs * run_floats(p->rows, a.all) * sizeof(float));
     int blocks = runs ? a.groups * a.splits : min_int(a.groups, d->n_sm);
     cuda_launch(d, runs ? some_kernel<COLS, true> : some_kernel<COLS, false>,
-                dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span) + 1024 + SLACK, a);
+                dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span + 1024 + behind), a);
     if (runs && !leaves)
         join(d, p, a.part, a.all, runs);
     return leaves ? runs : 0;
