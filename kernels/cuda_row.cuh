@@ -46,9 +46,9 @@ struct row_format {
 };
 
 /* Sums of runs that are still to be added up lie so that who makes them and who reads one row of
- * them both move whole sectors: (runs, outputs / 16, rows, 16), rows in eights, of which the even
- * ones come first. */
-enum { RUN_TILE = 16 };
+ * them both move whole sectors, the reader whole lines: (runs, outputs / 32, rows, 32), rows in
+ * eights, of which the even ones come first. */
+enum { RUN_TILE = 32 };
 static inline __host__ __device__ int run_rows(int rows) { return (rows + 7) / 8 * 8; }
 static inline __host__ __device__ size_t run_floats(int rows, int outs)
 {
