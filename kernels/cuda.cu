@@ -46,6 +46,8 @@ void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, i
     d->arena_at = 0;
     d->settled = d->settles;
     d->settles = false;
+    d->left_q = d->leaves_q;
+    d->leaves_q = {};
 }
 
 void cuda_begin(struct kdev *d, const char *op) { cuda_begin_row(d, op, NULL, 0, 0); }
@@ -114,6 +116,9 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
     if (rc == cudaSuccess)
         rc = cudaMalloc(&d->handed, HANDED_BYTES);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->query_bits,
+                        (size_t)MOST_FEW * MOST_QUERY * sizeof *d->query_bits);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
         rc = cudaMalloc((void **)&d->raw[i],
                         (size_t)RAW_RUNS * MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
@@ -147,6 +152,7 @@ static void cuda_close(struct kdev *d)
     cudaFree(d->arena);
     cudaFree(d->counters);
     cudaFree(d->handed);
+    cudaFree(d->query_bits);
     cudaFree(d->raw[0]);
     cudaFree(d->raw[1]);
     cudaFreeHost(d->stage);

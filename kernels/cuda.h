@@ -47,6 +47,7 @@ enum {
     MOST_FEW = 64, MOST_PENDING = 3072, RAW_RUNS = 8, /* rows, elements of one, sums of one */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     HANDED_BYTES = 16 << 20,    /* zero between operations */
+    MOST_QUERY = 16384,         /* elements of a row of queries that are left as bf16, too */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -77,6 +78,12 @@ struct pending {
     int runs; /* raw is to be added up first, of so many runs' sums (run_place()); 0: it is not */
 };
 
+/* Which queries kdev.query_bits are: rows of n elements. */
+struct queries_left {
+    const float *q; /* NULL: none */
+    int rows, n;
+};
+
 struct kdev {
     int ordinal, n_sm;
     size_t shared_most; /* bytes of shared memory that a block may have */
@@ -105,6 +112,9 @@ struct kdev {
      * after its own wait only. So when that next one starts, everything before that kernel is done
      * and seen: it may read, before it waits, whatever that kernel does not write. */
     bool settles, settled;
+    /* Queries that the operation at hand, or the one before it, leaves as bf16, too. */
+    struct queries_left leaves_q, left_q;
+    uint16_t *query_bits; /* (MOST_FEW, MOST_QUERY) */
     bool failed;
     struct err first;
     char about[192];

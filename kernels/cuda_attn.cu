@@ -372,6 +372,9 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     a.sinks = cuda_vec(k->sinks);
     a.dst = (float *)k->dst.p, a.lse = (float *)k->lse.p;
     const int outs = a.n_head * a.head_dim;
+    const struct queries_left *left = &d->left_q;
+    if (left->q == a.q && left->rows == a.rows && left->n == outs)
+        a.q_bits = d->query_bits;
     /* A single row is packed by the product itself, with less code. */
     if (k->packed && k->rows > 1 && cuda_keeps_packed(d, k->rows, outs, DT_BF16)) {
         a.pack_to = (uint16_t *)a.dst;

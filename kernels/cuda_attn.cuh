@@ -9,6 +9,7 @@
 
 struct attn_args {
     const float *q; /* (rows, n_head, head_dim) */
+    const uint16_t *q_bits; /* the same as bf16; or NULL */
     const void *k, *v; /* (n_slots, n_kv, head_dim) */
     const int32_t *req, *pages, *lo, *hi, *expand, *n_expand; /* n_expand NULL: none */
     int rows, n_req, page_size, n_cols, expand_w, n_slots;

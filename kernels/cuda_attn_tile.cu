@@ -36,12 +36,13 @@ enum {
 /* ---- walking -------------------------------------------------------------------------------- */
 
 /* What a block does once, behind the first cells that it asks for: it waits, if it has not yet, and
- * has the queries that stay in shared memory. */
-struct opening {
+ * has the queries, in shared memory or here. */
+template <class S> struct opening {
     bool waits, over;
+    uint32_t q[S::WIDE ? 1 : S::MI][S::HD / 16][4];
 };
 template <class S>
-__device__ __forceinline__ void open_block(const tile_args &t, const place<S> &p, opening &o)
+__device__ __forceinline__ void open_block(const tile_args &t, const place<S> &p, opening<S> &o)
 {
     if (o.over)
         return;
@@ -49,17 +50,20 @@ __device__ __forceinline__ void open_block(const tile_args &t, const place<S> &p
         after();
     if constexpr (S::WIDE)
         share_queries<S>(t, p);
+    else if (t.a.q_bits)
+        load_queries<S>(t, p, t.a.q_bits, o.q);
+    else
+        load_queries<S>(t, p, t.a.q, o.q);
     o.over = true;
 }
 
 /* Walks the tiles of a job. Segments that end by then join `all` (whole), or are written out. */
 template <class S>
 __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, const job &j,
-                                     bool whole, opening &first, totals<S> &all)
+                                     bool whole, opening<S> &first, totals<S> &all)
 {
     sums<S> x;
     int cell[S::FOUND];
-    uint32_t q[S::MI][S::HD / 16][4];
     const int from = j.from, to = j.to;
     const cells c = cells_of<S>(t, p, j);
     find<S>(t, c, p.kv, from, cell);
@@ -69,7 +73,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         keep<S>(p.ring, 4, cell);
     }
     __syncthreads();
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         if (from + i < to)
             fetch<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
@@ -77,12 +81,12 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
             fetch_commit();
     }
     open_block<S>(t, p, first);
-    if constexpr (!S::WIDE)
-        load_queries<S>(t, p, q);
     extent<S> e = extent_of<S>(p, j);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
         clear<S>(x, mi, 0), clear<S>(x, mi, 1);
+    if constexpr (S::WIDE)
+        wait_queries(t);
     for (int k = from, stage = 0; k < to; k++) {
         fetch_wait<(S::STAGES > 2 ? S::STAGES - 2 : 0)>();
         if constexpr (S::WIDE)
@@ -108,7 +112,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         if constexpr (S::WIDE)
             score_wide<S>(p, at, s);
         else
-            score<S>(q, at, p.wn, p.lane, s);
+            score<S>(first.q, at, p.wn, p.lane, s);
         if (t.a.softcap > 0)
             cap_scores<S>(t.a.scale, t.a.softcap, s);
         if (k * S::TK < j.w.last_lo || (k + 1) * S::TK > j.w.first_stop)
@@ -148,13 +152,10 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];
     place<S> p = place_of<S>(t, rows, shared, ring);
-    if constexpr (S::WIDE) {
-        const size_t row = (size_t)p.r0 + threadIdx.x;
-        if ((int)threadIdx.x < p.n)
-            warm(t.a.q + (row * (size_t)t.a.n_head + (size_t)(p.kv * t.a.group)) * S::HD);
+    if (S::WIDE && threadIdx.x / 32 == S::NT / 32 - 1) /* the first ones have rows to look at */
         warm_table(t, p.r0);
-    }
-    opening first = {t.wait == WAIT_FOR_NEW && !whole && t.a.n_expand, false};
+    opening<S> first;
+    first.waits = t.wait == WAIT_FOR_NEW && !whole && t.a.n_expand, first.over = false;
     if (!first.waits)
         after(); /* a kernel behind this one finds all that came before it */
     bool old = true;
@@ -354,10 +355,12 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         rows[0].stop = parted_stop<S::TK>(rows[0]);
     }
     __syncthreads();
+    opening<S> first;
+    first.waits = first.over = false;
+    open_block<S>(t, p, first); /* long before they are multiplied */
     course c = {};
     c.last = -1, c.stride = 1;
     c.row = c.last_tail = p.n;
-    opening first = {false, false};
     totals<S> none;
     while (next_job<S>(t, p, false, c))
         walk<S>(t, p, c.now, false, first, none);

@@ -260,11 +260,13 @@ __device__ __forceinline__ pass pass_from(const seen *rows, int a, int n)
     return pass_of(rows, a, b);
 }
 
-/* What rows see, and the first pages of their requests, before any of it may be read. */
+/* What rows see, and the first of their queries, pages and cells, before any of it may be read: by
+ * the lanes of a warp. */
 __device__ __forceinline__ void warm_table(const tile_args &t, int r)
 {
     const attn_args &a = t.a;
-    switch ((int)threadIdx.x) {
+    const size_t q = (size_t)r * (size_t)(a.n_head * a.head_dim);
+    switch ((int)threadIdx.x % 32) {
     case 0: warm(a.lo + r); break;
     case 1: warm(a.hi + r); break;
     case 2: warm(a.req + r); break;
@@ -274,6 +276,8 @@ __device__ __forceinline__ void warm_table(const tile_args &t, int r)
     case 6:
         if (a.n_expand)
             warm(a.n_expand + r);
+        break;
+    case 7: warm(a.q_bits ? (const void *)(a.q_bits + q) : a.q + q);
     }
 }
 
@@ -335,17 +339,21 @@ __device__ __forceinline__ void fetch(const tile_args &t, const int *ring, int t
 {
     const int first = (int)threadIdx.x / S::CHUNKS, chunk = (int)threadIdx.x % S::CHUNKS;
     const char *k = (const char *)t.a.k + chunk * 16, *v = (const char *)t.a.v + chunk * 16;
-    int cell[S::EACH];
+    const int *cells = ring + tile % RING * S::TK + first * S::EACH;
+    constexpr int N = S::EACH < 4 ? S::EACH : 4; /* looked up together */
 #pragma unroll
-    for (int i = 0; i < S::EACH; i += 4)
-        *(int4 *)(cell + i) = *(const int4 *)(ring + tile % RING * S::TK + first * S::EACH + i);
+    for (int i = 0; i < S::EACH; i += N) {
+        int cell[N];
 #pragma unroll
-    for (int i = 0; i < S::EACH; i++) {
-        int key = first + i * S::STEP;
-        size_t from = (size_t)(unsigned)max(cell[i], 0) * (S::HD * 2);
-        uint32_t to = stage + chunk_at<S>(key, chunk);
-        fetch16(to, k + from, cell[i]);
-        fetch16(to + S::TILE_BYTES, v + from, cell[i]);
+        for (int j = 0; j < N; j += 2)
+            *(int2 *)(cell + j) = *(const int2 *)(cells + i + j);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const size_t from = (size_t)(unsigned)max(cell[j], 0) * (S::HD * 2);
+            const uint32_t to = stage + chunk_at<S>(first + (i + j) * S::STEP, chunk);
+            fetch16(to, k + from, cell[j]);
+            fetch16(to + S::TILE_BYTES, v + from, cell[j]);
+        }
     }
 }
 
@@ -491,25 +499,36 @@ __device__ __forceinline__ float sink_of(const tile_args &t, const place<S> &p, 
     return sink_value(t, __shfl_sync(~0u, sinks, head - p.kv * t.a.group));
 }
 
-template <class S>
-__device__ __forceinline__ void load_queries(const tile_args &t, const place<S> &p,
+__device__ __forceinline__ uint32_t pair_at(const float *x)
+{
+    const float2 v = *(const float2 *)x;
+    return pair_of(v.x, v.y);
+}
+__device__ __forceinline__ uint32_t pair_at(const uint16_t *x) { return *(const uint32_t *)x; }
+
+/* The queries of a thread's rows, from x, as bf16. */
+template <class S, class T>
+__device__ __forceinline__ void load_queries(const tile_args &t, const place<S> &p, const T *x,
                                              uint32_t (&q)[S::MI][S::HD / 16][4])
 {
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float *x = t.a.q + ((size_t)(p.r0 + max(p.row[mi][h], 0)) * (size_t)t.a.n_head +
-                                      (size_t)p.head[mi][h]) * S::HD + p.lane % 4 * 2;
+            const T *from = x + ((size_t)(p.r0 + max(p.row[mi][h], 0)) * (size_t)t.a.n_head +
+                                 (size_t)p.head[mi][h]) * S::HD + p.lane % 4 * 2;
+            const bool any = packed_row<S>(p, mi, h) - p.lane / 4 < p.n * t.a.group;
+#pragma unroll
+            for (int k = 0; k < S::HD / 16; k++)
+                q[mi][k][h] = q[mi][k][2 + h] = 0;
+            if (!any) /* of the warp's eight rows */
+                continue;
 #pragma unroll
             for (int k = 0; k < S::HD / 16; k++)
 #pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float2 v = {0, 0};
+                for (int half = 0; half < 2; half++)
                     if (p.row[mi][h] >= 0)
-                        v = *(const float2 *)(x + k * 16 + half * 8);
-                    q[mi][k][2 * half + h] = pair_of(v.x, v.y);
-                }
+                        q[mi][k][2 * half + h] = pair_at(from + k * 16 + half * 8);
         }
 }
 
@@ -828,24 +847,45 @@ __device__ __forceinline__ void add_values_wide(uint32_t, const float (&)[1][S::
 
 #endif
 
-/* Queries as bf16: 64 dimensions of all rows, then the next 64. */
+/* Queries as bf16: 64 dimensions of all rows, then the next 64. Where they are bf16 already they
+ * are only asked for, and wait_queries() waits. */
 template <class S>
 __device__ __forceinline__ void share_queries(const tile_args &t, const place<S> &p)
 {
+    const attn_args &a = t.a;
+    const int chunk = (int)threadIdx.x % S::CHUNKS;
+    const uint32_t to = (uint32_t)(S::Q_AT + chunk / 8 * (S::ROWS * 128));
+    const size_t first = ((size_t)p.r0 * (size_t)a.n_head + (size_t)(p.kv * a.group)) * S::HD +
+                         (size_t)(chunk * 8);
+    const int row0 = (int)threadIdx.x / S::CHUNKS, more = a.n_head - a.group;
+    if (a.q_bits) {
+#pragma unroll 2
+        for (int row = row0; row < S::ROWS; row += S::STEP) {
+            const int r = row_of(t, row), there = r < p.n ? 0 : -1;
+            const uint16_t *from = a.q_bits + first + (r < p.n ? (r * more + row) * S::HD : 0);
+            fetch16(p.base + to + row * 128 + ((chunk % 8 ^ (row & 7)) << 4), from, there);
+        }
+        fetch_commit();
+        return;
+    }
 #pragma unroll 8
-    for (int i = (int)threadIdx.x; i < S::ROWS * S::CHUNKS; i += S::NT) {
-        int row = i / S::CHUNKS, chunk = i % S::CHUNKS, r = row_of(t, row);
+    for (int row = row0; row < S::ROWS; row += S::STEP) {
+        const int r = row_of(t, row);
         float4 x = {0, 0, 0, 0}, y = x;
         if (r < p.n) {
-            size_t head = (size_t)(p.r0 + r) * (size_t)t.a.n_head +
-                          (size_t)(p.kv * t.a.group + row - r * t.a.group);
-            const float4 *q = (const float4 *)(t.a.q + head * S::HD) + 2 * chunk;
+            const float4 *q = (const float4 *)(a.q + first + (r * more + row) * S::HD);
             x = __ldcg(q), y = __ldcg(q + 1);
         }
-        int at = S::Q_AT + chunk / 8 * (S::ROWS * 128) + row * 128 + ((chunk % 8 ^ (row & 7)) << 4);
-        *(uint4 *)(p.shared + at) = make_uint4(pair_of(x.x, x.y), pair_of(x.z, x.w),
-                                               pair_of(y.x, y.y), pair_of(y.z, y.w));
+        *(uint4 *)(p.shared + to + row * 128 + ((chunk % 8 ^ (row & 7)) << 4)) =
+            make_uint4(pair_of(x.x, x.y), pair_of(x.z, x.w), pair_of(y.x, y.y), pair_of(y.z, y.w));
     }
+}
+
+/* For those that were asked for, and for the cells that were before them. */
+__device__ __forceinline__ void wait_queries(const tile_args &t)
+{
+    if (t.a.q_bits)
+        fetch_wait<0>();
 }
 
 /* ---- host -------------------------------------------------------------------------------- */

@@ -191,10 +191,14 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         float4 v = y[j];
         if (kind != HEAD_V && part[j].i < a.rot)
             v = part[j].turned(a, v, z[j]);
-        if (kind == HEAD_Q)
-            *(float4 *)(a.dst + ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i) = v;
-        else
-            put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+        const size_t at = ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i;
+        if (kind == HEAD_Q) {
+            put_four(a.dst, false, at, v);
+            if (a.bits)
+                put_four(a.bits, true, at, v);
+            continue;
+        }
+        put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
                      ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + i, v);
     }
 }
@@ -228,15 +232,27 @@ bool cuda_heads_adds(const struct heads *h)
            by_fours(h->b[2]);
 }
 
-bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows)
+/* Queries of so few rows are left as bf16 as well. */
+static void leave_queries(struct kdev *d, struct heads *h, int rows)
 {
-    if (rows > MOST || !knows_how(h))
+    const int n = h->n_head * h->head_dim;
+    if (d->terms > 1 || rows > MOST_FEW || n > MOST_QUERY)
+        return;
+    h->bits = d->query_bits;
+    d->leaves_q = {h->dst, rows, n};
+}
+
+bool cuda_heads_of_many(struct kdev *d, const struct heads *to_do, int rows)
+{
+    struct heads h = *to_do;
+    if (rows > MOST || !knows_how(&h))
         return false;
-    if (h->head_dim == 64)
-        run<64>(d, h, rows);
-    else if (h->head_dim == 128)
-        run<128>(d, h, rows);
+    leave_queries(d, &h, rows);
+    if (h.head_dim == 64)
+        run<64>(d, &h, rows);
+    else if (h.head_dim == 128)
+        run<128>(d, &h, rows);
     else
-        run<256>(d, h, rows);
+        run<256>(d, &h, rows);
     return true;
 }

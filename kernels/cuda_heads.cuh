@@ -17,6 +17,7 @@ struct heads {
     struct norm q_norm, k_norm, v_norm;
     const float *cs;
     float *dst;           /* q */
+    uint16_t *bits;       /* the same as bf16; or NULL */
     const int32_t *write; /* or NULL */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
@@ -24,7 +25,8 @@ struct heads {
     struct vec b[3]; /* to be added; 0: it is not so */
 };
 
-/* All heads of the rows (cuda_heads.cu), if it knows how: runs as well as cuda_heads_adds(). */
+/* All heads of the rows (cuda_heads.cu), if it knows how: runs as well as cuda_heads_adds(). Of
+ * some rows queries are left as bf16, too (kdev.leaves_q). */
 bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows);
 bool cuda_heads_adds(const struct heads *h);
 
