@@ -379,12 +379,22 @@ static int cap_shift_of(int n_kv)
     return shift;
 }
 
+/* Blocks for the splits: no more than the machine holds, nor than a window has splits if it begins
+ * with one. If it does not, its first and its last split are parts of one, and a block's. */
+template <class S> static void share_splits(struct kdev *d, tile_args &t)
+{
+    const int splits = t.units, most = S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv);
+    t.units = max_int(1, min_int(splits, most));
+    if (t.a.window)
+        t.units = min_int(t.units, div_up(t.a.window, S::TK << t.least_shift));
+    t.longer = splits > t.units + 2;
+}
+
 template <class S> static void run(struct kdev *d, tile_args t)
 {
     if (t.units)
-        t.units = max_int(1, min_int(t.units, S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv)));
+        share_splits<S>(d, t);
     dim3 grid((unsigned)max_int(t.units, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    t.longer = true;
     if (t.units)
         cuda_launch(d, tile_kernel<S, false>, grid, S::NT, S::PARTED_BYTES, t);
     else
