@@ -170,7 +170,7 @@ static void run_draft(struct bench *b, void *arg)
     struct rig *r = arg;
     struct drafter *d = r->drafter;
     (void)b;
-    d->ops->level(d, &r->pass.kp, 1);
+    d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
     drafter_topk(d, 1, 1, d->ids, d->logp);
 }
 
@@ -195,8 +195,7 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
         struct plan_req req = {.seq = &l.seq, .n = 1, .token = l.tok.v, .draft = &row, .levels = 1,
                                .topk = 1};
         int32_t from = l.slot - 1;
-        drafter_pick(r->drafter, r->drafter->root, &from, 1, r->drafter->state_n,
-                     r->drafter->inputs);
+        drafter_rows(r->drafter, &from, 1);
         ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e) && bench_time(b, &w, &t, e);
     }
     if (ok) {

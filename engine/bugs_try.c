@@ -184,8 +184,7 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
                            .draft = row, .levels = LEVELS, .topk = TOPK};
     bool ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e);
     if (ok) {
-        drafter_pick(d, d->root, from, TOPK, d->state_n, d->inputs);
-        d->ops->level(d, &r->pass.kp, TOPK);
+        d->ops->level(d, &r->pass.kp, TOPK, d->root, drafter_rows(d, from, TOPK));
         keep_buf(st, d->logits, TOPK, drafter_vocab(d));
     }
     kv_rollback(&r->kv, &st->lane.seq);

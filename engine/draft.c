@@ -140,9 +140,9 @@ static kbuf upload_ints(struct drafter *d, kbuf to, const int32_t *v, int n)
     return to;
 }
 
-void drafter_pick(struct drafter *d, kbuf src, const int32_t *from, int rows, int n, kbuf dst)
+kbuf drafter_rows(struct drafter *d, const int32_t *from, int rows)
 {
-    drafter_gather(d, src, upload_ints(d, d->idx, from, rows), rows, n, dst);
+    return upload_ints(d, d->idx, from, rows);
 }
 
 /* Row i of src becomes row to[i] of dst, for few rows. */
@@ -155,15 +155,14 @@ static void scatter(struct drafter *d, kbuf src, const int32_t *to, int rows, kb
             .src = kbuf_at(src, F32(i * n), F32(n)), .dst = kbuf_at(dst, F32(to[i] * n), F32(n))});
 }
 
-void drafter_copy_slot(struct drafter *d, int from, int to)
+kbuf drafter_root(struct drafter *d, int slot)
 {
-    int n = d->state_n;
-    scatter(d, kbuf_at(d->root, F32(from * n), F32(n)), &(int32_t){to}, 1, d->root);
+    return kbuf_at(d->root, F32(slot * d->state_n), F32(d->state_n));
 }
 
-void drafter_keep_root(struct drafter *d, int slot)
+void drafter_copy_slot(struct drafter *d, int from, int to)
 {
-    scatter(d, d->state, &(int32_t){slot}, 1, d->root);
+    scatter(d, drafter_root(d, from), &(int32_t){to}, 1, d->root);
 }
 
 /* ---- guesses --------------------------------------------------------------------------------- */
@@ -197,8 +196,8 @@ void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, con
     for (int b = 0; b < p->n_req; b++)
         last[b] = p->row0[b + 1] - 1;
     topk = min_int(topk, d->w->draft_vocab);
-    d->ops->extend(d, &ps->kp, p->n_rows, upload_ints(d, d->idx, from, p->n_rows),
-                   upload_ints(d, d->last, last, p->n_req), p->n_req);
+    d->ops->extend(d, &ps->kp, p->n_rows, drafter_rows(d, from, p->n_rows),
+                   upload_ints(d, d->last, last, p->n_req), p->n_req, d->state);
     scatter(d, d->state, slot, p->n_req, d->root);
     guesses(d, p->n_req, topk, ids, logp);
     for (int b = 0; b < p->n_req; b++) {
@@ -323,8 +322,8 @@ static bool grow_level(struct drafter *d, struct pass *ps, struct drafting *lane
     if (ok && r.n) {
         int32_t *ids = xmalloc((size_t)(r.n * topk) * sizeof *ids);
         float *logp = xmalloc(F32(r.n * topk));
-        drafter_pick(d, level == 2 ? d->root : d->state, r.from, r.n, d->state_n, d->inputs);
-        d->ops->level(d, &ps->kp, r.n);
+        d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
+                      drafter_rows(d, r.from, r.n));
         guesses(d, r.n, topk, ids, logp);
         spread(lane, g, n, level, topk, ids, logp);
         free(ids);

@@ -52,12 +52,13 @@ struct drafter_ops {
     void (*close)(struct drafter *d);
     /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row from[r];
      * last[b] (n_req) is the last row of request b. Leaves request b's state after that row in row b
-     * of d->state, its logits in row b of d->logits. from, last: i32 on the device. */
+     * of `state`, its logits in row b of d->logits. from, last: i32 on the device. */
     void (*extend)(struct drafter *d, const struct k_plan *kp, int rows, kbuf from, kbuf last,
-                   int n_req);
-    /* The same for one tree level: row r starts from row r of d->inputs, which are lost; states and
-     * logits by row. The two buffers may change places. */
-    void (*level)(struct drafter *d, const struct k_plan *kp, int rows);
+                   int n_req, kbuf state);
+    /* The same for one tree level: row r starts from row from[r] of `states`, or without `from`
+     * from row r of d->inputs, which are lost; states (d->state) and logits by row. The two buffers
+     * may change places. */
+    void (*level)(struct drafter *d, const struct k_plan *kp, int rows, kbuf states, kbuf from);
     /* Output rows for golden tests. */
     kbuf (*output)(struct drafter *d);
     void (*move)(struct drafter *d, int pairs, kbuf src, kbuf dst);
@@ -71,12 +72,12 @@ struct drafter *frozen_open(struct device dev, struct draft *w, struct net *targ
 bool drafter_buffers(struct drafter *d, struct err *e);
 /* dst[i] = src[from[i]], rows of n floats; from: i32 on the device. */
 void drafter_gather(struct drafter *d, kbuf src, kbuf from, int rows, int n, kbuf dst);
-/* The same with host indices, which go through d->idx. */
-void drafter_pick(struct drafter *d, kbuf src, const int32_t *from, int rows, int n, kbuf dst);
+/* Host indices on the device, in d->idx. */
+kbuf drafter_rows(struct drafter *d, const int32_t *from, int rows);
 /* The topk best guesses of n rows of logits: ids of the draft's own vocabulary. */
 void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp);
-/* Row 0 of d->state becomes what a slot's root feeds on. */
-void drafter_keep_root(struct drafter *d, int slot);
+/* What a slot's root feeds on. */
+kbuf drafter_root(struct drafter *d, int slot);
 
 /* max_rows: of one extend pass. The draft's weights are used in place. */
 struct drafter *drafter_open(struct device dev, struct draft *w, struct net *target, int slots,

@@ -12,6 +12,8 @@
 
 #define F32(n) ((size_t)(n) * sizeof(float))
 
+_Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE, "states and the token are laid at once");
+
 struct eagle3 {
     struct drafter base;
     struct k_cells *cells; /* (n_layer) */
@@ -91,56 +93,84 @@ static void close_eagle3(struct drafter *base)
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* x = fc of the captured states, each normalised first where the head says so */
-static void fuse(struct eagle3 *d, kbuf from, int rows)
+/* Whether a product of these weights takes packed rows. */
+static bool packs(const struct tensor *w)
+{
+    return w->type == DT_BF16;
+}
+static bool packs_first(const struct layer *w)
+{
+    return packs(&w->wq) && packs(&w->wk) && packs(&w->wv);
+}
+static bool packs_fc(const struct draft *w)
+{
+    return packs(&w->fc) && !w->input_norm.data;
+}
+
+/* The captured states, each normalised first where the head says so. */
+static int lay_taps(const struct eagle3 *d, kbuf from, struct k_part *part)
 {
     const struct draft *w = d->base.w;
-    int wide = d->base.taps.stride, t = w->target_hidden;
-    drafter_gather(&d->base, d->base.taps.dst, from, rows, wide, d->fused);
+    const struct taps *t = &d->base.taps;
+    bool normed = false;
     for (int i = 0; i < w->n_capture; i++)
-        if (w->fc_norm[i].data) {
-            size_t off = F32(i * t);
-            kbuf part = kbuf_at(d->fused, off, d->fused.n - off);
-            d->base.dev.k->normalize(d->base.dev.d, &(struct k_normalize){
-                .rows = rows, .n = t, .src_stride = wide, .dst_stride = wide, .src = part,
-                .dst = part, .norm = norm_of(&w->cfg, &w->fc_norm[i]), .scale = 1});
-        }
-    d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
-        .rows = rows, .src_stride = wide, .src = d->fused, .pre = norm_of(&w->cfg, &w->input_norm),
-        .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1, .dst = d->x});
+        normed |= w->fc_norm[i].data != NULL;
+    int n = normed ? w->n_capture : 1, each = t->stride / n;
+    for (int i = 0; i < n; i++) {
+        part[i] = (struct k_part){.n = each, .src_stride = t->stride, .idx = from, .dst = d->fused,
+                                  .width = t->stride, .at = i * each, .packed = packs_fc(w)};
+        part[i].src = kbuf_at(t->dst, F32(i * each), t->dst.n - F32(i * each));
+        part[i].norm = norm_of(&w->cfg, &w->fc_norm[i]);
+    }
+    return n;
 }
 
-static void normalize(struct eagle3 *d, kbuf src, int src_stride, kbuf dst, int dst_stride,
-                      int rows, struct k_norm norm)
+/* The first layer's input is twice as wide: z = [norm(E[token]); norm(g)], g being row from[r] of
+ * some states, or what x holds. x = g. */
+static struct k_part lay_token(const struct eagle3 *d, const struct k_plan *kp)
 {
-    int H = d->base.w->cfg.hidden;
-    d->base.dev.k->normalize(d->base.dev.d, &(struct k_normalize){.rows = rows,
-                                                                  .n = H,
-                                                                  .src_stride = src_stride,
-                                                                  .dst_stride = dst_stride,
-                                                                  .src = src,
-                                                                  .dst = dst,
-                                                                  .norm = norm,
-                                                                  .scale = 1});
+    const struct draft *w = d->base.w;
+    const struct tensor *table = w->embed.data ? &w->embed : &d->base.target->m->embed;
+    return (struct k_part){.n = w->cfg.hidden, .table = table, .scale = 1, .idx = kp->token,
+                           .norm = norm_of(&w->cfg, &w->layer[0].in_norm), .dst = d->z,
+                           .width = 2 * w->cfg.hidden, .packed = packs_first(&w->layer[0])};
 }
 
-/* x = g + attention([norm(e); norm(g)]), g being what x holds: the first layer's input is twice as
- * wide. */
-static void join(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
+static struct k_part lay_state(const struct eagle3 *d, kbuf states, kbuf from, kbuf x)
 {
-    const struct config *c = &d->base.w->cfg;
-    const struct layer *w = &d->base.w->layer[0];
-    int H = c->hidden;
-    const struct tensor *table =
-        d->base.w->embed.data ? &d->base.w->embed : &d->base.target->m->embed;
-    d->base.dev.k->embed(d->base.dev.d, &(struct k_embed){
-        .rows = rows, .n = H, .ids = kp->token, .table = table, .scale = 1, .dst = d->z,
-        .dst_stride = 2 * H});
-    kbuf second = kbuf_at(d->z, F32(H), d->z.n - F32(H));
-    normalize(d, d->z, 2 * H, d->z, 2 * H, rows, norm_of(c, &w->in_norm));
-    normalize(d, x, H, second, 2 * H, rows, norm_of(c, &w->hidden_norm));
-    if (d->base.w->norm_before_residual)
-        normalize(d, x, H, x, H, rows, norm_of(c, &w->hidden_norm));
+    const struct draft *w = d->base.w;
+    int H = w->cfg.hidden;
+    bool normed = w->norm_before_residual;
+    return (struct k_part){.n = H, .src = states, .src_stride = H, .idx = from,
+                           .norm = norm_of(&w->cfg, &w->layer[0].hidden_norm),
+                           .keep = from.p || normed ? x : (kbuf){0}, .keep_normed = normed,
+                           .dst = d->z, .width = 2 * H, .at = H,
+                           .packed = packs_first(&w->layer[0])};
+}
+
+static struct k_rope turns(const struct eagle3 *d, const struct k_plan *kp, int rows)
+{
+    const struct rope *r = &d->base.w->cfg.rope[0];
+    return (struct k_rope){.rows = rows, .half = r->half, .pos = kp->pos, .inv_freq = r->inv_freq,
+                           .factor = r->cs_factor, .cs = d->cs};
+}
+
+/* What true states begin with: x = fc of those that were captured, and z. */
+static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, int rows)
+{
+    const struct draft *w = d->base.w;
+    const struct kernels *k = d->base.dev.k;
+    struct k_rope rope = turns(d, kp, rows);
+    struct k_lay first = {.rows = rows, .rope = &rope}, second = {.rows = rows, .n_parts = 1};
+    first.n_parts = lay_taps(d, from, first.part);
+    first.part[first.n_parts++] = lay_token(d, kp);
+    second.part[0] = lay_state(d, d->x, (kbuf){0}, d->x);
+    k->lay(d->base.dev.d, &first);
+    k->linear(d->base.dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = d->base.taps.stride, .src = d->fused,
+        .pre = norm_of(&w->cfg, &w->input_norm), .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1,
+        .packed = packs_fc(w), .dst = d->x});
+    k->lay(d->base.dev.d, &second);
 }
 
 static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows, kbuf x)
@@ -148,10 +178,11 @@ static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[l];
     const struct k_table *table = w->window ? &kp->draft_win : &kp->draft;
-    bool first = l == 0, packed = w->wo.type == DT_BF16;
+    bool first = l == 0, packed = packs(&w->wo);
     d->base.dev.k->qkv(d->base.dev.d, &(struct k_qkv){
         .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : x,
         .norm = first ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
+        .packed = first && packs_first(w),
         .wq = &w->wq, .wk = &w->wk, .wv = &w->wv,
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
         .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
@@ -166,18 +197,11 @@ static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows
         .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = packed, .dst = x});
 }
 
-/* From the states in x and the plan's tokens to the states behind them, in their place. */
+/* From the states in x, and z, to the states behind them, in their place. */
 static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
 {
     const struct config *c = &d->base.w->cfg;
     const struct kernels *k = d->base.dev.k;
-    k->rope(d->base.dev.d, &(struct k_rope){.rows = rows,
-                                            .half = c->rope[0].half,
-                                            .pos = kp->pos,
-                                            .inv_freq = c->rope[0].inv_freq,
-                                            .factor = c->rope[0].cs_factor,
-                                            .cs = d->cs});
-    join(d, kp, rows, x);
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &d->base.w->layer[l];
         bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
@@ -194,37 +218,47 @@ static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
 }
 
 /* The head's logits after n rows of states. */
-static void logits(struct eagle3 *d, int n)
+static void logits(struct eagle3 *d, kbuf state, int n)
 {
     const struct draft *w = d->base.w;
     const struct tensor *head = w->head.data ? &w->head : &d->base.target->m->head;
     d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
-        .rows = n, .src_stride = w->cfg.hidden, .src = d->base.state,
+        .rows = n, .src_stride = w->cfg.hidden, .src = state,
         .pre = norm_of(&w->cfg, &w->norm), .w = head, .scale = 1, .dst = d->base.logits});
 }
 
 static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
-                   int n_req)
+                   int n_req, kbuf state)
 {
     struct eagle3 *d = (struct eagle3 *)base;
-    fuse(d, from, rows);
+    begin_extend(d, kp, from, rows);
     forward(d, kp, rows, d->x);
-    drafter_gather(base, d->x, last, n_req, base->w->cfg.hidden, base->state);
-    logits(d, n_req);
+    drafter_gather(base, d->x, last, n_req, base->w->cfg.hidden, state);
+    logits(d, state, n_req);
 }
 
 /* The head's own outputs take the place of true states: fed back as they are, or normed. */
-static void level(struct drafter *base, const struct k_plan *kp, int rows)
+static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct config *c = &base->w->cfg;
+    struct k_rope rope = turns(d, kp, rows);
     kbuf x = base->inputs;
-    if (base->w->norm_output)
-        normalize(d, x, c->hidden, x, c->hidden, rows, norm_of(c, &base->w->norm));
+    if (base->w->norm_output) {
+        if (from.p)
+            drafter_gather(base, states, from, rows, c->hidden, x);
+        base->dev.k->normalize(base->dev.d, &(struct k_normalize){
+            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+            .src = x, .dst = x, .norm = norm_of(c, &base->w->norm), .scale = 1});
+        from = (kbuf){0};
+    }
+    base->dev.k->lay(base->dev.d, &(struct k_lay){
+        .rows = rows, .n_parts = 2, .rope = &rope,
+        .part = {lay_token(d, kp), lay_state(d, from.p ? states : x, from, x)}});
     forward(d, kp, rows, x);
     base->inputs = base->state;
     base->state = x;
-    logits(d, rows);
+    logits(d, x, rows);
 }
 
 static kbuf output(struct drafter *base)

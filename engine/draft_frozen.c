@@ -169,8 +169,8 @@ static void keep_clusters(struct frozen *d, int rows)
     free(kept);
 }
 
-/* From the states in `hidden` to logits and the next states. */
-static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hidden)
+/* From the states in `hidden` to logits and the next states, in `state`. */
+static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hidden, kbuf state)
 {
     const struct draft *w = d->base.w;
     const struct config *c = &w->cfg;
@@ -194,14 +194,14 @@ static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hi
     if (w->centroids.data)
         keep_clusters(d, rows);
     k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = d->y,
-                                      .w = &w->post_proj, .scale = 1, .dst = d->base.state});
+                                      .w = &w->post_proj, .scale = 1, .dst = state});
 }
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
 /* Every lane has one row: `last` is all of them. */
 static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
-                   int n_req)
+                   int n_req, kbuf state)
 {
     struct frozen *d = (struct frozen *)base;
     const struct model *m = base->target->m;
@@ -211,12 +211,14 @@ static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf
     base->dev.k->normalize(base->dev.d, &(struct k_normalize){
         .rows = rows, .n = T, .src_stride = T, .dst_stride = T, .src = base->inputs,
         .dst = base->inputs, .norm = {m->cfg.norm, &m->norm, m->cfg.eps}, .scale = 1});
-    forward(d, kp, rows, base->inputs);
+    forward(d, kp, rows, base->inputs, state);
 }
 
-static void level(struct drafter *base, const struct k_plan *kp, int rows)
+static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
 {
-    forward((struct frozen *)base, kp, rows, base->inputs);
+    if (from.p)
+        drafter_gather(base, states, from, rows, base->state_n, base->inputs);
+    forward((struct frozen *)base, kp, rows, base->inputs, base->state);
 }
 
 static kbuf output(struct drafter *base)

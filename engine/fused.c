@@ -394,8 +394,7 @@ static void run_levels(struct trip *t)
         r->dev.k->spread(r->dev.d, &s);
         if (s.level == t->key.steps)
             break;
-        drafter_gather(d, s.level == 1 ? d->root : d->state, d->idx, K, d->state_n, d->inputs);
-        d->ops->level(d, &kp, K);
+        d->ops->level(d, &kp, K, s.level == 1 ? d->root : d->state, d->idx);
         drafter_topk(d, K, K, d->ids, d->logp);
         s.ids = d->ids;
         s.logp = d->logp;
@@ -474,8 +473,8 @@ static void run_ops(struct trip *t)
         struct k_plan after = plan_view(t->extend, t->io.plan_extend);
         run_accept(t, &kp, after.token);
         r->dev.k->stamp(r->dev.d, t->io.time[STAMP_ACCEPTED]);
-        d->ops->extend(d, &after, t->key.steps + 1, t->io.path, t->io.last, 1);
-        drafter_keep_root(d, t->key.slot);
+        d->ops->extend(d, &after, t->key.steps + 1, t->io.path, t->io.last, 1,
+                       drafter_root(d, t->key.slot));
         drafter_topk(d, 1, t->key.topk, t->io.next, t->io.next_logp);
     }
     size_t out = t->io.out1 - t->io.out0;

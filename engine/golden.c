@@ -549,13 +549,14 @@ static void assistant_free(struct assistant *a)
     free(a->hidden);
 }
 
-/* One pass of the head from the state in row 0 of its inputs. */
-static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, struct err *e)
+/* One pass of the head from row *from of some states, or from row 0 of its inputs. */
+static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, kbuf states, kbuf from,
+                           struct err *e)
 {
     struct plan_req req = {.seq = &l->seq, .n = 1, .token = &token};
     if (!pass_prepare(&r->pass, PLAN_FROZEN, &req, 1, e))
         return false;
-    r->drafter->ops->level(r->drafter, &r->pass.kp, 1);
+    r->drafter->ops->level(r->drafter, &r->pass.kp, 1, states, from);
     return true;
 }
 
@@ -570,7 +571,7 @@ static bool assistant_forced(struct bench *b, struct rig *r, struct lane *l,
         const float *from = s ? a->hidden + (size_t)(s - 1) * (size_t)H : a->last;
         char name[48];
         b->dev.k->put(b->dev.d, r->drafter->inputs, from, (size_t)H * 4);
-        ok = assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], e);
+        ok = assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], (kbuf){0}, (kbuf){0}, e);
         if (!ok)
             break;
         drafter_logits(r->drafter, 0, logits);
@@ -600,9 +601,8 @@ static bool assistant_free_run(struct bench *b, struct rig *r, struct lane *l,
             drafter_extend(r->drafter, &r->pass, &(int32_t){b->ref.n - 1}, &(int32_t){0}, 1,
                            &guess);
         } else {
-            drafter_pick(r->drafter, r->drafter->state, &(int32_t){0}, 1, b->model.cfg.hidden,
-                         r->drafter->inputs);
-            ok = assistant_pass(r, l, token, e);
+            ok = assistant_pass(r, l, token, r->drafter->state,
+                                drafter_rows(r->drafter, &(int32_t){0}, 1), e);
         }
         float *logits = xmalloc((size_t)drafter_vocab(r->drafter) * 4);
         drafter_logits(r->drafter, 0, logits);

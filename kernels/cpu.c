@@ -331,6 +331,44 @@ static void cpu_rows(struct kdev *d, const struct k_rows *a)
     }
 }
 
+/* Where row 0 of a part lies in dst. */
+static kbuf place_of(const struct k_part *p)
+{
+    size_t off = (size_t)p->at * sizeof(float);
+    CHECK(p->at >= 0 && p->at + p->n <= p->width && off <= p->dst.n);
+    return kbuf_at(p->dst, off, p->dst.n - off);
+}
+
+static void lay_part(struct kdev *d, const struct k_part *p, int rows)
+{
+    kbuf dst = place_of(p);
+    if (p->table)
+        cpu_embed(d, &(struct k_embed){.rows = rows, .n = p->n, .ids = p->idx, .table = p->table,
+                                       .scale = p->scale, .dst = dst, .dst_stride = p->width});
+    else
+        cpu_rows(d, &(struct k_rows){.rows = rows, .n = p->n, .src_stride = p->src_stride,
+                                     .dst_stride = p->width, .src = p->src, .dst = dst,
+                                     .idx = p->idx});
+    struct k_rows keep = {.rows = rows, .n = p->n, .src_stride = p->width, .src = dst,
+                          .dst = p->keep};
+    if (p->keep.p && !p->keep_normed)
+        cpu_rows(d, &keep);
+    cpu_normalize(d, &(struct k_normalize){.rows = rows, .n = p->n, .src_stride = p->width,
+                                           .dst_stride = p->width, .src = dst, .dst = dst,
+                                           .norm = p->norm, .scale = 1});
+    if (p->keep.p && p->keep_normed)
+        cpu_rows(d, &keep);
+}
+
+static void cpu_lay(struct kdev *d, const struct k_lay *a)
+{
+    CHECK(a->n_parts <= K_MAX_PARTS);
+    for (int i = 0; i < a->n_parts; i++)
+        lay_part(d, &a->part[i], a->rows);
+    if (a->rope)
+        cpu_rope(d, a->rope);
+}
+
 static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *src,
                        const int32_t *dst, int pairs)
 {
@@ -416,7 +454,7 @@ const struct kernels kernels_cpu = {
     .upload = cpu_upload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
-    .scale = cpu_scale, .rows = cpu_rows, .topk = cpu_topk, .sample = cpu_sample,
+    .scale = cpu_scale, .rows = cpu_rows, .lay = cpu_lay, .topk = cpu_topk, .sample = cpu_sample,
     .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
     .spread = cpu_spread, .keep = cpu_keep, .accept = cpu_accept,
     .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,

@@ -256,6 +256,7 @@ void cuda_merge(struct kdev *d, const struct k_merge *a);
 void cuda_moe(struct kdev *d, const struct k_moe *a);
 void cuda_scale(struct kdev *d, const struct k_scale *a);
 void cuda_rows(struct kdev *d, const struct k_rows *a);
+void cuda_lay(struct kdev *d, const struct k_lay *a);
 void cuda_topk(struct kdev *d, const struct k_topk *a);
 void cuda_sample(struct kdev *d, const struct k_sample *a);
 void cuda_logp(struct kdev *d, const struct k_logp *a);

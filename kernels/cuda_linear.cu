@@ -317,6 +317,8 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     d->arena_at = 0;
     p.rows = rows;
     p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
+    if (a->packed && d->packed == a->src.p)
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     bool write = a->wk && a->table && a->table->write.p;
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
@@ -347,6 +349,9 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
     int in = (int)a->wq->dim[1], nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
+    CHECK(!a->packed || d->packed != a->src.p ||
+          (a->wq->type == DT_BF16 && a->norm.kind == NORM_NONE &&
+           cuda_stride(a->src_stride, in) == in));
     CHECK(!a->wk || (a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk))));
     cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
     cuda_f32(a->q, rows * (size_t)nq);

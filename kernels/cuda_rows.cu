@@ -1,5 +1,5 @@
 /* cuda_rows.cu - operations that copy, scale, turn or normalise rows. */
-#include "kernels/cuda_row.cuh"
+#include "kernels/cuda_product.cuh"
 
 enum { THREADS = 256, MOST_PAIRS = 256 /* rope frequencies that travel with a launch */ };
 
@@ -33,17 +33,23 @@ __global__ void embed_kernel(const int32_t *ids, const __grid_constant__ table t
             id >= 0 && id < t.n_rows ? table_at(t, id, i) * scale : NAN;
 }
 
+static table table_of(const struct kdev *d, const struct tensor *w, int n)
+{
+    CHECK(w->n_dim == 2 && w->dim[1] == n);
+    table t = {};
+    t.rows = cuda_vec(w);
+    t.pitch = cuda_pitch(w);
+    t.n_rows = (int)w->dim[0];
+    t.paneled = cuda_paneled(w);
+    if (t.paneled)
+        t.panels = cuda_panels(d, w);
+    return t;
+}
+
 void cuda_embed(struct kdev *d, const struct k_embed *a)
 {
     cuda_begin(d, "embed");
-    CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
-    table t = {};
-    t.rows = cuda_vec(a->table);
-    t.pitch = cuda_pitch(a->table);
-    t.n_rows = (int)a->table->dim[0];
-    t.paneled = cuda_paneled(a->table);
-    if (t.paneled)
-        t.panels = cuda_panels(d, a->table);
+    table t = table_of(d, a->table, a->n);
     int ds = cuda_stride(a->dst_stride, a->n);
     dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
     cuda_launch(d, embed_kernel, grid, THREADS, 0, cuda_i32(a->ids, (size_t)a->rows), t, a->n,
@@ -56,20 +62,24 @@ struct freqs {
     float f[MOST_PAIRS];
 };
 
+__device__ __forceinline__ void turn_of(float pos, float freq, float factor, float *cs)
+{
+    double s, c;
+    float angle = pos * freq; /* rounded, see k_rope */
+    sincos((double)angle, &s, &c);
+    cs[0] = (float)c * factor;
+    cs[1] = (float)s * factor;
+}
+
 __global__ void rope_kernel(const int32_t *pos, const __grid_constant__ struct freqs inv, int from,
                             int n, int half, float factor, float *cs)
 {
     let_next();
     after();
     int r = (int)blockIdx.x, i = (int)threadIdx.x;
-    if (i >= n)
-        return;
-    double s, c;
-    float angle = (float)pos[r] * inv.f[i]; /* rounded, see k_rope */
-    sincos((double)angle, &s, &c);
-    float *at = cs + ((size_t)r * (size_t)half + (size_t)(from + i)) * 2;
-    at[0] = (float)c * factor;
-    at[1] = (float)s * factor;
+    if (i < n)
+        turn_of((float)pos[r], inv.f[i], factor,
+                cs + ((size_t)r * (size_t)half + (size_t)(from + i)) * 2);
 }
 
 void cuda_rope(struct kdev *d, const struct k_rope *a)
@@ -154,17 +164,213 @@ __global__ void rows_kernel(const float *src, int src_stride, float *dst, int ds
             from >= 0 && from < limit ? src[(size_t)from * (size_t)src_stride + (size_t)i] : NAN;
 }
 
+/* Rows that lie in their buffer whole. */
+static int whole_rows(kbuf src, int n, int stride)
+{
+    size_t floats = src.n / sizeof(float);
+    return floats < (size_t)n ? 0 : (int)((floats - (size_t)n) / (size_t)stride) + 1;
+}
+
 void cuda_rows(struct kdev *d, const struct k_rows *a)
 {
     cuda_begin(d, "rows");
     int ss = cuda_stride(a->src_stride, a->n), ds = cuda_stride(a->dst_stride, a->n);
-    size_t floats = a->src.n / sizeof(float); /* rows of src that lie in its buffer whole */
-    int limit = floats < (size_t)a->n ? 0 : (int)((floats - (size_t)a->n) / (size_t)ss) + 1;
+    int limit = whole_rows(a->src, a->n, ss);
     const int32_t *idx = a->idx.p ? cuda_i32(a->idx, (size_t)a->rows) : NULL;
     CHECK(idx || a->rows <= limit);
     dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
     cuda_launch(d, rows_kernel, grid, THREADS, 0, (const float *)a->src.p, ss,
                 cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds, a->n, idx, limit);
+}
+
+/* ---- lay ------------------------------------------------------------------------------------ */
+
+/* A part as kernels take it. */
+struct laid {
+    const float *src;
+    size_t stride;
+    struct table table; /* without rows: there is src */
+    float scale;
+    int limit; /* rows that there are */
+    const int32_t *idx;
+    struct norm norm;
+    int n, blocks; /* blocks of a row */
+    float *keep;
+    bool keep_normed;
+    void *dst;
+    int width, at;
+    int terms; /* of a packed row; 0: floats */
+    struct row_format f;
+};
+
+struct lay_args {
+    struct laid part[K_MAX_PARTS];
+    int n_parts;
+    const int32_t *pos;
+    struct freqs inv;
+    int half;
+    float factor, *cs;
+};
+
+/* Elements i .. i + 3 of row `id` as they come; i a multiple of 4. */
+__device__ __forceinline__ float4 laid_four(const laid &p, int id, int i)
+{
+    if (id < 0 || id >= p.limit)
+        return make_float4(NAN, NAN, NAN, NAN);
+    const table &t = p.table;
+    if (!t.rows.p)
+        return four_of(p.src + (size_t)id * p.stride, p.n, i);
+    const int size = t.rows.type == DT_F32 ? 4 : 2, in = t.paneled ? i % K_CHUNK : i;
+    const size_t row = t.paneled ? panel_chunk(t.panels, id, i / K_CHUNK)
+                                 : (size_t)id * t.pitch * (size_t)size;
+    const struct vec v = {(const char *)t.rows.p + row, t.rows.type};
+    float4 w = four_weights(v, p.n - i + in, in);
+    return make_float4(w.x * p.scale, w.y * p.scale, w.z * p.scale, w.w * p.scale);
+}
+
+__device__ __forceinline__ void put_floats(float *dst, int n, int i, float4 y)
+{
+    if (i + 4 <= n && (uintptr_t)dst % 16 == 0) {
+        *(float4 *)(dst + i) = y;
+        return;
+    }
+    for (int e = 0; e < 4; e++)
+        if (i + e < n)
+            dst[i + e] = (&y.x)[e];
+}
+
+/* Elements i .. i + 3 of row r, as they came and normalised. */
+__device__ __forceinline__ void put_laid(const laid &p, int r, int i, float4 x, float4 y)
+{
+    if (i >= p.n)
+        return;
+    if (p.keep)
+        put_floats(p.keep + (size_t)r * (size_t)p.n, p.n, i, p.keep_normed ? y : x);
+    if (p.terms)
+        put_terms(y, p.at + i, p.at + p.n, p.terms, (uint16_t *)p.dst, r * p.terms, p.f);
+    else
+        put_floats((float *)p.dst + (size_t)r * (size_t)p.width + (size_t)p.at, p.n, i, y);
+}
+
+__device__ __forceinline__ void fetch_laid(const laid &p, int id, int from, struct row_part &x)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        x.v[j] = row_index(from, j) < p.n ? laid_four(p, id, row_index(from, j))
+                                          : make_float4(0, 0, 0, 0);
+}
+
+/* A row with a norm is one block's; its squares add up in row_inverse()'s order. w: the norm's
+ * first weights. */
+__device__ __forceinline__ void lay_normed(const laid &p, int r, int id, struct row_part &w,
+                                           float *room)
+{
+    struct row_part x;
+    fetch_laid(p, id, 0, x);
+    float ss = part_squares(x, 0);
+    for (int from = ROW_PASS; from < p.n; from += ROW_PASS) {
+        struct row_part more;
+        fetch_laid(p, id, from, more);
+        ss = part_squares(more, ss);
+    }
+    const float inv = 1 / sqrtf(row_sum(ss, room) / (float)p.n + p.norm.eps);
+    for (int from = 0; from < p.n; from += ROW_PASS) {
+        if (from) {
+            load_norm(p.norm, p.n, from, w);
+            fetch_laid(p, id, from, x);
+        }
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            put_laid(p, r, row_index(from, j), x.v[j],
+                     four_normed(p.norm.kind, x.v[j], inv, w.v[j]));
+    }
+}
+
+/* Blocks (row, those of all parts and one for turns). */
+__global__ void __launch_bounds__(ROW_THREADS)
+    lay_kernel(const __grid_constant__ struct lay_args a)
+{
+    __shared__ float room[ROW_WARPS];
+    const int r = (int)blockIdx.x;
+    int part = 0, block = (int)blockIdx.y;
+    let_next();
+    while (part < a.n_parts && block >= a.part[part].blocks)
+        block -= a.part[part++].blocks;
+    if (part == a.n_parts) {
+        after();
+        if ((int)threadIdx.x < a.half)
+            turn_of((float)a.pos[r], a.inv.f[threadIdx.x], a.factor,
+                    a.cs + ((size_t)r * (size_t)a.half + threadIdx.x) * 2);
+        return;
+    }
+    const laid &p = a.part[part];
+    struct row_part w;
+    load_norm(p.norm, p.n, 0, w);
+    after();
+    const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
+    if (p.norm.kind != NORM_NONE) {
+        lay_normed(p, r, id, w, room);
+    } else if (i < p.n) {
+        float4 x = laid_four(p, id, i);
+        put_laid(p, r, i, x, x);
+    }
+}
+
+static laid laid_of(const struct kdev *d, const struct k_part *k, int rows)
+{
+    laid p = {};
+    p.n = k->n, p.width = k->width, p.at = k->at;
+    CHECK(k->at >= 0 && k->at + k->n <= k->width);
+    if (k->table) {
+        p.table = table_of(d, k->table, k->n);
+        p.limit = p.table.n_rows;
+    } else {
+        p.stride = (size_t)cuda_stride(k->src_stride, k->n);
+        p.src = (const float *)k->src.p;
+        p.limit = whole_rows(k->src, k->n, (int)p.stride);
+    }
+    p.scale = k->scale;
+    CHECK(k->idx.p || (!k->table && rows <= p.limit));
+    p.idx = k->idx.p ? cuda_i32(k->idx, (size_t)rows) : NULL;
+    p.norm = cuda_norm(&k->norm);
+    p.blocks = k->norm.kind == NORM_NONE ? div_up(k->n, ROW_STEP) : 1;
+    p.keep = k->keep.p ? cuda_f32(k->keep, (size_t)rows * (size_t)k->n) : NULL;
+    p.keep_normed = k->keep_normed;
+    p.dst = cuda_f32(k->dst, (size_t)rows * (size_t)k->width);
+    if (k->packed && cuda_keeps_packed(d, rows, k->width, DT_BF16)) {
+        CHECK(k->at % 4 == 0 && k->n % 4 == 0);
+        p.terms = d->terms;
+        p.f = cuda_rows_format(d, rows, k->width);
+    }
+    return p;
+}
+
+/* Of the packed rows the first part's are those that come next. */
+void cuda_lay(struct kdev *d, const struct k_lay *a)
+{
+    const struct k_rope *rope = a->rope;
+    CHECK(a->n_parts <= K_MAX_PARTS && (!rope || rope->rows == a->rows));
+    if (rope && rope->half > MOST_PAIRS) {
+        cuda_rope(d, rope);
+        rope = NULL;
+    }
+    cuda_begin(d, "lay");
+    struct lay_args l = {};
+    int blocks = rope ? 1 : 0;
+    l.n_parts = a->n_parts;
+    for (int i = 0; i < a->n_parts; i++) {
+        l.part[i] = laid_of(d, &a->part[i], a->rows);
+        blocks += l.part[i].blocks;
+    }
+    if (a->n_parts && a->part[0].packed)
+        d->packed = l.part[0].terms ? a->part[0].dst.p : NULL;
+    if (rope) {
+        l.pos = cuda_i32(rope->pos, (size_t)rope->rows);
+        l.half = rope->half, l.factor = rope->factor;
+        l.cs = cuda_f32(rope->cs, (size_t)rope->rows * (size_t)rope->half * 2);
+        memcpy(l.inv.f, rope->inv_freq, (size_t)rope->half * sizeof *l.inv.f);
+    }
+    cuda_launch(d, lay_kernel, dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
 }
 
 /* ---- move ----------------------------------------------------------------------------------- */

@@ -123,7 +123,7 @@ struct k_linear {
     kbuf mul;      /* (rows, out) or absent */
     int mul_stride;
     bool add;
-    bool packed; /* src is the whole dst of a glu() or attn() that was told so; no pre-norm */
+    bool packed; /* src is the whole dst of a glu(), attn() or lay() told so; no pre-norm */
     kbuf dst; /* (rows, out) */
 };
 
@@ -147,6 +147,7 @@ struct k_qkv {
     int rows, src_stride;
     kbuf src; /* (rows, in) */
     struct k_norm norm;
+    bool packed; /* src is the whole dst of a lay() that was told so; no norm */
     const struct tensor *wq, *wk, *wv; /* (n_head * head_dim, in), (n_kv * head_dim, in) x 2 */
     const struct tensor *bq, *bk, *bv; /* or NULL */
     int n_head, n_kv, head_dim;
@@ -225,6 +226,33 @@ struct k_rows {
     int rows, n, src_stride, dst_stride; /* floats */
     kbuf src, dst;
     kbuf idx; /* (rows) i32 or absent */
+};
+
+/* What a pass begins with: rows that are laid side by side in wider ones, and the turns of its
+ * positions. Of every part, elements at .. at + n of dst's row r are norm(y), y being row idx[r] of
+ * src (row r without idx), or of the table, times scale. */
+enum { K_MAX_PARTS = 9 };
+struct k_part {
+    int n;
+    kbuf src; /* rows of floats */
+    int src_stride;
+    const struct tensor *table; /* (rows, n), in place of src; NULL: none */
+    float scale;                /* of the table's rows */
+    kbuf idx;                   /* (rows) i32; absent: r */
+    struct k_norm norm;
+    kbuf keep; /* (rows, n) y, or with keep_normed norm(y), as floats; absent: not kept. It may be
+                  src where there is no idx */
+    bool keep_normed;
+    kbuf dst; /* (rows, width) */
+    int width, at;
+    bool packed; /* dst is read only by a linear or qkv that is told so, and whose weights are bf16:
+                    the device may leave there what that product wants. The same for all parts of a
+                    row */
+};
+struct k_lay {
+    int rows, n_parts;
+    struct k_part part[K_MAX_PARTS];
+    const struct k_rope *rope; /* of the same rows; NULL: none */
 };
 
 /* The k largest of each row, best first, ties by lowest index: ids, and log softmax at
@@ -456,6 +484,7 @@ struct kernels {
     void (*moe)(struct kdev *d, const struct k_moe *a);
     void (*scale)(struct kdev *d, const struct k_scale *a);
     void (*rows)(struct kdev *d, const struct k_rows *a);
+    void (*lay)(struct kdev *d, const struct k_lay *a);
     void (*topk)(struct kdev *d, const struct k_topk *a);
     void (*sample)(struct kdev *d, const struct k_sample *a);
     void (*logp)(struct kdev *d, const struct k_logp *a);

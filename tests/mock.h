@@ -108,6 +108,25 @@ static inline void mock_k_normalize(struct kdev *d, const struct k_normalize *a)
     for (size_t r = 0; r < (size_t)a->rows; r++)
         mock_put(a->dst, r, (size_t)a->dst_stride, mock_get(a->src, r, (size_t)a->src_stride));
 }
+static inline void mock_k_lay(struct kdev *d, const struct k_lay *a)
+{
+    (void)d;
+    for (int i = 0; i < a->n_parts; i++) {
+        const struct k_part *p = &a->part[i];
+        kbuf to = kbuf_at(p->dst, (size_t)p->at * 4, p->dst.n - (size_t)p->at * 4);
+        for (size_t r = 0; r < (size_t)a->rows; r++) {
+            int32_t from = p->idx.p ? mock_int(p->idx, r) : (int32_t)r;
+            for (size_t j = 0; j < (size_t)p->n; j += 2) {
+                kbuf src = p->table ? to : kbuf_at(p->src, j * 4, p->src.n - j * 4);
+                uint64_t x = p->table ? mock_embed(from)
+                                      : mock_get(src, (size_t)from, (size_t)p->src_stride);
+                if (p->keep.p)
+                    mock_put(p->keep, r, (size_t)p->n, x);
+                mock_put(kbuf_at(to, j * 4, to.n - j * 4), r, (size_t)p->width, x);
+            }
+        }
+    }
+}
 /* Attention's output and the MLP's join the row; a head makes logits; the rest mixes its inputs. */
 static inline void mock_k_linear(struct kdev *d, const struct k_linear *a)
 {
@@ -215,6 +234,7 @@ static inline void mock_open(struct mock *m, int window)
     m->k.embed = mock_k_embed;
     m->k.rope = mock_k_rope;
     m->k.normalize = mock_k_normalize;
+    m->k.lay = mock_k_lay;
     m->k.linear = mock_k_linear;
     m->k.glu = mock_k_glu;
     m->k.qkv = mock_k_qkv;

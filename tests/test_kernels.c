@@ -196,6 +196,128 @@ static void test_rows_and_scale_touch_exactly_their_rows(void **state)
     free(x);
 }
 
+/* A row of three parts: of a table, of states, and of others that are not normalised. */
+struct lay_case {
+    int rows, n;
+    bool in_place, normed; /* the states: kept where they lie; normed ones */
+    const float *x;
+    const int32_t *idx;
+    struct tensor table, norm, w;
+    struct k_norm first, second;
+    struct k_rope rope;
+};
+
+static void lay_parts(const struct lay_case *c, kbuf x, kbuf keep, bool packed, kbuf z, kbuf cs)
+{
+    int n = c->n, wide = 3 * n;
+    struct k_rope rope = c->rope;
+    kbuf idx = ints(c->idx, (size_t)c->rows), from = c->in_place ? (kbuf){0} : idx;
+    rope.rows = c->rows, rope.pos = idx, rope.cs = cs;
+    struct k_lay a = {.rows = c->rows, .n_parts = 3, .rope = &rope, .part = {
+        {.n = n, .table = &c->table, .scale = .5f, .idx = idx, .norm = c->first},
+        {.n = n, .src = x, .src_stride = n, .idx = from, .norm = c->second, .keep = keep,
+         .keep_normed = c->normed, .at = n},
+        {.n = n, .src = x, .src_stride = n, .idx = idx, .at = 2 * n}}};
+    for (int i = 0; i < 3; i++)
+        a.part[i].dst = z, a.part[i].width = wide, a.part[i].packed = packed;
+    if (c->in_place) /* a part of its own, for the third one reads what it writes */
+        a.n_parts = 2;
+    T.k->lay(T.d, &a);
+}
+
+/* The same, operation by operation. */
+static void lay_apart(const struct lay_case *c, kbuf x, kbuf keep, kbuf z, kbuf cs)
+{
+    int n = c->n, wide = 3 * n, rows = c->rows;
+    size_t each = (size_t)n * 4;
+    struct k_rope rope = c->rope;
+    kbuf idx = ints(c->idx, (size_t)rows);
+    rope.rows = rows, rope.pos = idx, rope.cs = cs;
+    T.k->embed(T.d, &(struct k_embed){.rows = rows, .n = n, .ids = idx, .table = &c->table,
+                                      .scale = .5f, .dst = z, .dst_stride = wide});
+    for (int i = 1; i < (c->in_place ? 2 : 3); i++)
+        T.k->rows(T.d, &(struct k_rows){
+            .rows = rows, .n = n, .src_stride = n, .dst_stride = wide, .src = x,
+            .dst = kbuf_at(z, each * (size_t)i, z.n - each * (size_t)i),
+            .idx = i == 1 && c->in_place ? (kbuf){0} : idx});
+    for (int i = 0; i < 2; i++) {
+        kbuf part = kbuf_at(z, each * (size_t)i, z.n - each * (size_t)i);
+        struct k_rows kept = {.rows = rows, .n = n, .src_stride = wide, .src = part, .dst = keep};
+        if (i == 1 && !c->normed)
+            T.k->rows(T.d, &kept);
+        T.k->normalize(T.d, &(struct k_normalize){.rows = rows, .n = n, .src_stride = wide,
+                                                  .dst_stride = wide, .src = part, .dst = part,
+                                                  .norm = i ? c->second : c->first, .scale = 1});
+        if (i == 1 && c->normed)
+            T.k->rows(T.d, &kept);
+    }
+    T.k->rope(T.d, &rope);
+}
+
+/* z, what was kept, turns, and a product of z. */
+static void take_lay(const struct lay_case *c, bool packed, kbuf z, kbuf keep, kbuf cs, float *out)
+{
+    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = (size_t)c->rope.half;
+    kbuf y = blank(rows * (size_t)c->w.dim[0]);
+    T.k->linear(T.d, &(struct k_linear){.rows = c->rows, .src_stride = 3 * c->n, .src = z,
+                                        .w = &c->w, .scale = 1, .packed = packed, .dst = y});
+    if (!packed)
+        take(out, z, rows * 3 * n);
+    take(out + rows * 3 * n, keep, rows * n);
+    take(out + rows * 4 * n, cs, rows * half * 2);
+    take(out + rows * (4 * n + half * 2), y, rows * (size_t)c->w.dim[0]);
+}
+
+enum { LAID_ROWS = 100, LAID_OUT = 6 };
+
+static void run_lay(const void *arg, float *out)
+{
+    const struct lay_case *c = arg;
+    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = (size_t)c->rope.half;
+    size_t all = rows * (4 * n + half * 2 + LAID_OUT), nx = LAID_ROWS * n;
+    float *apart = rnd_floats(all, 1), *packed = rnd_floats(all, 1);
+    for (int i = 0; i < 3; i++) {
+        kbuf x = floats(c->x, nx), keep = c->in_place ? x : blank(rows * n);
+        kbuf z = floats(c->x, rows * 3 * n), cs = blank(rows * half * 2);
+        if (i == 0)
+            lay_apart(c, x, keep, z, cs);
+        else
+            lay_parts(c, x, keep, i == 2 && !c->in_place, z, cs);
+        take_lay(c, i == 2 && !c->in_place, z, keep, cs, i == 0 ? apart : i == 1 ? out : packed);
+    }
+    same_bits(out, apart, all, "laid at once");
+    size_t own = rows * 3 * n; /* the device's, where they are packed */
+    same_bits(packed + own, apart + own, all - own, "laid for a product");
+    free(apart), free(packed);
+}
+
+static void test_lay_is_its_parts(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 3, 8, 20, 64, 100}, lengths[] = {32, 6, 1056, 3200, 4};
+    for (int i = 0; i < 6; i += one_in(2))
+        for (int j = 0; j < 5; j++) {
+            int n = lengths[j], kind = (i + j) % 4;
+            struct lay_case c = {.rows = rows[i], .n = n, .in_place = (i + j) % 3 == 2,
+                                 .normed = i % 2, .rope = {.half = 7, .factor = 1.5f}};
+            float freq[7] = {1, .5f, .25f, .1f, .01f, .002f, .0001f}, *x;
+            int32_t idx[LAID_ROWS];
+            for (int r = 0; r < c.rows; r++)
+                idx[r] = rnd_int(LAID_ROWS);
+            c.table = TENSOR(weight_types[j % 3], 1, LAID_ROWS, n);
+            c.norm = TENSOR(weight_types[i % 3], 1, n);
+            c.w = TENSOR(DT_BF16, 1, LAID_OUT, 3 * n);
+            c.first = (struct k_norm){(enum norm_kind)kind, &c.norm, 1e-5f};
+            c.second = (struct k_norm){kind == NORM_RMS ? NORM_NONE : NORM_RMS, &c.norm, 1e-6f};
+            c.rope.inv_freq = freq;
+            c.idx = idx, c.x = x = rnd_floats((size_t)LAID_ROWS * 3 * (size_t)n, 2);
+            size_t all = (size_t)c.rows * ((size_t)(4 * n + 14) + LAID_OUT);
+            float *out = rnd_floats(all, 1);
+            everywhere(run_lay, &c, out, all);
+            free(out), free(x), free(c.table.data), free(c.norm.data), free(c.w.data);
+        }
+}
+
 /* ---- linear and glu ------------------------------------------------------------------------- */
 
 struct linear_case {
@@ -618,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_rope_turns_by_position_times_frequency),
         cmocka_unit_test(test_normalize_every_kind_and_length),
         cmocka_unit_test(test_rows_and_scale_touch_exactly_their_rows),
+        cmocka_unit_test(test_lay_is_its_parts),
         cmocka_unit_test(test_linear_every_option_and_ragged_shape),
         cmocka_unit_test(test_linear_rows_do_not_depend_on_their_neighbours),
         cmocka_unit_test(test_glu_multiplies_activated_gate_and_up),
