@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { MAX_RUNS = 8, BEST = 8 /* logits of a row that are digested */ };
-enum { STAMP_BEGIN, STAMP_GROWN, STAMP_ACCEPTED, N_STAMPS };
+enum { TIME_BEGIN, TIME_GROWN, TIME_READ, N_TIMES };
 
 /* What a recorded run depends on besides buffers. */
 struct run_key {
@@ -38,7 +38,7 @@ struct io {
     kbuf best, best_logp;               /* (nodes, BEST) */
     kbuf n_path, path, last, src[2], dst[2];
     kbuf next, next_logp;               /* (topk) guesses after the new root, draft ids */
-    kbuf time[N_STAMPS];                /* (2) words of nanoseconds */
+    kbuf time[N_TIMES];                 /* (2) words of nanoseconds */
     struct k_tree tree;
     size_t end;
 };
@@ -376,7 +376,8 @@ static void run_levels(struct trip *t)
     int K = t->key.topk;
     struct k_plan all = {0};
     struct k_spread s = {.t = &t->io.tree, .ids = t->io.guess, .logp = t->io.guess_logp,
-                         .prefix = t->io.drafted, .root = t->io.state, .from = d->idx};
+                         .prefix = t->io.drafted, .root = t->io.state, .from = d->idx,
+                         .time = t->io.time[TIME_BEGIN]};
     if (t->draft)
         all = plan_view(t->draft, t->io.plan_draft);
     for (s.level = 1; s.level <= t->key.steps; s.level++) {
@@ -399,6 +400,7 @@ static void run_levels(struct trip *t)
         s.ids = d->ids;
         s.logp = d->logp;
         s.d2t = d->d2t;
+        s.time = (kbuf){0};
     }
 }
 
@@ -407,7 +409,8 @@ static void run_keep(struct trip *t, const struct k_plan *kp)
     struct io *io = &t->io;
     struct k_keep a = {.t = &io->tree, .root = io->root, .prefix = io->prefix, .draws = io->draws,
                        .n = io->n, .token = kp->token, .pos = kp->pos, .parent = io->parent,
-                       .parent0 = io->parent0, .logp = io->logp, .score = io->score, .u = io->u};
+                       .parent0 = io->parent0, .logp = io->logp, .score = io->score, .u = io->u,
+                       .time = io->time[TIME_GROWN]};
     a.reach[a.n_reach++] = reach_of(&kp->full, 0, io->full);
     if (t->verify->use_swa)
         a.reach[a.n_reach++] = reach_of(&kp->swa, t->verify->swa.t.window, io->swa);
@@ -446,7 +449,8 @@ static void run_accept(struct trip *t, const struct k_plan *kp, kbuf emitted)
         .token = kp->token, .parent = io->parent, .choice = io->choice, .limit = io->limit,
         .force = io->force, .stop = io->stop, .n_pools = r->kv.has_swa ? 2 : 1,
         .slots = {io->full, io->swa}, .n_path = io->n_path, .path = io->path, .emitted = emitted,
-        .last = io->last, .src = {io->src[0], io->src[1]}, .dst = {io->dst[0], io->dst[1]}};
+        .last = io->last, .src = {io->src[0], io->src[1]}, .dst = {io->dst[0], io->dst[1]},
+        .time = io->time[TIME_READ]};
     r->dev.k->accept(r->dev.d, &a);
     if (!r->kv.has_swa)
         a.src[POOL_SWA] = (kbuf){0};
@@ -461,10 +465,8 @@ static void run_ops(struct trip *t)
     struct k_plan kp = plan_view(t->verify, t->io.plan_verify);
     r->dev.k->take(r->dev.d, kbuf_at(t->f->mem, 0, t->io.in), t->io.in);
     if (t->key.steps) {
-        r->dev.k->stamp(r->dev.d, t->io.time[STAMP_BEGIN]);
         run_levels(t);
         run_keep(t, &kp);
-        r->dev.k->stamp(r->dev.d, t->io.time[STAMP_GROWN]);
     }
     net_forward(&r->net, t->verify, &kp, t->key.steps ? drafter_taps(d) : NULL);
     net_logits(&r->net, t->nodes, (kbuf){0}, r->logits, (kbuf){0});
@@ -472,7 +474,6 @@ static void run_ops(struct trip *t)
     if (t->key.steps) {
         struct k_plan after = plan_view(t->extend, t->io.plan_extend);
         run_accept(t, &kp, after.token);
-        r->dev.k->stamp(r->dev.d, t->io.time[STAMP_ACCEPTED]);
         d->ops->extend(d, &after, t->key.steps + 1, t->io.path, t->io.last, 1,
                        drafter_root(d, t->key.slot));
         drafter_topk(d, 1, t->key.topk, t->io.next, t->io.next_logp);
@@ -826,14 +827,14 @@ static struct trip trip_of(struct rig *r, struct lane *l, const struct tree_shap
 static void time_step(struct trip *t, uint64_t t0, uint64_t t1, uint64_t t2)
 {
     struct step_rec *rec = &t->l->rec;
-    uint64_t at[N_STAMPS] = {0}, all = clock_ns() - t0, run = t2 - t1;
+    uint64_t at[N_TIMES] = {0}, all = clock_ns() - t0, run = t2 - t1;
     rec->us_draft = 0;
     rec->us_verify = (uint32_t)(run / 1000);
     if (t->key.steps) {
-        for (int i = 0; i < N_STAMPS; i++)
+        for (int i = 0; i < N_TIMES; i++)
             memcpy(&at[i], out_at(t, t->io.time[i]), sizeof at[i]);
-        rec->us_draft = (uint32_t)((at[STAMP_GROWN] - at[STAMP_BEGIN]) / 1000);
-        rec->us_verify = (uint32_t)((at[STAMP_ACCEPTED] - at[STAMP_GROWN]) / 1000);
+        rec->us_draft = (uint32_t)((at[TIME_GROWN] - at[TIME_BEGIN]) / 1000);
+        rec->us_verify = (uint32_t)((at[TIME_READ] - at[TIME_GROWN]) / 1000);
     }
     uint64_t rest = all / 1000, taken = rec->us_draft + rec->us_verify;
     rec->us_commit = (uint32_t)(rest > taken ? rest - taken : 0);

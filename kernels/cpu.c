@@ -420,14 +420,6 @@ static const void *cpu_outbox(struct kdev *d)
     return d->room[ROOM_OUTBOX].p;
 }
 
-static void cpu_stamp(struct kdev *d, kbuf dst)
-{
-    uint64_t now = clock_ns();
-    (void)d;
-    CHECK(dst.n >= sizeof now);
-    memcpy(dst.p, &now, sizeof now);
-}
-
 static bool cpu_record(struct kdev *d)
 {
     (void)d;
@@ -458,7 +450,6 @@ const struct kernels kernels_cpu = {
     .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
     .spread = cpu_spread, .keep = cpu_keep, .accept = cpu_accept,
     .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
-    .stamp = cpu_stamp,
     .record = cpu_record, .recorded = cpu_recorded, .replay = cpu_replay, .forget = cpu_replay,
     .synthesize = cpu_synthesize, .stream = cpu_stream, .phase = cpu_phase,
     .peer = cpu_peer,

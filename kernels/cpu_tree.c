@@ -96,6 +96,15 @@ static void reach_row(const struct k_reach *a, int r, int prefix, const int *cel
         expand[e] = e < n - skip ? slot[cell[skip + e]] : 0;
 }
 
+static void note_time(kbuf to)
+{
+    uint64_t now = clock_ns();
+    if (!to.p)
+        return;
+    CHECK(to.n >= sizeof now);
+    memcpy(to.p, &now, sizeof now);
+}
+
 /* ---- spread ---------------------------------------------------------------------------------- */
 
 static int32_t target_id(const struct k_spread *a, int32_t id)
@@ -156,6 +165,7 @@ static void next_pass(const struct k_spread *a, const struct cands *c)
 void cpu_spread(struct kdev *d, const struct k_spread *a)
 {
     (void)d;
+    note_time(a->time);
     struct cands c = cands_of(a->t);
     CHECK(a->level >= 1 && a->level <= a->t->steps);
     int32_t *front = c.front + (a->level - 1) * c.topk;
@@ -195,6 +205,7 @@ static int pick(const struct cands *c, int nodes, int *cand, int *parent)
 void cpu_keep(struct kdev *d, const struct k_keep *a)
 {
     (void)d;
+    note_time(a->time);
     struct cands c = cands_of(a->t);
     int nodes = a->t->nodes, steps = a->t->steps, cand[K_MAX_NODES], up[K_MAX_NODES];
     size_t m = (size_t)nodes;
@@ -256,6 +267,7 @@ static int walk(const struct k_accept *a, int n, int32_t *path)
 void cpu_accept(struct kdev *d, const struct k_accept *a)
 {
     (void)d;
+    note_time(a->time);
     size_t m = (size_t)a->nodes, most = (size_t)a->steps + 1;
     CHECK(a->nodes >= 1 && a->nodes <= K_MAX_NODES && a->steps >= 1 && a->steps <= K_MAX_STEPS &&
           a->n_stop >= 0 && a->n_pools >= 0 && a->n_pools <= 2);

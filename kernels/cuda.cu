@@ -195,7 +195,6 @@ extern "C" const struct kernels kernels_cuda = {
     .sample = cuda_sample, .logp = cuda_logp, .read = cuda_read, .move = cuda_move,
     .spread = cuda_spread, .keep = cuda_keep, .accept = cuda_accept,
     .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
-    .stamp = cuda_stamp,
     .record = cuda_record, .recorded = cuda_recorded, .replay = cuda_replay, .forget = cuda_forget,
     .synthesize = cuda_synthesize, .stream = cuda_stream, .phase = cuda_phase,
     .peer = cuda_peer,

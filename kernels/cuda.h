@@ -271,7 +271,6 @@ cudaError_t cuda_open_ports(struct kdev *d);
 void cuda_close_ports(struct kdev *d);
 void *cuda_inbox(struct kdev *d, size_t bytes);
 void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes);
-void cuda_stamp(struct kdev *d, kbuf dst);
 void cuda_give(struct kdev *d, kbuf src, size_t bytes);
 const void *cuda_outbox(struct kdev *d);
 bool cuda_record(struct kdev *d);

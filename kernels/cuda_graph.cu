@@ -61,19 +61,6 @@ void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes)
                 (uint4 *)dst.p, n);
 }
 
-__global__ void stamp_kernel(unsigned long long *dst)
-{
-    after();
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*dst));
-}
-
-void cuda_stamp(struct kdev *d, kbuf dst)
-{
-    CHECK(dst.n >= 8);
-    cuda_begin(d, "stamp");
-    cuda_launch(d, stamp_kernel, dim3(1), 1, 0, (unsigned long long *)dst.p);
-}
-
 /* One block: the count follows the bytes. */
 __global__ void give_kernel(const uint4 *from, uint4 *to, size_t n, unsigned *ticket,
                             volatile unsigned *count)

@@ -66,6 +66,17 @@ __device__ __forceinline__ uint32_t rank_of(float score, int token)
     return token < 0 || score != score ? 0 : u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
+static u64 *time_of(kbuf to)
+{
+    CHECK(!to.p || to.n >= sizeof(u64));
+    return (u64 *)to.p;
+}
+__device__ __forceinline__ void note_time(u64 *to)
+{
+    if (to && threadIdx.x == 0)
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*to));
+}
+
 /* ---- what a row sees ------------------------------------------------------------------------- */
 
 /* How many of the n ancestors of a row the window has left behind. */
@@ -102,6 +113,7 @@ struct spread_args {
     const float *logp;
     int32_t *token, *from;
     reach reach[2];
+    u64 *time;
 };
 
 /* The level's candidate that this thread is: tid = row * topk + rank. Returns its key. */
@@ -168,6 +180,7 @@ __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spr
     for (int i = tid * 32; i < a.n_d2t; i += (int)blockDim.x * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(a.d2t + i));
     after();
+    note_time(a.time);
     bool is = tid < m;
     int32_t id = is ? a.ids[tid] : -1, token = -1;
     float logp = is ? a.logp[tid] : 0.f;
@@ -218,6 +231,7 @@ void cuda_spread(struct kdev *d, const struct k_spread *a)
     s.t = tree_of(a->t);
     s.level = a->level;
     CHECK(a->level >= 1 && a->level <= s.t.steps);
+    s.time = time_of(a->time);
     int topk = s.t.topk;
     s.rows = a->level == 1 ? 1 : topk;
     size_t m = (size_t)(s.rows * topk);
@@ -245,6 +259,7 @@ struct keep_args {
     int32_t *n, *token, *pos, *parent, *parent0;
     float *logp, *score, *u;
     reach reach[2];
+    u64 *time;
 };
 
 enum { CHUNK = 4, KEEP_THREADS = 1024 }; /* a thread has CHUNK candidates, one behind the other */
@@ -390,6 +405,7 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     for (int i = tid; i < 1024; i += (int)blockDim.x)
         count[i / 256][i % 256] = 0;
     after();
+    note_time(a.time);
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
         int c = tid * CHUNK + i;
@@ -450,6 +466,7 @@ void cuda_keep(struct kdev *d, const struct k_keep *a)
     cuda_begin(d, "keep");
     keep_args s = {};
     s.t = tree_of(a->t);
+    s.time = time_of(a->time);
     size_t m = (size_t)s.t.nodes;
     s.root = cuda_i32(a->root, 1), s.prefix = cuda_i32(a->prefix, 1);
     s.draws = cuda_f32(a->draws, (size_t)s.t.steps + 1);
@@ -474,6 +491,7 @@ struct accept_args {
     const int32_t *slots[2];
     int32_t *n_path, *path, *emitted, *last;
     int32_t *src[2], *dst[2];
+    u64 *time;
 };
 
 __device__ __forceinline__ bool stops(const accept_args &a, int32_t id)
@@ -491,6 +509,7 @@ __global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant
     let_next();
     next[i] = MOST_ROWS;
     after();
+    note_time(a.time);
     bool in = i < a.nodes;
     int n = a.n[0], limit = max(1, a.limit[0]), force = a.force[0];
     int parent = in ? a.parent[i] : -1;
@@ -540,7 +559,7 @@ void cuda_accept(struct kdev *d, const struct k_accept *a)
                      cuda_i32(a->limit, 1), cuda_i32(a->force, 1),
                      cuda_i32(a->stop, (size_t)a->n_stop), {}, cuda_i32(a->n_path, 1),
                      cuda_i32(a->path, most), cuda_i32(a->emitted, most), cuda_i32(a->last, 1),
-                     {}, {}};
+                     {}, {}, time_of(a->time)};
     for (int p = 0; p < a->n_pools; p++) {
         s.slots[p] = cuda_i32(a->slots[p], m);
         s.src[p] = cuda_i32(a->src[p], most), s.dst[p] = cuda_i32(a->dst[p], most);

@@ -334,6 +334,9 @@ struct k_tree {
     kbuf front;             /* (steps, topk) i32: candidates of level l at row l - 1, -1: none */
 };
 
+/* spread(), keep() and accept() note, where they are asked to, when they begin: time (1) u64 out or
+ * absent, nanoseconds on a clock of the device. */
+
 /* What one pass's rows see in one pool: the device's side of a table whose extents follow the tree.
  * A row behind n ancestors (itself counted) queries position q = prefix + n - 1. With first =
  * window > 0 && q >= window ? q - window + 1 : 0: if first <= prefix, lo = first, hi = prefix, and
@@ -364,6 +367,7 @@ struct k_spread {
     kbuf from;      /* (topk) i32: level 1: *root; else the row of the last pass that guessed it */
     int n_reach;
     struct k_reach reach[2];
+    kbuf time;
 };
 
 /* The root and the nodes - 1 best candidates (by score, ties to the lower index) become the rows of
@@ -380,6 +384,7 @@ struct k_keep {
     kbuf logp, score, u; /* (nodes) f32 out; logp and score are 0 at the root and beyond *n */
     int n_reach;
     struct k_reach reach[2];
+    kbuf time;
 };
 
 /* Walks from the root: at row i the target's own token is choice[i]; the first child that holds it
@@ -404,6 +409,7 @@ struct k_accept {
     kbuf src[2], dst[2];   /* (steps + 1) i32 out: moves that bring path row i into cell i; beyond
                               n_path src == dst == slot of row i (of the last row, if there are
                               not so many) */
+    kbuf time;
 };
 
 /* ---- for measuring --------------------------------------------------------------------------- */
@@ -504,8 +510,6 @@ struct kernels {
     void (*take)(struct kdev *d, kbuf dst, size_t bytes);
     void (*give)(struct kdev *d, kbuf src, size_t bytes);
     const void *(*outbox)(struct kdev *d);
-    /* dst (1) u64: nanoseconds on a clock of the device, when the stream has come this far. */
-    void (*stamp)(struct kdev *d, kbuf dst);
 
     /* Between record() and recorded() operations are noted, not run; put, get, alloc and sync are
      * not allowed. replay() runs them, reading what the buffers hold then. record() is false where
