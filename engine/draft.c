@@ -167,10 +167,16 @@ void drafter_copy_slot(struct drafter *d, int from, int to)
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
+struct k_topk drafter_best(const struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
+{
+    return (struct k_topk){.rows = n, .n = d->w->draft_vocab, .k = topk, .logits = d->logits,
+                           .ids = ids, .logp = logp};
+}
+
 void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
 {
-    d->dev.k->topk(d->dev.d, &(struct k_topk){.rows = n, .n = d->w->draft_vocab, .k = topk,
-                                              .logits = d->logits, .ids = ids, .logp = logp});
+    struct k_topk a = drafter_best(d, n, topk, ids, logp);
+    d->dev.k->topk(d->dev.d, &a);
 }
 
 /* Best topk guesses of n rows of logits: target ids and log probabilities. */

@@ -75,6 +75,7 @@ void drafter_gather(struct drafter *d, kbuf src, kbuf from, int rows, int n, kbu
 /* Host indices on the device, in d->idx. */
 kbuf drafter_rows(struct drafter *d, const int32_t *from, int rows);
 /* The topk best guesses of n rows of logits: ids of the draft's own vocabulary. */
+struct k_topk drafter_best(const struct drafter *d, int n, int topk, kbuf ids, kbuf logp);
 void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp);
 /* What a slot's root feeds on. */
 kbuf drafter_root(struct drafter *d, int slot);

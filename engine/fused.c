@@ -375,6 +375,7 @@ static void run_levels(struct trip *t)
     struct drafter *d = r->drafter;
     int K = t->key.topk;
     struct k_plan all = {0};
+    struct k_topk best;
     struct k_spread s = {.t = &t->io.tree, .ids = t->io.guess, .logp = t->io.guess_logp,
                          .prefix = t->io.drafted, .root = t->io.state, .from = d->idx,
                          .time = t->io.time[TIME_BEGIN]};
@@ -396,7 +397,8 @@ static void run_levels(struct trip *t)
         if (s.level == t->key.steps)
             break;
         d->ops->level(d, &kp, K, s.level == 1 ? d->root : d->state, d->idx);
-        drafter_topk(d, K, K, d->ids, d->logp);
+        best = drafter_best(d, K, K, d->ids, d->logp);
+        s.topk = &best;
         s.ids = d->ids;
         s.logp = d->logp;
         s.d2t = d->d2t;

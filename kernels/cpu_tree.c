@@ -164,8 +164,9 @@ static void next_pass(const struct k_spread *a, const struct cands *c)
 
 void cpu_spread(struct kdev *d, const struct k_spread *a)
 {
-    (void)d;
     note_time(a->time);
+    if (a->topk)
+        cpu_topk(d, a->topk);
     struct cands c = cands_of(a->t);
     CHECK(a->level >= 1 && a->level <= a->t->steps);
     int32_t *front = c.front + (a->level - 1) * c.topk;

@@ -116,6 +116,9 @@ __device__ __forceinline__ mass sick_mass(const float (&x)[EACH])
     return {0, __any_sync(~0u, sick) ? NAN : 0.f};
 }
 
+/* What a kernel makes of the k best: ids and log probabilities, a draw, or nothing yet. */
+enum use { USE_BEST, USE_DRAW, USE_PARTS };
+
 /* The masses of the segments from `from` to before `to`, and their k best; the next one is under
  * way while one is looked at. DRAW: no log probabilities are wanted, but whether the row is sick. */
 template <bool DRAW>
@@ -153,7 +156,7 @@ __device__ __forceinline__ void read_segments(const topk_args &a, int r, int fro
     }, a.k, best, s);
 }
 
-template <bool DRAW>
+template <int USE>
 __global__ void __launch_bounds__(THREADS, 3)
     topk_kernel(const __grid_constant__ struct topk_args a)
 {
@@ -165,9 +168,9 @@ __global__ void __launch_bounds__(THREADS, 3)
         s.n = 0;
     after();
     u64 *all = a.best + (size_t)r * gridDim.x * (size_t)a.k;
-    read_segments<DRAW>(a, r, from, min(a.s.segs, from + a.each),
-                        all + blockIdx.x * (size_t)a.k, s);
-    if (!last_of_row(a.counters + r, gridDim.x))
+    read_segments<USE == USE_DRAW>(a, r, from, min(a.s.segs, from + a.each),
+                                   all + blockIdx.x * (size_t)a.k, s);
+    if (USE == USE_PARTS || !last_of_row(a.counters + r, gridDim.x))
         return;
 
     int n = (int)gridDim.x * a.k;
@@ -178,7 +181,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     total t = my_total(a.part + (size_t)r * (size_t)a.s.segs * WARPS, a.s.segs * WARPS);
     row_best(all, n, few, a.k, best, s);
     double lse = lse_of(t); /* whose barriers show `best` to every thread */
-    if (DRAW) {
+    if (USE == USE_DRAW) {
         draw_few(a, r, best, isnan(lse));
         return;
     }
@@ -221,7 +224,7 @@ static void topk_rows(struct kdev *d, const struct topk_args *t, int rows, bool 
         b.u = b.u ? b.u + r : NULL;
         if (b.choice)
             b.choice += r, b.chance += r;
-        cuda_launch(d, draw ? topk_kernel<true> : topk_kernel<false>,
+        cuda_launch(d, draw ? topk_kernel<USE_DRAW> : topk_kernel<USE_BEST>,
                     dim3((unsigned)div_up(b.s.segs, b.each), (unsigned)n), THREADS, 0, b);
     }
 }
@@ -245,6 +248,23 @@ void cuda_topk(struct kdev *d, const struct k_topk *a)
         return;
     struct topk_args t = topk_of(a);
     topk_rows(d, &t, a->rows, false);
+}
+
+bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct found *f)
+{
+    cuda_begin(d, "topk");
+    struct topk_args t = topk_of(a);
+    const int segs = t.s.segs, keys = segs * t.k, masses = segs * WARPS;
+    if (a->mask.p || a->lse.p || keys > MOST_FOUND || masses > min_int(MOST_FOUND, THREADS) ||
+        segments_each(d, segs, a->rows) > 1)
+        return false;
+    const size_t rows = (size_t)a->rows;
+    t.each = 1;
+    t.best = (u64 *)cuda_take(d, rows * (size_t)keys * sizeof(u64));
+    t.part = (mass *)cuda_take(d, rows * (size_t)masses * sizeof(mass));
+    *f = {t.best, t.part, keys, masses, t.k, t.ids, t.logp};
+    cuda_launch(d, topk_kernel<USE_PARTS>, dim3((unsigned)segs, (unsigned)a->rows), THREADS, 0, t);
+    return true;
 }
 
 /* ---- the best of a row ----------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ struct source {
     bool whole; /* every row can be read 16 bytes at a time */
 };
 
-static source source_of(kbuf logits, kbuf mask, int rows, int n)
+static inline source source_of(kbuf logits, kbuf mask, int rows, int n)
 {
     CHECK(n > 0 && (!mask.p || mask.n >= (size_t)n));
     int segs = div_up(n, THREADS * EACH);
@@ -214,17 +214,34 @@ struct total {
     double sum;
 };
 
+__device__ __forceinline__ void add_mass(total &t, mass m)
+{
+    float top = fmaxf(t.max, m.max), from = top == -INFINITY ? 0.f : top;
+    t.sum = t.sum * (double)expf(t.max - from) + (double)m.sum * (double)expf(m.max - from);
+    t.max = top;
+}
+__device__ __forceinline__ mass load_mass(const mass *m)
+{
+    float2 v = __ldcg((const float2 *)m);
+    return {v.x, v.y};
+}
+
 /* n masses, thread by thread. */
 __device__ __forceinline__ total my_total(const mass *m, int n)
 {
     total t = {-INFINITY, 0};
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        float2 v = __ldcg((const float2 *)(m + i));
-        float top = fmaxf(t.max, v.x), from = top == -INFINITY ? 0.f : top;
-        t.sum = t.sum * (double)expf(t.max - from) + (double)v.y * (double)expf(v.x - from);
-        t.max = top;
-    }
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        add_mass(t, load_mass(m + i));
     return t;
+}
+
+/* A warp's sum of what its lanes have, from e^top on. */
+__device__ __forceinline__ double warp_total(total t, float top)
+{
+    double sum = t.sum * (double)expf(t.max - (top == -INFINITY ? 0.f : top));
+    for (int i = 16; i; i /= 2)
+        sum += __shfl_xor_sync(~0u, sum, i);
+    return sum;
 }
 
 /* For the whole block. */
@@ -232,16 +249,49 @@ __device__ __forceinline__ double lse_of(total t)
 {
     __shared__ float room[33];
     __shared__ double sums[WARPS];
-    float top = block_reduce<true>(t.max, room), from = top == -INFINITY ? 0.f : top;
-    double sum = t.sum * (double)expf(t.max - from);
-    for (int i = 16; i; i /= 2)
-        sum += __shfl_xor_sync(~0u, sum, i);
+    float top = block_reduce<true>(t.max, room);
+    double sum = warp_total(t, top);
     if (threadIdx.x % 32 == 0)
         sums[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0;
     for (int i = 0; i < WARPS; i++)
         sum += sums[i];
+    return (double)top + log(sum);
+}
+
+/* ---- what topk() may leave to others --------------------------------------------------------- */
+
+/* Of each row the k best keys of every block, 0 where there are fewer, and the masses; of few,
+ * short rows. */
+struct found {
+    const u64 *best;  /* (rows, keys); NULL: nothing was left */
+    const mass *part; /* (rows, masses), in threads' order */
+    int keys, masses, k;
+    int32_t *ids; /* (rows, k) out */
+    float *logp;
+};
+enum { FOUND_LANE = 4, MOST_FOUND = 32 * FOUND_LANE /* keys, masses */ };
+
+/* False: it is too much, nothing was done. */
+bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct found *f);
+
+/* The log of the sum of exp over a row, for a warp; its bits are lse_of()'s. */
+__device__ __forceinline__ double lse_of_few(const mass (&m)[FOUND_LANE])
+{
+    total t[FOUND_LANE];
+    float top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++) {
+        t[j] = {-INFINITY, 0};
+        add_mass(t[j], m[j]);
+        top = fmaxf(top, t[j].max);
+    }
+    top = warp_max(top);
+    double sum = 0;
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++)
+        sum += warp_total(t[j], top);
     return (double)top + log(sum);
 }
 

@@ -1,13 +1,12 @@
 /* cuda_tree.cu - a draft tree grown, kept and accepted on the device, one small block an operation.
+ * Where spread() is told of the topk() before it, it also joins what that one's blocks found.
  *
  * They stand between the passes of a cycle, where nothing else can run, so what counts is the
  * chain of dependent steps: everything is fetched in one round, a second one follows ids and
  * parents, the rest happens in shared memory. Results are those of cpu_tree.c to the bit: scores
  * are the same sums, and candidates are ordered by (score descending, index ascending).
  */
-#include "kernels/cuda.h"
-
-typedef unsigned long long u64;
+#include "kernels/cuda_sample.cuh"
 
 enum {
     MOST_FRONT = K_MAX_STEPS * K_MAX_TOPK,
@@ -114,23 +113,33 @@ struct spread_args {
     int32_t *token, *from;
     reach reach[2];
     u64 *time;
+    struct found found; /* what ids and logp are still to be made of */
 };
 
-/* The level's candidate that this thread is: tid = row * topk + rank. Returns its key. */
-__device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, int32_t id, float logp,
-                                             int32_t *token)
+/* A row's guess. */
+struct guess {
+    int32_t token; /* -1: none */
+    float logp;
+};
+
+__device__ __forceinline__ int32_t token_of(const spread_args &a, int32_t id)
+{
+    return id < 0 ? -1 : !a.d2t ? id : id < a.n_d2t ? a.d2t[id] : -1;
+}
+
+/* The level's candidate that this thread is: tid = row * topk + rank; base: its parent's score.
+ * Returns its key. */
+__device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, float base, guess &g)
 {
     const int tid = (int)threadIdx.x, at = level_first(a.t.topk, a.level) + tid;
     bool none = a.level > 1 && up < 0;
-    float base = up < 0 ? 0.f : a.t.score[up];
-    int32_t to = none || id < 0 ? -1 : !a.d2t ? id : id < a.n_d2t ? a.d2t[id] : -1;
-    float score = none ? -INFINITY : base + logp;
-    a.t.token[at] = to;
+    g.token = none ? -1 : g.token;
+    float score = none ? -INFINITY : base + g.logp;
+    a.t.token[at] = g.token;
     a.t.parent[at] = up;
-    a.t.logp[at] = none ? -INFINITY : logp;
+    a.t.logp[at] = none ? -INFINITY : g.logp;
     a.t.score[at] = score;
-    *token = to;
-    uint32_t rank = rank_of(score, to);
+    uint32_t rank = rank_of(score, g.token);
     return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
 }
 
@@ -138,6 +147,9 @@ __device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, int32
 struct spreading {
     int front[MOST_FRONT], slots[2][MOST_FRONT];
     ulonglong2 keys[128];
+    guess guess[K_MAX_TOPK * K_MAX_TOPK];
+    float base[K_MAX_TOPK]; /* scores of the last front */
+    __align__(16) u64 list[WARPS][MOST_FOUND]; /* a warp's keys */
     int token[K_MAX_TOPK], before[K_MAX_TOPK]; /* of the new front: before: row that guessed it */
     uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* rows, by level - 1, behind a row of the last pass,
                                                   itself the last */
@@ -172,6 +184,51 @@ __device__ __forceinline__ void put_next(const spread_args &a, const spreading &
         });
 }
 
+/* A warp's row of what topk() found: its k best, as topk() has them. */
+__device__ __forceinline__ void guess_row(const spread_args &a, spreading &s, int r)
+{
+    const int lane = (int)threadIdx.x % 32, k = a.found.k;
+    u64 *list = s.list[threadIdx.x / 32], key[FOUND_LANE];
+    mass m[FOUND_LANE];
+    int32_t token[FOUND_LANE];
+    int above[FOUND_LANE] = {};
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++) {
+        int i = j * 32 + lane;
+        key[j] = i < a.found.keys ? __ldcg(a.found.best + r * a.found.keys + i) : 0;
+        m[j] = {-INFINITY, 0};
+        if (i < a.found.masses)
+            m[j] = load_mass(a.found.part + r * a.found.masses + i);
+    }
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++) {
+        token[j] = key[j] ? token_of(a, index_of(key[j])) : -1;
+        list[j * 32 + lane] = key[j];
+    }
+    __syncwarp();
+#pragma unroll 4
+    for (int i = 0; i < a.found.keys; i += 2) {
+        ulonglong2 two = *(const ulonglong2 *)(list + i);
+#pragma unroll
+        for (int j = 0; j < FOUND_LANE; j++)
+            above[j] += (two.x > key[j]) + (two.y > key[j]);
+    }
+    const double lse = lse_of_few(m);
+    if (lane < k)
+        s.guess[r * k + lane] = {-1, -INFINITY}, a.found.ids[r * k + lane] = -1;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++)
+        if (key[j] && above[j] < k) {
+            const int at = r * k + above[j];
+            s.guess[at] = {token[j], (float)((double)logit_of(key[j]) - lse)};
+            a.found.ids[at] = index_of(key[j]);
+        }
+    __syncwarp();
+    if (lane < k)
+        a.found.logp[r * k + lane] = s.guess[r * k + lane].logp;
+}
+
 __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spread_args a)
 {
     __shared__ spreading s;
@@ -181,20 +238,29 @@ __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spr
         asm volatile("prefetch.global.L2 [%0];" ::"l"(a.d2t + i));
     after();
     note_time(a.time);
-    bool is = tid < m;
-    int32_t id = is ? a.ids[tid] : -1, token = -1;
-    float logp = is ? a.logp[tid] : 0.f;
+    const bool is = tid < m, left = a.found.best;
+    int32_t id = is && !left ? a.ids[tid] : -1;
+    float logp = is && !left ? a.logp[tid] : 0.f;
+    int last = a.level > 1 && tid < topk ? a.t.front[(a.level - 2) * topk + tid] : -1;
+    float base = last < 0 ? 0.f : a.t.score[last];
     int prefix = a.prefix[0], root = a.root[0], seen = (a.level - 1) * topk;
     for (int i = tid; i < seen + topk; i += (int)blockDim.x) {
         s.front[i] = i < seen ? a.t.front[i] : -1;
         for (int p = 0; p < a.n_reach; p++)
             s.slots[p][i] = a.reach[p].slots[i];
     }
+    for (int r = tid / 32; left && r < a.rows; r += (int)blockDim.x / 32)
+        guess_row(a, s, r);
+    guess g = {token_of(a, id), logp};
+    if (tid < topk)
+        s.base[tid] = base;
     __syncthreads();
 
     int row = (int)((unsigned)tid * a.inverse >> 16);
     int up = a.level > 1 && is ? s.front[seen - topk + row] : -1;
-    u64 key = is ? add_candidate(a, up, id, logp, &token) : 0;
+    if (left && is)
+        g = s.guess[tid];
+    u64 key = is ? add_candidate(a, up, a.level > 1 ? s.base[row] : 0.f, g) : 0;
     if (tid < topk)
         trace(a, s, tid);
     ((u64 *)s.keys)[tid] = key;
@@ -209,7 +275,7 @@ __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spr
     bool chosen = key && rank < topk;
     if (chosen) {
         s.front[seen + rank] = at;
-        s.token[rank] = token;
+        s.token[rank] = g.token;
         s.before[rank] = row;
     }
     if (is)
@@ -226,8 +292,14 @@ __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spr
 
 void cuda_spread(struct kdev *d, const struct k_spread *a)
 {
-    cuda_begin(d, "spread");
     spread_args s = {};
+    if (a->topk) {
+        CHECK(a->topk->rows == (a->level == 1 ? 1 : a->t->topk) && a->topk->k == a->t->topk &&
+              a->topk->ids.p == a->ids.p && a->topk->logp.p == a->logp.p);
+        if (!cuda_topk_parts(d, a->topk, &s.found))
+            cuda_topk(d, a->topk);
+    }
+    cuda_begin(d, "spread");
     s.t = tree_of(a->t);
     s.level = a->level;
     CHECK(a->level >= 1 && a->level <= s.t.steps);
@@ -244,8 +316,8 @@ void cuda_spread(struct kdev *d, const struct k_spread *a)
         s.token = cuda_i32(a->token, (size_t)topk), s.from = cuda_i32(a->from, (size_t)topk);
         reaches_of(a->reach, a->n_reach, topk, a->level * topk, a->level, s.reach);
     }
-    int threads = (int)cuda_round(m, 32);
-    cuda_launch(d, spread_kernel, dim3(1), threads < 128 ? 128 : threads, 0, s);
+    int threads = s.found.best ? 256 : max_int((int)cuda_round(m, 32), 128);
+    cuda_launch(d, spread_kernel, dim3(1), threads, 0, s);
 }
 
 /* ---- keep ------------------------------------------------------------------------------------ */

@@ -359,6 +359,7 @@ struct k_spread {
     const struct k_tree *t;
     int level;      /* 1 .. steps, of the candidates added */
     kbuf ids, logp; /* (level == 1 ? 1 : topk, topk) i32 draft ids (-1: none), f32 */
+    const struct k_topk *topk; /* makes them, and is still to be done; NULL: they are there */
     kbuf d2t;       /* (draft vocabulary) i32 target id of each, or absent: the same ids */
     kbuf prefix;    /* (1) i32: draft cells before the scratch ones */
     kbuf root;      /* (1) i32: state row behind the root's guesses */

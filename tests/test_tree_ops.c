@@ -274,8 +274,26 @@ static struct k_reach reach_at(kbuf all, const struct pass_rows *r, int p, int w
                             .n_expand = AT(r->n_expand[p]), .expand = AT(r->expand[p])};
 }
 
-static void launch(const struct case_dev *d, kbuf all, const struct a_case *c,
-                   const struct layout *l)
+/* Where ids and log probabilities come from, if they are not given: topk() before spread(), or
+ * within it. */
+struct guessing {
+    int vocab;
+    bool at_once;
+    const float *logits; /* (steps, topk, vocab) */
+};
+
+static struct k_topk topk_of(struct case_dev *d, const struct guessing *g, int topk, int level,
+                             kbuf ids, kbuf logp)
+{
+    int rows = level == 1 ? 1 : topk;
+    size_t n = (size_t)topk * (size_t)g->vocab;
+    kbuf logits = dev_buf(d, g->logits + (size_t)(level - 1) * n, n * sizeof(float));
+    return (struct k_topk){.rows = rows, .n = g->vocab, .k = topk, .logits = logits, .ids = ids,
+                           .logp = logp};
+}
+
+static void launch(struct case_dev *d, kbuf all, const struct a_case *c, const struct layout *l,
+                   const struct guessing *g)
 {
     struct k_tree t = {c->topk, c->steps, c->nodes, AT(l->c_token), AT(l->c_parent),
                        AT(l->c_logp), AT(l->c_score), AT(l->c_cell), AT(l->front)};
@@ -288,6 +306,13 @@ static void launch(const struct case_dev *d, kbuf all, const struct a_case *c,
             s.token = AT(l->pass[i].token), s.from = AT(l->pass[i].from), s.n_reach = c->n_reach;
             for (int p = 0; p < c->n_reach; p++)
                 s.reach[p] = reach_at(all, &l->pass[i], p, c->window[p], l->draft_slot[p]);
+        }
+        struct k_topk best;
+        if (g) {
+            best = topk_of(d, g, c->topk, i + 1, s.ids, s.logp);
+            s.topk = g->at_once ? &best : NULL;
+            if (!g->at_once)
+                d->k->topk(d->d, &best);
         }
         d->k->spread(d->d, &s);
     }
@@ -311,12 +336,12 @@ static void launch(const struct case_dev *d, kbuf all, const struct a_case *c,
 
 /* The image after everything ran on it; the caller frees it. */
 static uint8_t *image_of(struct case_dev *d, const struct a_case *c, const struct image *m,
-                         const struct layout *l)
+                         const struct layout *l, const struct guessing *g)
 {
     struct err e;
     uint8_t *out = xmalloc(m->n);
     kbuf all = dev_buf(d, m->bytes, m->n);
-    launch(d, all, c, l);
+    launch(d, all, c, l, g);
     d->k->get(d->d, out, all, m->n);
     if (!d->k->sync(d->d, &e))
         fail_msg("%s", e.msg);
@@ -508,7 +533,7 @@ static void one_case(int topk, int steps, int nodes)
     draw_choices(&c, &g);
     memset(m.bytes = xmalloc(m.cap), POISON, m.cap);
     lay_case(&m, &c, &l);
-    uint8_t *cpu = image_of(&C, &c, &m, &l);
+    uint8_t *cpu = image_of(&C, &c, &m, &l, NULL);
     check_untouched(cpu, &m);
     check_candidates(cpu, &c, &g, &l);
     for (int s = 1; s < steps; s++)
@@ -518,7 +543,7 @@ static void one_case(int topk, int steps, int nodes)
     paths[word(cpu, l.n_path, 0)]++;
     n_cases++;
     if (G.d) {
-        uint8_t *gpu = image_of(&G, &c, &m, &l);
+        uint8_t *gpu = image_of(&G, &c, &m, &l, NULL);
         for (size_t i = 0; i < m.n; i += 4)
             if (memcmp(gpu + i, cpu + i, 4) != 0 && !both_nan(gpu, cpu, l.c_score, i))
                 fail_msg("topk %d, steps %d, nodes %d: byte %zu of %zu differs", topk, steps, nodes,
@@ -552,6 +577,54 @@ static void test_shapes_at_the_edges(void **state)
             one_case(shapes[s][0], shapes[s][1], shapes[s][2]);
 }
 
+/* Logits as they come, with ties; some rows have none, or what is no number. */
+static float *draw_logits(const struct a_case *c, int vocab)
+{
+    size_t rows = (size_t)(c->steps * c->topk), n = (size_t)vocab;
+    float *x = rnd_floats(rows * n, 4);
+    for (size_t r = 0; r < rows; r++) {
+        int kind = rnd_int(12);
+        for (size_t i = 0; i < n && kind < 3; i++)
+            x[r * n + i] = kind == 0 ? -INFINITY : kind == 1 ? (float)rnd_int(3) : x[r * n + i];
+        if (kind == 2)
+            x[r * n + (size_t)rnd_int(vocab)] = NAN;
+    }
+    return x;
+}
+
+static void same_with_topk(struct case_dev *d, int topk, int steps, int vocab)
+{
+    static struct a_case c;
+    static struct layout l;
+    struct image m = {.cap = 1 << 20};
+    draw_case(&c, topk, steps, 20);
+    c.d2t = vocab <= c.n_ids;
+    float *logits = draw_logits(&c, vocab);
+    struct guessing g = {vocab, false, logits};
+    memset(m.bytes = xmalloc(m.cap), POISON, m.cap);
+    lay_case(&m, &c, &l);
+    uint8_t *apart = image_of(d, &c, &m, &l, &g);
+    g.at_once = true;
+    uint8_t *at_once = image_of(d, &c, &m, &l, &g);
+    for (size_t i = 0; i < m.n; i += 4)
+        if (memcmp(apart + i, at_once + i, 4) != 0)
+            fail_msg("topk %d, steps %d, %d ids: byte %zu of %zu differs", topk, steps, vocab, i,
+                     m.n);
+    free(apart), free(at_once), free(logits), free(m.bytes);
+}
+
+static void test_spread_with_topk(void **state)
+{
+    (void)state;
+    static const int vocabs[] = {16, 40, 513, 5000, 32000, 33000};
+    for (int i = 0; i < 40; i += one_in(10)) {
+        int topk = i < 6 ? 8 : i < 8 ? 16 : 1 + rnd_int(TOPK), steps = 1 + rnd_int(4);
+        same_with_topk(&C, topk, steps, vocabs[i % 4]);
+        if (G.d)
+            same_with_topk(&G, topk, steps, vocabs[i % 6]);
+    }
+}
+
 static void test_the_gpu_is_the_cpu(void **state)
 {
     (void)state;
@@ -566,6 +639,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_growths),
         cmocka_unit_test(test_shapes_at_the_edges),
+        cmocka_unit_test(test_spread_with_topk),
         cmocka_unit_test(test_the_gpu_is_the_cpu),
     };
     if (argc > 1)
