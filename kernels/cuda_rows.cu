@@ -286,7 +286,98 @@ __device__ __forceinline__ void lay_normed(const laid &p, int r, int id, struct 
     }
 }
 
+__device__ __forceinline__ void lay_any(const laid &p, int r, int block, float *room)
+{
+    struct row_part w;
+    load_norm(p.norm, p.n, 0, w);
+    after();
+    const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
+    if (p.norm.kind != NORM_NONE) {
+        lay_normed(p, r, id, w, room);
+    } else if (i < p.n) {
+        float4 x = laid_four(p, id, i);
+        put_laid(p, r, i, x, x);
+    }
+}
+
+/* Four elements of a packed row of one term. */
+__device__ __forceinline__ void put_once(uint16_t *to, bool tiled, float4 y)
+{
+    const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
+    const uint2 v = make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
+    if (tiled)
+        *(uint32_t *)to = v.x, *(uint32_t *)(to + 8) = v.y;
+    else
+        *(uint2 *)to = v;
+}
+
+/* The same in little code, of rows that can be read and written by fours (lays_short()): where all
+ * of it comes from and goes to is known before the wait, but for the row's number. */
+__device__ __forceinline__ void lay_short(const laid &p, int r, int block, float *room)
+{
+    const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
+    const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
+    const panels &l = p.table.panels;
+    const uint32_t panel = tabled ? (uint32_t)panel_bytes(l) : 0;
+    short_weights w;
+    struct row_part x;
+    uint32_t off[ROW_HELD]; /* bytes from the row's first element */
+    void *to[ROW_HELD];
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        const int i = row_index(from, j), at = p.at + i;
+        const bool there = i < end;
+        w.v[j] = p.norm.w.p && there ? __ldg((const uint2 *)((const bf16 *)p.norm.w.p + i))
+                                     : make_uint2(0, 0);
+        off[j] = (uint32_t)i * (tabled ? 2 : 4);
+        if (tabled && p.table.paneled && there)
+            off[j] = (uint32_t)(chunk_place(l.cut, i / K_CHUNK) * l.rows * K_CHUNK_BYTES +
+                                i % K_CHUNK * 2);
+        to[j] = !p.terms ? (void *)((float *)p.dst + (size_t)r * (size_t)p.width + at)
+                : there  ? (void *)packed_at(p.f, (uint16_t *)p.dst, r, at)
+                         : NULL;
+    }
+    wait_before();
+    const int id = p.idx ? __ldcg(p.idx + r) : r;
+    const bool is = id >= 0 && id < p.limit;
+    const char *row = (const char *)(tabled ? p.table.rows.p : p.src);
+    row += !tabled ? (size_t)id * p.stride * 4
+           : !p.table.paneled
+               ? (size_t)id * p.table.pitch * 2
+               : (size_t)(id / l.rows) * panel + (size_t)(id % l.rows) * K_CHUNK_BYTES;
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        const bool there = is && row_index(from, j) < end;
+        const float none = row_index(from, j) < end ? NAN : 0.f;
+        x.v[j] = make_float4(none, none, none, none);
+        if (there && tabled) {
+            uint2 v = __ldg((const uint2 *)(row + off[j]));
+            x.v[j] = make_float4(__uint_as_float(v.x << 16) * p.scale,
+                                 __uint_as_float(v.x & 0xffff0000u) * p.scale,
+                                 __uint_as_float(v.y << 16) * p.scale,
+                                 __uint_as_float(v.y & 0xffff0000u) * p.scale);
+        } else if (there) {
+            x.v[j] = __ldcg((const float4 *)(row + off[j]));
+        }
+    }
+    const float inv = row_inverse_short(x, p.n, p.norm, room);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        const int i = row_index(from, j);
+        const float4 y = normed_short(p.norm, x.v[j], inv, w.v[j]);
+        if (i >= end)
+            break;
+        if (p.keep)
+            *(float4 *)(p.keep + (size_t)r * (size_t)p.n + i) = p.keep_normed ? y : x.v[j];
+        if (p.terms)
+            put_once((uint16_t *)to[j], p.f.kind == ROW_TILED, y);
+        else
+            *(float4 *)to[j] = y;
+    }
+}
+
 /* Blocks (row, those of all parts and one for turns). */
+template <bool SHORT>
 __global__ void __launch_bounds__(ROW_THREADS)
     lay_kernel(const __grid_constant__ struct lay_args a)
 {
@@ -301,18 +392,10 @@ __global__ void __launch_bounds__(ROW_THREADS)
         if ((int)threadIdx.x < a.half)
             turn_of((float)a.pos[r], a.inv.f[threadIdx.x], a.factor,
                     a.cs + ((size_t)r * (size_t)a.half + threadIdx.x) * 2);
-        return;
-    }
-    const laid &p = a.part[part];
-    struct row_part w;
-    load_norm(p.norm, p.n, 0, w);
-    after();
-    const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
-    if (p.norm.kind != NORM_NONE) {
-        lay_normed(p, r, id, w, room);
-    } else if (i < p.n) {
-        float4 x = laid_four(p, id, i);
-        put_laid(p, r, i, x, x);
+    } else if (SHORT) {
+        lay_short(a.part[part], r, block, room);
+    } else {
+        lay_any(a.part[part], r, block, room);
     }
 }
 
@@ -345,6 +428,19 @@ static laid laid_of(const struct kdev *d, const struct k_part *k, int rows)
     return p;
 }
 
+static bool by_fours(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+static bool lays_short(const laid &p)
+{
+    const bool fits = p.norm.kind == NORM_NONE ||
+                      (p.n <= ROW_PASS && (!p.norm.w.p || (p.norm.w.type == DT_BF16 &&
+                                                           (uintptr_t)p.norm.w.p % 8 == 0)));
+    const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && by_fours(p.table.rows.p)
+                                      : p.stride % 4 == 0 && by_fours(p.src);
+    return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&
+           by_fours(p.keep) && by_fours(p.dst);
+}
+
 /* Of the packed rows the first part's are those that come next. */
 void cuda_lay(struct kdev *d, const struct k_lay *a)
 {
@@ -357,10 +453,12 @@ void cuda_lay(struct kdev *d, const struct k_lay *a)
     cuda_begin(d, "lay");
     struct lay_args l = {};
     int blocks = rope ? 1 : 0;
+    bool all_short = true;
     l.n_parts = a->n_parts;
     for (int i = 0; i < a->n_parts; i++) {
         l.part[i] = laid_of(d, &a->part[i], a->rows);
         blocks += l.part[i].blocks;
+        all_short = all_short && lays_short(l.part[i]);
     }
     if (a->n_parts && a->part[0].packed)
         d->packed = l.part[0].terms ? a->part[0].dst.p : NULL;
@@ -370,7 +468,8 @@ void cuda_lay(struct kdev *d, const struct k_lay *a)
         l.cs = cuda_f32(rope->cs, (size_t)rope->rows * (size_t)rope->half * 2);
         memcpy(l.inv.f, rope->inv_freq, (size_t)rope->half * sizeof *l.inv.f);
     }
-    cuda_launch(d, lay_kernel, dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
+    cuda_launch(d, all_short ? lay_kernel<true> : lay_kernel<false>,
+                dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
 }
 
 /* ---- move ----------------------------------------------------------------------------------- */
