@@ -26,7 +26,7 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_> struct round_form 
         WARPS = 2 * G,              /* half a tile's scores each */
         WN = 1,                     /* every warp has the sums over all keys */
         HELD = 1, LG = 2,
-        WHOLE = WHOLE_, WIDE = 0, HANDS = !WHOLE_,
+        WHOLE = WHOLE_, WIDE = 0,
         NT = 32 * WARPS,
         ROWS = 16 * MI,
         TK = HD > 128 ? 32 : 64,
@@ -44,7 +44,7 @@ template <int HD_, int MI_, int G_, int BLOCKS_, bool WHOLE_> struct round_form 
         RUN_AT = L_AT + WARPS * ROWS * 16,
         CELL_AT = RUN_AT + G * ROWS * 8,
         BYTES = CELL_AT + 3 * KEYS * 4,
-        AHEAD = HANDS && BLOCKS == 1 ? 2 * TK : 0, /* keys of a tail beside the round: OWN < TK */
+        AHEAD = !WHOLE && BLOCKS == 1 ? 2 * TK : 0, /* keys of a tail beside the round: OWN < TK */
         AHEAD_AT = (BYTES + 127) / 128 * 128,
         AHEAD_BYTES = AHEAD_AT + 2 * AHEAD * HD * 2,
     };

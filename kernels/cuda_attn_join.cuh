@@ -48,7 +48,7 @@ __device__ __forceinline__ void put_output(const tile_args &t, size_t row, int i
 
 /* ---- handing segments over ------------------------------------------------------------------ */
 
-/* Blocks that are all on the device at once (HANDS) hand segments over as words that are their own
+/* Blocks that are all on the device at once hand segments over as words that are their own
  * flags (show(), cuda.h), and who has read them makes them 0 again. So no kernel has to end first.
  *
  * A head falls into pieces of 64 dimensions, which are joined apart: of each segment 16 chunks of

@@ -56,7 +56,6 @@ struct form {
         LG = 2 / WN,                     /* its halves of the keys, summed apart */
         LT = KT / LG,                    /* tiles of 8 keys in a half */
         HELD = !WIDE && MI * DT * 4 <= 32, /* the joined sums stay in registers */
-        HANDS = 0,                       /* segments are written out for another kernel */
         TILE_BYTES = TK * HD * 2,
         PAIR_BYTES = 2 * TILE_BYTES,
         P_AT = STAGES * PAIR_BYTES,

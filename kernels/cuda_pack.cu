@@ -54,16 +54,6 @@ __device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs,
             y.v[j] = plus(y.v[j], part[r].v[j]);
 }
 
-__device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
-{
-    const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
-    const uint2 v = make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
-    if (tiled)
-        *(uint32_t *)to = v.x, *(uint32_t *)(to + 8) = v.y;
-    else
-        *(uint2 *)to = v;
-}
-
 /* Rows of so few leave room for the product behind them, which asks for its weights meanwhile; more
  * would have to wait for multiprocessors that its blocks hold. */
 enum { EARLY = 16 };

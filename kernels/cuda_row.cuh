@@ -259,6 +259,17 @@ __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint1
     return x + (size_t)first * (size_t)f.kp + at * K_CHUNK + i % K_CHUNK;
 }
 
+/* Four elements of a packed row, one term each, at packed_at(). */
+__device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
+{
+    const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
+    const uint2 v = make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
+    if (tiled)
+        *(uint32_t *)to = v.x, *(uint32_t *)(to + 8) = v.y;
+    else
+        *(uint2 *)to = v;
+}
+
 /* Stores the terms of elements i .. i + 3 of a row of n, whose first column is col. */
 __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *x, int col,
                                           const struct row_format &f)

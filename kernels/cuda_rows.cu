@@ -301,16 +301,6 @@ __device__ __forceinline__ void lay_any(const laid &p, int r, int block, float *
 }
 
 /* Four elements of a packed row of one term. */
-__device__ __forceinline__ void put_once(uint16_t *to, bool tiled, float4 y)
-{
-    const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
-    const uint2 v = make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
-    if (tiled)
-        *(uint32_t *)to = v.x, *(uint32_t *)(to + 8) = v.y;
-    else
-        *(uint2 *)to = v;
-}
-
 /* The same in little code, of rows that can be read and written by fours (lays_short()): where all
  * of it comes from and goes to is known before the wait, but for the row's number. */
 __device__ __forceinline__ void lay_short(const laid &p, int r, int block, float *room)
@@ -370,7 +360,7 @@ __device__ __forceinline__ void lay_short(const laid &p, int r, int block, float
         if (p.keep)
             *(float4 *)(p.keep + (size_t)r * (size_t)p.n + i) = p.keep_normed ? y : x.v[j];
         if (p.terms)
-            put_once((uint16_t *)to[j], p.f.kind == ROW_TILED, y);
+            put_short((uint16_t *)to[j], p.f.kind == ROW_TILED, y);
         else
             *(float4 *)to[j] = y;
     }

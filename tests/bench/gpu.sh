@@ -3,7 +3,7 @@
 #   tests/bench/gpu.sh BUILD LOGS [STAGE...]      stages: tests check bench (all)
 # Needs only what is built: BUILD/aerie and the test programs named below. A folder BUILD/lib with shared
 # libraries is used if it is there. A log a program below LOGS, a line each on standard output, and
-# status 1 if anything failed.
+# status 1 if anything failed. GPUS: numbers of those to use (all; tests and benchmarks take the first).
 #   check   TOOLS (all four) over every program, JOBS processes at a time: one a GPU, for processes that share
 #           one wait for each other at every call (ten times as long, with eight). AERIE_FEW=1 thins the tests'
 #           cases (tests/few.h). ONLY: a pattern of lines "TOOL PROGRAM ARGUMENTS"; LIMIT: seconds each.
@@ -29,9 +29,10 @@ test_cuda_moe
 test_cuda_attn
 test_cuda_tile
 test_tree_ops
-test_synthetic *gpu*'
-gpus=$(nvidia-smi -L | wc -l)
-export build logs gpus
+test_synthetic *gpu*
+test_fp8 *gpu'
+gpus=${GPUS:-$(nvidia-smi -L | sed -E 's/GPU ([0-9]+):.*/\1/' | xargs)}
+export build logs gpus CUDA_VISIBLE_DEVICES=${gpus%% *}
 
 run_test() { # program
     local log=$logs/$1.log start=$SECONDS status
@@ -59,10 +60,11 @@ false_races="--kernel-name-exclude kns=many_kernel --kernel-name-exclude kns=man
 # synccheck is told how many barriers in memory a block may have: left to find out, it asks for more memory
 # than there is and checks nothing of a kernel with a ring. A ring has at most 33.
 sanitize() { # tool program arguments
-    local tool=$1 program=$2 log status=0 start=$SECONDS errors verdict; shift 2
+    local tool=$1 program=$2 log status=0 start=$SECONDS errors verdict of; shift 2
+    read -ra of <<<"$gpus"
     log=$logs/$tool-$program$(tr -dc 'a-z_' <<<"$*").log
     # shellcheck disable=SC2046
-    CUDA_VISIBLE_DEVICES=$((SLOT % gpus)) timeout "${LIMIT:-280}" taskset -c "$(lane)" stdbuf -oL \
+    CUDA_VISIBLE_DEVICES=${of[SLOT % ${#of[@]}]} timeout "${LIMIT:-280}" taskset -c "$(lane)" stdbuf -oL \
         compute-sanitizer --tool "$tool" $([ "$tool" = racecheck ] && echo "$false_races") \
         $([ "$tool" = memcheck ] && echo --report-api-errors no) \
         $([ "$tool" = synccheck ] && echo --num-cuda-barriers 64) \
@@ -82,7 +84,7 @@ export false_races
 
 check() {
     local tool
-    export jobs=${JOBS:-$gpus} AERIE_FEW=1
+    export jobs=${JOBS:-$(wc -w <<<"$gpus")} AERIE_FEW=1
     for tool in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
         tac <<<"$parts" | sed "s/^/$tool /" # the quick ones first
     done | grep -vE "$too_slow" | grep -e "${ONLY:-.}" | xargs --process-slot-var=SLOT -P "$jobs" -I{} bash -c 'set -f; sanitize {}'
