@@ -3,6 +3,7 @@
  * Every figure is the median of repeated measurements with its spread (lowest to highest decile),
  * and configurations alternate within the run, so that a noisy machine hits all alike. Ratios are
  * against a read-only pass over the same weight bytes with the same threads in the same run.
+ * WEIGHTS and DRAFT_WEIGHTS in the environment are what --weights and --draft-weights take.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -361,6 +362,9 @@ int main(int argc, char **argv)
     must(device_open(&dev, "cpu", n_threads, NULL, &e), &e);
     must(model_load(&model, NESTLING, NULL, &e), &e);
     must(draft_load(&head, NESTLING_DRAFT, &model, NULL, NULL, &e), &e);
+    must(models_cut(&model, &head,
+                    &(struct cut_opts){getenv("WEIGHTS"), getenv("DRAFT_WEIGHTS")}, &e),
+         &e);
     tok = tok_open(NESTLING, &e);
     must(tok != NULL, &e);
     chat = chat_open(&model, tok, false, NULL, &e);
