@@ -72,9 +72,9 @@ run: deps ## install what is missing, build, and open the chat
 	@$(MAKE) --no-print-directory all
 	@$(B)/aerie
 
-test: deps test-deps ## install what is missing, build, and run every test
+test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
 	@$(MAKE) --no-print-directory all
-	@$(MAKE) --no-print-directory $(TESTS)
+	@$(MAKE) --no-print-directory $(TESTS) $(BENCH)
 	@tests/run.sh $(B)
 
 bench: all ## measure; figures go to standard output (nothing here gates a test)

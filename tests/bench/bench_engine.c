@@ -331,7 +331,7 @@ static double first_byte(const char *aerie)
     if (pid == 0) {
         dup2(fd[1], 1);
         close(fd[0]);
-        execl(aerie, "aerie", "run", "-n", "Hello!", (char *)NULL);
+        execl(aerie, "aerie", "run", "-n", "-q", "Hello!", (char *)NULL);
         _exit(127);
     }
     close(fd[1]);

@@ -179,7 +179,7 @@ static struct k_norm rms(const struct tensor *w) { return (struct k_norm){NORM_R
 
 static void op_embed(struct fake *m)
 {
-    D.k->embed(D.d, &(struct k_embed){m->rows, HIDDEN, m->ids, &m->embed, 16, m->x});
+    D.k->embed(D.d, &(struct k_embed){m->rows, HIDDEN, m->ids, &m->embed, 16, m->x, 0});
 }
 
 static void op_qkv(struct fake *m, int l)
