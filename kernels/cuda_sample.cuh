@@ -1,6 +1,6 @@
-/* cuda_sample.cuh - what cuda_sample.cu reads logits with: rows cut into segments, keys that order
- * candidates, a segment in registers, the log of a sum of exponentials, the k best of a block and of
- * a run of segments.
+/* cuda_sample.cuh - what cuda_topk.cu and cuda_sample.cu read logits with: rows cut into segments,
+ * keys that order candidates, a segment in registers, the log of a sum of exponentials, the k best
+ * of a block and of a run of segments.
  */
 #ifndef AERIE_CUDA_SAMPLE_CUH
 #define AERIE_CUDA_SAMPLE_CUH
@@ -260,6 +260,32 @@ __device__ __forceinline__ double lse_of(total t)
     return (double)top + log(sum);
 }
 
+/* ---- the weights of a draw ------------------------------------------------------------------- */
+
+/* Weights exp((x - max) / t) in units of 2^-40: 2^18 of them stay below 2^59. */
+enum { UNIT_BITS = 40 };
+
+__device__ __forceinline__ u64 weight_of(float x, float max, float t)
+{
+    return __float2ull_rn(expf((x - max) / t) * (float)(1ull << UNIT_BITS));
+}
+
+/* The weight that the head kept by top_p reaches, of all there is; the least that min_p leaves; and
+ * the one that the drawn candidate is the first to reach. */
+__device__ __forceinline__ u64 top_p_of(const struct sampling &how, u64 mass)
+{
+    u64 least = (u64)ceil(fmax((double)how.top_p, 0.) * (double)mass);
+    return least ? least : 1;
+}
+__device__ __forceinline__ u64 min_p_of(const struct sampling &how)
+{
+    return (u64)((double)how.min_p * (double)(1ull << UNIT_BITS) + .5);
+}
+__device__ __forceinline__ u64 target_of(float u, u64 mass)
+{
+    return min((u64)((double)u * (double)mass) + 1, mass);
+}
+
 /* ---- what topk() may leave to others --------------------------------------------------------- */
 
 /* Of each row the k best keys of every block, 0 where there are fewer, and the masses; of few,
@@ -275,6 +301,9 @@ enum { FOUND_LANE = 4, MOST_FOUND = 32 * FOUND_LANE /* keys, masses */ };
 
 /* False: it is too much, nothing was done. */
 bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct found *f);
+
+/* cuda_sample() where top_k is 1 to MOST_K; the operation has begun. */
+void cuda_topk_draw(struct kdev *d, const struct k_sample *a);
 
 /* The log of the sum of exp over a row, for a warp; its bits are lse_of()'s. */
 __device__ __forceinline__ double lse_of_few(const mass (&m)[FOUND_LANE])
