@@ -46,7 +46,8 @@ static inline bool bench_is_expert(const struct layer *l, const struct tensor *t
     return t == &l->gate_up || t == &l->gate_up_s || t == &l->gate_up_b || t == &l->down_e ||
            t == &l->down_s || t == &l->down_b;
 }
-/* Of a tensor that is read once. */
+/* Of a tensor that is read once. A matrix that is cut counts as FP8, whatever the device reads (the
+ * CPU, and CUDA for more than 16 rows: bf16). */
 static inline double bench_weight_bytes(const struct tensor *t)
 {
     return (double)t->bytes / (t->cut ? 2 : 1);
