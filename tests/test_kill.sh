@@ -1,10 +1,11 @@
 #!/bin/bash
-# kill -9 at 200 random moments of streaming chats that share one log. In plain mode under --json a
-# turn is printed once the log has acknowledged it: every printed turn must be there afterwards, the
-# next start must be clean, and what was cut short must replay as far as it came.
+# kill -9 at 200 random moments of streaming chats that share one log (on a machine so slow or busy that
+# this takes more than SECONDS_MOST: fewer, but at least 40). In plain mode under --json a turn is
+# printed once the log has acknowledged it: every printed turn must be there afterwards, the next start
+# must be clean, and what was cut short must replay as far as it came.
 cd "$(dirname "$0")/.." || exit 2
 AERIE=${AERIE:-$PWD/build/aerie}
-KILLS=${KILLS:-200}
+KILLS=${KILLS:-200} LEAST=40 SECONDS_MOST=${SECONDS_MOST:-120}
 T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
 export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 DB=$T/aerie/sessions.db
@@ -24,9 +25,10 @@ start=$(date +%s%N)
 span=$((($(date +%s%N) - start) / 1000000))
 [ $rc = 0 ] && [ "$(grep -c '"turn":' "$T/whole")" = 7 ]; result "a chat that nobody kills ($span ms)" $?
 
-victims() { # WORKER: kills until its share is done
+victims() { # WORKER: kills until its share, or its time, is done
     local kills=0 tries=0 ms
-    while [ $kills -lt $((KILLS / 2)) ] && [ $tries -lt $((KILLS * 2)) ]; do
+    while [ $kills -lt $((KILLS / 2)) ] && [ $tries -lt $((KILLS * 2)) ] &&
+        { [ $SECONDS -lt "$SECONDS_MOST" ] || [ $kills -lt $((LEAST / 2)) ]; }; do
         tries=$((tries + 1))
         (chat) >"$T/out.$1.$tries" 2>"$T/err.$1.$tries" &
         ms=$((RANDOM * 32768 + RANDOM)); ms=$((ms % (span + span / 8)))
@@ -41,7 +43,8 @@ RANDOM=1; victims a 2>/dev/null &
 RANDOM=2; victims b 2>/dev/null &
 wait
 kills=$(($(cat "$T/kills.a") + $(cat "$T/kills.b")))
-[ "$kills" = "$KILLS" ]; result "$kills kills" $?
+[ "$kills" = "$KILLS" ] || { [ $SECONDS -ge "$SECONDS_MOST" ] && [ "$kills" -ge $LEAST ]; }
+result "$kills kills" $?
 cat "$T"/err.* >"$T/errors"; head -n 3 "$T/errors" | sed 's/^/# /'
 [ ! -s "$T/errors" ]; result "no start after a kill complained" $?
 
@@ -64,7 +67,7 @@ cat "$T"/out.* "$T/whole" | grep -a '^{.*"turn":.*}$' >"$T/acked"
 lost=$(sqlite3 "$DB" <"$T/sql")
 acked=$(wc -l <"$T/acked"); crashed=$(sql "select count(*) from turn where stop = 'crashed'")
 echo "# $acked turns acknowledged, $crashed cut short, $(sql "select count(*) from turn where role = 'reply'") in the log"
-[ "$acked" -ge "$KILLS" ] && [ "$crashed" -ge $((KILLS / 10)) ]
+[ "$acked" -ge "$kills" ] && [ "$crashed" -ge $((kills / 10)) ]
 result "kills hit streaming replies" $?
 [ "$lost" = 0 ]; result "no acknowledged turn is lost ($lost of $acked)" $?
 [ "$(sql "select count(*) from turn where stop = ''")" = 0 ]; result "no turn is left open" $?
