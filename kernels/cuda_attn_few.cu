@@ -261,12 +261,7 @@ __device__ __forceinline__ void store_tops(const place<S> &p, const float (&s)[S
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
-#pragma unroll
-            for (int n = 1; n < S::KT; n++)
-                m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            const float m = largest_score<S>(s[mi], h);
             if (p.lane % 4 == 0)
                 top[packed_row<S>(p, mi, h)] = m;
         }

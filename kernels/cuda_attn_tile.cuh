@@ -589,6 +589,18 @@ __device__ __forceinline__ void mask(const int (&lo)[S::MI][2], const int (&stop
             }
 }
 
+/* The largest score that a warp has of a row, half h of a tile of 16; for all lanes of the row. */
+template <class S>
+__device__ __forceinline__ float largest_score(const float (&s)[S::KT][4], int h)
+{
+    float m = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
+#pragma unroll
+    for (int n = 1; n < S::KT; n++)
+        m = fmaxf(m, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+    m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+    return fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+}
+
 /* s becomes the weights exp(s - m); what was summed before is brought to the new maxima. */
 template <class S>
 __device__ __forceinline__ void weigh(const tile_args &t, const place<S> &p, sums<S> &x,
@@ -600,12 +612,7 @@ __device__ __forceinline__ void weigh(const tile_args &t, const place<S> &p, sum
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float m = fmaxf(s[mi][0][2 * h], s[mi][0][2 * h + 1]);
-#pragma unroll
-            for (int n = 1; n < S::KT; n++)
-                m = fmaxf(m, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-            top[mi][h] = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            top[mi][h] = largest_score<S>(s[mi], h);
         }
     if constexpr (S::WN > 1) {
         float *room = (float *)(p.shared + S::MAX_AT);
