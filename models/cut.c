@@ -3,37 +3,42 @@
 
 #include <string.h>
 
-static void mark(struct tensor *t)
+#define NOTHING "%s fp8: the %s has no matrices of bf16, which are all that can be cut"
+
+/* Returns how many are marked: one or none. */
+static int mark(struct tensor *t)
 {
     t->cut = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
+    return t->cut;
 }
 
-static void mark_layers(struct layer *layer, int n)
+static int mark_layers(struct layer *layer, int n)
 {
+    int marked = 0;
     for (int i = 0; i < n; i++) {
         struct layer *l = &layer[i];
         struct tensor *dense[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof dense / sizeof *dense; k++)
-            mark(dense[k]);
+            marked += mark(dense[k]);
     }
+    return marked;
 }
 
-static void cut_model(struct model *m)
+static int cut_model(struct model *m)
 {
-    mark_layers(m->layer, m->cfg.n_layer);
-    mark(&m->head);
-    if (m->cfg.tied)
-        mark(&m->embed);
+    int marked = mark_layers(m->layer, m->cfg.n_layer) + mark(&m->head);
+    return marked + (m->cfg.tied ? mark(&m->embed) : 0);
 }
 
-static void cut_draft(struct draft *d)
+static int cut_draft(struct draft *d)
 {
+    int marked = mark_layers(d->layer, d->cfg.n_layer);
     struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
     for (size_t k = 0; k < sizeof own / sizeof *own; k++)
-        mark(own[k]);
+        marked += mark(own[k]);
     if (d->head.data && d->head.data == d->embed.data)
-        mark(&d->embed);
-    mark_layers(d->layer, d->cfg.n_layer);
+        marked += mark(&d->embed);
+    return marked;
 }
 
 /* Whether a spelling asks for FP8; NULL is `otherwise`. */
@@ -50,10 +55,10 @@ bool models_cut(struct model *m, struct draft *d, const struct cut_opts *o, stru
     if (!wants("--weights", o->weights, false, &model, e) ||
         !wants("--draft-weights", o->draft_weights, model, &draft, e))
         return false;
-    if (model && m)
-        cut_model(m);
-    if (draft && d)
-        cut_draft(d);
+    if (model && m && !cut_model(m))
+        return err_set(e, ERR_MODEL, NOTHING, "--weights", "model");
+    if (draft && d && !cut_draft(d) && o->draft_weights)
+        return err_set(e, ERR_MODEL, NOTHING, "--draft-weights", "draft");
     return true;
 }
 

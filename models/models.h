@@ -221,7 +221,8 @@ struct cut_opts {
 /* Marks what is to be cut to FP8 when it is handed to a device (kernels/fp8.h): the bf16 matrices of
  * q, k, v, o and the dense MLP of every layer, the head (and with a tied one the embedding), what
  * joins an EAGLE3 head's inputs. Routers, experts and norms stay. m and d may be NULL, which only
- * checks the spelling (ERR_USAGE). */
+ * checks the spelling (ERR_USAGE). What was asked for by name must have something to cut (ERR_MODEL).
+ */
 bool models_cut(struct model *m, struct draft *d, const struct cut_opts *o, struct err *e);
 /* What is cut, for people; NULL: nothing. */
 const char *models_cut_text(const struct cut_opts *o);

@@ -216,6 +216,24 @@ static void test_which_are_cut(void **state)
     assert_string_equal(e.msg, "--weights cannot be \"fp4\"; expected stored or fp8");
 }
 
+/* A checkpoint of other types is not cut in silence. */
+static void test_nothing_to_cut(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct layer l = {.wq = {.type = DT_F32, .n_dim = 2, .bytes = 4}};
+    struct model m = {.layer = &l, .cfg = {.n_layer = 1}};
+    struct draft d = {.layer = &l, .cfg = {.n_layer = 1}};
+    assert_false(models_cut(&m, NULL, &(struct cut_opts){"fp8", NULL}, &e));
+    assert_int_equal(e.kind, ERR_MODEL);
+    assert_non_null(strstr(e.msg, "--weights fp8: the model has no matrices of bf16"));
+    assert_false(models_cut(&m, &d, &(struct cut_opts){NULL, "fp8"}, &e));
+    assert_non_null(strstr(e.msg, "--draft-weights fp8: the draft has no"));
+    l.gate = (struct tensor){.type = DT_BF16, .n_dim = 2, .bytes = 2};
+    assert_true(models_cut(&m, NULL, &(struct cut_opts){"fp8", NULL}, &e));
+    assert_true(l.gate.cut && !l.wq.cut);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +243,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_on_the_cpu),
         cmocka_unit_test(test_on_a_gpu),
         cmocka_unit_test(test_which_are_cut),
+        cmocka_unit_test(test_nothing_to_cut),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
