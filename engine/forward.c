@@ -159,16 +159,26 @@ const struct tensor *tensor_opt(const struct tensor *t)
     return t->data ? t : NULL;
 }
 
-static void tap(struct net *n, const struct taps *t, int boundary, int rows)
+/* Where the states before layer `boundary` are captured, in the first place but `skip` that wants
+ * them; absent: nowhere. */
+static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int skip)
+{
+    for (int i = 0; t && i < t->n; i++)
+        if (t->boundary[i] == boundary && skip-- == 0) {
+            size_t off =
+                F32((size_t)t->row0 * (size_t)t->stride + (size_t)(i * n->m->cfg.hidden));
+            return kbuf_at(t->dst, off, t->dst.n - off);
+        }
+    return (kbuf){0};
+}
+
+static void tap(struct net *n, const struct taps *t, int boundary, int rows, int skip)
 {
     int H = n->m->cfg.hidden;
-    for (int i = 0; t && i < t->n; i++)
-        if (t->boundary[i] == boundary) {
-            size_t off = F32((size_t)t->row0 * (size_t)t->stride + (size_t)(i * H));
-            n->dev.k->rows(n->dev.d, &(struct k_rows){
-                .rows = rows, .n = H, .src_stride = H, .dst_stride = t->stride, .src = n->x,
-                .dst = kbuf_at(t->dst, off, t->dst.n - off)});
-        }
+    for (kbuf to; (to = tap_of(n, t, boundary, skip)).p; skip++)
+        n->dev.k->rows(n->dev.d, &(struct k_rows){.rows = rows, .n = H, .src_stride = H,
+                                                  .dst_stride = t->stride, .src = n->x,
+                                                  .dst = to});
 }
 
 /* x = E[token] s; and gemma-4's per-layer embeddings (P[token] sqrt(w) + norm(proj x)) / sqrt 2 */
@@ -231,13 +241,14 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
-void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
+static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
     n->dev.k->qkv(n->dev.d, &(struct k_qkv){
         .rows = rows, .src_stride = c->hidden, .src = n->x, .norm = norm_of(c, &w->in_norm),
+        .keep = tap_of(n, taps, l, 0), .keep_stride = taps ? taps->stride : 0,
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
         .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
@@ -248,12 +259,18 @@ void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
         .q = n->q, .cells = n->cells[l], .table = w->window ? &kp->swa : &kp->full});
 }
 
+void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
+{
+    qkv(n, kp, l, rows, NULL);
+}
+
 /* x += norm(attention(norm(x)) Wo) */
-static void attention(struct net *n, const struct k_plan *kp, int l, int rows)
+static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
+                      const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
-    net_qkv(n, kp, l, rows);
+    qkv(n, kp, l, rows, taps);
     attend(n, kp, l, rows);
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
@@ -352,8 +369,8 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
         const struct layer *w = &n->m->layer[l];
         if (n->stop && atomic_load(n->stop))
             return false;
-        tap(n, taps, l, rows);
-        attention(n, kp, l, rows);
+        tap(n, taps, l, rows, 1); /* the first place is filled by who normalises the rows */
+        attention(n, kp, l, rows, taps);
         feed_forward(n, w, rows);
         if (c->ple)
             per_layer_input(n, l, rows);
@@ -361,7 +378,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
             n->dev.k->scale(n->dev.d, &(struct k_scale){.rows = rows, .n = c->hidden, .x = n->x,
                                                         .s = &w->layer_scalar});
     }
-    tap(n, taps, c->n_layer, rows);
+    tap(n, taps, c->n_layer, rows, 0);
     return true;
 }
 

@@ -317,7 +317,7 @@ static void cpu_scale(struct kdev *d, const struct k_scale *a)
                       a->n, s);
 }
 
-static void cpu_rows(struct kdev *d, const struct k_rows *a)
+void cpu_rows(struct kdev *d, const struct k_rows *a)
 {
     (void)d;
     size_t ss = (size_t)cpu_stride(a->src_stride, a->n);

@@ -187,6 +187,7 @@ extern const struct cpu_isa cpu_isa_avx2, cpu_isa_avx512;
 
 /* ---- the operations (see kernels.h) --------------------------------------------------------- */
 
+void cpu_rows(struct kdev *d, const struct k_rows *a);
 void cpu_linear(struct kdev *d, const struct k_linear *a);
 void cpu_glu(struct kdev *d, const struct k_glu *a);
 void cpu_qkv(struct kdev *d, const struct k_qkv *a);

@@ -290,6 +290,9 @@ int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e);
 /* dst[r] = (norm(src[r]) + (add ? dst[r] : 0)) * scale; the row behind a product, and normalize. */
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
                     int rows, int n, const struct norm *norm, bool add, float scale);
+/* dst[r] = src[r] */
+void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *dst,
+                    size_t dst_stride, int rows, int n);
 
 /* ---- device: helpers of every kernel -------------------------------------------------------- */
 

@@ -164,6 +164,14 @@ __global__ void rows_kernel(const float *src, int src_stride, float *dst, int ds
             from >= 0 && from < limit ? src[(size_t)from * (size_t)src_stride + (size_t)i] : NAN;
 }
 
+void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *dst,
+                    size_t dst_stride, int rows, int n)
+{
+    dim3 grid((unsigned)div_up(n, THREADS), (unsigned)rows);
+    cuda_launch(d, rows_kernel, grid, THREADS, 0, src, (int)src_stride, dst, (int)dst_stride, n,
+                (const int32_t *)NULL, rows);
+}
+
 /* Rows that lie in their buffer whole. */
 static int whole_rows(kbuf src, int n, int stride)
 {

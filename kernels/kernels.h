@@ -148,6 +148,8 @@ struct k_qkv {
     kbuf src; /* (rows, in) */
     struct k_norm norm;
     bool packed; /* src is the whole dst of a lay() that was told so; no norm */
+    kbuf keep;   /* out: src's rows, keep_stride floats apart; absent: not kept. Not with packed */
+    int keep_stride;
     const struct tensor *wq, *wk, *wv; /* (n_head * head_dim, in), (n_kv * head_dim, in) x 2 */
     const struct tensor *bq, *bk, *bv; /* or NULL */
     int n_head, n_kv, head_dim;

@@ -157,6 +157,8 @@ static inline void mock_k_qkv(struct kdev *d, const struct k_qkv *a)
     (void)d;
     for (size_t r = 0; r < (size_t)a->rows; r++) {
         uint64_t x = mock_get(a->src, r, (size_t)a->src_stride);
+        if (a->keep.p)
+            mock_put(a->keep, r, (size_t)a->keep_stride, x);
         if (a->src_stride > MOCK_H) /* a drafter's first layer: token and state side by side */
             x = mock_join(mock_get(kbuf_at(a->src, 8, a->src.n - 8), r, (size_t)a->src_stride), x);
         mock_put(a->q, r, MOCK_H, x);

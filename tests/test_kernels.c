@@ -525,6 +525,17 @@ struct qkv_case {
     int32_t write[8];
 };
 
+/* The rows that were kept are the source's. */
+static void check_kept(const struct qkv_case *c, kbuf keep, size_t stride)
+{
+    size_t n = (size_t)c->in;
+    float *kept = rnd_floats((size_t)c->rows * stride, 1);
+    take(kept, keep, (size_t)c->rows * stride);
+    for (size_t r = 0; r < (size_t)c->rows; r++)
+        assert_memory_equal(kept + r * stride, c->src + r * n, n * sizeof *kept);
+    free(kept);
+}
+
 /* out: q, then the whole K and V pools widened to float */
 static void run_qkv(const void *arg, float *out)
 {
@@ -533,9 +544,11 @@ static void run_qkv(const void *arg, float *out)
     size_t cells = (size_t)(QKV_SLOTS * c->n_kv * c->head_dim), size = kv_type_size(c->type);
     kbuf q = blank(nq), k = dev_buf(&T, NULL, cells * size), v = dev_buf(&T, NULL, cells * size);
     struct k_table table = {.write = ints(c->write, (size_t)c->rows)};
+    size_t wide = (size_t)(c->in + c->rows % 5);
+    kbuf keep = blank((size_t)c->rows * wide);
     T.k->qkv(T.d, &(struct k_qkv){
         .rows = c->rows, .src_stride = c->in, .src = floats(c->src, (size_t)(c->rows * c->in)),
-        .norm = c->norm, .wq = &c->wq, .wk = c->shared ? NULL : &c->wk,
+        .norm = c->norm, .keep = keep, .keep_stride = (int)wide, .wq = &c->wq, .wk = c->shared ? NULL : &c->wk,
         .wv = c->shared || c->v_from_k ? NULL : &c->wv, .bq = c->bias ? &c->bq : NULL,
         .bk = c->bias ? &c->bk : NULL, .bv = c->bias && !c->v_from_k ? &c->bv : NULL,
         .n_head = c->n_head, .n_kv = c->n_kv, .head_dim = c->head_dim, .q_norm = c->q_norm,
@@ -544,6 +557,7 @@ static void run_qkv(const void *arg, float *out)
         .cs = floats(c->cs, (size_t)(c->rows * c->rot)), .q = q,
         .cells = {k, v, c->type, QKV_SLOTS, c->n_kv, c->head_dim}, .table = &table});
     take(out, q, nq);
+    check_kept(c, keep, wide);
     for (int i = 0; i < 2; i++) {
         char *raw = xmalloc(cells * size);
         T.k->get(T.d, raw, i ? v : k, cells * size);
