@@ -161,7 +161,7 @@ static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, i
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
     struct k_rope rope = turns(d, kp, rows);
-    struct k_lay first = {.rows = rows, .rope = &rope}, second = {.rows = rows, .n_parts = 1};
+    struct k_lay first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
     first.n_parts = lay_taps(d, from, first.part);
     first.part[first.n_parts++] = lay_token(d, kp);
     second.part[0] = lay_state(d, d->x, (kbuf){0}, d->x);
@@ -253,7 +253,7 @@ static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf 
         from = (kbuf){0};
     }
     base->dev.k->lay(base->dev.d, &(struct k_lay){
-        .rows = rows, .n_parts = 2, .rope = &rope,
+        .rows = rows, .n_parts = 2, .rope = {&rope},
         .part = {lay_token(d, kp), lay_state(d, from.p ? states : x, from, x)}});
     forward(d, kp, rows, x);
     base->inputs = base->state;

@@ -181,18 +181,34 @@ static void tap(struct net *n, const struct taps *t, int boundary, int rows, int
                                                   .dst = to});
 }
 
-/* x = E[token] s; and gemma-4's per-layer embeddings (P[token] sqrt(w) + norm(proj x)) / sqrt 2 */
+/* Whether the first layer's products take packed rows. */
+static bool packs_first(const struct layer *w)
+{
+    return w->wq.type == DT_BF16 && (!w->wk.data || w->wk.type == DT_BF16) &&
+           (!w->wv.data || w->wv.type == DT_BF16);
+}
+
+/* x = E[token] s, and y = norm(x) as the first layer reads it, beside the turns; then gemma-4's
+ * per-layer embeddings (P[token] sqrt(w) + norm(proj x)) / sqrt 2 */
 static void embed(struct net *n, const struct k_plan *kp, int rows)
 {
     const struct config *c = &n->m->cfg;
+    const struct layer *first = &n->m->layer[0];
     const struct kernels *k = n->dev.k;
     struct kdev *d = n->dev.d;
-    k->embed(d, &(struct k_embed){.rows = rows, .n = c->hidden, .ids = kp->token,
-                                  .table = &n->m->embed, .scale = c->embed_scale, .dst = n->x});
-    for (int i = 0; i < c->n_rope; i++)
-        k->rope(d, &(struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
-                                    .inv_freq = c->rope[i].inv_freq,
-                                    .factor = c->rope[i].cs_factor, .cs = n->cs[i]});
+    struct k_rope rope[MAX_ROPE];
+    struct k_lay a = {.rows = rows, .n_parts = 1};
+    a.part[0] = (struct k_part){.n = c->hidden, .table = &n->m->embed, .scale = c->embed_scale,
+                                .idx = kp->token, .norm = norm_of(c, &first->in_norm),
+                                .keep = n->x, .dst = n->y, .width = c->hidden,
+                                .packed = packs_first(first)};
+    for (int i = 0; i < c->n_rope; i++) {
+        rope[i] = (struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
+                                  .inv_freq = c->rope[i].inv_freq,
+                                  .factor = c->rope[i].cs_factor, .cs = n->cs[i]};
+        a.rope[i] = &rope[i];
+    }
+    k->lay(d, &a);
     if (!c->ple)
         return;
     int wide = c->ple * c->n_layer;
@@ -241,14 +257,18 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
-static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, const struct taps *taps)
+/* laid: y holds the normalised rows (embed()). */
+static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool laid,
+                const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
     n->dev.k->qkv(n->dev.d, &(struct k_qkv){
-        .rows = rows, .src_stride = c->hidden, .src = n->x, .norm = norm_of(c, &w->in_norm),
-        .keep = tap_of(n, taps, l, 0), .keep_stride = taps ? taps->stride : 0,
+        .rows = rows, .src_stride = c->hidden, .src = laid ? n->y : n->x,
+        .norm = laid ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
+        .packed = laid && packs_first(w), .keep = laid ? (kbuf){0} : tap_of(n, taps, l, 0),
+        .keep_stride = taps ? taps->stride : 0,
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
         .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
@@ -261,7 +281,7 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, const s
 
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
 {
-    qkv(n, kp, l, rows, NULL);
+    qkv(n, kp, l, rows, false, NULL);
 }
 
 /* x += norm(attention(norm(x)) Wo) */
@@ -270,7 +290,7 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
-    qkv(n, kp, l, rows, taps);
+    qkv(n, kp, l, rows, l == 0, taps);
     attend(n, kp, l, rows);
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
@@ -369,7 +389,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
         const struct layer *w = &n->m->layer[l];
         if (n->stop && atomic_load(n->stop))
             return false;
-        tap(n, taps, l, rows, 1); /* the first place is filled by who normalises the rows */
+        tap(n, taps, l, rows, l > 0); /* the first place is filled by who normalises the rows */
         attention(n, kp, l, rows, taps);
         feed_forward(n, w, rows);
         if (c->ple)

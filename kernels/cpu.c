@@ -365,8 +365,8 @@ static void cpu_lay(struct kdev *d, const struct k_lay *a)
     CHECK(a->n_parts <= K_MAX_PARTS);
     for (int i = 0; i < a->n_parts; i++)
         lay_part(d, &a->part[i], a->rows);
-    if (a->rope)
-        cpu_rope(d, a->rope);
+    for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++)
+        cpu_rope(d, a->rope[i]);
 }
 
 static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *src,

@@ -211,13 +211,18 @@ struct laid {
     struct row_format f;
 };
 
-struct lay_args {
-    struct laid part[K_MAX_PARTS];
-    int n_parts;
+/* What turns a row's heads. */
+struct turns {
     const int32_t *pos;
     struct freqs inv;
     int half;
     float factor, *cs;
+};
+
+struct lay_args {
+    struct laid part[K_MAX_PARTS];
+    int n_parts;
+    struct turns turns[K_MAX_ROPES];
 };
 
 /* Elements i .. i + 3 of row `id` as they come; i a multiple of 4. */
@@ -308,7 +313,6 @@ __device__ __forceinline__ void lay_any(const laid &p, int r, int block, float *
     }
 }
 
-/* Four elements of a packed row of one term. */
 /* The same in little code, of rows that can be read and written by fours (lays_short()): where all
  * of it comes from and goes to is known before the wait, but for the row's number. */
 __device__ __forceinline__ void lay_short(const laid &p, int r, int block, float *room)
@@ -374,7 +378,7 @@ __device__ __forceinline__ void lay_short(const laid &p, int r, int block, float
     }
 }
 
-/* Blocks (row, those of all parts and one for turns). */
+/* Blocks (row, those of all parts and one for each kind of turns). */
 template <bool SHORT>
 __global__ void __launch_bounds__(ROW_THREADS)
     lay_kernel(const __grid_constant__ struct lay_args a)
@@ -386,10 +390,11 @@ __global__ void __launch_bounds__(ROW_THREADS)
     while (part < a.n_parts && block >= a.part[part].blocks)
         block -= a.part[part++].blocks;
     if (part == a.n_parts) {
+        const turns &t = a.turns[block];
         after();
-        if ((int)threadIdx.x < a.half)
-            turn_of((float)a.pos[r], a.inv.f[threadIdx.x], a.factor,
-                    a.cs + ((size_t)r * (size_t)a.half + threadIdx.x) * 2);
+        if ((int)threadIdx.x < t.half)
+            turn_of((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
+                    t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
     } else if (SHORT) {
         lay_short(a.part[part], r, block, room);
     } else {
@@ -426,6 +431,14 @@ static laid laid_of(const struct kdev *d, const struct k_part *k, int rows)
     return p;
 }
 
+static turns turns_of(const struct k_rope *k)
+{
+    turns t = {cuda_i32(k->pos, (size_t)k->rows), {}, k->half, k->factor,
+               cuda_f32(k->cs, (size_t)k->rows * (size_t)k->half * 2)};
+    memcpy(t.inv.f, k->inv_freq, (size_t)k->half * sizeof *t.inv.f);
+    return t;
+}
+
 static bool by_fours(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 static bool lays_short(const laid &p)
@@ -442,16 +455,18 @@ static bool lays_short(const laid &p)
 /* Of the packed rows the first part's are those that come next. */
 void cuda_lay(struct kdev *d, const struct k_lay *a)
 {
-    const struct k_rope *rope = a->rope;
-    CHECK(a->n_parts <= K_MAX_PARTS && (!rope || rope->rows == a->rows));
-    if (rope && rope->half > MOST_PAIRS) {
-        cuda_rope(d, rope);
-        rope = NULL;
+    struct lay_args l = {};
+    int blocks = 0;
+    bool all_short = true;
+    CHECK(a->n_parts <= K_MAX_PARTS);
+    for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++) {
+        CHECK(a->rope[i]->rows == a->rows);
+        if (a->rope[i]->half > MOST_PAIRS)
+            cuda_rope(d, a->rope[i]);
+        else
+            l.turns[blocks++] = turns_of(a->rope[i]);
     }
     cuda_begin(d, "lay");
-    struct lay_args l = {};
-    int blocks = rope ? 1 : 0;
-    bool all_short = true;
     l.n_parts = a->n_parts;
     for (int i = 0; i < a->n_parts; i++) {
         l.part[i] = laid_of(d, &a->part[i], a->rows);
@@ -460,12 +475,6 @@ void cuda_lay(struct kdev *d, const struct k_lay *a)
     }
     if (a->n_parts && a->part[0].packed)
         d->packed = l.part[0].terms ? a->part[0].dst.p : NULL;
-    if (rope) {
-        l.pos = cuda_i32(rope->pos, (size_t)rope->rows);
-        l.half = rope->half, l.factor = rope->factor;
-        l.cs = cuda_f32(rope->cs, (size_t)rope->rows * (size_t)rope->half * 2);
-        memcpy(l.inv.f, rope->inv_freq, (size_t)rope->half * sizeof *l.inv.f);
-    }
     cuda_launch(d, all_short ? lay_kernel<true> : lay_kernel<false>,
                 dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
 }

@@ -233,7 +233,7 @@ struct k_rows {
 /* What a pass begins with: rows that are laid side by side in wider ones, and the turns of its
  * positions. Of every part, elements at .. at + n of dst's row r are norm(y), y being row idx[r] of
  * src (row r without idx), or of the table, times scale. */
-enum { K_MAX_PARTS = 9 };
+enum { K_MAX_PARTS = 9, K_MAX_ROPES = 2 };
 struct k_part {
     int n;
     kbuf src; /* rows of floats */
@@ -254,7 +254,7 @@ struct k_part {
 struct k_lay {
     int rows, n_parts;
     struct k_part part[K_MAX_PARTS];
-    const struct k_rope *rope; /* of the same rows; NULL: none */
+    const struct k_rope *rope[K_MAX_ROPES]; /* of the same rows; NULL: none, nor behind it */
 };
 
 /* The k largest of each row, best first, ties by lowest index: ids, and log softmax at

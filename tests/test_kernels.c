@@ -213,7 +213,7 @@ static void lay_parts(const struct lay_case *c, kbuf x, kbuf keep, bool packed, 
     struct k_rope rope = c->rope;
     kbuf idx = ints(c->idx, (size_t)c->rows), from = c->in_place ? (kbuf){0} : idx;
     rope.rows = c->rows, rope.pos = idx, rope.cs = cs;
-    struct k_lay a = {.rows = c->rows, .n_parts = 3, .rope = &rope, .part = {
+    struct k_lay a = {.rows = c->rows, .n_parts = 3, .rope = {&rope}, .part = {
         {.n = n, .table = &c->table, .scale = .5f, .idx = idx, .norm = c->first},
         {.n = n, .src = x, .src_stride = n, .idx = from, .norm = c->second, .keep = keep,
          .keep_normed = c->normed, .at = n},
