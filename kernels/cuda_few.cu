@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 
     float *const sums = (float *)(shared + f.sums_at);
     for (;;) {
-        float acc[XT][NT][4] = {};
+        float acc[XT][sums_of(NT, HELD)][4] = {};
         if (turns_heads(KIND, ROWS) && run.tiles <= 2) {
             run.template all<2>(acc, f, r);
         } else {

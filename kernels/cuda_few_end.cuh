@@ -269,10 +269,30 @@ __device__ __forceinline__ void fetch_shares(const product &p, shares<NT, KIND> 
         fetch_share<KIND, ROWS>(p, s.of[i]);
 }
 
+/* A warp's sums of up to eight columns: a lane has those of two columns, for an output of each
+ * tile. */
+template <int NT>
+__device__ __forceinline__ void store_held(const float (&acc)[sums_of(NT, true)][4], bool two,
+                                           int cols, float *here)
+{
+    constexpr int PITCH = sum_pitch(NT);
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        const float x = acc[n / 2][n % 2 * 2], y = acc[n / 2][n % 2 * 2 + 1];
+        float *to = here + (two ? q : 2 * q) * PITCH + n * 8 + g;
+        if (2 * q < cols)
+            to[0] = two ? x + y : x;
+        if (!two && 2 * q + 1 < cols)
+            to[PITCH] = y;
+    }
+}
+
 /* Adds up the runs, in their order, and stores what follows. A warp that has nothing to end goes on
  * to the next unit, whose sums have another room. */
 template <int XT, int NT, int KIND, int ROWS>
-__device__ __forceinline__ void finish_unit(const product &p, const few &f, float (&acc)[XT][NT][4],
+__device__ __forceinline__ void finish_unit(const product &p, const few &f,
+                                            float (&acc)[XT][sums_of(NT, ROWS != STAGED)][4],
                                             float *sums, int &room, const shares<NT, KIND> &own)
 {
     constexpr int PITCH = sum_pitch(NT);
@@ -288,8 +308,10 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f, floa
             break;
         float *here = sums + room * (int)RUNS * sum_cols * PITCH;
         room ^= 1;
+        if constexpr (ROWS != STAGED)
+            store_held<NT>(acc[m], two, cols, here + warp * sum_cols * PITCH);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; ROWS == STAGED && h < 2; h++) {
             if (m * 16 + h * 8 >= cols)
                 break;
             const int row = (g + h * 8) >> two;

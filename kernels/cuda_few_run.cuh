@@ -26,6 +26,12 @@ template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
 
+/* Fours of sums that a lane has of NT tiles; held: of up to eight columns. */
+static constexpr inline __host__ __device__ int sums_of(int nt, bool held)
+{
+    return held ? (nt + 1) / 2 : nt;
+}
+
 /* Eight weights of a row as they lie: bf16, or FP8, which becomes bf16 before it is multiplied. */
 template <int BYTES> struct eight;
 template <> struct eight<2> {
@@ -40,9 +46,10 @@ template <> struct eight<1> {
 };
 
 /* Some chunks of a unit, a lane's share of them: NT tiles of weights, XT of columns. Tiles are of
- * eight rows of weights, which are the B operand here, since a lane's eight of them are two
- * operands as they come. Of the columns of activations, the A operand, the upper eight of a tile
- * may be missing: then whatever registers hold takes their place. */
+ * eight rows of weights, whose eight a lane are two operands as they come. Up to eight columns of
+ * activations are the B operand and two tiles of weights the A operand; of an odd number, whatever
+ * registers hold is beside the last one. More columns are A operands of 16, each tile of weights
+ * is a B operand. */
 template <int XT, int NT, int BYTES> struct batch {
     /* Two batches fit into registers. FP8: two or four at once are slower than one. */
     static constexpr int AT_ONCE = XT > 1 || NT > 3 || BYTES == 1 ? 1 : 2;
@@ -59,6 +66,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
     static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
     static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* of a chunk of weights */
     static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MOST = 2;
+    static constexpr int SUMS = sums_of(NT, HELD);
     static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
 
@@ -190,8 +198,23 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
             pass(i + u, AT_ONCE, w[u], x[u]);
         i = min(i + AT_ONCE, end);
     }
+    /* Half a chunk of k, `half` being 0 or 1: columns are `low`. */
     template <int TILES>
-    __device__ __forceinline__ void multiply(float (&acc)[XT][NT][4],
+    __device__ __forceinline__ void multiply_held(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
+                                                  uint2 low, int half) const
+    {
+        uint32_t none;
+        asm volatile("" : "=r"(none));
+#pragma unroll
+        for (int n = 0; n < TILES; n += 2) {
+            const uint4 &v = w[n], &u = w[min(n + 1, TILES - 1)];
+            const bool two = n + 1 < TILES;
+            mma_bf16(acc[n / 2], half ? v.z : v.x, !two ? none : half ? u.z : u.x,
+                     half ? v.w : v.y, !two ? none : half ? u.w : u.y, low.x, low.y);
+        }
+    }
+    template <int TILES>
+    __device__ __forceinline__ void multiply(float (&acc)[XT][SUMS][4],
                                              const batch<XT, TILES, BYTES> &b) const
     {
 #pragma unroll
@@ -202,16 +225,18 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
                 w[n] = b.w[u][n].as_bf16(unit[KIND == JOINED ? n : n / OF_PANEL]);
 #pragma unroll
             for (int m = 0; m < XT; m++) {
-                const uint4 low = b.low[u][m];
-                uint4 up = b.high[u][m];
-                if (HELD)
-                    asm volatile("" : "=r"(up.x), "=r"(up.y), "=r"(up.z), "=r"(up.w));
+                const uint4 low = b.low[u][m], up = b.high[u][m];
+                if constexpr (HELD) {
+                    multiply_held<TILES>(acc[m], w, make_uint2(low.x, low.y), 0);
+                    multiply_held<TILES>(acc[m], w, make_uint2(low.z, low.w), 1);
+                } else {
 #pragma unroll
-                for (int n = 0; n < TILES; n++)
-                    mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, w[n].x, w[n].y);
+                    for (int n = 0; n < TILES; n++)
+                        mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, w[n].x, w[n].y);
 #pragma unroll
-                for (int n = 0; n < TILES; n++)
-                    mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, w[n].z, w[n].w);
+                    for (int n = 0; n < TILES; n++)
+                        mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, w[n].z, w[n].w);
+                }
             }
         }
     }
@@ -226,7 +251,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
      * what is there is multiplied, where registers have room for both: shared memory is what this
      * waits for. */
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r,
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const few &f, ring &r,
                                         batch<XT, TILES, BYTES> &now)
     {
         constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
@@ -263,7 +288,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
         leave(r);
     }
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][NT][4], const few &f, ring &r)
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const few &f, ring &r)
     {
         batch<XT, TILES, BYTES> now;
         fetch(now, f, r);
