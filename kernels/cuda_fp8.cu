@@ -28,11 +28,11 @@ __global__ void cut_eights(uint4 *w, size_t n, int unit, uint2 *to)
     uint8_t codes[8];
     memcpy(v, w + i, sizeof v);
     for (int j = 0; j < 8; j++) {
-        codes[fp8_place(j)] = fp8_of(v[j], unit);
-        v[j] = fp8_value(codes[fp8_place(j)], unit);
+        codes[j] = fp8_of(v[j], unit);
+        v[j] = fp8_value(codes[j], unit);
     }
     memcpy(w + i, v, sizeof v);
-    memcpy(to + i, codes, sizeof codes);
+    to[i] = make_uint2(fp8_word(codes), fp8_word(codes + 4));
 }
 
 bool cuda_cut(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e)

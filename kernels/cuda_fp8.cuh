@@ -3,8 +3,13 @@
  *
  *     (panels, positions, runs, rows of a panel, 32), a byte each
  *
- * Of eight successive weights those that become bf16 together lie so that a shift and a mask bring
- * each to its place: in the order 2, 0, 3, 1, 6, 4, 7, 5.
+ * A word has four successive weights, each half of it one of the first two and one of the others:
+ *
+ *     bit    15  14 13 12  11  10 9 8 7 6 5 4  3 2 1 0
+ *     first   s                 m m m m m m m
+ *     second      m  m  m   s                   m m m m
+ *
+ * so that the first become bf16 with a mask, and the second with two shifts and two masks.
  */
 #ifndef AERIE_CUDA_FP8_CUH
 #define AERIE_CUDA_FP8_CUH
@@ -12,10 +17,17 @@
 #include "kernels/cuda_panel.cuh"
 #include "kernels/fp8.h"
 
-/* Where in its eight weight i lies. */
-static inline __host__ __device__ int fp8_place(int i)
+/* Four codes in their word. */
+static inline __host__ __device__ uint32_t fp8_word(const uint8_t *c)
 {
-    return i & 4 | (i & 1) << 1 | !(i & 2);
+    uint32_t word = 0;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t a = c[i], b = c[2 + i];
+        const uint32_t half = (a & 0x80) << 8 | (a & 0x7f) << 4 | (b & 0x80) << 4 |
+                              (b & 0x70) << 8 | (b & 0x0f);
+        word |= half << 16 * i;
+    }
+    return word;
 }
 static inline __host__ __device__ size_t fp8_panel_bytes(const struct panels &p)
 {
@@ -41,17 +53,23 @@ __device__ __forceinline__ uint2 shared8(uint32_t at)
     return v;
 }
 
-/* Two weights, in the upper byte of each half of v. */
-__device__ __forceinline__ uint32_t fp8_pair(uint32_t v, uint32_t factor)
+/* Two weights, whose sign and magnitude lie in each half where bf16 has its sign, and the lower
+ * bits of its exponent and the upper ones of its mantissa. */
+__device__ __forceinline__ uint32_t fp8_pair(uint32_t bits, uint32_t factor)
 {
-    uint32_t y, bits = (v & 0x80008000) | (v >> 4 & 0x07f007f0);
+    uint32_t y;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(bits), "r"(factor), "r"(0x80008000));
     return y;
 }
+__device__ __forceinline__ uint2 fp8_four(uint32_t v, uint32_t factor)
+{
+    return make_uint2(fp8_pair(v & 0x87f087f0, factor),
+                      fp8_pair((v << 4 & 0x80f080f0) | (v >> 4 & 0x07000700), factor));
+}
 __device__ __forceinline__ uint4 fp8_eight(uint2 v, uint32_t factor)
 {
-    return make_uint4(fp8_pair(v.x, factor), fp8_pair(v.x << 8, factor), fp8_pair(v.y, factor),
-                      fp8_pair(v.y << 8, factor));
+    const uint2 a = fp8_four(v.x, factor), b = fp8_four(v.y, factor);
+    return make_uint4(a.x, a.y, b.x, b.y);
 }
 
 #endif
