@@ -8,8 +8,8 @@
  * and sums are float32.
  *
  * Of a prompt a block walks all that its rows see. Of a tree, two kernels: blocks share the splits
- * of the rows, and a warp or two walk the tail of each row and kv head, and then join its segments.
- * Rows of a short window are walked by a block each.
+ * of the rows, and two warps walk the tail of each row and kv head, and then join its segments
+ * (cuda_attn_tail.cuh). Rows of a short window are walked by a block each.
  *
  * Order of every sum (law 5). Tiles of keys begin at multiples of their size by logical index. A
  * row's keys are cut into segments: the tail, which begins with the tile of the key 17 before its
@@ -24,13 +24,12 @@
  *
  * Cells that no row of the block sees are not read, so that what they hold is never multiplied.
  */
-#include "kernels/cuda_attn_join.cuh"
+#include "kernels/cuda_attn_tail.cuh"
 
 enum {
     FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
     ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
     NEAR = 2048,     /* keys of a window: tiles of 64 rows of 256, so that all have work */
-    MOST_GROUP = 16, /* heads that share keys */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -88,7 +87,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     if constexpr (S::WIDE)
         wait_queries(t);
     for (int k = from, stage = 0; k < to; k++) {
-        fetch_wait<(S::STAGES > 2 ? S::STAGES - 2 : 0)>();
+        fetch_wait<S::STAGES - 2>();
         if constexpr (S::WIDE)
             publish();
         __syncthreads(); /* tile k is there, and nobody reads the stage before it */
@@ -97,7 +96,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         const bool look = i % 4 == 0 && i && k + 4 < to; /* up, for four tiles, four ahead */
         if (look)
             find<S>(t, c, p.kv, k + 4, cell);
-        if (S::STAGES > 1 && i && k + S::STAGES - 1 < to)
+        if (i && k + S::STAGES - 1 < to)
             fetch<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
         fetch_commit();
         bool over = false;
@@ -126,12 +125,6 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
             add_values<S>(p, at + S::TILE_BYTES, s, x);
         if (look)
             keep<S>(p.ring, i + 4, cell);
-        if constexpr (S::STAGES == 1) {
-            __syncthreads(); /* nobody reads the one stage there is */
-            if (k + 1 < to)
-                fetch<S>(t, p.ring, i + 1, p.base);
-            fetch_commit();
-        }
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     end_segments<S>(t, p, to, e.stop, e.ends, x, whole, all);
@@ -188,186 +181,6 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         finish<S>(t, p, sinks, all);
 }
 
-/* ---- the ends of rows ----------------------------------------------------------------------- */
-
-/* Segments of two heads that a thread asks for at once, and how many such parts are under way:
- * those of a window of 1024 keys all are. */
-enum { JOIN_PART = 9, JOIN_AHEAD = 2 };
-static_assert((int)JOIN_AHEAD == 2, "parts take turns");
-
-/* How the block that walks a row's tail joins its segments: four dimensions a thread
- * (first_part()) of as many heads at a time as it has threads for, and as many again. */
-template <class S> struct joining {
-    enum : int {
-        EACH = S::HD / 4, TOGETHER = S::NT / EACH, /* threads of a head, heads */
-        PITCH = S::NT * 16,                        /* bytes from segment to segment */
-        PART_BYTES = 2 * JOIN_PART * PITCH,
-        JOINTS_AT = JOIN_AHEAD * PART_BYTES,
-    };
-};
-
-__device__ __forceinline__ void ask16(uint32_t to, const float *from, bool there)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
-                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to), "l"(from),
-                 "r"((int)there)
-                 : "memory");
-}
-
-/* What a thread asks for next: of the heads h and h + TOGETHER of the block's, from segment k on;
- * all of it only that thread reads, so that nobody has to meet. */
-struct feed {
-    const float *at, *first; /* of head h: segment k, segment 0 */
-    int h, k, n;
-};
-template <class S>
-__device__ __forceinline__ void ask_part(const tile_args &t, feed &f, uint32_t to)
-{
-    typedef joining<S> J;
-    const size_t apart = (size_t)(J::TOGETHER * t.a.most_splits) * S::HD;
-    if (f.h < t.a.group) {
-        const float *second = f.at + apart;
-        const int more = f.h + J::TOGETHER < t.a.group ? f.n : 0;
-#pragma unroll
-        for (int i = 0; i < JOIN_PART; i++) {
-            ask16(to + 2 * i * J::PITCH, f.at + i * S::HD, f.k + i < f.n);
-            ask16(to + (2 * i + 1) * J::PITCH, second + i * S::HD, f.k + i < more);
-        }
-        f.k += JOIN_PART, f.at += JOIN_PART * S::HD;
-        if (f.k >= f.n) {
-            f.k = 0, f.h += 2 * J::TOGETHER;
-            f.at = f.first += 2 * apart;
-        }
-    }
-    fetch_commit();
-}
-
-/* How n segments of each head join those before them, and their heads' maxima; a head a warp.
- * ml: of the first head; x: what the thread needs of it first. */
-template <class S>
-__device__ __forceinline__ void find_joints(const tile_args &t, const float2 *ml, float2 x, int n,
-                                            float4 *joints, float *tops)
-{
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-#pragma unroll 1
-    for (int h = warp; h < t.a.group; h += S::NT / 32) {
-        const int first = h * t.a.most_splits;
-        float m = -INFINITY;
-#pragma unroll 1
-        for (int k = lane; k - lane < n; k += 32) {
-            if (k >= 32 || h > warp)
-                x = __ldcg(ml + first + min(k, n - 1));
-            const float4 j = joints_of(k < n ? x : make_float2(-INFINITY, 0), m);
-            if (k < n)
-                joints[first + k] = j;
-        }
-        tops[h] = m;
-    }
-}
-
-/* Four dimensions of a head, and its sum of weights. */
-struct joined_part {
-    float4 v;
-    float l;
-};
-__device__ __forceinline__ void join_part(joined_part &x, float4 by, float4 y)
-{
-    x.l = fmaf(x.l, by.x, by.z);
-    x.v.x = fmaf(x.v.x, by.x, y.x * by.y), x.v.y = fmaf(x.v.y, by.x, y.y * by.y);
-    x.v.z = fmaf(x.v.z, by.x, y.z * by.y), x.v.w = fmaf(x.v.w, by.x, y.w * by.y);
-}
-
-/* The row's heads from their segments. What is run once takes as long to fetch as to run, so there
- * is little code. */
-template <class S>
-__device__ __forceinline__ void join_row(const tile_args &t, const place<S> &p, uint32_t sinks,
-                                         float *tops)
-{
-    typedef joining<S> J;
-    const int own = (int)threadIdx.x / J::EACH, lane = (int)threadIdx.x % J::EACH;
-    const int n = any_key(p.rows[0]) ? splits_of<S::TK>(p.rows[0]) + 1 : 0;
-    const int group = t.a.group, pitch = t.a.most_splits;
-    const size_t row = (size_t)p.r0, head = row * (size_t)t.a.n_head + (size_t)(p.kv * group);
-    const size_t first = head * (size_t)pitch;
-    const uint32_t to = p.base + threadIdx.x * 16;
-    const float4 *parts = (const float4 *)p.shared + threadIdx.x;
-    float4 *joints = (float4 *)(p.shared + J::JOINTS_AT);
-    const float2 *own_ml = t.ml + first + min((int)threadIdx.x / 32, group - 1) * pitch +
-                           min((int)threadIdx.x % 32, n - 1);
-    const float2 ml = n ? __ldcg(own_ml) : make_float2(-INFINITY, 0);
-    feed f = {};
-    f.at = f.first = t.a.part + (first + (size_t)(own * pitch)) * S::HD + lane * 4;
-    f.h = own, f.n = n;
-#pragma unroll 1
-    for (int i = 0; i < JOIN_AHEAD; i++)
-        ask_part<S>(t, f, to + (uint32_t)(i * J::PART_BYTES));
-    find_joints<S>(t, t.ml + first, ml, n, joints, tops);
-    __syncthreads();
-    int part = 0;
-#pragma unroll 1
-    for (int h = own; h - own < group; h += 2 * J::TOGETHER) { /* a warp's threads stay together */
-        const int in[2] = {min(h, group - 1), min(h + J::TOGETHER, group - 1)};
-        joined_part x = {}, y = {};
-#pragma unroll 1
-        for (int from = 0; from < n; from += JOIN_PART) {
-            const float4 *s = parts + part * 2 * JOIN_PART * S::NT;
-            fetch_wait<JOIN_AHEAD - 1>();
-#pragma unroll 3
-            for (int k = 0; k < min((int)JOIN_PART, n - from); k++) {
-                join_part(x, joints[in[0] * pitch + from + k], s[2 * k * S::NT]);
-                join_part(y, joints[in[1] * pitch + from + k], s[(2 * k + 1) * S::NT]);
-            }
-            ask_part<S>(t, f, to + (uint32_t)(part * J::PART_BYTES));
-            part ^= 1;
-        }
-#pragma unroll 1
-        for (int i = h, at = in[0]; i < h + 2 * J::TOGETHER; i += J::TOGETHER, at = in[1], x = y) {
-            const int q = p.kv * group + at, to_dim = q * S::HD + first_part(lane);
-            const float sink = sink_of(t, p, sinks, q);
-            float by = 0;
-            if (n)
-                by = closing(t, sink, row, q, tops[at], x.l, lane == 0 && at == i);
-            else if (t.a.lse && lane == 0)
-                t.a.lse[head + (size_t)at] = -INFINITY;
-            if (at < i)
-                continue;
-            put_output<2>(t, row, to_dim, {x.v.x * by, x.v.y * by});
-            put_output<2>(t, row, to_dim + 8, {x.v.z * by, x.v.w * by});
-        }
-    }
-}
-
-/* The tails of rows whose splits tile_kernel() walks, whatever of it still runs; then their heads,
- * from these and from those. Blocks (1, kv head, row). */
-template <class S>
-__global__ void __launch_bounds__(S::NT, S::BLOCKS)
-    tail_kernel(const __grid_constant__ tile_args t)
-{
-    extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ seen rows[S::ROWS];
-    __shared__ __align__(16) int ring[RING * S::TK];
-    __shared__ float tops[MOST_GROUP];
-    place<S> p = place_of<S>(t, rows, shared, ring);
-    let_next();
-    const uint32_t sinks = fetch_sinks(t, p);
-    if (threadIdx.x == 0) {
-        rows[0] = seen_by<S::TK>(t, p.r0);
-        rows[0].stop = parted_stop<S::TK>(rows[0]);
-    }
-    __syncthreads();
-    opening<S> first;
-    first.waits = first.over = false;
-    open_block<S>(t, p, first); /* long before they are multiplied */
-    course c = {};
-    c.last = -1, c.stride = 1;
-    c.row = c.last_tail = p.n;
-    totals<S> none;
-    while (next_job<S>(t, p, false, c))
-        walk<S>(t, p, c.now, false, first, none);
-    wait_before(); /* for the splits */
-    join_row<S>(t, p, sinks, tops);
-}
-
 /* ---- host ----------------------------------------------------------------------------------- */
 
 /* Splits are few enough to join, and enough that with all kv heads they fill the machine. */
@@ -392,23 +205,17 @@ template <class S> static void share_splits(struct kdev *d, tile_args &t)
 
 template <class S> static void run(struct kdev *d, tile_args t)
 {
+    typedef tail_form<S::HD> E;
     if (t.units)
         share_splits<S>(d, t);
     dim3 grid((unsigned)max_int(t.units, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
-    if (t.units)
+    dim3 ends(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
+    if (t.units) {
         cuda_launch(d, tile_kernel<S, false>, grid, S::NT, S::PARTED_BYTES, t);
-    else
+        cuda_launch(d, tail_kernel<E>, ends, E::NT, tail_bytes<E>(t), t);
+    } else {
         cuda_launch(d, tile_kernel<S, true>, grid, S::NT, S::BYTES, t);
-}
-
-/* Behind the splits of all rows: their tails, and the sums of their segments. */
-template <class S> static void run_ends(struct kdev *d, tile_args t)
-{
-    const int joints = t.a.group * t.a.most_splits * (int)sizeof(float4);
-    t.each = 1, t.tiles = t.a.rows;
-    dim3 grid(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
-    cuda_launch(d, tail_kernel<S>, grid, S::NT,
-                (size_t)max_int(S::PARTED_BYTES, joining<S>::JOINTS_AT + joints), t);
+    }
 }
 
 /* Into how many splits rows may fall, and room for their segments; or none where rows alone give
@@ -467,14 +274,6 @@ static void run_tiles(struct kdev *d, const tile_args &t, int packed)
         run<form<64, 1, 8, 1, 3, 2, true>>(d, t);
     else
         run<form<64, 2, 4, 1, 3, 2>>(d, t);
-    if (!t.units)
-        return;
-    if (t.a.head_dim == 256)
-        run_ends<form<256, 1, 1, 2, 1, 3>>(d, t); /* small: beside blocks of tile_kernel() */
-    else if (t.a.head_dim == 128)
-        run_ends<form<128, 1, 1, 1, 2, 3>>(d, t);
-    else
-        run_ends<form<64, 1, 1, 1, 2, 6>>(d, t);
 }
 
 /* A block a row. */

@@ -559,17 +559,22 @@ __device__ __forceinline__ void score(const uint32_t (&q)[S::MI][S::HD / 16][4],
 }
 
 /* cap tanh(s scale / cap) */
-template <class S> __device__ __forceinline__ void cap_scores(float scale, float cap,
-                                                              float (&s)[S::MI][S::KT][4])
+template <int N>
+__device__ __forceinline__ void cap_some(float scale, float cap, float (&s)[N][4])
 {
     const float by = 2.88539008177792681f * scale / cap;
 #pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s[n][i] = cap - __fdividef(2 * cap, exp2_of(s[n][i] * by) + 1);
+}
+template <class S> __device__ __forceinline__ void cap_scores(float scale, float cap,
+                                                              float (&s)[S::MI][S::KT][4])
+{
+#pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
-#pragma unroll
-        for (int n = 0; n < S::KT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[mi][n][i] = cap - __fdividef(2 * cap, exp2_of(s[mi][n][i] * by) + 1);
+        cap_some<S::KT>(scale, cap, s[mi]);
 }
 
 /* Keys that a row does not see score -inf. */
@@ -589,16 +594,20 @@ __device__ __forceinline__ void mask(const int (&lo)[S::MI][2], const int (&stop
             }
 }
 
-/* The largest score that a warp has of a row, half h of a tile of 16; for all lanes of the row. */
-template <class S>
-__device__ __forceinline__ float largest_score(const float (&s)[S::KT][4], int h)
+/* The largest score of a row, half h of a tile of 16, among N tiles of 8 keys: for its lanes. */
+template <int N> __device__ __forceinline__ float largest_of(const float (*s)[4], int h)
 {
     float m = fmaxf(s[0][2 * h], s[0][2 * h + 1]);
 #pragma unroll
-    for (int n = 1; n < S::KT; n++)
+    for (int n = 1; n < N; n++)
         m = fmaxf(m, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
     m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
     return fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+}
+template <class S>
+__device__ __forceinline__ float largest_score(const float (&s)[S::KT][4], int h)
+{
+    return largest_of<S::KT>(s, h);
 }
 
 /* s becomes the weights exp(s - m); what was summed before is brought to the new maxima. */
