@@ -183,7 +183,7 @@ __device__ __forceinline__ void mask_tail(const tile_args &t, const tail<S> &y,
 /* What is known of a thread's two rows: running maxima, and what was summed before the second tile
  * is multiplied by. */
 struct tail_sums {
-    float m[2], by[2];
+    float m[2] = {}, by[2] = {};
 };
 
 /* s of N tiles of 8 keys become weights; their sum. */
@@ -210,6 +210,8 @@ __device__ __forceinline__ void weigh_tail(const tile_args &t, const tail<S> &y,
     float *tops = (float *)(y.p.shared + S::TOP_AT), *sums = (float *)(y.p.shared + S::L_AT);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        if (8 * h >= t.a.group)
+            continue;
         const float one = largest_of<S::KT>(s, h), two = largest_of<2>(s + S::KT, h);
         if (lane % 4 == 0) {
             tops[y.warp * S::ROWS + row + 8 * h] = one;
@@ -219,6 +221,8 @@ __device__ __forceinline__ void weigh_tail(const tile_args &t, const tail<S> &y,
     __syncthreads(); /* all maxima are known, and nobody reads the keys any more */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        if (8 * h >= t.a.group) /* no head is there */
+            continue;
         const float *top = tops + row + 8 * h;
         const float m = fmaxf(top[0], top[S::ROWS]);
         x.m[h] = fmaxf(m, top[2 * S::ROWS]);
@@ -386,8 +390,8 @@ __device__ __forceinline__ void join_part(joined_part &x, float4 by, float4 y)
 }
 
 /* The row's heads from their segments: four dimensions a thread (first_part()) of as many heads at
- * a time as the block has threads for, and as many again. What is run once takes as long to fetch as
- * to run, so there is little code. */
+ * a time as the block has threads for, and as many again. What is run once takes as long to fetch
+ * as to run, so there is little code. */
 template <class S>
 __device__ __forceinline__ void join_row(const tile_args &t, const tail<S> &y, uint32_t sinks)
 {
@@ -454,7 +458,6 @@ template <class S>
 __global__ void __launch_bounds__(S::NT, 4) tail_kernel(const __grid_constant__ tile_args t)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
-    let_next();
     const tail<S> y = tail_of<S>(t, (int)blockIdx.z, shared);
     const uint32_t sinks = fetch_sinks(t, y.p);
     fetch_tail_queries<S>(t, y.p);
@@ -462,6 +465,7 @@ __global__ void __launch_bounds__(S::NT, 4) tail_kernel(const __grid_constant__ 
     if (any_key(y.x))
         walk_tail<S>(t, y);
     fetch_wait<0>();
+    let_next(); /* said earlier, the next kernel's blocks would be in these blocks' way */
     wait_before(); /* for the splits */
     __syncthreads(); /* the tail is there for all threads, and nobody reads its cells */
     join_row<S>(t, y, sinks);
