@@ -389,6 +389,20 @@ __device__ __forceinline__ void join_part(joined_part &x, float4 by, float4 y)
     x.v.z = fmaf(x.v.z, by.x, y.z * by.y), x.v.w = fmaf(x.v.w, by.x, y.w * by.y);
 }
 
+/* n segments of each head, the first ones from `part` on, are read. */
+template <class S>
+__device__ __forceinline__ void discard_segments(const float *part, int heads, int n, int pitch)
+{
+    enum { LINE = 32, LINES = S::HD / LINE };
+    const int thread = (int)threadIdx.x;
+    part += (thread / LINES) * S::HD + thread % LINES * LINE;
+#pragma unroll 1
+    for (int h = 0; h < heads; h++, part += pitch * S::HD)
+#pragma unroll 1
+        for (int k = thread / LINES; k < n; k += S::NT / LINES)
+            discard(part + (k - thread / LINES) * S::HD);
+}
+
 /* The row's heads from their segments: four dimensions a thread (first_part()) of as many heads at
  * a time as the block has threads for, and as many again. What is run once takes as long to fetch
  * as to run, so there is little code. */
@@ -448,6 +462,8 @@ __device__ __forceinline__ void join_row(const tile_args &t, const tail<S> &y, u
             put_output<2>(t, row, to_dim + 8, {x.v.z * by, x.v.w * by});
         }
     }
+    __syncthreads(); /* nobody reads them any more */
+    discard_segments<S>(t.a.part + first * S::HD, group, n, pitch);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */

@@ -201,6 +201,9 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
                      ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + i, v);
     }
+#pragma unroll
+    for (int j = 0; j < S::EACH && ADDS; j++)
+        discard_runs(x + j * step, apart, a.runs);
 }
 
 template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)

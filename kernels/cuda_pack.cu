@@ -112,6 +112,11 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     for (int j = 0; j < ROW_HELD; j++)
         if (row_index(0, j) < n)
             put_short(to[j], f.kind == ROW_TILED, y.v[j]);
+#pragma unroll
+    for (int j = 0; OWED == OWED_RUNS && j < ROW_HELD; j++)
+        if (row_index(0, j) < n)
+            discard_runs(src + (size_t)j * (size_t)(ROW_STEP * run_rows(rows)),
+                         run_floats(rows, n), runs);
 }
 
 /* ---- any rows ------------------------------------------------------------------------------- */

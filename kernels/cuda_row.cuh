@@ -65,6 +65,16 @@ static inline __host__ __device__ size_t run_place(int rows, int row, int out)
 
 #ifdef __CUDACC__
 
+/* Runs' sums are read and dead. x: a thread's four in the first run; each of the eight threads that
+ * share a line of every run lets go of one of them. The warp has what it asked for. */
+__device__ __forceinline__ void discard_runs(const float *x, size_t apart, int runs)
+{
+    static_assert((int)RUN_TILE == 8 * 4);
+    const int own = (int)threadIdx.x % 8;
+    if (own < runs)
+        discard(x - own * 4 + (size_t)own * apart);
+}
+
 enum {
     ROW_HELD = 3,             /* groups of four that a thread keeps in registers */
     ROW_STEP = 4 * ROW_THREADS,
