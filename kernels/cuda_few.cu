@@ -146,7 +146,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES>
 __global__ void __launch_bounds__(FEW_THREADS, 1)
     few_kernel(const __grid_constant__ struct few f, const __grid_constant__ struct product p)
 {
-    constexpr bool HELD = ROWS != STAGED;
+    constexpr bool HELD = is_held(ROWS);
     extern __shared__ __align__(128) uint8_t shared[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
     __shared__ float room[2 * ROW_WARPS];
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 
     float *const sums = (float *)(shared + f.sums_at);
     for (;;) {
-        float acc[XT][sums_of(NT, HELD)][4] = {};
+        float acc[XT][sums_of(NT, ROWS)][4] = {};
         if (turns_heads(KIND, ROWS) && run.tiles <= 2) {
             run.template all<2>(acc, f, r);
         } else {
@@ -450,7 +450,7 @@ static void run(struct kdev *d, struct product *p)
     else
         form_joined(p, &f);
     int blocks = deal_units(d, &f), cols = p->rows * p->x.terms;
-    size_t bytes = divide(d, p, NT, KIND == JOINED, ROWS != STAGED, BYTES,
+    size_t bytes = divide(d, p, NT, KIND == JOINED, is_held(ROWS), BYTES,
                           OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
     cuda_launch(d, few_kernel<XT, NT, KIND, ROWS, BYTES>, grid, FEW_THREADS, bytes, f, *p);
@@ -459,7 +459,9 @@ static void run(struct kdev *d, struct product *p)
 template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, struct product *p)
 {
     int cols = min_int(p->rows * p->x.terms, group_of(d));
-    if (BYTES == 1 || cols <= 16)
+    if (cols <= 8)
+        run<1, NT, KIND, STAGED_FEW, BYTES>(d, p);
+    else if (BYTES == 1 || cols <= 16)
         run<1, NT, KIND, STAGED, BYTES>(d, p);
     else if (cols <= 32)
         run<2, NT, KIND, STAGED, 2>(d, p);
@@ -471,10 +473,11 @@ template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, st
 template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
 {
     const int rows = joined_rows(p);
+    const bool few = p->rows * p->x.terms <= 8;
     if (rows <= 32)
-        run<1, 4, JOINED, STAGED, BYTES>(d, p);
+        few ? run<1, 4, JOINED, STAGED_FEW, BYTES>(d, p) : run<1, 4, JOINED, STAGED, BYTES>(d, p);
     else
-        run<1, 6, JOINED, STAGED, BYTES>(d, p);
+        few ? run<1, 6, JOINED, STAGED_FEW, BYTES>(d, p) : run<1, 6, JOINED, STAGED, BYTES>(d, p);
 }
 
 template <int ROWS, int BYTES> static void run_held(struct kdev *d, struct product *p, int most)

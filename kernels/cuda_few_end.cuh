@@ -49,7 +49,7 @@ __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
 /* Whether the kernel turns the heads that it makes: its rows are held. */
 static constexpr inline __host__ __device__ bool turns_heads(int kind, int rows)
 {
-    return kind == JOINED && rows != STAGED;
+    return kind == JOINED && is_held(rows);
 }
 
 /* Which output of which matrix a lane ends: `o` of the unit. */
@@ -272,8 +272,8 @@ __device__ __forceinline__ void fetch_shares(const product &p, shares<NT, KIND> 
 /* A warp's sums of up to eight columns: a lane has those of two columns, for an output of each
  * tile. */
 template <int NT>
-__device__ __forceinline__ void store_held(const float (&acc)[sums_of(NT, true)][4], bool two,
-                                           int cols, float *here)
+__device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, HELD_ROWS)][4],
+                                             bool two, int cols, float *here)
 {
     constexpr int PITCH = sum_pitch(NT);
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
@@ -292,7 +292,7 @@ __device__ __forceinline__ void store_held(const float (&acc)[sums_of(NT, true)]
  * to the next unit, whose sums have another room. */
 template <int XT, int NT, int KIND, int ROWS>
 __device__ __forceinline__ void finish_unit(const product &p, const few &f,
-                                            float (&acc)[XT][sums_of(NT, ROWS != STAGED)][4],
+                                            float (&acc)[XT][sums_of(NT, ROWS)][4],
                                             float *sums, int &room, const shares<NT, KIND> &own)
 {
     constexpr int PITCH = sum_pitch(NT);
@@ -308,10 +308,10 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
             break;
         float *here = sums + room * (int)RUNS * sum_cols * PITCH;
         room ^= 1;
-        if constexpr (ROWS != STAGED)
-            store_held<NT>(acc[m], two, cols, here + warp * sum_cols * PITCH);
+        if constexpr (is_narrow(ROWS))
+            store_narrow<NT>(acc[m], two, cols, here + warp * sum_cols * PITCH);
 #pragma unroll
-        for (int h = 0; ROWS == STAGED && h < 2; h++) {
+        for (int h = 0; !is_narrow(ROWS) && h < 2; h++) {
             if (m * 16 + h * 8 >= cols)
                 break;
             const int row = (g + h * 8) >> two;

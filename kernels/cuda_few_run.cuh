@@ -8,13 +8,15 @@
 #include "kernels/cuda_fp8.cuh"
 
 /* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
- * that the block may have to pack itself; or in the stages. */
-enum rows_kind { FOLDED, HELD_ROWS, STAGED };
+ * that the block may have to pack itself; or in the stages, up to eight columns or more. */
+enum rows_kind { FOLDED, HELD_ROWS, STAGED_FEW, STAGED };
+static constexpr inline __host__ __device__ bool is_held(int rows) { return rows <= HELD_ROWS; }
+static constexpr inline __host__ __device__ bool is_narrow(int rows) { return rows != STAGED; }
 
 /* A chunk of columns that are zeros. */
 static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
 {
-    return (rows == STAGED ? 16 * xt : 8) * K_CHUNK_BYTES;
+    return (is_narrow(rows) ? 8 : 16 * xt) * K_CHUNK_BYTES;
 }
 
 #ifdef __CUDACC__
@@ -26,10 +28,10 @@ template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
 
-/* Fours of sums that a lane has of NT tiles; held: of up to eight columns. */
-static constexpr inline __host__ __device__ int sums_of(int nt, bool held)
+/* Fours of sums that a lane has of NT tiles. */
+static constexpr inline __host__ __device__ int sums_of(int nt, int rows)
 {
-    return held ? (nt + 1) / 2 : nt;
+    return is_narrow(rows) ? (nt + 1) / 2 : nt;
 }
 
 /* Eight weights of a row as they lie: bf16, or FP8, which becomes bf16 before it is multiplied. */
@@ -62,11 +64,11 @@ template <int XT, int NT, int BYTES> struct batch {
  * other weights of the same outputs in the stage with zeros, which leaves its sums as they are
  * (where a weight is infinite, infinite outputs become NaN). */
 template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
-    static constexpr bool HELD = ROWS != STAGED;
+    static constexpr bool HELD = is_held(ROWS), NARROW = is_narrow(ROWS);
     static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
     static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* of a chunk of weights */
     static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MOST = 2;
-    static constexpr int SUMS = sums_of(NT, HELD);
+    static constexpr int SUMS = sums_of(NT, ROWS);
     static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
 
@@ -187,7 +189,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
                 const uint32_t at = x[u] + (uint32_t)m * 16 * K_CHUNK_BYTES;
                 if (!HELD || column)
                     b.low[u][m] = shared16(at);
-                if (!HELD)
+                if (!NARROW)
                     b.high[u][m] = shared16(at + 8 * K_CHUNK_BYTES);
             }
     }
@@ -200,8 +202,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
     }
     /* Half a chunk of k, `half` being 0 or 1: columns are `low`. */
     template <int TILES>
-    __device__ __forceinline__ void multiply_held(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
-                                                  uint2 low, int half) const
+    __device__ __forceinline__ void multiply_narrow(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
+                                                    uint2 low, int half) const
     {
         uint32_t none;
         asm volatile("" : "=r"(none));
@@ -226,9 +228,9 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
 #pragma unroll
             for (int m = 0; m < XT; m++) {
                 const uint4 low = b.low[u][m], up = b.high[u][m];
-                if constexpr (HELD) {
-                    multiply_held<TILES>(acc[m], w, make_uint2(low.x, low.y), 0);
-                    multiply_held<TILES>(acc[m], w, make_uint2(low.z, low.w), 1);
+                if constexpr (NARROW) {
+                    multiply_narrow<TILES>(acc[m], w, make_uint2(low.x, low.y), 0);
+                    multiply_narrow<TILES>(acc[m], w, make_uint2(low.z, low.w), 1);
                 } else {
 #pragma unroll
                     for (int n = 0; n < TILES; n++)
