@@ -201,7 +201,7 @@ static inline size_t cuda_span(int rows, int stride, int n)
 /* ---- host: launching ------------------------------------------------------------------------ */
 
 template <class... Params, class... Args>
-void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, int block, size_t shared,
+void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                  const Args &...args)
 {
     if (d->failed || grid.x == 0 || grid.y == 0 || grid.z == 0)
@@ -215,7 +215,7 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, int block
     attr[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t c = {};
     c.gridDim = grid;
-    c.blockDim = dim3((unsigned)block);
+    c.blockDim = block;
     c.dynamicSmemBytes = shared;
     c.stream = d->stream;
     c.attrs = attr;

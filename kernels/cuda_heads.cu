@@ -4,7 +4,10 @@
  */
 #include "kernels/cuda_heads.cuh"
 
-enum { MOST = 65535 }; /* rows */
+enum {
+    MOST = 65535, /* rows */
+    EARLY = 8, TOGETHER = 4, /* up to so many rows share blocks, that many each */
+};
 
 /* DIM: of a head. A warp holds one head, or as many as fill its lanes. */
 template <int DIM> struct span {
@@ -142,21 +145,25 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
     *(uint2 *)((bf16 *)pool + at) = *(uint2 *)v;
 }
 
-/* Blocks (heads, row). settles: cuda.h. */
+/* Blocks (heads, rows): of one row, or of a few that share one, so that there are multiprocessors
+ * for them before the product before ends: the next kernel begins when all of them have. settles:
+ * cuda.h. */
 template <int DIM, bool ADDS>
-__global__ void __launch_bounds__(ROW_THREADS, 1)
-    heads_of_many(const __grid_constant__ struct heads a, int all, bool settles)
+__global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
+    heads_of_many(const __grid_constant__ struct heads a, int all, int rows, bool settles)
 {
     using S = span<DIM>;
     if (!settles)
         let_next();
-    const int r = (int)blockIdx.y, lane = (int)threadIdx.x % S::LANES;
+    const int r = (int)(blockIdx.y * blockDim.y + threadIdx.y);
+    if (r >= rows)
+        return;
+    const int lane = (int)threadIdx.x % S::LANES;
     const int h_of_all = (int)blockIdx.x * S::OF_BLOCK + (int)threadIdx.x / S::LANES;
     const bool mine = h_of_all < all;
     int h, kind = kind_of_head(a, mine ? h_of_all : 0, h);
     const float *x = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
     x += ((size_t)r * (size_t)(kind == HEAD_Q ? a.n_head : a.n_kv) + (size_t)h) * DIM;
-    const int rows = (int)gridDim.y;
     if (ADDS)
         x = a.q + run_place(rows, r, (mine ? h_of_all : 0) * DIM + lane * 4);
     const size_t apart = run_floats(rows, all * DIM), step = run_place(rows, 0, S::LANES * 4);
@@ -208,10 +215,12 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
 
 template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)
 {
-    int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
-    dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)rows);
+    const int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
+    const int together = h->runs || rows > EARLY ? 1 : min_int(rows, TOGETHER);
+    dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)div_up(rows, together));
     cuda_launch(d, h->runs ? heads_of_many<DIM, true> : heads_of_many<DIM, false>, grid,
-                ROW_THREADS, cuda_alone(d, (int)(grid.x * grid.y)), *h, all, rows <= K_MAX_NODES);
+                dim3(ROW_THREADS, (unsigned)together), cuda_alone(d, (int)(grid.x * grid.y)), *h,
+                all, rows, rows <= K_MAX_NODES);
 }
 
 /* Weights that can be read by fours. */
