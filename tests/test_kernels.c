@@ -548,7 +548,8 @@ static void run_qkv(const void *arg, float *out)
     kbuf keep = blank((size_t)c->rows * wide);
     T.k->qkv(T.d, &(struct k_qkv){
         .rows = c->rows, .src_stride = c->in, .src = floats(c->src, (size_t)(c->rows * c->in)),
-        .norm = c->norm, .keep = keep, .keep_stride = (int)wide, .wq = &c->wq, .wk = c->shared ? NULL : &c->wk,
+        .norm = c->norm, .keep = keep, .keep_stride = (int)wide,
+        .wq = &c->wq, .wk = c->shared ? NULL : &c->wk,
         .wv = c->shared || c->v_from_k ? NULL : &c->wv, .bq = c->bias ? &c->bq : NULL,
         .bk = c->bias ? &c->bk : NULL, .bv = c->bias && !c->v_from_k ? &c->bv : NULL,
         .n_head = c->n_head, .n_kv = c->n_kv, .head_dim = c->head_dim, .q_norm = c->q_norm,
