@@ -296,17 +296,15 @@ void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *
 
 /* ---- device: helpers of every kernel -------------------------------------------------------- */
 
+#ifdef __CUDACC__
+
 /* Scratch that has been read is dead, but the second cache does not know: it would write it back to
  * memory, which has better things to do. The 128 bytes at p are nobody's until they are written
  * again; all who read them have what they asked for. */
 __device__ __forceinline__ void discard(const void *p)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory");
-#endif
 }
-
-#ifdef __CUDACC__
 
 /* Lets the next kernel of the stream be launched as soon as every block said so or ended. It still
  * waits for this one in its own after(), so this may be said at any time; said early, the next
