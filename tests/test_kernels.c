@@ -204,16 +204,27 @@ struct lay_case {
     const int32_t *idx;
     struct tensor table, norm, w;
     struct k_norm first, second;
-    struct k_rope rope;
+    struct k_rope rope[K_MAX_ROPES]; /* none behind the first where half is 0 */
 };
+
+/* Its turns, with idx for positions, into cs one behind the other. */
+static void lay_turns(const struct lay_case *c, kbuf idx, kbuf cs,
+                      struct k_rope (*rope)[K_MAX_ROPES])
+{
+    for (size_t i = 0, at = 0; i < K_MAX_ROPES; i++) {
+        struct k_rope *r = &(*rope)[i];
+        *r = c->rope[i];
+        r->rows = c->rows, r->pos = idx, r->cs = kbuf_at(cs, at, cs.n - at);
+        at += (size_t)(c->rows * r->half) * 8;
+    }
+}
 
 static void lay_parts(const struct lay_case *c, kbuf x, kbuf keep, bool packed, kbuf z, kbuf cs)
 {
     int n = c->n, wide = 3 * n;
-    struct k_rope rope = c->rope;
+    struct k_rope rope[K_MAX_ROPES];
     kbuf idx = ints(c->idx, (size_t)c->rows), from = c->in_place ? (kbuf){0} : idx;
-    rope.rows = c->rows, rope.pos = idx, rope.cs = cs;
-    struct k_lay a = {.rows = c->rows, .n_parts = 3, .rope = {&rope}, .part = {
+    struct k_lay a = {.rows = c->rows, .n_parts = 3, .part = {
         {.n = n, .table = &c->table, .scale = .5f, .idx = idx, .norm = c->first},
         {.n = n, .src = x, .src_stride = n, .idx = from, .norm = c->second, .keep = keep,
          .keep_normed = c->normed, .at = n},
@@ -222,6 +233,9 @@ static void lay_parts(const struct lay_case *c, kbuf x, kbuf keep, bool packed, 
         a.part[i].dst = z, a.part[i].width = wide, a.part[i].packed = packed;
     if (c->in_place) /* a part of its own, for the third one reads what it writes */
         a.n_parts = 2;
+    lay_turns(c, idx, cs, &rope);
+    for (int i = 0; i < K_MAX_ROPES && rope[i].half; i++)
+        a.rope[i] = &rope[i];
     T.k->lay(T.d, &a);
 }
 
@@ -230,9 +244,8 @@ static void lay_apart(const struct lay_case *c, kbuf x, kbuf keep, kbuf z, kbuf 
 {
     int n = c->n, wide = 3 * n, rows = c->rows;
     size_t each = (size_t)n * 4;
-    struct k_rope rope = c->rope;
+    struct k_rope rope[K_MAX_ROPES];
     kbuf idx = ints(c->idx, (size_t)rows);
-    rope.rows = rows, rope.pos = idx, rope.cs = cs;
     T.k->embed(T.d, &(struct k_embed){.rows = rows, .n = n, .ids = idx, .table = &c->table,
                                       .scale = .5f, .dst = z, .dst_stride = wide});
     for (int i = 1; i < (c->in_place ? 2 : 3); i++)
@@ -251,13 +264,20 @@ static void lay_apart(const struct lay_case *c, kbuf x, kbuf keep, kbuf z, kbuf 
         if (i == 1 && c->normed)
             T.k->rows(T.d, &kept);
     }
-    T.k->rope(T.d, &rope);
+    lay_turns(c, idx, cs, &rope);
+    for (int i = 0; i < K_MAX_ROPES && rope[i].half; i++)
+        T.k->rope(T.d, &rope[i]);
+}
+
+static size_t lay_halves(const struct lay_case *c)
+{
+    return (size_t)(c->rope[0].half + c->rope[1].half);
 }
 
 /* z, what was kept, turns, and a product of z. */
 static void take_lay(const struct lay_case *c, bool packed, kbuf z, kbuf keep, kbuf cs, float *out)
 {
-    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = (size_t)c->rope.half;
+    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = lay_halves(c);
     kbuf y = blank(rows * (size_t)c->w.dim[0]);
     T.k->linear(T.d, &(struct k_linear){.rows = c->rows, .src_stride = 3 * c->n, .src = z,
                                         .w = &c->w, .scale = 1, .packed = packed, .dst = y});
@@ -273,7 +293,7 @@ enum { LAID_ROWS = 100, LAID_OUT = 6 };
 static void run_lay(const void *arg, float *out)
 {
     const struct lay_case *c = arg;
-    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = (size_t)c->rope.half;
+    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = lay_halves(c);
     size_t all = rows * (4 * n + half * 2 + LAID_OUT), nx = LAID_ROWS * n;
     float *apart = rnd_floats(all, 1), *packed = rnd_floats(all, 1);
     for (int i = 0; i < 3; i++) {
@@ -299,8 +319,8 @@ static void test_lay_is_its_parts(void **state)
         for (int j = 0; j < 5; j++) {
             int n = lengths[j], kind = (i + j) % 4;
             struct lay_case c = {.rows = rows[i], .n = n, .in_place = (i + j) % 3 == 2,
-                                 .normed = i % 2, .rope = {.half = 7, .factor = 1.5f}};
-            float freq[7] = {1, .5f, .25f, .1f, .01f, .002f, .0001f}, *x;
+                                 .normed = i % 2};
+            float *x, freq[300]; /* more than travel with a launch */
             int32_t idx[LAID_ROWS];
             for (int r = 0; r < c.rows; r++)
                 idx[r] = rnd_int(LAID_ROWS);
@@ -309,9 +329,12 @@ static void test_lay_is_its_parts(void **state)
             c.w = TENSOR(DT_BF16, 1, LAID_OUT, 3 * n);
             c.first = (struct k_norm){(enum norm_kind)kind, &c.norm, 1e-5f};
             c.second = (struct k_norm){kind == NORM_RMS ? NORM_NONE : NORM_RMS, &c.norm, 1e-6f};
-            c.rope.inv_freq = freq;
+            for (int f = 0; f < 300; f++)
+                freq[f] = exp2f(-.05f * (float)f);
+            c.rope[0] = (struct k_rope){.half = j == 3 ? 300 : 7, .factor = 1.5f, .inv_freq = freq};
+            c.rope[1] = (struct k_rope){.half = i % 2 * 3, .factor = .5f, .inv_freq = freq + 40};
             c.idx = idx, c.x = x = rnd_floats((size_t)LAID_ROWS * 3 * (size_t)n, 2);
-            size_t all = (size_t)c.rows * ((size_t)(4 * n + 14) + LAID_OUT);
+            size_t all = (size_t)c.rows * ((size_t)(4 * n) + 2 * lay_halves(&c) + LAID_OUT);
             float *out = rnd_floats(all, 1);
             everywhere(run_lay, &c, out, all);
             free(out), free(x), free(c.table.data), free(c.norm.data), free(c.w.data);
