@@ -183,17 +183,30 @@ void buf_free(struct buf *b)
     *b = (struct buf){0};
 }
 
+int file_open_regular(const char *path, struct err *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a FIFO opens at once */
+    struct stat st;
+    if (fd < 0) {
+        err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
+        return -1;
+    }
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+        return fd;
+    err_set(e, ERR_USAGE, "cannot read %s: it is %s", path,
+            S_ISDIR(st.st_mode)    ? "a folder"
+            : S_ISFIFO(st.st_mode) ? "a FIFO; expected a regular file"
+                                   : "a device; expected a regular file");
+    close(fd);
+    return -1;
+}
+
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
 {
     *out = (struct buf){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open_regular(path, e);
     if (fd < 0)
-        return err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-    struct stat st;
-    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
-        close(fd);
-        return err_set(e, ERR_USAGE, "cannot read %s: it is a folder", path);
-    }
+        return false;
     for (;;) {
         buf_room(out, 65536);
         ssize_t got = read(fd, out->p + out->n, 65536);

@@ -83,7 +83,10 @@ void buf_char(struct buf *b, char c);
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_clear(struct buf *b); /* keeps the memory */
 void buf_free(struct buf *b);
-/* Reads a whole file; at most max bytes (an error beyond). The caller frees *out. */
+/* Opens a regular file for reading; the descriptor, or -1 and *e (ERR_USAGE). A FIFO, a device, a
+ * socket or a folder is refused, and opening one never waits for its other end. */
+int file_open_regular(const char *path, struct err *e);
+/* Reads a whole regular file; at most max bytes (an error beyond). The caller frees *out. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);
 
 /* ---- a growable run of token ids ----------------------------------------------------------- */

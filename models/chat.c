@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- white space, as the templates' trim has it ---- */
 
@@ -363,12 +364,8 @@ static bool template_in(const char *dir, const char *file, char **out, struct er
     struct buf b = {0};
     json_error_t why;
     char *path = xasprintf("%s/%s", dir, file);
-    FILE *there = fopen(path, "r");
-    bool ok = true;
-    if (there) {
-        fclose(there);
-        ok = buf_read_file(&b, path, 64 << 20, e);
-    }
+    bool there = access(path, F_OK) == 0;
+    bool ok = !there || buf_read_file(&b, path, 64 << 20, e);
     json_t *top = ok && there ? json_loadb(b.p ? b.p : "", b.n, JSON_REJECT_DUPLICATES, &why)
                               : NULL;
     if (ok && there && !top)
