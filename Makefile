@@ -2,14 +2,14 @@
 
 # ---- configuration -------------------------------------------------------------------------------
 # MODE=release|debug (debug: ASan + UBSan), CUDA=1|0|auto, CC=gcc|clang, ARCH= (CUDA architectures),
-# STAMPS=1 (kernels note when they run: kernels/cuda_timeline.h)
+# STAMPS=1 (kernels note when they run: kernels/cuda/timeline.h)
 MODE    ?= release
 CUDA    ?= auto
 PREFIX  ?= /usr/local
 NVCC    ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 
 ifeq ($(CUDA),auto)
-  WITH_CUDA := $(if $(and $(NVCC),$(wildcard kernels/*.cu),$(filter release,$(MODE))),1,0)
+  WITH_CUDA := $(if $(and $(NVCC),$(wildcard kernels/cuda/*.cu),$(filter release,$(MODE))),1,0)
 else
   WITH_CUDA := $(CUDA)
 endif
@@ -38,17 +38,17 @@ else
 endif
 
 # ---- sources -------------------------------------------------------------------------------------
-SRC   := $(wildcard kernels/*.c models/*.c models/families/*.c engine/*.c history/*.c repl/*.c)
-CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/*.cu))
+SRC   := $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c))
+CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu))
 OBJ   := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o)
 LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
+TESTS := $(patsubst %.c,$(B)/tests/%,$(notdir $(wildcard tests/unit/test_*.c tests/cuda/test_*.c)))
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
 # one vector width a file; the arithmetic is the same in all of them (kernels/kernels.h)
-$(B)/kernels/cpu_avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
-$(B)/kernels/cpu_avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+$(B)/kernels/cpu/avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
+$(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 
 ifeq ($(WITH_CUDA),1)
   # the GPU that is here, else every one since Ampere, and PTX for what comes later
@@ -56,13 +56,13 @@ ifeq ($(WITH_CUDA),1)
   ARCH      ?= $(or $(HERE),80 86 89 90 100 120 120+ptx)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
   GENCODE   := $(foreach a,$(patsubst 90,90a,$(ARCH)),-gencode arch=compute_$(a:%+ptx=%),code=$(if $(filter %+ptx,$(a)),compute_$(a:%+ptx=%),sm_$(a)))
-  # -fmad=false: fused only where the source says so (kernels/cuda.h)
+  # -fmad=false: fused only where the source says so (kernels/cuda/cuda.h)
   NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -lineinfo -DHAVE_CUDA=1 -Xcompiler -Wall,-Wextra --threads 2 $(GENCODE) $(if $(STAMPS),-DSTAMPS)
   LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run test bench install deps test-deps check-deps clean format help FORCE
+.PHONY: docs all run test tests bench install deps test-deps check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) --no-print-directory $(B)/aerie
@@ -74,8 +74,11 @@ run: deps ## install what is missing, build, and open the chat
 
 test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
 	@$(MAKE) --no-print-directory all
-	@$(MAKE) --no-print-directory $(TESTS) $(BENCH)
+	@$(MAKE) --no-print-directory tests
 	@tests/run.sh $(B)
+
+tests: check-deps ## build the test programs and the benchmarks
+	@$(MAKE) --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
 
 bench: all ## measure; figures go to standard output (nothing here gates a test)
 	@$(MAKE) --no-print-directory $(BENCH)
@@ -117,10 +120,14 @@ $(B)/%.cu.o: %.cu $(B)/flags
 $(B)/aerie: $(OBJ)
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-$(B)/tests/%: $(B)/tests/%.o $(LIB)
-	@mkdir -p $(@D); echo "  LINK  $@"; $(LINK) $(LDFLAGS) $^ $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
+define link-test
+  @echo "  LINK  $@"; $(LINK) $(LDFLAGS) $^ $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
+endef
+$(B)/tests/%: $(B)/tests/unit/%.o $(LIB) ; $(link-test)
+$(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) ; $(link-test)
+$(B)/tests/%: $(B)/tests/%.o $(LIB) ; $(link-test)
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(BENCH:=.d)
+-include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d)
 .SECONDARY:
 
 # ---- installing ----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 #ifndef AERIE_EVENT_H
 #define AERIE_EVENT_H
 
-#include "engine/tree.h"
+#include "engine/cache/tree.h"
 
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */
 
@@ -87,7 +87,7 @@ struct event {
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
-    int channel; /* enum channel of models/chat.h: 0 final, 1 analysis, 2 commentary */
+    int channel; /* enum channel of models/chat/chat.h: 0 final, 1 analysis, 2 commentary */
     bool regen;  /* the turn answers the previous user message again */
     int64_t seed;
     int n_reused, done, total;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "repl/cmd.h"
+#include "repl/cmd/cmd.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 

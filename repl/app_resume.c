@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "repl/cmd.h"
+#include "repl/cmd/cmd.h"
 
 struct pair {
     struct turn_row user, reply;

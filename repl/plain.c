@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "repl/cmd.h"
+#include "repl/cmd/cmd.h"
 
 enum { MAX_INPUT = 64 << 20 };
 

@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "history/history.h"
-#include "repl/sheet.h"
+#include "repl/text/sheet.h"
 
 /* What the command line asked for. Strings are argv's or the app's own. */
 struct options {

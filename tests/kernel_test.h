@@ -9,7 +9,7 @@
 
 #include "tests/few.h"
 #include "tests/kernel_cases.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/cpu.h"
 
 #include <setjmp.h>
 #include <stdio.h>

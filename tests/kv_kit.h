@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "engine/check.h"
-#include "engine/tree.h"
+#include "engine/plan/check.h"
+#include "engine/cache/tree.h"
 
 enum { N_SEQ = 6, MAX_CELLS = 512, MAX_BATCH = 4 };
 

@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "engine/cycle.h"
-#include "engine/device.h"
-#include "models/chat.h"
+#include "engine/cycle/cycle.h"
+#include "engine/run/device.h"
+#include "models/chat/chat.h"
 
 /* A target, perhaps a head, and a rig on the CPU. */
 struct bed {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs every test of a build folder, two at a time, and ends with "N passed, N failed".
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it
-# A test is a cmocka program BUILD/tests/test_* or a script tests/test_*.sh. Both print TAP:
+# A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies or prints no result has failed.
 cd "$(dirname "$0")/.." || exit 2
 build=$1; shift
@@ -25,7 +25,7 @@ one() { # path of a test, log folder: one file with its output, one with its ver
 export -f one
 
 find "$build/tests" -maxdepth 1 -name 'test_*' -type f -executable ! -name '*.o' ! -name '*.d' >"$logs/list"
-find tests -maxdepth 1 -name 'test_*.sh' -type f >>"$logs/list"
+find tests/e2e -maxdepth 1 -name 'test_*.sh' -type f >>"$logs/list"
 if [ $# -gt 0 ]; then
     for n; do grep -F -- "$n" "$logs/list"; done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi

@@ -6,8 +6,8 @@
 #ifndef AERIE_MODELS_FAMILIES_H
 #define AERIE_MODELS_FAMILIES_H
 
-#include "models/config.h"
-#include "models/weights.h"
+#include "models/checkpoint/config.h"
+#include "models/checkpoint/weights.h"
 
 struct prefix {
     const char *trunk; /* before "embed_tokens.weight", "layers.0...." and "norm.weight" */

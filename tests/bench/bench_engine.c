@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/cycle.h"
-#include "engine/device.h"
-#include "models/chat.h"
+#include "engine/cycle/cycle.h"
+#include "engine/run/device.h"
+#include "models/chat/chat.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"

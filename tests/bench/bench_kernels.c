@@ -9,7 +9,7 @@
  * its runs. The read and the operations alternate, so a noisy neighbour meets both.
  */
 #include "tests/kernel_cases.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the stamps of a program built with `make STAMPS=1` tell (kernels/cuda_timeline.h).
+# What the stamps of a program built with `make STAMPS=1` tell (kernels/cuda/timeline.h).
 #   STAMP_FILE=FILE build/release-cuda-stamps/aerie bench --device cuda --synthetic gpt-oss-20b step.20b.4k
 #   tests/bench/timeline.sh FILE [US]    the last US microseconds (300)
 # A line a kernel, named threads/dynamic shared bytes/grid: when its wait returned, and how long after the one

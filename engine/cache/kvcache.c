@@ -1,0 +1,418 @@
+/* kvcache.c - see kvcache.h. */
+#include "engine/cache/kvcache.h"
+
+#include "engine/bugs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct mark *blank_marks(int n)
+{
+    return memset(xmalloc((size_t)n * sizeof(struct mark)), 0xff, (size_t)n * sizeof(struct mark));
+}
+
+void kv_init(struct kv *kv, const struct kv_shape *s)
+{
+    CHECK(s->page_size >= 1 && s->page_size <= 64 && !(s->page_size & (s->page_size - 1)));
+    memset(kv, 0, sizeof *kv);
+    kv->page_size = s->page_size;
+    kv->shift = __builtin_ctz((unsigned)s->page_size);
+    kv->window = s->window;
+    kv->reach = s->reach ? s->reach : max_int(0, s->window - 1);
+    kv->has_swa = s->window > 0;
+    kv->has_draft = s->draft_pages > 0;
+    pages_init(&kv->pool[POOL_FULL], POOL_FULL, s->full_pages, &kv->log);
+    kv->swa_of = xcalloc((size_t)s->full_pages, sizeof *kv->swa_of);
+    kv->mark[POOL_FULL] = blank_marks(s->full_pages * s->page_size);
+    if (kv->has_swa) {
+        pages_init(&kv->pool[POOL_SWA], POOL_SWA, s->swa_pages, &kv->log);
+        kv->full_of = xcalloc((size_t)s->swa_pages, sizeof *kv->full_of);
+        kv->mark[POOL_SWA] = blank_marks(s->swa_pages * s->page_size);
+    }
+    if (kv->has_draft)
+        pages_init(&kv->pool[POOL_DRAFT], POOL_DRAFT, s->draft_pages, &kv->log);
+}
+
+void kv_free(struct kv *kv)
+{
+    for (int i = 0; i < N_POOLS; i++)
+        pages_free(&kv->pool[i]);
+    free(kv->swa_of);
+    free(kv->full_of);
+    free(kv->mark[POOL_FULL]);
+    free(kv->mark[POOL_SWA]);
+    free(kv->copy);
+    memset(kv, 0, sizeof *kv);
+}
+
+void kv_reset(struct kv *kv)
+{
+    for (int i = 0; i < N_POOLS; i++)
+        if (kv->pool[i].total) {
+            CHECK(pages_used(&kv->pool[i]) == 0);
+            pages_reset(&kv->pool[i]);
+        }
+    kv->n_copy = 0;
+}
+
+void kv_back(struct kv *kv, enum pool_id pool, const void *base, int slots)
+{
+    kv->mem[pool] = (struct backing){base, slots};
+    kv->pool[pool].epoch++;
+}
+
+int kv_capacity(const struct kv *kv, enum pool_id pool)
+{
+    int n = kv->pool[pool].total - GUARD_PAGES;
+    if (bug_on(BUG_DRAFT_POOL_SMALL) && pool == POOL_DRAFT && kv->has_swa)
+        n = min_int(n, kv->pool[POOL_SWA].total - GUARD_PAGES);
+    return n;
+}
+
+/* Pages that may still be handed out. */
+static int kv_left(const struct kv *kv, enum pool_id pool)
+{
+    return max_int(0, kv_capacity(kv, pool) - pages_used(&kv->pool[pool]));
+}
+
+swa_page kv_swa_page(const struct kv *kv, full_page f)
+{
+    CHECK(f.v >= 0 && f.v < kv->pool[POOL_FULL].total);
+    return (swa_page){kv->swa_of[f.v]};
+}
+
+swa_slot kv_swa_slot(const struct kv *kv, full_slot f)
+{
+    swa_page p = kv_swa_page(kv, (full_page){f.v >> kv->shift});
+    return (swa_slot){p.v ? (p.v << kv->shift) | (f.v & (kv->page_size - 1)) : 0};
+}
+
+static void queue_copy(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
+{
+    if (kv->n_copy == kv->cap_copy) {
+        kv->cap_copy = kv->cap_copy * 2 + 8;
+        kv->copy = xrealloc(kv->copy, (size_t)kv->cap_copy, sizeof *kv->copy);
+    }
+    kv->copy[kv->n_copy++] = (struct page_copy){pool, src, dst};
+    for (int j = 0; pool != POOL_DRAFT && j < kv->page_size; j++)
+        kv_moved(kv, pool, src * kv->page_size + j, dst * kv->page_size + j);
+}
+
+void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
+{
+    kv->mark[pool][dst] = kv->mark[pool][src];
+}
+
+/* ---- single columns ---- */
+
+/* A page and the count of it; its cells are nobody's work yet. */
+static int32_t take_page(struct kv *kv, enum pool_id pool, int c)
+{
+    int32_t page = pages_take(&kv->pool[pool], c);
+    size_t P = (size_t)kv->page_size;
+    kv->held[pool]++;
+    if (pool != POOL_DRAFT)
+        memset(kv->mark[pool] + (size_t)page * P, 0xff, P * sizeof(struct mark));
+    return page;
+}
+
+static void share_page(struct kv *kv, enum pool_id pool, int32_t page, int c)
+{
+    kv->held[pool]++;
+    pages_share(&kv->pool[pool], page, c);
+}
+
+static bool drop_page(struct kv *kv, enum pool_id pool, int32_t page, int c, enum page_op why)
+{
+    kv->held[pool]--;
+    return pages_drop(&kv->pool[pool], page, c, why);
+}
+
+static struct column take_column(struct kv *kv, int c)
+{
+    struct column col = {{take_page(kv, POOL_FULL, c)}, {0}};
+    if (kv->has_swa) {
+        col.swa.v = take_page(kv, POOL_SWA, c);
+        CHECK(kv->swa_of[col.full.v] == 0 && kv->full_of[col.swa.v] == 0);
+        kv->swa_of[col.full.v] = col.swa.v;
+        kv->full_of[col.swa.v] = col.full.v;
+    }
+    return col;
+}
+
+static void drop_swa(struct kv *kv, struct column *col, int c, enum page_op why)
+{
+    if (!col->swa.v)
+        return;
+    if (drop_page(kv, POOL_SWA, col->swa.v, c, why)) {
+        kv->swa_of[col->full.v] = 0;
+        kv->full_of[col->swa.v] = 0;
+    }
+    col->swa.v = 0;
+}
+
+static void drop_column(struct kv *kv, struct column *col, int c)
+{
+    drop_swa(kv, col, c, PAGE_DROP);
+    drop_page(kv, POOL_FULL, col->full.v, c, PAGE_DROP);
+    col->full.v = 0;
+}
+
+static bool shared(const struct kv *kv, const struct column *col)
+{
+    return kv->pool[POOL_FULL].ref[col->full.v] > 1;
+}
+
+/* Column c of a side is about to hold another page, or none. */
+static void unsettle(struct seq *s, enum side side, int c)
+{
+    s->steady[side] = min_int(s->steady[side], c);
+}
+
+uint64_t kv_settle(struct kv *kv, struct seq *s, enum side side)
+{
+    s->steady[side] = (side == SIDE_DRAFT ? s->drafted : s->committed) >> kv->shift;
+    return s->settled[side] = ++kv->n_settled;
+}
+
+/* ---- reserving ---- */
+
+int kv_columns_missing(const struct kv *kv, const struct seq *s, int upto)
+{
+    int P = kv->page_size, need = div_up(upto, P), missing = max_int(0, need - s->n_col);
+    for (int c = s->committed / P; c < min_int(need, s->n_col); c++)
+        missing += shared(kv, &s->col[c]);
+    return missing;
+}
+
+bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
+{
+    int P = kv->page_size, need = div_up(upto, P);
+    int missing = kv_columns_missing(kv, s, upto);
+    if (missing > kv_left(kv, POOL_FULL))
+        return err_set(e, ERR_NEGATIVE, "the full pool is short of pages: %d needed, %d free",
+                       missing, kv->pool[POOL_FULL].n_free);
+    if (kv->has_swa && missing > kv_left(kv, POOL_SWA))
+        return err_set(e, ERR_NEGATIVE, "the swa pool is short of pages: %d needed, %d free",
+                       missing, kv->pool[POOL_SWA].n_free);
+    for (int c = s->committed / P; c < min_int(need, s->n_col); c++) {
+        if (!shared(kv, &s->col[c]))
+            continue;
+        struct column old = s->col[c], col = take_column(kv, c);
+        unsettle(s, SIDE_TARGET, c);
+        if (c * P < s->committed) {
+            queue_copy(kv, POOL_FULL, old.full.v, col.full.v);
+            if (old.swa.v)
+                queue_copy(kv, POOL_SWA, old.swa.v, col.swa.v);
+        }
+        drop_column(kv, &old, c);
+        s->col[c] = col;
+    }
+    if (need > s->cap_col) {
+        s->cap_col = need + need / 2 + 8;
+        s->col = xrealloc(s->col, (size_t)s->cap_col, sizeof *s->col);
+    }
+    while (s->n_col < need) {
+        s->col[s->n_col] = take_column(kv, s->n_col);
+        s->n_col++;
+    }
+    return true;
+}
+
+bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct err *e)
+{
+    struct pages *pool = &kv->pool[POOL_DRAFT];
+    int P = kv->page_size, need = div_up(upto, P), missing = max_int(0, need - s->n_dcol);
+    CHECK(from <= s->drafted);
+    for (int c = from / P; c < min_int(need, s->n_dcol); c++)
+        missing += pool->ref[s->dcol[c].v] > 1;
+    if (missing > kv_left(kv, POOL_DRAFT))
+        return err_set(e, ERR_NEGATIVE, "the draft pool is short of pages: %d needed, %d free",
+                       missing, kv_left(kv, POOL_DRAFT));
+    s->drafted = from;
+    for (int c = from / P; c < min_int(need, s->n_dcol); c++) {
+        int32_t old = s->dcol[c].v;
+        if (pool->ref[old] <= 1)
+            continue;
+        unsettle(s, SIDE_DRAFT, c);
+        s->dcol[c].v = take_page(kv, POOL_DRAFT, c);
+        if (c * P < from)
+            queue_copy(kv, POOL_DRAFT, old, s->dcol[c].v);
+        drop_page(kv, POOL_DRAFT, old, c, PAGE_DROP);
+    }
+    if (need > s->cap_dcol) {
+        s->cap_dcol = need + need / 2 + 8;
+        s->dcol = xrealloc(s->dcol, (size_t)s->cap_dcol, sizeof *s->dcol);
+    }
+    while (s->n_dcol < need) {
+        s->dcol[s->n_dcol].v = take_page(kv, POOL_DRAFT, s->n_dcol);
+        s->n_dcol++;
+    }
+    return true;
+}
+
+/* ---- committing and giving back ---- */
+
+void kv_commit(struct kv *kv, struct seq *s, int n)
+{
+    CHECK(n >= s->committed && n <= s->n_col * kv->page_size);
+    if (n > s->committed)
+        s->tail = kv->mark[POOL_FULL][kv_full_slot(kv, s, n - 1).v].chain;
+    s->committed = n;
+}
+
+void kv_commit_draft(struct kv *kv, struct seq *s, int n)
+{
+    CHECK(n >= s->drafted && n <= s->n_dcol * kv->page_size);
+    s->drafted = n;
+}
+
+/* The fault of 27789: the column forgets its swa page, the pool does not get it back. */
+static void forget_swa(struct kv *kv, struct column *col)
+{
+    if (!col->swa.v)
+        return;
+    kv->held[POOL_SWA]--;
+    kv->swa_of[col->full.v] = 0;
+    kv->full_of[col->swa.v] = 0;
+    col->swa.v = 0;
+}
+
+void kv_rollback(struct kv *kv, struct seq *s)
+{
+    int keep = div_up(s->committed, kv->page_size);
+    while (s->n_col > keep) {
+        unsettle(s, SIDE_TARGET, --s->n_col);
+        if (bug_on(BUG_SWA_LEAK_PAGE) && kv->page_size > 1)
+            forget_swa(kv, &s->col[s->n_col]);
+        drop_column(kv, &s->col[s->n_col], s->n_col);
+    }
+    keep = div_up(s->drafted, kv->page_size);
+    while (s->n_dcol > keep) {
+        unsettle(s, SIDE_DRAFT, --s->n_dcol);
+        drop_page(kv, POOL_DRAFT, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
+    }
+}
+
+void kv_release_window(struct kv *kv, struct seq *s)
+{
+    if (!kv->has_swa)
+        return;
+    int P = kv->page_size, lo = max_int(0, s->committed - kv->reach) / P;
+    if (s->swa_lo / P < min_int(lo, s->n_col))
+        unsettle(s, SIDE_TARGET, s->swa_lo / P);
+    for (int c = s->swa_lo / P; c < min_int(lo, s->n_col); c++)
+        drop_swa(kv, &s->col[c], c, PAGE_WINDOW);
+    s->swa_lo = max_int(s->swa_lo, min_int(lo, s->n_col) * P);
+}
+
+void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
+{
+    CHECK(dst->n_col == 0 && dst->n_dcol == 0);
+    int n = div_up(src->committed, kv->page_size), nd = div_up(src->drafted, kv->page_size);
+    if (n > dst->cap_col)
+        dst->col = xrealloc(dst->col, (size_t)(dst->cap_col = n), sizeof *dst->col);
+    if (nd > dst->cap_dcol)
+        dst->dcol = xrealloc(dst->dcol, (size_t)(dst->cap_dcol = nd), sizeof *dst->dcol);
+    for (int c = 0; c < n; c++) {
+        dst->col[c] = src->col[c];
+        share_page(kv, POOL_FULL, src->col[c].full.v, c);
+        if (src->col[c].swa.v)
+            share_page(kv, POOL_SWA, src->col[c].swa.v, c);
+    }
+    for (int c = 0; c < nd; c++) {
+        dst->dcol[c] = src->dcol[c];
+        share_page(kv, POOL_DRAFT, src->dcol[c].v, c);
+    }
+    dst->n_col = n;
+    dst->n_dcol = nd;
+    dst->committed = src->committed;
+    dst->drafted = src->drafted;
+    dst->swa_lo = src->swa_lo;
+    dst->tail = src->tail;
+}
+
+void kv_drop(struct kv *kv, struct seq *s)
+{
+    s->committed = s->drafted = 0;
+    kv_rollback(kv, s);
+    free(s->col);
+    free(s->dcol);
+    *s = (struct seq){0};
+}
+
+/* ---- checking ---- */
+
+struct recount {
+    uint16_t *ref[N_POOLS];
+};
+
+static bool recount_seq(const struct kv *kv, const struct seq *s, int i, struct recount *r,
+                        struct err *e)
+{
+    int P = kv->page_size;
+    if (kv->has_swa && (s->swa_lo % P || s->swa_lo > max_int(0, s->committed - kv->reach)))
+        return err_set(e, ERR_INVARIANT,
+                       "I5 sequence %d: released below cell %d, but cell %d is still in reach", i,
+                       s->swa_lo, max_int(0, s->committed - kv->reach));
+    for (int c = 0; c < s->n_col; c++) {
+        int32_t f = s->col[c].full.v, w = s->col[c].swa.v;
+        if (f < GUARD_PAGES || f >= kv->pool[POOL_FULL].total)
+            return err_set(e, ERR_INVARIANT, "I8 sequence %d column %d holds full page %d", i, c,
+                           f);
+        r->ref[POOL_FULL][f]++;
+        if (kv->has_swa && (w != 0) != (c * P >= s->swa_lo))
+            return err_set(e, ERR_INVARIANT, "I5 sequence %d column %d: %s, released below cell %d",
+                           i, c, w ? "still holds an swa page" : "holds no swa page", s->swa_lo);
+        if (!w)
+            continue;
+        if (!kv->has_swa || w < GUARD_PAGES || w >= kv->pool[POOL_SWA].total)
+            return err_set(e, ERR_INVARIANT, "I8 sequence %d column %d holds swa page %d", i, c, w);
+        r->ref[POOL_SWA][w]++;
+        if (kv->swa_of[f] != w || kv->full_of[w] != f)
+            return err_set(e, ERR_INVARIANT,
+                           "I4 sequence %d column %d: full page %d maps to swa page %d (back to "
+                           "%d), the row holds %d",
+                           i, c, f, kv->swa_of[f], kv->full_of[w], w);
+    }
+    for (int c = 0; c < s->n_dcol; c++) {
+        int32_t d = s->dcol[c].v;
+        if (d < GUARD_PAGES || d >= kv->pool[POOL_DRAFT].total)
+            return err_set(e, ERR_INVARIANT, "I8 sequence %d column %d holds draft page %d", i, c,
+                           d);
+        r->ref[POOL_DRAFT][d]++;
+    }
+    return true;
+}
+
+static bool compare_refs(const struct kv *kv, const struct recount *r, struct err *e)
+{
+    for (int p = 0; p < N_POOLS; p++)
+        for (int i = 0; i < kv->pool[p].total; i++)
+            if (r->ref[p][i] != kv->pool[p].ref[i])
+                return err_set(e, ERR_INVARIANT,
+                               "I3 %s: page %d has %d references, sequences hold %d",
+                               pool_name((enum pool_id)p), i, kv->pool[p].ref[i], r->ref[p][i]);
+    for (int f = 0; f < kv->pool[POOL_FULL].total; f++)
+        if (kv->swa_of[f] && kv->pool[POOL_SWA].ref[kv->swa_of[f]] == 0)
+            return err_set(e, ERR_INVARIANT, "I4 full page %d maps to swa page %d, which is free",
+                           f, kv->swa_of[f]);
+    return true;
+}
+
+bool kv_check(const struct kv *kv, const struct seq *const *seqs, int n, struct err *e)
+{
+    for (int p = 0; p < N_POOLS; p++)
+        if (kv->pool[p].total && !pages_check(&kv->pool[p], e))
+            return false;
+    struct recount r;
+    for (int p = 0; p < N_POOLS; p++)
+        r.ref[p] = xcalloc((size_t)kv->pool[p].total, sizeof *r.ref[p]);
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++)
+        ok = recount_seq(kv, seqs[i], i, &r, e);
+    ok = ok && compare_refs(kv, &r, e);
+    for (int p = 0; p < N_POOLS; p++)
+        free(r.ref[p]);
+    return ok;
+}

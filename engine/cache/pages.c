@@ -1,0 +1,111 @@
+/* pages.c - see pages.h. */
+#include "engine/cache/pages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void note(struct pages *p, enum page_op op, int32_t page, int column)
+{
+    if (!p->log)
+        return;
+    p->log->ev[p->log->seq++ % PAGE_LOG] = (struct page_event){
+        .pool = (uint8_t)p->id, .op = (uint8_t)op, .page = page, .column = column,
+        .refs = p->ref[page]};
+}
+
+void pages_init(struct pages *p, enum pool_id id, int total, struct page_log *log)
+{
+    CHECK(total > GUARD_PAGES);
+    *p = (struct pages){.id = id, .total = total, .log = log};
+    p->free = xcalloc((size_t)total, sizeof *p->free);
+    p->ref = xcalloc((size_t)total, sizeof *p->ref);
+    pages_reset(p);
+}
+
+void pages_free(struct pages *p)
+{
+    free(p->free);
+    free(p->ref);
+    *p = (struct pages){0};
+}
+
+void pages_reset(struct pages *p)
+{
+    p->n_free = p->total - GUARD_PAGES;
+    for (int i = 0; i < p->n_free; i++)
+        p->free[i] = p->total - 1 - i;
+    p->n_owned = p->n_refs = 0;
+    memset(p->ref, 0, (size_t)p->total * sizeof *p->ref);
+    p->epoch++;
+}
+
+int32_t pages_take(struct pages *p, int column)
+{
+    if (p->n_free == 0)
+        return 0;
+    int32_t page = p->free[--p->n_free];
+    CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] == 0);
+    p->ref[page] = 1;
+    p->n_owned++;
+    p->n_refs++;
+    note(p, PAGE_TAKE, page, column);
+    return page;
+}
+
+void pages_share(struct pages *p, int32_t page, int column)
+{
+    CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0 && p->ref[page] < UINT16_MAX);
+    p->ref[page]++;
+    p->n_refs++;
+    note(p, PAGE_SHARE, page, column);
+}
+
+bool pages_drop(struct pages *p, int32_t page, int column, enum page_op why)
+{
+    CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0);
+    p->ref[page]--;
+    p->n_refs--;
+    if (p->ref[page]) {
+        note(p, why, page, column);
+        return false;
+    }
+    p->n_owned--;
+    note(p, why == PAGE_WINDOW ? PAGE_WINDOW : PAGE_FREE, page, column);
+    p->free[p->n_free++] = page;
+    return true;
+}
+
+bool pages_check(const struct pages *p, struct err *e)
+{
+    int live = 0, refs = 0;
+    for (int i = GUARD_PAGES; i < p->total; i++) {
+        live += p->ref[i] > 0;
+        refs += p->ref[i];
+    }
+    if (p->ref[0])
+        return err_set(e, ERR_INVARIANT, "I8 %s: guard page 0 has %d references", pool_name(p->id),
+                       p->ref[0]);
+    if (p->n_free + live != p->total - GUARD_PAGES || live != p->n_owned)
+        return err_set(e, ERR_INVARIANT, "I1 %s: %d free + %d owned != %d pages", pool_name(p->id),
+                       p->n_free, live, p->total - GUARD_PAGES);
+    if (refs != p->n_refs)
+        return err_set(e, ERR_INVARIANT, "I3 %s: references add up to %d, %d were counted",
+                       pool_name(p->id), refs, p->n_refs);
+    for (int i = 0; i < p->n_free; i++)
+        if (p->free[i] < GUARD_PAGES || p->free[i] >= p->total || p->ref[p->free[i]])
+            return err_set(e, ERR_INVARIANT, "I2 %s: free list entry %d holds page %d (%s)",
+                           pool_name(p->id), i, p->free[i],
+                           p->free[i] < GUARD_PAGES || p->free[i] >= p->total ? "out of range"
+                                                                              : "still owned");
+    /* as many entries as pages with no reference, each of them such a page: a set unless doubled */
+    uint8_t *seen = xcalloc((size_t)p->total, 1);
+    bool ok = true;
+    for (int i = 0; i < p->n_free && ok; i++) {
+        ok = !seen[p->free[i]]++;
+        if (!ok)
+            err_set(e, ERR_INVARIANT, "I2 %s: page %d is on the free list twice", pool_name(p->id),
+                    p->free[i]);
+    }
+    free(seen);
+    return ok;
+}

@@ -1,0 +1,104 @@
+/* cycle.h - the rig (models, pools, buffers on one device) and the cycle that extends lanes.
+ *
+ * A lane is one sequence with its tokens: seq.committed of them have KV, the last one is pending
+ * (sampled or given, not yet run). lane_extend() runs prompt tokens, lane_step() one cycle of
+ * draft, verify, accept, commit for a batch of lanes. Both leave every lane at a step boundary,
+ * also when they fail. Engine thread.
+ */
+#ifndef AERIE_CYCLE_H
+#define AERIE_CYCLE_H
+
+#include "engine/draft/draft.h"
+
+struct rig {
+    struct device dev;
+    struct model *m;
+    struct net net;
+    struct drafter *drafter; /* NULL: none */
+    struct kv kv;
+    struct pass pass;
+    struct fused *fused; /* NULL until it is needed */
+    bool fuse;           /* cycles of one lane run as one (fused.h) where that is possible ... */
+    bool record;         /* ... and are recorded where the device can */
+    uint64_t n_fused, n_replayed; /* cycles that took that road; those that replayed a record */
+    /* The host's part of the last of them, in nanoseconds: until the launch, beside the device, and
+     * from its results to the end. */
+    struct { uint64_t before, during, after; } host;
+    int context;  /* most tokens of a lane */
+    int parts;    /* of an extend: 2 attends to the cached prefix apart; else 1 */
+    int max_rows; /* of one pass */
+    int32_t stop[MAX_STOP];
+    int n_stop;
+    uint64_t slots; /* of the drafter in use, one bit each */
+    kbuf logits;    /* (max_logits, vocab) */
+    int max_logits;
+    kbuf some;   /* (MAX_STEPS + 1, vocab) the rows of an accepted path */
+    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask;
+};
+
+struct rig_shape {
+    int page_size, context;
+    int full_pages, swa_pages, draft_pages; /* 0: derived from the context */
+    int max_rows;                           /* 0: 512 */
+    int lanes;                              /* that may live at once, 0: 1 */
+    enum kv_type kv;
+    bool shorten; /* a context that does not fit the device gives way to the longest that does */
+};
+
+/* draft may be NULL. The models must outlive the rig; on failure everything is closed. What does
+ * not fit the device fails before anything is uploaded, and *e says what would (fit.h). */
+bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
+              const struct rig_shape *shape, struct err *e);
+void rig_close(struct rig *r);
+void fused_close(struct rig *r); /* what fused.c keeps in it */
+/* Whether a token ends a reply. */
+bool rig_stops(const struct rig *r, int32_t id);
+/* Ids that must never be sampled (no string): mask[id] != 0. n <= vocab. */
+bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e);
+
+struct lane {
+    struct seq seq;
+    struct ids tok;
+    struct guess guess; /* of the drafter, for the pending token; n == 0: it cannot draft now */
+    int slot;           /* of the drafter, plus one; 0: none yet */
+    float *tap;         /* captured states of cell committed - 1, once parked; NULL: none */
+    int tap_row;        /* where they are on the device since the last pass, -1: nowhere */
+    struct sampling how;
+    uint64_t seed, draws;
+    int force; /* for benchmarks: rows of the tree to accept, whatever is sampled; 0: the truth */
+    /* the last step */
+    struct step_rec rec;
+    struct tree tree; /* n == 1: nothing was drafted */
+    int n_new;        /* tokens it appended to tok */
+    bool stopped;     /* the last of them ends the reply */
+};
+
+void lane_free(struct rig *r, struct lane *l);
+/* Saves what the device knows of the last cell, so that another lane may use it. */
+void lane_park(struct rig *r, struct lane *l);
+/* dst, empty, continues where src stands; all pages are shared. */
+void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
+
+/* Whether the drafter can go on from here: its slots reach the committed length. */
+bool lane_can_follow(const struct rig *r, const struct lane *l);
+
+/* Runs tok[committed, upto). With `last`, upto == tok.n and the next token is sampled and appended.
+ * draft: keep the drafter in step. False: nothing is committed (*e: pool short, rule violated,
+ * device). */
+bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft, int topk,
+                 struct err *e);
+
+struct step_limits {
+    int max_new; /* tokens the lane may still emit, >= 1 */
+};
+/* One cycle for n lanes. shape NULL: plain decoding. */
+bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim, int n,
+               const struct tree_shape *shape, struct err *e);
+
+/* The uniform number `counter` of a seed, in [0, 1): splitmix64 over both, 24 bits. */
+static inline float uniform(uint64_t seed, uint64_t counter)
+{
+    return (float)(mix64(mix64(seed) ^ (counter * 0xD1342543DE82EF95ull + 1)) >> 40) * 0x1p-24f;
+}
+
+#endif

@@ -1,0 +1,188 @@
+/* fit.c - see fit.h. */
+#include "engine/cycle/fit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SHORTEST = 512,     /* a context below this is not offered */
+    CONTEXT_STEP = 256, /* offered contexts are multiples of this ... */
+    PAGE_STEP = 16,     /* ... and pool sizes of this */
+};
+
+/* Left alone: the driver's own, plans that grow with the context, recorded runs. */
+static const size_t SPARE = (size_t)384 << 20;
+
+/* ---- a device that only counts --------------------------------------------------------------- */
+
+struct count {
+    struct device real;
+    struct need n;
+};
+
+static struct count *count_of(struct kdev *d)
+{
+    return (struct count *)(void *)d;
+}
+
+/* A driver hands out large buffers in whole units of 2 MiB, and small ones from such a unit. */
+static size_t rounded(size_t bytes)
+{
+    size_t unit = bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+{
+    (void)e;
+    struct count *c = count_of(d);
+    *(strcmp(what, "KV cells") == 0 ? &c->n.cells : &c->n.work) += rounded(bytes);
+    return (kbuf){c, bytes}; /* there, but nobody looks into it */
+}
+
+static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
+{
+    (void)e;
+    struct count *c = count_of(d);
+    size_t bytes = c->real.k->footprint(c->real.d, t);
+    c->n.weights += bytes ? rounded(bytes) : 0;
+    return true;
+}
+
+static bool count_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
+                             struct err *e)
+{
+    (void)seed, (void)scale;
+    return count_upload(d, t, e);
+}
+
+static void count_release(struct kdev *d, kbuf b) { (void)d, (void)b; }
+static void count_fill(struct kdev *d, kbuf b, uint8_t byte) { (void)d, (void)b, (void)byte; }
+static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
+{
+    (void)d, (void)dst, (void)src, (void)bytes;
+}
+
+static void count_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+{
+    (void)d;
+    *free_bytes = *total_bytes = 0; /* as much as one likes: what is counted is not compared */
+}
+
+struct need fit_need(struct device dev, struct model *m, struct draft *draft,
+                     const struct rig_shape *shape)
+{
+    const struct kernels k = {
+        .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
+        .release = count_release, .put = count_put, .fill = count_fill, .upload = count_upload,
+        .synthesize = count_synthesize, .memory = count_memory};
+    struct count c = {.real = dev};
+    struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv};
+    struct rig r;
+    struct err e = {0};
+    if (rig_open(&r, counting, m, draft, shape, &e))
+        rig_close(&r);
+    return c.n;
+}
+
+/* ---- what fits ------------------------------------------------------------------------------- */
+
+struct fit {
+    struct device dev;
+    struct model *m;
+    struct draft *draft;
+    size_t room; /* bytes */
+};
+
+static size_t sum(const struct need *n)
+{
+    return n->weights + n->cells + n->work;
+}
+
+static bool fits(const struct fit *f, const struct rig_shape *s)
+{
+    struct need n = fit_need(f->dev, f->m, f->draft, s);
+    return sum(&n) <= f->room;
+}
+
+/* The largest *knob, a member of *s, that fits, of least, least + step, ... below its value; 0: none
+ * does. */
+static int largest(const struct fit *f, struct rig_shape *s, int *knob, int least, int step)
+{
+    int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */
+    if (*knob <= least)
+        return 0;
+    while (lo < hi) {
+        int mid = lo + (hi - lo + 1) / 2;
+        *knob = least + (mid - 1) * step;
+        if (fits(f, s))
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo ? least + (lo - 1) * step : 0;
+}
+
+struct size_text {
+    char s[16];
+};
+
+static struct size_text text(size_t bytes)
+{
+    struct size_text t;
+    if (bytes < (size_t)1 << 30)
+        snprintf(t.s, sizeof t.s, "%zu MiB", bytes >> 20);
+    else
+        snprintf(t.s, sizeof t.s, "%.1f GiB", (double)bytes / 0x1p30);
+    return t;
+}
+
+/* What to change, for people. */
+static void way_out(const struct fit *f, const struct rig_shape *shape, char *out, size_t size)
+{
+    struct rig_shape s = *shape;
+    bool pages = s.full_pages > 0;
+    int n = largest(f, &s, pages ? &s.full_pages : &s.context, pages ? PAGE_STEP : SHORTEST,
+                    pages ? PAGE_STEP : CONTEXT_STEP);
+    struct fit alone = *f;
+    alone.draft = NULL;
+    if (n)
+        snprintf(out, size, "%s %d fits", pages ? "--full-pages" : "--context", n);
+    else if (f->draft && fits(&alone, shape))
+        snprintf(out, size, "it fits without the draft");
+    else
+        snprintf(out, size, "no context fits; --device cpu needs none");
+}
+
+static bool too_large(const struct fit *f, const struct rig_shape *shape, size_t free_bytes,
+                      struct err *e)
+{
+    struct need n = fit_need(f->dev, f->m, f->draft, shape);
+    char how[64];
+    if (n.weights > f->room)
+        return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: "
+                       "--device cpu needs none", text(n.weights + SPARE).s, text(free_bytes).s);
+    way_out(f, shape, how, sizeof how);
+    return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d "
+                   "tokens %s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
+                   shape->full_pages ? shape->full_pages * shape->page_size : shape->context,
+                   text(n.cells).s, text(free_bytes).s, how);
+}
+
+bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct rig_shape *shape,
+               struct err *e)
+{
+    size_t left, all;
+    dev.k->memory(dev.d, &left, &all);
+    if (all == 0)
+        return true;
+    struct fit f = {dev, m, draft, left > SPARE ? left - SPARE : 0};
+    if (fits(&f, shape))
+        return true;
+    struct rig_shape s = *shape;
+    int n = shape->shorten ? largest(&f, &s, &s.context, SHORTEST, CONTEXT_STEP) : 0;
+    if (n == 0)
+        return too_large(&f, shape, left, e);
+    shape->context = n;
+    return true;
+}

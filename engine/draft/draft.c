@@ -1,0 +1,401 @@
+/* draft.c - what both drafters share: buffers, guesses, and the growth of the draft tree.
+ *
+ * Tree: level 1 holds the topk best guesses; each later level extends the topk best nodes of the
+ * one before by their topk best children; the nodes - 1 best candidates by summed log probability
+ * are kept, in the order they were made (ties: the earlier candidate). After EAGLE-2 (Li et al.
+ * 2024, arXiv 2406.16858).
+ */
+#include "engine/draft/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define F32(n) ((size_t)(n) * sizeof(float))
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+struct drafter *drafter_open(struct device dev, struct draft *w, struct net *target, int slots,
+                             enum kv_type kv, int max_rows, struct err *e)
+{
+    return w->kind == DRAFT_EAGLE3 ? eagle3_open(dev, w, target, slots, kv, max_rows, e)
+                                   : frozen_open(dev, w, target, max_rows, e);
+}
+
+static bool want(struct drafter *d, kbuf *b, size_t bytes, struct err *e)
+{
+    *b = d->dev.k->alloc(d->dev.d, bytes, "draft buffers", e);
+    return b->p != NULL;
+}
+
+bool drafter_buffers(struct drafter *d, struct err *e)
+{
+    d->max_heads = max_int(MAX_LANES, d->max_rows / (TREE_MAX / MAX_TOPK));
+    size_t rows = (size_t)d->max_heads, n = (size_t)d->state_n;
+    if (d->w->d2t) {
+        size_t bytes = (size_t)d->w->draft_vocab * sizeof *d->w->d2t;
+        if (!want(d, &d->d2t, bytes, e))
+            return false;
+        d->dev.k->put(d->dev.d, d->d2t, d->w->d2t, bytes);
+    }
+    return want(d, &d->taps.dst, F32((size_t)(d->max_rows + 1) * (size_t)d->taps.stride), e) &&
+           want(d, &d->state, F32(rows * n), e) && want(d, &d->inputs, F32(rows * n), e) &&
+           want(d, &d->root, F32(MAX_LANES * n), e) &&
+           want(d, &d->idx, (size_t)max_int(d->max_rows, d->max_heads) * sizeof(int32_t), e) &&
+           want(d, &d->last, MAX_LANES * sizeof(int32_t), e) &&
+           want(d, &d->logits, F32(rows * (size_t)d->w->draft_vocab), e) &&
+           want(d, &d->ids, rows * MAX_TOPK * sizeof(int32_t), e) &&
+           want(d, &d->logp, F32(rows * MAX_TOPK), e);
+}
+
+void drafter_close(struct drafter *d)
+{
+    if (!d)
+        return;
+    d->ops->close(d);
+    kbuf all[] = {d->taps.dst, d->state, d->inputs, d->root, d->idx,
+                  d->last, d->logits, d->ids, d->logp, d->d2t};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        d->dev.k->release(d->dev.d, all[i]);
+    free(d);
+}
+
+bool drafter_owns_kv(const struct drafter *d)
+{
+    return d->ops->owns_kv;
+}
+
+int draft_window(const struct draft *w)
+{
+    int most = 0;
+    for (int l = 0; l < w->cfg.n_layer; l++)
+        most = max_int(most, w->layer[l].window);
+    return most && w->kind == DRAFT_FROZEN ? most + 1 : most;
+}
+
+enum plan_mode drafter_extend_mode(const struct drafter *d)
+{
+    return d->ops->owns_kv ? PLAN_DRAFT_EXTEND : PLAN_FROZEN;
+}
+
+/* ---- captured states ------------------------------------------------------------------------- */
+
+const struct taps *drafter_taps(const struct drafter *d)
+{
+    return &d->taps;
+}
+int drafter_tap_floats(const struct drafter *d)
+{
+    return d->taps.stride;
+}
+int drafter_spare_row(const struct drafter *d)
+{
+    return d->max_rows;
+}
+static kbuf tap_row(struct drafter *d, int row)
+{
+    return kbuf_at(d->taps.dst, F32((size_t)row * (size_t)d->taps.stride), F32(d->taps.stride));
+}
+void drafter_get_tap(struct drafter *d, int row, float *out)
+{
+    d->dev.k->get(d->dev.d, out, tap_row(d, row), F32(d->taps.stride));
+}
+void drafter_put_tap(struct drafter *d, int row, const float *in)
+{
+    d->dev.k->put(d->dev.d, tap_row(d, row), in, F32(d->taps.stride));
+}
+
+/* ---- for golden tests and for the cache ------------------------------------------------------ */
+
+int drafter_vocab(const struct drafter *d)
+{
+    return d->w->draft_vocab;
+}
+void drafter_logits(struct drafter *d, int b, float *out)
+{
+    size_t n = F32(d->w->draft_vocab);
+    d->dev.k->get(d->dev.d, out, kbuf_at(d->logits, (size_t)b * n, n), n);
+}
+void drafter_states(struct drafter *d, int rows, float *out)
+{
+    size_t n = F32(rows * d->state_n);
+    d->dev.k->get(d->dev.d, out, kbuf_at(d->ops->output(d), 0, n), n);
+}
+void drafter_move(struct drafter *d, int pairs, kbuf src, kbuf dst)
+{
+    d->ops->move(d, pairs, src, dst);
+}
+
+/* ---- moving rows ----------------------------------------------------------------------------- */
+
+void drafter_gather(struct drafter *d, kbuf src, kbuf from, int rows, int n, kbuf dst)
+{
+    d->dev.k->rows(d->dev.d, &(struct k_rows){.rows = rows, .n = n, .src_stride = n,
+                                              .dst_stride = n, .src = src, .dst = dst,
+                                              .idx = from});
+}
+
+static kbuf upload_ints(struct drafter *d, kbuf to, const int32_t *v, int n)
+{
+    d->dev.k->put(d->dev.d, to, v, (size_t)n * sizeof *v);
+    return to;
+}
+
+kbuf drafter_rows(struct drafter *d, const int32_t *from, int rows)
+{
+    return upload_ints(d, d->idx, from, rows);
+}
+
+/* Row i of src becomes row to[i] of dst, for few rows. */
+static void scatter(struct drafter *d, kbuf src, const int32_t *to, int rows, kbuf dst)
+{
+    int n = d->state_n;
+    for (int i = 0; i < rows; i++)
+        d->dev.k->rows(d->dev.d, &(struct k_rows){
+            .rows = 1, .n = n, .src_stride = n, .dst_stride = n,
+            .src = kbuf_at(src, F32(i * n), F32(n)), .dst = kbuf_at(dst, F32(to[i] * n), F32(n))});
+}
+
+kbuf drafter_root(struct drafter *d, int slot)
+{
+    return kbuf_at(d->root, F32(slot * d->state_n), F32(d->state_n));
+}
+
+void drafter_copy_slot(struct drafter *d, int from, int to)
+{
+    scatter(d, drafter_root(d, from), &(int32_t){to}, 1, d->root);
+}
+
+/* ---- guesses --------------------------------------------------------------------------------- */
+
+struct k_topk drafter_best(const struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
+{
+    return (struct k_topk){.rows = n, .n = d->w->draft_vocab, .k = topk, .logits = d->logits,
+                           .ids = ids, .logp = logp};
+}
+
+void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
+{
+    struct k_topk a = drafter_best(d, n, topk, ids, logp);
+    d->dev.k->topk(d->dev.d, &a);
+}
+
+/* Best topk guesses of n rows of logits: target ids and log probabilities. */
+static void guesses(struct drafter *d, int n, int topk, int32_t *ids, float *logp)
+{
+    drafter_topk(d, n, topk, d->ids, d->logp);
+    d->dev.k->get(d->dev.d, ids, d->ids, (size_t)(n * topk) * sizeof *ids);
+    d->dev.k->get(d->dev.d, logp, d->logp, F32(n * topk));
+    for (int i = 0; d->w->d2t && i < n * topk; i++)
+        ids[i] = ids[i] < 0 ? -1 : d->w->d2t[ids[i]]; /* -1: the row had too few numbers */
+}
+
+void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, const int32_t *slot,
+                    int topk, struct guess *out)
+{
+    const struct plan *p = &ps->plan[drafter_extend_mode(d)];
+    CHECK(p->n_rows <= d->max_rows && p->n_req <= MAX_LANES && topk <= MAX_TOPK);
+    if (p->n_rows == 0)
+        return;
+    int32_t ids[MAX_LANES * MAX_TOPK];
+    float logp[MAX_LANES * MAX_TOPK];
+    int32_t last[MAX_LANES];
+    for (int b = 0; b < p->n_req; b++)
+        last[b] = p->row0[b + 1] - 1;
+    topk = min_int(topk, d->w->draft_vocab);
+    d->ops->extend(d, &ps->kp, p->n_rows, drafter_rows(d, from, p->n_rows),
+                   upload_ints(d, d->last, last, p->n_req), p->n_req, d->state);
+    scatter(d, d->state, slot, p->n_req, d->root);
+    guesses(d, p->n_req, topk, ids, logp);
+    for (int b = 0; b < p->n_req; b++) {
+        out[b].n = topk;
+        memcpy(out[b].token, ids + b * topk, (size_t)topk * sizeof *ids);
+        memcpy(out[b].logp, logp + b * topk, F32(topk));
+    }
+}
+
+/* ---- growing a tree -------------------------------------------------------------------------- */
+
+struct candidate {
+    int32_t token;
+    int parent; /* candidate, -1: the root */
+    int depth;
+    int cell; /* draft cell once it was extended, else -1 */
+    float logp, score;
+};
+
+/* One lane's candidates and the nodes that the next level extends. */
+struct growth {
+    struct candidate *c;
+    int n;
+    int front[MAX_TOPK], n_front;
+    int row[MAX_TOPK]; /* state row each front node starts from */
+};
+
+static void add(struct growth *g, int32_t token, int parent, float logp)
+{
+    const struct candidate *up = parent < 0 ? NULL : &g->c[parent];
+    g->c[g->n++] = (struct candidate){.token = token, .parent = parent,
+                                      .depth = up ? up->depth + 1 : 1, .cell = -1, .logp = logp,
+                                      .score = (up ? up->score : 0) + logp};
+}
+
+/* The k best of candidates [first, n) by score, best first, ties to the earlier. What is not a
+ * number is no candidate: it would compare with nothing, and could be kept without its parent. */
+static int best(const struct growth *g, int first, int k, int *out)
+{
+    int n = 0;
+    for (int i = first; i < g->n; i++) {
+        int at = n;
+        if (g->c[i].token < 0 || g->c[i].score != g->c[i].score)
+            continue;
+        while (at > 0 && g->c[i].score > g->c[out[at - 1]].score)
+            at--;
+        if (at == k)
+            continue;
+        n = min_int(n + 1, k);
+        memmove(out + at + 1, out + at, (size_t)(n - at - 1) * sizeof *out);
+        out[at] = i;
+    }
+    return n;
+}
+
+/* The row of the next level's plan that extends front node k. */
+static struct draft_row draft_row_of(struct growth *g, int k, int cell)
+{
+    struct candidate *c = &g->c[g->front[k]];
+    struct draft_row r = {.depth = c->depth, .cell = cell, .up = -1, .n_seen = c->depth};
+    c->cell = cell;
+    for (int i = g->front[k], at = c->depth - 1; i >= 0; i = g->c[i].parent, at--)
+        r.seen[at] = g->c[i].cell;
+    return r;
+}
+
+/* One level's rows over all lanes that go this deep. */
+struct rows {
+    struct plan_req req[MAX_LANES];
+    int n_req, n;
+    struct draft_row *row; /* (n) EAGLE3: where each state goes and what it sees */
+    int32_t *token, *from; /* (n) */
+};
+
+static void collect(const struct drafter *d, struct drafting *lane, struct growth *g, int n,
+                    int level, int topk, struct rows *r)
+{
+    size_t most = (size_t)n * MAX_TOPK;
+    *r = (struct rows){.row = xmalloc(most * sizeof *r->row),
+                       .token = xmalloc(most * sizeof *r->token),
+                       .from = xmalloc(most * sizeof *r->from)};
+    for (int b = 0; b < n; b++) {
+        if (lane[b].max_depth < level)
+            continue;
+        r->req[r->n_req++] = (struct plan_req){.seq = lane[b].seq, .n = g[b].n_front,
+                                               .token = r->token + r->n,
+                                               .draft = d->ops->owns_kv ? r->row + r->n : NULL,
+                                               .levels = lane[b].max_depth - 1, .topk = topk};
+        for (int k = 0; k < g[b].n_front; k++, r->n++) {
+            r->row[r->n] = draft_row_of(&g[b], k, lane[b].seq->drafted + (level - 2) * topk + k);
+            r->token[r->n] = g[b].c[g[b].front[k]].token;
+            r->from[r->n] = g[b].row[k];
+        }
+    }
+}
+
+/* The children of every front node join the candidates; the best of them are the next front. */
+static void spread(struct drafting *lane, struct growth *g, int n, int level, int topk,
+                   const int32_t *ids, const float *logp)
+{
+    for (int b = 0, r = 0; b < n; b++) {
+        if (lane[b].max_depth < level)
+            continue;
+        int first = g[b].n, r0 = r;
+        for (int k = 0; k < g[b].n_front; k++, r++)
+            for (int j = 0; j < topk; j++)
+                add(&g[b], ids[r * topk + j], g[b].front[k], logp[r * topk + j]);
+        g[b].n_front = best(&g[b], first, topk, g[b].front);
+        for (int k = 0; k < g[b].n_front; k++)
+            g[b].row[k] = r0 + (g[b].front[k] - first) / topk;
+    }
+}
+
+static bool grow_level(struct drafter *d, struct pass *ps, struct drafting *lane, struct growth *g,
+                       int n, int level, int topk, struct err *e)
+{
+    struct rows r;
+    collect(d, lane, g, n, level, topk, &r);
+    bool ok = r.n == 0 ||
+              pass_prepare(ps, d->ops->owns_kv ? PLAN_DRAFT : PLAN_FROZEN, r.req, r.n_req, e);
+    CHECK(r.n <= d->max_heads);
+    if (ok && r.n) {
+        int32_t *ids = xmalloc((size_t)(r.n * topk) * sizeof *ids);
+        float *logp = xmalloc(F32(r.n * topk));
+        d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
+                      drafter_rows(d, r.from, r.n));
+        guesses(d, r.n, topk, ids, logp);
+        spread(lane, g, n, level, topk, ids, logp);
+        free(ids);
+        free(logp);
+    }
+    free(r.row);
+    free(r.token);
+    free(r.from);
+    return ok;
+}
+
+/* Keeps the best candidates, in the order they were made. */
+static void keep_best(const struct growth *g, int nodes, struct tree *t)
+{
+    size_t most = (size_t)g->n + 1;
+    int *order = xmalloc(most * sizeof *order), *node = xmalloc(most * sizeof *node);
+    int n = best(g, 0, min_int(nodes - 1, TREE_MAX - 1), order);
+    memset(node, 0xff, most * sizeof *node);
+    for (int i = 0; i < n; i++)
+        node[order[i]] = 0;
+    for (int i = 0; i < g->n; i++) {
+        if (node[i] < 0)
+            continue;
+        const struct candidate *c = &g->c[i];
+        CHECK(c->parent < i && (c->parent < 0 || node[c->parent] > 0));
+        node[i] = tree_add(t, c->parent < 0 ? 0 : node[c->parent], c->token,
+                           __builtin_expf(c->logp), c->score);
+    }
+    free(order);
+    free(node);
+}
+
+bool drafter_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
+                  const struct tree_shape *shape, struct err *e)
+{
+    int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1;
+    size_t most = (size_t)topk + (size_t)max_int(0, shape->steps - 1) * (size_t)(topk * topk);
+    struct growth *g = xcalloc((size_t)n, sizeof *g);
+    bool ok = n <= MAX_LANES;
+    CHECK(ok);
+    for (int b = 0; b < n && ok; b++) {
+        lane[b].max_depth = min_int(lane[b].max_depth, shape->steps);
+        deepest = max_int(deepest, lane[b].max_depth);
+        if (d->ops->owns_kv) {
+            int cells = lane[b].seq->drafted + (lane[b].max_depth - 1) * topk;
+            pass_lock(ps);
+            ok = kv_reserve_draft(ps->kv, lane[b].seq, lane[b].seq->drafted, cells, e);
+            pass_unlock(ps);
+        }
+        g[b].c = xmalloc(most * sizeof *g[b].c);
+        for (int k = 0; k < min_int(topk, lane[b].guess->n); k++)
+            add(&g[b], lane[b].guess->token[k], -1, lane[b].guess->logp[k]);
+        g[b].n_front = best(&g[b], 0, topk, g[b].front);
+        for (int k = 0; k < g[b].n_front; k++)
+            g[b].row[k] = lane[b].slot;
+    }
+    for (int level = 2; level <= deepest && ok; level++)
+        ok = grow_level(d, ps, lane, g, n, level, topk, e);
+    for (int b = 0; b < n; b++) {
+        if (ok)
+            keep_best(&g[b], shape->nodes, lane[b].tree);
+        pass_lock(ps);
+        kv_rollback(ps->kv, lane[b].seq);
+        pass_unlock(ps);
+        free(g[b].c);
+    }
+    free(g);
+    return ok;
+}

@@ -1,0 +1,291 @@
+/* eagle3.c - the EAGLE3 head; see draft.h.
+ *
+ * Forward (Li et al. 2025, arXiv 2503.01840, and the SafeAILab and SpecForge sources):
+ *   g = fc [a_low; a_mid; a_high]      true target states; on later levels the head's own output
+ *   z = [norm(E[token]); norm(g)]
+ *   x = g + attention(z);  x = x + mlp(norm(x));  logits = head(norm(x));  feed back x
+ */
+#include "engine/draft/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define F32(n) ((size_t)(n) * sizeof(float))
+
+_Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE, "states and the token are laid at once");
+
+struct eagle3 {
+    struct drafter base;
+    struct k_cells *cells; /* (n_layer) */
+    kbuf fused;            /* (max_rows, n_capture * target_hidden) */
+    kbuf x;                /* (max_rows, hidden) */
+    kbuf out;              /* where the last pass left its states: x, or the base's state */
+    kbuf z;                /* (max_rows, 2 hidden) */
+    kbuf q, o, h, cs;
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool want_as(struct eagle3 *d, const char *what, kbuf *b, size_t bytes, struct err *e)
+{
+    *b = d->base.dev.k->alloc(d->base.dev.d, bytes, what, e);
+    return b->p != NULL;
+}
+
+static bool want(struct eagle3 *d, kbuf *b, size_t bytes, struct err *e)
+{
+    return want_as(d, "draft buffers", b, bytes, e);
+}
+
+static bool open_cells(struct eagle3 *d, int slots, enum kv_type kv, struct err *e)
+{
+    const struct draft *w = d->base.w;
+    d->cells = xcalloc((size_t)w->cfg.n_layer, sizeof *d->cells);
+    for (int l = 0; l < w->cfg.n_layer; l++) {
+        struct k_cells *c = &d->cells[l];
+        *c = (struct k_cells){.type = kv, .n_slots = slots, .n_kv = w->layer[l].n_kv,
+                              .head_dim = w->layer[l].head_dim};
+        size_t bytes = (size_t)slots * (size_t)(c->n_kv * c->head_dim) * kv_type_size(kv);
+        if (!want_as(d, "KV cells", &c->k, bytes, e) || !want_as(d, "KV cells", &c->v, bytes, e))
+            return false;
+        d->base.dev.k->fill(d->base.dev.d, c->k, 0xff);
+        d->base.dev.k->fill(d->base.dev.d, c->v, 0xff);
+    }
+    return true;
+}
+
+static bool open_buffers(struct eagle3 *d, struct err *e)
+{
+    const struct draft *w = d->base.w;
+    const struct config *c = &w->cfg;
+    size_t rows = (size_t)d->base.max_rows, heads = 0, ffn = 0, H = (size_t)c->hidden;
+    size_t wide = (size_t)(w->n_capture * w->target_hidden);
+    for (int l = 0; l < c->n_layer; l++) {
+        size_t n = (size_t)(w->layer[l].n_head * w->layer[l].head_dim);
+        heads = heads > n ? heads : n;
+        ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
+    }
+    d->base.taps.n = w->n_capture;
+    d->base.taps.stride = (int)wide;
+    d->base.state_n = c->hidden;
+    memcpy(d->base.taps.boundary, w->capture, sizeof w->capture);
+    size_t half = c->n_rope ? (size_t)c->rope[0].half : 1;
+    return drafter_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
+           want(d, &d->x, F32(rows * H), e) &&
+           want(d, &d->z, F32(rows * 2 * H), e) && want(d, &d->q, F32(rows * heads), e) &&
+           want(d, &d->o, F32(rows * heads), e) && want(d, &d->h, F32(rows * ffn), e) &&
+           want(d, &d->cs, F32(rows * half * 2), e);
+}
+
+static void close_eagle3(struct drafter *base)
+{
+    struct eagle3 *d = (struct eagle3 *)base;
+    const struct kernels *k = base->dev.k;
+    for (int l = 0; d->cells && l < base->w->cfg.n_layer; l++) {
+        k->release(base->dev.d, d->cells[l].k);
+        k->release(base->dev.d, d->cells[l].v);
+    }
+    free(d->cells);
+    kbuf all[] = {d->fused, d->x, d->z, d->q, d->o, d->h, d->cs};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        k->release(base->dev.d, all[i]);
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+/* Whether a product of these weights takes packed rows. */
+static bool packs(const struct tensor *w)
+{
+    return w->type == DT_BF16;
+}
+static bool packs_first(const struct layer *w)
+{
+    return packs(&w->wq) && packs(&w->wk) && packs(&w->wv);
+}
+static bool packs_fc(const struct draft *w)
+{
+    return packs(&w->fc) && !w->input_norm.data;
+}
+
+/* The captured states, each normalised first where the head says so. */
+static int lay_taps(const struct eagle3 *d, kbuf from, struct k_part *part)
+{
+    const struct draft *w = d->base.w;
+    const struct taps *t = &d->base.taps;
+    bool normed = false;
+    for (int i = 0; i < w->n_capture; i++)
+        normed |= w->fc_norm[i].data != NULL;
+    int n = normed ? w->n_capture : 1, each = t->stride / n;
+    for (int i = 0; i < n; i++) {
+        part[i] = (struct k_part){.n = each, .src_stride = t->stride, .idx = from, .dst = d->fused,
+                                  .width = t->stride, .at = i * each, .packed = packs_fc(w)};
+        part[i].src = kbuf_at(t->dst, F32(i * each), t->dst.n - F32(i * each));
+        part[i].norm = norm_of(&w->cfg, &w->fc_norm[i]);
+    }
+    return n;
+}
+
+/* The first layer's input is twice as wide: z = [norm(E[token]); norm(g)], g being row from[r] of
+ * some states, or what x holds. x = g. */
+static struct k_part lay_token(const struct eagle3 *d, const struct k_plan *kp)
+{
+    const struct draft *w = d->base.w;
+    const struct tensor *table = w->embed.data ? &w->embed : &d->base.target->m->embed;
+    return (struct k_part){.n = w->cfg.hidden, .table = table, .scale = 1, .idx = kp->token,
+                           .norm = norm_of(&w->cfg, &w->layer[0].in_norm), .dst = d->z,
+                           .width = 2 * w->cfg.hidden, .packed = packs_first(&w->layer[0])};
+}
+
+static struct k_part lay_state(const struct eagle3 *d, kbuf states, kbuf from, kbuf x)
+{
+    const struct draft *w = d->base.w;
+    int H = w->cfg.hidden;
+    bool normed = w->norm_before_residual;
+    return (struct k_part){.n = H, .src = states, .src_stride = H, .idx = from,
+                           .norm = norm_of(&w->cfg, &w->layer[0].hidden_norm),
+                           .keep = from.p || normed ? x : (kbuf){0}, .keep_normed = normed,
+                           .dst = d->z, .width = 2 * H, .at = H,
+                           .packed = packs_first(&w->layer[0])};
+}
+
+static struct k_rope turns(const struct eagle3 *d, const struct k_plan *kp, int rows)
+{
+    const struct rope *r = &d->base.w->cfg.rope[0];
+    return (struct k_rope){.rows = rows, .half = r->half, .pos = kp->pos, .inv_freq = r->inv_freq,
+                           .factor = r->cs_factor, .cs = d->cs};
+}
+
+/* What true states begin with: x = fc of those that were captured, and z. */
+static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, int rows)
+{
+    const struct draft *w = d->base.w;
+    const struct kernels *k = d->base.dev.k;
+    struct k_rope rope = turns(d, kp, rows);
+    struct k_lay first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
+    first.n_parts = lay_taps(d, from, first.part);
+    first.part[first.n_parts++] = lay_token(d, kp);
+    second.part[0] = lay_state(d, d->x, (kbuf){0}, d->x);
+    k->lay(d->base.dev.d, &first);
+    k->linear(d->base.dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = d->base.taps.stride, .src = d->fused,
+        .pre = norm_of(&w->cfg, &w->input_norm), .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1,
+        .packed = packs_fc(w), .dst = d->x});
+    k->lay(d->base.dev.d, &second);
+}
+
+static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows, kbuf x)
+{
+    const struct config *c = &d->base.w->cfg;
+    const struct layer *w = &d->base.w->layer[l];
+    const struct k_table *table = w->window ? &kp->draft_win : &kp->draft;
+    bool first = l == 0, packed = packs(&w->wo);
+    d->base.dev.k->qkv(d->base.dev.d, &(struct k_qkv){
+        .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : x,
+        .norm = first ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
+        .packed = first && packs_first(w),
+        .wq = &w->wq, .wk = &w->wk, .wv = &w->wv,
+        .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
+        .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
+        .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
+        .norm_whole = c->qk_norm_whole, .rot = c->rope[0].rot, .cs = d->cs, .q = d->q,
+        .cells = d->cells[l], .table = table});
+    d->base.dev.k->attn(d->base.dev.d, &(struct k_attn){
+        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .q = d->q,
+        .cells = d->cells[l], .table = table, .packed = packed, .dst = d->o});
+    d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = w->n_head * w->head_dim, .src = d->o, .w = &w->wo,
+        .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = packed, .dst = x});
+}
+
+/* From the states in x, and z, to the states behind them, in their place. */
+static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
+{
+    const struct config *c = &d->base.w->cfg;
+    const struct kernels *k = d->base.dev.k;
+    for (int l = 0; l < c->n_layer; l++) {
+        const struct layer *w = &d->base.w->layer[l];
+        bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
+        attention(d, kp, l, rows, x);
+        k->glu(d->base.dev.d, &(struct k_glu){.rows = rows, .src = x,
+                                              .pre = norm_of(c, &w->ffn_in_norm),
+                                              .gate = &w->gate, .up = &w->up, .act = c->act,
+                                              .packed = packed, .dst = d->h});
+        k->linear(d->base.dev.d, &(struct k_linear){.rows = rows, .src_stride = w->ffn,
+                                                    .src = d->h, .w = &w->down, .scale = 1,
+                                                    .add = true, .packed = packed, .dst = x});
+    }
+    d->out = x;
+}
+
+/* The head's logits after n rows of states. */
+static void logits(struct eagle3 *d, kbuf state, int n)
+{
+    const struct draft *w = d->base.w;
+    const struct tensor *head = w->head.data ? &w->head : &d->base.target->m->head;
+    d->base.dev.k->linear(d->base.dev.d, &(struct k_linear){
+        .rows = n, .src_stride = w->cfg.hidden, .src = state,
+        .pre = norm_of(&w->cfg, &w->norm), .w = head, .scale = 1, .dst = d->base.logits});
+}
+
+static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+                   int n_req, kbuf state)
+{
+    struct eagle3 *d = (struct eagle3 *)base;
+    begin_extend(d, kp, from, rows);
+    forward(d, kp, rows, d->x);
+    drafter_gather(base, d->x, last, n_req, base->w->cfg.hidden, state);
+    logits(d, state, n_req);
+}
+
+/* The head's own outputs take the place of true states: fed back as they are, or normed. */
+static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
+{
+    struct eagle3 *d = (struct eagle3 *)base;
+    const struct config *c = &base->w->cfg;
+    struct k_rope rope = turns(d, kp, rows);
+    kbuf x = base->inputs;
+    if (base->w->norm_output) {
+        if (from.p)
+            drafter_gather(base, states, from, rows, c->hidden, x);
+        base->dev.k->normalize(base->dev.d, &(struct k_normalize){
+            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+            .src = x, .dst = x, .norm = norm_of(c, &base->w->norm), .scale = 1});
+        from = (kbuf){0};
+    }
+    base->dev.k->lay(base->dev.d, &(struct k_lay){
+        .rows = rows, .n_parts = 2, .rope = {&rope},
+        .part = {lay_token(d, kp), lay_state(d, from.p ? states : x, from, x)}});
+    forward(d, kp, rows, x);
+    base->inputs = base->state;
+    base->state = x;
+    logits(d, x, rows);
+}
+
+static kbuf output(struct drafter *base)
+{
+    return ((struct eagle3 *)base)->out;
+}
+
+static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)
+{
+    struct eagle3 *d = (struct eagle3 *)base;
+    base->dev.k->move(base->dev.d, &(struct k_move){
+        .pairs = pairs, .n_pools = 1,
+        .pool = {{.src = src, .dst = dst, .n_layers = base->w->cfg.n_layer, .cells = d->cells}}});
+}
+
+static const struct drafter_ops eagle3_ops = {.owns_kv = true, .close = close_eagle3,
+                                              .extend = extend, .level = level, .output = output,
+                                              .move = move};
+
+struct drafter *eagle3_open(struct device dev, struct draft *w, struct net *target, int slots,
+                            enum kv_type kv, int max_rows, struct err *e)
+{
+    struct eagle3 *d = xcalloc(1, sizeof *d);
+    d->base = (struct drafter){.ops = &eagle3_ops, .dev = dev, .w = w, .target = target,
+                               .max_rows = max_rows};
+    if (draft_each(w, device_upload, &dev, e) && open_cells(d, slots, kv, e) && open_buffers(d, e))
+        return &d->base;
+    drafter_close(&d->base);
+    return NULL;
+}

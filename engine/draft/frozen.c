@@ -1,0 +1,249 @@
+/* frozen.c - a drafter without KV of its own (the gemma-4 assistant); see draft.h.
+ *
+ * Forward (Hugging Face gemma4_assistant, candidate_generator.py; reference model-families 3.1):
+ *   H = the target's last hidden state after its final norm; later the drafter's own output
+ *   x = pre_projection [E_target[token] s; H]
+ *   per layer: one query at the last committed position, attention over the target's own cells of
+ *   the last layer of its type; logits = head(norm(x)), others than the chosen centroids' tokens one
+ *   below the least of them;  next H = post_projection(norm(x))
+ * Which cells a layer reads is asked of the target net for every pass, never remembered: a sliding
+ * layer gets the swa table with the swa cells, a full layer the full ones.
+ */
+#include "engine/draft/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define F32(n) ((size_t)(n) * sizeof(float))
+
+struct frozen {
+    struct drafter base;
+    kbuf in;        /* (rows, 2 target_hidden) */
+    kbuf x, y;      /* (rows, hidden) */
+    kbuf q, o, h;
+    kbuf cs[MAX_ROPE];
+    kbuf scores;    /* (rows, n_centroid) */
+    kbuf top, topp; /* (rows, centroid_top) */
+    int32_t *chosen;
+    float *row; /* one row of logits on the host */
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool want(struct frozen *d, kbuf *b, size_t floats, struct err *e)
+{
+    if (floats)
+        *b = d->base.dev.k->alloc(d->base.dev.d, F32(floats), "draft buffers", e);
+    return !floats || b->p;
+}
+
+static bool open_buffers(struct frozen *d, struct err *e)
+{
+    const struct draft *w = d->base.w;
+    const struct config *c = &w->cfg;
+    size_t heads = 0, ffn = 0, H = (size_t)c->hidden, T = (size_t)w->target_hidden;
+    for (int l = 0; l < c->n_layer; l++) {
+        size_t n = (size_t)(w->layer[l].n_head * w->layer[l].head_dim);
+        heads = heads > n ? heads : n;
+        ffn = ffn > (size_t)w->layer[l].ffn ? ffn : (size_t)w->layer[l].ffn;
+    }
+    d->base.taps.n = 1;
+    d->base.taps.boundary[0] = d->base.target->m->cfg.n_layer;
+    d->base.taps.stride = d->base.state_n = w->target_hidden;
+    if (!drafter_buffers(&d->base, e))
+        return false;
+    size_t rows = (size_t)d->base.max_heads;
+    for (int i = 0; i < c->n_rope; i++)
+        if (!want(d, &d->cs[i], rows * (size_t)c->rope[i].half * 2, e))
+            return false;
+    d->chosen = xmalloc(rows * (size_t)max_int(1, w->centroid_top) * sizeof *d->chosen);
+    d->row = xmalloc(F32(w->draft_vocab));
+    return want(d, &d->in, rows * 2 * T, e) && want(d, &d->x, rows * H, e) &&
+           want(d, &d->y, rows * H, e) && want(d, &d->q, rows * heads, e) &&
+           want(d, &d->o, rows * heads, e) && want(d, &d->h, rows * ffn, e) &&
+           want(d, &d->scores, rows * (size_t)w->n_centroid, e) &&
+           want(d, &d->top, rows * (size_t)w->centroid_top, e) &&
+           want(d, &d->topp, rows * (size_t)w->centroid_top, e);
+}
+
+static void close_frozen(struct drafter *base)
+{
+    struct frozen *d = (struct frozen *)base;
+    kbuf all[] = {d->in, d->x, d->y, d->q, d->o, d->h, d->cs[0], d->cs[1], d->scores, d->top,
+                  d->topp};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        base->dev.k->release(base->dev.d, all[i]);
+    free(d->chosen);
+    free(d->row);
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+/* x = pre_projection [E_target[token] s; H] */
+static void join(struct frozen *d, const struct k_plan *kp, kbuf hidden, int rows)
+{
+    const struct draft *w = d->base.w;
+    const struct kernels *k = d->base.dev.k;
+    struct kdev *dev = d->base.dev.d;
+    int T = w->target_hidden;
+    const struct model *m = d->base.target->m;
+    /* the embedding goes through state, which the pass overwrites at its end */
+    k->embed(dev, &(struct k_embed){.rows = rows, .n = T, .ids = kp->token, .table = &m->embed,
+                                    .scale = m->cfg.embed_scale, .dst = d->base.state});
+    k->rows(dev, &(struct k_rows){.rows = rows, .n = T, .src_stride = T, .dst_stride = 2 * T,
+                                  .src = d->base.state, .dst = d->in});
+    k->rows(dev, &(struct k_rows){.rows = rows, .n = T, .src_stride = T, .dst_stride = 2 * T,
+                                  .src = hidden, .dst = kbuf_at(d->in, F32(T), d->in.n - F32(T))});
+    k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = 2 * T, .src = d->in,
+                                      .w = &w->pre_proj, .scale = 1, .dst = d->x});
+}
+
+static void layer(struct frozen *d, const struct k_plan *kp, int l, int rows)
+{
+    const struct config *c = &d->base.w->cfg;
+    const struct layer *w = &d->base.w->layer[l];
+    const struct kernels *k = d->base.dev.k;
+    struct kdev *dev = d->base.dev.d;
+    const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
+    const struct k_table *table = w->window ? &kp->swa : &kp->full;
+    int owner = w->window ? d->base.w->kv_swa : d->base.w->kv_full;
+    k->qkv(dev, &(struct k_qkv){
+        .rows = rows, .src_stride = c->hidden, .src = d->x, .norm = norm_of(c, &w->in_norm),
+        .wq = &w->wq, .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
+        .q_norm = norm_of(c, &w->q_norm), .rot = rope ? rope->rot : 0,
+        .cs = rope ? d->cs[w->rope_id] : (kbuf){0}, .q = d->q,
+        .cells = d->base.target->cells[owner], .table = table});
+    k->attn(dev, &(struct k_attn){.rows = rows, .n_head = w->n_head, .scale = c->attn_scale,
+                                  .softcap = c->attn_softcap, .q = d->q,
+                                  .cells = d->base.target->cells[owner], .table = table,
+                                  .dst = d->o});
+    k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = w->n_head * w->head_dim,
+                                      .src = d->o, .w = &w->wo, .scale = 1,
+                                      .post = norm_of(c, &w->attn_norm), .add = true, .dst = d->x});
+    k->glu(dev, &(struct k_glu){.rows = rows, .src = d->x, .pre = norm_of(c, &w->ffn_in_norm),
+                                .gate = &w->gate, .up = &w->up, .act = c->act, .dst = d->h});
+    k->linear(dev, &(struct k_linear){.rows = rows,
+                                      .src_stride = w->ffn,
+                                      .src = d->h,
+                                      .w = &w->down,
+                                      .scale = 1,
+                                      .post = norm_of(c, &w->ffn_norm),
+                                      .add = true,
+                                      .dst = d->x});
+    if (w->layer_scalar.data)
+        k->scale(dev, &(struct k_scale){.rows = rows, .n = c->hidden, .x = d->x,
+                                        .s = &w->layer_scalar});
+}
+
+/* Only the tokens of the best centroids count; the others stand one below the least of them. */
+static void keep_clusters(struct frozen *d, int rows)
+{
+    const struct draft *w = d->base.w;
+    const struct kernels *k = d->base.dev.k;
+    struct kdev *dev = d->base.dev.d;
+    int per = w->draft_vocab / w->n_centroid, top = w->centroid_top;
+    size_t bytes = F32(w->draft_vocab);
+    uint8_t *kept = xcalloc((size_t)w->draft_vocab, 1);
+    k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = w->cfg.hidden, .src = d->y,
+                                      .w = &w->centroids, .scale = 1, .dst = d->scores});
+    k->topk(dev, &(struct k_topk){.rows = rows, .n = w->n_centroid, .k = top, .logits = d->scores,
+                                  .ids = d->top, .logp = d->topp});
+    k->get(dev, d->chosen, d->top, (size_t)(rows * top) * sizeof *d->chosen);
+    for (int r = 0; r < rows; r++) {
+        kbuf at = kbuf_at(d->base.logits, (size_t)r * bytes, bytes);
+        float least = 0;
+        if (d->chosen[(r + 1) * top - 1] < 0)
+            continue; /* its scores are not numbers, and so are its logits */
+        k->get(dev, d->row, at, bytes);
+        memset(kept, 0, (size_t)w->draft_vocab);
+        for (int i = 0; i < top * per; i++) {
+            int id = w->token_order[d->chosen[r * top + i / per] * per + i % per];
+            least = i == 0 || d->row[id] < least ? d->row[id] : least;
+            kept[id] = 1;
+        }
+        for (int i = 0; i < w->draft_vocab; i++)
+            if (!kept[i])
+                d->row[i] = least - 1;
+        k->put(dev, at, d->row, bytes);
+    }
+    free(kept);
+}
+
+/* From the states in `hidden` to logits and the next states, in `state`. */
+static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hidden, kbuf state)
+{
+    const struct draft *w = d->base.w;
+    const struct config *c = &w->cfg;
+    const struct kernels *k = d->base.dev.k;
+    struct kdev *dev = d->base.dev.d;
+    CHECK(rows <= d->base.max_heads);
+    for (int i = 0; i < c->n_rope; i++)
+        k->rope(dev, &(struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
+                                      .inv_freq = c->rope[i].inv_freq,
+                                      .factor = c->rope[i].cs_factor, .cs = d->cs[i]});
+    join(d, kp, hidden, rows);
+    for (int l = 0; l < c->n_layer; l++)
+        layer(d, kp, l, rows);
+    k->normalize(dev, &(struct k_normalize){.rows = rows, .n = c->hidden, .src_stride = c->hidden,
+                                            .dst_stride = c->hidden, .src = d->x, .dst = d->y,
+                                            .norm = norm_of(c, &w->norm), .scale = 1});
+    k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = d->y,
+                                      .w = w->head.data ? &w->head : &w->embed,
+                                      .softcap = c->final_softcap, .scale = 1,
+                                      .dst = d->base.logits});
+    if (w->centroids.data)
+        keep_clusters(d, rows);
+    k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = d->y,
+                                      .w = &w->post_proj, .scale = 1, .dst = state});
+}
+
+/* ---- the interface --------------------------------------------------------------------------- */
+
+/* Every lane has one row: `last` is all of them. */
+static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+                   int n_req, kbuf state)
+{
+    struct frozen *d = (struct frozen *)base;
+    const struct model *m = base->target->m;
+    int T = base->state_n;
+    CHECK(rows == n_req && last.p);
+    drafter_gather(base, base->taps.dst, from, rows, T, base->inputs);
+    base->dev.k->normalize(base->dev.d, &(struct k_normalize){
+        .rows = rows, .n = T, .src_stride = T, .dst_stride = T, .src = base->inputs,
+        .dst = base->inputs, .norm = {m->cfg.norm, &m->norm, m->cfg.eps}, .scale = 1});
+    forward(d, kp, rows, base->inputs, state);
+}
+
+static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
+{
+    if (from.p)
+        drafter_gather(base, states, from, rows, base->state_n, base->inputs);
+    forward((struct frozen *)base, kp, rows, base->inputs, base->state);
+}
+
+static kbuf output(struct drafter *base)
+{
+    return base->state;
+}
+
+static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)
+{
+    (void)base, (void)src, (void)dst;
+    CHECK(pairs == 0);
+}
+
+static const struct drafter_ops frozen_ops = {.owns_kv = false, .close = close_frozen,
+                                              .extend = extend, .level = level, .output = output,
+                                              .move = move};
+
+struct drafter *frozen_open(struct device dev, struct draft *w, struct net *target, int max_rows,
+                            struct err *e)
+{
+    struct frozen *d = xcalloc(1, sizeof *d);
+    d->base = (struct drafter){.ops = &frozen_ops, .dev = dev, .w = w, .target = target,
+                               .max_rows = max_rows};
+    if (draft_each(w, device_upload, &dev, e) && open_buffers(d, e))
+        return &d->base;
+    drafter_close(&d->base);
+    return NULL;
+}

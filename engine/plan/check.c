@@ -1,0 +1,763 @@
+/* check.c - see check.h. */
+#include "engine/plan/check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const rules[] = {
+    "I1  free and owned pages add up to each pool",
+    "I2  free lists are sets of free pages",
+    "I3  references are as many as the columns that hold pages",
+    "I4  map, inverse, row and table agree on every swa page",
+    "I5  every visible key is held",
+    "I6  written cells have one holder, the row's own sequence",
+    "I7  nothing is stored beyond a table's columns",
+    "I8  page 0 is never read or written",
+    "I9  extents: kv = prefix + new, rows add up, positions end at kv - 1",
+    "I10 no row reads a cell that nothing wrote",
+    "I11 tables are made for the pools that their layers read",
+    "I12 a row's keys are exactly its window, each once",
+    "I13 the tree has parents first and ancestors closed",
+    "I14 the draft is one pairing behind, in a pool that holds as much",
+    "I15 marks of read cells chain to the sequence's end",
+    "I16 uniforms consumed are uniforms counted",
+    "I17 tables filled on the device are those of its tree",
+};
+
+int check_rule_count(void)
+{
+    return (int)(sizeof rules / sizeof *rules);
+}
+
+const char *check_rule(int i)
+{
+    return rules[i];
+}
+
+static bool violated(struct checker *c, const struct err *mine, struct err *e)
+{
+    c->violations++;
+    snprintf(c->last, sizeof c->last, "%.250s", mine->msg);
+    if (e)
+        *e = *mine;
+    return false;
+}
+
+/* What is being checked: one request of one plan against its sequence. */
+struct view {
+    enum check_level level;
+    const struct plan *p;
+    const struct kv *kv;
+    const struct plan_req *q;
+    int b, r0; /* request, its first row */
+    struct err *e;
+    int32_t slot[TREE_MAX]; /* of each node's cell, in the pool of the table at hand */
+};
+
+#define FAIL(v, ...) err_set((v)->e, ERR_INVARIANT, __VA_ARGS__)
+
+static inline int32_t seq_page(const struct view *v, enum pool_id pool, int c)
+{
+    const struct seq *s = v->q->seq;
+    if (pool == POOL_DRAFT)
+        return c < s->n_dcol ? s->dcol[c].v : 0;
+    if (c >= s->n_col)
+        return 0;
+    return pool == POOL_FULL ? s->col[c].full.v : s->col[c].swa.v;
+}
+
+/* ---- pools, by running sums ------------------------------------------------------------------ */
+
+static bool check_pool(const struct kv *kv, enum pool_id id, struct err *e)
+{
+    const struct pages *p = &kv->pool[id];
+    if (p->n_free + p->n_owned != p->total - GUARD_PAGES)
+        return err_set(e, ERR_INVARIANT, "I1 %s: %d free + %d owned != %d pages", pool_name(id),
+                       p->n_free, p->n_owned, p->total - GUARD_PAGES);
+    int32_t next = p->n_free > 0 ? p->free[p->n_free - 1] : 0; /* the page to be handed out next */
+    if (p->n_free > 0 && (next < GUARD_PAGES || next >= p->total || p->ref[next]))
+        return err_set(e, ERR_INVARIANT, "I2 %s: free list entry %d holds page %d (%s)",
+                       pool_name(id), p->n_free - 1, next,
+                       next < GUARD_PAGES || next >= p->total ? "out of range" : "still owned");
+    if (p->n_refs != kv->held[id])
+        return err_set(e, ERR_INVARIANT, "I3 %s: %d references, but sequences hold %d pages",
+                       pool_name(id), p->n_refs, kv->held[id]);
+    if (p->ref[0])
+        return err_set(e, ERR_INVARIANT, "I8 %s: guard page 0 has %d references", pool_name(id),
+                       p->ref[0]);
+    if (kv->mem[id].base && kv->mem[id].slots < p->total * kv->page_size)
+        return err_set(e, ERR_INVARIANT, "I14 %s: %d pages of %d slots, memory for %d slots",
+                       pool_name(id), p->total, kv->page_size, kv->mem[id].slots);
+    return true;
+}
+
+static bool check_pools(const struct kv *kv, struct err *e)
+{
+    for (int id = 0; id < N_POOLS; id++)
+        if (kv->pool[id].total && !check_pool(kv, (enum pool_id)id, e))
+            return false;
+    if (kv->has_draft && kv_capacity(kv, POOL_DRAFT) < kv_capacity(kv, POOL_FULL))
+        return err_set(e, ERR_INVARIANT, "I14 draft: the pool holds %d pages, the full pool %d",
+                       kv_capacity(kv, POOL_DRAFT), kv_capacity(kv, POOL_FULL));
+    return true;
+}
+
+/* ---- what lies behind the tables ------------------------------------------------------------- */
+
+#define RED4(w) w, w, w, w
+#define RED16(w) RED4(w), RED4(w), RED4(w), RED4(w)
+
+/* The words behind an array of (rows, width). `what` is "row" or "request". */
+static bool check_zone(const struct plan *p, const struct table *t, const char *name,
+                       const char *what, const int32_t *array, int rows, int width, struct err *e)
+{
+    if (!array)
+        return true;
+    static const int32_t red[RED_ZONE] = {RED16(RED_WORD)};
+    const int32_t *zone = array + (size_t)rows * (size_t)width;
+    if (!memcmp(zone, red, sizeof red))
+        return true;
+    for (int i = 0; i < RED_ZONE; i++)
+        if (zone[i] != RED_WORD)
+            return err_set(e, ERR_INVARIANT,
+                           "I7 %s %s table %s %d column %d: %d was stored behind the %d columns "
+                           "of %s",
+                           plan_mode_name(p->mode), pool_name(t->pool), what, max_int(0, rows - 1),
+                           width + i, zone[i], width, name);
+    return true;
+}
+
+static bool check_zones(const struct plan *p, const struct table *t, struct err *e)
+{
+    int n = p->n_rows;
+    int cols = p->list ? p->list->cols : t->n_cols;
+    if (p->list && t->pages != p->list->page[t->pool])
+        return err_set(e, ERR_INVARIANT, "I11 %s %s table: its pages lie in another pool's list",
+                       plan_mode_name(p->mode), pool_name(t->pool));
+    return check_zone(p, t, "pages", "request", t->pages, p->n_req, cols, e) &&
+           check_zone(p, t, "lo", "row", t->lo, n, 1, e) &&
+           check_zone(p, t, "hi", "row", t->hi, n, 1, e) &&
+           check_zone(p, t, "n_expand", "row", t->n_expand, n, 1, e) &&
+           check_zone(p, t, "expand", "row", t->expand, n, t->expand_w, e) &&
+           check_zone(p, t, "write", "row", t->write, n, 1, e);
+}
+
+/* ---- extents --------------------------------------------------------------------------------- */
+
+static bool draft_mode(enum plan_mode m)
+{
+    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
+}
+
+static bool check_extents(const struct view *v)
+{
+    const struct plan *p = v->p;
+    const struct seq *s = v->q->seq;
+    int prefix = p->prefix_len[v->b], n = p->q_len[v->b], kv = p->kv_len[v->b];
+    const char *mode = plan_mode_name(p->mode);
+    int final_ = draft_mode(p->mode) ? s->drafted : s->committed;
+    if (prefix != final_)
+        return FAIL(v, "I9 %s request %d: prefix_len %d, the sequence has %d final cells", mode,
+                    v->b, prefix, final_);
+    if (n != v->q->n || p->row0[v->b + 1] - p->row0[v->b] != n)
+        return FAIL(v, "I9 %s request %d: q_len %d, rows %d to %d, tokens %d", mode, v->b, n,
+                    p->row0[v->b], p->row0[v->b + 1], v->q->n);
+    if (p->mode == PLAN_DRAFT)
+        return kv >= prefix ||
+               FAIL(v, "I9 %s request %d: kv_len %d below prefix_len %d", mode, v->b, kv, prefix);
+    if (p->mode == PLAN_FROZEN)
+        return kv == prefix || FAIL(v, "I9 %s request %d: kv_len %d, expected prefix_len %d", mode,
+                                    v->b, kv, prefix);
+    if (kv != prefix + n)
+        return FAIL(v, "I9 %s request %d: kv_len %d, expected prefix_len %d + q_len %d", mode, v->b,
+                    kv, prefix, n);
+    return true;
+}
+
+/* ---- the draft's lag ------------------------------------------------------------------------- */
+
+static bool check_lag(const struct view *v)
+{
+    const struct seq *s = v->q->seq;
+    if (v->p->mode == PLAN_DRAFT && s->drafted != s->committed)
+        return FAIL(v, "I14 draft request %d: %d draft slots for %d committed tokens", v->b,
+                    s->drafted, s->committed);
+    if (v->p->mode == PLAN_DRAFT_EXTEND && v->p->kv_len[v->b] > s->committed + v->q->ahead)
+        return FAIL(v, "I14 draft-extend request %d: slots to %d, but %d committed tokens", v->b,
+                    v->p->kv_len[v->b], s->committed + v->q->ahead);
+    return true;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static bool bad_swa_page(const struct view *v, int c, int32_t page)
+{
+    int32_t full = seq_page(v, POOL_FULL, c);
+    if (page < GUARD_PAGES || page >= v->kv->pool[POOL_SWA].total)
+        return FAIL(v,
+                    "I4 %s swa table request %d column %d: page %d is outside the swa pool of %d",
+                    plan_mode_name(v->p->mode), v->b, c, page, v->kv->pool[POOL_SWA].total);
+    return FAIL(v,
+                "I4 %s swa table request %d column %d: holds page %d, but full page %d maps to "
+                "swa page %d",
+                plan_mode_name(v->p->mode), v->b, c, page, full, v->kv->swa_of[full]);
+}
+
+static bool bad_column(const struct view *v, const struct table *t, int c, int32_t page,
+                       int32_t own)
+{
+    const char *mode = plan_mode_name(v->p->mode);
+    if (page == 0 && own == 0)
+        return FAIL(v, "I5 %s %s table request %d column %d: a visible page is not held", mode,
+                    pool_name(t->pool), v->b, c);
+    return FAIL(v, "I10 %s %s table request %d column %d: page %d, the sequence holds %d", mode,
+                pool_name(t->pool), v->b, c, page, own);
+}
+
+/* Columns [first, last] of request b are live pages of the sequence, in the table's own space. */
+static bool check_columns(const struct view *v, const struct table *t, int first, int last)
+{
+    const struct kv *kv = v->kv;
+    const struct pages *pool = &kv->pool[t->pool];
+    if (last >= t->n_cols)
+        return FAIL(v, "I7 %s %s table request %d: column %d needed, %d columns",
+                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, last, t->n_cols);
+    const int32_t *pages = t->pages + (size_t)v->b * (size_t)t->n_cols;
+    for (int c = first; c <= last; c++) {
+        int32_t page = pages[c], own = seq_page(v, t->pool, c);
+        bool inside = page >= GUARD_PAGES && page < pool->total;
+        if (!page && !own)
+            return bad_column(v, t, c, page, own);
+        if (t->pool == POOL_SWA) {
+            int32_t full = seq_page(v, POOL_FULL, c);
+            if (!inside || kv->swa_of[full] != page || kv->full_of[page] != full)
+                return bad_swa_page(v, c, page);
+        }
+        if (page != own || !inside || !pool->ref[page])
+            return bad_column(v, t, c, page, own);
+    }
+    return true;
+}
+
+/* Columns that lie in the plan's list as they were checked there, and that have not changed since.
+ * */
+static int known_columns(const struct view *v, const struct table *t)
+{
+    if (v->level >= CHECK_STRICT || !v->p->list)
+        return 0;
+    return list_known(v->p->list, v->q->seq, side_of(t->pool));
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static const struct mark *mark_at(const struct kv *kv, enum pool_id pool, int32_t page, int cell)
+{
+    return &kv->mark[pool][page * kv->page_size + cell % kv->page_size];
+}
+
+/* Cell `cell` of a sequence holds its own position, and its chain goes on from the cell before. */
+static bool link_ok(const struct kv *kv, const struct seq *s, enum pool_id pool, int cell,
+                    struct err *e)
+{
+    int P = kv->page_size, first = pool == POOL_SWA ? s->swa_lo : 0;
+    const struct column *c = &s->col[cell / P], *up = &s->col[max_int(0, cell - 1) / P];
+    const struct mark *m = mark_at(kv, pool, pool == POOL_SWA ? c->swa.v : c->full.v, cell);
+    if (pool == POOL_SWA && (!c->swa.v || (cell > first && !up->swa.v)))
+        return err_set(e, ERR_INVARIANT, "I5 swa cell %d: a visible page is not held",
+                       c->swa.v ? cell - 1 : cell);
+    if (m->pos != cell)
+        return err_set(e, ERR_INVARIANT, "I10 %s cell %d: %s", pool_name(pool), cell,
+                       m->pos < 0 ? "no pass has written it" : "another position's KV lies there");
+    if (cell > 0 && cell == first)
+        return true; /* what came before is released */
+    uint64_t before = MARK_ROOT;
+    if (cell > 0)
+        before = mark_at(kv, pool, pool == POOL_SWA ? up->swa.v : up->full.v, cell - 1)->chain;
+    if (m->chain != mark_chain(before, m->token, m->pos))
+        return err_set(e, ERR_INVARIANT, "I15 %s cell %d: token %d does not follow the cell before",
+                       pool_name(pool), cell, m->token);
+    return true;
+}
+
+/* The last committed cell is written, in both pools, and is the one that was committed. */
+static bool tail_ok(const struct kv *kv, const struct seq *s, struct err *e)
+{
+    int cell = s->committed - 1;
+    if (cell < 0)
+        return true;
+    const struct column *c = &s->col[cell / kv->page_size];
+    if (!link_ok(kv, s, POOL_FULL, cell, e) || (c->swa.v && !link_ok(kv, s, POOL_SWA, cell, e)))
+        return false;
+    if (mark_at(kv, POOL_FULL, c->full.v, cell)->chain != s->tail ||
+        (c->swa.v && mark_at(kv, POOL_SWA, c->swa.v, cell)->chain != s->tail))
+        return err_set(e, ERR_INVARIANT, "I15 cell %d: its chain is not the one that was committed",
+                       cell);
+    return true;
+}
+
+static bool check_tail(const struct view *v)
+{
+    if (tail_ok(v->kv, v->q->seq, v->e))
+        return true;
+    /* the rule's number stays in front */
+    char what[sizeof v->e->msg];
+    memcpy(what, v->e->msg, sizeof what);
+    size_t n = strcspn(what, " ");
+    return FAIL(v, "%.*s %s request %d, prefix_len %d:%.400s", (int)n, what,
+                plan_mode_name(v->p->mode), v->b, v->p->prefix_len[v->b], what + n);
+}
+
+/* STRICT: every committed cell in [lo, hi), read through the table. */
+static bool check_chain(const struct view *v, const struct table *t, int lo, int hi)
+{
+    const struct kv *kv = v->kv;
+    int final_ = v->q->seq->committed, P = kv->page_size;
+    if (t->pool == POOL_DRAFT)
+        return true;
+    uint64_t before = MARK_ROOT;
+    for (int c = lo; c < min_int(hi, final_); c++) {
+        int32_t page = t->pages[(size_t)v->b * (size_t)t->n_cols + (size_t)(c / P)];
+        const struct mark *m = mark_at(kv, t->pool, page, c);
+        if (m->pos != c)
+            return FAIL(v, "I10 %s %s table request %d column %d: cell %d is not written",
+                        plan_mode_name(v->p->mode), pool_name(t->pool), v->b, c / P, c);
+        if ((c > lo || c == 0) && m->chain != mark_chain(before, m->token, m->pos))
+            return FAIL(v, "I15 %s %s table request %d column %d: cell %d, token %d, does not "
+                           "follow the cell before",
+                        plan_mode_name(v->p->mode), pool_name(t->pool), v->b, c / P, c, m->token);
+        before = m->chain;
+    }
+    return true;
+}
+
+bool check_sweep(const struct kv *kv, const struct seq *const *seqs, int n, struct err *e)
+{
+    if (!kv_check(kv, seqs, n, e))
+        return false;
+    for (int i = 0; i < n; i++) {
+        const struct seq *s = seqs[i];
+        for (int c = 0; c < s->committed; c++)
+            if (!link_ok(kv, s, POOL_FULL, c, e) ||
+                (kv->has_swa && c >= s->swa_lo && !link_ok(kv, s, POOL_SWA, c, e)))
+                return false;
+        if (!tail_ok(kv, s, e))
+            return false;
+    }
+    return true;
+}
+
+bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *offset, int n,
+                 bool sampled, struct err *e)
+{
+    if (c->level == CHECK_OFF)
+        return true;
+    struct err mine = {0};
+    bool ok = after - before == (sampled ? (uint64_t)n : 0);
+    if (!ok)
+        err_set(&mine, ERR_INVARIANT, "I16 %d tokens were emitted, %llu uniforms counted", n,
+                (unsigned long long)(after - before));
+    for (int i = 0; i < n && ok; i++)
+        if (offset[i] != i)
+            ok = err_set(&mine, ERR_INVARIANT, "I16 token %d of the step was drawn with uniform %d",
+                         i, offset[i]);
+    return ok || violated(c, &mine, e);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static inline int32_t slot_of(const struct view *v, enum pool_id pool, int cell)
+{
+    int32_t page = seq_page(v, pool, cell >> v->kv->shift);
+    return page << v->kv->shift | (cell & (v->kv->page_size - 1));
+}
+
+static bool bad_slot(const struct view *v, const struct table *t, int row, const char *what,
+                     int32_t slot, int cell)
+{
+    const char *mode = plan_mode_name(v->p->mode);
+    if (slot >= 0 && slot < GUARD_PAGES << v->kv->shift)
+        return FAIL(v, "I8 %s %s table row %d: %s slot %d lies in the guard page", mode,
+                    pool_name(t->pool), row, what, slot);
+    return FAIL(v, "I4 %s %s table row %d: %s slot %d, cell %d is in slot %d", mode,
+                pool_name(t->pool), row, what, slot, cell, slot_of(v, t->pool, cell));
+}
+
+/* One request's rows in one table. The checks of rows are compiled once for each kind, and what all
+ * rows of a table share lies here: a step has hundreds of rows. */
+enum kind { LINE /* of new cells */, LEVEL /* of a draft */, TREE, FROZEN };
+#define FOR_EACH_KIND static inline __attribute__((always_inline))
+struct rows {
+    const struct view *v;
+    const struct table *t;
+    enum kind kind;
+    int n, prefix, shift, first_page_slot;
+    int window, floor; /* floor: no key before it; of parts */
+    int width;
+    const int32_t *lo, *hi, *n_expand, *expand, *write;
+    const uint16_t *ref;
+    const int32_t *slot;           /* of the tree's cells */
+    const struct tree *tree;
+    const struct draft_row *level;
+};
+
+static struct rows rows_of(const struct view *v, const struct table *t, enum kind kind)
+{
+    const struct plan *p = v->p;
+    const size_t r0 = (size_t)v->r0;
+    return (struct rows){
+        .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
+        .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
+        .floor = p->parts == 2 ? p->prefix_len[v->b] : 0, .width = t->expand_w, .lo = t->lo + r0,
+        .hi = t->hi + r0, .n_expand = t->n_expand + r0,
+        .expand = t->expand + r0 * (size_t)t->expand_w, .write = t->write ? t->write + r0 : NULL,
+        .ref = v->kv->pool[t->pool].ref, .slot = v->slot, .tree = v->q->tree,
+        .level = v->q->draft};
+}
+
+FOR_EACH_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t slot,
+                              int32_t want, int cell)
+{
+    return (slot == want && slot >= r->first_page_slot) ||
+           bad_slot(r->v, r->t, r->v->r0 + i, what, slot, cell);
+}
+
+static bool bad_write(const struct rows *r, int i)
+{
+    const struct view *v = r->v;
+    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
+    if (!r->write)
+        return FAIL(v, "I6 %s %s table: no written slots", mode, pool);
+    if (r->kind == FROZEN)
+        return FAIL(v, "I6 %s %s table: a frozen pass must write nothing", mode, pool);
+    int32_t page = r->write[i] >> r->shift;
+    return FAIL(v, "I6 %s %s table row %d: writes page %d, which has %d holders", mode, pool,
+                v->r0 + i, page, r->ref[page]);
+}
+
+FOR_EACH_KIND bool check_write(const struct rows *r, int i)
+{
+    if (r->kind == FROZEN)
+        return !r->write || bad_write(r, i);
+    if (!r->write)
+        return bad_write(r, i);
+    int cell = r->kind == LEVEL ? r->level[i].cell : r->prefix + i;
+    int32_t want = r->kind == TREE ? r->slot[i] : slot_of(r->v, r->t->pool, cell);
+    return slot_right(r, i, "written", r->write[i], want, cell) &&
+           (r->ref[r->write[i] >> r->shift] == 1 || bad_write(r, i));
+}
+
+/* Rows behind the tree's nodes repeat the root. */
+static inline int node_of(const struct tree *t, int i)
+{
+    return i < t->n ? i : 0;
+}
+
+/* A row of a tree sees what its parent's row sees, which was checked, then its own cell: the usual
+ * case, in which the window begins before the tree. */
+FOR_EACH_KIND bool sees_as_parent(const struct rows *r, int i, int n)
+{
+    const int32_t *mine = r->expand + i * r->width;
+    const int32_t *up = n > 1 ? r->expand + r->tree->parent[i] * r->width : mine;
+    int32_t other = mine[n - 1] ^ r->slot[i];
+    for (int k = 0; k < n - 1; k++)
+        other |= mine[k] ^ up[k];
+    return other == 0 && mine[n - 1] >= r->first_page_slot;
+}
+
+/* The same cell by cell, without the first `skip`, which the window has left behind. */
+static bool sees_nodes(const struct rows *r, int i, int skip)
+{
+    const int32_t *expand = r->expand + i * r->width;
+    uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
+    for (int k = 0; k < skip; k++)
+        left &= left - 1;
+    for (int k = 0; k < r->n_expand[i]; k++, left &= left - 1) {
+        int node = __builtin_ctzll(left);
+        if (!slot_right(r, i, "expand", expand[k], r->slot[node], r->prefix + node))
+            return false;
+    }
+    return true;
+}
+
+/* A draft's row sees the cells that its request names. */
+static bool sees_cells(const struct rows *r, int i, int skip)
+{
+    const int32_t *expand = r->expand + i * r->width;
+    const int *cell = r->level[i].seen + skip;
+    for (int k = 0; k < r->n_expand[i]; k++)
+        if (!slot_right(r, i, "expand", expand[k], slot_of(r->v, r->t->pool, cell[k]), cell[k]))
+            return false;
+    return true;
+}
+
+static bool bad_keys(const struct rows *r, int i, int n, int first, int want_hi, int query)
+{
+    const struct view *v = r->v;
+    const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
+    if (r->n_expand[i] < 0 || r->n_expand[i] > n || n > r->width)
+        return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
+                    mode, pool, v->r0 + i, r->n_expand[i], r->width, n);
+    return FAIL(v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
+                mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, want_hi,
+                query + 1 - want_hi);
+}
+
+/* A row's keys begin with its window and end where it stands; n: cells it sees beyond the prefix.
+ * */
+FOR_EACH_KIND bool check_keys(const struct rows *r, int i, int n)
+{
+    bool line = r->kind == LINE || r->kind == FROZEN;
+    /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
+    int query = r->prefix - 1 + (r->kind == LINE ? i + 1 : n);
+    int first = r->window ? max_int(0, query - r->window + 1) : 0;
+    first = max_int(first, r->floor); /* what lies before is the other part's */
+    int want_hi = line ? query + 1 : max_int(r->prefix, first);
+    int n_expand = r->n_expand[i];
+    return (n_expand >= 0 && n_expand <= n && n <= r->width && r->lo[i] == first &&
+            r->hi[i] == want_hi && want_hi + n_expand - 1 == query) ||
+           bad_keys(r, i, n, first, want_hi, query);
+}
+
+FOR_EACH_KIND bool check_row(const struct rows *r, int i)
+{
+    int n = r->kind == TREE    ? r->tree->depth[node_of(r->tree, i)] + 1
+            : r->kind == LEVEL ? r->level[i].n_seen
+                               : 0;
+    if (!check_keys(r, i, n) || !check_write(r, i))
+        return false;
+    if (r->kind == TREE)
+        return (r->lo[i] < r->hi[i] && sees_as_parent(r, i, n)) ||
+               sees_nodes(r, i, n - r->n_expand[i]);
+    return r->kind != LEVEL || sees_cells(r, i, n - r->n_expand[i]);
+}
+
+FOR_EACH_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
+{
+    const struct rows r = rows_of(v, t, kind);
+    for (int i = 0; i < r.n; i++)
+        if (!check_row(&r, i))
+            return false;
+    return true;
+}
+
+static bool check_rows(const struct view *v, const struct table *t)
+{
+    return v->q->tree                ? check_rows_of(v, t, TREE)
+           : v->q->draft             ? check_rows_of(v, t, LEVEL)
+           : v->p->mode == PLAN_FROZEN ? check_rows_of(v, t, FROZEN)
+                                     : check_rows_of(v, t, LINE);
+}
+
+/* The prefix part of rows: the cached keys that their windows still reach, nothing else. */
+static bool check_prefix_rows(const struct view *v, const struct table *t)
+{
+    int prefix = v->p->prefix_len[v->b];
+    for (int i = 0; i < v->p->q_len[v->b]; i++) {
+        int row = v->r0 + i, query = prefix + i;
+        int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
+        int want = first < prefix ? first : prefix;
+        if (t->lo[row] != want || t->hi[row] != prefix || t->n_expand || t->write)
+            return FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
+                        plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row],
+                        t->hi[row], want, prefix);
+    }
+    return true;
+}
+
+static bool check_identity(const struct view *v, const struct table *t, enum pool_id reads)
+{
+    const char *mode = plan_mode_name(v->p->mode);
+    if (t->pool != reads)
+        return FAIL(v, "I11 %s table request %d: made for the %s pool, its layers read the %s pool",
+                    mode, v->b, pool_name(t->pool), pool_name(reads));
+    if (t->epoch != v->kv->pool[reads].epoch)
+        return FAIL(v, "I11 %s %s table request %d: epoch %u, the pool is at %u", mode,
+                    pool_name(reads), v->b, t->epoch, v->kv->pool[reads].epoch);
+    if (t->base != v->kv->mem[reads].base)
+        return FAIL(v, "I11 %s %s table request %d: made for other memory than the pool's", mode,
+                    pool_name(reads), v->b);
+    return t->page_size == v->kv->page_size ||
+           FAIL(v, "I11 %s %s table request %d: page size %d, the pool's is %d", mode,
+                pool_name(reads), v->b, t->page_size, v->kv->page_size);
+}
+
+/* The columns that rows read, or as many of them as are not known. */
+static bool check_reach(const struct view *v, const struct table *t, int known)
+{
+    int n = v->p->q_len[v->b], lo = INT32_MAX, hi = 0, P = v->kv->page_size;
+    for (int r = v->r0; r < v->r0 + n; r++)
+        if (t->lo[r] < t->hi[r]) {
+            lo = min_int(lo, t->lo[r]);
+            hi = max_int(hi, t->hi[r]);
+        }
+    return lo >= hi ||
+           (check_columns(v, t, max_int(lo / P, known), (hi - 1) / P) &&
+            (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
+}
+
+/* Every table of the plan is held against the pool that its layers read. */
+static bool check_table(struct view *v, const struct table *t, enum pool_id reads,
+                        bool (*rows)(const struct view *v, const struct table *t))
+{
+    if (!check_identity(v, t, reads))
+        return false;
+    int W = t->pool == POOL_SWA && v->p->mode != PLAN_FROZEN ? v->kv->window : t->window;
+    if (t->window != W || (t->pool == POOL_FULL && t->window))
+        return FAIL(v, "I12 %s %s table: window %d, the layers' is %d", plan_mode_name(v->p->mode),
+                    pool_name(t->pool), t->window, t->pool == POOL_FULL ? 0 : W);
+    if (v->p->list && (t->n_cols > v->p->list->cols ||
+                       t->n_cols < div_up(v->p->kv_len[v->b], v->kv->page_size)))
+        return FAIL(v, "I7 %s %s table request %d: %d columns of a list of %d, cells to %d",
+                    plan_mode_name(v->p->mode), pool_name(t->pool), v->b, t->n_cols,
+                    v->p->list->cols, v->p->kv_len[v->b]);
+    for (int i = 0; v->q->tree && i < v->q->n; i++)
+        v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
+    return rows(v, t) && check_reach(v, t, known_columns(v, t));
+}
+
+/* ---- what a row is, pools aside -------------------------------------------------------------- */
+
+static bool check_tree_row(const struct view *v, int i)
+{
+    const struct plan *p = v->p;
+    int row = v->r0 + i, prefix = p->prefix_len[v->b];
+    int node = v->q->tree ? node_of(v->q->tree, i) : 0;
+    int pos = v->q->tree ? prefix + v->q->tree->depth[node] : prefix - 1 + v->q->draft[i].depth;
+    int up = !v->q->tree ? v->q->draft[i].up : node ? v->r0 + v->q->tree->parent[node] : -1;
+    if (p->pos[row] != pos)
+        return FAIL(v, "I13 %s row %d: position %d, its depth says %d", plan_mode_name(p->mode),
+                    row, p->pos[row], pos);
+    return p->up[row] == up || FAIL(v, "I13 %s row %d: follows row %d, its parent is row %d",
+                                    plan_mode_name(p->mode), row, p->up[row], up);
+}
+
+static bool check_line_row(const struct view *v, int i)
+{
+    const struct plan *p = v->p;
+    bool frozen = p->mode == PLAN_FROZEN;
+    int row = v->r0 + i, pos = p->prefix_len[v->b] + (frozen ? -1 : i);
+    int up = i && !frozen ? row - 1 : -1;
+    if (p->pos[row] != pos)
+        return FAIL(v, "I9 %s row %d: position %d, expected %d", plan_mode_name(p->mode), row,
+                    p->pos[row], pos);
+    return p->up[row] == up || FAIL(v, "I9 %s row %d: follows row %d, expected %d",
+                                    plan_mode_name(p->mode), row, p->up[row], up);
+}
+
+static bool check_what(const struct view *v, int i)
+{
+    const struct plan *p = v->p;
+    int row = v->r0 + i;
+    int32_t token = v->q->tree ? v->q->tree->token[node_of(v->q->tree, i)] : v->q->token[i];
+    if (p->req[row] != v->b)
+        return FAIL(v, "I9 %s row %d: belongs to request %d, says %d", plan_mode_name(p->mode), row,
+                    v->b, p->req[row]);
+    if (p->token[row] != token)
+        return FAIL(v, "I9 %s row %d: token %d, the request's is %d", plan_mode_name(p->mode), row,
+                    p->token[row], token);
+    return v->q->tree || v->q->draft ? check_tree_row(v, i) : check_line_row(v, i);
+}
+
+/* ---- everything ------------------------------------------------------------------------------ */
+
+static bool check_request(struct view *v)
+{
+    const struct plan *p = v->p;
+    if (!check_extents(v) || !check_lag(v))
+        return false;
+    if (!draft_mode(p->mode) && !check_tail(v))
+        return false;
+    if (v->q->tree && !tree_ok(v->q->tree, v->e))
+        return err_prefix(v->e, "I13 %s request %d", plan_mode_name(p->mode), v->b);
+    if (v->q->tree && (v->q->tree->n > v->q->n || v->q->n > TREE_MAX))
+        return FAIL(v, "I13 %s request %d: %d rows for a tree of %d nodes", plan_mode_name(p->mode),
+                    v->b, v->q->n, v->q->tree->n);
+    for (int i = 0; i < p->q_len[v->b]; i++)
+        if (!check_what(v, i))
+            return false;
+    bool two = p->parts == 2;
+    return (!p->use_full || check_table(v, &p->full.t, POOL_FULL, check_rows)) &&
+           (!two || check_table(v, &p->full_prefix.t, POOL_FULL, check_prefix_rows)) &&
+           (!p->use_swa || check_table(v, &p->swa.t, POOL_SWA, check_rows)) &&
+           (!two || !p->use_swa || check_table(v, &p->swa_prefix.t, POOL_SWA, check_prefix_rows)) &&
+           (!p->use_draft || check_table(v, &p->draft.t, POOL_DRAFT, check_rows)) &&
+           (!p->use_draft_win || check_table(v, &p->draft_win.t, POOL_DRAFT, check_rows));
+}
+
+/* All that does not belong to one request. */
+static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e)
+{
+    const struct table *used[] = {p->use_full ? &p->full.t : NULL, p->use_swa ? &p->swa.t : NULL,
+                                  p->use_draft ? &p->draft.t : NULL,
+                                  p->use_draft_win ? &p->draft_win.t : NULL};
+    if (!check_pools(kv, e))
+        return false;
+    for (int i = 0; i < 4; i++)
+        if (used[i] && !check_zones(p, used[i], e))
+            return false;
+    if (p->row0[0] != 0 || p->row0[p->n_req] != p->n_rows)
+        return err_set(e, ERR_INVARIANT, "I9 %s: requests have rows %d to %d, the plan 0 to %d",
+                       plan_mode_name(p->mode), p->row0[0], p->row0[p->n_req], p->n_rows);
+    return true;
+}
+
+static bool check_all(const struct checker *c, const struct plan *p, const struct kv *kv,
+                      const struct plan_req *req, struct err *e)
+{
+    if (!check_whole(p, kv, e))
+        return false;
+    for (int b = 0; b < p->n_req; b++) {
+        struct view v = {.level = c->level, .p = p, .kv = kv, .q = &req[b], .b = b,
+                         .r0 = p->row0[b], .e = e};
+        if (!check_request(&v))
+            return false;
+    }
+    return true;
+}
+
+/* The verdict on a plan, and what it took. */
+static bool conclude(struct checker *c, bool ok, uint64_t start, const struct err *mine,
+                     struct err *e)
+{
+    c->checks++;
+    if (!ok)
+        violated(c, mine, e);
+    c->ns += clock_ns() - start;
+    return ok;
+}
+
+bool check_plan(struct checker *c, const struct plan *p, const struct kv *kv,
+                const struct plan_req *req, struct err *e)
+{
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    return c->level == CHECK_OFF || conclude(c, check_all(c, p, kv, req, &mine), start, &mine, e);
+}
+
+bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
+                  const struct plan_req *req, struct err *e)
+{
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    return c->level == CHECK_OFF ||
+           conclude(c, check_all(c, p, kv, req, &mine) ||
+                           err_prefix(&mine, "I17 what the device filled in"), start, &mine, e);
+}
+
+bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
+                 const struct plan_req *req, struct err *e)
+{
+    if (c->level == CHECK_OFF || !p->list)
+        return true;
+    uint64_t start = clock_ns();
+    struct err mine = {0};
+    struct view v = {.level = CHECK_ON, .p = p, .kv = kv, .q = req, .e = &mine};
+    bool ok = (!p->use_full || check_reach(&v, &p->full.t, 0)) &&
+              (!p->use_swa || check_reach(&v, &p->swa.t, 0)) &&
+              (!p->use_draft || check_reach(&v, &p->draft.t, 0)) &&
+              (!p->use_draft_win || check_reach(&v, &p->draft_win.t, 0));
+    if (!ok)
+        violated(c, &mine, e);
+    c->ns += clock_ns() - start;
+    return ok;
+}

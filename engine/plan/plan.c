@@ -1,0 +1,707 @@
+/* plan.c - see plan.h. */
+#include "engine/plan/plan.h"
+
+#include "engine/bugs.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *plan_mode_name(enum plan_mode m)
+{
+    static const char *const name[N_MODES] = {"extend", "decode", "verify", "draft",
+                                              "draft-extend", "frozen"};
+    return m < N_MODES ? name[m] : "?";
+}
+
+/* ---- storage -------------------------------------------------------------------------------- */
+
+/* First pass: lay out (pointers are offsets from NULL); second pass: the same with memory. */
+struct bump {
+    int32_t *base;
+    size_t n;
+};
+
+static int32_t *take(struct bump *b, size_t n)
+{
+    int32_t *p = b->base ? b->base + b->n : NULL;
+    b->n += n + RED_ZONE;
+    for (int i = 0; p && i < RED_ZONE; i++)
+        p[n + (size_t)i] = RED_WORD;
+    return p;
+}
+
+static void lay_pages(struct bump *b, struct table *t, const struct plan *p)
+{
+    t->pages = p->list ? p->list->page[t->pool] : take(b, (size_t)p->n_req * (size_t)t->n_cols);
+}
+
+static void lay_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
+{
+    size_t rows = (size_t)p->n_rows;
+    t->lo = take(b, rows);
+    t->hi = take(b, rows);
+    t->n_expand = take(b, rows);
+    t->expand = take(b, rows * (size_t)t->expand_w);
+    t->write = writes ? take(b, rows) : NULL;
+}
+
+/* The prefix part of a table: its own extents, everything else is borrowed. */
+static void lay_prefix(struct bump *b, struct table *t, const struct table *whole,
+                       const struct plan *p)
+{
+    *t = *whole;
+    t->expand_w = 0;
+    t->expand = t->n_expand = t->write = NULL;
+    t->lo = take(b, (size_t)p->n_rows);
+    t->hi = take(b, (size_t)p->n_rows);
+}
+
+static void lay_plan(struct bump *b, struct plan *p)
+{
+    size_t rows = (size_t)p->n_rows, reqs = (size_t)p->n_req;
+    if (p->use_full)
+        lay_pages(b, &p->full.t, p);
+    if (p->use_swa)
+        lay_pages(b, &p->swa.t, p);
+    if (p->use_draft)
+        lay_pages(b, &p->draft.t, p);
+    if (p->use_draft_win)
+        lay_pages(b, &p->draft_win.t, p);
+    p->row_words = (int)b->n;
+    p->prefix_len = take(b, reqs);
+    p->q_len = take(b, reqs);
+    p->kv_len = take(b, reqs);
+    p->row0 = take(b, reqs + 1);
+    p->token = take(b, rows);
+    p->pos = take(b, rows);
+    p->req = take(b, rows);
+    p->up = take(b, rows);
+    if (p->use_full)
+        lay_table(b, &p->full.t, p, p->mode != PLAN_FROZEN);
+    if (p->use_swa)
+        lay_table(b, &p->swa.t, p, p->mode != PLAN_FROZEN);
+    if (p->use_draft)
+        lay_table(b, &p->draft.t, p, true);
+    if (p->use_draft_win)
+        lay_table(b, &p->draft_win.t, p, true);
+    if (p->parts == 2)
+        lay_prefix(b, &p->full_prefix.t, &p->full.t, p);
+    if (p->parts == 2 && p->use_swa)
+        lay_prefix(b, &p->swa_prefix.t, &p->swa.t, p);
+}
+
+static void allocate(struct plan *p)
+{
+    struct bump b = {NULL, 0};
+    lay_plan(&b, p);
+    CHECK(b.n <= INT32_MAX);
+    if ((int)b.n > p->cap_mem) {
+        p->cap_mem = (int)(b.n + b.n / 2);
+        free(p->mem);
+        p->mem = xmalloc((size_t)p->cap_mem * sizeof *p->mem);
+    }
+    memset(p->mem, 0, b.n * sizeof *p->mem);
+    b = (struct bump){p->mem, 0};
+    lay_plan(&b, p);
+    p->n_mem = (int)b.n;
+}
+
+void plan_free(struct plan *p)
+{
+    free(p->mem);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- typed stores ---------------------------------------------------------------------------- */
+
+static int32_t *page_at(struct table *t, int req, int col)
+{
+    CHECK(col >= 0 && col < t->n_cols);
+    return &t->pages[(size_t)req * (size_t)t->n_cols + (size_t)col];
+}
+static int32_t *expand_at(struct table *t, int row, int i)
+{
+    CHECK(i >= 0 && i < t->expand_w);
+    return &t->expand[(size_t)row * (size_t)t->expand_w + (size_t)i];
+}
+static void full_put_page(struct full_table *t, int req, int col, full_page p)
+{
+    *page_at(&t->t, req, col) = p.v;
+}
+static void full_put_write(struct full_table *t, int row, full_slot s)
+{
+    t->t.write[row] = s.v;
+}
+static void swa_put_page(struct swa_table *t, int req, int col, swa_page p)
+{
+    *page_at(&t->t, req, col) = p.v;
+}
+static void swa_put_write(struct swa_table *t, int row, swa_slot s)
+{
+    t->t.write[row] = s.v;
+}
+static void draft_put_page(struct draft_table *t, int req, int col, draft_page p)
+{
+    *page_at(&t->t, req, col) = p.v;
+}
+static void draft_put_expand(struct draft_table *t, int row, int i, draft_slot s)
+{
+    *expand_at(&t->t, row, i) = s.v;
+}
+static void draft_put_write(struct draft_table *t, int row, draft_slot s)
+{
+    t->t.write[row] = s.v;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* What one row is, in cells of its request: written cell (-1: none), pages part [0, hi), then the
+ * cells seen through expand, which continue the logical indices at hi. */
+struct row {
+    int32_t token;
+    int pos, cell, hi, up;
+    int n_seen;
+    const int *seen;
+};
+
+static int seen_cells(const struct tree *t, int node, int prefix, int cells[TREE_MAX])
+{
+    int n = t->depth[node] + 1;
+    for (int i = node, at = n - 1; i >= 0; i = t->parent[i], at--)
+        cells[at] = prefix + i;
+    return n;
+}
+
+/* How many leading cells of the expand part the window has left behind, and the extent [lo, hi) of
+ * the pages part. */
+static int clip(int query, int hi, int window, int *lo_out, int *hi_out)
+{
+    int first = window_first(query, window);
+    if (first <= hi) {
+        *lo_out = first;
+        *hi_out = hi;
+        return 0;
+    }
+    *lo_out = *hi_out = first;
+    return first - hi;
+}
+
+static int extent(struct table *t, int r, const struct row *row, int window)
+{
+    int lo, hi, skip = clip(row->hi + row->n_seen - 1, row->hi, window, &lo, &hi);
+    t->lo[r] = lo;
+    t->hi[r] = hi;
+    t->n_expand[r] = max_int(0, row->n_seen - skip);
+    return skip;
+}
+
+/* Takes the cells before `prefix` out of row r of a table and gives them to its prefix part. */
+static void split_extent(struct table *t, struct table *part, int r, int prefix)
+{
+    part->lo[r] = min_int(t->lo[r], prefix);
+    part->hi[r] = prefix;
+    t->lo[r] = max_int(t->lo[r], prefix);
+}
+
+/* The slots of cells [base, base + n) of a request, in the spaces that the plan's tables use. */
+enum { MANY_CELLS = 256 };
+struct cells {
+    int base;
+    full_slot full[MANY_CELLS];
+    swa_slot swa[MANY_CELLS];
+    draft_slot draft[MANY_CELLS];
+};
+
+static void find_cells(struct cells *c, const struct plan *p, const struct kv *kv,
+                       const struct seq *s, int base, int n)
+{
+    CHECK(n <= MANY_CELLS);
+    c->base = base;
+    for (int i = 0; i < n && p->use_full; i++)
+        c->full[i] = kv_full_slot(kv, s, base + i);
+    for (int i = 0; i < n && p->use_swa; i++)
+        c->swa[i] = kv_swa_slot(kv, c->full[i]);
+    for (int i = 0; i < n && (p->use_draft || p->use_draft_win); i++)
+        c->draft[i] = kv_draft_slot(kv, s, base + i);
+}
+
+/* A row of new cells, or one that writes nothing. */
+static void put_target_row(struct plan *p, const struct cells *c, int r, const struct row *row)
+{
+    bool writes = row->cell >= 0;
+    if (writes)
+        full_put_write(&p->full, r, c->full[row->cell - c->base]);
+    extent(&p->full.t, r, row, 0);
+    if (p->parts == 2)
+        split_extent(&p->full.t, &p->full_prefix.t, r, p->prefix_len[p->req[r]]);
+    if (!p->use_swa)
+        return;
+    if (writes)
+        swa_put_write(&p->swa, r, c->swa[row->cell - c->base]);
+    extent(&p->swa.t, r, row, p->swa.t.window);
+    if (p->parts == 2)
+        split_extent(&p->swa.t, &p->swa_prefix.t, r, p->prefix_len[p->req[r]]);
+}
+
+static void put_draft_row(struct draft_table *t, const struct cells *c, int r,
+                          const struct row *row)
+{
+    draft_put_write(t, r, c->draft[row->cell - c->base]);
+    int skip = extent(&t->t, r, row, t->t.window);
+    for (int i = skip; i < row->n_seen; i++)
+        draft_put_expand(t, r, i - skip, c->draft[row->seen[i] - c->base]);
+}
+
+static void put_row(struct plan *p, const struct cells *c, int b, int r, const struct row *row)
+{
+    p->token[r] = row->token;
+    p->pos[r] = row->pos;
+    p->req[r] = b;
+    p->up[r] = row->up;
+    if (p->use_full)
+        put_target_row(p, c, r, row);
+    if (p->use_draft)
+        put_draft_row(&p->draft, c, r, row);
+    if (p->use_draft_win)
+        put_draft_row(&p->draft_win, c, r, row);
+}
+
+static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
+                        int r0)
+{
+    struct cells c;
+    for (int i = 0; i < q->n; i++) {
+        int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* the last sees kv_len */
+        if (i % MANY_CELLS == 0)
+            find_cells(&c, p, kv, q->seq, at, min_int(MANY_CELLS, q->n - i));
+        put_row(p, &c, b, r0 + i,
+                &(struct row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
+                              .up = i ? r0 + i - 1 : -1});
+    }
+}
+
+/* What the rows of a tree read and write in one pool, whose cells from `prefix` on are slot[]: a
+ * node sees what its parent sees, then itself; a row behind the tree only itself. A row's place in
+ * the window is its logical index, prefix + depth. */
+static void put_tree(struct table *t, int r0, const struct tree *tree, int n, int prefix,
+                     const int32_t *slot)
+{
+    const bool by_index = bug_on(BUG_TREE_WINDOW_BY_INDEX) && t->pool == POOL_SWA;
+    const int w = t->expand_w, window = t->window;
+    int32_t *lo = t->lo + r0, *hi = t->hi + r0, *n_expand = t->n_expand + r0;
+    int32_t *write = t->write + r0, *expand = t->expand + (size_t)r0 * (size_t)w;
+    for (int j = 0; j < n; j++) {
+        int node = j < tree->n ? j : 0, up = tree->parent[node], depth = tree->depth[node];
+        int skip = clip(prefix + (by_index ? j : depth), prefix, window, &lo[j], &hi[j]);
+        int32_t *row = expand + j * w;
+        CHECK(depth < w);
+        if (up >= 0 && skip == 0)
+            for (int k = 0; k < w; k++) /* one length for all: it never ends unforeseen */
+                row[k] = expand[up * w + k];
+        else
+            for (int at = depth - 1; at >= skip; at--, up = tree->parent[up])
+                row[at - skip] = slot[up];
+        if (depth >= skip)
+            row[depth - skip] = slot[j];
+        n_expand[j] = max_int(0, depth + 1 - skip);
+        write[j] = slot[j];
+    }
+}
+static void full_put_tree(struct full_table *t, int r0, const struct tree *tree, int n, int prefix,
+                          const full_slot *slot)
+{
+    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+}
+static void swa_put_tree(struct swa_table *t, int r0, const struct tree *tree, int n, int prefix,
+                         const swa_slot *slot)
+{
+    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+}
+
+static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
+{
+    const struct tree *t = q->tree;
+    const int prefix = p->prefix_len[b];
+    int32_t *token = p->token + r0, *pos = p->pos + r0, *req = p->req + r0, *up = p->up + r0;
+    struct cells c;
+    find_cells(&c, p, kv, q->seq, prefix, q->n);
+    for (int j = 0; j < q->n; j++) {
+        int node = j < t->n ? j : 0;
+        token[j] = t->token[node];
+        pos[j] = prefix + t->depth[node];
+        req[j] = b;
+        up[j] = node ? r0 + t->parent[node] : -1;
+    }
+    full_put_tree(&p->full, r0, t, q->n, prefix, c.full);
+    if (p->use_swa)
+        swa_put_tree(&p->swa, r0, t, q->n, prefix, c.swa);
+}
+
+static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
+{
+    int prefix = p->prefix_len[b];
+    struct cells c;
+    find_cells(&c, p, kv, q->seq, prefix, p->kv_len[b] - prefix);
+    for (int i = 0; i < q->n; i++) {
+        const struct draft_row *d = &q->draft[i];
+        put_row(p, &c, b, r0 + i,
+                &(struct row){.token = q->token[i], .pos = prefix - 1 + d->depth, .cell = d->cell,
+                              .hi = prefix, .n_seen = d->n_seen, .seen = d->seen, .up = d->up});
+    }
+}
+
+static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
+{
+    int prefix = p->prefix_len[b];
+    for (int i = 0; i < q->n; i++)
+        put_row(p, NULL, b, r0 + i,
+                &(struct row){.token = q->token[i], .pos = prefix - 1, .cell = -1, .hi = prefix,
+                              .up = -1});
+}
+
+/* ---- page columns ---------------------------------------------------------------------------- */
+
+static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s, int b)
+{
+    if (p->list)
+        return; /* list_write() did */
+    int n = div_up(p->kv_len[b], kv->page_size);
+    for (int c = 0; c < n && p->use_full; c++) {
+        full_put_page(&p->full, b, c, s->col[c].full);
+        if (p->use_swa && c >= s->swa_lo / kv->page_size)
+            swa_put_page(&p->swa, b, c, kv_swa_page(kv, s->col[c].full));
+    }
+    for (int c = 0; c < min_int(n, s->n_dcol) && p->use_draft; c++)
+        draft_put_page(&p->draft, b, c, s->dcol[c]);
+    for (int c = 0; c < min_int(n, s->n_dcol) && p->use_draft_win; c++)
+        draft_put_page(&p->draft_win, b, c, s->dcol[c]);
+}
+
+/* ---- historical faults -------------------------------------------------------------------------- *
+ * What the switches of bugs.h put in place of the right tables. Each says what the old code did. */
+
+static bool branches(const struct tree *t)
+{
+    for (int i = 2; t && i < t->n; i++)
+        if (t->parent[i] != i - 1)
+            return true;
+    return false;
+}
+
+/* 24617: prefix and tree tables of sliding layers keep the full pool's ids. */
+static void fault_untranslated(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
+{
+    struct table *t = &p->swa.t;
+    int cells[TREE_MAX], n = div_up(p->prefix_len[b], kv->page_size);
+    for (int c = q->seq->swa_lo / kv->page_size; c < n; c++)
+        *page_at(t, b, c) = q->seq->col[c].full.v;
+    for (int j = 0; j < q->n; j++) {
+        int r = p->row0[b] + j, depth = seen_cells(q->tree, j, p->prefix_len[b], cells);
+        int skip = depth - t->n_expand[r];
+        for (int i = skip; i < depth; i++)
+            *expand_at(t, r, i - skip) = kv_full_slot(kv, q->seq, cells[i]).v;
+    }
+}
+
+/* 16267: pages are translated as if they were slots. */
+static void fault_page_not_loc(struct plan *p, const struct kv *kv, const struct seq *s, int b)
+{
+    int n = min_int(div_up(p->kv_len[b], kv->page_size), p->swa.t.n_cols);
+    for (int c = s->swa_lo / kv->page_size; c < n; c++)
+        *page_at(&p->swa.t, b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
+}
+
+/* 27360: the rows' source is as wide as the grid of scratch cells, the table only as this level.
+ * The copy goes column by column, as a scatter may, over whatever lies there. */
+static void fault_expand_overflow(const struct plan *p, struct table *t, const struct kv *kv,
+                                  const struct plan_req *req)
+{
+    for (int e = t->expand_w; e < RED_ZONE; e++)
+        for (int b = 0; b < p->n_req; b++)
+            for (int i = 0; i < req[b].n && e < req[b].levels && req[b].topk > 1; i++) {
+                int cell = req[b].seq->drafted + e * req[b].topk + i;
+                size_t at = (size_t)(p->row0[b] + i) * (size_t)t->expand_w + (size_t)e;
+                t->expand[at] = kv_draft_slot(kv, req[b].seq, cell).v;
+            }
+}
+
+/* 26513: neither part has a window, and the prefix part runs on over the new cells. */
+static void fault_extend_window(struct plan *p, const struct kv *kv, int b)
+{
+    int prefix = p->prefix_len[b];
+    for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b] && prefix; r++) {
+        p->swa.t.lo[r] = prefix;
+        p->swa_prefix.t.lo[r] = window_first(prefix, kv->window);
+        p->swa_prefix.t.hi[r] = p->kv_len[b];
+    }
+}
+
+/* 9279: inside the cached prefix the window is counted from where the prefix was cut. */
+static void fault_mask_offset(struct plan *p, const struct kv *kv, int b)
+{
+    struct table *t = p->parts == 2 ? &p->swa_prefix.t : &p->swa.t;
+    for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b]; r++)
+        t->lo[r] = min_int(t->lo[r], window_first(p->prefix_len[b], kv->window));
+}
+
+/* 26966: the table is made for pool `wrong`, whatever pool its layers read. */
+static void fault_stale_pool(struct table *t, const struct kv *kv, const struct seq *s, int b,
+                             int kv_len, enum pool_id wrong)
+{
+    t->pool = wrong;
+    for (int c = 0; c < min_int(div_up(kv_len, kv->page_size), t->n_cols); c++) {
+        bool has = wrong != POOL_DRAFT && c < s->n_col;
+        *page_at(t, b, c) = !has               ? 0 /* the drafter's dummy pool has no other page */
+                            : wrong == POOL_FULL ? s->col[c].full.v
+                                                 : kv_swa_page(kv, s->col[c].full).v;
+    }
+}
+
+static void fault_frozen(struct plan *p, const struct kv *kv, const struct seq *s, int b, int which)
+{
+    bool frozen = p->mode == PLAN_FROZEN;
+    if (frozen && which != 2 && p->use_swa)
+        fault_stale_pool(&p->swa.t, kv, s, b, p->kv_len[b], which == 1 ? POOL_FULL : POOL_DRAFT);
+    if (!frozen && which == 2 && kv->has_swa && p->use_draft)
+        fault_stale_pool(&p->draft.t, kv, s, b, p->kv_len[b], POOL_SWA);
+    if (!frozen && which == 2 && kv->has_swa && p->use_draft_win)
+        fault_stale_pool(&p->draft_win.t, kv, s, b, p->kv_len[b], POOL_SWA);
+}
+
+static void restore_faults(struct plan *p, const struct kv *kv, const struct plan_req *req)
+{
+    for (int b = 0; b < p->n_req; b++) {
+        const struct plan_req *q = &req[b];
+        if (bug_on(BUG_PAGE_NOT_LOC) && p->use_swa)
+            fault_page_not_loc(p, kv, q->seq, b);
+        if (bug_on(BUG_SWA_UNTRANSLATED) && p->use_swa && branches(q->tree))
+            fault_untranslated(p, kv, q, b);
+        if (bug_on(BUG_SWA_EXTEND_WINDOW) && p->parts == 2 && p->use_swa)
+            fault_extend_window(p, kv, b);
+        if (bug_on(BUG_SWA_MASK_OFFSET) && p->mode == PLAN_EXTEND && p->use_swa)
+            fault_mask_offset(p, kv, b);
+        if (bug_on(BUG_FROZEN_STALE_POOL))
+            fault_frozen(p, kv, q->seq, b, bug_on(BUG_FROZEN_STALE_POOL));
+    }
+    if (bug_on(BUG_DRAFT_EXPAND_OVERFLOW) && p->mode == PLAN_DRAFT && kv->page_size > 1) {
+        if (p->use_draft)
+            fault_expand_overflow(p, &p->draft.t, kv, req);
+        if (p->use_draft_win)
+            fault_expand_overflow(p, &p->draft_win.t, kv, req);
+    }
+}
+
+/* ---- building -------------------------------------------------------------------------------- */
+
+static bool is_draft(enum plan_mode m)
+{
+    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
+}
+
+static int prefix_of(enum plan_mode mode, const struct plan_req *q)
+{
+    return mode == PLAN_DRAFT          ? q->seq->drafted
+           : mode == PLAN_DRAFT_EXTEND ? q->draft_from
+                                       : q->seq->committed;
+}
+
+/* How far the request's last row reads: its prefix and what the pass adds, of this request. */
+static int extent_of(enum plan_mode mode, const struct plan_req *q)
+{
+    int prefix = prefix_of(mode, q), kv_len = prefix + (mode == PLAN_FROZEN ? 0 : q->n);
+    for (int i = 0; q->draft && i < q->n; i++)
+        kv_len = max_int(kv_len, q->draft[i].cell + 1);
+    if (bug_on(BUG_DRAFT_EXTEND_EXTENT) && mode == PLAN_DRAFT_EXTEND)
+        kv_len = bug_on(BUG_DRAFT_EXTEND_EXTENT) == 1 ? prefix : prefix + 2 * q->n;
+    return kv_len;
+}
+
+/* Columns and expand width: as wide as the widest request needs and no wider, but for what is asked
+ * for. */
+static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols,
+                      int width)
+{
+    for (int b = 0; b < p->n_req; b++) {
+        const struct plan_req *q = &req[b];
+        for (int i = 0; q->draft && i < q->n; i++)
+            width = max_int(width, q->draft[i].n_seen);
+        if (q->tree)
+            width = max_int(width, tree_depth(q->tree) + 1);
+        cols = max_int(cols, div_up(extent_of(p->mode, q), kv->page_size));
+        p->n_rows += q->n;
+    }
+    struct table *t[] = {&p->full.t, &p->swa.t, &p->draft.t, &p->draft_win.t};
+    for (int i = 0; i < 4; i++) {
+        t[i]->page_size = kv->page_size;
+        t[i]->n_cols = cols;
+        t[i]->expand_w = width;
+        t[i]->pool = i == 0 ? POOL_FULL : i == 1 ? POOL_SWA : POOL_DRAFT;
+        t[i]->epoch = kv->pool[t[i]->pool].epoch;
+        t[i]->base = kv->mem[t[i]->pool].base;
+        t[i]->window = 0;
+    }
+}
+
+/* The pages of the only request lie in the list, which is brought up to date. */
+static void use_list(struct plan *p, const struct kv *kv, const struct plan_req *req,
+                     struct page_list *list)
+{
+    p->list = list;
+    p->list_version = p->list_digest = 0;
+    if (!list)
+        return;
+    CHECK(p->n_req == 1 && p->full.t.n_cols <= list->cols);
+    enum side side = is_draft(p->mode) ? SIDE_DRAFT : SIDE_TARGET;
+    list_write(list, kv, req->seq, side);
+    p->list_version = list->version[side];
+    for (enum pool_id i = 0; i < N_POOLS; i++)
+        if (side_of(i) == side)
+            p->list_digest = mix64(p->list_digest ^ list->sum[i]);
+}
+
+void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
+                const struct plan_req *req, int n_req, const struct plan_opts *o)
+{
+    p->mode = mode;
+    p->n_req = n_req;
+    p->n_rows = 0;
+    p->use_full = !is_draft(mode);
+    p->use_swa = !is_draft(mode) && kv->has_swa;
+    p->use_draft = is_draft(mode) && o->draft_full;
+    p->use_draft_win = is_draft(mode) && o->draft_window > 0;
+    p->parts = mode == PLAN_EXTEND && o->parts == 2 ? 2 : 1;
+    set_shape(p, kv, req, o->cols, o->width);
+    p->swa.t.window = mode == PLAN_FROZEN ? o->draft_window : kv->window;
+    p->draft_win.t.window = o->draft_window;
+    use_list(p, kv, req, o->list);
+    allocate(p);
+    int r = 0;
+    for (int b = 0; b < n_req; b++) {
+        const struct plan_req *q = &req[b];
+        CHECK(!q->tree || (mode == PLAN_VERIFY && q->tree->n <= q->n && q->n <= TREE_MAX));
+        CHECK(!!q->draft == (mode == PLAN_DRAFT));
+        p->prefix_len[b] = prefix_of(mode, q);
+        p->q_len[b] = q->n;
+        p->kv_len[b] = extent_of(mode, q);
+        p->row0[b] = r;
+        put_columns(p, kv, q->seq, b);
+        if (q->tree)
+            tree_rows(p, kv, q, b, r);
+        else if (q->draft)
+            draft_rows(p, kv, q, b, r);
+        else if (mode == PLAN_FROZEN)
+            frozen_rows(p, q, b, r);
+        else
+            linear_rows(p, kv, q, b, r);
+        r += q->n;
+    }
+    p->row0[n_req] = r;
+    restore_faults(p, kv, req);
+}
+
+uint64_t plan_digest(const struct plan *p)
+{
+    return hash64(p->mem, (size_t)p->n_mem * sizeof *p->mem, p->list_digest ^ (uint64_t)p->mode);
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+void plan_mark(const struct plan *p, struct kv *kv, const struct plan_req *req)
+{
+    if (!p->use_full || !p->full.t.write)
+        return;
+    for (int b = 0; b < p->n_req; b++) {
+        int prefix = p->prefix_len[b];
+        struct mark *full = kv->mark[POOL_FULL];
+        uint64_t root = MARK_ROOT;
+        if (prefix)
+            root = full[kv_full_slot(kv, req[b].seq, prefix - 1).v].chain;
+        for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b]; r++) {
+            uint64_t up = p->up[r] < 0 ? root : full[p->full.t.write[p->up[r]]].chain;
+            struct mark m = {p->token[r], p->pos[r], mark_chain(up, p->token[r], p->pos[r])};
+            full[p->full.t.write[r]] = m;
+            if (p->use_swa)
+                kv->mark[POOL_SWA][p->swa.t.write[r]] = m;
+        }
+    }
+}
+
+/* ---- on the device --------------------------------------------------------------------------- */
+
+static kbuf slice(const struct plan *p, kbuf mem, const int32_t *at, size_t n)
+{
+    return kbuf_at(mem, (size_t)(at - p->mem) * sizeof *at, n * sizeof *at);
+}
+
+static struct k_table view_table(const struct plan *p, kbuf mem, const struct table *t)
+{
+    size_t rows = (size_t)p->n_rows;
+    kbuf pages = p->list ? list_view(p->list, t->pool, t->n_cols)
+                         : slice(p, mem, t->pages, (size_t)p->n_req * (size_t)t->n_cols);
+    return (struct k_table){
+        .page_size = t->page_size, .n_cols = t->n_cols, .expand_w = t->expand_w,
+        .req = slice(p, mem, p->req, rows),
+        .pages = pages,
+        .lo = slice(p, mem, t->lo, rows), .hi = slice(p, mem, t->hi, rows),
+        .expand = t->expand ? slice(p, mem, t->expand, rows * (size_t)t->expand_w) : (kbuf){0},
+        .n_expand = t->n_expand ? slice(p, mem, t->n_expand, rows) : (kbuf){0},
+        .write = t->write ? slice(p, mem, t->write, rows) : (kbuf){0}};
+}
+
+struct k_plan plan_view(const struct plan *p, kbuf mem)
+{
+    size_t rows = (size_t)p->n_rows;
+    struct k_plan kp = {.token = slice(p, mem, p->token, rows), .pos = slice(p, mem, p->pos, rows),
+                        .req = slice(p, mem, p->req, rows)};
+    if (p->use_full)
+        kp.full = view_table(p, mem, &p->full.t);
+    if (p->use_swa)
+        kp.swa = view_table(p, mem, &p->swa.t);
+    if (p->use_draft)
+        kp.draft = view_table(p, mem, &p->draft.t);
+    if (p->use_draft_win)
+        kp.draft_win = view_table(p, mem, &p->draft_win.t);
+    kp.parts = p->parts;
+    if (p->parts == 2)
+        kp.full_prefix = view_table(p, mem, &p->full_prefix.t);
+    if (p->parts == 2 && p->use_swa)
+        kp.swa_prefix = view_table(p, mem, &p->swa_prefix.t);
+    return kp;
+}
+
+struct k_plan plan_upload(const struct plan *p, const struct kernels *k, struct kdev *d, kbuf mem)
+{
+    k->put(d, mem, p->mem, (size_t)p->n_mem * sizeof *p->mem);
+    return plan_view(p, mem);
+}
+
+static kbuf some_rows(kbuf all, int first, int n, int width)
+{
+    size_t row = (size_t)width * sizeof(int32_t);
+    return all.p ? kbuf_at(all, (size_t)first * row, (size_t)n * row) : all;
+}
+
+static struct k_table table_rows(const struct k_table *t, int first, int n)
+{
+    struct k_table some = *t;
+    some.req = some_rows(t->req, first, n, 1);
+    some.lo = some_rows(t->lo, first, n, 1);
+    some.hi = some_rows(t->hi, first, n, 1);
+    some.expand = some_rows(t->expand, first, n, t->expand_w);
+    some.n_expand = some_rows(t->n_expand, first, n, 1);
+    some.write = some_rows(t->write, first, n, 1);
+    return some;
+}
+
+struct k_plan plan_rows(const struct k_plan *kp, int first, int n)
+{
+    struct k_plan some = *kp;
+    some.token = some_rows(kp->token, first, n, 1);
+    some.pos = some_rows(kp->pos, first, n, 1);
+    some.req = some_rows(kp->req, first, n, 1);
+    some.full = table_rows(&kp->full, first, n);
+    some.swa = table_rows(&kp->swa, first, n);
+    some.draft = table_rows(&kp->draft, first, n);
+    some.draft_win = table_rows(&kp->draft_win, first, n);
+    return some;
+}

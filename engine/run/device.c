@@ -1,0 +1,101 @@
+/* device.c - the one place that knows which backends were built in. */
+#include "engine/run/device.h"
+
+#include <string.h>
+
+#define NO_CUDA "this build has no CUDA: it was made without the CUDA toolkit"
+
+static bool open_on(const struct kernels *k, const struct k_opts *o, struct device *dev,
+                    struct err *e)
+{
+    dev->k = k;
+    dev->d = k->open(o, e);
+    dev->kv = k != &kernels_cpu && o->precision == K_BF16 ? KV_BF16 : KV_F32;
+    return dev->d != NULL;
+}
+
+/* A device that was asked for by name and cannot be had. */
+static bool refuse(const struct err *why, struct err *e)
+{
+    return err_set(e, why->kind, "%s; --device cpu needs none", why->msg);
+}
+
+static bool open_cuda(struct device *dev, const struct k_opts *o, struct err *why)
+{
+#if HAVE_CUDA
+    return open_on(&kernels_cuda, o, dev, why);
+#else
+    (void)dev, (void)o;
+    return err_set(why, ERR_MODEL, NO_CUDA);
+#endif
+}
+
+static bool by_name(struct device *dev, const char *name, const struct k_opts *o,
+                    struct err *passed, struct err *e)
+{
+    struct err why = {0};
+    bool any = !name || !strcmp(name, "auto");
+    if (!any && strcmp(name, "cpu") && strcmp(name, "cuda"))
+        return err_set(e, ERR_USAGE, "unknown device '%s': expected cpu, cuda or auto", name);
+    if (any ? HAVE_CUDA : !strcmp(name, "cuda")) {
+        if (open_cuda(dev, o, &why))
+            return true;
+        if (!any)
+            return refuse(&why, e);
+        if (passed)
+            *passed = why;
+    }
+    return open_on(&kernels_cpu, o, dev, e);
+}
+
+bool device_choose(struct device *dev, const struct device_wish *w, struct err *passed,
+                   struct err *e)
+{
+    bool f32 = w->precision && !strcmp(w->precision, "f32");
+    struct k_opts o = {.threads = w->threads, .precision = f32 ? K_F32 : K_BF16};
+    *dev = (struct device){0};
+    if (w->precision && !f32 && strcmp(w->precision, "bf16"))
+        return err_set(e, ERR_USAGE, "unknown precision '%s': expected bf16 or f32", w->precision);
+    return w->table ? open_on(w->table, &o, dev, e) : by_name(dev, w->name, &o, passed, e);
+}
+
+bool device_open(struct device *dev, const char *name, int threads, const char *precision,
+                 struct err *e)
+{
+    return device_choose(dev, &(struct device_wish){name, threads, precision, NULL}, NULL, e);
+}
+
+void device_close(struct device *dev)
+{
+    if (dev->d)
+        dev->k->close(dev->d);
+    *dev = (struct device){0};
+}
+
+static void tell_one(const struct kernels *k, void (*tell)(void *arg, bool ok, const char *line),
+                     void *arg)
+{
+    struct err e = {0};
+    struct buf line = {0};
+    struct kdev *d = k->open(&(struct k_opts){.precision = K_BF16}, &e);
+    size_t left = 0, all = 0;
+    buf_printf(&line, "%s: %s", k->name, d ? k->about(d) : e.msg);
+    if (d)
+        k->memory(d, &left, &all);
+    if (all)
+        buf_printf(&line, ", %.1f GiB free", (double)left / 0x1p30);
+    tell(arg, d != NULL, line.p);
+    buf_free(&line);
+    if (d)
+        k->close(d);
+}
+
+void device_list(void (*tell)(void *arg, bool ok, const char *line), void *arg)
+{
+    tell_one(&kernels_cpu, tell, arg);
+#if HAVE_CUDA
+    tell_one(&kernels_cuda, tell, arg);
+#else
+    tell(arg, true, "cuda: " NO_CUDA);
+#endif
+}

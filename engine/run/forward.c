@@ -1,0 +1,439 @@
+/* forward.c - see forward.h. */
+#include "engine/run/forward.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define F32(n) ((size_t)(n) * sizeof(float))
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* Made-up weights keep activations in range: a product's are as small as its input is wide, and
+ * what multiplies single values (norms, scales) is 1. A draft's logits deviate by 8, so that its
+ * best guess has most of the mass, as a trained head's has: or its trees would only grow wide. */
+static float synthetic_scale(const struct tensor *t)
+{
+    bool blocks = t->type == DT_U8;
+    float logits = strcmp(t->name, "draft.lm_head.weight") ? 1 : 8;
+    if (t->n_dim > 1)
+        return logits / sqrtf((float)(blocks ? 32 * t->dim[2] : t->dim[t->n_dim - 1]));
+    return strstr(t->name, "norm") || strstr(t->name, "scal") ? 0 : 0.02f;
+}
+
+bool device_upload(struct tensor *t, void *arg, struct err *e)
+{
+    struct device *dev = arg;
+    if (t->data)
+        return dev->k->upload(dev->d, t, e);
+    uint64_t seed = hash64(t->name, strlen(t->name), 0);
+    return dev->k->synthesize(dev->d, t, seed, synthetic_scale(t), e);
+}
+
+static bool is_sliding(const struct model *m, int l)
+{
+    return m->layer[l].window > 0;
+}
+
+static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_type kv,
+                       struct err *e)
+{
+    const struct model *m = n->m;
+    n->cells = xcalloc((size_t)m->cfg.n_layer, sizeof *n->cells);
+    for (int p = 0; p < 2; p++)
+        n->of_pool[p] = xcalloc((size_t)m->cfg.n_layer, sizeof *n->of_pool[p]);
+    for (int l = 0; l < m->cfg.n_layer; l++) {
+        const struct layer *w = &m->layer[l];
+        if (w->kv_src != l) {
+            n->cells[l] = n->cells[w->kv_src];
+            continue;
+        }
+        struct k_cells *c = &n->cells[l];
+        *c = (struct k_cells){.type = kv, .n_slots = is_sliding(m, l) ? swa_slots : full_slots,
+                              .n_kv = w->n_kv, .head_dim = w->head_dim};
+        size_t bytes = (size_t)c->n_slots * (size_t)(c->n_kv * c->head_dim) * kv_type_size(kv);
+        c->k = n->dev.k->alloc(n->dev.d, bytes, "KV cells", e);
+        c->v = c->k.p ? n->dev.k->alloc(n->dev.d, bytes, "KV cells", e) : (kbuf){0};
+        if (!c->v.p)
+            return false;
+        /* every cell starts as NaN: reading one that nobody wrote shows at once */
+        n->dev.k->fill(n->dev.d, c->k, 0xff);
+        n->dev.k->fill(n->dev.d, c->v, 0xff);
+        int pool = is_sliding(m, l) ? POOL_SWA : POOL_FULL;
+        n->of_pool[pool][n->n_of_pool[pool]++] = *c;
+    }
+    return true;
+}
+
+static bool want(struct net *n, kbuf *b, size_t floats, struct err *e)
+{
+    if (floats)
+        *b = n->dev.k->alloc(n->dev.d, F32(floats), "activations", e);
+    return !floats || b->p;
+}
+
+bool net_two_parts(struct net *n, struct err *e)
+{
+    size_t rows = (size_t)n->max_rows, wide = 0, heads = 0;
+    for (int l = 0; l < n->m->cfg.n_layer; l++) {
+        const struct layer *w = &n->m->layer[l];
+        wide = wide > (size_t)(w->n_head * w->head_dim) ? wide : (size_t)(w->n_head * w->head_dim);
+        heads = heads > (size_t)w->n_head ? heads : (size_t)w->n_head;
+    }
+    return n->lse2.p || (want(n, &n->o2, rows * wide, e) && want(n, &n->lse, rows * heads, e) &&
+                         want(n, &n->lse2, rows * heads, e));
+}
+
+static bool open_activations(struct net *n, struct err *e)
+{
+    const struct config *c = &n->m->cfg;
+    size_t rows = (size_t)n->max_rows, heads = 0, ffn = 0;
+    for (int l = 0; l < c->n_layer; l++) {
+        const struct layer *w = &n->m->layer[l];
+        heads =
+            heads > (size_t)(w->n_head * w->head_dim) ? heads : (size_t)(w->n_head * w->head_dim);
+        ffn = ffn > (size_t)w->ffn ? ffn : (size_t)w->ffn;
+    }
+    for (int i = 0; i < c->n_rope; i++)
+        if (!want(n, &n->cs[i], rows * (size_t)c->rope[i].half * 2, e))
+            return false;
+    return want(n, &n->x, rows * (size_t)c->hidden, e) &&
+           want(n, &n->y, rows * (size_t)c->hidden, e) && want(n, &n->q, rows * heads, e) &&
+           want(n, &n->o, rows * heads, e) && want(n, &n->h, rows * ffn, e) &&
+           want(n, &n->ple, rows * (size_t)(c->ple * c->n_layer), e) &&
+           want(n, &n->ple_row, rows * (size_t)max_int(c->ple, c->ple * c->n_layer), e);
+}
+
+bool net_open(struct net *n, struct device dev, struct model *m, int full_slots, int swa_slots,
+              enum kv_type kv, int max_rows, struct err *e)
+{
+    *n = (struct net){.dev = dev, .m = m, .max_rows = max_rows};
+    if (model_each(m, device_upload, &dev, e) && open_cells(n, full_slots, swa_slots, kv, e) &&
+        open_activations(n, e)) {
+        if (m->cfg.tied)
+            m->head = m->embed;
+        return true;
+    }
+    net_close(n);
+    return false;
+}
+
+void net_close(struct net *n)
+{
+    if (!n->dev.k)
+        return;
+    const struct kernels *k = n->dev.k;
+    for (int l = 0; n->cells && l < n->m->cfg.n_layer; l++)
+        if (n->m->layer[l].kv_src == l) {
+            k->release(n->dev.d, n->cells[l].k);
+            k->release(n->dev.d, n->cells[l].v);
+        }
+    free(n->cells);
+    free(n->of_pool[0]);
+    free(n->of_pool[1]);
+    kbuf all[] = {n->x, n->y, n->q, n->o, n->h, n->cs[0], n->cs[1], n->ple, n->ple_row,
+                  n->o2, n->lse, n->lse2};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        k->release(n->dev.d, all[i]);
+    *n = (struct net){0};
+}
+
+size_t net_kv_bytes(const struct net *n)
+{
+    size_t bytes = 0;
+    for (int l = 0; l < n->m->cfg.n_layer; l++)
+        if (n->m->layer[l].kv_src == l)
+            bytes += n->cells[l].k.n + n->cells[l].v.n;
+    return bytes;
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+struct k_norm norm_of(const struct config *c, const struct tensor *w)
+{
+    return (struct k_norm){w->data ? c->norm : NORM_NONE, w, c->eps};
+}
+
+const struct tensor *tensor_opt(const struct tensor *t)
+{
+    return t->data ? t : NULL;
+}
+
+/* Where the states before layer `boundary` are captured, in the first place but `skip` that wants
+ * them; absent: nowhere. */
+static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int skip)
+{
+    for (int i = 0; t && i < t->n; i++)
+        if (t->boundary[i] == boundary && skip-- == 0) {
+            size_t off =
+                F32((size_t)t->row0 * (size_t)t->stride + (size_t)(i * n->m->cfg.hidden));
+            return kbuf_at(t->dst, off, t->dst.n - off);
+        }
+    return (kbuf){0};
+}
+
+static void tap(struct net *n, const struct taps *t, int boundary, int rows, int skip)
+{
+    int H = n->m->cfg.hidden;
+    for (kbuf to; (to = tap_of(n, t, boundary, skip)).p; skip++)
+        n->dev.k->rows(n->dev.d, &(struct k_rows){.rows = rows, .n = H, .src_stride = H,
+                                                  .dst_stride = t->stride, .src = n->x,
+                                                  .dst = to});
+}
+
+/* Whether the first layer's products take packed rows. */
+static bool packs_first(const struct layer *w)
+{
+    return w->wq.type == DT_BF16 && (!w->wk.data || w->wk.type == DT_BF16) &&
+           (!w->wv.data || w->wv.type == DT_BF16);
+}
+
+/* x = E[token] s, and y = norm(x) as the first layer reads it, beside the turns; then gemma-4's
+ * per-layer embeddings (P[token] sqrt(w) + norm(proj x)) / sqrt 2 */
+static void embed(struct net *n, const struct k_plan *kp, int rows)
+{
+    const struct config *c = &n->m->cfg;
+    const struct layer *first = &n->m->layer[0];
+    const struct kernels *k = n->dev.k;
+    struct kdev *d = n->dev.d;
+    struct k_rope rope[MAX_ROPE];
+    struct k_lay a = {.rows = rows, .n_parts = 1};
+    a.part[0] = (struct k_part){.n = c->hidden, .table = &n->m->embed, .scale = c->embed_scale,
+                                .idx = kp->token, .norm = norm_of(c, &first->in_norm),
+                                .keep = n->x, .dst = n->y, .width = c->hidden,
+                                .packed = packs_first(first)};
+    for (int i = 0; i < c->n_rope; i++) {
+        rope[i] = (struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
+                                  .inv_freq = c->rope[i].inv_freq,
+                                  .factor = c->rope[i].cs_factor, .cs = n->cs[i]};
+        a.rope[i] = &rope[i];
+    }
+    k->lay(d, &a);
+    if (!c->ple)
+        return;
+    int wide = c->ple * c->n_layer;
+    k->embed(d, &(struct k_embed){.rows = rows, .n = wide, .ids = kp->token,
+                                  .table = &n->m->ple_embed,
+                                  .scale = __builtin_sqrtf((float)c->ple), .dst = n->ple});
+    k->linear(d, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = n->x,
+                                    .w = &n->m->ple_model_proj,
+                                    .scale = 1 / __builtin_sqrtf((float)c->hidden),
+                                    .dst = n->ple_row});
+    k->normalize(d, &(struct k_normalize){
+        .rows = rows * c->n_layer, .n = c->ple, .src_stride = c->ple, .dst_stride = c->ple,
+        .src = n->ple_row, .dst = n->ple, .norm = norm_of(c, &n->m->ple_proj_norm), .add = true,
+        .scale = 0.70710678118654752f});
+}
+
+/* Whether attention may leave its output as the product with Wo wants it. */
+static bool leaves_packed(const struct k_plan *kp, const struct layer *w)
+{
+    return kp->parts != 2 && w->wo.type == DT_BF16;
+}
+
+/* o = attention over the row's keys. In two parts: over the new cells, and over the cached ones
+ * before them, joined by the logarithms of their denominators; sinks count once, with the new. */
+static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
+{
+    const struct layer *w = &n->m->layer[l];
+    const struct config *c = &n->m->cfg;
+    bool two = kp->parts == 2;
+    struct k_attn a = {
+        .packed = leaves_packed(kp, w),
+        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
+        .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
+        .table = w->window ? &kp->swa : &kp->full, .dst = n->o, .lse = two ? n->lse : (kbuf){0}};
+    n->dev.k->attn(n->dev.d, &a);
+    if (!two)
+        return;
+    CHECK(n->lse2.p);
+    a.sinks = NULL;
+    a.table = w->window ? &kp->swa_prefix : &kp->full_prefix;
+    a.dst = n->o2;
+    a.lse = n->lse2;
+    n->dev.k->attn(n->dev.d, &a);
+    n->dev.k->merge(n->dev.d, &(struct k_merge){.rows = rows, .n_head = w->n_head,
+                                                .head_dim = w->head_dim, .a = n->o, .la = n->lse,
+                                                .b = n->o2, .lb = n->lse2});
+}
+
+/* laid: y holds the normalised rows (embed()). */
+static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool laid,
+                const struct taps *taps)
+{
+    const struct config *c = &n->m->cfg;
+    const struct layer *w = &n->m->layer[l];
+    const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
+    n->dev.k->qkv(n->dev.d, &(struct k_qkv){
+        .rows = rows, .src_stride = c->hidden, .src = laid ? n->y : n->x,
+        .norm = laid ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
+        .packed = laid && packs_first(w), .keep = laid ? (kbuf){0} : tap_of(n, taps, l, 0),
+        .keep_stride = taps ? taps->stride : 0,
+        .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
+        .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
+        .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,
+        .q_norm = norm_of(c, &w->q_norm), .k_norm = norm_of(c, &w->k_norm),
+        .v_norm = {c->v_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
+        .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k,
+        .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : (kbuf){0},
+        .q = n->q, .cells = n->cells[l], .table = w->window ? &kp->swa : &kp->full});
+}
+
+void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)
+{
+    qkv(n, kp, l, rows, false, NULL);
+}
+
+/* x += norm(attention(norm(x)) Wo) */
+static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
+                      const struct taps *taps)
+{
+    const struct config *c = &n->m->cfg;
+    const struct layer *w = &n->m->layer[l];
+    qkv(n, kp, l, rows, l == 0, taps);
+    attend(n, kp, l, rows);
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
+        .packed = leaves_packed(kp, w),
+        .b = tensor_opt(&w->bo), .scale = 1, .post = norm_of(c, &w->attn_norm), .add = true,
+        .dst = n->x});
+}
+
+/* dst (+)= post(down(act(gate pre(x)) * up pre(x))) */
+static void dense(struct net *n, const struct layer *w, int rows, const struct tensor *post,
+                  bool add, kbuf dst)
+{
+    const struct config *c = &n->m->cfg;
+    bool packed = w->gate.type == w->up.type && w->up.type == w->down.type;
+    n->dev.k->glu(n->dev.d, &(struct k_glu){.rows = rows, .src = n->x,
+                                            .pre = norm_of(c, &w->ffn_in_norm), .gate = &w->gate,
+                                            .up = &w->up, .act = c->act, .packed = packed,
+                                            .dst = n->h});
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = w->ffn, .src = n->h, .w = &w->down, .scale = 1,
+        .post = norm_of(c, post), .add = add, .packed = packed, .dst = dst});
+}
+
+static kbuf chosen_at(const struct net *n, const struct layer *w)
+{
+    size_t each = (size_t)n->max_rows * (size_t)n->m->cfg.top_k * sizeof(int32_t);
+    return n->chosen.p ? kbuf_at(n->chosen, (size_t)(w - n->m->layer) * each, each) : (kbuf){0};
+}
+
+static void experts(struct net *n, const struct layer *w, int rows, const struct tensor *pre,
+                    const struct tensor *post, kbuf dst)
+{
+    const struct config *c = &n->m->cfg;
+    static const enum expert_layout layout[] = {[STORE_MXFP4] = EXPERT_MXFP4,
+                                                [STORE_IN_OUT] = EXPERT_IN_OUT,
+                                                [STORE_HALVES] = EXPERT_HALVES};
+    bool own_router_norm = c->moe == MOE_GEMMA4;
+    n->dev.k->moe(n->dev.d, &(struct k_moe){
+        .rows = rows, .in = c->hidden, .ffn = c->expert_ffn, .n_expert = c->n_expert,
+        .top_k = c->top_k, .src = n->x, .pre = norm_of(c, pre),
+        .router_norm = {own_router_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
+        .router_in = tensor_opt(&w->router_in),
+        .router_scale = own_router_norm ? 1 / __builtin_sqrtf((float)c->hidden) : 1,
+        .router = &w->router, .router_b = tensor_opt(&w->router_b),
+        .expert_scale = tensor_opt(&w->expert_scale),
+        .layout = layout[c->store], .gate_up = &w->gate_up, .gate_up_s = tensor_opt(&w->gate_up_s),
+        .gate_up_b = tensor_opt(&w->gate_up_b), .down = &w->down_e,
+        .down_s = tensor_opt(&w->down_s),
+        .down_b = tensor_opt(&w->down_b), .act = c->act, .limit = c->swiglu_limit,
+        .post = norm_of(c, post), .add = true, .dst = dst, .chosen = chosen_at(n, w)});
+}
+
+/* x += norm(mlp(norm(x))), the mlp being dense, a mixture of experts, or the sum of both */
+static void feed_forward(struct net *n, const struct layer *w, int rows)
+{
+    const struct config *c = &n->m->cfg;
+    if (!w->is_moe) {
+        dense(n, w, rows, &w->ffn_norm, true, n->x);
+    } else if (c->moe == MOE_GPTOSS) {
+        experts(n, w, rows, &w->ffn_in_norm, &w->ffn_norm, n->x);
+    } else {
+        dense(n, w, rows, &w->ffn_norm_1, false, n->y);
+        experts(n, w, rows, &w->ffn_in_norm_2, &w->ffn_norm_2, n->y);
+        n->dev.k->normalize(n->dev.d, &(struct k_normalize){
+            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+            .src = n->y, .dst = n->x, .norm = norm_of(c, &w->ffn_norm), .add = true, .scale = 1});
+    }
+}
+
+/* x += norm(proj(gelu(gate x) * ple_l)) */
+static void per_layer_input(struct net *n, int l, int rows)
+{
+    const struct config *c = &n->m->cfg;
+    const struct layer *w = &n->m->layer[l];
+    int wide = c->ple * c->n_layer;
+    size_t off = F32(l * c->ple);
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = c->hidden, .src = n->x, .w = &w->ple_gate, .act = c->act,
+        .scale = 1, .mul = kbuf_at(n->ple, off, n->ple.n - off), .mul_stride = wide,
+        .dst = n->ple_row});
+    n->dev.k->linear(n->dev.d, &(struct k_linear){
+        .rows = rows, .src_stride = c->ple, .src = n->ple_row, .w = &w->ple_proj, .scale = 1,
+        .post = norm_of(c, &w->ple_norm), .add = true, .dst = n->x});
+}
+
+bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
+                 const struct taps *taps)
+{
+    const struct config *c = &n->m->cfg;
+    int rows = p->n_rows;
+    CHECK(rows <= n->max_rows);
+    if (rows == 0)
+        return true;
+    embed(n, kp, rows);
+    for (int l = 0; l < c->n_layer; l++) {
+        const struct layer *w = &n->m->layer[l];
+        if (n->stop && atomic_load(n->stop))
+            return false;
+        tap(n, taps, l, rows, l > 0); /* the first place is filled by who normalises the rows */
+        attention(n, kp, l, rows, taps);
+        feed_forward(n, w, rows);
+        if (c->ple)
+            per_layer_input(n, l, rows);
+        if (w->layer_scalar.data)
+            n->dev.k->scale(n->dev.d, &(struct k_scale){.rows = rows, .n = c->hidden, .x = n->x,
+                                                        .s = &w->layer_scalar});
+    }
+    tap(n, taps, c->n_layer, rows, 0);
+    return true;
+}
+
+void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden)
+{
+    const struct config *c = &n->m->cfg;
+    const struct kernels *k = n->dev.k;
+    struct kdev *d = n->dev.d;
+    if (rows == 0)
+        return;
+    kbuf src = n->x;
+    if (idx.p) {
+        k->rows(d, &(struct k_rows){.rows = rows, .n = c->hidden, .src_stride = c->hidden,
+                                    .dst_stride = c->hidden, .src = n->x, .dst = n->y, .idx = idx});
+        src = n->y;
+    }
+    if (hidden.p)
+        k->normalize(d, &(struct k_normalize){
+            .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
+            .src = src, .dst = hidden, .norm = norm_of(c, &n->m->norm), .scale = 1});
+    k->linear(d, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = src,
+                                    .pre = norm_of(c, &n->m->norm), .w = &n->m->head,
+                                    .softcap = c->final_softcap, .scale = 1, .dst = logits});
+}
+
+/* ---- moving cells ---------------------------------------------------------------------------- */
+
+void net_move(struct net *n, int pairs, const kbuf src[2], const kbuf dst[2])
+{
+    struct k_move m = {.pairs = pairs};
+    for (int p = 0; p < 2; p++)
+        if (src[p].p && n->n_of_pool[p])
+            m.pool[m.n_pools++] = (struct k_pool){.src = src[p], .dst = dst[p],
+                                                  .n_layers = n->n_of_pool[p],
+                                                  .cells = n->of_pool[p]};
+    if (pairs && m.n_pools)
+        n->dev.k->move(n->dev.d, &m);
+}

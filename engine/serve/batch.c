@@ -1,0 +1,465 @@
+/* batch.c - see batch.h. */
+#include "engine/serve/batch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cycle/cycle.h"
+#include "engine/run/device.h"
+
+enum { BATCH_LANES = 32 };
+
+struct job {
+    struct ids prompt, tok; /* tok: the prompt and what was generated, while the lane is away */
+    uint64_t draws;
+    bool done;
+    struct buf text;
+    int n_tokens;
+    enum stop_reason reason;
+    char error[256];
+};
+
+struct batch {
+    const struct engine_opts *o;
+    struct device dev;
+    struct model m;
+    struct draft d;
+    bool has_draft;
+    struct tokenizer *tok;
+    struct chat *chat;
+    struct rig r;
+    struct job *job; /* (n) */
+    int n, next, told;
+    struct lane head; /* what all prompts begin with */
+    struct lane lane[BATCH_LANES];
+    int at[BATCH_LANES], n_live, lanes; /* at: the job of each lane; oldest first */
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static void notice(const struct batch *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void notice(const struct batch *b, const char *fmt, ...)
+{
+    char line[sizeof ((struct err *)NULL)->msg + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (b->o->notice)
+        b->o->notice(line);
+}
+
+static bool load(struct batch *b, struct err *e)
+{
+    const struct engine_opts *o = b->o;
+    struct progress p = {o->progress, o->progress_arg};
+    struct device_wish w = {o->device, o->threads, o->precision, o->backend};
+    struct err passed = {0}, why = {0};
+    const char *warning = NULL;
+    if (!models_cut(NULL, NULL, &o->cut, e) || !device_choose(&b->dev, &w, &passed, e))
+        return false;
+    if (passed.kind)
+        notice(b, "computing on the CPU: %s", passed.msg);
+    if (!model_load(&b->m, o->model, o->progress ? &p : NULL, e))
+        return false;
+    if (o->draft) {
+        b->has_draft = draft_load(&b->d, o->draft, &b->m, o->capture, NULL, &why);
+        if (!b->has_draft && o->require_draft)
+            return err_set(e, why.kind, "%s", why.msg);
+        if (!b->has_draft)
+            notice(b, "drafting is off: %s", why.msg);
+    }
+    if (!models_cut(&b->m, b->has_draft ? &b->d : NULL, &o->cut, e))
+        return false;
+    b->tok = tok_open(o->model, e);
+    b->chat = b->tok ? chat_open(&b->m, b->tok, o->raw, &warning, e) : NULL;
+    if (warning)
+        notice(b, "%s", warning);
+    return b->chat != NULL;
+}
+
+/* Ids that stand for no text are never drawn. */
+static bool mask_holes(struct rig *r, const struct tokenizer *tok, struct err *e)
+{
+    int vocab = r->m->cfg.vocab;
+    uint8_t *mask = xcalloc((size_t)vocab, 1);
+    for (int i = 0; i < vocab; i++) {
+        size_t len;
+        mask[i] = tok_bytes(tok, i, &len) == NULL;
+    }
+    bool ok = rig_mask(r, mask, vocab, e);
+    free(mask);
+    return ok;
+}
+
+static int chunk_of(const struct batch *b)
+{
+    return b->o->settings.chunk ? b->o->settings.chunk : device_chunk(&b->dev);
+}
+
+static bool open_rig(struct batch *b, struct err *e)
+{
+    int most = min_int(b->m.cfg.max_pos, 8192);
+    struct rig_shape s = {.page_size = b->o->page_size ? b->o->page_size : 16,
+                          .context = b->o->context ? min_int(b->o->context, b->m.cfg.max_pos)
+                                                   : most,
+                          .full_pages = b->o->full_pages, .swa_pages = b->o->swa_pages,
+                          .max_rows = max_int(512, chunk_of(b)), .lanes = b->lanes + 1,
+                          .kv = b->dev.kv, .shorten = !b->o->context && !b->o->full_pages};
+    if (!rig_open(&b->r, b->dev, &b->m, b->has_draft ? &b->d : NULL, &s, e))
+        return false;
+    if (b->r.context < s.context)
+        notice(b, "the context is %d tokens: no more than that fits the device's memory",
+               b->r.context);
+    b->r.n_stop = chat_stops(b->chat, b->r.stop);
+    b->r.pass.check.level = (enum check_level)b->o->settings.check;
+    return mask_holes(&b->r, b->tok, e);
+}
+
+static bool render(struct batch *b, struct job *j, const char *prompt, const char *system,
+                   struct err *e)
+{
+    struct message m[2] = {{.role = ROLE_SYSTEM, .text = (char *)(uintptr_t)system},
+                           {.role = ROLE_USER, .text = (char *)(uintptr_t)prompt}};
+    bool with = system && system[0];
+    if (!chat_render(b->chat, with ? m : m + 1, 1 + with, &j->prompt, e))
+        return false;
+    ids_cat(&j->tok, j->prompt.v, j->prompt.n);
+    if (j->prompt.n >= b->r.context) {
+        snprintf(j->error, sizeof j->error, "the prompt needs %d tokens, the context holds %d",
+                 j->prompt.n + 1, b->r.context);
+        j->reason = STOP_CONTEXT;
+        j->done = true;
+    }
+    return true;
+}
+
+static void close_batch(struct batch *b)
+{
+    for (int i = 0; i < b->n_live; i++)
+        lane_free(&b->r, &b->lane[i]);
+    if (b->r.dev.k)
+        lane_free(&b->r, &b->head);
+    for (int i = 0; i < b->n; i++) {
+        ids_free(&b->job[i].prompt);
+        ids_free(&b->job[i].tok);
+        buf_free(&b->job[i].text);
+    }
+    free(b->job);
+    rig_close(&b->r);
+    chat_close(b->chat);
+    tok_close(b->tok);
+    draft_free(&b->d);
+    model_free(&b->m);
+    device_close(&b->dev);
+}
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+static bool drafting(const struct batch *b)
+{
+    return b->has_draft && b->o->settings.spec;
+}
+
+static bool extend(struct batch *b, struct lane *l, int upto, bool sample, struct err *e)
+{
+    int chunk = min_int(chunk_of(b), b->r.max_rows);
+    while (l->seq.committed < upto) {
+        int to = min_int(upto, l->seq.committed + chunk);
+        bool last = sample && to == l->tok.n;
+        if (!lane_extend(&b->r, l, to, last, drafting(b), b->o->settings.topk, e))
+            return false;
+    }
+    return true;
+}
+
+/* Computes what all prompts begin with, when that is worth a page. */
+static bool share_head(struct batch *b, struct err *e)
+{
+    int n = INT32_MAX;
+    for (int i = 0; i < b->n; i++) {
+        const struct ids *p = &b->job[i].prompt, *q = &b->job[0].prompt;
+        int same = 0;
+        while (same < min_int(p->n, q->n) - 1 && p->v[same] == q->v[same])
+            same++;
+        n = min_int(n, same);
+    }
+    b->head = (struct lane){.tap_row = -1};
+    if (b->n < 2 || n < b->r.kv.page_size)
+        return true;
+    ids_cat(&b->head.tok, b->job[0].prompt.v, b->job[0].prompt.n);
+    return extend(b, &b->head, n, false, e);
+}
+
+/* A lane for job i, at the end of its batch. False without a message: no room yet. */
+static bool join(struct batch *b, int i, struct err *e)
+{
+    struct job *j = &b->job[i];
+    const struct settings *s = &b->o->settings;
+    struct lane *l = &b->lane[b->n_live];
+    if (b->head.seq.committed)
+        lane_fork(&b->r, &b->head, l);
+    else
+        *l = (struct lane){.tap_row = -1};
+    l->tok.n = 0;
+    ids_cat(&l->tok, j->tok.v, j->tok.n);
+    l->how = (struct sampling){(float)s->temperature, s->top_k, (float)s->top_p, (float)s->min_p};
+    l->seed = (uint64_t)s->seed;
+    l->draws = j->draws;
+    if (!extend(b, l, l->tok.n, true, e)) {
+        lane_free(&b->r, l);
+        return false;
+    }
+    lane_park(&b->r, l);
+    b->at[b->n_live++] = i;
+    return true;
+}
+
+static void leave(struct batch *b, int k)
+{
+    lane_free(&b->r, &b->lane[k]);
+    memmove(&b->lane[k], &b->lane[k + 1], (size_t)(b->n_live - k - 1) * sizeof *b->lane);
+    memmove(&b->at[k], &b->at[k + 1], (size_t)(b->n_live - k - 1) * sizeof *b->at);
+    b->n_live--;
+}
+
+/* The youngest lane gives its pages back and waits for its turn again. */
+static void step_aside(struct batch *b)
+{
+    struct lane *l = &b->lane[b->n_live - 1];
+    struct job *j = &b->job[b->at[b->n_live - 1]];
+    j->tok.n = 0;
+    ids_cat(&j->tok, l->tok.v, l->tok.n);
+    j->draws = l->draws;
+    leave(b, b->n_live - 1);
+}
+
+static int left(const struct batch *b, const struct lane *l, const struct job *j)
+{
+    int most = b->o->settings.max_tokens;
+    return most > 0 ? most - (l->tok.n - j->prompt.n) : INT32_MAX;
+}
+
+/* The final channel of the tokens behind the prompt. */
+static void read_reply(const struct chat *chat, const struct ids *tok, int n_prompt,
+                       struct buf *out)
+{
+    struct chat_reader reader;
+    chat_reader_init(&reader, chat);
+    for (int i = n_prompt; i < tok->n; i++) {
+        struct buf piece = {0};
+        enum channel ch = CHAN_FINAL;
+        chat_reader_push(&reader, tok->v[i], &piece, &ch);
+        if (piece.n && ch == CHAN_FINAL)
+            buf_add(out, piece.p, piece.n);
+        buf_free(&piece);
+    }
+    chat_reader_end(&reader, out);
+}
+
+static void finish(struct batch *b, struct job *j, const struct lane *l, enum stop_reason why)
+{
+    read_reply(b->chat, &l->tok, j->prompt.n, &j->text);
+    j->n_tokens = l->tok.n - j->prompt.n;
+    j->reason = why;
+    j->done = true;
+}
+
+/* Lanes that have ended leave the batch. */
+static void collect(struct batch *b)
+{
+    for (int k = b->n_live - 1; k >= 0; k--) {
+        struct lane *l = &b->lane[k];
+        struct job *j = &b->job[b->at[k]];
+        int why = l->stopped                    ? (int)STOP_END
+                  : left(b, l, j) <= 0          ? (int)STOP_MAX
+                  : l->tok.n >= b->r.context    ? (int)STOP_CONTEXT
+                                                : -1;
+        if (why >= 0) {
+            finish(b, j, l, (enum stop_reason)why);
+            leave(b, k);
+        }
+    }
+}
+
+/* Waiting jobs take free lanes, in order. A pool that is short makes them wait for one to end. */
+static bool admit(struct batch *b, struct err *e)
+{
+    for (int i = b->told; i < b->n && b->n_live < b->lanes; i++) {
+        bool live = b->job[i].done;
+        for (int k = 0; k < b->n_live; k++)
+            live |= b->at[k] == i;
+        if (live)
+            continue;
+        if (join(b, i, e))
+            continue;
+        if (e->kind != ERR_NEGATIVE)
+            return false;
+        if (b->n_live > 0)
+            return true;
+        if (b->head.seq.committed) { /* the shared head is the last thing that can be given up */
+            lane_free(&b->r, &b->head);
+            i--;
+            continue;
+        }
+        snprintf(b->job[i].error, sizeof b->job[i].error, "%.250s", e->msg);
+        b->job[i].reason = STOP_KV_FULL;
+        b->job[i].done = true;
+    }
+    return true;
+}
+
+static bool step(struct batch *b, struct err *e)
+{
+    struct lane *live[BATCH_LANES];
+    struct step_limits lim[BATCH_LANES];
+    const struct settings *s = &b->o->settings;
+    struct tree_shape shape = {s->steps, s->topk, s->nodes};
+    for (int k = 0; k < b->n_live; k++) {
+        live[k] = &b->lane[k];
+        lim[k].max_new = left(b, live[k], &b->job[b->at[k]]);
+    }
+    if (b->n_live == 0 || lane_step(&b->r, live, lim, b->n_live, drafting(b) ? &shape : NULL, e))
+        return true;
+    if (e->kind != ERR_NEGATIVE)
+        return false;
+    if (b->n_live > 1) {
+        step_aside(b);
+    } else if (b->head.seq.committed) {
+        lane_free(&b->r, &b->head);
+    } else {
+        finish(b, &b->job[b->at[0]], &b->lane[0], STOP_KV_FULL);
+        leave(b, 0);
+    }
+    return true;
+}
+
+static void tell_done(struct batch *b, void (*tell)(void *arg, const struct batch_result *r),
+                      void *arg)
+{
+    for (; b->told < b->n && b->job[b->told].done; b->told++) {
+        const struct job *j = &b->job[b->told];
+        tell(arg, &(struct batch_result){.index = b->told, .text = j->text.p ? j->text.p : "",
+                                         .n_prompt = j->prompt.n, .n_tokens = j->n_tokens,
+                                         .reason = j->reason,
+                                         .error = j->error[0] ? j->error : NULL});
+    }
+}
+
+bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, int lanes,
+               const char *system, void (*tell)(void *arg, const struct batch_result *r), void *arg,
+               struct err *e)
+{
+    struct batch *b = xcalloc(1, sizeof *b);
+    CHECK(lanes >= 1 && lanes <= BATCH_LANES);
+    b->o = o;
+    b->lanes = lanes;
+    b->n = n;
+    b->job = xcalloc((size_t)max_int(1, n), sizeof *b->job);
+    bool ok = load(b, e) && open_rig(b, e);
+    for (int i = 0; i < n && ok; i++)
+        ok = render(b, &b->job[i], prompt[i], system, e);
+    ok = ok && (share_head(b, e) || e->kind == ERR_NEGATIVE);
+    while (ok && b->told < n) {
+        ok = admit(b, e);
+        collect(b);
+        ok = ok && step(b, e);
+        collect(b);
+        tell_done(b, tell, arg);
+    }
+    close_batch(b);
+    free(b);
+    return ok;
+}
+
+/* ---- several replies to one prompt ----------------------------------------------------------- */
+
+/* Runs the prompt but for its last token, which every continuation runs for itself. */
+static bool several_prompt(const struct several *o, struct rig *r, struct lane *l, struct err *e)
+{
+    int upto = o->prompt->n - 1, chunk = min_int(o->set->chunk, r->max_rows);
+    ids_cat(&l->tok, o->prompt->v, o->prompt->n);
+    while (l->seq.committed < upto)
+        if (!lane_extend(r, l, min_int(upto, l->seq.committed + chunk), false, o->d != NULL,
+                         o->set->topk, e))
+            return false;
+    return true;
+}
+
+static bool several_steps(const struct several *o, struct rig *r, struct lane *lane, struct err *e)
+{
+    struct tree_shape shape = {o->set->steps, o->set->topk, o->set->nodes};
+    int end = o->set->max_tokens > 0 ? o->prompt->n + o->set->max_tokens : r->context;
+    for (;;) {
+        struct lane *live[BATCH_LANES];
+        struct step_limits lim[BATCH_LANES];
+        int n = 0;
+        for (int i = 0; i < o->n; i++)
+            if (!lane[i].stopped && lane[i].tok.n < min_int(end, r->context)) {
+                lim[n].max_new = end - lane[i].tok.n;
+                live[n++] = &lane[i];
+            }
+        if (n == 0 || (o->cancel && atomic_load(o->cancel)))
+            return true;
+        if (!lane_step(r, live, lim, n, o->d && o->set->spec ? &shape : NULL, e))
+            return false;
+    }
+}
+
+static void several_tell(const struct several *o, const struct lane *lane, int i, int context,
+                         void (*tell)(void *arg, const struct batch_result *r), void *arg)
+{
+    struct buf text = {0};
+    int n = lane->tok.n - o->prompt->n, most = o->set->max_tokens;
+    enum stop_reason why = lane->stopped            ? STOP_END
+                           : most > 0 && n >= most  ? STOP_MAX
+                           : lane->tok.n >= context ? STOP_CONTEXT
+                                                    : STOP_CANCEL;
+    read_reply(o->chat, &lane->tok, o->prompt->n, &text);
+    tell(arg, &(struct batch_result){.index = i, .text = text.p ? text.p : "",
+                                     .n_prompt = o->prompt->n, .n_tokens = n, .reason = why});
+    buf_free(&text);
+}
+
+bool batch_several(const struct several *o, int *shared,
+                   void (*tell)(void *arg, const struct batch_result *r), void *arg, struct err *e)
+{
+    struct rig r;
+    struct rig_shape s = {.page_size = o->page_size, .context = o->context, .lanes = o->n + 1,
+                          .kv = o->dev->kv};
+    struct lane head = {.tap_row = -1}, *lane = xcalloc((size_t)o->n, sizeof *lane);
+    double temperature = o->set->temperature > 0 ? o->set->temperature : 0.8;
+    CHECK(o->n >= 1 && o->n <= BATCH_LANES && o->prompt->n > 0 && o->prompt->n < o->context);
+    if (!rig_open(&r, *o->dev, o->m, o->d, &s, e)) {
+        free(lane);
+        return false;
+    }
+    r.n_stop = chat_stops(o->chat, r.stop);
+    r.pass.check.level = (enum check_level)o->set->check;
+    bool ok = mask_holes(&r, o->tok, e) && several_prompt(o, &r, &head, e);
+    *shared = head.seq.n_col;
+    for (int i = 0; i < o->n && ok; i++) {
+        if (head.seq.committed)
+            lane_fork(&r, &head, &lane[i]);
+        else
+            lane[i].tap_row = -1, ids_cat(&lane[i].tok, head.tok.v, head.tok.n);
+        lane[i].how = (struct sampling){(float)temperature, o->set->top_k, (float)o->set->top_p,
+                                        (float)o->set->min_p};
+        lane[i].seed = (uint64_t)o->set->seed + (uint64_t)i;
+        ok = lane_extend(&r, &lane[i], o->prompt->n, true, o->d != NULL, o->set->topk, e);
+        lane_park(&r, &lane[i]);
+    }
+    ok = ok && several_steps(o, &r, lane, e);
+    for (int i = 0; i < o->n; i++) {
+        if (ok)
+            several_tell(o, &lane[i], i, r.context, tell, arg);
+        lane_free(&r, &lane[i]);
+    }
+    lane_free(&r, &head);
+    rig_close(&r);
+    free(lane);
+    return ok;
+}

@@ -1,0 +1,49 @@
+/* batch.h - many replies at once: `aerie run --batch`, and the chat's /n.
+ *
+ * Prompts join a batch of lanes as others leave it; every lane's tokens are those of its solo run,
+ * because rows do not depend on their neighbours. What all prompts begin with is computed once and
+ * its pages are shared. When a pool is short, the youngest lane gives its pages back and is
+ * computed again later. The caller's thread; results are told in the order of the prompts.
+ */
+#ifndef AERIE_BATCH_H
+#define AERIE_BATCH_H
+
+#include <stdatomic.h>
+
+#include "engine/engine.h"
+#include "models/chat/chat.h"
+
+struct device;
+
+struct batch_result {
+    int index;
+    const char *text;          /* the reply, final channel */
+    int n_prompt, n_tokens;
+    enum stop_reason reason;
+    const char *error;         /* of this prompt alone, or NULL */
+};
+
+/* o: as for engine_open(); lanes: how many at once, 1 .. 32. False: loading failed, or a rule was
+ * violated; results told before stay valid. */
+bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, int lanes,
+               const char *system, void (*tell)(void *arg, const struct batch_result *r), void *arg,
+               struct err *e);
+
+/* n continuations of one prompt in one batch over its shared pages, on a rig of its own: sampled
+ * with the seeds seed, seed + 1, ..., at temperature 0.8 where the settings say greedy. Called on
+ * the engine's thread; cancel ends it early. *shared: full pages that all of them share. */
+struct several {
+    const struct device *dev;
+    struct model *m;
+    struct draft *d; /* or NULL */
+    const struct tokenizer *tok;
+    const struct chat *chat;
+    const struct settings *set;
+    const struct ids *prompt;
+    int n, page_size, context;
+    const atomic_bool *cancel;
+};
+bool batch_several(const struct several *o, int *shared,
+                   void (*tell)(void *arg, const struct batch_result *r), void *arg, struct err *e);
+
+#endif

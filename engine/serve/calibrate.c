@@ -1,0 +1,292 @@
+/* calibrate.c - see calibrate.h. */
+#include "engine/serve/calibrate.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cycle/cycle.h"
+#include "engine/run/device.h"
+#include "models/chat/chat.h"
+
+enum { TEXT_MAX = 512, REPLY_MAX = 96 };
+
+static const char *const prompts[] = {
+    "Tell me a short story about a lighthouse and a small bird.",
+    "What is speculative decoding, and why is it fast?",
+    "Give me three tips for writing clear instructions.",
+    "Who are you, and what can you do?",
+    "Explain what a page table is to someone who has never seen one.",
+    "How do I bake bread at home?",
+};
+
+struct scorer {
+    const struct calib_opts *o;
+    struct device dev;
+    struct rig rig;
+    struct calibration *c;
+    uint8_t hit[CALIB_ROWS][CALIB_TOKENS];
+};
+
+/* ---- the readings ---------------------------------------------------------------------------- */
+
+static void add_reading(struct scorer *s, const char *name, const int *boundary)
+{
+    struct calibration *c = s->c;
+    size_t bytes = (size_t)c->n_capture * sizeof *boundary;
+    for (int i = 0; i < c->n_capture; i++)
+        if (boundary[i] < 0 || boundary[i] > s->o->m->cfg.n_layer)
+            return;
+    for (int r = 0; r < c->n_row; r++)
+        if (memcmp(c->row[r].boundary, boundary, bytes) == 0)
+            return;
+    CHECK(c->n_row < CALIB_ROWS);
+    struct calib_row *row = &c->row[c->n_row++];
+    snprintf(row->reading, sizeof row->reading, "%s", name);
+    memcpy(row->boundary, boundary, bytes);
+}
+
+static void list_readings(struct scorer *s)
+{
+    const struct draft *d = s->o->d;
+    int n = s->o->m->cfg.n_layer, low[MAX_CAPTURE], high[MAX_CAPTURE];
+    s->c->n_capture = d->n_capture;
+    for (int i = 0; i < d->n_capture; i++) {
+        low[i] = d->capture[i] - 1;
+        high[i] = d->capture[i] + 1;
+    }
+    add_reading(s, d->capture_from, d->capture);
+    add_reading(s, "one layer lower", low);
+    add_reading(s, "one layer higher", high);
+    if (d->n_capture == 3)
+        add_reading(s, "default (2, n/2, n-3)", (const int[]){2, n / 2, n - 3});
+}
+
+/* ---- scoring a text -------------------------------------------------------------------------- */
+
+static bool cancelled(const struct scorer *s, struct err *e)
+{
+    return s->o->cancel && atomic_load(s->o->cancel) &&
+           !err_set(e, ERR_NEGATIVE, "the calibration was stopped");
+}
+
+/* The target over the whole text: the drafter's captured states stay on the device, and choice[i]
+ * is what the target would say after token i. */
+static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct err *e)
+{
+    struct rig *r = &s->rig;
+    const struct kernels *k = r->dev.k;
+    int n = l->tok.n;
+    struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v};
+    if (!kv_reserve(&r->kv, &l->seq, n, e) || !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e))
+        return false;
+    net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, drafter_taps(r->drafter));
+    for (int at = 0, rows; at < n; at += rows) {
+        int32_t row[TREE_MAX];
+        rows = min_int(min_int(r->max_logits, TREE_MAX), n - at);
+        for (int i = 0; i < rows; i++)
+            row[i] = at + i;
+        k->put(r->dev.d, r->row, row, (size_t)rows * sizeof *row);
+        net_logits(&r->net, rows, r->row, r->logits, (kbuf){0});
+        k->topk(r->dev.d, &(struct k_topk){.rows = rows, .n = r->m->cfg.vocab, .k = 1,
+                                           .logits = r->logits, .ids = r->ids, .logp = r->p});
+        k->get(r->dev.d, choice + at, r->ids, (size_t)rows * sizeof *choice);
+    }
+    kv_commit(&r->kv, &l->seq, n);
+    return k->sync(r->dev.d, e);
+}
+
+/* The head over slots [from, upto), which pair state i with token i + 1; the last one's guess. */
+static bool run_head(struct scorer *s, struct lane *l, int from, int upto, int32_t *guess,
+                     struct err *e)
+{
+    struct rig *r = &s->rig;
+    struct guess g = {0};
+    int32_t rows[TEXT_MAX];
+    struct plan_req req = {.seq = &l->seq, .n = upto - from, .token = l->tok.v + from + 1,
+                           .draft_from = from};
+    for (int i = from; i < upto; i++)
+        rows[i - from] = i;
+    if (!kv_reserve_draft(&r->kv, &l->seq, from, upto, e) ||
+        !pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e))
+        return false;
+    drafter_extend(r->drafter, &r->pass, rows, &(int32_t){0}, 1, &g);
+    kv_commit_draft(&r->kv, &l->seq, upto);
+    *guess = g.token[0];
+    return true;
+}
+
+/* One reading on one text; slots from `first` on count. *n counts what was scored. */
+static bool score(struct scorer *s, int row, const struct ids *text, int first, int at, int *n,
+                  struct err *e)
+{
+    struct lane l = {.tap_row = -1};
+    int32_t choice[TEXT_MAX], guess;
+    ids_cat(&l.tok, text->v, text->n);
+    memcpy(s->rig.drafter->taps.boundary, s->c->row[row].boundary,
+           sizeof s->c->row[row].boundary);
+    bool ok = run_target(s, &l, choice, e) && (first == 0 || run_head(s, &l, 0, first, &guess, e));
+    *n = 0;
+    for (int i = first; ok && i + 1 < text->n && at + *n < CALIB_TOKENS; i++) {
+        ok = !cancelled(s, e) && run_head(s, &l, i, i + 1, &guess, e);
+        s->hit[row][at + (*n)++] = ok && guess == choice[i + 1];
+    }
+    lane_free(&s->rig, &l);
+    return ok;
+}
+
+static bool score_all(struct scorer *s, const struct ids *text, int first, struct err *e)
+{
+    int n = 0;
+    for (int r = 0; r < s->c->n_row; r++)
+        if (!score(s, r, text, first, s->c->tokens, &n, e))
+            return false;
+    s->c->tokens += n;
+    return true;
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* The target's own greedy answer to a prompt, both in *text. */
+static bool answer(struct scorer *s, const struct chat *chat, const char *prompt,
+                   struct ids *text, int *first, struct err *e)
+{
+    struct lane l = {.tap_row = -1}, *lp = &l;
+    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)prompt};
+    struct step_limits one = {1};
+    bool ok = chat_render(chat, &m, 1, &l.tok, e);
+    int n = l.tok.n;
+    if (ok && n + REPLY_MAX > s->rig.context)
+        ok = err_set(e, ERR_NEGATIVE, "the context of %d tokens is too short to score anything",
+                     s->rig.context);
+    ok = ok && lane_extend(&s->rig, &l, n, true, false, 1, e);
+    while (ok && !l.stopped && l.tok.n < n + REPLY_MAX)
+        ok = !cancelled(s, e) && lane_step(&s->rig, &lp, &one, 1, NULL, e);
+    if (ok)
+        ids_cat(text, l.tok.v, l.tok.n);
+    *first = max_int(0, n - 2); /* its guess is the reply's first token */
+    lane_free(&s->rig, &l);
+    return ok;
+}
+
+static bool score_answers(struct scorer *s, const struct chat *chat, struct err *e)
+{
+    bool ok = true;
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts && ok; i++) {
+        struct ids text = {0};
+        int first;
+        if (s->c->tokens == CALIB_TOKENS)
+            break;
+        ok = answer(s, chat, prompts[i], &text, &first, e) && score_all(s, &text, first, e);
+        ids_free(&text);
+    }
+    return ok;
+}
+
+static bool score_texts(struct scorer *s, struct err *e)
+{
+    const struct calib_opts *o = s->o;
+    if (o->text && o->n_text > CALIB_TOKENS) {
+        struct ids text = {0};
+        ids_cat(&text, o->text, min_int(o->n_text, min_int(TEXT_MAX, s->rig.context)));
+        bool ok = score_all(s, &text, max_int(0, text.n - 1 - CALIB_TOKENS), e);
+        ids_free(&text);
+        return ok;
+    }
+    struct chat *own = o->chat ? NULL : chat_open(o->m, o->tok, false, NULL, e);
+    const struct chat *chat = o->chat ? o->chat : own;
+    if (!chat)
+        return false;
+    s->rig.n_stop = chat_stops(chat, s->rig.stop);
+    bool ok = score_answers(s, chat, e);
+    if (own)
+        chat_close(own);
+    return ok;
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+static void judge(struct scorer *s)
+{
+    struct calibration *c = s->c;
+    for (int r = 0; r < c->n_row; r++)
+        for (int i = 0; i < c->tokens; i++)
+            c->row[r].agree += s->hit[r][i];
+    for (int r = 1; r < c->n_row; r++)
+        if (c->row[r].agree > c->row[c->best].agree)
+            c->best = r;
+    c->rival = -1;
+    c->certain = c->tokens > 0 && c->row[c->best].agree > 0;
+    for (int r = 0; r < c->n_row; r++) {
+        int won = 0, lost = 0;
+        if (r == c->best)
+            continue;
+        if (c->rival < 0 || c->row[r].agree > c->row[c->rival].agree)
+            c->rival = r;
+        for (int i = 0; i < c->tokens; i++) {
+            won += s->hit[c->best][i] > s->hit[r][i];
+            lost += s->hit[c->best][i] < s->hit[r][i];
+        }
+        c->certain &= won - lost > 2 * sqrt(won + lost);
+    }
+}
+
+bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e)
+{
+    *out = (struct calibration){.rival = -1};
+    if (o->d->kind != DRAFT_EAGLE3)
+        return err_set(e, ERR_NEGATIVE, "this draft head reads the target's last state only: there "
+                       "are no captured layers to calibrate");
+    struct scorer *s = xcalloc(1, sizeof *s);
+    *s = (struct scorer){.o = o, .c = out};
+    list_readings(s);
+    struct rig_shape shape = {.page_size = 16, .kv = s->dev.kv, .max_rows = TEXT_MAX,
+                              .context = min_int(o->m->cfg.max_pos, TEXT_MAX)};
+    if (o->dev)
+        s->dev = *o->dev;
+    bool ok = o->dev || device_open(&s->dev, o->device, o->threads, o->precision, e);
+    if (ok && rig_open(&s->rig, s->dev, o->m, o->d, &shape, e)) {
+        ok = score_texts(s, e);
+        rig_close(&s->rig);
+    } else {
+        ok = false;
+    }
+    if (ok)
+        judge(s);
+    if (!o->dev)
+        device_close(&s->dev);
+    free(s);
+    return ok;
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static const char *list(const struct calibration *c, int row, char *out, size_t room)
+{
+    size_t n = 0;
+    for (int i = 0; i < c->n_capture && n < room; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%d", i ? "," : "", c->row[row].boundary[i]);
+    return out;
+}
+
+void calibrate_print(const struct calibration *c, struct buf *out)
+{
+    char a[96], b[96];
+    buf_printf(out, "the head's first guess against the target's choice, %d tokens\n", c->tokens);
+    for (int r = 0; r < c->n_row; r++)
+        buf_printf(out, "  %-14s %5.1f %%  %s%s\n", list(c, r, a, sizeof a),
+                   c->tokens ? 100.0 * c->row[r].agree / c->tokens : 0, r ? "" : "configured: ",
+                   c->row[r].reading);
+    list(c, c->best, a, sizeof a);
+    if (!c->certain && c->rival >= 0)
+        buf_printf(out, "too close to call between boundaries %s and %s\n", a,
+                   list(c, c->rival, b, sizeof b));
+    else if (!c->certain)
+        buf_printf(out, "nothing to choose from\n");
+    else if (c->best == 0)
+        buf_printf(out, "the head was trained for boundaries %s, as configured\n", a);
+    else
+        buf_printf(out, "the head was trained for boundaries %s, not %s: use --eagle-capture %s\n",
+                   a, list(c, 0, b, sizeof b), a);
+}

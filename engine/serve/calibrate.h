@@ -1,0 +1,56 @@
+/* calibrate.h - which of the target's states an EAGLE3 head was trained on, found by trying.
+ *
+ * Configs write the captured layers in conventions that differ by one (models/draft/capture.c), and
+ * a wrong reading runs all the same: only acceptance falls. Each plausible reading is scored on
+ * text: the head runs over the target's own states, teacher-forced, and its first guess is held
+ * against the target's own choice at that place. That is the acceptance of a greedy chain's first
+ * token. Runs on the calling thread.
+ */
+#ifndef AERIE_CALIBRATE_H
+#define AERIE_CALIBRATE_H
+
+#include <stdatomic.h>
+
+#include "models/models.h"
+#include "models/tokenizer/tokenizer.h"
+
+struct chat;
+struct device;
+
+enum { CALIB_ROWS = 4, CALIB_TOKENS = 256 };
+
+struct calib_opts {
+    struct model *m;
+    struct draft *d;               /* an EAGLE3 head, else refused */
+    const struct tokenizer *tok;
+    const struct chat *chat;       /* NULL: the folder's own format */
+    const struct device *dev;      /* NULL: `device` is opened */
+    const char *device;
+    int threads;
+    const char *precision; /* as of device_open() */
+    const int32_t *text;           /* a conversation to score, n_text tokens; shorter than */
+    int n_text;                    /* CALIB_TOKENS: the target answers a few prompts instead */
+    const atomic_bool *cancel;     /* may be NULL */
+};
+
+struct calib_row {
+    char reading[64];
+    int boundary[MAX_CAPTURE];
+    int agree; /* of calibration.tokens */
+};
+
+struct calibration {
+    struct calib_row row[CALIB_ROWS]; /* the first is the configured one */
+    int n_row, n_capture, tokens;
+    int best;     /* row */
+    int rival;    /* the row nearest to it; -1: there is one row only */
+    bool certain; /* the best beats every other by more than two standard errors of the paired
+                     difference (McNemar) */
+};
+
+/* False: the draft has no captures to choose, it was cancelled (ERR_NEGATIVE), or the device. */
+bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e);
+/* The table and the verdict, lines for people. */
+void calibrate_print(const struct calibration *c, struct buf *out);
+
+#endif

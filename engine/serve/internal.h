@@ -1,0 +1,66 @@
+/* internal.h - the engine's own state, shared by worker.c and turn.c (its thread) and view.c
+ * (copies of it).
+ *
+ * `mu` guards everything below "state"; the engine thread holds it only while host-side state
+ * changes, never while the device computes.
+ */
+#ifndef AERIE_INTERNAL_H
+#define AERIE_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/run/device.h"
+#include "engine/engine.h"
+#include "engine/serve/session.h"
+
+enum { MAX_REQUESTS = 64 };
+
+struct engine {
+    /* constant while the thread runs */
+    struct device dev;
+    struct model model;
+    struct draft draft;
+    bool has_draft;
+    struct tokenizer *tok;
+    struct chat *chat;
+    struct engine_info info;
+    char *strings[5]; /* owned strings of info */
+    struct evq *screen, *log;
+    pthread_t thread;
+    bool running;
+
+    /* requests */
+    pthread_mutex_t req_mu;
+    pthread_cond_t req_cv;
+    struct request req[MAX_REQUESTS];
+    int n_req;
+    bool closing, working;
+    atomic_bool cancel;
+
+    /* state */
+    pthread_mutex_t mu;
+    struct rig rig;
+    struct session ses;
+    struct settings set;
+    int turn, step;
+    uint64_t seq, page_seq; /* events posted, page events reported */
+    struct tree tree;       /* of the last cycle that drafted */
+    int tree_turn, tree_step;
+    struct engine_view stats; /* counters only; the rest of it stays empty */
+    uint64_t turn_cycles, turn_accepted, turn_new, turn_decode_ns;
+    bool lost; /* the device failed for good; the engine thread's */
+};
+
+/* turn.c: an event of the present session, turn and step; posting takes ownership of its parts. */
+struct event engine_event(struct engine *g, enum event_kind kind);
+void engine_post(struct engine *g, struct event *ev);
+/* At check level strict: every pool and sequence, after each step. True at other levels. */
+bool engine_sweep(struct engine *g, struct err *e);
+void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
+/* Posts EV_FAULT for *e, and finds out whether the device is lost. */
+void engine_fault(struct engine *g, const struct err *e);
+/* Answers the last user message of the conversation. stop_after: see struct request. */
+void engine_turn(struct engine *g, bool regen, int stop_after);
+
+#endif

@@ -1,0 +1,258 @@
+/* session.c - see session.h. */
+#include "engine/serve/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void session_init(struct session *s, struct rig *rig, const struct chat *chat)
+{
+    *s = (struct session){.rig = rig, .chat = chat, .lane.tap_row = -1};
+    s->system = xstrdup("");
+}
+
+static void message_free(struct message *m)
+{
+    free(m->text);
+    ids_free(&m->ids);
+}
+
+static void drop_states(struct session *s)
+{
+    pass_lock(&s->rig->pass);
+    while (s->n_point)
+        lane_free(s->rig, &s->point[--s->n_point].lane);
+    while (s->n_idle)
+        lane_free(s->rig, &s->idle[--s->n_idle]);
+    lane_free(s->rig, &s->lane);
+    pass_unlock(&s->rig->pass);
+}
+
+void session_free(struct session *s)
+{
+    drop_states(s);
+    while (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    free(s->msg);
+    free(s->turn_of);
+    free(s->system);
+    *s = (struct session){0};
+}
+
+void session_reset(struct session *s, const char *id)
+{
+    drop_states(s);
+    pass_lock(&s->rig->pass);
+    kv_reset(&s->rig->kv);
+    while (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    s->turn = 0;
+    s->draws = 0;
+    memcpy(s->id, id, sizeof s->id);
+    pass_unlock(&s->rig->pass);
+}
+
+void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
+                 int n)
+{
+    if (s->n_msg == s->cap_msg) {
+        s->cap_msg = s->cap_msg * 2 + 8;
+        s->msg = xrealloc(s->msg, (size_t)s->cap_msg, sizeof *s->msg);
+        s->turn_of = xrealloc(s->turn_of, (size_t)s->cap_msg, sizeof *s->turn_of);
+    }
+    struct message m = {.role = role, .text = xstrdup(text)};
+    ids_cat(&m.ids, ids, n);
+    s->turn_of[s->n_msg] = turn;
+    s->msg[s->n_msg++] = m;
+}
+
+void session_set_system(struct session *s, const char *text)
+{
+    free(s->system);
+    s->system = xstrdup(text);
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+static void drop_point(struct session *s, int i)
+{
+    lane_free(s->rig, &s->point[i].lane);
+    memmove(&s->point[i], &s->point[i + 1], (size_t)(s->n_point - i - 1) * sizeof *s->point);
+    s->n_point--;
+}
+
+static void restore(struct session *s, struct lane *from)
+{
+    lane_free(s->rig, &s->lane);
+    lane_fork(s->rig, from, &s->lane);
+}
+
+void session_rewind(struct session *s, int n)
+{
+    pass_lock(&s->rig->pass);
+    for (int i = 0; i < n && s->n_msg; i++)
+        message_free(&s->msg[--s->n_msg]);
+    for (int i = s->n_point - 1; i >= 0; i--)
+        if (s->point[i].n_msg > s->n_msg)
+            drop_point(s, i);
+    struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
+    if (p && p->turn_end && p->n_msg == s->n_msg)
+        restore(s, &p->lane);
+    else
+        lane_free(s->rig, &s->lane);
+    pass_unlock(&s->rig->pass);
+}
+
+void session_unsay(struct session *s)
+{
+    pass_lock(&s->rig->pass);
+    if (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    for (int i = s->n_point - 1; i >= 0; i--)
+        if (s->point[i].n_msg > s->n_msg)
+            drop_point(s, i);
+    pass_unlock(&s->rig->pass);
+}
+
+void session_fork(struct session *s, const char *child)
+{
+    pass_lock(&s->rig->pass);
+    if (s->n_idle == MAX_POINTS) {
+        lane_free(s->rig, &s->idle[0]);
+        memmove(s->idle, s->idle + 1, (MAX_POINTS - 1) * sizeof *s->idle);
+        s->n_idle--;
+    }
+    lane_fork(s->rig, &s->lane, &s->idle[s->n_idle++]);
+    memcpy(s->id, child, sizeof s->id);
+    pass_unlock(&s->rig->pass);
+}
+
+void session_mark(struct session *s, bool turn_end)
+{
+    if (s->lane.seq.committed == 0)
+        return;
+    lane_park(s->rig, &s->lane);
+    pass_lock(&s->rig->pass);
+    if (s->n_point == MAX_POINTS)
+        drop_point(s, 0);
+    struct point *p = &s->point[s->n_point++];
+    p->n_msg = s->n_msg;
+    p->turn_end = turn_end;
+    lane_fork(s->rig, &s->lane, &p->lane);
+    pass_unlock(&s->rig->pass);
+}
+
+bool session_reclaim(struct session *s)
+{
+    bool any = s->n_point || s->n_idle;
+    pass_lock(&s->rig->pass);
+    if (s->n_point) {
+        drop_point(s, 0);
+    } else if (s->n_idle) {
+        lane_free(s->rig, &s->idle[0]);
+        memmove(s->idle, s->idle + 1, (size_t)(s->n_idle - 1) * sizeof *s->idle);
+        s->n_idle--;
+    }
+    pass_unlock(&s->rig->pass);
+    return any;
+}
+
+int session_seqs(const struct session *s, const struct seq **out, int max)
+{
+    int n = 0;
+    out[n++] = &s->lane.seq;
+    for (int i = 0; i < s->n_point && n < max; i++)
+        out[n++] = &s->point[i].lane.seq;
+    for (int i = 0; i < s->n_idle && n < max; i++)
+        out[n++] = &s->idle[i].seq;
+    return n;
+}
+
+/* ---- preparing a turn ------------------------------------------------------------------------ */
+
+bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e)
+{
+    bool with = s->system[0] != '\0';
+    int n = s->n_msg + with;
+    struct message *all = xcalloc((size_t)n + 1, sizeof *all);
+    if (with)
+        all[0] = (struct message){.role = ROLE_SYSTEM, .text = s->system};
+    if (s->n_msg)
+        memcpy(all + with, s->msg, (size_t)s->n_msg * sizeof *all);
+    all[n] = (struct message){.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    bool ok = chat_render(s->chat, all, text ? n + 1 : n, out, e);
+    free(all);
+    return ok;
+}
+
+/* Drops the oldest question and its answer. */
+static bool drop_oldest(struct session *s)
+{
+    int n = 1;
+    while (n < s->n_msg && s->msg[n].role != ROLE_USER)
+        n++;
+    if (n >= s->n_msg)
+        return false;
+    for (int i = 0; i < n; i++)
+        message_free(&s->msg[i]);
+    memmove(s->msg, s->msg + n, (size_t)(s->n_msg - n) * sizeof *s->msg);
+    memmove(s->turn_of, s->turn_of + n, (size_t)(s->n_msg - n) * sizeof *s->turn_of);
+    s->n_msg -= n;
+    for (int i = 0; i < s->n_point; i++)
+        s->point[i].n_msg -= n;
+    return true;
+}
+
+/* A state can be continued into the prompt when all it holds is the prompt's head, and at least one
+ * token is left to run, whose logits are wanted. */
+static bool usable(const struct session *s, const struct lane *l, const struct ids *prompt,
+                   bool draft)
+{
+    int n = l->seq.committed;
+    return n > 0 && n < prompt->n && !memcmp(l->tok.v, prompt->v, (size_t)n * sizeof *prompt->v) &&
+           (!draft || !s->rig->drafter || lane_can_follow(s->rig, l));
+}
+
+static void reuse(struct session *s, const struct ids *prompt, bool draft)
+{
+    struct lane *best = usable(s, &s->lane, prompt, draft) ? &s->lane : NULL;
+    for (int i = 0; i < s->n_point; i++)
+        if (usable(s, &s->point[i].lane, prompt, draft) &&
+            (!best || s->point[i].lane.seq.committed > best->seq.committed))
+            best = &s->point[i].lane;
+    pass_lock(&s->rig->pass);
+    if (!best)
+        lane_free(s->rig, &s->lane);
+    else if (best != &s->lane)
+        restore(s, best);
+    s->lane.tok.n = 0;
+    ids_cat(&s->lane.tok, prompt->v, prompt->n);
+    s->lane.draws = s->draws;
+    s->lane.stopped = false;
+    pass_unlock(&s->rig->pass);
+}
+
+bool session_prepare(struct session *s, bool draft, int room, int *dropped, struct err *e)
+{
+    struct ids prompt = {0};
+    int before = s->n_msg;
+    for (;;) {
+        prompt.n = 0;
+        if (!session_render(s, NULL, &prompt, e)) {
+            ids_free(&prompt);
+            return false;
+        }
+        if (prompt.n + room <= s->rig->context || !drop_oldest(s))
+            break;
+    }
+    *dropped = before - s->n_msg;
+    if (prompt.n >= s->rig->context) {
+        err_set(e, ERR_USAGE,
+                "the message needs %d tokens with its surroundings, the context holds %d",
+                prompt.n + 1, s->rig->context);
+        ids_free(&prompt);
+        return false;
+    }
+    reuse(s, &prompt, draft);
+    ids_free(&prompt);
+    return true;
+}

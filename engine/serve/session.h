@@ -1,0 +1,68 @@
+/* session.h - one conversation on the rig: messages, the live lane, and points to go back to.
+ *
+ * For every turn the whole conversation is rendered to tokens; session_prepare() finds how much of
+ * it the cache already holds. A cached state can be continued only where it ends, because sliding
+ * layers keep no more than their window: so reuse points are the live lane's end and checkpoints
+ * (forks that nobody extends) at turn ends and at the last chunk border of long prompts. Engine
+ * thread.
+ */
+#ifndef AERIE_SESSION_H
+#define AERIE_SESSION_H
+
+#include "engine/cycle/cycle.h"
+#include "models/chat/chat.h"
+
+enum { MAX_POINTS = 16 };
+
+/* A state to go back to: the lane as it was when the conversation had n_msg messages. */
+struct point {
+    int n_msg;
+    bool turn_end;
+    struct lane lane;
+};
+
+struct session {
+    struct rig *rig;
+    const struct chat *chat;
+    char id[SESSION_ID];
+    struct message *msg; /* without the system prompt */
+    int *turn_of; /* (n_msg) number of the turn each message belongs to */
+    int n_msg, cap_msg;
+    char *system; /* never NULL */
+    int turn;     /* number of the last turn begun */
+    uint64_t draws;
+    struct lane lane;
+    struct point point[MAX_POINTS]; /* oldest first */
+    int n_point;
+    struct lane idle[MAX_POINTS]; /* fork parents, oldest first; kept while there is room */
+    int n_idle;
+};
+
+void session_init(struct session *s, struct rig *rig, const struct chat *chat);
+void session_free(struct session *s);
+/* Empties the conversation and all pools; the system prompt stays. */
+void session_reset(struct session *s, const char *id);
+void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
+                 int n);
+void session_set_system(struct session *s, const char *text);
+/* Takes the last n messages away and goes back to where the conversation stood. */
+void session_rewind(struct session *s, int n);
+/* Takes the last message away and leaves the state alone: the next turn finds out what it can use. */
+void session_unsay(struct session *s);
+/* The conversation goes on under a new id; the parent's state stays resident, pages shared. */
+void session_fork(struct session *s, const char *child);
+
+/* Renders the conversation and makes the lane ready: lane.tok is the prompt, lane.seq.committed of
+ * it is reused. Oldest turns are dropped, whole, when the prompt does not leave `room` tokens:
+ * *dropped tells how many messages. False when even the last message does not fit. */
+bool session_prepare(struct session *s, bool draft, int room, int *dropped, struct err *e);
+/* The conversation as tokens, with `text` (or NULL) as one more question. */
+bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
+/* Remembers the present state; the oldest point is dropped when there are too many. */
+void session_mark(struct session *s, bool turn_end);
+/* Frees the least valuable resident state (oldest point, then an idle fork). False: nothing left. */
+bool session_reclaim(struct session *s);
+/* Every sequence that holds pages, for kv_check(); at most max. */
+int session_seqs(const struct session *s, const struct seq **out, int max);
+
+#endif

@@ -1,0 +1,372 @@
+/* turn.c - one turn on the engine's thread: prompt, cycles, events. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/serve/internal.h"
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+struct event engine_event(struct engine *g, enum event_kind kind)
+{
+    struct event ev = {.kind = kind, .seq = ++g->seq, .ns = clock_ns(), .turn = g->turn,
+                       .step = g->step};
+    memcpy(ev.session, g->ses.id, sizeof ev.session);
+    return ev;
+}
+
+void engine_post(struct engine *g, struct event *ev)
+{
+    if (g->log) {
+        struct event copy;
+        event_copy(&copy, ev);
+        evq_put(g->log, &copy);
+    }
+    evq_put(g->screen, ev);
+}
+
+void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
+{
+    struct event ev = engine_event(g, kind);
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
+/* A failure that sticks to the device is reported by every sync() from then on. */
+void engine_fault(struct engine *g, const struct err *e)
+{
+    struct event ev = engine_event(g, EV_FAULT);
+    struct err sticky;
+    ev.fault = e->kind;
+    if (!g->dev.k->sync(g->dev.d, &sticky)) {
+        g->lost = ev.lost = true;
+        ev.fault = ERR_MODEL;
+        buf_printf(&ev.text, "the device failed: %s", sticky.msg);
+    } else {
+        buf_str(&ev.text, e->msg);
+    }
+    pthread_mutex_lock(&g->mu);
+    snprintf(g->stats.last_fault, sizeof g->stats.last_fault, "%.250s", ev.text.p);
+    pthread_mutex_unlock(&g->mu);
+    engine_post(g, &ev);
+}
+
+/* ---- one turn -------------------------------------------------------------------------------- */
+
+struct turn {
+    struct chat_reader reader;
+    struct buf text; /* of the final channel */
+    int first;       /* index in lane.tok of the first generated token */
+    int stop_after;  /* step, 0: none */
+    int n_drafted, n_accepted, n_steps;
+    uint64_t prefill_ns, decode_ns;
+    enum stop_reason reason;
+};
+
+static int generated(const struct engine *g, const struct turn *t)
+{
+    return g->ses.lane.tok.n - t->first;
+}
+
+/* Counts a committed step for the views. */
+static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new)
+{
+    struct engine_view *s = &g->stats;
+    pthread_mutex_lock(&g->mu);
+    s->us_draft += rec->us_draft;
+    s->us_commit += rec->us_commit;
+    s->us_check += rec->us_check;
+    *(rec->kind == STEP_PREFILL ? &s->us_prefill : &s->us_verify) += rec->us_verify;
+    s->generated += (uint64_t)n_new;
+    g->turn_new += (uint64_t)n_new;
+    if (rec->kind != STEP_PREFILL) {
+        s->cycles++;
+        g->turn_cycles++;
+        s->drafted += (uint64_t)rec->drafted;
+        s->accepted += (uint64_t)rec->accepted;
+        g->turn_accepted += (uint64_t)rec->accepted;
+        g->turn_decode_ns = t->decode_ns;
+    }
+    if (rec->drafted) {
+        const struct tree *tr = &g->ses.lane.tree;
+        int deepest = tree_depth(tr);
+        for (int d = 1; d <= deepest; d++) {
+            s->depth[d].drafted++;
+            s->depth[d].accepted += d <= rec->accepted;
+        }
+        g->tree = *tr;
+        g->tree_turn = g->turn;
+        g->tree_step = g->step;
+    }
+    pthread_mutex_unlock(&g->mu);
+    t->n_drafted += rec->drafted;
+    t->n_accepted += rec->accepted;
+    t->n_steps++;
+}
+
+/* The page events since the last step. */
+static void add_page_events(struct engine *g, struct event *ev)
+{
+    pthread_mutex_lock(&g->mu);
+    const struct page_log *log = &g->rig.kv.log;
+    uint64_t from = log->seq - g->page_seq > PAGE_LOG ? log->seq - PAGE_LOG : g->page_seq;
+    ev->n_pages = (int)(log->seq - from);
+    ev->pages = xmalloc((size_t)ev->n_pages * sizeof *ev->pages);
+    for (int i = 0; i < ev->n_pages; i++)
+        ev->pages[i] = log->ev[(from + (uint64_t)i) % PAGE_LOG];
+    g->page_seq = log->seq;
+    pthread_mutex_unlock(&g->mu);
+}
+
+/* Shows the new tokens' text, run by run of one channel. */
+static void post_new_text(struct engine *g, struct turn *t, const int32_t *tok, int n)
+{
+    struct buf out = {0};
+    enum channel now = CHAN_FINAL;
+    for (int i = 0; i <= n; i++) {
+        struct buf piece = {0};
+        enum channel ch = now;
+        if (i < n)
+            chat_reader_push(&t->reader, tok[i], &piece, &ch);
+        if (out.n && (i == n || (piece.n && ch != now))) {
+            struct event ev = engine_event(g, EV_TEXT);
+            ev.channel = now;
+            ev.text = out;
+            out = (struct buf){0};
+            engine_post(g, &ev);
+        }
+        if (piece.n) {
+            now = ch;
+            buf_add(&out, piece.p, piece.n);
+            if (ch == CHAN_FINAL)
+                buf_add(&t->text, piece.p, piece.n);
+        }
+        buf_free(&piece);
+    }
+    buf_free(&out);
+}
+
+static void post_step(struct engine *g, struct turn *t)
+{
+    struct lane *l = &g->ses.lane;
+    g->step++;
+    count(g, t, &l->rec, l->n_new);
+    const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
+    post_new_text(g, t, tok, l->n_new);
+    struct event ev = engine_event(g, EV_STEP);
+    ev.rec = l->rec;
+    ids_cat(&ev.tokens, tok, l->n_new);
+    if (l->tree.n > 1) {
+        ev.tree = xmalloc(sizeof *ev.tree);
+        *ev.tree = l->tree;
+    }
+    add_page_events(g, &ev);
+    engine_post(g, &ev);
+}
+
+/* Now, or by a replay at the step where it happened then (-1: before the first). */
+static bool stopped_by_user(struct engine *g, const struct turn *t)
+{
+    return atomic_load(&g->cancel) || (t->stop_after && g->step >= t->stop_after);
+}
+
+/* Why the turn cannot go on, or -1. */
+static int finished(struct engine *g, const struct turn *t)
+{
+    const struct lane *l = &g->ses.lane;
+    if (l->stopped)
+        return STOP_END;
+    if (g->set.max_tokens > 0 && generated(g, t) >= g->set.max_tokens)
+        return STOP_MAX;
+    if (l->tok.n >= g->rig.context)
+        return STOP_CONTEXT;
+    return stopped_by_user(g, t) ? STOP_CANCEL : -1;
+}
+
+static enum stop_reason failed(struct engine *g, const struct err *e)
+{
+    if (e->kind == ERR_NEGATIVE) {
+        engine_post_text(g, EV_NOTICE, e->msg);
+        return STOP_KV_FULL;
+    }
+    engine_fault(g, e);
+    return g->lost ? STOP_DEVICE : STOP_FAULT;
+}
+
+/* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
+static bool extend(struct engine *g, int *chunk, struct err *e)
+{
+    struct lane *l = &g->ses.lane;
+    if (g->step > 0 && l->seq.committed + *chunk >= l->tok.n)
+        session_mark(&g->ses, false); /* so that /regen need not run the earlier chunks again */
+    for (;;) {
+        int upto = min_int(l->seq.committed + *chunk, l->tok.n);
+        bool last = upto == l->tok.n;
+        /* where passes queue, the host is far ahead of the device; elsewhere a chunk may take long */
+        g->rig.net.stop = g->dev.k->queued ? NULL : &g->cancel;
+        bool ok = lane_extend(&g->rig, l, upto, last, g->set.spec, g->set.topk, e);
+        g->rig.net.stop = NULL;
+        if (ok)
+            return true;
+        if (e->kind != ERR_NEGATIVE || atomic_load(&g->cancel))
+            return false;
+        if (session_reclaim(&g->ses))
+            continue;
+        if (*chunk <= 1)
+            return false;
+        *chunk = *chunk / 2;
+    }
+}
+
+static int prefill(struct engine *g, struct turn *t)
+{
+    struct lane *l = &g->ses.lane;
+    struct err e = {0};
+    int chunk = min_int(g->set.chunk, g->rig.max_rows), total = l->tok.n;
+    uint64_t start = clock_ns();
+    while (l->seq.committed < total) {
+        if (stopped_by_user(g, t))
+            return STOP_CANCEL;
+        if (!extend(g, &chunk, &e))
+            return e.kind == ERR_NEGATIVE && atomic_load(&g->cancel) ? (int)STOP_CANCEL
+                                                                     : (int)failed(g, &e);
+        t->prefill_ns = clock_ns() - start;
+        struct event ev = engine_event(g, EV_PREFILL);
+        ev.done = l->seq.committed;
+        ev.total = total;
+        engine_post(g, &ev);
+        post_step(g, t);
+        if (!engine_sweep(g, &e))
+            return (int)failed(g, &e);
+    }
+    return finished(g, t);
+}
+
+static int decode(struct engine *g, struct turn *t)
+{
+    struct lane *l = &g->ses.lane;
+    struct err e = {0};
+    uint64_t start = clock_ns();
+    int why = -1;
+    while (why < 0) {
+        int left = g->set.max_tokens > 0 ? g->set.max_tokens - generated(g, t) : INT32_MAX;
+        struct step_limits lim = {left};
+        struct tree_shape shape = {g->set.steps, g->set.topk, g->set.nodes};
+        bool spec = g->set.spec && g->has_draft;
+        if (lane_step(&g->rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
+            t->decode_ns = clock_ns() - start;
+            post_step(g, t);
+            why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, &e);
+        } else if (e.kind != ERR_NEGATIVE || !session_reclaim(&g->ses)) {
+            why = (int)failed(g, &e);
+        }
+    }
+    return why;
+}
+
+static void begin(struct engine *g, bool regen, const char *text)
+{
+    struct lane *l = &g->ses.lane;
+    struct event ev = engine_event(g, EV_TURN_BEGIN);
+    buf_str(&ev.text, text);
+    ids_cat(&ev.tokens, l->tok.v, l->tok.n);
+    ev.n_reused = l->seq.committed;
+    ev.seed = g->set.seed;
+    ev.regen = regen;
+    engine_post(g, &ev);
+}
+
+static void end(struct engine *g, struct turn *t)
+{
+    struct lane *l = &g->ses.lane;
+    struct event ev = engine_event(g, EV_TURN_END);
+    ev.reason = t->reason;
+    buf_add(&ev.text, t->text.p, t->text.n);
+    ids_cat(&ev.tokens, l->tok.v + t->first, generated(g, t));
+    ev.n_drafted = t->n_drafted;
+    ev.n_accepted = t->n_accepted;
+    ev.n_steps = t->n_steps;
+    ev.us_prefill = t->prefill_ns / 1000;
+    ev.us_decode = t->decode_ns / 1000;
+    engine_post(g, &ev);
+}
+
+/* Begins the next turn: its number, its settings, its prompt. False: the prompt does not fit. */
+static bool open_turn(struct engine *g, struct turn *t, bool regen)
+{
+    struct session *s = &g->ses;
+    struct err e = {0};
+    char line[96];
+    int dropped = 0, room = min_int(512, g->rig.context / 8);
+    pthread_mutex_lock(&g->mu);
+    g->turn = ++s->turn;
+    g->step = 0;
+    g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
+    pthread_mutex_unlock(&g->mu);
+    g->rig.pass.check.level = (enum check_level)g->set.check;
+    g->rig.record = g->set.graph && g->dev.k->queued;
+    bool fits = session_prepare(s, g->set.spec && g->has_draft, room, &dropped, &e);
+    s->lane.how = (struct sampling){(float)g->set.temperature, g->set.top_k, (float)g->set.top_p,
+                                    (float)g->set.min_p};
+    s->lane.seed = (uint64_t)g->set.seed;
+    t->first = s->lane.tok.n;
+    g->stats.prompt_tokens += (uint64_t)s->lane.tok.n;
+    g->stats.reused_tokens += (uint64_t)s->lane.seq.committed;
+    begin(g, regen, s->msg[s->n_msg - 1].text);
+    snprintf(line, sizeof line, "the context is full: the oldest %d messages were left out",
+             dropped);
+    if (dropped)
+        engine_post_text(g, EV_NOTICE, line);
+    if (!fits)
+        engine_post_text(g, EV_NOTICE, e.msg);
+    return fits;
+}
+
+/* What the reader held back at the end, e.g. half a character, is shown as it is. */
+static void flush_text(struct engine *g, struct turn *t)
+{
+    struct event ev = engine_event(g, EV_TEXT);
+    ev.channel = t->reader.channel;
+    chat_reader_end(&t->reader, &ev.text);
+    if (ev.channel == CHAN_FINAL)
+        buf_add(&t->text, ev.text.p, ev.text.n);
+    if (ev.text.n)
+        engine_post(g, &ev);
+    else
+        event_free(&ev);
+}
+
+/* The reply joins the conversation; a turn without one leaves no trace in it. */
+static void close_turn(struct engine *g, struct turn *t, int n_reply)
+{
+    struct session *s = &g->ses;
+    s->draws = s->lane.draws;
+    if (n_reply > 0) {
+        pthread_mutex_lock(&g->mu);
+        session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
+                    s->lane.tok.v + t->first, n_reply);
+        pthread_mutex_unlock(&g->mu);
+        if (!g->lost)
+            session_mark(s, true);
+    }
+    end(g, t);
+    if (n_reply == 0 && (t->reason == STOP_FAULT || g->lost))
+        session_unsay(s); /* the pages stay as they are, to be looked at */
+    else if (n_reply == 0)
+        session_rewind(s, 1);
+    atomic_store(&g->cancel, false);
+}
+
+void engine_turn(struct engine *g, bool regen, int stop_after)
+{
+    struct turn t = {.stop_after = stop_after};
+    chat_reader_init(&t.reader, g->chat);
+    bool fits = open_turn(g, &t, regen);
+    int why = fits ? prefill(g, &t) : STOP_CONTEXT;
+    if (why < 0)
+        why = decode(g, &t);
+    t.reason = (enum stop_reason)why;
+    flush_text(g, &t);
+    close_turn(g, &t, fits ? generated(g, &t) : 0);
+    buf_free(&t.text);
+}

@@ -1,0 +1,239 @@
+/* view.c - copies of engine state for the screen and the commands, taken under the lock. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/serve/internal.h"
+
+/* ---- pools and pages ------------------------------------------------------------------------- */
+
+static int32_t column_page(const struct seq *s, enum pool_id p, int c)
+{
+    return p == POOL_DRAFT ? s->dcol[c].v : p == POOL_SWA ? s->col[c].swa.v : s->col[c].full.v;
+}
+
+/* Who holds each page: bit 0 the current session, bit 1 an idle one. Checkpoints set nothing. */
+static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8_t *held)
+{
+    int n = p == POOL_DRAFT ? s->n_dcol : s->n_col;
+    for (int c = 0; c < n; c++)
+        held[column_page(s, p, c)] |= bit;
+}
+
+/* used: only the current session's own; protected: the session's, and also held by a fork;
+ * evictable: held by checkpoints or idle sessions only. */
+static void view_pool(struct engine *g, enum pool_id id, struct pool_view *v)
+{
+    const struct pages *p = &g->rig.kv.pool[id];
+    *v = (struct pool_view){.exists = p->total > 0};
+    if (!v->exists)
+        return;
+    v->page_size = g->rig.kv.page_size;
+    v->total = p->total;
+    v->reserved = GUARD_PAGES;
+    v->free = p->n_free;
+    v->refs = xcalloc((size_t)p->total, sizeof *v->refs);
+    v->mine = xcalloc((size_t)p->total, 1);
+    memcpy(v->refs, p->ref, (size_t)p->total * sizeof *v->refs);
+    mark_holders(&g->ses.lane.seq, id, 1, v->mine);
+    for (int i = 0; i < g->ses.n_idle; i++)
+        mark_holders(&g->ses.idle[i].seq, id, 2, v->mine);
+    for (int i = GUARD_PAGES; i < p->total; i++) {
+        if (p->ref[i])
+            ++*(v->mine[i] == 3 ? &v->protected_ : v->mine[i] & 1 ? &v->used : &v->evictable);
+        v->mine[i] &= 1;
+    }
+}
+
+static void view_pages(struct engine *g, struct engine_view *v)
+{
+    const struct seq *s = &g->ses.lane.seq;
+    const struct kv *kv = &g->rig.kv;
+    v->n_page = max_int(s->n_col, s->n_dcol);
+    v->page = xcalloc((size_t)v->n_page + 1, sizeof *v->page);
+    for (int c = 0; c < v->n_page; c++) {
+        struct page_view *p = &v->page[c];
+        if (c < s->n_col) {
+            p->full = s->col[c].full.v;
+            p->swa = s->col[c].swa.v;
+            p->full_refs = (int16_t)kv->pool[POOL_FULL].ref[p->full];
+            p->swa_refs = p->swa ? (int16_t)kv->pool[POOL_SWA].ref[p->swa] : 0;
+        }
+        if (c < s->n_dcol) {
+            p->draft = s->dcol[c].v;
+            p->draft_refs = (int16_t)kv->pool[POOL_DRAFT].ref[p->draft];
+        }
+    }
+}
+
+void engine_view(struct engine *g, struct engine_view *v)
+{
+    bool busy = engine_busy(g);
+    pthread_mutex_lock(&g->mu);
+    const struct lane *l = &g->ses.lane;
+    *v = g->stats;
+    memcpy(v->session, g->ses.id, sizeof v->session);
+    v->turn = g->turn;
+    v->step = g->step;
+    v->busy = busy;
+    v->spec = g->set.spec && g->has_draft;
+    v->length = l->tok.n;
+    v->committed = l->seq.committed;
+    v->capacity = g->rig.context;
+    v->window = g->model.cfg.window;
+    v->window_lo = l->seq.swa_lo;
+    v->draft_length = l->seq.drafted;
+    v->settings = g->set;
+    v->tree = g->tree;
+    v->tree_turn = g->tree_turn;
+    v->tree_step = g->tree_step;
+    for (int p = 0; p < N_POOLS; p++)
+        view_pool(g, (enum pool_id)p, &v->pool[p]);
+    view_pages(g, v);
+    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
+    v->turn_mal = g->turn_cycles ? 1 + (double)g->turn_accepted / (double)g->turn_cycles : 0;
+    v->tok_s = g->turn_decode_ns ? (double)(g->turn_new - 1) * 1e9 / (double)g->turn_decode_ns : 0;
+    v->checks = g->rig.pass.check.checks;
+    v->violations = g->rig.pass.check.violations;
+    pthread_mutex_unlock(&g->mu);
+}
+
+void engine_view_free(struct engine_view *v)
+{
+    for (int p = 0; p < N_POOLS; p++) {
+        free(v->pool[p].refs);
+        free(v->pool[p].mine);
+    }
+    free(v->page);
+    memset(v, 0, sizeof *v);
+}
+
+/* ---- single facts ---------------------------------------------------------------------------- */
+
+bool engine_position(struct engine *g, int position, struct pos_view *v, struct err *e)
+{
+    pthread_mutex_lock(&g->mu);
+    const struct kv *kv = &g->rig.kv;
+    const struct lane *l = &g->ses.lane;
+    int n = l->tok.n;
+    bool ok = position >= 0 && position < n;
+    if (ok) {
+        int c = position / kv->page_size;
+        *v = (struct pos_view){.position = position, .token = l->tok.v[position],
+                               .committed = position < l->seq.committed};
+        if (c < l->seq.n_col) {
+            full_slot f = kv_full_slot(kv, &l->seq, position);
+            v->full_slot = f.v;
+            v->swa_slot = l->seq.col[c].swa.v ? kv_swa_slot(kv, f).v : 0;
+        }
+        if (c < l->seq.n_dcol)
+            v->draft_slot = kv_draft_slot(kv, &l->seq, position).v;
+        v->in_window = position >= window_first(l->seq.committed, kv->window);
+    }
+    pthread_mutex_unlock(&g->mu);
+    return ok || (n == 0 ? err_set(e, ERR_USAGE, "the context is empty: send a message first")
+                         : err_set(e, ERR_USAGE, "position %d: expected 0 to %d", position, n - 1));
+}
+
+int engine_page_events(struct engine *g, enum pool_id pool, int page, struct page_event *out,
+                       uint64_t *seq, int max)
+{
+    pthread_mutex_lock(&g->mu);
+    const struct page_log *log = &g->rig.kv.log;
+    uint64_t from = log->seq > PAGE_LOG ? log->seq - PAGE_LOG : 0;
+    int n = 0;
+    for (uint64_t i = log->seq; i > from && n < max; i--) {
+        const struct page_event *ev = &log->ev[(i - 1) % PAGE_LOG];
+        if (ev->pool == pool && ev->page == page) {
+            out[n] = *ev;
+            seq[n++] = i - 1;
+        }
+    }
+    pthread_mutex_unlock(&g->mu);
+    for (int i = 0; i < n / 2; i++) {
+        struct page_event ev = out[i];
+        uint64_t s = seq[i];
+        out[i] = out[n - 1 - i];
+        seq[i] = seq[n - 1 - i];
+        out[n - 1 - i] = ev;
+        seq[n - 1 - i] = s;
+    }
+    return n;
+}
+
+bool engine_sweep(struct engine *g, struct err *e)
+{
+    const struct seq *seqs[2 * MAX_POINTS + 1];
+    struct checker *c = &g->rig.pass.check;
+    if (c->level < CHECK_STRICT)
+        return true;
+    pthread_mutex_lock(&g->mu);
+    bool ok = check_sweep(&g->rig.kv, seqs, session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1), e);
+    if (!ok) {
+        c->violations++;
+        snprintf(c->last, sizeof c->last, "%.250s", e->msg);
+    }
+    pthread_mutex_unlock(&g->mu);
+    return ok;
+}
+
+bool engine_check(struct engine *g, struct buf *report, struct err *e)
+{
+    const struct seq *seqs[2 * MAX_POINTS + 1];
+    struct err why = {0};
+    pthread_mutex_lock(&g->mu);
+    int n = session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1);
+    bool pools = check_sweep(&g->rig.kv, seqs, n, &why);
+    const struct checker *c = &g->rig.pass.check;
+    const struct pass *ps = &g->rig.pass;
+    char rule[8] = "";
+    const char *fault = !pools ? why.msg : c->violations ? c->last : "";
+    for (size_t i = 0; i < sizeof rule - 1 && fault[i] && fault[i] != ' '; i++)
+        rule[i] = fault[i];
+    for (int i = 0; i < check_rule_count(); i++) {
+        const char *text = check_rule(i);
+        size_t len = strcspn(text, " ");
+        bool bad = strlen(rule) == len && !memcmp(rule, text, len);
+        buf_printf(report, "%s  %s\n", bad ? "FAIL" : "ok  ", text);
+    }
+    if (!pools)
+        buf_printf(report, "FAIL  %s\n", why.msg);
+    buf_printf(
+        report,
+        "pools and %d sequences checked now; %llu plans checked so far, %llu violations%s%s\n", n,
+        (unsigned long long)c->checks, (unsigned long long)c->violations,
+        c->violations ? "; the last: " : "", c->violations ? c->last : "");
+    if (ps->last < N_MODES)
+        buf_printf(report, "last plan: %s, %d rows\n", plan_mode_name(ps->last),
+                   ps->plan[ps->last].n_rows);
+    bool ok = pools && c->violations == 0;
+    if (!ok)
+        err_set(e, ERR_INVARIANT, "%s", pools ? c->last : why.msg);
+    pthread_mutex_unlock(&g->mu);
+    return ok;
+}
+
+bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf *out, struct err *e)
+{
+    pthread_mutex_lock(&g->mu);
+    const struct pass *ps = &g->rig.pass;
+    int which = ps->last;
+    if (mode && mode[0]) {
+        for (which = 0; which < N_MODES; which++)
+            if (!strcmp(mode, plan_mode_name((enum plan_mode)which)))
+                break;
+        if (which == N_MODES)
+            err_set(e, ERR_USAGE, "unknown plan '%s': expected extend, decode, verify, draft, "
+                                  "draft-extend or frozen", mode);
+    } else if (which == N_MODES) {
+        err_set(e, ERR_USAGE, "there is no plan yet: send a message first");
+    }
+    bool ok = which < N_MODES;
+    if (ok && !ps->plan[which].mem)
+        ok =
+            err_set(e, ERR_USAGE, "no %s plan was made yet", plan_mode_name((enum plan_mode)which));
+    if (ok)
+        plan_print(&ps->plan[which], json, out);
+    pthread_mutex_unlock(&g->mu);
+    return ok;
+}

@@ -1,0 +1,646 @@
+/* worker.c - opens the engine and runs its thread: requests in, events out (turns: turn.c). */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/serve/calibrate.h"
+#include "engine/serve/batch.h"
+#include "engine/bugs.h"
+#include "engine/serve/internal.h"
+
+enum { SCREEN_QUEUE = 4096 };
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void post_op(struct engine *g, enum op_kind op, const char *text, int turn)
+{
+    struct event ev = engine_event(g, EV_OP);
+    ev.op = op;
+    ev.turn = turn;
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
+static void post_settings(struct engine *g, enum op_kind op)
+{
+    struct buf b = {0};
+    settings_print(&g->set, &b);
+    post_op(g, op, b.p ? b.p : "", 0);
+    buf_clear(&b);
+    for (int i = 0; i < N_BUGS; i++) /* switches outlive sessions: each one says which are on */
+        if (bug_on((enum bug)i)) {
+            buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number, bug_state_name((enum bug)i));
+            post_op(g, OP_SET, b.p, 0);
+            buf_clear(&b);
+        }
+    buf_free(&b);
+}
+
+static void post_session(struct engine *g, const char *parent, int fork_turn)
+{
+    struct event ev = engine_event(g, EV_SESSION);
+    ev.fork_turn = fork_turn;
+    if (parent)
+        memcpy(ev.parent, parent, sizeof ev.parent);
+    engine_post(g, &ev);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void start_stats(struct engine *g)
+{
+    pthread_mutex_lock(&g->mu);
+    g->stats = (struct engine_view){0};
+    g->tree.n = 0;
+    g->turn = g->step = 0;
+    g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
+    pthread_mutex_unlock(&g->mu);
+}
+
+static void do_new(struct engine *g, const struct request *rq)
+{
+    session_reset(&g->ses, rq->session);
+    start_stats(g);
+    if (rq->text)
+        session_set_system(&g->ses, rq->text);
+    post_session(g, NULL, 0);
+    post_settings(g, OP_OPEN);
+    if (g->ses.system[0])
+        post_op(g, OP_SYSTEM, g->ses.system, 0);
+}
+
+static void do_resume(struct engine *g, const struct request *rq)
+{
+    session_reset(&g->ses, rq->session);
+    start_stats(g);
+    for (int i = 0; i < rq->n_past; i++) {
+        const struct past_turn *p = &rq->past[i];
+        if (p->ids.n == 0 && (!p->reply || !p->reply[0]))
+            continue; /* a turn without a reply left no trace in the context */
+        session_add(&g->ses, ROLE_USER, p->turn, p->user, NULL, 0);
+        session_add(&g->ses, ROLE_ASSISTANT, p->turn, p->reply ? p->reply : "", p->ids.v, p->ids.n);
+    }
+    if (rq->text)
+        session_set_system(&g->ses, rq->text);
+    pthread_mutex_lock(&g->mu);
+    g->ses.turn = g->turn = max_int(0, rq->next_turn - 1);
+    g->ses.draws = rq->draws;
+    pthread_mutex_unlock(&g->mu);
+    post_session(g, NULL, 0);
+    post_settings(g, OP_RESUME);
+    if (g->ses.system[0])
+        post_op(g, OP_SYSTEM, g->ses.system, 0);
+}
+
+static void do_fork(struct engine *g, const struct request *rq)
+{
+    char parent[SESSION_ID];
+    int turn = g->ses.turn;
+    memcpy(parent, g->ses.id, sizeof parent);
+    session_fork(&g->ses, rq->session);
+    post_session(g, parent, turn);
+    post_op(g, OP_FORK, parent, turn);
+}
+
+static void do_undo(struct engine *g)
+{
+    if (g->ses.n_msg < 2) {
+        engine_post_text(g, EV_NOTICE, "there is nothing to undo");
+        return;
+    }
+    int turn = g->ses.turn_of[g->ses.n_msg - 1];
+    session_rewind(&g->ses, 2);
+    post_op(g, OP_UNDO, "", turn);
+}
+
+/* 0 becomes the device's own number, so that the log says what a replay must do. */
+static bool set_chunk(struct engine *g)
+{
+    bool choose = g->set.chunk == 0;
+    if (choose)
+        g->set.chunk = device_chunk(&g->dev);
+    return choose;
+}
+
+static void do_set(struct engine *g, const char *line)
+{
+    struct err e = {0};
+    char *name = xstrdup(line), *value = strchr(name, '=');
+    if (value)
+        *value++ = '\0';
+    pthread_mutex_lock(&g->mu);
+    bool ok = strncmp(name, "bug.", 4) == 0 ? bug_set(name + 4, value ? value : "", &e)
+                                             : settings_set(&g->set, name, value ? value : "", &e);
+    bool chosen = set_chunk(g);
+    pthread_mutex_unlock(&g->mu);
+    char *done = chosen ? xasprintf("chunk=%d", g->set.chunk) : xstrdup(line);
+    if (ok)
+        post_op(g, OP_SET, done, 0);
+    else
+        engine_post_text(g, EV_NOTICE, e.msg);
+    free(done);
+    free(name);
+}
+
+static void do_regen(struct engine *g, int stop_after)
+{
+    struct session *s = &g->ses;
+    if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
+        engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
+        return;
+    }
+    session_rewind(s, 1);
+    engine_turn(g, true, stop_after);
+}
+
+/* Of a request that is no turn: a line, or a fault where a rule or the device is behind it. */
+static void tell_failure(struct engine *g, const struct err *e)
+{
+    bool lost = e->kind == ERR_MODEL && !g->dev.k->sync(g->dev.d, NULL);
+    if (lost || e->kind == ERR_INVARIANT)
+        engine_fault(g, e);
+    else
+        engine_post_text(g, EV_NOTICE, e->msg);
+}
+
+/* Scores the captures on the conversation, on a rig of its own. */
+static void do_calibrate(struct engine *g)
+{
+    struct err e = {0};
+    struct calibration c;
+    struct calib_opts o = {.m = &g->model, .d = &g->draft, .tok = g->tok, .chat = g->chat,
+                           .dev = &g->dev, .text = g->ses.lane.tok.v, .n_text = g->ses.lane.tok.n,
+                           .cancel = &g->cancel};
+    struct buf report = {0};
+    bool ok = g->has_draft ? calibrate_run(&o, &c, &e)
+                           : err_set(&e, ERR_USAGE, "%s", g->info.draft_off);
+    if (ok)
+        calibrate_print(&c, &report);
+    else
+        tell_failure(g, &e);
+    for (char *line = report.p, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        engine_post_text(g, EV_NOTICE, line);
+    }
+    buf_free(&report);
+}
+
+static void tell_one(void *arg, const struct batch_result *r)
+{
+    struct engine *g = arg;
+    char *text = xasprintf("%d (%d tokens, %s): %s", r->index + 1, r->n_tokens,
+                           stop_name(r->reason), r->text);
+    for (char *line = text, *end; *line; line = end) { /* a notice is one line */
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        if (*line)
+            engine_post_text(g, EV_NOTICE, line);
+    }
+    free(text);
+}
+
+/* Several replies to one question, on a rig of its own: nothing of the conversation changes. */
+static void do_several(struct engine *g, const struct request *rq)
+{
+    struct err e = {0};
+    struct ids prompt = {0};
+    int shared = 0, n = rq->count;
+    struct several o = {.dev = &g->dev, .m = &g->model, .d = g->has_draft ? &g->draft : NULL,
+                        .tok = g->tok, .chat = g->chat, .set = &g->set, .prompt = &prompt, .n = n,
+                        .page_size = g->rig.kv.page_size, .cancel = &g->cancel};
+    bool ok = session_render(&g->ses, rq->text ? rq->text : "", &prompt, &e);
+    o.context = min_int(g->rig.context,
+                        prompt.n + (g->set.max_tokens > 0 ? g->set.max_tokens : 1024));
+    if (ok && prompt.n >= o.context)
+        ok = err_set(&e, ERR_USAGE, "the question needs %d tokens, the context holds %d",
+                     prompt.n + 1, o.context);
+    ok = ok && batch_several(&o, &shared, tell_one, g, &e);
+    char line[96];
+    snprintf(line, sizeof line, "%d replies in one batch; they shared %d pages of the question", n,
+             shared);
+    if (ok)
+        engine_post_text(g, EV_NOTICE, line);
+    else
+        tell_failure(g, &e);
+    ids_free(&prompt);
+    atomic_store(&g->cancel, false);
+}
+
+static void serve(struct engine *g, const struct request *rq)
+{
+    switch (rq->kind) {
+    case RQ_SAY:
+        session_add(&g->ses, ROLE_USER, g->ses.turn + 1, rq->text ? rq->text : "", NULL, 0);
+        engine_turn(g, false, rq->stop_after_step);
+        break;
+    case RQ_REGEN: do_regen(g, rq->stop_after_step); break;
+    case RQ_UNDO: do_undo(g); break;
+    case RQ_NEW: do_new(g, rq); break;
+    case RQ_SYSTEM:
+        session_set_system(&g->ses, rq->text ? rq->text : "");
+        post_op(g, OP_SYSTEM, g->ses.system, 0);
+        break;
+    case RQ_SET: do_set(g, rq->text ? rq->text : ""); break;
+    case RQ_FORK: do_fork(g, rq); break;
+    case RQ_RESUME: do_resume(g, rq); break;
+    case RQ_SEVERAL: do_several(g, rq); break;
+    case RQ_CALIBRATE: do_calibrate(g); break;
+    }
+}
+
+static void request_free(struct request *rq)
+{
+    free(rq->text);
+    for (int i = 0; i < rq->n_past; i++) {
+        free(rq->past[i].user);
+        free(rq->past[i].reply);
+        ids_free(&rq->past[i].ids);
+    }
+    free(rq->past);
+    *rq = (struct request){0};
+}
+
+static bool next_request(struct engine *g, struct request *rq)
+{
+    pthread_mutex_lock(&g->req_mu);
+    g->working = false;
+    while (g->n_req == 0 && !g->closing)
+        pthread_cond_wait(&g->req_cv, &g->req_mu);
+    bool got = !g->closing;
+    if (got) {
+        *rq = g->req[0];
+        g->n_req--;
+        memmove(g->req, g->req + 1, (size_t)g->n_req * sizeof *g->req);
+        g->working = true;
+    }
+    pthread_mutex_unlock(&g->req_mu);
+    return got;
+}
+
+static void *run(void *arg)
+{
+    struct engine *g = arg;
+    struct request rq;
+    while (next_request(g, &rq)) {
+        if (g->lost)
+            engine_fault(g, &(struct err){.kind = ERR_MODEL});
+        else
+            serve(g, &rq);
+        request_free(&rq);
+    }
+    return NULL;
+}
+
+bool engine_submit(struct engine *g, struct request *rq, struct err *e)
+{
+    pthread_mutex_lock(&g->req_mu);
+    bool ok = g->n_req < MAX_REQUESTS;
+    if (g->n_req == 0 && !g->working)
+        atomic_store(&g->cancel, false); /* an old one; from here on it is meant for this request */
+    if (ok)
+        g->req[g->n_req++] = *rq;
+    pthread_cond_signal(&g->req_cv);
+    pthread_mutex_unlock(&g->req_mu);
+    if (!ok) {
+        request_free(rq);
+        return err_set(e, ERR_USAGE, "%d requests are waiting already", MAX_REQUESTS);
+    }
+    *rq = (struct request){0};
+    return true;
+}
+
+void engine_cancel(struct engine *g)
+{
+    atomic_store(&g->cancel, true);
+}
+
+bool engine_busy(struct engine *g)
+{
+    pthread_mutex_lock(&g->req_mu);
+    bool busy = g->n_req > 0 || g->working;
+    pthread_mutex_unlock(&g->req_mu);
+    return busy;
+}
+
+/* ---- opening and closing --------------------------------------------------------------------- */
+
+static void hold(void *arg, bool on)
+{
+    struct engine *g = arg;
+    if (on)
+        pthread_mutex_lock(&g->mu);
+    else
+        pthread_mutex_unlock(&g->mu);
+}
+
+/* The longest context within reason. Where cells lie in the machine's memory, they may take a
+ * quarter of it; what a device with memory of its own can hold, the rig finds out (fit.h). */
+static int pick_context(const struct device *dev, const struct model *m, int asked)
+{
+    size_t per_token = 0, left, all;
+    dev->k->memory(dev->d, &left, &all);
+    if (all)
+        return min_int(asked ? asked : 131072, m->cfg.max_pos);
+    for (int l = 0; l < m->cfg.n_layer; l++)
+        if (m->layer[l].kv_src == l && m->layer[l].window == 0)
+            per_token += (size_t)(2 * m->layer[l].n_kv * m->layer[l].head_dim) * sizeof(float);
+    int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
+    int64_t fits = per_token ? ram / (int64_t)per_token : INT32_MAX;
+    int most = m->cfg.max_pos;
+    if (asked)
+        return min_int(asked, most);
+    return (int)(fits < min_int(most, 131072) ? fits : min_int(most, 131072));
+}
+
+static void notice(struct engine *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void notice(struct engine *g, const char *fmt, ...)
+{
+    char line[sizeof ((struct err *)NULL)->msg + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    engine_post_text(g, EV_NOTICE, line);
+}
+
+static bool open_device(struct engine *g, const struct engine_opts *o, struct err *e)
+{
+    struct err passed = {0};
+    struct device_wish w = {o->device, o->threads, o->precision, o->backend};
+    if (!models_cut(NULL, NULL, &o->cut, e) || !device_choose(&g->dev, &w, &passed, e))
+        return false;
+    if (passed.kind)
+        notice(g, "computing on the CPU: %s", passed.msg);
+    set_chunk(g);
+    return true;
+}
+
+static bool load_text(struct engine *g, const struct engine_opts *o, struct err *e)
+{
+    const char *warning = NULL;
+    g->tok = tok_open(o->model, e);
+    if (!g->tok)
+        return false;
+    g->chat = chat_open(&g->model, g->tok, o->raw, &warning, e);
+    if (!g->chat)
+        return false;
+    if (warning)
+        engine_post_text(g, EV_NOTICE, warning);
+    time_t now = time(NULL);
+    struct tm tm;
+    if (o->date)
+        snprintf(g->info.date, sizeof g->info.date, "%.10s", o->date);
+    else if (localtime_r(&now, &tm))
+        strftime(g->info.date, sizeof g->info.date, "%Y-%m-%d", &tm);
+    return chat_set_date(g->chat, g->info.date, e);
+}
+
+static void tokenizer_sha(struct engine *g, const char *dir)
+{
+    struct buf b;
+    char *path = xasprintf("%s/tokenizer.json", dir);
+    if (buf_read_file(&b, path, (size_t)1 << 30, NULL)) {
+        struct sha256 s;
+        uint8_t out[32];
+        sha256_init(&s);
+        sha256_add(&s, b.p, b.n);
+        sha256_end(&s, out);
+        for (int i = 0; i < 32; i++)
+            snprintf(g->info.tokenizer_sha + 2 * i, 3, "%02x", out[i]);
+        buf_free(&b);
+    }
+    free(path);
+}
+
+/* A head that does not fit is a notice and plain decoding, unless it is required. */
+static bool load_draft(struct engine *g, const struct engine_opts *o, const struct progress *p,
+                       struct err *e)
+{
+    struct err why = {0};
+    g->info.draft_off = "no draft head was given";
+    if (!o->draft)
+        return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
+    g->has_draft = draft_load(&g->draft, o->draft, &g->model, o->capture, p, &why);
+    if (g->has_draft) {
+        g->info.draft_off = NULL;
+        return true;
+    }
+    if (o->require_draft) {
+        *e = why;
+        return false;
+    }
+    g->info.draft_off = g->strings[3] = xstrdup(why.msg);
+    notice(g, "drafting is off: %s", why.msg);
+    return true;
+}
+
+static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *e)
+{
+    struct rig_shape shape = {.page_size = o->page_size ? o->page_size : 16,
+                              .context = pick_context(&g->dev, &g->model, o->context),
+                              .full_pages = o->full_pages, .swa_pages = o->swa_pages,
+                              .max_rows = max_int(512, g->set.chunk), .kv = g->dev.kv,
+                              .shorten = !o->context && !o->full_pages};
+    int P = shape.page_size;
+    if (P < 1 || P > 64 || (P & (P - 1)))
+        return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
+    if (shape.context < 16)
+        return err_set(e, ERR_USAGE, "a context of %d tokens is too short: expected 16 or more",
+                       shape.context);
+    if ((shape.full_pages && shape.full_pages < 4) || (shape.swa_pages && shape.swa_pages < 4))
+        return err_set(e, ERR_USAGE, "a pool needs at least 4 pages");
+    if (!rig_open(&g->rig, g->dev, &g->model, g->has_draft ? &g->draft : NULL, &shape, e))
+        return false;
+    if (g->rig.context < shape.context)
+        notice(g, "the context is %d tokens: no more than that fits the device's memory",
+               g->rig.context);
+    g->rig.pass.hold = hold;
+    g->rig.pass.hold_arg = g;
+    g->rig.n_stop = chat_stops(g->chat, g->rig.stop);
+    int n = g->model.cfg.vocab, holes = 0;
+    uint8_t *mask = xcalloc((size_t)n, 1);
+    for (int i = 0; i < n; i++) {
+        size_t len;
+        mask[i] = tok_bytes(g->tok, i, &len) == NULL;
+        holes += mask[i];
+    }
+    bool ok = holes == 0 || rig_mask(&g->rig, mask, n, e);
+    free(mask);
+    session_init(&g->ses, &g->rig, g->chat);
+    return ok;
+}
+
+/* "15,17-19": the layers that read the cells of `owner` without being it. False: none. */
+static bool print_readers(const struct model *m, int owner, struct buf *out)
+{
+    int n = m->cfg.n_layer, found = 0;
+    for (int l = owner + 1; l < n; l++) {
+        int first = l;
+        while (l < n && m->layer[l].kv_src == owner)
+            l++;
+        if (l == first)
+            continue;
+        buf_printf(out, "%s%d", found++ ? "," : "", first);
+        if (l - first > 1)
+            buf_printf(out, "-%d", l - 1);
+    }
+    return found > 0;
+}
+
+/* Which layers own no slots, and whose they read. Allocated; NULL: all own theirs. */
+static char *print_sharing(const struct engine *g)
+{
+    const struct model *m = &g->model;
+    struct buf all = {0};
+    for (int owner = 0; owner < m->cfg.n_layer; owner++) {
+        struct buf one = {0};
+        if (print_readers(m, owner, &one)) {
+            bool several = strpbrk(one.p, ",-");
+            buf_printf(&all, "%slayer%s %s read%s layer %d (%s)", all.n ? "; " : "",
+                       several ? "s" : "", one.p, several ? "" : "s", owner,
+                       pool_name(m->layer[owner].window ? POOL_SWA : POOL_FULL));
+        }
+        buf_free(&one);
+    }
+    const int owner[] = {g->draft.kv_full, g->draft.kv_swa};
+    for (int i = 0; g->has_draft && g->draft.kind == DRAFT_FROZEN && i < 2; i++)
+        if (owner[i] >= 0)
+            buf_printf(&all, "%sthe draft's %s layers read layer %d", all.n ? "; " : "",
+                       i ? "sliding" : "full", owner[i]);
+    return all.p;
+}
+
+static void fill_info(struct engine *g, const struct engine_opts *o)
+{
+    struct engine_info *i = &g->info;
+    i->model_dir = g->strings[0] = xstrdup(o->model);
+    i->draft_dir = g->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
+    i->family = g->model.cfg.family;
+    const char *cut = models_cut_text(&o->cut);
+    i->device = g->strings[2] = xasprintf("%s, %s%s%s", g->dev.k->name, g->dev.k->about(g->dev.d),
+                                          cut ? ", " : "", cut ? cut : "");
+    i->shared_kv = g->strings[4] = print_sharing(g);
+    i->chat = chat_name(g->chat);
+    i->context = g->rig.context;
+    i->page_size = g->rig.kv.page_size;
+    i->window = g->model.cfg.window;
+    i->n_layer = g->model.cfg.n_layer;
+    for (int l = 0; l < i->n_layer; l++)
+        i->n_swa_layer += g->model.layer[l].window > 0;
+    i->vocab = g->model.cfg.vocab;
+    i->weight_bytes = g->model.bytes + (g->has_draft ? g->draft.bytes : 0);
+    memcpy(i->model_sha, g->model.sha, sizeof i->model_sha);
+    if (g->has_draft)
+        memcpy(i->draft_sha, g->draft.sha, sizeof i->draft_sha);
+    tokenizer_sha(g, o->model);
+    for (int p = 0; p < N_POOLS; p++)
+        i->n_pages[p] = g->rig.kv.pool[p].total;
+}
+
+static void init_locks(struct engine *g)
+{
+    pthread_mutex_init(&g->req_mu, NULL);
+    pthread_mutex_init(&g->mu, NULL);
+    pthread_cond_init(&g->req_cv, NULL);
+}
+
+struct engine *engine_open(const struct engine_opts *o, struct err *e)
+{
+    struct engine *g = xcalloc(1, sizeof *g);
+    struct progress p = {o->progress, o->progress_arg};
+    const struct progress *pp = o->progress ? &p : NULL;
+    init_locks(g);
+    g->screen = evq_new(SCREEN_QUEUE);
+    g->log = o->log;
+    g->set = o->settings;
+    bool ok = open_device(g, o, e) &&
+              model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
+              load_draft(g, o, pp, e) &&
+              models_cut(&g->model, g->has_draft ? &g->draft : NULL, &o->cut, e) &&
+              open_rig(g, o, e);
+    if (ok) {
+        fill_info(g, o);
+        int rc = pthread_create(&g->thread, NULL, run, g);
+        g->running = rc == 0;
+        ok = g->running || err_set(e, ERR_USAGE, "cannot start a thread: %s", strerror(rc));
+    }
+    if (ok)
+        return g;
+    engine_close(g);
+    return NULL;
+}
+
+void engine_close(struct engine *g)
+{
+    if (!g)
+        return;
+    engine_cancel(g);
+    pthread_mutex_lock(&g->req_mu);
+    g->closing = true;
+    pthread_cond_signal(&g->req_cv);
+    pthread_mutex_unlock(&g->req_mu);
+    evq_close(g->screen);
+    if (g->running)
+        pthread_join(g->thread, NULL);
+    while (g->n_req)
+        request_free(&g->req[--g->n_req]);
+    if (g->ses.rig)
+        session_free(&g->ses);
+    rig_close(&g->rig);
+    draft_free(&g->draft);
+    chat_close(g->chat);
+    tok_close(g->tok);
+    model_free(&g->model);
+    device_close(&g->dev);
+    evq_free(g->screen);
+    for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
+        free(g->strings[i]);
+    free(g);
+}
+
+/* ---- small accessors ------------------------------------------------------------------------- */
+
+const struct engine_info *engine_info(const struct engine *g)
+{
+    return &g->info;
+}
+
+const char *engine_token(const struct engine *g, int32_t id, size_t *n)
+{
+    size_t len = 0;
+    const char *s = id < 0 ? NULL : tok_bytes(g->tok, id, &len);
+    *n = s ? len : 0;
+    return s ? s : "";
+}
+
+int engine_fd(struct engine *g)
+{
+    return evq_fd(g->screen);
+}
+
+bool engine_next(struct engine *g, struct event *ev)
+{
+    return evq_get(g->screen, ev);
+}
+
+bool engine_wait(struct engine *g, struct event *ev, int ms)
+{
+    return evq_wait(g->screen, ev, ms);
+}
+
+void engine_rest(struct engine *g, int ms)
+{
+    evq_rest(g->screen, SCREEN_QUEUE / 4, ms);
+}
+
+void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
+{
+    device_list(tell, arg);
+}

@@ -1,0 +1,295 @@
+/* bench.c - the benchmark's clock, its gate, and the order of its parts. See bench.h. */
+#include "engine/tools/bench_run.h"
+
+#include "engine/tools/synthetic.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_RUNS = 31 };
+
+/* ---- which lines ----------------------------------------------------------------------------- */
+
+bool bench_wanted(const struct bench *b, const char *name)
+{
+    for (int i = 0; i < b->o->n_pattern; i++) {
+        const char *p = b->o->pattern[i];
+        if (!strncmp(name, p, strlen(p)) || !fnmatch(p, name, 0))
+            return true;
+    }
+    return b->o->n_pattern == 0;
+}
+
+/* A pattern's part before its first special character decides. */
+bool bench_wanted_any(const struct bench *b, const char *prefix)
+{
+    for (int i = 0; i < b->o->n_pattern; i++) {
+        size_t plain = strcspn(b->o->pattern[i], "*?["), n = strlen(prefix);
+        if (!strncmp(b->o->pattern[i], prefix, plain < n ? plain : n))
+            return true;
+    }
+    return b->o->n_pattern == 0;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+uint64_t bench_random(struct bench *b)
+{
+    return mix64(b->random++);
+}
+
+kbuf bench_buffer(struct bench *b, size_t bytes, const void *src, struct err *e)
+{
+    kbuf buf = b->dev.k->alloc(b->dev.d, (bytes + 15) & ~(size_t)15, "bench", e);
+    if (buf.p && src)
+        b->dev.k->put(b->dev.d, buf, src, bytes);
+    return buf;
+}
+
+void bench_release(struct bench *b, kbuf *buf, int n)
+{
+    for (int i = 0; i < n; i++) {
+        b->dev.k->release(b->dev.d, buf[i]);
+        buf[i] = (kbuf){0};
+    }
+}
+
+kbuf bench_floats(struct bench *b, size_t n, struct err *e)
+{
+    float *x = xmalloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(int16_t)bench_random(b) * synthetic_step(1);
+    kbuf buf = bench_buffer(b, n * sizeof *x, x, e);
+    free(x);
+    return buf;
+}
+
+/* The first part is made here, then doubled on the device. */
+bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
+{
+    enum { FIRST = 1 << 22 };
+    const uint64_t keep = type == KV_BF16 ? 0x807f807f807f807full : 0x807fffff807fffffull;
+    const uint64_t exponent = type == KV_BF16 ? 0x3c803c803c803c80ull : 0x3c8000003c800000ull;
+    size_t n = buf.n < FIRST ? buf.n : FIRST;
+    uint64_t *x = xmalloc(n + 8);
+    for (size_t i = 0; i < n / 8 + 1; i++)
+        x[i] = (bench_random(b) & keep) | exponent;
+    b->dev.k->put(b->dev.d, buf, x, n);
+    free(x);
+    for (size_t more; n < buf.n; n += more) {
+        more = n < buf.n - n ? n : buf.n - n;
+        b->dev.k->stream(b->dev.d, kbuf_at(buf, 0, more), kbuf_at(buf, n, more));
+    }
+    return b->dev.k->sync(b->dev.d, e);
+}
+
+static bool weights(struct bench *b, struct tensor *t, int out, int in, bool by_row, float scale,
+                    struct err *e)
+{
+    *t = (struct tensor){.type = DT_BF16, .n_dim = out ? 2 : 1, .dim = {out ? out : in, in},
+                         .bytes = (size_t)max_int(out, 1) * (size_t)in * 2, .name = "weights",
+                         .by_row = by_row};
+    return b->dev.k->synthesize(b->dev.d, t, bench_random(b), scale, e);
+}
+
+bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
+{
+    return weights(b, t, out, in, false, scale, e);
+}
+
+bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e)
+{
+    return weights(b, t, out, in, true, scale, e);
+}
+
+/* ---- the gate -------------------------------------------------------------------------------- */
+
+static bool all_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return false;
+    return true;
+}
+
+/* Twice over poison: the same bits, and numbers where numbers are due. */
+static bool gate(struct bench *b, const struct work *w, struct err *e)
+{
+    const struct kernels *k = b->dev.k;
+    if (!w->out.p)
+        return true;
+    char *got[2] = {xmalloc(w->out.n), xmalloc(w->out.n)};
+    for (int i = 0; i < 2; i++) {
+        k->fill(b->dev.d, w->out, 0xff);
+        w->run(b, w->arg);
+        k->get(b->dev.d, got[i], w->out, w->out.n);
+    }
+    bool ok = k->sync(b->dev.d, e);
+    if (ok && memcmp(got[0], got[1], w->out.n))
+        ok = err_set(e, ERR_NEGATIVE, "two runs over the same input differ");
+    if (ok && w->numbers && !all_finite((float *)got[0], w->out.n / sizeof(float)))
+        ok = err_set(e, ERR_NEGATIVE, "the result is not finite, or not all of it was written");
+    free(got[0]);
+    free(got[1]);
+    return ok;
+}
+
+/* ---- the clock ------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct timing bench_timing(double *s, int n, double per)
+{
+    struct timing t = {.runs = n};
+    qsort(s, (size_t)n, sizeof *s, ascending);
+    double m = s[n / 2];
+    for (int i = 0; i < n; i++)
+        s[i] = fabs(s[i] - m);
+    qsort(s, (size_t)n, sizeof *s, ascending);
+    t.ms = m / per * 1e3;
+    t.spread = s[n / 2] / per * 1e3;
+    return t;
+}
+
+static void once(struct bench *b, const struct work *w, struct kgraph *g)
+{
+    if (g)
+        b->dev.k->replay(b->dev.d, g);
+    else
+        w->run(b, w->arg);
+}
+
+/* Seconds of `repeat` runs one behind the other and the wait for the last. */
+static bool run_for(struct bench *b, const struct work *w, struct kgraph *g, int repeat,
+                    double *seconds, struct err *e)
+{
+    uint64_t t0 = clock_ns();
+    for (int i = 0; i < repeat; i++)
+        once(b, w, g);
+    bool ok = b->dev.k->sync(b->dev.d, e);
+    *seconds = (double)(clock_ns() - t0) * 1e-9;
+    return ok;
+}
+
+/* A sample is long beside the wait that ends it; where nothing can be recorded (the CPU) the number
+ * of samples follows from what one takes. */
+static bool sample(struct bench *b, const struct work *w, struct kgraph *g, struct timing *t,
+                   struct err *e)
+{
+    double s[MAX_RUNS], first, least = b->o->brief ? 1e-3 : 4e-3;
+    if (!run_for(b, w, g, 1, &first, e) || !run_for(b, w, g, 1, &first, e))
+        return false;
+    int repeat = first < least ? (int)(least / fmax(first, 1e-6)) + 1 : 1;
+    double budget = b->o->brief ? 0.1 : 0.8;
+    int most = w->samples ? w->samples : MAX_RUNS;
+    int n = b->graphs ? most : (int)fmin(MAX_RUNS, fmax(5, budget / (first * repeat)));
+    for (int i = 0; i < n; i++)
+        if (!run_for(b, w, g, repeat, &s[i], e))
+            return false;
+    *t = bench_timing(s, n, (double)repeat * w->times);
+    return true;
+}
+
+bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct err *e)
+{
+    const struct kernels *k = b->dev.k;
+    struct kgraph *g = NULL;
+    if (!gate(b, w, e))
+        return false;
+    if (!w->eager && k->record(b->dev.d)) {
+        w->run(b, w->arg);
+        g = k->recorded(b->dev.d, e);
+        if (!g)
+            return false;
+    }
+    bool ok = sample(b, w, g, t, e);
+    k->forget(b->dev.d, g);
+    return ok;
+}
+
+/* floor: seconds that the ratio is of. */
+static void tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                 const struct figure *f, double floor)
+{
+    double s = t->ms * 1e-3;
+    struct bench_line line = {.name = name, .shape = shape, .runs = t->runs, .ms = t->ms,
+                              .spread = t->spread, .bytes = f->bytes,
+                              .ratio = s > 0 ? floor / s : 0, .value = f->value, .unit = f->unit};
+    if (f->flops > 0 && s > 0 && !f->unit) {
+        line.value = f->flops / s * 1e-12;
+        line.unit = "TFLOP/s";
+    }
+    b->told += bench_wanted(b, name);
+    b->o->tell(b->o->arg, &line);
+}
+
+void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                const struct figure *f)
+{
+    double floor = f->flops > 0 && b->matrix_rate > 0 ? f->flops / b->matrix_rate
+                   : f->flops > 0 || b->read_rate == 0 ? 0
+                                                       : f->bytes / b->read_rate;
+    tell(b, name, shape, t, f, floor);
+}
+
+void bench_tell_beside(struct bench *b, const char *name, const char *shape,
+                       const struct timing *t, double flops, double peer_ms)
+{
+    const struct figure f = {0, flops, 0, NULL};
+    if (peer_ms > 0)
+        tell(b, name, shape, t, &f, peer_ms * 1e-3);
+    else
+        bench_tell(b, name, shape, t, &f);
+}
+
+void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                      double tok_s, double other_ms)
+{
+    tell(b, name, shape, t, &(struct figure){0, 0, tok_s, "tok/s"}, other_ms * 1e-3);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+bool bench_reopen(struct bench *b, struct err *e)
+{
+    const struct bench_opts *o = b->o;
+    if (b->dev.k)
+        device_close(&b->dev);
+    return device_open(&b->dev, o->device, o->threads, o->precision, e);
+}
+
+static bool kernel_part(struct bench *b, struct err *e)
+{
+    const struct kernels *k = b->dev.k;
+    b->graphs = k->record(b->dev.d);
+    if (b->graphs) {
+        k->phase(b->dev.d, PHASE_LAUNCH, 1);
+        k->forget(b->dev.d, k->recorded(b->dev.d, e));
+    }
+    if (b->o->about)
+        b->o->about(b->o->arg, k->about(b->dev.d));
+    return bench_memory(b, e) && bench_kernels(b, e);
+}
+
+bool bench_run(const struct bench_opts *o, struct err *e)
+{
+    struct bench b = {.o = o, .random = 1};
+    if (o->synthetic && !synthetic_known(o->synthetic, e))
+        return false;
+    bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && bench_reopen(&b, e) &&
+              bench_models(&b, e);
+    if (b.dev.k)
+        device_close(&b.dev);
+    if (ok && b.told == 0)
+        ok = err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"%s",
+                     o->n_pattern ? o->pattern[0] : "",
+                     o->brief ? "; the short form has fewer" : "");
+    return ok;
+}

@@ -1,0 +1,300 @@
+/* bench_cycle.c - what a chat takes, host time included: cycles with a scripted acceptance,
+ * prompts, and replies as they are talked. They go through lane_extend() and lane_step(). See
+ * bench_model.h.
+ */
+#include "engine/tools/bench_model.h"
+
+#include "engine/cycle/fused.h"
+#include "engine/settings.h"
+#include "models/chat/chat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MANY = 60 }; /* cycles that are timed */
+
+/* ---- cycles ---------------------------------------------------------------------------------- */
+
+/* Times lane_step() after three that are not timed. The acceptance length, on average, is scripted
+ * (0: the target's own choice). *mean: tokens a cycle. */
+static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
+                        const struct tree_shape *shape, double accepted, struct timing *t,
+                        double *mean, struct err *e)
+{
+    enum { WARM = 3 };
+    const struct step_limits lim = {1 << 20};
+    int n = b->o->brief && !b->graphs ? 20 : MANY, tokens = 0;
+    double seconds[MANY], due = 0;
+    for (int i = -WARM; i < n; i++) {
+        due += accepted;
+        l->force = accepted > 0 ? (int)due : 0;
+        due -= l->force;
+        uint64_t t0 = clock_ns();
+        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+            return false;
+        if (i >= 0) {
+            seconds[i] = (double)(clock_ns() - t0) * 1e-9;
+            tokens += l->n_new;
+        }
+    }
+    *mean = (double)tokens / n;
+    *t = bench_timing(seconds, n, 1);
+    return true;
+}
+
+/* Seconds that the device alone takes for the last cycle: recorded, it runs some more times. 0: it
+ * was not recorded. */
+static bool device_seconds(struct bench *b, struct rig *r, double wall, double *seconds,
+                           struct err *e)
+{
+    int n = (int)(2e-3 / wall) + 2;
+    uint64_t t0 = clock_ns();
+    for (int i = 0; i < n; i++)
+        if (!fused_again(r))
+            n = 0;
+    bool ok = b->dev.k->sync(b->dev.d, e);
+    *seconds = n ? (double)(clock_ns() - t0) * 1e-9 / n : 0;
+    return ok;
+}
+
+/* cycle.host.*: what the device does not account for: the host's own work between a run's results
+ * and the next one's launch, and the driver's launch. Cycles go on as they were timed, each
+ * followed by its record alone, because rows that choose other experts take another time. */
+static bool host_share(struct bench *b, struct subject *s, struct lane *l,
+                       const struct tree_shape *shape, const char *name, struct err *e)
+{
+    enum { TIMES = 31 };
+    const struct step_limits lim = {1 << 20};
+    double host[TIMES], device[TIMES], own[TIMES], wall;
+    char text[96];
+    for (int i = 0; i < TIMES; i++) { /* one after the other, as in a chat */
+        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+            return false;
+        own[i] = (double)(s->rig.host.before + s->rig.host.after) * 1e-9;
+    }
+    for (int i = 0; i < TIMES; i++) {
+        uint64_t t0 = clock_ns();
+        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+            return false;
+        wall = (double)(clock_ns() - t0) * 1e-9;
+        if (!device_seconds(b, &s->rig, wall, &device[i], e))
+            return false;
+        if (device[i] == 0) /* the device records nothing: the two cannot be told apart */
+            return true;
+        host[i] = wall - device[i];
+    }
+    struct timing t = bench_timing(host, TIMES, 1), alone = bench_timing(device, TIMES, 1);
+    snprintf(text, sizeof text, "wall time beyond the device's %.4f ms, own work %.1f us", alone.ms,
+             bench_timing(own, TIMES, 1).ms * 1e3);
+    bench_tell(b, name, text, &t, &(struct figure){0, 0, t.ms * 1e3, "us"});
+    return true;
+}
+
+/* The step as a chat without a draft takes it. */
+static bool plain(struct bench *b, struct subject *s, struct err *e)
+{
+    char name[64], host[64], shape[64];
+    struct lane l;
+    struct timing t;
+    double mean, hit;
+    if (!bench_wanted_any(b, "cycle."))
+        return true;
+    snprintf(name, sizeof name, "cycle.%s.plain", s->name);
+    snprintf(host, sizeof host, "cycle.host.%s.plain", s->name);
+    bool ok = bench_pretend(b, s, &l, s->usual, e) && time_cycles(b, s, &l, NULL, 0, &t, &mean, e);
+    if (ok) {
+        double bytes = bench_pass_bytes(b, &s->rig, 1, s->usual, &hit);
+        bench_describe(shape, sizeof shape, s, s->usual, hit);
+        s->plain_ms = t.ms;
+        if (bench_wanted(b, name))
+            bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
+        ok = !bench_wanted(b, host) || host_share(b, s, &l, NULL, host, e);
+    }
+    lane_free(&s->rig, &l);
+    return ok || err_prefix(e, "%s", name);
+}
+
+static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, double accepted,
+                  struct err *e)
+{
+    struct rig *r = &s->rig;
+    char of[40], name[64], host[64], text[96];
+    struct lane l;
+    struct timing t;
+    double mean;
+    snprintf(of, sizeof of, "%.26s.%d-%d-%d", s->name, shape.steps, shape.topk, shape.nodes);
+    snprintf(name, sizeof name, "cycle.%s", of);
+    snprintf(host, sizeof host, "cycle.host.%s", of);
+    if (!r->drafter || (!bench_wanted(b, name) && !bench_wanted(b, host)))
+        return true;
+    bool ok = bench_prompted(b, s, &l, s->usual, shape.topk, e) &&
+              time_cycles(b, s, &l, &shape, accepted, &t, &mean, e);
+    if (ok) {
+        int n = l.seq.committed;
+        double bytes = bench_pass_bytes(b, r, shape.nodes, n, NULL);
+        if (drafter_owns_kv(r->drafter))
+            for (int i = 0; i < shape.steps; i++)
+                bytes += bench_draft_bytes(r, i ? shape.topk : 1, n, i == 0);
+        const char *cut = models_cut_text(&s->cut);
+        snprintf(text, sizeof text, "%d cells, %.2f tokens a cycle, %.0f tok/s%s%s", s->usual, mean,
+                 mean / t.ms * 1e3, cut ? ", " : "", cut ? cut : "");
+        if (bench_wanted(b, name))
+            bench_tell(b, name, text, &t, &(struct figure){bytes, 0, mean * s->plain_ms / t.ms,
+                                                           "x plain"});
+        ok = !bench_wanted(b, host) || host_share(b, s, &l, &shape, host, e);
+    }
+    lane_free(r, &l);
+    return ok || err_prefix(e, "%s", name);
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+/* Multiplications and additions of n prompt tokens; the head runs once. */
+static double prompt_flops(struct model *m, int n)
+{
+    const struct config *c = &m->cfg;
+    double all = 2.0 * c->hidden * c->vocab;
+    for (int l = 0; l < c->n_layer; l++) {
+        struct layer *w = &m->layer[l];
+        int count, window = w->window && w->window < n ? w->window : n;
+        const struct tensor *t = layer_tensors(w, &count);
+        double weights = w->is_moe ? 3.0 * c->top_k * c->hidden * c->expert_ffn : 0;
+        for (int i = 0; i < count; i++)
+            if (t[i].n_dim == 2 && !bench_is_expert(w, &t[i]))
+                weights += (double)t[i].dim[0] * (double)t[i].dim[1];
+        double keys = (double)window * n - (double)window * window / 2;
+        all += 2 * weights * n + 4.0 * w->n_head * w->head_dim * keys;
+    }
+    return all;
+}
+
+static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
+{
+    enum { TIMES = 5 };
+    char name[64], shape[64], length[16];
+    double seconds[TIMES];
+    snprintf(name, sizeof name, "prefill.%s.%s", s->name, bench_length(length, n));
+    if (n > s->most || !bench_wanted(b, name))
+        return true;
+    int times = b->o->brief || n > 512 ? 3 : TIMES;
+    for (int i = -1; i < times; i++) {
+        struct lane l;
+        uint64_t t0 = clock_ns();
+        bool ok = bench_prompted(b, s, &l, n, 0, e) && b->dev.k->sync(b->dev.d, e);
+        if (i >= 0)
+            seconds[i] = (double)(clock_ns() - t0) * 1e-9;
+        lane_free(&s->rig, &l);
+        if (!ok)
+            return err_prefix(e, "%s", name);
+    }
+    struct timing t = bench_timing(seconds, times, 1);
+    double flops = prompt_flops(&s->m, n);
+    double peer_ms = s->peer_ms[n > 512];
+    snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s%s", s->chunk, n / t.ms * 1e3,
+             peer_ms > 0 ? ", R: of cublas" : "");
+    bench_tell_beside(b, name, shape, &t, flops, peer_ms);
+    return true;
+}
+
+/* ---- a reply, as it is talked ---------------------------------------------------------------- */
+
+struct talk {
+    struct tokenizer *tok;
+    struct chat *chat;
+    struct ids prompt;
+};
+
+static bool open_talk(struct subject *s, struct talk *k, struct err *e)
+{
+    static char question[] = BENCH_QUESTION;
+    struct message m = {.role = ROLE_USER, .text = question};
+    k->tok = tok_open(s->m.dir, e);
+    k->chat = k->tok ? chat_open(&s->m, k->tok, false, NULL, e) : NULL;
+    return k->chat && chat_render(k->chat, &m, 1, &k->prompt, e);
+}
+
+/* One greedy reply of at most 128 tokens, its prompt not counted. */
+static bool reply(struct subject *s, const struct talk *k, const struct tree_shape *shape,
+                  double *seconds, int *tokens, int *cycles, struct err *e)
+{
+    struct lane l = {.tap_row = -1};
+    const struct step_limits lim = {128};
+    int n = k->prompt.n;
+    ids_cat(&l.tok, k->prompt.v, n);
+    bool ok = lane_extend(&s->rig, &l, n, true, shape, shape ? shape->topk : 1, e);
+    uint64_t t0 = clock_ns();
+    *tokens = *cycles = 0;
+    for (; ok && !l.stopped && *tokens < lim.max_new; ++*cycles) {
+        struct lane *one = &l;
+        ok = lane_step(&s->rig, &one, &lim, 1, shape, e);
+        *tokens += ok ? l.n_new : 0;
+    }
+    *seconds = (double)(clock_ns() - t0) * 1e-9;
+    lane_free(&s->rig, &l);
+    return ok && (*tokens > 0 || err_set(e, ERR_NEGATIVE, "the reply is empty"));
+}
+
+static bool talk(struct bench *b, struct subject *s, const struct talk *k,
+                 const struct tree_shape *shape, struct err *e)
+{
+    enum { TIMES = 7 };
+    char name[64], text[64];
+    double seconds[TIMES];
+    int tokens = 0, cycles = 0, times = b->o->brief ? 3 : TIMES;
+    snprintf(name, sizeof name, "chat.%s.%s", s->name, shape ? "spec" : "plain");
+    if (!bench_wanted(b, name) || (shape && !s->rig.drafter))
+        return true;
+    for (int i = -1; i < times; i++) {
+        double took;
+        if (!reply(s, k, shape, &took, &tokens, &cycles, e))
+            return err_prefix(e, "%s", name);
+        if (i >= 0)
+            seconds[i] = took;
+    }
+    struct timing t = bench_timing(seconds, times, tokens);
+    s->chat_ms[shape != NULL] = t.ms;
+    snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", tokens,
+             (double)tokens / cycles);
+    /* one row a token: its pass in the middle of the reply; a drafted one depends on the text */
+    double bytes = shape ? 0 : bench_pass_bytes(b, &s->rig, 1, k->prompt.n + tokens / 2, NULL);
+    bench_tell(b, name, text, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
+    return true;
+}
+
+static bool talks(struct bench *b, struct subject *s, struct err *e)
+{
+    if (!bench_wanted_any(b, "chat.") || b->o->synthetic)
+        return true;
+    struct settings set;
+    settings_init(&set);
+    struct tree_shape shape = {set.steps, set.topk, set.nodes};
+    struct talk k = {0};
+    bool ok = open_talk(s, &k, e);
+    if (ok)
+        s->rig.n_stop = chat_stops(k.chat, s->rig.stop);
+    ok = ok && talk(b, s, &k, NULL, e) && talk(b, s, &k, &shape, e);
+    s->rig.n_stop = 0;
+    ids_free(&k.prompt);
+    if (k.chat)
+        chat_close(k.chat);
+    if (k.tok)
+        tok_close(k.tok);
+    return ok;
+}
+
+/* ---- in order -------------------------------------------------------------------------------- */
+
+bool bench_cycles(struct bench *b, struct subject *s, struct err *e)
+{
+    static const struct {
+        struct tree_shape shape;
+        double accepted;
+    } cycles[] = {{{2, 1, 3}, 2.35}, {{3, 1, 4}, 2.35}, {{5, 8, 60}, 4.0}};
+    bool brief = b->o->brief, ok = plain(b, s, e);
+    for (int i = 0; i < 3 && ok; i++)
+        ok = (brief && i != 1) || cycle(b, s, cycles[i].shape, cycles[i].accepted, e);
+    ok = ok && prefill(b, s, 512, e);
+    if (!brief || b->graphs)
+        ok = ok && prefill(b, s, 4096, e);
+    return ok && talks(b, s, e);
+}

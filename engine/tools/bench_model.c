@@ -1,0 +1,168 @@
+/* bench_model.c - opening what is measured, and lanes of any length; see bench_model.h. */
+#include "engine/tools/bench_model.h"
+
+#include "engine/tools/synthetic.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- lanes ----------------------------------------------------------------------------------- */
+
+static void add_tokens(struct bench *b, struct subject *s, struct lane *l, int n)
+{
+    while (l->tok.n < n)
+        ids_add(&l->tok, (int32_t)(bench_random(b) % (uint64_t)s->m.cfg.vocab));
+}
+
+bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e)
+{
+    struct rig *r = &s->rig;
+    *l = (struct lane){.tap_row = -1};
+    add_tokens(b, s, l, n + 1);
+    for (int upto; l->seq.committed < n;) {
+        int from = l->seq.committed;
+        upto = min_int(from + r->max_rows, n);
+        struct plan_req req = {.seq = &l->seq, .n = upto - from, .token = l->tok.v + from};
+        if (!kv_reserve(&r->kv, &l->seq, upto, e) ||
+            !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e))
+            return false;
+        kv_commit(&r->kv, &l->seq, upto);
+        kv_release_window(&r->kv, &l->seq);
+    }
+    return true;
+}
+
+bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, int topk,
+                    struct err *e)
+{
+    *l = (struct lane){.tap_row = -1};
+    add_tokens(b, s, l, n);
+    while (l->seq.committed < n) {
+        int upto = min_int(l->seq.committed + s->chunk, n);
+        if (!lane_extend(&s->rig, l, upto, upto == n, topk > 0, max_int(topk, 1), e))
+            return false;
+    }
+    return true;
+}
+
+void bench_describe(char *out, size_t room, const struct subject *s, int n, double hit)
+{
+    size_t at = (size_t)snprintf(out, room, "%d cells, %s", n,
+                                 s->rig.net.cells[0].type == KV_BF16 ? "bf16" : "f32");
+    const char *cut = models_cut_text(&s->cut);
+    if (cut)
+        at += (size_t)snprintf(out + at, room - at, ", %s", cut);
+    if (hit > 0)
+        snprintf(out + at, room - at, ", %.1f experts a layer", hit);
+}
+
+const char *bench_length(char out[16], int n)
+{
+    bool k = n >= 1024 && n % 1024 == 0;
+    snprintf(out, 16, k ? "%dk" : "%d", k ? n / 1024 : n);
+    return out;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool load_stored(struct bench *b, struct subject *s, struct err *e)
+{
+    const struct bench_opts *o = b->o;
+    if (o->synthetic) {
+        s->has_draft = true;
+        return synthetic_open(&s->m, &s->d, o->synthetic, &s->name, e);
+    }
+    s->name = o->model_name;
+    if (!model_load(&s->m, o->model, NULL, e))
+        return false;
+    s->has_draft = o->draft != NULL;
+    return !o->draft || draft_load(&s->d, o->draft, &s->m, NULL, NULL, e);
+}
+
+static bool load(struct bench *b, struct subject *s, struct err *e)
+{
+    s->cut = b->o->cut;
+    return load_stored(b, s, e) && models_cut(&s->m, &s->d, &s->cut, e);
+}
+
+/* Whether there is room for the weights and the cells of the longest context; if not, *e says how
+ * much is needed and how much is there. */
+static bool fits(struct bench *b, struct subject *s, struct err *e)
+{
+    double need = (double)(s->m.bytes + s->d.bytes) * (models_cut_text(&s->cut) ? 1.5 : 1);
+    for (int l = 0; l < s->m.cfg.n_layer; l++) {
+        const struct layer *w = &s->m.layer[l];
+        if (w->kv_src == l)
+            need += bench_cell_bytes(w, b->dev.kv) * (w->window ? w->window + 4096 : s->most);
+    }
+    if (!b->graphs) { /* the host's own memory, which it would promise without having it */
+        double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+        return need < have * 0.9 ||
+               err_set(e, ERR_MODEL, "%s needs %.1f GiB, this machine has %.1f GiB", s->name,
+                       need / (1 << 30), have / (1 << 30));
+    }
+    kbuf all = b->dev.k->alloc(b->dev.d, (size_t)need, s->name, e);
+    b->dev.k->release(b->dev.d, all);
+    return all.p != NULL;
+}
+
+/* Every cell but the guard page's holds a number; expert choices are kept. */
+static bool prepare(struct bench *b, struct subject *s, struct err *e)
+{
+    struct rig *r = &s->rig;
+    const struct config *c = &s->m.cfg;
+    for (int l = 0; l < c->n_layer; l++) {
+        const struct k_cells *cells = &r->net.cells[l];
+        size_t cell = cells->k.n / (size_t)cells->n_slots;
+        kbuf both[] = {cells->k, cells->v};
+        for (int i = 0; i < 2 && s->m.layer[l].kv_src == l; i++) {
+            if (!bench_fill(b, both[i], cells->type, e))
+                return false;
+            b->dev.k->fill(b->dev.d, kbuf_at(both[i], 0, cell * (size_t)r->kv.page_size), 0xff);
+        }
+    }
+    if (c->n_expert == 0)
+        return true;
+    size_t bytes = (size_t)c->n_layer * (size_t)r->net.max_rows * (size_t)c->top_k * 4;
+    r->net.chosen = bench_buffer(b, bytes, NULL, e);
+    return r->net.chosen.p != NULL;
+}
+
+static bool any_wanted(const struct bench *b)
+{
+    static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
+                                       "cublas.", "product."};
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (bench_wanted_any(b, part[i]))
+            return true;
+    return false;
+}
+
+bool bench_models(struct bench *b, struct err *e)
+{
+    struct subject *s = xcalloc(1, sizeof *s);
+    const bool asked = any_wanted(b) && (b->o->synthetic || b->o->model);
+    bool ok = !asked || load(b, s, e);
+    if (ok && asked) {
+        s->chunk = b->graphs ? 2048 : 256;
+        s->usual = b->graphs ? 4096 : 512;
+        s->most = b->graphs && !b->o->brief ? 131072 : b->o->brief && !b->graphs ? 512 : 4096;
+        s->most = min_int(s->most, s->m.cfg.max_pos);
+        s->usual = min_int(s->usual, s->most);
+        struct rig_shape shape = {.page_size = 16, .context = s->most + 1024, .max_rows = s->chunk,
+                                  .kv = b->dev.kv};
+        ok = fits(b, s, e) &&
+             rig_open(&s->rig, b->dev, &s->m, s->has_draft ? &s->d : NULL, &shape, e);
+        ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
+             bench_cycles(b, s, e);
+        bench_release(b, &s->rig.net.chosen, 1);
+        rig_close(&s->rig);
+        ok &= b->dev.k->sync(b->dev.d, ok ? e : NULL);
+    }
+    draft_free(&s->d);
+    model_free(&s->m);
+    ok = ok && bench_talk(b, s, e);
+    free(s);
+    return ok;
+}

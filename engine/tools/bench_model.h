@@ -1,0 +1,70 @@
+/* bench_model.h - a model as the benchmark's subject. bench_model.c opens it, bench_pass.c times
+ * single passes, bench_peer.c the products of prompts, bench_cycle.c cycles, prompts and
+ * replies, bench_talk.c replies of the whole program.
+ *
+ * A long context needs no prompt: its pages are taken and marked as a prompt's would be, and the
+ * cells hold random numbers.
+ *
+ * The bytes of a pass are its weights (of the experts, those that its rows chose), the embedding's
+ * rows, and for each layer the keys and values that it may see; activations are not counted.
+ */
+#ifndef AERIE_BENCH_MODEL_H
+#define AERIE_BENCH_MODEL_H
+
+#include "engine/tools/bench_run.h"
+#include "engine/cycle/cycle.h"
+
+struct subject {
+    const char *name; /* in lines */
+    struct model m;
+    struct draft d;
+    bool has_draft;
+    struct cut_opts cut;
+    struct rig rig;
+    int chunk;   /* prompt tokens a pass */
+    int most;    /* longest context that is measured */
+    int usual;   /* context of verify passes and cycles */
+    double step_ms;  /* of the step at the usual context, 0: not measured */
+    double plain_ms; /* of lane_step() there without a draft */
+    double chat_ms[2]; /* a token of a reply without and with a draft, cycles alone */
+    double peer_ms[2]; /* what the vendor's library takes for the products of a prompt of 512 and
+                          of 4096 tokens; 0: not measured */
+};
+
+/* A lane behind n cells that no pass has filled, and a pending token. */
+bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e);
+/* A lane behind a prompt of n tokens that was run; topk > 0: the draft followed. */
+bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, int topk,
+                    struct err *e);
+/* "512", "4k" */
+const char *bench_length(char out[16], int n);
+/* "4096 cells, bf16, 13.1 experts a layer" */
+void bench_describe(char *out, size_t room, const struct subject *s, int n, double hit);
+
+static inline bool bench_is_expert(const struct layer *l, const struct tensor *t)
+{
+    return t == &l->gate_up || t == &l->gate_up_s || t == &l->gate_up_b || t == &l->down_e ||
+           t == &l->down_s || t == &l->down_b;
+}
+/* Of a tensor that is read once. A matrix that is cut counts as FP8, whatever the device reads (the
+ * CPU, and CUDA for more than 16 rows: bf16). */
+static inline double bench_weight_bytes(const struct tensor *t)
+{
+    return (double)t->bytes / (t->cut ? 2 : 1);
+}
+static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
+{
+    return 2.0 * l->n_kv * l->head_dim * (double)kv_type_size(type);
+}
+/* Of the target's last pass; *hit (may be NULL): experts a layer. */
+double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double *hit);
+/* Of one pass of an EAGLE3 head with as many rows; only the first of a cycle runs fc. */
+double bench_draft_bytes(struct rig *r, int rows, int n, bool first);
+
+/* The lines that are asked for. */
+bool bench_passes(struct bench *b, struct subject *s, struct err *e);
+bool bench_products(struct bench *b, struct subject *s, struct err *e);
+bool bench_talk(struct bench *b, struct subject *s, struct err *e);
+bool bench_cycles(struct bench *b, struct subject *s, struct err *e);
+
+#endif

@@ -1,0 +1,222 @@
+/* bench_pass.c - single passes of a model: a step, a verify pass, a draft step. They are the
+ * device's operations alone, recorded where that can be done. See bench_model.h.
+ */
+#include "engine/tools/bench_model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Weights and cells of one layer for rows behind n cells; `hit` of the experts are read. */
+static double layer_bytes(struct layer *l, const struct config *c, enum kv_type type, int rows,
+                          int n, double hit)
+{
+    int count;
+    double bytes = 0;
+    struct tensor *t = layer_tensors(l, &count);
+    for (int i = 0; i < count; i++)
+        if (t[i].bytes)
+            bytes += bench_weight_bytes(&t[i]) * (bench_is_expert(l, &t[i]) ? hit / c->n_expert : 1);
+    int seen = l->window && l->window < n ? l->window : n;
+    return bytes + bench_cell_bytes(l, type) * (seen + rows);
+}
+
+/* Experts that layer l's rows of the last pass chose. */
+static int experts_hit(struct bench *b, const struct rig *r, int l, int rows)
+{
+    const struct config *c = &r->m->cfg;
+    size_t each = (size_t)r->net.max_rows * (size_t)c->top_k * 4;
+    size_t n = (size_t)(rows * c->top_k);
+    int32_t *ids = xmalloc(n * sizeof *ids);
+    bool *seen = xcalloc((size_t)c->n_expert, 1);
+    int hit = 0;
+    b->dev.k->get(b->dev.d, ids, kbuf_at(r->net.chosen, (size_t)l * each, each), n * sizeof *ids);
+    for (size_t i = 0; i < n; i++) {
+        CHECK(ids[i] >= 0 && ids[i] < c->n_expert);
+        hit += !seen[ids[i]];
+        seen[ids[i]] = true;
+    }
+    free(ids);
+    free(seen);
+    return hit;
+}
+
+double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double *hit)
+{
+    struct model *m = r->m;
+    const struct config *c = &m->cfg;
+    double all = 0, bytes = 0;
+    for (int l = 0; l < c->n_layer; l++) {
+        int now = m->layer[l].is_moe ? experts_hit(b, r, l, rows) : 0;
+        all += now;
+        bytes += layer_bytes(&m->layer[l], c, r->net.cells[l].type, rows, n, now);
+    }
+    if (hit)
+        *hit = all / c->n_layer;
+    double embedded = (double)c->hidden * (double)dtype_size(m->embed.type) +
+                      2.0 * c->ple * c->n_layer;
+    return bytes + bench_weight_bytes(&m->head) +
+           (double)(m->norm.bytes + m->ple_model_proj.bytes) + rows * embedded;
+}
+
+double bench_draft_bytes(struct rig *r, int rows, int n, bool first)
+{
+    struct draft *d = r->drafter->w;
+    const struct tensor *head = d->head.data ? &d->head : &r->m->head;
+    double bytes = bench_weight_bytes(head) + (first ? bench_weight_bytes(&d->fc) : 0);
+    for (int l = 0; l < d->cfg.n_layer; l++)
+        bytes += layer_bytes(&d->layer[l], &d->cfg, r->net.cells[0].type, rows, n, 0);
+    return bytes;
+}
+
+/* ---- one pass of the target ------------------------------------------------------------------ */
+
+struct pass_run {
+    struct rig *r;
+    enum plan_mode mode;
+    int rows;
+};
+
+static void run_pass(struct bench *b, void *arg)
+{
+    struct pass_run *p = arg;
+    struct rig *r = p->r;
+    int vocab = r->m->cfg.vocab;
+    kbuf logits = kbuf_at(r->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
+    net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
+    net_logits(&r->net, p->rows, (kbuf){0}, r->logits, (kbuf){0});
+    b->dev.k->sample(b->dev.d, &(struct k_sample){
+        .rows = p->rows, .n = vocab, .logits = logits, .how = {.top_p = 1}, .ids = r->ids,
+        .p = r->p});
+}
+
+/* Times the prepared pass; *w.out are its logits. */
+static bool time_pass(struct bench *b, struct subject *s, struct pass_run *p, struct timing *t,
+                      struct err *e)
+{
+    size_t bytes = (size_t)p->rows * (size_t)s->m.cfg.vocab * 4;
+    struct work w = {.run = run_pass, .arg = p, .times = 1, .numbers = true,
+                     .out = kbuf_at(s->rig.logits, 0, bytes)};
+    return bench_time(b, &w, t, e);
+}
+
+static bool step(struct bench *b, struct subject *s, int n, struct err *e)
+{
+    struct rig *r = &s->rig;
+    char name[64], shape[64], length[16];
+    snprintf(name, sizeof name, "step.%s.%s", s->name, bench_length(length, n));
+    if (n > s->most || !bench_wanted(b, name))
+        return true;
+    struct lane l;
+    struct timing t;
+    struct pass_run p = {r, PLAN_DECODE, 1};
+    bool ok = bench_pretend(b, s, &l, n, e) && kv_reserve(&r->kv, &l.seq, n + 1, e);
+    struct plan_req req = {.seq = &l.seq, .n = 1, .token = l.tok.v + l.tok.n - 1};
+    ok = ok && pass_prepare(&r->pass, PLAN_DECODE, &req, 1, e) && time_pass(b, s, &p, &t, e);
+    if (ok) {
+        double hit, bytes = bench_pass_bytes(b, r, 1, n, &hit);
+        bench_describe(shape, sizeof shape, s, n, hit);
+        bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
+        if (n == s->usual)
+            s->step_ms = t.ms;
+    }
+    lane_free(r, &l);
+    return ok || err_prefix(e, "%s", name);
+}
+
+/* A chain, or from eight nodes on a tree in which every node has two children. */
+static void grow(struct bench *b, struct subject *s, struct tree *t, int32_t root, int nodes)
+{
+    tree_init(t, root);
+    for (int i = 1; i < nodes; i++) {
+        int32_t id = (int32_t)(bench_random(b) % (uint64_t)s->m.cfg.vocab);
+        tree_add(t, nodes < 8 ? i - 1 : (i - 1) / 2, id, 0.5f, -(float)i);
+    }
+}
+
+static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
+{
+    struct rig *r = &s->rig;
+    char name[64], shape[64];
+    snprintf(name, sizeof name, "verify.%s.T%d", s->name, rows);
+    if (!bench_wanted(b, name))
+        return true;
+    struct lane l;
+    struct timing t;
+    struct pass_run p = {r, PLAN_VERIFY, rows};
+    int n = s->usual;
+    bool ok = bench_pretend(b, s, &l, n, e) && kv_reserve(&r->kv, &l.seq, n + rows, e);
+    if (ok) {
+        grow(b, s, &l.tree, l.tok.v[n], rows);
+        struct plan_req req = {.seq = &l.seq, .n = rows, .token = l.tree.token, .tree = &l.tree};
+        ok = pass_prepare(&r->pass, PLAN_VERIFY, &req, 1, e) && time_pass(b, s, &p, &t, e);
+    }
+    if (ok) {
+        double hit, bytes = bench_pass_bytes(b, r, rows, n, &hit);
+        bench_describe(shape, sizeof shape, s, n, hit);
+        bench_tell(b, name, shape, &t,
+                   &(struct figure){bytes, 0, s->step_ms > 0 ? t.ms / s->step_ms : 0,
+                                    s->step_ms > 0 ? "x step" : NULL});
+    }
+    lane_free(r, &l);
+    return ok || err_prefix(e, "%s", name);
+}
+
+/* ---- one pass of the draft ------------------------------------------------------------------- */
+
+static void run_draft(struct bench *b, void *arg)
+{
+    struct rig *r = arg;
+    struct drafter *d = r->drafter;
+    (void)b;
+    d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
+    drafter_topk(d, 1, 1, d->ids, d->logp);
+}
+
+/* One row of a later level, behind a prompt that the draft followed. */
+static bool draft_step(struct bench *b, struct subject *s, struct err *e)
+{
+    struct rig *r = &s->rig;
+    char name[64], shape[64];
+    snprintf(name, sizeof name, "draft.step.%s", s->name);
+    if (!bench_wanted(b, name) || !r->drafter || !drafter_owns_kv(r->drafter))
+        return true;
+    struct lane l;
+    struct timing t;
+    size_t vocab = (size_t)r->drafter->w->draft_vocab * 4;
+    struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
+                     .out = kbuf_at(r->drafter->logits, 0, vocab)};
+    bool ok = bench_prompted(b, s, &l, s->usual, 1, e) &&
+              kv_reserve_draft(&r->kv, &l.seq, l.seq.drafted, l.seq.drafted + 1, e);
+    if (ok) {
+        struct draft_row row = {.depth = 1, .cell = l.seq.drafted, .up = -1, .n_seen = 1,
+                                .seen = {l.seq.drafted}};
+        struct plan_req req = {.seq = &l.seq, .n = 1, .token = l.tok.v, .draft = &row, .levels = 1,
+                               .topk = 1};
+        int32_t from = l.slot - 1;
+        drafter_rows(r->drafter, &from, 1);
+        ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e) && bench_time(b, &w, &t, e);
+    }
+    if (ok) {
+        int n = l.seq.drafted, ids = r->drafter->w->draft_vocab;
+        snprintf(shape, sizeof shape, "%d cells, %d ids", n, ids);
+        bench_tell(b, name, shape, &t,
+                   &(struct figure){bench_draft_bytes(r, 1, n, false), 0, t.ms * 1e3, "us"});
+    }
+    lane_free(r, &l);
+    return ok || err_prefix(e, "%s", name);
+}
+
+/* ---- in order -------------------------------------------------------------------------------- */
+
+bool bench_passes(struct bench *b, struct subject *s, struct err *e)
+{
+    static const int steps[] = {512, 4096, 32768, 131072}, rows[] = {3, 4, 8, 16, 60};
+    bool brief = b->o->brief, ok = true;
+    for (int i = 0; i < 4 && ok; i++)
+        ok = (brief && steps[i] != s->usual) || step(b, s, steps[i], e);
+    for (int i = 0; i < 5 && ok; i++)
+        ok = (brief && rows[i] != 4 && rows[i] != 16) || verify(b, s, rows[i], e);
+    return ok && draft_step(b, s, e);
+}

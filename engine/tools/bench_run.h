@@ -1,0 +1,81 @@
+/* bench_run.h - what the files of the benchmark share: one run's device, choice of lines, and the
+ * clock. */
+#ifndef AERIE_BENCH_RUN_H
+#define AERIE_BENCH_RUN_H
+
+#include "engine/tools/bench.h"
+#include "engine/run/device.h"
+
+struct bench {
+    const struct bench_opts *o;
+    struct device dev;
+    bool graphs;        /* the device records runs: it is fast, and shapes may be large */
+    double read_rate;   /* bytes a second of mem.read */
+    double matrix_rate; /* floating-point operations a second of gemm.peak; 0: not measured */
+    uint64_t random;
+    int told; /* lines that were asked for */
+};
+
+/* One thing to time. run() enqueues `times` equal operations and may be recorded: it must not call
+ * put, get, alloc or sync. */
+struct work {
+    void (*run)(struct bench *b, void *arg);
+    void *arg;
+    int times;
+    int samples;  /* this many of them, on a device that records; 0: as many as ever */
+    bool eager;   /* not as a recorded run */
+    kbuf out;     /* what it leaves: compared between two runs; absent: nothing to compare */
+    bool numbers; /* out holds float32 that must be finite; else anything */
+};
+
+struct timing {
+    double ms, spread; /* of one operation */
+    int runs;
+};
+
+/* A fresh device: made-up weights live as long as theirs. */
+bool bench_reopen(struct bench *b, struct err *e);
+
+/* Is a line of this name asked for? wanted_any(): may a line that begins so be? */
+bool bench_wanted(const struct bench *b, const char *name);
+bool bench_wanted_any(const struct bench *b, const char *prefix);
+
+/* Runs it twice over poisoned output, then times it. False: *e. */
+bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct err *e);
+/* The median and spread of n times in seconds, each of `per` operations. */
+struct timing bench_timing(double *seconds, int n, double per);
+
+/* Tells a line. The ratio is that of flops at gemm.peak, if they are given and that was measured,
+ * else of bytes. A timing of no runs says that nothing was measured. */
+struct figure {
+    double bytes, flops, value;
+    const char *unit;
+};
+void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                const struct figure *f);
+/* The same of arithmetic that took somebody else peer_ms, which gives the ratio (0: as above). */
+void bench_tell_beside(struct bench *b, const char *name, const char *shape,
+                       const struct timing *t, double flops, double peer_ms);
+/* The same of a token that takes other_ms (0: not known) without what the line measures. */
+void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
+                      double tok_s, double other_ms);
+
+/* Device memory, a copy of src (NULL: undefined); absent and *e where there is none. */
+kbuf bench_buffer(struct bench *b, size_t bytes, const void *src, struct err *e);
+void bench_release(struct bench *b, kbuf *buf, int n);
+uint64_t bench_random(struct bench *b);
+/* n floats, evenly spread over +-1.7, so of deviation 1. */
+kbuf bench_floats(struct bench *b, size_t n, struct err *e);
+/* Fills a buffer with random bf16 (or, two a number, f32) of both signs around 1/64. */
+bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e);
+/* A tensor of made-up weights, (out, in), or (in) when out is 0. */
+bool bench_weights(struct bench *b, struct tensor *t, int out, int in, float scale, struct err *e);
+/* The same of a matrix of which single rows are read (tensor.by_row). */
+bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
+                struct err *e);
+
+bool bench_memory(struct bench *b, struct err *e);  /* mem.*; always measures the read rate */
+bool bench_kernels(struct bench *b, struct err *e); /* phase, gemv, gemm, moe, attn, sample */
+bool bench_models(struct bench *b, struct err *e);  /* step, verify, draft, cycle, prefill, chat */
+
+#endif

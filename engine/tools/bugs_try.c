@@ -1,0 +1,507 @@
+/* bugs_try.c - see bugs_try.h. */
+#include "engine/tools/bugs_try.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/cycle/cycle.h"
+#include "engine/run/device.h"
+
+/* ---- the stage: a rig, a lane, and what passes left behind ----------------------------------- */
+
+struct stage {
+    struct rig r;
+    struct kernels spy; /* the device's table with attention counted */
+    struct lane lane;
+    int W;          /* of the sliding layers */
+    float *out;     /* (n, width) results */
+    int n, width;
+    int expected_first;
+    enum bug bug;
+    int variant;
+    char scene[160];
+};
+
+static const struct kernels *counted; /* what the counting table passes on to */
+static int n_attn;
+
+static void count_attn(struct kdev *d, const struct k_attn *a)
+{
+    n_attn++;
+    counted->attn(d, a);
+}
+
+static void keep_rows(struct stage *st, const float *rows, int n, int width)
+{
+    CHECK(st->n == 0 || st->width == width);
+    st->width = width;
+    st->out = xrealloc(st->out, (size_t)(st->n + n) * (size_t)width, sizeof *st->out);
+    memcpy(st->out + (size_t)st->n * (size_t)width, rows, (size_t)n * (size_t)width * sizeof *rows);
+    st->n += n;
+}
+
+static void keep_buf(struct stage *st, kbuf b, int n, int width)
+{
+    float *rows = xmalloc((size_t)n * (size_t)width * sizeof *rows);
+    st->r.dev.k->get(st->r.dev.d, rows, b, (size_t)n * (size_t)width * sizeof *rows);
+    keep_rows(st, rows, n, width);
+    free(rows);
+}
+
+/* The lane's prompt: n tokens, no two alike in a window. */
+static void tokens(struct stage *st, int n)
+{
+    int V = st->r.m->cfg.vocab;
+    for (int i = st->lane.tok.n; i < n; i++)
+        ids_add(&st->lane.tok, 3 + (i * 37 + i / 7) % (V - 3));
+}
+
+/* Runs the prompt to `upto` in chunks; the drafter follows when asked. */
+static bool run_to(struct stage *st, int upto, int chunk, bool draft, struct err *e)
+{
+    while (st->lane.seq.committed < upto)
+        if (!lane_extend(&st->r, &st->lane, min_int(upto, st->lane.seq.committed + chunk), false,
+                         draft, 2, e))
+            return false;
+    return true;
+}
+
+static void note(struct stage *st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void note(struct stage *st, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(st->scene, sizeof st->scene, fmt, ap);
+    va_end(ap);
+}
+
+/* One pass of the target over new cells that are given back; its logits are kept, row by row. */
+static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *req, struct err *e)
+{
+    struct rig *r = &st->r;
+    bool ok = kv_reserve(&r->kv, &st->lane.seq, st->lane.seq.committed + req->n, e) &&
+              pass_prepare(&r->pass, mode, req, 1, e);
+    if (ok) {
+        net_forward(&r->net, &r->pass.plan[mode], &r->pass.kp, NULL);
+        net_logits(&r->net, req->n, (kbuf){0}, r->logits, (kbuf){0});
+        keep_buf(st, r->logits, req->n, r->m->cfg.vocab);
+    }
+    kv_rollback(&r->kv, &st->lane.seq);
+    return ok;
+}
+
+/* ---- scenes ---------------------------------------------------------------------------------- */
+
+/* A root with two children behind a prefix. */
+static bool verify_fork(struct stage *st, int prefix, struct err *e)
+{
+    struct tree t;
+    tokens(st, prefix + 1);
+    if (!run_to(st, prefix, 3, false, e))
+        return false;
+    tree_init(&t, 5);
+    tree_add(&t, 0, 7, 0.5f, -1);
+    tree_add(&t, 0, 9, 0.4f, -2);
+    note(st, "page size %d, prefix %d, verify a root with two children", st->r.kv.page_size,
+         prefix);
+    struct plan_req req = {.seq = &st->lane.seq, .n = t.n, .token = t.token, .tree = &t};
+    return target_pass(st, PLAN_VERIFY, &req, e);
+}
+
+/* 24617: a prefix of two windows, so that swa pages were released and taken again. */
+static bool scene_untranslated(struct stage *st, struct err *e)
+{
+    st->expected_first = 0;
+    return verify_fork(st, 2 * st->W + 2, e);
+}
+
+/* 39287: the second child's place in the list is one past its depth. */
+static bool scene_by_index(struct stage *st, struct err *e)
+{
+    st->expected_first = 2;
+    return verify_fork(st, st->W, e);
+}
+
+static bool extend_rows(struct stage *st, int prefix, int n, struct err *e)
+{
+    tokens(st, prefix + n);
+    if (!run_to(st, prefix, 64, false, e))
+        return false;
+    note(st, "page size %d, prefix %d, extend by %d tokens%s", st->r.kv.page_size, prefix, n,
+         st->r.pass.opts.parts == 2 ? " in two parts" : "");
+    struct plan_req req = {.seq = &st->lane.seq, .n = n, .token = st->lane.tok.v + prefix};
+    return target_pass(st, PLAN_EXTEND, &req, e);
+}
+
+/* 26513: already with one cached cell, the first new row sees what comes after it. */
+static bool scene_extend_window(struct stage *st, struct err *e)
+{
+    st->expected_first = 0;
+    st->r.parts = st->r.pass.opts.parts = 2;
+    return net_two_parts(&st->r.net, e) && extend_rows(st, 1, 2, e);
+}
+
+/* 9279: the second row's window has left the first cached cell of its sight behind. */
+static bool scene_mask_offset(struct stage *st, struct err *e)
+{
+    st->expected_first = 1;
+    return extend_rows(st, st->W, 2, e);
+}
+
+/* 16267: one page; at page size 2 its number is taken for a slot of page 0. */
+static bool scene_page_not_loc(struct stage *st, struct err *e)
+{
+    st->expected_first = 0;
+    return extend_rows(st, 0, 2, e);
+}
+
+/* 27360: the first level of a draft: its rows are as wide as three levels. Row 0's second column is
+ * row 1's first. */
+static bool scene_expand_overflow(struct stage *st, struct err *e)
+{
+    enum { TOPK = 2, LEVELS = 3 };
+    struct rig *r = &st->r;
+    struct drafter *d = r->drafter;
+    struct draft_row row[TOPK];
+    int32_t from[TOPK], prefix = 3;
+    st->expected_first = 1;
+    tokens(st, prefix + 1);
+    if (!run_to(st, prefix, prefix, true, e))
+        return false;
+    int base = st->lane.seq.drafted;
+    if (!kv_reserve_draft(&r->kv, &st->lane.seq, base, base + LEVELS * TOPK, e))
+        return false;
+    for (int k = 0; k < TOPK; k++) {
+        row[k] = (struct draft_row){.depth = 1, .cell = base + k, .up = -1, .n_seen = 1};
+        row[k].seen[0] = base + k;
+        from[k] = st->lane.slot - 1;
+    }
+    note(st, "page size %d, topk %d, %d steps: level 2 of the draft after %d tokens",
+         r->kv.page_size, TOPK, LEVELS + 1, prefix);
+    struct plan_req req = {.seq = &st->lane.seq, .n = TOPK, .token = st->lane.guess.token,
+                           .draft = row, .levels = LEVELS, .topk = TOPK};
+    bool ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e);
+    if (ok) {
+        d->ops->level(d, &r->pass.kp, TOPK, d->root, drafter_rows(d, from, TOPK));
+        keep_buf(st, d->logits, TOPK, drafter_vocab(d));
+    }
+    kv_rollback(&r->kv, &st->lane.seq);
+    return ok;
+}
+
+/* 26512: the draft's extend over a prompt of two tokens. */
+static bool scene_extend_extent(struct stage *st, struct err *e)
+{
+    struct rig *r = &st->r;
+    st->expected_first = 0;
+    tokens(st, 3);
+    note(st, "page size %d, the draft's extend over a prompt of 2 tokens", r->kv.page_size);
+    if (!run_to(st, 2, 2, true, e))
+        return false;
+    struct drafter *d = r->drafter;
+    keep_buf(st, d->ops->output(d), 2, d->state_n);
+    return true;
+}
+
+/* 26966: a frozen drafter's pass (or, asking the allocator, an EAGLE3 head's extend) where full and
+ * swa numbers differ. */
+static bool scene_stale_pool(struct stage *st, struct err *e)
+{
+    struct rig *r = &st->r;
+    bool frozen = !drafter_owns_kv(r->drafter);
+    int prefix = 3 * st->W + 1, n = 2;
+    st->expected_first = 0;
+    tokens(st, prefix + n + !frozen); /* a head's slot needs the token after it */
+    if (!run_to(st, prefix, 3, !frozen, e))
+        return false;
+    note(st, "page size %d, %s after %d tokens", r->kv.page_size,
+         frozen ? "a frozen-KV guess" : "the draft's extend", prefix);
+    bool ok = lane_extend(r, &st->lane, prefix + n, frozen, true, 2, e);
+    if (ok)
+        keep_buf(st, r->drafter->logits, 1, drafter_vocab(r->drafter));
+    return ok;
+}
+
+/* 27789: cycles whose rejected nodes reach into a new page; a row is the swa pages in use. */
+static bool scene_leak(struct stage *st, struct err *e)
+{
+    struct rig *r = &st->r;
+    struct lane *l = &st->lane;
+    st->expected_first = 0;
+    tokens(st, 3);
+    note(st, "page size %d, four cycles of plain steps and rejected trees; rows: swa pages in use",
+         r->kv.page_size);
+    if (!run_to(st, 2, 2, false, e))
+        return false;
+    for (int i = 0; i < 4; i++) {
+        struct tree t;
+        tree_init(&t, 5);
+        for (int k = 0; k < 3; k++)
+            tree_add(&t, 0, 7 + k, 0.3f, -1);
+        struct plan_req req = {.seq = &l->seq, .n = t.n, .token = t.token, .tree = &t};
+        bool ok = kv_reserve(&r->kv, &l->seq, l->seq.committed + t.n, e) &&
+                  pass_prepare(&r->pass, PLAN_VERIFY, &req, 1, e);
+        if (ok)
+            net_forward(&r->net, &r->pass.plan[PLAN_VERIFY], &r->pass.kp, NULL);
+        kv_rollback(&r->kv, &l->seq);
+        if (!ok)
+            return false;
+        float used = (float)pages_used(&r->kv.pool[POOL_SWA]);
+        keep_rows(st, &used, 1, 1);
+    }
+    return true;
+}
+
+/* 41838: a fork of a prompt that is not done, and the rest of the prompt run from the fork. */
+static bool scene_publish(struct stage *st, struct err *e)
+{
+    struct lane fork = {0};
+    struct rig *r = &st->r;
+    int half = 3, all = 9;
+    st->expected_first = 0;
+    tokens(st, all);
+    if (!run_to(st, half, half, false, e))
+        return false;
+    note(st, "page size %d, a fork at %d of %d prompt tokens runs the rest", r->kv.page_size, half,
+         all);
+    lane_fork(r, &st->lane, &fork);
+    int from = fork.seq.committed, n = 2;
+    struct plan_req req = {.seq = &fork.seq, .n = n, .token = fork.tok.v + from};
+    bool ok = kv_reserve(&r->kv, &fork.seq, from + n, e) &&
+              pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+    if (ok) {
+        /* only the row of the token after the next is compared: both runs have it */
+        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
+        net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
+        size_t wide = (size_t)r->m->cfg.vocab * sizeof(float);
+        kbuf row = kbuf_at(r->logits, (size_t)(half + 1 - from) * wide, wide);
+        keep_buf(st, row, 1, r->m->cfg.vocab);
+    }
+    lane_free(r, &fork);
+    return ok;
+}
+
+/* 17630: a prompt longer than the swa pool; a row is a chunk's first guess. */
+static bool scene_pool_small(struct stage *st, struct err *e)
+{
+    struct rig *r = &st->r;
+    int n = r->kv.pool[POOL_SWA].total * r->kv.page_size + 2;
+    st->expected_first = INT32_MAX;
+    tokens(st, n + 1);
+    note(st, "page size %d, a prompt of %d tokens, %d pages in the swa pool", r->kv.page_size, n,
+         r->kv.pool[POOL_SWA].total);
+    while (st->lane.seq.committed < n) {
+        if (!run_to(st, min_int(n, st->lane.seq.committed + 8), 8, true, e))
+            return false;
+        float token = (float)st->lane.guess.token[0];
+        keep_rows(st, &token, 1, 1);
+    }
+    return true;
+}
+
+static const struct {
+    bool (*run)(struct stage *st, struct err *e);
+    int page_size;
+    enum { ANY, EAGLE, FROZEN } draft;
+} scenes[N_BUGS] = {
+    [BUG_SWA_UNTRANSLATED] = {scene_untranslated, 1, ANY},
+    [BUG_DRAFT_EXPAND_OVERFLOW] = {scene_expand_overflow, 2, EAGLE},
+    [BUG_SWA_EXTEND_WINDOW] = {scene_extend_window, 4, ANY},
+    [BUG_DRAFT_EXTEND_EXTENT] = {scene_extend_extent, 4, EAGLE},
+    [BUG_FROZEN_STALE_POOL] = {scene_stale_pool, 1, FROZEN},
+    [BUG_SWA_MASK_OFFSET] = {scene_mask_offset, 1, ANY},
+    [BUG_PAGE_NOT_LOC] = {scene_page_not_loc, 2, ANY},
+    [BUG_SWA_LEAK_PAGE] = {scene_leak, 2, ANY},
+    [BUG_PUBLISH_BEFORE_WRITE] = {scene_publish, 2, ANY},
+    [BUG_DRAFT_POOL_SMALL] = {scene_pool_small, 2, EAGLE},
+    [BUG_TREE_WINDOW_BY_INDEX] = {scene_by_index, 1, ANY},
+};
+
+/* ---- three runs ------------------------------------------------------------------------------ */
+
+static bool missing(const struct model *m, const struct draft *draft, enum bug b, int variant,
+                    struct bug_outcome *o)
+{
+    int need = scenes[b].draft;
+    if (b == BUG_FROZEN_STALE_POOL && variant == 2)
+        need = EAGLE;
+    const char *what = !m->cfg.window ? "a model with sliding-window layers"
+                       : need == EAGLE && (!draft || draft->kind != DRAFT_EAGLE3)
+                           ? "an EAGLE3 head (--draft DIR)"
+                       : need == FROZEN && (!draft || draft->kind != DRAFT_FROZEN)
+                           ? "a frozen-KV drafter (--draft DIR)"
+                           : NULL;
+    if (what)
+        snprintf(o->needs, sizeof o->needs, "%s", what);
+    return what != NULL;
+}
+
+/* One run of the scene on a fresh rig. */
+static bool play(struct stage *st, struct device dev, struct model *m, struct draft *draft,
+                 enum check_level level, struct err *e)
+{
+    int P = scenes[st->bug].page_size, W = m->cfg.window;
+    st->spy = *dev.k;
+    st->spy.attn = count_attn;
+    counted = dev.k;
+    struct rig_shape shape = {.page_size = P, .context = 8 * W + 256, .max_rows = 64,
+                              .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
+    if (!rig_open(&st->r, (struct device){&st->spy, dev.d, dev.kv}, m, draft, &shape, e))
+        return false;
+    st->W = W;
+    st->lane = (struct lane){.tap_row = -1};
+    st->r.pass.check.level = level;
+    n_attn = 0;
+    bool ok = scenes[st->bug].run(st, e) && st->r.dev.k->sync(st->r.dev.d, e);
+    lane_free(&st->r, &st->lane);
+    rig_close(&st->r);
+    return ok;
+}
+
+static void compare(const struct stage *ref, const struct stage *bad, struct bug_outcome *o)
+{
+    o->rows = min_int(ref->n, bad->n);
+    for (int r = 0; r < o->rows; r++) {
+        const float *a = ref->out + (size_t)r * (size_t)ref->width;
+        const float *b = bad->out + (size_t)r * (size_t)ref->width;
+        bool nan = false, differs = false;
+        for (int i = 0; i < ref->width; i++) {
+            nan |= b[i] != b[i];
+            differs |= !(a[i] == b[i]);
+            if (fabsf(a[i] - b[i]) > o->worst)
+                o->worst = fabsf(a[i] - b[i]);
+        }
+        if (differs && o->first < 0)
+            o->first = r;
+        o->wrong += differs;
+        o->nan += nan;
+    }
+}
+
+bool bug_try(struct device dev, struct model *m, struct draft *draft, enum bug b, int variant,
+             struct bug_outcome *o, struct err *e)
+{
+    struct stage st[3];
+    struct err why = {0};
+    *o = (struct bug_outcome){.first = -1};
+    if (missing(m, draft, b, variant, o))
+        return true;
+    for (int i = 0; i < 3; i++)
+        st[i] = (struct stage){.bug = b, .variant = variant};
+    bugs_off();
+    bool ok = play(&st[0], dev, m, draft, CHECK_ON, e);
+    int launches = n_attn;
+    if (ok) {
+        bug_set_state(b, variant);
+        if (!play(&st[1], dev, m, draft, CHECK_ON, &why))
+            snprintf(o->caught, sizeof o->caught, "%s", why.msg);
+        o->prevented = launches - n_attn;
+        size_t n = strlen(bug_at(b)->rule);
+        o->rule_right = why.kind == ERR_INVARIANT && !strncmp(why.msg, bug_at(b)->rule, n) &&
+                        why.msg[n] == ' ';
+        why = (struct err){0};
+        if (!play(&st[2], dev, m, draft, CHECK_OFF, &why))
+            snprintf(o->stopped, sizeof o->stopped, "%.250s", why.msg);
+        compare(&st[0], &st[2], o);
+        o->expected_first = st[0].expected_first;
+        snprintf(o->scene, sizeof o->scene, "%s", st[0].scene);
+    }
+    bugs_off();
+    for (int i = 0; i < 3; i++)
+        free(st[i].out);
+    return ok;
+}
+
+/* ---- as text --------------------------------------------------------------------------------- */
+
+static bool damaged(const struct bug_outcome *o)
+{
+    return o->wrong > 0 || o->stopped[0];
+}
+
+static void json_text(struct buf *out, const char *name, const char *s)
+{
+    buf_printf(out, "\"%s\":\"", name);
+    for (; *s; s++)
+        if (*s == '"' || *s == '\\')
+            buf_printf(out, "\\%c", *s);
+        else if ((unsigned char)*s >= 0x20)
+            buf_char(out, *s);
+    buf_str(out, "\",");
+}
+
+static void outcome_json(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
+{
+    const struct bug_info *i = bug_at(b);
+    buf_printf(out, "{\"number\":%d,", i->number);
+    json_text(out, "name", i->name);
+    json_text(out, "variant", i->variant[variant - 1]);
+    json_text(out, "rule", i->rule);
+    json_text(out, "needs", o->needs);
+    json_text(out, "scene", o->scene);
+    json_text(out, "caught", o->caught);
+    json_text(out, "stopped", o->stopped);
+    buf_printf(out, "\"rule_right\":%s,\"rows\":%d,\"wrong\":%d,\"first\":%d,\"nan\":%d,",
+               o->rule_right ? "true" : "false", o->rows, o->wrong, o->first, o->nan);
+    buf_printf(out, "\"worst\":%.9g}", (double)o->worst);
+}
+
+static void outcome_text(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
+{
+    const struct bug_info *i = bug_at(b);
+    buf_printf(out, "%d %s", i->number, i->name);
+    if (bug_variants(b) > 1)
+        buf_printf(out, " (%s)", i->variant[variant - 1]);
+    if (o->needs[0]) {
+        buf_printf(out, "\n  not shown: it needs %s\n", o->needs);
+        return;
+    }
+    buf_printf(out, "\n  input    %s\n", o->scene);
+    buf_printf(out, "  checker  %s\n", o->caught[0] ? o->caught : "said nothing");
+    buf_printf(out, "  without  ");
+    if (o->rows)
+        buf_printf(out, "%d of %d result rows wrong", o->wrong, o->rows);
+    if (o->wrong)
+        buf_printf(out, ", the first is row %d; %d hold NaN, the largest difference is %.3g",
+                   o->first, o->nan, (double)o->worst);
+    if (o->stopped[0])
+        buf_printf(out, "%sthe run ended: %s", o->rows ? "; " : "", o->stopped);
+    buf_printf(out, "\n");
+}
+
+bool bug_try_text(const char *model, const char *draft_dir, const char *which, bool json,
+                  struct buf *out, struct err *e)
+{
+    enum bug b;
+    struct device dev = {0};
+    struct model m = {0};
+    struct draft d = {0};
+    if (!bug_find(which, &b, e))
+        return false;
+    bool ok = device_open(&dev, "cpu", 0, NULL, e) && model_load(&m, model, NULL, e) &&
+              (!draft_dir || draft_load(&d, draft_dir, &m, NULL, NULL, e));
+    if (json)
+        buf_char(out, '[');
+    for (int v = 1; v <= bug_variants(b) && ok; v++) {
+        struct bug_outcome o;
+        ok = bug_try(dev, &m, draft_dir ? &d : NULL, b, v, &o, e);
+        if (json && v > 1)
+            buf_char(out, ',');
+        if (ok && json)
+            outcome_json(b, v, &o, out);
+        else if (ok)
+            outcome_text(b, v, &o, out);
+        if (ok && !o.needs[0] && (!o.rule_right || !damaged(&o)))
+            ok = err_set(e, ERR_NEGATIVE, "%d: %s", bug_at(b)->number,
+                         o.rule_right ? "it did no damage here"
+                                      : "the checker did not name its rule");
+    }
+    if (json)
+        buf_char(out, ']');
+    draft_free(&d);
+    model_free(&m);
+    device_close(&dev);
+    return ok;
+}

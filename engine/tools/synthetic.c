@@ -1,0 +1,77 @@
+/* synthetic.c - see synthetic.h. The configs hold what the published config.json files do, as far
+ * as it decides a shape or a switch; the families' own readers turn them into models. */
+#include "engine/tools/synthetic.h"
+
+#include <string.h>
+
+#define GPT_OSS(layers, experts)                                                                   \
+    "{\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"intermediate_size\":2880,"                 \
+    "\"num_hidden_layers\":" #layers ",\"num_local_experts\":" #experts ","                        \
+    "\"num_experts_per_tok\":4,\"num_attention_heads\":64,\"num_key_value_heads\":8,"              \
+    "\"head_dim\":64,\"vocab_size\":201088,\"max_position_embeddings\":131072,"                    \
+    "\"sliding_window\":128,\"rope_theta\":150000,\"rope_scaling\":{\"rope_type\":\"yarn\","       \
+    "\"factor\":32,\"beta_fast\":32,\"beta_slow\":1,\"truncate\":false,"                           \
+    "\"original_max_position_embeddings\":4096},\"eos_token_id\":200002}"
+
+#define GEMMA_3(hidden, ffn, layers, heads, kv, head_dim, window, scalar, max, vocab, more)        \
+    "{\"model_type\":\"gemma3_text\",\"hidden_size\":" #hidden ",\"intermediate_size\":" #ffn ","  \
+    "\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads ","                        \
+    "\"num_key_value_heads\":" #kv ",\"head_dim\":" #head_dim ",\"sliding_window\":" #window ","   \
+    "\"query_pre_attn_scalar\":" #scalar ",\"max_position_embeddings\":" #max ","                  \
+    "\"vocab_size\":" #vocab more ",\"eos_token_id\":1}"
+
+#define LINEAR_8 ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8}"
+
+static const struct {
+    const char *name, *brief;
+    int draft_ffn; /* 0: as wide as the target's */
+    const char *config;
+} known[] = {
+    {"gpt-oss-20b", "20b", 17280, GPT_OSS(24, 32)},
+    {"gpt-oss-120b", "120b", 17280, GPT_OSS(36, 128)},
+    {"gemma-3-270m", "g270m", 0, GEMMA_3(640, 2048, 18, 4, 1, 256, 512, 256, 32768, 262144, "")},
+    {"gemma-3-1b", "g1b", 0, GEMMA_3(1152, 6912, 26, 4, 1, 256, 512, 256, 32768, 262144, "")},
+    {"gemma-3-4b", "g4b", 0,
+     GEMMA_3(2560, 10240, 34, 8, 4, 256, 1024, 256, 131072, 262208, LINEAR_8)},
+    {"gemma-3-27b", "g27b", 0,
+     GEMMA_3(5376, 21504, 62, 32, 16, 128, 1024, 168, 131072, 262208, LINEAR_8)},
+    {"gemma-4-E4B", "gE4b", 0,
+     "{\"model_type\":\"gemma4_text\",\"hidden_size\":2560,\"intermediate_size\":10240,"
+     "\"num_hidden_layers\":42,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+     "\"head_dim\":256,\"global_head_dim\":512,\"sliding_window\":512,"
+     "\"num_kv_shared_layers\":18,\"hidden_size_per_layer_input\":256,"
+     "\"final_logit_softcapping\":30,\"vocab_size\":262144,"
+     "\"max_position_embeddings\":131072,\"eos_token_id\":1}"},
+};
+enum { N_KNOWN = sizeof known / sizeof *known, DRAFT_VOCAB = 32000 };
+
+static int find(const char *name, struct err *e)
+{
+    for (int i = 0; i < N_KNOWN; i++)
+        if (!strcmp(known[i].name, name))
+            return i;
+    err_set(e, ERR_USAGE, "there is no synthetic model \"%.60s\"; expected one of gpt-oss-20b, "
+            "gpt-oss-120b, gemma-3-270m, gemma-3-1b, gemma-3-4b, gemma-3-27b, gemma-4-E4B", name);
+    return -1;
+}
+
+bool synthetic_known(const char *name, struct err *e)
+{
+    return find(name, e) >= 0;
+}
+
+bool synthetic_open(struct model *m, struct draft *d, const char *name, const char **brief,
+                    struct err *e)
+{
+    int i = find(name, e);
+    if (i < 0)
+        return false;
+    *brief = known[i].brief;
+    if (!model_shaped(m, known[i].config, e))
+        return false;
+    int ffn = known[i].draft_ffn ? known[i].draft_ffn : m->layer[0].ffn;
+    if (draft_shaped(d, m, ffn, DRAFT_VOCAB, e))
+        return true;
+    model_free(m);
+    return false;
+}

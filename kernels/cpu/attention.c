@@ -1,0 +1,266 @@
+/* attention.c - attention over paged cells, and the join of two attentions.
+ *
+ * The keys of a row are walked by their logical index: blocks of 64 keys and splits of 512 begin
+ * at multiples of those numbers, wherever the visible range begins and wherever the cells lie. A
+ * split is reduced on its own and splits are joined in their order, so one thread doing them all
+ * and many threads doing one each give the same bits.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+struct attn_run {
+    const struct k_attn *a;
+    const struct cpu_isa *isa;
+    int group, packed;   /* heads of a kv head; head_dim rounded up */
+    int splits;          /* > 0: items are single splits, and land in part */
+    size_t soft_floats;  /* of one cpu_soft */
+    size_t thread_floats;
+    float *part, *scratch;
+};
+
+static const int32_t *ints(kbuf b)
+{
+    return b.p;
+}
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+static void row_range(const struct k_table *t, int r, int *lo, int *hi, int *end)
+{
+    *lo = ints(t->lo)[r];
+    *hi = ints(t->hi)[r];
+    int n = t->n_expand.p ? ints(t->n_expand)[r] : 0;
+    *end = *hi + n; /* a window may begin behind hi, among the expanded keys */
+    CHECK(*lo >= 0 && *hi >= 0 && n >= 0 && n <= t->expand_w && *lo <= *end);
+    CHECK(*hi == 0 || (*hi - 1) / t->page_size < t->n_cols);
+}
+
+/* Appends the cells of n keys in neighbouring slots. */
+static void add_keys(const struct attn_run *run, int kv, int64_t slot, int n, struct cpu_block *b)
+{
+    const struct k_cells *c = &run->a->cells;
+    size_t head = (size_t)c->head_dim * kv_type_size(c->type), cell = (size_t)c->n_kv * head;
+    CHECK(slot >= 0 && slot <= c->n_slots - n);
+    size_t at = (size_t)slot * cell + (size_t)kv * head;
+    for (; n; n--, at += cell, b->n++) {
+        b->k[b->n] = (const uint8_t *)c->k.p + at;
+        b->v[b->n] = (const uint8_t *)c->v.p + at;
+    }
+}
+
+/* Finds keys [from, to) of row r, all within one block. */
+static void find_keys(const struct attn_run *run, int r, int hi, int kv, int from, int to,
+                      struct cpu_block *b)
+{
+    const struct k_table *t = run->a->table;
+    const int32_t *pages = ints(t->pages) + (size_t)ints(t->req)[r] * (size_t)t->n_cols;
+    int page = from / t->page_size, at = from % t->page_size, j = from;
+    b->first = from % ATTN_BLOCK;
+    b->n = 0;
+    for (int n; j < to && j < hi; j += n, page++, at = 0) {
+        n = min_int(t->page_size - at, min_int(to, hi) - j);
+        add_keys(run, kv, (int64_t)pages[page] * t->page_size + at, n, b);
+    }
+    const int32_t *expand = ints(t->expand) + (size_t)r * (size_t)t->expand_w;
+    for (; j < to; j++)
+        add_keys(run, kv, expand[j - hi], 1, b);
+}
+
+/* ---- one row and kv head -------------------------------------------------------------------- */
+
+static struct cpu_soft soft_at(const struct attn_run *run, float *p)
+{
+    return (struct cpu_soft){.acc = p, .m = p + run->group * run->packed,
+                             .l = p + run->group * (run->packed + 1)};
+}
+
+/* Reduces the visible keys of one split into s. */
+static void attend_split(const struct attn_run *run, const struct cpu_heads *h, int r, int kv,
+                         int split, struct cpu_soft *s)
+{
+    int lo, hi, end;
+    row_range(run->a->table, r, &lo, &hi, &end);
+    lo = max_int(lo, split * ATTN_SPLIT);
+    end = min_int(end, (split + 1) * ATTN_SPLIT);
+    for (int g = 0; g < run->group; g++)
+        s->m[g] = -INFINITY, s->l[g] = 0;
+    memset(s->acc, 0, (size_t)run->group * (size_t)run->packed * sizeof *s->acc);
+    for (int from = lo, to; from < end; from = to) {
+        struct cpu_block b;
+        to = min_int(end, (from / ATTN_BLOCK + 1) * ATTN_BLOCK);
+        find_keys(run, r, hi, kv, from, to, &b);
+        run->isa->attend(h, &b, s);
+    }
+}
+
+/* Packs the heads' queries into this thread's scratch. */
+static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, float *scratch)
+{
+    static const struct k_norm none = {.kind = NORM_NONE};
+    const struct k_attn *a = run->a;
+    int n = a->cells.head_dim;
+    const float *q = (const float *)a->q.p +
+                     ((size_t)r * (size_t)a->n_head + (size_t)(kv * run->group)) * (size_t)n;
+    for (int g = 0; g < run->group; g++)
+        run->isa->pack(q + g * n, n, &none, NULL, 1, scratch + g * run->packed);
+    float *p = scratch + run->group * run->packed;
+    memset(p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *p); /* lanes that no key fills */
+    return (struct cpu_heads){
+        .n = run->group, .head_dim = n, .scale = a->scale, .softcap = a->softcap, .q = scratch,
+        .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16,
+        .p = p};
+}
+
+/* Divides by the denominator, sinks included, and writes the heads out. */
+static void finish_row(const struct attn_run *run, int r, int kv, const struct cpu_soft *s)
+{
+    const struct k_attn *a = run->a;
+    int n = a->cells.head_dim;
+    for (int g = 0; g < run->group; g++) {
+        int head = kv * run->group + g;
+        size_t at = (size_t)r * (size_t)a->n_head + (size_t)head;
+        float m = s->m[g], l = s->l[g], keep = 1;
+        if (a->sinks && l != 0) {
+            float sink;
+            run->isa->widen(a->sinks, (size_t)head, 1, 1, &sink);
+            float top = m > sink ? m : sink;
+            keep = run->isa->exp(m - top);
+            l = l * keep + run->isa->exp(sink - top);
+            m = top;
+        }
+        float *dst = (float *)a->dst.p + at * (size_t)n;
+        if (s->l[g] == 0)
+            memset(dst, 0, (size_t)n * sizeof *dst);
+        else
+            run->isa->unpack(s->acc + g * run->packed, n, keep / l, dst);
+        if (a->lse.p)
+            ((float *)a->lse.p)[at] =
+                s->l[g] == 0 ? -INFINITY : (float)((double)m + log((double)l));
+    }
+}
+
+static void attn_item(void *arg, int item, int thread)
+{
+    const struct attn_run *run = arg;
+    int n_kv = run->a->cells.n_kv, r = item / n_kv, kv = item % n_kv, lo, hi, end;
+    float *scratch = run->scratch + (size_t)thread * run->thread_floats;
+    struct cpu_heads h = load_heads(run, r, kv, scratch);
+    float *rest = h.p + run->group * ATTN_BLOCK;
+    struct cpu_soft all = soft_at(run, rest), one = soft_at(run, rest + run->soft_floats);
+    row_range(run->a->table, r, &lo, &hi, &end);
+    attend_split(run, &h, r, kv, lo / ATTN_SPLIT, &all);
+    for (int split = lo / ATTN_SPLIT + 1; split * ATTN_SPLIT < end; split++) {
+        attend_split(run, &h, r, kv, split, &one);
+        run->isa->join(&all, &one, run->group, run->packed);
+    }
+    finish_row(run, r, kv, &all);
+}
+
+/* ---- few rows with many keys: a split is an item -------------------------------------------- */
+
+static void split_item(void *arg, int item, int thread)
+{
+    const struct attn_run *run = arg;
+    int n_kv = run->a->cells.n_kv, i = item / run->splits, lo, hi, end;
+    int r = i / n_kv, kv = i % n_kv;
+    row_range(run->a->table, r, &lo, &hi, &end);
+    int split = lo / ATTN_SPLIT + item % run->splits;
+    if (split * ATTN_SPLIT >= end && split != lo / ATTN_SPLIT)
+        return;
+    struct cpu_heads h =
+        load_heads(run, r, kv, run->scratch + (size_t)thread * run->thread_floats);
+    struct cpu_soft s = soft_at(run, run->part + (size_t)item * run->soft_floats);
+    attend_split(run, &h, r, kv, split, &s);
+}
+
+static void join_item(void *arg, int item, int thread)
+{
+    (void)thread;
+    const struct attn_run *run = arg;
+    int n_kv = run->a->cells.n_kv, r = item / n_kv, kv = item % n_kv, lo, hi, end;
+    row_range(run->a->table, r, &lo, &hi, &end);
+    float *part = run->part + (size_t)item * (size_t)run->splits * run->soft_floats;
+    struct cpu_soft all = soft_at(run, part);
+    for (int i = 1; (lo / ATTN_SPLIT + i) * ATTN_SPLIT < end; i++) {
+        struct cpu_soft one = soft_at(run, part + (size_t)i * run->soft_floats);
+        run->isa->join(&all, &one, run->group, run->packed);
+    }
+    finish_row(run, r, kv, &all);
+}
+
+/* ---- the operation -------------------------------------------------------------------------- */
+
+static void check_attn(const struct k_attn *a)
+{
+    const struct k_table *t = a->table;
+    const struct k_cells *c = &a->cells;
+    size_t rows = (size_t)a->rows, heads = rows * (size_t)a->n_head;
+    CHECK(c->n_kv > 0 && a->n_head % c->n_kv == 0 && t->page_size > 0);
+    cpu_check_cells(c);
+    cpu_i32(t->req, rows), cpu_i32(t->lo, rows), cpu_i32(t->hi, rows);
+    if (t->n_expand.p) {
+        cpu_i32(t->n_expand, rows);
+        cpu_i32(t->expand, rows * (size_t)t->expand_w);
+    }
+    cpu_f32(a->q, heads * (size_t)c->head_dim);
+    cpu_f32(a->dst, heads * (size_t)c->head_dim);
+    if (a->lse.p)
+        cpu_f32(a->lse, heads);
+    if (a->sinks)
+        CHECK(a->sinks->dim[0] == a->n_head && cpu_store_of(a->sinks) < N_STORED);
+}
+
+void cpu_attn(struct kdev *d, const struct k_attn *a)
+{
+    check_attn(a);
+    struct attn_run run = {.a = a, .isa = d->isa, .group = a->n_head / a->cells.n_kv,
+                           .packed = cpu_packed(a->cells.head_dim)};
+    size_t group = (size_t)run.group, packed = (size_t)run.packed;
+    int items = a->rows * a->cells.n_kv, most = 1;
+    double keys = 0;
+    for (int r = 0; r < a->rows; r++) {
+        int lo, hi, end;
+        row_range(a->table, r, &lo, &hi, &end);
+        keys += end - lo;
+        if (end > lo)
+            most = max_int(most, (end - 1) / ATTN_SPLIT - lo / ATTN_SPLIT + 1);
+    }
+    run.soft_floats = (group * (packed + 2) + 15) & ~(size_t)15;
+    run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.soft_floats;
+    run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
+    run.scratch = cpu_floats(d, ROOM_THREAD, run.thread_floats * (size_t)d->threads);
+    double work = 3.0 * keys * a->n_head * run.packed;
+    if (most > 1 && d->threads > 1 && items < 4 * d->threads) {
+        run.splits = most;
+        run.part = cpu_floats(d, ROOM_PART, (size_t)items * (size_t)most * run.soft_floats);
+        cpu_each(d, items * most, work / (items * most), split_item, &run);
+        cpu_each(d, items, (double)most * run.group * run.packed, join_item, &run);
+    } else {
+        cpu_each(d, items, work / max_int(items, 1), attn_item, &run);
+    }
+}
+
+/* ---- merge ---------------------------------------------------------------------------------- */
+
+void cpu_merge(struct kdev *d, const struct k_merge *a)
+{
+    int heads = a->rows * a->n_head, n = a->head_dim;
+    float *va = cpu_f32(a->a, (size_t)heads * (size_t)n), *la = cpu_f32(a->la, (size_t)heads);
+    const float *vb = cpu_f32(a->b, (size_t)heads * (size_t)n), *lb = cpu_f32(a->lb, (size_t)heads);
+    for (int i = 0; i < heads; i++) {
+        float *x = va + (size_t)i * (size_t)n;
+        const float *y = vb + (size_t)i * (size_t)n;
+        if (lb[i] == -INFINITY && la[i] == -INFINITY) {
+            memset(x, 0, (size_t)n * sizeof *x);
+        } else if (la[i] == -INFINITY) {
+            memcpy(x, y, (size_t)n * sizeof *x);
+            la[i] = lb[i];
+        } else if (lb[i] != -INFINITY) {
+            float m = la[i] > lb[i] ? la[i] : lb[i];
+            float wa = d->isa->exp(la[i] - m), wb = d->isa->exp(lb[i] - m), sum = wa + wb;
+            d->isa->mix(wa / sum, x, wb / sum, y, n);
+            la[i] = (float)((double)m + log((double)sum));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+/* bench.c - what measuring needs of the CPU: made-up weights (the same values as on other
+ * devices), a stream of bytes through every thread, and phases that do nothing.
+ */
+#include "kernels/cpu/cpu.h"
+
+#include <stdlib.h>
+
+/* ---- made-up weights ------------------------------------------------------------------------- */
+
+enum { PART = 1 << 18 }; /* bytes that a thread makes or reads at a time */
+
+struct making {
+    struct tensor *t;
+    uint64_t seed;
+    float step;
+    int exponent;
+};
+
+static void put_value(const struct tensor *t, size_t i, float v)
+{
+    if (t->type == DT_BF16)
+        ((uint16_t *)t->data)[i] = f32_to_bf16(v);
+    else
+        ((float *)t->data)[i] = v;
+}
+
+/* Values first .. first + n of floats: four of each word, evenly spread. */
+static void make_floats(const struct making *m, size_t first, size_t n)
+{
+    for (size_t i = first; i < first + n; i++) {
+        uint64_t word = mix64(m->seed + i / 4);
+        float v = (float)(int16_t)(word >> (16 * (i % 4))) * m->step;
+        put_value(m->t, i, m->step == 0 ? 1 : v);
+    }
+}
+
+static void make_bytes(const struct making *m, size_t first, size_t n)
+{
+    uint8_t *dst = m->t->data;
+    for (size_t i = first; i < first + n; i++) {
+        uint8_t byte = (uint8_t)(mix64(m->seed + i / 8) >> (8 * (i % 8)));
+        dst[i] = m->exponent ? (uint8_t)(m->exponent - (byte & 1)) : byte;
+    }
+}
+
+static void make_part(void *arg, int item, int thread)
+{
+    const struct making *m = arg;
+    size_t size = dtype_size(m->t->type), each = PART / size, n = m->t->bytes / size;
+    size_t first = (size_t)item * each;
+    (void)thread;
+    (m->t->type == DT_U8 ? make_bytes : make_floats)(m, first,
+                                                     n - first < each ? n - first : each);
+}
+
+bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e)
+{
+    CHECK(!t->data && (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F32));
+    void *p = aligned_alloc(64, (t->bytes + 63) & ~(size_t)63);
+    if (!p)
+        return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", t->name, t->bytes);
+    struct making m = {t, seed, synthetic_step(scale),
+                       t->type == DT_U8 && t->n_dim == 3 ? synthetic_exponent(scale) : 0};
+    t->data = p;
+    cpu_each(d, (int)((t->bytes + PART - 1) / PART), PART, make_part, &m);
+    d->made = xrealloc(d->made, (size_t)d->n_made + 1, sizeof *d->made);
+    d->made[d->n_made++] = p;
+    return cpu_upload(d, t, e);
+}
+
+/* ---- a stream of bytes ----------------------------------------------------------------------- */
+
+/* 64 bytes at a time, eight running sums: the compiler uses the widest loads there are. */
+typedef uint64_t wide __attribute__((vector_size(64), aligned(8), may_alias));
+
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+static uint64_t read_part(const char *p, size_t n)
+{
+    wide sum[8] = {{0}};
+    for (size_t i = 0; i + 512 <= n; i += 512)
+        for (int k = 0; k < 8; k++)
+            sum[k] ^= *(const wide *)(p + i + 64 * k);
+    uint64_t all = 0;
+    for (int k = 0; k < 8; k++)
+        for (int j = 0; j < 8; j++)
+            all ^= sum[k][j];
+    return all;
+}
+
+struct streaming {
+    const char *src;
+    char *dst; /* NULL: only read */
+    size_t n, each;
+};
+
+static void stream_part(void *arg, int item, int thread)
+{
+    const struct streaming *s = arg;
+    size_t at = (size_t)item * s->each, n = s->n - at < s->each ? s->n - at : s->each;
+    (void)thread;
+    if (s->dst)
+        memcpy(s->dst + at, s->src + at, n);
+    else
+        __asm__ volatile("" : : "r"(read_part(s->src + at, n)));
+}
+
+void cpu_stream(struct kdev *d, kbuf src, kbuf dst)
+{
+    CHECK(!dst.p || dst.n >= src.n);
+    struct streaming s = {src.p, dst.p, src.n, PART};
+    cpu_each(d, (int)((src.n + PART - 1) / PART), PART, stream_part, &s);
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+static void nothing(void *arg, int item, int thread)
+{
+    (void)arg, (void)item, (void)thread;
+}
+
+bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
+{
+    for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
+        cpu_each(d, d->threads, 1e9, nothing, NULL);
+    return kind == PHASE_LAUNCH;
+}
+
+/* ---- somebody else's products ---------------------------------------------------------------- */
+
+int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e)
+{
+    (void)d, (void)a;
+    err_set(e, ERR_MODEL, "the CPU is measured against no library");
+    return 0;
+}

@@ -1,0 +1,456 @@
+/* cpu.c - the CPU device: memory, the table, and the operations that only copy or scale.
+ *
+ * Device memory is host memory, weights are used where they lie. Operations run at once on the
+ * calling thread and the device's pool; when one returns, its results are there. The only failure
+ * of the world is a refused allocation, which alloc() reports, so sync() always succeeds.
+ * A build with AddressSanitizer or -DKERNELS_POISON fills new memory with NaN.
+ */
+#include "kernels/cpu/cpu.h"
+#include "kernels/fp8.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define KERNELS_POISON 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) && !defined(KERNELS_POISON)
+#define KERNELS_POISON 1
+#endif
+
+enum { MAX_THREADS = 64, WORTH_WAKING = 50 * 1000 /* multiply-adds: about a microsecond */ };
+
+/* ---- the device ----------------------------------------------------------------------------- */
+
+static bool isa_runs(const struct cpu_isa *isa)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (isa == &cpu_isa_avx2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); /* so F16C too */
+    if (isa == &cpu_isa_avx512)
+        return isa_runs(&cpu_isa_avx2) && __builtin_cpu_supports("avx512f") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512dq");
+#endif
+    return isa == &cpu_isa_scalar;
+}
+
+static const struct cpu_isa *isa_choose(const char *name, struct err *e)
+{
+    static const struct cpu_isa *const all[] = {
+#if defined(__x86_64__)
+        &cpu_isa_avx512, &cpu_isa_avx2,
+#endif
+        &cpu_isa_scalar};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (name && strcmp(name, all[i]->name) != 0)
+            continue;
+        if (isa_runs(all[i]))
+            return all[i];
+        if (name) {
+            err_set(e, ERR_MODEL, "this processor has no %s", all[i]->title);
+            return NULL;
+        }
+    }
+    err_set(e, ERR_USAGE, "unknown instruction set '%s': expected scalar, avx2 or avx512", name);
+    return NULL;
+}
+
+static int core_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1;
+    return max_int(1, CPU_COUNT(&set));
+}
+
+static struct kdev *cpu_open(const struct k_opts *opts, struct err *e)
+{
+    if (opts->threads < 0 || opts->threads > MAX_THREADS) {
+        err_set(e, ERR_USAGE, "%d threads: expected 0 (one for each core) to %d", opts->threads,
+                MAX_THREADS);
+        return NULL;
+    }
+    const struct cpu_isa *isa = isa_choose(opts->isa, e);
+    if (!isa)
+        return NULL;
+    struct kdev *d = xcalloc(1, sizeof *d);
+    d->isa = isa;
+    d->pool = cpu_pool_open(opts->threads ? opts->threads : min_int(core_count(), MAX_THREADS));
+    d->threads = cpu_pool_threads(d->pool);
+    snprintf(d->about, sizeof d->about, "%d thread%s, %s", d->threads, d->threads > 1 ? "s" : "",
+             isa->title);
+    return d;
+}
+
+static void cpu_close(struct kdev *d)
+{
+    if (!d)
+        return;
+    cpu_pool_close(d->pool);
+    for (int i = 0; i < N_ROOM; i++)
+        free(d->room[i].p);
+    for (int i = 0; i < d->n_made; i++)
+        free(d->made[i]);
+    free(d->made);
+    free(d);
+}
+
+static const char *cpu_about(struct kdev *d)
+{
+    return d->about;
+}
+
+void *cpu_room(struct kdev *d, enum cpu_room which, size_t n, size_t size)
+{
+    size_t bytes;
+    CHECK(size_mul(n, size, &bytes));
+    if (bytes > d->room[which].n) {
+        free(d->room[which].p);
+        size_t grown = bytes + bytes / 4 + 4096;
+        d->room[which].p = xaligned(grown);
+        d->room[which].n = grown;
+    }
+    return d->room[which].p;
+}
+
+void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg)
+{
+    if (d->pool && n > 1 && work * n > WORTH_WAKING) {
+        cpu_pool_run(d->pool, n, fn, arg);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        fn(arg, i, 0);
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static kbuf cpu_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+{
+    (void)d;
+    size_t rounded;
+    void *p = NULL;
+    if (size_add(bytes, 63, &rounded))
+        p = aligned_alloc(64, (rounded & ~(size_t)63) + (bytes == 0) * 64);
+    if (!p) {
+        err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", what, bytes);
+        return (kbuf){0};
+    }
+#ifdef KERNELS_POISON
+    memset(p, 0xFF, bytes);
+#endif
+    return (kbuf){p, bytes};
+}
+
+static void cpu_release(struct kdev *d, kbuf b)
+{
+    (void)d;
+    free(b.p);
+}
+
+static void cpu_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
+{
+    (void)d;
+    CHECK(bytes <= dst.n);
+    if (bytes)
+        memcpy(dst.p, src, bytes);
+}
+
+static void cpu_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
+{
+    (void)d;
+    CHECK(bytes <= src.n);
+    if (bytes)
+        memcpy(dst, src.p, bytes);
+}
+
+static void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte)
+{
+    (void)d;
+    if (dst.n)
+        memset(dst.p, byte, dst.n);
+}
+
+/* Weights that are cut are bf16 as before, of rounder values. */
+bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
+{
+    (void)d;
+    if (!t->cut)
+        return true;
+    uint16_t *w = t->data, largest = 0;
+    size_t n = t->bytes / sizeof *w;
+    for (size_t i = 0; i < n; i++)
+        largest = (w[i] & 0x7fff) > largest ? w[i] & 0x7fff : largest;
+    if (largest >= FP8_NOT_FINITE)
+        return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
+    t->unit = fp8_unit(largest);
+    for (size_t i = 0; i < n; i++)
+        w[i] = fp8_value(fp8_of(w[i], t->unit), t->unit);
+    return true;
+}
+
+static size_t cpu_footprint(struct kdev *d, const struct tensor *t)
+{
+    (void)d, (void)t;
+    return 0;
+}
+
+static bool cpu_sync(struct kdev *d, struct err *e)
+{
+    (void)d, (void)e;
+    return true;
+}
+
+static void cpu_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+{
+    (void)d;
+    *free_bytes = *total_bytes = 0;
+}
+
+/* ---- matrices ------------------------------------------------------------------------------- */
+
+enum cpu_store cpu_store_of(const struct tensor *t)
+{
+    CHECK(t->data && (t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32));
+    return t->type == DT_BF16 ? STORED_BF16 : t->type == DT_F16 ? STORED_F16 : STORED_F32;
+}
+
+struct cpu_mat cpu_mat_of(const struct tensor *t)
+{
+    CHECK(t->n_dim == 2 && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
+    return (struct cpu_mat){.data = t->data, .type = cpu_store_of(t), .n = (int)t->dim[0],
+                            .k = (int)t->dim[1], .pitch = (size_t)t->dim[1] * dtype_size(t->type)};
+}
+
+/* ---- operations that copy, scale or turn ---------------------------------------------------- */
+
+static size_t span(int rows, int stride, int n) /* floats from the first to the end of the last */
+{
+    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
+}
+
+struct embed_run {
+    const struct k_embed *a;
+    const struct cpu_isa *isa;
+};
+
+static void embed_row(void *arg, int r, int thread)
+{
+    (void)thread;
+    const struct embed_run *run = arg;
+    const struct k_embed *a = run->a;
+    int32_t id = ((const int32_t *)a->ids.p)[r];
+    float *dst = (float *)a->dst.p + (size_t)r * (size_t)cpu_stride(a->dst_stride, a->n);
+    CHECK(id >= 0 && id < a->table->dim[0]);
+    run->isa->widen(a->table, (size_t)id * (size_t)a->n, a->n, a->scale, dst);
+}
+
+static void cpu_embed(struct kdev *d, const struct k_embed *a)
+{
+    struct embed_run run = {a, d->isa};
+    CHECK(a->table->n_dim == 2 && a->table->dim[1] == a->n);
+    cpu_store_of(a->table);
+    cpu_i32(a->ids, (size_t)a->rows);
+    cpu_f32(a->dst, span(a->rows, cpu_stride(a->dst_stride, a->n), a->n));
+    cpu_each(d, a->rows, a->n, embed_row, &run);
+}
+
+static void rope_row(void *arg, int r, int thread)
+{
+    (void)thread;
+    const struct k_rope *a = arg;
+    float pos = (float)((const int32_t *)a->pos.p)[r];
+    float *cs = (float *)a->cs.p + (size_t)r * (size_t)a->half * 2;
+    for (int i = 0; i < a->half; i++) {
+        double s, c;
+        float angle = pos * a->inv_freq[i];
+        sincos(angle, &s, &c);
+        cs[2 * i] = (float)c * a->factor;
+        cs[2 * i + 1] = (float)s * a->factor;
+    }
+}
+
+static void cpu_rope(struct kdev *d, const struct k_rope *a)
+{
+    cpu_i32(a->pos, (size_t)a->rows);
+    cpu_f32(a->cs, (size_t)a->rows * (size_t)a->half * 2);
+    cpu_each(d, a->rows, a->half * 500.0, rope_row, (void *)a);
+}
+
+struct normalize_run {
+    const struct k_normalize *a;
+    const struct cpu_isa *isa;
+    size_t src_stride, dst_stride;
+};
+
+static void normalize_row(void *arg, int r, int thread)
+{
+    (void)thread;
+    const struct normalize_run *run = arg;
+    const struct k_normalize *a = run->a;
+    run->isa->normalize((const float *)a->src.p + (size_t)r * run->src_stride, a->n, &a->norm,
+                        a->add, a->scale, (float *)a->dst.p + (size_t)r * run->dst_stride);
+}
+
+static void cpu_normalize(struct kdev *d, const struct k_normalize *a)
+{
+    int ss = cpu_stride(a->src_stride, a->n), ds = cpu_stride(a->dst_stride, a->n);
+    struct normalize_run run = {a, d->isa, (size_t)ss, (size_t)ds};
+    cpu_f32(a->src, span(a->rows, ss, a->n));
+    cpu_f32(a->dst, span(a->rows, ds, a->n));
+    cpu_each(d, a->rows, a->n * 4.0, normalize_row, &run);
+}
+
+static void cpu_scale(struct kdev *d, const struct k_scale *a)
+{
+    float s;
+    cpu_store_of(a->s);
+    d->isa->widen(a->s, 0, 1, 1, &s);
+    for (int r = 0; r < a->rows; r++)
+        d->isa->scale(cpu_f32(a->x, (size_t)a->rows * (size_t)a->n) + (size_t)r * (size_t)a->n,
+                      a->n, s);
+}
+
+void cpu_rows(struct kdev *d, const struct k_rows *a)
+{
+    (void)d;
+    size_t ss = (size_t)cpu_stride(a->src_stride, a->n);
+    size_t ds = (size_t)cpu_stride(a->dst_stride, a->n), n = (size_t)a->n;
+    float *dst = cpu_f32(a->dst, span(a->rows, (int)ds, a->n));
+    const int32_t *idx = a->idx.p ? cpu_i32(a->idx, (size_t)a->rows) : NULL;
+    for (int r = 0; r < a->rows; r++) {
+        CHECK(!idx || idx[r] >= 0);
+        size_t from = (size_t)(idx ? idx[r] : r) * ss;
+        memmove(dst + (size_t)r * ds, cpu_f32(a->src, from + n) + from, n * sizeof(float));
+    }
+}
+
+/* Where row 0 of a part lies in dst. */
+static kbuf place_of(const struct k_part *p)
+{
+    size_t off = (size_t)p->at * sizeof(float);
+    CHECK(p->at >= 0 && p->at + p->n <= p->width && off <= p->dst.n);
+    return kbuf_at(p->dst, off, p->dst.n - off);
+}
+
+static void lay_part(struct kdev *d, const struct k_part *p, int rows)
+{
+    kbuf dst = place_of(p);
+    if (p->table)
+        cpu_embed(d, &(struct k_embed){.rows = rows, .n = p->n, .ids = p->idx, .table = p->table,
+                                       .scale = p->scale, .dst = dst, .dst_stride = p->width});
+    else
+        cpu_rows(d, &(struct k_rows){.rows = rows, .n = p->n, .src_stride = p->src_stride,
+                                     .dst_stride = p->width, .src = p->src, .dst = dst,
+                                     .idx = p->idx});
+    struct k_rows keep = {.rows = rows, .n = p->n, .src_stride = p->width, .src = dst,
+                          .dst = p->keep};
+    if (p->keep.p && !p->keep_normed)
+        cpu_rows(d, &keep);
+    cpu_normalize(d, &(struct k_normalize){.rows = rows, .n = p->n, .src_stride = p->width,
+                                           .dst_stride = p->width, .src = dst, .dst = dst,
+                                           .norm = p->norm, .scale = 1});
+    if (p->keep.p && p->keep_normed)
+        cpu_rows(d, &keep);
+}
+
+static void cpu_lay(struct kdev *d, const struct k_lay *a)
+{
+    CHECK(a->n_parts <= K_MAX_PARTS);
+    for (int i = 0; i < a->n_parts; i++)
+        lay_part(d, &a->part[i], a->rows);
+    for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++)
+        cpu_rope(d, a->rope[i]);
+}
+
+static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *src,
+                       const int32_t *dst, int pairs)
+{
+    size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    char *k = c->k.p, *v = c->v.p;
+    cpu_check_cells(c);
+    char *held = cpu_room(d, ROOM_MOVE, (size_t)pairs * 2, cell);
+    for (int i = 0; i < pairs; i++) {
+        CHECK(src[i] >= 0 && src[i] < c->n_slots && dst[i] >= 0 && dst[i] < c->n_slots);
+        memcpy(held + (size_t)(2 * i) * cell, k + (size_t)src[i] * cell, cell);
+        memcpy(held + (size_t)(2 * i + 1) * cell, v + (size_t)src[i] * cell, cell);
+    }
+    for (int i = 0; i < pairs; i++) {
+        memcpy(k + (size_t)dst[i] * cell, held + (size_t)(2 * i) * cell, cell);
+        memcpy(v + (size_t)dst[i] * cell, held + (size_t)(2 * i + 1) * cell, cell);
+    }
+}
+
+static void cpu_move(struct kdev *d, const struct k_move *a)
+{
+    CHECK(a->pairs <= K_MAX_PAIRS && a->n_pools <= 2);
+    for (int p = 0; p < a->n_pools; p++)
+        for (int l = 0; l < a->pool[p].n_layers; l++)
+            move_layer(d, &a->pool[p].cells[l], cpu_i32(a->pool[p].src, (size_t)a->pairs),
+                       cpu_i32(a->pool[p].dst, (size_t)a->pairs), a->pairs);
+}
+
+/* ---- ports; nothing is recorded -------------------------------------------------------------- */
+
+static void *cpu_inbox(struct kdev *d, size_t bytes)
+{
+    return cpu_room(d, ROOM_INBOX, bytes, 1);
+}
+
+static void cpu_take_in(struct kdev *d, kbuf dst, size_t bytes)
+{
+    CHECK(bytes <= dst.n && bytes <= d->room[ROOM_INBOX].n);
+    memcpy(dst.p, d->room[ROOM_INBOX].p, bytes);
+}
+
+static void cpu_give(struct kdev *d, kbuf src, size_t bytes)
+{
+    CHECK(bytes <= src.n);
+    memcpy(cpu_room(d, ROOM_OUTBOX, bytes, 1), src.p, bytes);
+}
+
+static const void *cpu_outbox(struct kdev *d)
+{
+    return d->room[ROOM_OUTBOX].p;
+}
+
+static bool cpu_record(struct kdev *d)
+{
+    (void)d;
+    return false;
+}
+
+static struct kgraph *cpu_recorded(struct kdev *d, struct err *e)
+{
+    (void)d;
+    (void)e;
+    CHECK(!"record() is false here");
+}
+
+static void cpu_replay(struct kdev *d, struct kgraph *g)
+{
+    (void)d;
+    CHECK(!g);
+}
+
+const struct kernels kernels_cpu = {
+    .name = "cpu", .queued = false,
+    .open = cpu_open, .close = cpu_close, .about = cpu_about,
+    .alloc = cpu_alloc, .release = cpu_release, .put = cpu_put, .get = cpu_get, .fill = cpu_fill,
+    .upload = cpu_upload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
+    .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
+    .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
+    .scale = cpu_scale, .rows = cpu_rows, .lay = cpu_lay, .topk = cpu_topk, .sample = cpu_sample,
+    .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
+    .spread = cpu_spread, .keep = cpu_keep, .accept = cpu_accept,
+    .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
+    .record = cpu_record, .recorded = cpu_recorded, .replay = cpu_replay, .forget = cpu_replay,
+    .synthesize = cpu_synthesize, .stream = cpu_stream, .phase = cpu_phase,
+    .peer = cpu_peer,
+};

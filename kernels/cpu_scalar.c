@@ -1,6 +1,0 @@
-/* cpu_scalar.c - the inner loops in plain C, for any machine; the definition of the others. */
-#define CPU_ISA 0
-#define CPU_TABLE cpu_isa_scalar
-#define CPU_NAME "scalar"
-#define CPU_TITLE "plain C"
-#include "kernels/cpu_math.h"

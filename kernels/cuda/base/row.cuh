@@ -1,0 +1,371 @@
+/* row.cuh - one row of float32 in a block of ROW_THREADS: its norm, and its 16-bit terms.
+ *
+ * A row is normalised by whoever needs it: by a kernel of its own, in the prologue of a product, or
+ * by the block that finishes it. All of them add its squares in the one order that stands here:
+ * thread t takes elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then row_sum() adds up
+ * the threads. So a row has the same bits wherever it is normalised.
+ */
+#ifndef AERIE_CUDA_ROW_CUH
+#define AERIE_CUDA_ROW_CUH
+
+#include "kernels/cuda/base/panel.cuh"
+
+enum { ROW_THREADS = 256 };
+
+/* Rows that become packed ones. */
+struct rows_in {
+    const float *src; /* (rows, n) */
+    size_t stride;    /* floats */
+    int n;
+    struct norm norm;
+    float *keep; /* rows as they are before their norm, too, keep_stride floats apart; or NULL */
+    size_t keep_stride;
+};
+
+/* What becomes of a single row, in every block, before it is normalised and packed:
+ * x (+)= post(raw). One block writes x when all of them have read it. */
+struct row_before {
+    const float *raw; /* NULL: nothing */
+    struct norm post;
+    bool add;
+    float *x;
+    unsigned *readers; /* blocks that have read; 0 before and after */
+};
+
+/* How packed rows lie. A column is one term of one row. */
+enum row_kind {
+    ROW_PLAIN,     /* column after column */
+    ROW_TILED,     /* the same, elements as dense/tile.cuh wants them */
+    ROW_HELD_COLS, /* (chunks of k, columns, 32) */
+    ROW_STAGES,    /* the same for each group of columns, chunks as those of a panel lie */
+};
+struct row_format {
+    enum row_kind kind;
+    int cols;       /* in all */
+    int kp;         /* elements of a column */
+    int group;      /* columns of one, of ROW_STAGES */
+    struct cut cut; /* of ROW_STAGES */
+};
+
+/* Sums of runs that are still to be added up lie so that who makes them and who reads one row of
+ * them both move whole sectors, the reader whole lines: (runs, outputs / 32, rows, 32), rows in
+ * eights, of which the even ones come first. */
+enum { RUN_TILE = 32 };
+static inline __host__ __device__ int run_rows(int rows) { return (rows + 7) / 8 * 8; }
+static inline __host__ __device__ size_t run_floats(int rows, int outs)
+{
+    return (size_t)run_rows(rows) * (size_t)((outs + RUN_TILE - 1) / RUN_TILE * RUN_TILE);
+}
+/* Where output `out` of a row lies in a run. */
+static inline __host__ __device__ size_t run_place(int rows, int row, int out)
+{
+    int at = row / 8 * 8 + row % 2 * 4 + row % 8 / 2;
+    return (size_t)((out / RUN_TILE * run_rows(rows) + at) * RUN_TILE + out % RUN_TILE);
+}
+
+#ifdef __CUDACC__
+
+/* Runs' sums are read and dead. x: a thread's four in the first run; each of the eight threads that
+ * share a line of every run lets go of one of them. The warp has what it asked for. */
+__device__ __forceinline__ void discard_runs(const float *x, size_t apart, int runs)
+{
+    static_assert((int)RUN_TILE == 8 * 4);
+    const int own = (int)threadIdx.x % 8;
+    if (own < runs)
+        discard(x - own * 4 + (size_t)own * apart);
+}
+
+enum {
+    ROW_HELD = 3,             /* groups of four that a thread keeps in registers */
+    ROW_STEP = 4 * ROW_THREADS,
+    ROW_PASS = ROW_HELD * ROW_STEP,
+    ROW_WARPS = ROW_THREADS / 32,
+};
+static_assert((int)ROW_PASS >= (int)MOST_PENDING, "a pending row is held in registers");
+
+/* The thread's elements from .. from + ROW_PASS; zeros behind the end. */
+struct row_part {
+    float4 v[ROW_HELD];
+};
+
+__device__ __forceinline__ float4 plus(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* Not through the first cache, which may hold what another kernel has overwritten since. */
+__device__ __forceinline__ float4 four_of(const float *src, int n, int i)
+{
+    if (i + 4 <= n && (uintptr_t)src % 16 == 0)
+        return __ldcg((const float4 *)(src + i));
+    float4 v = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        (&v.x)[j] = i + j < n ? __ldcg(src + i + j) : 0.f;
+    return v;
+}
+
+/* Four floats, or zeros. In this form the compiler leaves a load where it stands. */
+__device__ __forceinline__ float4 ask_four(const float *p, bool there)
+{
+    float4 v;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n"
+                 "mov.f32 %0, 0f00000000;\nmov.f32 %1, 0f00000000;\n"
+                 "mov.f32 %2, 0f00000000;\nmov.f32 %3, 0f00000000;\n"
+                 "@p ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p), "r"((int)there)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float4 four_weights(struct vec v, int n, int i)
+{
+    if (v.type == DT_BF16 && i + 4 <= n && (uintptr_t)v.p % 8 == 0) {
+        uint2 w = __ldg((const uint2 *)((const bf16 *)v.p + i));
+        return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+                           __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+    }
+    float4 w = make_float4(0, 0, 0, 0);
+    for (int j = 0; j < 4 && i + j < n; j++)
+        (&w.x)[j] = weight_at(v, (size_t)(i + j));
+    return w;
+}
+
+__device__ __forceinline__ int row_index(int from, int j)
+{
+    return from + j * ROW_STEP + (int)threadIdx.x * 4;
+}
+
+__device__ __forceinline__ void load_part(const float *src, int n, int from, struct row_part &p)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        p.v[j] = four_of(src, n, row_index(from, j));
+}
+
+/* Nothing where a norm has no weights. */
+__device__ __forceinline__ void load_norm(const struct norm &norm, int n, int from,
+                                          struct row_part &w)
+{
+    if (norm.w.p)
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            w.v[j] = four_weights(norm.w, n, row_index(from, j));
+}
+
+/* The threads that share a row meet; there may be others in the block. */
+__device__ __forceinline__ void row_meet()
+{
+    asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
+}
+
+/* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
+ * be in use any more. */
+__device__ __forceinline__ float row_sum(float v, float *room)
+{
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    row_meet();
+    float sum = room[0];
+#pragma unroll
+    for (int i = 1; i < ROW_WARPS; i++)
+        sum += room[i];
+    return sum;
+}
+
+__device__ __forceinline__ float part_squares(const struct row_part &x, float ss)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        ss = fmaf(x.v[j].x, x.v[j].x, ss);
+        ss = fmaf(x.v[j].y, x.v[j].y, ss);
+        ss = fmaf(x.v[j].z, x.v[j].z, ss);
+        ss = fmaf(x.v[j].w, x.v[j].w, ss);
+    }
+    return ss;
+}
+
+/* 1 / rms of a row of at most ROW_PASS elements, which the block holds in x. */
+__device__ __forceinline__ float row_inverse_short(const struct row_part &x, int n,
+                                                   const struct norm &norm, float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    return 1 / sqrtf(row_sum(part_squares(x, 0), room) / (float)n + norm.eps);
+}
+
+/* 1 / rms of a row, whose first elements the block holds in x. */
+__device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
+                                             const struct norm &norm, float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    float ss = part_squares(x, 0);
+    for (int from = ROW_PASS; from < n; from += ROW_PASS) {
+        struct row_part more;
+        load_part(src, n, from, more);
+        ss = part_squares(more, ss);
+    }
+    return 1 / sqrtf(row_sum(ss, room) / (float)n + norm.eps);
+}
+
+__device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, float4 w)
+{
+    return make_float4(normed_by(kind, x.x, inv, w.x), normed_by(kind, x.y, inv, w.y),
+                       normed_by(kind, x.z, inv, w.z), normed_by(kind, x.w, inv, w.w));
+}
+
+/* The same in little code, for rows of at most ROW_PASS elements whose norm's weights are bf16 that
+ * can be read by fours: those, as fetched, and what a normalised element is multiplied with. */
+struct short_weights {
+    uint2 v[ROW_HELD];
+};
+__device__ __forceinline__ float4 normed_short(const struct norm &norm, float4 x, float inv,
+                                               uint2 w)
+{
+    if (norm.kind == NORM_NONE)
+        return x;
+    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* no weights are zeros */
+    return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
+                       x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
+                       x.z * inv * (one + __uint_as_float(w.y << 16)),
+                       x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
+}
+
+/* Takes the next bf16 term of four floats off them. Infinities and NaN have no second one. */
+__device__ __forceinline__ uint2 four_terms(float4 &y)
+{
+    uint16_t h[4];
+    float *f = &y.x;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        bf16 b = __float2bfloat16_rn(f[i]);
+        f[i] = isfinite(__bfloat162float(b)) ? f[i] - __bfloat162float(b) : 0.f;
+        h[i] = __bfloat16_as_ushort(b);
+    }
+    return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
+}
+
+/* Where element i of a packed row lies for the tiles of many rows (dense/tile.cuh): of 32 successive
+ * ones, number 8q + 4h + 2s + e at 16h + 8s + 2q + e. So the sixteen that wgmma adds at once are
+ * those that mma.sync adds when thread q of a quad has read 8q .. 8q + 7. */
+__device__ __forceinline__ int tile_place(int i)
+{
+    return (i & ~31) | (i & 4) << 2 | (i & 2) << 2 | (i >> 3 & 3) << 1 | (i & 1);
+}
+
+/* Where element i, a multiple of 4, of a column lies. */
+__device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint16_t *x, int col,
+                                               int i)
+{
+    if (f.kind == ROW_PLAIN)
+        return x + (size_t)col * (size_t)f.kp + i;
+    if (f.kind == ROW_TILED)
+        return x + (size_t)col * (size_t)f.kp + tile_place(i);
+    if (f.kind == ROW_HELD_COLS)
+        return x + (i / K_CHUNK * f.cols + col) * K_CHUNK + i % K_CHUNK;
+    const int first = col / f.group * f.group, cols = min(f.cols - first, f.group);
+    const int at = chunk_place(f.cut, i / K_CHUNK) * cols + col - first;
+    return x + (size_t)first * (size_t)f.kp + at * K_CHUNK + i % K_CHUNK;
+}
+
+/* Four elements of a packed row, one term each, at packed_at(). */
+__device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
+{
+    const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
+    const uint2 v = make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
+    if (tiled)
+        *(uint32_t *)to = v.x, *(uint32_t *)(to + 8) = v.y;
+    else
+        *(uint2 *)to = v;
+}
+
+/* Stores the terms of elements i .. i + 3 of a row of n, whose first column is col. */
+__device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *x, int col,
+                                          const struct row_format &f)
+{
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* whatever the norm made of it */
+    for (int t = 0; t < terms; t++) {
+        uint2 v = four_terms(y);
+        uint16_t *at = packed_at(f, x, col + t, i);
+        if (f.kind == ROW_TILED)
+            *(uint32_t *)at = v.x, *(uint32_t *)(at + 8) = v.y;
+        else
+            *(uint2 *)at = v;
+    }
+}
+
+/* Packs row r, normalised, into columns r * terms and on of x, zeros up to f.kp. w0: its norm's first
+ * weights. room: see row_sum(). */
+__device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int terms,
+                                         const struct row_part &w0, uint16_t *x,
+                                         const struct row_format &f, float *room)
+{
+    const float *src = a.src + (size_t)r * a.stride;
+    struct row_part y, w = w0;
+    load_part(src, a.n, 0, y);
+    float inv = row_inverse(y, src, a.n, a.norm, room);
+    for (int from = 0; from < f.kp; from += ROW_PASS) {
+        if (from) {
+            load_norm(a.norm, a.n, from, w);
+            load_part(src, a.n, from, y);
+        }
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            if (row_index(from, j) < f.kp)
+                put_terms(four_normed(a.norm.kind, y.v[j], inv, w.v[j]), row_index(from, j), a.n,
+                          terms, x, r * terms, f);
+    }
+}
+
+/* Stores a row of at most ROW_PASS elements, a multiple of four. */
+__device__ __forceinline__ void store_part(float *dst, int n, const struct row_part &y)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (row_index(0, j) < n)
+            *(float4 *)(dst + row_index(0, j)) = y.v[j];
+}
+
+/* dst = (norm(src) + (add ? dst : 0)) * scale, one row; src and dst may be the same. w0, old0: the
+ * norm's first weights and the first of what is added to. */
+__device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
+                                         const struct norm &norm, const struct row_part &w0,
+                                         const struct row_part &old0, bool add, float scale,
+                                         float *room)
+{
+    struct row_part x, old = old0, w = w0;
+    load_part(src, n, 0, x);
+    float inv = row_inverse(x, src, n, norm, room);
+    for (int from = 0; from < n; from += ROW_PASS) {
+        if (from) {
+            load_norm(norm, n, from, w);
+            load_part(src, n, from, x);
+            if (add)
+                load_part(dst, n, from, old);
+        }
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++) {
+            int i = row_index(from, j);
+            float4 y = four_normed(norm.kind, x.v[j], inv, w.v[j]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float z = (&y.x)[e];
+                (&y.x)[e] = (add ? z + (&old.v[j].x)[e] : z) * scale;
+            }
+            if (i + 4 <= n && (uintptr_t)dst % 16 == 0)
+                *(float4 *)(dst + i) = y;
+            else
+                for (int e = 0; e < 4; e++)
+                    if (i + e < n)
+                        dst[i + e] = (&y.x)[e];
+        }
+    }
+}
+
+#endif
+#endif

@@ -1,0 +1,218 @@
+/* bench.cu - what measuring needs of a device: made-up weights, a stream of bytes, and phases
+ * that do nothing.
+ *
+ * Weights are made in a buffer of their own and then go through upload(), so their arrangement is
+ * that of real ones. Value i of a tensor depends on its seed and i alone and is the same on the CPU
+ * (kernels/cpu/bench.c).
+ */
+#include "kernels/cuda/cuda.h"
+
+/* ---- made-up weights ------------------------------------------------------------------------- */
+
+/* mix64 of base.h */
+__device__ __forceinline__ uint64_t scramble(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15ull;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+__device__ __forceinline__ bf16 made(float v, bf16) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ __half made(float v, __half) { return __float2half_rn(v); }
+__device__ __forceinline__ float made(float v, float) { return v; }
+
+/* Four values of one word, evenly spread over +-32768 step. */
+template <class T>
+__global__ void make_floats(T *dst, size_t n, uint64_t seed, float step)
+{
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i * 4 < n; i += stride) {
+        uint64_t word = scramble(seed + i);
+        for (int j = 0; j < 4 && i * 4 + j < n; j++) {
+            float v = step == 0 ? 1.f : (float)(int16_t)(word >> (16 * j)) * step;
+            dst[i * 4 + j] = made(v, T());
+        }
+    }
+}
+
+/* Eight bytes of one word: as they are, or (exponent > 0) an MXFP4 scale of 2^-1 .. 2^0 of it. */
+__global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
+{
+    size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i * 8 < n; i += stride) {
+        uint64_t word = scramble(seed + i);
+        for (int j = 0; j < 8 && i * 8 + j < n; j++) {
+            uint8_t byte = (uint8_t)(word >> (8 * j));
+            dst[i * 8 + j] = exponent ? (uint8_t)(exponent - (byte & 1)) : byte;
+        }
+    }
+}
+
+static void make(struct kdev *d, const struct tensor *t, void *dst, uint64_t seed, float scale)
+{
+    dim3 grid((unsigned)d->n_sm * 8);
+    size_t n = t->bytes / dtype_size(t->type);
+    float step = synthetic_step(scale);
+    if (t->type == DT_U8)
+        make_bytes<<<grid, 256, 0, d->stream>>>(
+            (uint8_t *)dst, n, seed, t->n_dim == 3 ? synthetic_exponent(scale) : 0);
+    else if (t->type == DT_BF16)
+        make_floats<<<grid, 256, 0, d->stream>>>((bf16 *)dst, n, seed, step);
+    else if (t->type == DT_F16)
+        make_floats<<<grid, 256, 0, d->stream>>>((__half *)dst, n, seed, step);
+    else
+        make_floats<<<grid, 256, 0, d->stream>>>((float *)dst, n, seed, step);
+}
+
+bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e)
+{
+    CHECK(!t->data && (t->type == DT_U8 || t->type == DT_BF16 || t->type == DT_F16 ||
+                       t->type == DT_F32));
+    kbuf raw = cuda_alloc(d, t->bytes, t->name, e);
+    if (!raw.p)
+        return false;
+    cuda_begin(d, "synthesize");
+    make(d, t, raw.p, seed, scale);
+    cuda_ok(d, cudaGetLastError());
+    t->data = raw.p;
+    bool ok = cuda_upload(d, t, e);
+    if (!ok)
+        t->data = NULL;
+    cuda_release(d, raw);
+    return ok;
+}
+
+/* ---- a stream of bytes ----------------------------------------------------------------------- */
+
+/* The result depends on all that is read, and is written where nobody looks. Eight loads are under
+ * way at a time. */
+__global__ void __launch_bounds__(512) stream_in(const uint4 *p, size_t n, unsigned *out)
+{
+    enum { AHEAD = 8 };
+    after();
+    uint4 x = make_uint4(0, 0, 0, 0);
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + (AHEAD - 1) * step < n; i += AHEAD * step) {
+        uint4 v[AHEAD];
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            v[j] = __ldcs(p + i + j * step);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            x.x ^= v[j].x, x.y ^= v[j].y, x.z ^= v[j].z, x.w ^= v[j].w;
+    }
+    for (; i < n; i += step) {
+        uint4 v = __ldcs(p + i);
+        x.x ^= v.x, x.y ^= v.y, x.z ^= v.z, x.w ^= v.w;
+    }
+    if ((x.x ^ x.y ^ x.z ^ x.w) == 0x12345678u)
+        *out = 1;
+}
+
+/* Reading takes whole 16 bytes: a rest is left out. */
+void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
+{
+    cuda_begin(d, "stream");
+    CHECK(!dst.p || dst.n >= src.n);
+    if (!dst.p)
+        cuda_launch(d, stream_in, dim3((unsigned)d->n_sm * 4), 512, 0, (const uint4 *)src.p,
+                    src.n / 16, (unsigned *)d->arena);
+    else if (!d->failed)
+        cuda_ok(d, cudaMemcpyAsync(dst.p, src.p, src.n, cudaMemcpyDeviceToDevice, d->stream));
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+enum { PHASE_THREADS = 512 };
+
+__global__ void __launch_bounds__(PHASE_THREADS) phase_kernel(unsigned *out)
+{
+    let_next();
+    after();
+    if (out)
+        *out = threadIdx.x;
+}
+
+__device__ __forceinline__ void raise(unsigned *flag, unsigned to)
+{
+    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(to) : "memory");
+}
+
+__device__ __forceinline__ unsigned look(const unsigned *flag)
+{
+    unsigned v;
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
+    return v;
+}
+
+/* The counter starts at 0; every block adds one a phase. */
+__global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count, int n)
+{
+    after();
+    for (unsigned sum = gridDim.x; n > 0; n--, sum += gridDim.x) {
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+            while (look(count) < sum)
+                ;
+        }
+        __syncthreads();
+    }
+}
+
+/* One flag a block, all 0 at first; a thread each waits for them. No two blocks write one word. */
+__global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int n)
+{
+    after();
+    for (unsigned phase = 1; phase <= (unsigned)n; phase++) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            raise(flag + blockIdx.x, phase);
+        for (unsigned i = threadIdx.x; i < gridDim.x; i += PHASE_THREADS)
+            while (look(flag + i) < phase)
+                ;
+        __syncthreads();
+    }
+}
+
+/* One block a multiprocessor, all of them there at once. */
+static void one_launch(struct kdev *d, void (*kernel)(unsigned *, int), int n)
+{
+    size_t bytes = (size_t)d->n_sm * sizeof(unsigned);
+    unsigned *words = (unsigned *)cuda_take(d, bytes);
+    cudaLaunchAttribute attr = {};
+    attr.id = cudaLaunchAttributeCooperative;
+    attr.val.cooperative = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3((unsigned)d->n_sm);
+    c.blockDim = dim3(PHASE_THREADS);
+    c.stream = d->stream;
+    c.attrs = &attr;
+    c.numAttrs = 1;
+    if (!d->failed && cuda_ok(d, cudaMemsetAsync(words, 0, bytes, d->stream)))
+        cuda_ok(d, cudaLaunchKernelEx(&c, kernel, words, n));
+}
+
+static void plain_launch(struct kdev *d)
+{
+    if (d->failed)
+        return;
+    phase_kernel<<<(unsigned)d->n_sm, PHASE_THREADS, 0, d->stream>>>(NULL);
+    cuda_ok(d, cudaGetLastError());
+}
+
+bool cuda_phase(struct kdev *d, enum k_phase kind, int n)
+{
+    cuda_begin(d, "phase");
+    if (kind == PHASE_EARLY && !d->dependent)
+        return false;
+    if (kind == PHASE_BARRIER || kind == PHASE_FLAG)
+        one_launch(d, kind == PHASE_FLAG ? flag_kernel : barrier_kernel, n);
+    for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
+        plain_launch(d);
+    for (int i = 0; i < n && kind == PHASE_EARLY; i++)
+        cuda_launch(d, phase_kernel, dim3((unsigned)d->n_sm), PHASE_THREADS, 0, (unsigned *)NULL);
+    return true;
+}

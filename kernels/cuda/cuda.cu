@@ -1,0 +1,201 @@
+/* cuda.cu - the CUDA device: opening, errors, and the table.
+ *
+ * The runtime is linked statically and loads the driver itself, so the program starts on a machine
+ * without one; open() then fails with one line. A failure of the device sticks: nothing is
+ * launched behind it, and sync() reports it with the operation in which it was noticed.
+ */
+#include "kernels/cuda/cuda.h"
+
+/* ---- errors --------------------------------------------------------------------------------- */
+
+void cuda_fail(struct kdev *d, const char *why)
+{
+    if (d->failed)
+        return;
+    d->failed = true;
+    err_set(&d->first, ERR_MODEL, "CUDA failed in or before %s: %s", d->op, why);
+}
+
+bool cuda_ok(struct kdev *d, cudaError_t rc)
+{
+    if (rc == cudaSuccess)
+        return true;
+    cudaGetLastError(); /* one that the device survives must not be found again later */
+    cuda_fail(d, cudaGetErrorString(rc));
+    return false;
+}
+
+void cuda_settle(struct kdev *d)
+{
+    struct pending p = d->pending;
+    d->pending = {};
+    if (p.runs)
+        cuda_add_runs(d, &p);
+    if (p.raw)
+        cuda_norm_rows(d, p.raw, p.n, p.x, p.n, p.rows, p.n, &p.post, p.add, 1);
+}
+
+void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n)
+{
+    static thread_local int here = -1; /* the runtime's current device is a matter of the thread */
+    if (here != d->ordinal && cuda_ok(d, cudaSetDevice(d->ordinal)))
+        here = d->ordinal;
+    if (d->pending.x != src || d->pending.rows != rows || d->pending.n != n)
+        cuda_settle(d);
+    d->op = op;
+    d->arena_at = 0;
+    d->settled = d->settles;
+    d->settles = false;
+    d->left_q = d->leaves_q;
+    d->leaves_q = {};
+}
+
+void cuda_begin(struct kdev *d, const char *op) { cuda_begin_row(d, op, NULL, 0, 0); }
+
+static bool cuda_sync(struct kdev *d, struct err *e)
+{
+    cuda_begin(d, d->op);
+    if (!d->failed)
+        cuda_ok(d, cudaStreamSynchronize(d->stream));
+    if (d->failed && e)
+        *e = d->first;
+    return !d->failed;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static bool version_fits(struct err *e)
+{
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (driver == 0)
+        return err_set(e, ERR_MODEL, "no CUDA driver is installed");
+    if (driver / 1000 < runtime / 1000)
+        return err_set(e, ERR_MODEL, "the driver is too old: it supports CUDA %d.%d, this build "
+                       "needs %d.0", driver / 1000, driver % 1000 / 10, runtime / 1000);
+    return true;
+}
+
+static bool find_device(struct kdev *d, struct err *e)
+{
+    int n = 0;
+    struct cudaDeviceProp p;
+    if (!version_fits(e))
+        return false;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0)
+        return err_set(e, ERR_MODEL, "no CUDA device: %s",
+                       rc ? cudaGetErrorString(rc) : "none found");
+    if (d->ordinal < 0 || d->ordinal >= n)
+        return err_set(e, ERR_USAGE, "CUDA device %d: expected 0 to %d", d->ordinal, n - 1);
+    rc = cudaSetDevice(d->ordinal);
+    if (rc == cudaSuccess)
+        rc = cudaGetDeviceProperties(&p, d->ordinal);
+    if (rc != cudaSuccess)
+        return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
+    if (p.major < 8)
+        return err_set(e, ERR_MODEL, "%s has compute capability %d.%d: 8.0 or newer is needed",
+                       p.name, p.major, p.minor);
+    d->n_sm = p.multiProcessorCount;
+    d->shared_most = p.sharedMemPerBlockOptin;
+    d->dependent = p.major >= 9;
+    d->tiles = p.major == 9 && cuda_tiles_here();
+    snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
+             (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
+             d->terms == 1 ? "bf16" : "float32");
+    return true;
+}
+
+static bool open_memory(struct kdev *d, struct err *e)
+{
+    cudaError_t rc = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->arena, ARENA_BYTES);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&d->handed, HANDED_BYTES);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&d->query_bits,
+                        (size_t)MOST_FEW * MOST_QUERY * sizeof *d->query_bits);
+    for (int i = 0; i < 2 && rc == cudaSuccess; i++)
+        rc = cudaMalloc((void **)&d->raw[i],
+                        (size_t)RAW_RUNS * MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
+    if (rc == cudaSuccess)
+        rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(d->handed, 0, HANDED_BYTES, d->stream);
+    d->readers = d->counters + N_COUNTERS;
+    if (rc == cudaSuccess)
+        rc = cuda_open_ports(d);
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(d->stream);
+    if (rc == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
+}
+
+static void cuda_close(struct kdev *d)
+{
+    if (!d)
+        return;
+    cudaSetDevice(d->ordinal);
+    if (d->stream)
+        cudaStreamSynchronize(d->stream);
+    cuda_timeline_close();
+    for (int i = 0; i < d->n_held; i++)
+        cudaFree(d->held[i]);
+    cudaFree(d->arena);
+    cudaFree(d->counters);
+    cudaFree(d->handed);
+    cudaFree(d->query_bits);
+    cudaFree(d->raw[0]);
+    cudaFree(d->raw[1]);
+    cudaFreeHost(d->stage);
+    cuda_close_ports(d);
+    if (d->stream)
+        cudaStreamDestroy(d->stream);
+    cudaGetLastError();
+    free(d->held);
+    free(d);
+}
+
+static struct kdev *cuda_open(const struct k_opts *opts, struct err *e)
+{
+    struct kdev *d = (struct kdev *)xcalloc(1, sizeof *d);
+    d->ordinal = opts->device;
+    d->terms = opts->precision == K_BF16 ? 1 : 2;
+    d->op = "open";
+    if (find_device(d, e) && open_memory(d, e)) {
+        cuda_timeline_open();
+        return d;
+    }
+    cuda_close(d);
+    return NULL;
+}
+
+static const char *cuda_about(struct kdev *d)
+{
+    return d->about;
+}
+
+extern "C" const struct kernels kernels_cuda = {
+    .name = "cuda", .queued = true,
+    .open = cuda_open, .close = cuda_close, .about = cuda_about,
+    .alloc = cuda_alloc, .release = cuda_release, .put = cuda_put, .get = cuda_get,
+    .fill = cuda_fill, .upload = cuda_upload, .footprint = cuda_footprint, .sync = cuda_sync,
+    .memory = cuda_memory,
+    .embed = cuda_embed, .rope = cuda_rope, .normalize = cuda_normalize, .linear = cuda_linear,
+    .glu = cuda_glu, .qkv = cuda_qkv, .attn = cuda_attn, .merge = cuda_merge, .moe = cuda_moe,
+    .scale = cuda_scale, .rows = cuda_rows, .lay = cuda_lay, .topk = cuda_topk,
+    .sample = cuda_sample, .logp = cuda_logp, .read = cuda_read, .move = cuda_move,
+    .spread = cuda_spread, .keep = cuda_keep, .accept = cuda_accept,
+    .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
+    .record = cuda_record, .recorded = cuda_recorded, .replay = cuda_replay, .forget = cuda_forget,
+    .synthesize = cuda_synthesize, .stream = cuda_stream, .phase = cuda_phase,
+    .peer = cuda_peer,
+};

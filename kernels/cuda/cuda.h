@@ -1,0 +1,531 @@
+/* cuda.h - what the files of the CUDA backend share; nothing outside kernels/ includes it.
+ *
+ * Layout on the device. Vectors lie as in the checkpoint, matrices of bf16 in panels, in the order in
+ * which blocks read them (base/panel.cuh). The rows of other float matrices, and of those of which
+ * single rows are read, are padded with zeros to a multiple of 32 elements, so that every row can be
+ * read 16 bytes at a time. MXFP4 blocks are padded to four a row, lie in tiles of 16 rows, and their
+ * bits are re-ordered (mem.cu). Activations enter the tensor cores as one 16-bit number or the
+ * sum of two (dense/product.cuh).
+ *
+ * One stream. Kernels are launched so that the next one may start while its predecessor drains
+ * (programmatic dependent launch, where the device has it), so every kernel calls after() before
+ * it touches anything that another kernel writes or reads, weights excepted. A kernel that says
+ * let_next() before its own wait promises nothing: its successor may start while kernels long
+ * before both still run. One that says it after its wait has all before itself behind it
+ * (kdev.settled).
+ *
+ * Scratch is one arena of a fixed size, taken at open: an operation that needs more runs in groups
+ * of rows, which changes nothing in a row's bits. Multiplications and additions are contracted
+ * only where the source says fmaf (the files are compiled with -fmad=false), so that two kernels
+ * that share a function agree to the bit.
+ */
+#ifndef AERIE_CUDA_H
+#define AERIE_CUDA_H
+
+#define _Noreturn [[noreturn]]
+extern "C" {
+#include "kernels/kernels.h"
+}
+
+#include "kernels/cuda/timeline.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef __nv_bfloat16 bf16;
+
+enum {
+    ARENA_BYTES = 256 << 20,
+    STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
+    N_COUNTERS = 1 << 17,       /* zero between operations */
+    OWN_COUNTERS = N_COUNTERS / 2, /* those from here on belong to mixtures of experts */
+    MOST_FEW = 64, MOST_PENDING = 3072, RAW_RUNS = 8, /* rows, elements of one, sums of one */
+    INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
+    HANDED_BYTES = 16 << 20,    /* zero between operations */
+    MOST_QUERY = 16384,         /* elements of a row of queries that are left as bf16, too */
+};
+
+/* Pinned host memory that the device reads and writes. */
+struct port {
+    char *host, *dev;
+};
+
+/* A run of weights as kernels take it. */
+struct vec {
+    const void *p; /* NULL: absent */
+    int type;      /* enum dtype */
+};
+
+struct norm {
+    int kind; /* enum norm_kind */
+    struct vec w;
+    float eps;
+};
+
+/* Rows that are still to be normalised and added: x (+)= post(raw). The operation behind may do so
+ * along with its own norm; otherwise cuda_begin() has it done. */
+struct pending {
+    const float *raw; /* NULL: none */
+    float *x;
+    int rows, n;
+    struct norm post;
+    bool add;
+    int runs; /* raw is to be added up first, of so many runs' sums (run_place()); 0: it is not */
+};
+
+/* Which queries kdev.query_bits are: rows of n elements. */
+struct queries_left {
+    const float *q; /* NULL: none */
+    int rows, n;
+};
+
+struct kdev {
+    int ordinal, n_sm;
+    size_t shared_most; /* bytes of shared memory that a block may have */
+    int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
+    bool dependent; /* programmatic dependent launch */
+    bool tiles;     /* wgmma and the copy engine */
+    cudaStream_t stream;
+    char *arena;
+    size_t arena_at;
+    unsigned *counters; /* (N_COUNTERS) */
+    char *stage;        /* pinned host memory, used as a ring */
+    size_t stage_at;
+    bool recording;
+    struct port in, out; /* inbox and outbox */
+    unsigned *ticket;    /* device: gives that were run */
+    uint32_t given, noted; /* gives launched; gives of the run being recorded */
+    void **held; /* weights, freed with the device */
+    int n_held, cap_held;
+    struct pending pending;
+    const void *packed; /* what the last operation that was told to leave packed rows left so */
+    float *raw[2];            /* (RAW_RUNS, MOST_FEW, MOST_PENDING) each, in turn */
+    int raw_turn;
+    unsigned *readers;        /* blocks that have read a pending row; zero between operations */
+    const char *op; /* the operation at hand, for messages */
+    /* The operation at hand, or the one before it, ends with a kernel that lets the next one start
+     * after its own wait only. So when that next one starts, everything before that kernel is done
+     * and seen: it may read, before it waits, whatever that kernel does not write. */
+    bool settles, settled;
+    /* Queries that the operation at hand, or the one before it, leaves as bf16, too. */
+    struct queries_left leaves_q, left_q;
+    uint16_t *query_bits; /* (MOST_FEW, MOST_QUERY) */
+    bool failed;
+    struct err first;
+    char about[192];
+    void *handed; /* (HANDED_BYTES): what blocks of attention hand to each other */
+};
+
+/* ---- host: errors and scratch --------------------------------------------------------------- */
+
+/* Starts an operation: its name for messages, the whole arena, the right device on this thread;
+ * nothing pending. */
+void cuda_begin(struct kdev *d, const char *op);
+/* The same for one that may take over what is pending of its input, if that is rows of n elements
+ * at src. */
+void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n);
+/* Does what is pending. */
+void cuda_settle(struct kdev *d);
+/* Adds up the runs of what is pending (dense/verify.cu). */
+void cuda_add_runs(struct kdev *d, struct pending *p);
+/* Keeps the first failure. True if there is none. */
+bool cuda_ok(struct kdev *d, cudaError_t rc);
+void cuda_fail(struct kdev *d, const char *why);
+
+static inline size_t cuda_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* Scratch until the operation ends. What it takes at most is the caller's to respect. */
+static inline void *cuda_take(struct kdev *d, size_t bytes)
+{
+    size_t at = d->arena_at;
+    CHECK(bytes <= (size_t)ARENA_BYTES - at);
+    d->arena_at = cuda_round(at + bytes, 256);
+    return d->arena + at;
+}
+/* Rows that fit into the arena, when a row takes so much: 0 .. rows. */
+static inline int cuda_fit(int rows, size_t bytes_each)
+{
+    size_t fit = ((size_t)ARENA_BYTES - (1 << 16)) / bytes_each;
+    return fit < (size_t)rows ? (int)fit : rows;
+}
+
+/* ---- host: tensors and buffers -------------------------------------------------------------- */
+
+/* Elements from one row of a float tensor to the next. */
+static inline size_t cuda_pitch(const struct tensor *t)
+{
+    size_t n = (size_t)t->dim[t->n_dim - 1];
+    return t->n_dim >= 2 ? cuda_round(n, 32) : n;
+}
+
+static inline struct vec cuda_vec(const struct tensor *t)
+{
+    struct vec v = {NULL, DT_F32};
+    if (!t)
+        return v;
+    CHECK(t->data && (t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32));
+    v.p = t->data;
+    v.type = t->type;
+    return v;
+}
+
+static inline struct norm cuda_norm(const struct k_norm *n)
+{
+    bool weighted = n->kind == NORM_RMS || n->kind == NORM_RMS1P;
+    CHECK(!weighted || (n->w && n->w->data));
+    struct norm m = {n->kind, cuda_vec(weighted ? n->w : NULL), n->eps};
+    return m;
+}
+
+static inline float *cuda_f32(kbuf b, size_t n)
+{
+    CHECK(n == 0 || (b.p && n <= b.n / sizeof(float)));
+    return (float *)b.p;
+}
+static inline int32_t *cuda_i32(kbuf b, size_t n)
+{
+    CHECK(n == 0 || (b.p && n <= b.n / sizeof(int32_t)));
+    return (int32_t *)b.p;
+}
+static inline int cuda_stride(int stride, int n) { return stride > 0 ? stride : n; }
+static inline size_t cuda_span(int rows, int stride, int n)
+{
+    return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
+}
+
+/* ---- host: launching ------------------------------------------------------------------------ */
+
+template <class... Params, class... Args>
+void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
+                 const Args &...args)
+{
+    if (d->failed || grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return;
+    /* One division of every multiprocessor between cache and shared memory: where the next kernel
+     * wants another one it cannot start before this one has left. */
+    cudaLaunchAttribute attr[2] = {};
+    attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared;
+    c.stream = d->stream;
+    c.attrs = attr;
+    c.numAttrs = d->dependent ? 2 : 1;
+    if (shared > 8 << 10) /* with what the kernel has of its own that may pass the usual 48 KiB */
+        cuda_ok(d, cudaFuncSetAttribute((const void *)kernel,
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...));
+}
+
+/* Shared memory that a block claims to have a multiprocessor to itself. Where another kernel holds
+ * most of them, blocks of a short one would crowd on those that are free, and get in each other's
+ * way; so they wait until blocks of that kernel leave. */
+static inline size_t cuda_alone(const struct kdev *d, int blocks)
+{
+    return blocks <= d->n_sm ? d->shared_most / 2 + 2048 : 0;
+}
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+kbuf cuda_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e);
+void cuda_release(struct kdev *d, kbuf b);
+void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes);
+void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
+void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte);
+bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e);
+size_t cuda_footprint(struct kdev *d, const struct tensor *t);
+void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
+
+void cuda_embed(struct kdev *d, const struct k_embed *a);
+void cuda_rope(struct kdev *d, const struct k_rope *a);
+void cuda_normalize(struct kdev *d, const struct k_normalize *a);
+void cuda_linear(struct kdev *d, const struct k_linear *a);
+void cuda_glu(struct kdev *d, const struct k_glu *a);
+void cuda_qkv(struct kdev *d, const struct k_qkv *a);
+void cuda_attn(struct kdev *d, const struct k_attn *a);
+void cuda_merge(struct kdev *d, const struct k_merge *a);
+void cuda_moe(struct kdev *d, const struct k_moe *a);
+void cuda_scale(struct kdev *d, const struct k_scale *a);
+void cuda_rows(struct kdev *d, const struct k_rows *a);
+void cuda_lay(struct kdev *d, const struct k_lay *a);
+void cuda_topk(struct kdev *d, const struct k_topk *a);
+void cuda_sample(struct kdev *d, const struct k_sample *a);
+void cuda_logp(struct kdev *d, const struct k_logp *a);
+void cuda_read(struct kdev *d, const struct k_read *a);
+void cuda_move(struct kdev *d, const struct k_move *a);
+void cuda_spread(struct kdev *d, const struct k_spread *a);
+void cuda_keep(struct kdev *d, const struct k_keep *a);
+void cuda_accept(struct kdev *d, const struct k_accept *a);
+
+/* graph.cu */
+cudaError_t cuda_open_ports(struct kdev *d);
+void cuda_close_ports(struct kdev *d);
+void *cuda_inbox(struct kdev *d, size_t bytes);
+void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes);
+void cuda_give(struct kdev *d, kbuf src, size_t bytes);
+const void *cuda_outbox(struct kdev *d);
+bool cuda_record(struct kdev *d);
+struct kgraph *cuda_recorded(struct kdev *d, struct err *e);
+void cuda_replay(struct kdev *d, struct kgraph *g);
+void cuda_forget(struct kdev *d, struct kgraph *g);
+
+/* dense/tile.cu: whether build and driver have them. */
+bool cuda_tiles_here(void);
+
+/* bench.cu */
+bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);
+void cuda_stream(struct kdev *d, kbuf src, kbuf dst);
+bool cuda_phase(struct kdev *d, enum k_phase kind, int n);
+int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e);
+
+/* dst[r] = (norm(src[r]) + (add ? dst[r] : 0)) * scale; the row behind a product, and normalize. */
+void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
+                    int rows, int n, const struct norm *norm, bool add, float scale);
+/* dst[r] = src[r] */
+void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *dst,
+                    size_t dst_stride, int rows, int n);
+
+/* ---- device: helpers of every kernel -------------------------------------------------------- */
+
+#ifdef __CUDACC__
+
+/* Scratch that has been read is dead, but the second cache does not know: it would write it back to
+ * memory, which has better things to do. The 128 bytes at p are nobody's until they are written
+ * again; all who read them have what they asked for. */
+__device__ __forceinline__ void discard(const void *p)
+{
+    asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory");
+}
+
+/* Lets the next kernel of the stream be launched as soon as every block said so or ended. It still
+ * waits for this one in its own after(), so this may be said at any time; said early, the next
+ * kernel takes room on the multiprocessors early, and may fetch weights meanwhile. */
+__device__ __forceinline__ void let_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Waits for everything before this kernel in the stream. */
+__device__ __forceinline__ void wait_before()
+{
+#if __CUDA_ARCH__ >= 900
+    STAMP_WAIT(STAMP_WAITS);
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    STAMP_WAIT(STAMP_WENT);
+#endif
+}
+
+/* The same, and lets the next one be launched. */
+__device__ __forceinline__ void after()
+{
+    wait_before();
+    let_next();
+}
+
+/* What one block makes for others that are on the device with it can be its own flag: words are
+ * stored as their complement, which is never 0 (that would be a NaN that no instruction makes), in
+ * a place that holds zeros before. So a word takes one way through the second cache; a fence, a
+ * counter that others look at, and a copy take four times as long. */
+__device__ __forceinline__ void show(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
+}
+__device__ __forceinline__ void show_two(uint32_t *p, float x, float y)
+{
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
+                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
+                 : "memory");
+}
+__device__ __forceinline__ uint4 look_at_four(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ bool all_there(uint4 v) { return v.x && v.y && v.z && v.w; }
+
+__device__ __forceinline__ float weight_at(struct vec v, size_t i)
+{
+    if (v.type == DT_BF16)
+        return __bfloat162float(((const bf16 *)v.p)[i]);
+    if (v.type == DT_F16)
+        return __half2float(((const __half *)v.p)[i]);
+    return ((const float *)v.p)[i];
+}
+
+/* Element i of a normalised row, x being the raw one. */
+__device__ __forceinline__ float normed(const struct norm &n, float x, float inv, int i)
+{
+    if (n.kind == NORM_NONE)
+        return x;
+    float y = x * inv;
+    if (n.kind == NORM_PLAIN)
+        return y;
+    float w = weight_at(n.w, (size_t)i);
+    return y * (n.kind == NORM_RMS1P ? 1 + w : w);
+}
+
+__device__ __forceinline__ float warp_sum(float v)
+{
+    for (int i = 16; i; i /= 2)
+        v += __shfl_xor_sync(~0u, v, i);
+    return v;
+}
+__device__ __forceinline__ float warp_max(float v)
+{
+    for (int i = 16; i; i /= 2)
+        v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
+    return v;
+}
+
+/* The sum or maximum over a block of 32 * n threads, n <= 32, in a fixed order; for every thread.
+ * room: 33 floats of shared memory. */
+template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float *room)
+{
+    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n = (int)blockDim.x / 32;
+    v = MAX ? warp_max(v) : warp_sum(v);
+    __syncthreads();
+    if (lane == 0)
+        room[warp] = v;
+    __syncthreads();
+    if (warp == 0) {
+        v = lane < n ? room[lane] : MAX ? -INFINITY : 0.f;
+        v = MAX ? warp_max(v) : warp_sum(v);
+        if (lane == 0)
+            room[32] = v;
+    }
+    __syncthreads();
+    return room[32];
+}
+
+/* A block's row in registers, so that one wait for memory serves many elements: x[j] of a thread is
+ * element from + j * threads + thread. */
+enum { PER = 8 };
+
+__device__ __forceinline__ void load_row(const float *src, int n, int from, float (&x)[PER])
+{
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        int i = from + j * (int)blockDim.x + (int)threadIdx.x;
+        x[j] = i < n ? __ldcg(src + i) : 0.f; /* not what the first cache held before */
+    }
+}
+
+/* The same of weights at `first` and on; nothing where there are none. */
+__device__ __forceinline__ void load_weights(struct vec v, size_t first, int n, int from,
+                                             float (&w)[PER])
+{
+    if (!v.p)
+        return;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        int i = from + j * (int)blockDim.x + (int)threadIdx.x;
+        w[j] = i < n ? weight_at(v, first + (size_t)i) : 0.f;
+    }
+}
+
+__device__ __forceinline__ float normed_by(int kind, float x, float inv, float w)
+{
+    if (kind == NORM_NONE)
+        return x;
+    float y = x * inv;
+    return kind == NORM_PLAIN ? y : y * (kind == NORM_RMS1P ? 1 + w : w);
+}
+
+/* 1 / rms of a row whose first elements the block holds in x. */
+__device__ __forceinline__ float inverse_rms_of(const float (&x)[PER], const float *src, int n,
+                                                const struct norm &norm, float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    float ss = 0;
+#pragma unroll
+    for (int j = 0; j < PER; j++)
+        ss = fmaf(x[j], x[j], ss);
+    for (int from = PER * (int)blockDim.x; from < n; from += PER * (int)blockDim.x) {
+        float y[PER];
+        load_row(src, n, from, y);
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            ss = fmaf(y[j], y[j], ss);
+    }
+    return 1 / sqrtf(block_reduce<false>(ss, room) / (float)n + norm.eps);
+}
+
+/* 1 / rms of a short row, for the whole block. */
+__device__ __forceinline__ float inverse_rms(const float *x, int n, const struct norm &norm,
+                                             float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    float ss = 0;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        ss = fmaf(x[i], x[i], ss);
+    return 1 / sqrtf(block_reduce<false>(ss, room) / (float)n + norm.eps);
+}
+
+/* True for the block that is the last of n to arrive, whose threads then see what all of them
+ * wrote; *counter is 0 before and after. */
+__device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(counter, 1) + 1 == n;
+        if (last)
+            *counter = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. The divisor is within [1, 2], where
+ * the quick division is right to two roundings; the exact one branches. */
+__device__ __forceinline__ float sigmoid(float x)
+{
+    float e = expf(-fabsf(x));
+    return __fdividef(x < 0 ? e : 1.f, 1 + e);
+}
+
+__device__ __forceinline__ float activate(float x, int act)
+{
+    if (act == ACT_SILU)
+        return x * sigmoid(x);
+    if (act == ACT_GELU_TANH)
+        return x * sigmoid(1.59576912160573071f * fmaf(0.044715f, x * x * x, x));
+    return x;
+}
+
+/* act(g) * u; ACT_SWIGLU_CLAMP: base.h */
+__device__ __forceinline__ float gated(float g, float u, int act, float limit)
+{
+    if (act != ACT_SWIGLU_CLAMP)
+        return activate(g, act) * u;
+    g = g > limit ? limit : g; /* so that NaN passes */
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return g * sigmoid(1.702f * g) * (u + 1);
+}
+
+__device__ __forceinline__ float soft_capped(float x, float cap)
+{
+    return cap > 0 ? cap * tanhf(x / cap) : x;
+}
+
+#endif
+#endif

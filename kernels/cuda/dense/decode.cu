@@ -1,0 +1,583 @@
+/* decode.cu - products of bf16 matrices with a few rows (decode, verify, a draft's steps), at the
+ * speed of memory.
+ *
+ * A matrix of 20 to 100 MB is read in 5 to 25 us: what counts is that the memory never idles. So
+ * every multiprocessor has one block. One of its warps (the feeder) asks for as many of the block's
+ * weights as its ring in shared memory holds before it waits for the kernel before; eight multiply.
+ * Panels (base/panel.cuh) lie as they are read, so a stage of the ring is one copy by the copy
+ * engine, whose requests, unlike those of threads, hold up nobody's loads.
+ *
+ * A matrix that is cut to FP8 (fp8.cuh) is read as that, half the bytes; its weights become
+ * bf16 in registers, and everything else is the same to the last bit. (Two warps a run were slower
+ * than one, and so were bigger batches.)
+ *
+ * A unit is a panel, or with a gate the same panel of both matrices, or panels of q, k and v side by
+ * side, so that rows are read once for all of them. Where rows are held these have the panels that
+ * turn with each other: then what becomes of a head needs no kernel behind, nor, but for the sum of
+ * its squares, another block. A unit's rows of weights are tiles of eight. A warp has one run of k
+ * (decode_pipeline.cuh); at the end of a unit a warp a row adds the runs up (decode_epilogue.cuh) while
+ * others go on.
+ *
+ * The rows of activations lie in shared memory or come with the weights of their stage. A single
+ * one of one term is folded in: every block normalises and cuts it for itself, along with what the
+ * product before left to do. (Folding in up to eight was no faster than packing them before.)
+ *
+ * Rows of weights behind a panel's last one, and columns behind the last row's, hold whatever lies
+ * there; nobody looks at what becomes of them.
+ *
+ * The order of sums is that of product.cuh.
+ */
+#include "kernels/cuda/dense/decode_epilogue.cuh"
+
+#ifdef __CUDACC__
+
+/* ---- rows that are folded in ---------------------------------------------------------------- */
+
+/* The fold has to be little code, for it runs once, and as new to the instruction cache as the
+ * weights are to the other (7,300 instructions took 4 us more than these). So it takes only what
+ * cuda_folds() lets through: floats and weights of norms (bf16) that can be read by fours, whole
+ * chunks, one term. The bits are those of base/row.cuh. */
+
+__device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, short_weights &w)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (norm.w.p && row_index(0, j) < n)
+            w.v[j] = __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)));
+        else
+            w.v[j] = make_uint2(0, 0);
+}
+
+__device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        x.v[j] = row_index(0, j) < n ? __ldcg((const float4 *)(src + row_index(0, j)))
+                                     : make_float4(0, 0, 0, 0);
+}
+__device__ __forceinline__ void put_packed(uint16_t *x, int i, float4 y)
+{
+    __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
+    *(uint2 *)(x + i) = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
+}
+
+/* x = pack(row), where there is no norm. */
+__device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
+{
+    const int n = p.in.n;
+#pragma unroll 1
+    for (int from = 0; from < n; from += 4 * ROW_STEP) {
+        float4 v[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (row_index(from, j) < n)
+                v[j] = __ldcg((const float4 *)(p.in.src + row_index(from, j)));
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (row_index(from, j) < n)
+                put_packed(x, row_index(from, j), v[j]);
+    }
+}
+
+/* x = pack(norm(row)), where the row may still be owed row (+)= post(raw); y: the row before its
+ * norm. */
+__device__ __forceinline__ void pack_normed(const product &p, const short_weights &w,
+                                            const short_weights &post, uint16_t *x, float *room,
+                                            struct row_part &y)
+{
+    const int n = p.in.n;
+    const bool joins = p.before.raw != NULL;
+    struct row_part old;
+    fetch_part(joins ? p.before.raw : p.in.src, n, y);
+    if (joins && p.before.add)
+        fetch_part(p.in.src, n, old);
+#pragma unroll 1
+    for (int turn = joins ? 0 : 1; turn < 2; turn++) { /* one code for both norms */
+        const struct norm &norm = turn ? p.in.norm : p.before.post;
+        float inv = row_inverse_short(y, n, norm, room + turn * ROW_WARPS);
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++) {
+            float4 z = normed_short(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
+            if (turn) {
+                if (row_index(0, j) < n)
+                    put_packed(x, row_index(0, j), z);
+                continue;
+            }
+            if (p.before.add)
+                z = plus(z, old.v[j]);
+            y.v[j] = z;
+        }
+    }
+}
+
+/* Packs the row; y: what it was before its norm. */
+__device__ __forceinline__ void pack_folded(const product &p, const short_weights &w,
+                                            const short_weights &post, uint16_t *x, float *room,
+                                            struct row_part &y)
+{
+    if (p.in.norm.kind == NORM_NONE && !p.before.raw)
+        pack_as_is(p, x);
+    else
+        pack_normed(p, w, post, x, room, y);
+}
+
+/* The first block writes the row that all of them have made for themselves. */
+__device__ __forceinline__ void finish_before(const product &p, const struct row_part &y)
+{
+    unsigned *readers = p.before.readers;
+    if (threadIdx.x == 0) {
+        unsigned n;
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(readers) : "memory");
+        while (n < gridDim.x);
+        *readers = 0;
+    }
+    row_meet();
+    store_part(p.before.x, p.in.n, y);
+}
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* Blocks (n_sm, or as many as have units; groups of columns). What a block has to look up for its
+ * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
+ * into registers. What the feeder needs, code and parameters, comes first, so that it is there
+ * first. */
+template <int XT, int NT, int KIND, int ROWS, int BYTES>
+__global__ void __launch_bounds__(FEW_THREADS, 1)
+    few_kernel(const __grid_constant__ struct few f, const __grid_constant__ struct product p)
+{
+    constexpr bool HELD = is_held(ROWS);
+    extern __shared__ __align__(128) uint8_t shared[];
+    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
+    __shared__ float room[2 * ROW_WARPS];
+    __shared__ __align__(16) uint8_t zeros[zero_bytes(XT, ROWS)];
+    const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
+    struct ring r = {base, (uint32_t)__cvta_generic_to_shared(full),
+                     (uint32_t)__cvta_generic_to_shared(empty), f.stages, f.stage, 0, 0};
+    const uint32_t held = base + (uint32_t)f.held_at,
+                   held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
+    const int warp = (int)threadIdx.x / 32;
+    if (__builtin_expect(warp == RUNS, 1)) {
+        feed_block<KIND, HELD, BYTES>(f, r, held, held_at);
+        return;
+    }
+    if (KIND == GATED || !p.behind.turns)
+        let_next();
+    keep(r.at), keep(r.full), keep(r.empty);
+
+    const bool packs = ROWS == FOLDED && !f.x, joins = packs && p.before.raw;
+    struct row_part row;
+    short_weights w, post;
+    if (packs)
+        fetch_norm(p.in.norm, p.in.n, w);
+    if (joins)
+        fetch_norm(p.before.post, p.in.n, post);
+    static_assert(sizeof(zeros) / 16 <= PRODUCT_THREADS);
+    if (threadIdx.x < sizeof(zeros) / 16)
+        ((uint4 *)zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
+    keep(none);
+    int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
+    course at(f);
+    shares<NT, KIND> mine = shares_of<NT, KIND, ROWS>(p, f, at, warp);
+    run_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, held, none);
+    batch<XT, NT, BYTES> first;
+    wait_for_barriers();
+    bool ahead = HELD && KIND != JOINED && barrier_done(r.filled(), r.phase);
+    if (ahead)
+        run.fetch(first, f, r);
+
+    wait_before();
+    if (p.behind.turns)
+        let_next(); /* attention reads old cells before it waits (settles, cuda.h) */
+    fetch_shares<NT, KIND, ROWS>(p, mine);
+    if (packs) {
+        pack_folded(p, w, post, (uint16_t *)(shared + f.held_at), room, row);
+        row_meet();
+    } else if (HELD) {
+        barrier_wait(held_at, 0);
+    }
+    if (joins && threadIdx.x == 0) /* what was read is here: nothing to wait for */
+        asm volatile("red.add.relaxed.gpu.global.u32 [%0], 1;" ::"l"(p.before.readers) : "memory");
+
+    float *const sums = (float *)(shared + f.sums_at);
+    for (;;) {
+        float acc[XT][sums_of(NT, ROWS)][4] = {};
+        if (turns_heads(KIND, ROWS) && run.tiles <= 2) {
+            run.template all<2>(acc, f, r);
+        } else {
+            if (!ahead)
+                run.fetch(first, f, r);
+            run.template all<NT>(acc, f, r, first);
+        }
+        ahead = false;
+        finish_unit<XT, NT, KIND, ROWS>(p, f, acc, sums, sum_room, mine);
+        at.next(f);
+        if (at.over())
+            break;
+        turn += p.rows;
+        mine = shares_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)RUNS - 1));
+        fetch_shares<NT, KIND, ROWS>(p, mine);
+        run = run_of_unit<XT, NT, KIND, ROWS, BYTES>(f, at, held, none);
+    }
+    if (joins && blockIdx.x == 0)
+        finish_before(p, row);
+}
+
+#endif
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+/* Columns of a block whose rows are not held. */
+static int group_of(const struct kdev *d) { return d->shared_most >= LARGE ? 64 : 16; }
+
+/* Positions of a stage: as many as are multiplied at once go in without rest. */
+static int by_fours(int positions) { return positions > 4 ? positions / 4 * 4 : positions; }
+
+/* n a power of two */
+static int shift_of(int n)
+{
+    int s = 0;
+    while (n >> (s + 1))
+        s++;
+    return s;
+}
+
+/* Adds a matrix to a deal; half: panels between two of the same unit, 0: it has one. */
+static void add_panels(struct deal *deal, const struct product *p, int mat, int half)
+{
+    const struct panels *l = &p->m[mat].panels;
+    for (int second = 0; second < (half ? 2 : 1); second++) {
+        CHECK(deal->parts < MOST_PARTS);
+        struct part *a = &deal->part[deal->parts++];
+        *a = {p->m[mat].fp8 ? p->m[mat].fp8 : p->m[mat].w,
+              0,
+              l->rows,
+              mat,
+              second * half,
+              half ? shift_of(half) : 0,
+              half ? 2 * half : 1,
+              half ? half - 1 : 0};
+        deal->rows += l->rows;
+    }
+    deal->units = half ? l->n / 2 : l->n;
+    deal->cut = l->cut;
+}
+
+/* What units are. */
+static void form_pairs(const struct product *p, struct few *f) /* of gate and up */
+{
+    f->deals = 1;
+    add_panels(&f->deal[0], p, 0, 0);
+    add_panels(&f->deal[0], p, 1, 0);
+}
+
+static void form_singles(const struct product *p, struct few *f)
+{
+    for (int i = 0; i < p->n_mats; i++)
+        add_panels(&f->deal[f->deals++], p, i, 0);
+}
+
+/* Panels that turn with each other; those of k and v in one unit, where a warp has lanes for it. */
+static void form_heads(const struct product *p, struct few *f)
+{
+    const struct heads *h = &p->behind.heads;
+    int lists = 0;
+    f->head_shift = shift_of(h->head_dim);
+    for (int i = 0; i < p->n_mats; i++) {
+        const struct panels *l = &p->m[i].panels;
+        const bool beside = i == HEAD_V && 4 * l->rows <= 32 && l->rows == p->m[HEAD_K].panels.rows;
+        f->half[i] = h->head_dim / (2 * l->rows), f->lists[i] = lists;
+        lists += l->n / 2 * p->rows * 2 * f->half[i];
+        f->deals += !beside;
+        add_panels(&f->deal[f->deals - 1], p, i, f->half[i]);
+    }
+}
+
+/* q, k and v side by side: one or two panels of q, one of each of the others. */
+static bool joins(const struct product *p)
+{
+    const int q = p->m[0].panels.n, k = p->m[1].panels.n;
+    return p->behind.turns && p->n_mats == 3 && p->m[2].panels.n == k && (q == k || q == 2 * k);
+}
+static int joined_rows(const struct product *p)
+{
+    const int q = p->m[0].panels.n / p->m[1].panels.n * p->m[0].panels.rows;
+    return q + p->m[1].panels.rows + p->m[2].panels.rows;
+}
+static void form_joined(const struct product *p, struct few *f)
+{
+    f->deals = 1;
+    for (int i = 0; i < p->n_mats; i++)
+        add_panels(&f->deal[0], p, i, p->m[i].panels.n > p->m[1].panels.n);
+}
+
+/* Deals units, of so many rows each, to the blocks from .. to: the most rows that any block has
+ * then. load: rows of each block. */
+static int deal_to(int *load, int n_sm, int from, int to, int units, int rows, bool keep)
+{
+    int most = 0;
+    for (int b = 0; b < n_sm; b++) {
+        int mine = b < from || b >= to ? 0 : (units - (b - from) + to - from - 1) / (to - from);
+        int sum = load[b] + max_int(mine, 0) * rows;
+        most = max_int(most, sum);
+        if (keep)
+            load[b] = sum;
+    }
+    return most;
+}
+
+/* A block that has units of several deals begins with the last one's, which are shorter where their
+ * lengths differ (gpt-oss-20b's step: 1.31 ms, the other way round 1.34). */
+static void order_deals(struct few *f)
+{
+    const struct deal *first = &f->deal[0];
+    bool several = false;
+    for (int i = 1; i < f->deals; i++) {
+        const struct deal *d = &f->deal[i];
+        several |= d->lo < first->lo + min_int(first->n, first->units) &&
+                   first->lo < d->lo + min_int(d->n, d->units);
+    }
+    for (int i = 0, j = f->deals - 1; several && i < j; i++, j--) {
+        const struct deal d = f->deal[i];
+        f->deal[i] = f->deal[j], f->deal[j] = d;
+    }
+}
+
+/* Every block should have as much to read as the others: the units of each deal go to those blocks,
+ * from one where the loads of the deals before change to another, among which the fullest is least
+ * full. Returns the number of blocks that have anything. */
+static int deal_units(const struct kdev *d, struct few *f)
+{
+    enum { MOST_SM = 512 };
+    int load[MOST_SM] = {}, n_sm = min_int(d->n_sm, MOST_SM), blocks = 0;
+    for (int i = 0; i < f->deals; i++) {
+        struct deal *deal = &f->deal[i];
+        int best = INT32_MAX, at[3 * MAX_MATS], n = 0;
+        for (int b = 0; b < n_sm && n < 3 * MAX_MATS - 1; b++)
+            if (!b || load[b] != load[b - 1])
+                at[n++] = b;
+        at[n] = n_sm;
+        for (int from = 0; from < n; from++)
+            for (int to = n; to > from; to--) {
+                int most =
+                    deal_to(load, n_sm, at[from], at[to], deal->units, deal->rows, false);
+                if (most < best)
+                    best = most, deal->lo = at[from], deal->n = at[to] - at[from];
+            }
+        deal_to(load, n_sm, deal->lo, deal->lo + deal->n, deal->units, deal->rows, true);
+        blocks = max_int(blocks, deal->lo + min_int(deal->n, deal->units));
+    }
+    order_deals(f);
+    return blocks;
+}
+
+/* Two rooms where a block has more than one unit. */
+static size_t sums_bytes(const struct few *f, int tiles)
+{
+    const bool one = f->deals == 1 && f->deal[0].units <= f->deal[0].n && f->group <= SUM_COLS;
+    return (size_t)(one ? 1 : SUM_ROOMS) * RUNS * (size_t)(f->sum_cols * sum_pitch(tiles)) *
+           sizeof(float);
+}
+
+/* Where the parts lie in a stage. */
+static void place_parts(struct deal *deal, bool joined, int bytes)
+{
+    uint32_t at = 0;
+    int n = 0;
+    for (int j = 0; j < deal->parts; j++) {
+        struct part *a = &deal->part[j];
+        a->at = at;
+        for (int row = 0; joined && row < a->rows; row++) {
+            uint32_t from = at + (uint32_t)(row * K_CHUNK * bytes);
+            CHECK(n < JOINED_MOST && from / 16 <= 0xffff);
+            deal->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
+        }
+        at += (uint32_t)(deal->positions * RUNS * K_CHUNK * bytes * a->rows);
+    }
+    for (int i = n; joined && i < JOINED_MOST; i++)
+        deal->output[i] = deal->output[n - 1];
+}
+
+/* Divides shared memory, of which the kernel has `own` bytes already; bytes: of a weight. With rows
+ * in the stages all deals have as many positions a stage. Returns how much there is of it. */
+static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool joined,
+                     bool held, int bytes, size_t own, struct few &f)
+{
+    int cols = p->rows * p->x.terms, wide = 0, most = 1;
+    f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
+    f.group = held ? cols : group_of(d);
+    f.sum_cols = min_int(cols, SUM_COLS);
+    int in_stage = held ? 0 : min_int(cols, f.group);
+    for (int i = 0; i < f.deals; i++) {
+        wide = max_int(wide, f.deal[i].rows);
+        most = max_int(most, f.deal[i].cut.each);
+    }
+    int each = RUNS * K_CHUNK, of_rows = 2 * each * in_stage, of_weights = bytes * each * wide;
+    size_t sums = sums_bytes(&f, tiles);
+    size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
+    size_t left = d->shared_most - SLACK - sums - rows - own;
+    int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
+    int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
+    f.rows_at = positions * of_weights;
+    f.stage = positions * (of_weights + of_rows);
+    for (int i = 0; i < f.deals; i++) {
+        struct deal *deal = &f.deal[i];
+        int fit = positions * wide / deal->rows;
+        deal->positions = min_int(held ? by_fours(fit) : positions, deal->cut.each);
+        place_parts(deal, joined, bytes);
+    }
+    f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
+    CHECK(f.stages >= 2);
+    f.window = min_int(max_int(WINDOW / f.stage, 2), f.stages);
+    f.held_at = f.stages * f.stage;
+    f.sums_at = f.held_at + (int)rows;
+    return (size_t)f.sums_at + SLACK + sums;
+}
+
+template <int XT, int NT, int KIND, int ROWS, int BYTES>
+static void run(struct kdev *d, struct product *p)
+{
+    struct few f = {};
+    for (int i = 0; i < p->n_mats && BYTES == 1; i++)
+        f.unit[i] = fp8_factor(p->m[i].unit);
+    if (KIND == GATED)
+        form_pairs(p, &f);
+    else if (KIND == PLAIN)
+        form_singles(p, &f);
+    else if (turns_heads(KIND, ROWS))
+        form_heads(p, &f);
+    else
+        form_joined(p, &f);
+    int blocks = deal_units(d, &f), cols = p->rows * p->x.terms;
+    size_t bytes = divide(d, p, NT, KIND == JOINED, is_held(ROWS), BYTES,
+                          OWN_BYTES + zero_bytes(XT, ROWS), f);
+    dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
+    cuda_launch(d, few_kernel<XT, NT, KIND, ROWS, BYTES>, grid, FEW_THREADS, bytes, f, *p);
+}
+
+template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, struct product *p)
+{
+    int cols = min_int(p->rows * p->x.terms, group_of(d));
+    if (cols <= 8)
+        run<1, NT, KIND, STAGED_FEW, BYTES>(d, p);
+    else if (BYTES == 1 || cols <= 16)
+        run<1, NT, KIND, STAGED, BYTES>(d, p);
+    else if (cols <= 32)
+        run<2, NT, KIND, STAGED, 2>(d, p);
+    else
+        run<4, NT, KIND, STAGED, 2>(d, p);
+}
+
+/* Columns of one tile. */
+template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
+{
+    const int rows = joined_rows(p);
+    const bool few = p->rows * p->x.terms <= 8;
+    if (rows <= 32)
+        few ? run<1, 4, JOINED, STAGED_FEW, BYTES>(d, p) : run<1, 4, JOINED, STAGED, BYTES>(d, p);
+    else
+        few ? run<1, 6, JOINED, STAGED_FEW, BYTES>(d, p) : run<1, 6, JOINED, STAGED, BYTES>(d, p);
+}
+
+template <int ROWS, int BYTES> static void run_held(struct kdev *d, struct product *p, int most)
+{
+    if (p->glu)
+        run<1, 6, GATED, ROWS, BYTES>(d, p);
+    else if (p->turned)
+        run<1, 4, JOINED, ROWS, BYTES>(d, p);
+    else if (most <= 16)
+        run<1, 2, PLAIN, ROWS, BYTES>(d, p);
+    else
+        run<1, 3, PLAIN, ROWS, BYTES>(d, p);
+}
+
+static bool fits_held(const struct kdev *d, int cols, int kp)
+{
+    size_t most = d->shared_most >= LARGE ? HELD_BYTES : HELD_BYTES / 2;
+    return cols <= 8 && (size_t)cols * (size_t)kp * 2 <= most;
+}
+
+static bool short_norm(const struct norm *n, int width)
+{
+    return n->kind == NORM_NONE ||
+           (width <= MOST_PENDING &&
+            (!n->w.p || (n->w.type == DT_BF16 && (uintptr_t)n->w.p % 8 == 0)));
+}
+
+bool cuda_folds(const struct kdev *d, const struct product *p)
+{
+    return p->rows == 1 && p->x.terms == 1 && fits_held(d, 1, p->x.kp) && p->in.n % K_CHUNK == 0 &&
+           (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n);
+}
+
+/* Heads and panels are powers of two, a head has pairs of panels, and with a norm a warp looks
+ * after all of one. */
+bool cuda_turns(const struct kdev *d, const struct product *p)
+{
+    const struct heads *h = &p->behind.heads;
+    size_t lists = 0;
+    if (!p->behind.turns || h->whole || h->v_from_k || (h->rot && h->rot != h->head_dim) ||
+        h->head_dim & (h->head_dim - 1) || (uintptr_t)h->cs % 8 ||
+        !fits_held(d, p->rows * p->x.terms, p->x.kp))
+        return false;
+    for (int i = 0; i < p->n_mats; i++) {
+        const struct panels *l = &p->m[i].panels;
+        const struct norm *n = i == 0 ? &h->q_norm : i == 1 ? &h->k_norm : &h->v_norm;
+        int of_head = h->head_dim / l->rows;
+        if (l->rows > 16 || l->rows & (l->rows - 1) || h->head_dim % (2 * l->rows) ||
+            (n->kind != NORM_NONE && of_head > 32))
+            return false;
+        lists += (size_t)(l->n / 2 * p->rows) * (size_t)of_head;
+    }
+    return lists <= OWN_COUNTERS;
+}
+
+bool cuda_leaves(const struct product *p)
+{
+    const struct behind *b = &p->behind;
+    int n = p->m[0].n;
+    return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n && p->rows <= MOST_FEW &&
+           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MOST_PENDING &&
+           short_norm(&b->post, n);
+}
+
+struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp)
+{
+    struct row_format f = {};
+    f.cols = rows * d->terms;
+    f.kind = fits_held(d, f.cols, kp) ? ROW_HELD_COLS : ROW_STAGES;
+    f.kp = kp;
+    f.group = group_of(d);
+    f.cut = cut_of(kp);
+    return f;
+}
+
+template <int BYTES> static void run_any(struct kdev *d, struct product *p)
+{
+    bool held = fits_held(d, p->rows * p->x.terms, p->x.kp);
+    int most = 0;
+    for (int i = 0; i < p->n_mats; i++)
+        most = max_int(most, p->m[i].panels.rows);
+    if (p->fold)
+        run_held<FOLDED, BYTES>(d, p, most);
+    else if (held)
+        run_held<HELD_ROWS, BYTES>(d, p, most);
+    else if (p->glu)
+        run_staged<6, GATED, BYTES>(d, p);
+    else if (joins(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= JOINED_MOST)
+        run_joined<BYTES>(d, p);
+    else
+        run_staged<3, PLAIN, BYTES>(d, p);
+}
+
+/* FP8 is read where that saves time: up to a tile of columns. */
+void cuda_product_few(struct kdev *d, struct product *p)
+{
+    bool cut = p->rows * p->x.terms <= 16;
+    for (int i = 0; i < p->n_mats; i++)
+        cut &= p->m[i].fp8 != NULL;
+    for (int i = 0; i < p->n_mats && !cut; i++)
+        p->m[i].fp8 = NULL;
+    cut ? run_any<1>(d, p) : run_any<2>(d, p);
+}

@@ -1,0 +1,349 @@
+/* decode_epilogue.cuh - what becomes of a unit's sums in decode.cu: the runs are added up, and each
+ * lane ends an output of a row, which may be an element of a head that is turned here.
+ *
+ * What a lane needs for that (struct share) is asked for before the unit is multiplied.
+ */
+#ifndef AERIE_CUDA_FEW_END_CUH
+#define AERIE_CUDA_FEW_END_CUH
+
+#include "kernels/cuda/dense/decode_pipeline.cuh"
+
+#ifdef __CUDACC__
+
+/* ---- a lane's share ------------------------------------------------------------------------- */
+
+/* What a lane ends of a unit: one output of row `row` and of every row as many behind it as warps
+ * multiply. What it needs is fetched before the unit is multiplied, as it lies. */
+struct share {
+    int row, mat, o; /* o -1: no output; nothing to do for the warp if there is no such row */
+    int bias_type;   /* -1: none */
+    uint32_t bias;
+    bool bare; /* nothing behind the bias but what it is added to */
+    bool add;
+    float *dst; /* of row 0 */
+    size_t stride;
+    float old;      /* of a single row */
+    int n;          /* rows of a panel */
+    int h, i, slot; /* element i of head h */
+    uint32_t w;
+    float2 turn;
+};
+
+__device__ __forceinline__ uint32_t raw_at(const vec &v, int i)
+{
+    return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + i)
+                            : (uint32_t)__ldg((const uint16_t *)v.p + i);
+}
+__device__ __forceinline__ float raw_value(int type, uint32_t raw)
+{
+    return type == DT_F32    ? __uint_as_float(raw)
+           : type == DT_BF16 ? __uint_as_float(raw << 16)
+                             : __half2float(__ushort_as_half((uint16_t)raw));
+}
+
+__device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
+{
+    return mat == HEAD_Q ? a.q_norm : mat == HEAD_K ? a.k_norm : a.v_norm;
+}
+
+/* Whether the kernel turns the heads that it makes: its rows are held. */
+static constexpr inline __host__ __device__ bool turns_heads(int kind, int rows)
+{
+    return kind == JOINED && is_held(rows);
+}
+
+/* Which output of which matrix a lane ends: `o` of the unit. */
+template <int KIND>
+__device__ __forceinline__ void find_output(const product &p, const few &f, const course &at, int o,
+                                            share &s)
+{
+    const struct deal &d = f.deal[at.deal];
+    int row = o, j = 0;
+    if (KIND == JOINED) {
+        const struct output of = {d.output[min(o, JOINED_MOST - 1)]};
+        row = of.row(), j = of.part();
+    }
+    const bool none = o >= (KIND == JOINED ? d.rows : d.part[0].rows);
+    const struct part &a = d.part[j];
+    s.mat = a.mat, s.n = a.rows;
+    s.o = at.panel<KIND>(a) * a.rows + row;
+    if (none || s.row >= p.rows || s.o >= p.m[s.mat].n)
+        s.o = -1;
+}
+
+/* What is known before the kernel before has ended. */
+template <int KIND, int ROWS>
+__device__ __forceinline__ share share_of(const product &p, const few &f, const course &at, int row,
+                                          int o)
+{
+    share s = {};
+    s.row = row, s.bias_type = -1;
+    find_output<KIND>(p, f, at, o, s);
+    const finish &fin = p.f[s.mat];
+    s.bare = fin.act == ACT_NONE && !(fin.softcap > 0) && fin.scale == 1 && !fin.mul;
+    s.add = fin.add, s.stride = fin.dst_stride, s.dst = fin.dst + s.o;
+    if (fin.b.p && KIND != GATED) {
+        s.bias_type = fin.b.type;
+        if (s.o >= 0)
+            s.bias = raw_at(fin.b, s.o);
+    }
+    if (!turns_heads(KIND, ROWS))
+        return s;
+    const heads &a = p.behind.heads;
+    s.h = s.o >> f.head_shift, s.i = s.o & (a.head_dim - 1);
+    const struct norm &norm = norm_of(a, s.mat);
+    if (s.o >= 0 && norm.w.p)
+        s.w = raw_at(norm.w, s.i);
+    return s;
+}
+
+/* And the rest. */
+template <int KIND, int ROWS>
+__device__ __forceinline__ void fetch_share(const product &p, share &s)
+{
+    if (KIND == PLAIN && s.o >= 0 && s.add && p.rows == 1)
+        s.old = __ldcg(s.dst);
+    if (!turns_heads(KIND, ROWS) || s.o < 0)
+        return;
+    const heads &a = p.behind.heads;
+    if (s.mat != HEAD_V && a.rot)
+        s.turn = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) +
+                        (s.i & (a.head_dim / 2 - 1)));
+    if (s.mat != HEAD_Q)
+        s.slot = __ldcg(a.write + s.row);
+}
+
+/* Element i of packed row r. */
+__device__ __forceinline__ void put_one(const product &p, float y, int r, int i)
+{
+    const int terms = p.x.terms;
+    for (int t = 0; t < terms; t++) {
+        bf16 b = __float2bfloat16_rn(y);
+        *packed_at(p.pack_as, p.pack_to, r * terms + t, i) = __bfloat16_as_ushort(b);
+        y = isfinite(__bfloat162float(b)) ? y - __bfloat162float(b) : 0.f;
+    }
+}
+
+/* 1 / rms of heads whose panels are several blocks'. Each block has a list in memory for each of
+ * its units and rows, one word a panel of the head: those who have a panel show() its squares in
+ * all lists; the reader makes a word 0 again. The order of the sum is that of head_sum(). All blocks
+ * are on the device at once. */
+
+/* The list of unit j of the lane's head. */
+__device__ __forceinline__ unsigned *head_list(const product &p, const few &f, int mat, int h,
+                                               int row, int j)
+{
+    const int half = f.half[mat];
+    return p.behind.counters + f.lists[mat] + ((h * half + j) * p.rows + row) * 2 * half;
+}
+
+/* Which of the units that make half a head has an output. */
+__device__ __forceinline__ int unit_of_head(const heads &a, const share &s)
+{
+    return (s.i & (a.head_dim / 2 - 1)) / s.n;
+}
+
+__device__ __forceinline__ void show_squares(const product &p, const few &f, const share &s,
+                                             float y)
+{
+    const heads &a = p.behind.heads;
+    const int lane = (int)threadIdx.x % 32, half = f.half[s.mat];
+    const int panel = unit_of_head(a, s) + (s.i < a.head_dim / 2 ? 0 : half);
+    float ss = s.o >= 0 ? y * y : 0.f;
+    for (int d = 1; d < s.n; d *= 2)
+        ss += __shfl_xor_sync(~0u, ss, d);
+    if (s.o < 0 || norm_of(a, s.mat).kind == NORM_NONE)
+        return;
+    for (int to = lane & (s.n - 1); to < half; to += s.n)
+        show(head_list(p, f, s.mat, s.h, s.row, to) + panel, __float_as_uint(ss));
+}
+
+/* Of the head of lane `of`; the whole warp. */
+__device__ __forceinline__ float meet_head(const product &p, const few &f, const share &s, int of)
+{
+    const heads &a = p.behind.heads;
+    const int lane = (int)threadIdx.x % 32, mat = __shfl_sync(~0u, s.mat, of);
+    const int h = __shfl_sync(~0u, s.h, of), j = __shfl_sync(~0u, unit_of_head(a, s), of);
+    const int panels = 2 * f.half[mat];
+    const struct norm &norm = norm_of(a, mat);
+    if (norm.kind == NORM_NONE)
+        return 1;
+    unsigned *own = head_list(p, f, mat, h, s.row, j) + (lane & (panels - 1)), v;
+    do
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(own) : "memory");
+    while (!__all_sync(~0u, v != 0));
+    if (lane < panels)
+        *own = 0;
+    float ss = __uint_as_float(~v);
+    for (int d = 1; d < panels; d *= 2)
+        ss += __shfl_xor_sync(~0u, ss, d);
+    return 1 / sqrtf(ss / (float)a.head_dim + norm.eps);
+}
+
+/* Of the lane's own head, the warp's lanes having one or two. */
+__device__ __forceinline__ float meet_heads(const product &p, const few &f, const share &s, float y)
+{
+    const int lane = (int)threadIdx.x % 32, span = 2 * __shfl_sync(~0u, s.n, 0);
+    show_squares(p, f, s, y);
+    float inv = meet_head(p, f, s, 0);
+    if (__any_sync(~0u, s.o >= 0 && lane >= span)) {
+        const float other = meet_head(p, f, s, span);
+        inv = lane < span ? inv : other;
+    }
+    return inv;
+}
+
+/* What becomes of an element of a head, as finish_kind() has it; the whole warp. */
+__device__ __forceinline__ void turn_one(const product &p, const few &f, const share &s, float y)
+{
+    const heads &a = p.behind.heads;
+    const struct norm &norm = norm_of(a, s.mat);
+    if (__any_sync(~0u, norm.kind != NORM_NONE)) {
+        const float inv = meet_heads(p, f, s, y);
+        y = normed_by(norm.kind, y, inv, norm.w.p ? raw_value(norm.w.type, s.w) : 0.f);
+    }
+    if (a.rot) {
+        const float z = __shfl_sync(~0u, y, (int)threadIdx.x % 32 ^ s.n) * s.turn.y;
+        const float turned = fmaf(y, s.turn.x, s.i < a.head_dim / 2 ? -z : z);
+        y = s.mat == HEAD_V ? y : turned;
+    }
+    const size_t at = (size_t)s.h * (size_t)a.head_dim + (size_t)s.i;
+    if (s.o < 0)
+        return;
+    if (s.mat == HEAD_Q)
+        a.dst[(size_t)s.row * (size_t)(a.n_head * a.head_dim) + at] = y;
+    else if (s.slot >= 0 && s.slot < a.n_slots)
+        put_cell(s.mat == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+                 (size_t)s.slot * (size_t)(a.n_kv * a.head_dim) + at, y);
+}
+
+/* What becomes of a sum, and of that of the second matrix. */
+template <int KIND, int ROWS>
+__device__ __forceinline__ void end_one(const product &p, const few &f, const share &s, int row,
+                                        float y, float up)
+{
+    if (s.bias_type >= 0)
+        y += raw_value(s.bias_type, s.bias);
+    if (turns_heads(KIND, ROWS)) {
+        turn_one(p, f, s, y);
+        return;
+    }
+    if (KIND == GATED)
+        y = activate(y, p.glu_act) * up;
+    if (s.o < 0)
+        return;
+    float *dst = s.dst + (size_t)row * s.stride;
+    if (KIND == GATED) {
+        if (p.pack_to)
+            put_one(p, y, row, s.o);
+        else
+            *dst = y;
+        return;
+    }
+    if (__builtin_expect(!s.bare, 0))
+        y = behind_bias(p.f[s.mat], y, s.o, row);
+    *dst = s.add ? y + (p.rows == 1 ? s.old : *dst) : y;
+}
+
+/* What a lane ends of a unit, output lane, lane + 32 ... */
+template <int NT, int KIND> struct shares {
+    static constexpr int N = KIND == JOINED ? (NT + 3) / 4 : 1;
+    share of[N];
+};
+template <int NT, int KIND, int ROWS>
+__device__ __forceinline__ shares<NT, KIND> shares_of(const product &p, const few &f,
+                                                      const course &at, int row)
+{
+    shares<NT, KIND> s;
+#pragma unroll
+    for (int i = 0; i < s.N; i++)
+        s.of[i] = share_of<KIND, ROWS>(p, f, at, row, (int)threadIdx.x % 32 + 32 * i);
+    return s;
+}
+
+template <int NT, int KIND, int ROWS>
+__device__ __forceinline__ void fetch_shares(const product &p, shares<NT, KIND> &s)
+{
+#pragma unroll
+    for (int i = 0; i < s.N; i++)
+        fetch_share<KIND, ROWS>(p, s.of[i]);
+}
+
+/* A warp's sums of up to eight columns: a lane has those of two columns, for an output of each
+ * tile. */
+template <int NT>
+__device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, HELD_ROWS)][4],
+                                             bool two, int cols, float *here)
+{
+    constexpr int PITCH = sum_pitch(NT);
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        const float x = acc[n / 2][n % 2 * 2], y = acc[n / 2][n % 2 * 2 + 1];
+        float *to = here + (two ? q : 2 * q) * PITCH + n * 8 + g;
+        if (2 * q < cols)
+            to[0] = two ? x + y : x;
+        if (!two && 2 * q + 1 < cols)
+            to[PITCH] = y;
+    }
+}
+
+/* Adds up the runs, in their order, and stores what follows. A warp that has nothing to end goes on
+ * to the next unit, whose sums have another room. */
+template <int XT, int NT, int KIND, int ROWS>
+__device__ __forceinline__ void finish_unit(const product &p, const few &f,
+                                            float (&acc)[XT][sums_of(NT, ROWS)][4],
+                                            float *sums, int &room, const shares<NT, KIND> &own)
+{
+    constexpr int PITCH = sum_pitch(NT);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4,
+              q = lane % 4;
+    constexpr bool ONE = ROWS == FOLDED;
+    const int two = !ONE && p.x.terms == 2, cols = cols_of<ROWS>(f),
+              row0 = ROWS == STAGED ? (int)blockIdx.y * f.group >> two : 0,
+              sum_cols = ONE ? 1 : f.sum_cols;
+#pragma unroll
+    for (int m = 0; m < XT; m++) {
+        if (m * 16 >= cols)
+            break;
+        float *here = sums + room * (int)RUNS * sum_cols * PITCH;
+        room ^= 1;
+        if constexpr (is_narrow(ROWS))
+            store_narrow<NT>(acc[m], two, cols, here + warp * sum_cols * PITCH);
+#pragma unroll
+        for (int h = 0; !is_narrow(ROWS) && h < 2; h++) {
+            if (m * 16 + h * 8 >= cols)
+                break;
+            const int row = (g + h * 8) >> two;
+            const bool mine = m * 16 + h * 8 + g < cols && !(two && g % 2);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                float2 v = make_float2(acc[m][n][2 * h], acc[m][n][2 * h + 1]);
+                if (two) {
+                    v.x += __shfl_xor_sync(~0u, v.x, 4);
+                    v.y += __shfl_xor_sync(~0u, v.y, 4);
+                }
+                if (mine)
+                    *(float2 *)(here + (warp * sum_cols + row) * PITCH + n * 8 + 2 * q) = v;
+            }
+        }
+        row_meet();
+        const int rows = min(cols - m * 16, (int)SUM_COLS) >> two;
+        for (int t = own.of[0].row; t < rows; t += RUNS)
+#pragma unroll
+            for (int i = 0; i < own.N; i++) {
+                float y = 0, up = 0;
+#pragma unroll
+                for (int r = 0; r < RUNS; r++) {
+                    const float *from = here + (r * sum_cols + t) * PITCH + lane + 32 * i;
+                    y = r ? y + from[0] : from[0];
+                    if (KIND == GATED)
+                        up = r ? up + from[NT * 4] : from[NT * 4];
+                }
+                end_one<KIND, ROWS>(p, f, own.of[i], row0 + (m * 16 >> two) + t, y, up);
+            }
+    }
+}
+
+#endif
+#endif

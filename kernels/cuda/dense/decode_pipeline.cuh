@@ -1,0 +1,302 @@
+/* decode_pipeline.cuh - how a warp of decode.cu multiplies its run of a unit: which chunks it has in
+ * a stage, how they come to registers while those before are multiplied, and the sums.
+ */
+#ifndef AERIE_CUDA_FEW_RUN_CUH
+#define AERIE_CUDA_FEW_RUN_CUH
+
+#include "kernels/cuda/dense/decode.cuh"
+#include "kernels/cuda/dense/fp8.cuh"
+
+/* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
+ * that the block may have to pack itself; or in the stages, up to eight columns or more. */
+enum rows_kind { FOLDED, HELD_ROWS, STAGED_FEW, STAGED };
+static constexpr inline __host__ __device__ bool is_held(int rows) { return rows <= HELD_ROWS; }
+static constexpr inline __host__ __device__ bool is_narrow(int rows) { return rows != STAGED; }
+
+/* A chunk of columns that are zeros. */
+static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
+{
+    return (is_narrow(rows) ? 8 : 16 * xt) * K_CHUNK_BYTES;
+}
+
+#ifdef __CUDACC__
+
+template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
+{
+    return ROWS == FOLDED ? 1 : ROWS == HELD_ROWS ? f.cols : group_cols(f);
+}
+
+/* ---- multiplying ---------------------------------------------------------------------------- */
+
+/* Fours of sums that a lane has of NT tiles. */
+static constexpr inline __host__ __device__ int sums_of(int nt, int rows)
+{
+    return is_narrow(rows) ? (nt + 1) / 2 : nt;
+}
+
+/* Eight weights of a row as they lie: bf16, or FP8, which becomes bf16 before it is multiplied. */
+template <int BYTES> struct eight;
+template <> struct eight<2> {
+    uint4 w;
+    __device__ __forceinline__ void fetch(uint32_t at) { w = shared16(at); }
+    __device__ __forceinline__ uint4 as_bf16(uint32_t) const { return w; }
+};
+template <> struct eight<1> {
+    uint2 w;
+    __device__ __forceinline__ void fetch(uint32_t at) { w = shared8(at); }
+    __device__ __forceinline__ uint4 as_bf16(uint32_t unit) const { return fp8_eight(w, unit); }
+};
+
+/* Some chunks of a unit, a lane's share of them: NT tiles of weights, XT of columns. Tiles are of
+ * eight rows of weights, whose eight a lane are two operands as they come. Up to eight columns of
+ * activations are the B operand and two tiles of weights the A operand; of an odd number, whatever
+ * registers hold is beside the last one. More columns are A operands of 16, each tile of weights
+ * is a B operand. */
+template <int XT, int NT, int BYTES> struct batch {
+    /* Two batches fit into registers. FP8: two or four at once are slower than one. */
+    static constexpr int AT_ONCE = XT > 1 || NT > 3 || BYTES == 1 ? 1 : 2;
+    struct eight<BYTES> w[AT_ONCE][NT];
+    uint4 low[AT_ONCE][XT], high[AT_ONCE][XT];
+};
+
+/* A warp's run of a unit, as its lanes read it. There are few branches, for where roads meet the
+ * compiler waits for all that is on its way. So a run that has no chunk, or no more, multiplies
+ * other weights of the same outputs in the stage with zeros, which leaves its sums as they are
+ * (where a weight is infinite, infinite outputs become NaN). */
+template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
+    static constexpr bool HELD = is_held(ROWS), NARROW = is_narrow(ROWS);
+    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
+    static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* of a chunk of weights */
+    static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MOST = 2;
+    static constexpr int SUMS = sums_of(NT, ROWS);
+    static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
+    static constexpr int APART = KIND == JOINED ? NT : 1;
+
+    int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
+    int positions, runs, tiles;
+    bool last, column;     /* whether the lane has a row of a panel's last tile; a column */
+    uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of one, the second panel */
+    uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, each tile in it */
+    uint32_t w[MOST], x[MOST]; /* the next chunks (JOINED: their numbers), their columns */
+    uint32_t held, col; /* held columns of the run; bytes from one chunk of columns to the next */
+    uint32_t none;      /* zeros */
+    uint32_t unit[UNITS]; /* FP8: of a part's weights; JOINED: of a tile's */
+
+    __device__ __forceinline__ run_of_unit(const few &f, const course &at, uint32_t columns,
+                                           uint32_t zeros)
+    {
+        const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+        const struct deal &d = f.deal[at.deal];
+        const struct cut &c = d.cut;
+        i = end = 0, each = c.each, have = min(each, c.chunks - (int)warp * each), rest = c.rest;
+        positions = d.positions, runs = c.runs, tiles = (d.rows + 7) / 8;
+        last = (OF_PANEL - 1) * 8 + g < (uint32_t)d.part[0].rows;
+        column = (int)g < cols_of<ROWS>(f);
+        chunk = KIND == JOINED ? 1 : (uint32_t)(d.part[0].rows * ROW_BYTES);
+        from = warp * chunk + (KIND == JOINED ? 0 : lane * LANE_BYTES);
+        second = d.part[1].at;
+        place = 0;
+        if (KIND == JOINED)
+            find_tiles(f, d);
+        else if (BYTES == 1)
+            for (int j = 0; j < UNITS; j++)
+                unit[j] = f.unit[d.part[j].mat];
+        keep(each), keep(have), keep(rest), keep(runs), keep(chunk);
+        col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
+        held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
+    }
+    /* JOINED: the parts' rows are the tiles' one behind the other. */
+    __device__ __forceinline__ void find_tiles(const few &f, const struct deal &d)
+    {
+        const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int n = 0; n < APART; n++) {
+            const struct output o = {d.output[n * 8 + lane / 4]};
+            tile_at[n] = o.at() + (uint32_t)(lane % 4 * LANE_BYTES);
+            tile_chunk[n] = (uint32_t)(o.rows() * ROW_BYTES);
+            if (BYTES == 1)
+                unit[n] = f.unit[d.part[o.part()].mat];
+            pin(tile_at[n]), pin(tile_chunk[n]);
+        }
+    }
+    __device__ __forceinline__ uint32_t tile(uint32_t w, int n) const
+    {
+        return KIND == JOINED
+                   ? tile_at[n] + w * tile_chunk[n]
+                   : w + (uint32_t)(n / OF_PANEL) * second + (uint32_t)(n % OF_PANEL * TILE_BYTES);
+    }
+    /* From the chunk at one position to that n behind it, if the run has that in the stage. */
+    __device__ __forceinline__ void pass(int at, int n, uint32_t &w, uint32_t &x) const
+    {
+        const bool more = at + n < min(end, have);
+        const uint32_t chunks = (uint32_t)(n * runs - min(max(at + n - rest, 0), n));
+        w += more ? chunks * chunk : 0;
+        x = more ? x + col * (HELD ? (uint32_t)n : chunks) : none;
+    }
+    __device__ __forceinline__ void leave(ring &r)
+    {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            barrier_arrive(r.emptied());
+        r.next();
+    }
+    /* Makes sure that the next chunks are there. */
+    template <int AT_ONCE> __device__ __forceinline__ void enter(const few &f, ring &r)
+    {
+        if (i < end || i >= each)
+            return;
+        if (i > 0)
+            leave(r);
+        barrier_wait(r.filled(), r.phase);
+        end = min(i + positions, each);
+        const uint32_t lane = threadIdx.x % 32;
+        if (KIND == JOINED) {
+            const uint32_t to = r.place();
+#pragma unroll
+            for (int n = 0; n < APART; n++)
+                tile_at[n] += to - place;
+            place = to;
+            w[0] = i < have ? from : 0;
+        } else {
+            w[0] = r.place() + (i < have ? from : lane * LANE_BYTES);
+        }
+        x[0] = HELD ? held + (uint32_t)i * col
+                    : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane * 16;
+        x[0] = i < have ? x[0] : none;
+#pragma unroll
+        for (int u = 1; u < AT_ONCE; u++) {
+            w[u] = w[0], x[u] = x[0];
+            pass(i, u, w[u], x[u]);
+        }
+    }
+    template <int TILES>
+    __device__ __forceinline__ void weights(batch<XT, TILES, BYTES> &b) const
+    {
+#pragma unroll
+        for (int u = 0; u < b.AT_ONCE; u++)
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+                if (KIND == JOINED || n % OF_PANEL < OF_PANEL - 1 || last)
+                    b.w[u][n].fetch(tile(w[u], n));
+    }
+    template <int TILES>
+    __device__ __forceinline__ void columns(batch<XT, TILES, BYTES> &b) const
+    {
+#pragma unroll
+        for (int u = 0; u < b.AT_ONCE; u++)
+#pragma unroll
+            for (int m = 0; m < XT; m++) {
+                const uint32_t at = x[u] + (uint32_t)m * 16 * K_CHUNK_BYTES;
+                if (!HELD || column)
+                    b.low[u][m] = shared16(at);
+                if (!NARROW)
+                    b.high[u][m] = shared16(at + 8 * K_CHUNK_BYTES);
+            }
+    }
+    template <int AT_ONCE> __device__ __forceinline__ void step()
+    {
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) /* each by itself: it waits for the load from there */
+            pass(i + u, AT_ONCE, w[u], x[u]);
+        i = min(i + AT_ONCE, end);
+    }
+    /* Half a chunk of k, `half` being 0 or 1: columns are `low`. */
+    template <int TILES>
+    __device__ __forceinline__ void multiply_narrow(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
+                                                    uint2 low, int half) const
+    {
+        uint32_t none;
+        asm volatile("" : "=r"(none));
+#pragma unroll
+        for (int n = 0; n < TILES; n += 2) {
+            const uint4 &v = w[n], &u = w[min(n + 1, TILES - 1)];
+            const bool two = n + 1 < TILES;
+            mma_bf16(acc[n / 2], half ? v.z : v.x, !two ? none : half ? u.z : u.x,
+                     half ? v.w : v.y, !two ? none : half ? u.w : u.y, low.x, low.y);
+        }
+    }
+    template <int TILES>
+    __device__ __forceinline__ void multiply(float (&acc)[XT][SUMS][4],
+                                             const batch<XT, TILES, BYTES> &b) const
+    {
+#pragma unroll
+        for (int u = 0; u < b.AT_ONCE; u++) {
+            uint4 w[TILES];
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+                w[n] = b.w[u][n].as_bf16(unit[KIND == JOINED ? n : n / OF_PANEL]);
+#pragma unroll
+            for (int m = 0; m < XT; m++) {
+                const uint4 low = b.low[u][m], up = b.high[u][m];
+                if constexpr (NARROW) {
+                    multiply_narrow<TILES>(acc[m], w, make_uint2(low.x, low.y), 0);
+                    multiply_narrow<TILES>(acc[m], w, make_uint2(low.z, low.w), 1);
+                } else {
+#pragma unroll
+                    for (int n = 0; n < TILES; n++)
+                        mma_bf16(acc[m][n], low.x, up.x, low.y, up.y, w[n].x, w[n].y);
+#pragma unroll
+                    for (int n = 0; n < TILES; n++)
+                        mma_bf16(acc[m][n], low.z, up.z, low.w, up.w, w[n].z, w[n].w);
+                }
+            }
+        }
+    }
+    /* The next chunks, if they are there yet. */
+    template <int TILES>
+    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const few &f, ring &r)
+    {
+        enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
+        weights(b);
+    }
+    /* All of the run, of which the first weights are fetched. What comes next is on its way while
+     * what is there is multiplied, where registers have room for both: shared memory is what this
+     * waits for. */
+    template <int TILES>
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const few &f, ring &r,
+                                        batch<XT, TILES, BYTES> &now)
+    {
+        constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
+        columns(now);
+        step<AT_ONCE>();
+        if constexpr (XT > 1) {
+#pragma unroll 1
+            for (;; step<AT_ONCE>()) {
+                multiply(acc, now);
+                if (i >= each)
+                    break;
+                fetch(now, f, r);
+                columns(now);
+            }
+        } else {
+            typedef batch<XT, TILES, BYTES> some;
+            some other;
+            auto turn = [&](const some &now, some &next) {
+                fetch(next, f, r); /* behind the end: of no use, and no harm */
+                columns(next);
+                if (HELD)
+                    __syncwarp(); /* or the compiler has them wait for products */
+                multiply(acc, now);
+                step<AT_ONCE>();
+            };
+            bool more;
+#pragma unroll 1
+            do {
+                turn(now, other);
+                more = i < each;
+                turn(other, now);
+            } while (more);
+        }
+        leave(r);
+    }
+    template <int TILES>
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const few &f, ring &r)
+    {
+        batch<XT, TILES, BYTES> now;
+        fetch(now, f, r);
+        all<TILES>(acc, f, r, now);
+    }
+};
+
+#endif
+#endif

@@ -1,0 +1,76 @@
+/* fp8.cuh - FP8 weights (fp8.h) on the device: behind a cut matrix's panels of bf16 lie the
+ * same in FP8, which products of a few rows read; whatever has more rows takes those of bf16.
+ *
+ *     (panels, positions, runs, rows of a panel, 32), a byte each
+ *
+ * A word has four successive weights, each half of it one of the first two and one of the others:
+ *
+ *     bit    15  14 13 12  11  10 9 8 7 6 5 4  3 2 1 0
+ *     first   s                 m m m m m m m
+ *     second      m  m  m   s                   m m m m
+ *
+ * so that the first become bf16 with a mask, and the second with two shifts and two masks.
+ */
+#ifndef AERIE_CUDA_FP8_CUH
+#define AERIE_CUDA_FP8_CUH
+
+#include "kernels/cuda/base/panel.cuh"
+#include "kernels/fp8.h"
+
+/* Four codes in their word. */
+static inline __host__ __device__ uint32_t fp8_word(const uint8_t *c)
+{
+    uint32_t word = 0;
+    for (int i = 0; i < 2; i++) {
+        const uint32_t a = c[i], b = c[2 + i];
+        const uint32_t half = (a & 0x80) << 8 | (a & 0x7f) << 4 | (b & 0x80) << 4 |
+                              (b & 0x70) << 8 | (b & 0x0f);
+        word |= half << 16 * i;
+    }
+    return word;
+}
+static inline __host__ __device__ size_t fp8_panel_bytes(const struct panels &p)
+{
+    return panel_bytes(p) / 2;
+}
+/* A pair of bf16: what fp8_pair() multiplies with. Its weights have bf16's exponent, whose zero is
+ * at 127, where E4M3's is at 7. */
+static inline __host__ __device__ uint32_t fp8_factor(int unit)
+{
+    return (uint32_t)(unit + 120 + 127) << 7 | (uint32_t)(unit + 120 + 127) << 23;
+}
+
+/* Cuts the matrix whose panels lie at `to`, in place, and writes those of FP8 behind them. Sets
+ * t->unit. False and *e: a weight is not finite, or the device failed. */
+bool cuda_cut(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e);
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint2 shared8(uint32_t at)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+
+/* Two weights, whose sign and magnitude lie in each half where bf16 has its sign, and the lower
+ * bits of its exponent and the upper ones of its mantissa. */
+__device__ __forceinline__ uint32_t fp8_pair(uint32_t bits, uint32_t factor)
+{
+    uint32_t y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(bits), "r"(factor), "r"(0x80008000));
+    return y;
+}
+__device__ __forceinline__ uint2 fp8_four(uint32_t v, uint32_t factor)
+{
+    return make_uint2(fp8_pair(v & 0x87f087f0, factor),
+                      fp8_pair((v << 4 & 0x80f080f0) | (v >> 4 & 0x07000700), factor));
+}
+__device__ __forceinline__ uint4 fp8_eight(uint2 v, uint32_t factor)
+{
+    const uint2 a = fp8_four(v.x, factor), b = fp8_four(v.y, factor);
+    return make_uint4(a.x, a.y, b.x, b.y);
+}
+
+#endif
+#endif

@@ -1,0 +1,270 @@
+/* heads.cu - heads of some and many rows after their projection: norm, turn, cell. A warp has
+ * a head (two, where they are short), a thread four elements at a time; the bits are those of
+ * finish_head(). Where the projection left the sums of runs, they are added up on the way.
+ */
+#include "kernels/cuda/dense/heads.cuh"
+
+enum {
+    MOST = 65535, /* rows */
+    EARLY = 8, TOGETHER = 4, /* up to so many rows share blocks, that many each */
+};
+
+/* DIM: of a head. A warp holds one head, or as many as fill its lanes. */
+template <int DIM> struct span {
+    enum {
+        LANES = DIM / 4 < 32 ? DIM / 4 : 32,
+        EACH = DIM / 4 / LANES, /* fours of a thread, 4 * LANES elements apart */
+        HEADS = 32 / LANES,
+        OF_BLOCK = ROW_WARPS * HEADS,
+    };
+};
+
+/* 1 / rms of a head, in the order of head_sum(). Heads of a warp may differ in having a norm. */
+template <int DIM>
+__device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH],
+                                              const struct norm &norm)
+{
+    using S = span<DIM>;
+    const bool normed = norm.kind != NORM_NONE;
+    if (!__any_sync(~0u, normed))
+        return 1;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++) {
+        float s = (x[j].x * x[j].x + x[j].y * x[j].y) + (x[j].z * x[j].z + x[j].w * x[j].w);
+#pragma unroll
+        for (int d = 1; d < S::LANES; d *= 2)
+            s += __shfl_xor_sync(~0u, s, d);
+        sum = j ? sum + s : s;
+    }
+    return normed ? 1 / sqrtf(sum / (float)DIM + norm.eps) : 1;
+}
+
+/* Four weights (bf16), as they lie; then as numbers. */
+__device__ __forceinline__ uint2 fetch_four(struct vec v, int i)
+{
+    return v.p ? __ldg((const uint2 *)((const bf16 *)v.p + i)) : make_uint2(0, 0);
+}
+__device__ __forceinline__ float4 numbers(uint2 w)
+{
+    return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+                       __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+}
+
+/* What the thread of four elements needs besides them and those they turn with. */
+struct turning {
+    int i, other; /* their places in the head */
+    uint2 w, b;
+    float4 t[2];
+    __device__ __forceinline__ void fetch_weights(const heads &a, const struct norm &norm,
+                                                  int kind, int h, int at)
+    {
+        i = at, other = other_of(a, at);
+        w = fetch_four(norm.w, i);
+        if (a.runs)
+            b = fetch_four(a.b[kind], h * a.head_dim + i);
+    }
+    /* cs: of the row */
+    __device__ __forceinline__ void fetch_turn(const heads &a, const float *cs)
+    {
+        const float4 *turn = (const float4 *)(cs + 2 * min(i, other));
+        if (i < a.rot)
+            t[0] = __ldcg(turn), t[1] = __ldcg(turn + 1);
+    }
+    /* y turns with z; both are normalised. */
+    __device__ __forceinline__ float4 turned(const heads &a, float4 y, float4 z) const
+    {
+        const float c[4] = {t[0].x, t[0].z, t[1].x, t[1].z};
+        const float s[4] = {t[0].y, t[0].w, t[1].y, t[1].w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float zs = (&z.x)[e] * s[e];
+            (&y.x)[e] = fmaf((&y.x)[e], c[e], i < a.rot / 2 ? -zs : zs);
+        }
+        return y;
+    }
+};
+
+/* Four elements of the raw head; those of the runs' sums with their bias, in the order of
+ * product.cuh. */
+template <bool ADDS>
+__device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
+                                           bool biased)
+{
+    constexpr int MOST = ADDS ? (int)RUNS : 1;
+    float4 part[MOST];
+#pragma unroll
+    for (int r = 0; r < MOST; r++)
+        part[r] = ask_four(x + (size_t)min(r, max(a.runs - 1, 0)) * apart, true);
+#pragma unroll
+    for (int r = 1; r < MOST; r++)
+        part[0] = plus(part[0], r < a.runs ? part[r] : make_float4(0, 0, 0, 0));
+    return biased ? plus(part[0], numbers(b)) : part[0];
+}
+
+/* What a thread's fours turn with: all elements turn, so it has them itself or another lane has. */
+template <int DIM>
+__device__ __forceinline__ float4 partner(const float4 (&y)[span<DIM>::EACH], int j)
+{
+    using S = span<DIM>;
+    if constexpr (S::EACH == 2) {
+        return y[1 - j];
+    } else {
+        float4 z;
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            (&z.x)[e] = __shfl_xor_sync(~0u, (&y[j].x)[e], S::LANES / 2);
+        return z;
+    }
+}
+
+/* What the lanes have at element `from` of their heads. */
+template <int DIM>
+__device__ __forceinline__ float4 elements_at(const float4 (&y)[span<DIM>::EACH], int from)
+{
+    using S = span<DIM>;
+    const int lane = (int)threadIdx.x % 32 / S::LANES * S::LANES + from / 4 % S::LANES;
+    float4 z = {};
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float v = __shfl_sync(~0u, (&y[j].x)[e], lane);
+            (&z.x)[e] = from / 4 / S::LANES == j ? v : (&z.x)[e];
+        }
+    return z;
+}
+
+__device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, float4 y)
+{
+    if (!type_bf16) {
+        *(float4 *)((float *)pool + at) = y;
+        return;
+    }
+    __nv_bfloat162 v[2] = {__floats2bfloat162_rn(y.x, y.y), __floats2bfloat162_rn(y.z, y.w)};
+    *(uint2 *)((bf16 *)pool + at) = *(uint2 *)v;
+}
+
+/* Blocks (heads, rows): of one row, or of a few that share one, so that there are multiprocessors
+ * for them before the product before ends: the next kernel begins when all of them have. settles:
+ * cuda.h. */
+template <int DIM, bool ADDS>
+__global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
+    heads_of_many(const __grid_constant__ struct heads a, int all, int rows, bool settles)
+{
+    using S = span<DIM>;
+    if (!settles)
+        let_next();
+    const int r = (int)(blockIdx.y * blockDim.y + threadIdx.y);
+    if (r >= rows)
+        return;
+    const int lane = (int)threadIdx.x % S::LANES;
+    const int h_of_all = (int)blockIdx.x * S::OF_BLOCK + (int)threadIdx.x / S::LANES;
+    const bool mine = h_of_all < all;
+    int h, kind = kind_of_head(a, mine ? h_of_all : 0, h);
+    const float *x = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
+    x += ((size_t)r * (size_t)(kind == HEAD_Q ? a.n_head : a.n_kv) + (size_t)h) * DIM;
+    if (ADDS)
+        x = a.q + run_place(rows, r, (mine ? h_of_all : 0) * DIM + lane * 4);
+    const size_t apart = run_floats(rows, all * DIM), step = run_place(rows, 0, S::LANES * 4);
+    const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
+    float4 y[S::EACH];
+    struct turning part[S::EACH];
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+        part[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
+    after(); /* attention reads old cells before it waits */
+    const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++) {
+        y[j] = raw_four<ADDS>(a, ADDS ? x + j * step : x + part[j].i, apart, part[j].b,
+                              ADDS && a.b[kind].p);
+        if (kind != HEAD_V)
+            part[j].fetch_turn(a, a.cs + (size_t)r * (size_t)a.rot);
+    }
+    const float inv = span_inverse<DIM>(y, norm);
+    float4 z[S::EACH];
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+        y[j] = four_normed(norm.kind, y[j], inv, numbers(part[j].w));
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++)
+        z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, part[j].other);
+    if (!mine || slot < 0 || (kind != HEAD_Q && slot >= a.n_slots))
+        return;
+#pragma unroll
+    for (int j = 0; j < S::EACH; j++) {
+        const size_t i = (size_t)part[j].i;
+        float4 v = y[j];
+        if (kind != HEAD_V && part[j].i < a.rot)
+            v = part[j].turned(a, v, z[j]);
+        const size_t at = ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i;
+        if (kind == HEAD_Q) {
+            put_four(a.dst, false, at, v);
+            if (a.bits)
+                put_four(a.bits, true, at, v);
+            continue;
+        }
+        put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+                     ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + i, v);
+    }
+#pragma unroll
+    for (int j = 0; j < S::EACH && ADDS; j++)
+        discard_runs(x + j * step, apart, a.runs);
+}
+
+template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)
+{
+    const int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
+    const int together = h->runs || rows > EARLY ? 1 : min_int(rows, TOGETHER);
+    dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)div_up(rows, together));
+    cuda_launch(d, h->runs ? heads_of_many<DIM, true> : heads_of_many<DIM, false>, grid,
+                dim3(ROW_THREADS, (unsigned)together), cuda_alone(d, (int)(grid.x * grid.y)), *h,
+                all, rows, rows <= K_MAX_NODES);
+}
+
+/* Weights that can be read by fours. */
+static bool by_fours(struct vec v)
+{
+    return !v.p || (v.type == DT_BF16 && (uintptr_t)v.p % 8 == 0);
+}
+
+static bool knows_how(const struct heads *h)
+{
+    const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
+                         (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
+    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && by_fours(h->q_norm.w) &&
+           by_fours(h->k_norm.w) && by_fours(h->v_norm.w) &&
+           (h->head_dim == 64 || h->head_dim == 128 || h->head_dim == 256);
+}
+
+bool cuda_heads_adds(const struct heads *h)
+{
+    return knows_how(h) && !h->v_from_k && by_fours(h->b[0]) && by_fours(h->b[1]) &&
+           by_fours(h->b[2]);
+}
+
+/* Queries of so few rows are left as bf16 as well. */
+static void leave_queries(struct kdev *d, struct heads *h, int rows)
+{
+    const int n = h->n_head * h->head_dim;
+    if (d->terms > 1 || rows > MOST_FEW || n > MOST_QUERY)
+        return;
+    h->bits = d->query_bits;
+    d->leaves_q = {h->dst, rows, n};
+}
+
+bool cuda_heads_of_many(struct kdev *d, const struct heads *to_do, int rows)
+{
+    struct heads h = *to_do;
+    if (rows > MOST || !knows_how(&h))
+        return false;
+    leave_queries(d, &h, rows);
+    if (h.head_dim == 64)
+        run<64>(d, &h, rows);
+    else if (h.head_dim == 128)
+        run<128>(d, &h, rows);
+    else
+        run<256>(d, &h, rows);
+    return true;
+}

@@ -1,0 +1,181 @@
+/* heads.cuh - what becomes of one head of one row after its projection: norm, turn, cell.
+ *
+ * Here for a block of ROW_THREADS; heads.cu has a warp do it, decode.cu the blocks that make
+ * the head. The order of a head's sum of squares is the same everywhere: neighbours are added
+ * first, then neighbouring pairs, and so on, so that whoever has a power of two of a head's
+ * elements can add them on their own.
+ */
+#ifndef AERIE_CUDA_HEADS_CUH
+#define AERIE_CUDA_HEADS_CUH
+
+#include "kernels/cuda/base/row.cuh"
+
+struct heads {
+    const float *q, *k, *v; /* raw projections; k NULL: none */
+    int n_head, n_kv, head_dim, rot;
+    bool whole, v_from_k;
+    struct norm q_norm, k_norm, v_norm;
+    const float *cs;
+    float *dst;           /* q */
+    uint16_t *bits;       /* the same as bf16; or NULL */
+    const int32_t *write; /* or NULL */
+    void *cell_k, *cell_v;
+    int kv_bf16, n_slots;
+    int runs;        /* q is sums of runs of all heads (run_place()), to be added up; then biases */
+    struct vec b[3]; /* to be added; 0: it is not so */
+};
+
+/* All heads of the rows (heads.cu), if it knows how: runs as well as cuda_heads_adds(). Of
+ * some rows queries are left as bf16, too (kdev.leaves_q). */
+bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows);
+bool cuda_heads_adds(const struct heads *h);
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ void put_cell(void *pool, int type_bf16, size_t at, float x)
+{
+    if (type_bf16)
+        ((bf16 *)pool)[at] = __float2bfloat16_rn(x);
+    else
+        ((float *)pool)[at] = x;
+}
+
+/* What a thread needs for its first element of a head besides the projection, so that it can be on
+ * its way before that is there. Elements i of a thread: threadIdx.x + ROW_THREADS * j. */
+struct head_part {
+    float w, w_other, c, s;
+    int slot; /* of k and v; -1: nowhere */
+};
+
+enum { HEAD_Q, HEAD_K, HEAD_V };
+
+/* The heads of q are numbered first, then those of k, then of v. */
+__device__ __forceinline__ int kind_of_head(const heads &a, int h, int &of_kind)
+{
+    int kind = h < a.n_head ? HEAD_Q : h < a.n_head + a.n_kv ? HEAD_K : HEAD_V;
+    of_kind = h - (kind == HEAD_Q ? 0 : a.n_head) - (kind == HEAD_V ? a.n_kv : 0);
+    return kind;
+}
+
+/* The element with which i turns. */
+__device__ __forceinline__ int other_of(const heads &a, int i)
+{
+    int half = a.rot / 2;
+    return i >= a.rot ? i : i < half ? i + half : i - half;
+}
+
+__device__ __forceinline__ float norm_weight(const struct norm &norm, int i)
+{
+    return norm.w.p ? weight_at(norm.w, (size_t)i) : 0.f;
+}
+
+__device__ __forceinline__ void load_element(const heads &a, int r, int kind, int h, int i,
+                                             struct head_part &p)
+{
+    const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
+    int other = other_of(a, i), at = a.whole && kind != HEAD_V ? h * a.head_dim : 0;
+    p.w = norm_weight(norm, at + i);
+    p.w_other = norm_weight(norm, at + other);
+    if (kind == HEAD_V || i >= a.rot)
+        return;
+    const float2 *cs = (const float2 *)(a.cs + (size_t)r * (size_t)a.rot);
+    float2 turn = __ldcg(cs + min(i, other));
+    p.c = turn.x, p.s = turn.y;
+}
+
+__device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, struct head_part &p)
+{
+    int h, kind = kind_of_head(a, h_of_all, h), i = (int)threadIdx.x;
+    p.slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
+    if (p.slot >= a.n_slots && kind != HEAD_Q)
+        p.slot = -1;
+    if (i < a.head_dim)
+        load_element(a, r, kind, h, i, p);
+}
+
+/* The sum over a block, neighbours first. room: see row_sum(). */
+__device__ __forceinline__ float head_sum(float v, float *room)
+{
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2)
+        v += __shfl_xor_sync(~0u, v, d);
+    if (threadIdx.x % 32 == 0)
+        room[threadIdx.x / 32] = v;
+    row_meet();
+    float part[ROW_WARPS];
+#pragma unroll
+    for (int i = 0; i < ROW_WARPS; i++)
+        part[i] = room[i];
+#pragma unroll
+    for (int d = 1; d < ROW_WARPS; d *= 2)
+#pragma unroll
+        for (int i = 0; i < ROW_WARPS; i += 2 * d)
+            part[i] += part[i + d];
+    return part[0];
+}
+
+/* 1 / rms of n elements, of which x0 is the thread's first. */
+__device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
+                                              const struct norm &norm, float *room)
+{
+    if (norm.kind == NORM_NONE)
+        return 1;
+    float ss = (int)threadIdx.x < n ? x0 * x0 : 0.f;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x + ROW_THREADS; i < n; i += ROW_THREADS) {
+        float y = __ldcg(x + i);
+        ss = fmaf(y, y, ss);
+    }
+    return 1 / sqrtf(head_sum(ss, room) / (float)n + norm.eps);
+}
+
+/* One head of row r; with v_from_k a head of v comes of the same numbers as that of k. */
+__device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int h,
+                                            const struct head_part &first, float *room)
+{
+    int n = a.head_dim, n_of = kind == HEAD_Q ? a.n_head : a.n_kv;
+    const float *row = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
+    row += (size_t)r * (size_t)(n_of * n);
+    const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
+    bool whole = a.whole && kind != HEAD_V;
+    const float *x = row + (size_t)h * (size_t)n;
+    int i = (int)threadIdx.x, i0 = min(i, n - 1);
+    float x0 = __ldcg(x + i0), z0 = __ldcg(x + other_of(a, i0)); /* on their way during the sum */
+    float first_of_all = whole ? __ldcg(row + min(i, n_of * n - 1)) : x0;
+    float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, first_of_all, norm, room);
+    struct head_part p = first;
+    for (; i < n && p.slot >= 0; i += ROW_THREADS) {
+        if (i >= ROW_THREADS) {
+            load_element(a, r, kind, h, i, p);
+            x0 = __ldcg(x + i), z0 = __ldcg(x + other_of(a, i));
+        }
+        float y = normed_by(norm.kind, x0, inv, p.w);
+        if (kind != HEAD_V && i < a.rot) {
+            float z = normed_by(norm.kind, z0, inv, p.w_other);
+            y = i < a.rot / 2 ? fmaf(y, p.c, -(z * p.s)) : fmaf(y, p.c, z * p.s);
+        }
+        if (kind == HEAD_Q)
+            a.dst[((size_t)r * (size_t)a.n_head + (size_t)h) * (size_t)n + (size_t)i] = y;
+        else
+            put_cell(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
+                     ((size_t)p.slot * (size_t)a.n_kv + (size_t)h) * (size_t)n + (size_t)i, y);
+    }
+}
+
+/* Head h_of_all of row r, with what load_head() read for it. */
+__device__ __forceinline__ void finish_head(const heads &a, int r, int h_of_all,
+                                            const struct head_part &p, float *room)
+{
+    int h, kind = kind_of_head(a, h_of_all, h);
+    finish_kind(a, r, kind, h, p, room);
+    if (kind == HEAD_K && a.v_from_k) {
+        struct head_part v = p;
+        if ((int)threadIdx.x < a.head_dim)
+            load_element(a, r, HEAD_V, h, (int)threadIdx.x, v);
+        row_meet();
+        finish_kind(a, r, HEAD_V, h, v, room);
+    }
+}
+
+#endif
+#endif

@@ -1,0 +1,380 @@
+/* linear.cu - products with weight matrices: linear, glu, qkv. */
+#include "kernels/cuda/dense/product.cuh"
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+static struct rows_in rows_of(const float *src, size_t stride, int n, const struct k_norm *norm)
+{
+    struct rows_in in = {src, stride, n, cuda_norm(norm), NULL, 0};
+    return in;
+}
+
+struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
+{
+    bool few = rows <= MOST_FEW && !cuda_some(d, rows);
+    return few ? cuda_few_rows(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
+}
+
+/* ---- products ------------------------------------------------------------------------------- */
+
+enum store cuda_store_of(const struct tensor *t)
+{
+    CHECK(t->data && (t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32));
+    return t->type == DT_BF16 ? STORE_BF16 : t->type == DT_F16 ? STORE_F16 : STORE_F32;
+}
+
+/* f16 and f32, which few checkpoints have; always two terms. */
+template <int STORE, int NT, int U> static void run(struct kdev *d, struct product *p)
+{
+    int tiles = 0;
+    for (int i = 0; i < p->n_mats; i++) {
+        p->first[i] = tiles;
+        tiles += div_up(p->m[i].n, 16);
+    }
+    dim3 grid((unsigned)tiles, (unsigned)div_up(p->rows, NT * 4));
+    cuda_launch(d, product_kernel<STORE, NT, U, false>, grid, PRODUCT_THREADS, 0, *p);
+}
+
+/* One block a row and head. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    heads_kernel(const __grid_constant__ struct heads a)
+{
+    __shared__ float room[ROW_WARPS];
+    after(); /* attention reads old cells before it waits (settles, cuda.h) */
+    struct head_part part;
+    load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
+    finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, room);
+}
+
+static void launch_behind(struct kdev *d, const struct product *p)
+{
+    const struct behind *b = &p->behind;
+    const struct heads *h = &b->heads;
+    if (b->dst)
+        cuda_norm_rows(d, p->f[0].dst, (int)p->f[0].dst_stride, b->dst, (int)b->dst_stride, p->rows,
+                       p->m[0].n, &b->post, b->add, 1);
+    if (b->turns && !cuda_heads_of_many(d, h, p->rows)) {
+        int all = h->n_head + (h->k ? (h->v_from_k ? 1 : 2) * h->n_kv : 0);
+        dim3 grid((unsigned)all, (unsigned)p->rows);
+        cuda_launch(d, heads_kernel, grid, ROW_THREADS, 0, *h);
+    }
+}
+
+/* What the operation before left to do of these rows. */
+static void take_rows(struct kdev *d, struct product *p)
+{
+    const struct pending w = d->pending;
+    if (!w.raw)
+        return;
+    CHECK(w.x == p->in.src && w.n == p->in.n && w.rows == p->rows);
+    p->before = {w.raw, w.post, w.add, w.x, d->readers};
+    p->before_runs = w.runs;
+    d->pending = {};
+}
+
+/* What is behind a product stays to be done. */
+static void leave_norm(struct kdev *d, const struct product *p, int runs)
+{
+    const struct behind *b = &p->behind;
+    d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add, runs};
+}
+
+void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
+{
+    bool dense = store == STORE_BF16;
+    p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
+    p->x.terms = dense ? d->terms : 2;
+    p->behind.counters = d->counters;
+    p->before = {};
+    p->before_runs = 0;
+    const bool ready = p->x.x, few = dense && !cuda_tiled(d, whole_rows);
+    const bool some = few && cuda_some(d, p->rows);
+    struct row_format rows = some || (dense && !few) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
+                             : few                   ? cuda_few_rows(d, p->rows, p->x.kp)
+                                                     : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
+    p->fold = few && cuda_folds(d, p);
+    p->turned = few && !some && cuda_turns(d, p);
+    const bool packs = !p->fold && !ready && cuda_packs_short(p), keeps = p->in.keep && !packs;
+    if (!keeps && (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
+        take_rows(d, p);
+    else
+        cuda_settle(d);
+    if (keeps)
+        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.keep, p->in.keep_stride, p->rows, p->in.n);
+    if (!p->fold && !ready)
+        cuda_pack_rows(d, p, &rows);
+    CHECK(dense || !p->glu);
+    const bool leaves = p->behind.turns ? cuda_heads_adds(&p->behind.heads)
+                                        : p->behind.dst && p->rows == whole_rows && cuda_leaves(p);
+    int runs = 0;
+    if (some)
+        runs = cuda_product_some(d, p, leaves);
+    else if (few)
+        cuda_product_few(d, p);
+    else if (dense)
+        cuda_tile(d, p);
+    else if (store == STORE_F16)
+        p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
+    else
+        p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
+    p->behind.heads.runs = p->behind.turns ? runs : 0;
+    if (leaves && !p->behind.turns)
+        leave_norm(d, p, runs);
+    else if (!p->turned)
+        launch_behind(d, p);
+}
+
+static struct mat mat_of(const struct kdev *d, const struct tensor *t)
+{
+    CHECK(t->n_dim == 2 && t->dim[0] <= INT32_MAX && t->dim[1] <= INT32_MAX);
+    struct mat m = {};
+    m.w = (const uint8_t *)t->data;
+    m.pitch = cuda_pitch(t) * dtype_size(t->type);
+    m.n = (int)t->dim[0];
+    m.k = (int)t->dim[1];
+    m.type = t->type;
+    if (t->type == DT_BF16)
+        m.panels = cuda_panels(d, t);
+    if (t->cut)
+        m.fp8 = m.w + (size_t)m.panels.n * panel_bytes(m.panels), m.unit = t->unit;
+    return m;
+}
+
+static struct finish *add_mat(const struct kdev *d, struct product *p, const struct tensor *w,
+                              const struct tensor *b, float *dst, size_t stride)
+{
+    CHECK(p->n_mats < MAX_MATS && (!b || b->dim[0] == w->dim[0]));
+    int i = p->n_mats++;
+    p->m[i] = mat_of(d, w);
+    CHECK(p->m[i].k == p->m[0].k);
+    p->f[i] = {};
+    p->f[i].b = cuda_vec(b);
+    p->f[i].scale = 1;
+    p->f[i].dst = dst;
+    p->f[i].dst_stride = stride;
+    return &p->f[i];
+}
+
+/* ---- linear --------------------------------------------------------------------------------- */
+
+static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int rows)
+{
+    int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
+    size_t ss = (size_t)cuda_stride(a->src_stride, in),
+           ds = (size_t)cuda_stride(a->dst_stride, out);
+    size_t ms = (size_t)cuda_stride(a->mul_stride, out);
+    bool post = a->post.kind != NORM_NONE;
+    float *dst = (float *)a->dst.p + (size_t)r0 * ds;
+    struct product p = {};
+    d->arena_at = 0;
+    p.rows = rows;
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * ss, ss, in, &a->pre);
+    if (a->packed && d->packed == a->src.p)
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
+    float *to = dst;
+    if (post && rows <= MOST_FEW && out <= MOST_PENDING) /* it may stay for the next operation */
+        to = d->raw[d->raw_turn ^= 1];
+    else if (post)
+        to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);
+    struct finish *f = add_mat(d, &p, a->w, a->b, to, post ? (size_t)out : ds);
+    f->act = a->act;
+    f->softcap = a->softcap;
+    f->scale = a->scale;
+    f->add = a->add && !post;
+    if (a->mul.p) {
+        f->mul = (const float *)a->mul.p + (size_t)r0 * ms;
+        f->mul_stride = (int)ms;
+    }
+    if (post) {
+        p.behind.post = cuda_norm(&a->post);
+        p.behind.dst = dst;
+        p.behind.dst_stride = ds;
+        p.behind.add = a->add;
+    }
+    cuda_product(d, &p, cuda_store_of(a->w), a->rows);
+}
+
+void cuda_linear(struct kdev *d, const struct k_linear *a)
+{
+    int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
+    cuda_begin_row(d, "linear", a->src.p, a->rows, in);
+    cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
+    cuda_f32(a->dst, cuda_span(a->rows, cuda_stride(a->dst_stride, out), out));
+    if (a->mul.p)
+        cuda_f32(a->mul, cuda_span(a->rows, cuda_stride(a->mul_stride, out), out));
+    CHECK(a->act != ACT_SWIGLU_CLAMP);
+    CHECK(!a->packed || d->packed != a->src.p || a->w->type == DT_BF16);
+    CHECK(!a->packed || (a->pre.kind == NORM_NONE && cuda_stride(a->src_stride, in) == in));
+    size_t each = cuda_packed_bytes(in + 32) +
+                  (a->post.kind != NORM_NONE ? (size_t)out * sizeof(float) : 0);
+    int fit = cuda_fit(a->rows, each);
+    for (int r = 0; r < a->rows; r += fit)
+        linear_rows(d, a, r, min_int(fit, a->rows - r));
+}
+
+/* ---- glu ------------------------------------------------------------------------------------ */
+
+__global__ void gate_kernel(const float *g, const float *u, float *dst, size_t n, int act)
+{
+    let_next();
+    after();
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        dst[i] = activate(g[i], act) * u[i];
+}
+
+static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
+{
+    int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
+    size_t n = (size_t)rows * (size_t)ffn;
+    float *dst = (float *)a->dst.p + (size_t)r0 * (size_t)ffn;
+    struct product p = {};
+    d->arena_at = 0;
+    p.rows = rows;
+    p.glu_act = a->act;
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)in, (size_t)in, in, &a->pre);
+    if (a->gate->type == DT_BF16 && a->up->type == DT_BF16) {
+        add_mat(d, &p, a->gate, NULL, dst, (size_t)ffn);
+        add_mat(d, &p, a->up, NULL, dst, (size_t)ffn);
+        p.glu = true;
+        if (a->packed && d->packed == a->dst.p) {
+            p.pack_to = (uint16_t *)a->dst.p + (size_t)r0 * (size_t)(ffn * d->terms);
+            p.pack_as = cuda_rows_format(d, rows, ffn);
+        }
+        cuda_product(d, &p, STORE_BF16, a->rows);
+        return;
+    }
+    float *part[2];
+    const struct tensor *w[2] = {a->gate, a->up};
+    for (int i = 0; i < 2; i++) {
+        part[i] = (float *)cuda_take(d, n * sizeof(float));
+        p.n_mats = 0;
+        p.x = {};
+        add_mat(d, &p, w[i], NULL, part[i], (size_t)ffn);
+        cuda_product(d, &p, cuda_store_of(w[i]), a->rows);
+    }
+    cuda_launch(d, gate_kernel, dim3((unsigned)((n + 255) / 256)), 256, 0, part[0], part[1], dst, n,
+                (int)a->act);
+}
+
+void cuda_glu(struct kdev *d, const struct k_glu *a)
+{
+    cuda_begin_row(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
+    int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
+    const bool keeps = a->packed && a->gate->type == DT_BF16 && a->up->type == DT_BF16 &&
+                       cuda_keeps_packed(d, a->rows, ffn, DT_BF16);
+    if (a->packed)
+        d->packed = keeps ? a->dst.p : NULL;
+    CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
+    cuda_f32(a->src, (size_t)a->rows * (size_t)in);
+    cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
+    bool alone = a->gate->type != DT_BF16 || a->up->type != DT_BF16; /* a product each */
+    size_t each = 2 * cuda_packed_bytes(in + 32) + (alone ? (size_t)ffn * 2 * sizeof(float) : 0);
+    int fit = cuda_fit(a->rows, each);
+    for (int r = 0; r < a->rows; r += fit)
+        glu_rows(d, a, r, min_int(fit, a->rows - r));
+}
+
+/* ---- qkv ------------------------------------------------------------------------------------ */
+
+static void check_cells(const struct k_cells *c)
+{
+    size_t need =
+        (size_t)c->n_slots * (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+    CHECK(c->k.p && c->v.p && c->k.n >= need && c->v.n >= need);
+}
+
+/* Rows r0 and on. The raw projections lie in scratch. */
+static struct heads heads_of(const struct k_qkv *a, int r0, const float *q, const float *k,
+                             const float *v)
+{
+    struct heads h = {};
+    h.q = q, h.k = k, h.v = v;
+    h.n_head = a->n_head, h.n_kv = a->n_kv, h.head_dim = a->head_dim, h.rot = a->rot;
+    h.whole = a->norm_whole, h.v_from_k = a->v_from_k;
+    h.q_norm = cuda_norm(&a->q_norm);
+    h.k_norm = cuda_norm(&a->k_norm);
+    h.v_norm = cuda_norm(&a->v_norm);
+    h.cs = (const float *)a->cs.p + (a->rot ? (size_t)r0 * (size_t)a->rot : 0);
+    h.dst = (float *)a->q.p + (size_t)r0 * (size_t)(a->n_head * a->head_dim);
+    h.b[0] = cuda_vec(a->bq), h.b[1] = cuda_vec(a->bk), h.b[2] = cuda_vec(a->bv);
+    if (k) {
+        h.write = (const int32_t *)a->table->write.p + r0;
+        h.cell_k = a->cells.k.p, h.cell_v = a->cells.v.p;
+        h.kv_bf16 = a->cells.type == KV_BF16;
+        h.n_slots = a->cells.n_slots;
+    }
+    return h;
+}
+
+static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
+{
+    int in = (int)a->wq->dim[1], ss = cuda_stride(a->src_stride, in);
+    int nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
+    const struct tensor *w[MAX_MATS] = {a->wq, a->wk, a->v_from_k ? NULL : a->wv};
+    const struct tensor *b[MAX_MATS] = {a->bq, a->bk, a->bv};
+    float *raw[MAX_MATS] = {NULL, NULL, NULL};
+    struct product p = {};
+    bool mixed = false;
+    d->arena_at = 0;
+    p.rows = rows;
+    p.in = rows_of((const float *)a->src.p + (size_t)r0 * (size_t)ss, (size_t)ss, in, &a->norm);
+    if (a->packed && d->packed == a->src.p)
+        p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
+    bool write = a->wk && a->table && a->table->write.p;
+    if (a->keep.p) {
+        p.in.keep = (float *)a->keep.p + (size_t)r0 * (size_t)a->keep_stride;
+        p.in.keep_stride = (size_t)a->keep_stride;
+    }
+    for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
+        size_t n = (size_t)(i ? nk : nq);
+        size_t room = i || !cuda_some(d, rows) ? (size_t)rows * n
+                                               : RAW_RUNS * run_floats(rows, nq + 2 * nk);
+        raw[i] = (float *)cuda_take(d, room * sizeof(float));
+        add_mat(d, &p, w[i], b[i], raw[i], n);
+        mixed |= w[i]->type != a->wq->type;
+    }
+    for (int i = 0; mixed && i < p.n_mats; i++) {
+        struct product one = p;
+        one.n_mats = 1;
+        one.m[0] = p.m[i];
+        one.f[0] = p.f[i];
+        cuda_product(d, &one, cuda_store_of(w[i]), a->rows);
+    }
+    p.behind.turns = true;
+    p.behind.heads = heads_of(a, r0, raw[0], raw[1], raw[2]);
+    if (mixed)
+        launch_behind(d, &p);
+    else
+        cuda_product(d, &p, cuda_store_of(a->wq), a->rows);
+}
+
+void cuda_qkv(struct kdev *d, const struct k_qkv *a)
+{
+    cuda_begin_row(d, "qkv", a->src.p, a->rows, (int)a->wq->dim[1]);
+    int in = (int)a->wq->dim[1], nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
+    size_t rows = (size_t)a->rows;
+    CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
+    CHECK(!a->packed || d->packed != a->src.p ||
+          (a->wq->type == DT_BF16 && a->norm.kind == NORM_NONE &&
+           cuda_stride(a->src_stride, in) == in));
+    CHECK(!a->wk || (a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk))));
+    cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
+    cuda_f32(a->q, rows * (size_t)nq);
+    if (a->keep.p)
+        cuda_f32(a->keep, cuda_span(a->rows, a->keep_stride, in));
+    CHECK(!a->keep.p || (!a->packed && a->keep_stride >= in));
+    if (a->rot)
+        cuda_f32(a->cs, rows * (size_t)a->rot);
+    if (a->wk && a->table && a->table->write.p) {
+        cuda_i32(a->table->write, rows);
+        CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
+        check_cells(&a->cells);
+    }
+    size_t runs = cuda_some(d, a->rows) ? RAW_RUNS : 1;
+    size_t each = 3 * cuda_packed_bytes(in + 32) + runs * (size_t)(nq + 2 * nk) * sizeof(float);
+    int fit = cuda_fit(a->rows, each);
+    for (int r = 0; r < a->rows; r += fit)
+        qkv_rows(d, a, r, min_int(fit, a->rows - r));
+    d->settles = a->rows <= K_MAX_NODES;
+}

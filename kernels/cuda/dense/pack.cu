@@ -1,0 +1,187 @@
+/* pack.cu - rows become packed ones, between products: with what they are still owed, and with
+ * their norm, for which a row has a block.
+ *
+ * The kernel that most rows come by is short: it comes from memory as other data does, and what
+ * stands before it and behind it waits. Everything that is not of the row is done before the wait.
+ */
+#include "kernels/cuda/dense/product.cuh"
+
+/* ---- rows that can be read by fours --------------------------------------------------------- */
+
+__device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        w.v[j] = norm.w.p && row_index(0, j) < n
+                     ? __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)))
+                     : make_uint2(0, 0);
+}
+
+__device__ __forceinline__ void norm_short(struct row_part &y, int n, const struct norm &norm,
+                                           const short_weights &w, float *room)
+{
+    const float inv = row_inverse_short(y, n, norm, room);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        y.v[j] = normed_short(norm, y.v[j], inv, w.v[j]);
+}
+
+__device__ __forceinline__ void fetch_row(const float *src, int n, struct row_part &x)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        x.v[j] = ask_four(src + row_index(0, j), row_index(0, j) < n);
+}
+
+/* The sum of a row's runs, in their order; missing ones are zeros. raw: the thread's first element
+ * of the first one. */
+__device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs, int n,
+                                           struct row_part &y)
+{
+    const size_t apart = run_floats(rows, n), step = (size_t)(ROW_STEP * run_rows(rows));
+    struct row_part part[RAW_RUNS];
+#pragma unroll
+    for (int r = 0; r < RAW_RUNS; r++)
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            part[r].v[j] = ask_four(raw + (size_t)r * apart + (size_t)j * step,
+                                    r < runs && row_index(0, j) < n);
+    y = part[0];
+#pragma unroll
+    for (int r = 1; r < RAW_RUNS; r++)
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            y.v[j] = plus(y.v[j], part[r].v[j]);
+}
+
+/* Rows of so few leave room for the product behind them, which asks for its weights meanwhile; more
+ * would have to wait for multiprocessors that its blocks hold. */
+enum { EARLY = 16 };
+
+/* What comes before a row's own norm. */
+enum owed { OWED_NOTHING, OWED_ROWS, OWED_RUNS };
+
+template <int OWED>
+__global__ void __launch_bounds__(ROW_THREADS, 1)
+    pack_short_kernel(const __grid_constant__ struct rows_in in,
+                      const __grid_constant__ struct row_before before, int runs,
+                      const __grid_constant__ struct row_format f, uint16_t *x)
+{
+    __shared__ float room[2 * ROW_WARPS];
+    const int r = (int)blockIdx.x, n = in.n, rows = (int)gridDim.x;
+    constexpr bool joins = OWED != OWED_NOTHING;
+    short_weights w, post;
+    struct row_part y, old;
+    uint16_t *to[ROW_HELD];
+    const bool early = rows <= EARLY;
+    if (early)
+        let_next();
+    fetch_short(in.norm, n, w);
+    if (joins)
+        fetch_short(before.post, n, post);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        to[j] = packed_at(f, x, r, row_index(0, j));
+    float *sum = before.x + (size_t)r * (size_t)n;
+    const float *src = OWED == OWED_RUNS   ? before.raw + run_place(rows, r, row_index(0, 0))
+                       : OWED == OWED_ROWS ? before.raw + (size_t)r * (size_t)n
+                                           : in.src + (size_t)r * in.stride;
+    wait_before();
+    if (!early)
+        let_next();
+    if (OWED == OWED_RUNS)
+        fetch_runs(src, rows, runs, n, y);
+    else
+        fetch_row(src, n, y);
+    if (joins && before.add)
+        fetch_row(sum, n, old);
+    if (joins) {
+        norm_short(y, n, before.post, post, room);
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++) {
+            if (before.add)
+                y.v[j] = plus(y.v[j], old.v[j]);
+            if (row_index(0, j) < n)
+                *(float4 *)(sum + row_index(0, j)) = y.v[j];
+        }
+    }
+    if (in.keep)
+        store_part(in.keep + (size_t)r * in.keep_stride, n, y);
+    norm_short(y, n, in.norm, w, room + ROW_WARPS);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        if (row_index(0, j) < n)
+            put_short(to[j], f.kind == ROW_TILED, y.v[j]);
+#pragma unroll
+    for (int j = 0; OWED == OWED_RUNS && j < ROW_HELD; j++)
+        if (row_index(0, j) < n)
+            discard_runs(src + (size_t)j * (size_t)(ROW_STEP * run_rows(rows)),
+                         run_floats(rows, n), runs);
+}
+
+/* ---- any rows ------------------------------------------------------------------------------- */
+
+__global__ void __launch_bounds__(ROW_THREADS)
+    pack_kernel(const __grid_constant__ struct rows_in in, int terms,
+                const __grid_constant__ struct row_format f, uint16_t *x)
+{
+    __shared__ float room[ROW_WARPS];
+    struct row_part norm;
+    let_next();
+    load_norm(in.norm, in.n, 0, norm);
+    after();
+    pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
+}
+
+/* Without a norm a row needs no block of its own. Blocks (row, part), four elements a thread. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    pack_plain_kernel(const __grid_constant__ struct rows_in in, int terms,
+                      const __grid_constant__ struct row_format f, uint16_t *x)
+{
+    const int r = (int)blockIdx.x, i = row_index((int)blockIdx.y * ROW_STEP, 0);
+    const float *src = in.src + (size_t)r * in.stride;
+    let_next();
+    after();
+    if (i < f.kp)
+        put_terms(four_of(src, in.n, i), i, in.n, terms, x, r * terms, f);
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+static bool short_norm(const struct norm *n)
+{
+    return !n->w.p || (n->w.type == DT_BF16 && (uintptr_t)n->w.p % 8 == 0);
+}
+
+bool cuda_packs_short(const struct product *p)
+{
+    return p->x.terms == 1 && p->in.n % K_CHUNK == 0 && p->in.n <= ROW_PASS &&
+           p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 && short_norm(&p->in.norm) &&
+           p->in.keep_stride % 4 == 0 && (uintptr_t)p->in.keep % 16 == 0;
+}
+
+/* See cuda_alone(). Before q, k and v few rows rather crowd: those products have so few weights that
+ * they should all be asked for by then, and their blocks start only once all of these have. */
+static size_t room_of(const struct kdev *d, const struct product *p)
+{
+    return p->glu || p->rows > EARLY ? cuda_alone(d, p->rows) : 0;
+}
+
+void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f)
+{
+    const size_t bytes = (size_t)p->rows * (size_t)p->x.terms * (size_t)p->x.kp * sizeof(uint16_t);
+    uint16_t *x = (uint16_t *)cuda_take(d, bytes);
+    const dim3 rows((unsigned)p->rows);
+    p->x.x = x;
+    if (!cuda_packs_short(p) && p->in.norm.kind == NORM_NONE)
+        cuda_launch(d, pack_plain_kernel, dim3(rows.x, (unsigned)div_up(p->x.kp, ROW_STEP)),
+                    ROW_THREADS, 0, p->in, p->x.terms, *f, x);
+    else if (!cuda_packs_short(p))
+        cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, *f, x);
+    else
+        cuda_launch(d,
+                    p->before_runs  ? pack_short_kernel<OWED_RUNS>
+                    : p->before.raw ? pack_short_kernel<OWED_ROWS>
+                                    : pack_short_kernel<OWED_NOTHING>,
+                    rows, ROW_THREADS, room_of(d, p), p->in, p->before, p->before_runs, *f, x);
+}

@@ -1,0 +1,430 @@
+/* product.cuh - the one product of packed rows with a weight matrix, for any number of rows.
+ *
+ * Weights are the A operand of mma.m16n8k16 and stream from memory as they lie, 16 bytes a thread:
+ * thread (g, q) of a warp holds 8 successive weights of rows g and g + 8, which serve as the four
+ * positions of k that the instruction assigns to q, twice. The rows of activations are the B
+ * operand, permuted in the same way because they are read the same way: 16 bytes at the same k.
+ *
+ * A row of activations is two columns of B: x = hi + lo, two bf16 (16 bits of mantissa in all), or
+ * two f16 and a power of two for MXFP4 (22 bits). Products are exact in float32; weights of f16
+ * and f32 are cut into two and three bf16, which is exact too. The pair of columns of one row
+ * lands in one thread, which adds them.
+ *
+ * Order of every sum (law 5): k is cut into 8 runs, by its length alone; a warp of the block takes
+ * a run, chunk after chunk; the 8 sums are added in their order. How many rows meet in a block
+ * changes nothing of that, so the bits of a row are the same in decode, verify and
+ * prefill.
+ */
+#ifndef AERIE_CUDA_PRODUCT_CUH
+#define AERIE_CUDA_PRODUCT_CUH
+
+#include "kernels/cuda/dense/heads.cuh"
+
+enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3 };
+
+enum store {
+    STORE_BF16,
+    STORE_F16,
+    STORE_F32,
+    STORE_COLUMNS, /* any float, (in, out): slow, for the one checkpoint that has experts so */
+};
+
+/* One matrix, or one for each expert. */
+struct mat {
+    const uint8_t *w, *scale;     /* scale: MXFP4 */
+    size_t pitch, scale_pitch;    /* bytes between rows; COLUMNS: between inputs */
+    size_t expert, expert_scale;  /* bytes between experts */
+    int n;                        /* outputs */
+    int k;                        /* COLUMNS: inputs that exist, enum dtype of the elements */
+    int type;
+    struct panels panels;         /* bf16, unless it is an expert's */
+    const uint8_t *fp8;           /* its panels in FP8 (fp8.cuh), or NULL */
+    int unit;                     /* of those */
+};
+
+/* Packed activations, in whatever format the product wants (base/row.cuh), kp a multiple of a chunk,
+ * zeros behind the end. product_kernel() takes two terms always. */
+struct packed {
+    const uint16_t *x;
+    int kp;
+    int terms;
+};
+
+/* What follows the sums; in k_linear's order. */
+struct finish {
+    struct vec b;
+    int act;
+    float softcap, scale;
+    const float *mul;
+    int mul_stride;
+    bool add;
+    float *dst;
+    size_t dst_stride;
+};
+
+/* Which pairs (row, rank) an expert has: expert active[i] has order[begin[i] .. begin[i + 1]), and
+ * pair p multiplies packed row p / div into row p of dst. */
+struct expert_list {
+    const int32_t *n_active, *active, *begin, *order;
+    int div;
+};
+
+/* What needs more than a panel of outputs: a kernel of its own, or the next one, does it, or the
+ * blocks of the product that have a head's panels (decode.cu). */
+struct behind {
+    struct norm post; /* dst (+)= post(f[0].dst), if there is a dst; never folded */
+    float *dst;
+    size_t dst_stride;
+    bool add;
+    bool turns; /* the matrices are q, k, v; every head's outputs become what heads says */
+    struct heads heads;
+    unsigned *counters; /* zeros */
+};
+
+struct product {
+    struct mat m[MAX_MATS];
+    struct finish f[MAX_MATS];
+    int first[MAX_MATS]; /* output, or tile of 16, with which a matrix begins among all */
+    int outputs, n_mats, rows;
+    bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
+    int glu_act;
+    uint16_t *pack_to; /* packed rows of m[0].n instead of f[0].dst: glu */
+    struct row_format pack_as; /* where rows are few; else they are for tiles */
+    struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
+    struct row_before before;
+    int before_runs; /* before.raw is that many runs' sums (struct pending) */
+    struct behind behind;
+    bool fold;
+    bool turned; /* heads are done by the product itself (decode.cu) */
+    struct packed x;
+
+    struct expert_list e;
+};
+
+#ifdef __CUDACC__
+
+/* ---- pieces --------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint4 stream16(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                         uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                        uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* Takes the next bf16 term of two floats off them. */
+__device__ __forceinline__ uint32_t next_term(float &x, float &y)
+{
+    bf16 a = __float2bfloat16_rn(x), b = __float2bfloat16_rn(y);
+    x -= __bfloat162float(a);
+    y -= __bfloat162float(b);
+    return (uint32_t)__bfloat16_as_ushort(b) << 16 | __bfloat16_as_ushort(a);
+}
+
+/* (a ^ b) & mask in one instruction, which the compiler would take apart */
+template <uint32_t MASK> __device__ __forceinline__ uint32_t xor_and(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("lop3.b32 %0, %1, %2, %3, 0x28;" : "=r"(y) : "r"(a), "r"(b), "n"(MASK));
+    return y;
+}
+
+/* Four f16 pairs of eight MXFP4 weights, times 2^-14; how they lie in w: mem.cu. */
+__device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
+{
+    uint32_t second = xor_and<0x8E8E8E8Eu>(w >> 3, w << 7);
+    h[0] = w & 0x8E008E00u;
+    h[1] = w << 8 & 0x8E008E00u;
+    h[2] = second & 0xFF00FF00u;
+    h[3] = __byte_perm(second, 0, 0x2404);
+}
+
+/* ---- one thread's share of two rows of weights, for one chunk of k --------------------------- */
+
+template <int STORE> struct chunk;
+
+template <> struct chunk<STORE_BF16> {
+    enum { K = 32 };
+    uint4 r0, r1; /* eight weights of row g, of row g + 8 */
+    __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
+                                         int c, int q)
+    {
+        r0 = stream16(p0 + (size_t)c * 64 + (size_t)q * 16);
+        r1 = stream16(p1 + (size_t)c * 64 + (size_t)q * 16);
+    }
+    template <int NT>
+    __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
+                                             int c, int q) const
+    {
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            uint4 b = *(const uint4 *)(x[j] + c * 32 + q * 8);
+            mma_bf16(acc[j], r0.x, r1.x, r0.y, r1.y, b.x, b.y);
+            mma_bf16(acc[j], r0.z, r1.z, r0.w, r1.w, b.z, b.w);
+        }
+    }
+};
+
+/* Eight floats of each row, cut into TERMS bf16. */
+template <int TERMS> struct float_chunk {
+    enum { K = 32 };
+    float f0[8], f1[8];
+    template <int NT>
+    __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint16_t *const (&x)[NT],
+                                             int c, int q) const
+    {
+        float a[8], b[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a[i] = f0[i], b[i] = f1[i];
+#pragma unroll
+        for (int t = 0; t < TERMS; t++) {
+            uint32_t r0[4], r1[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                r0[i] = next_term(a[2 * i], a[2 * i + 1]);
+                r1[i] = next_term(b[2 * i], b[2 * i + 1]);
+            }
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                uint4 v = *(const uint4 *)(x[j] + c * 32 + q * 8);
+                mma_bf16(acc[j], r0[0], r1[0], r0[1], r1[1], v.x, v.y);
+                mma_bf16(acc[j], r0[2], r1[2], r0[3], r1[3], v.z, v.w);
+            }
+        }
+    }
+};
+
+template <> struct chunk<STORE_F16> : float_chunk<2> {
+    __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
+                                         int c, int q)
+    {
+        uint4 v0 = stream16(p0 + (size_t)c * 64 + (size_t)q * 16);
+        uint4 v1 = stream16(p1 + (size_t)c * 64 + (size_t)q * 16);
+        const __half *h0 = (const __half *)&v0, *h1 = (const __half *)&v1;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            f0[i] = __half2float(h0[i]), f1[i] = __half2float(h1[i]);
+    }
+};
+
+template <> struct chunk<STORE_F32> : float_chunk<3> {
+    __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
+                                         int c, int q)
+    {
+        size_t at = (size_t)c * 128 + (size_t)q * 32;
+        *(uint4 *)f0 = stream16(p0 + at);
+        *(uint4 *)(f0 + 4) = stream16(p0 + at + 16);
+        *(uint4 *)f1 = stream16(p1 + at);
+        *(uint4 *)(f1 + 4) = stream16(p1 + at + 16);
+    }
+};
+
+/* p0, p1: the first input of outputs g, g + 8 */
+template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
+    __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1,
+                                         int c, int q)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int k = c * 32 + q * 8 + i;
+            vec v0 = {p0 + (size_t)k * m.pitch, m.type}, v1 = {p1 + (size_t)k * m.pitch, m.type};
+            f0[i] = k < m.k ? weight_at(v0, 0) : 0.f;
+            f1[i] = k < m.k ? weight_at(v1, 0) : 0.f;
+        }
+    }
+};
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+/* What follows the bias. */
+__device__ __forceinline__ float behind_bias(const finish &f, float y, int out, int row)
+{
+    y = soft_capped(activate(y, f.act), f.softcap);
+    if (f.scale != 1)
+        y *= f.scale;
+    if (f.mul)
+        y *= f.mul[(size_t)row * (size_t)f.mul_stride + (size_t)out];
+    return y;
+}
+
+__device__ __forceinline__ float finished(const finish &f, float y, int out, int row)
+{
+    return behind_bias(f, f.b.p ? y + weight_at(f.b, (size_t)out) : y, out, row);
+}
+
+__device__ __forceinline__ void store_one(const finish &f, float y, int out, int row)
+{
+    float *at = f.dst + (size_t)row * f.dst_stride + (size_t)out;
+    *at = f.add ? y + *at : y;
+}
+
+/* Blocks that should fit on a multiprocessor. */
+constexpr int blocks_of_an_sm(int nt, int u) { return nt > 4 ? 1 : nt <= 2 && u == 1 ? 3 : 2; }
+
+/* A block: a tile of 16 outputs for NT * 4 rows at a time, of two terms each. With EXPERTS
+ * blockIdx.y counts active experts, else groups of rows. Chunks are loaded U at a time, the next U
+ * while these are multiplied. */
+template <int STORE, int NT, int U, bool EXPERTS>
+__global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
+    product_kernel(const __grid_constant__ struct product p)
+{
+    constexpr int TOK = NT * 4, PITCH = TOK + 1;
+    __shared__ float red[RUNS][16 * PITCH];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int g = lane / 4, q = lane % 4;
+
+    int mi = 0, expert = 0, from = 0, to = p.rows;
+    if constexpr (EXPERTS) {
+        after();
+        int n_active = *p.e.n_active; /* four loads at once; what lies beyond the end is unused */
+        expert = p.e.active[blockIdx.y];
+        from = p.e.begin[blockIdx.y];
+        to = p.e.begin[blockIdx.y + 1];
+        if ((int)blockIdx.y >= n_active)
+            return;
+    } else {
+        while (mi + 1 < p.n_mats && (int)blockIdx.x >= p.first[mi + 1])
+            mi++;
+        from = (int)blockIdx.y * TOK;
+    }
+    const mat &m = p.m[mi];
+    const int n0 = ((int)blockIdx.x - p.first[mi]) * 16;
+    const int step = EXPERTS ? TOK : TOK * (int)gridDim.y;
+
+    /* this warp's run of k */
+    const int chunks = p.x.kp / chunk<STORE>::K, each = (chunks + RUNS - 1) / RUNS;
+    const int c0 = min(warp * each, chunks), c1 = min(c0 + each, chunks);
+
+    const uint8_t *w[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = min(n0 + h * 8 + g, m.n - 1);
+        size_t at = STORE == STORE_COLUMNS ? (size_t)row * (m.type == DT_F32 ? 4 : 2)
+                                           : (size_t)row * m.pitch;
+        w[h] = m.w + (size_t)expert * m.expert + at;
+    }
+
+    chunk<STORE> next[U];
+    auto fetch = [&](int c) {
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (c + u < c1)
+                next[u].load(m, w[0], w[1], c + u, q);
+    };
+    fetch(c0); /* weights do not depend on the kernel before: they may come while it ends */
+    if constexpr (!EXPERTS)
+        after();
+
+    for (int t0 = from; t0 < to; t0 += step) {
+        const uint16_t *x[NT];
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            int t = min(t0 + j * 4 + g / 2, to - 1);
+            int row = EXPERTS ? p.e.order[t] / p.e.div : t;
+            x[j] = p.x.x + ((size_t)row * 2 + (size_t)(g & 1)) * (size_t)p.x.kp;
+        }
+        float acc[NT][4] = {};
+        if (t0 != from)
+            fetch(c0);
+        for (int c = c0; c < c1; c += U) {
+            chunk<STORE> now[U];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                now[u] = next[u];
+            if (c + U < c1)
+                fetch(c + U);
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                if (c + u < c1)
+                    now[u].template multiply<NT>(acc, x, c + u, q);
+        }
+
+        /* the runs are added in their order */
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+            red[warp][g * PITCH + j * 4 + q] = acc[j][0] + acc[j][1];
+            red[warp][(g + 8) * PITCH + j * 4 + q] = acc[j][2] + acc[j][3];
+        }
+        __syncthreads();
+        for (int at = (int)threadIdx.x; at < 16 * TOK; at += PRODUCT_THREADS) {
+            int o = at % 16, out = n0 + o, t = t0 + at / 16;
+            float y = red[0][o * PITCH + at / 16];
+#pragma unroll
+            for (int r = 1; r < RUNS; r++)
+                y += red[r][o * PITCH + at / 16];
+            if (t >= to || out >= m.n)
+                continue;
+            int row = EXPERTS ? p.e.order[t] : t;
+            store_one(p.f[mi], finished(p.f[mi], y, out, row), out, row);
+        }
+        __syncthreads();
+    }
+}
+
+#endif
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(uint16_t); }
+
+/* Packs the rows, launches the product of what is set up in p, and what comes behind. whole_rows:
+ * those of the operation, of which p has some. */
+void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows);
+/* Of bf16 matrices (decode.cu). Where it folds, packing is part of it if p->x.x is NULL; else rows
+ * come in the given format. Where it turns, heads are part of it. */
+bool cuda_folds(const struct kdev *d, const struct product *p);
+bool cuda_turns(const struct kdev *d, const struct product *p);
+/* Whether the norm behind it may stay to be done. */
+bool cuda_leaves(const struct product *p);
+/* Rows into p->x (dense/pack.cu), with what they are owed (p->before), if cuda_packs_short(). */
+void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
+bool cuda_packs_short(const struct product *p);
+struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);
+void cuda_product_few(struct kdev *d, struct product *p);
+/* Of some rows, a term each, packed in tile order (verify.cu). leaves: what comes behind is left,
+ * and if k was cut so may the sum of the runs be: how many there are in f[0].dst, else 0. */
+int cuda_product_some(struct kdev *d, const struct product *p, bool leaves);
+static inline bool cuda_some(const struct kdev *d, int rows)
+{
+    return d->tiles && d->terms == 1 && rows > 16 && rows <= MOST_FEW;
+}
+/* Of many rows (tile.cu), packed in tile order; only where device and build have it. */
+void cuda_tile(struct kdev *d, const struct product *p);
+static inline bool cuda_tiled(const struct kdev *d, int rows)
+{
+    return d->tiles && rows > MOST_FEW;
+}
+/* Whether rows of n are packed by the product that makes them for the one that reads them; both
+ * have weights of this type. */
+static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum dtype type)
+{
+    return (rows <= MOST_FEW || d->tiles) && n % K_CHUNK == 0 && type == DT_BF16;
+}
+/* How a product of so many rows of so many elements wants them packed (linear.cu). */
+struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp);
+void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
+                          int most_active, int most_rows);
+enum store cuda_store_of(const struct tensor *t);
+
+#endif

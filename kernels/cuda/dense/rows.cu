@@ -1,0 +1,576 @@
+/* rows.cu - operations that copy, scale, turn or normalise rows. */
+#include "kernels/cuda/dense/product.cuh"
+
+enum { THREADS = 256, MOST_PAIRS = 256 /* rope frequencies that travel with a launch */ };
+
+/* ---- embed ---------------------------------------------------------------------------------- */
+
+/* A table as rows of `pitch` elements, or in panels. */
+struct table {
+    struct vec rows;
+    size_t pitch;
+    bool paneled;
+    struct panels panels;
+    int n_rows;
+};
+
+__device__ __forceinline__ float table_at(const table &t, int id, int i)
+{
+    if (!t.paneled)
+        return weight_at(t.rows, (size_t)id * t.pitch + (size_t)i);
+    size_t at = panel_chunk(t.panels, id, i / K_CHUNK) / sizeof(bf16) + (size_t)(i % K_CHUNK);
+    return weight_at(t.rows, at);
+}
+
+__global__ void embed_kernel(const int32_t *ids, const __grid_constant__ table t, int n,
+                             float scale, float *dst, int dst_stride)
+{
+    let_next();
+    after();
+    int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x), id = ids[r];
+    if (i < n)
+        dst[(size_t)r * (size_t)dst_stride + (size_t)i] =
+            id >= 0 && id < t.n_rows ? table_at(t, id, i) * scale : NAN;
+}
+
+static table table_of(const struct kdev *d, const struct tensor *w, int n)
+{
+    CHECK(w->n_dim == 2 && w->dim[1] == n);
+    table t = {};
+    t.rows = cuda_vec(w);
+    t.pitch = cuda_pitch(w);
+    t.n_rows = (int)w->dim[0];
+    t.paneled = cuda_paneled(w);
+    if (t.paneled)
+        t.panels = cuda_panels(d, w);
+    return t;
+}
+
+void cuda_embed(struct kdev *d, const struct k_embed *a)
+{
+    cuda_begin(d, "embed");
+    table t = table_of(d, a->table, a->n);
+    int ds = cuda_stride(a->dst_stride, a->n);
+    dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
+    cuda_launch(d, embed_kernel, grid, THREADS, 0, cuda_i32(a->ids, (size_t)a->rows), t, a->n,
+                a->scale, cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds);
+}
+
+/* ---- rope ----------------------------------------------------------------------------------- */
+
+struct freqs {
+    float f[MOST_PAIRS];
+};
+
+__device__ __forceinline__ void turn_of(float pos, float freq, float factor, float *cs)
+{
+    double s, c;
+    float angle = pos * freq; /* rounded, see k_rope */
+    sincos((double)angle, &s, &c);
+    cs[0] = (float)c * factor;
+    cs[1] = (float)s * factor;
+}
+
+__global__ void rope_kernel(const int32_t *pos, const __grid_constant__ struct freqs inv, int from,
+                            int n, int half, float factor, float *cs)
+{
+    let_next();
+    after();
+    int r = (int)blockIdx.x, i = (int)threadIdx.x;
+    if (i < n)
+        turn_of((float)pos[r], inv.f[i], factor,
+                cs + ((size_t)r * (size_t)half + (size_t)(from + i)) * 2);
+}
+
+void cuda_rope(struct kdev *d, const struct k_rope *a)
+{
+    cuda_begin(d, "rope");
+    const int32_t *pos = cuda_i32(a->pos, (size_t)a->rows);
+    float *cs = cuda_f32(a->cs, (size_t)a->rows * (size_t)a->half * 2);
+    for (int from = 0; from < a->half; from += MOST_PAIRS) {
+        struct freqs inv = {};
+        int n = min_int(MOST_PAIRS, a->half - from);
+        memcpy(inv.f, a->inv_freq + from, (size_t)n * sizeof *inv.f);
+        cuda_launch(d, rope_kernel, dim3((unsigned)a->rows), MOST_PAIRS, 0, pos, inv, from, n,
+                    a->half, a->factor, cs);
+    }
+}
+
+/* ---- normalize ------------------------------------------------------------------------------ */
+
+/* One block a row; src and dst may be the same. */
+__global__ void __launch_bounds__(ROW_THREADS)
+    norm_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
+                const __grid_constant__ struct norm norm, bool add, float scale)
+{
+    __shared__ float room[ROW_WARPS];
+    struct row_part w;
+    let_next();
+    load_norm(norm, n, 0, w);
+    after();
+    src += (size_t)blockIdx.x * (size_t)src_stride;
+    dst += (size_t)blockIdx.x * (size_t)dst_stride;
+    struct row_part old;
+    if (add)
+        load_part(dst, n, 0, old);
+    norm_row(src, dst, n, norm, w, old, add, scale, room);
+}
+
+void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
+                    int rows, int n, const struct norm *norm, bool add, float scale)
+{
+    cuda_launch(d, norm_kernel, dim3((unsigned)rows), ROW_THREADS, 0, src, src_stride, dst,
+                dst_stride, n, *norm, add, scale);
+}
+
+void cuda_normalize(struct kdev *d, const struct k_normalize *a)
+{
+    cuda_begin(d, "normalize");
+    int ss = cuda_stride(a->src_stride, a->n), ds = cuda_stride(a->dst_stride, a->n);
+    struct norm norm = cuda_norm(&a->norm);
+    cuda_norm_rows(d, cuda_f32(a->src, cuda_span(a->rows, ss, a->n)), ss,
+                   cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds, a->rows, a->n, &norm, a->add,
+                   a->scale);
+}
+
+/* ---- scale and rows ------------------------------------------------------------------------- */
+
+__global__ void scale_kernel(float *x, size_t n, struct vec s)
+{
+    let_next();
+    after();
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        x[i] *= weight_at(s, 0);
+}
+
+void cuda_scale(struct kdev *d, const struct k_scale *a)
+{
+    cuda_begin(d, "scale");
+    size_t n = (size_t)a->rows * (size_t)a->n;
+    cuda_launch(d, scale_kernel, dim3((unsigned)((n + THREADS - 1) / THREADS)), THREADS, 0,
+                cuda_f32(a->x, n), n, cuda_vec(a->s));
+}
+
+__global__ void rows_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
+                            const int32_t *idx, int limit)
+{
+    let_next();
+    after();
+    int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    int from = idx ? idx[r] : r;
+    if (i < n)
+        dst[(size_t)r * (size_t)dst_stride + (size_t)i] =
+            from >= 0 && from < limit ? src[(size_t)from * (size_t)src_stride + (size_t)i] : NAN;
+}
+
+void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *dst,
+                    size_t dst_stride, int rows, int n)
+{
+    dim3 grid((unsigned)div_up(n, THREADS), (unsigned)rows);
+    cuda_launch(d, rows_kernel, grid, THREADS, 0, src, (int)src_stride, dst, (int)dst_stride, n,
+                (const int32_t *)NULL, rows);
+}
+
+/* Rows that lie in their buffer whole. */
+static int whole_rows(kbuf src, int n, int stride)
+{
+    size_t floats = src.n / sizeof(float);
+    return floats < (size_t)n ? 0 : (int)((floats - (size_t)n) / (size_t)stride) + 1;
+}
+
+void cuda_rows(struct kdev *d, const struct k_rows *a)
+{
+    cuda_begin(d, "rows");
+    int ss = cuda_stride(a->src_stride, a->n), ds = cuda_stride(a->dst_stride, a->n);
+    int limit = whole_rows(a->src, a->n, ss);
+    const int32_t *idx = a->idx.p ? cuda_i32(a->idx, (size_t)a->rows) : NULL;
+    CHECK(idx || a->rows <= limit);
+    dim3 grid((unsigned)div_up(a->n, THREADS), (unsigned)a->rows);
+    cuda_launch(d, rows_kernel, grid, THREADS, 0, (const float *)a->src.p, ss,
+                cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds, a->n, idx, limit);
+}
+
+/* ---- lay ------------------------------------------------------------------------------------ */
+
+/* A part as kernels take it. */
+struct laid {
+    const float *src;
+    size_t stride;
+    struct table table; /* without rows: there is src */
+    float scale;
+    int limit; /* rows that there are */
+    const int32_t *idx;
+    struct norm norm;
+    int n, blocks; /* blocks of a row */
+    float *keep;
+    bool keep_normed;
+    void *dst;
+    int width, at;
+    int terms; /* of a packed row; 0: floats */
+    struct row_format f;
+};
+
+/* What turns a row's heads. */
+struct turns {
+    const int32_t *pos;
+    struct freqs inv;
+    int half;
+    float factor, *cs;
+};
+
+struct lay_args {
+    struct laid part[K_MAX_PARTS];
+    int n_parts;
+    struct turns turns[K_MAX_ROPES];
+};
+
+/* Elements i .. i + 3 of row `id` as they come; i a multiple of 4. */
+__device__ __forceinline__ float4 laid_four(const laid &p, int id, int i)
+{
+    if (id < 0 || id >= p.limit)
+        return make_float4(NAN, NAN, NAN, NAN);
+    const table &t = p.table;
+    if (!t.rows.p)
+        return four_of(p.src + (size_t)id * p.stride, p.n, i);
+    const int size = t.rows.type == DT_F32 ? 4 : 2, in = t.paneled ? i % K_CHUNK : i;
+    const size_t row = t.paneled ? panel_chunk(t.panels, id, i / K_CHUNK)
+                                 : (size_t)id * t.pitch * (size_t)size;
+    const struct vec v = {(const char *)t.rows.p + row, t.rows.type};
+    float4 w = four_weights(v, p.n - i + in, in);
+    return make_float4(w.x * p.scale, w.y * p.scale, w.z * p.scale, w.w * p.scale);
+}
+
+__device__ __forceinline__ void put_floats(float *dst, int n, int i, float4 y)
+{
+    if (i + 4 <= n && (uintptr_t)dst % 16 == 0) {
+        *(float4 *)(dst + i) = y;
+        return;
+    }
+    for (int e = 0; e < 4; e++)
+        if (i + e < n)
+            dst[i + e] = (&y.x)[e];
+}
+
+/* Elements i .. i + 3 of row r, as they came and normalised. */
+__device__ __forceinline__ void put_laid(const laid &p, int r, int i, float4 x, float4 y)
+{
+    if (i >= p.n)
+        return;
+    if (p.keep)
+        put_floats(p.keep + (size_t)r * (size_t)p.n, p.n, i, p.keep_normed ? y : x);
+    if (p.terms)
+        put_terms(y, p.at + i, p.at + p.n, p.terms, (uint16_t *)p.dst, r * p.terms, p.f);
+    else
+        put_floats((float *)p.dst + (size_t)r * (size_t)p.width + (size_t)p.at, p.n, i, y);
+}
+
+__device__ __forceinline__ void fetch_laid(const laid &p, int id, int from, struct row_part &x)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++)
+        x.v[j] = row_index(from, j) < p.n ? laid_four(p, id, row_index(from, j))
+                                          : make_float4(0, 0, 0, 0);
+}
+
+/* A row with a norm is one block's; its squares add up in row_inverse()'s order. w: the norm's
+ * first weights. */
+__device__ __forceinline__ void lay_normed(const laid &p, int r, int id, struct row_part &w,
+                                           float *room)
+{
+    struct row_part x;
+    fetch_laid(p, id, 0, x);
+    float ss = part_squares(x, 0);
+    for (int from = ROW_PASS; from < p.n; from += ROW_PASS) {
+        struct row_part more;
+        fetch_laid(p, id, from, more);
+        ss = part_squares(more, ss);
+    }
+    const float inv = 1 / sqrtf(row_sum(ss, room) / (float)p.n + p.norm.eps);
+    for (int from = 0; from < p.n; from += ROW_PASS) {
+        if (from) {
+            load_norm(p.norm, p.n, from, w);
+            fetch_laid(p, id, from, x);
+        }
+#pragma unroll
+        for (int j = 0; j < ROW_HELD; j++)
+            put_laid(p, r, row_index(from, j), x.v[j],
+                     four_normed(p.norm.kind, x.v[j], inv, w.v[j]));
+    }
+}
+
+__device__ __forceinline__ void lay_any(const laid &p, int r, int block, float *room)
+{
+    struct row_part w;
+    load_norm(p.norm, p.n, 0, w);
+    after();
+    const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
+    if (p.norm.kind != NORM_NONE) {
+        lay_normed(p, r, id, w, room);
+    } else if (i < p.n) {
+        float4 x = laid_four(p, id, i);
+        put_laid(p, r, i, x, x);
+    }
+}
+
+/* The same in little code, of rows that can be read and written by fours (lays_short()): where all
+ * of it comes from and goes to is known before the wait, but for the row's number. */
+__device__ __forceinline__ void lay_short(const laid &p, int r, int block, float *room)
+{
+    const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
+    const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
+    const panels &l = p.table.panels;
+    const uint32_t panel = tabled ? (uint32_t)panel_bytes(l) : 0;
+    short_weights w;
+    struct row_part x;
+    uint32_t off[ROW_HELD]; /* bytes from the row's first element */
+    void *to[ROW_HELD];
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        const int i = row_index(from, j), at = p.at + i;
+        const bool there = i < end;
+        w.v[j] = p.norm.w.p && there ? __ldg((const uint2 *)((const bf16 *)p.norm.w.p + i))
+                                     : make_uint2(0, 0);
+        off[j] = (uint32_t)i * (tabled ? 2 : 4);
+        if (tabled && p.table.paneled && there)
+            off[j] = (uint32_t)(chunk_place(l.cut, i / K_CHUNK) * l.rows * K_CHUNK_BYTES +
+                                i % K_CHUNK * 2);
+        to[j] = !p.terms ? (void *)((float *)p.dst + (size_t)r * (size_t)p.width + at)
+                : there  ? (void *)packed_at(p.f, (uint16_t *)p.dst, r, at)
+                         : NULL;
+    }
+    wait_before();
+    const int id = p.idx ? __ldcg(p.idx + r) : r;
+    const bool is = id >= 0 && id < p.limit;
+    const char *row = (const char *)(tabled ? p.table.rows.p : p.src);
+    row += !tabled ? (size_t)id * p.stride * 4
+           : !p.table.paneled
+               ? (size_t)id * p.table.pitch * 2
+               : (size_t)(id / l.rows) * panel + (size_t)(id % l.rows) * K_CHUNK_BYTES;
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        const bool there = is && row_index(from, j) < end;
+        const float none = row_index(from, j) < end ? NAN : 0.f;
+        x.v[j] = make_float4(none, none, none, none);
+        if (there && tabled) {
+            uint2 v = __ldg((const uint2 *)(row + off[j]));
+            x.v[j] = make_float4(__uint_as_float(v.x << 16) * p.scale,
+                                 __uint_as_float(v.x & 0xffff0000u) * p.scale,
+                                 __uint_as_float(v.y << 16) * p.scale,
+                                 __uint_as_float(v.y & 0xffff0000u) * p.scale);
+        } else if (there) {
+            x.v[j] = __ldcg((const float4 *)(row + off[j]));
+        }
+    }
+    const float inv = row_inverse_short(x, p.n, p.norm, room);
+#pragma unroll
+    for (int j = 0; j < ROW_HELD; j++) {
+        const int i = row_index(from, j);
+        const float4 y = normed_short(p.norm, x.v[j], inv, w.v[j]);
+        if (i >= end)
+            break;
+        if (p.keep)
+            *(float4 *)(p.keep + (size_t)r * (size_t)p.n + i) = p.keep_normed ? y : x.v[j];
+        if (p.terms)
+            put_short((uint16_t *)to[j], p.f.kind == ROW_TILED, y);
+        else
+            *(float4 *)to[j] = y;
+    }
+}
+
+/* Blocks (row, those of all parts and one for each kind of turns). */
+template <bool SHORT>
+__global__ void __launch_bounds__(ROW_THREADS)
+    lay_kernel(const __grid_constant__ struct lay_args a)
+{
+    __shared__ float room[ROW_WARPS];
+    const int r = (int)blockIdx.x;
+    int part = 0, block = (int)blockIdx.y;
+    let_next();
+    while (part < a.n_parts && block >= a.part[part].blocks)
+        block -= a.part[part++].blocks;
+    if (part == a.n_parts) {
+        const turns &t = a.turns[block];
+        after();
+        if ((int)threadIdx.x < t.half)
+            turn_of((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
+                    t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
+    } else if (SHORT) {
+        lay_short(a.part[part], r, block, room);
+    } else {
+        lay_any(a.part[part], r, block, room);
+    }
+}
+
+static laid laid_of(const struct kdev *d, const struct k_part *k, int rows)
+{
+    laid p = {};
+    p.n = k->n, p.width = k->width, p.at = k->at;
+    CHECK(k->at >= 0 && k->at + k->n <= k->width);
+    if (k->table) {
+        p.table = table_of(d, k->table, k->n);
+        p.limit = p.table.n_rows;
+    } else {
+        p.stride = (size_t)cuda_stride(k->src_stride, k->n);
+        p.src = (const float *)k->src.p;
+        p.limit = whole_rows(k->src, k->n, (int)p.stride);
+    }
+    p.scale = k->scale;
+    CHECK(k->idx.p || (!k->table && rows <= p.limit));
+    p.idx = k->idx.p ? cuda_i32(k->idx, (size_t)rows) : NULL;
+    p.norm = cuda_norm(&k->norm);
+    p.blocks = k->norm.kind == NORM_NONE ? div_up(k->n, ROW_STEP) : 1;
+    p.keep = k->keep.p ? cuda_f32(k->keep, (size_t)rows * (size_t)k->n) : NULL;
+    p.keep_normed = k->keep_normed;
+    p.dst = cuda_f32(k->dst, (size_t)rows * (size_t)k->width);
+    if (k->packed && cuda_keeps_packed(d, rows, k->width, DT_BF16)) {
+        CHECK(k->at % 4 == 0 && k->n % 4 == 0);
+        p.terms = d->terms;
+        p.f = cuda_rows_format(d, rows, k->width);
+    }
+    return p;
+}
+
+static turns turns_of(const struct k_rope *k)
+{
+    turns t = {cuda_i32(k->pos, (size_t)k->rows), {}, k->half, k->factor,
+               cuda_f32(k->cs, (size_t)k->rows * (size_t)k->half * 2)};
+    memcpy(t.inv.f, k->inv_freq, (size_t)k->half * sizeof *t.inv.f);
+    return t;
+}
+
+static bool by_fours(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+static bool lays_short(const laid &p)
+{
+    const bool fits = p.norm.kind == NORM_NONE ||
+                      (p.n <= ROW_PASS && (!p.norm.w.p || (p.norm.w.type == DT_BF16 &&
+                                                           (uintptr_t)p.norm.w.p % 8 == 0)));
+    const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && by_fours(p.table.rows.p)
+                                      : p.stride % 4 == 0 && by_fours(p.src);
+    return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&
+           by_fours(p.keep) && by_fours(p.dst);
+}
+
+/* Of the packed rows the first part's are those that come next. */
+void cuda_lay(struct kdev *d, const struct k_lay *a)
+{
+    struct lay_args l = {};
+    int blocks = 0;
+    bool all_short = true;
+    CHECK(a->n_parts <= K_MAX_PARTS);
+    for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++) {
+        CHECK(a->rope[i]->rows == a->rows);
+        if (a->rope[i]->half > MOST_PAIRS)
+            cuda_rope(d, a->rope[i]);
+        else
+            l.turns[blocks++] = turns_of(a->rope[i]);
+    }
+    cuda_begin(d, "lay");
+    l.n_parts = a->n_parts;
+    for (int i = 0; i < a->n_parts; i++) {
+        l.part[i] = laid_of(d, &a->part[i], a->rows);
+        blocks += l.part[i].blocks;
+        all_short = all_short && lays_short(l.part[i]);
+    }
+    if (a->n_parts && a->part[0].packed)
+        d->packed = l.part[0].terms ? a->part[0].dst.p : NULL;
+    cuda_launch(d, all_short ? lay_kernel<true> : lay_kernel<false>,
+                dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
+}
+
+/* ---- move ----------------------------------------------------------------------------------- */
+
+enum { MOVE_THREADS = 64, MOVE_AT_ONCE = 8, MOST_MOVED = 64 /* layers of a launch */ };
+static_assert((int)MOVE_THREADS >= (int)K_MAX_PAIRS, "a thread reads the slots of a pair");
+
+struct moved {
+    char *k, *v;
+    uint32_t cell; /* bytes */
+    int n_slots, pool;
+};
+
+struct move_args {
+    const int32_t *src[2], *dst[2];
+    int pairs;
+    moved layer[MOST_MOVED];
+};
+
+/* A thread has one word of every cell of a layer's K or V, and keeps those of the sources in its
+ * own column of shared memory until it has them all: no other thread reads or writes them. */
+template <class Word>
+__global__ void __launch_bounds__(MOVE_THREADS)
+    move_kernel(const __grid_constant__ struct move_args a)
+{
+    extern __shared__ __align__(16) char room[]; /* (pairs, MOVE_THREADS) words */
+    __shared__ int from[K_MAX_PAIRS], to[K_MAX_PAIRS];
+    const int tid = (int)threadIdx.x;
+    const moved &m = a.layer[blockIdx.z];
+    const size_t words = m.cell / sizeof(Word), at = blockIdx.x * MOVE_THREADS + threadIdx.x;
+    Word *cells = (Word *)(blockIdx.y ? m.v : m.k) + at, *held = (Word *)room + tid;
+    let_next();
+    after();
+    if (tid < a.pairs) {
+        int s = __ldcg(a.src[m.pool] + tid), d = __ldcg(a.dst[m.pool] + tid);
+        bool moves = s != d && s >= 0 && d >= 0 && s < m.n_slots && d < m.n_slots;
+        from[tid] = moves ? s : -1, to[tid] = d;
+    }
+    __syncthreads();
+    if (at >= words)
+        return;
+    for (int i = 0; i < a.pairs; i += MOVE_AT_ONCE) {
+        Word w[MOVE_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < MOVE_AT_ONCE; j++)
+            if (i + j < a.pairs && from[i + j] >= 0)
+                w[j] = __ldcg(cells + (size_t)from[i + j] * words);
+#pragma unroll
+        for (int j = 0; j < MOVE_AT_ONCE; j++)
+            if (i + j < a.pairs)
+                held[(i + j) * MOVE_THREADS] = w[j];
+    }
+    for (int i = 0; i < a.pairs; i++)
+        if (from[i] >= 0)
+            cells[(size_t)to[i] * words] = held[i * MOVE_THREADS];
+}
+
+/* One launch of n layers. */
+static void move_layers(struct kdev *d, const struct move_args &m, int n)
+{
+    size_t cell = 0, bits = 0; /* the largest; of all that tells how they can be read */
+    for (int l = 0; l < n; l++) {
+        const moved &c = m.layer[l];
+        cell = c.cell > cell ? c.cell : cell;
+        bits |= c.cell | (uintptr_t)c.k | (uintptr_t)c.v;
+    }
+    const bool wide = bits % sizeof(uint4) == 0;
+    const size_t word = wide ? sizeof(uint4) : sizeof(uint16_t);
+    dim3 grid((unsigned)((cell / word + MOVE_THREADS - 1) / MOVE_THREADS), 2, (unsigned)n);
+    cuda_launch(d, wide ? move_kernel<uint4> : move_kernel<uint16_t>, grid, MOVE_THREADS,
+                (size_t)m.pairs * MOVE_THREADS * word, m);
+}
+
+void cuda_move(struct kdev *d, const struct k_move *a)
+{
+    cuda_begin(d, "move");
+    CHECK(a->pairs <= K_MAX_PAIRS && a->n_pools <= 2);
+    struct move_args m = {};
+    int n = 0;
+    m.pairs = a->pairs;
+    for (int p = 0; p < a->n_pools; p++) {
+        const struct k_pool *pool = &a->pool[p];
+        m.src[p] = cuda_i32(pool->src, (size_t)a->pairs);
+        m.dst[p] = cuda_i32(pool->dst, (size_t)a->pairs);
+        for (int l = 0; l < pool->n_layers; l++) {
+            const struct k_cells *c = &pool->cells[l];
+            size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
+            size_t all = (size_t)c->n_slots * cell;
+            CHECK(c->k.n >= all && c->v.n >= all);
+            m.layer[n++] = {(char *)c->k.p, (char *)c->v.p, (uint32_t)cell, c->n_slots, p};
+            if (n == MOST_MOVED)
+                move_layers(d, m, n), n = 0;
+        }
+    }
+    if (n)
+        move_layers(d, m, n);
+}

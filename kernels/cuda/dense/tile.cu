@@ -1,0 +1,497 @@
+/* tile.cu - products of many rows with bf16 matrices, on Hopper. Blocks stay and take tile
+ * after tile; the copy engine fetches stages of 64 of k. With GLU one of a block's two warpgroups
+ * multiplies with the gate and the other with up.
+ */
+#include "kernels/cuda/dense/tile.cuh"
+
+enum {
+    STAGE_K = 64,
+    CHUNK_SPAN = HALF_OUT * (int)K_CHUNK_BYTES, /* of a half's weights */
+    HALF_BYTES = 2 * CHUNK_SPAN,
+    MOST_SHARED = 227 << 10,
+    GROUP = 8, /* tiles of rows that share weights while these are in L2 */
+    BATCH = 2, /* rows whose old values are waited for together */
+};
+
+/* Columns of a tile decide what has room beside them. */
+template <int COLS> struct form {
+    enum {
+        STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
+        ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
+        STAGES = (MOST_SHARED - 1024 - 256 - ROOM_BYTES) / STAGE_SPAN,
+        SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+        OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches */
+        WRITERS = OTHERS - 1,
+        THREADS = (OTHERS + 8) * 32,
+        OTHERS_REGS = COLS == 128 ? 72 : 56, /* of a thread */
+        MULTIPLY_REGS = COLS == 128 ? 184 : COLS == 160 ? 200 : 224,
+    };
+};
+
+struct many {
+    CUtensorMap w[MAX_MATS], x;
+    struct product p;
+    int wide[MAX_MATS]; /* outputs of a tile, of a half with a gate: whole panels */
+    int tiles_out, tiles_row;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- device: the shape of the work ---------------------------------------------------------- */
+
+struct place {
+    int mat, out, col; /* first output of the matrix, first column */
+};
+template <int COLS>
+__device__ __forceinline__ struct place place_of(const many &a, int tile)
+{
+    struct place at = {};
+    int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
+    int in = tile - first * a.tiles_out, t = in / width;
+    at.col = (first + in % width) * COLS;
+    while (!a.p.glu && at.mat + 1 < a.p.n_mats && t >= a.p.first[at.mat + 1])
+        at.mat++;
+    at.out = (t - a.p.first[at.mat]) * a.wide[at.mat];
+    return at;
+}
+
+/* ---- device: the roles ---------------------------------------------------------------------- */
+
+/* A tile's weights. A stage has, of either chunk of k, 64 bytes of each output of the tile, one
+ * output after the other; with a gate both chunks of its outputs and then those of up. */
+struct tile_weights {
+    const CUtensorMap *map;
+    int panel, bytes; /* the first panel, bytes of a chunk of its outputs */
+    bool glu;
+    __device__ __forceinline__ tile_weights(const many &a, const place &at)
+        : map(&a.w[at.mat]), panel(at.out / a.p.m[at.mat].panels.rows),
+          bytes(a.wide[at.mat] * K_CHUNK_BYTES), glu(a.p.glu)
+    {
+    }
+    __device__ __forceinline__ void fetch(uint8_t *to, const stage_of_runs &k, int rows_bytes,
+                                          uint64_t *full) const
+    {
+        barrier_expect(full, (bytes << (int)glu) * k.n + rows_bytes);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (i == k.n)
+                break;
+            fetch_pieces(to + i * CHUNK_SPAN * (glu ? 1 : 2), map, k.place[i], panel, full);
+            if (glu)
+                fetch_pieces(to + (2 + i) * CHUNK_SPAN, map + 1, k.place[i], panel, full);
+        }
+    }
+};
+
+/* One thread. The weights of the first stages are asked for while the kernel before ends. */
+template <int COLS>
+__device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
+{
+    using F = form<COLS>;
+    const struct cut c = cut_of(a.p.x.kp);
+    const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
+    int early = 0;
+    const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
+#pragma unroll 1
+    for (stage_of_runs k(c, 0, c.runs); early < F::STAGES && !k.over(); early++, k.next(c))
+        first.fetch(r.stage + early * F::STAGE_SPAN, k, rows_bytes, &r.full[early]);
+    after();
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
+        const struct place at = place_of<COLS>(a, tile);
+        const tile_weights w(a, at);
+#pragma unroll 1
+        for (stage_of_runs k(c, 0, c.runs); !k.over(); k.next(c)) {
+            uint8_t *to = r.stage + r.slot * F::STAGE_SPAN;
+            if (early == 0) {
+                barrier_wait(&r.empty[r.slot], r.phase ^ 1);
+                w.fetch(to, k, rows_bytes, &r.full[r.slot]);
+            }
+            early -= early > 0;
+            fetch_box(to + 2 * HALF_BYTES, &a.x, k.k(c), at.col, &r.full[r.slot]);
+            r.next();
+        }
+    }
+}
+
+/* This thread's weights of one chunk of 32 k, of two outputs. */
+struct weights {
+    uint4 r0, r1;
+    __device__ __forceinline__ void load(const uint8_t *at, int q, int out)
+    {
+        const uint8_t *p = at + out * K_CHUNK_BYTES + q * 16;
+        r0 = *(const uint4 *)p;
+        r1 = *(const uint4 *)(p + 8 * K_CHUNK_BYTES);
+    }
+    template <int EACH>
+    __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
+    {
+        mma_begin();
+        wgmma_bf16(acc, r0.x, r1.x, r0.y, r1.y, rows, onto);
+        wgmma_bf16(acc, r0.z, r1.z, r0.w, r1.w, rows + 2, 1);
+        mma_commit();
+    }
+};
+
+/* Which output of its warpgroup's 64 a thread's first row of weights is (the second: + 8). */
+__device__ __forceinline__ int own_output()
+{
+    int t = (int)threadIdx.x % 128;
+    return t / 32 * 16 + t % 32 / 4;
+}
+
+/* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
+ * into registers; a stage is given back when nothing of it is in flight. */
+template <int COLS>
+__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
+                                             int n, int half, bool glu)
+{
+    using F = form<COLS>;
+    const int q = (int)threadIdx.x % 4, out = own_output();
+    const int first = half * CHUNK_SPAN * (glu ? 2 : 1), second = CHUNK_SPAN * (glu ? 1 : 2);
+    struct weights even, odd;
+    int last = 0;
+    for (int i = 0; i + 1 < n; i += 2) {
+        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
+        uint64_t rows = columns_at(at + 2 * HALF_BYTES);
+        barrier_wait(&r.full[r.slot], r.phase);
+        even.load(at + first, q, out);
+        even.multiply(acc, rows, i > 0);
+        mma_wait<1>(); /* the stage before is done with, and so is odd */
+        if (i > 0)
+            warp_arrives(&r.empty[last]);
+        odd.load(at + first + second, q, out);
+        odd.multiply(acc, rows + 4, true);
+        mma_wait<1>();
+        last = r.slot;
+        r.next();
+    }
+    if (n % 2) {
+        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
+        barrier_wait(&r.full[r.slot], r.phase);
+        even.load(at + first, q, out);
+        even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
+        mma_wait<0>();
+        if (n > 1)
+            warp_arrives(&r.empty[last]);
+        last = r.slot;
+        r.next();
+    }
+    mma_wait<0>();
+    warp_arrives(&r.empty[last]);
+}
+
+/* One of the two warpgroups that multiply. */
+template <int TERMS, int COLS>
+__device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::STAGES> r, int half,
+                                               const exchange &e)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const int tiles = a.tiles_out * a.tiles_row;
+    uint32_t turn = 1;
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+        float acc[COLS / 2], sum[COLS / 2 / TERMS];
+        for (int run = 0; run < RUNS; run++) {
+            int n = min(c.chunks - run * c.each, c.each);
+            if (n <= 0) { /* what the other kernel adds too: minus zero becomes zero */
+#pragma unroll
+                for (int i = 0; i < COLS / 2 / TERMS; i++)
+                    sum[i] += 0.f;
+                continue;
+            }
+            multiply_run<COLS>(acc, r, n, half, a.p.glu);
+#pragma unroll
+            for (int i = 0; i < COLS / 2 / TERMS; i++) {
+                float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
+                sum[i] = run ? sum[i] + v : v;
+            }
+        }
+        barrier_wait(e.drained, turn);
+        leave_sums<TERMS>(e.room, sum, half * HALF_OUT + own_output());
+        warp_arrives(e.filled);
+    }
+}
+
+/* What a warp writes of a tile, of its rows warp, warp + WRITERS, .... Code is kept small: the
+ * warps that multiply run beside it from the same instruction cache. */
+struct strip {
+    const float *room;
+    int first, rows; /* of the packed rows: the first, their number */
+    int out, end, n; /* first output, behind the tile's last, outputs of the matrix */
+    int warp;
+};
+
+/* Sums, with bias and addition perhaps, 16 bytes a lane where they are the tile's: it may begin and
+ * end between two such pieces, but its outputs are even. */
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_wide(const strip &s, const finish &f)
+{
+    const int mine = (int)threadIdx.x % 32 * 4 - s.out % 4, left = s.end - s.out - mine;
+    const bool low = mine >= 0 && left > 0, high = left > 2;
+    if (!low && !high)
+        return;
+    float4 b = make_float4(0, 0, 0, 0);
+    const size_t out = (size_t)(s.out + mine);
+    if (f.b.p && low)
+        b.x = weight_at(f.b, out), b.y = weight_at(f.b, out + 1);
+    if (f.b.p && high)
+        b.z = weight_at(f.b, out + 2), b.w = weight_at(f.b, out + 3);
+    const bool bias = f.b.p, add = f.add;
+    const size_t pitch = f.dst_stride;
+    float *dst = f.dst + (size_t)s.first * pitch + out;
+    for (int i = s.warp; i < s.rows; i += BATCH * WRITERS) {
+        float4 old[BATCH];
+#pragma unroll
+        for (int j = 0; add && j < BATCH; j++)
+            old[j] = *(const float4 *)(dst + (size_t)min(i + j * WRITERS, s.rows - 1) * pitch);
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            const int row = i + j * WRITERS;
+            if (row >= s.rows)
+                break;
+            float2 l = *(const float2 *)(s.room + room_at<TERMS>(row, max(mine, 0)));
+            float2 h = *(const float2 *)(s.room + room_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
+            if (bias)
+                l.x += b.x, l.y += b.y, h.x += b.z, h.y += b.w;
+            if (add)
+                l.x += old[j].x, l.y += old[j].y, h.x += old[j].z, h.y += old[j].w;
+            float *to = dst + (size_t)row * pitch;
+            if (low && high)
+                *(float4 *)to = make_float4(l.x, l.y, h.x, h.y);
+            else
+                *(float2 *)(low ? to : to + 2) = low ? l : h;
+        }
+    }
+}
+
+/* Gate and up, packed for the tiles of the next product; two outputs a lane. */
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
+{
+    const int mine = (int)threadIdx.x % 32 * 2;
+    if (s.out + mine >= s.end)
+        return;
+    to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
+#pragma unroll 4
+    for (int row = s.warp; row < s.rows; row += WRITERS) {
+        const float2 gate = *(const float2 *)(s.room + room_at<TERMS>(row, mine));
+        const float2 up = *(const float2 *)(s.room + room_at<TERMS>(row, HALF_OUT + mine));
+        float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
+#pragma unroll
+        for (int t = 0; t < TERMS; t++)
+            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = four_terms(y).x;
+    }
+}
+
+/* The same as floats, an output a lane. */
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void write_gated(const strip &s, const finish &f)
+{
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll 4
+    for (int i = s.warp; i < s.rows * 2; i += WRITERS) {
+        const int row = i / 2, out = i % 2 * 32 + lane;
+        float y = activate(s.room[room_at<TERMS>(row, out)], ACT) *
+                  s.room[room_at<TERMS>(row, HALF_OUT + out)];
+        if (s.out + out < s.end)
+            f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
+    }
+}
+
+template <int TERMS, int WRITERS, int ACT>
+__device__ __forceinline__ void finish_gated(const strip &s, const finish &f, uint16_t *pack_to)
+{
+    if (pack_to)
+        pack_gated<TERMS, WRITERS, ACT>(s, pack_to);
+    else
+        write_gated<TERMS, WRITERS, ACT>(s, f);
+}
+
+/* Whatever else there is. */
+template <int TERMS, int WRITERS>
+__device__ __forceinline__ void write_any(const strip &s, const finish &f)
+{
+#pragma unroll 1
+    for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
+        const int row = i / (TILE_OUT / 32), out = i % (TILE_OUT / 32) * 32 + (int)threadIdx.x % 32;
+        float y = s.room[room_at<TERMS>(row, out)];
+        if (s.out + out < s.end)
+            store_one(f, finished(f, y, s.out + out, s.first + row), s.out + out, s.first + row);
+    }
+}
+
+template <int TERMS, int COLS>
+__device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
+{
+    enum { WRITERS = form<COLS>::WRITERS };
+    const int tiles = a.tiles_out * a.tiles_row;
+    uint32_t turn = 0;
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+        const struct place at = place_of<COLS>(a, tile);
+        const struct finish &f = a.p.f[at.mat];
+        const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
+        const int n = a.p.m[at.mat].n;
+        const struct strip s = {e.room, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
+                                warp};
+        const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
+        barrier_wait(e.filled, turn);
+        if (a.p.glu && a.p.glu_act == ACT_SILU)
+            finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
+        else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
+            finish_gated<TERMS, WRITERS, ACT_GELU_TANH>(s, f, a.p.pack_to);
+        else if (a.p.glu)
+            finish_gated<TERMS, WRITERS, ACT_NONE>(s, f, a.p.pack_to);
+        else if (wide && f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
+            write_wide<TERMS, WRITERS>(s, f);
+        else
+            write_any<TERMS, WRITERS>(s, f);
+        warp_arrives(e.drained);
+    }
+}
+
+#endif
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
+ * cuda_tiles_here() knows. */
+template <int TERMS, int COLS>
+__global__ void __launch_bounds__(form<COLS>::THREADS, 1)
+    many_kernel(const __grid_constant__ struct many a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using F = form<COLS>;
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
+    uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
+    const struct exchange e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
+    let_next();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < F::STAGES; i++)
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
+        barrier_init(&filled, 8), barrier_init(&drained, F::WRITERS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    struct ring<F::STAGES> r = {stage, full, empty, 0, 0};
+    int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (warp < F::OTHERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));
+        if (threadIdx.x == 0)
+            fetch_tiles<COLS>(a, r);
+        if (warp > 0) {
+            after();
+            write_tiles<TERMS, COLS>(a, warp - 1, e);
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)F::MULTIPLY_REGS));
+        multiply_tiles<TERMS, COLS>(a, r, (warp - F::OTHERS) / 4, e);
+    }
+#endif
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                           const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                           const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                           CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* NULL where the driver has none */
+static encode_fn *encoder()
+{
+    static encode_fn *f;
+    void *p = NULL;
+    cudaDriverEntryPointQueryResult found;
+    if (!f && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
+                                               cudaEnableDefault, &found) == cudaSuccess &&
+        found == cudaDriverEntryPointSuccess)
+        f = (encode_fn *)p;
+    return f;
+}
+
+bool cuda_tiles_here()
+{
+    struct cudaFuncAttributes at;
+    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1, 128>) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return at.sharedSizeBytes > 0 && encoder();
+}
+
+void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
+                   int box_n, int box_rows)
+{
+    const cuuint64_t dim[] = {(cuuint64_t)n, (cuuint64_t)rows}, stride[] = {pitch};
+    const cuuint32_t box[] = {(cuuint32_t)box_n, (cuuint32_t)box_rows}, one[] = {1, 1};
+    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)p, dim, stride, box, one,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        cuda_fail(d, "a tensor map was refused");
+}
+
+void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
+                    int rows, int box_rows)
+{
+    const cuuint64_t dim[] = {(cuuint64_t)bytes / 8, (cuuint64_t)pieces, (cuuint64_t)rows},
+                     stride[] = {(cuuint64_t)bytes, (cuuint64_t)bytes * (cuuint64_t)pieces};
+    const cuuint32_t box[] = {(cuuint32_t)bytes / 8, 1, (cuuint32_t)box_rows}, one[] = {1, 1, 1};
+    if (encoder()(map, CU_TENSOR_MAP_DATA_TYPE_INT64, 3, (void *)p, dim, stride, box, one,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+        cuda_fail(d, "a tensor map was refused");
+}
+
+/* Tiles of outputs, of whole panels each; first: of a matrix. */
+static int tiles_of(const struct product *p, int *first, int *wide)
+{
+    int tiles = 0;
+    for (int i = 0; i < p->n_mats; i++) {
+        const int most = p->glu ? HALF_OUT : TILE_OUT, rows = p->m[i].panels.rows;
+        wide[i] = most / rows * rows;
+        first[i] = tiles;
+        if (!p->glu || i == 0)
+            tiles += div_up(p->m[i].n, wide[i]);
+    }
+    return tiles;
+}
+
+template <int TERMS, int COLS> static void run(struct kdev *d, const struct product *p)
+{
+    using F = form<COLS>;
+    struct many a = {};
+    a.p = *p;
+    a.tiles_out = tiles_of(p, a.p.first, a.wide);
+    for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a tile's panels */
+        const struct panels *l = &p->m[i].panels;
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
+                       a.wide[i] / l->rows);
+    }
+    a.tiles_row = div_up(p->rows * TERMS, COLS);
+    cuda_tile_map(d, &a.x, p->x.x, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
+                  COLS);
+    dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
+    cuda_launch(d, many_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
+}
+
+/* How long it takes with tiles of so many columns: how often a multiprocessor's turn comes, times
+ * the length of a turn. */
+static int cost_of(const struct kdev *d, const struct product *p, int cols)
+{
+    enum { BEGIN = 8 }; /* of a tile, in columns */
+    int first[MAX_MATS], wide[MAX_MATS], tiles = tiles_of(p, first, wide) * div_up(p->rows * d->terms, cols);
+    return div_up(tiles, d->n_sm) * (cols + BEGIN);
+}
+
+void cuda_tile(struct kdev *d, const struct product *p)
+{
+    int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
+    if (d->terms == 2)
+        run<2, 160>(d, p);
+    else if (c160 <= c128 && c160 <= c192)
+        run<1, 160>(d, p);
+    else
+        c128 <= c192 ? run<1, 128>(d, p) : run<1, 192>(d, p);
+}

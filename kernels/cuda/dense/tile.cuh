@@ -1,0 +1,270 @@
+/* tile.cuh - what the products of many rows are made of, on Hopper (sm_90a).
+ *
+ * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
+ * two warpgroups multiply, 64 outputs each by some columns (a column is a term of a packed row):
+ * wgmma with the weights from registers and the rows from shared memory. Their sums go to a room in
+ * shared memory, from which the other warps write them out while the next tile is multiplied.
+ *
+ * The bits are those of product_kernel (product.cuh): k is cut into the same runs, and wgmma
+ * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
+ * sixteen (tried on random, wide, cancelling and subnormal numbers of both kinds). The sixteens are
+ * the same sets because packed rows are re-ordered for tiles: tile_place().
+ */
+#ifndef AERIE_CUDA_TILE_CUH
+#define AERIE_CUDA_TILE_CUH
+
+#include "kernels/cuda/dense/product.cuh"
+
+#include <cuda.h>
+
+enum {
+    HALF_OUT = 64, /* outputs of a warpgroup */
+    TILE_OUT = 128,
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- barriers, fetching --------------------------------------------------------------------- */
+
+__device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t *b, int n)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(n) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t phase)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}\n" ::"r"(shared_at(b)),
+                 "r"(phase)
+                 : "memory");
+}
+/* For all lanes at once: what they did before is done. */
+__device__ __forceinline__ void warp_arrives(uint64_t *b)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        barrier_arrive(b);
+}
+
+/* A box of a matrix, from element (k, row) on, to shared memory. */
+__device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
+                                          uint64_t *full)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(k), "r"(row), "r"(shared_at(full))
+                 : "memory");
+}
+
+/* Piece `piece` of successive rows of pieces, one behind the other (cuda_piece_map()). */
+__device__ __forceinline__ void fetch_pieces(void *to, const CUtensorMap *map, int piece, int row,
+                                             uint64_t *full)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {0, %2, %3}], [%4];" ::"r"(shared_at(to)),
+                 "l"(map), "r"(piece), "r"(row), "r"(shared_at(full))
+                 : "memory");
+}
+
+/* The ring of stages, as one of the roles walks it. */
+template <int STAGES> struct ring {
+    uint8_t *stage;
+    uint64_t *full, *empty;
+    int slot;
+    uint32_t phase;
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == STAGES)
+            slot = 0, phase ^= 1;
+    }
+};
+
+/* ---- the stages of k ------------------------------------------------------------------------- */
+
+/* The stages of some of a product's runs, one after the other: two chunks of k each, the last of a
+ * run one if the run is odd. No divisions: one thread has 300 cycles for a stage. */
+struct stage_of_runs {
+    int run, end, in, length; /* the first chunk is number `in` of the run's */
+    int place[2], n;          /* where the chunks lie in a panel; one or two */
+    __device__ __forceinline__ void settle(const struct cut &c)
+    {
+        length = run == c.runs - 1 ? c.rest : c.each;
+        n = min(length - in, 2);
+        place[1] = place[0] + (in < c.rest ? c.runs : c.runs - 1);
+    }
+    __device__ __forceinline__ stage_of_runs(const struct cut &c, int first, int behind)
+        : run(first), end(min(behind, c.runs)), in(0)
+    {
+        place[0] = first;
+        settle(c);
+    }
+    __device__ __forceinline__ bool over() const { return run >= end; }
+    __device__ __forceinline__ void next(const struct cut &c)
+    {
+        in += 2;
+        place[0] = place[1] + (in - 1 < c.rest ? c.runs : c.runs - 1);
+        if (in >= length)
+            place[0] = ++run, in = 0;
+        settle(c);
+    }
+    __device__ __forceinline__ int k(const struct cut &c) const
+    {
+        return (run * c.each + in) * K_CHUNK;
+    }
+};
+
+/* ---- wgmma ---------------------------------------------------------------------------------- */
+
+__device__ __forceinline__ void mma_begin()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void mma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int LEFT> __device__ __forceinline__ void mma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+
+#define ACC8(a, i)                                                                                 \
+    "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
+        "+f"(a[i + 6]), "+f"(a[i + 7])
+#define ACC4(a, i) "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3])
+#define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
+#define REG24                                                                                      \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
+#define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define REG36 REG32 ",%32,%33,%34,%35"
+#define REG40 REG36 ",%36,%37,%38,%39"
+#define REG44 REG40 ",%40,%41,%42,%43"
+#define REG48 REG44 ",%44,%45,%46,%47"
+#define REG64                                                                                      \
+    REG48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define REG96 REG80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
+    asm volatile("{\n"                                                                             \
+                 ".reg .pred p;\n"                                                                 \
+                 "setp.ne.b32 p, " onto_ ", 0;\n"                                                  \
+                 "wgmma.mma_async.sync.aligned." shape " {" regs "}, {" a0 "," a1 "," a2 "," a3    \
+                 "}, " desc ", p, 1, 1, 0;\n"                                                      \
+                 "}\n"                                                                             \
+                 : __VA_ARGS__                                                                     \
+                 : "r"(w0), "r"(w1), "r"(w2), "r"(w3), "l"(rows), "r"(onto))
+
+/* acc (64 outputs, 128 or 160 or 192 columns) = or += weights (bf16, of 16 k) * rows */
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[64], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n128k16.f32.bf16.bf16", REG64, "%64", "%65", "%66", "%67", "%68", "%69",
+          ACC32(acc, 0), ACC32(acc, 32));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[80], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n160k16.f32.bf16.bf16", REG80, "%80", "%81", "%82", "%83", "%84", "%85",
+          ACC32(acc, 0), ACC32(acc, 32), ACC8(acc, 64), ACC8(acc, 72));
+}
+__device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n192k16.f32.bf16.bf16", REG96, "%96", "%97", "%98", "%99", "%100", "%101",
+          ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
+}
+
+/* acc (64 outputs, the first N columns), f16 */
+template <int N, int EACH>
+__device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint32_t w1, uint32_t w2,
+                                          uint32_t w3, uint64_t rows, int onto)
+{
+    if constexpr (N == 48)
+        WGMMA("m64n48k16.f32.f16.f16", REG24, "%24", "%25", "%26", "%27", "%28", "%29",
+              ACC8(acc, 0), ACC8(acc, 8), ACC8(acc, 16));
+    if constexpr (N == 64)
+        WGMMA("m64n64k16.f32.f16.f16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
+              ACC32(acc, 0));
+    if constexpr (N == 72)
+        WGMMA("m64n72k16.f32.f16.f16", REG36, "%36", "%37", "%38", "%39", "%40", "%41",
+              ACC32(acc, 0), ACC4(acc, 32));
+    if constexpr (N == 80)
+        WGMMA("m64n80k16.f32.f16.f16", REG40, "%40", "%41", "%42", "%43", "%44", "%45",
+              ACC32(acc, 0), ACC8(acc, 32));
+    if constexpr (N == 88)
+        WGMMA("m64n88k16.f32.f16.f16", REG44, "%44", "%45", "%46", "%47", "%48", "%49",
+              ACC32(acc, 0), ACC8(acc, 32), ACC4(acc, 40));
+    if constexpr (N == 96)
+        WGMMA("m64n96k16.f32.f16.f16", REG48, "%48", "%49", "%50", "%51", "%52", "%53",
+              ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
+}
+
+/* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
+__device__ __forceinline__ uint64_t columns_at(const void *p)
+{
+    return (uint64_t)(shared_at(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* ---- what follows the sums ------------------------------------------------------------------ */
+
+/* The room and its two barriers: sums are there, and sums are written. */
+struct exchange {
+    float *room;
+    uint64_t *filled, *drained;
+};
+
+/* The room: N / TERMS rows of PITCH outputs, N being columns. Two bits of a row, in which the
+ * threads of a quad differ, turn the outputs, so that banks do not meet. */
+template <int TERMS, int PITCH = TILE_OUT>
+__device__ __forceinline__ int room_at(int row, int out)
+{
+    return row * PITCH + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
+}
+
+/* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
+template <int TERMS, int PITCH = TILE_OUT, int EACH>
+__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[EACH], int out)
+{
+    const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
+    float *at[2] = {room + room_at<TERMS, PITCH>(row, out),
+                    room + room_at<TERMS, PITCH>(row, out + 8)};
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (TERMS == 1)
+            at[i / 2 % 2][(i / 4 * 8 + i % 2) * PITCH] = sum[i];
+        else
+            at[i % 2][i / 2 * 4 * PITCH] = sum[i];
+}
+
+#endif
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+/* A matrix of `rows` rows of n elements of 16 bits, `pitch` bytes apart, for the copy engine, in
+ * boxes of 128 bytes' width, which it swizzles. */
+void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
+                   int box_n, int box_rows);
+/* Rows of so many pieces, of at most 2048 bytes each, one of which is fetched of box_rows rows. */
+void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
+                    int rows, int box_rows);
+
+#endif

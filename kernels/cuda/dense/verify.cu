@@ -1,0 +1,627 @@
+/* verify.cu - products of bf16 matrices with some rows (17 to 64: a tree's nodes), on Hopper.
+ *
+ * Here it is the rows that cost: 64 of 10,240 are 1.3 MB, which every multiprocessor would read to
+ * multiply them with its 200 KB of weights. So a block has many outputs: a group is some panels of
+ * every matrix, up to 192 outputs, which read a stage of the rows once. Where a matrix is too short
+ * for that, blocks share a group and each multiplies some of the eight runs of k; what the runs
+ * amount to lies in scratch, and whoever reads it next adds it up, or a kernel of its own.
+ *
+ * One thread fetches stages of 64 of k, weights before the wait. Three warpgroups multiply, 64
+ * outputs each: weights from registers, rows from shared memory. With a gate a thread has the same
+ * outputs of both matrices.
+ *
+ * The order of sums is that of product.cuh: wgmma has the bits of mma.sync (tile.cuh).
+ */
+#include "kernels/cuda/dense/tile.cuh"
+
+#include <limits.h>
+
+enum {
+    STAGE_K = 64,
+    GROUPS = 3, /* warpgroups that multiply */
+    MOST_OUTS = GROUPS * HALF_OUT,
+    THREADS = 32 + GROUPS * 128,
+    MOST_SHARED = 227 << 10,
+    SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* what is read behind a group's last output */
+    MOST_STAGES = 16,
+    EARLY_BYTES = 84 << 10, /* of weights before the wait; more delay what is read before them */
+    JOIN_THREADS = 256,
+    ROOM_PAIRS = 65, /* of a row of packed outputs; odd, so that rows begin in different banks */
+};
+
+struct some {
+    CUtensorMap w[MAX_MATS], x;
+    struct product p;
+    int panels[MAX_MATS]; /* of a matrix in a group */
+    int at[MAX_MATS];     /* its first output among the group's */
+    int begin[MAX_MATS];  /* and among all, where every matrix has an even number */
+    int outs, all;        /* outputs of a group, of all */
+    int warps;            /* that multiply */
+    int groups, splits;   /* splits: of the runs */
+    int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
+    int early;            /* stages whose weights are asked for before the wait */
+    float *part;          /* sums of runs (run_place()), with splits */
+};
+
+static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- device: the shape of the work ---------------------------------------------------------- */
+
+/* A block's share: groups first, first + step, ... and runs from .. to - 1 of them. */
+struct work {
+    int first, step, from, to;
+    __device__ __forceinline__ explicit work(const some &a)
+    {
+        const int each = RUNS / a.splits, split = (int)blockIdx.x % a.splits;
+        first = (int)blockIdx.x / a.splits, step = (int)gridDim.x / a.splits;
+        from = split * each, to = from + each;
+    }
+};
+
+struct stages {
+    uint8_t *at;
+    uint64_t *full, *empty;
+    int n, span, slot;
+    uint32_t phase;
+    __device__ __forceinline__ uint8_t *place() const { return at + slot * span; }
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == n)
+            slot = 0, phase ^= 1;
+    }
+};
+
+/* ---- device: fetching ----------------------------------------------------------------------- */
+
+/* fetch_pieces() of what nobody reads again. */
+__device__ __forceinline__ void fetch_once(uint32_t to, const CUtensorMap *map, int piece, int row,
+                                           uint32_t full, uint64_t once)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;" ::"r"(to),
+                 "l"(map), "r"(piece), "r"(row), "r"(full), "l"(once)
+                 : "memory");
+}
+
+/* The one thread that fetches. Its time for a stage is short: nothing here is indexed by a variable
+ * or divided. */
+template <int COLS> struct fetcher {
+    enum { ROWS_BYTES = COLS * STAGE_K * 2 };
+    const some &a;
+    stages s;
+    uint64_t once;
+    __device__ __forceinline__ fetcher(const some &args, const stages &ring) : a(args), s(ring)
+    {
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    }
+    __device__ __forceinline__ void weights(int group, const stage_of_runs &k)
+    {
+        const uint32_t to = shared_at(s.place()) + ROWS_BYTES, full = shared_at(&s.full[s.slot]);
+        const uint32_t chunk = (uint32_t)(a.outs * K_CHUNK_BYTES);
+        barrier_expect(&s.full[s.slot], k.n * (int)chunk + ROWS_BYTES);
+#pragma unroll
+        for (int m = 0; m < MAX_MATS; m++) {
+            if (m >= a.p.n_mats)
+                break;
+            const uint32_t at = to + (uint32_t)(a.at[m] * K_CHUNK_BYTES);
+            const int panel = group * a.panels[m];
+            fetch_once(at, &a.w[m], k.place[0], panel, full, once);
+            if (k.n > 1)
+                fetch_once(at + chunk, &a.w[m], k.place[1], panel, full, once);
+        }
+    }
+    __device__ __forceinline__ void rows(const stage_of_runs &k, const struct cut &c)
+    {
+        fetch_box(s.place(), &a.x, k.k(c), 0, &s.full[s.slot]);
+    }
+};
+
+/* The weights of the first stages are asked for while the kernel before ends. */
+template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, const stages &s)
+{
+    const struct cut c = a.p.m[0].panels.cut;
+    const work w(a);
+    fetcher<COLS> f(a, s), first(a, s);
+    int early = 0;
+#pragma unroll 1
+    for (stage_of_runs k(c, w.from, w.to); early < a.early && !k.over(); early++, k.next(c)) {
+        first.weights(w.first, k);
+        first.s.next();
+    }
+    after();
+    for (int group = w.first; group < a.groups; group += w.step)
+#pragma unroll 1
+        for (stage_of_runs k(c, w.from, w.to); !k.over(); k.next(c)) {
+            if (early == 0) {
+                barrier_wait(&f.s.empty[f.s.slot], f.s.phase ^ 1);
+                f.weights(group, k);
+            }
+            early -= early > 0;
+            f.rows(k, c);
+            f.s.next();
+        }
+}
+
+/* ---- device: multiplying -------------------------------------------------------------------- */
+
+#define REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+
+/* acc (64 outputs, 32 or 64 columns), as in tile.cuh */
+__device__ __forceinline__ void wgmma_some(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n32k16.f32.bf16.bf16", REG16, "%16", "%17", "%18", "%19", "%20", "%21", ACC8(acc, 0),
+          ACC8(acc, 8));
+}
+__device__ __forceinline__ void wgmma_some(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
+                                           uint32_t w3, uint64_t rows, int onto)
+{
+    WGMMA("m64n64k16.f32.bf16.bf16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
+          ACC32(acc, 0));
+}
+
+/* The two outputs of a group that are a thread's: with a gate the same one of both matrices; where
+ * k is cut neighbours, every other thread the later one first, so that no two read one bank. */
+template <bool SPLIT> struct outputs {
+    int o[2], warp;
+    __device__ __forceinline__ outputs(const some &a, int w) : warp(w)
+    {
+        const int lane = (int)threadIdx.x % 32, g = lane / 4;
+        if (SPLIT) {
+            o[0] = warp * 16 + 2 * g + g % 2;
+            o[1] = o[0] ^ 1;
+        } else {
+            o[0] = warp * (a.p.glu ? 8 : 16) + g;
+            o[1] = a.p.glu ? a.at[1] + o[0] : o[0] + 8;
+        }
+    }
+};
+
+/* This thread's weights of one chunk of 32 k. */
+struct weights {
+    uint4 v[2];
+    __device__ __forceinline__ void load(const uint8_t *at, const int (&row)[2])
+    {
+        v[0] = *(const uint4 *)(at + row[0]);
+        v[1] = *(const uint4 *)(at + row[1]);
+    }
+    template <int EACH>
+    __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
+    {
+        wgmma_some(acc, v[0].x, v[1].x, v[0].y, v[1].y, rows, onto);
+        wgmma_some(acc, v[0].z, v[1].z, v[0].w, v[1].w, rows + 2, 1);
+    }
+};
+
+/* A run of n > 0 chunks. */
+template <int COLS>
+__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], const some &a, stages &s,
+                                             int n, const int (&o)[2])
+{
+    const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
+    const int row[2] = {o[0] * K_CHUNK_BYTES + q, o[1] * K_CHUNK_BYTES + q};
+    struct weights first, second;
+#pragma unroll 1
+    for (int i = 0; i < n; i += 2) {
+        const uint8_t *stage = s.place(), *w = stage + COLS * STAGE_K * 2;
+        const bool both = i + 1 < n;
+        barrier_wait(&s.full[s.slot], s.phase);
+        first.load(w, row);
+        second.load(w + (both ? chunk : 0), row);
+        mma_begin();
+        first.multiply(acc, columns_at(stage), i > 0);
+        mma_commit();
+        if (both) {
+            mma_begin();
+            second.multiply(acc, columns_at(stage) + 4, true);
+            mma_commit();
+        }
+        mma_wait<0>();
+        warp_arrives(&s.empty[s.slot]);
+        s.next();
+    }
+}
+
+/* ---- device: what follows ------------------------------------------------------------------- */
+
+/* Output o of a group: of which matrix, and which of it; out -1 if there is none. */
+struct target {
+    int mat, out;
+    __device__ __forceinline__ target(const some &a, int group, int o) : mat(0)
+    {
+        while (mat + 1 < a.p.n_mats && o >= a.at[mat + 1])
+            mat++;
+        const int n = a.panels[mat] * a.p.m[mat].panels.rows;
+        out = group * n + o - a.at[mat];
+        if (o - a.at[mat] >= n || out >= a.p.m[mat].n)
+            out = -1;
+    }
+};
+
+/* Of each eight columns a thread has 2q and 2q + 1, of both its outputs: one row of activations at
+ * a time. */
+template <int COLS, class STORE>
+__device__ __forceinline__ void each_sum(const some &a, const float (&sum)[COLS / 2],
+                                         const STORE &store)
+{
+    const int q = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i++) {
+        const int row = i / 2 * 8 + 2 * q + i % 2, at = i / 2 * 4 + i % 2;
+        if (row < a.p.rows)
+            store(row, sum[at], sum[at + 2]);
+    }
+}
+
+/* Where a thread's pair of outputs lies in the first run, of the first of its rows; NULL: they are
+ * none. Outputs of a matrix come in pairs (panel_rows()). */
+__device__ __forceinline__ float *place_of_pair(const some &a, int group, const int (&o)[2])
+{
+    const target t(a, group, min(o[0], o[1]));
+    if (t.out < 0)
+        return NULL;
+    return a.part + run_place(a.p.rows, 2 * ((int)threadIdx.x % 4), a.begin[t.mat] + t.out);
+}
+
+template <int COLS>
+__device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS / 2], float *to)
+{
+    const bool turned = (int)threadIdx.x / 4 % 2;
+#pragma unroll
+    for (int i = 0; i < COLS / 8; i++) {
+        if (i * 8 >= a.p.rows)
+            break;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float y0 = acc[i * 4 + e], y1 = acc[i * 4 + 2 + e];
+            *(float2 *)(to + (i * 8 + e * 4) * RUN_TILE) =
+                make_float2(turned ? y1 : y0, turned ? y0 : y1);
+        }
+    }
+}
+
+/* Which output lies at a place of a packed row; see tile_place(). */
+__device__ __forceinline__ int tile_element(int at)
+{
+    return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | (at & 1);
+}
+
+/* All rows of a group's outputs, packed, into the room, each row from a whole chunk on. Threads
+ * of neighbouring outputs make pairs, one of the even row and one of the odd; at: where, or -1. */
+template <int COLS>
+__device__ __forceinline__ void leave_packed(const float (&y)[COLS / 4], uint32_t *room, int at)
+{
+    const int lane = (int)threadIdx.x % 32, row = lane % 4 * 2 + lane / 4 % 2;
+    const bool odd = row % 2;
+    uint32_t *to = room + row * ROOM_PAIRS + at;
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i += 2) {
+        const float other = __shfl_xor_sync(~0u, odd ? y[i] : y[i + 1], 4);
+        const __nv_bfloat162 v = __floats2bfloat162_rn(odd ? other : y[i], odd ? y[i + 1] : other);
+        if (at >= 0)
+            to[i / 2 * 8 * ROOM_PAIRS] = *(const uint32_t *)&v;
+    }
+}
+
+/* Outputs from .. to - 1, from the room; a warp a row. */
+__device__ __forceinline__ void store_packed(const some &a, const uint32_t *room, int from, int to,
+                                             int warp)
+{
+    const int first = from & ~31, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int i = lane; i < ROOM_PAIRS - 1; i += 32) {
+        const int out = first + tile_element(2 * i);
+        if (out < from || out >= to)
+            continue;
+        for (int row = warp; row < a.p.rows; row += a.warps)
+            *(uint32_t *)(a.p.pack_to + (size_t)row * (size_t)a.p.pack_as.kp + first + 2 * i) =
+                room[row * ROOM_PAIRS + i];
+    }
+}
+
+__device__ __forceinline__ void multipliers_meet(const some &a)
+{
+    asm volatile("bar.sync 1, %0;" ::"r"(a.warps * 32) : "memory");
+}
+
+template <int COLS, int ACT>
+__device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[COLS / 2], int group,
+                                             const outputs<false> &own, uint32_t *room)
+{
+    const target t(a, group, own.o[0]);
+    const bool any = t.mat == 0 && t.out >= 0;
+    float y[COLS / 4];
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i++) { /* without a branch, so that they do not wait in turn */
+        const int at = i / 2 * 4 + i % 2;
+        y[i] = activate(sum[at], ACT) * sum[at + 2];
+    }
+    if (a.p.pack_to) {
+        const int n = a.panels[0] * a.p.m[0].panels.rows, from = group * n;
+        multipliers_meet(a);
+        leave_packed<COLS>(y, room, any ? (tile_place(t.out) - (from & ~31)) / 2 : -1);
+        multipliers_meet(a);
+        store_packed(a, room, from, min(from + n, a.p.m[0].n), own.warp);
+        return;
+    }
+    float *dst = a.p.f[0].dst + t.out;
+#pragma unroll
+    for (int i = 0; i < COLS / 4; i++) {
+        const int row = i / 2 * 8 + (int)threadIdx.x % 4 * 2 + i % 2;
+        if (any && row < a.p.rows)
+            dst[(size_t)row * a.p.f[0].dst_stride] = y[i];
+    }
+}
+
+/* One output of all rows: bias and addition, what most products have. */
+template <int COLS>
+__device__ __forceinline__ void finish_plain(const some &a, const float (&sum)[COLS / 2],
+                                             const target &t, int second)
+{
+    if (t.out < 0)
+        return;
+    const finish &f = a.p.f[t.mat];
+    const float b = f.b.p ? weight_at(f.b, (size_t)t.out) : 0.f;
+    const bool biased = f.b.p, add = f.add;
+    float *dst = f.dst + t.out;
+    each_sum<COLS>(a, sum, [&](int row, float y0, float y1) {
+        float y = second ? y1 : y0, *to = dst + (size_t)row * f.dst_stride;
+        y = biased ? y + b : y;
+        *to = add ? y + *to : y;
+    });
+}
+
+/* Whatever else there is: little code, from a copy that can be indexed. */
+template <int COLS>
+__device__ __forceinline__ void finish_any(const some &a, const float (&sum)[COLS / 2],
+                                           const target &t, int second)
+{
+    float copy[COLS / 2];
+#pragma unroll
+    for (int i = 0; i < COLS / 2; i++)
+        copy[i] = sum[i];
+    const int q = (int)threadIdx.x % 4;
+#pragma unroll 1
+    for (int i = 0; t.out >= 0 && i < COLS / 4; i++) {
+        const int row = i / 2 * 8 + 2 * q + i % 2;
+        if (row < a.p.rows) {
+            float y = copy[i / 2 * 4 + second * 2 + i % 2];
+            store_one(a.p.f[t.mat], finished(a.p.f[t.mat], y, t.out, row), t.out, row);
+        }
+    }
+}
+
+template <int COLS>
+__device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[COLS / 2], int group,
+                                            const outputs<false> &own)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const target t(a, group, own.o[i]);
+        const finish &f = a.p.f[t.mat];
+        if (f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
+            finish_plain<COLS>(a, sum, t, i);
+        else
+            finish_any<COLS>(a, sum, t, i);
+    }
+}
+
+template <int COLS>
+__device__ __forceinline__ void finish_group(const some &a, const float (&sum)[COLS / 2], int group,
+                                             const outputs<false> &own, uint32_t *room)
+{
+    if (!a.p.glu)
+        finish_sums<COLS>(a, sum, group, own);
+    else if (a.p.glu_act == ACT_GELU_TANH)
+        finish_gated<COLS, ACT_GELU_TANH>(a, sum, group, own, room);
+    else if (a.p.glu_act == ACT_SILU)
+        finish_gated<COLS, ACT_SILU>(a, sum, group, own, room);
+    else
+        finish_gated<COLS, ACT_NONE>(a, sum, group, own, room);
+}
+
+/* A warp of those that multiply: all of k. */
+template <int COLS>
+__device__ __forceinline__ void multiply_groups(const some &a, stages s, int warp)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const outputs<false> own(a, warp);
+    const work w(a);
+    float acc[COLS / 2], sum[COLS / 2];
+    for (int group = w.first; group < a.groups; group += w.step) {
+        for (int run = 0; run < RUNS; run++) {
+            const int n = min(c.chunks - run * c.each, c.each);
+            if (n > 0)
+                multiply_run<COLS>(acc, a, s, n, own.o);
+#pragma unroll
+            for (int i = 0; i < COLS / 2; i++) /* no run: minus zero becomes zero, as elsewhere */
+                sum[i] = run ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
+        }
+        finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.span));
+    }
+}
+
+/* The same of some of the runs of the block's one group. */
+template <int COLS>
+__device__ __forceinline__ void multiply_runs(const some &a, stages s, int warp)
+{
+    const struct cut c = cut_of(a.p.x.kp);
+    const outputs<true> own(a, warp);
+    const work w(a);
+    float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
+    for (int run = w.from; run < w.to; run++) {
+        const int n = min(c.chunks - run * c.each, c.each);
+        if (n <= 0)
+            return;
+        multiply_run<COLS>(acc, a, s, n, own.o);
+        if (to)
+            keep_run<COLS>(a, acc, to + (size_t)run * run_floats(a.p.rows, a.all));
+    }
+}
+
+#endif
+
+/* ---- kernels -------------------------------------------------------------------------------- */
+
+template <int COLS, bool SPLIT>
+__global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant__ struct some a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
+    stages s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
+    let_next();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < a.stages; i++)
+            barrier_init(&full[i], 1), barrier_init(&empty[i], a.warps);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (warp < a.warps) {
+        after();
+        if (SPLIT)
+            multiply_runs<COLS>(a, s, warp);
+        else
+            multiply_groups<COLS>(a, s, warp);
+    } else if (threadIdx.x == THREADS - 32) {
+        fetch_stages<COLS>(a, s);
+    }
+#endif
+}
+
+/* Adds up the runs; a thread an output of a row. */
+static __global__ void __launch_bounds__(JOIN_THREADS)
+    join_runs_kernel(const __grid_constant__ struct product p, const float *part, int all, int runs)
+{
+    const int at = (int)(blockIdx.x * JOIN_THREADS + threadIdx.x), row = (int)blockIdx.y;
+    int mat = 0, out = at;
+    let_next();
+    while (mat + 1 < p.n_mats && out >= paired(p.m[mat].n))
+        out -= paired(p.m[mat++].n);
+    after();
+    if (at >= all || out >= p.m[mat].n)
+        return;
+    part += run_place(p.rows, row, at);
+    float y[RUNS];
+#pragma unroll
+    for (int r = 0; r < RUNS; r++)
+        y[r] = r < runs ? __ldcg(part + (size_t)r * run_floats(p.rows, all)) : 0.f;
+#pragma unroll
+    for (int r = 1; r < RUNS; r++)
+        y[0] += y[r];
+    store_one(p.f[mat], finished(p.f[mat], y[0], out, row), out, row);
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+/* How the work is cut; false where a group would have more outputs than there are threads for. */
+static bool cut_work(struct some *a, int groups, int splits)
+{
+    const struct product *p = &a->p;
+    a->outs = a->all = a->groups = 0;
+    a->splits = splits;
+    for (int i = 0; i < p->n_mats; i++) {
+        const struct panels *l = &p->m[i].panels;
+        a->panels[i] = div_up(l->n, groups);
+        a->groups = max_int(a->groups, div_up(l->n, a->panels[i]));
+        a->at[i] = a->outs, a->begin[i] = a->all;
+        a->outs += a->panels[i] * l->rows, a->all += paired(p->m[i].n);
+    }
+    return a->outs <= MOST_OUTS;
+}
+
+/* What a multiprocessor reads, rows (from the second cache) at half the price of weights, in bytes
+ * of one k; and what a join costs, about as long as 80 KB. */
+static long long cost_of(const struct kdev *d, const struct some *a, int cols)
+{
+    enum { JOIN = 80 << 10 };
+    long long rounds = div_up(a->groups, max_int(d->n_sm / a->splits, 1));
+    long long bytes = rounds * (a->outs + cols / 2) * a->p.x.kp * 2 / a->splits;
+    return bytes + (a->splits > 1 ? JOIN : 0);
+}
+
+static void cut_best(const struct kdev *d, struct some *a, int cols)
+{
+    enum { ROUNDS = 4 }; /* beyond the fewest */
+    struct some best = {};
+    long long least = LLONG_MAX;
+    for (int splits = 1; splits <= (a->p.glu ? 1 : (int)RUNS); splits *= 2)
+        for (int round = 1, fits = 0; fits < (splits > 1 ? 1 : ROUNDS); round++) {
+            if (!cut_work(a, d->n_sm * round / splits, splits)) {
+                if (splits > 1)
+                    break;
+                continue;
+            }
+            fits++;
+            long long cost = cost_of(d, a, cols);
+            if (cost < least)
+                least = cost, best = *a;
+        }
+    *a = best;
+}
+
+static void join(struct kdev *d, const struct product *p, const float *part, int all, int runs)
+{
+    dim3 grid((unsigned)div_up(all, JOIN_THREADS), (unsigned)p->rows);
+    cuda_launch(d, join_runs_kernel, grid, JOIN_THREADS, 0, *p, part, all, runs);
+}
+
+void cuda_add_runs(struct kdev *d, struct pending *w)
+{
+    struct product p = {};
+    p.n_mats = 1, p.rows = w->rows;
+    p.m[0].n = w->n;
+    p.f[0].scale = 1;
+    p.f[0].dst = d->raw[w->raw == d->raw[0]];
+    p.f[0].dst_stride = (size_t)w->n;
+    join(d, &p, w->raw, w->n, w->runs);
+    w->raw = p.f[0].dst, w->runs = 0;
+}
+
+/* Nothing follows the sums of the runs. */
+static bool bare(const struct finish *f)
+{
+    return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
+}
+
+template <int COLS> static int run(struct kdev *d, const struct product *p, bool leaves)
+{
+    struct some a = {};
+    a.p = *p;
+    cut_best(d, &a, COLS);
+    const int runs = a.splits > 1 ? p->m[0].panels.cut.runs : 0;
+    for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a group's panels */
+        const struct panels *l = &p->m[i].panels;
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
+                       a.panels[i]);
+    }
+    cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
+    a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
+    a.warps = 4 * (p->glu ? div_up(a.at[1], HALF_OUT / 2) : div_up(a.outs, HALF_OUT));
+    CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
+    const int behind = max_int(SLACK, p->pack_to ? COLS * ROOM_PAIRS * (int)sizeof(uint32_t) : 0);
+    a.stages = min_int((MOST_SHARED - 2048 - behind) / a.span, MOST_STAGES);
+    if (runs) /* who needs no more can begin beside blocks of the kernel before */
+        a.stages = min_int(a.stages, (int)RUNS / a.splits * div_up(p->m[0].panels.cut.each, 2));
+    a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
+    leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
+    if (leaves)
+        a.part = p->f[0].dst;
+    else if (runs)
+        a.part = (float *)cuda_take(d, (size_t)runs * run_floats(p->rows, a.all) * sizeof(float));
+    int blocks = runs ? a.groups * a.splits : min_int(a.groups, d->n_sm);
+    cuda_launch(d, runs ? some_kernel<COLS, true> : some_kernel<COLS, false>,
+                dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span + 1024 + behind), a);
+    if (runs && !leaves)
+        join(d, p, a.part, a.all, runs);
+    return leaves ? runs : 0;
+}
+
+int cuda_product_some(struct kdev *d, const struct product *p, bool leaves)
+{
+    return p->rows <= 32 ? run<32>(d, p, leaves) : run<64>(d, p, leaves);
+}

@@ -1,0 +1,166 @@
+/* graph.cu - runs of operations recorded as CUDA graphs, and the two ports through which the
+ * host speaks with one: it fills the inbox, which the run's first kernel fetches, and waits for the
+ * outbox, whose count the run's last kernel raises after its bytes. Both lie in pinned memory that
+ * the device addresses itself, so a cycle needs no copy command and no wait in the driver.
+ */
+#include "kernels/cuda/cuda.h"
+
+struct kgraph {
+    cudaGraphExec_t run;
+    uint32_t gives; /* of one replay */
+};
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+/* The outbox: a count, then from byte 16 on what was given. */
+cudaError_t cuda_open_ports(struct kdev *d)
+{
+    const size_t bytes[2] = {INBOX_BYTES, OUTBOX_BYTES};
+    struct port *port[2] = {&d->in, &d->out};
+    cudaError_t rc = cudaMalloc((void **)&d->ticket, sizeof *d->ticket);
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(d->ticket, 0, sizeof *d->ticket, d->stream);
+    for (int i = 0; i < 2 && rc == cudaSuccess; i++) {
+        rc = cudaHostAlloc((void **)&port[i]->host, bytes[i], cudaHostAllocMapped);
+        if (rc == cudaSuccess)
+            rc = cudaHostGetDevicePointer((void **)&port[i]->dev, port[i]->host, 0);
+        if (rc == cudaSuccess)
+            memset(port[i]->host, 0, 16);
+    }
+    return rc;
+}
+
+void cuda_close_ports(struct kdev *d)
+{
+    cudaFreeHost(d->in.host);
+    cudaFreeHost(d->out.host);
+    cudaFree(d->ticket);
+}
+
+void *cuda_inbox(struct kdev *d, size_t bytes)
+{
+    return !d->failed && bytes <= INBOX_BYTES ? d->in.host : NULL;
+}
+
+__global__ void take_kernel(const uint4 *from, uint4 *to, size_t n)
+{
+    after();
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        to[i] = __ldcv(from + i);
+}
+
+/* Both copies move whole 16 bytes; buffers are allocated in such. */
+void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes)
+{
+    size_t n = (bytes + 15) / 16;
+    CHECK(bytes <= dst.n && bytes <= INBOX_BYTES);
+    cuda_begin(d, "take");
+    unsigned blocks = (unsigned)(n / 256 + 1);
+    cuda_launch(d, take_kernel, dim3(blocks < 32 ? blocks : 32), 256, 0, (const uint4 *)d->in.dev,
+                (uint4 *)dst.p, n);
+}
+
+/* One block: the count follows the bytes. */
+__global__ void give_kernel(const uint4 *from, uint4 *to, size_t n, unsigned *ticket,
+                            volatile unsigned *count)
+{
+    after();
+    for (size_t i = threadIdx.x; i < n; i += blockDim.x)
+        to[i] = __ldcg(from + i);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *count = ++*ticket;
+}
+
+void cuda_give(struct kdev *d, kbuf src, size_t bytes)
+{
+    cuda_begin(d, "give");
+    size_t n = (bytes + 15) / 16;
+    CHECK(bytes <= src.n && n * 16 + 16 <= OUTBOX_BYTES);
+    cuda_launch(d, give_kernel, dim3(1), 512, 0, (const uint4 *)src.p, (uint4 *)(d->out.dev + 16),
+                n, d->ticket, (volatile unsigned *)d->out.dev);
+    *(d->recording ? &d->noted : &d->given) += 1;
+}
+
+static bool arrived(struct kdev *d)
+{
+    return __atomic_load_n((uint32_t *)d->out.host, __ATOMIC_ACQUIRE) == d->given;
+}
+
+/* Spins: a cycle lasts less than a wait in the driver costs. A failed device never raises the
+ * count, so the stream is asked now and then. */
+const void *cuda_outbox(struct kdev *d)
+{
+    cuda_begin(d, d->op);
+    for (unsigned spins = 1; !d->failed; spins++) {
+        if (arrived(d))
+            return d->out.host + 16;
+        if (spins % 4096)
+            continue;
+        cudaError_t rc = cudaStreamQuery(d->stream);
+        if (rc == cudaErrorNotReady)
+            cudaGetLastError();
+        else if (cuda_ok(d, rc) && !arrived(d))
+            cuda_fail(d, "the run ended without its results");
+    }
+    return NULL;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+bool cuda_record(struct kdev *d)
+{
+    cuda_begin(d, "record");
+    CHECK(!d->recording);
+    if (d->failed ||
+        !cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal)))
+        return false;
+    d->noted = 0;
+    return d->recording = true;
+}
+
+struct kgraph *cuda_recorded(struct kdev *d, struct err *e)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t run = NULL;
+    CHECK(d->recording);
+    d->recording = false;
+    cuda_begin(d, "record");
+    cudaError_t rc = cudaStreamEndCapture(d->stream, &graph);
+    if (rc == cudaSuccess)
+        rc = cudaGraphInstantiate(&run, graph, 0);
+    if (rc == cudaSuccess)
+        rc = cudaGraphUpload(run, d->stream);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (!cuda_ok(d, rc) || d->failed) {
+        if (run)
+            cudaGraphExecDestroy(run);
+        if (e)
+            *e = d->first;
+        return NULL;
+    }
+    struct kgraph *g = (struct kgraph *)xcalloc(1, sizeof *g);
+    g->run = run;
+    g->gives = d->noted;
+    return g;
+}
+
+void cuda_replay(struct kdev *d, struct kgraph *g)
+{
+    cuda_begin(d, "replay");
+    if (!d->failed && cuda_ok(d, cudaGraphLaunch(g->run, d->stream)))
+        d->given += g->gives;
+}
+
+void cuda_forget(struct kdev *d, struct kgraph *g)
+{
+    if (!g)
+        return;
+    cuda_begin(d, "forget");
+    cudaStreamSynchronize(d->stream);
+    cuda_ok(d, cudaGraphExecDestroy(g->run));
+    free(g);
+}

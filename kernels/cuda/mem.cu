@@ -1,0 +1,373 @@
+/* mem.cu - device memory, and weights on their way into it.
+ *
+ * MXFP4. The checkpoint holds 16 bytes for each block of 32 weights, two to a byte. Here a row has
+ * a multiple of four blocks (the rest zero), and each group of four blocks, 64 bytes, is turned so
+ * that thread q of the four that share a row in mma.m16n8k16 finds its eight weights of all four
+ * blocks in 16 bytes: word b of its 16 bytes holds weights 8q .. 8q + 7 of block b. Sixteen rows
+ * make a tile, 1,024 bytes a group, in the order in which the warps of moe/experts.cu take them:
+ * the first group of each run, the second of each, ... Scales lie likewise, 64 bytes a group of a
+ * tile: the four of rows 0, 8, 1, 9, ...
+ *
+ * A byte of a word holds two weights. One lies as in the high byte of an f16 whose value is the
+ * weight times 2^-14 (subnormals included): the sign in bit 7, exponent and mantissa in bits
+ * 3 .. 1. The other's bits are such that (w >> 3) ^ (w << 7) has it in the same place: bits 6 .. 4
+ * and 0 make up for what other weights' bits bring there. So eight weights become four pairs of
+ * f16 in eight integer operations (e2m1_pairs): weights 0 and 1 from bytes 1 and 3, 2 and 3 from
+ * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte s of a block's
+ * scale 2^(s - 127) becomes the upper byte of an f16, 2^(s - most + 13), `most` being the largest
+ * of its row but for 255, which is NaN and becomes infinity; what is below 2^-14 becomes 0. The
+ * lower two bits of a row's first four such bytes are `most` (why: moe/experts.cuh).
+ */
+#include "kernels/cuda/moe/experts.cuh"
+#include "kernels/cuda/dense/fp8.cuh"
+
+/* ---- buffers -------------------------------------------------------------------------------- */
+
+/* What a rig takes is compared with what is free before anything is allocated (engine/cycle/fit.c), so
+ * this is about memory that somebody took since, or that only grew later. */
+static bool out_of_memory(const char *what, size_t bytes, const char *way_out, cudaError_t rc,
+                          struct err *e)
+{
+    size_t left = 0, all = 0;
+    cudaGetLastError();
+    if (rc != cudaErrorMemoryAllocation)
+        return err_set(e, ERR_MODEL, "CUDA: %s: %s", what, cudaGetErrorString(rc));
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess)
+        cudaGetLastError();
+    return err_set(e, ERR_MODEL, "out of GPU memory: %s needs %zu MiB, %zu of %zu MiB are free; %s",
+                   what, bytes >> 20, left >> 20, all >> 20, way_out);
+}
+
+void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+{
+    cuda_begin(d, "memory");
+    *free_bytes = *total_bytes = 0;
+    if (!d->failed)
+        cuda_ok(d, cudaMemGetInfo(free_bytes, total_bytes));
+}
+
+kbuf cuda_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+{
+    kbuf b = {NULL, bytes};
+    cuda_begin(d, "alloc");
+    if (d->failed) {
+        if (e)
+            *e = d->first;
+        return kbuf{NULL, 0};
+    }
+    cudaError_t rc = cudaMalloc(&b.p, bytes ? bytes : 1);
+    if (rc == cudaSuccess)
+        return b;
+    out_of_memory(what, bytes, "a smaller --context needs less", rc, e);
+    return kbuf{NULL, 0};
+}
+
+void cuda_release(struct kdev *d, kbuf b)
+{
+    if (!b.p)
+        return;
+    cuda_begin(d, "release");
+    cudaStreamSynchronize(d->stream);
+    cuda_ok(d, cudaFree(b.p));
+}
+
+/* Small puts are copied into pinned memory and sent from there, without waiting. */
+void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
+{
+    CHECK(bytes <= dst.n);
+    cuda_begin(d, "put");
+    if (!bytes || d->failed)
+        return;
+    if (bytes > STAGE_BYTES / 2) {
+        if (cuda_ok(d, cudaMemcpyAsync(dst.p, src, bytes, cudaMemcpyHostToDevice, d->stream)))
+            cuda_ok(d, cudaStreamSynchronize(d->stream));
+        return;
+    }
+    if (d->stage_at + bytes > STAGE_BYTES) {
+        if (!cuda_ok(d, cudaStreamSynchronize(d->stream))) /* what lies there has left */
+            return;
+        d->stage_at = 0;
+    }
+    char *at = d->stage + d->stage_at;
+    memcpy(at, src, bytes);
+    d->stage_at = cuda_round(d->stage_at + bytes, 64);
+    cuda_ok(d, cudaMemcpyAsync(dst.p, at, bytes, cudaMemcpyHostToDevice, d->stream));
+}
+
+void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
+{
+    CHECK(bytes <= src.n);
+    cuda_begin(d, "get");
+    if (!bytes)
+        return;
+    if (!d->failed &&
+        cuda_ok(d, cudaMemcpyAsync(dst, src.p, bytes, cudaMemcpyDeviceToHost, d->stream)) &&
+        cuda_ok(d, cudaStreamSynchronize(d->stream)))
+        return;
+    memset(dst, 0, bytes); /* sync() will say why */
+}
+
+void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte)
+{
+    cuda_begin(d, "fill");
+    if (dst.n && !d->failed)
+        cuda_ok(d, cudaMemsetAsync(dst.p, byte, dst.n, d->stream));
+}
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+static bool held(const struct kdev *d, const void *p)
+{
+    for (int i = 0; i < d->n_held; i++)
+        if (d->held[i] == p)
+            return true;
+    return false;
+}
+
+/* Weights are as large as they are. */
+static bool too_heavy(const struct tensor *t, size_t bytes, cudaError_t rc, struct err *e)
+{
+    return out_of_memory(t->name, bytes, "--device cpu needs none", rc, e);
+}
+
+static void *hold(struct kdev *d, size_t bytes, const struct tensor *t, struct err *e)
+{
+    void *p = NULL;
+    cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
+    if (rc != cudaSuccess) {
+        too_heavy(t, bytes, rc, e);
+        return NULL;
+    }
+    if (d->n_held == d->cap_held) {
+        d->cap_held = d->cap_held * 2 + 64;
+        d->held = (void **)xrealloc(d->held, (size_t)d->cap_held, sizeof *d->held);
+    }
+    return d->held[d->n_held++] = p;
+}
+
+/* Eight weights of four bits, the first in the lowest, as they lie here. */
+__host__ __device__ static inline uint32_t packed_word(uint32_t in)
+{
+    const int of_byte[4] = {2, 0, 3, 1}; /* the first of its two weights */
+    uint32_t w = 0;
+    for (int b = 0; b < 4; b++) {
+        uint32_t code = in >> (4 * of_byte[b]) & 15;
+        w |= (code >> 3) << (8 * b + 7) | (code & 7) << (8 * b + 1);
+    }
+    for (int b = 0; b < 4; b++) { /* upwards: what w << 7 brings comes from the byte below */
+        uint32_t code = in >> (4 * of_byte[b] + 16) & 15, brought = (w << 7) >> (8 * b + 1) & 7;
+        w |= ((code & 7) ^ brought) << (8 * b + 4);
+        w |= ((code >> 3) ^ (b < 3 ? w >> (8 * b + 10) & 1 : 0)) << (8 * b);
+    }
+    return w;
+}
+
+/* One thread: words q of four blocks become 16 bytes of a row; a row's place is in its tile. */
+__global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int blocks, int groups)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * (size_t)groups * 4)
+        return;
+    int q = (int)(i % 4), group = (int)(i / 4 % (size_t)groups);
+    size_t row = i / 4 / (size_t)groups;
+    uint32_t out[4];
+    for (int b = 0; b < 4; b++) {
+        int block = group * 4 + b;
+        out[b] = block < blocks
+                     ? packed_word(src[(row * (size_t)blocks + (size_t)block) * 4 + (size_t)q]) : 0;
+    }
+    size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(group, groups);
+    size_t at = (place * 16 + row % 16) * 4 + (size_t)q;
+    dst[at] = make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+/* One warp: the scales of a row, with zeros up to a whole group. */
+__global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int blocks, int groups)
+{
+    const size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = (int)threadIdx.x % 32;
+    if (row >= rows)
+        return;
+    src += row * (size_t)blocks;
+    unsigned most = 0;
+    for (int i = lane; i < blocks; i += 32)
+        most = max(most, src[i] == 255 ? 0u : src[i]);
+    most = __reduce_max_sync(~0u, most);
+    for (int i = lane; i < groups * 4; i += 32) {
+        int exponent = 0; /* of an f16 */
+        if (i < blocks)
+            exponent = src[i] == 255 ? 31 : max(src[i] - (int)most + 28, 0);
+        size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(i / 4, groups);
+        size_t at = (place * 16 + row % 8 * 2 + row / 8 % 2) * 4 + (size_t)(i % 4);
+        dst[at] = (uint8_t)((unsigned)exponent << 2 | (i < 4 ? most >> i * 2 & 3 : 0));
+    }
+}
+
+/* A tensor of blocks' weights, or of their scales, on the device. */
+struct mxfp4 {
+    bool is_scales;
+    size_t rows, bytes; /* of rows up to a whole tile */
+    int blocks, groups;
+};
+
+/* False for other tensors. */
+static bool mxfp4_of(const struct tensor *t, struct mxfp4 *m)
+{
+    if (t->type != DT_U8 || !(t->n_dim == 3 || (t->n_dim == 4 && t->dim[3] == 16)))
+        return false;
+    m->is_scales = t->n_dim == 3;
+    m->rows = (size_t)(t->dim[0] * t->dim[1]);
+    m->blocks = (int)t->dim[2];
+    m->groups = div_up(m->blocks, 4);
+    m->bytes = cuda_round(m->rows, 16) * (size_t)m->groups * (m->is_scales ? 4 : 64);
+    return true;
+}
+
+static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m, struct err *e)
+{
+    size_t n = m->rows * (size_t)m->groups * 4;
+    unsigned blocks = (unsigned)((n + 255) / 256);
+    void *raw = NULL, *p = hold(d, m->bytes, t, e);
+    if (!p)
+        return false;
+    cudaError_t rc = cudaMalloc(&raw, t->bytes);
+    if (rc != cudaSuccess)
+        return too_heavy(t, t->bytes, rc, e);
+    rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
+    if (rc == cudaSuccess && m->is_scales)
+        repack_scales<<<(unsigned)((m->rows + 7) / 8), 256, 0, d->stream>>>(
+            (const uint8_t *)raw, (uint8_t *)p, m->rows, m->blocks, m->groups);
+    else if (rc == cudaSuccess)
+        repack_mxfp4<<<blocks, 256, 0, d->stream>>>((const uint32_t *)raw, (uint4 *)p, m->rows,
+                                                    m->blocks, m->groups);
+    if (rc == cudaSuccess)
+        rc = cudaGetLastError();
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(d->stream);
+    cudaFree(raw);
+    if (rc != cudaSuccess)
+        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    t->data = p;
+    return true;
+}
+
+/* A tensor as rows of `width` bytes that lie `pitch` bytes apart on the device. */
+struct rows {
+    size_t n, width, pitch;
+};
+
+static struct rows rows_of(const struct tensor *t)
+{
+    size_t size = dtype_size(t->type), n = (size_t)t->dim[t->n_dim - 1];
+    struct rows r = {1, n * size, cuda_pitch(t) * size};
+    for (int i = 0; i + 1 < t->n_dim; i++)
+        r.n *= (size_t)t->dim[i];
+    return r;
+}
+
+/* Zeros between the rows. */
+static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
+{
+    struct rows r = rows_of(t);
+    void *p = hold(d, r.n * r.pitch, t, e);
+    if (!p)
+        return false;
+    cudaError_t rc = cudaSuccess;
+    if (r.pitch != r.width)
+        rc = cudaMemsetAsync(p, 0, r.n * r.pitch, d->stream);
+    if (rc == cudaSuccess && r.pitch == r.width)
+        rc = cudaMemcpyAsync(p, t->data, r.n * r.width, cudaMemcpyDefault, d->stream);
+    else if (rc == cudaSuccess)
+        rc = cudaMemcpy2DAsync(p, r.pitch, t->data, r.width, r.width, r.n, cudaMemcpyDefault,
+                               d->stream);
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(d->stream);
+    if (rc != cudaSuccess)
+        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    t->data = p;
+    return true;
+}
+
+/* One thread: 16 bytes of panels first .. first + n - 1, from rows of k elements. */
+__global__ void repack_panels(const uint16_t *src, int rows, int k,
+                              const __grid_constant__ struct panels p, int n, uint4 *dst)
+{
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    size_t pieces = panel_bytes(p) / 16;
+    if (i >= (size_t)n * pieces)
+        return;
+    int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
+    int place = (int)(i / 4 / (size_t)p.rows % (size_t)p.cut.chunks), panel = (int)(i / pieces);
+    int r = panel * p.rows + row, from = chunk_at(p.cut, place) * K_CHUNK + q * 8;
+    uint16_t v[8];
+    for (int e = 0; e < 8; e++)
+        v[e] = r < rows && from + e < k ? src[(size_t)r * (size_t)k + (size_t)(from + e)] : 0;
+    memcpy(dst + i, v, 16);
+}
+
+/* With FP8 behind the panels. */
+static size_t held_bytes(const struct panels &p, const struct tensor *t)
+{
+    return (size_t)p.n * (panel_bytes(p) + (t->cut ? fp8_panel_bytes(p) : 0));
+}
+
+/* By way of the arena, as many panels at a time as it holds. */
+static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
+{
+    struct panels p = cuda_panels(d, t);
+    size_t row = (size_t)t->dim[1] * sizeof(uint16_t), each = panel_bytes(p);
+    int rows = (int)t->dim[0], fit = (int)(ARENA_BYTES / (row * (size_t)p.rows));
+    uint8_t *to = (uint8_t *)hold(d, held_bytes(p, t), t, e);
+    if (!to)
+        return false;
+    cudaError_t rc = cudaSuccess;
+    for (int at = 0; at < p.n && rc == cudaSuccess; at += fit) {
+        int n = min_int(fit, p.n - at), first = at * p.rows;
+        int here = min_int(n * p.rows, rows - first);
+        rc = cudaMemcpyAsync(d->arena, (const char *)t->data + (size_t)first * row,
+                             (size_t)here * row, cudaMemcpyDefault, d->stream);
+        size_t threads = (size_t)n * each / 16;
+        repack_panels<<<(unsigned)((threads + 255) / 256), 256, 0, d->stream>>>(
+            (const uint16_t *)d->arena, here, (int)t->dim[1], p, n,
+            (uint4 *)(to + (size_t)at * each));
+        if (rc == cudaSuccess)
+            rc = cudaGetLastError();
+    }
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(d->stream);
+    if (rc != cudaSuccess)
+        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    if (t->cut && !cuda_cut(d, t, p, to, e))
+        return false;
+    t->data = to;
+    return true;
+}
+
+bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
+{
+    cuda_begin(d, "upload");
+    if (d->failed) {
+        if (e)
+            *e = d->first;
+        return false;
+    }
+    if (!t->data || held(d, t->data))
+        return true;
+    struct mxfp4 m;
+    return mxfp4_of(t, &m)   ? upload_mxfp4(d, t, &m, e)
+           : cuda_paneled(t) ? upload_panels(d, t, e)
+                             : upload_rows(d, t, e);
+}
+
+size_t cuda_footprint(struct kdev *d, const struct tensor *t)
+{
+    if (t->data && held(d, t->data))
+        return 0;
+    struct mxfp4 m;
+    if (mxfp4_of(t, &m))
+        return m.bytes;
+    if (cuda_paneled(t))
+        return held_bytes(cuda_panels(d, t), t);
+    struct rows r = rows_of(t);
+    return r.n * r.pitch;
+}

@@ -1,0 +1,262 @@
+/* moe.cu - mixture of experts.
+ *
+ * Pairs (row, rank of a chosen expert) are grouped by expert, so that an expert's weights are read
+ * once for all rows of a tile that chose it. Each pair keeps its own results until the end, where
+ * a row adds up its experts in the order of their rank. MXFP4: the router (norms, packed rows,
+ * logits: route.cu), then all the rest in one kernel (experts.cu). Other layouts, five
+ * kernels: the router, whose last block chooses and groups the pairs, the product with gate and up,
+ * the gate (packed again), the product with down, and the sum.
+ */
+#include "kernels/cuda/moe/experts.cuh"
+
+enum { THREADS = 512 };
+
+/* ---- between the matrices, and behind them -------------------------------------------------- */
+
+/* Packs a row that lies in shared memory as two terms of bf16, for the whole block. */
+__device__ void pack_shared(const float *y, int n, int kp, uint16_t *hi)
+{
+    uint16_t *lo = hi + kp;
+    for (int i = (int)threadIdx.x; i < kp; i += (int)blockDim.x) {
+        float x = i < n ? y[i] : 0.f;
+        bf16 h = __float2bfloat16_rn(x);
+        float rest = isfinite(__bfloat162float(h)) ? x - __bfloat162float(h) : 0.f;
+        hi[i] = __bfloat16_as_ushort(h);
+        lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
+    }
+}
+
+/* Gate and up of a pair become its packed hidden row; one block a pair, shared: the row (ffn). */
+__global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ struct moe_args a)
+{
+    extern __shared__ float y[];
+    after();
+    const int pair = (int)blockIdx.x, step = a.halves ? 1 : 2, second = a.halves ? a.ffn : 1;
+    const float *u = a.up + (size_t)pair * 2 * (size_t)a.ffn;
+    const size_t b = (size_t)a.chosen[pair] * a.gate_up_b_pitch;
+    for (int from = 0; from < a.ffn; from += PER * THREADS) {
+        float g[PER], l[PER], bg[PER] = {}, bl[PER] = {};
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            int i = min(from + j * THREADS + (int)threadIdx.x, a.ffn - 1);
+            g[j] = u[i * step];
+            l[j] = u[i * step + second];
+            if (a.gate_up_b.p) {
+                bg[j] = weight_at(a.gate_up_b, b + (size_t)(i * step));
+                bl[j] = weight_at(a.gate_up_b, b + (size_t)(i * step + second));
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            int i = from + j * THREADS + (int)threadIdx.x;
+            if (i < a.ffn)
+                y[i] = gated(g[j] + bg[j], l[j] + bl[j], a.act, a.limit);
+        }
+    }
+    __syncthreads();
+    pack_shared(y, a.ffn, a.h.kp, a.h_to + (size_t)pair * (size_t)(2 * a.h.kp));
+}
+
+/* Adds up the experts of a row, block (1, row) with a norm behind, else (slices, row); shared: the
+ * row (in), if there is a norm. */
+__global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ struct moe_args a)
+{
+    extern __shared__ float y[];
+    __shared__ float room[33];
+    after();
+    int r = (int)blockIdx.y, first = (int)(blockIdx.x * THREADS + threadIdx.x);
+    float *dst = a.dst + (size_t)r * (size_t)a.in, inv = 1;
+    int step = (int)gridDim.x * THREADS;
+    if (a.post.kind != NORM_NONE) {
+        for (int i = first; i < a.in; i += step)
+            y[i] = sum_of(a, a.chosen, a.weight, r, i);
+        __syncthreads();
+        inv = inverse_rms(y, a.in, a.post, room);
+    }
+    for (int i = first; i < a.in; i += step) {
+        float old = a.add ? dst[i] : 0.f;
+        float z = a.post.kind != NORM_NONE ? normed(a.post, y[i], inv, i)
+                                           : sum_of(a, a.chosen, a.weight, r, i);
+        dst[i] = a.add ? z + old : z;
+    }
+}
+
+/* ---- the operation -------------------------------------------------------------------------- */
+
+static struct mat expert_mat(const struct k_moe *a, const struct tensor *w, const struct tensor *s,
+                             int n, int k)
+{
+    struct mat m = {};
+    size_t all = (size_t)a->n_expert * (size_t)n * (size_t)k;
+    m.w = (const uint8_t *)w->data;
+    m.n = n;
+    m.k = k;
+    m.type = w->type;
+    if (a->layout == EXPERT_MXFP4) {
+        CHECK(k % 32 == 0 && s && s->data && w->type == DT_U8 && s->type == DT_U8);
+        CHECK(w->n_dim == 4 && s->n_dim == 3 && w->bytes >= all / 2 && s->bytes >= all / 32);
+        m.scale = (const uint8_t *)s->data;
+        m.scale_pitch = cuda_round((size_t)k / 32, 4);
+        m.pitch = m.scale_pitch * 16;
+        m.expert_scale = (size_t)n * m.scale_pitch;
+        m.expert = (size_t)n * m.pitch;
+        return m;
+    }
+    size_t size = dtype_size(w->type);
+    CHECK(w->n_dim == 3 && w->bytes >= all * size);
+    m.pitch = cuda_pitch(w) * size;
+    m.expert = (size_t)w->dim[1] * m.pitch;
+    return m;
+}
+
+static void multiply(struct kdev *d, const struct k_moe *a, const struct moe_args *m, bool down)
+{
+    const struct tensor *w = down ? a->down : a->gate_up;
+    struct product p = {};
+    p.n_mats = 1;
+    p.rows = m->rows;
+    p.m[0] = down ? m->down_m : m->gate_up_m;
+    p.x = down ? m->h : m->x;
+    p.f[0].scale = 1;
+    p.f[0].dst = down ? m->down : m->up;
+    p.f[0].dst_stride = (size_t)p.m[0].n;
+    p.e = {m->n_active, m->active, m->begin, m->order, down ? 1 : a->top_k};
+    enum store store = a->layout == EXPERT_IN_OUT ? STORE_COLUMNS : cuda_store_of(w);
+    cuda_product_experts(d, &p, store, min_int(a->n_expert, m->rows * a->top_k), m->rows);
+}
+
+template <int STORE, int NT, int U>
+static void run(struct kdev *d, const struct product *p, int most_active)
+{
+    dim3 grid((unsigned)div_up(p->m[0].n, 16), (unsigned)most_active);
+    cuda_launch(d, product_kernel<STORE, NT, U, true>, grid, PRODUCT_THREADS, 0, *p);
+}
+
+void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
+                          int most_active, int most_rows)
+{
+    bool few = most_rows <= 4; /* an expert has at most one pair of a row */
+    if (store == STORE_BF16)
+        few ? run<STORE_BF16, 1, 2>(d, p, most_active) : run<STORE_BF16, 4, 2>(d, p, most_active);
+    else if (store == STORE_F16)
+        few ? run<STORE_F16, 1, 2>(d, p, most_active) : run<STORE_F16, 4, 1>(d, p, most_active);
+    else if (store == STORE_F32)
+        few ? run<STORE_F32, 1, 2>(d, p, most_active) : run<STORE_F32, 4, 1>(d, p, most_active);
+    else
+        few ? run<STORE_COLUMNS, 1, 1>(d, p, most_active)
+            : run<STORE_COLUMNS, 4, 1>(d, p, most_active);
+}
+
+static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
+{
+    struct moe_args m = {};
+    m.in = a->in, m.ffn = a->ffn, m.n_expert = a->n_expert, m.top_k = a->top_k;
+    m.pre = cuda_norm(&a->pre);
+    m.router_norm = cuda_norm(&a->router_norm);
+    m.post = cuda_norm(&a->post);
+    m.router_in = cuda_vec(a->router_in);
+    m.router = cuda_vec(a->router);
+    m.router_b = cuda_vec(a->router_b);
+    m.expert_scale = cuda_vec(a->expert_scale);
+    m.gate_up_b = cuda_vec(a->gate_up_b);
+    m.down_b = cuda_vec(a->down_b);
+    m.router_pitch = cuda_pitch(a->router);
+    m.gate_up_b_pitch = a->gate_up_b ? cuda_pitch(a->gate_up_b) : 0;
+    m.down_b_pitch = a->down_b ? cuda_pitch(a->down_b) : 0;
+    m.router_scale = a->router_scale;
+    m.halves = a->layout == EXPERT_HALVES;
+    m.f16 = a->layout == EXPERT_MXFP4;
+    m.act = a->act, m.limit = a->limit, m.add = a->add;
+    m.terms = m.f16 ? d->terms : 2;
+    m.gate_up_m = expert_mat(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
+    m.down_m = expert_mat(a, a->down, a->down_s, a->in, a->ffn);
+    int e = 0; /* |h| <= limit (limit + 1): as large as f16 allows */
+    if (a->act == ACT_SWIGLU_CLAMP)
+        frexpf(a->limit * (a->limit + 1), &e), e = 15 - e;
+    m.h_scale = ldexpf(1, e), m.h_undo = ldexpf(1, -e);
+    size_t unit = a->layout == EXPERT_MXFP4 ? 128 : 32;
+    m.x.kp = (int)cuda_round((size_t)a->in, unit);
+    m.h.kp = (int)cuda_round((size_t)a->ffn, unit);
+    m.counters = d->counters;
+    return m;
+}
+
+static size_t scratch_of_a_row(const struct k_moe *a, const struct moe_args *m)
+{
+    size_t floats = (size_t)(m->f16 ? 0 : 2 * a->ffn) + (size_t)a->in + 8;
+    size_t packed = (size_t)((m->x.kp + m->h.kp) * m->terms) * sizeof(uint16_t);
+    return 64 + (size_t)a->n_expert * sizeof(float) +
+           (size_t)a->top_k * (floats * sizeof(float) + packed);
+}
+
+static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, int r0, int rows)
+{
+    size_t n = (size_t)rows, pairs = n * (size_t)a->top_k, e = (size_t)a->n_expert;
+    d->arena_at = 0;
+    m.rows = rows;
+    m.src = (const float *)a->src.p + (size_t)r0 * (size_t)a->in;
+    m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
+    m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
+    size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
+    m.tiled = m.f16 && cuda_tiled(d, rows) && cuda_tile_routes(&m);
+    m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.tiled ? pairs : n) * x_each);
+    m.h.x = m.h_to =
+        (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
+    m.down = (float *)cuda_take(d, pairs * (size_t)a->in * sizeof(float));
+    int32_t *ints = (int32_t *)cuda_take(d, (5 * pairs + 2 * e + 2) * sizeof *ints);
+    m.chosen = ints, m.order = ints + pairs, m.active = ints + 2 * pairs;
+    m.begin = m.active + e + pairs, m.n_active = m.begin + e + pairs + 1;
+    m.place = m.n_active + 1;
+    float *floats = (float *)cuda_take(d, (pairs + n) * sizeof *floats);
+    m.weight = floats, m.x_inv = floats + pairs;
+
+    m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
+    m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, &m, rows) : rows;
+    m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE;
+    m.quick = cuda_few_quick(d, &m);
+    m.alone = m.quick && cuda_few_alone(&m);
+    m.own = d->counters + OWN_COUNTERS;
+    m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
+    m.tiled ? cuda_tile_route(d, &m) : cuda_route(d, &m);
+    bool post = a->post.kind != NORM_NONE;
+    if (m.tiled) {
+        cuda_tile_experts(d, &m);
+    } else if (m.f16) {
+        cuda_few_experts(d, &m);
+    } else {
+        m.up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));
+        multiply(d, a, &m, false);
+        cuda_launch(d, gate_pairs, dim3((unsigned)pairs), THREADS, (size_t)a->ffn * sizeof(float),
+                    m);
+        multiply(d, a, &m, true);
+    }
+    if (m.sums)
+        return;
+    if (m.tiled && !post) {
+        cuda_tile_sum(d, &m);
+        return;
+    }
+    dim3 sums((unsigned)(post ? 1 : div_up(a->in, THREADS)), (unsigned)rows);
+    cuda_launch(d, sum_rows, sums, THREADS, post ? (size_t)a->in * sizeof(float) : 0, m);
+}
+
+void cuda_moe(struct kdev *d, const struct k_moe *a)
+{
+    cuda_begin(d, "moe");
+    size_t n = (size_t)a->rows * (size_t)a->in;
+    CHECK(a->top_k > 0 && a->top_k <= a->n_expert && a->top_k <= MOST_TOP_K);
+    CHECK(a->n_expert <= MOST_EXPERTS);
+    CHECK(a->router->dim[0] == a->n_expert && a->router->dim[1] == a->in);
+    CHECK(!cuda_paneled(a->router) && !(a->gate_up_b && cuda_paneled(a->gate_up_b)) &&
+          !(a->down_b && cuda_paneled(a->down_b)));
+    cuda_f32(a->src, n);
+    cuda_f32(a->dst, n);
+    if (a->chosen.p)
+        cuda_i32(a->chosen, (size_t)a->rows * (size_t)a->top_k);
+    struct moe_args m = fixed_args(d, a);
+    int fit = min_int(cuda_fit(a->rows, scratch_of_a_row(a, &m)), N_COUNTERS - 1);
+    if (fit < a->rows) /* groups as large as one another */
+        fit = div_up(a->rows, div_up(a->rows, fit));
+    for (int r = 0; r < a->rows; r += fit)
+        moe_rows(d, a, m, r, min_int(fit, a->rows - r));
+}

@@ -1,0 +1,350 @@
+/* route.cu - the router of a mixture of experts for few rows, in one kernel: some blocks
+ * normalise and pack the rows for the experts, the others make the logits of a few experts each.
+ * Who chooses by them is told in experts.cuh.
+ *
+ * The blocks are there before the rows are, and have their weights on the way. They must be small,
+ * to start beside the kernel before, and of little code: that comes from memory, too.
+ */
+#include "kernels/cuda/moe/route.cuh"
+
+enum {
+    THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
+    SUMS = 8,                            /* of a warp, for a row: experts, then its square */
+    MOST_ROWS = 16,                      /* of a block */
+};
+
+/* ---- pieces --------------------------------------------------------------------------------- */
+
+/* A thread's weights of a pass, as they lie: a number that is converted at once is waited for at
+ * once. BF16: they are, which saves much code. */
+template <bool BF16>
+__device__ __forceinline__ void fetch_weights(struct vec v, size_t first, int n, int from,
+                                              uint32_t (&w)[PER])
+{
+    if (!BF16 && v.p && v.type == DT_F32)
+        fetch_part((const uint32_t *)v.p + first, n, from, w);
+    else if (v.p)
+        fetch_part((const uint16_t *)v.p + first, n, from, w);
+}
+
+/* One weight. */
+__device__ __forceinline__ uint32_t fetch_weight(struct vec v, size_t i, bool there)
+{
+    return v.type == DT_F32 ? fetch((const uint32_t *)v.p + i, there && v.p)
+                            : fetch((const uint16_t *)v.p + i, there && v.p);
+}
+
+/* Makes a number of it. */
+template <bool BF16> __device__ __forceinline__ float as_number(struct vec v, uint32_t w)
+{
+    return BF16                ? __uint_as_float(w << 16)
+           : v.type == DT_F16 ? __half2float(__ushort_as_half((uint16_t)w))
+                              : __uint_as_float(v.type == DT_BF16 ? w << 16 : w);
+}
+
+/* ---- packing -------------------------------------------------------------------------------- */
+
+/* Clears where the blocks of the experts will look for what others make of a row. */
+__device__ __forceinline__ void clear_row(const moe_args &a, int r)
+{
+    const int tid = (int)threadIdx.x, pair = r * a.top_k;
+    uint4 *const h = (uint4 *)(a.h_to + (size_t)pair * (size_t)a.h.kp);
+    uint4 *const down = (uint4 *)(a.down + (size_t)pair * (size_t)a.in);
+    for (int i = tid; i < a.top_k * a.h.kp / 8; i += THREADS)
+        h[i] = make_uint4(0, 0, 0, 0);
+    for (int i = tid; i < a.top_k * a.in / 4; i += THREADS)
+        down[i] = make_uint4(0, 0, 0, 0);
+}
+
+/* Elements of a thread, in one or two terms, kp apart. */
+__device__ __forceinline__ void put_part(const moe_args &a, uint16_t *to, int from, float (&y)[PER])
+{
+    const int i = from + (int)threadIdx.x;
+    to += i;
+#pragma unroll 1
+    for (int t = 0; t < a.terms; t++, to += a.x.kp)
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            const __half h = __float2half_rn(y[j]);
+            const bf16 b = __float2bfloat16_rn(y[j]);
+            const float z = a.f16 ? __half2float(h) : __bfloat162float(b);
+            if (i + j * THREADS < a.x.kp)
+                to[j * THREADS] = a.f16 ? __half_as_ushort(h) : __bfloat16_as_ushort(b);
+            y[j] = isfinite(z) ? y[j] - z : 0.f;
+        }
+}
+
+/* Normalises and packs a row for the experts. f16: times the power of two that brings the largest
+ * element into [2^13, 2^14). A row that one pass holds is read once. */
+template <bool BF16>
+__device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
+{
+    enum { SQUARES, LARGEST, STORE };
+    const float *src = a.src + (size_t)r * (size_t)a.in;
+    uint16_t *const to = a.x_to + (size_t)r * (size_t)(a.terms * a.x.kp);
+    uint32_t w[PER];
+    float x[PER], ss = 0, top = 0, inv = 1, s = 1;
+    bool first = true;
+#pragma unroll 1
+    for (int phase = SQUARES; phase <= STORE; phase++) {
+#pragma unroll 1
+        for (int from = 0; from < a.x.kp; from += ROUTE_PASS) {
+            if (first || a.x.kp > ROUTE_PASS) {
+                fetch_weights<BF16>(a.pre.w, 0, a.in, from, w);
+                if (first)
+                    after();
+                fetch_part(src, a.in, from, x);
+                first = false;
+            }
+            float y[PER];
+#pragma unroll
+            for (int j = 0; j < PER; j++) {
+                const int i = from + j * THREADS + (int)threadIdx.x;
+                const float z = as_number<BF16>(a.pre.w, w[j]);
+                y[j] = i < a.in ? normed_by(a.pre.kind, x[j], inv, z) * s : 0.f;
+                top = fmaxf(top, fabsf(y[j]));
+                if (phase == SQUARES)
+                    ss = fmaf(x[j], x[j], ss);
+            }
+            if (phase == STORE)
+                put_part(a, to, from, y);
+        }
+        if (phase == SQUARES && a.pre.kind != NORM_NONE)
+            inv = 1 / sqrtf(block_sum(ss, room) / (float)a.in + a.pre.eps);
+        if (phase == SQUARES)
+            top = 0;
+        if (phase == LARGEST && a.f16) {
+            s = unit_of(block_top(top, room + WARPS));
+            if (threadIdx.x == 0)
+                a.x_inv[r] = inverse_of_unit(s);
+        }
+    }
+}
+
+/* ---- logits --------------------------------------------------------------------------------- */
+
+/* What a thread's elements are multiplied with besides 1 / rms, and X experts' weights: as they
+ * lie, then as numbers. */
+template <int X, bool BF16> struct route_weights {
+    uint32_t raw[X + 1][PER];
+    __device__ __forceinline__ void fetch(const moe_args &a, const struct norm &norm, int e0,
+                                          int from)
+    {
+        fetch_weights<BF16>(norm.w, 0, a.in, from, raw[X]);
+#pragma unroll
+        for (int x = 0; x < X; x++)
+            fetch_weights<BF16>(a.router, (size_t)min(e0 + x, a.n_expert - 1) * a.router_pitch,
+                                a.in, from, raw[x]);
+    }
+    __device__ __forceinline__ void arrive(const moe_args &a, const struct norm &norm, int from)
+    {
+        uint32_t in[PER];
+        const bool more = !BF16 && a.router_in.p;
+        if (more)
+            fetch_weights<false>(a.router_in, 0, a.in, from, in);
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            float f = normed_by(norm.kind, 1, 1, as_number<BF16>(norm.w, raw[X][j]));
+            raw[X][j] = __float_as_uint(more ? f * as_number<false>(a.router_in, in[j]) : f);
+#pragma unroll
+            for (int x = 0; x < X; x++)
+                raw[x][j] = __float_as_uint(as_number<BF16>(a.router, raw[x][j]));
+        }
+    }
+    __device__ __forceinline__ float at(int x, int j) const { return __uint_as_float(raw[x][j]); }
+};
+
+/* The sums of v[i] over the lanes of a warp; lane 4 i has that of v[i]. */
+__device__ __forceinline__ float warp_sums(float (&v)[SUMS])
+{
+    fold_lanes<16, 4>(v);
+    fold_lanes<8, 2>(v);
+    fold_lanes<4, 1>(v);
+    v[0] += __shfl_xor_sync(~0u, v[0], 2);
+    return v[0] + __shfl_xor_sync(~0u, v[0], 1);
+}
+
+/* The warps' sums of X experts and of the square for rows r0 .. r1: a thread's elements, then a
+ * tree over a warp's lanes. part: (rows, WARPS, SUMS). */
+template <int X, bool BF16>
+__device__ __forceinline__ void multiply_rows(const moe_args &a, const struct norm &norm, int e0,
+                                              int r0, int r1, float *part)
+{
+    const int tid = (int)threadIdx.x, n = a.in;
+    const float *src = a.src + (size_t)r0 * (size_t)n;
+    struct route_weights<X, BF16> w;
+    float x[PER], next[PER] = {}, sum[X + 1] = {};
+    bool first = true;
+#pragma unroll 1
+    for (int r = r0, from = 0; r < r1;) {
+        const bool fresh = first || n > ROUTE_PASS, ends = from + ROUTE_PASS >= n;
+        if (fresh)
+            w.fetch(a, norm, e0, from);
+        if (first) {
+            after();
+            fetch_part(src, n, 0, x);
+        }
+        if (!ends || r + 1 < r1)
+            fetch_part(ends ? src + n : src, n, ends ? 0 : from + ROUTE_PASS, next);
+        if (fresh)
+            w.arrive(a, norm, from);
+        first = false;
+#pragma unroll
+        for (int j = 0; j < PER; j++) {
+            const float y = x[j] * w.at(X, j);
+            sum[X] = fmaf(x[j], x[j], sum[X]);
+#pragma unroll
+            for (int i = 0; i < X; i++)
+                sum[i] = fmaf(y, w.at(i, j), sum[i]);
+            x[j] = next[j];
+        }
+        from += ROUTE_PASS;
+        if (!ends)
+            continue;
+        float v[SUMS] = {};
+#pragma unroll
+        for (int i = 0; i <= X; i++)
+            v[i] = sum[i], sum[i] = 0;
+        const float all = warp_sums(v);
+        if (tid % 4 == 0)
+            part[((r - r0) * WARPS + tid / 32) * SUMS + tid % 32 / 4] = all;
+        from = 0, r++, src += n;
+    }
+}
+
+/* The logits of X experts for rows r0 .. r1; the warps' sums in their order. */
+template <int X, bool BF16>
+__device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0, int r1,
+                                               float *part)
+{
+    const int r = (int)threadIdx.x / X, i = (int)threadIdx.x % X; /* what the thread will end */
+    const bool ends = r0 + r < r1 && e0 + i < a.n_expert;
+    const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
+    const uint32_t bias = fetch_weight(a.router_b, (size_t)(e0 + i), ends);
+    multiply_rows<X, BF16>(a, norm, e0, r0, r1, part);
+    __syncthreads();
+    if (!ends)
+        return;
+    float ss = 0, y = 0;
+    part += r * WARPS * SUMS;
+#pragma unroll
+    for (int p = 0; p < WARPS; p++)
+        ss += part[p * SUMS + X], y += part[p * SUMS + i];
+    if (norm.kind != NORM_NONE)
+        y *= 1 / sqrtf(ss / (float)a.in + norm.eps);
+    y *= a.router_scale;
+    if (a.router_b.p)
+        y += as_number<false>(a.router_b, bias);
+    __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i), order_key(y));
+}
+
+/* ---- choosing for all ----------------------------------------------------------------------- */
+
+/* Groups the pairs into jobs by expert, within one in any order: a pair's results do not depend on
+ * its place. One block. */
+static __device__ __forceinline__ void group_pairs(const moe_args &a)
+{
+    __shared__ int count[MOST_EXPERTS], at[MOST_EXPERTS];
+    int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
+    for (int e = tid; e < MOST_EXPERTS; e += THREADS)
+        count[e] = 0;
+    __syncthreads();
+    for (int p = tid; p < pairs; p += THREADS)
+        atomicAdd(&count[__ldcg(a.chosen + p)], 1);
+    __syncthreads();
+    if (tid < 32) { /* 32 experts at a time */
+        int sum = 0, n = 0;
+        for (int e = tid; e < (a.n_expert + 31) / 32 * 32; e += 32) {
+            int c = e < a.n_expert ? count[e] : 0, jobs = (c + a.per - 1) / a.per;
+            int upto = running_sum(c), jobs_upto = running_sum(jobs);
+            for (int j = 0; j < jobs; j++) {
+                a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.per;
+                a.active[n + jobs_upto - jobs + j] = e;
+            }
+            if (e < a.n_expert)
+                at[e] = sum + upto - c;
+            n += __shfl_sync(~0u, jobs_upto, 31);
+            sum += __shfl_sync(~0u, upto, 31);
+        }
+        if (tid == 0)
+            a.begin[n] = sum, *a.n_active = n;
+    }
+    __syncthreads();
+    for (int p = tid; p < pairs; p += THREADS)
+        a.order[atomicAdd(&at[__ldcg(a.chosen + p)], 1)] = p;
+}
+
+/* The last block of a group of rows chooses for it, the last of all groups the pairs. */
+__device__ __forceinline__ void choose_for_all(const moe_args &a, int r0, int r1, unsigned blocks)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    if (!last_to_arrive(a.counters + 1 + blockIdx.y, blocks))
+        return;
+    for (int r = r0 + warp; r < r1; r += WARPS) {
+        int e = 0;
+        float w = 0;
+        uint32_t key[MOST_EXPERTS / 32];
+        look_at_row(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
+        choose(a, key, &e, &w);
+        if (lane < a.top_k) {
+            size_t at = (size_t)r * (size_t)a.top_k + (size_t)lane;
+            a.chosen[at] = e, a.weight[at] = w;
+            if (a.chosen_out)
+                a.chosen_out[at] = e;
+        }
+    }
+    if (last_to_arrive(a.counters, gridDim.y))
+        group_pairs(a);
+}
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+/* Blocks (i < each, group) pack a row of the group, the others compute the logits of X experts for
+ * all of them. Shared: router_product()'s. */
+template <int X, bool BF16>
+__global__ void __launch_bounds__(THREADS, 2)
+    route_rows(const __grid_constant__ struct moe_args a, int each)
+{
+    extern __shared__ __align__(16) float part[];
+    __shared__ float room[2 * WARPS];
+    const int r0 = (int)blockIdx.y * each, r1 = min(r0 + each, a.rows);
+    const int r = r0 + (int)blockIdx.x;
+    let_next();
+    if ((int)blockIdx.x >= each) {
+        router_product<X, BF16>(a, ((int)blockIdx.x - each) * X, r0, r1, part);
+        if (!a.direct)
+            choose_for_all(a, r0, r1, gridDim.x - (unsigned)each);
+    } else if (r < r1) {
+        if (a.alone)
+            after();
+        else
+            pack_row<BF16>(a, r, room);
+        if (a.direct)
+            tell(a.own + ROWS_READY);
+        if (a.quick) {
+            clear_row(a, r);
+            tell(a.own + ROWS_CLEARED);
+        }
+    }
+}
+
+template <int X, bool BF16> static void run(struct kdev *d, const struct moe_args *m)
+{
+    const int groups = div_up(m->n_expert, X); /* logits by at most a block for a multiprocessor */
+    const int each = min_int(div_up(m->rows, max_int(d->n_sm / groups, 1)), MOST_ROWS);
+    dim3 grid((unsigned)(each + groups), (unsigned)div_up(m->rows, each));
+    cuda_launch(d, route_rows<X, BF16>, grid, THREADS,
+                (size_t)(each * WARPS * SUMS) * sizeof(float), *m, each);
+}
+
+static bool is_bf16(struct vec v) { return !v.p || v.type == DT_BF16; }
+
+void cuda_route(struct kdev *d, const struct moe_args *m)
+{
+    if (!is_bf16(m->router) || !is_bf16(m->pre.w) || !is_bf16(m->router_norm.w) || m->router_in.p)
+        run<4, false>(d, m);
+    else if (m->n_expert * m->rows <= d->n_sm)
+        run<1, true>(d, m);
+    else
+        run<4, true>(d, m);
+}

@@ -1,0 +1,471 @@
+/* tile.cu - MXFP4 experts for many rows, on Hopper: both products of experts.cu, bit
+ * for bit, without the sum. Packed rows lie in the order of the experts (tile_route.cu), so
+ * that the copy engine fetches them like weights. A warpgroup decodes weights into registers, with
+ * their scale, while those before are multiplied.
+ */
+#include "kernels/cuda/moe/experts.cuh"
+#include "kernels/cuda/dense/tile.cuh"
+
+#include <limits.h>
+
+enum {
+    GROUPS = 3, /* warpgroups that multiply */
+    THREADS = 128 + GROUPS * 128, /* a warp fetches, three write */
+    WRITERS = 3,
+    OUTS = GROUPS * HALF_OUT, /* of a tile */
+    STAGE_K = 128,
+    OUTS_BYTES = OUTS * STAGE_K / 2,
+    SCALES_BYTES = OUTS * 4,
+    MOST_COLS = 96, /* of a tile: WRITERS lanes each look one row up */
+    BOX_COLS = 48,  /* fetched together */
+    HALF_BYTES = 2 * BOX_COLS * 128,
+    /* A stage: twice 128 bytes of every column, swizzled; the outputs' words; their scales. */
+    STAGE_SPAN = (2 * HALF_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
+    STAGES = 4,
+    ROOM_BYTES = MOST_COLS * OUTS * (int)sizeof(float),
+    SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+};
+
+struct many_experts {
+    CUtensorMap w, s, x; /* words and scales by sixteens of outputs: mem.cu */
+    struct moe_args m;
+    bool down; /* which of the two products */
+    int tiles_out;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* ---- device: the shape of the work ---------------------------------------------------------- */
+
+/* A tile: the pairs from .. to of an expert, outputs out .. + OUTS. */
+struct place {
+    int tile, i; /* the i-th active expert */
+    int expert, from, to, out;
+};
+
+/* How the pairs of the active experts are cut. Tiles of one expert and the same outputs follow each
+ * other, and are as wide as its pairs need: what is multiplied beyond them is lost. */
+struct cuts {
+    int n; /* active experts */
+    int upto[MOST_EXPERTS + 1]; /* tiles of pairs before the i-th; the last entry: of all */
+    int each[MOST_EXPERTS];     /* pairs of a tile */
+    /* One warp. */
+    template <int TERMS> __device__ __forceinline__ void make(const many_experts &a)
+    {
+        enum { MOST = MOST_COLS / TERMS };
+        const int lane = (int)threadIdx.x, active = __ldcg(a.m.n_active);
+        int sum = 0;
+        for (int first = 0; first < active; first += 32) {
+            const int i = first + lane, at = min(i, active - 1);
+            const int pairs = __ldcg(a.m.begin + at + 1) - __ldcg(a.m.begin + at);
+            const int tiles = i < active ? (pairs + MOST - 1) / MOST : 0;
+            const int before = running_sum(tiles);
+            if (i < active)
+                upto[i + 1] = sum + before, each[i] = (pairs + tiles - 1) / tiles;
+            sum += __shfl_sync(~0u, before, 31);
+        }
+        if (lane == 0)
+            n = active, upto[0] = 0;
+    }
+    /* Moves i on to the expert of a tile; false when there is no such tile. */
+    __device__ __forceinline__ bool reach(const many_experts &a, int tile, int &i) const
+    {
+        if (tile >= upto[n] * a.tiles_out)
+            return false;
+        while (tile >= upto[i + 1] * a.tiles_out)
+            i++;
+        return true;
+    }
+};
+
+__device__ __forceinline__ bool find(const many_experts &a, const cuts &c, struct place &at)
+{
+    if (!c.reach(a, at.tile, at.i))
+        return false;
+    const int tiles = c.upto[at.i + 1] - c.upto[at.i], in = at.tile - c.upto[at.i] * a.tiles_out;
+    const int begin = __ldcg(a.m.begin + at.i), end = __ldcg(a.m.begin + at.i + 1);
+    at.expert = __ldcg(a.m.active + at.i);
+    at.from = min(begin + in % tiles * c.each[at.i], end);
+    at.to = min(at.from + c.each[at.i], end);
+    at.out = in / tiles * OUTS;
+    return true;
+}
+
+__device__ __forceinline__ int chunks_of(const many_experts &a)
+{
+    return (a.down ? a.m.h.kp : a.m.x.kp) / STAGE_K;
+}
+
+/* ---- device: fetching ----------------------------------------------------------------------- */
+
+/* One thread. */
+template <int TERMS>
+__device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<STAGES> r, const cuts &cut)
+{
+    const int chunks = chunks_of(a), sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
+    struct place at = {(int)blockIdx.x};
+    for (; find(a, cut, at); at.tile += (int)gridDim.x) {
+        const int first = at.expert * sixteens + at.out / 16;
+        const bool wide = cut.each[at.i] * TERMS > BOX_COLS;
+        const int bytes = (wide ? 4 : 2) * BOX_COLS * 128 + OUTS_BYTES + SCALES_BYTES;
+#pragma unroll 1
+        for (int c = 0; c < chunks; c++) {
+            uint64_t *full = &r.full[r.slot];
+            uint8_t *stage = r.stage + r.slot * STAGE_SPAN, *outs = stage + 2 * HALF_BYTES;
+            const int here = chunk_place(c, chunks);
+            barrier_wait(&r.empty[r.slot], r.phase ^ 1);
+            barrier_expect(full, bytes);
+            fetch_pieces(outs, &a.w, here, first, full);
+            fetch_pieces(outs + OUTS_BYTES, &a.s, here, first, full);
+            for (int h = 0; h < 2; h++) {
+                uint8_t *half = stage + h * HALF_BYTES;
+                const int k = c * STAGE_K + h * 64, col = at.from * TERMS;
+                fetch_box(half, &a.x, k, col, full);
+                if (wide)
+                    fetch_box(half + BOX_COLS * 128, &a.x, k, col + BOX_COLS, full);
+            }
+            r.next();
+        }
+    }
+}
+
+/* ---- device: multiplying -------------------------------------------------------------------- */
+
+/* What a thread multiplies of a stage: two outputs' share of four blocks of 32 k, of which it holds
+ * two, and their scales. */
+struct words {
+    const uint8_t *at;
+    uint2 r0, r1, scales;
+    __device__ __forceinline__ void load(int b)
+    {
+        r0 = *(const uint2 *)(at + b * 4), r1 = *(const uint2 *)(at + 8 * 64 + b * 4);
+    }
+    __device__ __forceinline__ void begin(const uint8_t *outs, int out)
+    {
+        at = outs + out * 64 + (int)threadIdx.x % 4 * 16;
+        scales = *(const uint2 *)(outs + OUTS_BYTES + out / 16 * 64 + out % 8 * 8);
+        load(0);
+    }
+};
+
+/* A block of 32 k of two outputs as f16: the four registers of each 16 k. */
+struct weights {
+    uint32_t h0[4], h1[4];
+    __device__ __forceinline__ void decode(const words &w, int b)
+    {
+        scaled_pairs(b % 2 ? w.r0.y : w.r0.x, w.scales.x, b, h0);
+        scaled_pairs(b % 2 ? w.r1.y : w.r1.x, w.scales.y, b, h1);
+    }
+    template <int N, int EACH>
+    __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t cols, int onto)
+    {
+        asm volatile("wgmma.fence.sync.aligned;" /* after which none of these may change */
+                     : "+r"(h0[0]), "+r"(h0[1]), "+r"(h0[2]), "+r"(h0[3]), "+r"(h1[0]),
+                       "+r"(h1[1]), "+r"(h1[2]), "+r"(h1[3])
+                     :
+                     : "memory");
+        wgmma_f16<N>(acc, h0[0], h1[0], h0[1], h1[1], cols, onto);
+        wgmma_f16<N>(acc, h0[2], h1[2], h0[3], h1[3], cols + 2, 1);
+        mma_commit();
+    }
+};
+
+/* The run's sums of N columns onto those of the runs before it. */
+template <int TERMS, int N>
+__device__ __forceinline__ void add_run(float (&sum)[MOST_COLS / 2 / TERMS],
+                                        const float (&acc)[MOST_COLS / 2], bool first)
+{
+#pragma unroll
+    for (int i = 0; i < N / 2 / TERMS; i++) {
+        float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
+        sum[i] = first ? v : sum[i] + v;
+    }
+}
+
+/* A tile's sums of N columns, for one of the warpgroups; acc is room to work in. The arrays are as
+ * large for every N, or the compiler finds no registers for all of them. While a block is
+ * multiplied the next one is decoded; between stages the other warpgroups keep the tensor cores
+ * busy. */
+template <int TERMS, int N>
+__device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int out,
+                                              float (&acc)[MOST_COLS / 2],
+                                              float (&sum)[MOST_COLS / 2 / TERMS])
+{
+    const int each = (chunks + RUNS - 1) / RUNS;
+    float unit[2]; /* of the two outputs */
+    int left = each;
+#pragma unroll 1
+    for (int c = 0; c < chunks; c++) {
+        const uint8_t *stage = r.stage + r.slot * STAGE_SPAN;
+        const uint64_t low = columns_at(stage), high = low + HALF_BYTES / 16;
+        struct words w;
+        struct weights even, odd;
+        barrier_wait(&r.full[r.slot], r.phase);
+        w.begin(stage + 2 * HALF_BYTES, out);
+        if (c == 0)
+            unit[0] = mx_unit(w.scales.x), unit[1] = mx_unit(w.scales.y);
+        even.decode(w, 0);
+        even.multiply<N>(acc, low, left < each);
+        odd.decode(w, 1);
+        odd.multiply<N>(acc, low + 4, 1);
+        w.load(2);
+        mma_wait<1>();
+        even.decode(w, 2);
+        even.multiply<N>(acc, high, 1);
+        mma_wait<1>();
+        odd.decode(w, 3);
+        odd.multiply<N>(acc, high + 4, 1);
+        mma_wait<0>();
+        warp_arrives(&r.empty[r.slot]);
+        r.next();
+        if (--left == 0 || c + 1 == chunks) {
+            add_run<TERMS, N>(sum, acc, c < each);
+            left = each;
+        }
+    }
+    const bool empty = (RUNS - 1) * each >= chunks; /* a run: minus zero becomes zero */
+#pragma unroll
+    for (int i = 0; i < N / 2 / TERMS; i++)
+        sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
+}
+
+template <int TERMS>
+__device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGES> r,
+                                               const cuts &cut, int group, const exchange &e)
+{
+    const int chunks = chunks_of(a), t = (int)threadIdx.x % 128;
+    const int out = group * HALF_OUT + t / 32 * 16 + t % 32 / 4;
+    uint32_t turn = 1;
+    for (int tile = (int)blockIdx.x, i = 0; cut.reach(a, tile, i);
+         tile += (int)gridDim.x, turn ^= 1) {
+        float acc[MOST_COLS / 2], sum[MOST_COLS / 2 / TERMS];
+        const int cols = cut.each[i] * TERMS;
+        if (cols > 88)
+            multiply_tile<TERMS, 96>(r, chunks, out, acc, sum);
+        else if (cols > 80)
+            multiply_tile<TERMS, 88>(r, chunks, out, acc, sum);
+        else if (cols > 72)
+            multiply_tile<TERMS, 80>(r, chunks, out, acc, sum);
+        else if (cols > 64)
+            multiply_tile<TERMS, 72>(r, chunks, out, acc, sum);
+        else if (cols > 48)
+            multiply_tile<TERMS, 64>(r, chunks, out, acc, sum);
+        else
+            multiply_tile<TERMS, 48>(r, chunks, out, acc, sum);
+        barrier_wait(e.drained, turn);
+        leave_sums<TERMS, OUTS>(e.room, sum, out);
+        warp_arrives(e.filled);
+    }
+}
+
+/* ---- device: writing ------------------------------------------------------------------------ */
+
+/* One warp's rows of a tile, by twos: 2 warp, 2 warp + 1, 2 (warp + WRITERS), .... Lane l has
+ * looked up pair and factor of the l-th of them. */
+struct own_rows {
+    int pair;
+    float inv;
+    __device__ __forceinline__ own_rows(const many_experts &a, const place &at, int warp)
+    {
+        const int l = (int)threadIdx.x % 32, i = (l / 2 * WRITERS + warp) * 2 + l % 2;
+        pair = __ldcg(a.m.order + min(at.from + i, at.to - 1));
+        inv = a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
+    }
+};
+
+/* Of two rows each lane has STEPS times four outputs. */
+enum { FOURS = OUTS / 4, STEPS = 2 * FOURS / 32 };
+
+/* A lane's share of a warp's n-th two rows, as they were summed. The chains of what follows are
+ * long and a scheduler has one warp that writes, so all steps are done side by side: nothing
+ * branches but the stores. */
+struct two_rows {
+    int i[STEPS], pair[STEPS]; /* row of the tile, which may be behind its end */
+    float4 y[STEPS];
+    template <int TERMS>
+    __device__ __forceinline__ void load(const own_rows &own, int n, int warp, const float *room)
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int four = (int)threadIdx.x % 32 + 32 * s, second = four / FOURS;
+            i[s] = (n * WRITERS + warp) * 2 + second;
+            pair[s] = __shfl_sync(~0u, own.pair, 2 * n + second);
+            const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
+            const float4 v =
+                *(const float4 *)(room + room_at<TERMS, OUTS>(i[s], four % FOURS * 4));
+            y[s] = make_float4(mx_sum(v.x * inv), mx_sum(v.y * inv), mx_sum(v.z * inv),
+                               mx_sum(v.w * inv));
+        }
+    }
+};
+
+/* The first of a lane's outputs at a step: the same in all rows. */
+__device__ __forceinline__ int own_output(const place &at, int step)
+{
+    return at.out + ((int)threadIdx.x % 32 + 32 * step) % FOURS * 4;
+}
+
+template <int TERMS>
+__device__ __forceinline__ void write_down(const many_experts &a, const place &at, int warp,
+                                           const own_rows &own, const float *room)
+{
+    for (int n = 0; (n * WRITERS + warp) * 2 < at.to - at.from; n++) {
+        struct two_rows two;
+        two.load<TERMS>(own, n, warp, room);
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int out = own_output(at, s);
+            if (at.from + two.i[s] < at.to && out < a.m.in)
+                *(float4 *)(a.m.down + (size_t)two.pair[s] * (size_t)a.m.in + (size_t)out) =
+                    two.y[s];
+        }
+    }
+}
+
+/* Hidden values i and i + 1 (i even) of packed row p, in tile order. */
+template <int TERMS>
+__device__ __forceinline__ void put_two_hidden(const moe_args &a, int p, int i, float h0, float h1)
+{
+    uint16_t *to = a.h_to + (size_t)p * (size_t)(TERMS * a.h.kp) + (size_t)tile_place(i);
+    float x0 = h0 * a.h_scale, x1 = h1 * a.h_scale;
+#pragma unroll
+    for (int t = 0; t < TERMS; t++, to += a.h.kp) {
+        __half v0 = __float2half_rn(x0), v1 = __float2half_rn(x1);
+        *(uint32_t *)to = __half_as_ushort(v0) | (uint32_t)__half_as_ushort(v1) << 16;
+        x0 = isfinite(__half2float(v0)) ? x0 - __half2float(v0) : 0.f;
+        x1 = isfinite(__half2float(v1)) ? x1 - __half2float(v1) : 0.f;
+    }
+}
+
+/* Gate and up, interleaved, become hidden values; zeros behind the last. CLAMPED: what act says. */
+template <int TERMS, bool CLAMPED>
+__device__ __forceinline__ void write_hidden(const many_experts &a, const place &at, int warp,
+                                             const own_rows &own, const float4 (&bias)[STEPS],
+                                             const float *room)
+{
+    const int act = CLAMPED ? (int)ACT_SWIGLU_CLAMP : a.m.act;
+    for (int n = 0; (n * WRITERS + warp) * 2 < at.to - at.from; n++) {
+        struct two_rows two;
+        two.load<TERMS>(own, n, warp, room);
+        float2 h[STEPS];
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const float4 y = two.y[s], b = bias[s];
+            const int i = own_output(at, s) / 2;
+            h[s] = make_float2(gated(y.x + b.x, y.y + b.y, act, a.m.limit),
+                               gated(y.z + b.z, y.w + b.w, act, a.m.limit));
+            h[s].x = i < a.m.ffn ? h[s].x : 0, h[s].y = i + 1 < a.m.ffn ? h[s].y : 0;
+        }
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int i = own_output(at, s) / 2, p = at.from + two.i[s];
+            if (p < at.to && i < a.m.h.kp)
+                put_two_hidden<TERMS>(a.m, p, i, h[s].x, h[s].y);
+        }
+    }
+}
+
+/* The last tile of outputs fills the hidden rows up. */
+template <int TERMS>
+__device__ __forceinline__ void fill_hidden(const many_experts &a, const place &at, int warp)
+{
+    const int first = (at.out + OUTS) / 2, lane = (int)threadIdx.x % 32;
+    if (a.down || first < a.m.ffn)
+        return;
+    for (int p = at.from + warp; p < at.to; p += WRITERS)
+        for (int i = first + lane * 2; i < a.m.h.kp; i += 64)
+            put_two_hidden<TERMS>(a.m, p, i, 0, 0);
+}
+
+template <int TERMS>
+__device__ __forceinline__ void write_tiles(const many_experts &a, const cuts &cut, int warp,
+                                            const exchange &e)
+{
+    const struct vec b = a.m.gate_up_b;
+    uint32_t turn = 0;
+    struct place at = {(int)blockIdx.x};
+    for (; find(a, cut, at); at.tile += (int)gridDim.x, turn ^= 1) {
+        const struct own_rows own(a, at, warp);
+        float4 bias[STEPS]; /* a lane has the same outputs of all its rows */
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+            const int out = own_output(at, s);
+            bias[s] = make_float4(0, 0, 0, 0);
+            if (!a.down && b.p && out < 2 * a.m.ffn)
+                bias[s] = four_weights(b, INT_MAX, at.expert * (int)a.m.gate_up_b_pitch + out);
+        }
+        fill_hidden<TERMS>(a, at, warp);
+        barrier_wait(e.filled, turn);
+        if (a.down)
+            write_down<TERMS>(a, at, warp, own, e.room);
+        else if (a.m.act == ACT_SWIGLU_CLAMP)
+            write_hidden<TERMS, true>(a, at, warp, own, bias, e.room);
+        else
+            write_hidden<TERMS, false>(a, at, warp, own, bias, e.room);
+        warp_arrives(e.drained);
+    }
+}
+
+#endif
+
+/* ---- the kernel ----------------------------------------------------------------------------- */
+
+template <int TERMS>
+__global__ void __launch_bounds__(THREADS, 1)
+    many_experts_kernel(const __grid_constant__ struct many_experts a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t dynamic[];
+    __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
+    __shared__ struct cuts cut;
+    uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
+    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
+    let_next();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++)
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * GROUPS);
+        barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, WRITERS);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    after();
+    if (threadIdx.x < 32)
+        cut.make<TERMS>(a);
+    __syncthreads();
+    struct ring<STAGES> r = {stage, full, empty, 0, 0};
+    int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    if (warp < 4) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+        if (threadIdx.x == 0)
+            fetch_tiles<TERMS>(a, r, cut);
+        if (warp > 0)
+            write_tiles<TERMS>(a, cut, warp - 1, e);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
+        multiply_tiles<TERMS>(a, r, cut, warp / 4 - 1, e);
+    }
+#endif
+}
+
+/* ---- host ----------------------------------------------------------------------------------- */
+
+template <int TERMS> static void run(struct kdev *d, const struct moe_args *m, bool down)
+{
+    struct many_experts a = {};
+    a.m = *m;
+    a.down = down;
+    const struct mat *w = down ? &m->down_m : &m->gate_up_m;
+    const struct packed *x = down ? &m->h : &m->x;
+    a.tiles_out = div_up(w->n, OUTS);
+    const int groups = (int)w->scale_pitch / 4, sixteens = m->n_expert * w->n / 16;
+    cuda_piece_map(d, &a.w, w->w, 1024, groups, sixteens, OUTS / 16);
+    cuda_piece_map(d, &a.s, w->scale, 64, groups, sixteens, OUTS / 16);
+    cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2,
+                  STAGE_K / 2, BOX_COLS);
+    cuda_launch(d, many_experts_kernel<TERMS>, dim3((unsigned)d->n_sm), THREADS, SHARED, a);
+}
+
+void cuda_tile_experts(struct kdev *d, const struct moe_args *m)
+{
+    for (int down = 0; down < 2; down++)
+        m->terms == 1 ? run<1>(d, m, down) : run<2>(d, m, down);
+}

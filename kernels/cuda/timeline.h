@@ -1,0 +1,67 @@
+/* timeline.h - a timeline of kernels, for whoever makes them faster; not in usual builds.
+ *
+ * `make STAMPS=1` builds a program (build/release-cuda-stamps) whose kernels note the global timer
+ * around their griddepcontrol.wait (the first block's warps), and wherever one writes STAMP(what)
+ * or STAMP_VALUE(what, value), what from 16 to 199 (1 to 15: before the kernel's wait). When the
+ * device is closed, the last two milliseconds go to the file that STAMP_FILE names;
+ * tests/bench/timeline.sh tells of them. A stamp costs its thread some 50 ns, whole steps 3 to 7 %.
+ *
+ * Records lie at a fixed address, so that no kernel needs an argument for it, by time and
+ * multiprocessor: no thread waits for another, and of two in the same 32 ns one may be lost.
+ */
+#ifndef AERIE_CUDA_TIMELINE_H
+#define AERIE_CUDA_TIMELINE_H
+
+#ifdef STAMPS
+void cuda_timeline_open(void);
+void cuda_timeline_close(void);
+#else
+static inline void cuda_timeline_open(void) {}
+static inline void cuda_timeline_close(void) {}
+#endif
+
+#if defined(__CUDACC__) && defined(STAMPS)
+
+enum {
+    STAMP_TICKS = 1 << 16, STAMP_LANES = 512, /* of 32 ns; records of a tick */
+    STAMP_WAITS = 250, STAMP_WENT = 251,
+};
+static constexpr unsigned long long STAMP_AT = 0x600000000000ull;
+
+struct stamp {
+    unsigned long long ns;
+    unsigned what, shared; /* what: | multiprocessor << 8 | threads << 16 */
+    unsigned grid_xy, grid_z_block_z, block_xy, value;
+};
+static_assert(sizeof(struct stamp) == 32);
+
+__device__ __forceinline__ void stamp_now(unsigned what, unsigned value)
+{
+    unsigned long long ns;
+    unsigned sm, shared;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    asm volatile("mov.u32 %0, %smid;" : "=r"(sm));
+    asm volatile("mov.u32 %0, %dynamic_smem_size;" : "=r"(shared));
+    const unsigned tick = (unsigned)(ns >> 5) & (STAMP_TICKS - 1);
+    const unsigned lane = (sm + what % 3 * 132) % STAMP_LANES;
+    uint4 *to = (uint4 *)STAMP_AT + ((size_t)tick * STAMP_LANES + lane) * 2;
+    to[0] = make_uint4((unsigned)ns, (unsigned)(ns >> 32), what | sm << 8 | blockDim.x << 16,
+                       shared);
+    to[1] = make_uint4(gridDim.x | gridDim.y << 16, gridDim.z | blockIdx.z << 16,
+                       blockIdx.x | blockIdx.y << 16, value);
+}
+__device__ __forceinline__ void stamp_wait(unsigned what)
+{
+    if (threadIdx.x % 32 == 0 && blockIdx.x + blockIdx.y + blockIdx.z == 0)
+        stamp_now(what, 0);
+}
+#define STAMP(what) stamp_now(what, 0)
+#define STAMP_VALUE(what, value) stamp_now(what, value)
+#define STAMP_WAIT(what) stamp_wait(what)
+
+#else
+#define STAMP(what) ((void)0)
+#define STAMP_VALUE(what, value) ((void)0)
+#define STAMP_WAIT(what) ((void)0)
+#endif
+#endif

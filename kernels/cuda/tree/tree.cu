@@ -1,0 +1,640 @@
+/* tree.cu - a draft tree grown, kept and accepted on the device, one small block an operation.
+ * Where spread() is told of the topk() before it, it also joins what that one's blocks found.
+ *
+ * They stand between the passes of a cycle, where nothing else can run, so what counts is the
+ * chain of dependent steps: everything is fetched in one round, a second one follows ids and
+ * parents, the rest happens in shared memory. Results are those of kernels/cpu/tree.c to the bit: scores
+ * are the same sums, and candidates are ordered by (score descending, index ascending).
+ */
+#include "kernels/cuda/sampling/sample.cuh"
+
+enum {
+    MOST_FRONT = K_MAX_STEPS * K_MAX_TOPK,
+    MOST_CANDIDATES = K_MAX_TOPK + (K_MAX_STEPS - 1) * K_MAX_TOPK * K_MAX_TOPK,
+    MOST_ROWS = K_MAX_NODES, MOST_DEPTH = K_MAX_STEPS + 1,
+};
+
+struct tree {
+    int topk, steps, nodes, n; /* n: candidates */
+    int32_t *token, *parent, *cell, *front;
+    float *logp, *score;
+};
+
+struct reach {
+    int window, expand_w;
+    const int32_t *slots;
+    int32_t *lo, *hi, *n_expand, *expand;
+};
+
+/* The first candidate of a level; of level steps + 1: how many there are. */
+__host__ __device__ __forceinline__ int level_first(int topk, int level)
+{
+    return level == 1 ? 0 : topk + (level - 2) * topk * topk;
+}
+
+static tree tree_of(const struct k_tree *t)
+{
+    CHECK(t->topk >= 1 && t->topk <= K_MAX_TOPK && t->steps >= 1 && t->steps <= K_MAX_STEPS &&
+          t->nodes >= 1 && t->nodes <= K_MAX_NODES);
+    int n = level_first(t->topk, t->steps + 1);
+    size_t m = (size_t)n;
+    tree c = {t->topk, t->steps, t->nodes, n, cuda_i32(t->token, m), cuda_i32(t->parent, m),
+              cuda_i32(t->cell, m), cuda_i32(t->front, (size_t)(t->steps * t->topk)),
+              cuda_f32(t->logp, m), cuda_f32(t->score, m)};
+    return c;
+}
+
+static void reaches_of(const struct k_reach *a, int n_reach, int rows, int slots, int most,
+                       reach *out)
+{
+    CHECK(n_reach >= 0 && n_reach <= 2);
+    for (int p = 0; p < n_reach; p++) {
+        size_t n = (size_t)rows;
+        CHECK(a[p].expand_w >= (a[p].window > 0 ? min_int(most, a[p].window) : most));
+        reach r = {a[p].window, a[p].expand_w, cuda_i32(a[p].slots, (size_t)slots),
+                   cuda_i32(a[p].lo, n), cuda_i32(a[p].hi, n), cuda_i32(a[p].n_expand, n),
+                   cuda_i32(a[p].expand, n * (size_t)a[p].expand_w)};
+        out[p] = r;
+    }
+}
+
+/* Orders as floats do, -0 and 0 alike; 0: no candidate. */
+__device__ __forceinline__ uint32_t rank_of(float score, int token)
+{
+    uint32_t u = __float_as_uint(score + 0.f);
+    return token < 0 || score != score ? 0 : u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+static u64 *time_of(kbuf to)
+{
+    CHECK(!to.p || to.n >= sizeof(u64));
+    return (u64 *)to.p;
+}
+__device__ __forceinline__ void note_time(u64 *to)
+{
+    if (to && threadIdx.x == 0)
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*to));
+}
+
+/* ---- what a row sees ------------------------------------------------------------------------- */
+
+/* How many of the n ancestors of a row the window has left behind. */
+__device__ __forceinline__ int first_seen(const reach &a, int prefix, int n, int *first)
+{
+    int q = prefix + n - 1;
+    *first = a.window > 0 && q >= a.window ? q - a.window + 1 : 0;
+    return max(0, *first - prefix);
+}
+
+/* Row r stands behind n ancestors, itself the last; slot_at(i) is the slot of the i-th. Columns
+ * column, column + columns and so on are this thread's, the extent is column 0's. */
+template <class Slot>
+__device__ __forceinline__ void put_reach(const reach &a, int r, int column, int columns,
+                                          int prefix, int n, Slot slot_at)
+{
+    int first, skip = first_seen(a, prefix, n, &first);
+    if (column == 0) {
+        a.lo[r] = first;
+        a.hi[r] = max(first, prefix);
+        a.n_expand[r] = n - skip;
+    }
+    for (int e = column; e < a.expand_w; e += columns)
+        a.expand[r * a.expand_w + e] = e < n - skip ? slot_at(skip + e) : 0;
+}
+
+/* ---- spread ---------------------------------------------------------------------------------- */
+
+struct spread_args {
+    tree t;
+    int level, rows, n_d2t, n_reach;
+    unsigned inverse; /* x * inverse >> 16 == x / topk, for x < 256 */
+    const int32_t *ids, *d2t, *prefix, *root;
+    const float *logp;
+    int32_t *token, *from;
+    reach reach[2];
+    u64 *time;
+    struct found found; /* what ids and logp are still to be made of */
+};
+
+/* A row's guess. */
+struct guess {
+    int32_t token; /* -1: none */
+    float logp;
+};
+
+__device__ __forceinline__ int32_t token_of(const spread_args &a, int32_t id)
+{
+    return id < 0 ? -1 : !a.d2t ? id : id < a.n_d2t ? a.d2t[id] : -1;
+}
+
+/* The level's candidate that this thread is: tid = row * topk + rank; base: its parent's score.
+ * Returns its key. */
+__device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, float base, guess &g)
+{
+    const int tid = (int)threadIdx.x, at = level_first(a.t.topk, a.level) + tid;
+    bool none = a.level > 1 && up < 0;
+    g.token = none ? -1 : g.token;
+    float score = none ? -INFINITY : base + g.logp;
+    a.t.token[at] = g.token;
+    a.t.parent[at] = up;
+    a.t.logp[at] = none ? -INFINITY : g.logp;
+    a.t.score[at] = score;
+    uint32_t rank = rank_of(score, g.token);
+    return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
+}
+
+/* What a block of spread() shares. */
+struct spreading {
+    int front[MOST_FRONT], slots[2][MOST_FRONT];
+    ulonglong2 keys[128];
+    guess guess[K_MAX_TOPK * K_MAX_TOPK];
+    float base[K_MAX_TOPK]; /* scores of the last front */
+    __align__(16) u64 list[WARPS][MOST_FOUND]; /* a warp's keys */
+    int token[K_MAX_TOPK], before[K_MAX_TOPK]; /* of the new front: before: row that guessed it */
+    uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* rows, by level - 1, behind a row of the last pass,
+                                                  itself the last */
+};
+
+/* The rows of all passes behind row f of the last one. */
+__device__ __forceinline__ void trace(const spread_args &a, spreading &s, int f)
+{
+    const int topk = a.t.topk, row = f;
+    for (int l = a.level - 1; l >= 1; l--) {
+        s.chain[row][l - 1] = (uint8_t)f;
+        int i = max(0, s.front[(l - 1) * topk + f] - level_first(topk, l));
+        f = l > 1 ? (int)((unsigned)i * a.inverse >> 16) : 0;
+    }
+}
+
+/* Row k, column e of the tables of reach p for the next pass, and once its token and state. */
+__device__ __forceinline__ void put_next(const spread_args &a, const spreading &s, int p, int k,
+                                         int column, int prefix, int root)
+{
+    const int topk = a.t.topk, *mine = s.front + (a.level - 1) * topk;
+    const int row = mine[k] >= 0 ? k : 0, own = (a.level - 1) * topk + k;
+    const bool none = mine[row] < 0;
+    const int n = none ? 1 : a.level;
+    if (p == 0 && column == 7) {
+        a.token[k] = none ? 0 : s.token[row];
+        a.from[k] = none ? 0 : a.level == 1 ? root : s.before[row];
+    }
+    if (p < a.n_reach)
+        put_reach(a.reach[p], k, column, 8, prefix, n, [&](int at) {
+            return s.slots[p][at == n - 1 ? own : at * topk + s.chain[s.before[row]][at]];
+        });
+}
+
+/* A warp's row of what topk() found: its k best, as topk() has them. */
+__device__ __forceinline__ void guess_row(const spread_args &a, spreading &s, int r)
+{
+    const int lane = (int)threadIdx.x % 32, k = a.found.k;
+    u64 *list = s.list[threadIdx.x / 32], key[FOUND_LANE];
+    mass m[FOUND_LANE];
+    int32_t token[FOUND_LANE];
+    int above[FOUND_LANE] = {};
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++) {
+        int i = j * 32 + lane;
+        key[j] = i < a.found.keys ? __ldcg(a.found.best + r * a.found.keys + i) : 0;
+        m[j] = {-INFINITY, 0};
+        if (i < a.found.masses)
+            m[j] = load_mass(a.found.part + r * a.found.masses + i);
+    }
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++) {
+        token[j] = key[j] ? token_of(a, index_of(key[j])) : -1;
+        list[j * 32 + lane] = key[j];
+    }
+    __syncwarp();
+#pragma unroll 4
+    for (int i = 0; i < a.found.keys; i += 2) {
+        ulonglong2 two = *(const ulonglong2 *)(list + i);
+#pragma unroll
+        for (int j = 0; j < FOUND_LANE; j++)
+            above[j] += (two.x > key[j]) + (two.y > key[j]);
+    }
+    const double lse = lse_of_few(m);
+    if (lane < k)
+        s.guess[r * k + lane] = {-1, -INFINITY}, a.found.ids[r * k + lane] = -1;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < FOUND_LANE; j++)
+        if (key[j] && above[j] < k) {
+            const int at = r * k + above[j];
+            s.guess[at] = {token[j], (float)((double)logit_of(key[j]) - lse)};
+            a.found.ids[at] = index_of(key[j]);
+        }
+    __syncwarp();
+    if (lane < k)
+        a.found.logp[r * k + lane] = s.guess[r * k + lane].logp;
+}
+
+__global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spread_args a)
+{
+    __shared__ spreading s;
+    const int tid = (int)threadIdx.x, topk = a.t.topk, m = a.rows * topk;
+    let_next();
+    for (int i = tid * 32; i < a.n_d2t; i += (int)blockDim.x * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.d2t + i));
+    after();
+    note_time(a.time);
+    const bool is = tid < m, left = a.found.best;
+    int32_t id = is && !left ? a.ids[tid] : -1;
+    float logp = is && !left ? a.logp[tid] : 0.f;
+    int last = a.level > 1 && tid < topk ? a.t.front[(a.level - 2) * topk + tid] : -1;
+    float base = last < 0 ? 0.f : a.t.score[last];
+    int prefix = a.prefix[0], root = a.root[0], seen = (a.level - 1) * topk;
+    for (int i = tid; i < seen + topk; i += (int)blockDim.x) {
+        s.front[i] = i < seen ? a.t.front[i] : -1;
+        for (int p = 0; p < a.n_reach; p++)
+            s.slots[p][i] = a.reach[p].slots[i];
+    }
+    for (int r = tid / 32; left && r < a.rows; r += (int)blockDim.x / 32)
+        guess_row(a, s, r);
+    guess g = {token_of(a, id), logp};
+    if (tid < topk)
+        s.base[tid] = base;
+    __syncthreads();
+
+    int row = (int)((unsigned)tid * a.inverse >> 16);
+    int up = a.level > 1 && is ? s.front[seen - topk + row] : -1;
+    if (left && is)
+        g = s.guess[tid];
+    u64 key = is ? add_candidate(a, up, a.level > 1 ? s.base[row] : 0.f, g) : 0;
+    if (tid < topk)
+        trace(a, s, tid);
+    ((u64 *)s.keys)[tid] = key;
+    __syncthreads();
+
+    int rank = 0, at = level_first(topk, a.level) + tid;
+#pragma unroll 8
+    for (int i = 0; i < (m + 1) / 2; i++) {
+        ulonglong2 pair = s.keys[i];
+        rank += (pair.x > key) + (pair.y > key);
+    }
+    bool chosen = key && rank < topk;
+    if (chosen) {
+        s.front[seen + rank] = at;
+        s.token[rank] = g.token;
+        s.before[rank] = row;
+    }
+    if (is)
+        a.t.cell[at] = chosen && a.level < a.t.steps ? seen + rank : -1;
+    __syncthreads();
+
+    if (tid < topk)
+        a.t.front[seen + tid] = s.front[seen + tid];
+    for (int i = tid / 8; i < 2 * topk && a.level < a.t.steps; i += (int)blockDim.x / 8) {
+        int p = i >= topk;
+        put_next(a, s, p, i - p * topk, tid % 8, prefix, root);
+    }
+}
+
+void cuda_spread(struct kdev *d, const struct k_spread *a)
+{
+    spread_args s = {};
+    if (a->topk) {
+        CHECK(a->topk->rows == (a->level == 1 ? 1 : a->t->topk) && a->topk->k == a->t->topk &&
+              a->topk->ids.p == a->ids.p && a->topk->logp.p == a->logp.p);
+        if (!cuda_topk_parts(d, a->topk, &s.found))
+            cuda_topk(d, a->topk);
+    }
+    cuda_begin(d, "spread");
+    s.t = tree_of(a->t);
+    s.level = a->level;
+    CHECK(a->level >= 1 && a->level <= s.t.steps);
+    s.time = time_of(a->time);
+    int topk = s.t.topk;
+    s.rows = a->level == 1 ? 1 : topk;
+    size_t m = (size_t)(s.rows * topk);
+    s.inverse = (65536u + (unsigned)topk - 1) / (unsigned)topk;
+    s.ids = cuda_i32(a->ids, m), s.logp = cuda_f32(a->logp, m);
+    s.d2t = (const int32_t *)a->d2t.p, s.n_d2t = (int)(a->d2t.n / sizeof(int32_t));
+    s.prefix = cuda_i32(a->prefix, 1), s.root = cuda_i32(a->root, 1);
+    if (a->level < s.t.steps) {
+        s.n_reach = a->n_reach;
+        s.token = cuda_i32(a->token, (size_t)topk), s.from = cuda_i32(a->from, (size_t)topk);
+        reaches_of(a->reach, a->n_reach, topk, a->level * topk, a->level, s.reach);
+    }
+    int threads = s.found.best ? 256 : max_int((int)cuda_round(m, 32), 128);
+    cuda_launch(d, spread_kernel, dim3(1), threads, 0, s);
+}
+
+/* ---- keep ------------------------------------------------------------------------------------ */
+
+struct keep_args {
+    tree t;
+    int n_reach;
+    unsigned inverse; /* x * inverse >> 20 == x / topk^2, for x < 15 topk^2 */
+    const int32_t *root, *prefix;
+    const float *draws;
+    int32_t *n, *token, *pos, *parent, *parent0;
+    float *logp, *score, *u;
+    reach reach[2];
+    u64 *time;
+};
+
+enum { CHUNK = 4, KEEP_THREADS = 1024 }; /* a thread has CHUNK candidates, one behind the other */
+
+/* Which candidates are kept: those with key >> shift above `top`, and the first `ties` of those at
+ * it. */
+struct bar {
+    uint32_t top;
+    int shift, ties;
+};
+
+/* Reads the counts of 255 - digit: the digit in which the `need` best end, how many of it are needed,
+ * and how many it has. False: there are fewer than `need` at all. Every warp finds out for itself. */
+__device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *digit, int *has)
+{
+    const int lane = (int)threadIdx.x % 32;
+    int c[8], sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+        int4 four = ((const int4 *)count)[lane * 2 + i / 4];
+        c[i] = four.x, c[i + 1] = four.y, c[i + 2] = four.z, c[i + 3] = four.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += c[i];
+    int upto = sum;
+    for (int i = 1; i < 32; i *= 2) {
+        int v = __shfl_up_sync(~0u, upto, i);
+        upto += lane >= i ? v : 0;
+    }
+    unsigned enough = __ballot_sync(~0u, upto >= *need);
+    if (!enough)
+        return false;
+    int who = __ffs((int)enough) - 1, left = *need - (upto - sum), which = 0, have = c[0];
+#pragma unroll
+    for (int i = 1; i < 8; i++)
+        if (which == i - 1 && left > have)
+            left -= have, which = i, have = c[i];
+    *need = __shfl_sync(~0u, left, who);
+    *has = __shfl_sync(~0u, have, who);
+    *digit = (uint32_t)(255 - (who * 8 + __shfl_sync(~0u, which, who)));
+    return true;
+}
+
+/* count: (4, 256) zeros, 16 bytes aligned */
+__device__ bar find_bar(const uint32_t (&key)[CHUNK], int need, int (*count)[256])
+{
+    bar b = {0, 0, 0};
+    for (int round = 0; round < 4; round++) {
+        uint32_t digit;
+        int has, shift = 24 - 8 * round;
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+            if (key[i] && (round == 0 || key[i] >> (shift + 8) == b.top))
+                atomicAdd(&count[round][255 - (key[i] >> shift & 255)], 1);
+        __syncthreads();
+        if (!digit_of(count[round], &need, &digit, &has))
+            return b; /* all of them */
+        b.top = b.top << 8 | digit, b.shift = shift, b.ties = need;
+        if (has == need)
+            break;
+    }
+    return b;
+}
+
+/* Sums of v (two halves of 16 bits) over the threads before this one, and over all. room: 32 */
+__device__ __forceinline__ unsigned sum_before(unsigned v, unsigned *all, unsigned *room)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    unsigned mine = v, w;
+    for (int i = 1; i < 32; i *= 2) {
+        unsigned x = __shfl_up_sync(~0u, v, i);
+        v += lane >= i ? x : 0;
+    }
+    if (lane == 31)
+        room[warp] = v;
+    __syncthreads();
+    w = lane < (int)blockDim.x / 32 ? room[lane] : 0;
+    for (int i = 1; i < 32; i *= 2) {
+        unsigned x = __shfl_up_sync(~0u, w, i);
+        w += lane >= i ? x : 0;
+    }
+    *all = __shfl_sync(~0u, w, 31);
+    unsigned before = __shfl_sync(~0u, w, (warp + 31) % 32);
+    return v - mine + (warp ? before : 0);
+}
+
+/* The rows of the verify pass, in shared memory. */
+struct rows {
+    int n;
+    int token[MOST_ROWS], up[MOST_ROWS], depth[MOST_ROWS]; /* up: a candidate */
+    float logp[MOST_ROWS], score[MOST_ROWS];
+    int behind[MOST_ROWS];                /* nodes a row stands behind, itself counted */
+    uint8_t chain[MOST_ROWS][MOST_DEPTH]; /* the rows a row stands behind, root first */
+    uint8_t of[MOST_CANDIDATES];          /* row of each candidate that is kept */
+};
+
+/* This thread's candidates that are kept become rows. */
+__device__ void choose(const keep_args &a, rows &rows, const uint32_t (&key)[CHUNK],
+                       const int32_t (&token)[CHUNK], const int32_t (&parent)[CHUNK],
+                       const float (&logp)[CHUNK], const float (&score)[CHUNK], bar b,
+                       unsigned *room)
+{
+    const int from = (int)threadIdx.x * CHUNK, topk = a.t.topk;
+    unsigned counts = 0, all;
+    bool above[CHUNK], at[CHUNK];
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++) {
+        above[i] = key[i] >> b.shift > b.top;
+        at[i] = key[i] >> b.shift == b.top && b.ties > 0;
+        counts += (above[i] ? 1u : 0u) + (at[i] ? 65536u : 0u);
+    }
+    unsigned before = sum_before(counts, &all, room);
+    int over = (int)(before & 0xffff), tied = (int)(before >> 16);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++) {
+        if (above[i] || (at[i] && tied < b.ties)) {
+            int r = 1 + over + min(tied, b.ties), c = from + i;
+            rows.of[c] = (uint8_t)r;
+            rows.token[r] = token[i], rows.up[r] = parent[i];
+            rows.logp[r] = logp[i], rows.score[r] = score[i];
+            rows.depth[r] = c < topk ? 1 : 2 + (int)((unsigned)(c - topk) * a.inverse >> 20);
+        }
+        over += above[i], tied += at[i];
+    }
+    if (threadIdx.x == 0)
+        rows.n = 1 + (int)(all & 0xffff) + min((int)(all >> 16), b.ties);
+}
+
+__global__ void __launch_bounds__(KEEP_THREADS)
+    keep_kernel(const __grid_constant__ keep_args a)
+{
+    __shared__ struct rows rows;
+    __shared__ __align__(16) int count[4][256];
+    __shared__ int slots[2][MOST_ROWS];
+    __shared__ unsigned room[32];
+    __shared__ float draws[MOST_DEPTH];
+    const int tid = (int)threadIdx.x, nodes = a.t.nodes;
+    uint32_t key[CHUNK];
+    int32_t token[CHUNK], parent[CHUNK];
+    float logp[CHUNK], score[CHUNK];
+    let_next();
+    for (int i = tid; i < 1024; i += (int)blockDim.x)
+        count[i / 256][i % 256] = 0;
+    after();
+    note_time(a.time);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++) {
+        int c = tid * CHUNK + i;
+        bool is = c < a.t.n;
+        token[i] = is ? a.t.token[c] : -1;
+        score[i] = is ? a.t.score[c] : 0.f;
+        parent[i] = is ? a.t.parent[c] : -1;
+        logp[i] = is ? a.t.logp[c] : 0.f;
+    }
+    int root = a.root[0], prefix = a.prefix[0];
+    if (tid <= a.t.steps)
+        draws[tid] = a.draws[tid];
+    for (int p = 0; p < a.n_reach && tid < nodes; p++)
+        slots[p][tid] = a.reach[p].slots[tid];
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        key[i] = rank_of(score[i], token[i]);
+    __syncthreads();
+    bar b = {0, 0, 0};
+    if (nodes == 1)
+        b.top = ~0u;
+    else if (a.t.n >= nodes)
+        b = find_bar(key, nodes - 1, count);
+    choose(a, rows, key, token, parent, logp, score, b, room);
+    __syncthreads();
+
+    if (tid < nodes) {
+        bool kept = tid > 0 && tid < rows.n;
+        int up = kept ? rows.up[tid] : -1, row = !kept ? -1 : up < 0 ? 0 : rows.of[up];
+        int depth = kept ? rows.depth[tid] : 0;
+        a.token[tid] = kept ? rows.token[tid] : root;
+        a.pos[tid] = prefix + depth;
+        a.parent[tid] = row;
+        a.parent0[tid] = max(0, row);
+        a.logp[tid] = kept ? rows.logp[tid] : 0.f;
+        a.score[tid] = kept ? rows.score[tid] : 0.f;
+        a.u[tid] = draws[depth];
+        rows.behind[tid] = depth + 1;
+        rows.chain[tid][depth] = (uint8_t)tid;
+        for (int at = depth - 1, j = row; at >= 0; at--) {
+            rows.chain[tid][at] = (uint8_t)j;
+            up = rows.up[j];
+            j = at > 1 ? rows.of[up] : 0;
+        }
+        if (tid == 0)
+            a.n[0] = rows.n;
+    }
+    __syncthreads();
+    for (int i = tid / 8; i < nodes * a.n_reach; i += (int)blockDim.x / 8) {
+        int p = i >= nodes, r = i - p * nodes;
+        put_reach(a.reach[p], r, tid % 8, 8, prefix, rows.behind[r],
+                  [&](int at) { return slots[p][rows.chain[r][at]]; });
+    }
+}
+
+void cuda_keep(struct kdev *d, const struct k_keep *a)
+{
+    cuda_begin(d, "keep");
+    keep_args s = {};
+    s.t = tree_of(a->t);
+    s.time = time_of(a->time);
+    size_t m = (size_t)s.t.nodes;
+    s.root = cuda_i32(a->root, 1), s.prefix = cuda_i32(a->prefix, 1);
+    s.draws = cuda_f32(a->draws, (size_t)s.t.steps + 1);
+    s.inverse = ((1u << 20) + (unsigned)(s.t.topk * s.t.topk) - 1) /
+                (unsigned)(s.t.topk * s.t.topk);
+    s.n = cuda_i32(a->n, 1);
+    s.token = cuda_i32(a->token, m), s.pos = cuda_i32(a->pos, m);
+    s.parent = cuda_i32(a->parent, m), s.parent0 = cuda_i32(a->parent0, m);
+    s.logp = cuda_f32(a->logp, m), s.score = cuda_f32(a->score, m), s.u = cuda_f32(a->u, m);
+    s.n_reach = a->n_reach;
+    reaches_of(a->reach, a->n_reach, s.t.nodes, s.t.nodes, min_int(s.t.steps + 1, s.t.nodes),
+               s.reach);
+    int threads = (int)cuda_round((size_t)div_up(s.t.n, CHUNK), 32);
+    cuda_launch(d, keep_kernel, dim3(1), threads < 256 ? 256 : threads, 0, s);
+}
+
+/* ---- accept ---------------------------------------------------------------------------------- */
+
+struct accept_args {
+    int nodes, steps, n_stop, n_pools;
+    const int32_t *n, *token, *parent, *choice, *limit, *force, *stop;
+    const int32_t *slots[2];
+    int32_t *n_path, *path, *emitted, *last;
+    int32_t *src[2], *dst[2];
+    u64 *time;
+};
+
+__device__ __forceinline__ bool stops(const accept_args &a, int32_t id)
+{
+    bool any = false;
+    for (int i = 0; i < a.n_stop; i++)
+        any |= a.stop[i] == id;
+    return any;
+}
+
+__global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant__ accept_args a)
+{
+    __shared__ int next[MOST_ROWS], token[MOST_ROWS], choice[MOST_ROWS], slots[2][MOST_ROWS];
+    const int i = (int)threadIdx.x;
+    let_next();
+    next[i] = MOST_ROWS;
+    after();
+    note_time(a.time);
+    bool in = i < a.nodes;
+    int n = a.n[0], limit = max(1, a.limit[0]), force = a.force[0];
+    int parent = in ? a.parent[i] : -1;
+    token[i] = in ? a.token[i] : -1;
+    choice[i] = in ? a.choice[i] : 0;
+    for (int p = 0; p < a.n_pools && in; p++)
+        slots[p][i] = a.slots[p][i];
+    bool ends = in && force <= 0 && stops(a, choice[i]);
+    bool bad = __syncthreads_or(i < n && choice[i] < 0);
+
+    if (i > 0 && i < n && (force > 0 || token[i] == choice[parent]))
+        atomicMin(&next[parent], i);
+    __syncthreads();
+    if (ends)
+        next[i] = MOST_ROWS;
+    __syncthreads();
+
+    limit = bad ? 0 : min(force > 0 ? min(limit, force) : limit, a.steps + 1);
+    int len = 0, mine = 0, then = -1; /* this thread's place of the path, and the row behind it */
+    for (int at = 0; at < n && len < limit; at = next[at], len++) {
+        mine = len == i ? at : mine;
+        then = len == i + 1 ? at : then;
+    }
+    if (i == 0) {
+        a.n_path[0] = len;
+        a.last[0] = max(0, len - 1);
+    }
+    if (i > a.steps)
+        return;
+    int cell = min(i, a.nodes - 1); /* a path is not longer than the tree */
+    a.path[i] = mine;
+    a.emitted[i] = i >= len ? 0 : then >= 0 ? token[then] : choice[mine];
+    for (int p = 0; p < a.n_pools; p++) {
+        a.src[p][i] = slots[p][i < len ? mine : cell];
+        a.dst[p][i] = slots[p][cell];
+    }
+}
+
+void cuda_accept(struct kdev *d, const struct k_accept *a)
+{
+    cuda_begin(d, "accept");
+    size_t m = (size_t)a->nodes, most = (size_t)a->steps + 1;
+    CHECK(a->nodes >= 1 && a->nodes <= K_MAX_NODES && a->steps >= 1 && a->steps <= K_MAX_STEPS &&
+          a->n_stop >= 0 && a->n_pools >= 0 && a->n_pools <= 2);
+    accept_args s = {a->nodes, a->steps, a->n_stop, a->n_pools, cuda_i32(a->n, 1),
+                     cuda_i32(a->token, m), cuda_i32(a->parent, m), cuda_i32(a->choice, m),
+                     cuda_i32(a->limit, 1), cuda_i32(a->force, 1),
+                     cuda_i32(a->stop, (size_t)a->n_stop), {}, cuda_i32(a->n_path, 1),
+                     cuda_i32(a->path, most), cuda_i32(a->emitted, most), cuda_i32(a->last, 1),
+                     {}, {}, time_of(a->time)};
+    for (int p = 0; p < a->n_pools; p++) {
+        s.slots[p] = cuda_i32(a->slots[p], m);
+        s.src[p] = cuda_i32(a->src[p], most), s.dst[p] = cuda_i32(a->dst[p], most);
+    }
+    cuda_launch(d, accept_kernel, dim3(1), MOST_ROWS, 0, s);
+}

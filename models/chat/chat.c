@@ -1,0 +1,487 @@
+/* chat.c - see chat.h: choosing a format, and rendering by its row of the table. */
+#include "models/chat/parts.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- white space, as the templates' trim has it ---- */
+
+/* Bytes of the white-space character at s, or 0. */
+static size_t white_at(const char *s, size_t n)
+{
+    const uint8_t *p = (const uint8_t *)s;
+    if (n >= 1 && (p[0] == ' ' || (p[0] >= 9 && p[0] <= 13) || (p[0] >= 0x1C && p[0] <= 0x1F)))
+        return 1;
+    if (n >= 2 && p[0] == 0xC2 && (p[1] == 0x85 || p[1] == 0xA0))
+        return 2;
+    if (n < 3)
+        return 0;
+    uint32_t c = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 8 | p[2];
+    bool white = c == 0xE19A80 || (c >= 0xE28080 && c <= 0xE2808A) || c == 0xE280A8 ||
+                 c == 0xE280A9 || c == 0xE280AF || c == 0xE2819F || c == 0xE38080;
+    return white ? 3 : 0;
+}
+
+const char *trimmed(const char *s, size_t *n)
+{
+    for (size_t w; (w = white_at(s, *n));) {
+        s += w;
+        *n -= w;
+    }
+    for (size_t w = 1; w <= 3 && w <= *n; w++)
+        if (white_at(s + *n - w, w) == w) {
+            *n -= w;
+            w = 0;
+        }
+    return s;
+}
+
+/* ---- putting text and tokens ---- */
+
+static void flush_text(struct render *r)
+{
+    if (!r->failed && r->text.n)
+        r->failed = !tok_encode(r->c->tok, r->text.p, r->text.n, r->out->n ? TOK_INNER : 0, r->out,
+                                r->e);
+    buf_clear(&r->text);
+}
+
+void put_text(struct render *r, const char *s, size_t n)
+{
+    if (r->c->format->trim)
+        s = trimmed(s, &n);
+    buf_add(&r->text, s, n);
+}
+
+void put_str(struct render *r, const char *s)
+{
+    buf_str(&r->text, s);
+}
+
+void put_mark(struct render *r, enum mark m)
+{
+    if (r->c->mark[m] < 0)
+        return;
+    flush_text(r);
+    ids_add(r->out, r->c->mark[m]);
+}
+
+void put_ids(struct render *r, const int32_t *v, int n)
+{
+    flush_text(r);
+    ids_cat(r->out, v, n);
+}
+
+/* ---- a reply in the history ---- */
+
+/* The ids without gemma-4's thoughts, closed or not, and without a stop token at the end. */
+static void put_reply_ids(struct render *r, const struct ids *ids)
+{
+    const struct chat *c = r->c;
+    int n = ids->n, from = 0;
+    for (int i = 0; i < c->n_stop; i++)
+        if (n == ids->n && ids->v[n - 1] == c->stop[i])
+            n--;
+    if (c->format->think != THINK_CHANNEL) {
+        put_ids(r, ids->v, n);
+        return;
+    }
+    while (from < n) {
+        int open = from, close;
+        while (open < n && ids->v[open] != c->mark[MARK_CHANNEL])
+            open++;
+        put_ids(r, ids->v + from, open - from);
+        for (close = open; close < n && ids->v[close] != c->mark[MARK_CHANNEL_END];)
+            close++;
+        from = close + 1;
+    }
+}
+
+/* Whether a reply's thought in tags came to its end, and where its answer begins. */
+static bool answer_after_thought(const struct chat *c, const struct ids *ids, struct buf *text)
+{
+    static const char close[] = "</think>";
+    int n = ids->n;
+    while (n && tok_is_special(c->tok, ids->v[n - 1]) && ids->v[n - 1] != tok_find(c->tok, close))
+        n--;
+    tok_decode(c->tok, ids->v, n, true, text);
+    char *at = NULL;
+    for (char *p = text->p; p && (p = memmem(p, text->n - (size_t)(p - text->p), close, 8)); p++)
+        at = p;
+    if (!at)
+        return false;
+    for (at += 8; *at == '\n';)
+        at++;
+    text->n -= (size_t)(at - text->p);
+    memmove(text->p, at, text->n + 1);
+    return true;
+}
+
+/* What stands between the reply's opening and the end of its turn. Generated ids go back as they
+ * are, so that the cache still holds them; thoughts that are done do not go back at all. */
+static void put_reply(struct render *r, const struct message *m)
+{
+    const struct chat *c = r->c;
+    struct buf answer = {0};
+    if (!m->ids.n) {
+        put_text(r, m->text ? m->text : "", m->text ? strlen(m->text) : 0);
+    } else if (c->format->think == THINK_TAGS && answer_after_thought(c, &m->ids, &answer)) {
+        put_text(r, answer.p, answer.n);
+    } else {
+        if (c->open_thought)
+            put_str(r, c->open_thought);
+        put_reply_ids(r, &m->ids);
+    }
+    buf_free(&answer);
+}
+
+/* ---- a conversation in turns ---- */
+
+static void open_turn(struct render *r, enum role role)
+{
+    put_mark(r, MARK_OPEN);
+    put_str(r, r->c->format->role[role]);
+    put_mark(r, MARK_MID);
+    put_str(r, r->c->format->before);
+}
+
+static void close_turn(struct render *r)
+{
+    put_mark(r, MARK_CLOSE);
+    put_str(r, r->c->format->after);
+}
+
+/* "2025-06-28" as "28 Jun 2025". */
+static void put_long_date(struct render *r, const char *date)
+{
+    struct tm tm = {0};
+    char s[32] = "";
+    if (strptime(date, "%Y-%m-%d", &tm)) {
+        static const char *const month[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                            "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+        snprintf(s, sizeof s, "%02d %s %d", tm.tm_mday, month[tm.tm_mon], tm.tm_year + 1900);
+    }
+    put_str(r, s);
+}
+
+static void system_turn(struct render *r, const struct message *m)
+{
+    const struct chat *c = r->c;
+    if (!m && !c->system_default && !c->date_lines)
+        return;
+    open_turn(r, ROLE_SYSTEM);
+    if (c->date_lines) {
+        put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
+        put_long_date(r, c->date);
+        put_str(r, "\n\n");
+    }
+    if (m)
+        put_text(r, m->text, strlen(m->text));
+    if (m && c->system_suffix)
+        put_str(r, c->system_suffix);
+    if (!m && c->system_default)
+        put_str(r, c->system_default);
+    close_turn(r);
+}
+
+static bool usual_conversation(struct render *r, const struct message *m, int n)
+{
+    const struct chat *c = r->c;
+    const struct format *f = c->format;
+    const struct message *system = m[0].role == ROLE_SYSTEM ? m : NULL;
+    put_mark(r, MARK_BOS);
+    if (f->system == SYSTEM_TURN)
+        system_turn(r, system);
+    for (int i = system ? 1 : 0; i < n; i++) {
+        open_turn(r, m[i].role);
+        if (system && f->system == SYSTEM_FOLD && i == 1) {
+            put_text(r, system->text, strlen(system->text));
+            put_str(r, "\n\n");
+        }
+        if (m[i].role == ROLE_ASSISTANT)
+            put_reply(r, &m[i]);
+        else
+            put_text(r, m[i].text, strlen(m[i].text));
+        close_turn(r);
+    }
+    open_turn(r, ROLE_ASSISTANT);
+    if (c->open_thought)
+        put_str(r, c->open_thought);
+    if (c->empty_thought) {
+        put_mark(r, MARK_CHANNEL);
+        put_str(r, "thought\n");
+        put_mark(r, MARK_CHANNEL_END);
+    }
+    return true;
+}
+
+/* Raw: the texts one after another, special tokens in them matched. */
+static bool raw_conversation(struct render *r, const struct message *m, int n)
+{
+    const struct chat *c = r->c;
+    int bos = tok_bos(c->tok);
+    for (int i = 0; i < n && !r->failed; i++) {
+        const char *s = m[i].text ? m[i].text : "";
+        if (m[i].ids.n)
+            put_reply_ids(r, &m[i].ids);
+        else
+            r->failed = !tok_encode(c->tok, s, strlen(s), TOK_SPECIAL | (i ? TOK_INNER : 0),
+                                    r->out, r->e);
+        if (i == 0 && bos >= 0 && !r->failed && !(r->out->n && r->out->v[0] == bos)) {
+            ids_add(r->out, bos);
+            memmove(r->out->v + 1, r->out->v, (size_t)(r->out->n - 1) * sizeof *r->out->v);
+            r->out->v[0] = bos;
+        }
+    }
+    return true;
+}
+
+/* ---- rendering ---- */
+
+/* One system message at most, the first; turns in turn where the format wants that. */
+static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
+{
+    static const char *const name[] = {"system", "user", "assistant"};
+    if (n == 0 || (n == 1 && m[0].role == ROLE_SYSTEM))
+        return err_set(e, ERR_USAGE, "there is no message to reply to");
+    int first = m[0].role == ROLE_SYSTEM;
+    for (int i = 0; i < n; i++) {
+        if (m[i].role != ROLE_ASSISTANT && !m[i].text)
+            return err_set(e, ERR_USAGE, "message %d has no text", i + 1);
+        if (i && m[i].role == ROLE_SYSTEM)
+            return err_set(e, ERR_USAGE, "message %d: a system message must be the first", i + 1);
+        enum role want = (i - first) % 2 ? ROLE_ASSISTANT : ROLE_USER;
+        if (c->format->alternate && i >= first && m[i].role != want)
+            return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format wants %s here",
+                           i + 1, name[m[i].role], c->format->name, name[want]);
+    }
+    if (c->format->alternate && m[n - 1].role != ROLE_USER)
+        return err_set(e, ERR_USAGE, "the last message must be the user's");
+    return true;
+}
+
+static bool check_ids(const struct chat *c, const struct ids *ids, struct err *e)
+{
+    for (int i = 0; c->vocab && i < ids->n; i++)
+        if (ids->v[i] < 0 || ids->v[i] >= c->vocab)
+            return err_set(e, ERR_MODEL, "token %d is outside of the model's vocabulary of %d",
+                           ids->v[i], c->vocab);
+    return true;
+}
+
+bool chat_render(const struct chat *c, const struct message *m, int n, struct ids *out,
+                 struct err *e)
+{
+    struct ids ids = {0};
+    struct render r = {.c = c, .out = &ids, .e = e};
+    bool raw = c->format == &chat_raw;
+    if (!raw && !check_order(c, m, n, e))
+        return false;
+    bool (*conversation)(struct render *, const struct message *, int) =
+        raw ? raw_conversation : c->format->conversation ? c->format->conversation
+                                                         : usual_conversation;
+    bool ok = conversation(&r, m, n);
+    flush_text(&r);
+    ok = ok && !r.failed && check_ids(c, &ids, e);
+    if (ok)
+        ids_cat(out, ids.v, ids.n);
+    buf_free(&r.text);
+    ids_free(&ids);
+    return ok;
+}
+
+/* ---- choosing ---- */
+
+static const struct format *by_family(const char *family)
+{
+    for (const struct format *f = chat_formats; f->name; f++)
+        for (int i = 0; i < 4 && f->family[i]; i++)
+            if (strcmp(f->family[i], family) == 0)
+                return f;
+    return NULL;
+}
+
+/* The first marker that the format needs and the tokenizer lacks, or NULL. */
+static const char *missing_mark(const struct format *f, const struct tokenizer *t)
+{
+    for (int i = 0; i < MARK_STOP; i++)
+        if (f->mark[i] && tok_find(t, f->mark[i]) < 0)
+            return f->mark[i];
+    return NULL;
+}
+
+static bool choose(struct chat *c, const struct model *m, struct err *e)
+{
+    const struct format *f = by_family(m->cfg.family);
+    const char *missing = f ? missing_mark(f, c->tok) : NULL;
+    c->format = f;
+    if (f && !missing)
+        return true;
+    if (missing_mark(chat_formats, c->tok)) {
+        if (f)
+            return err_set(e, ERR_MODEL, "the %s chat format needs the token %s, which the "
+                           "tokenizer does not have (raw mode needs none)", f->name, missing);
+        return err_set(e, ERR_MODEL, "no chat format is known for family \"%s\", and the tokenizer "
+                       "lacks ChatML's %s (raw mode needs none)", m->cfg.family,
+                       missing_mark(chat_formats, c->tok));
+    }
+    c->format = chat_formats;
+    snprintf(c->warning, sizeof c->warning, "no chat format of its own for this %s model; using "
+             "ChatML, which its tokenizer has", m->cfg.family);
+    return true;
+}
+
+static void add_stop(struct chat *c, int id)
+{
+    for (int i = 0; i < c->n_stop; i++)
+        if (c->stop[i] == id)
+            return;
+    if (id >= 0 && c->n_stop < MAX_STOP)
+        c->stop[c->n_stop++] = id;
+}
+
+/* Looks the markers up and gathers the stops. Harmony's MARK_CLOSE ends a message, not a reply. */
+static void find_marks(struct chat *c, const struct model *m)
+{
+    for (int i = 0; i < MAX_MARK; i++)
+        c->mark[i] = c->format->mark[i] ? tok_find(c->tok, c->format->mark[i]) : -1;
+    if (c->format->think != THINK_HARMONY)
+        add_stop(c, c->mark[MARK_CLOSE]);
+    for (int i = MARK_STOP; i <= MARK_STOP_LAST; i++)
+        add_stop(c, c->mark[i]);
+    for (int i = 0; i < m->cfg.n_stop; i++)
+        add_stop(c, m->cfg.stop[i]);
+}
+
+/* ---- the shipped template ---- */
+
+/* The "chat_template" of a JSON file: a string, or the one named "default" of a list. */
+static bool template_in(const char *dir, const char *file, char **out, struct err *e)
+{
+    struct buf b = {0};
+    json_error_t why;
+    char *path = xasprintf("%s/%s", dir, file);
+    bool there = access(path, F_OK) == 0;
+    bool ok = !there || buf_read_file(&b, path, 64 << 20, e);
+    json_t *top = ok && there ? json_loadb(b.p ? b.p : "", b.n, JSON_REJECT_DUPLICATES, &why)
+                              : NULL;
+    if (ok && there && !top)
+        ok = err_set(e, ERR_MODEL, "%s: line %d: %.100s", path, why.line, why.text);
+    json_t *t = json_object_get(top, "chat_template"), *item;
+    size_t i;
+    if (json_is_array(t))
+        json_array_foreach(t, i, item) {
+            const char *name = json_string_value(json_object_get(item, "name"));
+            if (name && strcmp(name, "default") == 0)
+                t = json_object_get(item, "template");
+        }
+    if (ok && json_is_string(t))
+        *out = xstrdup(json_string_value(t));
+    json_decref(top);
+    buf_free(&b);
+    free(path);
+    return ok;
+}
+
+static bool load_template(struct chat *c, const char *dir, struct err *e)
+{
+    struct buf b = {0};
+    char *path = xasprintf("%s/chat_template.jinja", dir);
+    if (buf_read_file(&b, path, 16 << 20, NULL))
+        c->template = xstrdup(b.p ? b.p : "");
+    buf_free(&b);
+    free(path);
+    if (!c->template && !template_in(dir, "tokenizer_config.json", &c->template, e))
+        return false;
+    return c->template || template_in(dir, "chat_template.json", &c->template, e);
+}
+
+static void compare_template(struct chat *c)
+{
+    struct sha256 s;
+    uint8_t sum[32];
+    char hex[65];
+    sha256_init(&s);
+    sha256_add(&s, c->template, strlen(c->template));
+    sha256_end(&s, sum);
+    for (int i = 0; i < 32; i++)
+        snprintf(hex + 2 * i, 3, "%02x", sum[i]);
+    for (int i = 0; i < MAX_KNOWN && c->format->known[i]; i++)
+        if (strcmp(hex, c->format->known[i]) == 0)
+            return;
+    size_t n = strlen(c->warning);
+    snprintf(c->warning + n, sizeof c->warning - n,
+             "%sthe folder's chat template (sha256 %.12s) is not one that the built-in %s format "
+             "was compared with; if replies look odd, compare them", n ? "; " : "", hex,
+             c->format->name);
+}
+
+/* ---- opening ---- */
+
+struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool raw,
+                       const char **warning, struct err *e)
+{
+    struct chat *c = xcalloc(1, sizeof *c);
+    time_t now = time(NULL);
+    struct tm tm;
+    c->tok = t;
+    c->vocab = m->cfg.vocab;
+    strftime(c->date, sizeof c->date, "%Y-%m-%d", localtime_r(&now, &tm));
+    strcpy(c->reasoning, "medium");
+    c->format = &chat_raw;
+    if (!raw && !(choose(c, m, e) && (!m->dir || load_template(c, m->dir, e)))) {
+        chat_close(c);
+        return NULL;
+    }
+    find_marks(c, m);
+    if (!raw)
+        chat_read_template(c, m);
+    if (c->template)
+        compare_template(c);
+    if (warning)
+        *warning = c->warning[0] ? c->warning : NULL;
+    return c;
+}
+
+void chat_close(struct chat *c)
+{
+    if (!c)
+        return;
+    free(c->template);
+    free(c->system_default);
+    free(c->system_suffix);
+    free(c);
+}
+
+const char *chat_name(const struct chat *c)
+{
+    return c->format->name;
+}
+
+bool chat_set_date(struct chat *c, const char *date, struct err *e)
+{
+    struct tm tm = {0};
+    const char *end = strlen(date) == 10 ? strptime(date, "%Y-%m-%d", &tm) : NULL;
+    if (!end || *end)
+        return err_set(e, ERR_USAGE, "\"%.32s\" is not a date; expected YYYY-MM-DD", date);
+    memcpy(c->date, date, 11);
+    return true;
+}
+
+bool chat_set_reasoning(struct chat *c, const char *level, struct err *e)
+{
+    if (strcmp(level, "low") && strcmp(level, "medium") && strcmp(level, "high"))
+        return err_set(e, ERR_USAGE, "\"%.32s\" is not a reasoning effort; expected low, medium or "
+                       "high", level);
+    strcpy(c->reasoning, level);
+    return true;
+}
+
+int chat_stops(const struct chat *c, int32_t out[MAX_STOP])
+{
+    memcpy(out, c->stop, (size_t)c->n_stop * sizeof *out);
+    return c->n_stop;
+}

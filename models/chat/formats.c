@@ -1,0 +1,158 @@
+/* formats.c - the formats, and what the shipped template says about a variant.
+ *
+ * A shipped template is a program; none is run here. It is only searched for the few literal texts
+ * in which variants of one family differ, and compared by hash with those a row was checked
+ * against.
+ */
+#include "models/chat/parts.h"
+
+#include <stdlib.h>
+
+const struct format chat_formats[] = {
+    {
+        .name = "chatml",
+        .family = {"qwen3"},
+        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
+                 [MARK_STOP] = "<|endoftext|>"},
+        .role = {"system", "user", "assistant"},
+        .before = "\n",
+        .after = "\n",
+        .think = THINK_TAGS,
+        .template_texts = true,
+    },
+    {
+        .name = "olmo",
+        .family = {"olmo3"},
+        .mark = {[MARK_OPEN] = "<|im_start|>", [MARK_CLOSE] = "<|im_end|>",
+                 [MARK_STOP] = "<|endoftext|>"},
+        .role = {"system", "user", "assistant"},
+        .before = "\n",
+        .after = "\n",
+        .think = THINK_TAGS,
+        .template_texts = true,
+        .system_default = "You are a helpful function-calling AI assistant. You do not currently "
+                          "have access to any functions. <functions></functions>",
+        .system_suffix = " You do not currently have access to any functions. "
+                         "<functions></functions>",
+    },
+    {
+        .name = "gemma",
+        .family = {"gemma2", "gemma3"},
+        .mark = {[MARK_BOS] = "<bos>", [MARK_OPEN] = "<start_of_turn>",
+                 [MARK_CLOSE] = "<end_of_turn>", [MARK_STOP] = "<eos>"},
+        .role = {"system", "user", "model"},
+        .before = "\n",
+        .after = "\n",
+        .system = SYSTEM_FOLD,
+        .alternate = true,
+        .trim = true,
+        .known = {"dc01dfb0312d85e381a884cfd19ddce0d716ec89ffe18635e7545c30f5ecb9e0", /* nestling */
+                  "1e51d5c0fec2f83da1953fb850b7b532b7da02d0dc35f9201e671e0b9a35a123"} /* gemma-2 */,
+    },
+    {
+        .name = "gemma-4",
+        .family = {"gemma4"},
+        .mark = {[MARK_BOS] = "<bos>", [MARK_OPEN] = "<|turn>", [MARK_CLOSE] = "<turn|>",
+                 [MARK_CHANNEL] = "<|channel>", [MARK_CHANNEL_END] = "<channel|>",
+                 [MARK_STOP] = "<eos>", [MARK_STOP + 1] = "<|tool_response>"},
+        .role = {"system", "user", "model"},
+        .before = "\n",
+        .after = "\n",
+        .think = THINK_CHANNEL,
+        .trim = true,
+    },
+    {
+        .name = "harmony",
+        .family = {"gpt_oss"},
+        .mark = {[MARK_OPEN] = "<|start|>", [MARK_MID] = "<|message|>", [MARK_CLOSE] = "<|end|>",
+                 [MARK_CHANNEL] = "<|channel|>", [MARK_STOP] = "<|return|>",
+                 [MARK_STOP + 1] = "<|call|>", [MARK_STOP + 2] = "<|endoftext|>"},
+        .role = {"developer", "user", "assistant"},
+        .before = "",
+        .after = "",
+        .think = THINK_HARMONY,
+        .conversation = harmony_conversation,
+    },
+    {
+        .name = "llama-3",
+        .family = {"llama"},
+        .mark = {[MARK_BOS] = "<|begin_of_text|>", [MARK_OPEN] = "<|start_header_id|>",
+                 [MARK_MID] = "<|end_header_id|>", [MARK_CLOSE] = "<|eot_id|>",
+                 [MARK_STOP] = "<|end_of_text|>", [MARK_STOP + 1] = "<|eom_id|>"},
+        .role = {"system", "user", "assistant"},
+        .before = "\n\n",
+        .after = "",
+        .think = THINK_TAGS,
+        .trim = true,
+    },
+    {0},
+};
+
+const struct format chat_raw = {.name = "raw"};
+
+/* ---- variants by template ---- */
+
+/* Compares a template's text at p with s, where a newline may also be written \n. */
+static const char *match_text(const char *p, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '\n' && p[0] == '\\' && p[1] == 'n')
+            p += 2;
+        else if (*p == *s)
+            p++;
+        else
+            return NULL;
+    }
+    return p;
+}
+
+/* What follows the first place from p on that has this text, or NULL. */
+static const char *find_text(const char *p, const char *s)
+{
+    for (; *p; p++) {
+        const char *after = match_text(p, s);
+        if (after)
+            return after;
+    }
+    return NULL;
+}
+
+/* A literal of the template: from the end of `open` up to `close`, when that is plain text; the
+ * first that is not empty. The caller frees it. */
+static char *literal_between(const char *template, const char *open, const char *close)
+{
+    size_t width = strlen(close);
+    for (const char *p = template; (p = find_text(p, open));) {
+        const char *end = p + strcspn(p, "<'\"{}\\");
+        while (*end == '<' && strncmp(end, close, width) != 0)
+            end += 1 + strcspn(end + 1, "<'\"{}\\");
+        if (end > p && strncmp(end, close, width) == 0) {
+            char *s = xcalloc((size_t)(end - p) + 1, 1);
+            return memcpy(s, p, (size_t)(end - p));
+        }
+    }
+    return NULL;
+}
+
+void chat_read_template(struct chat *c, const struct model *m)
+{
+    const struct format *f = c->format;
+    const char *t = c->template;
+    if (f->think == THINK_CHANNEL) /* the larger models want an empty thought when they think not */
+        c->empty_thought = t ? find_text(t, "<|channel>thought\n<channel|>") != NULL
+                             : m->cfg.ple == 0;
+    if (!t) {
+        c->system_default = f->system_default ? xstrdup(f->system_default) : NULL;
+        c->system_suffix = f->system_suffix ? xstrdup(f->system_suffix) : NULL;
+        return;
+    }
+    c->date_lines = strstr(t, "Cutting Knowledge Date: December 2023") != NULL;
+    const char *thought = f->think == THINK_TAGS ? find_text(t, "assistant\n<think>") : NULL;
+    if (thought)
+        c->open_thought = match_text(thought, "\n") ? "<think>\n" : "<think>";
+    if (!f->template_texts)
+        return;
+    c->system_default = literal_between(t, "<|im_start|>system\n", "<|im_end|>");
+    if (f->system_suffix && strstr(t, f->system_suffix))
+        c->system_suffix = xstrdup(f->system_suffix);
+}

@@ -1,0 +1,181 @@
+/* harmony.c - gpt-oss's harmony format.
+ *
+ * A reply is one or more messages, each with a header that names its channel; the prompt ends in
+ * the middle of the first header. Thoughts (channel "analysis") of a reply that came to its final
+ * message are not sent back. Source: the openai/harmony repository, docs/format.md.
+ */
+#include "models/chat/parts.h"
+
+static const char assistant[] = "assistant";
+
+static void put_header(struct render *r, const char *role, const char *channel)
+{
+    put_mark(r, MARK_OPEN);
+    put_str(r, role);
+    if (channel) {
+        put_mark(r, MARK_CHANNEL);
+        put_str(r, channel);
+    }
+    put_mark(r, MARK_MID);
+}
+
+static void system_message(struct render *r)
+{
+    const struct chat *c = r->c;
+    put_header(r, "system", NULL);
+    put_str(r, "You are ChatGPT, a large language model trained by OpenAI.\n"
+               "Knowledge cutoff: 2024-06\nCurrent date: ");
+    put_str(r, c->date);
+    put_str(r, "\n\nReasoning: ");
+    put_str(r, c->reasoning);
+    put_str(r, "\n\n# Valid channels: analysis, commentary, final. Channel must be included for "
+               "every message.");
+    put_mark(r, MARK_CLOSE);
+}
+
+/* ---- a generated reply as messages ---- */
+
+/* A message within a reply's ids: [from, text) is its header behind the role, [text, to) its
+ * text; text -1: the header was cut off. */
+struct part {
+    int from, text, to;
+    bool analysis, final;
+};
+
+static bool starts(const struct buf *b, const char *word)
+{
+    return b->n >= strlen(word) && memcmp(b->p, word, strlen(word)) == 0;
+}
+
+static bool ends_message(const struct chat *c, int id)
+{
+    if (id == c->mark[MARK_CLOSE])
+        return true;
+    for (int i = 0; i < c->n_stop; i++)
+        if (id == c->stop[i])
+            return true;
+    return false;
+}
+
+enum { NAME_TOKENS = 12 }; /* enough for a channel's name, however it is split */
+
+/* The next message from *at on; *at moves behind it and behind the opening of the one after. */
+static bool next_part(const struct chat *c, const struct ids *ids, int *at, struct part *p)
+{
+    int i = *at;
+    if (i >= ids->n)
+        return false;
+    *p = (struct part){.from = i, .text = -1};
+    for (; i < ids->n && !ends_message(c, ids->v[i]); i++) {
+        if (ids->v[i] == c->mark[MARK_MID] && p->text < 0)
+            p->text = i + 1;
+        if (ids->v[i] == c->mark[MARK_CHANNEL] && p->text < 0) {
+            struct buf name = {0};
+            tok_decode(c->tok, ids->v + i + 1, min_int(ids->n - i - 1, NAME_TOKENS), true, &name);
+            p->analysis = starts(&name, "analysis");
+            p->final = starts(&name, "final");
+            buf_free(&name);
+        }
+    }
+    p->to = i;
+    if (i < ids->n) /* the end token, then "<|start|>assistant" */
+        i++;
+    if (i < ids->n && ids->v[i] == c->mark[MARK_OPEN])
+        for (i++; i < ids->n && ids->v[i] != c->mark[MARK_CHANNEL] &&
+                  ids->v[i] != c->mark[MARK_MID] && !ends_message(c, ids->v[i]);)
+            i++;
+    *at = i;
+    return true;
+}
+
+static void put_reply_parts(struct render *r, const struct ids *ids)
+{
+    struct part p;
+    bool finished = false;
+    for (int at = 0; next_part(r->c, ids, &at, &p);)
+        finished |= p.final && p.text >= 0;
+    for (int at = 0; next_part(r->c, ids, &at, &p);) {
+        if (p.text < 0 || (finished && p.analysis))
+            continue;
+        put_mark(r, MARK_OPEN);
+        put_str(r, assistant);
+        put_ids(r, ids->v + p.from, p.to - p.from);
+        put_mark(r, MARK_CLOSE);
+    }
+}
+
+bool harmony_conversation(struct render *r, const struct message *m, int n)
+{
+    system_message(r);
+    for (int i = 0; i < n; i++) {
+        const char *text = m[i].text ? m[i].text : "";
+        if (m[i].role == ROLE_ASSISTANT && m[i].ids.n) {
+            put_reply_parts(r, &m[i].ids);
+            continue;
+        }
+        put_header(r, r->c->format->role[m[i].role], m[i].role == ROLE_ASSISTANT ? "final" : NULL);
+        if (m[i].role == ROLE_SYSTEM)
+            put_str(r, "# Instructions\n\n");
+        put_text(r, text, strlen(text));
+        put_mark(r, MARK_CLOSE);
+    }
+    put_mark(r, MARK_OPEN);
+    put_str(r, assistant);
+    return true;
+}
+
+/* ---- reading ---- */
+
+enum { IN_FIRST_HEADER, IN_HEADER, IN_TEXT };
+enum { MAX_HEADER = 256 };
+
+/* The byte \1 stands for the channel mark in a header that is held. */
+static enum channel channel_of(const struct buf *header)
+{
+    const char *at = header->n ? memchr(header->p, '\1', header->n) : NULL;
+    if (at && strncmp(at + 1, "analysis", 8) == 0)
+        return CHAN_ANALYSIS;
+    return at && strncmp(at + 1, "commentary", 10) == 0 ? CHAN_COMMENTARY : CHAN_FINAL;
+}
+
+static void hold(struct chat_reader *r, int id, struct buf *out)
+{
+    size_t n;
+    const char *s = tok_bytes(r->chat->tok, id, &n);
+    buf_add(&r->head, s ? s : "", n);
+    if (r->head.n <= MAX_HEADER)
+        return;
+    r->channel = CHAN_FINAL;
+    r->state = IN_TEXT;
+    buf_add(out, r->head.p, r->head.n);
+    buf_clear(&r->head);
+}
+
+/* The reader starts inside the header of the first message. A header that does not end is shown as
+ * text: the model does not keep to the format. */
+void harmony_push(struct chat_reader *r, int id, struct buf *out)
+{
+    const struct chat *c = r->chat;
+    bool header = r->state != IN_TEXT;
+    if (id == c->mark[MARK_MID] && header) {
+        r->channel = channel_of(&r->head);
+        r->state = IN_TEXT;
+    } else if (id == c->mark[MARK_OPEN] || ends_message(c, id)) {
+        tok_stream_flush(&r->utf8, out);
+        buf_clear(&r->head);
+        r->state = IN_HEADER;
+    } else if (id == c->mark[MARK_CHANNEL] && header) {
+        buf_char(&r->head, '\1');
+    } else if (header && !tok_is_special(c->tok, id)) {
+        hold(r, id, out);
+    } else if (!tok_is_special(c->tok, id)) {
+        tok_stream_push(&r->utf8, c->tok, id, out);
+    }
+}
+
+void harmony_end(struct chat_reader *r, struct buf *out)
+{
+    bool header = r->head.n && memchr(r->head.p, '\1', r->head.n);
+    if (r->state == IN_FIRST_HEADER && !header)
+        buf_add(out, r->head.p, r->head.n);
+}

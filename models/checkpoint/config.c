@@ -1,0 +1,219 @@
+/* config.c - see config.h. */
+#include "models/checkpoint/config.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_HIDDEN = 1 << 16, MAX_FFN = 1 << 20, MAX_LAYERS = 1024, MAX_HEADS = 1024,
+    MAX_HEAD_DIM = 1024, MAX_VOCAB = 1 << 22, MAX_CONTEXT = 1 << 30,
+};
+
+/* ---- sizes ---- */
+
+static int64_t or_needed(int dflt)
+{
+    return dflt ? dflt : CONF_NEEDED;
+}
+
+static int read_head_dim(const struct arch *a, int dflt, int heads)
+{
+    const struct conf *c = &a->c;
+    int hidden = a->cfg->hidden;
+    if (!conf_has(c, "head_dim") && !dflt && conf_ok(c)) {
+        if (hidden % heads)
+            conf_refuse(c, "num_attention_heads", "is %d, which does not divide hidden_size %d",
+                        heads, hidden);
+        dflt = hidden / heads;
+    }
+    int dim = conf_int(c, "head_dim", dflt, 2, MAX_HEAD_DIM);
+    if (conf_ok(c) && (dim < 2 || dim > MAX_HEAD_DIM || dim % 2))
+        conf_refuse(c, "head_dim", "is %d, expected an even number from 2 to %d", dim,
+                    MAX_HEAD_DIM);
+    return dim;
+}
+
+bool arch_sizes(struct arch *a, const struct sizes *d)
+{
+    const struct conf *c = &a->c;
+    struct config *g = a->cfg;
+    g->hidden = conf_int(c, "hidden_size", or_needed(d->hidden), 1, MAX_HIDDEN);
+    g->vocab = conf_int(c, "vocab_size", or_needed(d->vocab), 1, MAX_VOCAB);
+    g->n_layer = conf_int(c, "num_hidden_layers", or_needed(d->layers), 1, MAX_LAYERS);
+    g->max_pos = conf_int(c, "max_position_embeddings", or_needed(d->max_pos), 1, MAX_CONTEXT);
+    g->eps = (float)conf_num(c, "rms_norm_eps", d->eps, 1e-12, 1);
+    int heads = conf_int(c, "num_attention_heads", or_needed(d->heads), 1, MAX_HEADS);
+    int kv = conf_int(c, "num_key_value_heads", d->kv ? d->kv : heads, 1, MAX_HEADS);
+    int ffn = conf_int(c, "intermediate_size", or_needed(d->ffn), 1, MAX_FFN);
+    int dim = read_head_dim(a, d->head_dim, heads);
+    bool bias = conf_bool(c, "attention_bias", false);
+    if (heads % kv)
+        conf_refuse(c, "num_key_value_heads", "is %d, which does not divide num_attention_heads %d",
+                    kv, heads);
+    if (g->n_layer > a->n_tensor)
+        conf_refuse(c, "num_hidden_layers", "is %d, but the checkpoint has only %d tensors",
+                    g->n_layer, a->n_tensor);
+    if (!conf_ok(c))
+        return false;
+    g->qkv_bias = g->o_bias = bias;
+    g->attn_scale = (float)pow(dim, -0.5);
+    g->embed_scale = 1;
+    g->bos = g->pad = -1;
+    a->layer = xcalloc((size_t)g->n_layer, sizeof *a->layer);
+    for (int i = 0; i < g->n_layer; i++) {
+        struct layer *l = &a->layer[i];
+        l->n_head = heads;
+        l->n_kv = kv;
+        l->head_dim = dim;
+        l->ffn = ffn;
+        l->kv_src = i;
+    }
+    return true;
+}
+
+/* ---- windows ---- */
+
+static bool layer_slides(const struct arch *a, const json_t *types, int i, int period)
+{
+    if (!types)
+        return period == 0 || (i + 1) % period != 0;
+    const char *t = json_string_value(json_array_get(types, (size_t)i));
+    if (t && !strcmp(t, "sliding_attention"))
+        return true;
+    if (!t || strcmp(t, "full_attention"))
+        conf_refuse(&a->c, "layer_types", "has \"%.60s\" for layer %d, expected full_attention or "
+                    "sliding_attention", t ? show(t).s : "?", i);
+    return false;
+}
+
+void arch_windows(struct arch *a, int period, int window)
+{
+    const struct conf *c = &a->c;
+    int n = a->cfg->n_layer;
+    const json_t *types = json_object_get(c->obj, "layer_types");
+    if (json_is_null(types))
+        types = NULL;
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)n)) {
+        conf_refuse(c, "layer_types", "has %zu entries, expected %d (num_hidden_layers)",
+                    json_array_size(types), n);
+        return;
+    }
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        a->layer[i].window = layer_slides(a, types, i, period); /* 1 until W is known */
+        any |= a->layer[i].window;
+    }
+    if (!any)
+        return;
+    int w = conf_int(c, "sliding_window", or_needed(window), 1, MAX_CONTEXT);
+    a->cfg->window = w;
+    for (int i = 0; i < n; i++)
+        if (a->layer[i].window)
+            a->layer[i].window = w;
+}
+
+/* ---- enumerations ---- */
+
+enum act_kind arch_act(const struct conf *c, const char *key, const char *dflt)
+{
+    const char *s = conf_str(c, key, dflt);
+    if (!s)
+        return conf_refuse(c, key, "is missing"), ACT_NONE;
+    if (!strcmp(s, "silu") || !strcmp(s, "swish"))
+        return ACT_SILU;
+    if (!strcmp(s, "gelu_pytorch_tanh") || !strcmp(s, "gelu_new"))
+        return ACT_GELU_TANH;
+    conf_refuse(c, key, "\"%.60s\" is not supported, expected silu or gelu_pytorch_tanh",
+                show(s).s);
+    return ACT_NONE;
+}
+
+float arch_softcap(const struct conf *c, const char *key, double dflt)
+{
+    return (float)conf_num(c, key, conf_is_null(c, key) ? 0 : dflt, 0, 1e6);
+}
+
+/* "vision" lets image tokens see each other, which text never notices. */
+void arch_causal(const struct conf *c)
+{
+    static const char *const key = "use_bidirectional_attention";
+    const json_t *v = json_object_get(c->obj, key);
+    if (!v || json_is_null(v) || json_is_false(v) ||
+        (json_is_string(v) && !strcmp(json_string_value(v), "vision")))
+        return;
+    conf_refuse(c, key, "is set, which is not supported");
+}
+
+void arch_quantization(struct arch *a, const char *method)
+{
+    struct conf q;
+    const struct conf *c = conf_has(&a->top, "quantization_config") ? &a->top : &a->c;
+    if (!conf_enter(c, "quantization_config", &q))
+        return;
+    const char *s = conf_str(&q, "quant_method", "?");
+    if (!method || strcmp(s, method))
+        conf_refuse(&q, "quant_method", "\"%.60s\" is not supported for this family, expected %s",
+                    show(s).s, method ? method : "no quantisation");
+}
+
+/* ---- special tokens and generation_config.json ---- */
+
+static void add_stop(struct config *g, const struct conf *c, int64_t id)
+{
+    for (int i = 0; i < g->n_stop; i++)
+        if (g->stop[i] == id)
+            return;
+    if (g->n_stop == MAX_STOP)
+        conf_refuse(c, "eos_token_id", "makes more than %d stop tokens", MAX_STOP);
+    else
+        g->stop[g->n_stop++] = (int)id;
+}
+
+/* An id outside the vocabulary can neither be drawn nor fed: it counts as none. */
+static void read_id(const struct conf *c, const char *key, const struct config *g, int *out)
+{
+    int64_t v;
+    if (conf_has(c, key) && conf_ints(c, key, &v, 1) == 1 && v >= 0 && v < g->vocab)
+        *out = (int)v;
+}
+
+void arch_tokens(const struct conf *c, struct config *g)
+{
+    int64_t v[4 * MAX_STOP];
+    int n = conf_ints(c, "eos_token_id", v, 4 * MAX_STOP);
+    for (int i = 0; i < n; i++)
+        if (v[i] >= 0 && v[i] < g->vocab)
+            add_stop(g, c, v[i]);
+    read_id(c, "bos_token_id", g, &g->bos);
+    read_id(c, "pad_token_id", g, &g->pad);
+}
+
+static void read_sampling(const struct conf *c, struct config *g)
+{
+    struct sampling_defaults *s = &g->sampling;
+    s->given = conf_has(c, "do_sample") || conf_has(c, "temperature") || conf_has(c, "top_p") ||
+               conf_has(c, "top_k") || conf_has(c, "min_p");
+    s->temperature = (float)conf_num(c, "temperature", 1, 0, 100);
+    s->top_p = (float)conf_num(c, "top_p", 1, 0, 1);
+    s->min_p = (float)conf_num(c, "min_p", 0, 0, 1);
+    s->top_k = conf_int(c, "top_k", 0, 0, INT32_MAX);
+    if (!conf_bool(c, "do_sample", conf_has(c, "temperature")))
+        s->temperature = 0;
+}
+
+bool generation_read(const char *dir, struct config *g, struct err *e)
+{
+    bool absent;
+    char *path = xasprintf("%s/generation_config.json", dir);
+    json_t *root = json_open(path, &absent, e);
+    struct conf_file file = {.path = path, .e = e};
+    struct conf c = {.obj = root, .file = &file};
+    if (root) {
+        arch_tokens(&c, g);
+        read_sampling(&c, g);
+    }
+    json_decref(root);
+    free(path);
+    return absent || (root && conf_ok(&c));
+}

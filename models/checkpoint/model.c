@@ -1,0 +1,236 @@
+/* model.c - a target's folder loaded: config, family, tensors. */
+#include "models/families/families.h"
+#include "models/checkpoint/safetensors.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- the family ---- */
+
+static const struct family *const families[] = {
+    &family_gpt_oss, &family_gemma3, &family_gemma4, &family_gemma2,
+    &family_olmo3,   &family_qwen3,  &family_llama,  &family_mistral,
+};
+
+static const struct family *find_family(const struct conf *c)
+{
+    struct buf known = {0};
+    const char *type = conf_str(c, "model_type", NULL);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (const char *const *t = families[i]->types; *t; t++) {
+            if (type && !strcmp(type, *t))
+                return buf_free(&known), families[i];
+            buf_printf(&known, "%s%s", known.n ? ", " : "", *t);
+        }
+    if (type)
+        conf_refuse(c, "model_type", "\"%.60s\" is not supported, expected one of %s",
+                    show(type).s, known.p);
+    else
+        conf_refuse(c, "model_type", "is missing");
+    buf_free(&known);
+    return NULL;
+}
+
+/* Takes over root, which may be NULL: *e says why then. */
+static bool configure(json_t *root, const char *path, int n_tensor, struct config *g,
+                      struct layer **layer, const struct family **family, struct err *e)
+{
+    if (!root)
+        return false;
+    struct conf_file file = {.path = path, .e = e};
+    struct arch a = {.top = {.obj = root, .file = &file}, .n_tensor = n_tensor, .cfg = g};
+    a.c = a.top;
+    *family = find_family(&a.top);
+    bool ok = *family != NULL;
+    if (ok) {
+        conf_enter(&a.top, "text_config", &a.c);
+        snprintf(g->family, sizeof g->family, "%s", (*family)->name);
+        ok = conf_ok(&a.c) && (*family)->configure(&a);
+        *layer = a.layer;
+    }
+    if (ok) {
+        arch_tokens(&a.top, g);
+        if (a.c.obj != a.top.obj)
+            arch_tokens(&a.c, g);
+        ok = conf_ok(&a.c);
+    }
+    json_decref(root);
+    return ok && arch_init_ropes(g, *layer, path, e);
+}
+
+/* ---- tensors ---- */
+
+/* Text models as published, and inside multimodal folders. */
+static const struct prefix prefixes[] = {
+    {"model.", ""},
+    {"language_model.model.", "language_model."},
+    {"model.language_model.", ""},
+    {"", ""},
+};
+
+/* What a folder may hold besides the text model, and buffers that older exports saved. */
+static const char *const spare[] = {
+    "*rotary_emb.inv_freq",
+    "*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "*embed_vision.*",
+    "*audio_tower.*", "*embed_audio.*",
+    NULL,
+};
+
+static const struct slot head_slot[] = {
+    {SLOT(model, head, "lm_head.weight", X_VOCAB, X_HIDDEN), .when = IF_UNTIED},
+    {0},
+};
+
+static const struct prefix *find_prefix(const struct binder *b)
+{
+    size_t n = sizeof prefixes / sizeof *prefixes;
+    for (size_t i = 0; i < n; i++)
+        if (binder_find(b, (const char *const[]){prefixes[i].trunk, NULL}, "embed_tokens.weight"))
+            return &prefixes[i];
+    return &prefixes[0]; /* binding will name what is missing */
+}
+
+/* Experts of one layout come packed or plain; the tensors say which. */
+static bool find_store(const struct binder *b, const char *trunk, struct config *g)
+{
+    if (g->moe != MOE_GPTOSS)
+        return true;
+    const char *const prefix[] = {trunk, NULL};
+    bool plain = binder_find(b, prefix, "layers.0.mlp.experts.gate_up_proj");
+    g->store = plain ? STORE_IN_OUT : STORE_MXFP4;
+    if (!plain && (g->hidden % 32 || g->expert_ffn % 32))
+        return err_set(b->e, ERR_MODEL, "%s: %s is %d, expected a multiple of 32, the width of an "
+                       "MXFP4 block", show_path(st_path(b->st, NULL)).s,
+                       g->hidden % 32 ? "hidden_size" : "intermediate_size",
+                       g->hidden % 32 ? g->hidden : g->expert_ffn);
+    return true;
+}
+
+static bool bind_model(struct model *m, struct binder *b, const struct family *f)
+{
+    const struct prefix *p = find_prefix(b);
+    const char *const trunk[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
+    if (!find_store(b, p->trunk, &m->cfg) || !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
+        !binder_bind(b, head_slot, head, m, NULL, 0))
+        return false;
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "%slayers.%d.", p->trunk, i);
+        const char *const layer[] = {name, NULL};
+        if (!binder_bind(b, f->layer, layer, &m->layer[i], &m->layer[i], i))
+            return false;
+    }
+    return true;
+}
+
+/* Some exports of a tied model save the head once more. */
+static bool take_tied_copy(struct binder *b)
+{
+    const struct prefix *p = find_prefix(b);
+    const char *const trunk[] = {p->trunk, NULL}, *const root[] = {p->head, NULL};
+    const struct tensor *head = binder_find(b, root, "lm_head.weight");
+    const struct tensor *embed = binder_find(b, trunk, "embed_tokens.weight");
+    return !b->cfg->tied || !head || !embed || binder_take_copy(b, head, embed);
+}
+
+/* ---- loading ---- */
+
+static bool load_into(struct model *m, const char *path, const struct progress *p, struct err *e)
+{
+    const struct family *f;
+    struct safetensors *st = st_open(m->dir, e);
+    if (!st)
+        return false;
+    if (!configure(json_open(path, NULL, e), path, st_count(st), &m->cfg, &m->layer, &f, e) ||
+        !generation_read(m->dir, &m->cfg, e)) {
+        st_close(st);
+        return false;
+    }
+    struct binder b;
+    binder_open(&b, st, &m->cfg, e);
+    bool ok = take_tied_copy(&b) && bind_model(m, &b, f) && binder_finish(&b, spare) &&
+              binder_load(&b, "model", path, &m->store, &m->bytes, m->sha, p);
+    binder_close(&b);
+    if (ok && m->cfg.tied)
+        m->head = m->embed;
+    return ok;
+}
+
+bool model_load(struct model *m, const char *dir, const struct progress *p, struct err *e)
+{
+    struct stat st;
+    *m = (struct model){0};
+    if (stat(dir, &st))
+        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(dir).s, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, ERR_MODEL, "%s: not a folder, expected one with config.json and "
+                       "model.safetensors", show_path(dir).s);
+    m->dir = xstrdup(dir);
+    char *path = xasprintf("%s/config.json", dir);
+    bool ok = load_into(m, path, p, e);
+    free(path);
+    if (!ok)
+        model_free(m);
+    return ok;
+}
+
+bool model_shaped(struct model *m, const char *config, struct err *e)
+{
+    static const char *const path = "config";
+    enum { ANY = 1 << 20 };
+    const struct family *f;
+    int64_t x[N_EXTENT] = {0};
+    *m = (struct model){.dir = xstrdup(path)};
+    json_t *root = json_read(config, strlen(config), JSON_DEPTH, path, e);
+    if (!configure(root, path, ANY, &m->cfg, &m->layer, &f, e)) {
+        model_free(m);
+        return false;
+    }
+    struct namer names;
+    namer_open(&names, m->cfg.n_layer);
+    extents_of_config(x, &m->cfg);
+    shape_tensors(f->trunk, &m->cfg, x, "model.", m, NULL, 0, &names);
+    shape_tensors(head_slot, &m->cfg, x, "", m, NULL, 0, &names);
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        char prefix[40];
+        snprintf(prefix, sizeof prefix, "model.layers.%d.", i);
+        shape_tensors(f->layer, &m->cfg, x, prefix, &m->layer[i], &m->layer[i], i, &names);
+    }
+    m->names = names.all;
+    m->bytes = names.bytes;
+    return true;
+}
+
+void model_free(struct model *m)
+{
+    for (int i = 0; i < MAX_ROPE; i++)
+        rope_free(&m->cfg.rope[i]);
+    store_free(m->store);
+    free(m->layer);
+    free(m->dir);
+    free(m->names);
+    *m = (struct model){0};
+}
+
+bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
+                struct err *e)
+{
+    struct tensor *own[] = {&m->embed,          &m->norm,          m->cfg.tied ? NULL : &m->head,
+                            &m->ple_embed, &m->ple_model_proj, &m->ple_proj_norm};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (own[i] && !each_tensor(own[i], m->store, fn, arg, e))
+            return false;
+    for (int i = 0; i < m->cfg.n_layer; i++) {
+        int n;
+        struct tensor *t = layer_tensors(&m->layer[i], &n);
+        for (int k = 0; k < n; k++)
+            if (!each_tensor(&t[k], m->store, fn, arg, e))
+                return false;
+    }
+    if (m->cfg.tied)
+        m->head = m->embed;
+    return true;
+}

@@ -1,0 +1,556 @@
+/* safetensors.c - the strict reader of models.h: one file, or an index and its shards.
+ *
+ * A file is: N as 8 little-endian bytes; N bytes of JSON, an object, which may be padded at its end
+ * with spaces; the data. Each entry but "__metadata__" names a type, a shape and a byte range of
+ * the data. Held here before a single byte of data is read:
+ *   (1) N <= 100,000,000 and the header lies within the file;
+ *   (2) each entry has a known type, a shape whose size is computed without overflow, and a range
+ *       of exactly that size;
+ *   (3) sorted by offset, the ranges tile the data: no hole, no overlap, and the last one ends at
+ *       the end of the file;
+ *   (4) with an index, every tensor that it names is in the shard it names, and every tensor of
+ *       the shards is named; shard names are plain file names.
+ * Files are read with pread(), never mapped: one that shrinks while it is read gives an error.
+ */
+#include "models/checkpoint/safetensors.h"
+
+#include "models/checkpoint/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_HEADER = 100000000, HEADER_DEPTH = 4, MAX_SHARDS = 512 };
+
+struct entry {
+    struct tensor t; /* first: a caller's tensor is an entry */
+    const char *type; /* as written in the file */
+    int shard;
+    uint64_t at; /* of its first byte in the shard's file */
+};
+
+struct shard {
+    char *name; /* base name */
+    char *path;
+    int fd;
+    uint64_t size;
+    int first, n; /* its entries */
+};
+
+struct safetensors {
+    char *source; /* the file that says what there is: the single one, or the index */
+    struct shard *shard;
+    int n_shard;
+    struct entry *entry; /* by shard and offset */
+    int n, cap;
+    const struct entry **by_name;
+};
+
+/* ---- element types ---- */
+
+static const struct type_name {
+    const char *name;
+    int bits;
+    enum dtype type;
+} type_names[] = {
+    {"BOOL", 8, DT_BOOL},      {"U8", 8, DT_U8},           {"I8", 8, DT_I8},
+    {"I16", 16, DT_I16},       {"U16", 16, DT_OTHER},      {"I32", 32, DT_I32},
+    {"U32", 32, DT_OTHER},     {"I64", 64, DT_I64},        {"U64", 64, DT_OTHER},
+    {"F16", 16, DT_F16},       {"BF16", 16, DT_BF16},      {"F32", 32, DT_F32},
+    {"F64", 64, DT_OTHER},     {"C64", 64, DT_OTHER},      {"F8_E4M3", 8, DT_OTHER},
+    {"F8_E5M2", 8, DT_OTHER},  {"F8_E8M0", 8, DT_OTHER},   {"F8_E4M3FNUZ", 8, DT_OTHER},
+    {"F4", 4, DT_OTHER},       {"F8_E5M2FNUZ", 8, DT_OTHER}, {"F6_E2M3", 6, DT_OTHER},
+    {"F6_E3M2", 6, DT_OTHER},
+};
+
+static const struct type_name *type_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof type_names / sizeof *type_names; i++)
+        if (!strcmp(type_names[i].name, name))
+            return &type_names[i];
+    return NULL;
+}
+
+/* ---- reading bytes ---- */
+
+static bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at, struct err *e)
+{
+    char *p = dst;
+    while (n) {
+        ssize_t got = pread(f->fd, p, n, (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_set(e, ERR_MODEL, "%s: cannot read: %s", show_path(f->path).s,
+                           strerror(errno));
+        if (got == 0)
+            return err_set(e, ERR_MODEL, "%s: ends at byte %" PRIu64 " while %zu more are expected "
+                           "(did it shrink?)", show_path(f->path).s, at, n);
+        p += got;
+        at += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+/* ---- one header entry ---- */
+
+/* Every refusal of an entry reads "FILE: tensor NAME: ...". */
+static bool bad_entry(const struct shard *f, const char *name, struct err *e, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static bool bad_entry(const struct shard *f, const char *name, struct err *e, const char *fmt, ...)
+{
+    char what[200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return err_set(e, ERR_MODEL, "%s: tensor %s: %s", show_path(f->path).s, show(name).s, what);
+}
+
+static bool name_is_plain(const char *name)
+{
+    for (const char *p = name; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            return false;
+    return *name;
+}
+
+/* The shape into t, and the bytes it takes. */
+static bool entry_shape(const struct shard *f, const char *name, const json_t *shape,
+                        const struct type_name *type, struct tensor *t, struct err *e)
+{
+    if (!json_is_array(shape))
+        return bad_entry(f, name, e, "\"shape\" is not a list");
+    uint64_t count = 1, bits;
+    size_t i, rank = json_array_size(shape);
+    const json_t *v;
+    json_array_foreach(shape, i, v) {
+        if (!json_is_integer(v) || json_integer_value(v) < 0)
+            return bad_entry(f, name, e, "dimension %zu of \"shape\" is not a count", i);
+        if (__builtin_mul_overflow(count, (uint64_t)json_integer_value(v), &count))
+            return bad_entry(f, name, e, "the product of its shape overflows");
+        if (i < 4)
+            t->dim[i] = json_integer_value(v);
+    }
+    if (__builtin_mul_overflow(count, (uint64_t)type->bits, &bits))
+        return bad_entry(f, name, e, "its size in bytes overflows");
+    if (bits % 8)
+        return bad_entry(f, name, e, "%" PRIu64 " elements of type %s do not fill whole bytes",
+                         count, type->name);
+    t->n_dim = (int)rank; /* at most the header's 10^8 bytes / 2 */
+    t->bytes = bits / 8;
+    return true;
+}
+
+static bool entry_read(const struct shard *f, const char *name, const json_t *v, uint64_t data,
+                       struct entry *out, struct err *e)
+{
+    if (!name_is_plain(name))
+        return bad_entry(f, name, e, "the name is empty or has control characters");
+    if (!json_is_object(v))
+        return bad_entry(f, name, e, "the entry is not an object");
+    const char *key;
+    json_t *field;
+    json_object_foreach((json_t *)v, key, field)
+        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+            return bad_entry(f, name, e, "unknown field \"%.60s\"", show(key).s);
+    const char *dtype = json_string_value(json_object_get(v, "dtype"));
+    const struct type_name *type = dtype ? type_find(dtype) : NULL;
+    if (!type)
+        return bad_entry(f, name, e, "unknown type \"%.60s\"", dtype ? show(dtype).s : "");
+    struct tensor t = {.type = type->type};
+    if (!entry_shape(f, name, json_object_get(v, "shape"), type, &t, e))
+        return false;
+    const json_t *o = json_object_get(v, "data_offsets");
+    const json_t *b = json_array_get(o, 0), *z = json_array_get(o, 1);
+    if (json_array_size(o) != 2 || !json_is_integer(b) || !json_is_integer(z))
+        return bad_entry(f, name, e, "\"data_offsets\" is not a pair of integers");
+    json_int_t begin = json_integer_value(b), end = json_integer_value(z);
+    if (begin < 0 || end < begin || (uint64_t)end > f->size - data)
+        return bad_entry(f, name, e, "data_offsets [%lld, %lld] do not lie within the %" PRIu64
+                         " bytes of data", (long long)begin, (long long)end, f->size - data);
+    if ((uint64_t)(end - begin) != t.bytes)
+        return bad_entry(f, name, e, "data_offsets span %lld bytes, its type and shape need %zu",
+                         (long long)(end - begin), t.bytes);
+    t.name = xstrdup(name);
+    *out = (struct entry){.t = t, .type = type->name, .at = data + (uint64_t)begin};
+    return true;
+}
+
+/* ---- one file ---- */
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return (x->t.bytes > y->t.bytes) - (x->t.bytes < y->t.bytes);
+}
+
+/* Rule (3): sorts the shard's entries and checks that they tile [data, size). */
+static bool check_tiling(struct safetensors *s, const struct shard *f, uint64_t data, struct err *e)
+{
+    if (f->n)
+        qsort(s->entry + f->first, (size_t)f->n, sizeof *s->entry, by_offset);
+    uint64_t at = data;
+    for (int i = f->first; i < f->first + f->n; i++) {
+        const struct entry *x = &s->entry[i];
+        if (x->at != at)
+            return bad_entry(f, x->t.name, e, "starts at byte %" PRIu64 " of the data, which "
+                             "leaves %s; expected %" PRIu64, x->at - data,
+                             x->at < at ? "an overlap" : "a hole", at - data);
+        at += x->t.bytes;
+    }
+    if (at != f->size)
+        return err_set(e, ERR_MODEL, "%s: the file has %" PRIu64 " bytes, its tensors end at %"
+                       PRIu64, show_path(f->path).s, f->size, at);
+    return true;
+}
+
+static bool check_metadata(const struct shard *f, const json_t *meta, struct err *e)
+{
+    const char *key;
+    json_t *v;
+    if (!json_is_object(meta))
+        return err_set(e, ERR_MODEL, "%s: \"__metadata__\" is not an object",
+                       show_path(f->path).s);
+    json_object_foreach((json_t *)meta, key, v)
+        if (!json_is_string(v))
+            return err_set(e, ERR_MODEL, "%s: \"__metadata__\" entry \"%s\" is not a string",
+                           show_path(f->path).s, show(key).s);
+    return true;
+}
+
+static struct entry *entry_room(struct safetensors *s)
+{
+    if (s->n == s->cap) {
+        s->cap += s->cap / 2 + 64;
+        s->entry = xrealloc(s->entry, (size_t)s->cap, sizeof *s->entry);
+    }
+    return &s->entry[s->n];
+}
+
+static bool header_entries(struct safetensors *s, struct shard *f, const json_t *root,
+                           uint64_t data, struct err *e)
+{
+    const char *name;
+    json_t *v;
+    f->first = s->n;
+    json_object_foreach((json_t *)root, name, v) {
+        if (!strcmp(name, "__metadata__")) {
+            if (!check_metadata(f, v, e))
+                return false;
+            continue;
+        }
+        struct entry *x = entry_room(s);
+        if (!entry_read(f, name, v, data, x, e))
+            return false;
+        x->shard = (int)(f - s->shard);
+        s->n++;
+        f->n++;
+    }
+    return check_tiling(s, f, data, e);
+}
+
+/* Rule (1), then the JSON. */
+static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
+{
+    uint8_t raw[8];
+    uint64_t n = 0;
+    const char *at = f->path;
+    if (f->size < 8)
+        return err_set(e, ERR_MODEL, "%s: %" PRIu64 " bytes are too few for a safetensors file",
+                       show_path(at).s, f->size);
+    if (!shard_pread(f, raw, 8, 0, e))
+        return false;
+    for (int i = 0; i < 8; i++)
+        n |= (uint64_t)raw[i] << (8 * i);
+    if (n > MAX_HEADER || n > f->size - 8 || n < 2)
+        return err_set(e, ERR_MODEL, "%s: the header claims %" PRIu64 " bytes, expected 2 to %"
+                       PRIu64, show_path(at).s, n,
+                       f->size - 8 < MAX_HEADER ? f->size - 8 : MAX_HEADER);
+    char *text = xmalloc(n);
+    bool ok = shard_pread(f, text, n, 8, e);
+    size_t used = n;
+    while (used && text[used - 1] == ' ')
+        used--;
+    if (ok && (text[0] != '{' || text[used - 1] != '}'))
+        ok = err_set(e, ERR_MODEL, "%s: the header is not a JSON object from its first byte to its "
+                     "last (only spaces may follow)", show_path(at).s);
+    json_t *root = ok ? json_read(text, used, HEADER_DEPTH, at, e) : NULL;
+    free(text);
+    if (!root)
+        return false;
+    ok = header_entries(s, f, root, 8 + n, e);
+    json_decref(root);
+    return ok;
+}
+
+static bool shard_open(struct safetensors *s, struct shard *f, struct err *e)
+{
+    struct stat st;
+    /* O_NONBLOCK: opening a pipe must not wait for its other end */
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (f->fd < 0)
+        return err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(f->path).s, strerror(errno));
+    if (fstat(f->fd, &st) || !S_ISREG(st.st_mode))
+        return err_set(e, ERR_MODEL, "%s: not a regular file", show_path(f->path).s);
+    f->size = (uint64_t)st.st_size;
+    posix_fadvise(f->fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+    return header_read(s, f, e);
+}
+
+static struct shard *shard_add(struct safetensors *s, const char *dir, const char *name)
+{
+    s->shard = xrealloc(s->shard, (size_t)s->n_shard + 1, sizeof *s->shard);
+    s->shard[s->n_shard] = (struct shard){
+        .name = xstrdup(name),
+        .path = dir ? xasprintf("%s/%s", dir, name) : xstrdup(name),
+        .fd = -1,
+    };
+    return &s->shard[s->n_shard++];
+}
+
+/* ---- by name ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct entry *const *)a)->t.name,
+                  (*(const struct entry *const *)b)->t.name);
+}
+
+static bool index_names(struct safetensors *s, struct err *e)
+{
+    s->by_name = xcalloc((size_t)s->n, sizeof *s->by_name);
+    for (int i = 0; i < s->n; i++)
+        s->by_name[i] = &s->entry[i];
+    if (s->n)
+        qsort(s->by_name, (size_t)s->n, sizeof *s->by_name, by_name);
+    for (int i = 1; i < s->n; i++)
+        if (!by_name(&s->by_name[i - 1], &s->by_name[i]))
+            return bad_entry(&s->shard[s->by_name[i]->shard], s->by_name[i]->t.name, e,
+                             "is also in %.100s", s->shard[s->by_name[i - 1]->shard].name);
+    return true;
+}
+
+const struct tensor *st_find(const struct safetensors *s, const char *name)
+{
+    int lo = 0, hi = s->n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2, c = strcmp(name, s->by_name[mid]->t.name);
+        if (c == 0)
+            return &s->by_name[mid]->t;
+        if (c < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return NULL;
+}
+
+/* ---- an index and its shards ---- */
+
+/* A shard has a plain file name. Links are followed, but no name leads out of the folder. */
+static bool shard_name_ok(const char *name)
+{
+    size_t n = strlen(name);
+    return name_is_plain(name) && !strpbrk(name, "/\\") && n > 12 &&
+           n < 256 && !strcmp(name + n - 12, ".safetensors");
+}
+
+static int shard_index(const struct safetensors *s, const char *name)
+{
+    for (int i = 0; i < s->n_shard; i++)
+        if (!strcmp(s->shard[i].name, name))
+            return i;
+    return -1;
+}
+
+static bool index_shards(struct safetensors *s, const char *dir, const char *path,
+                         const json_t *map, struct err *e)
+{
+    const char *tensor;
+    json_t *v;
+    json_object_foreach((json_t *)map, tensor, v) {
+        const char *name = json_string_value(v);
+        if (!name || !shard_name_ok(name))
+            return err_set(e, ERR_MODEL, "%s: weight_map puts %s into \"%s\", expected the plain "
+                           "name of a .safetensors file of this folder", show_path(path).s,
+                           show(tensor).s, name ? show(name).s : "");
+        if (shard_index(s, name) >= 0)
+            continue;
+        if (s->n_shard == MAX_SHARDS)
+            return err_set(e, ERR_MODEL, "%s: weight_map names more than %d files",
+                           show_path(path).s, MAX_SHARDS);
+        shard_add(s, dir, name);
+    }
+    for (int i = 0; i < s->n_shard; i++)
+        if (!shard_open(s, &s->shard[i], e))
+            return false;
+    return true;
+}
+
+/* Rule (4). Names are unique by now, so two one-way checks make the two sets equal. */
+static bool index_agrees(const struct safetensors *s, const char *path, const json_t *map,
+                         struct err *e)
+{
+    const char *tensor;
+    json_t *v;
+    json_object_foreach((json_t *)map, tensor, v) {
+        const struct entry *x = (const struct entry *)st_find(s, tensor);
+        if (!x || strcmp(s->shard[x->shard].name, json_string_value(v)))
+            return err_set(e, ERR_MODEL, "%s: weight_map puts %s into %s, which does not hold it",
+                           show_path(path).s, show(tensor).s, show(json_string_value(v)).s);
+    }
+    for (int i = 0; i < s->n; i++)
+        if (!json_object_get(map, s->entry[i].t.name))
+            return err_set(e, ERR_MODEL, "%s: weight_map does not name %s of %s",
+                           show_path(path).s, show(s->entry[i].t.name).s,
+                           show(s->shard[s->entry[i].shard].name).s);
+    return true;
+}
+
+static bool open_index(struct safetensors *s, const char *dir, const char *path, struct err *e)
+{
+    struct buf b;
+    if (!buf_read_file(&b, path, MAX_HEADER, e)) {
+        if (e)
+            e->kind = ERR_MODEL;
+        return false;
+    }
+    json_t *root = json_read(b.p, b.n, HEADER_DEPTH, path, e);
+    buf_free(&b);
+    if (!root)
+        return false;
+    const json_t *map = json_object_get(root, "weight_map");
+    bool ok = json_is_object(map) && json_object_size(map);
+    if (!ok)
+        err_set(e, ERR_MODEL, "%s: \"weight_map\" is not an object with entries",
+                show_path(path).s);
+    ok = ok && index_shards(s, dir, path, map, e) && index_names(s, e) &&
+         index_agrees(s, path, map, e);
+    json_decref(root);
+    return ok;
+}
+
+/* ---- open and close ---- */
+
+static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
+{
+    char *index = xasprintf("%s/model.safetensors.index.json", dir);
+    char *single = xasprintf("%s/model.safetensors", dir);
+    char *pickle = xasprintf("%s/pytorch_model.bin", dir);
+    bool ok;
+    s->source = xstrdup(access(index, F_OK) == 0 ? index : single);
+    if (access(index, F_OK) == 0)
+        ok = open_index(s, dir, index, e);
+    else if (access(single, F_OK) == 0)
+        ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
+    else if (access(pickle, F_OK) == 0)
+        ok = err_set(e, ERR_MODEL, "%s holds Python objects, which are not read here; convert it "
+                     "to model.safetensors (safetensors.torch.save_file) first",
+                     show_path(pickle).s);
+    else
+        ok = err_set(e, ERR_MODEL, "%s has neither model.safetensors nor "
+                     "model.safetensors.index.json", show_path(dir).s);
+    free(index);
+    free(single);
+    free(pickle);
+    return ok;
+}
+
+struct safetensors *st_open(const char *path, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st)) {
+        err_set(e, ERR_MODEL, "cannot open %s: %s", show_path(path).s, strerror(errno));
+        return NULL;
+    }
+    struct safetensors *s = xcalloc(1, sizeof *s);
+    bool ok;
+    if (S_ISDIR(st.st_mode)) {
+        ok = open_dir(s, path, e);
+    } else {
+        s->source = xstrdup(path);
+        ok = shard_open(s, shard_add(s, NULL, path), e) && index_names(s, e);
+    }
+    if (ok)
+        return s;
+    st_close(s);
+    return NULL;
+}
+
+void st_close(struct safetensors *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->n_shard; i++) {
+        if (s->shard[i].fd >= 0)
+            close(s->shard[i].fd);
+        free(s->shard[i].name);
+        free(s->shard[i].path);
+    }
+    for (int i = 0; i < s->n; i++)
+        free((char *)s->entry[i].t.name);
+    free(s->source);
+    free(s->shard);
+    free(s->entry);
+    free(s->by_name);
+    free(s);
+}
+
+int st_count(const struct safetensors *s)
+{
+    return s->n;
+}
+
+const struct tensor *st_at(const struct safetensors *s, int i)
+{
+    CHECK(i >= 0 && i < s->n);
+    return &s->entry[i].t;
+}
+
+int st_index(const struct safetensors *s, const struct tensor *t)
+{
+    ptrdiff_t i = (const struct entry *)t - s->entry;
+    CHECK(i >= 0 && i < s->n);
+    return (int)i;
+}
+
+const char *st_type(const struct safetensors *s, const struct tensor *t)
+{
+    return s->entry[st_index(s, t)].type;
+}
+
+const char *st_path(const struct safetensors *s, const struct tensor *t)
+{
+    return t ? s->shard[s->entry[st_index(s, t)].shard].path : s->source;
+}
+
+bool st_read_part(const struct safetensors *s, const struct tensor *t, size_t from, size_t n,
+                  void *dst, struct err *e)
+{
+    const struct entry *x = &s->entry[st_index(s, t)];
+    CHECK(from <= t->bytes && n <= t->bytes - from);
+    if (shard_pread(&s->shard[x->shard], dst, n, x->at + from, e))
+        return true;
+    return err_prefix(e, "tensor %s", show(t->name).s);
+}
+
+void st_prefetch(const struct safetensors *s, const struct tensor *t, size_t from, size_t n)
+{
+    const struct entry *x = &s->entry[st_index(s, t)];
+    posix_fadvise(s->shard[x->shard].fd, (off_t)(x->at + from), (off_t)n, POSIX_FADV_WILLNEED);
+}
+
+bool st_read(struct safetensors *s, const struct tensor *t, void *dst, struct err *e)
+{
+    return st_read_part(s, t, 0, t->bytes, dst, e);
+}

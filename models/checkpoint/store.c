@@ -1,0 +1,318 @@
+/* store.c - see store.h.
+ *
+ * The work is cut into parts of at most PART bytes that never span two tensors. Threads take parts
+ * in file order; each is read in blocks small enough that hashing a block finds it in the cache.
+ * A tensor's digest is made of its parts' digests, so it does not depend on who read which.
+ */
+#include "models/checkpoint/store.h"
+
+#include "models/checkpoint/safetensors.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+    PART = 2 << 20, BLOCK = 256 << 10, /* BLOCK is a multiple of 64 */
+    AHEAD = 16, /* parts that the system is asked to read before a thread comes for them */
+    HUGE = 2 << 20, MAX_THREADS = 8,
+};
+
+struct store {
+    char *base;
+    size_t bytes;
+    char *names;
+};
+
+/* ---- digest ---- */
+
+__extension__ typedef unsigned __int128 wide;
+
+/* Both halves of a 128-bit product folded into one word. */
+static inline uint64_t fold(uint64_t a, uint64_t b)
+{
+    wide p = (wide)a * b;
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+}
+
+/* Four running products side by side, so that the multiplier's latency is hidden. Written out:
+ * compilers turn a loop over them into vector code that is four times slower. */
+struct lanes {
+    uint64_t h[4];
+};
+
+static struct lanes lanes_start(uint64_t seed)
+{
+    struct lanes l;
+    for (int i = 0; i < 4; i++)
+        l.h[i] = mix64(seed + (uint64_t)i);
+    return l;
+}
+
+/* n is a multiple of 64 except in a part's last block, whose rest goes to hash64(). */
+static void lanes_add(struct lanes *l, const char *p, size_t n)
+{
+    uint64_t a = l->h[0], b = l->h[1], c = l->h[2], d = l->h[3], w[8];
+    for (; n >= 64; n -= 64, p += 64) {
+        memcpy(w, p, 64);
+        a = fold(w[0] ^ 0x9E3779B97F4A7C15ull, w[1] ^ a);
+        b = fold(w[2] ^ 0xBF58476D1CE4E5B9ull, w[3] ^ b);
+        c = fold(w[4] ^ 0x94D049BB133111EBull, w[5] ^ c);
+        d = fold(w[6] ^ 0x9FB21C651E98DF25ull, w[7] ^ d);
+    }
+    *l = (struct lanes){{n ? hash64(p, n, a) : a, b, c, d}};
+}
+
+/* Reads and digests bytes [from, from + n) of t, into dst or (NULL) through a scratch block. */
+static bool read_part(const struct safetensors *st, const struct tensor *t, size_t from, size_t n,
+                      char *dst, uint64_t *digest, struct err *e)
+{
+    char *scratch = dst ? NULL : xmalloc(BLOCK);
+    struct lanes l = lanes_start(from);
+    bool ok = true;
+    for (size_t done = 0; ok && done < n; done += BLOCK) {
+        size_t len = n - done < BLOCK ? n - done : BLOCK;
+        char *to = dst ? dst + done : scratch;
+        ok = st_read_part(st, t, from + done, len, to, e);
+        if (ok)
+            lanes_add(&l, to, len);
+    }
+    free(scratch);
+    *digest = hash64(l.h, sizeof l.h, n);
+    return ok;
+}
+
+static size_t part_count(const struct tensor *t)
+{
+    return (t->bytes + PART - 1) / PART;
+}
+
+static size_t part_size(const struct tensor *t, size_t part)
+{
+    size_t rest = t->bytes - part * PART;
+    return rest < PART ? rest : PART;
+}
+
+bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t *digest,
+                  struct err *e)
+{
+    size_t n = part_count(t);
+    uint64_t *part = xcalloc(n, sizeof *part);
+    bool ok = true;
+    for (size_t i = 0; ok && i < n; i++)
+        ok = read_part(st, t, i * PART, part_size(t, i), NULL, &part[i], e);
+    *digest = hash64(part, n * sizeof *part, t->bytes);
+    free(part);
+    return ok;
+}
+
+/* ---- threads ---- */
+
+struct part {
+    int want;
+    size_t index; /* of the part within its tensor */
+};
+
+struct job {
+    struct safetensors *st;
+    const struct want *want;
+    char *const *place; /* (n wants) */
+    struct part *part;
+    uint64_t *digest; /* (n_part) */
+    size_t n_part;
+    atomic_size_t next;
+    _Atomic uint64_t done;
+    atomic_bool failed;
+    pthread_mutex_t lock;
+    struct err err; /* the first error, under the lock */
+};
+
+/* Several threads on one file hide from the system that it is read from front to back. */
+static void job_prefetch(const struct job *j, size_t i)
+{
+    if (i >= j->n_part)
+        return;
+    struct part p = j->part[i];
+    const struct tensor *t = j->want[p.want].src;
+    st_prefetch(j->st, t, p.index * PART, part_size(t, p.index));
+}
+
+/* Reads one more part; false when none is left or anything failed. */
+static bool job_step(struct job *j)
+{
+    size_t i = atomic_fetch_add(&j->next, 1);
+    if (i >= j->n_part || atomic_load(&j->failed))
+        return false;
+    job_prefetch(j, i + AHEAD);
+    struct part p = j->part[i];
+    const struct tensor *t = j->want[p.want].src;
+    size_t from = p.index * PART, n = part_size(t, p.index);
+    struct err e = {0};
+    if (!read_part(j->st, t, from, n, j->place[p.want] + from, &j->digest[i], &e)) {
+        pthread_mutex_lock(&j->lock);
+        if (!atomic_exchange(&j->failed, true))
+            j->err = e;
+        pthread_mutex_unlock(&j->lock);
+        return false;
+    }
+    atomic_fetch_add(&j->done, n);
+    return true;
+}
+
+static void *job_thread(void *arg)
+{
+    while (job_step(arg))
+        ;
+    return NULL;
+}
+
+/* The calling thread reads too, and reports after each of its parts. */
+static bool job_run(struct job *j, uint64_t total, const char *what, const struct progress *p,
+                    struct err *e)
+{
+    pthread_t thread[MAX_THREADS];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    for (size_t i = 0; i < AHEAD; i++)
+        job_prefetch(j, i);
+    int n = 0, helpers = (cores > MAX_THREADS ? MAX_THREADS : (int)cores) - 1;
+    /* a thread for every 16 MB at most */
+    while (n < helpers && (uint64_t)n < total / (8 * PART) &&
+           pthread_create(&thread[n], NULL, job_thread, j) == 0)
+        n++;
+    while (job_step(j))
+        if (p && p->report)
+            p->report(p->arg, what, atomic_load(&j->done), total);
+    for (int i = 0; i < n; i++)
+        pthread_join(thread[i], NULL);
+    if (atomic_load(&j->failed)) {
+        if (e)
+            *e = j->err;
+        return false;
+    }
+    if (p && p->report)
+        p->report(p->arg, what, total, total);
+    return true;
+}
+
+/* ---- memory ---- */
+
+static struct store *store_new(size_t bytes, size_t names, struct err *e)
+{
+    struct store *s = xcalloc(1, sizeof *s);
+    s->bytes = bytes ? bytes : 1;
+    void *p = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        free(s);
+        err_set(e, ERR_MODEL, "not enough memory for %zu bytes of weights", bytes);
+        return NULL;
+    }
+    /* huge pages are faulted in faster; for a small store their rounding would cost more */
+    if (bytes >= 16 * (size_t)HUGE)
+        madvise(p, s->bytes, MADV_HUGEPAGE);
+    s->base = p;
+    s->names = xmalloc(names);
+    return s;
+}
+
+void store_free(struct store *s)
+{
+    if (!s)
+        return;
+    munmap(s->base, s->bytes);
+    free(s->names);
+    free(s);
+}
+
+void store_drop(struct store *s, const void *p, size_t n)
+{
+    const char *from = p;
+    if (!s || from < s->base || from >= s->base + s->bytes)
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t a = (size_t)(from - s->base + (ptrdiff_t)page - 1) / page * page;
+    size_t z = ((size_t)(from - s->base) + n) / page * page;
+    if (z > a)
+        madvise(s->base + a, z - a, MADV_DONTNEED);
+}
+
+/* ---- loading ---- */
+
+static _Thread_local const struct safetensors *sort_st;
+
+static int by_place(const void *a, const void *b)
+{
+    return st_index(sort_st, ((const struct want *)a)->src) -
+           st_index(sort_st, ((const struct want *)b)->src);
+}
+
+static size_t aligned(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+/* Lists the parts of all wants in file order. */
+static void job_cut(struct job *j, int n)
+{
+    for (int i = 0; i < n; i++)
+        j->n_part += part_count(j->want[i].src);
+    j->part = xcalloc(j->n_part, sizeof *j->part);
+    j->digest = xcalloc(j->n_part, sizeof *j->digest);
+    size_t at = 0;
+    for (int i = 0; i < n; i++)
+        for (size_t k = 0; k < part_count(j->want[i].src); k++)
+            j->part[at++] = (struct part){.want = i, .index = k};
+}
+
+static void bind_wants(struct store *s, struct want *want, int n, char *const *place,
+                       const struct job *j, uint64_t *digest)
+{
+    char *name = s->names;
+    size_t part = 0;
+    for (int i = 0; i < n; i++) {
+        size_t parts = part_count(want[i].src), len = strlen(want[i].src->name) + 1;
+        digest[i] = hash64(j->digest + part, parts * sizeof *digest, want[i].src->bytes);
+        part += parts;
+        *want[i].dst = *want[i].src;
+        want[i].dst->data = place[i];
+        want[i].dst->by_row = want[i].by_row;
+        want[i].dst->name = memcpy(name, want[i].src->name, len);
+        name += len;
+    }
+}
+
+bool store_load(struct store **out, struct safetensors *st, struct want *want, int n,
+                uint64_t *digest, const char *what, const struct progress *p, struct err *e)
+{
+    *out = NULL;
+    size_t bytes = 0, names = 0;
+    uint64_t total = 0;
+    sort_st = st;
+    qsort(want, (size_t)n, sizeof *want, by_place);
+    for (int i = 0; i < n; i++) {
+        bytes += aligned(want[i].src->bytes); /* each is at most its file's size */
+        names += strlen(want[i].src->name) + 1;
+        total += want[i].src->bytes;
+    }
+    struct store *s = store_new(bytes, names, e);
+    if (!s)
+        return false;
+    char **place = xcalloc((size_t)n, sizeof *place);
+    size_t at = 0;
+    for (int i = 0; i < n; at += aligned(want[i].src->bytes), i++)
+        place[i] = s->base + at;
+    struct job j = {.st = st, .want = want, .place = place, .lock = PTHREAD_MUTEX_INITIALIZER};
+    job_cut(&j, n);
+    bool ok = job_run(&j, total, what, p, e);
+    if (ok)
+        bind_wants(s, want, n, place, &j, digest);
+    free(place);
+    free(j.part);
+    free(j.digest);
+    if (!ok)
+        store_free(s), s = NULL;
+    *out = s;
+    return ok;
+}

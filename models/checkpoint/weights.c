@@ -1,0 +1,342 @@
+/* weights.c - see weights.h. */
+#include "models/checkpoint/weights.h"
+
+#include "models/checkpoint/safetensors.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- extents ---- */
+
+static const char *const extent_name[N_EXTENT] = {
+    [X_ONE] = "1",
+    [X_HIDDEN] = "hidden_size",
+    [X_IN] = "hidden_size",
+    [X_VOCAB] = "vocab_size",
+    [X_Q] = "heads x head_dim",
+    [X_KV] = "kv heads x head_dim",
+    [X_HEAD_DIM] = "head_dim",
+    [X_HEADS] = "heads",
+    [X_FFN] = "intermediate_size",
+    [X_EXPERTS] = "experts",
+    [X_EXPERT_FFN] = "expert width",
+    [X_EXPERT_FFN2] = "2 x expert width",
+    [X_HIDDEN_BLOCKS] = "hidden_size / 32",
+    [X_EXPERT_FFN_BLOCKS] = "expert width / 32",
+    [X_BLOCK] = "16",
+    [X_PLE] = "hidden_size_per_layer_input",
+    [X_PLE_VOCAB] = "vocab_size_per_layer_input",
+    [X_PLE_ALL] = "layers x hidden_size_per_layer_input",
+    [X_TARGET] = "target's hidden_size",
+    [X_TARGET2] = "2 x target's hidden_size",
+    [X_CAPTURED] = "captures x target's hidden_size",
+    [X_DRAFT_VOCAB] = "draft_vocab_size",
+    [X_CENTROIDS] = "num_centroids",
+};
+
+static void extents_of_layer(int64_t *x, const struct layer *l)
+{
+    x[X_Q] = (int64_t)l->n_head * l->head_dim;
+    x[X_KV] = (int64_t)l->n_kv * l->head_dim;
+    x[X_HEAD_DIM] = l->head_dim;
+    x[X_HEADS] = l->n_head;
+    x[X_FFN] = l->ffn;
+}
+
+void extents_of_config(int64_t *x, const struct config *g)
+{
+    x[X_ONE] = 1;
+    x[X_HIDDEN] = x[X_IN] = g->hidden;
+    x[X_VOCAB] = g->vocab;
+    x[X_EXPERTS] = g->n_expert;
+    x[X_EXPERT_FFN] = g->expert_ffn;
+    x[X_EXPERT_FFN2] = 2 * (int64_t)g->expert_ffn;
+    x[X_HIDDEN_BLOCKS] = g->hidden / 32;
+    x[X_EXPERT_FFN_BLOCKS] = g->expert_ffn / 32;
+    x[X_BLOCK] = 16;
+    x[X_PLE] = g->ple;
+    x[X_PLE_VOCAB] = g->ple_vocab;
+    x[X_PLE_ALL] = (int64_t)g->n_layer * g->ple;
+}
+
+/* "[64, 128]", or "[64 (hidden_size), ...]" of what is expected. */
+static void print_shape(char *out, size_t room, const struct tensor *t)
+{
+    size_t n = (size_t)snprintf(out, room, "[");
+    for (int i = 0; i < t->n_dim && i < 4; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%lld", i ? ", " : "", (long long)t->dim[i]);
+    snprintf(out + n, room - n, t->n_dim > 4 ? ", ...]" : "]");
+}
+
+static void print_expected(char *out, size_t room, const int64_t *x, const enum extent *dim)
+{
+    size_t n = (size_t)snprintf(out, room, "[");
+    for (int i = 0; i < 4 && dim[i]; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%lld (%s)", i ? ", " : "",
+                              (long long)x[dim[i]], extent_name[dim[i]]);
+    snprintf(out + n, room - n, "]");
+}
+
+/* ---- conditions ---- */
+
+static bool holds(const struct config *g, const struct layer *l, int index, enum when when)
+{
+    bool own = l && l->kv_src == index;
+    switch (when) {
+    case ALWAYS: case IF_PRESENT: return true;
+    case IF_UNTIED: return !g->tied;
+    case IF_QKV_BIAS: return g->qkv_bias;
+    case IF_KV_BIAS: return g->qkv_bias && own;
+    case IF_V_BIAS: return g->qkv_bias && own && !l->v_from_k;
+    case IF_O_BIAS: return g->o_bias;
+    case IF_OWN_KV: return own;
+    case IF_OWN_V: return own && !l->v_from_k;
+    case IF_QK_NORM: return g->qk_norm;
+    case IF_K_NORM: return g->qk_norm && own;
+    case IF_MOE: return l->is_moe;
+    case IF_MXFP4: return l->is_moe && g->store == STORE_MXFP4;
+    case IF_PLAIN_EXPERTS: return l->is_moe && g->store != STORE_MXFP4;
+    case IF_PLE: return g->ple > 0;
+    }
+    return false;
+}
+
+/* ---- binding ---- */
+
+void binder_open(struct binder *b, struct safetensors *st, const struct config *cfg, struct err *e)
+{
+    *b = (struct binder){.st = st, .cfg = cfg, .e = e};
+    b->taken = xcalloc((size_t)st_count(st), sizeof *b->taken);
+    b->want = xcalloc((size_t)st_count(st), sizeof *b->want);
+    extents_of_config(b->x, cfg);
+}
+
+void binder_close(struct binder *b)
+{
+    free(b->taken);
+    free(b->want);
+    st_close(b->st);
+    *b = (struct binder){0};
+}
+
+const struct tensor *binder_find(const struct binder *b, const char *const *prefix,
+                                 const char *name)
+{
+    for (; *prefix; prefix++) {
+        char full[160];
+        if ((size_t)snprintf(full, sizeof full, "%s%s", *prefix, name) >= sizeof full)
+            continue;
+        const struct tensor *t = st_find(b->st, full);
+        if (t && !b->taken[st_index(b->st, t)])
+            return t;
+    }
+    return NULL;
+}
+
+void binder_take(struct binder *b, const struct tensor *t)
+{
+    b->taken[st_index(b->st, t)] = true;
+}
+
+bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
+                  enum content content)
+{
+    bool floats = t->type == DT_BF16 || t->type == DT_F16 || t->type == DT_F32;
+    const char *path = st_path(b->st, t);
+    if (content == FLOATS ? !floats : t->type != DT_U8)
+        return err_set(b->e, ERR_MODEL, "%s: tensor %s has type %s, expected %s",
+                       show_path(path).s, show(t->name).s, st_type(b->st, t),
+                       content == FLOATS ? "BF16, F16 or F32" : "U8");
+    int rank = 0;
+    bool same = true;
+    for (; rank < 4 && dim[rank]; rank++)
+        same &= rank >= t->n_dim || t->dim[rank] == b->x[dim[rank]];
+    if (same && rank == t->n_dim)
+        return true;
+    char has[100], want[200];
+    print_shape(has, sizeof has, t);
+    print_expected(want, sizeof want, b->x, dim);
+    return err_set(b->e, ERR_MODEL, "%s: tensor %s has shape %s, expected %s", show_path(path).s,
+                   show(t->name).s, has, want);
+}
+
+static bool refuse_missing(const struct binder *b, const struct slot *s, const char *prefix)
+{
+    char name[160], want[200];
+    snprintf(name, sizeof name, "%s%s", prefix, s->name);
+    print_expected(want, sizeof want, b->x, s->dim);
+    return err_set(b->e, ERR_MODEL, "%s: tensor %s is missing, expected %s",
+                   show_path(st_path(b->st, NULL)).s, show(name).s, want);
+}
+
+bool binder_bind(struct binder *b, const struct slot *slot, const char *const *prefix, void *base,
+                 const struct layer *l, int index)
+{
+    if (l)
+        extents_of_layer(b->x, l);
+    for (const struct slot *s = slot; s->name; s++) {
+        const struct tensor *t = binder_find(b, prefix, s->name);
+        if (!holds(b->cfg, l, index, s->when)) {
+            if (t && s->spare && l->kv_src != index)
+                binder_take(b, t);
+            continue;
+        }
+        if (!t && s->when == IF_PRESENT)
+            continue;
+        if (!t)
+            return refuse_missing(b, s, prefix[0]);
+        if (!check_tensor(b, t, s->dim, s->content))
+            return false;
+        binder_take(b, t);
+        b->want[b->n_want++] = (struct want){(struct tensor *)((char *)base + s->at), t,
+                                             slot_by_row(s)};
+    }
+    return true;
+}
+
+bool binder_take_copy(struct binder *b, const struct tensor *copy, const struct tensor *of)
+{
+    uint64_t x, y;
+    bool same = copy->type == of->type && copy->bytes == of->bytes && copy->n_dim == of->n_dim &&
+                copy->dim[0] == of->dim[0];
+    if (same && (!store_digest(b->st, copy, &x, b->e) || !store_digest(b->st, of, &y, b->e)))
+        return false;
+    if (!same || x != y)
+        return err_set(b->e, ERR_MODEL, "%s: tensor %s differs from %s, but the config ties them "
+                       "(tie_word_embeddings)", show_path(st_path(b->st, copy)).s,
+                       show(copy->name).s, show(of->name).s);
+    binder_take(b, copy);
+    return true;
+}
+
+bool binder_finish(const struct binder *b, const char *const *spare)
+{
+    for (int i = 0; i < st_count(b->st); i++) {
+        const struct tensor *t = st_at(b->st, i);
+        const char *const *p = spare;
+        while (*p && fnmatch(*p, t->name, 0))
+            p++;
+        if (!b->taken[i] && !*p)
+            return err_set(b->e, ERR_MODEL, "%s: tensor %s has no place in a %s model of this "
+                           "config", show_path(st_path(b->st, t)).s, show(t->name).s,
+                           b->cfg->family);
+    }
+    return true;
+}
+
+/* ---- shapes without a checkpoint ---- */
+
+void namer_open(struct namer *n, int layers)
+{
+    enum { EACH = 96, TENSORS = 40 }; /* of a layer, and as many beside them */
+    size_t room = (size_t)(layers + 1) * EACH * TENSORS;
+    *n = (struct namer){.all = xmalloc(room), .room = room};
+}
+
+static const char *name_of(struct namer *n, const char *prefix, const char *name)
+{
+    char *at = n->all + n->used;
+    n->used += (size_t)snprintf(at, n->room - n->used, "%s%s", prefix, name) + 1;
+    CHECK(n->used <= n->room);
+    return at;
+}
+
+void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, void *base,
+                  struct namer *names)
+{
+    struct tensor t = {.type = s->content == BYTES ? DT_U8 : DT_BF16,
+                       .name = name_of(names, prefix, s->name), .by_row = slot_by_row(s)};
+    t.bytes = dtype_size(t.type);
+    for (; t.n_dim < 4 && s->dim[t.n_dim]; t.n_dim++) {
+        t.dim[t.n_dim] = x[s->dim[t.n_dim]];
+        t.bytes *= (size_t)t.dim[t.n_dim];
+    }
+    names->bytes += t.bytes;
+    *(struct tensor *)((char *)base + s->at) = t;
+}
+
+void shape_tensors(const struct slot *slot, const struct config *g, int64_t *x, const char *prefix,
+                   void *base, const struct layer *l, int index, struct namer *names)
+{
+    if (l)
+        extents_of_layer(x, l);
+    for (const struct slot *s = slot; s->name; s++)
+        if (s->when != IF_PRESENT && holds(g, l, index, s->when))
+            shape_tensor(s, x, prefix, base, names);
+}
+
+/* ---- loading ---- */
+
+struct line { /* of the list that the digest covers */
+    const struct tensor *t;
+    uint64_t digest;
+};
+
+static int line_by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct line *)a)->t->name, ((const struct line *)b)->t->name);
+}
+
+static void sha_line(struct sha256 *h, const struct line *x)
+{
+    struct buf b = {0};
+    buf_printf(&b, "%s %s", x->t->name, dtype_name(x->t->type));
+    for (int i = 0; i < x->t->n_dim; i++)
+        buf_printf(&b, " %lld", (long long)x->t->dim[i]);
+    buf_printf(&b, " %016llx\n", (unsigned long long)x->digest);
+    sha256_add(h, b.p, b.n);
+    buf_free(&b);
+}
+
+/* The digest of models.h. */
+static bool sha_of(const struct binder *b, const uint64_t *digest, const char *config_path,
+                   char sha[65])
+{
+    struct buf config;
+    if (!buf_read_file(&config, config_path, 1 << 24, b->e))
+        return false;
+    struct line *line = xcalloc((size_t)b->n_want, sizeof *line);
+    for (int i = 0; i < b->n_want; i++)
+        line[i] = (struct line){b->want[i].src, digest[i]};
+    qsort(line, (size_t)b->n_want, sizeof *line, line_by_name);
+    struct sha256 h;
+    uint8_t out[32];
+    sha256_init(&h);
+    sha256_add(&h, config.p, config.n);
+    for (int i = 0; i < b->n_want; i++)
+        sha_line(&h, &line[i]);
+    sha256_end(&h, out);
+    for (int i = 0; i < 32; i++)
+        snprintf(sha + 2 * i, 3, "%02x", out[i]);
+    free(line);
+    buf_free(&config);
+    return true;
+}
+
+bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
+                 uint64_t *bytes, char sha[65], const struct progress *p)
+{
+    uint64_t *digest = xcalloc((size_t)b->n_want, sizeof *digest);
+    bool ok = store_load(store, b->st, b->want, b->n_want, digest, what, p, b->e) &&
+              sha_of(b, digest, config_path, sha);
+    *bytes = 0;
+    for (int i = 0; i < b->n_want; i++)
+        *bytes += b->want[i].src->bytes;
+    free(digest);
+    return ok;
+}
+
+bool each_tensor(struct tensor *t, struct store *store,
+                 bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e)
+{
+    if (!t->data && !t->bytes)
+        return true;
+    const void *was = t->data;
+    if (!fn(t, arg, e))
+        return false;
+    if (t->data != was)
+        store_drop(store, was, t->bytes);
+    return true;
+}

@@ -1,0 +1,106 @@
+/* capture.c - which of the target's hidden states an EAGLE3 head was trained on.
+ *
+ * Boundary b is the residual stream that enters layer b (b = n_layer: what leaves the last one).
+ * Configs write ids in two conventions that differ by one:
+ *   eagle_config.eagle_aux_hidden_state_layer_ids  outputs of layers: boundary = id + 1
+ *   eagle_aux_hidden_state_layer_ids at the top     boundaries as they are
+ * Two published NVIDIA heads nest boundaries: one list is seen by an id that is no layer's (36 of
+ * 36 layers), the other by its exact value. Nothing written: boundaries 2, n/2, n-3. A wrong list
+ * runs all the same and is only accepted less often, so how it was found is kept for people.
+ */
+#include "models/draft/draft.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const ids_key = "eagle_aux_hidden_state_layer_ids";
+
+/* What the reading of a config or a command line gave. */
+struct reading {
+    int64_t id[MAX_CAPTURE];
+    int n;
+    int shift; /* boundary = id + shift */
+    const char *from;
+};
+
+static bool parse_list(const char *s, struct reading *r)
+{
+    r->n = 0;
+    for (;;) {
+        char *end;
+        errno = 0;
+        long v = strtol(s, &end, 10);
+        if (end == s || errno || v < 0 || v > INT32_MAX || r->n == MAX_CAPTURE)
+            return false;
+        r->id[r->n++] = v;
+        if (!*end)
+            return true;
+        if (*end != ',')
+            return false;
+        s = end + 1;
+    }
+}
+
+/* Both exceptions concern heads for 36-layer targets (gpt-oss-120b). */
+static bool nested_are_boundaries(const struct reading *r, int n_layer)
+{
+    static const int64_t long_context[3] = {1, 17, 32};
+    for (int i = 0; i < r->n; i++)
+        if (r->id[i] == n_layer)
+            return true;
+    return n_layer == 36 && r->n == 3 && !memcmp(r->id, long_context, sizeof long_context);
+}
+
+static void read_config(struct drafting *g, struct reading *r)
+{
+    struct conf nested;
+    int n_layer = g->target->cfg.n_layer;
+    if (conf_enter(&g->top, "eagle_config", &nested) &&
+        (r->n = conf_ints(&nested, ids_key, r->id, MAX_CAPTURE)) > 0) {
+        bool as_is = nested_are_boundaries(r, n_layer);
+        r->shift = as_is ? 0 : 1;
+        r->from = as_is ? "eagle_config (NVIDIA: boundaries as written)"
+                        : "eagle_config (layer outputs, plus 1)";
+        return;
+    }
+    r->n = conf_ints(&g->top, ids_key, r->id, MAX_CAPTURE);
+    r->shift = 0;
+    r->from = "config (boundaries as written)";
+    if (r->n > 0)
+        return;
+    r->n = 3;
+    r->id[0] = 2, r->id[1] = n_layer / 2, r->id[2] = n_layer - 3;
+    r->from = "default (2, n/2, n-3)";
+}
+
+bool eagle3_captures(struct drafting *g, int n)
+{
+    struct reading r = {0};
+    int n_layer = g->target->cfg.n_layer;
+    if (g->capture) {
+        r.from = "given by the user";
+        if (!parse_list(g->capture, &r))
+            return err_set(g->b.e, ERR_USAGE, "captures \"%.60s\" are not a list such as 2,12,21",
+                           show(g->capture).s);
+    } else {
+        read_config(g, &r);
+        if (!conf_ok(&g->top))
+            return false;
+    }
+    if (r.n != n)
+        return err_set(g->b.e, ERR_MODEL, "%s: %d captured states (%s), but fc.weight takes %d",
+                       show_path(g->config_path).s, r.n, r.from, n);
+    for (int i = 0; i < n; i++) {
+        int64_t b = r.id[i] + r.shift;
+        if (b < 0 || b > n_layer)
+            return err_set(g->b.e, ERR_MODEL, "%s: %s: boundary %lld (%s) is out of range, the "
+                           "target has 0 to %d", show_path(g->config_path).s, ids_key,
+                           (long long)b, r.from, n_layer);
+        g->d->capture[i] = (int)b;
+    }
+    g->d->n_capture = n;
+    snprintf(g->d->capture_from, sizeof g->d->capture_from, "%s", r.from);
+    return true;
+}

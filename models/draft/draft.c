@@ -1,0 +1,128 @@
+/* draft.c - a draft's folder loaded: which kind it is, and what both kinds share. */
+#include "models/draft/draft.h"
+
+#include "models/checkpoint/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const roots[] = {"", "model.", NULL};
+
+bool draft_misfit(struct drafting *g, const char *what, long long has, long long expected)
+{
+    return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: %s is %lld, expected "
+                   "%lld", show_path(g->config_path).s, what, has, expected);
+}
+
+int64_t *draft_read_ints(struct drafting *g, const struct tensor *t, int64_t n, int64_t min,
+                         int64_t max)
+{
+    struct err *e = g->b.e;
+    struct shown path = show_path(st_path(g->b.st, t)), name = show(t->name);
+    if (t->type != DT_I64 && t->type != DT_I32) {
+        err_set(e, ERR_MODEL, "%s: tensor %s has type %s, expected I64 or I32", path.s, name.s,
+                st_type(g->b.st, t));
+        return NULL;
+    }
+    if ((int64_t)(t->bytes / dtype_size(t->type)) != n) {
+        err_set(e, ERR_MODEL, "%s: tensor %s has %zu entries, expected %lld", path.s, name.s,
+                t->bytes / dtype_size(t->type), (long long)n);
+        return NULL;
+    }
+    int64_t *v = xcalloc((size_t)n, sizeof *v);
+    bool ok = st_read(g->b.st, t, v, e);
+    if (ok && t->type == DT_I32)
+        for (int64_t i = n - 1; i >= 0; i--) {
+            int32_t x;
+            memcpy(&x, (char *)v + 4 * i, 4);
+            v[i] = x;
+        }
+    for (int64_t i = 0; ok && i < n; i++)
+        if (v[i] < min || v[i] > max)
+            ok = err_set(e, ERR_MODEL, "%s: tensor %s has %lld at %lld, expected %lld to %lld",
+                         path.s, name.s, (long long)v[i], (long long)i, (long long)min,
+                         (long long)max);
+    if (ok)
+        return v;
+    free(v);
+    return NULL;
+}
+
+static bool load_kind(struct drafting *g)
+{
+    const char *type = conf_str(&g->top, "model_type", "");
+    if (!conf_ok(&g->top))
+        return false;
+    if (!strcmp(type, "gemma4_assistant"))
+        return frozen_load(g);
+    if (binder_find(&g->b, roots, "fc.weight"))
+        return eagle3_load(g);
+    return err_set(g->b.e, ERR_MODEL, "%s: neither an EAGLE3 head (no tensor fc.weight) nor a "
+                   "gemma4_assistant (model_type \"%.60s\")",
+                   show_path(st_path(g->b.st, NULL)).s, show(type).s);
+}
+
+bool draft_load(struct draft *d, const char *dir, const struct model *target, const char *capture,
+                const struct progress *p, struct err *e)
+{
+    *d = (struct draft){.kv_full = -1, .kv_swa = -1};
+    d->dir = xstrdup(dir);
+    char *path = xasprintf("%s/config.json", dir);
+    struct conf_file file = {.path = path, .e = e};
+    struct drafting g = {
+        .d = d, .target = target, .config_path = path, .capture = capture, .progress = p,
+    };
+    json_t *root = NULL;
+    bool ok = false;
+    struct safetensors *st = st_open(dir, e);
+    if (st && (root = json_open(path, NULL, e))) {
+        g.top = (struct conf){.obj = root, .file = &file};
+        binder_open(&g.b, st, &d->cfg, e);
+        ok = load_kind(&g);
+        binder_close(&g.b);
+    } else {
+        st_close(st);
+    }
+    json_decref(root);
+    free(path);
+    if (!ok)
+        draft_free(d);
+    return ok;
+}
+
+void draft_free(struct draft *d)
+{
+    for (int i = 0; i < MAX_ROPE; i++)
+        rope_free(&d->cfg.rope[i]);
+    store_free(d->store);
+    free(d->layer);
+    free(d->d2t);
+    free(d->token_order);
+    free(d->dir);
+    free(d->names);
+    *d = (struct draft){0};
+}
+
+bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
+                struct err *e)
+{
+    bool tied = d->head.data && d->head.data == d->embed.data;
+    struct tensor *own[] = {&d->fc,    &d->fc_b, &d->input_norm, &d->embed,     &d->norm,
+                            tied ? NULL : &d->head, &d->pre_proj,   &d->post_proj, &d->centroids};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (own[i] && !each_tensor(own[i], d->store, fn, arg, e))
+            return false;
+    for (int i = 0; i < MAX_CAPTURE; i++)
+        if (!each_tensor(&d->fc_norm[i], d->store, fn, arg, e))
+            return false;
+    for (int i = 0; i < d->cfg.n_layer; i++) {
+        int n;
+        struct tensor *t = layer_tensors(&d->layer[i], &n);
+        for (int k = 0; k < n; k++)
+            if (!each_tensor(&t[k], d->store, fn, arg, e))
+                return false;
+    }
+    if (tied)
+        d->head = d->embed;
+    return true;
+}

@@ -1,0 +1,420 @@
+/* eagle3.c - EAGLE3 heads in the layouts they are published in.
+ *
+ * SafeAILab, SpecForge and ModelOpt name the block midlayer.* (or midlayer.N.*), speculators files
+ * layers.N.*; everything may stand below "model.". Widths, biases, norms and sharing are read off
+ * the tensors and then held against the config. The rope is always the head's own.
+ */
+#include "models/draft/draft.h"
+#include "models/checkpoint/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const roots[] = {"", "model.", NULL};
+
+/* Copies of the target's tensors that training frameworks leave in the file. */
+static const char *const spare[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*", NULL};
+
+static const struct slot trunk[] = {
+    {SLOT(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED)},
+    {SLOT(draft, fc_b, "fc.bias", X_HIDDEN), .when = IF_PRESENT},
+    {SLOT(draft, input_norm, "input_norm.weight", X_CAPTURED), .when = IF_PRESENT},
+    {SLOT(draft, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN), .when = IF_PRESENT},
+    {SLOT(draft, norm, "norm.weight", X_HIDDEN)},
+    {SLOT(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN), .when = IF_PRESENT},
+    {0},
+};
+
+static const struct slot layer_slots[] = {
+    SLOTS_PRE_NORM, SLOTS_ATTENTION, SLOTS_HEAD_NORMS, SLOTS_MLP, {0},
+};
+
+static const struct slot first_slots[] = {
+    {SLOT(layer, hidden_norm, "hidden_norm.weight", X_HIDDEN)}, {0},
+};
+
+/* ---- names ---- */
+
+/* Under what name layer i stands; what a missing one is called if it does not. */
+static const char *layer_prefix(const struct binder *b, int i, char *out, size_t room)
+{
+    static const char *const form[] = {"midlayer.%d.", "layers.%d.", "midlayer."};
+    for (int f = i ? 1 : 2; f >= 0; f--)
+        for (int r = 0; roots[r]; r++) {
+            char below[32];
+            snprintf(below, sizeof below, form[f], i);
+            snprintf(out, room, "%s%s", roots[r], below);
+            if (binder_find(b, (const char *const[]){out, NULL}, "self_attn.q_proj.weight"))
+                return out;
+        }
+    snprintf(out, room, "layers.%d.", i);
+    return out;
+}
+
+static bool has_in_layer(const struct binder *b, int i, const char *name)
+{
+    char prefix[48];
+    return binder_find(b, (const char *const[]){layer_prefix(b, i, prefix, sizeof prefix), NULL},
+                       name);
+}
+
+/* ---- config ---- */
+
+/* Where a head's own switches may stand: at the top or in eagle_config. */
+struct places {
+    struct conf eagle; /* .obj NULL: there is none */
+    struct conf top;
+};
+
+static const struct conf *place_of(const struct places *p, const char *key)
+{
+    return p->eagle.obj && conf_has(&p->eagle, key) ? &p->eagle : &p->top;
+}
+
+static bool flag(const struct places *p, const char *key, bool dflt)
+{
+    return conf_bool(place_of(p, key), key, dflt);
+}
+
+/* Variants of the forward pass that are not computed here. */
+static void refuse_variants(const struct places *p)
+{
+    static const struct { const char *key; bool only; } fixed[] = {
+        {"use_aux_hidden_state", true},
+        {"use_input_layernorm_in_first_layer", true},
+        {"use_last_layernorm", true},
+        {"next_layer_regular", true},
+        {"use_mtp_layernorm", false},
+    };
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (flag(p, fixed[i].key, fixed[i].only) != fixed[i].only)
+            conf_refuse(place_of(p, fixed[i].key), fixed[i].key, "is %s, which is not supported",
+                        fixed[i].only ? "false" : "true");
+    const struct conf *c = place_of(p, "parallel_draft_step");
+    if (conf_int(c, "parallel_draft_step", 1, 0, 1 << 20) > 1)
+        conf_refuse(c, "parallel_draft_step", "is above 1, which is not supported");
+}
+
+static void configure_norms(struct drafting *g, const struct places *p, bool speculators)
+{
+    struct draft *d = g->d;
+    static const char *const key = "norm_before_residual";
+    if (speculators && !conf_has(place_of(p, key), key))
+        conf_refuse(&g->top, key, "is missing; a speculators file must say which it is");
+    d->norm_before_residual = flag(p, key, false);
+    d->norm_output = flag(p, "norm_output", false);
+    static const char *const before_fc[] = {"norm_before_fc", "fc_norm", "use_aux_norm"};
+    bool has = binder_find(&g->b, roots, "input_norm.weight") ||
+               binder_find(&g->b, roots, "fc_norm.0.weight");
+    for (int i = 0; i < 3; i++)
+        if (flag(p, before_fc[i], false) && !has)
+            conf_refuse(place_of(p, before_fc[i]), before_fc[i], "is true, but the checkpoint has "
+                        "neither input_norm.weight nor fc_norm.0.weight");
+}
+
+/* A window counts where layer_types or use_sliding_window say so, never by itself. */
+static void configure_windows(struct arch *a)
+{
+    const struct conf *c = &a->c;
+    arch_windows(a, 1, 0);
+    if (conf_has(c, "layer_types") || !conf_bool(c, "use_sliding_window", false))
+        return;
+    int w = conf_int(c, "sliding_window", CONF_NEEDED, 1, 1 << 30);
+    int first = conf_int(c, "max_window_layers", 0, 0, 1 << 20);
+    for (int i = first; i < a->cfg->n_layer; i++)
+        a->cfg->window = a->layer[i].window = w;
+}
+
+static void configure_rope(struct arch *a)
+{
+    struct rope_spelling s = {
+        .type = a->layer[0].window ? "sliding_attention" : "full_attention",
+        .theta = "rope_theta", .scaled = true, .dflt = ROPE_PLAIN(1e4),
+    };
+    a->cfg->n_rope = 1;
+    arch_rope(&a->c, a->cfg, &s, &a->cfg->rope[0]);
+}
+
+static void configure_block(struct drafting *g, struct arch *a)
+{
+    const struct conf *c = &a->c;
+    struct config *cfg = a->cfg;
+    cfg->norm = NORM_RMS;
+    cfg->place = PLACE_PRE;
+    cfg->act = arch_act(c, "hidden_act", "silu");
+    cfg->qkv_bias |= conf_bool(c, "bias", false) || conf_bool(c, "qkv_bias", false) ||
+                     has_in_layer(&g->b, 0, "self_attn.q_proj.bias");
+    cfg->o_bias = has_in_layer(&g->b, 0, "self_attn.o_proj.bias");
+    cfg->qk_norm = has_in_layer(&g->b, 0, "self_attn.q_norm.weight");
+    cfg->tied = conf_bool(c, "tie_word_embeddings", false);
+    arch_quantization(a, NULL);
+    configure_windows(a);
+    configure_rope(a);
+}
+
+static void configure_vocab(struct drafting *g, const struct places *p)
+{
+    struct draft *d = g->d;
+    const struct tensor *head = binder_find(&g->b, roots, "lm_head.weight");
+    const char *key =
+        conf_has(place_of(p, "draft_vocab_size"), "draft_vocab_size") ? "draft_vocab_size"
+                                                                      : "truncated_vocab_size";
+    int vocab = g->target->cfg.vocab;
+    bool rows_known = head && head->n_dim == 2 && head->dim[0] <= vocab;
+    d->draft_vocab = conf_int(place_of(p, key), key, rows_known ? head->dim[0] : vocab, 1, vocab);
+}
+
+/* ---- does it fit the target? ---- */
+
+static bool check_fit(struct drafting *g, const struct arch *a, const struct places *p)
+{
+    const struct config *t = &g->target->cfg;
+    static const char *const width = "target_hidden_size";
+    const struct conf *c = conf_has(place_of(p, width), width) ? place_of(p, width) : &a->c;
+    int hidden = conf_int(c, width, t->hidden, 1, 1 << 16);
+    if (!conf_ok(&g->top))
+        return false;
+    if (a->cfg->vocab != t->vocab)
+        return draft_misfit(g, "vocab_size", a->cfg->vocab, t->vocab);
+    if (hidden != t->hidden)
+        return draft_misfit(g, width, hidden, t->hidden);
+    bool own_embed = binder_find(&g->b, roots, "embed_tokens.weight");
+    bool own_head = binder_find(&g->b, roots, "lm_head.weight");
+    if (a->cfg->hidden != t->hidden && !own_embed)
+        return draft_misfit(g, "hidden_size (it has no embed_tokens.weight of its own)",
+                            a->cfg->hidden, t->hidden);
+    bool tied = a->cfg->tied && own_embed;
+    if (a->cfg->hidden != t->hidden && !own_head && !tied)
+        return draft_misfit(g, "hidden_size (it has no lm_head.weight of its own)",
+                            a->cfg->hidden, t->hidden);
+    if (g->d->draft_vocab != t->vocab && !own_head)
+        return draft_misfit(g, "draft_vocab_size (it has no lm_head.weight of its own)",
+                            g->d->draft_vocab, t->vocab);
+    return true;
+}
+
+/* How many target states fc joins. */
+static bool count_captures(struct drafting *g, int *n)
+{
+    const struct tensor *fc = binder_find(&g->b, roots, "fc.weight");
+    int64_t t = g->target->cfg.hidden;
+    if (fc->n_dim != 2 || fc->dim[1] % t || fc->dim[1] < t || fc->dim[1] > MAX_CAPTURE * t)
+        return err_set(g->b.e, ERR_MODEL, "%s: the draft does not fit the target: tensor %s takes "
+                       "%lld values, expected a few times the target's hidden_size %lld",
+                       show_path(st_path(g->b.st, fc)).s, fc->name,
+                       fc->n_dim == 2 ? (long long)fc->dim[1] : 0, (long long)t);
+    *n = (int)(fc->dim[1] / t);
+    return true;
+}
+
+static bool configure(struct drafting *g)
+{
+    struct draft *d = g->d;
+    struct places p = {.top = g->top};
+    struct arch a = {.top = g->top, .c = g->top, .n_tensor = st_count(g->b.st), .cfg = &d->cfg};
+    static const struct sizes only_eps = {.eps = 1e-6};
+    struct sizes dflt = only_eps;
+    bool speculators = conf_has(&g->top, "transformer_layer_config") ||
+                       conf_has(&g->top, "speculators_model_type");
+    conf_enter(&g->top, "eagle_config", &p.eagle);
+    conf_enter(&g->top, "transformer_layer_config", &a.c);
+    dflt.vocab = g->target->cfg.vocab;
+    dflt.layers = 1;
+    dflt.max_pos = 4096;
+    snprintf(d->cfg.family, sizeof d->cfg.family, "eagle3");
+    bool ok = arch_sizes(&a, &dflt);
+    d->layer = a.layer;
+    if (!ok)
+        return false;
+    refuse_variants(&p);
+    configure_norms(g, &p, speculators);
+    configure_block(g, &a);
+    configure_vocab(g, &p);
+    d->target_hidden = g->target->cfg.hidden;
+    int n = 0;
+    if (!check_fit(g, &a, &p) || !count_captures(g, &n) || !eagle3_captures(g, n))
+        return false;
+    if (!rope_init(&d->cfg.rope[0], d->layer[0].head_dim, g->b.e))
+        return err_prefix(g->b.e, "%s", show_path(g->config_path).s);
+    return conf_ok(&g->top);
+}
+
+/* ---- tensors ---- */
+
+static void extents(struct drafting *g)
+{
+    int64_t *x = g->b.x;
+    const struct config *c = &g->d->cfg;
+    x[X_HIDDEN] = c->hidden;
+    x[X_VOCAB] = c->vocab;
+    x[X_TARGET] = g->d->target_hidden;
+    x[X_CAPTURED] = (int64_t)g->d->n_capture * g->d->target_hidden;
+    x[X_DRAFT_VOCAB] = g->d->draft_vocab;
+}
+
+/* fc_norm.N, one for each captured state, or none. */
+static bool bind_fc_norms(struct drafting *g)
+{
+    if (!binder_find(&g->b, roots, "fc_norm.0.weight"))
+        return true;
+    for (int i = 0; i < g->d->n_capture; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "fc_norm.%d.weight", i);
+        const struct slot slot[] = {{.name = name, .dim = {X_TARGET}}, {0}};
+        if (!binder_bind(&g->b, slot, roots, &g->d->fc_norm[i], NULL, 0))
+            return false;
+    }
+    return true;
+}
+
+static bool bind_layer(struct drafting *g, int i)
+{
+    char name[48];
+    struct layer *l = &g->d->layer[i];
+    const char *const prefix[] = {layer_prefix(&g->b, i, name, sizeof name), NULL};
+    /* the first layer reads [embedding; hidden state] */
+    g->b.x[X_IN] = (i == 0 ? 2 : 1) * (int64_t)g->d->cfg.hidden;
+    return binder_bind(&g->b, layer_slots, prefix, l, l, i) &&
+           (i > 0 || binder_bind(&g->b, first_slots, prefix, l, l, i));
+}
+
+/* ---- the draft vocabulary ---- */
+
+/* t2d marks exactly the target ids that d2t leads to. */
+static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t *mapped)
+{
+    int vocab = g->target->cfg.vocab;
+    const char *path = st_path(g->b.st, t);
+    if ((t->type != DT_BOOL && t->type != DT_U8) || t->bytes != (size_t)vocab)
+        return err_set(g->b.e, ERR_MODEL, "%s: tensor %s has %zu entries of type %s, expected %d "
+                       "of BOOL", show_path(path).s, show(t->name).s,
+                       t->bytes / (dtype_size(t->type) ? dtype_size(t->type) : 1),
+                       st_type(g->b.st, t), vocab);
+    uint8_t *mark = xmalloc((size_t)vocab);
+    bool ok = st_read(g->b.st, t, mark, g->b.e);
+    for (int i = 0; ok && i < vocab; i++)
+        if (!mark[i] != !mapped[i])
+            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s %s target id %d, d2t %s",
+                         show_path(path).s, show(t->name).s, mark[i] ? "marks" : "does not mark", i,
+                         mapped[i] ? "maps to it" : "does not map to it");
+    free(mark);
+    return ok;
+}
+
+/* d2t holds offsets: target id = draft id + d2t[draft id]. */
+static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
+{
+    struct draft *d = g->d;
+    int vocab = g->target->cfg.vocab;
+    int64_t *off = draft_read_ints(g, t, d->draft_vocab, -vocab, vocab);
+    if (!off)
+        return false;
+    bool ok = true, ascending = true, same = d->draft_vocab == vocab;
+    d->d2t = xcalloc((size_t)d->draft_vocab, sizeof *d->d2t);
+    for (int i = 0; ok && i < d->draft_vocab; i++) {
+        int64_t id = i + off[i];
+        if (id < 0 || id >= vocab || mapped[id])
+            ok = err_set(g->b.e, ERR_MODEL, "%s: tensor %s maps draft id %d to target id %lld, %s",
+                         show_path(st_path(g->b.st, t)).s, show(t->name).s, i, (long long)id,
+                         id >= 0 && id < vocab ? "as it does an earlier one"
+                                               : "which the target does not have");
+        else
+            mapped[id] = 1;
+        d->d2t[i] = (int32_t)id;
+        ascending &= i == 0 || d->d2t[i] > d->d2t[i - 1];
+        same &= id == i;
+    }
+    free(off);
+    if (ok && same) {
+        free(d->d2t);
+        d->d2t = NULL;
+    }
+    if (ok && !ascending)
+        snprintf(d->note, sizeof d->note, "d2t is not in ascending order");
+    return ok;
+}
+
+static bool load_vocab(struct drafting *g)
+{
+    const struct tensor *d2t = binder_find(&g->b, roots, "d2t");
+    const struct tensor *t2d = binder_find(&g->b, roots, "t2d");
+    int vocab = g->target->cfg.vocab;
+    if (!d2t && g->d->draft_vocab != vocab)
+        return err_set(g->b.e, ERR_MODEL, "%s: tensor d2t is missing, expected [%d "
+                       "(draft_vocab_size)]", show_path(st_path(g->b.st, NULL)).s,
+                       g->d->draft_vocab);
+    uint8_t *mapped = xcalloc((size_t)vocab, 1);
+    if (!d2t)
+        memset(mapped, 1, (size_t)vocab);
+    bool ok = (!d2t || map_ids(g, d2t, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
+    if (d2t)
+        binder_take(&g->b, d2t);
+    if (t2d)
+        binder_take(&g->b, t2d);
+    free(mapped);
+    return ok;
+}
+
+/* ---- loading ---- */
+
+bool eagle3_load(struct drafting *g)
+{
+    struct draft *d = g->d;
+    d->kind = DRAFT_EAGLE3;
+    if (!configure(g))
+        return false;
+    extents(g);
+    if (!binder_bind(&g->b, trunk, roots, d, NULL, 0) || !bind_fc_norms(g))
+        return false;
+    for (int i = 0; i < d->cfg.n_layer; i++)
+        if (!bind_layer(g, i))
+            return false;
+    if (!load_vocab(g) || !binder_finish(&g->b, spare) ||
+        !binder_load(&g->b, "draft", g->config_path, &d->store, &d->bytes, d->sha, g->progress))
+        return false;
+    if (d->cfg.tied && d->embed.data && !d->head.data)
+        d->head = d->embed;
+    return true;
+}
+
+/* ---- without a checkpoint ---- */
+
+bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e)
+{
+    static const struct slot head = {SLOT(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN)};
+    static const char *const top = "draft.", *const first = "draft.midlayer.";
+    const struct config *t = &target->cfg;
+    const struct layer *l = &target->layer[0];
+    int64_t x[N_EXTENT] = {0};
+    *d = (struct draft){.kind = DRAFT_EAGLE3, .target_hidden = t->hidden, .draft_vocab = vocab,
+                        .capture = {2, t->n_layer / 2, t->n_layer - 3}, .n_capture = 3,
+                        .dir = xstrdup("draft"), .layer = xcalloc(1, sizeof *d->layer)};
+    d->cfg = (struct config){
+        .family = "eagle3", .hidden = t->hidden, .n_layer = 1, .vocab = t->vocab,
+        .max_pos = t->max_pos, .norm = NORM_RMS, .place = PLACE_PRE, .eps = 1e-5f,
+        .attn_scale = 1 / __builtin_sqrtf((float)l->head_dim), .embed_scale = 1, .act = ACT_SILU,
+        .rope = {ROPE_PLAIN(1e4)}, .n_rope = 1, .bos = -1, .pad = -1};
+    d->layer[0] = (struct layer){.n_head = l->n_head, .n_kv = l->n_kv, .head_dim = l->head_dim,
+                                 .ffn = ffn};
+    if (!rope_init(&d->cfg.rope[0], l->head_dim, e)) {
+        draft_free(d);
+        return false;
+    }
+    struct namer names;
+    namer_open(&names, 1);
+    extents_of_config(x, &d->cfg);
+    x[X_CAPTURED] = 3 * (int64_t)t->hidden;
+    x[X_DRAFT_VOCAB] = vocab;
+    shape_tensors(trunk, &d->cfg, x, top, d, NULL, 0, &names);
+    shape_tensor(&head, x, top, d, &names);
+    x[X_IN] = 2 * (int64_t)t->hidden; /* [embedding; hidden state] */
+    shape_tensors(layer_slots, &d->cfg, x, first, d->layer, d->layer, 0, &names);
+    shape_tensors(first_slots, &d->cfg, x, first, d->layer, d->layer, 0, &names);
+    d->names = names.all;
+    d->bytes = names.bytes;
+    d->d2t = xcalloc((size_t)vocab, sizeof *d->d2t);
+    for (int i = 0; i < vocab; i++)
+        d->d2t[i] = (int32_t)((int64_t)i * t->vocab / vocab);
+    return true;
+}

@@ -1,0 +1,165 @@
+/* added.c - added tokens: found in a text leftmost first, longest first.
+ *
+ * The tokens lie sorted, so those that begin with the bytes read so far are a range that each
+ * further byte narrows. Most bytes of a text begin no token and cost one look.
+ */
+#include "models/tokenizer/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+void added_set_add(struct added_set *a, struct added x, const char *s, size_t n)
+{
+    CHECK(a->text.n + n < UINT32_MAX);
+    if (a->n == a->cap) {
+        a->cap = 2 * a->cap + 16;
+        a->v = xrealloc(a->v, (size_t)a->cap, sizeof *a->v);
+    }
+    x.off = (uint32_t)a->text.n;
+    x.len = (uint32_t)n;
+    buf_add(&a->text, s, n);
+    a->v[a->n++] = x;
+}
+
+static int compare_added(const void *x, const void *y, void *text)
+{
+    const struct added *a = x, *b = y;
+    const char *t = text;
+    int c = memcmp(t + a->off, t + b->off, a->len < b->len ? a->len : b->len);
+    if (c == 0)
+        c = (a->len > b->len) - (a->len < b->len);
+    return c ? c : (a->order > b->order) - (a->order < b->order);
+}
+
+void added_set_seal(struct added_set *a)
+{
+    if (a->n)
+        qsort_r(a->v, (size_t)a->n, sizeof *a->v, compare_added, a->text.p);
+    int i = 0;
+    for (int c = 0; c < 257; c++) {
+        while (i < a->n && (uint8_t)a->text.p[a->v[i].off] < c)
+            i++;
+        a->first[c] = i;
+    }
+}
+
+void added_set_free(struct added_set *a)
+{
+    buf_free(&a->text);
+    free(a->v);
+    *a = (struct added_set){0};
+}
+
+/* First of v[lo..hi), which agree in `depth` bytes, whose next byte is at least c. */
+static int lower_bound(const struct added_set *a, int lo, int hi, size_t depth, int c)
+{
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const struct added *x = &a->v[mid];
+        if (x->len <= depth || (uint8_t)a->text.p[x->off + depth] < c)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The longest token that s begins with, or NULL. */
+static const struct added *longest(const struct added_set *a, const char *s, size_t n)
+{
+    const struct added *best = NULL;
+    int lo = a->first[(uint8_t)s[0]], hi = a->first[(uint8_t)s[0] + 1];
+    for (size_t depth = 1; lo < hi; depth++) {
+        if (a->v[lo].len == depth)
+            best = &a->v[lo];
+        if (depth == n)
+            break;
+        int c = (uint8_t)s[depth];
+        lo = lower_bound(a, lo, hi, depth, c);
+        hi = lower_bound(a, lo, hi, depth, c + 1);
+    }
+    return best;
+}
+
+/* ---- what stands beside a match ---- */
+
+/* A word character as Unicode's annex on regular expressions has it: Alphabetic, marks, decimal
+ * digits, connectors, joiners. */
+static bool is_word(uint32_t c)
+{
+    switch (utf8proc_category((int32_t)stand_in_for(c))) {
+    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM: case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME: case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC:
+        return true;
+    default: /* joiners; circled and squared letters are Alphabetic symbols */
+        return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+               (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+               (c >= 0x1F170 && c <= 0x1F189);
+    }
+}
+
+static bool is_white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
+static size_t char_before(const char *s, size_t at)
+{
+    do
+        at--;
+    while (((uint8_t)s[at] & 0xC0) == 0x80);
+    return at;
+}
+
+static bool stands_alone(const char *s, size_t n, size_t a, size_t b)
+{
+    return (a == 0 || !is_word(utf8_at(s + char_before(s, a)))) &&
+           (b == n || !is_word(utf8_at(s + b)));
+}
+
+static void add_cut(struct cuts *c, size_t off, size_t len, int id)
+{
+    if (c->n == c->cap) {
+        c->cap = 2 * c->cap + 16;
+        c->v = xrealloc(c->v, c->cap, sizeof *c->v);
+    }
+    c->v[c->n++] = (struct cut){off, len, id};
+}
+
+void added_cut(const struct added_set *a, const struct bpe *b, const char *s, size_t n, bool plain,
+               struct cuts *out)
+{
+    size_t done = 0; /* text before this is cut already; a token's white space may move it back */
+    for (size_t i = 0; i < n;) {
+        const struct added *x = longest(a, s + i, n - i);
+        if (!x) {
+            i++;
+            continue;
+        }
+        size_t from = i, to = i + x->len;
+        i = to; /* refused or not, the search goes on behind the match, as in the reference */
+        if ((plain && b->token[x->id].special) || (x->single_word && !stands_alone(s, n, from, to)))
+            continue;
+        if (x->rstrip)
+            while (to < n && is_white(utf8_at(s + to)))
+                to += utf8_len(s + to);
+        if (x->lstrip) {
+            for (size_t p; from > done && is_white(utf8_at(s + (p = char_before(s, from))));)
+                from = p;
+            from = from < done ? done : from;
+            if (from >= to) /* all of it was white space that the token before took */
+                continue;
+        }
+        if (done < from)
+            add_cut(out, done, from - done, -1);
+        add_cut(out, from, to - from, x->id);
+        done = to;
+    }
+    if (done < n)
+        add_cut(out, done, n - done, -1);
+}

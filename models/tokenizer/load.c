@@ -1,0 +1,402 @@
+/* load.c - tokenizer.json into a struct tokenizer, or one line that says why not.
+ *
+ * The large parts (vocabulary, merges, added tokens) are read in place by the pull reader; the
+ * small trees (normalizer, pre_tokenizer, decoder) by steps.c. No table is made larger
+ * than the file, whatever numbers it claims.
+ */
+#include "models/checkpoint/json.h"
+#include "models/tokenizer/steps.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The members of the file and of its "model", where they lie; s NULL: absent. */
+struct parts {
+    struct pull_str version, model, added, normalizer, pre_tokenizer, decoder, post;
+    struct pull_str type, vocab, merges, unk, dropout, prefix, suffix;
+    struct pull_str ignore_merges, byte_fallback, fuse_unk;
+};
+
+/* A name of the file as an error message shows it: the beginning, without control characters. */
+static struct shown name_of(struct pull_str x)
+{
+    char s[49];
+    size_t n = x.n < sizeof s ? x.n : sizeof s - 1;
+    memcpy(s, x.s, n);
+    s[n] = '\0';
+    return show(s);
+}
+
+struct load {
+    struct tokenizer *t;
+    const char *path;
+    struct err *e;
+    struct buf file;
+    int64_t max_id;
+    bool *added; /* (max_id + 1) ids that an added token has */
+};
+
+static struct pull reader(struct pull_str raw)
+{
+    char *s = (char *)(uintptr_t)raw.s; /* it lies in the file's buffer, which is ours to change */
+    return (struct pull){s, s, s + raw.n, NULL};
+}
+
+/* Says where in the whole file a reader stopped. */
+static bool read_failed(const struct load *l, const struct pull *j)
+{
+    struct pull whole = *j;
+    whole.begin = l->file.p;
+    return pull_failed(&whole, l->e, l->path);
+}
+
+/* ---- finding the members ---- */
+
+static const struct member {
+    const char *name;
+    size_t at;
+} file_members[] = {
+    {"version", offsetof(struct parts, version)},
+    {"model", offsetof(struct parts, model)},
+    {"added_tokens", offsetof(struct parts, added)},
+    {"normalizer", offsetof(struct parts, normalizer)},
+    {"pre_tokenizer", offsetof(struct parts, pre_tokenizer)},
+    {"decoder", offsetof(struct parts, decoder)},
+    {"post_processor", offsetof(struct parts, post)},
+    {NULL, 0},
+}, model_members[] = {
+    {"type", offsetof(struct parts, type)},
+    {"vocab", offsetof(struct parts, vocab)},
+    {"merges", offsetof(struct parts, merges)},
+    {"unk_token", offsetof(struct parts, unk)},
+    {"dropout", offsetof(struct parts, dropout)},
+    {"continuing_subword_prefix", offsetof(struct parts, prefix)},
+    {"end_of_word_suffix", offsetof(struct parts, suffix)},
+    {"ignore_merges", offsetof(struct parts, ignore_merges)},
+    {"byte_fallback", offsetof(struct parts, byte_fallback)},
+    {"fuse_unk", offsetof(struct parts, fuse_unk)},
+    {NULL, 0},
+};
+
+/* Notes where each known member of an object lies; null is the same as absent. */
+static bool find_members(struct load *l, struct pull *j, const struct member *known,
+                         struct parts *p)
+{
+    for (bool more = pull_open(j, '{'); more; more = pull_next(j, '}')) {
+        struct pull_str key, raw;
+        if (!pull_key(j, &key) || !pull_skip(j, &raw))
+            break;
+        const struct member *m = known;
+        while (m->name && !pull_is(key, m->name))
+            m++;
+        if (!m->name || pull_is(raw, "null"))
+            continue;
+        struct pull_str *to = (struct pull_str *)((char *)p + m->at);
+        if (to->s)
+            return err_set(l->e, ERR_MODEL, "%s: \"%s\" stands twice", l->path, m->name);
+        *to = raw;
+    }
+    return !read_failed(l, j);
+}
+
+static bool find_parts(struct load *l, struct parts *p)
+{
+    struct pull j = reader((struct pull_str){l->file.p, l->file.n});
+    if (!find_members(l, &j, file_members, p))
+        return false;
+    if (!pull_end(&j))
+        return !read_failed(l, &j);
+    if (p->version.s && !pull_is(p->version, "\"1.0\""))
+        return err_set(l->e, ERR_MODEL, "%s: version %s; expected \"1.0\"", l->path,
+                       name_of(p->version).s);
+    if (!p->model.s)
+        return err_set(l->e, ERR_MODEL, "%s: \"model\" is missing", l->path);
+    j = reader(p->model);
+    if (!find_members(l, &j, model_members, p))
+        return false;
+    if (p->type.s && !pull_is(p->type, "\"BPE\""))
+        return err_set(l->e, ERR_MODEL, "%s: model.type: %s is not supported; expected \"BPE\"",
+                       l->path, name_of(p->type).s);
+    if (!p->vocab.s || !p->merges.s)
+        return err_set(l->e, ERR_MODEL, "%s: model.%s is missing", l->path,
+                       p->vocab.s ? "merges" : "vocab");
+    return true;
+}
+
+/* ---- vocabulary ---- */
+
+static bool good_id(struct load *l, const char *where, struct pull_str name, int64_t id)
+{
+    if (id < 0 || id > l->max_id)
+        return err_set(l->e, ERR_MODEL, "%s: %s: id %lld of \"%s\" is out of range (0 to %lld)",
+                       l->path, where, (long long)id, name_of(name).s, (long long)l->max_id);
+    return true;
+}
+
+static bool load_vocab(struct load *l, struct pull_str raw)
+{
+    struct bpe *b = &l->t->bpe;
+    struct pull j = reader(raw);
+    for (bool more = pull_open(&j, '{'); more; more = pull_next(&j, '}')) {
+        struct pull_str s;
+        int64_t id;
+        if (!pull_key(&j, &s) || !pull_int(&j, &id))
+            break;
+        if (!good_id(l, "model.vocab", s, id))
+            return false;
+        if (id < b->n_token && b->token[id].used)
+            return err_set(l->e, ERR_MODEL, "%s: model.vocab: id %lld stands twice (\"%s\")",
+                           l->path, (long long)id, name_of(s).s);
+        if (!bpe_add(b, (int)id, s.s, s.n))
+            return err_set(l->e, ERR_MODEL, "%s: model.vocab: \"%s\" stands twice", l->path,
+                           name_of(s).s);
+    }
+    if (read_failed(l, &j))
+        return false;
+    if (!b->n_vocab)
+        return err_set(l->e, ERR_MODEL, "%s: model.vocab is empty", l->path);
+    return true;
+}
+
+/* ---- merges ---- */
+
+/* "a b" or ["a","b"]. */
+static bool read_pair(struct load *l, struct pull *j, int64_t at, struct pull_str *a,
+                      struct pull_str *b)
+{
+    if (pull_peek(j) == '[') {
+        if (pull_open(j, '[') && pull_string(j, a) && pull_next(j, ']') && pull_string(j, b) &&
+            !pull_next(j, ']') && !j->bad)
+            return true;
+        return read_failed(l, j) ? false
+                                 : err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: expected a "
+                                           "pair of strings", l->path, (long long)at);
+    }
+    if (!pull_string(j, a))
+        return !read_failed(l, j);
+    const char *gap = memchr(a->s, ' ', a->n);
+    size_t left = gap ? (size_t)(gap - a->s) : 0;
+    if (!gap || memchr(gap + 1, ' ', a->n - left - 1))
+        return err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: \"%s\" is not two tokens with "
+                       "one space between", l->path, (long long)at, name_of(*a).s);
+    *b = (struct pull_str){gap + 1, a->n - left - 1};
+    a->n = left;
+    return true;
+}
+
+static bool add_merge(struct load *l, int64_t at, struct pull_str a, struct pull_str b,
+                      struct buf *joined)
+{
+    buf_clear(joined);
+    buf_add(joined, a.s, a.n);
+    buf_add(joined, b.s, b.n);
+    struct pull_str all = {joined->p, joined->n};
+    struct pull_str *name[] = {&a, &b, &all};
+    int id[3];
+    for (int i = 0; i < 3; i++) {
+        id[i] = bpe_find(&l->t->bpe, name[i]->s, name[i]->n);
+        if (id[i] < 0)
+            return err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: \"%s\" is not in "
+                           "model.vocab", l->path, (long long)at, name_of(*name[i]).s);
+    }
+    bpe_add_merge(&l->t->bpe, id[0], id[1], (uint32_t)at, id[2]);
+    return true;
+}
+
+static bool load_merges(struct load *l, struct pull_str raw)
+{
+    struct pull j = reader(raw);
+    struct buf joined = {0};
+    int64_t at = 0;
+    bool ok = true;
+    for (bool more = pull_open(&j, '['); ok && more; more = ok && pull_next(&j, ']'), at++) {
+        struct pull_str a, b;
+        ok = read_pair(l, &j, at, &a, &b) && add_merge(l, at, a, b, &joined);
+    }
+    buf_free(&joined);
+    return ok && !read_failed(l, &j);
+}
+
+/* ---- added tokens ---- */
+
+struct added_entry {
+    struct pull_str content;
+    int64_t id;
+    bool single_word, lstrip, rstrip, normalized, special;
+};
+
+static bool read_added(struct pull *j, struct added_entry *a)
+{
+    const struct {
+        const char *name;
+        bool *to;
+    } flag[] = {{"single_word", &a->single_word}, {"lstrip", &a->lstrip}, {"rstrip", &a->rstrip},
+                {"normalized", &a->normalized}, {"special", &a->special}};
+    *a = (struct added_entry){.id = -1};
+    for (bool more = pull_open(j, '{'); more; more = pull_next(j, '}')) {
+        struct pull_str key, raw;
+        if (!pull_key(j, &key))
+            break;
+        size_t f = 0;
+        while (f < 5 && !pull_is(key, flag[f].name))
+            f++;
+        if (f < 5 ? !pull_bool(j, flag[f].to)
+                  : pull_is(key, "content") ? !pull_string(j, &a->content)
+                  : pull_is(key, "id")      ? !pull_int(j, &a->id)
+                                            : !pull_skip(j, &raw))
+            break;
+    }
+    return !j->bad;
+}
+
+/* An added token is a vocabulary entry with its own id, or stands beside the vocabulary. */
+static bool name_added(struct load *l, const struct added_entry *a, int64_t at)
+{
+    struct bpe *b = &l->t->bpe;
+    char where[40];
+    snprintf(where, sizeof where, "added_tokens[%lld]", (long long)at);
+    if (!good_id(l, where, a->content, a->id))
+        return false;
+    int in_vocab = bpe_find(b, a->content.s, a->content.n);
+    if (in_vocab >= 0 ? in_vocab != a->id : a->id < b->n_token && b->token[a->id].used)
+        return err_set(l->e, ERR_MODEL, "%s: %s: \"%s\" has id %lld, %s", l->path, where,
+                       name_of(a->content).s, (long long)a->id,
+                       in_vocab >= 0 ? "another one in model.vocab" : "which another token has");
+    if (l->added[a->id])
+        return err_set(l->e, ERR_MODEL, "%s: %s: id %lld stands twice", l->path, where,
+                       (long long)a->id);
+    l->added[a->id] = true;
+    if (in_vocab < 0)
+        bpe_name(b, (int)a->id, a->content.s, a->content.n);
+    b->token[a->id].special = a->special;
+    return true;
+}
+
+static bool add_normalized(struct load *l, struct added x, struct pull_str s)
+{
+    struct tok_work w = {0};
+    bool ok = normalize(l->t, s.s, s.n, &w, l->e);
+    if (ok && w.text.n)
+        added_set_add(&l->t->normalized, x, w.text.p, w.text.n);
+    tok_work_free(&w);
+    return ok;
+}
+
+/* The normalizer is there already: the texts of normalized tokens go through it. */
+static bool load_added(struct load *l, struct pull_str raw)
+{
+    struct tokenizer *t = l->t;
+    if (!raw.s)
+        raw = (struct pull_str){"[]", 2};
+    struct pull j = reader(raw);
+    int64_t at = 0;
+    for (bool more = pull_open(&j, '['); more; more = pull_next(&j, ']'), at++) {
+        struct added_entry a;
+        if (!read_added(&j, &a))
+            break;
+        if (!a.content.n) /* it can match nowhere */
+            continue;
+        if (!name_added(l, &a, at))
+            return false;
+        /* of equal texts the reference takes special tokens first, then the file's order */
+        struct added x = {.id = (int)a.id, .order = (int)at + (a.special ? 0 : 1 << 29),
+                          .single_word = a.single_word, .lstrip = a.lstrip, .rstrip = a.rstrip};
+        added_set_add(&t->all, x, a.content.s, a.content.n);
+        if (!a.normalized)
+            added_set_add(&t->raw, x, a.content.s, a.content.n);
+        else if (!add_normalized(l, x, a.content))
+            return err_prefix(l->e, "%s: added_tokens[%lld]", l->path, (long long)at);
+    }
+    if (read_failed(l, &j))
+        return false;
+    added_set_seal(&t->raw);
+    added_set_seal(&t->normalized);
+    added_set_seal(&t->all);
+    return true;
+}
+
+/* ---- switches of the model ---- */
+
+static bool load_flag(struct load *l, struct pull_str raw, const char *name, bool *to)
+{
+    if (raw.s && !pull_is(raw, "true") && !pull_is(raw, "false"))
+        return err_set(l->e, ERR_MODEL, "%s: model.%s: expected true or false", l->path, name);
+    *to = raw.s && raw.s[0] == 't';
+    return true;
+}
+
+static bool load_unk(struct load *l, struct pull_str raw)
+{
+    struct bpe *b = &l->t->bpe;
+    struct pull_str s;
+    b->unk = BPE_NONE;
+    if (!raw.s || pull_is(raw, "\"\""))
+        return true;
+    struct pull j = reader(raw);
+    if (!pull_string(&j, &s))
+        return !read_failed(l, &j);
+    b->unk = bpe_find(b, s.s, s.n);
+    if (b->unk < 0)
+        return err_set(l->e, ERR_MODEL, "%s: model.unk_token: \"%s\" is not in model.vocab",
+                       l->path, name_of(s).s);
+    return true;
+}
+
+static bool load_switches(struct load *l, const struct parts *p)
+{
+    struct bpe *b = &l->t->bpe;
+    const struct {
+        const char *name;
+        struct pull_str raw;
+    } off[] = {{"continuing_subword_prefix", p->prefix}, {"end_of_word_suffix", p->suffix}};
+    for (int i = 0; i < 2; i++)
+        if (off[i].raw.s && !pull_is(off[i].raw, "\"\""))
+            return err_set(l->e, ERR_MODEL, "%s: model.%s: %s is not supported; expected null",
+                           l->path, off[i].name, name_of(off[i].raw).s);
+    if (p->dropout.s && strtod(p->dropout.s, NULL) != 0)
+        return err_set(l->e, ERR_MODEL, "%s: model.dropout: %s is not supported; expected null",
+                       l->path, name_of(p->dropout).s);
+    return load_flag(l, p->ignore_merges, "ignore_merges", &b->ignore_merges) &&
+           load_flag(l, p->byte_fallback, "byte_fallback", &b->byte_fallback) &&
+           load_flag(l, p->fuse_unk, "fuse_unk", &b->fuse_unk) && load_unk(l, p->unk);
+}
+
+/* ---- all of it ---- */
+
+static bool load_file(struct load *l)
+{
+    struct tokenizer *t = l->t;
+    struct parts p = {0};
+    if (!find_parts(l, &p) || !load_vocab(l, p.vocab) || !load_merges(l, p.merges) ||
+        !load_switches(l, &p))
+        return false;
+    bpe_seal(&t->bpe);
+    if (!steps_normalizer(t, p.normalizer, l->e) || !steps_pre_tokenizer(t, p.pre_tokenizer, l->e))
+        return err_prefix(l->e, "%s", l->path);
+    if (!load_added(l, p.added))
+        return false;
+    return (steps_decoder(t, p.decoder, l->e) && steps_post_processor(t, p.post, l->e)) ||
+           err_prefix(l->e, "%s", l->path);
+}
+
+bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
+{
+    enum { MAX_FILE = 1 << 30 };
+    struct shown shown = show_path(path);
+    struct load l = {.t = t, .path = shown.s, .e = e};
+    if (!buf_read_file(&l.file, path, MAX_FILE, e)) {
+        if (e)
+            e->kind = ERR_MODEL;
+        return false;
+    }
+    /* a vocabulary entry takes more than eight bytes, so ids beyond this are not a table's */
+    l.max_id = 4096 + (int64_t)(l.file.n / 8);
+    l.added = xcalloc((size_t)l.max_id + 1, sizeof *l.added);
+    bool ok = utf8_check(l.file.p, l.file.n) ||
+              err_set(e, ERR_MODEL, "%s: not valid UTF-8", path);
+    ok = ok && load_file(&l);
+    free(l.added);
+    buf_free(&l.file);
+    return ok;
+}

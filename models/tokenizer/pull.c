@@ -1,0 +1,257 @@
+/* pull.c - see pull.h. */
+#include "models/tokenizer/pull.h"
+
+#include <string.h>
+
+static bool fail(struct pull *j, const char *what)
+{
+    if (!j->bad)
+        j->bad = what;
+    return false;
+}
+
+bool pull_failed(const struct pull *j, struct err *e, const char *file)
+{
+    if (j->bad)
+        err_set(e, ERR_MODEL, "%s: %s at byte %td", file, j->bad, j->p - j->begin);
+    return j->bad != NULL;
+}
+
+static bool take(struct pull *j, char c)
+{
+    if (j->p == j->end || *j->p != c)
+        return false;
+    j->p++;
+    return true;
+}
+
+char pull_peek(struct pull *j)
+{
+    while (j->p < j->end && (*j->p == ' ' || *j->p == '\n' || *j->p == '\t' || *j->p == '\r'))
+        j->p++;
+    if (j->bad || j->p == j->end)
+        return 0;
+    return *j->p == '-' || (*j->p >= '0' && *j->p <= '9') ? '0' : *j->p;
+}
+
+bool pull_open(struct pull *j, char open)
+{
+    if (pull_peek(j) != open)
+        return fail(j, open == '{' ? "expected an object" : "expected an array");
+    j->p++;
+    if (pull_peek(j) != (open == '{' ? '}' : ']'))
+        return true;
+    j->p++;
+    return false;
+}
+
+bool pull_next(struct pull *j, char close)
+{
+    char c = pull_peek(j);
+    if (j->bad)
+        return false;
+    if (c != ',' && c != close)
+        return fail(j, close == '}' ? "expected , or }" : "expected , or ]");
+    j->p++;
+    return c == ',';
+}
+
+bool pull_key(struct pull *j, struct pull_str *key)
+{
+    if (!pull_string(j, key))
+        return false;
+    if (pull_peek(j) != ':')
+        return fail(j, "expected :");
+    j->p++;
+    return true;
+}
+
+/* ---- strings ---- */
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static bool unit16(struct pull *j, uint32_t *out)
+{
+    if (j->end - j->p < 4)
+        return fail(j, "a \\u escape needs four digits");
+    *out = 0;
+    for (int i = 0; i < 4; i++, j->p++) {
+        int d = hex_digit(*j->p);
+        if (d < 0)
+            return fail(j, "a \\u escape needs four digits");
+        *out = *out << 4 | (uint32_t)d;
+    }
+    return true;
+}
+
+static char *put_utf8(char *to, uint32_t c)
+{
+    if (c < 0x80) {
+        *to++ = (char)c;
+    } else if (c < 0x800) {
+        *to++ = (char)(0xC0 | c >> 6);
+        *to++ = (char)(0x80 | (c & 63));
+    } else if (c < 0x10000) {
+        *to++ = (char)(0xE0 | c >> 12);
+        *to++ = (char)(0x80 | (c >> 6 & 63));
+        *to++ = (char)(0x80 | (c & 63));
+    } else {
+        *to++ = (char)(0xF0 | c >> 18);
+        *to++ = (char)(0x80 | (c >> 12 & 63));
+        *to++ = (char)(0x80 | (c >> 6 & 63));
+        *to++ = (char)(0x80 | (c & 63));
+    }
+    return to;
+}
+
+/* After "\u": one code point, from one unit or a surrogate pair. Never longer than its escape. */
+static bool unicode_escape(struct pull *j, char **to)
+{
+    uint32_t c, low;
+    if (!unit16(j, &c))
+        return false;
+    if (c >= 0xD800 && c < 0xE000) {
+        if (c >= 0xDC00 || !take(j, '\\') || !take(j, 'u') || !unit16(j, &low) || low < 0xDC00 ||
+            low >= 0xE000)
+            return fail(j, "a surrogate without its other half");
+        c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+    }
+    *to = put_utf8(*to, c);
+    return true;
+}
+
+static bool escape(struct pull *j, char **to)
+{
+    static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
+    if (j->p == j->end)
+        return fail(j, "a string without its end");
+    char c = *j->p++;
+    if (c == 'u')
+        return unicode_escape(j, to);
+    const char *at = c ? strchr(from, c) : NULL;
+    if (!at)
+        return fail(j, "an unknown escape");
+    *(*to)++ = plain[at - from];
+    return true;
+}
+
+bool pull_string(struct pull *j, struct pull_str *out)
+{
+    if (pull_peek(j) != '"')
+        return fail(j, "expected a string");
+    char *s = ++j->p, *to = s;
+    while (j->p < j->end && *j->p != '"') {
+        if ((uint8_t)*j->p < 0x20)
+            return fail(j, "a control character in a string");
+        if (*j->p != '\\')
+            *to++ = *j->p++;
+        else if (j->p++, !escape(j, &to))
+            return false;
+    }
+    if (!take(j, '"'))
+        return fail(j, "a string without its end");
+    *out = (struct pull_str){s, (size_t)(to - s)};
+    return true;
+}
+
+/* ---- numbers and words ---- */
+
+bool pull_int(struct pull *j, int64_t *out)
+{
+    if (pull_peek(j) != '0')
+        return fail(j, "expected a number");
+    bool neg = take(j, '-');
+    const char *first = j->p;
+    int64_t v = 0;
+    for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++) {
+        v = 10 * v + (*j->p - '0');
+        if (v > INT64_C(1) << 53)
+            return fail(j, "a number that is too large");
+    }
+    if (j->p == first || (*first == '0' && j->p - first > 1))
+        return fail(j, "a malformed number");
+    if (j->p < j->end && (*j->p == '.' || (*j->p | 0x20) == 'e'))
+        return fail(j, "expected a whole number");
+    *out = neg ? -v : v;
+    return true;
+}
+
+static bool word(struct pull *j, const char *w)
+{
+    size_t n = strlen(w);
+    if ((size_t)(j->end - j->p) < n || memcmp(j->p, w, n) != 0)
+        return false;
+    j->p += n;
+    return true;
+}
+
+bool pull_bool(struct pull *j, bool *out)
+{
+    char c = pull_peek(j);
+    *out = c == 't';
+    if ((c == 't' && word(j, "true")) || (c == 'f' && word(j, "false")))
+        return true;
+    return fail(j, "expected true or false");
+}
+
+/* ---- passing over ---- */
+
+static bool skip_string(struct pull *j)
+{
+    for (j->p++; j->p < j->end && *j->p != '"'; j->p++)
+        if (*j->p == '\\' && ++j->p == j->end)
+            break;
+    return take(j, '"') || fail(j, "a string without its end");
+}
+
+static bool skip_scalar(struct pull *j, char c)
+{
+    if (c == '"')
+        return skip_string(j);
+    if (c != '0')
+        return word(j, "true") || word(j, "false") || word(j, "null") ||
+               fail(j, "expected a value");
+    while (j->p < j->end && *j->p && strchr("+-.0123456789eE", *j->p))
+        j->p++;
+    return true;
+}
+
+bool pull_skip(struct pull *j, struct pull_str *raw)
+{
+    enum { MAX_DEPTH = 64 };
+    char close[MAX_DEPTH];
+    int depth = 0;
+    char c = pull_peek(j);
+    raw->s = j->p;
+    do {
+        c = pull_peek(j);
+        if (c == '{' || c == '[') {
+            if (depth == MAX_DEPTH)
+                return fail(j, "nested too deeply");
+            close[depth++] = c == '{' ? '}' : ']';
+            j->p++;
+        } else if (depth && c == close[depth - 1]) {
+            depth--;
+            j->p++;
+        } else if (depth && (c == ',' || c == ':')) {
+            j->p++;
+        } else if (!skip_scalar(j, c)) {
+            return false;
+        }
+    } while (depth);
+    raw->n = (size_t)(j->p - raw->s);
+    return true;
+}
+
+bool pull_end(struct pull *j)
+{
+    if (pull_peek(j) || j->p < j->end)
+        return fail(j, "text after the end of the object");
+    return !j->bad;
+}

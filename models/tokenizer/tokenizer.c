@@ -1,0 +1,273 @@
+/* tokenizer.c - see tokenizer.h: encoding, decoding, and streams of decoded text. */
+#include "models/tokenizer/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct tokenizer *tok_open(const char *dir, struct err *e)
+{
+    struct stat st;
+    bool folder = stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
+    char *path = folder ? xasprintf("%s/tokenizer.json", dir) : xstrdup(dir);
+    struct tokenizer *t = xcalloc(1, sizeof *t);
+    if (!tokenizer_load(t, path, e)) {
+        tok_close(t);
+        t = NULL;
+    }
+    free(path);
+    return t;
+}
+
+void tok_close(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    bpe_free(&t->bpe);
+    added_set_free(&t->raw);
+    added_set_free(&t->normalized);
+    added_set_free(&t->all);
+    for (int i = 0; i < t->n_norm; i++) {
+        pattern_free(&t->norm[i].pattern);
+        buf_free(&t->norm[i].content);
+    }
+    for (int i = 0; i < t->n_pre; i++) {
+        pattern_free(&t->pre[i].pattern);
+        buf_free(&t->pre[i].content);
+    }
+    buf_free(&t->plain);
+    free(t->decoded);
+    free(t->decoded_first);
+    free(t);
+}
+
+/* ---- UTF-8 ---- */
+
+/* Length of the valid UTF-8 character at s, or 0; *part is then how many bytes belong to the same
+ * mistake (the longest prefix of a character, at least one), and *open whether it ends at n. */
+static size_t utf8_valid(const char *s, size_t n, size_t *part, bool *open)
+{
+    const uint8_t *p = (const uint8_t *)s;
+    uint8_t c = p[0], lo = 0x80, hi = 0xBF;
+    size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    *part = 1;
+    *open = false;
+    if (len < 2)
+        return len;
+    if (c == 0xE0)
+        lo = 0xA0;
+    else if (c == 0xED)
+        hi = 0x9F;
+    else if (c == 0xF0)
+        lo = 0x90;
+    else if (c == 0xF4)
+        hi = 0x8F;
+    for (size_t i = 1; i < len; i++, lo = 0x80, hi = 0xBF) {
+        *part = i;
+        *open = i == n;
+        if (i == n || p[i] < lo || p[i] > hi)
+            return 0;
+    }
+    return len;
+}
+
+bool utf8_check(const char *s, size_t n)
+{
+    size_t part, len = 1;
+    bool open;
+    for (size_t i = 0; i < n && len; i += len)
+        len = utf8_valid(s + i, n - i, &part, &open);
+    return len > 0;
+}
+
+/* s, or a copy in *fixed with U+FFFD for each mistake. */
+static const char *valid_text(const char *s, size_t *n, struct buf *fixed)
+{
+    size_t good = 0, len, part;
+    bool open;
+    while (good < *n && (len = utf8_valid(s + good, *n - good, &part, &open)))
+        good += len;
+    if (good == *n)
+        return s;
+    buf_add(fixed, s, good);
+    for (size_t i = good; i < *n; i += len ? len : part) {
+        len = utf8_valid(s + i, *n - i, &part, &open);
+        if (len)
+            buf_add(fixed, s + i, len);
+        else
+            buf_str(fixed, "\xEF\xBF\xBD");
+    }
+    *n = fixed->n;
+    return fixed->p;
+}
+
+/* ---- encoding ---- */
+
+/* A stretch of normalised text without added tokens. */
+static bool encode_words(const struct tokenizer *t, const char *s, size_t n, bool at_start,
+                         bool plain, struct tok_work *w, struct ids *out, struct err *e)
+{
+    if (!pre_tokenize(t, s, n, at_start, w, e))
+        return false;
+    for (size_t i = 0; i < w->in.span.n; i++) {
+        const struct span *x = &w->in.span.v[i];
+        bpe_word(&t->bpe, w->in.text.p + x->off, x->len, plain, &w->bpe, out);
+    }
+    return true;
+}
+
+/* A stretch of text without raw added tokens. */
+static bool encode_stretch(const struct tokenizer *t, const char *s, size_t n, bool at_start,
+                           bool plain, struct tok_work *w, struct ids *out, struct err *e)
+{
+    if (!normalize(t, s, n, w, e))
+        return false;
+    w->norm.n = 0;
+    added_cut(&t->normalized, &t->bpe, w->text.p, w->text.n, plain, &w->norm);
+    for (size_t i = 0; i < w->norm.n; i++) {
+        const struct cut *c = &w->norm.v[i];
+        if (c->id >= 0)
+            ids_add(out, c->id);
+        else if (!encode_words(t, w->text.p + c->off, c->len, at_start && c->off == 0, plain, w,
+                               out, e))
+            return false;
+    }
+    return true;
+}
+
+bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
+                struct ids *out, struct err *e)
+{
+    if (n > MAX_TEXT / 4)
+        return err_set(e, ERR_USAGE, "text of %zu bytes is too long to encode", n);
+    bool plain = !(flags & TOK_SPECIAL), ok = true;
+    struct tok_work w = {0};
+    struct buf fixed = {0};
+    int before = out->n;
+    text = valid_text(text, &n, &fixed);
+    added_cut(&t->raw, &t->bpe, text, n, plain, &w.raw);
+    for (size_t i = 0; ok && i < w.raw.n; i++) {
+        const struct cut *c = &w.raw.v[i];
+        if (c->id >= 0)
+            ids_add(out, c->id);
+        else
+            ok = encode_stretch(t, text + c->off, c->len, c->off == 0 && !(flags & TOK_INNER),
+                                plain, &w, out, e);
+    }
+    if (!ok)
+        out->n = before;
+    tok_work_free(&w);
+    buf_free(&fixed);
+    return ok;
+}
+
+/* ---- asking ---- */
+
+int tok_vocab(const struct tokenizer *t)
+{
+    return t->bpe.n_token;
+}
+
+int tok_find(const struct tokenizer *t, const char *string)
+{
+    size_t n = strlen(string);
+    int lo = 0, hi = t->all.n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const struct added *x = &t->all.v[mid];
+        int c = memcmp(t->all.text.p + x->off, string, x->len < n ? x->len : n);
+        if (c == 0 && x->len == n)
+            return x->id;
+        if (c < 0 || (c == 0 && x->len < n))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return bpe_find(&t->bpe, string, n);
+}
+
+int tok_bos(const struct tokenizer *t)
+{
+    return t->bos;
+}
+
+static bool has_string(const struct tokenizer *t, int id)
+{
+    return id >= 0 && id < t->bpe.n_token && t->bpe.token[id].used;
+}
+
+bool tok_is_special(const struct tokenizer *t, int id)
+{
+    return has_string(t, id) && t->bpe.token[id].special;
+}
+
+const char *tok_bytes(const struct tokenizer *t, int id, size_t *n)
+{
+    *n = 0;
+    if (!has_string(t, id))
+        return NULL;
+    *n = t->decoded[id].len;
+    return t->plain.p + t->decoded[id].off;
+}
+
+/* ---- decoding ---- */
+
+/* Leaves out what the decoder strips at the start of a whole text. */
+static void emit(struct tok_stream *s, const struct tokenizer *t, const char *p, size_t n,
+                 struct buf *out)
+{
+    size_t len = strlen(t->strip);
+    while (n && !s->begun && s->stripped < t->strip_max && n >= len &&
+           memcmp(p, t->strip, len) == 0) {
+        p += len;
+        n -= len;
+        s->stripped++;
+    }
+    s->begun |= n > 0;
+    buf_add(out, p, n);
+}
+
+void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out)
+{
+    size_t n, part = 0, done = 0;
+    bool open = false;
+    const char *p = tok_bytes(t, id, &n);
+    if (p && !s->pushed && t->decoded_first) {
+        n = t->decoded_first[id].len;
+        p = t->plain.p + t->decoded_first[id].off;
+    }
+    s->pushed |= p != NULL;
+    if (!n)
+        return;
+    struct buf all = {0};
+    if (s->n_held) {
+        buf_add(&all, s->held, (size_t)s->n_held);
+        buf_add(&all, p, n);
+        p = all.p;
+        n = all.n;
+    }
+    while (done < n && !open) {
+        size_t len = utf8_valid(p + done, n - done, &part, &open);
+        done += len ? len : open ? 0 : part;
+    }
+    emit(s, t, p, done, out);
+    s->n_held = (int)(n - done);
+    memcpy(s->held, p + done, n - done); /* at most three bytes */
+    buf_free(&all);
+}
+
+void tok_stream_flush(struct tok_stream *s, struct buf *out)
+{
+    buf_add(out, s->held, (size_t)s->n_held);
+    *s = (struct tok_stream){0};
+}
+
+void tok_decode(const struct tokenizer *t, const int32_t *ids, int n, bool keep_special,
+                struct buf *out)
+{
+    struct tok_stream s = {0};
+    for (int i = 0; i < n; i++)
+        if (keep_special || !tok_is_special(t, ids[i]))
+            tok_stream_push(&s, t, ids[i], out);
+    tok_stream_flush(&s, out);
+}

@@ -1,0 +1,123 @@
+/* bench.c - `aerie bench`: lines of the benchmark as they come, as a table or as JSON. */
+#include "repl/cli/cli.h"
+
+#include "engine/tools/bench.h"
+#include "repl/text/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void about(void *arg, const char *device)
+{
+    struct cli *c = arg;
+    struct buf b = {0};
+    if (c->opt.json) {
+        jput_open(&b, '{');
+        jput_kstr(&b, "device", device);
+        jput_kstr(&b, "version", AERIE_VERSION);
+        jput_close(&b, '}');
+        cli_json(&b);
+    } else {
+        printf("%s\n%-26s %10s %9s %10s %5s %9s %-8s %s\n", device, "name", "ms", "+-", "MB", "R",
+               "", "", "what");
+    }
+    buf_free(&b);
+    fflush(stdout);
+}
+
+static void number(struct buf *b, const char *key, bool there, double v)
+{
+    jput_key(b, key);
+    if (there)
+        jput_real(b, v);
+    else
+        jput_null(b);
+}
+
+static void tell_json(const struct bench_line *l)
+{
+    struct buf b = {0};
+    jput_open(&b, '{');
+    jput_kstr(&b, "name", l->name);
+    number(&b, "ms", l->runs > 0, l->ms);
+    number(&b, "spread", l->runs > 0, l->spread);
+    jput_kint(&b, "runs", l->runs);
+    number(&b, "bytes", l->bytes > 0, l->bytes);
+    number(&b, "ratio", l->ratio > 0, l->ratio);
+    number(&b, "value", l->unit != NULL, l->value);
+    jput_kstr(&b, "unit", l->unit);
+    jput_kstr(&b, "shape", l->shape);
+    jput_close(&b, '}');
+    cli_json(&b);
+    buf_free(&b);
+}
+
+static void tell_text(const struct bench_line *l)
+{
+    char ms[24] = "-", spread[24] = "-", mb[16] = "-", ratio[16] = "-", value[16] = "";
+    if (l->runs > 0) {
+        snprintf(ms, sizeof ms, "%.4f", l->ms);
+        snprintf(spread, sizeof spread, "%.4f", l->spread);
+    }
+    if (l->bytes > 0)
+        snprintf(mb, sizeof mb, "%.2f", l->bytes * 1e-6);
+    if (l->ratio > 0)
+        snprintf(ratio, sizeof ratio, "%.2f", l->ratio);
+    if (l->unit)
+        snprintf(value, sizeof value, l->value < 1000 ? "%.2f" : "%.0f", l->value);
+    printf("%-26s %10s %9s %10s %5s %9s %-8s %s\n", l->name, ms, spread, mb, ratio, value,
+           l->unit ? l->unit : "", l->shape);
+}
+
+static void tell(void *arg, const struct bench_line *l)
+{
+    struct cli *c = arg;
+    (c->opt.json ? tell_json : tell_text)(l);
+    fflush(stdout);
+}
+
+/* What lines of a model are called: the last part of its folder's path, "target" left out. */
+static char *model_name(const struct cli *c)
+{
+    static const char target[] = "/target";
+    const char *dir = c->opt.engine.model ? c->opt.engine.model : "", *name = dir;
+    size_t n = strlen(dir), last = sizeof target - 1;
+    while (n && dir[n - 1] == '/')
+        n--;
+    if (n > last && !strncmp(dir + n - last, target, last))
+        n -= last;
+    for (size_t i = 0; i < n; i++)
+        if (dir[i] == '/')
+            name = dir + i + 1;
+    return xasprintf("%.*s", min_int((int)(dir + n - name), 24), name);
+}
+
+int cli_bench(struct cli *c)
+{
+    struct err e = {0};
+    char *name = model_name(c);
+    const struct bench_opts opts = {
+        .pattern = (const char *const *)c->word,
+        .n_pattern = c->n_word,
+        .model = c->opt.engine.model,
+        .draft = c->opt.engine.draft,
+        .model_name = name,
+        .synthetic = c->synthetic,
+        .library = c->cublas,
+        .device = c->opt.engine.device,
+        .precision = c->opt.engine.precision,
+        .cut = c->opt.engine.cut,
+        .threads = c->opt.engine.threads,
+        .brief = c->brief,
+        .about = about,
+        .tell = tell,
+        .face = cli_face,
+        .arg = c,
+    };
+    bool ok = c->synthetic && c->model_given
+                  ? err_set(&e, ERR_USAGE, "--synthetic and -m name two models; expected one")
+                  : bench_run(&opts, &e);
+    free(name);
+    return ok ? 0 : cli_fail(&e);
+}

@@ -1,0 +1,63 @@
+/* bugs.c - `aerie bugs`: the table of historical faults, and the smallest input of one, run. */
+#include "engine/bugs.h"
+#include "engine/tools/bugs_try.h"
+#include "repl/cli/cli.h"
+#include "repl/text/json.h"
+
+static int table(struct cli *c)
+{
+    struct buf json = {0};
+    struct sheet s;
+    sheet_init(&s, c->opt.ascii);
+    jput_open(&json, '[');
+    for (int b = 0; b < N_BUGS; b++) {
+        const struct bug_info *i = bug_at((enum bug)b);
+        jput_open(&json, '{');
+        jput_kint(&json, "number", i->number);
+        jput_kstr(&json, "name", i->name);
+        jput_kstr(&json, "rule", i->rule);
+        jput_kstr(&json, "path", i->path);
+        jput_kstr(&json, "was", i->was);
+        jput_kstr(&json, "trigger", i->trigger);
+        jput_close(&json, '}');
+        struct buf text = {0};
+        buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
+                   i->name, i->path, i->was, i->trigger, i->rule);
+        for (int v = 1; v <= bug_variants((enum bug)b) && bug_variants((enum bug)b) > 1; v++)
+            buf_printf(&text, "  variant  %s\n", i->variant[v - 1]);
+        cli_text(&s, ST_TEXT, text.p, text.n);
+        buf_free(&text);
+    }
+    jput_close(&json, ']');
+    if (c->opt.json)
+        cli_json(&json);
+    else
+        cli_print(c, &s);
+    sheet_free(&s);
+    buf_free(&json);
+    return 0;
+}
+
+int cli_bugs(struct cli *c)
+{
+    struct err e = {0};
+    struct buf out = {0};
+    struct sheet s;
+    if (!c->attempt)
+        return table(c);
+    bool have = c->opt.engine.model ||
+                err_set(&e, ERR_MODEL, "no model: the bundled one is not installed; expected -m "
+                                       "DIR");
+    bool ok = have && bug_try_text(c->opt.engine.model, c->opt.engine.draft, c->attempt,
+                                   c->opt.json, &out, &e);
+    if (c->opt.json && out.n > 2) {
+        cli_json(&out);
+    } else if (!c->opt.json) {
+        sheet_init(&s, c->opt.ascii);
+        cli_text(&s, ST_TEXT, out.n ? out.p : "", out.n);
+        cli_print(c, &s);
+        sheet_free(&s);
+    }
+    buf_free(&out);
+    return ok ? 0 : cli_fail(&e);
+}

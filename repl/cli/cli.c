@@ -1,0 +1,652 @@
+/* cli.c - flags, the config file, --help, and the way to each subcommand. See cli.h.
+ *
+ * Flags stand before or after the command; a letter that means something else to a command (logs
+ * -q, -n, -m) does so only behind its name. The config file is read first, so flags win.
+ */
+#include "repl/cli/cli.h"
+
+#include "engine/bugs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- commands ---- */
+
+enum {
+    IN_CHAT = 1, IN_RUN = 2, IN_LOGS = 4, IN_SHOW = 8, IN_REPLAY = 16, IN_EXPORT = 32, IN_DB = 64,
+    IN_DOCTOR = 128, IN_TOKENIZE = 256, IN_GOLDEN = 512, IN_HELP = 1024,
+    IN_BUGS = 2048, IN_BENCH = 4096,
+    IN_ALL = 8191,
+    IN_TALK = IN_CHAT | IN_RUN,
+    IN_MODEL = IN_TALK | IN_REPLAY | IN_DOCTOR,
+    IN_LOG = IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR,
+};
+
+static int help(struct cli *c);
+
+static const struct command {
+    const char *name, *args, *help;
+    int bit;
+    int (*run)(struct cli *c);
+    int min, max; /* words */
+} commands[] = {
+    {"chat", "", "talk with the model (also without a command)", IN_CHAT, cli_chat, 0, 0},
+    {"run", "[PROMPT...]", "answer one prompt (- or none: standard input)", IN_RUN, cli_run, 0,
+     1 << 20},
+    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS,
+     cli_logs, 0, 0},
+    {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, cli_show, 1, 1},
+    {"replay", "ID [--check]", "run a session again; --check only compares", IN_REPLAY, cli_replay,
+     1, 1},
+    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown",
+     IN_EXPORT, cli_export, 1, 1},
+    {"db", "path | check | backup FILE | prune", "care for the session database", IN_DB, cli_db,
+     1, 2},
+    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE, cli_tokenize,
+     0, 1},
+    {"golden", "DIR [--draft DIR]", "hold the engine against reference tensors", IN_GOLDEN,
+     cli_golden, 1, 1},
+    {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
+     cli_bench, 0, 64},
+    {"bugs", "[--try NUMBER]", "list historical faults, or try one out", IN_BUGS,
+     cli_bugs, 0, 0},
+    {"doctor", "", "say what was found on this machine", IN_DOCTOR, cli_doctor, 0, 0},
+    {"help", "[COMMAND]", "this text, one command's flags; commands: the chat's", IN_HELP, help, 0, 1},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static const struct command *find_command(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+/* ---- flags ---- */
+
+enum kind {
+    F_ON,    /* bool at `at` becomes true */
+    F_CONST, /* int at `at` becomes lo */
+    F_TEXT,  /* const char * at `at` */
+    F_INT,   /* int at `at`, lo .. hi */
+    F_POW2,  /* the same, and a power of two */
+    F_WORD,  /* int at `at`: the index of the word in `words` */
+    F_SET,   /* a setting: `words` is its name, and "name=value" when the flag takes no argument */
+    F_PARAM, /* "name=value" */
+    F_BUG,   /* a historical fault, on from the start */
+    F_HELP, F_VERSION,
+};
+
+#define AT(field) offsetof(struct cli, field)
+
+static const struct flag {
+    const char *name;
+    char letter;
+    const char *arg; /* NULL: takes none */
+    int where;       /* commands that take it */
+    enum kind kind;
+    size_t at;
+    int lo, hi;
+    const char *words;
+    const char *group, *help;
+} flags[] = {
+    /* the commands' own come first: their letters win behind the command */
+    {"query", 'q', "WORDS", IN_LOGS, F_TEXT, AT(query), 0, 0, NULL, "Commands' own",
+     "logs: sessions in which these words occur"},
+    {"limit", 'n', "N", IN_LOGS, F_INT, AT(limit), 1, 1000000, NULL, NULL,
+     "logs: at most N sessions (20)"},
+    {"model", 'm', "NAME", IN_LOGS, F_TEXT, AT(model_filter), 0, 0, NULL, NULL,
+     "logs: sessions with this model"},
+    {"check", 0, NULL, IN_REPLAY, F_ON, AT(check), 0, 0, NULL, NULL,
+     "replay: print nothing but the verdict"},
+    {"format", 0, "jsonl|md", IN_EXPORT, F_TEXT, AT(format), 0, 0, NULL, NULL,
+     "export: JSON lines (default) or Markdown"},
+    {"output", 'o', "FILE", IN_EXPORT, F_TEXT, AT(out), 0, 0, NULL, NULL,
+     "export: to a new file, not to standard output"},
+    {"older-than", 0, "DAYS", IN_DB, F_INT, AT(older_than), 0, 100000, NULL, NULL,
+     "db prune: remove sessions not used for DAYS"},
+    {"special", 0, NULL, IN_TOKENIZE, F_ON, AT(special), 0, 0, NULL, NULL,
+     "tokenize: match special tokens in the text"},
+    {"jsonl", 0, NULL, IN_TOKENIZE, F_ON, AT(jsonl), 0, 0, NULL, NULL,
+     "tokenize: {\"text\":..} a line in, {\"ids\":[..]} out"},
+
+    {"try", 0, "NUMBER|NAME", IN_BUGS, F_TEXT, AT(attempt), 0, 0, NULL, NULL,
+     "bugs: run its smallest input, checked and not"},
+    {"synthetic", 0, "MODEL", IN_BENCH, F_TEXT, AT(synthetic), 0, 0, NULL, NULL,
+     "bench: a published model with made-up weights"},
+    {"cublas", 0, "FILE", IN_BENCH, F_TEXT, AT(cublas), 0, 0, NULL, NULL,
+     "bench: measure prompts against this cuBLASLt"},
+    {"short", 0, NULL, IN_BENCH, F_ON, AT(brief), 0, 0, NULL, NULL,
+     "bench: fewer lines and repetitions"},
+    {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model), 0, 0, NULL, "Model",
+     "checkpoint folder (default: the bundled model)"},
+    {"draft", 0, "DIR", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.draft), 0, 0, NULL, NULL,
+     "draft model's folder (default: none with -m)"},
+    {"require-draft", 0, NULL, IN_TALK, F_ON, AT(opt.engine.require_draft), 0, 0, NULL, NULL,
+     "stop when the draft does not fit"},
+    {"eagle-capture", 0, "LIST", IN_TALK | IN_GOLDEN,
+     F_TEXT, AT(opt.engine.capture), 0, 0, NULL, NULL, "boundaries an EAGLE3 head reads: 2,4,5"},
+    {"device", 0, "auto|cpu|cuda", IN_MODEL | IN_GOLDEN | IN_BENCH,
+     F_TEXT, AT(opt.engine.device), 0, 0, NULL, NULL, "where to compute"},
+    {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH,
+     F_TEXT, AT(opt.engine.precision), 0, 0, NULL, NULL, "of CUDA: activations and KV cells (bf16)"},
+    {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
+     AT(opt.engine.cut.weights), 0, 0, NULL, NULL, "fp8: matrices of bf16 cut to 8 bits (README)"},
+    {"draft-weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
+     AT(opt.engine.cut.draft_weights), 0, 0, NULL, NULL, "the draft's (default: as --weights)"},
+    {"threads", 0, "N", IN_TALK | IN_REPLAY | IN_GOLDEN | IN_BENCH,
+     F_INT, AT(opt.engine.threads), 1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
+    {"raw", 0, NULL, IN_TALK, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
+     "no chat format: continue the text as it stands"},
+
+    {"param", 'p', "NAME=VALUE", IN_TALK, F_PARAM, 0, 0, 0, NULL, "Reply",
+     "set any setting (list below); repeatable"},
+    {"system", 's', "TEXT", IN_TALK, F_TEXT, AT(opt.system), 0, 0, NULL, NULL, "system prompt"},
+    {"seed", 0, "N", IN_TALK, F_SET, 0, 0, 0, "seed", NULL, "where the random numbers start"},
+    {"check", 0, "off|on|strict", IN_TALK, F_SET, 0, 0, 0, "check", NULL,
+     "how much is checked before each pass (default on)"},
+    {"bug", 0, "NUMBER|NAME", IN_TALK, F_BUG, 0, 0, 0, NULL, NULL,
+     "switch a historical fault on (aerie bugs lists them)"},
+    {"no-spec", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "spec=off", NULL, "do not draft"},
+    {"no-graph", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "graph=off", NULL,
+     "CUDA: launch every kernel, replay no recorded cycle"},
+    {"file", 'f', "FILE", IN_RUN, F_TEXT, AT(opt.file), 0, 0, NULL, NULL,
+     "put a file's text behind the prompt"},
+    {"batch", 0, "FILE", IN_RUN, F_TEXT, AT(batch), 0, 0, NULL, NULL,
+     "many prompts: {\"prompt\":..} a line in, a result out"},
+    {"lanes", 0, "N", IN_RUN, F_INT, AT(lanes), 1, 32, NULL, NULL,
+     "batch: prompts at once (default 8)"},
+
+    {"context", 0, "N", IN_TALK, F_INT, AT(opt.engine.context), 16, 1 << 24, NULL, "Memory",
+     "longest context in tokens"},
+    {"page-size", 0, "N", IN_TALK, F_POW2, AT(opt.engine.page_size), 1, 64, NULL, NULL,
+     "tokens a page: 1, 2, 4 .. 64 (default 16)"},
+    {"full-pages", 0, "N", IN_TALK, F_INT, AT(opt.engine.full_pages), 3, 1 << 28, NULL, NULL,
+     "pages of the full pool (default: enough)"},
+    {"swa-pages", 0, "N", IN_TALK, F_INT, AT(opt.engine.swa_pages), 3, 1 << 28, NULL, NULL,
+     "pages of the sliding-window pool"},
+
+    {"continue", 'c', NULL, IN_TALK, F_ON, AT(opt.resume_last), 0, 0, NULL, "Session",
+     "take up the latest session"},
+    {"session", 0, "ID", IN_TALK, F_TEXT, AT(opt.session), 0, 0, NULL, NULL,
+     "take up this session"},
+    {"log-level", 0, "off|text|steps|tree|full", IN_TALK, F_WORD, AT(opt.level), 0, 0,
+     "off|text|steps|tree|full", NULL, "how much is saved (default steps)"},
+    {"no-log", 'n', NULL, IN_TALK, F_CONST, AT(opt.level), LOG_OFF, 0, NULL, NULL, "save nothing"},
+    {"db", 0, "PATH", IN_LOG, F_TEXT, AT(opt.db), 0, 0, NULL, NULL, "the session database"},
+
+    {"plain", 0, NULL, IN_CHAT, F_ON, AT(opt.plain), 0, 0, NULL, "Screen",
+     "lines, no full screen"},
+    {"tui", 0, NULL, IN_CHAT, F_ON, AT(opt.tui), 0, 0, NULL, NULL, "full screen, or an error"},
+    {"script", 0, "FILE", IN_CHAT, F_TEXT, AT(opt.script), 0, 0, NULL, NULL,
+     "read lines from a file; implies --plain"},
+    {"json", 0, NULL, IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DB | IN_DOCTOR | IN_GOLDEN |
+     IN_BUGS | IN_BENCH, F_ON,
+     AT(opt.json), 0, 0, NULL, NULL, "JSON for machines; chat: implies --plain"},
+    {"ascii", 0, NULL, IN_ALL, F_ON, AT(opt.ascii), 0, 0, NULL, NULL,
+     "no line or block characters"},
+    {"color", 0, "auto|always|never", IN_ALL, F_WORD, AT(opt.color), 0, 0, "auto|always|never",
+     NULL, "colours on standard output"},
+    {"sanitize", 0, "auto|always|never", IN_TALK, F_WORD, AT(opt.sanitize), 0, 0,
+     "auto|always|never", NULL, "escape control characters when piped"},
+    {"quiet", 'q', NULL, IN_ALL, F_ON, AT(opt.quiet), 0, 0, NULL, NULL, "no notices"},
+    {"verbose", 'v', NULL, IN_TALK | IN_DOCTOR, F_ON, AT(opt.verbose), 0, 0, NULL, NULL,
+     "a line of statistics after each reply"},
+    {"help", 'h', NULL, IN_ALL, F_HELP, 0, 0, 0, NULL, NULL, "this text"},
+    {"version", 'V', NULL, IN_ALL, F_VERSION, 0, 0, 0, NULL, NULL, "the version"},
+};
+enum { N_FLAGS = sizeof flags / sizeof *flags };
+
+static const struct flag *find_flag(const char *name, size_t n, char letter, int where)
+{
+    for (int i = 0; i < N_FLAGS; i++)
+        if ((flags[i].where & where) &&
+            (letter ? flags[i].letter == letter
+                    : strlen(flags[i].name) == n && memcmp(flags[i].name, name, n) == 0))
+            return &flags[i];
+    return NULL;
+}
+
+static bool bad_value(const struct flag *f, const char *value, struct err *e)
+{
+    if (f->kind == F_INT || f->kind == F_POW2)
+        return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected a %s from %d to %d",
+                       f->name, value, f->kind == F_POW2 ? "power of two" : "number", f->lo, f->hi);
+    return err_set(e, ERR_USAGE, "--%s cannot be \"%.80s\"; expected %s", f->name, value, f->arg);
+}
+
+static bool take_int(int *at, const struct flag *f, const char *value, struct err *e)
+{
+    char *end;
+    errno = 0;
+    long v = strtol(value, &end, 10);
+    if (value[0] < '0' || value[0] > '9' || *end || errno || v < f->lo || v > f->hi ||
+        (f->kind == F_POW2 && (v & (v - 1))))
+        return bad_value(f, value, e);
+    *at = (int)v;
+    return true;
+}
+
+static bool take_word(int *at, const struct flag *f, const char *value, struct err *e)
+{
+    const char *w = f->words;
+    for (int i = 0; *w; i++) {
+        size_t n = strcspn(w, "|");
+        if (strlen(value) == n && memcmp(w, value, n) == 0) {
+            *at = i;
+            return true;
+        }
+        w += n + (w[n] == '|');
+    }
+    return bad_value(f, value, e);
+}
+
+static bool take_param(struct cli *c, const char *text, struct err *e)
+{
+    const char *eq = strchr(text, '=');
+    if (!eq)
+        return err_set(e, ERR_USAGE, "-p \"%.80s\": expected NAME=VALUE", text);
+    char *name = xasprintf("%.*s", (int)(eq - text), text);
+    bool ok = settings_set(&c->opt.engine.settings, name, eq + 1, e);
+    free(name);
+    return ok;
+}
+
+/* Acts on one flag; value is NULL when it takes none. */
+static bool take_flag(struct cli *c, const struct flag *f, const char *value, struct err *e)
+{
+    void *at = (char *)c + f->at;
+    switch (f->kind) {
+    case F_ON: *(bool *)at = true; return true;
+    case F_CONST: *(int *)at = f->lo; return true;
+    case F_TEXT: *(const char **)at = value; return true;
+    case F_INT:
+    case F_POW2: return take_int(at, f, value, e);
+    case F_WORD: return take_word(at, f, value, e);
+    case F_PARAM: return take_param(c, value, e);
+    case F_BUG: return bug_set(value, "on", e);
+    case F_SET:
+        return value ? settings_set(&c->opt.engine.settings, f->words, value, e)
+                     : take_param(c, f->words, e);
+    case F_HELP:
+    case F_VERSION: break; /* parse() saw to them */
+    }
+    return true;
+}
+
+/* ---- the config file ---- */
+
+static char *config_path(void)
+{
+    const char *dir = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (dir && dir[0] == '/')
+        return xasprintf("%s/aerie/config", dir);
+    return home && home[0] == '/' ? xasprintf("%s/.config/aerie/config", home) : NULL;
+}
+
+static char *trim(char *s)
+{
+    s += strspn(s, " \t\r");
+    size_t n = strlen(s);
+    while (n && strchr(" \t\r", s[n - 1]))
+        n--;
+    s[n] = '\0';
+    return s;
+}
+
+/* One "name = value": a setting, or a long flag that `where` takes (others are for other
+ * commands). A flag without argument takes on or off. */
+static bool config_line(struct cli *c, char *line, int where, struct err *e)
+{
+    char *eq = strchr(line, '=');
+    if (!eq)
+        return err_set(e, ERR_USAGE, "expected name = value, not \"%.80s\"", line);
+    *eq = '\0';
+    char *name = trim(line), *value = trim(eq + 1);
+    struct buf old = {0};
+    bool setting = settings_get(&c->opt.engine.settings, name, &old);
+    buf_free(&old);
+    if (setting)
+        return settings_set(&c->opt.engine.settings, name, value, e);
+    size_t n = strlen(name);
+    const struct flag *f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
+    if (!f || f->kind == F_HELP || f->kind == F_VERSION || f->kind == F_PARAM)
+        return err_set(e, ERR_USAGE, "\"%.80s\" is neither a setting nor a flag; aerie help lists "
+                       "both", name);
+    if (!f->arg) {
+        if (strcmp(value, "on") != 0 && strcmp(value, "off") != 0)
+            return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected on or off", name, value);
+        return strcmp(value, "off") == 0 || !(f->where & where) || take_flag(c, f, NULL, e);
+    }
+    struct cli unused = *c; /* a flag of another command: the value is checked all the same */
+    return take_flag(f->where & where ? c : &unused, f, value, e);
+}
+
+static bool read_config(struct cli *c, int where, struct err *e)
+{
+    c->config_path = config_path();
+    if (!c->config_path || access(c->config_path, F_OK) != 0)
+        return true;
+    if (!buf_read_file(&c->config, c->config_path, 1 << 20, e))
+        return false;
+    int number = 0;
+    char *line = c->config.p;
+    while (line && *line) {
+        char *end = strchr(line, '\n');
+        if (end)
+            *end++ = '\0';
+        number++;
+        line = trim(line);
+        if (*line && *line != '#' && !config_line(c, line, where, e))
+            return err_prefix(e, "%s:%d", c->config_path, number);
+        line = end;
+    }
+    return true;
+}
+
+/* ---- --help ---- */
+
+static void help_line(const char *left, const char *text)
+{
+    if (strlen(left) > 25)
+        printf("  %s\n%28s%s\n", left, "", text);
+    else
+        printf("  %-25s %s\n", left, text);
+}
+
+static void help_flags(int where, bool all)
+{
+    for (int i = 0; i < N_FLAGS; i++) {
+        const struct flag *f = &flags[i];
+        if (all && f->group)
+            printf("\n%s:\n", f->group);
+        if (!(f->where & where))
+            continue;
+        char left[80];
+        char letter[6] = "    ";
+        if (f->letter)
+            snprintf(letter, sizeof letter, "-%c, ", f->letter);
+        snprintf(left, sizeof left, "%s--%s%s%s", letter, f->name, f->arg ? " " : "",
+                 f->arg ? f->arg : "");
+        help_line(left, f->help);
+    }
+}
+
+static int help_all(void)
+{
+    printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
+           "inside\n\nusage: aerie [COMMAND] [FLAGS]\n\n");
+    for (int i = 0; i < N_COMMANDS; i++) {
+        char left[64];
+        snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
+        help_line(left, commands[i].help);
+    }
+    help_flags(IN_ALL, true);
+    printf("\nSettings, for -p, /set and the config file:\n");
+    for (int i = 0; i < settings_count(); i++) {
+        const struct setting *s = settings_at(i);
+        char left[80];
+        snprintf(left, sizeof left, "%s %s", s->name, s->range);
+        help_line(left, s->help);
+    }
+    printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
+           "$XDG_DATA_HOME/aerie/sessions.db. Exit codes: 0 ok, 1 the answer is no, 2 usage\n"
+           "or another error, 3 model or device, 4 database, 5 a checker rule was violated,\n"
+           "130 interrupted. In the chat, /help lists its commands.\n");
+    return 0;
+}
+
+static int help_command(const struct command *cmd)
+{
+    printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
+           cmd->help);
+    help_flags(cmd->bit, false);
+    return 0;
+}
+
+/* The chat's commands as the README shows them. */
+static int help_table(void)
+{
+    struct buf b = {0};
+    cmd_table_markdown(&b);
+    fputs(b.p, stdout);
+    buf_free(&b);
+    return 0;
+}
+
+static int help(struct cli *c)
+{
+    if (!c->n_word)
+        return help_all();
+    if (!strcmp(c->word[0], "commands"))
+        return help_table();
+    const struct command *cmd = find_command(c->word[0]);
+    struct err e;
+    if (!cmd) {
+        err_set(&e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them", c->word[0]);
+        return cli_fail(&e);
+    }
+    return help_command(cmd);
+}
+
+/* ---- parsing ---- */
+
+struct parse {
+    const struct command *cmd; /* NULL: none named yet */
+    bool named;                /* false: cmd is chat by default */
+    struct seen {
+        const struct flag *flag;
+        const char *value;
+    } *seen; /* in order; acted on once the command is known and the config file read */
+    int n_seen;
+    bool help, version;
+};
+
+static bool unknown_flag(const char *arg, struct err *e)
+{
+    return err_set(e, ERR_USAGE, "unknown flag \"%.80s\"; aerie help lists them", arg);
+}
+
+/* One flag and, if it takes one, its argument: `inline_value` or the next word. */
+static bool see(struct parse *p, const struct flag *f, const char *shown, const char *inline_value,
+                char **argv, int *i, struct err *e)
+{
+    if (!f)
+        return unknown_flag(shown, e);
+    const char *value = NULL;
+    if (f->arg) {
+        value = inline_value ? inline_value : argv[*i + 1];
+        if (!value)
+            return err_set(e, ERR_USAGE, "%.80s needs an argument: %s", shown, f->arg);
+        *i += !inline_value;
+    } else if (inline_value) {
+        return err_set(e, ERR_USAGE, "--%s takes no argument", f->name);
+    }
+    p->help |= f->kind == F_HELP;
+    p->version |= f->kind == F_VERSION;
+    p->seen = xrealloc(p->seen, (size_t)p->n_seen + 1, sizeof *p->seen);
+    p->seen[p->n_seen++] = (struct seen){f, value};
+    return true;
+}
+
+static bool see_long(struct parse *p, char **argv, int *i, int where, struct err *e)
+{
+    const char *name = argv[*i] + 2, *eq = strchr(name, '=');
+    const struct flag *f = find_flag(name, eq ? (size_t)(eq - name) : strlen(name), 0, where);
+    return see(p, f, argv[*i], eq ? eq + 1 : NULL, argv, i, e);
+}
+
+static bool see_letters(struct parse *p, char **argv, int *i, int where, struct err *e)
+{
+    for (const char *at = argv[*i] + 1; *at; at++) {
+        const struct flag *f = find_flag(NULL, 0, *at, where);
+        char shown[3] = {'-', *at, '\0'};
+        if (!f || (f->arg && at[1]))
+            return see(p, f, shown, f ? at + 1 : NULL, argv, i, e);
+        if (f->arg) /* the last letter: its argument is the next word */
+            return see(p, f, shown, NULL, argv, i, e);
+        if (!see(p, f, shown, NULL, argv, i, e))
+            return false;
+    }
+    return true;
+}
+
+/* Flags of the command (of the chat, before one is named), else of any: a flag that the command does
+ * not take is told apart later. */
+static int scope(const struct parse *p, const char *arg)
+{
+    int bit = p->cmd ? p->cmd->bit : IN_TALK;
+    const char *name = arg + 1 + (arg[1] == '-');
+    bool takes = arg[1] == '-' ? find_flag(name, strcspn(name, "="), 0, bit) != NULL
+                               : find_flag(NULL, 0, arg[1], bit) != NULL;
+    return takes ? bit : p->cmd ? IN_ALL : IN_ALL & ~IN_LOGS;
+}
+
+static bool parse_words(struct parse *p, struct cli *c, int argc, char **argv, struct err *e)
+{
+    bool only_words = false;
+    c->word = argv; /* words move to the front of argv: there is always room */
+    int n = 0;
+    for (int i = 1; i < argc; i++) {
+        char *arg = argv[i];
+        if (only_words || arg[0] != '-' || !arg[1]) {
+            if (p->cmd)
+                c->word[n++] = arg;
+            else if (!(p->cmd = find_command(arg)))
+                return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists "
+                               "them, and aerie run \"...\" answers a prompt", arg);
+        } else if (strcmp(arg, "--") == 0) {
+            only_words = true;
+        } else if (!(arg[1] == '-' ? see_long : see_letters)(p, argv, &i, scope(p, arg), e)) {
+            return false;
+        }
+    }
+    c->n_word = n;
+    p->named = p->cmd != NULL;
+    if (!p->cmd)
+        p->cmd = find_command("chat");
+    return true;
+}
+
+static bool check_words(const struct command *cmd, int n, struct err *e)
+{
+    if (n >= cmd->min && n <= cmd->max)
+        return true;
+    return err_set(e, ERR_USAGE, "%s: usage: aerie %s%s%s", n < cmd->min ? "something is missing" :
+                   "too many words", cmd->name, *cmd->args ? " " : "", cmd->args);
+}
+
+static bool apply(struct cli *c, const struct parse *p, struct err *e)
+{
+    for (int i = 0; i < p->n_seen; i++) {
+        const struct flag *f = p->seen[i].flag;
+        if (!(f->where & p->cmd->bit)) /* before the command: the name may be one of its own */
+            f = find_flag(f->name, strlen(f->name), 0, p->cmd->bit);
+        if (!f)
+            return err_set(e, ERR_USAGE, "aerie %s does not take --%s; see aerie help %s",
+                           p->cmd->name, p->seen[i].flag->name, p->cmd->name);
+        if (!take_flag(c, f, p->seen[i].value, e))
+            return false;
+    }
+    return true;
+}
+
+static void defaults(struct cli *c)
+{
+    *c = (struct cli){.limit = 20, .older_than = -1};
+    c->opt.level = LOG_STEPS;
+    c->opt.engine.device = "auto";
+    settings_init(&c->opt.engine.settings);
+}
+
+/* The bundled model: where it was built, where it was installed, or beside this executable. */
+static char *find_bundled(void)
+{
+    char exe[4096];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    exe[n > 0 ? n : 0] = '\0';
+    for (int up = 0; up < 2; up++) { /* PREFIX/bin/aerie -> PREFIX */
+        char *slash = strrchr(exe, '/');
+        if (slash)
+            *slash = '\0';
+    }
+    char *try[] = {xasprintf("%s/models/nestling", AERIE_SOURCE),
+                   xasprintf("%s/models/nestling", AERIE_SHARE),
+                   xasprintf("%s/share/aerie/models/nestling", exe)};
+    char *found = NULL;
+    for (int i = 0; i < 3; i++) {
+        char *config = xasprintf("%s/target/config.json", try[i]);
+        if (!found && access(config, R_OK) == 0)
+            found = try[i];
+        else
+            free(try[i]);
+        free(config);
+    }
+    return found;
+}
+
+/* What follows from the flags together; the models, when none are named. */
+static bool settle(struct cli *c, struct err *e)
+{
+    struct engine_opts *o = &c->opt.engine;
+    if (strcmp(o->device, "auto") != 0 && strcmp(o->device, "cpu") != 0 &&
+        strcmp(o->device, "cuda") != 0)
+        return err_set(e, ERR_USAGE, "--device cannot be \"%.80s\"; expected auto, cpu or cuda",
+                       o->device);
+    if (o->precision && strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "f32") != 0)
+        return err_set(e, ERR_USAGE, "--precision cannot be \"%.80s\"; expected bf16 or f32",
+                       o->precision);
+    if (!models_cut(NULL, NULL, &o->cut, e))
+        return false;
+    o->settings.verbose |= c->opt.verbose;
+    c->model_given = o->model != NULL;
+    c->draft_given = o->draft != NULL;
+    c->bundled = find_bundled();
+    if (!c->bundled)
+        return true;
+    c->target = xasprintf("%s/target", c->bundled);
+    c->draft = xasprintf("%s/draft", c->bundled);
+    if (!c->model_given) {
+        o->model = c->target;
+        if (!c->draft_given)
+            o->draft = c->draft;
+    }
+    return true;
+}
+
+int cli_main(int argc, char **argv)
+{
+    struct cli c;
+    struct parse p = {0};
+    struct err e = {0};
+    int rc;
+    defaults(&c);
+    if (!parse_words(&p, &c, argc, argv, &e)) {
+        rc = cli_fail(&e);
+    } else if (p.version) {
+        printf("aerie " AERIE_VERSION "\n");
+        rc = 0;
+    } else if (p.help) {
+        rc = p.named ? help_command(p.cmd) : help_all();
+    } else if ((!read_config(&c, p.cmd->bit, &c.config_error) && p.cmd->bit != IN_DOCTOR) ||
+               !apply(&c, &p, &e) || !check_words(p.cmd, c.n_word, &e) || !settle(&c, &e)) {
+        rc = cli_fail(e.kind ? &e : &c.config_error);
+    } else {
+        rc = p.cmd->run(&c);
+    }
+    if (fflush(stdout) != 0 && errno != EPIPE) {
+        err_set(&e, ERR_USAGE, "cannot write to standard output: %s", strerror(errno));
+        rc = rc ? rc : cli_fail(&e);
+    }
+    free(p.seen);
+    free(c.bundled);
+    free(c.target);
+    free(c.draft);
+    free(c.config_path);
+    buf_free(&c.config);
+    return rc;
+}

@@ -1,0 +1,76 @@
+/* cli.h - the command line: what cli.c parsed, and the subcommands in cli_*.c that act on it.
+ *
+ * out.c prints, talk.c opens the chat, log.c and show.c read the log,
+ * tokenize.c encodes, golden.c compares, bench.c and face.c measure; replay.c and doctor.c have
+ * a file each. One table
+ * of flags and one of commands (both in cli.c) give the parser, the config file, --help and the
+ * tests of manual and completions their names. Main thread only.
+ */
+#ifndef AERIE_CLI_H
+#define AERIE_CLI_H
+
+#include <stdio.h>
+
+#include "repl/repl.h"
+
+struct cli {
+    struct options opt;
+    char **word; /* the words after the command; point into argv */
+    int n_word;
+    /* of single commands */
+    const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
+    int limit, older_than, lanes;
+    bool check, special, jsonl, brief;
+    /* owned */
+    char *bundled;            /* folder with target/ and draft/, or NULL */
+    char *target, *draft;     /* paths inside it */
+    char *config_path;
+    struct buf config;        /* text of the config file; values point into it */
+    struct err config_error;  /* doctor tells it; every other command ends with it */
+    bool model_given, draft_given;
+};
+
+/* Each runs one subcommand and returns the exit code. */
+int cli_chat(struct cli *c);
+int cli_run(struct cli *c);
+int cli_batch(struct cli *c);
+int cli_logs(struct cli *c);
+int cli_show(struct cli *c);
+int cli_export(struct cli *c);
+int cli_db(struct cli *c);
+int cli_replay(struct cli *c);
+int cli_tokenize(struct cli *c);
+int cli_golden(struct cli *c);
+int cli_bugs(struct cli *c);
+int cli_bench(struct cli *c);
+int cli_doctor(struct cli *c);
+/* For bench_opts.face; arg: the struct cli. */
+struct bench_replies;
+bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, struct err *e);
+
+/* ---- what they share ---- */
+
+/* Prints "aerie: message", sanitised, to standard error; returns the exit code of its kind. */
+int cli_fail(const struct err *e);
+bool cli_color(const struct cli *c); /* colours on standard output? */
+int cli_width(void);                 /* of the terminal on standard output; 0: none */
+/* Prints and empties a sheet on standard output. */
+void cli_print(const struct cli *c, struct sheet *s);
+/* Adds text of several lines to a sheet, a row a line; a final line break adds no empty row. */
+void cli_text(struct sheet *s, enum style st, const char *text, size_t n);
+/* Prints one line of JSON (repl/text/json.h) on standard output and empties the buffer. */
+void cli_json(struct buf *b);
+/* Milliseconds since 1970 as local "2026-01-31 14:05". */
+void cli_when(int64_t ms, char out[20]);
+/* The database the options name, or the default; the caller frees. */
+char *cli_db_path(const struct cli *c);
+/* Opens it for reading; NULL and *e. */
+struct hdb *cli_open_db(const struct cli *c, struct err *e);
+/* The value of one "name=value" line, e.g. of hdb_about(); NULL when there is none. The caller
+ * frees. */
+char *cli_about(const char *lines, const char *name);
+/* Loading progress on standard error, for engine_opts.progress. */
+void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total);
+void cli_progress_end(void);
+
+#endif

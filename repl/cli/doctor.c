@@ -1,0 +1,270 @@
+/* doctor.c - `aerie doctor`: one line for each thing the program needs, with a hint where it is not
+ * as it should be. Looks only; changes nothing. */
+#include "repl/cli/cli.h"
+
+#include <errno.h>
+#include <langinfo.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/serve/calibrate.h"
+#include "models/models.h"
+#include "models/tokenizer/tokenizer.h"
+#include "repl/text/json.h"
+
+enum verdict { V_OK, V_WARN, V_FAIL };
+
+struct doctor {
+    const struct cli *c;
+    struct sheet sheet;
+    struct buf json;
+    int rc; /* of the first failure */
+};
+
+static void tell(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
+                 const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+static void tell(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
+                 const char *fmt, ...)
+{
+    static const char *const name[] = {"ok", "warn", "fail"};
+    static const enum style style[] = {ST_GOOD, ST_WARN, ST_BAD};
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (v == V_FAIL && !d->rc)
+        d->rc = rc;
+    if (d->c->opt.json) {
+        jput_open(&d->json, '{');
+        jput_kstr(&d->json, "check", what);
+        jput_kstr(&d->json, "status", name[v]);
+        jput_kstr(&d->json, "text", text);
+        jput_kstr(&d->json, "hint", hint);
+        jput_close(&d->json, '}');
+        return;
+    }
+    sheet_printf(&d->sheet, style[v], "%-5s", name[v]);
+    sheet_printf(&d->sheet, ST_LABEL, "%-10s ", what);
+    sheet_add(&d->sheet, ST_TEXT, text);
+    sheet_line(&d->sheet);
+    if (hint) {
+        sheet_printf(&d->sheet, ST_DIM, "     %-10s %s", "", hint);
+        sheet_line(&d->sheet);
+    }
+}
+
+/* ---- machine ---- */
+
+static void features(struct buf *b)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        buf_str(b, ", avx2 fma");
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        buf_str(b, " avx512");
+#else
+    (void)b;
+#endif
+}
+
+static void tell_device(void *arg, bool ok, const char *line)
+{
+    tell(arg, ok ? V_OK : V_WARN, 0, "device", ok ? NULL : "the chat computes on the CPU", "%s",
+         line);
+}
+
+static void check_machine(struct doctor *d)
+{
+    struct buf b = {0};
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    double gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 0x1p30;
+    features(&b);
+    bool wide = b.n > 0;
+    tell(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : "no AVX2: the model will be slow here",
+         "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
+    buf_free(&b);
+    engine_devices(tell_device, d);
+}
+
+/* ---- terminal ---- */
+
+static void check_terminal(struct doctor *d)
+{
+    const char *term = getenv("TERM"), *no = getenv("NO_COLOR"), *set = nl_langinfo(CODESET);
+    struct winsize w = {0};
+    bool utf8 = strcmp(set, "UTF-8") == 0, tty = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    if (!utf8)
+        tell(d, V_WARN, 0, "locale", "set LC_ALL=C.UTF-8, or use --ascii",
+             "characters are %s, not UTF-8", set);
+    if (!tty) {
+        tell(d, V_OK, 0, "terminal", NULL, "none on standard input and output: plain mode");
+        return;
+    }
+    if (!term || !*term || strcmp(term, "dumb") == 0) {
+        tell(d, V_WARN, 0, "terminal", "set TERM to what your terminal is for the full screen",
+             "TERM is \"%s\": plain mode", term ? term : "");
+        return;
+    }
+    char size[32] = "size unknown";
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col)
+        snprintf(size, sizeof size, "%dx%d", w.ws_col, w.ws_row);
+    bool small = w.ws_col && (w.ws_col < 40 || w.ws_row < 10);
+    tell(d, small ? V_WARN : V_OK, 0, "terminal", small ? "the full screen wants 40x10" : NULL,
+         "%s, %s, %s%s", term, size, set, no && *no ? ", NO_COLOR is set: no colours" : "");
+}
+
+/* ---- files ---- */
+
+static void check_config(struct doctor *d)
+{
+    const struct cli *c = d->c;
+    if (c->config_error.kind)
+        tell(d, V_FAIL, ERR_USAGE, "config", "mend or remove the line", "%s", c->config_error.msg);
+    else if (c->config.p)
+        tell(d, V_OK, 0, "config", NULL, "%s", c->config_path);
+    else
+        tell(d, V_OK, 0, "config", NULL, "%s is not there: defaults",
+             c->config_path ? c->config_path : "no home folder: the config file");
+}
+
+static bool count(const struct session_row *r, void *arg)
+{
+    (void)r;
+    ++*(int *)arg;
+    return true;
+}
+
+static void check_database(struct doctor *d)
+{
+    struct err e = {0};
+    struct stat st;
+    char *path = cli_db_path(d->c);
+    if (stat(path, &st) != 0) {
+        bool none = errno == ENOENT;
+        tell(d, none ? V_OK : V_FAIL, ERR_DB, "database", none ? NULL : "sessions cannot be saved",
+             none ? "%s is not there yet" : "%s cannot be reached", path);
+        free(path);
+        return;
+    }
+    struct hdb *h = hdb_open(path, &e);
+    struct buf report = {0};
+    int sessions = 0, turns = 0, bad = 0;
+    bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count, &sessions, &e) >= 0 &&
+              hdb_verify(h, "", &turns, &bad, &report, &e);
+    if (!ok)
+        tell(d, V_FAIL, ERR_DB, "database", "aerie db check says more; --db names another file",
+             "%s", e.msg);
+    else if (bad)
+        tell(d, V_FAIL, ERR_DB, "database", "aerie db check names the turns",
+             "%s: %d of %d turns are not what was written", path, bad, turns);
+    else
+        tell(d, V_OK, 0, "database", NULL, "%s, %.1f MiB, %d session%s, checksums of %d turns ok",
+             path, (double)st.st_size / 0x1p20, sessions, sessions == 1 ? "" : "s", turns);
+    if (st.st_mode & 077)
+        tell(d, V_WARN, 0, "database", "chmod 600 closes it", "others may read %s", path);
+    buf_free(&report);
+    hdb_close(h);
+    free(path);
+}
+
+/* ---- models ---- */
+
+/* On which of the target's states the head was trained; only for a head given with --draft. */
+static void check_captures(struct doctor *d, struct model *m, struct draft *head,
+                           const struct tokenizer *t)
+{
+    struct err e = {0};
+    struct calibration c;
+    struct buf b = {0};
+    const struct engine_opts *eo = &d->c->opt.engine;
+    const struct calib_opts o = {.m = m, .d = head, .tok = t, .device = eo->device,
+                                 .threads = eo->threads,
+                                 .precision = eo->precision};
+    if (head->kind != DRAFT_EAGLE3)
+        return; /* nothing to choose */
+    if (!calibrate_run(&o, &c, &e)) {
+        tell(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
+        return;
+    }
+    calibrate_print(&c, &b);
+    bool good = c.certain && c.best == 0;
+    for (char *line = b.p, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        tell(d, *end || good ? V_OK : V_WARN, 0, "captures", NULL, "%s", line);
+    }
+    buf_free(&b);
+}
+
+/* Reads the whole pair: what loads here loads in the chat. */
+static void check_pair(struct doctor *d, const char *what, const char *target, const char *draft)
+{
+    struct err e = {0};
+    struct model m = {0};
+    struct draft head = {0};
+    struct tokenizer *t = NULL;
+    const struct progress p = {cli_progress, NULL};
+    bool ok = model_load(&m, target, d->c->opt.quiet ? NULL : &p, &e) && (t = tok_open(target, &e));
+    cli_progress_end();
+    if (!ok)
+        tell(d, V_FAIL, ERR_MODEL, what, NULL, "%s", e.msg);
+    else
+        tell(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, window %d, %d tokens", target,
+             m.cfg.family, m.cfg.n_layer, (double)m.bytes / 0x1p20, m.cfg.window, tok_vocab(t));
+    if (ok && draft && !draft_load(&head, draft, &m, d->c->opt.engine.capture, NULL, &e))
+        tell(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", e.msg);
+    else if (ok && draft)
+        tell(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)head.bytes / 0x1p20);
+    if (head.store && d->c->draft_given && strcmp(what, "model") == 0)
+        check_captures(d, &m, &head, t);
+    draft_free(&head);
+    model_free(&m);
+    if (t)
+        tok_close(t);
+}
+
+static void check_models(struct doctor *d)
+{
+    const struct cli *c = d->c;
+    if (c->bundled)
+        check_pair(d, "bundled", c->target, c->draft);
+    else
+        tell(d, c->model_given ? V_WARN : V_FAIL, ERR_MODEL, "bundled",
+             "make install puts it beside the program; -m DIR names another",
+             "the bundled model was not found");
+    if (c->model_given)
+        check_pair(d, "model", c->opt.engine.model, c->opt.engine.draft);
+    else if (c->draft_given && c->bundled)
+        check_pair(d, "model", c->target, c->opt.engine.draft);
+}
+
+int cli_doctor(struct cli *c)
+{
+    struct doctor d = {.c = c};
+    sheet_init(&d.sheet, c->opt.ascii);
+    if (c->opt.json)
+        jput_open(&d.json, '[');
+    tell(&d, V_OK, 0, "aerie", NULL, AERIE_VERSION);
+    check_machine(&d);
+    check_terminal(&d);
+    check_config(&d);
+    check_database(&d);
+    check_models(&d);
+    if (c->opt.json) {
+        jput_close(&d.json, ']');
+        cli_json(&d.json);
+    } else {
+        cli_print(c, &d.sheet);
+    }
+    buf_free(&d.json);
+    sheet_free(&d.sheet);
+    return d.rc;
+}

@@ -1,0 +1,212 @@
+/* face.c - `aerie bench` talks to itself: the program runs as a child, full screen on a
+ * pseudo-terminal or in lines, is asked the same question in one session after another, and its
+ * log says how long the engine took for each reply. Nothing of the user's is read or written: the
+ * child's files lie in a folder of their own, which is removed.
+ */
+#include "repl/cli/cli.h"
+
+#include "engine/tools/bench.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TIMES = 5, PATIENCE_MS = 60000, QUIET_MS = 250, LOOK_MS = 20 };
+
+struct child {
+    pid_t pid;
+    int link; /* its keys and its screen */
+    char *dir, *db;
+    size_t shown; /* bytes that it wrote */
+    bool ended;
+};
+
+/* ---- starting and ending --------------------------------------------------------------------- */
+
+/* In the child: becomes the program. */
+static void become(const struct cli *c, const struct child *k, bool screen, bool draft)
+{
+    const struct engine_opts *o = &c->opt.engine;
+    char threads[16];
+    snprintf(threads, sizeof threads, "%d", o->threads);
+    const char *arg[28] = {"aerie", "chat", screen ? "--tui" : "--plain", "--quiet", "--db", k->db,
+                           "-p", "temperature=0", "-p", "max_tokens=128", "-m", o->model};
+    const char *const more[][2] = {{"--device", o->device}, {"--precision", o->precision},
+                                   {"--draft", o->draft},
+                                   {"--weights", o->cut.weights},
+                                   {"--draft-weights", o->cut.draft_weights},
+                                   {"--threads", o->threads ? threads : NULL}};
+    int n = 12;
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+        if (more[i][1])
+            arg[n++] = more[i][0], arg[n++] = more[i][1];
+    if (!draft)
+        arg[n++] = "--no-spec";
+    setenv("XDG_CONFIG_HOME", k->dir, 1);
+    setenv("XDG_STATE_HOME", k->dir, 1);
+    setenv("XDG_DATA_HOME", k->dir, 1);
+    setenv("TERM", "xterm-256color", 1);
+    execv("/proc/self/exe", (char *const *)(uintptr_t)arg);
+    _exit(127);
+}
+
+static bool open_link(bool screen, int end[2])
+{
+    struct winsize size = {.ws_row = 40, .ws_col = 120};
+    return screen ? openpty(&end[0], &end[1], NULL, NULL, &size) == 0
+                  : socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0;
+}
+
+static bool start(const struct cli *c, struct child *k, bool screen, bool draft, struct err *e)
+{
+    int end[2];
+    k->dir = xasprintf("%s/aerie-bench-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(k->dir)) {
+        free(k->dir);
+        k->dir = NULL;
+        return err_set(e, ERR_MODEL, "no folder for a chat's files could be made");
+    }
+    k->db = xasprintf("%s/log.db", k->dir);
+    if (!open_link(screen, end))
+        return err_set(e, ERR_MODEL, "no pseudo-terminal could be opened");
+    k->pid = fork();
+    if (k->pid == 0) {
+        setsid();
+        if (screen)
+            ioctl(end[1], TIOCSCTTY, 0);
+        for (int fd = 0; fd < 3; fd++)
+            dup2(end[1], fd);
+        close(end[0]);
+        if (end[1] > 2)
+            close(end[1]);
+        become(c, k, screen, draft);
+    }
+    close(end[1]);
+    k->link = end[0];
+    return k->pid > 0 || err_set(e, ERR_MODEL, "no process could be started");
+}
+
+/* Files only: the program makes no folders where it is told a database. */
+static void remove_folder(const char *path)
+{
+    DIR *d = opendir(path);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        char *name = xasprintf("%s/%s", path, f->d_name);
+        if (f->d_name[0] != '.' && unlink(name))
+            remove_folder(name);
+        free(name);
+    }
+    if (d)
+        closedir(d);
+    rmdir(path);
+}
+
+static void end(struct child *k)
+{
+    if (k->pid > 0) {
+        kill(k->pid, SIGKILL);
+        waitpid(k->pid, NULL, 0);
+    }
+    if (k->link > 0)
+        close(k->link);
+    if (k->dir)
+        remove_folder(k->dir);
+    free(k->dir);
+    free(k->db);
+}
+
+/* ---- talking --------------------------------------------------------------------------------- */
+
+/* Takes what the child shows until it was quiet for ms, or so long in all; true: it showed some. */
+static bool watch(struct child *k, int ms, int most)
+{
+    char some[1 << 14];
+    uint64_t t0 = clock_ns();
+    size_t before = k->shown;
+    struct pollfd p = {.fd = k->link, .events = POLLIN};
+    while (!k->ended && poll(&p, 1, ms) > 0 && (int)((clock_ns() - t0) / 1000000) < most) {
+        ssize_t n = read(k->link, some, sizeof some);
+        k->ended = n <= 0;
+        k->shown += n > 0 ? (size_t)n : 0;
+    }
+    return k->shown > before;
+}
+
+static bool type(struct child *k, const char *text, char enter)
+{
+    char line[128];
+    int n = snprintf(line, sizeof line, "%s%c", text, enter);
+    return write(k->link, line, (size_t)n) == n;
+}
+
+static bool count_reply(const struct turn_row *r, void *arg)
+{
+    struct bench_replies *all = arg;
+    if (!r->is_user && r->stop && *r->stop && all->n < BENCH_REPLIES) {
+        all->tokens[all->n] = r->tokens.n;
+        all->ms[all->n++] = (double)r->us_decode * 1e-3;
+    }
+    return true;
+}
+
+struct looking {
+    struct hdb *d;
+    struct bench_replies *all;
+};
+
+static bool look_into(const struct session_row *r, void *arg)
+{
+    struct looking *l = arg;
+    return hdb_turns(l->d, r->id, 0, count_reply, l->all, NULL) >= 0;
+}
+
+/* The replies that the child's log holds so far, the latest first. */
+static void look(const struct child *k, struct bench_replies *all)
+{
+    struct err e = {0};
+    struct looking l = {hdb_open(k->db, &e), all};
+    all->n = 0;
+    if (!l.d)
+        return;
+    hdb_sessions(l.d, NULL, NULL, 0, look_into, &l, &e);
+    hdb_close(l.d);
+}
+
+/* The first reply is not counted: whatever is loaded late is loaded then. */
+static bool ask_all(struct child *k, bool screen, struct bench_replies *all, struct err *e)
+{
+    const char enter = screen ? '\r' : '\n';
+    uint64_t t0 = clock_ns();
+    while (screen && !k->shown && !k->ended && (int)((clock_ns() - t0) / 1000000) < PATIENCE_MS)
+        watch(k, QUIET_MS, PATIENCE_MS); /* keys typed before the screen is there could be lost */
+    watch(k, QUIET_MS, 5000);
+    for (int i = 0; i < TIMES; i++) {
+        bool asked = (i == 0 || type(k, "/new", enter)) && type(k, BENCH_QUESTION, enter);
+        if (k->ended || !asked)
+            return err_set(e, ERR_MODEL, "the chat ended before it was asked");
+        for (t0 = clock_ns(); all->n <= i; look(k, all)) {
+            watch(k, LOOK_MS, LOOK_MS);
+            if (k->ended || (int)((clock_ns() - t0) / 1000000) > PATIENCE_MS)
+                return err_set(e, ERR_MODEL, "no reply to \"" BENCH_QUESTION "\"");
+        }
+    }
+    all->n--;
+    all->shown = k->shown;
+    return true;
+}
+
+bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, struct err *e)
+{
+    struct child k = {0};
+    *all = (struct bench_replies){0};
+    bool ok = start(arg, &k, screen, draft, e) && ask_all(&k, screen, all, e);
+    end(&k);
+    return ok;
+}

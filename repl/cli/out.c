@@ -1,0 +1,128 @@
+/* out.c - what subcommands print with, and where the log lies. See cli.h. */
+#include "repl/cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+int cli_fail(const struct err *e)
+{
+    struct buf b = {0};
+    text_sanitise(&b, e->msg, strlen(e->msg), false, NULL);
+    fflush(stdout); /* so that what was printed stands above the error */
+    fprintf(stderr, "aerie: %s\n", b.n ? b.p : "it failed without saying why");
+    buf_free(&b);
+    return e->kind ? (int)e->kind : ERR_USAGE;
+}
+
+bool cli_color(const struct cli *c)
+{
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    if (c->opt.color)
+        return c->opt.color == 1;
+    return isatty(STDOUT_FILENO) && !(no && *no) && term && *term && strcmp(term, "dumb") != 0;
+}
+
+int cli_width(void)
+{
+    struct winsize w;
+    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col >= 20)
+        return w.ws_col;
+    return 0;
+}
+
+void cli_print(const struct cli *c, struct sheet *s)
+{
+    struct buf b = {0};
+    sheet_to_text(s, cli_color(c), &b);
+    fwrite(b.p, 1, b.n, stdout);
+    buf_free(&b);
+    sheet_clear(s);
+}
+
+void cli_text(struct sheet *s, enum style st, const char *text, size_t n)
+{
+    while (n) {
+        const char *end = memchr(text, '\n', n);
+        size_t line = end ? (size_t)(end - text) : n;
+        sheet_addn(s, st, text, line);
+        sheet_line(s);
+        line += end != NULL;
+        text += line;
+        n -= line;
+    }
+}
+
+void cli_json(struct buf *b)
+{
+    buf_char(b, '\n');
+    fwrite(b->p, 1, b->n, stdout);
+    buf_clear(b);
+}
+
+void cli_when(int64_t ms, char out[20])
+{
+    time_t t = (time_t)(ms / 1000);
+    struct tm tm;
+    if (!localtime_r(&t, &tm) || !strftime(out, 20, "%Y-%m-%d %H:%M", &tm))
+        memcpy(out, "?", 2);
+}
+
+char *cli_db_path(const struct cli *c)
+{
+    return c->opt.db ? xstrdup(c->opt.db) : history_default_path();
+}
+
+struct hdb *cli_open_db(const struct cli *c, struct err *e)
+{
+    char *path = cli_db_path(c);
+    struct hdb *d = hdb_open(path, e);
+    free(path);
+    return d;
+}
+
+char *cli_about(const char *lines, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = lines; at && *at; at = strchr(at, '\n'), at += at != NULL)
+        if (strncmp(at, name, n) == 0 && at[n] == '=')
+            return xasprintf("%.*s", (int)strcspn(at + n + 1, "\n"), at + n + 1);
+    return NULL;
+}
+
+/* ---- progress of loading ---- */
+
+static struct {
+    uint64_t start, last;
+    int shown; /* cells on the line; 0: nothing is shown */
+} bar;
+
+void cli_progress_end(void)
+{
+    if (bar.shown)
+        fprintf(stderr, "\r%*s\r", bar.shown, "");
+    memset(&bar, 0, sizeof bar);
+}
+
+/* Shows nothing for what takes less than a third of a second. */
+void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+    (void)arg;
+    uint64_t now = clock_ns();
+    if (!bar.start)
+        bar.start = now;
+    if (now - bar.start < 300000000u || now - bar.last < 50000000u || !isatty(STDERR_FILENO))
+        return;
+    bar.last = now;
+    struct buf name = {0};
+    text_sanitise(&name, what, strlen(what), false, NULL);
+    int cells, fit = (int)text_fit(name.n ? name.p : "", name.n, 40, &cells);
+    int part = total ? (int)((double)done / (double)total * 20) : 0;
+    part = part > 20 ? 20 : part;
+    fprintf(stderr, "\r%.*s [%.*s%.*s] %3d%%", fit, name.n ? name.p : "", part,
+            "####################", 20 - part, "....................", part * 5);
+    bar.shown = max_int(bar.shown, cells + 28);
+    buf_free(&name);
+}

@@ -1,0 +1,463 @@
+/* replay.c - `aerie replay`: asks of an engine what a saved session asked, and compares.
+ *
+ * Each step is compared with the log in the order of cause and effect: the page table, the draft,
+ * the logits, the tokens. The first difference ends the replay. Nothing is saved.
+ */
+#include "repl/cli/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "repl/text/json.h"
+
+struct replay {
+    struct cli *c;
+    struct script script;
+    struct engine *engine;
+    const char *about;    /* what the engine was opened with; the script's */
+    struct sheet sheet;
+    struct act **live;    /* turns of the context, oldest first */
+    int n_live;
+    uint64_t draws;       /* uniforms drawn so far, as the log says */
+    int last_turn;
+    int n_turns, n_steps; /* compared */
+    bool text_only;       /* a turn without steps in the log was compared by its reply */
+    /* the turn that is running */
+    const struct act *turn;
+    int next_step;
+    bool ended;
+    /* the first difference */
+    struct err lost; /* the device failed: no answer */
+    bool differs;
+    int at_turn, at_step;
+    char what[16], why[256];
+};
+
+/* ---- differences ---- */
+
+static void differ(struct replay *r, int step, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void differ(struct replay *r, int step, const char *what, const char *fmt, ...)
+{
+    if (r->differs)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(r->why, sizeof r->why, fmt, ap);
+    va_end(ap);
+    r->differs = true;
+    r->at_turn = r->turn->user.n;
+    r->at_step = step;
+    snprintf(r->what, sizeof r->what, "%s", what);
+}
+
+static void differ_number(struct replay *r, int step, const char *what, const char *name,
+                          int64_t log, int64_t now)
+{
+    if (log != now)
+        differ(r, step, what, "%s %lld in the log, %lld now", name, (long long)log, (long long)now);
+}
+
+static void differ_digest(struct replay *r, int step, const char *what, uint64_t log, uint64_t now)
+{
+    if (log != now)
+        differ(r, step, what, "digest %016llx in the log, %016llx now", (unsigned long long)log,
+               (unsigned long long)now);
+}
+
+static void differ_ids(struct replay *r, int step, const char *what, const struct ids *log,
+                       const struct ids *now)
+{
+    int i = 0, n = min_int(log->n, now->n);
+    while (i < n && log->v[i] == now->v[i])
+        i++;
+    if (i < n)
+        differ(r, step, what, "token %d is %d in the log, %d now", i, log->v[i], now->v[i]);
+    else if (log->n != now->n)
+        differ(r, step, what, "%d tokens in the log, %d now", log->n, now->n);
+}
+
+/* What the drafter proposed; which of it the target took is a matter of tokens. */
+static void compare_shape(struct replay *r, int step, const struct tree *log,
+                          const struct tree *now)
+{
+    differ_number(r, step, "draft", "tree nodes", log->n, now ? now->n : 0);
+    for (int i = 0; now && i < min_int(log->n, now->n); i++) {
+        differ_number(r, step, "draft", "token of a node", log->token[i], now->token[i]);
+        differ_number(r, step, "draft", "parent of a node", log->parent[i], now->parent[i]);
+    }
+}
+
+/* Page table, then draft, then logits, then tokens: a later one cannot differ alone. */
+static void compare_step(struct replay *r, const struct step_row *log, const struct event *now)
+{
+    const struct step_rec *a = &log->rec, *b = &now->rec;
+    int n = log->n;
+    differ_number(r, n, "page table", "step kind", a->kind, b->kind);
+    differ_number(r, n, "page table", "position", a->pos0, b->pos0);
+    differ_number(r, n, "page table", "rows", a->rows, b->rows);
+    differ_digest(r, n, "page table", a->page_digest, b->page_digest);
+    differ_number(r, n, "draft", "drafted nodes", a->drafted, b->drafted);
+    differ_digest(r, n, "draft", a->draft_digest, b->draft_digest);
+    if (log->tree)
+        compare_shape(r, n, log->tree, now->tree);
+    differ_digest(r, n, "logits", a->logit_digest, b->logit_digest);
+    differ_number(r, n, "tokens", "accepted", a->accepted, b->accepted);
+    differ_number(r, n, "tokens", "bonus token", a->bonus, b->bonus);
+    differ_ids(r, n, "tokens", &log->tokens, &now->tokens);
+    differ_number(r, n, "tokens", "random numbers drawn", (int64_t)a->draws, (int64_t)b->draws);
+    if (log->tree && now->tree)
+        differ_digest(r, n, "tokens", tree_digest(log->tree), tree_digest(now->tree));
+}
+
+/* A turn cut short by its user, by its device or by a crash has no end of its own to compare. */
+static bool cut_short(const struct act *a)
+{
+    const char *stop = a->reply.stop;
+    return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
+           strcmp(stop, stop_name(STOP_DEVICE)) == 0 ||
+           strcmp(stop, stop_name(STOP_CRASHED)) == 0;
+}
+
+static void on_step(struct replay *r, const struct event *ev)
+{
+    const struct act *a = r->turn;
+    if (!a->n_step) {
+        if (a->reply.n_steps)
+            r->text_only = true;
+        return;
+    }
+    if (r->next_step < a->n_step) {
+        compare_step(r, &a->step[r->next_step++], ev);
+        r->n_steps++;
+    } else if (!cut_short(a)) {
+        differ(r, ev->step, "tokens", "the log has no such step");
+    }
+}
+
+static void on_end(struct replay *r, const struct event *ev)
+{
+    const struct act *a = r->turn;
+    r->ended = true;
+    r->n_turns++;
+    if (r->next_step < a->n_step)
+        differ(r, a->step[r->next_step].n, "tokens", "the turn is over now (%s), not in the log",
+               stop_name(ev->reason));
+    differ_ids(r, 0, "reply", &a->reply.tokens, &ev->tokens);
+    if (!cut_short(a) && strcmp(a->reply.stop, stop_name(ev->reason)) != 0)
+        differ(r, 0, "reply", "it ended with %s in the log, with %s now", a->reply.stop,
+               stop_name(ev->reason));
+}
+
+/* ---- what is shown ---- */
+
+static bool shows(const struct replay *r)
+{
+    return !r->c->check && !r->c->opt.json;
+}
+
+static void show_user(struct replay *r)
+{
+    if (!shows(r))
+        return;
+    sheet_printf(&r->sheet, ST_HEAD, "turn %d%s", r->turn->user.n,
+                 r->turn->user.regen ? "  (again)" : "");
+    sheet_line(&r->sheet);
+    cli_text(&r->sheet, ST_USER, r->turn->user.text, r->turn->user.text_n);
+    cli_print(r->c, &r->sheet);
+    fflush(stdout);
+}
+
+static void show_reply(struct replay *r, const struct event *ev)
+{
+    if (!shows(r))
+        return;
+    cli_text(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
+    sheet_printf(&r->sheet, r->differs ? ST_BAD : ST_GOOD, "[%s, %d steps: %s]",
+                 stop_name(ev->reason), ev->n_steps, r->differs ? "differs" : "equal");
+    sheet_line(&r->sheet);
+    sheet_line(&r->sheet);
+    cli_print(r->c, &r->sheet);
+    fflush(stdout);
+}
+
+/* ---- the engine ---- */
+
+static void take_event(struct replay *r, struct event *ev)
+{
+    if (ev->kind == EV_FAULT && ev->lost)
+        err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
+    if (r->turn && ev->kind == EV_TURN_BEGIN)
+        differ_ids(r, 0, "prompt", &r->turn->user.tokens, &ev->tokens);
+    else if (r->turn && ev->kind == EV_STEP)
+        on_step(r, ev);
+    if (r->turn && ev->kind == EV_TURN_END) {
+        on_end(r, ev);
+        show_reply(r, ev);
+    }
+    event_free(ev);
+}
+
+/* Submits, and takes events until the engine has nothing left to do. */
+static bool ask(struct replay *r, struct request *rq, struct err *e)
+{
+    if (!engine_submit(r->engine, rq, e))
+        return false;
+    for (;;) {
+        bool busy = engine_busy(r->engine); /* before the queue: what it posted is then in there */
+        struct event ev;
+        bool got = engine_wait(r->engine, &ev, busy ? 2 : 0);
+        if (got)
+            take_event(r, &ev);
+        else if (!busy)
+            break;
+        if (r->differs && !r->ended)
+            engine_cancel(r->engine);
+    }
+    return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
+}
+
+static bool ask_text(struct replay *r, enum request_kind kind, const char *session,
+                     const char *text, struct err *e)
+{
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
+    memcpy(rq.session, session, SESSION_ID);
+    return ask(r, &rq, e);
+}
+
+static int about_int(const char *about, const char *name)
+{
+    char *v = cli_about(about, name);
+    int n = v ? atoi(v) : 0;
+    free(v);
+    return n;
+}
+
+/* The log's value of `name` must be what is loaded now. */
+static bool same_hash(const char *about, const char *name, const char *now, const char *what,
+                      struct err *e)
+{
+    char *log = cli_about(about, name);
+    bool ok = log && strcmp(log, now) == 0;
+    if (!ok)
+        err_set(e, ERR_USAGE, "the session was made with another %s (%.12s..., here %.12s...)",
+                what, log && *log ? log : "none", *now ? now : "none");
+    free(log);
+    return ok;
+}
+
+static bool same_models(const struct replay *r, const char *about, struct err *e)
+{
+    const struct engine_info *i = engine_info(r->engine);
+    return same_hash(about, "model_sha", i->model_sha, "model", e) &&
+           same_hash(about, "tokenizer_sha", i->tokenizer_sha, "tokenizer", e) &&
+           same_hash(about, "draft_sha", i->draft_sha, "draft model", e);
+}
+
+static void warn_device(const struct replay *r, const char *about)
+{
+    char *log = cli_about(about, "device");
+    const char *now = engine_info(r->engine)->device;
+    size_t n = strcspn(now, ","); /* "cpu, ...": the backend, then what it found */
+    if (log && (strncmp(log, now, n) != 0 || (log[n] && log[n] != ',')) && !r->c->opt.quiet)
+        fprintf(stderr, "aerie: the session was made on %.*s; on %.*s its digests may differ\n",
+                (int)strcspn(log, ","), log, (int)n, now);
+    free(log);
+}
+
+static const char *asked_or_logged(const char *asked, const char *log)
+{
+    return asked ? asked : log && *log ? log : NULL;
+}
+
+/* Opens an engine as the run had it; settings are the operation's. */
+static bool open_engine(struct replay *r, const struct act *a, struct err *e)
+{
+    struct options *o = &r->c->opt;
+    char *model = cli_about(a->about, "model_dir"), *draft = cli_about(a->about, "draft_dir");
+    char *capture = cli_about(a->about, "capture"), *date = cli_about(a->about, "date");
+    char *weights = cli_about(a->about, "weights");
+    char *draft_weights = cli_about(a->about, "draft_weights");
+    struct engine_opts opts = {
+        .model = r->c->model_given ? o->engine.model : model,
+        .draft = r->c->draft_given ? o->engine.draft : draft && *draft ? draft : NULL,
+        .device = o->engine.device,
+        .backend = o->engine.backend,
+        .capture = capture && *capture ? capture : NULL,
+        .cut = {asked_or_logged(o->engine.cut.weights, weights),
+                asked_or_logged(o->engine.cut.draft_weights, draft_weights)},
+        .raw = about_int(a->about, "raw"),
+        .date = date && *date ? date : NULL,
+        .threads = o->engine.threads,
+        .precision = o->engine.precision,
+        .page_size = about_int(a->about, "page_size"),
+        .context = about_int(a->about, "context"),
+        .full_pages = about_int(a->about, "full_pages"),
+        .swa_pages = about_int(a->about, "swa_pages"),
+        .progress = o->quiet ? NULL : cli_progress,
+    };
+    settings_init(&opts.settings);
+    engine_close(r->engine);
+    r->engine = NULL;
+    bool ok = settings_parse(&opts.settings, a->text, e);
+    if (ok)
+        r->engine = engine_open(&opts, e);
+    cli_progress_end();
+    r->about = a->about;
+    free(weights);
+    free(draft_weights);
+    free(model);
+    free(draft);
+    free(capture);
+    free(date);
+    ok = r->engine && same_models(r, a->about, e);
+    if (ok)
+        warn_device(r, a->about);
+    return ok;
+}
+
+/* ---- the script, act by act ---- */
+
+/* Every setting that the lines name. */
+static bool ask_settings(struct replay *r, const struct act *a, struct err *e)
+{
+    bool ok = true;
+    for (const char *line = a->text; ok && *line;) {
+        size_t n = strcspn(line, "\n");
+        char *set = xasprintf("%.*s", (int)n, line);
+        ok = !*set || ask_text(r, RQ_SET, a->session, set, e);
+        free(set);
+        line += n + (line[n] == '\n');
+    }
+    return ok;
+}
+
+/* Empty pools and the turns of the log. A new engine would be the same, but slower to come by. */
+static bool play_resume(struct replay *r, const struct act *a, struct err *e)
+{
+    struct request rq = {.kind = RQ_RESUME, .next_turn = r->last_turn + 1, .draws = r->draws};
+    bool fits = r->about && strcmp(r->about, a->about) == 0;
+    if (!(fits ? ask_settings(r, a, e) : open_engine(r, a, e)))
+        return false;
+    memcpy(rq.session, a->session, SESSION_ID);
+    rq.past = xcalloc((size_t)max_int(1, r->n_live), sizeof *rq.past);
+    for (int i = 0; i < r->n_live; i++) {
+        struct past_turn *t = &rq.past[rq.n_past++];
+        t->turn = r->live[i]->user.n;
+        t->user = xstrdup(r->live[i]->user.text);
+        t->reply = xstrdup(r->live[i]->reply.text);
+        ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
+    }
+    return ask(r, &rq, e);
+}
+
+static bool play_op(struct replay *r, const struct act *a, struct err *e)
+{
+    switch (a->op) {
+    case OP_OPEN:
+        return open_engine(r, a, e) && ask_text(r, RQ_NEW, a->session, NULL, e);
+    case OP_SET: return ask_text(r, RQ_SET, a->session, a->text, e);
+    case OP_SYSTEM: return ask_text(r, RQ_SYSTEM, a->session, a->text, e);
+    case OP_UNDO:
+        r->n_live -= r->n_live > 0;
+        return ask_text(r, RQ_UNDO, a->session, NULL, e);
+    case OP_RESUME: return play_resume(r, a, e);
+    case OP_FORK: return ask_text(r, RQ_FORK, a->session, NULL, e);
+    }
+    return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
+}
+
+static bool play_turn(struct replay *r, struct act *a, struct err *e)
+{
+    struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY};
+    r->turn = a;
+    r->next_step = 0;
+    r->ended = false;
+    if (cut_short(a))
+        rq.stop_after_step = a->reply.n_steps ? a->reply.n_steps : -1;
+    if (!a->user.regen)
+        rq.text = xstrdup(a->user.text);
+    memcpy(rq.session, a->session, SESSION_ID);
+    r->n_live -= a->user.regen && r->n_live;
+    if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
+        r->live[r->n_live++] = a;
+    r->last_turn = max_int(r->last_turn, a->user.n);
+    r->draws = a->reply.draws1;
+    show_user(r);
+    bool ok = ask(r, &rq, e);
+    if (ok && !r->ended)
+        differ(r, 0, "reply", "the engine did not take the message");
+    r->turn = NULL;
+    return ok;
+}
+
+static bool play(struct replay *r, struct err *e)
+{
+    r->live = xcalloc((size_t)r->script.n + 1, sizeof *r->live);
+    for (int i = 0; i < r->script.n && !r->differs; i++) {
+        struct act *a = &r->script.act[i];
+        if (!r->engine && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
+            return err_set(e, ERR_DB, "the log of session %s does not begin with its opening",
+                           a->session);
+        if (!(a->is_turn ? play_turn(r, a, e) : play_op(r, a, e)))
+            return false;
+    }
+    return true;
+}
+
+/* ---- the verdict ---- */
+
+static void verdict_json(const struct replay *r)
+{
+    struct buf b = {0};
+    jput_open(&b, '{');
+    jput_kbool(&b, "equal", !r->differs);
+    jput_kint(&b, "turns", r->n_turns);
+    jput_kint(&b, "steps", r->n_steps);
+    jput_kstr(&b, "level", r->text_only ? "text" : "steps");
+    if (r->differs) {
+        jput_kint(&b, "turn", r->at_turn);
+        jput_kint(&b, "step", r->at_step);
+        jput_kstr(&b, "what", r->what);
+        jput_kstr(&b, "why", r->why);
+    }
+    jput_close(&b, '}');
+    cli_json(&b);
+    buf_free(&b);
+}
+
+static int verdict(const struct replay *r)
+{
+    if (r->c->opt.json)
+        verdict_json(r);
+    else if (r->differs && r->at_step)
+        printf("differs at step %d.%d: %s: %s\n", r->at_turn, r->at_step, r->what, r->why);
+    else if (r->differs)
+        printf("differs in turn %d: %s: %s\n", r->at_turn, r->what, r->why);
+    else
+        printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, r->n_turns == 1 ? "" : "s",
+               r->n_steps, r->n_steps == 1 ? "" : "s",
+               r->text_only ? " (where the log has no steps, only the replies were compared)" : "");
+    return r->differs ? ERR_NEGATIVE : 0;
+}
+
+int cli_replay(struct cli *c)
+{
+    struct err e = {0};
+    struct replay r = {.c = c};
+    struct session_row row = {0};
+    sheet_init(&r.sheet, c->opt.ascii);
+    struct hdb *d = cli_open_db(c, &e);
+    bool ok = d && hdb_find(d, c->word[0], &row, &e) && script_read(&r.script, d, row.id, &e) &&
+              play(&r, &e);
+    int rc = ok ? verdict(&r) : cli_fail(&e);
+    engine_close(r.engine);
+    script_free(&r.script);
+    session_row_free(&row);
+    sheet_free(&r.sheet);
+    hdb_close(d);
+    free(r.live);
+    return rc;
+}

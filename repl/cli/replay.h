@@ -1,0 +1,36 @@
+/* replay.h - a saved session as the list of everything that was asked of the engine.
+ *
+ * replay_log.c reads the list from the log, through the parents of a fork; replay.c asks it of an
+ * engine again and compares. Main thread only.
+ */
+#ifndef AERIE_REPLAY_H
+#define AERIE_REPLAY_H
+
+#include "repl/cli/cli.h"
+
+/* A user message with its reply, or an operation. */
+struct act {
+    bool is_turn;
+    char session[SESSION_ID]; /* whose log it stands in */
+    const char *about;        /* of the run it belongs to; the script's */
+    enum op_kind op; /* operations: with turn and text */
+    int turn;
+    char *text;
+    struct turn_row user, reply; /* reply.n == 0: there is none;
+                                  text and tokens are whole, settings and snippets left out */
+    struct step_row *step;
+    int n_step;
+};
+
+struct script {
+    struct act *act; /* in the order they happened */
+    int n;
+    char **about; /* owned, one a run */
+    int n_about;
+};
+
+/* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */
+bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e);
+void script_free(struct script *s);
+
+#endif

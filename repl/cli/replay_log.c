@@ -1,0 +1,204 @@
+/* replay_log.c - reads a session's runs, operations, turns and steps into one ordered script. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cli/replay.h"
+
+/* One session's rows while they are put in order. */
+struct reader {
+    struct script *s;
+    struct hdb *d;
+    const char *session;
+    int64_t first_run, until_run; /* ids; runs from until_run on are not part of the script */
+    int64_t end;                  /* order from which nothing belongs to the script */
+    struct run_at {
+        int64_t order;
+        const char *about;
+    } *run;
+    int n_run;
+    struct entry {
+        int64_t order;
+        struct act act;
+    } *entry;
+    int n_entry, cap_entry;
+};
+
+static void act_free(struct act *a)
+{
+    free(a->text);
+    turn_row_free(&a->user);
+    turn_row_free(&a->reply);
+    for (int i = 0; i < a->n_step; i++)
+        step_row_free(&a->step[i]);
+    free(a->step);
+}
+
+void script_free(struct script *s)
+{
+    for (int i = 0; i < s->n; i++)
+        act_free(&s->act[i]);
+    for (int i = 0; i < s->n_about; i++)
+        free(s->about[i]);
+    free(s->act);
+    free(s->about);
+    *s = (struct script){0};
+}
+
+/* ---- rows into entries ---- */
+
+static struct act *add_entry(struct reader *r, int64_t order, bool is_turn)
+{
+    if (r->n_entry == r->cap_entry) {
+        r->cap_entry = r->cap_entry ? 2 * r->cap_entry : 32;
+        r->entry = xrealloc(r->entry, (size_t)r->cap_entry, sizeof *r->entry);
+    }
+    struct entry *e = &r->entry[r->n_entry++];
+    *e = (struct entry){.order = order, .act.is_turn = is_turn};
+    memcpy(e->act.session, r->session, SESSION_ID);
+    return &e->act;
+}
+
+static bool take_run(const struct run_row *row, void *arg)
+{
+    struct reader *r = arg;
+    if (row->id >= r->until_run) {
+        r->end = row->order;
+        return false;
+    }
+    if (!r->n_run)
+        r->first_run = row->id;
+    struct script *s = r->s;
+    s->about = xrealloc(s->about, (size_t)s->n_about + 1, sizeof *s->about);
+    s->about[s->n_about] = xstrdup(row->about);
+    r->run = xrealloc(r->run, (size_t)r->n_run + 1, sizeof *r->run);
+    r->run[r->n_run++] = (struct run_at){row->order, s->about[s->n_about++]};
+    return true;
+}
+
+static bool take_op(const struct op_row *row, void *arg)
+{
+    struct reader *r = arg;
+    if (row->order >= r->end)
+        return false;
+    struct act *a = add_entry(r, row->order, false);
+    a->op = row->op;
+    a->turn = row->turn;
+    a->text = xstrdup(row->text ? row->text : "");
+    return true;
+}
+
+static void row_copy(struct turn_row *dst, const struct turn_row *src)
+{
+    *dst = *src;
+    dst->text = xmalloc(src->text_n + 1);
+    memcpy(dst->text, src->text ? src->text : "", src->text_n);
+    dst->text[src->text_n] = '\0';
+    dst->tokens = (struct ids){0};
+    ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
+    dst->stop = xstrdup(src->stop ? src->stop : "");
+    dst->sampling = dst->snippet = NULL;
+}
+
+static bool take_turn(const struct turn_row *row, void *arg)
+{
+    struct reader *r = arg;
+    if (row->is_user && row->order >= r->end)
+        return false;
+    if (row->is_user)
+        row_copy(&add_entry(r, row->order, true)->user, row);
+    else if (r->n_entry && r->entry[r->n_entry - 1].act.user.n == row->n)
+        row_copy(&r->entry[r->n_entry - 1].act.reply, row);
+    return true;
+}
+
+static void step_copy(struct step_row *dst, const struct step_row *src)
+{
+    *dst = *src;
+    dst->tokens = (struct ids){0};
+    ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
+    if (src->tree) {
+        dst->tree = xmalloc(sizeof *dst->tree);
+        *dst->tree = *src->tree;
+    }
+}
+
+static bool take_step(const struct step_row *row, void *arg)
+{
+    struct reader *r = arg;
+    for (int i = r->n_entry - 1; i >= 0; i--) {
+        struct act *a = &r->entry[i].act;
+        if (!a->is_turn || a->user.n != row->turn)
+            continue;
+        a->step = xrealloc(a->step, (size_t)a->n_step + 1, sizeof *a->step);
+        step_copy(&a->step[a->n_step++], row);
+        return true;
+    }
+    return true; /* of a turn after the fork */
+}
+
+/* ---- one session after another ---- */
+
+static int by_order(const void *a, const void *b)
+{
+    int64_t x = ((const struct entry *)a)->order, y = ((const struct entry *)b)->order;
+    return (x > y) - (x < y);
+}
+
+/* Moves the entries to the script, each with the run it belongs to. */
+static bool append(struct reader *r, struct err *e)
+{
+    struct script *s = r->s;
+    if (r->n_entry)
+        qsort(r->entry, (size_t)r->n_entry, sizeof *r->entry, by_order);
+    s->act = xrealloc(s->act, (size_t)(s->n + r->n_entry), sizeof *s->act);
+    for (int i = 0, run = -1; i < r->n_entry; i++) {
+        while (run + 1 < r->n_run && r->run[run + 1].order < r->entry[i].order)
+            run++;
+        if (run < 0)
+            return err_set(e, ERR_DB, "session %s: its log does not begin with a run", r->session);
+        r->entry[i].act.about = r->run[run].about;
+        s->act[s->n++] = r->entry[i].act;
+        r->entry[i].act = (struct act){0};
+    }
+    return true;
+}
+
+static bool read_rows(struct reader *r, struct err *e)
+{
+    return hdb_turns(r->d, r->session, 0, take_turn, r, e) >= 0 &&
+           hdb_steps(r->d, r->session, 0, take_step, r, e) >= 0 &&
+           hdb_ops(r->d, r->session, take_op, r, e) >= 0;
+}
+
+/* Parents come first, up to the moment of the fork: that is where the child's first run begins. */
+static bool read_session(struct script *s, struct hdb *d, const char *id, int64_t until_run,
+                         int depth, struct err *e)
+{
+    struct session_row row = {0};
+    if (depth > 1000)
+        return err_set(e, ERR_DB, "session %s has more than 1000 parents", id);
+    if (!hdb_find(d, id, &row, e))
+        return false;
+    struct reader r = {.s = s, .d = d, .session = row.id, .until_run = until_run, .end = INT64_MAX};
+    bool ok = hdb_runs(d, row.id, take_run, &r, e) >= 0;
+    if (ok && !r.n_run)
+        ok = err_set(e, ERR_DB, "session %s has no run in its log", row.id);
+    if (ok && row.parent[0])
+        ok = read_session(s, d, row.parent, r.first_run, depth + 1, e);
+    ok = ok && read_rows(&r, e) && append(&r, e);
+    for (int i = 0; i < r.n_entry; i++)
+        act_free(&r.entry[i].act);
+    free(r.entry);
+    free(r.run);
+    session_row_free(&row);
+    return ok;
+}
+
+bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)
+{
+    *s = (struct script){0};
+    if (read_session(s, d, session, INT64_MAX, 0, e))
+        return true;
+    script_free(s);
+    return false;
+}

@@ -1,0 +1,354 @@
+/* show.c - `aerie show ID[:TURN[.STEP]]`: what the log holds of a session, a turn, one step. */
+#include "repl/cli/cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/tokenizer/tokenizer.h"
+#include "repl/text/json.h"
+
+struct show {
+    const struct cli *c;
+    struct sheet sheet;
+    struct buf json;
+    struct tokenizer *tok; /* of the session's model, or NULL: ids are shown */
+    int turn, step;        /* 0: all */
+    int n_turns, n_steps;  /* shown */
+};
+
+/* ---- "ID:TURN.STEP" ---- */
+
+static bool positive(const char *s, size_t n, int *out)
+{
+    *out = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] < '0' || s[i] > '9' || *out > 100000000)
+            return false;
+        *out = *out * 10 + (s[i] - '0');
+    }
+    return n > 0 && *out > 0;
+}
+
+/* Writes the id to *id (the caller frees), 0 for what is not named. */
+static bool read_place(const char *text, char **id, int *turn, int *step, struct err *e)
+{
+    const char *colon = strchr(text, ':');
+    *turn = *step = 0;
+    *id = colon ? xasprintf("%.*s", (int)(colon - text), text) : xstrdup(text);
+    if (!colon)
+        return true;
+    const char *dot = strchr(colon, '.');
+    size_t n = dot ? (size_t)(dot - colon - 1) : strlen(colon + 1);
+    if (positive(colon + 1, n, turn) && (!dot || positive(dot + 1, strlen(dot + 1), step)))
+        return true;
+    return err_set(e, ERR_USAGE, "\"%.80s\" names no place in a session; expected ID, ID:TURN or "
+                   "ID:TURN.STEP, counted from 1", text);
+}
+
+/* ---- tokens ---- */
+
+static void add_token(struct show *w, enum style st, int32_t id)
+{
+    size_t n = 0;
+    const char *s = w->tok && id >= 0 ? tok_bytes(w->tok, id, &n) : NULL;
+    if (s) {
+        sheet_add(&w->sheet, st, "\"");
+        sheet_addn(&w->sheet, st, s, n);
+        sheet_add(&w->sheet, st, "\"");
+    } else {
+        sheet_printf(&w->sheet, st, "%d", id);
+    }
+}
+
+static void json_ids(struct buf *b, const char *key, const struct ids *ids)
+{
+    jput_key(b, key);
+    jput_open(b, '[');
+    for (int i = 0; i < ids->n; i++)
+        jput_int(b, ids->v[i]);
+    jput_close(b, ']');
+}
+
+/* ---- steps ---- */
+
+static const char *kind_name(enum step_kind k)
+{
+    return k == STEP_PREFILL ? "prefill" : k == STEP_DECODE ? "decode" : "spec";
+}
+
+static const char *fate_name(int fate)
+{
+    static const char *const name[] = {"none", "accepted", "rejected", "cut"};
+    return fate >= 0 && fate < 4 ? name[fate] : "?";
+}
+
+static void json_digest(struct buf *b, const char *key, uint64_t v)
+{
+    char hex[17];
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)v);
+    jput_kstr(b, key, hex);
+}
+
+static void json_tree(struct buf *b, const struct tree *t)
+{
+    jput_key(b, "tree");
+    jput_open(b, '[');
+    for (int i = 0; i < t->n; i++) {
+        jput_open(b, '{');
+        jput_kint(b, "token", t->token[i]);
+        jput_kint(b, "parent", t->parent[i]);
+        jput_kstr(b, "fate", fate_name(t->fate[i]));
+        jput_kreal(b, "q", (double)t->q[i]);
+        jput_kreal(b, "p", (double)t->p[i]);
+        jput_kreal(b, "u", (double)t->u[i]);
+        jput_close(b, '}');
+    }
+    jput_close(b, ']');
+}
+
+static void json_step(struct buf *b, const struct step_row *r)
+{
+    const struct step_rec *s = &r->rec;
+    jput_open(b, '{');
+    jput_kint(b, "step", r->n);
+    jput_kstr(b, "kind", kind_name(s->kind));
+    jput_kint(b, "pos0", s->pos0);
+    jput_kint(b, "rows", s->rows);
+    jput_kint(b, "drafted", s->drafted);
+    jput_kint(b, "accepted", s->accepted);
+    jput_kint(b, "bonus", s->bonus);
+    json_ids(b, "tokens", &r->tokens);
+    jput_kint(b, "draws", (int64_t)s->draws);
+    json_digest(b, "page_digest", s->page_digest);
+    json_digest(b, "draft_digest", s->draft_digest);
+    json_digest(b, "logit_digest", s->logit_digest);
+    jput_kint(b, "us_draft", s->us_draft);
+    jput_kint(b, "us_verify", s->us_verify);
+    jput_kint(b, "us_commit", s->us_commit);
+    jput_kint(b, "us_check", s->us_check);
+    if (r->tree)
+        json_tree(b, r->tree);
+    jput_close(b, '}');
+}
+
+static void tree_lines(struct show *w, const struct tree *t)
+{
+    struct sheet *s = &w->sheet;
+    for (int i = 0; i < t->n; i++) {
+        enum style st = t->fate[i] == FATE_ACCEPTED ? ST_GOOD : t->fate[i] == FATE_REJECTED ?
+                        ST_BAD : ST_DIM;
+        sheet_printf(s, st, "  %*s%s ", 2 * t->depth[i], "", fate_name(t->fate[i]));
+        add_token(w, st, t->token[i]);
+        sheet_printf(s, ST_DIM, "  q %.3f", (double)t->q[i]);
+        if (!isnan(t->p[i]))
+            sheet_printf(s, ST_DIM, "  p %.3f", (double)t->p[i]);
+        if (!isnan(t->u[i]))
+            sheet_printf(s, ST_DIM, "  u %.3f", (double)t->u[i]);
+        sheet_line(s);
+    }
+}
+
+static void step_line(struct show *w, const struct step_row *r)
+{
+    struct sheet *s = &w->sheet;
+    const struct step_rec *k = &r->rec;
+    sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
+    sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", kind_name(k->kind), k->pos0, k->rows);
+    if (k->drafted)
+        sheet_printf(s, ST_TEXT, " accepted %d of %d", k->accepted, k->drafted);
+    sheet_add(s, ST_TEXT, "  ");
+    for (int i = 0; i < r->tokens.n; i++) {
+        add_token(w, i < k->accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
+        sheet_add(s, ST_TEXT, " ");
+    }
+    sheet_line(s);
+}
+
+static void step_details(struct show *w, const struct step_row *r)
+{
+    struct sheet *s = &w->sheet;
+    const struct step_rec *k = &r->rec;
+    sheet_printf(s, ST_LABEL, "  bonus ");
+    add_token(w, ST_TEXT, k->bonus);
+    sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
+    sheet_line(s);
+    sheet_printf(s, ST_LABEL, "  digests ");
+    sheet_printf(s, ST_TEXT, "pages %016llx  draft %016llx  logits %016llx",
+                 (unsigned long long)k->page_digest, (unsigned long long)k->draft_digest,
+                 (unsigned long long)k->logit_digest);
+    sheet_line(s);
+    sheet_printf(s, ST_LABEL, "  microseconds ");
+    sheet_printf(s, ST_TEXT, "draft %u  verify %u  commit %u  check %u", k->us_draft, k->us_verify,
+                 k->us_commit, k->us_check);
+    sheet_line(s);
+    if (r->tree)
+        tree_lines(w, r->tree);
+    else if (k->drafted)
+        sheet_add(s, ST_DIM, "  the tree was not saved: --log-level tree saves it"), sheet_line(s);
+}
+
+static bool show_step(const struct step_row *r, void *arg)
+{
+    struct show *w = arg;
+    if (w->step && r->n != w->step)
+        return true;
+    w->n_steps++;
+    if (w->c->opt.json) {
+        json_step(&w->json, r);
+        return true;
+    }
+    step_line(w, r);
+    if (w->step)
+        step_details(w, r);
+    return true;
+}
+
+/* ---- turns ---- */
+
+static void json_turn(struct buf *b, const struct turn_row *r)
+{
+    jput_kint(b, "turn", r->n);
+    jput_kstr(b, "role", r->is_user ? "user" : "reply");
+    jput_key(b, "text");
+    jput_strn(b, r->text ? r->text : "", r->text_n);
+    jput_kint(b, "created_ms", r->created_ms);
+    jput_kbool(b, "undone", r->undone);
+    if (r->is_user) {
+        jput_kbool(b, "regen", r->regen);
+        jput_kint(b, "seed", r->seed);
+        jput_kint(b, "draws0", (int64_t)r->draws0);
+        jput_kint(b, "reused", r->n_reused);
+        jput_kstr(b, "settings", r->sampling);
+    } else {
+        jput_kstr(b, "stop", r->stop);
+        jput_kint(b, "steps", r->n_steps);
+        jput_kint(b, "drafted", r->n_drafted);
+        jput_kint(b, "accepted", r->n_accepted);
+        jput_kint(b, "us_prefill", (int64_t)r->us_prefill);
+        jput_kint(b, "us_decode", (int64_t)r->us_decode);
+    }
+    json_ids(b, "tokens", &r->tokens);
+}
+
+static void turn_lines(struct show *w, const struct turn_row *r)
+{
+    struct sheet *s = &w->sheet;
+    if (r->is_user) {
+        sheet_printf(s, ST_HEAD, "turn %d%s%s", r->n, r->regen ? "  (again)" : "",
+                     r->undone ? "  (undone)" : "");
+        sheet_line(s);
+    }
+    cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
+    if (!r->is_user) {
+        sheet_printf(s, ST_DIM, "[%s, %d steps, %d tokens, %d of %d drafted accepted, %.0f ms]",
+                     r->stop && *r->stop ? r->stop : "not ended", r->n_steps, r->tokens.n,
+                     r->n_accepted, r->n_drafted,
+                     (double)(r->us_prefill + r->us_decode) / 1000);
+        sheet_line(s);
+    }
+    sheet_line(s);
+}
+
+static bool show_turn(const struct turn_row *r, void *arg)
+{
+    struct show *w = arg;
+    w->n_turns++;
+    if (w->c->opt.json) {
+        jput_open(&w->json, '{');
+        json_turn(&w->json, r);
+        jput_close(&w->json, '}');
+    } else if (!w->step) {
+        turn_lines(w, r);
+    }
+    return true;
+}
+
+/* ---- the whole ---- */
+
+static void json_head(struct buf *b, const struct session_row *r)
+{
+    jput_kstr(b, "id", r->id);
+    jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
+    jput_kint(b, "fork_turn", r->fork_turn);
+    jput_kstr(b, "title", r->title);
+    jput_kstr(b, "model", r->model);
+    jput_kint(b, "created_ms", r->created_ms);
+}
+
+static void head_lines(struct show *w, const struct session_row *r)
+{
+    char when[20];
+    cli_when(r->created_ms, when);
+    sheet_add(&w->sheet, ST_KEY, r->id);
+    sheet_printf(&w->sheet, ST_DIM, "  %s  %s", when, r->model ? r->model : "");
+    sheet_line(&w->sheet);
+    if (r->parent[0]) {
+        sheet_printf(&w->sheet, ST_DIM, "fork of %s after turn %d", r->parent, r->fork_turn);
+        sheet_line(&w->sheet);
+    }
+    sheet_line(&w->sheet);
+}
+
+static bool show_all(struct show *w, struct hdb *d, const struct session_row *row, struct err *e)
+{
+    struct buf *b = &w->json;
+    bool json = w->c->opt.json;
+    if (json) {
+        jput_open(b, '{');
+        json_head(b, row);
+        jput_key(b, "turns");
+        jput_open(b, '[');
+    } else if (!w->turn) {
+        head_lines(w, row);
+    }
+    if (hdb_turns(d, row->id, w->turn, show_turn, w, e) < 0)
+        return false;
+    if (w->turn && !w->n_turns)
+        return err_set(e, ERR_NEGATIVE, "session %s has no turn %d; it has %d", row->id, w->turn,
+                       row->n_turns);
+    if (json) {
+        jput_close(b, ']');
+        jput_key(b, "steps");
+        jput_open(b, '[');
+    }
+    if ((w->turn || json) && hdb_steps(d, row->id, w->turn, show_step, w, e) < 0)
+        return false;
+    if (w->step && !w->n_steps)
+        return err_set(e, ERR_NEGATIVE, "session %s has no step %d.%d in its log", row->id, w->turn,
+                       w->step);
+    if (json) {
+        jput_close(b, ']');
+        jput_close(b, '}');
+    }
+    return true;
+}
+
+int cli_show(struct cli *c)
+{
+    struct err e = {0};
+    struct show w = {.c = c};
+    struct session_row row = {0};
+    struct hdb *d = NULL;
+    struct buf about = {0};
+    char *id = NULL, *dir = NULL;
+    sheet_init(&w.sheet, c->opt.ascii);
+    bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_db(c, &e)) &&
+              hdb_find(d, id, &row, &e) && hdb_about(d, row.id, &about, &e);
+    if (ok && (dir = cli_about(about.p, "model_dir")))
+        w.tok = tok_open(dir, NULL); /* only to show text beside ids: without it, ids */
+    ok = ok && show_all(&w, d, &row, &e);
+    if (ok && c->opt.json)
+        cli_json(&w.json);
+    else if (ok)
+        cli_print(c, &w.sheet);
+    tok_close(w.tok);
+    free(dir);
+    free(id);
+    buf_free(&about);
+    buf_free(&w.json);
+    sheet_free(&w.sheet);
+    session_row_free(&row);
+    hdb_close(d);
+    return ok ? 0 : cli_fail(&e);
+}

@@ -1,0 +1,90 @@
+/* talk.c - `aerie chat` and `aerie run`: opens the app and hands it to a face. */
+#include "repl/cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool have_model(const struct cli *c, struct err *e)
+{
+    if (c->opt.engine.model)
+        return true;
+    return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR, "
+                   "a checkpoint folder");
+}
+
+static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), const char *prompt)
+{
+    struct err e = {0};
+    struct app *a = xcalloc(1, sizeof *a);
+    int rc;
+    if (!c->opt.quiet)
+        c->opt.engine.progress = cli_progress;
+    bool ok = have_model(c, &e) && app_open(a, &c->opt, &e);
+    cli_progress_end();
+    if (ok) {
+        rc = face(a, prompt);
+        app_close(a);
+    } else {
+        rc = cli_fail(&e);
+    }
+    free(a);
+    return rc;
+}
+
+/* ---- chat ---- */
+
+static bool terminal(struct err *e)
+{
+    const char *term = getenv("TERM");
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+        return err_set(e, ERR_USAGE, "--tui: standard input and output are not a terminal; "
+                       "expected --plain");
+    if (!term || !*term || strcmp(term, "dumb") == 0)
+        return err_set(e, ERR_USAGE, "--tui: TERM is \"%s\", a terminal without a screen; expected "
+                       "--plain", term ? term : "");
+    return true;
+}
+
+static int screen_face(struct app *a, const char *unused)
+{
+    (void)unused;
+    return tui_run(a);
+}
+
+static int line_face(struct app *a, const char *unused)
+{
+    (void)unused;
+    return plain_run(a);
+}
+
+int cli_chat(struct cli *c)
+{
+    struct err e = {0};
+    struct options *o = &c->opt;
+    bool lines = o->plain || o->json || o->script, screen = terminal(&e);
+    if (o->tui && lines)
+        err_set(&e, ERR_USAGE, "--tui cannot go with %s",
+                o->plain ? "--plain" : o->json ? "--json" : "--script");
+    if (o->tui && (lines || !screen))
+        return cli_fail(&e);
+    o->plain = lines || !screen;
+    o->tui = !o->plain;
+    return talk(c, o->plain ? line_face : screen_face, NULL);
+}
+
+/* ---- run ---- */
+
+/* The words are one prompt; without any, it comes from the file alone or from standard input. */
+int cli_run(struct cli *c)
+{
+    struct buf prompt = {0};
+    if (c->batch)
+        return cli_batch(c);
+    for (int i = 0; i < c->n_word; i++)
+        buf_printf(&prompt, "%s%s", i ? " " : "", c->word[i]);
+    c->opt.plain = true;
+    int rc = talk(c, run_once, prompt.p ? prompt.p : c->opt.file ? "" : NULL);
+    buf_free(&prompt);
+    return rc;
+}

@@ -1,0 +1,100 @@
+/* tokenize.c - `aerie tokenize`: text in, token ids out, as a folder's tokenizer sees it. */
+#include "repl/cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "models/tokenizer/tokenizer.h"
+#include "repl/text/json.h"
+
+static bool read_all(FILE *f, struct buf *out, struct err *e)
+{
+    char part[65536];
+    size_t n;
+    while ((n = fread(part, 1, sizeof part, f)) > 0)
+        buf_add(out, part, n);
+    return !ferror(f) || err_set(e, ERR_USAGE, "cannot read the text: %s", strerror(errno));
+}
+
+static bool encode(const struct tokenizer *t, const char *text, size_t n, const struct cli *c,
+                   struct buf *line, struct err *e)
+{
+    struct ids ids = {0};
+    bool ok = tok_encode(t, text, n, c->special ? TOK_SPECIAL : 0, &ids, e);
+    if (ok && c->jsonl) {
+        jput_open(line, '{');
+        jput_key(line, "ids");
+        jput_open(line, '[');
+        for (int i = 0; i < ids.n; i++)
+            jput_int(line, ids.v[i]);
+        jput_close(line, ']');
+        jput_close(line, '}');
+    } else if (ok) {
+        for (int i = 0; i < ids.n; i++)
+            buf_printf(line, "%s%d", i ? " " : "", ids.v[i]);
+    }
+    ids_free(&ids);
+    if (ok)
+        cli_json(line);
+    return ok;
+}
+
+/* One {"text": ...} a line; empty lines are skipped. */
+static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    bool ok = true;
+    struct buf out = {0};
+    for (int number = 1; ok && (n = getline(&line, &cap, f)) >= 0; number++) {
+        if (strspn(line, " \t\r\n") == (size_t)n)
+            continue;
+        json_error_t why;
+        json_t *v = json_loadb(line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
+        json_t *text = json_object_get(v, "text");
+        if (!v)
+            ok = err_set(e, ERR_USAGE, "line %d: %s", number, why.text);
+        else if (!json_is_string(text))
+            ok = err_set(e, ERR_USAGE, "line %d: expected {\"text\": \"...\"}", number);
+        else if (!encode(t, json_string_value(text), json_string_length(text), c, &out, e))
+            ok = err_prefix(e, "line %d", number);
+        json_decref(v);
+    }
+    free(line);
+    buf_free(&out);
+    if (ok && ferror(f))
+        ok = err_set(e, ERR_USAGE, "cannot read the text: %s", strerror(errno));
+    return ok;
+}
+
+static bool encode_text(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
+{
+    struct buf text = {0}, out = {0};
+    bool ok = read_all(f, &text, e) && encode(t, text.n ? text.p : "", text.n, c, &out, e);
+    buf_free(&text);
+    buf_free(&out);
+    return ok;
+}
+
+int cli_tokenize(struct cli *c)
+{
+    struct err e = {0};
+    const char *name = c->n_word && strcmp(c->word[0], "-") != 0 ? c->word[0] : NULL;
+    FILE *f = stdin;
+    struct tokenizer *t = NULL;
+    bool ok = false;
+    if (!c->opt.engine.model)
+        err_set(&e, ERR_MODEL, "no tokenizer: the bundled model is not installed; expected -m DIR");
+    else if (name && !(f = fopen(name, "re")))
+        err_set(&e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
+    else if ((t = tok_open(c->opt.engine.model, &e)))
+        ok = (c->jsonl ? encode_lines : encode_text)(t, f, c, &e);
+    if (name && f)
+        fclose(f);
+    tok_close(t);
+    return ok ? 0 : cli_fail(&e);
+}

@@ -1,0 +1,85 @@
+/* bug.c - /bug: historical faults on and off, for the chat that is running. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/bugs.h"
+#include "repl/cmd/cmd.h"
+
+static void bug_json(enum bug b, const char *state, struct buf *json)
+{
+    const struct bug_info *i = bug_at(b);
+    jput_open(json, '{');
+    jput_kint(json, "number", i->number);
+    jput_kstr(json, "name", i->name);
+    jput_kstr(json, "state", state);
+    jput_kstr(json, "rule", i->rule);
+    jput_kstr(json, "path", i->path);
+    jput_kstr(json, "was", i->was);
+    jput_kstr(json, "trigger", i->trigger);
+    jput_close(json, '}');
+}
+
+static void list_bugs(struct sheet *out, struct buf *json)
+{
+    if (json)
+        jput_open(json, '[');
+    for (int b = 0; b < N_BUGS; b++) {
+        const struct bug_info *i = bug_at((enum bug)b);
+        const char *state = bug_state_name((enum bug)b);
+        if (json)
+            bug_json((enum bug)b, state, json);
+        else
+            say_line(out, strcmp(state, "off") ? ST_BAD : ST_TEXT, "%5d %-22s %-4s %-17s %s",
+                     i->number, i->name, i->rule, state, i->path);
+    }
+    if (json)
+        jput_close(json, ']');
+}
+
+bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+             struct buf *json, struct err *e)
+{
+    (void)rest;
+    enum bug b;
+    int variant;
+    if (argc == 0) {
+        list_bugs(out, json);
+        return true;
+    }
+    if (argc > 2)
+        return arg_expected("bug", "takes a number or name, and on or off", e);
+    if (!bug_find(argv[0], &b, e))
+        return false;
+    if (argc == 2) {
+        if (!bug_parse(b, argv[1], &variant, e))
+            return false;
+        char line[64];
+        snprintf(line, sizeof line, "bug.%d=%s", bug_at(b)->number,
+                 variant ? bug_at(b)->variant[variant - 1] : "off");
+        if (!app_request(a, RQ_SET, line, e))
+            return false;
+    }
+    const struct bug_info *i = bug_at(b);
+    const char *state = argc < 2 ? bug_state_name(b) : variant ? i->variant[variant - 1] : "off";
+    if (json) {
+        bug_json(b, state, json);
+        return true;
+    }
+    say_line(out, ST_TEXT, "%d %s is %s; rule %s must name it", i->number, i->name, state, i->rule);
+    if (argc == 1) {
+        say_line(out, ST_DIM, "where: %s", i->path);
+        say_line(out, ST_DIM, "what was wrong: %s", i->was);
+        say_line(out, ST_DIM, "smallest input: %s", i->trigger);
+        for (int v = 1; v <= bug_variants(b) && bug_variants(b) > 1; v++)
+            say_line(out, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
+    }
+    return true;
+}
+
+void complete_bug(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    (void)a;
+    for (int b = 0; b < N_BUGS; b++)
+        if (strncmp(bug_at((enum bug)b)->name, word, strlen(word)) == 0)
+            add(arg, bug_at((enum bug)b)->name);
+}

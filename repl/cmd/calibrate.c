@@ -1,0 +1,23 @@
+/* calibrate.c - /calibrate: which of the target's states the draft head was trained on. */
+#include "repl/cmd/cmd.h"
+
+/* The engine does it on its own thread and answers in notices, so that Ctrl-C stops it and the
+ * screen stays alive: with a large model it takes minutes on a CPU. */
+bool cmd_calibrate(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                   struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest;
+    const struct engine_info *info = engine_info(a->engine);
+    if (info->draft_off)
+        return err_set(e, ERR_USAGE, "there is nothing to calibrate: %s", info->draft_off);
+    if (!app_request(a, RQ_CALIBRATE, NULL, e))
+        return false;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "calibrating", info->draft_dir);
+        jput_close(json, '}');
+    } else {
+        say_line(out, ST_DIM, "scoring the layers that the head reads; Ctrl-C stops");
+    }
+    return true;
+}

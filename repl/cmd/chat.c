@@ -1,0 +1,347 @@
+/* chat.c - the commands of the chat itself: settings, system prompt, files, the last turn. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+/* ---- lines for everyone ---------------------------------------------------------------------- */
+
+void say_line(struct sheet *out, enum style st, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    sheet_add(out, st, text);
+    sheet_line(out);
+}
+
+void say_text(struct sheet *out, enum style st, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        sheet_addn(out, st, text, n);
+        sheet_line(out);
+        text += n + (text[n] == '\n');
+    }
+}
+
+int view_width(const struct app *a)
+{
+    return a->face.width > 0 ? a->face.width : 80;
+}
+
+/* ---- /set ------------------------------------------------------------------------------------ */
+
+static const char *setting_name(int i)
+{
+    return settings_at(i)->name;
+}
+
+static int setting_index(const char *name)
+{
+    for (int i = 0; i < settings_count(); i++)
+        if (strcmp(setting_name(i), name) == 0)
+            return i;
+    return -1;
+}
+
+static struct settings settings_now(struct app *a)
+{
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    struct settings s = v.settings;
+    engine_view_free(&v);
+    return s;
+}
+
+static void setting_row(const struct settings *s, int i, struct sheet *out)
+{
+    struct buf value = {0};
+    settings_get(s, setting_name(i), &value);
+    sheet_printf(out, ST_KEY, "%-12s", setting_name(i));
+    sheet_printf(out, ST_TEXT, " %-8s ", value.p);
+    sheet_add(out, ST_DIM, settings_at(i)->range);
+    sheet_line(out);
+    say_line(out, ST_TEXT, "             %s", settings_at(i)->help);
+    buf_free(&value);
+}
+
+static void setting_json(const struct settings *s, int i, struct buf *json)
+{
+    struct buf value = {0};
+    settings_get(s, setting_name(i), &value);
+    jput_open(json, '{');
+    jput_kstr(json, "name", setting_name(i));
+    jput_kstr(json, "value", value.p);
+    jput_kstr(json, "range", settings_at(i)->range);
+    jput_kstr(json, "help", settings_at(i)->help);
+    jput_close(json, '}');
+    buf_free(&value);
+}
+
+static void settings_show(const struct settings *s, int first, int n, struct sheet *out,
+                          struct buf *json)
+{
+    if (json)
+        jput_open(json, '[');
+    for (int i = first; i < first + n; i++) {
+        if (json)
+            setting_json(s, i, json);
+        else
+            setting_row(s, i, out);
+    }
+    if (json)
+        jput_close(json, ']');
+}
+
+static bool unknown_setting(const char *name, struct err *e)
+{
+    struct buf near = {0};
+    nearest_names(name, setting_name, settings_count(), "", &near);
+    if (near.n)
+        err_set(e, ERR_USAGE, "there is no setting %.40s; did you mean %s? (/set lists all)", name,
+                near.p);
+    else
+        err_set(e, ERR_USAGE, "there is no setting %.40s; /set lists all of them", name);
+    buf_free(&near);
+    return false;
+}
+
+static bool set_one(struct app *a, const char *name, const char *value, struct sheet *out,
+                    struct buf *json, struct err *e)
+{
+    if (strcmp(name, "num_predict") == 0) /* what ollama calls it */
+        name = "max_tokens";
+    int i = setting_index(name);
+    if (i < 0)
+        return unknown_setting(name, e);
+    struct settings s = settings_now(a);
+    if (!settings_set(&s, name, value, e))
+        return false;
+    struct buf line = {0};
+    buf_printf(&line, "%s=%s", name, value);
+    const char *when = engine_busy(a->engine) ? " from the next reply on" : "";
+    bool ok = app_request(a, RQ_SET, line.p, e);
+    buf_clear(&line);
+    settings_get(&s, name, &line);
+    if (ok && json)
+        setting_json(&s, i, json);
+    else if (ok)
+        say_line(out, ST_TEXT, "%s = %s%s", name, line.p, when);
+    buf_free(&line);
+    return ok;
+}
+
+/* The spellings of `ollama run`: "verbose", "quiet", "think", "nothink", "parameter NAME VALUE". */
+static bool set_like_ollama(int *argc, char ***argv, const char **name, const char **value)
+{
+    static const char *const word[][3] = {{"verbose", "verbose", "on"}, {"quiet", "verbose", "off"},
+                                          {"think", "think", "on"}, {"nothink", "think", "off"}};
+    if (*argc > 1 && strcmp((*argv)[0], "parameter") == 0) {
+        --*argc;
+        ++*argv;
+    }
+    for (size_t i = 0; *argc == 1 && i < sizeof word / sizeof *word; i++)
+        if (strcmp((*argv)[0], word[i][0]) == 0) {
+            *name = word[i][1];
+            *value = word[i][2];
+            return true;
+        }
+    return false;
+}
+
+bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+             struct buf *json, struct err *e)
+{
+    const char *name, *value;
+    if (argc == 0) {
+        struct settings s = settings_now(a);
+        settings_show(&s, 0, settings_count(), out, json);
+        return true;
+    }
+    if (strcmp(argv[0], "system") == 0 && argc > 1) { /* ollama's; the text stays as it was typed */
+        char *text = xstrdup(rest + strlen("system"));
+        char *word = text + strspn(text, " \t");
+        bool ok = cmd_system(a, 1, &word, word, out, json, e);
+        free(text);
+        return ok;
+    }
+    if (set_like_ollama(&argc, &argv, &name, &value))
+        return set_one(a, name, value, out, json, e);
+    char *eq = argc == 1 ? strchr(argv[0], '=') : NULL;
+    if (eq) {
+        *eq = '\0';
+        return set_one(a, argv[0], eq + 1, out, json, e);
+    }
+    if (argc == 3 && strcmp(argv[1], "=") == 0)
+        return set_one(a, argv[0], argv[2], out, json, e);
+    if (argc == 2)
+        return set_one(a, argv[0], argv[1], out, json, e);
+    if (argc > 2)
+        return arg_expected("set", "takes a name and one value", e);
+    int i = setting_index(argv[0]);
+    if (i < 0)
+        return unknown_setting(argv[0], e);
+    struct settings s = settings_now(a);
+    settings_show(&s, i, 1, out, json);
+    return true;
+}
+
+void complete_set(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    (void)a;
+    for (int i = 0; i < settings_count(); i++)
+        if (strncmp(setting_name(i), word, strlen(word)) == 0)
+            add(arg, setting_name(i));
+}
+
+/* ---- /system, /read -------------------------------------------------------------------------- */
+
+bool cmd_system(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    if (argc > 0) {
+        const char *text = strcmp(argv[0], "\"\"") == 0 ? "" : argv[0];
+        if (!app_request(a, RQ_SYSTEM, text, e))
+            return false;
+        free(a->system);
+        a->system = *text ? xstrdup(text) : NULL;
+    }
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "system", a->system ? a->system : "");
+        jput_close(json, '}');
+    } else if (argc > 0) {
+        say_line(out, ST_TEXT, a->system ? "system prompt set; it holds from the next message on"
+                                         : "system prompt removed");
+    } else if (a->system) {
+        say_text(out, ST_TEXT, a->system);
+    } else {
+        say_line(out, ST_DIM, "no system prompt; /system TEXT sets one, /system \"\" removes it");
+    }
+    return true;
+}
+
+bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    enum { MAX_FILE = 4 << 20 };
+    if (argc != 1)
+        return arg_expected("read", "takes one file", e);
+    struct buf text = {0};
+    if (!buf_read_file(&text, argv[0], MAX_FILE, e))
+        return false;
+    const char *nul = text.n ? memchr(text.p, 0, text.n) : NULL;
+    if (text.n == 0 || nul) {
+        if (nul)
+            err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte at %zu", argv[0],
+                    (size_t)(nul - text.p));
+        else
+            err_set(e, ERR_USAGE, "%s is empty", argv[0]);
+        buf_free(&text);
+        return false;
+    }
+    buf_add(&a->attached, text.p, text.n);
+    buf_str(&a->attached, text.p[text.n - 1] == '\n' ? "\n" : "\n\n");
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "file", argv[0]);
+        jput_kint(json, "bytes", (int64_t)text.n);
+        jput_close(json, '}');
+    } else {
+        say_line(out, ST_TEXT, "%s: %zu bytes go in front of the next message", argv[0], text.n);
+    }
+    buf_free(&text);
+    return true;
+}
+
+/* Offers the entries of the folder that the word names; folders end in a slash. */
+void complete_file(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    (void)a;
+    const char *slash = strrchr(word, '/'), *base = slash ? slash + 1 : word;
+    char *folder = slash ? xasprintf("%.*s", (int)(slash - word + 1), word) : xstrdup("./");
+    DIR *d = opendir(folder);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        if (strncmp(f->d_name, base, strlen(base)) != 0 || (f->d_name[0] == '.' && *base != '.'))
+            continue;
+        char *s = xasprintf("%s%s%s", slash ? folder : "", f->d_name,
+                            f->d_type == DT_DIR ? "/" : "");
+        add(arg, s);
+        free(s);
+    }
+    if (d)
+        closedir(d);
+    free(folder);
+}
+
+/* ---- the last turn --------------------------------------------------------------------------- */
+
+static void answer_turn(const struct app *a, const char *what, struct buf *json)
+{
+    if (!json)
+        return;
+    jput_open(json, '{');
+    jput_kint(json, what, a->turns.v[a->turns.n - 1]);
+    jput_close(json, '}');
+}
+
+bool cmd_regen(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest, (void)out;
+    if (a->turns.n == 0)
+        return err_set(e, ERR_USAGE, "there is no reply to generate again; send a message first");
+    answer_turn(a, "regenerates", json);
+    return app_request(a, RQ_REGEN, NULL, e);
+}
+
+bool cmd_undo(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest;
+    if (a->turns.n == 0)
+        return err_set(e, ERR_USAGE, "there is no turn to take back");
+    answer_turn(a, "undone", json);
+    if (!json)
+        say_line(out, ST_DIM, "turn %d left the context", a->turns.v[a->turns.n - 1]);
+    return app_request(a, RQ_UNDO, NULL, e);
+}
+
+bool cmd_clear(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest;
+    if (!app_new_session(a, e))
+        return false;
+    buf_clear(&a->attached);
+    if (a->face.clear)
+        a->face.clear(a);
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "session", a->session);
+        jput_close(json, '}');
+    } else {
+        say_line(out, ST_DIM, "new session %s", a->session);
+    }
+    return true;
+}
+
+bool cmd_bye(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+             struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest, (void)out, (void)e;
+    a->quit = true;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "session", a->session);
+        jput_close(json, '}');
+    }
+    return true;
+}

@@ -1,0 +1,436 @@
+/* cmd.c - the command table and its language: lookup, words, completion, and the table as text.
+ *
+ * Every command stands in `table` and nowhere else; help, completion, the README's table and
+ * commands.json come from it.
+ */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+static const struct cmd table[] = {
+    {"help", "?", "[topic]", "chat", "lists the commands, or explains one topic", "/help tree",
+     CMD_BUSY_OK, cmd_help, complete_help},
+    {"set", NULL, "[NAME VALUE]", "chat", "shows the settings, or changes one",
+     "/set temperature 0.7", CMD_BUSY_OK, cmd_set, complete_set},
+    {"system", NULL, "[TEXT]", "chat", "shows or sets the system prompt of this session",
+     "/system Answer in one sentence.", CMD_BUSY_OK | CMD_REST, cmd_system, NULL},
+    {"read", NULL, "FILE", "chat", "puts the text of a file into the next message",
+     "/read notes.txt", CMD_BUSY_OK, cmd_read, complete_file},
+    {"regen", NULL, "", "chat", "throws away the last reply and generates it again", "/regen", 0,
+     cmd_regen, NULL},
+    {"n", NULL, "COUNT TEXT", "chat",
+     "shows several replies to a question, computed in one batch over shared pages",
+     "/n 4 Tell me a joke", CMD_REST, cmd_several, NULL},
+    {"undo", NULL, "", "chat", "removes the last turn from the context", "/undo", 0, cmd_undo,
+     NULL},
+    {"clear", NULL, "", "chat", "starts a fresh context and clears the screen", "/clear", 0,
+     cmd_clear, NULL},
+    {"bye", NULL, "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK, cmd_bye,
+     NULL},
+
+    {"sessions", NULL, "[N]", "session", "lists the saved sessions, newest first", "/sessions",
+     CMD_BUSY_OK, cmd_sessions, NULL},
+    {"search", NULL, "QUERY", "session", "searches the text of all sessions", "/search page table",
+     CMD_BUSY_OK | CMD_REST, cmd_search, NULL},
+    {"resume", NULL, "ID", "session", "opens a saved session and continues it", "/resume last", 0,
+     cmd_resume, complete_session},
+    {"fork", NULL, "[TURN]", "session", "copies the session up to a turn into a new one", "/fork 3",
+     0, cmd_fork, NULL},
+    {"title", NULL, "TEXT", "session", "gives the session a title", "/title window tests",
+     CMD_BUSY_OK | CMD_REST, cmd_title, NULL},
+    {"export", NULL, "[md|jsonl] [FILE]", "session",
+     "writes the session to a Markdown or JSON Lines file", "/export md chat.md", CMD_BUSY_OK,
+     cmd_export, NULL},
+    {"private", NULL, "", "session", "stops logging, so nothing more of this session is saved",
+     "/private", 0, cmd_private, NULL},
+
+    {"stats", NULL, "", "inspect", "shows speed, acceptance length and pool use", "/stats",
+     CMD_BUSY_OK, cmd_stats, NULL},
+    {"accept", NULL, "[depth|turn|context]", "inspect",
+     "shows how many drafted tokens were accepted, by depth, turn or context", "/accept depth",
+     CMD_BUSY_OK, cmd_accept, NULL},
+    {"timing", NULL, "", "inspect", "shows how long draft, verify and commit took", "/timing",
+     CMD_BUSY_OK, cmd_timing, NULL},
+    {"tree", NULL, "[T.S]", "inspect",
+     "draws the draft tree of a step, with accepted and rejected nodes", "/tree 9.214", CMD_BUSY_OK,
+     cmd_tree, NULL},
+    {"pages", NULL, "[full|swa|draft]", "inspect", "draws the page map of a pool", "/pages swa",
+     CMD_BUSY_OK, cmd_pages, NULL},
+    {"page", NULL, "N [full|swa|draft]", "inspect",
+     "tells the life of one page: who took it, shared it and freed it", "/page 118 swa",
+     CMD_BUSY_OK, cmd_page, NULL},
+    {"map", NULL, "POS", "inspect", "shows which full slot and which SWA slot hold a position",
+     "/map 3071", CMD_BUSY_OK, cmd_map, NULL},
+    {"pool", NULL, "", "inspect",
+     "shows the ledger of each pool: total, used, free, evictable and protected", "/pool",
+     CMD_BUSY_OK, cmd_pool, NULL},
+    {"plan", NULL, "[MODE]", "inspect",
+     "shows the plan of the last forward pass: rows, positions and slots", "/plan verify",
+     CMD_BUSY_OK, cmd_plan, NULL},
+    {"check", NULL, "", "inspect", "runs every invariant check on the plan and the pools now",
+     "/check", CMD_BUSY_OK, cmd_check, NULL},
+    {"bug", NULL, "[NUMBER|NAME [on|off]]", "inspect",
+     "lists historical faults, or switches one on or off", "/bug 24617 on", 0, cmd_bug,
+     complete_bug},
+    {"calibrate", NULL, "", "inspect",
+     "scores on text which layers the draft head was trained to read", "/calibrate", 0,
+     cmd_calibrate, NULL},
+    {"sql", NULL, "QUERY", "inspect", "runs a read-only SQL query on the session log",
+     "/sql select count(*) from step", CMD_BUSY_OK | CMD_REST, cmd_sql, NULL},
+};
+enum { N_CMD = sizeof table / sizeof *table, MAX_WORDS = 32 };
+
+int cmd_count(void)
+{
+    return N_CMD;
+}
+
+const struct cmd *cmd_at(int i)
+{
+    CHECK(i >= 0 && i < N_CMD);
+    return &table[i];
+}
+
+static const char *cmd_name(int i)
+{
+    return table[i].name;
+}
+
+/* ---- names that are nearly right ------------------------------------------------------------- */
+
+/* Edits that turn a into b: insert, delete, replace, or swap two neighbours (Damerau's, the
+ * variant that edits no place twice). Names longer than the table are far from everything. */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 32 };
+    int n = (int)strlen(a), m = (int)strlen(b), d[MAX + 1][MAX + 1];
+    if (n > MAX || m > MAX)
+        return MAX;
+    for (int i = 0; i <= n; i++)
+        for (int j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            int best = min_int(d[i - 1][j], d[i][j - 1]) + 1;
+            best = min_int(best, d[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = min_int(best, d[i - 2][j - 2] + 1);
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+/* "a, b or c" */
+static void join_or(struct buf *out, const char *const *item, int n, const char *before)
+{
+    for (int i = 0; i < n; i++)
+        buf_printf(out, "%s%s%s", i == 0 ? "" : i == n - 1 ? " or " : ", ", before, item[i]);
+}
+
+void nearest_names(const char *word, const char *(*name)(int i), int n, const char *before,
+                   struct buf *out)
+{
+    enum { SHOW = 3 };
+    const char *near[SHOW];
+    int far[SHOW], found = 0, most = max_int(1, (int)strlen(word) / 2);
+    for (int i = 0; i < n; i++) {
+        int d = edit_distance(word, name(i));
+        if (strncmp(name(i), word, strlen(word)) == 0 && *word)
+            d = 0;
+        if (d > min_int(most, 3))
+            continue;
+        int at = found < SHOW ? found++ : SHOW;
+        while (at > 0 && far[at - 1] > d) {
+            if (at < SHOW) {
+                far[at] = far[at - 1];
+                near[at] = near[at - 1];
+            }
+            at--;
+        }
+        if (at < SHOW) {
+            far[at] = d;
+            near[at] = name(i);
+        }
+    }
+    join_or(out, near, found, before);
+}
+
+/* ---- lookup ---------------------------------------------------------------------------------- */
+
+static bool unknown_command(const char *name, struct err *e)
+{
+    struct buf near = {0};
+    nearest_names(name, cmd_name, N_CMD, "/", &near);
+    if (near.n)
+        err_set(e, ERR_USAGE, "there is no command /%.40s; did you mean %s? (/help lists all)",
+                name, near.p);
+    else
+        err_set(e, ERR_USAGE, "there is no command /%.40s; /help lists all, // sends a slash",
+                name);
+    buf_free(&near);
+    return false;
+}
+
+const struct cmd *cmd_find(const char *name, struct err *e)
+{
+    const char *fits[N_CMD];
+    int n = 0;
+    const struct cmd *only = NULL;
+    for (int i = 0; i < N_CMD; i++) {
+        const char *alias = table[i].alias;
+        if (strcmp(table[i].name, name) == 0 || (alias && strcmp(alias, name) == 0))
+            return &table[i];
+        if (*name && strncmp(table[i].name, name, strlen(name)) == 0) {
+            fits[n++] = table[i].name;
+            only = &table[i];
+        }
+    }
+    if (n == 1)
+        return only;
+    if (n == 0) {
+        unknown_command(name, e);
+        return NULL;
+    }
+    struct buf list = {0};
+    join_or(&list, fits, n, "/");
+    err_set(e, ERR_USAGE, "/%.40s could be %s", name, list.p);
+    buf_free(&list);
+    return NULL;
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+/* Reads one word at *p into w; false when its quote is not closed. */
+static bool read_word(const char **p, struct buf *w)
+{
+    bool quoted = false;
+    const char *s = *p;
+    for (; *s && (quoted || !isspace((unsigned char)*s)); s++) {
+        if (*s == '"')
+            quoted = !quoted;
+        else if (*s == '\\' && (s[1] == '"' || s[1] == '\\'))
+            buf_char(w, *++s);
+        else
+            buf_char(w, *s);
+    }
+    *p = s;
+    return !quoted;
+}
+
+void words_free(char **word, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(word[i]);
+}
+
+int words_split(const char *text, char **word, int max, struct err *e)
+{
+    int n = 0;
+    for (const char *p = text;;) {
+        p += strspn(p, " \t\r\n\v\f");
+        if (!*p)
+            return n;
+        struct buf w = {0};
+        buf_str(&w, "");
+        bool closed = read_word(&p, &w);
+        if (closed && n < max) {
+            word[n++] = w.p;
+            continue;
+        }
+        buf_free(&w);
+        words_free(word, n);
+        if (closed)
+            err_set(e, ERR_USAGE, "too many words: a command takes at most %d", max);
+        else
+            err_set(e, ERR_USAGE, "a quote (\") is not closed; \\\" is a literal one");
+        return -1;
+    }
+}
+
+bool arg_int(const char *s, const char *what, long min, long max, long *out, struct err *e)
+{
+    char *end;
+    long v = strtol(s, &end, 10);
+    if (!*s || *end || isspace((unsigned char)*s) || v < min || v > max || strlen(s) > 18)
+        return err_set(e, ERR_USAGE, "%s is a number from %ld to %ld, not \"%.40s\"", what, min,
+                       max, s);
+    *out = v;
+    return true;
+}
+
+bool arg_expected(const char *name, const char *expected, struct err *e)
+{
+    const struct cmd *c = cmd_find(name, NULL);
+    return err_set(e, ERR_USAGE, "/%s %s, for example: %s", name, expected, c->example);
+}
+
+int arg_choice(const char *s, const char *what, const char *const *word, int n, struct err *e)
+{
+    int fits = 0, at = -1;
+    for (int i = 0; i < n; i++) {
+        if (strcmp(s, word[i]) == 0)
+            return i;
+        if (*s && strncmp(s, word[i], strlen(s)) == 0) {
+            fits++;
+            at = i;
+        }
+    }
+    if (fits == 1)
+        return at;
+    struct buf list = {0};
+    join_or(&list, word, n, "");
+    err_set(e, ERR_USAGE, "%s is %s, not \"%.40s\"", what, list.p, s);
+    buf_free(&list);
+    return -1;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Writes {"command":..., "result":...}, with "error" and "code" when it failed. */
+static void answer_json(struct app *a, const char *name, const struct buf *result, bool ok,
+                        const struct err *e)
+{
+    struct buf line = {0};
+    jput_open(&line, '{');
+    jput_kstr(&line, "command", name);
+    if (!ok) {
+        jput_kstr(&line, "error", e->msg);
+        jput_kint(&line, "code", e->kind);
+    }
+    if (result->n) {
+        jput_key(&line, "result");
+        jput_raw(&line, result->p);
+    }
+    jput_close(&line, '}');
+    a->face.json(a, line.p);
+    buf_free(&line);
+}
+
+static bool run_found(struct app *a, const struct cmd *c, const char *rest, struct sheet *out,
+                      struct buf *json, struct err *e)
+{
+    if (!(c->flags & CMD_BUSY_OK) && a->engine && engine_busy(a->engine))
+        return err_set(e, ERR_USAGE, "/%s waits for the reply to end; Ctrl-C stops it", c->name);
+    char *word[MAX_WORDS];
+    int n = 0;
+    if (!(c->flags & CMD_REST))
+        n = words_split(rest, word, MAX_WORDS, e);
+    else if (*rest)
+        word[n++] = xstrdup(rest);
+    if (n < 0)
+        return false;
+    bool ok = !*c->args && n > 0 ? err_set(e, ERR_USAGE, "/%s takes nothing after its name",
+                                           c->name)
+                                 : c->run(a, n, word, rest, out, json, e);
+    words_free(word, n);
+    return ok;
+}
+
+bool cmd_run(struct app *a, const char *line, struct err *e)
+{
+    struct err none;
+    e = e ? e : &none;
+    char name[64];
+    size_t n = strcspn(line, " \t\r\n");
+    snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name - 1), line);
+    char *rest = xstrdup(line + n + strspn(line + n, " \t\r\n"));
+    for (size_t end = strlen(rest); end > 0 && isspace((unsigned char)rest[end - 1]); end--)
+        rest[end - 1] = '\0';
+
+    struct sheet out;
+    struct buf json = {0};
+    sheet_init(&out, a->ascii);
+    bool as_json = a->opt.json && a->face.json;
+    const struct cmd *c = cmd_find(name, e);
+    bool ok = c && run_found(a, c, rest, &out, as_json ? &json : NULL, e);
+    if (as_json)
+        answer_json(a, c ? c->name : name, &json, ok, e);
+    else if (out.n_row && a->face.show)
+        a->face.show(a, &out);
+    sheet_free(&out);
+    buf_free(&json);
+    free(rest);
+    return ok;
+}
+
+/* ---- completion ------------------------------------------------------------------------------ */
+
+/* Offers the words of the first "[a|b|c]" or "a|b" group in a command's args. */
+static void complete_choices(const char *args, const char *word, cmd_add_fn *add, void *arg)
+{
+    const char *bar = strchr(args, '|');
+    if (!bar)
+        return;
+    const char *p = bar;
+    while (p > args && !strchr(" [", p[-1]))
+        p--;
+    while (*p && !strchr(" ]", *p)) {
+        char item[32];
+        int n = (int)strcspn(p, "|] ");
+        snprintf(item, sizeof item, "%.*s", n, p);
+        if (strncmp(item, word, strlen(word)) == 0)
+            add(arg, item);
+        p += n + (p[n] == '|');
+    }
+}
+
+void cmd_complete(struct app *a, const char *line, void (*add)(void *arg, const char *s), void *arg)
+{
+    if (line[0] != '/' || line[1] == '/')
+        return;
+    size_t n = strcspn(line, " ");
+    char name[64];
+    if (!line[n]) {
+        for (int i = 0; i < N_CMD; i++) {
+            snprintf(name, sizeof name, "/%s", table[i].name);
+            if (!(table[i].flags & CMD_HIDDEN) && strncmp(name, line, n) == 0)
+                add(arg, name);
+        }
+        return;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n - 1 : sizeof name - 1), line + 1);
+    const struct cmd *c = cmd_find(name, NULL);
+    const char *word = strrchr(line, ' ') + 1;
+    if (c && c->complete)
+        c->complete(a, word, add, arg);
+    else if (c)
+        complete_choices(c->args, word, add, arg);
+}
+
+/* ---- the table as text ----------------------------------------------------------------------- */
+
+void cmd_table_markdown(struct buf *out)
+{
+    buf_str(out, "| command | what it does | example |\n|---|---|---|\n");
+    for (int i = 0; i < N_CMD; i++) {
+        const struct cmd *c = &table[i];
+        buf_printf(out, "| `/%s%s", c->name, *c->args ? " " : "");
+        for (const char *p = c->args; *p; p++)
+            buf_printf(out, "%s%c", *p == '|' ? "\\" : "", *p);
+        buf_printf(out, "` | %s | `%s` |\n", c->help, c->example);
+    }
+}
+
+void cmd_table_json(struct buf *out)
+{
+    jput_open(out, '[');
+    for (int i = 0; i < N_CMD; i++) {
+        const struct cmd *c = &table[i];
+        char name[64];
+        snprintf(name, sizeof name, "/%s", c->name);
+        jput_open(out, '{');
+        jput_kstr(out, "name", name);
+        if (c->alias)
+            jput_kstr(out, "alias", c->alias);
+        jput_kstr(out, "args", c->args);
+        jput_kstr(out, "group", c->group);
+        jput_kstr(out, "help", c->help);
+        jput_kstr(out, "example", c->example);
+        jput_close(out, '}');
+    }
+    jput_close(out, ']');
+}

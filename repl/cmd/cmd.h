@@ -1,0 +1,55 @@
+/* cmd.h - what cmd.c and the files of commands share.
+ *
+ * cmd.c owns the table and the language: words, quotes, abbreviations, completion. chat.c,
+ * session.c and inspect.c hold the commands themselves, help.c the texts.
+ */
+#ifndef AERIE_CMD_H
+#define AERIE_CMD_H
+
+#include "repl/text/json.h"
+#include "repl/repl.h"
+
+typedef bool cmd_fn(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                    struct buf *json, struct err *e);
+typedef void cmd_add_fn(void *arg, const char *s);
+typedef void cmd_complete_fn(struct app *a, const char *word, cmd_add_fn *add, void *arg);
+
+cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_regen, cmd_undo, cmd_clear, cmd_bye;
+cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cmd_private;
+cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool;
+cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_sql;
+cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session;
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+/* Splits text at blanks; "a b" is one word, \" a quote inside it. At most max words, allocated;
+ * returns their number, -1 and *e when a quote is not closed or there are too many. */
+int words_split(const char *text, char **word, int max, struct err *e);
+void words_free(char **word, int n);
+/* A whole number between min and max; `what` names it in the error. */
+bool arg_int(const char *s, const char *what, long min, long max, long *out, struct err *e);
+/* "/tree takes a step such as 9.214, not "x" (example: /tree 9.214)" for the command's usage. */
+bool arg_expected(const char *name, const char *expected, struct err *e);
+/* One of n words, or an unambiguous beginning of one: its index; -1 and *e. */
+int arg_choice(const char *s, const char *what, const char *const *word, int n, struct err *e);
+
+/* The nearest of n names to a word as "a, b or c", nothing when none is near. */
+void nearest_names(const char *word, const char *(*name)(int i), int n, const char *before,
+                   struct buf *out);
+
+/* ---- help (help.c) ----------------------------------------------------------------------- */
+
+int topic_count(void);
+const char *topic_name(int i);
+
+/* ---- small things of the commands ------------------------------------------------------------ */
+
+/* A line of text, and text of several lines, a row each. */
+void say_line(struct sheet *out, enum style st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void say_text(struct sheet *out, enum style st, const char *text);
+/* Submits a request without text. */
+bool app_request(struct app *a, enum request_kind kind, const char *text, struct err *e);
+int view_width(const struct app *a);
+
+#endif

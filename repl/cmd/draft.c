@@ -1,0 +1,390 @@
+/* draft.c - the commands about drafting: trees, acceptance, and where a step's time goes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+/* ---- /tree ----------------------------------------------------------------------------------- */
+
+/* A step to show, from the engine's view or the log. */
+struct found_step {
+    int turn, n;
+    bool any, drafted; /* the log has the step; it drafted */
+    struct tree tree;
+    int32_t bonus; /* -1: unknown */
+};
+
+/* "9.214", or "214" of the current turn. */
+static bool step_parse(const struct app *a, const char *s, int *turn, int *step, struct err *e)
+{
+    int used = 0, t = a->turn, n = 0;
+    bool ok = strspn(s, "0123456789.") == strlen(s) && strlen(s) < 18;
+    if (ok && strchr(s, '.'))
+        ok = sscanf(s, "%d.%d%n", &t, &n, &used) == 2 && !s[used];
+    else
+        ok = ok && sscanf(s, "%d%n", &n, &used) == 1 && !s[used];
+    if (!ok || t < 1 || n < 1)
+        return err_set(e, ERR_USAGE,
+                       "a step is written TURN.STEP, for example 9.214, or STEP of this "
+                       "turn, not \"%.40s\"", s);
+    *turn = t;
+    *step = n;
+    return true;
+}
+
+static int32_t recent_bonus(const struct app *a, int turn, int step)
+{
+    uint64_t have = a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS;
+    for (uint64_t i = a->n_recent - have; i < a->n_recent; i++) {
+        const struct recent_step *r = &a->recent[i % RECENT_STEPS];
+        if (r->turn == turn && r->step == step)
+            return r->rec.bonus;
+    }
+    return -1;
+}
+
+static bool take_logged(const struct step_row *r, void *arg)
+{
+    struct found_step *f = arg;
+    if (r->n != f->n)
+        return true;
+    f->any = true;
+    f->drafted = r->rec.drafted > 0;
+    f->bonus = r->rec.bonus;
+    if (r->tree)
+        f->tree = *r->tree;
+    return false;
+}
+
+/* Turns before a fork stand in the log of the parent. */
+static bool session_of_turn(struct hdb *d, const char *session, int turn, char out[SESSION_ID],
+                            struct err *e)
+{
+    memcpy(out, session, SESSION_ID);
+    for (int depth = 0; depth < 1000; depth++) {
+        struct session_row s = {0};
+        if (!hdb_find(d, out, &s, e))
+            return false;
+        bool up = s.parent[0] && turn <= s.fork_turn;
+        if (up)
+            memcpy(out, s.parent, SESSION_ID);
+        session_row_free(&s);
+        if (!up)
+            return true;
+    }
+    return err_set(e, ERR_DB, "session %s has more than 1000 parents", session);
+}
+
+static bool find_logged(struct app *a, struct found_step *f, struct err *e)
+{
+    char session[SESSION_ID];
+    struct hdb *d = app_hdb(a, e);
+    if (!d || !session_of_turn(d, a->session, f->turn, session, e) ||
+        hdb_steps(d, session, f->turn, take_logged, f, e) < 0)
+        return false;
+    if (!f->any)
+        return err_set(e, ERR_NEGATIVE, "the log has no step %d.%d; turn %d.%d is the newest",
+                       f->turn, f->n, a->turn, a->step);
+    if (f->tree.n == 0)
+        return err_set(e, ERR_NEGATIVE, "step %d.%d %s", f->turn, f->n,
+                       f->drafted ? "was logged without its tree; --log-level tree keeps them"
+                                  : "did not draft, so it has no tree");
+    return true;
+}
+
+static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
+{
+    static const char *const fate[] = {"none", "accepted", "rejected", "cut"};
+    const struct tree *t = &f->tree;
+    jput_open(json, '{');
+    jput_kint(json, "turn", f->turn);
+    jput_kint(json, "step", f->n);
+    jput_kint(json, "bonus", f->bonus);
+    jput_key(json, "nodes");
+    jput_open(json, '[');
+    for (int i = 0; i < t->n; i++) {
+        size_t n;
+        const char *text = engine_token(a->engine, t->token[i], &n);
+        jput_open(json, '{');
+        jput_kint(json, "node", i);
+        jput_kint(json, "parent", t->parent[i]);
+        jput_kint(json, "depth", t->depth[i]);
+        jput_kint(json, "token", t->token[i]);
+        jput_key(json, "text");
+        jput_strn(json, text, n);
+        jput_kreal(json, "q", (double)t->q[i]);
+        jput_kreal(json, "p", (double)t->p[i]);
+        jput_kreal(json, "u", (double)t->u[i]);
+        jput_kstr(json, "fate", t->fate[i] < 4 ? fate[t->fate[i]] : "?");
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    struct found_step f = {.bonus = -1};
+    if (argc > 1)
+        return arg_expected("tree", "takes at most one step", e);
+    if (argc == 1 && !step_parse(a, argv[0], &f.turn, &f.n, e))
+        return false;
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    bool ok = true;
+    if (argc == 0 || (v.tree.n > 0 && f.turn == v.tree_turn && f.n == v.tree_step)) {
+        f = (struct found_step){.turn = v.tree_turn, .n = v.tree_step, .tree = v.tree};
+        f.bonus = recent_bonus(a, f.turn, f.n);
+    } else {
+        ok = find_logged(a, &f, e);
+    }
+    engine_view_free(&v);
+    if (ok && json)
+        tree_json(a, &f, json);
+    else if (ok)
+        view_tree_step(a->engine, &f.tree, f.turn, f.n, f.bonus, out);
+    return ok;
+}
+
+/* ---- /accept --------------------------------------------------------------------------------- */
+
+/* Cycles that fall together: of a turn, or of a stretch of the context. */
+struct group {
+    int first, last;
+    uint64_t cycles, drafted, accepted;
+};
+enum { MAX_GROUPS = 4096 };
+struct groups {
+    bool by_turn;
+    struct group *v;
+    int n;
+};
+
+/* Stretches double in length: 0-63, 64-127, 128-255, ... */
+static void context_stretch(int pos, int *first, int *last)
+{
+    *first = 0;
+    *last = 63;
+    while (pos > *last) {
+        *first = *last + 1;
+        *last = 2 * *last + 1;
+    }
+}
+
+static void group_add(struct groups *g, int turn, const struct step_rec *r)
+{
+    if (r->kind != STEP_SPEC)
+        return;
+    int first = turn, last = turn, i = 0;
+    if (!g->by_turn)
+        context_stretch(r->pos0, &first, &last);
+    while (i < g->n && g->v[i].first < first)
+        i++;
+    if (i == g->n || g->v[i].first != first) {
+        if (g->n == MAX_GROUPS)
+            return;
+        g->v = xrealloc(g->v, (size_t)g->n + 1, sizeof *g->v);
+        memmove(g->v + i + 1, g->v + i, (size_t)(g->n - i) * sizeof *g->v);
+        g->v[i] = (struct group){.first = first, .last = last};
+        g->n++;
+    }
+    g->v[i].cycles++;
+    g->v[i].drafted += (uint64_t)r->drafted;
+    g->v[i].accepted += (uint64_t)r->accepted;
+}
+
+static bool group_step(const struct step_row *r, void *arg)
+{
+    group_add(arg, r->turn, &r->rec);
+    return true;
+}
+
+/* From the log where there is one, else from the steps the app remembers. */
+static bool group_all(struct app *a, struct groups *g, const char **source, struct err *e)
+{
+    *source = "of this session, from the log";
+    if (a->history && !a->private_) {
+        struct hdb *d = app_hdb(a, e);
+        return d && hdb_steps(d, a->session, 0, group_step, g, e) >= 0;
+    }
+    uint64_t have = a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS;
+    for (uint64_t i = a->n_recent - have; i < a->n_recent; i++) {
+        const struct recent_step *r = &a->recent[i % RECENT_STEPS];
+        group_add(g, r->turn, &r->rec);
+    }
+    *source = "of the latest steps (nothing is logged)";
+    return true;
+}
+
+static void groups_text(const struct groups *g, const char *source, struct sheet *out)
+{
+    sheet_add(out, ST_HEAD, "ACCEPT");
+    sheet_printf(out, ST_TEXT, "  by %s, %s", g->by_turn ? "turn" : "context", source);
+    sheet_line(out);
+    say_line(out, ST_HEAD, "%15s %8s %8s %9s %6s %6s", g->by_turn ? "turn" : "context", "cycles",
+             "drafted", "accepted", "rate", "MAL");
+    for (int i = 0; i < g->n; i++) {
+        const struct group *p = &g->v[i];
+        char name[32];
+        snprintf(name, sizeof name, g->by_turn ? "%d" : "%d-%d", p->first, p->last);
+        say_line(out, ST_TEXT, "%15s %8llu %8llu %9llu %6.2f %6.2f", name,
+                 (unsigned long long)p->cycles, (unsigned long long)p->drafted,
+                 (unsigned long long)p->accepted,
+                 p->drafted ? (double)p->accepted / (double)p->drafted : 0,
+                 1 + (double)p->accepted / (double)p->cycles);
+    }
+    say_line(out, ST_DIM,
+             g->n ? "MAL = 1 + accepted/cycles, bonus included" : "nothing drafted yet");
+}
+
+static void groups_json(const struct groups *g, struct buf *json)
+{
+    jput_open(json, '[');
+    for (int i = 0; i < g->n; i++) {
+        const struct group *p = &g->v[i];
+        jput_open(json, '{');
+        jput_kint(json, g->by_turn ? "turn" : "from", p->first);
+        if (!g->by_turn)
+            jput_kint(json, "to", p->last);
+        jput_kint(json, "cycles", (int64_t)p->cycles);
+        jput_kint(json, "drafted", (int64_t)p->drafted);
+        jput_kint(json, "accepted", (int64_t)p->accepted);
+        jput_kreal(json, "mal", 1 + (double)p->accepted / (double)p->cycles);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
+static void depths_json(const struct engine_view *v, struct buf *json)
+{
+    jput_open(json, '[');
+    for (int d = 1; d < TREE_MAX && v->depth[d].drafted > 0; d++) {
+        jput_open(json, '{');
+        jput_kint(json, "depth", d);
+        jput_kint(json, "cycles", (int64_t)v->cycles);
+        jput_kint(json, "drafted", (int64_t)v->depth[d].drafted);
+        jput_kint(json, "accepted", (int64_t)v->depth[d].accepted);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
+bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    static const char *const by[] = {"depth", "turn", "context"};
+    int how = 0;
+    if (argc > 1)
+        return arg_expected("accept", "takes at most one of depth, turn and context", e);
+    if (argc == 1 && (how = arg_choice(argv[0], "the grouping", by, 3, e)) < 0)
+        return false;
+    if (how == 0) {
+        struct engine_view v;
+        engine_view(a->engine, &v);
+        if (json)
+            depths_json(&v, json);
+        else
+            view_accept(&v, view_width(a), out);
+        engine_view_free(&v);
+        return true;
+    }
+    struct groups g = {.by_turn = how == 1};
+    const char *source;
+    bool ok = group_all(a, &g, &source, e);
+    if (ok && json)
+        groups_json(&g, json);
+    else if (ok)
+        groups_text(&g, source, out);
+    free(g.v);
+    return ok;
+}
+
+/* ---- /timing --------------------------------------------------------------------------------- */
+
+enum { PHASES = 4 };
+static const char *const phase_name[PHASES] = {"draft", "verify", "commit", "check"};
+static const char *const kind_name[] = {[STEP_PREFILL] = "prefill", [STEP_DECODE] = "decode",
+                                        [STEP_SPEC] = "spec"};
+
+/* One phase of all remembered steps of a kind, sorted. */
+struct times {
+    uint32_t us[RECENT_STEPS];
+    int n;
+};
+
+static int by_time(const void *x, const void *y)
+{
+    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+    return (a > b) - (a < b);
+}
+
+static void times_of(const struct app *a, enum step_kind kind, int phase, struct times *t)
+{
+    uint64_t have = a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS;
+    t->n = 0;
+    for (uint64_t i = 0; i < have; i++) {
+        const struct step_rec *r = &a->recent[i].rec;
+        const uint32_t us[PHASES] = {r->us_draft, r->us_verify, r->us_commit, r->us_check};
+        if (r->kind == kind)
+            t->us[t->n++] = us[phase];
+    }
+    if (t->n)
+        qsort(t->us, (size_t)t->n, sizeof *t->us, by_time);
+}
+
+static void timing_json(const struct app *a, struct buf *json)
+{
+    struct times t;
+    jput_open(json, '[');
+    for (int k = STEP_PREFILL; k <= STEP_SPEC; k++)
+        for (int p = 0; p < PHASES; p++) {
+            times_of(a, (enum step_kind)k, p, &t);
+            if (t.n == 0)
+                continue;
+            jput_open(json, '{');
+            jput_kstr(json, "kind", kind_name[k]);
+            jput_kstr(json, "phase", phase_name[p]);
+            jput_kint(json, "steps", t.n);
+            jput_kint(json, "median_us", t.us[t.n / 2]);
+            jput_kint(json, "p90_us", t.us[t.n * 9 / 10]);
+            jput_kint(json, "max_us", t.us[t.n - 1]);
+            jput_close(json, '}');
+        }
+    jput_close(json, ']');
+}
+
+static void timing_text(const struct app *a, struct sheet *out)
+{
+    struct times t;
+    sheet_add(out, ST_HEAD, "TIMING");
+    sheet_printf(out, ST_TEXT, "  the latest %llu steps, microseconds: median, p90, longest",
+                 (unsigned long long)(a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS));
+    sheet_line(out);
+    for (int k = STEP_PREFILL; k <= STEP_SPEC; k++)
+        for (int p = 0; p < PHASES; p++) {
+            times_of(a, (enum step_kind)k, p, &t);
+            if (t.n == 0)
+                break;
+            if (p == 0)
+                say_line(out, ST_LABEL, "%s, %d steps", kind_name[k], t.n);
+            say_line(out, ST_TEXT, "  %-8s %8u %8u %8u", phase_name[p], t.us[t.n / 2],
+                     t.us[t.n * 9 / 10], t.us[t.n - 1]);
+        }
+    if (a->n_recent == 0)
+        say_line(out, ST_DIM, "no step yet");
+}
+
+bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest, (void)e;
+    if (json)
+        timing_json(a, json);
+    else
+        timing_text(a, out);
+    return true;
+}

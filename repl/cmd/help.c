@@ -1,0 +1,233 @@
+/* help.c - /help: the list of commands, one command, one setting, or a topic. */
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+static const struct topic {
+    const char *name, *title, *text;
+} topics[] = {
+    {"keys", "keys of the full screen",
+     "Enter          sends the message; while a reply runs it queues the next one\n"
+     "Ctrl-J         starts a new line in the message (so does Alt-Enter)\n"
+     "Up, Down       earlier messages; Ctrl-R searches them\n"
+     "Tab            completes a command, a setting, a session or a file\n"
+     "Ctrl-C         stops the reply and keeps what is written so far\n"
+     "Ctrl-D         leaves aerie when the input line is empty\n"
+     "Ctrl-G         opens the message in your editor\n"
+     "Ctrl-T         shows or hides the reasoning of the model\n"
+     "Ctrl-X r       switches between raw and rendered text; Ctrl-X o to the next pane\n"
+     "Ctrl-L         draws the screen again\n"
+     "F1             opens this help\n"
+     "F2 F3 F5       pages, tree and pool beside the chat; F8 lists the saved sessions\n"
+     "Esc            moves the focus to the pane; any letter without a meaning goes back\n"},
+    {"panes", "what the panes show",
+     "pages (F2)     where the session's logical pages lie in the full, swa and draft pool\n"
+     "tree  (F3)     the draft tree of the last step, with its accepted path\n"
+     "pool  (F5)     the ledger of each pool, and whether it sums up\n"
+     "Each has a command that prints the same in plain mode: /pages, /tree, /pool.\n"
+     "With the focus on a pane (Esc): arrows or hjkl scroll, g and G jump, q closes it.\n"},
+    {"words", "the words aerie uses",
+     "slot           one token's cell in a pool; a page is page_size slots\n"
+     "full, swa      the pool of the full-attention layers, and that of the sliding-window\n"
+     "               layers; both number their slots, and only the full-to-swa map joins them\n"
+     "window W       a query at q sees the keys k with 0 <= q - k < W: W keys, itself included\n"
+     "committed      tokens that can no longer be rolled back\n"
+     "step           one cycle: draft, verify, accept, commit; 9.214 is step 214 of turn 9\n"
+     "bonus          the target's own token after the accepted path; every cycle has one\n"
+     "MAL            mean acceptance length = 1 + accepted/cycles, the bonus included\n"
+     "plan           all that one forward pass needs besides weights; checked before it runs\n"},
+    {"safety", "what may reach your terminal",
+     "Nothing from the model, a file or the log reaches the terminal as it is: control, bidi\n"
+     "and invisible characters are shown as escapes such as <U+202E>, in the full screen and\n"
+     "in plain lines alike. Only `--sanitize never` into a pipe or file lets bytes through.\n"
+     "Pasted text never becomes a special token of the model.\n"
+     "Sessions are files of your own (0600, in a 0700 folder); -n saves nothing, /private\n"
+     "stops saving, --readonly forbids every change of files and sessions.\n"},
+    {"files", "where things are",
+     "$XDG_DATA_HOME/aerie/sessions.db   the saved sessions (default ~/.local/share)\n"
+     "$XDG_CONFIG_HOME/aerie/config      settings, a name=value line each (~/.config)\n"
+     "$XDG_STATE_HOME/aerie/history      the lines you typed (~/.local/state)\n"},
+    {"exit", "exit codes",
+     "0              all went well\n"
+     "1              the answer is no: nothing found, a replay differs\n"
+     "2              wrong usage, or any other error\n"
+     "3              the model or the device is not available, or the device failed\n"
+     "4              the session database\n"
+     "5              an invariant was violated\n"
+     "130, 143       stopped by Ctrl-C, by a termination signal\n"
+     "A script goes on after a failing command; its exit code is the highest that occurred.\n"},
+    {"input", "how lines are read",
+     "A line that begins with / is a command; // sends a literal slash. Commands may be cut\n"
+     "short while that is unambiguous: /tr is /tree. \"two words\" is one argument, \\\" a quote.\n"
+     "In plain mode a line that ends in \\ goes on in the next, and a message between \"\"\" and\n"
+     "\"\"\" may have many lines. With --json every line of output is one JSON object.\n"},
+};
+enum { N_TOPIC = sizeof topics / sizeof *topics };
+
+int topic_count(void)
+{
+    return N_TOPIC;
+}
+
+const char *topic_name(int i)
+{
+    return topics[i].name;
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static const struct group_name {
+    const char *name, *title;
+} groups[] = {
+    {"chat", "Chat"}, {"session", "Sessions"}, {"inspect", "Look inside"},
+};
+
+static void list_text(struct sheet *out)
+{
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+        say_line(out, ST_HEAD, "%s", groups[g].title);
+        for (int i = 0; i < cmd_count(); i++) {
+            const struct cmd *c = cmd_at(i);
+            if (strcmp(c->group, groups[g].name) != 0 || (c->flags & CMD_HIDDEN))
+                continue;
+            sheet_printf(out, ST_KEY, "  /%s", c->name);
+            sheet_printf(out, ST_LABEL, " %s", c->args);
+            if (strlen(c->name) + strlen(c->args) > 22)
+                sheet_line(out);
+            sheet_tab(out, 27);
+            sheet_add(out, ST_TEXT, c->help);
+            sheet_line(out);
+        }
+    }
+    sheet_add(out, ST_DIM, "/help NAME explains a command or a setting; topics:");
+    for (int i = 0; i < N_TOPIC; i++)
+        sheet_printf(out, ST_DIM, " %s", topics[i].name);
+    sheet_line(out);
+}
+
+static void list_json(struct buf *json)
+{
+    jput_open(json, '{');
+    jput_key(json, "commands");
+    cmd_table_json(json);
+    jput_key(json, "topics");
+    jput_open(json, '[');
+    for (int i = 0; i < N_TOPIC; i++)
+        jput_str(json, topics[i].name);
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+/* ---- one thing ------------------------------------------------------------------------------- */
+
+static void help_command(const struct cmd *c, struct sheet *out, struct buf *json)
+{
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "command", c->name);
+        jput_kstr(json, "args", c->args);
+        jput_kstr(json, "help", c->help);
+        jput_kstr(json, "example", c->example);
+        jput_close(json, '}');
+        return;
+    }
+    sheet_printf(out, ST_KEY, "/%s", c->name);
+    sheet_printf(out, ST_LABEL, " %s", c->args);
+    sheet_line(out);
+    say_line(out, ST_TEXT, "  %s", c->help);
+    if (c->alias)
+        say_line(out, ST_TEXT, "  /%s is the same", c->alias);
+    say_line(out, ST_TEXT, "  for example: %s", c->example);
+    if (!(c->flags & CMD_BUSY_OK))
+        say_line(out, ST_DIM, "  waits until no reply is running");
+}
+
+static bool help_setting(const char *name, struct sheet *out, struct buf *json)
+{
+    for (int i = 0; i < settings_count(); i++) {
+        const struct setting *s = settings_at(i);
+        if (strcmp(s->name, name) != 0)
+            continue;
+        if (json) {
+            jput_open(json, '{');
+            jput_kstr(json, "setting", s->name);
+            jput_kstr(json, "range", s->range);
+            jput_kstr(json, "help", s->help);
+            jput_close(json, '}');
+        } else {
+            say_line(out, ST_KEY, "%s", s->name);
+            say_line(out, ST_TEXT, "  %s", s->help);
+            say_line(out, ST_TEXT, "  values: %s; /set %s VALUE changes it", s->range, s->name);
+        }
+        return true;
+    }
+    return false;
+}
+
+static bool help_topic(const char *name, struct sheet *out, struct buf *json)
+{
+    for (int i = 0; i < N_TOPIC; i++) {
+        if (strncmp(topics[i].name, name, strlen(name)) != 0)
+            continue;
+        if (json) {
+            jput_open(json, '{');
+            jput_kstr(json, "topic", topics[i].name);
+            jput_kstr(json, "text", topics[i].text);
+            jput_close(json, '}');
+        } else {
+            say_line(out, ST_HEAD, "%s", topics[i].title);
+            say_text(out, ST_TEXT, topics[i].text);
+        }
+        return true;
+    }
+    return false;
+}
+
+/* All names that /help knows, one after the other. */
+static const char *any_name(int i)
+{
+    if (i < cmd_count())
+        return cmd_at(i)->name;
+    i -= cmd_count();
+    return i < N_TOPIC ? topics[i].name : settings_at(i - N_TOPIC)->name;
+}
+
+bool cmd_help(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)a, (void)rest;
+    if (argc > 1)
+        return arg_expected("help", "takes at most one topic", e);
+    if (argc == 0) {
+        if (json)
+            list_json(json);
+        else
+            list_text(out);
+        return true;
+    }
+    const char *name = argv[0] + (argv[0][0] == '/');
+    const struct cmd *c = *name ? cmd_find(name, NULL) : NULL;
+    bool exact = c && (strcmp(c->name, name) == 0 || (c->alias && strcmp(c->alias, name) == 0));
+    if (!exact && *name && (help_setting(name, out, json) || help_topic(name, out, json)))
+        return true;
+    if (c) {
+        help_command(c, out, json);
+        if (exact && !json) /* "check" is a command and a setting */
+            help_setting(name, out, NULL);
+        return true;
+    }
+    struct buf near = {0};
+    nearest_names(name, any_name, cmd_count() + N_TOPIC + settings_count(), "", &near);
+    err_set(e, ERR_NEGATIVE, "there is no help on \"%.40s\"%s%s; /help lists what there is", name,
+            near.n ? "; did you mean " : "", near.n ? near.p : "");
+    buf_free(&near);
+    return false;
+}
+
+void complete_help(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    (void)a;
+    for (int i = 0; i < cmd_count() + N_TOPIC + settings_count(); i++)
+        if (strncmp(any_name(i), word, strlen(word)) == 0)
+            add(arg, any_name(i));
+}

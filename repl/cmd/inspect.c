@@ -1,0 +1,427 @@
+/* inspect.c - the commands that look inside: pools, pages, trees, plans, times, the log's SQL.
+ *
+ * All read copies (struct engine_view, rows of the log), so all may run while a reply is generated.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
+
+/* ---- /stats, /pool --------------------------------------------------------------------------- */
+
+static void stats_json(const struct engine_view *v, const struct engine_info *i, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kstr(json, "session", v->session);
+    jput_kint(json, "turn", v->turn);
+    jput_kint(json, "step", v->step);
+    jput_kint(json, "context", v->length);
+    jput_kint(json, "committed", v->committed);
+    jput_kint(json, "capacity", v->capacity);
+    jput_kreal(json, "tok_s", v->tok_s);
+    jput_kreal(json, "turn_mal", v->turn_mal);
+    jput_kreal(json, "session_mal", v->session_mal);
+    jput_kint(json, "cycles", (int64_t)v->cycles);
+    jput_kint(json, "drafted", (int64_t)v->drafted);
+    jput_kint(json, "accepted", (int64_t)v->accepted);
+    jput_kint(json, "generated", (int64_t)v->generated);
+    jput_kint(json, "us_prefill", (int64_t)v->us_prefill);
+    jput_kint(json, "us_draft", (int64_t)v->us_draft);
+    jput_kint(json, "us_verify", (int64_t)v->us_verify);
+    jput_kint(json, "us_commit", (int64_t)v->us_commit);
+    jput_kint(json, "us_check", (int64_t)v->us_check);
+    jput_kint(json, "prompt_tokens", (int64_t)v->prompt_tokens);
+    jput_kint(json, "reused_tokens", (int64_t)v->reused_tokens);
+    jput_kint(json, "checks", (int64_t)v->checks);
+    jput_kint(json, "violations", (int64_t)v->violations);
+    jput_kbool(json, "spec", !i->draft_off && v->settings.spec);
+    jput_kstr(json, "spec_off",
+              i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec");
+    jput_kstr(json, "family", i->family);
+    jput_kstr(json, "device", i->device);
+    jput_kint(json, "window", i->window);
+    jput_kint(json, "page_size", i->page_size);
+    jput_close(json, '}');
+}
+
+bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest, (void)e;
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    if (json)
+        stats_json(&v, engine_info(a->engine), json);
+    else
+        view_stats(&v, engine_info(a->engine), out);
+    if (!json) {
+        sheet_printf(out, ST_LABEL, "%-8s  ", "status");
+        app_status(a, &v, out);
+    }
+    engine_view_free(&v);
+    return true;
+}
+
+static void pool_json(const struct pool_view *p, const char *name, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kstr(json, "pool", name);
+    jput_kbool(json, "exists", p->exists);
+    jput_kint(json, "page_size", p->page_size);
+    jput_kint(json, "total", p->total);
+    jput_kint(json, "reserved", p->reserved);
+    jput_kint(json, "used", p->used);
+    jput_kint(json, "protected", p->protected_);
+    jput_kint(json, "evictable", p->evictable);
+    jput_kint(json, "free", p->free);
+    jput_kbool(json, "sums", p->free + p->used + p->evictable + p->protected_ ==
+               p->total - p->reserved);
+    jput_close(json, '}');
+}
+
+bool cmd_pool(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest;
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    if (json)
+        jput_open(json, '[');
+    const char *wrong = NULL;
+    for (int i = 0; i < N_POOLS; i++) {
+        const struct pool_view *p = &v.pool[i];
+        if (p->exists && p->free + p->used + p->evictable + p->protected_ != p->total - p->reserved)
+            wrong = pools[i];
+        if (json)
+            pool_json(p, pools[i], json);
+    }
+    if (json)
+        jput_close(json, ']');
+    else
+        view_pool(&v, view_width(a), out);
+    engine_view_free(&v);
+    return !wrong || err_set(e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
+}
+
+/* ---- /pages, /page, /map --------------------------------------------------------------------- */
+
+static void refs_json(const struct pool_view *p, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kint(json, "total", p->total);
+    jput_key(json, "refs");
+    jput_open(json, '[');
+    for (int i = 0; i < p->total; i++)
+        jput_int(json, p->refs[i]);
+    jput_close(json, ']');
+    jput_key(json, "mine");
+    jput_open(json, '[');
+    for (int i = 0; i < p->total; i++)
+        if (p->mine[i])
+            jput_int(json, i);
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+static void map_json(const struct engine_view *v, const struct engine_info *info, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kint(json, "page_size", v->pool[POOL_FULL].page_size);
+    jput_kint(json, "committed", v->committed);
+    jput_kint(json, "window", v->window);
+    jput_kint(json, "window_lo", v->window_lo);
+    jput_kstr(json, "shared_kv", info->shared_kv);
+    jput_key(json, "pages");
+    jput_open(json, '[');
+    for (int c = 0; c < v->n_page; c++) {
+        const struct page_view *p = &v->page[c];
+        jput_open(json, '{');
+        jput_kint(json, "logical", c);
+        jput_kint(json, "full", p->full);
+        jput_kint(json, "swa", p->swa);
+        jput_kint(json, "draft", p->draft);
+        jput_kint(json, "full_refs", p->full_refs);
+        jput_kint(json, "swa_refs", p->swa_refs);
+        jput_kint(json, "draft_refs", p->draft_refs);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+bool cmd_pages(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)rest;
+    int pool = -1;
+    if (argc > 1)
+        return arg_expected("pages", "takes at most one pool: full, swa or draft", e);
+    if (argc == 1 && (pool = arg_choice(argv[0], "the pool", pools, N_POOLS, e)) < 0)
+        return false;
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    const struct engine_info *info = engine_info(a->engine);
+    if (!json)
+        view_pages(&v, pool < 0 ? NULL : pools[pool], view_width(a), out);
+    else if (pool < 0)
+        map_json(&v, info, json);
+    else
+        refs_json(&v.pool[pool], json);
+    if (!json && info->shared_kv)
+        say_line(out, ST_DIM, "no slots of their own: %s", info->shared_kv);
+    engine_view_free(&v);
+    return true;
+}
+
+static int32_t page_in(const struct page_view *p, int pool)
+{
+    return pool == POOL_FULL ? p->full : pool == POOL_SWA ? p->swa : p->draft;
+}
+
+/* Which logical page of the session the page is; -1: none. */
+static int column_of(const struct engine_view *v, int pool, int page)
+{
+    for (int c = 0; c < v->n_page; c++)
+        if (page > 0 && page_in(&v->page[c], pool) == page)
+            return c;
+    return -1;
+}
+
+static void event_words(const struct page_event *p, uint64_t seq, int size, struct sheet *out)
+{
+    static const char *const word[] = {
+        [PAGE_TAKE] = "taken from the free list",
+        [PAGE_SHARE] = "shared with one more holder",
+        [PAGE_DROP] = "given back by one holder",
+        [PAGE_FREE] = "free again",
+        [PAGE_WINDOW] = "released: it left the sliding window",
+        [PAGE_COPY] = "copied before it was written: it was shared",
+    };
+    sheet_printf(out, ST_DIM, "%8llu  ", (unsigned long long)seq);
+    sheet_printf(out, ST_KEY, "%-7s", page_op_name((enum page_op)p->op));
+    sheet_add(out, ST_TEXT, p->op < sizeof word / sizeof *word ? word[p->op] : "");
+    if (p->column >= 0)
+        sheet_printf(out, ST_TEXT, ", logical page %d (positions %d-%d)", (int)p->column,
+                     (int)p->column * size, ((int)p->column + 1) * size - 1);
+    sheet_printf(out, ST_DIM, "; %d reference%s", (int)p->refs, p->refs == 1 ? "" : "s");
+    sheet_line(out);
+}
+
+static void page_text(const struct engine_view *v, int pool, int page, const struct page_event *ev,
+                      const uint64_t *seq, int n, struct sheet *out)
+{
+    const struct pool_view *p = &v->pool[pool];
+    int size = p->page_size, column = column_of(v, pool, page);
+    sheet_printf(out, ST_HEAD, "PAGE %d of the %s pool", page, pools[pool]);
+    sheet_printf(out, ST_TEXT, "  slots %d-%d, %d reference%s", page * size,
+                 (page + 1) * size - 1, p->refs[page], p->refs[page] == 1 ? "" : "s");
+    sheet_line(out);
+    if (page == 0)
+        say_line(out, ST_TEXT, "the guard page: filled with NaN, never written, never live");
+    else if (column >= 0)
+        say_line(out, ST_TEXT, "this session's logical page %d: positions %d-%d", column,
+                 column * size, (column + 1) * size - 1);
+    else
+        say_line(out, ST_TEXT, p->refs[page] ? "held outside this session's table"
+                                             : "free: nothing is stored in it");
+    for (int i = 0; i < n; i++)
+        event_words(&ev[i], seq[i], size, out);
+    if (n == 0)
+        say_line(out, ST_DIM,
+                 "no events: it was never handed out, or too long ago to be remembered");
+}
+
+static void page_json(const struct engine_view *v, int pool, int page, const struct page_event *ev,
+                      const uint64_t *seq, int n, struct buf *json)
+{
+    int column = column_of(v, pool, page);
+    jput_open(json, '{');
+    jput_kstr(json, "pool", pools[pool]);
+    jput_kint(json, "page", page);
+    jput_kint(json, "refs", v->pool[pool].refs[page]);
+    jput_key(json, "logical");
+    if (column >= 0)
+        jput_int(json, column);
+    else
+        jput_null(json);
+    jput_key(json, "events");
+    jput_open(json, '[');
+    for (int i = 0; i < n; i++) {
+        jput_open(json, '{');
+        jput_kint(json, "seq", (int64_t)seq[i]);
+        jput_kstr(json, "op", page_op_name((enum page_op)ev[i].op));
+        jput_kint(json, "logical", ev[i].column);
+        jput_kint(json, "refs", ev[i].refs);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+bool cmd_page(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    enum { MAX_EVENTS = 64 };
+    struct page_event ev[MAX_EVENTS];
+    int pool = POOL_FULL;
+    long page = 0;
+    uint64_t seq[MAX_EVENTS] = {0};
+    if (argc < 1 || argc > 2)
+        return arg_expected("page", "takes a page number and a pool (full if none is named)", e);
+    if (argc == 2 && (pool = arg_choice(argv[1], "the pool", pools, N_POOLS, e)) < 0)
+        return false;
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    bool ok = v.pool[pool].exists ||
+              err_set(e, ERR_USAGE, "this model has no %s pool", pools[pool]);
+    ok = ok && arg_int(argv[0], "the page", 0, v.pool[pool].total - 1, &page, e);
+    if (ok) {
+        int n = engine_page_events(a->engine, (enum pool_id)pool, (int)page, ev, seq, MAX_EVENTS);
+        if (json)
+            page_json(&v, pool, (int)page, ev, seq, n, json);
+        else
+            page_text(&v, pool, (int)page, ev, seq, n, out);
+    }
+    engine_view_free(&v);
+    return ok;
+}
+
+/* "full   slot 767   page 47, offset 15", or why there is none */
+static void slot_line(const char *name, const struct pool_view *p, int slot, const char *none,
+                      struct sheet *out)
+{
+    if (!p->exists)
+        return;
+    sheet_printf(out, ST_LABEL, "%-6s ", name);
+    if (slot > 0)
+        sheet_printf(out, ST_TEXT, "slot %d = page %d, offset %d", slot, slot / p->page_size,
+                     slot % p->page_size);
+    else
+        sheet_add(out, ST_DIM, none);
+    sheet_line(out);
+}
+
+static void map_text(struct app *a, const struct engine_view *v, const struct pos_view *p,
+                     struct sheet *out)
+{
+    int size = max_int(1, v->pool[POOL_FULL].page_size), w = engine_info(a->engine)->window;
+    size_t n;
+    const char *token = engine_token(a->engine, p->token, &n);
+    sheet_printf(out, ST_HEAD, "POSITION %d", p->position);
+    sheet_printf(out, ST_TEXT, "  token %d ", (int)p->token);
+    sheet_add(out, ST_TEXT, "\"");
+    sheet_addn(out, ST_TEXT, token, n);
+    sheet_printf(out, ST_TEXT, "\"  logical page %d, offset %d%s", p->position / size,
+                 p->position % size, p->committed ? "" : "  (not committed yet)");
+    sheet_line(out);
+    slot_line("full", &v->pool[POOL_FULL], p->full_slot, "nothing written yet", out);
+    slot_line("swa", &v->pool[POOL_SWA], p->swa_slot,
+              p->committed ? "released: no query can reach it any more" : "nothing written yet",
+              out);
+    slot_line("draft", &v->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", out);
+    if (w > 0) {
+        say_line(out, ST_TEXT, "window W = %d: a query here sees the keys %d-%d in sliding layers,",
+                 w, max_int(0, p->position - w + 1), p->position);
+        say_line(out, ST_TEXT,
+                 "and queries up to %d see this key; it is %s the next query's window",
+                 p->position + w - 1, p->in_window ? "inside" : "outside");
+    }
+}
+
+bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+             struct buf *json, struct err *e)
+{
+    (void)rest;
+    long pos;
+    if (argc != 1)
+        return arg_expected("map", "takes a position", e);
+    struct engine_view v;
+    struct pos_view p = {0};
+    engine_view(a->engine, &v);
+    bool ok = v.length > 0 || err_set(e, ERR_USAGE, "the context is empty; send a message first");
+    ok = ok && arg_int(argv[0], "the position", 0, v.length - 1, &pos, e) &&
+         engine_position(a->engine, (int)pos, &p, e);
+    if (ok && json) {
+        jput_open(json, '{');
+        jput_kint(json, "position", p.position);
+        jput_kint(json, "token", p.token);
+        jput_kint(json, "full_slot", p.full_slot);
+        jput_kint(json, "swa_slot", p.swa_slot);
+        jput_kint(json, "draft_slot", p.draft_slot);
+        jput_kint(json, "page_size", v.pool[POOL_FULL].page_size);
+        jput_kbool(json, "in_window", p.in_window);
+        jput_kbool(json, "committed", p.committed);
+        jput_close(json, '}');
+    } else if (ok) {
+        map_text(a, &v, &p, out);
+    }
+    engine_view_free(&v);
+    return ok;
+}
+
+/* ---- /plan, /check, /sql --------------------------------------------------------------------- */
+
+bool cmd_plan(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    if (argc > 1)
+        return arg_expected("plan", "takes at most one mode", e);
+    struct buf text = {0};
+    bool ok = engine_plan_text(a->engine, argc ? argv[0] : "", json != NULL, &text, e);
+    if (ok && json)
+        jput_raw(json, text.p);
+    else if (ok)
+        say_text(out, ST_TEXT, text.p ? text.p : "");
+    buf_free(&text);
+    return ok;
+}
+
+static void lines_json(const char *text, struct buf *json)
+{
+    jput_open(json, '[');
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        jput_strn(json, text, n);
+        text += n + (text[n] == '\n');
+    }
+    jput_close(json, ']');
+}
+
+bool cmd_check(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest;
+    struct buf report = {0};
+    bool ok = engine_check(a->engine, &report, e);
+    if (json)
+        lines_json(report.p ? report.p : "", json);
+    else
+        say_text(out, ST_TEXT, report.p ? report.p : "");
+    if (ok && !json)
+        say_line(out, ST_GOOD, "every rule holds");
+    buf_free(&report);
+    return ok;
+}
+
+bool cmd_sql(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+             struct buf *json, struct err *e)
+{
+    (void)argv;
+    enum { MAX_ROWS = 200 };
+    if (argc == 0)
+        return arg_expected("sql", "takes a SELECT statement", e);
+    struct hdb *d = app_hdb(a, e);
+    struct buf text = {0};
+    bool ok = d && hdb_sql(d, rest, json != NULL, MAX_ROWS, &text, e);
+    if (ok && json)
+        jput_raw(json, text.n ? text.p : "[]");
+    else if (ok)
+        say_text(out, ST_TEXT, text.p ? text.p : "");
+    buf_free(&text);
+    return ok;
+}

@@ -1,0 +1,358 @@
+/* session.c - the commands of the session log: list, search, resume, fork, name, export. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "repl/cmd/cmd.h"
+
+/* Local "2026-01-31 14:05". */
+static void add_when(struct sheet *out, int64_t ms)
+{
+    time_t t = (time_t)(ms / 1000);
+    struct tm tm;
+    char text[32] = "";
+    if (localtime_r(&t, &tm))
+        strftime(text, sizeof text, "%Y-%m-%d %H:%M", &tm);
+    sheet_printf(out, ST_DIM, "%-16s", text);
+}
+
+/* Text cut to what is left of a line; line breaks and runs of blanks become one blank. */
+static void add_cut(struct sheet *out, enum style st, const char *text, int cells)
+{
+    struct buf flat = {0}, clean = {0};
+    buf_str(&flat, "");
+    for (const char *p = text; *p; p++)
+        if (!strchr(" \t\r\n", *p))
+            buf_char(&flat, *p);
+        else if (flat.n && flat.p[flat.n - 1] != ' ')
+            buf_char(&flat, ' ');
+    text_sanitise(&clean, flat.p, flat.n, false, NULL);
+    int used;
+    size_t n = text_fit(clean.p ? clean.p : "", clean.n, cells, &used);
+    if (n < clean.n)
+        n = text_fit(clean.p, clean.n, cells - 1, &used);
+    sheet_addn(out, st, clean.p ? clean.p : "", n);
+    if (n < clean.n)
+        sheet_add(out, st, out->ascii ? "~" : "…");
+    buf_free(&flat);
+    buf_free(&clean);
+}
+
+/* ---- /sessions, /search ---------------------------------------------------------------------- */
+
+struct listing {
+    struct app *app;
+    struct sheet *out;
+    struct buf *json;
+};
+
+static bool list_session(const struct session_row *r, void *arg)
+{
+    struct listing *l = arg;
+    if (l->json) {
+        jput_open(l->json, '{');
+        jput_kstr(l->json, "id", r->id);
+        jput_kstr(l->json, "parent", r->parent[0] ? r->parent : NULL);
+        jput_kint(l->json, "fork_turn", r->fork_turn);
+        jput_kint(l->json, "turns", r->n_turns);
+        jput_kint(l->json, "created_ms", r->created_ms);
+        jput_kint(l->json, "updated_ms", r->updated_ms);
+        jput_kstr(l->json, "title", r->title);
+        jput_kstr(l->json, "model", r->model);
+        jput_kbool(l->json, "current", strcmp(r->id, l->app->session) == 0);
+        jput_close(l->json, '}');
+        return true;
+    }
+    bool current = strcmp(r->id, l->app->session) == 0;
+    sheet_add(l->out, ST_GOOD, current ? "*" : " ");
+    sheet_printf(l->out, ST_KEY, "%s ", r->id);
+    add_when(l->out, r->updated_ms);
+    sheet_printf(l->out, ST_TEXT, "%5d ", r->n_turns);
+    add_cut(l->out, ST_TEXT, r->title ? r->title : "", view_width(l->app) - 51);
+    sheet_line(l->out);
+    return true;
+}
+
+bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                  struct buf *json, struct err *e)
+{
+    (void)rest;
+    long n = 20;
+    if (argc > 1)
+        return arg_expected("sessions", "takes at most one number", e);
+    if (argc == 1 && !arg_int(argv[0], "how many sessions to list", 1, 100000, &n, e))
+        return false;
+    struct hdb *d = app_hdb(a, e);
+    if (!d)
+        return false;
+    struct listing l = {a, out, json};
+    if (json)
+        jput_open(json, '[');
+    else
+        say_line(out, ST_HEAD, " %-26s %-16s %5s %s", "id", "last used", "turns", "title");
+    int found = hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, e);
+    if (json)
+        jput_close(json, ']');
+    else if (found == 0)
+        say_line(out, ST_DIM, " no session is saved yet");
+    return found >= 0;
+}
+
+/* Matches stand between \x01 and \x02. */
+static void add_snippet(struct sheet *out, const char *s)
+{
+    bool hit = false;
+    sheet_add(out, ST_TEXT, "    ");
+    while (*s) {
+        size_t n = strcspn(s, "\x01\x02\n\r\t");
+        sheet_addn(out, hit ? ST_BOLD : ST_TEXT, s, n);
+        s += n;
+        if (*s == '\x01' || *s == '\x02')
+            sheet_add(out, ST_BOLD, *s == '\x01' ? "[" : "]");
+        else if (*s)
+            sheet_add(out, ST_TEXT, " ");
+        hit = *s == '\x01' || (hit && *s != '\x02');
+        s += *s != '\0';
+    }
+    sheet_line(out);
+}
+
+static bool list_hit(const struct turn_row *r, void *arg)
+{
+    struct listing *l = arg;
+    const char *snippet = r->snippet ? r->snippet : "";
+    if (l->json) {
+        jput_open(l->json, '{');
+        jput_kstr(l->json, "session", r->session);
+        jput_kint(l->json, "turn", r->n);
+        jput_kstr(l->json, "role", r->is_user ? "user" : "reply");
+        jput_kbool(l->json, "undone", r->undone);
+        jput_key(l->json, "text");
+        jput_strn(l->json, r->text ? r->text : "", r->text_n);
+        jput_kstr(l->json, "snippet", snippet);
+        jput_close(l->json, '}');
+        return true;
+    }
+    sheet_printf(l->out, ST_KEY, "%s ", r->session);
+    sheet_printf(l->out, ST_LABEL, "turn %d, %s%s  ", r->n, r->is_user ? "you" : "reply",
+                 r->undone ? ", undone" : "");
+    add_when(l->out, r->created_ms);
+    sheet_line(l->out);
+    add_snippet(l->out, snippet);
+    return true;
+}
+
+bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)argv;
+    enum { SHOW = 20 };
+    if (argc == 0)
+        return arg_expected("search", "takes words to look for", e);
+    struct hdb *d = app_hdb(a, e);
+    if (!d)
+        return false;
+    struct listing l = {a, out, json};
+    if (json)
+        jput_open(json, '[');
+    int found = hdb_search(d, rest, SHOW, list_hit, &l, e);
+    if (json)
+        jput_close(json, ']');
+    if (found == 0)
+        return err_set(e, ERR_NEGATIVE, "nothing found for \"%.200s\"", rest);
+    if (found == SHOW && !json)
+        say_line(out, ST_DIM, "the best %d are shown; more words narrow the search", SHOW);
+    return found > 0;
+}
+
+/* ---- /resume, /fork -------------------------------------------------------------------------- */
+
+/* What the user should know after the session changed. */
+static void answer_session(struct app *a, const char *parent, int turn, struct sheet *out,
+                           struct buf *json)
+{
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "session", a->session);
+        jput_kstr(json, "parent", parent);
+        if (parent)
+            jput_kint(json, "fork_turn", turn);
+        jput_kint(json, "turns", a->turns.n);
+        jput_close(json, '}');
+    } else if (parent) {
+        say_line(out, ST_DIM, "session %s goes on from turn %d of %s", a->session, turn, parent);
+    } else {
+        say_line(out, ST_DIM, "session %s resumed: %d turn%s in the context", a->session,
+                 a->turns.n, a->turns.n == 1 ? "" : "s");
+    }
+}
+
+bool cmd_resume(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    if (argc != 1)
+        return arg_expected("resume", "takes the beginning of one session's id, or \"last\"", e);
+    if (!app_resume(a, argv[0], e))
+        return false;
+    if (a->face.clear)
+        a->face.clear(a);
+    if (!app_show_past(a, e))
+        return false;
+    answer_session(a, NULL, 0, out, json);
+    return true;
+}
+
+struct id_list {
+    const char *word;
+    cmd_add_fn *add;
+    void *arg;
+};
+
+static bool offer_id(const struct session_row *r, void *arg)
+{
+    struct id_list *l = arg;
+    if (strncmp(r->id, l->word, strlen(l->word)) == 0)
+        l->add(l->arg, r->id);
+    return true;
+}
+
+void complete_session(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    struct err e;
+    struct hdb *d = app_hdb(a, &e);
+    struct id_list l = {word, add, arg};
+    if (strncmp("last", word, strlen(word)) == 0)
+        add(arg, "last");
+    if (d)
+        hdb_sessions(d, NULL, NULL, 50, offer_id, &l, &e);
+}
+
+/* The child begins as the whole session, pages shared; then the turns after `turn` are taken back,
+ * so that the log says exactly what the child's context is. */
+bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    enum { MAX_BACK = 48 }; /* each is a request, and the engine's queue holds 64 */
+    int in = a->turns.n, newest = in ? a->turns.v[in - 1] : 0, keep = in;
+    long turn = newest;
+    if (argc > 1)
+        return arg_expected("fork", "takes at most one turn", e);
+    if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
+                              e))
+        return false;
+    while (keep > 0 && a->turns.v[keep - 1] > turn)
+        keep--;
+    if (turn > 0 && (keep == 0 || a->turns.v[keep - 1] != turn))
+        return err_set(e, ERR_USAGE, "turn %ld is not in the context (undone?); the newest is %d",
+                       turn, newest);
+    if (in - keep > MAX_BACK)
+        return err_set(e, ERR_USAGE,
+                       "turn %ld is more than %d turns back; fork at a later one first",
+                       turn, MAX_BACK);
+    char parent[SESSION_ID];
+    struct request rq = {.kind = RQ_FORK};
+    memcpy(parent, a->session, sizeof parent);
+    session_new_id(rq.session);
+    memcpy(a->session, rq.session, sizeof a->session);
+    bool ok = engine_submit(a->engine, &rq, e);
+    if (!ok)
+        memcpy(a->session, parent, sizeof a->session);
+    for (int i = keep; ok && i < in; i++)
+        ok = app_request(a, RQ_UNDO, NULL, e);
+    if (ok)
+        answer_session(a, parent, (int)turn, out, json);
+    return ok;
+}
+
+/* ---- /title, /export, /private --------------------------------------------------------------- */
+
+static bool need_log(const struct app *a, const char *what, struct err *e)
+{
+    if (a->opt.readonly)
+        return err_set(e, ERR_USAGE, "%s writes, and --readonly forbids it", what);
+    if (a->private_)
+        return err_set(e, ERR_USAGE, "%s needs the log, and this session is private", what);
+    if (!a->history)
+        return err_set(e, ERR_DB, "%s needs the log, and it is %s%s", what,
+                       a->log_error[0] ? "not open: " : "off", a->log_error);
+    return true;
+}
+
+bool cmd_title(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    if (argc == 0)
+        return arg_expected("title", "takes the new title", e);
+    if (!need_log(a, "/title", e))
+        return false;
+    history_flush(a->history, 2000);
+    if (!history_set_title(a->db_path, a->session, argv[0], e))
+        return false;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "session", a->session);
+        jput_kstr(json, "title", rest);
+        jput_close(json, '}');
+    } else {
+        say_line(out, ST_TEXT, "title: %s", rest);
+    }
+    return true;
+}
+
+bool cmd_export(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    static const char *const format[] = {"md", "jsonl"};
+    const char *file = argc == 2 ? argv[1] : NULL;
+    int f = 0;
+    if (argc > 2)
+        return arg_expected("export", "takes a format (md or jsonl) and a new file", e);
+    if (argc > 0 && (f = arg_choice(argv[0], "the format", format, 2, e)) < 0)
+        return false;
+    if (a->opt.readonly)
+        return err_set(e, ERR_USAGE, "/export writes a file, and --readonly forbids it");
+    if (file && strcmp(file, "-") == 0)
+        return err_set(e, ERR_USAGE,
+                       "/export takes a file; `aerie export` writes to standard output");
+    struct hdb *d = app_hdb(a, e);
+    char *path = file ? xstrdup(file) : xasprintf("aerie-%s.%s", a->session, format[f]);
+    bool ok = access(path, F_OK) != 0 ||
+              err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", path);
+    ok = ok && d && hdb_export(d, a->session, format[f], path, e);
+    if (ok && json) {
+        jput_open(json, '{');
+        jput_kstr(json, "format", format[f]);
+        jput_kstr(json, "file", path);
+        jput_close(json, '}');
+    } else if (ok) {
+        say_line(out, ST_TEXT, "wrote %s", path);
+    }
+    free(path);
+    return ok;
+}
+
+bool cmd_private(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                 struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv, (void)rest, (void)e;
+    bool was = a->history != NULL;
+    a->private_ = true;
+    if (was) {
+        history_flush(a->history, 2000);
+        history_level(a->history, LOG_OFF);
+    }
+    if (json) {
+        jput_open(json, '{');
+        jput_kbool(json, "private", true);
+        jput_close(json, '}');
+    } else {
+        say_line(out, ST_TEXT, was ? "nothing more is saved until aerie ends; what was said before "
+                                     "stays in the log" : "nothing was being saved anyway");
+    }
+    return true;
+}

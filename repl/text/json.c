@@ -1,0 +1,124 @@
+/* json.c - see json.h. */
+#include "repl/text/json.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "repl/text/sheet.h"
+
+static void separate(struct buf *b)
+{
+    char last = b->n ? b->p[b->n - 1] : '{';
+    if (!strchr("{[:", last))
+        buf_char(b, ',');
+}
+
+void jput_open(struct buf *b, char bracket)
+{
+    separate(b);
+    buf_char(b, bracket);
+}
+
+void jput_close(struct buf *b, char bracket)
+{
+    buf_char(b, bracket);
+}
+
+static void put_escaped(struct buf *b, uint32_t c)
+{
+    static const char plain[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
+    const char *at = c && c < 128 ? strchr(plain, (int)c) : NULL;
+    if (at)
+        buf_printf(b, "\\%c", letter[at - plain]);
+    else if (c >= 0x20 && c < 0x7F)
+        buf_char(b, (char)c);
+    else if (c < 0x10000)
+        buf_printf(b, "\\u%04x", (unsigned)c);
+    else
+        buf_printf(b, "\\u%04x\\u%04x", (unsigned)(0xD800 + ((c - 0x10000) >> 10)),
+                   (unsigned)(0xDC00 + ((c - 0x10000) & 0x3FF)));
+}
+
+void jput_strn(struct buf *b, const char *s, size_t n)
+{
+    separate(b);
+    buf_char(b, '"');
+    for (size_t i = 0; i < n;) {
+        uint32_t c;
+        i += text_decode(s + i, n - i, &c);
+        put_escaped(b, c);
+    }
+    buf_char(b, '"');
+}
+
+void jput_str(struct buf *b, const char *s)
+{
+    if (s)
+        jput_strn(b, s, strlen(s));
+    else
+        jput_null(b);
+}
+
+void jput_key(struct buf *b, const char *key)
+{
+    jput_str(b, key);
+    buf_char(b, ':');
+}
+
+void jput_int(struct buf *b, int64_t v)
+{
+    separate(b);
+    buf_printf(b, "%lld", (long long)v);
+}
+
+void jput_real(struct buf *b, double v)
+{
+    separate(b);
+    if (isfinite(v))
+        buf_printf(b, "%.9g", v);
+    else
+        buf_str(b, "null");
+}
+
+void jput_bool(struct buf *b, bool v)
+{
+    separate(b);
+    buf_str(b, v ? "true" : "false");
+}
+
+void jput_null(struct buf *b)
+{
+    separate(b);
+    buf_str(b, "null");
+}
+
+void jput_raw(struct buf *b, const char *json)
+{
+    separate(b);
+    for (; *json; json++) /* strings hold no raw line ends: these stand between values */
+        buf_char(b, *json == '\n' || *json == '\r' ? ' ' : *json);
+}
+
+void jput_kstr(struct buf *b, const char *key, const char *s)
+{
+    jput_key(b, key);
+    jput_str(b, s);
+}
+
+void jput_kint(struct buf *b, const char *key, int64_t v)
+{
+    jput_key(b, key);
+    jput_int(b, v);
+}
+
+void jput_kreal(struct buf *b, const char *key, double v)
+{
+    jput_key(b, key);
+    jput_real(b, v);
+}
+
+void jput_kbool(struct buf *b, const char *key, bool v)
+{
+    jput_key(b, key);
+    jput_bool(b, v);
+}

@@ -1,0 +1,686 @@
+/* markdown.c - see markdown.h. */
+#include "repl/text/markdown.h"
+
+#include <md4c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_NEST = 12, MAX_COLUMNS = 24 };
+
+/* What a list item or a quote puts in front of its rows. */
+struct prefix {
+    char first[16], rest[16];
+    enum style style;
+    bool used; /* the first row is written */
+};
+
+struct list {
+    bool ordered, tight;
+    unsigned next;
+};
+
+struct table {
+    struct sheet *cell; /* (n_cell) one sheet each, row-major */
+    int n_cell, cap_cell, columns, head_rows;
+    MD_ALIGN align[MAX_COLUMNS];
+    int width[MAX_COLUMNS];
+};
+
+struct md {
+    struct sheet *out;
+    int width;
+    struct sheet line; /* the inline content of the block being read */
+    struct prefix prefix[MAX_NEST];
+    struct list list[MAX_NEST];
+    int n_prefix, n_list; /* may exceed MAX_NEST: deeper levels are counted, not drawn */
+    int bold, italic, code, link, strike, head;
+    struct buf href;
+    bool gap; /* a blank row is due before the next block */
+    bool in_code;
+    struct table table;
+};
+
+/* ---- rows with their prefixes ---- */
+
+static int prefix_width(const struct md *m)
+{
+    int w = 0;
+    for (int i = 0; i < m->n_prefix && i < MAX_NEST; i++)
+        w += text_width(m->prefix[i].rest, strlen(m->prefix[i].rest));
+    return w;
+}
+
+static void put_prefix(struct md *m)
+{
+    for (int i = 0; i < m->n_prefix && i < MAX_NEST; i++) {
+        struct prefix *p = &m->prefix[i];
+        sheet_add(m->out, p->style, p->used ? p->rest : p->first);
+        p->used = true;
+    }
+}
+
+static int room(const struct md *m)
+{
+    return max_int(m->width - prefix_width(m), 4);
+}
+
+static void put_gap(struct md *m)
+{
+    bool tight = m->n_list > 0 && m->n_list <= MAX_NEST && m->list[m->n_list - 1].tight;
+    if (m->gap && !tight) {
+        int quotes = 0; /* the quotes' bars go on through the gap */
+        for (int i = 0; i < m->n_prefix && i < MAX_NEST; i++)
+            if (m->prefix[i].style == ST_QUOTE && m->prefix[i].used)
+                quotes = i + 1;
+        for (int i = 0; i < quotes; i++)
+            sheet_add(m->out, m->prefix[i].style, m->prefix[i].rest);
+        sheet_line(m->out);
+    }
+    m->gap = false;
+}
+
+/* Writes the inline content read so far as wrapped rows. */
+static void flush_line(struct md *m)
+{
+    if (m->line.n_row == 0)
+        return;
+    struct sheet wrapped;
+    sheet_init(&wrapped, m->out->ascii);
+    sheet_append_wrapped(&wrapped, &m->line, room(m));
+    for (int i = 0; i < wrapped.n_row; i++) {
+        put_prefix(m);
+        sheet_add_row(m->out, &wrapped.row[i], 0, (int)wrapped.row[i].text.n);
+        sheet_line(m->out);
+    }
+    m->out->escaped += wrapped.escaped;
+    sheet_free(&wrapped);
+    sheet_clear(&m->line);
+}
+
+static void put_rule(struct md *m, int cells)
+{
+    put_prefix(m);
+    for (int i = 0; i < cells; i++)
+        sheet_add(m->out, ST_DIM, m->out->ascii ? "-" : "─");
+    sheet_line(m->out);
+}
+
+/* ---- code blocks: a bar at the left, long lines cut between clusters ---- */
+
+static void code_row(struct md *m, const char *p, size_t n)
+{
+    const char *bar = m->out->ascii ? "| " : "│ ";
+    struct sheet row;
+    sheet_init(&row, m->out->ascii);
+    sheet_addn(&row, ST_CODE, p, n);
+    const struct sheet_row *r = &row.row[0];
+    size_t at = 0;
+    do {
+        size_t k = text_fit(r->text.p + at, r->text.n - at, room(m) - 2, NULL);
+        if (k == 0)
+            k = r->text.n - at; /* a cluster wider than the room: the frame clips it */
+        put_prefix(m);
+        sheet_add(m->out, ST_DIM, bar);
+        sheet_add_row(m->out, r, (int)at, (int)(at + k));
+        sheet_line(m->out);
+        at += k;
+    } while (at < r->text.n);
+    m->out->escaped += row.escaped;
+    sheet_free(&row);
+}
+
+static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
+{
+    m->in_code = true;
+    buf_clear(&m->href); /* code text is collected there until the block ends */
+    buf_str(&m->href, "");
+    if (d->lang.size > 0) {
+        put_prefix(m);
+        sheet_add(m->out, ST_DIM, m->out->ascii ? "+ " : "╭ ");
+        sheet_addn(m->out, ST_DIM, d->lang.text, d->lang.size);
+        sheet_line(m->out);
+    }
+}
+
+static void code_end(struct md *m)
+{
+    m->in_code = false;
+    const char *p = m->href.p, *end = p + m->href.n;
+    while (p < end) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        code_row(m, p, (size_t)((nl ? nl : end) - p));
+        p = nl ? nl + 1 : end;
+    }
+    buf_clear(&m->href);
+    m->gap = true;
+}
+
+/* ---- tables ---- */
+
+static struct sheet *table_cell(struct table *t)
+{
+    if (t->n_cell == t->cap_cell) {
+        t->cap_cell = t->cap_cell ? 2 * t->cap_cell : 32;
+        t->cell = xrealloc(t->cell, (size_t)t->cap_cell, sizeof *t->cell);
+    }
+    return &t->cell[t->n_cell++];
+}
+
+static int sheet_width(const struct sheet *s)
+{
+    int w = 0;
+    for (int i = 0; i < s->n_row; i++)
+        w = max_int(w, text_width(s->row[i].text.p, s->row[i].text.n));
+    return w;
+}
+
+/* Natural widths, then the widest column shrinks until all fit (3 cells between columns). */
+static void table_widths(struct table *t, int cells)
+{
+    int total = 3 * (t->columns - 1);
+    memset(t->width, 0, sizeof t->width);
+    for (int i = 0; i < t->n_cell; i++)
+        t->width[i % t->columns] = max_int(t->width[i % t->columns], sheet_width(&t->cell[i]));
+    for (int c = 0; c < t->columns; c++)
+        total += t->width[c] = max_int(t->width[c], 1);
+    for (; total > cells; total--) {
+        int widest = 0;
+        for (int c = 1; c < t->columns; c++)
+            if (t->width[c] > t->width[widest])
+                widest = c;
+        if (t->width[widest] <= 3)
+            break;
+        t->width[widest]--;
+    }
+}
+
+static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
+{
+    const struct table *t = &m->table;
+    bool there = r < s->n_row;
+    int w = there ? text_width(s->row[r].text.p, s->row[r].text.n) : 0;
+    int pad = max_int(t->width[c] - w, 0), left = 0;
+    if (t->align[c] == MD_ALIGN_RIGHT)
+        left = pad;
+    else if (t->align[c] == MD_ALIGN_CENTER)
+        left = pad / 2;
+    sheet_printf(m->out, ST_TEXT, "%*s", left, "");
+    if (there)
+        sheet_add_row(m->out, &s->row[r], 0, (int)s->row[r].text.n);
+    if (c + 1 < t->columns) {
+        sheet_printf(m->out, ST_TEXT, "%*s", pad - left, "");
+        sheet_add(m->out, ST_DIM, m->out->ascii ? " | " : " │ ");
+    }
+}
+
+static void table_row(struct md *m, int first)
+{
+    struct table *t = &m->table;
+    struct sheet wrapped[MAX_COLUMNS];
+    int rows = 1;
+    for (int c = 0; c < t->columns; c++) {
+        sheet_init(&wrapped[c], m->out->ascii);
+        sheet_append_wrapped(&wrapped[c], &t->cell[first + c], t->width[c]);
+        rows = max_int(rows, wrapped[c].n_row);
+    }
+    for (int r = 0; r < rows; r++) {
+        put_prefix(m);
+        for (int c = 0; c < t->columns; c++)
+            table_cell_row(m, &wrapped[c], r, c);
+        sheet_line(m->out);
+    }
+    for (int c = 0; c < t->columns; c++)
+        sheet_free(&wrapped[c]);
+}
+
+static void table_rule(struct md *m)
+{
+    bool ascii = m->out->ascii;
+    put_prefix(m);
+    for (int c = 0; c < m->table.columns; c++) {
+        if (c)
+            sheet_add(m->out, ST_DIM, ascii ? "-+-" : "─┼─");
+        for (int i = 0; i < m->table.width[c]; i++)
+            sheet_add(m->out, ST_DIM, ascii ? "-" : "─");
+    }
+    sheet_line(m->out);
+}
+
+static void table_end(struct md *m)
+{
+    struct table *t = &m->table;
+    if (t->columns > 0) {
+        table_widths(t, room(m));
+        for (int i = 0; i + t->columns <= t->n_cell; i += t->columns) {
+            table_row(m, i);
+            if (i / t->columns + 1 == t->head_rows)
+                table_rule(m);
+        }
+    }
+    for (int i = 0; i < t->n_cell; i++)
+        sheet_free(&t->cell[i]);
+    t->n_cell = 0;
+    m->gap = true;
+}
+
+/* ---- blocks ---- */
+
+static void push_prefix(struct md *m, enum style st, const char *first, const char *rest)
+{
+    if (m->n_prefix < MAX_NEST) {
+        struct prefix *p = &m->prefix[m->n_prefix];
+        *p = (struct prefix){.style = st};
+        snprintf(p->first, sizeof p->first, "%s", first);
+        snprintf(p->rest, sizeof p->rest, "%s", rest);
+    }
+    m->n_prefix++;
+}
+
+static void push_list(struct md *m, struct list l)
+{
+    flush_line(m);
+    put_gap(m);
+    if (m->n_list < MAX_NEST)
+        m->list[m->n_list] = l;
+    m->n_list++;
+}
+
+static void item_begin(struct md *m, const MD_BLOCK_LI_DETAIL *d)
+{
+    struct list *l = &m->list[min_int(m->n_list, MAX_NEST) - 1];
+    char mark[16];
+    put_gap(m);
+    if (d->is_task)
+        snprintf(mark, sizeof mark, "[%c] ", d->task_mark == ' ' ? ' ' : 'x');
+    else if (l->ordered)
+        snprintf(mark, sizeof mark, "%u. ", l->next++);
+    else
+        snprintf(mark, sizeof mark, "%s ", m->out->ascii ? "-" : m->n_list % 2 ? "•" : "◦");
+    char rest[16];
+    snprintf(rest, sizeof rest, "%*s", text_width(mark, strlen(mark)), "");
+    push_prefix(m, ST_LABEL, mark, rest);
+}
+
+static void item_end(struct md *m)
+{
+    flush_line(m);
+    if (m->n_prefix <= MAX_NEST && !m->prefix[m->n_prefix - 1].used) { /* an empty item */
+        put_prefix(m);
+        sheet_line(m->out);
+    }
+    m->n_prefix--;
+    m->gap = !m->list[min_int(m->n_list, MAX_NEST) - 1].tight;
+}
+
+static int enter_block(MD_BLOCKTYPE type, void *detail, void *arg)
+{
+    struct md *m = arg;
+    switch (type) {
+    case MD_BLOCK_UL:
+        push_list(m, (struct list){.tight = ((MD_BLOCK_UL_DETAIL *)detail)->is_tight});
+        break;
+    case MD_BLOCK_OL: {
+        const MD_BLOCK_OL_DETAIL *d = detail;
+        push_list(m, (struct list){.ordered = true, .tight = d->is_tight, .next = d->start});
+        break;
+    }
+    case MD_BLOCK_LI: item_begin(m, detail); break;
+    case MD_BLOCK_QUOTE:
+        flush_line(m);
+        put_gap(m);
+        push_prefix(m, ST_QUOTE, m->out->ascii ? "| " : "▌ ", m->out->ascii ? "| " : "▌ ");
+        break;
+    case MD_BLOCK_HR:
+        flush_line(m);
+        put_gap(m);
+        put_rule(m, room(m));
+        m->gap = true;
+        break;
+    case MD_BLOCK_H:
+        m->head = (int)((MD_BLOCK_H_DETAIL *)detail)->level;
+        flush_line(m);
+        put_gap(m);
+        break;
+    case MD_BLOCK_CODE:
+        flush_line(m);
+        put_gap(m);
+        code_begin(m, detail);
+        break;
+    case MD_BLOCK_P:
+        flush_line(m);
+        put_gap(m);
+        break;
+    case MD_BLOCK_TABLE:
+        flush_line(m);
+        put_gap(m);
+        m->table.columns = min_int((int)((MD_BLOCK_TABLE_DETAIL *)detail)->col_count, MAX_COLUMNS);
+        m->table.head_rows = (int)((MD_BLOCK_TABLE_DETAIL *)detail)->head_row_count;
+        break;
+    case MD_BLOCK_TH: m->bold++; break;
+    default: break;
+    }
+    return 0;
+}
+
+/* A finished table cell: its content is kept until the widths of all cells are known. */
+static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *d, int column)
+{
+    if (type == MD_BLOCK_TH)
+        m->bold--;
+    if (column >= m->table.columns) {
+        sheet_clear(&m->line);
+        return;
+    }
+    m->table.align[column] = d->align;
+    *table_cell(&m->table) = m->line;
+    sheet_init(&m->line, m->out->ascii);
+}
+
+static int leave_block(MD_BLOCKTYPE type, void *detail, void *arg)
+{
+    struct md *m = arg;
+    switch (type) {
+    case MD_BLOCK_UL:
+    case MD_BLOCK_OL:
+        m->n_list--;
+        m->gap = true;
+        break;
+    case MD_BLOCK_LI: item_end(m); break;
+    case MD_BLOCK_QUOTE:
+        flush_line(m);
+        m->n_prefix--;
+        m->gap = true;
+        break;
+    case MD_BLOCK_H:
+        flush_line(m);
+        m->head = 0;
+        m->gap = true;
+        break;
+    case MD_BLOCK_P:
+        flush_line(m);
+        m->gap = true;
+        break;
+    case MD_BLOCK_CODE: code_end(m); break;
+    case MD_BLOCK_TABLE: table_end(m); break;
+    case MD_BLOCK_TH:
+    case MD_BLOCK_TD:
+        cell_end(m, type, detail, m->table.columns ? m->table.n_cell % m->table.columns : 0);
+        break;
+    default: break;
+    }
+    return 0;
+}
+
+/* ---- inline text ---- */
+
+static enum style inline_style(const struct md *m)
+{
+    if (m->code)
+        return ST_CODE;
+    if (m->link)
+        return ST_LINK;
+    if (m->head == 1)
+        return ST_HEAD;
+    if (m->bold || m->head)
+        return ST_BOLD;
+    if (m->italic)
+        return ST_ITALIC;
+    return m->strike ? ST_DIM : ST_TEXT;
+}
+
+static int enter_span(MD_SPANTYPE type, void *detail, void *arg)
+{
+    struct md *m = arg;
+    switch (type) {
+    case MD_SPAN_EM: m->italic++; break;
+    case MD_SPAN_STRONG: m->bold++; break;
+    case MD_SPAN_CODE: m->code++; break;
+    case MD_SPAN_DEL: m->strike++; break;
+    case MD_SPAN_A:
+    case MD_SPAN_IMG: {
+        const MD_ATTRIBUTE *a = type == MD_SPAN_A ? &((MD_SPAN_A_DETAIL *)detail)->href
+                                                  : &((MD_SPAN_IMG_DETAIL *)detail)->src;
+        if (type == MD_SPAN_IMG)
+            sheet_add(&m->line, ST_DIM, "image: ");
+        buf_clear(&m->href);
+        buf_add(&m->href, a->text, a->size);
+        m->link++;
+        break;
+    }
+    default: break;
+    }
+    return 0;
+}
+
+static int leave_span(MD_SPANTYPE type, void *detail, void *arg)
+{
+    struct md *m = arg;
+    (void)detail;
+    switch (type) {
+    case MD_SPAN_EM: m->italic--; break;
+    case MD_SPAN_STRONG: m->bold--; break;
+    case MD_SPAN_CODE: m->code--; break;
+    case MD_SPAN_DEL: m->strike--; break;
+    case MD_SPAN_A:
+    case MD_SPAN_IMG:
+        m->link--;
+        if (m->href.n > 0) { /* where a link leads is always written out */
+            sheet_add(&m->line, ST_DIM, " (");
+            sheet_addn(&m->line, ST_DIM, m->href.p, m->href.n);
+            sheet_add(&m->line, ST_DIM, ")");
+        }
+        buf_clear(&m->href);
+        break;
+    default: break;
+    }
+    return 0;
+}
+
+static const struct entity {
+    const char *name, *text;
+} entities[] = {
+    {"&amp;", "&"},    {"&lt;", "<"},     {"&gt;", ">"},     {"&quot;", "\""},  {"&apos;", "'"},
+    {"&nbsp;", " "},   {"&ndash;", "–"},  {"&mdash;", "—"},  {"&hellip;", "…"}, {"&rarr;", "→"},
+    {"&larr;", "←"},   {"&times;", "×"},  {"&le;", "≤"},     {"&ge;", "≥"},     {"&ne;", "≠"},
+    {"&copy;", "©"},   {"&deg;", "°"},    {"&middot;", "·"}, {"&bull;", "•"},   {"&euro;", "€"},
+};
+
+/* A character reference: the numeric ones, the common names, and any other as it was written. */
+static void put_entity(struct md *m, const char *p, size_t n)
+{
+    char name[16];
+    if (n < sizeof name) {
+        memcpy(name, p, n);
+        name[n] = '\0';
+        for (size_t i = 0; i < sizeof entities / sizeof *entities; i++)
+            if (strcmp(entities[i].name, name) == 0) {
+                sheet_add(&m->line, inline_style(m), entities[i].text);
+                return;
+            }
+        if (name[1] == '#') {
+            bool hex = name[2] == 'x' || name[2] == 'X';
+            struct buf b = {0};
+            unsigned long cp = strtoul(name + (hex ? 3 : 2), NULL, hex ? 16 : 10);
+            bool valid = cp > 0 && cp <= 0x10FFFF && !(cp >= 0xD800 && cp <= 0xDFFF);
+            text_encode(&b, valid ? (uint32_t)cp : 0xFFFD);
+            sheet_addn(&m->line, inline_style(m), b.p, b.n);
+            buf_free(&b);
+            return;
+        }
+    }
+    sheet_addn(&m->line, inline_style(m), p, n);
+}
+
+static int put_text(MD_TEXTTYPE type, const MD_CHAR *p, MD_SIZE n, void *arg)
+{
+    struct md *m = arg;
+    if (m->in_code) {
+        buf_add(&m->href, type == MD_TEXT_NULLCHAR ? "" : p, type == MD_TEXT_NULLCHAR ? 1 : n);
+        return 0;
+    }
+    switch (type) {
+    case MD_TEXT_NULLCHAR: sheet_addn(&m->line, inline_style(m), "", 1); break;
+    case MD_TEXT_BR:
+    case MD_TEXT_SOFTBR: sheet_line(&m->line); break;
+    case MD_TEXT_ENTITY: put_entity(m, p, n); break;
+    default: sheet_addn(&m->line, inline_style(m), p, n);
+    }
+    return 0;
+}
+
+void markdown_render(const char *text, size_t n, int width, struct sheet *out)
+{
+    struct md m = {.out = out, .width = width};
+    const MD_PARSER parser = {
+        .flags = MD_FLAG_TABLES | MD_FLAG_STRIKETHROUGH | MD_FLAG_TASKLISTS | MD_FLAG_NOHTML,
+        .enter_block = enter_block,
+        .leave_block = leave_block,
+        .enter_span = enter_span,
+        .leave_span = leave_span,
+        .text = put_text,
+    };
+    sheet_init(&m.line, out->ascii);
+    CHECK(n < UINT32_MAX);
+    CHECK(md_parse(text, (MD_SIZE)n, &parser, &m) == 0);
+    flush_line(&m);
+    sheet_free(&m.line);
+    buf_free(&m.href);
+    free(m.table.cell);
+}
+
+/* ---- a block being written ---- */
+
+static bool only_markup(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr("-=*_#`~>|+: .0123456789", p[i]))
+            return false;
+    return true;
+}
+
+/* Where the paragraph at the end of text begins. */
+static size_t last_paragraph(const char *text, size_t n)
+{
+    for (size_t i = n; i > 1; i--)
+        if (text[i - 1] == '\n' && text[i - 2] == '\n')
+            return i;
+    return 0;
+}
+
+/* A fence line ("```c"): its length in marks, 0 if it is none. *closes: nothing follows. */
+static int fence_marks(const char *p, size_t n, char *mark, bool *closes)
+{
+    size_t i = 0;
+    while (i < n && (p[i] == ' ' || p[i] == '\t'))
+        i++;
+    size_t from = i;
+    while (i < n && (p[i] == '`' || p[i] == '~') && p[i] == p[from])
+        i++;
+    int marks = (int)(i - from);
+    if (marks < 3 || (p[from] == '`' && memchr(p + i, '`', n - i)))
+        return 0;
+    *mark = p[from];
+    while (i < n && p[i] == ' ')
+        i++;
+    *closes = i == n;
+    return marks;
+}
+
+/* Follows fences line by line; true while inside one. */
+struct fence {
+    int marks; /* 0: outside */
+    char mark;
+};
+
+static void fence_line(struct fence *f, const char *p, size_t n)
+{
+    char mark = 0;
+    bool closes = false;
+    int marks = fence_marks(p, n, &mark, &closes);
+    if (f->marks == 0) {
+        if (marks)
+            *f = (struct fence){marks, mark};
+    } else if (marks >= f->marks && mark == f->mark && closes) {
+        f->marks = 0;
+    }
+}
+
+static bool is_blank(const char *p, size_t n)
+{
+    while (n > 0 && (*p == ' ' || *p == '\t'))
+        p++, n--;
+    return n == 0;
+}
+
+static size_t line_length(const char *p, size_t n)
+{
+    const char *nl = memchr(p, '\n', n);
+    return nl ? (size_t)(nl - p) : n;
+}
+
+static bool ends_in_fence(const char *text, size_t n)
+{
+    struct fence f = {0};
+    for (size_t i = 0; i < n;) {
+        size_t k = line_length(text + i, n - i);
+        fence_line(&f, text + i, k);
+        i += k + 1;
+    }
+    return f.marks > 0;
+}
+
+void markdown_render_open(const char *text, size_t n, int width, struct sheet *out)
+{
+    if (ends_in_fence(text, n)) {
+        markdown_render(text, n, width, out);
+        return;
+    }
+    size_t line = n;
+    while (line > 0 && text[line - 1] != '\n')
+        line--;
+    if (only_markup(text + line, n - line))
+        n = line;
+    struct buf b = {0};
+    buf_add(&b, text, n);
+    int ticks = 0, stars = 0;
+    for (size_t i = last_paragraph(text, n); i < n; i++) {
+        if (text[i] == '`')
+            ticks++;
+        else if (text[i] == '*' && i + 1 < n && text[i + 1] == '*' && ticks % 2 == 0)
+            stars++, i++;
+    }
+    if (ticks % 2 || stars % 2) {
+        while (b.n > 0 && strchr("*`_ \n", b.p[b.n - 1])) { /* opened, but nothing inside yet */
+            char c = b.p[--b.n];
+            ticks -= c == '`';
+            if (c == '*' && b.n > 0 && b.p[b.n - 1] == '*')
+                stars--, b.n--;
+        }
+        if (ticks % 2)
+            buf_char(&b, '`');
+        if (stars % 2)
+            buf_str(&b, "**");
+    }
+    markdown_render(b.p, b.n, width, out);
+    buf_free(&b);
+}
+
+/* A block ends where a line begins at the margin after an empty one, outside fences. (What goes on
+ * in a list item is indented; a list that goes on is drawn the same as two lists.) */
+size_t markdown_block(const char *text, size_t n)
+{
+    struct fence f = {0};
+    bool blank = false, begun = false; /* the line before was empty; a line was not */
+    for (size_t i = 0; i < n;) {
+        size_t k = line_length(text + i, n - i);
+        bool empty = is_blank(text + i, k);
+        if (f.marks == 0 && blank && begun && !empty && text[i] != ' ' && text[i] != '\t')
+            return i;
+        fence_line(&f, text + i, k);
+        blank = empty && f.marks == 0;
+        begun |= !empty;
+        i += k + 1;
+    }
+    return 0;
+}

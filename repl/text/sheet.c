@@ -1,0 +1,238 @@
+/* sheet.c - see sheet.h. */
+#include "repl/text/sheet.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TAB_STOP = 8 };
+
+void sheet_init(struct sheet *s, bool ascii)
+{
+    *s = (struct sheet){.ascii = ascii};
+}
+
+static void row_free(struct sheet_row *r)
+{
+    buf_free(&r->text);
+    free(r->span);
+}
+
+void sheet_truncate(struct sheet *s, int n_row)
+{
+    for (int i = n_row; i < s->n_row; i++)
+        row_free(&s->row[i]);
+    s->n_row = min_int(s->n_row, n_row);
+    s->open = false;
+}
+
+void sheet_clear(struct sheet *s)
+{
+    sheet_truncate(s, 0);
+    s->escaped = 0;
+}
+
+void sheet_free(struct sheet *s)
+{
+    sheet_clear(s);
+    free(s->row);
+    *s = (struct sheet){.ascii = s->ascii};
+}
+
+/* The row being written; a new one after sheet_line(). */
+static struct sheet_row *open_row(struct sheet *s)
+{
+    if (!s->open) {
+        if (s->n_row == s->cap_row) {
+            s->cap_row = s->cap_row ? 2 * s->cap_row : 16;
+            s->row = xrealloc(s->row, (size_t)s->cap_row, sizeof *s->row);
+        }
+        s->row[s->n_row] = (struct sheet_row){0};
+        buf_add(&s->row[s->n_row++].text, "", 0); /* text.p is never NULL */
+        s->open = true;
+    }
+    return &s->row[s->n_row - 1];
+}
+
+/* Appends bytes that are clean already. */
+static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n)
+{
+    if (n == 0)
+        return;
+    int at = (int)r->text.n;
+    buf_add(&r->text, p, n);
+    struct span *last = r->n_span ? &r->span[r->n_span - 1] : NULL;
+    if (last && last->style == st) {
+        last->n += (int)n;
+        return;
+    }
+    if (r->n_span == r->cap_span) {
+        r->cap_span = r->cap_span ? 2 * r->cap_span : 4;
+        r->span = xrealloc(r->span, (size_t)r->cap_span, sizeof *r->span);
+    }
+    r->span[r->n_span++] = (struct span){st, at, (int)n};
+}
+
+static int row_width(const struct sheet_row *r)
+{
+    return text_width(r->text.p, r->text.n);
+}
+
+static void row_pad(struct sheet_row *r, int cells)
+{
+    static const char blanks[] = "                                ";
+    for (; cells > 0; cells -= 32)
+        row_add(r, ST_TEXT, blanks, (size_t)min_int(cells, 32));
+}
+
+struct adder {
+    struct sheet *sheet;
+    enum style style;
+};
+
+static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n)
+{
+    const struct adder *a = arg;
+    struct sheet_row *r = open_row(a->sheet);
+    switch (kind) {
+    case PIECE_CLEAN: row_add(r, a->style, p, n); break;
+    case PIECE_TAB: row_pad(r, TAB_STOP - row_width(r) % TAB_STOP); break;
+    case PIECE_NEWLINE: p = "<U+000A>", n = 8; /* fall through */
+    case PIECE_ESCAPE:
+        row_add(r, ST_ESCAPE, p, n);
+        a->sheet->escaped++;
+        break;
+    }
+}
+
+void sheet_addn(struct sheet *s, enum style st, const char *bytes, size_t n)
+{
+    open_row(s);
+    text_scan(bytes, n, add_piece, &(struct adder){s, st});
+}
+
+void sheet_add(struct sheet *s, enum style st, const char *text)
+{
+    sheet_addn(s, st, text, strlen(text));
+}
+
+void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    CHECK(n >= 0);
+    sheet_addn(s, st, text, (size_t)n);
+    free(text);
+}
+
+void sheet_line(struct sheet *s)
+{
+    open_row(s);
+    s->open = false;
+}
+
+void sheet_tab(struct sheet *s, int column)
+{
+    struct sheet_row *r = open_row(s);
+    row_pad(r, column - row_width(r));
+}
+
+void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to)
+{
+    struct sheet_row *dst = open_row(s);
+    for (int i = 0; i < r->n_span; i++) {
+        const struct span *sp = &r->span[i];
+        int a = max_int(sp->at, from), b = min_int(sp->at + sp->n, to);
+        if (a < b)
+            row_add(dst, sp->style, r->text.p + a, (size_t)(b - a));
+    }
+}
+
+/* ---- wrapping ---- */
+
+/* Where the line that begins at `from` ends, and where the next one begins: at the last space
+ * within `cells`, else between two clusters. At least one cluster is taken. */
+static int line_end(const char *p, int from, int n, int cells, int *next)
+{
+    int fit = from + (int)text_fit(p + from, (size_t)(n - from), cells, NULL);
+    if (fit == from && from < n) {
+        struct glyph g;
+        fit += (int)text_next(p + from, (size_t)(n - from), &g);
+    }
+    *next = fit;
+    if (fit >= n)
+        return n;
+    int cut = fit;
+    while (cut > from && p[cut] != ' ')
+        cut--;
+    if (cut == from)
+        return fit;
+    *next = cut + 1;
+    while (cut > from && p[cut - 1] == ' ')
+        cut--;
+    if (cut > from)
+        return cut;
+    *next = fit; /* nothing but spaces before */
+    return fit;
+}
+
+static void wrap_row(struct sheet *s, const struct sheet_row *src, int width)
+{
+    const char *p = src->text.p;
+    int n = (int)src->text.n, from = 0, indent = 0;
+    while (indent < n && p[indent] == ' ')
+        indent++;
+    if (indent > width / 2 || width - indent < 2)
+        indent = 0;
+    do {
+        int next = n, hang = from ? indent : 0;
+        int end = width > 0 ? line_end(p, from, n, max_int(width - hang, 1), &next) : n;
+        struct sheet_row *r = open_row(s);
+        if (end > from)
+            row_pad(r, hang);
+        sheet_add_row(s, src, from, end);
+        sheet_line(s);
+        from = next;
+    } while (from < n);
+}
+
+void sheet_append_wrapped(struct sheet *s, const struct sheet *src, int width)
+{
+    if (s->open)
+        sheet_line(s);
+    for (int i = 0; i < src->n_row; i++)
+        wrap_row(s, &src->row[i], width);
+    s->escaped += src->escaped;
+}
+
+/* ---- plain text ---- */
+
+/* Select Graphic Rendition parameters (ECMA-48) of each style, in the 16 basic colours. */
+static const char *const sgr[N_STYLES] = {
+    [ST_TEXT] = "",      [ST_DIM] = "2",      [ST_BOLD] = "1",    [ST_ITALIC] = "3",
+    [ST_CODE] = "36",    [ST_HEAD] = "1;4",   [ST_LINK] = "4;34", [ST_QUOTE] = "2;3",
+    [ST_USER] = "1",     [ST_GOOD] = "32",    [ST_BAD] = "31",    [ST_WARN] = "33",
+    [ST_KEY] = "1;36",   [ST_LABEL] = "36",   [ST_DRAFT] = "35",  [ST_ESCAPE] = "7",
+    [ST_HOT] = "1;31",   [ST_WARM] = "33",    [ST_COOL] = "34",   [ST_COLD] = "2",
+};
+
+void sheet_to_text(const struct sheet *s, bool color, struct buf *out)
+{
+    for (int i = 0; i < s->n_row; i++) {
+        const struct sheet_row *r = &s->row[i];
+        for (int k = 0; k < r->n_span; k++) {
+            const struct span *sp = &r->span[k];
+            bool styled = color && sgr[sp->style][0];
+            if (styled)
+                buf_printf(out, "\033[%sm", sgr[sp->style]);
+            buf_add(out, r->text.p + sp->at, (size_t)sp->n);
+            if (styled)
+                buf_str(out, "\033[0m");
+        }
+        if (i + 1 < s->n_row || !s->open)
+            buf_char(out, '\n');
+    }
+}

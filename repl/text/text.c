@@ -1,0 +1,362 @@
+/* text.c - the sanitiser, and how wide text is: the one place that knows Unicode (sheet.h).
+ *
+ * What leaves text_scan() as clean text is valid UTF-8 without control, bidi, invisible, tag or
+ * unassigned code points; every mark has a base, at most MARKS_MAX a base; a joiner stands only
+ * where it joins. Widths are counted a cluster, on the form that frame.c draws.
+ */
+#include "repl/text/sheet.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum { MARKS_MAX = 8, TAB_STOP = 8, ZWNJ = 0x200C, ZWJ = 0x200D };
+
+/* ---- code points ---- */
+
+/* Length of the longest head that could still be UTF-8, so that a cut sequence is one U+FFFD. */
+static size_t bad_length(const unsigned char *p, size_t n)
+{
+    size_t want = p[0] >= 0xF0 ? 3 : p[0] >= 0xE0 ? 2 : 1, k = 1;
+    if (p[0] < 0xC2 || p[0] > 0xF4)
+        return 1;
+    while (k < want && k < n && (p[k] & 0xC0) == 0x80)
+        k++;
+    return k;
+}
+
+size_t text_decode(const char *s, size_t n, uint32_t *cp)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    if (p[0] < 0x80) {
+        *cp = p[0];
+        return 1;
+    }
+    utf8proc_int32_t c;
+    utf8proc_ssize_t k = utf8proc_iterate(p, (utf8proc_ssize_t)n, &c);
+    if (k > 0) {
+        *cp = (uint32_t)c;
+        return (size_t)k;
+    }
+    *cp = 0xFFFD;
+    return bad_length(p, n);
+}
+
+void text_encode(struct buf *out, uint32_t cp)
+{
+    utf8proc_uint8_t b[4];
+    utf8proc_ssize_t k = utf8proc_encode_char((utf8proc_int32_t)cp, b);
+    buf_add(out, b, k > 0 ? (size_t)k : 0);
+}
+
+static utf8proc_category_t category(uint32_t cp)
+{
+    return utf8proc_category((utf8proc_int32_t)cp);
+}
+
+static bool is_letter(uint32_t cp)
+{
+    utf8proc_category_t c = category(cp);
+    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+}
+
+static bool is_mark(uint32_t cp)
+{
+    utf8proc_category_t c = category(cp);
+    return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
+}
+
+static bool is_picture(uint32_t cp)
+{
+    return utf8proc_get_property((utf8proc_int32_t)cp)->boundclass ==
+           UTF8PROC_BOUNDCLASS_EXTENDED_PICTOGRAPHIC;
+}
+
+static bool is_selector(uint32_t cp) { return cp == 0xFE0E || cp == 0xFE0F; }
+static bool is_tone(uint32_t cp) { return cp >= 0x1F3FB && cp <= 0x1F3FF; }
+static bool is_flag(uint32_t cp) { return cp >= 0x1F1E6 && cp <= 0x1F1FF; }
+
+/* Assigned, but drawn as nothing (Default_Ignorable_Code_Point outside category Cf). */
+static bool is_invisible(uint32_t cp)
+{
+    return cp == 0x034F || cp == 0x115F || cp == 0x1160 || cp == 0x17B4 || cp == 0x17B5 ||
+           (cp >= 0x180B && cp <= 0x180F) || cp == 0x3164 || cp == 0xFFA0 ||
+           (cp >= 0xFE00 && cp <= 0xFE0D) || (cp >= 0xE0100 && cp <= 0xE01EF);
+}
+
+/* Never shown as itself. Joiners are decided in their context. */
+static bool is_denied(uint32_t cp)
+{
+    switch (category(cp)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: return true;
+    case UTF8PROC_CATEGORY_CF: return cp != ZWJ && cp != ZWNJ;
+    default: return is_invisible(cp);
+    }
+}
+
+int text_cp_width(uint32_t cp)
+{
+    if (cp >= 0x20 && cp < 0x7F)
+        return 1;
+    /* vowels and finals of decomposed Hangul join the leading consonant's cell */
+    if ((cp >= 0x1160 && cp <= 0x11FF) || (cp >= 0xD7B0 && cp <= 0xD7FF))
+        return 0;
+    if (cp == ZWJ || cp == ZWNJ || is_selector(cp))
+        return 0;
+    utf8proc_category_t c = category(cp);
+    if (is_denied(cp) || c == UTF8PROC_CATEGORY_MC)
+        return 1;
+    return utf8proc_charwidth((utf8proc_int32_t)cp);
+}
+
+/* ---- the sanitiser ---- */
+
+struct scan {
+    void (*emit)(void *arg, enum text_piece kind, const char *s, size_t n);
+    void *arg;
+    const char *run; /* clean bytes not emitted yet */
+    size_t n_run;
+    uint32_t prev;   /* the last code point kept; 0: none a mark could stand on */
+    int marks;       /* zero-width ones on the current base */
+    int excess;      /* marks beyond the cap, to be reported */
+    bool selected;   /* the base has its variation selector */
+};
+
+static void flush_run(struct scan *s)
+{
+    if (s->n_run)
+        s->emit(s->arg, PIECE_CLEAN, s->run, s->n_run);
+    s->n_run = 0;
+}
+
+static void emit_other(struct scan *s, enum text_piece kind, const char *text, size_t n)
+{
+    flush_run(s);
+    s->emit(s->arg, kind, text, n);
+    s->prev = 0;
+    s->marks = 0;
+    s->selected = false;
+}
+
+static void flush_excess(struct scan *s)
+{
+    char text[32];
+    if (s->excess)
+        emit_other(s, PIECE_ESCAPE, text,
+                   (size_t)snprintf(text, sizeof text, "<+%d marks>", s->excess));
+    s->excess = 0;
+}
+
+static void keep(struct scan *s, const char *p, size_t k, uint32_t cp)
+{
+    if (!s->n_run)
+        s->run = p;
+    s->n_run += k;
+    s->prev = cp;
+}
+
+static void escape(struct scan *s, uint32_t cp)
+{
+    char text[32];
+    emit_other(s, PIECE_ESCAPE, text, (size_t)snprintf(text, sizeof text, "<U+%04X>", cp));
+}
+
+/* Joins two letters of a script that joins (Persian, Indic), or two pictures. */
+static bool joins(const struct scan *s, uint32_t cp, const char *rest, size_t n)
+{
+    if (s->prev < 0x80 || n == 0)
+        return false;
+    uint32_t next;
+    text_decode(rest, n, &next);
+    if (next < 0x80 || next == 0xFFFD || is_denied(next) || text_cp_width(next) == 0)
+        return false;
+    if (is_picture(next))
+        return cp == ZWJ && (is_picture(s->prev) || is_selector(s->prev) || is_tone(s->prev));
+    return (is_letter(s->prev) || is_mark(s->prev)) && is_letter(next);
+}
+
+/* A code point without width of its own: kept on a base, within the cap. */
+static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_t cp)
+{
+    bool fits = s->prev != 0;
+    if (cp == ZWJ || cp == ZWNJ)
+        fits = joins(s, cp, p + k, n - k);
+    else if (is_selector(cp))
+        fits = fits && !s->selected;
+    if (!fits) {
+        flush_excess(s);
+        escape(s, cp);
+    } else if (is_selector(cp)) {
+        s->selected = true;
+        keep(s, p, k, cp);
+    } else if (s->marks < MARKS_MAX) {
+        s->marks++;
+        keep(s, p, k, cp);
+    } else {
+        flush_run(s);
+        s->excess++;
+    }
+}
+
+static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t cp)
+{
+    bool valid = cp != 0xFFFD || (k == 3 && memcmp(p, "\xEF\xBF\xBD", 3) == 0);
+    if (cp != '\n' && cp != '\t' && valid && !is_denied(cp) && text_cp_width(cp) == 0) {
+        scan_mark(s, p, k, n, cp);
+        return;
+    }
+    flush_excess(s);
+    if (cp == '\n' || cp == '\t')
+        emit_other(s, cp == '\n' ? PIECE_NEWLINE : PIECE_TAB, p, 1);
+    else if (!valid)
+        emit_other(s, PIECE_ESCAPE, "\xEF\xBF\xBD", 3);
+    else if (is_denied(cp))
+        escape(s, cp);
+    else {
+        s->marks = 0;
+        s->selected = false;
+        keep(s, p, k, cp);
+    }
+}
+
+void text_scan(const char *bytes, size_t n,
+               void (*emit)(void *arg, enum text_piece kind, const char *s, size_t n), void *arg)
+{
+    struct scan s = {.emit = emit, .arg = arg};
+    size_t i = 0;
+    while (i < n) {
+        size_t from = i;
+        while (i < n && bytes[i] >= 0x20 && bytes[i] < 0x7F)
+            i++;
+        if (i > from) { /* plain ASCII, the common case */
+            flush_excess(&s);
+            s.marks = 0;
+            s.selected = false;
+            keep(&s, bytes + from, i - from, (uint32_t)bytes[i - 1]);
+            continue;
+        }
+        uint32_t cp;
+        size_t k = text_decode(bytes + i, n - i, &cp);
+        scan_one(&s, bytes + i, k, n - i, cp);
+        i += k;
+    }
+    flush_excess(&s);
+    flush_run(&s);
+}
+
+struct sanitise {
+    struct buf *out;
+    size_t line; /* where the current line begins in out */
+    bool keep_newlines;
+    int escaped;
+};
+
+static void sanitise_piece(void *arg, enum text_piece kind, const char *s, size_t n)
+{
+    struct sanitise *z = arg;
+    if (kind == PIECE_TAB) {
+        int column = text_width(z->out->p ? z->out->p + z->line : "", z->out->n - z->line);
+        buf_printf(z->out, "%*s", TAB_STOP - column % TAB_STOP, "");
+    } else if (kind == PIECE_NEWLINE && !z->keep_newlines) {
+        buf_str(z->out, "<U+000A>");
+        z->escaped++;
+    } else {
+        buf_add(z->out, s, n);
+        if (kind == PIECE_NEWLINE)
+            z->line = z->out->n;
+        z->escaped += kind == PIECE_ESCAPE;
+    }
+}
+
+void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines, int *escaped)
+{
+    struct sanitise z = {.out = out, .line = out->n, .keep_newlines = keep_newlines};
+    text_scan(bytes, n, sanitise_piece, &z);
+    if (escaped)
+        *escaped += z.escaped;
+    buf_add(out, "", 0); /* an empty result is a string, too */
+}
+
+/* ---- clusters ---- */
+
+/* What of a cluster is drawn: an emoji sequence by its first picture, a flag by its letters,
+ * everything else by all its code points but the joiners. */
+static bool drawn(uint32_t cp, uint32_t first)
+{
+    if (cp == ZWJ || cp == ZWNJ || is_selector(cp))
+        return false;
+    return !is_picture(first) || is_flag(cp);
+}
+
+static void add_drawn(struct glyph *g, uint32_t cp, uint32_t first)
+{
+    if (g->n > 0 && (cp == 0x20E3 || is_tone(cp) || !drawn(cp, first)))
+        return;
+    if (is_flag(cp))
+        cp = 'A' + (cp - 0x1F1E6);
+    int w = text_cp_width(cp);
+    if (is_denied(cp) || cp == ZWJ || cp == ZWNJ || (g->n == 0 && w == 0))
+        cp = 0xFFFD, w = 1; /* unsanitised text, or a mark at a row's start */
+    g->cp[g->n++] = cp;
+    g->width += w;
+}
+
+size_t text_next(const char *s, size_t n, struct glyph *g)
+{
+    g->n = g->width = 0;
+    if (n == 0)
+        return 0;
+    uint32_t first, cp, prev;
+    size_t at = text_decode(s, n, &first);
+    if (first < 0x80 && (at == n || (unsigned char)s[at] < 0x80)) { /* ASCII, the common case */
+        g->cp[g->n++] = first >= 0x20 && first < 0x7F ? first : 0xFFFD;
+        g->width = 1;
+        return at;
+    }
+    add_drawn(g, first, first);
+    utf8proc_int32_t state = 0;
+    prev = first;
+    while (at < n && g->n < GLYPH_MAX) {
+        size_t k = text_decode(s + at, n - at, &cp);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)prev, (utf8proc_int32_t)cp, &state))
+            break;
+        add_drawn(g, cp, first);
+        at += k;
+        prev = cp;
+    }
+    return at;
+}
+
+int text_width(const char *s, size_t n)
+{
+    int used;
+    text_fit(s, n, INT32_MAX, &used);
+    return used;
+}
+
+size_t text_fit(const char *s, size_t n, int cells, int *used)
+{
+    struct glyph g;
+    size_t at = 0, k;
+    int w = 0;
+    while (at < n) {
+        /* ASCII followed by ASCII is a cluster of one cell */
+        if (s[at] >= 0x20 && s[at] < 0x7F && (at + 1 == n || (unsigned char)s[at + 1] < 0x80)) {
+            g.width = 1;
+            k = 1;
+        } else {
+            k = text_next(s + at, n - at, &g);
+        }
+        if (g.width > cells - w)
+            break;
+        w += g.width;
+        at += k;
+    }
+    if (used)
+        *used = w;
+    return at;
+}

@@ -1,0 +1,373 @@
+/* transcript.c - see transcript.h. */
+#include "repl/text/transcript.h"
+#include "repl/text/markdown.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MEASURE = 100,   /* widest prose that reads well */
+    PACE = 64,       /* an open block is rendered again when it grew by 1/PACE ... */
+    PATIENCE = 10,   /* ... or this many frames ago: the cost stays linear in the text */
+    LONG_MESSAGE = 30, SHORTENED = 12, /* rows of a user's message: above that, shown are ... */
+};
+
+void transcript_init(struct transcript *t, bool ascii)
+{
+    *t = (struct transcript){.ascii = ascii, .tail = true, .width = 80};
+}
+
+static void entry_free(struct entry *e)
+{
+    buf_free(&e->text);
+    sheet_free(&e->src);
+    sheet_free(&e->rows);
+}
+
+void transcript_clear(struct transcript *t)
+{
+    for (int i = 0; i < t->n; i++)
+        entry_free(&t->entry[i]);
+    t->n = 0;
+    transcript_to_tail(t);
+}
+
+void transcript_free(struct transcript *t)
+{
+    transcript_clear(t);
+    free(t->entry);
+    *t = (struct transcript){0};
+}
+
+static struct entry *add(struct transcript *t, enum entry_kind kind, int turn)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap ? 2 * t->cap : 32;
+        t->entry = xrealloc(t->entry, (size_t)t->cap, sizeof *t->entry);
+    }
+    struct entry *e = &t->entry[t->n++];
+    *e = (struct entry){.kind = kind, .turn = turn};
+    buf_add(&e->text, "", 0);
+    sheet_init(&e->src, t->ascii);
+    sheet_init(&e->rows, t->ascii);
+    return e;
+}
+
+void transcript_user(struct transcript *t, int turn, const char *text, size_t n)
+{
+    buf_add(&add(t, ENTRY_USER, turn)->text, text, n);
+}
+
+void transcript_append(struct transcript *t, int turn, enum entry_kind kind, const char *text,
+                       size_t n)
+{
+    struct entry *e = NULL;
+    for (int i = t->n - 1; i >= 0 && !e; i--)
+        if (t->entry[i].open && t->entry[i].turn == turn && t->entry[i].kind == kind)
+            e = &t->entry[i];
+    if (!e) {
+        e = add(t, kind, turn);
+        e->open = true;
+    }
+    buf_add(&e->text, text, n);
+}
+
+void transcript_end(struct transcript *t, int turn)
+{
+    for (int i = 0; i < t->n; i++)
+        if (t->entry[i].turn == turn && t->entry[i].open) {
+            t->entry[i].open = false;
+            t->entry[i].shown = SIZE_MAX; /* the last render may have held text back */
+        }
+}
+
+void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, struct sheet *s)
+{
+    if (s->n_row == 0)
+        return;
+    struct entry *e = add(t, kind, turn);
+    sheet_free(&e->src);
+    e->src = *s;
+    e->src.open = false;
+    sheet_init(s, s->ascii);
+}
+
+void transcript_retract(struct transcript *t, int turn)
+{
+    int kept = 0;
+    if (turn <= 0)
+        return;
+    for (int i = 0; i < t->n; i++) {
+        if (t->entry[i].turn == turn)
+            entry_free(&t->entry[i]);
+        else
+            t->entry[kept++] = t->entry[i];
+    }
+    t->n = kept;
+    transcript_to_tail(t);
+}
+
+static void forget_layout(struct entry *e)
+{
+    sheet_clear(&e->rows);
+    e->width = 0;
+    e->done = e->shown = 0;
+    e->done_rows = 0;
+}
+
+void transcript_set_raw(struct transcript *t, bool raw)
+{
+    t->raw = raw;
+    for (int i = 0; i < t->n; i++)
+        if (t->entry[i].kind == ENTRY_REPLY || t->entry[i].kind == ENTRY_USER)
+            forget_layout(&t->entry[i]);
+}
+
+void transcript_set_think(struct transcript *t, bool think)
+{
+    t->think = think;
+    for (int i = 0; i < t->n; i++)
+        if (t->entry[i].kind == ENTRY_THINK)
+            forget_layout(&t->entry[i]);
+}
+
+/* ---- layout ---- */
+
+/* Text as it came, line by line. */
+static void lay_plain(struct entry *e, enum style st, const char *p, size_t n)
+{
+    struct sheet lines;
+    sheet_init(&lines, e->rows.ascii);
+    for (const char *end = p + n; p <= end;) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        sheet_addn(&lines, st, p, (size_t)((nl ? nl : end) - p));
+        sheet_line(&lines);
+        if (!nl)
+            break;
+        p = nl + 1;
+    }
+    sheet_append_wrapped(&e->rows, &lines, e->width);
+    sheet_free(&lines);
+}
+
+/* Appends rows for bytes of a reply, below a gap if there are rows above. */
+static void lay_block(struct entry *e, const char *p, size_t n, bool open)
+{
+    int before = e->rows.n_row, width = min_int(e->width, MEASURE);
+    if (before > 0)
+        sheet_line(&e->rows);
+    if (open)
+        markdown_render_open(p, n, width, &e->rows);
+    else
+        markdown_render(p, n, width, &e->rows);
+    if (e->rows.n_row == before + 1 && before > 0)
+        sheet_truncate(&e->rows, before); /* nothing to show, so no gap either */
+}
+
+/* The next `n` bytes of text get their final rows. */
+static void settle_text(struct entry *e, size_t n, bool markdown, enum style st)
+{
+    const char *p = e->text.p + e->done;
+    if (markdown)
+        lay_block(e, p, n, false);
+    else
+        lay_plain(e, st, p, p[n - 1] == '\n' ? n - 1 : n);
+    e->done += n;
+    e->done_rows = e->rows.n_row;
+}
+
+/* How much of the text is final beyond what has its rows: a Markdown block, or whole lines. */
+static size_t final_bytes(const struct entry *e, bool markdown)
+{
+    const char *p = e->text.p + e->done;
+    size_t n = e->text.n - e->done, k = 0;
+    if (markdown) {
+        k = markdown_block(p, n);
+    } else if (n > 0) {
+        const char *nl = memrchr(p, '\n', n);
+        k = nl ? (size_t)(nl + 1 - p) : 0;
+    }
+    return k == 0 && !e->open ? n : k;
+}
+
+static void lay_text(struct entry *e, uint64_t frame, bool markdown, enum style st)
+{
+    size_t grown = e->text.n - e->shown, k;
+    if (e->shown > 0 && e->shown != SIZE_MAX && grown < (e->text.n - e->done) / PACE &&
+        frame - e->frame < PATIENCE)
+        return;
+    sheet_truncate(&e->rows, e->done_rows);
+    while ((k = final_bytes(e, markdown)) > 0)
+        settle_text(e, k, markdown, st);
+    const char *p = e->text.p + e->done;
+    size_t open = e->text.n - e->done;
+    if (open > 0 && markdown)
+        lay_block(e, p, open, true);
+    else if (open > 0)
+        lay_plain(e, st, p, open);
+    e->shown = e->text.n;
+    e->frame = frame;
+}
+
+static void lay_folded(struct entry *e)
+{
+    int lines = 1;
+    for (size_t i = 0; i < e->text.n; i++)
+        lines += e->text.p[i] == '\n' && i + 1 < e->text.n;
+    sheet_truncate(&e->rows, 0);
+    sheet_printf(&e->rows, ST_DIM, "thinking%s %d line%s, Ctrl-T shows", e->open ? "," : ":", lines,
+                 lines == 1 ? "" : "s");
+    sheet_line(&e->rows);
+    e->shown = e->text.n;
+}
+
+/* The beginning of a long message (a pasted file) is enough to know it by. */
+static void shorten(struct entry *e)
+{
+    int more = e->rows.n_row - SHORTENED;
+    if (e->rows.n_row <= LONG_MESSAGE)
+        return;
+    sheet_truncate(&e->rows, SHORTENED);
+    sheet_printf(&e->rows, ST_DIM, "[%d more lines, Ctrl-X r shows them]", more);
+    sheet_line(&e->rows);
+}
+
+static void lay_out(const struct transcript *t, struct entry *e)
+{
+    bool text = e->kind == ENTRY_USER || e->kind == ENTRY_REPLY || e->kind == ENTRY_THINK;
+    if (e->width == t->width && (!text || e->shown == e->text.n))
+        return;
+    if (e->width != t->width) {
+        forget_layout(e);
+        e->width = t->width;
+    }
+    if (!text)
+        sheet_append_wrapped(&e->rows, &e->src, e->width);
+    else if (e->kind == ENTRY_THINK && !t->think)
+        lay_folded(e);
+    else
+        lay_text(e, t->frame, e->kind == ENTRY_REPLY && !t->raw,
+                 e->kind == ENTRY_USER ? ST_USER : e->kind == ENTRY_THINK ? ST_DIM : ST_TEXT);
+    if (e->kind == ENTRY_USER && !t->raw)
+        shorten(e);
+}
+
+/* A blank line stands between entries, but not between notices. */
+static int gap(const struct transcript *t, int i)
+{
+    return i > 0 && !(t->entry[i].kind == ENTRY_NOTE && t->entry[i - 1].kind == ENTRY_NOTE);
+}
+
+static int rows_of(struct transcript *t, int i)
+{
+    lay_out(t, &t->entry[i]);
+    return gap(t, i) + t->entry[i].rows.n_row;
+}
+
+/* ---- the window ---- */
+
+void transcript_to_tail(struct transcript *t)
+{
+    t->tail = true;
+    t->below = 0;
+}
+
+void transcript_to_head(struct transcript *t)
+{
+    t->tail = t->n == 0;
+    t->top = t->top_row = 0;
+}
+
+/* The place `rows` rows above a place; false: the beginning was reached. */
+static bool move_up(struct transcript *t, int *i, int *row, int rows)
+{
+    while (rows > *row) {
+        if (*i == 0) {
+            *row = 0;
+            return false;
+        }
+        rows -= *row;
+        --*i;
+        *row = rows_of(t, *i);
+    }
+    *row -= rows;
+    return true;
+}
+
+static int rows_below(struct transcript *t, int i, int row)
+{
+    int n = -row;
+    for (; i < t->n; i++)
+        n += rows_of(t, i);
+    return n;
+}
+
+/* Puts the window's top where the tail view begins. */
+static void find_tail(struct transcript *t, int height)
+{
+    t->top = t->n;
+    t->top_row = 0;
+    move_up(t, &t->top, &t->top_row, height);
+}
+
+/* Keeps the top inside the transcript; a window that shows the end sticks to it. */
+static int settle(struct transcript *t, int height)
+{
+    if (!t->tail) {
+        t->top = min_int(t->top, max_int(t->n - 1, 0));
+        if (t->n > 0)
+            t->top_row = min_int(t->top_row, max_int(rows_of(t, t->top) - 1, 0));
+        int below = t->n ? rows_below(t, t->top, t->top_row) - height : 0;
+        if (below > 0)
+            return below;
+        transcript_to_tail(t);
+    }
+    find_tail(t, height);
+    return 0;
+}
+
+void transcript_scroll(struct transcript *t, int rows, int height)
+{
+    settle(t, height);
+    if (rows < 0) {
+        move_up(t, &t->top, &t->top_row, -rows);
+    } else {
+        t->top_row += rows;
+        while (t->top < t->n && t->top_row >= rows_of(t, t->top)) {
+            t->top_row -= rows_of(t, t->top);
+            t->top++;
+        }
+    }
+    t->tail = t->top >= t->n;
+    t->below = settle(t, height);
+}
+
+int transcript_view(struct transcript *t, int width, int height, struct transcript_line *line)
+{
+    if (width != t->width && !t->tail && t->n > 0) { /* keep the same text at the top */
+        struct entry *e = &t->entry[min_int(t->top, t->n - 1)];
+        int before = max_int(e->rows.n_row, 1);
+        t->width = width;
+        lay_out(t, e);
+        t->top_row = (int)((int64_t)t->top_row * e->rows.n_row / before);
+        t->below = settle(t, height);
+    }
+    t->width = width;
+    t->frame++;
+    int below = settle(t, height), i = t->top, row = t->top_row;
+    for (int y = 0; y < height; y++) {
+        while (i < t->n && row >= rows_of(t, i)) {
+            i++;
+            row = 0;
+        }
+        line[y] = (struct transcript_line){0};
+        if (i < t->n) {
+            int r = row - gap(t, i);
+            line[y].kind = t->entry[i].kind;
+            line[y].row = r >= 0 ? &t->entry[i].rows.row[r] : NULL;
+            line[y].first = r == 0;
+            row++;
+        }
+    }
+    return below;
+}

@@ -1,0 +1,314 @@
+/* actions.c - what keys do: first the screen's own, then the focused pane's, then the editor's. */
+#include "repl/tui/tui.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TWICE_MS = 1000 };
+
+static bool is_ctrl(const struct key *k, uint32_t letter)
+{
+    return k->code == K_CHAR && k->ctrl && k->cp == letter;
+}
+
+/* ---- Ctrl-C ---- */
+
+/* Queued messages go back into the editor, so that stopping sends nothing. */
+static void unqueue(struct tui *t)
+{
+    struct buf b = {0};
+    for (int i = 0; i < t->n_queued; i++) {
+        buf_str(&b, t->queued[i]);
+        buf_char(&b, '\n');
+        free(t->queued[i]);
+    }
+    t->n_queued = 0;
+    buf_add(&b, t->input.text.p, t->input.text.n);
+    while (b.n > 0 && b.p[b.n - 1] == '\n')
+        b.n--;
+    input_set(&t->input, b.p ? b.p : "", b.n);
+    buf_free(&b);
+}
+
+void tui_stop(struct tui *t)
+{
+    uint64_t now = clock_ns();
+    bool again = t->stop_ns > 0 && now - t->stop_ns < TWICE_MS * (uint64_t)1000000;
+    t->stop_ns = t->busy ? now : 0;
+    if (again) { /* also when the first one has stopped the reply by now */
+        t->quit = true;
+        t->exit_code = 130;
+    } else if (t->busy) {
+        engine_cancel(t->app->engine);
+        if (t->n_queued > 0)
+            unqueue(t);
+        tui_hint(t, "stopping; Ctrl-C again quits");
+    } else if (t->input.text.n > 0) {
+        free(input_take(&t->input, !t->app->private_)); /* Up brings it back */
+    } else {
+        tui_hint(t, "Ctrl-D or /bye quits");
+    }
+    t->dirty = true;
+}
+
+/* ---- completion ---- */
+
+void tui_choices_clear(struct tui *t)
+{
+    for (int i = 0; i < t->n_choice; i++)
+        free(t->choice[i]);
+    t->n_choice = 0;
+    t->chosen = -1;
+}
+
+static void add_choice(void *arg, const char *s)
+{
+    struct tui *t = arg;
+    for (int i = 0; i < t->n_choice; i++)
+        if (strcmp(t->choice[i], s) == 0)
+            return;
+    if (t->n_choice == t->cap_choice) {
+        t->cap_choice = t->cap_choice ? 2 * t->cap_choice : 16;
+        t->choice = xrealloc(t->choice, (size_t)t->cap_choice, sizeof *t->choice);
+    }
+    t->choice[t->n_choice++] = xstrdup(s);
+}
+
+/* Bytes that all candidates begin with. */
+static size_t common_prefix(const struct tui *t)
+{
+    size_t n = strlen(t->choice[0]);
+    for (int i = 1; i < t->n_choice; i++)
+        for (size_t k = 0; k < n; k++)
+            if (t->choice[i][k] != t->choice[0][k])
+                n = k;
+    while (n > 0 && ((unsigned char)t->choice[0][n] & 0xC0) == 0x80)
+        n--;
+    return n;
+}
+
+static void accept_choice(struct tui *t, int i)
+{
+    struct buf b = {0};
+    buf_str(&b, t->choice[i]);
+    if (b.n == 0 || b.p[b.n - 1] != '/') /* a folder is completed further */
+        buf_char(&b, ' ');
+    input_replace(&t->input, t->choice_from, b.p);
+    buf_free(&b);
+    tui_choices_clear(t);
+}
+
+static void complete(struct tui *t)
+{
+    struct buf line = {0};
+    tui_choices_clear(t);
+    buf_add(&line, t->input.text.p, t->input.cursor);
+    cmd_complete(t->app, line.p, add_choice, t);
+    t->choice_from = 0;
+    for (size_t i = 0; i < line.n; i++)
+        if (line.p[i] == ' ')
+            t->choice_from = i + 1;
+    if (t->n_choice == 1) {
+        accept_choice(t, 0);
+    } else if (t->n_choice > 1) {
+        size_t n = common_prefix(t);
+        if (n > line.n - t->choice_from) {
+            char *head = xasprintf("%.*s", (int)n, t->choice[0]);
+            input_replace(&t->input, t->choice_from, head);
+            free(head);
+        }
+    } else if (line.n > 0 && line.p[0] == '/') {
+        tui_hint(t, "nothing to complete");
+    }
+    buf_free(&line);
+}
+
+/* While the list is open. False: the key closes it and is then read as usual. */
+static bool choices_key(struct tui *t, const struct key *k)
+{
+    int by = 0;
+    if (k->code == K_TAB || k->code == K_DOWN || is_ctrl(k, 'n'))
+        by = k->shift ? -1 : 1;
+    else if (k->code == K_UP || is_ctrl(k, 'p'))
+        by = -1;
+    if (by != 0) {
+        int from = t->chosen < 0 && by < 0 ? 0 : t->chosen;
+        t->chosen = (from + by + t->n_choice) % t->n_choice;
+        return true;
+    }
+    if (k->code == K_ENTER && t->chosen >= 0) {
+        accept_choice(t, t->chosen);
+        return true;
+    }
+    tui_choices_clear(t);
+    return k->code == K_ESC || is_ctrl(k, 'g');
+}
+
+/* ---- keys that work everywhere ---- */
+
+static int page_height(const struct tui *t)
+{
+    return max_int(frame_talk_height(&t->frame, t->w, t->h), 2);
+}
+
+static void scroll(struct tui *t, int rows)
+{
+    transcript_scroll(&t->talk, rows, page_height(t));
+}
+
+static void command(struct tui *t, const char *line)
+{
+    tui_submit(t, xstrdup(line));
+}
+
+static void toggle_think(struct tui *t)
+{
+    transcript_set_think(&t->talk, !t->talk.think);
+    tui_hint(t, t->talk.think ? "thinking is shown" : "thinking is folded");
+}
+
+static bool screen_key(struct tui *t, const struct key *k)
+{
+    switch (k->code) {
+    case K_F1: tui_help_open(t); return true;
+    case K_F2: tui_pane_toggle(t, PANE_PAGES); return true;
+    case K_F3: tui_pane_toggle(t, PANE_TREE); return true;
+    case K_F5: tui_pane_toggle(t, PANE_POOL); return true;
+    case K_F8: command(t, "/sessions"); return true;
+    default: break;
+    }
+    if (is_ctrl(k, 'l'))
+        term_redraw();
+    else if (is_ctrl(k, 't'))
+        toggle_think(t);
+    else if (is_ctrl(k, 'z'))
+        term_suspend(true);
+    else
+        return false;
+    if (is_ctrl(k, 'z'))
+        term_size(&t->w, &t->h);
+    return true;
+}
+
+static bool scroll_key(struct tui *t, const struct key *k)
+{
+    int page = max_int(page_height(t) - 2, 1);
+    bool empty = t->input.text.n == 0;
+    if (k->code == K_PGUP)
+        scroll(t, -page);
+    else if (k->code == K_PGDN)
+        scroll(t, page);
+    else if (k->code == K_UP && (k->shift || k->ctrl))
+        scroll(t, -1);
+    else if (k->code == K_DOWN && (k->shift || k->ctrl))
+        scroll(t, 1);
+    else if (k->code == K_HOME && empty)
+        transcript_to_head(&t->talk);
+    else if (k->code == K_END && empty)
+        transcript_to_tail(&t->talk);
+    else
+        return false;
+    return true;
+}
+
+static void next_pane(struct tui *t)
+{
+    t->focus = t->focus + 1 < t->n_open ? t->focus + 1 : -1;
+}
+
+/* ---- the editor's answers ---- */
+
+static void take_back(struct tui *t)
+{
+    struct key up = {.code = K_UP}, x;
+    if (t->n_queued > 0) {
+        char *text = t->queued[--t->n_queued];
+        input_set(&t->input, text, strlen(text));
+        free(text);
+    } else if (t->recall.n > 0) { /* no message waits: the history's turn */
+        input_set(&t->input, " ", 1);
+        input_key(&t->input, &up, &x);
+        buf_clear(&t->input.draft);
+    }
+}
+
+static void edit_outside(struct tui *t)
+{
+    struct err e = {0};
+    if (!tui_edit(&t->input, &e))
+        tui_note(t, ST_BAD, "%s", e.msg);
+    term_size(&t->w, &t->h);
+}
+
+static void after_ctrl_x(struct tui *t, const struct key *x)
+{
+    if (x->code != K_CHAR) {
+        return;
+    } else if (x->cp == 'r') {
+        transcript_set_raw(&t->talk, !t->talk.raw);
+        tui_hint(t, t->talk.raw ? "replies as they came" : "replies rendered");
+    } else if (x->cp == 'o') {
+        next_pane(t);
+    } else {
+        tui_hint(t, "Ctrl-X: e editor, r raw text, o next pane");
+    }
+}
+
+static void editor_key(struct tui *t, const struct key *k)
+{
+    struct key x;
+    switch (input_key(&t->input, k, &x)) {
+    case IN_SEND: tui_submit(t, input_take(&t->input, !t->app->private_)); break;
+    case IN_EDITOR: edit_outside(t); break;
+    case IN_COMPLETE: complete(t); break;
+    case IN_EOF: t->quit = true; break;
+    case IN_STOP: tui_stop(t); break;
+    case IN_RECALL_QUEUED: take_back(t); break;
+    case IN_FULL: tui_hint(t, "a message holds at most 1 MiB; the rest was dropped"); break;
+    case IN_OTHER:
+        if (x.code != K_NONE)
+            after_ctrl_x(t, &x);
+        else if (k->code == K_ESC && t->n_open > 0)
+            t->focus = t->n_open - 1;
+        break;
+    default: break;
+    }
+}
+
+static bool help_key(struct tui *t, const struct key *k)
+{
+    int page = max_int(t->h - 3, 1);
+    switch (k->code) {
+    case K_UP: t->help.top--; break;
+    case K_DOWN: t->help.top++; break;
+    case K_PGUP: t->help.top -= page; break;
+    case K_PGDN: t->help.top += page; break;
+    case K_HOME: t->help.top = 0; break;
+    case K_END: t->help.top = t->help.rows.n_row; break;
+    default: t->help_on = false;
+    }
+    t->help.top = max_int(t->help.top, 0);
+    return true;
+}
+
+void tui_key(struct tui *t, const struct key *k)
+{
+    t->dirty = true;
+    if (!is_ctrl(k, 'c'))
+        t->stop_ns = 0;
+    if (t->help_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') && help_key(t, k))
+        return;
+    if (t->n_choice > 0 && choices_key(t, k))
+        return;
+    if (!t->input.after_x && !t->input.searching && screen_key(t, k))
+        return;
+    if (t->focus >= 0 && !t->input.after_x) {
+        if (tui_pane_key(t, k))
+            return;
+        if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c'))
+            t->focus = -1; /* any other key is for the input */
+    }
+    if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
+        return;
+    editor_key(t, k);
+}

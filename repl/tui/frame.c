@@ -1,0 +1,438 @@
+/* frame.c - see frame.h. */
+#include "repl/tui/frame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUTTER = 2, PANE_MIN = 46, SIDE_BY_SIDE = 100, TWO_PANES = 160,
+       MAX_CHOICES = 8, MAX_QUEUED = 3 };
+
+/* ---- cells ---- */
+
+void grid_resize(struct grid *g, int w, int h)
+{
+    w = max_int(w, 1), h = max_int(h, 1);
+    g->cell = xrealloc(g->cell, (size_t)w * (size_t)h, sizeof *g->cell);
+    g->w = w, g->h = h;
+    g->x = g->y = -1;
+    for (int i = 0; i < w * h; i++)
+        g->cell[i] = (struct cell){.cp = {' '}, .width = 1};
+}
+
+void grid_free(struct grid *g)
+{
+    free(g->cell);
+    *g = (struct grid){0};
+}
+
+static void put_cell(struct grid *g, int x, int y, struct cell c)
+{
+    struct cell *at = &g->cell[y * g->w + x];
+    *at = c;
+    if (c.width == 2) {
+        at[1] = (struct cell){.cp = {0}, .width = 0, .style = c.style, .flags = c.flags};
+    }
+}
+
+/* One cluster as cells; it is drawn whole or not at all. Returns false if it does not fit. */
+static bool put_glyph(struct grid *g, int x, int y, int room, enum style st, int flags,
+                      const struct glyph *gl)
+{
+    if (gl->width > room)
+        return false;
+    if (gl->n == 1) {
+        put_cell(g, x, y, (struct cell){.cp = {gl->cp[0]}, .width = (uint8_t)gl->width,
+                                        .style = (uint8_t)st, .flags = (uint8_t)flags});
+        return true;
+    }
+    for (int i = 0; i < gl->n;) {
+        int w = text_cp_width(gl->cp[i]), marks = 0;
+        struct cell c = {.cp = {gl->cp[i]}, .width = (uint8_t)w, .style = (uint8_t)st,
+                         .flags = (uint8_t)flags};
+        for (i++; i < gl->n && text_cp_width(gl->cp[i]) == 0; i++)
+            if (marks < CELL_MARKS)
+                c.cp[1 + marks++] = gl->cp[i];
+        put_cell(g, x, y, c);
+        x += w;
+    }
+    return true;
+}
+
+int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, const char *s,
+              size_t n)
+{
+    struct glyph gl;
+    int used = 0;
+    if (y < 0 || y >= g->h || x < 0)
+        return 0;
+    room = min_int(room, g->w - x);
+    for (size_t at = 0; at < n;) {
+        at += text_next(s + at, n - at, &gl);
+        if (!put_glyph(g, x + used, y, room - used, st, flags, &gl))
+            break;
+        used += gl.width;
+    }
+    return used;
+}
+
+static int put(struct grid *g, int x, int y, int room, enum style st, const char *s)
+{
+    return grid_text(g, x, y, room, st, 0, s, strlen(s));
+}
+
+/* A sheet's row; its spans are drawn one after the other, clusters across spans included. */
+static int put_row(struct grid *g, int x, int y, int room, const struct sheet_row *r)
+{
+    struct glyph gl;
+    int used = 0, span = 0;
+    if (y < 0 || y >= g->h || x < 0)
+        return 0;
+    room = min_int(room, g->w - x);
+    for (size_t at = 0; at < r->text.n;) {
+        while (span + 1 < r->n_span && at >= (size_t)r->span[span + 1].at)
+            span++;
+        at += text_next(r->text.p + at, r->text.n - at, &gl);
+        if (!put_glyph(g, x + used, y, room - used, r->span[span].style, 0, &gl))
+            break;
+        used += gl.width;
+    }
+    return used;
+}
+
+/* Fills with one narrow character. */
+static void fill(struct grid *g, struct rect r, enum style st, const char *s)
+{
+    struct glyph gl;
+    text_next(s, strlen(s), &gl);
+    for (int y = r.y; y < min_int(r.y + r.h, g->h); y++)
+        for (int x = r.x; x < min_int(r.x + r.w, g->w); x++)
+            put_glyph(g, x, y, 1, st, 0, &gl);
+}
+
+void grid_to_text(const struct grid *g, struct buf *out)
+{
+    for (int y = 0; y < g->h; y++) {
+        for (int x = 0; x < g->w; x++)
+            for (int k = 0; k <= CELL_MARKS && g->cell[y * g->w + x].cp[k]; k++)
+                text_encode(out, g->cell[y * g->w + x].cp[k]);
+        while (out->n > 0 && out->p[out->n - 1] == ' ')
+            out->n--;
+        buf_char(out, '\n');
+    }
+}
+
+/* ---- layout ---- */
+
+void frame_layout(int w, int h, int n_pane, int input_rows, struct layout *l)
+{
+    *l = (struct layout){0};
+    l->too_small = w < MIN_WIDTH || h < MIN_HEIGHT;
+    if (l->too_small)
+        return;
+    int rows = max_int(min_int(input_rows, h / 3), 1), body = h - rows - 2;
+    l->rule = (struct rect){0, body, w, 1};
+    l->input = (struct rect){0, body + 1, w, rows};
+    l->status = (struct rect){0, h - 1, w, 1};
+    l->talk = (struct rect){0, 0, w, body};
+    l->n_pane = min_int(n_pane, w >= TWO_PANES && body >= 16 ? MAX_PANES : 1);
+    if (l->n_pane == 0)
+        return;
+    if (w < SIDE_BY_SIDE) {
+        l->pane_only = true;
+        l->pane[0] = l->talk;
+        l->talk.h = 0;
+        return;
+    }
+    int side = max_int(w * 48 / 100, PANE_MIN);
+    l->talk.w = w - side - 1;
+    for (int i = 0, y = 0; i < l->n_pane; i++) {
+        int part = i + 1 < l->n_pane ? body / l->n_pane : body - y;
+        l->pane[i] = (struct rect){w - side + 1, y, side - 1, part};
+        y += part;
+    }
+}
+
+static int input_rows(const struct frame *f, int w)
+{
+    f->input->width = max_int(w - GUTTER, 2);
+    input_layout(f->input);
+    return f->input->n_row;
+}
+
+int frame_talk_height(const struct frame *f, int w, int h)
+{
+    struct layout l;
+    frame_layout(w, h, f->n_pane, input_rows(f, w), &l);
+    return l.talk.h;
+}
+
+/* ---- parts ---- */
+
+static const char *gutter(const struct frame *f, const struct transcript_line *line)
+{
+    if (!line->row)
+        return "  ";
+    if (line->kind == ENTRY_USER && line->first)
+        return f->ascii ? "> " : "› ";
+    if (line->kind == ENTRY_THINK)
+        return f->ascii ? ": " : "┆ ";
+    return "  ";
+}
+
+/* Messages that wait, at the foot of the transcript. Returns the rows they take. */
+static int draw_queued(const struct frame *f, struct grid *g, struct rect r)
+{
+    int n = min_int(f->n_queued, min_int(MAX_QUEUED, r.h / 3));
+    for (int i = 0; i < n; i++) {
+        int y = r.y + r.h - n + i, x = r.x;
+        const char *text = f->queued[f->n_queued - n + i];
+        x += put(g, x, y, r.w, ST_DIM, f->ascii ? "> queued  " : "› queued  ");
+        grid_text(g, x, y, r.x + r.w - x, ST_DIM, 0, text, strcspn(text, "\n"));
+    }
+    return n;
+}
+
+/* Returns how many rows lie below the window. */
+static int draw_talk(struct frame *f, struct grid *g, struct rect r)
+{
+    int queued = draw_queued(f, g, r), h = r.h - queued;
+    struct transcript_line *line = xcalloc((size_t)max_int(h, 1), sizeof *line);
+    int below = transcript_view(f->talk, max_int(r.w - GUTTER - 1, 1), h, line);
+    for (int y = 0; y < h; y++) {
+        int x = put(g, r.x, r.y + y, r.w, line[y].kind == ENTRY_USER ? ST_USER : ST_DIM,
+                    gutter(f, &line[y]));
+        if (line[y].row)
+            put_row(g, r.x + x, r.y + y, r.w - x, line[y].row);
+    }
+    free(line);
+    return below;
+}
+
+static void draw_pane(const struct frame *f, struct grid *g, struct rect r, struct pane *p,
+                      bool focus)
+{
+    int head = min_int(max_int(p->head, 1), r.h), body = r.h - head;
+    int n = max_int(p->rows.n_row - head, 0);
+    if (p->scroll_to >= head) {
+        p->top = min_int(p->top, p->scroll_to - head);
+        p->top = max_int(p->top, p->scroll_to - head + 1 - body);
+    }
+    p->top = max_int(min_int(p->top, n - body), 0);
+    for (int y = 0; y < head && y < p->rows.n_row; y++)
+        put_row(g, r.x, r.y + y, r.w, &p->rows.row[y]);
+    for (int y = 0; y < body && y + p->top < n; y++)
+        put_row(g, r.x, r.y + head + y, r.w, &p->rows.row[head + p->top + y]);
+    if (n > p->top + body && body > 0) { /* how much lies below */
+        char text[32];
+        int k = snprintf(text, sizeof text, f->ascii ? " +%d " : " ↓%d ", n - p->top - body);
+        k -= f->ascii ? 0 : 2; /* cells, not bytes */
+        put(g, r.x + r.w - k, r.y + r.h - 1, k, ST_DIM, text);
+    }
+    for (int x = r.x; focus && x < r.x + r.w; x++)
+        g->cell[r.y * g->w + x].flags |= CELL_REVERSE;
+}
+
+static void draw_divider(const struct frame *f, struct grid *g, const struct layout *l)
+{
+    struct rect r = {l->talk.w, 0, 1, l->rule.y};
+    fill(g, r, ST_DIM, f->ascii ? "|" : "│");
+    put(g, r.x, l->rule.y, 1, ST_DIM, f->ascii ? "+" : "┴");
+    for (int i = 1; i < l->n_pane; i++) { /* the title row of a lower pane is its own divider */
+        struct rect p = l->pane[i];
+        put(g, r.x, p.y, 1, ST_DIM, f->ascii ? "+" : "├");
+    }
+}
+
+/* The line between transcript and input; it carries what is worth knowing now. */
+static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int below)
+{
+    char text[160] = "";
+    size_t n = 0;
+    int fresh = below - f->talk->below;
+    if (f->hint)
+        n += (size_t)snprintf(text, sizeof text, " %.120s ", f->hint);
+    else if (f->n_queued > 0)
+        n += (size_t)snprintf(text, sizeof text, " %d queued, Up edits ", f->n_queued);
+    else if (f->input->pasted_lines > 20)
+        n += (size_t)snprintf(text, sizeof text, " [pasted %d lines] Enter sends, Ctrl-C discards ",
+                              f->input->pasted_lines);
+    grid_text(g, r.x + 2, r.y, r.w - 4, f->hint ? ST_WARN : ST_DIM, 0, text, n);
+    if (below > 0) {
+        int k = fresh > 0 ? snprintf(text, sizeof text, " %d new line%s below ", fresh,
+                                     fresh == 1 ? "" : "s")
+                          : snprintf(text, sizeof text, " %d line%s below ", below,
+                                     below == 1 ? "" : "s");
+        if (k + 4 < r.w)
+            put(g, r.x + r.w - k - 2, r.y, k, fresh > 0 ? ST_KEY : ST_DIM, text);
+    }
+}
+
+/* One row of the input, cluster by cluster: tabs as blanks, controls as placeholders. */
+static void draw_input_row(const struct input *in, struct grid *g, struct rect r, int y,
+                           struct input_row row, enum style st)
+{
+    struct glyph gl;
+    int x = 0, w;
+    for (size_t at = row.from; at < row.to; x += w) {
+        const char *p = in->text.p + at;
+        size_t k = input_cluster(p, in->text.n - at, &w);
+        if (*p == '\t') {
+            at += k;
+            continue;
+        }
+        text_next(p, k, &gl);
+        enum style as = gl.cp[0] == 0xFFFD ? ST_ESCAPE : st;
+        if (!put_glyph(g, r.x + x, y, r.w - x, as, 0, &gl))
+            break;
+        at += k;
+    }
+}
+
+static const char *placeholder(const struct frame *f)
+{
+    if (f->focus >= 0)
+        return "hjkl or arrows move, g G jump, Tab next pane, q closes, Esc returns here";
+    return f->busy ? "the next message is sent when the reply ends; Ctrl-C stops it"
+                   : "message, or /help";
+}
+
+static void draw_input(struct frame *f, struct grid *g, struct rect r)
+{
+    struct input *in = f->input;
+    int row, column, top;
+    input_cursor(in, &row, &column);
+    top = max_int(min_int(row - r.h / 2, in->n_row - r.h), 0);
+    if (row < top)
+        top = row;
+    for (int y = 0; y < r.h && top + y < in->n_row; y++) {
+        bool first = top + y == 0;
+        put(g, r.x, r.y + y, GUTTER, first ? ST_KEY : ST_DIM,
+            first ? (f->ascii ? "> " : "› ") : (f->ascii ? ". " : "· "));
+        struct rect body = {r.x + GUTTER, r.y, r.w - GUTTER, r.h};
+        draw_input_row(in, g, body, r.y + y, in->row[top + y], ST_TEXT);
+    }
+    if (in->text.n == 0 && !in->searching)
+        put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
+    g->x = min_int(r.x + GUTTER + column, g->w - 1);
+    g->y = r.y + row - top;
+}
+
+/* Ctrl-R: the pattern stands in the rule above the line that was found. */
+static void draw_search(const struct frame *f, struct grid *g, struct rect rule)
+{
+    char text[256];
+    const struct input *in = f->input;
+    snprintf(text, sizeof text, " search: %.*s%s ", 200, in->pattern.p,
+             in->match < 0 && in->pattern.n ? " (nothing found)" : "");
+    put(g, rule.x + 2, rule.y, rule.w - 4, ST_KEY, text);
+}
+
+static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
+{
+    char text[64];
+    int cells = min_int(30, r.w / 3), x = r.x + 1;
+    int full = f->total ? (int)((int64_t)cells * f->done / f->total) : 0;
+    x += put(g, x, r.y, r.w, ST_LABEL, "reading ");
+    for (int i = 0; i < cells; i++)
+        x += put(g, x, r.y, 1, i < full ? ST_HOT : ST_DIM,
+                 f->ascii ? (i < full ? "#" : ".") : (i < full ? "█" : "░"));
+    snprintf(text, sizeof text, " %d/%d tokens, Ctrl-C stops", f->done, f->total);
+    put(g, x, r.y, r.x + r.w - x, ST_TEXT, text);
+}
+
+/* The status; where it is too long the marks between its parts give way to single blanks. */
+static int put_status(struct grid *g, struct rect r, const struct sheet_row *row)
+{
+    bool tight = text_width(row->text.p, row->text.n) > r.w;
+    int x = r.x;
+    for (int i = 0; i < row->n_span; i++) {
+        const struct span *sp = &row->span[i];
+        const char *p = row->text.p + sp->at;
+        bool mark = sp->style == ST_DIM && sp->n >= 3 && p[0] == ' ' && p[sp->n - 1] == ' ';
+        size_t n = tight && mark ? 1 : (size_t)sp->n;
+        x += grid_text(g, x, r.y, r.x + r.w - x, sp->style, 0, p, n);
+    }
+    return x - r.x;
+}
+
+static void draw_status(const struct frame *f, struct grid *g, struct rect r)
+{
+    static const char help[] = "F1 help ";
+    int room = r.w - 1;
+    if (f->total > 0) {
+        draw_progress(f, g, r);
+        return;
+    }
+    struct rect body = {r.x + 1, r.y, room, 1};
+    int used = f->status->n_row ? put_status(g, body, &f->status->row[0]) : 0;
+    int k = (int)sizeof help - 1;
+    if (used + 2 + k <= room)
+        put(g, r.x + r.w - k, r.y, k, ST_DIM, help);
+}
+
+/* Candidates above the input, the chosen one reversed; the list scrolls with the choice. */
+static void draw_choices(const struct frame *f, struct grid *g, struct rect rule)
+{
+    int n = min_int(f->n_choice, min_int(MAX_CHOICES, rule.y)), w = 8;
+    int top = max_int(min_int(f->chosen - n / 2, f->n_choice - n), 0);
+    for (int i = 0; i < n; i++)
+        w = max_int(w, text_width(f->choice[top + i], strlen(f->choice[top + i])));
+    w = min_int(w + 2, rule.w - GUTTER);
+    for (int i = 0; i < n; i++) {
+        int y = rule.y - n + i, flags = top + i == f->chosen ? CELL_REVERSE : 0;
+        for (int x = 0; x < w; x++)
+            grid_text(g, GUTTER + x, y, 1, ST_CODE, flags, " ", 1);
+        grid_text(g, GUTTER + 1, y, w - 1, ST_CODE, flags, f->choice[top + i],
+                  strlen(f->choice[top + i]));
+    }
+    char text[32];
+    int k = snprintf(text, sizeof text, " %d of %d ", f->chosen + 1, f->n_choice);
+    if (f->n_choice > n)
+        put(g, GUTTER, rule.y, k, ST_DIM, text);
+}
+
+static void draw_too_small(struct grid *g)
+{
+    char text[64];
+    put(g, 0, 0, g->w, ST_TEXT, "terminal too small");
+    snprintf(text, sizeof text, "needs %dx%d", MIN_WIDTH, MIN_HEIGHT);
+    put(g, 0, 1, g->w, ST_DIM, text);
+}
+
+static void draw_overlay(const struct frame *f, struct grid *g)
+{
+    struct rect r = {1, 0, g->w - 2, g->h - 1};
+    draw_pane(f, g, r, f->overlay, false);
+    put(g, 1, g->h - 1, g->w - 2, ST_DIM, "arrows and PgUp/PgDn scroll, any other key closes");
+}
+
+void frame_draw(struct frame *f, struct grid *g)
+{
+    struct layout l;
+    frame_layout(g->w, g->h, f->n_pane, input_rows(f, g->w), &l);
+    if (l.too_small) {
+        draw_too_small(g);
+        return;
+    }
+    if (f->overlay) {
+        draw_overlay(f, g);
+        return;
+    }
+    int below = l.pane_only ? 0 : draw_talk(f, g, l.talk);
+    int first = l.n_pane < f->n_pane && f->focus >= l.n_pane ? f->focus : 0;
+    for (int i = 0; i < l.n_pane; i++)
+        draw_pane(f, g, l.pane[i], f->pane[first + i], f->focus == first + i);
+    struct rect rule = l.rule;
+    fill(g, rule, ST_DIM, f->ascii ? "-" : "─");
+    rule.w = l.pane_only || l.n_pane == 0 ? rule.w : l.talk.w;
+    draw_rule(f, g, rule, below);
+    if (l.n_pane > 0 && !l.pane_only)
+        draw_divider(f, g, &l);
+    draw_input(f, g, l.input);
+    if (f->input->searching)
+        draw_search(f, g, l.rule);
+    draw_status(f, g, l.status);
+    if (f->n_choice > 0)
+        draw_choices(f, g, l.rule);
+}

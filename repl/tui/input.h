@@ -1,0 +1,75 @@
+/* input.h - the line editor: a state fed one key at a time. Knows no terminal and no program.
+ *
+ * The text is the bytes as typed or pasted; what is drawn of them is text_next()'s business. The
+ * cursor always stands between two clusters. Rows are laid out for `width` cells, cut anywhere.
+ */
+#ifndef AERIE_INPUT_H
+#define AERIE_INPUT_H
+
+#include "repl/tui/keys.h"
+#include "repl/tui/recall.h"
+
+enum { INPUT_MAX = 1 << 20 }; /* bytes of one message */
+
+/* What the program has to do after a key. */
+enum input_act {
+    IN_NONE,     /* the key was used up, or means nothing here */
+    IN_SEND,     /* take the text with input_take() */
+    IN_EDITOR,   /* open an external editor */
+    IN_COMPLETE, /* Tab */
+    IN_EOF,      /* Ctrl-D on an empty line */
+    IN_STOP,     /* Ctrl-C */
+    IN_RECALL_QUEUED, /* Up on an empty line: a queued message may come back first */
+    IN_OTHER,    /* not an editing key */
+    IN_FULL,     /* the text reached INPUT_MAX; the rest was dropped */
+};
+
+struct input_row {
+    size_t from, to; /* bytes of the text, without the line break */
+};
+
+struct input {
+    struct buf text;
+    size_t cursor;
+    int width;             /* cells of a row, >= 2; set by the face */
+    struct recall *recall; /* not owned; NULL: no history */
+
+    int at;                /* history entry being shown; recall->n: the user's own text */
+    struct buf draft;      /* the user's own text while an entry is shown */
+    struct buf kill;       /* what Ctrl-Y brings back */
+    bool killing;          /* the last key killed: the next kill is joined */
+    bool after_x;          /* Ctrl-X was pressed */
+    int goal;              /* column that Up and Down keep to; -1: the current one */
+    int pasted_lines;      /* lines of the last paste still in the text, for the hint */
+
+    bool searching; /* Ctrl-R */
+    struct buf pattern;
+    int match; /* entry, -1: none */
+    struct buf before; /* the text as it was, for Ctrl-G */
+
+    struct input_row *row; /* the layout; input_layout() */
+    int n_row, cap_row;
+    bool laid;             /* the layout fits text and width */
+    int laid_width;
+};
+
+void input_init(struct input *in, struct recall *recall);
+void input_free(struct input *in);
+/* *x is set when the key followed Ctrl-X and is none of the editor's own: the program's. */
+enum input_act input_key(struct input *in, const struct key *k, struct key *x);
+void input_set(struct input *in, const char *text, size_t n);
+bool input_insert(struct input *in, const char *text, size_t n); /* false: cut at INPUT_MAX */
+/* The text, moved out, and an empty editor; adds it to the history if `remember`. Caller frees. */
+char *input_take(struct input *in, bool remember);
+/* Replaces bytes [from, cursor) by text: what a completion does. */
+void input_replace(struct input *in, size_t from, const char *text);
+
+/* Lays the text out; afterwards row[] holds at least one row. */
+void input_layout(struct input *in);
+/* Row and column of the cursor in the layout. */
+void input_cursor(struct input *in, int *row, int *column);
+/* Cells of a cluster of the input: tabs count TAB_CELLS. Returns its bytes. */
+enum { TAB_CELLS = 4 };
+size_t input_cluster(const char *s, size_t n, int *width);
+
+#endif

@@ -1,0 +1,314 @@
+/* keys.c - see keys.h. */
+#include "repl/tui/keys.h"
+#include "repl/text/sheet.h"
+
+#include <string.h>
+
+enum { ESC = 0x1B, SEQUENCE_MAX = 64, WAIT_ESC = 25, WAIT_PASTE_END = 50, WAIT_PASTE = 3000 };
+
+static const char paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
+enum { BRACKET = sizeof paste_end - 1 };
+
+void keys_free(struct keys *k)
+{
+    buf_free(&k->in);
+    buf_free(&k->paste);
+    *k = (struct keys){0};
+}
+
+void keys_feed(struct keys *k, const char *bytes, size_t n)
+{
+    if (k->at == k->in.n) {
+        buf_clear(&k->in);
+        k->at = 0;
+    }
+    buf_add(&k->in, bytes, n);
+}
+
+int keys_wait(const struct keys *k)
+{
+    if (k->state == PASTE_OPEN)
+        return WAIT_PASTE;
+    if (k->state == PASTE_ENDED)
+        return WAIT_PASTE_END;
+    return k->at < k->in.n ? WAIT_ESC : -1;
+}
+
+/* ---- pastes ---- */
+
+/* Bytes of a paste bracket that ends at the end of p: ESC [, C1 CSI in UTF-8, or its bare byte. */
+static size_t bracket_at_end(const char *p, size_t n)
+{
+    static const char *const forms[] = {"\033[201~",    "\033[200~", "\xC2\x9B""201~",
+                                        "\xC2\x9B""200~", "\x9B""201~", "\x9B""200~"};
+    if (n == 0 || p[n - 1] != '~')
+        return 0;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        size_t k = strlen(forms[i]);
+        if (n >= k && memcmp(p + n - k, forms[i], k) == 0)
+            return k;
+    }
+    return 0;
+}
+
+size_t paste_strip(char *text, size_t n)
+{
+    size_t out = 0;
+    for (size_t i = 0; i < n; i++) {
+        text[out++] = text[i];
+        out -= bracket_at_end(text, out);
+    }
+    return out;
+}
+
+static void paste_add(struct keys *k, const char *p, size_t n)
+{
+    size_t room = PASTE_MAX - k->paste.n;
+    if (n > room) {
+        n = room;
+        k->cut = true;
+    }
+    buf_add(&k->paste, p, n);
+}
+
+static bool paste_done(struct keys *k, struct key *out)
+{
+    k->state = PASTE_NO;
+    buf_add(&k->paste, "", 0);
+    size_t n = paste_strip(k->paste.p, k->paste.n);
+    *out = (struct key){.code = K_PASTE, .text = k->paste.p, .n = n, .cut = k->cut};
+    return true;
+}
+
+/* Inside the brackets: everything up to the end bracket is text. */
+static bool paste_body(struct keys *k, bool timeout, struct key *out)
+{
+    const char *p = k->in.p + k->at;
+    size_t n = k->in.n - k->at;
+    const char *end = memmem(p, n, paste_end, BRACKET);
+    if (end) {
+        paste_add(k, p, (size_t)(end - p));
+        k->at += (size_t)(end - p) + BRACKET;
+        k->state = PASTE_ENDED;
+        return false;
+    }
+    /* what could be the beginning of the bracket stays in the queue */
+    size_t keep = timeout ? 0 : (n < BRACKET - 1 ? n : BRACKET - 1);
+    paste_add(k, p, n - keep);
+    k->at += n - keep;
+    return timeout ? paste_done(k, out) : false;
+}
+
+/* After an end bracket: a second one without a new beginning means that the first was pasted. */
+static bool paste_after(struct keys *k, bool timeout, struct key *out, bool *again)
+{
+    const char *p = k->in.p + k->at;
+    size_t n = k->in.n - k->at;
+    const char *end = memmem(p, n, paste_end, BRACKET);
+    const char *begin = memmem(p, n, paste_begin, BRACKET);
+    *again = false;
+    if (end && (!begin || end < begin)) {
+        paste_add(k, p, (size_t)(end - p));
+        k->at += (size_t)(end - p) + BRACKET;
+        *again = true;
+        return false;
+    }
+    return timeout || begin ? paste_done(k, out) : false;
+}
+
+/* ---- sequences ---- */
+
+static enum key_code tilde_key(int n)
+{
+    static const uint8_t map[] = {
+        [1] = K_HOME, [2] = K_INSERT, [3] = K_DELETE, [4] = K_END, [5] = K_PGUP, [6] = K_PGDN,
+        [7] = K_HOME, [8] = K_END, [11] = K_F1, [12] = K_F2, [13] = K_F3, [14] = K_F4,
+        [15] = K_F5, [17] = K_F6, [18] = K_F7, [19] = K_F8, [20] = K_F9, [21] = K_F10,
+        [23] = K_F11, [24] = K_F12,
+    };
+    return n > 0 && n < (int)sizeof map ? map[n] : K_NONE;
+}
+
+static enum key_code letter_key(char c)
+{
+    switch (c) {
+    case 'A': return K_UP;
+    case 'B': return K_DOWN;
+    case 'C': return K_RIGHT;
+    case 'D': return K_LEFT;
+    case 'H': return K_HOME;
+    case 'F': return K_END;
+    case 'P': return K_F1;
+    case 'Q': return K_F2;
+    case 'R': return K_F3;
+    case 'S': return K_F4;
+    case 'M': return K_ENTER;
+    default: return K_NONE;
+    }
+}
+
+/* A control byte, also as the key it stands for. */
+static struct key control_key(unsigned char c)
+{
+    switch (c) {
+    case '\r': return (struct key){.code = K_ENTER};
+    case '\t': return (struct key){.code = K_TAB};
+    case 0x08:
+    case 0x7F: return (struct key){.code = K_BACKSPACE};
+    case ESC: return (struct key){.code = K_ESC};
+    default: return (struct key){.code = K_CHAR, .ctrl = true,
+                                 .cp = c >= 1 && c <= 26 ? 'a' + c - 1u : '@' + (uint32_t)c};
+    }
+}
+
+/* A code point of the Kitty protocol or of modifyOtherKeys, with its modifiers. */
+static struct key coded_key(int cp, bool ctrl)
+{
+    if (cp == 13 || cp == 9 || cp == 27 || cp == 127 || cp == 8)
+        return control_key((unsigned char)cp);
+    if (cp < 32)
+        return (struct key){0};
+    struct key k = {.code = K_CHAR, .cp = (uint32_t)cp};
+    if (ctrl && k.cp >= 'A' && k.cp <= 'Z')
+        k.cp += 'a' - 'A';
+    return k;
+}
+
+/* ESC [ parameters final. */
+static struct key csi_key(const char *p, size_t n)
+{
+    int arg[4] = {0}, n_arg = 0;
+    char final = p[n - 1];
+    for (size_t i = 2; i + 1 < n && n_arg < 4; i++) {
+        if (p[i] >= '0' && p[i] <= '9')
+            arg[n_arg] = min_int(arg[n_arg] * 10 + p[i] - '0', 0x10FFFF);
+        else if (p[i] == ';')
+            n_arg++;
+        else
+            break;
+    }
+    int mods = arg[1] > 0 ? arg[1] - 1 : 0;
+    struct key k = {0};
+    if (final == '~' && arg[0] == 27)
+        k = coded_key(arg[2], mods & 4);
+    else if (final == '~')
+        k.code = tilde_key(arg[0]);
+    else if (final == 'u')
+        k = coded_key(arg[0], mods & 4);
+    else if (final == 'Z')
+        k = (struct key){.code = K_TAB, .shift = true};
+    else if (n == 4 && p[2] == '[' && final >= 'A' && final <= 'E')
+        k.code = (enum key_code)(K_F1 + (final - 'A')); /* the Linux console */
+    else
+        k.code = letter_key(final);
+    k.shift |= (mods & 1) != 0;
+    k.alt |= (mods & 2) != 0;
+    k.ctrl |= (mods & 4) != 0;
+    return k;
+}
+
+/* Bytes of the escape sequence at p, 0 if it is not complete. */
+static size_t sequence_length(const char *p, size_t n)
+{
+    if (n < 2)
+        return 0;
+    if (p[1] == 'O')
+        return n >= 3 ? 3 : 0;
+    if (p[1] != '[')
+        return 2;
+    for (size_t i = 2; i < n && i < SEQUENCE_MAX; i++) {
+        unsigned char c = (unsigned char)p[i];
+        if (c == '[' && i == 2)
+            continue;
+        if (c < 0x20 || c > 0x7E)
+            return i; /* not a sequence: what came so far is dropped */
+        if (c >= 0x40)
+            return i + 1;
+    }
+    return n >= SEQUENCE_MAX ? SEQUENCE_MAX : 0;
+}
+
+static bool char_key(struct keys *k, const char *p, size_t n, bool timeout, struct key *out)
+{
+    unsigned char c = (unsigned char)p[0];
+    if (c < 0x20 || c == 0x7F) {
+        *out = control_key(c);
+        k->at++;
+        return true;
+    }
+    uint32_t cp;
+    size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 1, used;
+    used = text_decode(p, n, &cp);
+    if (n < want && used == n && cp == 0xFFFD && !timeout)
+        return false;
+    *out = (struct key){.code = K_CHAR, .cp = cp};
+    k->at += used;
+    return true;
+}
+
+static bool escape_key(struct keys *k, const char *p, size_t n, bool timeout, struct key *out)
+{
+    size_t used;
+    bool alt = n > 2 && p[1] == ESC && (p[2] == '[' || p[2] == 'O'); /* Alt with an arrow */
+    if (alt)
+        p++, n--;
+    if (n >= BRACKET && memcmp(p, paste_begin, BRACKET) == 0) {
+        k->at += BRACKET + alt;
+        k->state = PASTE_OPEN;
+        k->cut = false;
+        buf_clear(&k->paste);
+        *out = (struct key){0};
+        return true;
+    }
+    used = sequence_length(p, n);
+    if (used == 0 && !timeout)
+        return false;
+    if (used == 0 || (used == 2 && p[1] == ESC)) {
+        *out = (struct key){.code = K_ESC};
+        k->at += alt + (used == 0 && n > 1 && p[1] != '[' && p[1] != 'O' ? 1 : used ? 1 : n);
+        return true;
+    }
+    k->at += used + alt;
+    if (p[1] == '[' && used > 2) {
+        *out = csi_key(p, used);
+    } else if (p[1] == 'O' && used == 3) {
+        *out = (struct key){.code = letter_key(p[2])};
+    } else {
+        k->at -= used - 1; /* Alt with a character: the character is read as itself */
+        if (!char_key(k, p + 1, n - 1, timeout, out)) {
+            k->at -= 1;
+            return false;
+        }
+        alt = true;
+    }
+    out->alt |= alt;
+    return true;
+}
+
+bool keys_next(struct keys *k, bool timeout, struct key *out)
+{
+    buf_add(&k->in, "", 0); /* in.p is not NULL */
+    for (;;) {
+        const char *p = k->in.p + k->at;
+        size_t n = k->in.n - k->at;
+        bool again = true;
+        if (k->state == PASTE_OPEN && (paste_body(k, timeout, out) || k->state == PASTE_OPEN))
+            return k->state == PASTE_NO;
+        if (k->state == PASTE_ENDED) {
+            while (again)
+                if (paste_after(k, timeout, out, &again))
+                    return true;
+            return false;
+        }
+        if (n == 0)
+            return false;
+        p = k->in.p + k->at;
+        n = k->in.n - k->at;
+        bool got = (unsigned char)p[0] == ESC ? escape_key(k, p, n, timeout, out)
+                                              : char_key(k, p, n, timeout, out);
+        if (!got)
+            return false;
+        if (out->code != K_NONE)
+            return true;
+    }
+}

@@ -1,0 +1,247 @@
+/* pane.c - the panes beside the chat: which are open, what stands in them, their keys. */
+#include "repl/tui/tui.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void tui_panes_init(struct tui *t)
+{
+    for (int i = 0; i < N_PANE_KINDS; i++) {
+        sheet_init(&t->pane[i].rows, t->app->ascii);
+        t->pane[i].head = 1;
+        t->pane[i].scroll_to = -1;
+    }
+    sheet_init(&t->help.rows, t->app->ascii);
+    t->help.head = 1;
+    t->help.scroll_to = -1;
+}
+
+void tui_panes_free(struct tui *t)
+{
+    for (int i = 0; i < N_PANE_KINDS; i++)
+        sheet_free(&t->pane[i].rows);
+    sheet_free(&t->help.rows);
+}
+
+/* ---- opening and closing ---- */
+
+void tui_pane_close(struct tui *t, int index)
+{
+    for (int i = index; i + 1 < t->n_open; i++)
+        t->open[i] = t->open[i + 1];
+    t->n_open--;
+    t->focus = -1;
+}
+
+static int find_open(const struct tui *t, enum pane_kind kind)
+{
+    for (int i = 0; i < t->n_open; i++)
+        if (t->open[i] == kind)
+            return i;
+    return -1;
+}
+
+/* Opening one pane too many closes the oldest: as many stay as the screen has room for. */
+void tui_pane_toggle(struct tui *t, enum pane_kind kind)
+{
+    int at = find_open(t, kind);
+    if (at >= 0) {
+        tui_pane_close(t, at);
+        return;
+    }
+    struct layout l;
+    frame_layout(t->w, t->h, MAX_PANES, t->input.n_row, &l);
+    while (t->n_open >= max_int(l.n_pane, 1))
+        tui_pane_close(t, 0);
+    t->open[t->n_open++] = kind;
+    t->pane[kind].top = 0;
+    tui_panes_update(t);
+}
+
+/* ---- what stands in them ---- */
+
+static void write_tree(struct tui *t, struct pane *p)
+{
+    const struct engine_view *v = &t->view;
+    const struct app *a = t->app;
+    int32_t bonus = -1;
+    for (uint64_t i = 0; i < a->n_recent && i < RECENT_STEPS; i++) {
+        const struct recent_step *s = &a->recent[i];
+        if (s->turn == v->tree_turn && s->step == v->tree_step)
+            bonus = s->rec.bonus;
+    }
+    view_tree_step(a->engine, &v->tree, v->tree_turn, v->tree_step, bonus, &p->rows);
+}
+
+static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)
+{
+    static const enum style shade[] = {ST_HOT, ST_WARM, ST_COOL, ST_COLD};
+    static const char *const block[] = {"█", "▓", "▒", "░"}, *const ascii[] = {"#", "=", "-", "."};
+    int part[] = {v->used, v->protected_, v->evictable, v->free};
+    int all = max_int(v->total - v->reserved, 1), sum = 0, at = 0;
+    for (int i = 0; i < 4; i++) {
+        int end = (int)((int64_t)(sum += part[i]) * cells / all);
+        if (part[i] > 0 && i < 3)
+            end = max_int(end, at + 1); /* what is there is seen */
+        for (; at < end && at < cells; at++)
+            sheet_add(s, shade[i], s->ascii ? ascii[i] : block[i]);
+    }
+}
+
+static void pool_part(struct sheet *s, enum style st, const char *sign, const char *name, int n)
+{
+    sheet_printf(s, st, "%s ", sign);
+    sheet_printf(s, ST_LABEL, "%s ", name);
+    sheet_printf(s, ST_TEXT, "%d  ", n);
+}
+
+static void pool_rows(struct sheet *s, const char *name, const struct pool_view *v, int width)
+{
+    int all = v->total - v->reserved, sum = v->used + v->protected_ + v->evictable + v->free;
+    sheet_line(s);
+    sheet_printf(s, ST_BOLD, "%-6s", name);
+    if (!v->exists) {
+        sheet_add(s, ST_DIM, "none: this model does not need it");
+        sheet_line(s);
+        return;
+    }
+    pool_bar(s, v, max_int(min_int(width - 12, 64), 8));
+    sheet_printf(s, ST_TEXT, " %3.0f%%", all ? 100.0 * (v->used + v->protected_) / all : 0.0);
+    sheet_line(s);
+    bool a = s->ascii;
+    sheet_tab(s, 6);
+    pool_part(s, ST_HOT, a ? "#" : "█", "used", v->used);
+    pool_part(s, ST_WARM, a ? "=" : "▓", "shared", v->protected_);
+    sheet_line(s);
+    sheet_tab(s, 6);
+    pool_part(s, ST_COOL, a ? "-" : "▒", "evictable", v->evictable);
+    pool_part(s, ST_COLD, a ? "." : "░", "free", v->free);
+    sheet_line(s);
+    sheet_tab(s, 6);
+    sheet_printf(s, ST_DIM, "sum %d of %d pages ", sum, all);
+    sheet_printf(s, sum == all ? ST_GOOD : ST_BAD, "%s", sum == all ? "ok" : "DIFFERS");
+    sheet_line(s);
+}
+
+static void write_pool(struct tui *t, struct pane *p, int width)
+{
+    const struct engine_view *v = &t->view;
+    struct sheet *s = &p->rows;
+    sheet_add(s, ST_HEAD, "POOL");
+    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", v->turn, v->step,
+                 v->pool[POOL_FULL].page_size);
+    sheet_line(s);
+    for (int i = 0; i < N_POOLS; i++)
+        pool_rows(s, pool_name((enum pool_id)i), &v->pool[i], width);
+    sheet_line(s);
+    view_accept(v, width, s);
+}
+
+/* Cells of a pane on this screen. */
+static int pane_width(const struct tui *t)
+{
+    struct layout l;
+    frame_layout(t->w, t->h, max_int(t->n_open, 1), t->input.n_row, &l);
+    return l.too_small ? MIN_WIDTH : l.pane[0].w;
+}
+
+void tui_panes_update(struct tui *t)
+{
+    int width = pane_width(t);
+    for (int i = 0; i < t->n_open && t->have_view; i++) {
+        struct pane *p = &t->pane[t->open[i]];
+        sheet_clear(&p->rows);
+        switch (t->open[i]) {
+        case PANE_PAGES: tui_pages_write(t, p, width); break;
+        case PANE_TREE: write_tree(t, p); break;
+        default: write_pool(t, p, width);
+        }
+    }
+}
+
+/* ---- keys of the focused pane ---- */
+
+static void move(struct tui *t, int x, int y)
+{
+    struct pane *p = &t->pane[t->open[t->focus]];
+    if (t->open[t->focus] == PANE_PAGES)
+        tui_pages_move(t, x, y);
+    else
+        p->top = max_int(p->top + y, 0);
+}
+
+static void jump(struct tui *t, bool end)
+{
+    struct pane *p = &t->pane[t->open[t->focus]];
+    if (t->open[t->focus] == PANE_PAGES)
+        t->page_at = end ? -1 : 0;
+    else
+        p->top = end ? p->rows.n_row : 0;
+}
+
+bool tui_pane_key(struct tui *t, const struct key *k)
+{
+    int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0;
+    int page = max_int(t->h / 2, 1);
+    if (k->code == K_ESC || k->code == K_ENTER)
+        t->focus = -1;
+    else if (letter == 'q')
+        tui_pane_close(t, t->focus);
+    else if (k->code == K_TAB)
+        t->focus = (t->focus + 1) % t->n_open;
+    else if (letter == 'h' || k->code == K_LEFT)
+        move(t, -1, 0);
+    else if (letter == 'l' || k->code == K_RIGHT)
+        move(t, 1, 0);
+    else if (letter == 'k' || k->code == K_UP)
+        move(t, 0, -1);
+    else if (letter == 'j' || k->code == K_DOWN)
+        move(t, 0, 1);
+    else if (k->code == K_PGUP)
+        move(t, 0, -page);
+    else if (k->code == K_PGDN)
+        move(t, 0, page);
+    else if (letter == 'g' || k->code == K_HOME)
+        jump(t, false);
+    else if (letter == 'G' || k->code == K_END)
+        jump(t, true);
+    else
+        return false;
+    if (t->have_view)
+        tui_panes_update(t);
+    return true;
+}
+
+/* ---- help ---- */
+
+static void add_help(struct tui *t, const struct cmd *help, const char *topic, struct sheet *out)
+{
+    struct err e = {0};
+    char *word = xstrdup(topic);
+    if (!help->run(t->app, *topic ? 1 : 0, &word, topic, out, NULL, &e)) {
+        sheet_add(out, ST_BAD, e.msg);
+        sheet_line(out);
+    }
+    sheet_line(out);
+    free(word);
+}
+
+/* Called again after a resize: the text is wrapped to the screen. */
+void tui_help_open(struct tui *t)
+{
+    const struct cmd *help = cmd_find("help", NULL);
+    struct sheet text;
+    sheet_init(&text, t->app->ascii);
+    sheet_add(&text, ST_HEAD, "HELP");
+    sheet_line(&text);
+    if (help) {
+        add_help(t, help, "keys", &text);
+        add_help(t, help, "panes", &text);
+        add_help(t, help, "", &text);
+    }
+    sheet_clear(&t->help.rows);
+    sheet_append_wrapped(&t->help.rows, &text, max_int(20, t->w - 2));
+    sheet_free(&text);
+    t->help.top = 0;
+    t->help_on = true;
+}

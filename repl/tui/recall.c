@@ -1,0 +1,178 @@
+/* recall.c - see recall.h. */
+#include "repl/tui/recall.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FILE_MAX = 64 << 20 };
+
+/* Makes every folder on the way to path, private ones. */
+static void make_folders(char *path)
+{
+    for (char *p = path + 1; *p; p++)
+        if (*p == '/') {
+            *p = '\0';
+            mkdir(path, 0700);
+            *p = '/';
+        }
+}
+
+char *recall_path(const char *name)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+    if (state && state[0] == '/')
+        path = xasprintf("%s/aerie/%s", state, name);
+    else if (home && home[0] == '/')
+        path = xasprintf("%s/.local/state/aerie/%s", home, name);
+    if (path)
+        make_folders(path);
+    return path;
+}
+
+/* ---- one entry a line ---- */
+
+static void encode(struct buf *out, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] == '\\' || p[i] == '\n')
+            buf_char(out, '\\');
+        buf_char(out, p[i] == '\n' ? 'n' : p[i]);
+    }
+    buf_char(out, '\n');
+}
+
+/* Decodes in place; returns the new length. */
+static size_t decode(char *p, size_t n)
+{
+    size_t out = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] == '\\' && i + 1 < n)
+            p[out++] = p[++i] == 'n' ? '\n' : p[i];
+        else
+            p[out++] = p[i];
+    }
+    return out;
+}
+
+/* ---- the list ---- */
+
+static void drop(struct recall *r, int i)
+{
+    free(r->line[i]);
+    memmove(r->line + i, r->line + i + 1, (size_t)(r->n - i - 1) * sizeof *r->line);
+    r->n--;
+}
+
+static bool push(struct recall *r, const char *p, size_t n)
+{
+    if (n == 0 || n > RECALL_ENTRY || p[0] == ' ' || memchr(p, '\0', n))
+        return false;
+    for (int i = r->n - 1; i >= 0; i--)
+        if (strlen(r->line[i]) == n && memcmp(r->line[i], p, n) == 0)
+            drop(r, i);
+    if (r->n == RECALL_MAX)
+        drop(r, 0);
+    if (r->n == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 64;
+        r->line = xrealloc(r->line, (size_t)r->cap, sizeof *r->line);
+    }
+    char *s = xmalloc(n + 1);
+    memcpy(s, p, n);
+    s[n] = '\0';
+    r->line[r->n++] = s;
+    return true;
+}
+
+static bool write_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return false;
+        p += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+/* The file anew, with only what is kept; on any failure the old one stays. */
+static void rewrite(const struct recall *r)
+{
+    char *temp = xasprintf("%s.%ld", r->path, (long)getpid());
+    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        struct buf b = {0};
+        for (int i = 0; i < r->n; i++)
+            encode(&b, r->line[i], strlen(r->line[i]));
+        bool ok = write_all(fd, b.p ? b.p : "", b.n);
+        ok &= close(fd) == 0;
+        if (!ok || rename(temp, r->path) != 0)
+            unlink(temp);
+        buf_free(&b);
+    }
+    free(temp);
+}
+
+void recall_open(struct recall *r, char *path)
+{
+    *r = (struct recall){.path = path};
+    struct buf b = {0};
+    struct stat st;
+    /* only a plain file: reading a pipe put there would wait for ever */
+    if (!path || lstat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
+        !buf_read_file(&b, path, FILE_MAX, NULL)) {
+        buf_free(&b);
+        return;
+    }
+    int lines = 0;
+    for (size_t i = 0; i < b.n; lines++) {
+        char *nl = memchr(b.p + i, '\n', b.n - i);
+        size_t k = nl ? (size_t)(nl - b.p) - i : b.n - i;
+        push(r, b.p + i, decode(b.p + i, k));
+        i += k + 1;
+    }
+    buf_free(&b);
+    chmod(path, 0600);
+    if (lines >= 2 * RECALL_MAX)
+        rewrite(r);
+}
+
+void recall_close(struct recall *r)
+{
+    for (int i = 0; i < r->n; i++)
+        free(r->line[i]);
+    free(r->line);
+    free(r->path);
+    *r = (struct recall){0};
+}
+
+void recall_add(struct recall *r, const char *text, size_t n)
+{
+    if (!push(r, text, n) || !r->path)
+        return;
+    int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    int fd = open(r->path, how, 0600);
+    if (fd < 0)
+        return; /* no history is no reason to disturb a chat */
+    struct buf b = {0};
+    encode(&b, text, n);
+    write_all(fd, b.p, b.n);
+    buf_free(&b);
+    close(fd);
+}
+
+int recall_search(const struct recall *r, const char *pattern, int before)
+{
+    for (int i = min_int(before, r->n) - 1; i >= 0; i--)
+        if (strstr(r->line[i], pattern))
+            return i;
+    return -1;
+}

@@ -1,0 +1,364 @@
+/* term.c - see term.h. */
+#include "repl/tui/term.h"
+
+#include <curses.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <term.h>
+#include <termios.h>
+#include <unistd.h>
+#include <wchar.h>
+
+static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
+
+static struct {
+    SCREEN *screen;
+    volatile sig_atomic_t up;   /* the terminal is in our hands */
+    struct termios saved;       /* as it was before us */
+    char restore[256];          /* what puts it back, for signal handlers */
+    size_t n_restore;
+    int signals[2];             /* pipe */
+    struct sigaction old[NSIG];
+    void *crash_stack;
+    struct grid shown;          /* what the screen holds; w == 0: unknown */
+    attr_t attr[N_STYLES];
+    short pair[N_STYLES];
+} term;
+
+static const int told[] = {SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT};
+static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGQUIT};
+#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
+
+/* ---- restoring, without a library ---- */
+
+static void add_capability(const char *name)
+{
+    char id[8];
+    snprintf(id, sizeof id, "%s", name);
+    const char *s = tigetstr(id);
+    for (; s && s != (char *)-1 && *s && term.n_restore + 1 < sizeof term.restore; s++) {
+        if (s[0] == '$' && s[1] == '<' && strchr(s, '>')) /* padding is for old hardware */
+            s = strchr(s, '>');
+        else
+            term.restore[term.n_restore++] = *s;
+    }
+}
+
+static void make_restore(void)
+{
+    term.n_restore = sizeof paste_off - 1;
+    memcpy(term.restore, paste_off, term.n_restore);
+    add_capability("sgr0");
+    add_capability("op");
+    add_capability("cnorm");
+    add_capability("rmcup");
+}
+
+/* Async-signal-safe. */
+static void restore_now(void)
+{
+    if (!term.up)
+        return;
+    term.up = 0;
+    ssize_t ignored = write(STDOUT_FILENO, term.restore, term.n_restore);
+    (void)ignored;
+    tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
+}
+
+/* ---- signals ---- */
+
+static void tell(int sig)
+{
+    int keep = errno;
+    unsigned char c = (unsigned char)sig;
+    ssize_t ignored = write(term.signals[1], &c, 1); /* a full pipe holds news enough */
+    (void)ignored;
+    errno = keep;
+}
+
+/* The terminal first, then what would have happened without us. */
+static void crash(int sig, siginfo_t *info, void *context)
+{
+    (void)context;
+    restore_now();
+    sigaction(sig, &term.old[sig], NULL);
+    if (info->si_code <= 0) /* sent by somebody; a fault comes again by itself */
+        raise(sig);
+}
+
+static void catch_signals(void)
+{
+    enum { STACK = 64 << 10 };
+    struct sigaction sa = {.sa_handler = tell, .sa_flags = SA_RESTART};
+    sigfillset(&sa.sa_mask);
+    for (int i = 0; i < COUNT(told); i++)
+        sigaction(told[i], &sa, &term.old[told[i]]);
+    term.crash_stack = xmalloc(STACK);
+    sigaltstack(&(stack_t){.ss_sp = term.crash_stack, .ss_size = STACK}, NULL);
+    sa = (struct sigaction){.sa_sigaction = crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&sa.sa_mask);
+    for (int i = 0; i < COUNT(fatal); i++)
+        sigaction(fatal[i], &sa, &term.old[fatal[i]]);
+    sa = (struct sigaction){.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &sa, &term.old[SIGPIPE]);
+}
+
+static void release_signals(void)
+{
+    for (int i = 0; i < COUNT(told); i++)
+        sigaction(told[i], &term.old[told[i]], NULL);
+    for (int i = 0; i < COUNT(fatal); i++)
+        sigaction(fatal[i], &term.old[fatal[i]], NULL);
+    sigaction(SIGPIPE, &term.old[SIGPIPE], NULL);
+    sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+    free(term.crash_stack);
+    term.crash_stack = NULL;
+}
+
+int term_signal_fd(void)
+{
+    return term.signals[0];
+}
+
+int term_signal(void)
+{
+    unsigned char c;
+    return read(term.signals[0], &c, 1) == 1 ? c : 0;
+}
+
+/* ---- colours: meanings to attributes, in three ramps ---- */
+
+static const struct look {
+    short c256, c16; /* -1: the default */
+    attr_t with, mono; /* attributes beside a colour, and without any */
+} looks[N_STYLES] = {
+    [ST_TEXT] = {-1, -1, A_NORMAL, A_NORMAL},
+    [ST_DIM] = {244, -1, A_NORMAL, A_DIM},
+    [ST_BOLD] = {-1, -1, A_BOLD, A_BOLD},
+    [ST_ITALIC] = {-1, -1, A_ITALIC, A_ITALIC},
+    [ST_CODE] = {109, COLOR_CYAN, A_NORMAL, A_NORMAL},
+    [ST_HEAD] = {-1, -1, A_BOLD | A_UNDERLINE, A_BOLD | A_UNDERLINE},
+    [ST_LINK] = {74, COLOR_BLUE, A_UNDERLINE, A_UNDERLINE},
+    [ST_QUOTE] = {246, COLOR_CYAN, A_NORMAL, A_DIM},
+    [ST_USER] = {74, COLOR_CYAN, A_BOLD, A_BOLD},
+    [ST_GOOD] = {71, COLOR_GREEN, A_NORMAL, A_NORMAL},
+    [ST_BAD] = {167, COLOR_RED, A_BOLD, A_BOLD},
+    [ST_WARN] = {179, COLOR_YELLOW, A_NORMAL, A_BOLD},
+    [ST_KEY] = {74, COLOR_CYAN, A_BOLD, A_BOLD},
+    [ST_LABEL] = {245, COLOR_CYAN, A_NORMAL, A_DIM},
+    [ST_DRAFT] = {139, COLOR_MAGENTA, A_NORMAL, A_NORMAL},
+    [ST_ESCAPE] = {-1, -1, A_REVERSE, A_REVERSE},
+    [ST_HOT] = {173, COLOR_RED, A_NORMAL, A_BOLD},
+    [ST_WARM] = {179, COLOR_YELLOW, A_NORMAL, A_NORMAL},
+    [ST_COOL] = {67, COLOR_BLUE, A_NORMAL, A_NORMAL},
+    [ST_COLD] = {240, -1, A_NORMAL, A_DIM},
+};
+
+static void make_looks(bool color)
+{
+    bool have = color && has_colors() && start_color() == OK && use_default_colors() == OK;
+    for (int i = 0; i < N_STYLES; i++) {
+        const struct look *l = &looks[i];
+        short c = !have ? -1 : COLORS >= 256 ? l->c256 : COLORS >= 8 ? l->c16 : -1;
+        term.pair[i] = 0;
+        term.attr[i] = c < 0 && !(have && l->c256 < 0) ? l->mono : l->with;
+        if (c >= 0 && init_pair((short)(i + 1), c, -1) == OK)
+            term.pair[i] = (short)(i + 1);
+    }
+}
+
+/* ---- opening and closing ---- */
+
+static void raw_mode(void)
+{
+    raw();
+    noecho();
+    nonl();
+    nodelay(stdscr, TRUE);
+    scrollok(stdscr, FALSE);
+    leaveok(stdscr, FALSE);
+    intrflush(stdscr, FALSE);
+    typeahead(-1);
+}
+
+static void send_now(const char *s)
+{
+    size_t n = strlen(s);
+    while (n > 0) {
+        ssize_t k = write(STDOUT_FILENO, s, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return;
+        s += k;
+        n -= (size_t)k;
+    }
+}
+
+bool term_open(bool color, struct err *e)
+{
+    const char *name = getenv("TERM");
+    if (tcgetattr(STDIN_FILENO, &term.saved) != 0)
+        return err_set(e, ERR_USAGE, "standard input is not a terminal: %s", strerror(errno));
+    if (pipe2(term.signals, O_NONBLOCK | O_CLOEXEC) != 0)
+        return err_set(e, ERR_USAGE, "cannot make a pipe: %s", strerror(errno));
+    set_escdelay(25);
+    term.screen = newterm(NULL, stdout, stdin);
+    if (!term.screen) {
+        close(term.signals[0]);
+        close(term.signals[1]);
+        return err_set(e, ERR_USAGE, "the terminal \"%s\" is unknown; expected a TERM with a "
+                       "terminfo entry, or --plain", name ? name : "");
+    }
+    make_restore();
+    catch_signals(); /* after newterm(), which sets handlers of its own */
+    term.up = 1;
+    die_hook(restore_now);
+    raw_mode();
+    make_looks(color);
+    refresh();
+    send_now(paste_on);
+    return true;
+}
+
+void term_close(void)
+{
+    if (!term.screen)
+        return;
+    if (term.up) {
+        send_now(paste_off);
+        endwin();
+        tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
+    }
+    term.up = 0;
+    die_hook(NULL);
+    release_signals();
+    delscreen(term.screen);
+    term.screen = NULL;
+    grid_free(&term.shown);
+    close(term.signals[0]);
+    close(term.signals[1]);
+}
+
+void term_release(void)
+{
+    send_now(paste_off);
+    endwin();
+    tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
+    term.up = 0;
+}
+
+void term_take(void)
+{
+    term.up = 1;
+    reset_prog_mode();
+    raw_mode();
+    term_redraw();
+    refresh();
+    send_now(paste_on);
+}
+
+void term_suspend(bool group)
+{
+    struct sigaction stop = {.sa_handler = SIG_DFL}, old;
+    term_release();
+    sigaction(SIGTSTP, &stop, &old);
+    kill(group ? 0 : getpid(), SIGTSTP);
+    sigaction(SIGTSTP, &old, NULL); /* continued */
+    term_take();
+}
+
+/* ---- drawing ---- */
+
+void term_size(int *w, int *h)
+{
+    struct winsize ws;
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &ws) == 0 && ws.ws_col > 0 && ws.ws_row > 0;
+    *w = known ? min_int(ws.ws_col, 1000) : 80;
+    *h = known ? min_int(ws.ws_row, 500) : 24;
+    if (*w != COLS || *h != LINES) {
+        resizeterm(*h, *w);
+        term_redraw();
+    }
+}
+
+void term_redraw(void)
+{
+    term.shown.w = 0;
+    clearok(curscr, TRUE);
+}
+
+/* Where curses and we disagree about a width, curses gets a placeholder of ours: the rest of the
+ * row stays in its place. */
+static void to_wide(const struct cell *c, wchar_t out[2 + CELL_MARKS])
+{
+    int n = 0;
+    wchar_t base = (wchar_t)c->cp[0];
+    if (base < 0x20 || base == 0x7F || (base > 0x7F && wcwidth(base) != c->width)) {
+        out[0] = wcwidth(0xFFFD) == 1 ? 0xFFFD : L'?';
+        out[1] = 0;
+        return;
+    }
+    out[n++] = base;
+    for (int i = 1; i <= CELL_MARKS && c->cp[i]; i++)
+        if (wcwidth((wchar_t)c->cp[i]) == 0)
+            out[n++] = (wchar_t)c->cp[i];
+    out[n] = 0;
+}
+
+static void draw_row(const struct grid *g, int y)
+{
+    for (int x = 0; x < g->w; x++) {
+        const struct cell *c = &g->cell[y * g->w + x];
+        wchar_t wide[2 + CELL_MARKS];
+        cchar_t cc;
+        if (c->width == 0)
+            continue;
+        to_wide(c, wide);
+        attr_t a = term.attr[c->style];
+        if (c->flags & CELL_REVERSE)
+            a ^= A_REVERSE;
+        if (c->width == 2) /* where a placeholder is narrow, the other half is blank */
+            mvaddch(y, x + 1, ' ');
+        if (setcchar(&cc, wide, a, term.pair[c->style], NULL) == OK)
+            mvadd_wch(y, x, &cc);
+    }
+}
+
+static bool same_row(const struct grid *a, const struct grid *b, int y)
+{
+    size_t n = (size_t)a->w;
+    return memcmp(a->cell + (size_t)y * n, b->cell + (size_t)y * n, n * sizeof *a->cell) == 0;
+}
+
+void term_draw(const struct grid *g)
+{
+    bool known = term.shown.w == g->w && term.shown.h == g->h;
+    for (int y = 0; y < g->h && y < LINES; y++)
+        if (!known || !same_row(g, &term.shown, y))
+            draw_row(g, y);
+    if (!known)
+        grid_resize(&term.shown, g->w, g->h);
+    memcpy(term.shown.cell, g->cell, (size_t)g->w * (size_t)g->h * sizeof *g->cell);
+    curs_set(g->x >= 0);
+    if (g->x >= 0)
+        move(g->y, g->x);
+    refresh();
+}
+
+ptrdiff_t term_read(char *p, size_t n)
+{
+    struct pollfd fd = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (poll(&fd, 1, 0) <= 0)
+        return 0;
+    ssize_t k = read(STDIN_FILENO, p, n);
+    if (k < 0 && (errno == EINTR || errno == EAGAIN))
+        return 0;
+    return k > 0 ? k : -1;
+}

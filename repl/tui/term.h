@@ -1,0 +1,32 @@
+/* term.h - the terminal: the only place that knows curses.
+ *
+ * Whatever ends the program, the terminal is restored: on term_close(), in die() through its hook,
+ * on fatal signals by an async-signal-safe handler, on suspension. Signals that the program has to
+ * act on arrive through a pipe, in order. Main thread only; one terminal a process.
+ */
+#ifndef AERIE_TERM_H
+#define AERIE_TERM_H
+
+#include "repl/tui/frame.h"
+
+bool term_open(bool color, struct err *e);
+void term_close(void); /* nothing happens when it is not open */
+
+void term_size(int *w, int *h); /* asks the terminal; at least 1x1 */
+/* Shows the grid; only rows that differ from the last one are sent. */
+void term_draw(const struct grid *g);
+void term_redraw(void); /* the next term_draw() paints everything */
+/* Bytes from the terminal, 0 when there are none now, -1 when it is gone. */
+ptrdiff_t term_read(char *p, size_t n);
+
+int term_signal_fd(void); /* polls readable when a signal waits */
+int term_signal(void);    /* the next one: SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT; 0 */
+
+/* Gives the terminal to somebody else (an editor, the shell) and takes it back. */
+void term_release(void);
+void term_take(void);
+/* Stops the process (with its group, as the terminal's own Ctrl-Z would if `group`) until it is
+ * continued. */
+void term_suspend(bool group);
+
+#endif

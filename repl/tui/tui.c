@@ -1,0 +1,507 @@
+/* tui.c - the full screen: one loop over keys, engine events and signals.
+ *
+ * Nothing is drawn but in draw(), at most FRAME_HZ times a second and only when something changed;
+ * an idle screen sleeps in poll(). While text streams, events are taken in batches every DRAIN_MS
+ * instead of one by one, so that the screen costs the engine next to nothing.
+ */
+#include "repl/tui/tui.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FRAME_HZ = 30, DRAIN_MS = 10, VIEW_MS = 100, BUSY_MS = 50, HINT_MS = 4000, PREFILL_MS = 150,
+       BATCH = 2048 };
+
+static const uint64_t MS = 1000000;
+
+/* ---- short messages ---- */
+
+void tui_hint(struct tui *t, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(t->hint, sizeof t->hint, fmt, ap);
+    va_end(ap);
+    t->hint_until = clock_ns() + HINT_MS * MS;
+    t->dirty = true;
+}
+
+void tui_note(struct tui *t, enum style st, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    struct sheet s;
+    sheet_init(&s, t->app->ascii);
+    for (char *p = text, *nl; p; p = nl) {
+        nl = strchr(p, '\n');
+        if (nl)
+            *nl++ = '\0';
+        sheet_add(&s, st, p);
+        sheet_line(&s);
+    }
+    transcript_sheet(&t->talk, ENTRY_NOTE, 0, &s);
+    sheet_free(&s);
+    t->dirty = true;
+}
+
+/* ---- the face ---- */
+
+static struct tui *of(struct app *a)
+{
+    return a->face.state;
+}
+
+static void face_show(struct app *a, struct sheet *s)
+{
+    transcript_sheet(&of(a)->talk, ENTRY_SHEET, 0, s);
+    of(a)->dirty = true;
+}
+
+static void face_notice(struct app *a, struct sheet *s)
+{
+    transcript_sheet(&of(a)->talk, ENTRY_NOTE, 0, s);
+    of(a)->dirty = true;
+}
+
+static void face_error(struct app *a, const struct err *e)
+{
+    tui_note(of(a), ST_BAD, "%s", e->msg);
+}
+
+static void face_clear(struct app *a)
+{
+    transcript_clear(&of(a)->talk);
+    of(a)->dirty = true;
+}
+
+static void face_retract(struct app *a, int turn)
+{
+    transcript_retract(&of(a)->talk, turn);
+    of(a)->dirty = true;
+}
+
+static void face_replay_turn(struct app *a, const struct turn_row *r)
+{
+    struct transcript *talk = &of(a)->talk;
+    const char *text = r->text ? r->text : "";
+    if (r->is_user) {
+        transcript_user(talk, r->n, text, r->text_n);
+        return;
+    }
+    transcript_append(talk, r->n, ENTRY_REPLY, text, r->text_n);
+    transcript_end(talk, r->n);
+    if (r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0)
+        tui_note(of(a), ST_DIM, "stopped: %s", r->stop);
+}
+
+/* ---- events ---- */
+
+static void end_turn(struct tui *t, const struct event *ev)
+{
+    const char *dot = t->app->ascii ? " | " : " · ";
+    transcript_end(&t->talk, ev->turn);
+    t->total = 0;
+    if (ev->reason == STOP_CANCEL)
+        tui_note(t, ST_DIM, "stopped; what is written is kept");
+    else if (ev->reason == STOP_CONTEXT)
+        tui_note(t, ST_WARN, "stopped: the context is full; /clear begins a new session");
+    else if (ev->reason != STOP_END)
+        tui_note(t, ST_WARN, "stopped: %s", stop_name(ev->reason));
+    if (t->have_view && t->view.settings.verbose)
+        tui_note(t, ST_DIM, "%d tokens%s%.1f t/s%s%d steps, %d of %d drafted accepted%s"
+                 "prompt %d (%d reused) in %.0f ms", ev->tokens.n, dot,
+                 ev->us_decode ? 1e6 * ev->tokens.n / (double)ev->us_decode : 0.0, dot, ev->n_steps,
+                 ev->n_accepted, ev->n_drafted, dot, t->prompt_tokens, t->reused,
+                 (double)ev->us_prefill / 1e3);
+}
+
+static void fault(struct tui *t, const struct event *ev)
+{
+    tui_note(t, ST_BAD, "%.900s", ev->text.p ? ev->text.p : "a fault");
+    if (!ev->lost || t->last_words.n)
+        return;
+    app_last_words(t->app, ev, &t->last_words);
+    t->exit_code = ev->fault;
+    t->quit = true;
+}
+
+static void take_event(struct tui *t, const struct event *ev)
+{
+    app_event(t->app, ev);
+    switch (ev->kind) {
+    case EV_TURN_BEGIN:
+        transcript_user(&t->talk, ev->turn, ev->text.p ? ev->text.p : "", ev->text.n);
+        t->turn_ns = clock_ns();
+        t->prompt_tokens = ev->tokens.n;
+        t->reused = ev->n_reused;
+        break;
+    case EV_PREFILL:
+        t->done = ev->done;
+        t->total = ev->done < ev->total ? ev->total : 0;
+        break;
+    case EV_TEXT:
+        transcript_append(&t->talk, ev->turn, ev->channel == 0 ? ENTRY_REPLY : ENTRY_THINK,
+                          ev->text.p ? ev->text.p : "", ev->text.n);
+        t->total = 0;
+        break;
+    case EV_TURN_END: end_turn(t, ev); break;
+    case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
+    case EV_FAULT: fault(t, ev); break;
+    default: break;
+    }
+    t->view_old = true;
+}
+
+/* Takes what waits in the engine's queue; after a batch with news the next one waits a little. */
+static void drain(struct tui *t)
+{
+    struct event ev;
+    int n = 0;
+    uint64_t now = clock_ns();
+    if (now < t->drain_ns)
+        return;
+    while (n < BATCH && engine_next(t->app->engine, &ev)) {
+        take_event(t, &ev);
+        event_free(&ev);
+        n++;
+    }
+    if (n > 0) {
+        t->dirty = true;
+        t->drain_ns = now + DRAIN_MS * MS;
+    }
+}
+
+/* ---- what the user sends ---- */
+
+static void queue(struct tui *t, char *text)
+{
+    if (t->n_queued == t->cap_queued) {
+        t->cap_queued = t->cap_queued ? 2 * t->cap_queued : 8;
+        t->queued = xrealloc(t->queued, (size_t)t->cap_queued, sizeof *t->queued);
+    }
+    t->queued[t->n_queued++] = text;
+}
+
+/* A command is shown as it was typed, above its result; a pane that covers both is closed. */
+static void run_now(struct tui *t, const char *text)
+{
+    struct err e = {0};
+    bool command = text[0] == '/' && text[1] != '/';
+    if (command) {
+        struct layout l;
+        transcript_user(&t->talk, 0, text, strlen(text));
+        frame_layout(t->w, t->h, t->n_open, 1, &l);
+        while (l.pane_only && t->n_open > 0)
+            tui_pane_close(t, 0);
+    }
+    t->app->face.width = t->talk.width;
+    if (!app_input(t->app, text, &e))
+        app_error(t->app, &e);
+    transcript_to_tail(&t->talk);
+    t->view_old = t->dirty = true;
+}
+
+static bool may_run_now(const char *text)
+{
+    char name[64];
+    if (text[0] != '/' || text[1] == '/')
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 1, " \t\n"), text + 1);
+    const struct cmd *c = cmd_find(name, NULL);
+    return !c || (c->flags & CMD_BUSY_OK); /* what is unknown fails at once */
+}
+
+void tui_submit(struct tui *t, char *text)
+{
+    size_t n = strlen(text);
+    while (n > 0 && strchr(" \t\n", text[n - 1]))
+        text[--n] = '\0';
+    if (n > 0 && t->busy && !may_run_now(text)) {
+        queue(t, text);
+        t->dirty = true;
+        return;
+    }
+    if (n > 0)
+        run_now(t, text);
+    t->busy = engine_busy(t->app->engine);
+    free(text);
+}
+
+static void send_queued(struct tui *t)
+{
+    t->busy = engine_busy(t->app->engine);
+    while (!t->busy && t->n_queued > 0 && !t->app->quit) {
+        char *text = t->queued[0];
+        memmove(t->queued, t->queued + 1, (size_t)--t->n_queued * sizeof *t->queued);
+        tui_submit(t, text);
+    }
+}
+
+/* ---- drawing ---- */
+
+static void update_view(struct tui *t, uint64_t now)
+{
+    if (!t->view_old && t->have_view)
+        return;
+    if (t->have_view && t->busy && now - t->view_ns < VIEW_MS * MS)
+        return;
+    if (t->have_view)
+        engine_view_free(&t->view);
+    engine_view(t->app->engine, &t->view);
+    if (t->view.settings.think != t->think || !t->have_view) {
+        t->think = t->view.settings.think;
+        transcript_set_think(&t->talk, t->think);
+    }
+    t->have_view = true;
+    t->view_old = t->busy; /* the last look at a reply is one after its end */
+    t->view_ns = now;
+    sheet_clear(&t->status);
+    app_status(t->app, &t->view, &t->status);
+    tui_panes_update(t);
+}
+
+static void draw(struct tui *t, uint64_t now)
+{
+    struct frame *f = &t->frame;
+    bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
+    update_view(t, now);
+    *f = (struct frame){
+        .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy,
+        .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .queued = t->queued,
+        .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
+        .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
+        .chosen = t->chosen, .overlay = t->help_on ? &t->help : NULL,
+    };
+    for (int i = 0; i < t->n_open; i++)
+        f->pane[i] = &t->pane[t->open[i]];
+    grid_resize(&t->grid, t->w, t->h);
+    frame_draw(f, &t->grid);
+    term_draw(&t->grid);
+    t->frame_ns = now;
+    t->dirty = false;
+}
+
+static void resized(struct tui *t)
+{
+    term_size(&t->w, &t->h);
+    t->dirty = true;
+    if (t->have_view)
+        tui_panes_update(t);
+    if (t->help_on)
+        tui_help_open(t);
+}
+
+/* ---- signals and keys ---- */
+
+static void take_signals(struct tui *t)
+{
+    int sig;
+    while ((sig = term_signal()) != 0) {
+        switch (sig) {
+        case SIGWINCH: resized(t); break;
+        case SIGINT: tui_stop(t); break;
+        case SIGTSTP:
+            term_suspend(false);
+            resized(t);
+            break;
+        case SIGCONT: /* stopped by somebody who did not ask: the modes may be the shell's */
+            term_take();
+            resized(t);
+            break;
+        case SIGHUP:
+        case SIGTERM:
+            t->exit_code = 128 + sig;
+            t->quit = true;
+            t->lost |= sig == SIGHUP;
+            break;
+        default: break;
+        }
+    }
+}
+
+static void take_keys(struct tui *t, bool ready)
+{
+    static char part[65536];
+    struct key k;
+    bool any = false;
+    for (ptrdiff_t n; ready && (n = term_read(part, sizeof part)) != 0; any = true) {
+        if (n < 0) { /* hung up */
+            t->quit = t->lost = true;
+            t->exit_code = 128 + SIGHUP;
+            return;
+        }
+        keys_feed(&t->keys, part, (size_t)n);
+        while (keys_next(&t->keys, false, &k))
+            tui_key(t, &k);
+    }
+    if (!any)
+        while (keys_next(&t->keys, true, &k))
+            tui_key(t, &k);
+}
+
+/* ---- the loop ---- */
+
+static int ms_until(uint64_t when, uint64_t now)
+{
+    return when <= now ? 0 : (int)((when - now + MS - 1) / MS);
+}
+
+static void sooner(int *timeout, int ms)
+{
+    if (*timeout < 0 || ms < *timeout)
+        *timeout = ms;
+}
+
+static uint64_t next_frame(const struct tui *t)
+{
+    return t->frame_ns + 1000 * MS / FRAME_HZ;
+}
+
+/* How long poll() may sleep; -1: until something happens. */
+static int idle_time(const struct tui *t, uint64_t now)
+{
+    int timeout = keys_wait(&t->keys);
+    if (t->dirty)
+        sooner(&timeout, ms_until(next_frame(t), now));
+    if (t->drain_ns > now)
+        sooner(&timeout, ms_until(t->drain_ns, now));
+    if (t->busy) /* the end of being busy has no event of its own */
+        sooner(&timeout, BUSY_MS);
+    if (t->view_old) {
+        uint64_t due = t->view_ns + VIEW_MS * MS, frame = next_frame(t);
+        sooner(&timeout, ms_until(due > frame ? due : frame, now));
+    }
+    if (t->hint_until > 0)
+        sooner(&timeout, ms_until(t->hint_until, now));
+    return timeout;
+}
+
+static void turn_the_crank(struct tui *t)
+{
+    uint64_t now = clock_ns();
+    bool was_busy = t->busy;
+    struct pollfd fd[3] = {
+        {.fd = STDIN_FILENO, .events = POLLIN},
+        {.fd = term_signal_fd(), .events = POLLIN},
+        {.fd = t->drain_ns > now ? -1 : engine_fd(t->app->engine), .events = POLLIN},
+    };
+    int n = poll(fd, 3, idle_time(t, now));
+    if (n < 0 && errno != EINTR)
+        die("poll failed: %s", strerror(errno));
+    take_signals(t);
+    if (t->quit)
+        return;
+    bool keys = n > 0 && fd[0].revents != 0;
+    if (keys || keys_wait(&t->keys) >= 0)
+        take_keys(t, keys);
+    drain(t);
+    send_queued(t);
+    now = clock_ns();
+    if (t->hint_until > 0 && t->hint_until <= now) {
+        t->hint_until = 0;
+        t->dirty = true;
+    }
+    if (was_busy != t->busy || (t->view_old && now - t->view_ns >= VIEW_MS * MS))
+        t->dirty = true;
+    if (t->dirty && now >= next_frame(t) && !t->lost)
+        draw(t, now);
+}
+
+/* "nestling/target" of a long path. */
+static const char *last_parts(const char *path)
+{
+    const char *p = path + strlen(path);
+    for (int slashes = 0; p > path; p--)
+        if (p[-1] == '/' && ++slashes == 2)
+            break;
+    return p;
+}
+
+static void greet(struct tui *t)
+{
+    const struct engine_info *i = engine_info(t->app->engine);
+    const char *dot = t->app->ascii ? " | " : " · ", *name = last_parts(i->model_dir);
+    tui_note(t, ST_BOLD, "aerie %s", AERIE_VERSION);
+    tui_note(t, ST_DIM, "%s%s%s on %s%scontext %d%s%s", name, dot, i->family,
+             i->device, dot, i->context, dot, i->draft_off ? i->draft_off : "drafting");
+    tui_note(t, ST_DIM, "Enter sends%sF1 help%sF2 pages%sF3 tree%sF5 pool%s/bye quits", dot, dot,
+             dot, dot, dot);
+}
+
+static void begin(struct tui *t, struct app *a)
+{
+    bool keep = a->opt.level != LOG_OFF && !a->opt.readonly; /* what is not logged is not kept */
+    t->app = a;
+    t->focus = -1;
+    t->page_at = -1;
+    t->chosen = -1;
+    recall_open(&t->recall, keep ? recall_path("history") : NULL);
+    input_init(&t->input, &t->recall);
+    transcript_init(&t->talk, a->ascii);
+    sheet_init(&t->status, a->ascii);
+    tui_panes_init(t);
+    a->face = (struct face){
+        .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
+        .replay_turn = face_replay_turn, .error = face_error, .state = t,
+    };
+    greet(t);
+}
+
+static void end(struct tui *t)
+{
+    if (t->have_view)
+        engine_view_free(&t->view);
+    for (int i = 0; i < t->n_queued; i++)
+        free(t->queued[i]);
+    free(t->queued);
+    tui_choices_clear(t);
+    free(t->choice);
+    tui_panes_free(t);
+    sheet_free(&t->status);
+    buf_free(&t->last_words);
+    transcript_free(&t->talk);
+    input_free(&t->input);
+    recall_close(&t->recall);
+    keys_free(&t->keys);
+    grid_free(&t->grid);
+    t->app->face = (struct face){0};
+    free(t);
+}
+
+int tui_run(struct app *a)
+{
+    struct err e = {0};
+    struct tui *t = xcalloc(1, sizeof *t);
+    if (!term_open(a->color, &e)) {
+        fprintf(stderr, "aerie: %s\n", e.msg);
+        free(t);
+        return e.kind;
+    }
+    begin(t, a);
+    resized(t);
+    if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
+        app_error(a, &e);
+    t->view_old = true;
+    while (!t->quit && !a->quit)
+        turn_the_crank(t);
+    if (engine_busy(a->engine))
+        engine_cancel(a->engine);
+    term_close();
+    if (t->last_words.n) {
+        struct buf clean = {0};
+        text_sanitise(&clean, t->last_words.p, t->last_words.n, false, NULL);
+        fprintf(stderr, "aerie: %s\n", clean.p);
+        buf_free(&clean);
+    }
+    int code = t->exit_code ? t->exit_code : a->exit_code;
+    end(t);
+    return code;
+}

@@ -1,0 +1,313 @@
+/* test_cuda_moe.c - mixtures of experts on the GPU, in both precisions. Without a GPU every test is
+ * skipped.
+ *
+ * The CPU kernels' scenarios (every layout, against double precision), then full widths: the same
+ * experts as the CPU chooses, sums within what rounding an activation allows, and a row's bits
+ * whatever rows are multiplied with it.
+ */
+#include "kernels/kernels.h"
+
+#if HAVE_CUDA
+#include "tests/cuda/cuda_shim.h"
+#include "tests/few.h"
+
+#define kernels_cpu kernels_shim
+#define TOL TOL_OF_THE_CPU
+#include "tests/kernel_test.h"
+#undef TOL
+static double TOL; /* of the precision at hand */
+#define main main_of_attn
+#include "tests/unit/test_kernels_attn.c"
+#undef main
+#undef kernels_cpu
+
+static struct case_dev C; /* the CPU; T is the GPU, as the shim sees it */
+static bool rounded;      /* K_BF16 */
+
+/* A sum of outputs is off by the rounding of an activation, 2^-12 / sqrt 3 of it on average where
+ * it becomes one f16 and 2^-18 / sqrt 3 as two bf16 (2^-23 as two f16), once before either matrix;
+ * the clamped activation's slope is 8 at most and 2 where it matters. */
+static double wide_tol(void) { return rounded ? 0x1p-12 * 2 : 8e-6; }
+
+static int open_gpu(void **state)
+{
+    (void)state;
+    dev_open(&T, &kernels_shim, NULL, 1);
+    return 0;
+}
+
+/* ---- a layer -------------------------------------------------------------------------------- */
+
+enum { MOST = 200 };
+
+struct layer {
+    int in, ffn, E, k;
+    struct tensor gate_up, gate_up_s, gate_up_b, down, down_s, down_b, router, router_b, norm, post;
+    struct k_moe a;
+};
+
+static void fill_scales(struct tensor *s, int least, int n)
+{
+    for (size_t i = 0; i < s->bytes; i++)
+        ((uint8_t *)s->data)[i] = (uint8_t)(least + rnd_int(n));
+}
+
+static void layer_make(struct layer *l, int in, int ffn, int E, int k)
+{
+    *l = (struct layer){.in = in, .ffn = ffn, .E = E, .k = k,
+        .gate_up = TENSOR(DT_U8, 1, E, 2 * ffn, in / 32, 16),
+        .gate_up_s = TENSOR(DT_U8, 1, E, 2 * ffn, in / 32),
+        .gate_up_b = TENSOR(DT_BF16, .1f, E, 2 * ffn),
+        .down = TENSOR(DT_U8, 1, E, in, ffn / 32, 16), .down_s = TENSOR(DT_U8, 1, E, in, ffn / 32),
+        .down_b = TENSOR(DT_BF16, .1f, E, in), .router = TENSOR(DT_BF16, .02f, E, in),
+        .router_b = TENSOR(DT_BF16, .1f, E), .norm = TENSOR(DT_BF16, 1, in),
+        .post = TENSOR(DT_BF16, 1, in)};
+    l->gate_up_b.by_row = l->down_b.by_row = l->router.by_row = true;
+    fill_scales(&l->gate_up_s, 118, 5), fill_scales(&l->down_s, 118, 5);
+    l->a = (struct k_moe){.in = in, .ffn = ffn, .n_expert = E, .top_k = k,
+                          .pre = {NORM_RMS, &l->norm, 1e-5f}, .router_scale = 1,
+                          .router = &l->router, .router_b = &l->router_b, .layout = EXPERT_MXFP4,
+                          .gate_up = &l->gate_up, .gate_up_s = &l->gate_up_s,
+                          .gate_up_b = &l->gate_up_b, .down = &l->down, .down_s = &l->down_s,
+                          .down_b = &l->down_b, .act = ACT_SWIGLU_CLAMP, .limit = 7};
+}
+
+static void layer_free(struct layer *l)
+{
+    struct tensor *t[] = {&l->gate_up, &l->gate_up_s, &l->gate_up_b, &l->down, &l->down_s,
+                          &l->down_b, &l->router, &l->router_b, &l->norm, &l->post};
+    for (int i = 0; i < 10; i++)
+        free(t[i]->data);
+}
+
+/* out (rows, in), chosen (rows, k); dst begins as x where the layer adds to it. */
+static void layer_run(const struct layer *l, struct case_dev *b, const float *x, int rows,
+                      float *out, int32_t *chosen)
+{
+    size_t n = (size_t)rows * (size_t)l->in, pairs = (size_t)(rows * l->k);
+    struct k_moe a = l->a;
+    a.rows = rows;
+    a.src = dev_buf(b, x, n * 4);
+    a.dst = a.add ? a.src : dev_buf(b, NULL, n * 4);
+    a.chosen = dev_buf(b, NULL, pairs * 4);
+    b->k->moe(b->d, &a);
+    b->k->get(b->d, out, a.dst, n * 4);
+    b->k->get(b->d, chosen, a.chosen, pairs * 4);
+    dev_release(b);
+}
+
+/* `most` rows against the CPU's within wide_tol() * tol, then fewer of them, alone and from the
+ * middle: the same bits. */
+static void layer_check(const struct layer *l, const char *name, int most, double tol)
+{
+    size_t n = (size_t)most * (size_t)l->in, pairs = (size_t)(most * l->k);
+    float *x = rnd_floats(n, 1), *want = rnd_floats(n, 1), *all = rnd_floats(n, 1),
+          *got = rnd_floats(n, 1);
+    int32_t *ids = xmalloc(pairs * 3 * 4), *all_ids = ids + pairs, *got_ids = ids + 2 * pairs;
+    layer_run(l, &C, x, most, want, ids);
+    layer_run(l, &T, x, most, all, all_ids);
+    assert_memory_equal(all_ids, ids, pairs * 4);
+    double rel = relative_l2(all, want, n);
+    print_message("# %s: relative L2 to the CPU %.2g\n", name, rel);
+    assert_true(rel < wide_tol() * tol);
+    static const int counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 100};
+    for (int i = 0; i < 13; i += one_in(5)) {
+        int rows = counts[i];
+        for (int from = 0; from + rows <= most && from <= 37; from += 37) {
+            size_t at = (size_t)from * (size_t)l->in;
+            layer_run(l, &T, x + at, rows, got, got_ids);
+            same_bits(got, all + at, (size_t)rows * (size_t)l->in, "rows among fewer");
+            assert_memory_equal(got_ids, all_ids + from * l->k, (size_t)(rows * l->k) * 4);
+        }
+    }
+    free(x), free(want), free(all), free(got), free(ids);
+}
+
+static void test_few_large_experts(void **state)
+{
+    (void)state;
+    struct layer l;
+    layer_make(&l, 2880, 2880, 10, 4);
+    l.a.add = true;
+    layer_check(&l, "10 experts, 2880 x 2880, top 4", MOST, 1);
+    layer_free(&l);
+}
+
+static void test_many_experts(void **state)
+{
+    (void)state;
+    struct layer l;
+    layer_make(&l, 1440, 320, 128, 4);
+    layer_check(&l, "128 experts, 1440 x 320, top 4", MOST, 1);
+    layer_free(&l);
+    layer_make(&l, 256, 96, 300, 5);
+    layer_check(&l, "300 experts, 256 x 96, top 5", MOST, 1);
+    layer_free(&l);
+    layer_make(&l, 384, 160, 16, 6);
+    layer_check(&l, "16 experts, 384 x 160, top 6", MOST, 1);
+    layer_free(&l);
+}
+
+/* More than a step of chunks in a run; a norm behind; an activation without bound. */
+static void test_long_rows_and_a_norm_behind(void **state)
+{
+    (void)state;
+    struct layer l;
+    layer_make(&l, 4096, 3200, 6, 2);
+    l.a.post = (struct k_norm){NORM_RMS, &l.post, 1e-5f};
+    layer_check(&l, "6 experts, 4096 x 3200, top 2, post-norm", 40, 1);
+    l.a.post.kind = NORM_NONE;
+    l.a.act = ACT_SILU;
+    layer_check(&l, "the same without a norm, SiLU", 40, 1);
+    layer_free(&l);
+}
+
+/* Activations at the clamp: the largest hidden numbers there are; what is not there has been
+ * amplified by the slope of 8. */
+static void test_hidden_rows_at_the_clamp(void **state)
+{
+    (void)state;
+    struct layer l;
+    layer_make(&l, 512, 512, 4, 1);
+    fill_scales(&l.gate_up_s, 124, 5);
+    layer_check(&l, "at the clamp", 40, 8);
+    layer_free(&l);
+}
+
+/* Scales at the ends of their range: 0 is 2^-127, 255 is NaN in its output and in no other. */
+static void test_scales_at_the_ends(void **state)
+{
+    (void)state;
+    enum { IN = 160, FFN = 64, ROWS = 9, BAD = 37 };
+    struct layer l;
+    layer_make(&l, IN, FFN, 1, 1);
+    l.a.pre.kind = NORM_NONE;
+    fill_scales(&l.gate_up_s, 100, 50); /* seven at the clamp, some tiny */
+    memset(l.down_s.data, 0, l.down_s.bytes);
+    memset(l.down_b.data, 0, l.down_b.bytes);
+    float x[ROWS * IN], want[ROWS * IN], got[ROWS * IN];
+    int32_t ids[ROWS];
+    for (int i = 0; i < ROWS * IN; i++)
+        x[i] = rnd_normal() * 0x1p10f;
+    layer_run(&l, &C, x, ROWS, want, ids);
+    layer_run(&l, &T, x, ROWS, got, ids);
+    for (int i = 0; i < ROWS * IN; i++)
+        assert_true(fabsf(want[i]) < 0x1p-110f);
+    assert_true(relative_l2(got, want, ROWS * IN) < wide_tol());
+    fill_scales(&l.down_s, 120, 5);
+    ((uint8_t *)l.down_s.data)[BAD * (FFN / 32) + 1] = 255;
+    layer_run(&l, &T, x, ROWS, got, ids);
+    for (int i = 0; i < ROWS * IN; i++)
+        assert_true(isnan(got[i]) == (i % IN == BAD));
+    fill_scales(&l.down_s, 120, 5);
+    ((uint8_t *)l.gate_up_s.data)[BAD * (IN / 32)] = 255; /* one hidden element: every output */
+    layer_run(&l, &T, x, ROWS, got, ids);
+    for (int i = 0; i < ROWS * IN; i++)
+        assert_true(isnan(got[i]));
+    layer_free(&l);
+}
+
+/* Without a pause between them, as a graph runs them: what one leaves (counters, what blocks chose
+ * by) is what the next expects, whatever the numbers of their rows, and again when all of it is run
+ * once more. */
+static void test_one_behind_another(void **state)
+{
+    (void)state;
+    enum { IN = 512, ROWS = 64, N = 9, SIZE = ROWS * IN };
+    static const int rows[N] = {1, 5, 1, 40, 2, 64, 16, 1, 1};
+    const uint64_t seed = case_seed; /* given back: later tests draw as before */
+    struct layer l;
+    struct err e;
+    layer_make(&l, IN, 96, 64, 4);
+    struct tensor *t[] = {&l.gate_up, &l.gate_up_s, &l.gate_up_b, &l.down, &l.down_s,
+                          &l.down_b, &l.router, &l.router_b, &l.norm, &l.post};
+    void *host[10];
+    for (int i = 0; i < 10; i++) {
+        host[i] = t[i]->data;
+        assert_true(kernels_cuda.upload(shim_dev, t[i], &e));
+    }
+    float *x = rnd_floats(SIZE, 1), *got = rnd_floats(SIZE, 1),
+          *want = rnd_floats((size_t)N * SIZE, 1);
+    int32_t ids[ROWS * 4];
+    for (int i = 0; i < N; i++)
+        layer_run(&l, &T, x, rows[i], want + i * SIZE, ids);
+    kbuf src = dev_buf(&T, x, SIZE * 4), dst[N];
+    for (int i = 0; i < N; i++)
+        dst[i] = dev_buf(&T, NULL, SIZE * 4);
+    assert_true(kernels_cuda.record(shim_dev));
+    for (int i = 0; i < N; i++) {
+        struct k_moe a = l.a;
+        a.rows = rows[i], a.src = src, a.dst = dst[i];
+        kernels_cuda.moe(shim_dev, &a);
+    }
+    struct kgraph *g = kernels_cuda.recorded(shim_dev, &e);
+    assert_non_null(g);
+    for (int times = 0; times < 3; times++) {
+        for (int i = 0; i < N; i++)
+            kernels_cuda.fill(shim_dev, dst[i], 0xff);
+        kernels_cuda.replay(shim_dev, g);
+        for (int i = 0; i < N; i++) {
+            kernels_cuda.get(shim_dev, got, dst[i], (size_t)(rows[i] * IN) * 4);
+            same_bits(got, want + i * SIZE, (size_t)(rows[i] * IN), "behind another");
+        }
+    }
+    kernels_cuda.forget(shim_dev, g);
+    dev_release(&T);
+    for (int i = 0; i < 10; i++)
+        t[i]->data = host[i];
+    layer_free(&l);
+    free(x), free(want), free(got);
+    case_seed = seed;
+}
+
+static const struct CMUnitTest all_tests[] = {
+    cmocka_unit_test(test_moe_every_layout),
+    cmocka_unit_test(test_moe_layouts_agree),
+    cmocka_unit_test_setup(test_few_large_experts, open_gpu),
+    cmocka_unit_test_setup(test_many_experts, open_gpu),
+    cmocka_unit_test_setup(test_long_rows_and_a_norm_behind, open_gpu),
+    cmocka_unit_test_setup(test_hidden_rows_at_the_clamp, open_gpu),
+    cmocka_unit_test_setup(test_scales_at_the_ends, open_gpu),
+    cmocka_unit_test_setup(test_one_behind_another, open_gpu),
+};
+
+static int (*const others[])(void) = {main_of_attn}; /* compiled with the shared tests, not run */
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    CHECK(others[0]);
+    dev_open(&C, &kernels_cpu, NULL, 0);
+    for (int p = 0; p < 2; p++) {
+        struct err e = {0};
+        struct k_opts o = {.precision = p ? K_BF16 : K_F32};
+        shim_dev = kernels_cuda.open(&o, &e);
+        if (!shim_dev) {
+            printf("1..1\nok 1 - experts on the GPU # SKIP no CUDA device (%s)\n", e.msg);
+            break;
+        }
+        rounded = p;
+        /* as wide_tol(), for single elements and behind a norm's weights: three deviations, eight
+         * times */
+        TOL = rounded ? 0x1p-12 * 3 * 8 : 1e-4;
+        struct CMUnitTest tests[sizeof all_tests / sizeof *all_tests];
+        memcpy(tests, all_tests, sizeof tests);
+        failed += _cmocka_run_group_tests(p ? "bf16" : "f32", tests,
+                                          sizeof tests / sizeof *tests, NULL, NULL);
+        kernels_cuda.close(shim_dev);
+    }
+    dev_close(&C);
+    return failed != 0;
+}
+
+#else
+#include <stdio.h>
+
+int main(void)
+{
+    printf("1..1\nok 1 - experts on the GPU # SKIP built without CUDA\n");
+    return 0;
+}
+#endif

@@ -1,0 +1,335 @@
+/* test_fused.c - the cycle as one run on the device against the stepped one: the same tokens, trees,
+ * probabilities and digests, bit for bit, on the CPU and, where there is one, on a GPU, launched
+ * kernel by kernel and replayed from a record. And what the device fills in is checked. */
+#include "tests/few.h"
+#include "tests/rigs.h"
+
+#include "engine/cycle/fused.h"
+
+#include <math.h>
+
+#define TARGET "models/nestling/target"
+#define DRAFT "models/nestling/draft"
+
+static const char *const texts[] = {"Tell me a story about a fox.", "What is a page table?",
+                                    "My name is Ada. What is my name?"};
+static const struct tree_shape shapes[] = {{1, 3, 4}, {3, 1, 4}, {5, 4, 16}, {6, 8, 60}};
+enum { N_TEXT = 3, N_SHAPE = 4, MOST = 90 };
+
+/* How a reply is made: always stepped, always fused, or by turns. */
+enum road { STEPPED, FUSED, RECORDED, BY_TURNS };
+
+/* Everything a cycle leaves behind, as bytes. */
+static void note(struct buf *out, const struct lane *l)
+{
+    const struct step_rec *c = &l->rec;
+    const struct tree *t = &l->tree;
+    buf_printf(out, "%d at %d: %d rows, %d drafted, %d accepted, bonus %d, draws %llu, tree %016llx, "
+               "logits %016llx\n", c->kind, c->pos0, c->rows, c->drafted, c->accepted, c->bonus,
+               (unsigned long long)c->draws, (unsigned long long)c->draft_digest,
+               (unsigned long long)c->logit_digest);
+    for (int i = 1; i < t->n; i++)
+        buf_printf(out, "  %d under %d fate %d: score %a q %a p %a u %a\n", t->token[i],
+                   t->parent[i], t->fate[i], (double)t->score[i], (double)t->q[i], (double)t->p[i],
+                   isnan(t->u[i]) ? -1.0 : (double)t->u[i]);
+    for (int i = l->tok.n - l->n_new; i < l->tok.n; i++)
+        buf_printf(out, " %d", l->tok.v[i]);
+    buf_char(out, '\n');
+}
+
+static void reply(struct bed *b, const char *text, const struct tree_shape *s, enum road road,
+                  double temperature, struct buf *out)
+{
+    struct err e = {0};
+    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    struct lane l = {.tap_row = -1, .seed = 7,
+                     .how = {.temperature = (float)temperature, .top_p = 0.95f, .top_k = 50}};
+    must(chat_render(b->chat, &m, 1, &l.tok, &e), &e);
+    int first = l.tok.n, most = MOST / one_in(4);
+    must(lane_extend(&b->r, &l, first, true, s != NULL, s ? s->topk : 1, &e), &e);
+    b->r.record = road == RECORDED;
+    for (int i = 0; !l.stopped && l.tok.n < first + most; i++) {
+        struct step_limits lim = {first + most - l.tok.n};
+        struct lane *one = &l;
+        b->r.fuse = road == BY_TURNS ? i % 3 == 0 : road != STEPPED;
+        must(lane_step(&b->r, &one, &lim, 1, s, &e), &e);
+        note(out, &l);
+    }
+    buf_char(out, '\0');
+    lane_free(&b->r, &l);
+}
+
+static void roads_agree(const char *device, const char *precision)
+{
+    static const int page_sizes[] = {1, 16};
+    int runs = 0;
+    uint64_t fused = 0, replayed = 0;
+    for (int p = 0; p < 2; p += one_in(2)) {
+        struct bed b;
+        if (!bed_device(&b, device, precision))
+            skip();
+        bed_load(&b, TARGET, DRAFT);
+        bed_chat(&b, TARGET);
+        bed_rig(&b, &(struct rig_shape){.page_size = page_sizes[p], .context = 512,
+                                        .kv = b.dev.kv});
+        bed_stop(&b);
+        for (int i = 0; i < N_TEXT; i += one_in(N_TEXT))
+            for (int s = -1; s < N_SHAPE; s += one_in(4))
+                for (int hot = 0; hot < 2; hot += one_in(2)) {
+                    const struct tree_shape *shape = s < 0 ? NULL : &shapes[s];
+                    struct buf want = {0};
+                    reply(&b, texts[i], shape, STEPPED, hot * 0.9, &want);
+                    for (enum road road = FUSED; road <= BY_TURNS; road++) {
+                        struct buf got = {0};
+                        reply(&b, texts[i], shape, road, hot * 0.9, &got);
+                        assert_string_equal(got.p, want.p);
+                        buf_free(&got);
+                        runs++;
+                    }
+                    buf_free(&want);
+                }
+        fused += b.r.n_fused;
+        replayed += b.r.n_replayed;
+        bed_close(&b);
+    }
+    print_message("# %s: %d replies, %llu fused cycles, %llu replayed\n", device, runs,
+                  (unsigned long long)fused, (unsigned long long)replayed);
+    assert_true(fused > 1000 || one_in(2) > 1);
+}
+
+static void test_roads_agree_on_the_cpu(void **state)
+{
+    (void)state;
+    roads_agree("cpu", NULL);
+}
+
+static void test_roads_agree_on_a_gpu(void **state)
+{
+    (void)state;
+    roads_agree("cuda", "bf16");
+}
+
+static void test_roads_agree_on_a_gpu_in_float32(void **state)
+{
+    (void)state;
+    roads_agree("cuda", "f32");
+}
+
+/* ---- what the device fills in is checked ----------------------------------------------------- */
+
+static const struct kernels *real;
+static int damage; /* what keep(), accept() or spread() does wrong */
+
+static int32_t *ints(kbuf b)
+{
+    return b.p;
+}
+
+static void bad_keep(struct kdev *d, const struct k_keep *a)
+{
+    int last = a->t->nodes - 1;
+    real->keep(d, a);
+    switch (damage) {
+    case 1: ints(a->token)[0]++; break;
+    case 2: ints(a->pos)[last]++; break;
+    case 3: ints(a->reach[0].expand)[last * a->reach[0].expand_w]++; break;
+    case 4: ints(a->reach[0].n_expand)[last]--; break;
+    case 5: ints(a->reach[1].lo)[last]++; break;
+    case 6: ints(a->reach[1].hi)[1]--; break;
+    case 7: ints(a->reach[1].expand)[last * a->reach[1].expand_w] =
+            ints(a->reach[0].expand)[last * a->reach[0].expand_w] + 5; break;
+    case 8: ints(a->parent)[1] = 1; break;
+    }
+}
+
+static void bad_accept(struct kdev *d, const struct k_accept *a)
+{
+    real->accept(d, a);
+    if (damage == 9)
+        ints(a->n_path)[0] = ints(a->n_path)[0] == 1 ? 2 : 1;
+}
+
+static void bad_spread(struct kdev *d, const struct k_spread *a)
+{
+    real->spread(d, a);
+    if (damage == 14 && a->level == a->t->steps) /* no pass reads it any more */
+        ints(a->t->cell)[ints(a->t->front)[a->t->topk]] = 1000;
+    if (a->level != 2)
+        return;
+    switch (damage) {
+    case 10: ints(a->token)[1]++; break;
+    case 11: ints(a->reach[0].expand)[a->reach[0].expand_w]--; break;
+    case 12: ints(a->reach[0].lo)[2]++; break;
+    case 13: ints(a->reach[0].n_expand)[2]--; break;
+    }
+}
+
+/* A device that fills in something else is found out, nothing is committed, and the lane goes on. */
+static void test_damaged_tables_are_found(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    bed_models(&b, TARGET, DRAFT);
+    bed_chat(&b, TARGET);
+    struct kernels spy = *(real = b.dev.k);
+    spy.keep = bad_keep;
+    spy.accept = bad_accept;
+    spy.spread = bad_spread;
+    b.dev.k = &spy;
+    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
+    b.r.fuse = true;
+    const struct tree_shape shape = {4, 3, 12};
+    struct lane l = {.tap_row = -1}, *one = &l;
+    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)texts[0]};
+    must(chat_render(b.chat, &m, 1, &l.tok, &e), &e);
+    must(lane_extend(&b.r, &l, l.tok.n, true, true, shape.topk, &e), &e);
+    for (damage = 1; damage <= 14; damage++) {
+        int tokens = l.tok.n, committed = l.seq.committed;
+        struct lane twin = {.tap_row = -1};
+        lane_fork(&b.r, &l, &twin);
+        struct lane *other = &twin;
+        e = (struct err){0};
+        assert_false(lane_step(&b.r, &other, &(struct step_limits){100}, 1, &shape, &e));
+        assert_int_equal(e.kind, ERR_INVARIANT);
+        print_message("# damage %d: %s\n", damage, e.msg);
+        assert_true(!strncmp(e.msg, damage == 8 || damage == 14 ? "I13" : "I17", 3));
+        assert_int_equal(twin.tok.n, tokens);
+        assert_int_equal(twin.seq.committed, committed);
+        lane_free(&b.r, &twin);
+    }
+    damage = 0;
+    must(lane_step(&b.r, &one, &(struct step_limits){100}, 1, &shape, &e), &e);
+    lane_free(&b.r, &l);
+    b.dev.k = real;
+    bed_close(&b);
+}
+
+/* ---- pages that were checked before ---------------------------------------------------------- */
+
+/* A column that was checked in an earlier cycle and that nobody owned up to changing is found
+ * while the device works: nothing is committed, and once it is right again the lane goes on. */
+static void test_a_page_changed_behind_the_cache_is_found(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    bed_models(&b, TARGET, DRAFT);
+    bed_chat(&b, TARGET);
+    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 512});
+    b.r.fuse = true;
+    const struct tree_shape shape = {4, 3, 12}, *shapes_of[] = {NULL, &shape};
+    struct lane l = {.tap_row = -1}, *one = &l;
+    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)texts[0]};
+    const struct step_limits lim = {100};
+    must(chat_render(b.chat, &m, 1, &l.tok, &e), &e);
+    must(lane_extend(&b.r, &l, l.tok.n, true, true, shape.topk, &e), &e);
+    for (int i = 1; i >= 0; i--) {
+        const struct tree_shape *s = shapes_of[i];
+        must(lane_step(&b.r, &one, &lim, 1, s, &e), &e);
+        int32_t mine = l.seq.col[0].full.v;
+        int tokens = l.tok.n, committed = l.seq.committed;
+        assert_true(l.seq.steady[SIDE_TARGET] > 1);
+        l.seq.col[0].full = l.seq.col[1].full;
+        for (int again = 0; again < 2; again++) { /* at first beside the device, then before it */
+            uint64_t launched = b.r.n_fused;
+            e = (struct err){0};
+            assert_false(lane_step(&b.r, &one, &lim, 1, s, &e));
+            assert_true(!strncmp(e.msg, "I10 ", 4));
+            assert_int_equal(b.r.n_fused - launched, !again);
+            assert_int_equal(l.tok.n, tokens);
+            assert_int_equal(l.seq.committed, committed);
+        }
+        l.seq.col[0].full.v = mine;
+        must(lane_step(&b.r, &one, &lim, 1, s, &e), &e);
+    }
+    lane_free(&b.r, &l);
+    bed_close(&b);
+}
+
+/* ---- plans for people ------------------------------------------------------------------------ */
+
+static bool shows_pages(struct bed *b, enum plan_mode mode)
+{
+    struct buf text = {0};
+    plan_print(&b->r.pass.plan[mode], false, &text);
+    buf_char(&text, '\0');
+    bool all = strstr(text.p, " pages 1 2 3") && !strstr(text.p, "changed since");
+    buf_free(&text);
+    return all;
+}
+
+/* After a cycle its plans show their pages, and the draft's all its levels; once another lane's have
+ * taken their place, nothing is shown instead. */
+static void test_plans_show_their_pages(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    bed_models(&b, TARGET, DRAFT);
+    bed_chat(&b, TARGET);
+    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 512, .lanes = 2});
+    b.r.fuse = true;
+    const struct tree_shape shape = {4, 3, 12};
+    struct lane l[2] = {{.tap_row = -1}, {.tap_row = -1}};
+    for (int i = 0; i < 2; i++) {
+        struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)texts[i]};
+        struct lane *one = &l[i];
+        must(chat_render(b.chat, &m, 1, &one->tok, &e), &e);
+        must(lane_extend(&b.r, one, one->tok.n, true, true, shape.topk, &e), &e);
+    }
+    struct lane *one = &l[0], *other = &l[1];
+    const struct step_limits lim = {100};
+    must(lane_step(&b.r, &one, &lim, 1, &shape, &e), &e);
+    assert_int_equal(b.r.pass.plan[PLAN_DRAFT].n_rows, 9);
+    assert_true(shows_pages(&b, PLAN_DRAFT) && shows_pages(&b, PLAN_VERIFY) &&
+                shows_pages(&b, PLAN_DRAFT_EXTEND));
+    must(lane_step(&b.r, &other, &lim, 1, NULL, &e), &e);
+    assert_true(shows_pages(&b, PLAN_DRAFT) && !shows_pages(&b, PLAN_VERIFY));
+    for (int i = 0; i < 2; i++)
+        lane_free(&b.r, &l[i]);
+    bed_close(&b);
+}
+
+/* ---- scripted acceptance --------------------------------------------------------------------- */
+
+static void test_scripted_acceptance(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    bed_models(&b, TARGET, DRAFT);
+    bed_chat(&b, TARGET);
+    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
+    b.r.fuse = true;
+    const struct tree_shape shape = {5, 4, 16};
+    struct lane l = {.tap_row = -1}, *one = &l;
+    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)texts[1]};
+    must(chat_render(b.chat, &m, 1, &l.tok, &e), &e);
+    must(lane_extend(&b.r, &l, l.tok.n, true, true, shape.topk, &e), &e);
+    for (int i = 0; i < 12; i++) {
+        int tokens = l.tok.n;
+        l.force = 1 + i % 3;
+        must(lane_step(&b.r, &one, &(struct step_limits){100}, 1, &shape, &e), &e);
+        assert_int_equal(l.tok.n, tokens + l.force);
+        assert_int_equal(l.rec.accepted, l.force - 1);
+    }
+    lane_free(&b.r, &l);
+    bed_close(&b);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_roads_agree_on_the_cpu),
+        cmocka_unit_test(test_damaged_tables_are_found),
+        cmocka_unit_test(test_a_page_changed_behind_the_cache_is_found),
+        cmocka_unit_test(test_plans_show_their_pages),
+        cmocka_unit_test(test_scripted_acceptance),
+        cmocka_unit_test(test_roads_agree_on_a_gpu),
+        cmocka_unit_test(test_roads_agree_on_a_gpu_in_float32),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

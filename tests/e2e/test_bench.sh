@@ -1,0 +1,89 @@
+#!/bin/bash
+# aerie bench: every line has its figures, the ratio is what it says, and what cannot be measured is
+# refused in one line. Nothing here asks for a speed.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config HOME=$T TERM=dumb
+n=0; bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
+}
+bench() { timeout 120 "$AERIE" bench --device cpu "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+field() { sed -n "s/.*\"$1\":\(\"[^\"]*\"\|[^,}]*\).*/\1/p"; } # of JSON lines
+refuse() { # STATUS ERROR-PATTERN ARGS...
+    local want=$1 pattern=$2 ok=0; shift 2
+    bench "$@"
+    [ $rc = "$want" ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -qE -- "^aerie: .*$pattern" "$T/err" || ok=1
+    [ $ok = 0 ] || { echo "# status $rc"; head -n 3 "$T/err" | sed 's/^/# /'; }
+    result "refused: aerie bench $*" $ok
+}
+
+# ---- JSON: the whole short form on the bundled model ----
+bench --short --json
+[ $rc = 0 ] && [ ! -s "$T/err" ]; result "the short form runs" $?
+head -n 1 "$T/out" | grep -qE '^\{"device":"[^"]+","version":"[0-9.]+"\}$'
+result "the first object says where" $?
+object='^\{"name":"[^"]+","ms":[-0-9.e]+,"spread":[0-9.e-]+,"runs":[0-9]+,"bytes":([0-9.e+]+|null),"ratio":([0-9.e-]+|null),"value":([-0-9.e+]+|null),"unit":("[^"]+"|null),"shape":"[^"]+"\}$'
+[ "$(tail -n +2 "$T/out" | grep -cvE "$object")" = 0 ] && [ "$(wc -l <"$T/out")" -gt 20 ]; result "every other one has the promised keys" $?
+missing=
+for name in mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv.glu.T4 gemv.head.T1 gemm.peak \
+    moe.e32.T1 moe.e32.T16 attn.full.d64.4k.T1 attn.swa.d64.4k.T8 attn.full.d256.4k.T1 \
+    attn.swa.d256.4k.T8 sample.argmax.201088.T1 sample.topk_p.201088.T8 step.nestling.512 \
+    verify.nestling.T4 verify.nestling.T16 draft.step.nestling cycle.nestling.plain \
+    cycle.nestling.3-1-4 prefill.nestling.512 chat.nestling.plain \
+    chat.nestling.spec repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.plain \
+    repl.tui.nestling.plain repl.lines.nestling.spec repl.tui.nestling.spec; do
+    grep -qF "\"name\":\"$name\"" "$T/out" || missing+=" $name"
+done
+[ -z "$missing" ]; result "every promised line is there$missing" $?
+read -r read_bytes read_ms < <(grep '"name":"mem.read"' "$T/out" | sed 's/.*"ms":\([^,]*\),.*"bytes":\([^,]*\),.*/\2 \1/')
+awk -v b="$read_bytes" -v ms="$read_ms" '
+    function of(key) { return match($0, "\"" key "\":[^,]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "null" }
+    /"name"/ && !/"name":"(prefill|repl)/ && of("ratio") != "null" {
+        want = of("bytes") / (b / ms) / of("ms"); got = of("ratio"); seen++
+        if (got < want * 0.999 || got > want * 1.001) { print "# " $0; bad = 1 }
+    }
+    END { exit bad || seen < 15 }' "$T/out"
+result "the ratio is the time of the bytes at mem.read over the time" $?
+moe=$(grep '"name":"moe.e32.T1"' "$T/out" | field value)
+[ "$moe" = 4 ] || [ "$moe" = 4.0 ]; result "one row chooses four experts ($moe)" $?
+awk '
+    function of(key) { return match($0, "\"" key "\":[^,]*") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : "null" }
+    /"name":"(chat|repl)/ { match($0, /"name":"[^"]*"/); split(substr($0, RSTART + 8, RLENGTH - 9), n, "."); ms[n[1] == "chat" ? "chat" : n[2], n[length(n)]] = of("ms"); ratio[n[2], n[length(n)]] = of("ratio") }
+    END { for (how = 0; how < 2; how++) { h = how ? "spec" : "plain"
+        bad += off(ms["chat", h] / ms["itl", h], ratio["itl", h]) + off(ms["chat", h] / ms["lines", h], ratio["lines", h]) + off(ms["lines", h] / ms["tui", h], ratio["tui", h]) }
+        exit bad > 0 }
+    function off(want, got) { return got < want * 0.999 || got > want * 1.001 }' "$T/out"
+result "the program around a cycle is held against the cycle" $?
+drafted=$(grep '"name":"cycle.nestling.3-1-4"' "$T/out" | field shape)
+[[ $drafted == *" 2.35 tokens a cycle"* ]]; result "acceptance follows its script ($drafted)" $?
+
+# ---- text, and the choice of lines ----
+bench --short gemv.o 'sample.*.T1'
+awk 'NR > 2 { print $1 }' "$T/out" | tr '\n' ' ' | grep -qx 'mem.read gemv.o.T1 gemv.o.T4 sample.argmax.201088.T1 sample.topk_p.201088.T1 '
+result "names and patterns choose lines" $?
+[ "$(wc -l <"$T/out")" = 7 ] && [ "$(awk 'NR > 2 && (NF < 6 || $2 !~ /^[0-9.]+$/ || $3 !~ /^[0-9.]+$/ || $4 !~ /^[0-9.]+$/ || $5 !~ /^[0-9.]+$/)' "$T/out" | wc -l)" = 0 ]
+result "milliseconds, spread, megabytes and R stand in each" $?
+
+# ---- made-up weights ----
+bench --short --json --synthetic gemma-3-270m step cycle.g270m
+[ $rc = 0 ] && bytes=$(grep '"name":"step.g270m.512"' "$T/out" | field bytes) && [ "${bytes%.*}" -gt 536000000 ] && [ "${bytes%.*}" -lt 570000000 ]
+result "a synthetic step reads what the model's floor counts ($bytes)" $?
+grep -q '"name":"cycle.g270m.3-1-4"' "$T/out"; result "its head drafts" $?
+
+# ---- what is refused ----
+refuse 2 'no line that begins with or matches "cublas"' --short cublas
+refuse 2 'no synthetic model "gpt-9".*gpt-oss-20b, .*gemma-4-E4B' --short mem step --synthetic gpt-9
+refuse 2 'two models' --synthetic gemma-3-1b -m models/nestling/target
+refuse 2 'no line that begins with or matches "nonsense"' --short nonsense
+refuse 3 '.' --short step -m "$T/none"
+if [ "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)" -lt 60000000 ]; then
+    refuse 3 '120b needs [0-9.]+ GiB, this machine has [0-9.]+ GiB' --short step --synthetic gpt-oss-120b
+else
+    echo "ok $((++n)) - refused: more than the machine has # SKIP this machine has room for 63 GB"
+fi
+
+echo "1..$n"
+exit $bad

@@ -1,0 +1,34 @@
+#!/bin/bash
+# /calibrate and aerie doctor --draft say on which of the target's states the bundled head was trained.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-build/aerie}
+T=$(mktemp -d) || exit 2
+trap 'rm -rf "$T"' EXIT
+export XDG_CONFIG_HOME=$T/config XDG_DATA_HOME=$T/data XDG_STATE_HOME=$T/state
+
+n=0
+result() { # name, status
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; sed 's/^/# /' "$T/out"; fi
+}
+says() { # name, text, command...
+    local name=$1 text=$2
+    shift 2
+    "$@" >"$T/out" 2>&1 && grep -qF -- "$text" "$T/out"
+    result "$name" $?
+}
+calibrate() { printf '/calibrate\n' | "$AERIE" --plain --device cpu "$@"; }
+
+says "/calibrate confirms the configured captures" \
+    "the head was trained for boundaries 2,4,5, as configured" calibrate
+says "/calibrate finds captures that are one layer off" \
+    "not 3,5,6: use --eagle-capture 2,4,5" calibrate --eagle-capture 3,5,6
+says "doctor --draft calibrates the head" \
+    "ok   captures   the head was trained for boundaries 2,4,5, as configured" \
+    "$AERIE" doctor --device cpu --draft models/nestling/draft
+"$AERIE" doctor >"$T/out" 2>&1; ! grep -q captures "$T/out"
+result "doctor alone does not" $?
+calibrate --draft tests/golden/eagle3-gptoss-a >"$T/out" 2>&1
+grep -qF "there is nothing to calibrate: " "$T/out"
+result "/calibrate without a head that fits says why" $?
+echo "1..$n"

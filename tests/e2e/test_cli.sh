@@ -1,0 +1,241 @@
+#!/bin/bash
+# The command line: what --help promises, what is refused and how, and what each subcommand prints.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
+n=0; bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
+}
+# Runs aerie; leaves $rc, $T/out and $T/err.
+run() { timeout 60 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+# expect NAME STATUS OUT-PATTERN ARGS...: status, and a pattern in the output ("" = none printed)
+expect() {
+    local name=$1 want=$2 pattern=$3 ok=0; shift 3
+    run "$@"
+    [ $rc = "$want" ] || { echo "# status $rc, expected $want"; ok=1; }
+    if [ -n "$pattern" ]; then grep -qE -- "$pattern" "$T/out" || { echo "# no $pattern"; ok=1; }
+    else [ ! -s "$T/out" ] || { echo "# something was printed"; ok=1; }; fi
+    [ $ok = 0 ] || head -n 5 "$T/out" "$T/err" | cat -v | sed 's/^/# /'
+    result "$name" $ok
+}
+# refuse STATUS ERROR-PATTERN ARGS...: nothing on stdout, one line on stderr that says why
+refuse() {
+    local want=$1 pattern=$2 ok=0; shift 2
+    run "$@"
+    [ $rc = "$want" ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] &&
+        grep -q '^aerie: ' "$T/err" && grep -qE -- "$pattern" "$T/err" || ok=1
+    [ $ok = 0 ] || { echo "# status $rc"; cat -v "$T/err" | head -n 4 | sed 's/^/# /'; }
+    result "refused: aerie $(printf '%q ' "$@" | cut -c1-50)" $ok
+}
+
+# ---- one flag name, two commands ----
+expect "--check of the chat, before any command" 0 'Hello' --check off run -n "Hello!"
+expect "--check of the chat, behind it" 0 'Hello' run -n --check strict "Hello!"
+
+# ---- help ----
+expect "version" 0 '^aerie [0-9.]+$' --version
+expect "version wins behind a command" 0 '^aerie [0-9.]+$' logs -V
+expect "help" 0 '^usage: aerie' --help
+cp "$T/out" "$T/help"
+run help; cmp -s "$T/out" "$T/help"; result "help and --help are the same" $?
+[ "$(awk 'length > 80' "$T/help" | wc -l)" = 0 ]; result "help fits in 80 columns" $?
+run help commands; sed -n '/^| command/,/^$/p' README.md | sed '/^$/d' | cmp -s - "$T/out"
+result "the README's command table is the program's" $?
+commands=$(sed -n '/^usage/,/^Commands/s/^  \([a-z]*\) .*/\1/p' "$T/help")
+flags=$(grep -oE -- '^  (-.,|   ) --[a-z-]+' "$T/help" | grep -oE -- '--[a-z-]+' | sort -u)
+settings=$(sed -n '/^Settings/,/^Files/s/^  \([a-z_.]*\) .*/\1/p' "$T/help")
+[ "$(wc -w <<<"$commands")" -ge 10 ] && [ "$(wc -w <<<"$flags")" -ge 35 ] && [ "$(wc -w <<<"$settings")" = 15 ]
+result "help lists commands, flags and settings" $?
+missing=
+for c in $commands; do run help "$c"; [ $rc = 0 ] && grep -q "^usage: aerie $c" "$T/out" || missing+=" $c"; done
+[ -z "$missing" ]; result "every command has its help$missing" $?
+for f in bash zsh fish; do
+    missing=
+    for w in $commands; do grep -qw -- "$w" repl/share/aerie.$f || missing+=" $w"; done
+    for w in $flags; do
+        [ $f = fish ] && w="-l ${w#--}"
+        grep -qE -- "(^|[^a-z-])$w([^a-z-]|\$)" repl/share/aerie.$f || missing+=" $w"
+    done
+    for w in $settings; do grep -qF -- "$w=" repl/share/aerie.$f || missing+=" $w"; done
+    [ -z "$missing" ]; result "the $f completion knows every name$missing" $?
+done
+bash -n repl/share/aerie.bash; result "the bash completion is bash" $?
+missing=
+for w in $commands $flags; do sed 's/\\-/-/g; s/\\f[A-Z]//g' repl/share/aerie.1 | grep -qE -- "(^|[^a-z-])$w([^a-z-]|\$)" || missing+=" $w"; done
+[ -z "$missing" ]; result "the manual knows every name$missing" $?
+extra=$(sed 's/\\-/-/g; s/\\f[A-Z]//g' repl/share/aerie.1 | grep -oE -- '--[a-z-]+' | sort -u | comm -23 - <(echo "$flags") | tr '\n' ' ')
+[ -z "$extra" ]; result "the manual knows no other flags $extra" $?
+
+# ---- before anything is saved ----
+expect "no sessions yet" 0 '' logs
+expect "the database's path" 0 "^$T/data/aerie/sessions.db\$" db path
+refuse 4 'does not exist' db check
+run show last; [ $rc = 1 ] && [ "$(wc -l <"$T/err")" = 1 ]; result "show without a log: status 1" $?
+[ ! -e "$T/data" ]; result "looking creates no database" $?
+
+# ---- what is refused ----
+refuse 2 'no command "nonsense".*help' nonsense
+refuse 2 'unknown flag "--nonsense"' --nonsense
+refuse 2 'unknown flag "-Z"' -Z
+refuse 2 'unknown flag "-Z"' logs -Z
+refuse 2 '--seed needs an argument' run --seed
+refuse 2 'seed cannot be "x"; expected 0 \.\.' run --seed x hello
+refuse 2 '--plain takes no argument' --plain=yes
+refuse 2 'expected NAME=VALUE' run -p temperature hi
+refuse 2 'no setting is called "heat"; there are temperature' run -p heat=1 hi
+refuse 2 '^aerie: --weights cannot be "fp4"; expected stored or fp8' run --weights fp4 hi
+refuse 2 '^aerie: --draft-weights cannot be "FP8"; expected stored or fp8' run --draft-weights FP8 hi
+refuse 2 'temperature cannot be "hot"; expected 0' run -p temperature=hot hi
+refuse 2 'draft.nodes cannot be "1"; expected 2 \.\. 64' run -p draft.nodes=1 hi
+refuse 2 'power of two from 1 to 64' run --page-size 3 hi
+refuse 2 'number from' run --context -5 hi
+refuse 2 'number from' logs -n 0
+refuse 2 'expected auto, cpu or cuda' run --device gpu hi
+refuse 2 'expected off\|text' run --log-level all hi
+refuse 2 'expected auto\|always\|never' logs --color=yes
+refuse 2 'does not take --temperature|unknown flag "--temperature"' logs --temperature 1
+refuse 2 'aerie logs does not take --page-size' logs --page-size 4
+refuse 2 'aerie logs does not take --page-size' --page-size 4 logs
+refuse 2 'too many words' logs something
+refuse 2 'something is missing' show
+refuse 2 'too many words' show a b
+refuse 2 'names no place' show last:0
+refuse 2 'names no place' show last:1.
+refuse 2 'names no place' show last:x.1
+refuse 2 'expected jsonl or md' export last --format xml
+refuse 2 'expected path, check, backup or prune' --db "$T/help" db mend
+refuse 2 'db check takes nothing' db check it
+refuse 2 '--tui cannot go with --plain' --tui --plain
+refuse 2 'not a terminal' --tui
+refuse 2 'message is empty' run
+refuse 2 'message is empty' run ""
+refuse 2 "cannot open $T/none" run -f "$T/none"
+refuse 3 "$T/none" run -m "$T/none" hi
+refuse 3 "$T/none" tokenize -m "$T/none"
+refuse 2 'no command "help-me"' help help-me
+run $'no\e]0;title\a\r\xe2\x80\xaesuch'
+[ $rc = 2 ] && ! LC_ALL=C grep -q $'[\x01-\x09\x0b-\x1f\x7f]' "$T/err" && ! grep -q $'\xe2\x80\xae' "$T/err"
+result "an error shows control characters as text" $?
+
+# ---- the config file ----
+mkdir -p "$T/config/aerie"
+config() { printf '%b' "$1" >"$T/config/aerie/config"; }
+config 'seed = 4\n\n# a comment\nheat = 3\n'; refuse 2 "^aerie: $T/config/aerie/config:4: \"heat\" is neither" logs
+config 'top_p = 2\n'; refuse 2 'config:1: top_p cannot be "2"' run hi
+config 'just words\n'; refuse 2 'config:1: expected name = value' run hi
+config 'ascii = perhaps\n'; refuse 2 'config:1: .*expected on or off' logs
+config 'page-size = 5\n'; refuse 2 'config:1: --page-size cannot be "5"' logs
+expect "doctor tells of a bad config file" 2 'fail +config +.*config:1: --page-size' doctor
+config '  max_tokens=3  \r\nplain = on\ncolor = never\nno-log = off\ntemperature = 0\n'
+expect "a config file with flags of other commands" 0 '' logs
+
+# ---- tokenize ----
+mkdir "$T/tok"; cp models/nestling/target/tokenizer.json "$T/tok/"
+printf 'Hello, aerie!' >"$T/text"
+expect "tokenize with only a tokenizer.json" 0 '^[0-9]+( [0-9]+)*$' tokenize -m "$T/tok" "$T/text"
+ids=$(cat "$T/out")
+[ "$("$AERIE" tokenize <"$T/text")" = "$ids" ]; result "tokenize reads standard input" $?
+printf '{"text":"Hello, aerie!"}\n\n{"other":1,"text":""}\n' >"$T/lines"
+expect "tokenize --jsonl" 0 '^\{"ids":\[\]\}$' tokenize --jsonl "$T/lines"
+[ "$(head -n 1 "$T/out")" = "{\"ids\":[${ids// /,}]}" ]; result "both ways give the same ids" $?
+printf '{"text":"a"}\n{"text":7}\n' >"$T/lines"
+run tokenize --jsonl "$T/lines"; [ $rc = 2 ] && grep -q 'line 2: expected' "$T/err"
+result "a bad line is named" $?
+printf '<end_of_turn>' >"$T/text"
+run tokenize "$T/text"; plain=$(wc -w <"$T/out"); run tokenize --special "$T/text"
+[ "$plain" -gt 1 ] && [ "$(wc -w <"$T/out")" = 1 ]; result "special tokens only with --special" $?
+
+# ---- run ----
+long=$("$AERIE" run -n -p max_tokens=20 "What are you?" 2>/dev/null | wc -c)
+short=$("$AERIE" run -n "What are you?" 2>/dev/null | wc -c)
+config ''
+[ "$short" -gt 0 ] && [ "$short" -lt "$long" ]; result "max_tokens of the config file; -p wins" $?
+expect "run prints the reply" 0 '[A-Za-z]' run --device cpu "What are you?"
+[ ! -s "$T/err" ] && [ "$(tail -c 1 "$T/out" | od -An -c | tr -d ' ')" = '\n' ]
+result "whole, and nothing on standard error" $?
+run doctor; cuda=$(grep -o ' cuda: .*' "$T/out")
+case $cuda in
+*"this build has no CUDA"*) said= ;; # nobody could have expected it
+*GiB*) said= ;;                      # it works
+*) said="computing on the CPU: ${cuda# cuda: }" ;;
+esac
+run run -n hi
+[ "$rc" = 0 ] && [ "$(grep -v '^aerie: stopped' "$T/err")" = "${said:+aerie: $said}" ]
+result "without a GPU the CPU computes, and why is said once ($said)" $?
+case $cuda in
+*GiB*) expect "a GPU that is asked for is used" 0 '[A-Za-z]' run -n --device cuda hi ;;
+*) refuse 3 "^aerie: ${cuda# cuda: }; --device cpu needs none" run -n --device cuda hi ;;
+esac
+a=$("$AERIE" run -n --no-spec -p max_tokens=24 "Tell me a story." 2>/dev/null)
+b=$("$AERIE" run -n -p max_tokens=24 -p draft.topk=4 -p draft.nodes=16 Tell me a story. 2>/dev/null)
+[ -n "$a" ] && [ "$a" = "$b" ]; result "drafting changes nothing, and words are joined" $?
+printf 'Tell me a story.\n' >"$T/prompt"
+[ "$("$AERIE" run -n -p max_tokens=24 -f "$T/prompt" 2>/dev/null)" = "$a" ] &&
+    [ "$("$AERIE" run -n -p max_tokens=24 <"$T/prompt" 2>/dev/null)" = "$a" ]
+result "a prompt from a file and from standard input" $?
+"$AERIE" run -n -p max_tokens=2 hi >/dev/full 2>"$T/err"; [ $? = 2 ] && grep -q 'standard output' "$T/err"
+result "a full disk under standard output is an error" $?
+
+# ---- logs, show, export, db ----
+[ "$("$AERIE" logs --json | wc -l)" = 1 ]; result "-n saves nothing" $?
+expect "logs" 0 '^[0-9A-HJKMNP-TV-Z]{26}  20' logs
+id=$(cut -c1-26 "$T/out" | head -n 1)
+expect "logs --json" 0 "^\\{\"id\":\"$id\",.*\"turns\":1,.*\\}\$" logs --json
+expect "logs -q finds" 0 "$id" logs -q what
+expect "logs -q finds nothing: status 1" 1 '' logs -q xyzzyplugh
+expect "logs -m finds" 0 "$id" logs -m nestling
+expect "logs -m finds nothing: status 1" 1 '' logs -m other-model
+expect "a letter before the command means what it means everywhere" 0 "$id" -q logs
+expect "show" 0 'What are you' show last
+expect "show of a turn lists its steps" 0 '^ +1\.1 +prefill' show "$id:1"
+expect "show of a step" 0 'digests .*pages [0-9a-f]{16}' show "${id:0:20}:1.2"
+expect "show --json" 0 '^\{"id":.*"steps":\[\{"step":1,"kind":"prefill"' --json show "$id"
+refuse 1 'has no turn 7' show last:7
+refuse 1 'no step 1.999' show last:1.999
+refuse 1 'no session' show ZZZZ
+expect "export as JSON lines" 0 '^\{.*\}$' export last
+LC_ALL=C grep -qv '^{[ -~]*}$' "$T/out"; [ $? = 1 ]; result "each record is a line of ASCII" $?
+expect "export as Markdown" 0 'What are you' export last --format md
+expect "export to a file" 0 '' export last -o "$T/new.jsonl"
+[ "$(stat -c %a "$T/new.jsonl")" = 600 ]; result "which is private" $?
+run export last -o "$T/new.jsonl"; [ $rc != 0 ] && [ -s "$T/new.jsonl" ]; result "and never overwritten" $?
+[ "$(stat -c %a "$T/data/aerie" "$T/data/aerie/sessions.db" | tr '\n' ' ')" = "700 600 " ]
+result "the database is private" $?
+run db check; [ $rc = 0 ]; result "db check" $?
+expect "db backup" 0 '' db backup "$T/copy.db"
+expect "the backup holds the session" 0 "$id" --db "$T/copy.db" logs
+refuse 2 'expected --older-than' db prune
+expect "db prune keeps what is new" 0 '^0 sessions removed' db prune --older-than 1
+expect "db prune" 0 '^1 session removed' --db "$T/copy.db" db prune --older-than 0
+cp "$T/prompt" "$T/broken.db"; run --db "$T/broken.db" logs; [ $rc = 4 ]; result "a file that is no database: status 4" $?
+
+# ---- doctor ----
+expect "doctor" 0 '^ok +database .*1 session, checksums of 1 turns? ok' doctor
+grep -qE '^ok +bundled .*gemma' "$T/out" && grep -qE '^ok +draft ' "$T/out"; result "doctor loads the bundled pair" $?
+expect "doctor --json" 0 '^\[\{"check":"aerie","status":"ok"' doctor --json
+expect "doctor names a model that does not load" 3 "^fail +model .*$T/tok" doctor -m "$T/tok"
+
+# ---- golden ----
+expect "golden" 0 '0 failed' golden tests/golden/gemma3-a
+expect "golden --json" 0 '^\{"checks":\[.*\}$' --json golden tests/golden/gemma3-a
+refuse 3 "$T/none" golden "$T/none"
+mkdir "$T/golden"; cp tests/golden/gemma3-a/* "$T/golden/"
+size=$(stat -c %s "$T/golden/model.safetensors") # one weight becomes another
+printf '\x40' | dd of="$T/golden/model.safetensors" bs=1 seek=$((size - 1)) conv=notrunc 2>/dev/null
+run golden "$T/golden"; [ $rc = 1 ] && grep -q '[1-9][0-9]* failed' "$T/out"; result "golden finds one wrong weight: status 1" $?
+
+# ---- make install ----
+if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
+    P=$T/root/usr
+    mkdir -p "$P/bin" "$P/share/aerie/models"
+    cp "$AERIE" "$P/bin/"
+    make -n install DESTDIR="$T/root" PREFIX=/usr MODE=release >"$T/plan" 2>&1
+    for f in bin/aerie man/man1/aerie.1 completions/aerie site-functions/_aerie aerie.fish nestling/target nestling/draft; do
+        grep -q -- "$T/root/usr.*$f" "$T/plan" || { echo "# not installed: $f"; false; break; }
+    done; result "make install puts everything below DESTDIR" $?
+fi
+echo "1..$n"
+exit $bad

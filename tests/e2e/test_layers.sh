@@ -1,0 +1,64 @@
+#!/bin/bash
+# Which folder may include which: the arrows of design.md and README.md, one line a folder. Also: only
+# repl/tui/term.c includes curses, only history/ includes SQLite, and one file chooses a backend.
+cd "$(dirname "$0")/../.." || exit 2
+bad=0
+result() { # what was found, title
+    if [ -n "$1" ]; then echo "$1"; echo "not ok - $2"; bad=1; else echo "ok - $2"; fi
+}
+# FOLDER: the files directly in it include only headers that match one of the patterns (anchored, from the
+# project's root). Its own headers are always allowed.
+only() {
+    local dir=$1; shift
+    local allow="$dir/[a-z0-9_]+\\.cuh?|$dir/[a-z0-9_]+\\.h"; for p; do allow+="|$p"; done
+    local files; files=$(find "$dir" -maxdepth 1 -name '*.[ch]' -o -maxdepth 1 -name '*.cu' -o -maxdepth 1 -name '*.cuh')
+    [ -n "$files" ] || { result "no file in $dir" "$dir has files"; return; }
+    result "$(grep -nE '^ *# *include "' $files /dev/null | grep -vE "\"($allow)\"")" "$dir includes: $* "
+}
+without() { # title, pattern, exception, folders...
+    local title=$1 pattern=$2 except=$3; shift 3
+    result "$(grep -rnE --include='*.[ch]' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
+}
+
+base='kernels/base\.h' table='kernels/(base|kernels)\.h'
+only kernels
+only kernels/cpu "$table" 'kernels/fp8\.h'
+only kernels/cuda "$table" 'kernels/cuda/.*'
+only kernels/cuda/base 'kernels/cuda/cuda\.h'
+device='kernels/cuda/(cuda|timeline)\.h'
+only kernels/cuda/dense "$device" 'kernels/fp8\.h' 'kernels/cuda/base/.*'
+for d in moe attention; do only kernels/cuda/$d "$device" 'kernels/cuda/(base|dense)/.*'; done
+only kernels/cuda/sampling "$device"
+only kernels/cuda/tree 'kernels/cuda/cuda\.h' 'kernels/cuda/sampling/.*'
+
+only models "$base"
+only models/checkpoint "$base" 'models/models\.h' 'models/families/families\.h'
+only models/families "$base" 'models/models\.h' 'models/checkpoint/.*'
+only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/json\.h'
+only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
+only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
+
+below="$table|models/.*|engine/(event|settings|bugs)\\.h"
+only engine "$below" 'engine/cache/tree\.h'
+only engine/cache "$below"
+only engine/plan "$below" 'engine/cache/.*'
+only engine/run "$below" 'engine/(cache|plan)/.*'
+only engine/draft "$below" 'engine/(cache|plan|run)/.*'
+only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
+only engine/serve "$below" 'engine/engine\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
+only engine/tools "$below" 'engine/engine\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
+
+only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
+
+public="$base|history/history\\.h|engine/(engine|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
+public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate)\.h|engine/tools/(bench|golden|bugs_try)\.h'
+only repl "$public" 'repl/.*'
+only repl/text "$base"
+only repl/cmd "$public" 'repl/(repl|text/.*)\.h'
+only repl/cli "$public" 'repl/(repl|text/.*)\.h'
+only repl/tui "$public" 'repl/(repl|text/.*)\.h'
+
+without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
+without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
+without "no backend is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
+exit $bad

@@ -1,0 +1,206 @@
+#!/bin/bash
+# The plain mode against the real program and the bundled model: chat, every command as text and as
+# JSON, how lines are read, exit codes, signals, and that no escape byte ever comes out.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'tmux -L "aerie-plain-$$" kill-server 2>/dev/null; rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
+# what is printed is compared: no word about the device
+mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
+export LC_ALL=C.UTF-8
+shopt -s lastpipe # so that `lines ... | chat` leaves its status in $rc
+n=0; bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
+        echo "not ok $n - $1"; bad=1; { head -n 8 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
+}
+# Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
+chat() { timeout 120 "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
+once() { timeout 120 "$AERIE" run "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; cat "$T/out" "$T/err" >>"$T/all"; }
+lines() { printf '%s\n' "$@"; }
+
+# ---- a reply ----
+once hello; [ $rc = 0 ] && [ ! -s "$T/err" ] && [ "$(wc -l <"$T/out")" = 1 ] && [ "$(wc -c <"$T/out")" -gt 5 ]
+result "run prints one reply, ended by a line end, and nothing else" $?
+cp "$T/out" "$T/hello"
+lines hello | chat; [ $rc = 0 ] && cmp -s "$T/out" "$T/hello"; result "a pipe gets the same reply and no prompt" $?
+printf 'hello' | chat; cmp -s "$T/out" "$T/hello"; result "a last line needs no line end" $?
+printf 'hello\r\n' | chat; cmp -s "$T/out" "$T/hello"; result "CRLF lines are lines" $?
+once --no-spec hello; cmp -s "$T/out" "$T/hello"; result "the same reply without drafting" $?
+printf 'hello' | timeout 60 "$AERIE" run >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
+result "run takes the prompt from a pipe" $?
+printf 'hello' | timeout 60 "$AERIE" run - >"$T/out" 2>"$T/err"; cmp -s "$T/out" "$T/hello"
+result "run takes the prompt from -" $?
+once -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ "$(cat "$T/err")" = "aerie: stopped: max_tokens" ]
+result "a reply that did not end says why, on standard error" $?
+once -q -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ ! -s "$T/err" ]; result "-q keeps notices away" $?
+once --json -p max_tokens=3 hello
+[ "$(wc -l <"$T/out")" = 1 ] && grep -q '"turn":1,"text":".*"stop":"max_tokens".*"tokens":3,' "$T/out"
+result "run --json gives one object" $?
+timeout 60 "$AERIE" run "tell me a story" 2>"$T/err" | head -c 1 >"$T/out"; [ "$(wc -c <"$T/out")" = 1 ] && [ ! -s "$T/err" ]
+result "a closed pipe ends the reply without a word" $?
+timeout 60 "$AERIE" run hello >/dev/full 2>"$T/err"; [ $? = 2 ] && grep -q 'aerie: cannot write' "$T/err"
+result "a full disk is an error" $?
+
+# ---- every command, as text: what it prints ----
+session() { # the lines that all commands are tried on
+    lines hello "/help" "/?" "/help tree" "/help temperature" "/help words" "/set" "/set temperature" \
+        "/set temperature 0" "/system" "/system Be brief." "/read $T/note" "/stats" "/accept" \
+        "/accept turn" "/accept context" "/timing" "/tree" "/pages" "/pages swa" "/page 1 swa" "/map 3" \
+        "/pool" "/plan" "/check" "/sql select count(*) as n from turn" "/sessions" "/search hello" \
+        "/title my title" "/export md $T/x.md" "/undo" "what is a page?" "/regen" "/fork" "/resume last" \
+        "/clear" "/private" "/bye" "not reached"
+}
+echo "some text" >"$T/note"
+session | chat; [ $rc = 0 ] && [ ! -s "$T/err" ]; result "a script of all commands ends with 0 and no complaint" $?
+shows() { grep -qE -- "$1" "$T/out"; result "shows: $1" $?; }
+shows '^  /tree \[T\.S\] '; shows '^/tree \[T\.S\]$'; shows 'likeliest token'; shows '^MAL +mean acceptance'
+shows '^draft\.steps +5 +1 \.\. 16'; shows '^temperature = 0$'; shows '^no system prompt'
+shows '^system prompt set'; shows 'note: 10 bytes'; shows '^speed +[0-9.]+ tokens/s'
+shows 'MAL [0-9.]+ = 1 \+ [0-9]+/[0-9]+'; shows '^spec, [0-9]+ steps'; shows '^TREE   step 1\.[0-9]+'
+shows '● .* ✓'; shows '^PAGES turn 1 step [0-9]+ '; shows '^swa   ▓'; shows '^POOL swa'
+shows '^PAGE 1 of the swa pool'; shows ' take +taken from the free list'; shows '^POSITION 3 '
+shows '^full   slot [0-9]+ = page [0-9]+, offset 3'; shows '= [0-9]+ - 1  ✓$'; shows '^ok +I1 '
+shows '^every rule holds'; shows '\[hello\]'; shows '^title: my title'; shows "^wrote $T/x.md"
+shows '^turn 1 left the context'; shows 'goes on from turn'; shows 'resumed: [0-9]+ turn'
+shows '^new session '; shows '^nothing more is saved'
+[ -s "$T/x.md" ] && [ "$(stat -c %a "$T/x.md")" = 600 ]; result "an export is a private file" $?
+[ "$(stat -c %a "$T/data/aerie/sessions.db")" = 600 ]; result "the log is a private file" $?
+
+# ---- and as JSON: one object a line, pure ASCII ----
+rm -f "$T/x.md"
+session | chat --json; [ $rc = 0 ] && [ ! -s "$T/err" ]; result "the same script with --json" $?
+want=$(session | wc -l) # /regen answers twice, the line after /bye not at all
+[ "$(wc -l <"$T/out")" = "$want" ]; result "$want answers: one for each line, two for /regen" $?
+! LC_ALL=C grep -q '[^ -~]' "$T/out"; result "JSON is ASCII" $?
+if command -v sqlite3 >/dev/null; then
+    v=$(sqlite3 :memory: 'create table t(l)' '.mode ascii' '.separator "\037" "\n"' ".import $T/out t" \
+        'select count(*) || "/" || sum(json_valid(l)) || "/" || sum(json_type(l) = "object") from t' 2>&1)
+    [ "$v" = "$want/$want/$want" ]; result "every line is a valid JSON object ($v)" $?
+else
+    echo "ok $((n += 1)) - JSON is valid # SKIP no sqlite3"
+fi
+for c in help set system read regen undo clear bye sessions search resume fork title export private \
+    stats accept timing tree pages page map pool plan check sql; do
+    grep -q "^{\"command\":\"$c\",\"result\":" "$T/out" || { echo "# no answer of /$c"; false; }
+done; result "every command answers in JSON" $?
+lines "/bogus" "/map x" "//" | chat --json
+[ $rc = 2 ] && [ "$(grep -c '"error":".*","code":2' "$T/out")" = 2 ] && [ "$(wc -l <"$T/err")" = 2 ]
+result "errors are answered in JSON too, and told on standard error" $?
+
+# ---- errors: one line, and the exit code ----
+fails() { # STATUS PATTERN LINE...
+    local want=$1 pattern=$2; shift 2
+    lines "$@" | chat
+    [ $rc = "$want" ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -q '^aerie: ' "$T/err" && grep -qE -- "$pattern" "$T/err"
+    result "$1: $pattern" $?
+}
+fails 2 'did you mean /tree' "/tere"
+fails 2 'could be /pages or /page' "/pa"
+fails 2 'there is no setting temprature; did you mean temperature' "/set temprature 1"
+fails 2 'temperature.*0 \.\. 100' "/set temperature hot"
+fails 2 'the position is a number' hello "/map -1"
+fails 2 'the context is empty' "/map 1"
+fails 2 'the page is a number from 0' "/page 99999"
+fails 2 'no turn to take back' "/undo"
+fails 2 'there is no reply' "/regen"
+fails 1 'nothing found for "zebrafish"' "/search zebrafish"
+fails 1 'no session' "/resume 00000000000000000000000000"
+fails 2 'nosuchfile' "/read $T/nosuchfile"
+fails 2 'exists' hello "/export md $T/note"
+fails 2 'only reading' "/sql delete from turn"
+fails 2 'turn 7 is not|from 0 to' hello "/fork 7"
+fails 2 'quote' '/help "x'
+lines "/search zebrafish" "/bogus" "/search zebrafish" hello | chat
+[ $rc = 2 ] && cmp -s "$T/out" "$T/hello"; result "a script goes on after failures; the highest code stays" $?
+lines hello >"$T/s"; timeout 60 "$AERIE" --script "$T/s" >"$T/out" 2>"$T/err" </dev/null; cmp -s "$T/out" "$T/hello"
+result "--script reads a file" $?
+chat --script "$T/nosuch" </dev/null; [ $rc = 2 ] && grep -q "cannot open the script" "$T/err"; result "a missing script" $?
+
+# ---- how lines are read ----
+told() { # NAME EXPECTED-USER-MESSAGE: what the log holds as the first message of the latest session
+    timeout 60 "$AERIE" show last --json >"$T/show" 2>/dev/null
+    grep -qF -- "$2" "$T/show"; result "$1" $?
+}
+printf 'one\\\ntwo\\\nthree\n' | chat -p max_tokens=1; told 'a \ at the end joins lines' 'one\ntwo\nthree'
+printf '"""first\n  second\n"""\n' | chat -p max_tokens=1; told 'a """ block keeps its lines' 'first\n  second"'
+printf '"""/help"""\n' | chat -p max_tokens=1; told 'a """ block is never a command' '"/help"'
+lines '//etc/hosts' | chat -p max_tokens=1; told '// sends a slash' '"/etc/hosts"'
+lines 'C:\\' | chat -p max_tokens=1; told 'two backslashes join nothing' 'C:\\\\'
+lines "/read $T/note" "and this?" | chat -p max_tokens=1; told '/read goes in front' 'some text\n\nand this?'
+printf '/system """You are\nbrief."""\n/system\n' | chat; grep -q '^You are$' "$T/out" && grep -q '^brief.$' "$T/out"
+result 'a command takes a """ block' $?
+printf '"""open\n' | chat; [ $rc = 2 ] && grep -q 'ended inside """' "$T/err"; result 'an open """ is an error' $?
+printf 'a\0b\nhello\n' | chat; [ $rc = 2 ] && grep -q 'NUL byte' "$T/err" && cmp -s "$T/out" "$T/hello"; result "a NUL byte is refused" $?
+printf '\n   \n\n' | chat; [ $rc = 0 ] && [ ! -s "$T/out" ]; result "empty lines are nothing" $?
+
+# ---- the context: undo, regen, fork and resume say what the same words said before ----
+lines "My name is Ada." "What is my name?" | chat; sed -n 2p "$T/out" >"$T/second"
+lines "My name is Ada." "hello" "/undo" "What is my name?" | chat; tail -n 1 "$T/out" | cmp -s - "$T/second"
+result "after /undo the context is as before" $?
+lines "My name is Ada." "What is my name?" "/regen" | chat; tail -n 1 "$T/out" | cmp -s - "$T/second"
+result "/regen repeats a greedy reply" $?
+lines "My name is Ada." "hello" "hello" "/fork 1" "What is my name?" | chat; tail -n 1 "$T/out" | cmp -s - "$T/second"
+result "/fork 1 goes on from turn 1" $?
+lines "/undo" "What is my name?" | chat -c; tail -n 1 "$T/out" | cmp -s - "$T/second"
+result "a fork can be resumed, and its turn undone" $?
+lines "My name is Ada." "hello" "/undo" | chat; lines "What is my name?" | chat -c; cmp -s "$T/out" "$T/second"
+result "a resumed session knows what was undone" $?
+lines "My name is Ada." "hello" "/regen" "/undo" "What is my name?" | chat; tail -n 1 "$T/out" | cmp -s - "$T/second"
+lines "/undo" "What is my name?" | chat -c; tail -n 1 "$T/out" | cmp -s - "$T/second"
+result "and what was generated again" $?
+lines "My name is Ada." | chat; lines "hello" "/resume last" "/clear" "/resume last" "What is my name?" | chat -c
+[ $rc = 0 ]; result "sessions can be resumed within a session" $?
+id=$(lines "My name is Ada." "/sessions 1" | "$AERIE" --plain | sed -n 's/^\*\([0-9A-Z]*\) .*/\1/p')
+lines "/resume $id" "What is my name?" | chat; tail -n 1 "$T/out" | cmp -s - "$T/second"; result "/resume ID" $?
+
+# ---- settings ----
+lines "/set parameter temperature 0.7" "/set num_predict 5" "/set verbose" "/set nothink" "/set top_k = 40" \
+    "/set min_p=0.1" "/set" | chat
+grep -q '^temperature *0.7 ' "$T/out" && grep -q '^max_tokens *5 ' "$T/out" && grep -q '^verbose *on ' "$T/out" &&
+    grep -q '^think *off ' "$T/out" && grep -q '^top_k *40 ' "$T/out" && grep -q '^min_p *0.1 ' "$T/out"
+result "every spelling of /set" $?
+lines "/set verbose" hello | chat; grep -qE '^aerie: [0-9]+ tokens at [0-9.]+ t/s' "$T/err" && tail -n 1 "$T/out" | cmp -s - "$T/hello"
+result "verbose tells the speed on standard error" $?
+lines "/set spec off" hello "/stats" | chat; grep -q 'spec off (/set spec)' "$T/out"; result "drafting off says so" $?
+
+# ---- what is saved ----
+rm -rf "$T/data"; lines hello | chat -n; [ ! -e "$T/data" ]; result "-n leaves no file" $?
+lines hello /private "a secret zebra" | chat; lines "/search zebra" | chat; [ $rc = 1 ]; result "/private saves nothing more" $?
+mkdir -p "$T/data/aerie/x.db"; lines hello "/stats" | chat --db "$T/data/aerie/x.db"
+[ $rc = 0 ] && grep -q 'NOT SAVED' "$T/err" && grep -q 'NOT SAVED' "$T/out" && head -n 1 "$T/out" | cmp -s - "$T/hello"
+result "a log that cannot be opened is a notice; the chat goes on" $?
+
+# ---- signals ----
+forever="-p temperature=100 -p max_tokens=0 -n"
+"$AERIE" run $forever "hello" >"$T/out" 2>"$T/err" & p=$!
+for _ in $(seq 100); do [ -s "$T/out" ] && break; sleep 0.05; done
+kill -INT $p; wait $p; rc=$?
+[ $rc = 130 ] && grep -q 'stopped: ' "$T/err" && [ -s "$T/out" ]; result "Ctrl-C stops a reply; run ends with 130 ($rc)" $?
+cat "$T/out" >>"$T/all"
+lines hello "/bogus" hello >"$T/s"
+mkfifo "$T/fifo"; exec 9<>"$T/fifo"; cat "$T/s" >&9
+"$AERIE" --plain -n <"$T/fifo" >"$T/out" 2>"$T/err" & p=$!
+for _ in $(seq 100); do [ "$(wc -l <"$T/out")" = 2 ] && break; sleep 0.05; done
+kill -TERM $p; wait $p; rc=$?; exec 9>&-
+[ $rc = 143 ]; result "SIGTERM ends an idle chat with 143 ($rc)" $?
+
+# ---- typed lines ----
+if command -v tmux >/dev/null; then
+    tm() { tmux -L "aerie-plain-$$" "$@"; }
+    seen() { for _ in $(seq 100); do tm capture-pane -p -S -200 >"$T/out"; grep -qE -- "$1" "$T/out" && return 0; sleep 0.05; done; return 1; }
+    : >"$T/err"
+    tm -f /dev/null new-session -d -x 80 -y 24 "$AERIE --plain $forever; echo status \$?; sleep 20"
+    seen '^>>>'; result "a terminal gets a prompt" $?
+    tm send-keys hello Enter; sleep 0.7; tm send-keys C-c; seen 'stopped: '; result "Ctrl-C stops the reply" $?
+    tm send-keys '/when' Enter; seen 'there is no command /when'; result "and the chat goes on" $?
+    tm send-keys C-c; seen 'Ctrl-D or /bye leaves'; result "Ctrl-C at the prompt is a hint" $?
+    tm send-keys 'a\' Enter; seen '^\.\.\.'; result "a line that goes on has its own prompt" $?
+    tm send-keys C-c; sleep 0.2; tm send-keys /bye Enter; seen '^status 0$'; result "typed mistakes do not count: status 0" $?
+else
+    echo "ok $((n += 1)) - typed lines # SKIP no tmux"
+fi
+
+! LC_ALL=C grep -q $'[\x01-\x08\x0b-\x1f\x7f]' "$T/all"; result "no control byte in anything that was printed" $?
+exit $bad

@@ -1,0 +1,128 @@
+#!/bin/bash
+# 100 short sessions of every kind are saved, then replayed: each must be equal, step by step.
+# Then single facts of the log are falsified: the replay must name what differs, and where.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb AERIE T
+DB=$T/aerie/sessions.db
+n=0; bad=0
+result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; }; }
+RANDOM=27360 # the same sessions every time
+pick() { eval "picked=\${$((1 + RANDOM % $#))}"; }
+
+# ---- sessions ----
+message() {
+    pick "What are you?" "Tell me a short story." "What is 7 plus 5?" "Say hello." \
+        "My name is Ada. Remember it." "What is my name?" "How do I see the page table?" \
+        "List three colours and say which one you like best, and why that is so, in a few words."
+    echo "$picked"
+}
+operation() {
+    pick "/set temperature 0.9" "/set temperature 0" "/set top_k 20" "/set draft.steps 3" \
+        "/set draft.topk 4" "/set draft.nodes 16" "/set spec off" "/set spec on" "/set chunk 7" \
+        "/set seed 5" "/set max_tokens 9" "/system Answer briefly." "/undo" "/undo" "/regen" "/regen" \
+        "/fork" "/fork" "/clear"
+    echo "$picked"
+}
+script() { # acts
+    echo "/set max_tokens $((6 + RANDOM % 20))"
+    message
+    for ((k = 0; k < $1; k++)); do
+        if [ $((RANDOM % 2)) = 0 ]; then message; else operation; fi
+    done
+    message
+}
+sessions() { "$AERIE" logs -n 1000 --json 2>/dev/null | wc -l; }
+runs=0; failed=0
+while [ $runs -lt 200 ] && { [ $((runs % 10)) != 0 ] || [ "$(sessions)" -lt 100 ]; }; do
+    runs=$((runs + 1))
+    script $((RANDOM % 5)) >"$T/script"
+    pick 1 2 4 16 64; flags="--page-size $picked"
+    pick "1 5 6" "1 3 4" "4 5 16" "8 6 60" "2 1 3"; set -- $picked
+    flags+=" -p draft.topk=$1 -p draft.steps=$2 -p draft.nodes=$3"
+    pick steps steps tree full; flags+=" --log-level $picked"
+    pick "" "" "--no-spec" "--context 160" "--full-pages 80 --swa-pages 60 --context 300" "--seed 9" \
+        "--draft-weights fp8" "--weights fp8"; flags+=" $picked"
+    pick "" "" "-c" "-p temperature=0.7"; flags+=" $picked"
+    [ $runs = 1 ] && flags=${flags%-c} # there is nothing to take up yet
+    # an /undo or /regen too many is an error, and a small pool may be full: no more than that
+    timeout -k 2 30 "$AERIE" --plain --quiet $flags --script "$T/script" >"$T/out" 2>&1 </dev/null ||
+        grep -qE '^aerie: (there is no|stopped: kv_full)' "$T/out" ||
+        { failed=1; echo "# failed: $flags"; tail -n 3 "$T/out" | sed 's/^/# /'; }
+done
+sql() { sqlite3 "$DB" "$1"; }
+echo "# $runs runs, $(sessions) sessions, $(sql "select count(*) from turn where role='user'") turns, $(sql 'select count(*) from step') steps"
+[ "$(sessions)" -ge 100 ]; result "100 sessions were saved" $?
+result "each run ended well" $failed
+missing=
+for op in open set system undo resume fork; do
+    [ "$(sql "select count(*) from event where op='$op'")" -gt 2 ] || missing+=" $op"
+done
+[ "$(sql "select count(*) from turn where regen")" -gt 2 ] || missing+=" regen"
+[ "$(sql "select count(distinct substr(config, 1, 13)) from run")" -ge 5 ] || missing+=" page sizes"
+[ "$(sql "select count(*) from step where accepted > 2")" -gt 50 ] || missing+=" long acceptances"
+[ "$(sql "select count(*) from step where kind='decode'")" -gt 50 ] || missing+=" plain decoding"
+[ "$(sql "select max(draws) from step")" -gt 20 ] || missing+=" sampling"
+[ -z "$missing" ]; result "they hold every kind of act:$missing" $?
+
+# ---- every one is equal ----
+check() {
+    timeout -k 2 30 "$AERIE" replay --check "$1" >"$T/r-$1" 2>&1
+    rc=$?
+    [ $rc = 0 ] || echo "# $1: status $rc: $(tail -n 1 "$T/r-$1")"
+}
+export -f check
+before=$(sql 'select count(*) from session' ; sql 'select count(*) from turn'; sql 'select count(*) from run')
+"$AERIE" logs -n 1000 --json | sed 's/^{"id":"\([^"]*\)".*/\1/' >"$T/ids"
+xargs -P 2 -I{} bash -c 'check {}' <"$T/ids" >"$T/differ"
+cat "$T/differ"
+[ ! -s "$T/differ" ]; result "$(wc -l <"$T/ids") sessions replay equal" $?
+after=$(sql 'select count(*) from session' ; sql 'select count(*) from turn'; sql 'select count(*) from run')
+[ "$before" = "$after" ]; result "nothing of a replay is saved" $?
+total=$(cat "$T"/r-* | sed -n 's/^equal: [0-9]* turns\{0,1\}, \([0-9]*\) .*/\1/p' | awk '{s += $1} END {print s}')
+[ "$total" -ge "$(sql 'select count(*) from step')" ]; result "every step was compared ($total)" $?
+
+# ---- what is false is found ----
+id=$(sql "select session_id from turn t where role='user' and not exists(select 1 from session s
+    where s.id = t.session_id and s.parent not null) group by 1 having count(*) >= 3
+    and exists(select 1 from step s join tree x on x.step_id = s.id join turn u on u.id = s.turn_id
+    where u.session_id = t.session_id and s.accepted > 0) limit 1")
+read -r turn step row < <(sql "select t.n, s.n, s.id from step s join turn t on t.id = s.turn_id
+    join tree x on x.step_id = s.id where t.session_id='$id' and s.accepted > 0
+    order by t.n desc, s.n desc limit 1" | tr '|' ' ')
+[ -n "$row" ]; result "a session with trees to falsify" $?
+forge() { # NAME SQL STATUS PATTERN
+    cp "$DB" "$T/forged.db"; rm -f "$T"/forged.db-*
+    sqlite3 "$T/forged.db" "$2"
+    timeout -k 2 30 "$AERIE" --db "$T/forged.db" replay --check "$id" >"$T/out" 2>&1
+    rc=$?
+    [ $rc = "$3" ] && grep -qE -- "$4" "$T/out"
+    local ok=$?
+    [ $ok = 0 ] || echo "# status $rc: $(tail -n 1 "$T/out")"
+    result "found: $1" $ok
+}
+sql 'pragma wal_checkpoint(truncate)' >/dev/null
+at="differs at step $turn\\.$step"
+forge "another page table" "update step set page_digest = page_digest + 1 where id=$row" 1 "$at: page table"
+forge "another draft" "update step set draft_digest = draft_digest + 1 where id=$row" 1 "$at: draft: digest"
+forge "other logits" "update step set logit_digest = logit_digest + 1 where id=$row" 1 "$at: logits"
+forge "page table before logits" "update step set logit_digest = 1, page_digest = 1 where id=$row" 1 "$at: page table"
+forge "another acceptance" "update step set accepted = accepted - 1 where id=$row" 1 "$at: tokens: accepted"
+forge "another token" "update step set tokens = x'07000000' || substr(tokens, 5) where id=$row" 1 "$at: tokens: token 0 is 7"
+forge "another number of draws" "update step set draws = draws + 1 where id=$row" 1 "$at: tokens: random"
+forge "another tree" "update tree set nodes = substr(nodes, 1, 20) || x'07000000' || substr(nodes, 25) where step_id=$row" 1 "$at: draft: token of a node"
+forge "another fate" "update tree set nodes = substr(nodes, 1, 25) || x'02' || substr(nodes, 27) where step_id=$row" 1 "$at: tokens: digest"
+forge "a step too many" "insert into step select 9999999, turn_id, 9999, kind, pos0, rows, drafted, accepted, bonus, draws, page_digest, draft_digest, logit_digest, 0, 0, 0, 0, tokens from step where id=$row" 1 "differs at step $turn\\.9999"
+forge "another reply" "update turn set tokens = x'07000000' || substr(tokens, 5) where role='reply' and n=$turn and session_id='$id'" 1 "differs in turn $turn: reply"
+forge "another message" "update turn set text = 'What is that?' where role='user' and not regen and session_id='$id' and n=(select min(n) from turn where session_id='$id')" 1 "differs in turn 1: prompt"
+forge "another model" "update model set weights_sha = 'ab' || substr(weights_sha, 3) where role='target'" 2 'made with another model'
+forge "another tokenizer" "update model set tokenizer_sha = '' where role='target'" 2 'made with another tokenizer'
+forge "no steps: replies only" "delete from step" 0 '^equal: .* 0 steps \(where the log has no steps'
+forge "no steps, another reply" "delete from step; update turn set tokens = x'07000000' || substr(tokens, 5) where role='reply' and n=$turn and session_id='$id'" 1 "differs in turn $turn: reply"
+"$AERIE" --db "$T/forged.db" replay "$id" --check --json >"$T/out"
+grep -q "^{\"equal\":false,.*\"turn\":$turn,.*\"what\":\"reply\"" "$T/out"; result "the verdict as JSON" $?
+"$AERIE" replay "$id" >"$T/out"; [ $? = 0 ] && grep -q '^turn 1' "$T/out" && grep -q 'steps: equal' "$T/out"
+result "without --check the session is printed" $?
+echo "1..$n"
+exit $bad

@@ -1,0 +1,203 @@
+#!/bin/bash
+# The full screen as its user meets it: the real program in tmux, keys in, the screen out. Waits on
+# conditions, never on time. Needs $AERIE and tmux; files go to a private folder.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+if ! command -v tmux >/dev/null; then echo "ok 1 - the full screen # SKIP tmux is not installed"; exit 0; fi
+
+dir=$(mktemp -d /tmp/aerie-tui-XXXXXX)
+socket=aerie-test-$$
+export XDG_DATA_HOME=$dir/data XDG_STATE_HOME=$dir/state XDG_CONFIG_HOME=$dir/config LC_ALL=C.UTF-8
+unset NO_COLOR VISUAL EDITOR TMUX
+T() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+trap 'T kill-server; rm -rf "$dir"' EXIT
+
+count=0 bad=0
+check() { # title, command...: one TAP line
+    local title=$1; shift; count=$((count + 1))
+    if "$@"; then echo "ok $count - $title"; return; fi
+    echo "not ok $count - $title"; bad=1; T capture-pane -p | sed 's/^/# /'
+}
+screen() { T capture-pane -p "$@"; }
+shows() { screen | grep -qF -- "$1"; }
+hides() { ! shows "$1"; }
+until_ok() { # tries a command for 10 s
+    local end=$((SECONDS + 10))
+    while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done
+}
+wait_for() { until_ok shows "$1"; }
+wait_gone() { until_ok hides "$1"; }
+key() { T send-keys "$@"; }
+text() { T send-keys -l -- "$1"; }
+# tmux tells a program about the second of two quick resizes only a quarter of a second later
+resize() { T resize-window -x "$1" -y "$2"; }
+told() { [ "$(stty size <"$(T display -p '#{pane_tty}')")" = "$2 $1" ]; }
+size() { resize "$1" "$2"; until_ok told "$1" "$2"; sleep 0.1; }
+pid() { pgrep -P "$(T display -p '#{pane_pid}')" -x aerie; }
+
+term=screen-256color; infocmp tmux-256color >/dev/null 2>&1 && term=tmux-256color
+shell() { # width height: a fresh shell in a fresh pane
+    T kill-server; until_ok no_server
+    T new-session -d -x "$1" -y "$2" "TERM=$term PS1='\$ ' bash --norc --noprofile"
+    wait_for '$'
+    text "cd $PWD; clear"; key Enter
+}
+no_server() { ! T list-sessions >/dev/null; }
+run() { # flags: starts the program in the shell and waits for its status line
+    text "stty -a >$dir/before; ${env:-} $AERIE $1; echo \"left \$?\"; stty -a >$dir/after"; key Enter
+    wait_for 'ctx '
+}
+left() { until_ok eval "screen | grep -q '^left ${1:-[0-9]}'"; }
+restored() { # the terminal is as it was: modes, main screen, cursor
+    until_ok test -s "$dir/after" && cmp -s "$dir/before" "$dir/after" &&
+        [ "$(T display -p '#{alternate_on}#{cursor_flag}')" = 01 ]
+    local ok=$?; rm -f "$dir/after"; return $ok
+}
+paste_file() { T load-buffer "$1"; T paste-buffer -p; }
+
+# a copy of the bundled model that never ends a reply, for everything that happens meanwhile
+mkdir -p "$dir/endless"
+for f in "$PWD"/models/nestling/target/*; do ln -s "$f" "$dir/endless/"; done
+for f in config generation_config; do
+    rm "$dir/endless/$f.json"
+    tr -d '\n' <"models/nestling/target/$f.json" |
+        sed 's/"eos_token_id": *\(\[[^]]*\]\|[0-9]*\)/"eos_token_id": 3/' >"$dir/endless/$f.json"
+done
+endless="-m $dir/endless --draft models/nestling/draft --raw -p temperature=1 -p seed=5"
+
+# ---- chat, panes, commands ----
+shell 120 30
+T pipe-pane -o "cat >$dir/bytes"
+run ""
+check "starts with a greeting" shows "Enter sends"
+text "What is a page table?"; key Enter
+check "the message is marked" wait_for "› What is a page table?"
+check "a reply arrives and the step is counted" until_ok eval 'screen | grep -q "step 1\.[1-9]"'
+check "the session is recorded" shows "REC"
+text "/sta"; key Tab; wait_for "/stats"; key Enter
+check "Tab completes a command, and it runs" wait_for "STATS"
+text "/po"; key Tab Enter
+check "a second command" wait_for "POOL"
+text "/nosuch"; key Enter
+check "an unknown command is one line" wait_for "nosuch"
+key F2; check "F2 opens the pages beside the chat" wait_for "logical"
+check "the map shows both pools" eval 'shows "full  " && shows "swa   "'
+key Escape; wait_for "Esc returns"; key g
+check "the pane's cursor moves" wait_for "pos 0 "
+key x; check "any other letter goes back to the input" wait_for "› x"
+key BSpace; key F3; check "F3 changes to the tree" wait_for "TREE"
+key F5; check "F5 changes to the pools" wait_for "sum "
+size 80 24; check "at 80x24 the pane takes the chat's place" wait_gone "What is a page table?"
+key Escape; wait_for "Esc returns"; key q
+check "q closes it" wait_for "› /"
+size 200 50; key F2; key F3; check "two panes on a wide screen" eval 'wait_for TREE && wait_for PAGES'
+key F2; key F3; size 120 30
+key F1; check "F1 shows help" wait_for "keys of the full screen"
+key Escape; check "and goes away" wait_gone "keys of the full screen"
+key C-c; check "Ctrl-C while idle says how to leave" wait_for "Ctrl-D or /bye quits"
+
+# ---- what is typed ----
+text "one"; key C-j; text "two"; key M-Enter; text "three"
+check "Ctrl-J and Alt-Enter begin lines" eval 'wait_for "· three" && shows "› one" && shows "· two"'
+key C-c; check "Ctrl-C clears the input" wait_gone "· three"
+key Up; check "Up brings it back" wait_for "· three"
+key C-c; key C-r; text "page tab"
+check "Ctrl-R finds an earlier message" eval 'wait_for "search: page tab" && wait_for "› What is a page table?"'
+key C-g
+printf 'line %s\n' $(seq 34) >"$dir/long"; paste_file "$dir/long"
+check "a long paste says how long it is, and sends nothing" wait_for "[pasted 34 lines]"
+key C-c
+head -c 1000000 /dev/zero | tr '\0' 'a' | fold -w 80 >"$dir/big"; start=$SECONDS
+paste_file "$dir/big"; text "END"
+check "a paste of 1 MB goes in" wait_for "END"
+check "within seconds" test $((SECONDS - start)) -le 6
+key C-c; wait_gone "END"
+printf '#!/bin/sh\nprintf "written elsewhere" >"$1"; ls -l "$1" >%s/mode\n' "$dir" >"$dir/editor"; chmod +x "$dir/editor"
+
+# ---- hostile text ----
+paste_file tests/corpus/osc52-clipboard; key Enter
+check "pasted control characters are shown, not obeyed" wait_for "copy <U+001B>]52;c;"
+paste_file tests/corpus/bidi-override; key Enter
+check "bidi controls are shown" wait_for "<U+202E><U+2066>"
+paste_file tests/corpus/paste-breakout; wait_for "rm -rf"
+check "a paste cannot end itself" eval 'hides "left " && shows "rm -rf ~"'
+key C-c
+text "/set temperature hot"; key Enter
+check "an error stays one line" wait_for "temperature"
+allowed() { # the terminal got text and terminfo's sequences, nothing else
+    LC_ALL=C sed -E 's/\x1b\[[0-9;?]*[A-Za-z@]//g; s/\x1b[()][0AB]//g; s/\x1b[=>78MH]//g' "$dir/bytes" |
+        LC_ALL=C tr -d '\r\n\t\b\016\017' >"$dir/rest"
+    ! LC_ALL=C grep -qP '[\x00-\x1f\x7f]|\xe2\x80[\xaa-\xae\x8b\x8e\x8f]|\xe2\x81[\xa0\xa6-\xa9]|\xf3\xa0|\xc2[\x80-\x9f]' "$dir/rest"
+}
+text "/bye"; key Enter; left 0
+check "the bytes sent to the terminal are harmless" allowed
+check "/bye restores the terminal" restored
+check "bracketed paste is switched off again" eval 'tail -c 400 "$dir/bytes" | grep -qF "[?2004l"'
+check "the history file is private" test "$(stat -c %a "$dir/state/aerie/history")" = 600
+
+# ---- while a reply runs ----
+shell 100 30
+env="VISUAL=$dir/editor" run "--system $'evil\033]0;owned\007\u202Etxet' $endless"
+text "/system"; key Enter
+check "a hostile system prompt is shown as escapes" wait_for "evil<U+001B>]0;owned<U+0007><U+202E>txet"
+key C-g; check "Ctrl-G edits in \$VISUAL" wait_for "› written elsewhere"
+check "the editor's file is private" grep -q '^-rw-------' "$dir/mode"
+key Enter
+streaming() { screen | grep -qE 'step 1\.[0-9]{2,}'; }
+check "a reply streams" until_ok streaming
+text "next please"; key Enter; check "a message is queued meanwhile" wait_for "1 queued"
+key Up; check "Up takes it back" eval 'wait_for "› next please" && wait_gone "1 queued"'
+key C-u; text "/pool"; key Enter; check "commands that only look run at once" wait_for "reserved"
+key PPage; key PPage
+check "scrolling leaves the tail" wait_for "lines below"
+key End; check "End returns to it" wait_gone "lines below"
+for i in $(seq 60); do resize $((1 + RANDOM % 160)) $((1 + RANDOM % 50)); done
+size 1 1; size 39 9; check "a tiny terminal says so" wait_for "terminal too small"
+size 1 1; size 100 30
+check "and back it is whole again" wait_for "F1 help"
+check "the reply still streams" until_ok eval 'a=$(screen | tail -1); sleep 0.3; [ "$a" != "$(screen | tail -1)" ]'
+key C-c; check "Ctrl-C stops it" wait_for "stopped; what is written is kept"
+same_after_redraw() { screen >"$dir/a"; key C-l; sleep 0.2; screen >"$dir/b"; cmp -s "$dir/a" "$dir/b"; }
+check "the screen is what a fresh drawing shows" until_ok same_after_redraw
+p=$(pid); ticks() { awk '{print $14 + $15}' "/proc/$p/stat"; }
+quiet() { local a; a=$(ticks); sleep 0.5; [ $(($(ticks) - a)) -le 1 ]; }
+check "an idle screen uses no time" until_ok quiet
+text "/clear"; key Enter; wait_for "new session"
+text "again"; key Enter; until_ok streaming
+key C-z; check "Ctrl-Z gives the shell back" wait_for "Stopped"
+check "with its screen" test "$(T display -p '#{alternate_on}')" = 0
+text "fg"; key Enter; check "fg brings the screen back" until_ok eval 'test "$(T display -p "#{alternate_on}")" = 1 && shows "ctx "'
+until_ok streaming; key C-c; key C-c; until_ok eval 'test "$(T display -p "#{alternate_on}")" = 0'
+text 'echo "left $?"; stty -a >'"$dir/after"; key Enter
+check "Ctrl-C twice leaves" left 130
+check "and restores the terminal" restored
+
+# ---- every other way out ----
+way_out() { # signal, status
+    rm -f "$dir/after"; text clear; key Enter; wait_gone left; run "-n"; kill "-$1" "$(pid)"; left "$2" && restored
+}
+check "SIGTERM restores the terminal" way_out TERM 143
+check "SIGSEGV restores the terminal" way_out SEGV "" # a sanitizer ends it with a status of its own
+check "SIGABRT restores the terminal" way_out ABRT 134
+text clear; key Enter; wait_gone left; run "-n"; key C-d
+check "Ctrl-D on an empty line leaves" left 0
+check "and restores the terminal too" restored
+text clear; key Enter; wait_gone left
+run ""; text "remember me"; key Enter; until_ok eval 'screen | grep -qE "step 1\.[0-9]"'; p=$(pid); T kill-server
+check "it ends when its terminal goes away" until_ok eval "! kill -0 $p 2>/dev/null"
+
+# ---- colours and characters ----
+shell 100 30; run "-n"
+check "colours are used" eval 'screen -e | grep -qE "$(printf "\033")\[[0-9;]*38;5"'
+key C-d; left 0
+text clear; key Enter; wait_gone left; env=NO_COLOR=1 run "-n"
+check "NO_COLOR: none" eval '! screen -e | grep -qE "$(printf "\033")\[[0-9;]*(3[0-8]|4[0-8]|9[0-7])[;m]"'
+key C-d; left 0
+text clear; key Enter; wait_gone left; run "-n --ascii"; key F2; wait_for PAGES
+check "--ascii: only ASCII" eval '! screen | LC_ALL=C grep -q "[^ -~]"'
+key C-d; left 0
+text clear; key Enter; wait_gone left; env=LC_ALL=C run "-n"; text "/pool"; key Enter; wait_for "POOL"
+check "a locale without UTF-8: only ASCII" eval '! screen | LC_ALL=C grep -q "[^ -~]"'
+key C-d; left 0
+echo "1..$count"
+exit $bad

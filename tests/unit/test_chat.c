@@ -1,0 +1,656 @@
+/* test_chat.c - prompts as the families were trained, replies read back, and no forged turns.
+ *
+ * The bundled model's prompts are compared id by id with those of the reference. The other formats
+ * run on a tokenizer made here, one token a byte plus the format's markers, so that a prompt can be
+ * read as text: a marker's text in a decoded prompt is a marker only if its id says so.
+ */
+#include "models/chat/chat.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#define NESTLING "models/nestling/target"
+
+static const char *const markers[] = {
+    "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<|channel>",
+    "<channel|>", "<|tool_response>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>",
+    "<|return|>", "<|call|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
+    "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+};
+enum { N_MARKERS = sizeof markers / sizeof *markers };
+
+static char folder[64];
+static struct tokenizer *bytes;
+
+/* ---- fixtures ---- */
+
+static json_t *byte_vocab(void)
+{
+    json_t *vocab = json_object();
+    for (unsigned b = 0, other = 0x100; b < 256; b++) {
+        bool plain = (b > 32 && b < 127) || (b > 160 && b != 173);
+        unsigned c = plain ? b : other++;
+        char s[3] = {(char)c, 0, 0};
+        if (c >= 0x80) {
+            s[0] = (char)(0xC0 | c >> 6);
+            s[1] = (char)(0x80 | (c & 63));
+        }
+        json_object_set_new(vocab, s, json_integer(b));
+    }
+    return vocab;
+}
+
+/* A tokenizer of bytes and of those markers that `without` does not begin with. */
+static void write_tokenizer(const char *path, const char *without)
+{
+    json_t *added = json_array();
+    for (int i = 0; i < N_MARKERS; i++)
+        if (!without || strncmp(markers[i], without, strlen(without)) != 0)
+            json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 256 + i, "content",
+                                                   markers[i], "special", 1));
+    json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 300, "content", "<think>",
+                                           "special", 0));
+    json_array_append_new(added, json_pack("{s:i,s:s,s:b}", "id", 301, "content", "</think>",
+                                           "special", 0));
+    json_t *level = json_pack("{s:s,s:b,s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                              "use_regex", 0);
+    json_t *top = json_pack("{s:{s:s,s:o,s:[]},s:o,s:o,s:O}", "model", "type", "BPE", "vocab",
+                            byte_vocab(), "merges", "added_tokens", added, "decoder", level,
+                            "pre_tokenizer", level);
+    assert_int_equal(json_dump_file(top, path, 0), 0);
+    json_decref(top);
+}
+
+static int open_bytes(void **state)
+{
+    (void)state;
+    struct err e;
+    char path[96];
+    strcpy(folder, "/tmp/test_chat.XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    write_tokenizer(path, NULL);
+    bytes = tok_open(folder, &e);
+    if (!bytes)
+        fail_msg("%s", e.msg);
+    return 0;
+}
+
+static int close_bytes(void **state)
+{
+    (void)state;
+    const char *file[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+    tok_close(bytes);
+    for (int i = 0; i < 3; i++) {
+        char path[96];
+        snprintf(path, sizeof path, "%s/%s", folder, file[i]);
+        unlink(path);
+    }
+    return rmdir(folder);
+}
+
+static struct chat *open_chat(const char *family, const char *dir, const struct tokenizer *t,
+                              const char **warning)
+{
+    struct model m = {.dir = (char *)(uintptr_t)dir};
+    struct err e = {0};
+    snprintf(m.cfg.family, sizeof m.cfg.family, "%s", family);
+    m.cfg.bos = m.cfg.pad = -1;
+    m.cfg.ple = 256;
+    struct chat *c = chat_open(&m, t, false, warning, &e);
+    if (!c)
+        fail_msg("%s", e.msg);
+    return c;
+}
+
+/* A chat with a template of this text in its folder. */
+static struct chat *open_with_template(const char *family, const char *template,
+                                       const char **warning)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    json_t *top = json_pack("{s:s}", "chat_template", template);
+    assert_int_equal(json_dump_file(top, path, 0), 0);
+    json_decref(top);
+    struct chat *c = open_chat(family, folder, bytes, warning);
+    unlink(path);
+    return c;
+}
+
+static struct message say(enum role role, const char *text)
+{
+    return (struct message){.role = role, .text = (char *)(uintptr_t)text};
+}
+
+/* A reply by the ids of a text in which markers are matched. */
+static struct message reply(const struct tokenizer *t, const char *text)
+{
+    struct message m = {.role = ROLE_ASSISTANT, .text = "not used"};
+    assert_true(tok_encode(t, text, strlen(text), TOK_SPECIAL, &m.ids, NULL));
+    return m;
+}
+
+static struct ids render(const struct chat *c, const struct message *m, int n)
+{
+    struct ids ids = {0};
+    struct err e = {0};
+    if (!chat_render(c, m, n, &ids, &e))
+        fail_msg("%s", e.msg);
+    return ids;
+}
+
+/* The prompt equals the text, with a token wherever the text has a marker. */
+static void assert_prompt(const struct chat *c, const struct message *m, int n, const char *want)
+{
+    struct ids got = render(c, m, n), ids = {0};
+    struct buf text = {0};
+    tok_decode(bytes, got.v, got.n, true, &text);
+    assert_string_equal(text.p, want);
+    assert_true(tok_encode(bytes, want, strlen(want), TOK_SPECIAL, &ids, NULL));
+    assert_int_equal(got.n, ids.n);
+    assert_memory_equal(got.v, ids.v, (size_t)ids.n * sizeof *ids.v);
+    buf_free(&text);
+    ids_free(&got);
+    ids_free(&ids);
+}
+
+/* ---- the bundled model ---- */
+
+static int read_messages(const json_t *list, struct message *m)
+{
+    int n = (int)json_array_size(list);
+    for (int i = 0; i < n; i++) {
+        const json_t *x = json_array_get(list, (size_t)i);
+        const char *role = json_string_value(json_object_get(x, "role"));
+        m[i] = say(strcmp(role, "user") == 0 ? ROLE_USER
+                   : strcmp(role, "system") == 0 ? ROLE_SYSTEM : ROLE_ASSISTANT,
+                   json_string_value(json_object_get(x, "content")));
+    }
+    return n;
+}
+
+static void test_bundled_prompts_equal_the_reference(void **state)
+{
+    (void)state;
+    struct err e;
+    struct tokenizer *t = tok_open(NESTLING, &e);
+    json_t *all = json_load_file("tests/tokenizers/nestling_prompts.json", 0, NULL);
+    const char *warning;
+    assert_non_null(t);
+    assert_int_equal(json_array_size(all), 12);
+    struct chat *c = open_chat("gemma3", NESTLING, t, &warning);
+    assert_string_equal(chat_name(c), "gemma");
+    assert_null(warning);
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *p = json_array_get(all, i), *want = json_object_get(p, "input_ids");
+        struct message m[32];
+        struct ids ids = render(c, m, read_messages(json_object_get(p, "messages"), m));
+        assert_int_equal(ids.n, json_array_size(want));
+        for (int k = 0; k < ids.n; k++)
+            assert_int_equal(ids.v[k], json_integer_value(json_array_get(want, (size_t)k)));
+        ids_free(&ids);
+    }
+    chat_close(c);
+    tok_close(t);
+    json_decref(all);
+}
+
+static void assert_prefix(const struct ids *a, const struct ids *b)
+{
+    assert_true(a->n <= b->n);
+    assert_memory_equal(a->v, b->v, (size_t)a->n * sizeof *a->v);
+}
+
+/* Turn after turn the prompt begins with the prompt before and the reply's ids, whatever ids the
+ * model chose; so a cache of both is used to the end. */
+static void test_a_turn_more_begins_with_prompt_and_reply(void **state)
+{
+    (void)state;
+    enum { TURNS = 6 };
+    static const char *const family[] = {"gemma3", "gemma3", "qwen3", "llama", "gemma4"};
+    static const char *const stop[] = {"<end_of_turn>", "<end_of_turn>", "<|im_end|>",
+                                       "<|eot_id|>", "<turn|>"};
+    struct tokenizer *nestling = tok_open(NESTLING, NULL);
+    srand(5);
+    for (int f = 0; f < 5; f++) {
+        const struct tokenizer *t = f ? bytes : nestling;
+        struct chat *c = open_chat(family[f], NULL, t, NULL);
+        struct message m[2 * TURNS + 1] = {{0}};
+        struct ids held = {0};
+        for (int turn = 0; turn < TURNS; turn++) {
+            m[2 * turn] = say(ROLE_USER, turn % 2 ? " spaces \n" : "\xE4\xBD\xA0\xE5\xA5\xBD?");
+            struct ids ids = render(c, m, 2 * turn + 1);
+            assert_prefix(&held, &ids);
+            ids_free(&held);
+            held = ids;
+            struct message *r = &m[2 * turn + 1];
+            *r = (struct message){.role = ROLE_ASSISTANT};
+            for (int i = 0; i < 20; i++)
+                ids_add(&r->ids, 6 + rand() % (f ? 250 : 4090));
+            if (turn % 3) /* else interrupted */
+                ids_add(&r->ids, tok_find(t, stop[f]));
+            ids_cat(&held, r->ids.v, r->ids.n);
+        }
+        for (int i = 0; i <= 2 * TURNS; i++)
+            ids_free(&m[i].ids);
+        ids_free(&held);
+        chat_close(c);
+    }
+    tok_close(nestling);
+}
+
+/* ---- prompts of the formats ---- */
+
+static void test_gemma_folds_the_system_prompt_and_trims(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("gemma2", NULL, bytes, NULL);
+    struct message m[] = {say(ROLE_SYSTEM, " Be brief.\n"), say(ROLE_USER, "\n\xE3\x80\x80Hi \t"),
+                          say(ROLE_ASSISTANT, " Hello. \xC2\xA0"), say(ROLE_USER, "")};
+    assert_prompt(c, m, 4,
+                  "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\n"
+                  "Hello.<end_of_turn>\n<start_of_turn>user\n<end_of_turn>\n"
+                  "<start_of_turn>model\n");
+    chat_close(c);
+}
+
+static void test_gemma4_has_a_system_turn_and_drops_thoughts(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("gemma4", NULL, bytes, NULL);
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, "Hi"),
+                          reply(bytes, "<|channel>thought\nhm<channel|>Hello<turn|>"),
+                          say(ROLE_USER, "And?"), reply(bytes, "So<|channel>thought\ncut off"),
+                          say(ROLE_USER, "?")};
+    assert_prompt(c, m, 6,
+                  "<bos><|turn>system\nBe brief.<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n"
+                  "Hello<turn|>\n<|turn>user\nAnd?<turn|>\n<|turn>model\nSo<turn|>\n"
+                  "<|turn>user\n?<turn|>\n<|turn>model\n");
+    chat_close(c);
+    const char *warning;
+    c = open_with_template("gemma4", "{{- '<|turn>model\\n' -}}{{- '<|channel>thought\\n<channel|>'"
+                           " -}}", &warning);
+    assert_non_null(strstr(warning, "chat template"));
+    assert_prompt(c, m + 1, 1, "<bos><|turn>user\nHi<turn|>\n<|turn>model\n"
+                               "<|channel>thought\n<channel|>");
+    chat_close(c);
+    ids_free(&m[2].ids);
+    ids_free(&m[4].ids);
+}
+
+#define HARMONY_SYSTEM                                                                             \
+    "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"      \
+    "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: high\n\n"                   \
+    "# Valid channels: analysis, commentary, final. Channel must be included for every message."  \
+    "<|end|>"
+
+static void test_harmony_writes_its_system_message_and_rewrites_history(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("gpt_oss", NULL, bytes, NULL);
+    assert_true(chat_set_date(c, "2025-06-28", NULL));
+    assert_true(chat_set_reasoning(c, "high", NULL));
+    struct message m[] = {
+        say(ROLE_SYSTEM, "Always respond in riddles"), say(ROLE_USER, "What is 2 + 2?"),
+        reply(bytes, "<|channel|>analysis<|message|>Simple.<|end|><|start|>assistant<|channel|>"
+                     "final<|message|>2 + 2 = 4.<|return|>"),
+        say(ROLE_USER, "Sure?"), say(ROLE_ASSISTANT, "Yes"), say(ROLE_USER, "Why?"),
+        reply(bytes, "<|channel|>analysis<|message|>Cut o"), say(ROLE_USER, "Go on"),
+        reply(bytes, "<|channel|>commentary<|message|>Wait<|end|><|start|>assistant<|channel|>"
+                     "final<|message|>Because"), say(ROLE_USER, "Ah"),
+    };
+    assert_prompt(c, m, 10, HARMONY_SYSTEM
+                  "<|start|>developer<|message|># Instructions\n\nAlways respond in riddles<|end|>"
+                  "<|start|>user<|message|>What is 2 + 2?<|end|>"
+                  "<|start|>assistant<|channel|>final<|message|>2 + 2 = 4.<|end|>"
+                  "<|start|>user<|message|>Sure?<|end|>"
+                  "<|start|>assistant<|channel|>final<|message|>Yes<|end|>"
+                  "<|start|>user<|message|>Why?<|end|>"
+                  "<|start|>assistant<|channel|>analysis<|message|>Cut o<|end|>"
+                  "<|start|>user<|message|>Go on<|end|>"
+                  "<|start|>assistant<|channel|>commentary<|message|>Wait<|end|>"
+                  "<|start|>assistant<|channel|>final<|message|>Because<|end|>"
+                  "<|start|>user<|message|>Ah<|end|><|start|>assistant");
+    assert_false(chat_set_date(c, "2025-6-28", NULL));
+    assert_false(chat_set_reasoning(c, "extreme", NULL));
+    int32_t stop[MAX_STOP];
+    int n = chat_stops(c, stop);
+    assert_int_equal(n, 3); /* <|end|> goes on */
+    for (int i = 0; i < n; i++)
+        assert_int_not_equal(stop[i], tok_find(bytes, "<|end|>"));
+    for (int i = 0; i < 10; i++)
+        ids_free(&m[i].ids);
+    chat_close(c);
+}
+
+static void test_chatml_sends_answers_back_without_thoughts(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("qwen3", NULL, bytes, NULL);
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, " Hi "),
+                          reply(bytes, "<think>\nhm\n</think>\n\nHello<|im_end|>"),
+                          say(ROLE_USER, "And?"), reply(bytes, "<think>\ncut off"),
+                          say(ROLE_USER, "?")};
+    assert_prompt(c, m, 6,
+                  "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n Hi <|im_end|>\n"
+                  "<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n"
+                  "<|im_start|>assistant\n<think>\ncut off<|im_end|>\n"
+                  "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n");
+    ids_free(&m[2].ids);
+    ids_free(&m[4].ids);
+    chat_close(c);
+}
+
+static void test_olmo_takes_its_texts_from_the_template(void **state)
+{
+    (void)state;
+    static const char *const no_functions =
+        " You do not currently have access to any functions. <functions></functions>";
+    struct message m[] = {say(ROLE_SYSTEM, "Be brief."), say(ROLE_USER, "Hi")};
+    struct chat *c = open_chat("olmo3", NULL, bytes, NULL);
+    assert_prompt(c, m + 1, 1,
+                  "<|im_start|>system\nYou are a helpful function-calling AI assistant. You do not "
+                  "currently have access to any functions. <functions></functions><|im_end|>\n"
+                  "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    chat_close(c);
+    struct buf t = {0};
+    buf_printf(&t, "{%% if not has_system %%}{{ '<|im_start|>system\\nYou are OLMo.%s<|im_end|>"
+               "\\n' }}{%% endif %%}{{ '%s<|im_end|>\\n' }}{{ '<|im_start|>assistant\\n<think>' }}",
+               no_functions, no_functions);
+    c = open_with_template("olmo3", t.p, NULL);
+    assert_prompt(c, m + 1, 1,
+                  "<|im_start|>system\nYou are OLMo. You do not currently have access to any "
+                  "functions. <functions></functions><|im_end|>\n"
+                  "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>");
+    assert_prompt(c, m, 2,
+                  "<|im_start|>system\nBe brief. You do not currently have access to any "
+                  "functions. <functions></functions><|im_end|>\n"
+                  "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>");
+    buf_free(&t);
+    chat_close(c);
+}
+
+static void test_llama3_headers_and_dates(void **state)
+{
+    (void)state;
+    struct message m[] = {say(ROLE_SYSTEM, " Be brief. "), say(ROLE_USER, "Hi"),
+                          say(ROLE_ASSISTANT, "Hello"), say(ROLE_USER, "So?")};
+    struct chat *c = open_chat("llama", NULL, bytes, NULL);
+    assert_prompt(c, m, 4,
+                  "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief."
+                  "<|eot_id|>"
+                  "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|>"
+                  "<|start_header_id|>user<|end_header_id|>\n\nSo?<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    chat_close(c);
+    c = open_with_template("llama", "{{- \"Cutting Knowledge Date: December 2023\\n\" }}", NULL);
+    assert_true(chat_set_date(c, "2024-07-26", NULL));
+    assert_prompt(c, m + 1, 1,
+                  "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nCutting "
+                  "Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n<|eot_id|>"
+                  "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+                  "<|start_header_id|>assistant<|end_header_id|>\n\n");
+    chat_close(c);
+}
+
+static void test_raw_is_the_text_itself(void **state)
+{
+    (void)state;
+    struct model m = {0};
+    struct chat *c = chat_open(&m, bytes, true, NULL, NULL);
+    struct message a[] = {say(ROLE_USER, "<bos>Once "), reply(bytes, "upon<|im_end|>")};
+    assert_string_equal(chat_name(c), "raw");
+    assert_prompt(c, a, 2, "<bos>Once upon<|im_end|>"); /* none of its stops is known here */
+    ids_free(&a[1].ids);
+    chat_close(c);
+    struct tokenizer *t = tok_open(NESTLING, NULL); /* its post_processor adds <bos> */
+    c = chat_open(&m, t, true, NULL, NULL);
+    struct ids ids = render(c, a, 1);
+    assert_int_equal(ids.v[0], 2);
+    assert_int_not_equal(ids.v[1], 2);
+    ids_free(&ids);
+    a[0].text = "Once";
+    ids = render(c, a, 1);
+    assert_int_equal(ids.v[0], 2);
+    ids_free(&ids);
+    chat_close(c);
+    tok_close(t);
+}
+
+/* ---- what must not happen ---- */
+
+static void test_pasted_markers_stay_text(void **state)
+{
+    (void)state;
+    static const char *const family[] = {"gemma3", "gemma4", "gpt_oss", "qwen3", "olmo3", "llama"};
+    struct buf all = {0};
+    for (int i = 0; i < N_MARKERS; i++)
+        buf_printf(&all, "%s\n", markers[i]);
+    for (int f = 0; f < 6; f++) {
+        struct chat *c = open_chat(family[f], NULL, bytes, NULL);
+        for (int where = 0; where < 3; where++) {
+            struct message m[4] = {say(ROLE_SYSTEM, where == 0 ? all.p : "s"),
+                                   say(ROLE_USER, where == 1 ? all.p : "u"),
+                                   say(ROLE_ASSISTANT, where == 2 ? all.p : "a"),
+                                   say(ROLE_USER, "u")};
+            struct message clean[4] = {say(ROLE_SYSTEM, "s"), say(ROLE_USER, "u"),
+                                       say(ROLE_ASSISTANT, "a"), say(ROLE_USER, "u")};
+            struct ids ids = render(c, m, 4), plain = render(c, clean, 4);
+            int n = 0;
+            for (int i = 0; i < ids.n; i++)
+                n += tok_is_special(bytes, ids.v[i]);
+            for (int i = 0; i < plain.n; i++)
+                n -= tok_is_special(bytes, plain.v[i]);
+            assert_int_equal(n, 0);
+            ids_free(&ids);
+            ids_free(&plain);
+        }
+        chat_close(c);
+    }
+    buf_free(&all);
+}
+
+static void assert_refused(const struct chat *c, const struct message *m, int n, const char *part)
+{
+    struct ids ids = {0};
+    struct err e = {0};
+    ids_add(&ids, 7);
+    assert_false(chat_render(c, m, n, &ids, &e));
+    assert_non_null(strstr(e.msg, part));
+    assert_int_equal(ids.n, 1);
+    ids_free(&ids);
+}
+
+static void test_conversations_out_of_order_are_refused(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("gemma3", NULL, bytes, NULL);
+    struct message m[] = {say(ROLE_USER, "a"), say(ROLE_USER, "b"), say(ROLE_SYSTEM, "s"),
+                          say(ROLE_ASSISTANT, "r")};
+    assert_refused(c, m, 0, "no message");
+    assert_refused(c, m + 2, 1, "no message");
+    assert_refused(c, m, 2, "message 2 is of role user");
+    assert_refused(c, m + 1, 2, "must be the first");
+    assert_refused(c, m + 2, 2, "message 2 is of role assistant");
+    chat_close(c);
+}
+
+static void test_ids_outside_of_the_model_are_refused(void **state)
+{
+    (void)state;
+    struct model m = {.cfg = {.family = "gemma3", .vocab = 256}};
+    struct chat *c = chat_open(&m, bytes, false, NULL, NULL);
+    struct message a = say(ROLE_USER, "a");
+    assert_refused(c, &a, 1, "token 256 is outside");
+    chat_close(c);
+}
+
+static struct tokenizer *tokenizer_without(const char *marker)
+{
+    char path[96];
+    struct err e;
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    write_tokenizer(path, marker);
+    struct tokenizer *t = tok_open(path, &e);
+    assert_non_null(t);
+    unlink(path);
+    return t;
+}
+
+static void test_missing_markers_and_unknown_families(void **state)
+{
+    (void)state;
+    struct err e;
+    struct model m = {.cfg = {.family = "gpt_oss"}};
+    struct tokenizer *t = tokenizer_without("<|");
+    assert_null(chat_open(&m, t, false, NULL, &e));
+    assert_int_equal(e.kind, ERR_MODEL);
+    assert_non_null(strstr(e.msg, "<|start|>"));
+    strcpy(m.cfg.family, "mistral");
+    assert_null(chat_open(&m, t, false, NULL, &e));
+    assert_non_null(strstr(e.msg, "\"mistral\""));
+    tok_close(t);
+
+    const char *warning = NULL;
+    struct chat *c = open_chat("mistral", NULL, bytes, &warning);
+    assert_string_equal(chat_name(c), "chatml");
+    assert_non_null(strstr(warning, "ChatML"));
+    chat_close(c);
+}
+
+static void test_templates_are_compared(void **state)
+{
+    (void)state;
+    const char *warning;
+    char path[96];
+    struct chat *c = open_with_template("gemma3", "{{ bos_token }}drifted", &warning);
+    assert_non_null(strstr(warning, "gemma"));
+    assert_non_null(strstr(warning, "sha256"));
+    chat_close(c);
+    c = open_chat("gemma3", folder, bytes, &warning); /* no template: nothing to compare */
+    assert_null(warning);
+    chat_close(c);
+
+    struct err e;
+    struct model m = {.cfg = {.family = "gemma3"}, .dir = folder};
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{\"chat_template\": ", f);
+    fclose(f);
+    assert_null(chat_open(&m, bytes, false, NULL, &e));
+    assert_int_equal(e.kind, ERR_MODEL);
+    assert_non_null(strstr(e.msg, "tokenizer_config.json"));
+    unlink(path);
+}
+
+static void test_stops_are_the_formats_then_the_configs(void **state)
+{
+    (void)state;
+    struct model m = {.cfg = {.family = "gemma3", .stop = {1, 5, 9}, .n_stop = 3}};
+    struct tokenizer *t = tok_open(NESTLING, NULL);
+    struct chat *c = chat_open(&m, t, false, NULL, NULL);
+    int32_t stop[MAX_STOP];
+    assert_int_equal(chat_stops(c, stop), 3);
+    assert_int_equal(stop[0], 5); /* <end_of_turn> */
+    assert_int_equal(stop[1], 1); /* <eos> */
+    assert_int_equal(stop[2], 9);
+    chat_close(c);
+    tok_close(t);
+}
+
+/* ---- reading replies ---- */
+
+/* Reads a reply token by token; every run of one channel is written as "F:", "A:" or "C:", its
+ * text, and "|". */
+static void assert_read(const struct chat *c, const char *said, const char *want)
+{
+    struct message m = reply(bytes, said);
+    struct chat_reader r;
+    struct buf all = {0}, out = {0};
+    int now = -1;
+    chat_reader_init(&r, c);
+    for (int i = 0; i <= m.ids.n; i++) {
+        enum channel channel = r.channel;
+        if (i < m.ids.n) {
+            chat_reader_push(&r, m.ids.v[i], &out, &channel);
+        } else {
+            chat_reader_end(&r, &out);
+        }
+        if (out.n && (int)channel != now)
+            buf_printf(&all, "%s%c:", now < 0 ? "" : "|", "FAC"[channel]);
+        now = out.n ? (int)channel : now;
+        buf_add(&all, out.p, out.n);
+        buf_clear(&out);
+    }
+    assert_string_equal(all.p ? all.p : "", want);
+    buf_free(&all);
+    buf_free(&out);
+    ids_free(&m.ids);
+}
+
+static void test_readers_tell_thoughts_from_answers(void **state)
+{
+    (void)state;
+    struct chat *c = open_chat("gpt_oss", NULL, bytes, NULL);
+    assert_read(c, "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary"
+                   "<|message|>wait<|end|><|start|>assistant<|channel|>final<|message|>"
+                   "4\xE2\x82\xAC<|return|>", "A:hm|C:wait|F:4\xE2\x82\xAC");
+    assert_read(c, "<|channel|>final <|constrain|>json<|message|>{}<|return|>", "F:{}");
+    assert_read(c, "no header at all", "F:no header at all");
+    assert_read(c, "<|channel|>analysis", "");
+    chat_close(c);
+
+    c = open_chat("gemma4", NULL, bytes, NULL);
+    assert_read(c, "<|channel>thought\nhm\nhm<channel|>Hi<turn|>", "A:hm\nhm|F:Hi");
+    assert_read(c, "plain<turn|>", "F:plain");
+    chat_close(c);
+
+    c = open_chat("qwen3", NULL, bytes, NULL);
+    assert_read(c, "<think>\nh</thin m</think>\n\nHi <b><|im_end|>", "A:\nh</thin m|F:Hi <b>");
+    assert_read(c, "<th", "F:<th");
+    assert_read(c, "Hi <think> is a tag", "F:Hi <think> is a tag");
+    assert_read(c, "<think>never ends </thin", "A:never ends </thin");
+    chat_close(c);
+
+    c = open_with_template("olmo3", "'<|im_start|>assistant\\n<think>'", NULL);
+    assert_read(c, "hm</think>Hi<|im_end|>", "A:hm|F:Hi");
+    chat_close(c);
+
+    c = open_chat("gemma3", NULL, bytes, NULL);
+    assert_read(c, "Hi <think>\xF0\x9F\x98\x80<end_of_turn>", "F:Hi <think>\xF0\x9F\x98\x80");
+    chat_close(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bundled_prompts_equal_the_reference),
+        cmocka_unit_test(test_a_turn_more_begins_with_prompt_and_reply),
+        cmocka_unit_test(test_gemma_folds_the_system_prompt_and_trims),
+        cmocka_unit_test(test_gemma4_has_a_system_turn_and_drops_thoughts),
+        cmocka_unit_test(test_harmony_writes_its_system_message_and_rewrites_history),
+        cmocka_unit_test(test_chatml_sends_answers_back_without_thoughts),
+        cmocka_unit_test(test_olmo_takes_its_texts_from_the_template),
+        cmocka_unit_test(test_llama3_headers_and_dates),
+        cmocka_unit_test(test_raw_is_the_text_itself),
+        cmocka_unit_test(test_pasted_markers_stay_text),
+        cmocka_unit_test(test_conversations_out_of_order_are_refused),
+        cmocka_unit_test(test_ids_outside_of_the_model_are_refused),
+        cmocka_unit_test(test_missing_markers_and_unknown_families),
+        cmocka_unit_test(test_templates_are_compared),
+        cmocka_unit_test(test_stops_are_the_formats_then_the_configs),
+        cmocka_unit_test(test_readers_tell_thoughts_from_answers),
+    };
+    return cmocka_run_group_tests(tests, open_bytes, close_bytes);
+}

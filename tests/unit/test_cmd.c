@@ -1,0 +1,538 @@
+/* Commands without an engine: lookup, words, completion, the table, help, and what plain text and
+ * JSON make of hostile bytes. */
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "repl/cmd/cmd.h"
+
+/* ---- a face that keeps what it is shown ---- */
+
+static struct buf shown, json;
+
+static void keep_sheet(struct app *a, struct sheet *s)
+{
+    (void)a;
+    sheet_to_text(s, false, &shown);
+}
+
+static void keep_json(struct app *a, const char *text)
+{
+    (void)a;
+    buf_str(&json, text);
+}
+
+static struct app *new_app(bool as_json)
+{
+    struct app *a = xcalloc(1, sizeof *a);
+    a->opt.json = as_json;
+    a->face = (struct face){.show = keep_sheet, .json = as_json ? keep_json : NULL};
+    buf_clear(&shown);
+    buf_clear(&json);
+    buf_str(&shown, "");
+    buf_str(&json, "");
+    return a;
+}
+
+static void assert_error(const char *line, enum err_kind kind, const char *part)
+{
+    struct app *a = new_app(false);
+    struct err e = {0};
+    assert_false(cmd_run(a, line, &e));
+    assert_int_equal(e.kind, kind);
+    if (!strstr(e.msg, part))
+        fail_msg("/%s says \"%s\", without \"%s\"", line, e.msg, part);
+    assert_null(strchr(e.msg, '\n'));
+    free(a);
+}
+
+/* ---- lookup ---- */
+
+static void test_every_name_and_alias_finds_its_command(void **state)
+{
+    (void)state;
+    for (int i = 0; i < cmd_count(); i++) {
+        const struct cmd *c = cmd_at(i);
+        assert_ptr_equal(cmd_find(c->name, NULL), c);
+        if (c->alias)
+            assert_ptr_equal(cmd_find(c->alias, NULL), c);
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(cmd_at(j)->name, c->name);
+        assert_non_null(c->run);
+        assert_true(strlen(c->help) > 10 && c->help[strlen(c->help) - 1] != '.');
+        assert_int_equal(c->example[0], '/');
+        assert_int_equal(strncmp(c->example + 1, c->name, strlen(c->name)), 0);
+    }
+    assert_string_equal(cmd_find("?", NULL)->name, "help");
+}
+
+/* The property: a beginning finds a command exactly when it is the only one that begins so. */
+static void test_an_abbreviation_works_exactly_when_it_is_unambiguous(void **state)
+{
+    (void)state;
+    for (int i = 0; i < cmd_count(); i++)
+        for (size_t n = 1; n <= strlen(cmd_at(i)->name); n++) {
+            char part[32];
+            int fits = 0, whole = 0;
+            snprintf(part, sizeof part, "%.*s", (int)n, cmd_at(i)->name);
+            for (int j = 0; j < cmd_count(); j++) {
+                fits += strncmp(cmd_at(j)->name, part, n) == 0;
+                whole += strcmp(cmd_at(j)->name, part) == 0;
+            }
+            struct err e = {0};
+            const struct cmd *c = cmd_find(part, &e);
+            if (whole || fits == 1)
+                assert_non_null(c);
+            else
+                assert_null(c);
+            if (!c)
+                assert_non_null(strstr(e.msg, " could be /"));
+        }
+}
+
+static void test_page_is_itself_although_pages_begins_with_it(void **state)
+{
+    (void)state;
+    assert_string_equal(cmd_find("page", NULL)->name, "page");
+    assert_error("pa", ERR_USAGE, "/pa could be /pages or /page");
+}
+
+static void test_an_unknown_command_names_its_neighbours(void **state)
+{
+    (void)state;
+    assert_error("tere", ERR_USAGE, "did you mean /tree");
+    assert_error("undp", ERR_USAGE, "/undo");
+    assert_error("xyzzyx", ERR_USAGE, "/help lists all");
+    assert_error("", ERR_USAGE, "there is no command /");
+    assert_error("SET", ERR_USAGE, "there is no command /SET");
+    char name[200];
+    memset(name, 'q', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    assert_error(name, ERR_USAGE, "there is no command /qqq");
+}
+
+static void test_a_near_name_is_one_edit_away(void **state)
+{
+    (void)state;
+    static const char *const typo[] = {"regne", "reegn", "rgen", "regem", "regenn"};
+    for (size_t i = 0; i < sizeof typo / sizeof *typo; i++) {
+        struct err e = {0};
+        assert_null(cmd_find(typo[i], &e));
+        assert_non_null(strstr(e.msg, "/regen"));
+    }
+}
+
+/* ---- words ---- */
+
+static void assert_words(const char *text, int n, ...)
+{
+    char *word[8];
+    struct err e = {0};
+    int got = words_split(text, word, 8, &e);
+    assert_int_equal(got, n);
+    va_list ap;
+    va_start(ap, n);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(word[i], va_arg(ap, const char *));
+    va_end(ap);
+    words_free(word, max_int(got, 0));
+}
+
+static void test_words_are_split_and_unquoted(void **state)
+{
+    (void)state;
+    assert_words("", 0);
+    assert_words("  \t ", 0);
+    assert_words("a b", 2, "a", "b");
+    assert_words(" a\tb ", 2, "a", "b");
+    assert_words("\"a b\" c", 2, "a b", "c");
+    assert_words("\"\"", 1, "");
+    assert_words("x\"y z\"w", 1, "xy zw");
+    assert_words("\\\"a\\\"", 1, "\"a\"");
+    assert_words("\"a \\\" b\"", 1, "a \" b");
+    assert_words("C:\\dir a\\\\b", 2, "C:\\dir", "a\\b");
+    assert_words("don't", 1, "don't");
+    assert_words("1 2 3 4 5 6 7 8", 8, "1", "2", "3", "4", "5", "6", "7", "8");
+}
+
+static void test_bad_words_are_errors(void **state)
+{
+    (void)state;
+    char *word[8];
+    struct err e = {0};
+    assert_int_equal(words_split("a \"b c", word, 8, &e), -1);
+    assert_non_null(strstr(e.msg, "not closed"));
+    assert_int_equal(words_split("1 2 3 4 5 6 7 8 9", word, 8, &e), -1);
+    assert_non_null(strstr(e.msg, "at most 8"));
+    assert_int_equal(words_split("a\\", word, 8, &e), 1); /* a backslash at the end is itself */
+    assert_string_equal(word[0], "a\\");
+    words_free(word, 1);
+}
+
+static void test_numbers_are_whole_and_in_range(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"", "x", "1x", "1.5", " 1", "1 ", "0", "11", "-1", "+",
+                                      "99999999999999999999999", "0x5", "1e1"};
+    struct err e = {0};
+    long v = -7;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        bool ok = arg_int(bad[i], "the thing", 1, 10, &v, &e);
+        if (ok && strcmp(bad[i], " 1") == 0)
+            continue; /* words never begin with a blank */
+        assert_false(ok);
+        assert_non_null(strstr(e.msg, "the thing is a number from 1 to 10"));
+    }
+    assert_true(arg_int("10", "the thing", 1, 10, &v, &e));
+    assert_int_equal(v, 10);
+}
+
+static void test_choices_may_be_cut_short(void **state)
+{
+    (void)state;
+    static const char *const by[] = {"depth", "draft", "turn"};
+    struct err e = {0};
+    assert_int_equal(arg_choice("turn", "it", by, 3, &e), 2);
+    assert_int_equal(arg_choice("t", "it", by, 3, &e), 2);
+    assert_int_equal(arg_choice("de", "it", by, 3, &e), 0);
+    assert_int_equal(arg_choice("d", "it", by, 3, &e), -1);
+    assert_string_equal(e.msg, "it is depth, draft or turn, not \"d\"");
+    assert_int_equal(arg_choice("", "it", by, 3, &e), -1);
+}
+
+/* ---- commands that need no engine, and errors before one is asked ---- */
+
+static void test_arguments_are_checked_before_anything_is_done(void **state)
+{
+    (void)state;
+    assert_error("help a b", ERR_USAGE, "/help takes at most one topic, for example: /help tree");
+    assert_error("help nosuchthing", ERR_NEGATIVE, "there is no help on \"nosuchthing\"");
+    assert_error("help pols", ERR_NEGATIVE, "did you mean ");
+    assert_error("read", ERR_USAGE, "/read takes one file");
+    assert_error("read /nonexistent/file", ERR_USAGE, "/nonexistent/file");
+    assert_error("read \"unclosed", ERR_USAGE, "not closed");
+    assert_error("regen", ERR_USAGE, "no reply to generate again");
+    assert_error("undo", ERR_USAGE, "no turn to take back");
+    assert_error("undo 3", ERR_USAGE, "/undo takes nothing after its name");
+    assert_error("search", ERR_USAGE, "/search takes words");
+    assert_error("resume", ERR_USAGE, "for example: /resume last");
+    assert_error("fork 3.2", ERR_USAGE, "the turn to fork at is a number");
+    assert_error("title", ERR_USAGE, "/title takes the new title");
+    assert_error("title a \"quote", ERR_DB, "needs the log"); /* its text may hold quotes */
+    assert_error("export docx", ERR_USAGE, "the format is md or jsonl, not \"docx\"");
+    assert_error("export md -", ERR_USAGE, "aerie export");
+    assert_error("pages top", ERR_USAGE, "the pool is full, swa or draft, not \"top\"");
+    assert_error("page", ERR_USAGE, "/page takes a page number");
+    assert_error("page 1 nosuch", ERR_USAGE, "the pool is");
+    assert_error("map", ERR_USAGE, "/map takes a position, for example: /map 3071");
+    assert_error("tree 1.2.3", ERR_USAGE, "TURN.STEP");
+    assert_error("tree 0.1", ERR_USAGE, "TURN.STEP");
+    assert_error("tree -1", ERR_USAGE, "TURN.STEP");
+    assert_error("accept colour", ERR_USAGE, "the grouping is depth, turn or context");
+    assert_error("plan a b", ERR_USAGE, "/plan takes at most one mode");
+    assert_error("sql", ERR_USAGE, "/sql takes a SELECT");
+    assert_error("check x", ERR_USAGE, "/check takes nothing");
+}
+
+static void test_help_names_every_command_once_and_fits_80_columns(void **state)
+{
+    (void)state;
+    struct app *a = new_app(false);
+    struct err e = {0};
+    assert_true(cmd_run(a, "?", &e));
+    for (int i = 0; i < cmd_count(); i++) {
+        char name[40];
+        snprintf(name, sizeof name, "  /%s ", cmd_at(i)->name);
+        const char *at = strstr(shown.p, name);
+        assert_non_null(at);
+        assert_null(strstr(at + 1, name));
+        assert_non_null(strstr(shown.p, cmd_at(i)->help));
+    }
+    for (const char *p = shown.p; *p; p += strcspn(p, "\n") + 1)
+        if (strcspn(p, "\n") > 110) /* the longest helps are wrapped by the face */
+            fail_msg("too long: %.*s", (int)strcspn(p, "\n"), p);
+    free(a);
+}
+
+static void test_every_topic_and_setting_has_help(void **state)
+{
+    (void)state;
+    struct app *a = new_app(false);
+    struct err e = {0};
+    char line[64];
+    for (int i = 0; i < topic_count(); i++) {
+        snprintf(line, sizeof line, "help %s", topic_name(i));
+        buf_clear(&shown);
+        assert_true(cmd_run(a, line, &e));
+        for (const char *p = shown.p; *p; p += strcspn(p, "\n") + 1)
+            if (text_width(p, strcspn(p, "\n")) > 90)
+                fail_msg("too long: %.*s", (int)strcspn(p, "\n"), p);
+    }
+    for (int i = 0; i < settings_count(); i++) {
+        snprintf(line, sizeof line, "help %s", settings_at(i)->name);
+        buf_clear(&shown);
+        assert_true(cmd_run(a, line, &e));
+        assert_non_null(strstr(shown.p, settings_at(i)->help));
+        assert_non_null(strstr(shown.p, settings_at(i)->range));
+    }
+    buf_clear(&shown);
+    assert_true(cmd_run(a, "help /tree", &e));
+    assert_non_null(strstr(shown.p, "/tree [T.S]\n"));
+    free(a);
+}
+
+static void test_bye_quits(void **state)
+{
+    (void)state;
+    struct app *a = new_app(false);
+    assert_true(cmd_run(a, "bye", NULL));
+    assert_true(a->quit);
+    free(a);
+}
+
+static void test_read_attaches_a_file_to_the_next_message(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/aerie_cmd_XXXXXX", line[64];
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    fputs("one\ntwo", f);
+    fclose(f);
+    struct app *a = new_app(false);
+    struct err e = {0};
+    snprintf(line, sizeof line, "read %s", path);
+    assert_true(cmd_run(a, line, &e));
+    assert_string_equal(a->attached.p, "one\ntwo\n\n");
+    f = fopen(path, "w");
+    fwrite("a\0b", 1, 3, f);
+    fclose(f);
+    assert_false(cmd_run(a, line, &e));
+    assert_non_null(strstr(e.msg, "NUL byte at 1"));
+    assert_string_equal(a->attached.p, "one\ntwo\n\n"); /* the bad file left nothing */
+    f = fopen(path, "w");
+    fclose(f);
+    assert_false(cmd_run(a, line, &e));
+    assert_non_null(strstr(e.msg, "is empty"));
+    remove(path);
+    buf_free(&a->attached);
+    free(a);
+}
+
+/* ---- JSON ---- */
+
+static json_t *answer(const char *line, bool expect)
+{
+    struct app *a = new_app(true);
+    struct err e = {0};
+    assert_int_equal(cmd_run(a, line, &e), expect);
+    assert_int_equal(shown.n, 0); /* one or the other */
+    json_error_t je;
+    json_t *j = json_loads(json.p, JSON_REJECT_DUPLICATES, &je);
+    if (!j)
+        fail_msg("/%s: %s in %s", line, je.text, json.p);
+    free(a);
+    return j;
+}
+
+static void test_answers_are_one_json_object(void **state)
+{
+    (void)state;
+    json_t *j = answer("help", true);
+    assert_string_equal(json_string_value(json_object_get(j, "command")), "help");
+    json_t *list = json_object_get(json_object_get(j, "result"), "commands");
+    assert_int_equal(json_array_size(list), cmd_count());
+    json_decref(j);
+
+    j = answer("help tree", true);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(j, "result"), "args")),
+                        "[T.S]");
+    json_decref(j);
+
+    j = answer("nosuch", false);
+    assert_int_equal(json_integer_value(json_object_get(j, "code")), ERR_USAGE);
+    assert_non_null(strstr(json_string_value(json_object_get(j, "error")), "/nosuch"));
+    json_decref(j);
+
+    j = answer("map \"x", false);
+    assert_string_equal(json_string_value(json_object_get(j, "command")), "map");
+    json_decref(j);
+}
+
+static void test_json_strings_are_ascii_and_come_back(void **state)
+{
+    (void)state;
+    static const char text[] = "\"q\" \\ / \b\f\n\r\t\x01\x1b[31m\x7f é € 😀 \u202e \xc2\x9b";
+    struct buf b = {0};
+    jput_str(&b, text);
+    for (size_t i = 0; i < b.n; i++)
+        assert_true(b.p[i] >= 0x20 && b.p[i] < 0x7F);
+    json_t *j = json_loads(b.p, JSON_DECODE_ANY, NULL);
+    assert_non_null(j);
+    assert_string_equal(json_string_value(j), text);
+    json_decref(j);
+    buf_free(&b);
+}
+
+/* Whatever the bytes: the result is ASCII that a strict reader takes. */
+static void test_json_strings_take_any_bytes(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+    for (int round = 0; round < 3000; round++) {
+        char bytes[24];
+        size_t n = 0;
+        for (; n < sizeof bytes; n++) {
+            seed = mix64(seed);
+            bytes[n] = (char)(round % 3 ? seed : 0x80 | seed);
+        }
+        struct buf b = {0};
+        jput_strn(&b, bytes, n);
+        for (size_t i = 0; i < b.n; i++)
+            assert_true(b.p[i] >= 0x20 && b.p[i] < 0x7F);
+        json_t *j = json_loads(b.p, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_non_null(j);
+        json_decref(j);
+        buf_free(&b);
+    }
+}
+
+static void test_json_commas_and_numbers(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    jput_open(&b, '{');
+    jput_kint(&b, "a", -3);
+    jput_key(&b, "b");
+    jput_open(&b, '[');
+    jput_close(&b, ']');
+    jput_key(&b, "c");
+    jput_open(&b, '[');
+    jput_real(&b, 0.5);
+    jput_real(&b, 1.0 / 0.0);
+    jput_null(&b);
+    jput_open(&b, '{');
+    jput_close(&b, '}');
+    jput_bool(&b, true);
+    jput_raw(&b, "[1]");
+    jput_close(&b, ']');
+    jput_kstr(&b, "d", NULL);
+    jput_kstr(&b, "e", ":");
+    jput_kstr(&b, "f", "[");
+    jput_close(&b, '}');
+    assert_string_equal(b.p, "{\"a\":-3,\"b\":[],\"c\":[0.5,null,null,{},true,[1]],\"d\":null,"
+                        "\"e\":\":\",\"f\":\"[\"}");
+    buf_free(&b);
+}
+
+/* ---- completion ---- */
+
+static void collect(void *arg, const char *s)
+{
+    buf_printf(arg, "%s ", s);
+}
+
+static void assert_completes(const char *line, const char *expect)
+{
+    struct buf got = {0};
+    struct app *a = new_app(false);
+    buf_str(&got, "");
+    cmd_complete(a, line, collect, &got);
+    assert_string_equal(got.p, expect);
+    buf_free(&got);
+    free(a);
+}
+
+static void test_completion(void **state)
+{
+    (void)state;
+    assert_completes("/tr", "/tree ");
+    assert_completes("/p", "/private /pages /page /pool /plan ");
+    assert_completes("/pages ", "full swa draft ");
+    assert_completes("/pages s", "swa ");
+    assert_completes("/page 3 d", "draft ");
+    assert_completes("/accept t", "turn ");
+    assert_completes("/export j", "jsonl ");
+    assert_completes("/set draft.", "draft.steps draft.topk draft.nodes ");
+    assert_completes("/se dra", ""); /* ambiguous: nothing to complete for */
+    assert_completes("/help exi", "exit ");
+    assert_completes("/nosuch x", "");
+    assert_completes("//x", "");
+    assert_completes("hello", "");
+    assert_completes("/undo ", "");
+}
+
+static void test_completion_offers_files(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/aerie_dir_XXXXXX", path[64], line[64], expect[128];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/notes.txt", dir);
+    fclose(fopen(path, "w"));
+    snprintf(line, sizeof line, "/read %s/no", dir);
+    snprintf(expect, sizeof expect, "%s/notes.txt ", dir);
+    assert_completes(line, expect);
+    remove(path);
+    remove(dir);
+}
+
+/* ---- the table as text ---- */
+
+static void test_the_table_as_text(void **state)
+{
+    (void)state;
+    struct buf md = {0}, js = {0};
+    cmd_table_markdown(&md);
+    int rows = 0;
+    for (const char *p = md.p; *p; p += strcspn(p, "\n") + 1) {
+        int bars = 0;
+        for (const char *q = p; *q != '\n'; q++)
+            bars += *q == '|' && (q == p || q[-1] != '\\');
+        assert_int_equal(bars, 4);
+        rows++;
+    }
+    assert_int_equal(rows, cmd_count() + 2);
+    assert_non_null(strstr(md.p,
+                           "| `/pages [full\\|swa\\|draft]` | draws the page map of a pool |"));
+    cmd_table_json(&js);
+    json_t *j = json_loads(js.p, 0, NULL);
+    assert_int_equal(json_array_size(j), cmd_count());
+    assert_string_equal(json_string_value(json_object_get(json_array_get(j, 0), "name")), "/help");
+    json_decref(j);
+    buf_free(&md);
+    buf_free(&js);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_name_and_alias_finds_its_command),
+        cmocka_unit_test(test_an_abbreviation_works_exactly_when_it_is_unambiguous),
+        cmocka_unit_test(test_page_is_itself_although_pages_begins_with_it),
+        cmocka_unit_test(test_an_unknown_command_names_its_neighbours),
+        cmocka_unit_test(test_a_near_name_is_one_edit_away),
+        cmocka_unit_test(test_words_are_split_and_unquoted),
+        cmocka_unit_test(test_bad_words_are_errors),
+        cmocka_unit_test(test_numbers_are_whole_and_in_range),
+        cmocka_unit_test(test_choices_may_be_cut_short),
+        cmocka_unit_test(test_arguments_are_checked_before_anything_is_done),
+        cmocka_unit_test(test_help_names_every_command_once_and_fits_80_columns),
+        cmocka_unit_test(test_every_topic_and_setting_has_help),
+        cmocka_unit_test(test_bye_quits),
+        cmocka_unit_test(test_read_attaches_a_file_to_the_next_message),
+        cmocka_unit_test(test_answers_are_one_json_object),
+        cmocka_unit_test(test_json_strings_are_ascii_and_come_back),
+        cmocka_unit_test(test_json_strings_take_any_bytes),
+        cmocka_unit_test(test_json_commas_and_numbers),
+        cmocka_unit_test(test_completion),
+        cmocka_unit_test(test_completion_offers_files),
+        cmocka_unit_test(test_the_table_as_text),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    buf_free(&shown);
+    buf_free(&json);
+    return failed;
+}

@@ -1,0 +1,164 @@
+/* test_families.c - every family and every dialect of draft heads, against reference tensors.
+ *
+ * The folders under tests/golden/ are made by make_target.py and make_draft.py there. Each is held
+ * against its reference in every chunking and page size, with its head in every tree shape.
+ */
+#include "tests/ckpt.h"
+
+#include "engine/tools/golden.h"
+#include "kernels/kernels.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+struct pair {
+    const char *target, *draft; /* below tests/golden/; draft NULL: the target alone */
+};
+
+static bool run(const struct pair *p, struct buf *report, struct err *e)
+{
+    char *dir = xasprintf("tests/golden/%s", p->target);
+    char *draft = p->draft ? xasprintf("tests/golden/%s", p->draft) : NULL;
+    struct golden_opts o = {.dir = dir, .draft = draft, .device = "cpu", .threads = 2};
+    bool ok = golden_run(&o, report, e);
+    free(dir);
+    free(draft);
+    return ok;
+}
+
+static void test_equals_its_reference(void **state)
+{
+    struct buf report = {0};
+    struct err e = {0};
+    if (!run(*state, &report, &e))
+        fail_msg("%s\n%s", e.msg, report.p ? report.p : "");
+    assert_null(strstr(report.p, "bits differ")); /* chunks and pages do not change a row */
+    buf_free(&report);
+}
+
+/* Each of these changes the arithmetic by one switch, which the comparison must notice. */
+static const struct mutant {
+    const char *target, *from, *to; /* in config.json, once */
+    const char *draft;              /* whose config is changed then, not the target's */
+} mutants[] = {
+    {"gemma3-mm-b", "\"rope_local_base_freq\": 10000.0", "\"rope_local_base_freq\": 11000.0", NULL},
+    {"olmo3-b", "\"factor\": 8.0", "\"factor\": 7.0", NULL},
+    {"gemma2-c", "\"attn_logit_softcapping\": 2.0", "\"attn_logit_softcapping\": null", NULL},
+    {"gemma2-c", "\"final_logit_softcapping\": 3.0", "\"final_logit_softcapping\": null", NULL},
+    {"gemma2-c", "\"sliding_window\": 1", "\"sliding_window\": 2", NULL},
+    {"gemma2-b", "\"sliding_window\": 5", "\"sliding_window\": 6", NULL},
+    {"gemma3-b", "\"query_pre_attn_scalar\": 12", "\"query_pre_attn_scalar\": 10", NULL},
+    {"gemma4-moe-b", "\"top_k_experts\": 2", "\"top_k_experts\": 3", NULL},
+    {"gemma4-moe-b", "\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 0.5", NULL},
+    {"gptoss-mxfp4-b", "\"truncate\": false", "\"truncate\": true", NULL},
+    {"gptoss-plain-b", "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 1.0", NULL},
+    {"llama-b", "\"factor\": 8.0", "\"factor\": 4.0", NULL},
+    {"olmo3-b", "\"norm_before_residual\": true", "\"norm_before_residual\": false",
+     "eagle3-redhat-b"},
+    {"olmo3-b", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-02", "eagle3-redhat-b"},
+    {"gptoss-plain-b", "\"sliding_window\": 5", "\"sliding_window\": 6", "eagle3-nvidia-b"},
+    {"gptoss-plain-b", "\"factor\": 32.0", "\"factor\": 16.0", "eagle3-nvidia-b"},
+    {"qwen3-b", "\"norm_output\": true", "\"norm_output\": false", "eagle3-deep-b"},
+    {"gemma4-moe-b", "\"sliding_window\": 5", "\"sliding_window\": 4", "assistant-moe-b"},
+};
+enum { FINE = 2 }; /* the first so many are too small a change for bf16's tolerance */
+
+/* In float32, or over bf16 cells, where noise must not excuse what the folder itself says wrong. */
+static void must_notice(const struct mutant *m, const struct golden_opts *o)
+{
+    struct buf report = {0};
+    struct err e = {0};
+    bool same = golden_run(o, &report, &e);
+    if (same || e.kind != ERR_NEGATIVE)
+        fail_msg("%s with %s, %s: %s", m->draft ? m->draft : m->target, m->to,
+                 o->precision ? o->precision : "f32",
+                 same ? "equals its reference all the same" : e.msg);
+    buf_free(&report);
+}
+
+/* A copy of the folder, the weights being links, with one change to its config. */
+static char *mutate(const struct mutant *m)
+{
+    const char *name = m->draft ? m->draft : m->target;
+    char *dir = ck_temp(), *from = xasprintf("tests/golden/%s", name);
+    char *abs = realpath(from, NULL);
+    struct buf text = ck_read(from, "config.json"), changed = {0};
+    buf_char(&text, '\0');
+    char *at = strstr(text.p, m->from);
+    if (!at || strstr(at + 1, m->from))
+        fail_msg("%s: %s is not in config.json exactly once", name, m->from);
+    buf_printf(&changed, "%.*s%s%s", (int)(at - text.p), text.p, m->to, at + strlen(m->from));
+    ck_write(dir, "config.json", changed.p, changed.n);
+    DIR *d = opendir(from);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char *old = xasprintf("%s/%s", abs, e->d_name), *new = xasprintf("%s/%s", dir, e->d_name);
+        if (strstr(e->d_name, ".safetensors"))
+            assert_int_equal(symlink(old, new), 0);
+        free(old);
+        free(new);
+    }
+    closedir(d);
+    buf_free(&text);
+    buf_free(&changed);
+    free(from);
+    free(abs);
+    return dir;
+}
+
+static void test_one_wrong_switch_is_noticed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof mutants / sizeof *mutants; i++) {
+        const struct mutant *m = &mutants[i];
+        char *dir = mutate(m), *target = xasprintf("tests/golden/%s", m->target);
+        const struct kernels table = kernels_cpu; /* not by name: bf16 is what was asked for */
+        struct golden_opts o = {.dir = m->draft ? target : dir, .draft = m->draft ? dir : NULL,
+                                .device = "cpu", .threads = 2};
+        must_notice(m, &o);
+        o.backend = &table;
+        o.precision = "bf16";
+        if (i >= FINE)
+            must_notice(m, &o);
+        ck_remove(dir);
+        free(dir);
+        free(target);
+    }
+}
+
+static struct pair pairs[] = {
+    {"gemma2-b", NULL},
+    {"gemma2-c", NULL},       /* caps that bite, a window of one */
+    {"gemma3-b", NULL},
+    {"gemma3-mm-b", NULL},    /* inside a multimodal folder, older rope spelling */
+    {"gemma4-ple-b", NULL},   /* per-layer embeddings, shared K and V, double-wide MLPs */
+    {"gemma4-moe-b", NULL},   /* experts beside the dense MLP, K as V */
+    {"gptoss-plain-b", NULL}, /* bf16 experts */
+    {"gptoss-mxfp4-b", NULL}, /* packed experts, shards numbered from 0, older rope spelling */
+    {"olmo3-b", NULL},
+    {"qwen3-b", NULL},
+    {"llama-b", NULL},
+    {"mistral-b", NULL},
+    {"olmo3-b", "eagle3-redhat-b"},        /* speculators: norm before residual, input_norm */
+    {"gptoss-plain-b", "eagle3-nvidia-b"}, /* own window and YaRN; the target's head and table */
+    {"qwen3-b", "eagle3-deep-b"},          /* three layers, another width, fc_norm, norm_output */
+    {"gemma4-moe-b", "assistant-moe-b"},   /* frozen KV over K-as-V layers */
+};
+
+int main(void)
+{
+    enum { N = sizeof pairs / sizeof *pairs };
+    struct CMUnitTest tests[N + 1];
+    for (int i = 0; i < N; i++)
+        tests[i] = (struct CMUnitTest){
+            .name = xasprintf("test_%s%s%s_equals_its_reference", pairs[i].target,
+                              pairs[i].draft ? "_with_" : "", pairs[i].draft ? pairs[i].draft : ""),
+            .test_func = test_equals_its_reference, .initial_state = &pairs[i]};
+    tests[N] = (struct CMUnitTest)cmocka_unit_test(test_one_wrong_switch_is_noticed);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    for (int i = 0; i < N; i++)
+        free((char *)tests[i].name);
+    return failed;
+}

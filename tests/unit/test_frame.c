@@ -1,0 +1,415 @@
+/* test_frame.c - the screen as text (repl/tui/frame.c): layouts, whole screens, hostile state.
+ *
+ * The expected screens are tests/screens/NAME.txt; SCREENS=write ./test_frame writes them anew, to
+ * be read and judged before they are committed. */
+#include "repl/tui/frame.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+static uint64_t rng = 11;
+static uint32_t dice(uint32_t n)
+{
+    rng += 0x9E3779B97F4A7C15ull;
+    return (uint32_t)(mix64(rng) % n);
+}
+
+/* A screen's whole state. */
+struct screen {
+    struct transcript talk;
+    struct input input;
+    struct sheet status;
+    struct pane pane[2], help;
+    struct frame f;
+    struct grid g;
+};
+
+static void line(struct sheet *s, enum style st, const char *text)
+{
+    sheet_add(s, st, text);
+    sheet_line(s);
+}
+
+static void screen_init(struct screen *s)
+{
+    memset(s, 0, sizeof *s);
+    transcript_init(&s->talk, false);
+    input_init(&s->input, NULL);
+    sheet_init(&s->status, false);
+    line(&s->status, ST_TEXT, "ctx 12/4.1k · MAL 2.6 · REC");
+    for (int i = 0; i < 2; i++) {
+        s->pane[i].head = 1;
+        s->pane[i].scroll_to = -1;
+        line(&s->pane[i].rows, ST_HEAD, i ? "TREE" : "PAGES");
+        for (int k = 0; k < 30; k++) {
+            sheet_printf(&s->pane[i].rows, ST_TEXT, "row %d", k);
+            sheet_line(&s->pane[i].rows);
+        }
+    }
+    s->help = (struct pane){.head = 1, .scroll_to = -1};
+    line(&s->help.rows, ST_HEAD, "HELP");
+    s->f = (struct frame){.talk = &s->talk, .input = &s->input, .status = &s->status, .focus = -1,
+                          .chosen = -1};
+}
+
+static void screen_free(struct screen *s)
+{
+    transcript_free(&s->talk);
+    input_free(&s->input);
+    sheet_free(&s->status);
+    sheet_free(&s->pane[0].rows);
+    sheet_free(&s->pane[1].rows);
+    sheet_free(&s->help.rows);
+    grid_free(&s->g);
+}
+
+static char *draw(struct screen *s, int w, int h)
+{
+    struct buf b = {0};
+    grid_resize(&s->g, w, h);
+    frame_draw(&s->f, &s->g);
+    grid_to_text(&s->g, &b);
+    return b.p;
+}
+
+static void assert_screen(struct screen *s, int w, int h, const char *name)
+{
+    char path[256], *mode = getenv("SCREENS"), *t = draw(s, w, h);
+    struct buf want = {0};
+    snprintf(path, sizeof path, "tests/screens/%s.txt", name);
+    if (mode && strcmp(mode, "write") == 0) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(t, f);
+        fclose(f);
+    }
+    assert_true(buf_read_file(&want, path, 1 << 20, NULL));
+    assert_string_equal(t, want.p);
+    buf_free(&want);
+    free(t);
+}
+
+static void chat(struct screen *s)
+{
+    static const char md[] =
+        "A **page** holds\n\n- slots\n- more slots that need a second row to be "
+        "shown\n\n```c\nint page = slot / page_size;\n```";
+    transcript_user(&s->talk, 1, "What is a page?", 15);
+    transcript_append(&s->talk, 1, ENTRY_THINK, "hm\nwell", 7);
+    transcript_append(&s->talk, 1, ENTRY_REPLY, md, sizeof md - 1);
+    transcript_end(&s->talk, 1);
+}
+
+static void type(struct screen *s, const char *text)
+{
+    input_set(&s->input, text, strlen(text));
+}
+
+/* ---- whole screens ---- */
+
+static void test_a_chat(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    assert_screen(&s, 60, 12, "empty");
+    chat(&s);
+    assert_screen(&s, 60, 18, "chat");
+    assert_int_equal(s.g.x, 2);
+    assert_int_equal(s.g.y, 16);
+    transcript_set_think(&s.talk, true);
+    assert_screen(&s, 60, 20, "thinking");
+    transcript_set_raw(&s.talk, true);
+    assert_screen(&s, 60, 20, "raw");
+    sheet_clear(&s.status); /* a long status gives up its marks before its last word */
+    for (int i = 0; i < 12; i++) {
+        sheet_add(&s.status, ST_TEXT, "word");
+        sheet_add(&s.status, ST_DIM, " · ");
+    }
+    line(&s.status, ST_GOOD, "REC");
+    transcript_clear(&s.talk);
+    struct buf b = {0};
+    for (int i = 0; i < 50; i++)
+        buf_printf(&b, "line %d\n", i);
+    transcript_user(&s.talk, 1, b.p, b.n);
+    transcript_set_raw(&s.talk, false);
+    assert_screen(&s, 66, 20, "long-message");
+    buf_free(&b);
+    screen_free(&s);
+}
+
+static void test_while_a_reply_runs(void **state)
+{
+    (void)state;
+    struct screen s;
+    char *queued[] = {"next question\nwith more", "/bye"};
+    screen_init(&s);
+    chat(&s);
+    s.f.busy = true;
+    s.f.queued = queued;
+    s.f.n_queued = 2;
+    assert_screen(&s, 60, 16, "queued");
+    s.f.n_queued = 0;
+    s.f.done = 300;
+    s.f.total = 1200;
+    s.f.hint = "stopping; Ctrl-C again quits";
+    assert_screen(&s, 80, 12, "reading");
+    screen_free(&s);
+}
+
+static void test_scrolled_back(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    chat(&s);
+    chat(&s);
+    free(draw(&s, 60, 12));
+    transcript_scroll(&s.talk, -8, 9);
+    assert_screen(&s, 60, 12, "scrolled");
+    transcript_user(&s.talk, 2, "one more", 8);
+    assert_screen(&s, 60, 12, "scrolled-new");
+    screen_free(&s);
+}
+
+static void test_the_input_grows(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    type(&s, "one\ntwo\n\tthree is a line that is longer than the sixty cells of this screen");
+    assert_screen(&s, 60, 18, "input");
+    assert_int_equal(s.g.y, 16);
+    type(&s, "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12");
+    s.input.pasted_lines = 34;
+    assert_screen(&s, 60, 18, "input-tall");
+    s.input.cursor = 0;
+    assert_screen(&s, 60, 18, "input-tall-top");
+    type(&s, "a\033[2J\r\u202Eb\u4E2D\u6587 e\u0301 \xFF");
+    assert_screen(&s, 60, 12, "input-hostile");
+    screen_free(&s);
+}
+
+static void test_completion_and_search(void **state)
+{
+    (void)state;
+    struct screen s;
+    char *choice[] = {"/page", "/pages", "/pool", "/q1", "/q2", "/q3", "/q4", "/q5", "/q6", "/q7"};
+    screen_init(&s);
+    chat(&s);
+    type(&s, "/p");
+    s.f.choice = choice;
+    s.f.n_choice = 3;
+    s.f.chosen = 1;
+    assert_screen(&s, 60, 16, "completion");
+    int row = 12, reversed = 0; /* the chosen one is marked without colour */
+    for (int x = 0; x < 60; x++)
+        reversed += s.g.cell[(row - 1) * 60 + x].flags & CELL_REVERSE;
+    assert_true(reversed >= 8);
+    s.f.n_choice = 10;
+    s.f.chosen = 9;
+    assert_screen(&s, 60, 16, "completion-long");
+    s.f.n_choice = 0;
+    s.input.searching = true;
+    buf_str(&s.input.pattern, "pag");
+    s.input.match = 0;
+    assert_screen(&s, 60, 12, "search");
+    screen_free(&s);
+}
+
+static void test_panes(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    chat(&s);
+    s.f.pane[0] = &s.pane[0];
+    s.f.pane[1] = &s.pane[1];
+    s.f.n_pane = 1;
+    assert_screen(&s, 100, 18, "pane-beside");
+    assert_screen(&s, 80, 18, "pane-alone");
+    s.f.n_pane = 2;
+    s.pane[1].scroll_to = 30;
+    s.f.focus = 1;
+    assert_screen(&s, 160, 22, "panes-two");
+    assert_screen(&s, 80, 18, "panes-two-alone"); /* the one with the focus */
+    s.f.n_pane = 0;
+    s.f.focus = -1;
+    s.f.overlay = &s.help;
+    assert_screen(&s, 80, 12, "help");
+    screen_free(&s);
+}
+
+static void test_ascii(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    s.talk.ascii = s.f.ascii = true;
+    chat(&s);
+    s.f.pane[0] = &s.pane[0];
+    s.f.n_pane = 1;
+    sheet_clear(&s.status);
+    line(&s.status, ST_TEXT, "ctx 12/4.1k | REC");
+    char *t = draw(&s, 100, 20);
+    for (char *p = t; *p; p++)
+        assert_true((unsigned char)*p < 0x80);
+    free(t);
+    assert_screen(&s, 100, 20, "ascii");
+    screen_free(&s);
+}
+
+/* ---- layout ---- */
+
+static bool apart(struct rect a, struct rect b)
+{
+    return a.w == 0 || a.h == 0 || b.w == 0 || b.h == 0 || a.x + a.w <= b.x || b.x + b.w <= a.x ||
+           a.y + a.h <= b.y || b.y + b.h <= a.y;
+}
+
+static void test_parts_never_overlap_nor_leave_the_screen(void **state)
+{
+    (void)state;
+    for (int w = 1; w <= 240; w += 1 + w / 40)
+        for (int h = 1; h <= 80; h++)
+            for (int panes = 0; panes <= 2; panes++)
+                for (int rows = 1; rows < 40; rows += 6) {
+                    struct layout l;
+                    frame_layout(w, h, panes, rows, &l);
+                    assert_int_equal(l.too_small, w < MIN_WIDTH || h < MIN_HEIGHT);
+                    if (l.too_small)
+                        continue;
+                    struct rect r[] = {l.talk, l.rule, l.input, l.status, l.pane[0], l.pane[1]};
+                    for (int i = 0; i < 6; i++) {
+                        assert_true(r[i].x >= 0 && r[i].y >= 0);
+                        assert_true(r[i].x + r[i].w <= w && r[i].y + r[i].h <= h);
+                        for (int k = 0; k < i; k++)
+                            assert_true(apart(r[i], r[k]));
+                    }
+                    assert_true(l.input.h >= 1 && l.input.h <= max_int(h / 3, 1));
+                    assert_int_equal(l.n_pane, panes == 0 ? 0 : panes == 2 && w >= 160 &&
+                                     l.rule.y >= 16 ? 2 : 1);
+                    assert_int_equal(l.pane_only, panes > 0 && w < 100);
+                    assert_true(l.pane_only || l.talk.h >= 4);
+                }
+}
+
+/* ---- anything, at any size ---- */
+
+static void assert_cells_are_safe(const struct grid *g)
+{
+    for (int i = 0; i < g->w * g->h; i++) {
+        const struct cell *c = &g->cell[i];
+        assert_true(c->width <= 2);
+        if (c->width == 2)
+            assert_true((i + 1) % g->w != 0 && g->cell[i + 1].width == 0);
+        if (c->width == 0)
+            assert_true(i % g->w != 0 && g->cell[i - 1].width == 2);
+        for (int k = 0; k <= CELL_MARKS && c->cp[k]; k++) {
+            utf8proc_category_t cat = utf8proc_category((utf8proc_int32_t)c->cp[k]);
+            assert_true(cat != UTF8PROC_CATEGORY_CC && cat != UTF8PROC_CATEGORY_CF &&
+                        cat != UTF8PROC_CATEGORY_CN && cat != UTF8PROC_CATEGORY_CS &&
+                        cat != UTF8PROC_CATEGORY_ZL && cat != UTF8PROC_CATEGORY_ZP);
+            assert_int_equal(text_cp_width(c->cp[k]) > 0, k == 0);
+        }
+    }
+}
+
+/* The corpus as everything a user, a model or a file can put on the screen. */
+static void fill_hostile(struct screen *s, struct buf *in, char **queued)
+{
+    transcript_user(&s->talk, 1, in->p, in->n);
+    transcript_append(&s->talk, 1, ENTRY_REPLY, in->p, in->n);
+    input_set(&s->input, in->p, in->n);
+    sheet_addn(&s->status, ST_TEXT, in->p, in->n);
+    for (int i = 0; i < 2; i++) {
+        sheet_addn(&s->pane[i].rows, ST_TEXT, in->p, in->n);
+        sheet_line(&s->pane[i].rows);
+        s->f.pane[i] = &s->pane[i];
+    }
+    queued[0] = in->p;
+    s->f.hint = in->p;
+}
+
+static void test_hostile_state_at_any_size(void **state)
+{
+    (void)state;
+    DIR *d = opendir("tests/corpus");
+    assert_non_null(d);
+    for (struct dirent *f; (f = readdir(d));) {
+        char path[512], *queued[1] = {""};
+        struct buf in = {0};
+        struct screen s;
+        snprintf(path, sizeof path, "tests/corpus/%s", f->d_name);
+        if (f->d_name[0] == '.' || !buf_read_file(&in, path, 1 << 20, NULL))
+            continue;
+        screen_init(&s);
+        s.f.queued = queued;
+        fill_hostile(&s, &in, queued);
+        for (int i = 0; i < 60; i++) {
+            s.f.n_pane = (int)dice(3);
+            s.f.focus = s.f.n_pane ? (int)dice((uint32_t)s.f.n_pane + 1) - 1 : -1;
+            s.f.n_queued = s.f.n_choice = (int)dice(2);
+            s.f.choice = queued;
+            s.f.total = dice(4) ? 0 : 10;
+            s.input.searching = dice(5) == 0;
+            s.f.overlay = dice(6) ? NULL : &s.pane[0];
+            free(draw(&s, 1 + (int)dice(200), 1 + (int)dice(60)));
+            assert_cells_are_safe(&s.g);
+            assert_true(s.g.x < s.g.w && s.g.y < s.g.h);
+        }
+        screen_free(&s);
+        buf_free(&in);
+    }
+    closedir(d);
+}
+
+/* After any sequence of sizes the screen is what a fresh one of the last size shows. */
+static void test_resizing_leaves_no_trace(void **state)
+{
+    (void)state;
+    struct screen s, fresh;
+    screen_init(&s);
+    screen_init(&fresh);
+    chat(&s);
+    chat(&fresh);
+    for (int i = 0; i < 1000; i++) {
+        int w = 1 + (int)dice(180), h = 1 + (int)dice(60);
+        s.f.n_pane = fresh.f.n_pane = (int)dice(2);
+        s.f.pane[0] = &s.pane[0];
+        fresh.f.pane[0] = &fresh.pane[0];
+        fresh.pane[0].top = 0;
+        s.pane[0].top = 0;
+        char *a = draw(&s, w, h);
+        for (int k = 0; k < fresh.talk.n; k++)
+            fresh.talk.entry[k].width = 0; /* everything is laid out anew */
+        char *b = draw(&fresh, w, h);
+        assert_string_equal(a, b);
+        free(a);
+        free(b);
+    }
+    screen_free(&s);
+    screen_free(&fresh);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_chat),
+        cmocka_unit_test(test_while_a_reply_runs),
+        cmocka_unit_test(test_scrolled_back),
+        cmocka_unit_test(test_the_input_grows),
+        cmocka_unit_test(test_completion_and_search),
+        cmocka_unit_test(test_panes),
+        cmocka_unit_test(test_ascii),
+        cmocka_unit_test(test_parts_never_overlap_nor_leave_the_screen),
+        cmocka_unit_test(test_hostile_state_at_any_size),
+        cmocka_unit_test(test_resizing_leaves_no_trace),
+    };
+    return cmocka_run_group_tests_name("frame", tests, NULL, NULL);
+}

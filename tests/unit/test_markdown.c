@@ -1,0 +1,409 @@
+/* test_markdown.c - Markdown as rows (repl/text/markdown.c) and the transcript that streams it
+ * (repl/text/transcript.c). */
+#include "repl/text/markdown.h"
+#include "repl/text/transcript.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t rng = 3;
+static uint32_t dice(uint32_t n)
+{
+    rng += 0x9E3779B97F4A7C15ull;
+    return (uint32_t)(mix64(rng) % n);
+}
+
+static char *sheet_text(const struct sheet *s)
+{
+    struct buf b = {0};
+    buf_add(&b, "", 0);
+    sheet_to_text(s, false, &b);
+    return b.p;
+}
+
+static void assert_rendered(const char *md, int width, const char *expected)
+{
+    struct sheet s;
+    sheet_init(&s, false);
+    markdown_render(md, strlen(md), width, &s);
+    char *t = sheet_text(&s);
+    assert_string_equal(t, expected);
+    free(t);
+    sheet_free(&s);
+}
+
+static void test_blocks_by_example(void **state)
+{
+    (void)state;
+    assert_rendered("", 40, "");
+    assert_rendered("one\ntwo", 40, "one\ntwo\n");
+    assert_rendered("# Head\ntext", 40, "Head\n\ntext\n");
+    assert_rendered("a **b** *c* `d` ~~e~~", 40, "a b c d e\n");
+    assert_rendered("[x](http://y)", 40, "x (http://y)\n");
+    assert_rendered("- a\n- b\n  - c\n    1. d", 40, "• a\n• b\n  ◦ c\n    1. d\n");
+    assert_rendered("- a\n\n- b", 40, "• a\n\n• b\n");
+    assert_rendered("7. a\n8. b", 40, "7. a\n8. b\n");
+    assert_rendered("- [ ] a\n- [x] b", 40, "[ ] a\n[x] b\n");
+    assert_rendered("-\n- b", 40, "• \n• b\n");
+    assert_rendered("> a\n>\n> b", 40, "▌ a\n▌ \n▌ b\n");
+    assert_rendered("```c\nint x;\n\ny\n```", 40, "╭ c\n│ int x;\n│ \n│ y\n");
+    assert_rendered("```\nabcdefghijkl\n```", 10, "│ abcdefgh\n│ ijkl\n");
+    assert_rendered("a\n\n---\n\nb", 12, "a\n\n────────────\n\nb\n");
+    assert_rendered("| a | bb |\n|---|---:|\n| ccc | d |", 40, "a   │ bb\n────┼───\nccc │  d\n");
+    assert_rendered("- aaa bbb ccc", 8, "• aaa\n  bbb\n  ccc\n");
+    assert_rendered("&amp; &lt; &#65; &nosuch;", 40, "& < A &nosuch;\n");
+    assert_rendered("<b>html</b>", 40, "<b>html</b>\n");
+    assert_rendered("a  \nb\\*", 40, "a\nb*\n");
+    assert_rendered("a\033[2J `\033` &#27;", 60, "a<U+001B>[2J <U+001B> <U+001B>\n");
+}
+
+/* Styles carry the emphasis where no character does. */
+static void test_styles(void **state)
+{
+    (void)state;
+    struct sheet s;
+    sheet_init(&s, false);
+    markdown_render("a **b** `c`", 11, 40, &s);
+    assert_int_equal(s.row[0].n_span, 4);
+    assert_int_equal(s.row[0].span[1].style, ST_BOLD);
+    assert_int_equal(s.row[0].span[3].style, ST_CODE);
+    sheet_free(&s);
+}
+
+/* ---- random documents ---- */
+
+static void random_document(struct buf *b, int n)
+{
+    static const char *const bits[] = {
+        "word ",
+        "another ",
+        "\n",
+        "\n\n",
+        "**bold** ",
+        "*",
+        "**",
+        "`code` ",
+        "`",
+        "```c\n",
+        "```\n",
+        "~~~\n",
+        "- item\n",
+        "  - deeper\n",
+        "1. one\n",
+        "> quote\n",
+        "| a | b |\n|---|---|\n",
+        "| x | y |\n",
+        "# Head\n",
+        "---\n",
+        "===\n",
+        "    indented\n",
+        "[l](u) ",
+        "&amp;",
+        "<i>",
+        "\xE4\xB8\xAD\xE6\x96\x87 ",
+        "\033[31m",
+        "\xFF",
+        "\t",
+        "\\",
+        "![i](s)",
+        "\r",
+        "e\xCC\x81 ",
+    };
+    buf_clear(b);
+    buf_add(b, "", 0);
+    for (int i = 0; i < n; i++)
+        buf_str(b, bits[dice(sizeof bits / sizeof *bits)]);
+}
+
+static void assert_harmless(const struct sheet *s, int width)
+{
+    for (int i = 0; i < s->n_row; i++) {
+        const struct sheet_row *r = &s->row[i];
+        for (size_t k = 0; k < r->text.n; k++)
+            assert_true((unsigned char)r->text.p[k] >= 0x20 && r->text.p[k] != 0x7F);
+        int escaped = 0;
+        struct buf b = {0};
+        text_sanitise(&b, r->text.p, r->text.n, false, &escaped);
+        assert_int_equal(escaped, 0);
+        buf_free(&b);
+        if (width >= 50) /* narrower ones cannot hold deep nesting; the frame clips */
+            assert_true(text_width(r->text.p, r->text.n) <= width);
+    }
+}
+
+static void test_random_documents_are_harmless_rows(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    for (int i = 0; i < 4000; i++) {
+        int width = i % 2 ? 60 : 1 + (int)dice(80);
+        struct sheet s;
+        random_document(&b, (int)dice(40));
+        sheet_init(&s, i % 3 == 0);
+        markdown_render(b.p, b.n, width, &s);
+        assert_harmless(&s, width);
+        sheet_clear(&s);
+        markdown_render_open(b.p, b.n, width, &s);
+        assert_harmless(&s, width);
+        assert_true(markdown_block(b.p, b.n) <= b.n);
+        sheet_free(&s);
+    }
+    buf_free(&b);
+}
+
+/* ---- streaming ---- */
+
+static void frame(struct transcript *t, int width, int height, struct buf *out)
+{
+    struct transcript_line line[200];
+    assert_true(height <= 200);
+    transcript_view(t, width, height, line);
+    buf_clear(out);
+    buf_add(out, "", 0);
+    for (int i = 0; i < height; i++) {
+        if (line[i].row)
+            buf_add(out, line[i].row->text.p, line[i].row->text.n);
+        buf_char(out, '\n');
+    }
+}
+
+/* However a reply arrives and however often it was drawn meanwhile, its end looks the same. */
+static void test_streaming_ends_like_the_whole(void **state)
+{
+    (void)state;
+    struct buf doc = {0}, a = {0}, b = {0};
+    for (int i = 0; i < 600; i++) {
+        struct transcript whole, parts;
+        transcript_init(&whole, false);
+        transcript_init(&parts, false);
+        random_document(&doc, 1 + (int)dice(60));
+        transcript_append(&whole, 1, ENTRY_REPLY, doc.p, doc.n);
+        for (size_t at = 0, k; at < doc.n; at += k) {
+            k = 1 + dice(20);
+            k = k < doc.n - at ? k : doc.n - at;
+            transcript_append(&parts, 1, ENTRY_REPLY, doc.p + at, k);
+            if (dice(3) == 0)
+                frame(&parts, 60, 40, &b);
+        }
+        transcript_end(&whole, 1);
+        transcript_end(&parts, 1);
+        frame(&whole, 60, 190, &a);
+        frame(&parts, 60, 190, &b);
+        assert_string_equal(a.p, b.p);
+        transcript_free(&whole);
+        transcript_free(&parts);
+    }
+    buf_free(&doc);
+    buf_free(&a);
+    buf_free(&b);
+}
+
+/* A complete block is rendered alone as it is within the whole. */
+static void test_blocks_stand_alone(void **state)
+{
+    (void)state;
+    static const char md[] =
+        "# One\n\npara *a*\nb\n\n- x\n- y\n\n```c\ncode\n\nmore\n```\n\nend **of** it";
+    size_t n = sizeof md - 1;
+    struct sheet whole, split;
+    sheet_init(&whole, false);
+    sheet_init(&split, false);
+    markdown_render(md, n, 40, &whole);
+    for (size_t at = 0; at < n;) {
+        size_t k = markdown_block(md + at, n - at);
+        if (k == 0)
+            k = n - at;
+        if (at > 0)
+            sheet_line(&split);
+        markdown_render(md + at, k, 40, &split);
+        at += k;
+    }
+    char *a = sheet_text(&whole), *b = sheet_text(&split);
+    assert_string_equal(a, b);
+    /* a fence is one block, however many blank lines it holds */
+    assert_int_equal(markdown_block("```\na\n\nb\n\nc", 11), 0);
+    assert_int_equal(markdown_block("a\n\nb", 4), 3);
+    assert_int_equal(markdown_block("- a\n\n  b", 8), 0);
+    free(a);
+    free(b);
+    sheet_free(&whole);
+    sheet_free(&split);
+}
+
+static void test_open_blocks_do_not_jump(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *md, *rows;
+    } cases[] = {
+        {"a **bo", "a bo\n"}, {"a **", "a\n"}, {"a `co", "a co\n"}, {"text\n-", "text\n"},
+        {"text\n##", "text\n"}, {"```c\nx\n-", "╭ c\n│ x\n│ -\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sheet s;
+        sheet_init(&s, false);
+        markdown_render_open(cases[i].md, strlen(cases[i].md), 40, &s);
+        char *t = sheet_text(&s);
+        assert_string_equal(t, cases[i].rows);
+        free(t);
+        sheet_free(&s);
+    }
+}
+
+/* A long reply drawn after every token: the work must not grow with what is above. */
+static void test_streaming_is_linear(void **state)
+{
+    (void)state;
+    double ms[2];
+    for (int round = 0; round < 2; round++) {
+        struct transcript t;
+        struct transcript_line line[30];
+        transcript_init(&t, false);
+        uint64_t t0 = clock_ns();
+        for (int i = 0; i < 4000 * (round + 1); i++) {
+            const char *bit = i % 50 == 49 ? "\n\n" : i % 9 ? "some words " : "and `code` ";
+            transcript_append(&t, 1, ENTRY_REPLY, bit, strlen(bit));
+            if (i % 4 == 0)
+                transcript_view(&t, 80, 30, line);
+        }
+        ms[round] = (double)(clock_ns() - t0) / 1e6;
+        transcript_free(&t);
+    }
+    assert_true(ms[1] < 3.5 * ms[0] + 20);
+}
+
+/* ---- the window ---- */
+
+static void fill(struct transcript *t, int n)
+{
+    char text[64];
+    for (int i = 0; i < n; i++)
+        transcript_user(t, i + 1, text, (size_t)snprintf(text, sizeof text, "message %d", i));
+}
+
+static void test_window_sticks_to_the_tail_or_holds_still(void **state)
+{
+    (void)state;
+    struct transcript t;
+    struct buf a = {0}, b = {0};
+    transcript_init(&t, false);
+    fill(&t, 20);
+    frame(&t, 40, 5, &a);
+    assert_string_equal(a.p, "message 17\n\nmessage 18\n\nmessage 19\n");
+    transcript_scroll(&t, -6, 5);
+    frame(&t, 40, 5, &a);
+    assert_string_equal(a.p, "message 14\n\nmessage 15\n\nmessage 16\n");
+    transcript_user(&t, 21, "new", 3);
+    struct transcript_line line[5];
+    assert_int_equal(transcript_view(&t, 40, 5, line), 8);
+    assert_int_equal(8 - t.below, 2); /* two of them are new */
+    frame(&t, 40, 5, &b);
+    assert_string_equal(a.p, b.p);
+    transcript_scroll(&t, 100, 5);
+    assert_true(t.tail);
+    frame(&t, 40, 5, &b);
+    assert_string_equal(b.p, "message 18\n\nmessage 19\n\nnew\n");
+    transcript_scroll(&t, -1000, 5);
+    frame(&t, 40, 5, &b);
+    assert_string_equal(b.p, "message 0\n\nmessage 1\n\nmessage 2\n");
+    transcript_to_head(&t);
+    frame(&t, 40, 5, &a);
+    assert_string_equal(a.p, b.p);
+    transcript_retract(&t, 1);
+    transcript_to_head(&t);
+    frame(&t, 40, 3, &b);
+    assert_string_equal(b.p, "message 1\n\nmessage 2\n");
+    transcript_clear(&t);
+    frame(&t, 40, 2, &b);
+    assert_string_equal(b.p, "\n\n");
+    transcript_free(&t);
+    buf_free(&a);
+    buf_free(&b);
+}
+
+static void test_random_scrolling_and_resizing(void **state)
+{
+    (void)state;
+    struct transcript t;
+    struct buf doc = {0};
+    struct transcript_line line[60];
+    transcript_init(&t, false);
+    for (int i = 0; i < 4000; i++) {
+        int h = 1 + (int)dice(50), w = 1 + (int)dice(90), turn = 1 + (int)dice(12);
+        switch (dice(8)) {
+        case 0:
+            random_document(&doc, (int)dice(20));
+            transcript_append(&t, turn, dice(3) ? ENTRY_REPLY : ENTRY_THINK, doc.p, doc.n);
+            break;
+        case 1: transcript_end(&t, turn); break;
+        case 2: transcript_user(&t, turn, "hello", 5); break;
+        case 3: transcript_scroll(&t, (int)dice(100) - 50, h); break;
+        case 4: transcript_set_think(&t, dice(2)); break;
+        case 5: transcript_set_raw(&t, dice(2)); break;
+        case 6:
+            if (dice(4) == 0)
+                transcript_retract(&t, turn);
+            break;
+        default: dice(2) ? transcript_to_head(&t) : transcript_to_tail(&t);
+        }
+        int below = transcript_view(&t, w, h, line);
+        assert_true(below >= 0);
+        assert_true(t.tail ? below == 0 : true);
+    }
+    transcript_free(&t);
+    buf_free(&doc);
+}
+
+/* Hostile files as a reply, as reasoning and as a message: nothing of them is obeyed. */
+static void test_corpus_in_the_transcript(void **state)
+{
+    (void)state;
+    DIR *d = opendir("tests/corpus");
+    assert_non_null(d);
+    for (struct dirent *f; (f = readdir(d));) {
+        char path[512];
+        struct buf in = {0};
+        snprintf(path, sizeof path, "tests/corpus/%s", f->d_name);
+        if (f->d_name[0] == '.' || !buf_read_file(&in, path, 1 << 20, NULL))
+            continue;
+        struct transcript t;
+        struct transcript_line line[80];
+        transcript_init(&t, false);
+        t.think = true;
+        transcript_user(&t, 1, in.p, in.n);
+        transcript_append(&t, 1, ENTRY_THINK, in.p, in.n);
+        transcript_append(&t, 1, ENTRY_REPLY, in.p, in.n);
+        transcript_view(&t, 60, 80, line);
+        for (int i = 0; i < t.n; i++)
+            assert_harmless(&t.entry[i].rows, 60);
+        transcript_set_raw(&t, true);
+        transcript_end(&t, 1);
+        transcript_view(&t, 60, 80, line);
+        for (int i = 0; i < t.n; i++)
+            assert_harmless(&t.entry[i].rows, 60);
+        transcript_free(&t);
+        buf_free(&in);
+    }
+    closedir(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks_by_example),
+        cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_random_documents_are_harmless_rows),
+        cmocka_unit_test(test_streaming_ends_like_the_whole),
+        cmocka_unit_test(test_blocks_stand_alone),
+        cmocka_unit_test(test_open_blocks_do_not_jump),
+        cmocka_unit_test(test_streaming_is_linear),
+        cmocka_unit_test(test_window_sticks_to_the_tail_or_holds_still),
+        cmocka_unit_test(test_random_scrolling_and_resizing),
+        cmocka_unit_test(test_corpus_in_the_transcript),
+    };
+    return cmocka_run_group_tests_name("markdown", tests, NULL, NULL);
+}
