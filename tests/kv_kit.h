@@ -159,12 +159,12 @@ static inline void w_pass(struct world *w, enum plan_mode mode, struct plan_req 
     w_copies(w);
     plan_mark(p, &w->kv, req);
     for (int r = 0; r < p->n_rows; r++) {
-        if (p->use_full && p->full.t.write)
-            w->mem[POOL_FULL][p->full.t.write[r]] = p->token[r];
-        if (p->use_swa && p->swa.t.write)
-            w->mem[POOL_SWA][p->swa.t.write[r]] = p->token[r];
-        if (p->use_draft)
-            w->mem[POOL_DRAFT][p->draft.t.write[r]] = p->token[r];
+        if (p->table[TABLE_FULL].used && p->table[TABLE_FULL].write)
+            w->mem[POOL_FULL][p->table[TABLE_FULL].write[r]] = p->token[r];
+        if (p->table[TABLE_SWA].used && p->table[TABLE_SWA].write)
+            w->mem[POOL_SWA][p->table[TABLE_SWA].write[r]] = p->token[r];
+        if (p->table[TABLE_DRAFT].used)
+            w->mem[POOL_DRAFT][p->table[TABLE_DRAFT].write[r]] = p->token[r];
     }
 }
 

@@ -387,11 +387,10 @@ static void run_levels(struct trip *t)
         if (s.level < t->key.steps) {
             kp = plan_rows(&all, (s.level - 1) * K, K);
             s.token = kp.token;
-            if (t->draft->use_draft)
-                s.reach[s.n_reach++] = reach_of(&kp.draft, 0, t->io.cells);
-            if (t->draft->use_draft_win)
-                s.reach[s.n_reach++] =
-                    reach_of(&kp.draft_win, t->draft->draft_win.t.window, t->io.cells);
+            for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+                if (t->draft->table[i].used)
+                    s.reach[s.n_reach++] =
+                        reach_of(&kp.table[i], t->draft->table[i].window, t->io.cells);
         }
         r->dev.k->spread(r->dev.d, &s);
         if (s.level == t->key.steps)
@@ -413,9 +412,10 @@ static void run_keep(struct trip *t, const struct k_plan *kp)
                        .n = io->n, .token = kp->token, .pos = kp->pos, .parent = io->parent,
                        .parent0 = io->parent0, .logp = io->logp, .score = io->score, .u = io->u,
                        .time = io->time[TIME_GROWN]};
-    a.reach[a.n_reach++] = reach_of(&kp->full, 0, io->full);
-    if (t->verify->use_swa)
-        a.reach[a.n_reach++] = reach_of(&kp->swa, t->verify->swa.t.window, io->swa);
+    const struct table *swa = &t->verify->table[TABLE_SWA];
+    a.reach[a.n_reach++] = reach_of(&kp->table[TABLE_FULL], 0, io->full);
+    if (swa->used)
+        a.reach[a.n_reach++] = reach_of(&kp->table[TABLE_SWA], swa->window, io->swa);
     t->r->dev.k->keep(t->r->dev.d, &a);
 }
 

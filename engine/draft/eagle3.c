@@ -177,7 +177,7 @@ static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows
 {
     const struct config *c = &d->base.w->cfg;
     const struct layer *w = &d->base.w->layer[l];
-    const struct k_table *table = w->window ? &kp->draft_win : &kp->draft;
+    const struct k_table *table = &kp->table[draft_table(w->window)];
     bool first = l == 0, packed = packs(&w->wo);
     d->base.dev.k->qkv(d->base.dev.d, &(struct k_qkv){
         .rows = rows, .src_stride = first ? 2 * c->hidden : c->hidden, .src = first ? d->z : x,

@@ -105,7 +105,7 @@ static void layer(struct frozen *d, const struct k_plan *kp, int l, int rows)
     const struct kernels *k = d->base.dev.k;
     struct kdev *dev = d->base.dev.d;
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
-    const struct k_table *table = w->window ? &kp->swa : &kp->full;
+    const struct k_table *table = &kp->table[target_table(w->window)];
     int owner = w->window ? d->base.w->kv_swa : d->base.w->kv_full;
     k->qkv(dev, &(struct k_qkv){
         .rows = rows, .src_stride = c->hidden, .src = d->x, .norm = norm_of(c, &w->in_norm),

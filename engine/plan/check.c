@@ -407,7 +407,7 @@ static struct rows rows_of(const struct view *v, const struct table *t, enum kin
     return (struct rows){
         .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
         .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
-        .floor = p->parts == 2 ? p->prefix_len[v->b] : 0, .width = t->expand_w, .lo = t->lo + r0,
+        .floor = plan_two_parts(p) ? p->prefix_len[v->b] : 0, .width = t->expand_w, .lo = t->lo + r0,
         .hi = t->hi + r0, .n_expand = t->n_expand + r0,
         .expand = t->expand + r0 * (size_t)t->expand_w, .write = t->write ? t->write + r0 : NULL,
         .ref = v->kv->pool[t->pool].ref, .slot = v->slot, .tree = v->q->tree,
@@ -675,25 +675,23 @@ static bool check_request(struct view *v)
     for (int i = 0; i < p->q_len[v->b]; i++)
         if (!check_what(v, i))
             return false;
-    bool two = p->parts == 2;
-    return (!p->use_full || check_table(v, &p->full.t, POOL_FULL, check_rows)) &&
-           (!two || check_table(v, &p->full_prefix.t, POOL_FULL, check_prefix_rows)) &&
-           (!p->use_swa || check_table(v, &p->swa.t, POOL_SWA, check_rows)) &&
-           (!two || !p->use_swa || check_table(v, &p->swa_prefix.t, POOL_SWA, check_prefix_rows)) &&
-           (!p->use_draft || check_table(v, &p->draft.t, POOL_DRAFT, check_rows)) &&
-           (!p->use_draft_win || check_table(v, &p->draft_win.t, POOL_DRAFT, check_rows));
+    for (int i = 0; i < N_TABLES; i++) {
+        enum pool_id reads = table_pool((enum table_id)i);
+        if (p->table[i].used && !check_table(v, &p->table[i], reads, check_rows))
+            return false;
+        if (p->prefix[i].used && !check_table(v, &p->prefix[i], reads, check_prefix_rows))
+            return false;
+    }
+    return true;
 }
 
 /* All that does not belong to one request. */
 static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e)
 {
-    const struct table *used[] = {p->use_full ? &p->full.t : NULL, p->use_swa ? &p->swa.t : NULL,
-                                  p->use_draft ? &p->draft.t : NULL,
-                                  p->use_draft_win ? &p->draft_win.t : NULL};
     if (!check_pools(kv, e))
         return false;
-    for (int i = 0; i < 4; i++)
-        if (used[i] && !check_zones(p, used[i], e))
+    for (int i = 0; i < N_TABLES; i++)
+        if (p->table[i].used && !check_zones(p, &p->table[i], e))
             return false;
     if (p->row0[0] != 0 || p->row0[p->n_req] != p->n_rows)
         return err_set(e, ERR_INVARIANT, "I9 %s: requests have rows %d to %d, the plan 0 to %d",
@@ -752,10 +750,9 @@ bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
     uint64_t start = clock_ns();
     struct err mine = {0};
     struct view v = {.level = CHECK_ON, .p = p, .kv = kv, .q = req, .e = &mine};
-    bool ok = (!p->use_full || check_reach(&v, &p->full.t, 0)) &&
-              (!p->use_swa || check_reach(&v, &p->swa.t, 0)) &&
-              (!p->use_draft || check_reach(&v, &p->draft.t, 0)) &&
-              (!p->use_draft_win || check_reach(&v, &p->draft_win.t, 0));
+    bool ok = true;
+    for (int i = 0; i < N_TABLES && ok; i++)
+        ok = !p->table[i].used || check_reach(&v, &p->table[i], 0);
     if (!ok)
         violated(c, &mine, e);
     c->ns += clock_ns() - start;

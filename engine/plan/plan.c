@@ -13,6 +13,12 @@ const char *plan_mode_name(enum plan_mode m)
     return m < N_MODES ? name[m] : "?";
 }
 
+const char *table_name(enum table_id id)
+{
+    static const char *const name[N_TABLES] = {"full", "swa", "draft", "draft window"};
+    return id < N_TABLES ? name[id] : "?";
+}
+
 /* ---- storage -------------------------------------------------------------------------------- */
 
 /* First pass: lay out (pointers are offsets from NULL); second pass: the same with memory. */
@@ -59,14 +65,9 @@ static void lay_prefix(struct bump *b, struct table *t, const struct table *whol
 static void lay_plan(struct bump *b, struct plan *p)
 {
     size_t rows = (size_t)p->n_rows, reqs = (size_t)p->n_req;
-    if (p->use_full)
-        lay_pages(b, &p->full.t, p);
-    if (p->use_swa)
-        lay_pages(b, &p->swa.t, p);
-    if (p->use_draft)
-        lay_pages(b, &p->draft.t, p);
-    if (p->use_draft_win)
-        lay_pages(b, &p->draft_win.t, p);
+    for (int i = 0; i < N_TABLES; i++)
+        if (p->table[i].used)
+            lay_pages(b, &p->table[i], p);
     p->row_words = (int)b->n;
     p->prefix_len = take(b, reqs);
     p->q_len = take(b, reqs);
@@ -76,18 +77,12 @@ static void lay_plan(struct bump *b, struct plan *p)
     p->pos = take(b, rows);
     p->req = take(b, rows);
     p->up = take(b, rows);
-    if (p->use_full)
-        lay_table(b, &p->full.t, p, p->mode != PLAN_FROZEN);
-    if (p->use_swa)
-        lay_table(b, &p->swa.t, p, p->mode != PLAN_FROZEN);
-    if (p->use_draft)
-        lay_table(b, &p->draft.t, p, true);
-    if (p->use_draft_win)
-        lay_table(b, &p->draft_win.t, p, true);
-    if (p->parts == 2)
-        lay_prefix(b, &p->full_prefix.t, &p->full.t, p);
-    if (p->parts == 2 && p->use_swa)
-        lay_prefix(b, &p->swa_prefix.t, &p->swa.t, p);
+    for (int i = 0; i < N_TABLES; i++)
+        if (p->table[i].used)
+            lay_table(b, &p->table[i], p, p->mode != PLAN_FROZEN);
+    for (int i = 0; i < N_TABLES; i++)
+        if (p->prefix[i].used)
+            lay_prefix(b, &p->prefix[i], &p->table[i], p);
 }
 
 static void allocate(struct plan *p)
@@ -124,36 +119,48 @@ static int32_t *expand_at(struct table *t, int row, int i)
     CHECK(i >= 0 && i < t->expand_w);
     return &t->expand[(size_t)row * (size_t)t->expand_w + (size_t)i];
 }
-static void full_put_page(struct full_table *t, int req, int col, full_page p)
+/* Each store below fixes the table by the type of the id: a slot of one space cannot be stored in
+ * the table of another. `id` of the draft's stores is TABLE_DRAFT or TABLE_DRAFT_SWA. */
+static struct table *of_draft(struct plan *p, enum table_id id)
 {
-    *page_at(&t->t, req, col) = p.v;
+    CHECK(table_pool(id) == POOL_DRAFT);
+    return &p->table[id];
 }
-static void full_put_write(struct full_table *t, int row, full_slot s)
+static void full_put_page(struct plan *p, int req, int col, full_page page)
 {
-    t->t.write[row] = s.v;
+    *page_at(&p->table[TABLE_FULL], req, col) = page.v;
 }
-static void swa_put_page(struct swa_table *t, int req, int col, swa_page p)
+static void full_put_write(struct plan *p, int row, full_slot s)
 {
-    *page_at(&t->t, req, col) = p.v;
+    p->table[TABLE_FULL].write[row] = s.v;
 }
-static void swa_put_write(struct swa_table *t, int row, swa_slot s)
+static void swa_put_page(struct plan *p, int req, int col, swa_page page)
 {
-    t->t.write[row] = s.v;
+    *page_at(&p->table[TABLE_SWA], req, col) = page.v;
 }
-static void draft_put_page(struct draft_table *t, int req, int col, draft_page p)
+static void swa_put_write(struct plan *p, int row, swa_slot s)
 {
-    *page_at(&t->t, req, col) = p.v;
+    p->table[TABLE_SWA].write[row] = s.v;
 }
-static void draft_put_expand(struct draft_table *t, int row, int i, draft_slot s)
+static void draft_put_page(struct plan *p, enum table_id id, int req, int col, draft_page page)
 {
-    *expand_at(&t->t, row, i) = s.v;
+    *page_at(of_draft(p, id), req, col) = page.v;
 }
-static void draft_put_write(struct draft_table *t, int row, draft_slot s)
+static void draft_put_expand(struct plan *p, enum table_id id, int row, int i, draft_slot s)
 {
-    t->t.write[row] = s.v;
+    *expand_at(of_draft(p, id), row, i) = s.v;
+}
+static void draft_put_write(struct plan *p, enum table_id id, int row, draft_slot s)
+{
+    of_draft(p, id)->write[row] = s.v;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
+
+static bool is_draft(enum plan_mode m)
+{
+    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
+}
 
 /* What one row is, in cells of its request: written cell (-1: none), pages part [0, hi), then the
  * cells seen through expand, which continue the logical indices at hi. */
@@ -186,9 +193,9 @@ static int clip(int query, int hi, int window, int *lo_out, int *hi_out)
     return first - hi;
 }
 
-static int extent(struct table *t, int r, const struct row *row, int window)
+static int extent(struct table *t, int r, const struct row *row)
 {
-    int lo, hi, skip = clip(row->hi + row->n_seen - 1, row->hi, window, &lo, &hi);
+    int lo, hi, skip = clip(row->hi + row->n_seen - 1, row->hi, t->window, &lo, &hi);
     t->lo[r] = lo;
     t->hi[r] = hi;
     t->n_expand[r] = max_int(0, row->n_seen - skip);
@@ -217,12 +224,20 @@ static void find_cells(struct cells *c, const struct plan *p, const struct kv *k
 {
     CHECK(n <= MANY_CELLS);
     c->base = base;
-    for (int i = 0; i < n && p->use_full; i++)
+    for (int i = 0; i < n && p->table[TABLE_FULL].used; i++)
         c->full[i] = kv_full_slot(kv, s, base + i);
-    for (int i = 0; i < n && p->use_swa; i++)
+    for (int i = 0; i < n && p->table[TABLE_SWA].used; i++)
         c->swa[i] = kv_swa_slot(kv, c->full[i]);
-    for (int i = 0; i < n && (p->use_draft || p->use_draft_win); i++)
+    for (int i = 0; i < n && is_draft(p->mode); i++)
         c->draft[i] = kv_draft_slot(kv, s, base + i);
+}
+
+/* The keys of a row in a table of the target, whole or split at the prefix. */
+static void put_extent(struct plan *p, enum table_id id, int r, const struct row *row)
+{
+    extent(&p->table[id], r, row);
+    if (p->prefix[id].used)
+        split_extent(&p->table[id], &p->prefix[id], r, p->prefix_len[p->req[r]]);
 }
 
 /* A row of new cells, or one that writes nothing. */
@@ -230,26 +245,22 @@ static void put_target_row(struct plan *p, const struct cells *c, int r, const s
 {
     bool writes = row->cell >= 0;
     if (writes)
-        full_put_write(&p->full, r, c->full[row->cell - c->base]);
-    extent(&p->full.t, r, row, 0);
-    if (p->parts == 2)
-        split_extent(&p->full.t, &p->full_prefix.t, r, p->prefix_len[p->req[r]]);
-    if (!p->use_swa)
+        full_put_write(p, r, c->full[row->cell - c->base]);
+    put_extent(p, TABLE_FULL, r, row);
+    if (!p->table[TABLE_SWA].used)
         return;
     if (writes)
-        swa_put_write(&p->swa, r, c->swa[row->cell - c->base]);
-    extent(&p->swa.t, r, row, p->swa.t.window);
-    if (p->parts == 2)
-        split_extent(&p->swa.t, &p->swa_prefix.t, r, p->prefix_len[p->req[r]]);
+        swa_put_write(p, r, c->swa[row->cell - c->base]);
+    put_extent(p, TABLE_SWA, r, row);
 }
 
-static void put_draft_row(struct draft_table *t, const struct cells *c, int r,
+static void put_draft_row(struct plan *p, enum table_id id, const struct cells *c, int r,
                           const struct row *row)
 {
-    draft_put_write(t, r, c->draft[row->cell - c->base]);
-    int skip = extent(&t->t, r, row, t->t.window);
+    draft_put_write(p, id, r, c->draft[row->cell - c->base]);
+    int skip = extent(&p->table[id], r, row);
     for (int i = skip; i < row->n_seen; i++)
-        draft_put_expand(t, r, i - skip, c->draft[row->seen[i] - c->base]);
+        draft_put_expand(p, id, r, i - skip, c->draft[row->seen[i] - c->base]);
 }
 
 static void put_row(struct plan *p, const struct cells *c, int b, int r, const struct row *row)
@@ -258,12 +269,11 @@ static void put_row(struct plan *p, const struct cells *c, int b, int r, const s
     p->pos[r] = row->pos;
     p->req[r] = b;
     p->up[r] = row->up;
-    if (p->use_full)
+    if (p->table[TABLE_FULL].used)
         put_target_row(p, c, r, row);
-    if (p->use_draft)
-        put_draft_row(&p->draft, c, r, row);
-    if (p->use_draft_win)
-        put_draft_row(&p->draft_win, c, r, row);
+    for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+        if (p->table[i].used)
+            put_draft_row(p, (enum table_id)i, c, r, row);
 }
 
 static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b,
@@ -307,15 +317,15 @@ static void put_tree(struct table *t, int r0, const struct tree *tree, int n, in
         write[j] = slot[j];
     }
 }
-static void full_put_tree(struct full_table *t, int r0, const struct tree *tree, int n, int prefix,
+static void full_put_tree(struct plan *p, int r0, const struct tree *tree, int n, int prefix,
                           const full_slot *slot)
 {
-    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+    put_tree(&p->table[TABLE_FULL], r0, tree, n, prefix, &slot->v);
 }
-static void swa_put_tree(struct swa_table *t, int r0, const struct tree *tree, int n, int prefix,
+static void swa_put_tree(struct plan *p, int r0, const struct tree *tree, int n, int prefix,
                          const swa_slot *slot)
 {
-    put_tree(&t->t, r0, tree, n, prefix, &slot->v);
+    put_tree(&p->table[TABLE_SWA], r0, tree, n, prefix, &slot->v);
 }
 
 static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
@@ -332,9 +342,9 @@ static void tree_rows(struct plan *p, const struct kv *kv, const struct plan_req
         req[j] = b;
         up[j] = node ? r0 + t->parent[node] : -1;
     }
-    full_put_tree(&p->full, r0, t, q->n, prefix, c.full);
-    if (p->use_swa)
-        swa_put_tree(&p->swa, r0, t, q->n, prefix, c.swa);
+    full_put_tree(p, r0, t, q->n, prefix, c.full);
+    if (p->table[TABLE_SWA].used)
+        swa_put_tree(p, r0, t, q->n, prefix, c.swa);
 }
 
 static void draft_rows(struct plan *p, const struct kv *kv, const struct plan_req *q, int b, int r0)
@@ -366,15 +376,14 @@ static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s
     if (p->list)
         return; /* list_write() did */
     int n = div_up(p->kv_len[b], kv->page_size);
-    for (int c = 0; c < n && p->use_full; c++) {
-        full_put_page(&p->full, b, c, s->col[c].full);
-        if (p->use_swa && c >= s->swa_lo / kv->page_size)
-            swa_put_page(&p->swa, b, c, kv_swa_page(kv, s->col[c].full));
+    for (int c = 0; c < n && p->table[TABLE_FULL].used; c++) {
+        full_put_page(p, b, c, s->col[c].full);
+        if (p->table[TABLE_SWA].used && c >= s->swa_lo / kv->page_size)
+            swa_put_page(p, b, c, kv_swa_page(kv, s->col[c].full));
     }
-    for (int c = 0; c < min_int(n, s->n_dcol) && p->use_draft; c++)
-        draft_put_page(&p->draft, b, c, s->dcol[c]);
-    for (int c = 0; c < min_int(n, s->n_dcol) && p->use_draft_win; c++)
-        draft_put_page(&p->draft_win, b, c, s->dcol[c]);
+    for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+        for (int c = 0; c < min_int(n, s->n_dcol) && p->table[i].used; c++)
+            draft_put_page(p, (enum table_id)i, b, c, s->dcol[c]);
 }
 
 /* ---- historical faults -------------------------------------------------------------------------- *
@@ -391,7 +400,7 @@ static bool branches(const struct tree *t)
 /* 24617: prefix and tree tables of sliding layers keep the full pool's ids. */
 static void fault_untranslated(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
 {
-    struct table *t = &p->swa.t;
+    struct table *t = &p->table[TABLE_SWA];
     int cells[TREE_MAX], n = div_up(p->prefix_len[b], kv->page_size);
     for (int c = q->seq->swa_lo / kv->page_size; c < n; c++)
         *page_at(t, b, c) = q->seq->col[c].full.v;
@@ -406,9 +415,9 @@ static void fault_untranslated(struct plan *p, const struct kv *kv, const struct
 /* 16267: pages are translated as if they were slots. */
 static void fault_page_not_loc(struct plan *p, const struct kv *kv, const struct seq *s, int b)
 {
-    int n = min_int(div_up(p->kv_len[b], kv->page_size), p->swa.t.n_cols);
+    int n = min_int(div_up(p->kv_len[b], kv->page_size), p->table[TABLE_SWA].n_cols);
     for (int c = s->swa_lo / kv->page_size; c < n; c++)
-        *page_at(&p->swa.t, b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
+        *page_at(&p->table[TABLE_SWA], b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
 }
 
 /* 27360: the rows' source is as wide as the grid of scratch cells, the table only as this level.
@@ -430,16 +439,16 @@ static void fault_extend_window(struct plan *p, const struct kv *kv, int b)
 {
     int prefix = p->prefix_len[b];
     for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b] && prefix; r++) {
-        p->swa.t.lo[r] = prefix;
-        p->swa_prefix.t.lo[r] = window_first(prefix, kv->window);
-        p->swa_prefix.t.hi[r] = p->kv_len[b];
+        p->table[TABLE_SWA].lo[r] = prefix;
+        p->prefix[TABLE_SWA].lo[r] = window_first(prefix, kv->window);
+        p->prefix[TABLE_SWA].hi[r] = p->kv_len[b];
     }
 }
 
 /* 9279: inside the cached prefix the window is counted from where the prefix was cut. */
 static void fault_mask_offset(struct plan *p, const struct kv *kv, int b)
 {
-    struct table *t = p->parts == 2 ? &p->swa_prefix.t : &p->swa.t;
+    struct table *t = plan_two_parts(p) ? &p->prefix[TABLE_SWA] : &p->table[TABLE_SWA];
     for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b]; r++)
         t->lo[r] = min_int(t->lo[r], window_first(p->prefix_len[b], kv->window));
 }
@@ -460,43 +469,36 @@ static void fault_stale_pool(struct table *t, const struct kv *kv, const struct 
 static void fault_frozen(struct plan *p, const struct kv *kv, const struct seq *s, int b, int which)
 {
     bool frozen = p->mode == PLAN_FROZEN;
-    if (frozen && which != 2 && p->use_swa)
-        fault_stale_pool(&p->swa.t, kv, s, b, p->kv_len[b], which == 1 ? POOL_FULL : POOL_DRAFT);
-    if (!frozen && which == 2 && kv->has_swa && p->use_draft)
-        fault_stale_pool(&p->draft.t, kv, s, b, p->kv_len[b], POOL_SWA);
-    if (!frozen && which == 2 && kv->has_swa && p->use_draft_win)
-        fault_stale_pool(&p->draft_win.t, kv, s, b, p->kv_len[b], POOL_SWA);
+    if (frozen && which != 2 && p->table[TABLE_SWA].used)
+        fault_stale_pool(&p->table[TABLE_SWA], kv, s, b, p->kv_len[b],
+                         which == 1 ? POOL_FULL : POOL_DRAFT);
+    for (int i = TABLE_DRAFT; i < N_TABLES && !frozen && which == 2 && kv->has_swa; i++)
+        if (p->table[i].used)
+            fault_stale_pool(&p->table[i], kv, s, b, p->kv_len[b], POOL_SWA);
 }
 
 static void restore_faults(struct plan *p, const struct kv *kv, const struct plan_req *req)
 {
     for (int b = 0; b < p->n_req; b++) {
         const struct plan_req *q = &req[b];
-        if (bug_on(BUG_PAGE_NOT_LOC) && p->use_swa)
+        if (bug_on(BUG_PAGE_NOT_LOC) && p->table[TABLE_SWA].used)
             fault_page_not_loc(p, kv, q->seq, b);
-        if (bug_on(BUG_SWA_UNTRANSLATED) && p->use_swa && branches(q->tree))
+        if (bug_on(BUG_SWA_UNTRANSLATED) && p->table[TABLE_SWA].used && branches(q->tree))
             fault_untranslated(p, kv, q, b);
-        if (bug_on(BUG_SWA_EXTEND_WINDOW) && p->parts == 2 && p->use_swa)
+        if (bug_on(BUG_SWA_EXTEND_WINDOW) && p->prefix[TABLE_SWA].used)
             fault_extend_window(p, kv, b);
-        if (bug_on(BUG_SWA_MASK_OFFSET) && p->mode == PLAN_EXTEND && p->use_swa)
+        if (bug_on(BUG_SWA_MASK_OFFSET) && p->mode == PLAN_EXTEND && p->table[TABLE_SWA].used)
             fault_mask_offset(p, kv, b);
         if (bug_on(BUG_FROZEN_STALE_POOL))
             fault_frozen(p, kv, q->seq, b, bug_on(BUG_FROZEN_STALE_POOL));
     }
-    if (bug_on(BUG_DRAFT_EXPAND_OVERFLOW) && p->mode == PLAN_DRAFT && kv->page_size > 1) {
-        if (p->use_draft)
-            fault_expand_overflow(p, &p->draft.t, kv, req);
-        if (p->use_draft_win)
-            fault_expand_overflow(p, &p->draft_win.t, kv, req);
-    }
+    if (bug_on(BUG_DRAFT_EXPAND_OVERFLOW) && p->mode == PLAN_DRAFT && kv->page_size > 1)
+        for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+            if (p->table[i].used)
+                fault_expand_overflow(p, &p->table[i], kv, req);
 }
 
 /* ---- building -------------------------------------------------------------------------------- */
-
-static bool is_draft(enum plan_mode m)
-{
-    return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
-}
 
 static int prefix_of(enum plan_mode mode, const struct plan_req *q)
 {
@@ -516,8 +518,27 @@ static int extent_of(enum plan_mode mode, const struct plan_req *q)
     return kv_len;
 }
 
-/* Columns and expand width: as wide as the widest request needs and no wider, but for what is asked
- * for. */
+/* Which tables the layers of the pass read, and for which window. */
+static void set_tables(struct plan *p, const struct kv *kv, const struct plan_opts *o)
+{
+    const bool draft = is_draft(p->mode);
+    const bool used[N_TABLES] = {[TABLE_FULL] = !draft, [TABLE_SWA] = !draft && kv->has_swa,
+                                 [TABLE_DRAFT] = draft && o->draft_full,
+                                 [TABLE_DRAFT_SWA] = draft && o->draft_window > 0};
+    const int window[N_TABLES] = {
+        [TABLE_SWA] = p->mode == PLAN_FROZEN ? o->draft_window : kv->window,
+        [TABLE_DRAFT_SWA] = o->draft_window};
+    for (int i = 0; i < N_TABLES; i++) {
+        enum pool_id pool = table_pool((enum table_id)i);
+        p->table[i] = (struct table){.used = used[i], .pool = pool, .epoch = kv->pool[pool].epoch,
+                                     .base = kv->mem[pool].base, .window = window[i],
+                                     .page_size = kv->page_size};
+        p->prefix[i].used = used[i] && p->mode == PLAN_EXTEND && o->parts == 2;
+    }
+}
+
+/* Rows, columns and expand columns: as many as the widest request needs, and at least what the
+ * options ask for. */
 static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols,
                       int width)
 {
@@ -530,15 +551,9 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
         cols = max_int(cols, div_up(extent_of(p->mode, q), kv->page_size));
         p->n_rows += q->n;
     }
-    struct table *t[] = {&p->full.t, &p->swa.t, &p->draft.t, &p->draft_win.t};
-    for (int i = 0; i < 4; i++) {
-        t[i]->page_size = kv->page_size;
-        t[i]->n_cols = cols;
-        t[i]->expand_w = width;
-        t[i]->pool = i == 0 ? POOL_FULL : i == 1 ? POOL_SWA : POOL_DRAFT;
-        t[i]->epoch = kv->pool[t[i]->pool].epoch;
-        t[i]->base = kv->mem[t[i]->pool].base;
-        t[i]->window = 0;
+    for (int i = 0; i < N_TABLES; i++) {
+        p->table[i].n_cols = cols;
+        p->table[i].expand_w = width;
     }
 }
 
@@ -550,7 +565,7 @@ static void use_list(struct plan *p, const struct kv *kv, const struct plan_req 
     p->list_version = p->list_digest = 0;
     if (!list)
         return;
-    CHECK(p->n_req == 1 && p->full.t.n_cols <= list->cols);
+    CHECK(p->n_req == 1 && p->table[0].n_cols <= list->cols);
     enum side side = is_draft(p->mode) ? SIDE_DRAFT : SIDE_TARGET;
     list_write(list, kv, req->seq, side);
     p->list_version = list->version[side];
@@ -565,14 +580,8 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
     p->mode = mode;
     p->n_req = n_req;
     p->n_rows = 0;
-    p->use_full = !is_draft(mode);
-    p->use_swa = !is_draft(mode) && kv->has_swa;
-    p->use_draft = is_draft(mode) && o->draft_full;
-    p->use_draft_win = is_draft(mode) && o->draft_window > 0;
-    p->parts = mode == PLAN_EXTEND && o->parts == 2 ? 2 : 1;
+    set_tables(p, kv, o);
     set_shape(p, kv, req, o->cols, o->width);
-    p->swa.t.window = mode == PLAN_FROZEN ? o->draft_window : kv->window;
-    p->draft_win.t.window = o->draft_window;
     use_list(p, kv, req, o->list);
     allocate(p);
     int r = 0;
@@ -608,7 +617,8 @@ uint64_t plan_digest(const struct plan *p)
 
 void plan_mark(const struct plan *p, struct kv *kv, const struct plan_req *req)
 {
-    if (!p->use_full || !p->full.t.write)
+    const int32_t *write = p->table[TABLE_FULL].write;
+    if (!p->table[TABLE_FULL].used || !write)
         return;
     for (int b = 0; b < p->n_req; b++) {
         int prefix = p->prefix_len[b];
@@ -617,11 +627,11 @@ void plan_mark(const struct plan *p, struct kv *kv, const struct plan_req *req)
         if (prefix)
             root = full[kv_full_slot(kv, req[b].seq, prefix - 1).v].chain;
         for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b]; r++) {
-            uint64_t up = p->up[r] < 0 ? root : full[p->full.t.write[p->up[r]]].chain;
+            uint64_t up = p->up[r] < 0 ? root : full[write[p->up[r]]].chain;
             struct mark m = {p->token[r], p->pos[r], mark_chain(up, p->token[r], p->pos[r])};
-            full[p->full.t.write[r]] = m;
-            if (p->use_swa)
-                kv->mark[POOL_SWA][p->swa.t.write[r]] = m;
+            full[write[r]] = m;
+            if (p->table[TABLE_SWA].used)
+                kv->mark[POOL_SWA][p->table[TABLE_SWA].write[r]] = m;
         }
     }
 }
@@ -653,19 +663,13 @@ struct k_plan plan_view(const struct plan *p, kbuf mem)
     size_t rows = (size_t)p->n_rows;
     struct k_plan kp = {.token = slice(p, mem, p->token, rows), .pos = slice(p, mem, p->pos, rows),
                         .req = slice(p, mem, p->req, rows)};
-    if (p->use_full)
-        kp.full = view_table(p, mem, &p->full.t);
-    if (p->use_swa)
-        kp.swa = view_table(p, mem, &p->swa.t);
-    if (p->use_draft)
-        kp.draft = view_table(p, mem, &p->draft.t);
-    if (p->use_draft_win)
-        kp.draft_win = view_table(p, mem, &p->draft_win.t);
-    kp.parts = p->parts;
-    if (p->parts == 2)
-        kp.full_prefix = view_table(p, mem, &p->full_prefix.t);
-    if (p->parts == 2 && p->use_swa)
-        kp.swa_prefix = view_table(p, mem, &p->swa_prefix.t);
+    for (int i = 0; i < N_TABLES; i++) {
+        if (p->table[i].used)
+            kp.table[i] = view_table(p, mem, &p->table[i]);
+        if (p->prefix[i].used)
+            kp.prefix[i] = view_table(p, mem, &p->prefix[i]);
+    }
+    kp.two_parts = plan_two_parts(p);
     return kp;
 }
 
@@ -699,9 +703,9 @@ struct k_plan plan_rows(const struct k_plan *kp, int first, int n)
     some.token = some_rows(kp->token, first, n, 1);
     some.pos = some_rows(kp->pos, first, n, 1);
     some.req = some_rows(kp->req, first, n, 1);
-    some.full = table_rows(&kp->full, first, n);
-    some.swa = table_rows(&kp->swa, first, n);
-    some.draft = table_rows(&kp->draft, first, n);
-    some.draft_win = table_rows(&kp->draft_win, first, n);
+    for (int i = 0; i < N_TABLES; i++) {
+        some.table[i] = table_rows(&kp->table[i], first, n);
+        some.prefix[i] = table_rows(&kp->prefix[i], first, n);
+    }
     return some;
 }

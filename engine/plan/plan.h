@@ -17,8 +17,8 @@
  * "first" is 0 in full layers and window_first() in sliding ones; where the window begins inside
  * the tree, ancestors before it are left out and lo == hi.
  *
- * With two parts, extend rows see the new cells [prefix, position] through one table and the
- * cached ones [first, prefix) through another; the two attentions are joined afterwards.
+ * With two parts, extend rows see the new cells [prefix, position] through table[] and the cached
+ * ones [first, prefix) through prefix[]; the two attentions are combined afterwards.
  *
  * Every mode takes 0 requests or more. Engine thread.
  */
@@ -38,8 +38,29 @@ enum plan_mode {
 };
 const char *plan_mode_name(enum plan_mode m); /* "extend", "decode", ... */
 
-/* One pool's side of a plan; the host twin of struct k_table. */
+/* The page tables that a pass may read: one for each kind of layer. Full and sliding layers of the
+ * target and of the draft; both kinds of draft layers read the draft's pool. */
+enum table_id { TABLE_FULL, TABLE_SWA, TABLE_DRAFT, TABLE_DRAFT_SWA, N_TABLES };
+const char *table_name(enum table_id id); /* "full", "swa", "draft", "draft window" */
+/* The pool whose ids a table of this kind holds. */
+static inline enum pool_id table_pool(enum table_id id)
+{
+    return id == TABLE_FULL ? POOL_FULL : id == TABLE_SWA ? POOL_SWA : POOL_DRAFT;
+}
+
+/* The table that a layer reads: one of the target's, or of a draft with KV of its own. */
+static inline enum table_id target_table(bool sliding)
+{
+    return sliding ? TABLE_SWA : TABLE_FULL;
+}
+static inline enum table_id draft_table(bool sliding)
+{
+    return sliding ? TABLE_DRAFT_SWA : TABLE_DRAFT;
+}
+
+/* One page table of a plan; the host twin of struct k_table. */
 struct table {
+    bool used;         /* some layer of the pass reads it; else nothing below is set */
     enum pool_id pool; /* whose ids it holds */
     uint32_t epoch;    /* of the pool when the table was built */
     const void *base;  /* the memory behind the pool then */
@@ -52,11 +73,6 @@ struct table {
     int32_t *write;    /* (n_rows) slots; NULL: the pass writes nothing here */
 };
 
-/* The same, as types: an id of one space cannot be stored in the table of another. */
-struct full_table { struct table t; };
-struct swa_table { struct table t; };
-struct draft_table { struct table t; };
-
 struct plan {
     enum plan_mode mode;
     int n_req, n_rows;
@@ -66,13 +82,10 @@ struct plan {
     /* per row */
     int32_t *token, *pos, *req; /* (n_rows) */
     int32_t *up;                /* (n_rows) row of the parent within the pass; -1: none */
-    bool use_full, use_swa, use_draft, use_draft_win;
-    struct full_table full;
-    struct swa_table swa;
-    struct draft_table draft, draft_win; /* draft_win: the draft's own sliding layers */
-    int parts;                           /* 2: the cached prefix has tables of its own */
-    struct full_table full_prefix;       /* the same pages, other extents; nothing is written */
-    struct swa_table swa_prefix;
+    struct table table[N_TABLES];
+    /* used with two parts: the cached prefix has the same pages and other extents; a pass writes
+     * nothing through these */
+    struct table prefix[N_TABLES];
     const struct page_list *list; /* holds the tables' pages; NULL: they lie in mem */
     uint64_t list_version, list_digest; /* of the list when the plan was built */
     /* storage: one run of i32, uploaded as it is: the tables' pages, then from `row_words` on
@@ -125,15 +138,20 @@ void plan_free(struct plan *p);
 /* The plan on the device. `mem` receives all arrays with one put(). */
 struct k_plan {
     kbuf token, pos, req;
-    struct k_table full, swa, draft, draft_win;
-    int parts; /* 2: these two as well */
-    struct k_table full_prefix, swa_prefix;
+    struct k_table table[N_TABLES];
+    struct k_table prefix[N_TABLES];
+    bool two_parts; /* prefix[] is used */
 };
 struct k_plan plan_upload(const struct plan *p, const struct kernels *k, struct kdev *d, kbuf mem);
 /* The same where mem already holds, or will hold, p->mem. */
 struct k_plan plan_view(const struct plan *p, kbuf mem);
 /* Rows [first, first + n) of a plan on the device. */
 struct k_plan plan_rows(const struct k_plan *kp, int first, int n);
+/* Whether the pass has prefix tables: see "two parts" above. */
+static inline bool plan_two_parts(const struct plan *p)
+{
+    return p->prefix[TABLE_FULL].used;
+}
 
 /* For people: lengths, tables with their space, extents, masks. */
 void plan_print(const struct plan *p, bool json, struct buf *out);

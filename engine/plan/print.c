@@ -1,5 +1,5 @@
 /* print.c - a plan for people and for programs: lengths, tables with their space, extents. */
-#include <string.h>
+#include <stdio.h>
 
 #include "engine/plan/plan.h"
 
@@ -97,11 +97,15 @@ static void table_json(const struct plan *p, const struct table *t, const char *
     buf_char(out, '}');
 }
 
-struct named {
-    bool use;
-    const struct table *t;
-    const char *what;
-};
+static void table_print(const struct plan *p, const struct table *t, const char *what, bool json,
+                        bool *first, struct buf *out)
+{
+    if (!t->used)
+        return;
+    buf_str(out, json && !*first ? "," : "");
+    (json ? table_json : table_text)(p, t, what, out);
+    *first = false;
+}
 
 static void lengths(const struct plan *p, bool json, struct buf *out)
 {
@@ -114,13 +118,6 @@ static void lengths(const struct plan *p, bool json, struct buf *out)
 
 void plan_print(const struct plan *p, bool json, struct buf *out)
 {
-    bool two = p->parts == 2;
-    const struct named tables[] = {{p->use_full, &p->full.t, "full"},
-                                   {p->use_full && two, &p->full_prefix.t, "full prefix"},
-                                   {p->use_swa, &p->swa.t, "swa"},
-                                   {p->use_swa && two, &p->swa_prefix.t, "swa prefix"},
-                                   {p->use_draft, &p->draft.t, "draft"},
-                                   {p->use_draft_win, &p->draft_win.t, "draft window"}};
     buf_printf(out,
                json ? "{\"mode\":\"%s\",\"requests_n\":%d,\"rows\":%d,\"digest\":\"%016llx\","
                       "\"requests\":["
@@ -133,16 +130,11 @@ void plan_print(const struct plan *p, bool json, struct buf *out)
     list(out, p->pos, p->n_rows, json);
     buf_str(out, json ? ",\"tables\":[" : "\n");
     bool first = true;
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        if (!tables[i].use)
-            continue;
-        if (json) {
-            buf_str(out, first ? "" : ",");
-            table_json(p, tables[i].t, tables[i].what, out);
-        } else {
-            table_text(p, tables[i].t, tables[i].what, out);
-        }
-        first = false;
+    for (int i = 0; i < N_TABLES; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "%s prefix", table_name((enum table_id)i));
+        table_print(p, &p->table[i], table_name((enum table_id)i), json, &first, out);
+        table_print(p, &p->prefix[i], prefix, json, &first, out);
     }
     buf_str(out, json ? "]}" : "");
 }

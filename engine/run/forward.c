@@ -228,7 +228,7 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
 /* Whether attention may leave its output as the product with Wo wants it. */
 static bool leaves_packed(const struct k_plan *kp, const struct layer *w)
 {
-    return kp->parts != 2 && w->wo.type == DT_BF16;
+    return !kp->two_parts && w->wo.type == DT_BF16;
 }
 
 /* o = attention over the row's keys. In two parts: over the new cells, and over the cached ones
@@ -237,18 +237,19 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
 {
     const struct layer *w = &n->m->layer[l];
     const struct config *c = &n->m->cfg;
-    bool two = kp->parts == 2;
+    bool two = kp->two_parts;
     struct k_attn a = {
         .packed = leaves_packed(kp, w),
         .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
         .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
-        .table = w->window ? &kp->swa : &kp->full, .dst = n->o, .lse = two ? n->lse : (kbuf){0}};
+        .table = &kp->table[target_table(w->window)], .dst = n->o,
+        .lse = two ? n->lse : (kbuf){0}};
     n->dev.k->attn(n->dev.d, &a);
     if (!two)
         return;
     CHECK(n->lse2.p);
     a.sinks = NULL;
-    a.table = w->window ? &kp->swa_prefix : &kp->full_prefix;
+    a.table = &kp->prefix[target_table(w->window)];
     a.dst = n->o2;
     a.lse = n->lse2;
     n->dev.k->attn(n->dev.d, &a);
@@ -276,7 +277,7 @@ static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool la
         .v_norm = {c->v_norm ? NORM_PLAIN : NORM_NONE, NULL, c->eps},
         .norm_whole = c->qk_norm_whole, .v_from_k = w->v_from_k,
         .rot = rope ? rope->rot : 0, .cs = rope ? n->cs[w->rope_id] : (kbuf){0},
-        .q = n->q, .cells = n->cells[l], .table = w->window ? &kp->swa : &kp->full});
+        .q = n->q, .cells = n->cells[l], .table = &kp->table[target_table(w->window)]});
 }
 
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows)

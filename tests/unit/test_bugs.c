@@ -223,7 +223,7 @@ static float *extend_logits(struct bed *b, int prefix, int n, int parts)
     struct plan_req req = {.seq = &l.seq, .n = n, .token = l.tok.v + prefix};
     must(kv_reserve(&b->r.kv, &l.seq, prefix + n, &e), &e);
     must(pass_prepare(&b->r.pass, PLAN_EXTEND, &req, 1, &e), &e);
-    assert_int_equal(b->r.pass.plan[PLAN_EXTEND].parts, parts);
+    assert_int_equal(plan_two_parts(&b->r.pass.plan[PLAN_EXTEND]), parts == 2);
     float *out = xmalloc((size_t)(n * b->m.cfg.vocab) * sizeof *out);
     net_forward(&b->r.net, &b->r.pass.plan[PLAN_EXTEND], &b->r.pass.kp, NULL);
     net_logits(&b->r.net, n, (kbuf){0}, b->r.logits, (kbuf){0});

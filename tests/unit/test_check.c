@@ -162,36 +162,36 @@ M(other_token) { return set(&s->p->token[s->r], 5000); }
 
 M(full_page_foreign)
 {
-    return column(s, &s->p->full.t) &&
+    return column(s, &s->p->table[TABLE_FULL]) &&
            set(page_of(s), 1 + *page_of(s) % (s->w->kv.pool[0].total - 1));
 }
-M(full_page_zero) { return column(s, &s->p->full.t) && set(page_of(s), 0); }
+M(full_page_zero) { return column(s, &s->p->table[TABLE_FULL]) && set(page_of(s), 0); }
 M(swa_page_is_full_page)
 {
-    return s->p->use_swa && column(s, &s->p->swa.t) && set(page_of(s), seq_of(s)->col[s->c].full.v);
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(page_of(s), seq_of(s)->col[s->c].full.v);
 }
 M(swa_page_outside)
 {
-    return s->p->use_swa && column(s, &s->p->swa.t) &&
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) &&
            set(page_of(s), s->w->kv.pool[POOL_SWA].total);
 }
-M(swa_page_zero) { return s->p->use_swa && column(s, &s->p->swa.t) && set(page_of(s), 0); }
+M(swa_page_zero) { return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(page_of(s), 0); }
 M(draft_page_foreign)
 {
-    return column(s, &s->p->draft.t) &&
+    return column(s, &s->p->table[TABLE_DRAFT]) &&
            set(page_of(s), 1 + *page_of(s) % (s->w->kv.pool[2].total - 1));
 }
-M(draft_page_zero) { return column(s, &s->p->draft.t) && set(page_of(s), 0); }
+M(draft_page_zero) { return column(s, &s->p->table[TABLE_DRAFT]) && set(page_of(s), 0); }
 M(too_few_columns)
 {
-    struct table *t = s->p->use_full ? &s->p->full.t : &s->p->draft.t;
+    struct table *t = s->p->table[TABLE_FULL].used ? &s->p->table[TABLE_FULL] : &s->p->table[TABLE_DRAFT];
     return set(&t->n_cols, t->n_cols - 1);
 }
 
 static struct table *main_table(struct shot *s)
 {
-    return s->p->use_swa && w_below(s->w, 2) ? &s->p->swa.t : s->p->use_full ? &s->p->full.t
-                                                                             : &s->p->draft.t;
+    return s->p->table[TABLE_SWA].used && w_below(s->w, 2) ? &s->p->table[TABLE_SWA] : s->p->table[TABLE_FULL].used ? &s->p->table[TABLE_FULL]
+                                                                             : &s->p->table[TABLE_DRAFT];
 }
 M(begins_later) { int32_t *v = &main_table(s)->lo[s->r]; return set(v, *v + 1); }
 M(begins_earlier) { int32_t *v = &main_table(s)->lo[s->r]; return *v > 0 && set(v, *v - 1); }
@@ -199,7 +199,7 @@ M(ends_later) { int32_t *v = &main_table(s)->hi[s->r]; return set(v, *v + 1); }
 M(ends_earlier) { int32_t *v = &main_table(s)->hi[s->r]; return set(v, *v - 1); }
 M(no_window)
 {
-    return s->p->use_swa && s->p->swa.t.window && set(&s->p->swa.t.lo[s->r], 0);
+    return s->p->table[TABLE_SWA].used && s->p->table[TABLE_SWA].window && set(&s->p->table[TABLE_SWA].lo[s->r], 0);
 }
 M(one_node_more) { int32_t *v = &main_table(s)->n_expand[s->r]; return set(v, *v + 1); }
 M(one_node_less)
@@ -241,9 +241,9 @@ M(writes_shared_page)
     poke(&s->w->kv.pool[t->pool].ref[t->write[s->r] / s->w->kv.page_size], &two, sizeof two);
     return true;
 }
-M(frozen_writes) { s->p->full.t.write = s->p->pos; return true; }
-M(window_wider) { return s->p->use_swa && set(&s->p->swa.t.window, s->p->swa.t.window + 1); }
-M(window_on_full) { return set(&s->p->full.t.window, 4); }
+M(frozen_writes) { s->p->table[TABLE_FULL].write = s->p->pos; return true; }
+M(window_wider) { return s->p->table[TABLE_SWA].used && set(&s->p->table[TABLE_SWA].window, s->p->table[TABLE_SWA].window + 1); }
+M(window_on_full) { return set(&s->p->table[TABLE_FULL].window, 4); }
 M(old_epoch)
 {
     struct table *t = main_table(s);
@@ -260,9 +260,9 @@ M(other_memory)
 M(other_pool)
 {
     enum pool_id v = POOL_FULL;
-    if (!s->p->use_swa)
+    if (!s->p->table[TABLE_SWA].used)
         return false;
-    poke(&s->p->swa.t.pool, &v, sizeof v);
+    poke(&s->p->table[TABLE_SWA].pool, &v, sizeof v);
     return true;
 }
 M(other_page_size) { struct table *t = main_table(s); return set(&t->page_size, t->page_size * 2); }
@@ -284,7 +284,7 @@ M(behind_write) { return set(&main_table(s)->write[s->p->n_rows], 1); }
 
 static struct table *part_table(struct shot *s)
 {
-    return s->p->use_swa && w_below(s->w, 2) ? &s->p->swa_prefix.t : &s->p->full_prefix.t;
+    return s->p->table[TABLE_SWA].used && w_below(s->w, 2) ? &s->p->prefix[TABLE_SWA] : &s->p->prefix[TABLE_FULL];
 }
 M(part_runs_on) { int32_t *v = &part_table(s)->hi[s->r]; return set(v, *v + 1); }
 M(part_too_short) { int32_t *v = &part_table(s)->hi[s->r]; return set(v, *v - 1); }
@@ -323,18 +323,18 @@ M(memory_smaller)
 }
 M(map_elsewhere)
 {
-    if (!s->p->use_swa || !column(s, &s->p->swa.t))
+    if (!s->p->table[TABLE_SWA].used || !column(s, &s->p->table[TABLE_SWA]))
         return false;
     int32_t f = seq_of(s)->col[s->c].full.v, *v = &s->w->kv.swa_of[f];
     return set(v, *v + 1);
 }
 M(inverse_elsewhere)
 {
-    return s->p->use_swa && column(s, &s->p->swa.t) && set(&s->w->kv.full_of[*page_of(s)], 0);
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(&s->w->kv.full_of[*page_of(s)], 0);
 }
 M(released_too_early)
 {
-    return s->p->use_swa && column(s, &s->p->swa.t) && set(&seq_of(s)->col[s->c].swa.v, 0) &&
+    return s->p->table[TABLE_SWA].used && column(s, &s->p->table[TABLE_SWA]) && set(&seq_of(s)->col[s->c].swa.v, 0) &&
            set(page_of(s), 0);
 }
 M(committed_behind_plan) { return set(&seq_of(s)->committed, seq_of(s)->committed + 1); }
@@ -382,10 +382,10 @@ M(tail_of_another)
     struct mark *m = tail_mark(s, POOL_FULL);
     return set(&m->token, m->token + 1);
 }
-M(swa_tail_unwritten) { return s->p->use_swa && set(&tail_mark(s, POOL_SWA)->pos, -1); }
+M(swa_tail_unwritten) { return s->p->table[TABLE_SWA].used && set(&tail_mark(s, POOL_SWA)->pos, -1); }
 M(swa_tail_of_another)
 {
-    struct mark *m = s->p->use_swa ? tail_mark(s, POOL_SWA) : NULL;
+    struct mark *m = s->p->table[TABLE_SWA].used ? tail_mark(s, POOL_SWA) : NULL;
     return m && set(&m->token, m->token + 1);
 }
 M(other_history)
@@ -533,7 +533,7 @@ static void mutate_all(struct world *w)
         s.p = &w->plan;
         w->check.level = strict ? CHECK_STRICT : CHECK_ON;
         if (shoot(&s, (enum plan_mode)mode, parts ? 2 : 1)) {
-            int32_t *write = s.p->full.t.write;
+            int32_t *write = s.p->table[TABLE_FULL].write;
             struct err e = {0};
             if (m->change(&s)) {
                 uint64_t before = w->check.violations;
@@ -546,7 +546,7 @@ static void mutate_all(struct world *w)
                 caught[i]++;
             }
             put_back();
-            s.p->full.t.write = write;
+            s.p->table[TABLE_FULL].write = write;
             if (!check_plan(&w->check, s.p, &w->kv, s.req, &e))
                 fail_msg("%s: not put back: %s", m->name, e.msg);
         }

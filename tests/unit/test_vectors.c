@@ -105,8 +105,8 @@ static void test_a_window_holds_w_keys(void **state)
         extend(&s, before, &o);
         w_must(kv_reserve(&kv, &s, before + 1, &e), &e);
         run(PLAN_DECODE, &(struct plan_req){.seq = &s, .n = 1, .token = (int32_t[]){1}}, 1, &o);
-        assert_int_equal(p.swa.t.hi[0] - p.swa.t.lo[0], min_int(before + 1, 4));
-        assert_int_equal(p.full.t.hi[0] - p.full.t.lo[0], before + 1);
+        assert_int_equal(p.table[TABLE_SWA].hi[0] - p.table[TABLE_SWA].lo[0], min_int(before + 1, 4));
+        assert_int_equal(p.table[TABLE_FULL].hi[0] - p.table[TABLE_FULL].lo[0], before + 1);
         close_kv(&s);
     }
 }
@@ -126,12 +126,12 @@ static void test_the_two_part_mask_example(void **state)
     struct plan_req req = {.seq = &s, .n = 3, .token = tok};
     run(PLAN_EXTEND, &req, 1, &two);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(p.swa_prefix.t.lo[i], 2 + i);
-        assert_int_equal(p.swa_prefix.t.hi[i], 6);
-        assert_int_equal(p.swa.t.lo[i], 6);
-        assert_int_equal(p.swa.t.hi[i], 7 + i);
-        assert_int_equal(p.full_prefix.t.lo[i], 0);
-        assert_int_equal(p.full.t.lo[i], 6);
+        assert_int_equal(p.prefix[TABLE_SWA].lo[i], 2 + i);
+        assert_int_equal(p.prefix[TABLE_SWA].hi[i], 6);
+        assert_int_equal(p.table[TABLE_SWA].lo[i], 6);
+        assert_int_equal(p.table[TABLE_SWA].hi[i], 7 + i);
+        assert_int_equal(p.prefix[TABLE_FULL].lo[i], 0);
+        assert_int_equal(p.table[TABLE_FULL].lo[i], 6);
     }
     struct buf text = {0}; /* and people see both parts */
     plan_print(&p, false, &text);
@@ -144,8 +144,8 @@ static void test_the_two_part_mask_example(void **state)
     /* before the repair: keys 2 .. 8, unmasked, three of them not yet written there */
     bug_set_state(BUG_SWA_EXTEND_WINDOW, 1);
     plan_build(&p, &kv, PLAN_EXTEND, &req, 1, &two);
-    assert_int_equal(p.swa_prefix.t.lo[2], 2);
-    assert_int_equal(p.swa_prefix.t.hi[0], 9);
+    assert_int_equal(p.prefix[TABLE_SWA].lo[2], 2);
+    assert_int_equal(p.prefix[TABLE_SWA].hi[0], 9);
     assert_false(check_plan(&on, &p, &kv, &req, &e));
     bugs_off();
     close_kv(&s);
@@ -171,7 +171,7 @@ static void test_the_draft_extend_example(void **state)
         bug_set_state(BUG_DRAFT_EXTEND_EXTENT, fault);
         plan_build(&p, &kv, PLAN_DRAFT_EXTEND, &req, 1, &o);
         for (int i = 0; i < 2; i++)
-            assert_int_equal(p.draft.t.hi[i], hi[fault][i]);
+            assert_int_equal(p.table[TABLE_DRAFT].hi[i], hi[fault][i]);
         assert_int_equal(check_plan(&on, &p, &kv, &req, &e), fault == 0);
     }
     bugs_off();
@@ -193,7 +193,7 @@ static void test_the_widest_request_sets_the_columns(void **state)
     w_must(kv_reserve(&kv, &a, 10, &e) && kv_reserve(&kv, &b, 8, &e), &e);
     struct plan_req req[2] = {{.seq = &a, .n = 1, .token = tok}, {.seq = &b, .n = 6, .token = tok}};
     run(PLAN_EXTEND, req, 2, &o);
-    assert_int_equal(p.full.t.n_cols, 10);
+    assert_int_equal(p.table[TABLE_FULL].n_cols, 10);
     kv_drop(&kv, &a);
     close_kv(&b);
 }
@@ -211,12 +211,12 @@ static void test_frozen_geometry(void **state)
     run(PLAN_FROZEN, &(struct plan_req){.seq = &s, .n = 4, .token = tok}, 1, &o);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(p.pos[i], 6);
-        assert_int_equal(p.full.t.hi[i], 7);
-        assert_int_equal(p.swa.t.lo[i], 3);
+        assert_int_equal(p.table[TABLE_FULL].hi[i], 7);
+        assert_int_equal(p.table[TABLE_SWA].lo[i], 3);
     }
     assert_int_equal(p.kv_len[0], 7);
-    assert_null(p.full.t.write);
-    assert_null(p.swa.t.write);
+    assert_null(p.table[TABLE_FULL].write);
+    assert_null(p.table[TABLE_SWA].write);
     close_kv(&s);
 }
 
@@ -251,11 +251,11 @@ static void test_draft_levels_are_as_wide_as_their_depth(void **state)
         }
         run(PLAN_DRAFT, &(struct plan_req){.seq = &s, .n = K, .token = tok, .draft = row,
                                            .levels = LEVELS, .topk = K}, 1, &o);
-        assert_int_equal(p.draft.t.expand_w, level + 1);
+        assert_int_equal(p.table[TABLE_DRAFT].expand_w, level + 1);
         for (int k = 0; k < K; k++) {
-            assert_int_equal(p.draft.t.n_expand[k], level + 1);
+            assert_int_equal(p.table[TABLE_DRAFT].n_expand[k], level + 1);
             assert_int_equal(p.pos[k], 9 + level);
-            assert_int_equal(p.draft.t.hi[k], 9);
+            assert_int_equal(p.table[TABLE_DRAFT].hi[k], 9);
         }
     }
     close_kv(&s);
