@@ -65,14 +65,16 @@ enum request_kind {
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
     RQ_SYSTEM, /* text */
     RQ_SET,    /* text: "name=value" */
-    RQ_FORK,   /* session: the child's id; the context goes on under it, pages shared */
-    RQ_RESUME, /* session: its id; history: its turns; next_turn */
+    RQ_FORK,   /* session: the child's id; past: the turns that it begins with; next_turn; draws. The
+                  context goes on under the child's id, the parent's pages stay shared */
+    RQ_RESUME, /* session: its id; past: its turns; next_turn; draws; text: its system prompt;
+                  settings: those to begin with, or NULL. Pools are emptied */
     RQ_SEVERAL, /* text: a question; count replies to it at once, answered by EV_NOTICE lines; the
                    conversation stays as it is */
     RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_NOTICE lines */
 };
 
-/* One finished turn given back to the engine by RQ_RESUME. */
+/* One finished turn given back to the engine by RQ_RESUME and RQ_FORK. */
 struct past_turn {
     int turn;   /* its number */
     char *user, *reply;
@@ -83,9 +85,10 @@ struct request {
     enum request_kind kind;
     char *text;
     char session[SESSION_ID];
-    struct past_turn *past; /* RQ_RESUME */
+    char *settings;         /* RQ_RESUME: "name=value" lines */
+    struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
     int n_past, next_turn;
-    uint64_t draws;      /* RQ_RESUME: uniforms drawn before */
+    uint64_t draws;      /* RQ_RESUME, RQ_FORK: uniforms drawn before */
     int count;           /* RQ_SEVERAL: 1 .. 16 */
     int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
                             first */

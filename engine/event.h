@@ -44,7 +44,8 @@ enum op_kind {
     OP_SYSTEM, /* text: the new system prompt, may be empty */
     OP_UNDO,   /* the last turn leaves the context; turn: which */
     OP_RESUME, /* pools were emptied, the session goes on; text: settings lines */
-    OP_FORK,   /* the child's first: the parent up to `turn` became this session */
+    OP_FORK,   /* the child's first: the parent up to `turn` became this session; text: the numbers of
+                  the turns that it begins with, "1 2 4" */
 };
 const char *op_name(enum op_kind k); /* "open", "set", ... */
 

@@ -156,6 +156,41 @@ int hdb_runs(struct hdb *d, const char *session, bool (*fn)(const struct run_row
 /* The about of the session's latest run: build, models, options, as "name=value" lines. */
 bool hdb_about(struct hdb *d, const char *session, struct buf *out, struct err *e);
 
+/* A session's conversation as the log tells it: the turns of the sessions that it was forked from,
+ * up to each fork, then its own. */
+enum past_state {
+    PAST_LIVE,     /* in the context */
+    PAST_FAILED,   /* a rule or the device stopped it before it said anything: not in the context */
+    PAST_SILENT,   /* nothing was generated for another reason: not in the context */
+    PAST_REPLACED, /* a later turn answers the message again */
+    PAST_UNDONE,
+};
+struct past_pair {
+    struct turn_row user, reply; /* user.tokens is left empty; reply.n == 0: there is none */
+    enum past_state state;
+    bool inherited; /* of a session before the fork: user.session says which */
+};
+struct hdb_past {
+    struct past_pair *turn; /* (n) in order */
+    int n, cap;
+    struct past_part { /* whose turns these are: the session itself last, its parents before it */
+        char session[SESSION_ID];
+        int upto; /* its later turns do not belong to this past */
+    } *part;
+    int n_part;
+    int last;            /* the highest turn number used, undone turns included */
+    uint64_t draws;      /* uniforms drawn so far */
+    char *system;        /* the last system prompt set, or NULL */
+    struct buf settings; /* "name=value" lines in force at the end */
+};
+/* All of it (upto INT_MAX), or as it stood when turn `upto` had ended (0: nothing yet); what a
+ * session is now need not begin with what it was then: later turns may have been undone. ERR_DB for a log that contradicts itself. The caller frees *p;
+ * on failure it is empty. */
+bool hdb_past(struct hdb *d, const char *session, int upto, struct hdb_past *p, struct err *e);
+void hdb_past_free(struct hdb_past *p);
+/* Is the turn among the numbers of a list such as "1 2 5"? (The text of OP_FORK.) */
+bool turn_listed(const char *list, int turn);
+
 /* Read-only SQL with an authoriser, a row limit and a time limit (2 s). A text table, not
  * sanitised, with blobs as a hex prefix; or {"rows": [{column: value, ...}, ...], "truncated":
  * bool} in ASCII. Beside the tables there are ids(tokens), tree_json(nodes) and the view v_node, a

@@ -141,6 +141,8 @@ struct writer {
 
 /* Applies one event inside the caller's transaction. *ended: a turn was completed. */
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended);
+/* Puts "name=value" in place of the line with that name, or at the end. */
+void settings_set_line(struct buf *lines, const char *set);
 int write_pending_text(struct writer *w); /* before each commit */
 /* The run is over; a session without a turn vanishes unless `keep`. */
 int write_end_run(struct writer *w, bool keep);

@@ -40,8 +40,7 @@ static int64_t event_ms(const struct event *ev)
 
 /* ---- settings in force ---- */
 
-/* Puts "name=value" in place of the line with that name, or at the end. */
-static void settings_set_line(struct buf *lines, const char *set)
+void settings_set_line(struct buf *lines, const char *set)
 {
     const char *eq = strchr(set, '=');
     size_t name = eq ? (size_t)(eq - set) + 1 : strlen(set);

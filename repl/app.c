@@ -157,8 +157,7 @@ bool app_input(struct app *a, const char *line, struct err *e)
 
 /* ---- what comes from the engine -------------------------------------------------------------- */
 
-/* The newest turn leaves the context. */
-static void forget_turn(struct app *a)
+void app_forget_turn(struct app *a)
 {
     if (a->turns.n == 0)
         return;
@@ -172,7 +171,7 @@ void app_event(struct app *a, const struct event *ev)
     switch (ev->kind) {
     case EV_TURN_BEGIN:
         if (ev->regen)
-            forget_turn(a);
+            app_forget_turn(a);
         ids_add(&a->turns, ev->turn);
         a->turn = ev->turn;
         a->step = 0;
@@ -183,7 +182,7 @@ void app_event(struct app *a, const struct event *ev)
         break;
     case EV_OP:
         if (ev->op == OP_UNDO)
-            forget_turn(a);
+            app_forget_turn(a);
         break;
     case EV_STEP:
         a->step = ev->step;

@@ -82,6 +82,11 @@ bool app_new_session(struct app *a, struct err *e);
 /* Takes up a saved session: `id` as hdb_find() reads it. Its turns come from the log, through its
  * parents where it was forked. The past is not shown: see app_show_past(). */
 bool app_resume(struct app *a, const char *id, struct err *e);
+/* The conversation up to turn `turn` (0: none) goes on as a new session; the turns come from the log,
+ * as in app_resume(). */
+bool app_fork(struct app *a, int turn, struct err *e);
+/* The newest turn leaves the context, and the screen. */
+void app_forget_turn(struct app *a);
 /* Shows the turns of the context through face.replay_turn, user and reply rows alternating. */
 bool app_show_past(struct app *a, struct err *e);
 /* Sends a user message, or runs a command if it begins with '/' ("//" sends a literal slash). */

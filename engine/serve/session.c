@@ -86,11 +86,9 @@ static void restore(struct session *s, struct lane *from)
     lane_fork(s->rig, from, &s->lane);
 }
 
-void session_rewind(struct session *s, int n)
+/* Frees the states beyond the conversation's end and goes back to the one that stands there. */
+static void restore_end(struct session *s)
 {
-    pass_lock(&s->rig->pass);
-    for (int i = 0; i < n && s->n_msg; i++)
-        message_free(&s->msg[--s->n_msg]);
     for (int i = s->n_point - 1; i >= 0; i--)
         if (s->point[i].n_msg > s->n_msg)
             drop_point(s, i);
@@ -99,6 +97,39 @@ void session_rewind(struct session *s, int n)
         restore(s, &p->lane);
     else
         lane_free(s->rig, &s->lane);
+}
+
+void session_rewind(struct session *s, int n)
+{
+    pass_lock(&s->rig->pass);
+    for (int i = 0; i < n && s->n_msg; i++)
+        message_free(&s->msg[--s->n_msg]);
+    restore_end(s);
+    pass_unlock(&s->rig->pass);
+}
+
+struct replaced session_drop_messages(struct session *s)
+{
+    struct replaced old = {s->n_msg ? s->turn_of[0] : 0, s->n_msg};
+    pass_lock(&s->rig->pass);
+    while (s->n_msg)
+        message_free(&s->msg[--s->n_msg]);
+    pass_unlock(&s->rig->pass);
+    return old;
+}
+
+/* Messages that the old conversation had left out stand in front again: a state's count grows by
+ * them. Where a count is wrong all the same, the next prompt's ids say what a state is good for. */
+void session_fit_states(struct session *s, const struct replaced *old)
+{
+    int again = 0;
+    while (old->n_msg && again < s->n_msg && s->turn_of[again] < old->first_turn)
+        again++;
+    pass_lock(&s->rig->pass);
+    for (int i = 0; i < s->n_point; i++)
+        s->point[i].n_msg += again;
+    if (s->n_msg != old->n_msg + again)
+        restore_end(s);
     pass_unlock(&s->rig->pass);
 }
 

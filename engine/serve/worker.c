@@ -72,10 +72,18 @@ static void do_new(struct engine *g, const struct request *rq)
         post_op(g, OP_SYSTEM, g->ses.system, 0);
 }
 
-static void do_resume(struct engine *g, const struct request *rq)
+/* 0 becomes the device's own number, so that the log says what a replay must do. */
+static bool set_chunk(struct engine *g)
 {
-    session_reset(&g->ses, rq->session);
-    start_stats(g);
+    bool choose = g->set.chunk == 0;
+    if (choose)
+        g->set.chunk = device_chunk(&g->dev);
+    return choose;
+}
+
+/* The conversation becomes the turns of the request. */
+static void take_past(struct engine *g, const struct request *rq)
+{
     for (int i = 0; i < rq->n_past; i++) {
         const struct past_turn *p = &rq->past[i];
         if (p->ids.n == 0 && (!p->reply || !p->reply[0]))
@@ -83,12 +91,34 @@ static void do_resume(struct engine *g, const struct request *rq)
         session_add(&g->ses, ROLE_USER, p->turn, p->user, NULL, 0);
         session_add(&g->ses, ROLE_ASSISTANT, p->turn, p->reply ? p->reply : "", p->ids.v, p->ids.n);
     }
-    if (rq->text)
-        session_set_system(&g->ses, rq->text);
     pthread_mutex_lock(&g->mu);
     g->ses.turn = g->turn = max_int(0, rq->next_turn - 1);
+    g->step = 0;
     g->ses.draws = rq->draws;
     pthread_mutex_unlock(&g->mu);
+}
+
+/* Lines that do not apply were refused by whoever sent them. */
+static void take_settings(struct engine *g, const char *lines)
+{
+    struct err e = {0};
+    pthread_mutex_lock(&g->mu);
+    bool ok = settings_parse(&g->set, lines, &e);
+    set_chunk(g);
+    pthread_mutex_unlock(&g->mu);
+    if (!ok)
+        engine_post_text(g, EV_NOTICE, e.msg);
+}
+
+static void do_resume(struct engine *g, const struct request *rq)
+{
+    session_reset(&g->ses, rq->session);
+    start_stats(g);
+    if (rq->settings)
+        take_settings(g, rq->settings);
+    if (rq->text)
+        session_set_system(&g->ses, rq->text);
+    take_past(g, rq);
     post_session(g, NULL, 0);
     post_settings(g, OP_RESUME);
     if (g->ses.system[0])
@@ -98,11 +128,18 @@ static void do_resume(struct engine *g, const struct request *rq)
 static void do_fork(struct engine *g, const struct request *rq)
 {
     char parent[SESSION_ID];
-    int turn = g->ses.turn;
     memcpy(parent, g->ses.id, sizeof parent);
     session_fork(&g->ses, rq->session);
-    post_session(g, parent, turn);
-    post_op(g, OP_FORK, parent, turn);
+    struct replaced old = session_drop_messages(&g->ses);
+    take_past(g, rq);
+    session_fit_states(&g->ses, &old);
+    post_session(g, parent, g->ses.turn);
+    struct buf turns = {0};
+    for (int i = 0; i < g->ses.n_msg; i++)
+        if (g->ses.msg[i].role == ROLE_USER)
+            buf_printf(&turns, "%s%d", turns.n ? " " : "", g->ses.turn_of[i]);
+    post_op(g, OP_FORK, turns.p ? turns.p : "", g->ses.turn);
+    buf_free(&turns);
 }
 
 static void do_undo(struct engine *g)
@@ -114,15 +151,6 @@ static void do_undo(struct engine *g)
     int turn = g->ses.turn_of[g->ses.n_msg - 1];
     session_rewind(&g->ses, 2);
     post_op(g, OP_UNDO, "", turn);
-}
-
-/* 0 becomes the device's own number, so that the log says what a replay must do. */
-static bool set_chunk(struct engine *g)
-{
-    bool choose = g->set.chunk == 0;
-    if (choose)
-        g->set.chunk = device_chunk(&g->dev);
-    return choose;
 }
 
 static void do_set(struct engine *g, const char *line)
@@ -257,6 +285,7 @@ static void serve(struct engine *g, const struct request *rq)
 static void request_free(struct request *rq)
 {
     free(rq->text);
+    free(rq->settings);
     for (int i = 0; i < rq->n_past; i++) {
         free(rq->past[i].user);
         free(rq->past[i].reply);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/bugs.h"
 #include "repl/text/json.h"
 
 struct replay {
@@ -19,8 +20,8 @@ struct replay {
     struct sheet sheet;
     struct act **live;    /* turns of the context, oldest first */
     int n_live;
-    uint64_t draws;       /* uniforms drawn so far, as the log says */
-    int last_turn;
+    struct act **told;    /* turns of the session and of what it was forked from, undone ones too */
+    int n_told;
     int n_turns, n_steps; /* compared */
     bool text_only;       /* a turn without steps in the log was compared by its reply */
     /* the turn that is running */
@@ -320,27 +321,15 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
 
 /* ---- the script, act by act ---- */
 
-/* Every setting that the lines name. */
-static bool ask_settings(struct replay *r, const struct act *a, struct err *e)
+/* The turns of the log as the conversation: what /resume and /fork ask for. */
+static struct request past_request(const struct replay *r, enum request_kind kind,
+                                   const struct act *a)
 {
-    bool ok = true;
-    for (const char *line = a->text; ok && *line;) {
-        size_t n = strcspn(line, "\n");
-        char *set = xasprintf("%.*s", (int)n, line);
-        ok = !*set || ask_text(r, RQ_SET, a->session, set, e);
-        free(set);
-        line += n + (line[n] == '\n');
+    struct request rq = {.kind = kind, .next_turn = 1};
+    for (int i = 0; i < r->n_told; i++) {
+        rq.next_turn = max_int(rq.next_turn, r->told[i]->user.n + 1);
+        rq.draws = r->told[i]->reply.draws1 > rq.draws ? r->told[i]->reply.draws1 : rq.draws;
     }
-    return ok;
-}
-
-/* Empty pools and the turns of the log. A new engine would be the same, but slower to come by. */
-static bool play_resume(struct replay *r, const struct act *a, struct err *e)
-{
-    struct request rq = {.kind = RQ_RESUME, .next_turn = r->last_turn + 1, .draws = r->draws};
-    bool fits = r->about && strcmp(r->about, a->about) == 0;
-    if (!(fits ? ask_settings(r, a, e) : open_engine(r, a, e)))
-        return false;
     memcpy(rq.session, a->session, SESSION_ID);
     rq.past = xcalloc((size_t)max_int(1, r->n_live), sizeof *rq.past);
     for (int i = 0; i < r->n_live; i++) {
@@ -350,6 +339,47 @@ static bool play_resume(struct replay *r, const struct act *a, struct err *e)
         t->reply = xstrdup(r->live[i]->reply.text);
         ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
     }
+    return rq;
+}
+
+/* Switches that are on in a session are set by operations of their own, behind this one. */
+static bool switches_off(struct replay *r, const struct act *a, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < N_BUGS; i++)
+        if (bug_on((enum bug)i)) {
+            char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
+            ok = ask_text(r, RQ_SET, a->session, off, e);
+            free(off);
+        }
+    return ok;
+}
+
+/* Empty pools and the turns of the log. A new engine would be the same, but slower to come by. */
+static bool play_resume(struct replay *r, const struct act *a, struct err *e)
+{
+    bool fits = r->about && strcmp(r->about, a->about) == 0;
+    if (!(fits ? switches_off(r, a, e) : open_engine(r, a, e)))
+        return false;
+    struct request rq = past_request(r, RQ_RESUME, a);
+    rq.settings = xstrdup(a->text);
+    return ask(r, &rq, e);
+}
+
+/* The child begins with the turns that its operation names (in logs of earlier versions: with all),
+ * wherever the parent went on to. */
+static bool play_fork(struct replay *r, const struct act *a, struct err *e)
+{
+    bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
+    while (r->n_told && r->told[r->n_told - 1]->user.n > a->turn)
+        r->n_told--;
+    if (!all)
+        r->n_live = 0;
+    for (int i = 0; !all && i < r->n_told; i++)
+        if (turn_listed(a->text, r->told[i]->user.n))
+            r->live[r->n_live++] = r->told[i];
+    struct request rq = past_request(r, RQ_FORK, a);
+    rq.next_turn = a->turn + 1;
     return ask(r, &rq, e);
 }
 
@@ -364,7 +394,7 @@ static bool play_op(struct replay *r, const struct act *a, struct err *e)
         r->n_live -= r->n_live > 0;
         return ask_text(r, RQ_UNDO, a->session, NULL, e);
     case OP_RESUME: return play_resume(r, a, e);
-    case OP_FORK: return ask_text(r, RQ_FORK, a->session, NULL, e);
+    case OP_FORK: return play_fork(r, a, e);
     }
     return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
 }
@@ -383,8 +413,7 @@ static bool play_turn(struct replay *r, struct act *a, struct err *e)
     r->n_live -= a->user.regen && r->n_live;
     if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
         r->live[r->n_live++] = a;
-    r->last_turn = max_int(r->last_turn, a->user.n);
-    r->draws = a->reply.draws1;
+    r->told[r->n_told++] = a;
     show_user(r);
     bool ok = ask(r, &rq, e);
     if (ok && !r->ended)
@@ -396,6 +425,7 @@ static bool play_turn(struct replay *r, struct act *a, struct err *e)
 static bool play(struct replay *r, struct err *e)
 {
     r->live = xcalloc((size_t)r->script.n + 1, sizeof *r->live);
+    r->told = xcalloc((size_t)r->script.n + 1, sizeof *r->told);
     for (int i = 0; i < r->script.n && !r->differs; i++) {
         struct act *a = &r->script.act[i];
         if (!r->engine && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
@@ -459,5 +489,6 @@ int cli_replay(struct cli *c)
     sheet_free(&r.sheet);
     hdb_close(d);
     free(r.live);
+    free(r.told);
     return rc;
 }

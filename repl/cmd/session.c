@@ -40,6 +40,18 @@ static void add_cut(struct sheet *out, enum style st, const char *text, int cell
     buf_free(&clean);
 }
 
+static bool need_log(const struct app *a, const char *what, struct err *e)
+{
+    if (a->opt.readonly)
+        return err_set(e, ERR_USAGE, "%s writes, and --readonly forbids it", what);
+    if (a->private_)
+        return err_set(e, ERR_USAGE, "%s needs the log, and this session is private", what);
+    if (!a->history)
+        return err_set(e, ERR_DB, "%s needs the log, and it is %s%s", what,
+                       a->log_error[0] ? "not open: " : "off", a->log_error);
+    return true;
+}
+
 /* ---- /sessions, /search ---------------------------------------------------------------------- */
 
 struct listing {
@@ -230,57 +242,26 @@ void complete_session(struct app *a, const char *word, cmd_add_fn *add, void *ar
         hdb_sessions(d, NULL, NULL, 50, offer_id, &l, &e);
 }
 
-/* The child begins as the whole session, pages shared; then the turns after `turn` are taken back,
- * so that the log says exactly what the child's context is. */
 bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
               struct buf *json, struct err *e)
 {
     (void)rest;
-    enum { MAX_BACK = 48 }; /* each is a request, and the engine's queue holds 64 */
-    int in = a->turns.n, newest = in ? a->turns.v[in - 1] : 0, keep = in;
+    int newest = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
     long turn = newest;
     if (argc > 1)
         return arg_expected("fork", "takes at most one turn", e);
     if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
                               e))
         return false;
-    while (keep > 0 && a->turns.v[keep - 1] > turn)
-        keep--;
-    if (turn > 0 && (keep == 0 || a->turns.v[keep - 1] != turn))
-        return err_set(e, ERR_USAGE, "turn %ld is not in the context (undone?); the newest is %d",
-                       turn, newest);
-    if (in - keep > MAX_BACK)
-        return err_set(e, ERR_USAGE,
-                       "turn %ld is more than %d turns back; fork at a later one first",
-                       turn, MAX_BACK);
     char parent[SESSION_ID];
-    struct request rq = {.kind = RQ_FORK};
     memcpy(parent, a->session, sizeof parent);
-    session_new_id(rq.session);
-    memcpy(a->session, rq.session, sizeof a->session);
-    bool ok = engine_submit(a->engine, &rq, e);
-    if (!ok)
-        memcpy(a->session, parent, sizeof a->session);
-    for (int i = keep; ok && i < in; i++)
-        ok = app_request(a, RQ_UNDO, NULL, e);
-    if (ok)
-        answer_session(a, parent, (int)turn, out, json);
-    return ok;
+    if (!need_log(a, "/fork", e) || !app_fork(a, (int)turn, e))
+        return false;
+    answer_session(a, parent, (int)turn, out, json);
+    return true;
 }
 
 /* ---- /title, /export, /private --------------------------------------------------------------- */
-
-static bool need_log(const struct app *a, const char *what, struct err *e)
-{
-    if (a->opt.readonly)
-        return err_set(e, ERR_USAGE, "%s writes, and --readonly forbids it", what);
-    if (a->private_)
-        return err_set(e, ERR_USAGE, "%s needs the log, and this session is private", what);
-    if (!a->history)
-        return err_set(e, ERR_DB, "%s needs the log, and it is %s%s", what,
-                       a->log_error[0] ? "not open: " : "off", a->log_error);
-    return true;
-}
 
 bool cmd_title(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                struct buf *json, struct err *e)

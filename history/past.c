@@ -1,0 +1,277 @@
+/* past.c - a session's conversation as the log tells it, through the sessions it was forked from.
+ *
+ * A fork's log holds the fork's own turns only. Its past is the parent's past up to the turn and the
+ * moment of the fork, then its own rows. Undone turns and replaced replies keep their rows; which
+ * turns the context holds follows from the order of turns, undos and regenerations.
+ */
+#include "history/internal.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PARENTS = 1000, LAST_TURN = INT_MAX / 2 };
+
+/* An operation that changed which turns the context holds. */
+struct change {
+    int64_t order;
+    enum op_kind op;
+    int turn;   /* OP_UNDO */
+    char *text; /* OP_FORK: the turns that the session began with */
+};
+
+struct reader {
+    struct hdb *h;
+    struct hdb_past *p;
+    struct err *e;
+    bool failed;
+    /* of the session whose rows are read now */
+    const char *session;
+    int upto;          /* turns beyond this one belong to the parent only */
+    int64_t first_run; /* its first run's id; -1: none was read */
+    int64_t before;    /* runs with greater ids came after the fork ... */
+    int64_t end;       /* ... and so did everything from this order on */
+    bool as_of;        /* what happened after turn `upto` had ended does not count */
+    int64_t last_order; /* of the last row taken */
+    struct change *change; /* before `end`, in order */
+    int n_change, n_done;  /* found, and applied so far */
+};
+
+static void pair_free(struct past_pair *t)
+{
+    turn_row_free(&t->user);
+    turn_row_free(&t->reply);
+}
+
+void hdb_past_free(struct hdb_past *p)
+{
+    for (int i = 0; i < p->n; i++)
+        pair_free(&p->turn[i]);
+    free(p->turn);
+    free(p->part);
+    free(p->system);
+    buf_free(&p->settings);
+    *p = (struct hdb_past){0};
+}
+
+/* The prompts' ids are left out: they are the conversation again for every turn. */
+static void row_copy(struct turn_row *dst, const struct turn_row *src)
+{
+    *dst = *src;
+    dst->text = xmalloc(src->text_n + 1);
+    memcpy(dst->text, src->text ? src->text : "", src->text ? src->text_n : 0);
+    dst->text[src->text_n] = '\0';
+    dst->tokens = (struct ids){0};
+    if (!src->is_user)
+        ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
+    dst->stop = xstrdup(src->stop ? src->stop : "");
+    dst->sampling = xstrdup(src->sampling ? src->sampling : "");
+    dst->snippet = NULL;
+}
+
+/* ---- which turns the context holds ---- */
+
+/* The turns from index i on leave the context. */
+static void leave(struct hdb_past *p, int i, enum past_state state)
+{
+    for (; i < p->n; i++)
+        if (p->turn[i].state == PAST_LIVE || p->turn[i].state == PAST_FAILED)
+            p->turn[i].state = state;
+}
+
+static int newest_live(const struct hdb_past *p)
+{
+    int i = p->n - 1;
+    while (i >= 0 && p->turn[i].state != PAST_LIVE)
+        i--;
+    return i;
+}
+
+bool turn_listed(const char *list, int turn)
+{
+    for (const char *p = list; *p;) {
+        char *end;
+        long n = strtol(p, &end, 10);
+        if (end == p)
+            return false;
+        if (n == turn)
+            return true;
+        p = end;
+    }
+    return false;
+}
+
+/* A fork says which turns it begins with. Logs of earlier versions name the parent there: then it
+ * was the whole context, and undos follow. */
+static void apply_fork(struct hdb_past *p, const char *text)
+{
+    if (strlen(text) == SESSION_ID - 1 && !strchr(text, ' '))
+        return;
+    for (int i = 0; i < p->n; i++) {
+        bool is_live = p->turn[i].state == PAST_LIVE, listed = turn_listed(text, p->turn[i].user.n);
+        if (is_live != listed)
+            p->turn[i].state = listed ? PAST_LIVE : PAST_UNDONE;
+    }
+}
+
+/* Applies the changes that came before `order`. A turn beyond the fork is not in the past at all. */
+static void change_until(struct reader *r, int64_t order)
+{
+    for (; r->n_done < r->n_change && r->change[r->n_done].order < order; r->n_done++) {
+        const struct change *c = &r->change[r->n_done];
+        int i = newest_live(r->p);
+        if (c->op == OP_FORK)
+            apply_fork(r->p, c->text);
+        if (c->op != OP_UNDO)
+            continue;
+        while (i >= 0 && r->p->turn[i].user.n != c->turn)
+            i--;
+        if (i >= 0)
+            leave(r->p, i, PAST_UNDONE);
+    }
+}
+
+/* Where nothing was generated, the message did not stay in the context either. */
+static void settle(struct hdb_past *p)
+{
+    struct past_pair *t = p->n > 0 ? &p->turn[p->n - 1] : NULL;
+    if (!t || t->state != PAST_LIVE || t->reply.tokens.n || t->reply.text_n)
+        return;
+    const char *stop = t->reply.stop ? t->reply.stop : "";
+    bool failed = strcmp(stop, stop_name(STOP_FAULT)) == 0 ||
+                  strcmp(stop, stop_name(STOP_DEVICE)) == 0;
+    t->state = failed ? PAST_FAILED : PAST_SILENT;
+}
+
+static bool damaged(struct reader *r, int turn)
+{
+    r->failed = true;
+    return err_set(r->e, ERR_DB, "session %s: its log holds a turn %d", r->session, turn);
+}
+
+static bool take_row(const struct turn_row *row, void *arg)
+{
+    struct reader *r = arg;
+    struct hdb_past *p = r->p;
+    if (row->n < 1 || row->n > LAST_TURN)
+        return damaged(r, row->n);
+    if (row->n > r->upto)
+        return false;
+    p->last = max_int(p->last, row->n);
+    r->last_order = row->order;
+    p->draws = row->draws1 > p->draws ? row->draws1 : p->draws;
+    if (!row->is_user) {
+        if (p->n > 0 && p->turn[p->n - 1].user.n == row->n)
+            row_copy(&p->turn[p->n - 1].reply, row);
+        return true;
+    }
+    settle(p);
+    change_until(r, row->order);
+    int i = row->regen ? newest_live(p) : -1;
+    if (i >= 0)
+        leave(p, i, PAST_REPLACED);
+    if (p->n == p->cap) {
+        p->cap = p->cap ? 2 * p->cap : 16;
+        p->turn = xrealloc(p->turn, (size_t)p->cap, sizeof *p->turn);
+    }
+    p->turn[p->n] = (struct past_pair){0};
+    row_copy(&p->turn[p->n++].user, row);
+    return true;
+}
+
+/* ---- one session after another ---- */
+
+static bool take_run(const struct run_row *row, void *arg)
+{
+    struct reader *r = arg;
+    r->first_run = r->first_run < 0 || row->id < r->first_run ? row->id : r->first_run;
+    if (row->id > r->before && row->order < r->end)
+        r->end = row->order;
+    return true;
+}
+
+static bool take_op(const struct op_row *row, void *arg)
+{
+    struct reader *r = arg;
+    struct hdb_past *p = r->p;
+    if (row->order >= r->end)
+        return false;
+    switch (row->op) {
+    case OP_OPEN:
+    case OP_RESUME:
+        buf_clear(&p->settings);
+        buf_str(&p->settings, row->text);
+        break;
+    case OP_SET:
+        if (*row->text)
+            settings_set_line(&p->settings, row->text);
+        break;
+    case OP_SYSTEM:
+        free(p->system);
+        p->system = xstrdup(row->text);
+        break;
+    case OP_UNDO:
+    case OP_FORK:
+        r->change = xrealloc(r->change, (size_t)r->n_change + 1, sizeof *r->change);
+        r->change[r->n_change++] =
+            (struct change){row->order, row->op, row->turn, xstrdup(row->text)};
+        break;
+    }
+    return true;
+}
+
+static bool read_rows(struct reader *r)
+{
+    struct hdb_past *p = r->p;
+    p->part = xrealloc(p->part, (size_t)p->n_part + 1, sizeof *p->part);
+    struct past_part *part = &p->part[p->n_part++];
+    *part = (struct past_part){.upto = r->upto};
+    memcpy(part->session, r->session, SESSION_ID);
+    bool ok = hdb_ops(r->h, r->session, take_op, r, r->e) >= 0 &&
+              hdb_turns(r->h, r->session, 0, take_row, r, r->e) >= 0 && !r->failed;
+    settle(p);
+    change_until(r, r->as_of ? r->last_order : r->end);
+    return ok;
+}
+
+/* Parents come first, each as it was when the next session left it. */
+static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int upto, bool as_of,
+                         int64_t before, int depth, struct err *e)
+{
+    struct session_row s = {0};
+    if (depth > MAX_PARENTS)
+        return err_set(e, ERR_DB, "session %s has more than %d parents", id, MAX_PARENTS);
+    if (!hdb_find(h, id, &s, e))
+        return false;
+    struct reader r = {.h = h, .p = p, .e = e, .session = s.id, .upto = upto, .as_of = as_of,
+                       .first_run = -1, .before = before, .end = INT64_MAX};
+    bool ok = hdb_runs(h, s.id, take_run, &r, e) >= 0;
+    int fork = min_int(s.fork_turn, upto);
+    if (ok && s.parent[0] && (s.fork_turn < 0 || s.fork_turn > LAST_TURN))
+        ok = err_set(e, ERR_DB, "session %s: its log says that it was forked after turn %d", s.id,
+                     s.fork_turn);
+    bool before_fork = as_of && s.parent[0] && upto <= s.fork_turn;
+    if (ok && s.parent[0])
+        ok = read_session(h, p, s.parent, fork, before_fork, before_fork ? INT64_MAX : r.first_run,
+                          depth + 1, e);
+    if (ok && s.parent[0])
+        p->last = max_int(p->last, fork);
+    ok = ok && (before_fork || read_rows(&r));
+    for (int i = 0; i < r.n_change; i++)
+        free(r.change[i].text);
+    free(r.change);
+    session_row_free(&s);
+    return ok;
+}
+
+bool hdb_past(struct hdb *h, const char *session, int upto, struct hdb_past *p, struct err *e)
+{
+    *p = (struct hdb_past){0};
+    bool ok = read_session(h, p, session, upto, upto < INT_MAX, INT64_MAX, 0, e);
+    const char *own = p->n_part ? p->part[p->n_part - 1].session : "";
+    for (int i = 0; i < p->n; i++)
+        p->turn[i].inherited = strcmp(p->turn[i].user.session, own) != 0;
+    if (!ok)
+        hdb_past_free(p);
+    return ok;
+}

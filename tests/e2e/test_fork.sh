@@ -1,0 +1,57 @@
+#!/bin/bash
+# A fork begins with the turns that the log holds up to its turn, whatever has left the context since;
+# it replays equal, and can itself be resumed and forked.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
+n=0; bad=0
+result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; tail -n 3 "$T/out" "$T/err" | sed 's/^/# /'; bad=1; }; }
+lines() { printf '%s\n' "$@"; }
+chat() { timeout 60 "$AERIE" --plain -p max_tokens=30 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+sql() { sqlite3 "$T/aerie/sessions.db" "$1"; }
+last() { tail -n 1 "$T/out"; }
+equal() { timeout 60 "$AERIE" replay --check "${1:-last}" >"$T/out" 2>"$T/err"; }
+many() { for ((i = 0; i < $1; i++)); do echo "Tell me a short story."; done; }
+
+# ---- turns that the context has lost ----
+{ lines "My name is Ada."; many 6; lines "/fork 2" "What is my name?"; } | chat --context 200
+[ "$(last)" = "Your name is Ada." ]; result "after turns were left out, /fork 2 begins with turns 1 and 2" $?
+! grep -q 'nothing to undo' "$T/err"; result "nothing is undone for it" $?
+fork=$("$AERIE" logs -n 1 --json | cut -c8-33)
+[ "$(sql "select fork_turn from session where id='$fork'")" = 2 ] &&
+    [ "$(sql "select text from event where op='fork' and session_id='$fork'")" = "1 2" ]
+result "the log says after which turn, and which turns" $?
+[ "$(sql "select min(n) from turn where session_id='$fork'")" = 3 ]; result "its own turns count on from there" $?
+equal; result "it replays equal" $?
+lines "What is my name?" | chat --session "$fork" --context 200; [ "$(last)" = "Your name is Ada." ]
+result "and can be resumed" $?
+lines "/fork 1" "/undo" "What is my name?" | chat --session "$fork"
+last | grep -q 'not told'; result "and forked at a turn of its parent" $?
+equal; result "which replays equal, too" $?
+
+# ---- turns that were undone or answered again ----
+lines "My name is Ada." "hello" "/undo" "/undo" "hi" "/fork 1" "What is my name?" | chat
+[ "$(last)" = "Your name is Ada." ]; result "a turn undone later is in the fork" $?
+equal; result "and the fork replays equal" $?
+lines "My name is Ada." "hello" "/undo" "/undo" "/fork 0" "What is my name?" | chat
+last | grep -q 'not told'; result "/fork 0 begins with nothing" $?
+equal; result "and replays equal" $?
+lines "hello" "My name is Ada." "/undo" "/undo" "My name is Bo." "/regen" "/fork 4" "/fork" "What is my name?" | chat
+[ "$(last)" = "Your name is Bo." ]; result "a fork of a fork, after undos beyond its turn" $?
+lines "What is my name?" | chat -c; [ "$(last)" = "Your name is Bo." ]; result "resumed" $?
+equal; result "and replayed" $?
+
+# ---- what cannot be forked ----
+lines "hello" "/fork" | chat -n; grep -q '/fork needs the log' "$T/err"
+result "without a log there is nothing to fork from" $?
+lines "hello" "/private" "hello" "/fork" | chat; grep -q '/fork needs the log' "$T/err"; result "nor in private" $?
+
+# ---- logs of earlier versions: the fork names its parent, undos follow ----
+lines "My name is Ada." "hello" "/fork" "/undo" "What is my name?" | chat
+new=$("$AERIE" logs -n 1 --json | cut -c8-33)
+sql "update event set text=(select parent from session where id='$new') where op='fork' and session_id='$new'"
+equal; result "an old fork replays equal" $?
+lines "What is my name?" | chat -c; [ "$(last)" = "Your name is Ada." ]; result "and is resumed" $?
+echo "1..$n"
+exit $bad
