@@ -5,10 +5,14 @@
  * session's chain (internal.h). Writing and verifying hash what one function reads back from the
  * database, so they cannot disagree about the form.
  *
- * Not covered, because they change later: the title, the time of the last change, how a run ended.
+ * What changes later (the title, the time of the last change, how a run ended) is under the
+ * session's seal, which is computed anew with each change; which sessions there are is under one
+ * sum over the hashes of their ids. All this finds accidents: whoever can write the file can also
+ * compute every checksum anew.
  */
 #include "history/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,14 +121,131 @@ static int session_hash(struct db *d, const char *session, uint8_t out[32])
     return rc;
 }
 
+/* ---- the seal of a session, the sum of all ---- */
+
+static int seal_hash(struct db *d, const char *session, uint8_t out[32])
+{
+    struct sha256 s;
+    sha256_init(&s);
+    int rc = hash_rows(&s, d, db_cached(d,
+        "SELECT id, parent, fork_turn, title, created_ms, updated_ms, last_run, links, chain"
+        " FROM session WHERE id = ?", "s", session));
+    if (!rc)
+        rc = hash_rows(&s, d, db_cached(d,
+            "SELECT id, ended FROM run WHERE session_id = ? ORDER BY id", "s", session));
+    sha256_end(&s, out);
+    return rc;
+}
+
+int chain_seal(struct db *d, const char *session)
+{
+    uint8_t sum[32];
+    int rc = seal_hash(d, session, sum);
+    return rc ? rc : db_do(d, "UPDATE session SET seal=? WHERE id=?", "bs", sum, sizeof sum,
+                           session);
+}
+
+/* Exclusive or: ids may come and go in any order. */
+static void roll_add(uint8_t sum[32], const char *session)
+{
+    uint8_t one[32];
+    struct sha256 s;
+    sha256_init(&s);
+    sha256_add(&s, session, strlen(session));
+    sha256_end(&s, one);
+    for (int i = 0; i < 32; i++)
+        sum[i] ^= one[i];
+}
+
+static int roll_read(struct db *d, int64_t *sessions, uint8_t sum[32])
+{
+    sqlite3_stmt *st = db_cached(d, "SELECT sessions, sum FROM roll WHERE id=1", "");
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = sqlite3_step(st);
+    bool whole = rc == SQLITE_ROW && sqlite3_column_bytes(st, 1) == 32;
+    *sessions = whole ? sqlite3_column_int64(st, 0) : -1;
+    if (whole)
+        memcpy(sum, sqlite3_column_blob(st, 1), 32);
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+int chain_roll(struct db *d, const char *session, int by)
+{
+    uint8_t sum[32];
+    int64_t n;
+    int rc = roll_read(d, &n, sum);
+    if (rc || n < 0 || n == INT64_MAX) /* damaged: chain_verify() tells */
+        return rc;
+    roll_add(sum, session);
+    return db_do(d, "UPDATE roll SET sessions=?, sum=? WHERE id=1", "ib", n + by, sum, sizeof sum);
+}
+
+int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
+{
+    char (*gone)[SESSION_ID] = NULL;
+    *n = 0;
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc;
+    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+        gone = xrealloc(gone, (size_t)*n + 1, sizeof *gone);
+        col_id(st, 0, gone[(*n)++]);
+    }
+    sqlite3_reset(st);
+    rc = rc == SQLITE_DONE ? SQLITE_OK : rc;
+    for (int i = 0; !rc && i < *n; i++)
+        rc = chain_roll(d, gone[i], -1);
+    free(gone);
+    return rc;
+}
+
+/* The sum over the sessions that are there. */
+static int roll_count(struct db *d, int64_t *n, uint8_t sum[32])
+{
+    sqlite3_stmt *st = db_cached(d, "SELECT id FROM session", "");
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc;
+    memset(sum, 0, 32);
+    for (*n = 0; (rc = sqlite3_step(st)) == SQLITE_ROW; ++*n) {
+        char id[SESSION_ID];
+        col_id(st, 0, id);
+        roll_add(sum, id);
+    }
+    sqlite3_reset(st);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+int chain_seal_all(struct db *d)
+{
+    uint8_t sum[32];
+    int64_t n;
+    int rc = roll_count(d, &n, sum);
+    if (!rc)
+        rc = db_do(d, "INSERT INTO roll(id, sessions, sum) VALUES(1,?,?)", "ib", n, sum,
+                   sizeof sum);
+    sqlite3_stmt *st = rc ? NULL : db_prepare(d, NULL, "SELECT id FROM session", "");
+    int step = st ? SQLITE_DONE : SQLITE_ERROR;
+    while (!rc && st && (step = sqlite3_step(st)) == SQLITE_ROW) {
+        char id[SESSION_ID];
+        col_id(st, 0, id);
+        rc = chain_seal(d, id);
+    }
+    sqlite3_finalize(st);
+    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
+}
+
 /* ---- writing ---- */
 
 int chain_begin(struct db *d, const char *session)
 {
     uint8_t sum[32];
     int rc = session_hash(d, session, sum);
-    return rc ? rc : db_do(d, "UPDATE session SET chain=? WHERE id=?", "bs", sum, sizeof sum,
-                           session);
+    if (!rc)
+        rc = db_do(d, "UPDATE session SET chain=? WHERE id=?", "bs", sum, sizeof sum, session);
+    return rc ? rc : chain_roll(d, session, 1);
 }
 
 static int set_link(struct db *d, enum link_kind kind, int64_t row, int64_t link,
@@ -155,7 +276,11 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
         return rc == SQLITE_DONE ? SQLITE_CORRUPT : rc;
     }
     uint8_t before[32], sum[32];
-    int64_t link = sqlite3_column_int64(st, 0) + 1;
+    int64_t links = sqlite3_column_int64(st, 0), link = links + (links < INT64_MAX);
+    if (links < 0 || links == INT64_MAX) { /* not a count: damaged */
+        sqlite3_reset(st);
+        return SQLITE_CORRUPT;
+    }
     int n = min_int(sqlite3_column_bytes(st, 1), (int)sizeof before);
     if (n)
         memcpy(before, sqlite3_column_blob(st, 1), (size_t)n);
@@ -186,6 +311,14 @@ static void say_bad(struct verify *v, const char *what, int64_t n)
                    what, (long long)n);
 }
 
+static void say_line(struct verify *v, const char *line)
+{
+    v->bad++;
+    if (v->report)
+        buf_printf(v->report, "%s%s%s%s\n", *v->session ? "session " : "", v->session,
+                   *v->session ? ": " : "", line);
+}
+
 /* The statement's row: link, kind, id, turn number, role, chain. Goes on from the stored chain
  * after a mismatch, so that one change is reported once. */
 static int verify_link(struct verify *v, sqlite3_stmt *st)
@@ -202,7 +335,7 @@ static int verify_link(struct verify *v, sqlite3_stmt *st)
                        sum);
     const void *stored = sqlite3_column_blob(st, 5);
     bool whole = stored && sqlite3_column_bytes(st, 5) == (int)sizeof sum;
-    if (link != v->link + 1)
+    if ((uint64_t)link != (uint64_t)v->link + 1)
         say_bad(v, "what stood before link", link);
     if (!rc && (!whole || memcmp(stored, sum, sizeof sum) != 0))
         say_bad(v, what, n);
@@ -253,6 +386,63 @@ static bool verify_session(struct verify *v, struct err *e)
     return ok;
 }
 
+/* Rows that no link covers. A reply that is being written has none yet: one a run. */
+static bool verify_covered(struct verify *v, struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(v->d, e,
+        "SELECT 'run ' || id FROM run WHERE session_id=?1 AND link IS NULL UNION ALL"
+        " SELECT kind || ' ' || id FROM event WHERE session_id=?1 AND link IS NULL UNION ALL"
+        " SELECT iif(t.role = 'user', 'the message of turn ', 'the reply of turn ') || t.n"
+        " FROM turn t WHERE t.session_id=?1 AND t.link IS NULL AND NOT (t.role = 'reply' AND"
+        "  t.stop = '' AND EXISTS(SELECT 1 FROM run r WHERE r.id = t.run_id AND r.ended = 0) AND"
+        "  t.id = (SELECT max(id) FROM turn o WHERE o.run_id = t.run_id AND o.stop = ''))", "s",
+        v->session);
+    int rc = SQLITE_ERROR;
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        char line[160];
+        snprintf(line, sizeof line, "%.80s is not covered by the chain: aerie did not write it",
+                 (const char *)sqlite3_column_text(st, 0));
+        say_line(v, line);
+    }
+    sqlite3_finalize(st);
+    return rc == SQLITE_DONE || (st && db_fail(v->d, e, "cannot verify"));
+}
+
+static bool verify_seal(struct verify *v, struct err *e)
+{
+    uint8_t sum[32];
+    int rc = seal_hash(v->d, v->session, sum);
+    sqlite3_stmt *st = rc ? NULL
+                          : db_cached(v->d, "SELECT seal FROM session WHERE id=?", "s", v->session);
+    if (!st)
+        return db_fail(v->d, e, "cannot verify");
+    rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW && (sqlite3_column_bytes(st, 0) != 32 ||
+                             memcmp(sqlite3_column_blob(st, 0), sum, 32) != 0))
+        say_line(v, "its title, times or the ends of its runs do not match what was written");
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(v->d, e, "cannot verify");
+}
+
+/* Sessions that were deleted or added by somebody else. */
+static bool verify_roll(struct verify *v, struct err *e)
+{
+    uint8_t want[32] = {0}, have[32];
+    int64_t n_want, n_have;
+    char line[160];
+    if (roll_read(v->d, &n_want, want) || roll_count(v->d, &n_have, have))
+        return db_fail(v->d, e, "cannot verify");
+    v->session[0] = '\0';
+    if (n_want != n_have)
+        snprintf(line, sizeof line, "there are %lld sessions, and aerie counted %lld: some were "
+                 "deleted or added", (long long)n_have, (long long)n_want);
+    else
+        snprintf(line, sizeof line, "the sessions are not those that aerie wrote");
+    if (n_want != n_have || memcmp(want, have, 32) != 0)
+        say_line(v, line);
+    return true;
+}
+
 /* Rows whose session's own row is gone. */
 static bool verify_owners(struct verify *v, struct err *e)
 {
@@ -268,10 +458,9 @@ static bool verify_owners(struct verify *v, struct err *e)
     return true;
 }
 
-bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
-                  struct err *e)
+static bool verify_all(struct verify *v, const char *session, struct err *e)
 {
-    struct verify v = {.d = d, .report = report};
+    struct db *d = v->d;
     sqlite3_stmt *st = db_prepare(d, e, "SELECT id FROM session WHERE ?1 IN ('', id) ORDER BY id",
                                   "s", session);
     if (!st)
@@ -279,13 +468,24 @@ bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struc
     bool ok = true;
     int rc = SQLITE_DONE;
     while (ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        col_id(st, 0, v.session);
-        ok = verify_session(&v, e);
+        col_id(st, 0, v->session);
+        ok = verify_session(v, e) && verify_covered(v, e) && verify_seal(v, e);
     }
     if (ok && rc != SQLITE_DONE)
         ok = db_fail(d, e, "cannot verify");
     sqlite3_finalize(st);
-    ok = ok && (*session || verify_owners(&v, e));
+    return ok && (*session || (verify_owners(v, e) && verify_roll(v, e)));
+}
+
+/* In one transaction: another process may go on writing. */
+bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
+                  struct err *e)
+{
+    struct verify v = {.d = d, .report = report};
+    if (!db_exec(d, "BEGIN", e))
+        return false;
+    bool ok = verify_all(&v, session, e);
+    db_rollback(d);
     *turns = v.turns;
     *bad = v.bad;
     return ok;

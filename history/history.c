@@ -203,7 +203,7 @@ static int apply(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
             *bad = i;
     }
     if (!rc)
-        rc = write_pending_text(&h->w);
+        rc = write_commit(&h->w);
     return rc ? rc : db_do(&h->w.db, "COMMIT", "");
 }
 
@@ -395,23 +395,26 @@ char *history_default_path(void)
     return xasprintf("%s/.local/share/aerie/sessions.db", home && *home == '/' ? home : "");
 }
 
-/* The file exists and is ours alone; older ones may have been made with wider permissions. */
+/* The file exists; whose it is was looked at before. */
 static bool prepare_file(const char *path, struct err *e)
 {
+    enum file_owner owner = file_owner(path, e);
+    if (owner != FILE_MISSING)
+        return owner == FILE_OURS;
     if (!file_make_folder(path, e))
         return false;
-    struct stat st;
-    if (stat(path, &st) == 0) {
-        if (!S_ISREG(st.st_mode))
-            return err_set(e, ERR_DB, "%s is not a regular file", path);
-        if (st.st_uid == geteuid() && (st.st_mode & 077))
-            chmod(path, st.st_mode & 0700);
-        return true;
-    }
     int fd = file_create(path, e);
     if (fd >= 0)
         close(fd);
     return fd >= 0 || access(path, F_OK) == 0; /* another process was quicker */
+}
+
+/* Older logs may have been made with wider permissions. */
+static void close_to_others(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077))
+        chmod(path, st.st_mode & 0700);
 }
 
 static void set_notice(struct history *h, const char *fmt, ...)
@@ -432,6 +435,9 @@ static bool open_writer(struct history *h, const char *path, struct err *e, bool
     bool ok = !sqlite3_db_readonly(w->db.h, "main") ||
               err_set(e, ERR_DB, "%s is read-only", path);
     int closed = 0;
+    ok = ok && schema_accept(&w->db, e);
+    if (ok)
+        close_to_others(path);
     if (ok && !schema_wal(&w->db))
         set_notice(h, "the session log lies on a file system without WAL: writing is slower there");
     ok = ok && schema_open(&w->db, e) && live_open(&w->live, path, e);

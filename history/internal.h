@@ -54,23 +54,39 @@ char *col_str(sqlite3_stmt *st, int i);                  /* a copy; "" for null;
 void col_id(sqlite3_stmt *st, int i, char out[SESSION_ID]);
 void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed ids of a blob */
 
-/* ---- schema.c: files, versions, migrations --------------------------------------------------- */
+/* ---- schema.c: versions, migrations, the schema's text ---------------------------------------- */
 
-enum { APPLICATION_ID = 0x41455249 /* "AERI" */, SCHEMA_VERSION = 1 };
+enum { APPLICATION_ID = 0x41455249 /* "AERI" */, SCHEMA_VERSION = 2 };
 
 /* What leads from version `to` - 1 to version `to`. Version 0 is an empty file. */
 struct migration {
     int to;
     const char *sql;
+    int (*fill)(struct db *d); /* what SQL cannot compute; NULL: nothing */
 };
 /* Brings the database to the last version of the list, in one transaction, after a backup beside
  * it ("PATH.v1-YYYYMMDD-HHMMSS") if it held anything. A newer or foreign database is refused. */
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e);
-/* The product's own schema: created or migrated by writers, only checked by readers. */
+/* The product's own schema. Writers call schema_accept() before they change anything, then
+ * schema_open(), which creates or migrates; readers call schema_check(). Each refuses a database
+ * that is foreign, newer, or holds anything but the text of its version: a view, a trigger. */
+bool schema_accept(struct db *d, struct err *e);
 bool schema_open(struct db *d, struct err *e);
 bool schema_check(struct db *d, struct err *e);
+/* As schema_check(), but differences from the text are lines of the report. */
+bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
 /* WAL where it works; false: not on this file system, a rollback journal is used. */
 bool schema_wal(struct db *d);
+
+/* ---- file.c ---------------------------------------------------------------------------------- */
+
+/* What lies at a path, judged by reading alone: nothing is created, changed or waited for. */
+enum file_owner {
+    FILE_MISSING,
+    FILE_OURS,    /* a session log, maybe damaged, or an empty file */
+    FILE_REFUSED, /* another program's, or no regular file; *e (ERR_DB) says which */
+};
+enum file_owner file_owner(const char *path, struct err *e);
 
 bool file_make_folder(const char *path, struct err *e); /* the folders above path, 0700 */
 /* Creates an empty 0600 file that must not exist; the descriptor, -1 and *e on failure. */
@@ -109,6 +125,16 @@ enum link_kind { LINK_RUN, LINK_EVENT, LINK_TURN };
 int chain_begin(struct db *d, const char *session);
 /* Appends the row to the session's chain. Its content must be final. */
 int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t row);
+/* The session's row, its title and times too, and how its runs ended, under one checksum; called
+ * in every transaction that changed one of them, before its end. */
+int chain_seal(struct db *d, const char *session);
+/* The session was created or deleted: the sum over all sessions follows. */
+int chain_roll(struct db *d, const char *session, int by);
+/* Runs a DELETE of sessions that ends in RETURNING id, and keeps the sum; *n: how many. NULL for a
+ * statement that could not be made. */
+int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
+/* For a database of version 1: the seals and the sum that it did not have. */
+int chain_seal_all(struct db *d);
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e);
 
@@ -143,7 +169,7 @@ struct writer {
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended);
 /* Puts "name=value" in place of the line with that name, or at the end. */
 void settings_set_line(struct buf *lines, const char *set);
-int write_pending_text(struct writer *w); /* before each commit */
+int write_commit(struct writer *w); /* before each commit: pending text, the seal */
 /* The run is over; a session without a turn vanishes unless `keep`. */
 int write_end_run(struct writer *w, bool keep);
 void cursor_copy(struct cursor *dst, const struct cursor *src); /* dst: freed or zeroed */

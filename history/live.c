@@ -115,6 +115,20 @@ int recover_turn(struct db *d, int64_t reply)
     return rc;
 }
 
+/* The run counts as killed. */
+static int end_run(struct db *d, int64_t run)
+{
+    char session[SESSION_ID] = "";
+    int rc = db_do(d, "UPDATE run SET ended=2 WHERE id=?", "i", run);
+    sqlite3_stmt *st = rc ? NULL : db_cached(d, "SELECT session_id FROM run WHERE id=?", "i", run);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    if ((rc = sqlite3_step(st)) == SQLITE_ROW)
+        col_id(st, 0, session);
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? chain_seal(d, session) : rc;
+}
+
 /* Closes every open turn of a run, then the run. */
 static int close_run(struct db *d, int64_t run, int *closed)
 {
@@ -123,7 +137,7 @@ static int close_run(struct db *d, int64_t run, int *closed)
         int rc = db_int(d, &reply, 0, "SELECT id FROM turn WHERE run_id=? AND stop='' LIMIT 1", "i",
                         run);
         if (rc || !reply)
-            return rc ? rc : db_do(d, "UPDATE run SET ended=2 WHERE id=?", "i", run);
+            return rc ? rc : end_run(d, run);
         rc = recover_turn(d, reply);
         if (rc)
             return rc;
@@ -159,10 +173,12 @@ int recover_dead(struct db *d, const struct live *l, int *closed)
     if (rc)
         return rc;
     rc = close_dead_runs(d, l, closed);
+    int gone;
     if (!rc) /* a start without a message leaves nothing */
-        rc = db_do(d, "DELETE FROM session WHERE parent IS NULL"
+        rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"
                    " AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = session.id)"
                    " AND NOT EXISTS(SELECT 1 FROM run WHERE session_id = session.id AND ended = 0)"
-                   " AND id NOT IN (SELECT parent FROM session WHERE parent IS NOT NULL)", "");
+                   " AND id NOT IN (SELECT parent FROM session WHERE parent IS NOT NULL)"
+                   " RETURNING id", ""), &gone);
     return rc ? rc : db_do(d, "COMMIT", "");
 }

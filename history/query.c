@@ -43,11 +43,11 @@ static bool open_immutable(struct hdb *h, struct err *e)
 
 struct hdb *hdb_open(const char *path, struct err *e)
 {
-    if (access(path, F_OK) != 0) {
-        err_set(e, errno == ENOENT ? ERR_NEGATIVE : ERR_DB,
-                errno == ENOENT ? "there is no session log at %s yet" : "cannot open %s", path);
+    enum file_owner owner = file_owner(path, e);
+    if (owner == FILE_MISSING)
+        err_set(e, ERR_NEGATIVE, "there is no session log at %s yet", path);
+    if (owner != FILE_OURS)
         return NULL;
-    }
     struct hdb *h = xcalloc(1, sizeof *h);
     h->path = xstrdup(path);
     bool ok = db_open(&h->db, path, SQLITE_OPEN_READONLY, e);

@@ -1,18 +1,14 @@
-/* schema.c - the tables, their versions, and the files they lie in.
+/* schema.c - the tables, their versions, and the check that a database holds these tables only.
  *
  * Always true: the version of a database changes in one transaction, together with the tables; a
- * database that held something was copied beside itself before. Files are created 0600, folders
- * 0700, whatever the umask; nothing is ever overwritten or deleted.
+ * database that held something was copied beside itself before. No statement of ours runs on a
+ * database whose schema differs from the text below: a planted view or trigger never runs.
  */
 #include "history/internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -90,80 +86,21 @@ static const char schema_1[] =
     "CREATE VIRTUAL TABLE turn_fts USING fts5(text, content='turn', content_rowid='id',"
     " tokenize='unicode61');";
 
-static const struct migration migrations[] = {{1, schema_1}};
+/* A session row is sealed (chain.c), and `roll` sums up which sessions there are. `held` says which
+ * writer has a session open, `taken` which side files were taken in (aside.c). */
+static const char schema_2[] =
+    "ALTER TABLE session ADD COLUMN seal BLOB NOT NULL DEFAULT x'';"
 
-/* ---- files ---- */
+    "CREATE TABLE roll(id INTEGER PRIMARY KEY CHECK(id = 1), sessions INTEGER NOT NULL,"
+    " sum BLOB NOT NULL);"
 
-void time_stamp(char out[16])
-{
-    time_t now = (time_t)(clock_unix_ms() / 1000);
-    struct tm tm;
-    localtime_r(&now, &tm);
-    strftime(out, 16, "%Y%m%d-%H%M%S", &tm);
-}
+    "CREATE TABLE held(session_id TEXT PRIMARY KEY NOT NULL, writer INTEGER NOT NULL,"
+    " pid INTEGER NOT NULL, host TEXT NOT NULL, since_ms INTEGER NOT NULL) WITHOUT ROWID;"
 
-bool file_make_folder(const char *path, struct err *e)
-{
-    char *copy = xstrdup(path);
-    bool ok = true;
-    for (char *p = strchr(copy + 1, '/'); ok && p; p = strchr(p + 1, '/')) {
-        *p = '\0';
-        if (mkdir(copy, 0700) != 0 && errno != EEXIST)
-            ok = err_set(e, ERR_DB, "cannot create the folder %s: %s", copy, strerror(errno));
-        *p = '/';
-    }
-    free(copy);
-    return ok;
-}
+    "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;";
 
-int file_create(const char *path, struct err *e)
-{
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        err_set(e, ERR_DB, "cannot create %s: %s", path, strerror(errno));
-    return fd;
-}
-
-/* Renames without replacing; a taken name gets "-1", "-2", ... at its end. */
-static bool rename_aside(const char *from, char **to)
-{
-    char *base = *to;
-    for (int i = 0; i < 100; i++) {
-        char *name = i ? xasprintf("%s-%d", base, i) : xstrdup(base);
-        if (renameat2(AT_FDCWD, from, AT_FDCWD, name, RENAME_NOREPLACE) == 0) {
-            free(base);
-            *to = name;
-            return true;
-        }
-        free(name);
-        if (errno != EEXIST)
-            return false;
-    }
-    return false;
-}
-
-bool file_aside(const char *path, char **to, struct err *e)
-{
-    char stamp[16];
-    time_stamp(stamp);
-    *to = xasprintf("%s.corrupt-%s", path, stamp);
-    if (!rename_aside(path, to)) {
-        err_set(e, ERR_DB, "%s is damaged and cannot be renamed to %s: %s", path, *to,
-                strerror(errno));
-        free(*to);
-        *to = NULL;
-        return false;
-    }
-    static const char *const tails[] = {"-wal", "-shm", "-journal"};
-    for (int i = 0; i < 3; i++) {
-        char *from = xasprintf("%s%s", path, tails[i]), *name = xasprintf("%s%s", *to, tails[i]);
-        if (access(from, F_OK) == 0)
-            rename_aside(from, &name); /* best effort: the database itself is what matters */
-        free(from);
-        free(name);
-    }
-    return true;
-}
+static const struct migration migrations[] = {{1, schema_1, NULL}, {2, schema_2, chain_seal_all}};
+enum { N_MIGRATIONS = sizeof migrations / sizeof *migrations };
 
 /* ---- versions ---- */
 
@@ -212,7 +149,7 @@ static bool apply_migrations(struct db *d, const struct migration *list, int n, 
     for (int i = 0; i < n; i++) {
         if (list[i].to <= version)
             continue;
-        if (sqlite3_exec(d->h, list[i].sql, NULL, NULL, NULL)) {
+        if (sqlite3_exec(d->h, list[i].sql, NULL, NULL, NULL) || (list[i].fill && list[i].fill(d))) {
             db_fail(d, e, "cannot migrate");
             return err_prefix(e, "schema version %d", list[i].to);
         }
@@ -223,10 +160,129 @@ static bool apply_migrations(struct db *d, const struct migration *list, int n, 
     return db_exec(d, set, e);
 }
 
+/* ---- the schema's text ---- */
+
+/* A database in memory with the tables of a version, as this SQLite writes them. */
+static bool make_expected(struct db *d, const struct migration *list, int n, int64_t version,
+                          struct err *e)
+{
+    if (!db_open(d, ":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, e))
+        return false;
+    bool ok = db_exec(d, "BEGIN", e);
+    for (int i = 0; ok && i < n && list[i].to <= version; i++)
+        ok = db_exec(d, list[i].sql, e);
+    ok = ok && db_exec(d, "COMMIT; ANALYZE", e); /* the tables that PRAGMA optimize may add */
+    if (!ok)
+        db_close(d);
+    return ok;
+}
+
+/* Rows of the two schemas in the order of their names, side by side. */
+struct both {
+    sqlite3_stmt *want, *have;
+    int rc_want, rc_have;
+    struct buf *report;
+    int differ;
+};
+
+static const char *name_of(sqlite3_stmt *st)
+{
+    const char *s = (const char *)sqlite3_column_text(st, 1);
+    return s ? s : "";
+}
+
+static void schema_differs(struct both *b, sqlite3_stmt *st, const char *how)
+{
+    const char *kind = (const char *)sqlite3_column_text(st, 0);
+    b->differ++;
+    buf_printf(b->report, "schema: %.20s \"%.100s\" %s\n", kind ? kind : "", name_of(st), how);
+}
+
+static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b)
+{
+    for (int i = 0; i < 4; i++) {
+        const char *x = (const char *)sqlite3_column_text(a, i);
+        const char *y = (const char *)sqlite3_column_text(b, i);
+        if (!x != !y || (x && strcmp(x, y) != 0))
+            return false;
+    }
+    return true;
+}
+
+/* One step over the side or sides that come first. */
+static void compare_next(struct both *b)
+{
+    int order = b->rc_want != SQLITE_ROW   ? 1
+                : b->rc_have != SQLITE_ROW ? -1
+                                           : strcmp(name_of(b->want), name_of(b->have));
+    if (order > 0)
+        schema_differs(b, b->have, "was added, aerie did not make it");
+    else if (order < 0 && strncmp(name_of(b->want), "sqlite_stat", 11) != 0)
+        schema_differs(b, b->want, "is missing");
+    else if (order == 0 && !same_text(b->want, b->have))
+        schema_differs(b, b->have, "is not as aerie made it");
+    if (order <= 0)
+        b->rc_want = sqlite3_step(b->want);
+    if (order >= 0)
+        b->rc_have = sqlite3_step(b->have);
+}
+
+static bool compare_schemas(struct db *d, struct db *expected, struct both *b, struct err *e)
+{
+    static const char sql[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name";
+    b->want = db_prepare(expected, e, sql, "");
+    b->have = b->want ? db_prepare(d, e, sql, "") : NULL;
+    if (b->have) {
+        b->rc_want = sqlite3_step(b->want);
+        b->rc_have = sqlite3_step(b->have);
+        while (b->rc_want == SQLITE_ROW || b->rc_have == SQLITE_ROW)
+            compare_next(b);
+    }
+    bool ok = b->have && (b->rc_have == SQLITE_DONE || db_fail(d, e, "cannot read the schema"));
+    sqlite3_finalize(b->want);
+    sqlite3_finalize(b->have);
+    return ok;
+}
+
+/* Compares with the text of the database's own version; one line a difference. */
+static bool compare_text(struct db *d, const struct migration *list, int n, int64_t version,
+                         struct buf *report, int *differ, struct err *e)
+{
+    struct db expected;
+    struct both b = {.report = report};
+    if (!make_expected(&expected, list, n, version, e))
+        return false;
+    bool ok = compare_schemas(d, &expected, &b, e);
+    db_close(&expected);
+    *differ = b.differ;
+    return ok;
+}
+
+static bool demand_text(struct db *d, const struct migration *list, int n, int64_t version,
+                        struct err *e)
+{
+    struct buf lines = {0};
+    int differ = 0;
+    bool ok = compare_text(d, list, n, version, &lines, &differ, e);
+    if (ok && differ) {
+        ok = err_set(e, ERR_DB, "%s is not used: %.*s", d->path, (int)strcspn(lines.p, "\n"),
+                     lines.p);
+        if (differ > 1)
+            err_set(e, ERR_DB, "%s is not used: %.*s, and %d more", d->path,
+                    (int)strcspn(lines.p, "\n"), lines.p, differ - 1);
+    }
+    buf_free(&lines);
+    return ok;
+}
+
+/* ---- opening ---- */
+
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e)
 {
     int64_t version;
     if (!read_version(d, &version, e) || !refuse_newer(d, version, list[n - 1].to, e))
+        return false;
+    if (version > 0 && !demand_text(d, list, n, version, e))
         return false;
     if (version == list[n - 1].to)
         return true;
@@ -243,12 +299,19 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
     return false;
 }
 
-bool schema_open(struct db *d, struct err *e)
+bool schema_accept(struct db *d, struct err *e)
 {
-    return schema_migrate(d, migrations, sizeof migrations / sizeof *migrations, e);
+    int64_t version;
+    return read_version(d, &version, e) && refuse_newer(d, version, SCHEMA_VERSION, e) &&
+           (version == 0 || demand_text(d, migrations, N_MIGRATIONS, version, e));
 }
 
-bool schema_check(struct db *d, struct err *e)
+bool schema_open(struct db *d, struct err *e)
+{
+    return schema_migrate(d, migrations, N_MIGRATIONS, e);
+}
+
+static bool check_version(struct db *d, struct err *e)
 {
     int64_t version;
     if (!read_version(d, &version, e) || !refuse_newer(d, version, SCHEMA_VERSION, e))
@@ -256,6 +319,17 @@ bool schema_check(struct db *d, struct err *e)
     return version == SCHEMA_VERSION ||
            err_set(e, ERR_DB, "%s has schema version %lld, older than %d: start aerie once, it "
                    "makes a backup and migrates", d->path, (long long)version, SCHEMA_VERSION);
+}
+
+bool schema_check(struct db *d, struct err *e)
+{
+    return check_version(d, e) && demand_text(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, e);
+}
+
+bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e)
+{
+    return check_version(d, e) &&
+           compare_text(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, report, differ, e);
 }
 
 /* ---- the journal ---- */

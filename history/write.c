@@ -150,10 +150,14 @@ int write_end_run(struct writer *w, bool keep)
     int rc = c->reply ? recover_turn(&w->db, c->reply) : SQLITE_OK;
     if (!rc)
         rc = db_do(&w->db, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
+    if (!rc)
+        rc = chain_seal(&w->db, c->session);
+    int gone;
     if (!rc && !keep) /* a start without a message leaves nothing */
-        rc = db_do(&w->db, "DELETE FROM session WHERE id=?1 AND parent IS NULL"
-                   " AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = ?1)"
-                   " AND NOT EXISTS(SELECT 1 FROM session WHERE parent = ?1)", "s", c->session);
+        rc = chain_delete(&w->db, db_cached(&w->db, "DELETE FROM session WHERE id=?1 AND"
+                   " parent IS NULL AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = ?1)"
+                   " AND NOT EXISTS(SELECT 1 FROM session WHERE parent = ?1) RETURNING id", "s",
+                   c->session), &gone);
     c->reply = 0;
     c->stored = false;
     return rc;
@@ -271,7 +275,7 @@ static int write_turn_begin(struct writer *w, const struct event *ev)
                            c->session);
 }
 
-int write_pending_text(struct writer *w)
+static int write_pending_text(struct writer *w)
 {
     struct cursor *c = &w->cur;
     if (!c->reply || !c->text.n)
@@ -282,6 +286,12 @@ int write_pending_text(struct writer *w)
     c->n_parts++;
     buf_clear(&c->text);
     return rc;
+}
+
+int write_commit(struct writer *w)
+{
+    int rc = write_pending_text(w);
+    return rc || !w->cur.stored ? rc : chain_seal(&w->db, w->cur.session);
 }
 
 static int write_text(struct writer *w, const struct event *ev)

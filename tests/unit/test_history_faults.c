@@ -433,9 +433,9 @@ static void test_an_older_schema_is_migrated_after_a_backup(void **state)
 {
     (void)state;
     static const struct migration list[] = {
-        {1, "CREATE TABLE t(x); INSERT INTO t VALUES('old'), ('rows');"},
-        {2, "ALTER TABLE t ADD COLUMN y DEFAULT 7;"},
-        {3, "CREATE TABLE u(z); INSERT INTO nowhere VALUES(1);"},
+        {1, "CREATE TABLE t(x); INSERT INTO t VALUES('old'), ('rows');", NULL},
+        {2, "ALTER TABLE t ADD COLUMN y DEFAULT 7;", NULL},
+        {3, "CREATE TABLE u(z); INSERT INTO nowhere VALUES(1);", NULL},
     };
     char path[160], cmd[200];
     snprintf(path, sizeof path, "%s/old.db", scratch);
@@ -531,7 +531,7 @@ static void test_what_is_no_file_is_a_clear_error(void **state)
     (void)state;
     struct err e = {0};
     assert_null(history_open(scratch, LOG_STEPS, &about, &e));
-    assert_non_null(strstr(e.msg, "not a regular file"));
+    assert_non_null(strstr(e.msg, "it is a folder"));
     char path[160];
     snprintf(path, sizeof path, "%s/file", scratch);
     write_bytes(path, "x", 1);

@@ -1,0 +1,182 @@
+/* file.c - the database as a file: whose it is, and how files beside it are made.
+ *
+ * Before SQLite sees a file, its header says whether the file is a session log: SQLite would create
+ * files beside it, change its mode or replay its journal. Files are created 0600, folders 0700,
+ * whatever the umask; nothing is ever overwritten or deleted.
+ */
+#include "history/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- whose file it is ---- */
+
+/* Offsets in the header of a database (page 1) and of its write-ahead log, all big-endian. */
+enum {
+    HEADER = 108, /* with the header of the schema's root page */
+    AT_VERSION = 60, AT_APPLICATION = 68, AT_ROOT_KIND = 100, AT_ROOT_CELLS = 103,
+    WAL_HEADER = 32, WAL_AT_PAGE_SIZE = 8, WAL_FRAME = 24,
+    LEAF_OF_TABLE = 13,
+};
+
+static uint32_t big_endian(const unsigned char *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static bool page_is_ours(const unsigned char *page)
+{
+    return big_endian(page + AT_APPLICATION) == APPLICATION_ID;
+}
+
+/* Nothing was ever put into it: no version, no owner, no table. */
+static bool page_is_blank(const unsigned char *page)
+{
+    return !big_endian(page + AT_APPLICATION) && !big_endian(page + AT_VERSION) &&
+           page[AT_ROOT_KIND] == LEAF_OF_TABLE && !page[AT_ROOT_CELLS] && !page[AT_ROOT_CELLS + 1];
+}
+
+/* Whether a write-ahead log beside a blank database begins a session log. *empty: it holds no
+ * page. */
+static bool wal_is_ours(const char *path, bool *empty)
+{
+    char *name = xasprintf("%s-wal", path);
+    unsigned char head[WAL_HEADER], frame[WAL_FRAME + HEADER];
+    int fd = file_open_regular(name, NULL);
+    bool ours = false;
+    *empty = true;
+    if (fd >= 0 && pread(fd, head, sizeof head, 0) == sizeof head) {
+        off_t step = WAL_FRAME + (off_t)big_endian(head + WAL_AT_PAGE_SIZE);
+        for (off_t at = WAL_HEADER; step >= 512 && !ours &&
+                                    pread(fd, frame, sizeof frame, at) == sizeof frame; at += step) {
+            *empty = false;
+            ours = big_endian(frame) == 1 && page_is_ours(frame + WAL_FRAME);
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    free(name);
+    return ours;
+}
+
+/* A log whose header was damaged is still known by the file of its writers' locks beside it. */
+static bool has_companion(const char *path)
+{
+    char *name = xasprintf("%s.live", path);
+    struct stat st;
+    bool has = lstat(name, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0;
+    free(name);
+    return has;
+}
+
+enum file_owner file_owner(const char *path, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 && errno == ENOENT)
+        return FILE_MISSING;
+    int fd = file_open_regular(path, e);
+    if (fd < 0) {
+        if (e)
+            e->kind = ERR_DB;
+        return FILE_REFUSED;
+    }
+    unsigned char head[HEADER] = {0};
+    ssize_t n = pread(fd, head, sizeof head, 0);
+    int why = n < 0 ? errno : 0;
+    close(fd);
+    if (why) {
+        err_set(e, ERR_DB, "cannot read %s: %s", path, strerror(why));
+        return FILE_REFUSED;
+    }
+    bool empty = true, database = n == HEADER && memcmp(head, "SQLite format 3", 16) == 0;
+    if (database ? page_is_ours(head) : n == 0 || has_companion(path))
+        return FILE_OURS;
+    if (database && page_is_blank(head) && (wal_is_ours(path, &empty) || empty))
+        return FILE_OURS; /* a log whose making was interrupted */
+    err_set(e, ERR_DB, database ? "%s belongs to another program, it is no session log; expected "
+                                  "another file with --db"
+                                : "%s is no session log, so it was left as it is; expected another "
+                                  "file with --db", path);
+    return FILE_REFUSED;
+}
+
+/* ---- files beside it ---- */
+
+void time_stamp(char out[16])
+{
+    time_t now = (time_t)(clock_unix_ms() / 1000);
+    struct tm tm;
+    localtime_r(&now, &tm);
+    strftime(out, 16, "%Y%m%d-%H%M%S", &tm);
+}
+
+bool file_make_folder(const char *path, struct err *e)
+{
+    char *copy = xstrdup(path);
+    bool ok = true;
+    for (char *p = strchr(copy + 1, '/'); ok && p; p = strchr(p + 1, '/')) {
+        *p = '\0';
+        if (mkdir(copy, 0700) != 0 && errno != EEXIST)
+            ok = err_set(e, ERR_DB, "cannot create the folder %s: %s", copy, strerror(errno));
+        *p = '/';
+    }
+    free(copy);
+    return ok;
+}
+
+int file_create(const char *path, struct err *e)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        err_set(e, ERR_DB, "cannot create %s: %s", path, strerror(errno));
+    return fd;
+}
+
+/* Renames without replacing; a taken name gets "-1", "-2", ... at its end. */
+static bool rename_aside(const char *from, char **to)
+{
+    char *base = *to;
+    for (int i = 0; i < 100; i++) {
+        char *name = i ? xasprintf("%s-%d", base, i) : xstrdup(base);
+        if (renameat2(AT_FDCWD, from, AT_FDCWD, name, RENAME_NOREPLACE) == 0) {
+            free(base);
+            *to = name;
+            return true;
+        }
+        free(name);
+        if (errno != EEXIST)
+            return false;
+    }
+    return false;
+}
+
+bool file_aside(const char *path, char **to, struct err *e)
+{
+    char stamp[16];
+    time_stamp(stamp);
+    *to = xasprintf("%s.corrupt-%s", path, stamp);
+    if (!rename_aside(path, to)) {
+        err_set(e, ERR_DB, "%s is damaged and cannot be renamed to %s: %s", path, *to,
+                strerror(errno));
+        free(*to);
+        *to = NULL;
+        return false;
+    }
+    static const char *const tails[] = {"-wal", "-shm", "-journal"};
+    for (int i = 0; i < 3; i++) {
+        char *from = xasprintf("%s%s", path, tails[i]), *name = xasprintf("%s%s", *to, tails[i]);
+        if (access(from, F_OK) == 0)
+            rename_aside(from, &name); /* best effort: the database itself is what matters */
+        free(from);
+        free(name);
+    }
+    return true;
+}
+
