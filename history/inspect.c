@@ -12,7 +12,7 @@
 
 enum {
     TIME_MS = 2000,
-    VALUE_BYTES = 16 << 20,  /* the largest string or blob a query may build */
+    VALUE_BYTES = 6 << 20,   /* the largest string or blob a query may build */
     OUTPUT_BYTES = 16 << 20,
     BLOB_SHOWN = 16,         /* bytes of a blob shown as hex */
     CELL_WIDTH = 60,         /* columns of a cell in the text table */

@@ -2,18 +2,21 @@
  *
  * Replies and results go to standard output, everything else to standard error. Under --json every
  * line of standard output is one JSON object. Input is taken up when the engine is idle, so a
- * script's lines are answered in order. Ctrl-C stops a reply: the handler sets flags and cancels,
- * nothing more.
+ * script's lines are answered in order. Signals come through repl/interrupt.h: whoever waits here, for
+ * a line or for a reply, waits for them too.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/interrupt.h"
 
 enum { MAX_INPUT = 64 << 20 };
 
@@ -25,6 +28,8 @@ struct plain {
     bool broken;             /* standard output takes no more */
     bool lost;               /* the device failed for good */
     bool answered;           /* a turn ended since the last message */
+    bool interrupted;        /* by Ctrl-C, since the last line */
+    int terminated;          /* the signal that ends the program, or 0 */
     enum stop_reason reason; /* of it */
     int prompt_tokens, reused;
     struct buf tail;         /* the reply's last character as it came, with its marks */
@@ -38,46 +43,48 @@ static struct plain *plain_of(const struct app *a)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static struct engine *volatile replying; /* while a reply may run: what the handler cancels */
-static volatile sig_atomic_t interrupts, terminated;
-
-static void on_signal(int sig)
+/* Without SA_RESTART: a write to a pipe that nobody reads returns. */
+static void catch_signals(struct app *a)
 {
-    if (sig == SIGINT)
-        interrupts++;
-    else
-        terminated = 1;
-    if (replying)
-        engine_cancel(replying);
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+    struct err e;
+    if (!interrupt_open(caught, 3, false, NULL, &e))
+        app_error(a, &e);
 }
 
-/* Without SA_RESTART: a read that waits for a line returns, so that the flags are seen. */
-static void catch_signals(void)
+/* Takes the signals that wait. */
+static void take_signals(struct plain *p)
 {
-    struct sigaction sa = {.sa_handler = on_signal};
-    sigemptyset(&sa.sa_mask);
-    sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
-    sigaction(SIGHUP, &sa, NULL);
-    interrupts = terminated = 0;
+    for (int sig; (sig = interrupt_next()) != 0;) {
+        if (sig == SIGINT)
+            p->interrupted = true;
+        else
+            p->terminated = sig;
+    }
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-static void put(struct app *a, const char *bytes, size_t n)
+/* Standard output takes no more: the chat ends. */
+static void put_failed(struct app *a, int error)
 {
-    struct plain *p = plain_of(a);
-    if (p->broken || n == 0)
-        return;
-    errno = 0;
-    if (fwrite(bytes, 1, n, stdout) == n && fflush(stdout) == 0)
-        return;
-    p->broken = true; /* a pipe that was closed says nothing: its reader had enough */
-    if (errno != EPIPE)
-        fprintf(stderr, "aerie: cannot write to standard output: %s\n", strerror(errno));
+    plain_of(a)->broken = true;
+    if (error != EPIPE && error != EINTR) /* a pipe that was closed says nothing: its reader had enough */
+        fprintf(stderr, "aerie: cannot write to standard output: %s\n", strerror(error));
     a->exit_code = max_int(a->exit_code, ERR_USAGE);
     a->quit = true;
     engine_cancel(a->engine);
+}
+
+static void put(struct app *a, const char *bytes, size_t n)
+{
+    while (n > 0 && !plain_of(a)->broken) {
+        ssize_t k = write(STDOUT_FILENO, bytes, n);
+        if (k < 0 && (errno != EINTR || interrupt_waits()))
+            put_failed(a, errno);
+        bytes += k > 0 ? k : 0;
+        n -= k > 0 ? (size_t)k : 0;
+    }
 }
 
 /* "aerie: text" on standard error; never raw. */
@@ -336,10 +343,10 @@ static void take_event(struct app *a, struct event *ev)
 static void wait_idle(struct app *a)
 {
     struct event ev;
-    interrupts = 0;
-    replying = a->engine;
     for (;;) {
         bool busy = engine_busy(a->engine), any = false;
+        if (busy && interrupt_waits()) /* again and again: one may come too early for a request */
+            engine_cancel(a->engine);
         while (engine_next(a->engine, &ev)) {
             take_event(a, &ev);
             any = true;
@@ -351,7 +358,6 @@ static void wait_idle(struct app *a)
         else if (!any && engine_wait(a->engine, &ev, 50))
             take_event(a, &ev);
     }
-    replying = NULL;
 }
 
 /* ---- input ----------------------------------------------------------------------------------- */
@@ -364,6 +370,35 @@ struct reader {
 };
 
 enum got { GOT_LINE, GOT_END, GOT_SIGNAL, GOT_ERROR };
+
+/* Reads more bytes into r->in, or finds the end (GOT_LINE either way). A signal ends the waiting. */
+static enum got read_more(struct reader *r, struct err *e)
+{
+    static char part[65536];
+    struct pollfd fd[2] = {{.fd = r->fd, .events = POLLIN},
+                           {.fd = interrupt_fd(), .events = POLLIN}};
+    for (;;) {
+        if (poll(fd, 2, -1) < 0 && errno != EINTR)
+            die("poll failed: %s", strerror(errno));
+        if (interrupt_waits())
+            return GOT_SIGNAL;
+        ssize_t n = fd[0].revents ? read(r->fd, part, sizeof part) : -1;
+        if (n < 0 && (!fd[0].revents || errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n < 0 || r->in.n - r->at > MAX_INPUT) {
+            err_set(e, ERR_USAGE, n < 0 ? "cannot read the input: %s" : "the input is too long%s",
+                    n < 0 ? strerror(errno) : "; expected at most 64 MiB");
+            r->eof = true;
+            r->at = r->in.n;
+            return GOT_ERROR;
+        }
+        if (r->at == r->in.n)
+            r->at = r->in.n = 0;
+        buf_add(&r->in, part, (size_t)n);
+        r->eof = n == 0;
+        return GOT_LINE;
+    }
+}
 
 /* The next line without its end, appended to `out`. */
 static enum got read_line(struct reader *r, struct buf *out, struct err *e)
@@ -385,22 +420,26 @@ static enum got read_line(struct reader *r, struct buf *out, struct err *e)
         }
         if (r->eof)
             return GOT_END;
-        char part[65536];
-        ssize_t n = read(r->fd, part, sizeof part);
-        if (n < 0 && errno == EINTR)
-            return GOT_SIGNAL;
-        if (n < 0 || have > MAX_INPUT) {
-            err_set(e, ERR_USAGE, n < 0 ? "cannot read the input: %s" : "a line is too long%s",
-                    n < 0 ? strerror(errno) : "; expected at most 64 MiB");
-            r->eof = true;
-            r->at = r->in.n;
-            return GOT_ERROR;
-        }
-        if (r->at == r->in.n)
-            r->at = r->in.n = 0;
-        buf_add(&r->in, part, (size_t)n);
-        r->eof = n == 0;
+        enum got g = read_more(r, e);
+        if (g != GOT_LINE)
+            return g;
     }
+}
+
+/* A regular file or a pipe, whose reading a signal interrupts; -1 and *e. */
+static int open_text(const char *path, const char *what, struct err *e)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        err_set(e, ERR_USAGE, "cannot open the %s %s: %s", what, path, strerror(errno));
+        return -1;
+    }
+    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
+        return fd;
+    close(fd);
+    err_set(e, ERR_USAGE, "cannot read the %s %s: expected a regular file or a pipe", what, path);
+    return -1;
 }
 
 static void prompt(struct app *a, const char *text)
@@ -515,22 +554,21 @@ static void run_line(struct app *a, const char *line)
     wait_idle(a);
 }
 
-/* True: stop reading. */
-static bool on_interrupt(struct app *a)
+/* After a line, or instead of one. True: stop reading. */
+static bool on_signals(struct app *a, bool waiting)
 {
-    if (terminated) {
-        a->exit_code = 128 + SIGTERM;
+    struct plain *p = plain_of(a);
+    take_signals(p);
+    bool interrupted = p->interrupted;
+    p->interrupted = false;
+    if (p->terminated || (interrupted && !p->terminal)) { /* an interrupt ends a script */
+        a->exit_code = 128 + (p->terminated ? p->terminated : SIGINT);
         return true;
     }
-    if (!interrupts)
-        return false;
-    interrupts = 0;
-    if (!plain_of(a)->terminal) {
-        a->exit_code = 128 + SIGINT;
-        return true;
+    if (interrupted && waiting) {
+        prompt(a, "\n");
+        complain(a, "Ctrl-D or /bye leaves");
     }
-    prompt(a, "\n");
-    complain(a, "Ctrl-D or /bye leaves");
     return false;
 }
 
@@ -541,17 +579,13 @@ static void read_all(struct app *a, struct reader *r)
         struct err e = {0};
         prompt(a, ">>> ");
         enum got g = read_message(a, r, &line, &e);
-        bool stop = g == GOT_END;
         if (g == GOT_LINE)
             run_line(a, line.p ? line.p : "");
         if (g == GOT_ERROR)
             app_error(a, &e);
         if (g == GOT_END)
             prompt(a, "\n");
-        /* a reply that was interrupted in a script ends the script */
-        bool end_script = terminated || (interrupts && !plain_of(a)->terminal);
-        if (g == GOT_SIGNAL || (g == GOT_LINE && end_script))
-            stop = on_interrupt(a);
+        bool stop = on_signals(a, g == GOT_SIGNAL) || g == GOT_END;
         buf_free(&line);
         if (stop)
             break;
@@ -571,7 +605,7 @@ static void plain_begin(struct app *a, struct plain *p)
         .error = plain_error,
         .state = p,
     };
-    catch_signals();
+    catch_signals(a);
     if (a->opt.sanitize == 2 && out_terminal && !a->opt.quiet)
         complain(a, "--sanitize never holds for pipes and files only: a terminal stays protected");
     if (a->log_error[0] && !a->opt.quiet)
@@ -582,6 +616,7 @@ static int plain_end(struct app *a, struct plain *p)
 {
     buf_free(&p->tail);
     buf_free(&p->thought);
+    interrupt_close(); /* from here on a signal ends the program as it does any other */
     a->face = (struct face){0};
     return a->exit_code;
 }
@@ -605,9 +640,8 @@ int plain_run(struct app *a)
     const char *script = a->opt.script && strcmp(a->opt.script, "-") != 0 ? a->opt.script : NULL;
     p.terminal = !script && isatty(STDIN_FILENO);
     plain_begin(a, &p);
-    if (script && (r.fd = open(script, O_RDONLY | O_CLOEXEC)) < 0) {
-        struct err e;
-        err_set(&e, ERR_USAGE, "cannot open the script %s: %s", script, strerror(errno));
+    struct err e = {0};
+    if (script && (r.fd = open_text(script, "script", &e)) < 0) {
         app_error(a, &e);
         return plain_end(a, &p);
     }
@@ -635,6 +669,29 @@ static bool read_prompt(struct buf *out, struct err *e)
     return g == GOT_END || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
 }
 
+/* Appends a file's text, below what is there. */
+static bool read_file(const char *path, struct buf *out, struct err *e)
+{
+    struct reader r = {.fd = open_text(path, "file", e)};
+    enum got g = GOT_LINE;
+    if (r.fd < 0)
+        return false;
+    while (g == GOT_LINE && !r.eof)
+        g = read_more(&r, e);
+    close(r.fd);
+    bool ok = g == GOT_LINE || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
+    if (ok && r.in.n && memchr(r.in.p, '\0', r.in.n))
+        ok = err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte", path);
+    while (ok && r.in.n && r.in.p[r.in.n - 1] == '\n') /* its end is no part of its text */
+        drop_last(&r.in, 1);
+    if (ok && r.in.n) {
+        buf_str(out, out->n ? "\n\n" : "");
+        buf_add(out, r.in.p, r.in.n);
+    }
+    buf_free(&r.in);
+    return ok;
+}
+
 static bool gather(struct app *a, const char *given, struct buf *out, struct err *e)
 {
     bool from_stdin = given ? strcmp(given, "-") == 0 : !isatty(STDIN_FILENO);
@@ -646,24 +703,13 @@ static bool gather(struct app *a, const char *given, struct buf *out, struct err
         buf_str(out, given);
     if (!a->opt.file)
         return true;
-    struct buf file = {0};
-    bool ok = buf_read_file(&file, a->opt.file, MAX_INPUT, e);
-    if (ok && file.n && memchr(file.p, '\0', file.n))
-        ok = err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte", a->opt.file);
-    while (ok && file.n && file.p[file.n - 1] == '\n') /* its end is no part of its text */
-        drop_last(&file, 1);
-    if (ok && file.n) {
-        buf_str(out, out->n ? "\n\n" : "");
-        buf_add(out, file.p, file.n);
-    }
-    buf_free(&file);
-    return ok;
+    return read_file(a->opt.file, out, e);
 }
 
 static int once_code(const struct app *a, const struct plain *p)
 {
-    if (terminated)
-        return 128 + SIGTERM;
+    if (p->terminated)
+        return 128 + p->terminated;
     if (p->broken || !p->answered)
         return max_int(a->exit_code, ERR_USAGE);
     return p->reason == STOP_CANCEL ? 128 + SIGINT : a->exit_code;
@@ -677,11 +723,15 @@ int run_once(struct app *a, const char *given)
     plain_begin(a, &p);
     if (gather(a, given, &text, &e) && app_send(a, text.p ? text.p : "", &e)) {
         wait_idle(a);
+        take_signals(&p);
         a->exit_code = once_code(a, &p);
     } else {
         if (a->opt.json)
             error_json(a, &e);
         app_error(a, &e);
+        take_signals(&p);
+        if (p.interrupted || p.terminated)
+            a->exit_code = 128 + (p.terminated ? p.terminated : SIGINT);
     }
     buf_free(&text);
     return plain_end(a, &p);

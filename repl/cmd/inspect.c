@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "repl/cmd/cmd.h"
+#include "repl/cmd/sql.h"
 
 static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
@@ -415,9 +416,8 @@ bool cmd_sql(struct app *a, int argc, char **argv, const char *rest, struct shee
     enum { MAX_ROWS = 200 };
     if (argc == 0)
         return arg_expected("sql", "takes a SELECT statement", e);
-    struct hdb *d = app_hdb(a, e);
     struct buf text = {0};
-    bool ok = d && hdb_sql(d, rest, json != NULL, MAX_ROWS, &text, e);
+    bool ok = app_hdb(a, e) && sql_run(a->db_path, rest, json != NULL, MAX_ROWS, &text, e);
     if (ok && json)
         jput_raw(json, text.n ? text.p : "[]");
     else if (ok)

@@ -103,7 +103,9 @@ static void complete(struct tui *t)
     struct buf line = {0};
     tui_choices_clear(t);
     buf_add(&line, t->input.text.p, t->input.cursor);
+    tui_work(t, true);
     cmd_complete(t->app, line.p, add_choice, t);
+    tui_work(t, false);
     t->choice_from = 0;
     for (size_t i = 0; i < line.n; i++)
         if (line.p[i] == ' ')

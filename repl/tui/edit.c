@@ -28,18 +28,25 @@ static bool run_editor(const char *editor, const char *path, struct err *e)
 {
     char *script = xasprintf("%s \"$1\"", editor);
     int status = 0;
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, old[2];
+    sigaction(SIGINT, &ignore, &old[0]); /* the keys are the editor's */
+    sigaction(SIGQUIT, &ignore, &old[1]);
     pid_t pid = fork();
     if (pid == 0) {
         sigset_t none;
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
         signal(SIGPIPE, SIG_DFL);
+        signal(SIGINT, SIG_DFL);
+        signal(SIGQUIT, SIG_DFL);
         execl("/bin/sh", "sh", "-c", script, "sh", path, (char *)NULL);
         _exit(127);
     }
     bool ok = pid > 0;
     while (ok && waitpid(pid, &status, 0) < 0)
         ok = errno == EINTR;
+    sigaction(SIGINT, &old[0], NULL);
+    sigaction(SIGQUIT, &old[1], NULL);
     free(script);
     if (!ok)
         return err_set(e, ERR_USAGE, "cannot start the editor: %s", strerror(errno));

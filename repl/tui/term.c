@@ -1,5 +1,6 @@
 /* term.c - see term.h. */
 #include "repl/tui/term.h"
+#include "repl/interrupt.h"
 
 #include <curses.h>
 #include <errno.h>
@@ -23,7 +24,6 @@ static struct {
     struct termios saved;       /* as it was before us */
     char restore[256];          /* what puts it back, for signal handlers */
     size_t n_restore;
-    int signals[2];             /* pipe */
     struct sigaction old[NSIG];
     void *crash_stack;
     struct grid shown;          /* what the screen holds; w == 0: unknown */
@@ -66,21 +66,15 @@ static void restore_now(void)
     if (!term.up)
         return;
     term.up = 0;
-    ssize_t ignored = write(STDOUT_FILENO, term.restore, term.n_restore);
-    (void)ignored;
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    if (poll(&out, 1, 100) == 1) { /* a terminal that takes nothing must not hold us */
+        ssize_t ignored = write(STDOUT_FILENO, term.restore, term.n_restore);
+        (void)ignored;
+    }
     tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
 }
 
 /* ---- signals ---- */
-
-static void tell(int sig)
-{
-    int keep = errno;
-    unsigned char c = (unsigned char)sig;
-    ssize_t ignored = write(term.signals[1], &c, 1); /* a full pipe holds news enough */
-    (void)ignored;
-    errno = keep;
-}
 
 /* The terminal first, then what would have happened without us. */
 static void crash(int sig, siginfo_t *info, void *context)
@@ -95,10 +89,7 @@ static void crash(int sig, siginfo_t *info, void *context)
 static void catch_signals(void)
 {
     enum { STACK = 64 << 10 };
-    struct sigaction sa = {.sa_handler = tell, .sa_flags = SA_RESTART};
-    sigfillset(&sa.sa_mask);
-    for (int i = 0; i < COUNT(told); i++)
-        sigaction(told[i], &sa, &term.old[told[i]]);
+    struct sigaction sa;
     term.crash_stack = xmalloc(STACK);
     sigaltstack(&(stack_t){.ss_sp = term.crash_stack, .ss_size = STACK}, NULL);
     sa = (struct sigaction){.sa_sigaction = crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -111,25 +102,14 @@ static void catch_signals(void)
 
 static void release_signals(void)
 {
-    for (int i = 0; i < COUNT(told); i++)
-        sigaction(told[i], &term.old[told[i]], NULL);
+    if (!term.crash_stack)
+        return;
     for (int i = 0; i < COUNT(fatal); i++)
         sigaction(fatal[i], &term.old[fatal[i]], NULL);
     sigaction(SIGPIPE, &term.old[SIGPIPE], NULL);
     sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
     free(term.crash_stack);
     term.crash_stack = NULL;
-}
-
-int term_signal_fd(void)
-{
-    return term.signals[0];
-}
-
-int term_signal(void)
-{
-    unsigned char c;
-    return read(term.signals[0], &c, 1) == 1 ? c : 0;
 }
 
 /* ---- colours: meanings to attributes, in three ramps ---- */
@@ -206,20 +186,20 @@ bool term_open(bool color, struct err *e)
     const char *name = getenv("TERM");
     if (tcgetattr(STDIN_FILENO, &term.saved) != 0)
         return err_set(e, ERR_USAGE, "standard input is not a terminal: %s", strerror(errno));
-    if (pipe2(term.signals, O_NONBLOCK | O_CLOEXEC) != 0)
-        return err_set(e, ERR_USAGE, "cannot make a pipe: %s", strerror(errno));
     set_escdelay(25);
     term.screen = newterm(NULL, stdout, stdin);
-    if (!term.screen) {
-        close(term.signals[0]);
-        close(term.signals[1]);
+    if (!term.screen)
         return err_set(e, ERR_USAGE, "the terminal \"%s\" is unknown; expected a TERM with a "
                        "terminfo entry, or --plain", name ? name : "");
-    }
     make_restore();
-    catch_signals(); /* after newterm(), which sets handlers of its own */
     term.up = 1;
     die_hook(restore_now);
+    /* after newterm(), which sets handlers of its own */
+    if (!interrupt_open(told, COUNT(told), true, restore_now, e)) {
+        term_close();
+        return false;
+    }
+    catch_signals();
     raw_mode();
     make_looks(color);
     refresh();
@@ -238,12 +218,11 @@ void term_close(void)
     }
     term.up = 0;
     die_hook(NULL);
+    interrupt_close();
     release_signals();
     delscreen(term.screen);
     term.screen = NULL;
     grid_free(&term.shown);
-    close(term.signals[0]);
-    close(term.signals[1]);
 }
 
 void term_release(void)
@@ -262,6 +241,21 @@ void term_take(void)
     term_redraw();
     refresh();
     send_now(paste_on);
+}
+
+void term_interruptible(bool on)
+{
+    struct termios t;
+    if (!term.up || tcgetattr(STDIN_FILENO, &t) != 0)
+        return;
+    if (on) {
+        t.c_lflag |= ISIG | NOFLSH;
+        t.c_cc[VINTR] = 3;
+        t.c_cc[VQUIT] = t.c_cc[VSUSP] = _POSIX_VDISABLE;
+    } else {
+        t.c_lflag &= ~(tcflag_t)ISIG;
+    }
+    tcsetattr(STDIN_FILENO, TCSANOW, &t);
 }
 
 void term_suspend(bool group)

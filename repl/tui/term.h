@@ -2,7 +2,7 @@
  *
  * Whatever ends the program, the terminal is restored: on term_close(), in die() through its hook,
  * on fatal signals by an async-signal-safe handler, on suspension. Signals that the program has to
- * act on arrive through a pipe, in order. Main thread only; one terminal a process.
+ * act on arrive through repl/interrupt.h. Main thread only; one terminal a process.
  */
 #ifndef AERIE_TERM_H
 #define AERIE_TERM_H
@@ -19,8 +19,8 @@ void term_redraw(void); /* the next term_draw() paints everything */
 /* Bytes from the terminal, 0 when there are none now, -1 when it is gone. */
 ptrdiff_t term_read(char *p, size_t n);
 
-int term_signal_fd(void); /* polls readable when a signal waits */
-int term_signal(void);    /* the next one: SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT; 0 */
+/* While on, Ctrl-C is a SIGINT instead of a key: for work that reads no keys meanwhile. */
+void term_interruptible(bool on);
 
 /* Gives the terminal to somebody else (an editor, the shell) and takes it back. */
 void term_release(void);

@@ -5,6 +5,7 @@
  * instead of one by one, so that the screen costs the engine next to nothing.
  */
 #include "repl/tui/tui.h"
+#include "repl/interrupt.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -190,6 +191,12 @@ static void queue(struct tui *t, char *text)
     t->queued[t->n_queued++] = text;
 }
 
+void tui_work(struct tui *t, bool on)
+{
+    term_interruptible(on);
+    t->spent |= !on && interrupt_waits();
+}
+
 /* A command is shown as it was typed, above its result; a pane that covers both is closed. */
 static void run_now(struct tui *t, const char *text)
 {
@@ -203,8 +210,10 @@ static void run_now(struct tui *t, const char *text)
             tui_pane_close(t, 0);
     }
     t->app->face.width = t->talk.width;
+    tui_work(t, true);
     if (!app_input(t->app, text, &e))
         app_error(t->app, &e);
+    tui_work(t, false);
     transcript_to_tail(&t->talk);
     t->view_old = t->dirty = true;
 }
@@ -304,10 +313,14 @@ static void resized(struct tui *t)
 static void take_signals(struct tui *t)
 {
     int sig;
-    while ((sig = term_signal()) != 0) {
+    while ((sig = interrupt_next()) != 0) {
         switch (sig) {
         case SIGWINCH: resized(t); break;
-        case SIGINT: tui_stop(t); break;
+        case SIGINT:
+            if (!t->spent)
+                tui_stop(t);
+            t->spent = false;
+            break;
         case SIGTSTP:
             term_suspend(false);
             resized(t);
@@ -390,7 +403,7 @@ static void turn_the_crank(struct tui *t)
     bool was_busy = t->busy;
     struct pollfd fd[3] = {
         {.fd = STDIN_FILENO, .events = POLLIN},
-        {.fd = term_signal_fd(), .events = POLLIN},
+        {.fd = interrupt_fd(), .events = POLLIN},
         {.fd = t->drain_ns > now ? -1 : engine_fd(t->app->engine), .events = POLLIN},
     };
     int n = poll(fd, 3, idle_time(t, now));
@@ -487,8 +500,10 @@ int tui_run(struct app *a)
     }
     begin(t, a);
     resized(t);
+    tui_work(t, true);
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
         app_error(a, &e);
+    tui_work(t, false);
     t->view_old = true;
     while (!t->quit && !a->quit)
         turn_the_crank(t);

@@ -40,6 +40,7 @@ struct tui {
     char hint[160];
     uint64_t hint_until; /* ns; 0: none */
     uint64_t stop_ns;    /* of the last Ctrl-C */
+    bool spent;          /* the SIGINT that waits has ended a command: it stops nothing more */
     int done, total;     /* prefill */
     uint64_t turn_ns;    /* when the running turn began */
     int prompt_tokens, reused;
@@ -56,6 +57,8 @@ struct tui {
 /* ---- tui.c ---- */
 void tui_hint(struct tui *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void tui_submit(struct tui *t, char *text); /* runs, sends or queues; takes text */
+/* Around work that reads no keys (a command, a completion): Ctrl-C interrupts it. */
+void tui_work(struct tui *t, bool on);
 void tui_note(struct tui *t, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

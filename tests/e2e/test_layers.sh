@@ -54,9 +54,9 @@ public="$base|history/history\\.h|engine/(engine|event|settings|bugs)\\.h|engine
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'repl/.*'
 only repl/text "$base"
-only repl/cmd "$public" 'repl/(repl|text/.*)\.h'
+only repl/cmd "$public" 'repl/(repl|interrupt|text/.*)\.h'
 only repl/cli "$public" 'repl/(repl|text/.*)\.h'
-only repl/tui "$public" 'repl/(repl|text/.*)\.h'
+only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history

@@ -1,0 +1,206 @@
+/* sql.c - see sql.h.
+ *
+ * Request: "JSON MAX_ROWS\n", the database's path and a NUL, the query. Answer: "KIND\n" (enum
+ * err_kind), then the result or the error's message.
+ */
+#include "repl/cmd/sql.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "history/history.h"
+#include "repl/interrupt.h"
+
+enum {
+    CHILD_MS = 5000,             /* the child's own limit is 2 s; the rest is for its start */
+    CHILD_CPU_S = 4,
+    ANSWER_BYTES = 64 << 20,
+};
+
+extern char **environ;
+
+static bool write_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return false;
+        p += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
+/* ---- the parent ---- */
+
+/* A descriptor that reads as the request; -1 and *e. */
+static int request(const char *db, const char *query, bool json, int max_rows, struct err *e)
+{
+    struct buf b = {0};
+    buf_printf(&b, "%d %d\n%s", json, max_rows, db);
+    buf_char(&b, '\0');
+    buf_str(&b, query);
+    int fd = memfd_create("query", MFD_CLOEXEC);
+    bool ok = fd >= 0 && write_all(fd, b.p, b.n) && lseek(fd, 0, SEEK_SET) == 0;
+    buf_free(&b);
+    if (ok)
+        return fd;
+    err_set(e, ERR_USAGE, "cannot pass the query on: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static bool start(pid_t *pid, int in, int out, struct err *e)
+{
+    char *argv[] = {SQL_CHILD, NULL};
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t how;
+    sigset_t all, none;
+    sigfillset(&all);
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+    posix_spawnattr_init(&how);
+    posix_spawnattr_setsigdefault(&how, &all);
+    posix_spawnattr_setsigmask(&how, &none);
+    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+    int rc = posix_spawn(pid, "/proc/self/exe", &files, &how, argv, environ);
+    posix_spawnattr_destroy(&how);
+    posix_spawn_file_actions_destroy(&files);
+    return rc == 0 || err_set(e, ERR_USAGE, "cannot start the query's process: %s", strerror(rc));
+}
+
+/* Reads the answer to its end; false and *e when the child has to be killed. */
+static bool read_answer(int fd, struct buf *answer, struct err *e)
+{
+    static char part[65536];
+    uint64_t until = clock_ns() + CHILD_MS * UINT64_C(1000000);
+    for (;;) {
+        struct pollfd p[2] = {{.fd = fd, .events = POLLIN},
+                              {.fd = interrupt_fd(), .events = POLLIN}};
+        uint64_t now = clock_ns();
+        if (interrupt_waits())
+            return err_set(e, ERR_USAGE, "the query was interrupted");
+        if (now >= until)
+            return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
+        /* a signal that asks for nothing here (a resize) stays in the pipe: sleep in slices then */
+        if (poll(p, 2, (int)((until - now) / 1000000) + 1) > 0 && !p[0].revents &&
+            !interrupt_waits())
+            poll(p, 1, 50);
+        if (!p[0].revents)
+            continue;
+        ssize_t n = read(fd, part, sizeof part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 || answer->n + (size_t)n > ANSWER_BYTES)
+            return err_set(e, ERR_USAGE, "the query's answer cannot be read: %s",
+                           n < 0 ? strerror(errno) : "it is larger than 64 MiB");
+        if (n == 0)
+            return true;
+        buf_add(answer, part, (size_t)n);
+    }
+}
+
+/* Takes an answer apart. */
+static bool take_answer(const struct buf *answer, int status, struct buf *out, struct err *e)
+{
+    const char *nl = answer->n ? memchr(answer->p, '\n', answer->n) : NULL;
+    int kind = nl ? atoi(answer->p) : ERR_USAGE;
+    if (!nl && WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
+        return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
+    if (!nl)
+        return err_set(e, ERR_USAGE, "the query's process ended without an answer (status %d)",
+                       status);
+    if (kind != ERR_NONE)
+        return err_set(e, (enum err_kind)kind, "%s", nl + 1);
+    buf_add(out, nl + 1, answer->n - (size_t)(nl + 1 - answer->p));
+    return true;
+}
+
+bool sql_run(const char *db, const char *query, bool json, int max_rows, struct buf *out,
+             struct err *e)
+{
+    int end[2], status = 0;
+    pid_t pid = 0;
+    struct buf answer = {0};
+    int in = request(db, query, json, max_rows, e);
+    if (in < 0)
+        return false;
+    if (pipe2(end, O_CLOEXEC) != 0) {
+        close(in);
+        return err_set(e, ERR_USAGE, "cannot make a pipe for the query: %s", strerror(errno));
+    }
+    bool ok = start(&pid, in, end[1], e);
+    close(in);
+    close(end[1]);
+    if (ok) {
+        ok = read_answer(end[0], &answer, e);
+        if (!ok)
+            kill(pid, SIGKILL);
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            ;
+        ok = ok && take_answer(&answer, status, out, e);
+    }
+    close(end[0]);
+    buf_free(&answer);
+    return ok;
+}
+
+/* ---- the child ---- */
+
+static void limit(int what, rlim_t most)
+{
+    struct rlimit l = {most, most};
+    setrlimit(what, &l);
+}
+
+static void answer_all(const char *kind, const char *text, size_t n)
+{
+    if (write_all(STDOUT_FILENO, kind, strlen(kind)))
+        write_all(STDOUT_FILENO, text, n);
+}
+
+int sql_child(void)
+{
+    struct buf b = {0}, out = {0};
+    struct err e = {0};
+    char part[4096], kind[16];
+    int json = 0, max_rows = 0, at = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    limit(RLIMIT_CPU, CHILD_CPU_S);
+    limit(RLIMIT_CORE, 0);
+#ifndef __SANITIZE_ADDRESS__ /* whose shadow memory would not fit */
+    limit(RLIMIT_AS, (rlim_t)2 << 30);
+#endif
+    buf_str(&b, "");
+    for (ssize_t n; (n = read(STDIN_FILENO, part, sizeof part)) > 0;)
+        buf_add(&b, part, (size_t)n);
+    const char *db = sscanf(b.p, "%d %d%n", &json, &max_rows, &at) == 2 ? b.p + at + 1 : NULL;
+    if (!db || (size_t)at >= b.n || !memchr(db, '\0', b.n - (size_t)at - 1)) {
+        fprintf(stderr, "aerie: " SQL_CHILD " is run by /sql only\n");
+        return ERR_USAGE;
+    }
+    struct hdb *d = hdb_open(db, &e);
+    bool ok = d && hdb_sql(d, db + strlen(db) + 1, json, max_rows, &out, &e);
+    snprintf(kind, sizeof kind, "%d\n", ok ? ERR_NONE : (int)e.kind);
+    answer_all(kind, ok ? out.p ? out.p : "" : e.msg, ok ? out.n : strlen(e.msg));
+    hdb_close(d);
+    buf_free(&out);
+    buf_free(&b);
+    return 0;
+}

@@ -1,0 +1,21 @@
+/* sql.h - a query typed by a user, run in a process of its own.
+ *
+ * SQLite's limits hold between two of its steps only, and one step can last for hours. So the query
+ * runs in a child that can be killed: on Ctrl-C, on SIGTERM, and when its time is over. The child is
+ * this program again under the name SQL_CHILD: a forked copy would inherit SQLite's locks.
+ */
+#ifndef AERIE_SQL_H
+#define AERIE_SQL_H
+
+#include "kernels/base.h"
+
+#define SQL_CHILD "aerie-sql"
+
+/* As hdb_sql(): text or JSON of at most max_rows rows of the query on the database. False and *e:
+ * also when the query was interrupted or took too long. Main thread only. */
+bool sql_run(const char *db, const char *query, bool json, int max_rows, struct buf *out,
+             struct err *e);
+/* What main() runs under the name SQL_CHILD: request on standard input, answer on standard output. */
+int sql_child(void);
+
+#endif

@@ -1,0 +1,95 @@
+/* interrupt.c - see interrupt.h. */
+#include "repl/interrupt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint64_t patience_ns = 500 * UINT64_C(1000000);
+
+static struct {
+    bool open;
+    int pipe[2];
+    int sig[16], n_sig;
+    struct sigaction old[16];
+    void (*restore)(void);
+    atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
+    _Atomic uint64_t since;      /* when the oldest of them that waits was sent */
+} in = {.pipe = {-1, -1}};
+
+static bool ends(int sig)
+{
+    return sig == SIGINT || sig == SIGTERM || sig == SIGHUP;
+}
+
+static void on_signal(int sig)
+{
+    int keep = errno;
+    unsigned char c = (unsigned char)sig;
+    uint64_t now = clock_ns();
+    bool waits = atomic_load(&in.sent) != atomic_load(&in.taken);
+    if (ends(sig) && waits && now - atomic_load(&in.since) >= patience_ns) {
+        if (in.restore)
+            in.restore();
+        _exit(128 + sig);
+    }
+    if (ends(sig) && !waits)
+        atomic_store(&in.since, now);
+    if (write(in.pipe[1], &c, 1) == 1 && ends(sig)) /* a full pipe holds signals enough */
+        atomic_fetch_add(&in.sent, 1);
+    errno = keep;
+}
+
+bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), struct err *e)
+{
+    CHECK(!in.open && n <= (int)(sizeof in.sig / sizeof *in.sig));
+    if (pipe2(in.pipe, O_NONBLOCK | O_CLOEXEC) != 0)
+        return err_set(e, ERR_USAGE, "cannot make a pipe for signals: %s", strerror(errno));
+    atomic_store(&in.sent, 0);
+    atomic_store(&in.taken, 0);
+    in.restore = restore;
+    in.open = true;
+    in.n_sig = n;
+    struct sigaction sa = {.sa_handler = on_signal, .sa_flags = restart ? SA_RESTART : 0};
+    sigfillset(&sa.sa_mask);
+    for (int i = 0; i < n; i++) {
+        in.sig[i] = sig[i];
+        sigaction(sig[i], &sa, &in.old[i]);
+    }
+    return true;
+}
+
+void interrupt_close(void)
+{
+    if (!in.open)
+        return;
+    for (int i = 0; i < in.n_sig; i++)
+        sigaction(in.sig[i], &in.old[i], NULL);
+    in.open = false;
+    close(in.pipe[0]);
+    close(in.pipe[1]);
+    in.pipe[0] = in.pipe[1] = -1;
+}
+
+int interrupt_fd(void)
+{
+    return in.pipe[0];
+}
+
+int interrupt_next(void)
+{
+    unsigned char c;
+    if (!in.open || read(in.pipe[0], &c, 1) != 1)
+        return 0;
+    if (ends(c))
+        atomic_fetch_add(&in.taken, 1);
+    return c;
+}
+
+bool interrupt_waits(void)
+{
+    return in.open && atomic_load(&in.sent) != atomic_load(&in.taken);
+}

@@ -1,0 +1,93 @@
+#!/bin/bash
+# Ctrl-C and SIGTERM win whatever runs: a query inside one step of SQLite, a file that never ends, a pipe
+# that nobody reads, a chat that waits for a line. Waits on conditions; a hang is killed after 20 s and fails.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d /tmp/aerie-signals-XXXXXX); socket=aerie-signals-$$
+trap 'tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state LC_ALL=C.UTF-8
+mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
+n=0 bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; head -n 5 "$T/out" "$T/err" | sed 's/^/# /'; fi
+}
+# Each step of SQLite's instr() takes seconds: no time limit of its own ends it.
+stuck="/sql select instr(hex(zeroblob(1400000)), hex(zeroblob(700000))||'1'), instr(hex(zeroblob(1400000)), hex(zeroblob(700000))||'1')"
+slow="/sql with recursive c(i) as (select 1 union all select i+1 from c) select count(*) from c"
+exec 8<>/dev/null
+# A chat with lines on its standard input, which stays open; $p is its process.
+start() {
+    rm -f "$T/in"; mkfifo "$T/in"; exec 9<>"$T/in"; printf '%s\n' "$@" >&9
+    "$AERIE" --plain <"$T/in" >"$T/out" 2>"$T/err" 8<&- 9>&- & p=$!
+}
+until_ok() { local end=$((SECONDS + 20)); while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.05; done; }
+gone() { ! kill -0 "$p" 2>/dev/null || grep -q '^State:.Z' "/proc/$p/status" 2>/dev/null; }
+ends() { # STATUS: the chat ends by itself, with it
+    if ! until_ok gone; then kill -KILL "$p"; wait "$p" 2>/dev/null; exec 9>&-; return 1; fi
+    wait "$p"; local rc=$?; exec 9>&-; [ $rc = "$1" ]
+}
+said() { grep -q "$1" "$T/out" "$T/err"; }
+child() { grep -lsq '^aerie-sql' $(cat "/proc/$p/task/$p/children" 2>/dev/null | tr ' ' '\n' | sed -n 's#\(..*\)#/proc/\1/cmdline#p') /dev/null; }
+children() { pgrep -P "$p" >/dev/null 2>&1; }
+
+start hello "/set verbose"; until_ok said 'verbose = on'; kill -TERM $p; ends 143; result "SIGTERM ends a chat that waits for a line" $?
+start hello "/set verbose"; until_ok said 'verbose = on'; kill -HUP $p; ends 129; result "and SIGHUP, with its own status" $?
+start hello "/set verbose" "$stuck"; until_ok said 'verbose = on'; until_ok child; kill -TERM $p
+ends 143; result "SIGTERM ends a query inside one step of SQLite" $?
+! pgrep -f "^aerie-sql" -P 1 >/dev/null; result "and leaves no process behind" $?
+start hello "/set verbose" "$stuck"; until_ok said 'verbose = on'; until_ok child; kill -INT $p
+ends 130; result "Ctrl-C ends such a query, and the script with it" $?
+grep -q 'the query was interrupted' "$T/err"; result "with a word about it" $?
+start hello "/set verbose" "$slow" hello; until_ok said 'verbose = on'; kill -INT $p
+ends 130; result "a Ctrl-C between two lines of a script is not lost" $?
+start "$stuck" "/set verbose"; until_ok said 'verbose = on'; said 'took longer than 2 s'
+result "a query that nobody stops is stopped, and the chat goes on" $?
+kill -TERM $p; ends 143 || true
+
+mkfifo "$T/fifo"
+printf '%s\n' "/read $T/fifo" "/read /dev/zero" "/read $T" hello | timeout -s KILL 20 "$AERIE" --plain >"$T/out" 2>"$T/err"
+[ $? = 2 ] && [ "$(grep -c 'expected a regular file\|is a folder' "$T/err")" = 3 ] && [ "$(wc -l <"$T/out")" = 1 ]
+result "/read refuses a FIFO, a device and a folder without waiting" $?
+timeout -s KILL 20 "$AERIE" run -f /dev/zero hello >"$T/out" 2>"$T/err"; [ $? = 2 ] && said 'expected a regular file or a pipe'
+result "run -f refuses a device" $?
+timeout -s KILL 20 "$AERIE" run -n -f <(echo hello) >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ -s "$T/out" ]
+result "run -f reads a pipe" $?
+timeout -s KILL 20 "$AERIE" -n --script <(echo hello) >"$T/out" 2>"$T/err"; [ $? = 0 ] && [ -s "$T/out" ]
+result "--script reads a pipe" $?
+timeout -s KILL 20 "$AERIE" -n --script "$T" >"$T/out" 2>"$T/err"; [ $? = 2 ] && said 'cannot read the script'
+result "--script refuses a folder" $?
+"$AERIE" -n --script "$T/fifo" >"$T/out" 2>"$T/err" 9>&- & p=$!; sleep 0.3; kill -TERM $p
+ends 143; result "SIGTERM ends the wait for a script's writer" $?
+"$AERIE" run -n -f "$T/fifo" hello >"$T/out" 2>"$T/err" 9>&- & p=$!
+until_ok eval "ls -l /proc/$p/fd 2>/dev/null | grep -q fifo"; kill -TERM $p
+ends 143; result "SIGTERM ends the wait for a prompt's file" $?
+
+# standard output is a pipe that nobody reads
+rm -f "$T/full"; mkfifo "$T/full"; exec 7<>"$T/full"; : >"$T/out"
+yes /help | "$AERIE" --plain -n >"$T/full" 2>"$T/err" 7<&- & p=$!
+asleep() { grep -q pipe_w "/proc/$p/wchan" 2>/dev/null || grep -q '^State:.S' "/proc/$p/status"; }
+until_ok asleep; sleep 0.5; until_ok asleep; kill -TERM $p
+ends 143; result "SIGTERM ends a chat whose output nobody reads" $?
+exec 7<&-
+
+# ---- the full screen ----
+if command -v tmux >/dev/null; then
+    tm() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+    shows() { tm capture-pane -p | tee "$T/out" | grep -qF -- "$1"; }
+    screen() { # starts a screen
+        tm kill-server; until_ok eval '! tm list-sessions >/dev/null'
+        tm new-session -d -x 100 -y 30 "$AERIE; echo left \$?; sleep 30"; until_ok shows 'ctx '
+        p=$(pgrep -P "$(tm display -p '#{pane_pid}')" -x aerie)
+    }
+    screen
+    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok children; tm send-keys C-c
+    until_ok shows 'the query was interrupted'; result "Ctrl-C ends a query on the full screen" $?
+    tm send-keys -l "/set verbose on"; tm send-keys Enter; until_ok shows 'verbose = on'; result "and the chat goes on" $?
+    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok children; kill -TERM "$p"
+    until_ok shows 'left 143'; result "SIGTERM during a query leaves the full screen" $?
+else
+    echo "ok $((n += 1)) - signals on the full screen # SKIP tmux is not installed"
+fi
+echo "1..$n"
+exit $bad
