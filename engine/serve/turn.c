@@ -362,7 +362,7 @@ void engine_turn(struct engine *g, bool regen, int stop_after)
     struct turn t = {.stop_after = stop_after};
     chat_reader_init(&t.reader, g->chat);
     bool fits = open_turn(g, &t, regen);
-    int why = fits ? prefill(g, &t) : STOP_CONTEXT;
+    int why = fits ? prefill(g, &t) : atomic_load(&g->cancel) ? STOP_CANCEL : STOP_CONTEXT;
     if (why < 0)
         why = decode(g, &t);
     t.reason = (enum stop_reason)why;

@@ -316,6 +316,7 @@ static void *run(void *arg)
 {
     struct engine *g = arg;
     struct request rq;
+    tok_stop_on(&g->cancel); /* a long message is encoded on this thread */
     while (next_request(g, &rq)) {
         if (g->lost)
             engine_fault(g, &(struct err){.kind = ERR_MODEL});

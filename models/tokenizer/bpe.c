@@ -244,6 +244,8 @@ static struct bpe_step pop(struct bpe_work *w)
 
 /* ---- the merge loop ---- */
 
+enum { LOOK = 1 << 16 }; /* joins between two looks whether to stop */
+
 static void consider(const struct bpe *b, bool plain, struct bpe_work *w, int left)
 {
     int right = left < 0 ? BPE_NONE : w->sym[left].next;
@@ -254,12 +256,15 @@ static void consider(const struct bpe *b, bool plain, struct bpe_work *w, int le
         push(w, m->rank, left, m->id);
 }
 
-static void merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
+/* False: stopped. */
+static bool merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
 {
     w->n_heap = 0;
     for (size_t i = 0; i + 1 < w->n_sym; i++)
         consider(b, plain, w, (int)i);
-    while (w->n_heap) {
+    for (uint32_t k = 1; w->n_heap; k++) {
+        if (k % LOOK == 0 && w->stop && atomic_load(w->stop))
+            return false;
         struct bpe_step s = pop(w);
         int at = (int)(uint32_t)s.key, right = w->sym[at].next;
         if (w->sym[at].id < 0 || right < 0)
@@ -275,9 +280,10 @@ static void merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
         consider(b, plain, w, w->sym[at].prev);
         consider(b, plain, w, at);
     }
+    return true;
 }
 
-void bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
+bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
               struct ids *out)
 {
     CHECK(n <= 1u << 30);
@@ -285,15 +291,17 @@ void bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct b
         int id = bpe_find(b, s, n);
         if (id >= 0 && !(plain && b->token[id].special)) {
             ids_add(out, id);
-            return;
+            return true;
         }
     }
     split_word(b, s, n, plain, w);
     if (!w->n_sym)
-        return;
-    merge_word(b, plain, w);
+        return true;
+    if (!merge_word(b, plain, w))
+        return false;
     for (int i = 0; i >= 0; i = w->sym[i].next)
         ids_add(out, w->sym[i].id);
+    return true;
 }
 
 void bpe_work_free(struct bpe_work *w)

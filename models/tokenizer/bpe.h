@@ -7,6 +7,8 @@
 #ifndef AERIE_BPE_H
 #define AERIE_BPE_H
 
+#include <stdatomic.h>
+
 #include "kernels/base.h"
 
 enum { BPE_NONE = -1, BPE_DIRECT = 384 /* characters whose token is found without hashing */ };
@@ -60,12 +62,14 @@ struct bpe_work {
         int32_t id;
     } *heap;
     size_t n_sym, cap_sym, n_heap, cap_heap;
+    const atomic_bool *stop; /* NULL: nothing stops it */
 };
 void bpe_work_free(struct bpe_work *w);
 
 /* Appends the ids of one word of valid UTF-8, at most 2^30 bytes, in O(n log n). With `plain` no
- * special token comes out, however the vocabulary is made, except the unknown token. */
-void bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
+ * special token comes out, however the vocabulary is made, except the unknown token. False: *w->stop
+ * became true, and nothing was appended. */
+bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
               struct ids *out);
 
 /* Bytes of the UTF-8 character at s, which is valid there. */

@@ -35,6 +35,7 @@ struct load {
     struct buf file;
     int64_t max_id;
     bool *added; /* (max_id + 1) ids that an added token has */
+    struct tok_work work; /* of the normalizer: what all added tokens become is bounded together */
 };
 
 static struct pull reader(struct pull_str raw)
@@ -275,12 +276,12 @@ static bool name_added(struct load *l, const struct added_entry *a, int64_t at)
 
 static bool add_normalized(struct load *l, struct added x, struct pull_str s)
 {
-    struct tok_work w = {0};
-    bool ok = normalize(l->t, s.s, s.n, &w, l->e);
-    if (ok && w.text.n)
-        added_set_add(&l->t->normalized, x, w.text.p, w.text.n);
-    tok_work_free(&w);
-    return ok;
+    struct tok_work *w = &l->work;
+    if (!normalize(l->t, s.s, s.n, w, l->e))
+        return false;
+    if (w->text.n)
+        added_set_add(&l->t->normalized, x, w->text.p, w->text.n);
+    return true;
 }
 
 /* The normalizer is there already: the texts of normalized tokens go through it. */
@@ -395,7 +396,9 @@ bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
     l.added = xcalloc((size_t)l.max_id + 1, sizeof *l.added);
     bool ok = utf8_check(l.file.p, l.file.n) ||
               err_set(e, ERR_MODEL, "%s: not valid UTF-8", path);
+    work_bound(&l.work, l.file.n);
     ok = ok && load_file(&l);
+    tok_work_free(&l.work);
     free(l.added);
     buf_free(&l.file);
     return ok;

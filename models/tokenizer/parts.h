@@ -11,12 +11,16 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <stdatomic.h>
+
 #include "models/tokenizer/bpe.h"
 #include "models/tokenizer/tokenizer.h"
 
 enum {
     MAX_STEPS = 32,
-    MAX_TEXT = 1 << 30, /* bytes of a text at any stage, so that offsets fit 32 bits */
+    MAX_TEXT = 1 << 30,  /* bytes of a text at any stage, so that offsets fit 32 bits */
+    BASE_TEXT = 1 << 26, /* of a short text, */
+    GROWTH = 16,         /* and for each byte of a long one: normal forms reach 11 */
 };
 
 /* ---- patterns: a literal string or a regular expression ------------------------------------ */
@@ -27,12 +31,16 @@ struct pattern {
     pcre2_code *re;
 };
 
-/* Matching memory of one call; zero it to start. */
+/* Matching memory of one call; zero it to start. Its address must not change while it is in use. */
 struct finder {
     pcre2_match_data *match;
     pcre2_match_context *limits;
     pcre2_jit_stack *stack;
     struct buf subject; /* the text as the splitter is shown it, when that differs */
+    /* work: bytes passed over and items tried, of all matches of this finder */
+    uint64_t spent, allowed, look;
+    size_t at;               /* of the last item tried */
+    const atomic_bool *stop; /* matching ends when it becomes true; NULL: nothing stops it */
 };
 void finder_free(struct finder *f);
 
@@ -50,15 +58,17 @@ void spans_add(struct spans *a, size_t off, size_t len, bool match);
 /* The expression is in Oniguruma's Ruby syntax, as tokenizer.json has it. */
 bool pattern_open(struct pattern *p, bool regex, const char *s, size_t n, struct err *e);
 void pattern_free(struct pattern *p);
-/* Appends spans that tile s: the matches, empty ones too, and what lies between. Fails only when an
- * expression needs more than a fixed amount of work per byte. */
+/* Appends spans that tile s: the matches, empty ones too, and what lies between. Fails with
+ * ERR_MODEL when an expression needs more work than f->allowed, a fixed amount plus an amount for each byte
+ * of each text, or matches what is no stretch of the text; with ERR_NEGATIVE when *f->stop is true. */
 bool pattern_spans(const struct pattern *p, struct finder *f, const char *s, size_t n,
                    struct spans *out, struct err *e);
 /* s as it is to be given to pattern_spans() of an expression: s itself, or a copy in f of the same
  * length in which some characters are replaced. It lives until the next call. */
 const char *as_matcher_sees(struct finder *f, const char *s, size_t n);
 uint32_t stand_in_for(uint32_t c); /* the character that c is replaced by, or c */
-/* Rewrites an expression from Oniguruma's Ruby syntax to PCRE2's; refuses what has no equal. */
+/* Rewrites an expression from Oniguruma's Ruby syntax to PCRE2's; refuses what has no equal and what
+ * published tokenizers do not use. n bytes of valid UTF-8, else refused. */
 bool onig_to_pcre(const char *s, size_t n, struct buf *out, struct err *e);
 
 /* ---- steps -------------------------------------------------------------------------------- */
@@ -152,10 +162,24 @@ struct tok_work {
     struct pieces in, out;
     struct buf text, swap;
     struct cuts raw, norm;
+    size_t
+        most; /* bytes that a text may become at any stage, and all normalised stretches together */
+    size_t made; /* bytes of normalised text so far, of all stretches */
 };
+static inline bool must_stop(const struct tok_work *w)
+{
+    return w->find.stop && atomic_load(w->find.stop);
+}
+bool was_stopped(struct err *e); /* sets *e and returns false */
 void tok_work_free(struct tok_work *w);
 
-/* w->text := s normalised. */
+/* Sets w->most for a text of n bytes: no published tokenizer makes more of it. */
+static inline void work_bound(struct tok_work *w, size_t n)
+{
+    w->most = n < (MAX_TEXT - BASE_TEXT) / GROWTH ? BASE_TEXT + GROWTH * n : MAX_TEXT;
+}
+
+/* w->text := s normalised; ERR_MODEL when it, or all that w normalised, is more than w->most. */
 bool normalize(const struct tokenizer *t, const char *s, size_t n, struct tok_work *w,
                struct err *e);
 /* w->in := the pieces of s. */

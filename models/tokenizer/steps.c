@@ -392,6 +392,8 @@ static void strip_token(const struct decode_step *s, const char *p, size_t n, st
     buf_add(out, p, n);
 }
 
+enum { MAX_DECODED = 1 << 26 }; /* bytes that all tokens decode to; 2^21 of the largest files */
+
 /* Memory of decode_all(). */
 struct decode_work {
     struct buf in, out;
@@ -405,11 +407,15 @@ static bool decode_replace(const struct decode_step *s, bool first, struct decod
     w->span.n = 0;
     if (!pattern_spans(&s->pattern, &w->find, w->in.p, w->in.n, &w->span, e))
         return false;
-    for (size_t i = 0; i < w->span.n; i++)
+    for (size_t i = 0; i < w->span.n; i++) {
+        if (w->out.n > MAX_DECODED)
+            return err_set(e, ERR_MODEL, "decoder: a token becomes more than %d bytes",
+                           MAX_DECODED);
         if (!w->span.v[i].match)
             buf_add(&w->out, w->in.p + w->span.v[i].off, w->span.v[i].len);
         else if (!(first && s->not_first))
             buf_add(&w->out, s->content.p, s->content.n);
+    }
     return true;
 }
 
@@ -478,8 +484,11 @@ static bool decode_all(struct decoding *d, bool first, struct plain **out, struc
         if (!text[id].s)
             text[id] = (struct pull_str){b->text.p + b->token[id].off, b->token[id].len};
         ok = decode_token(d, text[id], first, &w, e);
-        if (t->plain.n + w.in.n > UINT32_MAX)
-            ok = err_set(e, ERR_MODEL, "decoder: the tokens decode to more than 4 GiB");
+        if (ok && t->plain.n + w.in.n > MAX_DECODED)
+            ok =
+                err_set(e, ERR_MODEL, "decoder: the tokens become more than %d bytes", MAX_DECODED);
+        if (!ok)
+            break;
         (*out)[id] = (struct plain){(uint32_t)t->plain.n, (uint32_t)w.in.n};
         buf_add(&t->plain, w.in.p, w.in.n);
     }

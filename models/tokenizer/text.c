@@ -5,6 +5,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+enum { LOOK = 1 << 16 }; /* characters or pieces between two looks whether to stop */
+
 /* ---- the byte alphabet ---- */
 
 /* Printable Latin-1 bytes stand for themselves; the other 68 are U+0100 and up, in order. */
@@ -84,12 +86,17 @@ static void order_marks(struct runes *r)
     free(r->class);
 }
 
-static void normal_form(const struct buf *in, int form, struct buf *out)
+/* Runs on what `w` was given, so that a stop is seen; false: stopped. */
+static bool normal_form(const struct tok_work *w, const struct buf *in, int form, struct buf *out)
 {
     struct runes r = {.cap = in->n}; /* enough for most texts */
     r.v = xrealloc(NULL, r.cap, sizeof *r.v);
-    for (size_t i = 0; i < in->n; i += utf8_len(in->p + i))
+    for (size_t i = 0; i < in->n && !(r.n % LOOK == 0 && must_stop(w)); i += utf8_len(in->p + i))
         add_decomposed(&r, utf8_at(in->p + i), (form & ~UTF8PROC_COMPOSE) | UTF8PROC_DECOMPOSE);
+    if (must_stop(w)) {
+        free(r.v);
+        return false;
+    }
     order_marks(&r);
     if (form & UTF8PROC_COMPOSE)
         r.n = (size_t)utf8proc_normalize_utf32(r.v, (utf8proc_ssize_t)r.n,
@@ -99,6 +106,7 @@ static void normal_form(const struct buf *in, int form, struct buf *out)
         buf_add(out, c, (size_t)utf8proc_encode_char(r.v[i], c));
     }
     free(r.v);
+    return true;
 }
 
 /* Every normal form leaves ASCII as it is, NFC all before U+0300. */
@@ -113,6 +121,12 @@ static bool is_normal(const struct buf *in, int form)
 
 /* ---- normalizers ---- */
 
+static bool too_long(const struct tok_work *w, struct err *e)
+{
+    return err_set(e, ERR_MODEL, "the tokenizer's steps make more than %zu bytes of the text",
+                   w->most);
+}
+
 static bool replace(const struct pattern *p, const struct buf *by, const char *s, size_t n,
                     struct tok_work *w, struct buf *out, struct err *e)
 {
@@ -122,6 +136,8 @@ static bool replace(const struct pattern *p, const struct buf *by, const char *s
         return false;
     for (size_t i = 0; i < w->span.n; i++) {
         const struct span *x = &w->span.v[i];
+        if (out->n + (x->match ? by->n : x->len) > w->most)
+            return too_long(w, e);
         if (x->match)
             buf_add(out, by->p, by->n);
         else
@@ -137,7 +153,8 @@ static bool normalize_step(const struct norm_step *step, struct tok_work *w, str
         return true;
     buf_clear(&w->swap);
     if (step->kind == NORMALIZE_FORM) {
-        normal_form(in, step->form, &w->swap);
+        if (!normal_form(w, in, step->form, &w->swap))
+            return was_stopped(e);
     } else if (step->kind == NORMALIZE_PREPEND) {
         buf_add(&w->swap, step->content.p, step->content.n);
         buf_add(&w->swap, in->p, in->n);
@@ -147,7 +164,7 @@ static bool normalize_step(const struct norm_step *step, struct tok_work *w, str
     struct buf t = w->text;
     w->text = w->swap;
     w->swap = t;
-    return w->text.n <= MAX_TEXT || err_set(e, ERR_USAGE, "text too long to encode");
+    return w->text.n <= w->most || too_long(w, e);
 }
 
 bool normalize(const struct tokenizer *t, const char *s, size_t n, struct tok_work *w,
@@ -158,7 +175,10 @@ bool normalize(const struct tokenizer *t, const char *s, size_t n, struct tok_wo
     for (int i = 0; i < t->n_norm; i++)
         if (!normalize_step(&t->norm[i], w, e))
             return false;
-    return true;
+    if (must_stop(w))
+        return was_stopped(e);
+    w->made += w->text.n;
+    return w->made <= w->most || too_long(w, e);
 }
 
 /* ---- pieces ---- */
@@ -215,6 +235,8 @@ static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct
     out->n = 0;
     for (size_t i = 0; i < in->span.n; i++) {
         uint32_t off = in->span.v[i].off;
+        if (i % LOOK == 0 && must_stop(w))
+            return was_stopped(e);
         w->span.n = w->group.n = 0;
         if (!pattern_spans(&step->pattern, &w->find, text + off, in->span.v[i].len, &w->span, e))
             return false;
@@ -265,8 +287,10 @@ static bool rewrite_pieces(const struct pre_step *step, struct tok_work *w, stru
         if (!rewrite_piece(step, in->text.p + in->span.v[i].off, in->span.v[i].len,
                            i == 0 && in->at_start, w, &out->text, e))
             return false;
-        if (out->text.n > MAX_TEXT)
-            return err_set(e, ERR_USAGE, "text too long to encode");
+        if (out->text.n > w->most)
+            return too_long(w, e);
+        if (i % LOOK == 0 && must_stop(w))
+            return was_stopped(e);
         spans_add(&out->span, at, out->text.n - at, false);
     }
     out->at_start = in->at_start;

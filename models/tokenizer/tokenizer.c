@@ -111,9 +111,18 @@ static bool encode_words(const struct tokenizer *t, const char *s, size_t n, boo
         return false;
     for (size_t i = 0; i < w->in.span.n; i++) {
         const struct span *x = &w->in.span.v[i];
-        bpe_word(&t->bpe, w->in.text.p + x->off, x->len, plain, &w->bpe, out);
+        if ((i % 1024 == 0 && must_stop(w)) ||
+            !bpe_word(&t->bpe, w->in.text.p + x->off, x->len, plain, &w->bpe, out))
+            return was_stopped(e);
+        if (out->n > MAX_TEXT)
+            return err_set(e, ERR_MODEL, "the text becomes more than %d tokens", MAX_TEXT);
     }
     return true;
+}
+
+bool was_stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "encoding was stopped");
 }
 
 /* A stretch of text without raw added tokens. */
@@ -135,15 +144,23 @@ static bool encode_stretch(const struct tokenizer *t, const char *s, size_t n, b
     return true;
 }
 
+static _Thread_local const atomic_bool *stop_flag;
+
+void tok_stop_on(const atomic_bool *stop)
+{
+    stop_flag = stop;
+}
+
 bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                 struct ids *out, struct err *e)
 {
     if (n > MAX_TEXT / 4)
         return err_set(e, ERR_USAGE, "text of %zu bytes is too long to encode", n);
     bool plain = !(flags & TOK_SPECIAL), ok = true;
-    struct tok_work w = {0};
+    struct tok_work w = {.find.stop = stop_flag, .bpe.stop = stop_flag};
     struct buf fixed = {0};
     int before = out->n;
+    work_bound(&w, n);
     text = valid_text(text, &n, &fixed);
     added_cut(&t->raw, &t->bpe, text, n, plain, &w.raw);
     for (size_t i = 0; ok && i < w.raw.n; i++) {

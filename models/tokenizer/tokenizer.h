@@ -7,6 +7,8 @@
 #ifndef AERIE_TOKENIZER_H
 #define AERIE_TOKENIZER_H
 
+#include <stdatomic.h>
+
 #include "kernels/base.h"
 
 struct tokenizer;
@@ -22,9 +24,15 @@ enum {
 };
 
 /* Appends the ids of n bytes of text; *out is as before on failure. No bos or eos is added: the
- * file's post_processor, truncation and padding are for other uses. At most 256 MiB. */
+ * file's post_processor, truncation and padding are for other uses. At most 256 MiB.
+ * ERR_MODEL: the file's steps make more of the text than 64 MiB and 16 times its size, or match
+ * with more work than is in proportion to the text. ERR_NEGATIVE: encoding was stopped. */
 bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                 struct ids *out, struct err *e);
+
+/* Encoding on the calling thread ends, well within a second, once *stop is true. NULL, as at the
+ * start of a thread: nothing stops it. The flag stays the caller's. */
+void tok_stop_on(const atomic_bool *stop);
 
 int tok_vocab(const struct tokenizer *t);                    /* highest id + 1 */
 int tok_find(const struct tokenizer *t, const char *string); /* id of an exact token, or -1 */

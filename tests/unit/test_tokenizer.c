@@ -423,6 +423,11 @@ static void test_incomplete_bytes_wait_and_invalid_ones_pass(void **state)
 
 /* ---- bad files ---- */
 
+/* Each makes 625 characters of one. */
+#define A5(x) x x x x x
+#define GROW                                                                                       \
+    "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\".\"},\"content\":\"" A5(A5(A5(A5("a")))) "\"}"
+
 static void test_bad_files_are_refused_in_one_line(void **state)
 {
     (void)state;
@@ -468,22 +473,29 @@ static void test_bad_files_are_refused_in_one_line(void **state)
         {"added flag a string", "\"special\":true", "\"special\":\"yes\"", "true or false"},
         {"normalizer kind", "\"NFC\"", "\"Lowercase\"",
          "normalizer.normalizers[0]: unsupported kind "
-                                                        "\"Lowercase\""},
+         "\"Lowercase\""},
         {"normalizer without pattern", "\"pattern\":{\"String\":\" \"}", "\"patten\":1", "pattern"},
         {"empty pattern", "{\"String\":\" \"}", "{\"String\":\"\"}", "a pattern of 0 bytes"},
-        {"pre-tokenizer kind", "\"Split\"", "\"Whitespace\"", "pre_tokenizer.pretokenizers[0]: "
-                                                              "unsupported kind \"Whitespace\""},
+        {"pre-tokenizer kind", "\"Split\"", "\"Whitespace\"",
+         "pre_tokenizer.pretokenizers[0]: "
+         "unsupported kind \"Whitespace\""},
         {"behaviour", "\"Isolated\"", "\"Alone\"", "unsupported behavior \"Alone\""},
         {"expression", "{1,3}|", "{1,3}|(", "regular expression"},
         {"expression that means something else", "{1,3}|", "[a&&b]|", "a class inside a class"},
+        {"expression that matches backwards", "{1,3}|", "{1,3}|(?=(?1))a|zz(ab\\\\K)|", "(?1"},
+        {"expression with a start that moves", "{1,3}|", "{1,3}|ab\\\\K|", "\\K"},
+        {"decoder that grows without bound", "{\"type\":\"ByteFallback\"}", GROW "," GROW "," GROW,
+         "decoder: "},
+        {"normalizer that grows without bound", "{\"type\":\"NFC\"}", GROW "," GROW "," GROW,
+         "the tokenizer's steps make more"},
         {"invert", "\"invert\":false", "\"invert\":0", "invert"},
         {"list a string", "\"pretokenizers\":[", "\"pretokenizerS\":[", "expected an array"},
         {"decoder kind", "\"ByteFallback\"", "\"WordPiece\"",
          "decoder.decoders[1]: unsupported kind"},
         {"decoder order", "{\"type\":\"Fuse\"}", "{\"type\":\"ByteLevel\"}", "unsupported order"},
         {"decoder missing", "\"decoder\":{", "\"decodeR\":{", "decoder: missing"},
-        {"strip of two characters", "\"content\":\" \",\"start\"",
-         "\"content\":\"  \",\"start\"", "one character"},
+        {"strip of two characters", "\"content\":\" \",\"start\"", "\"content\":\"  \",\"start\"",
+         "one character"},
         {"strip count", "\"start\":1", "\"start\":-1", "count"},
         {"lone surrogate", "\"a\":1", "\"\\ud800\":1", "surrogate"},
         {"bad escape", "\"a\":1", "\"\\q\":1", "unknown escape"},
@@ -552,6 +564,26 @@ static void test_an_expression_that_explodes_is_an_error(void **state)
     tok_close(t);
 }
 
+static void test_encoding_ends_when_it_is_stopped(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_small();
+    atomic_bool stop = false;
+    struct ids ids = {0};
+    struct err e = {0};
+    tok_stop_on(&stop);
+    assert_true(tok_encode(t, "abc 1", 5, 0, &ids, &e));
+    int n = ids.n;
+    stop = true;
+    assert_false(tok_encode(t, "abc 1", 5, 0, &ids, &e));
+    assert_int_equal(e.kind, ERR_NEGATIVE);
+    assert_int_equal(ids.n, n);
+    tok_stop_on(NULL);
+    assert_true(tok_encode(t, "abc 1", 5, 0, &ids, &e));
+    ids_free(&ids);
+    tok_close(t);
+}
+
 /* Files with bytes changed, taken out, doubled or cut off: refused, or good for any text. */
 static void test_mutated_files_do_no_harm(void **state)
 {
@@ -615,6 +647,7 @@ int main(void)
         cmocka_unit_test(test_bad_files_are_refused_in_one_line),
         cmocka_unit_test(test_deep_nesting_is_refused),
         cmocka_unit_test(test_an_expression_that_explodes_is_an_error),
+        cmocka_unit_test(test_encoding_ends_when_it_is_stopped),
         cmocka_unit_test(test_mutated_files_do_no_harm),
     };
     return cmocka_run_group_tests(tests, make_path, drop_path);

@@ -1,0 +1,323 @@
+/* dialect.c - regular expressions of tokenizer.json, rewritten in PCRE2's syntax.
+ *
+ * The rewriting is a list of what is understood: each construct that published tokenizers use has a
+ * case below, and every other one is refused by name. So PCRE2 is never given what moves the start
+ * of a match (\K), calls a group (\g, (?1), (?R)), runs code or sets options of the matcher ((?C),
+ * (*...)), or reads text in a way of its own (\Q, comments, the flag x). What is emitted is
+ * canonical: a character that stands for itself and is punctuation has a backslash.
+ */
+#include "models/tokenizer/parts.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct dialect {
+    const char *s, *end; /* the text at *end is a NUL byte */
+    struct buf *out;
+    size_t atom; /* where in out the last thing that can be repeated begins */
+    size_t group[64];
+    int depth;
+    struct err *e;
+};
+
+static bool refuse(struct dialect *d, const char *what)
+{
+    return err_set(d->e, ERR_MODEL, "regular expression with %s", what);
+}
+
+static bool is_alnum(char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/* The character at d->s stands for itself. */
+static void literal(struct dialect *d)
+{
+    size_t n = utf8_len(d->s);
+    if (n == 1 && ispunct((uint8_t)*d->s))
+        buf_char(d->out, '\\');
+    buf_add(d->out, d->s, n);
+    d->s += n;
+}
+
+/* ---- escapes ---- */
+
+/* \w: Alphabetic, marks, decimal digits, connectors (PCRE2's own leaves marks out and has all
+ * numbers). Outside of a class the reference's has Latin-1's superscripts and fractions too. */
+#define WORD_CLASS                                                                                 \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"                    \
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define WORD WORD_CLASS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
+
+/* Escapes of one letter: what each becomes outside and inside of a class; NULL: refused there. */
+static const struct {
+    char letter;
+    const char *outside, *inside;
+} escapes[] = {
+    {'d', "\\d", "\\d"},
+    {'D', "\\D", "\\D"},
+    {'s', "\\s", "\\s"},
+    {'S', "\\S", "\\S"},
+    {'n', "\\n", "\\n"},
+    {'r', "\\r", "\\r"},
+    {'t', "\\t", "\\t"},
+    {'f', "\\f", "\\f"},
+    {'a', "\\a", "\\a"},
+    {'e', "\\e", "\\e"},
+    {'v', "\\x{0B}", "\\x{0B}"},
+    {'A', "\\A", NULL},
+    {'z', "\\z", NULL},
+    {'Z', "\\Z", NULL},
+    {'X', "\\X", NULL},
+    {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
+    {'w', "[" WORD "]", WORD_CLASS},
+    {'W', "[^" WORD "]", NULL},
+    {'b', "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))", "\\x{08}"},
+    {'B', "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))", NULL},
+};
+
+static bool refuse_escape(struct dialect *d)
+{
+    char what[16] = "\\";
+    memcpy(what + 1, d->s + 1, utf8_len(d->s + 1));
+    return refuse(d, what);
+}
+
+/* At \p or \P: "{name}" follows. */
+static bool property(struct dialect *d)
+{
+    const char *p = d->s + 3;
+    while (is_alnum(*p) || strchr("_ ^=-", *p ? *p : '.'))
+        p++;
+    if (d->s[2] != '{' || *p != '}')
+        return refuse_escape(d);
+    buf_add(d->out, d->s, (size_t)(p + 1 - d->s));
+    d->s = p + 1;
+    return true;
+}
+
+/* At \x, followed by two digits or by digits in braces, or at \u, followed by four. */
+static bool code_point(struct dialect *d)
+{
+    static const char digits[] = "0123456789abcdefABCDEF";
+    bool braces = d->s[1] == 'x' && d->s[2] == '{';
+    const char *p = d->s + 2 + braces;
+    size_t n = strspn(p, digits), want = d->s[1] == 'u' ? 4 : 2;
+    if (braces ? n < 1 || n > 6 || p[n] != '}' : n < want)
+        return refuse_escape(d);
+    n = braces ? n : want;
+    buf_printf(d->out, "\\x{%.*s}", (int)n, p);
+    d->s = p + n + braces;
+    return true;
+}
+
+static bool escape(struct dialect *d, bool in_class)
+{
+    if (d->end - d->s < 2)
+        return refuse(d, "a \\ at its end");
+    char c = d->s[1];
+    if (c == 'p' || c == 'P')
+        return property(d);
+    if (c == 'x' || c == 'u')
+        return code_point(d);
+    if (c >= '1' && c <= '9' && !in_class && !(d->s[2] >= '0' && d->s[2] <= '9')) {
+        buf_add(d->out, d->s, 2); /* a back reference */
+        d->s += 2;
+        return true;
+    }
+    for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
+        if (escapes[i].letter == c) {
+            const char *means = in_class ? escapes[i].inside : escapes[i].outside;
+            if (!means)
+                break;
+            buf_str(d->out, means);
+            d->s += 2;
+            return true;
+        }
+    if (is_alnum(c))
+        return refuse_escape(d);
+    d->s++;
+    literal(d);
+    return true;
+}
+
+/* ---- classes ---- */
+
+/* "[:name:]" inside a class, for the names whose meaning is known to be the same. */
+static bool posix_class(struct dialect *d)
+{
+    static const struct {
+        const char *name, *means;
+    } set[] = {{"[:punct:]", "\\p{P}\\p{S}"},
+               {"[:word:]", WORD_CLASS},
+               {"[:space:]", "\\s"},
+               {"[:digit:]", "\\d"},
+               {"[:xdigit:]", "0-9a-fA-F"}};
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        if (strncmp(d->s, set[i].name, strlen(set[i].name)) == 0) {
+            buf_str(d->out, set[i].means);
+            d->s += strlen(set[i].name);
+            return true;
+        }
+    return refuse(d, "a [:name:] other than punct, word, space, digit, xdigit");
+}
+
+/* A bracketed class, d->s at its '['. Nested classes and && have no equal in PCRE2. */
+static bool class(struct dialect *d)
+{
+    buf_char(d->out, *d->s++);
+    if (*d->s == '^')
+        buf_char(d->out, *d->s++);
+    bool set = false; /* the element before is a set, so that a - behind it stands for itself */
+    for (bool first = true; d->s < d->end && (first || *d->s != ']'); first = false) {
+        bool after_set = set;
+        set = false;
+        if (*d->s == '\\') {
+            set = d->s[1] && strchr("dDsShwpP", d->s[1]);
+            if (!escape(d, true))
+                return false;
+        } else if (d->s[0] == '[' && d->s[1] == ':') {
+            set = true;
+            if (!posix_class(d))
+                return false;
+        } else if (d->s[0] == '[' || (d->s[0] == '&' && d->s[1] == '&')) {
+            return refuse(d, "a class inside a class");
+        } else if (*d->s == '-' && !after_set) {
+            buf_char(d->out, *d->s++);
+        } else {
+            literal(d);
+        }
+    }
+    if (d->s == d->end)
+        return refuse(d, "a [ without its ]");
+    buf_char(d->out, *d->s++);
+    return true;
+}
+
+/* ---- groups ---- */
+
+/* d->s behind "(?", at the flags i, m, - of "(?flags)" or "(?flags:"; the flag m of Ruby is s. */
+static bool flags(struct dialect *d)
+{
+    for (; *d->s && strchr("im-", *d->s); d->s++)
+        buf_char(d->out, *d->s == 'm' ? 's' : *d->s);
+    if (*d->s != ':' && *d->s != ')')
+        return refuse(d, "a flag other than i and m");
+    if (*d->s == ':')
+        buf_char(d->out, *d->s++);
+    return true;
+}
+
+/* At a "(". */
+static bool group(struct dialect *d)
+{
+    static const char *const plain[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
+    if (d->depth == 64)
+        return refuse(d, "more than 64 nested groups");
+    d->group[d->depth++] = d->out->n;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        size_t n = strlen(plain[i]);
+        if (strncmp(d->s, plain[i], n) == 0) {
+            buf_add(d->out, d->s, n);
+            d->s += n;
+            return true;
+        }
+    }
+    if (d->s[1] == '*')
+        return refuse(d, "(*");
+    if (d->s[1] != '?') {
+        buf_char(d->out, *d->s++);
+        return true;
+    }
+    if (!d->s[2] || !strchr("im-", d->s[2])) {
+        char what[8] = "(?";
+        if (d->s[2])
+            memcpy(what + 2, d->s + 2, utf8_len(d->s + 2));
+        return refuse(d, what);
+    }
+    buf_add(d->out, d->s, 2);
+    d->s += 2;
+    return flags(d);
+}
+
+/* ---- repeats ---- */
+
+/* Length of a "{n,m}" at s, or 0 when the brace stands for itself. */
+static size_t braces(const char *s)
+{
+    const char *p = s + 1;
+    p += strspn(p, "0123456789");
+    bool digits = p > s + 1;
+    if (*p == ',') {
+        const char *upper = ++p;
+        p += strspn(p, "0123456789");
+        digits |= p > upper;
+    }
+    return digits && *p == '}' ? (size_t)(p + 1 - s) : 0;
+}
+
+/* "{n,m}", which "+" after it does not make possessive here: it repeats the repeat. */
+static void repeat(struct dialect *d)
+{
+    size_t n = braces(d->s);
+    if (!n) {
+        d->atom = d->out->n;
+        literal(d);
+        return;
+    }
+    buf_str(d->out, d->s[1] == ',' ? "{0" : "{");
+    buf_add(d->out, d->s + 1, n - 1);
+    d->s += n;
+    if (*d->s != '+')
+        return;
+    struct buf tail = {0};
+    buf_add(&tail, d->out->p + d->atom, d->out->n - d->atom);
+    d->out->n = d->atom;
+    buf_printf(d->out, "(?:%s)", tail.p);
+    buf_free(&tail);
+}
+
+/* ---- all of it ---- */
+
+static bool next(struct dialect *d)
+{
+    size_t at = d->out->n;
+    switch (*d->s) {
+    case '\\': d->atom = at; return escape(d, false);
+    case '[': d->atom = at; return class(d);
+    case '(': return group(d);
+    case ')':
+        if (!d->depth)
+            return refuse(d, "a ) without its (");
+        d->atom = d->group[--d->depth];
+        break;
+    case '{': repeat(d); return true;
+    case '*':
+    case '+':
+    case '?':
+    case '|': break;
+    case '^':
+    case '$':
+    case '.': d->atom = at; break;
+    default:
+        d->atom = at;
+        literal(d);
+        return true;
+    }
+    buf_char(d->out, *d->s++);
+    return true;
+}
+
+bool onig_to_pcre(const char *s, size_t n, struct buf *out, struct err *e)
+{
+    if (memchr(s, 0, n))
+        return err_set(e, ERR_MODEL, "regular expression with a NUL byte");
+    char *copy = memcpy(xcalloc(n + 4, 1), s, n); /* terminated, so that looking ahead is safe */
+    struct dialect d = {.s = copy, .end = copy + n, .out = out, .e = e};
+    bool ok = utf8_check(s, n) || refuse(&d, "bytes that are not UTF-8");
+    while (ok && d.s < d.end)
+        ok = next(&d);
+    free(copy);
+    return ok;
+}
