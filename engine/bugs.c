@@ -16,7 +16,8 @@ static const struct bug_info infos[N_BUGS] = {
          "tables of sliding layers in tree verification",
          "prefix and tree tables held full-pool slots while the layers read the sliding-window "
          "pool: wrong keys without a word, an illegal access once full slots outgrew the smaller pool",
-         "one page whose full and swa numbers differ, a tree with two siblings"},
+         "one page whose full and swa numbers differ, a tree with two siblings",
+         {.window = true, .draft = NEED_DRAFT, .topk = 2, .nodes = 3}},
     [BUG_DRAFT_EXPAND_OVERFLOW] =
         {27360,
          "draft-expand-overflow",
@@ -26,7 +27,8 @@ static const struct bug_info infos[N_BUGS] = {
          "each branch's row was filled as wide as the number of steps in a table as wide as the "
          "level: the rest landed in the neighbour's row, the last row's behind the table; NaN, "
          "a low acceptance or a crash long after",
-         "page size 2, topk 2, 4 steps"},
+         "page size 2, topk 2, 4 steps",
+         {.draft = NEED_EAGLE3, .topk = 2, .steps = 3, .nodes = 3, .page_size = 2}},
     [BUG_SWA_EXTEND_WINDOW] =
         {26513,
          "swa-extend-window",
@@ -35,7 +37,8 @@ static const struct bug_info infos[N_BUGS] = {
          "extend with a cached prefix, as two parts joined by log-sum-exp",
          "both parts lost the window, and the prefix part ran on over the new tokens: keys seen "
          "twice, before their time or too late; wrong tokens, no message",
-         "prefix 1, two new tokens, or more new tokens than the window holds"},
+         "prefix 1, two new tokens, or more new tokens than the window holds",
+         {.window = true}},
     [BUG_DRAFT_EXTEND_EXTENT] =
         {26512,
          "draft-extend-extent",
@@ -44,7 +47,8 @@ static const struct bug_info infos[N_BUGS] = {
          "how far the draft's extend reads",
          "the extent was the prefix alone, so new rows did not see themselves; the first repair "
          "added the new tokens to a length that held them already; drafts get worse, text does not",
-         "a prompt of two tokens"},
+         "a prompt of two tokens",
+         {.draft = NEED_EAGLE3}},
     [BUG_FROZEN_STALE_POOL] =
         {26966,
          "frozen-kv-stale-pool",
@@ -54,7 +58,8 @@ static const struct bug_info infos[N_BUGS] = {
          "the pool was looked up once, before the drafter was given the target's; the opposite rule "
          "gave a drafter with a pool of its own the target's map; a crash past 85 % use, before "
          "that a low acceptance",
-         "one sliding layer in a frozen-KV drafter (ask-the-allocator: any EAGLE3 head)"},
+         "one sliding layer in a frozen-KV drafter (ask-the-allocator: any EAGLE3 head)",
+         {.window = true, .draft = NEED_FROZEN}},
     [BUG_SWA_MASK_OFFSET] =
         {9279,
          "swa-mask-offset",
@@ -63,7 +68,8 @@ static const struct bug_info infos[N_BUGS] = {
          "the window of a prompt chunk's rows inside the cached prefix",
          "the window was counted from the start of the cut prefix, so it never bit there: later "
          "rows of a chunk saw keys that had left their window; a benchmark fell by four points",
-         "a prefix as long as the window, two new tokens"},
+         "a prefix as long as the window, two new tokens",
+         {.window = true}},
     [BUG_PAGE_NOT_LOC] =
         {16267,
          "page-not-loc",
@@ -71,7 +77,8 @@ static const struct bug_info infos[N_BUGS] = {
          "I4",
          "translation of a page table",
          "page numbers were put through the map as if they were slots; right at page size 1 only",
-         "page size 2, one page"},
+         "page size 2, one page",
+         {.window = true, .page_size = 2}},
     [BUG_SWA_LEAK_PAGE] =
         {27789,
          "swa-leak-page",
@@ -80,7 +87,8 @@ static const struct bug_info infos[N_BUGS] = {
          "giving back the pages of rejected tree nodes",
          "the sliding-window page of a rolled-back column was forgotten, one at a time, until the "
          "pool was full of nobody's pages",
-         "page size 2, a tree wider than the rest of the page"},
+         "page size 2, a tree wider than the rest of the page",
+         {.window = true, .draft = NEED_DRAFT, .page_size = 2}},
     [BUG_PUBLISH_BEFORE_WRITE] =
         {41838,
          "publish-before-write",
@@ -89,7 +97,8 @@ static const struct bug_info infos[N_BUGS] = {
          "sharing a prefix with a later request",
          "a block was offered for reuse when it was taken, not when it was written: whoever "
          "continued from it read what lay there before",
-         "page size 2, a fork at an odd length of a prompt that is not done"},
+         "page size 2, a fork at an odd length of a prompt that is not done",
+         {.page_size = 2}},
     [BUG_DRAFT_POOL_SMALL] =
         {17630,
          "draft-pool-small",
@@ -99,7 +108,8 @@ static const struct bug_info infos[N_BUGS] = {
          "the draft's pool was made as large as the sliding-window pool, the ids it was given came "
          "from the full pool: stores behind the pool's end (here: the pool is short while the "
          "target still has room)",
-         "any hybrid model with an EAGLE3 head"},
+         "any hybrid model with an EAGLE3 head",
+         {.window = true, .draft = NEED_EAGLE3}},
     [BUG_TREE_WINDOW_BY_INDEX] =
         {39287,
          "tree-window-by-index",
@@ -108,8 +118,60 @@ static const struct bug_info infos[N_BUGS] = {
          "the window of a tree node",
          "the window was counted from the node's place in the tree's list instead of its depth: "
          "siblings saw different keys",
-         "a prefix as long as the window, a root with two children"},
+         "a prefix as long as the window, a root with two children",
+         {.window = true, .draft = NEED_DRAFT, .topk = 2, .nodes = 3}},
 };
+
+struct needs_list {
+    struct buf *out;
+    bool unmet_only;
+    int n;
+};
+
+/* "NAME WANT", and what there is instead where it does not do. */
+static void add_need(struct needs_list *l, bool met, const char *need, const char *now)
+{
+    if (met && l->unmet_only)
+        return;
+    buf_printf(l->out, "%s%s", l->n++ ? ", " : "", need);
+    if (!met && now)
+        buf_printf(l->out, " (now %s)", now);
+}
+
+static void add_least(struct needs_list *l, const char *name, int least, const int *now)
+{
+    char need[48], is[16] = "";
+    if (!least)
+        return;
+    snprintf(need, sizeof need, "%s %d", name, least);
+    if (now)
+        snprintf(is, sizeof is, "%d", *now);
+    add_need(l, now ? *now >= least : !l->unmet_only, need, now ? is : NULL);
+}
+
+bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_only,
+               struct buf *out)
+{
+    static const char *const draft_name[] = {[NEED_DRAFT] = "a draft head",
+                                             [NEED_EAGLE3] = "an EAGLE3 head",
+                                             [NEED_FROZEN] = "a frozen-KV drafter"};
+    const struct bug_needs *n = &infos[b].needs;
+    struct needs_list l = {out, unmet_only, 0};
+    enum bug_draft draft = b == BUG_FROZEN_STALE_POOL && variant == 2 ? NEED_EAGLE3 : n->draft;
+    if (n->window)
+        add_need(&l, !f || f->window, "sliding-window layers", "none");
+    if (draft) {
+        bool met = !f || (draft == NEED_DRAFT ? f->draft != NEED_NONE : f->draft == draft);
+        add_need(&l, met, draft_name[draft], f && f->draft ? draft_name[f->draft] : "none");
+        if (f && !f->spec)
+            add_need(&l, false, "spec on", "off");
+    }
+    add_least(&l, "draft.topk", n->topk, f ? &f->topk : NULL);
+    add_least(&l, "draft.steps", n->steps, f ? &f->steps : NULL);
+    add_least(&l, "draft.nodes", n->nodes, f ? &f->nodes : NULL);
+    add_least(&l, "--page-size", n->page_size, f ? &f->page_size : NULL);
+    return l.n > 0;
+}
 
 const struct bug_info *bug_at(enum bug b)
 {

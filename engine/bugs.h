@@ -25,6 +25,15 @@ enum bug {
     N_BUGS
 };
 
+/* What a fault needs of model, drafter and settings to change anything at all; 0: nothing of the
+ * kind. Texts that are long enough, or forked, are the user's part (trigger). */
+enum bug_draft { NEED_NONE, NEED_DRAFT /* any */, NEED_EAGLE3, NEED_FROZEN };
+struct bug_needs {
+    bool window; /* sliding-window layers */
+    enum bug_draft draft;
+    int topk, steps, nodes, page_size; /* at least */
+};
+
 struct bug_info {
     int number;
     const char *name;       /* "swa-untranslated" */
@@ -33,9 +42,21 @@ struct bug_info {
     const char *path;       /* what the code there does */
     const char *was;        /* what was wrong, and what its users saw */
     const char *trigger;    /* the smallest input */
+    struct bug_needs needs; /* of the first variant: see bug_needs() */
 };
 const struct bug_info *bug_at(enum bug b);
 int bug_variants(enum bug b); /* 1, 2 or 3 */
+
+/* What there is. */
+struct bug_facts {
+    bool window, spec;
+    enum bug_draft draft; /* NEED_NONE, NEED_EAGLE3 or NEED_FROZEN */
+    int topk, steps, nodes, page_size;
+};
+/* Appends what a variant needs in order to fire, as "draft.topk 2 (now 1), an EAGLE3 head"; with
+ * unmet_only what *f does not offer. f NULL: nothing is known. False: nothing was appended. */
+bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_only,
+               struct buf *out);
 
 extern unsigned char bug_state[N_BUGS]; /* 0: off, else the variant, from 1 */
 

@@ -9,6 +9,7 @@
 #define AERIE_ENGINE_H
 
 #include "engine/event.h"
+#include "engine/fault.h"
 #include "engine/settings.h"
 #include "models/models.h"
 
@@ -44,6 +45,7 @@ void engine_close(struct engine *g); /* cancels, joins, frees; NULL is fine */
 struct engine_info {
     const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
     const char *family, *device, *chat;
+    const char *draft_kind; /* "eagle3", "frozen-kv", NULL: none */
     const char *draft_off; /* why there is no drafting, or NULL */
     const char *shared_kv; /* which layers own no slots and whose they read; NULL: all own theirs */
     int context, page_size, window, n_layer, n_swa_layer, vocab;
@@ -128,6 +130,14 @@ struct depth_stat {
     uint64_t drafted, accepted; /* cycles that had a node at this depth; that accepted one */
 };
 
+/* A checker rule that was violated. */
+struct violation {
+    char session[SESSION_ID];
+    int turn, step;        /* while which step was computed, or after it; step 0: outside a step */
+    char text[256];        /* the checker's message; "": there was none */
+    struct fault_place at; /* the same, read */
+};
+
 struct engine_view {
     char session[SESSION_ID];
     int turn, step;
@@ -149,8 +159,11 @@ struct engine_view {
         session_mal; /* mean acceptance length, bonus included: 1 + accepted / cycles */
     uint64_t us_draft, us_verify, us_commit, us_check, us_prefill; /* session totals */
     uint64_t prompt_tokens, reused_tokens;
-    uint64_t checks, violations;
-    char last_fault[256];
+    /* of the session: plans checked before their launch, plans launched unchecked because the
+     * checker was off, rules violated */
+    uint64_t checks, unchecked, violations;
+    struct violation violation; /* the latest of the process */
+    bool violated_now;          /* the turn shown here ended with it */
 };
 
 void engine_view(struct engine *g, struct engine_view *v);
@@ -166,8 +179,28 @@ bool engine_position(struct engine *g, int position, struct pos_view *v, struct 
 /* The latest events of one page (at most max), oldest first; seq numbers count page events. */
 int engine_page_events(struct engine *g, enum pool_id pool, int page, struct page_event *out,
                        uint64_t *seq, int max);
-/* Runs every rule of the checker over pools and the last plan now; a report, one line a rule. */
-bool engine_check(struct engine *g, struct buf *report, struct err *e);
+/* What the checker can say now. */
+enum rule_state {
+    RULE_HOLDS,    /* looked at now, in all pools and sequences */
+    RULE_VIOLATED, /* the same */
+    RULE_OF_PLANS, /* about plans: each plan is held against it before its launch */
+};
+enum { MAX_RULES = 24 };
+struct check_report {
+    struct {
+        const char *text; /* "I4  map, inverse, ..." */
+        enum rule_state state;
+    } rule[MAX_RULES];
+    int n_rule;
+    int n_seq;       /* sequences looked at */
+    char fault[256]; /* what is wrong now; "": nothing */
+    enum check_level level;
+    uint64_t checks, unchecked, violations; /* of the session */
+    struct violation violation;             /* the latest of the process, however old */
+};
+/* Looks at every pool and sequence now. False and *e (ERR_INVARIANT): something is wrong now; the
+ * report is filled in either way. */
+bool engine_check(struct engine *g, struct check_report *r, struct err *e);
 /* The last plan of a mode ("" = the last of all) as text or JSON. */
 bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf *out,
                       struct err *e);

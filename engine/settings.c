@@ -11,6 +11,11 @@ enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK };
 
 static const char *const check_name[] = {"off", "on", "strict"};
 
+const char *check_level_name(enum check_level l)
+{
+    return check_name[l];
+}
+
 #define AT(field) offsetof(struct settings, field)
 
 static const struct entry {

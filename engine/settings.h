@@ -8,6 +8,7 @@
 #include "kernels/base.h"
 
 enum check_level { CHECK_OFF, CHECK_ON, CHECK_STRICT };
+const char *check_level_name(enum check_level l); /* "off", "on", "strict" */
 
 struct settings {
     double temperature; /* 0: greedy */

@@ -5,6 +5,7 @@
  * ids and trees are decoded; integers beyond 2^53 and digests are strings, because readers of JSON
  * round them; text that is no UTF-8 has its exact bytes beside it as NAME_hex.
  */
+#include "history/hazards.h"
 #include "history/internal.h"
 
 #include <errno.h>
@@ -159,7 +160,15 @@ static const struct {
 static bool jsonl(struct hdb *h, const char *session, struct sink *s)
 {
     buf_printf(&s->line, "{\"aerie_export\": 1, \"schema\": %d, \"version\": \"" AERIE_VERSION
-               "\", \"session\": \"%s\"}\n", SCHEMA_VERSION, session);
+               "\", \"session\": \"%s\", \"hazards\": ", SCHEMA_VERSION, session);
+    struct buf hazards = {0};
+    s->ok = hdb_hazards(h, session, true, "; ", &hazards, s->e);
+    if (hazards.n)
+        json_str(&s->line, hazards.p, hazards.n);
+    else
+        buf_str(&s->line, "null");
+    buf_free(&hazards);
+    buf_str(&s->line, "}\n");
     sink_line(s);
     for (size_t i = 0; s->ok && i < sizeof records / sizeof *records; i++) {
         sqlite3_stmt *st = db_prepare(&h->db, s->e, records[i].sql, "s", session);
@@ -210,6 +219,10 @@ static bool md_turn(const struct turn_row *r, void *arg)
     struct sink *s = arg;
     buf_printf(&s->line, "\n## %d. %s%s%s\n\n", r->n, r->is_user ? "You" : "Reply",
                r->regen ? " (again)" : "", r->undone ? " (undone)" : "");
+    struct buf hazards = {0};
+    if (r->is_user && hazards_of_settings(r->sampling, " · ", &hazards))
+        buf_printf(&s->line, "**%s**\n\n", hazards.p);
+    buf_free(&hazards);
     plain_text(&s->line, r->text, r->text_n);
     buf_char(&s->line, '\n');
     if (!r->is_user)
@@ -235,6 +248,11 @@ static bool markdown(struct hdb *h, const struct session_row *row, struct sink *
     if (*row->parent)
         buf_printf(&s->line, ", forked from `%s` after turn %d", row->parent, row->fork_turn);
     buf_str(&s->line, "\n");
+    struct buf hazards = {0};
+    s->ok = hdb_hazards(h, row->id, true, " · ", &hazards, s->e);
+    if (hazards.n)
+        buf_printf(&s->line, "\n**%s**\n", hazards.p);
+    buf_free(&hazards);
     sink_line(s);
     return s->ok && hdb_turns(h, row->id, 0, md_turn, s, s->e) >= 0 && s->ok;
 }

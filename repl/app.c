@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/bugs.h"
+#include "history/hazards.h"
 #include "repl/cmd/cmd.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -184,6 +186,12 @@ void app_event(struct app *a, const struct event *ev)
         if (ev->op == OP_UNDO)
             app_forget_turn(a);
         break;
+    case EV_SESSION:
+        a->violated = false;
+        break;
+    case EV_FAULT:
+        a->violated |= ev->fault == ERR_INVARIANT;
+        break;
     case EV_STEP:
         a->step = ev->step;
         a->recent[a->n_recent++ % RECENT_STEPS] =
@@ -234,6 +242,28 @@ void app_last_words(const struct app *a, const struct event *ev, struct buf *out
     buf_str(out, ev->text.p ? ev->text.p : "the device failed");
     if (h.recording && !a->private_)
         buf_printf(out, "; aerie --session %s goes on from what was said", a->session);
+}
+
+int app_exit_code(const struct app *a)
+{
+    return a->violated ? max_int(a->exit_code, ERR_INVARIANT) : a->exit_code;
+}
+
+void app_fault_next(struct app *a, const char *message, struct buf *out)
+{
+    struct fault_place at;
+    struct engine_view v;
+    if (!fault_place_read(message, &at))
+        return;
+    engine_view(a->engine, &v);
+    if (at.plan[0])
+        buf_printf(out, "/plan %s, ", at.plan);
+    if (at.cell >= 0 && at.cell < v.length)
+        buf_printf(out, "/map %d, ", at.cell);
+    if (at.page > 0 && at.pool[0])
+        buf_printf(out, "/page %d %s, ", at.page, at.pool);
+    buf_str(out, "/check");
+    engine_view_free(&v);
 }
 
 /* ---- the status line ------------------------------------------------------------------------- */
@@ -289,9 +319,33 @@ static void status_log(const struct app *a, struct sheet *out)
         sheet_add(out, ST_WARN, "no log");
 }
 
+bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out)
+{
+    struct buf lines = {0};
+    buf_printf(&lines, "check=%s\n", check_level_name((enum check_level)v->settings.check));
+    for (int b = 0; b < N_BUGS; b++)
+        if (bug_on((enum bug)b))
+            buf_printf(&lines, "bug.%d=%s\n", bug_at((enum bug)b)->number,
+                       bug_state_name((enum bug)b));
+    bool any = hazards_of_settings(lines.p, ascii ? " | " : " · ", out);
+    buf_free(&lines);
+    return any;
+}
+
+static void status_hazards(const struct engine_view *v, const char *dot, struct sheet *out)
+{
+    struct buf text = {0};
+    if (app_hazards(v, out->ascii, &text)) {
+        sheet_add(out, ST_BAD, text.p);
+        sheet_add(out, ST_DIM, dot);
+    }
+    buf_free(&text);
+}
+
 void app_status(struct app *a, const struct engine_view *v, struct sheet *out)
 {
     const char *dot = out->ascii ? " | " : " · ";
+    status_hazards(v, dot, out);
     sheet_add(out, ST_LABEL, "ctx ");
     add_count(out, v->length);
     sheet_add(out, ST_TEXT, "/");

@@ -104,7 +104,9 @@ static void complain(struct app *a, const char *text)
 /* A failure counts for the exit code unless someone sits there and sees it. */
 static void count_failure(struct app *a, int code)
 {
-    if (!plain_of(a)->terminal || code == ERR_INVARIANT || plain_of(a)->lost)
+    if (code == ERR_INVARIANT)
+        a->violated = true;
+    else if (!plain_of(a)->terminal || plain_of(a)->lost)
         a->exit_code = max_int(a->exit_code, code);
 }
 
@@ -302,6 +304,13 @@ static void show_fault(struct app *a, const struct event *ev)
     else
         buf_str(&line, ev->text.p ? ev->text.p : "a fault without a text");
     complain(a, line.p);
+    buf_clear(&line);
+    app_fault_next(a, ev->text.p ? ev->text.p : "", &line);
+    if (line.n && !a->opt.quiet && !p->once) {
+        char *next = xasprintf("look: %s", line.p);
+        complain(a, next);
+        free(next);
+    }
     count_failure(a, ev->fault);
     a->quit |= p->lost;
     buf_free(&line);
@@ -618,7 +627,7 @@ static int plain_end(struct app *a, struct plain *p)
     buf_free(&p->thought);
     interrupt_close(); /* from here on a signal ends the program as it does any other */
     a->face = (struct face){0};
-    return a->exit_code;
+    return app_exit_code(a);
 }
 
 static void welcome(struct app *a, struct plain *p)
@@ -711,7 +720,7 @@ static int once_code(const struct app *a, const struct plain *p)
     if (p->terminated)
         return 128 + p->terminated;
     if (p->broken || !p->answered)
-        return max_int(a->exit_code, ERR_USAGE);
+        return max_int(app_exit_code(a), ERR_USAGE);
     return p->reason == STOP_CANCEL ? 128 + SIGINT : a->exit_code;
 }
 

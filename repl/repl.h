@@ -49,6 +49,7 @@ struct app {
     bool color, ascii;   /* resolved */
     bool quit;
     int exit_code;
+    bool violated; /* a checker rule, in the present session: see app_exit_code() */
     /* how a face shows things; set by tui.c or plain.c */
     struct face {
         /* A finished block of output (command results, notices). The face takes the sheet's rows
@@ -98,7 +99,14 @@ void app_say(struct app *a, enum style st, const char *fmt, ...)
 /* The line that remains when the device is lost (an EV_FAULT): what happened, and how to go on. */
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out);
 void app_error(struct app *a, const struct err *e);
-/* "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
+/* exit_code, or ERR_INVARIANT when the session that ends violated a rule and nothing else did
+ * worse: a violation of an earlier session of this process does not count. */
+int app_exit_code(const struct app *a);
+/* What to type to look at the place of a violation: "/plan verify, /map 130, /check". */
+void app_fault_next(struct app *a, const char *message, struct buf *out);
+/* The dangerous switches that are on, "BUG 24617 · CHECK OFF", appended. False: none. */
+bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out);
+/* Those first, then "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
 void app_status(struct app *a, const struct engine_view *v, struct sheet *out);
 
 /* ---- cmd.c: the command table ---------------------------------------------------------------- */
@@ -149,6 +157,8 @@ void view_tree_step(const struct engine *g, const struct tree *t, int turn, int 
                     struct sheet *out);
 void view_pool(const struct engine_view *v, int width, struct sheet *out);
 void view_stats(const struct engine_view *v, const struct engine_info *i, struct sheet *out);
+/* "142 checked, 7 unchecked, 0 violations": of plans. */
+void add_checks(uint64_t checked, uint64_t unchecked, uint64_t violations, struct sheet *out);
 void view_accept(const struct engine_view *v, int width, struct sheet *out);
 
 /* ---- faces ----------------------------------------------------------------------------------- */

@@ -34,11 +34,13 @@
 
 struct checker {
     enum check_level level;
-    uint64_t checks, violations;
-    uint64_t ns; /* spent so far */
-    char last[256]; /* the last violation */
+    uint64_t checks, violations; /* plans that were checked; plans and sweeps that violated a rule */
+    uint64_t unchecked;          /* plans that were launched while the level was CHECK_OFF */
+    uint64_t ns;                 /* spent so far */
 };
 
+/* Counts from 0 again: a session begins. */
+void checker_start(struct checker *c);
 /* True when every rule holds (or the level is off). */
 bool check_plan(struct checker *c, const struct plan *p, const struct kv *kv,
                 const struct plan_req *req, struct err *e);
@@ -55,8 +57,12 @@ bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
  * because they have not changed since they were checked in that list. */
 bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
                  const struct plan_req *req, struct err *e);
-/* Names of the rules, for /check. */
+/* Names of the rules, for /check: "I4  map, inverse, row and table agree ...". */
 int check_rule_count(void);
 const char *check_rule(int i);
+/* Whether check_sweep() looks at the rule; the others are about plans, and checked with each plan. */
+bool check_rule_swept(int i);
+/* Whether a message of the checker names rule i. */
+bool check_names(const char *message, int i);
 
 #endif

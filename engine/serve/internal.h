@@ -48,6 +48,7 @@ struct engine {
     struct tree tree;       /* of the last cycle that drafted */
     int tree_turn, tree_step;
     struct engine_view stats; /* counters only; the rest of it stays empty */
+    struct violation violation; /* the latest of this process */
     uint64_t turn_cycles, turn_accepted, turn_new, turn_decode_ns;
     bool lost; /* the device failed for good; the engine thread's */
 };
@@ -58,8 +59,9 @@ void engine_post(struct engine *g, struct event *ev);
 /* At check level strict: every pool and sequence, after each step. True at other levels. */
 bool engine_sweep(struct engine *g, struct err *e);
 void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
-/* Posts EV_FAULT for *e, and finds out whether the device is lost. */
-void engine_fault(struct engine *g, const struct err *e);
+/* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
+ * the device is lost. A violated rule becomes the engine's latest violation. */
+void engine_fault(struct engine *g, int step, const struct err *e);
 /* Answers the last user message of the conversation. stop_after: see struct request. */
 void engine_turn(struct engine *g, bool regen, int stop_after);
 

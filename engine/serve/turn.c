@@ -33,11 +33,12 @@ void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
 }
 
 /* A failure that sticks to the device is reported by every sync() from then on. */
-void engine_fault(struct engine *g, const struct err *e)
+void engine_fault(struct engine *g, int step, const struct err *e)
 {
     struct event ev = engine_event(g, EV_FAULT);
     struct err sticky;
     ev.fault = e->kind;
+    ev.step = step;
     if (!g->dev.k->sync(g->dev.d, &sticky)) {
         g->lost = ev.lost = true;
         ev.fault = ERR_MODEL;
@@ -46,7 +47,12 @@ void engine_fault(struct engine *g, const struct err *e)
         buf_str(&ev.text, e->msg);
     }
     pthread_mutex_lock(&g->mu);
-    snprintf(g->stats.last_fault, sizeof g->stats.last_fault, "%.250s", ev.text.p);
+    struct violation v = {.turn = ev.turn, .step = step};
+    if (ev.fault == ERR_INVARIANT && fault_place_read(ev.text.p, &v.at)) {
+        memcpy(v.session, g->ses.id, sizeof v.session);
+        snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
+        g->violation = v;
+    }
     pthread_mutex_unlock(&g->mu);
     engine_post(g, &ev);
 }
@@ -183,13 +189,14 @@ static int finished(struct engine *g, const struct turn *t)
     return stopped_by_user(g, t) ? STOP_CANCEL : -1;
 }
 
-static enum stop_reason failed(struct engine *g, const struct err *e)
+/* step: at which the failure came. */
+static enum stop_reason failed(struct engine *g, int step, const struct err *e)
 {
     if (e->kind == ERR_NEGATIVE) {
         engine_post_text(g, EV_NOTICE, e->msg);
         return STOP_KV_FULL;
     }
-    engine_fault(g, e);
+    engine_fault(g, step, e);
     return g->lost ? STOP_DEVICE : STOP_FAULT;
 }
 
@@ -229,7 +236,7 @@ static int prefill(struct engine *g, struct turn *t)
             return STOP_CANCEL;
         if (!extend(g, &chunk, &e))
             return e.kind == ERR_NEGATIVE && atomic_load(&g->cancel) ? (int)STOP_CANCEL
-                                                                     : (int)failed(g, &e);
+                                                                     : (int)failed(g, g->step + 1, &e);
         t->prefill_ns = clock_ns() - start;
         struct event ev = engine_event(g, EV_PREFILL);
         ev.done = l->seq.committed;
@@ -237,7 +244,7 @@ static int prefill(struct engine *g, struct turn *t)
         engine_post(g, &ev);
         post_step(g, t);
         if (!engine_sweep(g, &e))
-            return (int)failed(g, &e);
+            return (int)failed(g, g->step, &e);
     }
     return finished(g, t);
 }
@@ -256,9 +263,9 @@ static int decode(struct engine *g, struct turn *t)
         if (lane_step(&g->rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
             t->decode_ns = clock_ns() - start;
             post_step(g, t);
-            why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, &e);
+            why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, g->step, &e);
         } else if (e.kind != ERR_NEGATIVE || !session_reclaim(&g->ses)) {
-            why = (int)failed(g, &e);
+            why = (int)failed(g, g->step + 1, &e);
         }
     }
     return why;

@@ -94,7 +94,11 @@ void engine_view(struct engine *g, struct engine_view *v)
     v->turn_mal = g->turn_cycles ? 1 + (double)g->turn_accepted / (double)g->turn_cycles : 0;
     v->tok_s = g->turn_decode_ns ? (double)(g->turn_new - 1) * 1e9 / (double)g->turn_decode_ns : 0;
     v->checks = g->rig.pass.check.checks;
+    v->unchecked = g->rig.pass.check.unchecked;
     v->violations = g->rig.pass.check.violations;
+    v->violation = g->violation;
+    v->violated_now = g->violation.text[0] && g->violation.turn == g->turn &&
+                      !memcmp(g->violation.session, g->ses.id, sizeof g->ses.id);
     pthread_mutex_unlock(&g->mu);
 }
 
@@ -169,48 +173,35 @@ bool engine_sweep(struct engine *g, struct err *e)
         return true;
     pthread_mutex_lock(&g->mu);
     bool ok = check_sweep(&g->rig.kv, seqs, session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1), e);
-    if (!ok) {
-        c->violations++;
-        snprintf(c->last, sizeof c->last, "%.250s", e->msg);
-    }
+    c->violations += !ok;
     pthread_mutex_unlock(&g->mu);
     return ok;
 }
 
-bool engine_check(struct engine *g, struct buf *report, struct err *e)
+bool engine_check(struct engine *g, struct check_report *r, struct err *e)
 {
     const struct seq *seqs[2 * MAX_POINTS + 1];
     struct err why = {0};
+    *r = (struct check_report){.n_rule = check_rule_count()};
+    CHECK(r->n_rule <= MAX_RULES);
     pthread_mutex_lock(&g->mu);
-    int n = session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1);
-    bool pools = check_sweep(&g->rig.kv, seqs, n, &why);
     const struct checker *c = &g->rig.pass.check;
-    const struct pass *ps = &g->rig.pass;
-    char rule[8] = "";
-    const char *fault = !pools ? why.msg : c->violations ? c->last : "";
-    for (size_t i = 0; i < sizeof rule - 1 && fault[i] && fault[i] != ' '; i++)
-        rule[i] = fault[i];
-    for (int i = 0; i < check_rule_count(); i++) {
-        const char *text = check_rule(i);
-        size_t len = strcspn(text, " ");
-        bool bad = strlen(rule) == len && !memcmp(rule, text, len);
-        buf_printf(report, "%s  %s\n", bad ? "FAIL" : "ok  ", text);
-    }
-    if (!pools)
-        buf_printf(report, "FAIL  %s\n", why.msg);
-    buf_printf(
-        report,
-        "pools and %d sequences checked now; %llu plans checked so far, %llu violations%s%s\n", n,
-        (unsigned long long)c->checks, (unsigned long long)c->violations,
-        c->violations ? "; the last: " : "", c->violations ? c->last : "");
-    if (ps->last < N_MODES)
-        buf_printf(report, "last plan: %s, %d rows\n", plan_mode_name(ps->last),
-                   ps->plan[ps->last].n_rows);
-    bool ok = pools && c->violations == 0;
-    if (!ok)
-        err_set(e, ERR_INVARIANT, "%s", pools ? c->last : why.msg);
+    r->n_seq = session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1);
+    bool ok = check_sweep(&g->rig.kv, seqs, r->n_seq, &why);
+    r->level = (enum check_level)g->set.check;
+    r->checks = c->checks;
+    r->unchecked = c->unchecked;
+    r->violations = c->violations;
+    r->violation = g->violation;
     pthread_mutex_unlock(&g->mu);
-    return ok;
+    for (int i = 0; i < r->n_rule; i++) {
+        r->rule[i].text = check_rule(i);
+        r->rule[i].state = !ok && check_names(why.msg, i) ? RULE_VIOLATED
+                           : check_rule_swept(i)          ? RULE_HOLDS
+                                                          : RULE_OF_PLANS;
+    }
+    snprintf(r->fault, sizeof r->fault, "%.250s", why.msg);
+    return ok || err_set(e, ERR_INVARIANT, "%s", why.msg);
 }
 
 bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf *out, struct err *e)

@@ -54,6 +54,7 @@ static void start_stats(struct engine *g)
 {
     pthread_mutex_lock(&g->mu);
     g->stats = (struct engine_view){0};
+    checker_start(&g->rig.pass.check);
     g->tree.n = 0;
     g->turn = g->step = 0;
     g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
@@ -189,7 +190,7 @@ static void tell_failure(struct engine *g, const struct err *e)
 {
     bool lost = e->kind == ERR_MODEL && !g->dev.k->sync(g->dev.d, NULL);
     if (lost || e->kind == ERR_INVARIANT)
-        engine_fault(g, e);
+        engine_fault(g, 0, e);
     else
         engine_post_text(g, EV_NOTICE, e->msg);
 }
@@ -319,7 +320,7 @@ static void *run(void *arg)
     tok_stop_on(&g->cancel); /* a long message is encoded on this thread */
     while (next_request(g, &rq)) {
         if (g->lost)
-            engine_fault(g, &(struct err){.kind = ERR_MODEL});
+            engine_fault(g, 0, &(struct err){.kind = ERR_MODEL});
         else
             serve(g, &rq);
         request_free(&rq);
@@ -552,6 +553,9 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     struct engine_info *i = &g->info;
     i->model_dir = g->strings[0] = xstrdup(o->model);
     i->draft_dir = g->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
+    i->draft_kind = !g->has_draft                      ? NULL
+                    : g->draft.kind == DRAFT_FROZEN ? "frozen-kv"
+                                                    : "eagle3";
     i->family = g->model.cfg.family;
     const char *cut = models_cut_text(&o->cut);
     i->device = g->strings[2] = xasprintf("%s, %s%s%s", g->dev.k->name, g->dev.k->about(g->dev.d),

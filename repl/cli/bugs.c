@@ -8,10 +8,20 @@ static int table(struct cli *c)
 {
     struct buf json = {0};
     struct sheet s;
+    const struct settings *set = &c->opt.engine.settings;
+    int page = c->opt.engine.page_size;
+    /* no model is open: settings are compared, the rest is only named */
     sheet_init(&s, c->opt.ascii);
     jput_open(&json, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
+        struct bug_facts facts = {.window = true, .spec = set->spec, .topk = set->topk,
+                                  .draft = i->needs.draft == NEED_DRAFT ? NEED_EAGLE3
+                                                                        : i->needs.draft,
+                                  .steps = set->steps, .nodes = set->nodes,
+                                  .page_size = page ? page : 16};
+        struct buf needs = {0};
+        bug_needs((enum bug)b, 1, NULL, false, &needs);
         jput_open(&json, '{');
         jput_kint(&json, "number", i->number);
         jput_kstr(&json, "name", i->name);
@@ -19,12 +29,17 @@ static int table(struct cli *c)
         jput_kstr(&json, "path", i->path);
         jput_kstr(&json, "was", i->was);
         jput_kstr(&json, "trigger", i->trigger);
+        jput_kstr(&json, "needs", needs.p);
+        buf_free(&needs);
         jput_close(&json, '}');
         struct buf text = {0};
         buf_printf(&text, "%d %s: %s\n  was      %s\n  input    %s\n  rule     %s\n", i->number,
                    i->name, i->path, i->was, i->trigger, i->rule);
         for (int v = 1; v <= bug_variants((enum bug)b) && bug_variants((enum bug)b) > 1; v++)
             buf_printf(&text, "  variant  %s\n", i->variant[v - 1]);
+        buf_str(&text, "  needs    ");
+        bug_needs((enum bug)b, 1, &facts, false, &text);
+        buf_str(&text, "\n");
         cli_text(&s, ST_TEXT, text.p, text.n);
         buf_free(&text);
     }

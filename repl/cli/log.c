@@ -5,12 +5,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "history/hazards.h"
 #include "repl/text/json.h"
 
 /* ---- logs ---- */
 
 struct listing {
     const struct cli *c;
+    struct hdb *db;
     struct sheet sheet;
     struct buf json;
     int width;
@@ -31,6 +33,10 @@ static bool list_json(const struct session_row *r, void *arg)
     jput_kint(b, "created_ms", r->created_ms);
     jput_kint(b, "updated_ms", r->updated_ms);
     jput_kbool(b, "ended", r->ended);
+    struct buf hazards = {0};
+    hdb_hazards(l->db, r->id, false, "; ", &hazards, NULL);
+    jput_kstr(b, "hazards", hazards.p);
+    buf_free(&hazards);
     jput_close(b, '}');
     cli_json(b);
     return true;
@@ -51,6 +57,11 @@ static bool list_line(const struct session_row *r, void *arg)
                                                             &used));
     if (r->parent[0])
         sheet_printf(s, ST_DIM, "  (fork)");
+    struct buf hazards = {0};
+    hdb_hazards(l->db, r->id, false, s->ascii ? " | " : " · ", &hazards, NULL);
+    if (hazards.n)
+        sheet_printf(s, ST_BAD, "  %s", hazards.p);
+    buf_free(&hazards);
     sheet_line(s);
     buf_free(&title);
     cli_print(l->c, s);
@@ -66,7 +77,7 @@ int cli_logs(struct cli *c)
     int n = 0;
     sheet_init(&l.sheet, c->opt.ascii);
     if (c->opt.db || access(path, F_OK) == 0) { /* no log yet is no error */
-        d = hdb_open(path, &e);
+        l.db = d = hdb_open(path, &e);
         n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit,
                              c->opt.json ? list_json : list_line, &l, &e) : -1;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "history/hazards.h"
 #include "models/tokenizer/tokenizer.h"
 #include "repl/text/json.h"
 
@@ -220,6 +221,10 @@ static void json_turn(struct buf *b, const struct turn_row *r)
         jput_kint(b, "draws0", (int64_t)r->draws0);
         jput_kint(b, "reused", r->n_reused);
         jput_kstr(b, "settings", r->sampling);
+        struct buf hazards = {0};
+        hazards_of_settings(r->sampling, "; ", &hazards);
+        jput_kstr(b, "hazards", hazards.p);
+        buf_free(&hazards);
     } else {
         jput_kstr(b, "stop", r->stop);
         jput_kint(b, "steps", r->n_steps);
@@ -237,6 +242,10 @@ static void turn_lines(struct show *w, const struct turn_row *r)
     if (r->is_user) {
         sheet_printf(s, ST_HEAD, "turn %d%s%s", r->n, r->regen ? "  (again)" : "",
                      r->undone ? "  (undone)" : "");
+        struct buf hazards = {0};
+        if (hazards_of_settings(r->sampling, s->ascii ? " | " : " · ", &hazards))
+            sheet_printf(s, ST_BAD, "  %s", hazards.p);
+        buf_free(&hazards);
         sheet_line(s);
     }
     cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
@@ -266,6 +275,13 @@ static bool show_turn(const struct turn_row *r, void *arg)
 
 /* ---- the whole ---- */
 
+/* "BUG 24617 in turn 2 · CHECK OFF in turns 2-3 (41 steps unchecked)", or nothing. */
+static void session_hazards(const struct show *w, struct hdb *d, const char *id, struct buf *out)
+{
+    const char *between = w->c->opt.json ? "; " : w->sheet.ascii ? " | " : " · ";
+    hdb_hazards(d, id, true, between, out, NULL);
+}
+
 static void json_head(struct buf *b, const struct session_row *r)
 {
     jput_kstr(b, "id", r->id);
@@ -276,7 +292,7 @@ static void json_head(struct buf *b, const struct session_row *r)
     jput_kint(b, "created_ms", r->created_ms);
 }
 
-static void head_lines(struct show *w, const struct session_row *r)
+static void head_lines(struct show *w, const struct session_row *r, const char *hazards)
 {
     char when[20];
     cli_when(r->created_ms, when);
@@ -287,6 +303,10 @@ static void head_lines(struct show *w, const struct session_row *r)
         sheet_printf(&w->sheet, ST_DIM, "fork of %s after turn %d", r->parent, r->fork_turn);
         sheet_line(&w->sheet);
     }
+    if (hazards) {
+        sheet_add(&w->sheet, ST_BAD, hazards);
+        sheet_line(&w->sheet);
+    }
     sheet_line(&w->sheet);
 }
 
@@ -294,14 +314,18 @@ static bool show_all(struct show *w, struct hdb *d, const struct session_row *ro
 {
     struct buf *b = &w->json;
     bool json = w->c->opt.json;
+    struct buf hazards = {0};
+    session_hazards(w, d, row->id, &hazards);
     if (json) {
         jput_open(b, '{');
         json_head(b, row);
+        jput_kstr(b, "hazards", hazards.p);
         jput_key(b, "turns");
         jput_open(b, '[');
     } else if (!w->turn) {
-        head_lines(w, row);
+        head_lines(w, row, hazards.p);
     }
+    buf_free(&hazards);
     if (hdb_turns(d, row->id, w->turn, show_turn, w, e) < 0)
         return false;
     if (w->turn && !w->n_turns)

@@ -36,6 +36,25 @@ static void list_bugs(struct sheet *out, struct buf *json)
         jput_close(json, ']');
 }
 
+/* What keeps the fault from firing under the present model and settings, if anything does. */
+static void say_needs(struct app *a, enum bug b, int variant, struct sheet *out)
+{
+    struct buf needs = {0};
+    const struct engine_info *i = engine_info(a->engine);
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = v.settings.spec,
+                          .draft = !i->draft_kind                      ? NEED_NONE
+                                   : strcmp(i->draft_kind, "eagle3") ? NEED_FROZEN
+                                                                     : NEED_EAGLE3,
+                          .topk = v.settings.topk, .steps = v.settings.steps,
+                          .nodes = v.settings.nodes, .page_size = i->page_size};
+    engine_view_free(&v);
+    if (bug_needs(b, variant, &f, true, &needs))
+        say_line(out, ST_WARN, "cannot fire now; needs %s", needs.p);
+    buf_free(&needs);
+}
+
 bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
              struct buf *json, struct err *e)
 {
@@ -65,7 +84,11 @@ bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct shee
         bug_json(b, state, json);
         return true;
     }
-    say_line(out, ST_TEXT, "%d %s is %s; rule %s must name it", i->number, i->name, state, i->rule);
+    bool off = strcmp(state, "off") == 0;
+    say_line(out, off ? ST_TEXT : ST_BAD, "%d %s is %s%s%s%s", i->number, i->name, state,
+             off ? "" : "; rule ", off ? "" : i->rule, off ? "" : " must name it");
+    if (!off || argc == 1)
+        say_needs(a, b, argc == 2 ? variant : max_int(bug_on(b), 1), out);
     if (argc == 1) {
         say_line(out, ST_DIM, "where: %s", i->path);
         say_line(out, ST_DIM, "what was wrong: %s", i->was);

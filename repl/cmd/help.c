@@ -53,7 +53,7 @@ static const struct topic {
      "2              wrong usage, or any other error\n"
      "3              the model or the device is not available, or the device failed\n"
      "4              the session database\n"
-     "5              an invariant was violated\n"
+     "5              a checker rule was violated in this session\n"
      "130, 143       stopped by Ctrl-C, by a termination signal\n"
      "A script goes on after a failing command; its exit code is the highest that occurred.\n"},
     {"input", "how lines are read",

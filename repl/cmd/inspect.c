@@ -37,6 +37,7 @@ static void stats_json(const struct engine_view *v, const struct engine_info *i,
     jput_kint(json, "prompt_tokens", (int64_t)v->prompt_tokens);
     jput_kint(json, "reused_tokens", (int64_t)v->reused_tokens);
     jput_kint(json, "checks", (int64_t)v->checks);
+    jput_kint(json, "unchecked", (int64_t)v->unchecked);
     jput_kint(json, "violations", (int64_t)v->violations);
     jput_kbool(json, "spec", !i->draft_off && v->settings.spec);
     jput_kstr(json, "spec_off",
@@ -382,30 +383,92 @@ bool cmd_plan(struct app *a, int argc, char **argv, const char *rest, struct she
     return ok;
 }
 
-static void lines_json(const char *text, struct buf *json)
+static void check_json(const struct check_report *r, bool ok, struct buf *json)
 {
+    static const char *const state[] = {"holds", "violated", "of plans"};
+    jput_open(json, '{');
+    jput_kbool(json, "ok", ok);
+    jput_kstr(json, "wrong", r->fault[0] ? r->fault : NULL);
+    jput_kint(json, "sequences", r->n_seq);
+    jput_kstr(json, "level", check_level_name(r->level));
+    jput_kint(json, "plans_checked", (int64_t)r->checks);
+    jput_kint(json, "plans_unchecked", (int64_t)r->unchecked);
+    jput_kint(json, "violations", (int64_t)r->violations);
+    jput_key(json, "latest");
+    if (r->violation.text[0]) {
+        jput_open(json, '{');
+        jput_kstr(json, "session", r->violation.session);
+        jput_kint(json, "turn", r->violation.turn);
+        jput_kint(json, "step", r->violation.step);
+        jput_kstr(json, "text", r->violation.text);
+        jput_close(json, '}');
+    } else {
+        jput_null(json);
+    }
+    jput_key(json, "rules");
     jput_open(json, '[');
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-        jput_strn(json, text, n);
-        text += n + (text[n] == '\n');
+    for (int i = 0; i < r->n_rule; i++) {
+        jput_open(json, '{');
+        jput_kstr(json, "rule", r->rule[i].text);
+        jput_kstr(json, "state", state[r->rule[i].state]);
+        jput_close(json, '}');
     }
     jput_close(json, ']');
+    jput_close(json, '}');
+}
+
+/* "step 3.2" of a violation, and its session when that is another one. */
+static void add_when(const struct violation *v, const char *session, struct sheet *out)
+{
+    if (v->step)
+        sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
+    else
+        sheet_printf(out, ST_TEXT, "after turn %d", v->turn);
+    if (strcmp(v->session, session) != 0)
+        sheet_printf(out, ST_TEXT, " of session %s", v->session);
+}
+
+static void check_text(const struct app *a, const struct check_report *r, struct sheet *out)
+{
+    sheet_add(out, ST_HEAD, "CHECK");
+    sheet_printf(out, ST_TEXT, "  now: every pool and %d sequence%s; before launch: each plan",
+                 r->n_seq, r->n_seq == 1 ? "" : "s");
+    sheet_line(out);
+    for (int i = 0; i < r->n_rule; i++) {
+        enum rule_state s = r->rule[i].state;
+        bool off = s == RULE_OF_PLANS && r->level == CHECK_OFF;
+        sheet_add(out, s == RULE_VIOLATED ? ST_BAD : off ? ST_WARN : s == RULE_HOLDS ? ST_GOOD : ST_DIM,
+                  s == RULE_VIOLATED ? "FAIL" : off ? "off " : s == RULE_HOLDS ? "ok  " : "plan");
+        sheet_printf(out, ST_TEXT, "  %s", r->rule[i].text);
+        sheet_line(out);
+    }
+    if (r->fault[0])
+        say_line(out, ST_BAD, "wrong now: %s", r->fault);
+    else
+        say_line(out, ST_GOOD, "now: the pools and their sequences keep every rule");
+    sheet_printf(out, ST_LABEL, "plans: ");
+    add_checks(r->checks, r->unchecked, r->violations, out);
+    sheet_line(out);
+    if (r->level == CHECK_OFF)
+        say_line(out, ST_WARN, "the checker is off: plans are launched unchecked; /set check on");
+    if (r->violation.text[0]) {
+        sheet_add(out, ST_LABEL, "old: ");
+        add_when(&r->violation, a->session, out);
+        sheet_printf(out, ST_TEXT, ": %s", r->violation.text);
+        sheet_line(out);
+    }
 }
 
 bool cmd_check(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                struct buf *json, struct err *e)
 {
     (void)argc, (void)argv, (void)rest;
-    struct buf report = {0};
-    bool ok = engine_check(a->engine, &report, e);
+    struct check_report r;
+    bool ok = engine_check(a->engine, &r, e);
     if (json)
-        lines_json(report.p ? report.p : "", json);
+        check_json(&r, ok, json);
     else
-        say_text(out, ST_TEXT, report.p ? report.p : "");
-    if (ok && !json)
-        say_line(out, ST_GOOD, "every rule holds");
-    buf_free(&report);
+        check_text(a, &r, out);
     return ok;
 }
 

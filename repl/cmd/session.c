@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "history/hazards.h"
 #include "repl/cmd/cmd.h"
 
 /* Local "2026-01-31 14:05". */
@@ -58,11 +59,14 @@ struct listing {
     struct app *app;
     struct sheet *out;
     struct buf *json;
+    struct hdb *db;
 };
 
 static bool list_session(const struct session_row *r, void *arg)
 {
     struct listing *l = arg;
+    struct buf hazards = {0};
+    hdb_hazards(l->db, r->id, false, l->json ? "; " : l->out->ascii ? " | " : " · ", &hazards, NULL);
     if (l->json) {
         jput_open(l->json, '{');
         jput_kstr(l->json, "id", r->id);
@@ -73,6 +77,8 @@ static bool list_session(const struct session_row *r, void *arg)
         jput_kint(l->json, "updated_ms", r->updated_ms);
         jput_kstr(l->json, "title", r->title);
         jput_kstr(l->json, "model", r->model);
+        jput_kstr(l->json, "hazards", hazards.p);
+        buf_free(&hazards);
         jput_kbool(l->json, "current", strcmp(r->id, l->app->session) == 0);
         jput_close(l->json, '}');
         return true;
@@ -82,7 +88,11 @@ static bool list_session(const struct session_row *r, void *arg)
     sheet_printf(l->out, ST_KEY, "%s ", r->id);
     add_when(l->out, r->updated_ms);
     sheet_printf(l->out, ST_TEXT, "%5d ", r->n_turns);
-    add_cut(l->out, ST_TEXT, r->title ? r->title : "", view_width(l->app) - 51);
+    int room = view_width(l->app) - 51 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
+    add_cut(l->out, ST_TEXT, r->title ? r->title : "", max_int(room, 8));
+    if (hazards.n)
+        sheet_printf(l->out, ST_BAD, "  %s", hazards.p);
+    buf_free(&hazards);
     sheet_line(l->out);
     return true;
 }
@@ -99,7 +109,7 @@ bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct
     struct hdb *d = app_hdb(a, e);
     if (!d)
         return false;
-    struct listing l = {a, out, json};
+    struct listing l = {a, out, json, d};
     if (json)
         jput_open(json, '[');
     else
@@ -166,7 +176,7 @@ bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct s
     struct hdb *d = app_hdb(a, e);
     if (!d)
         return false;
-    struct listing l = {a, out, json};
+    struct listing l = {a, out, json, d};
     if (json)
         jput_open(json, '[');
     int found = hdb_search(d, rest, SHOW, list_hit, &l, e);

@@ -295,6 +295,15 @@ static void stats_speed(const struct engine_view *v, struct sheet *out)
     sheet_line(out);
 }
 
+void add_checks(uint64_t checked, uint64_t unchecked, uint64_t violations, struct sheet *out)
+{
+    sheet_printf(out, ST_TEXT, "%llu checked", (unsigned long long)checked);
+    if (unchecked)
+        sheet_printf(out, ST_WARN, ", %llu unchecked", (unsigned long long)unchecked);
+    sheet_printf(out, violations ? ST_BAD : ST_GOOD, ", %llu violation%s",
+                 (unsigned long long)violations, violations == 1 ? "" : "s");
+}
+
 static void stats_time(const struct engine_view *v, struct sheet *out)
 {
     begin_line(out, "time");
@@ -312,12 +321,12 @@ static void stats_time(const struct engine_view *v, struct sheet *out)
                  (unsigned long long)v->prompt_tokens, (unsigned long long)v->reused_tokens,
                  100 * ratio((double)v->reused_tokens, (double)v->prompt_tokens));
     sheet_line(out);
-    begin_line(out, "checks");
-    sheet_printf(out, ST_TEXT, "  %llu plans checked", (unsigned long long)v->checks);
-    sheet_printf(out, v->violations ? ST_BAD : ST_GOOD, ", %llu violations",
-                 (unsigned long long)v->violations);
-    if (v->last_fault[0])
-        sheet_printf(out, ST_BAD, ": %s", v->last_fault);
+    begin_line(out, "plans");
+    sheet_add(out, ST_TEXT, "  ");
+    add_checks(v->checks, v->unchecked, v->violations, out);
+    if (v->violations && v->violation.text[0])
+        sheet_printf(out, ST_BAD, "; step %d.%d: %s", v->violation.turn, v->violation.step,
+                     v->violation.text);
     sheet_line(out);
 }
 

@@ -145,17 +145,57 @@ static int pane_width(const struct tui *t)
     return l.too_small ? MIN_WIDTH : l.pane[0].w;
 }
 
+/* Behind the pane's title: the dangerous switches that are on, and where the turn shown here
+ * violated a rule. */
+static void add_alarm(struct tui *t, struct pane *p)
+{
+    const struct engine_view *v = &t->view;
+    struct buf hazards = {0}, place = {0};
+    bool danger = app_hazards(v, t->app->ascii, &hazards);
+    struct sheet all;
+    if (!danger && !v->violated_now)
+        return;
+    sheet_init(&all, t->app->ascii);
+    sheet_add_row(&all, &p->rows.row[0], 0, (int)p->rows.row[0].text.n);
+    sheet_line(&all);
+    if (danger) {
+        sheet_add(&all, ST_BAD, hazards.p);
+        sheet_line(&all);
+    }
+    if (v->violated_now) {
+        fault_place_print(&v->violation.at, &place);
+        sheet_printf(&all, ST_BAD, "%d.%d violates %s", v->violation.turn, v->violation.step,
+                     place.p);
+        sheet_line(&all);
+    }
+    int added = all.n_row - 1;
+    for (int i = 1; i < p->rows.n_row; i++) {
+        sheet_add_row(&all, &p->rows.row[i], 0, (int)p->rows.row[i].text.n);
+        sheet_line(&all);
+    }
+    sheet_clear(&p->rows);
+    sheet_append_wrapped(&p->rows, &all, 0);
+    p->head += added;
+    p->scroll_to += p->scroll_to >= 0 ? added : 0;
+    sheet_free(&all);
+    buf_free(&hazards);
+    buf_free(&place);
+}
+
 void tui_panes_update(struct tui *t)
 {
     int width = pane_width(t);
     for (int i = 0; i < t->n_open && t->have_view; i++) {
         struct pane *p = &t->pane[t->open[i]];
         sheet_clear(&p->rows);
+        p->head = 1;
+        p->scroll_to = -1;
         switch (t->open[i]) {
         case PANE_PAGES: tui_pages_write(t, p, width); break;
         case PANE_TREE: write_tree(t, p); break;
         default: write_pool(t, p, width);
         }
+        add_alarm(t, p);
     }
 }
 

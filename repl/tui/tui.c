@@ -126,7 +126,12 @@ static void end_turn(struct tui *t, const struct event *ev)
 
 static void fault(struct tui *t, const struct event *ev)
 {
+    struct buf next = {0};
     tui_note(t, ST_BAD, "%.900s", ev->text.p ? ev->text.p : "a fault");
+    app_fault_next(t->app, ev->text.p ? ev->text.p : "", &next);
+    if (next.n)
+        tui_note(t, ST_TEXT, "look: %s", next.p);
+    buf_free(&next);
     if (!ev->lost || t->last_words.n)
         return;
     app_last_words(t->app, ev, &t->last_words);
@@ -516,7 +521,7 @@ int tui_run(struct app *a)
         fprintf(stderr, "aerie: %s\n", clean.p);
         buf_free(&clean);
     }
-    int code = t->exit_code ? t->exit_code : a->exit_code;
+    int code = t->exit_code ? t->exit_code : app_exit_code(a);
     end(t);
     return code;
 }

@@ -38,7 +38,7 @@ only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/json\.h'
 only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
-below="$table|models/.*|engine/(event|settings|bugs)\\.h"
+below="$table|models/.*|engine/(event|settings|bugs|fault)\\.h"
 only engine "$below" 'engine/cache/tree\.h'
 only engine/cache "$below"
 only engine/plan "$below" 'engine/cache/.*'
@@ -50,7 +50,7 @@ only engine/tools "$below" 'engine/engine\.h' 'engine/(cache|plan|run|draft|cycl
 
 only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
 
-public="$base|history/history\\.h|engine/(engine|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
+public="$base|history/(history|hazards)\\.h|engine/(engine|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'repl/.*'
 only repl/text "$base"

@@ -62,7 +62,7 @@ shows 'MAL [0-9.]+ = 1 \+ [0-9]+/[0-9]+'; shows '^spec, [0-9]+ steps'; shows '^T
 shows '● .* ✓'; shows '^PAGES turn 1 step [0-9]+ '; shows '^swa   ▓'; shows '^POOL swa'
 shows '^PAGE 1 of the swa pool'; shows ' take +taken from the free list'; shows '^POSITION 3 '
 shows '^full   slot [0-9]+ = page [0-9]+, offset 3'; shows '= [0-9]+ - 1  ✓$'; shows '^ok +I1 '
-shows '^every rule holds'; shows '\[hello\]'; shows '^title: my title'; shows "^wrote $T/x.md"
+shows '^now: the pools and their sequences keep every rule'; shows '\[hello\]'; shows '^title: my title'; shows "^wrote $T/x.md"
 shows '^turn 1 left the context'; shows 'goes on from turn'; shows 'resumed: [0-9]+ turn'
 shows '^new session '; shows '^nothing more is saved'
 [ -s "$T/x.md" ] && [ "$(stat -c %a "$T/x.md")" = 600 ]; result "an export is a private file" $?

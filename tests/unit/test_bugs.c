@@ -437,6 +437,32 @@ static void test_switches_are_set_by_number_and_name(void **state)
             assert_int_not_equal(bug_at((enum bug)i)->number, bug_at((enum bug)j)->number);
 }
 
+/* What a switch needs is named before it is missed. */
+static void test_a_switch_that_cannot_fire_says_what_it_needs(void **state)
+{
+    (void)state;
+    struct bug_facts f = {.window = true, .spec = true, .draft = NEED_EAGLE3, .topk = 1, .steps = 5,
+                          .nodes = 6, .page_size = 16};
+    struct buf b = {0};
+    assert_true(bug_needs(BUG_SWA_UNTRANSLATED, 1, &f, true, &b));
+    assert_string_equal(b.p, "draft.topk 2 (now 1)");
+    buf_clear(&b);
+    f.topk = 2;
+    assert_false(bug_needs(BUG_SWA_UNTRANSLATED, 1, &f, true, &b));
+    assert_false(bug_needs(BUG_FROZEN_STALE_POOL, 2, &f, true, &b));
+    assert_true(bug_needs(BUG_FROZEN_STALE_POOL, 1, &f, true, &b));
+    assert_string_equal(b.p, "a frozen-KV drafter (now an EAGLE3 head)");
+    buf_clear(&b);
+    f = (struct bug_facts){.window = false, .steps = 1, .topk = 1, .nodes = 1, .page_size = 1};
+    assert_true(bug_needs(BUG_DRAFT_EXPAND_OVERFLOW, 1, &f, true, &b));
+    assert_string_equal(b.p, "an EAGLE3 head (now none), spec on (now off), draft.topk 2 (now 1), "
+                             "draft.steps 3 (now 1), draft.nodes 3 (now 1), --page-size 2 (now 1)");
+    buf_clear(&b);
+    assert_true(bug_needs(BUG_PAGE_NOT_LOC, 1, NULL, false, &b));
+    assert_string_equal(b.p, "sliding-window layers, --page-size 2");
+    buf_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -448,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_draft_faults_cost_acceptance_and_leave_the_text_alone),
         cmocka_unit_test(test_target_faults_change_the_text),
         cmocka_unit_test(test_switches_are_set_by_number_and_name),
+        cmocka_unit_test(test_a_switch_that_cannot_fire_says_what_it_needs),
     };
     return cmocka_run_group_tests(tests, read_questions, free_questions);
 }

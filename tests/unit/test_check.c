@@ -2,6 +2,8 @@
  * mark is changed, and the rule that forbids it must say so. Each of them over many random states. */
 #include "tests/kv_kit.h"
 
+#include "engine/fault.h"
+
 #include <stdio.h>
 
 /* ---- a valid plan in a random world ---------------------------------------------------------- */
@@ -92,6 +94,19 @@ static bool shoot(struct shot *s, enum plan_mode mode, int parts)
     s->b = w_below(w, got);
     s->r = s->p->row0[s->b] + w_below(w, s->p->q_len[s->b]);
     return true;
+}
+
+/* Whoever shows the message finds rule, plan and place in it. */
+static void assert_reads_back(const char *message, enum plan_mode mode)
+{
+    struct fault_place at;
+    if (!fault_place_read(message, &at) || strncmp(message, at.rule, strlen(at.rule)))
+        fail_msg("not read back: %s", message);
+    if (at.plan[0] ? strcmp(at.plan, plan_mode_name(mode)) : !at.pool[0])
+        fail_msg("plan '%s' and pool '%s' read back from: %s", at.plan, at.pool, message);
+    if ((strstr(message, " row ") && at.row < 0) || (strstr(message, " column ") && at.column < 0) ||
+        (strstr(message, " cell ") && at.cell < 0))
+        fail_msg("place not read back: %s", message);
 }
 
 /* ---- changing one thing and putting it back -------------------------------------------------- */
@@ -542,6 +557,7 @@ static void mutate_all(struct world *w)
                 if (!rule_fits(e.msg, m->rules))
                     fail_msg("%s (%s): expected %s, got: %s", m->name,
                              plan_mode_name((enum plan_mode)mode), m->rules, e.msg);
+                assert_reads_back(e.msg, (enum plan_mode)mode);
                 assert_int_equal(w->check.violations, before + 1);
                 caught[i]++;
             }
@@ -554,6 +570,37 @@ static void mutate_all(struct world *w)
         for (int k = 0; k < N_SEQ; k++)
             kv_rollback(&w->kv, &w->seq[k]);
     }
+}
+
+/* The places of messages that the checker really writes. */
+static void test_a_message_gives_its_place(void **state)
+{
+    (void)state;
+    struct fault_place at;
+    struct buf text = {0};
+    assert_true(fault_place_read("I4 verify swa table row 2: expand slot 131, cell 130 is in slot 3",
+                                 &at));
+    assert_true(at.row == 2 && at.cell == 130 && at.column == -1);
+    assert_int_equal(fault_place_column(&at, 16), 8);
+    fault_place_print(&at, &text);
+    assert_string_equal(text.p, "I4 verify, swa, row 2, position 130");
+    assert_true(fault_place_read("I4 extend swa table request 0 column 3: holds page 9, but full page "
+                                 "4 maps to swa page 2", &at));
+    assert_true(at.column == 3 && at.page == 9 && at.row == -1);
+    assert_int_equal(fault_place_column(&at, 16), 3);
+    assert_true(fault_place_read("I7 draft draft table row 3 column 6: 131 was stored behind the 6 "
+                                 "columns of expand", &at));
+    assert_int_equal(fault_place_column(&at, 16), -1); /* a row's column is no page */
+    assert_true(fault_place_read("I3 swa: page 7 has 2 references, sequences hold 1", &at));
+    assert_true(at.plan[0] == '\0' && at.page == 7);
+    assert_string_equal(at.pool, "swa");
+    assert_true(fault_place_read("I17 what the device filled in: I12 verify full table row 5: keys",
+                                 &at));
+    assert_true(at.row == 5 && !strcmp(at.rule, "I17") && !strcmp(at.plan, "verify"));
+    static const char *const other[] = {"", "I", "I4", "In row 3", "I123 x", "the model's output"};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        assert_false(fault_place_read(other[i], &at));
+    buf_free(&text);
 }
 
 static void test_every_mutation_is_caught_by_its_rule(void **state)
@@ -673,6 +720,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_mutation_is_caught_by_its_rule),
+        cmocka_unit_test(test_a_message_gives_its_place),
         cmocka_unit_test(test_the_sweep_sees_what_no_pass_touches),
         cmocka_unit_test(test_uniforms_are_counted),
         cmocka_unit_test(test_every_rule_has_a_number_and_a_line),

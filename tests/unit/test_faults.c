@@ -467,7 +467,7 @@ static void test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usabl
     for (int queued = 0; queued < 2; queued++) {
         struct err e = {0};
         struct answer a = {0};
-        struct buf report = {0};
+        struct check_report report;
         struct engine_view v;
         new_spy(queued);
         struct engine_opts o = spy_opts();
@@ -492,7 +492,6 @@ static void test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usabl
         assert_true(a.text.n > 0);
         engine_close(g);
         answer_free(&a);
-        buf_free(&report);
     }
 }
 
@@ -502,7 +501,7 @@ static void test_a_long_chunk_stops_between_layers(void **state)
     (void)state;
     struct err e = {0};
     struct answer a = {0};
-    struct buf report = {0};
+    struct check_report report;
     new_spy(false);
     spy.k.attn = spy_attn;
     struct engine_opts o = spy_opts();
@@ -520,7 +519,6 @@ static void test_a_long_chunk_stops_between_layers(void **state)
     engine_close(g);
     free(text);
     answer_free(&a);
-    buf_free(&report);
 }
 
 static void test_the_chunk_suits_the_device_unless_it_is_given(void **state)

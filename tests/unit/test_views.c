@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "engine/bugs.h"
 #include "repl/repl.h"
 
 /* ---- comparing ---- */
@@ -384,7 +385,7 @@ static void test_stats(void **state)
         "time      prefill 120.4 ms  draft 1.20 s  verify 2.80 s  commit 900 us  check 12.0 ms "
         "(0.30%)\n"
         "prompt    2000 tokens, 1500 of them reused from the cache (75.0%)\n"
-        "checks    720 plans checked, 0 violations\n"
+        "plans     720 checked, 0 violations\n"
         "context   3071 of 4096 tokens, 3070 with KV\n"
         "model     gemma3, 8 layers (6 sliding, window 64), pages of 16, on cpu\n"
         "spec      on: 5 steps, top 1, 6 nodes\n");
@@ -398,12 +399,13 @@ static void test_stats_say_why_nothing_is_drafted(void **state)
     v.settings.spec = false;
     v.cycles = 0;
     v.violations = 2;
-    snprintf(v.last_fault, sizeof v.last_fault, "I4 row 0 \x1b[31m");
+    v.unchecked = 9;
+    v.violation = (struct violation){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
     begin(false);
     view_stats(&v, &i, &sheet);
     assert_has("spec      off: switched off by /set spec\n");
     assert_has("MAL       nothing drafted yet");
-    assert_has("2 violations: I4 row 0 <U+001B>[31m\n");
+    assert_has("720 checked, 9 unchecked, 2 violations; step 3.7: I4 row 0 <U+001B>[31m\n");
     i.draft_off = "no head";
     begin(false);
     view_stats(&v, &i, &sheet);
@@ -460,6 +462,25 @@ static void test_status_line(void **state)
     free(a);
 }
 
+/* Danger stands first, where no narrow screen cuts it off. */
+static void test_status_line_begins_with_switches_of_danger(void **state)
+{
+    (void)state;
+    struct engine_view v = busy_view();
+    struct app *a = xcalloc(1, sizeof *a);
+    v.settings.check = CHECK_OFF;
+    begin(false);
+    app_status(a, &v, &sheet);
+    assert_has("CHECK OFF · ctx 3.1k/4.1k · ");
+    bug_set_state(BUG_SWA_UNTRANSLATED, 1);
+    bug_set_state(BUG_DRAFT_EXTEND_EXTENT, 2);
+    begin(true);
+    app_status(a, &v, &sheet);
+    assert_has("BUG 24617 | BUG 26512 counted-twice | CHECK OFF | ctx 3.1k/4.1k | ");
+    bugs_off();
+    free(a);
+}
+
 static int cleanup(void **state)
 {
     (void)state;
@@ -486,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_stats_say_why_nothing_is_drafted),
         cmocka_unit_test(test_acceptance_by_depth),
         cmocka_unit_test(test_status_line),
+        cmocka_unit_test(test_status_line_begins_with_switches_of_danger),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
 }

@@ -1,0 +1,75 @@
+#!/bin/bash
+# What the program says about violations, historical faults, the checker that is off, and past steps:
+# in a chat of lines and of the log, against the bundled model.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
+mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
+export LC_ALL=C.UTF-8
+shopt -s lastpipe # so that `lines ... | chat` leaves its status in $rc
+n=0; bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
+        echo "not ok $n - $1"; bad=1; { head -n 30 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
+}
+# Feeds standard input to a chat; leaves $rc, $T/out and $T/err.
+chat() { timeout 120 "$AERIE" --plain --seed 1 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+cli() { timeout 120 "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+lines() { printf '%s\n' "$@"; }
+has() { grep -qF -- "$1" "$T/${2:-out}"; }
+dragons="My dog is called Rex. Say hello to Rex from me and tell me a long story about dragons and ships and the sea."
+
+# ---- violations, new and old ----
+lines "/set draft.topk 2" "/bug 24617 on" "$dragons" /check /stats | chat; cp "$T/err" "$T/err1"
+[ $rc = 5 ] && has "I4 verify swa table row" err; result "a violation of the session that ends is exit code 5" $?
+has "look: /plan verify, " err && has "/check" err; result "a violation names the next commands" $?
+[ "$(grep -c FAIL "$T/out")" = 0 ] && has "now: the pools and their sequences keep every rule"
+result "/check does not call an old violation wrong now" $?
+grep -qE "^old: step 1\.[0-9]+: I4 verify swa" "$T/out"; result "/check lists an old violation with its step" $?
+grep -qE "^plans +[0-9]+ checked, 1 violation; step 1\.[0-9]+: I4 verify" "$T/out"; result "/stats names the step of a violation" $?
+grep -q "^status .*BUG 24617 · ctx" "$T/out"; result "the status line begins with the switch" $?
+lines "/set draft.topk 2" "/bug 24617 on" "$dragons" "/clear" "/bug 24617 off" hello /check | chat
+[ $rc = 0 ] && grep -qE "^old: step 1\.[0-9]+ of session [0-9A-Z]{26}: I4" "$T/out"
+result "a new session does not end with an earlier one's violation" $?
+lines "$dragons" /check | chat --bug 16267 --page-size 16 --json
+[ $rc = 5 ] && grep -qE '"ok":true,.*"latest":\{"session":"[0-9A-Z]+","turn":1,"step":[1-9]' "$T/out"
+result "/check under --json names the step, too" $?
+
+# ---- unchecked plans ----
+lines hello /check /stats | chat --check off
+grep -qE "^plans: 0 checked, [1-9][0-9]* unchecked, 0 violations" "$T/out" && has "the checker is off: plans are launched unchecked"
+result "with the checker off /check counts the plans that went unchecked" $?
+grep -qE "^plans +0 checked, [1-9][0-9]* unchecked" "$T/out" && has "CHECK OFF · ctx"
+result "with the checker off so do /stats and the status line" $?
+grep -q "^off   I12" "$T/out" && grep -q "^ok    I1 " "$T/out"; result "rules that nothing watches are not called ok" $?
+
+# ---- what a switch needs ----
+lines "/bug 24617 on" "$dragons" | chat
+[ $rc = 0 ] && has "cannot fire now; needs draft.topk 2 (now 1)"; result "a tree fault at topk 1 says that it needs topk 2" $?
+lines "/set draft.topk 2" "/bug 24617 on" | chat; ! has "cannot fire"; result "what can fire says nothing" $?
+lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=2
+[ $rc = 0 ] && has "needs draft.steps 3 (now 2)"; result "27360 is silent at two steps, and says so" $?
+lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=3 -p draft.nodes=6
+[ $rc = 5 ] && ! has "cannot fire"; result "and fires at three" $?
+cli bugs; [ "$(grep -c '^  needs    .' "$T/out")" = 11 ] && has "draft.topk 2 (now 1)"; result "aerie bugs says what each switch needs" $?
+
+# ---- danger in the log ----
+lines hello "/bug 16267 on" "$dragons" "/set check off" hello hello "/set check on" "/bug 16267 off" hello | chat
+cli show last
+has "BUG 16267 in turns 2-4 · CHECK OFF in turns 3-4 (" && grep -q "^turn 2  BUG 16267$" "$T/out" &&
+    grep -q "^turn 4  BUG 16267 · CHECK OFF$" "$T/out" && grep -q "^turn 5$" "$T/out"
+result "show says which turns ran under which switches" $?
+cli logs -n 1; grep -q "BUG 16267 · CHECK OFF$" "$T/out"; result "logs marks the session" $?
+cli export last --format md; has "**BUG 16267 in turns 2-4 · CHECK OFF in turns 3-4 (" && has "**BUG 16267 · CHECK OFF**"
+result "the Markdown export says it at the top and at each turn" $?
+cli export last --format jsonl; head -n 1 "$T/out" | grep -qF '"hazards": "BUG 16267 in turns 2-4; CHECK OFF in turns 3-4 ('
+result "the JSON lines say it in their first record" $?
+cli show last --json; has '"hazards":"BUG 16267; CHECK OFF"'; result "show --json says it for each turn" $?
+id=$("$AERIE" logs -n 1 --json | sed 's/.*"id":"\([^"]*\)".*/\1/')
+lines "/resume $id" "/fork" hello | chat; cli show last; has "BUG 16267 in turns 2-4"
+result "a fork keeps the marks of the turns it stands on" $?
+lines hello | chat; cli show last; ! grep -qE "BUG|CHECK" "$T/out" && cli logs -n 1 && ! grep -q BUG "$T/out"
+result "a session without danger bears no mark" $?
+exit $bad
