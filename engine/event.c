@@ -84,12 +84,13 @@ struct evq {
 struct evq *evq_new(int capacity)
 {
     CHECK(capacity > 0);
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0)
+        return NULL;
     struct evq *q = xcalloc(1, sizeof *q);
     q->ring = xcalloc((size_t)capacity, sizeof *q->ring);
     q->cap = capacity;
-    q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (q->fd < 0)
-        die("cannot make an event queue: %s", strerror(errno));
+    q->fd = fd;
     pthread_condattr_t steady; /* timeouts must not follow the wall clock */
     CHECK(pthread_mutex_init(&q->lock, NULL) == 0 && pthread_condattr_init(&steady) == 0 &&
           pthread_condattr_setclock(&steady, CLOCK_MONOTONIC) == 0 &&
@@ -227,6 +228,8 @@ void evq_rest(struct evq *q, int n, int ms)
 
 void evq_close(struct evq *q)
 {
+    if (!q)
+        return;
     pthread_mutex_lock(&q->lock);
     q->closed = true;
     pthread_cond_broadcast(&q->filled);

@@ -112,7 +112,7 @@ void event_copy(struct event *dst, const struct event *src); /* deep */
 /* A bounded queue with a wake descriptor that polls readable while it holds events. */
 struct evq;
 
-struct evq *evq_new(int capacity);
+struct evq *evq_new(int capacity); /* NULL, with errno: no descriptor is left */
 void evq_free(struct evq *q); /* frees what is left in it */
 int evq_fd(const struct evq *q);
 /* Takes ownership of ev's parts; waits while full. False (ev freed) once the queue is closed. */
@@ -124,7 +124,7 @@ bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; fal
  * step or progress) or n of them wait. Waking a sleeper costs the engine more than an event does,
  * so whoever shows or saves many takes them by the batch. */
 void evq_rest(struct evq *q, int n, int ms);
-void evq_close(struct evq *q); /* no more puts; gets drain what is there */
+void evq_close(struct evq *q); /* NULL is fine; no more puts; gets drain what is there */
 bool evq_closed(struct evq *q); /* closed and empty */
 
 #endif

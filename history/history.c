@@ -11,6 +11,7 @@
  */
 #include "history/internal.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <pwd.h>
 #include <signal.h>
@@ -484,13 +485,15 @@ struct history *history_open(const char *path, enum log_level level,
     sqlite3_busy_timeout(h->w.db.h, WRITER_BUSY_MS);
     copy_about(&h->w.about, about);
     h->q = evq_new(QUEUE);
+    bool ok = h->q != NULL ||
+              err_set(e, ERR_DB, "cannot make the log's queue: %s", strerror(errno));
     pthread_mutex_init(&h->mu, NULL);
     pthread_condattr_t steady;
     pthread_condattr_init(&steady);
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
     pthread_cond_init(&h->flushed, &steady);
     pthread_condattr_destroy(&steady);
-    if (start_thread(h, e))
+    if (ok && start_thread(h, e))
         return h;
     h->thread = pthread_self();
     history_close(h);

@@ -592,9 +592,11 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     const struct progress *pp = o->progress ? &p : NULL;
     init_locks(g);
     g->screen = evq_new(SCREEN_QUEUE);
+    bool ok = g->screen != NULL ||
+              err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
     g->log = o->log;
     g->set = o->settings;
-    bool ok = open_device(g, o, e) &&
+    ok = ok && open_device(g, o, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
               load_draft(g, o, pp, e) &&
               models_cut(&g->model, g->has_draft ? &g->draft : NULL, &o->cut, e) &&

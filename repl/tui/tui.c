@@ -331,6 +331,8 @@ static void take_signals(struct tui *t)
             resized(t);
             break;
         case SIGCONT: /* stopped by somebody who did not ask: the modes may be the shell's */
+            if (t->quit) /* SIGHUP is followed by one: the terminal is gone */
+                break;
             term_take();
             resized(t);
             break;
