@@ -6,7 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NEST = 12, MAX_COLUMNS = 24 };
+enum {
+    MAX_NEST = 12,
+    MAX_COLUMNS = 128, /* as many as md4c reads */
+    MIN_COLUMN = 3,    /* cells: a table whose columns would be narrower is written as a list */
+};
 
 /* What a list item or a quote puts in front of its rows. */
 struct prefix {
@@ -23,6 +27,7 @@ struct list {
 struct table {
     struct sheet *cell; /* (n_cell) one sheet each, row-major */
     int n_cell, cap_cell, columns, head_rows;
+    int column; /* of the cell being read */
     MD_ALIGN align[MAX_COLUMNS];
     int width[MAX_COLUMNS];
 };
@@ -35,7 +40,12 @@ struct md {
     struct list list[MAX_NEST];
     int n_prefix, n_list; /* may exceed MAX_NEST: deeper levels are counted, not drawn */
     int bold, italic, code, link, strike, head;
-    struct buf href;
+    struct link {
+        struct buf target;
+        size_t from; /* where its text begins in the line: bytes of all rows */
+    } links[MAX_NEST]; /* open ones, the innermost last: an image may stand in a link */
+    int n_link; /* may exceed MAX_NEST, too */
+    struct buf text; /* of the code block being read */
     bool gap; /* a blank row is due before the next block */
     bool in_code;
     struct table table;
@@ -133,8 +143,8 @@ static void code_row(struct md *m, const char *p, size_t n)
 static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
 {
     m->in_code = true;
-    buf_clear(&m->href); /* code text is collected there until the block ends */
-    buf_str(&m->href, "");
+    buf_clear(&m->text);
+    buf_str(&m->text, "");
     if (d->lang.size > 0) {
         put_prefix(m);
         sheet_add(m->out, ST_DIM, m->out->ascii ? "+ " : "╭ ");
@@ -146,13 +156,12 @@ static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
 static void code_end(struct md *m)
 {
     m->in_code = false;
-    const char *p = m->href.p, *end = p + m->href.n;
+    const char *p = m->text.p, *end = p + m->text.n;
     while (p < end) {
         const char *nl = memchr(p, '\n', (size_t)(end - p));
         code_row(m, p, (size_t)((nl ? nl : end) - p));
         p = nl ? nl + 1 : end;
     }
-    buf_clear(&m->href);
     m->gap = true;
 }
 
@@ -175,8 +184,9 @@ static int sheet_width(const struct sheet *s)
     return w;
 }
 
-/* Natural widths, then the widest column shrinks until all fit (3 cells between columns). */
-static void table_widths(struct table *t, int cells)
+/* Natural widths, then the widest column shrinks until all fit (3 cells between columns). False:
+ * they do not fit. */
+static bool table_widths(struct table *t, int cells)
 {
     int total = 3 * (t->columns - 1);
     memset(t->width, 0, sizeof t->width);
@@ -189,10 +199,11 @@ static void table_widths(struct table *t, int cells)
         for (int c = 1; c < t->columns; c++)
             if (t->width[c] > t->width[widest])
                 widest = c;
-        if (t->width[widest] <= 3)
-            break;
+        if (t->width[widest] <= MIN_COLUMN)
+            return false;
         t->width[widest]--;
     }
+    return true;
 }
 
 static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
@@ -217,7 +228,7 @@ static void table_cell_row(struct md *m, const struct sheet *s, int r, int c)
 static void table_row(struct md *m, int first)
 {
     struct table *t = &m->table;
-    struct sheet wrapped[MAX_COLUMNS];
+    struct sheet *wrapped = xcalloc((size_t)t->columns, sizeof *wrapped);
     int rows = 1;
     for (int c = 0; c < t->columns; c++) {
         sheet_init(&wrapped[c], m->out->ascii);
@@ -232,6 +243,7 @@ static void table_row(struct md *m, int first)
     }
     for (int c = 0; c < t->columns; c++)
         sheet_free(&wrapped[c]);
+    free(wrapped);
 }
 
 static void table_rule(struct md *m)
@@ -247,16 +259,37 @@ static void table_rule(struct md *m)
     sheet_line(m->out);
 }
 
+/* A row of a table that is too wide: a line "head: value" for each cell. */
+static void table_list(struct md *m, int first)
+{
+    struct table *t = &m->table;
+    for (int c = 0; c < t->columns; c++) {
+        const struct sheet *head = &t->cell[c], *cell = &t->cell[first + c];
+        for (int r = 0; t->head_rows > 0 && r < head->n_row; r++)
+            sheet_add_row(&m->line, &head->row[r], 0, (int)head->row[r].text.n);
+        sheet_add(&m->line, ST_DIM, ": ");
+        for (int r = 0; r < cell->n_row; r++) {
+            sheet_add(&m->line, ST_TEXT, r ? " " : "");
+            sheet_add_row(&m->line, &cell->row[r], 0, (int)cell->row[r].text.n);
+        }
+        sheet_line(&m->line);
+        flush_line(m);
+    }
+}
+
 static void table_end(struct md *m)
 {
     struct table *t = &m->table;
-    if (t->columns > 0) {
-        table_widths(t, room(m));
-        for (int i = 0; i + t->columns <= t->n_cell; i += t->columns) {
+    bool fits = t->columns > 0 && table_widths(t, room(m));
+    for (int i = 0, row = 0; t->columns > 0 && i < t->n_cell; i += t->columns, row++) {
+        if (fits)
             table_row(m, i);
-            if (i / t->columns + 1 == t->head_rows)
-                table_rule(m);
-        }
+        else if (row >= t->head_rows)
+            table_list(m, i);
+        if (fits && row + 1 == t->head_rows)
+            table_rule(m);
+        else if (!fits && row >= t->head_rows && i + t->columns < t->n_cell)
+            put_rule(m, MIN_COLUMN);
     }
     for (int i = 0; i < t->n_cell; i++)
         sheet_free(&t->cell[i]);
@@ -357,6 +390,7 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *arg)
         m->table.columns = min_int((int)((MD_BLOCK_TABLE_DETAIL *)detail)->col_count, MAX_COLUMNS);
         m->table.head_rows = (int)((MD_BLOCK_TABLE_DETAIL *)detail)->head_row_count;
         break;
+    case MD_BLOCK_TR: m->table.column = 0; break;
     case MD_BLOCK_TH: m->bold++; break;
     default: break;
     }
@@ -364,17 +398,25 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *arg)
 }
 
 /* A finished table cell: its content is kept until the widths of all cells are known. */
-static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *d, int column)
+static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *d)
 {
+    struct table *t = &m->table;
     if (type == MD_BLOCK_TH)
         m->bold--;
-    if (column >= m->table.columns) {
-        sheet_clear(&m->line);
-        return;
+    if (t->column < t->columns) {
+        t->align[t->column++] = d->align;
+        *table_cell(t) = m->line;
+    } else {
+        sheet_free(&m->line);
     }
-    m->table.align[column] = d->align;
-    *table_cell(&m->table) = m->line;
     sheet_init(&m->line, m->out->ascii);
+}
+
+/* A row has as many cells as the table has columns. */
+static void row_end(struct md *m)
+{
+    for (; m->table.column < m->table.columns; m->table.column++)
+        sheet_init(table_cell(&m->table), m->out->ascii);
 }
 
 static int leave_block(MD_BLOCKTYPE type, void *detail, void *arg)
@@ -403,10 +445,9 @@ static int leave_block(MD_BLOCKTYPE type, void *detail, void *arg)
         break;
     case MD_BLOCK_CODE: code_end(m); break;
     case MD_BLOCK_TABLE: table_end(m); break;
+    case MD_BLOCK_TR: row_end(m); break;
     case MD_BLOCK_TH:
-    case MD_BLOCK_TD:
-        cell_end(m, type, detail, m->table.columns ? m->table.n_cell % m->table.columns : 0);
-        break;
+    case MD_BLOCK_TD: cell_end(m, type, detail); break;
     default: break;
     }
     return 0;
@@ -429,6 +470,55 @@ static enum style inline_style(const struct md *m)
     return m->strike ? ST_DIM : ST_TEXT;
 }
 
+/* ---- links: where one leads is always written out ---- */
+
+static size_t line_bytes(const struct md *m)
+{
+    size_t n = 0;
+    for (int i = 0; i < m->line.n_row; i++)
+        n += m->line.row[i].text.n;
+    return n;
+}
+
+static void link_begin(struct md *m, const MD_ATTRIBUTE *target)
+{
+    if (m->n_link < MAX_NEST) {
+        struct link *l = &m->links[m->n_link];
+        *l = (struct link){.from = line_bytes(m)};
+        buf_add(&l->target, target->text, target->size);
+    }
+    m->n_link++;
+    m->link++;
+}
+
+/* The link's text is the target itself: <http://x>, <a@b>. */
+static bool shows_target(const struct md *m, const struct link *l)
+{
+    struct buf shown = {0}, clean = {0};
+    for (int i = 0; i < m->line.n_row; i++)
+        buf_add(&shown, m->line.row[i].text.p, m->line.row[i].text.n);
+    text_sanitise(&clean, l->target.p, l->target.n, false, NULL);
+    size_t n = shown.n - l->from, mail = clean.n == n + 7 && memcmp(clean.p, "mailto:", 7) == 0 ? 7 : 0;
+    bool same = n > 0 && clean.n == n + mail && memcmp(shown.p + l->from, clean.p + mail, n) == 0;
+    buf_free(&shown);
+    buf_free(&clean);
+    return same;
+}
+
+static void link_end(struct md *m)
+{
+    m->link--;
+    if (--m->n_link >= MAX_NEST)
+        return;
+    struct link *l = &m->links[m->n_link];
+    if (l->target.n > 0 && !shows_target(m, l)) {
+        sheet_add(&m->line, ST_DIM, " (");
+        sheet_addn(&m->line, ST_DIM, l->target.p, l->target.n);
+        sheet_add(&m->line, ST_DIM, ")");
+    }
+    buf_free(&l->target);
+}
+
 static int enter_span(MD_SPANTYPE type, void *detail, void *arg)
 {
     struct md *m = arg;
@@ -437,17 +527,11 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *arg)
     case MD_SPAN_STRONG: m->bold++; break;
     case MD_SPAN_CODE: m->code++; break;
     case MD_SPAN_DEL: m->strike++; break;
-    case MD_SPAN_A:
-    case MD_SPAN_IMG: {
-        const MD_ATTRIBUTE *a = type == MD_SPAN_A ? &((MD_SPAN_A_DETAIL *)detail)->href
-                                                  : &((MD_SPAN_IMG_DETAIL *)detail)->src;
-        if (type == MD_SPAN_IMG)
-            sheet_add(&m->line, ST_DIM, "image: ");
-        buf_clear(&m->href);
-        buf_add(&m->href, a->text, a->size);
-        m->link++;
+    case MD_SPAN_A: link_begin(m, &((MD_SPAN_A_DETAIL *)detail)->href); break;
+    case MD_SPAN_IMG:
+        sheet_add(&m->line, ST_DIM, "image: ");
+        link_begin(m, &((MD_SPAN_IMG_DETAIL *)detail)->src);
         break;
-    }
     default: break;
     }
     return 0;
@@ -463,15 +547,7 @@ static int leave_span(MD_SPANTYPE type, void *detail, void *arg)
     case MD_SPAN_CODE: m->code--; break;
     case MD_SPAN_DEL: m->strike--; break;
     case MD_SPAN_A:
-    case MD_SPAN_IMG:
-        m->link--;
-        if (m->href.n > 0) { /* where a link leads is always written out */
-            sheet_add(&m->line, ST_DIM, " (");
-            sheet_addn(&m->line, ST_DIM, m->href.p, m->href.n);
-            sheet_add(&m->line, ST_DIM, ")");
-        }
-        buf_clear(&m->href);
-        break;
+    case MD_SPAN_IMG: link_end(m); break;
     default: break;
     }
     return 0;
@@ -516,7 +592,7 @@ static int put_text(MD_TEXTTYPE type, const MD_CHAR *p, MD_SIZE n, void *arg)
 {
     struct md *m = arg;
     if (m->in_code) {
-        buf_add(&m->href, type == MD_TEXT_NULLCHAR ? "" : p, type == MD_TEXT_NULLCHAR ? 1 : n);
+        buf_add(&m->text, type == MD_TEXT_NULLCHAR ? "" : p, type == MD_TEXT_NULLCHAR ? 1 : n);
         return 0;
     }
     switch (type) {
@@ -541,146 +617,13 @@ void markdown_render(const char *text, size_t n, int width, struct sheet *out)
         .text = put_text,
     };
     sheet_init(&m.line, out->ascii);
-    CHECK(n < UINT32_MAX);
-    CHECK(md_parse(text, (MD_SIZE)n, &parser, &m) == 0);
+    struct buf shown = {0};
+    markdown_definitions(text, n, &shown);
+    CHECK(shown.n < UINT32_MAX);
+    CHECK(md_parse(shown.p, (MD_SIZE)shown.n, &parser, &m) == 0);
     flush_line(&m);
     sheet_free(&m.line);
-    buf_free(&m.href);
+    buf_free(&m.text);
+    buf_free(&shown);
     free(m.table.cell);
-}
-
-/* ---- a block being written ---- */
-
-static bool only_markup(const char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!strchr("-=*_#`~>|+: .0123456789", p[i]))
-            return false;
-    return true;
-}
-
-/* Where the paragraph at the end of text begins. */
-static size_t last_paragraph(const char *text, size_t n)
-{
-    for (size_t i = n; i > 1; i--)
-        if (text[i - 1] == '\n' && text[i - 2] == '\n')
-            return i;
-    return 0;
-}
-
-/* A fence line ("```c"): its length in marks, 0 if it is none. *closes: nothing follows. */
-static int fence_marks(const char *p, size_t n, char *mark, bool *closes)
-{
-    size_t i = 0;
-    while (i < n && (p[i] == ' ' || p[i] == '\t'))
-        i++;
-    size_t from = i;
-    while (i < n && (p[i] == '`' || p[i] == '~') && p[i] == p[from])
-        i++;
-    int marks = (int)(i - from);
-    if (marks < 3 || (p[from] == '`' && memchr(p + i, '`', n - i)))
-        return 0;
-    *mark = p[from];
-    while (i < n && p[i] == ' ')
-        i++;
-    *closes = i == n;
-    return marks;
-}
-
-/* Follows fences line by line; true while inside one. */
-struct fence {
-    int marks; /* 0: outside */
-    char mark;
-};
-
-static void fence_line(struct fence *f, const char *p, size_t n)
-{
-    char mark = 0;
-    bool closes = false;
-    int marks = fence_marks(p, n, &mark, &closes);
-    if (f->marks == 0) {
-        if (marks)
-            *f = (struct fence){marks, mark};
-    } else if (marks >= f->marks && mark == f->mark && closes) {
-        f->marks = 0;
-    }
-}
-
-static bool is_blank(const char *p, size_t n)
-{
-    while (n > 0 && (*p == ' ' || *p == '\t'))
-        p++, n--;
-    return n == 0;
-}
-
-static size_t line_length(const char *p, size_t n)
-{
-    const char *nl = memchr(p, '\n', n);
-    return nl ? (size_t)(nl - p) : n;
-}
-
-static bool ends_in_fence(const char *text, size_t n)
-{
-    struct fence f = {0};
-    for (size_t i = 0; i < n;) {
-        size_t k = line_length(text + i, n - i);
-        fence_line(&f, text + i, k);
-        i += k + 1;
-    }
-    return f.marks > 0;
-}
-
-void markdown_render_open(const char *text, size_t n, int width, struct sheet *out)
-{
-    if (ends_in_fence(text, n)) {
-        markdown_render(text, n, width, out);
-        return;
-    }
-    size_t line = n;
-    while (line > 0 && text[line - 1] != '\n')
-        line--;
-    if (only_markup(text + line, n - line))
-        n = line;
-    struct buf b = {0};
-    buf_add(&b, text, n);
-    int ticks = 0, stars = 0;
-    for (size_t i = last_paragraph(text, n); i < n; i++) {
-        if (text[i] == '`')
-            ticks++;
-        else if (text[i] == '*' && i + 1 < n && text[i + 1] == '*' && ticks % 2 == 0)
-            stars++, i++;
-    }
-    if (ticks % 2 || stars % 2) {
-        while (b.n > 0 && strchr("*`_ \n", b.p[b.n - 1])) { /* opened, but nothing inside yet */
-            char c = b.p[--b.n];
-            ticks -= c == '`';
-            if (c == '*' && b.n > 0 && b.p[b.n - 1] == '*')
-                stars--, b.n--;
-        }
-        if (ticks % 2)
-            buf_char(&b, '`');
-        if (stars % 2)
-            buf_str(&b, "**");
-    }
-    markdown_render(b.p, b.n, width, out);
-    buf_free(&b);
-}
-
-/* A block ends where a line begins at the margin after an empty one, outside fences. (What goes on
- * in a list item is indented; a list that goes on is drawn the same as two lists.) */
-size_t markdown_block(const char *text, size_t n)
-{
-    struct fence f = {0};
-    bool blank = false, begun = false; /* the line before was empty; a line was not */
-    for (size_t i = 0; i < n;) {
-        size_t k = line_length(text + i, n - i);
-        bool empty = is_blank(text + i, k);
-        if (f.marks == 0 && blank && begun && !empty && text[i] != ' ' && text[i] != '\t')
-            return i;
-        fence_line(&f, text + i, k);
-        blank = empty && f.marks == 0;
-        begun |= !empty;
-        i += k + 1;
-    }
-    return 0;
 }

@@ -17,4 +17,8 @@ void markdown_render_open(const char *text, size_t n, int width, struct sheet *o
  * follows. 0: the block may still grow. Linear in the block. */
 size_t markdown_block(const char *text, size_t n);
 
+/* Copies text with each definition of a reference ("[1]: http://x") made plain text: Markdown shows
+ * none, and its links may stand in blocks that were rendered already, so a target could vanish. */
+void markdown_definitions(const char *text, size_t n, struct buf *out);
+
 #endif

@@ -61,6 +61,86 @@ static void test_blocks_by_example(void **state)
     assert_rendered("a\033[2J `\033` &#27;", 60, "a<U+001B>[2J <U+001B> <U+001B>\n");
 }
 
+/* Where a link leads can be read, whatever the link is made of. */
+static void test_link_targets_are_written_out(void **state)
+{
+    (void)state;
+    assert_rendered("![alt](http://i)", 60, "image: alt (http://i)\n");
+    assert_rendered("[![alt](http://i)](http://evil)", 60, "image: alt (http://i) (http://evil)\n");
+    assert_rendered("[a ![b](http://i) c](http://evil) d", 60,
+                    "a image: b (http://i) c (http://evil) d\n");
+    assert_rendered("![a [b](http://l) c](http://i)", 60, "image: a b (http://l) c (http://i)\n");
+    assert_rendered("<http://x> and <a@b.c>", 60, "http://x and a@b.c\n");
+    assert_rendered("[http://good](http://evil)", 60, "http://good (http://evil)\n");
+    assert_rendered("[http://x](http://x)", 60, "http://x\n");
+    assert_rendered("[](http://x)", 60, " (http://x)\n");
+    assert_rendered("| [a](http://x) |\n|---|\n| ![b](http://y) |", 60,
+                    "a (http://x)\n───────────────────\nimage: b (http://y)\n");
+}
+
+/* Definitions stay on the screen, in whatever block they stand; code is left alone. */
+static void test_reference_definitions_are_shown(void **state)
+{
+    (void)state;
+    assert_rendered("See [here][1].\n\n[1]: http://x", 60, "See [here][1].\n\n[1]: http://x\n");
+    assert_rendered("[a]\n\n[a]:\n<http://y> 'title'", 60, "[a]\n\n[a]:\nhttp://y 'title'\n");
+    assert_rendered("> [1]: http://x", 60, "▌ [1]: http://x\n");
+    assert_rendered("- a\n  [1]: http://x\n\n  [1]: http://y", 60,
+                    "• a\n  [1]: http://x\n\n  [1]: http://y\n");
+    assert_rendered("1. [a\\]b]: /url", 60, "1. [a]b]: /url\n");
+    assert_rendered("```\n[1]: int\n```", 60, "│ [1]: int\n");
+    assert_rendered("> ```\n> [1]: int\n> ```", 60, "▌ │ [1]: int\n");
+    assert_rendered("[x] is no definition: it ends", 60, "[x] is no definition: it ends\n");
+}
+
+/* A table of n columns and two rows; cell "c.r". */
+static void wide_table(struct buf *b, int n, int cells)
+{
+    for (int r = 0; r < 4; r++) {
+        for (int c = 0; c < (r == 2 ? cells : n); c++)
+            buf_printf(b, r == 1 ? "|---" : "|%d.%d", c, r);
+        buf_str(b, "|\n");
+    }
+}
+
+static void test_wide_tables_keep_their_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        int columns, cells;
+    } cases[] = {{2, 2}, {24, 24}, {25, 25}, {40, 40}, {100, 100}, {30, 3}, {30, 50}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf md = {0};
+        struct sheet s;
+        int n = cases[i].columns;
+        wide_table(&md, n, cases[i].cells);
+        sheet_init(&s, false);
+        markdown_render(md.p, md.n, 2000, &s); /* room for all: a row a row */
+        assert_int_equal(s.n_row, 4);
+        for (int r = 0; r < 4; r++) {
+            const char *p = s.row[r].text.p, *bar = r == 1 ? "─┼─" : " │ ";
+            int bars = 0;
+            for (const char *at = p; (at = strstr(at, bar)); at += strlen(bar))
+                bars++;
+            assert_int_equal(bars, n - 1);
+            char last[16];
+            snprintf(last, sizeof last, "%d.%d", n - 1, r);
+            if (r == 3)
+                assert_non_null(strstr(p, last));
+        }
+        sheet_clear(&s);
+        markdown_render(md.p, md.n, 60, &s); /* too narrow for many: a line a cell, none wider */
+        bool list = 3 * n + 3 * (n - 1) > 60;
+        assert_int_equal(s.n_row, list ? 2 * n + 1 : 4);
+        for (int r = 0; r < s.n_row; r++)
+            assert_true(text_width(s.row[r].text.p, s.row[r].text.n) <= 60);
+        sheet_free(&s);
+        buf_free(&md);
+    }
+    assert_rendered("| a | b | c |\n|---|---|---|\n| long 1 | 2 | 3 |\n| x | y | z |", 9,
+                    "a: long 1\nb: 2\nc: 3\n───\na: x\nb: y\nc: z\n");
+}
+
 /* Styles carry the emphasis where no character does. */
 static void test_styles(void **state)
 {
@@ -395,6 +475,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks_by_example),
+        cmocka_unit_test(test_link_targets_are_written_out),
+        cmocka_unit_test(test_reference_definitions_are_shown),
+        cmocka_unit_test(test_wide_tables_keep_their_rows),
         cmocka_unit_test(test_styles),
         cmocka_unit_test(test_random_documents_are_harmless_rows),
         cmocka_unit_test(test_streaming_ends_like_the_whole),

@@ -1,0 +1,197 @@
+/* markdown_block.c - Markdown as lines of text, before it is parsed: where blocks end, what is open at
+ * the end of a reply that is still streaming, and definitions of references. See markdown.h.
+ */
+#include "repl/text/markdown.h"
+
+#include <string.h>
+
+/* ---- fences ---- */
+
+/* A fence line ("```c"): its length in marks, 0 if it is none. *closes: nothing follows. */
+static int fence_marks(const char *p, size_t n, char *mark, bool *closes)
+{
+    size_t i = 0;
+    while (i < n && (p[i] == ' ' || p[i] == '\t'))
+        i++;
+    size_t from = i;
+    while (i < n && (p[i] == '`' || p[i] == '~') && p[i] == p[from])
+        i++;
+    int marks = (int)(i - from);
+    if (marks < 3 || (p[from] == '`' && memchr(p + i, '`', n - i)))
+        return 0;
+    *mark = p[from];
+    while (i < n && p[i] == ' ')
+        i++;
+    *closes = i == n;
+    return marks;
+}
+
+/* Follows fences line by line; true while inside one. */
+struct fence {
+    int marks; /* 0: outside */
+    char mark;
+};
+
+static void fence_line(struct fence *f, const char *p, size_t n)
+{
+    char mark = 0;
+    bool closes = false;
+    int marks = fence_marks(p, n, &mark, &closes);
+    if (f->marks == 0) {
+        if (marks)
+            *f = (struct fence){marks, mark};
+    } else if (marks >= f->marks && mark == f->mark && closes) {
+        f->marks = 0;
+    }
+}
+
+static size_t line_length(const char *p, size_t n)
+{
+    const char *nl = memchr(p, '\n', n);
+    return nl ? (size_t)(nl - p) : n;
+}
+
+/* ---- reference definitions ---- */
+
+/* Bytes of the quote marks, list marks and blanks that a line begins with. */
+static size_t marks_length(const char *p, size_t n)
+{
+    size_t i = 0;
+    for (;;) {
+        size_t from = i, digits;
+        while (i < n && (p[i] == ' ' || p[i] == '\t' || p[i] == '>'))
+            i++;
+        for (digits = i; digits < n && p[digits] >= '0' && p[digits] <= '9';)
+            digits++;
+        if (digits > i && digits + 1 < n && (p[digits] == '.' || p[digits] == ')') &&
+            p[digits + 1] == ' ')
+            i = digits + 2;
+        else if (i + 1 < n && strchr("-*+", p[i]) && p[i + 1] == ' ')
+            i += 2;
+        if (i == from)
+            return i;
+    }
+}
+
+/* "[label]:" */
+static bool is_definition(const char *p, size_t n)
+{
+    size_t i = 1;
+    if (n < 4 || p[0] != '[')
+        return false;
+    while (i + 1 < n && p[i] != ']')
+        i += p[i] == '\\' && i + 2 < n ? 2 : 1;
+    return i + 1 < n && p[i] == ']' && p[i + 1] == ':';
+}
+
+void markdown_definitions(const char *text, size_t n, struct buf *out)
+{
+    struct fence f = {0};
+    buf_add(out, "", 0);
+    for (size_t i = 0, k; i < n; i += k + 1) {
+        k = line_length(text + i, n - i);
+        size_t marks = marks_length(text + i, k);
+        bool outside = f.marks == 0;
+        fence_line(&f, text + i + marks, k - marks);
+        bool shown = outside && f.marks == 0 && is_definition(text + i + marks, k - marks);
+        buf_add(out, text + i, shown ? marks : k);
+        if (shown) {
+            buf_char(out, '\\');
+            buf_add(out, text + i + marks, k - marks);
+        }
+        if (i + k < n)
+            buf_char(out, '\n');
+    }
+}
+
+/* ---- a block being written ---- */
+
+static bool only_markup(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strchr("-=*_#`~>|+: .0123456789", p[i]))
+            return false;
+    return true;
+}
+
+/* Where the paragraph at the end of text begins. */
+static size_t last_paragraph(const char *text, size_t n)
+{
+    for (size_t i = n; i > 1; i--)
+        if (text[i - 1] == '\n' && text[i - 2] == '\n')
+            return i;
+    return 0;
+}
+
+static bool is_blank(const char *p, size_t n)
+{
+    while (n > 0 && (*p == ' ' || *p == '\t'))
+        p++, n--;
+    return n == 0;
+}
+
+static bool ends_in_fence(const char *text, size_t n)
+{
+    struct fence f = {0};
+    for (size_t i = 0; i < n;) {
+        size_t k = line_length(text + i, n - i);
+        fence_line(&f, text + i, k);
+        i += k + 1;
+    }
+    return f.marks > 0;
+}
+
+void markdown_render_open(const char *text, size_t n, int width, struct sheet *out)
+{
+    if (ends_in_fence(text, n)) {
+        markdown_render(text, n, width, out);
+        return;
+    }
+    size_t line = n;
+    while (line > 0 && text[line - 1] != '\n')
+        line--;
+    if (only_markup(text + line, n - line))
+        n = line;
+    struct buf b = {0};
+    buf_add(&b, text, n);
+    int ticks = 0, stars = 0;
+    for (size_t i = last_paragraph(text, n); i < n; i++) {
+        if (text[i] == '`')
+            ticks++;
+        else if (text[i] == '*' && i + 1 < n && text[i + 1] == '*' && ticks % 2 == 0)
+            stars++, i++;
+    }
+    if (ticks % 2 || stars % 2) {
+        while (b.n > 0 && strchr("*`_ \n", b.p[b.n - 1])) { /* opened, but nothing inside yet */
+            char c = b.p[--b.n];
+            ticks -= c == '`';
+            if (c == '*' && b.n > 0 && b.p[b.n - 1] == '*')
+                stars--, b.n--;
+        }
+        if (ticks % 2)
+            buf_char(&b, '`');
+        if (stars % 2)
+            buf_str(&b, "**");
+    }
+    markdown_render(b.p, b.n, width, out);
+    buf_free(&b);
+}
+
+/* A block ends where a line begins at the margin after an empty one, outside fences. (What goes on
+ * in a list item is indented; a list that goes on is drawn the same as two lists.) */
+size_t markdown_block(const char *text, size_t n)
+{
+    struct fence f = {0};
+    bool blank = false, begun = false; /* the line before was empty; a line was not */
+    for (size_t i = 0; i < n;) {
+        size_t k = line_length(text + i, n - i);
+        bool empty = is_blank(text + i, k);
+        if (f.marks == 0 && blank && begun && !empty && text[i] != ' ' && text[i] != '\t')
+            return i;
+        fence_line(&f, text + i, k);
+        blank = empty && f.marks == 0;
+        begun |= !empty;
+        i += k + 1;
+    }
+    return 0;
+}
