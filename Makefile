@@ -37,12 +37,16 @@ else
   CFLAGS  += -O2
 endif
 
+MAKEFLAGS += -r
+
 # ---- sources -------------------------------------------------------------------------------------
 SRC   := $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c))
 CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu))
 OBJ   := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o)
 LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
-TESTS := $(patsubst %.c,$(B)/tests/%,$(notdir $(wildcard tests/unit/test_*.c tests/cuda/test_*.c)))
+UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
+GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
+TESTS := $(UNIT) $(GPU)
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
@@ -123,9 +127,9 @@ $(B)/aerie: $(OBJ)
 define link-test
   @echo "  LINK  $@"; $(LINK) $(LDFLAGS) $^ $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
 endef
-$(B)/tests/%: $(B)/tests/unit/%.o $(LIB) ; $(link-test)
-$(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) ; $(link-test)
-$(B)/tests/%: $(B)/tests/%.o $(LIB) ; $(link-test)
+$(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(LIB) ; $(link-test)
+$(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) ; $(link-test)
+$(BENCH): %: %.o $(LIB) ; $(link-test)
 
 -include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d)
 .SECONDARY:
