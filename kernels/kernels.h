@@ -10,7 +10,7 @@
  *  - It may run asynchronously; get() and sync() wait. It never allocates device memory.
  *  - A stride of 0 means dense rows.
  *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used as they are stored,
- *    but for those that upload() is told to cut.
+ *    except those that upload() quantizes to FP8 (struct tensor, `cut`).
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
  *    the slot layout (design law 5): each row is reduced in an order fixed by its own logical
  *    content. On the CPU the order is also the same for every instruction set: 32 running sums
@@ -123,7 +123,8 @@ struct k_linear {
     kbuf mul;      /* (rows, out) or absent */
     int mul_stride;
     bool add;
-    bool packed; /* src is the whole dst of a glu(), attn() or lay() told so; no pre-norm */
+    bool packed; /* src is the whole dst of a glu(), attn() or gather() with the same flag; no
+                    pre-norm */
     kbuf dst; /* (rows, out) */
 };
 
@@ -134,8 +135,8 @@ struct k_glu {
     struct k_norm pre;
     const struct tensor *gate, *up; /* (ffn, in) */
     enum act_kind act;
-    bool packed; /* dst is read by a linear only, which is told so, and whose weights are of the
-                    type of gate and up: the device may leave there what that product wants */
+    bool packed; /* the only reader of dst is a linear with the same flag whose weights have the
+                    type of gate and up: the device may store dst in its packed activation layout */
     kbuf dst; /* (rows, ffn) */
 };
 
@@ -147,9 +148,9 @@ struct k_qkv {
     int rows, src_stride;
     kbuf src; /* (rows, in) */
     struct k_norm norm;
-    bool packed; /* src is the whole dst of a lay() that was told so; no norm */
-    kbuf keep;   /* out: src's rows, keep_stride floats apart; absent: not kept. Not with packed */
-    int keep_stride;
+    bool packed; /* src is the whole dst of a gather() with the same flag; no norm */
+    kbuf capture; /* out: src's rows, capture_stride floats apart; absent: none. Not with packed */
+    int capture_stride;
     const struct tensor *wq, *wk, *wv; /* (n_head * head_dim, in), (n_kv * head_dim, in) x 2 */
     const struct tensor *bq, *bk, *bv; /* or NULL */
     int n_head, n_kv, head_dim;
@@ -179,8 +180,9 @@ struct k_attn {
     kbuf lse; /* (rows, n_head) or absent */
 };
 
-/* Joins two attentions over disjoint keys: m = max(la, lb), weights e^(la-m), e^(lb-m). Either part
- * may be empty (lse -inf); both empty yields zeros. a (+ la) is overwritten with the result. */
+/* Combines two attentions over disjoint keys by their log-sum-exp: m = max(la, lb), weights
+ * e^(la-m) and e^(lb-m). Either part may be empty (lse -inf); both empty yields zeros. a (+ la) is
+ * overwritten with the result. */
 struct k_merge {
     int rows, n_head, head_dim;
     kbuf a, la, b, lb;
@@ -230,9 +232,10 @@ struct k_rows {
     kbuf idx; /* (rows) i32 or absent */
 };
 
-/* What a pass begins with: rows that are laid side by side in wider ones, and the turns of its
- * positions. Of every part, elements at .. at + n of dst's row r are norm(y), y being row idx[r] of
- * src (row r without idx), or of the table, times scale. */
+/* The input rows of a pass, and the rope angles of its positions. A row of dst is the concatenation
+ * of n_parts parts; each part gathers a row of floats or of a table and normalises it: elements
+ * [at, at + n) of dst's row r are norm(y), where y is row idx[r] of src (row r without idx), or row
+ * idx[r] of the table times scale. */
 enum { K_MAX_PARTS = 9, K_MAX_ROPES = 2 };
 struct k_part {
     int n;
@@ -242,19 +245,19 @@ struct k_part {
     float scale;                /* of the table's rows */
     kbuf idx;                   /* (rows) i32; absent: r */
     struct k_norm norm;
-    kbuf keep; /* (rows, n) y, or with keep_normed norm(y), as floats; absent: not kept. It may be
-                  src where there is no idx */
-    bool keep_normed;
+    kbuf copy; /* out: (rows, n) y, or with copy_normed norm(y), as floats; absent: none. It may be
+                  src if there is no idx */
+    bool copy_normed;
     kbuf dst; /* (rows, width) */
     int width, at;
-    bool packed; /* dst is read only by a linear or qkv that is told so, and whose weights are bf16:
-                    the device may leave there what that product wants. The same for all parts of a
-                    row */
+    bool packed; /* the only reader of dst is a linear or qkv with the same flag whose weights are
+                    bf16: the device may store dst in its packed activation layout. All parts of a
+                    row have the same flag */
 };
-struct k_lay {
+struct k_gather {
     int rows, n_parts;
     struct k_part part[K_MAX_PARTS];
-    const struct k_rope *rope[K_MAX_ROPES]; /* of the same rows; NULL: none, nor behind it */
+    const struct k_rope *rope[K_MAX_ROPES]; /* of the same rows; the first NULL ends the list */
 };
 
 /* The k largest of each row, best first, ties by lowest index: ids, and log softmax at
@@ -298,7 +301,8 @@ struct k_logp {
     kbuf logp;    /* (pairs) f32 */
 };
 
-/* sample(), topk() and logp() of the same rows, to the bit: a device may read them once. */
+/* sample(), topk() and logp() of the same rows, with the same bits; the device may read the logits
+ * once for all three. */
 struct k_read {
     const struct k_sample *sample;
     const struct k_topk *topk; /* without a mask */
@@ -326,8 +330,8 @@ enum { K_MAX_NODES = 64, K_MAX_STEPS = 16, K_MAX_TOPK = 16 };
 /* The tree grows in candidates. Level 1 holds the topk guesses after the root; level l > 1 the topk
  * guesses after each of the topk front candidates of level l - 1. Candidate index: level 1 [0,
  * topk); level l > 1: topk + (l - 2) topk^2 + front * topk + rank. A candidate whose token is -1 or
- * whose score is NaN is none. Front candidate k of level l is run in row k of the pass of level
- * l + 1, where it writes scratch cell (l - 1) * topk + k of the draft. */
+ * whose score is NaN does not exist. Front candidate k of level l is run in row k of the pass of
+ * level l + 1, where it writes scratch cell (l - 1) * topk + k of the draft. */
 struct k_tree {
     int topk, steps, nodes; /* nodes: rows of the verify pass, the root among them */
     kbuf token, parent;     /* (topk + (steps - 1) topk^2) i32; parent: a candidate, -1: the root */
@@ -336,14 +340,14 @@ struct k_tree {
     kbuf front;             /* (steps, topk) i32: candidates of level l at row l - 1, -1: none */
 };
 
-/* spread(), keep() and accept() note, where they are asked to, when they begin: time (1) u64 out or
- * absent, nanoseconds on a clock of the device. */
+/* grow(), select() and accept() store their starting time in `time` (1) u64, nanoseconds on the
+ * device's clock, unless `time` is absent. */
 
-/* What one pass's rows see in one pool: the device's side of a table whose extents follow the tree.
- * A row behind n ancestors (itself counted) queries position q = prefix + n - 1. With first =
- * window > 0 && q >= window ? q - window + 1 : 0: if first <= prefix, lo = first, hi = prefix, and
- * expand holds the slots of all n; else lo = hi = first and expand starts at ancestor first -
- * prefix. */
+/* The extents and expand columns that the device fills in for the rows of one pass in one pool:
+ * they depend on the tree, which the device grew. A row with n ancestors (itself counted) queries
+ * position q = prefix + n - 1. With first = window > 0 && q >= window ? q - window + 1 : 0: if
+ * first <= prefix, lo = first, hi = prefix, and expand holds the slots of all n; else lo = hi =
+ * first and expand starts at ancestor first - prefix. */
 struct k_reach {
     int window, expand_w;
     kbuf slots; /* i32: slot of each scratch cell (spread) or row of the verify pass (keep) */
@@ -351,20 +355,21 @@ struct k_reach {
     kbuf expand;           /* (rows, expand_w) i32 out; 0 beyond n_expand */
 };
 
-/* Adds the candidates of a level, picks its front (the topk best scores of the level, best first,
- * ties to the lower index) and writes the rows of the pass that extends it. Behind a row without a
- * front candidate there are none: token -1, logp and score -inf. Rows without a front candidate
- * repeat row 0, but write their own cell and see it instead of row 0's; if there is no row 0
- * either, token 0, from row 0, behind no ancestor but itself. logp is at most 0 or NaN, so that a
- * candidate's parent has a score as good and a lower index. */
-struct k_spread {
+/* Adds the candidates of a level, chooses its front (the topk best scores of the level, best first,
+ * ties to the lower index) and writes the rows of the pass that extends the front. A row without a
+ * front candidate has no children: their token is -1, logp and score are -inf. Such a row repeats
+ * row 0, but writes its own cell and sees that cell instead of row 0's; if row 0 has no front
+ * candidate either, its token is 0, it continues row 0 and its only ancestor is itself. logp is at
+ * most 0 or NaN, so a candidate's parent has a score at least as good and a lower index. */
+struct k_grow {
     const struct k_tree *t;
     int level;      /* 1 .. steps, of the candidates added */
     kbuf ids, logp; /* (level == 1 ? 1 : topk, topk) i32 draft ids (-1: none), f32 */
-    const struct k_topk *topk; /* makes them, and is still to be done; NULL: they are there */
+    const struct k_topk *topk; /* the operation that computes ids and logp, not yet run: grow() runs
+                                  it; NULL: ids and logp are there */
     kbuf d2t;       /* (draft vocabulary) i32 target id of each, or absent: the same ids */
     kbuf prefix;    /* (1) i32: draft cells before the scratch ones */
-    kbuf root;      /* (1) i32: state row behind the root's guesses */
+    kbuf root;      /* (1) i32: state row from which the root's guesses were made */
     /* for the pass of level + 1; unused when level == steps */
     kbuf token;     /* (topk) i32 */
     kbuf from;      /* (topk) i32: level 1: *root; else the row of the last pass that guessed it */
@@ -374,9 +379,9 @@ struct k_spread {
 };
 
 /* The root and the nodes - 1 best candidates (by score, ties to the lower index) become the rows of
- * the verify pass, candidates in the order of their indices. Rows beyond *n repeat the root but see
- * their own cell in its place. */
-struct k_keep {
+ * the verify pass, candidates in the order of their indices. Rows beyond *n repeat the root, but
+ * write their own cell and see that cell instead of the root's. */
+struct k_select {
     const struct k_tree *t;
     kbuf root;   /* (1) i32: the pending token */
     kbuf prefix; /* (1) i32: committed cells; the root's position */
@@ -398,7 +403,7 @@ struct k_keep {
  * so). If any choice of the tree's rows is negative, *n_path is 0 and the rest is as beyond it. */
 struct k_accept {
     int nodes, steps, n_stop;
-    kbuf n, token, parent; /* of the tree, from keep() */
+    kbuf n, token, parent; /* of the tree, from select() */
     kbuf choice;           /* (nodes) i32 */
     kbuf limit, force;     /* (1) i32 */
     kbuf stop;             /* (n_stop) i32 */
@@ -417,16 +422,16 @@ struct k_accept {
 
 /* ---- for measuring --------------------------------------------------------------------------- */
 
-/* What separates one phase of work from the next, each waiting for all of the one before. */
+/* How one phase of work is separated from the next, which needs all results of the one before. */
 enum k_phase {
-    PHASE_LAUNCH,  /* a launch each */
-    PHASE_EARLY,   /* a launch each, which begins while its predecessor drains */
-    PHASE_BARRIER, /* one launch: blocks add to a counter and wait for its sum */
-    PHASE_FLAG,    /* one launch: each block raises a flag of its own and waits for everybody's */
+    PHASE_LAUNCH,  /* a kernel launch each */
+    PHASE_EARLY,   /* a launch each, with programmatic dependent launch */
+    PHASE_BARRIER, /* one launch, a grid barrier: blocks add to a counter and wait for its sum */
+    PHASE_FLAG,    /* one launch: each block sets a flag of its own and waits for all flags */
 };
 
-/* Products as linear()'s by the vendor's own library, as something to be measured against: bf16
- * in and out, sums in float32. */
+/* Products like linear()'s by the vendor's library (cuBLASLt), for comparison in the benchmark:
+ * bf16 in and out, accumulation in float32. */
 struct k_peer {
     const char *library; /* a file; NULL: by its usual names */
     int rows, in, out;   /* of each product */
@@ -437,10 +442,11 @@ struct k_peer {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* What enters a product or an attention. A device that has one precision ignores it. */
+/* Precision of the activations that enter a product or an attention. A device with a single
+ * precision ignores it. */
 enum k_precision {
     K_F32,  /* activations keep at least 16 bits of mantissa (CUDA: as the sum of two numbers) */
-    K_BF16, /* activations are rounded to bf16 (f16 before MXFP4), sums stay float32 */
+    K_BF16, /* activations are rounded to bf16 (f16 before MXFP4), accumulation in float32 */
 };
 
 struct k_opts {
@@ -454,7 +460,7 @@ struct kgraph; /* a recorded run of operations */
 
 struct kernels {
     const char *name; /* "cpu", "cuda" */
-    bool queued; /* operations run behind the host's back: it pays not to wait for each */
+    bool queued; /* operations run asynchronously: the host should not wait for each */
 
     /* The caller closes the device after freeing its buffers. On failure NULL and *e. */
     struct kdev *(*open)(const struct k_opts *opts, struct err *e);
@@ -468,17 +474,17 @@ struct kernels {
     void (*put)(struct kdev *d, kbuf dst, const void *src, size_t bytes);
     void (*get)(struct kdev *d, void *dst, kbuf src, size_t bytes); /* waits */
     void (*fill)(struct kdev *d, kbuf dst, uint8_t byte);
-    /* Makes t->data device memory, in whatever arrangement this backend likes best; the host copy
-     * may be freed afterwards unless it is still t->data (the CPU uses it in place). A tensor that
-     * is to be cut (t->cut: bf16 of two dimensions) is cut to FP8 on the way: every operation sees
-     * the rounder weights (fp8.h). False and *e: no memory, or one that is not finite. */
+    /* Moves t->data to device memory, in the layout that this backend prefers; the host copy may be
+     * freed afterwards unless t->data still points to it (the CPU uses it in place). A tensor with
+     * t->cut (bf16 of two dimensions) is quantized to FP8 during the upload, and every operation
+     * sees the rounded weights (fp8.h). False and *e: out of memory, or a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
-    /* Bytes of device memory that upload() or synthesize() would take for t; 0: none, or it has
-     * them already. */
+    /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is
+     * uploaded already. */
     size_t (*footprint)(struct kdev *d, const struct tensor *t);
     bool (*sync)(struct kdev *d, struct err *e); /* waits; the first failure since open, if any */
-    /* What is free and what there is of the memory that alloc() and upload() take; 0 and 0: theirs
-     * is the machine's. */
+    /* Free and total bytes of the memory that alloc() and upload() use; both 0 if that is the
+     * machine's main memory. */
     void (*memory)(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
     /* arithmetic */
@@ -493,7 +499,7 @@ struct kernels {
     void (*moe)(struct kdev *d, const struct k_moe *a);
     void (*scale)(struct kdev *d, const struct k_scale *a);
     void (*rows)(struct kdev *d, const struct k_rows *a);
-    void (*lay)(struct kdev *d, const struct k_lay *a);
+    void (*gather)(struct kdev *d, const struct k_gather *a);
     void (*topk)(struct kdev *d, const struct k_topk *a);
     void (*sample)(struct kdev *d, const struct k_sample *a);
     void (*logp)(struct kdev *d, const struct k_logp *a);
@@ -501,48 +507,51 @@ struct kernels {
     void (*move)(struct kdev *d, const struct k_move *a);
 
     /* a draft tree */
-    void (*spread)(struct kdev *d, const struct k_spread *a);
-    void (*keep)(struct kdev *d, const struct k_keep *a);
+    void (*grow)(struct kdev *d, const struct k_grow *a);
+    void (*select)(struct kdev *d, const struct k_select *a);
     void (*accept)(struct kdev *d, const struct k_accept *a);
 
-    /* Runs of operations. The host fills the inbox (at least `bytes` long; NULL after a failure, or
-     * where it cannot be as long), take() copies its first bytes to the device, give() copies back
-     * and raises the outbox, which the host waits for: the last give()'s bytes, NULL after a failure.
-     * One run at a time: the inbox may be filled again once the outbox was read. */
+    /* Host input and output of a run of operations, without a wait in between. The host fills the
+     * inbox (at least `bytes` long; NULL after a failure, or if it cannot be that long); take()
+     * copies its first bytes to the device; give() copies bytes to the outbox and signals it;
+     * outbox() waits for the signal and returns the bytes of the last give(), NULL after a failure.
+     * One run at a time: the inbox may be filled again after outbox() has returned. */
     void *(*inbox)(struct kdev *d, size_t bytes);
     void (*take)(struct kdev *d, kbuf dst, size_t bytes);
     void (*give)(struct kdev *d, kbuf src, size_t bytes);
     const void *(*outbox)(struct kdev *d);
 
-    /* Between record() and recorded() operations are noted, not run; put, get, alloc and sync are
-     * not allowed. replay() runs them, reading what the buffers hold then. record() is false where
-     * the device has no such thing, and everything runs at once as ever. */
-    bool (*record)(struct kdev *d);
-    struct kgraph *(*recorded)(struct kdev *d, struct err *e);
-    void (*replay)(struct kdev *d, struct kgraph *g);
-    void (*forget)(struct kdev *d, struct kgraph *g); /* NULL is fine */
+    /* Graph capture: between graph_begin() and graph_end() operations are recorded, not run; put,
+     * get, alloc and sync are not allowed. graph_launch() runs the recorded operations on what the
+     * buffers hold then. graph_begin() is false if the device has no graphs; operations then run at
+     * once. */
+    bool (*graph_begin)(struct kdev *d);
+    struct kgraph *(*graph_end)(struct kdev *d, struct err *e);
+    void (*graph_launch)(struct kdev *d, struct kgraph *g);
+    void (*graph_free)(struct kdev *d, struct kgraph *g); /* NULL is fine */
 
     /* for measuring */
 
-    /* As upload(), but of a tensor without data: random weights of standard deviation `scale` (0:
-     * every one is 1), made on the device, the same on each; MXFP4 scales (U8 of three dimensions)
-     * so that the products have it. */
+    /* Like upload() for a tensor without data: random weights of standard deviation `scale` (0: all
+     * weights are 1) are generated on the device, the same values on every device. MXFP4 scales (U8
+     * of three dimensions) are chosen so that the decoded weights have that deviation. */
     bool (*synthesize)(struct kdev *d, struct tensor *t, uint64_t seed, float scale,
                        struct err *e);
     /* Reads src once, and with dst present copies it there. */
     void (*stream)(struct kdev *d, kbuf src, kbuf dst);
-    /* n dependent runs of nothing; false: this device has no such kind. */
+    /* n dependent empty phases; false: this device does not support the kind. */
     bool (*phase)(struct kdev *d, enum k_phase kind, int n);
-    /* The number of choices there are, *a's run among them unless it is beyond; 0 and *e: there is
-     * no such library here, or it cannot multiply these. */
+    /* Runs choice a->choice, if there are that many, and returns the number of choices; 0 and *e:
+     * the library is not installed, or it does not support this product. */
     int (*peer)(struct kdev *d, const struct k_peer *a, struct err *e);
 };
 
-/* Of synthesize(): values are 16-bit integers times the step, evenly spread, so that their standard
- * deviation is `scale`; 0 stands for all ones. */
+/* For synthesize(): weights are uniformly distributed 16-bit integers times this step, so that
+ * their standard deviation is `scale`; 0 stands for all ones. */
 static inline float synthetic_step(float scale) { return scale * (1.7320508f / 32768); }
-/* An MXFP4 scale byte: E2M1 codes at random deviate by 2.926, scales of it and half of it as likely
- * by 0.79 of it. */
+/* The larger of the two MXFP4 scale bytes that are equally likely: random E2M1 codes have a
+ * standard deviation of 2.926, and mixing a scale with its half multiplies the deviation by
+ * 0.79. */
 static inline int synthetic_exponent(float scale)
 {
     int e = 127;

@@ -108,7 +108,7 @@ static inline void mock_k_normalize(struct kdev *d, const struct k_normalize *a)
     for (size_t r = 0; r < (size_t)a->rows; r++)
         mock_put(a->dst, r, (size_t)a->dst_stride, mock_get(a->src, r, (size_t)a->src_stride));
 }
-static inline void mock_k_lay(struct kdev *d, const struct k_lay *a)
+static inline void mock_k_gather(struct kdev *d, const struct k_gather *a)
 {
     (void)d;
     for (int i = 0; i < a->n_parts; i++) {
@@ -120,8 +120,8 @@ static inline void mock_k_lay(struct kdev *d, const struct k_lay *a)
                 kbuf src = p->table ? to : kbuf_at(p->src, j * 4, p->src.n - j * 4);
                 uint64_t x = p->table ? mock_embed(from)
                                       : mock_get(src, (size_t)from, (size_t)p->src_stride);
-                if (p->keep.p)
-                    mock_put(p->keep, r, (size_t)p->n, x);
+                if (p->copy.p)
+                    mock_put(p->copy, r, (size_t)p->n, x);
                 mock_put(kbuf_at(to, j * 4, to.n - j * 4), r, (size_t)p->width, x);
             }
         }
@@ -157,8 +157,8 @@ static inline void mock_k_qkv(struct kdev *d, const struct k_qkv *a)
     (void)d;
     for (size_t r = 0; r < (size_t)a->rows; r++) {
         uint64_t x = mock_get(a->src, r, (size_t)a->src_stride);
-        if (a->keep.p)
-            mock_put(a->keep, r, (size_t)a->keep_stride, x);
+        if (a->capture.p)
+            mock_put(a->capture, r, (size_t)a->capture_stride, x);
         if (a->src_stride > MOCK_H) /* a drafter's first layer: token and state side by side */
             x = mock_join(mock_get(kbuf_at(a->src, 8, a->src.n - 8), r, (size_t)a->src_stride), x);
         mock_put(a->q, r, MOCK_H, x);
@@ -236,7 +236,7 @@ static inline void mock_open(struct mock *m, int window)
     m->k.embed = mock_k_embed;
     m->k.rope = mock_k_rope;
     m->k.normalize = mock_k_normalize;
-    m->k.lay = mock_k_lay;
+    m->k.gather = mock_k_gather;
     m->k.linear = mock_k_linear;
     m->k.glu = mock_k_glu;
     m->k.qkv = mock_k_qkv;

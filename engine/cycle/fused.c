@@ -68,7 +68,7 @@ static void forget_runs(struct rig *r)
 {
     for (int i = 0; i < MAX_RUNS; i++) {
         if (r->fused->run[i].graph)
-            r->dev.k->forget(r->dev.d, r->fused->run[i].graph);
+            r->dev.k->graph_free(r->dev.d, r->fused->run[i].graph);
         r->fused->run[i] = (struct run){0};
     }
 }
@@ -376,7 +376,7 @@ static void run_levels(struct trip *t)
     int K = t->key.topk;
     struct k_plan all = {0};
     struct k_topk best;
-    struct k_spread s = {.t = &t->io.tree, .ids = t->io.guess, .logp = t->io.guess_logp,
+    struct k_grow s = {.t = &t->io.tree, .ids = t->io.guess, .logp = t->io.guess_logp,
                          .prefix = t->io.drafted, .root = t->io.state, .from = d->idx,
                          .time = t->io.time[TIME_BEGIN]};
     if (t->draft)
@@ -392,7 +392,7 @@ static void run_levels(struct trip *t)
                     s.reach[s.n_reach++] =
                         reach_of(&kp.table[i], t->draft->table[i].window, t->io.cells);
         }
-        r->dev.k->spread(r->dev.d, &s);
+        r->dev.k->grow(r->dev.d, &s);
         if (s.level == t->key.steps)
             break;
         d->ops->level(d, &kp, K, s.level == 1 ? d->root : d->state, d->idx);
@@ -405,10 +405,10 @@ static void run_levels(struct trip *t)
     }
 }
 
-static void run_keep(struct trip *t, const struct k_plan *kp)
+static void run_select(struct trip *t, const struct k_plan *kp)
 {
     struct io *io = &t->io;
-    struct k_keep a = {.t = &io->tree, .root = io->root, .prefix = io->prefix, .draws = io->draws,
+    struct k_select a = {.t = &io->tree, .root = io->root, .prefix = io->prefix, .draws = io->draws,
                        .n = io->n, .token = kp->token, .pos = kp->pos, .parent = io->parent,
                        .parent0 = io->parent0, .logp = io->logp, .score = io->score, .u = io->u,
                        .time = io->time[TIME_GROWN]};
@@ -416,7 +416,7 @@ static void run_keep(struct trip *t, const struct k_plan *kp)
     a.reach[a.n_reach++] = reach_of(&kp->table[TABLE_FULL], 0, io->full);
     if (swa->used)
         a.reach[a.n_reach++] = reach_of(&kp->table[TABLE_SWA], swa->window, io->swa);
-    t->r->dev.k->keep(t->r->dev.d, &a);
+    t->r->dev.k->select(t->r->dev.d, &a);
 }
 
 /* Draws at every row, and what the log wants to know of the logits. */
@@ -468,7 +468,7 @@ static void run_ops(struct trip *t)
     r->dev.k->take(r->dev.d, kbuf_at(t->f->mem, 0, t->io.in), t->io.in);
     if (t->key.steps) {
         run_levels(t);
-        run_keep(t, &kp);
+        run_select(t, &kp);
     }
     net_forward(&r->net, t->verify, &kp, t->key.steps ? drafter_taps(d) : NULL);
     net_logits(&r->net, t->nodes, (kbuf){0}, r->logits, (kbuf){0});
@@ -502,7 +502,7 @@ static struct run *find_run(struct rig *r, const struct run_key *key)
         if (run[i].used < old->used)
             old = &run[i];
     }
-    r->dev.k->forget(r->dev.d, old->graph);
+    r->dev.k->graph_free(r->dev.d, old->graph);
     *old = (struct run){.key = *key};
     return old;
 }
@@ -515,15 +515,15 @@ static bool launch(struct trip *t, struct err *e)
     struct run *run = find_run(t->r, &t->key);
     bool known = run->used > 0;
     run->used = ++t->f->clock;
-    if (t->r->record && known && !run->graph && k->record(d)) {
+    if (t->r->record && known && !run->graph && k->graph_begin(d)) {
         run_ops(t);
-        run->graph = k->recorded(d, e);
+        run->graph = k->graph_end(d, e);
         if (!run->graph)
             return false;
     }
     bool replay = t->r->record && run->graph;
     if (replay)
-        k->replay(d, run->graph);
+        k->graph_launch(d, run->graph);
     else
         run_ops(t);
     t->r->n_fused++;
@@ -886,6 +886,6 @@ bool fused_again(struct rig *r)
             last = &run[i];
     if (!last || !last->graph || !r->record)
         return false;
-    r->dev.k->replay(r->dev.d, last->graph);
+    r->dev.k->graph_launch(r->dev.d, last->graph);
     return true;
 }

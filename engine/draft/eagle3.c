@@ -108,7 +108,7 @@ static bool packs_fc(const struct draft *w)
 }
 
 /* The captured states, each normalised first where the head says so. */
-static int lay_taps(const struct eagle3 *d, kbuf from, struct k_part *part)
+static int taps_part(const struct eagle3 *d, kbuf from, struct k_part *part)
 {
     const struct draft *w = d->base.w;
     const struct taps *t = &d->base.taps;
@@ -127,7 +127,7 @@ static int lay_taps(const struct eagle3 *d, kbuf from, struct k_part *part)
 
 /* The first layer's input is twice as wide: z = [norm(E[token]); norm(g)], g being row from[r] of
  * some states, or what x holds. x = g. */
-static struct k_part lay_token(const struct eagle3 *d, const struct k_plan *kp)
+static struct k_part token_part(const struct eagle3 *d, const struct k_plan *kp)
 {
     const struct draft *w = d->base.w;
     const struct tensor *table = w->embed.data ? &w->embed : &d->base.target->m->embed;
@@ -136,14 +136,14 @@ static struct k_part lay_token(const struct eagle3 *d, const struct k_plan *kp)
                            .width = 2 * w->cfg.hidden, .packed = packs_first(&w->layer[0])};
 }
 
-static struct k_part lay_state(const struct eagle3 *d, kbuf states, kbuf from, kbuf x)
+static struct k_part state_part(const struct eagle3 *d, kbuf states, kbuf from, kbuf x)
 {
     const struct draft *w = d->base.w;
     int H = w->cfg.hidden;
     bool normed = w->norm_before_residual;
     return (struct k_part){.n = H, .src = states, .src_stride = H, .idx = from,
                            .norm = norm_of(&w->cfg, &w->layer[0].hidden_norm),
-                           .keep = from.p || normed ? x : (kbuf){0}, .keep_normed = normed,
+                           .copy = from.p || normed ? x : (kbuf){0}, .copy_normed = normed,
                            .dst = d->z, .width = 2 * H, .at = H,
                            .packed = packs_first(&w->layer[0])};
 }
@@ -161,16 +161,16 @@ static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, i
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
     struct k_rope rope = turns(d, kp, rows);
-    struct k_lay first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
-    first.n_parts = lay_taps(d, from, first.part);
-    first.part[first.n_parts++] = lay_token(d, kp);
-    second.part[0] = lay_state(d, d->x, (kbuf){0}, d->x);
-    k->lay(d->base.dev.d, &first);
+    struct k_gather first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
+    first.n_parts = taps_part(d, from, first.part);
+    first.part[first.n_parts++] = token_part(d, kp);
+    second.part[0] = state_part(d, d->x, (kbuf){0}, d->x);
+    k->gather(d->base.dev.d, &first);
     k->linear(d->base.dev.d, &(struct k_linear){
         .rows = rows, .src_stride = d->base.taps.stride, .src = d->fused,
         .pre = norm_of(&w->cfg, &w->input_norm), .w = &w->fc, .b = tensor_opt(&w->fc_b), .scale = 1,
         .packed = packs_fc(w), .dst = d->x});
-    k->lay(d->base.dev.d, &second);
+    k->gather(d->base.dev.d, &second);
 }
 
 static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows, kbuf x)
@@ -252,9 +252,9 @@ static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf 
             .src = x, .dst = x, .norm = norm_of(c, &base->w->norm), .scale = 1});
         from = (kbuf){0};
     }
-    base->dev.k->lay(base->dev.d, &(struct k_lay){
+    base->dev.k->gather(base->dev.d, &(struct k_gather){
         .rows = rows, .n_parts = 2, .rope = {&rope},
-        .part = {lay_token(d, kp), lay_state(d, from.p ? states : x, from, x)}});
+        .part = {token_part(d, kp), state_part(d, from.p ? states : x, from, x)}});
     forward(d, kp, rows, x);
     base->inputs = base->state;
     base->state = x;

@@ -36,12 +36,12 @@ static int32_t *take(struct bump *b, size_t n)
     return p;
 }
 
-static void lay_pages(struct bump *b, struct table *t, const struct plan *p)
+static void place_pages(struct bump *b, struct table *t, const struct plan *p)
 {
     t->pages = p->list ? p->list->page[t->pool] : take(b, (size_t)p->n_req * (size_t)t->n_cols);
 }
 
-static void lay_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
+static void place_table(struct bump *b, struct table *t, const struct plan *p, bool writes)
 {
     size_t rows = (size_t)p->n_rows;
     t->lo = take(b, rows);
@@ -52,7 +52,7 @@ static void lay_table(struct bump *b, struct table *t, const struct plan *p, boo
 }
 
 /* The prefix part of a table: its own extents, everything else is borrowed. */
-static void lay_prefix(struct bump *b, struct table *t, const struct table *whole,
+static void place_prefix(struct bump *b, struct table *t, const struct table *whole,
                        const struct plan *p)
 {
     *t = *whole;
@@ -62,12 +62,12 @@ static void lay_prefix(struct bump *b, struct table *t, const struct table *whol
     t->hi = take(b, (size_t)p->n_rows);
 }
 
-static void lay_plan(struct bump *b, struct plan *p)
+static void place_plan(struct bump *b, struct plan *p)
 {
     size_t rows = (size_t)p->n_rows, reqs = (size_t)p->n_req;
     for (int i = 0; i < N_TABLES; i++)
         if (p->table[i].used)
-            lay_pages(b, &p->table[i], p);
+            place_pages(b, &p->table[i], p);
     p->row_words = (int)b->n;
     p->prefix_len = take(b, reqs);
     p->q_len = take(b, reqs);
@@ -79,16 +79,16 @@ static void lay_plan(struct bump *b, struct plan *p)
     p->up = take(b, rows);
     for (int i = 0; i < N_TABLES; i++)
         if (p->table[i].used)
-            lay_table(b, &p->table[i], p, p->mode != PLAN_FROZEN);
+            place_table(b, &p->table[i], p, p->mode != PLAN_FROZEN);
     for (int i = 0; i < N_TABLES; i++)
         if (p->prefix[i].used)
-            lay_prefix(b, &p->prefix[i], &p->table[i], p);
+            place_prefix(b, &p->prefix[i], &p->table[i], p);
 }
 
 static void allocate(struct plan *p)
 {
     struct bump b = {NULL, 0};
-    lay_plan(&b, p);
+    place_plan(&b, p);
     CHECK(b.n <= INT32_MAX);
     if ((int)b.n > p->cap_mem) {
         p->cap_mem = (int)(b.n + b.n / 2);
@@ -97,7 +97,7 @@ static void allocate(struct plan *p)
     }
     memset(p->mem, 0, b.n * sizeof *p->mem);
     b = (struct bump){p->mem, 0};
-    lay_plan(&b, p);
+    place_plan(&b, p);
     p->n_mem = (int)b.n;
 }
 

@@ -197,10 +197,10 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
     const struct kernels *k = n->dev.k;
     struct kdev *d = n->dev.d;
     struct k_rope rope[MAX_ROPE];
-    struct k_lay a = {.rows = rows, .n_parts = 1};
+    struct k_gather a = {.rows = rows, .n_parts = 1};
     a.part[0] = (struct k_part){.n = c->hidden, .table = &n->m->embed, .scale = c->embed_scale,
                                 .idx = kp->token, .norm = norm_of(c, &first->in_norm),
-                                .keep = n->x, .dst = n->y, .width = c->hidden,
+                                .copy = n->x, .dst = n->y, .width = c->hidden,
                                 .packed = packs_first(first)};
     for (int i = 0; i < c->n_rope; i++) {
         rope[i] = (struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
@@ -208,7 +208,7 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
                                   .factor = c->rope[i].cs_factor, .cs = n->cs[i]};
         a.rope[i] = &rope[i];
     }
-    k->lay(d, &a);
+    k->gather(d, &a);
     if (!c->ple)
         return;
     int wide = c->ple * c->n_layer;
@@ -258,18 +258,18 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
-/* laid: y holds the normalised rows (embed()). */
-static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool laid,
+/* normed: y holds the normalised rows (embed()). */
+static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool normed,
                 const struct taps *taps)
 {
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     const struct rope *rope = w->rope_id >= 0 ? &c->rope[w->rope_id] : NULL;
     n->dev.k->qkv(n->dev.d, &(struct k_qkv){
-        .rows = rows, .src_stride = c->hidden, .src = laid ? n->y : n->x,
-        .norm = laid ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
-        .packed = laid && packs_first(w), .keep = laid ? (kbuf){0} : tap_of(n, taps, l, 0),
-        .keep_stride = taps ? taps->stride : 0,
+        .rows = rows, .src_stride = c->hidden, .src = normed ? n->y : n->x,
+        .norm = normed ? (struct k_norm){NORM_NONE, NULL, c->eps} : norm_of(c, &w->in_norm),
+        .packed = normed && packs_first(w), .capture = normed ? (kbuf){0} : tap_of(n, taps, l, 0),
+        .capture_stride = taps ? taps->stride : 0,
         .wq = &w->wq, .wk = tensor_opt(&w->wk), .wv = tensor_opt(&w->wv),
         .bq = tensor_opt(&w->bq), .bk = tensor_opt(&w->bk), .bv = tensor_opt(&w->bv),
         .n_head = w->n_head, .n_kv = w->n_kv, .head_dim = w->head_dim,

@@ -161,7 +161,7 @@ struct timing bench_timing(double *s, int n, double per)
 static void once(struct bench *b, const struct work *w, struct kgraph *g)
 {
     if (g)
-        b->dev.k->replay(b->dev.d, g);
+        b->dev.k->graph_launch(b->dev.d, g);
     else
         w->run(b, w->arg);
 }
@@ -203,14 +203,14 @@ bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct 
     struct kgraph *g = NULL;
     if (!gate(b, w, e))
         return false;
-    if (!w->eager && k->record(b->dev.d)) {
+    if (!w->eager && k->graph_begin(b->dev.d)) {
         w->run(b, w->arg);
-        g = k->recorded(b->dev.d, e);
+        g = k->graph_end(b->dev.d, e);
         if (!g)
             return false;
     }
     bool ok = sample(b, w, g, t, e);
-    k->forget(b->dev.d, g);
+    k->graph_free(b->dev.d, g);
     return ok;
 }
 
@@ -268,10 +268,10 @@ bool bench_reopen(struct bench *b, struct err *e)
 static bool kernel_part(struct bench *b, struct err *e)
 {
     const struct kernels *k = b->dev.k;
-    b->graphs = k->record(b->dev.d);
+    b->graphs = k->graph_begin(b->dev.d);
     if (b->graphs) {
         k->phase(b->dev.d, PHASE_LAUNCH, 1);
-        k->forget(b->dev.d, k->recorded(b->dev.d, e));
+        k->graph_free(b->dev.d, k->graph_end(b->dev.d, e));
     }
     if (b->o->about)
         b->o->about(b->o->arg, k->about(b->dev.d));

@@ -339,7 +339,7 @@ static kbuf place_of(const struct k_part *p)
     return kbuf_at(p->dst, off, p->dst.n - off);
 }
 
-static void lay_part(struct kdev *d, const struct k_part *p, int rows)
+static void gather_part(struct kdev *d, const struct k_part *p, int rows)
 {
     kbuf dst = place_of(p);
     if (p->table)
@@ -349,22 +349,22 @@ static void lay_part(struct kdev *d, const struct k_part *p, int rows)
         cpu_rows(d, &(struct k_rows){.rows = rows, .n = p->n, .src_stride = p->src_stride,
                                      .dst_stride = p->width, .src = p->src, .dst = dst,
                                      .idx = p->idx});
-    struct k_rows keep = {.rows = rows, .n = p->n, .src_stride = p->width, .src = dst,
-                          .dst = p->keep};
-    if (p->keep.p && !p->keep_normed)
-        cpu_rows(d, &keep);
+    struct k_rows copy = {.rows = rows, .n = p->n, .src_stride = p->width, .src = dst,
+                          .dst = p->copy};
+    if (p->copy.p && !p->copy_normed)
+        cpu_rows(d, &copy);
     cpu_normalize(d, &(struct k_normalize){.rows = rows, .n = p->n, .src_stride = p->width,
                                            .dst_stride = p->width, .src = dst, .dst = dst,
                                            .norm = p->norm, .scale = 1});
-    if (p->keep.p && p->keep_normed)
-        cpu_rows(d, &keep);
+    if (p->copy.p && p->copy_normed)
+        cpu_rows(d, &copy);
 }
 
-static void cpu_lay(struct kdev *d, const struct k_lay *a)
+static void cpu_gather(struct kdev *d, const struct k_gather *a)
 {
     CHECK(a->n_parts <= K_MAX_PARTS);
     for (int i = 0; i < a->n_parts; i++)
-        lay_part(d, &a->part[i], a->rows);
+        gather_part(d, &a->part[i], a->rows);
     for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++)
         cpu_rope(d, a->rope[i]);
 }
@@ -420,20 +420,20 @@ static const void *cpu_outbox(struct kdev *d)
     return d->room[ROOM_OUTBOX].p;
 }
 
-static bool cpu_record(struct kdev *d)
+static bool cpu_graph_begin(struct kdev *d)
 {
     (void)d;
     return false;
 }
 
-static struct kgraph *cpu_recorded(struct kdev *d, struct err *e)
+static struct kgraph *cpu_graph_end(struct kdev *d, struct err *e)
 {
     (void)d;
     (void)e;
     CHECK(!"record() is false here");
 }
 
-static void cpu_replay(struct kdev *d, struct kgraph *g)
+static void cpu_graph_launch(struct kdev *d, struct kgraph *g)
 {
     (void)d;
     CHECK(!g);
@@ -446,11 +446,12 @@ const struct kernels kernels_cpu = {
     .upload = cpu_upload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
-    .scale = cpu_scale, .rows = cpu_rows, .lay = cpu_lay, .topk = cpu_topk, .sample = cpu_sample,
+    .scale = cpu_scale, .rows = cpu_rows, .gather = cpu_gather, .topk = cpu_topk, .sample = cpu_sample,
     .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
-    .spread = cpu_spread, .keep = cpu_keep, .accept = cpu_accept,
+    .grow = cpu_grow, .select = cpu_select, .accept = cpu_accept,
     .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
-    .record = cpu_record, .recorded = cpu_recorded, .replay = cpu_replay, .forget = cpu_replay,
+    .graph_begin = cpu_graph_begin, .graph_end = cpu_graph_end,
+    .graph_launch = cpu_graph_launch, .graph_free = cpu_graph_launch,
     .synthesize = cpu_synthesize, .stream = cpu_stream, .phase = cpu_phase,
     .peer = cpu_peer,
 };

@@ -300,10 +300,10 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
     struct qkv_run run = {.a = a, .isa = d->isa, .q = cpu_f32(a->q, rows * (size_t)nq)};
     float *x = cpu_pack_rows(d, ROOM_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
                              a->rows, in, &a->norm, NULL, 1);
-    if (a->keep.p) {
-        CHECK(!a->packed && a->keep_stride >= in);
+    if (a->capture.p) {
+        CHECK(!a->packed && a->capture_stride >= in);
         cpu_rows(d, &(struct k_rows){.rows = a->rows, .n = in, .src_stride = ss,
-                                     .dst_stride = a->keep_stride, .src = a->src, .dst = a->keep});
+                                     .dst_stride = a->capture_stride, .src = a->src, .dst = a->capture});
     }
     struct product p;
     product_start(d, &p, x, a->rows, in);

@@ -3,7 +3,7 @@
  *
  * Every output is written in full, whatever the tree looks like, so that a run recorded once fits
  * all of them. A parent's score is never below its child's, since log probabilities are not
- * positive, and its index is lower: that is why what keep() keeps is a tree.
+ * positive, and its index is lower: that is why what select() keeps is a tree.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -107,14 +107,14 @@ static void note_time(kbuf to)
 
 /* ---- spread ---------------------------------------------------------------------------------- */
 
-static int32_t target_id(const struct k_spread *a, int32_t id)
+static int32_t target_id(const struct k_grow *a, int32_t id)
 {
     if (id < 0 || !a->d2t.p)
         return id < 0 ? -1 : id;
     return cpu_i32(a->d2t, (size_t)id + 1)[id];
 }
 
-static void add_level(const struct k_spread *a, const struct cands *c)
+static void add_level(const struct k_grow *a, const struct cands *c)
 {
     int rows = a->level == 1 ? 1 : c->topk, first = level_first(c->topk, a->level);
     const int32_t *ids = cpu_i32(a->ids, (size_t)(rows * c->topk));
@@ -133,7 +133,7 @@ static void add_level(const struct k_spread *a, const struct cands *c)
 }
 
 /* The scratch cells behind which row k of the next pass stands, its own the last; how many. */
-static int cells_behind(const struct k_spread *a, const struct cands *c, int k, int *cell)
+static int cells_behind(const struct k_grow *a, const struct cands *c, int k, int *cell)
 {
     const int32_t *front = c->front + (a->level - 1) * c->topk;
     int i = front[k] >= 0 ? front[k] : front[0], own = (a->level - 1) * c->topk + k;
@@ -144,7 +144,7 @@ static int cells_behind(const struct k_spread *a, const struct cands *c, int k, 
     return n;
 }
 
-static void next_pass(const struct k_spread *a, const struct cands *c)
+static void next_pass(const struct k_grow *a, const struct cands *c)
 {
     const int32_t *front = c->front + (a->level - 1) * c->topk;
     int prefix = *cpu_i32(a->prefix, 1), root = *cpu_i32(a->root, 1), cell[K_MAX_STEPS];
@@ -162,7 +162,7 @@ static void next_pass(const struct k_spread *a, const struct cands *c)
     }
 }
 
-void cpu_spread(struct kdev *d, const struct k_spread *a)
+void cpu_grow(struct kdev *d, const struct k_grow *a)
 {
     note_time(a->time);
     if (a->topk)
@@ -203,7 +203,7 @@ static int pick(const struct cands *c, int nodes, int *cand, int *parent)
     return n;
 }
 
-void cpu_keep(struct kdev *d, const struct k_keep *a)
+void cpu_select(struct kdev *d, const struct k_select *a)
 {
     (void)d;
     note_time(a->time);

@@ -256,14 +256,14 @@ void cuda_merge(struct kdev *d, const struct k_merge *a);
 void cuda_moe(struct kdev *d, const struct k_moe *a);
 void cuda_scale(struct kdev *d, const struct k_scale *a);
 void cuda_rows(struct kdev *d, const struct k_rows *a);
-void cuda_lay(struct kdev *d, const struct k_lay *a);
+void cuda_gather(struct kdev *d, const struct k_gather *a);
 void cuda_topk(struct kdev *d, const struct k_topk *a);
 void cuda_sample(struct kdev *d, const struct k_sample *a);
 void cuda_logp(struct kdev *d, const struct k_logp *a);
 void cuda_read(struct kdev *d, const struct k_read *a);
 void cuda_move(struct kdev *d, const struct k_move *a);
-void cuda_spread(struct kdev *d, const struct k_spread *a);
-void cuda_keep(struct kdev *d, const struct k_keep *a);
+void cuda_grow(struct kdev *d, const struct k_grow *a);
+void cuda_select(struct kdev *d, const struct k_select *a);
 void cuda_accept(struct kdev *d, const struct k_accept *a);
 
 /* graph.cu */
@@ -273,10 +273,10 @@ void *cuda_inbox(struct kdev *d, size_t bytes);
 void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes);
 void cuda_give(struct kdev *d, kbuf src, size_t bytes);
 const void *cuda_outbox(struct kdev *d);
-bool cuda_record(struct kdev *d);
-struct kgraph *cuda_recorded(struct kdev *d, struct err *e);
-void cuda_replay(struct kdev *d, struct kgraph *g);
-void cuda_forget(struct kdev *d, struct kgraph *g);
+bool cuda_graph_begin(struct kdev *d);
+struct kgraph *cuda_graph_end(struct kdev *d, struct err *e);
+void cuda_graph_launch(struct kdev *d, struct kgraph *g);
+void cuda_graph_free(struct kdev *d, struct kgraph *g);
 
 /* dense/tile.cu: whether build and driver have them. */
 bool cuda_tiles_here(void);

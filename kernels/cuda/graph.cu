@@ -110,7 +110,7 @@ const void *cuda_outbox(struct kdev *d)
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-bool cuda_record(struct kdev *d)
+bool cuda_graph_begin(struct kdev *d)
 {
     cuda_begin(d, "record");
     CHECK(!d->recording);
@@ -121,7 +121,7 @@ bool cuda_record(struct kdev *d)
     return d->recording = true;
 }
 
-struct kgraph *cuda_recorded(struct kdev *d, struct err *e)
+struct kgraph *cuda_graph_end(struct kdev *d, struct err *e)
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t run = NULL;
@@ -148,14 +148,14 @@ struct kgraph *cuda_recorded(struct kdev *d, struct err *e)
     return g;
 }
 
-void cuda_replay(struct kdev *d, struct kgraph *g)
+void cuda_graph_launch(struct kdev *d, struct kgraph *g)
 {
     cuda_begin(d, "replay");
     if (!d->failed && cuda_ok(d, cudaGraphLaunch(g->run, d->stream)))
         d->given += g->gives;
 }
 
-void cuda_forget(struct kdev *d, struct kgraph *g)
+void cuda_graph_free(struct kdev *d, struct kgraph *g)
 {
     if (!g)
         return;

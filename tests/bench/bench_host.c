@@ -22,7 +22,7 @@ NO_OP(merge, k_merge)
 NO_OP(moe, k_moe)
 NO_OP(scale, k_scale)
 NO_OP(rows, k_rows)
-NO_OP(lay, k_lay)
+NO_OP(lay, k_gather)
 NO_OP(move, k_move)
 
 static uint64_t rng = 1;
@@ -91,7 +91,7 @@ static struct kernels idle_device(const struct kernels *device)
     real = device;
     k.embed = no_embed, k.rope = no_rope, k.normalize = no_normalize, k.linear = no_linear;
     k.glu = no_glu, k.qkv = no_qkv, k.attn = no_attn, k.merge = no_merge, k.moe = no_moe;
-    k.scale = no_scale, k.rows = no_rows, k.lay = no_lay, k.move = no_move;
+    k.scale = no_scale, k.rows = no_rows, k.gather = no_lay, k.move = no_move;
     k.topk = some_topk, k.sample = some_sample, k.logp = some_logp, k.read = some_read;
     k.outbox = late_outbox;
     k.queued = true;

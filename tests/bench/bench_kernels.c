@@ -400,13 +400,13 @@ int main(int argc, char **argv)
     printf("read of %.1f MB: median %.1f us, best %.1f us, spread %.1f%%: %.1f GB/s\n\n",
            (double)m.bytes * 1e-6, r.median * 1e6, r.best * 1e6, r.spread * 100, rate * 1e-9);
     printf("whole pass, 128 keys\n%5s %11s %9s %7s %10s %9s %12s %10s %10s %10s\n", "rows",
-           "median us", "best us", "spread", "read us", "best us", "read / pass", "best/best",
+           "median us", "best us", "grow", "read us", "best us", "read / pass", "best/best",
            "rows/s", "best");
     static const int rows[] = {1, 2, 4, 6, 8, 16, 60, 256};
     for (int i = 0; i < 8; i++)
         bench_pass(&m, &read, rows[i]);
     printf("\n%-22s %5s %10s %10s %7s %8s %8s\n", "operation", "rows", "median us", "best us",
-           "spread", "GB/s", "of read");
+           "grow", "GB/s", "of read");
     bench_products(&m, rate);
     bench_attention(&m, rate);
     bench_moe(rate);

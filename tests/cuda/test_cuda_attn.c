@@ -508,18 +508,18 @@ static void test_right_behind_the_product(void **state)
             G.k->fill(G.d, x.dst, 0xFF);
             CHECK(G.k->sync(G.d, &e));
             struct kgraph *g = NULL;
-            bool recording = behind && G.k->record(G.d);
+            bool recording = behind && G.k->graph_begin(G.d);
             project(&x);
             if (!behind)
                 CHECK(G.k->sync(G.d, &e));
             attend(&x);
             if (recording) {
-                g = G.k->recorded(G.d, &e);
+                g = G.k->graph_end(G.d, &e);
                 CHECK(g);
-                G.k->replay(G.d, g);
+                G.k->graph_launch(G.d, g);
             }
             G.k->get(G.d, out[behind], x.dst, x.dst.n);
-            G.k->forget(G.d, g);
+            G.k->graph_free(G.d, g);
         }
         for (size_t j = 0; j < x.dst.n / 4; j++)
             if (!(isfinite(out[0][j]) && memcmp(&out[0][j], &out[1][j], sizeof(float)) == 0))

@@ -234,24 +234,24 @@ static void test_one_behind_another(void **state)
     kbuf src = dev_buf(&T, x, SIZE * 4), dst[N];
     for (int i = 0; i < N; i++)
         dst[i] = dev_buf(&T, NULL, SIZE * 4);
-    assert_true(kernels_cuda.record(shim_dev));
+    assert_true(kernels_cuda.graph_begin(shim_dev));
     for (int i = 0; i < N; i++) {
         struct k_moe a = l.a;
         a.rows = rows[i], a.src = src, a.dst = dst[i];
         kernels_cuda.moe(shim_dev, &a);
     }
-    struct kgraph *g = kernels_cuda.recorded(shim_dev, &e);
+    struct kgraph *g = kernels_cuda.graph_end(shim_dev, &e);
     assert_non_null(g);
     for (int times = 0; times < 3; times++) {
         for (int i = 0; i < N; i++)
             kernels_cuda.fill(shim_dev, dst[i], 0xff);
-        kernels_cuda.replay(shim_dev, g);
+        kernels_cuda.graph_launch(shim_dev, g);
         for (int i = 0; i < N; i++) {
             kernels_cuda.get(shim_dev, got, dst[i], (size_t)(rows[i] * IN) * 4);
             same_bits(got, want + i * SIZE, (size_t)(rows[i] * IN), "behind another");
         }
     }
-    kernels_cuda.forget(shim_dev, g);
+    kernels_cuda.graph_free(shim_dev, g);
     dev_release(&T);
     for (int i = 0; i < 10; i++)
         t[i]->data = host[i];

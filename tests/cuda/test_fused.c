@@ -118,17 +118,17 @@ static void test_roads_agree_on_a_gpu_in_float32(void **state)
 /* ---- what the device fills in is checked ----------------------------------------------------- */
 
 static const struct kernels *real;
-static int damage; /* what keep(), accept() or spread() does wrong */
+static int damage; /* what select(), accept() or grow() does wrong */
 
 static int32_t *ints(kbuf b)
 {
     return b.p;
 }
 
-static void bad_keep(struct kdev *d, const struct k_keep *a)
+static void bad_select(struct kdev *d, const struct k_select *a)
 {
     int last = a->t->nodes - 1;
-    real->keep(d, a);
+    real->select(d, a);
     switch (damage) {
     case 1: ints(a->token)[0]++; break;
     case 2: ints(a->pos)[last]++; break;
@@ -149,9 +149,9 @@ static void bad_accept(struct kdev *d, const struct k_accept *a)
         ints(a->n_path)[0] = ints(a->n_path)[0] == 1 ? 2 : 1;
 }
 
-static void bad_spread(struct kdev *d, const struct k_spread *a)
+static void bad_grow(struct kdev *d, const struct k_grow *a)
 {
-    real->spread(d, a);
+    real->grow(d, a);
     if (damage == 14 && a->level == a->t->steps) /* no pass reads it any more */
         ints(a->t->cell)[ints(a->t->front)[a->t->topk]] = 1000;
     if (a->level != 2)
@@ -173,9 +173,9 @@ static void test_damaged_tables_are_found(void **state)
     bed_models(&b, TARGET, DRAFT);
     bed_chat(&b, TARGET);
     struct kernels spy = *(real = b.dev.k);
-    spy.keep = bad_keep;
+    spy.select = bad_select;
     spy.accept = bad_accept;
-    spy.spread = bad_spread;
+    spy.grow = bad_grow;
     b.dev.k = &spy;
     bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
     b.r.fuse = true;

@@ -66,16 +66,16 @@ static void steep_attn(struct kdev *d, const struct k_attn *a)
     kernels_cpu.attn(d, &b);
 }
 
-static void wide_rope(struct kdev *d, const struct k_lay *a)
+static void wide_rope(struct kdev *d, const struct k_gather *a)
 {
-    struct k_lay b = *a;
+    struct k_gather b = *a;
     struct k_rope rope[K_MAX_ROPES];
     for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++) {
         rope[i] = *a->rope[i];
         rope[i].factor *= 1.1f;
         b.rope[i] = &rope[i];
     }
-    kernels_cpu.lay(d, &b);
+    kernels_cpu.gather(d, &b);
 }
 
 static void narrow_moe(struct kdev *d, const struct k_moe *a)
@@ -99,21 +99,21 @@ static void test_a_fault_is_no_rounding(void **state)
     static const struct {
         const char *dir;
         void (*attn)(struct kdev *d, const struct k_attn *a);
-        void (*lay)(struct kdev *d, const struct k_lay *a);
+        void (*gather)(struct kdev *d, const struct k_gather *a);
         void (*moe)(struct kdev *d, const struct k_moe *a);
         void (*linear)(struct kdev *d, const struct k_linear *a);
     } faults[] = {
         {G "gemma3-a", .attn = steep_attn}, {G "gemma3-a", .linear = loud_linear},
-        {G "gemma4-a", .attn = steep_attn}, {G "gemma4-a", .lay = wide_rope},
-        {G "gemma4-moe-b", .lay = wide_rope}, {G "gemma4-moe-b", .moe = narrow_moe},
+        {G "gemma4-a", .attn = steep_attn}, {G "gemma4-a", .gather = wide_rope},
+        {G "gemma4-moe-b", .gather = wide_rope}, {G "gemma4-moe-b", .moe = narrow_moe},
         {G "gptoss-a", .attn = steep_attn}, {G "gptoss-a", .linear = loud_linear},
-        {G "gptoss-a", .moe = narrow_moe}, {G "gptoss-mxfp4-b", .lay = wide_rope},
+        {G "gptoss-a", .moe = narrow_moe}, {G "gptoss-mxfp4-b", .gather = wide_rope},
     };
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         struct buf report = {0};
         table = kernels_cpu;
         table.attn = faults[i].attn ? faults[i].attn : table.attn;
-        table.lay = faults[i].lay ? faults[i].lay : table.lay;
+        table.gather = faults[i].gather ? faults[i].gather : table.gather;
         table.moe = faults[i].moe ? faults[i].moe : table.moe;
         table.linear = faults[i].linear ? faults[i].linear : table.linear;
         if (in_bf16(faults[i].dir, NULL, &report))

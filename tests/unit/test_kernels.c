@@ -197,7 +197,7 @@ static void test_rows_and_scale_touch_exactly_their_rows(void **state)
 }
 
 /* A row of three parts: of a table, of states, and of others that are not normalised. */
-struct lay_case {
+struct gather_case {
     int rows, n;
     bool in_place, normed; /* the states: kept where they lie; normed ones */
     const float *x;
@@ -208,7 +208,7 @@ struct lay_case {
 };
 
 /* Its turns, with idx for positions, into cs one behind the other. */
-static void lay_turns(const struct lay_case *c, kbuf idx, kbuf cs,
+static void gather_turns(const struct gather_case *c, kbuf idx, kbuf cs,
                       struct k_rope (*rope)[K_MAX_ROPES])
 {
     for (size_t i = 0, at = 0; i < K_MAX_ROPES; i++) {
@@ -219,28 +219,28 @@ static void lay_turns(const struct lay_case *c, kbuf idx, kbuf cs,
     }
 }
 
-static void lay_parts(const struct lay_case *c, kbuf x, kbuf keep, bool packed, kbuf z, kbuf cs)
+static void gather_parts(const struct gather_case *c, kbuf x, kbuf keep, bool packed, kbuf z, kbuf cs)
 {
     int n = c->n, wide = 3 * n;
     struct k_rope rope[K_MAX_ROPES];
     kbuf idx = ints(c->idx, (size_t)c->rows), from = c->in_place ? (kbuf){0} : idx;
-    struct k_lay a = {.rows = c->rows, .n_parts = 3, .part = {
+    struct k_gather a = {.rows = c->rows, .n_parts = 3, .part = {
         {.n = n, .table = &c->table, .scale = .5f, .idx = idx, .norm = c->first},
-        {.n = n, .src = x, .src_stride = n, .idx = from, .norm = c->second, .keep = keep,
-         .keep_normed = c->normed, .at = n},
+        {.n = n, .src = x, .src_stride = n, .idx = from, .norm = c->second, .copy = keep,
+         .copy_normed = c->normed, .at = n},
         {.n = n, .src = x, .src_stride = n, .idx = idx, .at = 2 * n}}};
     for (int i = 0; i < 3; i++)
         a.part[i].dst = z, a.part[i].width = wide, a.part[i].packed = packed;
     if (c->in_place) /* a part of its own, for the third one reads what it writes */
         a.n_parts = 2;
-    lay_turns(c, idx, cs, &rope);
+    gather_turns(c, idx, cs, &rope);
     for (int i = 0; i < K_MAX_ROPES && rope[i].half; i++)
         a.rope[i] = &rope[i];
-    T.k->lay(T.d, &a);
+    T.k->gather(T.d, &a);
 }
 
 /* The same, operation by operation. */
-static void lay_apart(const struct lay_case *c, kbuf x, kbuf keep, kbuf z, kbuf cs)
+static void gather_apart(const struct gather_case *c, kbuf x, kbuf keep, kbuf z, kbuf cs)
 {
     int n = c->n, wide = 3 * n, rows = c->rows;
     size_t each = (size_t)n * 4;
@@ -264,20 +264,20 @@ static void lay_apart(const struct lay_case *c, kbuf x, kbuf keep, kbuf z, kbuf 
         if (i == 1 && c->normed)
             T.k->rows(T.d, &kept);
     }
-    lay_turns(c, idx, cs, &rope);
+    gather_turns(c, idx, cs, &rope);
     for (int i = 0; i < K_MAX_ROPES && rope[i].half; i++)
         T.k->rope(T.d, &rope[i]);
 }
 
-static size_t lay_halves(const struct lay_case *c)
+static size_t gather_halves(const struct gather_case *c)
 {
     return (size_t)(c->rope[0].half + c->rope[1].half);
 }
 
 /* z, what was kept, turns, and a product of z. */
-static void take_lay(const struct lay_case *c, bool packed, kbuf z, kbuf keep, kbuf cs, float *out)
+static void take_gather(const struct gather_case *c, bool packed, kbuf z, kbuf keep, kbuf cs, float *out)
 {
-    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = lay_halves(c);
+    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = gather_halves(c);
     kbuf y = blank(rows * (size_t)c->w.dim[0]);
     T.k->linear(T.d, &(struct k_linear){.rows = c->rows, .src_stride = 3 * c->n, .src = z,
                                         .w = &c->w, .scale = 1, .packed = packed, .dst = y});
@@ -290,20 +290,20 @@ static void take_lay(const struct lay_case *c, bool packed, kbuf z, kbuf keep, k
 
 enum { LAID_ROWS = 100, LAID_OUT = 6 };
 
-static void run_lay(const void *arg, float *out)
+static void run_gather(const void *arg, float *out)
 {
-    const struct lay_case *c = arg;
-    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = lay_halves(c);
+    const struct gather_case *c = arg;
+    size_t rows = (size_t)c->rows, n = (size_t)c->n, half = gather_halves(c);
     size_t all = rows * (4 * n + half * 2 + LAID_OUT), nx = LAID_ROWS * n;
     float *apart = rnd_floats(all, 1), *packed = rnd_floats(all, 1);
     for (int i = 0; i < 3; i++) {
         kbuf x = floats(c->x, nx), keep = c->in_place ? x : blank(rows * n);
         kbuf z = floats(c->x, rows * 3 * n), cs = blank(rows * half * 2);
         if (i == 0)
-            lay_apart(c, x, keep, z, cs);
+            gather_apart(c, x, keep, z, cs);
         else
-            lay_parts(c, x, keep, i == 2 && !c->in_place, z, cs);
-        take_lay(c, i == 2 && !c->in_place, z, keep, cs, i == 0 ? apart : i == 1 ? out : packed);
+            gather_parts(c, x, keep, i == 2 && !c->in_place, z, cs);
+        take_gather(c, i == 2 && !c->in_place, z, keep, cs, i == 0 ? apart : i == 1 ? out : packed);
     }
     same_bits(out, apart, all, "laid at once");
     size_t own = rows * 3 * n; /* the device's, where they are packed */
@@ -318,7 +318,7 @@ static void test_lay_is_its_parts(void **state)
     for (int i = 0; i < 6; i += one_in(2))
         for (int j = 0; j < 5; j++) {
             int n = lengths[j], kind = (i + j) % 4;
-            struct lay_case c = {.rows = rows[i], .n = n, .in_place = (i + j) % 3 == 2,
+            struct gather_case c = {.rows = rows[i], .n = n, .in_place = (i + j) % 3 == 2,
                                  .normed = i % 2};
             float *x, freq[300]; /* more than travel with a launch */
             int32_t idx[LAID_ROWS];
@@ -334,9 +334,9 @@ static void test_lay_is_its_parts(void **state)
             c.rope[0] = (struct k_rope){.half = j == 3 ? 300 : 7, .factor = 1.5f, .inv_freq = freq};
             c.rope[1] = (struct k_rope){.half = i % 2 * 3, .factor = .5f, .inv_freq = freq + 40};
             c.idx = idx, c.x = x = rnd_floats((size_t)LAID_ROWS * 3 * (size_t)n, 2);
-            size_t all = (size_t)c.rows * ((size_t)(4 * n) + 2 * lay_halves(&c) + LAID_OUT);
+            size_t all = (size_t)c.rows * ((size_t)(4 * n) + 2 * gather_halves(&c) + LAID_OUT);
             float *out = rnd_floats(all, 1);
-            everywhere(run_lay, &c, out, all);
+            everywhere(run_gather, &c, out, all);
             free(out), free(x), free(c.table.data), free(c.norm.data), free(c.w.data);
         }
 }
@@ -571,7 +571,7 @@ static void run_qkv(const void *arg, float *out)
     kbuf keep = blank((size_t)c->rows * wide);
     T.k->qkv(T.d, &(struct k_qkv){
         .rows = c->rows, .src_stride = c->in, .src = floats(c->src, (size_t)(c->rows * c->in)),
-        .norm = c->norm, .keep = keep, .keep_stride = (int)wide,
+        .norm = c->norm, .capture = keep, .capture_stride = (int)wide,
         .wq = &c->wq, .wk = c->shared ? NULL : &c->wk,
         .wv = c->shared || c->v_from_k ? NULL : &c->wv, .bq = c->bias ? &c->bq : NULL,
         .bk = c->bias ? &c->bk : NULL, .bv = c->bias && !c->v_from_k ? &c->bv : NULL,

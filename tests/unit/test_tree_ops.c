@@ -1,4 +1,4 @@
-/* test_tree_ops.c - growing, keeping and accepting a draft tree: spread(), keep(), accept().
+/* test_tree_ops.c - growing, keeping and accepting a draft tree: grow(), select(), accept().
  *
  * A case lays every input and output of one whole growth into one image, poisoned where nothing is
  * given, with guard words behind each piece. The CPU's image is compared with a reference that
@@ -274,7 +274,7 @@ static struct k_reach reach_at(kbuf all, const struct pass_rows *r, int p, int w
                             .n_expand = AT(r->n_expand[p]), .expand = AT(r->expand[p])};
 }
 
-/* Where ids and log probabilities come from, if they are not given: topk() before spread(), or
+/* Where ids and log probabilities come from, if they are not given: topk() before grow(), or
  * within it. */
 struct guessing {
     int vocab;
@@ -298,7 +298,7 @@ static void launch(struct case_dev *d, kbuf all, const struct a_case *c, const s
     struct k_tree t = {c->topk, c->steps, c->nodes, AT(l->c_token), AT(l->c_parent),
                        AT(l->c_logp), AT(l->c_score), AT(l->c_cell), AT(l->front)};
     for (int i = 0; i < c->steps; i++) {
-        struct k_spread s = {.t = &t, .level = i + 1, .ids = AT(l->ids[i]), .logp = AT(l->logp[i]),
+        struct k_grow s = {.t = &t, .level = i + 1, .ids = AT(l->ids[i]), .logp = AT(l->logp[i]),
                              .prefix = AT(l->prefix), .root = AT(l->root)};
         if (c->d2t)
             s.d2t = AT(l->map);
@@ -314,9 +314,9 @@ static void launch(struct case_dev *d, kbuf all, const struct a_case *c, const s
             if (!g->at_once)
                 d->k->topk(d->d, &best);
         }
-        d->k->spread(d->d, &s);
+        d->k->grow(d->d, &s);
     }
-    struct k_keep k = {.t = &t, .root = AT(l->root_token), .prefix = AT(l->committed),
+    struct k_select k = {.t = &t, .root = AT(l->root_token), .prefix = AT(l->committed),
                        .draws = AT(l->draws), .n = AT(l->n), .token = AT(l->verify.token),
                        .pos = AT(l->pos), .parent = AT(l->parent), .parent0 = AT(l->parent0),
                        .logp = AT(l->k_logp), .score = AT(l->k_score), .u = AT(l->u),
@@ -330,7 +330,7 @@ static void launch(struct case_dev *d, kbuf all, const struct a_case *c, const s
         k.reach[p] = reach_at(all, &l->verify, p, c->window[p], l->slot[p]);
         a.slots[p] = AT(l->slot[p]), a.src[p] = AT(l->src[p]), a.dst[p] = AT(l->dst[p]);
     }
-    d->k->keep(d->d, &k);
+    d->k->select(d->d, &k);
     d->k->accept(d->d, &a);
 }
 

@@ -18,8 +18,8 @@ struct rows_in {
     size_t stride;    /* floats */
     int n;
     struct norm norm;
-    float *keep; /* rows as they are before their norm, too, keep_stride floats apart; or NULL */
-    size_t keep_stride;
+    float *capture; /* rows as they are before their norm, too, capture_stride floats apart; or NULL */
+    size_t capture_stride;
 };
 
 /* What becomes of a single row, in every block, before it is normalised and packed:

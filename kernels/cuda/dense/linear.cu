@@ -94,13 +94,13 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
                                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fold = few && cuda_folds(d, p);
     p->turned = few && !some && cuda_turns(d, p);
-    const bool packs = !p->fold && !ready && cuda_packs_short(p), keeps = p->in.keep && !packs;
-    if (!keeps && (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
+    const bool packs = !p->fold && !ready && cuda_packs_short(p), captures = p->in.capture && !packs;
+    if (!captures && (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
         take_rows(d, p);
     else
         cuda_settle(d);
-    if (keeps)
-        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.keep, p->in.keep_stride, p->rows, p->in.n);
+    if (captures)
+        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride, p->rows, p->in.n);
     if (!p->fold && !ready)
         cuda_pack_rows(d, p, &rows);
     CHECK(dense || !p->glu);
@@ -322,9 +322,9 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     if (a->packed && d->packed == a->src.p)
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     bool write = a->wk && a->table && a->table->write.p;
-    if (a->keep.p) {
-        p.in.keep = (float *)a->keep.p + (size_t)r0 * (size_t)a->keep_stride;
-        p.in.keep_stride = (size_t)a->keep_stride;
+    if (a->capture.p) {
+        p.in.capture = (float *)a->capture.p + (size_t)r0 * (size_t)a->capture_stride;
+        p.in.capture_stride = (size_t)a->capture_stride;
     }
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
@@ -361,9 +361,9 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
     CHECK(!a->wk || (a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk))));
     cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
     cuda_f32(a->q, rows * (size_t)nq);
-    if (a->keep.p)
-        cuda_f32(a->keep, cuda_span(a->rows, a->keep_stride, in));
-    CHECK(!a->keep.p || (!a->packed && a->keep_stride >= in));
+    if (a->capture.p)
+        cuda_f32(a->capture, cuda_span(a->rows, a->capture_stride, in));
+    CHECK(!a->capture.p || (!a->packed && a->capture_stride >= in));
     if (a->rot)
         cuda_f32(a->cs, rows * (size_t)a->rot);
     if (a->wk && a->table && a->table->write.p) {

@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
                 *(float4 *)(sum + row_index(0, j)) = y.v[j];
         }
     }
-    if (in.keep)
-        store_part(in.keep + (size_t)r * in.keep_stride, n, y);
+    if (in.capture)
+        store_part(in.capture + (size_t)r * in.capture_stride, n, y);
     norm_short(y, n, in.norm, w, room + ROW_WARPS);
 #pragma unroll
     for (int j = 0; j < ROW_HELD; j++)
@@ -157,7 +157,7 @@ bool cuda_packs_short(const struct product *p)
 {
     return p->x.terms == 1 && p->in.n % K_CHUNK == 0 && p->in.n <= ROW_PASS &&
            p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 && short_norm(&p->in.norm) &&
-           p->in.keep_stride % 4 == 0 && (uintptr_t)p->in.keep % 16 == 0;
+           p->in.capture_stride % 4 == 0 && (uintptr_t)p->in.capture % 16 == 0;
 }
 
 /* See cuda_alone(). Before q, k and v few rows rather crowd: those products have so few weights that

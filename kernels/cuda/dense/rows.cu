@@ -194,7 +194,7 @@ void cuda_rows(struct kdev *d, const struct k_rows *a)
 /* ---- lay ------------------------------------------------------------------------------------ */
 
 /* A part as kernels take it. */
-struct laid {
+struct part {
     const float *src;
     size_t stride;
     struct table table; /* without rows: there is src */
@@ -203,8 +203,8 @@ struct laid {
     const int32_t *idx;
     struct norm norm;
     int n, blocks; /* blocks of a row */
-    float *keep;
-    bool keep_normed;
+    float *copy;
+    bool copy_normed;
     void *dst;
     int width, at;
     int terms; /* of a packed row; 0: floats */
@@ -219,14 +219,14 @@ struct turns {
     float factor, *cs;
 };
 
-struct lay_args {
-    struct laid part[K_MAX_PARTS];
+struct gather_args {
+    struct part part[K_MAX_PARTS];
     int n_parts;
     struct turns turns[K_MAX_ROPES];
 };
 
 /* Elements i .. i + 3 of row `id` as they come; i a multiple of 4. */
-__device__ __forceinline__ float4 laid_four(const laid &p, int id, int i)
+__device__ __forceinline__ float4 four_of(const part &p, int id, int i)
 {
     if (id < 0 || id >= p.limit)
         return make_float4(NAN, NAN, NAN, NAN);
@@ -253,69 +253,69 @@ __device__ __forceinline__ void put_floats(float *dst, int n, int i, float4 y)
 }
 
 /* Elements i .. i + 3 of row r, as they came and normalised. */
-__device__ __forceinline__ void put_laid(const laid &p, int r, int i, float4 x, float4 y)
+__device__ __forceinline__ void put_part(const part &p, int r, int i, float4 x, float4 y)
 {
     if (i >= p.n)
         return;
-    if (p.keep)
-        put_floats(p.keep + (size_t)r * (size_t)p.n, p.n, i, p.keep_normed ? y : x);
+    if (p.copy)
+        put_floats(p.copy + (size_t)r * (size_t)p.n, p.n, i, p.copy_normed ? y : x);
     if (p.terms)
         put_terms(y, p.at + i, p.at + p.n, p.terms, (uint16_t *)p.dst, r * p.terms, p.f);
     else
         put_floats((float *)p.dst + (size_t)r * (size_t)p.width + (size_t)p.at, p.n, i, y);
 }
 
-__device__ __forceinline__ void fetch_laid(const laid &p, int id, int from, struct row_part &x)
+__device__ __forceinline__ void fetch_part(const part &p, int id, int from, struct row_part &x)
 {
 #pragma unroll
     for (int j = 0; j < ROW_HELD; j++)
-        x.v[j] = row_index(from, j) < p.n ? laid_four(p, id, row_index(from, j))
+        x.v[j] = row_index(from, j) < p.n ? four_of(p, id, row_index(from, j))
                                           : make_float4(0, 0, 0, 0);
 }
 
 /* A row with a norm is one block's; its squares add up in row_inverse()'s order. w: the norm's
  * first weights. */
-__device__ __forceinline__ void lay_normed(const laid &p, int r, int id, struct row_part &w,
+__device__ __forceinline__ void gather_normed(const part &p, int r, int id, struct row_part &w,
                                            float *room)
 {
     struct row_part x;
-    fetch_laid(p, id, 0, x);
+    fetch_part(p, id, 0, x);
     float ss = part_squares(x, 0);
     for (int from = ROW_PASS; from < p.n; from += ROW_PASS) {
         struct row_part more;
-        fetch_laid(p, id, from, more);
+        fetch_part(p, id, from, more);
         ss = part_squares(more, ss);
     }
     const float inv = 1 / sqrtf(row_sum(ss, room) / (float)p.n + p.norm.eps);
     for (int from = 0; from < p.n; from += ROW_PASS) {
         if (from) {
             load_norm(p.norm, p.n, from, w);
-            fetch_laid(p, id, from, x);
+            fetch_part(p, id, from, x);
         }
 #pragma unroll
         for (int j = 0; j < ROW_HELD; j++)
-            put_laid(p, r, row_index(from, j), x.v[j],
+            put_part(p, r, row_index(from, j), x.v[j],
                      four_normed(p.norm.kind, x.v[j], inv, w.v[j]));
     }
 }
 
-__device__ __forceinline__ void lay_any(const laid &p, int r, int block, float *room)
+__device__ __forceinline__ void gather_any(const part &p, int r, int block, float *room)
 {
     struct row_part w;
     load_norm(p.norm, p.n, 0, w);
     after();
     const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
     if (p.norm.kind != NORM_NONE) {
-        lay_normed(p, r, id, w, room);
+        gather_normed(p, r, id, w, room);
     } else if (i < p.n) {
-        float4 x = laid_four(p, id, i);
-        put_laid(p, r, i, x, x);
+        float4 x = four_of(p, id, i);
+        put_part(p, r, i, x, x);
     }
 }
 
-/* The same in little code, of rows that can be read and written by fours (lays_short()): where all
+/* The same in little code, of rows that can be read and written by fours (gathers_short()): where all
  * of it comes from and goes to is known before the wait, but for the row's number. */
-__device__ __forceinline__ void lay_short(const laid &p, int r, int block, float *room)
+__device__ __forceinline__ void gather_short(const part &p, int r, int block, float *room)
 {
     const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
     const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
@@ -369,8 +369,8 @@ __device__ __forceinline__ void lay_short(const laid &p, int r, int block, float
         const float4 y = normed_short(p.norm, x.v[j], inv, w.v[j]);
         if (i >= end)
             break;
-        if (p.keep)
-            *(float4 *)(p.keep + (size_t)r * (size_t)p.n + i) = p.keep_normed ? y : x.v[j];
+        if (p.copy)
+            *(float4 *)(p.copy + (size_t)r * (size_t)p.n + i) = p.copy_normed ? y : x.v[j];
         if (p.terms)
             put_short((uint16_t *)to[j], p.f.kind == ROW_TILED, y);
         else
@@ -381,7 +381,7 @@ __device__ __forceinline__ void lay_short(const laid &p, int r, int block, float
 /* Blocks (row, those of all parts and one for each kind of turns). */
 template <bool SHORT>
 __global__ void __launch_bounds__(ROW_THREADS)
-    lay_kernel(const __grid_constant__ struct lay_args a)
+    gather_kernel(const __grid_constant__ struct gather_args a)
 {
     __shared__ float room[ROW_WARPS];
     const int r = (int)blockIdx.x;
@@ -396,15 +396,15 @@ __global__ void __launch_bounds__(ROW_THREADS)
             turn_of((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
                     t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
     } else if (SHORT) {
-        lay_short(a.part[part], r, block, room);
+        gather_short(a.part[part], r, block, room);
     } else {
-        lay_any(a.part[part], r, block, room);
+        gather_any(a.part[part], r, block, room);
     }
 }
 
-static laid laid_of(const struct kdev *d, const struct k_part *k, int rows)
+static part part_of(const struct kdev *d, const struct k_part *k, int rows)
 {
-    laid p = {};
+    part p = {};
     p.n = k->n, p.width = k->width, p.at = k->at;
     CHECK(k->at >= 0 && k->at + k->n <= k->width);
     if (k->table) {
@@ -420,8 +420,8 @@ static laid laid_of(const struct kdev *d, const struct k_part *k, int rows)
     p.idx = k->idx.p ? cuda_i32(k->idx, (size_t)rows) : NULL;
     p.norm = cuda_norm(&k->norm);
     p.blocks = k->norm.kind == NORM_NONE ? div_up(k->n, ROW_STEP) : 1;
-    p.keep = k->keep.p ? cuda_f32(k->keep, (size_t)rows * (size_t)k->n) : NULL;
-    p.keep_normed = k->keep_normed;
+    p.copy = k->copy.p ? cuda_f32(k->copy, (size_t)rows * (size_t)k->n) : NULL;
+    p.copy_normed = k->copy_normed;
     p.dst = cuda_f32(k->dst, (size_t)rows * (size_t)k->width);
     if (k->packed && cuda_keeps_packed(d, rows, k->width, DT_BF16)) {
         CHECK(k->at % 4 == 0 && k->n % 4 == 0);
@@ -441,7 +441,7 @@ static turns turns_of(const struct k_rope *k)
 
 static bool by_fours(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-static bool lays_short(const laid &p)
+static bool gathers_short(const part &p)
 {
     const bool fits = p.norm.kind == NORM_NONE ||
                       (p.n <= ROW_PASS && (!p.norm.w.p || (p.norm.w.type == DT_BF16 &&
@@ -449,13 +449,13 @@ static bool lays_short(const laid &p)
     const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && by_fours(p.table.rows.p)
                                       : p.stride % 4 == 0 && by_fours(p.src);
     return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&
-           by_fours(p.keep) && by_fours(p.dst);
+           by_fours(p.copy) && by_fours(p.dst);
 }
 
 /* Of the packed rows the first part's are those that come next. */
-void cuda_lay(struct kdev *d, const struct k_lay *a)
+void cuda_gather(struct kdev *d, const struct k_gather *a)
 {
-    struct lay_args l = {};
+    struct gather_args l = {};
     int blocks = 0;
     bool all_short = true;
     CHECK(a->n_parts <= K_MAX_PARTS);
@@ -466,16 +466,16 @@ void cuda_lay(struct kdev *d, const struct k_lay *a)
         else
             l.turns[blocks++] = turns_of(a->rope[i]);
     }
-    cuda_begin(d, "lay");
+    cuda_begin(d, "gather");
     l.n_parts = a->n_parts;
     for (int i = 0; i < a->n_parts; i++) {
-        l.part[i] = laid_of(d, &a->part[i], a->rows);
+        l.part[i] = part_of(d, &a->part[i], a->rows);
         blocks += l.part[i].blocks;
-        all_short = all_short && lays_short(l.part[i]);
+        all_short = all_short && gathers_short(l.part[i]);
     }
     if (a->n_parts && a->part[0].packed)
         d->packed = l.part[0].terms ? a->part[0].dst.p : NULL;
-    cuda_launch(d, all_short ? lay_kernel<true> : lay_kernel<false>,
+    cuda_launch(d, all_short ? gather_kernel<true> : gather_kernel<false>,
                 dim3((unsigned)a->rows, (unsigned)blocks), ROW_THREADS, 0, l);
 }
 

@@ -1,5 +1,5 @@
 /* tree.cu - a draft tree grown, kept and accepted on the device, one small block an operation.
- * Where spread() is told of the topk() before it, it also joins what that one's blocks found.
+ * Where grow() is told of the topk() before it, it also joins what that one's blocks found.
  *
  * They stand between the passes of a cycle, where nothing else can run, so what counts is the
  * chain of dependent steps: everything is fetched in one round, a second one follows ids and
@@ -104,7 +104,7 @@ __device__ __forceinline__ void put_reach(const reach &a, int r, int column, int
 
 /* ---- spread ---------------------------------------------------------------------------------- */
 
-struct spread_args {
+struct grow_args {
     tree t;
     int level, rows, n_d2t, n_reach;
     unsigned inverse; /* x * inverse >> 16 == x / topk, for x < 256 */
@@ -122,14 +122,14 @@ struct guess {
     float logp;
 };
 
-__device__ __forceinline__ int32_t token_of(const spread_args &a, int32_t id)
+__device__ __forceinline__ int32_t token_of(const grow_args &a, int32_t id)
 {
     return id < 0 ? -1 : !a.d2t ? id : id < a.n_d2t ? a.d2t[id] : -1;
 }
 
 /* The level's candidate that this thread is: tid = row * topk + rank; base: its parent's score.
  * Returns its key. */
-__device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, float base, guess &g)
+__device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float base, guess &g)
 {
     const int tid = (int)threadIdx.x, at = level_first(a.t.topk, a.level) + tid;
     bool none = a.level > 1 && up < 0;
@@ -143,7 +143,7 @@ __device__ __forceinline__ u64 add_candidate(const spread_args &a, int up, float
     return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
 }
 
-/* What a block of spread() shares. */
+/* What a block of grow() shares. */
 struct spreading {
     int front[MOST_FRONT], slots[2][MOST_FRONT];
     ulonglong2 keys[128];
@@ -156,7 +156,7 @@ struct spreading {
 };
 
 /* The rows of all passes behind row f of the last one. */
-__device__ __forceinline__ void trace(const spread_args &a, spreading &s, int f)
+__device__ __forceinline__ void trace(const grow_args &a, spreading &s, int f)
 {
     const int topk = a.t.topk, row = f;
     for (int l = a.level - 1; l >= 1; l--) {
@@ -167,7 +167,7 @@ __device__ __forceinline__ void trace(const spread_args &a, spreading &s, int f)
 }
 
 /* Row k, column e of the tables of reach p for the next pass, and once its token and state. */
-__device__ __forceinline__ void put_next(const spread_args &a, const spreading &s, int p, int k,
+__device__ __forceinline__ void put_next(const grow_args &a, const spreading &s, int p, int k,
                                          int column, int prefix, int root)
 {
     const int topk = a.t.topk, *mine = s.front + (a.level - 1) * topk;
@@ -185,7 +185,7 @@ __device__ __forceinline__ void put_next(const spread_args &a, const spreading &
 }
 
 /* A warp's row of what topk() found: its k best, as topk() has them. */
-__device__ __forceinline__ void guess_row(const spread_args &a, spreading &s, int r)
+__device__ __forceinline__ void guess_row(const grow_args &a, spreading &s, int r)
 {
     const int lane = (int)threadIdx.x % 32, k = a.found.k;
     u64 *list = s.list[threadIdx.x / 32], key[FOUND_LANE];
@@ -229,7 +229,7 @@ __device__ __forceinline__ void guess_row(const spread_args &a, spreading &s, in
         a.found.logp[r * k + lane] = s.guess[r * k + lane].logp;
 }
 
-__global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spread_args a)
+__global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_args a)
 {
     __shared__ spreading s;
     const int tid = (int)threadIdx.x, topk = a.t.topk, m = a.rows * topk;
@@ -290,16 +290,16 @@ __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ spr
     }
 }
 
-void cuda_spread(struct kdev *d, const struct k_spread *a)
+void cuda_grow(struct kdev *d, const struct k_grow *a)
 {
-    spread_args s = {};
+    grow_args s = {};
     if (a->topk) {
         CHECK(a->topk->rows == (a->level == 1 ? 1 : a->t->topk) && a->topk->k == a->t->topk &&
               a->topk->ids.p == a->ids.p && a->topk->logp.p == a->logp.p);
         if (!cuda_topk_parts(d, a->topk, &s.found))
             cuda_topk(d, a->topk);
     }
-    cuda_begin(d, "spread");
+    cuda_begin(d, "grow");
     s.t = tree_of(a->t);
     s.level = a->level;
     CHECK(a->level >= 1 && a->level <= s.t.steps);
@@ -317,12 +317,12 @@ void cuda_spread(struct kdev *d, const struct k_spread *a)
         reaches_of(a->reach, a->n_reach, topk, a->level * topk, a->level, s.reach);
     }
     int threads = s.found.best ? 256 : max_int((int)cuda_round(m, 32), 128);
-    cuda_launch(d, spread_kernel, dim3(1), threads, 0, s);
+    cuda_launch(d, grow_kernel, dim3(1), threads, 0, s);
 }
 
 /* ---- keep ------------------------------------------------------------------------------------ */
 
-struct keep_args {
+struct select_args {
     tree t;
     int n_reach;
     unsigned inverse; /* x * inverse >> 20 == x / topk^2, for x < 15 topk^2 */
@@ -430,7 +430,7 @@ struct rows {
 };
 
 /* This thread's candidates that are kept become rows. */
-__device__ void choose(const keep_args &a, rows &rows, const uint32_t (&key)[CHUNK],
+__device__ void choose(const select_args &a, rows &rows, const uint32_t (&key)[CHUNK],
                        const int32_t (&token)[CHUNK], const int32_t (&parent)[CHUNK],
                        const float (&logp)[CHUNK], const float (&score)[CHUNK], bar b,
                        unsigned *room)
@@ -462,7 +462,7 @@ __device__ void choose(const keep_args &a, rows &rows, const uint32_t (&key)[CHU
 }
 
 __global__ void __launch_bounds__(KEEP_THREADS)
-    keep_kernel(const __grid_constant__ keep_args a)
+    select_kernel(const __grid_constant__ select_args a)
 {
     __shared__ struct rows rows;
     __shared__ __align__(16) int count[4][256];
@@ -533,10 +533,10 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     }
 }
 
-void cuda_keep(struct kdev *d, const struct k_keep *a)
+void cuda_select(struct kdev *d, const struct k_select *a)
 {
-    cuda_begin(d, "keep");
-    keep_args s = {};
+    cuda_begin(d, "select");
+    select_args s = {};
     s.t = tree_of(a->t);
     s.time = time_of(a->time);
     size_t m = (size_t)s.t.nodes;
@@ -552,7 +552,7 @@ void cuda_keep(struct kdev *d, const struct k_keep *a)
     reaches_of(a->reach, a->n_reach, s.t.nodes, s.t.nodes, min_int(s.t.steps + 1, s.t.nodes),
                s.reach);
     int threads = (int)cuda_round((size_t)div_up(s.t.n, CHUNK), 32);
-    cuda_launch(d, keep_kernel, dim3(1), threads < 256 ? 256 : threads, 0, s);
+    cuda_launch(d, select_kernel, dim3(1), threads < 256 ? 256 : threads, 0, s);
 }
 
 /* ---- accept ---------------------------------------------------------------------------------- */
