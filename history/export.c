@@ -1,6 +1,6 @@
-/* export.c - a session as a file for machines (JSON lines) or for people (Markdown).
+/* export.c - a session as a file for machines: JSON lines.
  *
- * JSON lines: the first names the schema, then one record a row, its type the table's name. Output
+ * The first line names the schema, then one record a row, its type the table's name. Output
  * is ASCII only, so neither a line end nor a control character of a chat is ever in it raw. Packed
  * ids and trees are decoded; integers beyond 2^53 and digests are strings, because readers of JSON
  * round them; text that is no UTF-8 has its exact bytes beside it as NAME_hex.
@@ -10,10 +10,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 void json_int(struct buf *b, int64_t v)
@@ -140,29 +140,36 @@ static void column(struct buf *b, sqlite3_stmt *st, int i)
 static const struct {
     const char *type, *sql;
 } records[] = {
-    {"session", "SELECT * FROM session WHERE id = ?"},
-    {"build", "SELECT * FROM build WHERE id IN (SELECT build_id FROM run WHERE session_id = ?)"},
-    {"model", "SELECT * FROM model WHERE id IN (SELECT target_id FROM run WHERE session_id = ?1"
+    {"session", "SELECT * FROM session WHERE id = ?1 AND ?2 > 0"},
+    {"build", "SELECT * FROM build WHERE ?2 > 0 AND id IN"
+              " (SELECT build_id FROM run WHERE session_id = ?1)"},
+    {"model", "SELECT * FROM model WHERE ?2 > 0 AND id IN (SELECT target_id FROM run WHERE session_id = ?1"
               " UNION SELECT draft_id FROM run WHERE session_id = ?1)"},
-    {"run", "SELECT * FROM run WHERE session_id = ? ORDER BY id"},
-    {"event", "SELECT * FROM event WHERE session_id = ? ORDER BY link"},
-    {"turn", "SELECT * FROM turn WHERE session_id = ? ORDER BY n, role DESC"},
+    {"run", "SELECT * FROM run WHERE session_id = ?1 AND ?2 > 0 ORDER BY id"},
+    {"event", "SELECT * FROM event WHERE session_id = ?1 AND turn <= ?2 ORDER BY link"},
+    {"turn", "SELECT * FROM turn WHERE session_id = ?1 AND n <= ?2 ORDER BY n, role DESC"},
     {"turn_part", "SELECT p.* FROM turn t JOIN turn_part p ON p.turn_id = t.id"
-                  " WHERE t.session_id = ? ORDER BY t.n, p.k"},
+                  " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, p.k"},
     {"step", "SELECT s.* FROM turn t JOIN step s ON s.turn_id = t.id"
-             " WHERE t.session_id = ? ORDER BY t.n, s.n"},
+             " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
     {"tree", "SELECT x.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN tree x ON"
-             " x.step_id = s.id WHERE t.session_id = ? ORDER BY t.n, s.n"},
+             " x.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
     {"page_event", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN page_event p ON"
-                   " p.step_id = s.id WHERE t.session_id = ? ORDER BY t.n, s.n, p.seq"},
+                   " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, p.seq"},
 };
 
-static bool jsonl(struct hdb *h, const char *session, struct sink *s)
+/* The first line: what this is, and whose turns a fork has inherited, up to which one. */
+static void head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 {
     buf_printf(&s->line, "{\"aerie_export\": 1, \"schema\": %d, \"version\": \"" AERIE_VERSION
-               "\", \"session\": \"%s\", \"hazards\": ", SCHEMA_VERSION, session);
+               "\", \"session\": \"%s\", \"inherited\": [", SCHEMA_VERSION,
+               p->part[p->n_part - 1].session);
+    for (int i = 0; i < p->n_part - 1; i++)
+        buf_printf(&s->line, "%s{\"session\": \"%s\", \"upto\": %d}", i ? ", " : "",
+                   p->part[i].session, p->part[i].upto);
+    buf_str(&s->line, "], \"hazards\": ");
     struct buf hazards = {0};
-    s->ok = hdb_hazards(h, session, true, "; ", &hazards, s->e);
+    s->ok = hdb_hazards(h, p->part[p->n_part - 1].session, true, "; ", &hazards, s->e);
     if (hazards.n)
         json_str(&s->line, hazards.p, hazards.n);
     else
@@ -170,8 +177,14 @@ static bool jsonl(struct hdb *h, const char *session, struct sink *s)
     buf_free(&hazards);
     buf_str(&s->line, "}\n");
     sink_line(s);
+}
+
+/* A session's rows; of one that a fork inherited from, those up to the fork's turn. */
+static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
+{
     for (size_t i = 0; s->ok && i < sizeof records / sizeof *records; i++) {
-        sqlite3_stmt *st = db_prepare(&h->db, s->e, records[i].sql, "s", session);
+        sqlite3_stmt *st = db_prepare(&h->db, s->e, records[i].sql, "si", part->session,
+                                      (int64_t)part->upto);
         int rc = SQLITE_DONE;
         s->ok = st;
         while (s->ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {
@@ -185,98 +198,58 @@ static bool jsonl(struct hdb *h, const char *session, struct sink *s)
             s->ok = db_fail(&h->db, s->e, "cannot export");
         sqlite3_finalize(st);
     }
+}
+
+/* ---- the whole ---- */
+
+static bool sink_open(struct sink *s, const char *path, struct err *e)
+{
+    bool out = strcmp(path, "-") == 0;
+    *s = (struct sink){.path = out ? "standard output" : path, .e = e, .ok = true};
+    s->fd = out ? STDOUT_FILENO : file_create(path, e);
+    return s->fd >= 0;
+}
+
+/* A file that could not be written whole is removed. */
+static bool sink_close(struct sink *s)
+{
+    buf_free(&s->line);
+    if (s->fd == STDOUT_FILENO)
+        return s->ok;
+    if (s->ok && fsync(s->fd) != 0)
+        s->ok = err_set(s->e, ERR_USAGE, "cannot write %s: %s", s->path, strerror(errno));
+    close(s->fd);
+    if (!s->ok)
+        unlink(s->path);
     return s->ok;
 }
 
-/* ---- Markdown ---- */
-
-/* Characters that act on a terminal or reorder text, beyond the line end and the tab. */
-static bool is_control(uint32_t c)
+bool hdb_save(const char *path, const char *bytes, size_t n, struct err *e)
 {
-    return (c < 0x20 && c != '\n' && c != '\t') || (c >= 0x7F && c < 0xA0) || c == 0x061C ||
-           (c >= 0x200E && c <= 0x200F) || c == 0x200B || (c >= 0x202A && c <= 0x202E) ||
-           c == 0x2060 || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF ||
-           (c >= 0xE0000 && c <= 0xE007F);
+    struct sink s;
+    if (!sink_open(&s, path, e))
+        return false;
+    buf_add(&s.line, bytes, n);
+    sink_line(&s);
+    return sink_close(&s);
 }
 
-static void plain_text(struct buf *b, const char *s, size_t n)
+bool hdb_export(struct hdb *h, const char *session, const char *path, struct err *e)
 {
-    for (const char *p = s, *end = s + n; p < end;) {
-        uint32_t c;
-        int k = utf8_next(p, end, &c);
-        if (k < 0)
-            buf_str(b, "\xEF\xBF\xBD");
-        else if (is_control(c))
-            buf_printf(b, "<U+%04X>", c);
-        else
-            buf_add(b, p, (size_t)k);
-        p += k < 0 ? 1 : k;
-    }
-}
-
-static bool md_turn(const struct turn_row *r, void *arg)
-{
-    struct sink *s = arg;
-    buf_printf(&s->line, "\n## %d. %s%s%s\n\n", r->n, r->is_user ? "You" : "Reply",
-               r->regen ? " (again)" : "", r->undone ? " (undone)" : "");
-    struct buf hazards = {0};
-    if (r->is_user && hazards_of_settings(r->sampling, " · ", &hazards))
-        buf_printf(&s->line, "**%s**\n\n", hazards.p);
-    buf_free(&hazards);
-    plain_text(&s->line, r->text, r->text_n);
-    buf_char(&s->line, '\n');
-    if (!r->is_user)
-        buf_printf(&s->line, "\n*%s; %d tokens in %d steps, %d of %d drafted tokens accepted*\n",
-                   *r->stop ? r->stop : "still running", r->tokens.n, r->n_steps, r->n_accepted,
-                   r->n_drafted);
-    sink_line(s);
-    return s->ok;
-}
-
-static bool markdown(struct hdb *h, const struct session_row *row, struct sink *s)
-{
-    char when[32];
-    time_t at = (time_t)(row->created_ms / 1000);
-    struct tm tm;
-    localtime_r(&at, &tm);
-    strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
-    buf_str(&s->line, "# ");
-    plain_text(&s->line, row->title, strlen(row->title));
-    buf_printf(&s->line, "\n\nSession `%s`, begun %s, model `", row->id, when);
-    plain_text(&s->line, row->model, strlen(row->model));
-    buf_str(&s->line, "`");
-    if (*row->parent)
-        buf_printf(&s->line, ", forked from `%s` after turn %d", row->parent, row->fork_turn);
-    buf_str(&s->line, "\n");
-    struct buf hazards = {0};
-    s->ok = hdb_hazards(h, row->id, true, " · ", &hazards, s->e);
-    if (hazards.n)
-        buf_printf(&s->line, "\n**%s**\n", hazards.p);
-    buf_free(&hazards);
-    sink_line(s);
-    return s->ok && hdb_turns(h, row->id, 0, md_turn, s, s->e) >= 0 && s->ok;
-}
-
-bool hdb_export(struct hdb *h, const char *session, const char *format, const char *path,
-                struct err *e)
-{
-    bool md = strcmp(format, "md") == 0, out = strcmp(path, "-") == 0;
-    if (!md && strcmp(format, "jsonl") != 0)
-        return err_set(e, ERR_USAGE, "unknown format \"%s\": expected jsonl or md", format);
     struct session_row row;
+    struct hdb_past past;
+    struct sink s;
     if (!hdb_find(h, session, &row, e))
         return false;
-    struct sink s = {.path = out ? "standard output" : path, .e = e, .ok = true};
-    s.fd = out ? STDOUT_FILENO : file_create(path, e);
-    bool ok = s.fd >= 0 && (md ? markdown(h, &row, &s) : jsonl(h, row.id, &s));
-    if (s.fd >= 0 && !out) {
-        if (ok && fsync(s.fd) != 0)
-            ok = err_set(e, ERR_USAGE, "cannot write %s: %s", path, strerror(errno));
-        close(s.fd);
-        if (!ok)
-            unlink(path);
+    bool ok = hdb_past(h, row.id, INT_MAX, &past, e);
+    ok = ok && sink_open(&s, path, e);
+    if (ok) {
+        head(h, &past, &s);
+        for (int i = 0; i < past.n_part; i++)
+            jsonl(h, &past.part[i], &s);
+        ok = sink_close(&s);
     }
-    buf_free(&s.line);
+    hdb_past_free(&past);
     session_row_free(&row);
     return ok;
 }

@@ -203,11 +203,12 @@ bool hdb_sql(struct hdb *d, const char *sql, bool json, int max_rows, struct buf
 bool hdb_verify(struct hdb *d, const char *session, int *turns, int *bad, struct buf *report,
                 struct err *e);
 
-/* Writes a session ("last", an id or its beginning) as "jsonl" (one record type a table, ASCII
- * only, schema version first) or "md". The file is created 0600 and must not exist (path "-":
- * standard output). */
-bool hdb_export(struct hdb *d, const char *session, const char *format, const char *path,
-                struct err *e);
+/* Writes a session ("last", an id or its beginning) as JSON lines: schema version first, then one
+ * record type a table, ASCII only; a fork with the turns that it inherited. The file is created 0600
+ * and must not exist (path "-": standard output). */
+bool hdb_export(struct hdb *d, const char *session, const char *path, struct err *e);
+/* Writes bytes to a file made in the same way; what could not be written whole is removed. */
+bool hdb_save(const char *path, const char *bytes, size_t n, struct err *e);
 
 /* `aerie db`: backup (VACUUM INTO, 0600, `to` must not exist), prune (parents of kept sessions and
  * sessions being written stay), check of structure, search index and chain (false and ERR_DB if

@@ -163,6 +163,7 @@ struct writer {
     struct live live;
     struct history_about about; /* own copies */
     struct cursor cur;
+    int64_t newest_ms; /* time of the last event, on the wall clock */
 };
 
 /* Applies one event inside the caller's transaction. *ended: a turn was completed. */

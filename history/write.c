@@ -32,10 +32,15 @@ void cursor_copy(struct cursor *dst, const struct cursor *src)
     ids_cat(&dst->seq, src->seq.v, src->seq.n);
 }
 
-/* When the event was posted, on the wall clock: it may be written long after. */
-static int64_t event_ms(const struct event *ev)
+/* When the event was posted, on the wall clock: it may be written long after. The difference of two
+ * clocks wavers by a millisecond; what is posted later is never dated earlier for that. */
+static int64_t event_ms(struct writer *w, const struct event *ev)
 {
-    return clock_unix_ms() - (int64_t)((clock_ns() - ev->ns) / 1000000);
+    enum { WAVER_MS = 100 };
+    int64_t ms = clock_unix_ms() - (int64_t)((clock_ns() - ev->ns) / 1000000);
+    if (ms < w->newest_ms && w->newest_ms - ms < WAVER_MS)
+        ms = w->newest_ms;
+    return w->newest_ms = ms;
 }
 
 /* ---- settings in force ---- */
@@ -119,7 +124,7 @@ static int store_session(struct writer *w, const struct event *ev)
     struct cursor *c = &w->cur;
     if (c->stored)
         return SQLITE_OK;
-    int64_t ms = event_ms(ev), draws;
+    int64_t ms = event_ms(w, ev), draws;
     const char *parent = *c->parent ? c->parent : NULL;
     int rc = db_do(d, "INSERT OR IGNORE INTO session(id, parent, fork_turn, title, created_ms,"
                    " updated_ms) VALUES(?1,?2,?3,(SELECT title FROM session WHERE id=?2),?4,?4)",
@@ -252,7 +257,7 @@ static int insert_reply(struct writer *w, int64_t ms)
 static int write_turn_begin(struct writer *w, const struct event *ev)
 {
     struct cursor *c = &w->cur;
-    int64_t last = 0, ms = event_ms(ev);
+    int64_t last = 0, ms = event_ms(w, ev);
     int rc = store_session(w, ev);
     if (!rc && c->reply) /* its end never came */
         rc = recover_turn(&w->db, c->reply);
@@ -363,7 +368,7 @@ static int write_turn_end(struct writer *w, const struct event *ev)
     if (!rc)
         rc = chain_add(d, c->session, LINK_TURN, c->reply);
     if (!rc)
-        rc = db_do(d, "UPDATE session SET updated_ms=? WHERE id=?", "is", event_ms(ev), c->session);
+        rc = db_do(d, "UPDATE session SET updated_ms=? WHERE id=?", "is", event_ms(w, ev), c->session);
     c->reply = 0;
     ids_cat(&c->seq, ev->tokens.v, ev->tokens.n);
     return rc;
@@ -380,7 +385,7 @@ static int write_line(struct writer *w, const struct event *ev, const char *kind
         rc = db_do(&w->db, "INSERT INTO event(session_id, turn, step, kind, op, text, created_ms)"
                    " VALUES(?,?,?,?,?,?,?)", "siisssi", c->session, (int64_t)turn,
                    (int64_t)ev->step, kind, ev->kind == EV_OP ? op_name(ev->op) : NULL,
-                   ev->text.p ? ev->text.p : "", event_ms(ev));
+                   ev->text.p ? ev->text.p : "", event_ms(w, ev));
     return rc ? rc : chain_add(&w->db, c->session, LINK_EVENT, sqlite3_last_insert_rowid(w->db.h));
 }
 

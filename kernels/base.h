@@ -69,6 +69,8 @@ static inline bool size_add(size_t a, size_t b, size_t *out)
 static inline int div_up(int a, int b) { return (a + b - 1) / b; }
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
+/* For "%d turn%s": the plural's ending. */
+static inline const char *plural(long long n) { return n == 1 ? "" : "s"; }
 
 /* ---- a growable run of bytes; always NUL-terminated once written to ------------------------ */
 

@@ -106,6 +106,7 @@ void app_close(struct app *a)
     history_close(a->history); /* after the engine: it drains what the engine posted */
     hdb_close(a->hdb);
     ids_free(&a->turns);
+    trees_free(&a->trees);
     buf_free(&a->attached);
     free(a->db_path);
     free(a->system);
@@ -170,6 +171,7 @@ void app_forget_turn(struct app *a)
 
 void app_event(struct app *a, const struct event *ev)
 {
+    trees_event(&a->trees, ev);
     switch (ev->kind) {
     case EV_TURN_BEGIN:
         if (ev->regen)

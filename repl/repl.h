@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "history/history.h"
 #include "repl/text/sheet.h"
+#include "repl/trees.h"
 
 /* What the command line asked for. Strings are argv's or the app's own. */
 struct options {
@@ -44,6 +45,7 @@ struct app {
     struct buf attached; /* text of /read, put in front of the next message */
     struct recent_step recent[RECENT_STEPS]; /* a ring: step i is at i % RECENT_STEPS */
     uint64_t n_recent;   /* all that ever came */
+    struct trees trees;  /* of the session's steps since it was opened */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* resolved */
@@ -108,6 +110,9 @@ void app_fault_next(struct app *a, const char *message, struct buf *out);
 bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out);
 /* Those first, then "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
 void app_status(struct app *a, const struct engine_view *v, struct sheet *out);
+
+/* Writes a session as Markdown to a new private file ("-": standard output). */
+bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e);
 
 /* ---- cmd.c: the command table ---------------------------------------------------------------- */
 

@@ -66,9 +66,6 @@ void cli_when(int64_t ms, char out[20]);
 char *cli_db_path(const struct cli *c);
 /* Opens it for reading; NULL and *e. */
 struct hdb *cli_open_db(const struct cli *c, struct err *e);
-/* The value of one "name=value" line, e.g. of hdb_about(); NULL when there is none. The caller
- * frees. */
-char *cli_about(const char *lines, const char *name);
 /* Loading progress on standard error, for engine_opts.progress. */
 void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 void cli_progress_end(void);

@@ -105,7 +105,8 @@ int cli_export(struct cli *c)
     }
     struct hdb *d = cli_open_db(c, &e);
     bool ok = d && hdb_find(d, c->word[0], &row, &e) &&
-              hdb_export(d, row.id, format, c->out ? c->out : "-", &e);
+              (strcmp(format, "md") == 0 ? export_markdown : hdb_export)(d, row.id,
+                                                                         c->out ? c->out : "-", &e);
     session_row_free(&row);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);

@@ -83,15 +83,6 @@ struct hdb *cli_open_db(const struct cli *c, struct err *e)
     return d;
 }
 
-char *cli_about(const char *lines, const char *name)
-{
-    size_t n = strlen(name);
-    for (const char *at = lines; at && *at; at = strchr(at, '\n'), at += at != NULL)
-        if (strncmp(at, name, n) == 0 && at[n] == '=')
-            return xasprintf("%.*s", (int)strcspn(at + n + 1, "\n"), at + n + 1);
-    return NULL;
-}
-
 /* ---- progress of loading ---- */
 
 static struct {

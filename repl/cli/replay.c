@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/bugs.h"
+#include "repl/facts.h"
 #include "repl/text/json.h"
 
 struct replay {
@@ -230,7 +231,7 @@ static bool ask_text(struct replay *r, enum request_kind kind, const char *sessi
 
 static int about_int(const char *about, const char *name)
 {
-    char *v = cli_about(about, name);
+    char *v = facts_value(about, name);
     int n = v ? atoi(v) : 0;
     free(v);
     return n;
@@ -240,7 +241,7 @@ static int about_int(const char *about, const char *name)
 static bool same_hash(const char *about, const char *name, const char *now, const char *what,
                       struct err *e)
 {
-    char *log = cli_about(about, name);
+    char *log = facts_value(about, name);
     bool ok = log && strcmp(log, now) == 0;
     if (!ok)
         err_set(e, ERR_USAGE, "the session was made with another %s (%.12s..., here %.12s...)",
@@ -259,7 +260,7 @@ static bool same_models(const struct replay *r, const char *about, struct err *e
 
 static void warn_device(const struct replay *r, const char *about)
 {
-    char *log = cli_about(about, "device");
+    char *log = facts_value(about, "device");
     const char *now = engine_info(r->engine)->device;
     size_t n = strcspn(now, ","); /* "cpu, ...": the backend, then what it found */
     if (log && (strncmp(log, now, n) != 0 || (log[n] && log[n] != ',')) && !r->c->opt.quiet)
@@ -277,10 +278,10 @@ static const char *asked_or_logged(const char *asked, const char *log)
 static bool open_engine(struct replay *r, const struct act *a, struct err *e)
 {
     struct options *o = &r->c->opt;
-    char *model = cli_about(a->about, "model_dir"), *draft = cli_about(a->about, "draft_dir");
-    char *capture = cli_about(a->about, "capture"), *date = cli_about(a->about, "date");
-    char *weights = cli_about(a->about, "weights");
-    char *draft_weights = cli_about(a->about, "draft_weights");
+    char *model = facts_value(a->about, "model_dir"), *draft = facts_value(a->about, "draft_dir");
+    char *capture = facts_value(a->about, "capture"), *date = facts_value(a->about, "date");
+    char *weights = facts_value(a->about, "weights");
+    char *draft_weights = facts_value(a->about, "draft_weights");
     struct engine_opts opts = {
         .model = r->c->model_given ? o->engine.model : model,
         .draft = r->c->draft_given ? o->engine.draft : draft && *draft ? draft : NULL,

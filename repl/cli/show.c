@@ -1,12 +1,14 @@
 /* show.c - `aerie show ID[:TURN[.STEP]]`: what the log holds of a session, a turn, one step. */
 #include "repl/cli/cli.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "history/hazards.h"
 #include "models/tokenizer/tokenizer.h"
+#include "repl/facts.h"
 #include "repl/text/json.h"
 
 struct show {
@@ -15,7 +17,12 @@ struct show {
     struct buf json;
     struct tokenizer *tok; /* of the session's model, or NULL: ids are shown */
     int turn, step;        /* 0: all */
-    int n_turns, n_steps;  /* shown */
+    struct session_row row;
+    struct buf about;      /* of its latest run */
+    struct hdb_past past;
+    const struct past_part *part; /* whose rows are read now */
+    int n_turns, n_steps, newest; /* shown; steps of the turn */
+    char *settings;        /* in force at the turn shown before, or NULL */
 };
 
 /* ---- "ID:TURN.STEP" ---- */
@@ -53,13 +60,10 @@ static void add_token(struct show *w, enum style st, int32_t id)
 {
     size_t n = 0;
     const char *s = w->tok && id >= 0 ? tok_bytes(w->tok, id, &n) : NULL;
-    if (s) {
-        sheet_add(&w->sheet, st, "\"");
-        sheet_addn(&w->sheet, st, s, n);
-        sheet_add(&w->sheet, st, "\"");
-    } else {
+    if (s)
+        sheet_quote(&w->sheet, st, s, n, 0);
+    else
         sheet_printf(&w->sheet, st, "%d", id);
-    }
 }
 
 static void json_ids(struct buf *b, const char *key, const struct ids *ids)
@@ -108,7 +112,7 @@ static void json_tree(struct buf *b, const struct tree *t)
     jput_close(b, ']');
 }
 
-static void json_step(struct buf *b, const struct step_row *r)
+static void json_step(struct buf *b, const char *session, const struct step_row *r)
 {
     const struct step_rec *s = &r->rec;
     jput_open(b, '{');
@@ -128,6 +132,8 @@ static void json_step(struct buf *b, const struct step_row *r)
     jput_kint(b, "us_verify", s->us_verify);
     jput_kint(b, "us_commit", s->us_commit);
     jput_kint(b, "us_check", s->us_check);
+    jput_kint(b, "turn", r->turn);
+    jput_kstr(b, "session", session);
     if (r->tree)
         json_tree(b, r->tree);
     jput_close(b, '}');
@@ -192,11 +198,14 @@ static void step_details(struct show *w, const struct step_row *r)
 static bool show_step(const struct step_row *r, void *arg)
 {
     struct show *w = arg;
+    if (r->turn > w->part->upto)
+        return false;
+    w->newest = r->n;
     if (w->step && r->n != w->step)
         return true;
     w->n_steps++;
     if (w->c->opt.json) {
-        json_step(&w->json, r);
+        json_step(&w->json, w->part->session, r);
         return true;
     }
     step_line(w, r);
@@ -207,14 +216,32 @@ static bool show_step(const struct step_row *r, void *arg)
 
 /* ---- turns ---- */
 
-static void json_turn(struct buf *b, const struct turn_row *r)
+static bool is_inherited(const struct show *w)
 {
+    return w->part != &w->past.part[w->past.n_part - 1];
+}
+
+static enum past_state state_of(const struct show *w, int turn)
+{
+    for (int i = w->past.n - 1; i >= 0; i--)
+        if (w->past.turn[i].user.n == turn)
+            return w->past.turn[i].state;
+    return PAST_LIVE;
+}
+
+static void json_turn(struct show *w, const struct turn_row *r)
+{
+    struct buf *b = &w->json;
+    enum past_state state = state_of(w, r->n);
     jput_kint(b, "turn", r->n);
     jput_kstr(b, "role", r->is_user ? "user" : "reply");
+    jput_kstr(b, "session", r->session);
+    jput_kbool(b, "inherited", is_inherited(w));
     jput_key(b, "text");
     jput_strn(b, r->text ? r->text : "", r->text_n);
     jput_kint(b, "created_ms", r->created_ms);
-    jput_kbool(b, "undone", r->undone);
+    jput_kbool(b, "undone", state == PAST_UNDONE);
+    jput_kbool(b, "replaced", state == PAST_REPLACED);
     if (r->is_user) {
         jput_kbool(b, "regen", r->regen);
         jput_kint(b, "seed", r->seed);
@@ -236,23 +263,52 @@ static void json_turn(struct buf *b, const struct turn_row *r)
     json_ids(b, "tokens", &r->tokens);
 }
 
+/* All settings of the first turn that is shown, then what changes. */
+static void settings_lines(struct show *w, const struct turn_row *r)
+{
+    struct buf text = {0};
+    if (w->settings)
+        facts_changes(w->settings, r->sampling, &text);
+    else
+        facts_settings(r->sampling, &text);
+    if (text.n) {
+        sheet_printf(&w->sheet, ST_LABEL, "%s", w->settings ? "now: " : "settings: ");
+        sheet_addn(&w->sheet, ST_DIM, text.p, text.n);
+        sheet_line(&w->sheet);
+    }
+    free(w->settings);
+    w->settings = xstrdup(r->sampling);
+    buf_free(&text);
+}
+
+static void turn_head(struct show *w, const struct turn_row *r)
+{
+    static const char *const mark[] = {[PAST_REPLACED] = "  (replaced)", [PAST_UNDONE] = "  (undone)"};
+    enum past_state state = state_of(w, r->n);
+    sheet_printf(&w->sheet, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
+    if (state == PAST_REPLACED || state == PAST_UNDONE)
+        sheet_add(&w->sheet, ST_HEAD, mark[state]);
+    struct buf hazards = {0};
+    if (hazards_of_settings(r->sampling, w->sheet.ascii ? " | " : " · ", &hazards))
+        sheet_printf(&w->sheet, ST_BAD, "  %s", hazards.p);
+    buf_free(&hazards);
+    if (is_inherited(w))
+        sheet_printf(&w->sheet, ST_DIM, "  inherited from %s", w->part->session);
+    sheet_line(&w->sheet);
+}
+
 static void turn_lines(struct show *w, const struct turn_row *r)
 {
     struct sheet *s = &w->sheet;
     if (r->is_user) {
-        sheet_printf(s, ST_HEAD, "turn %d%s%s", r->n, r->regen ? "  (again)" : "",
-                     r->undone ? "  (undone)" : "");
-        struct buf hazards = {0};
-        if (hazards_of_settings(r->sampling, s->ascii ? " | " : " · ", &hazards))
-            sheet_printf(s, ST_BAD, "  %s", hazards.p);
-        buf_free(&hazards);
-        sheet_line(s);
+        turn_head(w, r);
+        settings_lines(w, r);
     }
     cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
     if (!r->is_user) {
-        sheet_printf(s, ST_DIM, "[%s, %d steps, %d tokens, %d of %d drafted accepted, %.0f ms]",
-                     r->stop && *r->stop ? r->stop : "not ended", r->n_steps, r->tokens.n,
-                     r->n_accepted, r->n_drafted,
+        sheet_printf(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
+                     r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
+                     r->tokens.n, plural(r->tokens.n), r->n_accepted, r->n_drafted,
                      (double)(r->us_prefill + r->us_decode) / 1000);
         sheet_line(s);
     }
@@ -262,10 +318,12 @@ static void turn_lines(struct show *w, const struct turn_row *r)
 static bool show_turn(const struct turn_row *r, void *arg)
 {
     struct show *w = arg;
+    if (r->n > w->part->upto)
+        return false;
     w->n_turns++;
     if (w->c->opt.json) {
         jput_open(&w->json, '{');
-        json_turn(&w->json, r);
+        json_turn(w, r);
         jput_close(&w->json, '}');
     } else if (!w->step) {
         turn_lines(w, r);
@@ -275,6 +333,22 @@ static bool show_turn(const struct turn_row *r, void *arg)
 
 /* ---- the whole ---- */
 
+static void json_head(struct show *w)
+{
+    const struct session_row *r = &w->row;
+    struct buf *b = &w->json;
+    jput_kstr(b, "id", r->id);
+    jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
+    jput_kint(b, "fork_turn", r->fork_turn);
+    jput_kstr(b, "title", r->title);
+    jput_kstr(b, "model", r->model);
+    jput_kint(b, "created_ms", r->created_ms);
+    jput_key(b, "about");
+    facts_json(w->about.p, b);
+    jput_key(b, "settings");
+    facts_json(w->past.settings.p, b);
+}
+
 /* "BUG 24617 in turn 2 · CHECK OFF in turns 2-3 (41 steps unchecked)", or nothing. */
 static void session_hazards(const struct show *w, struct hdb *d, const char *id, struct buf *out)
 {
@@ -282,25 +356,41 @@ static void session_hazards(const struct show *w, struct hdb *d, const char *id,
     hdb_hazards(d, id, true, between, out, NULL);
 }
 
-static void json_head(struct buf *b, const struct session_row *r)
+static void head_line(struct show *w, const char *label, const char *text, const char *more)
 {
-    jput_kstr(b, "id", r->id);
-    jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
-    jput_kint(b, "fork_turn", r->fork_turn);
-    jput_kstr(b, "title", r->title);
-    jput_kstr(b, "model", r->model);
-    jput_kint(b, "created_ms", r->created_ms);
+    if (!text || !*text)
+        return;
+    sheet_printf(&w->sheet, ST_LABEL, "%-9s ", label);
+    sheet_add(&w->sheet, ST_TEXT, text);
+    if (more && *more)
+        sheet_printf(&w->sheet, ST_DIM, "  %.12s", more);
+    sheet_line(&w->sheet);
 }
 
-static void head_lines(struct show *w, const struct session_row *r, const char *hazards)
+static void head_lines(struct show *w, const char *hazards)
 {
+    const struct session_row *r = &w->row;
+    const char *about = w->about.p;
     char when[20];
+    char *names[] = {facts_value(about, "model_dir"), facts_value(about, "model_sha"),
+                     facts_value(about, "draft_dir"), facts_value(about, "draft_sha")};
+    struct buf computed = {0};
     cli_when(r->created_ms, when);
+    facts_computed(about, &computed);
     sheet_add(&w->sheet, ST_KEY, r->id);
-    sheet_printf(&w->sheet, ST_DIM, "  %s  %s", when, r->model ? r->model : "");
+    sheet_printf(&w->sheet, ST_DIM, "  %s", when);
     sheet_line(&w->sheet);
+    head_line(w, "model", names[0], names[1]);
+    head_line(w, "draft", names[2] && *names[2] ? names[2] : "none", names[3]);
+    head_line(w, "computed", computed.p, NULL);
+    head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
-        sheet_printf(&w->sheet, ST_DIM, "fork of %s after turn %d", r->parent, r->fork_turn);
+        sheet_printf(&w->sheet, ST_LABEL, "%-9s ", "fork");
+        sheet_printf(&w->sheet, ST_TEXT, "of %s after turn %d", r->parent, r->fork_turn);
+        sheet_line(&w->sheet);
+    }
+    if (hazards) {
+        sheet_add(&w->sheet, ST_BAD, hazards);
         sheet_line(&w->sheet);
     }
     if (hazards) {
@@ -308,39 +398,66 @@ static void head_lines(struct show *w, const struct session_row *r, const char *
         sheet_line(&w->sheet);
     }
     sheet_line(&w->sheet);
+    for (int i = 0; i < 4; i++)
+        free(names[i]);
+    buf_free(&computed);
 }
 
-static bool show_all(struct show *w, struct hdb *d, const struct session_row *row, struct err *e)
+/* Calls fn for the rows of the session and of what it was forked from, the oldest first. */
+static bool each_part(struct show *w, struct hdb *d, bool steps, struct err *e)
+{
+    for (int i = 0; i < w->past.n_part; i++) {
+        w->part = &w->past.part[i];
+        if (w->turn && (w->turn > w->part->upto ||
+                        (i > 0 && w->turn <= w->past.part[i - 1].upto)))
+            continue; /* a turn belongs to one of them */
+        int n = steps ? hdb_steps(d, w->part->session, w->turn, show_step, w, e)
+                      : hdb_turns(d, w->part->session, w->turn, show_turn, w, e);
+        if (n < 0)
+            return false;
+    }
+    return true;
+}
+
+static bool missing(const struct show *w, struct err *e)
+{
+    if (!w->n_turns)
+        return err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
+                       w->row.id, w->turn, w->past.last);
+    if (!w->newest)
+        return err_set(e, ERR_NEGATIVE, "turn %d of session %s has no step in the log", w->turn,
+                       w->row.id);
+    return err_set(e, ERR_NEGATIVE, "turn %d of session %s has no step %d; its newest is step %d",
+                   w->turn, w->row.id, w->step, w->newest);
+}
+
+static bool show_all(struct show *w, struct hdb *d, struct err *e)
 {
     struct buf *b = &w->json;
     bool json = w->c->opt.json;
     struct buf hazards = {0};
-    session_hazards(w, d, row->id, &hazards);
+    session_hazards(w, d, w->row.id, &hazards);
     if (json) {
         jput_open(b, '{');
-        json_head(b, row);
+        json_head(w);
         jput_kstr(b, "hazards", hazards.p);
         jput_key(b, "turns");
         jput_open(b, '[');
     } else if (!w->turn) {
-        head_lines(w, row, hazards.p);
+        head_lines(w, hazards.p);
     }
     buf_free(&hazards);
-    if (hdb_turns(d, row->id, w->turn, show_turn, w, e) < 0)
+    if (!each_part(w, d, false, e))
         return false;
-    if (w->turn && !w->n_turns)
-        return err_set(e, ERR_NEGATIVE, "session %s has no turn %d; it has %d", row->id, w->turn,
-                       row->n_turns);
     if (json) {
         jput_close(b, ']');
         jput_key(b, "steps");
         jput_open(b, '[');
     }
-    if ((w->turn || json) && hdb_steps(d, row->id, w->turn, show_step, w, e) < 0)
+    if ((w->turn || json) && !each_part(w, d, true, e))
         return false;
-    if (w->step && !w->n_steps)
-        return err_set(e, ERR_NEGATIVE, "session %s has no step %d.%d in its log", row->id, w->turn,
-                       w->step);
+    if ((w->turn && !w->n_turns) || (w->step && !w->n_steps))
+        return missing(w, e);
     if (json) {
         jput_close(b, ']');
         jput_close(b, '}');
@@ -352,16 +469,15 @@ int cli_show(struct cli *c)
 {
     struct err e = {0};
     struct show w = {.c = c};
-    struct session_row row = {0};
     struct hdb *d = NULL;
-    struct buf about = {0};
     char *id = NULL, *dir = NULL;
     sheet_init(&w.sheet, c->opt.ascii);
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_db(c, &e)) &&
-              hdb_find(d, id, &row, &e) && hdb_about(d, row.id, &about, &e);
-    if (ok && (dir = cli_about(about.p, "model_dir")))
+              hdb_find(d, id, &w.row, &e) && hdb_about(d, w.row.id, &w.about, &e) &&
+              hdb_past(d, w.row.id, INT_MAX, &w.past, &e);
+    if (ok && (dir = facts_value(w.about.p, "model_dir")))
         w.tok = tok_open(dir, NULL); /* only to show text beside ids: without it, ids */
-    ok = ok && show_all(&w, d, &row, &e);
+    ok = ok && show_all(&w, d, &e);
     if (ok && c->opt.json)
         cli_json(&w.json);
     else if (ok)
@@ -369,10 +485,12 @@ int cli_show(struct cli *c)
     tok_close(w.tok);
     free(dir);
     free(id);
-    buf_free(&about);
+    free(w.settings);
+    hdb_past_free(&w.past);
+    buf_free(&w.about);
     buf_free(&w.json);
     sheet_free(&w.sheet);
-    session_row_free(&row);
+    session_row_free(&w.row);
     hdb_close(d);
     return ok ? 0 : cli_fail(&e);
 }

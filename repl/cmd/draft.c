@@ -1,4 +1,5 @@
 /* draft.c - the commands about drafting: trees, acceptance, and where a step's time goes. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,17 +34,6 @@ static bool step_parse(const struct app *a, const char *s, int *turn, int *step,
     return true;
 }
 
-static int32_t recent_bonus(const struct app *a, int turn, int step)
-{
-    uint64_t have = a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS;
-    for (uint64_t i = a->n_recent - have; i < a->n_recent; i++) {
-        const struct recent_step *r = &a->recent[i % RECENT_STEPS];
-        if (r->turn == turn && r->step == step)
-            return r->rec.bonus;
-    }
-    return -1;
-}
-
 static bool take_logged(const struct step_row *r, void *arg)
 {
     struct found_step *f = arg;
@@ -57,40 +47,48 @@ static bool take_logged(const struct step_row *r, void *arg)
     return false;
 }
 
-/* Turns before a fork stand in the log of the parent. */
-static bool session_of_turn(struct hdb *d, const char *session, int turn, char out[SESSION_ID],
-                            struct err *e)
+/* Turns before a fork stand in the log of a parent. */
+static const struct past_part *part_of(const struct hdb_past *p, int turn)
 {
-    memcpy(out, session, SESSION_ID);
-    for (int depth = 0; depth < 1000; depth++) {
-        struct session_row s = {0};
-        if (!hdb_find(d, out, &s, e))
-            return false;
-        bool up = s.parent[0] && turn <= s.fork_turn;
-        if (up)
-            memcpy(out, s.parent, SESSION_ID);
-        session_row_free(&s);
-        if (!up)
-            return true;
-    }
-    return err_set(e, ERR_DB, "session %s has more than 1000 parents", session);
+    for (int i = 0; i < p->n_part - 1; i++)
+        if (turn <= p->part[i].upto)
+            return &p->part[i];
+    return &p->part[p->n_part - 1];
+}
+
+static bool no_such_step(const struct app *a, const struct found_step *f, struct err *e)
+{
+    if (a->turn == 0)
+        return err_set(e, ERR_NEGATIVE, "there is no step %d.%d: the session has no turn yet", f->turn,
+                       f->n);
+    return err_set(e, ERR_NEGATIVE, "there is no step %d.%d; the newest turn is %d", f->turn, f->n,
+                   a->turn);
 }
 
 static bool find_logged(struct app *a, struct found_step *f, struct err *e)
 {
-    char session[SESSION_ID];
+    struct hdb_past p;
     struct hdb *d = app_hdb(a, e);
-    if (!d || !session_of_turn(d, a->session, f->turn, session, e) ||
-        hdb_steps(d, session, f->turn, take_logged, f, e) < 0)
+    if (!d || !hdb_past(d, a->session, INT_MAX, &p, e))
+        return false;
+    bool ok = hdb_steps(d, part_of(&p, f->turn)->session, f->turn, take_logged, f, e) >= 0;
+    hdb_past_free(&p);
+    if (!ok)
         return false;
     if (!f->any)
-        return err_set(e, ERR_NEGATIVE, "the log has no step %d.%d; turn %d.%d is the newest",
-                       f->turn, f->n, a->turn, a->step);
-    if (f->tree.n == 0)
-        return err_set(e, ERR_NEGATIVE, "step %d.%d %s", f->turn, f->n,
-                       f->drafted ? "was logged without its tree; --log-level tree keeps them"
-                                  : "did not draft, so it has no tree");
+        return no_such_step(a, f, e);
     return true;
+}
+
+/* From the steps that came by, else from the log. */
+static bool find_step(struct app *a, struct found_step *f, struct err *e)
+{
+    if (!trees_find(&a->trees, f->turn, f->n, &f->tree, &f->bonus) && !find_logged(a, f, e))
+        return false;
+    return f->tree.n > 0 ||
+           err_set(e, ERR_NEGATIVE, "step %d.%d %s", f->turn, f->n,
+                   f->drafted ? "was logged without its tree; --log-level tree keeps them"
+                              : "did not draft, so it has no tree");
 }
 
 static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
@@ -135,11 +133,12 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
     struct engine_view v;
     engine_view(a->engine, &v);
     bool ok = true;
-    if (argc == 0 || (v.tree.n > 0 && f.turn == v.tree_turn && f.n == v.tree_step)) {
+    if (argc == 0) {
         f = (struct found_step){.turn = v.tree_turn, .n = v.tree_step, .tree = v.tree};
-        f.bonus = recent_bonus(a, f.turn, f.n);
+        if (!trees_find(&a->trees, f.turn, f.n, &v.tree, &f.bonus))
+            f.bonus = -1;
     } else {
-        ok = find_logged(a, &f, e);
+        ok = find_step(a, &f, e);
     }
     engine_view_free(&v);
     if (ok && json)

@@ -315,9 +315,8 @@ static void map_text(struct app *a, const struct engine_view *v, const struct po
     const char *token = engine_token(a->engine, p->token, &n);
     sheet_printf(out, ST_HEAD, "POSITION %d", p->position);
     sheet_printf(out, ST_TEXT, "  token %d ", (int)p->token);
-    sheet_add(out, ST_TEXT, "\"");
-    sheet_addn(out, ST_TEXT, token, n);
-    sheet_printf(out, ST_TEXT, "\"  logical page %d, offset %d%s", p->position / size,
+    sheet_quote(out, ST_TEXT, token, n, 0);
+    sheet_printf(out, ST_TEXT, "  logical page %d, offset %d%s", p->position / size,
                  p->position % size, p->committed ? "" : "  (not committed yet)");
     sheet_line(out);
     slot_line("full", &v->pool[POOL_FULL], p->full_slot, "nothing written yet", out);

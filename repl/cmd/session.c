@@ -314,7 +314,7 @@ bool cmd_export(struct app *a, int argc, char **argv, const char *rest, struct s
     char *path = file ? xstrdup(file) : xasprintf("aerie-%s.%s", a->session, format[f]);
     bool ok = access(path, F_OK) != 0 ||
               err_set(e, ERR_USAGE, "%s exists already; expected the name of a new file", path);
-    ok = ok && d && hdb_export(d, a->session, format[f], path, e);
+    ok = ok && d && (f == 0 ? export_markdown : hdb_export)(d, a->session, path, e);
     if (ok && json) {
         jput_open(json, '{');
         jput_kstr(json, "format", format[f]);

@@ -41,17 +41,7 @@ static void add_token(struct sheet *out, enum style st, const struct engine *g, 
         sheet_printf(out, st, "#%d", (int)id);
         return;
     }
-    struct buf clean = {0};
-    text_sanitise(&clean, s, n, false, NULL);
-    int used;
-    size_t fit = text_fit(clean.p, clean.n, TOKEN_CELLS, &used);
-    sheet_add(out, st, "\"");
-    if (fit < clean.n)
-        sheet_addn(out, st, clean.p, fit);
-    else
-        sheet_addn(out, st, s, n);
-    sheet_add(out, st, fit < clean.n ? (out->ascii ? "~\"" : "…\"") : "\"");
-    buf_free(&clean);
+    sheet_quote(out, st, s, n, TOKEN_CELLS);
 }
 
 static int token_cells(const struct engine *g, int32_t id, bool ascii)

@@ -116,6 +116,28 @@ void sheet_add(struct sheet *s, enum style st, const char *text)
     sheet_addn(s, st, text, strlen(text));
 }
 
+void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells)
+{
+    struct buf quoted = {0}, clean = {0};
+    buf_str(&quoted, "");
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] == '"' || bytes[i] == '\\')
+            buf_char(&quoted, '\\');
+        buf_char(&quoted, bytes[i]);
+    }
+    text_sanitise(&clean, quoted.p, quoted.n, false, NULL);
+    int used;
+    size_t fit = cells > 0 ? text_fit(clean.p, clean.n, cells, &used) : clean.n;
+    sheet_add(s, st, "\"");
+    if (fit < clean.n)
+        sheet_addn(s, st, clean.p, fit);
+    else
+        sheet_addn(s, st, quoted.p, quoted.n);
+    sheet_add(s, st, fit < clean.n ? (s->ascii ? "~\"" : "…\"") : "\"");
+    buf_free(&quoted);
+    buf_free(&clean);
+}
+
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
 {
     char *text;

@@ -46,6 +46,9 @@ void sheet_add(struct sheet *s, enum style st, const char *text);
 void sheet_addn(struct sheet *s, enum style st, const char *bytes, size_t n);
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Text between quotes, as tokens are shown: a quote or a backslash in it gets a backslash. Cut to
+ * `cells` with an ellipsis; 0: whole. */
+void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells);
 void sheet_line(struct sheet *s); /* ends the current line; an empty one if nothing was added */
 /* Pads the current line with spaces up to a column (in cells). */
 void sheet_tab(struct sheet *s, int column);

@@ -126,9 +126,9 @@ static void position(const struct map *m, struct engine *g, int pos)
     if (pos < v->length && engine_position(g, pos, &at, NULL) && at.token >= 0) {
         size_t n;
         const char *s = engine_token(g, at.token, &n);
-        sheet_add(m->out, ST_DIM, "token \"");
-        sheet_addn(m->out, ST_TEXT, s, n);
-        sheet_add(m->out, ST_DIM, "\"  ");
+        sheet_add(m->out, ST_DIM, "token ");
+        sheet_quote(m->out, ST_TEXT, s, n, 0);
+        sheet_add(m->out, ST_DIM, "  ");
     }
     sheet_printf(m->out, ST_DIM, "window [%d,%d]  refs %d/%d/%d", m->lo,
                  max_int(v->committed - 1, 0), p->full_refs, p->swa_refs, p->draft_refs);

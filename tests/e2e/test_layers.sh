@@ -55,7 +55,7 @@ public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate)\.h|engine
 only repl "$public" 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|interrupt|text/.*)\.h'
-only repl/cli "$public" 'repl/(repl|text/.*)\.h'
+only repl/cli "$public" 'repl/(repl|facts|text/.*)\.h'
 only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels

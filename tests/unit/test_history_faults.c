@@ -315,7 +315,7 @@ static void test_files_are_private_whatever_the_umask(void **state)
         assert_true(history_backup(db_path, to, &e));
         struct hdb *d = read_open();
         snprintf(to, sizeof to, "%s/out.jsonl", folder);
-        assert_true(hdb_export(d, id, "jsonl", to, &e));
+        assert_true(hdb_export(d, id, to, &e));
         static const char *const names[] = {"sessions.db",     "sessions.db-wal",
                                             "sessions.db-shm", "sessions.db.live",
                                             "backup.db",       "out.jsonl"};
