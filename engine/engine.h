@@ -87,6 +87,7 @@ struct request {
     enum request_kind kind;
     char *text;
     char session[SESSION_ID];
+    char parent[SESSION_ID]; /* RQ_RESUME: whose conversation a new session takes up; "": its own */
     char *settings;         /* RQ_RESUME: "name=value" lines */
     struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
     int n_past, next_turn;

@@ -20,7 +20,7 @@ static bool open_as(struct db *d, const char *path, int flags,
     return false;
 }
 
-static bool open_existing(struct db *d, const char *path, int flags, struct err *e)
+bool open_existing(struct db *d, const char *path, int flags, struct err *e)
 {
     return open_as(d, path, flags, schema_check, e);
 }

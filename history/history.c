@@ -347,7 +347,7 @@ static void finish(struct history *h)
     }
     struct db *d = &h->w.db;
     if (db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
-        if (write_end_run(&h->w, false) == SQLITE_OK)
+        if (write_end_run(&h->w, false) == SQLITE_OK && hold_drop(d, &h->w.live, NULL) == SQLITE_OK)
             db_do(d, "COMMIT", "");
         db_rollback(d);
     }
@@ -554,6 +554,25 @@ void history_describe(struct history *h, const struct history_about *about)
     h->told = copy;
     h->is_told = true;
     pthread_mutex_unlock(&h->mu);
+}
+
+bool history_hold(struct history *h, const char *session, struct err *e)
+{
+    struct db d;
+    if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
+        return false;
+    bool ok = hold_take(&d, &h->w.live, session, e);
+    db_close(&d);
+    return ok;
+}
+
+void history_release(struct history *h, const char *session)
+{
+    struct db d;
+    if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, NULL))
+        return;
+    hold_drop(&d, &h->w.live, session);
+    db_close(&d);
 }
 
 bool history_flush(struct history *h, int ms)

@@ -66,6 +66,13 @@ void history_status(struct history *h, struct history_status *s);
 /* Waits until every event posted before the call is committed, or ms passed. */
 bool history_flush(struct history *h, int ms);
 
+/* A session is open for writing in one process at a time. A session that this process begins is
+ * locked with its first row; before one that exists is continued, it is locked here. False and *e
+ * (ERR_DB) when another process has it open: who, and since when. The lock ends when the writer goes
+ * on to another session, is closed, or its process dies. */
+bool history_hold(struct history *h, const char *session, struct err *e);
+void history_release(struct history *h, const char *session); /* it is not continued after all */
+
 /* A new session id: ULID (48 bits of milliseconds, 80 random bits, Crockford base 32). Ids made by
  * one process only grow. */
 void session_new_id(char out[SESSION_ID]);

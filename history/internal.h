@@ -106,6 +106,8 @@ struct live {
 };
 bool live_open(struct live *l, const char *path, struct err *e);
 void live_close(struct live *l);
+enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no locks */ };
+enum live_state live_state(const struct live *l, int64_t id);
 bool live_is(const struct live *l, int64_t id); /* also true when it cannot be told */
 
 /* Ends the runs of dead writers: open turns become "crashed", with the text and the ids that were
@@ -114,6 +116,17 @@ bool live_is(const struct live *l, int64_t id); /* also true when it cannot be t
 int recover_dead(struct db *d, const struct live *l, int *closed);
 /* Closes one open reply row as "crashed"; inside the caller's transaction. */
 int recover_turn(struct db *d, int64_t reply);
+
+/* ---- hold.c: a session is open for writing in one process at a time --------------------------- */
+
+/* Takes the session for the writer, in a transaction of its own; also true when it holds it
+ * already. False and *e (ERR_DB) when another living process does: its pid and since when. */
+bool hold_take(struct db *d, const struct live *l, const char *session, struct err *e);
+/* Inside the caller's transaction: the writer's lock on a session, unless somebody has it; its
+ * end (NULL: of all that the writer has); the end of those whose process died. */
+int hold_add(struct db *d, const struct live *l, const char *session);
+int hold_drop(struct db *d, const struct live *l, const char *session);
+int hold_drop_dead(struct db *d, const struct live *l);
 
 /* ---- chain.c --------------------------------------------------------------------------------- */
 
@@ -175,6 +188,11 @@ int write_commit(struct writer *w); /* before each commit: pending text, the sea
 int write_end_run(struct writer *w, bool keep);
 void cursor_copy(struct cursor *dst, const struct cursor *src); /* dst: freed or zeroed */
 void cursor_free(struct cursor *c);
+
+/* ---- admin.c ---- */
+
+/* Opens a session log that exists and has this version's schema. */
+bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 
 /* ---- rows.c: what several readers need ------------------------------------------------------- */
 

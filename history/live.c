@@ -42,12 +42,19 @@ void live_close(struct live *l)
     l->fd = -1;
 }
 
+enum live_state live_state(const struct live *l, int64_t id)
+{
+    struct flock lock = byte_of(id);
+    if (id == l->id)
+        return LIVE_YES;
+    if (id < 0 || fcntl(l->fd, F_OFD_GETLK, &lock) != 0)
+        return LIVE_UNKNOWN;
+    return lock.l_type == F_UNLCK ? LIVE_NO : LIVE_YES;
+}
+
 bool live_is(const struct live *l, int64_t id)
 {
-    if (id == l->id)
-        return true;
-    struct flock lock = byte_of(id);
-    return fcntl(l->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    return live_state(l, id) != LIVE_NO;
 }
 
 /* ---- closing ---- */
@@ -173,6 +180,8 @@ int recover_dead(struct db *d, const struct live *l, int *closed)
     if (rc)
         return rc;
     rc = close_dead_runs(d, l, closed);
+    if (!rc)
+        rc = hold_drop_dead(d, l);
     int gone;
     if (!rc) /* a start without a message leaves nothing */
         rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"

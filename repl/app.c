@@ -68,6 +68,18 @@ static void open_log(struct app *a)
     buf_free(&config);
 }
 
+static bool open_session(struct app *a, const char *id, struct err *e)
+{
+    char parent[SESSION_ID];
+    if (!id)
+        return a->opt.fork ? err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected "
+                                     "--session ID or -c, too")
+                           : app_new_session(a, e);
+    if (a->opt.fork)
+        return app_fork_of(a, id, parent, e);
+    return app_resume(a, id, e);
+}
+
 bool app_open(struct app *a, const struct options *o, struct err *e)
 {
     struct face face = a->face; /* a face that is already there shows the loading */
@@ -94,7 +106,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
         buf_free(&config);
     }
     const char *id = o->session ? o->session : o->resume_last ? "last" : NULL;
-    bool ok = id ? app_resume(a, id, e) : app_new_session(a, e);
+    bool ok = open_session(a, id, e);
     if (!ok)
         app_close(a);
     return ok;

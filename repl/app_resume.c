@@ -3,6 +3,7 @@
  * this one, so both hold what the log says, whatever has left the engine's context since.
  */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,28 +41,74 @@ static void adopt(struct app *a, const struct hdb_past *p, const char *id)
 
 /* ---- /resume, --session, --continue ---- */
 
-bool app_resume(struct app *a, const char *id, struct err *e)
+/* The log of a session is written by one process; another may take up a copy. */
+static bool hold(struct app *a, const char *id, struct err *e)
 {
-    struct hdb *db = app_hdb(a, e);
-    struct session_row s = {0};
-    struct hdb_past p = {0};
-    if (!db || !hdb_find(db, id, &s, e))
-        return false;
-    bool ok = hdb_past(db, s.id, INT_MAX, &p, e);
-    if (ok && !a->opt.system) {
-        free(a->system);
-        a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
+    if (!a->history || a->private_ || history_hold(a->history, id, e))
+        return true;
+    if (strstr(e->msg, "is open in")) { /* no session yet: the command line asked for this one */
+        size_t n = strlen(e->msg);
+        snprintf(e->msg + n, sizeof e->msg - n, a->session[0] ? "; /fork %s goes on in a copy"
+                                                              : "; add --fork to go on in a copy",
+                 id);
     }
+    return false;
+}
+
+static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
+{
+    struct hdb_past p = {0};
+    char session[SESSION_ID];
+    memcpy(session, id, sizeof session);
+    if (copy)
+        session_new_id(session);
+    bool ok = copy || hold(a, id, e);
+    bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
+    ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
+    char *was = a->system;
+    if (ok && !a->opt.system)
+        a->system = p.system && p.system[0] ? xstrdup(p.system) : NULL;
     if (ok) {
-        struct request rq = past_request(RQ_RESUME, &p, s.id);
+        struct request rq = past_request(RQ_RESUME, &p, session);
+        if (copy)
+            memcpy(rq.parent, id, sizeof rq.parent);
         rq.text = xstrdup(a->system ? a->system : "");
         ok = engine_submit(a->engine, &rq, e);
     }
-    if (ok)
-        adopt(a, &p, s.id);
+    if (ok) {
+        adopt(a, &p, session);
+        memcpy(a->past_of, id, sizeof a->past_of);
+    } else if (held) {
+        history_release(a->history, id);
+    }
+    if (a->system != was)
+        free(was);
     hdb_past_free(&p);
+    return ok;
+}
+
+static bool find_and_take(struct app *a, const char *id, bool copy, char found[SESSION_ID],
+                          struct err *e)
+{
+    struct hdb *db = app_hdb(a, e);
+    struct session_row s = {0};
+    if (!db || !hdb_find(db, id, &s, e))
+        return false;
+    memcpy(found, s.id, sizeof s.id);
+    bool ok = take_up(a, s.id, copy, e);
     session_row_free(&s);
     return ok;
+}
+
+bool app_resume(struct app *a, const char *id, struct err *e)
+{
+    char found[SESSION_ID];
+    return find_and_take(a, id, false, found, e);
+}
+
+bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e)
+{
+    return find_and_take(a, id, true, parent, e);
 }
 
 static void show_past(struct app *a, const struct hdb_past *p)
@@ -79,7 +126,7 @@ bool app_show_past(struct app *a, struct err *e)
     struct hdb *db = app_hdb(a, e);
     if (a->turn == 0)
         return true;
-    if (!db || !hdb_past(db, a->session, INT_MAX, &p, e))
+    if (!db || !hdb_past(db, a->past_of, INT_MAX, &p, e))
         return false;
     show_past(a, &p);
     hdb_past_free(&p);

@@ -20,6 +20,7 @@ struct options {
     const char *db; /* NULL: the default place */
     const char *system, *session, *script, *file;
     bool resume_last; /* -c */
+    bool fork;        /* with one of them: take up a copy */
     bool plain, tui, json, ascii, no_mouse, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
     int sanitize; /* 0 auto, 1 always, 2 never */
@@ -39,6 +40,7 @@ struct app {
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
     char session[SESSION_ID];
+    char past_of[SESSION_ID]; /* the saved session that was taken up last, itself or as a copy */
     char *system;
     int turn, step;      /* of the last event */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
@@ -85,6 +87,9 @@ bool app_new_session(struct app *a, struct err *e);
 /* Takes up a saved session: `id` as hdb_find() reads it. Its turns come from the log, through its
  * parents where it was forked. The past is not shown: see app_show_past(). */
 bool app_resume(struct app *a, const char *id, struct err *e);
+/* Takes up a copy of a saved session: a new session, forked from it after its last turn. The session
+ * itself may be open in another process. parent: its full id. */
+bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e);
 /* The conversation up to turn `turn` (0: none) goes on as a new session; the turns come from the log,
  * as in app_resume(). */
 bool app_fork(struct app *a, int turn, struct err *e);

@@ -111,6 +111,17 @@ static void take_settings(struct engine *g, const char *lines)
         engine_post_text(g, EV_NOTICE, e.msg);
 }
 
+/* The numbers of the turns that a fork's child begins with. */
+static void post_fork(struct engine *g)
+{
+    struct buf turns = {0};
+    for (int i = 0; i < g->ses.n_msg; i++)
+        if (g->ses.msg[i].role == ROLE_USER)
+            buf_printf(&turns, "%s%d", turns.n ? " " : "", g->ses.turn_of[i]);
+    post_op(g, OP_FORK, turns.p ? turns.p : "", g->ses.turn);
+    buf_free(&turns);
+}
+
 static void do_resume(struct engine *g, const struct request *rq)
 {
     session_reset(&g->ses, rq->session);
@@ -120,7 +131,9 @@ static void do_resume(struct engine *g, const struct request *rq)
     if (rq->text)
         session_set_system(&g->ses, rq->text);
     take_past(g, rq);
-    post_session(g, NULL, 0);
+    post_session(g, rq->parent[0] ? rq->parent : NULL, rq->parent[0] ? g->ses.turn : 0);
+    if (rq->parent[0])
+        post_fork(g);
     post_settings(g, OP_RESUME);
     if (g->ses.system[0])
         post_op(g, OP_SYSTEM, g->ses.system, 0);
@@ -135,12 +148,7 @@ static void do_fork(struct engine *g, const struct request *rq)
     take_past(g, rq);
     session_fit_states(&g->ses, &old);
     post_session(g, parent, g->ses.turn);
-    struct buf turns = {0};
-    for (int i = 0; i < g->ses.n_msg; i++)
-        if (g->ses.msg[i].role == ROLE_USER)
-            buf_printf(&turns, "%s%d", turns.n ? " " : "", g->ses.turn_of[i]);
-    post_op(g, OP_FORK, turns.p ? turns.p : "", g->ses.turn);
-    buf_free(&turns);
+    post_fork(g);
 }
 
 static void do_undo(struct engine *g)

@@ -174,6 +174,8 @@ static const struct flag {
      "take up the latest session"},
     {"session", 0, "ID", IN_TALK, F_TEXT, AT(opt.session), 0, 0, NULL, NULL,
      "take up this session"},
+    {"fork", 0, NULL, IN_TALK, F_ON, AT(opt.fork), 0, 0, NULL, NULL,
+     "with one of these: take up a copy, a new session"},
     {"log-level", 0, "off|text|steps|tree|full", IN_TALK, F_WORD, AT(opt.level), 0, 0,
      "off|text|steps|tree|full", NULL, "how much is saved (default steps)"},
     {"no-log", 'n', NULL, IN_TALK, F_CONST, AT(opt.level), LOG_OFF, 0, NULL, NULL, "save nothing"},

@@ -1,4 +1,5 @@
 /* session.c - the commands of the session log: list, search, resume, fork, name, export. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,20 +212,33 @@ static void answer_session(struct app *a, const char *parent, int turn, struct s
     }
 }
 
+/* The screen shows the session that was taken up. */
+static bool show_taken(struct app *a, const char *parent, struct sheet *out, struct buf *json,
+                       struct err *e)
+{
+    if (a->face.clear)
+        a->face.clear(a);
+    if (!app_show_past(a, e))
+        return false;
+    answer_session(a, parent, a->turn, out, json);
+    return true;
+}
+
 bool cmd_resume(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                 struct buf *json, struct err *e)
 {
     (void)rest;
     if (argc != 1)
         return arg_expected("resume", "takes the beginning of one session's id, or \"last\"", e);
-    if (!app_resume(a, argv[0], e))
-        return false;
-    if (a->face.clear)
-        a->face.clear(a);
-    if (!app_show_past(a, e))
-        return false;
-    answer_session(a, NULL, 0, out, json);
-    return true;
+    return app_resume(a, argv[0], e) && show_taken(a, NULL, out, json, e);
+}
+
+/* A copy of a session, which may be open in another process. */
+static bool fork_of(struct app *a, const char *id, struct sheet *out, struct buf *json,
+                    struct err *e)
+{
+    char parent[SESSION_ID];
+    return app_fork_of(a, id, parent, e) && show_taken(a, parent, out, json, e);
 }
 
 struct id_list {
@@ -259,7 +273,9 @@ bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct she
     int newest = a->turns.n ? a->turns.v[a->turns.n - 1] : 0;
     long turn = newest;
     if (argc > 1)
-        return arg_expected("fork", "takes at most one turn", e);
+        return arg_expected("fork", "takes at most one turn or session", e);
+    if (argc == 1 && isalpha((unsigned char)argv[0][strspn(argv[0], "0123456789")])) /* an id */
+        return fork_of(a, argv[0], out, json, e);
     if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
                               e))
         return false;

@@ -7,7 +7,7 @@ _aerie() {
     local common="--ascii --color --quiet --help --version"
     local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
-        --session --log-level --no-log --db --json --sanitize --verbose --check --bug"
+        --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug"
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case " $commands " in *" $word "*) cmd=$word; break ;; esac

@@ -31,6 +31,7 @@ _aerie() {
           '--swa-pages[pages of the sliding-window pool]:number:'
           '(-c --continue)'{-c,--continue}'[take up the latest session]'
           '--session[take up a session]:session:_aerie_sessions'
+          '--fork[take up a copy]'
           '--log-level[how much is saved]:level:(off text steps tree full)'
           '(-n --no-log)'{-n,--no-log}'[save nothing]'
           '--sanitize[escape control characters]:when:(auto always never)'

@@ -1,0 +1,142 @@
+/* hold.c - which process has a session open for writing.
+ *
+ * A row of `held` names the writer; whether it lives is asked as for its runs (live.c), so a lock
+ * ends with its process however the process dies. Rows of the dead are replaced by the next holder
+ * and removed at the next start.
+ */
+#include "history/internal.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Names this boot of this machine; "" when it cannot be told. */
+static void boot_id(char out[64])
+{
+    struct buf b;
+    out[0] = '\0';
+    if (!buf_read_file(&b, "/proc/sys/kernel/random/boot_id", 4096, NULL))
+        return;
+    snprintf(out, 64, "%.*s", (int)strcspn(b.p, "\n"), b.p);
+    buf_free(&b);
+}
+
+struct holder {
+    int64_t writer, pid, since_ms;
+    char host[64];
+};
+
+/* Where files cannot be locked, a process of this boot is asked for by its number; one of another
+ * boot may be another machine's, so it counts as alive. */
+static bool is_alive(const struct live *l, const struct holder *h)
+{
+    char here[64];
+    enum live_state s = live_state(l, h->writer);
+    if (s != LIVE_UNKNOWN)
+        return s == LIVE_YES;
+    boot_id(here);
+    return strcmp(h->host, here) != 0 || h->pid <= 0 || h->pid > INT32_MAX ||
+           kill((pid_t)h->pid, 0) == 0 || errno != ESRCH;
+}
+
+/* The session's holder; writer 0: none. */
+static int read_holder(struct db *d, const char *session, struct holder *h)
+{
+    *h = (struct holder){0};
+    sqlite3_stmt *st = db_cached(d, "SELECT writer, pid, since_ms, host FROM held WHERE"
+                                 " session_id=?", "s", session);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = sqlite3_step(st);
+    if (rc == SQLITE_ROW) {
+        const char *host = (const char *)sqlite3_column_text(st, 3);
+        *h = (struct holder){sqlite3_column_int64(st, 0), sqlite3_column_int64(st, 1),
+                             sqlite3_column_int64(st, 2), ""};
+        snprintf(h->host, sizeof h->host, "%s", host ? host : "");
+    }
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+int hold_add(struct db *d, const struct live *l, const char *session)
+{
+    char here[64];
+    boot_id(here);
+    return db_do(d, "INSERT OR IGNORE INTO held(session_id, writer, pid, host, since_ms)"
+                 " VALUES(?,?,?,?,?)", "siisi", session, l->id, (int64_t)getpid(), here,
+                 clock_unix_ms());
+}
+
+int hold_drop(struct db *d, const struct live *l, const char *session)
+{
+    return session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
+                           l->id)
+                   : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id);
+}
+
+int hold_drop_dead(struct db *d, const struct live *l)
+{
+    for (;;) {
+        char dead[SESSION_ID] = "";
+        sqlite3_stmt *st = db_cached(d, "SELECT session_id, writer, pid, host FROM held", "");
+        if (!st)
+            return sqlite3_extended_errcode(d->h);
+        int rc;
+        while (!*dead && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+            const char *host = (const char *)sqlite3_column_text(st, 3);
+            struct holder h = {sqlite3_column_int64(st, 1), sqlite3_column_int64(st, 2), 0, ""};
+            snprintf(h.host, sizeof h.host, "%s", host ? host : "");
+            if (!is_alive(l, &h))
+                col_id(st, 0, dead);
+        }
+        sqlite3_reset(st);
+        if (!*dead)
+            return rc == SQLITE_DONE ? SQLITE_OK : rc;
+        rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", dead);
+        if (rc)
+            return rc;
+    }
+}
+
+/* "14:05", with the date unless it is today's. */
+static void say_since(int64_t ms, char *out, size_t size)
+{
+    time_t then = (time_t)(ms / 1000), now = (time_t)(clock_unix_ms() / 1000);
+    struct tm a, b;
+    snprintf(out, size, "an unknown time");
+    if (!localtime_r(&then, &a) || !localtime_r(&now, &b))
+        return;
+    bool today = a.tm_yday == b.tm_yday && a.tm_year == b.tm_year;
+    strftime(out, size, today ? "%H:%M" : "%Y-%m-%d %H:%M", &a);
+}
+
+static bool refuse(const struct holder *h, const char *session, struct err *e)
+{
+    char since[40], here[64];
+    boot_id(here);
+    say_since(h->since_ms, since, sizeof since);
+    return err_set(e, ERR_DB, "session %s is open in another aerie (pid %lld%s, since %s)", session,
+                   (long long)h->pid, strcmp(h->host, here) ? " of another machine" : "", since);
+}
+
+bool hold_take(struct db *d, const struct live *l, const char *session, struct err *e)
+{
+    struct holder h;
+    int rc = db_do(d, "BEGIN IMMEDIATE", "");
+    if (!rc)
+        rc = read_holder(d, session, &h);
+    if (!rc && h.writer && h.writer != l->id && is_alive(l, &h)) {
+        db_rollback(d);
+        return refuse(&h, session, e);
+    }
+    if (!rc && h.writer && h.writer != l->id)
+        rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", session);
+    if (!rc)
+        rc = hold_add(d, l, session);
+    if (!rc)
+        rc = db_do(d, "COMMIT", "");
+    return rc == SQLITE_OK || db_fail(d, e, "cannot lock the session");
+}

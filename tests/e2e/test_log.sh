@@ -1,0 +1,53 @@
+#!/bin/bash
+# The session log under the real program: two processes and one session, turns that cannot be stored
+# at the end, databases that are not ours.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'exec 7>&- 8>&-; rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
+mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
+export LC_ALL=C.UTF-8
+n=0; bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
+        echo "not ok $n - $1"; bad=1; { head -n 8 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
+}
+run() { timeout 60 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+until_there() { for _ in $(seq 600); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.05; done; return 1; }
+sessions() { "$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/'; }
+
+# ---- two processes, one session ----
+run run "My dog is called Rex."; ID=$(sessions)
+mkfifo "$T/in"; "$AERIE" --plain -c <"$T/in" >"$T/first" 2>&1 & first=$!
+exec 7>"$T/in"; echo hello >&7; until_there "$T/first" Hello
+run run -c "second"; [ $rc = 4 ] && grep -q "^aerie: session $ID is open in another aerie (pid $first, since [0-9:]*); add --fork to go on in a copy$" "$T/err"
+result "a second process is told who has the session open, and since when" $?
+[ ! -s "$T/out" ]; result "and answers nothing" $?
+run run --session "$ID" "second"; [ $rc = 4 ]; result "--session is refused as -c is" $?
+run run --fork hello; [ $rc = 2 ] && grep -q 'expected --session ID or -c' "$T/err"; result "--fork needs a session" $?
+printf '/resume last\n/fork %s\nWhat is my dog called?\n' "$ID" >"$T/script"
+run --script "$T/script"; [ $rc = 4 ] && grep -q "is open in another aerie (pid $first, .*; /fork $ID goes on in a copy" "$T/err" && grep -q Rex "$T/out" && [ "$(grep -c . "$T/err")" = 1 ]
+result "/resume is refused, /fork ID goes on in a copy" $?
+run run -c --fork "What is my dog called?"; [ $rc = 0 ] && grep -q Rex "$T/out"; result "-c --fork goes on in a copy" $?
+echo "What is my dog called?" >&7; until_there "$T/first" Rex; exec 7>&-; wait $first
+all=0; for s in $(sessions); do run replay "$s" --check; [ $rc = 0 ] || all=1; done
+[ "$(sessions | wc -l)" = 3 ] && [ $all = 0 ]; result "every session replays, the copies too" $?
+run db check; result "and the log is whole" $rc
+run run -c --fork hello; run run --session "$ID" hello; [ $rc = 0 ]; result "the lock ends with its process" $?
+mkfifo "$T/in2"; "$AERIE" --plain --session "$ID" <"$T/in2" >"$T/second" 2>&1 & second=$!
+exec 8>"$T/in2"; echo hello >&8; until_there "$T/second" Hello
+run run --session "$ID" hello; [ $rc = 4 ]; result "the session is locked again" $?
+kill -9 $second; wait $second 2>/dev/null; exec 8>&-
+run run --session "$ID" hello; [ $rc = 0 ]; result "the lock of a killed process is stale" $?
+run db check; result "and the log is whole" $rc
+
+# ---- databases that are not ours ----
+echo "remember the milk" >"$T/notes.txt"; chmod 644 "$T/notes.txt"
+run run --db "$T/notes.txt" hello; [ $rc = 0 ] && grep -q "NOT SAVED: .*notes.txt is no session log, so it was left as it is" "$T/err" &&
+    [ "$(cat "$T/notes.txt")" = "remember the milk" ] && [ "$(stat -c %a "$T/notes.txt")" = 644 ] && [ "$(ls "$T" | grep -c notes)" = 1 ]
+result "a text file as --db is left as it is, and the reply comes" $?
+mkfifo "$T/fifo"; run logs --db "$T/fifo"; [ $rc = 4 ] && grep -q "it is a FIFO" "$T/err"; result "a FIFO as --db is refused at once" $?
+run db check --db "$T/notes.txt"; [ $rc = 4 ]; result "db check refuses it, too" $?
+
+echo "1..$n"; exit $bad
