@@ -1,17 +1,30 @@
 # aerie: `make run` and `make test` set up everything they need; `make help` lists the rest.
 
 # ---- configuration -------------------------------------------------------------------------------
-# MODE=release|debug (debug: ASan + UBSan), CUDA=1|0|auto, CC=gcc|clang, ARCH= (CUDA architectures),
-# STAMPS=1 (kernels note when they run: kernels/cuda/timeline.h)
+# MODE=release|debug (debug: ASan + UBSan), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
+# all that ARCH names), CC=gcc|clang, ARCH= (CUDA architectures), STAMPS=1 (line tables, and kernels note when they
+# run: kernels/cuda/timeline.h)
 MODE    ?= release
 CUDA    ?= auto
 PREFIX  ?= /usr/local
 NVCC    ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 
+# compute capabilities of the GPUs in this machine that aerie can use, as in "90"; a make in a make does not ask again
+ifeq ($(origin GPUS),undefined)
+  GPUS := $(sort $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | awk -F. '$$1 >= 8 { print $$1 $$2 }'))
+endif
+export GPUS
+
 ifeq ($(CUDA),auto)
-  WITH_CUDA := $(if $(and $(NVCC),$(wildcard kernels/cuda/*.cu),$(filter release,$(MODE))),1,0)
+  WITH_CUDA := $(if $(and $(NVCC),$(GPUS),$(filter release,$(MODE))),1,0)
 else
   WITH_CUDA := $(CUDA)
+endif
+
+# Without -j, all cores are used. make 4.3 hides a -j of its own command line here, but lets that one win; a -j of the
+# environment stands in the environment.
+ifeq ($(findstring -j,$(MAKEFLAGS) $(shell echo "$$MAKEFLAGS")),)
+  MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
 endif
 
 COMPILER := $(notdir $(firstword $(CC)))
@@ -21,7 +34,7 @@ B      := build/$(CONFIG)
 # ---- packages ------------------------------------------------------------------------------------
 PACKAGES := build-essential pkg-config libncurses-dev libsqlite3-dev libpcre2-dev libjansson-dev \
             libutf8proc-dev libmd4c-dev
-TEST_PACKAGES := libcmocka-dev tmux sqlite3
+TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps
 PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c
 
 # ---- flags ---------------------------------------------------------------------------------------
@@ -41,8 +54,8 @@ MAKEFLAGS += -r
 
 # ---- sources -------------------------------------------------------------------------------------
 SRC   := $(wildcard $(foreach d,kernels models engine history repl,$(d)/*.c $(d)/*/*.c))
-CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu))
-OBJ   := $(SRC:%.c=$(B)/%.o) $(CU:%.cu=$(B)/%.cu.o)
+CU    := $(if $(filter 1,$(WITH_CUDA)),$(wildcard kernels/cuda/*/*.cu kernels/cuda/*.cu))
+OBJ   := $(CU:%.cu=$(B)/%.cu.o) $(SRC:%.c=$(B)/%.o) # those that take longest first
 LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
 UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
@@ -55,18 +68,24 @@ $(B)/kernels/cpu/avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 
 ifeq ($(WITH_CUDA),1)
-  # the GPU that is here, else every one since Ampere, and PTX for what comes later
-  HERE      := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
-  ARCH      ?= $(or $(HERE),80 86 89 90 100 120 120+ptx)
+  # ARCH: a number is machine code for a compute capability and the later ones of its generation (90: as 90a, with
+  # wgmma, for 9.0 alone), N+ptx is PTX, which a driver compiles for any GPU from N on when the program first starts.
+  # CUDA=auto: the GPUs of this machine. CUDA=1: Ampere with Ada, Hopper, desktop Blackwell; PTX for the others.
+  KNOWN     := $(if $(NVCC),$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code 2>/dev/null)))
+  ARCH      ?= $(if $(filter auto,$(CUDA)),$(foreach g,$(GPUS),$(if $(filter $(g),$(KNOWN)),$(g),90+ptx)),$(filter $(KNOWN),80 90 120) 90+ptx)
   CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-  GENCODE   := $(foreach a,$(patsubst 90,90a,$(ARCH)),-gencode arch=compute_$(a:%+ptx=%),code=$(if $(filter %+ptx,$(a)),compute_$(a:%+ptx=%),sm_$(a)))
+  CODES     := $(sort $(patsubst 90,90a,$(ARCH)))
+  # GPUs after Hopper get code from the PTX for 9.0: nothing here uses more, and the front end runs once for both
+  virtual    = $(if $(filter 1%,$(1)),90,$(1:%+ptx=%))
+  GENCODE   := $(foreach a,$(CODES),-gencode arch=compute_$(call virtual,$(a)),code=$(if $(filter %+ptx,$(a)),compute_$(call virtual,$(a)),sm_$(a)))
   # -fmad=false: fused only where the source says so (kernels/cuda/cuda.h)
-  NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -lineinfo -DHAVE_CUDA=1 -Xcompiler -Wall,-Wextra --threads 2 $(GENCODE) $(if $(STAMPS),-DSTAMPS)
+  NVFLAGS   := -std=c++20 -O3 -I. -fmad=false -DHAVE_CUDA=1 -DCUDA_CODES='"$(CODES)"' -Xcompiler -Wall,-Wextra \
+               $(GENCODE) $(if $(STAMPS),-DSTAMPS -lineinfo)
   LDLIBS    += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lstdc++
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run test tests bench install deps test-deps check-deps clean format help FORCE
+.PHONY: docs all run dist test tests bench install deps test-deps packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) --no-print-directory $(B)/aerie
@@ -76,9 +95,13 @@ run: deps ## install what is missing, build, and open the chat
 	@$(MAKE) --no-print-directory all
 	@$(B)/aerie
 
+dist: ## build for GPUs, too: machine code for the common ones, PTX for the others (needs nvcc, no GPU)
+	@$(MAKE) --no-print-directory CUDA=1 all
+	@du -m build/aerie build/$$(readlink build/aerie) | awk 'END { print "aerie: build/aerie is " $$1 " MiB" }'
+
 test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
 	@$(MAKE) --no-print-directory all
-	@$(MAKE) --no-print-directory tests
+	@$(MAKE) --no-print-directory TOLD=1 tests
 	@tests/run.sh $(B)
 
 tests: check-deps ## build the test programs and the benchmarks
@@ -89,19 +112,28 @@ bench: all ## measure; figures go to standard output (nothing here gates a test)
 	@tests/bench/run.sh $(B)
 
 # ---- packages: apt where there is apt, one clear line elsewhere ----------------------------------
+# what is built, for the one line that says so
+WHY_CPU := $(if $(filter debug,$(MODE)),a debug build,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(GPUS),no CUDA toolkit for \
+  the GPU of this machine,no GPU in this machine; 'make dist' builds for GPUs$(if $(NVCC),, but needs the CUDA toolkit))))
+FOR := $(if $(filter 1,$(WITH_CUDA)),the CPU and for GPUs: $(CODES),the CPU ($(strip $(WHY_CPU))))
+
 check-deps:
 	@command -v $(CC) pkg-config >/dev/null && pkg-config --exists $(PKGS) || \
 	  { echo "aerie: libraries are missing; 'make run' installs them, or install: $(PACKAGES)" >&2; exit 2; }
-	@$(if $(filter 1,$(WITH_CUDA)),true,echo "aerie: building for the CPU only ($(if $(filter debug,$(MODE)),debug build,$(if $(filter 0,$(CUDA)),CUDA=0,no CUDA toolkit found)))")
+	@$(if $(filter 1,$(WITH_CUDA)),$(if $(NVCC),,echo "aerie: CUDA=1 needs the CUDA toolkit: nvcc was not found" >&2; exit 2))
+	@$(if $(TOLD),,echo "aerie: building for $(FOR)")
 
 define apt-install
   set -e; want="$(1)"; \
   command -v apt-get >/dev/null || { echo "aerie: this is not a Debian or Ubuntu system; please install: $$want" >&2; exit 2; }; \
   sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+  command -v env $$sudo >/dev/null || { echo "aerie: neither root nor sudo; please have root run: apt-get install $$want" >&2; exit 2; }; \
   echo "aerie: installing $$want"; \
-  $$sudo apt-get update -qq; \
-  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want >/dev/null
+  $$sudo apt-get update -qq </dev/null; \
+  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want </dev/null >/dev/null
 endef
+
+packages: ; @echo $(PACKAGES) $(TEST_PACKAGES)
 
 deps:
 	@{ command -v cc && command -v pkg-config && pkg-config --exists $(PKGS); } >/dev/null 2>&1 || { $(call apt-install,$(PACKAGES)); }
@@ -110,26 +142,28 @@ test-deps: deps
 	@{ pkg-config --exists cmocka && command -v tmux && command -v sqlite3; } >/dev/null 2>&1 || { $(call apt-install,$(TEST_PACKAGES)); }
 
 # ---- building ------------------------------------------------------------------------------------
-# the flags file changes only when the flags do, so a new flag rebuilds and an old one does not
-FLAGS := $(CC) $(CFLAGS) $(LDFLAGS) $(LDLIBS) $(NVCC) $(NVFLAGS)
-$(B)/flags: FORCE
-	@mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$(FLAGS))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$(FLAGS))' > $@
+# a file of flags changes only when the flags do: other flags build again what they apply to, the same ones nothing
+c.flags    := $(CC) $(CFLAGS)
+cu.flags   := $(NVCC) $(NVFLAGS)
+link.flags := $(CC) $(LDFLAGS) $(LDLIBS)
+$(B)/c.flags $(B)/cu.flags $(B)/link.flags: FORCE
+	@mkdir -p $(@D); printf '%s\n' '$(subst ','\'',$($(@F)))' | cmp -s - $@ || printf '%s\n' '$(subst ','\'',$($(@F)))' > $@
 
-$(B)/%.o: %.c $(B)/flags
+$(B)/%.o: %.c $(B)/c.flags
 	@mkdir -p $(@D); echo "  CC    $<"; $(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
-$(B)/%.cu.o: %.cu $(B)/flags
+$(B)/%.cu.o: %.cu $(B)/cu.flags
 	@mkdir -p $(@D); echo "  NVCC  $<"; $(NVCC) $(NVFLAGS) -MMD -MP -c $< -o $@
 
-$(B)/aerie: $(OBJ)
-	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $^ $(LDLIBS) -o $@
+$(B)/aerie: $(OBJ) $(B)/link.flags
+	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
 
 define link-test
-  @echo "  LINK  $@"; $(LINK) $(LDFLAGS) $^ $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
+  @echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(shell pkg-config --libs cmocka 2>/dev/null) $(LDLIBS) -o $@
 endef
-$(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(LIB) ; $(link-test)
-$(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) ; $(link-test)
-$(BENCH): %: %.o $(LIB) ; $(link-test)
+$(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(LIB) $(B)/link.flags ; $(link-test)
+$(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) $(B)/link.flags ; $(link-test)
+$(BENCH): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
 
 -include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d)
 .SECONDARY:
@@ -168,5 +202,5 @@ docs: all ## write the program's own command table and the figures of tests/benc
 	  $(call put-table,| one conversation on an H200 |,$(B)/h200.md); }
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
-	@echo "  options: MODE=debug  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='90 120+ptx'"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo "  options: MODE=debug  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='80 90+ptx'  -j1"

@@ -467,6 +467,9 @@ struct kernels {
     void (*close)(struct kdev *d);
     /* One line about the device for people, e.g. "2 threads, AVX-512"; lives as long as it. */
     const char *(*about)(struct kdev *d);
+    /* One line for people about what makes the first passes slow on this device, or NULL; lives as long as the
+     * device. A backend that never has any leaves the entry NULL. */
+    const char *(*slow_start)(struct kdev *d);
 
     /* memory: contents of a new buffer are undefined; names are for messages */
     kbuf (*alloc)(struct kdev *d, size_t bytes, const char *what, struct err *e);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define NO_CUDA "this build has no CUDA: it was made without the CUDA toolkit"
+#define NO_CUDA "this build has no CUDA: 'make dist', or 'make' on a machine with a GPU, builds for GPUs"
 
 static bool open_on(const struct kernels *k, const struct k_opts *o, struct device *dev,
                     struct err *e)
@@ -84,6 +84,8 @@ static void tell_one(const struct kernels *k, void (*tell)(void *arg, bool ok, c
         k->memory(d, &left, &all);
     if (all)
         buf_printf(&line, ", %.1f GiB free", (double)left / 0x1p30);
+    if (d && k->slow_start && k->slow_start(d))
+        buf_printf(&line, "; %s", k->slow_start(d));
     tell(arg, d != NULL, line.p);
     buf_free(&line);
     if (d)

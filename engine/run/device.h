@@ -27,6 +27,11 @@ static inline int device_chunk(const struct device *dev)
 {
     return dev->k->queued ? 2048 : 256;
 }
+/* What makes the first passes on the device slow, one line for people; NULL: nothing. Lives as long as the device. */
+static inline const char *device_slow_start(const struct device *dev)
+{
+    return dev->k->slow_start ? dev->k->slow_start(dev->d) : NULL;
+}
 /* Each backend: whether it can be used, and what it found or why not. */
 void device_list(void (*tell)(void *arg, bool ok, const char *line), void *arg);
 

@@ -63,6 +63,8 @@ static bool load(struct batch *b, struct err *e)
         return false;
     if (passed.kind)
         notice(b, "computing on the CPU: %s", passed.msg);
+    if (device_slow_start(&b->dev))
+        notice(b, "%s", device_slow_start(&b->dev));
     if (!model_load(&b->m, o->model, o->progress ? &p : NULL, e))
         return false;
     if (o->draft) {

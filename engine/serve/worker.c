@@ -417,6 +417,8 @@ static bool open_device(struct engine *g, const struct engine_opts *o, struct er
         return false;
     if (passed.kind)
         notice(g, "computing on the CPU: %s", passed.msg);
+    if (device_slow_start(&g->dev))
+        notice(g, "%s", device_slow_start(&g->dev));
     set_chunk(g);
     return true;
 }

@@ -4,6 +4,7 @@
  * without one; open() then fails with one line. A failure of the device sticks: nothing is
  * launched behind it, and sync() reports it with the operation in which it was noticed.
  */
+#include "kernels/cuda/codes.h"
 #include "kernels/cuda/cuda.h"
 
 /* ---- errors --------------------------------------------------------------------------------- */
@@ -77,6 +78,28 @@ static bool version_fits(struct err *e)
     return true;
 }
 
+/* Chooses among the code of this build as the driver does, before the driver is asked for any kernel: compiling
+ * PTX takes it a minute. */
+static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err *e)
+{
+    struct cuda_code code;
+    if (p->major < 8)
+        return err_set(e, ERR_MODEL, "%s has compute capability %d.%d: 8.0 or newer is needed",
+                       p->name, p->major, p->minor);
+    if (!cuda_find_code(CUDA_CODES, p->major, p->minor, &code))
+        return err_set(e, ERR_MODEL, "%s has compute capability %d.%d, this build has code for %s: "
+                       "'make dist', or 'make' on this machine, builds for it",
+                       p->name, p->major, p->minor, CUDA_CODES);
+    d->dependent = code.compute >= 90;
+    d->tiles = code.compute == 90 && code.specific && cuda_has_tensor_maps();
+    if (code.ptx)
+        snprintf(d->slow_start, sizeof d->slow_start,
+                 "this build has no machine code for compute capability %d.%d: the driver compiles "
+                 "kernels when they are first used, for about a minute, and keeps them in its cache "
+                 "(~/.nv); 'make' on this machine builds them in", p->major, p->minor);
+    return true;
+}
+
 static bool find_device(struct kdev *d, struct err *e)
 {
     int n = 0;
@@ -94,13 +117,10 @@ static bool find_device(struct kdev *d, struct err *e)
         rc = cudaGetDeviceProperties(&p, d->ordinal);
     if (rc != cudaSuccess)
         return err_set(e, ERR_MODEL, "CUDA device %d: %s", d->ordinal, cudaGetErrorString(rc));
-    if (p.major < 8)
-        return err_set(e, ERR_MODEL, "%s has compute capability %d.%d: 8.0 or newer is needed",
-                       p.name, p.major, p.minor);
+    if (!find_code(d, &p, e))
+        return false;
     d->n_sm = p.multiProcessorCount;
     d->shared_most = p.sharedMemPerBlockOptin;
-    d->dependent = p.major >= 9;
-    d->tiles = p.major == 9 && cuda_tiles_here();
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
              (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
              d->terms == 1 ? "bf16" : "float32");
@@ -183,9 +203,15 @@ static const char *cuda_about(struct kdev *d)
     return d->about;
 }
 
+static const char *cuda_slow_start(struct kdev *d)
+{
+    return *d->slow_start ? d->slow_start : NULL;
+}
+
 extern "C" const struct kernels kernels_cuda = {
     .name = "cuda", .queued = true,
     .open = cuda_open, .close = cuda_close, .about = cuda_about,
+    .slow_start = cuda_slow_start,
     .alloc = cuda_alloc, .release = cuda_release, .put = cuda_put, .get = cuda_get,
     .fill = cuda_fill, .upload = cuda_upload, .footprint = cuda_footprint, .sync = cuda_sync,
     .memory = cuda_memory,

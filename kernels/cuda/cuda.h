@@ -88,8 +88,8 @@ struct kdev {
     int ordinal, n_sm;
     size_t shared_most; /* bytes of shared memory that a block may have */
     int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
-    bool dependent; /* programmatic dependent launch */
-    bool tiles;     /* wgmma and the copy engine */
+    bool dependent; /* programmatic dependent launch: the code that runs was compiled for 9.0 or later */
+    bool tiles;     /* wgmma and the copy engine: the code that runs was compiled for 9.0a */
     cudaStream_t stream;
     char *arena;
     size_t arena_at;
@@ -118,6 +118,7 @@ struct kdev {
     bool failed;
     struct err first;
     char about[192];
+    char slow_start[256]; /* "": nothing is slow */
     void *handed; /* (HANDED_BYTES): what blocks of attention hand to each other */
 };
 
@@ -278,8 +279,8 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e);
 void cuda_graph_launch(struct kdev *d, struct kgraph *g);
 void cuda_graph_free(struct kdev *d, struct kgraph *g);
 
-/* dense/tile.cu: whether build and driver have them. */
-bool cuda_tiles_here(void);
+/* dense/tile.cu: whether the driver has what kernels with tensor maps need. */
+bool cuda_has_tensor_maps(void);
 
 /* bench.cu */
 bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale, struct err *e);

@@ -141,6 +141,8 @@ template <class S, bool whole>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tile_kernel(const __grid_constant__ tile_args t)
 {
+    if (S::WIDE && !HAVE_WGMMA)
+        return;
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     __shared__ __align__(16) int ring[RING * S::TK];

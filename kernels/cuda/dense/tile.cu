@@ -352,8 +352,7 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Where the build has no wgmma the body is missing, and with it the static shared memory, by which
- * cuda_tiles_here() knows. */
+/* Code for GPUs without wgmma has no body: kdev.tiles is false there. */
 template <int TERMS, int COLS>
 __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     many_kernel(const __grid_constant__ struct many a)
@@ -409,15 +408,7 @@ static encode_fn *encoder()
     return f;
 }
 
-bool cuda_tiles_here()
-{
-    struct cudaFuncAttributes at;
-    if (cudaFuncGetAttributes(&at, (const void *)many_kernel<1, 128>) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return at.sharedSizeBytes > 0 && encoder();
-}
+bool cuda_has_tensor_maps() { return encoder() != NULL; }
 
 void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
                    int box_n, int box_rows)
