@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test of a build folder, two at a time, and ends with "N passed, N failed".
+# Runs every test of a build folder, as many at a time as there are cores (JOBS), and ends with "N passed, N failed".
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies or prints no result has failed.
@@ -9,6 +9,24 @@ logs=$build/test-logs
 rm -rf "$logs"; mkdir -p "$logs"
 export AERIE=$PWD/$build/aerie BUILD=$PWD/$build CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8
 unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME NO_COLOR
+
+# Tests find the commands of the Makefile's packages and of every bare Debian system in a folder of links, and no others:
+# a command that only this machine has fails here, not on somebody's fresh machine. Elsewhere than on Debian they find all.
+link_commands() { # folder
+    local declared files
+    declared="make $(make -s packages)" && mkdir "$1" || return 1
+    # shellcheck disable=SC2046,SC2086
+    files=$(dpkg-query -L $(dpkg-query -W -f '${Essential} ${Priority} ${Package}\n' | awk '$1 == "yes" || $2 == "required" { print $NF }') \
+        $declared 2>/dev/null | grep -E '^(/usr)?/s?bin/.') || return 1
+    xargs -r ln -sf -t "$1" <<<"$files"
+    [ -e "$1/awk" ] || ln -s mawk "$1/awk" # an alternative, not a file of the package
+}
+if command -v dpkg-query >/dev/null; then
+    rm -rf "$build/commands"; link_commands "$build/commands" || exit 2
+    export PATH=$PWD/$build/commands
+fi
+command_not_found_handle() { echo "$1: not found; tests have the commands of the packages that the Makefile declares" >&2; return 127; }
+export -f command_not_found_handle
 
 one() { # path of a test, log folder: one file with its output, one with its verdicts
     local name; name=$(basename "$1" .sh); local log=$2/$name.log start=$SECONDS
@@ -31,7 +49,7 @@ if [ $# -gt 0 ]; then
 fi
 # the longest first, so that none of them runs alone at the end
 slow='test_(kill|engine|replay|mock|bugs|tokenizer)'
-{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-2}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
+{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(nproc)}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
     END {printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0}'
