@@ -1,0 +1,148 @@
+#!/bin/bash
+# Runs the README's commands on bare systems: `make run` and `make test` on a clean clone, as root and as a user with
+# sudo, then `make install` and the installed program as another user. Prints a table of seconds and results; status 1
+# if a command failed, 2 if the script cannot run here. Needs root (debootstrap, chroot).
+#   tests/fresh.sh [OPTION...]
+#   --suite NAME        a Debian or Ubuntu release; may be repeated (bookworm, trixie and noble)
+#   --as root|sudo      who runs the commands; may be repeated (both)
+#   --mirror NAME=URL   where a release's packages are (the mirror of this machine's own apt sources)
+#   --only COMMAND      run, test or install; may be repeated (all three)
+#   --cache DIR         keeps downloaded packages and bare systems between runs (~/.cache/aerie-fresh)
+#   --keep              keeps the systems and their logs and says where they are
+# What is cloned is HEAD of this checkout: changes that are not committed are not tested.
+cd "$(dirname "$0")/.." || exit 2
+stop() { echo "fresh: $1" >&2; exit 2; }
+
+suites=() users=() only=() keep=0 cache=${XDG_CACHE_HOME:-$HOME/.cache}/aerie-fresh
+declare -A mirrors
+while [ $# -gt 0 ]; do
+    case $1 in
+    --suite) suites+=("$2"); shift ;;
+    --as) case $2 in root | sudo) users+=("$2") ;; *) stop "--as $2: expected root or sudo" ;; esac; shift ;;
+    --mirror) [[ $2 == ?*=?* ]] || stop "--mirror $2: expected NAME=URL"; mirrors[${2%%=*}]=${2#*=}; shift ;;
+    --only) case $2 in run | test | install) only+=("$2") ;; *) stop "--only $2: expected run, test or install" ;; esac; shift ;;
+    --cache) cache=$2; shift ;;
+    --keep) keep=1 ;;
+    *) sed -n '2,14p' "$0" >&2; exit 2 ;;
+    esac
+    shift
+done
+[ ${#suites[@]} -gt 0 ] || suites=(bookworm trixie noble)
+[ ${#users[@]} -gt 0 ] || users=(root sudo)
+[ ${#only[@]} -gt 0 ] || only=(run test install)
+[ "$(id -u)" = 0 ] || stop "needs root, to make bare systems and to enter them (sudo tests/fresh.sh)"
+for tool in debootstrap unshare chroot git; do
+    command -v $tool >/dev/null || stop "needs $tool (packages: debootstrap util-linux git)"
+done
+[ -z "$(git status --porcelain --untracked-files=no)" ] || echo "fresh: uncommitted changes are not tested"
+
+mkdir -p "$cache/downloads" && cache=$(realpath "$cache") && work=$(mktemp -d "$cache/run.XXXXXX") || exit 2
+tidy() { [ $keep = 1 ] || rm -rf --one-file-system "$work"; }
+trap tidy EXIT
+trap 'exit 130' INT TERM
+
+distribution() { # of a release
+    case $1 in noble | jammy | questing | plucky | oracular) echo Ubuntu ;; *) echo Debian ;; esac
+}
+
+# The mirror of a release: the one given, else the first of the same distribution in this machine's apt sources.
+mirror_of() {
+    echo "${mirrors[$1]:-$(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+        awk -v who="$(distribution "$1")" '$1 == who && $3 !~ /-/ { print $2; exit }')}"
+}
+
+# Makes the bare system of a release, once: minbase with make and git, and nothing else.
+bare_system() { # release, mirror
+    local tree=$work/$1.bare components=main script=
+    [ -s "$cache/$1.tar" ] && return
+    [ "$(distribution "$1")" = Ubuntu ] && components=main,universe
+    [ -e "/usr/share/debootstrap/scripts/$1" ] || script=$([ $components = main ] && echo sid || echo gutsy)
+    debootstrap --variant=minbase --include=make,git --components=$components --cache-dir="$cache/downloads" \
+        "$1" "$tree" "$2" ${script:+"$script"} >"$work/$1.debootstrap" 2>&1 || { tail -n 3 "$work/$1.debootstrap"; return 1; }
+    rm -f "$tree"/var/cache/apt/archives/*.deb
+    tar -C "$tree" -cf "$cache/$1.tar.part" . && mv "$cache/$1.tar.part" "$cache/$1.tar"
+    rm -rf --one-file-system "$tree"
+}
+
+# Runs a command line in a system, as a user of the system, in the user's home, with an environment of its own. Mounts
+# and processes end with the command.
+inside() { # release, tree, user, command line
+    local home=/home/$3 kept=$cache/$1.packages
+    [ "$3" = root ] && home=/root
+    mkdir -p "$kept"
+    # shellcheck disable=SC2016
+    unshare --mount --pid --fork --kill-child bash -c '
+        mount -t proc proc "$1/proc" && mount -t sysfs -o ro sysfs "$1/sys" && mount -t tmpfs tmpfs "$1/dev/shm" &&
+        mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts "$1/dev/pts" &&
+        mount --bind "$2" "$1/var/cache/apt/archives" && cp -L /etc/resolv.conf "$1/etc/resolv.conf" &&
+        exec chroot --userspec="$3" "$1" env -i HOME="$4" USER="$3" LOGNAME="$3" TERM=dumb \
+            PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c "cd; $5"' \
+        _ "$2" "$kept" "$3" "$home" "$4"
+}
+
+failed=0
+row() { printf '%-10s %-5s %-28s %7s  %s\n' "$@"; }
+# A row of the table: runs a command line, expects status 0 and a pattern in the output.
+step() { # release, tree, as, user, title, pattern, command line
+    local log=$work/$1-$3.log begin=$EPOCHREALTIME status seconds result=ok
+    inside "$1" "$2" "$4" "$7" >"$log.now" 2>&1 </dev/null
+    status=$?
+    seconds=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+    { echo "== $5 (as $4)"; cat "$log.now"; } >>"$log"
+    if [ $status != 0 ] || ! grep -qE -- "$6" "$log.now"; then
+        failed=1
+        result="FAILED: status $status, expected 0 and a line that matches $6"
+    fi
+    [ "$5" = "make test" ] && result="$result, $(tail -n 1 "$log.now")"
+    row "$1" "$3" "$5" "$seconds" "$result"
+    [[ $result == ok* ]] || { grep -E '^    |^make.*Error|: error' "$log.now" | tail -n 30; tail -n 12 "$log.now" | sed 's/^/    /'; }
+}
+
+wants() { [[ " ${only[*]} " == *" $1 "* ]]; }
+
+prove() { # release, root or sudo: every command in a system of its own
+    local tree=$work/$1-$2 user=root sudo='' home
+    mkdir "$tree" && tar -C "$tree" -xf "$cache/$1.tar" || return 1
+    proxy=$(apt-config dump 2>/dev/null | grep -iE '^Acquire::https?::Proxy ')
+    [ -z "$proxy" ] || echo "$proxy" >"$tree/etc/apt/apt.conf.d/01proxy"
+    inside "$1" "$tree" root 'useradd -m guest' || return 1
+    if [ "$2" = sudo ]; then
+        user=dev sudo='sudo '
+        inside "$1" "$tree" root 'apt-get update -qq && apt-get install -y -qq --no-install-recommends sudo >/dev/null &&
+            useradd -m dev && echo "dev ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/dev' >"$work/$1-sudo.log" 2>&1 || return 1
+        rm -rf "$tree"/var/lib/apt/lists/*
+    fi
+    home=$tree/home/$user
+    [ $user = root ] && home=$tree/root
+    git clone -q --no-local . "$home/aerie" && inside "$1" "$tree" root "chown -R $user: ~$user/aerie" || return 1
+
+    ! wants run || step "$1" "$tree" "$2" $user "make run" '^[A-Z].*[.!?]$' 'cd aerie && printf "Hello!\n/bye\n" | make run'
+    ! wants test || step "$1" "$tree" "$2" $user "make test" '^[0-9]+ passed, 0 failed' 'cd aerie && make test'
+    if wants install; then
+        step "$1" "$tree" "$2" $user "make install" '/bin/aerie$' "cd aerie && ${sudo}make install"
+        mv "$home/aerie" "$home/aerie.away" && chmod 700 "$home/aerie.away"
+        step "$1" "$tree" "$2" guest "aerie run, installed" '^[A-Z].*[.!?]$' 'aerie run "Hello!"'
+        step "$1" "$tree" "$2" guest "aerie doctor, installed" 'nestling' 'aerie doctor'
+    fi
+    [ $keep = 1 ] || rm -rf --one-file-system "$tree"
+}
+
+echo "commit $(git rev-parse --short HEAD), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg)"
+row system as command seconds result
+proved=0
+for suite in "${suites[@]}"; do
+    mirror=$(mirror_of "$suite")
+    if [ -z "$mirror" ]; then
+        row "$suite" - - - "skipped: apt here has no $(distribution "$suite") mirror (--mirror $suite=URL)"
+        continue
+    fi
+    begin=$SECONDS
+    bare_system "$suite" "$mirror" || { row "$suite" - debootstrap $((SECONDS - begin)) FAILED; failed=1; continue; }
+    for as in "${users[@]}"; do
+        prove "$suite" "$as" || { row "$suite" "$as" "(set-up)" - FAILED; failed=1; tail -n 3 "$work/$suite-$as.log" 2>/dev/null; }
+        proved=$((proved + 1))
+    done
+done
+[ $keep = 0 ] || echo "kept: $work"
+[ $proved -gt 0 ] || stop "no system was proved"
+exit $failed
