@@ -25,7 +25,7 @@ struct engine_opts {
     const struct kernels *backend; /* a kernel table to use whatever `device` says; NULL: none */
     int threads;               /* CPU threads, 0: all cores */
     const char *precision;     /* as of device_open() */
-    struct cut_opts cut;       /* weights in FP8 */
+    struct quant_opts quant;       /* weights in FP8 */
     int page_size;             /* 1..64, power of two; 0: 16 */
     int context;               /* longest context in tokens, 0: the model's, within reason and
                                   what the device's memory holds */

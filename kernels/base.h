@@ -146,7 +146,7 @@ struct tensor {
     size_t bytes;
     const char *name; /* as in the file, for messages; lives as long as the model */
     bool by_row;      /* a matrix of which single rows are read: one for each expert */
-    bool cut;         /* bf16 that upload() cuts to FP8 (fp8.h) */
+    bool quantize;    /* bf16 that upload() quantizes to FP8 (fp8.h) */
     int unit;         /* then: its unit's exponent */
 };
 

@@ -1,12 +1,13 @@
-/* fp8.h - bf16 weights cut to FP8, for `--weights fp8` and `--draft-weights fp8`.
+/* fp8.h - quantizing bf16 weights to FP8 (E4M3), for `--weights fp8` and `--draft-weights fp8`.
  *
- * A matrix that is cut has one unit, a power of two, and every weight becomes the nearest of
- * unit * c, c a number of E4M3 (a sign, four bits of exponent, three of mantissa; to 448, down to
- * 2^-9; ties to even). All of these are bf16 numbers: a cut matrix is an ordinary one with rounder
- * weights. A device may use it as that, and multiplies to the same bits, or read half the bytes.
+ * A quantized matrix has one scale, a power of two, and each weight becomes the nearest scale * c,
+ * where c is an E4M3 number (a sign, 4 exponent bits, 3 mantissa bits; largest 448, smallest 2^-9;
+ * ties to even). All these products are bf16 numbers, so a quantized matrix is an ordinary bf16
+ * matrix with rounded weights. A device may use that form, or read the 8-bit codes (half the bytes)
+ * and get the same bits.
  *
- * One unit is enough, for these are floating point: a weight loses precision only below 2^-14 of
- * the matrix's largest. (Format: OCP 8-bit Floating Point Specification, E4M3.)
+ * One scale a matrix is enough because E4M3 is a floating-point format: only weights below 2^-14 of
+ * the largest lose precision. (Format: OCP 8-bit Floating Point Specification, E4M3.)
  */
 #ifndef AERIE_FP8_H
 #define AERIE_FP8_H
@@ -26,7 +27,7 @@ enum {
     FP8_LARGEST = 0x7e,                       /* 448 */
     FP8_NOT_FINITE = 0x7f80,                  /* magnitudes of bf16 from here on */
 };
-#define FP8_REFUSED "%s has a weight that is not finite: it cannot be cut to FP8"
+#define FP8_REFUSED "%s has a weight that is not finite: it cannot be quantized to FP8"
 
 static inline FP8_BOTH float fp8_power(int exponent) /* -126 .. 127 */
 {
@@ -34,8 +35,8 @@ static inline FP8_BOTH float fp8_power(int exponent) /* -126 .. 127 */
     return x.v;
 }
 
-/* The exponent of the unit of a matrix whose largest magnitude is a bf16 of these bits: 448 units
- * reach it. */
+/* The scale's exponent for a matrix whose largest magnitude has these bf16 bits: 448 times the scale
+ * is at least that magnitude. */
 static inline FP8_BOTH int fp8_unit(uint16_t largest)
 {
     int unit = (largest >> 7) - 127 - 8 + ((largest & 0x7f) > 0x60);
@@ -43,7 +44,7 @@ static inline FP8_BOTH int fp8_unit(uint16_t largest)
            : unit > FP8_UNIT_MOST ? (int)FP8_UNIT_MOST : unit;
 }
 
-/* The number of units nearest to a finite bf16, as E4M3; beyond 448: that. */
+/* The E4M3 code nearest to a finite bf16 divided by the scale; saturates at 448. */
 static inline FP8_BOTH uint8_t fp8_of(uint16_t w, int unit)
 {
     union { uint32_t bits; float v; } x = {(uint32_t)(w & 0x7fff) << 16};
@@ -58,7 +59,7 @@ static inline FP8_BOTH uint8_t fp8_of(uint16_t w, int unit)
     return (uint8_t)(code | (uint32_t)(w >> 8 & 0x80));
 }
 
-/* What it stands for, as a bf16. */
+/* The weight that a code stands for, as bf16 bits. */
 static inline FP8_BOTH uint16_t fp8_value(uint8_t code, int unit)
 {
     uint32_t magnitude = code & 0x7f;

@@ -10,7 +10,7 @@
  *  - It may run asynchronously; get() and sync() wait. It never allocates device memory.
  *  - A stride of 0 means dense rows.
  *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used as they are stored,
- *    except those that upload() quantizes to FP8 (struct tensor, `cut`).
+ *    except those that upload() quantizes to FP8 (struct tensor, `quantize`).
  *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
  *    the slot layout (design law 5): each row is reduced in an order fixed by its own logical
  *    content. On the CPU the order is also the same for every instruction set: 32 running sums
@@ -479,7 +479,7 @@ struct kernels {
     void (*fill)(struct kdev *d, kbuf dst, uint8_t byte);
     /* Moves t->data to device memory, in the layout that this backend prefers; the host copy may be
      * freed afterwards unless t->data still points to it (the CPU uses it in place). A tensor with
-     * t->cut (bf16 of two dimensions) is quantized to FP8 during the upload, and every operation
+     * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every operation
      * sees the rounded weights (fp8.h). False and *e: out of memory, or a weight is not finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
     /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is

@@ -214,18 +214,18 @@ bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct 
 /* ---- weights in FP8 -------------------------------------------------------------------------- */
 
 /* "stored", "fp8" or NULL: stored; for the draft: as the target's. */
-struct cut_opts {
+struct quant_opts {
     const char *weights, *draft_weights;
 };
 
-/* Marks what is to be cut to FP8 when it is handed to a device (kernels/fp8.h): the bf16 matrices of
- * q, k, v, o and the dense MLP of every layer, the head (and with a tied one the embedding), what
- * joins an EAGLE3 head's inputs. Routers, experts and norms stay. m and d may be NULL, which only
- * checks the spelling (ERR_USAGE). What was asked for by name must have something to cut (ERR_MODEL).
- */
-bool models_cut(struct model *m, struct draft *d, const struct cut_opts *o, struct err *e);
-/* What is cut, for people; NULL: nothing. */
-const char *models_cut_text(const struct cut_opts *o);
+/* Marks the matrices that upload() quantizes to FP8 (kernels/fp8.h): the bf16 matrices q, k, v, o
+ * and the dense MLP of every layer, the head (and a tied embedding), and the projections of an
+ * EAGLE3 head's inputs. Routers, experts and norms keep their type. m and d may be NULL; then only
+ * the spelling is checked (ERR_USAGE). ERR_MODEL if an option was given by name and the model has
+ * no matrix to quantize. */
+bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e);
+/* Which weights are quantized, as text for people; NULL: none. */
+const char *models_quant_text(const struct quant_opts *o);
 
 /* ---- safetensors, for the golden files too --------------------------------------------------- */
 

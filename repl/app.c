@@ -32,8 +32,8 @@ static void config_lines(const struct engine_opts *o, const struct engine_info *
                i ? i->page_size : o->page_size, i ? i->context : o->context,
                i ? i->n_pages[POOL_FULL] : o->full_pages, i ? i->n_pages[POOL_SWA] : o->swa_pages,
                o->capture ? o->capture : "", o->raw, i ? i->date : "",
-               o->cut.weights ? o->cut.weights : "",
-               o->cut.draft_weights ? o->cut.draft_weights : "");
+               o->quant.weights ? o->quant.weights : "",
+               o->quant.draft_weights ? o->quant.draft_weights : "");
 }
 
 /* What the log says about this process; `i` is NULL before the engine is open. */

@@ -59,7 +59,7 @@ static bool load(struct batch *b, struct err *e)
     struct device_wish w = {o->device, o->threads, o->precision, o->backend};
     struct err passed = {0}, why = {0};
     const char *warning = NULL;
-    if (!models_cut(NULL, NULL, &o->cut, e) || !device_choose(&b->dev, &w, &passed, e))
+    if (!models_quantize(NULL, NULL, &o->quant, e) || !device_choose(&b->dev, &w, &passed, e))
         return false;
     if (passed.kind)
         notice(b, "computing on the CPU: %s", passed.msg);
@@ -74,7 +74,7 @@ static bool load(struct batch *b, struct err *e)
         if (!b->has_draft)
             notice(b, "drafting is off: %s", why.msg);
     }
-    if (!models_cut(&b->m, b->has_draft ? &b->d : NULL, &o->cut, e))
+    if (!models_quantize(&b->m, b->has_draft ? &b->d : NULL, &o->quant, e))
         return false;
     b->tok = tok_open(o->model, e);
     b->chat = b->tok ? chat_open(&b->m, b->tok, o->raw, &warning, e) : NULL;

@@ -413,7 +413,7 @@ static bool open_device(struct engine *g, const struct engine_opts *o, struct er
 {
     struct err passed = {0};
     struct device_wish w = {o->device, o->threads, o->precision, o->backend};
-    if (!models_cut(NULL, NULL, &o->cut, e) || !device_choose(&g->dev, &w, &passed, e))
+    if (!models_quantize(NULL, NULL, &o->quant, e) || !device_choose(&g->dev, &w, &passed, e))
         return false;
     if (passed.kind)
         notice(g, "computing on the CPU: %s", passed.msg);
@@ -567,7 +567,7 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
                     : g->draft.kind == DRAFT_FROZEN ? "frozen-kv"
                                                     : "eagle3";
     i->family = g->model.cfg.family;
-    const char *cut = models_cut_text(&o->cut);
+    const char *cut = models_quant_text(&o->quant);
     i->device = g->strings[2] = xasprintf("%s, %s%s%s", g->dev.k->name, g->dev.k->about(g->dev.d),
                                           cut ? ", " : "", cut ? cut : "");
     i->shared_kv = g->strings[4] = print_sharing(g);
@@ -609,7 +609,7 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     ok = ok && open_device(g, o, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
               load_draft(g, o, pp, e) &&
-              models_cut(&g->model, g->has_draft ? &g->draft : NULL, &o->cut, e) &&
+              models_quantize(&g->model, g->has_draft ? &g->draft : NULL, &o->quant, e) &&
               open_rig(g, o, e);
     if (ok) {
         fill_info(g, o);

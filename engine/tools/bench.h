@@ -44,7 +44,7 @@ struct bench_opts {
     const char *library;        /* a file that holds cuBLASLt; NULL: by its usual names */
     const char *device;         /* as for engine_open() */
     const char *precision;      /* as of device_open() */
-    struct cut_opts cut;        /* weights in FP8 */
+    struct quant_opts quant;        /* weights in FP8 */
     int threads;
     bool brief;                 /* fewer lines and runs */
     void (*about)(void *arg, const char *device); /* once, before the lines */

@@ -135,7 +135,7 @@ static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, d
         if (drafter_owns_kv(r->drafter))
             for (int i = 0; i < shape.steps; i++)
                 bytes += bench_draft_bytes(r, i ? shape.topk : 1, n, i == 0);
-        const char *cut = models_cut_text(&s->cut);
+        const char *cut = models_quant_text(&s->quant);
         snprintf(text, sizeof text, "%d cells, %.2f tokens a cycle, %.0f tok/s%s%s", s->usual, mean,
                  mean / t.ms * 1e3, cut ? ", " : "", cut ? cut : "");
         if (bench_wanted(b, name))

@@ -50,7 +50,7 @@ void bench_describe(char *out, size_t room, const struct subject *s, int n, doub
 {
     size_t at = (size_t)snprintf(out, room, "%d cells, %s", n,
                                  s->rig.net.cells[0].type == KV_BF16 ? "bf16" : "f32");
-    const char *cut = models_cut_text(&s->cut);
+    const char *cut = models_quant_text(&s->quant);
     if (cut)
         at += (size_t)snprintf(out + at, room - at, ", %s", cut);
     if (hit > 0)
@@ -82,15 +82,15 @@ static bool load_stored(struct bench *b, struct subject *s, struct err *e)
 
 static bool load(struct bench *b, struct subject *s, struct err *e)
 {
-    s->cut = b->o->cut;
-    return load_stored(b, s, e) && models_cut(&s->m, &s->d, &s->cut, e);
+    s->quant = b->o->quant;
+    return load_stored(b, s, e) && models_quantize(&s->m, &s->d, &s->quant, e);
 }
 
 /* Whether there is room for the weights and the cells of the longest context; if not, *e says how
  * much is needed and how much is there. */
 static bool fits(struct bench *b, struct subject *s, struct err *e)
 {
-    double need = (double)(s->m.bytes + s->d.bytes) * (models_cut_text(&s->cut) ? 1.5 : 1);
+    double need = (double)(s->m.bytes + s->d.bytes) * (models_quant_text(&s->quant) ? 1.5 : 1);
     for (int l = 0; l < s->m.cfg.n_layer; l++) {
         const struct layer *w = &s->m.layer[l];
         if (w->kv_src == l)

@@ -19,7 +19,7 @@ struct subject {
     struct model m;
     struct draft d;
     bool has_draft;
-    struct cut_opts cut;
+    struct quant_opts quant;
     struct rig rig;
     int chunk;   /* prompt tokens a pass */
     int most;    /* longest context that is measured */
@@ -46,11 +46,11 @@ static inline bool bench_is_expert(const struct layer *l, const struct tensor *t
     return t == &l->gate_up || t == &l->gate_up_s || t == &l->gate_up_b || t == &l->down_e ||
            t == &l->down_s || t == &l->down_b;
 }
-/* Of a tensor that is read once. A matrix that is cut counts as FP8, whatever the device reads (the
+/* Of a tensor that is read once. A matrix quantized to FP8 counts as FP8, whatever the device reads (the
  * CPU, and CUDA for more than 16 rows: bf16). */
 static inline double bench_weight_bytes(const struct tensor *t)
 {
-    return (double)t->bytes / (t->cut ? 2 : 1);
+    return (double)t->bytes / (t->quantize ? 2 : 1);
 }
 static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
 {

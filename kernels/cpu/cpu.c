@@ -177,11 +177,11 @@ static void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte)
         memset(dst.p, byte, dst.n);
 }
 
-/* Weights that are cut are bf16 as before, of rounder values. */
+/* A quantized matrix stays bf16 here, with rounded weights (fp8.h). */
 bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     (void)d;
-    if (!t->cut)
+    if (!t->quantize)
         return true;
     uint16_t *w = t->data, largest = 0;
     size_t n = t->bytes / sizeof *w;

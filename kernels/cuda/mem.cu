@@ -308,7 +308,7 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
 /* With FP8 behind the panels. */
 static size_t held_bytes(const struct panels &p, const struct tensor *t)
 {
-    return (size_t)p.n * (panel_bytes(p) + (t->cut ? fp8_panel_bytes(p) : 0));
+    return (size_t)p.n * (panel_bytes(p) + (t->quantize ? fp8_panel_bytes(p) : 0));
 }
 
 /* By way of the arena, as many panels at a time as it holds. */
@@ -337,7 +337,7 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
         rc = cudaStreamSynchronize(d->stream);
     if (rc != cudaSuccess)
         return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
-    if (t->cut && !cuda_cut(d, t, p, to, e))
+    if (t->quantize && !cuda_quantize(d, t, p, to, e))
         return false;
     t->data = to;
     return true;

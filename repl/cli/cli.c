@@ -135,9 +135,9 @@ static const struct flag {
     {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH,
      F_TEXT, AT(opt.engine.precision), 0, 0, NULL, NULL, "of CUDA: activations and KV cells (bf16)"},
     {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
-     AT(opt.engine.cut.weights), 0, 0, NULL, NULL, "fp8: matrices of bf16 cut to 8 bits (README)"},
+     AT(opt.engine.quant.weights), 0, 0, NULL, NULL, "fp8: quantize bf16 matrices to 8 bits (README)"},
     {"draft-weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
-     AT(opt.engine.cut.draft_weights), 0, 0, NULL, NULL, "the draft's (default: as --weights)"},
+     AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL, "the draft's (default: as --weights)"},
     {"threads", 0, "N", IN_TALK | IN_REPLAY | IN_GOLDEN | IN_BENCH,
      F_INT, AT(opt.engine.threads), 1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
     {"raw", 0, NULL, IN_TALK, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
@@ -602,7 +602,7 @@ static bool settle(struct cli *c, struct err *e)
     if (o->precision && strcmp(o->precision, "bf16") != 0 && strcmp(o->precision, "f32") != 0)
         return err_set(e, ERR_USAGE, "--precision cannot be \"%.80s\"; expected bf16 or f32",
                        o->precision);
-    if (!models_cut(NULL, NULL, &o->cut, e))
+    if (!models_quantize(NULL, NULL, &o->quant, e))
         return false;
     o->settings.verbose |= c->opt.verbose;
     c->model_given = o->model != NULL;

@@ -40,8 +40,8 @@ static void become(const struct cli *c, const struct child *k, bool screen, bool
                            "-p", "temperature=0", "-p", "max_tokens=128", "-m", o->model};
     const char *const more[][2] = {{"--device", o->device}, {"--precision", o->precision},
                                    {"--draft", o->draft},
-                                   {"--weights", o->cut.weights},
-                                   {"--draft-weights", o->cut.draft_weights},
+                                   {"--weights", o->quant.weights},
+                                   {"--draft-weights", o->quant.draft_weights},
                                    {"--threads", o->threads ? threads : NULL}};
     int n = 12;
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)

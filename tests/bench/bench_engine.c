@@ -362,8 +362,8 @@ int main(int argc, char **argv)
     must(device_open(&dev, "cpu", n_threads, NULL, &e), &e);
     must(model_load(&model, NESTLING, NULL, &e), &e);
     must(draft_load(&head, NESTLING_DRAFT, &model, NULL, NULL, &e), &e);
-    must(models_cut(&model, &head,
-                    &(struct cut_opts){getenv("WEIGHTS"), getenv("DRAFT_WEIGHTS")}, &e),
+    must(models_quantize(&model, &head,
+                    &(struct quant_opts){getenv("WEIGHTS"), getenv("DRAFT_WEIGHTS")}, &e),
          &e);
     tok = tok_open(NESTLING, &e);
     must(tok != NULL, &e);

@@ -1,6 +1,6 @@
 /* test_cuda_tile.c - products of many rows on the GPU, which tiles make where the device has them,
  * and of some (17 to 64), which groups of panels do: every row has the bits that it has among four
- * rows or fewer, in both precisions, with weights as they are and cut to FP8, which few rows read as
+ * rows or fewer, in both precisions, with weights as they are and quantized to FP8, which few rows read as
  * that and the others as bf16. Without a GPU every test is skipped.
  *
  * Experts have theirs in test_cuda_moe.c.
@@ -26,7 +26,7 @@ static struct tensor *up(struct tensor *t)
 {
     struct err e;
     void *host = t->data;
-    t->cut = cut && t->n_dim == 2;
+    t->quantize = cut && t->n_dim == 2;
     if (!kernels_cuda.upload(T.d, t, &e))
         die("%s", e.msg);
     kernels_cuda.sync(T.d, &e);

@@ -1,4 +1,4 @@
-/* test_fp8.c - weights cut to FP8: the format against its definition by value, what a device's
+/* test_fp8.c - weights quantized to FP8: the format against its definition by value, what a device's
  * upload() makes of a matrix, and which matrices of a model are cut. That products of few rows,
  * which read FP8, have the bits of those that read bf16 is shown in test_cuda_tile.c.
  */
@@ -93,7 +93,7 @@ static void multiply(struct tensor *t, bool cut, int rows, const float *x, float
     struct err e;
     size_t n = (size_t)t->dim[0], k = (size_t)t->dim[1];
     struct tensor w = *t;
-    w.cut = cut;
+    w.quantize = cut;
     w.data = memcpy(xmalloc(t->bytes), t->data, t->bytes);
     void *host = w.data;
     if (!T.k->upload(T.d, &w, &e))
@@ -133,7 +133,7 @@ static void refuses(uint16_t weight)
     struct err e = {0};
     struct tensor t = matrix(16, 64);
     ((uint16_t *)t.data)[77] = weight;
-    t.cut = true, t.name = "layers.0.wq";
+    t.quantize = true, t.name = "layers.0.wq";
     void *host = t.data;
     assert_false(T.k->upload(T.d, &t, &e));
     assert_int_equal(e.kind, ERR_MODEL);
@@ -173,11 +173,11 @@ static int n_cut(struct tensor *t, int n)
 {
     int sum = 0;
     for (int i = 0; i < n; i++)
-        sum += t[i].cut;
+        sum += t[i].quantize;
     return sum;
 }
 
-static void check_cut(const struct cut_opts *o, int target, int draft, const char *text)
+static void check_cut(const struct quant_opts *o, int target, int draft, const char *text)
 {
     struct err e;
     struct model m;
@@ -185,19 +185,19 @@ static void check_cut(const struct cut_opts *o, int target, int draft, const cha
     int n;
     assert_true(model_load(&m, "models/nestling/target", NULL, &e));
     assert_true(draft_load(&d, "models/nestling/draft", &m, NULL, NULL, &e));
-    assert_true(models_cut(&m, &d, o, &e));
+    assert_true(models_quantize(&m, &d, o, &e));
     struct tensor *t = layer_tensors(&m.layer[0], &n);
     assert_int_equal(n_cut(t, n), target);
-    assert_int_equal(m.head.cut, target > 0);
-    assert_int_equal(m.embed.cut, target > 0 && m.cfg.tied);
-    assert_false(m.norm.cut);
+    assert_int_equal(m.head.quantize, target > 0);
+    assert_int_equal(m.embed.quantize, target > 0 && m.cfg.tied);
+    assert_false(m.norm.quantize);
     t = layer_tensors(&d.layer[0], &n);
     assert_int_equal(n_cut(t, n), draft);
-    assert_int_equal(d.fc.cut, draft > 0);
+    assert_int_equal(d.fc.quantize, draft > 0);
     if (text)
-        assert_string_equal(models_cut_text(o), text);
+        assert_string_equal(models_quant_text(o), text);
     else
-        assert_null(models_cut_text(o));
+        assert_null(models_quant_text(o));
     draft_free(&d);
     model_free(&m);
 }
@@ -206,13 +206,13 @@ static void check_cut(const struct cut_opts *o, int target, int draft, const cha
 static void test_which_are_cut(void **state)
 {
     (void)state;
-    check_cut(&(struct cut_opts){NULL, NULL}, 0, 0, NULL);
-    check_cut(&(struct cut_opts){"stored", NULL}, 0, 0, NULL);
-    check_cut(&(struct cut_opts){"fp8", NULL}, 7, 7, "weights fp8");
-    check_cut(&(struct cut_opts){"fp8", "stored"}, 7, 0, "weights fp8, not the draft's");
-    check_cut(&(struct cut_opts){NULL, "fp8"}, 0, 7, "the draft's weights fp8");
+    check_cut(&(struct quant_opts){NULL, NULL}, 0, 0, NULL);
+    check_cut(&(struct quant_opts){"stored", NULL}, 0, 0, NULL);
+    check_cut(&(struct quant_opts){"fp8", NULL}, 7, 7, "weights fp8");
+    check_cut(&(struct quant_opts){"fp8", "stored"}, 7, 0, "weights fp8, not the draft's");
+    check_cut(&(struct quant_opts){NULL, "fp8"}, 0, 7, "the draft's weights fp8");
     struct err e = {0};
-    assert_false(models_cut(NULL, NULL, &(struct cut_opts){"fp4", NULL}, &e));
+    assert_false(models_quantize(NULL, NULL, &(struct quant_opts){"fp4", NULL}, &e));
     assert_string_equal(e.msg, "--weights cannot be \"fp4\"; expected stored or fp8");
 }
 
@@ -224,14 +224,14 @@ static void test_nothing_to_cut(void **state)
     struct layer l = {.wq = {.type = DT_F32, .n_dim = 2, .bytes = 4}};
     struct model m = {.layer = &l, .cfg = {.n_layer = 1}};
     struct draft d = {.layer = &l, .cfg = {.n_layer = 1}};
-    assert_false(models_cut(&m, NULL, &(struct cut_opts){"fp8", NULL}, &e));
+    assert_false(models_quantize(&m, NULL, &(struct quant_opts){"fp8", NULL}, &e));
     assert_int_equal(e.kind, ERR_MODEL);
-    assert_non_null(strstr(e.msg, "--weights fp8: the model has no matrices of bf16"));
-    assert_false(models_cut(&m, &d, &(struct cut_opts){NULL, "fp8"}, &e));
+    assert_non_null(strstr(e.msg, "--weights fp8: the model has no bf16 matrices"));
+    assert_false(models_quantize(&m, &d, &(struct quant_opts){NULL, "fp8"}, &e));
     assert_non_null(strstr(e.msg, "--draft-weights fp8: the draft has no"));
     l.gate = (struct tensor){.type = DT_BF16, .n_dim = 2, .bytes = 2};
-    assert_true(models_cut(&m, NULL, &(struct cut_opts){"fp8", NULL}, &e));
-    assert_true(l.gate.cut && !l.wq.cut);
+    assert_true(models_quantize(&m, NULL, &(struct quant_opts){"fp8", NULL}, &e));
+    assert_true(l.gate.quantize && !l.wq.quantize);
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,7 @@
  * Panels (base/panel.cuh) lie as they are read, so a stage of the ring is one copy by the copy
  * engine, whose requests, unlike those of threads, hold up nobody's loads.
  *
- * A matrix that is cut to FP8 (fp8.cuh) is read as that, half the bytes; its weights become
+ * A matrix quantized to FP8 (fp8.cuh) is read as that, half the bytes; its weights become
  * bf16 in registers, and everything else is the same to the last bit. (Two warps a run were slower
  * than one, and so were bigger batches.)
  *

@@ -1,14 +1,14 @@
-/* fp8.cu - cutting a matrix on the device to FP8 (fp8.h), when it is uploaded. */
+/* fp8.cu - quantizes a bf16 matrix to FP8 (fp8.h) on the device, during its upload. */
 #include "kernels/cuda/dense/fp8.cuh"
 
-enum { CUT_THREADS = 256 };
+enum { QUANT_THREADS = 256 };
 
 /* The largest magnitude among n eights of bf16, as its bits. */
 __global__ void find_largest(const uint4 *w, size_t n, unsigned *out)
 {
-    const size_t step = (size_t)gridDim.x * CUT_THREADS;
+    const size_t step = (size_t)gridDim.x * QUANT_THREADS;
     unsigned most = 0; /* of two halves, each by itself */
-    for (size_t i = (size_t)blockIdx.x * CUT_THREADS + threadIdx.x; i < n; i += step) {
+    for (size_t i = (size_t)blockIdx.x * QUANT_THREADS + threadIdx.x; i < n; i += step) {
         const uint4 v = w[i];
         most = __vmaxu2(most, __vmaxu2(v.x & 0x7fff7fff, v.y & 0x7fff7fff));
         most = __vmaxu2(most, __vmaxu2(v.z & 0x7fff7fff, v.w & 0x7fff7fff));
@@ -19,9 +19,9 @@ __global__ void find_largest(const uint4 *w, size_t n, unsigned *out)
 }
 
 /* Eights of a panel and their FP8 lie in the same order. */
-__global__ void cut_eights(uint4 *w, size_t n, int unit, uint2 *to)
+__global__ void quantize_eights(uint4 *w, size_t n, int unit, uint2 *to)
 {
-    const size_t i = (size_t)blockIdx.x * CUT_THREADS + threadIdx.x;
+    const size_t i = (size_t)blockIdx.x * QUANT_THREADS + threadIdx.x;
     if (i >= n)
         return;
     uint16_t v[8];
@@ -35,12 +35,12 @@ __global__ void cut_eights(uint4 *w, size_t n, int unit, uint2 *to)
     to[i] = make_uint2(fp8_word(codes), fp8_word(codes + 4));
 }
 
-bool cuda_cut(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e)
+bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e)
 {
     const size_t all = (size_t)p.n * panel_bytes(p), n = all / sizeof(uint4);
     unsigned *found = (unsigned *)d->arena, largest = 0;
     cudaError_t rc = cudaMemsetAsync(found, 0, sizeof *found, d->stream);
-    find_largest<<<d->n_sm, CUT_THREADS, 0, d->stream>>>((const uint4 *)to, n, found);
+    find_largest<<<d->n_sm, QUANT_THREADS, 0, d->stream>>>((const uint4 *)to, n, found);
     if (rc == cudaSuccess)
         rc = cudaMemcpyAsync(&largest, found, sizeof largest, cudaMemcpyDefault, d->stream);
     if (rc == cudaSuccess)
@@ -49,7 +49,7 @@ bool cuda_cut(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t 
         return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
     t->unit = fp8_unit((uint16_t)largest);
     if (rc == cudaSuccess)
-        cut_eights<<<(unsigned)((n + CUT_THREADS - 1) / CUT_THREADS), CUT_THREADS, 0, d->stream>>>(
+        quantize_eights<<<(unsigned)((n + QUANT_THREADS - 1) / QUANT_THREADS), QUANT_THREADS, 0, d->stream>>>(
             (uint4 *)to, n, t->unit, (uint2 *)(to + all));
     if (rc == cudaSuccess)
         rc = cudaGetLastError();

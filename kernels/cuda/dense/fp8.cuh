@@ -1,4 +1,4 @@
-/* fp8.cuh - FP8 weights (fp8.h) on the device: behind a cut matrix's panels of bf16 lie the
+/* fp8.cuh - FP8 weights (fp8.h) on the device: behind a quantized matrix's panels of bf16 lie the
  * same in FP8, which products of a few rows read; whatever has more rows takes those of bf16.
  *
  *     (panels, positions, runs, rows of a panel, 32), a byte each
@@ -42,7 +42,7 @@ static inline __host__ __device__ uint32_t fp8_factor(int unit)
 
 /* Cuts the matrix whose panels lie at `to`, in place, and writes those of FP8 behind them. Sets
  * t->unit. False and *e: a weight is not finite, or the device failed. */
-bool cuda_cut(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e);
+bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e);
 
 #ifdef __CUDACC__
 

@@ -135,7 +135,7 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
     m.type = t->type;
     if (t->type == DT_BF16)
         m.panels = cuda_panels(d, t);
-    if (t->cut)
+    if (t->quantize)
         m.fp8 = m.w + (size_t)m.panels.n * panel_bytes(m.panels), m.unit = t->unit;
     return m;
 }

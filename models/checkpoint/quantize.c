@@ -1,15 +1,15 @@
-/* cut.c - which matrices `--weights` and `--draft-weights` cut to FP8. */
+/* quantize.c - chooses the matrices that `--weights` and `--draft-weights` quantize to FP8. */
 #include "models/models.h"
 
 #include <string.h>
 
-#define NOTHING "%s fp8: the %s has no matrices of bf16, which are all that can be cut"
+#define NOTHING "%s fp8: the %s has no bf16 matrices, the only kind that can be quantized"
 
-/* Returns how many are marked: one or none. */
+/* Marks a bf16 matrix; returns how many were marked, 1 or 0. */
 static int mark(struct tensor *t)
 {
-    t->cut = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
-    return t->cut;
+    t->quantize = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
+    return t->quantize;
 }
 
 static int mark_layers(struct layer *layer, int n)
@@ -24,13 +24,13 @@ static int mark_layers(struct layer *layer, int n)
     return marked;
 }
 
-static int cut_model(struct model *m)
+static int quantize_model(struct model *m)
 {
     int marked = mark_layers(m->layer, m->cfg.n_layer) + mark(&m->head);
     return marked + (m->cfg.tied ? mark(&m->embed) : 0);
 }
 
-static int cut_draft(struct draft *d)
+static int quantize_draft(struct draft *d)
 {
     int marked = mark_layers(d->layer, d->cfg.n_layer);
     struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
@@ -49,20 +49,20 @@ static bool wants(const char *option, const char *text, bool otherwise, bool *fp
            err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected stored or fp8", option, text);
 }
 
-bool models_cut(struct model *m, struct draft *d, const struct cut_opts *o, struct err *e)
+bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e)
 {
     bool model, draft;
     if (!wants("--weights", o->weights, false, &model, e) ||
         !wants("--draft-weights", o->draft_weights, model, &draft, e))
         return false;
-    if (model && m && !cut_model(m))
+    if (model && m && !quantize_model(m))
         return err_set(e, ERR_MODEL, NOTHING, "--weights", "model");
-    if (draft && d && !cut_draft(d) && o->draft_weights)
+    if (draft && d && !quantize_draft(d) && o->draft_weights)
         return err_set(e, ERR_MODEL, NOTHING, "--draft-weights", "draft");
     return true;
 }
 
-const char *models_cut_text(const struct cut_opts *o)
+const char *models_quant_text(const struct quant_opts *o)
 {
     struct err ignored;
     bool model = false, draft = false;
