@@ -160,6 +160,21 @@ void cmd_table_json(struct buf *out);
 
 /* ---- views.c: what commands and panes show --------------------------------------------------- */
 
+/* Parts of the page map, for /pages and the Pages pane (cmd/views_pages.c). Positions of a cell:
+ * [first, first + n). */
+int32_t page_in(const struct page_view *p, enum pool_id pool); /* 0: none */
+int map_page_size(const struct engine_view *v);    /* tokens, at least 1 */
+int map_window_start(const struct engine_view *v); /* first key that the next query of a sliding
+                                                      layer sees: W keys, its own included */
+int map_held(const struct engine_view *v);         /* positions that pages are held for */
+/* Tokens a cell, a power of two: so few that what is held fills a line of `cells`, a page at most. */
+int map_unit(const struct engine_view *v, int cells);
+void map_cell(const struct engine_view *v, enum pool_id pool, int first, int n, struct sheet *out);
+void map_scale(const struct engine_view *v, int unit, struct sheet *out);
+void map_legend(const struct engine_view *v, int width, struct sheet *out);
+/* Two lines: where a position lies, and the window; a page that there is none of is not shown as
+ * page 0 but said to be released or not written yet. */
+void map_translation(const struct engine_view *v, int pos, struct sheet *out);
 void view_pages(const struct engine_view *v, const char *which, int width, struct sheet *out);
 void view_tree(const struct engine *g, const struct tree *t, int turn, int step, struct sheet *out);
 /* The same with the token that the target drew at the end of the path; -1: unknown. */

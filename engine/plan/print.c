@@ -5,7 +5,8 @@
 
 enum { MANY = 12 }; /* ids of one list that the text form shows before it elides */
 
-static void list(struct buf *out, const int32_t *v, int n, bool json)
+/* dashes: 0 is no id, in text it is shown as "-". */
+static void list(struct buf *out, const int32_t *v, int n, bool json, bool dashes)
 {
     buf_str(out, json ? "[" : "");
     for (int i = 0; i < n; i++) {
@@ -13,7 +14,11 @@ static void list(struct buf *out, const int32_t *v, int n, bool json)
             buf_printf(out, " ... %d more ...", n - MANY);
             i = n - MANY / 2;
         }
-        buf_printf(out, json ? "%s%d" : "%s%d", i ? (json ? "," : " ") : "", v[i]);
+        buf_str(out, i ? (json ? "," : " ") : "");
+        if (v[i] || json || !dashes)
+            buf_printf(out, "%d", v[i]);
+        else
+            buf_char(out, '-');
     }
     buf_str(out, json ? "]" : "");
 }
@@ -23,7 +28,7 @@ static void row_text(const struct table *t, int r, struct buf *out)
     buf_printf(out, "    row %-3d keys [%d, %d)", r, t->lo[r], t->hi[r]);
     if (t->n_expand && t->n_expand[r]) {
         buf_str(out, " + slots ");
-        list(out, t->expand + (size_t)r * (size_t)t->expand_w, t->n_expand[r], false);
+        list(out, t->expand + (size_t)r * (size_t)t->expand_w, t->n_expand[r], false, false);
     }
     if (t->write)
         buf_printf(out, "  writes %s slot %d", pool_name(t->pool), t->write[r]);
@@ -56,7 +61,7 @@ static void table_text(const struct plan *p, const struct table *t, const char *
     for (int b = 0; b < p->n_req; b++) {
         buf_printf(out, "    request %d pages ", b);
         list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
-             false);
+             false, true);
         buf_str(out, has_pages(p, t) ? "" : "changed since");
         buf_char(out, '\n');
     }
@@ -80,20 +85,20 @@ static void table_json(const struct plan *p, const struct table *t, const char *
     for (int b = 0; b < p->n_req; b++) {
         buf_str(out, b ? "," : "");
         list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
-             true);
+             true, false);
     }
     buf_str(out, "],\"lo\":");
-    list(out, t->lo, p->n_rows, true);
+    list(out, t->lo, p->n_rows, true, false);
     buf_str(out, ",\"hi\":");
-    list(out, t->hi, p->n_rows, true);
+    list(out, t->hi, p->n_rows, true, false);
     buf_str(out, ",\"expand\":[");
     for (int r = 0; r < p->n_rows; r++) {
         buf_str(out, r ? "," : "");
         list(out, t->expand + (size_t)r * (size_t)t->expand_w, t->n_expand ? t->n_expand[r] : 0,
-             true);
+             true, false);
     }
     buf_str(out, "],\"write\":");
-    list(out, t->write ? t->write : p->pos, t->write ? p->n_rows : 0, true);
+    list(out, t->write ? t->write : p->pos, t->write ? p->n_rows : 0, true, false);
     buf_char(out, '}');
 }
 
@@ -125,9 +130,9 @@ void plan_print(const struct plan *p, bool json, struct buf *out)
                plan_mode_name(p->mode), p->n_req, p->n_rows, (unsigned long long)plan_digest(p));
     lengths(p, json, out);
     buf_str(out, json ? "],\"token\":" : "  tokens ");
-    list(out, p->token, p->n_rows, json);
+    list(out, p->token, p->n_rows, json, false);
     buf_str(out, json ? ",\"position\":" : "\n  positions ");
-    list(out, p->pos, p->n_rows, json);
+    list(out, p->pos, p->n_rows, json, false);
     buf_str(out, json ? ",\"tables\":[" : "\n");
     bool first = true;
     for (int i = 0; i < N_TABLES; i++) {

@@ -128,6 +128,16 @@ static void refs_json(const struct pool_view *p, struct buf *json)
     jput_close(json, '}');
 }
 
+/* A page or slot; page 0 is no translation: null. */
+static void place_json(struct buf *json, const char *name, int at)
+{
+    jput_key(json, name);
+    if (at > 0)
+        jput_int(json, at);
+    else
+        jput_null(json);
+}
+
 static void map_json(const struct engine_view *v, const struct engine_info *info, struct buf *json)
 {
     jput_open(json, '{');
@@ -142,9 +152,9 @@ static void map_json(const struct engine_view *v, const struct engine_info *info
         const struct page_view *p = &v->page[c];
         jput_open(json, '{');
         jput_kint(json, "logical", c);
-        jput_kint(json, "full", p->full);
-        jput_kint(json, "swa", p->swa);
-        jput_kint(json, "draft", p->draft);
+        place_json(json, "full", p->full);
+        place_json(json, "swa", p->swa);
+        place_json(json, "draft", p->draft);
         jput_kint(json, "full_refs", p->full_refs);
         jput_kint(json, "swa_refs", p->swa_refs);
         jput_kint(json, "draft_refs", p->draft_refs);
@@ -178,16 +188,11 @@ bool cmd_pages(struct app *a, int argc, char **argv, const char *rest, struct sh
     return true;
 }
 
-static int32_t page_in(const struct page_view *p, int pool)
-{
-    return pool == POOL_FULL ? p->full : pool == POOL_SWA ? p->swa : p->draft;
-}
-
 /* Which logical page of the session the page is; -1: none. */
 static int column_of(const struct engine_view *v, int pool, int page)
 {
     for (int c = 0; c < v->n_page; c++)
-        if (page > 0 && page_in(&v->page[c], pool) == page)
+        if (page > 0 && page_in(&v->page[c], (enum pool_id)pool) == page)
             return c;
     return -1;
 }
@@ -315,13 +320,13 @@ static void map_text(struct app *a, const struct engine_view *v, const struct po
     const char *token = engine_token(a->engine, p->token, &n);
     sheet_printf(out, ST_HEAD, "POSITION %d", p->position);
     sheet_printf(out, ST_TEXT, "  token %d ", (int)p->token);
-    sheet_quote(out, ST_TEXT, token, n, 0);
+    sheet_quote(out, ST_TEXT, token, n, 40);
     sheet_printf(out, ST_TEXT, "  logical page %d, offset %d%s", p->position / size,
                  p->position % size, p->committed ? "" : "  (not committed yet)");
     sheet_line(out);
     slot_line("full", &v->pool[POOL_FULL], p->full_slot, "nothing written yet", out);
     slot_line("swa", &v->pool[POOL_SWA], p->swa_slot,
-              p->committed ? "released: no query can reach it any more" : "nothing written yet",
+              p->committed ? "released: behind the window" : "nothing written yet",
               out);
     slot_line("draft", &v->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", out);
     if (w > 0) {
@@ -350,9 +355,9 @@ bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct shee
         jput_open(json, '{');
         jput_kint(json, "position", p.position);
         jput_kint(json, "token", p.token);
-        jput_kint(json, "full_slot", p.full_slot);
-        jput_kint(json, "swa_slot", p.swa_slot);
-        jput_kint(json, "draft_slot", p.draft_slot);
+        place_json(json, "full_slot", p.full_slot);
+        place_json(json, "swa_slot", p.swa_slot);
+        place_json(json, "draft_slot", p.draft_slot);
         jput_kint(json, "page_size", v.pool[POOL_FULL].page_size);
         jput_kbool(json, "in_window", p.in_window);
         jput_kbool(json, "committed", p.committed);

@@ -32,8 +32,9 @@ static void add_bar(struct sheet *out, enum style st, double share, int cells)
 
 /* ---- the draft tree -------------------------------------------------------------------------- */
 
-/* A token between quotes, cut to TOKEN_CELLS; its number when there is no engine to ask. */
-static void add_token(struct sheet *out, enum style st, const struct engine *g, int32_t id)
+/* A token between quotes, cut to `cells`; its number when there is no engine to ask. */
+static void add_token(struct sheet *out, enum style st, const struct engine *g, int32_t id,
+                      int cells)
 {
     size_t n = 0;
     const char *s = g ? engine_token(g, id, &n) : "";
@@ -41,14 +42,14 @@ static void add_token(struct sheet *out, enum style st, const struct engine *g, 
         sheet_printf(out, st, "#%d", (int)id);
         return;
     }
-    sheet_quote(out, st, s, n, TOKEN_CELLS);
+    sheet_quote(out, st, s, n, cells);
 }
 
 static int token_cells(const struct engine *g, int32_t id, bool ascii)
 {
     struct sheet one;
     sheet_init(&one, ascii);
-    add_token(&one, ST_TEXT, g, id);
+    add_token(&one, ST_TEXT, g, id, TOKEN_CELLS);
     int w = one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
     sheet_free(&one);
     return w;
@@ -119,7 +120,7 @@ static void add_fate(struct sheet *out, const struct engine *g, const struct tre
             sheet_add(out, ST_DIM, "  sibling accepted first");
         } else if (bonus >= 0) {
             sheet_add(out, ST_DIM, "  target drew ");
-            add_token(out, ST_TEXT, g, bonus);
+            add_token(out, ST_TEXT, g, bonus, TOKEN_CELLS);
         } else {
             sheet_add(out, ST_DIM, "  target drew another");
         }
@@ -138,7 +139,7 @@ static void add_node(struct sheet *out, const struct engine *g, const struct tre
     bool in = t->fate[node] == FATE_ACCEPTED;
     add_branches(out, t, node);
     sheet_add(out, in ? ST_GOOD : ST_DIM, out->ascii ? (in ? "* " : "o ") : in ? "● " : "○ ");
-    add_token(out, in ? ST_TEXT : ST_DIM, g, t->token[node]);
+    add_token(out, in ? ST_TEXT : ST_DIM, g, t->token[node], TOKEN_CELLS);
     sheet_tab(out, column);
     if (node > 0) {
         add_probability(out, ST_DRAFT, "q", t->q[node]);
@@ -178,7 +179,7 @@ void view_tree_step(const struct engine *g, const struct tree *t, int turn, int 
                  accepted);
     if (bonus >= 0) {
         sheet_add(out, ST_TEXT, "   bonus ");
-        add_token(out, ST_TEXT, g, bonus);
+        add_token(out, ST_TEXT, g, bonus, TOKEN_CELLS);
     }
     sheet_line(out);
     add_subtree(out, g, t, 0, column + 2, bonus);

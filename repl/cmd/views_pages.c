@@ -1,15 +1,16 @@
 /* views_pages.c - page maps: how the session's logical pages lie in the three pools, and one pool
  * page by page.
  *
- * A cell stands for one page, or for several where the line is too short; then it shows the
- * busiest of them and the header says how many it covers.
+ * The map's scale follows what is held: a cell stands for so few tokens that the context fills a
+ * line, at least one, and for whole pages where the line is too short; then it shows the busiest of
+ * them. The Pages pane draws the same cells.
  */
 #include <string.h>
 
 #include "repl/repl.h"
 
 /* In rising order: a cell of several pages shows the greatest. */
-enum cell { C_FREE, C_GONE, C_HELD, C_OPEN, C_WINDOW, C_READ };
+enum cell { C_FREE, C_GONE, C_HELD, C_OPEN, C_WINDOW, C_READ, C_FAULT };
 static const struct {
     const char *text, *ascii, *name;
     enum style style;
@@ -18,8 +19,9 @@ static const struct {
     [C_GONE] = {"-", "-", "released", ST_DIM},
     [C_HELD] = {"▒", "=", "held", ST_COOL},
     [C_OPEN] = {"d", "d", "draft", ST_DRAFT},
-    [C_WINDOW] = {"▓", "+", "in window", ST_WARM},
+    [C_WINDOW] = {"▓", "+", "window", ST_WARM},
     [C_READ] = {"█", "#", "read", ST_HOT},
+    [C_FAULT] = {"!", "!", "violated", ST_BAD},
 };
 
 static void add_cell(struct sheet *out, enum cell c)
@@ -29,95 +31,152 @@ static void add_cell(struct sheet *out, enum cell c)
 
 /* ---- the map by logical page ----------------------------------------------------------------- */
 
-/* First position that the query at `committed` sees in a sliding layer: W keys, itself included. */
-static int window_start(const struct engine_view *v)
-{
-    return v->window > 0 ? max_int(0, v->committed - v->window + 1) : v->window_lo;
-}
-
-static int32_t page_in(const struct page_view *p, enum pool_id pool)
+int32_t page_in(const struct page_view *p, enum pool_id pool)
 {
     return pool == POOL_FULL ? p->full : pool == POOL_SWA ? p->swa : p->draft;
 }
 
-/* What logical page `column` is in a pool, as the next pass will find it. */
-static enum cell column_state(const struct engine_view *v, enum pool_id pool, int column, int size)
+int map_page_size(const struct engine_view *v)
 {
-    int first = column * size, end = first + size;
-    int length = pool == POOL_DRAFT ? v->draft_length : v->committed;
-    if (column >= v->n_page || page_in(&v->page[column], pool) == 0)
-        return first < length && pool == POOL_SWA ? C_GONE : C_FREE;
-    if (first >= length)
-        return C_OPEN;
-    if (pool != POOL_SWA)
-        return C_READ;
-    return end > window_start(v) ? C_WINDOW : C_HELD;
+    return max_int(1, v->pool[POOL_FULL].page_size);
 }
 
-static void map_row(const struct engine_view *v, enum pool_id pool, int n_cell, int per, int size,
-                    struct sheet *out)
+int map_window_start(const struct engine_view *v)
 {
-    sheet_printf(out, ST_LABEL, "%-6s", pool_name(pool));
-    if (!v->pool[pool].exists) {
-        sheet_add(out, ST_DIM, "none: this model does not need it");
-        sheet_line(out);
-        return;
+    return v->window > 0 ? max_int(0, v->committed - v->window + 1) : v->window_lo;
+}
+
+int map_held(const struct engine_view *v)
+{
+    return max_int(max_int(v->length, v->n_page * map_page_size(v)), v->draft_length);
+}
+
+int map_unit(const struct engine_view *v, int cells)
+{
+    int unit = 1, size = map_page_size(v), held = map_held(v);
+    while (unit < size && (int64_t)unit * cells < held)
+        unit *= 2;
+    return min_int(unit, size);
+}
+
+/* Where the violation of the turn at hand lies: the positions [*first, *end) of a pool. */
+static bool fault_span(const struct engine_view *v, enum pool_id pool, int *first, int *end)
+{
+    const struct fault_place *at = &v->violation.at;
+    int size = map_page_size(v), column = fault_place_column(at, size);
+    if (!v->violated_now || column < 0 || strcmp(at->pool, pool_name(pool)) != 0)
+        return false;
+    *first = at->cell >= 0 ? at->cell : column * size;
+    *end = at->cell >= 0 ? at->cell + 1 : *first + size;
+    return true;
+}
+
+/* What positions [first, end) of one logical page are in a pool, as the next pass will find them. */
+static enum cell span_state(const struct engine_view *v, enum pool_id pool, int first, int end)
+{
+    int size = map_page_size(v), column = first / size, from, to;
+    int length = pool == POOL_DRAFT ? v->draft_length : v->committed;
+    if (fault_span(v, pool, &from, &to) && from < end && to > first)
+        return C_FAULT;
+    if (column >= v->n_page || page_in(&v->page[column], pool) == 0)
+        return first < length && pool == POOL_SWA ? C_GONE : C_FREE;
+    if (first >= length) /* the rest of a page that is being filled, or a page for a tree */
+        return column * size < length ? C_FREE : C_OPEN;
+    if (pool != POOL_SWA)
+        return C_READ;
+    return end > map_window_start(v) ? C_WINDOW : C_HELD;
+}
+
+void map_cell(const struct engine_view *v, enum pool_id pool, int first, int n, struct sheet *out)
+{
+    int size = map_page_size(v);
+    enum cell best = C_FREE;
+    for (int at = first; at < first + n; at += size) {
+        enum cell s = span_state(v, pool, at, min_int(at + size, first + n));
+        best = s > best ? s : best;
     }
-    for (int i = 0; i < n_cell; i++) {
-        enum cell best = C_FREE;
-        for (int c = i * per; c < (i + 1) * per; c++) {
-            enum cell s = column_state(v, pool, c, size);
-            best = s > best ? s : best;
-        }
-        add_cell(out, best);
+    add_cell(out, best);
+}
+
+void map_scale(const struct engine_view *v, int unit, struct sheet *out)
+{
+    int size = map_page_size(v);
+    sheet_add(out, ST_DIM, "one cell: ");
+    if (unit >= size)
+        sheet_printf(out, ST_DIM, "%d page%s of %d token%s", unit / size, unit > size ? "s" : "",
+                     size, size > 1 ? "s" : "");
+    else
+        sheet_printf(out, ST_DIM, "%d token%s of a page's %d", unit, unit > 1 ? "s" : "", size);
+    sheet_printf(out, ST_DIM, "; context %d/%d", v->length, v->capacity);
+    sheet_line(out);
+}
+
+void map_legend(const struct engine_view *v, int width, struct sheet *out)
+{
+    static const enum cell order[] = {C_READ, C_WINDOW, C_HELD, C_OPEN, C_GONE, C_FREE};
+    bool swa = v->pool[POOL_SWA].exists;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        if (!swa && (order[i] == C_WINDOW || order[i] == C_HELD || order[i] == C_GONE))
+            continue;
+        add_cell(out, order[i]);
+        sheet_printf(out, ST_DIM, " %s%s", look[order[i]].name,
+                     order[i] == C_FREE ? "" : width < 53 ? " " : width < 58 ? "  " : "   ");
     }
     sheet_line(out);
 }
 
-static void map_ruler(int n_cell, int per, int size, struct sheet *out)
+static void map_row(const struct engine_view *v, enum pool_id pool, int n_cell, int unit,
+                    struct sheet *out)
+{
+    sheet_printf(out, ST_LABEL, "%-6s", pool_name(pool));
+    if (!v->pool[pool].exists)
+        sheet_add(out, ST_DIM, "none: this model does not need it");
+    for (int i = 0; i < n_cell && v->pool[pool].exists; i++)
+        map_cell(v, pool, i * unit, unit, out);
+    sheet_line(out);
+}
+
+static void map_ruler(int n_cell, int unit, struct sheet *out)
 {
     sheet_add(out, ST_LABEL, "pos");
     for (int i = 0; i < n_cell; i += 16) {
         sheet_tab(out, 6 + i);
-        sheet_printf(out, ST_DIM, "%d", i * per * size);
+        sheet_printf(out, ST_DIM, "%d", i * unit);
     }
     sheet_line(out);
 }
 
-static void map_legend(const struct engine_view *v, struct sheet *out)
+void map_translation(const struct engine_view *v, int pos, struct sheet *out)
 {
-    static const enum cell order[] = {C_READ, C_WINDOW, C_HELD, C_OPEN, C_GONE, C_FREE};
-    sheet_add(out, ST_TEXT, "      ");
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        if (!v->pool[POOL_SWA].exists && order[i] != C_READ && order[i] != C_OPEN &&
-            order[i] != C_FREE)
-            continue;
-        add_cell(out, order[i]);
-        sheet_printf(out, ST_DIM, " %s%s", look[order[i]].name, order[i] == C_FREE ? "" : "   ");
-    }
+    const char *to = out->ascii ? " -> " : " → ";
+    int size = map_page_size(v), c = pos / size;
+    const struct page_view none = {0}, *p = c < v->n_page ? &v->page[c] : &none;
+    bool swa = v->pool[POOL_SWA].exists;
+    sheet_printf(out, ST_KEY, "pos %d", pos);
+    sheet_printf(out, ST_TEXT, "%slogical %d:%d", to, c, pos % size);
+    if (p->full)
+        sheet_printf(out, ST_TEXT, "%sfull %d", to, (int)p->full);
+    if (p->full && swa && p->swa)
+        sheet_printf(out, ST_TEXT, "%sswa %d", to, (int)p->swa);
+    if (pos >= v->length || !p->full)
+        sheet_add(out, pos < v->committed ? ST_BAD : ST_DIM,
+                  pos < v->committed ? "  MISSING" : "  not written yet");
+    else if (swa && !p->swa && pos >= map_window_start(v) && pos < v->committed)
+        sheet_add(out, ST_BAD, "  swa MISSING");
+    else
+        sheet_add(out, ST_GOOD, "  ok");
     sheet_line(out);
-}
-
-/* "pos 3071 → logical 191:15 → full page 47 → swa page 12" and the window there */
-static void map_example(const struct engine_view *v, int size, struct sheet *out)
-{
-    if (v->committed == 0)
+    if (!swa)
         return;
-    const char *to = out->ascii ? "->" : "→";
-    int pos = v->committed - 1, column = pos / size;
-    const struct page_view *p = &v->page[column];
-    sheet_printf(out, ST_TEXT, "pos %d %s logical %d:%d %s full page %d", pos, to, column,
-                 pos % size, to, (int)p->full);
-    if (v->pool[POOL_SWA].exists) {
-        sheet_printf(out, ST_TEXT, " %s swa page %d", to, (int)p->swa);
-        sheet_line(out);
-        int lo = v->window > 0 ? max_int(0, pos - v->window + 1) : v->window_lo;
-        sheet_printf(out, ST_DIM, "window [%d,%d]: the keys it sees in sliding layers", lo, pos);
-    }
+    int last = max_int(v->committed - 1, 0);
+    bool gone = p->full && !p->swa && pos < map_window_start(v);
+    if (gone)
+        sheet_add(out, ST_WARN, "swa released: behind the ");
+    sheet_printf(out, ST_DIM, "window [%d,%d]", map_window_start(v), last);
     sheet_line(out);
 }
 
-static void map_header(const struct engine_view *v, int per, int size, struct sheet *out)
+static void map_header(const struct engine_view *v, struct sheet *out)
 {
     sheet_add(out, ST_HEAD, "PAGES");
     sheet_printf(out, ST_TEXT, " turn %d step %d  ", v->turn, v->step);
@@ -128,24 +187,23 @@ static void map_header(const struct engine_view *v, int per, int size, struct sh
                          p->used + p->protected_, p->total - p->reserved);
     }
     sheet_line(out);
-    sheet_printf(out, ST_DIM, "      one cell: %d page%s of %d tokens; context %d/%d", per,
-                 per > 1 ? "s" : "", size, v->length, v->capacity);
-    sheet_line(out);
 }
 
 static void view_map(const struct engine_view *v, int width, struct sheet *out)
 {
-    int size = max_int(1, v->pool[POOL_FULL].page_size), cells = max_int(8, width - 6);
-    int per = max_int(1, div_up(v->n_page, cells));
-    int n_cell = min_int(cells, max_int(div_up(v->n_page, per), div_up(v->capacity, size)));
-    if (per > 1)
-        n_cell = div_up(v->n_page, per);
-    map_header(v, per, size, out);
+    int size = map_page_size(v), cells = max_int(8, width - 6), unit = map_unit(v, cells);
+    if ((int64_t)unit * cells < map_held(v)) /* whole pages, as many as needed */
+        unit = div_up(div_up(map_held(v), size), cells) * size;
+    int n_cell = unit > size ? div_up(map_held(v), unit)
+                             : min_int(cells, max_int(div_up(v->capacity, unit), 1));
+    map_header(v, out);
+    map_scale(v, unit, out);
     for (int i = 0; i < N_POOLS; i++)
-        map_row(v, (enum pool_id)i, n_cell, per, size, out);
-    map_ruler(n_cell, per, size, out);
-    map_legend(v, out);
-    map_example(v, size, out);
+        map_row(v, (enum pool_id)i, n_cell, unit, out);
+    map_ruler(n_cell, unit, out);
+    map_legend(v, width, out);
+    if (v->committed > 0)
+        map_translation(v, v->committed - 1, out);
 }
 
 /* ---- one pool by physical page --------------------------------------------------------------- */

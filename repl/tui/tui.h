@@ -22,7 +22,8 @@ struct tui {
     enum pane_kind open[MAX_PANES]; /* panes that are open, the newest last */
     int n_open, focus;              /* focus: index into open, -1: the input */
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
-    int page_cells;                 /* columns in a row of its map, as drawn last */
+    int page_cells, page_unit; /* cells in a row of its map and tokens in a cell, as drawn last */
+    char page_session[SESSION_ID]; /* whose position it is */
     struct pane help;
     bool help_on;
 
@@ -79,7 +80,7 @@ void tui_help_open(struct tui *t);
 
 /* ---- pages.c ---- */
 void tui_pages_write(struct tui *t, struct pane *p, int width);
-void tui_pages_move(struct tui *t, int pages, int rows);
+void tui_pages_move(struct tui *t, int cells, int rows);
 
 /* ---- edit.c ---- */
 /* Opens the text in the user's editor; false and *e when it failed, the text is untouched then. */

@@ -72,4 +72,35 @@ lines "/resume $id" "/fork" hello | chat; cli show last; has "BUG 16267 in turns
 result "a fork keeps the marks of the turns it stands on" $?
 lines hello | chat; cli show last; ! grep -qE "BUG|CHECK" "$T/out" && cli logs -n 1 && ! grep -q BUG "$T/out"
 result "a session without danger bears no mark" $?
+# ---- pages ----
+story="Tell me a long story about a dog called Rex, a ship, a cat, the sea and a king."
+lines "$story" "$story" "/map 3" /pages "/plan verify" | chat
+grep -q "^swa    released: behind the window" "$T/out" && ! grep -qE "(full|swa|draft) (page |slot )?0( |$)" "$T/out"
+result "no position is said to lie in page 0" $?
+grep -qE "request 0 pages - - " "$T/out"; result "/plan shows released columns as such" $?
+lines "$story" "$story" "/map 3" /pages | chat --json
+grep -q '"full_slot":[1-9][0-9]*,"swa_slot":null' "$T/out" && grep -q '"logical":0,"full":[1-9][0-9]*,"swa":null' "$T/out"
+result "under --json a released page is null" $?
+
+if command -v tmux >/dev/null; then
+    unset TMUX; socket=aerie-inspect-$$
+    S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+    trap 'S kill-server; rm -rf "$T"' EXIT
+    shows() { S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; }
+    wait_for() { local end=$((SECONDS + 10)); until shows "$1"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+    say() { S send-keys -l -- "$1"; S send-keys Enter; }
+    S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
+    say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'
+    S send-keys Escape; sleep 0.2; S send-keys g; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
+    result "the pane says that a position behind the window is released" $?
+    S send-keys l l l Escape; sleep 0.2; say /clear; wait_for 'the context is empty'
+    result "after /clear there is no position" $?
+    say hello; wait_for 'pos [0-9]+ → .*ok'; result "and then the cursor follows the new context" $?
+    say "/bug 24617 on"; wait_for '│ BUG 24617' && wait_for '^ BUG 24617 · ctx'
+    result "the switch stands in the pane and in the status line" $?
+    say /clear; wait_for 'the context is empty'; say "$dragons"; wait_for '│ [12]\.[0-9]+ violates I4 verify, swa, row [0-9]+, position [0-9]+' && wait_for '│ swa .*!'
+    result "after a violation the pane names the row and marks the position" $?
+    say /clear; wait_for 'the context is empty' && ! shows 'violates'
+    result "a new session's pane does not" $?
+fi
 exit $bad

@@ -207,14 +207,14 @@ static void test_page_map(void **state)
     begin(false);
     view_pages(&w->v, NULL, 30, &sheet);
     assert_shows("PAGES turn 9 step 214    full 11/39  swa 7/39  draft 10/39\n"
-                 "      one cell: 1 page of 16 tokens; context 151/4096\n"
-                 "full  ██████████d.............\n"
-                 "swa   ----▒▓▓▓▓▓d.............\n"
-                 "draft ██████████..............\n"
-                 "pos   0               256\n"
-                 "      █ read   ▓ in window   ▒ held   d draft   - released   . free\n"
-                 "pos 149 → logical 9:5 → full page 13 → swa page 12\n"
-                 "window [86,149]: the keys it sees in sliding layers\n");
+                 "one cell: 8 tokens of a page's 16; context 151/4096\n"
+                 "full  ███████████████████.dd..\n"
+                 "swa   --------▒▒▓▓▓▓▓▓▓▓▓.dd..\n"
+                 "draft ███████████████████.....\n"
+                 "pos   0               128\n"
+                 "█ read ▓ window ▒ held d draft - released . free\n"
+                 "pos 149 → logical 9:5 → full 13 → swa 12  ok\n"
+                 "window [87,149]\n");
     free(w);
 }
 
@@ -224,11 +224,11 @@ static void test_page_map_in_ascii_has_the_same_cells(void **state)
     struct world *w = new_world();
     begin(true);
     view_pages(&w->v, NULL, 80, &sheet);
-    assert_has("\nfull  ##########d");
-    assert_has("\nswa   ----=+++++d");
-    assert_has("# read   + in window   = held   d draft   - released   . free\n");
-    assert_has("pos 149 -> logical 9:5 -> full page 13 -> swa page 12\n"
-               "window [86,149]: the keys it sees in sliding layers\n");
+    assert_has("one cell: 4 tokens of a page's 16; ");
+    assert_has("\nfull  ######################################..dddd..");
+    assert_has("\nswa   ----------------=====+++++++++++++++++..dddd..");
+    assert_has("# read   + window   = held   d draft   - released   . free\n");
+    assert_has("pos 149 -> logical 9:5 -> full 13 -> swa 12  ok\nwindow [87,149]\n");
     assert_fits(80);
     free(w);
 }
@@ -268,16 +268,73 @@ static void test_window_edge_is_exact(void **state)
         144; /* the next query sees [81,144]: column 5 (80-95) is in, column 4 is not */
     w->v.window = 64;
     begin(true);
-    view_pages(&w->v, NULL, 30, &sheet);
-    assert_has("\nswa   ----=++++d");
+    view_pages(&w->v, NULL, 17, &sheet); /* a page a cell: 11 of them */
+    assert_has("\nswa   ----=++++dd\n");
     w->v.committed = 142; /* [79,142]: the last key of column 4 is in */
     begin(true);
-    view_pages(&w->v, NULL, 30, &sheet);
+    view_pages(&w->v, NULL, 17, &sheet);
     assert_has("\nswa   ----+++++d");
     w->v.committed = 143; /* [80,143]: it is not */
     begin(true);
-    view_pages(&w->v, NULL, 30, &sheet);
+    view_pages(&w->v, NULL, 17, &sheet);
     assert_has("\nswa   ----=++++d");
+    free(w);
+}
+
+/* A short conversation in a large pool fills a line; the scale says how. */
+static void test_the_map_scales_to_what_is_held(void **state)
+{
+    (void)state;
+    struct world *w = new_world();
+    for (int held = 1; held <= 11; held++) {
+        w->v.n_page = held;
+        w->v.length = w->v.committed = w->v.draft_length = 16 * held;
+        for (int cells = 8; cells <= 200; cells++) {
+            int unit = map_unit(&w->v, cells);
+            assert_true(unit >= 1 && unit <= 16 && (unit & (unit - 1)) == 0);
+            if (unit < 16) /* it fits, and more than half of the line shows it */
+                assert_true(unit * cells >= 16 * held);
+            if (unit > 1)
+                assert_true(unit / 2 * cells < 16 * held);
+        }
+    }
+    free(w);
+}
+
+/* Page 0 is the guard: never where a position lies. */
+static void test_a_released_position_says_so(void **state)
+{
+    (void)state;
+    struct world *w = new_world();
+    begin(false);
+    map_translation(&w->v, 3, &sheet);
+    assert_shows("pos 3 → logical 0:3 → full 1  ok\nswa released: behind the window [87,149]\n");
+    begin(false);
+    map_translation(&w->v, 400, &sheet);
+    assert_shows("pos 400 → logical 25:0  not written yet\nwindow [87,149]\n");
+    w->page[9].swa = 0;
+    begin(false);
+    map_translation(&w->v, 149, &sheet);
+    assert_shows("pos 149 → logical 9:5 → full 13  swa MISSING\nwindow [87,149]\n");
+    free(w);
+}
+
+/* The cell that a violation names is marked in its pool. */
+static void test_a_violation_is_marked_on_the_map(void **state)
+{
+    (void)state;
+    struct world *w = new_world();
+    w->v.violated_now = true;
+    fault_place_read("I4 verify swa table row 0: expand slot 131, cell 90 is in slot 3",
+                     &w->v.violation.at);
+    begin(true);
+    view_pages(&w->v, NULL, 80, &sheet);
+    assert_has("\nfull  ######################################..dddd..");
+    assert_has("\nswa   ----------------=====+!+++++++++++++++..dddd..");
+    w->v.violated_now = false;
+    begin(true);
+    view_pages(&w->v, NULL, 80, &sheet);
+    assert_has("\nswa   ----------------=====+++++++++++++++++..dddd..");
     free(w);
 }
 
@@ -499,6 +556,9 @@ int main(void)
         cmocka_unit_test(test_page_map_in_ascii_has_the_same_cells),
         cmocka_unit_test(test_a_long_page_map_is_compressed),
         cmocka_unit_test(test_window_edge_is_exact),
+        cmocka_unit_test(test_the_map_scales_to_what_is_held),
+        cmocka_unit_test(test_a_released_position_says_so),
+        cmocka_unit_test(test_a_violation_is_marked_on_the_map),
         cmocka_unit_test(test_one_pool_page_by_page),
         cmocka_unit_test(test_ledger_sums),
         cmocka_unit_test(test_a_leak_is_named_with_its_size),
