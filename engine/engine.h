@@ -153,6 +153,9 @@ struct engine_view {
     int n_page;
     struct tree tree; /* of the last cycle that drafted; n == 0: none */
     int tree_turn, tree_step;
+    int32_t tree_bonus; /* the token sampled at the end of its path */
+    uint64_t n_steps;   /* steps that engine_step() has: all of the session from this one on */
+    int first_turn, first_step, last_turn, last_step;
     struct depth_stat depth[TREE_MAX];
     uint64_t cycles, drafted, accepted, generated; /* of the session */
     double tok_s;                                  /* of the running or last reply */
@@ -169,6 +172,22 @@ struct engine_view {
 
 void engine_view(struct engine *g, struct engine_view *v);
 void engine_view_free(struct engine_view *v);
+
+/* One committed step of the session, from a bounded memory of the latest ones (at most 16,384
+ * steps and 131,072 tree nodes), whatever is logged. */
+struct step_view {
+    int turn, step;
+    struct step_rec rec;
+    struct tree tree; /* n == 0: it drafted nothing; scores are not kept */
+};
+bool engine_step(struct engine *g, int turn, int step, struct step_view *v); /* false: not held */
+/* The latest of them without trees, oldest first; at most max. Returns how many. */
+struct step_info {
+    int turn, step;
+    struct step_rec rec;
+};
+enum { ENGINE_STEPS = 16384 }; /* there are never more */
+int engine_steps(struct engine *g, struct step_info *out, int max);
 
 /* Where one position lives; slot 0: nowhere (released or not written). */
 struct pos_view {

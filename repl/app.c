@@ -118,7 +118,6 @@ void app_close(struct app *a)
     history_close(a->history); /* after the engine: it drains what the engine posted */
     hdb_close(a->hdb);
     ids_free(&a->turns);
-    trees_free(&a->trees);
     buf_free(&a->attached);
     free(a->db_path);
     free(a->system);
@@ -183,7 +182,6 @@ void app_forget_turn(struct app *a)
 
 void app_event(struct app *a, const struct event *ev)
 {
-    trees_event(&a->trees, ev);
     switch (ev->kind) {
     case EV_TURN_BEGIN:
         if (ev->regen)
@@ -208,8 +206,6 @@ void app_event(struct app *a, const struct event *ev)
         break;
     case EV_STEP:
         a->step = ev->step;
-        a->recent[a->n_recent++ % RECENT_STEPS] =
-            (struct recent_step){.turn = ev->turn, .step = ev->step, .rec = ev->rec};
         break;
     default:
         break;

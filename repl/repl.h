@@ -11,7 +11,6 @@
 #include "engine/engine.h"
 #include "history/history.h"
 #include "repl/text/sheet.h"
-#include "repl/trees.h"
 
 /* What the command line asked for. Strings are argv's or the app's own. */
 struct options {
@@ -26,13 +25,6 @@ struct options {
     int sanitize; /* 0 auto, 1 always, 2 never */
 };
 
-/* A committed step as the app saw it; the latest are kept for /tree, /timing and /events. */
-struct recent_step {
-    int turn, step;
-    struct step_rec rec;
-};
-enum { RECENT_STEPS = 256 };
-
 struct app {
     struct options opt;
     struct engine *engine;
@@ -45,9 +37,6 @@ struct app {
     int turn, step;      /* of the last event */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
     struct buf attached; /* text of /read, put in front of the next message */
-    struct recent_step recent[RECENT_STEPS]; /* a ring: step i is at i % RECENT_STEPS */
-    uint64_t n_recent;   /* all that ever came */
-    struct trees trees;  /* of the session's steps since it was opened */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* resolved */
@@ -176,10 +165,10 @@ void map_legend(const struct engine_view *v, int width, struct sheet *out);
  * page 0 but said to be released or not written yet. */
 void map_translation(const struct engine_view *v, int pos, struct sheet *out);
 void view_pages(const struct engine_view *v, const char *which, int width, struct sheet *out);
-void view_tree(const struct engine *g, const struct tree *t, int turn, int step, struct sheet *out);
-/* The same with the token that the target drew at the end of the path; -1: unknown. */
-void view_tree_step(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
-                    struct sheet *out);
+/* bonus: the token that the target drew at the end of the path; -1: unknown. width: cells of a line,
+ * which shortens tokens; 0: as wide as it gets. */
+void view_tree(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
+               int width, struct sheet *out);
 void view_pool(const struct engine_view *v, int width, struct sheet *out);
 void view_stats(const struct engine_view *v, const struct engine_info *i, struct sheet *out);
 /* "142 checked, 7 unchecked, 0 violations": of plans. */

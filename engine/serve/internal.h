@@ -13,6 +13,7 @@
 #include "engine/run/device.h"
 #include "engine/engine.h"
 #include "engine/serve/session.h"
+#include "engine/serve/step_ring.h"
 
 enum { MAX_REQUESTS = 64 };
 
@@ -45,8 +46,7 @@ struct engine {
     struct settings set;
     int turn, step;
     uint64_t seq, page_seq; /* events posted, page events reported */
-    struct tree tree;       /* of the last cycle that drafted */
-    int tree_turn, tree_step;
+    struct step_ring ring;  /* the session's latest steps */
     struct engine_view stats; /* counters only; the rest of it stays empty */
     struct violation violation; /* the latest of this process */
     uint64_t turn_cycles, turn_accepted, turn_new, turn_decode_ns;

@@ -100,10 +100,8 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
             s->depth[d].drafted++;
             s->depth[d].accepted += d <= rec->accepted;
         }
-        g->tree = *tr;
-        g->tree_turn = g->turn;
-        g->tree_step = g->step;
     }
+    ring_push(&g->ring, g->turn, g->step, rec, &g->ses.lane.tree);
     pthread_mutex_unlock(&g->mu);
     t->n_drafted += rec->drafted;
     t->n_accepted += rec->accepted;

@@ -84,9 +84,20 @@ void engine_view(struct engine *g, struct engine_view *v)
     v->window_lo = l->seq.swa_lo;
     v->draft_length = l->seq.drafted;
     v->settings = g->set;
-    v->tree = g->tree;
-    v->tree_turn = g->tree_turn;
-    v->tree_step = g->tree_step;
+    const struct ring_entry *drafted = ring_drafted(&g->ring);
+    if (drafted) {
+        ring_tree(&g->ring, drafted, &v->tree);
+        v->tree_turn = drafted->turn;
+        v->tree_step = drafted->step;
+        v->tree_bonus = drafted->rec.bonus;
+    }
+    v->n_steps = g->ring.end - g->ring.first;
+    if (v->n_steps) {
+        v->first_turn = ring_at(&g->ring, 0)->turn;
+        v->first_step = ring_at(&g->ring, 0)->step;
+        v->last_turn = ring_at(&g->ring, v->n_steps - 1)->turn;
+        v->last_step = ring_at(&g->ring, v->n_steps - 1)->step;
+    }
     for (int p = 0; p < N_POOLS; p++)
         view_pool(g, (enum pool_id)p, &v->pool[p]);
     view_pages(g, v);
@@ -162,6 +173,31 @@ int engine_page_events(struct engine *g, enum pool_id pool, int page, struct pag
         out[n - 1 - i] = ev;
         seq[n - 1 - i] = s;
     }
+    return n;
+}
+
+bool engine_step(struct engine *g, int turn, int step, struct step_view *v)
+{
+    pthread_mutex_lock(&g->mu);
+    const struct ring_entry *e = ring_find(&g->ring, turn, step);
+    if (e) {
+        *v = (struct step_view){.turn = turn, .step = step, .rec = e->rec};
+        ring_tree(&g->ring, e, &v->tree);
+    }
+    pthread_mutex_unlock(&g->mu);
+    return e != NULL;
+}
+
+int engine_steps(struct engine *g, struct step_info *out, int max)
+{
+    pthread_mutex_lock(&g->mu);
+    uint64_t held = g->ring.end - g->ring.first;
+    int n = held < (uint64_t)max ? (int)held : max;
+    for (int i = 0; i < n; i++) {
+        const struct ring_entry *e = ring_at(&g->ring, held - (uint64_t)(n - i));
+        out[i] = (struct step_info){e->turn, e->step, e->rec};
+    }
+    pthread_mutex_unlock(&g->mu);
     return n;
 }
 

@@ -55,7 +55,7 @@ static void start_stats(struct engine *g)
     pthread_mutex_lock(&g->mu);
     g->stats = (struct engine_view){0};
     checker_start(&g->rig.pass.check);
-    g->tree.n = 0;
+    ring_clear(&g->ring);
     g->turn = g->step = 0;
     g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
     pthread_mutex_unlock(&g->mu);
@@ -147,6 +147,9 @@ static void do_fork(struct engine *g, const struct request *rq)
     struct replaced old = session_drop_messages(&g->ses);
     take_past(g, rq);
     session_fit_states(&g->ses, &old);
+    pthread_mutex_lock(&g->mu);
+    ring_cut(&g->ring, g->ses.turn);
+    pthread_mutex_unlock(&g->mu);
     post_session(g, parent, g->ses.turn);
     post_fork(g);
 }
@@ -601,6 +604,7 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     struct progress p = {o->progress, o->progress_arg};
     const struct progress *pp = o->progress ? &p : NULL;
     init_locks(g);
+    ring_open(&g->ring);
     g->screen = evq_new(SCREEN_QUEUE);
     bool ok = g->screen != NULL ||
               err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
@@ -646,6 +650,7 @@ void engine_close(struct engine *g)
     model_free(&g->model);
     device_close(&g->dev);
     evq_free(g->screen);
+    ring_close(&g->ring);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);
     free(g);

@@ -6,9 +6,12 @@
 
 #include "repl/cmd/cmd.h"
 
+static const char *const kind_name[] = {[STEP_PREFILL] = "prefill", [STEP_DECODE] = "decode",
+                                        [STEP_SPEC] = "spec"};
+
 /* ---- /tree ----------------------------------------------------------------------------------- */
 
-/* A step to show, from the engine's view or the log. */
+/* A step that is looked for in the log. */
 struct found_step {
     int turn, n;
     bool any, drafted; /* the log has the step; it drafted */
@@ -56,16 +59,18 @@ static const struct past_part *part_of(const struct hdb_past *p, int turn)
     return &p->part[p->n_part - 1];
 }
 
-static bool no_such_step(const struct app *a, const struct found_step *f, struct err *e)
+/* "memory holds the steps 3.1 to 9.2" of the session, in a sentence. */
+static void held_steps(const struct engine_view *v, struct buf *out)
 {
-    if (a->turn == 0)
-        return err_set(e, ERR_NEGATIVE, "there is no step %d.%d: the session has no turn yet", f->turn,
-                       f->n);
-    return err_set(e, ERR_NEGATIVE, "there is no step %d.%d; the newest turn is %d", f->turn, f->n,
-                   a->turn);
+    if (v->n_steps)
+        buf_printf(out, "memory holds the steps %d.%d to %d.%d", v->first_turn, v->first_step,
+                   v->last_turn, v->last_step);
+    else
+        buf_str(out, "this process has run no step of it");
 }
 
-static bool find_logged(struct app *a, struct found_step *f, struct err *e)
+/* Looks the step up in the log, in the session that it ran in. False: the log cannot be read. */
+static bool read_step(struct app *a, struct found_step *f, struct err *e)
 {
     struct hdb_past p;
     struct hdb *d = app_hdb(a, e);
@@ -73,22 +78,50 @@ static bool find_logged(struct app *a, struct found_step *f, struct err *e)
         return false;
     bool ok = hdb_steps(d, part_of(&p, f->turn)->session, f->turn, take_logged, f, e) >= 0;
     hdb_past_free(&p);
-    if (!ok)
-        return false;
-    if (!f->any)
-        return no_such_step(a, f, e);
-    return true;
+    return ok;
 }
 
-/* From the steps that came by, else from the log. */
-static bool find_step(struct app *a, struct found_step *f, struct err *e)
+static bool find_logged(struct app *a, const struct engine_view *v, struct found_step *f,
+                        struct err *e)
 {
-    if (!trees_find(&a->trees, f->turn, f->n, &f->tree, &f->bonus) && !find_logged(a, f, e))
-        return false;
-    return f->tree.n > 0 ||
-           err_set(e, ERR_NEGATIVE, "step %d.%d %s", f->turn, f->n,
-                   f->drafted ? "was logged without its tree; --log-level tree keeps them"
-                              : "did not draft, so it has no tree");
+    struct buf held = {0};
+    held_steps(v, &held);
+    bool logged = a->history && !a->private_, ok = false;
+    if (logged && !read_step(a, f, e))
+        ;
+    else if (f->tree.n)
+        ok = true;
+    else if (f->any && !f->drafted)
+        err_set(e, ERR_NEGATIVE, "step %d.%d did not draft, so it has no tree", f->turn, f->n);
+    else if (f->any)
+        err_set(e, ERR_NEGATIVE, "step %d.%d was logged without its tree, and %s; --log-level tree "
+                "keeps every tree", f->turn, f->n, held.p);
+    else if (logged)
+        err_set(e, ERR_NEGATIVE, "neither the log nor memory has a step %d.%d; %s", f->turn, f->n,
+                held.p);
+    else
+        err_set(e, ERR_NEGATIVE, "no step %d.%d: nothing is logged, and %s", f->turn, f->n, held.p);
+    buf_free(&held);
+    return ok;
+}
+
+/* The tree of a step of the session: from memory, else from the log. */
+static bool find_step(struct app *a, const struct engine_view *v, struct found_step *f,
+                      struct err *e)
+{
+    struct step_view s;
+    if (!v->n_steps && !v->turn)
+        return err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
+    if (v->n_steps &&
+        (f->turn > v->last_turn || (f->turn == v->last_turn && f->n > v->last_step)))
+        return err_set(e, ERR_NEGATIVE, "there is no step %d.%d yet: %d.%d is the newest", f->turn,
+                       f->n, v->last_turn, v->last_step);
+    if (!engine_step(a->engine, f->turn, f->n, &s))
+        return find_logged(a, v, f, e);
+    f->tree = s.tree;
+    f->bonus = s.rec.bonus;
+    return s.tree.n > 0 || err_set(e, ERR_NEGATIVE, "step %d.%d was a %s step: it did not draft, so "
+                                   "it has no tree", f->turn, f->n, kind_name[s.rec.kind]);
 }
 
 static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
@@ -133,18 +166,16 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
     struct engine_view v;
     engine_view(a->engine, &v);
     bool ok = true;
-    if (argc == 0) {
-        f = (struct found_step){.turn = v.tree_turn, .n = v.tree_step, .tree = v.tree};
-        if (!trees_find(&a->trees, f.turn, f.n, &v.tree, &f.bonus))
-            f.bonus = -1;
-    } else {
-        ok = find_step(a, &f, e);
-    }
+    if (argc == 0)
+        f = (struct found_step){.turn = v.tree_turn, .n = v.tree_step, .tree = v.tree,
+                                .bonus = v.tree_bonus};
+    else
+        ok = find_step(a, &v, &f, e);
     engine_view_free(&v);
     if (ok && json)
         tree_json(a, &f, json);
     else if (ok)
-        view_tree_step(a->engine, &f.tree, f.turn, f.n, f.bonus, out);
+        view_tree(a->engine, &f.tree, f.turn, f.n, f.bonus, 0, out);
     return ok;
 }
 
@@ -201,7 +232,7 @@ static bool group_step(const struct step_row *r, void *arg)
     return true;
 }
 
-/* From the log where there is one, else from the steps the app remembers. */
+/* From the log where there is one, else from the steps in memory. */
 static bool group_all(struct app *a, struct groups *g, const char **source, struct err *e)
 {
     *source = "of this session, from the log";
@@ -209,12 +240,12 @@ static bool group_all(struct app *a, struct groups *g, const char **source, stru
         struct hdb *d = app_hdb(a, e);
         return d && hdb_steps(d, a->session, 0, group_step, g, e) >= 0;
     }
-    uint64_t have = a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS;
-    for (uint64_t i = a->n_recent - have; i < a->n_recent; i++) {
-        const struct recent_step *r = &a->recent[i % RECENT_STEPS];
-        group_add(g, r->turn, &r->rec);
-    }
-    *source = "of the latest steps (nothing is logged)";
+    struct step_info *step = xmalloc(ENGINE_STEPS * sizeof *step);
+    int n = engine_steps(a->engine, step, ENGINE_STEPS);
+    for (int i = 0; i < n; i++)
+        group_add(g, step[i].turn, &step[i].rec);
+    free(step);
+    *source = "of the steps in memory (nothing is logged)";
     return true;
 }
 
@@ -304,14 +335,18 @@ bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct s
 
 /* ---- /timing --------------------------------------------------------------------------------- */
 
-enum { PHASES = 4 };
+enum { PHASES = 4, TIMED = 256 };
 static const char *const phase_name[PHASES] = {"draft", "verify", "commit", "check"};
-static const char *const kind_name[] = {[STEP_PREFILL] = "prefill", [STEP_DECODE] = "decode",
-                                        [STEP_SPEC] = "spec"};
 
-/* One phase of all remembered steps of a kind, sorted. */
+/* The latest steps of the session. */
+struct timed {
+    struct step_info step[TIMED];
+    int n;
+};
+
+/* One phase of those of a kind, sorted. */
 struct times {
-    uint32_t us[RECENT_STEPS];
+    uint32_t us[TIMED];
     int n;
 };
 
@@ -321,12 +356,11 @@ static int by_time(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-static void times_of(const struct app *a, enum step_kind kind, int phase, struct times *t)
+static void times_of(const struct timed *all, enum step_kind kind, int phase, struct times *t)
 {
-    uint64_t have = a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS;
     t->n = 0;
-    for (uint64_t i = 0; i < have; i++) {
-        const struct step_rec *r = &a->recent[i].rec;
+    for (int i = 0; i < all->n; i++) {
+        const struct step_rec *r = &all->step[i].rec;
         const uint32_t us[PHASES] = {r->us_draft, r->us_verify, r->us_commit, r->us_check};
         if (r->kind == kind)
             t->us[t->n++] = us[phase];
@@ -335,7 +369,7 @@ static void times_of(const struct app *a, enum step_kind kind, int phase, struct
         qsort(t->us, (size_t)t->n, sizeof *t->us, by_time);
 }
 
-static void timing_json(const struct app *a, struct buf *json)
+static void timing_json(const struct timed *a, struct buf *json)
 {
     struct times t;
     jput_open(json, '[');
@@ -356,12 +390,12 @@ static void timing_json(const struct app *a, struct buf *json)
     jput_close(json, ']');
 }
 
-static void timing_text(const struct app *a, struct sheet *out)
+static void timing_text(const struct timed *a, struct sheet *out)
 {
     struct times t;
     sheet_add(out, ST_HEAD, "TIMING");
-    sheet_printf(out, ST_TEXT, "  the latest %llu steps, microseconds: median, p90, longest",
-                 (unsigned long long)(a->n_recent < RECENT_STEPS ? a->n_recent : RECENT_STEPS));
+    sheet_printf(out, ST_TEXT, "  the latest %d step%s, microseconds: median, p90, longest", a->n,
+                 a->n == 1 ? "" : "s");
     sheet_line(out);
     for (int k = STEP_PREFILL; k <= STEP_SPEC; k++)
         for (int p = 0; p < PHASES; p++) {
@@ -373,7 +407,7 @@ static void timing_text(const struct app *a, struct sheet *out)
             say_line(out, ST_TEXT, "  %-8s %8u %8u %8u", phase_name[p], t.us[t.n / 2],
                      t.us[t.n * 9 / 10], t.us[t.n - 1]);
         }
-    if (a->n_recent == 0)
+    if (a->n == 0)
         say_line(out, ST_DIM, "no step yet");
 }
 
@@ -381,9 +415,11 @@ bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct s
                 struct buf *json, struct err *e)
 {
     (void)argc, (void)argv, (void)rest, (void)e;
+    struct timed t;
+    t.n = engine_steps(a->engine, t.step, TIMED);
     if (json)
-        timing_json(a, json);
+        timing_json(&t, json);
     else
-        timing_text(a, out);
+        timing_text(&t, out);
     return true;
 }

@@ -45,11 +45,11 @@ static void add_token(struct sheet *out, enum style st, const struct engine *g, 
     sheet_quote(out, st, s, n, cells);
 }
 
-static int token_cells(const struct engine *g, int32_t id, bool ascii)
+static int token_cells(const struct engine *g, int32_t id, int cells, bool ascii)
 {
     struct sheet one;
     sheet_init(&one, ascii);
-    add_token(&one, ST_TEXT, g, id, TOKEN_CELLS);
+    add_token(&one, ST_TEXT, g, id, cells);
     int w = one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
     sheet_free(&one);
     return w;
@@ -134,12 +134,12 @@ static void add_fate(struct sheet *out, const struct engine *g, const struct tre
 }
 
 static void add_node(struct sheet *out, const struct engine *g, const struct tree *t, int node,
-                     int column, int32_t bonus)
+                     int column, int cells, int32_t bonus)
 {
     bool in = t->fate[node] == FATE_ACCEPTED;
     add_branches(out, t, node);
     sheet_add(out, in ? ST_GOOD : ST_DIM, out->ascii ? (in ? "* " : "o ") : in ? "● " : "○ ");
-    add_token(out, in ? ST_TEXT : ST_DIM, g, t->token[node], TOKEN_CELLS);
+    add_token(out, in ? ST_TEXT : ST_DIM, g, t->token[node], cells);
     sheet_tab(out, column);
     if (node > 0) {
         add_probability(out, ST_DRAFT, "q", t->q[node]);
@@ -153,26 +153,29 @@ static void add_node(struct sheet *out, const struct engine *g, const struct tre
 
 /* Siblings stay together under their parent, whatever order the nodes have in the arrays. */
 static void add_subtree(struct sheet *out, const struct engine *g, const struct tree *t, int node,
-                        int column, int32_t bonus)
+                        int column, int cells, int32_t bonus)
 {
-    add_node(out, g, t, node, column, bonus);
+    add_node(out, g, t, node, column, cells, bonus);
     for (int i = node + 1; i < t->n; i++)
         if (t->parent[i] == node)
-            add_subtree(out, g, t, i, column, bonus);
+            add_subtree(out, g, t, i, column, cells, bonus);
 }
 
-void view_tree_step(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
-                    struct sheet *out)
+void view_tree(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
+               int width, struct sheet *out)
 {
     if (t->n == 0) {
         sheet_add(out, ST_DIM, "TREE   no step has drafted yet");
         sheet_line(out);
         return;
     }
-    int accepted = 0, column = 0;
+    enum { BESIDE = 22 }; /* gap, q, p, and what became of the node as a sign */
+    int accepted = 0, column = 0, room = width - 2 * tree_depth(t) - 2 - BESIDE;
+    int cells = width ? max_int(min_int(room, TOKEN_CELLS), 4) : TOKEN_CELLS;
     for (int i = 0; i < t->n; i++) {
+        int token = token_cells(g, t->token[i], cells, out->ascii);
         accepted += i > 0 && t->fate[i] == FATE_ACCEPTED;
-        column = max_int(column, 2 * t->depth[i] + 2 + token_cells(g, t->token[i], out->ascii));
+        column = max_int(column, 2 * t->depth[i] + 2 + token);
     }
     sheet_add(out, ST_HEAD, "TREE");
     sheet_printf(out, ST_TEXT, "   step %d.%d   drafted %d   accepted %d", turn, step, t->n - 1,
@@ -182,14 +185,9 @@ void view_tree_step(const struct engine *g, const struct tree *t, int turn, int 
         add_token(out, ST_TEXT, g, bonus, TOKEN_CELLS);
     }
     sheet_line(out);
-    add_subtree(out, g, t, 0, column + 2, bonus);
+    add_subtree(out, g, t, 0, column + 2, cells, bonus);
     sheet_add(out, ST_DIM, "q: the draft's probability, p: the target's at temperature 1");
     sheet_line(out);
-}
-
-void view_tree(const struct engine *g, const struct tree *t, int turn, int step, struct sheet *out)
-{
-    view_tree_step(g, t, turn, step, -1, out);
 }
 
 /* ---- the pool ledger ------------------------------------------------------------------------- */

@@ -26,6 +26,25 @@ void sheet_truncate(struct sheet *s, int n_row)
     s->open = false;
 }
 
+void sheet_cut(struct sheet *s, int width)
+{
+    for (int i = 0; i < s->n_row; i++) {
+        struct sheet_row *r = &s->row[i];
+        int used, k = r->n_span - 1;
+        if (text_width(r->text.p, r->text.n) <= width || width < 1)
+            continue;
+        int n = (int)text_fit(r->text.p, r->text.n, width - 1, &used);
+        while (k > 0 && r->span[k].at >= n)
+            k--;
+        r->n_span = k + 1;
+        r->span[k].n = n - r->span[k].at;
+        r->text.n = (size_t)n;
+        const char *mark = s->ascii ? "~" : "…";
+        buf_str(&r->text, mark);
+        r->span[k].n += (int)strlen(mark);
+    }
+}
+
 void sheet_clear(struct sheet *s)
 {
     sheet_truncate(s, 0);

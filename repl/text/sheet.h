@@ -56,6 +56,8 @@ void sheet_tab(struct sheet *s, int column);
 void sheet_append_wrapped(struct sheet *s, const struct sheet *src, int width);
 /* Adds bytes [from, to) of a row of another sheet, styles kept. */
 void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to);
+/* Cuts rows wider than `width` cells, with "…" at their end. */
+void sheet_cut(struct sheet *s, int width);
 /* Keeps the first n_row rows; the last of them is ended. */
 void sheet_truncate(struct sheet *s, int n_row);
 /* Text as plain lines, styles dropped or as ANSI colours. */

@@ -60,17 +60,10 @@ void tui_pane_toggle(struct tui *t, enum pane_kind kind)
 
 /* ---- what stands in them ---- */
 
-static void write_tree(struct tui *t, struct pane *p)
+static void write_tree(struct tui *t, struct pane *p, int width)
 {
     const struct engine_view *v = &t->view;
-    const struct app *a = t->app;
-    int32_t bonus = -1;
-    for (uint64_t i = 0; i < a->n_recent && i < RECENT_STEPS; i++) {
-        const struct recent_step *s = &a->recent[i];
-        if (s->turn == v->tree_turn && s->step == v->tree_step)
-            bonus = s->rec.bonus;
-    }
-    view_tree_step(a->engine, &v->tree, v->tree_turn, v->tree_step, bonus, &p->rows);
+    view_tree(t->app->engine, &v->tree, v->tree_turn, v->tree_step, v->tree_bonus, width, &p->rows);
 }
 
 static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)
@@ -192,10 +185,11 @@ void tui_panes_update(struct tui *t)
         p->scroll_to = -1;
         switch (t->open[i]) {
         case PANE_PAGES: tui_pages_write(t, p, width); break;
-        case PANE_TREE: write_tree(t, p); break;
+        case PANE_TREE: write_tree(t, p, width); break;
         default: write_pool(t, p, width);
         }
         add_alarm(t, p);
+        sheet_cut(&p->rows, width);
     }
 }
 

@@ -72,6 +72,24 @@ lines "/resume $id" "/fork" hello | chat; cli show last; has "BUG 16267 in turns
 result "a fork keeps the marks of the turns it stands on" $?
 lines hello | chat; cli show last; ! grep -qE "BUG|CHECK" "$T/out" && cli logs -n 1 && ! grep -q BUG "$T/out"
 result "a session without danger bears no mark" $?
+# ---- steps ----
+trees() { for i in $(seq 1 "$2"); do echo "/tree $1.$i"; done; }
+{ lines "$dragons"; trees 1 40; lines hello; trees 2 3; lines "/tree 1.2" /undo "/tree 1.2" "/fork" "/tree 1.2" "/tree 2.2"; } | chat
+steps=$(sed -n 's/.*there is no step 1\.\([0-9]*\) yet: 1\.\([0-9]*\) is.*/\2/p' "$T/err" | head -n 1)
+[ "${steps:-0}" -ge 9 ] && ! has "log-level" err &&
+    [ "$(grep -cE '^TREE   step 1\.' "$T/out")" -ge $((steps + 1)) ]; result "/tree draws every step of the live session" $?
+[ "$(grep -cE '^aerie: step [12]\.1 was a prefill step: it did not draft' "$T/err")" = 2 ]; result "but the prompt's, which says so" $?
+[ "$(grep -c '^TREE   step 1\.2 ' "$T/out")" = 4 ]; result "after another turn, an undo and a fork, too" $?
+has "there is no step 2.2 yet: 1.$steps is the newest" err; result "a fork has the steps of its context only" $?
+lines "$dragons" "/tree 1.2" | chat --log-level off; grep -q '^TREE   step 1\.2 ' "$T/out"; result "nothing needs to be logged for it" $?
+lines "$dragons" | chat; id=$("$AERIE" logs -n 1 --json | sed 's/.*"id":"\([^"]*\)".*/\1/')
+lines "/tree 1.2" hello "/tree 1.2" "/tree 2.2" | chat --session "$id"
+[ "$(grep -c 'step 1.2 was logged without its tree, and .*; --log-level tree keeps every tree' "$T/err")" = 2 ] &&
+    grep -q '^TREE   step 2\.2 ' "$T/out"; result "a step of an earlier process says what would have kept its tree" $?
+lines "/tree 1.1" | chat; has "there is no step yet: send a message first" err; result "an empty session says so" $?
+lines hello /timing | chat; [ "$(grep -c 'steps, microseconds' "$T/out")" = 1 ] && grep -q '^spec, [0-9]* steps' "$T/out"
+result "/timing reads the same steps" $?
+
 # ---- pages ----
 story="Tell me a long story about a dog called Rex, a ship, a cat, the sea and a king."
 lines "$story" "$story" "/map 3" /pages "/plan verify" | chat

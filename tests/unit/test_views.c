@@ -81,7 +81,7 @@ static void test_tree_shows_fates_and_probabilities(void **state)
     (void)state;
     struct tree t = small_tree();
     begin(false);
-    view_tree_step(NULL, &t, 9, 214, 77, &sheet);
+    view_tree(NULL, &t, 9, 214, 77, 0, &sheet);
     assert_shows("TREE   step 9.214   drafted 5   accepted 1   bonus #77\n"
                  "● #10      ✓  root: the last sampled token\n"
                  "├─● #11    q .61   p .83   ✓  then u 0.714\n"
@@ -98,7 +98,7 @@ static void test_tree_in_ascii_says_the_same(void **state)
     (void)state;
     struct tree t = small_tree();
     begin(true);
-    view_tree(NULL, &t, 1, 2, &sheet);
+    view_tree(NULL, &t, 1, 2, -1, 0, &sheet);
     assert_shows("TREE   step 1.2   drafted 5   accepted 1\n"
                  "* #10      ok  root: the last sampled token\n"
                  "|-* #11    q .61   p .83   ok  then u 0.714\n"
@@ -115,7 +115,7 @@ static void test_no_tree_yet(void **state)
     (void)state;
     struct tree t = {0};
     begin(false);
-    view_tree(NULL, &t, 0, 0, &sheet);
+    view_tree(NULL, &t, 0, 0, -1, 0, &sheet);
     assert_shows("TREE   no step has drafted yet\n");
 }
 
@@ -133,7 +133,7 @@ static void test_random_trees_show_every_node_under_its_parent(void **state)
             tree_add(&t, (int)(seed % (uint64_t)t.n), 1000 + t.n, 0.5f, -1);
         }
         begin(round % 2);
-        view_tree(NULL, &t, 1, 1, &sheet);
+        view_tree(NULL, &t, 1, 1, -1, 0, &sheet);
         assert_int_equal(sheet.n_row, n + 2);
         int line[TREE_MAX], indent[TREE_MAX];
         for (int i = 0; i < n; i++) {

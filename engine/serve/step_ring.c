@@ -1,0 +1,106 @@
+/* step_ring.c - see step_ring.h. */
+#include "engine/serve/step_ring.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void ring_open(struct step_ring *r)
+{
+    *r = (struct step_ring){.entry = xcalloc(RING_STEPS, sizeof *r->entry),
+                            .node = xcalloc(RING_NODES, sizeof *r->node)};
+}
+
+void ring_close(struct step_ring *r)
+{
+    free(r->entry);
+    free(r->node);
+    *r = (struct step_ring){0};
+}
+
+void ring_clear(struct step_ring *r)
+{
+    r->first = r->end = r->node_end = r->drafted = 0;
+}
+
+static const struct ring_entry *entry_at(const struct step_ring *r, uint64_t i)
+{
+    return &r->entry[i % RING_STEPS];
+}
+
+/* -1, 0 or 1: entry e comes before, is, or comes after the step. */
+static int compare(const struct ring_entry *e, int turn, int step)
+{
+    return e->turn != turn ? (e->turn < turn ? -1 : 1) : (e->step > step) - (e->step < step);
+}
+
+void ring_cut(struct step_ring *r, int turn)
+{
+    while (r->end > r->first && entry_at(r, r->end - 1)->turn > turn) {
+        r->end--;
+        r->node_end = entry_at(r, r->end)->node;
+    }
+    for (r->drafted = r->end; r->drafted > r->first; r->drafted--)
+        if (entry_at(r, r->drafted - 1)->n_node)
+            return;
+    r->drafted = 0;
+}
+
+void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *rec,
+               const struct tree *tree)
+{
+    int n = tree && tree->n > 1 ? tree->n : 0;
+    CHECK(r->end == r->first || compare(entry_at(r, r->end - 1), turn, step) < 0);
+    while (r->end - r->first >= RING_STEPS ||
+           (r->end > r->first &&
+            r->node_end + (uint64_t)n - entry_at(r, r->first)->node > RING_NODES))
+        r->first++;
+    for (int i = 0; i < n; i++)
+        r->node[(r->node_end + (uint64_t)i) % RING_NODES] =
+            (struct ring_node){tree->token[i], tree->q[i], tree->p[i], tree->u[i], tree->parent[i],
+                               tree->fate[i]};
+    r->entry[r->end++ % RING_STEPS] = (struct ring_entry){
+        .rec = *rec, .node = r->node_end, .turn = turn, .step = step, .n_node = n};
+    r->node_end += (uint64_t)n;
+    if (n)
+        r->drafted = r->end;
+}
+
+const struct ring_entry *ring_at(const struct step_ring *r, uint64_t i)
+{
+    CHECK(i < r->end - r->first);
+    return entry_at(r, r->first + i);
+}
+
+const struct ring_entry *ring_drafted(const struct step_ring *r)
+{
+    return r->drafted > r->first ? entry_at(r, r->drafted - 1) : NULL;
+}
+
+const struct ring_entry *ring_find(const struct step_ring *r, int turn, int step)
+{
+    uint64_t lo = r->first, hi = r->end;
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        int at = compare(entry_at(r, mid), turn, step);
+        if (at == 0)
+            return entry_at(r, mid);
+        *(at < 0 ? &lo : &hi) = at < 0 ? mid + 1 : mid;
+    }
+    return NULL;
+}
+
+void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tree *out)
+{
+    *out = (struct tree){0};
+    for (int i = 0; i < e->n_node; i++) {
+        const struct ring_node *n = &r->node[(e->node + (uint64_t)i) % RING_NODES];
+        if (i == 0)
+            tree_init(out, n->token);
+        else
+            tree_add(out, n->parent, n->token, n->q, 0);
+        out->q[i] = n->q;
+        out->p[i] = n->p;
+        out->u[i] = n->u;
+        out->fate[i] = n->fate;
+    }
+}

@@ -1,0 +1,67 @@
+/* step_ring.h - the latest steps of the session in memory, each with the tree that it drafted.
+ *
+ * What lives here: one entry a committed step of the present session (turn, step, record) and, of
+ * steps that drafted, the tree's nodes as the log packs them: token, parent, fate, three floats.
+ * Depths, ancestors and the tokens that the step emitted follow from these. Cells, pages and plans
+ * do not live here.
+ *
+ * Bounds: RING_STEPS entries of 96 bytes and RING_NODES nodes of 20 bytes, 4.1 MB, of which the
+ * operating system provides what has been written. Entries and nodes are two rings; the oldest step
+ * leaves when either is full, so the ring always holds an unbroken run of steps that ends with the
+ * newest: 16,384 steps of chains of 5, or 2,048 of trees of 63 nodes.
+ *
+ * Order: turn numbers of a session only grow, and step numbers within a turn, so entries are sorted
+ * by (turn, step) and found by bisection. An undone turn's steps stay. A fork goes on with its
+ * parent's steps, because it stands on them; another session begins empty.
+ *
+ * Threads: the engine's thread pushes under the engine's lock `mu`, readers copy under it. A push
+ * costs one entry and its nodes; no allocation after the opening.
+ */
+#ifndef AERIE_STEP_RING_H
+#define AERIE_STEP_RING_H
+
+#include "engine/engine.h"
+
+enum { RING_STEPS = ENGINE_STEPS, RING_NODES = 131072 };
+
+struct ring_node {
+    int32_t token;
+    float q, p, u; /* as in struct tree */
+    int8_t parent;
+    uint8_t fate;
+};
+
+struct ring_entry {
+    struct step_rec rec;
+    uint64_t node; /* number of its first node, counted over all nodes ever pushed */
+    int turn, step;
+    int n_node; /* 0: the step drafted nothing */
+};
+
+struct step_ring {
+    struct ring_entry *entry; /* (RING_STEPS) entry number i is at i % RING_STEPS */
+    struct ring_node *node;   /* (RING_NODES) the same */
+    uint64_t first, end;      /* numbers of the entries held: [first, end) */
+    uint64_t node_end;        /* nodes ever pushed */
+    uint64_t drafted;         /* number of the newest entry that drafted, plus one; 0: none */
+};
+
+void ring_open(struct step_ring *r);
+void ring_close(struct step_ring *r);
+void ring_clear(struct step_ring *r);
+/* The session goes back to where turn `turn` ended: later turns' steps leave. */
+void ring_cut(struct step_ring *r, int turn);
+/* Adds the newest step; tree NULL or of one node: it drafted nothing. (turn, step) must be greater
+ * than those of the step before. */
+void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *rec,
+               const struct tree *tree);
+/* The entry of a step; NULL: the ring does not hold it. */
+const struct ring_entry *ring_find(const struct step_ring *r, int turn, int step);
+/* Entry number i of those held, 0: the oldest. */
+const struct ring_entry *ring_at(const struct step_ring *r, uint64_t i);
+/* The newest entry that drafted; NULL: none that is held did. */
+const struct ring_entry *ring_drafted(const struct step_ring *r);
+/* The tree of an entry of this ring; n == 0: none. */
+void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tree *out);
+
+#endif
