@@ -342,33 +342,101 @@ bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out)
     return any;
 }
 
-static void status_hazards(const struct engine_view *v, const char *dot, struct sheet *out)
+/* A part of the status line, a row of a sheet of its own; of those that do not fit the least important
+ * go first. */
+struct part {
+    int rank; /* 0: always there */
+    void (*write)(struct app *a, const struct engine_view *v, struct sheet *out);
+};
+
+static void part_hazards(struct app *a, const struct engine_view *v, struct sheet *out)
 {
+    (void)a;
     struct buf text = {0};
-    if (app_hazards(v, out->ascii, &text)) {
+    if (app_hazards(v, out->ascii, &text))
         sheet_add(out, ST_BAD, text.p);
-        sheet_add(out, ST_DIM, dot);
-    }
     buf_free(&text);
 }
 
-void app_status(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_unchecked(struct app *a, const struct engine_view *v, struct sheet *out)
 {
-    const char *dot = out->ascii ? " | " : " · ";
-    status_hazards(v, dot, out);
+    (void)a;
+    if (v->unchecked)
+        sheet_printf(out, ST_WARN, "%llu unchecked", (unsigned long long)v->unchecked);
+}
+
+static void part_context(struct app *a, const struct engine_view *v, struct sheet *out)
+{
+    (void)a;
     sheet_add(out, ST_LABEL, "ctx ");
     add_count(out, v->length);
     sheet_add(out, ST_TEXT, "/");
     add_count(out, v->capacity);
-    sheet_add(out, ST_DIM, dot);
+}
+
+static void part_pools(struct app *a, const struct engine_view *v, struct sheet *out)
+{
+    (void)a;
     status_pools(v, out);
-    sheet_add(out, ST_DIM, dot);
+}
+
+static void part_draft(struct app *a, const struct engine_view *v, struct sheet *out)
+{
     status_draft(a, v, out);
-    sheet_printf(out, ST_DIM, "%s", dot);
+}
+
+static void part_speed(struct app *a, const struct engine_view *v, struct sheet *out)
+{
+    (void)a;
     sheet_printf(out, ST_TEXT, v->tok_s < 10 ? "%.1f t/s" : "%.0f t/s", v->tok_s);
-    sheet_printf(out, ST_DIM, "%s", dot);
+}
+
+static void part_step(struct app *a, const struct engine_view *v, struct sheet *out)
+{
+    (void)a;
     sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
-    sheet_add(out, ST_DIM, dot);
+}
+
+static void part_log(struct app *a, const struct engine_view *v, struct sheet *out)
+{
+    (void)v;
     status_log(a, out);
+}
+
+void app_status(struct app *a, const struct engine_view *v, int width, struct sheet *out)
+{
+    static const struct part part[] = {{0, part_hazards}, {6, part_unchecked}, {0, part_context},
+                                       {5, part_pools}, {3, part_draft}, {4, part_speed},
+                                       {2, part_step}, {0, part_log}};
+    enum { N = sizeof part / sizeof *part };
+    const char *dot = out->ascii ? " | " : " · ";
+    struct sheet text[N];
+    int all = 0, cells[N];
+    bool shown[N];
+    for (int i = 0; i < N; i++) {
+        sheet_init(&text[i], out->ascii);
+        part[i].write(a, v, &text[i]);
+        const struct buf *t = text[i].n_row ? &text[i].row[0].text : NULL;
+        cells[i] = t ? text_width(t->p, t->n) : 0;
+        shown[i] = cells[i] > 0;
+        all += shown[i] ? cells[i] + 1 : 0; /* between parts one blank at least: see frame.c */
+    }
+    for (int rank = N; rank > 0 && width > 0 && all - 1 > width; rank--)
+        for (int i = 0; i < N; i++)
+            if (part[i].rank == rank && shown[i]) {
+                shown[i] = false;
+                all -= cells[i] + 1;
+            }
+    bool first = true;
+    for (int i = 0; i < N; i++) {
+        if (shown[i]) {
+            sheet_add(out, ST_DIM, first ? "" : dot);
+            sheet_add_row(out, &text[i].row[0], 0, (int)text[i].row[0].text.n);
+            first = false;
+        }
+        sheet_free(&text[i]);
+    }
     sheet_line(out);
+    if (width > 0 && all - 1 > width)
+        sheet_cut(out, width);
 }

@@ -102,8 +102,8 @@ int app_exit_code(const struct app *a);
 void app_fault_next(struct app *a, const char *message, struct buf *out);
 /* The dangerous switches that are on, "BUG 24617 · CHECK OFF", appended. False: none. */
 bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out);
-/* Those first, then "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
-void app_status(struct app *a, const struct engine_view *v, struct sheet *out);
+/* Those first, then what fits `width` cells (0: all) of "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
+void app_status(struct app *a, const struct engine_view *v, int width, struct sheet *out);
 
 /* Writes a session as Markdown to a new private file ("-": standard output). */
 bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e);

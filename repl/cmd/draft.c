@@ -175,7 +175,7 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
     if (ok && json)
         tree_json(a, &f, json);
     else if (ok)
-        view_tree(a->engine, &f.tree, f.turn, f.n, f.bonus, 0, out);
+        view_tree(a->engine, &f.tree, f.turn, f.n, f.bonus, a->face.width, out);
     return ok;
 }
 

@@ -61,7 +61,7 @@ bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sh
         view_stats(&v, engine_info(a->engine), out);
     if (!json) {
         sheet_printf(out, ST_LABEL, "%-8s  ", "status");
-        app_status(a, &v, out);
+        app_status(a, &v, 0, out);
     }
     engine_view_free(&v);
     return true;

@@ -101,64 +101,94 @@ static void add_branches(struct sheet *out, const struct tree *t, int node)
         sheet_add(out, ST_DIM, out->ascii ? "`-" : "└─");
 }
 
-/* What became of a node, in a sign and in words. */
-static void add_fate(struct sheet *out, const struct engine *g, const struct tree *t, int node,
-                     int32_t bonus)
+/* How a tree is drawn. */
+struct drawing {
+    struct sheet *out;
+    const struct engine *g;
+    const struct tree *t;
+    int32_t bonus;
+    int column; /* where probabilities begin */
+    int cells;  /* of a token at most */
+    int room;   /* for words behind the sign of what became of a node; too few: signs only */
+};
+
+enum { WORDS = 22 /* cells of the longest */, BESIDE = 22 /* gap, q, p and the sign */ };
+
+/* What became of a node, in words. */
+static void add_reason(const struct drawing *d, int node)
 {
-    bool ascii = out->ascii;
-    switch (t->fate[node]) {
-    case FATE_ACCEPTED:
-        sheet_add(out, ST_GOOD, ascii ? "ok" : "✓");
-        if (node == 0)
-            sheet_add(out, ST_DIM, "  root: the last sampled token");
-        else if (!isnan(t->u[node]))
-            sheet_printf(out, ST_DIM, "  then u %.3f", (double)t->u[node]);
-        break;
-    case FATE_REJECTED:
-        sheet_add(out, ST_BAD, ascii ? "x" : "✗");
-        if (accepted_child(t, t->parent[node]) >= 0) {
-            sheet_add(out, ST_DIM, "  sibling accepted first");
-        } else if (bonus >= 0) {
-            sheet_add(out, ST_DIM, "  target drew ");
-            add_token(out, ST_TEXT, g, bonus, TOKEN_CELLS);
-        } else {
-            sheet_add(out, ST_DIM, "  target drew another");
-        }
-        break;
-    case FATE_CUT:
-        sheet_add(out, ST_DIM, ascii ? "-  parent rejected" : "–  parent rejected");
-        break;
-    default:
-        sheet_add(out, ST_DIM, "?  not verified");
+    const struct tree *t = d->t;
+    struct sheet *out = d->out;
+    enum fate fate = (enum fate)t->fate[node];
+    if (node == 0) {
+        sheet_add(out, ST_DIM, d->room >= WORDS ? "  root: the last sampled token" : "  root");
+    } else if (d->room < WORDS) {
+        return;
+    } else if (fate == FATE_ACCEPTED && !isnan(t->u[node])) {
+        sheet_printf(out, ST_DIM, "  then u %.3f", (double)t->u[node]);
+    } else if (fate == FATE_REJECTED && accepted_child(t, t->parent[node]) >= 0) {
+        sheet_add(out, ST_DIM, "  sibling accepted first");
+    } else if (fate == FATE_REJECTED && d->bonus >= 0) {
+        sheet_add(out, ST_DIM, "  target drew ");
+        add_token(out, ST_TEXT, d->g, d->bonus, min_int(TOKEN_CELLS, d->room - 14));
+    } else if (fate == FATE_REJECTED) {
+        sheet_add(out, ST_DIM, "  target drew another");
+    } else if (fate == FATE_CUT) {
+        sheet_add(out, ST_DIM, "  parent rejected");
+    } else if (fate == FATE_NONE) {
+        sheet_add(out, ST_DIM, "  not verified");
     }
 }
 
-static void add_node(struct sheet *out, const struct engine *g, const struct tree *t, int node,
-                     int column, int cells, int32_t bonus)
+static void add_node(const struct drawing *d, int node)
 {
-    bool in = t->fate[node] == FATE_ACCEPTED;
+    static const struct {
+        enum style st;
+        const char *utf8, *ascii;
+    } sign[] = {[FATE_NONE] = {ST_DIM, "?", "?"},
+                [FATE_ACCEPTED] = {ST_GOOD, "✓", "ok"},
+                [FATE_REJECTED] = {ST_BAD, "✗", "x"},
+                [FATE_CUT] = {ST_DIM, "–", "-"}};
+    const struct tree *t = d->t;
+    struct sheet *out = d->out;
+    int fate = t->fate[node] & 3;
+    bool in = fate == FATE_ACCEPTED;
     add_branches(out, t, node);
     sheet_add(out, in ? ST_GOOD : ST_DIM, out->ascii ? (in ? "* " : "o ") : in ? "● " : "○ ");
-    add_token(out, in ? ST_TEXT : ST_DIM, g, t->token[node], cells);
-    sheet_tab(out, column);
+    add_token(out, in ? ST_TEXT : ST_DIM, d->g, t->token[node], d->cells);
+    sheet_tab(out, d->column);
     if (node > 0) {
         add_probability(out, ST_DRAFT, "q", t->q[node]);
         sheet_add(out, ST_TEXT, " ");
         add_probability(out, ST_TEXT, "p", t->p[node]);
         sheet_add(out, ST_TEXT, " ");
     }
-    add_fate(out, g, t, node, bonus);
+    sheet_add(out, sign[fate].st, out->ascii ? sign[fate].ascii : sign[fate].utf8);
+    add_reason(d, node);
     sheet_line(out);
 }
 
 /* Siblings stay together under their parent, whatever order the nodes have in the arrays. */
-static void add_subtree(struct sheet *out, const struct engine *g, const struct tree *t, int node,
-                        int column, int cells, int32_t bonus)
+static void add_subtree(const struct drawing *d, int node)
 {
-    add_node(out, g, t, node, column, cells, bonus);
-    for (int i = node + 1; i < t->n; i++)
-        if (t->parent[i] == node)
-            add_subtree(out, g, t, i, column, cells, bonus);
+    add_node(d, node);
+    for (int i = node + 1; i < d->t->n; i++)
+        if (d->t->parent[i] == node)
+            add_subtree(d, i);
+}
+
+static void tree_legend(const struct drawing *d, int width)
+{
+    struct sheet *out = d->out;
+    bool narrow = width && width < 60;
+    sheet_add(out, ST_DIM, "q: the draft's probability, p: the target's");
+    sheet_add(out, ST_DIM, narrow ? "" : " at temperature 1");
+    sheet_line(out);
+    if (d->room >= WORDS)
+        return;
+    sheet_add(out, ST_DIM, out->ascii ? "ok accepted  x rejected  - parent rejected"
+                                      : "✓ accepted  ✗ rejected  – parent rejected");
+    sheet_line(out);
 }
 
 void view_tree(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
@@ -169,25 +199,29 @@ void view_tree(const struct engine *g, const struct tree *t, int turn, int step,
         sheet_line(out);
         return;
     }
-    enum { BESIDE = 22 }; /* gap, q, p, and what became of the node as a sign */
-    int accepted = 0, column = 0, room = width - 2 * tree_depth(t) - 2 - BESIDE;
-    int cells = width ? max_int(min_int(room, TOKEN_CELLS), 4) : TOKEN_CELLS;
+    struct drawing d = {.out = out, .g = g, .t = t, .bonus = bonus, .cells = TOKEN_CELLS};
+    int accepted = 0, room = width - 2 * tree_depth(t) - 2 - BESIDE;
+    if (width)
+        d.cells = max_int(min_int(room, TOKEN_CELLS), 4);
     for (int i = 0; i < t->n; i++) {
-        int token = token_cells(g, t->token[i], cells, out->ascii);
+        int token = token_cells(g, t->token[i], d.cells, out->ascii);
         accepted += i > 0 && t->fate[i] == FATE_ACCEPTED;
-        column = max_int(column, 2 * t->depth[i] + 2 + token);
+        d.column = max_int(d.column, 2 * t->depth[i] + 4 + token);
     }
+    d.room = width ? width - d.column - 18 - (out->ascii ? 2 : 1) - 2 : 1 << 20;
     sheet_add(out, ST_HEAD, "TREE");
-    sheet_printf(out, ST_TEXT, "   step %d.%d   drafted %d   accepted %d", turn, step, t->n - 1,
-                 accepted);
+    const char *gap = width && width < 70 ? "  " : "   ";
+    sheet_printf(out, ST_TEXT, "%sstep %d.%d%sdrafted %d%saccepted %d", gap, turn, step, gap,
+                 t->n - 1, gap, accepted);
     if (bonus >= 0) {
-        sheet_add(out, ST_TEXT, "   bonus ");
-        add_token(out, ST_TEXT, g, bonus, TOKEN_CELLS);
+        int used = text_width(out->row[out->n_row - 1].text.p, out->row[out->n_row - 1].text.n);
+        sheet_printf(out, ST_TEXT, "%sbonus ", gap);
+        add_token(out, ST_TEXT, g, bonus,
+                  width ? max_int(min_int(width - used - 11, TOKEN_CELLS), 4) : TOKEN_CELLS);
     }
     sheet_line(out);
-    add_subtree(out, g, t, 0, column + 2, cells, bonus);
-    sheet_add(out, ST_DIM, "q: the draft's probability, p: the target's at temperature 1");
-    sheet_line(out);
+    add_subtree(&d, 0);
+    tree_legend(&d, width);
 }
 
 /* ---- the pool ledger ------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ struct map {
 static void ruler(const struct map *m, int from, int to)
 {
     char text[512];
-    int n = min_int(LABEL + to - from + RULER, (int)sizeof text), at = LABEL + m->cursor - from;
+    int n = min_int(LABEL + to - from, (int)sizeof text), at = LABEL + m->cursor - from;
     bool here = m->cursor >= from && m->cursor < to;
     memset(text, ' ', (size_t)n);
     for (int c = from; c < to; c += RULER) {

@@ -278,7 +278,7 @@ static void update_view(struct tui *t, uint64_t now)
     t->view_old = t->busy; /* the last look at a reply is one after its end */
     t->view_ns = now;
     sheet_clear(&t->status);
-    app_status(t->app, &t->view, &t->status);
+    app_status(t->app, &t->view, t->w - 2, &t->status);
     tui_panes_update(t);
 }
 
@@ -306,7 +306,7 @@ static void draw(struct tui *t, uint64_t now)
 static void resized(struct tui *t)
 {
     term_size(&t->w, &t->h);
-    t->dirty = true;
+    t->dirty = t->view_old = true;
     if (t->have_view)
         tui_panes_update(t);
     if (t->help_on)

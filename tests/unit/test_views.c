@@ -504,7 +504,7 @@ static void test_status_line(void **state)
                                             .free = 88};
     struct app *a = xcalloc(1, sizeof *a);
     begin(false);
-    app_status(a, &v, &sheet);
+    app_status(a, &v, 0, &sheet);
     assert_shows(
         "ctx 3.1k/4.1k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · no log\n");
     v.settings.spec = false;
@@ -513,7 +513,7 @@ static void test_status_line(void **state)
     v.tok_s = 3.14;
     snprintf(a->log_error, sizeof a->log_error, "disk full");
     begin(true);
-    app_status(a, &v, &sheet);
+    app_status(a, &v, 0, &sheet);
     assert_shows("ctx 999/131k | full 41% swa 88% draft 12% | spec off (/set spec) | 3.1 t/s | "
                  "step 9.214 | NOT SAVED: disk full\n");
     free(a);
@@ -527,15 +527,65 @@ static void test_status_line_begins_with_switches_of_danger(void **state)
     struct app *a = xcalloc(1, sizeof *a);
     v.settings.check = CHECK_OFF;
     begin(false);
-    app_status(a, &v, &sheet);
+    app_status(a, &v, 0, &sheet);
     assert_has("CHECK OFF · ctx 3.1k/4.1k · ");
+    v.unchecked = 12;
+    begin(false);
+    app_status(a, &v, 0, &sheet);
+    assert_has("CHECK OFF · 12 unchecked · ctx 3.1k/4.1k · ");
+    v.unchecked = 0;
     bug_set_state(BUG_SWA_UNTRANSLATED, 1);
     bug_set_state(BUG_DRAFT_EXTEND_EXTENT, 2);
     begin(true);
-    app_status(a, &v, &sheet);
+    app_status(a, &v, 0, &sheet);
     assert_has("BUG 24617 | BUG 26512 counted-twice | CHECK OFF | ctx 3.1k/4.1k | ");
+    for (int width = 40; width < 120; width++) { /* what does not fit goes, whole */
+        begin(false);
+        app_status(a, &v, width, &sheet);
+        assert_has("BUG 24617 · BUG 26512 counted-twice");
+        assert_has(width < 74 ? "BUG" : " · no log\n");
+    }
     bugs_off();
+    v.settings.check = CHECK_ON;
+    begin(false);
+    app_status(a, &v, 30, &sheet);
+    assert_shows("ctx 3.1k/4.1k · no log\n");
+    begin(false);
+    app_status(a, &v, 36, &sheet);
+    assert_shows("ctx 3.1k/4.1k · step 9.214 · no log\n");
     free(a);
+}
+
+/* In a narrow pane tokens give way and signs stand for words; no line is wider. */
+static void test_a_tree_fits_its_pane(void **state)
+{
+    (void)state;
+    struct tree t = small_tree();
+    begin(false);
+    view_tree(NULL, &t, 9, 214, 77, 44, &sheet);
+    sheet_cut(&sheet, 44);
+    assert_has("├─● #11    q .61   p .83   ✓\n");
+    assert_has("✓ accepted  ✗ rejected  – parent rejected\n");
+    assert_fits(44);
+    begin(false);
+    view_tree(NULL, &t, 9, 214, 77, 60, &sheet);
+    assert_has("├─● #11    q .61   p .83   ✓  then u 0.714\n");
+    assert_fits(60);
+}
+
+static void test_cut_rows_say_so(void **state)
+{
+    (void)state;
+    begin(false);
+    sheet_add(&sheet, ST_BAD, "abc");
+    sheet_add(&sheet, ST_TEXT, "defgh");
+    sheet_line(&sheet);
+    sheet_add(&sheet, ST_TEXT, "short");
+    sheet_line(&sheet);
+    sheet_cut(&sheet, 6);
+    assert_shows("abcde…\nshort\n");
+    sheet_cut(&sheet, 3);
+    assert_shows("ab…\nsh…\n");
 }
 
 static int cleanup(void **state)
@@ -567,6 +617,8 @@ int main(void)
         cmocka_unit_test(test_stats_say_why_nothing_is_drafted),
         cmocka_unit_test(test_acceptance_by_depth),
         cmocka_unit_test(test_status_line),
+        cmocka_unit_test(test_a_tree_fits_its_pane),
+        cmocka_unit_test(test_cut_rows_say_so),
         cmocka_unit_test(test_status_line_begins_with_switches_of_danger),
     };
     return cmocka_run_group_tests(tests, NULL, cleanup);
