@@ -84,7 +84,7 @@ struct event {
      * seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens, tree
      * (if it drafted), pages. EV_TURN_END: reason, text = the whole reply (final channel), tokens =
      * generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode. EV_NOTICE, EV_FAULT:
-     * text; EV_FAULT also fault, lost. */
+     * text; EV_FAULT also fault, lost, and its step is the one that failed (0: none did). */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
