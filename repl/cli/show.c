@@ -393,10 +393,6 @@ static void head_lines(struct show *w, const char *hazards)
         sheet_add(&w->sheet, ST_BAD, hazards);
         sheet_line(&w->sheet);
     }
-    if (hazards) {
-        sheet_add(&w->sheet, ST_BAD, hazards);
-        sheet_line(&w->sheet);
-    }
     sheet_line(&w->sheet);
     for (int i = 0; i < 4; i++)
         free(names[i]);

@@ -120,8 +120,8 @@ static bool find_step(struct app *a, const struct engine_view *v, struct found_s
         return find_logged(a, v, f, e);
     f->tree = s.tree;
     f->bonus = s.rec.bonus;
-    return s.tree.n > 0 || err_set(e, ERR_NEGATIVE, "step %d.%d was a %s step: it did not draft, so "
-                                   "it has no tree", f->turn, f->n, kind_name[s.rec.kind]);
+    return s.tree.n > 0 || err_set(e, ERR_NEGATIVE, "step %d.%d did not draft, so it has no tree: it "
+                                   "was a %s step", f->turn, f->n, kind_name[s.rec.kind]);
 }
 
 static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
