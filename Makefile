@@ -85,7 +85,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run dist test tests bench install deps test-deps packages check-deps clean format help FORCE
+.PHONY: docs all run dist test tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) --no-print-directory $(B)/aerie
@@ -106,6 +106,9 @@ test: deps test-deps ## install what is missing, build (benchmarks, too), and ru
 
 tests: check-deps ## build the test programs and the benchmarks
 	@$(MAKE) --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
+
+gpu-tests: check-deps ## build the program and the tests that use a GPU (with CUDA=1: no GPU is needed)
+	@$(MAKE) --no-print-directory $(B)/aerie $(GPU)
 
 bench: all ## measure; figures go to standard output (nothing here gates a test)
 	@$(MAKE) --no-print-directory $(BENCH)
@@ -189,18 +192,10 @@ clean: ## remove everything built
 format: ## format the lines you changed (clang-format)
 	@git clang-format --force --quiet --extensions c,h,cu,cuh || true
 
-# a table of the README that begins with this row, from this file
-define put-table
-  awk -v t=$(2) -v first='$(1)' 'index($$0, first) == 1 { while ((getline l < t) > 0) print l; skip = 1 } \
-    skip && /^$$/ { skip = 0 } !skip' README.md > $(B)/README.md && cp $(B)/README.md README.md
-endef
-
-docs: all ## write the program's own command table and the figures of tests/bench/h200.jsonl into the README
-	@$(B)/aerie help commands > $(B)/commands.md
-	@$(call put-table,| command |,$(B)/commands.md)
-	@[ ! -f tests/bench/h200.jsonl ] || { tests/bench/table.sh readme tests/bench/h200.jsonl > $(B)/h200.md; \
-	  $(call put-table,| one conversation on an H200 |,$(B)/h200.md); }
+docs: all ## make the generated parts of the documents new (tests/docs.sh)
+	@for f in $$(grep -lE '^(<!--|\.\\") make docs: ' README.md tests/bench/*.md repl/share/aerie.1); do \
+	  AERIE=$(B)/aerie tests/docs.sh $$f > $(B)/docs.md && cp $(B)/docs.md $$f || exit 1; done
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 	@echo "  options: MODE=debug  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='80 90+ptx'  -j1"

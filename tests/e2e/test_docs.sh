@@ -1,0 +1,36 @@
+#!/bin/bash
+# The generated parts of the documents are what `make docs` makes of them now.
+cd "$(dirname "$0")/../.." || exit 2
+export AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d) || exit 2
+trap 'rm -rf "$T"' EXIT
+n=0; bad=0
+result() { # text, status
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
+}
+parts=0
+for file in README.md tests/bench/*.md repl/share/aerie.1; do
+    here=$(grep -cE '^(<!--|\.\\") make docs: ' "$file")
+    [ "$here" -gt 0 ] || continue
+    parts=$((parts + here))
+    tests/docs.sh "$file" >"$T/new" 2>"$T/err"
+    [ $? = 0 ] && diff "$file" "$T/new" >"$T/diff"
+    ok=$?
+    [ $ok = 0 ] || head -n 8 "$T/err" "$T/diff" | sed 's/^/# /'
+    result "$file is as 'make docs' writes it ($here parts)" $ok
+done
+[ $parts -ge 2 ] && grep -q '^\.\\" make docs: aerie help commands' repl/share/aerie.1 && grep -q '^<!-- make docs: aerie help commands' README.md
+result "README and manual have the program's command table ($parts generated parts)" $?
+printf 'a\n<!-- make docs: aerie help commands -->\nstale line\n<!-- end -->\nb\n' >"$T/old"
+tests/docs.sh "$T/old" >"$T/new"; ! grep -q stale "$T/new" && [ "$(sed -n '1p;$p' "$T/new" | tr '\n' ' ')" = "a b " ] &&
+    grep -q '^| `/help' "$T/new"
+result "a stale part is made new, the rest is kept" $?
+printf '<!-- make docs: sh -c x -->\n<!-- end -->\n' >"$T/old"
+tests/docs.sh "$T/old" >"$T/new" 2>"$T/err"; [ $? = 2 ] && grep -q 'expected aerie or a script' "$T/err"
+result "no other command is run" $?
+printf '<!-- make docs: aerie help commands -->\nlost\n' >"$T/old"
+tests/docs.sh "$T/old" >"$T/new" 2>"$T/err"; [ $? = 2 ] && grep -q 'no <!-- end -->' "$T/err"
+result "a part without an end is refused" $?
+echo "1..$n"
+exit $bad
