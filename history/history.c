@@ -12,12 +12,14 @@
 #include "history/internal.h"
 
 #include <errno.h>
+#include <errno.h>
 #include <pthread.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,20 +29,16 @@ enum {
     BATCH_MS = 100,          /* an event waits at most this long for its commit */
     BATCH_MAX = 4096,        /* events of one transaction, roughly */
     RETRY_MS = 250,          /* before the next try when the disk refuses; doubles ... */
-    RETRY_MAX_MS = 2000,     /* ... up to this: each try writes all that waits */
-    PATIENCE_MS = 2000,      /* a lock held longer than this is reported; closing waits as long */
+    RETRY_MAX_MS = 500,      /* ... up to this, so that the end of the trouble is seen in time */
+    PATIENCE_MS = 600,       /* a lock held longer than this is reported */
+    CLOSE_MS = 2000,         /* closing waits as long for a disk that refuses */
+    ASIDE_MS = 300,          /* ... and by then has put what waits into a side file */
     WRITER_BUSY_MS = 250,
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
     EV_MARK = 1000,          /* an event kind of our own: history_flush() waits for its commit */
 };
 static const size_t SHED_BYTES = (size_t)32 << 20;
-
-struct waiting {
-    struct event ev;
-    enum log_level level; /* when it arrived */
-    size_t bytes;
-};
 
 struct history {
     struct writer w;
@@ -57,12 +55,17 @@ struct history {
     uint64_t failing_ns, retry_ns; /* since when the disk refuses, when to try again; 0: it takes */
     uint64_t dropped;
     int sync; /* the connection's synchronous: 1 NORMAL, 2 FULL */
+    char why[160]; /* the last failure's reason */
+    bool aside; /* what waits is in a side file, too */
 
     /* shared, under the mutex */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
     uint64_t mark, mark_done;
     enum log_level level;
+    int wake; /* an eventfd: the status changed */
+    bool closing, give_up, finished; /* history_finish() was called; stop trying; the thread ended */
+    struct history_left left; /* while closing */
     struct history_about told; /* by history_describe(), not yet taken over by the writer */
     bool is_told;
     struct history_status status;
@@ -79,11 +82,21 @@ static void copy_about(struct history_about *to, const struct history_about *fro
         dst[i] = xstrdup(src[i] ? src[i] : "");
 }
 
-static void free_about(struct history_about *a)
+void about_free(struct history_about *a)
 {
     char **s = (char **)a;
     for (size_t i = 0; i < sizeof *a / sizeof *s; i++)
         free(s[i]);
+}
+
+/* The steady clock's time in ms from now. */
+static void deadline(struct timespec *t, int ms)
+{
+    clock_gettime(CLOCK_MONOTONIC, t);
+    t->tv_sec += ms / 1000;
+    t->tv_nsec += ms % 1000 * 1000000L;
+    t->tv_sec += t->tv_nsec / 1000000000L;
+    t->tv_nsec %= 1000000000L;
 }
 
 /* ---- what waits ---- */
@@ -177,6 +190,12 @@ static bool is_disk(int rc)
     return false;
 }
 
+/* The file is as it should be, but another process holds it or the disk is full. */
+static bool is_passing(int rc)
+{
+    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_FULL || rc == SQLITE_IOERR_WRITE;
+}
+
 static int set_sync(struct history *h, int sync)
 {
     if (h->sync == sync)
@@ -205,6 +224,8 @@ static int apply(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
     }
     if (!rc)
         rc = write_commit(&h->w);
+    if (!rc && h->aside)
+        rc = aside_note(&h->w.db, h->w.live.id);
     return rc ? rc : db_do(&h->w.db, "COMMIT", "");
 }
 
@@ -249,17 +270,24 @@ static void take_about(struct history *h)
 {
     pthread_mutex_lock(&h->mu);
     if (h->is_told) {
-        free_about(&h->w.about);
+        about_free(&h->w.about);
         h->w.about = h->told;
         h->is_told = false;
     }
     pthread_mutex_unlock(&h->mu);
 }
 
+static void wake(struct history *h)
+{
+    uint64_t one = 1;
+    CHECK(write(h->wake, &one, sizeof one) == sizeof one || errno == EAGAIN);
+}
+
 static void report(struct history *h, const char *why)
 {
     struct history_status *s = &h->status;
     pthread_mutex_lock(&h->mu);
+    struct history_status was = *s;
     if (!why && !h->dropped)
         s->error[0] = '\0';
     else if (h->dropped)
@@ -269,7 +297,10 @@ static void report(struct history *h, const char *why)
         snprintf(s->error, sizeof s->error, "not saved: %s", why);
     s->queued = (uint64_t)h->n_wait;
     s->recording = h->level != LOG_OFF && !why;
+    bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0;
     pthread_mutex_unlock(&h->mu);
+    if (changed)
+        wake(h);
 }
 
 static void succeeded(struct history *h, uint64_t ended, uint64_t mark)
@@ -297,6 +328,7 @@ static void failed(struct history *h, int rc, const char *why)
         h->failing_ns = now;
     h->retry_ms = h->retry_ms ? min_int(2 * h->retry_ms, RETRY_MAX_MS) : RETRY_MS;
     h->retry_ns = now + (uint64_t)h->retry_ms * 1000000;
+    snprintf(h->why, sizeof h->why, "%s", why);
     bool brief = (rc & 0xff) == SQLITE_BUSY && now - h->failing_ns < PATIENCE_MS * 1000000ull;
     if (!brief)
         report(h, why);
@@ -336,23 +368,98 @@ static int time_left(const struct history *h)
     return due <= now ? 0 : (int)((due - now) / 1000000) + 1;
 }
 
+/* ---- closing ---- */
+
+/* Replies that wait to be stored; *some: anything of a session that has rows, or will have. */
+static int count_waiting(const struct history *h, bool *some)
+{
+    int turns = 0;
+    bool rows = h->w.cur.stored;
+    *some = false;
+    for (int i = 0; i < h->n_wait; i++) {
+        const struct event *ev = &h->wait[i].ev;
+        bool open = h->w.cur.reply || h->wait[i].level != LOG_OFF;
+        turns += ev->kind == EV_TURN_END && open;
+        rows |= ev->kind == EV_TURN_BEGIN && open;
+        *some |= rows && (int)ev->kind != EV_MARK && ev->kind != EV_SESSION;
+    }
+    return turns;
+}
+
+/* What closing has to say, for the thread that waits. True: it wants no more tries. */
+static bool tell_left(struct history *h)
+{
+    bool some;
+    int turns = count_waiting(h, &some);
+    char *name = aside_name(h->w.db.path, h->w.live.id);
+    pthread_mutex_lock(&h->mu);
+    h->left.turns = turns;
+    h->left.some = some;
+    snprintf(h->left.kept, sizeof h->left.kept, "%s", h->aside ? name : "");
+    snprintf(h->left.why, sizeof h->left.why, "not saved: %s", h->why);
+    bool enough = h->give_up || !some;
+    pthread_cond_broadcast(&h->flushed);
+    pthread_mutex_unlock(&h->mu);
+    free(name);
+    return enough;
+}
+
+static void put_aside(struct history *h)
+{
+    struct err e = {0};
+    if (!h->aside)
+        h->aside = aside_write(&h->w, h->wait, h->n_wait, &e);
+}
+
 static void finish(struct history *h)
 {
-    uint64_t until = clock_ns() + PATIENCE_MS * 1000000ull;
-    while (h->n_wait) {
+    uint64_t from = clock_ns();
+    bool some;
+    for (bool enough = false; h->n_wait && !enough;) {
         commit(h);
-        if (!h->n_wait || clock_ns() > until)
-            break;
-        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        count_waiting(h, &some);
+        if (h->n_wait && some && clock_ns() - from > ASIDE_MS * 1000000ull)
+            put_aside(h);
+        enough = h->n_wait && tell_left(h);
+        if (h->n_wait && !enough)
+            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
+    count_waiting(h, &some);
+    if (h->n_wait && some)
+        put_aside(h);
+    if (!h->n_wait && h->aside)
+        aside_remove(h->w.db.path, h->w.live.id);
     struct db *d = &h->w.db;
-    if (db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
+    if (!h->n_wait && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
         if (write_end_run(&h->w, false) == SQLITE_OK && hold_drop(d, &h->w.live, NULL) == SQLITE_OK)
             db_do(d, "COMMIT", "");
         db_rollback(d);
     }
-    db_do(d, "PRAGMA optimize", "");
-    sqlite3_wal_checkpoint_v2(d->h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    if (!h->n_wait) {
+        db_do(d, "PRAGMA optimize", "");
+        sqlite3_wal_checkpoint_v2(d->h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    }
+    tell_left(h);
+    pthread_mutex_lock(&h->mu);
+    h->finished = true;
+    pthread_cond_broadcast(&h->flushed);
+    pthread_mutex_unlock(&h->mu);
+}
+
+bool history_finish(struct history *h, int ms, struct history_left *left)
+{
+    struct timespec until;
+    evq_close(h->q);
+    deadline(&until, ms);
+    pthread_mutex_lock(&h->mu);
+    h->closing = true;
+    for (int rc = 0; !h->finished && rc != ETIMEDOUT;)
+        rc = pthread_cond_timedwait(&h->flushed, &h->mu, &until);
+    *left = h->left;
+    left->some |= !h->finished;
+    bool done = h->finished && !h->left.some;
+    pthread_mutex_unlock(&h->mu);
+    return done;
 }
 
 static void *writer_main(void *arg)
@@ -426,6 +533,18 @@ static void set_notice(struct history *h, const char *fmt, ...)
     va_end(ap);
 }
 
+/* What an earlier process could not store. A failure is told; the file waits for the next start. */
+static void take_in_left(struct history *h)
+{
+    struct err why = {0};
+    int turns;
+    if (!aside_take_in(&h->w.db, &h->w.live, &turns, &why))
+        set_notice(h, "%.200s", why.msg);
+    else if (turns)
+        set_notice(h, "%d turn%s that an earlier aerie could not store %s stored now", turns,
+                   turns == 1 ? "" : "s", turns == 1 ? "is" : "are");
+}
+
 /* Everything up to the thread. *damaged: the failure is the file's content. */
 static bool open_writer(struct history *h, const char *path, struct err *e, bool *damaged)
 {
@@ -442,8 +561,17 @@ static bool open_writer(struct history *h, const char *path, struct err *e, bool
     if (ok && !schema_wal(&w->db))
         set_notice(h, "the session log lies on a file system without WAL: writing is slower there");
     ok = ok && schema_open(&w->db, e) && live_open(&w->live, path, e);
-    if (ok && recover_dead(&w->db, &w->live, &closed))
+    if (ok)
+        take_in_left(h);
+    if (ok)
+        sqlite3_busy_timeout(w->db.h, WRITER_BUSY_MS);
+    int rc = ok ? recover_dead(&w->db, &w->live, &closed) : SQLITE_OK;
+    if (is_passing(rc)) { /* the next start does it; what this one writes waits for the disk */
+        db_rollback(&w->db);
+        closed = 0;
+    } else if (rc) {
         ok = db_fail(&w->db, e, "cannot close the turns of a killed process");
+    }
     if (ok && closed)
         set_notice(h, "%d unfinished turn%s of a killed aerie %s saved as far as it got", closed,
                    closed == 1 ? "" : "s", closed == 1 ? "was" : "were");
@@ -476,13 +604,17 @@ struct history *history_open(const char *path, enum log_level level,
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is then an error like a full disk */
     struct history *h = xcalloc(1, sizeof *h);
     h->w.live.fd = -1;
+    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->level = level;
     h->status.recording = level != LOG_OFF;
-    if (!open_or_replace(h, path, e)) {
+    if (h->wake < 0 || !open_or_replace(h, path, e)) {
+        if (h->wake < 0)
+            err_set(e, ERR_DB, "cannot open the log: %s", strerror(errno));
+        else
+            close(h->wake);
         free(h);
         return NULL;
     }
-    sqlite3_busy_timeout(h->w.db.h, WRITER_BUSY_MS);
     copy_about(&h->w.about, about);
     h->q = evq_new(QUEUE);
     bool ok = h->q != NULL ||
@@ -504,18 +636,24 @@ void history_close(struct history *h)
 {
     if (!h)
         return;
-    evq_close(h->q);
-    if (!pthread_equal(h->thread, pthread_self()))
+    struct history_left left;
+    if (!pthread_equal(h->thread, pthread_self())) {
+        history_finish(h, h->closing ? 0 : CLOSE_MS, &left);
+        pthread_mutex_lock(&h->mu);
+        h->give_up = true;
+        pthread_mutex_unlock(&h->mu);
         pthread_join(h->thread, NULL);
+    }
+    close(h->wake);
     for (int i = 0; i < h->n_wait; i++)
         event_free(&h->wait[i].ev);
     free(h->wait);
     cursor_free(&h->w.cur);
     db_close(&h->w.db);
     live_close(&h->w.live);
-    free_about(&h->w.about);
+    about_free(&h->w.about);
     if (h->is_told)
-        free_about(&h->told);
+        about_free(&h->told);
     evq_free(h->q);
     pthread_cond_destroy(&h->flushed);
     pthread_mutex_destroy(&h->mu);
@@ -537,8 +675,16 @@ void history_level(struct history *h, enum log_level level)
     pthread_mutex_unlock(&h->mu);
 }
 
+int history_fd(const struct history *h)
+{
+    return h->wake;
+}
+
 void history_status(struct history *h, struct history_status *s)
 {
+    uint64_t news;
+    bool any = read(h->wake, &news, sizeof news) == sizeof news;
+    (void)any;
     pthread_mutex_lock(&h->mu);
     *s = h->status;
     pthread_mutex_unlock(&h->mu);
@@ -550,7 +696,7 @@ void history_describe(struct history *h, const struct history_about *about)
     copy_about(&copy, about);
     pthread_mutex_lock(&h->mu);
     if (h->is_told)
-        free_about(&h->told);
+        about_free(&h->told);
     h->told = copy;
     h->is_told = true;
     pthread_mutex_unlock(&h->mu);
@@ -559,8 +705,10 @@ void history_describe(struct history *h, const struct history_about *about)
 bool history_hold(struct history *h, const char *session, struct err *e)
 {
     struct db d;
+    int turns;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
         return false;
+    aside_take_in(&d, &h->w.live, &turns, NULL); /* its process may have just ended */
     bool ok = hold_take(&d, &h->w.live, session, e);
     db_close(&d);
     return ok;
@@ -578,11 +726,7 @@ void history_release(struct history *h, const char *session)
 bool history_flush(struct history *h, int ms)
 {
     struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += ms % 1000 * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
+    deadline(&until, ms);
     pthread_mutex_lock(&h->mu);
     uint64_t mark = ++h->mark;
     pthread_mutex_unlock(&h->mu);

@@ -50,7 +50,19 @@ struct history *history_open(const char *path, enum log_level level,
  * of the models are known only once the engine is open, and it needs the log's queue first. Call it
  * before the first request. */
 void history_describe(struct history *h, const struct history_about *about);
-void history_close(struct history *h); /* drains the queue, commits, checkpoints; NULL is fine */
+/* What could not be stored when the log was closed. */
+struct history_left {
+    bool some;       /* anything at all; turns may be 0: operations, notices */
+    int turns;       /* replies */
+    char why[256];   /* "not saved: ..." */
+    char kept[512];  /* the side file that holds all of it; the next start takes it in; "": none */
+};
+/* Begins to close: no event comes any more, and what waits is tried again for up to ms. True: all is
+ * stored. False: *left says what is not, so far; the writer goes on trying, call again to wait. */
+bool history_finish(struct history *h, int ms, struct history_left *left);
+/* Drains the queue, commits, checkpoints; after 2 s, or at once after history_finish(), what cannot
+ * be stored is put into a side file. NULL is fine. */
+void history_close(struct history *h);
 struct evq *history_queue(struct history *h); /* give this to engine_opts.log */
 void history_level(struct history *h, enum log_level level); /* from the next event on */
 
@@ -63,6 +75,7 @@ struct history_status {
     char notice[256];    /* what opening had to do: a damaged log set aside, ...; constant */
 };
 void history_status(struct history *h, struct history_status *s);
+int history_fd(const struct history *h); /* polls readable once the status changed, until it is read */
 /* Waits until every event posted before the call is committed, or ms passed. */
 bool history_flush(struct history *h, int ms);
 

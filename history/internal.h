@@ -93,6 +93,7 @@ bool file_make_folder(const char *path, struct err *e); /* the folders above pat
 int file_create(const char *path, struct err *e);
 /* Renames a damaged database and its -wal and -shm to PATH.corrupt-YYYYMMDD-HHMMSS. */
 bool file_aside(const char *path, char **to, struct err *e);
+void file_sync_folder(const char *path); /* a rename or removal in path's folder is on the disk */
 /* "YYYYMMDD-HHMMSS", local time */
 void time_stamp(char out[16]);
 
@@ -103,6 +104,7 @@ void time_stamp(char out[16]);
 struct live {
     int fd;
     int64_t id;
+    char *path; /* of the database */
 };
 bool live_open(struct live *l, const char *path, struct err *e);
 void live_close(struct live *l);
@@ -116,6 +118,21 @@ bool live_is(const struct live *l, int64_t id); /* also true when it cannot be t
 int recover_dead(struct db *d, const struct live *l, int *closed);
 /* Closes one open reply row as "crashed"; inside the caller's transaction. */
 int recover_turn(struct db *d, int64_t reply);
+
+/* ---- aside.c: what could not be stored at the end, in a file beside the log -------------------- */
+
+struct waiting;
+struct writer;
+char *aside_name(const char *path, int64_t writer); /* the caller frees */
+/* Writes events and cursor, synced, under their final name at once; over an older file. */
+bool aside_write(struct writer *w, const struct waiting *wait, int n, struct err *e);
+bool aside_exists(const char *path, int64_t writer);
+void aside_remove(const char *path, int64_t writer);
+/* In the transaction that stores the events after all: a file that is left is not taken in. */
+int aside_note(struct db *d, int64_t writer);
+/* Stores what dead writers left, each in one transaction; *turns counts replies. False and *e when
+ * one could not be stored: its file stays, or, if damaged, is renamed. */
+bool aside_take_in(struct db *d, const struct live *l, int *turns, struct err *e);
 
 /* ---- hold.c: a session is open for writing in one process at a time --------------------------- */
 
@@ -171,6 +188,13 @@ struct cursor {
     int seq_n;      /* -1: not known */
 };
 
+/* An event that waits for its transaction. */
+struct waiting {
+    struct event ev;
+    enum log_level level; /* when it arrived */
+    size_t bytes;
+};
+
 struct writer {
     struct db db;
     struct live live;
@@ -183,6 +207,7 @@ struct writer {
 int write_event(struct writer *w, const struct event *ev, enum log_level level, bool *ended);
 /* Puts "name=value" in place of the line with that name, or at the end. */
 void settings_set_line(struct buf *lines, const char *set);
+void about_free(struct history_about *a);
 int write_commit(struct writer *w); /* before each commit: pending text, the seal */
 /* The run is over; a session without a turn vanishes unless `keep`. */
 int write_end_run(struct writer *w, bool keep);
@@ -209,6 +234,7 @@ int turn_index(struct db *d, int64_t row, const char *was, const char *text, siz
 const char *step_kind_name(enum step_kind k); /* "prefill", "decode", "spec" */
 int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
+enum op_kind op_last(void);
 
 /* JSON in ASCII only. A string's bytes that are no UTF-8 become U+FFFD; false then. */
 bool json_str(struct buf *b, const char *s, size_t n);

@@ -30,6 +30,7 @@ bool live_open(struct live *l, const char *path, struct err *e)
     uint64_t r;
     CHECK(getrandom(&r, sizeof r, 0) == sizeof r);
     l->id = (int64_t)(r >> 2);
+    l->path = xstrdup(path);
     struct flock lock = byte_of(l->id);
     fcntl(l->fd, F_OFD_SETLK, &lock); /* without locks nobody is ever held for dead: live_is() */
     return true;
@@ -39,7 +40,8 @@ void live_close(struct live *l)
 {
     if (l->fd >= 0)
         close(l->fd);
-    l->fd = -1;
+    free(l->path);
+    *l = (struct live){.fd = -1};
 }
 
 enum live_state live_state(const struct live *l, int64_t id)
@@ -161,7 +163,8 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
         return sqlite3_extended_errcode(d->h);
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        if (!live_is(l, sqlite3_column_int64(st, 1))) {
+        if (!live_is(l, sqlite3_column_int64(st, 1)) &&
+            !aside_exists(l->path, sqlite3_column_int64(st, 1))) { /* its turns go on there */
             dead = xrealloc(dead, n + 1, sizeof *dead);
             dead[n++] = sqlite3_column_int64(st, 0);
         }

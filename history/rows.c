@@ -100,9 +100,14 @@ int step_kind_parse(const char *s)
     return -1;
 }
 
+enum op_kind op_last(void)
+{
+    return OP_FORK;
+}
+
 int op_parse(const char *s)
 {
-    for (int i = 0; i <= OP_FORK; i++)
+    for (int i = 0; i <= (int)op_last(); i++)
         if (strcmp(s, op_name((enum op_kind)i)) == 0)
             return i;
     return -1;

@@ -5,6 +5,7 @@
  * be opened is a notice and a badge in the status line, never an end of the chat.
  */
 #include <langinfo.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "engine/bugs.h"
 #include "history/hazards.h"
 #include "repl/cmd/cmd.h"
+#include "repl/interrupt.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
@@ -112,10 +114,74 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     return ok;
 }
 
-void app_close(struct app *a)
+/* "2 turns", or what there is besides */
+static const char *what_is_left(const struct history_left *left, char out[40])
+{
+    if (left->turns)
+        snprintf(out, 40, "%d turn%s", left->turns, left->turns == 1 ? "" : "s");
+    else
+        snprintf(out, 40, "the session's last changes");
+    return out;
+}
+
+static const char *be(const struct history_left *left)
+{
+    return left->turns == 1 ? "is" : "are";
+}
+
+/* Standard error, whatever was asked to be quiet: these lines are about what the user said. */
+static void say_left(const struct history_left *left)
+{
+    char what[40];
+    struct buf line = {0}, clean = {0};
+    buf_printf(&line, "%s %s %s", what_is_left(left, what), be(left), left->why);
+    if (left->kept[0])
+        buf_printf(&line, "; kept in %s, the next start stores it", left->kept);
+    else
+        buf_str(&line, ", and no file beside the log could be written: it is lost");
+    text_sanitise(&clean, line.p, line.n, false, NULL);
+    fprintf(stderr, "aerie: %s\n", clean.p);
+    buf_free(&line);
+    buf_free(&clean);
+}
+
+/* Waits for a disk that refuses, longer while nothing holds the turns but this process. */
+static bool wait_for_log(struct app *a, struct history_left *left)
+{
+    enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };
+    static const int sig[] = {SIGINT, SIGTERM, SIGHUP};
+    char what[40];
+    bool done = false;
+    int most = left->kept[0] || !isatty(STDIN_FILENO) ? KEPT_MS : BARE_MS;
+    interrupt_close();
+    bool can_leave = interrupt_open(sig, 3, false, NULL, NULL);
+    fprintf(stderr, "aerie: %s %s %s; waiting up to %d s, Ctrl-C leaves\n",
+            what_is_left(left, what), be(left), left->why, most / 1000);
+    for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
+        done = history_finish(a->history, STEP_MS, left);
+    interrupt_close();
+    return done;
+}
+
+/* After the engine: the log drains what the engine posted. */
+static bool close_log(struct app *a)
+{
+    struct history_left left;
+    if (!a->history)
+        return true;
+    bool stored = history_finish(a->history, 1500, &left);
+    if (!stored && a->exit_code < 128) /* a signal does not wait */
+        stored = wait_for_log(a, &left);
+    if (!stored)
+        say_left(&left);
+    history_close(a->history);
+    return stored;
+}
+
+bool app_close(struct app *a)
 {
     engine_close(a->engine);
-    history_close(a->history); /* after the engine: it drains what the engine posted */
+    bool stored = close_log(a);
     hdb_close(a->hdb);
     ids_free(&a->turns);
     buf_free(&a->attached);
@@ -125,6 +191,7 @@ void app_close(struct app *a)
     a->history = NULL;
     a->hdb = NULL;
     a->db_path = a->system = NULL;
+    return stored;
 }
 
 struct hdb *app_hdb(struct app *a, struct err *e)
@@ -320,11 +387,13 @@ static void status_log(const struct app *a, struct sheet *out)
     struct history_status h = {0};
     if (a->history)
         history_status(a->history, &h);
+    static const char same[] = "not saved: ";
+    const size_t n = sizeof same - 1;
     const char *error = a->history ? h.error : a->log_error;
     if (h.recording && !a->private_)
         sheet_add(out, ST_GOOD, "REC");
     else if (error[0])
-        sheet_printf(out, ST_BAD, "NOT SAVED: %s", error);
+        sheet_printf(out, ST_BAD, "NOT SAVED: %s", error + (strncmp(error, same, n) == 0 ? n : 0));
     else
         sheet_add(out, ST_WARN, "no log");
 }

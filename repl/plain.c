@@ -617,8 +617,11 @@ static void plain_begin(struct app *a, struct plain *p)
     catch_signals(a);
     if (a->opt.sanitize == 2 && out_terminal && !a->opt.quiet)
         complain(a, "--sanitize never holds for pipes and files only: a terminal stays protected");
-    if (a->log_error[0] && !a->opt.quiet)
-        app_say(a, ST_WARN, "NOT SAVED: %s", a->log_error);
+    if (a->log_error[0]) { /* also to the quiet: nothing that is said will be kept */
+        char line[300];
+        snprintf(line, sizeof line, "NOT SAVED: %s", a->log_error);
+        complain(a, line);
+    }
 }
 
 static int plain_end(struct app *a, struct plain *p)

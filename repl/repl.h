@@ -67,7 +67,9 @@ struct app {
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
 bool app_open(struct app *a, const struct options *o, struct err *e);
-void app_close(struct app *a);
+/* False: something could not be stored in the log. Standard error has said what, why and where it is
+ * kept. May wait for the disk; Ctrl-C ends that. */
+bool app_close(struct app *a);
 struct hdb *app_hdb(struct app *a, struct err *e); /* flushes the log first, so reads see it all */
 /* Sends a user message as it stands, after what /read attached. */
 bool app_send(struct app *a, const char *text, struct err *e);

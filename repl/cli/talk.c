@@ -23,8 +23,9 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
     bool ok = have_model(c, &e) && app_open(a, &c->opt, &e);
     cli_progress_end();
     if (ok) {
-        rc = face(a, prompt);
-        app_close(a);
+        a->exit_code = rc = face(a, prompt);
+        if (!app_close(a) && rc <= ERR_USAGE)
+            rc = ERR_DB;
     } else {
         rc = cli_fail(&e);
     }

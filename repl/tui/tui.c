@@ -408,18 +408,24 @@ static void turn_the_crank(struct tui *t)
 {
     uint64_t now = clock_ns();
     bool was_busy = t->busy;
-    struct pollfd fd[3] = {
+    struct history_status log;
+    struct pollfd fd[4] = {
         {.fd = STDIN_FILENO, .events = POLLIN},
         {.fd = interrupt_fd(), .events = POLLIN},
         {.fd = t->drain_ns > now ? -1 : engine_fd(t->app->engine), .events = POLLIN},
+        {.fd = t->app->history ? history_fd(t->app->history) : -1, .events = POLLIN},
     };
-    int n = poll(fd, 3, idle_time(t, now));
+    int n = poll(fd, 4, idle_time(t, now));
     if (n < 0 && errno != EINTR)
         die("poll failed: %s", strerror(errno));
     take_signals(t);
     if (t->quit)
         return;
     bool keys = n > 0 && fd[0].revents != 0;
+    if (n > 0 && fd[3].revents) { /* REC or NOT SAVED */
+        history_status(t->app->history, &log);
+        t->view_old = t->dirty = true;
+    }
     if (keys || keys_wait(&t->keys) >= 0)
         take_keys(t, keys);
     drain(t);

@@ -42,6 +42,36 @@ kill -9 $second; wait $second 2>/dev/null; exec 8>&-
 run run --session "$ID" hello; [ $rc = 0 ]; result "the lock of a killed process is stale" $?
 run db check; result "and the log is whole" $rc
 
+# ---- turns that cannot be stored at the end ----
+hold_lock() { # until $T/free is there
+    python3 - "$T/data/aerie/sessions.db" "$T/held" "$T/free" <<'PY' & holder=$!
+import os, sqlite3, sys, time
+c = sqlite3.connect(sys.argv[1], isolation_level=None)
+c.execute("BEGIN IMMEDIATE")
+open(sys.argv[2], "w").write("held")
+while not os.path.exists(sys.argv[3]):
+    time.sleep(0.02)
+PY
+    until_there "$T/held" held
+}
+drop_lock() { touch "$T/free"; wait $holder; rm -f "$T/free" "$T/held"; }
+hold_lock
+run run -q "My cat is called Tom."; [ $rc = 4 ] && grep -q "^aerie: 1 turn is not saved: database is locked; kept in .*unsaved-.*, the next start stores it$" "$T/err" && grep -q . "$T/out"
+result "run -q says what is not stored, and ends with 4" $?
+printf 'hello\nhello again\n' >"$T/script"
+"$AERIE" --json --script "$T/script" >"$T/out" 2>"$T/err" & p=$!
+until_there "$T/err" "Ctrl-C leaves"; kill -INT $p; wait $p; rc=$?
+[ $rc = 4 ] && grep -q "^aerie: 2 turns are not saved: .*waiting up to" "$T/err" && grep -q "^aerie: 2 turns are not saved: .*kept in" "$T/err" && [ "$(wc -l <"$T/out")" = 2 ]
+result "the wait for the lock ends with Ctrl-C" $?
+[ "$(stat -c %a "$T"/data/aerie/sessions.db.unsaved-* | sort -u)" = 600 ]; result "the side files are private" $?
+drop_lock
+run run hello; run logs; [ "$(grep -c "Tom\|  2 turns  hello" "$T/out")" = 2 ] && ! ls "$T"/data/aerie/*unsaved* 2>/dev/null
+result "the next start stores them and removes the files" $?
+run db check; result "and the log is whole" $rc
+hold_lock; "$AERIE" run "My bird is called Kim." >"$T/out" 2>"$T/err" & p=$!
+until_there "$T/err" "Ctrl-C leaves"; drop_lock; wait $p; [ $? = 0 ]; result "a lock that ends in time costs nothing" $?
+run logs -q Kim; [ $rc = 0 ]; result "and the turn is there" $?
+
 # ---- databases that are not ours ----
 echo "remember the milk" >"$T/notes.txt"; chmod 644 "$T/notes.txt"
 run run --db "$T/notes.txt" hello; [ $rc = 0 ] && grep -q "NOT SAVED: .*notes.txt is no session log, so it was left as it is" "$T/err" &&

@@ -1,0 +1,447 @@
+/* aside.c - turns that could not be stored when the program ended, kept in a file beside the log.
+ *
+ * The file PATH.unsaved-WRITER holds the events that waited, the cursor that they follow, and a
+ * checksum; it is written under another name, synced and renamed, 0600. The next start applies the
+ * events as the writer would have, in one transaction that also notes the writer in `taken`; only
+ * then the file is removed. So whatever kills either process, each event is stored once: a file
+ * whose writer is in `taken` is only removed.
+ */
+#include "history/internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
+static const char magic[] = "aerie unsaved 1\n";
+
+/* ---- values, in both directions by the same code ---- */
+
+/* out: writing. Else reading from p; ok turns false at the first value that does not fit. */
+struct io {
+    struct buf *out;
+    const char *p;
+    size_t left;
+    bool ok;
+};
+
+static void io_bytes(struct io *io, void *p, size_t n)
+{
+    if (io->out) {
+        buf_add(io->out, p, n);
+        return;
+    }
+    io->ok = io->ok && n <= io->left;
+    if (!io->ok) {
+        memset(p, 0, n);
+        return;
+    }
+    memcpy(p, io->p, n);
+    io->p += n;
+    io->left -= n;
+}
+
+/* An integer of any type that lies between lo and hi. */
+#define IO_INT(io, field, lo, hi)                                                                  \
+    do {                                                                                           \
+        int64_t v_ = (int64_t)(field);                                                             \
+        io_bytes(io, &v_, sizeof v_);                                                              \
+        (io)->ok = (io)->ok && v_ >= (lo) && v_ <= (hi);                                           \
+        (field) = (__typeof__(field))((io)->ok ? v_ : (lo));                                       \
+    } while (0)
+#define IO_ANY(io, field) IO_INT(io, field, INT64_MIN, INT64_MAX)
+
+/* A length, then as many bytes; what is read is terminated. */
+static void io_buf(struct io *io, struct buf *b)
+{
+    uint64_t n = b->n;
+    IO_INT(io, n, 0, MAX_FILE);
+    if (io->out) {
+        buf_add(io->out, b->p, b->n);
+    } else if (io->ok && n <= io->left) {
+        buf_add(b, io->p, n);
+        io->p += n;
+        io->left -= n;
+    } else {
+        io->ok = false;
+    }
+}
+
+static void io_str(struct io *io, const char **s)
+{
+    struct buf b = {0};
+    if (io->out)
+        buf_str(&b, *s);
+    io_buf(io, &b);
+    if (!io->out)
+        *s = xstrdup(b.p ? b.p : "");
+    buf_free(&b);
+}
+
+static void io_ids(struct io *io, struct ids *a)
+{
+    struct buf b = {0};
+    if (io->out)
+        buf_add(&b, a->v, (size_t)a->n * sizeof *a->v);
+    io_buf(io, &b);
+    for (size_t i = 0; !io->out && i + 4 <= b.n; i += 4) {
+        int32_t id;
+        memcpy(&id, b.p + i, sizeof id);
+        ids_add(a, id);
+    }
+    buf_free(&b);
+}
+
+static void io_tree(struct io *io, struct tree **t)
+{
+    struct buf b = {0};
+    if (io->out && *t)
+        tree_pack(*t, &b);
+    io_buf(io, &b);
+    if (!io->out && io->ok && b.n) {
+        *t = xmalloc(sizeof **t);
+        io->ok = tree_unpack(*t, b.p, b.n, NULL);
+    }
+    buf_free(&b);
+}
+
+static void io_pages(struct io *io, struct event *ev)
+{
+    IO_INT(io, ev->n_pages, 0, 1 << 20);
+    if (!io->out && ev->n_pages)
+        ev->pages = xcalloc((size_t)ev->n_pages, sizeof *ev->pages);
+    for (int i = 0; io->ok && i < ev->n_pages; i++) {
+        IO_INT(io, ev->pages[i].pool, 0, N_POOLS - 1);
+        IO_INT(io, ev->pages[i].op, 0, PAGE_COPY);
+        IO_INT(io, ev->pages[i].page, INT32_MIN, INT32_MAX);
+        IO_INT(io, ev->pages[i].column, INT32_MIN, INT32_MAX);
+        IO_INT(io, ev->pages[i].refs, INT32_MIN, INT32_MAX);
+    }
+}
+
+static void io_session(struct io *io, char id[SESSION_ID])
+{
+    io_bytes(io, id, SESSION_ID);
+    id[SESSION_ID - 1] = '\0';
+}
+
+static void io_step(struct io *io, struct step_rec *r)
+{
+    IO_INT(io, r->kind, 0, STEP_SPEC);
+    IO_INT(io, r->pos0, INT32_MIN, INT32_MAX);
+    IO_INT(io, r->rows, INT32_MIN, INT32_MAX);
+    IO_INT(io, r->drafted, INT32_MIN, INT32_MAX);
+    IO_INT(io, r->accepted, INT32_MIN, INT32_MAX);
+    IO_INT(io, r->bonus, INT32_MIN, INT32_MAX);
+    IO_ANY(io, r->draws);
+    IO_ANY(io, r->page_digest);
+    IO_ANY(io, r->draft_digest);
+    IO_ANY(io, r->logit_digest);
+    IO_INT(io, r->us_draft, 0, UINT32_MAX);
+    IO_INT(io, r->us_verify, 0, UINT32_MAX);
+    IO_INT(io, r->us_commit, 0, UINT32_MAX);
+    IO_INT(io, r->us_check, 0, UINT32_MAX);
+}
+
+/* `ms` is the wall clock's time of the event: the steady clock of another process says nothing. */
+static void io_event(struct io *io, struct event *ev, int64_t *ms)
+{
+    IO_INT(io, ev->kind, 0, EV_FAULT);
+    IO_ANY(io, *ms);
+    io_session(io, ev->session);
+    io_session(io, ev->parent);
+    IO_INT(io, ev->turn, 0, INT32_MAX / 2);
+    IO_INT(io, ev->step, 0, INT32_MAX / 2);
+    IO_INT(io, ev->fork_turn, 0, INT32_MAX / 2);
+    IO_INT(io, ev->op, 0, op_last());
+    IO_INT(io, ev->channel, 0, INT32_MAX);
+    IO_INT(io, ev->regen, 0, 1);
+    IO_ANY(io, ev->seed);
+    IO_INT(io, ev->n_reused, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->reason, 0, STOP_CRASHED);
+    IO_INT(io, ev->n_drafted, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->n_accepted, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->n_steps, INT32_MIN, INT32_MAX);
+    IO_ANY(io, ev->us_prefill);
+    IO_ANY(io, ev->us_decode);
+    io_step(io, &ev->rec);
+    io_buf(io, &ev->text);
+    io_ids(io, &ev->tokens);
+    io_tree(io, &ev->tree);
+    io_pages(io, ev);
+}
+
+static void io_cursor(struct io *io, struct cursor *c)
+{
+    io_session(io, c->session);
+    io_session(io, c->parent);
+    IO_INT(io, c->fork_turn, 0, INT32_MAX / 2);
+    IO_INT(io, c->stored, 0, 1);
+    IO_ANY(io, c->run);
+    IO_INT(io, c->shift, 0, INT32_MAX / 2);
+    io_buf(io, &c->settings);
+    IO_ANY(io, c->draws);
+    IO_ANY(io, c->reply);
+    IO_INT(io, c->n, 0, INT32_MAX / 2);
+    IO_INT(io, c->n_parts, 0, INT32_MAX / 2);
+    io_buf(io, &c->text);
+    IO_INT(io, c->text_channel, 0, INT32_MAX);
+    io_ids(io, &c->seq);
+    IO_INT(io, c->seq_n, -1, INT32_MAX / 2);
+}
+
+static void io_about(struct io *io, struct history_about *a)
+{
+    const char **s = (const char **)a;
+    for (size_t i = 0; i < sizeof *a / sizeof *s; i++)
+        io_str(io, &s[i]);
+}
+
+/* ---- writing ---- */
+
+char *aside_name(const char *path, int64_t writer)
+{
+    return xasprintf("%s.unsaved-%016llx", path, (unsigned long long)writer);
+}
+
+static void add_sum(struct buf *b)
+{
+    uint8_t sum[SUM];
+    struct sha256 s;
+    sha256_init(&s);
+    sha256_add(&s, b->p, b->n);
+    sha256_end(&s, sum);
+    buf_add(b, sum, sizeof sum);
+}
+
+static void pack(struct writer *w, const struct waiting *wait, int n, struct buf *out)
+{
+    struct io io = {.out = out, .ok = true};
+    buf_str(out, magic);
+    IO_ANY(&io, w->live.id);
+    io_about(&io, &w->about);
+    io_cursor(&io, &w->cur);
+    int marks = 0;
+    for (int i = 0; i < n; i++)
+        marks += wait[i].ev.kind > EV_FAULT; /* history_flush()'s */
+    int stored = n - marks;
+    IO_ANY(&io, stored);
+    for (int i = 0; i < n; i++) {
+        struct event ev = wait[i].ev; /* its parts are read only */
+        if (ev.kind > EV_FAULT)
+            continue;
+        enum log_level level = wait[i].level;
+        int64_t ms = clock_unix_ms() - (int64_t)((clock_ns() - ev.ns) / 1000000);
+        IO_ANY(&io, level);
+        io_event(&io, &ev, &ms);
+    }
+    add_sum(out);
+}
+
+static bool write_whole(const char *name, const struct buf *b, struct err *e)
+{
+    int fd = file_create(name, e);
+    if (fd < 0)
+        return false;
+    size_t at = 0;
+    ssize_t n = 1;
+    while (at < b->n && ((n = write(fd, b->p + at, b->n - at)) > 0 || errno == EINTR))
+        at += n > 0 ? (size_t)n : 0;
+    bool ok = (at == b->n && fsync(fd) == 0) ||
+              err_set(e, ERR_DB, "cannot write %s: %s", name, strerror(errno));
+    close(fd);
+    return ok;
+}
+
+bool aside_write(struct writer *w, const struct waiting *wait, int n, struct err *e)
+{
+    char *name = aside_name(w->db.path, w->live.id), *temp = xasprintf("%s.part", name);
+    struct buf b = {0};
+    pack(w, wait, n, &b);
+    unlink(temp);
+    bool ok = write_whole(temp, &b, e) &&
+              (rename(temp, name) == 0 ||
+               err_set(e, ERR_DB, "cannot write %s: %s", name, strerror(errno)));
+    if (ok)
+        file_sync_folder(name);
+    else
+        unlink(temp);
+    buf_free(&b);
+    free(temp);
+    free(name);
+    return ok;
+}
+
+int aside_note(struct db *d, int64_t writer)
+{
+    return db_do(d, "INSERT OR IGNORE INTO taken(id) VALUES(?)", "b", &writer, sizeof writer);
+}
+
+void aside_remove(const char *path, int64_t writer)
+{
+    char *name = aside_name(path, writer);
+    if (unlink(name) == 0)
+        file_sync_folder(name);
+    free(name);
+}
+
+bool aside_exists(const char *path, int64_t writer)
+{
+    char *name = aside_name(path, writer);
+    bool there = access(name, F_OK) == 0;
+    free(name);
+    return there;
+}
+
+/* ---- taking in ---- */
+
+static bool sum_fits(const struct buf *b)
+{
+    if (b->n < sizeof magic - 1 + SUM || memcmp(b->p, magic, sizeof magic - 1) != 0)
+        return false;
+    uint8_t sum[SUM];
+    struct sha256 s;
+    sha256_init(&s);
+    sha256_add(&s, b->p, b->n - SUM);
+    sha256_end(&s, sum);
+    return memcmp(sum, b->p + b->n - SUM, SUM) == 0;
+}
+
+/* What the rows of the cursor have become since: a session may have been pruned, a reply closed. */
+static int settle_cursor(struct db *d, struct cursor *c)
+{
+    int64_t there = 0, open = 0;
+    int rc = db_int(d, &there, 0, "SELECT count(*) FROM run WHERE id=? AND session_id=?", "is",
+                    c->run, c->session);
+    if (!rc)
+        rc = db_int(d, &open, 0, "SELECT count(*) FROM turn WHERE id=? AND stop=''", "i", c->reply);
+    c->stored = c->stored && there;
+    c->reply = c->stored && open ? c->reply : 0;
+    return rc;
+}
+
+/* Applies the events: all, or none. */
+static int apply_all(struct writer *w, struct io *io, int *turns)
+{
+    int n = 0, rc = settle_cursor(&w->db, &w->cur);
+    IO_INT(io, n, 0, INT32_MAX);
+    for (int i = 0; !rc && i < n && io->ok; i++) {
+        struct event ev = {0};
+        enum log_level level = LOG_OFF;
+        int64_t ms = 0;
+        bool end = false;
+        IO_INT(io, level, LOG_OFF, LOG_FULL);
+        io_event(io, &ev, &ms);
+        ev.ns = clock_ns() - (uint64_t)(clock_unix_ms() - ms) * 1000000u;
+        if (io->ok)
+            rc = write_event(w, &ev, level, &end);
+        *turns += end;
+        event_free(&ev);
+    }
+    if (!rc && !io->ok)
+        rc = SQLITE_MISMATCH; /* made by another version */
+    if (!rc)
+        rc = write_commit(w);
+    return rc ? rc : write_end_run(w, false);
+}
+
+/* One transaction; *turns counts the replies that it stored. */
+static bool take_in(struct writer *w, struct io *io, int *turns, struct err *e)
+{
+    struct db *d = &w->db;
+    int64_t done = 0;
+    int rc = db_do(d, "PRAGMA synchronous=FULL", "");
+    if (!rc)
+        rc = db_do(d, "BEGIN IMMEDIATE", "");
+    if (!rc)
+        rc = db_int(d, &done, 0, "SELECT count(*) FROM taken WHERE id=?", "b", &w->live.id,
+                    sizeof w->live.id);
+    if (!rc && !done)
+        rc = apply_all(w, io, turns);
+    if (!rc && !done)
+        rc = aside_note(d, w->live.id);
+    if (!rc)
+        rc = db_do(d, "COMMIT", "");
+    return rc == SQLITE_OK || db_fail(d, e, "cannot take in what was kept beside it");
+}
+
+static bool take_file(const char *path, int64_t writer, const char *name, int *turns,
+                      struct err *e)
+{
+    struct buf b;
+    struct writer w = {.live = {.fd = -1, .id = writer}};
+    if (!buf_read_file(&b, name, MAX_FILE, e))
+        return false;
+    struct io io = {.p = b.p + sizeof magic - 1, .left = b.n - sizeof magic + 1 - SUM, .ok = true};
+    int64_t id = 0;
+    bool whole = sum_fits(&b);
+    if (whole) {
+        IO_ANY(&io, id);
+        io_about(&io, &w.about);
+        io_cursor(&io, &w.cur);
+        whole = io.ok && id == writer;
+    }
+    bool ok = whole && open_existing(&w.db, path, SQLITE_OPEN_READWRITE, e);
+    if (ok) {
+        sqlite3_busy_timeout(w.db.h, BUSY_MS);
+        ok = take_in(&w, &io, turns, e);
+    }
+    if (ok)
+        aside_remove(path, writer);
+    if (!whole) {
+        char *to;
+        ok = file_aside(name, &to, e) && err_set(e, ERR_DB, "%s is damaged, it is kept as %s", name,
+                                                 to);
+        free(to);
+    }
+    db_close(&w.db);
+    cursor_free(&w.cur);
+    about_free(&w.about);
+    buf_free(&b);
+    return ok;
+}
+
+/* Rows of writers whose file is gone need no note any more. */
+static void forget_taken(struct db *d, const char *path)
+{
+    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM taken", "");
+    while (st && sqlite3_step(st) == SQLITE_ROW) {
+        int64_t writer = 0;
+        if (sqlite3_column_bytes(st, 0) == sizeof writer)
+            memcpy(&writer, sqlite3_column_blob(st, 0), sizeof writer);
+        if (!aside_exists(path, writer))
+            db_do(d, "DELETE FROM taken WHERE id=?", "b", &writer, sizeof writer);
+    }
+    sqlite3_finalize(st);
+}
+
+bool aside_take_in(struct db *d, const struct live *l, int *turns, struct err *e)
+{
+    const char *slash = strrchr(d->path, '/'), *base = slash ? slash + 1 : d->path;
+    char *folder = slash ? xasprintf("%.*s", (int)(slash - d->path) + 1, d->path) : xstrdup(".");
+    char *start = xasprintf("%s.unsaved-", base);
+    size_t n = strlen(start);
+    DIR *dir = opendir(folder);
+    bool ok = true;
+    *turns = 0;
+    for (struct dirent *f; dir && (f = readdir(dir));) {
+        char *end;
+        if (strncmp(f->d_name, start, n) != 0 || strlen(f->d_name) != n + 16)
+            continue;
+        int64_t writer = (int64_t)strtoull(f->d_name + n, &end, 16);
+        if (*end || live_is(l, writer)) /* its process still tries */
+            continue;
+        char *name = aside_name(d->path, writer);
+        ok &= take_file(d->path, writer, name, turns, e);
+        free(name);
+    }
+    if (dir)
+        closedir(dir);
+    forget_taken(d, d->path);
+    free(start);
+    free(folder);
+    return ok;
+}

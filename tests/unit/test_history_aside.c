@@ -1,0 +1,326 @@
+/* Turns that cannot be stored when the program ends: they are counted, kept in a side file, and
+ * stored by the next start, once, wherever that start is killed. */
+#include "tests/history_kit.h"
+
+#include <glob.h>
+#include <poll.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static char id[SESSION_ID];
+
+static sqlite3 *hold_lock(void)
+{
+    sqlite3 *s;
+    assert_int_equal(sqlite3_open(db_path, &s), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(s, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    return s;
+}
+
+static void drop_lock(sqlite3 *s)
+{
+    sqlite3_exec(s, "ROLLBACK", NULL, NULL, NULL);
+    sqlite3_close(s);
+}
+
+static struct history *log_with_a_turn(void)
+{
+    struct history *h = log_open(LOG_FULL);
+    session_new_id(id);
+    write_session(h, id, 1);
+    assert_true(history_flush(h, 5000));
+    return h;
+}
+
+/* The side file's name, "" if there is none. */
+static void side_file(char out[300])
+{
+    char pattern[200];
+    glob_t g;
+    snprintf(pattern, sizeof pattern, "%s.unsaved-????????????????", db_path);
+    out[0] = '\0';
+    if (glob(pattern, 0, NULL, &g) == 0)
+        snprintf(out, 300, "%s", g.gl_pathv[0]);
+    globfree(&g);
+}
+
+/* The turns of the session are there once each, and nothing else is wrong. */
+static void check_turns(int turns)
+{
+    struct err e = {0};
+    struct buf report = {0};
+    char name[300];
+    struct hdb *d = read_open();
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE role='user'"), turns);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM turn WHERE role='reply' AND stop NOT IN"
+                                " ('', 'crashed')"), turns);
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM run WHERE ended=0"), 0);
+    hdb_close(d);
+    if (!history_check(db_path, &report, &e))
+        fail_msg("%s", report.p);
+    buf_free(&report);
+    side_file(name);
+    assert_string_equal(name, "");
+}
+
+/* Closes a log that cannot store, until the side file is there. */
+static void finish_aside(struct history *h, struct history_left *left)
+{
+    for (int i = 0; i < 100; i++) {
+        assert_false(history_finish(h, 100, left));
+        if (left->kept[0])
+            return;
+    }
+    fail_msg("no side file");
+}
+
+/* Two more turns that the log cannot take; ends with the side file in place, the lock free. */
+static void leave_two_turns(char name[300])
+{
+    struct history_left left;
+    struct stat st;
+    struct history *h = log_with_a_turn();
+    sqlite3 *other = hold_lock();
+    one_turn(h, id, 2, false);
+    one_turn(h, id, 3, false);
+    assert_false(history_flush(h, 10)); /* its mark is no event to keep */
+    finish_aside(h, &left);
+    assert_int_equal(left.turns, 2);
+    assert_non_null(strstr(left.why, "locked"));
+    side_file(name);
+    assert_string_equal(left.kept, name);
+    assert_int_equal(stat(name, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    history_close(h);
+    drop_lock(other);
+}
+
+static void test_a_locked_log_leaves_a_file_that_the_next_start_takes_in(void **state)
+{
+    (void)state;
+    char name[300];
+    struct history_status s;
+    leave_two_turns(name);
+    struct history *h = log_open(LOG_STEPS);
+    history_status(h, &s);
+    assert_non_null(strstr(s.notice, "2 turns that an earlier aerie could not store are stored"));
+    history_close(h);
+    check_turns(3);
+}
+
+static void copy_file(const char *from, const char *to)
+{
+    struct buf b = {0};
+    assert_true(buf_read_file(&b, from, 64 << 20, NULL));
+    FILE *f = fopen(to, "wb");
+    assert_int_equal(fwrite(b.p, 1, b.n, f), b.n);
+    fclose(f);
+    buf_free(&b);
+}
+
+static void test_a_file_that_was_taken_in_is_not_taken_again(void **state)
+{
+    (void)state;
+    char name[300], copy[320];
+    leave_two_turns(name);
+    snprintf(copy, sizeof copy, "%s/copy", scratch);
+    copy_file(name, copy);
+    history_close(log_open(LOG_STEPS));
+    check_turns(3);
+    copy_file(copy, name); /* as if the start had died before it removed the file */
+    uint64_t writer = strtoull(name + strlen(name) - 16, NULL, 16);
+    char sql[100];
+    sqlite3 *db;
+    snprintf(sql, sizeof sql, "INSERT INTO taken(id) VALUES(x'%016llx')",
+             (unsigned long long)__builtin_bswap64(writer));
+    assert_int_equal(sqlite3_open(db_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+    history_close(log_open(LOG_STEPS));
+    check_turns(3);
+    struct hdb *d = read_open();
+    assert_int_equal(sql_int(d, "SELECT count(*) AS n FROM taken"), 0);
+    hdb_close(d);
+}
+
+static int commits_left;
+
+static int die_at_commit(void *unused)
+{
+    (void)unused;
+    if (commits_left-- == 0)
+        _exit(7);
+    return 0;
+}
+
+static int watch_commits(sqlite3 *db, const char **why, const struct sqlite3_api_routines *api)
+{
+    (void)why, (void)api;
+    sqlite3_commit_hook(db, die_at_commit, NULL);
+    return SQLITE_OK;
+}
+
+static void test_a_start_that_is_killed_while_it_takes_in_loses_nothing(void **state)
+{
+    (void)state;
+    int died = 0;
+    for (int k = 0; k < 4; k++) {
+        char name[300];
+        snprintf(db_path, sizeof db_path, "%s/%d/sessions.db", scratch, k);
+        leave_two_turns(name);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct err e;
+            commits_left = k;
+            sqlite3_auto_extension((void (*)(void))watch_commits);
+            history_close(history_open(db_path, LOG_STEPS, &about, &e));
+            _exit(0);
+        }
+        int status;
+        waitpid(pid, &status, 0);
+        died += WEXITSTATUS(status) == 7;
+        history_close(log_open(LOG_STEPS));
+        check_turns(3);
+    }
+    assert_true(died >= 2);
+}
+
+static void test_a_turn_that_had_begun_is_ended(void **state)
+{
+    (void)state;
+    struct ids context = {0};
+    struct made_turn t;
+    struct history_left left;
+    struct history *h = log_with_a_turn();
+    make_turn(&t, id, 2, &context);
+    post_turn(h, &t, t.n_steps, false);
+    assert_true(history_flush(h, 5000));
+    sqlite3 *other = hold_lock();
+    post_copy(h, &t.end);
+    finish_aside(h, &left);
+    assert_int_equal(left.turns, 1);
+    history_close(h);
+    drop_lock(other);
+    history_close(log_open(LOG_STEPS));
+    check_turns(2);
+    free_turn(&t);
+    ids_free(&context);
+}
+
+static void test_what_is_stored_after_all_leaves_no_file(void **state)
+{
+    (void)state;
+    struct history_left left;
+    struct history *h = log_with_a_turn();
+    sqlite3 *other = hold_lock();
+    one_turn(h, id, 2, false);
+    finish_aside(h, &left);
+    drop_lock(other);
+    assert_true(history_finish(h, 5000, &left));
+    assert_false(left.some);
+    history_close(h);
+    check_turns(2);
+}
+
+static void test_a_full_disk_is_told_as_such(void **state)
+{
+    (void)state;
+    struct history_left left = {0};
+    struct rlimit limit, old;
+    struct history *h = log_with_a_turn();
+    getrlimit(RLIMIT_FSIZE, &old);
+    limit = old;
+    limit.rlim_cur = 100;
+    setrlimit(RLIMIT_FSIZE, &limit);
+    one_turn(h, id, 2, false);
+    for (int i = 0; i < 50 && (i < 8 || !left.turns); i++)
+        assert_false(history_finish(h, 100, &left));
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_int_equal(left.turns, 1);
+    assert_string_equal(left.kept, "");
+    assert_true(history_finish(h, 5000, &left)); /* room again */
+    history_close(h);
+    check_turns(2);
+}
+
+static void test_a_damaged_side_file_is_set_aside(void **state)
+{
+    (void)state;
+    char name[300];
+    struct history_status s;
+    leave_two_turns(name);
+    FILE *f = fopen(name, "r+");
+    fseek(f, 300, SEEK_SET);
+    fputc('!', f);
+    fclose(f);
+    struct history *h = log_open(LOG_STEPS);
+    history_status(h, &s);
+    assert_non_null(strstr(s.notice, "is damaged, it is kept as "));
+    history_close(h);
+    check_turns(1);
+    assert_int_equal(count_aside(), 1);
+}
+
+static void test_a_start_without_a_message_leaves_nothing(void **state)
+{
+    (void)state;
+    char name[300];
+    struct history_left left;
+    history_close(log_with_a_turn());
+    struct history *h = log_open(LOG_STEPS);
+    sqlite3 *other = hold_lock();
+    char fresh[SESSION_ID];
+    session_new_id(fresh);
+    post_session(h, fresh, "", 0);
+    post_op(h, fresh, OP_OPEN, 0, "seed=1\n");
+    assert_true(history_finish(h, 3000, &left));
+    history_close(h);
+    side_file(name);
+    assert_string_equal(name, "");
+    drop_lock(other);
+}
+
+/* ---- the screen is told ---- */
+
+static bool woken(struct history *h, struct history_status *s)
+{
+    struct pollfd p = {.fd = history_fd(h), .events = POLLIN};
+    bool news = poll(&p, 1, 5000) == 1;
+    history_status(h, s);
+    return news && poll(&p, 1, 0) == 0; /* read: it sleeps again */
+}
+
+static void test_a_change_of_the_status_wakes_who_shows_it(void **state)
+{
+    (void)state;
+    struct history_status s;
+    struct history *h = log_with_a_turn();
+    sqlite3 *other = hold_lock();
+    one_turn(h, id, 2, false);
+    assert_true(woken(h, &s));
+    assert_false(s.recording);
+    assert_non_null(strstr(s.error, "locked"));
+    drop_lock(other);
+    assert_true(woken(h, &s));
+    assert_true(s.recording);
+    assert_string_equal(s.error, "");
+    history_close(h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_a_locked_log_leaves_a_file_that_the_next_start_takes_in),
+        TEST(test_a_file_that_was_taken_in_is_not_taken_again),
+        TEST(test_a_start_that_is_killed_while_it_takes_in_loses_nothing),
+        TEST(test_a_turn_that_had_begun_is_ended),
+        TEST(test_what_is_stored_after_all_leaves_no_file),
+        TEST(test_a_full_disk_is_told_as_such),
+        TEST(test_a_damaged_side_file_is_set_aside),
+        TEST(test_a_start_without_a_message_leaves_nothing),
+        TEST(test_a_change_of_the_status_wakes_who_shows_it),
+    };
+    return cmocka_run_group_tests_name("history_aside", tests, NULL, NULL);
+}
