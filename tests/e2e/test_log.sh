@@ -44,17 +44,11 @@ run db check; result "and the log is whole" $rc
 
 # ---- turns that cannot be stored at the end ----
 hold_lock() { # until $T/free is there
-    python3 - "$T/data/aerie/sessions.db" "$T/held" "$T/free" <<'PY' & holder=$!
-import os, sqlite3, sys, time
-c = sqlite3.connect(sys.argv[1], isolation_level=None)
-c.execute("BEGIN IMMEDIATE")
-open(sys.argv[2], "w").write("held")
-while not os.path.exists(sys.argv[3]):
-    time.sleep(0.02)
-PY
+    { echo "BEGIN IMMEDIATE; SELECT 'held';"; until [ -e "$T/free" ]; do sleep 0.05; done; } |
+        sqlite3 "$T/data/aerie/sessions.db" >"$T/held" & holder=$!
     until_there "$T/held" held
 }
-drop_lock() { touch "$T/free"; wait $holder; rm -f "$T/free" "$T/held"; }
+drop_lock() { touch "$T/free"; wait $holder 2>/dev/null; rm -f "$T/free" "$T/held"; }
 hold_lock
 run run -q "My cat is called Tom."; [ $rc = 4 ] && grep -q "^aerie: 1 turn is not saved: database is locked; kept in .*unsaved-.*, the next start stores it$" "$T/err" && grep -q . "$T/out"
 result "run -q says what is not stored, and ends with 4" $?
