@@ -75,8 +75,7 @@ static void sink_line(struct sink *s)
 static void hex(struct buf *b, const unsigned char *p, int n)
 {
     buf_char(b, '"');
-    for (int i = 0; i < n; i++)
-        buf_printf(b, "%02x", p[i]);
+    buf_hex(b, p, (size_t)n);
     buf_char(b, '"');
 }
 

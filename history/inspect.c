@@ -135,8 +135,7 @@ static void blob_hex(struct buf *b, sqlite3_stmt *st, int i)
     const unsigned char *p = sqlite3_column_blob(st, i);
     int n = sqlite3_column_bytes(st, i);
     buf_str(b, "x'");
-    for (int k = 0; k < min_int(n, BLOB_SHOWN); k++)
-        buf_printf(b, "%02x", p[k]);
+    buf_hex(b, p, (size_t)min_int(n, BLOB_SHOWN));
     buf_str(b, n > BLOB_SHOWN ? "..." : "");
     buf_char(b, '\'');
     if (n > BLOB_SHOWN)

@@ -151,6 +151,24 @@ void buf_str(struct buf *b, const char *s)
     buf_add(b, s, strlen(s));
 }
 
+static void hex_digits(char *out, const uint8_t *p, size_t n)
+{
+    static const char digit[] = "0123456789abcdef";
+    for (size_t i = 0; i < n; i++) {
+        out[2 * i] = digit[p[i] >> 4];
+        out[2 * i + 1] = digit[p[i] & 15];
+    }
+}
+
+void buf_hex(struct buf *b, const void *p, size_t n)
+{
+    char pair[2];
+    for (size_t i = 0; i < n; i++) {
+        hex_digits(pair, (const uint8_t *)p + i, 1);
+        buf_add(b, pair, 2);
+    }
+}
+
 void buf_char(struct buf *b, char c)
 {
     buf_add(b, &c, 1);
@@ -385,6 +403,22 @@ void sha256_end(struct sha256 *s, uint8_t out[32])
     for (int i = 0; i < 8; i++)
         for (int j = 0; j < 4; j++)
             out[4 * i + j] = (uint8_t)(s->h[i] >> (24 - 8 * j));
+}
+
+void sha256_end_hex(struct sha256 *s, char out[65])
+{
+    uint8_t sum[32];
+    sha256_end(s, sum);
+    hex_digits(out, sum, sizeof sum);
+    out[64] = 0;
+}
+
+void sha256_hex(const void *p, size_t n, char out[65])
+{
+    struct sha256 s;
+    sha256_init(&s);
+    sha256_add(&s, p, n);
+    sha256_end_hex(&s, out);
 }
 
 /* ---- number formats ---- */

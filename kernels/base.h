@@ -82,6 +82,7 @@ struct buf {
 void buf_add(struct buf *b, const void *bytes, size_t n);
 void buf_str(struct buf *b, const char *s);
 void buf_char(struct buf *b, char c);
+void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits a byte */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_clear(struct buf *b); /* keeps the memory */
 void buf_free(struct buf *b);
@@ -126,6 +127,8 @@ struct sha256 {
 void sha256_init(struct sha256 *s);
 void sha256_add(struct sha256 *s, const void *p, size_t n);
 void sha256_end(struct sha256 *s, uint8_t out[32]);
+void sha256_end_hex(struct sha256 *s, char out[65]); /* as 64 hexadecimal digits */
+void sha256_hex(const void *p, size_t n, char out[65]); /* of n bytes at once */
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 

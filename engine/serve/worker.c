@@ -451,13 +451,7 @@ static void tokenizer_sha(struct engine *g, const char *dir)
     struct buf b;
     char *path = xasprintf("%s/tokenizer.json", dir);
     if (buf_read_file(&b, path, (size_t)1 << 30, NULL)) {
-        struct sha256 s;
-        uint8_t out[32];
-        sha256_init(&s);
-        sha256_add(&s, b.p, b.n);
-        sha256_end(&s, out);
-        for (int i = 0; i < 32; i++)
-            snprintf(g->info.tokenizer_sha + 2 * i, 3, "%02x", out[i]);
+        sha256_hex(b.p, b.n, g->info.tokenizer_sha);
         buf_free(&b);
     }
     free(path);

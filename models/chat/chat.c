@@ -401,14 +401,8 @@ static bool load_template(struct chat *c, const char *dir, struct err *e)
 
 static void compare_template(struct chat *c)
 {
-    struct sha256 s;
-    uint8_t sum[32];
     char hex[65];
-    sha256_init(&s);
-    sha256_add(&s, c->template, strlen(c->template));
-    sha256_end(&s, sum);
-    for (int i = 0; i < 32; i++)
-        snprintf(hex + 2 * i, 3, "%02x", sum[i]);
+    sha256_hex(c->template, strlen(c->template), hex);
     for (int i = 0; i < MAX_KNOWN && c->format->known[i]; i++)
         if (strcmp(hex, c->format->known[i]) == 0)
             return;

@@ -302,14 +302,11 @@ static bool sha_of(const struct binder *b, const uint64_t *digest, const char *c
         line[i] = (struct line){b->want[i].src, digest[i]};
     qsort(line, (size_t)b->n_want, sizeof *line, line_by_name);
     struct sha256 h;
-    uint8_t out[32];
     sha256_init(&h);
     sha256_add(&h, config.p, config.n);
     for (int i = 0; i < b->n_want; i++)
         sha_line(&h, &line[i]);
-    sha256_end(&h, out);
-    for (int i = 0; i < 32; i++)
-        snprintf(sha + 2 * i, 3, "%02x", out[i]);
+    sha256_end_hex(&h, sha);
     free(line);
     buf_free(&config);
     return true;
