@@ -184,7 +184,7 @@ bool app_close(struct app *a)
     bool stored = close_log(a);
     hdb_close(a->hdb);
     ids_free(&a->turns);
-    buf_free(&a->attached);
+    attached_free(&a->attached);
     free(a->db_path);
     free(a->system);
     a->engine = NULL;
@@ -221,19 +221,93 @@ bool app_new_session(struct app *a, struct err *e)
 
 bool app_send(struct app *a, const char *text, struct err *e)
 {
-    if (text[strspn(text, " \t\r\n")] == '\0' && a->attached.n == 0)
+    struct buf all = {0};
+    int n = app_attached(a);
+    if (text[strspn(text, " \t\r\n")] == '\0' && n == 0)
         return err_set(e, ERR_USAGE, "the message is empty");
-    buf_str(&a->attached, text);
-    bool ok = app_request(a, RQ_SAY, a->attached.p, e);
-    buf_clear(&a->attached);
+    for (int i = 0; i < n; i++) {
+        const struct buf *t = &a->attached.file[i].text;
+        buf_add(&all, t->p, t->n);
+        buf_str(&all, t->p[t->n - 1] == '\n' ? "\n" : "\n\n");
+    }
+    buf_str(&all, text);
+    bool ok = app_request(a, RQ_SAY, all.p, e);
+    if (ok)
+        app_drop(a, -1);
+    buf_free(&all);
     return ok;
+}
+
+/* ---- attachments ----------------------------------------------------------------------------- */
+
+void attached_free(struct attached *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        free(f->file[i].name);
+        buf_free(&f->file[i].text);
+    }
+    free(f->file);
+    *f = (struct attached){0};
+}
+
+int app_attached(struct app *a)
+{
+    if (a->attached.n > 0 && strcmp(a->attached.session, a->session) != 0) {
+        struct buf names = {0};
+        app_attached_text(a, &names);
+        app_say(a, ST_WARN, "attached in another session, so not in the next message: %.800s", names.p);
+        attached_free(&a->attached);
+        buf_free(&names);
+    }
+    return a->attached.n;
+}
+
+void app_attach(struct app *a, const char *name, struct buf *text)
+{
+    struct attached *f = &a->attached;
+    app_attached(a);
+    memcpy(f->session, a->session, sizeof f->session);
+    f->file = xrealloc(f->file, (size_t)f->n + 1, sizeof *f->file);
+    f->file[f->n++] = (struct attachment){.name = xstrdup(name), .text = *text};
+    *text = (struct buf){0};
+}
+
+void app_drop(struct app *a, int i)
+{
+    struct attached *f = &a->attached;
+    if (i < 0) {
+        attached_free(f);
+        return;
+    }
+    CHECK(i < f->n);
+    free(f->file[i].name);
+    buf_free(&f->file[i].text);
+    memmove(f->file + i, f->file + i + 1, (size_t)(--f->n - i) * sizeof *f->file);
+}
+
+void app_attached_text(const struct app *a, struct buf *out)
+{
+    buf_str(out, "");
+    for (int i = 0; i < a->attached.n; i++) {
+        const struct attachment *f = &a->attached.file[i];
+        double n = (double)f->text.n;
+        buf_printf(out, "%s%s ", i ? ", " : "", f->name);
+        if (n < 1000)
+            buf_printf(out, "%.0f B", n);
+        else
+            buf_printf(out, n < 999500 ? "%.1f kB" : "%.1f MB", n < 999500 ? n / 1e3 : n / 1e6);
+    }
 }
 
 bool app_input(struct app *a, const char *line, struct err *e)
 {
     if (line[0] != '/')
         return app_send(a, line, e);
-    return line[1] == '/' ? app_send(a, line + 1, e) : cmd_run(a, line + 1, e);
+    if (line[1] == '/')
+        return app_send(a, line + 1, e);
+    bool ok = cmd_run(a, line + 1, e);
+    app_attached(a); /* the command may have changed the session */
+    return ok;
 }
 
 /* ---- what comes from the engine -------------------------------------------------------------- */

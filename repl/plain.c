@@ -441,7 +441,7 @@ static int open_text(const char *path, const char *what, struct err *e)
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
-        err_set(e, ERR_USAGE, "cannot open the %s %s: %s", what, path, strerror(errno));
+        err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
         return -1;
     }
     if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
@@ -552,7 +552,7 @@ static void error_json(struct app *a, const struct err *e)
 static void run_line(struct app *a, const char *line)
 {
     struct err e = {0};
-    if (line[strspn(line, " \t\n")] == '\0' && a->attached.n == 0)
+    if (line[strspn(line, " \t\n")] == '\0' && app_attached(a) == 0)
         return;
     bool ok = app_input(a, line, &e), command = line[0] == '/' && line[1] != '/';
     if (!ok) {
@@ -581,12 +581,28 @@ static bool on_signals(struct app *a, bool waiting)
     return false;
 }
 
+/* ">>> ", behind what is attached. */
+static void prompt_message(struct app *a)
+{
+    struct buf names = {0}, clean = {0};
+    if (app_attached(a) > 0) {
+        app_attached_text(a, &names);
+        buf_char(&clean, '[');
+        text_sanitise(&clean, names.p, names.n, false, NULL);
+        buf_str(&clean, "] ");
+    }
+    buf_str(&clean, ">>> ");
+    prompt(a, clean.p);
+    buf_free(&names);
+    buf_free(&clean);
+}
+
 static void read_all(struct app *a, struct reader *r)
 {
     while (!a->quit) {
         struct buf line = {0};
         struct err e = {0};
-        prompt(a, ">>> ");
+        prompt_message(a);
         enum got g = read_message(a, r, &line, &e);
         if (g == GOT_LINE)
             run_line(a, line.p ? line.p : "");

@@ -22,7 +22,18 @@ struct options {
     bool fork;        /* with one of them: take up a copy */
     bool plain, tui, json, ascii, no_mouse, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
+    int theme; /* 0 auto, 1 dark, 2 light: the colours of the full screen */
     int sanitize; /* 0 auto, 1 always, 2 never */
+};
+
+/* Files of /read that go in front of the next message of one session. */
+struct attached {
+    char session[SESSION_ID];
+    struct attachment {
+        char *name;      /* as the user wrote it */
+        struct buf text;
+    } *file;
+    int n;
 };
 
 struct app {
@@ -36,7 +47,7 @@ struct app {
     char *system;
     int turn, step;      /* of the last event */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
-    struct buf attached; /* text of /read, put in front of the next message */
+    struct attached attached; /* read it after app_attached() */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* resolved */
@@ -71,7 +82,16 @@ bool app_open(struct app *a, const struct options *o, struct err *e);
  * kept. May wait for the disk; Ctrl-C ends that. */
 bool app_close(struct app *a);
 struct hdb *app_hdb(struct app *a, struct err *e); /* flushes the log first, so reads see it all */
-/* Sends a user message as it stands, after what /read attached. */
+/* Attachments. app_attached() first drops, with a word, what was attached to another session than
+ * the current one; it returns how many there are. */
+int app_attached(struct app *a);
+void app_attach(struct app *a, const char *name, struct buf *text); /* takes the text */
+void app_drop(struct app *a, int i); /* i < 0: all */
+void attached_free(struct attached *f);
+/* "notes.txt 1.2 kB, b.c 340 B" */
+void app_attached_text(const struct app *a, struct buf *out);
+/* Sends a user message as it stands, after what /read attached. A message that is refused keeps its
+ * attachments. */
 bool app_send(struct app *a, const char *text, struct err *e);
 /* Begins a new session under a new id; settings and system prompt stay. */
 bool app_new_session(struct app *a, struct err *e);
@@ -132,8 +152,8 @@ struct cmd {
     bool (*run)(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                 struct buf *json, struct err *e);
     /* completion candidates for the last word, or NULL */
-    void (*complete)(struct app *a, const char *word, void (*add)(void *arg, const char *s),
-                     void *arg);
+    void (*complete)(struct app *a, const char *word,
+                     void (*add)(void *arg, const char *s, const char *help), void *arg);
 };
 
 int cmd_count(void);
@@ -142,9 +162,10 @@ const struct cmd *cmd_at(int i);
 const struct cmd *cmd_find(const char *name, struct err *e);
 /* Runs one line without its slash. */
 bool cmd_run(struct app *a, const char *line, struct err *e);
-/* Candidates for the line up to the cursor; what is added replaces the last word. */
-void cmd_complete(struct app *a, const char *line, void (*add)(void *arg, const char *s),
-                  void *arg);
+/* Candidates for the line up to the cursor, each with a line of help or NULL; what is added replaces
+ * the last word. */
+void cmd_complete(struct app *a, const char *line,
+                  void (*add)(void *arg, const char *s, const char *help), void *arg);
 /* The table as Markdown rows, for the README, and as JSON, for commands.json. */
 void cmd_table_markdown(struct buf *out);
 void cmd_table_json(struct buf *out);

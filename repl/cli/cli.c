@@ -193,6 +193,8 @@ static const struct flag {
      "no line or block characters"},
     {"color", 0, "auto|always|never", IN_ALL, F_WORD, AT(opt.color), 0, 0, "auto|always|never",
      NULL, "colours on standard output"},
+    {"theme", 0, "auto|dark|light", IN_CHAT, F_WORD, AT(opt.theme), 0, 0, "auto|dark|light", NULL,
+     "colours of the full screen (auto asks the terminal)"},
     {"sanitize", 0, "auto|always|never", IN_TALK, F_WORD, AT(opt.sanitize), 0, 0,
      "auto|always|never", NULL, "escape control characters when piped"},
     {"quiet", 'q', NULL, IN_ALL, F_ON, AT(opt.quiet), 0, 0, NULL, NULL, "no notices"},

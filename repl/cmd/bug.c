@@ -104,5 +104,5 @@ void complete_bug(struct app *a, const char *word, cmd_add_fn *add, void *arg)
     (void)a;
     for (int b = 0; b < N_BUGS; b++)
         if (strncmp(bug_at((enum bug)b)->name, word, strlen(word)) == 0)
-            add(arg, bug_at((enum bug)b)->name);
+            add(arg, bug_at((enum bug)b)->name, bug_at((enum bug)b)->path);
 }

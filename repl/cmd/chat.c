@@ -83,8 +83,36 @@ static void setting_json(const struct settings *s, int i, struct buf *json)
     buf_free(&value);
 }
 
-static void settings_show(const struct settings *s, int first, int n, struct sheet *out,
-                          struct buf *json)
+/* The one setting of the screen: it belongs to no session. */
+static bool set_theme(struct app *a, const char *value, struct sheet *out, struct buf *json,
+                      struct err *e)
+{
+    static const char *const word[] = {"auto", "dark", "light"};
+    int theme = a->opt.theme;
+    if (value && (theme = arg_choice(value, "the theme", word, 3, e)) < 0)
+        return false;
+    a->opt.theme = theme;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "name", "theme");
+        jput_kstr(json, "value", word[theme]);
+        jput_kstr(json, "range", "auto | dark | light");
+        jput_kstr(json, "help", "colours of the full screen");
+        jput_close(json, '}');
+    } else if (value) {
+        say_line(out, ST_TEXT, "theme = %s", word[theme]);
+    } else {
+        sheet_printf(out, ST_KEY, "%-12s", "theme");
+        sheet_printf(out, ST_TEXT, " %-8s ", word[theme]);
+        sheet_add(out, ST_DIM, "auto | dark | light");
+        sheet_line(out);
+        say_line(out, ST_TEXT, "             colours of the full screen; auto asks the terminal");
+    }
+    return true;
+}
+
+static void settings_show(struct app *a, const struct settings *s, int first, int n,
+                          struct sheet *out, struct buf *json)
 {
     if (json)
         jput_open(json, '[');
@@ -94,6 +122,8 @@ static void settings_show(const struct settings *s, int first, int n, struct she
         else
             setting_row(s, i, out);
     }
+    if (n > 1)
+        set_theme(a, NULL, out, json, NULL);
     if (json)
         jput_close(json, ']');
 }
@@ -114,6 +144,8 @@ static bool unknown_setting(const char *name, struct err *e)
 static bool set_one(struct app *a, const char *name, const char *value, struct sheet *out,
                     struct buf *json, struct err *e)
 {
+    if (strcmp(name, "theme") == 0)
+        return set_theme(a, value, out, json, e);
     if (strcmp(name, "num_predict") == 0) /* what ollama calls it */
         name = "max_tokens";
     int i = setting_index(name);
@@ -160,7 +192,7 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
     const char *name, *value;
     if (argc == 0) {
         struct settings s = settings_now(a);
-        settings_show(&s, 0, settings_count(), out, json);
+        settings_show(a, &s, 0, settings_count(), out, json);
         return true;
     }
     if (strcmp(argv[0], "system") == 0 && argc > 1) { /* ollama's; the text stays as it was typed */
@@ -183,20 +215,24 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
         return set_one(a, argv[0], argv[1], out, json, e);
     if (argc > 2)
         return arg_expected("set", "takes a name and one value", e);
+    if (strcmp(argv[0], "theme") == 0)
+        return set_theme(a, NULL, out, json, e);
     int i = setting_index(argv[0]);
     if (i < 0)
         return unknown_setting(argv[0], e);
     struct settings s = settings_now(a);
-    settings_show(&s, i, 1, out, json);
+    settings_show(a, &s, i, 1, out, json);
     return true;
 }
 
 void complete_set(struct app *a, const char *word, cmd_add_fn *add, void *arg)
 {
     (void)a;
+    if (strncmp("theme", word, strlen(word)) == 0)
+        add(arg, "theme", "colours of the full screen: auto, dark or light");
     for (int i = 0; i < settings_count(); i++)
         if (strncmp(setting_name(i), word, strlen(word)) == 0)
-            add(arg, setting_name(i));
+            add(arg, setting_name(i), settings_at(i)->help);
 }
 
 /* ---- /system, /read -------------------------------------------------------------------------- */
@@ -247,18 +283,58 @@ bool cmd_read(struct app *a, int argc, char **argv, const char *rest, struct she
         buf_free(&text);
         return false;
     }
-    buf_add(&a->attached, text.p, text.n);
-    buf_str(&a->attached, text.p[text.n - 1] == '\n' ? "\n" : "\n\n");
+    size_t n = text.n;
+    app_attach(a, argv[0], &text);
     if (json) {
         jput_open(json, '{');
         jput_kstr(json, "file", argv[0]);
-        jput_kint(json, "bytes", (int64_t)text.n);
+        jput_kint(json, "bytes", (int64_t)n);
         jput_close(json, '}');
     } else {
-        say_line(out, ST_TEXT, "%s: %zu bytes go in front of the next message", argv[0], text.n);
+        say_line(out, ST_TEXT, "%s: %zu bytes go in front of the next message; /drop takes them out",
+                 argv[0], n);
     }
-    buf_free(&text);
     return true;
+}
+
+bool cmd_drop(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    int n = app_attached(a), at = -1;
+    struct buf names = {0};
+    if (argc > 1)
+        return arg_expected("drop", "takes at most one file of the next message", e);
+    if (n == 0)
+        return err_set(e, ERR_USAGE, "no file is attached to the next message; /read FILE adds one");
+    for (int i = 0; argc == 1 && i < n; i++)
+        if (strcmp(a->attached.file[i].name, argv[0]) == 0)
+            at = i;
+    app_attached_text(a, &names);
+    if (argc == 1 && at < 0) {
+        err_set(e, ERR_USAGE, "%.100s is not attached; the next message has %.200s", argv[0], names.p);
+        buf_free(&names);
+        return false;
+    }
+    if (json) {
+        jput_open(json, '[');
+        for (int i = 0; i < n; i++)
+            if (at < 0 || i == at)
+                jput_str(json, a->attached.file[i].name);
+        jput_close(json, ']');
+    } else {
+        say_line(out, ST_TEXT, "not in the next message any more: %s", at < 0 ? names.p : argv[0]);
+    }
+    app_drop(a, at);
+    buf_free(&names);
+    return true;
+}
+
+void complete_drop(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    for (int i = 0, n = app_attached(a); i < n; i++)
+        if (strncmp(a->attached.file[i].name, word, strlen(word)) == 0)
+            add(arg, a->attached.file[i].name, NULL);
 }
 
 /* Offers the entries of the folder that the word names; folders end in a slash. */
@@ -273,7 +349,7 @@ void complete_file(struct app *a, const char *word, cmd_add_fn *add, void *arg)
             continue;
         char *s = xasprintf("%s%s%s", slash ? folder : "", f->d_name,
                             f->d_type == DT_DIR ? "/" : "");
-        add(arg, s);
+        add(arg, s, NULL);
         free(s);
     }
     if (d)
@@ -320,7 +396,6 @@ bool cmd_clear(struct app *a, int argc, char **argv, const char *rest, struct sh
     (void)argc, (void)argv, (void)rest;
     if (!app_new_session(a, e))
         return false;
-    buf_clear(&a->attached);
     if (a->face.clear)
         a->face.clear(a);
     if (json) {

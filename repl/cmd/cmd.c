@@ -19,6 +19,8 @@ static const struct cmd table[] = {
      "/system Answer in one sentence.", CMD_BUSY_OK | CMD_REST, cmd_system, NULL},
     {"read", NULL, "FILE", "chat", "puts the text of a file into the next message",
      "/read notes.txt", CMD_BUSY_OK, cmd_read, complete_file},
+    {"drop", NULL, "[FILE]", "chat", "takes the files of /read out of the next message again",
+     "/drop notes.txt", CMD_BUSY_OK, cmd_drop, complete_drop},
     {"regen", NULL, "", "chat", "throws away the last reply and generates it again", "/regen", 0,
      cmd_regen, NULL},
     {"n", NULL, "COUNT TEXT", "chat",
@@ -374,12 +376,12 @@ static void complete_choices(const char *args, const char *word, cmd_add_fn *add
         int n = (int)strcspn(p, "|] ");
         snprintf(item, sizeof item, "%.*s", n, p);
         if (strncmp(item, word, strlen(word)) == 0)
-            add(arg, item);
+            add(arg, item, NULL);
         p += n + (p[n] == '|');
     }
 }
 
-void cmd_complete(struct app *a, const char *line, void (*add)(void *arg, const char *s), void *arg)
+void cmd_complete(struct app *a, const char *line, cmd_add_fn *add, void *arg)
 {
     if (line[0] != '/' || line[1] == '/')
         return;
@@ -389,7 +391,7 @@ void cmd_complete(struct app *a, const char *line, void (*add)(void *arg, const 
         for (int i = 0; i < N_CMD; i++) {
             snprintf(name, sizeof name, "/%s", table[i].name);
             if (!(table[i].flags & CMD_HIDDEN) && strncmp(name, line, n) == 0)
-                add(arg, name);
+                add(arg, name, table[i].help);
         }
         return;
     }

@@ -11,14 +11,15 @@
 
 typedef bool cmd_fn(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                     struct buf *json, struct err *e);
-typedef void cmd_add_fn(void *arg, const char *s);
+/* One candidate; help: what it is, in a line, or NULL. */
+typedef void cmd_add_fn(void *arg, const char *s, const char *help);
 typedef void cmd_complete_fn(struct app *a, const char *word, cmd_add_fn *add, void *arg);
 
-cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_regen, cmd_undo, cmd_clear, cmd_bye;
+cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_clear, cmd_bye;
 cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cmd_private;
 cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool;
 cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_sql;
-cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session;
+cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session, complete_drop;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 

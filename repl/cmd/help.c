@@ -19,7 +19,8 @@ static const struct topic {
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
      "F2 F3 F5       pages, tree and pool beside the chat; F8 lists the saved sessions\n"
-     "Esc            moves the focus to the pane; any letter without a meaning goes back\n"},
+     "Ctrl-X d       takes the last file of /read out of the message again\n"
+     "Esc            moves the keys into the pane beside the chat, and back\n"},
     {"panes", "what the panes show",
      "pages (F2)     where the session's logical pages lie in the full, swa and draft pool\n"
      "tree  (F3)     the draft tree of the last step, with its accepted path\n"
@@ -192,6 +193,14 @@ static const char *any_name(int i)
     return i < N_TOPIC ? topics[i].name : settings_at(i - N_TOPIC)->name;
 }
 
+static const char *any_help(int i)
+{
+    if (i < cmd_count())
+        return cmd_at(i)->help;
+    i -= cmd_count();
+    return i < N_TOPIC ? topics[i].title : settings_at(i - N_TOPIC)->help;
+}
+
 bool cmd_help(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
               struct buf *json, struct err *e)
 {
@@ -229,5 +238,5 @@ void complete_help(struct app *a, const char *word, cmd_add_fn *add, void *arg)
     (void)a;
     for (int i = 0; i < cmd_count() + N_TOPIC + settings_count(); i++)
         if (strncmp(any_name(i), word, strlen(word)) == 0)
-            add(arg, any_name(i));
+            add(arg, any_name(i), any_help(i));
 }

@@ -251,7 +251,7 @@ static bool offer_id(const struct session_row *r, void *arg)
 {
     struct id_list *l = arg;
     if (strncmp(r->id, l->word, strlen(l->word)) == 0)
-        l->add(l->arg, r->id);
+        l->add(l->arg, r->id, r->title);
     return true;
 }
 
@@ -261,7 +261,7 @@ void complete_session(struct app *a, const char *word, cmd_add_fn *add, void *ar
     struct hdb *d = app_hdb(a, &e);
     struct id_list l = {word, add, arg};
     if (strncmp("last", word, strlen(word)) == 0)
-        add(arg, "last");
+        add(arg, "last", "the session used last");
     if (d)
         hdb_sessions(d, NULL, NULL, 50, offer_id, &l, &e);
 }

@@ -14,7 +14,7 @@ _aerie() {
     done
     local flags=
     case $cmd in
-        ''|chat) flags="$talk --plain --tui --script" ;;
+        ''|chat) flags="$talk --plain --tui --theme --script" ;;
         run) flags="$talk --file --batch --lanes" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
@@ -34,6 +34,7 @@ _aerie() {
         --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
+        --theme) COMPREPLY=($(compgen -W "auto dark light" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
         --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;
         --page-size) COMPREPLY=($(compgen -W "1 2 4 8 16 32 64" -- "$cur")); return ;;

@@ -77,6 +77,7 @@ complete -c aerie -n $talk -l sanitize -x -a 'auto always never' -d 'escape cont
 complete -c aerie -n $talk -s v -l verbose -d 'statistics'
 complete -c aerie -n '__aerie_in none chat' -l plain -d 'lines'
 complete -c aerie -n '__aerie_in none chat' -l tui -d 'full screen'
+complete -c aerie -n '__aerie_in none chat' -l theme -x -a 'auto dark light' -d 'colours'
 complete -c aerie -n '__aerie_in none chat' -l script -r -F -d 'lines from a file'
 complete -c aerie -n '__aerie_in run' -l batch -r -F -d 'many prompts'
 complete -c aerie -n '__aerie_in run' -l lanes -x -d 'prompts at once'

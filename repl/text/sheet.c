@@ -220,14 +220,51 @@ static int line_end(const char *p, int from, int n, int cells, int *next)
     return fit;
 }
 
+/* Bytes of the list mark or quote mark at p, its blanks included; 0: none. */
+static int mark_length(const char *p, int n)
+{
+    static const char *const marks[] = {"- ", "* ", "+ ", "> ", "• ", "◦ ", "▌ "};
+    int digits = 0;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        int k = (int)strlen(marks[i]);
+        if (k <= n && memcmp(p, marks[i], (size_t)k) == 0)
+            return k;
+    }
+    while (digits < n && digits < 4 && p[digits] >= '0' && p[digits] <= '9')
+        digits++;
+    bool ordered = digits > 0 && digits + 1 < n && (p[digits] == '.' || p[digits] == ')') &&
+                   p[digits + 1] == ' ';
+    return ordered ? digits + 2 : 0;
+}
+
+/* Cells before the rows that continue a row: they stand under the text of a list item or a quote,
+ * under the second column of a row of two (3 blanks or more between them), else under the first
+ * letter. */
+static int hang_of(const char *p, int n, int width)
+{
+    enum { COLUMN_GAP = 3 };
+    int at = 0, indent, mark = 0, most = width / 2;
+    while (at < n && p[at] == ' ')
+        at++;
+    indent = at;
+    for (int k; (k = mark_length(p + at, n - at)) > 0; mark = at)
+        for (at += k; at < n && p[at] == ' ';)
+            at++;
+    if (mark == 0) {
+        const char *gap = memmem(p + at, (size_t)(n - at), "   ", COLUMN_GAP);
+        for (mark = gap ? (int)(gap - p) : 0; mark > 0 && mark < n && p[mark] == ' ';)
+            mark++;
+    }
+    int under = mark > 0 && mark < n ? text_width(p, (size_t)mark) : indent;
+    if (under > most || width - under < 2)
+        under = indent;
+    return under > most || width - under < 2 ? 0 : under;
+}
+
 static void wrap_row(struct sheet *s, const struct sheet_row *src, int width)
 {
     const char *p = src->text.p;
-    int n = (int)src->text.n, from = 0, indent = 0;
-    while (indent < n && p[indent] == ' ')
-        indent++;
-    if (indent > width / 2 || width - indent < 2)
-        indent = 0;
+    int n = (int)src->text.n, from = 0, indent = width > 0 ? hang_of(p, n, width) : 0;
     do {
         int next = n, hang = from ? indent : 0;
         int end = width > 0 ? line_end(p, from, n, max_int(width - hang, 1), &next) : n;

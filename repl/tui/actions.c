@@ -16,17 +16,22 @@ static bool is_ctrl(const struct key *k, uint32_t letter)
 /* Queued messages go back into the editor, so that stopping sends nothing. */
 static void unqueue(struct tui *t)
 {
-    struct buf b = {0};
-    for (int i = 0; i < t->n_queued; i++) {
-        buf_str(&b, t->queued[i]);
+    struct buf all = {0}, b = {0};
+    buf_add(&all, t->input.text.p, t->input.text.n);
+    while (t->n_queued > 0) { /* the newest first */
+        char *text = tui_unqueue(t);
+        buf_clear(&b);
+        buf_str(&b, text);
         buf_char(&b, '\n');
-        free(t->queued[i]);
+        buf_add(&b, all.p, all.n);
+        buf_clear(&all);
+        buf_add(&all, b.p, b.n);
+        free(text);
     }
-    t->n_queued = 0;
-    buf_add(&b, t->input.text.p, t->input.text.n);
-    while (b.n > 0 && b.p[b.n - 1] == '\n')
-        b.n--;
-    input_set(&t->input, b.p ? b.p : "", b.n);
+    while (all.n > 0 && all.p[all.n - 1] == '\n')
+        all.n--;
+    input_set(&t->input, all.p ? all.p : "", all.n);
+    buf_free(&all);
     buf_free(&b);
 }
 
@@ -43,6 +48,7 @@ void tui_stop(struct tui *t)
         if (t->n_queued > 0)
             unqueue(t);
         tui_hint(t, "stopping; Ctrl-C again quits");
+        t->hint_busy = true;
     } else if (t->input.text.n > 0) {
         free(input_take(&t->input, !t->app->private_)); /* Up brings it back */
     } else {
@@ -55,34 +61,38 @@ void tui_stop(struct tui *t)
 
 void tui_choices_clear(struct tui *t)
 {
-    for (int i = 0; i < t->n_choice; i++)
-        free(t->choice[i]);
+    for (int i = 0; i < t->n_choice; i++) {
+        free(t->choice[i].text);
+        free(t->choice[i].help);
+    }
     t->n_choice = 0;
     t->chosen = -1;
 }
 
-static void add_choice(void *arg, const char *s)
+static void add_choice(void *arg, const char *s, const char *help)
 {
     struct tui *t = arg;
     for (int i = 0; i < t->n_choice; i++)
-        if (strcmp(t->choice[i], s) == 0)
+        if (strcmp(t->choice[i].text, s) == 0)
             return;
     if (t->n_choice == t->cap_choice) {
         t->cap_choice = t->cap_choice ? 2 * t->cap_choice : 16;
         t->choice = xrealloc(t->choice, (size_t)t->cap_choice, sizeof *t->choice);
     }
-    t->choice[t->n_choice++] = xstrdup(s);
+    t->choice[t->n_choice++] = (struct choice){
+        .text = xstrdup(s), .help = help ? xasprintf("%.*s", (int)strcspn(help, "\n"), help) : NULL};
 }
 
 /* Bytes that all candidates begin with. */
 static size_t common_prefix(const struct tui *t)
 {
-    size_t n = strlen(t->choice[0]);
+    const char *first = t->choice[0].text;
+    size_t n = strlen(first);
     for (int i = 1; i < t->n_choice; i++)
         for (size_t k = 0; k < n; k++)
-            if (t->choice[i][k] != t->choice[0][k])
+            if (t->choice[i].text[k] != first[k])
                 n = k;
-    while (n > 0 && ((unsigned char)t->choice[0][n] & 0xC0) == 0x80)
+    while (n > 0 && ((unsigned char)first[n] & 0xC0) == 0x80)
         n--;
     return n;
 }
@@ -90,7 +100,7 @@ static size_t common_prefix(const struct tui *t)
 static void accept_choice(struct tui *t, int i)
 {
     struct buf b = {0};
-    buf_str(&b, t->choice[i]);
+    buf_str(&b, t->choice[i].text);
     if (b.n == 0 || b.p[b.n - 1] != '/') /* a folder is completed further */
         buf_char(&b, ' ');
     input_replace(&t->input, t->choice_from, b.p);
@@ -115,7 +125,7 @@ static void complete(struct tui *t)
     } else if (t->n_choice > 1) {
         size_t n = common_prefix(t);
         if (n > line.n - t->choice_from) {
-            char *head = xasprintf("%.*s", (int)n, t->choice[0]);
+            char *head = xasprintf("%.*s", (int)n, t->choice[0].text);
             input_replace(&t->input, t->choice_from, head);
             free(head);
         }
@@ -224,7 +234,7 @@ static void take_back(struct tui *t)
 {
     struct key up = {.code = K_UP}, x;
     if (t->n_queued > 0) {
-        char *text = t->queued[--t->n_queued];
+        char *text = tui_unqueue(t);
         input_set(&t->input, text, strlen(text));
         free(text);
     } else if (t->recall.n > 0) { /* no message waits: the history's turn */
@@ -251,14 +261,23 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
         tui_hint(t, t->talk.raw ? "replies as they came" : "replies rendered");
     } else if (x->cp == 'o') {
         next_pane(t);
+    } else if (x->cp == 'd' && app_attached(t->app) > 0) {
+        int last = t->app->attached.n - 1;
+        tui_hint(t, "%.100s is not in the message any more", t->app->attached.file[last].name);
+        app_drop(t->app, last);
     } else {
-        tui_hint(t, "Ctrl-X: e editor, r raw text, o next pane");
+        tui_hint(t, "Ctrl-X: Ctrl-E editor, r raw text, o next pane, d drops an attached file");
     }
 }
 
 static void editor_key(struct tui *t, const struct key *k)
 {
     struct key x;
+    bool enter = k->code == K_ENTER && !k->alt && !k->shift && !k->ctrl;
+    if (enter && t->input.text.n == 0 && !t->input.searching && app_attached(t->app) > 0) {
+        tui_submit(t, xstrdup("")); /* files alone are a message */
+        return;
+    }
     switch (input_key(&t->input, k, &x)) {
     case IN_SEND: tui_submit(t, input_take(&t->input, !t->app->private_)); break;
     case IN_EDITOR: edit_outside(t); break;
@@ -293,9 +312,23 @@ static bool help_key(struct tui *t, const struct key *k)
     return true;
 }
 
+/* A letter, or a key that erases: typed by mistake while a pane has the keys. */
+static bool is_editing(const struct key *k)
+{
+    return (k->code == K_CHAR && !k->ctrl && !k->alt) || k->code == K_BACKSPACE ||
+           k->code == K_DELETE || k->code == K_INSERT;
+}
+
 void tui_key(struct tui *t, const struct key *k)
 {
     t->dirty = true;
+    if (k->code == K_BACKGROUND) { /* an answer of the terminal, no key */
+        t->background = k->cp;
+        t->background_known = true;
+        term_answered();
+        return;
+    }
+    tui_hint_end(t);
     if (!is_ctrl(k, 'c'))
         t->stop_ns = 0;
     if (t->help_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') && help_key(t, k))
@@ -307,8 +340,12 @@ void tui_key(struct tui *t, const struct key *k)
     if (t->focus >= 0 && !t->input.after_x) {
         if (tui_pane_key(t, k))
             return;
+        if (is_editing(k)) {
+            tui_hint(t, "no key of this pane: Esc returns, q closes it");
+            return;
+        }
         if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c'))
-            t->focus = -1; /* any other key is for the input */
+            t->focus = -1; /* a paste, or a key of the editor: it is for the message */
     }
     if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
         return;

@@ -59,6 +59,25 @@ static bool put_glyph(struct grid *g, int x, int y, int room, enum style st, int
     return true;
 }
 
+/* Is text wider than the room? Blanks at its end do not count. */
+static bool is_cut(const char *s, size_t n, int room)
+{
+    size_t fit = room > 0 ? text_fit(s, n, room, NULL) : n;
+    while (n > fit && s[n - 1] == ' ')
+        n--;
+    return n > fit;
+}
+
+/* The end of what was cut. */
+static int put_mark(struct grid *g, int x, int y, enum style st, int flags)
+{
+    struct glyph gl;
+    const char *s = g->ascii ? "~" : "…";
+    text_next(s, strlen(s), &gl);
+    put_glyph(g, x, y, 1, st, flags, &gl);
+    return 1;
+}
+
 int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, const char *s,
               size_t n)
 {
@@ -67,13 +86,14 @@ int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, 
     if (y < 0 || y >= g->h || x < 0)
         return 0;
     room = min_int(room, g->w - x);
+    bool cut = is_cut(s, n, room);
     for (size_t at = 0; at < n;) {
         at += text_next(s + at, n - at, &gl);
-        if (!put_glyph(g, x + used, y, room - used, st, flags, &gl))
+        if (!put_glyph(g, x + used, y, room - cut - used, st, flags, &gl))
             break;
         used += gl.width;
     }
-    return used;
+    return used + (cut ? put_mark(g, x + used, y, st, flags) : 0);
 }
 
 static int put(struct grid *g, int x, int y, int room, enum style st, const char *s)
@@ -89,15 +109,16 @@ static int put_row(struct grid *g, int x, int y, int room, const struct sheet_ro
     if (y < 0 || y >= g->h || x < 0)
         return 0;
     room = min_int(room, g->w - x);
+    bool cut = is_cut(r->text.p, r->text.n, room);
     for (size_t at = 0; at < r->text.n;) {
         while (span + 1 < r->n_span && at >= (size_t)r->span[span + 1].at)
             span++;
         at += text_next(r->text.p + at, r->text.n - at, &gl);
-        if (!put_glyph(g, x + used, y, room - used, r->span[span].style, 0, &gl))
+        if (!put_glyph(g, x + used, y, room - cut - used, r->span[span].style, 0, &gl))
             break;
         used += gl.width;
     }
-    return used;
+    return used + (cut ? put_mark(g, x + used, y, ST_DIM, 0) : 0);
 }
 
 /* Fills with one narrow character. */
@@ -157,7 +178,7 @@ static int input_rows(const struct frame *f, int w)
 {
     f->input->width = max_int(w - GUTTER, 2);
     input_layout(f->input);
-    return f->input->n_row;
+    return f->input->n_row + (f->attached != NULL);
 }
 
 int frame_talk_height(const struct frame *f, int w, int h)
@@ -229,6 +250,10 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
         k -= f->ascii ? 0 : 2; /* cells, not bytes */
         put(g, r.x + r.w - k, r.y + r.h - 1, k, ST_DIM, text);
     }
+    static const char keys[] = " has the keys ";
+    int k = (int)sizeof keys - 1;
+    if (focus && p->rows.n_row && text_width(p->rows.row[0].text.p, p->rows.row[0].text.n) + k < r.w)
+        put(g, r.x + r.w - k, r.y, k, ST_KEY, keys);
     for (int x = r.x; focus && x < r.x + r.w; x++)
         g->cell[r.y * g->w + x].flags |= CELL_REVERSE;
 }
@@ -236,7 +261,7 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
 static void draw_divider(const struct frame *f, struct grid *g, const struct layout *l)
 {
     struct rect r = {l->talk.w, 0, 1, l->rule.y};
-    fill(g, r, ST_DIM, f->ascii ? "|" : "│");
+    fill(g, r, f->focus >= 0 ? ST_KEY : ST_DIM, f->ascii ? "|" : "│");
     put(g, r.x, l->rule.y, 1, ST_DIM, f->ascii ? "+" : "┴");
     for (int i = 1; i < l->n_pane; i++) { /* the title row of a lower pane is its own divider */
         struct rect p = l->pane[i];
@@ -244,28 +269,36 @@ static void draw_divider(const struct frame *f, struct grid *g, const struct lay
     }
 }
 
+/* "12 lines below", at the right end of the rule. Returns the cells taken. */
+static int draw_below(const struct frame *f, struct grid *g, struct rect r, int below)
+{
+    char text[64];
+    int fresh = below - f->talk->below, n = fresh > 0 ? fresh : below;
+    int k = snprintf(text, sizeof text, " %d%s line%s below ", n, fresh > 0 ? " new" : "",
+                     n == 1 ? "" : "s");
+    if (below <= 0 || k + 4 >= r.w)
+        return 0;
+    put(g, r.x + r.w - k - 2, r.y, k, fresh > 0 ? ST_KEY : ST_DIM, text);
+    return k + 2;
+}
+
 /* The line between transcript and input; it carries what is worth knowing now. */
 static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int below)
 {
-    char text[160] = "";
-    size_t n = 0;
-    int fresh = below - f->talk->below;
+    struct buf text = {0};
     if (f->hint)
-        n += (size_t)snprintf(text, sizeof text, " %.120s ", f->hint);
+        buf_printf(&text, " %s ", f->hint);
+    else if (f->focus >= 0)
+        buf_str(&text, " arrows or hjkl move, g G jump, Tab next pane, q closes, Esc returns ");
     else if (f->n_queued > 0)
-        n += (size_t)snprintf(text, sizeof text, " %d queued, Up edits ", f->n_queued);
+        buf_printf(&text, " %d queued, Up edits ", f->n_queued);
     else if (f->input->pasted_lines > 20)
-        n += (size_t)snprintf(text, sizeof text, " [pasted %d lines] Enter sends, Ctrl-C discards ",
-                              f->input->pasted_lines);
-    grid_text(g, r.x + 2, r.y, r.w - 4, f->hint ? ST_WARN : ST_DIM, 0, text, n);
-    if (below > 0) {
-        int k = fresh > 0 ? snprintf(text, sizeof text, " %d new line%s below ", fresh,
-                                     fresh == 1 ? "" : "s")
-                          : snprintf(text, sizeof text, " %d line%s below ", below,
-                                     below == 1 ? "" : "s");
-        if (k + 4 < r.w)
-            put(g, r.x + r.w - k - 2, r.y, k, fresh > 0 ? ST_KEY : ST_DIM, text);
-    }
+        buf_printf(&text, " [pasted %d lines] Enter sends, Ctrl-C discards ",
+                   f->input->pasted_lines);
+    int room = r.w - 4 - draw_below(f, g, r, below);
+    if (text.n)
+        grid_text(g, r.x + 2, r.y, room, f->hint ? ST_WARN : ST_DIM, 0, text.p, text.n);
+    buf_free(&text);
 }
 
 /* One row of the input, cluster by cluster: tabs as blanks, controls as placeholders. */
@@ -292,8 +325,10 @@ static void draw_input_row(const struct input *in, struct grid *g, struct rect r
 static const char *placeholder(const struct frame *f)
 {
     if (f->focus >= 0)
-        return "hjkl or arrows move, g G jump, Tab next pane, q closes, Esc returns here";
-    return f->busy ? "the next message is sent when the reply ends; Ctrl-C stops it"
+        return "the pane has the keys; Esc returns here";
+    if (f->attached && !f->busy)
+        return "message about the file, or Enter";
+    return f->busy ? "sent when the reply ends; Ctrl-C stops it"
                    : "message, or /help";
 }
 
@@ -301,20 +336,26 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
 {
     struct input *in = f->input;
     int row, column, top;
+    if (f->attached && r.h > 1) {
+        int x = r.x + put(g, r.x, r.y, r.w, ST_KEY, "+ ");
+        x += put(g, x, r.y, r.x + r.w - x - 16, ST_TEXT, f->attached);
+        put(g, x, r.y, r.x + r.w - x, ST_DIM, "  Ctrl-X d drops");
+        r.y++, r.h--;
+    }
     input_cursor(in, &row, &column);
     top = max_int(min_int(row - r.h / 2, in->n_row - r.h), 0);
     if (row < top)
         top = row;
     for (int y = 0; y < r.h && top + y < in->n_row; y++) {
         bool first = top + y == 0;
-        put(g, r.x, r.y + y, GUTTER, first ? ST_KEY : ST_DIM,
+        put(g, r.x, r.y + y, GUTTER, first && f->focus < 0 ? ST_KEY : ST_DIM,
             first ? (f->ascii ? "> " : "› ") : (f->ascii ? ". " : "· "));
         struct rect body = {r.x + GUTTER, r.y, r.w - GUTTER, r.h};
         draw_input_row(in, g, body, r.y + y, in->row[top + y], ST_TEXT);
     }
     if (in->text.n == 0 && !in->searching)
         put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
-    g->x = min_int(r.x + GUTTER + column, g->w - 1);
+    g->x = f->focus >= 0 ? -1 : min_int(r.x + GUTTER + column, g->w - 1); /* hidden: keys go elsewhere */
     g->y = r.y + row - top;
 }
 
@@ -341,17 +382,66 @@ static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
     put(g, x, r.y, r.x + r.w - x, ST_TEXT, text);
 }
 
-/* The status; where it is too long the marks between its parts give way to single blanks. */
+/* A part of the status: spans up to the next mark " · ". */
+struct part {
+    int first, end; /* spans */
+    int width;
+    bool matters; /* says that something is on, off, or wrong */
+};
+
+static bool is_mark(const struct sheet_row *row, const struct span *sp)
+{
+    const char *p = row->text.p + sp->at;
+    return sp->style == ST_DIM && sp->n >= 3 && p[0] == ' ' && p[sp->n - 1] == ' ';
+}
+
+enum { MAX_PARTS = 16 };
+
+static int status_parts(const struct sheet_row *row, struct part *part)
+{
+    int n = 0;
+    for (int i = 0; i < row->n_span && n < MAX_PARTS; n++) {
+        part[n] = (struct part){.first = i};
+        while (i < row->n_span && (n == MAX_PARTS - 1 || !is_mark(row, &row->span[i]))) {
+            const struct span *sp = &row->span[i++];
+            part[n].width += text_width(row->text.p + sp->at, (size_t)sp->n);
+            part[n].matters |= sp->style == ST_GOOD || sp->style == ST_BAD || sp->style == ST_WARN;
+        }
+        part[n].end = i;
+        i += i < row->n_span;
+    }
+    return n;
+}
+
+/* The status; where it is too long the marks between its parts give way to single blanks, then parts
+ * go, from the right: those that only count before those that warn. */
 static int put_status(struct grid *g, struct rect r, const struct sheet_row *row)
 {
-    bool tight = text_width(row->text.p, row->text.n) > r.w;
-    int x = r.x;
-    for (int i = 0; i < row->n_span; i++) {
-        const struct span *sp = &row->span[i];
-        const char *p = row->text.p + sp->at;
-        bool mark = sp->style == ST_DIM && sp->n >= 3 && p[0] == ' ' && p[sp->n - 1] == ' ';
-        size_t n = tight && mark ? 1 : (size_t)sp->n;
-        x += grid_text(g, x, r.y, r.x + r.w - x, sp->style, 0, p, n);
+    struct part part[MAX_PARTS];
+    int n = status_parts(row, part), gap = 3, x = r.x, total = -gap;
+    for (int i = 0; i < n; i++)
+        total += part[i].width + gap;
+    if (total > r.w) {
+        gap = 1;
+        total -= 2 * (n - 1);
+    }
+    for (int i = n - 1; i > 0 && total > r.w; i--)
+        if (!part[i].matters) {
+            total -= part[i].width + gap;
+            part[i].end = part[i].first;
+        }
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        if (part[i].end == part[i].first)
+            continue;
+        if (any)
+            x += put(g, x, r.y, r.x + r.w - x, ST_DIM, gap == 1 ? " " : g->ascii ? " | " : " · ");
+        any = true;
+        for (int k = part[i].first; k < part[i].end && x < r.x + r.w; k++) {
+            const struct span *sp = &row->span[k];
+            x += grid_text(g, x, r.y, r.x + r.w - x, sp->style, 0, row->text.p + sp->at,
+                           (size_t)sp->n);
+        }
     }
     return x - r.x;
 }
@@ -371,25 +461,61 @@ static void draw_status(const struct frame *f, struct grid *g, struct rect r)
         put(g, r.x + r.w - k, r.y, k, ST_DIM, help);
 }
 
-/* Candidates above the input, the chosen one reversed; the list scrolls with the choice. */
+/* ---- the popup of completion ---- */
+
+static int choice_width(const char *s, int most)
+{
+    return s ? min_int(text_width(s, strlen(s)), most) : 0;
+}
+
+/* One row of the popup's frame: its corners, a line between, and a text in it. */
+static void draw_edge(const struct frame *f, struct grid *g, struct rect r, int y, const char *text)
+{
+    bool top = y == r.y;
+    for (int x = r.x; x < r.x + r.w; x++) {
+        const char *s = x > r.x && x < r.x + r.w - 1 ? "─" : x == r.x ? top ? "╭" : "╰" : top ? "╮" : "╯";
+        if (f->ascii)
+            s = x > r.x && x < r.x + r.w - 1 ? "-" : "+";
+        grid_text(g, x, y, 1, ST_DIM, CELL_POPUP, s, strlen(s));
+    }
+    grid_text(g, r.x + 2, y, r.w - 4, ST_DIM, CELL_POPUP, text, strlen(text));
+}
+
+static void draw_choice(const struct frame *f, struct grid *g, struct rect r, int y, int name_width,
+                        int i)
+{
+    const struct choice *c = &f->choice[i];
+    int flags = CELL_POPUP | (i == f->chosen ? CELL_REVERSE : 0), x = r.x + 2 + name_width + 2;
+    const char *bar = f->ascii ? "|" : "│";
+    grid_text(g, r.x, y, 1, ST_DIM, CELL_POPUP, bar, strlen(bar));
+    grid_text(g, r.x + r.w - 1, y, 1, ST_DIM, CELL_POPUP, bar, strlen(bar));
+    for (int k = r.x + 1; k < r.x + r.w - 1; k++)
+        grid_text(g, k, y, 1, ST_TEXT, flags, " ", 1);
+    grid_text(g, r.x + 2, y, min_int(name_width, r.w - 4), ST_KEY, flags, c->text, strlen(c->text));
+    if (c->help && x < r.x + r.w - 2)
+        grid_text(g, x, y, r.x + r.w - 2 - x, ST_TEXT, flags, c->help, strlen(c->help));
+}
+
+/* Candidates above the input with their help, the chosen one reversed; the list scrolls with it. */
 static void draw_choices(const struct frame *f, struct grid *g, struct rect rule)
 {
-    int n = min_int(f->n_choice, min_int(MAX_CHOICES, rule.y)), w = 8;
-    int top = max_int(min_int(f->chosen - n / 2, f->n_choice - n), 0);
-    for (int i = 0; i < n; i++)
-        w = max_int(w, text_width(f->choice[top + i], strlen(f->choice[top + i])));
-    w = min_int(w + 2, rule.w - GUTTER);
-    for (int i = 0; i < n; i++) {
-        int y = rule.y - n + i, flags = top + i == f->chosen ? CELL_REVERSE : 0;
-        for (int x = 0; x < w; x++)
-            grid_text(g, GUTTER + x, y, 1, ST_CODE, flags, " ", 1);
-        grid_text(g, GUTTER + 1, y, w - 1, ST_CODE, flags, f->choice[top + i],
-                  strlen(f->choice[top + i]));
+    int n = min_int(f->n_choice, min_int(MAX_CHOICES, rule.y - 2)), name = 0, help = 0;
+    int top = max_int(min_int(f->chosen - n / 2, f->n_choice - n), 0), most = rule.w - 2;
+    char text[64] = " Tab chooses, Esc closes ";
+    if (n < 1)
+        return;
+    if (f->chosen >= 0)
+        snprintf(text, sizeof text, " %d of %d, Enter takes it ", f->chosen + 1, f->n_choice);
+    for (int i = 0; i < f->n_choice; i++) {
+        name = max_int(name, choice_width(f->choice[i].text, most - 4));
+        help = max_int(help, choice_width(f->choice[i].help, most));
     }
-    char text[32];
-    int k = snprintf(text, sizeof text, " %d of %d ", f->chosen + 1, f->n_choice);
-    if (f->n_choice > n)
-        put(g, GUTTER, rule.y, k, ST_DIM, text);
+    int w = max_int(name + 4 + (help ? help + 2 : 0), text_width(text, strlen(text)) + 4);
+    struct rect r = {1, rule.y - n - 2, min_int(w, most), n + 2};
+    draw_edge(f, g, r, r.y, "");
+    for (int i = 0; i < n; i++)
+        draw_choice(f, g, r, r.y + 1 + i, name, top + i);
+    draw_edge(f, g, r, r.y + n + 1, text);
 }
 
 static void draw_too_small(struct grid *g)
@@ -410,6 +536,7 @@ static void draw_overlay(const struct frame *f, struct grid *g)
 void frame_draw(struct frame *f, struct grid *g)
 {
     struct layout l;
+    g->ascii = f->ascii;
     frame_layout(g->w, g->h, f->n_pane, input_rows(f, g->w), &l);
     if (l.too_small) {
         draw_too_small(g);

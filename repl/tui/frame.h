@@ -11,7 +11,7 @@
 #include "repl/text/transcript.h"
 
 enum { CELL_MARKS = 4, MIN_WIDTH = 40, MIN_HEIGHT = 10, MAX_PANES = 2 };
-enum cell_flag { CELL_REVERSE = 1 };
+enum cell_flag { CELL_REVERSE = 1, CELL_POPUP = 2 /* on the background of a popup */ };
 
 struct cell {
     uint32_t cp[1 + CELL_MARKS]; /* a code point and its marks, 0-terminated when shorter */
@@ -25,11 +25,13 @@ struct grid {
     int w, h;
     struct cell *cell; /* (h, w) */
     int x, y;          /* the cursor; x < 0: hidden */
+    bool ascii;        /* what is cut ends in '~' instead of an ellipsis */
 };
 
 void grid_resize(struct grid *g, int w, int h); /* and blanks it */
 void grid_free(struct grid *g);
-/* Puts text from column x, clipped to `room` cells; returns the cells used. */
+/* Puts text from column x in at most `room` cells, with a mark at its end where it is cut; returns
+ * the cells used. */
 int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, const char *s,
               size_t n);
 /* The grid's characters, one line a row, trailing blanks dropped: for tests. */
@@ -57,6 +59,11 @@ struct pane {
     int scroll_to;     /* a row to keep in sight, -1: none */
 };
 
+/* A completion candidate; help: a line, or NULL. */
+struct choice {
+    char *text, *help;
+};
+
 /* Everything the screen shows. Pointers are the caller's. */
 struct frame {
     bool ascii;
@@ -70,7 +77,8 @@ struct frame {
     int n_queued;
     const char *hint;            /* a short message in the rule, or NULL */
     int done, total;             /* prefill; total 0: none */
-    char *const *choice;         /* completion candidates */
+    const char *attached;        /* files that go with the message, or NULL */
+    const struct choice *choice; /* completion candidates */
     int n_choice, chosen;        /* chosen -1: none yet */
     struct pane *overlay;        /* help, in place of everything but the status; or NULL */
 };

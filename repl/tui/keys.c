@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-enum { ESC = 0x1B, SEQUENCE_MAX = 64, WAIT_ESC = 25, WAIT_PASTE_END = 50, WAIT_PASTE = 3000 };
+enum { ESC = 0x1B, SEQUENCE_MAX = 64, WAIT_ESC = 25, WAIT_PASTE_END = 50, WAIT_PASTE = 3000,
+       WAIT_ANSWER = 250, ANSWER_MAX = 48 };
 
 static const char paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
 enum { BRACKET = sizeof paste_end - 1 };
@@ -25,13 +26,70 @@ void keys_feed(struct keys *k, const char *bytes, size_t n)
     buf_add(&k->in, bytes, n);
 }
 
+/* ---- the terminal's answers ---- */
+
+/* "ESC ] 11;rgb:RRRR/GGGG/BBBB" and BEL or ESC \: its bytes. 0: not complete; SIZE_MAX: none. */
+static size_t answer_length(const char *p, size_t n)
+{
+    static const char head[] = "\033]11;";
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)p[i];
+        if (i < sizeof head - 1) {
+            if (c != (unsigned char)head[i])
+                return SIZE_MAX;
+        } else if (c == 7) {
+            return i + 1;
+        } else if (c == ESC) {
+            return i + 1 == n ? 0 : p[i + 1] == '\\' ? i + 2 : i;
+        } else if (!strchr("0123456789abcdefABCDEFrg:/", c) || i > ANSWER_MAX) {
+            return i;
+        }
+    }
+    return 0;
+}
+
+/* A part of a colour, 1 to 4 hexadecimal digits, as 8 bits. */
+static bool read_part(const char **p, const char *end, uint32_t *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    uint32_t v = 0, most = 0;
+    for (; *p < end && most < 0xFFFF; ++*p) {
+        const char *d = memchr(digits, **p | 0x20, 16);
+        if (!d)
+            break;
+        v = v << 4 | (uint32_t)(d - digits);
+        most = most << 4 | 15;
+    }
+    if (most == 0)
+        return false;
+    *out = v * 255 / most;
+    return true;
+}
+
+static struct key answer_key(const char *p, size_t n)
+{
+    const char *end = p + n, *at = memmem(p, n, ":", 1);
+    uint32_t rgb = 0, part;
+    for (int i = 0; i < 3; i++) {
+        if (!at || at == end || (i && *at != '/') || (at++, !read_part(&at, end, &part)))
+            return (struct key){0};
+        rgb = rgb << 8 | part;
+    }
+    return (struct key){.code = K_BACKGROUND, .cp = rgb};
+}
+
 int keys_wait(const struct keys *k)
 {
     if (k->state == PASTE_OPEN)
         return WAIT_PASTE;
     if (k->state == PASTE_ENDED)
         return WAIT_PASTE_END;
-    return k->at < k->in.n ? WAIT_ESC : -1;
+    if (k->at == k->in.n)
+        return -1;
+    size_t n = k->in.n - k->at;
+    if (answer_length(k->in.p + k->at, n) != 0)
+        return WAIT_ESC;
+    return n > 2 ? -1 : k->answer_due ? WAIT_ANSWER : WAIT_ESC; /* Esc and Alt-] are keys, too */
 }
 
 /* ---- pastes ---- */
@@ -258,6 +316,17 @@ static bool escape_key(struct keys *k, const char *p, size_t n, bool timeout, st
         k->cut = false;
         buf_clear(&k->paste);
         *out = (struct key){0};
+        return true;
+    }
+    used = answer_length(p, n);
+    if (used == 0 && n <= 2 && (timeout || !k->answer_due))
+        used = SIZE_MAX;
+    if (used == 0) /* however late the rest comes, none of it is typed */
+        return false;
+    if (used != SIZE_MAX) {
+        *out = answer_key(p, used);
+        k->answer_due = false;
+        k->at += used + alt;
         return true;
     }
     used = sequence_length(p, n);

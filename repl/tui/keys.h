@@ -16,6 +16,7 @@ enum key_code {
     K_ENTER, K_TAB, K_BACKSPACE, K_DELETE, K_INSERT, K_ESC,
     K_UP, K_DOWN, K_LEFT, K_RIGHT, K_HOME, K_END, K_PGUP, K_PGDN,
     K_F1, K_F2, K_F3, K_F4, K_F5, K_F6, K_F7, K_F8, K_F9, K_F10, K_F11, K_F12,
+    K_BACKGROUND, /* the terminal's answer to OSC 11: cp is its background, 0xRRGGBB */
     K_PASTE, /* text, n; valid until the next call on the decoder */
 };
 
@@ -35,6 +36,7 @@ struct keys {
     size_t at;
     struct buf paste;
     bool cut;
+    bool answer_due; /* OSC 11 was sent: set by the caller, cleared by its answer */
     enum { PASTE_NO, PASTE_OPEN, PASTE_ENDED } state;
 };
 

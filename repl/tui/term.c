@@ -27,8 +27,11 @@ static struct {
     struct sigaction old[NSIG];
     void *crash_stack;
     struct grid shown;          /* what the screen holds; w == 0: unknown */
-    attr_t attr[N_STYLES];
-    short pair[N_STYLES];
+    attr_t attr[2][N_STYLES];   /* [1]: on the background of a popup */
+    short pair[2][N_STYLES];
+    bool colors;                /* are used */
+    enum theme theme;
+    uint64_t asked_ns;          /* when the background was asked for; 0: no answer is due */
 } term;
 
 static const int told[] = {SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT};
@@ -112,44 +115,80 @@ static void release_signals(void)
     term.crash_stack = NULL;
 }
 
-/* ---- colours: meanings to attributes, in three ramps ---- */
-
-static const struct look {
-    short c256, c16; /* -1: the default */
-    attr_t with, mono; /* attributes beside a colour, and without any */
-} looks[N_STYLES] = {
-    [ST_TEXT] = {-1, -1, A_NORMAL, A_NORMAL},
-    [ST_DIM] = {244, -1, A_NORMAL, A_DIM},
-    [ST_BOLD] = {-1, -1, A_BOLD, A_BOLD},
-    [ST_ITALIC] = {-1, -1, A_ITALIC, A_ITALIC},
-    [ST_CODE] = {109, COLOR_CYAN, A_NORMAL, A_NORMAL},
-    [ST_HEAD] = {-1, -1, A_BOLD | A_UNDERLINE, A_BOLD | A_UNDERLINE},
-    [ST_LINK] = {74, COLOR_BLUE, A_UNDERLINE, A_UNDERLINE},
-    [ST_QUOTE] = {246, COLOR_CYAN, A_NORMAL, A_DIM},
-    [ST_USER] = {74, COLOR_CYAN, A_BOLD, A_BOLD},
-    [ST_GOOD] = {71, COLOR_GREEN, A_NORMAL, A_NORMAL},
-    [ST_BAD] = {167, COLOR_RED, A_BOLD, A_BOLD},
-    [ST_WARN] = {179, COLOR_YELLOW, A_NORMAL, A_BOLD},
-    [ST_KEY] = {74, COLOR_CYAN, A_BOLD, A_BOLD},
-    [ST_LABEL] = {245, COLOR_CYAN, A_NORMAL, A_DIM},
-    [ST_DRAFT] = {139, COLOR_MAGENTA, A_NORMAL, A_NORMAL},
-    [ST_ESCAPE] = {-1, -1, A_REVERSE, A_REVERSE},
-    [ST_HOT] = {173, COLOR_RED, A_NORMAL, A_BOLD},
-    [ST_WARM] = {179, COLOR_YELLOW, A_NORMAL, A_NORMAL},
-    [ST_COOL] = {67, COLOR_BLUE, A_NORMAL, A_NORMAL},
-    [ST_COLD] = {240, -1, A_NORMAL, A_DIM},
-};
-
-static void make_looks(bool color)
+static void send_now(const char *s)
 {
-    bool have = color && has_colors() && start_color() == OK && use_default_colors() == OK;
-    for (int i = 0; i < N_STYLES; i++) {
-        const struct look *l = &looks[i];
-        short c = !have ? -1 : COLORS >= 256 ? l->c256 : COLORS >= 8 ? l->c16 : -1;
-        term.pair[i] = 0;
-        term.attr[i] = c < 0 && !(have && l->c256 < 0) ? l->mono : l->with;
-        if (c >= 0 && init_pair((short)(i + 1), c, -1) == OK)
-            term.pair[i] = (short)(i + 1);
+    size_t n = strlen(s);
+    while (n > 0) {
+        ssize_t k = write(STDOUT_FILENO, s, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return;
+        s += k;
+        n -= (size_t)k;
+    }
+}
+
+/* ---- colours: meanings to attributes and pairs ---- */
+
+static attr_t attributes(unsigned attr)
+{
+    return (attr & LOOK_BOLD ? A_BOLD : 0) | (attr & LOOK_DIM ? A_DIM : 0) |
+           (attr & LOOK_ITALIC ? A_ITALIC : 0) | (attr & LOOK_UNDERLINE ? A_UNDERLINE : 0) |
+           (attr & LOOK_REVERSE ? A_REVERSE : 0);
+}
+
+static void make_looks(enum theme theme)
+{
+    int colors = term.colors ? COLORS : 0;
+    for (int popup = 0; popup < 2; popup++)
+        for (int i = 0; i < N_STYLES; i++) {
+            struct look l = theme_look(theme, colors, (enum style)i, popup);
+            short pair = (short)(1 + i + popup * N_STYLES);
+            bool have = (l.fg >= 0 || l.bg >= 0) && init_pair(pair, l.fg, l.bg) == OK;
+            term.attr[popup][i] = attributes(l.attr);
+            term.pair[popup][i] = have ? pair : 0;
+        }
+}
+
+void term_theme(enum theme theme)
+{
+    if (theme == term.theme)
+        return;
+    term.theme = theme;
+    make_looks(theme);
+    term_redraw();
+}
+
+bool term_ask_background(void)
+{
+    const char *name = getenv("TERM");
+    /* consoles without an answer, some of which print the question */
+    if (!term.colors || !name || strcmp(name, "linux") == 0 || strncmp(name, "vt", 2) == 0)
+        return false;
+    send_now("\033]11;?\033\\");
+    term.asked_ns = clock_ns();
+    return true;
+}
+
+void term_answered(void)
+{
+    term.asked_ns = 0;
+}
+
+/* An answer that is still on its way must not reach the program that gets the terminal next: it is
+ * awaited for a moment, and what comes is dropped. */
+static void await_answer(void)
+{
+    enum { ANSWER_MS = 300 };
+    char part[256];
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (term.asked_ns == 0 || clock_ns() - term.asked_ns > ANSWER_MS * UINT64_C(1000000))
+        return;
+    term.asked_ns = 0;
+    if (poll(&in, 1, ANSWER_MS) == 1) {
+        ssize_t ignored = read(STDIN_FILENO, part, sizeof part);
+        (void)ignored;
     }
 }
 
@@ -165,20 +204,6 @@ static void raw_mode(void)
     leaveok(stdscr, FALSE);
     intrflush(stdscr, FALSE);
     typeahead(-1);
-}
-
-static void send_now(const char *s)
-{
-    size_t n = strlen(s);
-    while (n > 0) {
-        ssize_t k = write(STDOUT_FILENO, s, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return;
-        s += k;
-        n -= (size_t)k;
-    }
 }
 
 bool term_open(bool color, struct err *e)
@@ -201,7 +226,10 @@ bool term_open(bool color, struct err *e)
     }
     catch_signals();
     raw_mode();
-    make_looks(color);
+    term.colors = color && has_colors() && start_color() == OK && use_default_colors() == OK;
+    term.asked_ns = 0;
+    term.theme = THEME_DARK;
+    make_looks(THEME_DARK);
     refresh();
     send_now(paste_on);
     return true;
@@ -212,6 +240,7 @@ void term_close(void)
     if (!term.screen)
         return;
     if (term.up) {
+        await_answer();
         send_now(paste_off);
         endwin();
         tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
@@ -227,6 +256,7 @@ void term_close(void)
 
 void term_release(void)
 {
+    await_answer();
     send_now(paste_off);
     endwin();
     tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
@@ -315,12 +345,13 @@ static void draw_row(const struct grid *g, int y)
         if (c->width == 0)
             continue;
         to_wide(c, wide);
-        attr_t a = term.attr[c->style];
+        bool popup = c->flags & CELL_POPUP;
+        attr_t a = term.attr[popup][c->style];
         if (c->flags & CELL_REVERSE)
             a ^= A_REVERSE;
         if (c->width == 2) /* where a placeholder is narrow, the other half is blank */
             mvaddch(y, x + 1, ' ');
-        if (setcchar(&cc, wide, a, term.pair[c->style], NULL) == OK)
+        if (setcchar(&cc, wide, a, term.pair[popup][c->style], NULL) == OK)
             mvadd_wch(y, x, &cc);
     }
 }

@@ -8,9 +8,17 @@
 #define AERIE_TERM_H
 
 #include "repl/tui/frame.h"
+#include "repl/tui/theme.h"
 
 bool term_open(bool color, struct err *e);
 void term_close(void); /* nothing happens when it is not open */
+
+/* Draws in the colours of a theme (not THEME_AUTO) from the next term_draw() on. */
+void term_theme(enum theme theme);
+/* Asks the terminal for its background (OSC 11); the answer comes as the key K_BACKGROUND, if ever.
+ * False: it is not asked. The answer does not outlive us: term_close() and term_release() await it. */
+bool term_ask_background(void);
+void term_answered(void); /* the answer came */
 
 void term_size(int *w, int *h); /* asks the terminal; at least 1x1 */
 /* Shows the grid; only rows that differ from the last one are sent. */

@@ -29,7 +29,14 @@ void tui_hint(struct tui *t, const char *fmt, ...)
     vsnprintf(t->hint, sizeof t->hint, fmt, ap);
     va_end(ap);
     t->hint_until = clock_ns() + HINT_MS * MS;
+    t->hint_busy = false;
     t->dirty = true;
+}
+
+void tui_hint_end(struct tui *t)
+{
+    t->dirty |= t->hint_until > 0;
+    t->hint_until = 0;
 }
 
 void tui_note(struct tui *t, enum style st, const char *fmt, ...)
@@ -192,8 +199,36 @@ static void queue(struct tui *t, char *text)
     if (t->n_queued == t->cap_queued) {
         t->cap_queued = t->cap_queued ? 2 * t->cap_queued : 8;
         t->queued = xrealloc(t->queued, (size_t)t->cap_queued, sizeof *t->queued);
+        t->queued_files = xrealloc(t->queued_files, (size_t)t->cap_queued, sizeof *t->queued_files);
     }
+    bool message = text[0] != '/' || text[1] == '/'; /* the attached files go with this one */
+    struct attached none = {0};
+    app_attached(t->app);
+    t->queued_files[t->n_queued] = message ? t->app->attached : none;
+    if (message)
+        t->app->attached = none;
     t->queued[t->n_queued++] = text;
+}
+
+/* Files that waited with a message are attached again, before those attached since. */
+static void attach_again(struct app *a, struct attached *files)
+{
+    for (int i = 0; i < a->attached.n; i++) {
+        files->file = xrealloc(files->file, (size_t)files->n + 1, sizeof *files->file);
+        files->file[files->n++] = a->attached.file[i];
+    }
+    free(a->attached.file);
+    if (files->n > 0)
+        a->attached = *files;
+    else
+        a->attached = (struct attached){0};
+}
+
+char *tui_unqueue(struct tui *t)
+{
+    t->n_queued--;
+    attach_again(t->app, &t->queued_files[t->n_queued]);
+    return t->queued[t->n_queued];
 }
 
 void tui_work(struct tui *t, bool on)
@@ -238,12 +273,13 @@ void tui_submit(struct tui *t, char *text)
     size_t n = strlen(text);
     while (n > 0 && strchr(" \t\n", text[n - 1]))
         text[--n] = '\0';
-    if (n > 0 && t->busy && !may_run_now(text)) {
+    bool any = n > 0 || app_attached(t->app) > 0;
+    if (any && t->busy && !may_run_now(text)) {
         queue(t, text);
         t->dirty = true;
         return;
     }
-    if (n > 0)
+    if (any)
         run_now(t, text);
     t->busy = engine_busy(t->app->engine);
     free(text);
@@ -254,8 +290,13 @@ static void send_queued(struct tui *t)
     t->busy = engine_busy(t->app->engine);
     while (!t->busy && t->n_queued > 0 && !t->app->quit) {
         char *text = t->queued[0];
-        memmove(t->queued, t->queued + 1, (size_t)--t->n_queued * sizeof *t->queued);
+        struct attached since = t->app->attached;
+        t->app->attached = t->queued_files[0];
+        t->n_queued--;
+        memmove(t->queued, t->queued + 1, (size_t)t->n_queued * sizeof *t->queued);
+        memmove(t->queued_files, t->queued_files + 1, (size_t)t->n_queued * sizeof *t->queued_files);
         tui_submit(t, text);
+        attach_again(t->app, &since); /* what was attached since waits for the next message */
     }
 }
 
@@ -282,9 +323,24 @@ static void update_view(struct tui *t, uint64_t now)
     tui_panes_update(t);
 }
 
+/* The theme that is set; else what COLORFGBG or the terminal says; else dark. */
+static enum theme theme_now(const struct tui *t)
+{
+    enum theme said = (enum theme)t->app->opt.theme;
+    if (said == THEME_AUTO && t->background_known)
+        said = theme_of_color(t->background);
+    if (said == THEME_AUTO)
+        said = theme_of_variable(getenv("COLORFGBG"));
+    return said == THEME_AUTO ? THEME_DARK : said;
+}
+
 static void draw(struct tui *t, uint64_t now)
 {
     struct frame *f = &t->frame;
+    buf_clear(&t->files);
+    if (app_attached(t->app) > 0)
+        app_attached_text(t->app, &t->files);
+    term_theme(theme_now(t));
     bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
     update_view(t, now);
     *f = (struct frame){
@@ -292,7 +348,7 @@ static void draw(struct tui *t, uint64_t now)
         .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .queued = t->queued,
         .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
         .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
-        .chosen = t->chosen, .overlay = t->help_on ? &t->help : NULL,
+        .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->help_on ? &t->help : NULL,
     };
     for (int i = 0; i < t->n_open; i++)
         f->pane[i] = &t->pane[t->open[i]];
@@ -431,10 +487,8 @@ static void turn_the_crank(struct tui *t)
     drain(t);
     send_queued(t);
     now = clock_ns();
-    if (t->hint_until > 0 && t->hint_until <= now) {
-        t->hint_until = 0;
-        t->dirty = true;
-    }
+    if (t->hint_until <= now || (t->hint_busy && !t->busy))
+        tui_hint_end(t);
     if (was_busy != t->busy || (t->view_old && now - t->view_ns >= VIEW_MS * MS))
         t->dirty = true;
     if (t->dirty && now >= next_frame(t) && !t->lost)
@@ -485,9 +539,13 @@ static void end(struct tui *t)
 {
     if (t->have_view)
         engine_view_free(&t->view);
-    for (int i = 0; i < t->n_queued; i++)
+    for (int i = 0; i < t->n_queued; i++) {
         free(t->queued[i]);
+        attached_free(&t->queued_files[i]);
+    }
     free(t->queued);
+    free(t->queued_files);
+    buf_free(&t->files);
     tui_choices_clear(t);
     free(t->choice);
     tui_panes_free(t);
@@ -512,6 +570,7 @@ int tui_run(struct app *a)
         return e.kind;
     }
     begin(t, a);
+    t->keys.answer_due = theme_of_variable(getenv("COLORFGBG")) == THEME_AUTO && term_ask_background();
     resized(t);
     tui_work(t, true);
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))

@@ -33,13 +33,18 @@ struct tui {
     struct sheet status;
 
     char **queued; /* messages and commands that wait for the reply's end */
+    struct attached *queued_files; /* what goes with each */
     int n_queued, cap_queued;
-    char **choice; /* completion candidates; the word they replace begins at choice_from */
+    struct choice *choice; /* completion candidates; the word they replace begins at choice_from */
     int n_choice, cap_choice, chosen;
     size_t choice_from;
 
     char hint[160];
     uint64_t hint_until; /* ns; 0: none */
+    bool hint_busy;      /* the hint is about the running reply and ends with it */
+    struct buf files;    /* the attachments as the input line shows them */
+    uint32_t background; /* of the terminal, 0xRRGGBB, ... */
+    bool background_known;
     uint64_t stop_ns;    /* of the last Ctrl-C */
     bool spent;          /* the SIGINT that waits has ended a command: it stops nothing more */
     int done, total;     /* prefill */
@@ -56,7 +61,10 @@ struct tui {
 };
 
 /* ---- tui.c ---- */
+/* A short message in the rule; it ends with the next key, or after some seconds. */
 void tui_hint(struct tui *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void tui_hint_end(struct tui *t);
+char *tui_unqueue(struct tui *t); /* takes back what was queued last, its files attached again */
 void tui_submit(struct tui *t, char *text); /* runs, sends or queues; takes text */
 /* Around work that reads no keys (a command, a completion): Ctrl-C interrupts it. */
 void tui_work(struct tui *t, bool on);

@@ -46,7 +46,7 @@ result "a full disk is an error" $?
 # ---- every command, as text: what it prints ----
 session() { # the lines that all commands are tried on
     lines hello "/help" "/?" "/help tree" "/help temperature" "/help words" "/set" "/set temperature" \
-        "/set temperature 0" "/system" "/system Be brief." "/read $T/note" "/stats" "/accept" \
+        "/set temperature 0" "/system" "/system Be brief." "/read $T/note" "/drop" "/stats" "/accept" \
         "/accept turn" "/accept context" "/timing" "/tree" "/pages" "/pages swa" "/page 1 swa" "/map 3" \
         "/pool" "/plan" "/check" "/sql select count(*) as n from turn" "/sessions" "/search hello" \
         "/title my title" "/export md $T/x.md" "/undo" "what is a page?" "/regen" "/fork" "/resume last" \
@@ -81,7 +81,7 @@ if command -v sqlite3 >/dev/null; then
 else
     echo "ok $((n += 1)) - JSON is valid # SKIP no sqlite3"
 fi
-for c in help set system read regen undo clear bye sessions search resume fork title export private \
+for c in help set system read drop regen undo clear bye sessions search resume fork title export private \
     stats accept timing tree pages page map pool plan check sql; do
     grep -q "^{\"command\":\"$c\",\"result\":" "$T/out" || { echo "# no answer of /$c"; false; }
 done; result "every command answers in JSON" $?
@@ -116,7 +116,7 @@ lines "/search zebrafish" "/bogus" "/search zebrafish" hello | chat
 [ $rc = 2 ] && cmp -s "$T/out" "$T/hello"; result "a script goes on after failures; the highest code stays" $?
 lines hello >"$T/s"; timeout 60 "$AERIE" --script "$T/s" >"$T/out" 2>"$T/err" </dev/null; cmp -s "$T/out" "$T/hello"
 result "--script reads a file" $?
-chat --script "$T/nosuch" </dev/null; [ $rc = 2 ] && grep -q "cannot open the script" "$T/err"; result "a missing script" $?
+chat --script "$T/nosuch" </dev/null; [ $rc = 2 ] && grep -q "cannot open" "$T/err"; result "a missing script" $?
 
 # ---- how lines are read ----
 told() { # NAME EXPECTED-USER-MESSAGE: what the log holds as the first message of the latest session
@@ -129,6 +129,14 @@ printf '"""/help"""\n' | chat -p max_tokens=1; told 'a """ block is never a comm
 lines '//etc/hosts' | chat -p max_tokens=1; told '// sends a slash' '"/etc/hosts"'
 lines 'C:\\' | chat -p max_tokens=1; told 'two backslashes join nothing' 'C:\\\\'
 lines "/read $T/note" "and this?" | chat -p max_tokens=1; told '/read goes in front' 'some text\n\nand this?'
+lines "/read $T/note" "/drop" "just this" | chat -p max_tokens=1; told '/drop takes it out' '"just this"'
+for how in "/clear" "/fork" "/resume last"; do
+    lines hello "/read $T/note" "$how" "and this?" | chat -p max_tokens=1
+    [ $rc = 0 ] && grep -q 'attached in another session' "$T/err"; rc=$?
+    [ "$how" != "/resume last" ] || rc=0 # the same session
+    told "an attachment does not travel with $how" "$([ "$how" = "/resume last" ] && echo 'some text' || echo '"and this?"')"
+    [ $rc = 0 ]; result "and $how says so" $?
+done
 printf '/system """You are\nbrief."""\n/system\n' | chat; grep -q '^You are$' "$T/out" && grep -q '^brief.$' "$T/out"
 result 'a command takes a """ block' $?
 printf '"""open\n' | chat; [ $rc = 2 ] && grep -q 'ended inside """' "$T/err"; result 'an open """ is an error' $?

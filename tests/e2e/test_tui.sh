@@ -76,6 +76,15 @@ check "a reply arrives and the step is counted" until_ok eval 'screen | grep -q 
 check "the session is recorded" shows "REC"
 text "/sta"; key Tab; wait_for "/stats"; key Enter
 check "Tab completes a command, and it runs" wait_for "STATS"
+text "/p"; key Tab
+check "completion tells what each command does" eval 'wait_for "draws the page map of a pool" && shows "╭──"'
+key Escape; wait_gone "╭──"; key C-u
+echo "words of a file" >"$dir/note.txt"; text "/read $dir/note.txt"; key Enter
+check "an attached file stands above the message" wait_for "note.txt 16 B  Ctrl-X d drops"
+key C-x; key d; check "Ctrl-X d drops it" wait_gone "Ctrl-X d drops"
+text "/set theme light"; key Enter
+check "/set theme changes the colours" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
+text "/set theme dark"; key Enter; wait_for "theme = dark"
 text "/po"; key Tab Enter
 check "a second command" wait_for "POOL"
 text "/nosuch"; key Enter
@@ -84,8 +93,10 @@ key F2; check "F2 opens the pages beside the chat" wait_for "logical"
 check "the map shows both pools" eval 'shows "full  " && shows "swa   "'
 key Escape; wait_for "Esc returns"; key g
 check "the pane's cursor moves" wait_for "pos 0 "
-key x; check "any other letter goes back to the input" wait_for "› x"
-key BSpace; key F3; check "F3 changes to the tree" wait_for "TREE"
+key x; check "any other letter is not typed, and says what to press" wait_for "no key of this pane: Esc returns, q closes it"
+check "the title says where the keys go" shows "has the keys"
+key Escape; wait_gone "has the keys"; check "the message is empty" shows "› message, or /help"
+key F3; check "F3 changes to the tree" wait_for "TREE"
 key F5; check "F5 changes to the pools" wait_for "sum "
 size 80 24; check "at 80x24 the pane takes the chat's place" wait_gone "What is a page table?"
 key Escape; wait_for "Esc returns"; key q
@@ -125,7 +136,7 @@ key C-c
 text "/set temperature hot"; key Enter
 check "an error stays one line" wait_for "temperature"
 allowed() { # the terminal got text and terminfo's sequences, nothing else
-    LC_ALL=C sed -E 's/\x1b\[[0-9;?]*[A-Za-z@]//g; s/\x1b[()][0AB]//g; s/\x1b[=>78MH]//g' "$dir/bytes" |
+    LC_ALL=C sed -E 's/\x1b\]11;\?\x1b\\//; s/\x1b\[[0-9;?]*[A-Za-z@]//g; s/\x1b[()][0AB]//g; s/\x1b[=>78MH]//g' "$dir/bytes" |
         LC_ALL=C tr -d '\r\n\t\b\016\017' >"$dir/rest"
     ! LC_ALL=C grep -qP '[\x00-\x1f\x7f]|\xe2\x80[\xaa-\xae\x8b\x8e\x8f]|\xe2\x81[\xa0\xa6-\xa9]|\xf3\xa0|\xc2[\x80-\x9f]' "$dir/rest"
 }
@@ -198,6 +209,15 @@ check "--ascii: only ASCII" eval '! screen | LC_ALL=C grep -q "[^ -~]"'
 key C-d; left 0
 text clear; key Enter; wait_gone left; env=LC_ALL=C run "-n"; text "/pool"; key Enter; wait_for "POOL"
 check "a locale without UTF-8: only ASCII" eval '! screen | LC_ALL=C grep -q "[^ -~]"'
+key C-d; left 0
+text clear; key Enter; wait_gone left; env="COLORFGBG='0;15'" run "-n"
+check "a light background by COLORFGBG" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
+key C-d; left 0
+# a terminal that answers: the colour is taken, and not typed
+text clear; key Enter; wait_gone left; env= run "-n"
+tty=$(T display -p '#{pane_tty}'); T send-keys -l "$(printf '\033]11;rgb:ffff/ffff/f0f0\033\\')"
+check "a light background by the terminal's answer" until_ok eval 'screen -e | grep -q "$(printf "\033")\[[0-9;]*38;5;25m"'
+check "which is not typed" shows "› message, or /help"
 key C-d; left 0
 echo "1..$count"
 exit $bad

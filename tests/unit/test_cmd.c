@@ -306,19 +306,91 @@ static void test_read_attaches_a_file_to_the_next_message(void **state)
     struct err e = {0};
     snprintf(line, sizeof line, "read %s", path);
     assert_true(cmd_run(a, line, &e));
-    assert_string_equal(a->attached.p, "one\ntwo\n\n");
+    assert_int_equal(app_attached(a), 1);
+    assert_string_equal(a->attached.file[0].text.p, "one\ntwo");
+    assert_string_equal(a->attached.file[0].name, path);
     f = fopen(path, "w");
     fwrite("a\0b", 1, 3, f);
     fclose(f);
     assert_false(cmd_run(a, line, &e));
     assert_non_null(strstr(e.msg, "NUL byte at 1"));
-    assert_string_equal(a->attached.p, "one\ntwo\n\n"); /* the bad file left nothing */
+    assert_int_equal(app_attached(a), 1); /* the bad file left nothing */
     f = fopen(path, "w");
     fclose(f);
     assert_false(cmd_run(a, line, &e));
     assert_non_null(strstr(e.msg, "is empty"));
     remove(path);
-    buf_free(&a->attached);
+    attached_free(&a->attached);
+    free(a);
+}
+
+/* An app with two files attached. */
+static struct app *with_files(void)
+{
+    struct app *a = new_app(false);
+    static const char *const name[] = {"notes.txt", "b\033.c"};
+    for (int i = 0; i < 2; i++) {
+        struct buf text = {0};
+        for (int k = 0; k < (i ? 1 : 1234); k++)
+            buf_char(&text, 'x');
+        app_attach(a, name[i], &text);
+        assert_null(text.p);
+    }
+    return a;
+}
+
+static void test_attachments_are_named_and_dropped(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf names = {0};
+    struct app *a = with_files();
+    app_attached_text(a, &names);
+    assert_string_equal(names.p, "notes.txt 1.2 kB, b\033.c 1 B");
+    assert_false(cmd_run(a, "drop other", &e));
+    assert_non_null(strstr(e.msg, "other is not attached; the next message has notes.txt"));
+    assert_true(cmd_run(a, "drop notes.txt", &e));
+    assert_int_equal(app_attached(a), 1);
+    assert_string_equal(a->attached.file[0].name, "b\033.c");
+    assert_true(cmd_run(a, "drop", &e));
+    assert_int_equal(app_attached(a), 0);
+    assert_non_null(strstr(shown.p, "not in the next message any more: b<U+001B>.c 1 B"));
+    assert_false(cmd_run(a, "drop", &e));
+    assert_non_null(strstr(e.msg, "no file is attached"));
+    buf_free(&names);
+    free(a);
+}
+
+/* Whatever changes the session: what was attached in another one is not sent in this one. */
+static void test_attachments_stay_in_their_session(void **state)
+{
+    (void)state;
+    struct app *a = with_files();
+    struct err e = {0};
+    snprintf(a->session, sizeof a->session, "another");
+    assert_int_equal(app_attached(a), 0);
+    assert_non_null(strstr(shown.p, "attached in another session, so not in the next message: notes.txt"));
+    assert_false(app_send(a, "", &e)); /* nothing is left that could be sent */
+    assert_non_null(strstr(e.msg, "empty"));
+    buf_clear(&shown);
+    assert_int_equal(app_attached(a), 0); /* said once */
+    assert_int_equal(shown.n, 0);
+    free(a);
+}
+
+static void test_the_theme_is_a_setting_of_the_screen(void **state)
+{
+    (void)state;
+    struct app *a = new_app(false);
+    struct err e = {0};
+    assert_true(cmd_run(a, "set theme light", &e));
+    assert_int_equal(a->opt.theme, 2);
+    assert_true(cmd_run(a, "set theme=auto", &e));
+    assert_int_equal(a->opt.theme, 0);
+    assert_true(cmd_run(a, "set theme", &e));
+    assert_non_null(strstr(shown.p, "auto | dark | light"));
+    assert_false(cmd_run(a, "set theme blue", &e));
+    assert_non_null(strstr(e.msg, "the theme is auto, dark or light, not \"blue\""));
     free(a);
 }
 
@@ -430,8 +502,9 @@ static void test_json_commas_and_numbers(void **state)
 
 /* ---- completion ---- */
 
-static void collect(void *arg, const char *s)
+static void collect(void *arg, const char *s, const char *help)
 {
+    assert_true(!help || (*help && !strchr(help, '\n')));
     buf_printf(arg, "%s ", s);
 }
 
@@ -443,6 +516,35 @@ static void assert_completes(const char *line, const char *expect)
     cmd_complete(a, line, collect, &got);
     assert_string_equal(got.p, expect);
     buf_free(&got);
+    free(a);
+}
+
+static int n_help;
+
+static void count_help(void *arg, const char *s, const char *help)
+{
+    (void)arg, (void)s;
+    n_help += help != NULL;
+}
+
+static void test_completion_tells_what_candidates_do(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"/", "/set ", "/help ", "/bug "};
+    struct app *a = new_app(false);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        struct buf got = {0};
+        int n = 0;
+        n_help = 0;
+        buf_str(&got, "");
+        cmd_complete(a, lines[i], collect, &got);
+        cmd_complete(a, lines[i], count_help, NULL);
+        for (const char *p = got.p; *p; p++)
+            n += *p == ' ';
+        assert_true(n > 5);
+        assert_int_equal(n_help, n);
+        buf_free(&got);
+    }
     free(a);
 }
 
@@ -459,6 +561,7 @@ static void test_completion(void **state)
     assert_completes("/set draft.", "draft.steps draft.topk draft.nodes ");
     assert_completes("/se dra", ""); /* ambiguous: nothing to complete for */
     assert_completes("/help exi", "exit ");
+    assert_completes("/set th", "theme think ");
     assert_completes("/nosuch x", "");
     assert_completes("//x", "");
     assert_completes("hello", "");
@@ -522,11 +625,15 @@ int main(void)
         cmocka_unit_test(test_help_names_every_command_once_and_fits_80_columns),
         cmocka_unit_test(test_every_topic_and_setting_has_help),
         cmocka_unit_test(test_bye_quits),
+        cmocka_unit_test(test_attachments_are_named_and_dropped),
+        cmocka_unit_test(test_attachments_stay_in_their_session),
+        cmocka_unit_test(test_the_theme_is_a_setting_of_the_screen),
         cmocka_unit_test(test_read_attaches_a_file_to_the_next_message),
         cmocka_unit_test(test_answers_are_one_json_object),
         cmocka_unit_test(test_json_strings_are_ascii_and_come_back),
         cmocka_unit_test(test_json_strings_take_any_bytes),
         cmocka_unit_test(test_json_commas_and_numbers),
+        cmocka_unit_test(test_completion_tells_what_candidates_do),
         cmocka_unit_test(test_completion),
         cmocka_unit_test(test_completion_offers_files),
         cmocka_unit_test(test_the_table_as_text),

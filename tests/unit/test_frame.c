@@ -199,7 +199,10 @@ static void test_completion_and_search(void **state)
 {
     (void)state;
     struct screen s;
-    char *choice[] = {"/page", "/pages", "/pool", "/q1", "/q2", "/q3", "/q4", "/q5", "/q6", "/q7"};
+    struct choice choice[] = {{"/page", "tells the life of one page"}, {"/pages", "draws the map"},
+                              {"/pool", "shows the ledger of each pool: total, used, free, evictable"},
+                              {"/q1", NULL}, {"/q2", NULL}, {"/q3", NULL}, {"/q4", NULL},
+                              {"/q5", NULL}, {"/q6", NULL}, {"/q7", NULL}};
     screen_init(&s);
     chat(&s);
     type(&s, "/p");
@@ -207,10 +210,13 @@ static void test_completion_and_search(void **state)
     s.f.n_choice = 3;
     s.f.chosen = 1;
     assert_screen(&s, 60, 16, "completion");
-    int row = 12, reversed = 0; /* the chosen one is marked without colour */
-    for (int x = 0; x < 60; x++)
-        reversed += s.g.cell[(row - 1) * 60 + x].flags & CELL_REVERSE;
-    assert_true(reversed >= 8);
+    int reversed = 0, popup = 0; /* the chosen one is marked without colour */
+    for (int i = 0; i < 60 * 16; i++) {
+        reversed += (s.g.cell[i].flags & CELL_REVERSE) != 0;
+        popup += (s.g.cell[i].flags & CELL_POPUP) != 0;
+    }
+    assert_true(reversed >= 8 && reversed < 60);
+    assert_int_equal(popup, 58 * 5); /* its own background, frame included */
     s.f.n_choice = 10;
     s.f.chosen = 9;
     assert_screen(&s, 60, 16, "completion-long");
@@ -242,6 +248,85 @@ static void test_panes(void **state)
     s.f.focus = -1;
     s.f.overlay = &s.help;
     assert_screen(&s, 80, 12, "help");
+    screen_free(&s);
+}
+
+/* What is too long says so at its end, and warnings stay. */
+static void test_what_is_cut_ends_in_a_mark(void **state)
+{
+    (void)state;
+    struct screen s;
+    char *queued[] = {"a message that waits and that is much longer than the screen is wide, really"};
+    screen_init(&s);
+    transcript_user(&s.talk, 1, "hello", 5);
+    s.f.pane[0] = &s.pane[0];
+    s.f.n_pane = 1;
+    sheet_truncate(&s.pane[0].rows, 1);
+    line(&s.pane[0].rows, ST_TEXT, "a row of the pane that has more cells than the pane of this screen has");
+    line(&s.pane[0].rows, ST_TEXT, "blanks at the end of a row are not cut                                    ");
+    s.f.queued = queued;
+    s.f.n_queued = 1;
+    s.f.hint = "a hint that is longer than the rule above the input of a narrow screen, which cuts it";
+    s.f.attached = "one-long-file-name.txt 1.2 kB, another-long-file-name.c 34.5 kB, third 3 B";
+    sheet_clear(&s.status);
+    sheet_add(&s.status, ST_TEXT, "ctx 1.2k/4.1k");
+    static const char *const part[] = {"full 20% swa 40%", "MAL 5.2", "1402 t/s", "step 13.105", "more of this"};
+    for (int i = 0; i < 5; i++) {
+        sheet_add(&s.status, ST_DIM, " · ");
+        sheet_add(&s.status, ST_TEXT, part[i]);
+    }
+    sheet_add(&s.status, ST_DIM, " · ");
+    sheet_add(&s.status, ST_BAD, "BUG 24617");
+    sheet_add(&s.status, ST_DIM, " · ");
+    line(&s.status, ST_GOOD, "REC");
+    assert_screen(&s, 100, 14, "cut");
+    s.f.n_pane = 0;
+    assert_screen(&s, 44, 14, "cut-narrow");
+    s.f.ascii = s.talk.ascii = true;
+    char *t = draw(&s, 44, 14);
+    assert_non_null(strstr(t, "~"));
+    assert_null(strstr(t, "…"));
+    free(t);
+    screen_free(&s);
+}
+
+static void test_attachments_stand_above_the_message(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    s.f.attached = "notes.txt 1.2 kB";
+    assert_screen(&s, 60, 12, "attached");
+    assert_int_equal(s.g.y, 10);
+    type(&s, "what is this?");
+    s.f.ascii = true;
+    char *t = draw(&s, 60, 12);
+    assert_non_null(strstr(t, "+ notes.txt 1.2 kB  Ctrl-X d drops\n> what is this?"));
+    free(t);
+    screen_free(&s);
+}
+
+/* Which part has the keys is seen without colours: a reversed title, and no cursor in the message. */
+static void test_the_focus_is_seen(void **state)
+{
+    (void)state;
+    struct screen s;
+    screen_init(&s);
+    chat(&s);
+    s.f.pane[0] = &s.pane[0];
+    s.f.n_pane = 1;
+    for (int w = 80; w <= 120; w += 40)
+        for (s.f.focus = -1; s.f.focus < 1; s.f.focus++) {
+            int reversed = 0;
+            char *t = draw(&s, w, 18);
+            for (int i = 0; i < w * 18; i++)
+                reversed += (s.g.cell[i].flags & CELL_REVERSE) != 0;
+            assert_int_equal(reversed > 20, s.f.focus == 0);
+            assert_int_equal(s.g.x < 0, s.f.focus == 0);
+            assert_int_equal(strstr(t, "q closes, Esc returns") != NULL, s.f.focus == 0 && w < 100);
+            assert_int_equal(strstr(t, "has the keys") != NULL, s.f.focus == 0);
+            free(t);
+        }
     screen_free(&s);
 }
 
@@ -343,6 +428,7 @@ static void test_hostile_state_at_any_size(void **state)
     assert_non_null(d);
     for (struct dirent *f; (f = readdir(d));) {
         char path[512], *queued[1] = {""};
+        struct choice choice[1];
         struct buf in = {0};
         struct screen s;
         snprintf(path, sizeof path, "tests/corpus/%s", f->d_name);
@@ -351,11 +437,13 @@ static void test_hostile_state_at_any_size(void **state)
         screen_init(&s);
         s.f.queued = queued;
         fill_hostile(&s, &in, queued);
+        choice[0] = (struct choice){in.p, in.p};
+        s.f.attached = in.p;
         for (int i = 0; i < 60; i++) {
             s.f.n_pane = (int)dice(3);
             s.f.focus = s.f.n_pane ? (int)dice((uint32_t)s.f.n_pane + 1) - 1 : -1;
             s.f.n_queued = s.f.n_choice = (int)dice(2);
-            s.f.choice = queued;
+            s.f.choice = choice;
             s.f.total = dice(4) ? 0 : 10;
             s.input.searching = dice(5) == 0;
             s.f.overlay = dice(6) ? NULL : &s.pane[0];
@@ -406,6 +494,9 @@ int main(void)
         cmocka_unit_test(test_the_input_grows),
         cmocka_unit_test(test_completion_and_search),
         cmocka_unit_test(test_panes),
+        cmocka_unit_test(test_what_is_cut_ends_in_a_mark),
+        cmocka_unit_test(test_attachments_stand_above_the_message),
+        cmocka_unit_test(test_the_focus_is_seen),
         cmocka_unit_test(test_ascii),
         cmocka_unit_test(test_parts_never_overlap_nor_leave_the_screen),
         cmocka_unit_test(test_hostile_state_at_any_size),

@@ -77,6 +77,44 @@ static void test_keys_by_example(void **state)
     }
 }
 
+/* The answer to "which background?" is a key of its own, however late and however cut it comes. */
+static void test_answers_of_the_terminal_are_not_typed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        uint32_t rgb;
+    } cases[] = {
+        {"\033]11;rgb:1e1e/2F2f/3d3d\033\\", 0x1E2F3D}, {"\033]11;rgb:ff/00/80\007", 0xFF0080},
+        {"\033]11;rgb:ffff/ffff/ffff\007", 0xFFFFFF},   {"\033]11;rgb:f/0/8\007", 0xFF0088},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t cut = 2; cut <= strlen(cases[i].bytes); cut++) {
+            struct keys k = {.answer_due = true};
+            struct key key;
+            keys_feed(&k, cases[i].bytes, cut);
+            bool whole = keys_next(&k, false, &key);
+            assert_int_equal(whole, cut == strlen(cases[i].bytes));
+            if (!whole && cut > 2) { /* time passes: nothing is typed */
+                assert_true(keys_wait(&k) < 0);
+                assert_false(keys_next(&k, true, &key));
+            }
+            keys_feed(&k, cases[i].bytes + cut, strlen(cases[i].bytes) - cut);
+            if (!whole)
+                assert_true(keys_next(&k, false, &key));
+            assert_int_equal(key.code, K_BACKGROUND);
+            assert_int_equal(key.cp, cases[i].rgb);
+            keys_feed(&k, "x", 1);
+            assert_true(keys_next(&k, false, &key));
+            assert_int_equal(key.cp, 'x');
+            keys_free(&k);
+        }
+    struct buf out = {0}; /* an answer that is none, one that a key cuts short, and the keys beside */
+    read_keys("a\033]11;?\007b\033]11;rgb:12/\033[Ac\033]", 27, SIZE_MAX / 2, &out);
+    assert_string_equal(out.p, "a ? C-g b up c M-]");
+    buf_free(&out);
+}
+
 static void test_keys_do_not_depend_on_how_bytes_arrive(void **state)
 {
     (void)state;
@@ -437,6 +475,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_by_example),
+        cmocka_unit_test(test_answers_of_the_terminal_are_not_typed),
         cmocka_unit_test(test_keys_do_not_depend_on_how_bytes_arrive),
         cmocka_unit_test(test_paste_cannot_break_out),
         cmocka_unit_test(test_paste_strip_reaches_a_fixed_point),

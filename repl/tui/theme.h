@@ -1,0 +1,30 @@
+/* theme.h - colours and attributes of each style, for dark and light backgrounds. Pure tables: the
+ * contrast of every colour is computed in tests/unit/test_theme.c. */
+#ifndef AERIE_THEME_H
+#define AERIE_THEME_H
+
+#include "repl/text/sheet.h"
+
+enum theme { THEME_AUTO, THEME_DARK, THEME_LIGHT };
+
+enum look_attr { LOOK_BOLD = 1, LOOK_DIM = 2, LOOK_ITALIC = 4, LOOK_UNDERLINE = 8, LOOK_REVERSE = 16 };
+
+struct look {
+    short fg, bg;  /* colour numbers of the terminal; -1: its default */
+    unsigned attr; /* enum look_attr */
+};
+
+/* How a style looks on a terminal of `colors` colours (256, 16, 8; fewer: none are used). popup: on
+ * the background of a popup. t is not THEME_AUTO. */
+struct look theme_look(enum theme t, int colors, enum style st, bool popup);
+
+/* What COLORFGBG ("15;0", "0;default;15"; may be NULL) says; THEME_AUTO: nothing. */
+enum theme theme_of_variable(const char *colorfgbg);
+/* By the background's colour, 0xRRGGBB. */
+enum theme theme_of_color(uint32_t rgb);
+/* xterm's value of a colour number, 0xRRGGBB: exact from 16 on; terminals vary below. */
+uint32_t theme_rgb(int color);
+/* Contrast ratio of two colours, 1 .. 21 (WCAG 2.1). */
+double theme_contrast(uint32_t a, uint32_t b);
+
+#endif
