@@ -289,7 +289,7 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     if (f->hint)
         buf_printf(&text, " %s ", f->hint);
     else if (f->focus >= 0)
-        buf_str(&text, " arrows or hjkl move, g G jump, Tab next pane, q closes, Esc returns ");
+        buf_str(&text, " arrows or hjkl move, q closes, Esc returns ");
     else if (f->n_queued > 0)
         buf_printf(&text, " %d queued, Up edits ", f->n_queued);
     else if (f->input->pasted_lines > 20)
@@ -504,6 +504,8 @@ static void draw_choices(const struct frame *f, struct grid *g, struct rect rule
     char text[64] = " Tab chooses, Esc closes ";
     if (n < 1)
         return;
+    if (f->n_choice > n)
+        snprintf(text, sizeof text, " %d in all, Tab chooses, Esc closes ", f->n_choice);
     if (f->chosen >= 0)
         snprintf(text, sizeof text, " %d of %d, Enter takes it ", f->chosen + 1, f->n_choice);
     for (int i = 0; i < f->n_choice; i++) {

@@ -158,6 +158,10 @@ streaming() { screen | grep -qE 'step 1\.[0-9]{2,}'; }
 check "a reply streams" until_ok streaming
 text "next please"; key Enter; check "a message is queued meanwhile" wait_for "1 queued"
 key Up; check "Up takes it back" eval 'wait_for "› next please" && wait_gone "1 queued"'
+key C-u; text "/read $dir/note.txt"; key Enter; wait_for "Ctrl-X d drops"; text "about it"; key Enter
+check "a file waits with the message it was read for" eval 'wait_for "1 queued" && wait_gone "Ctrl-X d drops"'
+key Up; check "and comes back with it" eval 'wait_for "› about it" && wait_for "Ctrl-X d drops"'
+key C-x; key d; wait_gone "Ctrl-X d drops"
 key C-u; text "/pool"; key Enter; check "commands that only look run at once" wait_for "reserved"
 key PPage; key PPage
 check "scrolling leaves the tail" wait_for "lines below"
