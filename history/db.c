@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { BUSY_MS = 5000 };
 
@@ -27,6 +28,32 @@ bool db_exec(struct db *d, const char *sql, struct err *e)
     return sqlite3_exec(d->h, sql, NULL, NULL, NULL) == SQLITE_OK || db_fail(d, e, "cannot set up");
 }
 
+/* ---- readers can be stopped ---- */
+
+static bool (*stop_asked)(void);
+
+void hdb_stop_when(bool (*stop)(void))
+{
+    stop_asked = stop;
+}
+
+static int stopped(void *unused)
+{
+    (void)unused;
+    return stop_asked && stop_asked();
+}
+
+/* Waits for a lock as sqlite3_busy_timeout() does, but in slices. */
+static int wait_for_lock(void *unused, int times)
+{
+    const struct timespec slice = {.tv_nsec = 10 * 1000000};
+    (void)unused;
+    if (times >= BUSY_MS / 10 || stopped(NULL))
+        return 0;
+    nanosleep(&slice, NULL);
+    return 1;
+}
+
 bool db_open(struct db *d, const char *path, int flags, struct err *e)
 {
     *d = (struct db){.path = xstrdup(path)};
@@ -36,7 +63,12 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
         return false;
     }
     sqlite3_extended_result_codes(d->h, 1);
-    sqlite3_busy_timeout(d->h, BUSY_MS);
+    if (flags & SQLITE_OPEN_READONLY) {
+        sqlite3_progress_handler(d->h, 200, stopped, NULL);
+        sqlite3_busy_handler(d->h, wait_for_lock, NULL);
+    } else {
+        sqlite3_busy_timeout(d->h, BUSY_MS);
+    }
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     sqlite3_db_config(d->h, SQLITE_DBCONFIG_ENABLE_FKEY, 1, NULL);

@@ -94,6 +94,11 @@ void session_new_id(char out[SESSION_ID]);
 
 struct hdb; /* a read-only connection; one thread */
 
+/* Readers ask stop() every few hundred of SQLite's steps, and while they wait for a lock: once it says
+ * true, their queries end with an error, "interrupted". NULL: nothing stops them. For the whole
+ * process; set it before the first hdb_open(), from the thread that reads. */
+void hdb_stop_when(bool (*stop)(void));
+
 /* A file that does not exist yet is ERR_NEGATIVE, anything else ERR_DB. Where neither the file nor
  * its folder can be written, the log is opened as it lies and hdb_warning() says so. */
 struct hdb *hdb_open(const char *path, struct err *e);

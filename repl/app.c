@@ -198,6 +198,7 @@ struct hdb *app_hdb(struct app *a, struct err *e)
 {
     if (a->history)
         history_flush(a->history, 2000);
+    hdb_stop_when(interrupt_waits);
     if (!a->hdb)
         a->hdb = hdb_open(a->db_path, e);
     return a->hdb;

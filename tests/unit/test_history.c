@@ -449,6 +449,52 @@ static void test_words_are_found_and_no_query_is_an_error(void **state)
     history_close(h);
 }
 
+static bool see_nothing(const struct turn_row *r, void *arg)
+{
+    (void)r, (void)arg;
+    return true;
+}
+
+static int asked, stop_at;
+
+static bool stop_now(void)
+{
+    return ++asked >= stop_at;
+}
+
+/* Whatever a reader does ends when it is asked to, with one error, and it can be used again. */
+static void test_a_reader_stops_when_asked(void **state)
+{
+    (void)state;
+    struct history *h = log_open(LOG_TEXT);
+    char id[SESSION_ID];
+    session_new_id(id);
+    post_session(h, id, "", 0);
+    post_op(h, id, OP_OPEN, 0, "temperature=0\nseed=1\n");
+    for (int i = 1; i <= 200; i++)
+        say(h, id, i, "a question about pages", "an answer about pages");
+    assert_true(history_flush(h, 5000));
+    struct hdb *d = read_open();
+    for (int what = 0; what < 3; what++) {
+        struct err e = {0};
+        struct hits hits = {0};
+        int n, sessions = 0;
+        asked = 0;
+        for (stop_at = 1; stop_at >= 0; stop_at--) { /* stopped at once; then free to run */
+            hdb_stop_when(stop_at ? stop_now : NULL);
+            n = what == 0 ? hdb_sessions(d, "pages", NULL, 0, count_session, &sessions, &e)
+              : what == 1 ? hdb_search(d, "pages", 0, see_hit, &hits, &e)
+                          : hdb_turns(d, id, 0, see_nothing, NULL, &e);
+            assert_int_equal(n < 0, stop_at);
+            if (stop_at)
+                assert_non_null(strstr(e.msg, "interrupted"));
+        }
+        assert_true(asked > 0);
+    }
+    hdb_close(d);
+    history_close(h);
+}
+
 static void test_a_title_is_the_first_line_that_says_something(void **state)
 {
     (void)state;
@@ -553,6 +599,7 @@ int main(void)
         TEST(test_each_run_says_what_it_ran_with),
         TEST(test_a_start_without_a_message_leaves_nothing),
         TEST(test_words_are_found_and_no_query_is_an_error),
+        TEST(test_a_reader_stops_when_asked),
         TEST(test_a_title_is_the_first_line_that_says_something),
         TEST(test_ids_only_grow_and_their_beginnings_find_sessions),
     };
