@@ -53,8 +53,10 @@ static bool list_line(const struct session_row *r, void *arg)
     struct buf title = {0};
     text_sanitise(&title, r->title ? r->title : "", r->title ? strlen(r->title) : 0, false, NULL);
     int used, room = l->width ? max_int(l->width - 58, 10) : 1 << 20;
-    sheet_addn(s, ST_TEXT, title.n ? title.p : "", text_fit(title.n ? title.p : "", title.n, room,
-                                                            &used));
+    size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
+    bool cut = fit < title.n;
+    sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used) : fit);
+    sheet_add(s, ST_DIM, cut ? s->ascii ? "~" : "…" : "");
     if (r->parent[0])
         sheet_printf(s, ST_DIM, "  (fork)");
     struct buf hazards = {0};

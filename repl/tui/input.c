@@ -127,7 +127,10 @@ static size_t line_end(const struct input *in, size_t at)
 static void changed(struct input *in)
 {
     in->laid = false;
-    if (in->text.n == 0)
+    int lines = 1;
+    for (size_t i = 0; in->pasted_lines > 0 && i < in->text.n; i++)
+        lines += in->text.p[i] == '\n';
+    if (in->text.n == 0 || lines < in->pasted_lines) /* the paste is not there any more */
         in->pasted_lines = 0;
 }
 

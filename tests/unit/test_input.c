@@ -127,6 +127,26 @@ static void test_keys_do_not_depend_on_how_bytes_arrive(void **state)
     }
 }
 
+/* The hint about a paste ends when the paste does, not only with the whole text. */
+static void test_pasted_lines_are_those_still_there(void **state)
+{
+    (void)state;
+    struct input in;
+    struct key x, paste = {.code = K_PASTE, .text = "1\n2\n3\n4\n5", .n = 9};
+    struct key erase = {.code = K_CHAR, .cp = 'u', .ctrl = true}, letter = {.code = K_CHAR, .cp = 'a'};
+    input_init(&in, NULL);
+    input_key(&in, &paste, &x);
+    assert_int_equal(in.pasted_lines, 5);
+    input_key(&in, &letter, &x);
+    assert_int_equal(in.pasted_lines, 5);
+    input_key(&in, &erase, &x); /* the last line's text, then its line break */
+    assert_int_equal(in.pasted_lines, 5);
+    input_key(&in, &erase, &x);
+    assert_int_equal(in.pasted_lines, 0);
+    assert_true(in.text.n > 0);
+    input_free(&in);
+}
+
 /* Text that carries end brackets stays text: none of it is typed. */
 static void test_paste_cannot_break_out(void **state)
 {
@@ -475,6 +495,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_by_example),
+        cmocka_unit_test(test_pasted_lines_are_those_still_there),
         cmocka_unit_test(test_answers_of_the_terminal_are_not_typed),
         cmocka_unit_test(test_keys_do_not_depend_on_how_bytes_arrive),
         cmocka_unit_test(test_paste_cannot_break_out),
