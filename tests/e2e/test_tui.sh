@@ -173,7 +173,7 @@ check "and back it is whole again" wait_for "F1 help"
 check "the reply still streams" until_ok eval 'a=$(screen | tail -1); sleep 0.3; [ "$a" != "$(screen | tail -1)" ]'
 key C-c; check "Ctrl-C stops it" wait_for "stopped; what is written is kept"
 check "the hint to press it again ends with the reply" hides "Ctrl-C again quits"
-key C-c; wait_for "Ctrl-D or /bye quits"; text "a"; check "and any hint ends with the next key" wait_gone "Ctrl-D or /bye quits"
+key C-t; wait_for "thinking is"; text "a"; check "and any hint ends with the next key" wait_gone "thinking is"
 key C-u
 same_after_redraw() { screen >"$dir/a"; key C-l; sleep 0.2; screen >"$dir/b"; cmp -s "$dir/a" "$dir/b"; }
 check "the screen is what a fresh drawing shows" until_ok same_after_redraw
