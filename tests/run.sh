@@ -48,7 +48,7 @@ if [ $# -gt 0 ]; then
     for n; do grep -F -- "$n" "$logs/list"; done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
 # the longest first, so that none of them runs alone at the end
-slow='test_(kill|engine|replay|mock|bugs|tokenizer)'
+slow='test_(kill|engine|speculation|lanes|replay|mock|bugs|tokenizer)'
 { sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(nproc)}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
