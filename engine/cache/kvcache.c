@@ -253,12 +253,32 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
 
 /* ---- committing and giving back ---- */
 
+static uint64_t tail_at(const struct kv *kv, const struct seq *s, int n)
+{
+    return n > s->committed ? kv->mark[POOL_FULL][kv_full_slot(kv, s, n - 1).v].chain : s->tail;
+}
+
 void kv_commit(struct kv *kv, struct seq *s, int n)
 {
     CHECK(n >= s->committed && n <= s->n_col * kv->page_size);
-    if (n > s->committed)
-        s->tail = kv->mark[POOL_FULL][kv_full_slot(kv, s, n - 1).v].chain;
+    s->tail = tail_at(kv, s, n);
     s->committed = n;
+}
+
+/* Columns whose swa pages no later pass reads once n cells are committed. */
+static int columns_passed(const struct kv *kv, const struct seq *s, int n)
+{
+    return min_int(max_int(0, n - kv->reach) / kv->page_size, s->n_col);
+}
+
+void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after)
+{
+    CHECK(n >= s->committed && n <= s->n_col * kv->page_size);
+    *after = *s;
+    after->tail = tail_at(kv, s, n);
+    after->committed = n;
+    if (kv->has_swa)
+        after->swa_lo = max_int(s->swa_lo, columns_passed(kv, s, n) * kv->page_size);
 }
 
 void kv_commit_draft(struct kv *kv, struct seq *s, int n)
@@ -298,12 +318,12 @@ void kv_release_window(struct kv *kv, struct seq *s)
 {
     if (!kv->has_swa)
         return;
-    int P = kv->page_size, lo = max_int(0, s->committed - kv->reach) / P;
-    if (s->swa_lo / P < min_int(lo, s->n_col))
+    int P = kv->page_size, end = columns_passed(kv, s, s->committed);
+    if (s->swa_lo / P < end)
         unsettle(s, SIDE_TARGET, s->swa_lo / P);
-    for (int c = s->swa_lo / P; c < min_int(lo, s->n_col); c++)
+    for (int c = s->swa_lo / P; c < end; c++)
         drop_swa(kv, &s->col[c], c, PAGE_WINDOW);
-    s->swa_lo = max_int(s->swa_lo, min_int(lo, s->n_col) * P);
+    s->swa_lo = max_int(s->swa_lo, end * P);
 }
 
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)

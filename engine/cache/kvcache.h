@@ -116,6 +116,9 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e);
 bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct err *e);
 void kv_commit(struct kv *kv, struct seq *s, int n);       /* committed = n */
 void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
+/* *after: s as committing n cells will leave it, for planning the pass behind the commit. It shares
+ * the columns of s: read only, valid until s changes. */
+void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after);
 void kv_rollback(struct kv *kv, struct seq *s); /* drops columns that hold no final cell */
 /* Drops the swa pages wholly before the last `reach` committed cells: no later pass reads them. */
 void kv_release_window(struct kv *kv, struct seq *s);

@@ -283,6 +283,12 @@ static bool bad_token(struct err *e)
     return err_set(e, ERR_INVARIANT, "the model's output is not a number; the turn was stopped");
 }
 
+/* net.stop ended a pass between two layers. */
+static bool stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "the pass was stopped");
+}
+
 /* ---- the drafter's side ---------------------------------------------------------------------- */
 
 bool lane_can_follow(const struct rig *r, const struct lane *l)
@@ -299,102 +305,176 @@ static void forget_tap(struct lane *l)
     l->tap = NULL;
 }
 
-/* One lane that the drafter follows over a pass: cells [base, committed) are new, tap[i] is the tap
- * row of cell base + i (NULL: row i). With redo, slot base - 1 is made again from the parked state,
- * because its next token may have changed. */
+/* One lane that the drafter follows over a pass: cells [base, base + out->n_cells) are about to be
+ * committed, tap[i] is the tap row of cell base + i (NULL: row i). With redo, slot base - 1 is
+ * computed again from the parked state, because its next token may have changed. */
 struct follower {
     struct lane *lane;
-    int base;
+    struct outcome *out;
     const int *tap;
     bool redo;
+    int base, drafted; /* lengths before the pass: of the target's cells, of the draft's */
 };
 
-static int last_tap(const struct follower *f)
+/* The drafter's pass over the lanes that follow: planned and checked before the commit, run after. */
+struct following {
+    struct follower f[MAX_LANES];
+    int n;
+    struct seq after[MAX_LANES]; /* the sequences as the commit will leave them */
+    int32_t *from;               /* tap row of each row of the plan */
+};
+
+static void add_follower(struct following *w, struct lane *l, struct outcome *out, const int *tap,
+                         bool redo)
 {
-    int i = f->lane->seq.committed - f->base - 1;
-    return f->tap ? f->tap[i] : i;
+    w->f[w->n++] = (struct follower){l, out, tap, redo, l->seq.committed, l->seq.drafted};
 }
 
-/* A drafter without KV of its own only needs each lane's last state and its pending token. */
-static bool follow_frozen(struct rig *r, const struct follower *f, int n, int topk, struct err *e)
+/* The token at index i of the lane once the outcome is committed. */
+static int32_t token_at(const struct follower *f, int i)
 {
-    struct plan_req req[MAX_LANES];
-    struct guess guess[MAX_LANES];
-    int32_t from[MAX_LANES], slot[MAX_LANES];
-    CHECK(n > 0 && n <= MAX_LANES);
-    for (int b = 0; b < n; b++) {
-        const struct lane *l = f[b].lane;
-        req[b] = (struct plan_req){.seq = &l->seq, .n = 1, .token = &l->tok.v[l->seq.committed]};
-        from[b] = last_tap(&f[b]);
-        slot[b] = l->slot - 1;
-    }
-    if (!pass_prepare(&r->pass, PLAN_FROZEN, req, n, e))
+    const struct ids *tok = &f->lane->tok;
+    CHECK(i < tok->n + f->out->n_new);
+    return i < tok->n ? tok->v[i] : f->out->token[i - tok->n];
+}
+
+/* Reserves the draft cells of one lane and lists its rows. A drafter without KV of its own needs
+ * only the lane's last state and its pending token. */
+static bool request_follow(struct rig *r, struct following *w, int b, int32_t *token, int32_t *from,
+                           struct plan_req *req, struct err *e)
+{
+    struct follower *f = &w->f[b];
+    struct lane *l = f->lane;
+    bool owns = drafter_owns_kv(r->drafter), ok = true;
+    int upto = f->base + f->out->n_cells, first = owns ? f->base - f->redo : upto - 1;
+    CHECK(!f->redo || (w->n == 1 && l->tap));
+    pass_lock(&r->pass);
+    if (owns)
+        ok = kv_reserve_draft(&r->kv, &l->seq, first, upto, e);
+    kv_ahead(&r->kv, &l->seq, upto, &w->after[b]);
+    pass_unlock(&r->pass);
+    if (!ok)
         return false;
-    drafter_extend(r->drafter, &r->pass, from, slot, topk, guess);
-    for (int b = 0; b < n; b++)
-        f[b].lane->guess = guess[b];
+    f->out->drafted = owns ? upto : -1;
+    *req = (struct plan_req){.seq = &w->after[b], .n = upto - first, .token = token,
+                             .draft_from = first};
+    if (f->redo)
+        drafter_put_tap(r->drafter, drafter_spare_row(r->drafter), l->tap);
+    for (int s = first, k = 0; s < upto; s++, k++) {
+        int i = s - f->base;
+        token[k] = token_at(f, s + 1);
+        from[k] = i < 0 ? drafter_spare_row(r->drafter) : f->tap ? f->tap[i] : i;
+    }
     return true;
 }
 
-static bool follow(struct rig *r, const struct follower *f, int n, int topk, struct err *e)
+/* Everything about the drafter's pass that can fail. Nothing of the lanes is final yet. */
+static bool plan_follow(struct rig *r, struct following *w, struct err *e)
 {
-    if (!drafter_owns_kv(r->drafter))
-        return follow_frozen(r, f, n, topk, e);
     struct plan_req req[MAX_LANES];
-    struct guess guess[MAX_LANES];
     int rows = 0;
-    for (int b = 0; b < n; b++)
-        rows += f[b].lane->seq.committed - f[b].base + f[b].redo;
-    int32_t *token = xmalloc((size_t)rows * 4), *from = xmalloc((size_t)rows * 4);
-    int32_t slot[MAX_LANES];
+    if (w->n == 0)
+        return true;
+    for (int b = 0; b < w->n; b++)
+        rows += w->f[b].out->n_cells + w->f[b].redo;
+    int32_t *token = xmalloc((size_t)rows * sizeof *token);
+    w->from = xmalloc((size_t)rows * sizeof *w->from);
     bool ok = true;
     rows = 0;
-    for (int b = 0; b < n && ok; b++) {
-        struct lane *l = f[b].lane;
-        slot[b] = l->slot - 1;
-        int first = f[b].base - f[b].redo, upto = l->seq.committed;
-        CHECK(l->tok.n > upto && (!f[b].redo || (n == 1 && l->tap)));
-        req[b] = (struct plan_req){.seq = &l->seq, .n = upto - first, .token = token + rows,
-                                   .draft_from = first};
-        pass_lock(&r->pass);
-        ok = kv_reserve_draft(&r->kv, &l->seq, first, upto, e);
-        pass_unlock(&r->pass);
-        if (f[b].redo)
-            drafter_put_tap(r->drafter, drafter_spare_row(r->drafter), l->tap);
-        for (int s = first; s < upto; s++, rows++) {
-            int i = s - f[b].base;
-            token[rows] = l->tok.v[s + 1];
-            from[rows] = i < 0 ? drafter_spare_row(r->drafter) : f[b].tap ? f[b].tap[i] : i;
-        }
+    for (int b = 0; b < w->n && ok; b++) {
+        ok = request_follow(r, w, b, token + rows, w->from + rows, &req[b], e);
+        rows += ok ? req[b].n : 0;
     }
-    ok = ok && pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, req, n, e);
-    if (ok)
-        drafter_extend(r->drafter, &r->pass, from, slot, topk, guess);
-    pass_lock(&r->pass);
-    for (int b = 0; b < n && ok; b++) {
-        kv_commit_draft(&r->kv, &f[b].lane->seq, f[b].lane->seq.committed);
-        f[b].lane->guess = guess[b];
-    }
-    pass_unlock(&r->pass);
+    ok = ok && pass_prepare(&r->pass, drafter_extend_mode(r->drafter), req, w->n, e);
     free(token);
-    free(from);
     return ok;
 }
 
-static void roll_back(struct rig *r, struct lane **lane, int n)
+/* Runs the planned pass behind the commit. Only the device can fail here, and its next sync tells. */
+static void run_follow(struct rig *r, struct following *w, int topk)
+{
+    int32_t slot[MAX_LANES];
+    struct guess guess[MAX_LANES];
+    if (w->n == 0)
+        return;
+    for (int b = 0; b < w->n; b++)
+        slot[b] = w->f[b].lane->slot - 1;
+    drafter_extend(r->drafter, &r->pass, w->from, slot, topk, guess);
+    for (int b = 0; b < w->n; b++)
+        w->f[b].lane->guess = guess[b];
+    free(w->from);
+}
+
+/* Undoes what the phases before the commit have reserved. */
+static void roll_back(struct rig *r, struct lane **lane, int n, struct following *w)
 {
     pass_lock(&r->pass);
+    for (int b = 0; b < w->n; b++)
+        w->f[b].lane->seq.drafted = w->f[b].drafted;
     for (int b = 0; b < n; b++)
         kv_rollback(&r->kv, &lane[b]->seq);
     pass_unlock(&r->pass);
+    free(w->from);
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+void lane_commit(struct rig *r, struct lane *l, const struct outcome *o)
+{
+    kv_commit(&r->kv, &l->seq, l->seq.committed + o->n_cells);
+    if (o->drafted >= 0)
+        kv_commit_draft(&r->kv, &l->seq, o->drafted);
+    for (int i = 0; i < o->n_new; i++)
+        ids_add(&l->tok, o->token[i]);
+    kv_release_window(&r->kv, &l->seq);
+    kv_rollback(&r->kv, &l->seq);
+    l->rec = o->rec;
+    l->rec.draws = l->draws = o->draws;
+    l->n_new = o->n_new;
+    l->stopped = o->n_new > 0 && rig_stops(r, o->rec.bonus);
+    forget_tap(l);
 }
 
 /* ---- running a prompt ------------------------------------------------------------------------ */
+
+/* The target's pass over tok[from, upto), and with `last` the draw of the next token. */
+static bool run_chunk(struct rig *r, struct lane *l, int upto, bool last, bool draft,
+                      struct outcome *out, struct err *e)
+{
+    int from = l->seq.committed, n = upto - from;
+    struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v + from};
+    pass_lock(&r->pass);
+    bool ok = kv_reserve(&r->kv, &l->seq, upto, e);
+    pass_unlock(&r->pass);
+    if (!ok || !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e))
+        return false;
+    if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp,
+                     draft ? drafter_taps(r->drafter) : NULL))
+        return stopped(e);
+    *out = (struct outcome){
+        .rec = {.kind = STEP_PREFILL, .pos0 = from, .rows = n, .bonus = -1}, .n_cells = n,
+        .n_new = last, .draws = l->draws + (last && l->how.temperature > 0), .drafted = -1};
+    if (last) {
+        int32_t row = n - 1, id;
+        float u;
+        r->dev.k->put(r->dev.d, r->row, &row, 4);
+        net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
+        sample(r, l, 0, 1, &(int){0}, &id, &u);
+        out->rec.logit_digest = logit_digest(r, 0, &(int){0}, 1);
+        out->rec.bonus = out->token[0] = id;
+        if (!r->dev.k->sync(r->dev.d, e)) /* what a failed device gives is no token */
+            return false;
+        return id >= 0 || bad_token(e);
+    }
+    return r->dev.k->sync(r->dev.d, e);
+}
 
 bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft, int topk,
                  struct err *e)
 {
     int from = l->seq.committed, n = upto - from;
+    struct outcome out;
+    struct following w = {0};
     CHECK(n > 0 && n <= r->max_rows && upto <= l->tok.n && (!last || upto == l->tok.n));
     uint64_t t0 = clock_ns(), checked = r->pass.check.ns;
     draft = draft && lane_can_follow(r, l) && take_slot(r, l);
@@ -403,61 +483,25 @@ bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft,
         return false;
     lane_park(r, l);
     pass_begin_step(&r->pass);
-    pass_lock(&r->pass);
-    struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v + from};
-    bool ok = kv_reserve(&r->kv, &l->seq, upto, e);
-    pass_unlock(&r->pass);
-    if (!ok || !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e)) {
-        roll_back(r, &l, 1);
-        return false;
-    }
-    if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp,
-                     draft ? drafter_taps(r->drafter) : NULL)) {
-        roll_back(r, &l, 1);
-        return err_set(e, ERR_NEGATIVE, "the prompt was stopped");
-    }
-    l->rec = (struct step_rec){.kind = STEP_PREFILL, .pos0 = from, .rows = n, .bonus = -1};
-    l->n_new = 0;
-    l->guess.n = 0;
-    l->tree.n = 0;
-    if (last) {
-        int32_t row = n - 1, id;
-        float u;
-        r->dev.k->put(r->dev.d, r->row, &row, 4);
-        net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
-        sample(r, l, 0, 1, &(int){0}, &id, &u);
-        if (id < 0)
-            ok = bad_token(e);
-        l->rec.logit_digest = logit_digest(r, 0, &(int){0}, 1);
-        l->rec.bonus = id;
-    }
-    if (!ok || !r->dev.k->sync(r->dev.d, e)) {
-        roll_back(r, &l, 1);
-        return false;
-    }
+    bool ok = run_chunk(r, l, upto, last, draft, &out, e);
     uint64_t t1 = clock_ns();
+    if (ok && draft && (last || drafter_owns_kv(r->drafter)))
+        add_follower(&w, l, &out, NULL, l->tap && from > 0);
+    if (!ok || !plan_follow(r, &w, e)) {
+        roll_back(r, &l, 1, &w);
+        return false;
+    }
     pass_lock(&r->pass);
-    kv_commit(&r->kv, &l->seq, upto);
-    if (last) {
-        ids_add(&l->tok, l->rec.bonus);
-        l->n_new = 1;
-        l->draws += l->how.temperature > 0;
-        l->stopped = rig_stops(r, l->rec.bonus);
-    }
-    kv_release_window(&r->kv, &l->seq);
-    pass_unlock(&r->pass);
-    if (draft && (last || drafter_owns_kv(r->drafter))) {
-        struct follower f = {l, from, NULL, l->tap && from > 0};
-        ok = follow(r, &f, 1, topk, e);
-    }
-    forget_tap(l);
+    lane_commit(r, l, &out);
+    l->guess.n = l->tree.n = 0;
     l->tap_row = draft ? n - 1 : -1;
+    pass_unlock(&r->pass);
+    run_follow(r, &w, topk);
     l->rec.page_digest = r->pass.digest;
-    l->rec.draws = l->draws;
     l->rec.us_verify = (uint32_t)((t1 - t0) / 1000);
     l->rec.us_commit = (uint32_t)((clock_ns() - t1) / 1000);
     l->rec.us_check = (uint32_t)((r->pass.check.ns - checked) / 1000);
-    return ok;
+    return true;
 }
 
 /* ---- one cycle ------------------------------------------------------------------------------- */
@@ -503,40 +547,41 @@ static bool verify(struct rig *r, struct lane **lane, int n, bool tap, struct er
     if (!ok || !pass_prepare(&r->pass, mode, req, n, e))
         return false;
     const struct plan *p = &r->pass.plan[mode];
-    net_forward(&r->net, p, &r->pass.kp, tap ? drafter_taps(r->drafter) : NULL);
+    if (!net_forward(&r->net, p, &r->pass.kp, tap ? drafter_taps(r->drafter) : NULL))
+        return stopped(e);
     net_logits(&r->net, p->n_rows, (kbuf){0}, r->logits, (kbuf){0});
     return true;
 }
 
-/* Accepted nodes' cells move next to the committed ones, in every pool the target writes. */
+/* Moves the accepted nodes' cells next to the committed ones, in every pool the target writes. All
+ * of them are scratch until the commit. */
 static void compact(struct rig *r, struct lane *l, const int *path, int n)
 {
-    int32_t full[2][MAX_STEPS + 1], swa[2][MAX_STEPS + 1];
-    int at = l->seq.committed, k = 0;
+    int32_t src[2][MAX_STEPS + 1], dst[2][MAX_STEPS + 1];
+    int at = l->seq.committed, k = 0, pools = r->kv.has_swa ? 2 : 1;
+    pass_lock(&r->pass);
     for (int i = 0; i < n; i++) {
         if (path[i] == i)
             continue;
         full_slot from = kv_full_slot(&r->kv, &l->seq, at + path[i]);
         full_slot to = kv_full_slot(&r->kv, &l->seq, at + i);
-        full[0][k] = from.v;
-        full[1][k] = to.v;
-        swa[0][k] = kv_swa_slot(&r->kv, from).v;
-        swa[1][k] = kv_swa_slot(&r->kv, to).v;
-        kv_moved(&r->kv, POOL_FULL, from.v, to.v);
-        if (r->kv.has_swa)
-            kv_moved(&r->kv, POOL_SWA, swa[0][k], swa[1][k]);
+        src[POOL_FULL][k] = from.v;
+        dst[POOL_FULL][k] = to.v;
+        src[POOL_SWA][k] = kv_swa_slot(&r->kv, from).v;
+        dst[POOL_SWA][k] = kv_swa_slot(&r->kv, to).v;
+        for (int p = 0; p < pools; p++)
+            kv_moved(&r->kv, (enum pool_id)p, src[p][k], dst[p][k]);
         k++;
     }
-    if (k == 0)
-        return;
-    r->dev.k->put(r->dev.d, r->pair_src, full[0], (size_t)k * 4);
-    r->dev.k->put(r->dev.d, r->pair_dst, full[1], (size_t)k * 4);
-    net_move(&r->net, k, (kbuf[2]){r->pair_src}, (kbuf[2]){r->pair_dst});
-    if (!r->kv.has_swa)
-        return;
-    r->dev.k->put(r->dev.d, r->pair_src, swa[0], (size_t)k * 4);
-    r->dev.k->put(r->dev.d, r->pair_dst, swa[1], (size_t)k * 4);
-    net_move(&r->net, k, (kbuf[2]){[POOL_SWA] = r->pair_src}, (kbuf[2]){[POOL_SWA] = r->pair_dst});
+    pass_unlock(&r->pass);
+    for (int p = 0; p < pools && k > 0; p++) {
+        kbuf from[2] = {{0}}, to[2] = {{0}};
+        r->dev.k->put(r->dev.d, r->pair_src, src[p], (size_t)k * 4);
+        r->dev.k->put(r->dev.d, r->pair_dst, dst[p], (size_t)k * 4);
+        from[p] = r->pair_src;
+        to[p] = r->pair_dst;
+        net_move(&r->net, k, from, to);
+    }
 }
 
 /* Makes the target choose a first child, row by row, so far as the lane's script says. */
@@ -553,10 +598,10 @@ static void script_choices(const struct lane *l, int32_t *choice)
 
 /* Walks the tree with the target's choices; returns the length of the path that is kept: it ends
  * where a stop token is emitted. */
-static int accept(struct rig *r, struct lane *l, const struct step_limits *lim,
-                  const int32_t *choice, int path[TREE_MAX])
+static int walk(struct rig *r, struct lane *l, int max_new, const int32_t *choice,
+                int path[TREE_MAX])
 {
-    int most = min_int(lim->max_new, r->context - l->tok.n);
+    int most = min_int(max_new, r->context - l->tok.n);
     int n = tree_accept(&l->tree, choice, max_int(1, most), path);
     for (int i = 0; i < n; i++)
         if (rig_stops(r, choice[path[i]]))
@@ -564,13 +609,15 @@ static int accept(struct rig *r, struct lane *l, const struct step_limits *lim,
     return n;
 }
 
-/* Samples every row of a lane, accepts, compacts and commits; keeps the path's tap rows. */
-static bool settle(struct rig *r, struct lane *l, const struct step_limits *lim, int first,
-                   int *tap_rows, struct err *e)
+/* Samples every row of a lane, whose rows of the pass begin at `first`, and finds the path that is
+ * kept; tap_rows: the rows of its nodes. The lane itself stays as it was. */
+static bool accept(struct rig *r, struct lane *l, const struct step_limits *lim, int first,
+                   int *tap_rows, struct outcome *out, struct err *e)
 {
-    int depth[TREE_MAX], path[TREE_MAX];
+    int depth[TREE_MAX], path[TREE_MAX], offset[TREE_MAX];
     int32_t choice[TREE_MAX];
     float u[TREE_MAX];
+    bool sampled = l->how.temperature > 0;
     for (int i = 0; i < l->tree.n; i++)
         depth[i] = l->tree.depth[i];
     sample(r, l, first, l->tree.n, depth, choice, u);
@@ -579,39 +626,58 @@ static bool settle(struct rig *r, struct lane *l, const struct step_limits *lim,
     for (int i = 0; i < l->tree.n; i++)
         if (choice[i] < 0)
             return bad_token(e);
-    struct step_limits scripted = {l->force > 0 ? min_int(l->force, lim->max_new) : lim->max_new};
     script_choices(l, choice);
-    int n = accept(r, l, &scripted, choice, path), offset[TREE_MAX];
-    bool sampled = l->how.temperature > 0;
-    uint64_t draws = l->draws + (sampled ? (uint64_t)n : 0);
-    for (int i = 0; i < n; i++)
-        offset[i] = depth[path[i]];
-    if (!check_draws(&r->pass.check, l->draws, draws, offset, n, sampled, e))
-        return false;
-    l->rec = (struct step_rec){.kind = l->tree.n > 1 ? STEP_SPEC : STEP_DECODE,
-                               .pos0 = l->seq.committed, .rows = l->tree.n,
-                               .drafted = l->tree.n - 1, .accepted = n - 1,
-                               .bonus = choice[path[n - 1]]};
-    node_probabilities(r, first, &l->tree);
-    l->rec.logit_digest = logit_digest(r, first, path, n);
-    pass_lock(&r->pass);
-    compact(r, l, path, n);
-    kv_commit(&r->kv, &l->seq, l->seq.committed + n);
+    int n = walk(r, l, l->force > 0 ? min_int(l->force, lim->max_new) : lim->max_new, choice, path);
+    *out = (struct outcome){
+        .rec = {.kind = l->tree.n > 1 ? STEP_SPEC : STEP_DECODE, .pos0 = l->seq.committed,
+                .rows = l->tree.n, .drafted = l->tree.n - 1, .accepted = n - 1,
+                .bonus = choice[path[n - 1]]},
+        .n_cells = n, .n_new = n, .draws = l->draws + (sampled ? (uint64_t)n : 0), .drafted = -1};
     for (int i = 0; i < n; i++) {
-        ids_add(&l->tok, choice[path[i]]);
+        offset[i] = depth[path[i]];
+        out->token[i] = choice[path[i]];
         tap_rows[i] = first + path[i];
-        if (l->how.temperature > 0)
+        if (sampled)
             l->tree.u[path[i]] = u[path[i]];
     }
-    kv_release_window(&r->kv, &l->seq);
-    kv_rollback(&r->kv, &l->seq);
+    pass_lock(&r->pass);
+    bool ok = check_draws(&r->pass.check, l->draws, out->draws, offset, n, sampled, e);
     pass_unlock(&r->pass);
-    l->n_new = n;
-    l->draws = draws;
-    l->stopped = rig_stops(r, l->rec.bonus);
-    l->tap_row = tap_rows[n - 1];
-    forget_tap(l);
+    if (!ok)
+        return false;
+    node_probabilities(r, first, &l->tree);
+    out->rec.logit_digest = logit_digest(r, first, path, n);
+    compact(r, l, path, n);
     return true;
+}
+
+/* Whether the lane's drafter has fallen behind the cells that were final before the step. */
+static bool left_behind(const struct rig *r, const struct lane *l)
+{
+    return r->drafter && drafter_owns_kv(r->drafter) && l->seq.drafted < l->rec.pos0;
+}
+
+static void commit(struct rig *r, struct lane **lane, struct outcome *out,
+                   int (*taps)[MAX_STEPS + 1], int n, bool drafting)
+{
+    pass_lock(&r->pass);
+    for (int b = 0; b < n; b++) {
+        struct lane *l = lane[b];
+        lane_commit(r, l, &out[b]);
+        l->tap_row = taps[b][out[b].n_new - 1];
+        if (!drafting || left_behind(r, l)) {
+            l->guess.n = 0;
+            l->tap_row = -1;
+        }
+    }
+    pass_unlock(&r->pass);
+}
+
+/* The captured states of the pass before are overwritten by a verify pass, also by one that fails. */
+static void lose_taps(struct lane **lane, int n)
+{
+    for (int b = 0; b < n; b++)
+        lane[b]->tap_row = -1;
 }
 
 bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim, int n,
@@ -620,40 +686,37 @@ bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim,
     CHECK(n <= MAX_LANES);
     if (n == 1 && fused_fits(r, lane[0], lim, shape))
         return fused_step(r, lane[0], lim, shape, e);
-    struct follower f[MAX_LANES];
-    int taps[MAX_LANES][MAX_STEPS + 1], n_follow = 0;
+    struct following w = {0};
+    struct outcome out[MAX_LANES];
+    int taps[MAX_LANES][MAX_STEPS + 1];
     uint64_t t0 = clock_ns(), checked = r->pass.check.ns;
     pass_begin_step(&r->pass);
     for (int b = 0; b < n; b++)
         if (shape && lane_can_follow(r, lane[b]) && take_slot(r, lane[b]))
-            f[n_follow++] = (struct follower){lane[b], lane[b]->seq.committed, taps[b], false};
+            add_follower(&w, lane[b], &out[b], taps[b], false);
     bool ok = draft(r, lane, lim, n, shape, e);
     uint64_t t1 = clock_ns();
-    ok = ok && verify(r, lane, n, n_follow > 0, e) && r->dev.k->sync(r->dev.d, e);
+    if (ok && w.n)
+        lose_taps(lane, n);
+    ok = ok && verify(r, lane, n, w.n > 0, e) && r->dev.k->sync(r->dev.d, e);
     uint64_t t2 = clock_ns();
     for (int b = 0, first = 0; b < n && ok; first += lane[b]->tree.n, b++)
-        ok = settle(r, lane[b], &lim[b], first, taps[b], e);
-    if (!ok) {
-        roll_back(r, lane, n);
+        ok = accept(r, lane[b], &lim[b], first, taps[b], &out[b], e);
+    if (!ok || !plan_follow(r, &w, e)) {
+        roll_back(r, lane, n, &w);
         return false;
     }
-    for (int b = 0; b < n; b++)
-        if (!shape || (r->drafter && drafter_owns_kv(r->drafter) &&
-                       lane[b]->seq.drafted < lane[b]->rec.pos0)) {
-            lane[b]->guess.n = 0;
-            lane[b]->tap_row = -1;
-        }
-    ok = n_follow == 0 || follow(r, f, n_follow, shape->topk, e);
+    commit(r, lane, out, taps, n, shape != NULL);
+    run_follow(r, &w, shape ? shape->topk : 1);
     uint64_t t3 = clock_ns();
     for (int b = 0; b < n; b++) {
         struct lane *l = lane[b];
         l->rec.page_digest = r->pass.digest;
         l->rec.draft_digest = l->tree.n > 1 ? tree_digest(&l->tree) : 0;
-        l->rec.draws = l->draws;
         l->rec.us_draft = (uint32_t)((t1 - t0) / 1000);
         l->rec.us_verify = (uint32_t)((t2 - t1) / 1000);
         l->rec.us_commit = (uint32_t)((t3 - t2) / 1000);
         l->rec.us_check = (uint32_t)((r->pass.check.ns - checked) / 1000);
     }
-    return ok;
+    return true;
 }

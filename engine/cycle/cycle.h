@@ -1,9 +1,11 @@
 /* cycle.h - the rig (models, pools, buffers on one device) and the cycle that extends lanes.
  *
  * A lane is one sequence with its tokens: seq.committed of them have KV, the last one is pending
- * (sampled or given, not yet run). lane_extend() runs prompt tokens, lane_step() one cycle of
- * draft, verify, accept, commit for a batch of lanes. Both leave every lane at a step boundary,
- * also when they fail. Engine thread.
+ * (sampled or given, not yet run). lane_extend() runs prompt tokens, lane_step() one cycle for a
+ * batch of lanes. The phases are draft, verify, accept, commit, follow (the drafter takes in what
+ * was committed). Everything that can fail happens before the commit of the first lane, the
+ * reservation, plan and check of the drafter's pass included: when a step fails, no lane has
+ * changed. Engine thread.
  */
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
@@ -82,16 +84,28 @@ void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
 /* Whether the drafter can go on from here: its slots reach the committed length. */
 bool lane_can_follow(const struct rig *r, const struct lane *l);
 
+/* The end of a lane's pass: what becomes final with it. */
+struct outcome {
+    struct step_rec rec;
+    int n_cells; /* of the target, from the committed length on */
+    int n_new;   /* tokens appended: 0 for a prompt chunk that is not the last */
+    int32_t token[MAX_STEPS + 1];
+    uint64_t draws; /* uniforms drawn, these included */
+    int drafted;    /* the draft's final cells then; -1: as many as before */
+};
+/* The commit phase, of stepped and fused cycles and of prompts: cannot fail. Under the pass's lock. */
+void lane_commit(struct rig *r, struct lane *l, const struct outcome *o);
+
 /* Runs tok[committed, upto). With `last`, upto == tok.n and the next token is sampled and appended.
  * draft: keep the drafter in step. False: nothing is committed (*e: pool short, rule violated,
- * device). */
+ * stopped by net.stop, device). */
 bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft, int topk,
                  struct err *e);
 
 struct step_limits {
     int max_new; /* tokens the lane may still emit, >= 1 */
 };
-/* One cycle for n lanes. shape NULL: plain decoding. */
+/* One cycle for n lanes. shape NULL: plain decoding. False: nothing of any lane is committed. */
 bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim, int n,
                const struct tree_shape *shape, struct err *e);
 

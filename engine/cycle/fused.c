@@ -727,32 +727,22 @@ static bool settle(struct trip *t, const struct step_limits *lim, struct err *e)
     if (!check_draws(&r->pass.check, l->draws, draws, offset, n, sampled, e))
         return false;
     move_marks(t, path, t->key.steps ? n : 0);
-    l->rec = (struct step_rec){.kind = l->tree.n > 1 ? STEP_SPEC : STEP_DECODE,
-                               .pos0 = l->seq.committed, .rows = l->tree.n,
-                               .drafted = l->tree.n - 1, .accepted = n - 1,
-                               .bonus = emitted[n - 1],
-                               .logit_digest = digest_best(t, path, n)};
-    kv_commit(&r->kv, &l->seq, l->seq.committed + n);
-    if (t->key.steps)
-        kv_commit_draft(&r->kv, &l->seq, l->seq.committed);
-    for (int i = 0; i < n; i++) {
-        ids_add(&l->tok, emitted[i]);
-        if (sampled)
-            l->tree.u[path[i]] = u[path[i]];
-    }
-    kv_release_window(&r->kv, &l->seq);
-    kv_rollback(&r->kv, &l->seq);
-    l->n_new = n;
-    l->draws = draws;
-    l->stopped = rig_stops(r, l->rec.bonus);
+    struct outcome out = {
+        .rec = {.kind = l->tree.n > 1 ? STEP_SPEC : STEP_DECODE, .pos0 = l->seq.committed,
+                .rows = l->tree.n, .drafted = l->tree.n - 1, .accepted = n - 1,
+                .bonus = emitted[n - 1], .logit_digest = digest_best(t, path, n)},
+        .n_cells = n, .n_new = n, .draws = draws,
+        .drafted = t->key.steps ? l->seq.committed + n : -1};
+    memcpy(out.token, emitted, (size_t)n * sizeof *emitted);
+    for (int i = 0; i < n && sampled; i++)
+        l->tree.u[path[i]] = u[path[i]];
+    lane_commit(r, l, &out);
     l->guess.n = 0;
     l->tap_row = -1;
     if (t->key.steps) {
         next_guess(t);
         l->tap_row = path[n - 1];
     }
-    free(l->tap);
-    l->tap = NULL;
     return true;
 }
 
@@ -870,7 +860,6 @@ bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
         return false;
     l->rec.page_digest = digest_plans(&t);
     l->rec.draft_digest = l->tree.n > 1 ? tree_digest(&l->tree) : 0;
-    l->rec.draws = l->draws;
     l->rec.us_check = (uint32_t)((r->pass.check.ns - checked) / 1000);
     time_step(&t, t0, t1, t2);
     r->host.before = t1 - t0;
