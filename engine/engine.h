@@ -39,7 +39,8 @@ struct engine_opts {
 
 /* Loads and starts. On failure NULL and *e (ERR_MODEL). */
 struct engine *engine_open(const struct engine_opts *o, struct err *e);
-void engine_close(struct engine *g); /* cancels, joins, frees; NULL is fine */
+/* Cancels what runs, drops what waits, joins and frees. NULL is fine. */
+void engine_close(struct engine *g);
 
 /* What was loaded; constant while the engine lives. */
 struct engine_info {
@@ -95,11 +96,16 @@ struct request {
     int count;           /* RQ_SEVERAL: 1 .. 16 */
     int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
                             first */
+    uint64_t number;     /* engine_submit() writes it */
 };
 
 /* Takes ownership of the request's pointers, also on failure (queue of 64 full). */
 bool engine_submit(struct engine *g, struct request *rq, struct err *e);
-void engine_cancel(struct engine *g); /* stop the running turn within 200 ms; async-signal-safe */
+/* Ends, within 200 ms, every request submitted before this call and no later one: the running turn
+ * keeps what it has said, turns and replies that wait in the queue end before their first step.
+ * Requests that compute nothing (settings, undo, ...) are carried out all the same.
+ * Async-signal-safe. */
+void engine_cancel(struct engine *g);
 bool engine_busy(struct engine *g);   /* a request is waiting or running */
 
 /* The screen's queue. */

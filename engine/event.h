@@ -72,6 +72,13 @@ struct step_rec {
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
 };
 
+/* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of the
+ * others. 0: too short to tell. */
+static inline double reply_tok_s(int64_t n, uint64_t us_decode)
+{
+    return n > 1 && us_decode ? (double)(n - 1) * 1e6 / (double)us_decode : 0;
+}
+
 struct event {
     enum event_kind kind;
     uint64_t seq;             /* counts all events of the engine */

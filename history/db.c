@@ -30,17 +30,17 @@ bool db_exec(struct db *d, const char *sql, struct err *e)
 
 /* ---- readers can be stopped ---- */
 
-static bool (*stop_asked)(void);
+static bool (*ask_stop)(void);
 
 void hdb_stop_when(bool (*stop)(void))
 {
-    stop_asked = stop;
+    ask_stop = stop;
 }
 
 static int stopped(void *unused)
 {
     (void)unused;
-    return stop_asked && stop_asked();
+    return ask_stop && ask_stop();
 }
 
 /* Waits for a lock as sqlite3_busy_timeout() does, but in slices. */

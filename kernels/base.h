@@ -178,4 +178,33 @@ static inline float bf16_to_f32(uint16_t v)
 uint16_t f32_to_bf16(float f); /* round to nearest even; NaN stays NaN */
 float f16_to_f32(uint16_t v);
 
+/* ---- stopping -------------------------------------------------------------------------------- */
+
+#ifndef __cplusplus
+#include <stdatomic.h>
+
+/* What a cancel applies to: every request that was submitted before it, no later one. Requests are
+ * numbered as they are submitted. A cancel names the newest number of that moment, so it also ends
+ * requests that wait in a queue, and nothing has to be reset afterwards. */
+struct stop {
+    atomic_uint_least64_t submitted; /* number of the newest request; the first is 1 */
+    atomic_uint_least64_t cancelled; /* requests up to this number are to end */
+    uint64_t running;                /* number of the one being served; its thread's */
+};
+
+/* Async-signal-safe; any thread. */
+static inline void stop_all(struct stop *s)
+{
+    uint_least64_t upto = atomic_load(&s->submitted), old = atomic_load(&s->cancelled);
+    while (old < upto && !atomic_compare_exchange_weak(&s->cancelled, &old, upto))
+        ;
+}
+
+/* Whether the running request is to end. NULL: never. The thread that serves it. */
+static inline bool stop_asked(const struct stop *s)
+{
+    return s && s->running <= atomic_load(&s->cancelled);
+}
+#endif
+
 #endif

@@ -224,11 +224,6 @@ static void show_text(struct app *a, const struct event *ev)
     buf_free(&clean);
 }
 
-static double per_second(int64_t n, uint64_t us)
-{
-    return us ? (double)n * 1e6 / (double)us : 0;
-}
-
 static void reply_json(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
@@ -251,7 +246,7 @@ static void reply_json(struct app *a, const struct event *ev)
     jput_kint(&line, "accepted", ev->n_accepted);
     jput_kint(&line, "us_prefill", (int64_t)ev->us_prefill);
     jput_kint(&line, "us_decode", (int64_t)ev->us_decode);
-    jput_kreal(&line, "tok_s", per_second(ev->tokens.n, ev->us_decode));
+    jput_kreal(&line, "tok_s", reply_tok_s(ev->tokens.n, ev->us_decode));
     jput_close(&line, '}');
     plain_json(a, line.p);
     buf_free(&line);
@@ -273,7 +268,7 @@ static void end_reply(struct app *a, const struct event *ev)
     p->tail.n = 0;
     if (p->verbose && !a->opt.quiet) {
         snprintf(text, sizeof text, "%d tokens at %.1f t/s; prompt %d (%d reused) in %.0f ms; "
-                 "%d of %d drafted accepted", ev->tokens.n, per_second(ev->tokens.n, ev->us_decode),
+                 "%d of %d drafted accepted", ev->tokens.n, reply_tok_s(ev->tokens.n, ev->us_decode),
                  p->prompt_tokens, p->reused, (double)ev->us_prefill / 1e3, ev->n_accepted,
                  ev->n_drafted);
         complain(a, text);

@@ -69,8 +69,7 @@ int kv_capacity(const struct kv *kv, enum pool_id pool)
     return n;
 }
 
-/* Pages that may still be handed out. */
-static int kv_left(const struct kv *kv, enum pool_id pool)
+int kv_left(const struct kv *kv, enum pool_id pool)
 {
     return max_int(0, kv_capacity(kv, pool) - pages_used(&kv->pool[pool]));
 }

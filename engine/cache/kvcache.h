@@ -105,8 +105,9 @@ void kv_reset(struct kv *kv); /* every page free, in the first order; sequences 
 
 /* Says what lies behind a pool; a new memory is a new epoch. */
 void kv_back(struct kv *kv, enum pool_id pool, const void *base, int slots);
-/* Pages that a pool can hold, the guard page left out. */
+/* Pages that a pool can hold, the guard page left out; those of them that may still be taken. */
 int kv_capacity(const struct kv *kv, enum pool_id pool);
+int kv_left(const struct kv *kv, enum pool_id pool);
 
 /* Makes cells [committed, upto) writable: takes missing columns, replaces shared pages (queueing
  * copies of those that hold committed cells). False, with nothing changed, when a pool is short:

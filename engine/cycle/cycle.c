@@ -197,7 +197,7 @@ void lane_park(struct rig *r, struct lane *l)
 
 void lane_fork(struct rig *r, struct lane *src, struct lane *dst)
 {
-    lane_park(r, src);
+    CHECK(!r->drafter || src->tap_row < 0);
     *dst = *src;
     dst->seq = (struct seq){0};
     dst->tok = (struct ids){0};

@@ -76,9 +76,10 @@ struct lane {
 };
 
 void lane_free(struct rig *r, struct lane *l);
-/* Saves what the device knows of the last cell, so that another lane may use it. */
+/* Saves what the device knows of the last cell, so that another pass may overwrite it. Waits for the
+ * device: not under the pass's lock. */
 void lane_park(struct rig *r, struct lane *l);
-/* dst, empty, continues where src stands; all pages are shared. */
+/* dst, empty, continues where src stands; all pages are shared. src is parked. */
 void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
 
 /* Whether the drafter can go on from here: its slots reach the committed length. */

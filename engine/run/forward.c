@@ -388,7 +388,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
     embed(n, kp, rows);
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &n->m->layer[l];
-        if (n->stop && atomic_load(n->stop))
+        if (stop_asked(n->stop))
             return false;
         tap(n, taps, l, rows, l > 0); /* the first place is filled by who normalises the rows */
         attention(n, kp, l, rows, taps);

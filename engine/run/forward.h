@@ -7,8 +7,6 @@
 #ifndef AERIE_FORWARD_H
 #define AERIE_FORWARD_H
 
-#include <stdatomic.h>
-
 #include "engine/plan/plan.h"
 #include "models/models.h"
 
@@ -30,7 +28,7 @@ struct taps {
 struct net {
     struct device dev;
     const struct model *m;
-    const atomic_bool *stop; /* ends a pass between two layers; NULL: nothing does */
+    const struct stop *stop; /* ends a pass between two layers; NULL: nothing does */
     struct k_cells *cells; /* (n_layer) of the owner layers; shared layers use their owner's */
     struct k_cells *of_pool[2]; /* those of the owner layers, by pool */
     int n_of_pool[2];
@@ -64,7 +62,7 @@ bool net_two_parts(struct net *n, struct err *e);
 size_t net_kv_bytes(const struct net *n);
 
 /* Runs every layer over the plan's rows; leaves the last boundary in n->x. taps may be NULL. False:
- * *n->stop became true; what was written is to be rolled back. */
+ * stop_asked(n->stop); what was written is to be rolled back. */
 bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                  const struct taps *taps);
 /* One layer's norm, projections, turned heads and new cells, from n->x into n->q and the pools; part

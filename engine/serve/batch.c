@@ -15,7 +15,7 @@ struct job {
     uint64_t draws;
     bool done;
     struct buf text;
-    int n_tokens;
+    int n_tokens, n_computed;
     enum stop_reason reason;
     char error[256];
 };
@@ -34,6 +34,7 @@ struct batch {
     struct lane head; /* what all prompts begin with */
     struct lane lane[BATCH_LANES];
     int at[BATCH_LANES], n_live, lanes; /* at: the job of each lane; oldest first */
+    bool crowded; /* a lane found too few pages: nobody joins before one has ended */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -193,7 +194,23 @@ static bool share_head(struct batch *b, struct err *e)
     if (b->n < 2 || n < b->r.kv.page_size)
         return true;
     ids_cat(&b->head.tok, b->job[0].prompt.v, b->job[0].prompt.n);
-    return extend(b, &b->head, n, false, e);
+    bool ok = extend(b, &b->head, n, false, e);
+    lane_park(&b->r, &b->head);
+    return ok;
+}
+
+/* Whether the pools hold the pages of a prompt, and those of one more cycle of every lane. */
+static bool has_room(const struct batch *b, const struct job *j)
+{
+    const struct kv *kv = &b->r.kv;
+    const struct settings *s = &b->o->settings;
+    int P = kv->page_size, chunk = min_int(chunk_of(b), b->r.max_rows);
+    int cells = max_int(s->nodes, s->steps * s->topk + 1);
+    int ahead = (b->n_live + 1) * (div_up(cells, P) + 1);
+    int full = div_up(j->tok.n, P) - b->head.seq.committed / P + ahead;
+    int swa = min_int(full, div_up(kv->window + chunk, P) + 1 + ahead);
+    return kv_left(kv, POOL_FULL) >= full && (!kv->has_swa || kv_left(kv, POOL_SWA) >= swa) &&
+           (!kv->has_draft || kv_left(kv, POOL_DRAFT) >= full);
 }
 
 /* A lane for job i, at the end of its batch. False without a message: no room yet. */
@@ -211,7 +228,10 @@ static bool join(struct batch *b, int i, struct err *e)
     l->how = (struct sampling){(float)s->temperature, s->top_k, (float)s->top_p, (float)s->min_p};
     l->seed = (uint64_t)s->seed;
     l->draws = j->draws;
-    if (!extend(b, l, l->tok.n, true, e)) {
+    int from = l->seq.committed;
+    bool ok = extend(b, l, l->tok.n, true, e);
+    j->n_computed += l->seq.committed - from;
+    if (!ok) {
         lane_free(&b->r, l);
         return false;
     }
@@ -237,6 +257,7 @@ static void step_aside(struct batch *b)
     ids_cat(&j->tok, l->tok.v, l->tok.n);
     j->draws = l->draws;
     leave(b, b->n_live - 1);
+    b->crowded = true;
 }
 
 static int left(const struct batch *b, const struct lane *l, const struct job *j)
@@ -283,25 +304,31 @@ static void collect(struct batch *b)
         if (why >= 0) {
             finish(b, j, l, (enum stop_reason)why);
             leave(b, k);
+            b->crowded = false;
         }
     }
 }
 
-/* Waiting jobs take free lanes, in order. A pool that is short makes them wait for one to end. */
+/* Waiting jobs take free lanes, in order, while there is room. A pool that turns out to be short
+ * makes them wait for a lane to end: no prompt is run again in every cycle. */
 static bool admit(struct batch *b, struct err *e)
 {
-    for (int i = b->told; i < b->n && b->n_live < b->lanes; i++) {
+    for (int i = b->told; i < b->n && b->n_live < b->lanes && !b->crowded; i++) {
         bool live = b->job[i].done;
         for (int k = 0; k < b->n_live; k++)
             live |= b->at[k] == i;
         if (live)
             continue;
+        if (b->n_live > 0 && !has_room(b, &b->job[i]))
+            return true;
         if (join(b, i, e))
             continue;
         if (e->kind != ERR_NEGATIVE)
             return false;
-        if (b->n_live > 0)
+        if (b->n_live > 0) {
+            b->crowded = true;
             return true;
+        }
         if (b->head.seq.committed) { /* the shared head is the last thing that can be given up */
             lane_free(&b->r, &b->head);
             i--;
@@ -346,7 +373,7 @@ static void tell_done(struct batch *b, void (*tell)(void *arg, const struct batc
         const struct job *j = &b->job[b->told];
         tell(arg, &(struct batch_result){.index = b->told, .text = j->text.p ? j->text.p : "",
                                          .n_prompt = j->prompt.n, .n_tokens = j->n_tokens,
-                                         .reason = j->reason,
+                                         .n_computed = j->n_computed, .reason = j->reason,
                                          .error = j->error[0] ? j->error : NULL});
     }
 }
@@ -379,15 +406,24 @@ bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, in
 
 /* ---- several replies to one prompt ----------------------------------------------------------- */
 
+static bool stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "the replies were stopped");
+}
+
 /* Runs the prompt but for its last token, which every continuation runs for itself. */
 static bool several_prompt(const struct several *o, struct rig *r, struct lane *l, struct err *e)
 {
     int upto = o->prompt->n - 1, chunk = min_int(o->set->chunk, r->max_rows);
     ids_cat(&l->tok, o->prompt->v, o->prompt->n);
-    while (l->seq.committed < upto)
+    while (l->seq.committed < upto) {
+        if (stop_asked(o->stop))
+            return stopped(e);
         if (!lane_extend(r, l, min_int(upto, l->seq.committed + chunk), false, o->d != NULL,
                          o->set->topk, e))
             return false;
+    }
+    lane_park(r, l);
     return true;
 }
 
@@ -404,8 +440,10 @@ static bool several_steps(const struct several *o, struct rig *r, struct lane *l
                 lim[n].max_new = end - lane[i].tok.n;
                 live[n++] = &lane[i];
             }
-        if (n == 0 || (o->cancel && atomic_load(o->cancel)))
+        if (n == 0)
             return true;
+        if (stop_asked(o->stop))
+            return stopped(e);
         if (!lane_step(r, live, lim, n, o->d && o->set->spec ? &shape : NULL, e))
             return false;
     }
@@ -441,6 +479,7 @@ bool batch_several(const struct several *o, int *shared,
     }
     r.n_stop = chat_stops(o->chat, r.stop);
     r.pass.check.level = (enum check_level)o->set->check;
+    r.net.stop = o->dev->k->queued ? NULL : o->stop;
     bool ok = mask_holes(&r, o->tok, e) && several_prompt(o, &r, &head, e);
     *shared = head.seq.n_col;
     for (int i = 0; i < o->n && ok; i++) {
@@ -451,12 +490,15 @@ bool batch_several(const struct several *o, int *shared,
         lane[i].how = (struct sampling){(float)temperature, o->set->top_k, (float)o->set->top_p,
                                         (float)o->set->min_p};
         lane[i].seed = (uint64_t)o->set->seed + (uint64_t)i;
-        ok = lane_extend(&r, &lane[i], o->prompt->n, true, o->d != NULL, o->set->topk, e);
+        ok = stop_asked(o->stop)
+                 ? stopped(e)
+                 : lane_extend(&r, &lane[i], o->prompt->n, true, o->d != NULL, o->set->topk, e);
         lane_park(&r, &lane[i]);
     }
     ok = ok && several_steps(o, &r, lane, e);
+    bool kept = ok || (e->kind == ERR_NEGATIVE && stop_asked(o->stop));
     for (int i = 0; i < o->n; i++) {
-        if (ok)
+        if (kept && lane[i].tok.n > o->prompt->n)
             several_tell(o, &lane[i], i, r.context, tell, arg);
         lane_free(&r, &lane[i]);
     }

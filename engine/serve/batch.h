@@ -2,23 +2,24 @@
  *
  * Prompts join a batch of lanes as others leave it; every lane's tokens are those of its solo run,
  * because rows do not depend on their neighbours. What all prompts begin with is computed once and
- * its pages are shared. When a pool is short, the youngest lane gives its pages back and is
- * computed again later. The caller's thread; results are told in the order of the prompts.
+ * its pages are shared. A prompt joins only when the pools hold its pages and one more cycle of every
+ * lane. When a pool is short all the same, the youngest lane gives its pages back and is computed
+ * again once another lane has ended. The caller's thread; results are told in the order of the prompts.
  */
 #ifndef AERIE_BATCH_H
 #define AERIE_BATCH_H
-
-#include <stdatomic.h>
 
 #include "engine/engine.h"
 #include "models/chat/chat.h"
 
 struct device;
+struct stop;
 
 struct batch_result {
     int index;
     const char *text;          /* the reply, final channel */
     int n_prompt, n_tokens;
+    int n_computed;            /* prompt rows run for it: more than n_prompt when it joined again */
     enum stop_reason reason;
     const char *error;         /* of this prompt alone, or NULL */
 };
@@ -31,7 +32,8 @@ bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, in
 
 /* n continuations of one prompt in one batch over its shared pages, on a rig of its own: sampled
  * with the seeds seed, seed + 1, ..., at temperature 0.8 where the settings say greedy. Called on
- * the engine's thread; cancel ends it early. *shared: full pages that all of them share. */
+ * the engine's thread; `stop` ends it early: then those that have said something are told. *shared:
+ * full pages that all of them share. */
 struct several {
     const struct device *dev;
     struct model *m;
@@ -41,7 +43,7 @@ struct several {
     const struct settings *set;
     const struct ids *prompt;
     int n, page_size, context;
-    const atomic_bool *cancel;
+    const struct stop *stop; /* or NULL */
 };
 bool batch_several(const struct several *o, int *shared,
                    void (*tell)(void *arg, const struct batch_result *r), void *arg, struct err *e);

@@ -67,8 +67,7 @@ static void list_readings(struct scorer *s)
 
 static bool cancelled(const struct scorer *s, struct err *e)
 {
-    return s->o->cancel && atomic_load(s->o->cancel) &&
-           !err_set(e, ERR_NEGATIVE, "the calibration was stopped");
+    return stop_asked(s->o->stop) && !err_set(e, ERR_NEGATIVE, "the calibration was stopped");
 }
 
 /* The target over the whole text: the drafter's captured states stay on the device, and choice[i]
@@ -81,7 +80,8 @@ static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct
     struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v};
     if (!kv_reserve(&r->kv, &l->seq, n, e) || !pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e))
         return false;
-    net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, drafter_taps(r->drafter));
+    if (!net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, drafter_taps(r->drafter)))
+        return !cancelled(s, e);
     for (int at = 0, rows; at < n; at += rows) {
         int32_t row[TREE_MAX];
         rows = min_int(min_int(r->max_logits, TREE_MAX), n - at);
@@ -247,6 +247,7 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
         s->dev = *o->dev;
     bool ok = o->dev || device_open(&s->dev, o->device, o->threads, o->precision, e);
     if (ok && rig_open(&s->rig, s->dev, o->m, o->d, &shape, e)) {
+        s->rig.net.stop = s->dev.k->queued ? NULL : o->stop;
         ok = score_texts(s, e);
         rig_close(&s->rig);
     } else {

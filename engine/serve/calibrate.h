@@ -9,8 +9,6 @@
 #ifndef AERIE_CALIBRATE_H
 #define AERIE_CALIBRATE_H
 
-#include <stdatomic.h>
-
 #include "models/models.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -18,6 +16,8 @@ struct chat;
 struct device;
 
 enum { CALIB_ROWS = 4, CALIB_TOKENS = 256 };
+
+struct stop;
 
 struct calib_opts {
     struct model *m;
@@ -30,7 +30,7 @@ struct calib_opts {
     const char *precision; /* as of device_open() */
     const int32_t *text;           /* a conversation to score, n_text tokens; shorter than */
     int n_text;                    /* CALIB_TOKENS: the target answers a few prompts instead */
-    const atomic_bool *cancel;     /* may be NULL */
+    const struct stop *stop;       /* may be NULL */
 };
 
 struct calib_row {

@@ -8,7 +8,6 @@
 #define AERIE_INTERNAL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "engine/run/device.h"
 #include "engine/engine.h"
@@ -37,7 +36,7 @@ struct engine {
     struct request req[MAX_REQUESTS];
     int n_req;
     bool closing, working;
-    atomic_bool cancel;
+    struct stop stop;
 
     /* state */
     pthread_mutex_t mu;

@@ -146,6 +146,7 @@ void session_unsay(struct session *s)
 
 void session_fork(struct session *s, const char *child)
 {
+    lane_park(s->rig, &s->lane);
     pass_lock(&s->rig->pass);
     if (s->n_idle == MAX_POINTS) {
         lane_free(s->rig, &s->idle[0]);

@@ -79,6 +79,7 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
 {
     struct engine_view *s = &g->stats;
     pthread_mutex_lock(&g->mu);
+    g->step++;
     s->us_draft += rec->us_draft;
     s->us_commit += rec->us_commit;
     s->us_check += rec->us_check;
@@ -153,7 +154,6 @@ static void post_new_text(struct engine *g, struct turn *t, const int32_t *tok, 
 static void post_step(struct engine *g, struct turn *t)
 {
     struct lane *l = &g->ses.lane;
-    g->step++;
     count(g, t, &l->rec, l->n_new);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
     post_new_text(g, t, tok, l->n_new);
@@ -171,7 +171,7 @@ static void post_step(struct engine *g, struct turn *t)
 /* Now, or by a replay at the step where it happened then (-1: before the first). */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
-    return atomic_load(&g->cancel) || (t->stop_after && g->step >= t->stop_after);
+    return stop_asked(&g->stop) || (t->stop_after && g->step >= t->stop_after);
 }
 
 /* Why the turn cannot go on, or -1. */
@@ -187,9 +187,11 @@ static int finished(struct engine *g, const struct turn *t)
     return stopped_by_user(g, t) ? STOP_CANCEL : -1;
 }
 
-/* step: at which the failure came. */
+/* What ends a turn whose step has failed; nothing of that step is committed. step: its number. */
 static enum stop_reason failed(struct engine *g, int step, const struct err *e)
 {
+    if (e->kind == ERR_NEGATIVE && stop_asked(&g->stop))
+        return STOP_CANCEL;
     if (e->kind == ERR_NEGATIVE) {
         engine_post_text(g, EV_NOTICE, e->msg);
         return STOP_KV_FULL;
@@ -207,13 +209,9 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
     for (;;) {
         int upto = min_int(l->seq.committed + *chunk, l->tok.n);
         bool last = upto == l->tok.n;
-        /* where passes queue, the host is far ahead of the device; elsewhere a chunk may take long */
-        g->rig.net.stop = g->dev.k->queued ? NULL : &g->cancel;
-        bool ok = lane_extend(&g->rig, l, upto, last, g->set.spec, g->set.topk, e);
-        g->rig.net.stop = NULL;
-        if (ok)
+        if (lane_extend(&g->rig, l, upto, last, g->set.spec, g->set.topk, e))
             return true;
-        if (e->kind != ERR_NEGATIVE || atomic_load(&g->cancel))
+        if (e->kind != ERR_NEGATIVE || stop_asked(&g->stop))
             return false;
         if (session_reclaim(&g->ses))
             continue;
@@ -233,8 +231,7 @@ static int prefill(struct engine *g, struct turn *t)
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
         if (!extend(g, &chunk, &e))
-            return e.kind == ERR_NEGATIVE && atomic_load(&g->cancel) ? (int)STOP_CANCEL
-                                                                     : (int)failed(g, g->step + 1, &e);
+            return (int)failed(g, g->step + 1, &e);
         t->prefill_ns = clock_ns() - start;
         struct event ev = engine_event(g, EV_PREFILL);
         ev.done = l->seq.committed;
@@ -262,7 +259,7 @@ static int decode(struct engine *g, struct turn *t)
             t->decode_ns = clock_ns() - start;
             post_step(g, t);
             why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, g->step, &e);
-        } else if (e.kind != ERR_NEGATIVE || !session_reclaim(&g->ses)) {
+        } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) || !session_reclaim(&g->ses)) {
             why = (int)failed(g, g->step + 1, &e);
         }
     }
@@ -359,7 +356,6 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
         session_unsay(s); /* the pages stay as they are, to be looked at */
     else if (n_reply == 0)
         session_rewind(s, 1);
-    atomic_store(&g->cancel, false);
 }
 
 void engine_turn(struct engine *g, bool regen, int stop_after)
@@ -367,7 +363,7 @@ void engine_turn(struct engine *g, bool regen, int stop_after)
     struct turn t = {.stop_after = stop_after};
     chat_reader_init(&t.reader, g->chat);
     bool fits = open_turn(g, &t, regen);
-    int why = fits ? prefill(g, &t) : atomic_load(&g->cancel) ? STOP_CANCEL : STOP_CONTEXT;
+    int why = fits ? prefill(g, &t) : stop_asked(&g->stop) ? STOP_CANCEL : STOP_CONTEXT;
     if (why < 0)
         why = decode(g, &t);
     t.reason = (enum stop_reason)why;

@@ -103,7 +103,7 @@ void engine_view(struct engine *g, struct engine_view *v)
     view_pages(g, v);
     v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
     v->turn_mal = g->turn_cycles ? 1 + (double)g->turn_accepted / (double)g->turn_cycles : 0;
-    v->tok_s = g->turn_decode_ns ? (double)(g->turn_new - 1) * 1e9 / (double)g->turn_decode_ns : 0;
+    v->tok_s = reply_tok_s((int64_t)g->turn_new, g->turn_decode_ns / 1000);
     v->checks = g->rig.pass.check.checks;
     v->unchecked = g->rig.pass.check.unchecked;
     v->violations = g->rig.pass.check.violations;

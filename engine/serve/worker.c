@@ -213,7 +213,7 @@ static void do_calibrate(struct engine *g)
     struct calibration c;
     struct calib_opts o = {.m = &g->model, .d = &g->draft, .tok = g->tok, .chat = g->chat,
                            .dev = &g->dev, .text = g->ses.lane.tok.v, .n_text = g->ses.lane.tok.n,
-                           .cancel = &g->cancel};
+                           .stop = &g->stop};
     struct buf report = {0};
     bool ok = g->has_draft ? calibrate_run(&o, &c, &e)
                            : err_set(&e, ERR_USAGE, "%s", g->info.draft_off);
@@ -253,7 +253,7 @@ static void do_several(struct engine *g, const struct request *rq)
     int shared = 0, n = rq->count;
     struct several o = {.dev = &g->dev, .m = &g->model, .d = g->has_draft ? &g->draft : NULL,
                         .tok = g->tok, .chat = g->chat, .set = &g->set, .prompt = &prompt, .n = n,
-                        .page_size = g->rig.kv.page_size, .cancel = &g->cancel};
+                        .page_size = g->rig.kv.page_size, .stop = &g->stop};
     bool ok = session_render(&g->ses, rq->text ? rq->text : "", &prompt, &e);
     o.context = min_int(g->rig.context,
                         prompt.n + (g->set.max_tokens > 0 ? g->set.max_tokens : 1024));
@@ -269,7 +269,6 @@ static void do_several(struct engine *g, const struct request *rq)
     else
         tell_failure(g, &e);
     ids_free(&prompt);
-    atomic_store(&g->cancel, false);
 }
 
 static void serve(struct engine *g, const struct request *rq)
@@ -316,6 +315,7 @@ static bool next_request(struct engine *g, struct request *rq)
     bool got = !g->closing;
     if (got) {
         *rq = g->req[0];
+        g->stop.running = rq->number;
         g->n_req--;
         memmove(g->req, g->req + 1, (size_t)g->n_req * sizeof *g->req);
         g->working = true;
@@ -328,7 +328,7 @@ static void *run(void *arg)
 {
     struct engine *g = arg;
     struct request rq;
-    tok_stop_on(&g->cancel); /* a long message is encoded on this thread */
+    tok_stop_on(&g->stop); /* a long message is encoded on this thread */
     while (next_request(g, &rq)) {
         if (g->lost)
             engine_fault(g, 0, &(struct err){.kind = ERR_MODEL});
@@ -343,10 +343,10 @@ bool engine_submit(struct engine *g, struct request *rq, struct err *e)
 {
     pthread_mutex_lock(&g->req_mu);
     bool ok = g->n_req < MAX_REQUESTS;
-    if (g->n_req == 0 && !g->working)
-        atomic_store(&g->cancel, false); /* an old one; from here on it is meant for this request */
-    if (ok)
+    if (ok) {
+        rq->number = atomic_fetch_add(&g->stop.submitted, 1) + 1;
         g->req[g->n_req++] = *rq;
+    }
     pthread_cond_signal(&g->req_cv);
     pthread_mutex_unlock(&g->req_mu);
     if (!ok) {
@@ -359,7 +359,7 @@ bool engine_submit(struct engine *g, struct request *rq, struct err *e)
 
 void engine_cancel(struct engine *g)
 {
-    atomic_store(&g->cancel, true);
+    stop_all(&g->stop);
 }
 
 bool engine_busy(struct engine *g)
@@ -501,6 +501,8 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
                g->rig.context);
     g->rig.pass.hold = hold;
     g->rig.pass.hold_arg = g;
+    /* where passes queue, the host is far ahead of the device; elsewhere one may take long */
+    g->rig.net.stop = g->dev.k->queued ? NULL : &g->stop;
     g->rig.n_stop = chat_stops(g->chat, g->rig.stop);
     int n = g->model.cfg.vocab, holes = 0;
     uint8_t *mask = xcalloc((size_t)n, 1);

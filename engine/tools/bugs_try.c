@@ -266,6 +266,7 @@ static bool scene_publish(struct stage *st, struct err *e)
         return false;
     note(st, "page size %d, a fork at %d of %d prompt tokens runs the rest", r->kv.page_size, half,
          all);
+    lane_park(r, &st->lane);
     lane_fork(r, &st->lane, &fork);
     int from = fork.seq.committed, n = 2;
     struct plan_req req = {.seq = &fork.seq, .n = n, .token = fork.tok.v + from};

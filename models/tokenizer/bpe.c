@@ -263,7 +263,7 @@ static bool merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
     for (size_t i = 0; i + 1 < w->n_sym; i++)
         consider(b, plain, w, (int)i);
     for (uint32_t k = 1; w->n_heap; k++) {
-        if (k % LOOK == 0 && w->stop && atomic_load(w->stop))
+        if (k % LOOK == 0 && stop_asked(w->stop))
             return false;
         struct bpe_step s = pop(w);
         int at = (int)(uint32_t)s.key, right = w->sym[at].next;

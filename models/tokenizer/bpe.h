@@ -62,7 +62,7 @@ struct bpe_work {
         int32_t id;
     } *heap;
     size_t n_sym, cap_sym, n_heap, cap_heap;
-    const atomic_bool *stop; /* NULL: nothing stops it */
+    const struct stop *stop; /* NULL: nothing stops it */
 };
 void bpe_work_free(struct bpe_work *w);
 

@@ -40,7 +40,7 @@ struct finder {
     /* work: bytes passed over and items tried, of all matches of this finder */
     uint64_t spent, allowed, look;
     size_t at;               /* of the last item tried */
-    const atomic_bool *stop; /* matching ends when it becomes true; NULL: nothing stops it */
+    const struct stop *stop; /* matching ends when it is asked to; NULL: nothing stops it */
 };
 void finder_free(struct finder *f);
 
@@ -168,7 +168,7 @@ struct tok_work {
 };
 static inline bool must_stop(const struct tok_work *w)
 {
-    return w->find.stop && atomic_load(w->find.stop);
+    return stop_asked(w->find.stop);
 }
 bool was_stopped(struct err *e); /* sets *e and returns false */
 void tok_work_free(struct tok_work *w);

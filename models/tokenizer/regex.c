@@ -99,7 +99,7 @@ static int count_work(pcre2_callout_block *b, void *arg)
     f->look = f->spent + WORK_LOOK;
     if (f->spent > f->allowed)
         return PCRE2_ERROR_MATCHLIMIT;
-    return f->stop && atomic_load(f->stop) ? PCRE2_ERROR_CALLOUT : 0;
+    return stop_asked(f->stop) ? PCRE2_ERROR_CALLOUT : 0;
 }
 
 static void finder_ready(struct finder *f)

@@ -144,9 +144,9 @@ static bool encode_stretch(const struct tokenizer *t, const char *s, size_t n, b
     return true;
 }
 
-static _Thread_local const atomic_bool *stop_flag;
+static _Thread_local const struct stop *stop_flag;
 
-void tok_stop_on(const atomic_bool *stop)
+void tok_stop_on(const struct stop *stop)
 {
     stop_flag = stop;
 }

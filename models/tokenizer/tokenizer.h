@@ -7,8 +7,6 @@
 #ifndef AERIE_TOKENIZER_H
 #define AERIE_TOKENIZER_H
 
-#include <stdatomic.h>
-
 #include "kernels/base.h"
 
 struct tokenizer;
@@ -30,9 +28,9 @@ enum {
 bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                 struct ids *out, struct err *e);
 
-/* Encoding on the calling thread ends, well within a second, once *stop is true. NULL, as at the
- * start of a thread: nothing stops it. The flag stays the caller's. */
-void tok_stop_on(const atomic_bool *stop);
+/* Encoding on the calling thread ends, well within a second, once stop_asked(stop). NULL, as at the
+ * start of a thread: nothing stops it. *stop stays the caller's. */
+void tok_stop_on(const struct stop *stop);
 
 int tok_vocab(const struct tokenizer *t);                    /* highest id + 1 */
 int tok_find(const struct tokenizer *t, const char *string); /* id of an exact token, or -1 */

@@ -126,7 +126,7 @@ static void end_turn(struct tui *t, const struct event *ev)
     if (t->have_view && t->view.settings.verbose)
         tui_note(t, ST_DIM, "%d tokens%s%.1f t/s%s%d steps, %d of %d drafted accepted%s"
                  "prompt %d (%d reused) in %.0f ms", ev->tokens.n, dot,
-                 ev->us_decode ? 1e6 * ev->tokens.n / (double)ev->us_decode : 0.0, dot, ev->n_steps,
+                 reply_tok_s(ev->tokens.n, ev->us_decode), dot, ev->n_steps,
                  ev->n_accepted, ev->n_drafted, dot, t->prompt_tokens, t->reused,
                  (double)ev->us_prefill / 1e3);
 }

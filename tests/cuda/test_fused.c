@@ -187,6 +187,7 @@ static void test_damaged_tables_are_found(void **state)
     for (damage = 1; damage <= 14; damage++) {
         int tokens = l.tok.n, committed = l.seq.committed;
         struct lane twin = {.tap_row = -1};
+        lane_park(&b.r, &l);
         lane_fork(&b.r, &l, &twin);
         struct lane *other = &twin;
         e = (struct err){0};

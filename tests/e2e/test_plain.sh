@@ -38,6 +38,10 @@ once -q -p max_tokens=3 "tell me a story"; [ $rc = 0 ] && [ ! -s "$T/err" ]; res
 once --json -p max_tokens=3 hello
 [ "$(wc -l <"$T/out")" = 1 ] && grep -q '"turn":1,"text":".*"stop":"max_tokens".*"tokens":3,' "$T/out"
 result "run --json gives one object" $?
+field() { sed -n "s/.*\"$1\":\([0-9.]*\).*/\1/p" "$T/out"; }
+awk -v n="$(field tokens)" -v us="$(field us_decode)" -v s="$(field tok_s)" 'BEGIN {
+    w = (n - 1) * 1e6 / us; exit !(n == 3 && s > 0.999 * w && s < 1.001 * w) }'
+result "its speed is that of the tokens after the first, which the prompt yields" $?
 timeout 60 "$AERIE" run "tell me a story" 2>"$T/err" | head -c 1 >"$T/out"; [ "$(wc -c <"$T/out")" = 1 ] && [ ! -s "$T/err" ]
 result "a closed pipe ends the reply without a word" $?
 timeout 60 "$AERIE" run hello >/dev/full 2>"$T/err"; [ $? = 2 ] && grep -q 'aerie: cannot write' "$T/err"

@@ -91,10 +91,12 @@ static void prompt(struct rig *rig, struct run *r, const struct setup *s)
 static void start(struct rig *rig, struct run *r, const struct setup *s, const struct ids *tok,
                   struct lane *cached)
 {
-    if (cached)
+    if (cached) {
+        lane_park(rig, cached);
         lane_fork(rig, cached, &r->lane);
-    else
+    } else {
         r->lane = (struct lane){.tap_row = -1};
+    }
     r->lane.tok.n = 0;
     ids_cat(&r->lane.tok, tok->v, tok->n);
     r->prompt = tok->n;

@@ -243,7 +243,7 @@ static void test_matching_ends_when_it_is_stopped(void **state)
 {
     (void)state;
     struct pattern p;
-    atomic_bool stop = true;
+    struct stop stop = {.submitted = 1, .cancelled = 1, .running = 1};
     struct finder f = {.stop = &stop};
     struct spans out = {0};
     struct err e = {0};

@@ -74,6 +74,7 @@ static void sample_run(struct rig *r, struct lane *prompt, uint64_t seed, int n,
                        const struct tree_shape *s, int32_t *out)
 {
     struct lane l;
+    lane_park(r, prompt);
     lane_fork(r, prompt, &l);
     l.seed = seed;
     l.tok.n--; /* draw the first token anew as well */

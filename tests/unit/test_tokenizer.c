@@ -568,13 +568,13 @@ static void test_encoding_ends_when_it_is_stopped(void **state)
 {
     (void)state;
     struct tokenizer *t = open_small();
-    atomic_bool stop = false;
+    struct stop stop = {.submitted = 1, .running = 1};
     struct ids ids = {0};
     struct err e = {0};
     tok_stop_on(&stop);
     assert_true(tok_encode(t, "abc 1", 5, 0, &ids, &e));
     int n = ids.n;
-    stop = true;
+    stop_all(&stop);
     assert_false(tok_encode(t, "abc 1", 5, 0, &ids, &e));
     assert_int_equal(e.kind, ERR_NEGATIVE);
     assert_int_equal(ids.n, n);

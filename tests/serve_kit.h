@@ -1,0 +1,114 @@
+/* serve_kit.h - an engine over the bundled model for tests: requests in, what they brought out. */
+#ifndef AERIE_TESTS_SERVE_KIT_H
+#define AERIE_TESTS_SERVE_KIT_H
+
+#include "tests/rigs.h"
+
+#include "engine/serve/internal.h"
+
+#define NESTLING "models/nestling/target"
+#define NESTLING_DRAFT "models/nestling/draft"
+
+static inline struct engine_opts serve_opts(void)
+{
+    struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
+                            .precision = "f32", .threads = 2};
+    settings_init(&o.settings);
+    o.settings.max_tokens = 40;
+    return o;
+}
+
+static inline struct engine *serve_open(const struct engine_opts *o)
+{
+    struct err e = {0};
+    struct engine *g = engine_open(o, &e);
+    must(g != NULL, &e);
+    return g;
+}
+
+enum { MAX_ENDS = 8 };
+
+/* What requests brought. */
+struct brought {
+    struct buf text, notices, ops, faults;  /* ops: "name:text|" */
+    enum stop_reason reason[MAX_ENDS]; /* of each turn */
+    int n_end, n_step[MAX_ENDS], n_begin;
+    struct ids step_tokens, end_tokens, prompt; /* prompt: of the last turn begun */
+    uint64_t us_decode;
+};
+
+static inline void brought_free(struct brought *b)
+{
+    buf_free(&b->text);
+    buf_free(&b->notices);
+    buf_free(&b->ops);
+    buf_free(&b->faults);
+    ids_free(&b->step_tokens);
+    ids_free(&b->end_tokens);
+    ids_free(&b->prompt);
+    *b = (struct brought){0};
+}
+
+static inline void bring(struct brought *b, const struct event *ev)
+{
+    const char *text = ev->text.p ? ev->text.p : "";
+    switch (ev->kind) {
+    case EV_TEXT: buf_str(&b->text, text); break;
+    case EV_NOTICE: buf_printf(&b->notices, "%s\n", text); break;
+    case EV_FAULT: buf_printf(&b->faults, "%s\n", text); break;
+    case EV_OP: buf_printf(&b->ops, "%s:%s|", op_name(ev->op), text); break;
+    case EV_TURN_BEGIN:
+        b->n_begin++;
+        b->prompt.n = 0;
+        ids_cat(&b->prompt, ev->tokens.v, ev->tokens.n);
+        break;
+    case EV_STEP:
+        b->n_step[b->n_end]++;
+        ids_cat(&b->step_tokens, ev->tokens.v, ev->tokens.n);
+        break;
+    case EV_TURN_END:
+        assert_true(b->n_end < MAX_ENDS);
+        b->reason[b->n_end++] = ev->reason;
+        b->us_decode = ev->us_decode;
+        ids_cat(&b->end_tokens, ev->tokens.v, ev->tokens.n);
+        break;
+    default: break;
+    }
+}
+
+static inline void submit(struct engine *g, enum request_kind kind, const char *text, int count)
+{
+    struct err e = {0};
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL, .count = count};
+    must(engine_submit(g, &rq, &e), &e);
+}
+
+static inline void settle(struct engine *g, struct brought *b)
+{
+    struct event ev;
+    for (bool busy = true; busy;) {
+        busy = engine_busy(g); /* before the queue: what it posted is then in there */
+        while (busy ? engine_wait(g, &ev, 20) : engine_next(g, &ev)) {
+            bring(b, &ev);
+            event_free(&ev);
+        }
+    }
+}
+
+static inline void ask(struct engine *g, enum request_kind kind, const char *text, struct brought *b)
+{
+    brought_free(b);
+    submit(g, kind, text, 0);
+    settle(g, b);
+}
+
+/* "word word ...": n words of one token or two. */
+static inline char *words(int n)
+{
+    struct buf b = {0};
+    for (int i = 0; i < n; i++)
+        buf_printf(&b, "%sThis is line %d.", i ? " " : "", i);
+    return b.p;
+}
+
+#endif
