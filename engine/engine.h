@@ -31,6 +31,7 @@ struct engine_opts {
                                   what the device's memory holds */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     struct settings settings;  /* to start with */
+    bool attended;             /* somebody can answer: `forget` then defaults to ask */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *progress_arg; /* called on the thread that called engine_open() */
@@ -62,9 +63,11 @@ const char *engine_token(const struct engine *g, int32_t id, size_t *n);
 /* ---- requests: done in order, answered by events --------------------------------------------- */
 
 enum request_kind {
-    RQ_SAY,    /* text: a user message; answers it */
+    RQ_SAY,    /* text: a user message; answers it. Where it does not fit the context, the setting
+                  `forget` says what happens; make_room: as with `oldest` */
     RQ_REGEN,  /* the last reply again; a sampled one draws on, so it differs */
     RQ_UNDO,   /* the last user message and its reply leave the context */
+    RQ_FORGET, /* text: numbers of turns, "2 3 4", that leave the context */
     RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
     RQ_SYSTEM, /* text */
     RQ_SET,    /* text: "name=value" */
@@ -96,6 +99,7 @@ struct request {
     int count;           /* RQ_SEVERAL: 1 .. 16 */
     int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
                             first */
+    bool make_room;      /* RQ_SAY */
     uint64_t number;     /* engine_submit() writes it */
 };
 

@@ -23,7 +23,8 @@ const char *stop_name(enum stop_reason r)
 
 const char *op_name(enum op_kind k)
 {
-    static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork"};
+    static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",
+                                       "forget"};
     return NAME(name, k);
 }
 

@@ -46,6 +46,8 @@ enum op_kind {
     OP_RESUME, /* pools were emptied, the session goes on; text: settings lines */
     OP_FORK,   /* the child's first: the parent up to `turn` became this session; text: the numbers of
                   the turns that it begins with, "1 2 4" */
+    OP_FORGET, /* turns leave the context, because it is full or the user said so; text: their numbers,
+                  "2 3 4" */
 };
 const char *op_name(enum op_kind k); /* "open", "set", ... */
 

@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK };
+enum kind { K_REAL, K_INT, K_I64, K_BOOL, K_CHECK, K_FORGET };
 
+/* the values of enum check_level and enum forget, in their order */
 static const char *const check_name[] = {"off", "on", "strict"};
+static const char *const forget_name[] = {"auto", "ask", "oldest", "never", "eager"};
 
 const char *check_level_name(enum check_level l)
 {
@@ -46,6 +48,9 @@ static const struct entry {
      K_INT, AT(chunk), 0, 4096},
     {{"check", "off | on | strict", "checker of plans and pools before each pass"},
      K_CHECK, AT(check), 0, 0},
+    {{"forget", "auto | ask | oldest | never",
+      "when the context is full: ask, or let the oldest turns leave, or refuse"},
+     K_FORGET, AT(forget), 0, 0},
     {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
     {{"verbose", "on | off", "a line of statistics after each reply"},
      K_BOOL, AT(verbose), 0, 0},
@@ -165,6 +170,8 @@ static bool store(struct settings *s, const struct entry *t, const char *text)
         return read_bool(text, at);
     case K_CHECK:
         return read_word(text, check_name, 3, at);
+    case K_FORGET:
+        return read_word(text, forget_name, 5, at);
     }
     return false;
 }
@@ -205,6 +212,10 @@ static void print_value(const struct settings *s, const struct entry *t, struct 
     case K_CHECK:
         CHECK((unsigned)*(const int *)at <= CHECK_STRICT);
         buf_str(out, check_name[*(const int *)at]);
+        break;
+    case K_FORGET:
+        CHECK((unsigned)*(const int *)at <= FORGET_EAGER);
+        buf_str(out, forget_name[*(const int *)at]);
         break;
     }
 }

@@ -10,6 +10,15 @@
 enum check_level { CHECK_OFF, CHECK_ON, CHECK_STRICT };
 const char *check_level_name(enum check_level l); /* "off", "on", "strict" */
 
+/* What happens when a message and what is before it do not fit the context. */
+enum forget {
+    FORGET_AUTO,   /* ask where somebody can answer, else oldest; an engine writes here which */
+    FORGET_ASK,    /* the message is refused and nothing changes, until /forget lets turns leave */
+    FORGET_OLDEST, /* the oldest turns leave, and a notice says so before */
+    FORGET_NEVER,  /* the message is refused */
+    FORGET_EAGER,  /* for logs written before there was a choice (session_forget_eagerly()) */
+};
+
 struct settings {
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
@@ -23,6 +32,7 @@ struct settings {
     int chunk;      /* prompt tokens a prefill pass; 0: what suits the device, which an engine
                        then writes here */
     int check;      /* enum check_level */
+    int forget;     /* enum forget */
     bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */
     bool think;     /* show the reasoning channel */

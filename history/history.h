@@ -189,6 +189,7 @@ enum past_state {
     PAST_SILENT,   /* nothing was generated for another reason: not in the context */
     PAST_REPLACED, /* a later turn answers the message again */
     PAST_UNDONE,
+    PAST_LEFT_OUT, /* its room was needed, or /forget: no longer in the context */
 };
 struct past_pair {
     struct turn_row user, reply; /* user.tokens is left empty; reply.n == 0: there is none */

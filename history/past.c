@@ -17,7 +17,7 @@ struct change {
     int64_t order;
     enum op_kind op;
     int turn;   /* OP_UNDO */
-    char *text; /* OP_FORK: the turns that the session began with */
+    char *text; /* OP_FORK: the turns that the session began with; OP_FORGET: those that left */
 };
 
 struct reader {
@@ -114,6 +114,13 @@ static void apply_fork(struct hdb_past *p, const char *text)
     }
 }
 
+static void apply_forget(struct hdb_past *p, const char *text)
+{
+    for (int i = 0; i < p->n; i++)
+        if (p->turn[i].state == PAST_LIVE && turn_listed(text, p->turn[i].user.n))
+            p->turn[i].state = PAST_LEFT_OUT;
+}
+
 /* Applies the changes that came before `order`. A turn beyond the fork is not in the past at all. */
 static void change_until(struct reader *r, int64_t order)
 {
@@ -122,6 +129,8 @@ static void change_until(struct reader *r, int64_t order)
         int i = newest_live(r->p);
         if (c->op == OP_FORK)
             apply_fork(r->p, c->text);
+        if (c->op == OP_FORGET)
+            apply_forget(r->p, c->text);
         if (c->op != OP_UNDO)
             continue;
         while (i >= 0 && r->p->turn[i].user.n != c->turn)
@@ -212,6 +221,7 @@ static bool take_op(const struct op_row *row, void *arg)
         break;
     case OP_UNDO:
     case OP_FORK:
+    case OP_FORGET:
         r->change = xrealloc(r->change, (size_t)r->n_change + 1, sizeof *r->change);
         r->change[r->n_change++] =
             (struct change){row->order, row->op, row->turn, xstrdup(row->text)};

@@ -102,7 +102,7 @@ int step_kind_parse(const char *s)
 
 enum op_kind op_last(void)
 {
-    return OP_FORK;
+    return OP_FORGET;
 }
 
 int op_parse(const char *s)

@@ -185,6 +185,7 @@ bool app_close(struct app *a)
     hdb_close(a->hdb);
     ids_free(&a->turns);
     attached_free(&a->attached);
+    buf_free(&a->asked);
     free(a->db_path);
     free(a->system);
     a->engine = NULL;
@@ -217,6 +218,7 @@ bool app_new_session(struct app *a, struct err *e)
 {
     session_new_id(a->session);
     a->turn = a->step = a->turns.n = 0;
+    a->refused = false;
     return app_request(a, RQ_NEW, a->system, e);
 }
 
@@ -329,16 +331,28 @@ void app_event(struct app *a, const struct event *ev)
         if (ev->regen)
             app_forget_turn(a);
         ids_add(&a->turns, ev->turn);
+        a->refused = false;
+        buf_clear(&a->asked);
+        buf_add(&a->asked, ev->text.p, ev->text.n);
+        buf_str(&a->asked, "");
         a->turn = ev->turn;
         a->step = 0;
         break;
     case EV_TURN_END:
         if (ev->tokens.n == 0) /* it left nothing in the context; what is on the screen may stay */
             a->turns.n -= a->turns.n > 0;
+        a->refused = ev->reason == STOP_CONTEXT && ev->tokens.n == 0;
         break;
     case EV_OP:
         if (ev->op == OP_UNDO)
             app_forget_turn(a);
+        if (ev->op == OP_FORGET) {
+            int n = 0;
+            for (int i = 0; i < a->turns.n; i++)
+                if (!turn_listed(ev->text.p, a->turns.v[i]))
+                    a->turns.v[n++] = a->turns.v[i];
+            a->turns.n = n;
+        }
         break;
     case EV_SESSION:
         a->violated = false;

@@ -34,6 +34,7 @@ static void adopt(struct app *a, const struct hdb_past *p, const char *id)
     memcpy(a->session, id, sizeof a->session);
     a->turn = p->last;
     a->step = a->turns.n = 0;
+    a->refused = false;
     for (int i = 0; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE)
             ids_add(&a->turns, p->turn[i].user.n);

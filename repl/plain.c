@@ -32,6 +32,7 @@ struct plain {
     int terminated;          /* the signal that ends the program, or 0 */
     enum stop_reason reason; /* of it */
     int prompt_tokens, reused;
+    struct buf forgot;       /* numbers of the turns that left the context for the message */
     struct buf tail;         /* the reply's last character as it came, with its marks */
     struct buf thought;      /* reasoning, for --json */
 };
@@ -224,6 +225,22 @@ static void show_text(struct app *a, const struct event *ev)
     buf_free(&clean);
 }
 
+static void forgot_json(struct plain *p, struct buf *line)
+{
+    if (p->forgot.n == 0)
+        return;
+    jput_key(line, "forgotten");
+    jput_open(line, '[');
+    for (char *at = p->forgot.p, *end; *at; at = end) {
+        long n = strtol(at, &end, 10);
+        if (end == at)
+            break;
+        jput_int(line, n);
+    }
+    jput_close(line, ']');
+    buf_clear(&p->forgot);
+}
+
 static void reply_json(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
@@ -238,6 +255,7 @@ static void reply_json(struct app *a, const struct event *ev)
         jput_strn(&line, p->thought.p, p->thought.n);
     }
     jput_kstr(&line, "stop", stop_name(ev->reason));
+    forgot_json(p, &line);
     jput_kint(&line, "prompt_tokens", p->prompt_tokens);
     jput_kint(&line, "reused_tokens", p->reused);
     jput_kint(&line, "tokens", ev->tokens.n);
@@ -337,6 +355,10 @@ static void take_event(struct app *a, struct event *ev)
             complain(a, ev->text.p ? ev->text.p : "");
         break;
     case EV_FAULT: show_fault(a, ev); break;
+    case EV_OP:
+        if (ev->op == OP_FORGET)
+            buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
+        break;
     default: break;
     }
     event_free(ev);
@@ -639,6 +661,7 @@ static int plain_end(struct app *a, struct plain *p)
 {
     buf_free(&p->tail);
     buf_free(&p->thought);
+    buf_free(&p->forgot);
     interrupt_close(); /* from here on a signal ends the program as it does any other */
     a->face = (struct face){0};
     return app_exit_code(a);

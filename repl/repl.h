@@ -47,6 +47,8 @@ struct app {
     char *system;
     int turn, step;      /* of the last event */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
+    struct buf asked;    /* the last message sent ... */
+    bool refused;        /* ... which the context had no room for: /forget sends it again */
     struct attached attached; /* read it after app_attached() */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */

@@ -30,7 +30,8 @@ enum { MAX_ENDS = 8 };
 
 /* What requests brought. */
 struct brought {
-    struct buf text, notices, ops, faults;  /* ops: "name:text|" */
+    struct buf text, notices, ops, faults; /* ops: "name:text|" */
+    struct buf order;                      /* n: a notice, f: OP_FORGET, b: a turn begins */
     enum stop_reason reason[MAX_ENDS]; /* of each turn */
     int n_end, n_step[MAX_ENDS], n_begin;
     struct ids step_tokens, end_tokens, prompt; /* prompt: of the last turn begun */
@@ -43,10 +44,19 @@ static inline void brought_free(struct brought *b)
     buf_free(&b->notices);
     buf_free(&b->ops);
     buf_free(&b->faults);
+    buf_free(&b->order);
     ids_free(&b->step_tokens);
     ids_free(&b->end_tokens);
     ids_free(&b->prompt);
     *b = (struct brought){0};
+}
+
+static inline void brought_clear(struct brought *b)
+{
+    struct buf *all[] = {&b->text, &b->notices, &b->ops, &b->faults, &b->order};
+    brought_free(b);
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        buf_str(all[k], ""); /* "" is easier to compare than nothing */
 }
 
 static inline void bring(struct brought *b, const struct event *ev)
@@ -54,11 +64,19 @@ static inline void bring(struct brought *b, const struct event *ev)
     const char *text = ev->text.p ? ev->text.p : "";
     switch (ev->kind) {
     case EV_TEXT: buf_str(&b->text, text); break;
-    case EV_NOTICE: buf_printf(&b->notices, "%s\n", text); break;
+    case EV_NOTICE:
+        buf_printf(&b->notices, "%s\n", text);
+        buf_char(&b->order, 'n');
+        break;
     case EV_FAULT: buf_printf(&b->faults, "%s\n", text); break;
-    case EV_OP: buf_printf(&b->ops, "%s:%s|", op_name(ev->op), text); break;
+    case EV_OP:
+        buf_printf(&b->ops, "%s:%s|", op_name(ev->op), text);
+        if (ev->op == OP_FORGET)
+            buf_char(&b->order, 'f');
+        break;
     case EV_TURN_BEGIN:
         b->n_begin++;
+        buf_char(&b->order, 'b');
         b->prompt.n = 0;
         ids_cat(&b->prompt, ev->tokens.v, ev->tokens.n);
         break;
@@ -97,7 +115,7 @@ static inline void settle(struct engine *g, struct brought *b)
 
 static inline void ask(struct engine *g, enum request_kind kind, const char *text, struct brought *b)
 {
-    brought_free(b);
+    brought_clear(b);
     submit(g, kind, text, 0);
     settle(g, b);
 }

@@ -49,6 +49,7 @@ struct engine {
     struct engine_view stats; /* counters only; the rest of it stays empty */
     struct violation violation; /* the latest of this process */
     uint64_t turn_cycles, turn_accepted, turn_new, turn_decode_ns;
+    bool attended; /* as opened */
     bool lost; /* the device failed for good; the engine thread's */
 };
 
@@ -61,7 +62,11 @@ void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
 /* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
  * the device is lost. A violated rule becomes the engine's latest violation. */
 void engine_fault(struct engine *g, int step, const struct err *e);
-/* Answers the last user message of the conversation. stop_after: see struct request. */
-void engine_turn(struct engine *g, bool regen, int stop_after);
+void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
+/* Answers a message, or the last one again. stop_after: see struct request. */
+void engine_say(struct engine *g, const char *text, bool make_room, int stop_after);
+void engine_regen(struct engine *g, int stop_after);
+/* Takes turns out of the context, after saying which, and how many tokens that gives. */
+void engine_forget(struct engine *g, const char *turns);
 
 #endif

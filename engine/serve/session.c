@@ -1,6 +1,7 @@
 /* session.c - see session.h. */
 #include "engine/serve/session.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,20 +202,220 @@ int session_seqs(const struct session *s, const struct seq **out, int max)
 
 /* ---- preparing a turn ------------------------------------------------------------------------ */
 
-bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e)
+/* The messages that are not `gone` (NULL: all), and `text` as one more question. */
+static bool render(const struct session *s, const bool *gone, const char *text, struct ids *out,
+                   struct err *e)
 {
-    bool with = s->system[0] != '\0';
-    int n = s->n_msg + with;
-    struct message *all = xcalloc((size_t)n + 1, sizeof *all);
-    if (with)
-        all[0] = (struct message){.role = ROLE_SYSTEM, .text = s->system};
-    if (s->n_msg)
-        memcpy(all + with, s->msg, (size_t)s->n_msg * sizeof *all);
-    all[n] = (struct message){.role = ROLE_USER, .text = (char *)(uintptr_t)text};
-    bool ok = chat_render(s->chat, all, text ? n + 1 : n, out, e);
+    struct message *all = xcalloc((size_t)s->n_msg + 2, sizeof *all);
+    int n = 0;
+    if (s->system[0])
+        all[n++] = (struct message){.role = ROLE_SYSTEM, .text = s->system};
+    for (int i = 0; i < s->n_msg; i++)
+        if (!gone || !gone[i])
+            all[n++] = s->msg[i];
+    if (text)
+        all[n++] = (struct message){.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    bool ok = chat_render(s->chat, all, n, out, e);
     free(all);
     return ok;
 }
+
+bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e)
+{
+    return render(s, NULL, text, out, e);
+}
+
+bool session_render_again(const struct session *s, struct ids *out, struct err *e)
+{
+    bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
+    gone[max_int(0, s->n_msg - 1)] = true;
+    bool ok = render(s, gone, NULL, out, e);
+    free(gone);
+    return ok;
+}
+
+static bool too_long(const struct session *s, int n, struct err *e)
+{
+    return err_set(e, ERR_USAGE,
+                   "the message needs %d tokens with its surroundings, the context holds %d", n + 1,
+                   s->rig->context);
+}
+
+/* ---- room for a message ---------------------------------------------------------------------- */
+
+/* A question and what answered it. */
+struct exchange {
+    int first, n; /* messages */
+    int turn;     /* the number of its reply: a reply generated again has a number of its own */
+    int tokens;   /* about: rendered alone */
+};
+
+static int exchanges_of(const struct session *s, struct exchange *x)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_msg; i++) {
+        if (i == 0 || s->msg[i].role == ROLE_USER)
+            x[n++] = (struct exchange){.first = i};
+        x[n - 1].n++;
+        x[n - 1].turn = s->turn_of[i];
+    }
+    return n;
+}
+
+/* Each exchange before an empty question, less that question. */
+static bool measure(const struct session *s, struct exchange *x, int n, struct err *e)
+{
+    struct message empty = {.role = ROLE_USER, .text = (char *)(uintptr_t)""};
+    struct message *part = xcalloc((size_t)s->n_msg + 1, sizeof *part);
+    struct ids ids = {0};
+    bool ok = chat_render(s->chat, &empty, 1, &ids, e);
+    int frame = ids.n;
+    for (int i = 0; i < n && ok; i++) {
+        memcpy(part, s->msg + x[i].first, (size_t)x[i].n * sizeof *part);
+        part[x[i].n] = empty;
+        ids.n = 0;
+        ok = chat_render(s->chat, part, x[i].n + 1, &ids, e);
+        x[i].tokens = max_int(1, ids.n - frame);
+    }
+    ids_free(&ids);
+    free(part);
+    return ok;
+}
+
+static void leave_out(const struct exchange *x, bool *gone)
+{
+    for (int i = 0; i < x->n; i++)
+        gone[x->first + i] = true;
+}
+
+/* Marks the oldest exchanges that are there and at most `most` tokens long, until `need` tokens are
+ * gained. Returns what is still needed. */
+static int leave_oldest(const struct exchange *x, int n, int most, int need, bool *gone)
+{
+    for (int i = 0; i < n && need > 0; i++)
+        if (!gone[x[i].first] && x[i].tokens <= most) {
+            leave_out(&x[i], gone);
+            need -= x[i].tokens;
+        }
+    return need;
+}
+
+static bool choose(const struct session *s, const char *text, int reserve, int least, bool *gone,
+                   struct exchange *x, struct room *out, struct err *e)
+{
+    int n = exchanges_of(s, x), context = s->rig->context, long_text = context / 4;
+    if (!measure(s, x, n, e))
+        return false;
+    int need = out->n_all + reserve - context;
+    need = leave_oldest(x, n, long_text, need, gone);
+    leave_oldest(x, n, INT_MAX, need - reserve + least, gone);
+    for (;;) { /* exchanges were measured one by one: their sum may be off by a few tokens */
+        int left = 0;
+        out->prompt.n = 0;
+        if (!render(s, gone, text, &out->prompt, e))
+            return false;
+        for (int i = 0; i < n; i++)
+            left += !gone[x[i].first];
+        if (out->prompt.n + least <= context || left == 0)
+            break;
+        if (leave_oldest(x, n, long_text, 1, gone) > 0)
+            leave_oldest(x, n, INT_MAX, 1, gone);
+    }
+    for (int i = 0; i < n; i++)
+        if (gone[x[i].first])
+            ids_add(&out->turns, x[i].turn);
+    return true;
+}
+
+void room_free(struct room *r)
+{
+    ids_free(&r->prompt);
+    ids_free(&r->turns);
+}
+
+bool session_room(const struct session *s, const char *text, int reserve, int least,
+                  struct room *out, struct err *e)
+{
+    *out = (struct room){0};
+    bool ok = render(s, NULL, text, &out->prompt, e);
+    out->n_all = out->prompt.n;
+    if (ok && out->n_all + reserve > s->rig->context && s->n_msg) {
+        bool *gone = xcalloc((size_t)s->n_msg, sizeof *gone);
+        struct exchange *x = xcalloc((size_t)s->n_msg, sizeof *x);
+        ok = choose(s, text, reserve, least, gone, x, out, e);
+        free(gone);
+        free(x);
+    }
+    return ok && (out->prompt.n < s->rig->context || too_long(s, out->prompt.n, e));
+}
+
+static bool listed(const struct ids *list, int v)
+{
+    for (int i = 0; i < list->n; i++)
+        if (list->v[i] == v)
+            return true;
+    return false;
+}
+
+bool session_has_turn(const struct session *s, int turn)
+{
+    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    bool found = false;
+    for (int i = 0, n = exchanges_of(s, x); i < n; i++)
+        found |= x[i].turn == turn;
+    free(x);
+    return found;
+}
+
+bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
+                            struct ids *out, struct err *e)
+{
+    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    bool *gone = xcalloc((size_t)s->n_msg + 1, sizeof *gone);
+    for (int i = 0, n = exchanges_of(s, x); i < n; i++)
+        if (listed(turns, x[i].turn))
+            leave_out(&x[i], gone);
+    bool ok = render(s, gone, text, out, e);
+    free(x);
+    free(gone);
+    return ok;
+}
+
+int session_forget(struct session *s, const struct ids *turns)
+{
+    struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
+    int n = exchanges_of(s, x), found = 0, kept = 0, first = s->n_msg;
+    pass_lock(&s->rig->pass);
+    for (int i = 0; i < n; i++) {
+        bool leaves = listed(turns, x[i].turn);
+        found += leaves;
+        if (leaves)
+            first = min_int(first, x[i].first);
+        for (int k = x[i].first; k < x[i].first + x[i].n; k++) {
+            if (leaves) {
+                message_free(&s->msg[k]);
+                continue;
+            }
+            s->turn_of[kept] = s->turn_of[k];
+            s->msg[kept++] = s->msg[k];
+        }
+    }
+    if (found) {
+        s->n_msg = kept;
+        while (s->n_point && s->point[s->n_point - 1].n_msg > first)
+            drop_point(s, s->n_point - 1);
+        struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
+        if (p && p->turn_end)
+            restore(s, &p->lane);
+        else
+            lane_free(s->rig, &s->lane);
+    }
+    pass_unlock(&s->rig->pass);
+    free(x);
+    return found;
+}
+
+/* ---- continuing from a state ------------------------------------------------------------------ */
 
 /* Drops the oldest question and its answer. */
 static bool drop_oldest(struct session *s)
@@ -263,28 +464,22 @@ static void reuse(struct session *s, const struct ids *prompt, bool draft)
     pass_unlock(&s->rig->pass);
 }
 
-bool session_prepare(struct session *s, bool draft, int room, int *dropped, struct err *e)
+void session_prepare(struct session *s, const struct ids *prompt, bool draft)
 {
-    struct ids prompt = {0};
+    reuse(s, prompt, draft);
+}
+
+bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
+                            struct err *e)
+{
     int before = s->n_msg;
     for (;;) {
-        prompt.n = 0;
-        if (!session_render(s, NULL, &prompt, e)) {
-            ids_free(&prompt);
+        prompt->n = 0;
+        if (!session_render(s, NULL, prompt, e))
             return false;
-        }
-        if (prompt.n + room <= s->rig->context || !drop_oldest(s))
+        if (prompt->n + reserve <= s->rig->context || !drop_oldest(s))
             break;
     }
     *dropped = before - s->n_msg;
-    if (prompt.n >= s->rig->context) {
-        err_set(e, ERR_USAGE,
-                "the message needs %d tokens with its surroundings, the context holds %d",
-                prompt.n + 1, s->rig->context);
-        ids_free(&prompt);
-        return false;
-    }
-    reuse(s, &prompt, draft);
-    ids_free(&prompt);
-    return true;
+    return prompt->n < s->rig->context || too_long(s, prompt->n, e);
 }

@@ -60,10 +60,34 @@ void session_unsay(struct session *s);
 /* The conversation goes on under a new id; the parent's state stays resident, pages shared. */
 void session_fork(struct session *s, const char *child);
 
-/* Renders the conversation and makes the lane ready: lane.tok is the prompt, lane.seq.committed of
- * it is reused. Oldest turns are dropped, whole, when the prompt does not leave `room` tokens:
- * *dropped tells how many messages. False when even the last message does not fit. */
-bool session_prepare(struct session *s, bool draft, int room, int *dropped, struct err *e);
+/* What one more message asks of the context. */
+struct room {
+    struct ids prompt; /* the conversation and the message, without the turns below */
+    struct ids turns;  /* numbers of the turns that have to leave for it, ascending */
+    int n_all;         /* tokens of the prompt with them */
+};
+void room_free(struct room *r);
+/* Renders the conversation with `text`, and chooses what has to leave so that `reserve` tokens stay
+ * free for the reply. Oldest turns leave first; a turn of more than a quarter of the context, a long
+ * text that later questions are about, leaves only where otherwise fewer than `least` tokens were
+ * free. Changes nothing. False: even alone with the system prompt the message does not fit. */
+bool session_room(const struct session *s, const char *text, int reserve, int least,
+                  struct room *out, struct err *e);
+/* Takes whole turns out of the conversation; returns how many were in it. The live lane goes back to
+ * the newest turn end before them that is still held. */
+int session_forget(struct session *s, const struct ids *turns);
+bool session_has_turn(const struct session *s, int turn);
+/* As session_render(), without these turns. */
+bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
+                            struct ids *out, struct err *e);
+/* The rule of logs before OP_FORGET, for replaying them: the oldest turns leave until `reserve`
+ * tokens are free, whether the message then fits or not. */
+bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
+                            struct err *e);
+/* The conversation without its last message. */
+bool session_render_again(const struct session *s, struct ids *out, struct err *e);
+/* Makes the lane ready for a prompt: lane.tok is the prompt, lane.seq.committed of it is reused. */
+void session_prepare(struct session *s, const struct ids *prompt, bool draft);
 /* The conversation as tokens, with `text` (or NULL) as one more question. */
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
 /* Remembers the present state; the oldest point is dropped when there are too many. */

@@ -32,6 +32,15 @@ void engine_post_text(struct engine *g, enum event_kind kind, const char *text)
     engine_post(g, &ev);
 }
 
+void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn)
+{
+    struct event ev = engine_event(g, EV_OP);
+    ev.op = op;
+    ev.turn = turn;
+    buf_str(&ev.text, text);
+    engine_post(g, &ev);
+}
+
 /* A failure that sticks to the device is reported by every sync() from then on. */
 void engine_fault(struct engine *g, int step, const struct err *e)
 {
@@ -293,35 +302,34 @@ static void end(struct engine *g, struct turn *t)
     engine_post(g, &ev);
 }
 
-/* Begins the next turn: its number, its settings, its prompt. False: the prompt does not fit. */
-static bool open_turn(struct engine *g, struct turn *t, bool regen)
+/* The next turn's number; steps and counters begin anew. */
+static void number_turn(struct engine *g)
 {
-    struct session *s = &g->ses;
-    struct err e = {0};
-    char line[96];
-    int dropped = 0, room = min_int(512, g->rig.context / 8);
     pthread_mutex_lock(&g->mu);
-    g->turn = ++s->turn;
+    g->turn = ++g->ses.turn;
     g->step = 0;
     g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
     pthread_mutex_unlock(&g->mu);
+}
+
+/* Begins the turn whose question is the last message: its settings, its prompt. */
+static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt, bool regen)
+{
+    struct session *s = &g->ses;
+    pthread_mutex_lock(&g->mu);
     g->rig.pass.check.level = (enum check_level)g->set.check;
+    pthread_mutex_unlock(&g->mu);
     g->rig.record = g->set.graph && g->dev.k->queued;
-    bool fits = session_prepare(s, g->set.spec && g->has_draft, room, &dropped, &e);
+    session_prepare(s, prompt, g->set.spec && g->has_draft);
     s->lane.how = (struct sampling){(float)g->set.temperature, g->set.top_k, (float)g->set.top_p,
                                     (float)g->set.min_p};
     s->lane.seed = (uint64_t)g->set.seed;
     t->first = s->lane.tok.n;
+    pthread_mutex_lock(&g->mu);
     g->stats.prompt_tokens += (uint64_t)s->lane.tok.n;
     g->stats.reused_tokens += (uint64_t)s->lane.seq.committed;
+    pthread_mutex_unlock(&g->mu);
     begin(g, regen, s->msg[s->n_msg - 1].text);
-    snprintf(line, sizeof line, "the context is full: the oldest %d messages were left out",
-             dropped);
-    if (dropped)
-        engine_post_text(g, EV_NOTICE, line);
-    if (!fits)
-        engine_post_text(g, EV_NOTICE, e.msg);
-    return fits;
 }
 
 /* What the reader held back at the end, e.g. half a character, is shown as it is. */
@@ -358,16 +366,201 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
         session_rewind(s, 1);
 }
 
-void engine_turn(struct engine *g, bool regen, int stop_after)
+/* Answers the last message, which is part of the prompt. */
+static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int stop_after)
 {
     struct turn t = {.stop_after = stop_after};
     chat_reader_init(&t.reader, g->chat);
-    bool fits = open_turn(g, &t, regen);
-    int why = fits ? prefill(g, &t) : stop_asked(&g->stop) ? STOP_CANCEL : STOP_CONTEXT;
+    open_turn(g, &t, prompt, regen);
+    int why = prefill(g, &t);
     if (why < 0)
         why = decode(g, &t);
     t.reason = (enum stop_reason)why;
     flush_text(g, &t);
-    close_turn(g, &t, fits ? generated(g, &t) : 0);
+    close_turn(g, &t, generated(g, &t));
     buf_free(&t.text);
+}
+
+/* ---- room for a message ---------------------------------------------------------------------- */
+
+/* Tokens that are kept free for the reply where that is possible, and the fewest that are worth a
+ * long text's leaving. */
+static int reserve(const struct engine *g)
+{
+    return min_int(512, g->rig.context / 8);
+}
+
+static int least(const struct engine *g)
+{
+    return min_int(64, g->rig.context / 16);
+}
+
+/* "turn 3", "turns 1-3, 5" */
+static void print_turns(const struct ids *turns, struct buf *out)
+{
+    buf_printf(out, "turn%s", turns->n == 1 ? "" : "s");
+    for (int i = 0, last; i < turns->n; i = last + 1) {
+        for (last = i; last + 1 < turns->n && turns->v[last + 1] == turns->v[last] + 1; last++)
+            ;
+        buf_printf(out, "%s %d", i ? "," : "", turns->v[i]);
+        if (last > i)
+            buf_printf(out, "-%d", turns->v[last]);
+    }
+}
+
+/* Says what leaves the context, logs it, and does it: in this order. */
+static void let_leave(struct engine *g, const struct ids *turns, int tokens, const char *why)
+{
+    struct buf b = {0}, numbers = {0};
+    buf_str(&b, "leaving out ");
+    print_turns(turns, &b);
+    buf_printf(&b, " (%d token%s)%s", tokens, tokens == 1 ? "" : "s", why);
+    engine_post_text(g, EV_NOTICE, b.p);
+    for (int i = 0; i < turns->n; i++)
+        buf_printf(&numbers, "%s%d", i ? " " : "", turns->v[i]);
+    engine_post_op(g, OP_FORGET, numbers.p, 0);
+    session_forget(&g->ses, turns);
+    buf_free(&b);
+    buf_free(&numbers);
+}
+
+/* Whether the message fits, after what may leave has left. False: nothing has changed, and *e says
+ * why. A message that cannot fit even alone is refused before anything leaves. */
+static bool find_room(struct engine *g, const char *text, bool make_room, struct room *r,
+                      struct err *e)
+{
+    int context = g->rig.context, policy = make_room ? FORGET_OLDEST : g->set.forget;
+    if (!session_room(&g->ses, text, reserve(g), least(g), r, e))
+        return false;
+    if (r->turns.n == 0)
+        return true;
+    if (policy == FORGET_OLDEST) {
+        char *why = xasprintf(": with the message the context would hold %d of %d, and %d are kept "
+                              "free for the reply%s", r->n_all, context, reserve(g),
+                              make_room ? "" : "; /set forget ask asks first");
+        let_leave(g, &r->turns, r->n_all - r->prompt.n, why);
+        free(why);
+        return true;
+    }
+    bool tight = r->n_all + (policy == FORGET_ASK ? least(g) : 1) > context;
+    if (tight) {
+        struct buf b = {0};
+        print_turns(&r->turns, &b);
+        err_set(e, ERR_USAGE, "not sent, nothing has changed: with the message the context would "
+                "hold %d of %d tokens; /forget leaves out %.200s (%d tokens) and sends it", r->n_all,
+                context, b.p, r->n_all - r->prompt.n);
+        buf_free(&b);
+        return false;
+    }
+    r->prompt.n = 0; /* there is room for a short reply: nothing leaves */
+    return session_render(&g->ses, text, &r->prompt, e);
+}
+
+/* A turn that says only that the message was not taken; the conversation stays as it is. */
+static void refuse(struct engine *g, const char *text, const struct err *e)
+{
+    struct turn t = {.first = g->ses.lane.tok.n};
+    t.reason = e->kind == ERR_NEGATIVE && stop_asked(&g->stop) ? STOP_CANCEL : STOP_CONTEXT;
+    begin(g, false, text);
+    engine_post_text(g, EV_NOTICE, e->msg);
+    end(g, &t);
+}
+
+/* As it was done before OP_FORGET: only for replaying such logs. */
+static void say_eagerly(struct engine *g, const char *text, int stop_after)
+{
+    struct session *s = &g->ses;
+    struct ids prompt = {0};
+    struct err e = {0};
+    int dropped = 0;
+    session_add(s, ROLE_USER, s->turn + 1, text, NULL, 0);
+    bool fits = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
+    number_turn(g);
+    if (fits) {
+        run_turn(g, &prompt, false, stop_after);
+    } else {
+        refuse(g, text, &e);
+        session_rewind(s, 1);
+    }
+    ids_free(&prompt);
+}
+
+void engine_say(struct engine *g, const char *text, bool make_room, int stop_after)
+{
+    struct room r;
+    struct err e = {0};
+    if (g->set.forget == FORGET_EAGER) {
+        say_eagerly(g, text, stop_after);
+        return;
+    }
+    number_turn(g);
+    if (find_room(g, text, make_room, &r, &e)) {
+        int left = g->rig.context - r.prompt.n;
+        session_add(&g->ses, ROLE_USER, g->ses.turn, text, NULL, 0);
+        if (left < reserve(g)) {
+            char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
+                                   "reply; /forget N leaves out the oldest N turns", left,
+                                   g->rig.context);
+            engine_post_text(g, EV_NOTICE, line);
+            free(line);
+        }
+        run_turn(g, &r.prompt, false, stop_after);
+    } else {
+        refuse(g, text, &e);
+    }
+    room_free(&r);
+}
+
+void engine_regen(struct engine *g, int stop_after)
+{
+    struct session *s = &g->ses;
+    struct ids prompt = {0};
+    struct err e = {0};
+    int dropped;
+    bool eager = g->set.forget == FORGET_EAGER, ok;
+    if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
+        engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
+        return;
+    }
+    if (eager) {
+        session_rewind(s, 1);
+        ok = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
+    } else {
+        ok = session_render_again(s, &prompt, &e) &&
+             (prompt.n < g->rig.context ||
+              err_set(&e, ERR_USAGE, "the reply stays: its question needs %d tokens with its "
+                      "surroundings now, the context holds %d", prompt.n + 1, g->rig.context));
+        if (ok)
+            session_rewind(s, 1);
+    }
+    if (ok) {
+        number_turn(g);
+        run_turn(g, &prompt, true, stop_after);
+    } else {
+        engine_post_text(g, EV_NOTICE, e.msg);
+    }
+    ids_free(&prompt);
+}
+
+void engine_forget(struct engine *g, const char *turns)
+{
+    struct ids leave = {0}, all = {0}, rest = {0};
+    struct err e = {0};
+    for (char *end; *turns; turns = end) {
+        long n = strtol(turns, &end, 10);
+        if (end == turns)
+            break;
+        if (n > 0 && n <= g->ses.turn && session_has_turn(&g->ses, (int)n))
+            ids_add(&leave, (int)n);
+    }
+    if (leave.n == 0)
+        engine_post_text(g, EV_NOTICE, "the context holds none of these turns");
+    else if (session_render(&g->ses, "", &all, &e) &&
+             session_render_without(&g->ses, &leave, "", &rest, &e))
+        let_leave(g, &leave, all.n - rest.n, "");
+    else
+        engine_post_text(g, EV_NOTICE, e.msg);
+    ids_free(&leave);
+    ids_free(&all);
+    ids_free(&rest);
 }

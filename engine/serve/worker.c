@@ -15,25 +15,16 @@ enum { SCREEN_QUEUE = 4096 };
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static void post_op(struct engine *g, enum op_kind op, const char *text, int turn)
-{
-    struct event ev = engine_event(g, EV_OP);
-    ev.op = op;
-    ev.turn = turn;
-    buf_str(&ev.text, text);
-    engine_post(g, &ev);
-}
-
 static void post_settings(struct engine *g, enum op_kind op)
 {
     struct buf b = {0};
     settings_print(&g->set, &b);
-    post_op(g, op, b.p ? b.p : "", 0);
+    engine_post_op(g, op, b.p ? b.p : "", 0);
     buf_clear(&b);
     for (int i = 0; i < N_BUGS; i++) /* switches outlive sessions: each one says which are on */
         if (bug_on((enum bug)i)) {
             buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number, bug_state_name((enum bug)i));
-            post_op(g, OP_SET, b.p, 0);
+            engine_post_op(g, OP_SET, b.p, 0);
             buf_clear(&b);
         }
     buf_free(&b);
@@ -70,16 +61,16 @@ static void do_new(struct engine *g, const struct request *rq)
     post_session(g, NULL, 0);
     post_settings(g, OP_OPEN);
     if (g->ses.system[0])
-        post_op(g, OP_SYSTEM, g->ses.system, 0);
+        engine_post_op(g, OP_SYSTEM, g->ses.system, 0);
 }
 
-/* 0 becomes the device's own number, so that the log says what a replay must do. */
-static bool set_chunk(struct engine *g)
+/* What was left to the engine becomes a value, so that the log says what a replay must do. */
+static void resolve_settings(struct engine *g)
 {
-    bool choose = g->set.chunk == 0;
-    if (choose)
+    if (g->set.chunk == 0)
         g->set.chunk = device_chunk(&g->dev);
-    return choose;
+    if (g->set.forget == FORGET_AUTO)
+        g->set.forget = g->attended ? FORGET_ASK : FORGET_OLDEST;
 }
 
 /* The conversation becomes the turns of the request. */
@@ -105,7 +96,7 @@ static void take_settings(struct engine *g, const char *lines)
     struct err e = {0};
     pthread_mutex_lock(&g->mu);
     bool ok = settings_parse(&g->set, lines, &e);
-    set_chunk(g);
+    resolve_settings(g);
     pthread_mutex_unlock(&g->mu);
     if (!ok)
         engine_post_text(g, EV_NOTICE, e.msg);
@@ -118,7 +109,7 @@ static void post_fork(struct engine *g)
     for (int i = 0; i < g->ses.n_msg; i++)
         if (g->ses.msg[i].role == ROLE_USER)
             buf_printf(&turns, "%s%d", turns.n ? " " : "", g->ses.turn_of[i]);
-    post_op(g, OP_FORK, turns.p ? turns.p : "", g->ses.turn);
+    engine_post_op(g, OP_FORK, turns.p ? turns.p : "", g->ses.turn);
     buf_free(&turns);
 }
 
@@ -136,7 +127,7 @@ static void do_resume(struct engine *g, const struct request *rq)
         post_fork(g);
     post_settings(g, OP_RESUME);
     if (g->ses.system[0])
-        post_op(g, OP_SYSTEM, g->ses.system, 0);
+        engine_post_op(g, OP_SYSTEM, g->ses.system, 0);
 }
 
 static void do_fork(struct engine *g, const struct request *rq)
@@ -144,9 +135,11 @@ static void do_fork(struct engine *g, const struct request *rq)
     char parent[SESSION_ID];
     memcpy(parent, g->ses.id, sizeof parent);
     session_fork(&g->ses, rq->session);
-    struct replaced old = session_drop_messages(&g->ses);
-    take_past(g, rq);
-    session_fit_states(&g->ses, &old);
+    if (g->set.forget != FORGET_EAGER) { /* in logs before OP_FORGET the context stayed as it was */
+        struct replaced old = session_drop_messages(&g->ses);
+        take_past(g, rq);
+        session_fit_states(&g->ses, &old);
+    }
     pthread_mutex_lock(&g->mu);
     ring_cut(&g->ring, g->ses.turn);
     pthread_mutex_unlock(&g->mu);
@@ -162,7 +155,7 @@ static void do_undo(struct engine *g)
     }
     int turn = g->ses.turn_of[g->ses.n_msg - 1];
     session_rewind(&g->ses, 2);
-    post_op(g, OP_UNDO, "", turn);
+    engine_post_op(g, OP_UNDO, "", turn);
 }
 
 static void do_set(struct engine *g, const char *line)
@@ -174,26 +167,18 @@ static void do_set(struct engine *g, const char *line)
     pthread_mutex_lock(&g->mu);
     bool ok = strncmp(name, "bug.", 4) == 0 ? bug_set(name + 4, value ? value : "", &e)
                                              : settings_set(&g->set, name, value ? value : "", &e);
-    bool chosen = set_chunk(g);
+    resolve_settings(g);
     pthread_mutex_unlock(&g->mu);
-    char *done = chosen ? xasprintf("chunk=%d", g->set.chunk) : xstrdup(line);
-    if (ok)
-        post_op(g, OP_SET, done, 0);
-    else
+    struct buf done = {0};
+    buf_printf(&done, "%s=", name);
+    if (!ok)
         engine_post_text(g, EV_NOTICE, e.msg);
-    free(done);
+    else if (settings_get(&g->set, name, &done)) /* as it was resolved */
+        engine_post_op(g, OP_SET, done.p, 0);
+    else
+        engine_post_op(g, OP_SET, line, 0);
+    buf_free(&done);
     free(name);
-}
-
-static void do_regen(struct engine *g, int stop_after)
-{
-    struct session *s = &g->ses;
-    if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
-        engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
-        return;
-    }
-    session_rewind(s, 1);
-    engine_turn(g, true, stop_after);
 }
 
 /* Of a request that is no turn: a line, or a fault where a rule or the device is behind it. */
@@ -275,15 +260,15 @@ static void serve(struct engine *g, const struct request *rq)
 {
     switch (rq->kind) {
     case RQ_SAY:
-        session_add(&g->ses, ROLE_USER, g->ses.turn + 1, rq->text ? rq->text : "", NULL, 0);
-        engine_turn(g, false, rq->stop_after_step);
+        engine_say(g, rq->text ? rq->text : "", rq->make_room, rq->stop_after_step);
         break;
-    case RQ_REGEN: do_regen(g, rq->stop_after_step); break;
+    case RQ_REGEN: engine_regen(g, rq->stop_after_step); break;
+    case RQ_FORGET: engine_forget(g, rq->text ? rq->text : ""); break;
     case RQ_UNDO: do_undo(g); break;
     case RQ_NEW: do_new(g, rq); break;
     case RQ_SYSTEM:
         session_set_system(&g->ses, rq->text ? rq->text : "");
-        post_op(g, OP_SYSTEM, g->ses.system, 0);
+        engine_post_op(g, OP_SYSTEM, g->ses.system, 0);
         break;
     case RQ_SET: do_set(g, rq->text ? rq->text : ""); break;
     case RQ_FORK: do_fork(g, rq); break;
@@ -422,7 +407,7 @@ static bool open_device(struct engine *g, const struct engine_opts *o, struct er
         notice(g, "computing on the CPU: %s", passed.msg);
     if (device_slow_start(&g->dev))
         notice(g, "%s", device_slow_start(&g->dev));
-    set_chunk(g);
+    resolve_settings(g);
     return true;
 }
 
@@ -606,6 +591,7 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
               err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
     g->log = o->log;
     g->set = o->settings;
+    g->attended = o->attended;
     ok = ok && open_device(g, o, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
               load_draft(g, o, pp, e) &&

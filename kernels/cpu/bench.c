@@ -73,10 +73,7 @@ bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale
 /* 64 bytes at a time, eight running sums: the compiler uses the widest loads there are. */
 typedef uint64_t wide __attribute__((vector_size(64), aligned(8), may_alias));
 
-#if defined(__x86_64__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-static uint64_t read_part(const char *p, size_t n)
+static inline __attribute__((always_inline)) uint64_t read_wide(const char *p, size_t n)
 {
     wide sum[8] = {{0}};
     for (size_t i = 0; i + 512 <= n; i += 512)
@@ -87,6 +84,31 @@ static uint64_t read_part(const char *p, size_t n)
         for (int j = 0; j < 8; j++)
             all ^= sum[k][j];
     return all;
+}
+
+/* Chosen at each call, not by the loader (target_clones): its resolvers would run before a sanitizer
+ * is ready. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint64_t read_avx512(const char *p, size_t n)
+{
+    return read_wide(p, n);
+}
+
+__attribute__((target("avx2"))) static uint64_t read_avx2(const char *p, size_t n)
+{
+    return read_wide(p, n);
+}
+#endif
+
+static uint64_t read_part(const char *p, size_t n)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f"))
+        return read_avx512(p, n);
+    if (__builtin_cpu_supports("avx2"))
+        return read_avx2(p, n);
+#endif
+    return read_wide(p, n);
 }
 
 struct streaming {

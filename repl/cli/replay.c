@@ -301,6 +301,7 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
         .progress = o->quiet ? NULL : cli_progress,
     };
     settings_init(&opts.settings);
+    opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
     engine_close(r->engine);
     r->engine = NULL;
     bool ok = settings_parse(&opts.settings, a->text, e);
@@ -394,6 +395,14 @@ static bool play_op(struct replay *r, const struct act *a, struct err *e)
     case OP_UNDO:
         r->n_live -= r->n_live > 0;
         return ask_text(r, RQ_UNDO, a->session, NULL, e);
+    case OP_FORGET: {
+        int n = 0;
+        for (int k = 0; k < r->n_live; k++)
+            if (!turn_listed(a->text, r->live[k]->user.n))
+                r->live[n++] = r->live[k];
+        r->n_live = n;
+        return ask_text(r, RQ_FORGET, a->session, a->text, e);
+    }
     case OP_RESUME: return play_resume(r, a, e);
     case OP_FORK: return play_fork(r, a, e);
     }

@@ -71,6 +71,7 @@ int cli_chat(struct cli *c)
         return cli_fail(&e);
     o->plain = lines || !screen;
     o->tui = !o->plain;
+    o->engine.attended = o->tui || (!o->script && isatty(STDIN_FILENO));
     return talk(c, o->plain ? line_face : screen_face, NULL);
 }
 

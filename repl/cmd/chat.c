@@ -390,6 +390,53 @@ bool cmd_undo(struct app *a, int argc, char **argv, const char *rest, struct she
     return app_request(a, RQ_UNDO, NULL, e);
 }
 
+/* Without a number: the message that was refused is sent again, and the engine lets leave what must. */
+static bool send_refused(struct app *a, struct buf *json, struct err *e)
+{
+    if (!a->refused)
+        return err_set(e, ERR_USAGE, "no message was refused; /forget N leaves out the oldest N "
+                                     "turns of the context");
+    struct request rq = {.kind = RQ_SAY, .text = xstrdup(a->asked.p), .make_room = true};
+    memcpy(rq.session, a->session, sizeof rq.session);
+    if (json) {
+        jput_open(json, '{');
+        jput_kbool(json, "sent", true);
+        jput_close(json, '}');
+    }
+    return engine_submit(a->engine, &rq, e);
+}
+
+bool cmd_forget(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    long n;
+    (void)rest, (void)out;
+    if (argc == 0)
+        return send_refused(a, json, e);
+    if (a->turns.n == 0)
+        return err_set(e, ERR_USAGE, "the context holds no turn");
+    if (argc > 1 || !arg_int(argv[0], "the number of turns", 1, a->turns.n, &n, e))
+        return argc == 1 ? false : arg_expected("forget", "takes at most one number", e);
+    struct buf turns = {0};
+    if (json) {
+        jput_open(json, '{');
+        jput_key(json, "forgotten");
+        jput_open(json, '[');
+    }
+    for (int i = 0; i < n; i++) {
+        buf_printf(&turns, "%s%d", i ? " " : "", a->turns.v[i]);
+        if (json)
+            jput_int(json, a->turns.v[i]);
+    }
+    if (json) {
+        jput_close(json, ']');
+        jput_close(json, '}');
+    }
+    bool ok = app_request(a, RQ_FORGET, turns.p, e); /* the engine says which, and how long they are */
+    buf_free(&turns);
+    return ok;
+}
+
 bool cmd_clear(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                struct buf *json, struct err *e)
 {

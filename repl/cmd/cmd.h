@@ -15,7 +15,8 @@ typedef bool cmd_fn(struct app *a, int argc, char **argv, const char *rest, stru
 typedef void cmd_add_fn(void *arg, const char *s, const char *help);
 typedef void cmd_complete_fn(struct app *a, const char *word, cmd_add_fn *add, void *arg);
 
-cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_clear, cmd_bye;
+cmd_fn cmd_help, cmd_set, cmd_system, cmd_read, cmd_drop, cmd_regen, cmd_undo, cmd_forget, cmd_clear;
+cmd_fn cmd_bye;
 cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cmd_private;
 cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool;
 cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_sql;

@@ -37,6 +37,19 @@ static const struct topic {
      "bonus          the target's own token after the accepted path; every cycle has one\n"
      "MAL            mean acceptance length = 1 + accepted/cycles, the bonus included\n"
      "plan           all that one forward pass needs besides weights; checked before it runs\n"},
+    {"context", "when the context is full",
+     "The whole conversation is computed for each message. 512 tokens, or an eighth of a\n"
+     "context below 4096, are kept free for the reply where that is possible. When a message\n"
+     "and what is before it no longer fit, the setting `forget` says what happens:\n"
+     "ask            nothing is sent or changed; /forget leaves out the turns that were named\n"
+     "               and sends the message (the default at a terminal)\n"
+     "oldest         a notice names the turns and their tokens, then they leave (the default\n"
+     "               where nobody can answer: scripts, pipes, `aerie run`)\n"
+     "never          the message is refused\n"
+     "Oldest turns leave first. A turn of more than a quarter of the context, such as a text\n"
+     "that the questions are about, stays until nothing else is left. A message that is too\n"
+     "long by itself is refused and changes nothing. Turns that left stay in the log;\n"
+     "/fork N goes back to a conversation that still has them.\n"},
     {"safety", "what may reach your terminal",
      "Nothing from the model, a file or the log reaches the terminal as it is: control, bidi\n"
      "and invisible characters are shown as escapes such as <U+202E>, in the full screen and\n"

@@ -119,8 +119,10 @@ static void end_turn(struct tui *t, const struct event *ev)
     t->total = 0;
     if (ev->reason == STOP_CANCEL)
         tui_note(t, ST_DIM, "stopped; what is written is kept");
+    else if (ev->reason == STOP_CONTEXT && ev->tokens.n == 0)
+        ; /* a notice has said why, and what can be done */
     else if (ev->reason == STOP_CONTEXT)
-        tui_note(t, ST_WARN, "stopped: the context is full; /clear begins a new session");
+        tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
     else if (ev->reason != STOP_END)
         tui_note(t, ST_WARN, "stopped: %s", stop_name(ev->reason));
     if (t->have_view && t->view.settings.verbose)

@@ -79,7 +79,7 @@ static void test_a_cancel_ends_what_was_submitted_before_it(void **state)
     o.settings.max_tokens = 0;
     struct engine *g = spy.g = serve_open(&o);
     ask(g, RQ_NEW, NULL, &b);
-    brought_free(&b);
+    brought_clear(&b);
     spy.hold_at = 60; /* within the first turn */
     submit(g, RQ_SAY, "count to one hundred", 0);
     submit(g, RQ_SAY, "Hello!", 0);
@@ -144,7 +144,7 @@ static void test_replies_to_one_question_stop_and_keep_what_they_said(void **sta
         o.settings.max_tokens = 0;
         struct engine *g = spy.g = serve_open(&o);
         ask(g, RQ_NEW, NULL, &b);
-        brought_free(&b);
+        brought_clear(&b);
         spy.hold_at = long_ ? 3 : 150;
         submit(g, RQ_SEVERAL, long_ ? text : "count to one hundred", 4);
         while (atomic_load(&spy.calls) < spy.hold_at)

@@ -1,0 +1,55 @@
+#!/bin/bash
+# A context that is full, from outside: what scripts and JSON are told, what a resumed session holds, and that
+# sessions in which turns left the context replay equal, also those of logs without such operations.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb LC_ALL=C.UTF-8
+mkdir "$T/aerie"; echo "device = cpu" >"$T/aerie/config" # no word about the device
+n=0; bad=0
+result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; { cat "$T/out"; cat "$T/err"; } | cut -c1-150 | sed 's/^/# /'; }; }
+words() { for ((i = 0; i < $1; i++)); do printf 'This is line %d. ' $i; done; }
+chat() { timeout 60 "$AERIE" --plain --context 512 -p max_tokens=12 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+lines() { printf '%s\n' "$@"; }
+last() { "$AERIE" logs -n 1 --json | sed 's/^{"id":"\([^"]*\)".*/\1/'; }
+equal() { timeout 60 "$AERIE" replay --check "$(last)" >"$T/out" 2>"$T/err" && grep -q '^equal' "$T/out"; result "$1" $?; }
+shopt -s lastpipe
+A="$(words 11)"; B="$(words 22)"; LONG="$(words 150)"
+
+lines "$A" "$A" "$A" "$A" "$B" "Say hello." | chat
+[ $rc = 0 ] && [ "$(grep -c 'leaving out' "$T/err")" -ge 1 ] && head -n 1 "$T/err" |
+    grep -q '^aerie: leaving out turns 1-2 ([0-9]* tokens): .* 512, and 64 are kept free for the reply; /set forget ask'
+result "a script is told on standard error which turns leave, and the reserve" $?
+equal "and replays"
+lines "What is a page?" | chat --session "$(last)" --json
+p=$(sed -n 's/.*"prompt_tokens":\([0-9]*\).*/\1/p' "$T/out"); [ $rc = 0 ] && [ "$p" -lt 450 ] && ! grep -q 'leaving' "$T/err"
+result "a resumed session is without them ($p tokens)" $?
+equal "and replays, too"
+
+lines "$A" "$A" "$A" "$A" "$B" | chat --json
+tail -n 1 "$T/out" | grep -q '"forgotten":\[1,2\]'; result "--json lists them" $?
+lines "My name is Ada." "Say hello." "$LONG" "What is my name?" | chat
+[ $rc = 2 ] && grep -q '^aerie: the message needs [0-9]* tokens' "$T/err" && ! grep -q 'leaving' "$T/err" && grep -q 'Ada' "$T/out"
+result "a message that cannot fit is refused and costs nothing" $?
+equal "and replays"
+
+lines "$A" "$A" "$A" "$A" "$B" "/forget" "What is a page?" "/undo" "/forget 1" "Say hello." | chat -p forget=ask
+[ $rc = 2 ] && grep -q '^aerie: not sent, nothing has changed: .*; /forget leaves out turns 1-2 ([0-9]* tokens) and sends it' "$T/err" &&
+    grep -q '^aerie: leaving out turns 1-2 ' "$T/err" && grep -q '^aerie: leaving out turn 3 ' "$T/err"
+result "with forget=ask it is refused, and /forget sends it" $?
+equal "and replays"
+lines "$A" "$A" "/forget 1" "/fork" "Say hello." "/fork 1" "What is a page?" | chat
+[ $rc = 0 ]; result "a fork goes back to what was left out" $?
+equal "and replays"
+lines "$A" "$A" "$A" "$A" "$B" | chat -p forget=never; [ $rc = 2 ] && ! grep -q 'leaving' "$T/err"; result "forget=never keeps all" $?
+lines "/forget" | chat; [ $rc = 2 ] && grep -q 'no message was refused' "$T/err"; result "nothing to send again" $?
+lines "Hello!" "/forget 3" | chat; [ $rc = 2 ] && grep -q 'from 1 to 1' "$T/err"; result "more turns than there are" $?
+
+# logs from before there was a choice: no such line among the settings, no such operation
+lines "$A" "$A" "$A" "$A" "$B" "$LONG" "Say hello." "/regen" | chat -p forget=eager
+[ $rc = 2 ]; result "turns left without a word then" $?
+sqlite3 "$T/aerie/sessions.db" "update event set text = replace(text, 'forget=eager' || char(10), '')"
+[ "$(sqlite3 "$T/aerie/sessions.db" "select count(*) from event where text like '%eager%'")" = 0 ]; result "an old log" $?
+equal "replays as it was made"
+echo "1..$n"
+exit $bad
