@@ -1,7 +1,7 @@
 # aerie: `make run` and `make test` set up everything they need; `make help` lists the rest.
 
 # ---- configuration -------------------------------------------------------------------------------
-# MODE=release|debug (debug: ASan + UBSan), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
+# MODE=release|debug|tsan (debug: ASan + UBSan; tsan: ThreadSanitizer), CUDA=auto|1|0 (auto: for the GPU of this machine, if there is one; 1: for
 # all that ARCH names), CC=gcc|clang, ARCH= (CUDA architectures), STAMPS=1 (line tables, and kernels note when they
 # run: kernels/cuda/timeline.h)
 MODE    ?= release
@@ -46,6 +46,9 @@ LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -lm -lpthread
 ifeq ($(MODE),debug)
   CFLAGS  += -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
   LDFLAGS += -fsanitize=address,undefined
+else ifeq ($(MODE),tsan)
+  CFLAGS  += -O1 -fsanitize=thread -fno-omit-frame-pointer
+  LDFLAGS += -fsanitize=thread
 else
   CFLAGS  += -O2
 endif
@@ -198,4 +201,4 @@ docs: all ## make the generated parts of the documents new (tests/docs.sh)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
-	@echo "  options: MODE=debug  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='80 90+ptx'  -j1"
+	@echo "  options: MODE=debug|tsan  CUDA=0|1  CC=clang  PREFIX=/usr/local  ARCH='80 90+ptx'  -j1"
