@@ -254,6 +254,39 @@ static void test_nothing_waits_for_the_device_under_the_lock(void **state)
     brought_free(&b);
 }
 
+/* What the screen does all the time. A thread sanitizer's build sees what is read without the lock. */
+static void test_views_can_be_taken_at_any_time(void **state)
+{
+    (void)state;
+    struct engine_opts o = serve_opts();
+    struct brought b = {0};
+    struct err e = {0};
+    struct buf text = {0};
+    int turn = 0, step = 0;
+    struct engine *g = serve_open(&o);
+    submit(g, RQ_SAY, "count to twenty", 0);
+    submit(g, RQ_SAY, "Hello!", 0);
+    while (engine_busy(g)) {
+        struct engine_view v;
+        struct pos_view at;
+        engine_view(g, &v);
+        assert_true(v.turn > turn || (v.turn == turn && v.step >= step));
+        assert_true(v.committed <= v.length);
+        turn = v.turn;
+        step = v.step;
+        engine_view_free(&v);
+        engine_position(g, 3, &at, &e);
+        engine_plan_text(g, "", false, &text, &e);
+        buf_clear(&text);
+        usleep(200);
+    }
+    settle(g, &b);
+    assert_int_equal(b.n_end, 2);
+    engine_close(g);
+    buf_free(&text);
+    brought_free(&b);
+}
+
 static void test_the_speed_is_that_of_the_tokens_after_the_first(void **state)
 {
     (void)state;
@@ -280,6 +313,7 @@ int main(void)
         cmocka_unit_test(test_closing_waits_for_no_reply),
         cmocka_unit_test(test_replies_to_one_question_stop_and_keep_what_they_said),
         cmocka_unit_test(test_a_failed_turn_holds_the_tokens_of_its_steps),
+        cmocka_unit_test(test_views_can_be_taken_at_any_time),
         cmocka_unit_test(test_a_prompt_is_not_run_again_in_every_cycle),
         cmocka_unit_test(test_nothing_waits_for_the_device_under_the_lock),
         cmocka_unit_test(test_the_speed_is_that_of_the_tokens_after_the_first),
