@@ -90,7 +90,7 @@ bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scal
 __global__ void __launch_bounds__(512) stream_in(const uint4 *p, size_t n, unsigned *out)
 {
     enum { AHEAD = 8 };
-    after();
+    pdl_wait_trigger();
     uint4 x = make_uint4(0, 0, 0, 0);
     size_t step = (size_t)gridDim.x * blockDim.x;
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -129,8 +129,8 @@ enum { PHASE_THREADS = 512 };
 
 __global__ void __launch_bounds__(PHASE_THREADS) phase_kernel(unsigned *out)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     if (out)
         *out = threadIdx.x;
 }
@@ -150,7 +150,7 @@ __device__ __forceinline__ unsigned look(const unsigned *flag)
 /* The counter starts at 0; every block adds one a phase. */
 __global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count, int n)
 {
-    after();
+    pdl_wait_trigger();
     for (unsigned sum = gridDim.x; n > 0; n--, sum += gridDim.x) {
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count,
 /* One flag a block, all 0 at first; a thread each waits for them. No two blocks write one word. */
 __global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int n)
 {
-    after();
+    pdl_wait_trigger();
     for (unsigned phase = 1; phase <= (unsigned)n; phase++) {
         __syncthreads();
         if (threadIdx.x == 0)

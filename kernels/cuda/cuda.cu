@@ -26,32 +26,32 @@ bool cuda_ok(struct kdev *d, cudaError_t rc)
     return false;
 }
 
-void cuda_settle(struct kdev *d)
+void cuda_apply_pending(struct kdev *d)
 {
     struct pending p = d->pending;
     d->pending = {};
     if (p.runs)
-        cuda_add_runs(d, &p);
+        cuda_reduce_pending(d, &p);
     if (p.raw)
         cuda_norm_rows(d, p.raw, p.n, p.x, p.n, p.rows, p.n, &p.post, p.add, 1);
 }
 
-void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n)
+void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows, int n)
 {
     static thread_local int here = -1; /* the runtime's current device is a matter of the thread */
     if (here != d->ordinal && cuda_ok(d, cudaSetDevice(d->ordinal)))
         here = d->ordinal;
     if (d->pending.x != src || d->pending.rows != rows || d->pending.n != n)
-        cuda_settle(d);
+        cuda_apply_pending(d);
     d->op = op;
     d->arena_at = 0;
-    d->settled = d->settles;
-    d->settles = false;
-    d->left_q = d->leaves_q;
-    d->leaves_q = {};
+    d->prev_triggers_late = d->triggers_late;
+    d->triggers_late = false;
+    d->prev_queries = d->op_queries;
+    d->op_queries = {};
 }
 
-void cuda_begin(struct kdev *d, const char *op) { cuda_begin_row(d, op, NULL, 0, 0); }
+void cuda_begin(struct kdev *d, const char *op) { cuda_begin_fused(d, op, NULL, 0, 0); }
 
 static bool cuda_sync(struct kdev *d, struct err *e)
 {
@@ -91,7 +91,7 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
                        "'make dist', or 'make' on this machine, builds for it",
                        p->name, p->major, p->minor, CUDA_CODES);
     d->dependent = code.compute >= 90;
-    d->tiles = code.compute == 90 && code.specific && cuda_has_tensor_maps();
+    d->has_wgmma = code.compute == 90 && code.specific && cuda_has_tensor_maps();
     if (code.ptx)
         snprintf(d->slow_start, sizeof d->slow_start,
                  "this build has no machine code for compute capability %d.%d: the driver compiles "
@@ -120,7 +120,7 @@ static bool find_device(struct kdev *d, struct err *e)
     if (!find_code(d, &p, e))
         return false;
     d->n_sm = p.multiProcessorCount;
-    d->shared_most = p.sharedMemPerBlockOptin;
+    d->smem_max = p.sharedMemPerBlockOptin;
     snprintf(d->about, sizeof d->about, "%.64s, %.1f GiB, compute capability %d.%d, %s", p.name,
              (double)p.totalGlobalMem / (1 << 30), p.major, p.minor,
              d->terms == 1 ? "bf16" : "float32");
@@ -135,19 +135,20 @@ static bool open_memory(struct kdev *d, struct err *e)
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&d->counters, (N_COUNTERS + 1) * sizeof *d->counters);
     if (rc == cudaSuccess)
-        rc = cudaMalloc(&d->handed, HANDED_BYTES);
+        rc = cudaMalloc(&d->attn_exchange, ATTN_EXCHANGE_BYTES);
     if (rc == cudaSuccess)
-        rc = cudaMalloc((void **)&d->query_bits,
-                        (size_t)MOST_FEW * MOST_QUERY * sizeof *d->query_bits);
+        rc = cudaMalloc((void **)&d->query_bf16,
+                        (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
         rc = cudaMalloc((void **)&d->raw[i],
-                        (size_t)RAW_RUNS * MOST_FEW * MOST_PENDING * sizeof *d->raw[i]);
+                        (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS * MAX_PENDING_WIDTH *
+                            sizeof *d->raw[i]);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMemsetAsync(d->counters, 0, (N_COUNTERS + 1) * sizeof *d->counters, d->stream);
     if (rc == cudaSuccess)
-        rc = cudaMemsetAsync(d->handed, 0, HANDED_BYTES, d->stream);
+        rc = cudaMemsetAsync(d->attn_exchange, 0, ATTN_EXCHANGE_BYTES, d->stream);
     d->readers = d->counters + N_COUNTERS;
     if (rc == cudaSuccess)
         rc = cuda_open_ports(d);
@@ -171,8 +172,8 @@ static void cuda_close(struct kdev *d)
         cudaFree(d->held[i]);
     cudaFree(d->arena);
     cudaFree(d->counters);
-    cudaFree(d->handed);
-    cudaFree(d->query_bits);
+    cudaFree(d->attn_exchange);
+    cudaFree(d->query_bf16);
     cudaFree(d->raw[0]);
     cudaFree(d->raw[1]);
     cudaFreeHost(d->stage);

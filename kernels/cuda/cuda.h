@@ -8,11 +8,11 @@
  * sum of two (dense/product.cuh).
  *
  * One stream. Kernels are launched so that the next one may start while its predecessor drains
- * (programmatic dependent launch, where the device has it), so every kernel calls after() before
+ * (programmatic dependent launch, where the device has it), so every kernel calls pdl_wait_trigger() before
  * it touches anything that another kernel writes or reads, weights excepted. A kernel that says
- * let_next() before its own wait promises nothing: its successor may start while kernels long
+ * pdl_trigger() before its own wait promises nothing: its successor may start while kernels long
  * before both still run. One that says it after its wait has all before itself behind it
- * (kdev.settled).
+ * (kdev.prev_triggers_late).
  *
  * Scratch is one arena of a fixed size, taken at open: an operation that needs more runs in groups
  * of rows, which changes nothing in a row's bits. Multiplications and additions are contracted
@@ -43,11 +43,11 @@ enum {
     ARENA_BYTES = 256 << 20,
     STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
     N_COUNTERS = 1 << 17,       /* zero between operations */
-    OWN_COUNTERS = N_COUNTERS / 2, /* those from here on belong to mixtures of experts */
-    MOST_FEW = 64, MOST_PENDING = 3072, RAW_RUNS = 8, /* rows, elements of one, sums of one */
+    MOE_COUNTERS_AT = N_COUNTERS / 2, /* those from here on belong to mixtures of experts */
+    MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8, /* rows, elements of one, sums of one */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
-    HANDED_BYTES = 16 << 20,    /* zero between operations */
-    MOST_QUERY = 16384,         /* elements of a row of queries that are left as bf16, too */
+    ATTN_EXCHANGE_BYTES = 16 << 20,    /* zero between operations */
+    MAX_QUERY_WIDTH = 16384,         /* elements of a row of queries that are left as bf16, too */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -75,21 +75,21 @@ struct pending {
     int rows, n;
     struct norm post;
     bool add;
-    int runs; /* raw is to be added up first, of so many runs' sums (run_place()); 0: it is not */
+    int runs; /* raw is to be added up first, of so many runs' sums (partial_at()); 0: it is not */
 };
 
-/* Which queries kdev.query_bits are: rows of n elements. */
-struct queries_left {
+/* Which queries kdev.query_bf16 are: rows of n elements. */
+struct query_copy {
     const float *q; /* NULL: none */
     int rows, n;
 };
 
 struct kdev {
     int ordinal, n_sm;
-    size_t shared_most; /* bytes of shared memory that a block may have */
+    size_t smem_max; /* bytes of shared memory that a block may have */
     int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
     bool dependent; /* programmatic dependent launch: the code that runs was compiled for 9.0 or later */
-    bool tiles;     /* wgmma and the copy engine: the code that runs was compiled for 9.0a */
+    bool has_wgmma; /* wgmma and the copy engine: the code that runs was compiled for 9.0a */
     cudaStream_t stream;
     char *arena;
     size_t arena_at;
@@ -104,22 +104,22 @@ struct kdev {
     int n_held, cap_held;
     struct pending pending;
     const void *packed; /* what the last operation that was told to leave packed rows left so */
-    float *raw[2];            /* (RAW_RUNS, MOST_FEW, MOST_PENDING) each, in turn */
+    float *raw[2];            /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each, in turn */
     int raw_turn;
     unsigned *readers;        /* blocks that have read a pending row; zero between operations */
     const char *op; /* the operation at hand, for messages */
     /* The operation at hand, or the one before it, ends with a kernel that lets the next one start
      * after its own wait only. So when that next one starts, everything before that kernel is done
      * and seen: it may read, before it waits, whatever that kernel does not write. */
-    bool settles, settled;
+    bool triggers_late, prev_triggers_late;
     /* Queries that the operation at hand, or the one before it, leaves as bf16, too. */
-    struct queries_left leaves_q, left_q;
-    uint16_t *query_bits; /* (MOST_FEW, MOST_QUERY) */
+    struct query_copy op_queries, prev_queries;
+    uint16_t *query_bf16; /* (MAX_VERIFY_ROWS, MAX_QUERY_WIDTH) */
     bool failed;
     struct err first;
     char about[192];
     char slow_start[256]; /* "": nothing is slow */
-    void *handed; /* (HANDED_BYTES): what blocks of attention hand to each other */
+    void *attn_exchange; /* (ATTN_EXCHANGE_BYTES): what blocks of attention hand to each other */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
@@ -129,11 +129,11 @@ struct kdev {
 void cuda_begin(struct kdev *d, const char *op);
 /* The same for one that may take over what is pending of its input, if that is rows of n elements
  * at src. */
-void cuda_begin_row(struct kdev *d, const char *op, const void *src, int rows, int n);
+void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows, int n);
 /* Does what is pending. */
-void cuda_settle(struct kdev *d);
+void cuda_apply_pending(struct kdev *d);
 /* Adds up the runs of what is pending (dense/verify.cu). */
-void cuda_add_runs(struct kdev *d, struct pending *p);
+void cuda_reduce_pending(struct kdev *d, struct pending *p);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
 void cuda_fail(struct kdev *d, const char *why);
@@ -230,9 +230,9 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
 /* Shared memory that a block claims to have a multiprocessor to itself. Where another kernel holds
  * most of them, blocks of a short one would crowd on those that are free, and get in each other's
  * way; so they wait until blocks of that kernel leave. */
-static inline size_t cuda_alone(const struct kdev *d, int blocks)
+static inline size_t cuda_exclusive_smem(const struct kdev *d, int blocks)
 {
-    return blocks <= d->n_sm ? d->shared_most / 2 + 2048 : 0;
+    return blocks <= d->n_sm ? d->smem_max / 2 + 2048 : 0;
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -308,9 +308,9 @@ __device__ __forceinline__ void discard(const void *p)
 }
 
 /* Lets the next kernel of the stream be launched as soon as every block said so or ended. It still
- * waits for this one in its own after(), so this may be said at any time; said early, the next
+ * waits for this one in its own pdl_wait_trigger(), so this may be said at any time; said early, the next
  * kernel takes room on the multiprocessors early, and may fetch weights meanwhile. */
-__device__ __forceinline__ void let_next()
+__device__ __forceinline__ void pdl_trigger()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -318,7 +318,7 @@ __device__ __forceinline__ void let_next()
 }
 
 /* Waits for everything before this kernel in the stream. */
-__device__ __forceinline__ void wait_before()
+__device__ __forceinline__ void pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
     STAMP_WAIT(STAMP_WAITS);
@@ -328,27 +328,27 @@ __device__ __forceinline__ void wait_before()
 }
 
 /* The same, and lets the next one be launched. */
-__device__ __forceinline__ void after()
+__device__ __forceinline__ void pdl_wait_trigger()
 {
-    wait_before();
-    let_next();
+    pdl_wait();
+    pdl_trigger();
 }
 
 /* What one block makes for others that are on the device with it can be its own flag: words are
  * stored as their complement, which is never 0 (that would be a NaN that no instruction makes), in
  * a place that holds zeros before. So a word takes one way through the second cache; a fence, a
  * counter that others look at, and a copy take four times as long. */
-__device__ __forceinline__ void show(uint32_t *p, uint32_t v)
+__device__ __forceinline__ void publish(uint32_t *p, uint32_t v)
 {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
 }
-__device__ __forceinline__ void show_two(uint32_t *p, float x, float y)
+__device__ __forceinline__ void publish_two(uint32_t *p, float x, float y)
 {
     asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
                  "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
                  : "memory");
 }
-__device__ __forceinline__ uint4 look_at_four(const uint4 *p)
+__device__ __forceinline__ uint4 poll_four(const uint4 *p)
 {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -357,7 +357,7 @@ __device__ __forceinline__ uint4 look_at_four(const uint4 *p)
                  : "memory");
     return v;
 }
-__device__ __forceinline__ bool all_there(uint4 v) { return v.x && v.y && v.z && v.w; }
+__device__ __forceinline__ bool all_published(uint4 v) { return v.x && v.y && v.z && v.w; }
 
 __device__ __forceinline__ float weight_at(struct vec v, size_t i)
 {

@@ -44,7 +44,7 @@ void *cuda_inbox(struct kdev *d, size_t bytes)
 
 __global__ void take_kernel(const uint4 *from, uint4 *to, size_t n)
 {
-    after();
+    pdl_wait_trigger();
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x)
         to[i] = __ldcv(from + i);
@@ -65,7 +65,7 @@ void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes)
 __global__ void give_kernel(const uint4 *from, uint4 *to, size_t n, unsigned *ticket,
                             volatile unsigned *count)
 {
-    after();
+    pdl_wait_trigger();
     for (size_t i = threadIdx.x; i < n; i += blockDim.x)
         to[i] = __ldcg(from + i);
     __threadfence_system();

@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(JOIN_THREADS)
 {
     extern __shared__ float red[];
     __shared__ float weight[JOIN_THREADS], room[33];
-    after();
+    pdl_wait_trigger();
     const int head = (int)blockIdx.x, r = (int)blockIdx.y, n = a.head_dim, tid = (int)threadIdx.x;
     const range x = range_of(a, r);
     const size_t at = (size_t)r * (size_t)a.n_head + (size_t)head, one = (size_t)(n + 2);
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(THREADS) attn_kernel(const __grid_constant__ s
     extern __shared__ __align__(16) float q[];
     __shared__ float p[HG * SPLIT], m[HG], l[HG], red[HG * THREADS * N];
     __shared__ int slot[SPLIT];
-    after();
+    pdl_wait_trigger();
     const int chunks = (a.group + HG - 1) / HG, kv = (int)blockIdx.y / chunks;
     const int first = (int)blockIdx.y % chunks * HG, heads = min(HG, a.group - first);
     const int r = (int)blockIdx.z, n = a.head_dim, tid = (int)threadIdx.x;
@@ -372,11 +372,11 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     a.sinks = cuda_vec(k->sinks);
     a.dst = (float *)k->dst.p, a.lse = (float *)k->lse.p;
     const int outs = a.n_head * a.head_dim;
-    const struct queries_left *left = &d->left_q;
+    const struct query_copy *left = &d->prev_queries;
     if (left->q == a.q && left->rows == a.rows && left->n == outs)
-        a.q_bits = d->query_bits;
+        a.q_bits = d->query_bf16;
     /* A single row is packed by the product itself, with less code. */
-    if (k->packed && k->rows > 1 && cuda_keeps_packed(d, k->rows, outs, DT_BF16)) {
+    if (k->packed && k->rows > 1 && cuda_makes_packed(d, k->rows, outs, DT_BF16)) {
         a.pack_to = (uint16_t *)a.dst;
         a.pack_as = cuda_rows_format(d, k->rows, outs);
     }
@@ -403,7 +403,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
 
 __global__ void merge_kernel(float *va, float *la, const float *vb, const float *lb, int n)
 {
-    after();
+    pdl_wait_trigger();
     size_t i = blockIdx.x;
     float a = la[i], b = lb[i], m = fmaxf(a, b), wa = 0, wb = 0, lse = -INFINITY;
     bool any_a = a != -INFINITY, any_b = b != -INFINITY;

@@ -49,7 +49,8 @@ __device__ __forceinline__ void put_output(const tile_args &t, size_t row, int i
 /* ---- handing segments over ------------------------------------------------------------------ */
 
 /* Blocks that are all on the device at once hand segments over as words that are their own
- * flags (show(), cuda.h), and who has read them makes them 0 again. So no kernel has to end first.
+ * flags (publish(), cuda.h), and who has read them makes them 0 again. So no kernel has to end
+ * first.
  *
  * A head falls into pieces of 64 dimensions, which are joined apart: of each segment 16 chunks of
  * dimensions, and one with its maximum and its sum. */
@@ -65,7 +66,7 @@ enum {
 template <class S>
 __device__ __forceinline__ uint4 *piece_of(const tile_args &t, int row, int head, int part)
 {
-    const int at = (row * t.a.n_head + head) * (S::HD / PIECE) + part; /* below HANDED_BYTES */
+    const int at = (row * t.a.n_head + head) * (S::HD / PIECE) + part; /* < ATTN_EXCHANGE_BYTES */
     return t.handed + (unsigned)(at * t.a.most_splits * PIECE_CHUNKS);
 }
 
@@ -93,7 +94,7 @@ __device__ __forceinline__ void hand_over(const place<S> &p, uint32_t *to, int m
 #pragma unroll
     for (int n = 0; n < S::DT; n += 2)
         if constexpr (S::DT == 1)
-            show_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
+            publish_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
                      x.acc[mi][n][2 * h + 1]);
         else
             show_four(to + first % PIECE + n * 8 + lane * 4, x.acc[mi][n][2 * h],
@@ -118,10 +119,10 @@ __device__ __forceinline__ void take_over(uint4 *from, int n, uint4 *to)
 #pragma unroll
             for (int j = 0; j < MANY; j++)
                 if (j < mine)
-                    v[j] = look_at_four(at + j * PIECE);
+                    v[j] = poll_four(at + j * PIECE);
 #pragma unroll
             for (int j = 0; j < MANY; j++)
-                missing |= j < mine && !all_there(v[j]);
+                missing |= j < mine && !all_published(v[j]);
         } while (missing);
 #pragma unroll
         for (int j = 0; j < MANY; j++)

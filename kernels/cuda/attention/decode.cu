@@ -457,7 +457,7 @@ __device__ __forceinline__ void wait_for_queries(const tile_args &t, const place
     sinks = fetch_sinks(t, p);
     find_queries<S>(t, p, q);
     if (t.wait == WAIT_FOR_NEW)
-        wait_before();
+        pdl_wait();
     load_queries<S>(q);
 }
 
@@ -641,9 +641,9 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ seen rows[S::ROWS];
     place<S> p = place_of<S>(t, rows, shared, (int *)(shared + S::CELL_AT));
-    let_next();
+    pdl_trigger();
     if (t.wait == WAIT_FIRST)
-        wait_before();
+        pdl_wait();
     fetch_pages<S>(t, p, p.base + S::TOP_AT);
     if ((int)threadIdx.x < p.n) {
         seen x = seen_by<S::TK>(t, p.r0 + (int)threadIdx.x);
@@ -664,7 +664,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         if (!S::WHOLE && first_piece<S>(t, p, 0) >= pieces_of<S>(t, p))
             return; /* nor to join: makes room */
         sinks = fetch_sinks(t, p);
-        wait_before();
+        pdl_wait();
     }
     if constexpr (S::WHOLE)
         finish<S>(t, p, sinks, all);
@@ -693,7 +693,7 @@ static constexpr int OF_ITS_OWN = 2048;
 template <class S> static int room_for(const struct kdev *d)
 {
     return d->n_sm *
-           min_int(S::BLOCKS, (int)(d->shared_most + OF_ITS_OWN) / (S::BYTES + OF_ITS_OWN));
+           min_int(S::BLOCKS, (int)(d->smem_max + OF_ITS_OWN) / (S::BYTES + OF_ITS_OWN));
 }
 
 template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, tile_args t)
@@ -702,13 +702,13 @@ template <int HD, int MI, int G, int BLOCKS> static void run(struct kdev *d, til
     using W = round_form<HD, MI, G, BLOCKS, true>;
     const size_t pieces = (size_t)(t.a.rows * t.a.n_head * HD / PIECE);
     const size_t bytes = pieces * (size_t)t.a.most_splits * PIECE_CHUNKS * sizeof *t.handed;
-    const int most = bytes > HANDED_BYTES ? 0 : room_for<S>(d) / (t.a.n_kv * t.tiles);
-    t.handed = (uint4 *)d->handed;
+    const int most = bytes > ATTN_EXCHANGE_BYTES ? 0 : room_for<S>(d) / (t.a.n_kv * t.tiles);
+    t.handed = (uint4 *)d->attn_exchange;
     const int jobs = min_int(t.units, max_int(most_splits(t), 1)) + t.each;
     if (t.units)
         t.units = min_int(jobs, most);
     const bool ahead =
-        S::AHEAD > 0 && jobs > most && (size_t)(S::AHEAD_BYTES + OF_ITS_OWN) <= d->shared_most;
+        S::AHEAD > 0 && jobs > most && (size_t)(S::AHEAD_BYTES + OF_ITS_OWN) <= d->smem_max;
     dim3 grid((unsigned)max_int(1, t.units), (unsigned)t.a.n_kv, (unsigned)t.tiles);
     cuda_launch(d, t.units ? round_kernel<S> : round_kernel<W>, grid, S::NT,
                 ahead ? S::AHEAD_BYTES : S::BYTES, t, ahead);

@@ -46,7 +46,7 @@ __device__ __forceinline__ void open_block(const tile_args &t, const place<S> &p
     if (o.over)
         return;
     if (o.waits)
-        after();
+        pdl_wait_trigger();
     if constexpr (S::WIDE)
         share_queries<S>(t, p);
     else if (t.a.q_bits)
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     opening<S> first;
     first.waits = t.wait == WAIT_FOR_NEW && !whole && t.a.n_expand, first.over = false;
     if (!first.waits)
-        after(); /* a kernel behind this one finds all that came before it */
+        pdl_wait_trigger(); /* a kernel behind this one finds all that came before it */
     bool old = true;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
         seen x = seen_by<S::TK>(t, p.r0 + r);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
         rows[r] = x;
     }
     if (!__syncthreads_and(old) && first.waits) { /* cells of the pass may be among the splits' */
-        after();
+        pdl_wait_trigger();
         first.waits = false;
     }
     course c = {};
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     while (next_job<S>(t, p, whole, c))
         walk<S>(t, p, c.now, whole, first, all);
     if (first.waits && !first.over)
-        after();
+        pdl_wait_trigger();
     if (whole)
         finish<S>(t, p, sinks, all);
 }
@@ -266,13 +266,13 @@ static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
     if (t.a.head_dim == 256)
         packed == 128              ? run<form<256, 1, 8, 1, 3, 1, true>>(d, t)
-        : t.units && d->tiles      ? run<form<256, 1, 4, 1, 2, 2, true>>(d, t)
+        : t.units && d->has_wgmma      ? run<form<256, 1, 4, 1, 2, 2, true>>(d, t)
                                    : run<form<256, 1, 4, 2, 3, 1>>(d, t);
     else if (t.a.head_dim == 128)
         packed == 64 ? run<form<128, 1, 4, 1, 2, 2>>(d, t) : run<form<128, 1, 8, 1, 2, 1>>(d, t);
     else if (packed == 64)
         run<form<64, 1, 4, 1, 4, 2>>(d, t);
-    else if (d->tiles)
+    else if (d->has_wgmma)
         run<form<64, 1, 8, 1, 3, 2, true>>(d, t);
     else
         run<form<64, 2, 4, 1, 3, 2>>(d, t);
@@ -307,13 +307,13 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     bool near = a->window && a->window <= NEAR;
     bool alone = a->rows <= 64 && a->window && a->window <= ALONE;
     bool rounds = alone ? a->rows * a->n_kv <= 2 * d->n_sm : few; /* at most two blocks each */
-    bool wide = packed > 64 && (a->head_dim < 256 || (d->tiles && a->rows <= 64 && !near));
+    bool wide = packed > 64 && (a->head_dim < 256 || (d->has_wgmma && a->rows <= 64 && !near));
     bool more = packed > 16 && a->head_dim > 64; /* rounds of 32 rows of 64 lack registers */
     int most = alone ? a->group : few ? (more ? 32 : 16) : wide ? 128 : 64;
     lay_out(d, t, most);
     if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */
         lay_out(d, t, most = 64);
-    t.wait = d->settled && (!rounds || a->rows <= OWN) ? WAIT_FOR_NEW : WAIT_FIRST;
+    t.wait = d->prev_triggers_late && (!rounds || a->rows <= OWN) ? WAIT_FOR_NEW : WAIT_FIRST;
     if (rounds)
         cuda_attn_rounds(d, t);
     else if (alone)

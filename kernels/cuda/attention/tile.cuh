@@ -728,7 +728,7 @@ __device__ __forceinline__ void add_values(const place<S> &p, uint32_t values,
 /* ---- four warps multiply together ------------------------------------------------------------ */
 
 /* wgmma adds sixteen products to a sum exactly as mma.sync does (dense/tile.cuh). The host chooses
- * these forms only where kdev.tiles; code for other GPUs has them without a body. */
+ * these forms only where kdev.has_wgmma; code for other GPUs has them without a body. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAVE_WGMMA 1
 #else

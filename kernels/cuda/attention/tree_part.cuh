@@ -481,8 +481,8 @@ __global__ void __launch_bounds__(S::NT, 4) tail_kernel(const __grid_constant__ 
     if (any_key(y.x))
         walk_tail<S>(t, y);
     fetch_wait<0>();
-    let_next(); /* said earlier, the next kernel's blocks would be in these blocks' way */
-    wait_before(); /* for the splits */
+    pdl_trigger(); /* said earlier, the next kernel's blocks would be in these blocks' way */
+    pdl_wait(); /* for the splits */
     __syncthreads(); /* the tail is there for all threads, and nobody reads its cells */
     join_row<S>(t, y, sinks);
 }

@@ -2,7 +2,7 @@
  *
  * A panel is a few successive rows of the matrix (outputs). It lies in memory in the order in which
  * a block multiplies with it (dense/decode.cu), so that a block reads one run of bytes from its first
- * to its last: k is cut into chunks of 32 and these into RUNS runs, each of which a warp adds up
+ * to its last: k is cut into chunks of 32 and these into K_SPLITS runs, each of which a warp adds up
  * (dense/product.cuh); after the first chunks of all runs come the second ones, and so on. A chunk
  * is 64 bytes of one row after the other.
  *
@@ -18,14 +18,15 @@
 #include "kernels/cuda/cuda.h"
 
 enum {
-    RUNS = 8,
-    PANEL_MOST = 24, /* rows */
+    K_SPLITS = 8,
+    PANEL_MAX_ROWS = 24, /* rows */
     K_CHUNK = 32, K_CHUNK_BYTES = 64,
 };
 
 static inline __host__ __device__ int panel_rows(int n, int n_sm)
 {
-    int each = (n + n_sm * PANEL_MOST - 1) / (n_sm * PANEL_MOST); /* panels of a multiprocessor */
+    /* panels of a multiprocessor */
+    int each = (n + n_sm * PANEL_MAX_ROWS - 1) / (n_sm * PANEL_MAX_ROWS);
     return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;   /* even, for stores of pairs */
 }
 
@@ -37,7 +38,7 @@ static inline __host__ __device__ struct cut cut_of(int kp)
 {
     struct cut c;
     c.chunks = kp / K_CHUNK;
-    c.each = (c.chunks + RUNS - 1) / RUNS;
+    c.each = (c.chunks + K_SPLITS - 1) / K_SPLITS;
     c.runs = (c.chunks + c.each - 1) / c.each;
     c.rest = c.chunks - (c.runs - 1) * c.each;
     return c;

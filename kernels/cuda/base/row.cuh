@@ -24,7 +24,7 @@ struct rows_in {
 
 /* What becomes of a single row, in every block, before it is normalised and packed:
  * x (+)= post(raw). One block writes x when all of them have read it. */
-struct row_before {
+struct row_update {
     const float *raw; /* NULL: nothing */
     struct norm post;
     bool add;
@@ -36,56 +36,58 @@ struct row_before {
 enum row_kind {
     ROW_PLAIN,     /* column after column */
     ROW_TILED,     /* the same, elements as dense/tile.cuh wants them */
-    ROW_HELD_COLS, /* (chunks of k, columns, 32) */
-    ROW_STAGES,    /* the same for each group of columns, chunks as those of a panel lie */
+    ROW_BY_CHUNK, /* (chunks of k, columns, 32) */
+    ROW_BY_STAGE,    /* the same for each group of columns, chunks as those of a panel lie */
 };
 struct row_format {
     enum row_kind kind;
     int cols;       /* in all */
     int kp;         /* elements of a column */
-    int group;      /* columns of one, of ROW_STAGES */
-    struct cut cut; /* of ROW_STAGES */
+    int group;      /* columns of one, of ROW_BY_STAGE */
+    struct cut cut; /* of ROW_BY_STAGE */
 };
 
 /* Sums of runs that are still to be added up lie so that who makes them and who reads one row of
  * them both move whole sectors, the reader whole lines: (runs, outputs / 32, rows, 32), rows in
  * eights, of which the even ones come first. */
-enum { RUN_TILE = 32 };
-static inline __host__ __device__ int run_rows(int rows) { return (rows + 7) / 8 * 8; }
-static inline __host__ __device__ size_t run_floats(int rows, int outs)
+enum { PARTIAL_TILE = 32 };
+static inline __host__ __device__ int partial_rows(int rows) { return (rows + 7) / 8 * 8; }
+static inline __host__ __device__ size_t partial_floats(int rows, int outs)
 {
-    return (size_t)run_rows(rows) * (size_t)((outs + RUN_TILE - 1) / RUN_TILE * RUN_TILE);
+    return (size_t)partial_rows(rows) *
+           (size_t)((outs + PARTIAL_TILE - 1) / PARTIAL_TILE * PARTIAL_TILE);
 }
 /* Where output `out` of a row lies in a run. */
-static inline __host__ __device__ size_t run_place(int rows, int row, int out)
+static inline __host__ __device__ size_t partial_at(int rows, int row, int out)
 {
     int at = row / 8 * 8 + row % 2 * 4 + row % 8 / 2;
-    return (size_t)((out / RUN_TILE * run_rows(rows) + at) * RUN_TILE + out % RUN_TILE);
+    return (size_t)((out / PARTIAL_TILE * partial_rows(rows) + at) * PARTIAL_TILE +
+                    out % PARTIAL_TILE);
 }
 
 #ifdef __CUDACC__
 
 /* Runs' sums are read and dead. x: a thread's four in the first run; each of the eight threads that
  * share a line of every run lets go of one of them. The warp has what it asked for. */
-__device__ __forceinline__ void discard_runs(const float *x, size_t apart, int runs)
+__device__ __forceinline__ void discard_splits(const float *x, size_t apart, int runs)
 {
-    static_assert((int)RUN_TILE == 8 * 4);
+    static_assert((int)PARTIAL_TILE == 8 * 4);
     const int own = (int)threadIdx.x % 8;
     if (own < runs)
         discard(x - own * 4 + (size_t)own * apart);
 }
 
 enum {
-    ROW_HELD = 3,             /* groups of four that a thread keeps in registers */
+    ROW_REGS = 3,             /* groups of four that a thread keeps in registers */
     ROW_STEP = 4 * ROW_THREADS,
-    ROW_PASS = ROW_HELD * ROW_STEP,
+    ROW_PASS = ROW_REGS * ROW_STEP,
     ROW_WARPS = ROW_THREADS / 32,
 };
-static_assert((int)ROW_PASS >= (int)MOST_PENDING, "a pending row is held in registers");
+static_assert((int)ROW_PASS >= (int)MAX_PENDING_WIDTH, "a pending row is held in registers");
 
 /* The thread's elements from .. from + ROW_PASS; zeros behind the end. */
 struct row_part {
-    float4 v[ROW_HELD];
+    float4 v[ROW_REGS];
 };
 
 __device__ __forceinline__ float4 plus(float4 a, float4 b)
@@ -106,7 +108,7 @@ __device__ __forceinline__ float4 four_of(const float *src, int n, int i)
 }
 
 /* Four floats, or zeros. In this form the compiler leaves a load where it stands. */
-__device__ __forceinline__ float4 ask_four(const float *p, bool there)
+__device__ __forceinline__ float4 load_four_volatile(const float *p, bool there)
 {
     float4 v;
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n"
@@ -140,7 +142,7 @@ __device__ __forceinline__ int row_index(int from, int j)
 __device__ __forceinline__ void load_part(const float *src, int n, int from, struct row_part &p)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         p.v[j] = four_of(src, n, row_index(from, j));
 }
 
@@ -150,12 +152,12 @@ __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int fr
 {
     if (norm.w.p)
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++)
+        for (int j = 0; j < ROW_REGS; j++)
             w.v[j] = four_weights(norm.w, n, row_index(from, j));
 }
 
 /* The threads that share a row meet; there may be others in the block. */
-__device__ __forceinline__ void row_meet()
+__device__ __forceinline__ void row_barrier()
 {
     asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
 }
@@ -167,7 +169,7 @@ __device__ __forceinline__ float row_sum(float v, float *room)
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = v;
-    row_meet();
+    row_barrier();
     float sum = room[0];
 #pragma unroll
     for (int i = 1; i < ROW_WARPS; i++)
@@ -178,7 +180,7 @@ __device__ __forceinline__ float row_sum(float v, float *room)
 __device__ __forceinline__ float part_squares(const struct row_part &x, float ss)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
+    for (int j = 0; j < ROW_REGS; j++) {
         ss = fmaf(x.v[j].x, x.v[j].x, ss);
         ss = fmaf(x.v[j].y, x.v[j].y, ss);
         ss = fmaf(x.v[j].z, x.v[j].z, ss);
@@ -220,7 +222,7 @@ __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, flo
 /* The same in little code, for rows of at most ROW_PASS elements whose norm's weights are bf16 that
  * can be read by fours: those, as fetched, and what a normalised element is multiplied with. */
 struct short_weights {
-    uint2 v[ROW_HELD];
+    uint2 v[ROW_REGS];
 };
 __device__ __forceinline__ float4 normed_short(const struct norm &norm, float4 x, float inv,
                                                uint2 w)
@@ -264,7 +266,7 @@ __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint1
         return x + (size_t)col * (size_t)f.kp + i;
     if (f.kind == ROW_TILED)
         return x + (size_t)col * (size_t)f.kp + tile_place(i);
-    if (f.kind == ROW_HELD_COLS)
+    if (f.kind == ROW_BY_CHUNK)
         return x + (i / K_CHUNK * f.cols + col) * K_CHUNK + i % K_CHUNK;
     const int first = col / f.group * f.group, cols = min(f.cols - first, f.group);
     const int at = chunk_place(f.cut, i / K_CHUNK) * cols + col - first;
@@ -315,7 +317,7 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int ter
             load_part(src, a.n, from, y);
         }
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++)
+        for (int j = 0; j < ROW_REGS; j++)
             if (row_index(from, j) < f.kp)
                 put_terms(four_normed(a.norm.kind, y.v[j], inv, w.v[j]), row_index(from, j), a.n,
                           terms, x, r * terms, f);
@@ -326,7 +328,7 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int ter
 __device__ __forceinline__ void store_part(float *dst, int n, const struct row_part &y)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         if (row_index(0, j) < n)
             *(float4 *)(dst + row_index(0, j)) = y.v[j];
 }
@@ -349,7 +351,7 @@ __device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
                 load_part(dst, n, from, old);
         }
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++) {
+        for (int j = 0; j < ROW_REGS; j++) {
             int i = row_index(from, j);
             float4 y = four_normed(norm.kind, x.v[j], inv, w.v[j]);
 #pragma unroll

@@ -35,13 +35,13 @@
 
 /* The fold has to be little code, for it runs once, and as new to the instruction cache as the
  * weights are to the other (7,300 instructions took 4 us more than these). So it takes only what
- * cuda_folds() lets through: floats and weights of norms (bf16) that can be read by fours, whole
+ * cuda_fuses_pack() lets through: floats and weights of norms (bf16) that can be read by fours, whole
  * chunks, one term. The bits are those of base/row.cuh. */
 
 __device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, short_weights &w)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         if (norm.w.p && row_index(0, j) < n)
             w.v[j] = __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)));
         else
@@ -51,7 +51,7 @@ __device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, short
 __device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         x.v[j] = row_index(0, j) < n ? __ldcg((const float4 *)(src + row_index(0, j)))
                                      : make_float4(0, 0, 0, 0);
 }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
         const struct norm &norm = turn ? p.in.norm : p.before.post;
         float inv = row_inverse_short(y, n, norm, room + turn * ROW_WARPS);
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++) {
+        for (int j = 0; j < ROW_REGS; j++) {
             float4 z = normed_short(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
             if (turn) {
                 if (row_index(0, j) < n)
@@ -132,7 +132,7 @@ __device__ __forceinline__ void finish_before(const product &p, const struct row
         while (n < gridDim.x);
         *readers = 0;
     }
-    row_meet();
+    row_barrier();
     store_part(p.before.x, p.in.n, y);
 }
 
@@ -157,12 +157,12 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     const uint32_t held = base + (uint32_t)f.held_at,
                    held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
     const int warp = (int)threadIdx.x / 32;
-    if (__builtin_expect(warp == RUNS, 1)) {
+    if (__builtin_expect(warp == K_SPLITS, 1)) {
         feed_block<KIND, HELD, BYTES>(f, r, held, held_at);
         return;
     }
     if (KIND == GATED || !p.behind.turns)
-        let_next();
+        pdl_trigger();
     keep(r.at), keep(r.full), keep(r.empty);
 
     const bool packs = ROWS == FOLDED && !f.x, joins = packs && p.before.raw;
@@ -187,13 +187,13 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
     if (ahead)
         run.fetch(first, f, r);
 
-    wait_before();
+    pdl_wait();
     if (p.behind.turns)
-        let_next(); /* attention reads old cells before it waits (settles, cuda.h) */
+        pdl_trigger(); /* attention reads old cells before it waits (triggers_late, cuda.h) */
     fetch_shares<NT, KIND, ROWS>(p, mine);
     if (packs) {
         pack_folded(p, w, post, (uint16_t *)(shared + f.held_at), room, row);
-        row_meet();
+        row_barrier();
     } else if (HELD) {
         barrier_wait(held_at, 0);
     }
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
         if (at.over())
             break;
         turn += p.rows;
-        mine = shares_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)RUNS - 1));
+        mine = shares_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)K_SPLITS - 1));
         fetch_shares<NT, KIND, ROWS>(p, mine);
         run = run_of_unit<XT, NT, KIND, ROWS, BYTES>(f, at, held, none);
     }
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
 /* ---- host ------------------------------------------------------------------------------------ */
 
 /* Columns of a block whose rows are not held. */
-static int group_of(const struct kdev *d) { return d->shared_most >= LARGE ? 64 : 16; }
+static int group_of(const struct kdev *d) { return d->smem_max >= LARGE ? 64 : 16; }
 
 /* Positions of a stage: as many as are multiplied at once go in without rest. */
 static int by_fours(int positions) { return positions > 4 ? positions / 4 * 4 : positions; }
@@ -376,7 +376,7 @@ static int deal_units(const struct kdev *d, struct few *f)
 static size_t sums_bytes(const struct few *f, int tiles)
 {
     const bool one = f->deals == 1 && f->deal[0].units <= f->deal[0].n && f->group <= SUM_COLS;
-    return (size_t)(one ? 1 : SUM_ROOMS) * RUNS * (size_t)(f->sum_cols * sum_pitch(tiles)) *
+    return (size_t)(one ? 1 : SUM_ROOMS) * K_SPLITS * (size_t)(f->sum_cols * sum_pitch(tiles)) *
            sizeof(float);
 }
 
@@ -393,7 +393,7 @@ static void place_parts(struct deal *deal, bool joined, int bytes)
             CHECK(n < JOINED_MOST && from / 16 <= 0xffff);
             deal->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
         }
-        at += (uint32_t)(deal->positions * RUNS * K_CHUNK * bytes * a->rows);
+        at += (uint32_t)(deal->positions * K_SPLITS * K_CHUNK * bytes * a->rows);
     }
     for (int i = n; joined && i < JOINED_MOST; i++)
         deal->output[i] = deal->output[n - 1];
@@ -413,10 +413,10 @@ static size_t divide(const struct kdev *d, const struct product *p, int tiles, b
         wide = max_int(wide, f.deal[i].rows);
         most = max_int(most, f.deal[i].cut.each);
     }
-    int each = RUNS * K_CHUNK, of_rows = 2 * each * in_stage, of_weights = bytes * each * wide;
+    int each = K_SPLITS * K_CHUNK, of_rows = 2 * each * in_stage, of_weights = bytes * each * wide;
     size_t sums = sums_bytes(&f, tiles);
     size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
-    size_t left = d->shared_most - SLACK - sums - rows - own;
+    size_t left = d->smem_max - SLACK - sums - rows - own;
     int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
     f.rows_at = positions * of_weights;
@@ -494,18 +494,18 @@ template <int ROWS, int BYTES> static void run_held(struct kdev *d, struct produ
 
 static bool fits_held(const struct kdev *d, int cols, int kp)
 {
-    size_t most = d->shared_most >= LARGE ? HELD_BYTES : HELD_BYTES / 2;
+    size_t most = d->smem_max >= LARGE ? HELD_BYTES : HELD_BYTES / 2;
     return cols <= 8 && (size_t)cols * (size_t)kp * 2 <= most;
 }
 
 static bool short_norm(const struct norm *n, int width)
 {
     return n->kind == NORM_NONE ||
-           (width <= MOST_PENDING &&
+           (width <= MAX_PENDING_WIDTH &&
             (!n->w.p || (n->w.type == DT_BF16 && (uintptr_t)n->w.p % 8 == 0)));
 }
 
-bool cuda_folds(const struct kdev *d, const struct product *p)
+bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
 {
     return p->rows == 1 && p->x.terms == 1 && fits_held(d, 1, p->x.kp) && p->in.n % K_CHUNK == 0 &&
            (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n);
@@ -513,7 +513,7 @@ bool cuda_folds(const struct kdev *d, const struct product *p)
 
 /* Heads and panels are powers of two, a head has pairs of panels, and with a norm a warp looks
  * after all of one. */
-bool cuda_turns(const struct kdev *d, const struct product *p)
+bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
 {
     const struct heads *h = &p->behind.heads;
     size_t lists = 0;
@@ -530,23 +530,24 @@ bool cuda_turns(const struct kdev *d, const struct product *p)
             return false;
         lists += (size_t)(l->n / 2 * p->rows) * (size_t)of_head;
     }
-    return lists <= OWN_COUNTERS;
+    return lists <= MOE_COUNTERS_AT;
 }
 
-bool cuda_leaves(const struct product *p)
+bool cuda_can_defer(const struct product *p)
 {
     const struct behind *b = &p->behind;
     int n = p->m[0].n;
-    return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n && p->rows <= MOST_FEW &&
-           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MOST_PENDING &&
+    return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
+           p->rows <= MAX_VERIFY_ROWS &&
+           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MAX_PENDING_WIDTH &&
            short_norm(&b->post, n);
 }
 
-struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp)
+struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp)
 {
     struct row_format f = {};
     f.cols = rows * d->terms;
-    f.kind = fits_held(d, f.cols, kp) ? ROW_HELD_COLS : ROW_STAGES;
+    f.kind = fits_held(d, f.cols, kp) ? ROW_BY_CHUNK : ROW_BY_STAGE;
     f.kp = kp;
     f.group = group_of(d);
     f.cut = cut_of(kp);
@@ -572,7 +573,7 @@ template <int BYTES> static void run_any(struct kdev *d, struct product *p)
 }
 
 /* FP8 is read where that saves time: up to a tile of columns. */
-void cuda_product_few(struct kdev *d, struct product *p)
+void cuda_product_decode(struct kdev *d, struct product *p)
 {
     bool cut = p->rows * p->x.terms <= 16;
     for (int i = 0; i < p->n_mats; i++)

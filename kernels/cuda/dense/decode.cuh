@@ -367,7 +367,7 @@ __device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint
 {
     if (!f.x)
         return;
-    wait_before();
+    pdl_wait();
     if (HELD) {
         feed_expect(held_full, f.cols * f.column);
         feed(held, f.x, f.cols * f.column, held_full);
@@ -428,11 +428,11 @@ __device__ __forceinline__ void feed_block(const few &f, const ring &r, uint32_t
     if (feeds)
         feed_weights<KIND, HELD>(f, s, r);
     if (one) {
-        barrier_init(r.empty, RUNS);
+        barrier_init(r.empty, K_SPLITS);
 #pragma unroll 1
         for (int i = 1; i < r.stages; i++) {
             barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
-            barrier_init(r.empty + (uint32_t)i * 8, RUNS);
+            barrier_init(r.empty + (uint32_t)i * 8, K_SPLITS);
         }
         barrier_init(held_full, FEED_LANES);
         fence_barriers();

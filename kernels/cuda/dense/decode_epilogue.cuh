@@ -114,7 +114,7 @@ __device__ __forceinline__ void fetch_share(const product &p, share &s)
 }
 
 /* Element i of packed row r. */
-__device__ __forceinline__ void put_one(const product &p, float y, int r, int i)
+__device__ __forceinline__ void put_term(const product &p, float y, int r, int i)
 {
     const int terms = p.x.terms;
     for (int t = 0; t < terms; t++) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void put_one(const product &p, float y, int r, int i)
 }
 
 /* 1 / rms of heads whose panels are several blocks'. Each block has a list in memory for each of
- * its units and rows, one word a panel of the head: those who have a panel show() its squares in
+ * its units and rows, one word a panel of the head: those who have a panel publish() its squares in
  * all lists; the reader makes a word 0 again. The order of the sum is that of head_sum(). All blocks
  * are on the device at once. */
 
@@ -155,7 +155,7 @@ __device__ __forceinline__ void show_squares(const product &p, const few &f, con
     if (s.o < 0 || norm_of(a, s.mat).kind == NORM_NONE)
         return;
     for (int to = lane & (s.n - 1); to < half; to += s.n)
-        show(head_list(p, f, s.mat, s.h, s.row, to) + panel, __float_as_uint(ss));
+        publish(head_list(p, f, s.mat, s.h, s.row, to) + panel, __float_as_uint(ss));
 }
 
 /* Of the head of lane `of`; the whole warp. */
@@ -235,13 +235,13 @@ __device__ __forceinline__ void end_one(const product &p, const few &f, const sh
     float *dst = s.dst + (size_t)row * s.stride;
     if (KIND == GATED) {
         if (p.pack_to)
-            put_one(p, y, row, s.o);
+            put_term(p, y, row, s.o);
         else
             *dst = y;
         return;
     }
     if (__builtin_expect(!s.bare, 0))
-        y = behind_bias(p.f[s.mat], y, s.o, row);
+        y = after_bias(p.f[s.mat], y, s.o, row);
     *dst = s.add ? y + (p.rows == 1 ? s.old : *dst) : y;
 }
 
@@ -306,7 +306,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
     for (int m = 0; m < XT; m++) {
         if (m * 16 >= cols)
             break;
-        float *here = sums + room * (int)RUNS * sum_cols * PITCH;
+        float *here = sums + room * (int)K_SPLITS * sum_cols * PITCH;
         room ^= 1;
         if constexpr (is_narrow(ROWS))
             store_narrow<NT>(acc[m], two, cols, here + warp * sum_cols * PITCH);
@@ -327,14 +327,14 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                     *(float2 *)(here + (warp * sum_cols + row) * PITCH + n * 8 + 2 * q) = v;
             }
         }
-        row_meet();
+        row_barrier();
         const int rows = min(cols - m * 16, (int)SUM_COLS) >> two;
-        for (int t = own.of[0].row; t < rows; t += RUNS)
+        for (int t = own.of[0].row; t < rows; t += K_SPLITS)
 #pragma unroll
             for (int i = 0; i < own.N; i++) {
                 float y = 0, up = 0;
 #pragma unroll
-                for (int r = 0; r < RUNS; r++) {
+                for (int r = 0; r < K_SPLITS; r++) {
                     const float *from = here + (r * sum_cols + t) * PITCH + lane + 32 * i;
                     y = r ? y + from[0] : from[0];
                     if (KIND == GATED)

@@ -91,11 +91,11 @@ template <bool ADDS>
 __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
                                            bool biased)
 {
-    constexpr int MOST = ADDS ? (int)RUNS : 1;
+    constexpr int MOST = ADDS ? (int)K_SPLITS : 1;
     float4 part[MOST];
 #pragma unroll
     for (int r = 0; r < MOST; r++)
-        part[r] = ask_four(x + (size_t)min(r, max(a.runs - 1, 0)) * apart, true);
+        part[r] = load_four_volatile(x + (size_t)min(r, max(a.runs - 1, 0)) * apart, true);
 #pragma unroll
     for (int r = 1; r < MOST; r++)
         part[0] = plus(part[0], r < a.runs ? part[r] : make_float4(0, 0, 0, 0));
@@ -146,15 +146,15 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
 }
 
 /* Blocks (heads, rows): of one row, or of a few that share one, so that there are multiprocessors
- * for them before the product before ends: the next kernel begins when all of them have. settles:
+ * for them before the product before ends: the next kernel begins when all of them have. triggers_late:
  * cuda.h. */
 template <int DIM, bool ADDS>
 __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
-    heads_of_many(const __grid_constant__ struct heads a, int all, int rows, bool settles)
+    heads_of_many(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
 {
     using S = span<DIM>;
-    if (!settles)
-        let_next();
+    if (!triggers_late)
+        pdl_trigger();
     const int r = (int)(blockIdx.y * blockDim.y + threadIdx.y);
     if (r >= rows)
         return;
@@ -165,15 +165,15 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     const float *x = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
     x += ((size_t)r * (size_t)(kind == HEAD_Q ? a.n_head : a.n_kv) + (size_t)h) * DIM;
     if (ADDS)
-        x = a.q + run_place(rows, r, (mine ? h_of_all : 0) * DIM + lane * 4);
-    const size_t apart = run_floats(rows, all * DIM), step = run_place(rows, 0, S::LANES * 4);
+        x = a.q + partial_at(rows, r, (mine ? h_of_all : 0) * DIM + lane * 4);
+    const size_t apart = partial_floats(rows, all * DIM), step = partial_at(rows, 0, S::LANES * 4);
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
     float4 y[S::EACH];
     struct turning part[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         part[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
-    after(); /* attention reads old cells before it waits */
+    pdl_wait_trigger(); /* attention reads old cells before it waits */
     const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     }
 #pragma unroll
     for (int j = 0; j < S::EACH && ADDS; j++)
-        discard_runs(x + j * step, apart, a.runs);
+        discard_splits(x + j * step, apart, a.runs);
 }
 
 template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)
@@ -219,8 +219,8 @@ template <int DIM> static void run(struct kdev *d, const struct heads *h, int ro
     const int together = h->runs || rows > EARLY ? 1 : min_int(rows, TOGETHER);
     dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)div_up(rows, together));
     cuda_launch(d, h->runs ? heads_of_many<DIM, true> : heads_of_many<DIM, false>, grid,
-                dim3(ROW_THREADS, (unsigned)together), cuda_alone(d, (int)(grid.x * grid.y)), *h,
-                all, rows, rows <= K_MAX_NODES);
+                dim3(ROW_THREADS, (unsigned)together),
+                cuda_exclusive_smem(d, (int)(grid.x * grid.y)), *h, all, rows, rows <= K_MAX_NODES);
 }
 
 /* Weights that can be read by fours. */
@@ -238,7 +238,7 @@ static bool knows_how(const struct heads *h)
            (h->head_dim == 64 || h->head_dim == 128 || h->head_dim == 256);
 }
 
-bool cuda_heads_adds(const struct heads *h)
+bool cuda_heads_reduce(const struct heads *h)
 {
     return knows_how(h) && !h->v_from_k && by_fours(h->b[0]) && by_fours(h->b[1]) &&
            by_fours(h->b[2]);
@@ -248,13 +248,13 @@ bool cuda_heads_adds(const struct heads *h)
 static void leave_queries(struct kdev *d, struct heads *h, int rows)
 {
     const int n = h->n_head * h->head_dim;
-    if (d->terms > 1 || rows > MOST_FEW || n > MOST_QUERY)
+    if (d->terms > 1 || rows > MAX_VERIFY_ROWS || n > MAX_QUERY_WIDTH)
         return;
-    h->bits = d->query_bits;
-    d->leaves_q = {h->dst, rows, n};
+    h->bits = d->query_bf16;
+    d->op_queries = {h->dst, rows, n};
 }
 
-bool cuda_heads_of_many(struct kdev *d, const struct heads *to_do, int rows)
+bool cuda_heads(struct kdev *d, const struct heads *to_do, int rows)
 {
     struct heads h = *to_do;
     if (rows > MOST || !knows_how(&h))

@@ -21,14 +21,14 @@ struct heads {
     const int32_t *write; /* or NULL */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
-    int runs;        /* q is sums of runs of all heads (run_place()), to be added up; then biases */
+    int runs;        /* q is sums of runs of all heads (partial_at()), to be added up; then biases */
     struct vec b[3]; /* to be added; 0: it is not so */
 };
 
-/* All heads of the rows (heads.cu), if it knows how: runs as well as cuda_heads_adds(). Of
- * some rows queries are left as bf16, too (kdev.leaves_q). */
-bool cuda_heads_of_many(struct kdev *d, const struct heads *h, int rows);
-bool cuda_heads_adds(const struct heads *h);
+/* All heads of the rows (heads.cu), if it knows how: runs as well as cuda_heads_reduce(). Of
+ * some rows queries are left as bf16, too (kdev.op_queries). */
+bool cuda_heads(struct kdev *d, const struct heads *h, int rows);
+bool cuda_heads_reduce(const struct heads *h);
 
 #ifdef __CUDACC__
 
@@ -101,7 +101,7 @@ __device__ __forceinline__ float head_sum(float v, float *room)
         v += __shfl_xor_sync(~0u, v, d);
     if (threadIdx.x % 32 == 0)
         room[threadIdx.x / 32] = v;
-    row_meet();
+    row_barrier();
     float part[ROW_WARPS];
 #pragma unroll
     for (int i = 0; i < ROW_WARPS; i++)
@@ -172,7 +172,7 @@ __device__ __forceinline__ void finish_head(const heads &a, int r, int h_of_all,
         struct head_part v = p;
         if ((int)threadIdx.x < a.head_dim)
             load_element(a, r, HEAD_V, h, (int)threadIdx.x, v);
-        row_meet();
+        row_barrier();
         finish_kind(a, r, HEAD_V, h, v, room);
     }
 }

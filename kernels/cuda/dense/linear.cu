@@ -11,8 +11,8 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
 
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 {
-    bool few = rows <= MOST_FEW && !cuda_some(d, rows);
-    return few ? cuda_few_rows(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
+    bool few = rows <= MAX_VERIFY_ROWS && !cuda_is_verify(d, rows);
+    return few ? cuda_decode_format(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     heads_kernel(const __grid_constant__ struct heads a)
 {
     __shared__ float room[ROW_WARPS];
-    after(); /* attention reads old cells before it waits (settles, cuda.h) */
+    pdl_wait_trigger(); /* attention reads old cells before it waits (triggers_late, cuda.h) */
     struct head_part part;
     load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
     finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, room);
@@ -53,7 +53,7 @@ static void launch_behind(struct kdev *d, const struct product *p)
     if (b->dst)
         cuda_norm_rows(d, p->f[0].dst, (int)p->f[0].dst_stride, b->dst, (int)b->dst_stride, p->rows,
                        p->m[0].n, &b->post, b->add, 1);
-    if (b->turns && !cuda_heads_of_many(d, h, p->rows)) {
+    if (b->turns && !cuda_heads(d, h, p->rows)) {
         int all = h->n_head + (h->k ? (h->v_from_k ? 1 : 2) * h->n_kv : 0);
         dim3 grid((unsigned)all, (unsigned)p->rows);
         cuda_launch(d, heads_kernel, grid, ROW_THREADS, 0, *h);
@@ -87,32 +87,33 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     p->behind.counters = d->counters;
     p->before = {};
     p->before_runs = 0;
-    const bool ready = p->x.x, few = dense && !cuda_tiled(d, whole_rows);
-    const bool some = few && cuda_some(d, p->rows);
+    const bool ready = p->x.x, few = dense && !cuda_is_prefill(d, whole_rows);
+    const bool some = few && cuda_is_verify(d, p->rows);
     struct row_format rows = some || (dense && !few) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
-                             : few                   ? cuda_few_rows(d, p->rows, p->x.kp)
+                             : few                   ? cuda_decode_format(d, p->rows, p->x.kp)
                                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
-    p->fold = few && cuda_folds(d, p);
-    p->turned = few && !some && cuda_turns(d, p);
+    p->fold = few && cuda_fuses_pack(d, p);
+    p->turned = few && !some && cuda_fuses_heads(d, p);
     const bool packs = !p->fold && !ready && cuda_packs_short(p), captures = p->in.capture && !packs;
     if (!captures && (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
         take_rows(d, p);
     else
-        cuda_settle(d);
+        cuda_apply_pending(d);
     if (captures)
         cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride, p->rows, p->in.n);
     if (!p->fold && !ready)
         cuda_pack_rows(d, p, &rows);
     CHECK(dense || !p->glu);
-    const bool leaves = p->behind.turns ? cuda_heads_adds(&p->behind.heads)
-                                        : p->behind.dst && p->rows == whole_rows && cuda_leaves(p);
+    const bool leaves = p->behind.turns
+                            ? cuda_heads_reduce(&p->behind.heads)
+                            : p->behind.dst && p->rows == whole_rows && cuda_can_defer(p);
     int runs = 0;
     if (some)
-        runs = cuda_product_some(d, p, leaves);
+        runs = cuda_product_verify(d, p, leaves);
     else if (few)
-        cuda_product_few(d, p);
+        cuda_product_decode(d, p);
     else if (dense)
-        cuda_tile(d, p);
+        cuda_product_prefill(d, p);
     else if (store == STORE_F16)
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
@@ -172,7 +173,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     if (a->packed && d->packed == a->src.p)
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
-    if (post && rows <= MOST_FEW && out <= MOST_PENDING) /* it may stay for the next operation */
+    if (post && rows <= MAX_VERIFY_ROWS && out <= MAX_PENDING_WIDTH) /* may become pending */
         to = d->raw[d->raw_turn ^= 1];
     else if (post)
         to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);
@@ -197,7 +198,7 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
 void cuda_linear(struct kdev *d, const struct k_linear *a)
 {
     int out = (int)a->w->dim[0], in = (int)a->w->dim[1];
-    cuda_begin_row(d, "linear", a->src.p, a->rows, in);
+    cuda_begin_fused(d, "linear", a->src.p, a->rows, in);
     cuda_f32(a->src, cuda_span(a->rows, cuda_stride(a->src_stride, in), in));
     cuda_f32(a->dst, cuda_span(a->rows, cuda_stride(a->dst_stride, out), out));
     if (a->mul.p)
@@ -216,8 +217,8 @@ void cuda_linear(struct kdev *d, const struct k_linear *a)
 
 __global__ void gate_kernel(const float *g, const float *u, float *dst, size_t n, int act)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         dst[i] = activate(g[i], act) * u[i];
@@ -259,10 +260,10 @@ static void glu_rows(struct kdev *d, const struct k_glu *a, int r0, int rows)
 
 void cuda_glu(struct kdev *d, const struct k_glu *a)
 {
-    cuda_begin_row(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
+    cuda_begin_fused(d, "glu", a->src.p, a->rows, (int)a->gate->dim[1]);
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
     const bool keeps = a->packed && a->gate->type == DT_BF16 && a->up->type == DT_BF16 &&
-                       cuda_keeps_packed(d, a->rows, ffn, DT_BF16);
+                       cuda_makes_packed(d, a->rows, ffn, DT_BF16);
     if (a->packed)
         d->packed = keeps ? a->dst.p : NULL;
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
@@ -328,8 +329,8 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     }
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
-        size_t room = i || !cuda_some(d, rows) ? (size_t)rows * n
-                                               : RAW_RUNS * run_floats(rows, nq + 2 * nk);
+        size_t room = i || !cuda_is_verify(d, rows) ? (size_t)rows * n
+                                               : PENDING_SPLITS * partial_floats(rows, nq + 2 * nk);
         raw[i] = (float *)cuda_take(d, room * sizeof(float));
         add_mat(d, &p, w[i], b[i], raw[i], n);
         mixed |= w[i]->type != a->wq->type;
@@ -351,7 +352,7 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
 
 void cuda_qkv(struct kdev *d, const struct k_qkv *a)
 {
-    cuda_begin_row(d, "qkv", a->src.p, a->rows, (int)a->wq->dim[1]);
+    cuda_begin_fused(d, "qkv", a->src.p, a->rows, (int)a->wq->dim[1]);
     int in = (int)a->wq->dim[1], nq = a->n_head * a->head_dim, nk = a->n_kv * a->head_dim;
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
@@ -371,10 +372,10 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t runs = cuda_some(d, a->rows) ? RAW_RUNS : 1;
+    size_t runs = cuda_is_verify(d, a->rows) ? PENDING_SPLITS : 1;
     size_t each = 3 * cuda_packed_bytes(in + 32) + runs * (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));
-    d->settles = a->rows <= K_MAX_NODES;
+    d->triggers_late = a->rows <= K_MAX_NODES;
 }

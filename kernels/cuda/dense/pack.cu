@@ -11,7 +11,7 @@
 __device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         w.v[j] = norm.w.p && row_index(0, j) < n
                      ? __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)))
                      : make_uint2(0, 0);
@@ -22,15 +22,15 @@ __device__ __forceinline__ void norm_short(struct row_part &y, int n, const stru
 {
     const float inv = row_inverse_short(y, n, norm, room);
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         y.v[j] = normed_short(norm, y.v[j], inv, w.v[j]);
 }
 
 __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_part &x)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
-        x.v[j] = ask_four(src + row_index(0, j), row_index(0, j) < n);
+    for (int j = 0; j < ROW_REGS; j++)
+        x.v[j] = load_four_volatile(src + row_index(0, j), row_index(0, j) < n);
 }
 
 /* The sum of a row's runs, in their order; missing ones are zeros. raw: the thread's first element
@@ -38,19 +38,19 @@ __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_pa
 __device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs, int n,
                                            struct row_part &y)
 {
-    const size_t apart = run_floats(rows, n), step = (size_t)(ROW_STEP * run_rows(rows));
-    struct row_part part[RAW_RUNS];
+    const size_t apart = partial_floats(rows, n), step = (size_t)(ROW_STEP * partial_rows(rows));
+    struct row_part part[PENDING_SPLITS];
 #pragma unroll
-    for (int r = 0; r < RAW_RUNS; r++)
+    for (int r = 0; r < PENDING_SPLITS; r++)
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++)
-            part[r].v[j] = ask_four(raw + (size_t)r * apart + (size_t)j * step,
+        for (int j = 0; j < ROW_REGS; j++)
+            part[r].v[j] = load_four_volatile(raw + (size_t)r * apart + (size_t)j * step,
                                     r < runs && row_index(0, j) < n);
     y = part[0];
 #pragma unroll
-    for (int r = 1; r < RAW_RUNS; r++)
+    for (int r = 1; r < PENDING_SPLITS; r++)
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++)
+        for (int j = 0; j < ROW_REGS; j++)
             y.v[j] = plus(y.v[j], part[r].v[j]);
 }
 
@@ -64,7 +64,7 @@ enum owed { OWED_NOTHING, OWED_ROWS, OWED_RUNS };
 template <int OWED>
 __global__ void __launch_bounds__(ROW_THREADS, 1)
     pack_short_kernel(const __grid_constant__ struct rows_in in,
-                      const __grid_constant__ struct row_before before, int runs,
+                      const __grid_constant__ struct row_update before, int runs,
                       const __grid_constant__ struct row_format f, uint16_t *x)
 {
     __shared__ float room[2 * ROW_WARPS];
@@ -72,23 +72,23 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     constexpr bool joins = OWED != OWED_NOTHING;
     short_weights w, post;
     struct row_part y, old;
-    uint16_t *to[ROW_HELD];
+    uint16_t *to[ROW_REGS];
     const bool early = rows <= EARLY;
     if (early)
-        let_next();
+        pdl_trigger();
     fetch_short(in.norm, n, w);
     if (joins)
         fetch_short(before.post, n, post);
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         to[j] = packed_at(f, x, r, row_index(0, j));
     float *sum = before.x + (size_t)r * (size_t)n;
-    const float *src = OWED == OWED_RUNS   ? before.raw + run_place(rows, r, row_index(0, 0))
+    const float *src = OWED == OWED_RUNS   ? before.raw + partial_at(rows, r, row_index(0, 0))
                        : OWED == OWED_ROWS ? before.raw + (size_t)r * (size_t)n
                                            : in.src + (size_t)r * in.stride;
-    wait_before();
+    pdl_wait();
     if (!early)
-        let_next();
+        pdl_trigger();
     if (OWED == OWED_RUNS)
         fetch_runs(src, rows, runs, n, y);
     else
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (joins) {
         norm_short(y, n, before.post, post, room);
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++) {
+        for (int j = 0; j < ROW_REGS; j++) {
             if (before.add)
                 y.v[j] = plus(y.v[j], old.v[j]);
             if (row_index(0, j) < n)
@@ -109,14 +109,14 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
         store_part(in.capture + (size_t)r * in.capture_stride, n, y);
     norm_short(y, n, in.norm, w, room + ROW_WARPS);
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         if (row_index(0, j) < n)
             put_short(to[j], f.kind == ROW_TILED, y.v[j]);
 #pragma unroll
-    for (int j = 0; OWED == OWED_RUNS && j < ROW_HELD; j++)
+    for (int j = 0; OWED == OWED_RUNS && j < ROW_REGS; j++)
         if (row_index(0, j) < n)
-            discard_runs(src + (size_t)j * (size_t)(ROW_STEP * run_rows(rows)),
-                         run_floats(rows, n), runs);
+            discard_splits(src + (size_t)j * (size_t)(ROW_STEP * partial_rows(rows)),
+                         partial_floats(rows, n), runs);
 }
 
 /* ---- any rows ------------------------------------------------------------------------------- */
@@ -127,9 +127,9 @@ __global__ void __launch_bounds__(ROW_THREADS)
 {
     __shared__ float room[ROW_WARPS];
     struct row_part norm;
-    let_next();
+    pdl_trigger();
     load_norm(in.norm, in.n, 0, norm);
-    after();
+    pdl_wait_trigger();
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
 }
 
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
 {
     const int r = (int)blockIdx.x, i = row_index((int)blockIdx.y * ROW_STEP, 0);
     const float *src = in.src + (size_t)r * in.stride;
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     if (i < f.kp)
         put_terms(four_of(src, in.n, i), i, in.n, terms, x, r * terms, f);
 }
@@ -160,11 +160,11 @@ bool cuda_packs_short(const struct product *p)
            p->in.capture_stride % 4 == 0 && (uintptr_t)p->in.capture % 16 == 0;
 }
 
-/* See cuda_alone(). Before q, k and v few rows rather crowd: those products have so few weights that
+/* See cuda_exclusive_smem(). Before q, k and v few rows rather crowd: those products have so few weights that
  * they should all be asked for by then, and their blocks start only once all of these have. */
 static size_t room_of(const struct kdev *d, const struct product *p)
 {
-    return p->glu || p->rows > EARLY ? cuda_alone(d, p->rows) : 0;
+    return p->glu || p->rows > EARLY ? cuda_exclusive_smem(d, p->rows) : 0;
 }
 
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f)

@@ -20,7 +20,7 @@
 
 #include "kernels/cuda/dense/heads.cuh"
 
-enum { PRODUCT_THREADS = 32 * (int)RUNS, MAX_MATS = 3 };
+enum { PRODUCT_THREADS = 32 * (int)K_SPLITS, MAX_MATS = 3 };
 
 enum store {
     STORE_BF16,
@@ -91,7 +91,7 @@ struct product {
     uint16_t *pack_to; /* packed rows of m[0].n instead of f[0].dst: glu */
     struct row_format pack_as; /* where rows are few; else they are for tiles */
     struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
-    struct row_before before;
+    struct row_update before;
     int before_runs; /* before.raw is that many runs' sums (struct pending) */
     struct behind behind;
     bool fold;
@@ -258,7 +258,7 @@ template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* What follows the bias. */
-__device__ __forceinline__ float behind_bias(const finish &f, float y, int out, int row)
+__device__ __forceinline__ float after_bias(const finish &f, float y, int out, int row)
 {
     y = soft_capped(activate(y, f.act), f.softcap);
     if (f.scale != 1)
@@ -268,12 +268,12 @@ __device__ __forceinline__ float behind_bias(const finish &f, float y, int out, 
     return y;
 }
 
-__device__ __forceinline__ float finished(const finish &f, float y, int out, int row)
+__device__ __forceinline__ float apply_epilogue(const finish &f, float y, int out, int row)
 {
-    return behind_bias(f, f.b.p ? y + weight_at(f.b, (size_t)out) : y, out, row);
+    return after_bias(f, f.b.p ? y + weight_at(f.b, (size_t)out) : y, out, row);
 }
 
-__device__ __forceinline__ void store_one(const finish &f, float y, int out, int row)
+__device__ __forceinline__ void store_output(const finish &f, float y, int out, int row)
 {
     float *at = f.dst + (size_t)row * f.dst_stride + (size_t)out;
     *at = f.add ? y + *at : y;
@@ -290,13 +290,13 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     product_kernel(const __grid_constant__ struct product p)
 {
     constexpr int TOK = NT * 4, PITCH = TOK + 1;
-    __shared__ float red[RUNS][16 * PITCH];
+    __shared__ float red[K_SPLITS][16 * PITCH];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int g = lane / 4, q = lane % 4;
 
     int mi = 0, expert = 0, from = 0, to = p.rows;
     if constexpr (EXPERTS) {
-        after();
+        pdl_wait_trigger();
         int n_active = *p.e.n_active; /* four loads at once; what lies beyond the end is unused */
         expert = p.e.active[blockIdx.y];
         from = p.e.begin[blockIdx.y];
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     const int step = EXPERTS ? TOK : TOK * (int)gridDim.y;
 
     /* this warp's run of k */
-    const int chunks = p.x.kp / chunk<STORE>::K, each = (chunks + RUNS - 1) / RUNS;
+    const int chunks = p.x.kp / chunk<STORE>::K, each = (chunks + K_SPLITS - 1) / K_SPLITS;
     const int c0 = min(warp * each, chunks), c1 = min(c0 + each, chunks);
 
     const uint8_t *w[2];
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     };
     fetch(c0); /* weights do not depend on the kernel before: they may come while it ends */
     if constexpr (!EXPERTS)
-        after();
+        pdl_wait_trigger();
 
     for (int t0 = from; t0 < to; t0 += step) {
         const uint16_t *x[NT];
@@ -371,12 +371,12 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
             int o = at % 16, out = n0 + o, t = t0 + at / 16;
             float y = red[0][o * PITCH + at / 16];
 #pragma unroll
-            for (int r = 1; r < RUNS; r++)
+            for (int r = 1; r < K_SPLITS; r++)
                 y += red[r][o * PITCH + at / 16];
             if (t >= to || out >= m.n)
                 continue;
             int row = EXPERTS ? p.e.order[t] : t;
-            store_one(p.f[mi], finished(p.f[mi], y, out, row), out, row);
+            store_output(p.f[mi], apply_epilogue(p.f[mi], y, out, row), out, row);
         }
         __syncthreads();
     }
@@ -393,33 +393,33 @@ static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows);
 /* Of bf16 matrices (decode.cu). Where it folds, packing is part of it if p->x.x is NULL; else rows
  * come in the given format. Where it turns, heads are part of it. */
-bool cuda_folds(const struct kdev *d, const struct product *p);
-bool cuda_turns(const struct kdev *d, const struct product *p);
+bool cuda_fuses_pack(const struct kdev *d, const struct product *p);
+bool cuda_fuses_heads(const struct kdev *d, const struct product *p);
 /* Whether the norm behind it may stay to be done. */
-bool cuda_leaves(const struct product *p);
+bool cuda_can_defer(const struct product *p);
 /* Rows into p->x (dense/pack.cu), with what they are owed (p->before), if cuda_packs_short(). */
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
 bool cuda_packs_short(const struct product *p);
-struct row_format cuda_few_rows(const struct kdev *d, int rows, int kp);
-void cuda_product_few(struct kdev *d, struct product *p);
+struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp);
+void cuda_product_decode(struct kdev *d, struct product *p);
 /* Of some rows, a term each, packed in tile order (verify.cu). leaves: what comes behind is left,
  * and if k was cut so may the sum of the runs be: how many there are in f[0].dst, else 0. */
-int cuda_product_some(struct kdev *d, const struct product *p, bool leaves);
-static inline bool cuda_some(const struct kdev *d, int rows)
+int cuda_product_verify(struct kdev *d, const struct product *p, bool leaves);
+static inline bool cuda_is_verify(const struct kdev *d, int rows)
 {
-    return d->tiles && d->terms == 1 && rows > 16 && rows <= MOST_FEW;
+    return d->has_wgmma && d->terms == 1 && rows > 16 && rows <= MAX_VERIFY_ROWS;
 }
 /* Of many rows (tile.cu), packed in tile order; only where device and build have it. */
-void cuda_tile(struct kdev *d, const struct product *p);
-static inline bool cuda_tiled(const struct kdev *d, int rows)
+void cuda_product_prefill(struct kdev *d, const struct product *p);
+static inline bool cuda_is_prefill(const struct kdev *d, int rows)
 {
-    return d->tiles && rows > MOST_FEW;
+    return d->has_wgmma && rows > MAX_VERIFY_ROWS;
 }
 /* Whether rows of n are packed by the product that makes them for the one that reads them; both
  * have weights of this type. */
-static inline bool cuda_keeps_packed(const struct kdev *d, int rows, int n, enum dtype type)
+static inline bool cuda_makes_packed(const struct kdev *d, int rows, int n, enum dtype type)
 {
-    return (rows <= MOST_FEW || d->tiles) && n % K_CHUNK == 0 && type == DT_BF16;
+    return (rows <= MAX_VERIFY_ROWS || d->has_wgmma) && n % K_CHUNK == 0 && type == DT_BF16;
 }
 /* How a product of so many rows of so many elements wants them packed (linear.cu). */
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp);

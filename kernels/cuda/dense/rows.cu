@@ -25,8 +25,8 @@ __device__ __forceinline__ float table_at(const table &t, int id, int i)
 __global__ void embed_kernel(const int32_t *ids, const __grid_constant__ table t, int n,
                              float scale, float *dst, int dst_stride)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x), id = ids[r];
     if (i < n)
         dst[(size_t)r * (size_t)dst_stride + (size_t)i] =
@@ -74,8 +74,8 @@ __device__ __forceinline__ void turn_of(float pos, float freq, float factor, flo
 __global__ void rope_kernel(const int32_t *pos, const __grid_constant__ struct freqs inv, int from,
                             int n, int half, float factor, float *cs)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     int r = (int)blockIdx.x, i = (int)threadIdx.x;
     if (i < n)
         turn_of((float)pos[r], inv.f[i], factor,
@@ -105,9 +105,9 @@ __global__ void __launch_bounds__(ROW_THREADS)
 {
     __shared__ float room[ROW_WARPS];
     struct row_part w;
-    let_next();
+    pdl_trigger();
     load_norm(norm, n, 0, w);
-    after();
+    pdl_wait_trigger();
     src += (size_t)blockIdx.x * (size_t)src_stride;
     dst += (size_t)blockIdx.x * (size_t)dst_stride;
     struct row_part old;
@@ -137,8 +137,8 @@ void cuda_normalize(struct kdev *d, const struct k_normalize *a)
 
 __global__ void scale_kernel(float *x, size_t n, struct vec s)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         x[i] *= weight_at(s, 0);
@@ -155,8 +155,8 @@ void cuda_scale(struct kdev *d, const struct k_scale *a)
 __global__ void rows_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
                             const int32_t *idx, int limit)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     int r = (int)blockIdx.y, i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     int from = idx ? idx[r] : r;
     if (i < n)
@@ -268,7 +268,7 @@ __device__ __forceinline__ void put_part(const part &p, int r, int i, float4 x, 
 __device__ __forceinline__ void fetch_part(const part &p, int id, int from, struct row_part &x)
 {
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++)
+    for (int j = 0; j < ROW_REGS; j++)
         x.v[j] = row_index(from, j) < p.n ? four_of(p, id, row_index(from, j))
                                           : make_float4(0, 0, 0, 0);
 }
@@ -293,7 +293,7 @@ __device__ __forceinline__ void gather_normed(const part &p, int r, int id, stru
             fetch_part(p, id, from, x);
         }
 #pragma unroll
-        for (int j = 0; j < ROW_HELD; j++)
+        for (int j = 0; j < ROW_REGS; j++)
             put_part(p, r, row_index(from, j), x.v[j],
                      four_normed(p.norm.kind, x.v[j], inv, w.v[j]));
     }
@@ -303,7 +303,7 @@ __device__ __forceinline__ void gather_any(const part &p, int r, int block, floa
 {
     struct row_part w;
     load_norm(p.norm, p.n, 0, w);
-    after();
+    pdl_wait_trigger();
     const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
     if (p.norm.kind != NORM_NONE) {
         gather_normed(p, r, id, w, room);
@@ -323,10 +323,10 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
     const uint32_t panel = tabled ? (uint32_t)panel_bytes(l) : 0;
     short_weights w;
     struct row_part x;
-    uint32_t off[ROW_HELD]; /* bytes from the row's first element */
-    void *to[ROW_HELD];
+    uint32_t off[ROW_REGS]; /* bytes from the row's first element */
+    void *to[ROW_REGS];
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
+    for (int j = 0; j < ROW_REGS; j++) {
         const int i = row_index(from, j), at = p.at + i;
         const bool there = i < end;
         w.v[j] = p.norm.w.p && there ? __ldg((const uint2 *)((const bf16 *)p.norm.w.p + i))
@@ -339,7 +339,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
                 : there  ? (void *)packed_at(p.f, (uint16_t *)p.dst, r, at)
                          : NULL;
     }
-    wait_before();
+    pdl_wait();
     const int id = p.idx ? __ldcg(p.idx + r) : r;
     const bool is = id >= 0 && id < p.limit;
     const char *row = (const char *)(tabled ? p.table.rows.p : p.src);
@@ -348,7 +348,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
                ? (size_t)id * p.table.pitch * 2
                : (size_t)(id / l.rows) * panel + (size_t)(id % l.rows) * K_CHUNK_BYTES;
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
+    for (int j = 0; j < ROW_REGS; j++) {
         const bool there = is && row_index(from, j) < end;
         const float none = row_index(from, j) < end ? NAN : 0.f;
         x.v[j] = make_float4(none, none, none, none);
@@ -364,7 +364,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
     }
     const float inv = row_inverse_short(x, p.n, p.norm, room);
 #pragma unroll
-    for (int j = 0; j < ROW_HELD; j++) {
+    for (int j = 0; j < ROW_REGS; j++) {
         const int i = row_index(from, j);
         const float4 y = normed_short(p.norm, x.v[j], inv, w.v[j]);
         if (i >= end)
@@ -386,12 +386,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
     __shared__ float room[ROW_WARPS];
     const int r = (int)blockIdx.x;
     int part = 0, block = (int)blockIdx.y;
-    let_next();
+    pdl_trigger();
     while (part < a.n_parts && block >= a.part[part].blocks)
         block -= a.part[part++].blocks;
     if (part == a.n_parts) {
         const turns &t = a.turns[block];
-        after();
+        pdl_wait_trigger();
         if ((int)threadIdx.x < t.half)
             turn_of((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
                     t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
@@ -423,7 +423,7 @@ static part part_of(const struct kdev *d, const struct k_part *k, int rows)
     p.copy = k->copy.p ? cuda_f32(k->copy, (size_t)rows * (size_t)k->n) : NULL;
     p.copy_normed = k->copy_normed;
     p.dst = cuda_f32(k->dst, (size_t)rows * (size_t)k->width);
-    if (k->packed && cuda_keeps_packed(d, rows, k->width, DT_BF16)) {
+    if (k->packed && cuda_makes_packed(d, rows, k->width, DT_BF16)) {
         CHECK(k->at % 4 == 0 && k->n % 4 == 0);
         p.terms = d->terms;
         p.f = cuda_rows_format(d, rows, k->width);
@@ -508,8 +508,8 @@ __global__ void __launch_bounds__(MOVE_THREADS)
     const moved &m = a.layer[blockIdx.z];
     const size_t words = m.cell / sizeof(Word), at = blockIdx.x * MOVE_THREADS + threadIdx.x;
     Word *cells = (Word *)(blockIdx.y ? m.v : m.k) + at, *held = (Word *)room + tid;
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     if (tid < a.pairs) {
         int s = __ldcg(a.src[m.pool] + tid), d = __ldcg(a.dst[m.pool] + tid);
         bool moves = s != d && s >= 0 && d >= 0 && s < m.n_slots && d < m.n_slots;

@@ -95,7 +95,7 @@ __device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAG
 #pragma unroll 1
     for (stage_of_runs k(c, 0, c.runs); early < F::STAGES && !k.over(); early++, k.next(c))
         first.fetch(r.stage + early * F::STAGE_SPAN, k, rows_bytes, &r.full[early]);
-    after();
+    pdl_wait_trigger();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
         const tile_weights w(a, at);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<C
     int last = 0;
     for (int i = 0; i + 1 < n; i += 2) {
         const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
-        uint64_t rows = columns_at(at + 2 * HALF_BYTES);
+        uint64_t rows = column_desc(at + 2 * HALF_BYTES);
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + first, q, out);
         even.multiply(acc, rows, i > 0);
@@ -169,7 +169,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<C
         const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + first, q, out);
-        even.multiply(acc, columns_at(at + 2 * HALF_BYTES), n > 1);
+        even.multiply(acc, column_desc(at + 2 * HALF_BYTES), n > 1);
         mma_wait<0>();
         if (n > 1)
             warp_arrives(&r.empty[last]);
@@ -190,7 +190,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::S
     uint32_t turn = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
-        for (int run = 0; run < RUNS; run++) {
+        for (int run = 0; run < K_SPLITS; run++) {
             int n = min(c.chunks - run * c.each, c.each);
             if (n <= 0) { /* what the other kernel adds too: minus zero becomes zero */
 #pragma unroll
@@ -206,7 +206,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::S
             }
         }
         barrier_wait(e.drained, turn);
-        leave_sums<TERMS>(e.room, sum, half * HALF_OUT + own_output());
+        store_sums<TERMS>(e.sums, sum, half * HALF_OUT + own_output());
         warp_arrives(e.filled);
     }
 }
@@ -248,8 +248,8 @@ __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
             const int row = i + j * WRITERS;
             if (row >= s.rows)
                 break;
-            float2 l = *(const float2 *)(s.room + room_at<TERMS>(row, max(mine, 0)));
-            float2 h = *(const float2 *)(s.room + room_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
+            float2 l = *(const float2 *)(s.room + sum_at<TERMS>(row, max(mine, 0)));
+            float2 h = *(const float2 *)(s.room + sum_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
             if (bias)
                 l.x += b.x, l.y += b.y, h.x += b.z, h.y += b.w;
             if (add)
@@ -273,8 +273,8 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
     to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
 #pragma unroll 4
     for (int row = s.warp; row < s.rows; row += WRITERS) {
-        const float2 gate = *(const float2 *)(s.room + room_at<TERMS>(row, mine));
-        const float2 up = *(const float2 *)(s.room + room_at<TERMS>(row, HALF_OUT + mine));
+        const float2 gate = *(const float2 *)(s.room + sum_at<TERMS>(row, mine));
+        const float2 up = *(const float2 *)(s.room + sum_at<TERMS>(row, HALF_OUT + mine));
         float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
 #pragma unroll
         for (int t = 0; t < TERMS; t++)
@@ -290,8 +290,8 @@ __device__ __forceinline__ void write_gated(const strip &s, const finish &f)
 #pragma unroll 4
     for (int i = s.warp; i < s.rows * 2; i += WRITERS) {
         const int row = i / 2, out = i % 2 * 32 + lane;
-        float y = activate(s.room[room_at<TERMS>(row, out)], ACT) *
-                  s.room[room_at<TERMS>(row, HALF_OUT + out)];
+        float y = activate(s.room[sum_at<TERMS>(row, out)], ACT) *
+                  s.room[sum_at<TERMS>(row, HALF_OUT + out)];
         if (s.out + out < s.end)
             f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
     }
@@ -313,9 +313,10 @@ __device__ __forceinline__ void write_any(const strip &s, const finish &f)
 #pragma unroll 1
     for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
         const int row = i / (TILE_OUT / 32), out = i % (TILE_OUT / 32) * 32 + (int)threadIdx.x % 32;
-        float y = s.room[room_at<TERMS>(row, out)];
+        float y = s.room[sum_at<TERMS>(row, out)];
         if (s.out + out < s.end)
-            store_one(f, finished(f, y, s.out + out, s.first + row), s.out + out, s.first + row);
+            store_output(f, apply_epilogue(f, y, s.out + out, s.first + row), s.out + out,
+                         s.first + row);
     }
 }
 
@@ -330,7 +331,7 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
         const struct finish &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
         const int n = a.p.m[at.mat].n;
-        const struct strip s = {e.room, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
+        const struct strip s = {e.sums, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
                                 warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
         barrier_wait(e.filled, turn);
@@ -352,7 +353,7 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Code for GPUs without wgmma has no body: kdev.tiles is false there. */
+/* Code for GPUs without wgmma has no body: kdev.has_wgmma is false there. */
 template <int TERMS, int COLS>
 __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     many_kernel(const __grid_constant__ struct many a)
@@ -363,7 +364,7 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
     const struct exchange e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
-    let_next();
+    pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)
             barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
@@ -378,7 +379,7 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
         if (threadIdx.x == 0)
             fetch_tiles<COLS>(a, r);
         if (warp > 0) {
-            after();
+            pdl_wait_trigger();
             write_tiles<TERMS, COLS>(a, warp - 1, e);
         }
     } else {
@@ -476,7 +477,7 @@ static int cost_of(const struct kdev *d, const struct product *p, int cols)
     return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }
 
-void cuda_tile(struct kdev *d, const struct product *p)
+void cuda_product_prefill(struct kdev *d, const struct product *p)
 {
     int c128 = cost_of(d, p, 128), c160 = cost_of(d, p, 160), c192 = cost_of(d, p, 192);
     if (d->terms == 2)

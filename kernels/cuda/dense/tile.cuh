@@ -218,7 +218,7 @@ __device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint3
 }
 
 /* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
-__device__ __forceinline__ uint64_t columns_at(const void *p)
+__device__ __forceinline__ uint64_t column_desc(const void *p)
 {
     return (uint64_t)(shared_at(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
            (uint64_t)1 << 62;
@@ -228,25 +228,25 @@ __device__ __forceinline__ uint64_t columns_at(const void *p)
 
 /* The room and its two barriers: sums are there, and sums are written. */
 struct exchange {
-    float *room;
+    float *sums;
     uint64_t *filled, *drained;
 };
 
 /* The room: N / TERMS rows of PITCH outputs, N being columns. Two bits of a row, in which the
  * threads of a quad differ, turn the outputs, so that banks do not meet. */
 template <int TERMS, int PITCH = TILE_OUT>
-__device__ __forceinline__ int room_at(int row, int out)
+__device__ __forceinline__ int sum_at(int row, int out)
 {
     return row * PITCH + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
 }
 
 /* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
 template <int TERMS, int PITCH = TILE_OUT, int EACH>
-__device__ __forceinline__ void leave_sums(float *room, const float (&sum)[EACH], int out)
+__device__ __forceinline__ void store_sums(float *room, const float (&sum)[EACH], int out)
 {
     const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
-    float *at[2] = {room + room_at<TERMS, PITCH>(row, out),
-                    room + room_at<TERMS, PITCH>(row, out + 8)};
+    float *at[2] = {room + sum_at<TERMS, PITCH>(row, out),
+                    room + sum_at<TERMS, PITCH>(row, out + 8)};
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (TERMS == 1)

@@ -40,7 +40,7 @@ struct some {
     int groups, splits;   /* splits: of the runs */
     int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
     int early;            /* stages whose weights are asked for before the wait */
-    float *part;          /* sums of runs (run_place()), with splits */
+    float *part;          /* sums of runs (partial_at()), with splits */
 };
 
 static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
@@ -54,7 +54,7 @@ struct work {
     int first, step, from, to;
     __device__ __forceinline__ explicit work(const some &a)
     {
-        const int each = RUNS / a.splits, split = (int)blockIdx.x % a.splits;
+        const int each = K_SPLITS / a.splits, split = (int)blockIdx.x % a.splits;
         first = (int)blockIdx.x / a.splits, step = (int)gridDim.x / a.splits;
         from = split * each, to = from + each;
     }
@@ -130,7 +130,7 @@ template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, 
         first.weights(w.first, k);
         first.s.next();
     }
-    after();
+    pdl_wait_trigger();
     for (int group = w.first; group < a.groups; group += w.step)
 #pragma unroll 1
         for (stage_of_runs k(c, w.from, w.to); !k.over(); k.next(c)) {
@@ -212,11 +212,11 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], const some 
         first.load(w, row);
         second.load(w + (both ? chunk : 0), row);
         mma_begin();
-        first.multiply(acc, columns_at(stage), i > 0);
+        first.multiply(acc, column_desc(stage), i > 0);
         mma_commit();
         if (both) {
             mma_begin();
-            second.multiply(acc, columns_at(stage) + 4, true);
+            second.multiply(acc, column_desc(stage) + 4, true);
             mma_commit();
         }
         mma_wait<0>();
@@ -263,7 +263,7 @@ __device__ __forceinline__ float *place_of_pair(const some &a, int group, const 
     const target t(a, group, min(o[0], o[1]));
     if (t.out < 0)
         return NULL;
-    return a.part + run_place(a.p.rows, 2 * ((int)threadIdx.x % 4), a.begin[t.mat] + t.out);
+    return a.part + partial_at(a.p.rows, 2 * ((int)threadIdx.x % 4), a.begin[t.mat] + t.out);
 }
 
 template <int COLS>
@@ -277,7 +277,7 @@ __device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS 
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const float y0 = acc[i * 4 + e], y1 = acc[i * 4 + 2 + e];
-            *(float2 *)(to + (i * 8 + e * 4) * RUN_TILE) =
+            *(float2 *)(to + (i * 8 + e * 4) * PARTIAL_TILE) =
                 make_float2(turned ? y1 : y0, turned ? y0 : y1);
         }
     }
@@ -389,7 +389,7 @@ __device__ __forceinline__ void finish_any(const some &a, const float (&sum)[COL
         const int row = i / 2 * 8 + 2 * q + i % 2;
         if (row < a.p.rows) {
             float y = copy[i / 2 * 4 + second * 2 + i % 2];
-            store_one(a.p.f[t.mat], finished(a.p.f[t.mat], y, t.out, row), t.out, row);
+            store_output(a.p.f[t.mat], apply_epilogue(a.p.f[t.mat], y, t.out, row), t.out, row);
         }
     }
 }
@@ -432,7 +432,7 @@ __device__ __forceinline__ void multiply_groups(const some &a, stages s, int war
     const work w(a);
     float acc[COLS / 2], sum[COLS / 2];
     for (int group = w.first; group < a.groups; group += w.step) {
-        for (int run = 0; run < RUNS; run++) {
+        for (int run = 0; run < K_SPLITS; run++) {
             const int n = min(c.chunks - run * c.each, c.each);
             if (n > 0)
                 multiply_run<COLS>(acc, a, s, n, own.o);
@@ -458,7 +458,7 @@ __device__ __forceinline__ void multiply_runs(const some &a, stages s, int warp)
             return;
         multiply_run<COLS>(acc, a, s, n, own.o);
         if (to)
-            keep_run<COLS>(a, acc, to + (size_t)run * run_floats(a.p.rows, a.all));
+            keep_run<COLS>(a, acc, to + (size_t)run * partial_floats(a.p.rows, a.all));
     }
 }
 
@@ -473,7 +473,7 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
     stages s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
-    let_next();
+    pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.stages; i++)
             barrier_init(&full[i], 1), barrier_init(&empty[i], a.warps);
@@ -482,7 +482,7 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
     __syncthreads();
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < a.warps) {
-        after();
+        pdl_wait_trigger();
         if (SPLIT)
             multiply_runs<COLS>(a, s, warp);
         else
@@ -495,25 +495,26 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
 
 /* Adds up the runs; a thread an output of a row. */
 static __global__ void __launch_bounds__(JOIN_THREADS)
-    join_runs_kernel(const __grid_constant__ struct product p, const float *part, int all, int runs)
+    reduce_splits_kernel(const __grid_constant__ struct product p, const float *part, int all,
+                         int runs)
 {
     const int at = (int)(blockIdx.x * JOIN_THREADS + threadIdx.x), row = (int)blockIdx.y;
     int mat = 0, out = at;
-    let_next();
+    pdl_trigger();
     while (mat + 1 < p.n_mats && out >= paired(p.m[mat].n))
         out -= paired(p.m[mat++].n);
-    after();
+    pdl_wait_trigger();
     if (at >= all || out >= p.m[mat].n)
         return;
-    part += run_place(p.rows, row, at);
-    float y[RUNS];
+    part += partial_at(p.rows, row, at);
+    float y[K_SPLITS];
 #pragma unroll
-    for (int r = 0; r < RUNS; r++)
-        y[r] = r < runs ? __ldcg(part + (size_t)r * run_floats(p.rows, all)) : 0.f;
+    for (int r = 0; r < K_SPLITS; r++)
+        y[r] = r < runs ? __ldcg(part + (size_t)r * partial_floats(p.rows, all)) : 0.f;
 #pragma unroll
-    for (int r = 1; r < RUNS; r++)
+    for (int r = 1; r < K_SPLITS; r++)
         y[0] += y[r];
-    store_one(p.f[mat], finished(p.f[mat], y[0], out, row), out, row);
+    store_output(p.f[mat], apply_epilogue(p.f[mat], y[0], out, row), out, row);
 }
 
 /* ---- host ----------------------------------------------------------------------------------- */
@@ -549,7 +550,7 @@ static void cut_best(const struct kdev *d, struct some *a, int cols)
     enum { ROUNDS = 4 }; /* beyond the fewest */
     struct some best = {};
     long long least = LLONG_MAX;
-    for (int splits = 1; splits <= (a->p.glu ? 1 : (int)RUNS); splits *= 2)
+    for (int splits = 1; splits <= (a->p.glu ? 1 : (int)K_SPLITS); splits *= 2)
         for (int round = 1, fits = 0; fits < (splits > 1 ? 1 : ROUNDS); round++) {
             if (!cut_work(a, d->n_sm * round / splits, splits)) {
                 if (splits > 1)
@@ -567,10 +568,10 @@ static void cut_best(const struct kdev *d, struct some *a, int cols)
 static void join(struct kdev *d, const struct product *p, const float *part, int all, int runs)
 {
     dim3 grid((unsigned)div_up(all, JOIN_THREADS), (unsigned)p->rows);
-    cuda_launch(d, join_runs_kernel, grid, JOIN_THREADS, 0, *p, part, all, runs);
+    cuda_launch(d, reduce_splits_kernel, grid, JOIN_THREADS, 0, *p, part, all, runs);
 }
 
-void cuda_add_runs(struct kdev *d, struct pending *w)
+void cuda_reduce_pending(struct kdev *d, struct pending *w)
 {
     struct product p = {};
     p.n_mats = 1, p.rows = w->rows;
@@ -606,13 +607,14 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     const int behind = max_int(SLACK, p->pack_to ? COLS * ROOM_PAIRS * (int)sizeof(uint32_t) : 0);
     a.stages = min_int((MOST_SHARED - 2048 - behind) / a.span, MOST_STAGES);
     if (runs) /* who needs no more can begin beside blocks of the kernel before */
-        a.stages = min_int(a.stages, (int)RUNS / a.splits * div_up(p->m[0].panels.cut.each, 2));
+        a.stages = min_int(a.stages, (int)K_SPLITS / a.splits * div_up(p->m[0].panels.cut.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
     leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
     if (leaves)
         a.part = p->f[0].dst;
     else if (runs)
-        a.part = (float *)cuda_take(d, (size_t)runs * run_floats(p->rows, a.all) * sizeof(float));
+        a.part = (float *)cuda_take(d, (size_t)runs * partial_floats(p->rows, a.all) *
+                                           sizeof(float));
     int blocks = runs ? a.groups * a.splits : min_int(a.groups, d->n_sm);
     cuda_launch(d, runs ? some_kernel<COLS, true> : some_kernel<COLS, false>,
                 dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span + 1024 + behind), a);
@@ -621,7 +623,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     return leaves ? runs : 0;
 }
 
-int cuda_product_some(struct kdev *d, const struct product *p, bool leaves)
+int cuda_product_verify(struct kdev *d, const struct product *p, bool leaves)
 {
     return p->rows <= 32 ? run<32>(d, p, leaves) : run<64>(d, p, leaves);
 }

@@ -55,7 +55,7 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
 #pragma unroll
             for (int t = 0; t < TILES; t++, to += STEP) {
                 copy_once(to, w + t * next_tile, n * CHUNK, filled);
-                copy_once(to + RUNS * CHUNK, s + t * next_scales, n * CHUNK_SCALES, filled);
+                copy_once(to + K_SPLITS * CHUNK, s + t * next_scales, n * CHUNK_SCALES, filled);
             }
             if (more)
                 copy_piece(mine.bias[ends.i],
@@ -73,7 +73,8 @@ __device__ __forceinline__ void fetch_weights(const moe_args &a, const work &job
 /* ---- the tasks: the clerk ------------------------------------------------------------------- */
 
 /* Whether blocks hand over at once, and the clerks add up: where pairs are few, what one block
- * makes for others is its own flag (show(), cuda.h), for which the router has cleared the place. */
+ * makes for others is its own flag (publish(), cuda.h), for which the router has cleared the
+ * place. */
 template <int KIND> __device__ __forceinline__ bool quick(const moe_args &a)
 {
     return KIND == EVEN && a.quick;
@@ -93,8 +94,8 @@ __device__ __forceinline__ void gather_row(const moe_args &a, char *to, int pair
             for (int j = 0; j < MANY; j++) {
                 v[j] = make_uint4(~0u, ~0u, ~0u, ~0u); /* behind the row are zeros */
                 if (i + j * 512 < a.ffn * 2)
-                    v[j] = look_at_four((const uint4 *)(from + i + j * 512));
-                missing |= !all_there(v[j]);
+                    v[j] = poll_four((const uint4 *)(from + i + j * 512));
+                missing |= !all_published(v[j]);
             }
         } while (missing);
 #pragma unroll
@@ -211,10 +212,10 @@ __device__ __forceinline__ void leave_keys(const moe_args &a, const work &jobs)
 {
     if (a.direct)
         clear_keys(a);
-    let_next();
+    pdl_trigger();
     if (a.direct && !quick<KIND>(a))
         prefetch_bias(a, jobs);
-    wait_before(); /* long over; who waits for this kernel waits for those before it, too */
+    pdl_wait(); /* long over; who waits for this kernel waits for those before it, too */
 }
 
 /* The rows of a job, from memory; by COPIERS. */
@@ -307,10 +308,10 @@ __device__ __forceinline__ void multiply_units(const moe_args &a, const work &jo
 {
     using S = shape<KIND>;
     const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    const int run = warp % (int)RUNS, gang = warp / (int)RUNS;
+    const int run = warp % (int)K_SPLITS, gang = warp / (int)K_SPLITS;
     auto &own = b.gang[gang];
     const char *const w = r.ring + gang * a.slots * SLOT + run * CHUNK;
-    const char *const s = r.ring + gang * a.slots * SLOT + RUNS * CHUNK + run * CHUNK_SCALES;
+    const char *const s = r.ring + gang * a.slots * SLOT + K_SPLITS * CHUNK + run * CHUNK_SCALES;
     float *const sums = r.sums + gang * TILES * S::RED;
     float *const mine = sums + run * S::COLS * S::PITCH + (KIND == EVEN ? q : 2 * q) * S::PITCH + g;
     struct place slot = {}, set = {}, turn = {}; /* turn: of the room for sums */
@@ -417,7 +418,7 @@ struct ending {
         if (down) {
             float *to = a.down + (size_t)pair * (size_t)a.in + (size_t)(tile * 16 + 2 * o);
             if (pair >= 0 && quick<KIND>(a))
-                show_two((uint32_t *)to, z.x, z.y);
+                publish_two((uint32_t *)to, z.x, z.y);
             else if (pair >= 0)
                 *(float2 *)to = z;
             return;
@@ -431,7 +432,7 @@ struct ending {
         const uint32_t mine = __half_as_ushort(__float2half_rn(h * a.h_scale)),
                        next = __shfl_down_sync(~0u, mine, 1);
         if (pair >= 0 && o % 2 == 0)
-            show((uint32_t *)(a.h_to + (size_t)pair * (size_t)a.h.kp + (size_t)(tile * 8 + o)),
+            publish((uint32_t *)(a.h_to + (size_t)pair * (size_t)a.h.kp + (size_t)(tile * 8 + o)),
                  mine | next << 16);
     }
 };
@@ -557,8 +558,8 @@ __device__ __forceinline__ void add_up_at_once(const moe_args &a, const struct j
                 for (int k = 0; k < MANY; k++)
                     if (k < n) {
                         const size_t from = (size_t)(pair + k0 + k) * (size_t)a.in + (size_t)at;
-                        y[k] = look_at_four((const uint4 *)(a.down + from));
-                        missing |= !all_there(y[k]);
+                        y[k] = poll_four((const uint4 *)(a.down + from));
+                        missing |= !all_published(y[k]);
                     }
             } while (missing);
 #pragma unroll
@@ -605,7 +606,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             await(&b.chosen, 0);
         }
     } else if (!a.direct) {
-        wait_before();
+        pdl_wait();
         if (warp == FETCHER)
             deal(a, *a.n_active, b.shares);
         __syncthreads();
@@ -657,7 +658,7 @@ template <int KIND> static int shared_of(const struct moe_args *a, int columns)
 }
 
 /* What a block may ask for beside what it has of its own. */
-static int shared_most(const struct kdev *d)
+static int smem_max(const struct kdev *d)
 {
     int most = 0;
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->ordinal);
@@ -668,7 +669,7 @@ static int shared_most(const struct kdev *d)
 int cuda_few_pairs(const struct kdev *d, const struct moe_args *given, int rows)
 {
     struct moe_args a = *given;
-    const int pairs = rows * a.top_k, terms = a.terms, most = shared_most(d);
+    const int pairs = rows * a.top_k, terms = a.terms, most = smem_max(d);
     a.slots = a.sets = 1;
     bool more = rows * terms > 8 && pairs * terms > 4 * a.n_expert &&
                 shared_of<MORE>(&a, 16) <= most;
@@ -684,7 +685,7 @@ bool cuda_few_quick(const struct kdev *d, const struct moe_args *m)
     struct moe_args a = *m;
     a.slots = a.sets = 1, a.quick = true;
     return a.direct && a.sums && a.terms == 1 && a.per <= 4 && a.rows <= QUICK_ROWS &&
-           a.rows * a.top_k <= QUICK_PAIRS && shared_of<EVEN>(&a, a.per) <= shared_most(d);
+           a.rows * a.top_k <= QUICK_PAIRS && shared_of<EVEN>(&a, a.per) <= smem_max(d);
 }
 
 bool cuda_few_alone(const struct moe_args *a)
@@ -698,7 +699,7 @@ bool cuda_few_alone(const struct moe_args *a)
 template <int KIND> static void launch(struct kdev *d, const struct moe_args *given)
 {
     struct moe_args a = *given;
-    const int most = shared_most(d), columns = a.per * a.terms;
+    const int most = smem_max(d), columns = a.per * a.terms;
     a.slots = a.alone ? ENOUGH_SLOTS : MOST_SLOTS, a.sets = MOST_SETS;
     while (shared_of<KIND>(&a, columns) > most && (a.sets > 1 || a.slots > 1))
         if (a.sets > (a.slots > ENOUGH_SLOTS ? 2 : 1))

@@ -13,7 +13,7 @@
  * choose for themselves they do not wait for the router to end but for its keys, which are 0 until
  * they are there and are made 0 again by those who read them. Such keys and counters are looked at
  * before what came before in the stream has ended, so they have a place that nobody else uses
- * (OWN_COUNTERS).
+ * (MOE_COUNTERS_AT).
  *
  * MXFP4. Blocks lie as mem.cu says. Weights are decoded to f16 with their scale, so that a
  * run is summed by the tensor cores alone: e2m1_pairs() makes them 2^-14 of themselves, and one
@@ -33,7 +33,7 @@ enum {
     MOST_EXPERTS = 512,
     MOST_TOP_K = 32,
     DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, QUICK_PAIRS = 16, QUICK_ROWS = 4,
-    /* from OWN_COUNTERS on, which are the mixture's alone: */
+    /* from MOE_COUNTERS_AT on, which are the mixture's alone: */
     ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, ROWS_CLEARED = 9, KEYS = 32,
 };
 
@@ -103,7 +103,8 @@ void cuda_tile_sum(struct kdev *d, const struct moe_args *m);
 /* Where the c-th of a tile's chunks lies: the first ones of all runs, then the second ones, ... */
 __host__ __device__ __forceinline__ int chunk_place(int c, int chunks)
 {
-    int each = (chunks + (int)RUNS - 1) / (int)RUNS, full = chunks / each, rest = chunks % each;
+    int each = (chunks + (int)K_SPLITS - 1) / (int)K_SPLITS, full = chunks / each,
+        rest = chunks % each;
     int i = c % each;
     return i * full + (i < rest ? i : rest) + c / each;
 }

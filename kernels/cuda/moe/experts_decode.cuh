@@ -9,7 +9,7 @@
 
 enum {
     CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
-    STEP = (int)RUNS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: the weights, the scales */
+    STEP = (int)K_SPLITS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: weights, scales */
     TILES = 2, SLOT = TILES * STEP, /* of a unit */
     /* Slots of a gang's ring: what is under way beyond these delays loads that must be quick. */
     GANGS = 2, MOST_SLOTS = 3, ENOUGH_SLOTS = 2,
@@ -19,7 +19,7 @@ enum {
      * more units ahead of the ends than there are slots. */
     BIAS = TILES * 16, BIASES = 8,
     /* warps */
-    MULTIPLIERS = GANGS * (int)RUNS, ENDERS = GANGS * TILES, FETCHER = MULTIPLIERS + ENDERS,
+    MULTIPLIERS = GANGS * (int)K_SPLITS, ENDERS = GANGS * TILES, FETCHER = MULTIPLIERS + ENDERS,
     CLERK = FETCHER + GANGS, CHOOSERS = 32 * CLERK, THREADS = CHOOSERS + 32,
 };
 static_assert((int)BIASES >= MOST_SLOTS + 3, "nobody reads the biases that are replaced");
@@ -32,7 +32,7 @@ template <int KIND> struct shape {
     static constexpr int NT = KIND == MORE ? 2 : 1, COLS = KIND == EVEN ? 4 : 8 * NT,
                          PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
     static constexpr int PASSES = COLS * 8 / 32; /* of an ender: 8 items a column */
-    static constexpr int UNITS = (int)RUNS * COLS * PITCH, /* of outputs, behind a tile's sums */
+    static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* of outputs, behind the sums */
                          RED = UNITS + 16, SUM_BYTES = GANGS * TILES * RED * 4;
 };
 
@@ -192,7 +192,7 @@ __device__ __forceinline__ float2 sum_runs(const float *red, int col, int o, boo
     constexpr int PITCH = shape<KIND>::PITCH, RUN = shape<KIND>::COLS * PITCH;
     float2 y = {};
 #pragma unroll
-    for (int r = 0; r < RUNS; r++) {
+    for (int r = 0; r < K_SPLITS; r++) {
         float2 v = *(const float2 *)&red[r * RUN + col * PITCH + o];
         if (two) {
             float2 lo = *(const float2 *)&red[r * RUN + (col + 1) * PITCH + o];
@@ -295,7 +295,7 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     s.tile = (int)(first - ahead * tiles) * TILES;
     s.tiles = (int)tiles * TILES;
     s.kp = down ? a.h.kp : a.x.kp;
-    s.each = (s.kp / 128 + (int)RUNS - 1) / (int)RUNS;
+    s.each = (s.kp / 128 + (int)K_SPLITS - 1) / (int)K_SPLITS;
     s.full = s.kp / 128 / s.each;
     s.rest = s.kp / 128 - s.full * s.each;
 }
@@ -363,8 +363,8 @@ struct block {
             return;
         for (struct gang &g : gang) {
             for (int i = 0; i < MOST_SLOTS; i++)
-                barrier_init(&g.full[i], COPIERS), barrier_init(&g.empty[i], (int)RUNS);
-            barrier_init(&g.sums_full, (int)RUNS), barrier_init(&g.sums_empty, TILES);
+                barrier_init(&g.full[i], COPIERS), barrier_init(&g.empty[i], (int)K_SPLITS);
+            barrier_init(&g.sums_full, (int)K_SPLITS), barrier_init(&g.sums_empty, TILES);
         }
         for (int i = 0; i < MOST_SETS; i++)
             barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], MULTIPLIERS);

@@ -30,7 +30,7 @@ __device__ void pack_shared(const float *y, int n, int kp, uint16_t *hi)
 __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ float y[];
-    after();
+    pdl_wait_trigger();
     const int pair = (int)blockIdx.x, step = a.halves ? 1 : 2, second = a.halves ? a.ffn : 1;
     const float *u = a.up + (size_t)pair * 2 * (size_t)a.ffn;
     const size_t b = (size_t)a.chosen[pair] * a.gate_up_b_pitch;
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ stru
 {
     extern __shared__ float y[];
     __shared__ float room[33];
-    after();
+    pdl_wait_trigger();
     int r = (int)blockIdx.y, first = (int)(blockIdx.x * THREADS + threadIdx.x);
     float *dst = a.dst + (size_t)r * (size_t)a.in, inv = 1;
     int step = (int)gridDim.x * THREADS;
@@ -198,7 +198,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
     size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
-    m.tiled = m.f16 && cuda_tiled(d, rows) && cuda_tile_routes(&m);
+    m.tiled = m.f16 && cuda_is_prefill(d, rows) && cuda_tile_routes(&m);
     m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.tiled ? pairs : n) * x_each);
     m.h.x = m.h_to =
         (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
@@ -215,7 +215,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE;
     m.quick = cuda_few_quick(d, &m);
     m.alone = m.quick && cuda_few_alone(&m);
-    m.own = d->counters + OWN_COUNTERS;
+    m.own = d->counters + MOE_COUNTERS_AT;
     m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
     m.tiled ? cuda_tile_route(d, &m) : cuda_route(d, &m);
     bool post = a->post.kind != NORM_NONE;

@@ -92,7 +92,7 @@ __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
             if (first || a.x.kp > ROUTE_PASS) {
                 fetch_weights<BF16>(a.pre.w, 0, a.in, from, w);
                 if (first)
-                    after();
+                    pdl_wait_trigger();
                 fetch_part(src, a.in, from, x);
                 first = false;
             }
@@ -181,7 +181,7 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, const struct no
         if (fresh)
             w.fetch(a, norm, e0, from);
         if (first) {
-            after();
+            pdl_wait_trigger();
             fetch_part(src, n, 0, x);
         }
         if (!ends || r + 1 < r1)
@@ -309,14 +309,14 @@ __global__ void __launch_bounds__(THREADS, 2)
     __shared__ float room[2 * WARPS];
     const int r0 = (int)blockIdx.y * each, r1 = min(r0 + each, a.rows);
     const int r = r0 + (int)blockIdx.x;
-    let_next();
+    pdl_trigger();
     if ((int)blockIdx.x >= each) {
         router_product<X, BF16>(a, ((int)blockIdx.x - each) * X, r0, r1, part);
         if (!a.direct)
             choose_for_all(a, r0, r1, gridDim.x - (unsigned)each);
     } else if (r < r1) {
         if (a.alone)
-            after();
+            pdl_wait_trigger();
         else
             pack_row<BF16>(a, r, room);
         if (a.direct)

@@ -191,13 +191,13 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
                                               float (&acc)[MOST_COLS / 2],
                                               float (&sum)[MOST_COLS / 2 / TERMS])
 {
-    const int each = (chunks + RUNS - 1) / RUNS;
+    const int each = (chunks + K_SPLITS - 1) / K_SPLITS;
     float unit[2]; /* of the two outputs */
     int left = each;
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
         const uint8_t *stage = r.stage + r.slot * STAGE_SPAN;
-        const uint64_t low = columns_at(stage), high = low + HALF_BYTES / 16;
+        const uint64_t low = column_desc(stage), high = low + HALF_BYTES / 16;
         struct words w;
         struct weights even, odd;
         barrier_wait(&r.full[r.slot], r.phase);
@@ -223,7 +223,7 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
             left = each;
         }
     }
-    const bool empty = (RUNS - 1) * each >= chunks; /* a run: minus zero becomes zero */
+    const bool empty = (K_SPLITS - 1) * each >= chunks; /* a run: minus zero becomes zero */
 #pragma unroll
     for (int i = 0; i < N / 2 / TERMS; i++)
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
@@ -253,7 +253,7 @@ __device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGE
         else
             multiply_tile<TERMS, 48>(r, chunks, out, acc, sum);
         barrier_wait(e.drained, turn);
-        leave_sums<TERMS, OUTS>(e.room, sum, out);
+        store_sums<TERMS, OUTS>(e.sums, sum, out);
         warp_arrives(e.filled);
     }
 }
@@ -292,7 +292,7 @@ struct two_rows {
             pair[s] = __shfl_sync(~0u, own.pair, 2 * n + second);
             const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
             const float4 v =
-                *(const float4 *)(room + room_at<TERMS, OUTS>(i[s], four % FOURS * 4));
+                *(const float4 *)(room + sum_at<TERMS, OUTS>(i[s], four % FOURS * 4));
             y[s] = make_float4(mx_sum(v.x * inv), mx_sum(v.y * inv), mx_sum(v.z * inv),
                                mx_sum(v.w * inv));
         }
@@ -397,11 +397,11 @@ __device__ __forceinline__ void write_tiles(const many_experts &a, const cuts &c
         fill_hidden<TERMS>(a, at, warp);
         barrier_wait(e.filled, turn);
         if (a.down)
-            write_down<TERMS>(a, at, warp, own, e.room);
+            write_down<TERMS>(a, at, warp, own, e.sums);
         else if (a.m.act == ACT_SWIGLU_CLAMP)
-            write_hidden<TERMS, true>(a, at, warp, own, bias, e.room);
+            write_hidden<TERMS, true>(a, at, warp, own, bias, e.sums);
         else
-            write_hidden<TERMS, false>(a, at, warp, own, bias, e.room);
+            write_hidden<TERMS, false>(a, at, warp, own, bias, e.sums);
         warp_arrives(e.drained);
     }
 }
@@ -420,14 +420,14 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ struct cuts cut;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
     const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
-    let_next();
+    pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * GROUPS);
         barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    after();
+    pdl_wait_trigger();
     if (threadIdx.x < 32)
         cut.make<TERMS>(a);
     __syncthreads();

@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(THREADS, 2) route_many(const __grid_constant__
     extern __shared__ __align__(16) float y[];
     const int r0 = (int)blockIdx.x * ROWS, warp = (int)threadIdx.x / 32, r = r0 + warp;
     const int lane = (int)threadIdx.x % 32;
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     logits_of<ROWS>(a, r0, y);
     if (warp < ROWS && r < a.rows) {
         int e = 0;
@@ -240,8 +240,8 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
     extern __shared__ __align__(16) float y[];
     __shared__ float room[33];
     const int r = (int)blockIdx.x, kp = a.x.kp;
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     const float top = norm_into(a, a.src + (size_t)r * (size_t)a.in, y, room);
     int e = 0;
     float s = 1;
@@ -276,8 +276,8 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
  * thread. */
 __global__ void __launch_bounds__(SUM_THREADS) sum_many(const __grid_constant__ struct moe_args a)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     const int r = (int)blockIdx.x;
     for (int i = (int)threadIdx.x * 4; i < a.in; i += 4 * SUM_THREADS) {
         float4 *dst = (float4 *)(a.dst + (size_t)r * (size_t)a.in + (size_t)i);

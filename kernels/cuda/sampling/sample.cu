@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(THREADS, 3)
 {
     __shared__ u64 room[WARPS];
     const u64 sick = ~0ull;
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     const int r = (int)blockIdx.y, seg = (int)blockIdx.x, tid = (int)threadIdx.x;
     float x[EACH], top = -INFINITY;
     int at = -1;
@@ -347,8 +347,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     draw_kernel(const __grid_constant__ struct draw_args a)
 {
     extern __shared__ __align__(16) char room[];
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     const int r = (int)blockIdx.y, seg = (int)blockIdx.x, lane = (int)threadIdx.x % 32;
     float x[EACH];
     const float max = a.top[r], t = a.how.temperature, lowest = -3.4028235e38f;

@@ -207,10 +207,10 @@ __global__ void __launch_bounds__(THREADS, 3)
     __shared__ picking s;
     __shared__ u64 best[MOST_K];
     const int r = (int)blockIdx.y, tid = (int)threadIdx.x, from = (int)blockIdx.x * a.each;
-    let_next();
+    pdl_trigger();
     if (tid == 0)
         s.n = 0;
-    after();
+    pdl_wait_trigger();
     u64 *all = a.best + (size_t)r * gridDim.x * (size_t)a.k;
     read_segments<USE == USE_DRAW>(a, r, from, min(a.s.segs, from + a.each),
                                    all + blockIdx.x * (size_t)a.k, s);
@@ -334,8 +334,8 @@ struct logp_args {
 __global__ void __launch_bounds__(THREADS, 3)
     logp_kernel(const __grid_constant__ struct logp_args a)
 {
-    let_next();
-    after();
+    pdl_trigger();
+    pdl_wait_trigger();
     const int r = (int)blockIdx.y, tid = (int)threadIdx.x;
     float x[EACH];
     load_segment(a.s, r, (int)blockIdx.x, x);

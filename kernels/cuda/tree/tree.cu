@@ -233,10 +233,10 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
 {
     __shared__ spreading s;
     const int tid = (int)threadIdx.x, topk = a.t.topk, m = a.rows * topk;
-    let_next();
+    pdl_trigger();
     for (int i = tid * 32; i < a.n_d2t; i += (int)blockDim.x * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(a.d2t + i));
-    after();
+    pdl_wait_trigger();
     note_time(a.time);
     const bool is = tid < m, left = a.found.best;
     int32_t id = is && !left ? a.ids[tid] : -1;
@@ -473,10 +473,10 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     uint32_t key[CHUNK];
     int32_t token[CHUNK], parent[CHUNK];
     float logp[CHUNK], score[CHUNK];
-    let_next();
+    pdl_trigger();
     for (int i = tid; i < 1024; i += (int)blockDim.x)
         count[i / 256][i % 256] = 0;
-    after();
+    pdl_wait_trigger();
     note_time(a.time);
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
@@ -578,9 +578,9 @@ __global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant
 {
     __shared__ int next[MOST_ROWS], token[MOST_ROWS], choice[MOST_ROWS], slots[2][MOST_ROWS];
     const int i = (int)threadIdx.x;
-    let_next();
+    pdl_trigger();
     next[i] = MOST_ROWS;
-    after();
+    pdl_wait_trigger();
     note_time(a.time);
     bool in = i < a.nodes;
     int n = a.n[0], limit = max(1, a.limit[0]), force = a.force[0];
