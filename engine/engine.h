@@ -30,6 +30,7 @@ struct engine_opts {
     int context;               /* longest context in tokens, 0: the model's, within reason and
                                   what the device's memory holds */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
+    int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
     struct settings settings;  /* to start with */
     bool attended;             /* somebody can answer: `forget` then defaults to ask */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
@@ -55,6 +56,12 @@ struct engine_info {
     char date[11]; /* that the chat format was given */
     char model_sha[65], draft_sha[65], tokenizer_sha[65];
     int n_pages[N_POOLS]; /* 0: the pool does not exist */
+    /* what else decides the bits of a reply, as engine_opts takes it back */
+    const char *backend;       /* "cpu", "cuda" */
+    const char *precision, *kv; /* of activations and of cells: "f32", "bf16" */
+    char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
+    int rows;                  /* most prompt tokens of one pass */
+    const char *passed;        /* why "auto" chose the CPU although the build has CUDA; or NULL */
 };
 const struct engine_info *engine_info(const struct engine *g);
 /* Text of one token id, raw bytes; "" when it has none. Lives as long as the engine. */

@@ -87,6 +87,12 @@ static const struct entry *find(const char *name)
     return NULL;
 }
 
+int settings_index(const char *name)
+{
+    const struct entry *t = find(name);
+    return t ? (int)(t - table) : -1;
+}
+
 static bool unknown(const char *name, struct err *e)
 {
     char all[320] = "";

@@ -47,6 +47,7 @@ struct setting {
 void settings_init(struct settings *s); /* the program's defaults */
 int settings_count(void);
 const struct setting *settings_at(int i);
+int settings_index(const char *name); /* -1: none is called that */
 /* Sets one value from text. On a bad name or value *s is untouched and *e says what was expected. */
 bool settings_set(struct settings *s, const char *name, const char *value, struct err *e);
 /* The value as text that settings_set() takes back; false for an unknown name. */

@@ -229,6 +229,12 @@ bool hdb_sql(struct hdb *d, const char *sql, bool json, int max_rows, struct buf
 bool hdb_verify(struct hdb *d, const char *session, int *turns, int *bad, struct buf *report,
                 struct err *e);
 
+/* Replies of a session ("" = all) of which the steps do not account for every token: *bad turns, one
+ * line each in report (may be NULL); *first is the number of the first of them. Turns whose steps were
+ * not logged are passed over. False and *e when the log cannot be read. */
+bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struct buf *report,
+                 struct err *e);
+
 /* Writes a session ("last", an id or its beginning) as JSON lines: schema version first, then one
  * record type a table, ASCII only; a fork with the turns that it inherited. The file is created 0600
  * and must not exist (path "-": standard output). */

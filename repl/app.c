@@ -14,6 +14,7 @@
 #include "engine/bugs.h"
 #include "history/hazards.h"
 #include "repl/cmd/cmd.h"
+#include "repl/facts.h"
 #include "repl/interrupt.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -26,18 +27,6 @@ static bool color_wanted(const struct options *o)
     return !(no && *no) && isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* What replay needs of the options, as "name=value" lines. */
-static void config_lines(const struct engine_opts *o, const struct engine_info *i, struct buf *out)
-{
-    buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
-                    "date=%s\nweights=%s\ndraft_weights=%s\n",
-               i ? i->page_size : o->page_size, i ? i->context : o->context,
-               i ? i->n_pages[POOL_FULL] : o->full_pages, i ? i->n_pages[POOL_SWA] : o->swa_pages,
-               o->capture ? o->capture : "", o->raw, i ? i->date : "",
-               o->quant.weights ? o->quant.weights : "",
-               o->quant.draft_weights ? o->quant.draft_weights : "");
-}
-
 /* What the log says about this process; `i` is NULL before the engine is open. */
 static struct history_about about(const struct app *a, const struct engine_info *i,
                                   const char *config)
@@ -46,7 +35,7 @@ static struct history_about about(const struct app *a, const struct engine_info 
     return (struct history_about){
         .version = AERIE_VERSION,
         .device = i ? i->device : o->device ? o->device : "auto",
-        .flags = "",
+        .flags = facts_build(),
         .model_dir = o->model,
         .model_sha = i ? i->model_sha : "",
         .draft_dir = i && !i->draft_dir ? NULL : o->draft,
@@ -62,7 +51,7 @@ static void open_log(struct app *a)
         return;
     struct err e = {0};
     struct buf config = {0};
-    config_lines(&a->opt.engine, NULL, &config);
+    facts_config(&a->opt.engine, NULL, &config);
     struct history_about h = about(a, NULL, config.p);
     a->history = history_open(a->db_path, a->opt.level, &h, &e);
     if (!a->history)
@@ -102,7 +91,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     }
     if (a->history) {
         struct buf config = {0};
-        config_lines(&a->opt.engine, engine_info(a->engine), &config);
+        facts_config(&a->opt.engine, engine_info(a->engine), &config);
         struct history_about h = about(a, engine_info(a->engine), config.p);
         history_describe(a->history, &h);
         buf_free(&config);
@@ -186,6 +175,7 @@ bool app_close(struct app *a)
     ids_free(&a->turns);
     attached_free(&a->attached);
     buf_free(&a->asked);
+    buf_free(&a->told);
     free(a->db_path);
     free(a->system);
     a->engine = NULL;

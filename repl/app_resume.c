@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/bugs.h"
 #include "repl/cmd/cmd.h"
+#include "repl/facts.h"
 
 /* The request that makes these turns the conversation. */
 static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id)
@@ -38,6 +40,140 @@ static void adopt(struct app *a, const struct hdb_past *p, const char *id)
     for (int i = 0; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE)
             ids_add(&a->turns, p->turn[i].user.n);
+}
+
+/* ---- settings of the session ---- */
+
+/* What becomes of one setting of the session. */
+struct taking {
+    struct app *a;
+    const struct settings *now;
+    bool same_device; /* the device chose the length of a chunk */
+    struct buf lines; /* for the engine */
+    struct buf taken, left; /* for people */
+};
+
+static void tell(struct buf *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void tell(struct buf *out, const char *fmt, ...)
+{
+    char text[256];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    buf_printf(out, "%s%s", out->n ? ", " : "", text);
+}
+
+static void take_setting(struct taking *t, int i, const char *value)
+{
+    const char *name = settings_at(i)->name;
+    struct settings as = *t->now;
+    struct buf now = {0};
+    struct err e;
+    settings_get(t->now, name, &now);
+    bool is_check = strcmp(name, "check") == 0, is_chunk = strcmp(name, "chunk") == 0;
+    /* who can answer decides between asking and leaving out the oldest, not the session */
+    bool is_asking = strcmp(name, "forget") == 0 && strcmp(value, "never") != 0;
+    if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking)
+        ;
+    else if (!settings_set(&as, name, value, &e))
+        tell(&t->left, "%s %s (the log has %.40s, which it cannot be)", name, now.p, value);
+    else if (t->a->opt.given >> i & 1)
+        tell(&t->left, "%s %s (as the command line says; the session had %s)", name, now.p, value);
+    else if (is_check && as.check < t->now->check)
+        tell(&t->left, "check %s (the session had %s; /set check %s)", now.p, value, value);
+    else {
+        tell(&t->taken, "%s %s", name, value);
+        buf_printf(&t->lines, "%s=%s\n", name, value);
+    }
+    buf_free(&now);
+}
+
+/* Switches are never set by a log. */
+static void tell_faults(struct taking *t, const char *lines)
+{
+    for (int i = 0; i < N_BUGS; i++) {
+        char *name = xasprintf("bug.%d", bug_at((enum bug)i)->number);
+        char *value = facts_value(lines, name);
+        if (value && strcmp(value, "off") != 0 && !bug_on((enum bug)i))
+            tell(&t->left, "fault %s off (the session had it %s; /bug %s on)", name + 4, value, name + 4);
+        free(value);
+        free(name);
+    }
+}
+
+/* What was fixed when aerie started, and is not as the session had it. */
+static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
+{
+    struct buf log = {0}, now = {0}, differs = {0};
+    struct err e;
+    const struct engine_info *i = engine_info(a->engine);
+    buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
+    facts_config(&a->opt.engine, i, &now);
+    if (hdb_about(db, id, &log, &e))
+        facts_compare(log.p, now.p, &differs);
+    char *was = facts_value(log.p, "backend");
+    *same_device = !was || strcmp(was, i->backend) == 0;
+    free(was);
+    /* the date follows the day; pools and rows follow the context and the chunk */
+    static const char *const of_course[] = {"date ", "full_pages ", "swa_pages ", "rows "};
+    for (char *p = differs.p, *end; p && *p; p = end) {
+        end = strstr(p, "; ");
+        size_t n = end ? (size_t)(end - p) : strlen(p);
+        end = end ? end + 2 : p + n;
+        bool skip = false;
+        for (size_t k = 0; k < sizeof of_course / sizeof *of_course; k++)
+            skip |= strncmp(p, of_course[k], strlen(of_course[k])) == 0;
+        if (!skip)
+            buf_printf(&a->told, "%s%.*s", a->told.n ? "; " : "not as in the session, fixed since aerie "
+                       "started: ", (int)n, p);
+    }
+    if (a->told.n)
+        buf_char(&a->told, '\n');
+    buf_free(&log);
+    buf_free(&now);
+    buf_free(&differs);
+}
+
+/* The session's settings as lines for the engine; a->told says what was taken over and what was not. */
+static char *take_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
+{
+    struct engine_view v;
+    struct taking t = {.a = a, .now = &v.settings};
+    engine_view(a->engine, &v);
+    buf_clear(&a->told);
+    tell_engine(a, db, id, &t.same_device);
+    const char *lines = p->settings.p ? p->settings.p : "";
+    for (int i = 0; i < settings_count(); i++) {
+        char *value = facts_value(lines, settings_at(i)->name);
+        if (value)
+            take_setting(&t, i, value);
+        free(value);
+    }
+    tell_faults(&t, lines);
+    if (t.taken.n)
+        buf_printf(&a->told, "settings of the session: %s\n", t.taken.p);
+    if (t.left.n)
+        buf_printf(&a->told, "settings not of the session: %s\n", t.left.p);
+    if (a->opt.system && strcmp(a->opt.system, p->system ? p->system : "") != 0)
+        buf_str(&a->told, "the system prompt is the command line's, not the session's\n");
+    engine_view_free(&v);
+    buf_free(&t.taken);
+    buf_free(&t.left);
+    buf_str(&t.lines, "");
+    return t.lines.p;
+}
+
+void app_tell(struct app *a)
+{
+    for (char *line = a->told.p, *end; line && *line; line = end) {
+        end = line + strcspn(line, "\n");
+        if (*end)
+            *end++ = '\0';
+        app_say(a, ST_WARN, "%s", line);
+    }
+    buf_free(&a->told);
 }
 
 /* ---- /resume, --session, --continue ---- */
@@ -74,6 +210,7 @@ static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
         if (copy)
             memcpy(rq.parent, id, sizeof rq.parent);
         rq.text = xstrdup(a->system ? a->system : "");
+        rq.settings = take_settings(a, a->hdb, id, &p);
         ok = engine_submit(a->engine, &rq, e);
     }
     if (ok) {

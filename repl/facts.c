@@ -1,6 +1,8 @@
 /* facts.c - see facts.h. */
 #include "repl/facts.h"
 
+#include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +67,7 @@ static void each_line(const char *lines, void (*fn)(const char *name, const char
 }
 
 struct diff {
-    const char *before;
+    const char *before; /* the lines to compare with */
     struct buf *out;
 };
 
@@ -82,10 +84,21 @@ static void add_change(const char *name, const char *value, void *arg)
     free(was);
 }
 
+/* A fault that is no longer named is off. */
+static void add_gone(const char *name, const char *value, void *arg)
+{
+    struct diff *d = arg;
+    char *now = facts_value(d->before, name);
+    if (!now && strncmp(name, "bug.", 4) == 0 && strcmp(value, "off") != 0)
+        buf_printf(d->out, "%sfault %s off", d->out->n ? ", " : "", name + 4);
+    free(now);
+}
+
 void facts_changes(const char *before, const char *lines, struct buf *out)
 {
-    struct diff d = {before, out};
+    struct diff d = {before, out}, gone = {lines, out};
     each_line(lines, add_change, &d);
+    each_line(before, add_gone, &gone);
 }
 
 void facts_computed(const char *about, struct buf *out)
@@ -123,4 +136,98 @@ void facts_json(const char *lines, struct buf *json)
     jput_open(json, '{');
     each_line(lines, add_json, json);
     jput_close(json, '}');
+}
+
+/* ---- the build and the engine ---- */
+
+/* The first program header list is the program's own. */
+static int find_id(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    (void)size;
+    char *out = arg;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+        const char *at = (const char *)(info->dlpi_addr + h->p_vaddr), *end = at + h->p_memsz;
+        while (h->p_type == PT_NOTE && end - at >= (ptrdiff_t)sizeof(ElfW(Nhdr))) {
+            const ElfW(Nhdr) *note = (const void *)at;
+            const unsigned char *id = (const unsigned char *)at + sizeof *note +
+                                      ((note->n_namesz + 3) & ~3u);
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_descsz >= 6)
+                for (int k = 0; k < 6; k++)
+                    snprintf(out + 2 * k, 3, "%02x", id[k]);
+            at = (const char *)id + ((note->n_descsz + 3) & ~3u);
+        }
+    }
+    return 1;
+}
+
+const char *facts_build(void)
+{
+    static char text[96];
+    char id[16] = "";
+    if (text[0])
+        return text;
+    dl_iterate_phdr(find_id, id);
+#ifdef __clang__
+    snprintf(text, sizeof text, "clang %s%s%s", __clang_version__, id[0] ? ", build " : "", id);
+#else
+    snprintf(text, sizeof text, "gcc %s%s%s", __VERSION__, id[0] ? ", build " : "", id);
+#endif
+    return text;
+}
+
+void facts_config(const struct engine_opts *o, const struct engine_info *i, struct buf *out)
+{
+    buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
+                    "date=%s\nweights=%s\ndraft_weights=%s\n",
+               i ? i->page_size : o->page_size, i ? i->context : o->context,
+               i ? i->n_pages[POOL_FULL] : o->full_pages, i ? i->n_pages[POOL_SWA] : o->swa_pages,
+               i ? i->capture : o->capture ? o->capture : "", o->raw, i ? i->date : "",
+               o->quant.weights ? o->quant.weights : "stored",
+               o->quant.draft_weights ? o->quant.draft_weights : "");
+    if (i)
+        buf_printf(out, "backend=%s\nprecision=%s\nkv=%s\nrows=%d\n", i->backend, i->precision, i->kv,
+                   i->rows);
+}
+
+struct compare {
+    const char *now;
+    struct buf *out;
+};
+
+/* Logs of earlier versions leave a value empty where nothing was asked for. */
+static void compare_line(const char *name, const char *log, void *arg)
+{
+    static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir"};
+    struct compare *c = arg;
+    for (size_t i = 0; i < sizeof unbound / sizeof *unbound; i++)
+        if (strcmp(name, unbound[i]) == 0)
+            return;
+    static const struct {
+        const char *name, *text;
+    } hash[] = {{"model_sha", "model"}, {"tokenizer_sha", "tokenizer"}, {"draft_sha", "draft model"}};
+    char *now = facts_value(c->now, name);
+    const char *is_hash = NULL, *gap = c->out->n ? "; " : "";
+    for (size_t i = 0; i < sizeof hash / sizeof *hash; i++)
+        if (strcmp(name, hash[i].name) == 0)
+            is_hash = hash[i].text;
+    if (now && is_hash && strcmp(log, now) != 0)
+        buf_printf(c->out, "%sanother %s (%.12s, here %.12s)", gap, is_hash, *log ? log : "none",
+                   *now ? now : "none");
+    else if (now && !is_hash && *log && strcmp(log, now) != 0)
+        buf_printf(c->out, "%s%s %s, here %s", gap, name, log, *now ? now : "none");
+    free(now);
+}
+
+void facts_compare(const char *log, const char *now, struct buf *out)
+{
+    struct compare c = {now, out};
+    char *backend = facts_value(log, "backend"), *device = facts_value(log, "device");
+    if (!backend && device) { /* a log of an earlier version */
+        device[strcspn(device, ", ")] = '\0';
+        compare_line("backend", device, &c);
+    }
+    each_line(log, compare_line, &c);
+    free(backend);
+    free(device);
 }

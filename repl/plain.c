@@ -655,6 +655,7 @@ static void plain_begin(struct app *a, struct plain *p)
         snprintf(line, sizeof line, "NOT SAVED: %s", a->log_error);
         complain(a, line);
     }
+    app_tell(a);
 }
 
 static int plain_end(struct app *a, struct plain *p)
@@ -675,6 +676,8 @@ static void welcome(struct app *a, struct plain *p)
     if (!a->opt.quiet)
         fprintf(stderr, "aerie %s, %s on %s; /help lists the commands\n", AERIE_VERSION,
                 engine_info(a->engine)->family, engine_info(a->engine)->device);
+    if (!a->opt.quiet && engine_info(a->engine)->passed)
+        fprintf(stderr, "computing on the CPU: %s\n", engine_info(a->engine)->passed);
     if (a->turn && !app_show_past(a, &e))
         app_error(a, &e);
 }

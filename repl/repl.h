@@ -20,6 +20,7 @@ struct options {
     const char *system, *session, *script, *file;
     bool resume_last; /* -c */
     bool fork;        /* with one of them: take up a copy */
+    unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
     bool plain, tui, json, ascii, no_mouse, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
     int theme; /* 0 auto, 1 dark, 2 light: the colours of the full screen */
@@ -50,6 +51,7 @@ struct app {
     struct buf asked;    /* the last message sent ... */
     bool refused;        /* ... which the context had no room for: /forget sends it again */
     struct attached attached; /* read it after app_attached() */
+    struct buf told;     /* lines about settings of a resumed session, until app_tell() */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* resolved */
@@ -108,6 +110,8 @@ bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct 
 bool app_fork(struct app *a, int turn, struct err *e);
 /* The newest turn leaves the context, and the screen. */
 void app_forget_turn(struct app *a);
+/* Says once which settings are those of the resumed session, and which are not and why. */
+void app_tell(struct app *a);
 /* Shows the turns of the context through face.replay_turn, user and reply rows alternating. */
 bool app_show_past(struct app *a, struct err *e);
 /* Sends a user message, or runs a command if it begins with '/' ("//" sends a literal slash). */

@@ -25,7 +25,7 @@ struct engine {
     struct tokenizer *tok;
     struct chat *chat;
     struct engine_info info;
-    char *strings[5]; /* owned strings of info */
+    char *strings[6]; /* owned strings of info */
     struct evq *screen, *log;
     pthread_t thread;
     bool running;

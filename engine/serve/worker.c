@@ -404,7 +404,7 @@ static bool open_device(struct engine *g, const struct engine_opts *o, struct er
     if (!models_quantize(NULL, NULL, &o->quant, e) || !device_choose(&g->dev, &w, &passed, e))
         return false;
     if (passed.kind)
-        notice(g, "computing on the CPU: %s", passed.msg);
+        g->info.passed = g->strings[5] = xstrdup(passed.msg);
     if (device_slow_start(&g->dev))
         notice(g, "%s", device_slow_start(&g->dev));
     resolve_settings(g);
@@ -469,7 +469,8 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
     struct rig_shape shape = {.page_size = o->page_size ? o->page_size : 16,
                               .context = pick_context(&g->dev, &g->model, o->context),
                               .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                              .max_rows = max_int(512, g->set.chunk), .kv = g->dev.kv,
+                              .max_rows = o->rows ? o->rows : max_int(512, g->set.chunk),
+                              .kv = g->dev.kv,
                               .shorten = !o->context && !o->full_pages};
     int P = shape.page_size;
     if (P < 1 || P > 64 || (P & (P - 1)))
@@ -568,6 +569,13 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     if (g->has_draft)
         memcpy(i->draft_sha, g->draft.sha, sizeof i->draft_sha);
     tokenizer_sha(g, o->model);
+    i->backend = g->dev.k->name;
+    i->precision = i->kv = g->dev.kv == KV_BF16 ? "bf16" : "f32";
+    i->rows = g->rig.max_rows;
+    for (int k = 0; g->has_draft && k < g->draft.n_capture; k++) {
+        size_t n = strlen(i->capture);
+        snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "", g->draft.capture[k]);
+    }
     for (int p = 0; p < N_POOLS; p++)
         i->n_pages[p] = g->rig.kv.pool[p].total;
 }

@@ -256,6 +256,8 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
         return err_set(e, ERR_USAGE, "-p \"%.80s\": expected NAME=VALUE", text);
     char *name = xasprintf("%.*s", (int)(eq - text), text);
     bool ok = settings_set(&c->opt.engine.settings, name, eq + 1, e);
+    if (ok)
+        c->opt.given |= 1u << settings_index(name);
     free(name);
     return ok;
 }
@@ -274,8 +276,10 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
     case F_PARAM: return take_param(c, value, e);
     case F_BUG: return bug_set(value, "on", e);
     case F_SET:
-        return value ? settings_set(&c->opt.engine.settings, f->words, value, e)
-                     : take_param(c, f->words, e);
+        if (!value)
+            return take_param(c, f->words, e);
+        c->opt.given |= 1u << settings_index(f->words);
+        return settings_set(&c->opt.engine.settings, f->words, value, e);
     case F_HELP:
     case F_VERSION: break; /* parse() saw to them */
     }
@@ -349,6 +353,7 @@ static bool read_config(struct cli *c, int where, struct err *e)
             return err_prefix(e, "%s:%d", c->config_path, number);
         line = end;
     }
+    c->opt.given = 0; /* a resumed session has settings of its own; the command line wins */
     return true;
 }
 
@@ -400,7 +405,7 @@ static int help_all(void)
     printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
            "$XDG_DATA_HOME/aerie/sessions.db. Exit codes: 0 ok, 1 the answer is no, 2 usage\n"
            "or another error, 3 model or device, 4 database, 5 a checker rule was violated,\n"
-           "130 interrupted. In the chat, /help lists its commands.\n");
+           "130 interrupted, 143 terminated. In the chat, /help lists its commands.\n");
     return 0;
 }
 
@@ -607,6 +612,8 @@ static bool settle(struct cli *c, struct err *e)
     if (!models_quantize(NULL, NULL, &o->quant, e))
         return false;
     o->settings.verbose |= c->opt.verbose;
+    if (c->opt.verbose)
+        c->opt.given |= 1u << settings_index("verbose");
     c->model_given = o->model != NULL;
     c->draft_given = o->draft != NULL;
     c->bundled = find_bundled();

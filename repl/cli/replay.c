@@ -5,6 +5,7 @@
  */
 #include "repl/cli/replay.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ struct replay {
     /* the first difference */
     struct err lost; /* the device failed: no answer */
     bool differs;
+    char *other; /* what else is not as it was then, should the replay differ; or NULL */
     int at_turn, at_step;
     char what[16], why[256];
 };
@@ -177,8 +179,8 @@ static void show_reply(struct replay *r, const struct event *ev)
     if (!shows(r))
         return;
     cli_text(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
-    sheet_printf(&r->sheet, r->differs ? ST_BAD : ST_GOOD, "[%s, %d steps: %s]",
-                 stop_name(ev->reason), ev->n_steps, r->differs ? "differs" : "equal");
+    sheet_printf(&r->sheet, r->differs ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
+                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->differs ? "differs" : "equal");
     sheet_line(&r->sheet);
     sheet_line(&r->sheet);
     cli_print(r->c, &r->sheet);
@@ -237,36 +239,47 @@ static int about_int(const char *about, const char *name)
     return n;
 }
 
-/* The log's value of `name` must be what is loaded now. */
-static bool same_hash(const char *about, const char *name, const char *now, const char *what,
-                      struct err *e)
+/* What the opened engine has, in the words of the log. */
+static void lines_now(const struct engine_opts *o, const struct engine_info *i, struct buf *out)
 {
-    char *log = facts_value(about, name);
-    bool ok = log && strcmp(log, now) == 0;
-    if (!ok)
-        err_set(e, ERR_USAGE, "the session was made with another %s (%.12s..., here %.12s...)",
-                what, log && *log ? log : "none", *now ? now : "none");
-    free(log);
-    return ok;
+    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\n", i->model_sha, i->tokenizer_sha,
+               i->draft_sha);
+    facts_config(o, i, out);
 }
 
-static bool same_models(const struct replay *r, const char *about, struct err *e)
+/* The same models are needed to replay at all; --check needs everything that decides the bits. */
+static bool compare_engine(struct replay *r, const struct engine_opts *o, const char *about,
+                           struct err *e)
 {
-    const struct engine_info *i = engine_info(r->engine);
-    return same_hash(about, "model_sha", i->model_sha, "model", e) &&
-           same_hash(about, "tokenizer_sha", i->tokenizer_sha, "tokenizer", e) &&
-           same_hash(about, "draft_sha", i->draft_sha, "draft model", e);
+    struct buf now = {0}, differs = {0};
+    lines_now(o, engine_info(r->engine), &now);
+    facts_compare(about, now.p, &differs);
+    bool same = differs.n == 0, models = !differs.n || !strstr(differs.p, "another ");
+    if (!models)
+        err_set(e, ERR_USAGE, "the session was made with %s", differs.p);
+    else if (!same && r->c->check)
+        err_set(e, ERR_USAGE, "cannot check: the session was made with %s", differs.p);
+    else if (!same && !r->c->opt.quiet)
+        fprintf(stderr, "aerie: the session was made with %s: its digests may differ\n",
+                differs.p);
+    buf_free(&now);
+    buf_free(&differs);
+    return models && (same || !r->c->check);
 }
 
-static void warn_device(const struct replay *r, const char *about)
+/* Another build or another chip of the same kind need not matter; when the replay differs, they are
+ * the first thing to know. */
+static void note_build(struct replay *r, const char *about)
 {
-    char *log = facts_value(about, "device");
+    char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");
     const char *now = engine_info(r->engine)->device;
-    size_t n = strcspn(now, ","); /* "cpu, ...": the backend, then what it found */
-    if (log && (strncmp(log, now, n) != 0 || (log[n] && log[n] != ',')) && !r->c->opt.quiet)
-        fprintf(stderr, "aerie: the session was made on %.*s; on %.*s its digests may differ\n",
-                (int)strcspn(log, ","), log, (int)n, now);
-    free(log);
+    free(r->other);
+    r->other = NULL;
+    if ((flags && *flags && strcmp(flags, facts_build()) != 0) || (device && strcmp(device, now) != 0))
+        r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags : "an older aerie",
+                             device ? device : "an unknown device", facts_build(), now);
+    free(flags);
+    free(device);
 }
 
 static const char *asked_or_logged(const char *asked, const char *log)
@@ -274,50 +287,71 @@ static const char *asked_or_logged(const char *asked, const char *log)
     return asked ? asked : log && *log ? log : NULL;
 }
 
+/* The backend that the log names; logs of earlier versions say it in their device's first word. */
+static char *logged_backend(const char *about)
+{
+    char *backend = facts_value(about, "backend");
+    if (backend)
+        return backend;
+    char *device = facts_value(about, "device");
+    if (device)
+        device[strcspn(device, ", ")] = '\0';
+    bool known = device && (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0);
+    if (!known) {
+        free(device);
+        device = NULL;
+    }
+    return device;
+}
+
 /* Opens an engine as the run had it; settings are the operation's. */
 static bool open_engine(struct replay *r, const struct act *a, struct err *e)
 {
     struct options *o = &r->c->opt;
-    char *model = facts_value(a->about, "model_dir"), *draft = facts_value(a->about, "draft_dir");
-    char *capture = facts_value(a->about, "capture"), *date = facts_value(a->about, "date");
-    char *weights = facts_value(a->about, "weights");
-    char *draft_weights = facts_value(a->about, "draft_weights");
+    enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, N_NAMES };
+    static const char *const name[N_NAMES] = {"model_dir", "draft_dir", "capture", "date", "weights",
+                                              "draft_weights", "precision"};
+    char *log[N_NAMES], *backend = logged_backend(a->about);
+    for (int i = 0; i < N_NAMES; i++)
+        log[i] = facts_value(a->about, name[i]);
+    bool any = !o->engine.device || strcmp(o->engine.device, "auto") == 0;
     struct engine_opts opts = {
-        .model = r->c->model_given ? o->engine.model : model,
-        .draft = r->c->draft_given ? o->engine.draft : draft && *draft ? draft : NULL,
-        .device = o->engine.device,
+        .model = r->c->model_given ? o->engine.model : log[MODEL],
+        .draft = r->c->draft_given ? o->engine.draft : asked_or_logged(NULL, log[DRAFT]),
+        .device = any && backend ? backend : o->engine.device,
         .backend = o->engine.backend,
-        .capture = capture && *capture ? capture : NULL,
-        .quant = {asked_or_logged(o->engine.quant.weights, weights),
-                asked_or_logged(o->engine.quant.draft_weights, draft_weights)},
+        .capture = asked_or_logged(NULL, log[CAPTURE]),
+        .quant = {asked_or_logged(o->engine.quant.weights, log[WEIGHTS]),
+                asked_or_logged(o->engine.quant.draft_weights, log[DRAFT_WEIGHTS])},
         .raw = about_int(a->about, "raw"),
-        .date = date && *date ? date : NULL,
+        .date = asked_or_logged(NULL, log[DATE]),
         .threads = o->engine.threads,
-        .precision = o->engine.precision,
+        .precision = asked_or_logged(o->engine.precision, log[PRECISION]),
         .page_size = about_int(a->about, "page_size"),
         .context = about_int(a->about, "context"),
         .full_pages = about_int(a->about, "full_pages"),
         .swa_pages = about_int(a->about, "swa_pages"),
+        .rows = about_int(a->about, "rows"),
         .progress = o->quiet ? NULL : cli_progress,
     };
     settings_init(&opts.settings);
     opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
     engine_close(r->engine);
     r->engine = NULL;
+    bugs_off();
     bool ok = settings_parse(&opts.settings, a->text, e);
     if (ok)
         r->engine = engine_open(&opts, e);
     cli_progress_end();
+    if (ok && !r->engine && backend && opts.device == backend)
+        err_prefix(e, "%sthe session was computed on %s", r->c->check ? "cannot check: " : "", backend);
     r->about = a->about;
-    free(weights);
-    free(draft_weights);
-    free(model);
-    free(draft);
-    free(capture);
-    free(date);
-    ok = r->engine && same_models(r, a->about, e);
+    ok = r->engine && compare_engine(r, &opts, a->about, e);
     if (ok)
-        warn_device(r, a->about);
+        note_build(r, a->about);
+    for (int i = 0; i < N_NAMES; i++)
+        free(log[i]);
+    free(backend);
     return ok;
 }
 
@@ -447,6 +481,27 @@ static bool play(struct replay *r, struct err *e)
     return true;
 }
 
+/* Tokens that entered the context although no step yielded them are found in the log alone. */
+static bool account(struct replay *r, struct hdb *d, const char *session, struct err *e)
+{
+    struct hdb_past p;
+    if (!hdb_past(d, session, INT_MAX, &p, e))
+        return false;
+    bool ok = true;
+    for (int i = 0; ok && !r->differs && i < p.n_part; i++) {
+        int first = 0, bad = 0;
+        ok = hdb_account(d, p.part[i].session, &first, &bad, NULL, e);
+        if (bad && first <= p.part[i].upto) {
+            r->differs = true;
+            r->at_turn = first;
+            snprintf(r->what, sizeof r->what, "log");
+            snprintf(r->why, sizeof r->why, "the steps do not account for every token of the reply");
+        }
+    }
+    hdb_past_free(&p);
+    return ok;
+}
+
 /* ---- the verdict ---- */
 
 static void verdict_json(const struct replay *r)
@@ -462,6 +517,7 @@ static void verdict_json(const struct replay *r)
         jput_kint(&b, "step", r->at_step);
         jput_kstr(&b, "what", r->what);
         jput_kstr(&b, "why", r->why);
+        jput_kstr(&b, "note", r->other);
     }
     jput_close(&b, '}');
     cli_json(&b);
@@ -480,6 +536,8 @@ static int verdict(const struct replay *r)
         printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, r->n_turns == 1 ? "" : "s",
                r->n_steps, r->n_steps == 1 ? "" : "s",
                r->text_only ? " (where the log has no steps, only the replies were compared)" : "");
+    if (r->differs && r->other && !r->c->opt.json && !r->c->opt.quiet)
+        fprintf(stderr, "aerie: the session was %s\n", r->other);
     return r->differs ? ERR_NEGATIVE : 0;
 }
 
@@ -491,7 +549,7 @@ int cli_replay(struct cli *c)
     sheet_init(&r.sheet, c->opt.ascii);
     struct hdb *d = cli_open_db(c, &e);
     bool ok = d && hdb_find(d, c->word[0], &row, &e) && script_read(&r.script, d, row.id, &e) &&
-              play(&r, &e);
+              play(&r, &e) && (r.differs || account(&r, d, row.id, &e));
     int rc = ok ? verdict(&r) : cli_fail(&e);
     engine_close(r.engine);
     script_free(&r.script);
@@ -500,5 +558,6 @@ int cli_replay(struct cli *c)
     hdb_close(d);
     free(r.live);
     free(r.told);
+    free(r.other);
     return rc;
 }

@@ -50,6 +50,14 @@ static const struct topic {
      "that the questions are about, stays until nothing else is left. A message that is too\n"
      "long by itself is refused and changes nothing. Turns that left stay in the log;\n"
      "/fork N goes back to a conversation that still has them.\n"},
+    {"status", "the status line",
+     "ctx 92/4.1k    tokens in the context, and how many fit\n"
+     "full 2% ...    the share of each pool that is held\n"
+     "MAL 5.2        tokens that a cycle yields on average, the bonus included\n"
+     "1402 t/s       the speed of the last reply\n"
+     "step 3.5       the last step: step 5 of turn 3\n"
+     "REC            the session is recorded: /resume, /search and `aerie replay` find it\n"
+     "NOT SAVED      the log refuses what is said, and why; no log: nothing is recorded\n"},
     {"safety", "what may reach your terminal",
      "Nothing from the model, a file or the log reaches the terminal as it is: control, bidi\n"
      "and invisible characters are shown as escapes such as <U+202E>, in the full screen and\n"

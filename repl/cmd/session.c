@@ -221,6 +221,7 @@ static bool show_taken(struct app *a, const char *parent, struct sheet *out, str
     if (!app_show_past(a, e))
         return false;
     answer_session(a, parent, a->turn, out, json);
+    app_tell(a);
     return true;
 }
 

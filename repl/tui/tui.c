@@ -577,6 +577,9 @@ int tui_run(struct app *a)
     tui_work(t, true);
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
         app_error(a, &e);
+    app_tell(a);
+    if (engine_info(a->engine)->passed)
+        app_say(a, ST_WARN, "computing on the CPU: %s", engine_info(a->engine)->passed);
     tui_work(t, false);
     t->view_old = true;
     while (!t->quit && !a->quit)

@@ -134,11 +134,63 @@ static void test_sessions_are_sorted_by_when_they_were_used(void **state)
     hdb_close(d);
 }
 
+/* One turn of one step: the step yields n tokens, the reply holds m. */
+static void yield(struct history *h, const char *id, int turn, int n, int m)
+{
+    struct event begin = event_of(EV_TURN_BEGIN, id, turn, "x");
+    struct event step = event_of(EV_STEP, id, turn, NULL), end = event_of(EV_TURN_END, id, turn, "x");
+    step.step = 1;
+    for (int i = 0; i < n; i++)
+        ids_add(&step.tokens, 7 + i);
+    for (int i = 0; i < m; i++)
+        ids_add(&end.tokens, 7 + i);
+    end.n_steps = 1;
+    post(h, &begin);
+    post(h, &step);
+    post(h, &end);
+}
+
+static int unaccounted(const char *id, int *first)
+{
+    struct hdb *d = read_open();
+    struct err e = {0};
+    int bad = -1, turns;
+    assert_true(hdb_account(d, id, first, &bad, NULL, &e));
+    assert_int_equal(verify_bad(d, &turns), 0); /* the log is whole: only this check finds it */
+    hdb_close(d);
+    return bad;
+}
+
+static void test_tokens_that_no_step_yielded_are_found(void **state)
+{
+    (void)state;
+    char id[4][SESSION_ID];
+    static const enum log_level level[] = {LOG_STEPS, LOG_STEPS, LOG_TEXT, LOG_STEPS};
+    for (int i = 0; i < 4; i++) {
+        struct history *h = log_open(level[i]);
+        session_new_id(id[i]);
+        post_session(h, id[i], "", 0);
+        post_op(h, id[i], OP_OPEN, 0, "seed=1\n");
+        yield(h, id[i], 1, 3, 3);
+        yield(h, id[i], 2, 3, i == 0 ? 3 : i == 3 ? 2 : 5);
+        yield(h, id[i], 3, 0, 0);
+        history_close(h);
+    }
+    int first;
+    assert_int_equal(unaccounted(id[0], &first), 0);
+    assert_int_equal(unaccounted(id[1], &first), 1);
+    assert_int_equal(first, 2);
+    assert_int_equal(unaccounted(id[2], &first), 0); /* no steps were logged */
+    assert_int_equal(unaccounted(id[3], &first), 1);
+    assert_int_equal(unaccounted("", &first), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_the_past_is_as_it_stood_after_a_turn),
         TEST(test_settings_and_draws_are_those_at_the_end),
+        TEST(test_tokens_that_no_step_yielded_are_found),
         TEST(test_sessions_are_sorted_by_when_they_were_used),
     };
     return cmocka_run_group_tests_name("past", tests, NULL, NULL);

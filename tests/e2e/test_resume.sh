@@ -1,0 +1,73 @@
+#!/bin/bash
+# A resumed session has its own settings, or the screen says which are not and why; what decides the bits
+# is logged, and a replay uses it or refuses by name.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
+export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
+n=0; bad=0
+result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; tail -n 4 "$T/out" "$T/err" | sed 's/^/# /'; bad=1; }; }
+lines() { printf '%s\n' "$@"; }
+chat() { timeout 60 "$AERIE" --plain "$@" >"$T/out" 2>"$T/err"; }
+replay() { timeout 60 "$AERIE" replay "$@" >"$T/out" 2>"$T/err"; rc=$?; }
+sql() { sqlite3 "$T/aerie/sessions.db" "$1"; }
+has() { grep -qE -- "$1" "$T/out"; }
+err() { grep -qE -- "$1" "$T/err"; }
+
+# ---- settings ----
+lines "/set temperature 0.7" "/set seed 5" "/set check off" "/bug 24617 on" hello | chat -p max_tokens=9 --page-size 4
+lines hello "/set" | chat -c -p max_tokens=12
+has '^temperature  0\.7 ' && has '^seed  *5 '; result "--continue goes on with the session's temperature and seed" $?
+err '^aerie: settings of the session: temperature 0.7, seed 5$'; result "and says so" $?
+has '^max_tokens  *12 ' && err 'max_tokens 12 \(as the command line says; the session had 9\)'
+result "the command line wins, and is named" $?
+has '^check  *on ' && err 'check on \(the session had off; /set check off\)'; result "a log does not take the checker away" $?
+err 'fault 24617 off \(the session had it on; /bug 24617 on\)'; result "nor switch a fault on" $?
+err '^aerie: not as in the session, fixed since aerie started: page_size 4, here 16$'; result "what cannot change is named" $?
+id=$("$AERIE" logs -n 1 --json | cut -c8-33)
+[ "$(sql "select text like '%temperature=0.7%' and text like '%seed=5%' from event where op='resume' and session_id='$id'")" = 1 ]
+result "the log holds the settings that were taken over" $?
+replay --check "$id"; [ $rc = 0 ]; result "the whole replays equal" $?
+lines "/set temperature 0.2" "/resume $id" "/set" | chat; has '^temperature  0\.7 ' && err 'settings of the session: .*temperature 0.7'
+result "/resume does the same" $?
+timeout 60 "$AERIE" run --session "$id" -p max_tokens=3 hi >"$T/out" 2>"$T/err"; err 'settings of the session: temperature 0.7'
+result "and run --session" $?
+lines hello | chat -c -q; [ ! -s "$T/err" ]; result "--quiet says nothing" $?
+lines hello | chat -p max_tokens=5; lines "/set" | chat -c; ! err 'not as in|not of the session' ; result "nothing is said where nothing differs" $?
+lines "/set forget never" hello | chat -p max_tokens=5; lines "/set" | chat -c; has '^forget  *never ' && err 'settings of the session: .*forget never'
+result "a session that lets no turn leave keeps to that" $?
+lines "/set forget ask" hello | chat -p max_tokens=5; lines "/set" | chat -c; ! has '^forget  *ask '
+result "a script is not asked because a session once was" $?
+lines hello | chat -n; ! err 'computing on the CPU'; result "a script is not told that there is no GPU" $?
+
+# ---- what decides the bits ----
+config() { sql "select config from run order by id desc limit 1"; }
+lines hello | chat --draft-weights fp8
+for f in backend=c precision=f32 kv=f32 rows=512 capture=2,4,5 weights=stored draft_weights=fp8 page_size=16; do
+    config | grep -q "^$f" || { echo "# no $f"; false; break; }
+done; result "backend, precision, cells, rows, capture, weights are logged" $?
+sql "select flags from build order by id desc limit 1" | grep -qE '(gcc|clang) .*build [0-9a-f]{12}'; result "and the build" $?
+lines "/set chunk 4096" "/clear" "$(printf 'word %.0s' {1..900})" | chat -p max_tokens=3
+replay --check last; [ $rc = 0 ]; result "a chunk longer than a pass replays equal" $?
+lines hello | chat -p max_tokens=5
+replay --check last --weights fp8; [ $rc = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] &&
+    err '^aerie: cannot check: the session was made with weights stored, here fp8$'; result "--check with other weights is refused by name" $?
+replay last --weights fp8; [ $rc -le 1 ] && err 'its digests may differ'; result "without --check it is a warning" $?
+if timeout 60 "$AERIE" doctor | grep -q 'cuda: .*GiB'; then
+    echo "ok $((n += 1)) - a session of another backend # SKIP there is a GPU"
+else
+    sql "update run set config = replace(replace(config, 'backend=cpu', 'backend=cuda'), 'f32', 'bf16')
+        where id = (select max(id) from run)"
+    replay --check last; [ $rc = 3 ] && [ "$(wc -l <"$T/err")" = 1 ] && err '^aerie: cannot check: the session was computed on cuda: '
+    result "--check of a session of another backend is refused in one line" $?
+fi
+
+# ---- tokens that no step accounts for ----
+lines hello | chat -p max_tokens=9
+replay --check last; [ $rc = 0 ]; result "an honest log" $?
+sql "update turn set tokens = tokens || x'07000000' where role='reply' and id=(select max(id) from turn)
+    "; sql "update step set tokens = tokens || x'07000000' where id = (select max(id) from step)"
+sql "delete from step where id = (select max(id) from step)"
+replay --check last; [ $rc = 1 ]; result "a log whose steps do not yield its reply is found" $?
+echo "1..$n"
+exit $bad
