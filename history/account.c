@@ -9,18 +9,18 @@
 
 /* Compares the reply with the steps in their order. Fewer step rows than steps: the log was told to
  * keep none from there on, so the rest of the reply is not theirs to account for. */
-static bool check_turn(struct hdb *h, sqlite3_stmt *turn, struct buf *report, bool *good, struct err *e)
+static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, bool *good, struct err *e)
 {
     struct ids reply = {0}, steps = {0};
     int64_t n = sqlite3_column_int64(turn, 2), logged = sqlite3_column_int64(turn, 3);
     col_ids(turn, 4, &reply);
-    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT tokens FROM step WHERE turn_id = ? ORDER BY n", "i",
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT tokens FROM step WHERE turn_id = ? ORDER BY n", "i",
                                   sqlite3_column_int64(turn, 0));
     int rows = 0, rc = SQLITE_ERROR;
     for (; st && (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
         col_ids(st, 0, &steps);
     sqlite3_finalize(st);
-    bool ok = rc == SQLITE_DONE || (st && db_fail(&h->db, e, "cannot read steps"));
+    bool ok = rc == SQLITE_DONE || (st && db_fail(d, e, "cannot read steps"));
     bool all = rows >= logged;
     *good = !ok || (steps.n <= reply.n && (!all || steps.n == reply.n) &&
                     (steps.n == 0 || memcmp(steps.v, reply.v, (size_t)steps.n * sizeof *steps.v) == 0));
@@ -32,23 +32,29 @@ static bool check_turn(struct hdb *h, sqlite3_stmt *turn, struct buf *report, bo
     return ok;
 }
 
-bool hdb_account(struct hdb *h, const char *session, int *first, int *bad, struct buf *report,
-                 struct err *e)
+bool account_check(struct db *d, const char *session, int *first, int *bad, struct buf *report,
+                   struct err *e)
 {
     *first = *bad = 0;
-    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT id, session_id, n, coalesce(n_steps, 0), tokens"
+    sqlite3_stmt *st = db_prepare(d, e, "SELECT id, session_id, n, coalesce(n_steps, 0), tokens"
                                   " FROM turn WHERE role = 'reply' AND stop <> '' AND ?1 IN ('', session_id)"
                                   " ORDER BY session_id, n", "s", session);
     int rc = SQLITE_ERROR;
     bool ok = st, good = true;
     while (ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-        ok = check_turn(h, st, report, &good, e);
+        ok = check_turn(d, st, report, &good, e);
         if (!good && !*first)
             *first = sqlite3_column_int(st, 2);
         *bad += !good;
     }
     if (ok && rc != SQLITE_DONE)
-        ok = db_fail(&h->db, e, "cannot read turns");
+        ok = db_fail(d, e, "cannot read turns");
     sqlite3_finalize(st);
     return ok;
+}
+
+bool hdb_account(struct hdb *h, const char *session, int *first, int *bad, struct buf *report,
+                 struct err *e)
+{
+    return account_check(&h->db, session, first, bad, report, e);
 }

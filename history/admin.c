@@ -141,15 +141,19 @@ static bool accept_any(struct db *d, struct err *e)
 
 static bool check_content(struct db *d, struct buf *report, bool *clean, struct err *e)
 {
-    int turns = 0, bad = 0;
+    int turns = 0, bad = 0, first = 0, strange = 0;
     bool ok = complaints(d, "structure", "PRAGMA integrity_check", report, clean, e) &&
               complaints(d, "rows without an owner", "PRAGMA foreign_key_check", report, clean,
                          e) &&
-              check_words(d, report, clean, e) && chain_verify(d, "", &turns, &bad, report, e);
+              check_words(d, report, clean, e) && chain_verify(d, "", &turns, &bad, report, e) &&
+              account_check(d, "", &first, &strange, report, e);
     if (ok)
         buf_printf(report, "%d turns checked, %d records do not match what was written\n", turns,
                    bad);
-    *clean &= !bad;
+    if (ok && strange)
+        buf_printf(report, "%d repl%s with tokens that no step yielded\n", strange,
+                   strange == 1 ? "y" : "ies");
+    *clean &= !bad && !strange;
     return ok;
 }
 

@@ -168,6 +168,10 @@ int chain_seal_all(struct db *d);
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e);
 
+/* account.c: hdb_account() on any connection. */
+bool account_check(struct db *d, const char *session, int *first, int *bad, struct buf *report,
+                   struct err *e);
+
 /* ---- write.c: one event into rows ------------------------------------------------------------ */
 
 /* What the rows of the next event depend on. Copied before a transaction, so that a rollback puts

@@ -49,6 +49,8 @@ done; result "backend, precision, cells, rows, capture, weights are logged" $?
 sql "select flags from build order by id desc limit 1" | grep -qE '(gcc|clang) .*build [0-9a-f]{12}'; result "and the build" $?
 lines "/set chunk 4096" "/clear" "$(printf 'word %.0s' {1..900})" | chat -p max_tokens=3
 replay --check last; [ $rc = 0 ]; result "a chunk longer than a pass replays equal" $?
+lines "Tell me a short story." | chat -p max_tokens=40 -p draft.topk=4 -p draft.nodes=16 --threads 2
+for t in 1 3 5; do replay --check last --threads $t; [ $rc = 0 ] || break; done; [ $rc = 0 ]; result "the number of threads changes no bit" $?
 lines hello | chat -p max_tokens=5
 replay --check last --weights fp8; [ $rc = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] &&
     err '^aerie: cannot check: the session was made with weights stored, here fp8$'; result "--check with other weights is refused by name" $?

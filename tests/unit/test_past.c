@@ -183,6 +183,12 @@ static void test_tokens_that_no_step_yielded_are_found(void **state)
     assert_int_equal(unaccounted(id[2], &first), 0); /* no steps were logged */
     assert_int_equal(unaccounted(id[3], &first), 1);
     assert_int_equal(unaccounted("", &first), 2);
+    struct buf report = {0};
+    struct err e = {0};
+    assert_false(history_check(db_path, &report, &e)); /* `aerie db check` says so, too */
+    assert_non_null(strstr(report.p, "turn 2: 5 tokens of the reply, 3 from its steps"));
+    assert_non_null(strstr(report.p, "2 replies with tokens that no step yielded"));
+    buf_free(&report);
 }
 
 int main(void)
