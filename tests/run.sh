@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.." || exit 2
 build=$1; shift
 logs=$build/test-logs
 rm -rf "$logs"; mkdir -p "$logs"
-export AERIE=$PWD/$build/aerie BUILD=$PWD/$build CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8
+export AERIE=$PWD/$build/aerie BUILD=$PWD/$build CMOCKA_MESSAGE_OUTPUT=TAP LC_ALL=C.UTF-8 SHELL=$BASH # with which tmux runs commands
 unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME NO_COLOR
 
 # Tests find the commands of the Makefile's packages and of every bare Debian system in a folder of links, and no others:

@@ -38,7 +38,7 @@ pid() { pgrep -P "$(T display -p '#{pane_pid}')" -x aerie; }
 term=screen-256color; infocmp tmux-256color >/dev/null 2>&1 && term=tmux-256color
 shell() { # width height: a fresh shell in a fresh pane
     T kill-server; until_ok no_server
-    T new-session -d -x "$1" -y "$2" "TERM=$term PS1='\$ ' bash --norc --noprofile"
+    T new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"
     wait_for '$'
     text "cd $PWD; clear"; key Enter
 }
