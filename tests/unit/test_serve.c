@@ -213,7 +213,8 @@ static uint64_t prompt_rows(int full_pages, int n)
         prompt[i] = xasprintf("%d. %s", 7 * i + 3, text);
     o.context = 1024;
     o.full_pages = full_pages;
-    o.settings.max_tokens = 120;
+    o.settings.temperature = 100; /* replies that go on */
+    o.settings.max_tokens = 60;
     must(batch_run(&o, (const char *const *)prompt, n, 8, NULL, drop_result, &told, &e), &e);
     assert_int_equal(told, n);
     for (int i = 0; i < n; i++)
