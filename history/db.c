@@ -6,13 +6,20 @@
 #include <string.h>
 #include <time.h>
 
-enum { BUSY_MS = 5000 };
+enum {
+    BUSY_MS = 5000,
+    UNIT = 200, /* steps of SQLite's machine between two looks */
+};
 
 bool db_fail(struct db *d, struct err *e, const char *what)
 {
     const char *why = d->h ? sqlite3_errmsg(d->h) : "out of memory";
     d->failed = d->h ? sqlite3_errcode(d->h) & 0xff : SQLITE_NOMEM;
-    err_set(e, ERR_DB, "%s: %s: %s", d->path, what, why);
+    if (d->failed == SQLITE_INTERRUPT)
+        err_set(e, ERR_USAGE, d->limit && d->work > d->limit ? "reading %s took too long and was stopped"
+                                                   : "interrupted", d->path);
+    else
+        err_set(e, ERR_DB, "%s: %s: %s", d->path, what, why);
     db_rollback(d);
     return false;
 }
@@ -37,10 +44,15 @@ void hdb_stop_when(bool (*stop)(void))
     ask_stop = stop;
 }
 
-static int stopped(void *unused)
+static bool stopped(void)
 {
-    (void)unused;
     return ask_stop && ask_stop();
+}
+
+static int look(void *arg)
+{
+    struct db *d = arg;
+    return stopped() || (++d->work > d->limit && d->limit);
 }
 
 /* Waits for a lock as sqlite3_busy_timeout() does, but in slices. */
@@ -48,7 +60,7 @@ static int wait_for_lock(void *unused, int times)
 {
     const struct timespec slice = {.tv_nsec = 10 * 1000000};
     (void)unused;
-    if (times >= BUSY_MS / 10 || stopped(NULL))
+    if (times >= BUSY_MS / 10 || stopped())
         return 0;
     nanosleep(&slice, NULL);
     return 1;
@@ -64,7 +76,7 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     }
     sqlite3_extended_result_codes(d->h, 1);
     if (flags & SQLITE_OPEN_READONLY) {
-        sqlite3_progress_handler(d->h, 200, stopped, NULL);
+        sqlite3_progress_handler(d->h, UNIT, look, d);
         sqlite3_busy_handler(d->h, wait_for_lock, NULL);
     } else {
         sqlite3_busy_timeout(d->h, BUSY_MS);
@@ -139,6 +151,7 @@ static int bind_all(sqlite3_stmt *st, const char *types, va_list *ap)
 sqlite3_stmt *db_prepare(struct db *d, struct err *e, const char *sql, const char *types, ...)
 {
     sqlite3_stmt *st = NULL;
+    d->work = 0;
     int rc = sqlite3_prepare_v2(d->h, sql, -1, &st, NULL);
     if (!rc) {
         va_list ap;
@@ -232,6 +245,15 @@ void col_id(sqlite3_stmt *st, int i, char out[SESSION_ID])
     memset(out, 0, SESSION_ID);
     if (s)
         strncpy(out, s, SESSION_ID - 1);
+}
+
+int col_int(sqlite3_stmt *st, int i, int lo, bool *fits)
+{
+    int type = sqlite3_column_type(st, i);
+    int64_t v = sqlite3_column_int64(st, i);
+    bool good = type == SQLITE_NULL || (type == SQLITE_INTEGER && v >= lo && v <= LOG_MAX);
+    *fits &= good;
+    return good ? (int)v : 0;
 }
 
 void col_ids(sqlite3_stmt *st, int i, struct ids *out)

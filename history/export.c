@@ -57,8 +57,10 @@ struct sink {
     struct buf line;
 };
 
-/* One record, one write; a failure is kept and ends the export. */
-static void sink_line(struct sink *s)
+enum { SINK_BYTES = 1 << 16 };
+
+/* Writes what was gathered; a failure is kept and ends the export. */
+static void sink_flush(struct sink *s)
 {
     for (size_t at = 0; s->ok && at < s->line.n;) {
         ssize_t n = write(s->fd, s->line.p + at, s->line.n - at);
@@ -68,6 +70,13 @@ static void sink_line(struct sink *s)
             s->ok = err_set(s->e, ERR_USAGE, "cannot write %s: %s", s->path, strerror(errno));
     }
     buf_clear(&s->line);
+}
+
+/* A record is complete. A write for each would take longer than all the rest. */
+static void sink_line(struct sink *s)
+{
+    if (s->line.n >= SINK_BYTES)
+        sink_flush(s);
 }
 
 /* ---- JSON lines ---- */
@@ -212,6 +221,7 @@ static bool sink_open(struct sink *s, const char *path, struct err *e)
 /* A file that could not be written whole is removed. */
 static bool sink_close(struct sink *s)
 {
+    sink_flush(s);
     buf_free(&s->line);
     if (s->fd == STDOUT_FILENO)
         return s->ok;

@@ -132,7 +132,8 @@ bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *bet
     }
     bool ok = st && (rc == SQLITE_DONE || db_fail(&d->db, e, "cannot read turns"));
     sqlite3_finalize(st);
-    qsort(all.v, (size_t)all.n, sizeof *all.v, by_name);
+    if (all.n)
+        qsort(all.v, (size_t)all.n, sizeof *all.v, by_name);
     for (int i = 0; i < all.n; i++) {
         buf_str(out, i ? between : "");
         print_hazard(&all.v[i], turns, out);

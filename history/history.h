@@ -95,7 +95,7 @@ void session_new_id(char out[SESSION_ID]);
 struct hdb; /* a read-only connection; one thread */
 
 /* Readers ask stop() every few hundred of SQLite's steps, and while they wait for a lock: once it says
- * true, their queries end with an error, "interrupted". NULL: nothing stops them. For the whole
+ * true, their queries end with an error, "interrupted" (ERR_USAGE). NULL: nothing stops them. For the whole
  * process; set it before the first hdb_open(), from the thread that reads. */
 void hdb_stop_when(bool (*stop)(void));
 

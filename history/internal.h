@@ -25,11 +25,13 @@ struct db {
     } cached[MAX_CACHED];
     int n_cached;
     int failed; /* primary result code of the last db_fail() */
+    int64_t work, limit; /* of a reader: SQLite's steps / 200 since db_prepare(), and how many may be;
+                            0: any */
 };
 
 /* Opens with the safety settings every connection has (defensive, untrusted schema, cell checks,
  * busy timeout). flags: SQLITE_OPEN_*; path is a file: URI when SQLITE_OPEN_URI is among them. */
-bool db_open(struct db *d, const char *path, int flags, struct err *e);
+bool db_open(struct db *d, const char *path, int flags, struct err *e); /* *d must not move then */
 void db_close(struct db *d);
 /* path as a URI that makes SQLite read the file as it lies, without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
@@ -52,6 +54,10 @@ bool db_exec(struct db *d, const char *sql, struct err *e);
 
 char *col_str(sqlite3_stmt *st, int i);                  /* a copy; "" for null; the caller frees */
 void col_id(sqlite3_stmt *st, int i, char out[SESSION_ID]);
+/* A count or number between lo and LOG_MAX; null is 0. Anything else sets *fits to false: the row was
+ * tampered with, and sums of such numbers could overflow. */
+enum { LOG_MAX = INT32_MAX / 2 };
+int col_int(sqlite3_stmt *st, int i, int lo, bool *fits);
 void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed ids of a blob */
 
 /* ---- schema.c: versions, migrations, the schema's text ---------------------------------------- */

@@ -14,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Some ten seconds; blocked callbacks do not count. Only a damaged file can make a query take longer. */
+enum { READ_LIMIT = 5000000 };
+
 /* ---- opening ---- */
 
 static bool wal_has_rows(const char *path)
@@ -31,6 +34,8 @@ static bool open_immutable(struct hdb *h, struct err *e)
     char *uri = db_immutable_uri(h->path);
     bool ok = db_open(&h->db, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, e);
     free(uri);
+    if (ok)
+        h->db.limit = READ_LIMIT;
     if (ok && !schema_check(&h->db, e)) {
         db_close(&h->db);
         return false;
@@ -51,6 +56,8 @@ struct hdb *hdb_open(const char *path, struct err *e)
     struct hdb *h = xcalloc(1, sizeof *h);
     h->path = xstrdup(path);
     bool ok = db_open(&h->db, path, SQLITE_OPEN_READONLY, e);
+    if (ok)
+        h->db.limit = READ_LIMIT;
     if (ok && !schema_check(&h->db, e)) {
         int why = h->db.failed;
         db_close(&h->db);
@@ -127,9 +134,10 @@ static char *usable_query(struct db *d, const char *query)
 #define SESSION_IS_SHOWN                                                                           \
     " (s.parent NOT NULL OR EXISTS(SELECT 1 FROM turn t WHERE t.session_id = s.id)) "
 
-static void read_session(sqlite3_stmt *st, struct session_row *r)
+static bool read_session(sqlite3_stmt *st, struct session_row *r)
 {
-    *r = (struct session_row){.fork_turn = sqlite3_column_int(st, 2),
+    bool fits = true;
+    *r = (struct session_row){.fork_turn = col_int(st, 2, 0, &fits),
                               .created_ms = sqlite3_column_int64(st, 3),
                               .updated_ms = sqlite3_column_int64(st, 4),
                               .title = col_str(st, 5),
@@ -138,6 +146,7 @@ static void read_session(sqlite3_stmt *st, struct session_row *r)
                               .n_turns = sqlite3_column_int(st, 8)};
     col_id(st, 0, r->id);
     col_id(st, 1, r->parent);
+    return fits;
 }
 
 /* Hands rows to fn until it returns false; finalises. */
@@ -145,16 +154,18 @@ static int each_session(struct db *d, sqlite3_stmt *st,
                         bool (*fn)(const struct session_row *, void *), void *arg, struct err *e)
 {
     int n = 0, rc = SQLITE_DONE;
+    bool fits = true;
     for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
         struct session_row r;
-        read_session(st, &r);
-        more = fn(&r, arg);
+        fits = read_session(st, &r) ||
+               err_set(e, ERR_DB, "%s: session %s: the turn of its fork is out of range", d->path,
+                       r.id);
+        more = fits && fn(&r, arg);
         session_row_free(&r);
     }
-    if (rc != SQLITE_DONE && rc != SQLITE_ROW) {
-        db_fail(d, e, "cannot read sessions");
-        n = -1;
-    }
+    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
+        fits = db_fail(d, e, "cannot read sessions");
+    n = fits ? n : -1;
     sqlite3_finalize(st);
     return n;
 }
@@ -233,10 +244,11 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
     " LEFT JOIN turn u ON u.session_id = t.session_id AND u.n = t.n AND u.role = 'user' "
 enum { COL_SHARED = 20, COL_TOKENS, COL_SNIPPET };
 
-static void read_turn(sqlite3_stmt *st, struct turn_row *r)
+static bool read_turn(struct db *d, sqlite3_stmt *st, struct turn_row *r, struct err *e)
 {
+    bool fits = true;
     *r = (struct turn_row){.rowid = sqlite3_column_int64(st, 0),
-                           .n = sqlite3_column_int(st, 2),
+                           .n = col_int(st, 2, 1, &fits),
                            .is_user = sqlite3_column_int(st, 3),
                            .regen = sqlite3_column_int(st, 4),
                            .text = col_str(st, 5),
@@ -246,10 +258,10 @@ static void read_turn(sqlite3_stmt *st, struct turn_row *r)
                            .draws0 = (uint64_t)sqlite3_column_int64(st, 8),
                            .draws1 = (uint64_t)sqlite3_column_int64(st, 9),
                            .stop = col_str(st, 10),
-                           .n_reused = sqlite3_column_int(st, 11),
-                           .n_steps = sqlite3_column_int(st, 12),
-                           .n_drafted = sqlite3_column_int(st, 13),
-                           .n_accepted = sqlite3_column_int(st, 14),
+                           .n_reused = col_int(st, 11, 0, &fits),
+                           .n_steps = col_int(st, 12, 0, &fits),
+                           .n_drafted = col_int(st, 13, 0, &fits),
+                           .n_accepted = col_int(st, 14, 0, &fits),
                            .us_prefill = (uint64_t)sqlite3_column_int64(st, 15),
                            .us_decode = (uint64_t)sqlite3_column_int64(st, 16),
                            .created_ms = sqlite3_column_int64(st, 17),
@@ -258,15 +270,19 @@ static void read_turn(sqlite3_stmt *st, struct turn_row *r)
                                         : sqlite3_column_int64(st, 18),
                            .undone = sqlite3_column_int(st, 19)};
     col_id(st, 1, r->session);
+    return fits || err_set(e, ERR_DB, "%s: session %s: turn %lld has a number that is out of range",
+                           d->path, r->session, (long long)sqlite3_column_int64(st, 2));
 }
 
 /* Steps the sequence of the session over the statement's row and gives the row its ids. */
-static bool read_tokens(sqlite3_stmt *st, struct ids *seq, struct turn_row *r)
+static bool read_tokens(struct db *d, sqlite3_stmt *st, struct ids *seq, struct turn_row *r,
+                        struct err *e)
 {
     int bytes = sqlite3_column_bytes(st, COL_TOKENS);
     if (!sequence_next(seq, r->is_user, sqlite3_column_int64(st, COL_SHARED),
                        sqlite3_column_blob(st, COL_TOKENS), bytes))
-        return false;
+        return err_set(e, ERR_DB, "%s: session %s: the stored prompt does not fit the turn before "
+                       "it", d->path, r->session);
     int n = r->is_user ? seq->n : bytes / (int)sizeof *seq->v;
     ids_cat(&r->tokens, seq->v + seq->n - n, n);
     return true;
@@ -286,18 +302,14 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
     bool more = true, fits = true;
     while (more && fits && (rc = sqlite3_step(st)) == SQLITE_ROW) {
         struct turn_row r;
-        read_turn(st, &r);
-        fits = read_tokens(st, &seq, &r);
+        fits = read_turn(&h->db, st, &r, e) && read_tokens(&h->db, st, &seq, &r, e);
         if (fits && (!turn || r.n == turn)) {
             more = fn(&r, arg);
             n++;
         }
         turn_row_free(&r);
     }
-    if (!fits)
-        err_set(e, ERR_DB, "%s: session %s: the stored prompt does not fit the turn before it",
-                h->path, session);
-    else if (rc != SQLITE_DONE && rc != SQLITE_ROW)
+    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
         fits = db_fail(&h->db, e, "cannot read turns");
     sqlite3_finalize(st);
     ids_free(&seq);
@@ -318,14 +330,17 @@ int hdb_search(struct hdb *h, const char *query, int limit,
                                   "WHERE turn_fts MATCH ? ORDER BY rank LIMIT ?", "si", q,
                                   (int64_t)(limit > 0 ? limit : INT_MAX));
     int n = 0, rc = SQLITE_DONE;
+    bool fits = true;
     for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
         struct turn_row r;
-        read_turn(st, &r);
+        fits = read_turn(&h->db, st, &r, e);
         r.snippet = col_str(st, COL_SNIPPET);
-        more = fn(&r, arg);
+        more = fits && fn(&r, arg);
         turn_row_free(&r);
     }
-    if (!st || (rc != SQLITE_DONE && rc != SQLITE_ROW)) {
+    if (!fits) {
+        n = -1;
+    } else if (!st || (rc != SQLITE_DONE && rc != SQLITE_ROW)) {
         db_fail(&h->db, e, "cannot search");
         n = -1;
     }
@@ -346,16 +361,17 @@ static bool read_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *e)
 
 static bool read_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
 {
-    *r = (struct step_row){.turn = sqlite3_column_int(st, 0), .n = sqlite3_column_int(st, 1)};
+    bool fits = true;
+    *r = (struct step_row){.turn = col_int(st, 0, 1, &fits), .n = col_int(st, 1, 0, &fits)};
     int kind = step_kind_parse((const char *)sqlite3_column_text(st, 2));
     if (kind < 0)
         return err_set(e, ERR_DB, "step %d.%d has an unknown kind", r->turn, r->n);
     r->rec = (struct step_rec){.kind = (enum step_kind)kind,
-                               .pos0 = sqlite3_column_int(st, 3),
-                               .rows = sqlite3_column_int(st, 4),
-                               .drafted = sqlite3_column_int(st, 5),
-                               .accepted = sqlite3_column_int(st, 6),
-                               .bonus = sqlite3_column_int(st, 7),
+                               .pos0 = col_int(st, 3, 0, &fits),
+                               .rows = col_int(st, 4, 0, &fits),
+                               .drafted = col_int(st, 5, 0, &fits),
+                               .accepted = col_int(st, 6, 0, &fits),
+                               .bonus = col_int(st, 7, -1, &fits),
                                .draws = (uint64_t)sqlite3_column_int64(st, 8),
                                .page_digest = (uint64_t)sqlite3_column_int64(st, 9),
                                .draft_digest = (uint64_t)sqlite3_column_int64(st, 10),
@@ -364,6 +380,8 @@ static bool read_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
                                .us_verify = (uint32_t)sqlite3_column_int64(st, 13),
                                .us_commit = (uint32_t)sqlite3_column_int64(st, 14),
                                .us_check = (uint32_t)sqlite3_column_int64(st, 15)};
+    if (!fits)
+        return err_set(e, ERR_DB, "step %d.%d has a number that is out of range", r->turn, r->n);
     col_ids(st, 16, &r->tokens);
     return read_tree(st, 17, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
 }
@@ -403,6 +421,7 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
     if (!st)
         return -1;
     int n = 0, rc = SQLITE_DONE;
+    bool fits = true;
     for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW;) {
         char *name = col_str(st, 1);
         int op = op_parse(name);
@@ -410,15 +429,18 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
         if (op < 0)
             continue;
         struct op_row r = {.order = sqlite3_column_int64(st, 0), .op = (enum op_kind)op,
-                           .turn = sqlite3_column_int(st, 2), .text = col_str(st, 3)};
-        more = fn(&r, arg);
+                           .turn = col_int(st, 2, 0, &fits), .text = col_str(st, 3)};
+        if (fits)
+            more = fn(&r, arg);
+        else
+            more = err_set(e, ERR_DB, "%s: session %s: an operation's turn is out of range", h->path,
+                           session);
         op_row_free(&r);
         n++;
     }
-    if (rc != SQLITE_DONE && rc != SQLITE_ROW) {
-        db_fail(&h->db, e, "cannot read operations");
-        n = -1;
-    }
+    if (fits && rc != SQLITE_DONE && rc != SQLITE_ROW)
+        fits = db_fail(&h->db, e, "cannot read operations");
+    n = fits ? n : -1;
     sqlite3_finalize(st);
     return n;
 }

@@ -220,8 +220,12 @@ static int number_turn(struct writer *w, const struct event *ev, int64_t *last)
 {
     struct cursor *c = &w->cur;
     int rc = db_int(&w->db, last, 0, "SELECT max(n) FROM turn WHERE session_id=?", "s", c->session);
+    if (!rc && (*last < 0 || *last >= LOG_MAX || ev->turn < 0 || ev->turn >= LOG_MAX - c->shift))
+        rc = SQLITE_MISMATCH; /* tampered with; no number is left */
+    if (rc)
+        return rc;
     c->n = ev->turn + c->shift;
-    if (!rc && c->n <= *last) {
+    if (c->n <= *last) {
         c->shift += (int)*last + 1 - c->n;
         c->n = (int)*last + 1;
     }

@@ -176,14 +176,17 @@ void buf_char(struct buf *b, char c)
 
 void buf_printf(struct buf *b, const char *fmt, ...)
 {
+    size_t room = b->p ? b->cap - b->n : 0;
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = vsnprintf(room ? b->p + b->n : NULL, room, fmt, ap);
     va_end(ap);
     CHECK(n >= 0);
-    buf_room(b, (size_t)n);
-    vsnprintf(b->p + b->n, (size_t)n + 1, fmt, again);
+    if ((size_t)n >= room) { /* it did not fit */
+        buf_room(b, (size_t)n);
+        vsnprintf(b->p + b->n, (size_t)n + 1, fmt, again);
+    }
     va_end(again);
     b->n += (size_t)n;
 }

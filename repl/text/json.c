@@ -39,14 +39,26 @@ static void put_escaped(struct buf *b, uint32_t c)
                    (unsigned)(0xDC00 + ((c - 0x10000) & 0x3FF)));
 }
 
+static bool stands_for_itself(char c)
+{
+    return c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
+}
+
 void jput_strn(struct buf *b, const char *s, size_t n)
 {
     separate(b);
     buf_char(b, '"');
     for (size_t i = 0; i < n;) {
         uint32_t c;
-        i += text_decode(s + i, n - i, &c);
-        put_escaped(b, c);
+        size_t run = i;
+        while (run < n && stands_for_itself(s[run]))
+            run++;
+        buf_add(b, s + i, run - i);
+        i = run;
+        if (i < n) {
+            i += text_decode(s + i, n - i, &c);
+            put_escaped(b, c);
+        }
     }
     buf_char(b, '"');
 }
