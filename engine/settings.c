@@ -49,7 +49,7 @@ static const struct entry {
     {{"check", "off | on | strict", "checker of plans and pools before each pass"},
      K_CHECK, AT(check), 0, 0},
     {{"forget", "auto | ask | oldest | never",
-      "when the context is full: ask, or let the oldest turns leave, or refuse"},
+      "full context: ask, drop oldest turns, or refuse"},
      K_FORGET, AT(forget), 0, 0},
     {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
     {{"verbose", "on | off", "a line of statistics after each reply"},

@@ -57,7 +57,7 @@ complete -c aerie -n $talk -l require-draft -d 'stop when the draft does not fit
 complete -c aerie -n "$talk; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
 complete -c aerie -n "$talk; or __aerie_in replay golden bench" -l threads -x -d 'CPU threads'
 complete -c aerie -n $talk -l raw -d 'no chat format'
-complete -c aerie -n $talk -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= check= graph= verbose= think=' -d 'set a setting'
+complete -c aerie -n $talk -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= graph= verbose= think=' -d 'set a setting'
 complete -c aerie -n $talk -s s -l system -x -d 'system prompt'
 complete -c aerie -n $talk -l seed -x -d 'seed'
 complete -c aerie -n $talk -l check -x -a 'off on strict' -d 'how much is checked'
