@@ -1,14 +1,13 @@
-/* attention.cu - attention over paged cells, and the join of two attentions.
+/* attention.cu - attention over paged cells, and the merge of two attentions.
  *
- * A row's keys are cut into splits of 128 by their logical index, wherever the visible range
- * begins and wherever the cells lie. A block reduces splits of one row and kv head, for up to eight
- * of the query heads that share it: a thread a key for the scores, then threads over the dimensions
- * for the values. A second kernel joins the splits of a row and head in an order given by their
- * number. So the bits of a row depend on its keys alone: not on the other rows, the page size, the
- * slots, or how many blocks share the work.
+ * A row's keys are divided into splits of 128 by their logical index, wherever the visible range
+ * begins and wherever the cells are. A block reduces splits of one row and kv head, for up to eight
+ * of the query heads that share it: one key a thread for the scores, then one or more dimensions a
+ * thread for the values. A second kernel combines the splits of a row and head in their order. So
+ * the bits of a row depend on its keys alone: not on the other rows, the page size, the slots, or
+ * how many blocks share the work.
  *
- * This is the attention of K_F32, of float32 cells, and of heads that have no tiles
- * (tile.cu).
+ * This file serves K_F32, float32 cells, and heads that have no tiles (tile.cu).
  */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/dense/product.cuh"
@@ -16,8 +15,8 @@
 enum {
     SPLIT = 128,
     THREADS = 128,
-    JOIN_THREADS = 512,
-    MOST_BLOCKS = 64, /* that share a row and kv head */
+    COMBINE_THREADS = 512,
+    SHARING_BLOCKS = 64, /* at most, sharing a row and kv head */
 };
 
 struct range {
@@ -45,7 +44,7 @@ __device__ __forceinline__ int slot_of(const attn_args &a, const range &x, int r
 
 /* ---- elements of a cell --------------------------------------------------------------------- */
 
-template <class T, int N> struct cell_load; /* N successive elements */
+template <class T, int N> struct cell_load; /* N successive elements as float32 */
 template <> struct cell_load<float, 1> {
     static __device__ __forceinline__ void get(const float *p, float (&x)[1]) { x[0] = *p; }
 };
@@ -77,9 +76,9 @@ template <> struct cell_load<bf16, 8> {
 
 /* ---- one split ------------------------------------------------------------------------------ */
 
-/* Scores of this thread's key for HG heads: the sum over dimensions in their order. */
+/* Scores of this thread's key for HG heads; each sum runs over the dimensions in order. */
 template <class T, int N, int HG>
-__device__ __forceinline__ void dots(const T *key, const float *q, int n, float (&s)[HG])
+__device__ __forceinline__ void score_key(const T *key, const float *q, int n, float (&s)[HG])
 {
 #pragma unroll
     for (int g = 0; g < HG; g++)
@@ -92,7 +91,7 @@ __device__ __forceinline__ void dots(const T *key, const float *q, int n, float 
         for (int g = 0; g < HG; g++) {
             float y[N];
 #pragma unroll
-            for (int i = 0; i < N; i += 4) /* 16 bytes of shared memory at a time */
+            for (int i = 0; i < N; i += 4) /* in loads of 16 bytes */
                 if constexpr (N >= 4)
                     *(float4 *)(y + i) = *(const float4 *)(q + g * n + d + i);
                 else
@@ -104,8 +103,8 @@ __device__ __forceinline__ void dots(const T *key, const float *q, int n, float 
     }
 }
 
-/* Scores of one head become exp(score - m); one warp. */
-__device__ __forceinline__ void weigh(float *p, float *m, float *l)
+/* One warp turns the scores of one head into exp(score - m). */
+__device__ __forceinline__ void softmax_scores(float *p, float *m, float *l)
 {
     int lane = (int)threadIdx.x % 32;
     float x[SPLIT / 32], top = -INFINITY, sum = 0;
@@ -126,12 +125,12 @@ __device__ __forceinline__ void weigh(float *p, float *m, float *l)
         *m = top, *l = sum;
 }
 
-/* Values of HG heads: N dimensions a thread, keys dealt out to the lanes that this leaves. The
- * lanes are added in their order. */
+/* Weighted values of HG heads. A thread takes N dimensions; the threads beyond the dimensions form
+ * further lanes, among which the keys are divided. The lanes are added in order. */
 template <class T, int N, int HG>
-__device__ __forceinline__ void values(const attn_args &a, int kv, const int *slot, const float *p,
-                                       int from, int to, int heads, float *red, float *out,
-                                       size_t out_pitch)
+__device__ __forceinline__ void add_values(const attn_args &a, int kv, const int *slot,
+                                           const float *p, int from, int to, int heads, float *red,
+                                           float *out, size_t out_pitch)
 {
     int n = a.head_dim, units = n / N, wide = min(units, THREADS), lanes = THREADS / wide;
     int lane = (int)threadIdx.x / wide, u0 = (int)threadIdx.x % wide;
@@ -176,14 +175,14 @@ __device__ __forceinline__ void values(const attn_args &a, int kv, const int *sl
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Joins the splits of a row and head, block (head, row). The splits are dealt out to the lanes
- * that the dimensions leave, and the lanes are added in their order. Shared: JOIN_THREADS floats
+/* Combines the splits of a row and head by log-sum-exp; block (head, row). The splits are divided
+ * among the lanes (as in add_values()), which are added in order. Shared: COMBINE_THREADS floats
  * (dynamic). */
-__global__ void __launch_bounds__(JOIN_THREADS)
-    join_kernel(const __grid_constant__ struct attn_args a)
+__global__ void __launch_bounds__(COMBINE_THREADS)
+    combine_kernel(const __grid_constant__ struct attn_args a)
 {
     extern __shared__ float red[];
-    __shared__ float weight[JOIN_THREADS], room[33];
+    __shared__ float weight[COMBINE_THREADS], room[33];
     pdl_wait_trigger();
     const int head = (int)blockIdx.x, r = (int)blockIdx.y, n = a.head_dim, tid = (int)threadIdx.x;
     const range x = range_of(a, r);
@@ -191,19 +190,19 @@ __global__ void __launch_bounds__(JOIN_THREADS)
     const float *part = a.part + at * (size_t)a.most_splits * one;
     float *dst = a.dst + at * (size_t)n;
     if (x.count == 0) {
-        for (int d = tid; d < n; d += JOIN_THREADS)
+        for (int d = tid; d < n; d += COMBINE_THREADS)
             dst[d] = 0;
         if (a.lse && tid == 0)
             a.lse[at] = -INFINITY;
         return;
     }
     float top = -INFINITY, l = 0;
-    for (int s = tid; s < x.count; s += JOIN_THREADS) {
+    for (int s = tid; s < x.count; s += COMBINE_THREADS) {
         float m = part[(size_t)s * one + (size_t)n];
         top = m > top || m != m ? m : top;
     }
     top = block_reduce<true>(top, room);
-    for (int s = tid; s < x.count; s += JOIN_THREADS)
+    for (int s = tid; s < x.count; s += COMBINE_THREADS)
         l = fmaf(part[(size_t)s * one + (size_t)n + 1],
                  expf(part[(size_t)s * one + (size_t)n] - top), l);
     l = block_reduce<false>(l, room);
@@ -214,19 +213,19 @@ __global__ void __launch_bounds__(JOIN_THREADS)
         keep = expf(top - m);
         l = fmaf(l, keep, expf(sink - m));
     }
-    const int wide = min(n, JOIN_THREADS), lanes = JOIN_THREADS / wide, lane = tid / wide;
+    const int wide = min(n, COMBINE_THREADS), lanes = COMBINE_THREADS / wide, lane = tid / wide;
     for (int d0 = 0; d0 < n; d0 += wide) {
         const int d = d0 + tid % wide;
         float acc = 0;
-        for (int s0 = 0; s0 < x.count; s0 += JOIN_THREADS) {
-            int some = min(JOIN_THREADS, x.count - s0);
+        for (int s0 = 0; s0 < x.count; s0 += COMBINE_THREADS) {
+            int count = min(COMBINE_THREADS, x.count - s0);
             __syncthreads();
-            if (tid < some)
+            if (tid < count)
                 weight[tid] = expf(part[(size_t)(s0 + tid) * one + (size_t)n] - top);
             __syncthreads();
             if (lane < lanes && d < n)
 #pragma unroll 8
-                for (int s = lane; s < some; s += lanes)
+                for (int s = lane; s < count; s += lanes)
                     acc = fmaf(part[(size_t)(s0 + s) * one + (size_t)d], weight[s], acc);
         }
         red[tid] = acc;
@@ -242,8 +241,8 @@ __global__ void __launch_bounds__(JOIN_THREADS)
         a.lse[at] = (float)((double)m + log((double)l));
 }
 
-/* Block (blocks that share the work, kv head * chunks of HG heads, row); shared: q (HG, head_dim),
- * in whole 16 bytes: the compiler reads it so. */
+/* Block (index among the blocks that share the splits, kv head * chunks of HG heads, row). Shared:
+ * q, (HG, head_dim), rounded up to 16 bytes because the compiler reads it in such units. */
 template <class T, int N, int HG>
 __global__ void __launch_bounds__(THREADS) attn_kernel(const __grid_constant__ struct attn_args a)
 {
@@ -268,21 +267,22 @@ __global__ void __launch_bounds__(THREADS) attn_kernel(const __grid_constant__ s
         here = here < a.n_slots ? here : -1;
         const T *key =
             (const T *)a.k + ((size_t)max(here, 0) * (size_t)a.n_kv + (size_t)kv) * (size_t)n;
-        __syncthreads(); /* q is there; the last split is done with what follows */
+        __syncthreads(); /* q is complete; the previous split's slots and weights are no longer
+                            read */
         slot[tid] = max(here, 0);
         float score[HG];
         if (here >= 0)
-            dots<T, N, HG>(key, q, n, score);
+            score_key<T, N, HG>(key, q, n, score);
 #pragma unroll
         for (int g = 0; g < HG; g++)
             p[g * SPLIT + tid] =
                 here >= 0 ? soft_capped(score[g] * a.scale, a.softcap) : -INFINITY;
         __syncthreads();
         for (int g = tid / 32; g < HG; g += THREADS / 32)
-            weigh(p + g * SPLIT, m + g, l + g);
+            softmax_scores(p + g * SPLIT, m + g, l + g);
         __syncthreads();
         float *out = a.part + head * pitch + (size_t)s * (size_t)(n + 2);
-        values<T, N, HG>(a, kv, slot, p, from, to, heads, red, out, pitch);
+        add_values<T, N, HG>(a, kv, slot, p, from, to, heads, red, out, pitch);
         if (tid < heads)
             out[(size_t)tid * pitch + (size_t)n] = m[tid],
             out[(size_t)tid * pitch + (size_t)n + 1] = l[tid];
@@ -293,14 +293,14 @@ template <class T, int N> static void run(struct kdev *d, const struct attn_args
 {
     int hg = a.group > 4 ? 8 : a.group > 2 ? 4 : a.group;
     size_t shared = cuda_round((size_t)(hg * a.head_dim) * sizeof(float), 16);
-    dim3 grid((unsigned)min_int(a.most_splits, MOST_BLOCKS),
+    dim3 grid((unsigned)min_int(a.most_splits, SHARING_BLOCKS),
               (unsigned)(a.n_kv * div_up(a.group, hg)), (unsigned)rows);
     cuda_launch(d, hg == 8   ? attn_kernel<T, N, 8>
                    : hg == 4 ? attn_kernel<T, N, 4>
                    : hg == 2 ? attn_kernel<T, N, 2> : attn_kernel<T, N, 1>,
                 grid, THREADS, shared, a);
-    cuda_launch(d, join_kernel, dim3((unsigned)a.n_head, (unsigned)rows), JOIN_THREADS,
-                JOIN_THREADS * sizeof(float), a);
+    cuda_launch(d, combine_kernel, dim3((unsigned)a.n_head, (unsigned)rows), COMBINE_THREADS,
+                COMBINE_THREADS * sizeof(float), a);
 }
 
 static void attn_rows(struct kdev *d, const struct k_attn *k, const struct attn_args *all, int r0,
@@ -374,8 +374,8 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     const int outs = a.n_head * a.head_dim;
     const struct query_copy *left = &d->prev_queries;
     if (left->q == a.q && left->rows == a.rows && left->n == outs)
-        a.q_bits = d->query_bf16;
-    /* A single row is packed by the product itself, with less code. */
+        a.q_bf16 = d->query_bf16;
+    /* A single row is packed in the product's prologue, which takes less code. */
     if (k->packed && k->rows > 1 && cuda_makes_packed(d, k->rows, outs, DT_BF16)) {
         a.pack_to = (uint16_t *)a.dst;
         a.pack_as = cuda_rows_format(d, k->rows, outs);
@@ -386,7 +386,7 @@ void cuda_attn(struct kdev *d, const struct k_attn *k)
     if (tiles)
         return;
     a.pack_to = NULL;
-    /* no key has a logical index beyond the table's columns and the expanded ones */
+    /* No key has a logical index beyond the table's columns and the expanded keys. */
     size_t keys =
         (size_t)t->n_cols * (size_t)t->page_size + (size_t)(t->n_expand.p ? t->expand_w : 0);
     a.most_splits = (int)((keys + SPLIT - 1) / SPLIT) + 1;
@@ -407,7 +407,7 @@ __global__ void merge_kernel(float *va, float *la, const float *vb, const float 
     size_t i = blockIdx.x;
     float a = la[i], b = lb[i], m = fmaxf(a, b), wa = 0, wb = 0, lse = -INFINITY;
     bool any_a = a != -INFINITY, any_b = b != -INFINITY;
-    __syncthreads(); /* all have read la */
+    __syncthreads(); /* all threads have read la[i] */
     if (any_a || any_b) {
         float ea = any_a ? expf(a - m) : 0.f, eb = any_b ? expf(b - m) : 0.f, sum = ea + eb;
         wa = ea / sum, wb = eb / sum;

@@ -1,6 +1,6 @@
-/* combine.cuh - the ends of segments in tile.cu and decode.cu: how a warp
- * closes them, how blocks hand them to each other, what a block has to walk, and how a row's
- * segments are joined in their order.
+/* combine.cuh - the ends of segments in tile.cu and decode.cu: how a warp closes a segment, how
+ * blocks send segments to each other, which tiles a block walks, and how the segments of a row are
+ * combined in their order.
  */
 #ifndef AERIE_CUDA_ATTN_JOIN_CUH
 #define AERIE_CUDA_ATTN_JOIN_CUH
@@ -9,8 +9,9 @@
 
 /* ---- outputs -------------------------------------------------------------------------------- */
 
-/* Where output i of a row lies packed; little code where it is not what prompts and trees have. */
-static __device__ __noinline__ uint16_t *place_of_output(const row_format &f, uint16_t *x, int row, int i)
+/* Address of output i in a packed row. Not inlined: layouts other than ROW_TILED are rare here. */
+static __device__ __noinline__ uint16_t *place_of_output(const row_format &f, uint16_t *x, int row,
+                                                        int i)
 {
     return packed_at(f, x, row, i);
 }
@@ -22,7 +23,7 @@ __device__ __forceinline__ uint16_t *packed_output(const tile_args &t, size_t ro
     return place_of_output(f, t.a.pack_to, (int)row, i);
 }
 
-/* V (1, 2 or 4) successive outputs of a row, from i on, a multiple of V. */
+/* Writes V (1, 2 or 4) successive outputs of a row from i on; i is a multiple of V. */
 template <int V>
 __device__ __forceinline__ void put_output(const tile_args &t, size_t row, int i,
                                            const float (&y)[V])
@@ -46,31 +47,34 @@ __device__ __forceinline__ void put_output(const tile_args &t, size_t row, int i
     }
 }
 
-/* ---- handing segments over ------------------------------------------------------------------ */
+/* ---- sending segments ----------------------------------------------------------------------- */
 
-/* Blocks that are all on the device at once hand segments over as words that are their own
- * flags (publish(), cuda.h), and who has read them makes them 0 again. So no kernel has to end
- * first.
+/* Resident blocks (all are on the device at once) send segments to each other through words that
+ * are their own flags (publish(), cuda.h): a word is 0 until it is written, and its reader sets it
+ * to 0 again. So no kernel boundary is needed between the walk and the combination.
  *
- * A head falls into pieces of 64 dimensions, which are joined apart: of each segment 16 chunks of
- * dimensions, and one with its maximum and its sum. */
+ * A head is divided into slices of 64 dimensions, which are combined independently. A slice of a
+ * segment is 16 chunks of four dimensions, and one chunk with the maximum and the sum of
+ * weights. */
 enum {
-    PIECE = 64,
-    PIECE_CHUNKS = PIECE / 4 + 1,
-    PIECE_PITCH = PIECE_CHUNKS * 4,
-    AT_ONCE = 48,                                  /* segments of a piece: those of 4096 keys */
-    PIECE_ROOM = AT_ONCE * (PIECE_CHUNKS * 16 + 32), /* shared memory of those who join one */
+    SLICE = 64,
+    SLICE_CHUNKS = SLICE / 4 + 1,
+    SLICE_PITCH = SLICE_CHUNKS * 4,
+    COMBINE_BATCH = 48,                                  /* segments that are combined at once:
+                                                            as many as 4096 keys have */
+    SLICE_SHARED = COMBINE_BATCH * (SLICE_CHUNKS * 16 + 32), /* bytes of shared memory to combine
+                                                                a slice */
 };
 
-/* The first segment of a piece, the next ones behind it. */
+/* The first segment of a slice; the next ones follow. */
 template <class S>
-__device__ __forceinline__ uint4 *piece_of(const tile_args &t, int row, int head, int part)
+__device__ __forceinline__ uint4 *slice_of(const tile_args &t, int row, int head, int part)
 {
-    const int at = (row * t.a.n_head + head) * (S::HD / PIECE) + part; /* < ATTN_EXCHANGE_BYTES */
-    return t.handed + (unsigned)(at * t.a.most_splits * PIECE_CHUNKS);
+    const int at = (row * t.a.n_head + head) * (S::HD / SLICE) + part; /* < ATTN_EXCHANGE_BYTES */
+    return t.partials + (unsigned)(at * t.a.most_splits * SLICE_CHUNKS);
 }
 
-__device__ __forceinline__ void show_four(uint32_t *p, float x, float y, float z, float w)
+__device__ __forceinline__ void publish_four(uint32_t *p, float x, float y, float z, float w)
 {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p),
                  "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y)), "r"(~__float_as_uint(z)),
@@ -78,48 +82,48 @@ __device__ __forceinline__ void show_four(uint32_t *p, float x, float y, float z
                  : "memory");
 }
 
-/* A thread has pairs of dimensions, 8 apart, and hands two of them over together. Which dimension
- * then lies in place i of a piece: */
+/* A thread holds pairs of dimensions that are 8 apart, and sends two pairs in one store. The
+ * dimension that is then at place i of a slice: */
 template <class S> __device__ __forceinline__ int dim_at(int i)
 {
     return S::DT == 1 ? i : (i & ~15) + (i & 2) * 4 + (i & 12) / 2 + (i & 1);
 }
 
-/* A thread's part of a segment: its dimensions, and once a piece its maximum and its sum. */
+/* Sends a thread's part of a segment: its dimensions and, once a slice, the maximum and the sum. */
 template <class S>
-__device__ __forceinline__ void hand_over(const place<S> &p, uint32_t *to, int mi, int h, float m,
-                                          float l, const sums<S> &x)
+__device__ __forceinline__ void send_segment(const place<S> &p, uint32_t *to, int mi, int h,
+                                             float m, float l, const sums<S> &x)
 {
     const int first = p.wn * S::DT * 8, lane = p.lane % 4;
 #pragma unroll
     for (int n = 0; n < S::DT; n += 2)
         if constexpr (S::DT == 1)
-            publish_two(to + first % PIECE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
-                     x.acc[mi][n][2 * h + 1]);
+            publish_two(to + first % SLICE + n * 8 + lane * 2, x.acc[mi][n][2 * h],
+                        x.acc[mi][n][2 * h + 1]);
         else
-            show_four(to + first % PIECE + n * 8 + lane * 4, x.acc[mi][n][2 * h],
+            publish_four(to + first % SLICE + n * 8 + lane * 4, x.acc[mi][n][2 * h],
                       x.acc[mi][n][2 * h + 1], x.acc[mi][n + 1][2 * h],
                       x.acc[mi][n + 1][2 * h + 1]);
-    if (first % PIECE == 0 && lane == 0)
-        show_four(to + PIECE, m, l, 0.f, 0.f);
+    if (first % SLICE == 0 && lane == 0)
+        publish_four(to + SLICE, m, l, 0.f, 0.f);
 }
 
-/* n chunks into shared memory, as they come; PIECE threads. */
-__device__ __forceinline__ void take_over(uint4 *from, int n, uint4 *to)
+/* Waits for n chunks and copies them to shared memory, setting the sources to 0; SLICE threads. */
+__device__ __forceinline__ void receive_chunks(uint4 *from, int n, uint4 *to)
 {
     enum { MANY = 9 };
 #pragma unroll 1
-    for (int i = (int)(threadIdx.x % PIECE); i < n; i += MANY * PIECE) {
-        const int mine = (n - i + PIECE - 1) / PIECE;
+    for (int i = (int)(threadIdx.x % SLICE); i < n; i += MANY * SLICE) {
+        const int mine = (n - i + SLICE - 1) / SLICE;
         uint4 v[MANY], *at = from + i;
         bool missing;
-        asm volatile("" : "+l"(at)); /* the others lie at a known distance */
+        asm volatile("" : "+l"(at)); /* one address computation; the others are constant offsets */
         do {
             missing = false;
 #pragma unroll
             for (int j = 0; j < MANY; j++)
                 if (j < mine)
-                    v[j] = poll_four(at + j * PIECE);
+                    v[j] = poll_four(at + j * SLICE);
 #pragma unroll
             for (int j = 0; j < MANY; j++)
                 missing |= j < mine && !all_published(v[j]);
@@ -127,18 +131,18 @@ __device__ __forceinline__ void take_over(uint4 *from, int n, uint4 *to)
 #pragma unroll
         for (int j = 0; j < MANY; j++)
             if (j < mine) {
-                to[i + j * PIECE] = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
-                at[j * PIECE] = make_uint4(0, 0, 0, 0);
+                to[i + j * SLICE] = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
+                at[j * SLICE] = make_uint4(0, 0, 0, 0);
             }
     }
 }
 
 /* ---- the end of a segment ------------------------------------------------------------------- */
 
-/* The sums of weights: of a half's four threads, then of the two halves. */
+/* Sums of weights: the four threads of a half tile, then the two halves. */
 template <class S>
-__device__ __forceinline__ void add_halves(const place<S> &p, const sums<S> &x,
-                                             float (&l)[S::MI][2])
+__device__ __forceinline__ void sum_weights(const place<S> &p, const sums<S> &x,
+                                            float (&l)[S::MI][2])
 {
     float *room = (float *)(p.shared + S::L_AT);
 #pragma unroll
@@ -159,7 +163,7 @@ __device__ __forceinline__ void add_halves(const place<S> &p, const sums<S> &x,
             l[mi][h] = sum;
         }
     if constexpr (S::WN > 1) {
-        meet<S>(p.wm);
+        sync_group<S>(p.wm);
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -170,13 +174,13 @@ __device__ __forceinline__ void add_halves(const place<S> &p, const sums<S> &x,
     }
 }
 
-/* Segments that are written out lie as their writers have them: of 16 dimensions, fours of two and
- * of the two 8 behind them. The first dimension of a four: */
-__device__ __forceinline__ int first_part(int four) { return four / 4 * 16 + four % 4 * 2; }
+/* Stored segments keep their writers' register order: of each 16 dimensions, fours of which two
+ * dimensions are adjacent and the other two 8 further on. The first dimension of a four: */
+__device__ __forceinline__ int first_dim(int four) { return four / 4 * 16 + four % 4 * 2; }
 
 template <class S>
-__device__ __forceinline__ void write_out(const tile_args &t, const place<S> &p, int mi, int h,
-                                          int at, float m, float l, const sums<S> &x)
+__device__ __forceinline__ void store_segment(const tile_args &t, const place<S> &p, int mi, int h,
+                                              int at, float m, float l, const sums<S> &x)
 {
     size_t head = (size_t)(p.r0 + p.row[mi][h]) * (size_t)t.a.n_head + (size_t)p.head[mi][h];
     size_t part = head * (size_t)t.a.most_splits + (size_t)at;
@@ -185,16 +189,16 @@ __device__ __forceinline__ void write_out(const tile_args &t, const place<S> &p,
     for (int n = 0; n < S::DT; n += 2) {
         const float2 y = make_float2(x.acc[mi][n][2 * h], x.acc[mi][n][2 * h + 1]),
                      z = make_float2(x.acc[mi][n + 1][2 * h], x.acc[mi][n + 1][2 * h + 1]);
-        if constexpr (S::WIDE)
+        if constexpr (S::WGMMA)
             *(float4 *)(out + n * 8) = make_float4(y.x, y.y, z.x, z.y);
-        else /* four registers in a row would cost spills */
+        else /* float4 needs four adjacent registers: spills */
             *(float2 *)(out + n * 8) = y, *(float2 *)(out + n * 8 + 2) = z;
     }
     if (p.wn == 0 && p.lane % 4 == 0)
         t.ml[part] = make_float2(m, l);
 }
 
-/* Joins the segment of a row to its totals (whole), or writes it out, as number `at` of the row. */
+/* Combines a segment with the row's totals (whole), or stores it as the row's segment `at`. */
 template <class S>
 __device__ __forceinline__ void close_segment(const tile_args &t, const place<S> &p, int mi, int h,
                                               int at, float l, const sums<S> &x, bool whole,
@@ -202,42 +206,43 @@ __device__ __forceinline__ void close_segment(const tile_args &t, const place<S>
 {
     float m = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
     if (whole) {
-        joint j = joint_of(all.m[mi][h], m);
+        combine_scale j = combine_scale_of(all.m[mi][h], m);
         all.m[mi][h] = j.m;
-        all.l[mi][h] = joined(j, all.l[mi][h], l);
+        all.l[mi][h] = combined(j, all.l[mi][h], l);
 #pragma unroll
         for (int n = 0; n < S::DT; n++)
 #pragma unroll
             for (int i = 2 * h; i < 2 * h + 2; i++) {
                 float &y = all.at((mi * S::DT + n) * 4 + i);
-                y = joined(j, y, x.acc[mi][n][i]);
+                y = combined(j, y, x.acc[mi][n][i]);
             }
         return;
     }
-    write_out<S>(t, p, mi, h, at, m, l, x);
+    store_segment<S>(t, p, mi, h, at, m, l, x);
 }
 
-/* The number of a row's segment that ends before `tile`. */
-template <int TK> __device__ __forceinline__ int segment_before(const seen &r, int tile)
+/* The index of the row's segment that ends before `tile`. */
+template <int TK> __device__ __forceinline__ int segment_before(const visible_keys &r, int tile)
 {
-    return tile > r.tail ? splits_of<TK>(r)
+    return tile > r.tree_tile ? splits_of<TK>(r)
                          : ((tile - 1) >> r.shift) - ((r.lo / TK) >> r.shift);
 }
 
-/* Ends what ends before `tile`. ends: the tile before which a row's segment ends, INT_MAX: none. */
+/* Closes the segments that end before `tile`. ends: the tile before which each packed row's current
+ * segment ends; INT_MAX: none. */
 template <class S>
 __device__ __forceinline__ void end_segments(const tile_args &t, const place<S> &p, int tile,
                                              const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
                                              sums<S> &x, bool whole, totals<S> &all)
 {
     float l[S::MI][2];
-    add_halves<S>(p, x, l);
+    sum_weights<S>(p, x, l);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
             if (ends[mi][h] == tile) {
-                const seen &r = p.rows[p.row[mi][h]];
+                const visible_keys &r = p.rows[p.row[mi][h]];
                 close_segment<S>(t, p, mi, h, segment_before<S::TK>(r, tile), l[mi][h], x, whole,
                                  all);
                 clear<S>(x, mi, h);
@@ -245,16 +250,16 @@ __device__ __forceinline__ void end_segments(const tile_args &t, const place<S> 
             }
 }
 
-/* Hands over what ends before `tile`. to: where the segments of a thread's rows go, the next one of
- * a row behind the last. */
+/* Sends the segments that end before `tile`. to: where the current segment of each of the thread's
+ * packed rows goes; the row's next segment follows it. */
 template <class S>
-__device__ __forceinline__ void hand_segments(const tile_args &t, const place<S> &p, int tile,
+__device__ __forceinline__ void send_segments(const tile_args &t, const place<S> &p, int tile,
                                               const int (&stop)[S::MI][2], int (&ends)[S::MI][2],
                                               uint32_t (&to)[S::MI][2], sums<S> &x)
 {
     float l[S::MI][2];
     bool more = false;
-    add_halves<S>(p, x, l);
+    sum_weights<S>(p, x, l);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -262,54 +267,56 @@ __device__ __forceinline__ void hand_segments(const tile_args &t, const place<S>
             if (ends[mi][h] != tile)
                 continue;
             const float m = x.m[mi][h] == -INFINITY ? -INFINITY : x.m[mi][h] * t.factor;
-            hand_over<S>(p, (uint32_t *)(t.handed + to[mi][h]), mi, h, m, l[mi][h], x);
+            send_segment<S>(p, (uint32_t *)(t.partials + to[mi][h]), mi, h, m, l[mi][h], x);
             more |= tile * S::TK < stop[mi][h];
         }
     if (!__any_sync(~0u, more))
-        return; /* mostly */
+        return; /* usual: no row of the warp has another segment */
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
         for (int h = 0; h < 2; h++)
             if (ends[mi][h] == tile) {
                 clear<S>(x, mi, h);
-                to[mi][h] += PIECE_CHUNKS;
+                to[mi][h] += SLICE_CHUNKS;
                 ends[mi][h] = next_end<S::TK>(p.rows[max(p.row[mi][h], 0)], tile, stop[mi][h]);
             }
 }
 
-/* ---- what a block has to walk --------------------------------------------------------------- */
+/* ---- which tiles a block walks -------------------------------------------------------------- */
 
-/* Tiles [from, to) for the rows of w: their common part, or the tail of one row. */
+/* Tiles [from, to) for the rows of w: a stretch of their prefix parts, or the tree part of one
+ * row. */
 struct job {
-    pass w;
-    bool tail;
+    row_span w;
+    bool tree;
     int from, to;
 };
 
 template <class S>
-__device__ __forceinline__ cells cells_of(const tile_args &t, const place<S> &p, const job &j)
+__device__ __forceinline__ cell_lookup lookup_of(const tile_args &t, const place<S> &p,
+                                                 const job &j)
 {
-    const pass &w = j.w;
+    const row_span &w = j.w;
     return {t.a.pages + (size_t)w.req * (size_t)t.a.n_cols,
             t.a.expand + (size_t)(p.r0 + w.a) * (size_t)t.a.expand_w, w.lo,
             min(w.stop, j.to * S::TK), w.b - w.a == 1 ? p.rows[w.a].hi : INT_MAX};
 }
 
-/* What a thread's rows see of a job: keys [lo, stop), and the tile before which their segment ends,
- * INT_MAX: none. */
+/* Keys [lo, stop) that a thread's packed rows see in a job, and the tile before which their current
+ * segment ends (INT_MAX: none). */
 template <class S> struct extent {
     int lo[S::MI][2], stop[S::MI][2], ends[S::MI][2];
 };
 
-/* Of row r, whose segment ends are asked for: (lo, stop, ends). */
+/* The extent of row r as (lo, stop, ends). */
 template <class S>
 __device__ __forceinline__ int3 extent_of_row(const place<S> &p, const job &j, int r)
 {
     if (r < j.w.a || r >= j.w.b)
         return make_int3(INT_MAX, 0, INT_MAX);
-    const seen &y = p.rows[r];
-    const int lo = j.tail ? max(y.lo, y.tail * S::TK) : y.lo, stop = j.tail ? y.end : y.stop;
+    const visible_keys &y = p.rows[r];
+    const int lo = j.tree ? max(y.lo, y.tree_tile * S::TK) : y.lo, stop = j.tree ? y.end : y.stop;
     const bool any = lo < stop && j.from * S::TK < stop;
     return make_int3(lo, stop,
                      any ? segment_end<S::TK>(y, max(j.from, lo / S::TK)) : INT_MAX);
@@ -329,94 +336,91 @@ __device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
     return e;
 }
 
-struct course {
+struct schedule {
     job now;
-    int row, tail, last_tail; /* next row of a pass, next row with a tail of its own, last + 1 */
-    int u, last;               /* splits that are left of the pass, every stride-th */
+    int row, tree_row, last_tree; /* next row of a span, next row with a separate tree part, last
+                                     + 1 */
+    int u, last;               /* the block's splits of the current span: u, u + stride, ... last */
     int from, to, shift, stride;
-    int splits;                /* of the passes before */
+    int splits;                /* number of splits of the spans before */
 };
 
-/* A tile's splits, and behind them its rows' tails, in a row: a block takes number blockIdx.x and
- * every stride-th after it. Its first one of those that follow the first n: how far behind them. */
-__device__ __forceinline__ int own_after(const course &c, int n)
+/* The splits of a tile of rows are numbered through, and after them the tree parts of its rows. A
+ * block takes number blockIdx.x and every stride-th after it. Returns how far the block's first
+ * number at or after n is beyond n. */
+__device__ __forceinline__ int first_own_after(const schedule &c, int n)
 {
     int skip = (int)blockIdx.x - n;
-    while (skip < 0) /* seldom more than once: a division is long */
+    while (skip < 0) /* rarely more than once; a division takes longer */
         skip += c.stride;
     return skip;
 }
 
-/* pass_of(), for at most 32 rows, in little code: a lane looks at each. */
-static __device__ __noinline__ pass pass_of_few(const seen *rows, int a, int b)
+/* span_of() for at most 32 rows, one a lane; shorter code. */
+static __device__ __noinline__ row_span span_of_32(const visible_keys *rows, int a, int b)
 {
     const int r = a + (int)threadIdx.x % 32;
-    const seen x = rows[min(r, b - 1)]; /* the last one again and again */
+    const visible_keys x = rows[min(r, b - 1)]; /* lanes beyond b repeat the last row */
     const bool any = x.lo < x.stop;
-    pass p = {a, b};
+    row_span p = {a, b};
     p.lo = __reduce_min_sync(~0u, any ? x.lo : INT_MAX);
-    p.last_lo = __reduce_max_sync(~0u, any ? x.lo : 0);
+    p.max_lo = __reduce_max_sync(~0u, any ? x.lo : 0);
     p.stop = __reduce_max_sync(~0u, any ? x.stop : 0);
-    p.first_stop = __reduce_min_sync(~0u, any ? x.stop : INT_MAX);
+    p.min_stop = __reduce_min_sync(~0u, any ? x.stop : INT_MAX);
     p.shift = __reduce_max_sync(~0u, any ? x.shift : 0);
     p.req = __reduce_max_sync(~0u, any ? x.req : -1);
     const bool apart = any && (x.req != p.req || x.hi < x.stop);
-    p.good = b - a == 1 || (p.last_lo <= p.first_stop && !__any_sync(~0u, apart));
+    p.valid = b - a == 1 || (p.max_lo <= p.min_stop && !__any_sync(~0u, apart));
     return p;
 }
 
-/* pass_from(), likewise. */
-__device__ __forceinline__ pass pass_from_few(const seen *rows, int a, int n)
+/* span_from() for at most 32 rows. */
+__device__ __forceinline__ row_span span_from_32(const visible_keys *rows, int a, int n)
 {
     if (n - a == 1)
-        return pass_of_one(rows, a);
-    const pass p = pass_of_few(rows, a, n);
-    if (p.good)
+        return span_of_one(rows, a);
+    const row_span p = span_of_32(rows, a, n);
+    if (p.valid)
         return p;
     int b = a + 1;
-    while (pass_of_few(rows, a, b + 1).good) /* all of them together are not */
+    while (span_of_32(rows, a, b + 1).valid) /* (a, n) was not valid */
         b++;
-    return pass_of_few(rows, a, b);
+    return span_of_32(rows, a, b);
 }
 
-/* Starts a pass: all of it for a block that does everything, else this block's splits. */
+/* Starts the next span: all its tiles if the block walks everything, else the block's splits. */
 template <class S>
-__device__ __forceinline__ void begin_pass(const tile_args &t, const place<S> &p, bool whole,
-                                           course &c)
+__device__ __forceinline__ void begin_span(const tile_args &t, const place<S> &p, bool whole,
+                                           schedule &c)
 {
-    pass w;
+    row_span w;
     if constexpr (S::ROWS <= 32)
-        w = pass_from_few(p.rows, c.row, p.n);
+        w = span_from_32(p.rows, c.row, p.n);
     else
-        w = pass_from(p.rows, c.row, p.n);
+        w = span_from(p.rows, c.row, p.n);
     c.now.w = w;
     c.row = w.b;
     c.u = 0, c.last = -1;
     if (w.lo < w.stop) {
         c.from = w.lo / S::TK, c.to = (w.stop - 1) / S::TK + 1;
         c.shift = whole ? 30 : w.shift;
-        while (t.longer && ((c.to - 1) >> c.shift) - (c.from >> c.shift) >= c.stride &&
+        while (t.merge_splits && ((c.to - 1) >> c.shift) - (c.from >> c.shift) >= c.stride &&
                c.shift < 30)
             c.shift++;
         const int first = c.from >> c.shift;
         c.last = (c.to - 1) >> c.shift;
-        c.u = first + own_after(c, c.splits);
+        c.u = first + first_own_after(c, c.splits);
         c.splits += c.last - first + 1;
     }
     if (c.row >= p.n)
-        c.tail = own_after(c, c.splits);
+        c.tree_row = first_own_after(c, c.splits);
 }
 
-__device__ __forceinline__ bool done(const course &c, int rows)
+/* The job of the tree part of row r. False if the row has no separate tree part. */
+template <class S> __device__ __forceinline__ bool tree_job(const place<S> &p, int r, job &j)
 {
-    return c.u > c.last && c.row >= rows && c.tail >= c.last_tail;
-}
-
-/* The tail of row r, if it is walked apart. */
-template <class S> __device__ __forceinline__ bool tail_job(const place<S> &p, int r, job &j)
-{
-    const seen y = p.rows[r];
-    const int lo = max(y.lo, y.tail * S::TK);
+    const visible_keys y = p.rows[r];
+    const int lo = max(y.lo, y.tree_tile * S::TK);
     j = {{r, r + 1, lo, y.end, lo, y.end, 0, y.req, true}, true, lo / S::TK,
          (y.end - 1) / S::TK + 1};
     return y.stop < y.end;
@@ -424,24 +428,24 @@ template <class S> __device__ __forceinline__ bool tail_job(const place<S> &p, i
 
 template <class S>
 __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, bool whole,
-                                         course &c)
+                                         schedule &c)
 {
     for (;;) {
         if (c.u <= c.last) {
-            c.now.tail = false;
+            c.now.tree = false;
             c.now.from = max(c.from, c.u << c.shift);
             c.now.to = c.u == c.last ? c.to : min(c.to, (c.u + 1) << c.shift);
             c.u += c.stride;
             return true;
         }
         if (c.row < p.n) {
-            begin_pass<S>(t, p, whole, c);
+            begin_span<S>(t, p, whole, c);
             continue;
         }
-        if (c.tail >= c.last_tail)
+        if (c.tree_row >= c.last_tree)
             return false;
-        c.tail += c.stride;
-        if (tail_job<S>(p, c.tail - c.stride, c.now))
+        c.tree_row += c.stride;
+        if (tree_job<S>(p, c.tree_row - c.stride, c.now))
             return true;
     }
 }
@@ -449,7 +453,7 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
 template <class S>
 __device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
 {
-    if constexpr (!S::HELD)
+    if constexpr (!S::IN_REGS)
         all.rest = (float *)(p.shared + S::TOTAL_AT);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
@@ -461,7 +465,7 @@ __device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
         all.at(i) = 0;
 }
 
-/* Writes the rows of a block that walked everything they see. */
+/* Writes the rows of a block that walked all their keys. */
 template <class S>
 __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, uint32_t sinks,
                                        totals<S> &all)
@@ -478,7 +482,7 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, ui
             float by = 0;
             bool writes = p.wn == 0 && p.lane % 4 == 0;
             if (any_key(p.rows[r]))
-                by = closing(t, sink, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
+                by = final_scale(t, sink, row, p.head[mi][h], all.m[mi][h], all.l[mi][h], writes);
             else if (t.a.lse && writes)
                 t.a.lse[at] = -INFINITY;
             const int out = p.head[mi][h] * S::HD + p.wn * S::DT * 8 + p.lane % 4 * 2;
@@ -490,110 +494,114 @@ __device__ __forceinline__ void finish(const tile_args &t, const place<S> &p, ui
         }
 }
 
-/* ---- joining -------------------------------------------------------------------------------- */
+/* ---- combining segments --------------------------------------------------------------------- */
 
-/* How 32 segments, a lane each, join those before them, whose maximum is m and then that of all:
- * (what was before is multiplied by, what this one is, its part of the sum of weights). Maxima may
- * be compared in any order, so that this needs no lane to wait for another's exponentials. */
-__device__ __forceinline__ float4 joints_of(float2 ml, float &m)
+/* Scales that combine 32 segments, one a lane, with those before them. m: the maximum before;
+ * becomes the maximum of all. Returns (factor of everything before, factor of this segment, this
+ * segment's scaled sum of weights). The maxima are scanned across the lanes first (a maximum does
+ * not depend on its order), so no lane waits for another lane's exponentials. */
+__device__ __forceinline__ float4 combine_scales_of(float2 ml, float &m)
 {
     const int lane = (int)threadIdx.x % 32;
     float top = ml.x;
 #pragma unroll
-    for (int i = 1; i < 32; i *= 2) /* its own again, where there is no lane before */
+    for (int i = 1; i < 32; i *= 2) /* lanes without a predecessor read their own value */
         top = fmaxf(top, __shfl_up_sync(~0u, top, (unsigned)i));
     top = fmaxf(top, m);
     const float last = __shfl_up_sync(~0u, top, 1);
-    const joint j = joint_of(lane ? last : m, ml.x);
+    const combine_scale j = combine_scale_of(lane ? last : m, ml.x);
     m = __shfl_sync(~0u, top, 31);
     return make_float4(j.before, j.now, ml.y * j.now, 0);
 }
 
-/* Those who join a piece wait for each other. */
-__device__ __forceinline__ void meet_at_piece()
+/* Barrier of the threads that combine one slice. */
+__device__ __forceinline__ void sync_slice()
 {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / PIECE), "n"((int)PIECE)
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / SLICE), "n"((int)SLICE)
                  : "memory");
 }
 
-/* A piece from its n segments, as they come: a dimension a thread. room: PIECE_ROOM bytes. */
-__device__ __forceinline__ float join_piece(uint4 *from, int n, unsigned char *room, float &m,
-                                            float &l)
+/* Combines a slice from its n segments as they arrive, one dimension a thread. room: SLICE_SHARED
+ * bytes of shared memory. */
+__device__ __forceinline__ float combine_slice(uint4 *from, int n, unsigned char *room, float &m,
+                                               float &l)
 {
     const int lane = (int)(threadIdx.x % 32);
     const float *segments = (const float *)room;
-    float4 *joints =
-        (float4 *)(room + AT_ONCE * PIECE_PITCH * 4) + threadIdx.x % PIECE / 32 * AT_ONCE;
+    float4 *scales = (float4 *)(room + COMBINE_BATCH * SLICE_PITCH * 4) +
+                     threadIdx.x % SLICE / 32 * COMBINE_BATCH;
     float v = 0;
     m = -INFINITY, l = 0;
 #pragma unroll 1
-    for (; n > 0; n -= AT_ONCE, from += AT_ONCE * PIECE_CHUNKS) {
-        const int some = min((int)AT_ONCE, n);
-        take_over(from, some * PIECE_CHUNKS, (uint4 *)room);
-        meet_at_piece();
+    for (; n > 0; n -= COMBINE_BATCH, from += COMBINE_BATCH * SLICE_CHUNKS) {
+        const int count = min((int)COMBINE_BATCH, n);
+        receive_chunks(from, count * SLICE_CHUNKS, (uint4 *)room);
+        sync_slice();
 #pragma unroll 1
-        for (int i = lane; i - lane < some; i += 32) {
-            const float2 ml = i < some ? *(const float2 *)(segments + i * PIECE_PITCH + PIECE)
+        for (int i = lane; i - lane < count; i += 32) {
+            const float2 ml = i < count ? *(const float2 *)(segments + i * SLICE_PITCH + SLICE)
                                        : make_float2(-INFINITY, 0);
-            const float4 j = joints_of(ml, m);
-            if (i < AT_ONCE)
-                joints[i] = j;
+            const float4 j = combine_scales_of(ml, m);
+            if (i < COMBINE_BATCH)
+                scales[i] = j;
         }
         __syncwarp();
-        const float *s = segments + threadIdx.x % PIECE;
+        const float *s = segments + threadIdx.x % SLICE;
 #pragma unroll 4
-        for (int i = 0; i < some; i++, s += PIECE_PITCH) {
-            const float4 c = joints[i];
+        for (int i = 0; i < count; i++, s += SLICE_PITCH) {
+            const float4 c = scales[i];
             l = fmaf(l, c.x, c.z);
             v = fmaf(v, c.x, *s * c.y);
         }
-        meet_at_piece();
+        sync_slice();
     }
     return v;
 }
 
-/* Those of a tile and kv head. */
-template <class S> __device__ __forceinline__ int pieces_of(const tile_args &t, const place<S> &p)
+/* Slices of a tile of rows and kv head. */
+template <class S> __device__ __forceinline__ int slices_of(const tile_args &t, const place<S> &p)
 {
-    return p.n * t.a.group * (S::HD / PIECE);
+    return p.n * t.a.group * (S::HD / SLICE);
 }
 
-/* The first one of a block and of its threads that join it, if there are so many. Where pieces are
- * few a block has one. Where they are many few blocks join many at once, so that the others make
- * room for the next kernel, which has weights to fetch: the last blocks, which walked least. */
+/* The first slice for group `own` of SLICE threads of this block. Few slices are spread over the
+ * blocks, one a block. Many slices are combined by few blocks at once, the last ones, which walked
+ * the fewest tiles, so that the other blocks exit and make room for the next kernel, which
+ * prefetches its weights. */
 template <class S>
-__device__ __forceinline__ int first_piece(const tile_args &t, const place<S> &p, int own)
+__device__ __forceinline__ int first_slice(const tile_args &t, const place<S> &p, int own)
 {
     const int blocks = (int)gridDim.x, x = (int)blockIdx.x;
-    return 2 * pieces_of<S>(t, p) <= blocks ? x + own * blocks
-                                            : (blocks - 1 - x) * (S::NT / PIECE) + own;
+    return 2 * slices_of<S>(t, p) <= blocks ? x + own * blocks
+                                            : (blocks - 1 - x) * (S::NT / SLICE) + own;
 }
 
-/* The block's share of them. */
+/* Combines this block's share of the slices and writes their outputs. */
 template <class S>
-__device__ __forceinline__ void join_pieces(const tile_args &t, const place<S> &p, uint32_t sinks)
+__device__ __forceinline__ void combine_slices(const tile_args &t, const place<S> &p,
+                                               uint32_t sinks)
 {
-    constexpr int PARTS = S::HD / PIECE, TOGETHER = S::NT / PIECE;
-    static_assert(TOGETHER * PIECE_ROOM <= S::Q_AT);
-    const int own = (int)(threadIdx.x / PIECE), d = (int)(threadIdx.x % PIECE);
-    unsigned char *room = p.shared + own * PIECE_ROOM;
+    constexpr int PARTS = S::HD / SLICE, TOGETHER = S::NT / SLICE;
+    static_assert(TOGETHER * SLICE_SHARED <= S::Q_AT);
+    const int own = (int)(threadIdx.x / SLICE), d = (int)(threadIdx.x % SLICE);
+    unsigned char *room = p.shared + own * SLICE_SHARED;
 #pragma unroll 1
-    for (int i = first_piece<S>(t, p, own); i < pieces_of<S>(t, p);
+    for (int i = first_slice<S>(t, p, own); i < slices_of<S>(t, p);
          i += TOGETHER * (int)gridDim.x) {
         const int packed = (int)((unsigned)i / PARTS), part = i - packed * PARTS;
         const int r = row_of(t, packed), row = p.r0 + r;
         const int head = p.kv * t.a.group + packed - r * t.a.group;
-        const seen x = p.rows[r];
+        const visible_keys x = p.rows[r];
         const int n = any_key(x) ? splits_of<S::TK>(x) + 1 : 0;
         float m, l, by = 0;
-        const float v = join_piece(piece_of<S>(t, row, head, part), n, room, m, l);
+        const float v = combine_slice(slice_of<S>(t, row, head, part), n, room, m, l);
         const bool writes = part == 0 && d == 0;
         const float sink = sink_of(t, p, sinks, head);
         if (n)
-            by = closing(t, sink, (size_t)row, head, m, l, writes);
+            by = final_scale(t, sink, (size_t)row, head, m, l, writes);
         else if (t.a.lse && writes)
             t.a.lse[(size_t)row * (size_t)t.a.n_head + (size_t)head] = -INFINITY;
-        put_output<1>(t, (size_t)row, head * S::HD + part * PIECE + dim_at<S>(d), {v * by});
+        put_output<1>(t, (size_t)row, head * S::HD + part * SLICE + dim_at<S>(d), {v * by});
     }
 }
 

@@ -1,104 +1,112 @@
-/* tile.cu - attention over paged bf16 cells on the tensor cores: trees of many nodes and
- * prompts; it also chooses who does decode and small trees (decode.cu).
+/* tile.cu - attention over paged bf16 cells on the tensor cores, for large trees and prefill rows.
+ * cuda_attn_tiles() also decides when decode.cu serves instead (decode rows, small trees).
  *
- * A block packs rows of one request times the query heads of one kv head into tiles of 16 rows of
- * mma.m16n8k16, or on Hopper of 64 rows of wgmma, so that a cell is read once for all of them. It
- * walks tiles of 64 keys (32 where heads are wider than 128) with running maxima; cells come by
- * cp.async through the page table. Queries and weights of keys are rounded to bf16; scores, maxima
- * and sums are float32.
+ * A block packs rows of one request times the query heads of one kv head into tiles of 16 rows
+ * (mma.m16n8k16), or on Hopper of 64 rows (wgmma), so that a cell is read once for all of them. It
+ * walks tiles of 64 keys (32 if heads are wider than 128) with an online softmax; cells are copied
+ * by cp.async through the page table. Queries and weights are rounded to bf16; scores, maxima and
+ * sums are float32.
  *
- * Of a prompt a block walks all that its rows see. Of a tree, two kernels: blocks share the splits
- * of the rows, and two warps walk the tail of each row and kv head, and then join its segments
- * (tree_part.cuh). Rows of a short window are walked by a block each.
+ * For a prompt, one block walks all keys of its rows. For a tree there are two kernels: in the
+ * first, blocks share the splits of the rows; in the second, two warps walk the tree part of each
+ * row and kv head and then combine the row's segments (tree_part.cuh). Rows with a short window are
+ * walked by one block each.
  *
- * Order of every sum (law 5). Tiles of keys begin at multiples of their size by logical index. A
- * row's keys are cut into segments: the tail, which begins with the tile of the key 17 before its
- * end and so holds whatever a tree's row sees through the expand table, and before it splits that
- * begin at multiples of a power of two of tiles, chosen by how many tiles the row sees. Inside a
- * segment tiles follow each other; in a tile the instruction fixes the order, a row being
- * independent of its 15 neighbours, and a tile that a row does not see adds exact zeros. Segments
- * are joined in their order. So the bits of a row depend on its keys and their logical indices
- * alone. How many rows share a tile, which warps divide it, whether one block walks all segments
- * (prefill) or one block each (decode), and who joins them changes nothing; nor whether wgmma or
- * mma.sync adds, which agree to the bit (dense/tile.cuh).
+ * Order of every sum (law 5). Tiles of keys begin at multiples of the tile size by logical index. A
+ * row's keys are divided into segments. The last segment is the tree part; it begins with the tile
+ * of the key 17 before the row's end, and so holds every key that a row of a tree reads through the
+ * expand table. The segments before it are splits, which begin at multiples of a power of two of
+ * tiles; the power depends on how many tiles the row sees. Within a segment the tiles are added in
+ * order; within a tile the instruction fixes the order, a packed row being independent of its 15
+ * neighbours, and a tile that a row does not see adds exact zeros. Segments are combined in order.
+ * So the bits of a row depend on its keys and their logical indices alone. They do not depend on
+ * how many rows share a tile, which warps divide it, whether one block walks all segments (prefill)
+ * or one block each (decode), or who combines them; nor on whether wgmma or mma.sync adds, which
+ * agree to the bit (dense/tile.cuh).
  *
- * Cells that no row of the block sees are not read, so that what they hold is never multiplied.
+ * Cells that no row of the block sees are not read, so their contents are never multiplied.
  */
 #include "kernels/cuda/attention/tree_part.cuh"
+#include "kernels/cuda/attention/wgmma.cuh"
 
 enum {
-    FEW_PACKED = 64, /* rows of a request times heads that share keys: cuda_attn_rounds() */
-    ALONE = 256,     /* keys of a window: a block walks so many faster than it can share them */
-    NEAR = 2048,     /* keys of a window: tiles of 64 rows of 256, so that all have work */
+    MOST_ROUND_ROWS = 64, /* most packed rows of a request for cuda_attn_rounds() */
+    ONE_BLOCK_WINDOW = 256, /* keys of a window that one block walks faster than several
+                               share */
+    SHORT_WINDOW = 2048,  /* keys of a window: for heads of 256, tiles of 64 packed rows, so
+                             that all blocks have work */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
 
-/* What a block does once, behind the first cells that it asks for: it waits, if it has not yet, and
- * has the queries, in shared memory or here. */
-template <class S> struct opening {
+/* What a block does once, after it has started the copies of its first cells: it waits for earlier
+ * kernels if it has not yet (waits), and loads the queries into shared memory (WGMMA) or
+ * registers. */
+template <class S> struct block_prologue {
     bool waits, over;
-    uint32_t q[S::WIDE ? 1 : S::MI][S::HD / 16][4];
+    uint32_t q[S::WGMMA ? 1 : S::MI][S::HD / 16][4];
 };
 template <class S>
-__device__ __forceinline__ void open_block(const tile_args &t, const place<S> &p, opening<S> &o)
+__device__ __forceinline__ void run_prologue(const tile_args &t, const place<S> &p,
+                                             block_prologue<S> &o)
 {
     if (o.over)
         return;
     if (o.waits)
         pdl_wait_trigger();
-    if constexpr (S::WIDE)
+    if constexpr (S::WGMMA)
         share_queries<S>(t, p);
-    else if (t.a.q_bits)
-        load_queries<S>(t, p, t.a.q_bits, o.q);
+    else if (t.a.q_bf16)
+        load_queries<S>(t, p, t.a.q_bf16, o.q);
     else
         load_queries<S>(t, p, t.a.q, o.q);
     o.over = true;
 }
 
-/* Walks the tiles of a job. Segments that end by then join `all` (whole), or are written out. */
+/* Walks the tiles of a job. Segments that end are combined into `all` (whole) or stored. */
 template <class S>
 __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, const job &j,
-                                     bool whole, opening<S> &first, totals<S> &all)
+                                     bool whole, block_prologue<S> &first, totals<S> &all)
 {
     sums<S> x;
-    int cell[S::FOUND];
+    int cell[S::LOOKUPS];
     const int from = j.from, to = j.to;
-    const cells c = cells_of<S>(t, p, j);
-    find<S>(t, c, p.kv, from, cell);
-    keep<S>(p.ring, 0, cell);
+    const cell_lookup c = lookup_of<S>(t, p, j);
+    look_up_cells<S>(t, c, p.kv, from, cell);
+    store_cells<S>(p.ring, 0, cell);
     if (to - from > 4) {
-        find<S>(t, c, p.kv, from + 4, cell);
-        keep<S>(p.ring, 4, cell);
+        look_up_cells<S>(t, c, p.kv, from + 4, cell);
+        store_cells<S>(p.ring, 4, cell);
     }
     __syncthreads();
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
         if (from + i < to)
-            fetch<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
-        if (i == 0 || i < S::STAGES - 1) /* the last one's group is ended in the loop */
-            fetch_commit();
+            fetch_tile<S>(t, p.ring, i, p.base + (uint32_t)(i * S::PAIR_BYTES));
+        if (i == 0 || i < S::STAGES - 1) /* the last stage's group is committed in the loop */
+            cp_async_commit();
     }
-    open_block<S>(t, p, first);
+    run_prologue<S>(t, p, first);
     extent<S> e = extent_of<S>(p, j);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
         clear<S>(x, mi, 0), clear<S>(x, mi, 1);
-    if constexpr (S::WIDE)
+    if constexpr (S::WGMMA)
         wait_queries(t);
     for (int k = from, stage = 0; k < to; k++) {
-        fetch_wait<S::STAGES - 2>();
-        if constexpr (S::WIDE)
-            publish();
-        __syncthreads(); /* tile k is there, and nobody reads the stage before it */
+        cp_async_wait<S::STAGES - 2>();
+        if constexpr (S::WGMMA)
+            fence_async_proxy();
+        __syncthreads(); /* tile k has arrived, and no thread reads the stage before it */
         int next = stage == 0 ? S::STAGES - 1 : stage - 1;
         const int i = k - from;
-        const bool look = i % 4 == 0 && i && k + 4 < to; /* up, for four tiles, four ahead */
+        const bool look = i % 4 == 0 && i && k + 4 < to; /* look up the four tiles after the next
+                                                            four */
         if (look)
-            find<S>(t, c, p.kv, k + 4, cell);
+            look_up_cells<S>(t, c, p.kv, k + 4, cell);
         if (i && k + S::STAGES - 1 < to)
-            fetch<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
-        fetch_commit();
+            fetch_tile<S>(t, p.ring, i + S::STAGES - 1, p.base + (uint32_t)(next * S::PAIR_BYTES));
+        cp_async_commit();
         bool over = false;
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
@@ -108,69 +116,69 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
 
         uint32_t at = p.base + (uint32_t)(stage * S::PAIR_BYTES);
         float s[S::MI][S::KT][4];
-        if constexpr (S::WIDE)
-            score_wide<S>(p, at, s);
+        if constexpr (S::WGMMA)
+            score_wgmma<S>(p, at, s);
         else
-            score<S>(first.q, at, p.wn, p.lane, s);
+            score_tile<S>(first.q, at, p.wn, p.lane, s);
         if (t.a.softcap > 0)
-            cap_scores<S>(t.a.scale, t.a.softcap, s);
-        if (k * S::TK < j.w.last_lo || (k + 1) * S::TK > j.w.first_stop)
+            softcap_scores<S>(t.a.scale, t.a.softcap, s);
+        if (k * S::TK < j.w.max_lo || (k + 1) * S::TK > j.w.min_stop)
             mask<S>(e.lo, e.stop, k * S::TK + p.wn * S::KT * 8 + p.lane % 4 * 2, s);
-        weigh<S>(t, p, x, s);
+        softmax_tile<S>(t, p, x, s);
         if constexpr (S::WN > 1)
             share_weights<S>(p, s);
-        if constexpr (S::WIDE)
-            add_values_wide<S>(at + S::TILE_BYTES, s, x);
+        if constexpr (S::WGMMA)
+            add_values_wgmma<S>(at + S::TILE_BYTES, s, x);
         else
             add_values<S>(p, at + S::TILE_BYTES, s, x);
         if (look)
-            keep<S>(p.ring, i + 4, cell);
+            store_cells<S>(p.ring, i + 4, cell);
         stage = stage + 1 == S::STAGES ? 0 : stage + 1;
     }
     end_segments<S>(t, p, to, e.stop, e.ends, x, whole, all);
-    fetch_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Blocks (units of splits, kv head, tile of rows, the last first), or whole ones, which walk all
- * that their rows see. Splits of rows with expanded keys have no cell of the pass at hand: their
- * first cells are asked for before the wait. */
+/* Blocks (index among the blocks that share the splits, kv head, tile of rows from the last to the
+ * first); or blocks that walk all keys of their rows (whole). Splits of rows with expanded keys
+ * hold no cell that this pass writes: their first cells are copied before the wait. */
 template <class S, bool whole>
 __global__ void __launch_bounds__(S::NT, S::BLOCKS)
     tile_kernel(const __grid_constant__ tile_args t)
 {
-    if (S::WIDE && !HAVE_WGMMA)
+    if (S::WGMMA && !HAVE_WGMMA)
         return;
     extern __shared__ __align__(1024) unsigned char shared[];
-    __shared__ seen rows[S::ROWS];
-    __shared__ __align__(16) int ring[RING * S::TK];
+    __shared__ visible_keys rows[S::ROWS];
+    __shared__ __align__(16) int ring[RING_TILES * S::TK];
     place<S> p = place_of<S>(t, rows, shared, ring);
-    if (S::WIDE && threadIdx.x / 32 == S::NT / 32 - 1) /* the first ones have rows to look at */
-        warm_table(t, p.r0);
-    opening<S> first;
-    first.waits = t.wait == WAIT_FOR_NEW && !whole && t.a.n_expand, first.over = false;
+    if (S::WGMMA && threadIdx.x / 32 == S::NT / 32 - 1) /* the first warps have rows to look up */
+        prefetch_table(t, p.r0);
+    block_prologue<S> first;
+    first.waits = t.wait == WAIT_BEFORE_NEW && !whole && t.a.n_expand, first.over = false;
     if (!first.waits)
-        pdl_wait_trigger(); /* a kernel behind this one finds all that came before it */
-    bool old = true;
+        pdl_wait_trigger(); /* a later kernel may rely on all kernels before this one */
+    bool old_cells = true;
     for (int r = (int)threadIdx.x; r < p.n; r += S::NT) {
-        seen x = seen_by<S::TK>(t, p.r0 + r);
-        old &= x.hi < x.end;
+        visible_keys x = visible_to<S::TK>(t, p.r0 + r);
+        old_cells &= x.hi < x.end;
         if (!whole)
-            x.stop = parted_stop<S::TK>(x);
+            x.stop = prefix_end<S::TK>(x);
         else if (p.n == 1)
-            x.stop = x.end; /* nobody walks with it */
+            x.stop = x.end; /* no other row walks with it */
         rows[r] = x;
     }
-    if (!__syncthreads_and(old) && first.waits) { /* cells of the pass may be among the splits' */
+    if (!__syncthreads_and(old_cells) && first.waits) { /* the splits may hold cells of this pass */
         pdl_wait_trigger();
         first.waits = false;
     }
-    course c = {};
+    schedule c = {};
     c.last = -1;
-    c.stride = whole ? 1 : t.units;
-    c.last_tail = whole ? p.n : 0;
+    c.stride = whole ? 1 : t.split_blocks;
+    c.last_tree = whole ? p.n : 0;
     const uint32_t sinks = whole ? fetch_sinks(t, p) : 0;
     totals<S> all;
     if (whole)
@@ -185,7 +193,8 @@ __global__ void __launch_bounds__(S::NT, S::BLOCKS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-/* Splits are few enough to join, and enough that with all kv heads they fill the machine. */
+/* The largest power of two of tiles in a split such that the splits are few enough to combine, and
+ * with all kv heads enough to fill the device. */
 static int cap_shift_of(int n_kv)
 {
     int shift = 4;
@@ -194,34 +203,36 @@ static int cap_shift_of(int n_kv)
     return shift;
 }
 
-/* Blocks for the splits: no more than the machine holds, nor than a window has splits if it begins
- * with one. If it does not, its first and its last split are parts of one, and a block's. */
+/* Sets the number of blocks that share the splits: at most what the device holds, and at most the
+ * splits of a window that begins on a split boundary. If the window begins elsewhere, its first and
+ * last split together are as long as one, and one block walks both. */
 template <class S> static void share_splits(struct kdev *d, tile_args &t)
 {
-    const int splits = t.units, most = S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv);
-    t.units = max_int(1, min_int(splits, most));
+    const int splits = t.split_blocks, most = S::BLOCKS * d->n_sm / (t.tiles * t.a.n_kv);
+    t.split_blocks = max_int(1, min_int(splits, most));
     if (t.a.window)
-        t.units = min_int(t.units, div_up(t.a.window, S::TK << t.least_shift));
-    t.longer = splits > t.units + 2;
+        t.split_blocks = min_int(t.split_blocks, div_up(t.a.window, S::TK << t.least_shift));
+    t.merge_splits = splits > t.split_blocks + 2;
 }
 
 template <class S> static void run(struct kdev *d, tile_args t)
 {
-    typedef tail_form<S::HD> E;
-    if (t.units)
+    typedef tree_config<S::HD> E;
+    if (t.split_blocks)
         share_splits<S>(d, t);
-    dim3 grid((unsigned)max_int(t.units, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
+    dim3 grid((unsigned)max_int(t.split_blocks, 1), (unsigned)t.a.n_kv, (unsigned)t.tiles);
     dim3 ends(1, (unsigned)t.a.n_kv, (unsigned)t.a.rows);
-    if (t.units) {
-        cuda_launch(d, tile_kernel<S, false>, grid, S::NT, S::PARTED_BYTES, t);
-        cuda_launch(d, tail_kernel<E>, ends, E::NT, tail_bytes<E>(t), t);
+    if (t.split_blocks) {
+        cuda_launch(d, tile_kernel<S, false>, grid, S::NT, S::SPLIT_BYTES, t);
+        cuda_launch(d, tree_part_kernel<E>, ends, E::NT, tree_bytes<E>(t), t);
     } else {
         cuda_launch(d, tile_kernel<S, true>, grid, S::NT, S::BYTES, t);
     }
 }
 
-/* Into how many splits rows may fall, and room for their segments; or none where rows alone give
- * every multiprocessor work, or there is no room. */
+/* Bounds the splits of a row and takes scratch for their segments. One block walks all keys
+ * (split_blocks = 0) if the tiles of rows alone fill every multiprocessor, if the window is at most
+ * ONE_BLOCK_WINDOW, or if there is no room for the segments. */
 static void plan_splits(struct kdev *d, tile_args &t)
 {
     attn_args &a = t.a;
@@ -231,14 +242,14 @@ static void plan_splits(struct kdev *d, tile_args &t)
     size_t most = keys / (size_t)tk + 1;
     if (a.window)
         cap = min_int(cap, a.window / (tk << t.least_shift) + 2);
-    t.units = max_int(1, most < (size_t)cap ? (int)most : cap);
-    a.most_splits = max_int(t.units, FEW) + 1;
+    t.split_blocks = max_int(1, most < (size_t)cap ? (int)most : cap);
+    a.most_splits = max_int(t.split_blocks, UNSPLIT_TILES) + 1;
     size_t heads = (size_t)a.rows * (size_t)a.n_head * (size_t)a.most_splits;
     size_t scratch = heads * (size_t)(a.head_dim + 2) * sizeof(float) + 4096;
-    bool small = a.window && a.window <= ALONE && (!a.n_expand || t.each == 1);
-    bool many = a.rows > 64 ? 2 * blocks >= d->n_sm : blocks >= 2 * d->n_sm;
-    if (many || scratch > ARENA_BYTES || small) {
-        t.units = 0;
+    bool one_block = a.window && a.window <= ONE_BLOCK_WINDOW && (!a.n_expand || t.tile_rows == 1);
+    bool fills_device = a.rows > 64 ? 2 * blocks >= d->n_sm : blocks >= 2 * d->n_sm;
+    if (fills_device || scratch > ARENA_BYTES || one_block) {
+        t.split_blocks = 0;
         return;
     }
     a.part = (float *)cuda_take(d, heads * (size_t)a.head_dim * sizeof(float));
@@ -252,41 +263,42 @@ static bool has_tiles(const struct attn_args *a)
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
 
-/* Rows of a tile: as many as fill `packed`. */
-static void lay_out(struct kdev *d, tile_args &t, int packed)
+/* Chooses the rows of a tile: as many as give `packed` packed rows. */
+static void plan_tiles(struct kdev *d, tile_args &t, int packed)
 {
     int together = div_up(t.a.rows, max_int(t.a.n_req, 1));
-    t.each = max_int(1, min_int(together, packed / t.a.group));
-    t.tiles = div_up(t.a.rows, t.each);
+    t.tile_rows = max_int(1, min_int(together, packed / t.a.group));
+    t.tiles = div_up(t.a.rows, t.tile_rows);
     plan_splits(d, t);
 }
 
-/* packed: rows of a tile */
+/* Launches the kernel for tiles of `packed` packed rows. */
 static void run_tiles(struct kdev *d, const tile_args &t, int packed)
 {
     if (t.a.head_dim == 256)
-        packed == 128              ? run<form<256, 1, 8, 1, 3, 1, true>>(d, t)
-        : t.units && d->has_wgmma      ? run<form<256, 1, 4, 1, 2, 2, true>>(d, t)
-                                   : run<form<256, 1, 4, 2, 3, 1>>(d, t);
+        packed == 128                ? run<tile_config<256, 1, 8, 1, 3, 1, true>>(d, t)
+        : t.split_blocks && d->has_wgmma ? run<tile_config<256, 1, 4, 1, 2, 2, true>>(d, t)
+                                     : run<tile_config<256, 1, 4, 2, 3, 1>>(d, t);
     else if (t.a.head_dim == 128)
-        packed == 64 ? run<form<128, 1, 4, 1, 2, 2>>(d, t) : run<form<128, 1, 8, 1, 2, 1>>(d, t);
+        packed == 64 ? run<tile_config<128, 1, 4, 1, 2, 2>>(d, t)
+                     : run<tile_config<128, 1, 8, 1, 2, 1>>(d, t);
     else if (packed == 64)
-        run<form<64, 1, 4, 1, 4, 2>>(d, t);
+        run<tile_config<64, 1, 4, 1, 4, 2>>(d, t);
     else if (d->has_wgmma)
-        run<form<64, 1, 8, 1, 3, 2, true>>(d, t);
+        run<tile_config<64, 1, 8, 1, 3, 2, true>>(d, t);
     else
-        run<form<64, 2, 4, 1, 3, 2>>(d, t);
+        run<tile_config<64, 2, 4, 1, 3, 2>>(d, t);
 }
 
-/* A block a row. */
-static void run_alone(struct kdev *d, const tile_args &t)
+/* One block a row. */
+static void run_row_blocks(struct kdev *d, const tile_args &t)
 {
     if (t.a.head_dim == 256)
-        run<form<256, 1, 1, 2, 2, 2>>(d, t);
+        run<tile_config<256, 1, 1, 2, 2, 2>>(d, t);
     else if (t.a.head_dim == 128)
-        run<form<128, 1, 1, 2, 2, 3>>(d, t);
+        run<tile_config<128, 1, 1, 2, 2, 3>>(d, t);
     else
-        run<form<64, 1, 1, 2, 3, 4>>(d, t);
+        run<tile_config<64, 1, 1, 2, 3, 4>>(d, t);
 }
 
 bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
@@ -301,23 +313,27 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.inverse = 65536 / a->group + 1;
     t.least_shift = a->head_dim > 128 ? 1 : 2;
     t.long_shift = cap_shift_of(a->n_kv);
-    t.cap_shift = t.long_shift - 1; /* measured: fewer to join is worth more */
+    t.cap_shift = t.long_shift - 1; /* measured: combining fewer segments is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
-    bool few = packed <= 16 || (packed <= FEW_PACKED && !long_context(t.a));
-    bool near = a->window && a->window <= NEAR;
-    bool alone = a->rows <= 64 && a->window && a->window <= ALONE;
-    bool rounds = alone ? a->rows * a->n_kv <= 2 * d->n_sm : few; /* at most two blocks each */
-    bool wide = packed > 64 && (a->head_dim < 256 || (d->has_wgmma && a->rows <= 64 && !near));
-    bool more = packed > 16 && a->head_dim > 64; /* rounds of 32 rows of 64 lack registers */
-    int most = alone ? a->group : few ? (more ? 32 : 16) : wide ? 128 : 64;
-    lay_out(d, t, most);
-    if (!t.units && a->head_dim == 256 && most > 64) /* no room for the sums of so many rows */
-        lay_out(d, t, most = 64);
-    t.wait = d->prev_triggers_late && (!rounds || a->rows <= OWN) ? WAIT_FOR_NEW : WAIT_FIRST;
+    bool small = packed <= 16 || (packed <= MOST_ROUND_ROWS && !long_context(t.a));
+    bool short_window = a->window && a->window <= SHORT_WINDOW;
+    bool row_blocks = a->rows <= 64 && a->window && a->window <= ONE_BLOCK_WINDOW;
+    /* row_blocks: rounds only if they are at most two blocks a multiprocessor */
+    bool rounds = row_blocks ? a->rows * a->n_kv <= 2 * d->n_sm : small;
+    bool wide =
+        packed > 64 && (a->head_dim < 256 || (d->has_wgmma && a->rows <= 64 && !short_window));
+    /* 32 packed rows; with heads of 64 dimensions they would lack registers */
+    bool rows_32 = packed > 16 && a->head_dim > 64;
+    int most = row_blocks ? a->group : small ? (rows_32 ? 32 : 16) : wide ? 128 : 64;
+    plan_tiles(d, t, most);
+    if (!t.split_blocks && a->head_dim == 256 && most > 64) /* the sums do not fit */
+        plan_tiles(d, t, most = 64);
+    t.wait = d->prev_triggers_late && (!rounds || a->rows <= TREE_KEYS) ? WAIT_BEFORE_NEW
+                                                                        : WAIT_AT_START;
     if (rounds)
         cuda_attn_rounds(d, t);
-    else if (alone)
-        run_alone(d, t);
+    else if (row_blocks)
+        run_row_blocks(d, t);
     else
         run_tiles(d, t, most);
     return true;

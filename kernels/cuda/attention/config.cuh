@@ -1,0 +1,173 @@
+/* config.cuh - what the kernels of tile.cu and decode.cu are configured by: their arguments, the
+ * shape of a thread block, and the instructions that they use.
+ *
+ * Words of these files. A key is a token position that has a cell, its K and V of one kv head. The
+ * tree part of a row is its last tiles of keys, from the tile of the key 17 before the row's end:
+ * it holds all keys that the row reads through the expand table. The prefix part is everything
+ * before. A segment is a run of successive tiles of one row whose sums (maximum score, sum of
+ * weights, weighted values) are kept apart and combined by log-sum-exp: the tree part is one
+ * segment, the splits of the prefix part are the others. A weight is exp(score - maximum). A packed
+ * row is one row and one query head: the rows of a tile times the query heads of a kv head are the
+ * rows that an MMA multiplies.
+ */
+#ifndef AERIE_CUDA_ATTN_CONFIG_CUH
+#define AERIE_CUDA_ATTN_CONFIG_CUH
+
+#include "kernels/cuda/attention/attention.cuh"
+
+#include <limits.h>
+
+enum {
+    TREE_KEYS = K_MAX_STEPS + 1, /* the last keys of a row, which only that row may see */
+    UNSPLIT_TILES = 4,           /* tiles: a prefix part of so few is never split */
+    SHORT_KEYS = 4096,          /* keys: up to here fewer splits, so that combining them is short */
+    RING_TILES = 8,              /* tiles whose cells are looked up ahead */
+};
+
+/* When a kernel waits for the kernels before it in the stream (programmatic dependent launch). */
+enum wait_when {
+    WAIT_AT_START,    /* before it reads anything */
+    WAIT_BEFORE_NEW,  /* before it reads q and the cells that this forward pass writes */
+};
+
+struct tile_args {
+    struct attn_args a;
+    float2 *ml;         /* (rows, n_head, most_splits): maximum as an exponent of two, and sum of
+                           weights */
+    uint4 *partials;    /* segments sent from block to block (combine.cuh) */
+    enum wait_when wait;
+    float factor;       /* score * factor is the exponent of two of a weight */
+    int page_shift, least_shift, cap_shift, long_shift;
+    int inverse;        /* 65536 / a.group + 1, see row_of() */
+    int tiles, tile_rows; /* tiles of rows; rows of a tile */
+    int split_blocks;   /* blocks that share a tile's splits; 0: one block walks all keys */
+    bool merge_splits;  /* a block walks successive splits as one stretch of tiles */
+};
+
+/* The shape of a block: WM groups of WN warps. A group takes MI * 16 packed rows; its warps divide
+ * the keys for the scores and the dimensions for the values. WGMMA: a group is one warp, each four
+ * groups multiply together, and the queries are in shared memory. */
+template <int HD_, int MI_, int WM_, int WN_, int STAGES_, int BLOCKS_, bool WGMMA_ = false>
+struct tile_config {
+    static_assert(!WGMMA_ || (MI_ == 1 && WN_ == 1 && WM_ % 4 == 0));
+    enum : int {
+        HD = HD_, MI = MI_, WM = WM_, WN = WN_, STAGES = STAGES_, BLOCKS = BLOCKS_, WGMMA = WGMMA_,
+        NT = 32 * WM * WN,
+        WARPS = WN,                      /* warps of a group */
+        ROWS = 16 * MI * WM,
+        TK = HD > 128 ? 32 : 64,         /* keys of a tile */
+        CHUNKS = HD / 8,                 /* chunks of 16 bytes of a cell */
+        EACH = TK * CHUNKS / NT,         /* chunks of K that a thread fetches for a tile; as many
+                                            of V */
+        STEP = NT / CHUNKS,              /* keys between two successive chunks of a thread */
+        LOOKUPS = (4 * TK + NT - 1) / NT, /* keys of four tiles that a thread looks up */
+        KT = TK / 8 / WN,                /* n8 tiles of keys of a warp */
+        DT = HD / 8 / WN,                /* n8 tiles of dimensions of a warp */
+        LG = 2 / WN,                     /* parts of a warp's keys whose weights are summed
+                                            apart, so that halves of a tile always are */
+        LT = KT / LG,                    /* n8 tiles of such a part */
+        IN_REGS = !WGMMA && MI * DT * 4 <= 32, /* the combined sums stay in registers */
+        TILE_BYTES = TK * HD * 2,
+        PAIR_BYTES = 2 * TILE_BYTES,
+        P_AT = STAGES * PAIR_BYTES,
+        MAX_AT = P_AT + (WN > 1 ? ROWS * TK * 2 : 0),
+        L_AT = MAX_AT + (WN > 1 ? ROWS * WN * 4 : 0),
+        Q_AT = L_AT + (WN > 1 ? ROWS * 2 * 4 : 0),
+        TOTAL_AT = Q_AT + (WGMMA ? ROWS * HD * 2 : 0),
+        SPLIT_BYTES = TOTAL_AT,         /* shared memory if segments are stored: no combined sums */
+        BYTES = TOTAL_AT + (IN_REGS ? 0 : ROWS * HD * 4),
+    };
+};
+
+/* ---- instructions --------------------------------------------------------------------------- */
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* Prefetches the line at p into L2 and its address translation into the TLB; p may point to data
+ * that must not be read yet. */
+__device__ __forceinline__ void prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* Copies 16 bytes; stores zeros if cell < 0. */
+__device__ __forceinline__ void cp_async16(uint32_t to, const void *from, int cell)
+{
+    asm volatile("{\n"
+                 ".reg .pred none;\n"
+                 "setp.lt.s32 none, %2, 0;\n"
+                 "cp.async.cg.shared.global [%0], [%1], 16, none;\n"
+                 "}" ::"r"(to), "l"(from), "r"(cell)
+                 : "memory");
+}
+__device__ __forceinline__ void cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+__device__ __forceinline__ uint32_t bf16x2_of(float low, float high)
+{
+    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
+    return *(uint32_t *)&x;
+}
+
+/* Barrier of the warps that share rows. */
+template <class S> __device__ __forceinline__ void sync_group(int wm)
+{
+    if constexpr (S::WN == 1)
+        __syncwarp();
+    else if constexpr (S::WM == 1)
+        __syncthreads();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + wm), "n"(32 * S::WN) : "memory");
+}
+
+/* The row of packed row i: i / group, for i < ROWS and groups of at most 16. */
+__device__ __forceinline__ int row_of(const tile_args &t, int i) { return i * t.inverse >> 16; }
+
+/* ---- host -------------------------------------------------------------------------------- */
+
+/* Whether rows may see so many keys that two blocks a multiprocessor are faster than one. */
+static inline bool long_context(const attn_args &a)
+{
+    return !a.window && (size_t)a.n_cols * (size_t)a.page_size > 2 * SHORT_KEYS;
+}
+
+/* Attention by decode.cu. At most 32 packed rows a tile; 16 for heads of 64 dimensions. */
+void cuda_attn_rounds(struct kdev *d, const tile_args &t);
+
+#endif
