@@ -22,8 +22,9 @@ struct golden_opts {
 };
 
 /* Compares every tensor, every chunking, page sizes 1, 4 and 16, and with a draft every tree shape.
- * True: all equal within 1e-3 (float32) or 2e-2 (bf16) relative L2, or in bf16 as near as float32
- * with noise comes, which the report says check by check. False: *e is ERR_NEGATIVE and *report
+ * True: all equal within 1e-3 (float32) or 2e-2 (bf16) relative L2, or as near as float32 runs with
+ * noise of that precision's size come, which the report says check by check; the CPU in float32 has
+ * the tolerance alone. False: *e is ERR_NEGATIVE and *report
  * names what is off, or another kind when the folder cannot be used. */
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e);
 

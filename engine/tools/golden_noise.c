@@ -2,23 +2,22 @@
 #include "engine/tools/golden_noise.h"
 
 #include <stdlib.h>
-
-#define NOISE (3 * 0x1p-9f) /* the most that three roundings to bf16 change */
+#include <string.h>
 
 static struct {
     struct kernels table;
     const struct kernels *base;
-    uint64_t state;
+    uint64_t seed;
+    float size;
 } noise;
 
-/* In [-1, 1) */
-static float next_noise(void)
+/* Of the element x of a column, in [-1, 1): the same wherever and whenever its row runs. */
+static float noise_of(float x, int column)
 {
-    noise.state += 0x9e3779b97f4a7c15u;
-    uint64_t z = noise.state;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (float)(int64_t)(z ^ z >> 31) * 0x1p-63f;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint64_t z = mix64(noise.seed + ((uint64_t)bits << 32 | (uint32_t)column));
+    return (float)(int64_t)z * 0x1p-63f;
 }
 
 /* Rows of n, dense, in a buffer that the caller releases. */
@@ -33,7 +32,7 @@ static kbuf disturbed(struct kdev *d, kbuf src, int rows, int n, int stride)
     for (int r = 0; r < rows; r++) {
         noise.base->get(d, x, kbuf_at(src, (size_t)r * step * sizeof *x, bytes), bytes);
         for (int i = 0; i < n; i++)
-            x[i] *= 1 + NOISE * next_noise();
+            x[i] *= 1 + noise.size * noise_of(x[i], i);
         noise.base->put(d, kbuf_at(dst, (size_t)r * bytes, bytes), x, bytes);
     }
     free(x);
@@ -74,7 +73,7 @@ static void noisy_moe(struct kdev *d, const struct k_moe *a)
     noise.base->release(d, b.src);
 }
 
-const struct kernels *noise_table(const struct kernels *base, uint64_t seed)
+const struct kernels *noise_table(const struct kernels *base, float size, uint64_t seed)
 {
     noise.table = *base;
     noise.table.linear = noisy_linear;
@@ -82,6 +81,7 @@ const struct kernels *noise_table(const struct kernels *base, uint64_t seed)
     noise.table.qkv = noisy_qkv;
     noise.table.moe = noisy_moe;
     noise.base = base;
-    noise.state = seed;
+    noise.seed = mix64(seed);
+    noise.size = size;
     return &noise.table;
 }

@@ -1,13 +1,21 @@
-/* test_golden.c - what `aerie golden` makes of bf16, on the CPU.
+/* test_golden.c - what `aerie golden` makes of roundings, at each precision, on the CPU.
  *
- * The CPU's table under another name computes in float32 over bf16 cells, which is bf16 to
- * golden_run(): the tolerance is 2e-2, and runs with noise tell where roundings carry further.
+ * A table of kernels that is given to golden_run() is a device to it, whatever computes: it is
+ * judged by the tolerance of its precision, and where that does not hold, by how far runs with noise
+ * of that precision's size come. In bf16 the CPU's kernels compute in float32 over bf16 cells; in
+ * float32 a table with noise of its own stands for a device whose sums run in another order.
  */
 #include "tests/ckpt.h"
+#include "tests/rigs.h"
 
 #include "engine/tools/golden.h"
 #include "engine/tools/golden_noise.h"
 #include "engine/tools/golden_report.h"
+
+/* A second table with noise of its own, for a device that is judged by the first. */
+#define noise_table device_table
+#include "engine/tools/golden_noise.c"
+#undef noise_table
 
 #include <limits.h>
 #include <math.h>
@@ -21,23 +29,24 @@
 
 static struct kernels table; /* the CPU's, perhaps with a fault */
 
-static bool in_bf16(const char *dir, const char *draft, struct buf *report)
+static bool judged(const char *dir, const char *draft, const char *precision, struct buf *report)
 {
     struct err e = {0};
-    struct golden_opts o = {.dir = dir, .draft = draft, .threads = 2, .precision = "bf16",
-                            .backend = &table};
+    struct golden_opts o = {
+        .dir = dir, .draft = draft, .threads = 2, .precision = precision, .backend = &table};
     bool ok = golden_run(&o, report, &e);
     if (!ok && e.kind != ERR_NEGATIVE)
         fail_msg("%s", e.msg);
     return ok;
 }
 
-static void must_say(const char *dir, const char *draft, bool ok, bool near)
+static void must_say(const char *dir, const char *draft, const char *precision, bool ok, bool near)
 {
     struct buf report = {0};
-    if (in_bf16(dir, draft, &report) != ok || (strstr(report.p, "\nnear") != NULL) != near)
-        fail_msg("%s: expected %s%s\n%s", dir, ok ? "success" : "failure", near ? ", near" : "",
-                 report.p);
+    if (judged(dir, draft, precision, &report) != ok ||
+        (strstr(report.p, "\nnear") != NULL) != near)
+        fail_msg("%s in %s: expected %s%s\n%s", dir, precision, ok ? "success" : "failure",
+                 near ? ", near" : "", report.p);
     buf_free(&report);
 }
 
@@ -45,16 +54,16 @@ static void test_what_cells_of_bf16_leave_within_tolerance_is_ok(void **state)
 {
     (void)state;
     table = kernels_cpu;
-    must_say(G "gemma3-a", NULL, true, false);
-    must_say(G "llama-b", NULL, true, false);
+    must_say(G "gemma3-a", NULL, "bf16", true, false);
+    must_say(G "llama-b", NULL, "bf16", true, false);
 }
 
 static void test_what_roundings_carry_beyond_it_is_near(void **state)
 {
     (void)state;
     table = kernels_cpu;
-    must_say(G "gemma4-a", G "gemma4-a-assistant", true, true);
-    must_say(G "gptoss-a", G "eagle3-gptoss-a", true, true);
+    must_say(G "gemma4-a", G "gemma4-a-assistant", "bf16", true, true);
+    must_say(G "gptoss-a", G "eagle3-gptoss-a", "bf16", true, true);
 }
 
 /* ---- faults ---------------------------------------------------------------------------------- */
@@ -93,9 +102,8 @@ static void loud_linear(struct kdev *d, const struct k_linear *a)
     kernels_cpu.linear(d, &b);
 }
 
-static void test_a_fault_is_no_rounding(void **state)
+static void fail_at(const char *precision)
 {
-    (void)state;
     static const struct {
         const char *dir;
         void (*attn)(struct kdev *d, const struct k_attn *a);
@@ -116,10 +124,185 @@ static void test_a_fault_is_no_rounding(void **state)
         table.gather = faults[i].gather ? faults[i].gather : table.gather;
         table.moe = faults[i].moe ? faults[i].moe : table.moe;
         table.linear = faults[i].linear ? faults[i].linear : table.linear;
-        if (in_bf16(faults[i].dir, NULL, &report))
-            fail_msg("fault %zu passes for %s\n%s", i, faults[i].dir, report.p);
+        if (judged(faults[i].dir, NULL, precision, &report))
+            fail_msg("fault %zu passes for %s in %s\n%s", i, faults[i].dir, precision, report.p);
         buf_free(&report);
     }
+}
+
+static void test_a_fault_is_no_rounding_of_bf16(void **state)
+{
+    (void)state, fail_at("bf16");
+}
+static void test_a_fault_is_no_rounding_of_float32(void **state)
+{
+    (void)state, fail_at("f32");
+}
+
+/* A window one key short, which no table of kernels can have: the config says it. */
+static void test_a_wrong_window_is_no_rounding(void **state)
+{
+    (void)state;
+    static const char from[] = G "gemma3-a";
+    char *dir = ck_temp();
+    struct ck ck = ck_load(from, "model.safetensors");
+    struct buf golden = ck_read(from, "golden.safetensors");
+    ck_set(&ck, "sliding_window",
+           json_integer(json_integer_value(json_object_get(ck.config, "sliding_window")) - 1));
+    ck_save_config(&ck, dir);
+    ck_save(&ck, dir, 1);
+    ck_write(dir, "golden.safetensors", golden.p, golden.n);
+    table = kernels_cpu;
+    must_say(dir, NULL, "bf16", false, false);
+    must_say(dir, NULL, "f32", false, false);
+    buf_free(&golden);
+    ck_free(&ck);
+    ck_remove(dir);
+    free(dir);
+}
+
+/* ---- float32 where noise is magnified -------------------------------------------------------- */
+
+static const char steep[] = G "gemma4-a";
+enum { STEEP = 5, LOUD = 3 }; /* q norms and norms behind attention, times 2 to the power */
+
+/* A row per position: logits (V), or the states that enter a layer or leave the last norm (H). */
+static void reference_rows(struct bed *b, const struct ids *ids, int boundary, float *out)
+{
+    const struct config *c = &b->m.cfg;
+    struct rig *r = &b->r;
+    struct lane l = {.tap_row = -1};
+    struct err e = {0};
+    int L = ids->n, H = c->hidden;
+    size_t n = (size_t)L * (size_t)H * 4;
+    ids_cat(&l.tok, ids->v, L);
+    kbuf dst = b->dev.k->alloc(b->dev.d, n, "states", &e);
+    struct plan_req req = {.seq = &l.seq, .n = L, .token = l.tok.v};
+    struct taps taps = {.n = 1, .dst = dst, .stride = H, .boundary = {boundary}};
+    bool inner = boundary >= 0 && boundary < c->n_layer;
+    must(kv_reserve(&r->kv, &l.seq, L, &e) && pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, &e), &e);
+    net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, inner ? &taps : NULL);
+    if (boundary == c->n_layer)
+        b->dev.k->normalize(b->dev.d, &(struct k_normalize){.rows = L,
+                                                            .n = H,
+                                                            .src_stride = H,
+                                                            .dst_stride = H,
+                                                            .src = r->net.x,
+                                                            .dst = dst,
+                                                            .norm = {c->norm, &b->m.norm, c->eps},
+                                                            .scale = 1});
+    if (boundary >= 0)
+        b->dev.k->get(b->dev.d, out, dst, n);
+    for (int i = 0; boundary < 0 && i < L; i++) {
+        b->dev.k->put(b->dev.d, r->row, &(int32_t){i}, 4);
+        net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
+        b->dev.k->get(b->dev.d, out + (size_t)i * (size_t)c->vocab, r->logits,
+                      (size_t)c->vocab * 4);
+    }
+    b->dev.k->release(b->dev.d, dst);
+    lane_free(r, &l);
+}
+
+static void put_floats(struct ck *ck, const char *name, json_t *shape, const float *v, size_t n)
+{
+    ck_drop(ck, name);
+    ck_add(ck, name, "F32", shape, v, n * 4);
+}
+
+/* The reference of the checkpoint in dir: what the CPU computes in float32. */
+static void write_reference(const char *dir)
+{
+    struct ck ck = ck_load(steep, "golden.safetensors");
+    struct bed b;
+    struct ids ids = {0};
+    struct lane l = {.tap_row = -1};
+    const struct ck_tensor *in = ck_find(&ck, "input_ids"), *g = ck_find(&ck, "greedy_ids");
+    ids_cat(&ids, (const int32_t *)(const void *)in->data, (int)in->n / 4);
+    bed_models(&b, dir, NULL);
+    int L = ids.n, N = (int)g->n / 4, V = b.m.cfg.vocab, H = b.m.cfg.hidden,
+        n = b.m.cfg.n_layer + 1;
+    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = L + N + 8, .max_rows = L + 8});
+    float *logits = xmalloc((size_t)L * (size_t)V * 4);
+    float *states = xmalloc((size_t)n * (size_t)L * (size_t)H * 4);
+    float *margin = xcalloc((size_t)N, 4);
+    reference_rows(&b, &ids, -1, logits);
+    for (int i = 0; i < n; i++)
+        reference_rows(&b, &ids, i, states + (size_t)i * (size_t)L * (size_t)H);
+    put_floats(&ck, "logits", json_pack("[ii]", L, V), logits, (size_t)L * (size_t)V);
+    put_floats(&ck, "hidden_states", json_pack("[iii]", n, L, H), states,
+               (size_t)n * (size_t)L * (size_t)H);
+    put_floats(&ck, "greedy_margin", json_pack("[i]", N), margin, (size_t)N);
+    ids_cat(&l.tok, ids.v, L);
+    lane_prompt(&b.r, &l, L, NULL);
+    lane_run(&b.r, &l, N, NULL);
+    ck_drop(&ck, "greedy_ids");
+    ck_add(&ck, "greedy_ids", "I32", json_pack("[i]", N), l.tok.v + L, (size_t)N * 4);
+    json_decref(ck.config);
+    ck.config = NULL;
+    ck_save_file(&ck, dir, "golden.safetensors", 0, ck.n);
+    lane_free(&b.r, &l);
+    bed_close(&b);
+    ck_free(&ck);
+    ids_free(&ids);
+    free(logits);
+    free(states);
+    free(margin);
+}
+
+/* A checkpoint whose attention is so steep and so loud that roundings choose other keys: a noise of
+ * 1e-6 moves its logits by 0.1. */
+static char *steep_folder(void)
+{
+    char *dir = ck_temp();
+    struct ck ck = ck_load(steep, "model.safetensors");
+    for (int i = 0; i < ck.n; i++)
+        if (strstr(ck.t[i].name, "q_norm") || strstr(ck.t[i].name, "post_attention_layernorm"))
+            for (size_t k = 0; k < ck.t[i].n; k += 2) {
+                uint16_t *w = (uint16_t *)(void *)(ck.t[i].data + k);
+                bool q = strstr(ck.t[i].name, "q_norm") != NULL;
+                *w = (uint16_t)(*w + ((q ? STEEP : LOUD) << 7)); /* the exponent of bf16 */
+            }
+    ck_save_config(&ck, dir);
+    ck_save(&ck, dir, 1);
+    ck_free(&ck);
+    write_reference(dir);
+    return dir;
+}
+
+static void test_float32_is_judged_by_noise_where_it_is_magnified(void **state)
+{
+    (void)state;
+    char *dir = steep_folder();
+    struct err e = {0};
+    struct buf report = {0};
+    struct golden_opts cpu = {.dir = dir, .device = "cpu", .threads = 2};
+    table = kernels_cpu;
+    must_say(dir, NULL, "f32", true, false);
+    table = *device_table(&kernels_cpu, 0x1p-21f, 4711); /* a device with roundings of its own */
+    must_say(dir, NULL, "f32", true, true);
+    must_say(steep, NULL, "f32", true, false); /* nothing is magnified there */
+    assert_true(golden_run(&cpu, &report, &e));
+    assert_null(strstr(report.p, "noise"));
+    buf_free(&report);
+    ck_remove(dir);
+    free(dir);
+}
+
+static void test_a_fault_fails_where_noise_is_magnified(void **state)
+{
+    (void)state;
+    char *dir = steep_folder();
+    for (int i = 0; i < 3; i++) {
+        table = kernels_cpu;
+        table.gather = i == 0 ? wide_rope : table.gather;
+        table.attn = i == 1 ? steep_attn : table.attn;
+        table.linear = i == 2 ? loud_linear : table.linear;
+        must_say(dir, NULL, "f32", false, true);
+    }
+    table = *device_table(&kernels_cpu, 3 * 0x1p-9f, 4711); /* bf16 that calls itself float32 */
+    must_say(steep, NULL, "f32", false, false);
+    ck_remove(dir);
+    free(dir);
 }
 
 /* ---- the noise itself ------------------------------------------------------------------------ */
@@ -146,7 +329,7 @@ static void test_noise_follows_from_its_seed(void **state)
     }
     kernels_cpu.put(d, src, x, sizeof x);
     for (int i = 0; i < 3; i++) {
-        noise_table(&kernels_cpu, i == 2 ? 6 : 5)->linear(d, &a);
+        noise_table(&kernels_cpu, 3 * 0x1p-9f, i == 2 ? 6 : 5)->linear(d, &a);
         kernels_cpu.get(d, y[i], dst, sizeof x);
     }
     kernels_cpu.get(d, after, src, sizeof x);
@@ -192,7 +375,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_cells_of_bf16_leave_within_tolerance_is_ok),
         cmocka_unit_test(test_what_roundings_carry_beyond_it_is_near),
-        cmocka_unit_test(test_a_fault_is_no_rounding),
+        cmocka_unit_test(test_a_fault_is_no_rounding_of_bf16),
+        cmocka_unit_test(test_a_fault_is_no_rounding_of_float32),
+        cmocka_unit_test(test_a_wrong_window_is_no_rounding),
+        cmocka_unit_test(test_float32_is_judged_by_noise_where_it_is_magnified),
+        cmocka_unit_test(test_a_fault_fails_where_noise_is_magnified),
         cmocka_unit_test(test_noise_follows_from_its_seed),
         cmocka_unit_test(test_limits_keep_the_furthest_and_forget_what_was_off_without_noise),
     };
