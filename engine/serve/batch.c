@@ -119,6 +119,7 @@ static bool open_rig(struct batch *b, struct err *e)
                b->r.context);
     b->r.n_stop = chat_stops(b->chat, b->r.stop);
     b->r.pass.check.level = (enum check_level)b->o->settings.check;
+    b->r.record = b->o->settings.graph && b->dev.k->queued;
     return mask_holes(&b->r, b->tok, e);
 }
 
@@ -480,6 +481,7 @@ bool batch_several(const struct several *o, int *shared,
     r.n_stop = chat_stops(o->chat, r.stop);
     r.pass.check.level = (enum check_level)o->set->check;
     r.net.stop = o->dev->k->queued ? NULL : o->stop;
+    r.record = o->set->graph && o->dev->k->queued;
     bool ok = mask_holes(&r, o->tok, e) && several_prompt(o, &r, &head, e);
     *shared = head.seq.n_col;
     for (int i = 0; i < o->n && ok; i++) {

@@ -761,6 +761,33 @@ static void test_a_batch_keeps_the_results_it_has_told(void **state)
     assert_true(spy.waits >= 0 && told == 3);
 }
 
+static int n_recorded;
+
+static bool count_record(struct kdev *d)
+{
+    (void)d;
+    n_recorded++;
+    return false;
+}
+
+static void test_a_batch_records_cycles_unless_graphs_are_off(void **state)
+{
+    (void)state;
+    static const char *const prompts[] = {"Hello!", "Hello!", "Hello!"};
+    for (int graph = 0; graph < 2; graph++) {
+        struct err e = {0};
+        int told = 0;
+        new_spy(true);
+        spy.k.record = count_record;
+        struct engine_opts o = spy_opts();
+        o.settings.graph = graph;
+        n_recorded = 0;
+        must(batch_run(&o, prompts, 3, 1, NULL, count_result, &told, &e), &e);
+        assert_int_equal(told, 3);
+        assert_true(graph ? n_recorded > 0 : n_recorded == 0);
+    }
+}
+
 static int replay_waits; /* of the child's device */
 
 static int child_replay(void)
@@ -933,6 +960,7 @@ int main(void)
         cmocka_unit_test(test_the_chunk_suits_the_device_unless_it_is_given),
         cmocka_unit_test(test_every_plain_face_ends_with_one_line_and_exit_code_3),
         cmocka_unit_test(test_a_batch_keeps_the_results_it_has_told),
+        cmocka_unit_test(test_a_batch_records_cycles_unless_graphs_are_off),
         cmocka_unit_test(test_a_replay_tells_a_lost_device_from_a_difference),
         cmocka_unit_test(test_the_screen_is_restored_and_a_later_start_shows_the_failed_turn),
     };
