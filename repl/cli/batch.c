@@ -37,19 +37,21 @@ static bool take_line(struct prompts *p, const char *line, size_t n, struct err 
 
 static bool read_prompts(struct prompts *p, const char *name, struct err *e)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    enum { MOST = 1000000 };
+    struct buf line = {0};
     bool ok = true;
+    int got = 1;
     FILE *f = strcmp(name, "-") == 0 ? stdin : fopen(name, "re");
     if (!f)
         return err_set(e, ERR_USAGE, "cannot open %s: %s", name, strerror(errno));
-    for (int number = 1; ok && (n = getline(&line, &cap, f)) >= 0; number++)
-        if (strspn(line, " \t\r\n") != (size_t)n && !take_line(p, line, (size_t)n, e))
-            ok = err_prefix(e, "%s line %d", name, number);
-    if (ok && ferror(f))
-        ok = err_set(e, ERR_USAGE, "cannot read %s: %s", name, strerror(errno));
-    free(line);
+    for (int number = 1; ok && (got = cli_line(f, &line, e)); number++) {
+        ok = got > 0 && (p->n < MOST || err_set(e, ERR_USAGE, "more than %d prompts", MOST));
+        if (ok && strspn(line.p ? line.p : "", " \t\r") != line.n)
+            ok = take_line(p, line.p, line.n, e);
+        if (!ok)
+            err_prefix(e, "%s line %d", name, number);
+    }
+    buf_free(&line);
     if (f != stdin)
         fclose(f);
     return ok;

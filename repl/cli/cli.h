@@ -60,6 +60,9 @@ void cli_print(const struct cli *c, struct sheet *s);
 void cli_text(struct sheet *s, enum style st, const char *text, size_t n);
 /* Prints one line of JSON (repl/text/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
+/* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e when
+ * the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */
+int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Milliseconds since 1970 as local "2026-01-31 14:05". */
 void cli_when(int64_t ms, char out[20]);
 /* The database the options name, or the default; the caller frees. */

@@ -1,6 +1,7 @@
 /* out.c - what subcommands print with, and where the log lies. See cli.h. */
 #include "repl/cli/cli.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -60,6 +61,23 @@ void cli_json(struct buf *b)
     buf_char(b, '\n');
     fwrite(b->p, 1, b->n, stdout);
     buf_clear(b);
+}
+
+int cli_line(FILE *f, struct buf *line, struct err *e)
+{
+    enum { MOST = 16 << 20 };
+    int c;
+    buf_clear(line);
+    while ((c = getc_unlocked(f)) != EOF && c != '\n' && line->n <= MOST)
+        buf_char(line, (char)c);
+    if (ferror(f))
+        err_set(e, ERR_USAGE, "cannot be read: %s", strerror(errno));
+    else if (line->n > MOST)
+        err_set(e, ERR_USAGE, "the line is longer than %d MiB; expected a line of JSON",
+                MOST >> 20);
+    else
+        return c == '\n' || line->n > 0;
+    return -1;
 }
 
 void cli_when(int64_t ms, char out[20])

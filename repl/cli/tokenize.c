@@ -12,10 +12,13 @@
 
 static bool read_all(FILE *f, struct buf *out, struct err *e)
 {
+    enum { MOST = 256 << 20 }; /* as of tok_encode() */
     char part[65536];
     size_t n;
-    while ((n = fread(part, 1, sizeof part, f)) > 0)
+    while (out->n <= MOST && (n = fread(part, 1, sizeof part, f)) > 0)
         buf_add(out, part, n);
+    if (out->n > MOST)
+        return err_set(e, ERR_USAGE, "the text is longer than %d MiB", MOST >> 20);
     return !ferror(f) || err_set(e, ERR_USAGE, "cannot read the text: %s", strerror(errno));
 }
 
@@ -45,16 +48,18 @@ static bool encode(const struct tokenizer *t, const char *text, size_t n, const 
 /* One {"text": ...} a line; empty lines are skipped. */
 static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
     bool ok = true;
-    struct buf out = {0};
-    for (int number = 1; ok && (n = getline(&line, &cap, f)) >= 0; number++) {
-        if (strspn(line, " \t\r\n") == (size_t)n)
+    int got;
+    struct buf out = {0}, line = {0};
+    for (int number = 1; ok && (got = cli_line(f, &line, e)); number++) {
+        if (got < 0) {
+            ok = err_prefix(e, "line %d", number);
+            break;
+        }
+        if (strspn(line.p ? line.p : "", " \t\r") == line.n)
             continue;
         json_error_t why;
-        json_t *v = json_loadb(line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
+        json_t *v = json_loadb(line.p, line.n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &why);
         json_t *text = json_object_get(v, "text");
         if (!v)
             ok = err_set(e, ERR_USAGE, "line %d: %s", number, why.text);
@@ -64,10 +69,8 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
             ok = err_prefix(e, "line %d", number);
         json_decref(v);
     }
-    free(line);
+    buf_free(&line);
     buf_free(&out);
-    if (ok && ferror(f))
-        ok = err_set(e, ERR_USAGE, "cannot read the text: %s", strerror(errno));
     return ok;
 }
 
