@@ -36,25 +36,25 @@ static const struct command {
     {"chat", "", "talk with the model (also without a command)", IN_CHAT, cli_chat, 0, 0},
     {"run", "[PROMPT...]", "answer one prompt (- or none: standard input)", IN_RUN, cli_run, 0,
      1 << 20},
-    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS,
-     cli_logs, 0, 0},
+    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS, cli_logs,
+     0, 0},
     {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, cli_show, 1, 1},
     {"replay", "ID [--check]", "run a session again; --check only compares", IN_REPLAY, cli_replay,
      1, 1},
-    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown",
-     IN_EXPORT, cli_export, 1, 1},
-    {"db", "path | check | backup FILE | prune", "care for the session database", IN_DB, cli_db,
-     1, 2},
-    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE, cli_tokenize,
-     0, 1},
-    {"golden", "DIR [--draft DIR]", "hold the engine against reference tensors", IN_GOLDEN,
+    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
+     cli_export, 1, 1},
+    {"db", "path | check | backup FILE | prune", "care for the session database", IN_DB, cli_db, 1,
+     2},
+    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE, cli_tokenize, 0,
+     1},
+    {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,
      cli_golden, 1, 1},
     {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
      cli_bench, 0, 64},
-    {"bugs", "[--try NUMBER]", "list historical faults, or try one out", IN_BUGS,
-     cli_bugs, 0, 0},
+    {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS, cli_bugs,
+     0, 0},
     {"doctor", "", "say what was found on this machine", IN_DOCTOR, cli_doctor, 0, 0},
-    {"help", "[COMMAND]", "this text, one command's flags; commands: the chat's", IN_HELP, help, 0, 1},
+    {"help", "[COMMAND]", "this text, or the flags of one command", IN_HELP, help, 0, 1},
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -115,31 +115,32 @@ static const struct flag {
      "tokenize: {\"text\":..} a line in, {\"ids\":[..]} out"},
 
     {"try", 0, "NUMBER|NAME", IN_BUGS, F_TEXT, AT(attempt), 0, 0, NULL, NULL,
-     "bugs: run its smallest input, checked and not"},
+     "bugs: run the input that shows it, checked and not"},
     {"synthetic", 0, "MODEL", IN_BENCH, F_TEXT, AT(synthetic), 0, 0, NULL, NULL,
      "bench: a published model with made-up weights"},
     {"cublas", 0, "FILE", IN_BENCH, F_TEXT, AT(cublas), 0, 0, NULL, NULL,
      "bench: measure prompts against this cuBLASLt"},
     {"short", 0, NULL, IN_BENCH, F_ON, AT(brief), 0, 0, NULL, NULL,
      "bench: fewer lines and repetitions"},
-    {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model), 0, 0, NULL, "Model",
-     "checkpoint folder (default: the bundled model)"},
-    {"draft", 0, "DIR", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.draft), 0, 0, NULL, NULL,
-     "draft model's folder (default: none with -m)"},
+    {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model),
+     0, 0, NULL, "Model", "checkpoint folder (default: the bundled model)"},
+    {"draft", 0, "DIR", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.draft), 0,
+     0, NULL, NULL, "draft model's folder (default: none with -m)"},
     {"require-draft", 0, NULL, IN_TALK, F_ON, AT(opt.engine.require_draft), 0, 0, NULL, NULL,
-     "stop when the draft does not fit"},
-    {"eagle-capture", 0, "LIST", IN_TALK | IN_GOLDEN,
-     F_TEXT, AT(opt.engine.capture), 0, 0, NULL, NULL, "boundaries an EAGLE3 head reads: 2,4,5"},
-    {"device", 0, "auto|cpu|cuda", IN_MODEL | IN_GOLDEN | IN_BENCH,
-     F_TEXT, AT(opt.engine.device), 0, 0, NULL, NULL, "where to compute"},
-    {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH,
-     F_TEXT, AT(opt.engine.precision), 0, 0, NULL, NULL, "of CUDA: activations and KV cells (bf16)"},
-    {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
-     AT(opt.engine.quant.weights), 0, 0, NULL, NULL, "fp8: quantize bf16 matrices to 8 bits (README)"},
+     "fail when the draft does not fit the model"},
+    {"eagle-capture", 0, "LIST", IN_TALK | IN_GOLDEN, F_TEXT, AT(opt.engine.capture), 0, 0, NULL,
+     NULL, "layer boundaries that an EAGLE3 head reads: 2,4,5"},
+    {"device", 0, "auto|cpu|cuda", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.device),
+     0, 0, NULL, NULL, "where to compute (auto: CUDA if there is a GPU)"},
+    {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.precision),
+     0, 0, NULL, NULL, "CUDA: type of activations and KV cells (bf16)"},
+    {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT, AT(opt.engine.quant.weights),
+     0, 0, NULL, NULL, "fp8: quantize bf16 matrices to 8 bits on loading"},
     {"draft-weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
-     AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL, "the draft's (default: as --weights)"},
-    {"threads", 0, "N", IN_TALK | IN_REPLAY | IN_GOLDEN | IN_BENCH,
-     F_INT, AT(opt.engine.threads), 1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
+     AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL,
+     "the same for the draft model (default: --weights)"},
+    {"threads", 0, "N", IN_TALK | IN_REPLAY | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
+     1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
     {"raw", 0, NULL, IN_TALK, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
      "no chat format: continue the text as it stands"},
 
@@ -151,15 +152,16 @@ static const struct flag {
      "how much is checked before each pass (default on)"},
     {"bug", 0, "NUMBER|NAME", IN_TALK, F_BUG, 0, 0, 0, NULL, NULL,
      "switch a historical fault on (aerie bugs lists them)"},
-    {"no-spec", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "spec=off", NULL, "do not draft"},
+    {"no-spec", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "spec=off", NULL,
+     "decode without speculative drafting"},
     {"no-graph", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "graph=off", NULL,
-     "CUDA: launch every kernel, replay no recorded cycle"},
+     "CUDA: launch kernel by kernel, no CUDA graphs"},
     {"file", 'f', "FILE", IN_RUN, F_TEXT, AT(opt.file), 0, 0, NULL, NULL,
      "put a file's text behind the prompt"},
     {"batch", 0, "FILE", IN_RUN, F_TEXT, AT(batch), 0, 0, NULL, NULL,
      "many prompts: {\"prompt\":..} a line in, a result out"},
     {"lanes", 0, "N", IN_RUN, F_INT, AT(lanes), 1, 32, NULL, NULL,
-     "batch: prompts at once (default 8)"},
+     "batch: prompts computed at once (default 8)"},
 
     {"context", 0, "N", IN_TALK, F_INT, AT(opt.engine.context), 16, 1 << 24, NULL, "Memory",
      "longest context in tokens"},
@@ -168,36 +170,40 @@ static const struct flag {
     {"full-pages", 0, "N", IN_TALK, F_INT, AT(opt.engine.full_pages), 3, 1 << 28, NULL, NULL,
      "pages of the full pool (default: enough)"},
     {"swa-pages", 0, "N", IN_TALK, F_INT, AT(opt.engine.swa_pages), 3, 1 << 28, NULL, NULL,
-     "pages of the sliding-window pool"},
+     "pages of the sliding-window pool (default: enough)"},
 
     {"continue", 'c', NULL, IN_TALK, F_ON, AT(opt.resume_last), 0, 0, NULL, "Session",
-     "take up the latest session"},
+     "continue the latest session"},
     {"session", 0, "ID", IN_TALK, F_TEXT, AT(opt.session), 0, 0, NULL, NULL,
-     "take up this session"},
+     "continue this session (aerie logs lists them)"},
     {"fork", 0, NULL, IN_TALK, F_ON, AT(opt.fork), 0, 0, NULL, NULL,
-     "with one of these: take up a copy, a new session"},
+     "with -c or --session: continue a copy of it"},
     {"log-level", 0, "off|text|steps|tree|full", IN_TALK, F_WORD, AT(opt.level), 0, 0,
      "off|text|steps|tree|full", NULL, "how much is saved (default steps)"},
     {"no-log", 'n', NULL, IN_TALK, F_CONST, AT(opt.level), LOG_OFF, 0, NULL, NULL, "save nothing"},
-    {"db", 0, "PATH", IN_LOG, F_TEXT, AT(opt.db), 0, 0, NULL, NULL, "the session database"},
+    {"db", 0, "PATH", IN_LOG, F_TEXT, AT(opt.db), 0, 0, NULL, NULL,
+     "the session database (default: below)"},
 
     {"plain", 0, NULL, IN_CHAT, F_ON, AT(opt.plain), 0, 0, NULL, "Screen",
-     "lines, no full screen"},
+     "plain lines instead of the full screen"},
     {"tui", 0, NULL, IN_CHAT, F_ON, AT(opt.tui), 0, 0, NULL, NULL, "full screen, or an error"},
     {"script", 0, "FILE", IN_CHAT, F_TEXT, AT(opt.script), 0, 0, NULL, NULL,
      "read lines from a file; implies --plain"},
-    {"json", 0, NULL, IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DB | IN_DOCTOR | IN_GOLDEN |
-     IN_BUGS | IN_BENCH, F_ON,
-     AT(opt.json), 0, 0, NULL, NULL, "JSON for machines; chat: implies --plain"},
+    {"json", 0, NULL,
+     IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DB | IN_DOCTOR | IN_GOLDEN | IN_BUGS | IN_BENCH,
+     F_ON, AT(opt.json), 0, 0, NULL, NULL, "JSON for machines; chat: implies --plain"},
     {"ascii", 0, NULL, IN_ALL, F_ON, AT(opt.ascii), 0, 0, NULL, NULL,
      "no line or block characters"},
     {"color", 0, "auto|always|never", IN_ALL, F_WORD, AT(opt.color), 0, 0, "auto|always|never",
      NULL, "colours on standard output"},
     {"theme", 0, "auto|dark|light", IN_CHAT, F_WORD, AT(opt.theme), 0, 0, "auto|dark|light", NULL,
      "colours of the full screen (auto asks the terminal)"},
+    {"readonly", 0, NULL, IN_CHAT, F_ON, AT(opt.readonly), 0, 0, NULL, NULL,
+     "save nothing, and refuse every command that writes"},
     {"sanitize", 0, "auto|always|never", IN_TALK, F_WORD, AT(opt.sanitize), 0, 0,
      "auto|always|never", NULL, "escape control characters when piped"},
-    {"quiet", 'q', NULL, IN_ALL, F_ON, AT(opt.quiet), 0, 0, NULL, NULL, "no notices"},
+    {"quiet", 'q', NULL, IN_ALL, F_ON, AT(opt.quiet), 0, 0, NULL, NULL,
+     "no notices on standard error"},
     {"verbose", 'v', NULL, IN_TALK | IN_DOCTOR, F_ON, AT(opt.verbose), 0, 0, NULL, NULL,
      "a line of statistics after each reply"},
     {"help", 'h', NULL, IN_ALL, F_HELP, 0, 0, 0, NULL, NULL, "this text"},
@@ -306,8 +312,19 @@ static char *trim(char *s)
     return s;
 }
 
-/* One "name = value": a setting, or a long flag that `where` takes (others are for other
- * commands). A flag without argument takes on or off. */
+/* The value of a line that another command takes is checked, and nothing comes of it. */
+static bool check_only(const struct cli *c, const struct flag *f, const char *value, struct err *e)
+{
+    struct cli unused = *c;
+    enum bug bug;
+    if (f->kind == F_BUG) /* a switch of the process, not of *c */
+        return bug_find(value, &bug, e);
+    return take_flag(&unused, f, value, e);
+}
+
+/* One "name = value": a setting or a long flag. It is applied to the commands that take it on the
+ * command line (a setting: those that take -p), and to no other. A flag without argument takes on or
+ * off. */
 static bool config_line(struct cli *c, char *line, int where, struct err *e)
 {
     char *eq = strchr(line, '=');
@@ -318,8 +335,11 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
     struct buf old = {0};
     bool setting = settings_get(&c->opt.engine.settings, name, &old);
     buf_free(&old);
-    if (setting)
-        return settings_set(&c->opt.engine.settings, name, value, e);
+    if (setting) {
+        struct settings unused = c->opt.engine.settings;
+        bool takes = find_flag("param", 5, 0, where) != NULL;
+        return settings_set(takes ? &c->opt.engine.settings : &unused, name, value, e);
+    }
     size_t n = strlen(name);
     const struct flag *f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
     if (!f || f->kind == F_HELP || f->kind == F_VERSION || f->kind == F_PARAM)
@@ -330,8 +350,7 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
             return err_set(e, ERR_USAGE, "%s cannot be \"%.80s\"; expected on or off", name, value);
         return strcmp(value, "off") == 0 || !(f->where & where) || take_flag(c, f, NULL, e);
     }
-    struct cli unused = *c; /* a flag of another command: the value is checked all the same */
-    return take_flag(f->where & where ? c : &unused, f, value, e);
+    return f->where & where ? take_flag(c, f, value, e) : check_only(c, f, value, e);
 }
 
 static bool read_config(struct cli *c, int where, struct err *e)
@@ -385,6 +404,17 @@ static void help_flags(int where, bool all)
     }
 }
 
+static void help_settings(void)
+{
+    printf("\nSettings, for -p, /set and the config file:\n");
+    for (int i = 0; i < settings_count(); i++) {
+        const struct setting *s = settings_at(i);
+        char left[80];
+        snprintf(left, sizeof left, "%s %s", s->name, s->range);
+        help_line(left, s->help);
+    }
+}
+
 static int help_all(void)
 {
     printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
@@ -395,13 +425,7 @@ static int help_all(void)
         help_line(left, commands[i].help);
     }
     help_flags(IN_ALL, true);
-    printf("\nSettings, for -p, /set and the config file:\n");
-    for (int i = 0; i < settings_count(); i++) {
-        const struct setting *s = settings_at(i);
-        char left[80];
-        snprintf(left, sizeof left, "%s %s", s->name, s->range);
-        help_line(left, s->help);
-    }
+    help_settings();
     printf("\nFiles: $XDG_CONFIG_HOME/aerie/config (name = value lines of settings and flags),\n"
            "$XDG_DATA_HOME/aerie/sessions.db. Exit codes: 0 ok, 1 the answer is no, 2 usage\n"
            "or another error, 3 model or device, 4 database, 5 a checker rule was violated,\n"
@@ -414,6 +438,8 @@ static int help_command(const struct command *cmd)
     printf("usage: aerie %s%s%s [FLAGS]\n\n%s\n\n", cmd->name, *cmd->args ? " " : "", cmd->args,
            cmd->help);
     help_flags(cmd->bit, false);
+    if (find_flag("param", 5, 0, cmd->bit))
+        help_settings();
     return 0;
 }
 
@@ -572,24 +598,36 @@ static void defaults(struct cli *c)
     settings_init(&c->opt.engine.settings);
 }
 
-/* The bundled model: where it was built, where it was installed, or beside this executable. */
+/* Cuts the last component off a path; what it was, or "". */
+static const char *cut_last(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return "";
+    *slash = '\0';
+    return slash + 1;
+}
+
+/* The bundled model: a program in SOURCE/build/CONFIG has SOURCE's, an installed one in PREFIX/bin
+ * has PREFIX's; else where this program was to be installed, last where it was built. */
 static char *find_bundled(void)
 {
-    char exe[4096];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = '\0';
-    for (int up = 0; up < 2; up++) { /* PREFIX/bin/aerie -> PREFIX */
-        char *slash = strrchr(exe, '/');
-        if (slash)
-            *slash = '\0';
-    }
-    char *try[] = {xasprintf("%s/models/nestling", AERIE_SOURCE),
+    char prefix[4096], source[4096];
+    ssize_t n = readlink("/proc/self/exe", prefix, sizeof prefix - 1);
+    prefix[n > 0 ? n : 0] = '\0';
+    cut_last(prefix);
+    memcpy(source, prefix, sizeof source);
+    cut_last(prefix);
+    cut_last(source);
+    bool built = strcmp(cut_last(source), "build") == 0;
+    char *try[] = {xasprintf("%s/models/nestling", built ? source : ""),
+                   xasprintf("%s/share/aerie/models/nestling", prefix),
                    xasprintf("%s/models/nestling", AERIE_SHARE),
-                   xasprintf("%s/share/aerie/models/nestling", exe)};
+                   xasprintf("%s/models/nestling", AERIE_SOURCE)};
     char *found = NULL;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         char *config = xasprintf("%s/target/config.json", try[i]);
-        if (!found && access(config, R_OK) == 0)
+        if (!found && (i > 0 || built) && access(config, R_OK) == 0)
             found = try[i];
         else
             free(try[i]);

@@ -45,9 +45,9 @@ _aerie() {
     local cmd=${words[(r)(chat|run|logs|show|replay|export|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
-                '--script[lines from a file]:file:_files' ':command:{_describe command commands}' ;;
+                '--script[lines from a file]:file:_files' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
         chat) _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
-                '--script[lines from a file]:file:_files' '*::' ;;
+                '--script[lines from a file]:file:_files' '--readonly[save nothing]' '*::' ;;
         run) _arguments $common $model $talk '(-f --file)'{-f,--file}'[text behind the prompt]:file:_files' '--batch[many prompts]:file:_files' '--lanes[prompts at once]:n:' '*:prompt:' ;;
         logs) _arguments $common '(-q --query)'{-q,--query}'[words]:words:' \
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \

@@ -129,6 +129,20 @@ config 'just words\n'; refuse 2 'config:1: expected name = value' run hi
 config 'ascii = perhaps\n'; refuse 2 'config:1: .*expected on or off' logs
 config 'page-size = 5\n'; refuse 2 'config:1: --page-size cannot be "5"' logs
 expect "doctor tells of a bad config file" 2 'fail +config +.*config:1: --page-size' doctor
+config 'bug = 24617\nspec = off\ncheck = off\n'
+expect "a fault of the config file stays out of golden" 0 ' 0 failed' golden --device cpu tests/golden/llama-b
+expect "and out of bugs" 0 'swa-untranslated' bugs
+config 'bug = nonsense\n'; refuse 2 'config:1: .*nonsense' golden tests/golden/llama-b
+config 'readonly = on\n'; printf '/title x\n' >"$T/script"
+run chat --db "$T/ro.db" --script "$T/script"; grep -q 'readonly forbids' "$T/err" && [ ! -e "$T/ro.db" ]
+result "readonly refuses what writes and saves nothing" $?
+config ''
+
+# endless input
+if [ -c /dev/zero ]; then
+    refuse 2 'line 1: the line is longer than 16 MiB' tokenize --jsonl /dev/zero
+    refuse 2 '/dev/zero line 1: the line is longer than 16 MiB' run --batch /dev/zero
+fi
 config '  max_tokens=3  \r\nplain = on\ncolor = never\nno-log = off\ntemperature = 0\n'
 expect "a config file with flags of other commands" 0 '' logs
 
@@ -236,6 +250,13 @@ if [ -n "$BUILD" ] && [ "$(basename "$AERIE")" = aerie ]; then
     for f in bin/aerie man/man1/aerie.1 completions/aerie site-functions/_aerie aerie.fish nestling/target nestling/draft; do
         grep -q -- "$T/root/usr.*$f" "$T/plan" || { echo "# not installed: $f"; false; break; }
     done; result "make install puts everything below DESTDIR" $?
+    # a program in PREFIX/bin has PREFIX's model, one in SOURCE/build/CONFIG has SOURCE's
+    for place in inst/bin:inst/share/aerie src/build/x:src; do
+        at=$T/${place%%:*} models=$T/${place##*:}/models
+        mkdir -p "$at" "$models"; cp "$AERIE" "$at/aerie"; cp -r models/nestling "$models/"
+        "$at/aerie" doctor --json 2>/dev/null | grep -q "$models/nestling"
+        result "${place%%:*}/aerie takes the model of ${place##*:}" $?
+    done
 fi
 echo "1..$n"
 exit $bad

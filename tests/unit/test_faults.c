@@ -778,7 +778,7 @@ static void test_a_batch_records_cycles_unless_graphs_are_off(void **state)
         struct err e = {0};
         int told = 0;
         new_spy(true);
-        spy.k.record = count_record;
+        spy.k.graph_begin = count_record;
         struct engine_opts o = spy_opts();
         o.settings.graph = graph;
         n_recorded = 0;
