@@ -148,8 +148,8 @@ static bool check_content(struct db *d, struct buf *report, bool *clean, struct 
               check_words(d, report, clean, e) && chain_verify(d, "", &turns, &bad, report, e) &&
               account_check(d, "", &first, &strange, report, e);
     if (ok)
-        buf_printf(report, "%d turns checked, %d records do not match what was written\n", turns,
-                   bad);
+        buf_printf(report, "%d turn%s checked, %d record%s not what was written\n", turns,
+                   plural(turns), bad, bad == 1 ? " is" : "s are");
     if (ok && strange)
         buf_printf(report, "%d repl%s with tokens that no step yielded\n", strange,
                    strange == 1 ? "y" : "ies");

@@ -285,8 +285,9 @@ static void end_reply(struct app *a, const struct event *ev)
     p->mid_line = false;
     p->tail.n = 0;
     if (p->verbose && !a->opt.quiet) {
-        snprintf(text, sizeof text, "%d tokens at %.1f t/s; prompt %d (%d reused) in %.0f ms; "
-                 "%d of %d drafted accepted", ev->tokens.n, reply_tok_s(ev->tokens.n, ev->us_decode),
+        snprintf(text, sizeof text, "%d token%s at %.1f t/s; prompt %d (%d reused) in %.0f ms; "
+                 "%d of %d drafted accepted", ev->tokens.n, plural(ev->tokens.n),
+                 reply_tok_s(ev->tokens.n, ev->us_decode),
                  p->prompt_tokens, p->reused, (double)ev->us_prefill / 1e3, ev->n_accepted,
                  ev->n_drafted);
         complain(a, text);

@@ -218,8 +218,8 @@ static void do_calibrate(struct engine *g)
 static void tell_one(void *arg, const struct batch_result *r)
 {
     struct engine *g = arg;
-    char *text = xasprintf("%d (%d tokens, %s): %s", r->index + 1, r->n_tokens,
-                           stop_name(r->reason), r->text);
+    char *text = xasprintf("%d (%d token%s, %s): %s", r->index + 1, r->n_tokens,
+                           plural(r->n_tokens), stop_name(r->reason), r->text);
     for (char *line = text, *end; *line; line = end) { /* a notice is one line */
         end = line + strcspn(line, "\n");
         if (*end)
@@ -247,8 +247,8 @@ static void do_several(struct engine *g, const struct request *rq)
                      prompt.n + 1, o.context);
     ok = ok && batch_several(&o, &shared, tell_one, g, &e);
     char line[96];
-    snprintf(line, sizeof line, "%d replies in one batch; they shared %d pages of the question", n,
-             shared);
+    snprintf(line, sizeof line, "%d repl%s in one batch; %d page%s of the question shared", n,
+             n == 1 ? "y" : "ies", shared, plural(shared));
     if (ok)
         engine_post_text(g, EV_NOTICE, line);
     else

@@ -165,8 +165,9 @@ static void check_database(struct doctor *d)
         tell(d, V_FAIL, ERR_DB, "database", "aerie db check names the turns",
              "%s: %d of %d turns are not what was written", path, bad, turns);
     else
-        tell(d, V_OK, 0, "database", NULL, "%s, %.1f MiB, %d session%s, checksums of %d turns ok",
-             path, (double)st.st_size / 0x1p20, sessions, sessions == 1 ? "" : "s", turns);
+        tell(d, V_OK, 0, "database", NULL, "%s, %.1f MiB, %d session%s, checksums of %d turn%s ok",
+             path, (double)st.st_size / 0x1p20, sessions, plural(sessions), turns,
+             plural(turns));
     if (st.st_mode & 077)
         tell(d, V_WARN, 0, "database", "chmod 600 closes it", "others may read %s", path);
     buf_free(&report);

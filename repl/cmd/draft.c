@@ -403,7 +403,7 @@ static void timing_text(const struct timed *a, struct sheet *out)
             if (t.n == 0)
                 break;
             if (p == 0)
-                say_line(out, ST_LABEL, "%s, %d steps", kind_name[k], t.n);
+                say_line(out, ST_LABEL, "%s, %d step%s", kind_name[k], t.n, plural(t.n));
             say_line(out, ST_TEXT, "  %-8s %8u %8u %8u", phase_name[p], t.us[t.n / 2],
                      t.us[t.n * 9 / 10], t.us[t.n - 1]);
         }

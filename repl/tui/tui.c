@@ -126,9 +126,10 @@ static void end_turn(struct tui *t, const struct event *ev)
     else if (ev->reason != STOP_END)
         tui_note(t, ST_WARN, "stopped: %s", stop_name(ev->reason));
     if (t->have_view && t->view.settings.verbose)
-        tui_note(t, ST_DIM, "%d tokens%s%.1f t/s%s%d steps, %d of %d drafted accepted%s"
-                 "prompt %d (%d reused) in %.0f ms", ev->tokens.n, dot,
-                 reply_tok_s(ev->tokens.n, ev->us_decode), dot, ev->n_steps,
+        tui_note(t, ST_DIM, "%d token%s%s%.1f t/s%s%d step%s, %d of %d drafted accepted%s"
+                 "prompt %d (%d reused) in %.0f ms", ev->tokens.n,
+                 plural(ev->tokens.n), dot, reply_tok_s(ev->tokens.n, ev->us_decode), dot, ev->n_steps,
+                 plural(ev->n_steps),
                  ev->n_accepted, ev->n_drafted, dot, t->prompt_tokens, t->reused,
                  (double)ev->us_prefill / 1e3);
 }
