@@ -312,7 +312,7 @@ static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
 enum { N_ASKED = 4 };
 static char *asked[N_ASKED];
 
-/* Three short questions, and a long one whose answer lies far before the window. */
+/* Three questions with replies of some length, and a long one whose answer lies far before the window. */
 static void take_long(int i, const char *kind, const char *text, void *arg)
 {
     (void)i, (void)arg;
@@ -323,9 +323,9 @@ static void take_long(int i, const char *kind, const char *text, void *arg)
 static int read_questions(void **state)
 {
     (void)state;
-    asked[0] = xstrdup("count to fifty");
+    asked[0] = xstrdup("Write a poem about the sea.");
     asked[1] = xstrdup("Tell me a story about Clara the owl.");
-    asked[2] = xstrdup("What is a page table?");
+    asked[2] = xstrdup("Explain speculative decoding in detail.");
     each_prompt(take_long, NULL);
     return asked[3] ? 0 : -1;
 }
