@@ -111,7 +111,7 @@ static bool open_library(struct blas *b, const char *library, struct err *e)
 
 /* ---- one product ----------------------------------------------------------------------------- */
 
-enum { MOST_CHOICES = 8, WORKSPACE = 64 << 20 };
+enum { MAX_CHOICES = 8, WORKSPACE = 64 << 20 };
 
 /* To the library matrices lie by columns: a row-major (out, in) is (in, out) there. So it
  * multiplies the transpose of w (in, out) with src (in, rows) and gets dst (out, rows). */
@@ -175,7 +175,7 @@ static void multiply(struct kdev *d, const struct multiplication *m, const struc
 
 int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e)
 {
-    struct proposal choice[MOST_CHOICES];
+    struct proposal choice[MAX_CHOICES];
     struct multiplication m = {};
     size_t n = (size_t)a->batch * 2;
     int count = 0;
@@ -187,7 +187,7 @@ int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e)
         return 0;
     status rc = describe(&m, a);
     if (rc == 0)
-        rc = blas.propose(blas.handle, m.desc, m.w, m.src, m.dst, m.dst, m.pref, MOST_CHOICES,
+        rc = blas.propose(blas.handle, m.desc, m.w, m.src, m.dst, m.dst, m.pref, MAX_CHOICES,
                           choice, &count);
     if (rc || count == 0)
         err_set(e, ERR_MODEL, "cuBLASLt %zu does not multiply (%d, %d) by (%d, %d): status %d",

@@ -30,10 +30,10 @@ void cuda_apply_pending(struct kdev *d)
 {
     struct pending p = d->pending;
     d->pending = {};
-    if (p.runs)
+    if (p.splits)
         cuda_reduce_pending(d, &p);
-    if (p.raw)
-        cuda_norm_rows(d, p.raw, p.n, p.x, p.n, p.rows, p.n, &p.post, p.add, 1);
+    if (p.src)
+        cuda_norm_rows(d, p.src, p.n, p.x, p.n, p.rows, p.n, &p.post, p.add, 1);
 }
 
 void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows, int n)
@@ -140,9 +140,9 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->query_bf16,
                         (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
-        rc = cudaMalloc((void **)&d->raw[i],
+        rc = cudaMalloc((void **)&d->pending_buf[i],
                         (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS * MAX_PENDING_WIDTH *
-                            sizeof *d->raw[i]);
+                            sizeof *d->pending_buf[i]);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
@@ -174,8 +174,8 @@ static void cuda_close(struct kdev *d)
     cudaFree(d->counters);
     cudaFree(d->attn_exchange);
     cudaFree(d->query_bf16);
-    cudaFree(d->raw[0]);
-    cudaFree(d->raw[1]);
+    cudaFree(d->pending_buf[0]);
+    cudaFree(d->pending_buf[1]);
     cudaFreeHost(d->stage);
     cuda_close_ports(d);
     if (d->stream)

@@ -70,12 +70,12 @@ struct norm {
 /* Rows that are still to be normalised and added: x (+)= post(raw). The operation behind may do so
  * along with its own norm; otherwise cuda_begin() has it done. */
 struct pending {
-    const float *raw; /* NULL: none */
+    const float *src; /* NULL: none */
     float *x;
     int rows, n;
     struct norm post;
     bool add;
-    int runs; /* raw is to be added up first, of so many runs' sums (partial_at()); 0: it is not */
+    int splits; /* raw is to be added up first, of so many runs' sums (partial_at()); 0: it is not */
 };
 
 /* Which queries kdev.query_bf16 are: rows of n elements. */
@@ -104,8 +104,8 @@ struct kdev {
     int n_held, cap_held;
     struct pending pending;
     const void *packed; /* what the last operation that was told to leave packed rows left so */
-    float *raw[2];            /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each, in turn */
-    int raw_turn;
+    float *pending_buf[2];            /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each, in turn */
+    int pending_next;
     unsigned *readers;        /* blocks that have read a pending row; zero between operations */
     const char *op; /* the operation at hand, for messages */
     /* The operation at hand, or the one before it, ends with a kernel that lets the next one start
@@ -309,7 +309,7 @@ __device__ __forceinline__ void discard(const void *p)
 
 /* Lets the next kernel of the stream be launched as soon as every block said so or ended. It still
  * waits for this one in its own pdl_wait_trigger(), so this may be said at any time; said early, the next
- * kernel takes room on the multiprocessors early, and may fetch weights meanwhile. */
+ * kernel takes scratch on the multiprocessors early, and may fetch weights meanwhile. */
 __device__ __forceinline__ void pdl_trigger()
 {
 #if __CUDA_ARCH__ >= 900
@@ -394,23 +394,23 @@ __device__ __forceinline__ float warp_max(float v)
 }
 
 /* The sum or maximum over a block of 32 * n threads, n <= 32, in a fixed order; for every thread.
- * room: 33 floats of shared memory. */
-template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float *room)
+ * scratch: 33 floats of shared memory. */
+template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float *scratch)
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n = (int)blockDim.x / 32;
     v = MAX ? warp_max(v) : warp_sum(v);
     __syncthreads();
     if (lane == 0)
-        room[warp] = v;
+        scratch[warp] = v;
     __syncthreads();
     if (warp == 0) {
-        v = lane < n ? room[lane] : MAX ? -INFINITY : 0.f;
+        v = lane < n ? scratch[lane] : MAX ? -INFINITY : 0.f;
         v = MAX ? warp_max(v) : warp_sum(v);
         if (lane == 0)
-            room[32] = v;
+            scratch[32] = v;
     }
     __syncthreads();
-    return room[32];
+    return scratch[32];
 }
 
 /* A block's row in registers, so that one wait for memory serves many elements: x[j] of a thread is
@@ -449,7 +449,7 @@ __device__ __forceinline__ float normed_by(int kind, float x, float inv, float w
 
 /* 1 / rms of a row whose first elements the block holds in x. */
 __device__ __forceinline__ float inverse_rms_of(const float (&x)[PER], const float *src, int n,
-                                                const struct norm &norm, float *room)
+                                                const struct norm &norm, float *scratch)
 {
     if (norm.kind == NORM_NONE)
         return 1;
@@ -464,19 +464,19 @@ __device__ __forceinline__ float inverse_rms_of(const float (&x)[PER], const flo
         for (int j = 0; j < PER; j++)
             ss = fmaf(y[j], y[j], ss);
     }
-    return 1 / sqrtf(block_reduce<false>(ss, room) / (float)n + norm.eps);
+    return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
 }
 
 /* 1 / rms of a short row, for the whole block. */
 __device__ __forceinline__ float inverse_rms(const float *x, int n, const struct norm &norm,
-                                             float *room)
+                                             float *scratch)
 {
     if (norm.kind == NORM_NONE)
         return 1;
     float ss = 0;
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
         ss = fmaf(x[i], x[i], ss);
-    return 1 / sqrtf(block_reduce<false>(ss, room) / (float)n + norm.eps);
+    return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
 }
 
 /* True for the block that is the last of n to arrive, whose threads then see what all of them

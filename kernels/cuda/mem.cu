@@ -297,8 +297,8 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
     if (i >= (size_t)n * pieces)
         return;
     int q = (int)(i % 4), row = (int)(i / 4 % (size_t)p.rows);
-    int place = (int)(i / 4 / (size_t)p.rows % (size_t)p.cut.chunks), panel = (int)(i / pieces);
-    int r = panel * p.rows + row, from = chunk_at(p.cut, place) * K_CHUNK + q * 8;
+    int place = (int)(i / 4 / (size_t)p.rows % (size_t)p.ksplit.chunks), panel = (int)(i / pieces);
+    int r = panel * p.rows + row, from = chunk_at(p.ksplit, place) * K_CHUNK + q * 8;
     uint16_t v[8];
     for (int e = 0; e < 8; e++)
         v[e] = r < rows && from + e < k ? src[(size_t)r * (size_t)k + (size_t)(from + e)] : 0;

@@ -25,7 +25,7 @@ struct rows_in {
 /* What becomes of a single row, in every block, before it is normalised and packed:
  * x (+)= post(raw). One block writes x when all of them have read it. */
 struct row_update {
-    const float *raw; /* NULL: nothing */
+    const float *src; /* NULL: nothing */
     struct norm post;
     bool add;
     float *x;
@@ -44,11 +44,11 @@ struct row_format {
     int cols;       /* in all */
     int kp;         /* elements of a column */
     int group;      /* columns of one, of ROW_BY_STAGE */
-    struct cut cut; /* of ROW_BY_STAGE */
+    struct ksplit ksplit; /* of ROW_BY_STAGE */
 };
 
-/* Sums of runs that are still to be added up lie so that who makes them and who reads one row of
- * them both move whole sectors, the reader whole lines: (runs, outputs / 32, rows, 32), rows in
+/* Sums of splits that are still to be added up lie so that who makes them and who reads one row of
+ * them both move whole sectors, the reader whole lines: (splits, outputs / 32, rows, 32), rows in
  * eights, of which the even ones come first. */
 enum { PARTIAL_TILE = 32 };
 static inline __host__ __device__ int partial_rows(int rows) { return (rows + 7) / 8 * 8; }
@@ -69,11 +69,11 @@ static inline __host__ __device__ size_t partial_at(int rows, int row, int out)
 
 /* Runs' sums are read and dead. x: a thread's four in the first run; each of the eight threads that
  * share a line of every run lets go of one of them. The warp has what it asked for. */
-__device__ __forceinline__ void discard_splits(const float *x, size_t apart, int runs)
+__device__ __forceinline__ void discard_splits(const float *x, size_t apart, int splits)
 {
     static_assert((int)PARTIAL_TILE == 8 * 4);
     const int own = (int)threadIdx.x % 8;
-    if (own < runs)
+    if (own < splits)
         discard(x - own * 4 + (size_t)own * apart);
 }
 
@@ -162,18 +162,18 @@ __device__ __forceinline__ void row_barrier()
     asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
 }
 
-/* The sum over the block, for every thread; room: ROW_WARPS floats of shared memory, which must not
+/* The sum over the block, for every thread; scratch: ROW_WARPS floats of shared memory, which must not
  * be in use any more. */
-__device__ __forceinline__ float row_sum(float v, float *room)
+__device__ __forceinline__ float row_sum(float v, float *scratch)
 {
     v = warp_sum(v);
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = v;
+        scratch[threadIdx.x / 32] = v;
     row_barrier();
-    float sum = room[0];
+    float sum = scratch[0];
 #pragma unroll
     for (int i = 1; i < ROW_WARPS; i++)
-        sum += room[i];
+        sum += scratch[i];
     return sum;
 }
 
@@ -191,16 +191,16 @@ __device__ __forceinline__ float part_squares(const struct row_part &x, float ss
 
 /* 1 / rms of a row of at most ROW_PASS elements, which the block holds in x. */
 __device__ __forceinline__ float row_inverse_short(const struct row_part &x, int n,
-                                                   const struct norm &norm, float *room)
+                                                   const struct norm &norm, float *scratch)
 {
     if (norm.kind == NORM_NONE)
         return 1;
-    return 1 / sqrtf(row_sum(part_squares(x, 0), room) / (float)n + norm.eps);
+    return 1 / sqrtf(row_sum(part_squares(x, 0), scratch) / (float)n + norm.eps);
 }
 
 /* 1 / rms of a row, whose first elements the block holds in x. */
 __device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
-                                             const struct norm &norm, float *room)
+                                             const struct norm &norm, float *scratch)
 {
     if (norm.kind == NORM_NONE)
         return 1;
@@ -210,7 +210,7 @@ __device__ __forceinline__ float row_inverse(const struct row_part &x, const flo
         load_part(src, n, from, more);
         ss = part_squares(more, ss);
     }
-    return 1 / sqrtf(row_sum(ss, room) / (float)n + norm.eps);
+    return 1 / sqrtf(row_sum(ss, scratch) / (float)n + norm.eps);
 }
 
 __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, float4 w)
@@ -269,7 +269,7 @@ __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint1
     if (f.kind == ROW_BY_CHUNK)
         return x + (i / K_CHUNK * f.cols + col) * K_CHUNK + i % K_CHUNK;
     const int first = col / f.group * f.group, cols = min(f.cols - first, f.group);
-    const int at = chunk_place(f.cut, i / K_CHUNK) * cols + col - first;
+    const int at = chunk_place(f.ksplit, i / K_CHUNK) * cols + col - first;
     return x + (size_t)first * (size_t)f.kp + at * K_CHUNK + i % K_CHUNK;
 }
 
@@ -302,15 +302,15 @@ __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uin
 }
 
 /* Packs row r, normalised, into columns r * terms and on of x, zeros up to f.kp. w0: its norm's first
- * weights. room: see row_sum(). */
+ * weights. scratch: see row_sum(). */
 __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int terms,
                                          const struct row_part &w0, uint16_t *x,
-                                         const struct row_format &f, float *room)
+                                         const struct row_format &f, float *scratch)
 {
     const float *src = a.src + (size_t)r * a.stride;
     struct row_part y, w = w0;
     load_part(src, a.n, 0, y);
-    float inv = row_inverse(y, src, a.n, a.norm, room);
+    float inv = row_inverse(y, src, a.n, a.norm, scratch);
     for (int from = 0; from < f.kp; from += ROW_PASS) {
         if (from) {
             load_norm(a.norm, a.n, from, w);
@@ -338,11 +338,11 @@ __device__ __forceinline__ void store_part(float *dst, int n, const struct row_p
 __device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
                                          const struct norm &norm, const struct row_part &w0,
                                          const struct row_part &old0, bool add, float scale,
-                                         float *room)
+                                         float *scratch)
 {
     struct row_part x, old = old0, w = w0;
     load_part(src, n, 0, x);
-    float inv = row_inverse(x, src, n, norm, room);
+    float inv = row_inverse(x, src, n, norm, scratch);
     for (int from = 0; from < n; from += ROW_PASS) {
         if (from) {
             load_norm(norm, n, from, w);

@@ -12,10 +12,10 @@
  * than one, and so were bigger batches.)
  *
  * A unit is a panel, or with a gate the same panel of both matrices, or panels of q, k and v side by
- * side, so that rows are read once for all of them. Where rows are held these have the panels that
+ * side, so that rows are read once for all of them. Where rows are resident these have the panels that
  * turn with each other: then what becomes of a head needs no kernel behind, nor, but for the sum of
  * its squares, another block. A unit's rows of weights are tiles of eight. A warp has one run of k
- * (decode_pipeline.cuh); at the end of a unit a warp a row adds the runs up (decode_epilogue.cuh) while
+ * (decode_pipeline.cuh); at the end of a unit a warp a row adds the splits up (decode_epilogue.cuh) while
  * others go on.
  *
  * The rows of activations lie in shared memory or come with the weights of their stage. A single
@@ -33,7 +33,7 @@
 
 /* ---- rows that are folded in ---------------------------------------------------------------- */
 
-/* The fold has to be little code, for it runs once, and as new to the instruction cache as the
+/* The fused_pack has to be little code, for it splits once, and as new to the instruction cache as the
  * weights are to the other (7,300 instructions took 4 us more than these). So it takes only what
  * cuda_fuses_pack() lets through: floats and weights of norms (bf16) that can be read by fours, whole
  * chunks, one term. The bits are those of base/row.cuh. */
@@ -82,19 +82,19 @@ __device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
 /* x = pack(norm(row)), where the row may still be owed row (+)= post(raw); y: the row before its
  * norm. */
 __device__ __forceinline__ void pack_normed(const product &p, const short_weights &w,
-                                            const short_weights &post, uint16_t *x, float *room,
+                                            const short_weights &post, uint16_t *x, float *scratch,
                                             struct row_part &y)
 {
     const int n = p.in.n;
-    const bool joins = p.before.raw != NULL;
+    const bool updates = p.update.src != NULL;
     struct row_part old;
-    fetch_part(joins ? p.before.raw : p.in.src, n, y);
-    if (joins && p.before.add)
+    fetch_part(updates ? p.update.src : p.in.src, n, y);
+    if (updates && p.update.add)
         fetch_part(p.in.src, n, old);
 #pragma unroll 1
-    for (int turn = joins ? 0 : 1; turn < 2; turn++) { /* one code for both norms */
-        const struct norm &norm = turn ? p.in.norm : p.before.post;
-        float inv = row_inverse_short(y, n, norm, room + turn * ROW_WARPS);
+    for (int turn = updates ? 0 : 1; turn < 2; turn++) { /* one code for both norms */
+        const struct norm &norm = turn ? p.in.norm : p.update.post;
+        float inv = row_inverse_short(y, n, norm, scratch + turn * ROW_WARPS);
 #pragma unroll
         for (int j = 0; j < ROW_REGS; j++) {
             float4 z = normed_short(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
@@ -103,7 +103,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
                     put_packed(x, row_index(0, j), z);
                 continue;
             }
-            if (p.before.add)
+            if (p.update.add)
                 z = plus(z, old.v[j]);
             y.v[j] = z;
         }
@@ -111,20 +111,20 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
 }
 
 /* Packs the row; y: what it was before its norm. */
-__device__ __forceinline__ void pack_folded(const product &p, const short_weights &w,
-                                            const short_weights &post, uint16_t *x, float *room,
+__device__ __forceinline__ void pack_row_fused(const product &p, const short_weights &w,
+                                            const short_weights &post, uint16_t *x, float *scratch,
                                             struct row_part &y)
 {
-    if (p.in.norm.kind == NORM_NONE && !p.before.raw)
+    if (p.in.norm.kind == NORM_NONE && !p.update.src)
         pack_as_is(p, x);
     else
-        pack_normed(p, w, post, x, room, y);
+        pack_normed(p, w, post, x, scratch, y);
 }
 
 /* The first block writes the row that all of them have made for themselves. */
-__device__ __forceinline__ void finish_before(const product &p, const struct row_part &y)
+__device__ __forceinline__ void store_updated_row(const product &p, const struct row_part &y)
 {
-    unsigned *readers = p.before.readers;
+    unsigned *readers = p.update.readers;
     if (threadIdx.x == 0) {
         unsigned n;
         do
@@ -133,77 +133,77 @@ __device__ __forceinline__ void finish_before(const product &p, const struct row
         *readers = 0;
     }
     row_barrier();
-    store_part(p.before.x, p.in.n, y);
+    store_part(p.update.x, p.in.n, y);
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Blocks (n_sm, or as many as have units; groups of columns). What a block has to look up for its
+/* Blocks (n_sm, or as many as have units; groups of columns). What a block has to load up for its
  * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
  * into registers. What the feeder needs, code and parameters, comes first, so that it is there
  * first. */
 template <int XT, int NT, int KIND, int ROWS, int BYTES>
-__global__ void __launch_bounds__(FEW_THREADS, 1)
-    few_kernel(const __grid_constant__ struct few f, const __grid_constant__ struct product p)
+__global__ void __launch_bounds__(DECODE_THREADS, 1)
+    decode_kernel(const __grid_constant__ struct decode_args f, const __grid_constant__ struct product p)
 {
-    constexpr bool HELD = is_held(ROWS);
+    constexpr bool RESIDENT = is_resident(ROWS);
     extern __shared__ __align__(128) uint8_t shared[];
-    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES], held_full;
-    __shared__ float room[2 * ROW_WARPS];
+    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], resident_full;
+    __shared__ float scratch[2 * ROW_WARPS];
     __shared__ __align__(16) uint8_t zeros[zero_bytes(XT, ROWS)];
     const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
     struct ring r = {base, (uint32_t)__cvta_generic_to_shared(full),
                      (uint32_t)__cvta_generic_to_shared(empty), f.stages, f.stage, 0, 0};
-    const uint32_t held = base + (uint32_t)f.held_at,
-                   held_at = (uint32_t)__cvta_generic_to_shared(&held_full);
+    const uint32_t resident = base + (uint32_t)f.resident_at,
+                   resident_at = (uint32_t)__cvta_generic_to_shared(&resident_full);
     const int warp = (int)threadIdx.x / 32;
     if (__builtin_expect(warp == K_SPLITS, 1)) {
-        feed_block<KIND, HELD, BYTES>(f, r, held, held_at);
+        producer_warp<KIND, RESIDENT, BYTES>(f, r, resident, resident_at);
         return;
     }
-    if (KIND == GATED || !p.behind.turns)
+    if (KIND == GATED || !p.row_epilogue.is_qkv)
         pdl_trigger();
     keep(r.at), keep(r.full), keep(r.empty);
 
-    const bool packs = ROWS == FOLDED && !f.x, joins = packs && p.before.raw;
+    const bool packs = ROWS == FUSED_ROW && !f.x, updates = packs && p.update.src;
     struct row_part row;
     short_weights w, post;
     if (packs)
         fetch_norm(p.in.norm, p.in.n, w);
-    if (joins)
-        fetch_norm(p.before.post, p.in.n, post);
+    if (updates)
+        fetch_norm(p.update.post, p.in.n, post);
     static_assert(sizeof(zeros) / 16 <= PRODUCT_THREADS);
     if (threadIdx.x < sizeof(zeros) / 16)
         ((uint4 *)zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
     uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
     keep(none);
-    int sum_room = 0, turn = 0; /* turn: the warp that ends row 0 */
-    course at(f);
-    shares<NT, KIND> mine = shares_of<NT, KIND, ROWS>(p, f, at, warp);
-    run_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, held, none);
+    int sum_buf = 0, turn = 0; /* turn: the warp that ends row 0 */
+    unit_iter at(f);
+    lane_outputs<NT, KIND> mine = lane_outputs_of<NT, KIND, ROWS>(p, f, at, warp);
+    split_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, resident, none);
     batch<XT, NT, BYTES> first;
     wait_for_barriers();
-    bool ahead = HELD && KIND != JOINED && barrier_done(r.filled(), r.phase);
+    bool ahead = RESIDENT && KIND != JOINED && barrier_done(r.filled(), r.phase);
     if (ahead)
         run.fetch(first, f, r);
 
     pdl_wait();
-    if (p.behind.turns)
+    if (p.row_epilogue.is_qkv)
         pdl_trigger(); /* attention reads old cells before it waits (triggers_late, cuda.h) */
-    fetch_shares<NT, KIND, ROWS>(p, mine);
+    fetch_lane_outputs<NT, KIND, ROWS>(p, mine);
     if (packs) {
-        pack_folded(p, w, post, (uint16_t *)(shared + f.held_at), room, row);
+        pack_row_fused(p, w, post, (uint16_t *)(shared + f.resident_at), scratch, row);
         row_barrier();
-    } else if (HELD) {
-        barrier_wait(held_at, 0);
+    } else if (RESIDENT) {
+        barrier_wait(resident_at, 0);
     }
-    if (joins && threadIdx.x == 0) /* what was read is here: nothing to wait for */
-        asm volatile("red.add.relaxed.gpu.global.u32 [%0], 1;" ::"l"(p.before.readers) : "memory");
+    if (updates && threadIdx.x == 0) /* what was read is here: nothing to wait for */
+        asm volatile("red.add.relaxed.gpu.global.u32 [%0], 1;" ::"l"(p.update.readers) : "memory");
 
     float *const sums = (float *)(shared + f.sums_at);
     for (;;) {
         float acc[XT][sums_of(NT, ROWS)][4] = {};
-        if (turns_heads(KIND, ROWS) && run.tiles <= 2) {
+        if (fuses_heads(KIND, ROWS) && run.tiles <= 2) {
             run.template all<2>(acc, f, r);
         } else {
             if (!ahead)
@@ -211,24 +211,24 @@ __global__ void __launch_bounds__(FEW_THREADS, 1)
             run.template all<NT>(acc, f, r, first);
         }
         ahead = false;
-        finish_unit<XT, NT, KIND, ROWS>(p, f, acc, sums, sum_room, mine);
+        finish_unit<XT, NT, KIND, ROWS>(p, f, acc, sums, sum_buf, mine);
         at.next(f);
         if (at.over())
             break;
         turn += p.rows;
-        mine = shares_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)K_SPLITS - 1));
-        fetch_shares<NT, KIND, ROWS>(p, mine);
-        run = run_of_unit<XT, NT, KIND, ROWS, BYTES>(f, at, held, none);
+        mine = lane_outputs_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)K_SPLITS - 1));
+        fetch_lane_outputs<NT, KIND, ROWS>(p, mine);
+        run = split_of_unit<XT, NT, KIND, ROWS, BYTES>(f, at, resident, none);
     }
-    if (joins && blockIdx.x == 0)
-        finish_before(p, row);
+    if (updates && blockIdx.x == 0)
+        store_updated_row(p, row);
 }
 
 #endif
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* Columns of a block whose rows are not held. */
+/* Columns of a block whose rows are not resident. */
 static int group_of(const struct kdev *d) { return d->smem_max >= LARGE ? 64 : 16; }
 
 /* Positions of a stage: as many as are multiplied at once go in without rest. */
@@ -243,13 +243,13 @@ static int shift_of(int n)
     return s;
 }
 
-/* Adds a matrix to a deal; half: panels between two of the same unit, 0: it has one. */
-static void add_panels(struct deal *deal, const struct product *p, int mat, int half)
+/* Adds a matrix to a set; half: panels between two of the same unit, 0: it has one. */
+static void add_panels(struct unit_set *set, const struct product *p, int mat, int half)
 {
     const struct panels *l = &p->m[mat].panels;
     for (int second = 0; second < (half ? 2 : 1); second++) {
-        CHECK(deal->parts < MOST_PARTS);
-        struct part *a = &deal->part[deal->parts++];
+        CHECK(set->parts < MAX_PARTS);
+        struct part *a = &set->part[set->parts++];
         *a = {p->m[mat].fp8 ? p->m[mat].fp8 : p->m[mat].w,
               0,
               l->rows,
@@ -258,30 +258,30 @@ static void add_panels(struct deal *deal, const struct product *p, int mat, int 
               half ? shift_of(half) : 0,
               half ? 2 * half : 1,
               half ? half - 1 : 0};
-        deal->rows += l->rows;
+        set->rows += l->rows;
     }
-    deal->units = half ? l->n / 2 : l->n;
-    deal->cut = l->cut;
+    set->units = half ? l->n / 2 : l->n;
+    set->ksplit = l->ksplit;
 }
 
 /* What units are. */
-static void form_pairs(const struct product *p, struct few *f) /* of gate and up */
+static void form_pairs(const struct product *p, struct decode_args *f) /* of gate and up */
 {
-    f->deals = 1;
-    add_panels(&f->deal[0], p, 0, 0);
-    add_panels(&f->deal[0], p, 1, 0);
+    f->n_sets = 1;
+    add_panels(&f->set[0], p, 0, 0);
+    add_panels(&f->set[0], p, 1, 0);
 }
 
-static void form_singles(const struct product *p, struct few *f)
+static void form_singles(const struct product *p, struct decode_args *f)
 {
     for (int i = 0; i < p->n_mats; i++)
-        add_panels(&f->deal[f->deals++], p, i, 0);
+        add_panels(&f->set[f->n_sets++], p, i, 0);
 }
 
 /* Panels that turn with each other; those of k and v in one unit, where a warp has lanes for it. */
-static void form_heads(const struct product *p, struct few *f)
+static void form_heads(const struct product *p, struct decode_args *f)
 {
-    const struct heads *h = &p->behind.heads;
+    const struct heads *h = &p->row_epilogue.heads;
     int lists = 0;
     f->head_shift = shift_of(h->head_dim);
     for (int i = 0; i < p->n_mats; i++) {
@@ -289,32 +289,32 @@ static void form_heads(const struct product *p, struct few *f)
         const bool beside = i == HEAD_V && 4 * l->rows <= 32 && l->rows == p->m[HEAD_K].panels.rows;
         f->half[i] = h->head_dim / (2 * l->rows), f->lists[i] = lists;
         lists += l->n / 2 * p->rows * 2 * f->half[i];
-        f->deals += !beside;
-        add_panels(&f->deal[f->deals - 1], p, i, f->half[i]);
+        f->n_sets += !beside;
+        add_panels(&f->set[f->n_sets - 1], p, i, f->half[i]);
     }
 }
 
 /* q, k and v side by side: one or two panels of q, one of each of the others. */
-static bool joins(const struct product *p)
+static bool joinable(const struct product *p)
 {
     const int q = p->m[0].panels.n, k = p->m[1].panels.n;
-    return p->behind.turns && p->n_mats == 3 && p->m[2].panels.n == k && (q == k || q == 2 * k);
+    return p->row_epilogue.is_qkv && p->n_mats == 3 && p->m[2].panels.n == k && (q == k || q == 2 * k);
 }
 static int joined_rows(const struct product *p)
 {
     const int q = p->m[0].panels.n / p->m[1].panels.n * p->m[0].panels.rows;
     return q + p->m[1].panels.rows + p->m[2].panels.rows;
 }
-static void form_joined(const struct product *p, struct few *f)
+static void form_joined(const struct product *p, struct decode_args *f)
 {
-    f->deals = 1;
+    f->n_sets = 1;
     for (int i = 0; i < p->n_mats; i++)
-        add_panels(&f->deal[0], p, i, p->m[i].panels.n > p->m[1].panels.n);
+        add_panels(&f->set[0], p, i, p->m[i].panels.n > p->m[1].panels.n);
 }
 
 /* Deals units, of so many rows each, to the blocks from .. to: the most rows that any block has
  * then. load: rows of each block. */
-static int deal_to(int *load, int n_sm, int from, int to, int units, int rows, bool keep)
+static int assign_to(int *load, int n_sm, int from, int to, int units, int rows, bool keep)
 {
     int most = 0;
     for (int b = 0; b < n_sm; b++) {
@@ -327,32 +327,32 @@ static int deal_to(int *load, int n_sm, int from, int to, int units, int rows, b
     return most;
 }
 
-/* A block that has units of several deals begins with the last one's, which are shorter where their
+/* A block that has units of several n_sets begins with the last one's, which are shorter where their
  * lengths differ (gpt-oss-20b's step: 1.31 ms, the other way round 1.34). */
-static void order_deals(struct few *f)
+static void order_sets(struct decode_args *f)
 {
-    const struct deal *first = &f->deal[0];
+    const struct unit_set *first = &f->set[0];
     bool several = false;
-    for (int i = 1; i < f->deals; i++) {
-        const struct deal *d = &f->deal[i];
+    for (int i = 1; i < f->n_sets; i++) {
+        const struct unit_set *d = &f->set[i];
         several |= d->lo < first->lo + min_int(first->n, first->units) &&
                    first->lo < d->lo + min_int(d->n, d->units);
     }
-    for (int i = 0, j = f->deals - 1; several && i < j; i++, j--) {
-        const struct deal d = f->deal[i];
-        f->deal[i] = f->deal[j], f->deal[j] = d;
+    for (int i = 0, j = f->n_sets - 1; several && i < j; i++, j--) {
+        const struct unit_set d = f->set[i];
+        f->set[i] = f->set[j], f->set[j] = d;
     }
 }
 
-/* Every block should have as much to read as the others: the units of each deal go to those blocks,
- * from one where the loads of the deals before change to another, among which the fullest is least
+/* Every block should have as much to read as the others: the units of each set go to those blocks,
+ * from one where the loads of the n_sets before change to another, among which the fullest is least
  * full. Returns the number of blocks that have anything. */
-static int deal_units(const struct kdev *d, struct few *f)
+static int assign_units(const struct kdev *d, struct decode_args *f)
 {
-    enum { MOST_SM = 512 };
-    int load[MOST_SM] = {}, n_sm = min_int(d->n_sm, MOST_SM), blocks = 0;
-    for (int i = 0; i < f->deals; i++) {
-        struct deal *deal = &f->deal[i];
+    enum { MAX_SM = 512 };
+    int load[MAX_SM] = {}, n_sm = min_int(d->n_sm, MAX_SM), blocks = 0;
+    for (int i = 0; i < f->n_sets; i++) {
+        struct unit_set *set = &f->set[i];
         int best = INT32_MAX, at[3 * MAX_MATS], n = 0;
         for (int b = 0; b < n_sm && n < 3 * MAX_MATS - 1; b++)
             if (!b || load[b] != load[b - 1])
@@ -361,130 +361,130 @@ static int deal_units(const struct kdev *d, struct few *f)
         for (int from = 0; from < n; from++)
             for (int to = n; to > from; to--) {
                 int most =
-                    deal_to(load, n_sm, at[from], at[to], deal->units, deal->rows, false);
+                    assign_to(load, n_sm, at[from], at[to], set->units, set->rows, false);
                 if (most < best)
-                    best = most, deal->lo = at[from], deal->n = at[to] - at[from];
+                    best = most, set->lo = at[from], set->n = at[to] - at[from];
             }
-        deal_to(load, n_sm, deal->lo, deal->lo + deal->n, deal->units, deal->rows, true);
-        blocks = max_int(blocks, deal->lo + min_int(deal->n, deal->units));
+        assign_to(load, n_sm, set->lo, set->lo + set->n, set->units, set->rows, true);
+        blocks = max_int(blocks, set->lo + min_int(set->n, set->units));
     }
-    order_deals(f);
+    order_sets(f);
     return blocks;
 }
 
 /* Two rooms where a block has more than one unit. */
-static size_t sums_bytes(const struct few *f, int tiles)
+static size_t sums_bytes(const struct decode_args *f, int tiles)
 {
-    const bool one = f->deals == 1 && f->deal[0].units <= f->deal[0].n && f->group <= SUM_COLS;
-    return (size_t)(one ? 1 : SUM_ROOMS) * K_SPLITS * (size_t)(f->sum_cols * sum_pitch(tiles)) *
+    const bool one = f->n_sets == 1 && f->set[0].units <= f->set[0].n && f->group <= SUM_COLS;
+    return (size_t)(one ? 1 : SUM_BUFS) * K_SPLITS * (size_t)(f->sum_cols * sum_pitch(tiles)) *
            sizeof(float);
 }
 
 /* Where the parts lie in a stage. */
-static void place_parts(struct deal *deal, bool joined, int bytes)
+static void place_parts(struct unit_set *set, bool joined, int bytes)
 {
     uint32_t at = 0;
     int n = 0;
-    for (int j = 0; j < deal->parts; j++) {
-        struct part *a = &deal->part[j];
+    for (int j = 0; j < set->parts; j++) {
+        struct part *a = &set->part[j];
         a->at = at;
         for (int row = 0; joined && row < a->rows; row++) {
             uint32_t from = at + (uint32_t)(row * K_CHUNK * bytes);
-            CHECK(n < JOINED_MOST && from / 16 <= 0xffff);
-            deal->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
+            CHECK(n < JOINED_MAX && from / 16 <= 0xffff);
+            set->output[n++] = from / 16 | (uint32_t)(a->rows << 16 | row << 21 | j << 26);
         }
-        at += (uint32_t)(deal->positions * K_SPLITS * K_CHUNK * bytes * a->rows);
+        at += (uint32_t)(set->positions * K_SPLITS * K_CHUNK * bytes * a->rows);
     }
-    for (int i = n; joined && i < JOINED_MOST; i++)
-        deal->output[i] = deal->output[n - 1];
+    for (int i = n; joined && i < JOINED_MAX; i++)
+        set->output[i] = set->output[n - 1];
 }
 
 /* Divides shared memory, of which the kernel has `own` bytes already; bytes: of a weight. With rows
- * in the stages all deals have as many positions a stage. Returns how much there is of it. */
+ * in the stages all n_sets have as many positions a stage. Returns how much there is of it. */
 static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool joined,
-                     bool held, int bytes, size_t own, struct few &f)
+                     bool resident, int bytes, size_t own, struct decode_args &f)
 {
     int cols = p->rows * p->x.terms, wide = 0, most = 1;
     f.x = (const uint8_t *)p->x.x, f.cols = cols, f.column = p->x.kp * 2;
-    f.group = held ? cols : group_of(d);
+    f.group = resident ? cols : group_of(d);
     f.sum_cols = min_int(cols, SUM_COLS);
-    int in_stage = held ? 0 : min_int(cols, f.group);
-    for (int i = 0; i < f.deals; i++) {
-        wide = max_int(wide, f.deal[i].rows);
-        most = max_int(most, f.deal[i].cut.each);
+    int in_stage = resident ? 0 : min_int(cols, f.group);
+    for (int i = 0; i < f.n_sets; i++) {
+        wide = max_int(wide, f.set[i].rows);
+        most = max_int(most, f.set[i].ksplit.each);
     }
     int each = K_SPLITS * K_CHUNK, of_rows = 2 * each * in_stage, of_weights = bytes * each * wide;
     size_t sums = sums_bytes(&f, tiles);
-    size_t rows = held ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
+    size_t rows = resident ? cuda_round((size_t)cols * (size_t)p->x.kp * 2, 128) : 0;
     size_t left = d->smem_max - SLACK - sums - rows - own;
-    int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / LEAST_STAGES));
+    int wanted = min_int(STAGE_BYTES_WANTED, (int)(left / MIN_STAGES));
     int positions = min_int(by_fours(max_int(wanted / (of_weights + of_rows), 1)), most);
     f.rows_at = positions * of_weights;
     f.stage = positions * (of_weights + of_rows);
-    for (int i = 0; i < f.deals; i++) {
-        struct deal *deal = &f.deal[i];
-        int fit = positions * wide / deal->rows;
-        deal->positions = min_int(held ? by_fours(fit) : positions, deal->cut.each);
-        place_parts(deal, joined, bytes);
+    for (int i = 0; i < f.n_sets; i++) {
+        struct unit_set *set = &f.set[i];
+        int fit = positions * wide / set->rows;
+        set->positions = min_int(resident ? by_fours(fit) : positions, set->ksplit.each);
+        place_parts(set, joined, bytes);
     }
-    f.stages = min_int((int)(left / (size_t)f.stage), MOST_STAGES);
+    f.stages = min_int((int)(left / (size_t)f.stage), MAX_STAGES);
     CHECK(f.stages >= 2);
     f.window = min_int(max_int(WINDOW / f.stage, 2), f.stages);
-    f.held_at = f.stages * f.stage;
-    f.sums_at = f.held_at + (int)rows;
+    f.resident_at = f.stages * f.stage;
+    f.sums_at = f.resident_at + (int)rows;
     return (size_t)f.sums_at + SLACK + sums;
 }
 
 template <int XT, int NT, int KIND, int ROWS, int BYTES>
 static void run(struct kdev *d, struct product *p)
 {
-    struct few f = {};
+    struct decode_args f = {};
     for (int i = 0; i < p->n_mats && BYTES == 1; i++)
         f.unit[i] = fp8_factor(p->m[i].unit);
     if (KIND == GATED)
         form_pairs(p, &f);
     else if (KIND == PLAIN)
         form_singles(p, &f);
-    else if (turns_heads(KIND, ROWS))
+    else if (fuses_heads(KIND, ROWS))
         form_heads(p, &f);
     else
         form_joined(p, &f);
-    int blocks = deal_units(d, &f), cols = p->rows * p->x.terms;
-    size_t bytes = divide(d, p, NT, KIND == JOINED, is_held(ROWS), BYTES,
+    int blocks = assign_units(d, &f), cols = p->rows * p->x.terms;
+    size_t bytes = divide(d, p, NT, KIND == JOINED, is_resident(ROWS), BYTES,
                           OWN_BYTES + zero_bytes(XT, ROWS), f);
     dim3 grid((unsigned)blocks, (unsigned)div_up(cols, f.group));
-    cuda_launch(d, few_kernel<XT, NT, KIND, ROWS, BYTES>, grid, FEW_THREADS, bytes, f, *p);
+    cuda_launch(d, decode_kernel<XT, NT, KIND, ROWS, BYTES>, grid, DECODE_THREADS, bytes, f, *p);
 }
 
 template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, struct product *p)
 {
     int cols = min_int(p->rows * p->x.terms, group_of(d));
     if (cols <= 8)
-        run<1, NT, KIND, STAGED_FEW, BYTES>(d, p);
+        run<1, NT, KIND, STAGED_NARROW, BYTES>(d, p);
     else if (BYTES == 1 || cols <= 16)
-        run<1, NT, KIND, STAGED, BYTES>(d, p);
+        run<1, NT, KIND, STAGED_WIDE, BYTES>(d, p);
     else if (cols <= 32)
-        run<2, NT, KIND, STAGED, 2>(d, p);
+        run<2, NT, KIND, STAGED_WIDE, 2>(d, p);
     else
-        run<4, NT, KIND, STAGED, 2>(d, p);
+        run<4, NT, KIND, STAGED_WIDE, 2>(d, p);
 }
 
 /* Columns of one tile. */
 template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
 {
     const int rows = joined_rows(p);
-    const bool few = p->rows * p->x.terms <= 8;
+    const bool narrow = p->rows * p->x.terms <= 8;
     if (rows <= 32)
-        few ? run<1, 4, JOINED, STAGED_FEW, BYTES>(d, p) : run<1, 4, JOINED, STAGED, BYTES>(d, p);
+        narrow ? run<1, 4, JOINED, STAGED_NARROW, BYTES>(d, p) : run<1, 4, JOINED, STAGED_WIDE, BYTES>(d, p);
     else
-        few ? run<1, 6, JOINED, STAGED_FEW, BYTES>(d, p) : run<1, 6, JOINED, STAGED, BYTES>(d, p);
+        narrow ? run<1, 6, JOINED, STAGED_NARROW, BYTES>(d, p) : run<1, 6, JOINED, STAGED_WIDE, BYTES>(d, p);
 }
 
-template <int ROWS, int BYTES> static void run_held(struct kdev *d, struct product *p, int most)
+template <int ROWS, int BYTES> static void run_resident(struct kdev *d, struct product *p, int most)
 {
     if (p->glu)
         run<1, 6, GATED, ROWS, BYTES>(d, p);
-    else if (p->turned)
+    else if (p->fused_heads)
         run<1, 4, JOINED, ROWS, BYTES>(d, p);
     else if (most <= 16)
         run<1, 2, PLAIN, ROWS, BYTES>(d, p);
@@ -492,9 +492,9 @@ template <int ROWS, int BYTES> static void run_held(struct kdev *d, struct produ
         run<1, 3, PLAIN, ROWS, BYTES>(d, p);
 }
 
-static bool fits_held(const struct kdev *d, int cols, int kp)
+static bool fits_resident(const struct kdev *d, int cols, int kp)
 {
-    size_t most = d->smem_max >= LARGE ? HELD_BYTES : HELD_BYTES / 2;
+    size_t most = d->smem_max >= LARGE ? RESIDENT_BYTES : RESIDENT_BYTES / 2;
     return cols <= 8 && (size_t)cols * (size_t)kp * 2 <= most;
 }
 
@@ -507,7 +507,7 @@ static bool short_norm(const struct norm *n, int width)
 
 bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
 {
-    return p->rows == 1 && p->x.terms == 1 && fits_held(d, 1, p->x.kp) && p->in.n % K_CHUNK == 0 &&
+    return p->rows == 1 && p->x.terms == 1 && fits_resident(d, 1, p->x.kp) && p->in.n % K_CHUNK == 0 &&
            (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n);
 }
 
@@ -515,11 +515,11 @@ bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
  * after all of one. */
 bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
 {
-    const struct heads *h = &p->behind.heads;
+    const struct heads *h = &p->row_epilogue.heads;
     size_t lists = 0;
-    if (!p->behind.turns || h->whole || h->v_from_k || (h->rot && h->rot != h->head_dim) ||
+    if (!p->row_epilogue.is_qkv || h->whole || h->v_from_k || (h->rot && h->rot != h->head_dim) ||
         h->head_dim & (h->head_dim - 1) || (uintptr_t)h->cs % 8 ||
-        !fits_held(d, p->rows * p->x.terms, p->x.kp))
+        !fits_resident(d, p->rows * p->x.terms, p->x.kp))
         return false;
     for (int i = 0; i < p->n_mats; i++) {
         const struct panels *l = &p->m[i].panels;
@@ -535,7 +535,7 @@ bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
 
 bool cuda_can_defer(const struct product *p)
 {
-    const struct behind *b = &p->behind;
+    const struct row_epilogue *b = &p->row_epilogue;
     int n = p->m[0].n;
     return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
            p->rows <= MAX_VERIFY_ROWS &&
@@ -547,26 +547,26 @@ struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp)
 {
     struct row_format f = {};
     f.cols = rows * d->terms;
-    f.kind = fits_held(d, f.cols, kp) ? ROW_BY_CHUNK : ROW_BY_STAGE;
+    f.kind = fits_resident(d, f.cols, kp) ? ROW_BY_CHUNK : ROW_BY_STAGE;
     f.kp = kp;
     f.group = group_of(d);
-    f.cut = cut_of(kp);
+    f.ksplit = ksplit_of(kp);
     return f;
 }
 
 template <int BYTES> static void run_any(struct kdev *d, struct product *p)
 {
-    bool held = fits_held(d, p->rows * p->x.terms, p->x.kp);
+    bool resident = fits_resident(d, p->rows * p->x.terms, p->x.kp);
     int most = 0;
     for (int i = 0; i < p->n_mats; i++)
         most = max_int(most, p->m[i].panels.rows);
-    if (p->fold)
-        run_held<FOLDED, BYTES>(d, p, most);
-    else if (held)
-        run_held<HELD_ROWS, BYTES>(d, p, most);
+    if (p->fused_pack)
+        run_resident<FUSED_ROW, BYTES>(d, p, most);
+    else if (resident)
+        run_resident<RESIDENT_ROWS, BYTES>(d, p, most);
     else if (p->glu)
         run_staged<6, GATED, BYTES>(d, p);
-    else if (joins(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= JOINED_MOST)
+    else if (joinable(p) && p->rows * p->x.terms <= 16 && joined_rows(p) <= JOINED_MAX)
         run_joined<BYTES>(d, p);
     else
         run_staged<3, PLAIN, BYTES>(d, p);
@@ -575,10 +575,10 @@ template <int BYTES> static void run_any(struct kdev *d, struct product *p)
 /* FP8 is read where that saves time: up to a tile of columns. */
 void cuda_product_decode(struct kdev *d, struct product *p)
 {
-    bool cut = p->rows * p->x.terms <= 16;
+    bool fp8 = p->rows * p->x.terms <= 16;
     for (int i = 0; i < p->n_mats; i++)
-        cut &= p->m[i].fp8 != NULL;
-    for (int i = 0; i < p->n_mats && !cut; i++)
+        fp8 &= p->m[i].fp8 != NULL;
+    for (int i = 0; i < p->n_mats && !fp8; i++)
         p->m[i].fp8 = NULL;
-    cut ? run_any<1>(d, p) : run_any<2>(d, p);
+    fp8 ? run_any<1>(d, p) : run_any<2>(d, p);
 }

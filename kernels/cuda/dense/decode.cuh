@@ -1,33 +1,33 @@
 /* decode.cuh - what the products of a few rows (decode.cu) stand on: how a block's shared memory
  * is divided, copies and their barriers, the ring of stages, and the warp that fills it.
  */
-#ifndef AERIE_CUDA_FEW_CUH
-#define AERIE_CUDA_FEW_CUH
+#ifndef AERIE_CUDA_DECODE_CUH
+#define AERIE_CUDA_DECODE_CUH
 
 #include "kernels/cuda/dense/product.cuh"
 
 enum {
-    FEW_THREADS = PRODUCT_THREADS + 32,
-    HELD_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
+    DECODE_THREADS = PRODUCT_THREADS + 32,
+    RESIDENT_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
     LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
     STAGE_BYTES_WANTED = 50 << 10,
     WINDOW = 96 << 10, /* bytes under way at once */
-    LEAST_STAGES = 4, MOST_STAGES = 16,
+    MIN_STAGES = 4, MAX_STAGES = 16,
     OWN_BYTES = 512, /* the kernel's own: barriers and the like */
     SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
-    SUM_COLS = 16, SUM_ROOMS = 2, /* one is added up while the other is written */
+    SUM_COLS = 16, SUM_BUFS = 2, /* one is added up while the other is written */
 };
 
-/* A unit: what a block multiplies before it adds up the runs, some panels side by side. PLAIN: one.
+/* A unit: what a block multiplies before it adds up the splits, some panels side by side. PLAIN: one.
  * GATED: the same one of both matrices of a pair. JOINED: some of q, k and v, so that one pass over
- * the ring does them all; what is held turns the heads as well, and its units have, with a panel,
+ * the ring does them all; what is resident turns the heads as well, and its units have, with a panel,
  * the one that turns with it. */
 enum unit_kind { PLAIN, GATED, JOINED };
 
-enum { MOST_PARTS = 4, JOINED_MOST = 48 /* outputs */ };
+enum { MAX_PARTS = 4, JOINED_MAX = 48 /* outputs */ };
 static constexpr inline __host__ __device__ int parts_of(int kind)
 {
-    return kind == PLAIN ? 1 : kind == GATED ? 2 : (int)MOST_PARTS;
+    return kind == PLAIN ? 1 : kind == GATED ? 2 : (int)MAX_PARTS;
 }
 
 /* The panels of one matrix that are in units. PLAIN, GATED: panel u is in unit u; JOINED: in unit u
@@ -42,14 +42,14 @@ struct part {
 
 /* Which units of some parts a block has: number blockIdx.x - lo, if that is less than n, and every
  * n-th behind it, of `units` in all; and how they lie in memory. */
-struct deal {
+struct unit_set {
     int lo, n, units;
     int positions; /* of k in a stage */
-    struct cut cut;
+    struct ksplit ksplit;
     int parts, rows; /* rows of all parts */
-    struct part part[MOST_PARTS];
+    struct part part[MAX_PARTS];
     uint32_t
-        output[JOINED_MOST]; /* JOINED: where its row lies, and what it is of (struct output) */
+        output[JOINED_MAX]; /* JOINED: where its row lies, and what it is of (struct output) */
 };
 
 /* A JOINED unit's output, in one word, so that each lane finds its own without a branch: where its
@@ -66,16 +66,16 @@ struct output {
 /* Where things lie in shared memory, how much a stage has, and what else the feeder needs, which
  * reads no other parameters: whatever it does before the first copy, memory idles. So what it reads
  * first lies together in front. */
-struct few {
-    int deals;
+struct decode_args {
+    int n_sets;
     int stages, stage; /* of the ring; bytes */
     int window;        /* stages that are under way at most */
     const uint8_t *x;  /* packed rows; NULL: the block packs its row itself */
     int cols, group;   /* columns: all, of a block */
-    struct deal deal[MAX_MATS];
+    struct unit_set set[MAX_MATS];
     int column;        /* bytes of one */
     int rows_at;       /* in a stage: rows */
-    int held_at, sums_at;
+    int resident_at, sums_at;
     int sum_cols;                        /* columns that are added up at once */
     int head_shift;                      /* a head has 2^head_shift elements */
     int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where the lists of one begin */
@@ -94,9 +94,9 @@ static constexpr inline __host__ __device__ int sum_pitch(int tiles)
 /* ---- copies --------------------------------------------------------------------------------- */
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define FEED_LANES 32 /* every lane copies, and says so */
+#define COPY_LANES 32 /* every lane copies, and says so */
 #else
-#define FEED_LANES 1
+#define COPY_LANES 1
 #endif
 
 __device__ __forceinline__ void barrier_init(uint32_t b, int n)
@@ -131,15 +131,15 @@ __device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase)
 }
 
 /* So many bytes will come. By one lane of the feeder; where lanes copy themselves, by nobody. */
-__device__ __forceinline__ void feed_expect(uint32_t full, int bytes)
+__device__ __forceinline__ void expect_bytes(uint32_t full, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
                  : "memory");
 #endif
 }
-/* Copies a multiple of 16 bytes; by the lanes that feed. */
-__device__ __forceinline__ void feed(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
+/* Copies a multiple of 16 bytes; by the lanes that copy_bulk. */
+__device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
@@ -158,7 +158,7 @@ __device__ __forceinline__ void feed(uint32_t to, const uint8_t *from, int bytes
 #endif
 }
 /* All copies of a stage have been asked for. */
-__device__ __forceinline__ void feed_end(uint32_t full)
+__device__ __forceinline__ void copies_issued(uint32_t full)
 {
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
@@ -223,34 +223,34 @@ __device__ __forceinline__ void pin(uint32_t &v)
     asm volatile("" : "+r"(v));
 }
 
-/* A block's units, one after the other. The first deal is looked at where it lies: an index would
+/* A block's units, one after the other. The first set is looked at where it lies: an index would
  * have to be there before what it indexes can be asked for. */
-struct course {
-    int deal, unit, n, units;
-    __device__ __forceinline__ explicit course(const few &f) : deal(0)
+struct unit_iter {
+    int set, unit, n, units;
+    __device__ __forceinline__ explicit unit_iter(const decode_args &f) : set(0)
     {
-        look(f.deal[0]);
+        load(f.set[0]);
         if (none())
             enter(f);
     }
-    __device__ __forceinline__ void look(const struct deal &d)
+    __device__ __forceinline__ void load(const struct unit_set &d)
     {
         n = d.n, units = d.units, unit = (int)blockIdx.x - d.lo;
     }
     __device__ __forceinline__ bool none() const { return unit < 0 || unit >= min(n, units); }
     __device__ __forceinline__ bool over() const { return units == 0; }
-    __device__ __forceinline__ void enter(const few &f) /* the next deal that has any for us */
+    __device__ __forceinline__ void enter(const decode_args &f) /* the next set that has any for us */
     {
 #pragma unroll 1
         do {
-            if (++deal >= f.deals) {
+            if (++set >= f.n_sets) {
                 units = 0;
                 return;
             }
-            look(f.deal[deal]);
+            load(f.set[set]);
         } while (none());
     }
-    __device__ __forceinline__ void next(const few &f)
+    __device__ __forceinline__ void next(const decode_args &f)
     {
         unit += n;
         if (unit >= units)
@@ -263,7 +263,7 @@ struct course {
 };
 
 /* Columns of this block. */
-__device__ __forceinline__ int group_cols(const few &f)
+__device__ __forceinline__ int group_cols(const decode_args &f)
 {
     return min(f.cols - (int)blockIdx.y * f.group, f.group);
 }
@@ -271,47 +271,47 @@ __device__ __forceinline__ int group_cols(const few &f)
 /* ---- the feeder ----------------------------------------------------------------------------- */
 
 /* The stages of a block's units: the n chunks from the first, as they lie in a panel. */
-template <int KIND, int BYTES> struct stages {
+template <int KIND, int BYTES> struct stage_iter {
     static constexpr int PARTS = parts_of(KIND);
-    course at;
+    unit_iter at;
     int i, first, n;
     int positions, rows, parts; /* of the unit */
-    struct cut cut;
+    struct ksplit ksplit;
     const uint8_t *w[PARTS]; /* of the stage, in each part's panel */
     int chunk[PARTS];        /* bytes */
     uint32_t place[PARTS];   /* in a stage of the ring */
-    __device__ __forceinline__ explicit stages(const few &f) : at(f)
+    __device__ __forceinline__ explicit stage_iter(const decode_args &f) : at(f)
     {
-        enter(f.deal[0]);
-        if (at.deal)
-            enter(f.deal[at.deal]);
+        enter(f.set[0]);
+        if (at.set)
+            enter(f.set[at.set]);
     }
     __device__ __forceinline__ bool over() const { return at.over(); }
-    __device__ __forceinline__ void enter(const struct deal &d) /* a unit */
+    __device__ __forceinline__ void enter(const struct unit_set &d) /* a unit */
     {
-        positions = d.positions, rows = d.rows, parts = d.parts, cut = d.cut;
-        keep(positions), keep(rows), keep(cut.each), keep(cut.runs), keep(cut.rest);
+        positions = d.positions, rows = d.rows, parts = d.parts, ksplit = d.ksplit;
+        keep(positions), keep(rows), keep(ksplit.each), keep(ksplit.splits), keep(ksplit.rest);
 #pragma unroll
         for (int j = 0; j < PARTS; j++) {
             chunk[j] = d.part[j].rows * K_CHUNK * BYTES, place[j] = d.part[j].at;
             keep(chunk[j]), keep(place[j]);
             w[j] = d.part[j].w + (uint64_t)(uint32_t)at.panel<KIND>(d.part[j]) *
-                                     (uint32_t)(cut.chunks * chunk[j]);
+                                     (uint32_t)(ksplit.chunks * chunk[j]);
         }
         i = first = 0;
         size();
     }
     __device__ __forceinline__ void size()
     {
-        n = chunks_before(cut, min(i + positions, cut.each)) - first;
+        n = chunks_before(ksplit, min(i + positions, ksplit.each)) - first;
     }
-    __device__ __forceinline__ void next(const few &f)
+    __device__ __forceinline__ void next(const decode_args &f)
     {
         i += positions;
-        if (i >= cut.each) {
+        if (i >= ksplit.each) {
             at.next(f);
             if (!over())
-                enter(f.deal[at.deal]);
+                enter(f.set[at.set]);
             return;
         }
 #pragma unroll
@@ -322,28 +322,28 @@ template <int KIND, int BYTES> struct stages {
     }
 };
 
-template <int KIND, bool HELD, int BYTES>
-__device__ __forceinline__ void feed_weights(const few &f, const stages<KIND, BYTES> &s,
+template <int KIND, bool RESIDENT, int BYTES>
+__device__ __forceinline__ void issue_weights(const decode_args &f, const stage_iter<KIND, BYTES> &s,
                                              const ring &r)
 {
-    const int rows = HELD ? 0 : group_cols(f);
-    feed_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
+    const int rows = RESIDENT ? 0 : group_cols(f);
+    expect_bytes(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
 #pragma unroll
     for (int j = 0; j < s.PARTS; j++)
         if (KIND != JOINED || j < s.parts)
-            feed(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
-    if (HELD)
-        feed_end(r.filled());
+            copy_bulk(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
+    if (RESIDENT)
+        copies_issued(r.filled());
 }
 
 template <int KIND, int BYTES>
-__device__ __forceinline__ void feed_rows(const few &f, const stages<KIND, BYTES> &s, const ring &r)
+__device__ __forceinline__ void issue_rows(const decode_args &f, const stage_iter<KIND, BYTES> &s, const ring &r)
 {
     const int cols = group_cols(f);
     const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
-    feed(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
+    copy_bulk(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
          s.n * cols * K_CHUNK_BYTES, r.filled());
-    feed_end(r.filled());
+    copies_issued(r.filled());
 }
 
 /* How many stages are under way at most, and no more than the ring has: what is beyond only queues
@@ -351,7 +351,7 @@ __device__ __forceinline__ void feed_rows(const few &f, const stages<KIND, BYTES
 struct window {
     struct ring r;
     int asked;
-    __device__ __forceinline__ void wait(const few &f)
+    __device__ __forceinline__ void wait(const decode_args &f)
     {
         if (asked++ < f.window)
             return;
@@ -360,48 +360,48 @@ struct window {
     }
 };
 
-/* What comes behind the wait: held rows, or those of the stages that were asked for before. */
-template <int KIND, bool HELD, int BYTES>
-__device__ __forceinline__ void feed_after(const few &f, ring r, int early, uint32_t held,
-                                           uint32_t held_full)
+/* What comes behind the wait: resident rows, or those of the stages that were asked for before. */
+template <int KIND, bool RESIDENT, int BYTES>
+__device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, int early, uint32_t resident,
+                                           uint32_t resident_full)
 {
     if (!f.x)
         return;
     pdl_wait();
-    if (HELD) {
-        feed_expect(held_full, f.cols * f.column);
-        feed(held, f.x, f.cols * f.column, held_full);
-        feed_end(held_full);
+    if (RESIDENT) {
+        expect_bytes(resident_full, f.cols * f.column);
+        copy_bulk(resident, f.x, f.cols * f.column, resident_full);
+        copies_issued(resident_full);
         return;
     }
-    stages<KIND, BYTES> s(f);
+    stage_iter<KIND, BYTES> s(f);
 #pragma unroll 1
     for (int i = 0; i < early; i++, s.next(f), r.next())
-        feed_rows(f, s, r);
+        issue_rows(f, s, r);
 }
 
 /* The rest of a block's stages; s and r: the first. Weights that fill the ring come before the
  * wait. */
-template <int KIND, bool HELD, int BYTES>
-__device__ __forceinline__ void feed_rest(const few &f, stages<KIND, BYTES> &s, ring r,
-                                          uint32_t held, uint32_t held_full)
+template <int KIND, bool RESIDENT, int BYTES>
+__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s, ring r,
+                                          uint32_t resident, uint32_t resident_full)
 {
     const ring start = r;
-    struct window behind = {r, 1};
+    struct window in_flight = {r, 1};
 #pragma unroll 1
     for (int n = 1;; n++) {
         s.next(f), r.next();
         if (n == r.stages || (n < r.stages && s.over()))
-            feed_after<KIND, HELD, BYTES>(f, start, n, held, held_full);
+            issue_after_wait<KIND, RESIDENT, BYTES>(f, start, n, resident, resident_full);
         if (s.over())
             return;
         if (n >= r.stages)
             barrier_wait(r.emptied(), r.phase ^ 1);
-        if (HELD)
-            behind.wait(f);
-        feed_weights<KIND, HELD>(f, s, r);
-        if (!HELD && n >= r.stages)
-            feed_rows(f, s, r);
+        if (RESIDENT)
+            in_flight.wait(f);
+        issue_weights<KIND, RESIDENT>(f, s, r);
+        if (!RESIDENT && n >= r.stages)
+            issue_rows(f, s, r);
     }
 }
 
@@ -414,37 +414,37 @@ __device__ __forceinline__ void fence_barriers()
 
 /* The feeder, a warp. The first stage is asked for before anything else is done: with one barrier,
  * as soon as that is there. The other warps wait for the rest of them (wait_for_barriers()). */
-template <int KIND, bool HELD, int BYTES>
-__device__ __forceinline__ void feed_block(const few &f, const ring &r, uint32_t held,
-                                           uint32_t held_full)
+template <int KIND, bool RESIDENT, int BYTES>
+__device__ __forceinline__ void producer_warp(const decode_args &f, const ring &r, uint32_t resident,
+                                           uint32_t resident_full)
 {
-    const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < FEED_LANES;
-    stages<KIND, BYTES> s(f);
+    const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < COPY_LANES;
+    stage_iter<KIND, BYTES> s(f);
     if (one) {
-        barrier_init(r.full, FEED_LANES);
+        barrier_init(r.full, COPY_LANES);
         fence_barriers();
     }
     __syncwarp();
     if (feeds)
-        feed_weights<KIND, HELD>(f, s, r);
+        issue_weights<KIND, RESIDENT>(f, s, r);
     if (one) {
         barrier_init(r.empty, K_SPLITS);
 #pragma unroll 1
         for (int i = 1; i < r.stages; i++) {
-            barrier_init(r.full + (uint32_t)i * 8, FEED_LANES);
+            barrier_init(r.full + (uint32_t)i * 8, COPY_LANES);
             barrier_init(r.empty + (uint32_t)i * 8, K_SPLITS);
         }
-        barrier_init(held_full, FEED_LANES);
+        barrier_init(resident_full, COPY_LANES);
         fence_barriers();
     }
     __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
+    asm volatile("bar.arrive 2, %0;" ::"n"((int)DECODE_THREADS) : "memory");
     if (feeds)
-        feed_rest<KIND, HELD>(f, s, r, held, held_full);
+        issue_rest<KIND, RESIDENT>(f, s, r, resident, resident_full);
 }
 __device__ __forceinline__ void wait_for_barriers()
 {
-    asm volatile("bar.sync 2, %0;" ::"n"((int)FEW_THREADS) : "memory");
+    asm volatile("bar.sync 2, %0;" ::"n"((int)DECODE_THREADS) : "memory");
 }
 
 #endif

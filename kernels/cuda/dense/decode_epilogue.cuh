@@ -1,20 +1,20 @@
-/* decode_epilogue.cuh - what becomes of a unit's sums in decode.cu: the runs are added up, and each
+/* decode_epilogue.cuh - what becomes of a unit's sums in decode.cu: the splits are added up, and each
  * lane ends an output of a row, which may be an element of a head that is turned here.
  *
- * What a lane needs for that (struct share) is asked for before the unit is multiplied.
+ * What a lane needs for that (struct lane_output) is asked for before the unit is multiplied.
  */
-#ifndef AERIE_CUDA_FEW_END_CUH
-#define AERIE_CUDA_FEW_END_CUH
+#ifndef AERIE_CUDA_DECODE_EPILOGUE_CUH
+#define AERIE_CUDA_DECODE_EPILOGUE_CUH
 
 #include "kernels/cuda/dense/decode_pipeline.cuh"
 
 #ifdef __CUDACC__
 
-/* ---- a lane's share ------------------------------------------------------------------------- */
+/* ---- a lane's lane_output ------------------------------------------------------------------------- */
 
 /* What a lane ends of a unit: one output of row `row` and of every row as many behind it as warps
  * multiply. What it needs is fetched before the unit is multiplied, as it lies. */
-struct share {
+struct lane_output {
     int row, mat, o; /* o -1: no output; nothing to do for the warp if there is no such row */
     int bias_type;   /* -1: none */
     uint32_t bias;
@@ -46,21 +46,21 @@ __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
     return mat == HEAD_Q ? a.q_norm : mat == HEAD_K ? a.k_norm : a.v_norm;
 }
 
-/* Whether the kernel turns the heads that it makes: its rows are held. */
-static constexpr inline __host__ __device__ bool turns_heads(int kind, int rows)
+/* Whether the kernel turns the heads that it makes: its rows are resident. */
+static constexpr inline __host__ __device__ bool fuses_heads(int kind, int rows)
 {
-    return kind == JOINED && is_held(rows);
+    return kind == JOINED && is_resident(rows);
 }
 
 /* Which output of which matrix a lane ends: `o` of the unit. */
 template <int KIND>
-__device__ __forceinline__ void find_output(const product &p, const few &f, const course &at, int o,
-                                            share &s)
+__device__ __forceinline__ void find_output(const product &p, const decode_args &f, const unit_iter &at, int o,
+                                            lane_output &s)
 {
-    const struct deal &d = f.deal[at.deal];
+    const struct unit_set &d = f.set[at.set];
     int row = o, j = 0;
     if (KIND == JOINED) {
-        const struct output of = {d.output[min(o, JOINED_MOST - 1)]};
+        const struct output of = {d.output[min(o, JOINED_MAX - 1)]};
         row = of.row(), j = of.part();
     }
     const bool none = o >= (KIND == JOINED ? d.rows : d.part[0].rows);
@@ -73,13 +73,13 @@ __device__ __forceinline__ void find_output(const product &p, const few &f, cons
 
 /* What is known before the kernel before has ended. */
 template <int KIND, int ROWS>
-__device__ __forceinline__ share share_of(const product &p, const few &f, const course &at, int row,
+__device__ __forceinline__ lane_output lane_output_of(const product &p, const decode_args &f, const unit_iter &at, int row,
                                           int o)
 {
-    share s = {};
+    lane_output s = {};
     s.row = row, s.bias_type = -1;
     find_output<KIND>(p, f, at, o, s);
-    const finish &fin = p.f[s.mat];
+    const epilogue &fin = p.f[s.mat];
     s.bare = fin.act == ACT_NONE && !(fin.softcap > 0) && fin.scale == 1 && !fin.mul;
     s.add = fin.add, s.stride = fin.dst_stride, s.dst = fin.dst + s.o;
     if (fin.b.p && KIND != GATED) {
@@ -87,9 +87,9 @@ __device__ __forceinline__ share share_of(const product &p, const few &f, const 
         if (s.o >= 0)
             s.bias = raw_at(fin.b, s.o);
     }
-    if (!turns_heads(KIND, ROWS))
+    if (!fuses_heads(KIND, ROWS))
         return s;
-    const heads &a = p.behind.heads;
+    const heads &a = p.row_epilogue.heads;
     s.h = s.o >> f.head_shift, s.i = s.o & (a.head_dim - 1);
     const struct norm &norm = norm_of(a, s.mat);
     if (s.o >= 0 && norm.w.p)
@@ -99,13 +99,13 @@ __device__ __forceinline__ share share_of(const product &p, const few &f, const 
 
 /* And the rest. */
 template <int KIND, int ROWS>
-__device__ __forceinline__ void fetch_share(const product &p, share &s)
+__device__ __forceinline__ void fetch_lane_output(const product &p, lane_output &s)
 {
     if (KIND == PLAIN && s.o >= 0 && s.add && p.rows == 1)
         s.old = __ldcg(s.dst);
-    if (!turns_heads(KIND, ROWS) || s.o < 0)
+    if (!fuses_heads(KIND, ROWS) || s.o < 0)
         return;
-    const heads &a = p.behind.heads;
+    const heads &a = p.row_epilogue.heads;
     if (s.mat != HEAD_V && a.rot)
         s.turn = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) +
                         (s.i & (a.head_dim / 2 - 1)));
@@ -130,23 +130,23 @@ __device__ __forceinline__ void put_term(const product &p, float y, int r, int i
  * are on the device at once. */
 
 /* The list of unit j of the lane's head. */
-__device__ __forceinline__ unsigned *head_list(const product &p, const few &f, int mat, int h,
+__device__ __forceinline__ unsigned *head_list(const product &p, const decode_args &f, int mat, int h,
                                                int row, int j)
 {
     const int half = f.half[mat];
-    return p.behind.counters + f.lists[mat] + ((h * half + j) * p.rows + row) * 2 * half;
+    return p.row_epilogue.counters + f.lists[mat] + ((h * half + j) * p.rows + row) * 2 * half;
 }
 
 /* Which of the units that make half a head has an output. */
-__device__ __forceinline__ int unit_of_head(const heads &a, const share &s)
+__device__ __forceinline__ int unit_of_head(const heads &a, const lane_output &s)
 {
     return (s.i & (a.head_dim / 2 - 1)) / s.n;
 }
 
-__device__ __forceinline__ void show_squares(const product &p, const few &f, const share &s,
+__device__ __forceinline__ void publish_squares(const product &p, const decode_args &f, const lane_output &s,
                                              float y)
 {
-    const heads &a = p.behind.heads;
+    const heads &a = p.row_epilogue.heads;
     const int lane = (int)threadIdx.x % 32, half = f.half[s.mat];
     const int panel = unit_of_head(a, s) + (s.i < a.head_dim / 2 ? 0 : half);
     float ss = s.o >= 0 ? y * y : 0.f;
@@ -159,9 +159,9 @@ __device__ __forceinline__ void show_squares(const product &p, const few &f, con
 }
 
 /* Of the head of lane `of`; the whole warp. */
-__device__ __forceinline__ float meet_head(const product &p, const few &f, const share &s, int of)
+__device__ __forceinline__ float head_rms_of_lane(const product &p, const decode_args &f, const lane_output &s, int of)
 {
-    const heads &a = p.behind.heads;
+    const heads &a = p.row_epilogue.heads;
     const int lane = (int)threadIdx.x % 32, mat = __shfl_sync(~0u, s.mat, of);
     const int h = __shfl_sync(~0u, s.h, of), j = __shfl_sync(~0u, unit_of_head(a, s), of);
     const int panels = 2 * f.half[mat];
@@ -181,25 +181,25 @@ __device__ __forceinline__ float meet_head(const product &p, const few &f, const
 }
 
 /* Of the lane's own head, the warp's lanes having one or two. */
-__device__ __forceinline__ float meet_heads(const product &p, const few &f, const share &s, float y)
+__device__ __forceinline__ float own_head_rms(const product &p, const decode_args &f, const lane_output &s, float y)
 {
     const int lane = (int)threadIdx.x % 32, span = 2 * __shfl_sync(~0u, s.n, 0);
-    show_squares(p, f, s, y);
-    float inv = meet_head(p, f, s, 0);
+    publish_squares(p, f, s, y);
+    float inv = head_rms_of_lane(p, f, s, 0);
     if (__any_sync(~0u, s.o >= 0 && lane >= span)) {
-        const float other = meet_head(p, f, s, span);
+        const float other = head_rms_of_lane(p, f, s, span);
         inv = lane < span ? inv : other;
     }
     return inv;
 }
 
 /* What becomes of an element of a head, as finish_kind() has it; the whole warp. */
-__device__ __forceinline__ void turn_one(const product &p, const few &f, const share &s, float y)
+__device__ __forceinline__ void finish_head_element(const product &p, const decode_args &f, const lane_output &s, float y)
 {
-    const heads &a = p.behind.heads;
+    const heads &a = p.row_epilogue.heads;
     const struct norm &norm = norm_of(a, s.mat);
     if (__any_sync(~0u, norm.kind != NORM_NONE)) {
-        const float inv = meet_heads(p, f, s, y);
+        const float inv = own_head_rms(p, f, s, y);
         y = normed_by(norm.kind, y, inv, norm.w.p ? raw_value(norm.w.type, s.w) : 0.f);
     }
     if (a.rot) {
@@ -219,13 +219,13 @@ __device__ __forceinline__ void turn_one(const product &p, const few &f, const s
 
 /* What becomes of a sum, and of that of the second matrix. */
 template <int KIND, int ROWS>
-__device__ __forceinline__ void end_one(const product &p, const few &f, const share &s, int row,
+__device__ __forceinline__ void finish_output(const product &p, const decode_args &f, const lane_output &s, int row,
                                         float y, float up)
 {
     if (s.bias_type >= 0)
         y += raw_value(s.bias_type, s.bias);
-    if (turns_heads(KIND, ROWS)) {
-        turn_one(p, f, s, y);
+    if (fuses_heads(KIND, ROWS)) {
+        finish_head_element(p, f, s, y);
         return;
     }
     if (KIND == GATED)
@@ -246,33 +246,33 @@ __device__ __forceinline__ void end_one(const product &p, const few &f, const sh
 }
 
 /* What a lane ends of a unit, output lane, lane + 32 ... */
-template <int NT, int KIND> struct shares {
+template <int NT, int KIND> struct lane_outputs {
     static constexpr int N = KIND == JOINED ? (NT + 3) / 4 : 1;
-    share of[N];
+    lane_output of[N];
 };
 template <int NT, int KIND, int ROWS>
-__device__ __forceinline__ shares<NT, KIND> shares_of(const product &p, const few &f,
-                                                      const course &at, int row)
+__device__ __forceinline__ lane_outputs<NT, KIND> lane_outputs_of(const product &p, const decode_args &f,
+                                                      const unit_iter &at, int row)
 {
-    shares<NT, KIND> s;
+    lane_outputs<NT, KIND> s;
 #pragma unroll
     for (int i = 0; i < s.N; i++)
-        s.of[i] = share_of<KIND, ROWS>(p, f, at, row, (int)threadIdx.x % 32 + 32 * i);
+        s.of[i] = lane_output_of<KIND, ROWS>(p, f, at, row, (int)threadIdx.x % 32 + 32 * i);
     return s;
 }
 
 template <int NT, int KIND, int ROWS>
-__device__ __forceinline__ void fetch_shares(const product &p, shares<NT, KIND> &s)
+__device__ __forceinline__ void fetch_lane_outputs(const product &p, lane_outputs<NT, KIND> &s)
 {
 #pragma unroll
     for (int i = 0; i < s.N; i++)
-        fetch_share<KIND, ROWS>(p, s.of[i]);
+        fetch_lane_output<KIND, ROWS>(p, s.of[i]);
 }
 
 /* A warp's sums of up to eight columns: a lane has those of two columns, for an output of each
  * tile. */
 template <int NT>
-__device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, HELD_ROWS)][4],
+__device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, RESIDENT_ROWS)][4],
                                              bool two, int cols, float *here)
 {
     constexpr int PITCH = sum_pitch(NT);
@@ -288,26 +288,26 @@ __device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, HELD
     }
 }
 
-/* Adds up the runs, in their order, and stores what follows. A warp that has nothing to end goes on
- * to the next unit, whose sums have another room. */
+/* Adds up the splits, in their order, and stores what follows. A warp that has nothing to end goes on
+ * to the next unit, whose sums have another scratch. */
 template <int XT, int NT, int KIND, int ROWS>
-__device__ __forceinline__ void finish_unit(const product &p, const few &f,
+__device__ __forceinline__ void finish_unit(const product &p, const decode_args &f,
                                             float (&acc)[XT][sums_of(NT, ROWS)][4],
-                                            float *sums, int &room, const shares<NT, KIND> &own)
+                                            float *sums, int &buf, const lane_outputs<NT, KIND> &own)
 {
     constexpr int PITCH = sum_pitch(NT);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4,
               q = lane % 4;
-    constexpr bool ONE = ROWS == FOLDED;
+    constexpr bool ONE = ROWS == FUSED_ROW;
     const int two = !ONE && p.x.terms == 2, cols = cols_of<ROWS>(f),
-              row0 = ROWS == STAGED ? (int)blockIdx.y * f.group >> two : 0,
+              row0 = ROWS == STAGED_WIDE ? (int)blockIdx.y * f.group >> two : 0,
               sum_cols = ONE ? 1 : f.sum_cols;
 #pragma unroll
     for (int m = 0; m < XT; m++) {
         if (m * 16 >= cols)
             break;
-        float *here = sums + room * (int)K_SPLITS * sum_cols * PITCH;
-        room ^= 1;
+        float *here = sums + buf * (int)K_SPLITS * sum_cols * PITCH;
+        buf ^= 1;
         if constexpr (is_narrow(ROWS))
             store_narrow<NT>(acc[m], two, cols, here + warp * sum_cols * PITCH);
 #pragma unroll
@@ -340,7 +340,7 @@ __device__ __forceinline__ void finish_unit(const product &p, const few &f,
                     if (KIND == GATED)
                         up = r ? up + from[NT * 4] : from[NT * 4];
                 }
-                end_one<KIND, ROWS>(p, f, own.of[i], row0 + (m * 16 >> two) + t, y, up);
+                finish_output<KIND, ROWS>(p, f, own.of[i], row0 + (m * 16 >> two) + t, y, up);
             }
     }
 }

@@ -1,17 +1,17 @@
 /* decode_pipeline.cuh - how a warp of decode.cu multiplies its run of a unit: which chunks it has in
  * a stage, how they come to registers while those before are multiplied, and the sums.
  */
-#ifndef AERIE_CUDA_FEW_RUN_CUH
-#define AERIE_CUDA_FEW_RUN_CUH
+#ifndef AERIE_CUDA_DECODE_PIPELINE_CUH
+#define AERIE_CUDA_DECODE_PIPELINE_CUH
 
 #include "kernels/cuda/dense/decode.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
 
-/* Where the rows of activations are: in shared memory, up to eight columns, FOLDED where it is one
+/* Where the rows of activations are: in shared memory, up to eight columns, FUSED_ROW where it is one
  * that the block may have to pack itself; or in the stages, up to eight columns or more. */
-enum rows_kind { FOLDED, HELD_ROWS, STAGED_FEW, STAGED };
-static constexpr inline __host__ __device__ bool is_held(int rows) { return rows <= HELD_ROWS; }
-static constexpr inline __host__ __device__ bool is_narrow(int rows) { return rows != STAGED; }
+enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
+static constexpr inline __host__ __device__ bool is_resident(int rows) { return rows <= RESIDENT_ROWS; }
+static constexpr inline __host__ __device__ bool is_narrow(int rows) { return rows != STAGED_WIDE; }
 
 /* A chunk of columns that are zeros. */
 static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
@@ -21,9 +21,9 @@ static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
 
 #ifdef __CUDACC__
 
-template <int ROWS> __device__ __forceinline__ int cols_of(const few &f)
+template <int ROWS> __device__ __forceinline__ int cols_of(const decode_args &f)
 {
-    return ROWS == FOLDED ? 1 : ROWS == HELD_ROWS ? f.cols : group_cols(f);
+    return ROWS == FUSED_ROW ? 1 : ROWS == RESIDENT_ROWS ? f.cols : group_cols(f);
 }
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ template <> struct eight<1> {
     __device__ __forceinline__ uint4 as_bf16(uint32_t unit) const { return fp8_eight(w, unit); }
 };
 
-/* Some chunks of a unit, a lane's share of them: NT tiles of weights, XT of columns. Tiles are of
+/* Some chunks of a unit, a lane's lane_output of them: NT tiles of weights, XT of columns. Tiles are of
  * eight rows of weights, whose eight a lane are two operands as they come. Up to eight columns of
  * activations are the B operand and two tiles of weights the A operand; of an odd number, whatever
  * registers hold is beside the last one. More columns are A operands of 16, each tile of weights
@@ -63,33 +63,33 @@ template <int XT, int NT, int BYTES> struct batch {
  * compiler waits for all that is on its way. So a run that has no chunk, or no more, multiplies
  * other weights of the same outputs in the stage with zeros, which leaves its sums as they are
  * (where a weight is infinite, infinite outputs become NaN). */
-template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
-    static constexpr bool HELD = is_held(ROWS), NARROW = is_narrow(ROWS);
+template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
+    static constexpr bool RESIDENT = is_resident(ROWS), NARROW = is_narrow(ROWS);
     static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
     static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* of a chunk of weights */
-    static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MOST = 2;
+    static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MAX_AT_ONCE = 2;
     static constexpr int SUMS = sums_of(NT, ROWS);
     static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
 
     int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
-    int positions, runs, tiles;
+    int positions, splits, tiles;
     bool last, column;     /* whether the lane has a row of a panel's last tile; a column */
     uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of one, the second panel */
     uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, each tile in it */
-    uint32_t w[MOST], x[MOST]; /* the next chunks (JOINED: their numbers), their columns */
-    uint32_t held, col; /* held columns of the run; bytes from one chunk of columns to the next */
+    uint32_t w[MAX_AT_ONCE], x[MAX_AT_ONCE]; /* the next chunks (JOINED: their numbers), their columns */
+    uint32_t resident, col; /* resident columns of the run; bytes from one chunk of columns to the next */
     uint32_t none;      /* zeros */
     uint32_t unit[UNITS]; /* FP8: of a part's weights; JOINED: of a tile's */
 
-    __device__ __forceinline__ run_of_unit(const few &f, const course &at, uint32_t columns,
+    __device__ __forceinline__ split_of_unit(const decode_args &f, const unit_iter &at, uint32_t columns,
                                            uint32_t zeros)
     {
         const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
-        const struct deal &d = f.deal[at.deal];
-        const struct cut &c = d.cut;
+        const struct unit_set &d = f.set[at.set];
+        const struct ksplit &c = d.ksplit;
         i = end = 0, each = c.each, have = min(each, c.chunks - (int)warp * each), rest = c.rest;
-        positions = d.positions, runs = c.runs, tiles = (d.rows + 7) / 8;
+        positions = d.positions, splits = c.splits, tiles = (d.rows + 7) / 8;
         last = (OF_PANEL - 1) * 8 + g < (uint32_t)d.part[0].rows;
         column = (int)g < cols_of<ROWS>(f);
         chunk = KIND == JOINED ? 1 : (uint32_t)(d.part[0].rows * ROW_BYTES);
@@ -101,12 +101,12 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
         else if (BYTES == 1)
             for (int j = 0; j < UNITS; j++)
                 unit[j] = f.unit[d.part[j].mat];
-        keep(each), keep(have), keep(rest), keep(runs), keep(chunk);
+        keep(each), keep(have), keep(rest), keep(splits), keep(chunk);
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
-        held = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
+        resident = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
     /* JOINED: the parts' rows are the tiles' one behind the other. */
-    __device__ __forceinline__ void find_tiles(const few &f, const struct deal &d)
+    __device__ __forceinline__ void find_tiles(const decode_args &f, const struct unit_set &d)
     {
         const int lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -129,9 +129,9 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
     __device__ __forceinline__ void pass(int at, int n, uint32_t &w, uint32_t &x) const
     {
         const bool more = at + n < min(end, have);
-        const uint32_t chunks = (uint32_t)(n * runs - min(max(at + n - rest, 0), n));
+        const uint32_t chunks = (uint32_t)(n * splits - min(max(at + n - rest, 0), n));
         w += more ? chunks * chunk : 0;
-        x = more ? x + col * (HELD ? (uint32_t)n : chunks) : none;
+        x = more ? x + col * (RESIDENT ? (uint32_t)n : chunks) : none;
     }
     __device__ __forceinline__ void leave(ring &r)
     {
@@ -141,7 +141,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
         r.next();
     }
     /* Makes sure that the next chunks are there. */
-    template <int AT_ONCE> __device__ __forceinline__ void enter(const few &f, ring &r)
+    template <int AT_ONCE> __device__ __forceinline__ void enter(const decode_args &f, ring &r)
     {
         if (i < end || i >= each)
             return;
@@ -160,7 +160,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
         } else {
             w[0] = r.place() + (i < have ? from : lane * LANE_BYTES);
         }
-        x[0] = HELD ? held + (uint32_t)i * col
+        x[0] = RESIDENT ? resident + (uint32_t)i * col
                     : r.place() + (uint32_t)f.rows_at + threadIdx.x / 32 * col + lane * 16;
         x[0] = i < have ? x[0] : none;
 #pragma unroll
@@ -187,7 +187,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
 #pragma unroll
             for (int m = 0; m < XT; m++) {
                 const uint32_t at = x[u] + (uint32_t)m * 16 * K_CHUNK_BYTES;
-                if (!HELD || column)
+                if (!RESIDENT || column)
                     b.low[u][m] = shared16(at);
                 if (!NARROW)
                     b.high[u][m] = shared16(at + 8 * K_CHUNK_BYTES);
@@ -244,16 +244,16 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
     }
     /* The next chunks, if they are there yet. */
     template <int TILES>
-    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const few &f, ring &r)
+    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f, ring &r)
     {
         enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
         weights(b);
     }
     /* All of the run, of which the first weights are fetched. What comes next is on its way while
-     * what is there is multiplied, where registers have room for both: shared memory is what this
+     * what is there is multiplied, where registers have scratch for both: shared memory is what this
      * waits for. */
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const few &f, ring &r,
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, ring &r,
                                         batch<XT, TILES, BYTES> &now)
     {
         constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
@@ -274,7 +274,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
             auto turn = [&](const some &now, some &next) {
                 fetch(next, f, r); /* behind the end: of no use, and no harm */
                 columns(next);
-                if (HELD)
+                if (RESIDENT)
                     __syncwarp(); /* or the compiler has them wait for products */
                 multiply(acc, now);
                 step<AT_ONCE>();
@@ -290,7 +290,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct run_of_unit {
         leave(r);
     }
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const few &f, ring &r)
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, ring &r)
     {
         batch<XT, TILES, BYTES> now;
         fetch(now, f, r);

@@ -1,7 +1,7 @@
 /* fp8.cuh - FP8 weights (fp8.h) on the device: behind a quantized matrix's panels of bf16 lie the
  * same in FP8, which products of a few rows read; whatever has more rows takes those of bf16.
  *
- *     (panels, positions, runs, rows of a panel, 32), a byte each
+ *     (panels, positions, splits, rows of a panel, 32), a byte each
  *
  * A word has four successive weights, each half of it one of the first two and one of the others:
  *

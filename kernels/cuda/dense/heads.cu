@@ -1,11 +1,11 @@
 /* heads.cu - heads of some and many rows after their projection: norm, turn, cell. A warp has
  * a head (two, where they are short), a thread four elements at a time; the bits are those of
- * finish_head(). Where the projection left the sums of runs, they are added up on the way.
+ * finish_head(). Where the projection left the sums of splits, they are added up on the way.
  */
 #include "kernels/cuda/dense/heads.cuh"
 
 enum {
-    MOST = 65535, /* rows */
+    MAX_ROWS = 65535, /* rows */
     EARLY = 8, TOGETHER = 4, /* up to so many rows share blocks, that many each */
 };
 
@@ -52,27 +52,27 @@ __device__ __forceinline__ float4 numbers(uint2 w)
 }
 
 /* What the thread of four elements needs besides them and those they turn with. */
-struct turning {
+struct rotation {
     int i, other; /* their places in the head */
     uint2 w, b;
     float4 t[2];
     __device__ __forceinline__ void fetch_weights(const heads &a, const struct norm &norm,
                                                   int kind, int h, int at)
     {
-        i = at, other = other_of(a, at);
+        i = at, other = rope_partner(a, at);
         w = fetch_four(norm.w, i);
-        if (a.runs)
+        if (a.splits)
             b = fetch_four(a.b[kind], h * a.head_dim + i);
     }
     /* cs: of the row */
-    __device__ __forceinline__ void fetch_turn(const heads &a, const float *cs)
+    __device__ __forceinline__ void fetch_rope(const heads &a, const float *cs)
     {
         const float4 *turn = (const float4 *)(cs + 2 * min(i, other));
         if (i < a.rot)
             t[0] = __ldcg(turn), t[1] = __ldcg(turn + 1);
     }
     /* y turns with z; both are normalised. */
-    __device__ __forceinline__ float4 turned(const heads &a, float4 y, float4 z) const
+    __device__ __forceinline__ float4 rotated(const heads &a, float4 y, float4 z) const
     {
         const float c[4] = {t[0].x, t[0].z, t[1].x, t[1].z};
         const float s[4] = {t[0].y, t[0].w, t[1].y, t[1].w};
@@ -85,20 +85,20 @@ struct turning {
     }
 };
 
-/* Four elements of the raw head; those of the runs' sums with their bias, in the order of
+/* Four elements of the raw head; those of the splits' sums with their bias, in the order of
  * product.cuh. */
 template <bool ADDS>
 __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
                                            bool biased)
 {
-    constexpr int MOST = ADDS ? (int)K_SPLITS : 1;
-    float4 part[MOST];
+    constexpr int N = ADDS ? (int)K_SPLITS : 1;
+    float4 part[N];
 #pragma unroll
-    for (int r = 0; r < MOST; r++)
-        part[r] = load_four_volatile(x + (size_t)min(r, max(a.runs - 1, 0)) * apart, true);
+    for (int r = 0; r < N; r++)
+        part[r] = load_four_volatile(x + (size_t)min(r, max(a.splits - 1, 0)) * apart, true);
 #pragma unroll
-    for (int r = 1; r < MOST; r++)
-        part[0] = plus(part[0], r < a.runs ? part[r] : make_float4(0, 0, 0, 0));
+    for (int r = 1; r < N; r++)
+        part[0] = plus(part[0], r < a.splits ? part[r] : make_float4(0, 0, 0, 0));
     return biased ? plus(part[0], numbers(b)) : part[0];
 }
 
@@ -150,7 +150,7 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
  * cuda.h. */
 template <int DIM, bool ADDS>
 __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
-    heads_of_many(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
+    heads_by_warp(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
 {
     using S = span<DIM>;
     if (!triggers_late)
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     const size_t apart = partial_floats(rows, all * DIM), step = partial_at(rows, 0, S::LANES * 4);
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
     float4 y[S::EACH];
-    struct turning part[S::EACH];
+    struct rotation part[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         part[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
         y[j] = raw_four<ADDS>(a, ADDS ? x + j * step : x + part[j].i, apart, part[j].b,
                               ADDS && a.b[kind].p);
         if (kind != HEAD_V)
-            part[j].fetch_turn(a, a.cs + (size_t)r * (size_t)a.rot);
+            part[j].fetch_rope(a, a.cs + (size_t)r * (size_t)a.rot);
     }
     const float inv = span_inverse<DIM>(y, norm);
     float4 z[S::EACH];
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
         const size_t i = (size_t)part[j].i;
         float4 v = y[j];
         if (kind != HEAD_V && part[j].i < a.rot)
-            v = part[j].turned(a, v, z[j]);
+            v = part[j].rotated(a, v, z[j]);
         const size_t at = ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i;
         if (kind == HEAD_Q) {
             put_four(a.dst, false, at, v);
@@ -210,15 +210,15 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     }
 #pragma unroll
     for (int j = 0; j < S::EACH && ADDS; j++)
-        discard_splits(x + j * step, apart, a.runs);
+        discard_splits(x + j * step, apart, a.splits);
 }
 
 template <int DIM> static void run(struct kdev *d, const struct heads *h, int rows)
 {
     const int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
-    const int together = h->runs || rows > EARLY ? 1 : min_int(rows, TOGETHER);
+    const int together = h->splits || rows > EARLY ? 1 : min_int(rows, TOGETHER);
     dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)div_up(rows, together));
-    cuda_launch(d, h->runs ? heads_of_many<DIM, true> : heads_of_many<DIM, false>, grid,
+    cuda_launch(d, h->splits ? heads_by_warp<DIM, true> : heads_by_warp<DIM, false>, grid,
                 dim3(ROW_THREADS, (unsigned)together),
                 cuda_exclusive_smem(d, (int)(grid.x * grid.y)), *h, all, rows, rows <= K_MAX_NODES);
 }
@@ -229,7 +229,7 @@ static bool by_fours(struct vec v)
     return !v.p || (v.type == DT_BF16 && (uintptr_t)v.p % 8 == 0);
 }
 
-static bool knows_how(const struct heads *h)
+static bool handles(const struct heads *h)
 {
     const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
                          (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
@@ -240,12 +240,12 @@ static bool knows_how(const struct heads *h)
 
 bool cuda_heads_reduce(const struct heads *h)
 {
-    return knows_how(h) && !h->v_from_k && by_fours(h->b[0]) && by_fours(h->b[1]) &&
+    return handles(h) && !h->v_from_k && by_fours(h->b[0]) && by_fours(h->b[1]) &&
            by_fours(h->b[2]);
 }
 
 /* Queries of so few rows are left as bf16 as well. */
-static void leave_queries(struct kdev *d, struct heads *h, int rows)
+static void store_query_copy(struct kdev *d, struct heads *h, int rows)
 {
     const int n = h->n_head * h->head_dim;
     if (d->terms > 1 || rows > MAX_VERIFY_ROWS || n > MAX_QUERY_WIDTH)
@@ -257,9 +257,9 @@ static void leave_queries(struct kdev *d, struct heads *h, int rows)
 bool cuda_heads(struct kdev *d, const struct heads *to_do, int rows)
 {
     struct heads h = *to_do;
-    if (rows > MOST || !knows_how(&h))
+    if (rows > MAX_ROWS || !handles(&h))
         return false;
-    leave_queries(d, &h, rows);
+    store_query_copy(d, &h, rows);
     if (h.head_dim == 64)
         run<64>(d, &h, rows);
     else if (h.head_dim == 128)

@@ -21,11 +21,11 @@ struct heads {
     const int32_t *write; /* or NULL */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
-    int runs;        /* q is sums of runs of all heads (partial_at()), to be added up; then biases */
+    int splits;        /* q is sums of splits of all heads (partial_at()), to be added up; then biases */
     struct vec b[3]; /* to be added; 0: it is not so */
 };
 
-/* All heads of the rows (heads.cu), if it knows how: runs as well as cuda_heads_reduce(). Of
+/* All heads of the rows (heads.cu), if it knows how: splits as well as cuda_heads_reduce(). Of
  * some rows queries are left as bf16, too (kdev.op_queries). */
 bool cuda_heads(struct kdev *d, const struct heads *h, int rows);
 bool cuda_heads_reduce(const struct heads *h);
@@ -58,7 +58,7 @@ __device__ __forceinline__ int kind_of_head(const heads &a, int h, int &of_kind)
 }
 
 /* The element with which i turns. */
-__device__ __forceinline__ int other_of(const heads &a, int i)
+__device__ __forceinline__ int rope_partner(const heads &a, int i)
 {
     int half = a.rot / 2;
     return i >= a.rot ? i : i < half ? i + half : i - half;
@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_element(const heads &a, int r, int kind, in
                                              struct head_part &p)
 {
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
-    int other = other_of(a, i), at = a.whole && kind != HEAD_V ? h * a.head_dim : 0;
+    int other = rope_partner(a, i), at = a.whole && kind != HEAD_V ? h * a.head_dim : 0;
     p.w = norm_weight(norm, at + i);
     p.w_other = norm_weight(norm, at + other);
     if (kind == HEAD_V || i >= a.rot)
@@ -93,19 +93,19 @@ __device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, s
         load_element(a, r, kind, h, i, p);
 }
 
-/* The sum over a block, neighbours first. room: see row_sum(). */
-__device__ __forceinline__ float head_sum(float v, float *room)
+/* The sum over a block, neighbours first. scratch: see row_sum(). */
+__device__ __forceinline__ float head_sum(float v, float *scratch)
 {
 #pragma unroll
     for (int d = 1; d < 32; d *= 2)
         v += __shfl_xor_sync(~0u, v, d);
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = v;
+        scratch[threadIdx.x / 32] = v;
     row_barrier();
     float part[ROW_WARPS];
 #pragma unroll
     for (int i = 0; i < ROW_WARPS; i++)
-        part[i] = room[i];
+        part[i] = scratch[i];
 #pragma unroll
     for (int d = 1; d < ROW_WARPS; d *= 2)
 #pragma unroll
@@ -116,7 +116,7 @@ __device__ __forceinline__ float head_sum(float v, float *room)
 
 /* 1 / rms of n elements, of which x0 is the thread's first. */
 __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
-                                              const struct norm &norm, float *room)
+                                              const struct norm &norm, float *scratch)
 {
     if (norm.kind == NORM_NONE)
         return 1;
@@ -126,12 +126,12 @@ __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
         float y = __ldcg(x + i);
         ss = fmaf(y, y, ss);
     }
-    return 1 / sqrtf(head_sum(ss, room) / (float)n + norm.eps);
+    return 1 / sqrtf(head_sum(ss, scratch) / (float)n + norm.eps);
 }
 
 /* One head of row r; with v_from_k a head of v comes of the same numbers as that of k. */
 __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int h,
-                                            const struct head_part &first, float *room)
+                                            const struct head_part &first, float *scratch)
 {
     int n = a.head_dim, n_of = kind == HEAD_Q ? a.n_head : a.n_kv;
     const float *row = kind == HEAD_Q ? a.q : kind == HEAD_K || a.v_from_k ? a.k : a.v;
@@ -140,14 +140,14 @@ __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int
     bool whole = a.whole && kind != HEAD_V;
     const float *x = row + (size_t)h * (size_t)n;
     int i = (int)threadIdx.x, i0 = min(i, n - 1);
-    float x0 = __ldcg(x + i0), z0 = __ldcg(x + other_of(a, i0)); /* on their way during the sum */
+    float x0 = __ldcg(x + i0), z0 = __ldcg(x + rope_partner(a, i0)); /* on their way during the sum */
     float first_of_all = whole ? __ldcg(row + min(i, n_of * n - 1)) : x0;
-    float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, first_of_all, norm, room);
+    float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, first_of_all, norm, scratch);
     struct head_part p = first;
     for (; i < n && p.slot >= 0; i += ROW_THREADS) {
         if (i >= ROW_THREADS) {
             load_element(a, r, kind, h, i, p);
-            x0 = __ldcg(x + i), z0 = __ldcg(x + other_of(a, i));
+            x0 = __ldcg(x + i), z0 = __ldcg(x + rope_partner(a, i));
         }
         float y = normed_by(norm.kind, x0, inv, p.w);
         if (kind != HEAD_V && i < a.rot) {
@@ -164,16 +164,16 @@ __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int
 
 /* Head h_of_all of row r, with what load_head() read for it. */
 __device__ __forceinline__ void finish_head(const heads &a, int r, int h_of_all,
-                                            const struct head_part &p, float *room)
+                                            const struct head_part &p, float *scratch)
 {
     int h, kind = kind_of_head(a, h_of_all, h);
-    finish_kind(a, r, kind, h, p, room);
+    finish_kind(a, r, kind, h, p, scratch);
     if (kind == HEAD_K && a.v_from_k) {
         struct head_part v = p;
         if ((int)threadIdx.x < a.head_dim)
             load_element(a, r, HEAD_V, h, (int)threadIdx.x, v);
         row_barrier();
-        finish_kind(a, r, HEAD_V, h, v, room);
+        finish_kind(a, r, HEAD_V, h, v, scratch);
     }
 }
 

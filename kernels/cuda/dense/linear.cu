@@ -11,8 +11,8 @@ static struct rows_in rows_of(const float *src, size_t stride, int n, const stru
 
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp)
 {
-    bool few = rows <= MAX_VERIFY_ROWS && !cuda_is_verify(d, rows);
-    return few ? cuda_decode_format(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
+    bool decode = rows <= MAX_VERIFY_ROWS && !cuda_is_verify(d, rows);
+    return decode ? cuda_decode_format(d, rows, kp) : row_format{ROW_TILED, 0, kp, 0, {}};
 }
 
 /* ---- products ------------------------------------------------------------------------------- */
@@ -39,21 +39,21 @@ template <int STORE, int NT, int U> static void run(struct kdev *d, struct produ
 __global__ void __launch_bounds__(ROW_THREADS)
     heads_kernel(const __grid_constant__ struct heads a)
 {
-    __shared__ float room[ROW_WARPS];
+    __shared__ float scratch[ROW_WARPS];
     pdl_wait_trigger(); /* attention reads old cells before it waits (triggers_late, cuda.h) */
     struct head_part part;
     load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
-    finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, room);
+    finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, scratch);
 }
 
-static void launch_behind(struct kdev *d, const struct product *p)
+static void launch_row_epilogue(struct kdev *d, const struct product *p)
 {
-    const struct behind *b = &p->behind;
+    const struct row_epilogue *b = &p->row_epilogue;
     const struct heads *h = &b->heads;
     if (b->dst)
         cuda_norm_rows(d, p->f[0].dst, (int)p->f[0].dst_stride, b->dst, (int)b->dst_stride, p->rows,
                        p->m[0].n, &b->post, b->add, 1);
-    if (b->turns && !cuda_heads(d, h, p->rows)) {
+    if (b->is_qkv && !cuda_heads(d, h, p->rows)) {
         int all = h->n_head + (h->k ? (h->v_from_k ? 1 : 2) * h->n_kv : 0);
         dim3 grid((unsigned)all, (unsigned)p->rows);
         cuda_launch(d, heads_kernel, grid, ROW_THREADS, 0, *h);
@@ -61,22 +61,22 @@ static void launch_behind(struct kdev *d, const struct product *p)
 }
 
 /* What the operation before left to do of these rows. */
-static void take_rows(struct kdev *d, struct product *p)
+static void take_pending(struct kdev *d, struct product *p)
 {
     const struct pending w = d->pending;
-    if (!w.raw)
+    if (!w.src)
         return;
     CHECK(w.x == p->in.src && w.n == p->in.n && w.rows == p->rows);
-    p->before = {w.raw, w.post, w.add, w.x, d->readers};
-    p->before_runs = w.runs;
+    p->update = {w.src, w.post, w.add, w.x, d->readers};
+    p->update_splits = w.splits;
     d->pending = {};
 }
 
 /* What is behind a product stays to be done. */
-static void leave_norm(struct kdev *d, const struct product *p, int runs)
+static void defer_norm(struct kdev *d, const struct product *p, int splits)
 {
-    const struct behind *b = &p->behind;
-    d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add, runs};
+    const struct row_epilogue *b = &p->row_epilogue;
+    d->pending = {p->f[0].dst, b->dst, p->rows, p->m[0].n, b->post, b->add, splits};
 }
 
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows)
@@ -84,33 +84,33 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
     bool dense = store == STORE_BF16;
     p->x.kp = (int)cuda_round((size_t)p->in.n, 32);
     p->x.terms = dense ? d->terms : 2;
-    p->behind.counters = d->counters;
-    p->before = {};
-    p->before_runs = 0;
-    const bool ready = p->x.x, few = dense && !cuda_is_prefill(d, whole_rows);
-    const bool some = few && cuda_is_verify(d, p->rows);
-    struct row_format rows = some || (dense && !few) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
-                             : few                   ? cuda_decode_format(d, p->rows, p->x.kp)
+    p->row_epilogue.counters = d->counters;
+    p->update = {};
+    p->update_splits = 0;
+    const bool ready = p->x.x, decode = dense && !cuda_is_prefill(d, whole_rows);
+    const bool verify = decode && cuda_is_verify(d, p->rows);
+    struct row_format rows = verify || (dense && !decode) ? row_format{ROW_TILED, 0, p->x.kp, 0, {}}
+                             : decode ? cuda_decode_format(d, p->rows, p->x.kp)
                                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
-    p->fold = few && cuda_fuses_pack(d, p);
-    p->turned = few && !some && cuda_fuses_heads(d, p);
-    const bool packs = !p->fold && !ready && cuda_packs_short(p), captures = p->in.capture && !packs;
-    if (!captures && (p->fold || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
-        take_rows(d, p);
+    p->fused_pack = decode && cuda_fuses_pack(d, p);
+    p->fused_heads = decode && !verify && cuda_fuses_heads(d, p);
+    const bool packs = !p->fused_pack && !ready && cuda_packs_short(p), captures = p->in.capture && !packs;
+    if (!captures && (p->fused_pack || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
+        take_pending(d, p);
     else
         cuda_apply_pending(d);
     if (captures)
         cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride, p->rows, p->in.n);
-    if (!p->fold && !ready)
+    if (!p->fused_pack && !ready)
         cuda_pack_rows(d, p, &rows);
     CHECK(dense || !p->glu);
-    const bool leaves = p->behind.turns
-                            ? cuda_heads_reduce(&p->behind.heads)
-                            : p->behind.dst && p->rows == whole_rows && cuda_can_defer(p);
-    int runs = 0;
-    if (some)
-        runs = cuda_product_verify(d, p, leaves);
-    else if (few)
+    const bool defers = p->row_epilogue.is_qkv
+                            ? cuda_heads_reduce(&p->row_epilogue.heads)
+                            : p->row_epilogue.dst && p->rows == whole_rows && cuda_can_defer(p);
+    int splits = 0;
+    if (verify)
+        splits = cuda_product_verify(d, p, defers);
+    else if (decode)
         cuda_product_decode(d, p);
     else if (dense)
         cuda_product_prefill(d, p);
@@ -118,11 +118,11 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
         p->rows <= 4 ? run<STORE_F16, 1, 2>(d, p) : run<STORE_F16, 4, 1>(d, p);
     else
         p->rows <= 4 ? run<STORE_F32, 1, 2>(d, p) : run<STORE_F32, 4, 1>(d, p);
-    p->behind.heads.runs = p->behind.turns ? runs : 0;
-    if (leaves && !p->behind.turns)
-        leave_norm(d, p, runs);
-    else if (!p->turned)
-        launch_behind(d, p);
+    p->row_epilogue.heads.splits = p->row_epilogue.is_qkv ? splits : 0;
+    if (defers && !p->row_epilogue.is_qkv)
+        defer_norm(d, p, splits);
+    else if (!p->fused_heads)
+        launch_row_epilogue(d, p);
 }
 
 static struct mat mat_of(const struct kdev *d, const struct tensor *t)
@@ -141,7 +141,7 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
     return m;
 }
 
-static struct finish *add_mat(const struct kdev *d, struct product *p, const struct tensor *w,
+static struct epilogue *add_mat(const struct kdev *d, struct product *p, const struct tensor *w,
                               const struct tensor *b, float *dst, size_t stride)
 {
     CHECK(p->n_mats < MAX_MATS && (!b || b->dim[0] == w->dim[0]));
@@ -174,10 +174,10 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
     if (post && rows <= MAX_VERIFY_ROWS && out <= MAX_PENDING_WIDTH) /* may become pending */
-        to = d->raw[d->raw_turn ^= 1];
+        to = d->pending_buf[d->pending_next ^= 1];
     else if (post)
         to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);
-    struct finish *f = add_mat(d, &p, a->w, a->b, to, post ? (size_t)out : ds);
+    struct epilogue *f = add_mat(d, &p, a->w, a->b, to, post ? (size_t)out : ds);
     f->act = a->act;
     f->softcap = a->softcap;
     f->scale = a->scale;
@@ -187,10 +187,10 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
         f->mul_stride = (int)ms;
     }
     if (post) {
-        p.behind.post = cuda_norm(&a->post);
-        p.behind.dst = dst;
-        p.behind.dst_stride = ds;
-        p.behind.add = a->add;
+        p.row_epilogue.post = cuda_norm(&a->post);
+        p.row_epilogue.dst = dst;
+        p.row_epilogue.dst_stride = ds;
+        p.row_epilogue.add = a->add;
     }
     cuda_product(d, &p, cuda_store_of(a->w), a->rows);
 }
@@ -329,9 +329,9 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
     }
     for (int i = 0; i < (write ? MAX_MATS : 1) && w[i]; i++) {
         size_t n = (size_t)(i ? nk : nq);
-        size_t room = i || !cuda_is_verify(d, rows) ? (size_t)rows * n
+        size_t scratch = i || !cuda_is_verify(d, rows) ? (size_t)rows * n
                                                : PENDING_SPLITS * partial_floats(rows, nq + 2 * nk);
-        raw[i] = (float *)cuda_take(d, room * sizeof(float));
+        raw[i] = (float *)cuda_take(d, scratch * sizeof(float));
         add_mat(d, &p, w[i], b[i], raw[i], n);
         mixed |= w[i]->type != a->wq->type;
     }
@@ -342,10 +342,10 @@ static void qkv_rows(struct kdev *d, const struct k_qkv *a, int r0, int rows)
         one.f[0] = p.f[i];
         cuda_product(d, &one, cuda_store_of(w[i]), a->rows);
     }
-    p.behind.turns = true;
-    p.behind.heads = heads_of(a, r0, raw[0], raw[1], raw[2]);
+    p.row_epilogue.is_qkv = true;
+    p.row_epilogue.heads = heads_of(a, r0, raw[0], raw[1], raw[2]);
     if (mixed)
-        launch_behind(d, &p);
+        launch_row_epilogue(d, &p);
     else
         cuda_product(d, &p, cuda_store_of(a->wq), a->rows);
 }
@@ -372,8 +372,8 @@ void cuda_qkv(struct kdev *d, const struct k_qkv *a)
         CHECK(a->cells.n_kv == a->n_kv && a->cells.head_dim == a->head_dim);
         check_cells(&a->cells);
     }
-    size_t runs = cuda_is_verify(d, a->rows) ? PENDING_SPLITS : 1;
-    size_t each = 3 * cuda_packed_bytes(in + 32) + runs * (size_t)(nq + 2 * nk) * sizeof(float);
+    size_t splits = cuda_is_verify(d, a->rows) ? PENDING_SPLITS : 1;
+    size_t each = 3 * cuda_packed_bytes(in + 32) + splits * (size_t)(nq + 2 * nk) * sizeof(float);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
         qkv_rows(d, a, r, min_int(fit, a->rows - r));

@@ -18,9 +18,9 @@ __device__ __forceinline__ void fetch_short(const struct norm &norm, int n, shor
 }
 
 __device__ __forceinline__ void norm_short(struct row_part &y, int n, const struct norm &norm,
-                                           const short_weights &w, float *room)
+                                           const short_weights &w, float *scratch)
 {
-    const float inv = row_inverse_short(y, n, norm, room);
+    const float inv = row_inverse_short(y, n, norm, scratch);
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
         y.v[j] = normed_short(norm, y.v[j], inv, w.v[j]);
@@ -33,9 +33,9 @@ __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_pa
         x.v[j] = load_four_volatile(src + row_index(0, j), row_index(0, j) < n);
 }
 
-/* The sum of a row's runs, in their order; missing ones are zeros. raw: the thread's first element
+/* The sum of a row's splits, in their order; missing ones are zeros. raw: the thread's first element
  * of the first one. */
-__device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs, int n,
+__device__ __forceinline__ void fetch_splits(const float *raw, int rows, int splits, int n,
                                            struct row_part &y)
 {
     const size_t apart = partial_floats(rows, n), step = (size_t)(ROW_STEP * partial_rows(rows));
@@ -45,7 +45,7 @@ __device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs,
 #pragma unroll
         for (int j = 0; j < ROW_REGS; j++)
             part[r].v[j] = load_four_volatile(raw + (size_t)r * apart + (size_t)j * step,
-                                    r < runs && row_index(0, j) < n);
+                                    r < splits && row_index(0, j) < n);
     y = part[0];
 #pragma unroll
     for (int r = 1; r < PENDING_SPLITS; r++)
@@ -54,22 +54,22 @@ __device__ __forceinline__ void fetch_runs(const float *raw, int rows, int runs,
             y.v[j] = plus(y.v[j], part[r].v[j]);
 }
 
-/* Rows of so few leave room for the product behind them, which asks for its weights meanwhile; more
+/* Rows of so few leave scratch for the product behind them, which asks for its weights meanwhile; more
  * would have to wait for multiprocessors that its blocks hold. */
 enum { EARLY = 16 };
 
 /* What comes before a row's own norm. */
-enum owed { OWED_NOTHING, OWED_ROWS, OWED_RUNS };
+enum update { NO_UPDATE, UPDATE_ROWS, UPDATE_SPLITS };
 
-template <int OWED>
+template <int UPDATE>
 __global__ void __launch_bounds__(ROW_THREADS, 1)
     pack_short_kernel(const __grid_constant__ struct rows_in in,
-                      const __grid_constant__ struct row_update before, int runs,
+                      const __grid_constant__ struct row_update update, int splits,
                       const __grid_constant__ struct row_format f, uint16_t *x)
 {
-    __shared__ float room[2 * ROW_WARPS];
+    __shared__ float scratch[2 * ROW_WARPS];
     const int r = (int)blockIdx.x, n = in.n, rows = (int)gridDim.x;
-    constexpr bool joins = OWED != OWED_NOTHING;
+    constexpr bool updates = UPDATE != NO_UPDATE;
     short_weights w, post;
     struct row_part y, old;
     uint16_t *to[ROW_REGS];
@@ -77,29 +77,29 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     if (early)
         pdl_trigger();
     fetch_short(in.norm, n, w);
-    if (joins)
-        fetch_short(before.post, n, post);
+    if (updates)
+        fetch_short(update.post, n, post);
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
         to[j] = packed_at(f, x, r, row_index(0, j));
-    float *sum = before.x + (size_t)r * (size_t)n;
-    const float *src = OWED == OWED_RUNS   ? before.raw + partial_at(rows, r, row_index(0, 0))
-                       : OWED == OWED_ROWS ? before.raw + (size_t)r * (size_t)n
+    float *sum = update.x + (size_t)r * (size_t)n;
+    const float *src = UPDATE == UPDATE_SPLITS   ? update.src + partial_at(rows, r, row_index(0, 0))
+                       : UPDATE == UPDATE_ROWS ? update.src + (size_t)r * (size_t)n
                                            : in.src + (size_t)r * in.stride;
     pdl_wait();
     if (!early)
         pdl_trigger();
-    if (OWED == OWED_RUNS)
-        fetch_runs(src, rows, runs, n, y);
+    if (UPDATE == UPDATE_SPLITS)
+        fetch_splits(src, rows, splits, n, y);
     else
         fetch_row(src, n, y);
-    if (joins && before.add)
+    if (updates && update.add)
         fetch_row(sum, n, old);
-    if (joins) {
-        norm_short(y, n, before.post, post, room);
+    if (updates) {
+        norm_short(y, n, update.post, post, scratch);
 #pragma unroll
         for (int j = 0; j < ROW_REGS; j++) {
-            if (before.add)
+            if (update.add)
                 y.v[j] = plus(y.v[j], old.v[j]);
             if (row_index(0, j) < n)
                 *(float4 *)(sum + row_index(0, j)) = y.v[j];
@@ -107,16 +107,16 @@ __global__ void __launch_bounds__(ROW_THREADS, 1)
     }
     if (in.capture)
         store_part(in.capture + (size_t)r * in.capture_stride, n, y);
-    norm_short(y, n, in.norm, w, room + ROW_WARPS);
+    norm_short(y, n, in.norm, w, scratch + ROW_WARPS);
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
         if (row_index(0, j) < n)
             put_short(to[j], f.kind == ROW_TILED, y.v[j]);
 #pragma unroll
-    for (int j = 0; OWED == OWED_RUNS && j < ROW_REGS; j++)
+    for (int j = 0; UPDATE == UPDATE_SPLITS && j < ROW_REGS; j++)
         if (row_index(0, j) < n)
             discard_splits(src + (size_t)j * (size_t)(ROW_STEP * partial_rows(rows)),
-                         partial_floats(rows, n), runs);
+                         partial_floats(rows, n), splits);
 }
 
 /* ---- any rows ------------------------------------------------------------------------------- */
@@ -125,12 +125,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_kernel(const __grid_constant__ struct rows_in in, int terms,
                 const __grid_constant__ struct row_format f, uint16_t *x)
 {
-    __shared__ float room[ROW_WARPS];
+    __shared__ float scratch[ROW_WARPS];
     struct row_part norm;
     pdl_trigger();
     load_norm(in.norm, in.n, 0, norm);
     pdl_wait_trigger();
-    pack_row(in, (int)blockIdx.x, terms, norm, x, f, room);
+    pack_row(in, (int)blockIdx.x, terms, norm, x, f, scratch);
 }
 
 /* Without a norm a row needs no block of its own. Blocks (row, part), four elements a thread. */
@@ -180,8 +180,8 @@ void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *
         cuda_launch(d, pack_kernel, rows, ROW_THREADS, 0, p->in, p->x.terms, *f, x);
     else
         cuda_launch(d,
-                    p->before_runs  ? pack_short_kernel<OWED_RUNS>
-                    : p->before.raw ? pack_short_kernel<OWED_ROWS>
-                                    : pack_short_kernel<OWED_NOTHING>,
-                    rows, ROW_THREADS, room_of(d, p), p->in, p->before, p->before_runs, *f, x);
+                    p->update_splits  ? pack_short_kernel<UPDATE_SPLITS>
+                    : p->update.src ? pack_short_kernel<UPDATE_ROWS>
+                                    : pack_short_kernel<NO_UPDATE>,
+                    rows, ROW_THREADS, room_of(d, p), p->in, p->update, p->update_splits, *f, x);
 }

@@ -7,10 +7,10 @@
  *
  * A row of activations is two columns of B: x = hi + lo, two bf16 (16 bits of mantissa in all), or
  * two f16 and a power of two for MXFP4 (22 bits). Products are exact in float32; weights of f16
- * and f32 are cut into two and three bf16, which is exact too. The pair of columns of one row
+ * and f32 are ksplit into two and three bf16, which is exact too. The pair of columns of one row
  * lands in one thread, which adds them.
  *
- * Order of every sum (law 5): k is cut into 8 runs, by its length alone; a warp of the block takes
+ * Order of every sum (law 5): k is ksplit into 8 splits, by its length alone; a warp of the block takes
  * a run, chunk after chunk; the 8 sums are added in their order. How many rows meet in a block
  * changes nothing of that, so the bits of a row are the same in decode, verify and
  * prefill.
@@ -51,7 +51,7 @@ struct packed {
 };
 
 /* What follows the sums; in k_linear's order. */
-struct finish {
+struct epilogue {
     struct vec b;
     int act;
     float softcap, scale;
@@ -71,19 +71,19 @@ struct expert_list {
 
 /* What needs more than a panel of outputs: a kernel of its own, or the next one, does it, or the
  * blocks of the product that have a head's panels (decode.cu). */
-struct behind {
+struct row_epilogue {
     struct norm post; /* dst (+)= post(f[0].dst), if there is a dst; never folded */
     float *dst;
     size_t dst_stride;
     bool add;
-    bool turns; /* the matrices are q, k, v; every head's outputs become what heads says */
+    bool is_qkv; /* the matrices are q, k, v; every head's outputs become what heads says */
     struct heads heads;
     unsigned *counters; /* zeros */
 };
 
 struct product {
     struct mat m[MAX_MATS];
-    struct finish f[MAX_MATS];
+    struct epilogue f[MAX_MATS];
     int first[MAX_MATS]; /* output, or tile of 16, with which a matrix begins among all */
     int outputs, n_mats, rows;
     bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
@@ -91,11 +91,11 @@ struct product {
     uint16_t *pack_to; /* packed rows of m[0].n instead of f[0].dst: glu */
     struct row_format pack_as; /* where rows are few; else they are for tiles */
     struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
-    struct row_update before;
-    int before_runs; /* before.raw is that many runs' sums (struct pending) */
-    struct behind behind;
-    bool fold;
-    bool turned; /* heads are done by the product itself (decode.cu) */
+    struct row_update update;
+    int update_splits; /* update.src is that many splits' sums (struct pending) */
+    struct row_epilogue row_epilogue;
+    bool fused_pack;
+    bool fused_heads; /* heads are done by the product itself (decode.cu) */
     struct packed x;
 
     struct expert_list e;
@@ -185,7 +185,7 @@ template <> struct chunk<STORE_BF16> {
     }
 };
 
-/* Eight floats of each row, cut into TERMS bf16. */
+/* Eight floats of each row, ksplit into TERMS bf16. */
 template <int TERMS> struct float_chunk {
     enum { K = 32 };
     float f0[8], f1[8];
@@ -258,7 +258,7 @@ template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* What follows the bias. */
-__device__ __forceinline__ float after_bias(const finish &f, float y, int out, int row)
+__device__ __forceinline__ float after_bias(const epilogue &f, float y, int out, int row)
 {
     y = soft_capped(activate(y, f.act), f.softcap);
     if (f.scale != 1)
@@ -268,12 +268,12 @@ __device__ __forceinline__ float after_bias(const finish &f, float y, int out, i
     return y;
 }
 
-__device__ __forceinline__ float apply_epilogue(const finish &f, float y, int out, int row)
+__device__ __forceinline__ float apply_epilogue(const epilogue &f, float y, int out, int row)
 {
     return after_bias(f, f.b.p ? y + weight_at(f.b, (size_t)out) : y, out, row);
 }
 
-__device__ __forceinline__ void store_output(const finish &f, float y, int out, int row)
+__device__ __forceinline__ void store_output(const epilogue &f, float y, int out, int row)
 {
     float *at = f.dst + (size_t)row * f.dst_stride + (size_t)out;
     *at = f.add ? y + *at : y;
@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
                     now[u].template multiply<NT>(acc, x, c + u, q);
         }
 
-        /* the runs are added in their order */
+        /* the splits are added in their order */
 #pragma unroll
         for (int j = 0; j < NT; j++) {
             red[warp][g * PITCH + j * 4 + q] = acc[j][0] + acc[j][1];
@@ -397,13 +397,13 @@ bool cuda_fuses_pack(const struct kdev *d, const struct product *p);
 bool cuda_fuses_heads(const struct kdev *d, const struct product *p);
 /* Whether the norm behind it may stay to be done. */
 bool cuda_can_defer(const struct product *p);
-/* Rows into p->x (dense/pack.cu), with what they are owed (p->before), if cuda_packs_short(). */
+/* Rows into p->x (dense/pack.cu), with what they are owed (p->update), if cuda_packs_short(). */
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
 bool cuda_packs_short(const struct product *p);
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp);
 void cuda_product_decode(struct kdev *d, struct product *p);
 /* Of some rows, a term each, packed in tile order (verify.cu). leaves: what comes behind is left,
- * and if k was cut so may the sum of the runs be: how many there are in f[0].dst, else 0. */
+ * and if k was ksplit so may the sum of the splits be: how many there are in f[0].dst, else 0. */
 int cuda_product_verify(struct kdev *d, const struct product *p, bool leaves);
 static inline bool cuda_is_verify(const struct kdev *d, int rows)
 {

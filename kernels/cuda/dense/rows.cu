@@ -1,7 +1,7 @@
 /* rows.cu - operations that copy, scale, turn or normalise rows. */
 #include "kernels/cuda/dense/product.cuh"
 
-enum { THREADS = 256, MOST_PAIRS = 256 /* rope frequencies that travel with a launch */ };
+enum { THREADS = 256, MAX_PAIRS = 256 /* rope frequencies that travel with a launch */ };
 
 /* ---- embed ---------------------------------------------------------------------------------- */
 
@@ -59,7 +59,7 @@ void cuda_embed(struct kdev *d, const struct k_embed *a)
 /* ---- rope ----------------------------------------------------------------------------------- */
 
 struct freqs {
-    float f[MOST_PAIRS];
+    float f[MAX_PAIRS];
 };
 
 __device__ __forceinline__ void turn_of(float pos, float freq, float factor, float *cs)
@@ -87,11 +87,11 @@ void cuda_rope(struct kdev *d, const struct k_rope *a)
     cuda_begin(d, "rope");
     const int32_t *pos = cuda_i32(a->pos, (size_t)a->rows);
     float *cs = cuda_f32(a->cs, (size_t)a->rows * (size_t)a->half * 2);
-    for (int from = 0; from < a->half; from += MOST_PAIRS) {
+    for (int from = 0; from < a->half; from += MAX_PAIRS) {
         struct freqs inv = {};
-        int n = min_int(MOST_PAIRS, a->half - from);
+        int n = min_int(MAX_PAIRS, a->half - from);
         memcpy(inv.f, a->inv_freq + from, (size_t)n * sizeof *inv.f);
-        cuda_launch(d, rope_kernel, dim3((unsigned)a->rows), MOST_PAIRS, 0, pos, inv, from, n,
+        cuda_launch(d, rope_kernel, dim3((unsigned)a->rows), MAX_PAIRS, 0, pos, inv, from, n,
                     a->half, a->factor, cs);
     }
 }
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     norm_kernel(const float *src, int src_stride, float *dst, int dst_stride, int n,
                 const __grid_constant__ struct norm norm, bool add, float scale)
 {
-    __shared__ float room[ROW_WARPS];
+    __shared__ float scratch[ROW_WARPS];
     struct row_part w;
     pdl_trigger();
     load_norm(norm, n, 0, w);
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     struct row_part old;
     if (add)
         load_part(dst, n, 0, old);
-    norm_row(src, dst, n, norm, w, old, add, scale, room);
+    norm_row(src, dst, n, norm, w, old, add, scale, scratch);
 }
 
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
@@ -212,7 +212,7 @@ struct part {
 };
 
 /* What turns a row's heads. */
-struct turns {
+struct rope_table {
     const int32_t *pos;
     struct freqs inv;
     int half;
@@ -222,7 +222,7 @@ struct turns {
 struct gather_args {
     struct part part[K_MAX_PARTS];
     int n_parts;
-    struct turns turns[K_MAX_ROPES];
+    struct rope_table rope[K_MAX_ROPES];
 };
 
 /* Elements i .. i + 3 of row `id` as they come; i a multiple of 4. */
@@ -276,7 +276,7 @@ __device__ __forceinline__ void fetch_part(const part &p, int id, int from, stru
 /* A row with a norm is one block's; its squares add up in row_inverse()'s order. w: the norm's
  * first weights. */
 __device__ __forceinline__ void gather_normed(const part &p, int r, int id, struct row_part &w,
-                                           float *room)
+                                           float *scratch)
 {
     struct row_part x;
     fetch_part(p, id, 0, x);
@@ -286,7 +286,7 @@ __device__ __forceinline__ void gather_normed(const part &p, int r, int id, stru
         fetch_part(p, id, from, more);
         ss = part_squares(more, ss);
     }
-    const float inv = 1 / sqrtf(row_sum(ss, room) / (float)p.n + p.norm.eps);
+    const float inv = 1 / sqrtf(row_sum(ss, scratch) / (float)p.n + p.norm.eps);
     for (int from = 0; from < p.n; from += ROW_PASS) {
         if (from) {
             load_norm(p.norm, p.n, from, w);
@@ -299,14 +299,14 @@ __device__ __forceinline__ void gather_normed(const part &p, int r, int id, stru
     }
 }
 
-__device__ __forceinline__ void gather_any(const part &p, int r, int block, float *room)
+__device__ __forceinline__ void gather_any(const part &p, int r, int block, float *scratch)
 {
     struct row_part w;
     load_norm(p.norm, p.n, 0, w);
     pdl_wait_trigger();
     const int id = p.idx ? __ldcg(p.idx + r) : r, i = row_index(block * ROW_STEP, 0);
     if (p.norm.kind != NORM_NONE) {
-        gather_normed(p, r, id, w, room);
+        gather_normed(p, r, id, w, scratch);
     } else if (i < p.n) {
         float4 x = four_of(p, id, i);
         put_part(p, r, i, x, x);
@@ -315,7 +315,7 @@ __device__ __forceinline__ void gather_any(const part &p, int r, int block, floa
 
 /* The same in little code, of rows that can be read and written by fours (gathers_short()): where all
  * of it comes from and goes to is known before the wait, but for the row's number. */
-__device__ __forceinline__ void gather_short(const part &p, int r, int block, float *room)
+__device__ __forceinline__ void gather_short(const part &p, int r, int block, float *scratch)
 {
     const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
     const int from = block * ROW_STEP, end = normed ? p.n : min(p.n, from + ROW_STEP);
@@ -333,7 +333,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
                                      : make_uint2(0, 0);
         off[j] = (uint32_t)i * (tabled ? 2 : 4);
         if (tabled && p.table.paneled && there)
-            off[j] = (uint32_t)(chunk_place(l.cut, i / K_CHUNK) * l.rows * K_CHUNK_BYTES +
+            off[j] = (uint32_t)(chunk_place(l.ksplit, i / K_CHUNK) * l.rows * K_CHUNK_BYTES +
                                 i % K_CHUNK * 2);
         to[j] = !p.terms ? (void *)((float *)p.dst + (size_t)r * (size_t)p.width + at)
                 : there  ? (void *)packed_at(p.f, (uint16_t *)p.dst, r, at)
@@ -362,7 +362,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
             x.v[j] = __ldcg((const float4 *)(row + off[j]));
         }
     }
-    const float inv = row_inverse_short(x, p.n, p.norm, room);
+    const float inv = row_inverse_short(x, p.n, p.norm, scratch);
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++) {
         const int i = row_index(from, j);
@@ -383,22 +383,22 @@ template <bool SHORT>
 __global__ void __launch_bounds__(ROW_THREADS)
     gather_kernel(const __grid_constant__ struct gather_args a)
 {
-    __shared__ float room[ROW_WARPS];
+    __shared__ float scratch[ROW_WARPS];
     const int r = (int)blockIdx.x;
     int part = 0, block = (int)blockIdx.y;
     pdl_trigger();
     while (part < a.n_parts && block >= a.part[part].blocks)
         block -= a.part[part++].blocks;
     if (part == a.n_parts) {
-        const turns &t = a.turns[block];
+        const rope_table &t = a.rope[block];
         pdl_wait_trigger();
         if ((int)threadIdx.x < t.half)
             turn_of((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
                     t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
     } else if (SHORT) {
-        gather_short(a.part[part], r, block, room);
+        gather_short(a.part[part], r, block, scratch);
     } else {
-        gather_any(a.part[part], r, block, room);
+        gather_any(a.part[part], r, block, scratch);
     }
 }
 
@@ -431,9 +431,9 @@ static part part_of(const struct kdev *d, const struct k_part *k, int rows)
     return p;
 }
 
-static turns turns_of(const struct k_rope *k)
+static rope_table rope_table_of(const struct k_rope *k)
 {
-    turns t = {cuda_i32(k->pos, (size_t)k->rows), {}, k->half, k->factor,
+    rope_table t = {cuda_i32(k->pos, (size_t)k->rows), {}, k->half, k->factor,
                cuda_f32(k->cs, (size_t)k->rows * (size_t)k->half * 2)};
     memcpy(t.inv.f, k->inv_freq, (size_t)k->half * sizeof *t.inv.f);
     return t;
@@ -461,10 +461,10 @@ void cuda_gather(struct kdev *d, const struct k_gather *a)
     CHECK(a->n_parts <= K_MAX_PARTS);
     for (int i = 0; i < K_MAX_ROPES && a->rope[i]; i++) {
         CHECK(a->rope[i]->rows == a->rows);
-        if (a->rope[i]->half > MOST_PAIRS)
+        if (a->rope[i]->half > MAX_PAIRS)
             cuda_rope(d, a->rope[i]);
         else
-            l.turns[blocks++] = turns_of(a->rope[i]);
+            l.rope[blocks++] = rope_table_of(a->rope[i]);
     }
     cuda_begin(d, "gather");
     l.n_parts = a->n_parts;
@@ -481,7 +481,7 @@ void cuda_gather(struct kdev *d, const struct k_gather *a)
 
 /* ---- move ----------------------------------------------------------------------------------- */
 
-enum { MOVE_THREADS = 64, MOVE_AT_ONCE = 8, MOST_MOVED = 64 /* layers of a launch */ };
+enum { MOVE_THREADS = 64, MOVE_AT_ONCE = 8, MAX_MOVED = 64 /* layers of a launch */ };
 static_assert((int)MOVE_THREADS >= (int)K_MAX_PAIRS, "a thread reads the slots of a pair");
 
 struct moved {
@@ -493,7 +493,7 @@ struct moved {
 struct move_args {
     const int32_t *src[2], *dst[2];
     int pairs;
-    moved layer[MOST_MOVED];
+    moved layer[MAX_MOVED];
 };
 
 /* A thread has one word of every cell of a layer's K or V, and keeps those of the sources in its
@@ -502,12 +502,12 @@ template <class Word>
 __global__ void __launch_bounds__(MOVE_THREADS)
     move_kernel(const __grid_constant__ struct move_args a)
 {
-    extern __shared__ __align__(16) char room[]; /* (pairs, MOVE_THREADS) words */
+    extern __shared__ __align__(16) char scratch[]; /* (pairs, MOVE_THREADS) words */
     __shared__ int from[K_MAX_PAIRS], to[K_MAX_PAIRS];
     const int tid = (int)threadIdx.x;
     const moved &m = a.layer[blockIdx.z];
     const size_t words = m.cell / sizeof(Word), at = blockIdx.x * MOVE_THREADS + threadIdx.x;
-    Word *cells = (Word *)(blockIdx.y ? m.v : m.k) + at, *held = (Word *)room + tid;
+    Word *cells = (Word *)(blockIdx.y ? m.v : m.k) + at, *held = (Word *)scratch + tid;
     pdl_trigger();
     pdl_wait_trigger();
     if (tid < a.pairs) {
@@ -567,7 +567,7 @@ void cuda_move(struct kdev *d, const struct k_move *a)
             size_t all = (size_t)c->n_slots * cell;
             CHECK(c->k.n >= all && c->v.n >= all);
             m.layer[n++] = {(char *)c->k.p, (char *)c->v.p, (uint32_t)cell, c->n_slots, p};
-            if (n == MOST_MOVED)
+            if (n == MAX_MOVED)
                 move_layers(d, m, n), n = 0;
         }
     }

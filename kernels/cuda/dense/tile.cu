@@ -8,18 +8,18 @@ enum {
     STAGE_K = 64,
     CHUNK_SPAN = HALF_OUT * (int)K_CHUNK_BYTES, /* of a half's weights */
     HALF_BYTES = 2 * CHUNK_SPAN,
-    MOST_SHARED = 227 << 10,
+    MAX_SMEM = 227 << 10,
     GROUP = 8, /* tiles of rows that share weights while these are in L2 */
     BATCH = 2, /* rows whose old values are waited for together */
 };
 
-/* Columns of a tile decide what has room beside them. */
+/* Columns of a tile decide what has scratch beside them. */
 template <int COLS> struct form {
     enum {
         STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
-        ROOM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
-        STAGES = (MOST_SHARED - 1024 - 256 - ROOM_BYTES) / STAGE_SPAN,
-        SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+        SUM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
+        STAGES = (MAX_SMEM - 1024 - 256 - SUM_BYTES) / STAGE_SPAN,
+        SHARED = STAGES * STAGE_SPAN + SUM_BYTES + 1024,
         OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches */
         WRITERS = OTHERS - 1,
         THREADS = (OTHERS + 8) * 32,
@@ -28,7 +28,7 @@ template <int COLS> struct form {
     };
 };
 
-struct many {
+struct prefill_args {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
     int wide[MAX_MATS]; /* outputs of a tile, of a half with a gate: whole panels */
@@ -43,7 +43,7 @@ struct place {
     int mat, out, col; /* first output of the matrix, first column */
 };
 template <int COLS>
-__device__ __forceinline__ struct place place_of(const many &a, int tile)
+__device__ __forceinline__ struct place place_of(const prefill_args &a, int tile)
 {
     struct place at = {};
     int first = tile / (GROUP * a.tiles_out) * GROUP, width = min(GROUP, a.tiles_row - first);
@@ -63,12 +63,12 @@ struct tile_weights {
     const CUtensorMap *map;
     int panel, bytes; /* the first panel, bytes of a chunk of its outputs */
     bool glu;
-    __device__ __forceinline__ tile_weights(const many &a, const place &at)
+    __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
         : map(&a.w[at.mat]), panel(at.out / a.p.m[at.mat].panels.rows),
           bytes(a.wide[at.mat] * K_CHUNK_BYTES), glu(a.p.glu)
     {
     }
-    __device__ __forceinline__ void fetch(uint8_t *to, const stage_of_runs &k, int rows_bytes,
+    __device__ __forceinline__ void fetch(uint8_t *to, const k_stages &k, int rows_bytes,
                                           uint64_t *full) const
     {
         barrier_expect(full, (bytes << (int)glu) * k.n + rows_bytes);
@@ -85,22 +85,22 @@ struct tile_weights {
 
 /* One thread. The weights of the first stages are asked for while the kernel before ends. */
 template <int COLS>
-__device__ __forceinline__ void fetch_tiles(const many &a, ring<form<COLS>::STAGES> r)
+__device__ __forceinline__ void fetch_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r)
 {
     using F = form<COLS>;
-    const struct cut c = cut_of(a.p.x.kp);
+    const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row, rows_bytes = COLS * STAGE_K * 2;
     int early = 0;
     const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
-    for (stage_of_runs k(c, 0, c.runs); early < F::STAGES && !k.over(); early++, k.next(c))
+    for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
         first.fetch(r.stage + early * F::STAGE_SPAN, k, rows_bytes, &r.full[early]);
     pdl_wait_trigger();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
         const tile_weights w(a, at);
 #pragma unroll 1
-        for (stage_of_runs k(c, 0, c.runs); !k.over(); k.next(c)) {
+        for (k_stages k(c, 0, c.splits); !k.over(); k.next(c)) {
             uint8_t *to = r.stage + r.slot * F::STAGE_SPAN;
             if (early == 0) {
                 barrier_wait(&r.empty[r.slot], r.phase ^ 1);
@@ -142,7 +142,7 @@ __device__ __forceinline__ int own_output()
 /* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
  * into registers; a stage is given back when nothing of it is in flight. */
 template <int COLS>
-__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
                                              int n, int half, bool glu)
 {
     using F = form<COLS>;
@@ -182,27 +182,27 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], ring<form<C
 
 /* One of the two warpgroups that multiply. */
 template <int TERMS, int COLS>
-__device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::STAGES> r, int half,
-                                               const exchange &e)
+__device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r, int half,
+                                               const sum_buffer &e)
 {
-    const struct cut c = cut_of(a.p.x.kp);
+    const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 1;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
-        for (int run = 0; run < K_SPLITS; run++) {
-            int n = min(c.chunks - run * c.each, c.each);
+        for (int split = 0; split < K_SPLITS; split++) {
+            int n = min(c.chunks - split * c.each, c.each);
             if (n <= 0) { /* what the other kernel adds too: minus zero becomes zero */
 #pragma unroll
                 for (int i = 0; i < COLS / 2 / TERMS; i++)
                     sum[i] += 0.f;
                 continue;
             }
-            multiply_run<COLS>(acc, r, n, half, a.p.glu);
+            multiply_split<COLS>(acc, r, n, half, a.p.glu);
 #pragma unroll
             for (int i = 0; i < COLS / 2 / TERMS; i++) {
                 float v = TERMS == 1 ? acc[i] : acc[2 * i] + acc[2 * i + 1];
-                sum[i] = run ? sum[i] + v : v;
+                sum[i] = split ? sum[i] + v : v;
             }
         }
         barrier_wait(e.drained, turn);
@@ -214,7 +214,7 @@ __device__ __forceinline__ void multiply_tiles(const many &a, ring<form<COLS>::S
 /* What a warp writes of a tile, of its rows warp, warp + WRITERS, .... Code is kept small: the
  * warps that multiply run beside it from the same instruction cache. */
 struct strip {
-    const float *room;
+    const float *sums;
     int first, rows; /* of the packed rows: the first, their number */
     int out, end, n; /* first output, behind the tile's last, outputs of the matrix */
     int warp;
@@ -223,7 +223,7 @@ struct strip {
 /* Sums, with bias and addition perhaps, 16 bytes a lane where they are the tile's: it may begin and
  * end between two such pieces, but its outputs are even. */
 template <int TERMS, int WRITERS>
-__device__ __forceinline__ void write_wide(const strip &s, const finish &f)
+__device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
 {
     const int mine = (int)threadIdx.x % 32 * 4 - s.out % 4, left = s.end - s.out - mine;
     const bool low = mine >= 0 && left > 0, high = left > 2;
@@ -248,8 +248,8 @@ __device__ __forceinline__ void write_wide(const strip &s, const finish &f)
             const int row = i + j * WRITERS;
             if (row >= s.rows)
                 break;
-            float2 l = *(const float2 *)(s.room + sum_at<TERMS>(row, max(mine, 0)));
-            float2 h = *(const float2 *)(s.room + sum_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
+            float2 l = *(const float2 *)(s.sums + sum_at<TERMS>(row, max(mine, 0)));
+            float2 h = *(const float2 *)(s.sums + sum_at<TERMS>(row, min(mine + 2, TILE_OUT - 2)));
             if (bias)
                 l.x += b.x, l.y += b.y, h.x += b.z, h.y += b.w;
             if (add)
@@ -273,8 +273,8 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
     to += (size_t)(s.first * TERMS) * (size_t)s.n + (size_t)tile_place(s.out + mine);
 #pragma unroll 4
     for (int row = s.warp; row < s.rows; row += WRITERS) {
-        const float2 gate = *(const float2 *)(s.room + sum_at<TERMS>(row, mine));
-        const float2 up = *(const float2 *)(s.room + sum_at<TERMS>(row, HALF_OUT + mine));
+        const float2 gate = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
+        const float2 up = *(const float2 *)(s.sums + sum_at<TERMS>(row, HALF_OUT + mine));
         float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
 #pragma unroll
         for (int t = 0; t < TERMS; t++)
@@ -284,21 +284,21 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
 
 /* The same as floats, an output a lane. */
 template <int TERMS, int WRITERS, int ACT>
-__device__ __forceinline__ void write_gated(const strip &s, const finish &f)
+__device__ __forceinline__ void write_gated(const strip &s, const epilogue &f)
 {
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll 4
     for (int i = s.warp; i < s.rows * 2; i += WRITERS) {
         const int row = i / 2, out = i % 2 * 32 + lane;
-        float y = activate(s.room[sum_at<TERMS>(row, out)], ACT) *
-                  s.room[sum_at<TERMS>(row, HALF_OUT + out)];
+        float y = activate(s.sums[sum_at<TERMS>(row, out)], ACT) *
+                  s.sums[sum_at<TERMS>(row, HALF_OUT + out)];
         if (s.out + out < s.end)
             f.dst[(size_t)(s.first + row) * f.dst_stride + (size_t)(s.out + out)] = y;
     }
 }
 
 template <int TERMS, int WRITERS, int ACT>
-__device__ __forceinline__ void finish_gated(const strip &s, const finish &f, uint16_t *pack_to)
+__device__ __forceinline__ void finish_gated(const strip &s, const epilogue &f, uint16_t *pack_to)
 {
     if (pack_to)
         pack_gated<TERMS, WRITERS, ACT>(s, pack_to);
@@ -308,12 +308,12 @@ __device__ __forceinline__ void finish_gated(const strip &s, const finish &f, ui
 
 /* Whatever else there is. */
 template <int TERMS, int WRITERS>
-__device__ __forceinline__ void write_any(const strip &s, const finish &f)
+__device__ __forceinline__ void write_any(const strip &s, const epilogue &f)
 {
 #pragma unroll 1
     for (int i = s.warp; i < s.rows * (TILE_OUT / 32); i += WRITERS) {
         const int row = i / (TILE_OUT / 32), out = i % (TILE_OUT / 32) * 32 + (int)threadIdx.x % 32;
-        float y = s.room[sum_at<TERMS>(row, out)];
+        float y = s.sums[sum_at<TERMS>(row, out)];
         if (s.out + out < s.end)
             store_output(f, apply_epilogue(f, y, s.out + out, s.first + row), s.out + out,
                          s.first + row);
@@ -321,14 +321,14 @@ __device__ __forceinline__ void write_any(const strip &s, const finish &f)
 }
 
 template <int TERMS, int COLS>
-__device__ __forceinline__ void write_tiles(const many &a, int warp, const exchange &e)
+__device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, const sum_buffer &e)
 {
     enum { WRITERS = form<COLS>::WRITERS };
     const int tiles = a.tiles_out * a.tiles_row;
     uint32_t turn = 0;
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
         const struct place at = place_of<COLS>(a, tile);
-        const struct finish &f = a.p.f[at.mat];
+        const struct epilogue &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
         const int n = a.p.m[at.mat].n;
         const struct strip s = {e.sums, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
@@ -356,14 +356,14 @@ __device__ __forceinline__ void write_tiles(const many &a, int warp, const excha
 /* Code for GPUs without wgmma has no body: kdev.has_wgmma is false there. */
 template <int TERMS, int COLS>
 __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
-    many_kernel(const __grid_constant__ struct many a)
+    prefill_kernel(const __grid_constant__ struct prefill_args a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using F = form<COLS>;
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    const struct exchange e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
+    const struct sum_buffer e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)
@@ -453,19 +453,19 @@ static int tiles_of(const struct product *p, int *first, int *wide)
 template <int TERMS, int COLS> static void run(struct kdev *d, const struct product *p)
 {
     using F = form<COLS>;
-    struct many a = {};
+    struct prefill_args a = {};
     a.p = *p;
     a.tiles_out = tiles_of(p, a.p.first, a.wide);
     for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a tile's panels */
         const struct panels *l = &p->m[i].panels;
-        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
                        a.wide[i] / l->rows);
     }
     a.tiles_row = div_up(p->rows * TERMS, COLS);
     cuda_tile_map(d, &a.x, p->x.x, p->rows * TERMS, p->x.kp, (size_t)p->x.kp * 2, STAGE_K,
                   COLS);
     dim3 grid((unsigned)min_int(a.tiles_out * a.tiles_row, d->n_sm));
-    cuda_launch(d, many_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
+    cuda_launch(d, prefill_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
 }
 
 /* How long it takes with tiles of so many columns: how often a multiprocessor's turn comes, times

@@ -2,10 +2,10 @@
  *
  * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
  * two warpgroups multiply, 64 outputs each by some columns (a column is a term of a packed row):
- * wgmma with the weights from registers and the rows from shared memory. Their sums go to a room in
+ * wgmma with the weights from registers and the rows from shared memory. Their sums go to a scratch in
  * shared memory, from which the other warps write them out while the next tile is multiplied.
  *
- * The bits are those of product_kernel (product.cuh): k is cut into the same runs, and wgmma
+ * The bits are those of product_kernel (product.cuh): k is ksplit into the same splits, and wgmma
  * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
  * sixteen (tried on random, wide, cancelling and subnormal numbers of both kinds). The sixteens are
  * the same sets because packed rows are re-ordered for tiles: tile_place().
@@ -99,35 +99,35 @@ template <int STAGES> struct ring {
 
 /* ---- the stages of k ------------------------------------------------------------------------- */
 
-/* The stages of some of a product's runs, one after the other: two chunks of k each, the last of a
+/* The stages of some of a product's splits, one after the other: two chunks of k each, the last of a
  * run one if the run is odd. No divisions: one thread has 300 cycles for a stage. */
-struct stage_of_runs {
-    int run, end, in, length; /* the first chunk is number `in` of the run's */
+struct k_stages {
+    int split, end, in, length; /* the first chunk is number `in` of the run's */
     int place[2], n;          /* where the chunks lie in a panel; one or two */
-    __device__ __forceinline__ void settle(const struct cut &c)
+    __device__ __forceinline__ void locate_chunks(const struct ksplit &c)
     {
-        length = run == c.runs - 1 ? c.rest : c.each;
+        length = split == c.splits - 1 ? c.rest : c.each;
         n = min(length - in, 2);
-        place[1] = place[0] + (in < c.rest ? c.runs : c.runs - 1);
+        place[1] = place[0] + (in < c.rest ? c.splits : c.splits - 1);
     }
-    __device__ __forceinline__ stage_of_runs(const struct cut &c, int first, int behind)
-        : run(first), end(min(behind, c.runs)), in(0)
+    __device__ __forceinline__ k_stages(const struct ksplit &c, int first, int behind)
+        : split(first), end(min(behind, c.splits)), in(0)
     {
         place[0] = first;
-        settle(c);
+        locate_chunks(c);
     }
-    __device__ __forceinline__ bool over() const { return run >= end; }
-    __device__ __forceinline__ void next(const struct cut &c)
+    __device__ __forceinline__ bool over() const { return split >= end; }
+    __device__ __forceinline__ void next(const struct ksplit &c)
     {
         in += 2;
-        place[0] = place[1] + (in - 1 < c.rest ? c.runs : c.runs - 1);
+        place[0] = place[1] + (in - 1 < c.rest ? c.splits : c.splits - 1);
         if (in >= length)
-            place[0] = ++run, in = 0;
-        settle(c);
+            place[0] = ++split, in = 0;
+        locate_chunks(c);
     }
-    __device__ __forceinline__ int k(const struct cut &c) const
+    __device__ __forceinline__ int k(const struct ksplit &c) const
     {
-        return (run * c.each + in) * K_CHUNK;
+        return (split * c.each + in) * K_CHUNK;
     }
 };
 
@@ -226,13 +226,13 @@ __device__ __forceinline__ uint64_t column_desc(const void *p)
 
 /* ---- what follows the sums ------------------------------------------------------------------ */
 
-/* The room and its two barriers: sums are there, and sums are written. */
-struct exchange {
+/* The scratch and its two barriers: sums are there, and sums are written. */
+struct sum_buffer {
     float *sums;
     uint64_t *filled, *drained;
 };
 
-/* The room: N / TERMS rows of PITCH outputs, N being columns. Two bits of a row, in which the
+/* The scratch: N / TERMS rows of PITCH outputs, N being columns. Two bits of a row, in which the
  * threads of a quad differ, turn the outputs, so that banks do not meet. */
 template <int TERMS, int PITCH = TILE_OUT>
 __device__ __forceinline__ int sum_at(int row, int out)
@@ -242,11 +242,11 @@ __device__ __forceinline__ int sum_at(int row, int out)
 
 /* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
 template <int TERMS, int PITCH = TILE_OUT, int EACH>
-__device__ __forceinline__ void store_sums(float *room, const float (&sum)[EACH], int out)
+__device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EACH], int out)
 {
     const int q = (int)threadIdx.x % 4, row = TERMS == 1 ? 2 * q : q;
-    float *at[2] = {room + sum_at<TERMS, PITCH>(row, out),
-                    room + sum_at<TERMS, PITCH>(row, out + 8)};
+    float *at[2] = {scratch + sum_at<TERMS, PITCH>(row, out),
+                    scratch + sum_at<TERMS, PITCH>(row, out + 8)};
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (TERMS == 1)

@@ -3,7 +3,7 @@
  * Here it is the rows that cost: 64 of 10,240 are 1.3 MB, which every multiprocessor would read to
  * multiply them with its 200 KB of weights. So a block has many outputs: a group is some panels of
  * every matrix, up to 192 outputs, which read a stage of the rows once. Where a matrix is too short
- * for that, blocks share a group and each multiplies some of the eight runs of k; what the runs
+ * for that, blocks share a group and each multiplies some of the eight splits of k; what the splits
  * amount to lies in scratch, and whoever reads it next adds it up, or a kernel of its own.
  *
  * One thread fetches stages of 64 of k, weights before the wait. Three warpgroups multiply, 64
@@ -19,17 +19,17 @@
 enum {
     STAGE_K = 64,
     GROUPS = 3, /* warpgroups that multiply */
-    MOST_OUTS = GROUPS * HALF_OUT,
+    MAX_OUTS = GROUPS * HALF_OUT,
     THREADS = 32 + GROUPS * 128,
-    MOST_SHARED = 227 << 10,
+    MAX_SMEM = 227 << 10,
     SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* what is read behind a group's last output */
-    MOST_STAGES = 16,
+    MAX_STAGES = 16,
     EARLY_BYTES = 84 << 10, /* of weights before the wait; more delay what is read before them */
-    JOIN_THREADS = 256,
-    ROOM_PAIRS = 65, /* of a row of packed outputs; odd, so that rows begin in different banks */
+    REDUCE_THREADS = 256,
+    PACKED_PITCH = 65, /* of a row of packed outputs; odd, so that rows begin in different banks */
 };
 
-struct some {
+struct verify_args {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
     int panels[MAX_MATS]; /* of a matrix in a group */
@@ -37,10 +37,10 @@ struct some {
     int begin[MAX_MATS];  /* and among all, where every matrix has an even number */
     int outs, all;        /* outputs of a group, of all */
     int warps;            /* that multiply */
-    int groups, splits;   /* splits: of the runs */
+    int groups, k_blocks;   /* k_blocks: of the splits */
     int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
     int early;            /* stages whose weights are asked for before the wait */
-    float *part;          /* sums of runs (partial_at()), with splits */
+    float *part;          /* sums of splits (partial_at()), with k_blocks */
 };
 
 static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
@@ -49,18 +49,18 @@ static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* A block's share: groups first, first + step, ... and runs from .. to - 1 of them. */
+/* A block's share: groups first, first + step, ... and splits from .. to - 1 of them. */
 struct work {
     int first, step, from, to;
-    __device__ __forceinline__ explicit work(const some &a)
+    __device__ __forceinline__ explicit work(const verify_args &a)
     {
-        const int each = K_SPLITS / a.splits, split = (int)blockIdx.x % a.splits;
-        first = (int)blockIdx.x / a.splits, step = (int)gridDim.x / a.splits;
-        from = split * each, to = from + each;
+        const int each = K_SPLITS / a.k_blocks, k_block = (int)blockIdx.x % a.k_blocks;
+        first = (int)blockIdx.x / a.k_blocks, step = (int)gridDim.x / a.k_blocks;
+        from = k_block * each, to = from + each;
     }
 };
 
-struct stages {
+struct stage_ring {
     uint8_t *at;
     uint64_t *full, *empty;
     int n, span, slot;
@@ -89,14 +89,14 @@ __device__ __forceinline__ void fetch_once(uint32_t to, const CUtensorMap *map, 
  * or divided. */
 template <int COLS> struct fetcher {
     enum { ROWS_BYTES = COLS * STAGE_K * 2 };
-    const some &a;
-    stages s;
+    const verify_args &a;
+    stage_ring s;
     uint64_t once;
-    __device__ __forceinline__ fetcher(const some &args, const stages &ring) : a(args), s(ring)
+    __device__ __forceinline__ fetcher(const verify_args &args, const stage_ring &ring) : a(args), s(ring)
     {
         asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
     }
-    __device__ __forceinline__ void weights(int group, const stage_of_runs &k)
+    __device__ __forceinline__ void weights(int group, const k_stages &k)
     {
         const uint32_t to = shared_at(s.place()) + ROWS_BYTES, full = shared_at(&s.full[s.slot]);
         const uint32_t chunk = (uint32_t)(a.outs * K_CHUNK_BYTES);
@@ -112,28 +112,28 @@ template <int COLS> struct fetcher {
                 fetch_once(at + chunk, &a.w[m], k.place[1], panel, full, once);
         }
     }
-    __device__ __forceinline__ void rows(const stage_of_runs &k, const struct cut &c)
+    __device__ __forceinline__ void rows(const k_stages &k, const struct ksplit &c)
     {
         fetch_box(s.place(), &a.x, k.k(c), 0, &s.full[s.slot]);
     }
 };
 
 /* The weights of the first stages are asked for while the kernel before ends. */
-template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, const stages &s)
+template <int COLS> __device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_ring &s)
 {
-    const struct cut c = a.p.m[0].panels.cut;
+    const struct ksplit c = a.p.m[0].panels.ksplit;
     const work w(a);
     fetcher<COLS> f(a, s), first(a, s);
     int early = 0;
 #pragma unroll 1
-    for (stage_of_runs k(c, w.from, w.to); early < a.early && !k.over(); early++, k.next(c)) {
+    for (k_stages k(c, w.from, w.to); early < a.early && !k.over(); early++, k.next(c)) {
         first.weights(w.first, k);
         first.s.next();
     }
     pdl_wait_trigger();
     for (int group = w.first; group < a.groups; group += w.step)
 #pragma unroll 1
-        for (stage_of_runs k(c, w.from, w.to); !k.over(); k.next(c)) {
+        for (k_stages k(c, w.from, w.to); !k.over(); k.next(c)) {
             if (early == 0) {
                 barrier_wait(&f.s.empty[f.s.slot], f.s.phase ^ 1);
                 f.weights(group, k);
@@ -150,13 +150,13 @@ template <int COLS> __device__ __forceinline__ void fetch_stages(const some &a, 
 #define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 
 /* acc (64 outputs, 32 or 64 columns), as in tile.cuh */
-__device__ __forceinline__ void wgmma_some(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
+__device__ __forceinline__ void wgmma_narrow(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n32k16.f32.bf16.bf16", REG16, "%16", "%17", "%18", "%19", "%20", "%21", ACC8(acc, 0),
           ACC8(acc, 8));
 }
-__device__ __forceinline__ void wgmma_some(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
+__device__ __forceinline__ void wgmma_narrow(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n64k16.f32.bf16.bf16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
@@ -164,10 +164,10 @@ __device__ __forceinline__ void wgmma_some(float (&acc)[32], uint32_t w0, uint32
 }
 
 /* The two outputs of a group that are a thread's: with a gate the same one of both matrices; where
- * k is cut neighbours, every other thread the later one first, so that no two read one bank. */
+ * k is ksplit neighbours, every other thread the later one first, so that no two read one bank. */
 template <bool SPLIT> struct outputs {
     int o[2], warp;
-    __device__ __forceinline__ outputs(const some &a, int w) : warp(w)
+    __device__ __forceinline__ outputs(const verify_args &a, int w) : warp(w)
     {
         const int lane = (int)threadIdx.x % 32, g = lane / 4;
         if (SPLIT) {
@@ -191,14 +191,14 @@ struct weights {
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
     {
-        wgmma_some(acc, v[0].x, v[1].x, v[0].y, v[1].y, rows, onto);
-        wgmma_some(acc, v[0].z, v[1].z, v[0].w, v[1].w, rows + 2, 1);
+        wgmma_narrow(acc, v[0].x, v[1].x, v[0].y, v[1].y, rows, onto);
+        wgmma_narrow(acc, v[0].z, v[1].z, v[0].w, v[1].w, rows + 2, 1);
     }
 };
 
 /* A run of n > 0 chunks. */
 template <int COLS>
-__device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], const some &a, stages &s,
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const verify_args &a, stage_ring &s,
                                              int n, const int (&o)[2])
 {
     const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
@@ -230,7 +230,7 @@ __device__ __forceinline__ void multiply_run(float (&acc)[COLS / 2], const some 
 /* Output o of a group: of which matrix, and which of it; out -1 if there is none. */
 struct target {
     int mat, out;
-    __device__ __forceinline__ target(const some &a, int group, int o) : mat(0)
+    __device__ __forceinline__ target(const verify_args &a, int group, int o) : mat(0)
     {
         while (mat + 1 < a.p.n_mats && o >= a.at[mat + 1])
             mat++;
@@ -244,7 +244,7 @@ struct target {
 /* Of each eight columns a thread has 2q and 2q + 1, of both its outputs: one row of activations at
  * a time. */
 template <int COLS, class STORE>
-__device__ __forceinline__ void each_sum(const some &a, const float (&sum)[COLS / 2],
+__device__ __forceinline__ void each_sum(const verify_args &a, const float (&sum)[COLS / 2],
                                          const STORE &store)
 {
     const int q = (int)threadIdx.x % 4;
@@ -258,7 +258,7 @@ __device__ __forceinline__ void each_sum(const some &a, const float (&sum)[COLS 
 
 /* Where a thread's pair of outputs lies in the first run, of the first of its rows; NULL: they are
  * none. Outputs of a matrix come in pairs (panel_rows()). */
-__device__ __forceinline__ float *place_of_pair(const some &a, int group, const int (&o)[2])
+__device__ __forceinline__ float *place_of_pair(const verify_args &a, int group, const int (&o)[2])
 {
     const target t(a, group, min(o[0], o[1]));
     if (t.out < 0)
@@ -267,7 +267,7 @@ __device__ __forceinline__ float *place_of_pair(const some &a, int group, const 
 }
 
 template <int COLS>
-__device__ __forceinline__ void keep_run(const some &a, const float (&acc)[COLS / 2], float *to)
+__device__ __forceinline__ void store_partial(const verify_args &a, const float (&acc)[COLS / 2], float *to)
 {
     const bool turned = (int)threadIdx.x / 4 % 2;
 #pragma unroll
@@ -289,47 +289,47 @@ __device__ __forceinline__ int tile_element(int at)
     return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | (at & 1);
 }
 
-/* All rows of a group's outputs, packed, into the room, each row from a whole chunk on. Threads
+/* All rows of a group's outputs, packed, into the scratch, each row from a whole chunk on. Threads
  * of neighbouring outputs make pairs, one of the even row and one of the odd; at: where, or -1. */
 template <int COLS>
-__device__ __forceinline__ void leave_packed(const float (&y)[COLS / 4], uint32_t *room, int at)
+__device__ __forceinline__ void stage_packed(const float (&y)[COLS / 4], uint32_t *scratch, int at)
 {
     const int lane = (int)threadIdx.x % 32, row = lane % 4 * 2 + lane / 4 % 2;
     const bool odd = row % 2;
-    uint32_t *to = room + row * ROOM_PAIRS + at;
+    uint32_t *to = scratch + row * PACKED_PITCH + at;
 #pragma unroll
     for (int i = 0; i < COLS / 4; i += 2) {
         const float other = __shfl_xor_sync(~0u, odd ? y[i] : y[i + 1], 4);
         const __nv_bfloat162 v = __floats2bfloat162_rn(odd ? other : y[i], odd ? y[i + 1] : other);
         if (at >= 0)
-            to[i / 2 * 8 * ROOM_PAIRS] = *(const uint32_t *)&v;
+            to[i / 2 * 8 * PACKED_PITCH] = *(const uint32_t *)&v;
     }
 }
 
-/* Outputs from .. to - 1, from the room; a warp a row. */
-__device__ __forceinline__ void store_packed(const some &a, const uint32_t *room, int from, int to,
+/* Outputs from .. to - 1, from the scratch; a warp a row. */
+__device__ __forceinline__ void store_packed(const verify_args &a, const uint32_t *scratch, int from, int to,
                                              int warp)
 {
     const int first = from & ~31, lane = (int)threadIdx.x % 32;
 #pragma unroll
-    for (int i = lane; i < ROOM_PAIRS - 1; i += 32) {
+    for (int i = lane; i < PACKED_PITCH - 1; i += 32) {
         const int out = first + tile_element(2 * i);
         if (out < from || out >= to)
             continue;
         for (int row = warp; row < a.p.rows; row += a.warps)
             *(uint32_t *)(a.p.pack_to + (size_t)row * (size_t)a.p.pack_as.kp + first + 2 * i) =
-                room[row * ROOM_PAIRS + i];
+                scratch[row * PACKED_PITCH + i];
     }
 }
 
-__device__ __forceinline__ void multipliers_meet(const some &a)
+__device__ __forceinline__ void consumer_barrier(const verify_args &a)
 {
     asm volatile("bar.sync 1, %0;" ::"r"(a.warps * 32) : "memory");
 }
 
 template <int COLS, int ACT>
-__device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs<false> &own, uint32_t *room)
+__device__ __forceinline__ void finish_gated(const verify_args &a, const float (&sum)[COLS / 2], int group,
+                                             const outputs<false> &own, uint32_t *scratch)
 {
     const target t(a, group, own.o[0]);
     const bool any = t.mat == 0 && t.out >= 0;
@@ -341,10 +341,10 @@ __device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[C
     }
     if (a.p.pack_to) {
         const int n = a.panels[0] * a.p.m[0].panels.rows, from = group * n;
-        multipliers_meet(a);
-        leave_packed<COLS>(y, room, any ? (tile_place(t.out) - (from & ~31)) / 2 : -1);
-        multipliers_meet(a);
-        store_packed(a, room, from, min(from + n, a.p.m[0].n), own.warp);
+        consumer_barrier(a);
+        stage_packed<COLS>(y, scratch, any ? (tile_place(t.out) - (from & ~31)) / 2 : -1);
+        consumer_barrier(a);
+        store_packed(a, scratch, from, min(from + n, a.p.m[0].n), own.warp);
         return;
     }
     float *dst = a.p.f[0].dst + t.out;
@@ -358,12 +358,12 @@ __device__ __forceinline__ void finish_gated(const some &a, const float (&sum)[C
 
 /* One output of all rows: bias and addition, what most products have. */
 template <int COLS>
-__device__ __forceinline__ void finish_plain(const some &a, const float (&sum)[COLS / 2],
+__device__ __forceinline__ void finish_plain(const verify_args &a, const float (&sum)[COLS / 2],
                                              const target &t, int second)
 {
     if (t.out < 0)
         return;
-    const finish &f = a.p.f[t.mat];
+    const epilogue &f = a.p.f[t.mat];
     const float b = f.b.p ? weight_at(f.b, (size_t)t.out) : 0.f;
     const bool biased = f.b.p, add = f.add;
     float *dst = f.dst + t.out;
@@ -376,7 +376,7 @@ __device__ __forceinline__ void finish_plain(const some &a, const float (&sum)[C
 
 /* Whatever else there is: little code, from a copy that can be indexed. */
 template <int COLS>
-__device__ __forceinline__ void finish_any(const some &a, const float (&sum)[COLS / 2],
+__device__ __forceinline__ void finish_any(const verify_args &a, const float (&sum)[COLS / 2],
                                            const target &t, int second)
 {
     float copy[COLS / 2];
@@ -395,13 +395,13 @@ __device__ __forceinline__ void finish_any(const some &a, const float (&sum)[COL
 }
 
 template <int COLS>
-__device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[COLS / 2], int group,
+__device__ __forceinline__ void finish_sums(const verify_args &a, const float (&sum)[COLS / 2], int group,
                                             const outputs<false> &own)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const target t(a, group, own.o[i]);
-        const finish &f = a.p.f[t.mat];
+        const epilogue &f = a.p.f[t.mat];
         if (f.act == ACT_NONE && f.softcap <= 0 && f.scale == 1 && !f.mul)
             finish_plain<COLS>(a, sum, t, i);
         else
@@ -410,55 +410,55 @@ __device__ __forceinline__ void finish_sums(const some &a, const float (&sum)[CO
 }
 
 template <int COLS>
-__device__ __forceinline__ void finish_group(const some &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs<false> &own, uint32_t *room)
+__device__ __forceinline__ void finish_group(const verify_args &a, const float (&sum)[COLS / 2], int group,
+                                             const outputs<false> &own, uint32_t *scratch)
 {
     if (!a.p.glu)
         finish_sums<COLS>(a, sum, group, own);
     else if (a.p.glu_act == ACT_GELU_TANH)
-        finish_gated<COLS, ACT_GELU_TANH>(a, sum, group, own, room);
+        finish_gated<COLS, ACT_GELU_TANH>(a, sum, group, own, scratch);
     else if (a.p.glu_act == ACT_SILU)
-        finish_gated<COLS, ACT_SILU>(a, sum, group, own, room);
+        finish_gated<COLS, ACT_SILU>(a, sum, group, own, scratch);
     else
-        finish_gated<COLS, ACT_NONE>(a, sum, group, own, room);
+        finish_gated<COLS, ACT_NONE>(a, sum, group, own, scratch);
 }
 
 /* A warp of those that multiply: all of k. */
 template <int COLS>
-__device__ __forceinline__ void multiply_groups(const some &a, stages s, int warp)
+__device__ __forceinline__ void multiply_groups(const verify_args &a, stage_ring s, int warp)
 {
-    const struct cut c = cut_of(a.p.x.kp);
+    const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<false> own(a, warp);
     const work w(a);
     float acc[COLS / 2], sum[COLS / 2];
     for (int group = w.first; group < a.groups; group += w.step) {
-        for (int run = 0; run < K_SPLITS; run++) {
-            const int n = min(c.chunks - run * c.each, c.each);
+        for (int split = 0; split < K_SPLITS; split++) {
+            const int n = min(c.chunks - split * c.each, c.each);
             if (n > 0)
-                multiply_run<COLS>(acc, a, s, n, own.o);
+                multiply_split<COLS>(acc, a, s, n, own.o);
 #pragma unroll
             for (int i = 0; i < COLS / 2; i++) /* no run: minus zero becomes zero, as elsewhere */
-                sum[i] = run ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
+                sum[i] = split ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
         }
         finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.span));
     }
 }
 
-/* The same of some of the runs of the block's one group. */
+/* The same of some of the splits of the block's one group. */
 template <int COLS>
-__device__ __forceinline__ void multiply_runs(const some &a, stages s, int warp)
+__device__ __forceinline__ void multiply_splits(const verify_args &a, stage_ring s, int warp)
 {
-    const struct cut c = cut_of(a.p.x.kp);
+    const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<true> own(a, warp);
     const work w(a);
     float acc[COLS / 2], *to = place_of_pair(a, w.first, own.o);
-    for (int run = w.from; run < w.to; run++) {
-        const int n = min(c.chunks - run * c.each, c.each);
+    for (int split = w.from; split < w.to; split++) {
+        const int n = min(c.chunks - split * c.each, c.each);
         if (n <= 0)
             return;
-        multiply_run<COLS>(acc, a, s, n, own.o);
+        multiply_split<COLS>(acc, a, s, n, own.o);
         if (to)
-            keep_run<COLS>(a, acc, to + (size_t)run * partial_floats(a.p.rows, a.all));
+            store_partial<COLS>(a, acc, to + (size_t)split * partial_floats(a.p.rows, a.all));
     }
 }
 
@@ -467,12 +467,12 @@ __device__ __forceinline__ void multiply_runs(const some &a, stages s, int warp)
 /* ---- kernels -------------------------------------------------------------------------------- */
 
 template <int COLS, bool SPLIT>
-__global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant__ struct some a)
+__global__ void __launch_bounds__(THREADS, 1) verify_kernel(const __grid_constant__ struct verify_args a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
-    __shared__ uint64_t full[MOST_STAGES], empty[MOST_STAGES];
-    stages s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
+    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
+    stage_ring s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.stages; i++)
@@ -484,7 +484,7 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
     if (warp < a.warps) {
         pdl_wait_trigger();
         if (SPLIT)
-            multiply_runs<COLS>(a, s, warp);
+            multiply_splits<COLS>(a, s, warp);
         else
             multiply_groups<COLS>(a, s, warp);
     } else if (threadIdx.x == THREADS - 32) {
@@ -493,12 +493,12 @@ __global__ void __launch_bounds__(THREADS, 1) some_kernel(const __grid_constant_
 #endif
 }
 
-/* Adds up the runs; a thread an output of a row. */
-static __global__ void __launch_bounds__(JOIN_THREADS)
+/* Adds up the splits; a thread an output of a row. */
+static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_splits_kernel(const __grid_constant__ struct product p, const float *part, int all,
-                         int runs)
+                         int splits)
 {
-    const int at = (int)(blockIdx.x * JOIN_THREADS + threadIdx.x), row = (int)blockIdx.y;
+    const int at = (int)(blockIdx.x * REDUCE_THREADS + threadIdx.x), row = (int)blockIdx.y;
     int mat = 0, out = at;
     pdl_trigger();
     while (mat + 1 < p.n_mats && out >= paired(p.m[mat].n))
@@ -510,7 +510,7 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
     float y[K_SPLITS];
 #pragma unroll
     for (int r = 0; r < K_SPLITS; r++)
-        y[r] = r < runs ? __ldcg(part + (size_t)r * partial_floats(p.rows, all)) : 0.f;
+        y[r] = r < splits ? __ldcg(part + (size_t)r * partial_floats(p.rows, all)) : 0.f;
 #pragma unroll
     for (int r = 1; r < K_SPLITS; r++)
         y[0] += y[r];
@@ -519,12 +519,12 @@ static __global__ void __launch_bounds__(JOIN_THREADS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-/* How the work is cut; false where a group would have more outputs than there are threads for. */
-static bool cut_work(struct some *a, int groups, int splits)
+/* How the work is ksplit; false where a group would have more outputs than there are threads for. */
+static bool divide_work(struct verify_args *a, int groups, int k_blocks)
 {
     const struct product *p = &a->p;
     a->outs = a->all = a->groups = 0;
-    a->splits = splits;
+    a->k_blocks = k_blocks;
     for (int i = 0; i < p->n_mats; i++) {
         const struct panels *l = &p->m[i].panels;
         a->panels[i] = div_up(l->n, groups);
@@ -532,28 +532,28 @@ static bool cut_work(struct some *a, int groups, int splits)
         a->at[i] = a->outs, a->begin[i] = a->all;
         a->outs += a->panels[i] * l->rows, a->all += paired(p->m[i].n);
     }
-    return a->outs <= MOST_OUTS;
+    return a->outs <= MAX_OUTS;
 }
 
 /* What a multiprocessor reads, rows (from the second cache) at half the price of weights, in bytes
  * of one k; and what a join costs, about as long as 80 KB. */
-static long long cost_of(const struct kdev *d, const struct some *a, int cols)
+static long long cost_of(const struct kdev *d, const struct verify_args *a, int cols)
 {
-    enum { JOIN = 80 << 10 };
-    long long rounds = div_up(a->groups, max_int(d->n_sm / a->splits, 1));
-    long long bytes = rounds * (a->outs + cols / 2) * a->p.x.kp * 2 / a->splits;
-    return bytes + (a->splits > 1 ? JOIN : 0);
+    enum { REDUCE = 80 << 10 };
+    long long rounds = div_up(a->groups, max_int(d->n_sm / a->k_blocks, 1));
+    long long bytes = rounds * (a->outs + cols / 2) * a->p.x.kp * 2 / a->k_blocks;
+    return bytes + (a->k_blocks > 1 ? REDUCE : 0);
 }
 
-static void cut_best(const struct kdev *d, struct some *a, int cols)
+static void choose_division(const struct kdev *d, struct verify_args *a, int cols)
 {
     enum { ROUNDS = 4 }; /* beyond the fewest */
-    struct some best = {};
+    struct verify_args best = {};
     long long least = LLONG_MAX;
-    for (int splits = 1; splits <= (a->p.glu ? 1 : (int)K_SPLITS); splits *= 2)
-        for (int round = 1, fits = 0; fits < (splits > 1 ? 1 : ROUNDS); round++) {
-            if (!cut_work(a, d->n_sm * round / splits, splits)) {
-                if (splits > 1)
+    for (int k_blocks = 1; k_blocks <= (a->p.glu ? 1 : (int)K_SPLITS); k_blocks *= 2)
+        for (int round = 1, fits = 0; fits < (k_blocks > 1 ? 1 : ROUNDS); round++) {
+            if (!divide_work(a, d->n_sm * round / k_blocks, k_blocks)) {
+                if (k_blocks > 1)
                     break;
                 continue;
             }
@@ -565,10 +565,10 @@ static void cut_best(const struct kdev *d, struct some *a, int cols)
     *a = best;
 }
 
-static void join(struct kdev *d, const struct product *p, const float *part, int all, int runs)
+static void reduce_splits(struct kdev *d, const struct product *p, const float *part, int all, int splits)
 {
-    dim3 grid((unsigned)div_up(all, JOIN_THREADS), (unsigned)p->rows);
-    cuda_launch(d, reduce_splits_kernel, grid, JOIN_THREADS, 0, *p, part, all, runs);
+    dim3 grid((unsigned)div_up(all, REDUCE_THREADS), (unsigned)p->rows);
+    cuda_launch(d, reduce_splits_kernel, grid, REDUCE_THREADS, 0, *p, part, all, splits);
 }
 
 void cuda_reduce_pending(struct kdev *d, struct pending *w)
@@ -577,53 +577,53 @@ void cuda_reduce_pending(struct kdev *d, struct pending *w)
     p.n_mats = 1, p.rows = w->rows;
     p.m[0].n = w->n;
     p.f[0].scale = 1;
-    p.f[0].dst = d->raw[w->raw == d->raw[0]];
+    p.f[0].dst = d->pending_buf[w->src == d->pending_buf[0]];
     p.f[0].dst_stride = (size_t)w->n;
-    join(d, &p, w->raw, w->n, w->runs);
-    w->raw = p.f[0].dst, w->runs = 0;
+    reduce_splits(d, &p, w->src, w->n, w->splits);
+    w->src = p.f[0].dst, w->splits = 0;
 }
 
-/* Nothing follows the sums of the runs. */
-static bool bare(const struct finish *f)
+/* Nothing follows the sums of the splits. */
+static bool bare(const struct epilogue *f)
 {
     return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
 }
 
-template <int COLS> static int run(struct kdev *d, const struct product *p, bool leaves)
+template <int COLS> static int run(struct kdev *d, const struct product *p, bool defers)
 {
-    struct some a = {};
+    struct verify_args a = {};
     a.p = *p;
-    cut_best(d, &a, COLS);
-    const int runs = a.splits > 1 ? p->m[0].panels.cut.runs : 0;
+    choose_division(d, &a, COLS);
+    const int splits = a.k_blocks > 1 ? p->m[0].panels.ksplit.splits : 0;
     for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a group's panels */
         const struct panels *l = &p->m[i].panels;
-        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->cut.chunks, l->n,
+        cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
                        a.panels[i]);
     }
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
     a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
     a.warps = 4 * (p->glu ? div_up(a.at[1], HALF_OUT / 2) : div_up(a.outs, HALF_OUT));
     CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
-    const int behind = max_int(SLACK, p->pack_to ? COLS * ROOM_PAIRS * (int)sizeof(uint32_t) : 0);
-    a.stages = min_int((MOST_SHARED - 2048 - behind) / a.span, MOST_STAGES);
-    if (runs) /* who needs no more can begin beside blocks of the kernel before */
-        a.stages = min_int(a.stages, (int)K_SPLITS / a.splits * div_up(p->m[0].panels.cut.each, 2));
+    const int behind = max_int(SLACK, p->pack_to ? COLS * PACKED_PITCH * (int)sizeof(uint32_t) : 0);
+    a.stages = min_int((MAX_SMEM - 2048 - behind) / a.span, MAX_STAGES);
+    if (splits) /* who needs no more can begin beside blocks of the kernel before */
+        a.stages = min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
-    leaves = leaves && runs && (p->behind.turns || bare(&p->f[0]));
-    if (leaves)
+    defers = defers && splits && (p->row_epilogue.is_qkv || bare(&p->f[0]));
+    if (defers)
         a.part = p->f[0].dst;
-    else if (runs)
-        a.part = (float *)cuda_take(d, (size_t)runs * partial_floats(p->rows, a.all) *
+    else if (splits)
+        a.part = (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) *
                                            sizeof(float));
-    int blocks = runs ? a.groups * a.splits : min_int(a.groups, d->n_sm);
-    cuda_launch(d, runs ? some_kernel<COLS, true> : some_kernel<COLS, false>,
+    int blocks = splits ? a.groups * a.k_blocks : min_int(a.groups, d->n_sm);
+    cuda_launch(d, splits ? verify_kernel<COLS, true> : verify_kernel<COLS, false>,
                 dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span + 1024 + behind), a);
-    if (runs && !leaves)
-        join(d, p, a.part, a.all, runs);
-    return leaves ? runs : 0;
+    if (splits && !defers)
+        reduce_splits(d, p, a.part, a.all, splits);
+    return defers ? splits : 0;
 }
 
-int cuda_product_verify(struct kdev *d, const struct product *p, bool leaves)
+int cuda_product_verify(struct kdev *d, const struct product *p, bool defers)
 {
-    return p->rows <= 32 ? run<32>(d, p, leaves) : run<64>(d, p, leaves);
+    return p->rows <= 32 ? run<32>(d, p, defers) : run<64>(d, p, defers);
 }

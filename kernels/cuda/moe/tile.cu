@@ -231,7 +231,7 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
 
 template <int TERMS>
 __device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGES> r,
-                                               const cuts &cut, int group, const exchange &e)
+                                               const cuts &cut, int group, const sum_buffer &e)
 {
     const int chunks = chunks_of(a), t = (int)threadIdx.x % 128;
     const int out = group * HALF_OUT + t / 32 * 16 + t % 32 / 4;
@@ -379,7 +379,7 @@ __device__ __forceinline__ void fill_hidden(const many_experts &a, const place &
 
 template <int TERMS>
 __device__ __forceinline__ void write_tiles(const many_experts &a, const cuts &cut, int warp,
-                                            const exchange &e)
+                                            const sum_buffer &e)
 {
     const struct vec b = a.m.gate_up_b;
     uint32_t turn = 0;
@@ -419,7 +419,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
     __shared__ struct cuts cut;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    const struct exchange e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
+    const struct sum_buffer e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
