@@ -1,13 +1,13 @@
-/* bench.cu - what measuring needs of a device: made-up weights, a stream of bytes, and phases
- * that do nothing.
+/* bench.cu - what the benchmarks need of a device: synthetic weights, reading or copying a buffer
+ * at full speed, and phases without work (launches, grid barriers, flags).
  *
- * Weights are made in a buffer of their own and then go through upload(), so their arrangement is
- * that of real ones. Value i of a tensor depends on its seed and i alone and is the same on the CPU
- * (kernels/cpu/bench.c).
+ * Synthetic weights are made in a buffer of their own and then go through upload(), so they have
+ * the device layout of real weights. Value i of a tensor depends on its seed and on i alone, and is
+ * the same on the CPU (kernels/cpu/bench.c).
  */
 #include "kernels/cuda/cuda.h"
 
-/* ---- made-up weights ------------------------------------------------------------------------- */
+/* ---- synthetic weights ---------------------------------------------------------------------- */
 
 /* mix64 of base.h */
 __device__ __forceinline__ uint64_t scramble(uint64_t x)
@@ -22,7 +22,7 @@ __device__ __forceinline__ bf16 made(float v, bf16) { return __float2bfloat16_rn
 __device__ __forceinline__ __half made(float v, __half) { return __float2half_rn(v); }
 __device__ __forceinline__ float made(float v, float) { return v; }
 
-/* Four values of one word, evenly spread over +-32768 step. */
+/* Makes four values from each random word, uniform over +-32768 step; step 0: all ones. */
 template <class T>
 __global__ void make_floats(T *dst, size_t n, uint64_t seed, float step)
 {
@@ -36,7 +36,8 @@ __global__ void make_floats(T *dst, size_t n, uint64_t seed, float step)
     }
 }
 
-/* Eight bytes of one word: as they are, or (exponent > 0) an MXFP4 scale of 2^-1 .. 2^0 of it. */
+/* Makes eight bytes from each random word: the bytes themselves or, with exponent > 0, MXFP4 scales
+ * of which each is the exponent or one less. */
 __global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
 {
     size_t stride = (size_t)gridDim.x * blockDim.x;
@@ -83,10 +84,10 @@ bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scal
     return ok;
 }
 
-/* ---- a stream of bytes ----------------------------------------------------------------------- */
+/* ---- streaming a buffer --------------------------------------------------------------------- */
 
-/* The result depends on all that is read, and is written where nobody looks. Eight loads are under
- * way at a time. */
+/* The XOR of all that is read decides a store that hardly ever happens, so the compiler keeps the
+ * loads. Eight loads are in flight at a time. */
 __global__ void __launch_bounds__(512) stream_in(const uint4 *p, size_t n, unsigned *out)
 {
     enum { AHEAD = 8 };
@@ -111,7 +112,7 @@ __global__ void __launch_bounds__(512) stream_in(const uint4 *p, size_t n, unsig
         *out = 1;
 }
 
-/* Reading takes whole 16 bytes: a rest is left out. */
+/* Without dst: reads src in whole 16-byte words and leaves out the rest. With dst: copies. */
 void cuda_stream(struct kdev *d, kbuf src, kbuf dst)
 {
     cuda_begin(d, "stream");
@@ -147,7 +148,7 @@ __device__ __forceinline__ unsigned look(const unsigned *flag)
     return v;
 }
 
-/* The counter starts at 0; every block adds one a phase. */
+/* A grid barrier with one counter, 0 at first, to which every block adds one a phase. */
 __global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count, int n)
 {
     pdl_wait_trigger();
@@ -162,7 +163,8 @@ __global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count,
     }
 }
 
-/* One flag a block, all 0 at first; a thread each waits for them. No two blocks write one word. */
+/* A grid barrier with one flag a block, all 0 at first; each thread waits for some of the flags. No
+ * two blocks write the same word. */
 __global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int n)
 {
     pdl_wait_trigger();
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int
     }
 }
 
-/* One block a multiprocessor, all of them there at once. */
+/* A cooperative launch of one block a multiprocessor: all blocks are resident at once. */
 static void one_launch(struct kdev *d, void (*kernel)(unsigned *, int), int n)
 {
     size_t bytes = (size_t)d->n_sm * sizeof(unsigned);

@@ -1,19 +1,19 @@
-/* blas.cu - products by cuBLASLt, as something for the benchmark to be measured against.
+/* blas.cu - matrix products by cuBLASLt, as a yardstick for the benchmark.
  *
- * The program neither links the library nor is built with its header: it is opened when it is first
- * asked for, from the file that is named or by the names it goes under, and stays open as long as
- * the process lives. What is declared here is the part of its binary interface that versions 12 and
- * 13 share. A failed call is *e before anything is launched; later ones stick to the device as any
- * other's.
+ * The program neither links the library nor needs its header. The library is loaded at the first
+ * use, from the file that the caller names or under its usual names, and stays loaded as long as
+ * the process lives. The declarations here are the part of its binary interface that versions 12
+ * and 13 share. If loading or describing the product fails, *e is set and nothing is launched; a
+ * failed launch is kept by the device as any other failure.
  */
 #include "kernels/cuda/cuda.h"
 
 #include <dlfcn.h>
 
-/* ---- its interface --------------------------------------------------------------------------- */
+/* ---- the library's interface ---------------------------------------------------------------- */
 
 typedef int status;               /* 0: success */
-typedef struct blas_any *opaque; /* a handle, description, layout or preference */
+typedef struct blas_any *opaque; /* a handle, descriptor, layout or preference */
 
 enum {
     TYPE_F32 = 0, TYPE_BF16 = 14, SUMS_F32 = 68,
@@ -113,8 +113,8 @@ static bool open_library(struct blas *b, const char *library, struct err *e)
 
 enum { MAX_CHOICES = 8, WORKSPACE = 64 << 20 };
 
-/* To the library matrices lie by columns: a row-major (out, in) is (in, out) there. So it
- * multiplies the transpose of w (in, out) with src (in, rows) and gets dst (out, rows). */
+/* The library's matrices are column-major: a row-major (out, in) matrix is its (in, out). So the
+ * product here is transpose(w) (in, out) times src (in, rows), which gives dst (out, rows). */
 struct multiplication {
     opaque desc, pref, w, src, dst;
 };

@@ -1,8 +1,8 @@
-/* cuda.cu - the CUDA device: opening, errors, and the table.
+/* cuda.cu - the CUDA device: opening, errors, and the kernel table.
  *
  * The runtime is linked statically and loads the driver itself, so the program starts on a machine
- * without one; open() then fails with one line. A failure of the device sticks: nothing is
- * launched behind it, and sync() reports it with the operation in which it was noticed.
+ * without a driver; open() then fails with one line. The first failure of the device is kept:
+ * nothing is launched after it, and sync() reports it with the operation in which it was noticed.
  */
 #include "kernels/cuda/codes.h"
 #include "kernels/cuda/cuda.h"
@@ -21,7 +21,8 @@ bool cuda_ok(struct kdev *d, cudaError_t rc)
 {
     if (rc == cudaSuccess)
         return true;
-    cudaGetLastError(); /* one that the device survives must not be found again later */
+    cudaGetLastError(); /* clear an error that the device survives, or a later call would return
+                           it */
     cuda_fail(d, cudaGetErrorString(rc));
     return false;
 }
@@ -38,7 +39,7 @@ void cuda_apply_pending(struct kdev *d)
 
 void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows, int n)
 {
-    static thread_local int here = -1; /* the runtime's current device is a matter of the thread */
+    static thread_local int here = -1; /* the runtime keeps the current device per thread */
     if (here != d->ordinal && cuda_ok(d, cudaSetDevice(d->ordinal)))
         here = d->ordinal;
     if (d->pending.x != src || d->pending.rows != rows || d->pending.n != n)
@@ -78,8 +79,9 @@ static bool version_fits(struct err *e)
     return true;
 }
 
-/* Chooses among the code of this build as the driver does, before the driver is asked for any kernel: compiling
- * PTX takes it a minute. */
+/* Chooses among the GPU code of this build as the driver does, without loading a kernel: if the
+ * driver has to compile PTX, the first load takes a minute, and the user is warned before
+ * (slow_start). */
 static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err *e)
 {
     struct cuda_code code;

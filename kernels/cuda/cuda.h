@@ -1,23 +1,27 @@
 /* cuda.h - what the files of the CUDA backend share; nothing outside kernels/ includes it.
  *
- * Layout on the device. Vectors lie as in the checkpoint, matrices of bf16 in panels, in the order in
- * which blocks read them (base/panel.cuh). The rows of other float matrices, and of those of which
- * single rows are read, are padded with zeros to a multiple of 32 elements, so that every row can be
- * read 16 bytes at a time. MXFP4 blocks are padded to four a row, lie in tiles of 16 rows, and their
- * bits are re-ordered (mem.cu). Activations enter the tensor cores as one 16-bit number or the
- * sum of two (dense/product.cuh).
+ * Layout on the device. Vectors keep the checkpoint's layout. Matrices of bf16 are stored in
+ * panels, in the order in which blocks read them (base/panel.cuh). Other float matrices, and those
+ * of which single rows are read, keep their rows, padded with zeros to a multiple of 32 elements so
+ * that every row can be read 16 bytes at a time. MXFP4 rows are padded to a multiple of four blocks
+ * and stored in tiles of 16 rows with re-ordered bits (mem.cu). An activation enters the tensor
+ * cores as one 16-bit number or as the sum of two (its terms; dense/product.cuh).
  *
- * One stream. Kernels are launched so that the next one may start while its predecessor drains
- * (programmatic dependent launch, where the device has it), so every kernel calls pdl_wait_trigger() before
- * it touches anything that another kernel writes or reads, weights excepted. A kernel that says
- * pdl_trigger() before its own wait promises nothing: its successor may start while kernels long
- * before both still run. One that says it after its wait has all before itself behind it
- * (kdev.prev_triggers_late).
+ * Products by number of rows. Decode rows (up to 16), verify rows (17 to MAX_VERIFY_ROWS) and
+ * prefill rows (more) have a kernel each (dense/decode.cu, verify.cu, tile.cu). Without wgmma the
+ * decode kernel takes verify and prefill rows, too. A row's bits do not depend on the kernel.
  *
- * Scratch is one arena of a fixed size, taken at open: an operation that needs more runs in groups
- * of rows, which changes nothing in a row's bits. Multiplications and additions are contracted
- * only where the source says fmaf (the files are compiled with -fmad=false), so that two kernels
- * that share a function agree to the bit.
+ * One stream. Where the device has programmatic dependent launch (PDL), a kernel may start while
+ * its predecessor drains. Therefore every kernel calls pdl_wait() before it touches anything that
+ * another kernel writes or reads, weights excepted, and pdl_trigger() to allow its successor to
+ * start. If a kernel triggers before its own wait, its successor may start while kernels long
+ * before both still run. If it triggers after its wait, all kernels before it are complete when the
+ * successor starts (kdev.triggers_late).
+ *
+ * Scratch is one arena of a fixed size, allocated at open. An operation that needs more runs in
+ * groups of rows, which changes no bit of a row. Multiplications and additions are contracted only
+ * where the source says fmaf (the files are compiled with -fmad=false), so that two kernels that
+ * share a function agree to the bit.
  */
 #ifndef AERIE_CUDA_H
 #define AERIE_CUDA_H
@@ -41,13 +45,17 @@ typedef __nv_bfloat16 bf16;
 
 enum {
     ARENA_BYTES = 256 << 20,
-    STAGE_BYTES = 1 << 20,      /* pinned; puts of at most half of it go through */
+    STAGE_BYTES = 1 << 20,      /* pinned; a put of at most half of it is copied through it */
     N_COUNTERS = 1 << 17,       /* zero between operations */
-    MOE_COUNTERS_AT = N_COUNTERS / 2, /* those from here on belong to mixtures of experts */
-    MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8, /* rows, elements of one, sums of one */
+    MOE_COUNTERS_AT = N_COUNTERS / 2, /* the counters from here on belong to mixtures of experts */
+    MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8, /* the largest pending
+                                                                           residual update: rows,
+                                                                           elements of a row,
+                                                                           split-K partial sums
+                                                                           of an element */
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
     ATTN_EXCHANGE_BYTES = 16 << 20,    /* zero between operations */
-    MAX_QUERY_WIDTH = 16384,         /* elements of a row of queries that are left as bf16, too */
+    MAX_QUERY_WIDTH = 16384,         /* the widest row of queries of which a bf16 copy is kept */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -55,7 +63,7 @@ struct port {
     char *host, *dev;
 };
 
-/* A run of weights as kernels take it. */
+/* A vector of weights as kernels take it. */
 struct vec {
     const void *p; /* NULL: absent */
     int type;      /* enum dtype */
@@ -67,18 +75,20 @@ struct norm {
     float eps;
 };
 
-/* Rows that are still to be normalised and added: x (+)= post(raw). The operation behind may do so
- * along with its own norm; otherwise cuda_begin() has it done. */
+/* A pending residual update: x (+)= post(src), computed by an earlier operation but not yet
+ * applied. The next operation may apply it in its prologue, along with its own norm; otherwise
+ * cuda_begin() launches a kernel that does. */
 struct pending {
     const float *src; /* NULL: none */
     float *x;
     int rows, n;
     struct norm post;
     bool add;
-    int splits; /* raw is to be added up first, of so many runs' sums (partial_at()); 0: it is not */
+    int splits; /* src holds this many split-K partial sums of each element (partial_at()), to be
+                   reduced first; 0: it holds the elements */
 };
 
-/* Which queries kdev.query_bf16 are: rows of n elements. */
+/* The queries whose bf16 copy kdev.query_bf16 holds: rows of n elements. */
 struct query_copy {
     const float *q; /* NULL: none */
     int rows, n;
@@ -86,10 +96,10 @@ struct query_copy {
 
 struct kdev {
     int ordinal, n_sm;
-    size_t smem_max; /* bytes of shared memory that a block may have */
-    int terms;      /* 16-bit numbers that an activation becomes: 2, or 1 at K_BF16 */
-    bool dependent; /* programmatic dependent launch: the code that runs was compiled for 9.0 or later */
-    bool has_wgmma; /* wgmma and the copy engine: the code that runs was compiled for 9.0a */
+    size_t smem_max; /* the most shared memory of a block, in bytes */
+    int terms;      /* terms of an activation: 2, or 1 at K_BF16 */
+    bool dependent; /* the code that runs was compiled for 9.0 or later: it has PDL */
+    bool has_wgmma; /* the code that runs was compiled for 9.0a: it has wgmma and TMA */
     cudaStream_t stream;
     char *arena;
     size_t arena_at;
@@ -97,42 +107,47 @@ struct kdev {
     char *stage;        /* pinned host memory, used as a ring */
     size_t stage_at;
     bool recording;
-    struct port in, out; /* inbox and outbox */
-    unsigned *ticket;    /* device: gives that were run */
-    uint32_t given, noted; /* gives launched; gives of the run being recorded */
-    void **held; /* weights, freed with the device */
+    struct port in, out; /* the host's ports (graph.cu) */
+    unsigned *ticket;    /* on the device: number of gives that have run */
+    uint32_t given, noted; /* gives launched; gives of the graph being recorded */
+    void **held; /* device memory of weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
-    const void *packed; /* what the last operation that was told to leave packed rows left so */
-    float *pending_buf[2];            /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each, in turn */
+    const void *packed; /* where the last operation that could store packed rows stored them, or
+                           NULL */
+    float *pending_buf[2];            /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH)
+                                         each; used alternately */
     int pending_next;
-    unsigned *readers;        /* blocks that have read a pending row; zero between operations */
-    const char *op; /* the operation at hand, for messages */
-    /* The operation at hand, or the one before it, ends with a kernel that lets the next one start
-     * after its own wait only. So when that next one starts, everything before that kernel is done
-     * and seen: it may read, before it waits, whatever that kernel does not write. */
+    unsigned *readers;        /* number of blocks that have read the pending row; zero between
+                                 operations */
+    const char *op; /* the current operation, for messages */
+    /* True if the last kernel of the current operation (prev_: of the operation before it) calls
+     * pdl_trigger() only after its own wait. Then everything before that kernel is complete and
+     * visible when the next kernel starts: the next kernel may read, before its own wait, whatever
+     * that kernel does not write. */
     bool triggers_late, prev_triggers_late;
-    /* Queries that the operation at hand, or the one before it, leaves as bf16, too. */
+    /* The queries that the current operation (prev_: the operation before it) also stores as bf16. */
     struct query_copy op_queries, prev_queries;
     uint16_t *query_bf16; /* (MAX_VERIFY_ROWS, MAX_QUERY_WIDTH) */
     bool failed;
     struct err first;
     char about[192];
-    char slow_start[256]; /* "": nothing is slow */
-    void *attn_exchange; /* (ATTN_EXCHANGE_BYTES): what blocks of attention hand to each other */
+    char slow_start[256]; /* "": the start is not slow */
+    void *attn_exchange; /* (ATTN_EXCHANGE_BYTES): partial results that blocks of one attention
+                            kernel exchange */
 };
 
 /* ---- host: errors and scratch --------------------------------------------------------------- */
 
-/* Starts an operation: its name for messages, the whole arena, the right device on this thread;
- * nothing pending. */
+/* Begins an operation: sets its name for messages, empties the arena, selects the device on this
+ * thread and applies a pending residual update. */
 void cuda_begin(struct kdev *d, const char *op);
-/* The same for one that may take over what is pending of its input, if that is rows of n elements
- * at src. */
+/* As cuda_begin(), for an operation that can apply a pending update in its prologue: an update of
+ * rows of n elements at src stays pending. */
 void cuda_begin_fused(struct kdev *d, const char *op, const void *src, int rows, int n);
-/* Does what is pending. */
+/* Launches the kernels that apply the pending residual update, if there is one. */
 void cuda_apply_pending(struct kdev *d);
-/* Adds up the runs of what is pending (dense/verify.cu). */
+/* Reduces the split-K partial sums of a pending update (dense/verify.cu). */
 void cuda_reduce_pending(struct kdev *d, struct pending *p);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
@@ -140,7 +155,7 @@ void cuda_fail(struct kdev *d, const char *why);
 
 static inline size_t cuda_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Scratch until the operation ends. What it takes at most is the caller's to respect. */
+/* Scratch that is valid until the operation ends. The caller must not exceed the arena. */
 static inline void *cuda_take(struct kdev *d, size_t bytes)
 {
     size_t at = d->arena_at;
@@ -148,7 +163,7 @@ static inline void *cuda_take(struct kdev *d, size_t bytes)
     d->arena_at = cuda_round(at + bytes, 256);
     return d->arena + at;
 }
-/* Rows that fit into the arena, when a row takes so much: 0 .. rows. */
+/* The number of rows, at most `rows`, that fit into the arena at bytes_each. */
 static inline int cuda_fit(int rows, size_t bytes_each)
 {
     size_t fit = ((size_t)ARENA_BYTES - (1 << 16)) / bytes_each;
@@ -207,8 +222,8 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
 {
     if (d->failed || grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
-    /* One division of every multiprocessor between cache and shared memory: where the next kernel
-     * wants another one it cannot start before this one has left. */
+    /* All kernels use the same division of a multiprocessor's memory into L1 and shared memory. A
+     * kernel with another division could not start before its predecessor has left. */
     cudaLaunchAttribute attr[2] = {};
     attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
     attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
@@ -221,15 +236,17 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
     c.stream = d->stream;
     c.attrs = attr;
     c.numAttrs = d->dependent ? 2 : 1;
-    if (shared > 8 << 10) /* with what the kernel has of its own that may pass the usual 48 KiB */
+    if (shared > 8 << 10) /* the kernel's static shared memory comes on top, and both may exceed
+                             the default limit of 48 KiB */
         cuda_ok(d, cudaFuncSetAttribute((const void *)kernel,
                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
     cuda_ok(d, cudaLaunchKernelEx(&c, kernel, (Params)args...));
 }
 
-/* Shared memory that a block claims to have a multiprocessor to itself. Where another kernel holds
- * most of them, blocks of a short one would crowd on those that are free, and get in each other's
- * way; so they wait until blocks of that kernel leave. */
+/* An amount of dynamic shared memory with which a block has a multiprocessor to itself; 0 if there
+ * are more blocks than multiprocessors. Without it, while another kernel occupies most
+ * multiprocessors, the blocks of a short kernel would crowd on the free ones and slow each other
+ * down; with it they wait until blocks of that kernel leave. */
 static inline size_t cuda_exclusive_smem(const struct kdev *d, int blocks)
 {
     return blocks <= d->n_sm ? d->smem_max / 2 + 2048 : 0;
@@ -279,7 +296,7 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e);
 void cuda_graph_launch(struct kdev *d, struct kgraph *g);
 void cuda_graph_free(struct kdev *d, struct kgraph *g);
 
-/* dense/tile.cu: whether the driver has what kernels with tensor maps need. */
+/* dense/tile.cu: whether the driver can encode tensor maps (TMA). */
 bool cuda_has_tensor_maps(void);
 
 /* bench.cu */
@@ -288,7 +305,7 @@ void cuda_stream(struct kdev *d, kbuf src, kbuf dst);
 bool cuda_phase(struct kdev *d, enum k_phase kind, int n);
 int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e);
 
-/* dst[r] = (norm(src[r]) + (add ? dst[r] : 0)) * scale; the row behind a product, and normalize. */
+/* dst[r] = (norm(src[r]) + (add ? dst[r] : 0)) * scale; for normalize() and as a row epilogue. */
 void cuda_norm_rows(struct kdev *d, const float *src, int src_stride, float *dst, int dst_stride,
                     int rows, int n, const struct norm *norm, bool add, float scale);
 /* dst[r] = src[r] */
@@ -299,17 +316,17 @@ void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *
 
 #ifdef __CUDACC__
 
-/* Scratch that has been read is dead, but the second cache does not know: it would write it back to
- * memory, which has better things to do. The 128 bytes at p are nobody's until they are written
- * again; all who read them have what they asked for. */
+/* Discards the 128-byte line at p in L2. Scratch that has been read for the last time would
+ * otherwise be written back to memory. All readers of the line must have their values; the line
+ * must be written before it is read again. */
 __device__ __forceinline__ void discard(const void *p)
 {
     asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory");
 }
 
-/* Lets the next kernel of the stream be launched as soon as every block said so or ended. It still
- * waits for this one in its own pdl_wait_trigger(), so this may be said at any time; said early, the next
- * kernel takes scratch on the multiprocessors early, and may fetch weights meanwhile. */
+/* Allows the next kernel of the stream to start once every block has called this or has ended. The
+ * next kernel still waits for this one in its own pdl_wait(), so the call is correct at any time;
+ * an early call lets the next kernel occupy free multiprocessors and fetch weights early. */
 __device__ __forceinline__ void pdl_trigger()
 {
 #if __CUDA_ARCH__ >= 900
@@ -317,7 +334,7 @@ __device__ __forceinline__ void pdl_trigger()
 #endif
 }
 
-/* Waits for everything before this kernel in the stream. */
+/* Waits until everything before this kernel in the stream is complete and visible. */
 __device__ __forceinline__ void pdl_wait()
 {
 #if __CUDA_ARCH__ >= 900
@@ -327,17 +344,18 @@ __device__ __forceinline__ void pdl_wait()
 #endif
 }
 
-/* The same, and lets the next one be launched. */
+/* pdl_wait(), then pdl_trigger(). */
 __device__ __forceinline__ void pdl_wait_trigger()
 {
     pdl_wait();
     pdl_trigger();
 }
 
-/* What one block makes for others that are on the device with it can be its own flag: words are
- * stored as their complement, which is never 0 (that would be a NaN that no instruction makes), in
- * a place that holds zeros before. So a word takes one way through the second cache; a fence, a
- * counter that others look at, and a copy take four times as long. */
+/* Values that one block publishes for other resident blocks, each word being its own flag. A word
+ * is stored as its complement into a place that holds zero: the complement is never zero, because
+ * its value would be a NaN (all bits set) that no instruction produces. A reader polls until the
+ * word is not zero. That is one trip through L2; a fence, a counter that others poll, and a copy
+ * take four times as long. */
 __device__ __forceinline__ void publish(uint32_t *p, uint32_t v)
 {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
@@ -368,7 +386,7 @@ __device__ __forceinline__ float weight_at(struct vec v, size_t i)
     return ((const float *)v.p)[i];
 }
 
-/* Element i of a normalised row, x being the raw one. */
+/* Element i of a normalised row; x is the element before the norm, inv the row's 1 / rms. */
 __device__ __forceinline__ float normed(const struct norm &n, float x, float inv, int i)
 {
     if (n.kind == NORM_NONE)
@@ -393,8 +411,8 @@ __device__ __forceinline__ float warp_max(float v)
     return v;
 }
 
-/* The sum or maximum over a block of 32 * n threads, n <= 32, in a fixed order; for every thread.
- * scratch: 33 floats of shared memory. */
+/* The sum or maximum over a block of 32 * n threads, n <= 32, in a fixed order; the result goes to
+ * every thread. scratch: 33 floats of shared memory. */
 template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float *scratch)
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n = (int)blockDim.x / 32;
@@ -413,7 +431,7 @@ template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float
     return scratch[32];
 }
 
-/* A block's row in registers, so that one wait for memory serves many elements: x[j] of a thread is
+/* A block's row in registers, so that a thread waits once for several loads: x[j] of a thread is
  * element from + j * threads + thread. */
 enum { PER = 8 };
 
@@ -422,11 +440,12 @@ __device__ __forceinline__ void load_row(const float *src, int n, int from, floa
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-        x[j] = i < n ? __ldcg(src + i) : 0.f; /* not what the first cache held before */
+        x[j] = i < n ? __ldcg(src + i) : 0.f; /* L1 may hold what another kernel has overwritten
+                                                 since */
     }
 }
 
-/* The same of weights at `first` and on; nothing where there are none. */
+/* load_row() of the weights from `first` on; without weights w is left as it is. */
 __device__ __forceinline__ void load_weights(struct vec v, size_t first, int n, int from,
                                              float (&w)[PER])
 {
@@ -447,7 +466,7 @@ __device__ __forceinline__ float normed_by(int kind, float x, float inv, float w
     return kind == NORM_PLAIN ? y : y * (kind == NORM_RMS1P ? 1 + w : w);
 }
 
-/* 1 / rms of a row whose first elements the block holds in x. */
+/* 1 / rms of a row of which the block holds the first elements in x. */
 __device__ __forceinline__ float inverse_rms_of(const float (&x)[PER], const float *src, int n,
                                                 const struct norm &norm, float *scratch)
 {
@@ -467,7 +486,7 @@ __device__ __forceinline__ float inverse_rms_of(const float (&x)[PER], const flo
     return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
 }
 
-/* 1 / rms of a short row, for the whole block. */
+/* 1 / rms of a row; a thread loads one element at a time. */
 __device__ __forceinline__ float inverse_rms(const float *x, int n, const struct norm &norm,
                                              float *scratch)
 {
@@ -479,8 +498,8 @@ __device__ __forceinline__ float inverse_rms(const float *x, int n, const struct
     return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
 }
 
-/* True for the block that is the last of n to arrive, whose threads then see what all of them
- * wrote; *counter is 0 before and after. */
+/* True in the block that is the last of n to arrive; its threads then see what all n blocks wrote.
+ * *counter is 0 before and after. */
 __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
 {
     __shared__ bool last;
@@ -497,7 +516,7 @@ __device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
 }
 
 /* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. The divisor is within [1, 2], where
- * the quick division is right to two roundings; the exact one branches. */
+ * the fast division is accurate to two roundings; the exact division has a branch. */
 __device__ __forceinline__ float sigmoid(float x)
 {
     float e = expf(-fabsf(x));
@@ -513,12 +532,12 @@ __device__ __forceinline__ float activate(float x, int act)
     return x;
 }
 
-/* act(g) * u; ACT_SWIGLU_CLAMP: base.h */
+/* act(g) * u; ACT_SWIGLU_CLAMP is defined in base.h. */
 __device__ __forceinline__ float gated(float g, float u, int act, float limit)
 {
     if (act != ACT_SWIGLU_CLAMP)
         return activate(g, act) * u;
-    g = g > limit ? limit : g; /* so that NaN passes */
+    g = g > limit ? limit : g; /* written so that NaN passes */
     u = u > limit ? limit : u < -limit ? -limit : u;
     return g * sigmoid(1.702f * g) * (u + 1);
 }

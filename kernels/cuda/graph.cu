@@ -1,18 +1,20 @@
-/* graph.cu - runs of operations recorded as CUDA graphs, and the two ports through which the
- * host speaks with one: it fills the inbox, which the run's first kernel fetches, and waits for the
- * outbox, whose count the run's last kernel raises after its bytes. Both lie in pinned memory that
- * the device addresses itself, so a cycle needs no copy command and no wait in the driver.
+/* graph.cu - operations recorded as CUDA graphs, and the two ports through which the host exchanges
+ * data with a graph without copy commands or waits in the driver.
+ *
+ * Both ports are pinned host memory that the device addresses directly. The host fills the inbox,
+ * and the graph's first kernel (take) copies it to device memory. The graph's last kernel (give)
+ * copies results to the outbox and then raises the outbox's count, for which the host polls.
  */
 #include "kernels/cuda/cuda.h"
 
 struct kgraph {
     cudaGraphExec_t run;
-    uint32_t gives; /* of one replay */
+    uint32_t gives; /* give operations of one launch */
 };
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-/* The outbox: a count, then from byte 16 on what was given. */
+/* Layout of the outbox: the count in the first word, the data from byte 16 on. */
 cudaError_t cuda_open_ports(struct kdev *d)
 {
     const size_t bytes[2] = {INBOX_BYTES, OUTBOX_BYTES};
@@ -50,7 +52,7 @@ __global__ void take_kernel(const uint4 *from, uint4 *to, size_t n)
         to[i] = __ldcv(from + i);
 }
 
-/* Both copies move whole 16 bytes; buffers are allocated in such. */
+/* take and give copy whole 16-byte words; buffers are allocated in multiples of 16 bytes. */
 void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes)
 {
     size_t n = (bytes + 15) / 16;
@@ -61,7 +63,7 @@ void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes)
                 (uint4 *)dst.p, n);
 }
 
-/* One block: the count follows the bytes. */
+/* One block, so that the count is written after all of the data. */
 __global__ void give_kernel(const uint4 *from, uint4 *to, size_t n, unsigned *ticket,
                             volatile unsigned *count)
 {
@@ -89,8 +91,8 @@ static bool arrived(struct kdev *d)
     return __atomic_load_n((uint32_t *)d->out.host, __ATOMIC_ACQUIRE) == d->given;
 }
 
-/* Spins: a cycle lasts less than a wait in the driver costs. A failed device never raises the
- * count, so the stream is asked now and then. */
+/* Polls, because a cycle is shorter than the latency of a wait in the driver. A failed device never
+ * raises the count, so the stream is queried from time to time. */
 const void *cuda_outbox(struct kdev *d)
 {
     cuda_begin(d, d->op);

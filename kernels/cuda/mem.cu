@@ -1,30 +1,35 @@
-/* mem.cu - device memory, and weights on their way into it.
+/* mem.cu - device memory, and the conversion of weights to their device layout during upload.
  *
- * MXFP4. The checkpoint holds 16 bytes for each block of 32 weights, two to a byte. Here a row has
- * a multiple of four blocks (the rest zero), and each group of four blocks, 64 bytes, is turned so
- * that thread q of the four that share a row in mma.m16n8k16 finds its eight weights of all four
- * blocks in 16 bytes: word b of its 16 bytes holds weights 8q .. 8q + 7 of block b. Sixteen rows
- * make a tile, 1,024 bytes a group, in the order in which the warps of moe/experts.cu take them:
- * the first group of each run, the second of each, ... Scales lie likewise, 64 bytes a group of a
- * tile: the four of rows 0, 8, 1, 9, ...
+ * MXFP4. The checkpoint has 16 bytes for each block of 32 weights, two weights in a byte. On the
+ * device a row has a multiple of four blocks (the added ones are zero). Each group of four blocks,
+ * 64 bytes, is transposed so that thread q, of the four that share a row in mma.m16n8k16, finds its
+ * eight weights of all four blocks in 16 bytes: word b of the 16 bytes holds weights 8q .. 8q + 7
+ * of block b. Sixteen rows make a tile, 1,024 bytes a group, whose groups are stored in the order
+ * in which the warps of moe/experts.cu read them: the first group of each k split, then the second
+ * of each, and so on. Scales have the same order, 64 bytes a group of a tile: the four of rows 0,
+ * 8, 1, 9, ...
  *
- * A byte of a word holds two weights. One lies as in the high byte of an f16 whose value is the
- * weight times 2^-14 (subnormals included): the sign in bit 7, exponent and mantissa in bits
- * 3 .. 1. The other's bits are such that (w >> 3) ^ (w << 7) has it in the same place: bits 6 .. 4
- * and 0 make up for what other weights' bits bring there. So eight weights become four pairs of
- * f16 in eight integer operations (e2m1_pairs): weights 0 and 1 from bytes 1 and 3, 2 and 3 from
- * bytes 0 and 2; 4 and 5, 6 and 7 are the second ones of the same bytes. The byte s of a block's
- * scale 2^(s - 127) becomes the upper byte of an f16, 2^(s - most + 13), `most` being the largest
- * of its row but for 255, which is NaN and becomes infinity; what is below 2^-14 becomes 0. The
- * lower two bits of a row's first four such bytes are `most` (why: moe/experts.cuh).
+ * A byte of a word holds two weights. The first is stored as the high byte of an f16 whose value is
+ * the weight times 2^-14 (subnormals included): the sign in bit 7, exponent and mantissa in bits 3
+ * .. 1. The bits of the second are chosen so that (w >> 3) ^ (w << 7) has the second weight in the
+ * same place: bits 6 .. 4 and 0 compensate the bits that other weights bring there. So eight
+ * weights become four pairs of f16 in eight integer operations (e2m1_pairs): weights 0 and 1 come
+ * from bytes 1 and 3, weights 2 and 3 from bytes 0 and 2; weights 4 and 5, 6 and 7 are the second
+ * weights of the same bytes.
+ *
+ * The byte s of a block's scale 2^(s - 127) becomes the high byte of the f16 2^(s - most + 13),
+ * where `most` is the largest s of the row except 255. 255 means NaN and becomes infinity; results
+ * below 2^-14 become 0. The low two bits of a row's first four scale bytes hold `most` (why:
+ * moe/experts.cuh).
  */
 #include "kernels/cuda/moe/experts.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
-/* What a rig takes is compared with what is free before anything is allocated (engine/cycle/fit.c), so
- * this is about memory that somebody took since, or that only grew later. */
+/* Sets *e for a failed allocation. engine/cycle/fit.c compares all that will be allocated with the
+ * free memory before anything is allocated, so memory runs out here only if another program took
+ * some since, or if a buffer grew later. */
 static bool out_of_memory(const char *what, size_t bytes, const char *way_out, cudaError_t rc,
                           struct err *e)
 {
@@ -71,7 +76,8 @@ void cuda_release(struct kdev *d, kbuf b)
     cuda_ok(d, cudaFree(b.p));
 }
 
-/* Small puts are copied into pinned memory and sent from there, without waiting. */
+/* A put of at most STAGE_BYTES / 2 is copied to pinned memory and sent from there, without
+ * waiting. */
 void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
 {
     CHECK(bytes <= dst.n);
@@ -84,7 +90,8 @@ void cuda_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
         return;
     }
     if (d->stage_at + bytes > STAGE_BYTES) {
-        if (!cuda_ok(d, cudaStreamSynchronize(d->stream))) /* what lies there has left */
+        if (!cuda_ok(d, cudaStreamSynchronize(d->stream))) /* all earlier puts have left the
+                                                              staging buffer */
             return;
         d->stage_at = 0;
     }
@@ -104,7 +111,7 @@ void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
         cuda_ok(d, cudaMemcpyAsync(dst, src.p, bytes, cudaMemcpyDeviceToHost, d->stream)) &&
         cuda_ok(d, cudaStreamSynchronize(d->stream)))
         return;
-    memset(dst, 0, bytes); /* sync() will say why */
+    memset(dst, 0, bytes); /* sync() reports the failure */
 }
 
 void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte)
@@ -124,7 +131,7 @@ static bool held(const struct kdev *d, const void *p)
     return false;
 }
 
-/* Weights are as large as they are. */
+/* The size of weights is fixed, so the error suggests the CPU. */
 static bool too_heavy(const struct tensor *t, size_t bytes, cudaError_t rc, struct err *e)
 {
     return out_of_memory(t->name, bytes, "--device cpu needs none", rc, e);
@@ -145,16 +152,17 @@ static void *hold(struct kdev *d, size_t bytes, const struct tensor *t, struct e
     return d->held[d->n_held++] = p;
 }
 
-/* Eight weights of four bits, the first in the lowest, as they lie here. */
+/* Converts eight 4-bit weights, the first in the lowest bits, to a word in the device layout. */
 __host__ __device__ static inline uint32_t packed_word(uint32_t in)
 {
-    const int of_byte[4] = {2, 0, 3, 1}; /* the first of its two weights */
+    const int of_byte[4] = {2, 0, 3, 1}; /* which of the eight weights is the byte's first */
     uint32_t w = 0;
     for (int b = 0; b < 4; b++) {
         uint32_t code = in >> (4 * of_byte[b]) & 15;
         w |= (code >> 3) << (8 * b + 7) | (code & 7) << (8 * b + 1);
     }
-    for (int b = 0; b < 4; b++) { /* upwards: what w << 7 brings comes from the byte below */
+    for (int b = 0; b < 4; b++) { /* upwards, because the bits that w << 7 brings come from the
+                                     byte below */
         uint32_t code = in >> (4 * of_byte[b] + 16) & 15, brought = (w << 7) >> (8 * b + 1) & 7;
         w |= ((code & 7) ^ brought) << (8 * b + 4);
         w |= ((code >> 3) ^ (b < 3 ? w >> (8 * b + 10) & 1 : 0)) << (8 * b);
@@ -162,7 +170,8 @@ __host__ __device__ static inline uint32_t packed_word(uint32_t in)
     return w;
 }
 
-/* One thread: words q of four blocks become 16 bytes of a row; a row's place is in its tile. */
+/* One thread converts words q of four blocks to 16 bytes of a row, and stores them at the row's
+ * place in its tile. */
 __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int blocks, int groups)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -181,7 +190,7 @@ __global__ void repack_mxfp4(const uint32_t *src, uint4 *dst, size_t rows, int b
     dst[at] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-/* One warp: the scales of a row, with zeros up to a whole group. */
+/* One warp converts the scales of a row and adds zeros up to a whole group. */
 __global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int blocks, int groups)
 {
     const size_t row = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -194,7 +203,7 @@ __global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int
         most = max(most, src[i] == 255 ? 0u : src[i]);
     most = __reduce_max_sync(~0u, most);
     for (int i = lane; i < groups * 4; i += 32) {
-        int exponent = 0; /* of an f16 */
+        int exponent = 0; /* biased exponent of the f16 */
         if (i < blocks)
             exponent = src[i] == 255 ? 31 : max(src[i] - (int)most + 28, 0);
         size_t place = row / 16 * (size_t)groups + (size_t)chunk_place(i / 4, groups);
@@ -203,14 +212,14 @@ __global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int
     }
 }
 
-/* A tensor of blocks' weights, or of their scales, on the device. */
+/* An MXFP4 tensor on the device: its weights, or its scales. */
 struct mxfp4 {
     bool is_scales;
-    size_t rows, bytes; /* of rows up to a whole tile */
+    size_t rows, bytes; /* rows and bytes; bytes: with the rows rounded up to whole tiles */
     int blocks, groups;
 };
 
-/* False for other tensors. */
+/* False: t is not an MXFP4 tensor. */
 static bool mxfp4_of(const struct tensor *t, struct mxfp4 *m)
 {
     if (t->type != DT_U8 || !(t->n_dim == 3 || (t->n_dim == 4 && t->dim[3] == 16)))
@@ -251,7 +260,7 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
     return true;
 }
 
-/* A tensor as rows of `width` bytes that lie `pitch` bytes apart on the device. */
+/* A tensor as rows of `width` bytes, `pitch` bytes apart on the device. */
 struct rows {
     size_t n, width, pitch;
 };
@@ -265,7 +274,7 @@ static struct rows rows_of(const struct tensor *t)
     return r;
 }
 
-/* Zeros between the rows. */
+/* The padding between rows is zero. */
 static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
 {
     struct rows r = rows_of(t);
@@ -288,7 +297,7 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
     return true;
 }
 
-/* One thread: 16 bytes of panels first .. first + n - 1, from rows of k elements. */
+/* One thread copies 16 bytes of one of n panels; src: the panels' rows, of k elements each. */
 __global__ void repack_panels(const uint16_t *src, int rows, int k,
                               const __grid_constant__ struct panels p, int n, uint4 *dst)
 {
@@ -305,13 +314,14 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
     memcpy(dst + i, v, 16);
 }
 
-/* With FP8 behind the panels. */
+/* Device bytes of a matrix in panels; a quantized matrix also has its FP8 panels behind them. */
 static size_t held_bytes(const struct panels &p, const struct tensor *t)
 {
     return (size_t)p.n * (panel_bytes(p) + (t->quantize ? fp8_panel_bytes(p) : 0));
 }
 
-/* By way of the arena, as many panels at a time as it holds. */
+/* Copies the rows to the arena, as many panels at a time as fit there, and rearranges them from
+ * there. */
 static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
 {
     struct panels p = cuda_panels(d, t);

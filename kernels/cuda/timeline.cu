@@ -1,5 +1,5 @@
-/* timeline.cu - where the stamps of cuda_timeline.h lie, and how they get to a file. Nothing in
- * usual builds.
+/* timeline.cu - the memory of the time stamps (timeline.h) and the file that they are written to.
+ * Empty in usual builds.
  */
 #include "kernels/cuda/cuda.h"
 
@@ -8,7 +8,7 @@
 
 enum : size_t { STAMP_BYTES = sizeof(struct stamp) * STAMP_TICKS * STAMP_LANES };
 
-/* A function of the driver, which the program is not linked to. */
+/* A function of the driver. The program is not linked with the driver. */
 template <class F> static F driver(const char *name)
 {
     void *f = NULL;
@@ -35,7 +35,7 @@ void cuda_timeline_open(void)
     auto reserve = driver<decltype(&cuMemAddressReserve)>("cuMemAddressReserve");
     auto map = driver<decltype(&cuMemMap)>("cuMemMap");
     auto allow = driver<decltype(&cuMemSetAccess)>("cuMemSetAccess");
-    cudaFree(NULL); /* there is a context now */
+    cudaFree(NULL); /* creates the context */
     if (create(&memory, STAMP_BYTES, &kind, 0) || reserve(&at, STAMP_BYTES, 0, STAMP_AT, 0) ||
         at != STAMP_AT || map(at, STAMP_BYTES, 0, memory, 0) ||
         allow(at, STAMP_BYTES, &access, 1) ||

@@ -1,13 +1,15 @@
-/* timeline.h - a timeline of kernels, for whoever makes them faster; not in usual builds.
+/* timeline.h - time stamps of kernels, for performance work; absent from usual builds.
  *
- * `make STAMPS=1` builds a program (build/release-cuda-stamps) whose kernels note the global timer
- * around their griddepcontrol.wait (the first block's warps), and wherever one writes STAMP(what)
- * or STAMP_VALUE(what, value), what from 16 to 199 (1 to 15: before the kernel's wait). When the
- * device is closed, the last two milliseconds go to the file that STAMP_FILE names;
- * tests/bench/timeline.sh tells of them. A stamp costs its thread some 50 ns, whole steps 3 to 7 %.
+ * `make STAMPS=1` builds a program (build/release-cuda-stamps) whose kernels record the global
+ * timer around their griddepcontrol.wait (in the warps of the first block), and wherever a kernel
+ * says STAMP(what) or STAMP_VALUE(what, value). `what` is 16 to 199, or 1 to 15 before the kernel's
+ * wait. When the device is closed, the last two milliseconds are written to the file that the
+ * environment variable STAMP_FILE names; tests/bench/timeline.sh prints them. A stamp costs its
+ * thread about 50 ns, and a whole step becomes 3 to 7 % slower.
  *
- * Records lie at a fixed address, so that no kernel needs an argument for it, by time and
- * multiprocessor: no thread waits for another, and of two in the same 32 ns one may be lost.
+ * Records are stored at a fixed address, so that no kernel needs an argument for it, indexed by
+ * time and multiprocessor. No thread waits for another; of two records of one multiprocessor within
+ * 32 ns one may be lost.
  */
 #ifndef AERIE_CUDA_TIMELINE_H
 #define AERIE_CUDA_TIMELINE_H
@@ -23,7 +25,7 @@ static inline void cuda_timeline_close(void) {}
 #if defined(__CUDACC__) && defined(STAMPS)
 
 enum {
-    STAMP_TICKS = 1 << 16, STAMP_LANES = 512, /* of 32 ns; records of a tick */
+    STAMP_TICKS = 1 << 16, STAMP_LANES = 512, /* ticks of 32 ns; records of one tick */
     STAMP_WAITS = 250, STAMP_WENT = 251,
 };
 static constexpr unsigned long long STAMP_AT = 0x600000000000ull;

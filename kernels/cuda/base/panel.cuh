@@ -1,16 +1,20 @@
-/* panel.cuh - how a matrix of bf16 lies on the device.
+/* panel.cuh - the panel layout of bf16 matrices on the device.
  *
- * A panel is a few successive rows of the matrix (outputs). It lies in memory in the order in which
- * a block multiplies with it (dense/decode.cu), so that a block reads one run of bytes from its first
- * to its last: k is ksplit into chunks of 32 and these into K_SPLITS splits, each of which a warp adds up
- * (dense/product.cuh); after the first chunks of all splits come the second ones, and so on. A chunk
- * is 64 bytes of one row after the other.
+ * k, the dimension along which a product sums, is divided into chunks of 32 elements, and the
+ * chunks into K_SPLITS contiguous ranges, the k splits. One warp accumulates each k split, and the
+ * splits' partial sums are added in order (dense/product.cuh).
+ *
+ * A panel is a few successive rows of the matrix (outputs). Its chunks are stored in the order in
+ * which a block multiplies them (dense/decode.cu), so that the block reads one contiguous range of
+ * memory: first the first chunk of every split, then the second chunk of every split, and so on.
+ * The index within a split is called the position. A chunk of a panel is 64 bytes of one row after
+ * the other:
  *
  *     (panels, positions, splits, rows of a panel, 32)
  *
- * Rows behind the matrix's last one and elements behind k are zeros. How many rows a panel has
- * depends on the number of rows and of multiprocessors: every multiprocessor should have as much to
- * read as the others.
+ * Rows behind the matrix's last row and elements behind k are zeros. The number of rows of a panel
+ * depends on the matrix's rows and on the number of multiprocessors, so that every multiprocessor
+ * has about the same number of bytes to read.
  */
 #ifndef AERIE_CUDA_PANEL_CUH
 #define AERIE_CUDA_PANEL_CUH
@@ -27,10 +31,12 @@ static inline __host__ __device__ int panel_rows(int n, int n_sm)
 {
     /* panels of a multiprocessor */
     int each = (n + n_sm * PANEL_MAX_ROWS - 1) / (n_sm * PANEL_MAX_ROWS);
-    return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;   /* even, for stores of pairs */
+    return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;   /* even, so that outputs can be
+                                                                     stored in pairs */
 }
 
-/* How k is ksplit. Runs have `each` chunks, but the last that has any has `rest`; `splits` have any. */
+/* How k is divided. `splits` of the K_SPLITS splits have chunks: each has `each` chunks, but the
+ * last of them has `rest`. */
 struct ksplit {
     int chunks, each, splits, rest;
 };
@@ -43,17 +49,17 @@ static inline __host__ __device__ struct ksplit ksplit_of(int kp)
     c.rest = c.chunks - (c.splits - 1) * c.each;
     return c;
 }
-/* Chunks of the positions before i. */
+/* The number of chunks at positions before i. */
 static inline __host__ __device__ int chunks_before(const struct ksplit &c, int i)
 {
     return i * c.splits - (i > c.rest ? i - c.rest : 0);
 }
-/* Which of a panel's chunks, as they lie, is number `chunk` of k. */
+/* The place in a panel of chunk number `chunk` of k. */
 static inline __host__ __device__ int chunk_place(const struct ksplit &c, int chunk)
 {
     return chunks_before(c, chunk % c.each) + chunk / c.each;
 }
-/* And back. */
+/* The inverse of chunk_place(). */
 static inline __host__ __device__ int chunk_at(const struct ksplit &c, int place)
 {
     int whole = c.rest * c.splits, i, run;
@@ -64,9 +70,9 @@ static inline __host__ __device__ int chunk_at(const struct ksplit &c, int place
     return run * c.each + i;
 }
 
-/* A matrix of (n, k). */
+/* The panels of an (n, k) matrix. */
 struct panels {
-    int rows, n; /* rows of a panel, panels */
+    int rows, n; /* rows of a panel; number of panels */
     struct ksplit ksplit;
 };
 static inline __host__ __device__ struct panels panels_of(int n, int k, int n_sm)
@@ -81,14 +87,14 @@ static inline __host__ __device__ size_t panel_bytes(const struct panels &p)
 {
     return (size_t)p.ksplit.chunks * (size_t)p.rows * K_CHUNK_BYTES;
 }
-/* Where 32 elements of a row lie, in bytes from the first panel. */
+/* Where chunk `chunk` of row `row` begins, in bytes from the first panel. */
 static inline __host__ __device__ size_t panel_chunk(const struct panels &p, int row, int chunk)
 {
     size_t at = (size_t)(row / p.rows) * (size_t)p.ksplit.chunks + (size_t)chunk_place(p.ksplit, chunk);
     return (at * (size_t)p.rows + (size_t)(row % p.rows)) * K_CHUNK_BYTES;
 }
 
-/* Whether the device keeps a tensor so. */
+/* Whether the device stores the tensor in panels. */
 static inline bool cuda_paneled(const struct tensor *t)
 {
     return t->type == DT_BF16 && t->n_dim == 2 && !t->by_row;

@@ -1,9 +1,10 @@
-/* row.cuh - one row of float32 in a block of ROW_THREADS: its norm, and its 16-bit terms.
+/* row.cuh - one row of float32 in a block of ROW_THREADS: its norm, and its conversion to packed
+ * 16-bit terms.
  *
- * A row is normalised by whoever needs it: by a kernel of its own, in the prologue of a product, or
- * by the block that finishes it. All of them add its squares in the one order that stands here:
- * thread t takes elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then row_sum() adds up
- * the threads. So a row has the same bits wherever it is normalised.
+ * A row may be normalised by a kernel of its own, in the prologue of a product, or by the block
+ * that completes the row. All of them add the squares in the order defined here: thread t takes
+ * elements 4 (t + i * ROW_THREADS) .. + 3 for i = 0, 1, ..., then row_sum() adds the threads' sums.
+ * So a row has the same bits wherever it is normalised.
  */
 #ifndef AERIE_CUDA_ROW_CUH
 #define AERIE_CUDA_ROW_CUH
@@ -12,44 +13,45 @@
 
 enum { ROW_THREADS = 256 };
 
-/* Rows that become packed ones. */
+/* Rows that are to be normalised and packed. */
 struct rows_in {
     const float *src; /* (rows, n) */
     size_t stride;    /* floats */
     int n;
     struct norm norm;
-    float *capture; /* rows as they are before their norm, too, capture_stride floats apart; or NULL */
+    float *capture; /* out: the rows before their norm, capture_stride floats apart; or NULL */
     size_t capture_stride;
 };
 
-/* What becomes of a single row, in every block, before it is normalised and packed:
- * x (+)= post(raw). One block writes x when all of them have read it. */
+/* A residual update that the kernel applies before it normalises and packs the row: x (+)=
+ * post(src). In a decode product every block computes the row for itself, and one block stores x
+ * after all blocks have read it. */
 struct row_update {
-    const float *src; /* NULL: nothing */
+    const float *src; /* NULL: no update */
     struct norm post;
     bool add;
     float *x;
-    unsigned *readers; /* blocks that have read; 0 before and after */
+    unsigned *readers; /* number of blocks that have read the row; 0 before and after */
 };
 
-/* How packed rows lie. A column is one term of one row. */
+/* Layouts of packed rows. A column is one term of one row. */
 enum row_kind {
-    ROW_PLAIN,     /* column after column */
-    ROW_TILED,     /* the same, elements as dense/tile.cuh wants them */
+    ROW_PLAIN,     /* (columns, kp) */
+    ROW_TILED,     /* the same, with elements permuted for wgmma (tile_place()) */
     ROW_BY_CHUNK, /* (chunks of k, columns, 32) */
-    ROW_BY_STAGE,    /* the same for each group of columns, chunks as those of a panel lie */
+    ROW_BY_STAGE,    /* for each group of columns: (chunks of k in panel order, columns, 32) */
 };
 struct row_format {
     enum row_kind kind;
-    int cols;       /* in all */
+    int cols;       /* number of columns */
     int kp;         /* elements of a column */
-    int group;      /* columns of one, of ROW_BY_STAGE */
-    struct ksplit ksplit; /* of ROW_BY_STAGE */
+    int group;      /* ROW_BY_STAGE: columns of a group */
+    struct ksplit ksplit; /* ROW_BY_STAGE */
 };
 
-/* Sums of splits that are still to be added up lie so that who makes them and who reads one row of
- * them both move whole sectors, the reader whole lines: (splits, outputs / 32, rows, 32), rows in
- * eights, of which the even ones come first. */
+/* Layout of split-K partial sums in memory: (splits, outputs / 32, rows, 32), with rows in groups
+ * of eight of which the even rows come first. With this layout the kernel that stores partial sums
+ * writes whole 32-byte sectors, and a kernel that reads one row reads whole 128-byte lines. */
 enum { PARTIAL_TILE = 32 };
 static inline __host__ __device__ int partial_rows(int rows) { return (rows + 7) / 8 * 8; }
 static inline __host__ __device__ size_t partial_floats(int rows, int outs)
@@ -57,7 +59,7 @@ static inline __host__ __device__ size_t partial_floats(int rows, int outs)
     return (size_t)partial_rows(rows) *
            (size_t)((outs + PARTIAL_TILE - 1) / PARTIAL_TILE * PARTIAL_TILE);
 }
-/* Where output `out` of a row lies in a run. */
+/* Where the partial sum of a row's output `out` is, in floats from the split's first. */
 static inline __host__ __device__ size_t partial_at(int rows, int row, int out)
 {
     int at = row / 8 * 8 + row % 2 * 4 + row % 8 / 2;
@@ -67,8 +69,9 @@ static inline __host__ __device__ size_t partial_at(int rows, int row, int out)
 
 #ifdef __CUDACC__
 
-/* Runs' sums are read and dead. x: a thread's four in the first run; each of the eight threads that
- * share a line of every run lets go of one of them. The warp has what it asked for. */
+/* Discards the L2 lines of partial sums that have been read. x: the thread's four floats in the
+ * first split. Of the eight threads that share a line in every split, thread i discards the line of
+ * split i. The whole warp must have its values. */
 __device__ __forceinline__ void discard_splits(const float *x, size_t apart, int splits)
 {
     static_assert((int)PARTIAL_TILE == 8 * 4);
@@ -78,14 +81,14 @@ __device__ __forceinline__ void discard_splits(const float *x, size_t apart, int
 }
 
 enum {
-    ROW_REGS = 3,             /* groups of four that a thread keeps in registers */
+    ROW_REGS = 3,             /* groups of four elements that a thread keeps in registers */
     ROW_STEP = 4 * ROW_THREADS,
     ROW_PASS = ROW_REGS * ROW_STEP,
     ROW_WARPS = ROW_THREADS / 32,
 };
 static_assert((int)ROW_PASS >= (int)MAX_PENDING_WIDTH, "a pending row is held in registers");
 
-/* The thread's elements from .. from + ROW_PASS; zeros behind the end. */
+/* The thread's elements of from .. from + ROW_PASS - 1; zeros behind the end of the row. */
 struct row_part {
     float4 v[ROW_REGS];
 };
@@ -95,7 +98,7 @@ __device__ __forceinline__ float4 plus(float4 a, float4 b)
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-/* Not through the first cache, which may hold what another kernel has overwritten since. */
+/* Loads bypass L1, which may hold what another kernel has overwritten since. */
 __device__ __forceinline__ float4 four_of(const float *src, int n, int i)
 {
     if (i + 4 <= n && (uintptr_t)src % 16 == 0)
@@ -107,7 +110,8 @@ __device__ __forceinline__ float4 four_of(const float *src, int n, int i)
     return v;
 }
 
-/* Four floats, or zeros. In this form the compiler leaves a load where it stands. */
+/* Loads four floats, or zeros if not `there`. The assembler is volatile, so the compiler does not
+ * move the load. */
 __device__ __forceinline__ float4 load_four_volatile(const float *p, bool there)
 {
     float4 v;
@@ -146,7 +150,7 @@ __device__ __forceinline__ void load_part(const float *src, int n, int from, str
         p.v[j] = four_of(src, n, row_index(from, j));
 }
 
-/* Nothing where a norm has no weights. */
+/* If the norm has no weights, w is left as it is. */
 __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int from,
                                           struct row_part &w)
 {
@@ -156,14 +160,14 @@ __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int fr
             w.v[j] = four_weights(norm.w, n, row_index(from, j));
 }
 
-/* The threads that share a row meet; there may be others in the block. */
+/* A barrier of the ROW_THREADS threads that share a row; the block may have other threads. */
 __device__ __forceinline__ void row_barrier()
 {
     asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
 }
 
-/* The sum over the block, for every thread; scratch: ROW_WARPS floats of shared memory, which must not
- * be in use any more. */
+/* The sum over the threads that share a row, for each of them. scratch: ROW_WARPS floats of shared
+ * memory that no thread still reads. */
 __device__ __forceinline__ float row_sum(float v, float *scratch)
 {
     v = warp_sum(v);
@@ -198,7 +202,7 @@ __device__ __forceinline__ float row_inverse_short(const struct row_part &x, int
     return 1 / sqrtf(row_sum(part_squares(x, 0), scratch) / (float)n + norm.eps);
 }
 
-/* 1 / rms of a row, whose first elements the block holds in x. */
+/* 1 / rms of a row of which the block holds the first elements in x. */
 __device__ __forceinline__ float row_inverse(const struct row_part &x, const float *src, int n,
                                              const struct norm &norm, float *scratch)
 {
@@ -219,8 +223,8 @@ __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, flo
                        normed_by(kind, x.z, inv, w.z), normed_by(kind, x.w, inv, w.w));
 }
 
-/* The same in little code, for rows of at most ROW_PASS elements whose norm's weights are bf16 that
- * can be read by fours: those, as fetched, and what a normalised element is multiplied with. */
+/* The norm in less code, for rows of at most ROW_PASS elements whose norm weights are bf16 and
+ * aligned to four: the weights as loaded, and the normalised elements. */
 struct short_weights {
     uint2 v[ROW_REGS];
 };
@@ -229,14 +233,15 @@ __device__ __forceinline__ float4 normed_short(const struct norm &norm, float4 x
 {
     if (norm.kind == NORM_NONE)
         return x;
-    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* no weights are zeros */
+    const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* without weights w is zero */
     return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
                        x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
                        x.z * inv * (one + __uint_as_float(w.y << 16)),
                        x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
 }
 
-/* Takes the next bf16 term of four floats off them. Infinities and NaN have no second one. */
+/* Removes the next bf16 term from four floats and returns it. Infinities and NaN have no second
+ * term. */
 __device__ __forceinline__ uint2 four_terms(float4 &y)
 {
     uint16_t h[4];
@@ -250,15 +255,15 @@ __device__ __forceinline__ uint2 four_terms(float4 &y)
     return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
 }
 
-/* Where element i of a packed row lies for the tiles of many rows (dense/tile.cuh): of 32 successive
- * ones, number 8q + 4h + 2s + e at 16h + 8s + 2q + e. So the sixteen that wgmma adds at once are
- * those that mma.sync adds when thread q of a quad has read 8q .. 8q + 7. */
+/* Where element i of a packed row is stored for wgmma (dense/tile.cuh): of 32 successive elements,
+ * number 8q + 4h + 2s + e goes to 16h + 8s + 2q + e. So wgmma adds at once the same sixteen
+ * elements that mma.sync adds when thread q of a quad has read 8q .. 8q + 7. */
 __device__ __forceinline__ int tile_place(int i)
 {
     return (i & ~31) | (i & 4) << 2 | (i & 2) << 2 | (i >> 3 & 3) << 1 | (i & 1);
 }
 
-/* Where element i, a multiple of 4, of a column lies. */
+/* Where element i, a multiple of 4, of a column is stored. */
 __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint16_t *x, int col,
                                                int i)
 {
@@ -273,7 +278,7 @@ __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint1
     return x + (size_t)first * (size_t)f.kp + at * K_CHUNK + i % K_CHUNK;
 }
 
-/* Four elements of a packed row, one term each, at packed_at(). */
+/* Stores four elements of a packed row of one term at `to` (packed_at()). */
 __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
 {
     const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
@@ -284,13 +289,13 @@ __device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
         *(uint2 *)to = v;
 }
 
-/* Stores the terms of elements i .. i + 3 of a row of n, whose first column is col. */
+/* Stores the terms of elements i .. i + 3 of a row of n elements; col: the row's first column. */
 __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uint16_t *x, int col,
                                           const struct row_format &f)
 {
 #pragma unroll
     for (int e = 0; e < 4; e++)
-        (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* whatever the norm made of it */
+        (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* padding is zero, whatever the norm made of it */
     for (int t = 0; t < terms; t++) {
         uint2 v = four_terms(y);
         uint16_t *at = packed_at(f, x, col + t, i);
@@ -301,8 +306,8 @@ __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uin
     }
 }
 
-/* Packs row r, normalised, into columns r * terms and on of x, zeros up to f.kp. w0: its norm's first
- * weights. scratch: see row_sum(). */
+/* Normalises row r and packs it into columns r * terms .. of x, with zeros up to f.kp. w0: the
+ * first weights of the row's norm. scratch: see row_sum(). */
 __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int terms,
                                          const struct row_part &w0, uint16_t *x,
                                          const struct row_format &f, float *scratch)
@@ -324,7 +329,7 @@ __device__ __forceinline__ void pack_row(const struct rows_in &a, int r, int ter
     }
 }
 
-/* Stores a row of at most ROW_PASS elements, a multiple of four. */
+/* Stores a row of at most ROW_PASS elements; n is a multiple of four. */
 __device__ __forceinline__ void store_part(float *dst, int n, const struct row_part &y)
 {
 #pragma unroll
@@ -333,8 +338,8 @@ __device__ __forceinline__ void store_part(float *dst, int n, const struct row_p
             *(float4 *)(dst + row_index(0, j)) = y.v[j];
 }
 
-/* dst = (norm(src) + (add ? dst : 0)) * scale, one row; src and dst may be the same. w0, old0: the
- * norm's first weights and the first of what is added to. */
+/* dst = (norm(src) + (add ? dst : 0)) * scale for one row; src and dst may be the same. w0, old0:
+ * the norm's first weights, and the first elements of dst if they are added. */
 __device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
                                          const struct norm &norm, const struct row_part &w0,
                                          const struct row_part &old0, bool add, float scale,

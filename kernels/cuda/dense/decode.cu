@@ -1,42 +1,44 @@
-/* decode.cu - products of bf16 matrices with a few rows (decode, verify, a draft's steps), at the
- * speed of memory.
+/* decode.cu - the decode kernel: products of bf16 matrices with few rows, limited by memory
+ * bandwidth. (Without wgmma it serves verify and prefill rows, too.)
  *
- * A matrix of 20 to 100 MB is read in 5 to 25 us: what counts is that the memory never idles. So
- * every multiprocessor has one block. One of its warps (the feeder) asks for as many of the block's
- * weights as its ring in shared memory holds before it waits for the kernel before; eight multiply.
- * Panels (base/panel.cuh) lie as they are read, so a stage of the ring is one copy by the copy
- * engine, whose requests, unlike those of threads, hold up nobody's loads.
+ * A matrix of 20 to 100 MB is read in 5 to 25 us, so the memory must never idle. Every
+ * multiprocessor has one block. The block's producer warp requests as many of the block's weights
+ * as its ring in shared memory holds before it waits for the previous kernel; eight consumer warps
+ * multiply. Panels (base/panel.cuh) are stored in the order in which they are read, so a stage of
+ * the ring is one bulk copy for each panel; unlike loads by threads, bulk copies do not hold up
+ * other loads.
  *
- * A matrix quantized to FP8 (fp8.cuh) is read as that, half the bytes; its weights become
- * bf16 in registers, and everything else is the same to the last bit. (Two warps a run were slower
- * than one, and so were bigger batches.)
+ * A matrix quantized to FP8 (fp8.cuh) is read in that form, half the bytes. Its weights are
+ * converted to bf16 in registers; everything else is the same, to the last bit. (Slower: two warps
+ * for each k split, larger batches.)
  *
- * A unit is a panel, or with a gate the same panel of both matrices, or panels of q, k and v side by
- * side, so that rows are read once for all of them. Where rows are resident these have the panels that
- * turn with each other: then what becomes of a head needs no kernel behind, nor, but for the sum of
- * its squares, another block. A unit's rows of weights are tiles of eight. A warp has one run of k
- * (decode_pipeline.cuh); at the end of a unit a warp a row adds the splits up (decode_epilogue.cuh) while
- * others go on.
+ * A unit is a panel, or with GLU the same panel of both matrices, or panels of q, k and v side by
+ * side, so that rows are read once for all of them. If the rows are resident, such a unit has the
+ * panels that rope pairs with each other; then no kernel has to follow for the heads, and other
+ * blocks contribute only the sums of squares. A unit's rows of weights form tiles of eight. Each
+ * consumer warp accumulates one k split (decode_pipeline.cuh). At the end of a unit one warp a row
+ * reduces the splits (decode_epilogue.cuh) while the others go on.
  *
- * The rows of activations lie in shared memory or come with the weights of their stage. A single
- * one of one term is folded in: every block normalises and cuts it for itself, along with what the
- * product before left to do. (Folding in up to eight was no faster than packing them before.)
+ * Rows of activations are resident in shared memory, or come with the weights of their stage. A
+ * single row of one term is packed in the prologue: every block applies the pending residual
+ * update, normalises and packs the row for itself. (For two to eight rows this was no faster than
+ * packing them in a kernel before.)
  *
- * Rows of weights behind a panel's last one, and columns behind the last row's, hold whatever lies
- * there; nobody looks at what becomes of them.
+ * Rows of weights behind a panel's end and columns behind the last row have undefined values; the
+ * results are not used.
  *
- * The order of sums is that of product.cuh.
+ * The order of summation is that of product.cuh.
  */
 #include "kernels/cuda/dense/decode_epilogue.cuh"
 
 #ifdef __CUDACC__
 
-/* ---- rows that are folded in ---------------------------------------------------------------- */
+/* ---- the prologue of a single row ----------------------------------------------------------- */
 
-/* The fused_pack has to be little code, for it splits once, and as new to the instruction cache as the
- * weights are to the other (7,300 instructions took 4 us more than these). So it takes only what
- * cuda_fuses_pack() lets through: floats and weights of norms (bf16) that can be read by fours, whole
- * chunks, one term. The bits are those of base/row.cuh. */
+/* The prologue has to be little code, because it runs once and its instructions have to be fetched
+ * from memory while the weights are (measured: results-h200.md, sixth round). So it supports only
+ * what cuda_fuses_pack() accepts: floats and bf16 norm weights that can be loaded four at a time,
+ * whole chunks, one term. The bits are those of base/row.cuh. */
 
 __device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, short_weights &w)
 {
@@ -61,7 +63,7 @@ __device__ __forceinline__ void put_packed(uint16_t *x, int i, float4 y)
     *(uint2 *)(x + i) = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
 }
 
-/* x = pack(row), where there is no norm. */
+/* x = pack(row), for a row without a norm. */
 __device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
 {
     const int n = p.in.n;
@@ -79,7 +81,7 @@ __device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
     }
 }
 
-/* x = pack(norm(row)), where the row may still be owed row (+)= post(raw); y: the row before its
+/* x = pack(norm(row)), after row (+)= post(src) if an update is pending. y: the row before its
  * norm. */
 __device__ __forceinline__ void pack_normed(const product &p, const short_weights &w,
                                             const short_weights &post, uint16_t *x, float *scratch,
@@ -92,7 +94,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
     if (updates && p.update.add)
         fetch_part(p.in.src, n, old);
 #pragma unroll 1
-    for (int turn = updates ? 0 : 1; turn < 2; turn++) { /* one code for both norms */
+    for (int turn = updates ? 0 : 1; turn < 2; turn++) { /* a loop, to have the norm's code once */
         const struct norm &norm = turn ? p.in.norm : p.update.post;
         float inv = row_inverse_short(y, n, norm, scratch + turn * ROW_WARPS);
 #pragma unroll
@@ -110,7 +112,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
     }
 }
 
-/* Packs the row; y: what it was before its norm. */
+/* Packs the row; y: the row before its norm. */
 __device__ __forceinline__ void pack_row_fused(const product &p, const short_weights &w,
                                             const short_weights &post, uint16_t *x, float *scratch,
                                             struct row_part &y)
@@ -121,7 +123,8 @@ __device__ __forceinline__ void pack_row_fused(const product &p, const short_wei
         pack_normed(p, w, post, x, scratch, y);
 }
 
-/* The first block writes the row that all of them have made for themselves. */
+/* The first block stores the updated row, which every block has computed for itself, after all
+ * blocks have read the old one. */
 __device__ __forceinline__ void store_updated_row(const product &p, const struct row_part &y)
 {
     unsigned *readers = p.update.readers;
@@ -138,9 +141,9 @@ __device__ __forceinline__ void store_updated_row(const product &p, const struct
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Blocks (n_sm, or as many as have units; groups of columns). What a block has to load up for its
- * first unit it looks up before it waits, and fetches that unit's first weights, if they are there,
- * into registers. What the feeder needs, code and parameters, comes first, so that it is there
+/* Blocks (n_sm or as many as have units, groups of columns). A block prepares its first unit, and
+ * loads that unit's first weights into registers if they have arrived, before it waits for the
+ * previous kernel. Code and parameters of the producer warp come first, so that they are fetched
  * first. */
 template <int XT, int NT, int KIND, int ROWS, int BYTES>
 __global__ void __launch_bounds__(DECODE_THREADS, 1)
@@ -177,7 +180,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
         ((uint4 *)zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
     uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
     keep(none);
-    int sum_buf = 0, turn = 0; /* turn: the warp that ends row 0 */
+    int sum_buf = 0, turn = 0; /* turn: the warp that finishes row 0 */
     unit_iter at(f);
     lane_outputs<NT, KIND> mine = lane_outputs_of<NT, KIND, ROWS>(p, f, at, warp);
     split_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, resident, none);
@@ -189,7 +192,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
 
     pdl_wait();
     if (p.row_epilogue.is_qkv)
-        pdl_trigger(); /* attention reads old cells before it waits (triggers_late, cuda.h) */
+        pdl_trigger(); /* late, because attention reads old cells before its own wait
+                          (kdev.triggers_late) */
     fetch_lane_outputs<NT, KIND, ROWS>(p, mine);
     if (packs) {
         pack_row_fused(p, w, post, (uint16_t *)(shared + f.resident_at), scratch, row);
@@ -197,7 +201,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     } else if (RESIDENT) {
         barrier_wait(resident_at, 0);
     }
-    if (updates && threadIdx.x == 0) /* what was read is here: nothing to wait for */
+    if (updates && threadIdx.x == 0) /* the values have been read: nothing to wait for */
         asm volatile("red.add.relaxed.gpu.global.u32 [%0], 1;" ::"l"(p.update.readers) : "memory");
 
     float *const sums = (float *)(shared + f.sums_at);
@@ -228,13 +232,13 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
-/* Columns of a block whose rows are not resident. */
+/* Most columns of a block whose rows are not resident. */
 static int group_of(const struct kdev *d) { return d->smem_max >= LARGE ? 64 : 16; }
 
-/* Positions of a stage: as many as are multiplied at once go in without rest. */
+/* Positions of a stage: a multiple of what is multiplied at once. */
 static int by_fours(int positions) { return positions > 4 ? positions / 4 * 4 : positions; }
 
-/* n a power of two */
+/* log2 of n, a power of two. */
 static int shift_of(int n)
 {
     int s = 0;
@@ -243,7 +247,8 @@ static int shift_of(int n)
     return s;
 }
 
-/* Adds a matrix to a set; half: panels between two of the same unit, 0: it has one. */
+/* Adds a matrix to the units of a set. half: each unit has two of its panels, `half` panels apart;
+ * 0: one panel. */
 static void add_panels(struct unit_set *set, const struct product *p, int mat, int half)
 {
     const struct panels *l = &p->m[mat].panels;
@@ -264,8 +269,8 @@ static void add_panels(struct unit_set *set, const struct product *p, int mat, i
     set->ksplit = l->ksplit;
 }
 
-/* What units are. */
-static void form_pairs(const struct product *p, struct decode_args *f) /* of gate and up */
+/* The form_ functions define the units of a product. GATED: */
+static void form_pairs(const struct product *p, struct decode_args *f) /* gate and up */
 {
     f->n_sets = 1;
     add_panels(&f->set[0], p, 0, 0);
@@ -278,7 +283,8 @@ static void form_singles(const struct product *p, struct decode_args *f)
         add_panels(&f->set[f->n_sets++], p, i, 0);
 }
 
-/* Panels that turn with each other; those of k and v in one unit, where a warp has lanes for it. */
+/* Units that finish heads: panels that rope pairs with each other; k and v in one unit, if a warp
+ * has lanes for both. */
 static void form_heads(const struct product *p, struct decode_args *f)
 {
     const struct heads *h = &p->row_epilogue.heads;
@@ -294,7 +300,7 @@ static void form_heads(const struct product *p, struct decode_args *f)
     }
 }
 
-/* q, k and v side by side: one or two panels of q, one of each of the others. */
+/* Whether q, k and v can form units: one or two panels of q, one of k, one of v. */
 static bool joinable(const struct product *p)
 {
     const int q = p->m[0].panels.n, k = p->m[1].panels.n;
@@ -312,8 +318,8 @@ static void form_joined(const struct product *p, struct decode_args *f)
         add_panels(&f->set[0], p, i, p->m[i].panels.n > p->m[1].panels.n);
 }
 
-/* Deals units, of so many rows each, to the blocks from .. to: the most rows that any block has
- * then. load: rows of each block. */
+/* Assigns units of `rows` rows each to blocks from .. to - 1 and returns the most rows that any
+ * block then has. load: rows of each block, updated if `keep`. */
 static int assign_to(int *load, int n_sm, int from, int to, int units, int rows, bool keep)
 {
     int most = 0;
@@ -327,8 +333,8 @@ static int assign_to(int *load, int n_sm, int from, int to, int units, int rows,
     return most;
 }
 
-/* A block that has units of several n_sets begins with the last one's, which are shorter where their
- * lengths differ (gpt-oss-20b's step: 1.31 ms, the other way round 1.34). */
+/* A block with units of several sets begins with the last set, whose units are smaller if sizes
+ * differ (measured: results-h200.md, sixth round). */
 static void order_sets(struct decode_args *f)
 {
     const struct unit_set *first = &f->set[0];
@@ -344,9 +350,9 @@ static void order_sets(struct decode_args *f)
     }
 }
 
-/* Every block should have as much to read as the others: the units of each set go to those blocks,
- * from one where the loads of the n_sets before change to another, among which the fullest is least
- * full. Returns the number of blocks that have anything. */
+/* Assigns the units so that every block has about the same number of bytes to read: the units of
+ * each set go to a range of blocks, bounded by blocks at which the load of the sets before changes,
+ * such that the largest load is smallest. Returns the number of blocks that have units. */
 static int assign_units(const struct kdev *d, struct decode_args *f)
 {
     enum { MAX_SM = 512 };
@@ -372,7 +378,7 @@ static int assign_units(const struct kdev *d, struct decode_args *f)
     return blocks;
 }
 
-/* Two rooms where a block has more than one unit. */
+/* Two buffers if a block has more than one unit. */
 static size_t sums_bytes(const struct decode_args *f, int tiles)
 {
     const bool one = f->n_sets == 1 && f->set[0].units <= f->set[0].n && f->group <= SUM_COLS;
@@ -380,7 +386,7 @@ static size_t sums_bytes(const struct decode_args *f, int tiles)
            sizeof(float);
 }
 
-/* Where the parts lie in a stage. */
+/* Sets where each part is in a stage. */
 static void place_parts(struct unit_set *set, bool joined, int bytes)
 {
     uint32_t at = 0;
@@ -399,8 +405,9 @@ static void place_parts(struct unit_set *set, bool joined, int bytes)
         set->output[i] = set->output[n - 1];
 }
 
-/* Divides shared memory, of which the kernel has `own` bytes already; bytes: of a weight. With rows
- * in the stages all n_sets have as many positions a stage. Returns how much there is of it. */
+/* Divides shared memory; own: bytes that the kernel uses statically; bytes: of a weight. If rows
+ * come in the stages, all sets have the same number of positions a stage. Returns the dynamic
+ * shared memory in bytes. */
 static size_t divide(const struct kdev *d, const struct product *p, int tiles, bool joined,
                      bool resident, int bytes, size_t own, struct decode_args &f)
 {
@@ -469,7 +476,7 @@ template <int NT, int KIND, int BYTES> static void run_staged(struct kdev *d, st
         run<4, NT, KIND, STAGED_WIDE, 2>(d, p);
 }
 
-/* Columns of one tile. */
+/* q, k and v together, for at most 16 columns. */
 template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
 {
     const int rows = joined_rows(p);
@@ -511,8 +518,8 @@ bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
            (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n);
 }
 
-/* Heads and panels are powers of two, a head has pairs of panels, and with a norm a warp looks
- * after all of one. */
+/* Heads and panels must be powers of two, a head must consist of pairs of panels, and with a norm
+ * one warp must be able to read all of a head's sums of squares. */
 bool cuda_fuses_heads(const struct kdev *d, const struct product *p)
 {
     const struct heads *h = &p->row_epilogue.heads;
@@ -572,7 +579,7 @@ template <int BYTES> static void run_any(struct kdev *d, struct product *p)
         run_staged<3, PLAIN, BYTES>(d, p);
 }
 
-/* FP8 is read where that saves time: up to a tile of columns. */
+/* Reads FP8 where that saves time: for at most 16 columns. */
 void cuda_product_decode(struct kdev *d, struct product *p)
 {
     bool fp8 = p->rows * p->x.terms <= 16;

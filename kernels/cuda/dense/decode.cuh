@@ -1,5 +1,5 @@
-/* decode.cuh - what the products of a few rows (decode.cu) stand on: how a block's shared memory
- * is divided, copies and their barriers, the ring of stages, and the warp that fills it.
+/* decode.cuh - building blocks of the decode kernel (decode.cu): the division of a block's work and
+ * of its shared memory, bulk copies and their barriers, the ring of stages, and the producer warp.
  */
 #ifndef AERIE_CUDA_DECODE_CUH
 #define AERIE_CUDA_DECODE_CUH
@@ -8,53 +8,53 @@
 
 enum {
     DECODE_THREADS = PRODUCT_THREADS + 32,
-    RESIDENT_BYTES = 56 << 10, /* most of packed rows in shared memory, where that is large */
-    LARGE = 160 << 10,     /* shared memory; where it is smaller, fewer columns a block */
+    RESIDENT_BYTES = 56 << 10, /* most bytes of resident rows, if shared memory is LARGE */
+    LARGE = 160 << 10,     /* shared memory; with less, a block has fewer columns */
     STAGE_BYTES_WANTED = 50 << 10,
-    WINDOW = 96 << 10, /* bytes under way at once */
+    WINDOW = 96 << 10, /* bytes in flight at once */
     MIN_STAGES = 4, MAX_STAGES = 16,
-    OWN_BYTES = 512, /* the kernel's own: barriers and the like */
-    SLACK = 2048, /* what tiles and columns may read behind the end of the rings */
-    SUM_COLS = 16, SUM_BUFS = 2, /* one is added up while the other is written */
+    OWN_BYTES = 512, /* static shared memory of the kernel: barriers and the like */
+    SLACK = 2048, /* bytes that may be read behind the rings, for absent tiles and columns */
+    SUM_COLS = 16, SUM_BUFS = 2, /* two, so that one is reduced while the other is filled */
 };
 
-/* A unit: what a block multiplies before it adds up the splits, some panels side by side. PLAIN: one.
- * GATED: the same one of both matrices of a pair. JOINED: some of q, k and v, so that one pass over
- * the ring does them all; what is resident turns the heads as well, and its units have, with a panel,
- * the one that turns with it. */
+/* A unit is what a block multiplies before it reduces the k splits: some panels side by side.
+ * PLAIN: one panel. GATED: the same panel of gate and up. JOINED: panels of q, k and v, so that one
+ * pass over the rows serves all three. With resident rows the kernel also finishes the heads; then
+ * a unit has, with each panel, the panel of its rope partners. */
 enum unit_kind { PLAIN, GATED, JOINED };
 
-enum { MAX_PARTS = 4, JOINED_MAX = 48 /* outputs */ };
+enum { MAX_PARTS = 4, JOINED_MAX = 48 /* outputs of a unit */ };
 static constexpr inline __host__ __device__ int parts_of(int kind)
 {
     return kind == PLAIN ? 1 : kind == GATED ? 2 : (int)MAX_PARTS;
 }
 
-/* The panels of one matrix that are in units. PLAIN, GATED: panel u is in unit u; JOINED: in unit u
- * is panel first + (u >> shift) * times + (u & mask). */
+/* The panels of one matrix in the units of a set. PLAIN, GATED: unit u has panel u. JOINED: unit u
+ * has panel first + (u >> shift) * times + (u & mask). */
 struct part {
     const uint8_t *w; /* panel 0 */
-    uint32_t at;      /* where it begins in a stage, in bytes */
-    int rows;         /* of a panel */
+    uint32_t at;      /* where its chunks begin in a stage, in bytes */
+    int rows;         /* rows of a panel */
     int mat;
     int first, shift, times, mask;
 };
 
-/* Which units of some parts a block has: number blockIdx.x - lo, if that is less than n, and every
- * n-th behind it, of `units` in all; and how they lie in memory. */
+/* Units of the same shape, and their assignment to blocks: block lo + i, i < n, has units i, i + n,
+ * i + 2n, ... of `units`. */
 struct unit_set {
     int lo, n, units;
-    int positions; /* of k in a stage */
+    int positions; /* positions of k in a stage */
     struct ksplit ksplit;
-    int parts, rows; /* rows of all parts */
+    int parts, rows; /* rows of all parts of a unit */
     struct part part[MAX_PARTS];
     uint32_t
-        output[JOINED_MAX]; /* JOINED: where its row lies, and what it is of (struct output) */
+        output[JOINED_MAX]; /* JOINED: the unit's outputs (struct output) */
 };
 
-/* A JOINED unit's output, in one word, so that each lane finds its own without a branch: where its
- * row begins in a stage (bits 0 to 15, in units of 16 bytes), the rows of its panel (5 bits), its
- * number among them (5), its part (2). Behind the unit's last one that one is repeated. */
+/* One output of a JOINED unit in one word, so that each lane finds its output without a branch:
+ * where its weights begin in a stage (bits 0 to 15, in 16 bytes), the rows of its panel (5 bits),
+ * its row in the panel (5), its part (2). Entries behind the unit's last output repeat it. */
 struct output {
     uint32_t bits;
     __host__ __device__ __forceinline__ uint32_t at() const { return (bits & 0xffff) * 16; }
@@ -63,27 +63,28 @@ struct output {
     __host__ __device__ __forceinline__ int part() const { return bits >> 26 & 3; }
 };
 
-/* Where things lie in shared memory, how much a stage has, and what else the feeder needs, which
- * reads no other parameters: whatever it does before the first copy, memory idles. So what it reads
- * first lies together in front. */
+/* The division of a block's work and shared memory. The memory idles until the producer warp has
+ * issued its first copy, so all that the producer reads is here (it reads no other parameters), and
+ * what it reads first is in front. */
 struct decode_args {
     int n_sets;
-    int stages, stage; /* of the ring; bytes */
-    int window;        /* stages that are under way at most */
-    const uint8_t *x;  /* packed rows; NULL: the block packs its row itself */
+    int stages, stage; /* of the ring: stages, bytes of a stage */
+    int window;        /* most stages in flight */
+    const uint8_t *x;  /* packed rows; NULL: each block packs its row in the prologue */
     int cols, group;   /* columns: all, of a block */
     struct unit_set set[MAX_MATS];
-    int column;        /* bytes of one */
-    int rows_at;       /* in a stage: rows */
+    int column;        /* bytes of a column */
+    int rows_at;       /* where the rows are in a stage */
     int resident_at, sums_at;
-    int sum_cols;                        /* columns that are added up at once */
+    int sum_cols;                        /* columns that are reduced at once */
     int head_shift;                      /* a head has 2^head_shift elements */
-    int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where the lists of one begin */
-    uint32_t unit[MAX_MATS]; /* FP8: what the weights of one are multiples of (fp8_pair()) */
+    int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where each matrix's lists
+                                            begin (head_list()) */
+    uint32_t unit[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
 };
 
-/* Floats from one column of sums to the next, for so many tiles of eight rows; no bank twice, and
- * lanes that have no output read no further. */
+/* Floats from one column of sums to the next, for `tiles` tiles of eight rows; chosen to avoid bank
+ * conflicts, and wide enough for lanes without an output to read. */
 static constexpr inline __host__ __device__ int sum_pitch(int tiles)
 {
     return (tiles * 8 < 32 ? 32 : tiles * 8) + 8;
@@ -91,10 +92,10 @@ static constexpr inline __host__ __device__ int sum_pitch(int tiles)
 
 #ifdef __CUDACC__
 
-/* ---- copies --------------------------------------------------------------------------------- */
+/* ---- copies and their barriers -------------------------------------------------------------- */
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define COPY_LANES 32 /* every lane copies, and says so */
+#define COPY_LANES 32 /* without bulk copies every lane copies and arrives */
 #else
 #define COPY_LANES 1
 #endif
@@ -130,7 +131,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase)
 #endif
 }
 
-/* So many bytes will come. By one lane of the feeder; where lanes copy themselves, by nobody. */
+/* Announces the bytes of a stage's bulk copies, by one lane of the producer warp. Without bulk
+ * copies there is nothing to announce. */
 __device__ __forceinline__ void expect_bytes(uint32_t full, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -138,7 +140,7 @@ __device__ __forceinline__ void expect_bytes(uint32_t full, int bytes)
                  : "memory");
 #endif
 }
-/* Copies a multiple of 16 bytes; by the lanes that copy_bulk. */
+/* Copies a multiple of 16 bytes; called by COPY_LANES lanes. */
 __device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
 {
 #if __CUDA_ARCH__ >= 900
@@ -157,7 +159,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, int 
                      : "memory");
 #endif
 }
-/* All copies of a stage have been asked for. */
+/* Arrives when all copies of a stage are complete (without bulk copies). */
 __device__ __forceinline__ void copies_issued(uint32_t full)
 {
 #if __CUDA_ARCH__ < 900
@@ -165,7 +167,7 @@ __device__ __forceinline__ void copies_issued(uint32_t full)
 #endif
 }
 
-/* Whether a phase is over; for a whole warp. */
+/* Whether a phase is complete; the same answer for the whole warp. */
 __device__ __forceinline__ bool barrier_done(uint32_t b, uint32_t phase)
 {
     int done;
@@ -192,7 +194,7 @@ __device__ __forceinline__ uint4 shared16(uint32_t at)
 /* ---- the ring ------------------------------------------------------------------------------- */
 
 struct ring {
-    uint32_t at, full, empty; /* shared memory: stages, barriers */
+    uint32_t at, full, empty; /* in shared memory: the stages, the barriers of each */
     int stages, stage;
     int slot;
     uint32_t phase;
@@ -208,12 +210,12 @@ struct ring {
 
 /* ---- a block's units ------------------------------------------------------------------------ */
 
-/* Stays in a register. A parameter that is indexed takes some 50 cycles, and the compiler would
- * rather read it again wherever it is needed. */
+/* Keeps v in a register. Reading an indexed parameter takes about 50 cycles, and the compiler would
+ * read it again at each use. */
 __device__ __forceinline__ void keep(int &v) { asm("" : "+r"(v)); }
 __device__ __forceinline__ void keep(uint32_t &v) { asm("" : "+r"(v)); }
 
-/* Is worked out before what follows. */
+/* Makes the compiler compute v before what follows. */
 __device__ __forceinline__ void pin(int &v)
 {
     asm volatile("" : "+r"(v));
@@ -223,8 +225,8 @@ __device__ __forceinline__ void pin(uint32_t &v)
     asm volatile("" : "+r"(v));
 }
 
-/* A block's units, one after the other. The first set is looked at where it lies: an index would
- * have to be there before what it indexes can be asked for. */
+/* Iterates over a block's units. The first set is read at its constant address: with an indexed
+ * address, the index would have to be computed before the load can start. */
 struct unit_iter {
     int set, unit, n, units;
     __device__ __forceinline__ explicit unit_iter(const decode_args &f) : set(0)
@@ -239,7 +241,8 @@ struct unit_iter {
     }
     __device__ __forceinline__ bool none() const { return unit < 0 || unit >= min(n, units); }
     __device__ __forceinline__ bool over() const { return units == 0; }
-    __device__ __forceinline__ void enter(const decode_args &f) /* the next set that has any for us */
+    __device__ __forceinline__ void enter(const decode_args &f) /* the next set in which this
+                                                                   block has units */
     {
 #pragma unroll 1
         do {
@@ -262,24 +265,25 @@ struct unit_iter {
     }
 };
 
-/* Columns of this block. */
+/* The number of columns of this block. */
 __device__ __forceinline__ int group_cols(const decode_args &f)
 {
     return min(f.cols - (int)blockIdx.y * f.group, f.group);
 }
 
-/* ---- the feeder ----------------------------------------------------------------------------- */
+/* ---- the producer warp ---------------------------------------------------------------------- */
 
-/* The stages of a block's units: the n chunks from the first, as they lie in a panel. */
+/* Iterates over the stages of a block's units. A stage has n chunks, from chunk `first` of the
+ * panel on. */
 template <int KIND, int BYTES> struct stage_iter {
     static constexpr int PARTS = parts_of(KIND);
     unit_iter at;
     int i, first, n;
     int positions, rows, parts; /* of the unit */
     struct ksplit ksplit;
-    const uint8_t *w[PARTS]; /* of the stage, in each part's panel */
-    int chunk[PARTS];        /* bytes */
-    uint32_t place[PARTS];   /* in a stage of the ring */
+    const uint8_t *w[PARTS]; /* the stage's chunks in each part's panel */
+    int chunk[PARTS];        /* bytes of a chunk */
+    uint32_t place[PARTS];   /* where the part's chunks go in a stage */
     __device__ __forceinline__ explicit stage_iter(const decode_args &f) : at(f)
     {
         enter(f.set[0]);
@@ -287,7 +291,7 @@ template <int KIND, int BYTES> struct stage_iter {
             enter(f.set[at.set]);
     }
     __device__ __forceinline__ bool over() const { return at.over(); }
-    __device__ __forceinline__ void enter(const struct unit_set &d) /* a unit */
+    __device__ __forceinline__ void enter(const struct unit_set &d) /* begins a unit */
     {
         positions = d.positions, rows = d.rows, parts = d.parts, ksplit = d.ksplit;
         keep(positions), keep(rows), keep(ksplit.each), keep(ksplit.splits), keep(ksplit.rest);
@@ -346,8 +350,7 @@ __device__ __forceinline__ void issue_rows(const decode_args &f, const stage_ite
     copies_issued(r.filled());
 }
 
-/* How many stages are under way at most, and no more than the ring has: what is beyond only queues
- * up before other loads. */
+/* Limits the number of stages in flight; more would only queue up before other loads. */
 struct window {
     struct ring r;
     int asked;
@@ -360,7 +363,8 @@ struct window {
     }
 };
 
-/* What comes behind the wait: resident rows, or those of the stages that were asked for before. */
+/* Waits for the previous kernel, then issues the copies of resident rows, or the rows of the
+ * `early` stages whose weights were issued before. */
 template <int KIND, bool RESIDENT, int BYTES>
 __device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, int early, uint32_t resident,
                                            uint32_t resident_full)
@@ -380,8 +384,8 @@ __device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, i
         issue_rows(f, s, r);
 }
 
-/* The rest of a block's stages; s and r: the first. Weights that fill the ring come before the
- * wait. */
+/* Issues the rest of a block's stages; s and r are at the first. As many weights as fill the ring
+ * are issued before the wait for the previous kernel. */
 template <int KIND, bool RESIDENT, int BYTES>
 __device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s, ring r,
                                           uint32_t resident, uint32_t resident_full)
@@ -412,8 +416,8 @@ __device__ __forceinline__ void fence_barriers()
 #endif
 }
 
-/* The feeder, a warp. The first stage is asked for before anything else is done: with one barrier,
- * as soon as that is there. The other warps wait for the rest of them (wait_for_barriers()). */
+/* The producer warp. It issues the first stage before anything else, as soon as that stage's
+ * barrier is initialised. The consumer warps wait for the other barriers (wait_for_barriers()). */
 template <int KIND, bool RESIDENT, int BYTES>
 __device__ __forceinline__ void producer_warp(const decode_args &f, const ring &r, uint32_t resident,
                                            uint32_t resident_full)

@@ -1,7 +1,8 @@
-/* decode_epilogue.cuh - what becomes of a unit's sums in decode.cu: the splits are added up, and each
- * lane ends an output of a row, which may be an element of a head that is turned here.
+/* decode_epilogue.cuh - the epilogue of the decode kernel: the partial sums of a unit's k splits
+ * are reduced, and each lane finishes one output of a row, which may be an element of a head (norm,
+ * rope, store to the pool).
  *
- * What a lane needs for that (struct lane_output) is asked for before the unit is multiplied.
+ * What a lane needs for its output (struct lane_output) is loaded before the unit is multiplied.
  */
 #ifndef AERIE_CUDA_DECODE_EPILOGUE_CUH
 #define AERIE_CUDA_DECODE_EPILOGUE_CUH
@@ -10,20 +11,20 @@
 
 #ifdef __CUDACC__
 
-/* ---- a lane's lane_output ------------------------------------------------------------------------- */
+/* ---- a lane's output ------------------------------------------------------------------------ */
 
-/* What a lane ends of a unit: one output of row `row` and of every row as many behind it as warps
- * multiply. What it needs is fetched before the unit is multiplied, as it lies. */
+/* A lane's output of a unit, for row `row` and every K_SPLITS-th row after it, with the values that
+ * its epilogue needs, as loaded. */
 struct lane_output {
-    int row, mat, o; /* o -1: no output; nothing to do for the warp if there is no such row */
-    int bias_type;   /* -1: none */
+    int row, mat, o; /* o -1: no output. All lanes of a warp have the same row */
+    int bias_type;   /* -1: no bias */
     uint32_t bias;
-    bool bare; /* nothing behind the bias but what it is added to */
+    bool bare; /* the epilogue has only bias and addition */
     bool add;
-    float *dst; /* of row 0 */
+    float *dst; /* address of the output in row 0 */
     size_t stride;
-    float old;      /* of a single row */
-    int n;          /* rows of a panel */
+    float old;      /* the old value, if the product has one row */
+    int n;          /* rows of the output's panel */
     int h, i, slot; /* element i of head h */
     uint32_t w;
     float2 turn;
@@ -46,13 +47,13 @@ __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
     return mat == HEAD_Q ? a.q_norm : mat == HEAD_K ? a.k_norm : a.v_norm;
 }
 
-/* Whether the kernel turns the heads that it makes: its rows are resident. */
+/* Whether the kernel finishes the heads that it computes: with resident rows. */
 static constexpr inline __host__ __device__ bool fuses_heads(int kind, int rows)
 {
     return kind == JOINED && is_resident(rows);
 }
 
-/* Which output of which matrix a lane ends: `o` of the unit. */
+/* Sets s to output `o` of the unit. */
 template <int KIND>
 __device__ __forceinline__ void find_output(const product &p, const decode_args &f, const unit_iter &at, int o,
                                             lane_output &s)
@@ -71,7 +72,7 @@ __device__ __forceinline__ void find_output(const product &p, const decode_args 
         s.o = -1;
 }
 
-/* What is known before the kernel before has ended. */
+/* Loads what does not depend on the previous kernel. */
 template <int KIND, int ROWS>
 __device__ __forceinline__ lane_output lane_output_of(const product &p, const decode_args &f, const unit_iter &at, int row,
                                           int o)
@@ -97,7 +98,7 @@ __device__ __forceinline__ lane_output lane_output_of(const product &p, const de
     return s;
 }
 
-/* And the rest. */
+/* Loads the rest, after the wait. */
 template <int KIND, int ROWS>
 __device__ __forceinline__ void fetch_lane_output(const product &p, lane_output &s)
 {
@@ -113,7 +114,7 @@ __device__ __forceinline__ void fetch_lane_output(const product &p, lane_output 
         s.slot = __ldcg(a.write + s.row);
 }
 
-/* Element i of packed row r. */
+/* Stores element i of packed row r. */
 __device__ __forceinline__ void put_term(const product &p, float y, int r, int i)
 {
     const int terms = p.x.terms;
@@ -124,12 +125,12 @@ __device__ __forceinline__ void put_term(const product &p, float y, int r, int i
     }
 }
 
-/* 1 / rms of heads whose panels are several blocks'. Each block has a list in memory for each of
- * its units and rows, one word a panel of the head: those who have a panel publish() its squares in
- * all lists; the reader makes a word 0 again. The order of the sum is that of head_sum(). All blocks
- * are on the device at once. */
+/* 1 / rms of heads whose panels belong to several blocks, all of which are resident. Each block has
+ * a list in global memory for each of its units and rows, with one word for each panel of the head.
+ * A block that has a panel publish()es the panel's sum of squares in all lists; the reader of a
+ * list sets its words to 0 again. The order of summation is that of head_sum(). */
 
-/* The list of unit j of the lane's head. */
+/* The list of unit j of a head, for a row. */
 __device__ __forceinline__ unsigned *head_list(const product &p, const decode_args &f, int mat, int h,
                                                int row, int j)
 {
@@ -137,7 +138,7 @@ __device__ __forceinline__ unsigned *head_list(const product &p, const decode_ar
     return p.row_epilogue.counters + f.lists[mat] + ((h * half + j) * p.rows + row) * 2 * half;
 }
 
-/* Which of the units that make half a head has an output. */
+/* The unit, among those of half a head, that has the output. */
 __device__ __forceinline__ int unit_of_head(const heads &a, const lane_output &s)
 {
     return (s.i & (a.head_dim / 2 - 1)) / s.n;
@@ -158,7 +159,7 @@ __device__ __forceinline__ void publish_squares(const product &p, const decode_a
         publish(head_list(p, f, s.mat, s.h, s.row, to) + panel, __float_as_uint(ss));
 }
 
-/* Of the head of lane `of`; the whole warp. */
+/* 1 / rms of the head of lane `of`; called by the whole warp. */
 __device__ __forceinline__ float head_rms_of_lane(const product &p, const decode_args &f, const lane_output &s, int of)
 {
     const heads &a = p.row_epilogue.heads;
@@ -180,7 +181,7 @@ __device__ __forceinline__ float head_rms_of_lane(const product &p, const decode
     return 1 / sqrtf(ss / (float)a.head_dim + norm.eps);
 }
 
-/* Of the lane's own head, the warp's lanes having one or two. */
+/* 1 / rms of the lane's own head; a warp's lanes belong to one head or two. */
 __device__ __forceinline__ float own_head_rms(const product &p, const decode_args &f, const lane_output &s, float y)
 {
     const int lane = (int)threadIdx.x % 32, span = 2 * __shfl_sync(~0u, s.n, 0);
@@ -193,7 +194,7 @@ __device__ __forceinline__ float own_head_rms(const product &p, const decode_arg
     return inv;
 }
 
-/* What becomes of an element of a head, as finish_kind() has it; the whole warp. */
+/* The epilogue of one element of a head, as in finish_kind(); called by the whole warp. */
 __device__ __forceinline__ void finish_head_element(const product &p, const decode_args &f, const lane_output &s, float y)
 {
     const heads &a = p.row_epilogue.heads;
@@ -217,7 +218,7 @@ __device__ __forceinline__ void finish_head_element(const product &p, const deco
                  (size_t)s.slot * (size_t)(a.n_kv * a.head_dim) + at, y);
 }
 
-/* What becomes of a sum, and of that of the second matrix. */
+/* The epilogue of one output; up: with GLU, the sum of the second matrix. */
 template <int KIND, int ROWS>
 __device__ __forceinline__ void finish_output(const product &p, const decode_args &f, const lane_output &s, int row,
                                         float y, float up)
@@ -245,7 +246,7 @@ __device__ __forceinline__ void finish_output(const product &p, const decode_arg
     *dst = s.add ? y + (p.rows == 1 ? s.old : *dst) : y;
 }
 
-/* What a lane ends of a unit, output lane, lane + 32 ... */
+/* A lane's outputs of a unit: numbers lane, lane + 32, ... */
 template <int NT, int KIND> struct lane_outputs {
     static constexpr int N = KIND == JOINED ? (NT + 3) / 4 : 1;
     lane_output of[N];
@@ -269,7 +270,7 @@ __device__ __forceinline__ void fetch_lane_outputs(const product &p, lane_output
         fetch_lane_output<KIND, ROWS>(p, s.of[i]);
 }
 
-/* A warp's sums of up to eight columns: a lane has those of two columns, for an output of each
+/* Stores a warp's partial sums of up to eight columns: a lane has two columns of one output of each
  * tile. */
 template <int NT>
 __device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, RESIDENT_ROWS)][4],
@@ -288,8 +289,8 @@ __device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, RESI
     }
 }
 
-/* Adds up the splits, in their order, and stores what follows. A warp that has nothing to end goes on
- * to the next unit, whose sums have another scratch. */
+/* Reduces the partial sums in the order of the splits, and applies the epilogue. A warp without a
+ * row to finish goes on to the next unit, whose sums go to the other buffer. */
 template <int XT, int NT, int KIND, int ROWS>
 __device__ __forceinline__ void finish_unit(const product &p, const decode_args &f,
                                             float (&acc)[XT][sums_of(NT, ROWS)][4],

@@ -1,5 +1,6 @@
-/* decode_pipeline.cuh - how a warp of decode.cu multiplies its run of a unit: which chunks it has in
- * a stage, how they come to registers while those before are multiplied, and the sums.
+/* decode_pipeline.cuh - the main loop of the decode kernel: how a consumer warp accumulates its k
+ * split of a unit, with the next chunks on their way to registers while the present ones are
+ * multiplied.
  */
 #ifndef AERIE_CUDA_DECODE_PIPELINE_CUH
 #define AERIE_CUDA_DECODE_PIPELINE_CUH
@@ -7,13 +8,14 @@
 #include "kernels/cuda/dense/decode.cuh"
 #include "kernels/cuda/dense/fp8.cuh"
 
-/* Where the rows of activations are: in shared memory, up to eight columns, FUSED_ROW where it is one
- * that the block may have to pack itself; or in the stages, up to eight columns or more. */
+/* Where the rows of activations are. Resident in shared memory, up to eight columns: packed by the
+ * block itself (FUSED_ROW, one column) or copied. Or in the stages, with the weights: up to eight
+ * columns (narrow), or more. */
 enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
 static constexpr inline __host__ __device__ bool is_resident(int rows) { return rows <= RESIDENT_ROWS; }
 static constexpr inline __host__ __device__ bool is_narrow(int rows) { return rows != STAGED_WIDE; }
 
-/* A chunk of columns that are zeros. */
+/* Bytes of a chunk of zeros in place of columns. */
 static constexpr inline __host__ __device__ int zero_bytes(int xt, int rows)
 {
     return (is_narrow(rows) ? 8 : 16 * xt) * K_CHUNK_BYTES;
@@ -28,13 +30,14 @@ template <int ROWS> __device__ __forceinline__ int cols_of(const decode_args &f)
 
 /* ---- multiplying ---------------------------------------------------------------------------- */
 
-/* Fours of sums that a lane has of NT tiles. */
+/* Accumulators of four floats that a lane has for NT tiles. */
 static constexpr inline __host__ __device__ int sums_of(int nt, int rows)
 {
     return is_narrow(rows) ? (nt + 1) / 2 : nt;
 }
 
-/* Eight weights of a row as they lie: bf16, or FP8, which becomes bf16 before it is multiplied. */
+/* Eight weights of a row as stored: bf16, or FP8, which is converted to bf16 before the
+ * multiplication. */
 template <int BYTES> struct eight;
 template <> struct eight<2> {
     uint4 w;
@@ -47,40 +50,46 @@ template <> struct eight<1> {
     __device__ __forceinline__ uint4 as_bf16(uint32_t unit) const { return fp8_eight(w, unit); }
 };
 
-/* Some chunks of a unit, a lane's lane_output of them: NT tiles of weights, XT of columns. Tiles are of
- * eight rows of weights, whose eight a lane are two operands as they come. Up to eight columns of
- * activations are the B operand and two tiles of weights the A operand; of an odd number, whatever
- * registers hold is beside the last one. More columns are A operands of 16, each tile of weights
- * is a B operand. */
+/* A lane's operands of some chunks of a unit: NT tiles of weights, XT of columns. A tile is eight
+ * rows of weights; a lane's eight weights of it are two operand registers as loaded. Up to eight
+ * columns: columns are the B operand and two tiles of weights the A operand; for an odd number of
+ * tiles, the last one's partner is undefined. More columns: columns are A operands of 16, and each
+ * tile of weights is a B operand. */
 template <int XT, int NT, int BYTES> struct batch {
-    /* Two batches fit into registers. FP8: two or four at once are slower than one. */
+    /* two batches must fit into registers; with FP8 one chunk at a time was fastest */
     static constexpr int AT_ONCE = XT > 1 || NT > 3 || BYTES == 1 ? 1 : 2;
     struct eight<BYTES> w[AT_ONCE][NT];
     uint4 low[AT_ONCE][XT], high[AT_ONCE][XT];
 };
 
-/* A warp's run of a unit, as its lanes read it. There are few branches, for where roads meet the
- * compiler waits for all that is on its way. So a run that has no chunk, or no more, multiplies
- * other weights of the same outputs in the stage with zeros, which leaves its sums as they are
- * (where a weight is infinite, infinite outputs become NaN). */
+/* A consumer warp's k split of a unit. Branches are avoided, because where branches join the
+ * compiler waits for all loads in flight. So a split that has no chunk, or none left, multiplies
+ * other weights of the same outputs with zeros, which leaves its sums as they are (except that an
+ * infinite weight turns an infinite output into NaN). */
 template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     static constexpr bool RESIDENT = is_resident(ROWS), NARROW = is_narrow(ROWS);
-    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles */
-    static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* of a chunk of weights */
+    static constexpr int OF_PANEL = KIND == GATED ? NT / 2 : NT; /* tiles of a panel */
+    static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* bytes of a row's chunk of weights */
     static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MAX_AT_ONCE = 2;
     static constexpr int SUMS = sums_of(NT, ROWS);
     static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
 
-    int i, end, each, have, rest; /* the next position, the stage's end, all; those of the run */
+    int i, end, each, have, rest; /* positions: the next, the stage's end, all; chunks of this
+                                     split, of the last split */
     int positions, splits, tiles;
-    bool last, column;     /* whether the lane has a row of a panel's last tile; a column */
-    uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of one, the second panel */
-    uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, each tile in it */
-    uint32_t w[MAX_AT_ONCE], x[MAX_AT_ONCE]; /* the next chunks (JOINED: their numbers), their columns */
-    uint32_t resident, col; /* resident columns of the run; bytes from one chunk of columns to the next */
-    uint32_t none;      /* zeros */
-    uint32_t unit[UNITS]; /* FP8: of a part's weights; JOINED: of a tile's */
+    bool last, column;     /* whether the lane has a row in a panel's last tile; whether it has a
+                              column */
+    uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of a chunk, where the
+                                     second part begins */
+    uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, where each tile is
+                                                          in it, bytes of its chunk */
+    uint32_t w[MAX_AT_ONCE], x[MAX_AT_ONCE]; /* where the next chunks are (JOINED: their
+                                                numbers), and their columns */
+    uint32_t resident, col; /* the split's resident columns; bytes from one chunk of columns to
+                               the next */
+    uint32_t none;      /* address of the zeros */
+    uint32_t unit[UNITS]; /* FP8: the scale of each part; JOINED: of each tile */
 
     __device__ __forceinline__ split_of_unit(const decode_args &f, const unit_iter &at, uint32_t columns,
                                            uint32_t zeros)
@@ -105,7 +114,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
         resident = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
     }
-    /* JOINED: the parts' rows are the tiles' one behind the other. */
+    /* JOINED: a unit's outputs in their order are the rows of the tiles. */
     __device__ __forceinline__ void find_tiles(const decode_args &f, const struct unit_set &d)
     {
         const int lane = (int)threadIdx.x % 32;
@@ -125,7 +134,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
                    ? tile_at[n] + w * tile_chunk[n]
                    : w + (uint32_t)(n / OF_PANEL) * second + (uint32_t)(n % OF_PANEL * TILE_BYTES);
     }
-    /* From the chunk at one position to that n behind it, if the run has that in the stage. */
+    /* Advances w and x from position `at` by n positions, if the split has a chunk there in this
+     * stage; otherwise x becomes the zeros. */
     __device__ __forceinline__ void pass(int at, int n, uint32_t &w, uint32_t &x) const
     {
         const bool more = at + n < min(end, have);
@@ -140,7 +150,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             barrier_arrive(r.emptied());
         r.next();
     }
-    /* Makes sure that the next chunks are there. */
+    /* Enters the next stage if the present one is used up, and waits until the stage is filled. */
     template <int AT_ONCE> __device__ __forceinline__ void enter(const decode_args &f, ring &r)
     {
         if (i < end || i >= each)
@@ -196,11 +206,12 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     template <int AT_ONCE> __device__ __forceinline__ void step()
     {
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; u++) /* each by itself: it waits for the load from there */
+        for (int u = 0; u < AT_ONCE; u++) /* every address is advanced separately: each has to
+                                             wait for the load that uses it */
             pass(i + u, AT_ONCE, w[u], x[u]);
         i = min(i + AT_ONCE, end);
     }
-    /* Half a chunk of k, `half` being 0 or 1: columns are `low`. */
+    /* Multiplies half a chunk of k (half: 0 or 1) by up to eight columns, `low`. */
     template <int TILES>
     __device__ __forceinline__ void multiply_narrow(float (&acc)[SUMS][4], const uint4 (&w)[TILES],
                                                     uint2 low, int half) const
@@ -242,16 +253,16 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             }
         }
     }
-    /* The next chunks, if they are there yet. */
+    /* Loads the weights of the next chunks, if the split has any. */
     template <int TILES>
     __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f, ring &r)
     {
         enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
         weights(b);
     }
-    /* All of the run, of which the first weights are fetched. What comes next is on its way while
-     * what is there is multiplied, where registers have scratch for both: shared memory is what this
-     * waits for. */
+    /* Accumulates the whole split; the weights of the first chunks are in `now`. Where registers
+     * suffice, the next chunks are loaded while the present ones are multiplied, because the loop
+     * is limited by shared memory. */
     template <int TILES>
     __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, ring &r,
                                         batch<XT, TILES, BYTES> &now)
@@ -272,10 +283,10 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             typedef batch<XT, TILES, BYTES> some;
             some other;
             auto turn = [&](const some &now, some &next) {
-                fetch(next, f, r); /* behind the end: of no use, and no harm */
+                fetch(next, f, r); /* behind the split's end the loads are useless and harmless */
                 columns(next);
                 if (RESIDENT)
-                    __syncwarp(); /* or the compiler has them wait for products */
+                    __syncwarp(); /* otherwise the compiler makes the loads wait for the products */
                 multiply(acc, now);
                 step<AT_ONCE>();
             };

@@ -3,11 +3,11 @@
 
 enum { QUANT_THREADS = 256 };
 
-/* The largest magnitude among n eights of bf16, as its bits. */
+/* The largest magnitude among n groups of eight bf16, as its bits. */
 __global__ void find_largest(const uint4 *w, size_t n, unsigned *out)
 {
     const size_t step = (size_t)gridDim.x * QUANT_THREADS;
-    unsigned most = 0; /* of two halves, each by itself */
+    unsigned most = 0; /* of the low and of the high half of the word separately */
     for (size_t i = (size_t)blockIdx.x * QUANT_THREADS + threadIdx.x; i < n; i += step) {
         const uint4 v = w[i];
         most = __vmaxu2(most, __vmaxu2(v.x & 0x7fff7fff, v.y & 0x7fff7fff));
@@ -18,7 +18,7 @@ __global__ void find_largest(const uint4 *w, size_t n, unsigned *out)
         atomicMax(out, most);
 }
 
-/* Eights of a panel and their FP8 lie in the same order. */
+/* Quantizes one group of eight weights a thread; groups have the same order in both panels. */
 __global__ void quantize_eights(uint4 *w, size_t n, int unit, uint2 *to)
 {
     const size_t i = (size_t)blockIdx.x * QUANT_THREADS + threadIdx.x;

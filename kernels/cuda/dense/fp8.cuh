@@ -1,15 +1,16 @@
-/* fp8.cuh - FP8 weights (fp8.h) on the device: behind a quantized matrix's panels of bf16 lie the
- * same in FP8, which products of a few rows read; whatever has more rows takes those of bf16.
+/* fp8.cuh - FP8 weights (fp8.h) on the device. Behind the bf16 panels of a quantized matrix lie the
+ * same panels in FP8, which the decode kernel reads; the other kernels read the bf16 panels.
  *
  *     (panels, positions, splits, rows of a panel, 32), a byte each
  *
- * A word has four successive weights, each half of it one of the first two and one of the others:
+ * A word holds four successive weights. Each half of the word holds one of the first two (`first`)
+ * and one of the last two (`second`); s is the sign, m a bit of the magnitude:
  *
  *     bit    15  14 13 12  11  10 9 8 7 6 5 4  3 2 1 0
  *     first   s                 m m m m m m m
  *     second      m  m  m   s                   m m m m
  *
- * so that the first become bf16 with a mask, and the second with two shifts and two masks.
+ * So a mask makes bf16 of the first, and two shifts and two masks make bf16 of the second.
  */
 #ifndef AERIE_CUDA_FP8_CUH
 #define AERIE_CUDA_FP8_CUH
@@ -17,7 +18,7 @@
 #include "kernels/cuda/base/panel.cuh"
 #include "kernels/fp8.h"
 
-/* Four codes in their word. */
+/* Four FP8 codes as one word of that layout. */
 static inline __host__ __device__ uint32_t fp8_word(const uint8_t *c)
 {
     uint32_t word = 0;
@@ -33,15 +34,15 @@ static inline __host__ __device__ size_t fp8_panel_bytes(const struct panels &p)
 {
     return panel_bytes(p) / 2;
 }
-/* A pair of bf16: what fp8_pair() multiplies with. Its weights have bf16's exponent, whose zero is
- * at 127, where E4M3's is at 7. */
+/* The pair of bf16 by which fp8_pair() multiplies: the scale 2^unit, times 2^120 because the bits
+ * of an E4M3 exponent (bias 7) are read as those of a bf16 exponent (bias 127). */
 static inline __host__ __device__ uint32_t fp8_factor(int unit)
 {
     return (uint32_t)(unit + 120 + 127) << 7 | (uint32_t)(unit + 120 + 127) << 23;
 }
 
-/* Cuts the matrix whose panels lie at `to`, in place, and writes those of FP8 behind them. Sets
- * t->unit. False and *e: a weight is not finite, or the device failed. */
+/* Quantizes, in place, the matrix whose bf16 panels are at `to`, and writes the FP8 panels behind
+ * them. Sets t->unit. False and *e: a weight is not finite, or the device failed. */
 bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e);
 
 #ifdef __CUDACC__
@@ -53,8 +54,8 @@ __device__ __forceinline__ uint2 shared8(uint32_t at)
     return v;
 }
 
-/* Two weights, whose sign and magnitude lie in each half where bf16 has its sign, and the lower
- * bits of its exponent and the upper ones of its mantissa. */
+/* Two weights of bf16 from their codes; each half of `bits` has the sign at bf16's sign and the
+ * magnitude at the low bits of bf16's exponent and the high bits of its mantissa. */
 __device__ __forceinline__ uint32_t fp8_pair(uint32_t bits, uint32_t factor)
 {
     uint32_t y;

@@ -1,25 +1,26 @@
-/* heads.cu - heads of some and many rows after their projection: norm, turn, cell. A warp has
- * a head (two, where they are short), a thread four elements at a time; the bits are those of
- * finish_head(). Where the projection left the sums of splits, they are added up on the way.
+/* heads.cu - the epilogue of heads (heads.cuh) for several rows: norm, rope, store to the pool. A
+ * warp processes one head (two, if heads are short), a thread four elements at a time, with the
+ * bits of finish_head(). If the projection left partial sums, they are reduced here.
  */
 #include "kernels/cuda/dense/heads.cuh"
 
 enum {
     MAX_ROWS = 65535, /* rows */
-    EARLY = 8, TOGETHER = 4, /* up to so many rows share blocks, that many each */
+    EARLY = 8, TOGETHER = 4, /* up to EARLY rows: a block has TOGETHER rows */
 };
 
-/* DIM: of a head. A warp holds one head, or as many as fill its lanes. */
+/* How a warp holds heads of DIM elements: one head, or as many as fill its lanes. */
 template <int DIM> struct span {
     enum {
         LANES = DIM / 4 < 32 ? DIM / 4 : 32,
-        EACH = DIM / 4 / LANES, /* fours of a thread, 4 * LANES elements apart */
+        EACH = DIM / 4 / LANES, /* groups of four elements of a thread, 4 * LANES elements apart */
         HEADS = 32 / LANES,
         OF_BLOCK = ROW_WARPS * HEADS,
     };
 };
 
-/* 1 / rms of a head, in the order of head_sum(). Heads of a warp may differ in having a norm. */
+/* 1 / rms of a head, in the order of head_sum(). The heads of one warp may differ in whether they
+ * have a norm. */
 template <int DIM>
 __device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH],
                                               const struct norm &norm)
@@ -40,7 +41,7 @@ __device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH]
     return normed ? 1 / sqrtf(sum / (float)DIM + norm.eps) : 1;
 }
 
-/* Four weights (bf16), as they lie; then as numbers. */
+/* Four bf16 weights as loaded, and as floats. */
 __device__ __forceinline__ uint2 fetch_four(struct vec v, int i)
 {
     return v.p ? __ldg((const uint2 *)((const bf16 *)v.p + i)) : make_uint2(0, 0);
@@ -51,9 +52,9 @@ __device__ __forceinline__ float4 numbers(uint2 w)
                        __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
 }
 
-/* What the thread of four elements needs besides them and those they turn with. */
+/* What a thread needs for four elements besides them and their rope partners. */
 struct rotation {
-    int i, other; /* their places in the head */
+    int i, other; /* index of the four and of their partners in the head */
     uint2 w, b;
     float4 t[2];
     __device__ __forceinline__ void fetch_weights(const heads &a, const struct norm &norm,
@@ -64,14 +65,14 @@ struct rotation {
         if (a.splits)
             b = fetch_four(a.b[kind], h * a.head_dim + i);
     }
-    /* cs: of the row */
+    /* cs: cosines and sines of the row. */
     __device__ __forceinline__ void fetch_rope(const heads &a, const float *cs)
     {
         const float4 *turn = (const float4 *)(cs + 2 * min(i, other));
         if (i < a.rot)
             t[0] = __ldcg(turn), t[1] = __ldcg(turn + 1);
     }
-    /* y turns with z; both are normalised. */
+    /* Rope: y rotated with its partners z, both normalised. */
     __device__ __forceinline__ float4 rotated(const heads &a, float4 y, float4 z) const
     {
         const float c[4] = {t[0].x, t[0].z, t[1].x, t[1].z};
@@ -85,8 +86,8 @@ struct rotation {
     }
 };
 
-/* Four elements of the raw head; those of the splits' sums with their bias, in the order of
- * product.cuh. */
+/* Four elements of the projection. With ADDS the partial sums are reduced in the order of
+ * product.cuh, then biased. */
 template <bool ADDS>
 __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
                                            bool biased)
@@ -102,7 +103,8 @@ __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_
     return biased ? plus(part[0], numbers(b)) : part[0];
 }
 
-/* What a thread's fours turn with: all elements turn, so it has them itself or another lane has. */
+/* The rope partners of a thread's elements if the whole head rotates: they are in the same thread
+ * or in another lane. */
 template <int DIM>
 __device__ __forceinline__ float4 partner(const float4 (&y)[span<DIM>::EACH], int j)
 {
@@ -118,7 +120,7 @@ __device__ __forceinline__ float4 partner(const float4 (&y)[span<DIM>::EACH], in
     }
 }
 
-/* What the lanes have at element `from` of their heads. */
+/* The elements at `from` (a different place in each lane) of the lane's head. */
 template <int DIM>
 __device__ __forceinline__ float4 elements_at(const float4 (&y)[span<DIM>::EACH], int from)
 {
@@ -145,9 +147,9 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
     *(uint2 *)((bf16 *)pool + at) = *(uint2 *)v;
 }
 
-/* Blocks (heads, rows): of one row, or of a few that share one, so that there are multiprocessors
- * for them before the product before ends: the next kernel begins when all of them have. triggers_late:
- * cuda.h. */
+/* Blocks (heads, rows). A block has one row or, for few rows, several, so that all blocks are
+ * resident before the previous product ends; the next kernel can start only when all of them have
+ * started. triggers_late: kdev, cuda.h. */
 template <int DIM, bool ADDS>
 __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
     heads_by_warp(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
@@ -173,7 +175,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         part[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
-    pdl_wait_trigger(); /* attention reads old cells before it waits */
+    pdl_wait_trigger(); /* late, because attention reads old cells before its own wait */
     const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
@@ -223,7 +225,7 @@ template <int DIM> static void run(struct kdev *d, const struct heads *h, int ro
                 cuda_exclusive_smem(d, (int)(grid.x * grid.y)), *h, all, rows, rows <= K_MAX_NODES);
 }
 
-/* Weights that can be read by fours. */
+/* Whether the weights can be loaded four at a time. */
 static bool by_fours(struct vec v)
 {
     return !v.p || (v.type == DT_BF16 && (uintptr_t)v.p % 8 == 0);
@@ -244,7 +246,7 @@ bool cuda_heads_reduce(const struct heads *h)
            by_fours(h->b[2]);
 }
 
-/* Queries of so few rows are left as bf16 as well. */
+/* Stores a bf16 copy of the queries, if there are few enough. */
 static void store_query_copy(struct kdev *d, struct heads *h, int rows)
 {
     const int n = h->n_head * h->head_dim;

@@ -1,9 +1,10 @@
-/* heads.cuh - what becomes of one head of one row after its projection: norm, turn, cell.
+/* heads.cuh - the epilogue of one head of one row of a q, k, v projection: norm, rope, and the
+ * store of k and v into their pool cell.
  *
- * Here for a block of ROW_THREADS; heads.cu has a warp do it, decode.cu the blocks that make
- * the head. The order of a head's sum of squares is the same everywhere: neighbours are added
- * first, then neighbouring pairs, and so on, so that whoever has a power of two of a head's
- * elements can add them on their own.
+ * Here a block of ROW_THREADS processes a head; in heads.cu a warp does, and in decode.cu the
+ * blocks that compute the head. The order of a head's sum of squares is the same in all: neighbours
+ * are added first, then neighbouring pairs, and so on, so that any holder of a power of two of a
+ * head's elements can add them on its own.
  */
 #ifndef AERIE_CUDA_HEADS_CUH
 #define AERIE_CUDA_HEADS_CUH
@@ -11,22 +12,24 @@
 #include "kernels/cuda/base/row.cuh"
 
 struct heads {
-    const float *q, *k, *v; /* raw projections; k NULL: none */
+    const float *q, *k, *v; /* projections, before the norm; k NULL: only q */
     int n_head, n_kv, head_dim, rot;
     bool whole, v_from_k;
     struct norm q_norm, k_norm, v_norm;
     const float *cs;
-    float *dst;           /* q */
-    uint16_t *bits;       /* the same as bf16; or NULL */
-    const int32_t *write; /* or NULL */
+    float *dst;           /* q after norm and rope */
+    uint16_t *bits;       /* out: dst as bf16; or NULL */
+    const int32_t *write; /* the slot of each row's k and v; NULL: none */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
-    int splits;        /* q is sums of splits of all heads (partial_at()), to be added up; then biases */
-    struct vec b[3]; /* to be added; 0: it is not so */
+    int splits;        /* q holds this many partial sums of all heads (partial_at()), to be
+                          reduced and biased here; 0: q, k, v hold the elements */
+    struct vec b[3]; /* with splits: the biases */
 };
 
-/* All heads of the rows (heads.cu), if it knows how: splits as well as cuda_heads_reduce(). Of
- * some rows queries are left as bf16, too (kdev.op_queries). */
+/* Processes all heads of the rows with a warp a head (heads.cu). False: this kernel does not
+ * support these heads. Splits are supported only if cuda_heads_reduce(). For at most
+ * MAX_VERIFY_ROWS rows the queries are stored as bf16, too (kdev.op_queries). */
 bool cuda_heads(struct kdev *d, const struct heads *h, int rows);
 bool cuda_heads_reduce(const struct heads *h);
 
@@ -40,11 +43,11 @@ __device__ __forceinline__ void put_cell(void *pool, int type_bf16, size_t at, f
         ((float *)pool)[at] = x;
 }
 
-/* What a thread needs for its first element of a head besides the projection, so that it can be on
- * its way before that is there. Elements i of a thread: threadIdx.x + ROW_THREADS * j. */
+/* What a thread needs for its first element of a head besides the projection, so that the loads can
+ * be in flight early. A thread's elements are threadIdx.x + ROW_THREADS * j. */
 struct head_part {
     float w, w_other, c, s;
-    int slot; /* of k and v; -1: nowhere */
+    int slot; /* of k and v; -1: the row is not stored */
 };
 
 enum { HEAD_Q, HEAD_K, HEAD_V };
@@ -57,7 +60,7 @@ __device__ __forceinline__ int kind_of_head(const heads &a, int h, int &of_kind)
     return kind;
 }
 
-/* The element with which i turns. */
+/* The element that rope pairs with element i; i itself behind the rotated part. */
 __device__ __forceinline__ int rope_partner(const heads &a, int i)
 {
     int half = a.rot / 2;
@@ -93,7 +96,7 @@ __device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, s
         load_element(a, r, kind, h, i, p);
 }
 
-/* The sum over a block, neighbours first. scratch: see row_sum(). */
+/* The sum over the block, neighbours first. scratch: see row_sum(). */
 __device__ __forceinline__ float head_sum(float v, float *scratch)
 {
 #pragma unroll
@@ -114,7 +117,7 @@ __device__ __forceinline__ float head_sum(float v, float *scratch)
     return part[0];
 }
 
-/* 1 / rms of n elements, of which x0 is the thread's first. */
+/* 1 / rms of n elements; x0: the thread's first element. */
 __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
                                               const struct norm &norm, float *scratch)
 {
@@ -129,7 +132,7 @@ __device__ __forceinline__ float head_inverse(const float *x, int n, float x0,
     return 1 / sqrtf(head_sum(ss, scratch) / (float)n + norm.eps);
 }
 
-/* One head of row r; with v_from_k a head of v comes of the same numbers as that of k. */
+/* Finishes one head of row r; with v_from_k a head of v has the same projection as that of k. */
 __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int h,
                                             const struct head_part &first, float *scratch)
 {
@@ -140,7 +143,7 @@ __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int
     bool whole = a.whole && kind != HEAD_V;
     const float *x = row + (size_t)h * (size_t)n;
     int i = (int)threadIdx.x, i0 = min(i, n - 1);
-    float x0 = __ldcg(x + i0), z0 = __ldcg(x + rope_partner(a, i0)); /* on their way during the sum */
+    float x0 = __ldcg(x + i0), z0 = __ldcg(x + rope_partner(a, i0)); /* in flight during the sum */
     float first_of_all = whole ? __ldcg(row + min(i, n_of * n - 1)) : x0;
     float inv = head_inverse(whole ? row : x, whole ? n_of * n : n, first_of_all, norm, scratch);
     struct head_part p = first;
@@ -162,7 +165,7 @@ __device__ __forceinline__ void finish_kind(const heads &a, int r, int kind, int
     }
 }
 
-/* Head h_of_all of row r, with what load_head() read for it. */
+/* Finishes head h_of_all of row r; p: what load_head() loaded for it. */
 __device__ __forceinline__ void finish_head(const heads &a, int r, int h_of_all,
                                             const struct head_part &p, float *scratch)
 {

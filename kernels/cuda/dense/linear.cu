@@ -1,4 +1,4 @@
-/* linear.cu - products with weight matrices: linear, glu, qkv. */
+/* linear.cu - the operations that multiply with weight matrices: linear, glu, qkv. */
 #include "kernels/cuda/dense/product.cuh"
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ enum store cuda_store_of(const struct tensor *t)
     return t->type == DT_BF16 ? STORE_BF16 : t->type == DT_F16 ? STORE_F16 : STORE_F32;
 }
 
-/* f16 and f32, which few checkpoints have; always two terms. */
+/* Products of f16 and f32 weights, which few checkpoints have; always two terms. */
 template <int STORE, int NT, int U> static void run(struct kdev *d, struct product *p)
 {
     int tiles = 0;
@@ -35,12 +35,13 @@ template <int STORE, int NT, int U> static void run(struct kdev *d, struct produ
     cuda_launch(d, product_kernel<STORE, NT, U, false>, grid, PRODUCT_THREADS, 0, *p);
 }
 
-/* One block a row and head. */
+/* One block a row and head; for heads that cuda_heads() does not support. */
 __global__ void __launch_bounds__(ROW_THREADS)
     heads_kernel(const __grid_constant__ struct heads a)
 {
     __shared__ float scratch[ROW_WARPS];
-    pdl_wait_trigger(); /* attention reads old cells before it waits (triggers_late, cuda.h) */
+    pdl_wait_trigger(); /* late, because attention reads old cells before its own wait
+                           (kdev.triggers_late) */
     struct head_part part;
     load_head(a, (int)blockIdx.y, (int)blockIdx.x, part);
     finish_head(a, (int)blockIdx.y, (int)blockIdx.x, part, scratch);
@@ -60,7 +61,7 @@ static void launch_row_epilogue(struct kdev *d, const struct product *p)
     }
 }
 
-/* What the operation before left to do of these rows. */
+/* Makes the pending update part of the product: the kernel that packs the rows applies it. */
 static void take_pending(struct kdev *d, struct product *p)
 {
     const struct pending w = d->pending;
@@ -72,7 +73,7 @@ static void take_pending(struct kdev *d, struct product *p)
     d->pending = {};
 }
 
-/* What is behind a product stays to be done. */
+/* Leaves the product's row epilogue as a pending update. splits: see struct pending. */
 static void defer_norm(struct kdev *d, const struct product *p, int splits)
 {
     const struct row_epilogue *b = &p->row_epilogue;
@@ -173,7 +174,8 @@ static void linear_rows(struct kdev *d, const struct k_linear *a, int r0, int ro
     if (a->packed && d->packed == a->src.p)
         p.x.x = (const uint16_t *)a->src.p + (size_t)r0 * (size_t)(in * d->terms);
     float *to = dst;
-    if (post && rows <= MAX_VERIFY_ROWS && out <= MAX_PENDING_WIDTH) /* may become pending */
+    if (post && rows <= MAX_VERIFY_ROWS && out <= MAX_PENDING_WIDTH) /* the sums of a row that
+                                                                        may become pending */
         to = d->pending_buf[d->pending_next ^= 1];
     else if (post)
         to = (float *)cuda_take(d, (size_t)rows * (size_t)out * sizeof *to);
@@ -269,7 +271,8 @@ void cuda_glu(struct kdev *d, const struct k_glu *a)
     CHECK(a->act != ACT_SWIGLU_CLAMP && a->up->dim[0] == ffn && a->up->dim[1] == in);
     cuda_f32(a->src, (size_t)a->rows * (size_t)in);
     cuda_f32(a->dst, (size_t)a->rows * (size_t)ffn);
-    bool alone = a->gate->type != DT_BF16 || a->up->type != DT_BF16; /* a product each */
+    bool alone = a->gate->type != DT_BF16 || a->up->type != DT_BF16; /* gate and up are separate
+                                                                        products */
     size_t each = 2 * cuda_packed_bytes(in + 32) + (alone ? (size_t)ffn * 2 * sizeof(float) : 0);
     int fit = cuda_fit(a->rows, each);
     for (int r = 0; r < a->rows; r += fit)
@@ -285,7 +288,7 @@ static void check_cells(const struct k_cells *c)
     CHECK(c->k.p && c->v.p && c->k.n >= need && c->v.n >= need);
 }
 
-/* Rows r0 and on. The raw projections lie in scratch. */
+/* The heads of rows r0 and on; q, k, v: projections in scratch. */
 static struct heads heads_of(const struct k_qkv *a, int r0, const float *q, const float *k,
                              const float *v)
 {

@@ -1,12 +1,13 @@
-/* pack.cu - rows become packed ones, between products: with what they are still owed, and with
- * their norm, for which a row has a block.
+/* pack.cu - packs rows for a product, one block a row: applies a pending residual update,
+ * normalises, and stores the 16-bit terms.
  *
- * The kernel that most rows come by is short: it comes from memory as other data does, and what
- * stands before it and behind it waits. Everything that is not of the row is done before the wait.
+ * pack_short_kernel packs most rows. It is so short that its latency counts: its code has to be
+ * fetched from memory, too, and its predecessor and successor wait for it. Everything that does not
+ * depend on the row is done before the wait.
  */
 #include "kernels/cuda/dense/product.cuh"
 
-/* ---- rows that can be read by fours --------------------------------------------------------- */
+/* ---- rows that can be loaded four floats at a time ------------------------------------------ */
 
 __device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
 {
@@ -33,8 +34,8 @@ __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_pa
         x.v[j] = load_four_volatile(src + row_index(0, j), row_index(0, j) < n);
 }
 
-/* The sum of a row's splits, in their order; missing ones are zeros. raw: the thread's first element
- * of the first one. */
+/* The sum of a row's partial sums, in the order of the splits; absent splits count as zeros. raw:
+ * the thread's first element in the first split. */
 __device__ __forceinline__ void fetch_splits(const float *raw, int rows, int splits, int n,
                                            struct row_part &y)
 {
@@ -54,11 +55,12 @@ __device__ __forceinline__ void fetch_splits(const float *raw, int rows, int spl
             y.v[j] = plus(y.v[j], part[r].v[j]);
 }
 
-/* Rows of so few leave scratch for the product behind them, which asks for its weights meanwhile; more
- * would have to wait for multiprocessors that its blocks hold. */
+/* Up to this many rows, pack_short_kernel triggers early: the following product's blocks find free
+ * multiprocessors and can fetch weights. With more rows those blocks would occupy multiprocessors
+ * that the remaining rows need. */
 enum { EARLY = 16 };
 
-/* What comes before a row's own norm. */
+/* The update that comes before a row's own norm: none, or of rows, or of split-K partial sums. */
 enum update { NO_UPDATE, UPDATE_ROWS, UPDATE_SPLITS };
 
 template <int UPDATE>
@@ -133,7 +135,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
     pack_row(in, (int)blockIdx.x, terms, norm, x, f, scratch);
 }
 
-/* Without a norm a row needs no block of its own. Blocks (row, part), four elements a thread. */
+/* Rows without a norm do not need a block each. Blocks (row, part of the row), four elements a
+ * thread. */
 __global__ void __launch_bounds__(ROW_THREADS)
     pack_plain_kernel(const __grid_constant__ struct rows_in in, int terms,
                       const __grid_constant__ struct row_format f, uint16_t *x)
@@ -160,8 +163,9 @@ bool cuda_packs_short(const struct product *p)
            p->in.capture_stride % 4 == 0 && (uintptr_t)p->in.capture % 16 == 0;
 }
 
-/* See cuda_exclusive_smem(). Before q, k and v few rows rather crowd: those products have so few weights that
- * they should all be asked for by then, and their blocks start only once all of these have. */
+/* See cuda_exclusive_smem(). For few rows before q, k and v, blocks may share a multiprocessor:
+ * those products have so little weight data that all of it should be requested early, and the
+ * product's blocks start only after all blocks of this kernel have started. */
 static size_t room_of(const struct kdev *d, const struct product *p)
 {
     return p->glu || p->rows > EARLY ? cuda_exclusive_smem(d, p->rows) : 0;

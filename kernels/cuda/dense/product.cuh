@@ -1,19 +1,21 @@
-/* product.cuh - the one product of packed rows with a weight matrix, for any number of rows.
+/* product.cuh - the product of packed rows with a weight matrix: its arguments, its order of
+ * summation, and a kernel for weights that are not bf16.
  *
- * Weights are the A operand of mma.m16n8k16 and stream from memory as they lie, 16 bytes a thread:
- * thread (g, q) of a warp holds 8 successive weights of rows g and g + 8, which serve as the four
+ * Weights are the A operand of mma.m16n8k16 and are loaded from memory 16 bytes a thread: thread
+ * (g, q) of a warp holds 8 successive weights of rows g and g + 8, which serve as the four
  * positions of k that the instruction assigns to q, twice. The rows of activations are the B
- * operand, permuted in the same way because they are read the same way: 16 bytes at the same k.
+ * operand. They are permuted along k in the same way because they are loaded in the same way: 16
+ * bytes at the same k.
  *
- * A row of activations is two columns of B: x = hi + lo, two bf16 (16 bits of mantissa in all), or
- * two f16 and a power of two for MXFP4 (22 bits). Products are exact in float32; weights of f16
- * and f32 are ksplit into two and three bf16, which is exact too. The pair of columns of one row
- * lands in one thread, which adds them.
+ * A row of activations is two columns of B, its terms: x = hi + lo, two bf16 (16 bits of mantissa
+ * in all), or two f16 and a power of two for MXFP4 (22 bits). Products are exact in float32.
+ * Weights of f16 and f32 are split into two and three bf16, which is exact, too. Both columns of a
+ * row end in one thread, which adds them.
  *
- * Order of every sum (law 5): k is ksplit into 8 splits, by its length alone; a warp of the block takes
- * a run, chunk after chunk; the 8 sums are added in their order. How many rows meet in a block
- * changes nothing of that, so the bits of a row are the same in decode, verify and
- * prefill.
+ * Order of every sum (law 5): k is divided into 8 k splits (base/panel.cuh) by its length alone;
+ * one warp of the block accumulates a split, chunk after chunk; the 8 partial sums are added in the
+ * order of the splits. The number of rows in a block has no influence on that, so a row has the
+ * same bits in decode, verify and prefill.
  */
 #ifndef AERIE_CUDA_PRODUCT_CUH
 #define AERIE_CUDA_PRODUCT_CUH
@@ -26,31 +28,32 @@ enum store {
     STORE_BF16,
     STORE_F16,
     STORE_F32,
-    STORE_COLUMNS, /* any float, (in, out): slow, for the one checkpoint that has experts so */
+    STORE_COLUMNS, /* any float type, stored (in, out); slow: one family's checkpoints store
+                      experts so */
 };
 
 /* One matrix, or one for each expert. */
 struct mat {
     const uint8_t *w, *scale;     /* scale: MXFP4 */
     size_t pitch, scale_pitch;    /* bytes between rows; COLUMNS: between inputs */
-    size_t expert, expert_scale;  /* bytes between experts */
+    size_t expert, expert_scale;  /* bytes from one expert to the next */
     int n;                        /* outputs */
-    int k;                        /* COLUMNS: inputs that exist, enum dtype of the elements */
+    int k;                        /* COLUMNS: number of inputs; type: enum dtype of the elements */
     int type;
-    struct panels panels;         /* bf16, unless it is an expert's */
-    const uint8_t *fp8;           /* its panels in FP8 (fp8.cuh), or NULL */
-    int unit;                     /* of those */
+    struct panels panels;         /* bf16 matrices except experts */
+    const uint8_t *fp8;           /* the panels in FP8 (fp8.cuh), or NULL */
+    int unit;                     /* of the FP8 panels: exponent of the scale */
 };
 
-/* Packed activations, in whatever format the product wants (base/row.cuh), kp a multiple of a chunk,
- * zeros behind the end. product_kernel() takes two terms always. */
+/* Packed activations in the product's format (base/row.cuh). kp is a multiple of a chunk, with
+ * zeros behind the row's end. product_kernel() always takes two terms. */
 struct packed {
     const uint16_t *x;
     int kp;
     int terms;
 };
 
-/* What follows the sums; in k_linear's order. */
+/* The epilogue of one output element, in the order of k_linear. */
 struct epilogue {
     struct vec b;
     int act;
@@ -62,40 +65,45 @@ struct epilogue {
     size_t dst_stride;
 };
 
-/* Which pairs (row, rank) an expert has: expert active[i] has order[begin[i] .. begin[i + 1]), and
- * pair p multiplies packed row p / div into row p of dst. */
+/* The pairs (row, rank) of each expert: expert active[i] has the pairs order[begin[i] .. begin[i +
+ * 1] - 1], and pair p multiplies packed row p / div into row p of dst. */
 struct expert_list {
     const int32_t *n_active, *active, *begin, *order;
     int div;
 };
 
-/* What needs more than a panel of outputs: a kernel of its own, or the next one, does it, or the
- * blocks of the product that have a head's panels (decode.cu). */
+/* The part of an epilogue that needs a whole row or a whole head, hence outputs of several blocks.
+ * A kernel after the product does it, or the next operation's prologue, or, for heads, the blocks
+ * of the product that make the head (decode.cu). */
 struct row_epilogue {
-    struct norm post; /* dst (+)= post(f[0].dst), if there is a dst; never folded */
+    struct norm post; /* post-norm: dst (+)= post(f[0].dst); dst NULL: none */
     float *dst;
     size_t dst_stride;
     bool add;
-    bool is_qkv; /* the matrices are q, k, v; every head's outputs become what heads says */
+    bool is_qkv; /* the matrices are q, k, v, and `heads` says what to do with each head's
+                    outputs */
     struct heads heads;
-    unsigned *counters; /* zeros */
+    unsigned *counters; /* zero before and after */
 };
 
 struct product {
     struct mat m[MAX_MATS];
     struct epilogue f[MAX_MATS];
-    int first[MAX_MATS]; /* output, or tile of 16, with which a matrix begins among all */
+    int first[MAX_MATS]; /* the first output, or tile of 16 outputs, of a matrix among those of
+                            all */
     int outputs, n_mats, rows;
     bool glu; /* act(m[0] x) * (m[1] x) into f[0].dst */
     int glu_act;
-    uint16_t *pack_to; /* packed rows of m[0].n instead of f[0].dst: glu */
-    struct row_format pack_as; /* where rows are few; else they are for tiles */
-    struct rows_in in; /* what is packed into x, unless that is there, or by the product itself */
+    uint16_t *pack_to; /* glu: packed rows of m[0].n elements, in place of f[0].dst */
+    struct row_format pack_as; /* format of pack_to; of verify and prefill rows with wgmma always
+                                  ROW_TILED */
+    struct rows_in in; /* the rows to be packed into x; unused if x.x is set */
     struct row_update update;
-    int update_splits; /* update.src is that many splits' sums (struct pending) */
+    int update_splits; /* update.src holds this many partial sums of each element (struct
+                          pending) */
     struct row_epilogue row_epilogue;
     bool fused_pack;
-    bool fused_heads; /* heads are done by the product itself (decode.cu) */
+    bool fused_heads; /* the product's blocks finish the heads themselves (decode.cu) */
     struct packed x;
 
     struct expert_list e;
@@ -103,7 +111,7 @@ struct product {
 
 #ifdef __CUDACC__
 
-/* ---- pieces --------------------------------------------------------------------------------- */
+/* ---- loads and mma -------------------------------------------------------------------------- */
 
 __device__ __forceinline__ uint4 stream16(const void *p)
 {
@@ -132,7 +140,7 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1,
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Takes the next bf16 term of two floats off them. */
+/* Removes the next bf16 term from two floats and returns both terms. */
 __device__ __forceinline__ uint32_t next_term(float &x, float &y)
 {
     bf16 a = __float2bfloat16_rn(x), b = __float2bfloat16_rn(y);
@@ -141,7 +149,7 @@ __device__ __forceinline__ uint32_t next_term(float &x, float &y)
     return (uint32_t)__bfloat16_as_ushort(b) << 16 | __bfloat16_as_ushort(a);
 }
 
-/* (a ^ b) & mask in one instruction, which the compiler would take apart */
+/* (a ^ b) & mask in one instruction; the compiler would emit two. */
 template <uint32_t MASK> __device__ __forceinline__ uint32_t xor_and(uint32_t a, uint32_t b)
 {
     uint32_t y;
@@ -149,7 +157,7 @@ template <uint32_t MASK> __device__ __forceinline__ uint32_t xor_and(uint32_t a,
     return y;
 }
 
-/* Four f16 pairs of eight MXFP4 weights, times 2^-14; how they lie in w: mem.cu. */
+/* Four pairs of f16 from eight MXFP4 weights, times 2^-14. The layout of w: mem.cu. */
 __device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
 {
     uint32_t second = xor_and<0x8E8E8E8Eu>(w >> 3, w << 7);
@@ -159,13 +167,13 @@ __device__ __forceinline__ void e2m1_pairs(uint32_t w, uint32_t (&h)[4])
     h[3] = __byte_perm(second, 0, 0x2404);
 }
 
-/* ---- one thread's share of two rows of weights, for one chunk of k --------------------------- */
+/* ---- a thread's weights: two rows, one chunk of k -------------------------------------------- */
 
 template <int STORE> struct chunk;
 
 template <> struct chunk<STORE_BF16> {
     enum { K = 32 };
-    uint4 r0, r1; /* eight weights of row g, of row g + 8 */
+    uint4 r0, r1; /* eight weights of rows g and g + 8 */
     __device__ __forceinline__ void load(const mat &, const uint8_t *p0, const uint8_t *p1,
                                          int c, int q)
     {
@@ -185,7 +193,7 @@ template <> struct chunk<STORE_BF16> {
     }
 };
 
-/* Eight floats of each row, ksplit into TERMS bf16. */
+/* Eight floats of each of two rows, multiplied as TERMS bf16. */
 template <int TERMS> struct float_chunk {
     enum { K = 32 };
     float f0[8], f1[8];
@@ -240,7 +248,7 @@ template <> struct chunk<STORE_F32> : float_chunk<3> {
     }
 };
 
-/* p0, p1: the first input of outputs g, g + 8 */
+/* p0, p1: the first input of outputs g and g + 8. */
 template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
     __device__ __forceinline__ void load(const mat &m, const uint8_t *p0, const uint8_t *p1,
                                          int c, int q)
@@ -257,7 +265,7 @@ template <> struct chunk<STORE_COLUMNS> : float_chunk<3> {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* What follows the bias. */
+/* The rest of an element's epilogue after the bias, before the addition to dst. */
 __device__ __forceinline__ float after_bias(const epilogue &f, float y, int out, int row)
 {
     y = soft_capped(activate(y, f.act), f.softcap);
@@ -279,12 +287,12 @@ __device__ __forceinline__ void store_output(const epilogue &f, float y, int out
     *at = f.add ? y + *at : y;
 }
 
-/* Blocks that should fit on a multiprocessor. */
+/* Blocks that should be resident on one multiprocessor. */
 constexpr int blocks_of_an_sm(int nt, int u) { return nt > 4 ? 1 : nt <= 2 && u == 1 ? 3 : 2; }
 
-/* A block: a tile of 16 outputs for NT * 4 rows at a time, of two terms each. With EXPERTS
- * blockIdx.y counts active experts, else groups of rows. Chunks are loaded U at a time, the next U
- * while these are multiplied. */
+/* A block computes a tile of 16 outputs for NT * 4 rows at a time, of two terms each. With EXPERTS
+ * blockIdx.y is the number of an active expert, otherwise of a group of rows. Chunks are loaded U
+ * at a time, the next U while the present ones are multiplied. */
 template <int STORE, int NT, int U, bool EXPERTS>
 __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     product_kernel(const __grid_constant__ struct product p)
@@ -297,7 +305,8 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     int mi = 0, expert = 0, from = 0, to = p.rows;
     if constexpr (EXPERTS) {
         pdl_wait_trigger();
-        int n_active = *p.e.n_active; /* four loads at once; what lies beyond the end is unused */
+        int n_active = *p.e.n_active; /* four loads at once; values behind the list's end are not
+                                         used */
         expert = p.e.active[blockIdx.y];
         from = p.e.begin[blockIdx.y];
         to = p.e.begin[blockIdx.y + 1];
@@ -312,7 +321,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
     const int n0 = ((int)blockIdx.x - p.first[mi]) * 16;
     const int step = EXPERTS ? TOK : TOK * (int)gridDim.y;
 
-    /* this warp's run of k */
+    /* this warp's k split */
     const int chunks = p.x.kp / chunk<STORE>::K, each = (chunks + K_SPLITS - 1) / K_SPLITS;
     const int c0 = min(warp * each, chunks), c1 = min(c0 + each, chunks);
 
@@ -332,7 +341,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
             if (c + u < c1)
                 next[u].load(m, w[0], w[1], c + u, q);
     };
-    fetch(c0); /* weights do not depend on the kernel before: they may come while it ends */
+    fetch(c0); /* weights do not depend on the previous kernel: load them while it drains */
     if constexpr (!EXPERTS)
         pdl_wait_trigger();
 
@@ -360,7 +369,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
                     now[u].template multiply<NT>(acc, x, c + u, q);
         }
 
-        /* the splits are added in their order */
+        /* add the partial sums in the order of the splits */
 #pragma unroll
         for (int j = 0; j < NT; j++) {
             red[warp][g * PITCH + j * 4 + q] = acc[j][0] + acc[j][1];
@@ -388,40 +397,43 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
 
 static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(uint16_t); }
 
-/* Packs the rows, launches the product of what is set up in p, and what comes behind. whole_rows:
- * those of the operation, of which p has some. */
+/* Packs the rows, launches the product that p describes, and its row epilogue unless that becomes a
+ * pending update. whole_rows: the rows of the operation, of which p may hold a group. */
 void cuda_product(struct kdev *d, struct product *p, enum store store, int whole_rows);
-/* Of bf16 matrices (decode.cu). Where it folds, packing is part of it if p->x.x is NULL; else rows
- * come in the given format. Where it turns, heads are part of it. */
+/* The decode kernel, for bf16 matrices (decode.cu). cuda_fuses_pack(): each block packs the row in
+ * its prologue, if p->x.x is NULL; otherwise rows come packed in cuda_decode_format().
+ * cuda_fuses_heads(): the blocks finish the heads themselves. */
 bool cuda_fuses_pack(const struct kdev *d, const struct product *p);
 bool cuda_fuses_heads(const struct kdev *d, const struct product *p);
-/* Whether the norm behind it may stay to be done. */
+/* Whether the product's post-norm and addition may become a pending update. */
 bool cuda_can_defer(const struct product *p);
-/* Rows into p->x (dense/pack.cu), with what they are owed (p->update), if cuda_packs_short(). */
+/* Packs the rows p->in into p->x (dense/pack.cu); if cuda_packs_short(), applies p->update
+ * first. */
 void cuda_pack_rows(struct kdev *d, struct product *p, const struct row_format *f);
 bool cuda_packs_short(const struct product *p);
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp);
 void cuda_product_decode(struct kdev *d, struct product *p);
-/* Of some rows, a term each, packed in tile order (verify.cu). leaves: what comes behind is left,
- * and if k was ksplit so may the sum of the splits be: how many there are in f[0].dst, else 0. */
+/* The verify kernel (verify.cu), for rows of one term packed as ROW_TILED. defers: the row epilogue
+ * is left to a later kernel, which may also reduce partial sums. Returns the number of partial sums
+ * of each element in f[0].dst, or 0 if f[0].dst holds the elements. */
 int cuda_product_verify(struct kdev *d, const struct product *p, bool leaves);
 static inline bool cuda_is_verify(const struct kdev *d, int rows)
 {
     return d->has_wgmma && d->terms == 1 && rows > 16 && rows <= MAX_VERIFY_ROWS;
 }
-/* Of many rows (tile.cu), packed in tile order; only where device and build have it. */
+/* The prefill kernel (tile.cu), for rows packed as ROW_TILED; only if kdev.has_wgmma. */
 void cuda_product_prefill(struct kdev *d, const struct product *p);
 static inline bool cuda_is_prefill(const struct kdev *d, int rows)
 {
     return d->has_wgmma && rows > MAX_VERIFY_ROWS;
 }
-/* Whether rows of n are packed by the product that makes them for the one that reads them; both
- * have weights of this type. */
+/* Whether a product can store its output rows, n wide, packed for the next product. type: of both
+ * products' weights. */
 static inline bool cuda_makes_packed(const struct kdev *d, int rows, int n, enum dtype type)
 {
     return (rows <= MAX_VERIFY_ROWS || d->has_wgmma) && n % K_CHUNK == 0 && type == DT_BF16;
 }
-/* How a product of so many rows of so many elements wants them packed (linear.cu). */
+/* The format in which a product takes packed rows of kp elements (linear.cu). */
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp);
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows);

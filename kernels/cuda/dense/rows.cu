@@ -1,11 +1,11 @@
-/* rows.cu - operations that copy, scale, turn or normalise rows. */
+/* rows.cu - operations that gather, copy, scale, rotate, normalise or move rows. */
 #include "kernels/cuda/dense/product.cuh"
 
-enum { THREADS = 256, MAX_PAIRS = 256 /* rope frequencies that travel with a launch */ };
+enum { THREADS = 256, MAX_PAIRS = 256 /* rope frequencies passed as kernel arguments */ };
 
 /* ---- embed ---------------------------------------------------------------------------------- */
 
-/* A table as rows of `pitch` elements, or in panels. */
+/* An embedding table: rows of `pitch` elements, or panels. */
 struct table {
     struct vec rows;
     size_t pitch;
@@ -65,7 +65,7 @@ struct freqs {
 __device__ __forceinline__ void turn_of(float pos, float freq, float factor, float *cs)
 {
     double s, c;
-    float angle = pos * freq; /* rounded, see k_rope */
+    float angle = pos * freq; /* rounded to float32, see k_rope */
     sincos((double)angle, &s, &c);
     cs[0] = (float)c * factor;
     cs[1] = (float)s * factor;
@@ -172,7 +172,7 @@ void cuda_copy_rows(struct kdev *d, const float *src, size_t src_stride, float *
                 (const int32_t *)NULL, rows);
 }
 
-/* Rows that lie in their buffer whole. */
+/* The number of whole rows in a buffer. */
 static int whole_rows(kbuf src, int n, int stride)
 {
     size_t floats = src.n / sizeof(float);
@@ -191,27 +191,27 @@ void cuda_rows(struct kdev *d, const struct k_rows *a)
                 cuda_f32(a->dst, cuda_span(a->rows, ds, a->n)), ds, a->n, idx, limit);
 }
 
-/* ---- lay ------------------------------------------------------------------------------------ */
+/* ---- gather ---------------------------------------------------------------------------------- */
 
-/* A part as kernels take it. */
+/* k_part, as the kernels take it. */
 struct part {
     const float *src;
     size_t stride;
-    struct table table; /* without rows: there is src */
+    struct table table; /* the source; rows.p NULL: src is the source */
     float scale;
-    int limit; /* rows that there are */
+    int limit; /* rows of the source */
     const int32_t *idx;
     struct norm norm;
-    int n, blocks; /* blocks of a row */
+    int n, blocks; /* blocks for each row */
     float *copy;
     bool copy_normed;
     void *dst;
     int width, at;
-    int terms; /* of a packed row; 0: floats */
+    int terms; /* terms of a packed row; 0: dst holds floats */
     struct row_format f;
 };
 
-/* What turns a row's heads. */
+/* Arguments of one k_rope. */
 struct rope_table {
     const int32_t *pos;
     struct freqs inv;
@@ -225,7 +225,7 @@ struct gather_args {
     struct rope_table rope[K_MAX_ROPES];
 };
 
-/* Elements i .. i + 3 of row `id` as they come; i a multiple of 4. */
+/* Elements i .. i + 3 of source row `id`, before the norm; i is a multiple of 4. */
 __device__ __forceinline__ float4 four_of(const part &p, int id, int i)
 {
     if (id < 0 || id >= p.limit)
@@ -252,7 +252,7 @@ __device__ __forceinline__ void put_floats(float *dst, int n, int i, float4 y)
             dst[i + e] = (&y.x)[e];
 }
 
-/* Elements i .. i + 3 of row r, as they came and normalised. */
+/* Stores elements i .. i + 3 of row r; x: before the norm, y: after it. */
 __device__ __forceinline__ void put_part(const part &p, int r, int i, float4 x, float4 y)
 {
     if (i >= p.n)
@@ -273,8 +273,8 @@ __device__ __forceinline__ void fetch_part(const part &p, int id, int from, stru
                                           : make_float4(0, 0, 0, 0);
 }
 
-/* A row with a norm is one block's; its squares add up in row_inverse()'s order. w: the norm's
- * first weights. */
+/* A row with a norm is processed by one block, which adds the squares in the order of
+ * row_inverse(). w: the first weights of the norm. */
 __device__ __forceinline__ void gather_normed(const part &p, int r, int id, struct row_part &w,
                                            float *scratch)
 {
@@ -313,8 +313,8 @@ __device__ __forceinline__ void gather_any(const part &p, int r, int block, floa
     }
 }
 
-/* The same in little code, of rows that can be read and written by fours (gathers_short()): where all
- * of it comes from and goes to is known before the wait, but for the row's number. */
+/* gather_any() in less code, for rows that can be loaded and stored four elements at a time
+ * (gathers_short()). Every address is computed before the wait, except for the row's number. */
 __device__ __forceinline__ void gather_short(const part &p, int r, int block, float *scratch)
 {
     const bool normed = p.norm.kind != NORM_NONE, tabled = p.table.rows.p;
@@ -378,7 +378,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
     }
 }
 
-/* Blocks (row, those of all parts and one for each kind of turns). */
+/* Blocks (row, the blocks of all parts and then one for each rope). */
 template <bool SHORT>
 __global__ void __launch_bounds__(ROW_THREADS)
     gather_kernel(const __grid_constant__ struct gather_args a)
@@ -452,7 +452,7 @@ static bool gathers_short(const part &p)
            by_fours(p.copy) && by_fours(p.dst);
 }
 
-/* Of the packed rows the first part's are those that come next. */
+/* The packed rows of the first part are those that the next operation reads (kdev.packed). */
 void cuda_gather(struct kdev *d, const struct k_gather *a)
 {
     struct gather_args l = {};
@@ -481,12 +481,12 @@ void cuda_gather(struct kdev *d, const struct k_gather *a)
 
 /* ---- move ----------------------------------------------------------------------------------- */
 
-enum { MOVE_THREADS = 64, MOVE_AT_ONCE = 8, MAX_MOVED = 64 /* layers of a launch */ };
+enum { MOVE_THREADS = 64, MOVE_AT_ONCE = 8, MAX_MOVED = 64 /* layers in one launch */ };
 static_assert((int)MOVE_THREADS >= (int)K_MAX_PAIRS, "a thread reads the slots of a pair");
 
 struct moved {
     char *k, *v;
-    uint32_t cell; /* bytes */
+    uint32_t cell; /* bytes of a cell */
     int n_slots, pool;
 };
 
@@ -496,8 +496,9 @@ struct move_args {
     moved layer[MAX_MOVED];
 };
 
-/* A thread has one word of every cell of a layer's K or V, and keeps those of the sources in its
- * own column of shared memory until it has them all: no other thread reads or writes them. */
+/* A thread has one word of every cell of a layer's K or V. It first loads that word of all source
+ * cells into its own column of shared memory, which no other thread reads or writes, and then
+ * stores to the targets. */
 template <class Word>
 __global__ void __launch_bounds__(MOVE_THREADS)
     move_kernel(const __grid_constant__ struct move_args a)
@@ -534,10 +535,10 @@ __global__ void __launch_bounds__(MOVE_THREADS)
             cells[(size_t)to[i] * words] = held[i * MOVE_THREADS];
 }
 
-/* One launch of n layers. */
+/* One launch for n layers. */
 static void move_layers(struct kdev *d, const struct move_args &m, int n)
 {
-    size_t cell = 0, bits = 0; /* the largest; of all that tells how they can be read */
+    size_t cell = 0, bits = 0; /* the largest cell; the OR of all addresses and sizes */
     for (int l = 0; l < n; l++) {
         const moved &c = m.layer[l];
         cell = c.cell > cell ? c.cell : cell;

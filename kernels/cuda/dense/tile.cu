@@ -1,29 +1,36 @@
-/* tile.cu - products of many rows with bf16 matrices, on Hopper. Blocks stay and take tile
- * after tile; the copy engine fetches stages of 64 of k. With GLU one of a block's two warpgroups
- * multiplies with the gate and the other with up.
+/* tile.cu - the prefill kernel: products of more than MAX_VERIFY_ROWS rows with bf16 matrices, with
+ * wgmma on Hopper.
+ *
+ * The kernel is persistent: one block a multiprocessor takes tile after tile (128 outputs by COLS
+ * columns). TMA fetches stages of 64 of k. With GLU one of a block's two consumer warpgroups
+ * multiplies with the gate matrix and the other with the up matrix.
  */
 #include "kernels/cuda/dense/tile.cuh"
 
 enum {
     STAGE_K = 64,
-    CHUNK_SPAN = HALF_OUT * (int)K_CHUNK_BYTES, /* of a half's weights */
+    CHUNK_SPAN = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes of one chunk's weights of a consumer
+                                                   warpgroup */
     HALF_BYTES = 2 * CHUNK_SPAN,
     MAX_SMEM = 227 << 10,
-    GROUP = 8, /* tiles of rows that share weights while these are in L2 */
-    BATCH = 2, /* rows whose old values are waited for together */
+    GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
+                  from L2 */
+    BATCH = 2, /* rows whose old values a writer loads together */
 };
 
-/* Columns of a tile decide what has scratch beside them. */
+/* The number of columns of a tile decides how much shared memory and how many registers are
+ * left. */
 template <int COLS> struct form {
     enum {
         STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
         SUM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
         STAGES = (MAX_SMEM - 1024 - 256 - SUM_BYTES) / STAGE_SPAN,
         SHARED = STAGES * STAGE_SPAN + SUM_BYTES + 1024,
-        OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches */
+        OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches, the others
+                                         write */
         WRITERS = OTHERS - 1,
         THREADS = (OTHERS + 8) * 32,
-        OTHERS_REGS = COLS == 128 ? 72 : 56, /* of a thread */
+        OTHERS_REGS = COLS == 128 ? 72 : 56, /* registers of a thread */
         MULTIPLY_REGS = COLS == 128 ? 184 : COLS == 160 ? 200 : 224,
     };
 };
@@ -31,16 +38,16 @@ template <int COLS> struct form {
 struct prefill_args {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
-    int wide[MAX_MATS]; /* outputs of a tile, of a half with a gate: whole panels */
+    int wide[MAX_MATS]; /* outputs of a tile (GLU: of each matrix); whole panels */
     int tiles_out, tiles_row;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the shape of the work ---------------------------------------------------------- */
+/* ---- device: tiles -------------------------------------------------------------------------- */
 
 struct place {
-    int mat, out, col; /* first output of the matrix, first column */
+    int mat, out, col; /* the tile's first output in the matrix, its first column */
 };
 template <int COLS>
 __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile)
@@ -57,11 +64,12 @@ __device__ __forceinline__ struct place place_of(const prefill_args &a, int tile
 
 /* ---- device: the roles ---------------------------------------------------------------------- */
 
-/* A tile's weights. A stage has, of either chunk of k, 64 bytes of each output of the tile, one
- * output after the other; with a gate both chunks of its outputs and then those of up. */
+/* Fetches a tile's weights. For each of its two chunks of k a stage has 64 bytes of each output,
+ * one output after the other; with GLU it has both chunks of the gate's outputs, then both of
+ * up's. */
 struct tile_weights {
     const CUtensorMap *map;
-    int panel, bytes; /* the first panel, bytes of a chunk of its outputs */
+    int panel, bytes; /* the first panel; bytes of one chunk of the tile's outputs */
     bool glu;
     __device__ __forceinline__ tile_weights(const prefill_args &a, const place &at)
         : map(&a.w[at.mat]), panel(at.out / a.p.m[at.mat].panels.rows),
@@ -83,7 +91,8 @@ struct tile_weights {
     }
 };
 
-/* One thread. The weights of the first stages are asked for while the kernel before ends. */
+/* The one thread that fetches. It requests the weights of the first stages while the previous
+ * kernel drains. */
 template <int COLS>
 __device__ __forceinline__ void fetch_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r)
 {
@@ -113,7 +122,7 @@ __device__ __forceinline__ void fetch_tiles(const prefill_args &a, ring<form<COL
     }
 }
 
-/* This thread's weights of one chunk of 32 k, of two outputs. */
+/* A thread's weights of two outputs, one chunk (32 of k). */
 struct weights {
     uint4 r0, r1;
     __device__ __forceinline__ void load(const uint8_t *at, int q, int out)
@@ -132,15 +141,15 @@ struct weights {
     }
 };
 
-/* Which output of its warpgroup's 64 a thread's first row of weights is (the second: + 8). */
+/* The first of a thread's two outputs among the 64 of its warpgroup; the second is + 8. */
 __device__ __forceinline__ int own_output()
 {
     int t = (int)threadIdx.x % 128;
     return t / 32 * 16 + t % 32 / 4;
 }
 
-/* A run of n > 0 chunks into acc. While one chunk is multiplied the next one's weights are loaded
- * into registers; a stage is given back when nothing of it is in flight. */
+/* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies one chunk, the next
+ * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
 template <int COLS>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
                                              int n, int half, bool glu)
@@ -156,7 +165,7 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + first, q, out);
         even.multiply(acc, rows, i > 0);
-        mma_wait<1>(); /* the stage before is done with, and so is odd */
+        mma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
         if (i > 0)
             warp_arrives(&r.empty[last]);
         odd.load(at + first + second, q, out);
@@ -180,7 +189,7 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form
     warp_arrives(&r.empty[last]);
 }
 
-/* One of the two warpgroups that multiply. */
+/* One of the two consumer warpgroups. */
 template <int TERMS, int COLS>
 __device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r, int half,
                                                const sum_buffer &e)
@@ -192,7 +201,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
         for (int split = 0; split < K_SPLITS; split++) {
             int n = min(c.chunks - split * c.each, c.each);
-            if (n <= 0) { /* what the other kernel adds too: minus zero becomes zero */
+            if (n <= 0) { /* as product_kernel, which adds zero for an empty split: -0 becomes 0 */
 #pragma unroll
                 for (int i = 0; i < COLS / 2 / TERMS; i++)
                     sum[i] += 0.f;
@@ -211,17 +220,17 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<
     }
 }
 
-/* What a warp writes of a tile, of its rows warp, warp + WRITERS, .... Code is kept small: the
- * warps that multiply run beside it from the same instruction cache. */
+/* The part of a tile that a writer warp stores: rows warp, warp + WRITERS, ... The writers' code is
+ * small, because the consumers share the instruction cache with it. */
 struct strip {
     const float *sums;
-    int first, rows; /* of the packed rows: the first, their number */
-    int out, end, n; /* first output, behind the tile's last, outputs of the matrix */
+    int first, rows; /* the first of the product's rows, number of rows */
+    int out, end, n; /* first output, end of the tile's outputs, outputs of the matrix */
     int warp;
 };
 
-/* Sums, with bias and addition perhaps, 16 bytes a lane where they are the tile's: it may begin and
- * end between two such pieces, but its outputs are even. */
+/* Stores sums, after bias and addition, 16 bytes a lane. A tile may begin and end in the middle of
+ * 16 bytes, but its number of outputs is even. */
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
 {
@@ -263,7 +272,7 @@ __device__ __forceinline__ void write_wide(const strip &s, const epilogue &f)
     }
 }
 
-/* Gate and up, packed for the tiles of the next product; two outputs a lane. */
+/* GLU: stores act(gate) * up packed for the next product, two outputs a lane. */
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
 {
@@ -282,7 +291,7 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
     }
 }
 
-/* The same as floats, an output a lane. */
+/* GLU: stores act(gate) * up as floats, one output a lane. */
 template <int TERMS, int WRITERS, int ACT>
 __device__ __forceinline__ void write_gated(const strip &s, const epilogue &f)
 {
@@ -306,7 +315,7 @@ __device__ __forceinline__ void finish_gated(const strip &s, const epilogue &f, 
         write_gated<TERMS, WRITERS, ACT>(s, f);
 }
 
-/* Whatever else there is. */
+/* Stores sums after any epilogue. */
 template <int TERMS, int WRITERS>
 __device__ __forceinline__ void write_any(const strip &s, const epilogue &f)
 {
@@ -353,7 +362,7 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Code for GPUs without wgmma has no body: kdev.has_wgmma is false there. */
+/* The body is compiled only for GPUs with wgmma; kdev.has_wgmma is false on others. */
 template <int TERMS, int COLS>
 __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     prefill_kernel(const __grid_constant__ struct prefill_args a)
@@ -367,7 +376,7 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* a warp each */
+            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* one arrival from each warp */
         barrier_init(&filled, 8), barrier_init(&drained, F::WRITERS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -396,7 +405,7 @@ typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void 
                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* NULL where the driver has none */
+/* The driver's function that encodes tensor maps; NULL: the driver has none. */
 static encode_fn *encoder()
 {
     static encode_fn *f;
@@ -436,7 +445,8 @@ void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, 
         cuda_fail(d, "a tensor map was refused");
 }
 
-/* Tiles of outputs, of whole panels each; first: of a matrix. */
+/* Divides the outputs into tiles of whole panels. first: the first tile of each matrix; wide:
+ * outputs of a tile. Returns the number of tiles. */
 static int tiles_of(const struct product *p, int *first, int *wide)
 {
     int tiles = 0;
@@ -456,7 +466,7 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     struct prefill_args a = {};
     a.p = *p;
     a.tiles_out = tiles_of(p, a.p.first, a.wide);
-    for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a tile's panels */
+    for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of the panels of a tile */
         const struct panels *l = &p->m[i].panels;
         cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
                        a.wide[i] / l->rows);
@@ -468,11 +478,11 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
     cuda_launch(d, prefill_kernel<TERMS, COLS>, grid, F::THREADS, F::SHARED, a);
 }
 
-/* How long it takes with tiles of so many columns: how often a multiprocessor's turn comes, times
- * the length of a turn. */
+/* The relative time with tiles of `cols` columns: tiles of a multiprocessor times the time of a
+ * tile. */
 static int cost_of(const struct kdev *d, const struct product *p, int cols)
 {
-    enum { BEGIN = 8 }; /* of a tile, in columns */
+    enum { BEGIN = 8 }; /* overhead of a tile, in columns */
     int first[MAX_MATS], wide[MAX_MATS], tiles = tiles_of(p, first, wide) * div_up(p->rows * d->terms, cols);
     return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }

@@ -1,14 +1,16 @@
-/* tile.cuh - what the products of many rows are made of, on Hopper (sm_90a).
+/* tile.cuh - building blocks of the wgmma products on Hopper (sm_90a): verify.cu, tile.cu,
+ * moe/tile.cu.
  *
- * Of a block's warps some fetch stages of weights and rows into a ring in shared memory; the last
- * two warpgroups multiply, 64 outputs each by some columns (a column is a term of a packed row):
- * wgmma with the weights from registers and the rows from shared memory. Their sums go to a scratch in
- * shared memory, from which the other warps write them out while the next tile is multiplied.
+ * In a block of the prefill kernels one thread fetches stages of weights and rows into a ring in
+ * shared memory. Two consumer warpgroups multiply, 64 outputs each by the columns of a tile (a
+ * column is a term of a packed row): wgmma with the weights from registers and the rows from shared
+ * memory. They put their sums into a buffer in shared memory, from which the remaining warps
+ * (writers) store them while the consumers multiply the next tile.
  *
- * The bits are those of product_kernel (product.cuh): k is ksplit into the same splits, and wgmma
- * adds sixteen products to an accumulator exactly as mma.sync does, wherever they stand among the
- * sixteen (tried on random, wide, cancelling and subnormal numbers of both kinds). The sixteens are
- * the same sets because packed rows are re-ordered for tiles: tile_place().
+ * The bits are those of product_kernel (product.cuh): k is divided into the same splits, and wgmma
+ * adds sixteen products to an accumulator exactly as mma.sync does, whatever their order among the
+ * sixteen (tested with random, wide, cancelling and subnormal numbers of both kinds). The sets of
+ * sixteen are the same because packed rows are permuted for wgmma: tile_place().
  */
 #ifndef AERIE_CUDA_TILE_CUH
 #define AERIE_CUDA_TILE_CUH
@@ -24,7 +26,7 @@ enum {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- barriers, fetching --------------------------------------------------------------------- */
+/* ---- barriers and TMA ----------------------------------------------------------------------- */
 
 __device__ __forceinline__ uint32_t shared_at(const void *p)
 {
@@ -56,7 +58,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t phase)
                  "r"(phase)
                  : "memory");
 }
-/* For all lanes at once: what they did before is done. */
+/* One arrival for the whole warp, after all lanes have reached this point. */
 __device__ __forceinline__ void warp_arrives(uint64_t *b)
 {
     __syncwarp();
@@ -64,7 +66,7 @@ __device__ __forceinline__ void warp_arrives(uint64_t *b)
         barrier_arrive(b);
 }
 
-/* A box of a matrix, from element (k, row) on, to shared memory. */
+/* Copies a box of a matrix, from element (k, row) on, to shared memory. */
 __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
                                           uint64_t *full)
 {
@@ -74,7 +76,8 @@ __device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int 
                  : "memory");
 }
 
-/* Piece `piece` of successive rows of pieces, one behind the other (cuda_piece_map()). */
+/* Copies piece `piece` of each row of a box of rows (cuda_piece_map()), one row's piece after the
+ * other's. */
 __device__ __forceinline__ void fetch_pieces(void *to, const CUtensorMap *map, int piece, int row,
                                              uint64_t *full)
 {
@@ -84,7 +87,7 @@ __device__ __forceinline__ void fetch_pieces(void *to, const CUtensorMap *map, i
                  : "memory");
 }
 
-/* The ring of stages, as one of the roles walks it. */
+/* The ring of stages, with the position of one role. */
 template <int STAGES> struct ring {
     uint8_t *stage;
     uint64_t *full, *empty;
@@ -97,13 +100,14 @@ template <int STAGES> struct ring {
     }
 };
 
-/* ---- the stages of k ------------------------------------------------------------------------- */
+/* ---- iteration over k ------------------------------------------------------------------------ */
 
-/* The stages of some of a product's splits, one after the other: two chunks of k each, the last of a
- * run one if the run is odd. No divisions: one thread has 300 cycles for a stage. */
+/* Iterates over the stages of some of a product's k splits: two chunks of k each; if a split has an
+ * odd number of chunks, its last stage has one. Written without divisions, because the fetching
+ * thread has 300 cycles a stage. */
 struct k_stages {
-    int split, end, in, length; /* the first chunk is number `in` of the run's */
-    int place[2], n;          /* where the chunks lie in a panel; one or two */
+    int split, end, in, length; /* the stage's first chunk is number `in` of the split's `length` */
+    int place[2], n;          /* places of the stage's chunks in a panel; n: one or two chunks */
     __device__ __forceinline__ void locate_chunks(const struct ksplit &c)
     {
         length = split == c.splits - 1 ? c.rest : c.each;
@@ -192,7 +196,7 @@ __device__ __forceinline__ void wgmma_bf16(float (&acc)[96], uint32_t w0, uint32
           ACC32(acc, 0), ACC32(acc, 32), ACC32(acc, 64));
 }
 
-/* acc (64 outputs, the first N columns), f16 */
+/* f16: acc (64 outputs, the first N columns) */
 template <int N, int EACH>
 __device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint32_t w1, uint32_t w2,
                                           uint32_t w3, uint64_t rows, int onto)
@@ -217,30 +221,33 @@ __device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint3
               ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
 }
 
-/* Columns of 128 bytes in the copy engine's 128-byte swizzle, as wgmma is told of them. */
+/* wgmma's descriptor of columns of 128 bytes in TMA's 128-byte swizzle. */
 __device__ __forceinline__ uint64_t column_desc(const void *p)
 {
     return (uint64_t)(shared_at(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
            (uint64_t)1 << 62;
 }
 
-/* ---- what follows the sums ------------------------------------------------------------------ */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
-/* The scratch and its two barriers: sums are there, and sums are written. */
+/* The buffer between consumers and writers, and its two barriers: filled with sums, drained by the
+ * writers. */
 struct sum_buffer {
     float *sums;
     uint64_t *filled, *drained;
 };
 
-/* The scratch: N / TERMS rows of PITCH outputs, N being columns. Two bits of a row, in which the
- * threads of a quad differ, turn the outputs, so that banks do not meet. */
+/* Where a sum is in the buffer: N / TERMS rows of PITCH outputs, N being columns. Two bits of the
+ * row, in which the threads of a quad differ, are XORed into the output's index to avoid bank
+ * conflicts. */
 template <int TERMS, int PITCH = TILE_OUT>
 __device__ __forceinline__ int sum_at(int row, int out)
 {
     return row * PITCH + (out ^ (TERMS == 1 ? row / 2 % 4 : row % 4) * 8);
 }
 
-/* sum: for each 8 columns, outputs out and out + 8 by this thread's two columns or their one row */
+/* Stores a thread's sums to the buffer. sum: for each 8 columns, outputs out and out + 8 of this
+ * thread's two columns (or of their one row, with two terms). */
 template <int TERMS, int PITCH = TILE_OUT, int EACH>
 __device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EACH], int out)
 {
@@ -259,11 +266,12 @@ __device__ __forceinline__ void store_sums(float *scratch, const float (&sum)[EA
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-/* A matrix of `rows` rows of n elements of 16 bits, `pitch` bytes apart, for the copy engine, in
- * boxes of 128 bytes' width, which it swizzles. */
+/* The tensor map of a matrix of `rows` rows of n 16-bit elements, `pitch` bytes apart, in boxes 128
+ * bytes wide with the 128-byte swizzle. */
 void cuda_tile_map(struct kdev *d, CUtensorMap *map, const void *p, int rows, int n, size_t pitch,
                    int box_n, int box_rows);
-/* Rows of so many pieces, of at most 2048 bytes each, one of which is fetched of box_rows rows. */
+/* The tensor map of `rows` rows of `pieces` pieces of `bytes` bytes (at most 2048); a box is one
+ * piece of box_rows rows. */
 void cuda_piece_map(struct kdev *d, CUtensorMap *map, const void *p, int bytes, int pieces,
                     int rows, int box_rows);
 

@@ -1,16 +1,18 @@
-/* verify.cu - products of bf16 matrices with some rows (17 to 64: a tree's nodes), on Hopper.
+/* verify.cu - the verify kernel: products of bf16 matrices with 17 to 64 rows (the nodes of a draft
+ * tree), with wgmma on Hopper.
  *
- * Here it is the rows that cost: 64 of 10,240 are 1.3 MB, which every multiprocessor would read to
- * multiply them with its 200 KB of weights. So a block has many outputs: a group is some panels of
- * every matrix, up to 192 outputs, which read a stage of the rows once. Where a matrix is too short
- * for that, blocks share a group and each multiplies some of the eight splits of k; what the splits
- * amount to lies in scratch, and whoever reads it next adds it up, or a kernel of its own.
+ * With so many rows, reading the activations is expensive: 64 rows of 10,240 elements are 1.3 MB,
+ * which every multiprocessor would read in order to multiply them with its 200 KB of weights. So a
+ * block computes many outputs: a group of some panels of every matrix, up to 192 outputs, for which
+ * it reads a stage of the rows once. If a matrix has too few outputs for one group a block, several
+ * blocks share a group (split-K): each accumulates some of the 8 k splits and stores their partial
+ * sums to scratch. A reduction kernel adds them, or the kernel that reads the sums next.
  *
- * One thread fetches stages of 64 of k, weights before the wait. Three warpgroups multiply, 64
- * outputs each: weights from registers, rows from shared memory. With a gate a thread has the same
- * outputs of both matrices.
+ * One producer thread fetches stages of 64 of k; it requests weights before the wait for the
+ * previous kernel. Three consumer warpgroups multiply, 64 outputs each: weights from registers,
+ * rows from shared memory. With GLU a thread has the same outputs of both matrices.
  *
- * The order of sums is that of product.cuh: wgmma has the bits of mma.sync (tile.cuh).
+ * The order of summation is that of product.cuh; wgmma gives the bits of mma.sync (tile.cuh).
  */
 #include "kernels/cuda/dense/tile.cuh"
 
@@ -18,38 +20,43 @@
 
 enum {
     STAGE_K = 64,
-    GROUPS = 3, /* warpgroups that multiply */
+    GROUPS = 3, /* consumer warpgroups */
     MAX_OUTS = GROUPS * HALF_OUT,
     THREADS = 32 + GROUPS * 128,
     MAX_SMEM = 227 << 10,
-    SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* what is read behind a group's last output */
+    SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes that a consumer may read behind a group's
+                                              last output */
     MAX_STAGES = 16,
-    EARLY_BYTES = 84 << 10, /* of weights before the wait; more delay what is read before them */
+    EARLY_BYTES = 84 << 10, /* of weights requested before the wait; more would delay the
+                               previous kernel's loads */
     REDUCE_THREADS = 256,
-    PACKED_PITCH = 65, /* of a row of packed outputs; odd, so that rows begin in different banks */
+    PACKED_PITCH = 65, /* words of a row of packed outputs; odd, so that rows begin in different
+                          banks */
 };
 
 struct verify_args {
     CUtensorMap w[MAX_MATS], x;
     struct product p;
-    int panels[MAX_MATS]; /* of a matrix in a group */
-    int at[MAX_MATS];     /* its first output among the group's */
-    int begin[MAX_MATS];  /* and among all, where every matrix has an even number */
-    int outs, all;        /* outputs of a group, of all */
-    int warps;            /* that multiply */
-    int groups, k_blocks;   /* k_blocks: of the splits */
-    int stages, span;     /* span: bytes of a stage: rows, swizzled, then each chunk's weights */
-    int early;            /* stages whose weights are asked for before the wait */
-    float *part;          /* sums of splits (partial_at()), with k_blocks */
+    int panels[MAX_MATS]; /* panels of each matrix in a group */
+    int at[MAX_MATS];     /* a matrix's first output among the group's */
+    int begin[MAX_MATS];  /* the same among all outputs, with an even number for every matrix */
+    int outs, all;        /* outputs of a group; of all groups */
+    int warps;            /* consumer warps */
+    int groups, k_blocks;   /* k_blocks: blocks that share a group, each with some of the k
+                               splits */
+    int stages, span;     /* span: bytes of a stage: the rows (swizzled), then the weights of
+                             each chunk */
+    int early;            /* stages whose weights are requested before the wait */
+    float *part;          /* the partial sums (partial_at()), if k_blocks > 1 */
 };
 
 static inline __host__ __device__ int paired(int n) { return (n + 1) / 2 * 2; }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- device: the shape of the work ---------------------------------------------------------- */
+/* ---- device: the division of the work -------------------------------------------------------- */
 
-/* A block's share: groups first, first + step, ... and splits from .. to - 1 of them. */
+/* A block's share: groups first, first + step, ... and k splits from .. to - 1 of each. */
 struct work {
     int first, step, from, to;
     __device__ __forceinline__ explicit work(const verify_args &a)
@@ -75,7 +82,7 @@ struct stage_ring {
 
 /* ---- device: fetching ----------------------------------------------------------------------- */
 
-/* fetch_pieces() of what nobody reads again. */
+/* fetch_pieces() with the L2 policy evict-first, for weights, which are read once. */
 __device__ __forceinline__ void fetch_once(uint32_t to, const CUtensorMap *map, int piece, int row,
                                            uint32_t full, uint64_t once)
 {
@@ -85,8 +92,8 @@ __device__ __forceinline__ void fetch_once(uint32_t to, const CUtensorMap *map, 
                  : "memory");
 }
 
-/* The one thread that fetches. Its time for a stage is short: nothing here is indexed by a variable
- * or divided. */
+/* The producer thread. It has little time for a stage, so nothing is divided or indexed by a
+ * variable. */
 template <int COLS> struct fetcher {
     enum { ROWS_BYTES = COLS * STAGE_K * 2 };
     const verify_args &a;
@@ -118,7 +125,7 @@ template <int COLS> struct fetcher {
     }
 };
 
-/* The weights of the first stages are asked for while the kernel before ends. */
+/* The weights of the first stages are requested while the previous kernel drains. */
 template <int COLS> __device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_ring &s)
 {
     const struct ksplit c = a.p.m[0].panels.ksplit;
@@ -144,12 +151,12 @@ template <int COLS> __device__ __forceinline__ void fetch_stages(const verify_ar
         }
 }
 
-/* ---- device: multiplying -------------------------------------------------------------------- */
+/* ---- device: consumers ---------------------------------------------------------------------- */
 
 #define REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 
-/* acc (64 outputs, 32 or 64 columns), as in tile.cuh */
+/* acc (64 outputs, 32 or 64 columns) = or += weights * rows, as in tile.cuh */
 __device__ __forceinline__ void wgmma_narrow(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
                                            uint32_t w3, uint64_t rows, int onto)
 {
@@ -163,8 +170,9 @@ __device__ __forceinline__ void wgmma_narrow(float (&acc)[32], uint32_t w0, uint
           ACC32(acc, 0));
 }
 
-/* The two outputs of a group that are a thread's: with a gate the same one of both matrices; where
- * k is ksplit neighbours, every other thread the later one first, so that no two read one bank. */
+/* A thread's two outputs of a group. With GLU: the same output of both matrices. SPLIT (k_blocks >
+ * 1): two neighbours, in every second thread the later one first, so that no two threads read the
+ * same bank. */
 template <bool SPLIT> struct outputs {
     int o[2], warp;
     __device__ __forceinline__ outputs(const verify_args &a, int w) : warp(w)
@@ -180,7 +188,7 @@ template <bool SPLIT> struct outputs {
     }
 };
 
-/* This thread's weights of one chunk of 32 k. */
+/* A thread's weights of two outputs, one chunk (32 of k). */
 struct weights {
     uint4 v[2];
     __device__ __forceinline__ void load(const uint8_t *at, const int (&row)[2])
@@ -196,7 +204,7 @@ struct weights {
     }
 };
 
-/* A run of n > 0 chunks. */
+/* Accumulates one k split of n > 0 chunks into acc. */
 template <int COLS>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const verify_args &a, stage_ring &s,
                                              int n, const int (&o)[2])
@@ -225,9 +233,9 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const ver
     }
 }
 
-/* ---- device: what follows ------------------------------------------------------------------- */
+/* ---- device: the epilogue -------------------------------------------------------------------- */
 
-/* Output o of a group: of which matrix, and which of it; out -1 if there is none. */
+/* Output o of a group: its matrix, and its index there; out -1: no such output. */
 struct target {
     int mat, out;
     __device__ __forceinline__ target(const verify_args &a, int group, int o) : mat(0)
@@ -241,8 +249,8 @@ struct target {
     }
 };
 
-/* Of each eight columns a thread has 2q and 2q + 1, of both its outputs: one row of activations at
- * a time. */
+/* Calls store(row, sum of output 0, sum of output 1) for each of a thread's rows: of every eight
+ * columns a thread has 2q and 2q + 1. */
 template <int COLS, class STORE>
 __device__ __forceinline__ void each_sum(const verify_args &a, const float (&sum)[COLS / 2],
                                          const STORE &store)
@@ -256,8 +264,8 @@ __device__ __forceinline__ void each_sum(const verify_args &a, const float (&sum
     }
 }
 
-/* Where a thread's pair of outputs lies in the first run, of the first of its rows; NULL: they are
- * none. Outputs of a matrix come in pairs (panel_rows()). */
+/* Where the partial sums of a thread's two outputs are stored, of the first split and of its first
+ * row; NULL: no such outputs. Each matrix has an even number of outputs (panel_rows()). */
 __device__ __forceinline__ float *place_of_pair(const verify_args &a, int group, const int (&o)[2])
 {
     const target t(a, group, min(o[0], o[1]));
@@ -283,14 +291,15 @@ __device__ __forceinline__ void store_partial(const verify_args &a, const float 
     }
 }
 
-/* Which output lies at a place of a packed row; see tile_place(). */
+/* The element that is stored at a place of a packed row; the inverse of tile_place(). */
 __device__ __forceinline__ int tile_element(int at)
 {
     return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | (at & 1);
 }
 
-/* All rows of a group's outputs, packed, into the scratch, each row from a whole chunk on. Threads
- * of neighbouring outputs make pairs, one of the even row and one of the odd; at: where, or -1. */
+/* Puts the outputs of a group, packed, into shared memory; each row begins at a whole chunk.
+ * Threads of neighbouring outputs form pairs: one stores the even row, the other the odd row. at:
+ * where the pair goes in a row, or -1. */
 template <int COLS>
 __device__ __forceinline__ void stage_packed(const float (&y)[COLS / 4], uint32_t *scratch, int at)
 {
@@ -306,7 +315,7 @@ __device__ __forceinline__ void stage_packed(const float (&y)[COLS / 4], uint32_
     }
 }
 
-/* Outputs from .. to - 1, from the scratch; a warp a row. */
+/* Stores outputs from .. to - 1 from shared memory to pack_to, a warp a row. */
 __device__ __forceinline__ void store_packed(const verify_args &a, const uint32_t *scratch, int from, int to,
                                              int warp)
 {
@@ -335,7 +344,7 @@ __device__ __forceinline__ void finish_gated(const verify_args &a, const float (
     const bool any = t.mat == 0 && t.out >= 0;
     float y[COLS / 4];
 #pragma unroll
-    for (int i = 0; i < COLS / 4; i++) { /* without a branch, so that they do not wait in turn */
+    for (int i = 0; i < COLS / 4; i++) { /* without a branch, so that the activations overlap */
         const int at = i / 2 * 4 + i % 2;
         y[i] = activate(sum[at], ACT) * sum[at + 2];
     }
@@ -356,7 +365,7 @@ __device__ __forceinline__ void finish_gated(const verify_args &a, const float (
     }
 }
 
-/* One output of all rows: bias and addition, what most products have. */
+/* The epilogue of one output of all rows, if it has only bias and addition, as most have. */
 template <int COLS>
 __device__ __forceinline__ void finish_plain(const verify_args &a, const float (&sum)[COLS / 2],
                                              const target &t, int second)
@@ -374,7 +383,7 @@ __device__ __forceinline__ void finish_plain(const verify_args &a, const float (
     });
 }
 
-/* Whatever else there is: little code, from a copy that can be indexed. */
+/* Any other epilogue, in little code, with a copy of the sums that can be indexed by a variable. */
 template <int COLS>
 __device__ __forceinline__ void finish_any(const verify_args &a, const float (&sum)[COLS / 2],
                                            const target &t, int second)
@@ -423,7 +432,7 @@ __device__ __forceinline__ void finish_group(const verify_args &a, const float (
         finish_gated<COLS, ACT_NONE>(a, sum, group, own, scratch);
 }
 
-/* A warp of those that multiply: all of k. */
+/* A consumer warp that accumulates all of k, for each group of the block. */
 template <int COLS>
 __device__ __forceinline__ void multiply_groups(const verify_args &a, stage_ring s, int warp)
 {
@@ -437,14 +446,15 @@ __device__ __forceinline__ void multiply_groups(const verify_args &a, stage_ring
             if (n > 0)
                 multiply_split<COLS>(acc, a, s, n, own.o);
 #pragma unroll
-            for (int i = 0; i < COLS / 2; i++) /* no run: minus zero becomes zero, as elsewhere */
+            for (int i = 0; i < COLS / 2; i++) /* an empty split adds zero (-0 becomes 0), as in
+                                                  the other kernels */
                 sum[i] = split ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
         }
         finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.span));
     }
 }
 
-/* The same of some of the splits of the block's one group. */
+/* A consumer warp that accumulates some k splits of the block's one group. */
 template <int COLS>
 __device__ __forceinline__ void multiply_splits(const verify_args &a, stage_ring s, int warp)
 {
@@ -493,7 +503,7 @@ __global__ void __launch_bounds__(THREADS, 1) verify_kernel(const __grid_constan
 #endif
 }
 
-/* Adds up the splits; a thread an output of a row. */
+/* Reduces the partial sums; a thread computes one output of one row. */
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_splits_kernel(const __grid_constant__ struct product p, const float *part, int all,
                          int splits)
@@ -519,7 +529,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-/* How the work is ksplit; false where a group would have more outputs than there are threads for. */
+/* Divides the work into `groups` groups, shared by k_blocks blocks each. False: a group would have
+ * more outputs than the consumers hold. */
 static bool divide_work(struct verify_args *a, int groups, int k_blocks)
 {
     const struct product *p = &a->p;
@@ -535,8 +546,8 @@ static bool divide_work(struct verify_args *a, int groups, int k_blocks)
     return a->outs <= MAX_OUTS;
 }
 
-/* What a multiprocessor reads, rows (from the second cache) at half the price of weights, in bytes
- * of one k; and what a join costs, about as long as 80 KB. */
+/* The relative time of a division: the bytes a multiprocessor reads (rows, which come from L2, at
+ * half the price of weights), and the reduction, as long as reading 80 KB. */
 static long long cost_of(const struct kdev *d, const struct verify_args *a, int cols)
 {
     enum { REDUCE = 80 << 10 };
@@ -547,7 +558,7 @@ static long long cost_of(const struct kdev *d, const struct verify_args *a, int 
 
 static void choose_division(const struct kdev *d, struct verify_args *a, int cols)
 {
-    enum { ROUNDS = 4 }; /* beyond the fewest */
+    enum { ROUNDS = 4 }; /* divisions to try with k_blocks 1 */
     struct verify_args best = {};
     long long least = LLONG_MAX;
     for (int k_blocks = 1; k_blocks <= (a->p.glu ? 1 : (int)K_SPLITS); k_blocks *= 2)
@@ -583,7 +594,7 @@ void cuda_reduce_pending(struct kdev *d, struct pending *w)
     w->src = p.f[0].dst, w->splits = 0;
 }
 
-/* Nothing follows the sums of the splits. */
+/* Whether the epilogue does nothing but store. */
 static bool bare(const struct epilogue *f)
 {
     return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
@@ -595,7 +606,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     a.p = *p;
     choose_division(d, &a, COLS);
     const int splits = a.k_blocks > 1 ? p->m[0].panels.ksplit.splits : 0;
-    for (int i = 0; i < p->n_mats; i++) { /* a box: a chunk of a group's panels */
+    for (int i = 0; i < p->n_mats; i++) { /* a box: one chunk of the panels of a group */
         const struct panels *l = &p->m[i].panels;
         cuda_piece_map(d, &a.w[i], p->m[i].w, l->rows * K_CHUNK_BYTES, l->ksplit.chunks, l->n,
                        a.panels[i]);
@@ -606,7 +617,7 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
     const int behind = max_int(SLACK, p->pack_to ? COLS * PACKED_PITCH * (int)sizeof(uint32_t) : 0);
     a.stages = min_int((MAX_SMEM - 2048 - behind) / a.span, MAX_STAGES);
-    if (splits) /* who needs no more can begin beside blocks of the kernel before */
+    if (splits) /* with less shared memory, a block can start beside one of the previous kernel */
         a.stages = min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
     defers = defers && splits && (p->row_epilogue.is_qkv || bare(&p->f[0]));
