@@ -97,8 +97,8 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
     if (code.ptx)
         snprintf(d->slow_start, sizeof d->slow_start,
                  "this build has no machine code for compute capability %d.%d: the driver compiles "
-                 "kernels when they are first used, for about a minute, and keeps them in its cache "
-                 "(~/.nv); 'make' on this machine builds them in", p->major, p->minor);
+                 "kernels when they are first used, for about a minute, and keeps them in its "
+                 "cache (~/.nv); 'make' on this machine builds them in", p->major, p->minor);
     return true;
 }
 
@@ -142,9 +142,9 @@ static bool open_memory(struct kdev *d, struct err *e)
         rc = cudaMalloc((void **)&d->query_bf16,
                         (size_t)MAX_VERIFY_ROWS * MAX_QUERY_WIDTH * sizeof *d->query_bf16);
     for (int i = 0; i < 2 && rc == cudaSuccess; i++)
-        rc = cudaMalloc((void **)&d->pending_buf[i],
-                        (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS * MAX_PENDING_WIDTH *
-                            sizeof *d->pending_buf[i]);
+        rc = cudaMalloc((void **)&d->pending_buf[i], (size_t)PENDING_SPLITS * MAX_VERIFY_ROWS *
+                                                         MAX_PENDING_WIDTH *
+                                                         sizeof *d->pending_buf[i]);
     if (rc == cudaSuccess)
         rc = cudaMallocHost((void **)&d->stage, STAGE_BYTES);
     if (rc == cudaSuccess)
@@ -224,7 +224,8 @@ extern "C" const struct kernels kernels_cuda = {
     .sample = cuda_sample, .logp = cuda_logp, .read = cuda_read, .move = cuda_move,
     .grow = cuda_grow, .select = cuda_select, .accept = cuda_accept,
     .inbox = cuda_inbox, .take = cuda_take_in, .give = cuda_give, .outbox = cuda_outbox,
-    .graph_begin = cuda_graph_begin, .graph_end = cuda_graph_end, .graph_launch = cuda_graph_launch, .graph_free = cuda_graph_free,
+    .graph_begin = cuda_graph_begin, .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch, .graph_free = cuda_graph_free,
     .synthesize = cuda_synthesize, .stream = cuda_stream, .phase = cuda_phase,
     .peer = cuda_peer,
 };

@@ -45,17 +45,15 @@ typedef __nv_bfloat16 bf16;
 
 enum {
     ARENA_BYTES = 256 << 20,
-    STAGE_BYTES = 1 << 20,      /* pinned; a put of at most half of it is copied through it */
-    N_COUNTERS = 1 << 17,       /* zero between operations */
+    STAGE_BYTES = 1 << 20, /* pinned; a put of at most half of it is copied through it */
+    N_COUNTERS = 1 << 17,  /* zero between operations */
     MOE_COUNTERS_AT = N_COUNTERS / 2, /* the counters from here on belong to mixtures of experts */
-    MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8, /* the largest pending
-                                                                           residual update: rows,
-                                                                           elements of a row,
-                                                                           split-K partial sums
-                                                                           of an element */
+    /* The largest pending residual update (struct pending): rows, elements of a row, partial sums
+     * of an element. */
+    MAX_VERIFY_ROWS = 64, MAX_PENDING_WIDTH = 3072, PENDING_SPLITS = 8,
     INBOX_BYTES = 8 << 20, OUTBOX_BYTES = 256 << 10,
-    ATTN_EXCHANGE_BYTES = 16 << 20,    /* zero between operations */
-    MAX_QUERY_WIDTH = 16384,         /* the widest row of queries of which a bf16 copy is kept */
+    ATTN_EXCHANGE_BYTES = 16 << 20, /* zero between operations */
+    MAX_QUERY_WIDTH = 16384,        /* the widest row of queries of which a bf16 copy is kept */
 };
 
 /* Pinned host memory that the device reads and writes. */
@@ -97,7 +95,7 @@ struct query_copy {
 struct kdev {
     int ordinal, n_sm;
     size_t smem_max; /* the most shared memory of a block, in bytes */
-    int terms;      /* terms of an activation: 2, or 1 at K_BF16 */
+    int terms;       /* terms of an activation: 2, or 1 at K_BF16 */
     bool dependent; /* the code that runs was compiled for 9.0 or later: it has PDL */
     bool has_wgmma; /* the code that runs was compiled for 9.0a: it has wgmma and TMA */
     cudaStream_t stream;
@@ -115,18 +113,18 @@ struct kdev {
     struct pending pending;
     const void *packed; /* where the last operation that could store packed rows stored them, or
                            NULL */
-    float *pending_buf[2];            /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH)
-                                         each; used alternately */
+    float *pending_buf[2]; /* (PENDING_SPLITS, MAX_VERIFY_ROWS, MAX_PENDING_WIDTH) each; used
+                              alternately */
     int pending_next;
-    unsigned *readers;        /* number of blocks that have read the pending row; zero between
-                                 operations */
+    unsigned *readers; /* blocks that have read the pending row; zero between operations */
     const char *op; /* the current operation, for messages */
     /* True if the last kernel of the current operation (prev_: of the operation before it) calls
      * pdl_trigger() only after its own wait. Then everything before that kernel is complete and
      * visible when the next kernel starts: the next kernel may read, before its own wait, whatever
      * that kernel does not write. */
     bool triggers_late, prev_triggers_late;
-    /* The queries that the current operation (prev_: the operation before it) also stores as bf16. */
+    /* The queries that the current operation (prev_: the operation before it) also stores as
+     * bf16. */
     struct query_copy op_queries, prev_queries;
     uint16_t *query_bf16; /* (MAX_VERIFY_ROWS, MAX_QUERY_WIDTH) */
     bool failed;

@@ -215,7 +215,7 @@ __global__ void repack_scales(const uint8_t *src, uint8_t *dst, size_t rows, int
 /* An MXFP4 tensor on the device: its weights, or its scales. */
 struct mxfp4 {
     bool is_scales;
-    size_t rows, bytes; /* rows and bytes; bytes: with the rows rounded up to whole tiles */
+    size_t rows, bytes; /* bytes: with the rows rounded up to whole tiles */
     int blocks, groups;
 };
 

@@ -90,7 +90,8 @@ static inline __host__ __device__ size_t panel_bytes(const struct panels &p)
 /* Where chunk `chunk` of row `row` begins, in bytes from the first panel. */
 static inline __host__ __device__ size_t panel_chunk(const struct panels &p, int row, int chunk)
 {
-    size_t at = (size_t)(row / p.rows) * (size_t)p.ksplit.chunks + (size_t)chunk_place(p.ksplit, chunk);
+    size_t at =
+        (size_t)(row / p.rows) * (size_t)p.ksplit.chunks + (size_t)chunk_place(p.ksplit, chunk);
     return (at * (size_t)p.rows + (size_t)(row % p.rows)) * K_CHUNK_BYTES;
 }
 

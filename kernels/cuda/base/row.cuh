@@ -36,16 +36,16 @@ struct row_update {
 
 /* Layouts of packed rows. A column is one term of one row. */
 enum row_kind {
-    ROW_PLAIN,     /* (columns, kp) */
-    ROW_TILED,     /* the same, with elements permuted for wgmma (tile_place()) */
+    ROW_PLAIN,    /* (columns, kp) */
+    ROW_TILED,    /* the same, with elements permuted for wgmma (tile_place()) */
     ROW_BY_CHUNK, /* (chunks of k, columns, 32) */
-    ROW_BY_STAGE,    /* for each group of columns: (chunks of k in panel order, columns, 32) */
+    ROW_BY_STAGE, /* for each group of columns: (chunks of k in panel order, columns, 32) */
 };
 struct row_format {
     enum row_kind kind;
-    int cols;       /* number of columns */
-    int kp;         /* elements of a column */
-    int group;      /* ROW_BY_STAGE: columns of a group */
+    int cols;             /* number of columns */
+    int kp;               /* elements of a column */
+    int group;            /* ROW_BY_STAGE: columns of a group */
     struct ksplit ksplit; /* ROW_BY_STAGE */
 };
 

@@ -94,13 +94,13 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
     if (updates && p.update.add)
         fetch_part(p.in.src, n, old);
 #pragma unroll 1
-    for (int turn = updates ? 0 : 1; turn < 2; turn++) { /* a loop, to have the norm's code once */
-        const struct norm &norm = turn ? p.in.norm : p.update.post;
-        float inv = row_inverse_short(y, n, norm, scratch + turn * ROW_WARPS);
+    for (int pass = updates ? 0 : 1; pass < 2; pass++) { /* a loop, to have the norm's code once */
+        const struct norm &norm = pass ? p.in.norm : p.update.post;
+        float inv = row_inverse_short(y, n, norm, scratch + pass * ROW_WARPS);
 #pragma unroll
         for (int j = 0; j < ROW_REGS; j++) {
-            float4 z = normed_short(norm, y.v[j], inv, turn ? w.v[j] : post.v[j]);
-            if (turn) {
+            float4 z = normed_short(norm, y.v[j], inv, pass ? w.v[j] : post.v[j]);
+            if (pass) {
                 if (row_index(0, j) < n)
                     put_packed(x, row_index(0, j), z);
                 continue;
@@ -114,8 +114,8 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
 
 /* Packs the row; y: the row before its norm. */
 __device__ __forceinline__ void pack_row_fused(const product &p, const short_weights &w,
-                                            const short_weights &post, uint16_t *x, float *scratch,
-                                            struct row_part &y)
+                                               const short_weights &post, uint16_t *x,
+                                               float *scratch, struct row_part &y)
 {
     if (p.in.norm.kind == NORM_NONE && !p.update.src)
         pack_as_is(p, x);
@@ -147,7 +147,8 @@ __device__ __forceinline__ void store_updated_row(const product &p, const struct
  * first. */
 template <int XT, int NT, int KIND, int ROWS, int BYTES>
 __global__ void __launch_bounds__(DECODE_THREADS, 1)
-    decode_kernel(const __grid_constant__ struct decode_args f, const __grid_constant__ struct product p)
+    decode_kernel(const __grid_constant__ struct decode_args f,
+                  const __grid_constant__ struct product p)
 {
     constexpr bool RESIDENT = is_resident(ROWS);
     extern __shared__ __align__(128) uint8_t shared[];
@@ -180,7 +181,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
         ((uint4 *)zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
     uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
     keep(none);
-    int sum_buf = 0, turn = 0; /* turn: the warp that finishes row 0 */
+    int sum_buf = 0, first_warp = 0; /* first_warp: the warp that finishes row 0 */
     unit_iter at(f);
     lane_outputs<NT, KIND> mine = lane_outputs_of<NT, KIND, ROWS>(p, f, at, warp);
     split_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, resident, none);
@@ -219,8 +220,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
         at.next(f);
         if (at.over())
             break;
-        turn += p.rows;
-        mine = lane_outputs_of<NT, KIND, ROWS>(p, f, at, (warp - turn) & ((int)K_SPLITS - 1));
+        first_warp += p.rows;
+        mine = lane_outputs_of<NT, KIND, ROWS>(p, f, at, (warp - first_warp) & ((int)K_SPLITS - 1));
         fetch_lane_outputs<NT, KIND, ROWS>(p, mine);
         run = split_of_unit<XT, NT, KIND, ROWS, BYTES>(f, at, resident, none);
     }
@@ -304,7 +305,8 @@ static void form_heads(const struct product *p, struct decode_args *f)
 static bool joinable(const struct product *p)
 {
     const int q = p->m[0].panels.n, k = p->m[1].panels.n;
-    return p->row_epilogue.is_qkv && p->n_mats == 3 && p->m[2].panels.n == k && (q == k || q == 2 * k);
+    return p->row_epilogue.is_qkv && p->n_mats == 3 && p->m[2].panels.n == k &&
+           (q == k || q == 2 * k);
 }
 static int joined_rows(const struct product *p)
 {
@@ -447,7 +449,7 @@ static void run(struct kdev *d, struct product *p)
 {
     struct decode_args f = {};
     for (int i = 0; i < p->n_mats && BYTES == 1; i++)
-        f.unit[i] = fp8_factor(p->m[i].unit);
+        f.scale[i] = fp8_factor(p->m[i].unit);
     if (KIND == GATED)
         form_pairs(p, &f);
     else if (KIND == PLAIN)
@@ -482,9 +484,11 @@ template <int BYTES> static void run_joined(struct kdev *d, struct product *p)
     const int rows = joined_rows(p);
     const bool narrow = p->rows * p->x.terms <= 8;
     if (rows <= 32)
-        narrow ? run<1, 4, JOINED, STAGED_NARROW, BYTES>(d, p) : run<1, 4, JOINED, STAGED_WIDE, BYTES>(d, p);
+        narrow ? run<1, 4, JOINED, STAGED_NARROW, BYTES>(d, p)
+               : run<1, 4, JOINED, STAGED_WIDE, BYTES>(d, p);
     else
-        narrow ? run<1, 6, JOINED, STAGED_NARROW, BYTES>(d, p) : run<1, 6, JOINED, STAGED_WIDE, BYTES>(d, p);
+        narrow ? run<1, 6, JOINED, STAGED_NARROW, BYTES>(d, p)
+               : run<1, 6, JOINED, STAGED_WIDE, BYTES>(d, p);
 }
 
 template <int ROWS, int BYTES> static void run_resident(struct kdev *d, struct product *p, int most)
@@ -514,8 +518,9 @@ static bool short_norm(const struct norm *n, int width)
 
 bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
 {
-    return p->rows == 1 && p->x.terms == 1 && fits_resident(d, 1, p->x.kp) && p->in.n % K_CHUNK == 0 &&
-           (p->x.x || (uintptr_t)p->in.src % 16 == 0) && short_norm(&p->in.norm, p->in.n);
+    return p->rows == 1 && p->x.terms == 1 && fits_resident(d, 1, p->x.kp) &&
+           p->in.n % K_CHUNK == 0 && (p->x.x || (uintptr_t)p->in.src % 16 == 0) &&
+           short_norm(&p->in.norm, p->in.n);
 }
 
 /* Heads and panels must be powers of two, a head must consist of pairs of panels, and with a norm

@@ -9,7 +9,7 @@
 enum {
     DECODE_THREADS = PRODUCT_THREADS + 32,
     RESIDENT_BYTES = 56 << 10, /* most bytes of resident rows, if shared memory is LARGE */
-    LARGE = 160 << 10,     /* shared memory; with less, a block has fewer columns */
+    LARGE = 160 << 10,         /* shared memory; with less, a block has fewer columns */
     STAGE_BYTES_WANTED = 50 << 10,
     WINDOW = 96 << 10, /* bytes in flight at once */
     MIN_STAGES = 4, MAX_STAGES = 16,
@@ -48,8 +48,7 @@ struct unit_set {
     struct ksplit ksplit;
     int parts, rows; /* rows of all parts of a unit */
     struct part part[MAX_PARTS];
-    uint32_t
-        output[JOINED_MAX]; /* JOINED: the unit's outputs (struct output) */
+    uint32_t output[JOINED_MAX]; /* JOINED: the unit's outputs (struct output) */
 };
 
 /* One output of a JOINED unit in one word, so that each lane finds its output without a branch:
@@ -80,7 +79,7 @@ struct decode_args {
     int head_shift;                      /* a head has 2^head_shift elements */
     int half[MAX_MATS], lists[MAX_MATS]; /* panels of half a head; where each matrix's lists
                                             begin (head_list()) */
-    uint32_t unit[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
+    uint32_t scale[MAX_MATS]; /* FP8: each matrix's scale (fp8_factor()) */
 };
 
 /* Floats from one column of sums to the next, for `tiles` tiles of eight rows; chosen to avoid bank
@@ -141,7 +140,8 @@ __device__ __forceinline__ void expect_bytes(uint32_t full, int bytes)
 #endif
 }
 /* Copies a multiple of 16 bytes; called by COPY_LANES lanes. */
-__device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, int bytes, uint32_t full)
+__device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, int bytes,
+                                          uint32_t full)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n"
@@ -327,8 +327,8 @@ template <int KIND, int BYTES> struct stage_iter {
 };
 
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_weights(const decode_args &f, const stage_iter<KIND, BYTES> &s,
-                                             const ring &r)
+__device__ __forceinline__ void issue_weights(const decode_args &f,
+                                              const stage_iter<KIND, BYTES> &s, const ring &r)
 {
     const int rows = RESIDENT ? 0 : group_cols(f);
     expect_bytes(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
@@ -341,12 +341,13 @@ __device__ __forceinline__ void issue_weights(const decode_args &f, const stage_
 }
 
 template <int KIND, int BYTES>
-__device__ __forceinline__ void issue_rows(const decode_args &f, const stage_iter<KIND, BYTES> &s, const ring &r)
+__device__ __forceinline__ void issue_rows(const decode_args &f, const stage_iter<KIND, BYTES> &s,
+                                           const ring &r)
 {
     const int cols = group_cols(f);
     const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
     copy_bulk(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
-         s.n * cols * K_CHUNK_BYTES, r.filled());
+              s.n * cols * K_CHUNK_BYTES, r.filled());
     copies_issued(r.filled());
 }
 
@@ -366,8 +367,8 @@ struct window {
 /* Waits for the previous kernel, then issues the copies of resident rows, or the rows of the
  * `early` stages whose weights were issued before. */
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, int early, uint32_t resident,
-                                           uint32_t resident_full)
+__device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, int early,
+                                                 uint32_t resident, uint32_t resident_full)
 {
     if (!f.x)
         return;
@@ -388,7 +389,7 @@ __device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, i
  * are issued before the wait for the previous kernel. */
 template <int KIND, bool RESIDENT, int BYTES>
 __device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s, ring r,
-                                          uint32_t resident, uint32_t resident_full)
+                                           uint32_t resident, uint32_t resident_full)
 {
     const ring start = r;
     struct window in_flight = {r, 1};
@@ -419,8 +420,8 @@ __device__ __forceinline__ void fence_barriers()
 /* The producer warp. It issues the first stage before anything else, as soon as that stage's
  * barrier is initialised. The consumer warps wait for the other barriers (wait_for_barriers()). */
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void producer_warp(const decode_args &f, const ring &r, uint32_t resident,
-                                           uint32_t resident_full)
+__device__ __forceinline__ void producer_warp(const decode_args &f, const ring &r,
+                                              uint32_t resident, uint32_t resident_full)
 {
     const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < COPY_LANES;
     stage_iter<KIND, BYTES> s(f);

@@ -16,7 +16,7 @@
 /* A lane's output of a unit, for row `row` and every K_SPLITS-th row after it, with the values that
  * its epilogue needs, as loaded. */
 struct lane_output {
-    int row, mat, o; /* o -1: no output. All lanes of a warp have the same row */
+    int row, mat, o; /* o -1: no output; all lanes of a warp have the same row */
     int bias_type;   /* -1: no bias */
     uint32_t bias;
     bool bare; /* the epilogue has only bias and addition */
@@ -27,7 +27,7 @@ struct lane_output {
     int n;          /* rows of the output's panel */
     int h, i, slot; /* element i of head h */
     uint32_t w;
-    float2 turn;
+    float2 rope;   /* cosine, sine */
 };
 
 __device__ __forceinline__ uint32_t raw_at(const vec &v, int i)
@@ -55,8 +55,8 @@ static constexpr inline __host__ __device__ bool fuses_heads(int kind, int rows)
 
 /* Sets s to output `o` of the unit. */
 template <int KIND>
-__device__ __forceinline__ void find_output(const product &p, const decode_args &f, const unit_iter &at, int o,
-                                            lane_output &s)
+__device__ __forceinline__ void find_output(const product &p, const decode_args &f,
+                                            const unit_iter &at, int o, lane_output &s)
 {
     const struct unit_set &d = f.set[at.set];
     int row = o, j = 0;
@@ -74,8 +74,8 @@ __device__ __forceinline__ void find_output(const product &p, const decode_args 
 
 /* Loads what does not depend on the previous kernel. */
 template <int KIND, int ROWS>
-__device__ __forceinline__ lane_output lane_output_of(const product &p, const decode_args &f, const unit_iter &at, int row,
-                                          int o)
+__device__ __forceinline__ lane_output lane_output_of(const product &p, const decode_args &f,
+                                                      const unit_iter &at, int row, int o)
 {
     lane_output s = {};
     s.row = row, s.bias_type = -1;
@@ -108,7 +108,7 @@ __device__ __forceinline__ void fetch_lane_output(const product &p, lane_output 
         return;
     const heads &a = p.row_epilogue.heads;
     if (s.mat != HEAD_V && a.rot)
-        s.turn = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) +
+        s.rope = __ldcg((const float2 *)(a.cs + (size_t)s.row * (size_t)a.rot) +
                         (s.i & (a.head_dim / 2 - 1)));
     if (s.mat != HEAD_Q)
         s.slot = __ldcg(a.write + s.row);
@@ -131,8 +131,8 @@ __device__ __forceinline__ void put_term(const product &p, float y, int r, int i
  * list sets its words to 0 again. The order of summation is that of head_sum(). */
 
 /* The list of unit j of a head, for a row. */
-__device__ __forceinline__ unsigned *head_list(const product &p, const decode_args &f, int mat, int h,
-                                               int row, int j)
+__device__ __forceinline__ unsigned *head_list(const product &p, const decode_args &f, int mat,
+                                               int h, int row, int j)
 {
     const int half = f.half[mat];
     return p.row_epilogue.counters + f.lists[mat] + ((h * half + j) * p.rows + row) * 2 * half;
@@ -144,8 +144,8 @@ __device__ __forceinline__ int unit_of_head(const heads &a, const lane_output &s
     return (s.i & (a.head_dim / 2 - 1)) / s.n;
 }
 
-__device__ __forceinline__ void publish_squares(const product &p, const decode_args &f, const lane_output &s,
-                                             float y)
+__device__ __forceinline__ void publish_squares(const product &p, const decode_args &f,
+                                                const lane_output &s, float y)
 {
     const heads &a = p.row_epilogue.heads;
     const int lane = (int)threadIdx.x % 32, half = f.half[s.mat];
@@ -160,7 +160,8 @@ __device__ __forceinline__ void publish_squares(const product &p, const decode_a
 }
 
 /* 1 / rms of the head of lane `of`; called by the whole warp. */
-__device__ __forceinline__ float head_rms_of_lane(const product &p, const decode_args &f, const lane_output &s, int of)
+__device__ __forceinline__ float head_rms_of_lane(const product &p, const decode_args &f,
+                                                  const lane_output &s, int of)
 {
     const heads &a = p.row_epilogue.heads;
     const int lane = (int)threadIdx.x % 32, mat = __shfl_sync(~0u, s.mat, of);
@@ -182,7 +183,8 @@ __device__ __forceinline__ float head_rms_of_lane(const product &p, const decode
 }
 
 /* 1 / rms of the lane's own head; a warp's lanes belong to one head or two. */
-__device__ __forceinline__ float own_head_rms(const product &p, const decode_args &f, const lane_output &s, float y)
+__device__ __forceinline__ float own_head_rms(const product &p, const decode_args &f,
+                                              const lane_output &s, float y)
 {
     const int lane = (int)threadIdx.x % 32, span = 2 * __shfl_sync(~0u, s.n, 0);
     publish_squares(p, f, s, y);
@@ -195,7 +197,8 @@ __device__ __forceinline__ float own_head_rms(const product &p, const decode_arg
 }
 
 /* The epilogue of one element of a head, as in finish_kind(); called by the whole warp. */
-__device__ __forceinline__ void finish_head_element(const product &p, const decode_args &f, const lane_output &s, float y)
+__device__ __forceinline__ void finish_head_element(const product &p, const decode_args &f,
+                                                    const lane_output &s, float y)
 {
     const heads &a = p.row_epilogue.heads;
     const struct norm &norm = norm_of(a, s.mat);
@@ -204,8 +207,8 @@ __device__ __forceinline__ void finish_head_element(const product &p, const deco
         y = normed_by(norm.kind, y, inv, norm.w.p ? raw_value(norm.w.type, s.w) : 0.f);
     }
     if (a.rot) {
-        const float z = __shfl_sync(~0u, y, (int)threadIdx.x % 32 ^ s.n) * s.turn.y;
-        const float turned = fmaf(y, s.turn.x, s.i < a.head_dim / 2 ? -z : z);
+        const float z = __shfl_sync(~0u, y, (int)threadIdx.x % 32 ^ s.n) * s.rope.y;
+        const float turned = fmaf(y, s.rope.x, s.i < a.head_dim / 2 ? -z : z);
         y = s.mat == HEAD_V ? y : turned;
     }
     const size_t at = (size_t)s.h * (size_t)a.head_dim + (size_t)s.i;
@@ -220,8 +223,8 @@ __device__ __forceinline__ void finish_head_element(const product &p, const deco
 
 /* The epilogue of one output; up: with GLU, the sum of the second matrix. */
 template <int KIND, int ROWS>
-__device__ __forceinline__ void finish_output(const product &p, const decode_args &f, const lane_output &s, int row,
-                                        float y, float up)
+__device__ __forceinline__ void finish_output(const product &p, const decode_args &f,
+                                              const lane_output &s, int row, float y, float up)
 {
     if (s.bias_type >= 0)
         y += raw_value(s.bias_type, s.bias);
@@ -252,8 +255,8 @@ template <int NT, int KIND> struct lane_outputs {
     lane_output of[N];
 };
 template <int NT, int KIND, int ROWS>
-__device__ __forceinline__ lane_outputs<NT, KIND> lane_outputs_of(const product &p, const decode_args &f,
-                                                      const unit_iter &at, int row)
+__device__ __forceinline__ lane_outputs<NT, KIND>
+lane_outputs_of(const product &p, const decode_args &f, const unit_iter &at, int row)
 {
     lane_outputs<NT, KIND> s;
 #pragma unroll
@@ -293,8 +296,8 @@ __device__ __forceinline__ void store_narrow(const float (&acc)[sums_of(NT, RESI
  * row to finish goes on to the next unit, whose sums go to the other buffer. */
 template <int XT, int NT, int KIND, int ROWS>
 __device__ __forceinline__ void finish_unit(const product &p, const decode_args &f,
-                                            float (&acc)[XT][sums_of(NT, ROWS)][4],
-                                            float *sums, int &buf, const lane_outputs<NT, KIND> &own)
+                                            float (&acc)[XT][sums_of(NT, ROWS)][4], float *sums,
+                                            int &buf, const lane_outputs<NT, KIND> &own)
 {
     constexpr int PITCH = sum_pitch(NT);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4,

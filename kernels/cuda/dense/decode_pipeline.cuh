@@ -12,7 +12,10 @@
  * block itself (FUSED_ROW, one column) or copied. Or in the stages, with the weights: up to eight
  * columns (narrow), or more. */
 enum rows_kind { FUSED_ROW, RESIDENT_ROWS, STAGED_NARROW, STAGED_WIDE };
-static constexpr inline __host__ __device__ bool is_resident(int rows) { return rows <= RESIDENT_ROWS; }
+static constexpr inline __host__ __device__ bool is_resident(int rows)
+{
+    return rows <= RESIDENT_ROWS;
+}
 static constexpr inline __host__ __device__ bool is_narrow(int rows) { return rows != STAGED_WIDE; }
 
 /* Bytes of a chunk of zeros in place of columns. */
@@ -47,7 +50,7 @@ template <> struct eight<2> {
 template <> struct eight<1> {
     uint2 w;
     __device__ __forceinline__ void fetch(uint32_t at) { w = shared8(at); }
-    __device__ __forceinline__ uint4 as_bf16(uint32_t unit) const { return fp8_eight(w, unit); }
+    __device__ __forceinline__ uint4 as_bf16(uint32_t scale) const { return fp8_eight(w, scale); }
 };
 
 /* A lane's operands of some chunks of a unit: NT tiles of weights, XT of columns. A tile is eight
@@ -72,14 +75,13 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     static constexpr int ROW_BYTES = K_CHUNK * BYTES; /* bytes of a row's chunk of weights */
     static constexpr int TILE_BYTES = 8 * ROW_BYTES, LANE_BYTES = ROW_BYTES / 4, MAX_AT_ONCE = 2;
     static constexpr int SUMS = sums_of(NT, ROWS);
-    static constexpr int UNITS = KIND == JOINED ? NT : parts_of(KIND);
+    static constexpr int SCALES = KIND == JOINED ? NT : parts_of(KIND);
     static constexpr int APART = KIND == JOINED ? NT : 1;
 
     int i, end, each, have, rest; /* positions: the next, the stage's end, all; chunks of this
                                      split, of the last split */
     int positions, splits, tiles;
-    bool last, column;     /* whether the lane has a row in a panel's last tile; whether it has a
-                              column */
+    bool last, column; /* whether the lane has a row in a panel's last tile; has a column */
     uint32_t from, chunk, second; /* in a stage: the first chunk, bytes of a chunk, where the
                                      second part begins */
     uint32_t place, tile_at[APART], tile_chunk[APART]; /* JOINED: the stage, where each tile is
@@ -88,11 +90,11 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
                                                 numbers), and their columns */
     uint32_t resident, col; /* the split's resident columns; bytes from one chunk of columns to
                                the next */
-    uint32_t none;      /* address of the zeros */
-    uint32_t unit[UNITS]; /* FP8: the scale of each part; JOINED: of each tile */
+    uint32_t none;        /* address of the zeros */
+    uint32_t scale[SCALES]; /* FP8: the scale of each part; JOINED: of each tile */
 
-    __device__ __forceinline__ split_of_unit(const decode_args &f, const unit_iter &at, uint32_t columns,
-                                           uint32_t zeros)
+    __device__ __forceinline__ split_of_unit(const decode_args &f, const unit_iter &at,
+                                             uint32_t columns, uint32_t zeros)
     {
         const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
         const struct unit_set &d = f.set[at.set];
@@ -108,8 +110,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         if (KIND == JOINED)
             find_tiles(f, d);
         else if (BYTES == 1)
-            for (int j = 0; j < UNITS; j++)
-                unit[j] = f.unit[d.part[j].mat];
+            for (int j = 0; j < SCALES; j++)
+                scale[j] = f.scale[d.part[j].mat];
         keep(each), keep(have), keep(rest), keep(splits), keep(chunk);
         col = (uint32_t)cols_of<ROWS>(f) * K_CHUNK_BYTES;
         resident = columns + warp * (uint32_t)each * col + lane * 16, none = zeros + lane * 16;
@@ -124,7 +126,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             tile_at[n] = o.at() + (uint32_t)(lane % 4 * LANE_BYTES);
             tile_chunk[n] = (uint32_t)(o.rows() * ROW_BYTES);
             if (BYTES == 1)
-                unit[n] = f.unit[d.part[o.part()].mat];
+                scale[n] = f.scale[d.part[o.part()].mat];
             pin(tile_at[n]), pin(tile_chunk[n]);
         }
     }
@@ -235,7 +237,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             uint4 w[TILES];
 #pragma unroll
             for (int n = 0; n < TILES; n++)
-                w[n] = b.w[u][n].as_bf16(unit[KIND == JOINED ? n : n / OF_PANEL]);
+                w[n] = b.w[u][n].as_bf16(scale[KIND == JOINED ? n : n / OF_PANEL]);
 #pragma unroll
             for (int m = 0; m < XT; m++) {
                 const uint4 low = b.low[u][m], up = b.high[u][m];
@@ -282,7 +284,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         } else {
             typedef batch<XT, TILES, BYTES> some;
             some other;
-            auto turn = [&](const some &now, some &next) {
+            auto iterate = [&](const some &now, some &next) {
                 fetch(next, f, r); /* behind the split's end the loads are useless and harmless */
                 columns(next);
                 if (RESIDENT)
@@ -293,9 +295,9 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
             bool more;
 #pragma unroll 1
             do {
-                turn(now, other);
+                iterate(now, other);
                 more = i < each;
-                turn(other, now);
+                iterate(other, now);
             } while (more);
         }
         leave(r);

@@ -35,7 +35,8 @@ __global__ void quantize_eights(uint4 *w, size_t n, int unit, uint2 *to)
     to[i] = make_uint2(fp8_word(codes), fp8_word(codes + 4));
 }
 
-bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e)
+bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to,
+                   struct err *e)
 {
     const size_t all = (size_t)p.n * panel_bytes(p), n = all / sizeof(uint4);
     unsigned *found = (unsigned *)d->arena, largest = 0;
@@ -49,8 +50,8 @@ bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uin
         return err_set(e, ERR_MODEL, FP8_REFUSED, t->name);
     t->unit = fp8_unit((uint16_t)largest);
     if (rc == cudaSuccess)
-        quantize_eights<<<(unsigned)((n + QUANT_THREADS - 1) / QUANT_THREADS), QUANT_THREADS, 0, d->stream>>>(
-            (uint4 *)to, n, t->unit, (uint2 *)(to + all));
+        quantize_eights<<<(unsigned)((n + QUANT_THREADS - 1) / QUANT_THREADS), QUANT_THREADS, 0,
+                          d->stream>>>((uint4 *)to, n, t->unit, (uint2 *)(to + all));
     if (rc == cudaSuccess)
         rc = cudaGetLastError();
     if (rc == cudaSuccess)

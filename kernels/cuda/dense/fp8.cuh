@@ -43,7 +43,8 @@ static inline __host__ __device__ uint32_t fp8_factor(int unit)
 
 /* Quantizes, in place, the matrix whose bf16 panels are at `to`, and writes the FP8 panels behind
  * them. Sets t->unit. False and *e: a weight is not finite, or the device failed. */
-bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to, struct err *e);
+bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uint8_t *to,
+                   struct err *e);
 
 #ifdef __CUDACC__
 

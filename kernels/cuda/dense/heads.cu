@@ -68,9 +68,9 @@ struct rotation {
     /* cs: cosines and sines of the row. */
     __device__ __forceinline__ void fetch_rope(const heads &a, const float *cs)
     {
-        const float4 *turn = (const float4 *)(cs + 2 * min(i, other));
+        const float4 *angles = (const float4 *)(cs + 2 * min(i, other));
         if (i < a.rot)
-            t[0] = __ldcg(turn), t[1] = __ldcg(turn + 1);
+            t[0] = __ldcg(angles), t[1] = __ldcg(angles + 1);
     }
     /* Rope: y rotated with its partners z, both normalised. */
     __device__ __forceinline__ float4 rotated(const heads &a, float4 y, float4 z) const

@@ -82,8 +82,8 @@ __device__ __forceinline__ void load_element(const heads &a, int r, int kind, in
     if (kind == HEAD_V || i >= a.rot)
         return;
     const float2 *cs = (const float2 *)(a.cs + (size_t)r * (size_t)a.rot);
-    float2 turn = __ldcg(cs + min(i, other));
-    p.c = turn.x, p.s = turn.y;
+    float2 angle = __ldcg(cs + min(i, other));
+    p.c = angle.x, p.s = angle.y;
 }
 
 __device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, struct head_part &p)

@@ -95,13 +95,16 @@ void cuda_product(struct kdev *d, struct product *p, enum store store, int whole
                                                      : row_format{ROW_PLAIN, 0, p->x.kp, 0, {}};
     p->fused_pack = decode && cuda_fuses_pack(d, p);
     p->fused_heads = decode && !verify && cuda_fuses_heads(d, p);
-    const bool packs = !p->fused_pack && !ready && cuda_packs_short(p), captures = p->in.capture && !packs;
-    if (!captures && (p->fused_pack || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
+    const bool packs = !p->fused_pack && !ready && cuda_packs_short(p),
+               captures = p->in.capture && !packs;
+    if (!captures &&
+        (p->fused_pack || (p->rows == whole_rows && p->in.stride == (size_t)p->in.n && packs)))
         take_pending(d, p);
     else
         cuda_apply_pending(d);
     if (captures)
-        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride, p->rows, p->in.n);
+        cuda_copy_rows(d, p->in.src, p->in.stride, p->in.capture, p->in.capture_stride,
+                       p->rows, p->in.n);
     if (!p->fused_pack && !ready)
         cuda_pack_rows(d, p, &rows);
     CHECK(dense || !p->glu);
@@ -143,7 +146,7 @@ static struct mat mat_of(const struct kdev *d, const struct tensor *t)
 }
 
 static struct epilogue *add_mat(const struct kdev *d, struct product *p, const struct tensor *w,
-                              const struct tensor *b, float *dst, size_t stride)
+                                const struct tensor *b, float *dst, size_t stride)
 {
     CHECK(p->n_mats < MAX_MATS && (!b || b->dim[0] == w->dim[0]));
     int i = p->n_mats++;

@@ -37,7 +37,7 @@ __device__ __forceinline__ void fetch_row(const float *src, int n, struct row_pa
 /* The sum of a row's partial sums, in the order of the splits; absent splits count as zeros. raw:
  * the thread's first element in the first split. */
 __device__ __forceinline__ void fetch_splits(const float *raw, int rows, int splits, int n,
-                                           struct row_part &y)
+                                             struct row_part &y)
 {
     const size_t apart = partial_floats(rows, n), step = (size_t)(ROW_STEP * partial_rows(rows));
     struct row_part part[PENDING_SPLITS];

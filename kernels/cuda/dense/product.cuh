@@ -102,7 +102,7 @@ struct product {
     int update_splits; /* update.src holds this many partial sums of each element (struct
                           pending) */
     struct row_epilogue row_epilogue;
-    bool fused_pack;
+    bool fused_pack;  /* each block packs the row in its prologue (decode.cu) */
     bool fused_heads; /* the product's blocks finish the heads themselves (decode.cu) */
     struct packed x;
 

@@ -152,7 +152,7 @@ __device__ __forceinline__ int own_output()
  * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
 template <int COLS>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
-                                             int n, int half, bool glu)
+                                               int n, int half, bool glu)
 {
     using F = form<COLS>;
     const int q = (int)threadIdx.x % 4, out = own_output();
@@ -191,13 +191,13 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form
 
 /* One of the two consumer warpgroups. */
 template <int TERMS, int COLS>
-__device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r, int half,
-                                               const sum_buffer &e)
+__device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r,
+                                               int half, const sum_buffer &e)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;
-    uint32_t turn = 1;
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+    uint32_t parity = 1;
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         float acc[COLS / 2], sum[COLS / 2 / TERMS];
         for (int split = 0; split < K_SPLITS; split++) {
             int n = min(c.chunks - split * c.each, c.each);
@@ -214,7 +214,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<
                 sum[i] = split ? sum[i] + v : v;
             }
         }
-        barrier_wait(e.drained, turn);
+        barrier_wait(e.drained, parity);
         store_sums<TERMS>(e.sums, sum, half * HALF_OUT + own_output());
         warp_arrives(e.filled);
     }
@@ -334,8 +334,8 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
 {
     enum { WRITERS = form<COLS>::WRITERS };
     const int tiles = a.tiles_out * a.tiles_row;
-    uint32_t turn = 0;
-    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, turn ^= 1) {
+    uint32_t parity = 0;
+    for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x, parity ^= 1) {
         const struct place at = place_of<COLS>(a, tile);
         const struct epilogue &f = a.p.f[at.mat];
         const int first = at.col / TERMS, rows = min(COLS / TERMS, a.p.rows - first);
@@ -343,7 +343,7 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
         const struct strip s = {e.sums, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
                                 warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
-        barrier_wait(e.filled, turn);
+        barrier_wait(e.filled, parity);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
             finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
@@ -483,7 +483,8 @@ template <int TERMS, int COLS> static void run(struct kdev *d, const struct prod
 static int cost_of(const struct kdev *d, const struct product *p, int cols)
 {
     enum { BEGIN = 8 }; /* overhead of a tile, in columns */
-    int first[MAX_MATS], wide[MAX_MATS], tiles = tiles_of(p, first, wide) * div_up(p->rows * d->terms, cols);
+    int first[MAX_MATS], wide[MAX_MATS];
+    int tiles = tiles_of(p, first, wide) * div_up(p->rows * d->terms, cols);
     return div_up(tiles, d->n_sm) * (cols + BEGIN);
 }
 

@@ -42,8 +42,7 @@ struct verify_args {
     int begin[MAX_MATS];  /* the same among all outputs, with an even number for every matrix */
     int outs, all;        /* outputs of a group; of all groups */
     int warps;            /* consumer warps */
-    int groups, k_blocks;   /* k_blocks: blocks that share a group, each with some of the k
-                               splits */
+    int groups, k_blocks; /* k_blocks: blocks that share a group, each with some of the k splits */
     int stages, span;     /* span: bytes of a stage: the rows (swizzled), then the weights of
                              each chunk */
     int early;            /* stages whose weights are requested before the wait */
@@ -99,7 +98,8 @@ template <int COLS> struct fetcher {
     const verify_args &a;
     stage_ring s;
     uint64_t once;
-    __device__ __forceinline__ fetcher(const verify_args &args, const stage_ring &ring) : a(args), s(ring)
+    __device__ __forceinline__ fetcher(const verify_args &args, const stage_ring &ring)
+        : a(args), s(ring)
     {
         asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
     }
@@ -126,7 +126,8 @@ template <int COLS> struct fetcher {
 };
 
 /* The weights of the first stages are requested while the previous kernel drains. */
-template <int COLS> __device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_ring &s)
+template <int COLS>
+__device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_ring &s)
 {
     const struct ksplit c = a.p.m[0].panels.ksplit;
     const work w(a);
@@ -157,14 +158,14 @@ template <int COLS> __device__ __forceinline__ void fetch_stages(const verify_ar
 #define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 
 /* acc (64 outputs, 32 or 64 columns) = or += weights * rows, as in tile.cuh */
-__device__ __forceinline__ void wgmma_narrow(float (&acc)[16], uint32_t w0, uint32_t w1, uint32_t w2,
-                                           uint32_t w3, uint64_t rows, int onto)
+__device__ __forceinline__ void wgmma_narrow(float (&acc)[16], uint32_t w0, uint32_t w1,
+                                             uint32_t w2, uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n32k16.f32.bf16.bf16", REG16, "%16", "%17", "%18", "%19", "%20", "%21", ACC8(acc, 0),
           ACC8(acc, 8));
 }
-__device__ __forceinline__ void wgmma_narrow(float (&acc)[32], uint32_t w0, uint32_t w1, uint32_t w2,
-                                           uint32_t w3, uint64_t rows, int onto)
+__device__ __forceinline__ void wgmma_narrow(float (&acc)[32], uint32_t w0, uint32_t w1,
+                                             uint32_t w2, uint32_t w3, uint64_t rows, int onto)
 {
     WGMMA("m64n64k16.f32.bf16.bf16", REG32, "%32", "%33", "%34", "%35", "%36", "%37",
           ACC32(acc, 0));
@@ -206,8 +207,8 @@ struct weights {
 
 /* Accumulates one k split of n > 0 chunks into acc. */
 template <int COLS>
-__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const verify_args &a, stage_ring &s,
-                                             int n, const int (&o)[2])
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const verify_args &a,
+                                               stage_ring &s, int n, const int (&o)[2])
 {
     const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
     const int row[2] = {o[0] * K_CHUNK_BYTES + q, o[1] * K_CHUNK_BYTES + q};
@@ -275,7 +276,8 @@ __device__ __forceinline__ float *place_of_pair(const verify_args &a, int group,
 }
 
 template <int COLS>
-__device__ __forceinline__ void store_partial(const verify_args &a, const float (&acc)[COLS / 2], float *to)
+__device__ __forceinline__ void store_partial(const verify_args &a, const float (&acc)[COLS / 2],
+                                              float *to)
 {
     const bool turned = (int)threadIdx.x / 4 % 2;
 #pragma unroll
@@ -316,8 +318,8 @@ __device__ __forceinline__ void stage_packed(const float (&y)[COLS / 4], uint32_
 }
 
 /* Stores outputs from .. to - 1 from shared memory to pack_to, a warp a row. */
-__device__ __forceinline__ void store_packed(const verify_args &a, const uint32_t *scratch, int from, int to,
-                                             int warp)
+__device__ __forceinline__ void store_packed(const verify_args &a, const uint32_t *scratch,
+                                             int from, int to, int warp)
 {
     const int first = from & ~31, lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -337,8 +339,9 @@ __device__ __forceinline__ void consumer_barrier(const verify_args &a)
 }
 
 template <int COLS, int ACT>
-__device__ __forceinline__ void finish_gated(const verify_args &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs<false> &own, uint32_t *scratch)
+__device__ __forceinline__ void finish_gated(const verify_args &a, const float (&sum)[COLS / 2],
+                                             int group, const outputs<false> &own,
+                                             uint32_t *scratch)
 {
     const target t(a, group, own.o[0]);
     const bool any = t.mat == 0 && t.out >= 0;
@@ -404,8 +407,8 @@ __device__ __forceinline__ void finish_any(const verify_args &a, const float (&s
 }
 
 template <int COLS>
-__device__ __forceinline__ void finish_sums(const verify_args &a, const float (&sum)[COLS / 2], int group,
-                                            const outputs<false> &own)
+__device__ __forceinline__ void finish_sums(const verify_args &a, const float (&sum)[COLS / 2],
+                                            int group, const outputs<false> &own)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -419,8 +422,9 @@ __device__ __forceinline__ void finish_sums(const verify_args &a, const float (&
 }
 
 template <int COLS>
-__device__ __forceinline__ void finish_group(const verify_args &a, const float (&sum)[COLS / 2], int group,
-                                             const outputs<false> &own, uint32_t *scratch)
+__device__ __forceinline__ void finish_group(const verify_args &a, const float (&sum)[COLS / 2],
+                                             int group, const outputs<false> &own,
+                                             uint32_t *scratch)
 {
     if (!a.p.glu)
         finish_sums<COLS>(a, sum, group, own);
@@ -477,12 +481,14 @@ __device__ __forceinline__ void multiply_splits(const verify_args &a, stage_ring
 /* ---- kernels -------------------------------------------------------------------------------- */
 
 template <int COLS, bool SPLIT>
-__global__ void __launch_bounds__(THREADS, 1) verify_kernel(const __grid_constant__ struct verify_args a)
+__global__ void __launch_bounds__(THREADS, 1)
+    verify_kernel(const __grid_constant__ struct verify_args a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    stage_ring s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages, a.span};
+    stage_ring s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages,
+                    a.span};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.stages; i++)
@@ -576,7 +582,8 @@ static void choose_division(const struct kdev *d, struct verify_args *a, int col
     *a = best;
 }
 
-static void reduce_splits(struct kdev *d, const struct product *p, const float *part, int all, int splits)
+static void reduce_splits(struct kdev *d, const struct product *p, const float *part, int all,
+                          int splits)
 {
     dim3 grid((unsigned)div_up(all, REDUCE_THREADS), (unsigned)p->rows);
     cuda_launch(d, reduce_splits_kernel, grid, REDUCE_THREADS, 0, *p, part, all, splits);
@@ -618,14 +625,15 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
     const int behind = max_int(SLACK, p->pack_to ? COLS * PACKED_PITCH * (int)sizeof(uint32_t) : 0);
     a.stages = min_int((MAX_SMEM - 2048 - behind) / a.span, MAX_STAGES);
     if (splits) /* with less shared memory, a block can start beside one of the previous kernel */
-        a.stages = min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
+        a.stages =
+            min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
     defers = defers && splits && (p->row_epilogue.is_qkv || bare(&p->f[0]));
     if (defers)
         a.part = p->f[0].dst;
     else if (splits)
-        a.part = (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) *
-                                           sizeof(float));
+        a.part =
+            (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) * sizeof(float));
     int blocks = splits ? a.groups * a.k_blocks : min_int(a.groups, d->n_sm);
     cuda_launch(d, splits ? verify_kernel<COLS, true> : verify_kernel<COLS, false>,
                 dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span + 1024 + behind), a);
