@@ -1,28 +1,30 @@
 /* experts.cuh - what the kernels of a mixture of experts share.
  *
- * Pairs (row, rank of a chosen expert) are grouped into jobs: an expert and at most `per` of its
- * pairs, whose rows are multiplied together while the expert's weights are read once. Few rows have
- * their experts chosen and their pairs grouped by every block that needs to know (`direct`: it
- * costs a warp half a microsecond, less than waiting for a block that does it for all); else the
- * last block of the router does both.
+ * A pair is a row and one of its selected experts, numbered row * top_k + rank. Pairs are grouped
+ * into jobs: an expert and at most job_pairs of its pairs, whose rows are multiplied together while
+ * the expert's weights are read once. With at most DIRECT_PAIRS pairs, every block selects the
+ * experts and groups the pairs itself (block_select): that takes a warp half a microsecond, less
+ * than waiting for one block to do it for all. Otherwise the last block of the router does both.
  *
- * Of few pairs (`quick`) blocks also hand over what they make as its own flag, for which the router
- * clears the room behind their rows; a single row (`alone`) is packed by each of them.
+ * With very few pairs (by_flags), blocks exchange hidden rows and results through words that are
+ * their own flags (publish(), cuda.h); the router's packing blocks clear these words after they
+ * have packed their row. A single row (single_row) is packed by every block for itself.
  *
- * A logit is kept as its key: an unsigned integer, ordered as logits are, and never 0. Where blocks
- * choose for themselves they do not wait for the router to end but for its keys, which are 0 until
- * they are there and are made 0 again by those who read them. Such keys and counters are looked at
- * before what came before in the stream has ended, so they have a place that nobody else uses
- * (MOE_COUNTERS_AT).
+ * A logit is stored as its key: an unsigned integer in the order of the logits, never 0. Blocks
+ * that select experts themselves do not wait for the router to end, only for its keys: a key is 0
+ * until the router writes it, and the readers set it to 0 again. These keys and counters are read
+ * before the kernels earlier in the stream have ended, so they are in memory that no other
+ * operation uses (MOE_COUNTERS_AT).
  *
- * MXFP4. Blocks lie as mem.cu says. Weights are decoded to f16 with their scale, so that a
- * run is summed by the tensor cores alone: e2m1_pairs() makes them 2^-14 of themselves, and one
- * product by 2^13 times their scale over the largest of their row does the rest. The sum of the
- * runs is multiplied with twice that largest scale (mx_unit). f16 holds a weight exactly while its
- * scale is 2^-22 of the row's largest or more; below, bits are lost, and from 2^-28 on the weight:
- * nothing that a sum of f32 would show beside the others. A scale that is NaN becomes infinity, and
- * so does the unit of 2^127: sums that are infinite become NaN (mx_sum). Activations are f16 times
- * a power of two: a row's own for the input, the fixed h_scale for what lies between the matrices.
+ * MXFP4. Blocks are stored in the order that mem.cu describes. Weights are decoded to f16 with
+ * their scale included, so the tensor cores alone sum a k split: e2m1_pairs() gives 2^-14 of a
+ * weight, and one multiplication by 2^13 times (its scale / the row's largest scale) does the rest.
+ * The sum over the k splits is multiplied by twice the row's largest scale (mx_unit). f16 holds a
+ * weight exactly while its scale is at least 2^-22 of the row's largest; below that bits are lost,
+ * and from 2^-28 on the whole weight, which a float32 sum beside the others would not show either.
+ * A NaN scale becomes infinity, and so does the unit of 2^127: infinite sums become NaN (mx_sum).
+ * Activations are f16 times a power of two: a row's own for the input, the fixed h_scale for the
+ * hidden rows.
  */
 #ifndef AERIE_CUDA_EXPERTS_CUH
 #define AERIE_CUDA_EXPERTS_CUH
@@ -32,8 +34,8 @@
 enum {
     MOST_EXPERTS = 512,
     MOST_TOP_K = 32,
-    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, QUICK_PAIRS = 16, QUICK_ROWS = 4,
-    /* from MOE_COUNTERS_AT on, which are the mixture's alone: */
+    DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, FLAG_PAIRS = 16, FLAG_ROWS = 4,
+    /* at MOE_COUNTERS_AT, which only this operation uses: */
     ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, ROWS_CLEARED = 9, KEYS = 32,
 };
 
@@ -45,62 +47,62 @@ struct moe_args {
     float router_scale;
     struct vec router;
     size_t router_pitch, gate_up_b_pitch, down_b_pitch;
-    bool halves, f16; /* halves: gate rows first, then up */
+    bool halves, f16; /* halves: gate rows first, then up rows */
     int act;
     float limit;
     bool add;
     float *dst;
     int32_t *chosen_out; /* or NULL */
-    int terms;           /* of a packed activation */
-    int per;             /* pairs of a job at most */
-    bool direct;
-    bool tiled;          /* packed rows lie as tile.cu wants them */
-    bool sums;           /* adds up the rows' experts, too */
-    bool quick;          /* blocks hand over at once (experts.cu) */
-    bool alone;          /* and each packs the row, of which there is one, for itself */
-    int slots, sets;     /* of a block's ring of weights, of rows */
+    int terms;           /* f16 or bf16 terms of a packed activation */
+    int job_pairs;       /* most pairs of a job */
+    bool block_select;
+    bool prefill;          /* packed rows are in the layout of tile.cu */
+    bool adds_experts;     /* the expert kernel also sums each row's experts */
+    bool by_flags;         /* blocks exchange data through flags (experts.cu) */
+    bool single_row;       /* there is one row, and each block packs it */
+    int stages, row_stages; /* of a block's rings of weights and of rows */
     struct mat gate_up_m, down_m;
-    float h_scale, h_undo; /* of packed hidden rows, f16: a power of two, and 1 / it */
+    float h_scale, h_undo; /* power of two of packed hidden rows (f16), and 1 / h_scale */
     /* scratch */
-    struct packed x, h;    /* rows for gate and up, pairs for down */
+    struct packed x, h;    /* x: rows for gate and up; h: pairs for down */
     uint16_t *x_to, *h_to;
-    unsigned *own;         /* counters, and (rows, E) keys where blocks choose */
-    uint32_t *keys;        /* (rows, E) of the logits */
-    float *x_inv;          /* (rows): undoes the power of two of a packed row, f16 */
+    unsigned *sync;        /* counters, and if block_select the (rows, E) keys */
+    uint32_t *keys;        /* (rows, E) keys of the logits */
+    float *x_inv;          /* (rows): 1 / the power of two of a packed row (f16) */
     int32_t *chosen;       /* (rows, top_k) */
     float *weight;         /* (rows, top_k) */
     int32_t *n_active, *active; /* jobs: expert active[j] has order[begin[j] .. begin[j + 1]) */
     int32_t *begin, *order;
-    int32_t *place;        /* (pairs): order[place[p]] == p; tiled */
+    int32_t *place;        /* (pairs): order[place[p]] == p; only if prefill */
     float *up, *down;      /* (pairs, 2 ffn), (pairs, in) */
     unsigned *counters;
 };
 
-/* route.cu: the router of few rows, packing, and, unless blocks choose for themselves, the
- * choice and the groups. */
+/* route.cu: router and packing for decode and verify rows and, unless block_select, the selection
+ * of experts and the grouping of pairs. */
 void cuda_route(struct kdev *d, const struct moe_args *m);
 
-/* experts.cu: gate, up and activation; down; and, without a norm behind, the sum of a row's
+/* experts.cu: gate, up and activation; down; and, if there is no post-norm, the sum of each row's
  * experts. */
-void cuda_few_experts(struct kdev *d, const struct moe_args *m);
-/* Pairs that a job may have there. */
-int cuda_few_pairs(const struct kdev *d, const struct moe_args *m, int rows);
-/* Whether blocks can hand over at once; and pack a row for themselves. */
-bool cuda_few_quick(const struct kdev *d, const struct moe_args *m);
-bool cuda_few_alone(const struct moe_args *m);
+void cuda_decode_experts(struct kdev *d, const struct moe_args *m);
+/* The most pairs that a job of cuda_decode_experts() may have. */
+int cuda_decode_job_pairs(const struct kdev *d, const struct moe_args *m, int rows);
+/* Whether blocks can exchange data through flags; whether each block can pack the row itself. */
+bool cuda_experts_use_flags(const struct kdev *d, const struct moe_args *m);
+bool cuda_experts_pack_row(const struct moe_args *m);
 
-/* The same for many rows, but never the sum (tile.cu). Packed rows are those of pairs, as
- * `order` has them. */
+/* tile.cu: the same products for prefill rows, without the sum. Packed rows are those of pairs, in
+ * the order of `order`. */
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
-/* The router of many rows, grouping and packing; and the sum without a norm (tile_route.cu).
- * Whether they can. */
+/* tile_route.cu: whether the router for prefill rows has room for these shapes; router, grouping
+ * and packing; the sum if there is no post-norm. */
 bool cuda_tile_routes(const struct moe_args *m);
 void cuda_tile_route(struct kdev *d, const struct moe_args *m);
 void cuda_tile_sum(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__
 
-/* Where the c-th of a tile's chunks lies: the first ones of all runs, then the second ones, ... */
+/* Position of chunk c in a tile: the first chunks of all k splits, then their second chunks, ... */
 __host__ __device__ __forceinline__ int chunk_place(int c, int chunks)
 {
     int each = (chunks + (int)K_SPLITS - 1) / (int)K_SPLITS, full = chunks / each,
@@ -109,47 +111,47 @@ __host__ __device__ __forceinline__ int chunk_place(int c, int chunks)
     return i * full + (i < rest ? i : rest) + c / each;
 }
 
-/* Orders floats as unsigned integers do; NaN is below all, 0 below NaN. */
+/* Maps floats to unsigned integers in the same order; NaN maps to 1, below all numbers; 0 is no
+ * key. */
 __device__ __forceinline__ uint32_t order_key(float x)
 {
-    uint32_t u = __float_as_uint(x + 0.f); /* -0 is 0 */
+    uint32_t u = __float_as_uint(x + 0.f); /* -0 becomes 0 */
     return x != x ? 1 : u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000u);
 }
 
-__device__ __forceinline__ float keyed(uint32_t key)
+__device__ __forceinline__ float logit_of_key(uint32_t key)
 {
     return key == 1 ? NAN : __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu));
 }
 
-/* What others write while this kernel runs. */
-__device__ __forceinline__ uint32_t look(const unsigned *p)
+/* Acquire load of a word that other blocks write while this kernel runs. */
+__device__ __forceinline__ uint32_t load_acquire(const unsigned *p)
 {
     uint32_t v;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 
-/* Before and after what tells others: it happens after all that the block has written, or before
- * all that it will read. */
-__device__ __forceinline__ void order_memory()
+/* Fence between a block's data and the counter or flag that announces the data. */
+__device__ __forceinline__ void fence_acq_rel()
 {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
 
-/* What the block has written is there for whoever then sees the counter. */
-__device__ __forceinline__ void tell(unsigned *counter)
+/* Release: whoever sees the counter increased also sees what this block has written. */
+__device__ __forceinline__ void block_arrives(unsigned *counter)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        order_memory();
+        fence_acq_rel();
         atomicAdd(counter, 1);
     }
 }
 
-/* The keys of a row, when all are there; lane l has those of experts l, l + 32, ... */
+/* Waits for the keys of a row; lane l gets those of experts l, l + 32, ... */
 template <int EACH>
-__device__ __forceinline__ void look_at_row(const moe_args &a, const uint32_t *keys,
-                                            uint32_t (&key)[EACH])
+__device__ __forceinline__ void wait_for_keys(const moe_args &a, const uint32_t *keys,
+                                              uint32_t (&key)[EACH])
 {
     const int lane = (int)threadIdx.x % 32;
     bool missing;
@@ -158,17 +160,17 @@ __device__ __forceinline__ void look_at_row(const moe_args &a, const uint32_t *k
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             int e = lane + 32 * i;
-            key[i] = e < a.n_expert ? look(keys + e) : 0;
+            key[i] = e < a.n_expert ? load_acquire(keys + e) : 0;
             missing |= e < a.n_expert && key[i] == 0;
         }
     } while (__any_sync(~0u, missing));
 }
 
-/* The top_k largest logits of a row (ties: lowest index), softmax over those; one warp, whose lane
+/* The top_k largest logits of a row (ties: lowest index) and the softmax over them. One warp; lane
  * i receives the expert of rank i and its weight. */
 template <int EACH>
-__device__ __forceinline__ void choose(const moe_args &a, uint32_t (&key)[EACH], int *expert,
-                                       float *weight)
+__device__ __forceinline__ void select_experts(const moe_args &a, uint32_t (&key)[EACH],
+                                               int *expert, float *weight)
 {
     const int lane = (int)threadIdx.x % 32;
     float first = 0, sum = 0;
@@ -185,7 +187,7 @@ __device__ __forceinline__ void choose(const moe_args &a, uint32_t (&key)[EACH],
         for (int i = 0; i < EACH; i++)
             if (lane + 32 * i == e)
                 key[i] = 0;
-        float x = keyed(top);
+        float x = logit_of_key(top);
         first = k ? first : x;
         float w = expf(x - first);
         sum += w;
@@ -197,19 +199,20 @@ __device__ __forceinline__ void choose(const moe_args &a, uint32_t (&key)[EACH],
         *weight *= weight_at(a.expert_scale, (size_t)*expert);
 }
 
-/* A block's own lists of jobs. */
+/* A block's own lists of pairs and jobs. */
 struct jobs {
     float weight[DIRECT_PAIRS];
-    float x_inv[DIRECT_PAIRS]; /* of a pair's row */
+    float x_inv[DIRECT_PAIRS]; /* of the pair's row */
     int16_t chosen[DIRECT_PAIRS], order[DIRECT_PAIRS];
     int16_t active[DIRECT_PAIRS], begin[DIRECT_PAIRS + 1];
     int n;
 };
 
-/* A level of the tree of warp_sum(): a lane has N numbers instead of 2 N, those of lane D further on
- * are the other half. A function for each level, so that every index is known: of a loop it left,
- * the compiler picked registers by comparing. */
-template <int D, int N, int MOST> __device__ __forceinline__ void fold_lanes(float (&v)[MOST])
+/* One level of the tree of warp_sum() for several sums at once (a reduce-scatter): a lane keeps N
+ * of its 2 N numbers and adds those of the lane D away. One call a level, so that all indices are
+ * constants: in a loop the compiler selected registers at run time. */
+template <int D, int N, int MOST>
+__device__ __forceinline__ void reduce_scatter_lanes(float (&v)[MOST])
 {
     const bool upper = threadIdx.x & D;
 #pragma unroll
@@ -219,8 +222,8 @@ template <int D, int N, int MOST> __device__ __forceinline__ void fold_lanes(flo
     }
 }
 
-/* Inclusive sum over the lanes of a warp. */
-__device__ __forceinline__ int running_sum(int v)
+/* Inclusive scan over the lanes of a warp. */
+__device__ __forceinline__ int inclusive_scan(int v)
 {
     for (int i = 1; i < 32; i *= 2) {
         int left = __shfl_up_sync(~0u, v, i);
@@ -229,16 +232,16 @@ __device__ __forceinline__ int running_sum(int v)
     return v;
 }
 
-/* Groups at most 32 pairs: experts in the order in which pairs name them first. One warp. */
-__device__ __forceinline__ void group_few(const moe_args &a, struct jobs *l)
+/* Groups at most 32 pairs; experts in the order in which pairs first name them. One warp. */
+__device__ __forceinline__ void group_32(const moe_args &a, struct jobs *l)
 {
     const int lane = (int)threadIdx.x % 32, pairs = a.rows * a.top_k;
     int e = lane < pairs ? l->chosen[lane] : -1 - lane;
     unsigned same = __match_any_sync(~0u, e);
     int rank = __popc(same & ((1u << lane) - 1)), leader = __ffs(same) - 1;
     int mine = lane < pairs && rank == 0 ? __popc(same) : 0;
-    int at = __shfl_sync(~0u, running_sum(mine) - mine, leader) + rank;
-    bool starts = lane < pairs && rank % a.per == 0;
+    int at = __shfl_sync(~0u, inclusive_scan(mine) - mine, leader) + rank;
+    bool starts = lane < pairs && rank % a.job_pairs == 0;
     unsigned all = __reduce_or_sync(~0u, starts ? 1u << at : 0u);
     if (lane < pairs)
         l->order[at] = (int16_t)lane;
@@ -250,30 +253,30 @@ __device__ __forceinline__ void group_few(const moe_args &a, struct jobs *l)
         l->n = __popc(all), l->begin[__popc(all)] = (int16_t)pairs;
 }
 
-/* The first THREADS of a block meet. */
-template <int THREADS> __device__ __forceinline__ void choosers_meet()
+/* Barrier of the first THREADS threads of a block. */
+template <int THREADS> __device__ __forceinline__ void selectors_sync()
 {
     asm volatile("bar.sync 2, %0;" ::"n"((int)THREADS) : "memory");
 }
 
-/* Groups up to DIRECT_PAIRS, in every block alike: by expert, within one in their order; thread p
- * has pair p. room: (9, E) ints. */
+/* Groups at most DIRECT_PAIRS pairs, with the same result in every block: by expert, and within an
+ * expert in order of the pairs; thread p has pair p. room: (9, E) ints. */
 template <int THREADS>
-__device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, int *room)
+__device__ __forceinline__ void group_256(const moe_args &a, struct jobs *l, int *room)
 {
     const int p = (int)threadIdx.x, warp = p / 32, lane = p % 32, E = a.n_expert;
     const int pairs = a.rows * a.top_k, warps = (pairs + 31) / 32;
     int *start = room + 8 * E, e = p < pairs ? l->chosen[p] : -1, rank = 0;
     for (int i = p; i < warps * E; i += THREADS)
         room[i] = 0;
-    choosers_meet<THREADS>();
+    selectors_sync<THREADS>();
     if (warp < warps) {
         unsigned same = __match_any_sync(~0u, e);
         rank = __popc(same & ((1u << lane) - 1));
         if (e >= 0 && rank == 0)
             room[warp * E + e] = __popc(same);
     }
-    choosers_meet<THREADS>();
+    selectors_sync<THREADS>();
     if (warp == 0) {
         int sum = 0, n = 0;
         for (int x = lane; x < (E + 31) / 32 * 32; x += 32) {
@@ -283,10 +286,10 @@ __device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, in
                 room[w * E + x] = c;
                 c += here;
             }
-            int jobs = (c + a.per - 1) / a.per;
-            int upto = running_sum(c), jobs_upto = running_sum(jobs);
+            int jobs = (c + a.job_pairs - 1) / a.job_pairs;
+            int upto = inclusive_scan(c), jobs_upto = inclusive_scan(jobs);
             for (int j = 0; j < jobs; j++) {
-                l->begin[n + jobs_upto - jobs + j] = (int16_t)(sum + upto - c + j * a.per);
+                l->begin[n + jobs_upto - jobs + j] = (int16_t)(sum + upto - c + j * a.job_pairs);
                 l->active[n + jobs_upto - jobs + j] = (int16_t)x;
             }
             if (x < E)
@@ -297,13 +300,13 @@ __device__ __forceinline__ void group_many(const moe_args &a, struct jobs *l, in
         if (lane == 0)
             l->n = n, l->begin[n] = (int16_t)sum;
     }
-    choosers_meet<THREADS>();
+    selectors_sync<THREADS>();
     if (e >= 0)
         l->order[start[e] + room[warp * E + e] + rank] = (int16_t)p;
 }
 
-/* Chooses the experts of row r; one warp. */
-__device__ __forceinline__ void choose_row(const moe_args &a, struct jobs *l, int r)
+/* Selects the experts of row r. One warp. */
+__device__ __forceinline__ void select_row(const moe_args &a, struct jobs *l, int r)
 {
     const int lane = (int)threadIdx.x % 32;
     const uint32_t *keys = a.keys + (size_t)r * (size_t)a.n_expert;
@@ -311,12 +314,12 @@ __device__ __forceinline__ void choose_row(const moe_args &a, struct jobs *l, in
     float w = 0;
     if (a.n_expert <= 32) {
         uint32_t key[1];
-        look_at_row(a, keys, key);
-        choose(a, key, &e, &w);
+        wait_for_keys(a, keys, key);
+        select_experts(a, key, &e, &w);
     } else {
         uint32_t key[DIRECT_EXPERTS / 32];
-        look_at_row(a, keys, key);
-        choose(a, key, &e, &w);
+        wait_for_keys(a, keys, key);
+        select_experts(a, key, &e, &w);
     }
     if (lane >= a.top_k)
         return;
@@ -325,7 +328,7 @@ __device__ __forceinline__ void choose_row(const moe_args &a, struct jobs *l, in
         l->active[lane] = (int16_t)e;
 }
 
-/* The jobs of a single row, whatever its experts: one each. One warp. */
+/* The jobs of a single row: one for each rank, whatever the expert. One warp. */
 __device__ __forceinline__ void group_one(const moe_args &a, struct jobs *l)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -335,34 +338,36 @@ __device__ __forceinline__ void group_one(const moe_args &a, struct jobs *l)
         l->n = l->begin[a.top_k] = (int16_t)a.top_k;
 }
 
-/* Chooses the experts of all rows and groups the pairs; the first THREADS of the block. */
+/* Selects the experts of all rows and groups the pairs; the first THREADS threads of a block. */
 template <int THREADS>
-__device__ __forceinline__ void choose_directly(const moe_args &a, struct jobs *l, int *room)
+__device__ __forceinline__ void select_and_group(const moe_args &a, struct jobs *l, int *room)
 {
     const int warp = (int)threadIdx.x / 32;
     for (int r = warp; r < a.rows; r += THREADS / 32)
-        choose_row(a, l, r);
-    choosers_meet<THREADS>();
+        select_row(a, l, r);
+    selectors_sync<THREADS>();
     if (a.rows * a.top_k > 32)
-        group_many<THREADS>(a, l, room);
+        group_256<THREADS>(a, l, room);
     else if (warp == 0)
-        a.rows == 1 ? group_one(a, l) : group_few(a, l);
+        a.rows == 1 ? group_one(a, l) : group_32(a, l);
 }
 
-/* A word has four scales of a row. In the row's first one the bytes' lower two bits, zeros in all
- * others, are the exponent of its largest scale: takes that out, and returns twice that scale. */
+/* A word holds four scales of a row. The lower two bits of its bytes are 0, except in the row's
+ * first word, where together they are the exponent of the row's largest scale: removes these bits,
+ * and returns twice that scale. */
 __device__ __forceinline__ float mx_unit(uint32_t &four)
 {
-    const uint32_t most = (four & 0x03030303u) * 0x01041040u; /* brings them into the upper byte */
+    const uint32_t most = (four & 0x03030303u) * 0x01041040u; /* collects the bits in the upper
+                                                                 byte */
     four &= 0x7c7c7c7cu;
     return __uint_as_float((most >> 1 & 0x7f800000u) + 0x00800000u);
 }
 
-/* Eight weights of block b of four as f16 pairs, scaled. */
+/* Decodes eight weights of block b of four into f16 pairs, scaled. */
 __device__ __forceinline__ void scaled_pairs(uint32_t w, uint32_t scales, int b, uint32_t (&h)[4])
 {
     const uint32_t pair = (b % 2 ? scales : scales << 8) & 0xFF00FF00u;
-    const __half2 both = *(const __half2 *)&pair; /* one half is taken without an instruction */
+    const __half2 both = *(const __half2 *)&pair; /* selecting one half costs no instruction */
     const __half2 one = b / 2 ? __high2half2(both) : __low2half2(both);
     e2m1_pairs(w, h);
 #pragma unroll
@@ -372,10 +377,10 @@ __device__ __forceinline__ void scaled_pairs(uint32_t w, uint32_t scales, int b,
     }
 }
 
-/* The sum that the runs' sums amount to; a scale of NaN made it infinite. */
+/* The sum over all k splits; infinite only because of a NaN scale, hence NaN. */
 __device__ __forceinline__ float mx_sum(float y) { return isinf(y) ? NAN : y; }
 
-/* Element i of the sum of a row's experts, in the order of their rank. */
+/* Element i of the sum of a row's experts, in the order of rank. */
 template <class INT>
 __device__ __forceinline__ float sum_of(const moe_args &a, const INT *chosen, const float *weight,
                                         int r, int i)

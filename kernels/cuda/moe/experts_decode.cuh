@@ -1,6 +1,6 @@
-/* experts_decode.cuh - what the tasks of experts.cu stand on: the shape of a block,
- * barriers, copies and one multiplication, a row packed by every block, how units are dealt to
- * blocks, and a task's way through them.
+/* experts_decode.cuh - the building blocks of experts.cu: the shape of a block, mbarriers, bulk
+ * copies, one multiplication, packing a single row, how units are divided among blocks, and how a
+ * warp iterates over its block's units.
  */
 #ifndef AERIE_CUDA_EXPERTS_FEW_CUH
 #define AERIE_CUDA_EXPERTS_FEW_CUH
@@ -8,47 +8,60 @@
 #include "kernels/cuda/moe/route.cuh"
 
 enum {
-    CHUNK = 16 * 64, CHUNK_SCALES = 16 * 4, /* bytes */
-    STEP = (int)K_SPLITS * (CHUNK + CHUNK_SCALES), /* a chunk of each run: weights, scales */
-    TILES = 2, SLOT = TILES * STEP, /* of a unit */
-    /* Slots of a gang's ring: what is under way beyond these delays loads that must be quick. */
-    GANGS = 2, MOST_SLOTS = 3, ENOUGH_SLOTS = 2,
-    MOST_SETS = 4,
-    GROUPS = 2, PARTS = 2 * GROUPS,
-    /* Biases come with a unit's first weights, so that its end waits for no load. A fetcher is no
-     * more units ahead of the ends than there are slots. */
-    BIAS = TILES * 16, BIASES = 8,
-    /* warps */
-    MULTIPLIERS = GANGS * (int)K_SPLITS, ENDERS = GANGS * TILES, FETCHER = MULTIPLIERS + ENDERS,
-    CLERK = FETCHER + GANGS, CHOOSERS = 32 * CLERK, THREADS = CHOOSERS + 32,
+    CHUNK = 16 * 64,
+    CHUNK_SCALES = 16 * 4,                         /* bytes */
+    STEP = (int)K_SPLITS * (CHUNK + CHUNK_SCALES), /* one chunk of each k split: weights, scales */
+    TILES = 2,
+    STAGE = TILES * STEP, /* tiles of a unit; bytes of a stage */
+    /* Stages of a pipeline's ring. More bytes in flight than these would delay loads that need a
+     * short latency. */
+    PIPELINES = 2,
+    MAX_STAGES = 3,
+    GOOD_STAGES = 2,
+    MAX_ROW_STAGES = 4,
+    GROUPS = 2,
+    PARTS = 2 * GROUPS,
+    /* Biases come with a unit's first weights, so that the epilogue waits for no load. A producer
+     * is at most as many units ahead of the epilogues as there are stages. */
+    BIAS = TILES * 16,
+    BIASES = 8,
+    /* warps of a block */
+    MMA_WARPS = PIPELINES * (int)K_SPLITS,
+    EPILOGUE_WARPS = PIPELINES * TILES,
+    WEIGHT_WARP = MMA_WARPS + EPILOGUE_WARPS,
+    ROW_WARP = WEIGHT_WARP + PIPELINES,
+    SELECTORS = 32 * ROW_WARP,
+    THREADS = SELECTORS + 32,
 };
-static_assert((int)BIASES >= MOST_SLOTS + 3, "nobody reads the biases that are replaced");
-static_assert((int)MULTIPLIERS >= ROUTE_WARPS && (int)CHOOSERS >= DIRECT_PAIRS);
+static_assert((int)BIASES >= MAX_STAGES + 3, "replaced biases are no longer read");
+static_assert((int)MMA_WARPS >= ROUTE_WARPS && (int)SELECTORS >= DIRECT_PAIRS);
 
-/* EVEN: up to four rows, in the even columns. FEW: up to eight columns. MORE: up to 16. */
-enum kind { EVEN, FEW, MORE };
+/* COLS_4: up to four rows, in the even columns. COLS_8: up to eight columns. COLS_16: up to 16. */
+enum tile_kind { COLS_4, COLS_8, COLS_16 };
 
 template <int KIND> struct shape {
-    static constexpr int NT = KIND == MORE ? 2 : 1, COLS = KIND == EVEN ? 4 : 8 * NT,
-                         PITCH = KIND == EVEN ? 24 : 20; /* of 16 outputs; spreads the banks */
-    static constexpr int PASSES = COLS * 8 / 32; /* of an ender: 8 items a column */
-    static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* of outputs, behind the sums */
-                         RED = UNITS + 16, SUM_BYTES = GANGS * TILES * RED * 4;
+    static constexpr int NT = KIND == COLS_16 ? 2 : 1, COLS = KIND == COLS_4 ? 4 : 8 * NT,
+                         PITCH = KIND == COLS_4 ? 24 : 20; /* of 16 outputs; avoids bank
+                                                              conflicts */
+    static constexpr int PASSES = COLS * 8 / 32; /* of an epilogue warp: 8 items a column */
+    static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* row scales of the outputs,
+                                                                  after the sums */
+                         RED = UNITS + 16, SUM_BYTES = PIPELINES * TILES * RED * 4;
 };
 
-/* ---- pieces --------------------------------------------------------------------------------- */
+/* ---- primitives ----------------------------------------------------------------------------- */
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* A barrier in shared memory, and what follows from being told of so many arrivals. */
-__device__ __forceinline__ void barrier_init(uint64_t *b, int n)
+/* mbarriers in shared memory. */
+__device__ __forceinline__ void mbarrier_init(uint64_t *b, int n)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n) : "memory");
 }
-__device__ __forceinline__ void arrive(uint64_t *b)
+__device__ __forceinline__ void mbarrier_arrive(uint64_t *b)
 {
     asm volatile("{\n"
                  ".reg .b64 state;\n"
@@ -56,14 +69,14 @@ __device__ __forceinline__ void arrive(uint64_t *b)
                  "}\n" ::"r"(shared_address(b))
                  : "memory");
 }
-/* For all lanes at once: what they did before is done. */
-__device__ __forceinline__ void warp_arrives(uint64_t *b)
+/* One arrival for the whole warp, after all its lanes have come here. */
+__device__ __forceinline__ void warp_arrive(uint64_t *b)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-        arrive(b);
+        mbarrier_arrive(b);
 }
-__device__ __forceinline__ void await(uint64_t *b, int phase)
+__device__ __forceinline__ void mbarrier_wait(uint64_t *b, int phase)
 {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -79,17 +92,18 @@ __device__ __forceinline__ void await(uint64_t *b, int phase)
                  : "memory");
 }
 
-/* Copies into shared memory, by as many lanes as COPIERS says, one on Hopper: first what will come,
- * then the pieces; those that nobody will want again (copy_once) leave the second cache first. */
+/* Bulk copies into shared memory, issued by COPY_LANES lanes of a warp (one on Hopper, all without
+ * a copy engine): first the number of bytes to expect, then the copies. copy_evict_first() is for
+ * data that is read once: L2 evicts it first. */
 #if __CUDA_ARCH__ >= 900
-enum { COPIERS = 1 };
-__device__ __forceinline__ void copies_begin(uint64_t *b, int bytes)
+enum { COPY_LANES = 1 };
+__device__ __forceinline__ void copies_expect(uint64_t *b, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
                  "r"(bytes)
                  : "memory");
 }
-__device__ __forceinline__ void copy_once(void *to, const void *from, int bytes, uint64_t *b)
+__device__ __forceinline__ void copy_evict_first(void *to, const void *from, int bytes, uint64_t *b)
 {
     asm volatile("{\n"
                  ".reg .b64 once;\n"
@@ -100,42 +114,42 @@ __device__ __forceinline__ void copy_once(void *to, const void *from, int bytes,
                  "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
-__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *b)
+__device__ __forceinline__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *b)
 {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
                  "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
-__device__ __forceinline__ void copies_end(uint64_t *) {}
-/* What was written in the usual way is there for the copy engine. */
-__device__ __forceinline__ void copies_follow_writes()
+__device__ __forceinline__ void copies_issued(uint64_t *) {}
+/* Makes this thread's view of ordinary writes visible to the copy engine (async proxy). */
+__device__ __forceinline__ void fence_proxy_async()
 {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 #else
-enum { COPIERS = 32 };
-__device__ __forceinline__ void copies_begin(uint64_t *, int) {}
-__device__ __forceinline__ void copy_piece(void *to, const void *from, int bytes, uint64_t *)
+enum { COPY_LANES = 32 };
+__device__ __forceinline__ void copies_expect(uint64_t *, int) {}
+__device__ __forceinline__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *)
 {
     for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 512)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i),
                      "l"((const char *)from + i)
                      : "memory");
 }
-__device__ __forceinline__ void copy_once(void *to, const void *from, int bytes, uint64_t *b)
+__device__ __forceinline__ void copy_evict_first(void *to, const void *from, int bytes, uint64_t *b)
 {
-    copy_piece(to, from, bytes, b);
+    copy_bulk(to, from, bytes, b);
 }
-__device__ __forceinline__ void copies_end(uint64_t *b)
+__device__ __forceinline__ void copies_issued(uint64_t *b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(b))
                  : "memory");
 }
-__device__ __forceinline__ void copies_follow_writes() {}
+__device__ __forceinline__ void fence_proxy_async() {}
 #endif
 
-/* The weights of rows g and g + 8 in a chunk of 128 of k, and their scales. */
+/* The weights of outputs g and g + 8 in a chunk of 128 of k, and their scales. */
 struct weights {
     uint32_t w0[4], w1[4];
     uint2 scales;
@@ -148,8 +162,8 @@ struct weights {
         w1[0] = v1.x, w1[1] = v1.y, w1[2] = v1.z, w1[3] = v1.w;
         scales = *(const uint2 *)(s + lane / 4 * 8);
     }
-    /* Of the first chunk of the rows. */
-    __device__ __forceinline__ float2 take_units()
+    /* Only for the first chunk of the outputs: removes and returns their row scales (mx_unit()). */
+    __device__ __forceinline__ float2 take_row_scales()
     {
         float2 units;
         units.x = mx_unit(scales.x), units.y = mx_unit(scales.y);
@@ -157,9 +171,9 @@ struct weights {
     }
 };
 
-/* A chunk of each of a unit's tiles, which share their rows. Sums of one tile follow each other,
- * and those of the other are made while one waits. x: this lane's 16 bytes of a column; `apart`
- * bytes on, those of the column 8 further. */
+/* Multiplies a chunk of each of a unit's tiles, which share their rows. The MMAs of one tile depend
+ * on each other; those of the other tile fill the gaps. x: this lane's 16 bytes of a column;
+ * `apart` bytes further are those of the column 8 further. */
 template <int KIND>
 __device__ __forceinline__ void multiply(const weights (&c)[TILES], const char *x, int apart,
                                          float (*acc)[shape<KIND>::NT][4])
@@ -185,9 +199,10 @@ __device__ __forceinline__ void multiply(const weights (&c)[TILES], const char *
     }
 }
 
-/* Adds the runs' sums of column `col`, outputs o and o + 1, and gives them their units. */
+/* Adds the k splits' partial sums of column `col`, outputs o and o + 1, and applies the row scales.
+ * two: adds the second term's column to each split. */
 template <int KIND>
-__device__ __forceinline__ float2 sum_runs(const float *red, int col, int o, bool two)
+__device__ __forceinline__ float2 reduce_splits(const float *red, int col, int o, bool two)
 {
     constexpr int PITCH = shape<KIND>::PITCH, RUN = shape<KIND>::COLS * PITCH;
     float2 y = {};
@@ -205,7 +220,7 @@ __device__ __forceinline__ float2 sum_runs(const float *red, int col, int o, boo
     return make_float2(y.x * unit.x, y.y * unit.y);
 }
 
-/* Numbers i and i + 1, i even, of a vector of a type. */
+/* Elements i and i + 1 (i even) of a vector of the given type. */
 __device__ __forceinline__ float2 two_of(int type, const void *p, int i)
 {
     if (type == DT_F32)
@@ -216,12 +231,12 @@ __device__ __forceinline__ float2 two_of(int type, const void *p, int i)
     return __half22float2(*(const __half2 *)&raw);
 }
 
-/* ---- a row alone ---------------------------------------------------------------------------- */
+/* ---- a single row --------------------------------------------------------------------------- */
 
-/* Packs the row for this block, as pack_row() of route.cu does, once it is there; the first
- * ROUTE_THREADS threads. It costs less than to wait for a block that does it for all. */
-__device__ __forceinline__ void pack_alone(const moe_args &a, uint16_t *to, float *x_inv,
-                                           float *room)
+/* Packs the row for this block as pack_row() of route.cu does, as soon as the row exists; the first
+ * ROUTE_THREADS threads. Faster than waiting for one block to pack it for all. */
+__device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to, float *x_inv,
+                                                float *room)
 {
     const int tid = (int)threadIdx.x;
     uint32_t w[PER] = {};
@@ -229,9 +244,9 @@ __device__ __forceinline__ void pack_alone(const moe_args &a, uint16_t *to, floa
     if (a.pre.w.p)
         fetch_part((const uint16_t *)a.pre.w.p, a.in, 0, w);
     if (tid == 0)
-        while (!look(a.own + ROWS_READY))
+        while (!load_acquire(a.sync + ROWS_READY))
             ;
-    route_meet();
+    route_sync();
     fetch_part(a.src, a.in, 0, x);
 #pragma unroll
     for (int j = 0; j < PER; j++)
@@ -244,37 +259,39 @@ __device__ __forceinline__ void pack_alone(const moe_args &a, uint16_t *to, floa
         x[j] = tid + j * ROUTE_THREADS < a.in ? y : 0.f;
         top = fmaxf(top, fabsf(x[j]));
     }
-    const float s = unit_of(block_top(top, room + ROUTE_WARPS));
+    const float s = f16_scale_of(block_max(top, room + ROUTE_WARPS));
     if (tid < a.top_k)
-        x_inv[tid] = inverse_of_unit(s);
+        x_inv[tid] = inverse_scale(s);
 #pragma unroll
     for (int j = 0; j < PER; j++)
         if (tid + j * ROUTE_THREADS < a.x.kp)
             to[tid + j * ROUTE_THREADS] = __half_as_ushort(__float2half_rn(x[j] * s));
 }
 
-/* ---- the units ------------------------------------------------------------------------------ */
+/* ---- units ---------------------------------------------------------------------------------- */
 
-/* The jobs, as this block has made them or as the router's last block has. */
+/* The jobs: the block's own lists (block_select), or those of the router's last block. */
 struct work {
-    const struct jobs *own; /* or NULL */
+    const struct jobs *own; /* NULL unless block_select */
     const int32_t *active_, *begin_, *order_;
-    const struct share *shares;
+    const struct unit_share *shares;
     __device__ __forceinline__ int active(int i) const { return own ? own->active[i] : active_[i]; }
     __device__ __forceinline__ int begin(int i) const { return own ? own->begin[i] : begin_[i]; }
     __device__ __forceinline__ int order(int i) const { return own ? own->order[i] : order_[i]; }
 };
 
-/* A block's units of a part, from `tile` of `job` on; and how the part's rows are cut into chunks:
- * `each` in the longest run, and of the i-th ones there are `full`, one more where i < rest. */
-struct share {
+/* A block's units of a part: `units` of them from `tile` of `job` on. Also how the part's rows are
+ * divided into chunks: `each` in the longest k split; of the i-th chunks there are `full`, and one
+ * more if i < rest. */
+struct unit_share {
     int units, job, tile;
     int kp, each, full, rest, tiles;
 };
 
-/* Shares are equal: where a part leaves a rest, the next begins to deal, so no block ever has had
- * two units more than another. A lane each does it while others wait: divisions take long. */
-__device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share *all)
+/* Divides each part's units evenly among the blocks. The blocks that get one unit more begin where
+ * those of the part before ended, so that no block ever has two units more than another. One lane a
+ * part computes it while the other warps wait, because divisions are slow. */
+__device__ __forceinline__ void divide_units(const moe_args &a, int n_jobs, struct unit_share *all)
 {
     const int part = (int)threadIdx.x % 32;
     if (part >= PARTS)
@@ -289,7 +306,7 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     const unsigned each = n / blocks, more = n % blocks;
     const unsigned turn = (blockIdx.x + blocks - before % blocks) % blocks,
                    first = turn * each + min(turn, more), ahead = first / tiles;
-    struct share &s = all[part];
+    struct unit_share &s = all[part];
     s.units = (int)(each + (turn < more));
     s.job = (int)(from + ahead);
     s.tile = (int)(first - ahead * tiles) * TILES;
@@ -300,18 +317,17 @@ __device__ __forceinline__ void deal(const moe_args &a, int n_jobs, struct share
     s.rest = s.kp / 128 - s.full * s.each;
 }
 
-/* One task's way through the block's units, of which a gang has every other one. What is said of
- * the part is in registers: a unit takes a microsecond, in which sixteen warps go on to the next.
- */
-struct walk {
+/* Iterates over the block's units, of which each pipeline has every other one. The part's share is
+ * kept in registers: a unit takes a microsecond, and sixteen warps advance through it. */
+struct unit_walk {
     const moe_args &a;
     const work &jobs;
-    int part, left, job, tile; /* left: of the part */
-    int gang;                  /* whose unit it is */
-    bool fresh;                /* other rows than the unit before */
-    struct share s;            /* of the part */
-    __device__ __forceinline__ walk(const moe_args &args, const work &w)
-        : a(args), jobs(w), part(-1), left(0), gang(GANGS - 1)
+    int part, left, job, tile; /* left: units of the part after this one */
+    int pipe;                  /* the pipeline that has the unit */
+    bool fresh;                /* the unit's rows differ from those of the unit before */
+    struct unit_share s;       /* of the current part */
+    __device__ __forceinline__ unit_walk(const moe_args &args, const work &w)
+        : a(args), jobs(w), part(-1), left(0), pipe(PIPELINES - 1)
     {
     }
     __device__ __forceinline__ bool down() const { return part >= GROUPS; }
@@ -319,7 +335,7 @@ struct walk {
     __device__ __forceinline__ bool next()
     {
         fresh = false;
-        gang = gang + 1 == GANGS ? 0 : gang + 1;
+        pipe = pipe + 1 == PIPELINES ? 0 : pipe + 1;
         if (left > 0) {
             left--, tile += TILES;
             if (tile >= s.tiles)
@@ -337,8 +353,8 @@ struct walk {
     }
 };
 
-/* A place in a ring. */
-struct place {
+/* A position in a ring. */
+struct ring_pos {
     int i, phase;
     __device__ __forceinline__ void next(int n)
     {
@@ -349,50 +365,52 @@ struct place {
 
 struct block {
     struct jobs lists;
-    struct share shares[PARTS];
-    struct gang {
-        uint64_t full[MOST_SLOTS], empty[MOST_SLOTS], sums_full, sums_empty;
-        alignas(16) float bias[BIASES][BIAS]; /* of units one after the other, as they lie */
-    } gang[GANGS];
-    uint64_t rows_full[MOST_SETS], rows_empty[MOST_SETS], told[GROUPS];
-    uint64_t chosen, held, cleared; /* direct: the lists; rows and x_inv; quick: room for flags */
-    float room[2 * ROUTE_WARPS]; /* alone */
-    __device__ __forceinline__ void init(bool alone)
+    struct unit_share shares[PARTS];
+    struct pipe {
+        uint64_t full[MAX_STAGES], empty[MAX_STAGES], sums_full, sums_empty;
+        alignas(16) float bias[BIASES][BIAS]; /* of successive units, in checkpoint type */
+    } pipe[PIPELINES];
+    uint64_t rows_full[MAX_ROW_STAGES], rows_empty[MAX_ROW_STAGES], part_done[GROUPS];
+    uint64_t chosen, resident, flags_cleared; /* block_select: the lists; rows and x_inv;
+                                                 by_flags: words for flags */
+    float room[2 * ROUTE_WARPS]; /* single_row */
+    __device__ __forceinline__ void init(bool single_row)
     {
         if (threadIdx.x % 32)
             return;
-        for (struct gang &g : gang) {
-            for (int i = 0; i < MOST_SLOTS; i++)
-                barrier_init(&g.full[i], COPIERS), barrier_init(&g.empty[i], (int)K_SPLITS);
-            barrier_init(&g.sums_full, (int)K_SPLITS), barrier_init(&g.sums_empty, TILES);
+        for (struct pipe &g : pipe) {
+            for (int i = 0; i < MAX_STAGES; i++)
+                mbarrier_init(&g.full[i], COPY_LANES), mbarrier_init(&g.empty[i], (int)K_SPLITS);
+            mbarrier_init(&g.sums_full, (int)K_SPLITS), mbarrier_init(&g.sums_empty, TILES);
         }
-        for (int i = 0; i < MOST_SETS; i++)
-            barrier_init(&rows_full[i], COPIERS), barrier_init(&rows_empty[i], MULTIPLIERS);
+        for (int i = 0; i < MAX_ROW_STAGES; i++)
+            mbarrier_init(&rows_full[i], COPY_LANES), mbarrier_init(&rows_empty[i], MMA_WARPS);
         for (int i = 0; i < GROUPS; i++)
-            barrier_init(&told[i], 1);
-        barrier_init(&chosen, 1), barrier_init(&held, alone ? (int)ROUTE_WARPS : COPIERS + 1);
-        barrier_init(&cleared, 1);
+            mbarrier_init(&part_done[i], 1);
+        mbarrier_init(&chosen, 1),
+            mbarrier_init(&resident, single_row ? (int)ROUTE_WARPS : COPY_LANES + 1);
+        mbarrier_init(&flags_cleared, 1);
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
     }
 };
 
-/* Where a block's shared memory has what: a ring and room for sums for each gang. Rows lie in sets,
- * `pitch` bytes apart, which spreads the banks. held: all rows for gate and up, where they are few
- * (quick). */
-template <int KIND> struct room {
-    char *ring, *rows, *held;
+/* The layout of a block's dynamic shared memory: for each pipeline a ring and room for partial
+ * sums; then the row stages, whose rows are `pitch` bytes apart to avoid bank conflicts. resident:
+ * all rows for gate and up, if by_flags. */
+template <int KIND> struct smem_layout {
+    char *ring, *rows, *resident;
     float *sums;
-    int pitch, set;
-    __device__ __forceinline__ room(const moe_args &a, char *shared)
+    int pitch, row_stage_bytes;
+    __device__ __forceinline__ smem_layout(const moe_args &a, char *shared)
     {
         ring = shared;
-        sums = (float *)(ring + GANGS * a.slots * SLOT);
+        sums = (float *)(ring + PIPELINES * a.stages * STAGE);
         rows = (char *)sums + shape<KIND>::SUM_BYTES;
         pitch = max(a.x.kp, a.h.kp) * 2 + 64;
-        set = a.per * a.terms * pitch;
-        held = rows + a.sets * set;
+        row_stage_bytes = a.job_pairs * a.terms * pitch;
+        resident = rows + a.row_stages * row_stage_bytes;
     }
 };
 

@@ -1,19 +1,20 @@
 /* moe.cu - mixture of experts.
  *
- * Pairs (row, rank of a chosen expert) are grouped by expert, so that an expert's weights are read
- * once for all rows of a tile that chose it. Each pair keeps its own results until the end, where
- * a row adds up its experts in the order of their rank. MXFP4: the router (norms, packed rows,
- * logits: route.cu), then all the rest in one kernel (experts.cu). Other layouts, five
- * kernels: the router, whose last block chooses and groups the pairs, the product with gate and up,
- * the gate (packed again), the product with down, and the sum.
+ * Pairs (row, rank of a selected expert) are grouped by expert, so that an expert's weights are
+ * read once for all rows of a tile that selected it. Each pair keeps its own results until the end,
+ * where the experts of a row are summed in the order of rank. MXFP4: a router kernel (norms, packed
+ * rows, logits: route.cu), then one kernel for everything else (experts.cu); prefill rows:
+ * tile_route.cu and tile.cu. Other layouts have five kernels: the router, whose last block selects
+ * experts and groups the pairs; the gate and up product; the activation, which packs the hidden
+ * rows; the down product; and the sum.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
 enum { THREADS = 512 };
 
-/* ---- between the matrices, and behind them -------------------------------------------------- */
+/* ---- kernels between and after the products ------------------------------------------------- */
 
-/* Packs a row that lies in shared memory as two terms of bf16, for the whole block. */
+/* Packs a row in shared memory as two bf16 terms; the whole block. */
 __device__ void pack_shared(const float *y, int n, int kp, uint16_t *hi)
 {
     uint16_t *lo = hi + kp;
@@ -26,7 +27,7 @@ __device__ void pack_shared(const float *y, int n, int kp, uint16_t *hi)
     }
 }
 
-/* Gate and up of a pair become its packed hidden row; one block a pair, shared: the row (ffn). */
+/* Gate and up of a pair become its packed hidden row; one block a pair. Shared: the row (ffn). */
 __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ float y[];
@@ -57,8 +58,8 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
     pack_shared(y, a.ffn, a.h.kp, a.h_to + (size_t)pair * (size_t)(2 * a.h.kp));
 }
 
-/* Adds up the experts of a row, block (1, row) with a norm behind, else (slices, row); shared: the
- * row (in), if there is a norm. */
+/* Sums the experts of a row. Block (1, row) if there is a post-norm, else (slices of the row, row).
+ * Shared: the row (in), if there is a post-norm. */
 __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ float y[];
@@ -135,16 +136,19 @@ static void run(struct kdev *d, const struct product *p, int most_active)
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows)
 {
-    bool few = most_rows <= 4; /* an expert has at most one pair of a row */
+    bool decode = most_rows <= 4; /* an expert has at most one pair of a row */
     if (store == STORE_BF16)
-        few ? run<STORE_BF16, 1, 2>(d, p, most_active) : run<STORE_BF16, 4, 2>(d, p, most_active);
+        decode ? run<STORE_BF16, 1, 2>(d, p, most_active)
+               : run<STORE_BF16, 4, 2>(d, p, most_active);
     else if (store == STORE_F16)
-        few ? run<STORE_F16, 1, 2>(d, p, most_active) : run<STORE_F16, 4, 1>(d, p, most_active);
+        decode ? run<STORE_F16, 1, 2>(d, p, most_active)
+               : run<STORE_F16, 4, 1>(d, p, most_active);
     else if (store == STORE_F32)
-        few ? run<STORE_F32, 1, 2>(d, p, most_active) : run<STORE_F32, 4, 1>(d, p, most_active);
+        decode ? run<STORE_F32, 1, 2>(d, p, most_active)
+               : run<STORE_F32, 4, 1>(d, p, most_active);
     else
-        few ? run<STORE_COLUMNS, 1, 1>(d, p, most_active)
-            : run<STORE_COLUMNS, 4, 1>(d, p, most_active);
+        decode ? run<STORE_COLUMNS, 1, 1>(d, p, most_active)
+               : run<STORE_COLUMNS, 4, 1>(d, p, most_active);
 }
 
 static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
@@ -170,7 +174,7 @@ static struct moe_args fixed_args(struct kdev *d, const struct k_moe *a)
     m.terms = m.f16 ? d->terms : 2;
     m.gate_up_m = expert_mat(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
     m.down_m = expert_mat(a, a->down, a->down_s, a->in, a->ffn);
-    int e = 0; /* |h| <= limit (limit + 1): as large as f16 allows */
+    int e = 0; /* |h| <= limit (limit + 1): scaled as large as f16 allows */
     if (a->act == ACT_SWIGLU_CLAMP)
         frexpf(a->limit * (a->limit + 1), &e), e = 15 - e;
     m.h_scale = ldexpf(1, e), m.h_undo = ldexpf(1, -e);
@@ -198,8 +202,8 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
     size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
-    m.tiled = m.f16 && cuda_is_prefill(d, rows) && cuda_tile_routes(&m);
-    m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.tiled ? pairs : n) * x_each);
+    m.prefill = m.f16 && cuda_is_prefill(d, rows) && cuda_tile_routes(&m);
+    m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.prefill ? pairs : n) * x_each);
     m.h.x = m.h_to =
         (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
     m.down = (float *)cuda_take(d, pairs * (size_t)a->in * sizeof(float));
@@ -210,19 +214,19 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     float *floats = (float *)cuda_take(d, (pairs + n) * sizeof *floats);
     m.weight = floats, m.x_inv = floats + pairs;
 
-    m.direct = m.f16 && !m.tiled && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
-    m.per = m.f16 && !m.tiled ? cuda_few_pairs(d, &m, rows) : rows;
-    m.sums = m.f16 && !m.tiled && a->post.kind == NORM_NONE;
-    m.quick = cuda_few_quick(d, &m);
-    m.alone = m.quick && cuda_few_alone(&m);
-    m.own = d->counters + MOE_COUNTERS_AT;
-    m.keys = m.direct ? m.own + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
-    m.tiled ? cuda_tile_route(d, &m) : cuda_route(d, &m);
+    m.block_select = m.f16 && !m.prefill && pairs <= DIRECT_PAIRS && a->n_expert <= DIRECT_EXPERTS;
+    m.job_pairs = m.f16 && !m.prefill ? cuda_decode_job_pairs(d, &m, rows) : rows;
+    m.adds_experts = m.f16 && !m.prefill && a->post.kind == NORM_NONE;
+    m.by_flags = cuda_experts_use_flags(d, &m);
+    m.single_row = m.by_flags && cuda_experts_pack_row(&m);
+    m.sync = d->counters + MOE_COUNTERS_AT;
+    m.keys = m.block_select ? m.sync + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
+    m.prefill ? cuda_tile_route(d, &m) : cuda_route(d, &m);
     bool post = a->post.kind != NORM_NONE;
-    if (m.tiled) {
+    if (m.prefill) {
         cuda_tile_experts(d, &m);
     } else if (m.f16) {
-        cuda_few_experts(d, &m);
+        cuda_decode_experts(d, &m);
     } else {
         m.up = (float *)cuda_take(d, pairs * 2 * (size_t)a->ffn * sizeof(float));
         multiply(d, a, &m, false);
@@ -230,9 +234,9 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
                     m);
         multiply(d, a, &m, true);
     }
-    if (m.sums)
+    if (m.adds_experts)
         return;
-    if (m.tiled && !post) {
+    if (m.prefill && !post) {
         cuda_tile_sum(d, &m);
         return;
     }
@@ -255,7 +259,7 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
         cuda_i32(a->chosen, (size_t)a->rows * (size_t)a->top_k);
     struct moe_args m = fixed_args(d, a);
     int fit = min_int(cuda_fit(a->rows, scratch_of_a_row(a, &m)), N_COUNTERS - 1);
-    if (fit < a->rows) /* groups as large as one another */
+    if (fit < a->rows) /* groups of rows of about equal size */
         fit = div_up(a->rows, div_up(a->rows, fit));
     for (int r = 0; r < a->rows; r += fit)
         moe_rows(d, a, m, r, min_int(fit, a->rows - r));

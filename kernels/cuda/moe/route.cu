@@ -1,22 +1,24 @@
-/* route.cu - the router of a mixture of experts for few rows, in one kernel: some blocks
- * normalise and pack the rows for the experts, the others make the logits of a few experts each.
- * Who chooses by them is told in experts.cuh.
+/* route.cu - the router of a mixture of experts for decode and verify rows, in one kernel: some
+ * blocks normalise and pack the rows for the experts, the others compute the logits of up to four
+ * experts each. experts.cuh describes who selects the experts.
  *
- * The blocks are there before the rows are, and have their weights on the way. They must be small,
- * to start beside the kernel before, and of little code: that comes from memory, too.
+ * The blocks start before the rows are complete and load their weights meanwhile. They are small,
+ * so that they fit beside the kernel before, and have little code, because code is fetched from
+ * memory, too.
  */
 #include "kernels/cuda/moe/route.cuh"
 
 enum {
     THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
-    SUMS = 8,                            /* of a warp, for a row: experts, then its square */
-    MOST_ROWS = 16,                      /* of a block */
+    SUMS = 8,                            /* partial sums of a warp and row: experts, then the sum
+                                            of squares */
+    MOST_ROWS = 16,                      /* most rows of a block */
 };
 
-/* ---- pieces --------------------------------------------------------------------------------- */
+/* ---- primitives ----------------------------------------------------------------------------- */
 
-/* A thread's weights of a pass, as they lie: a number that is converted at once is waited for at
- * once. BF16: they are, which saves much code. */
+/* A thread's weights of a pass as raw bits: converting a loaded number at once would wait for the
+ * load. BF16: the weights are bf16, which shortens the code. */
 template <bool BF16>
 __device__ __forceinline__ void fetch_weights(struct vec v, size_t first, int n, int from,
                                               uint32_t (&w)[PER])
@@ -27,15 +29,15 @@ __device__ __forceinline__ void fetch_weights(struct vec v, size_t first, int n,
         fetch_part((const uint16_t *)v.p + first, n, from, w);
 }
 
-/* One weight. */
+/* One weight as raw bits, or 0. */
 __device__ __forceinline__ uint32_t fetch_weight(struct vec v, size_t i, bool there)
 {
     return v.type == DT_F32 ? fetch((const uint32_t *)v.p + i, there && v.p)
                             : fetch((const uint16_t *)v.p + i, there && v.p);
 }
 
-/* Makes a number of it. */
-template <bool BF16> __device__ __forceinline__ float as_number(struct vec v, uint32_t w)
+/* Converts raw bits to float32. */
+template <bool BF16> __device__ __forceinline__ float as_float(struct vec v, uint32_t w)
 {
     return BF16                ? __uint_as_float(w << 16)
            : v.type == DT_F16 ? __half2float(__ushort_as_half((uint16_t)w))
@@ -44,7 +46,7 @@ template <bool BF16> __device__ __forceinline__ float as_number(struct vec v, ui
 
 /* ---- packing -------------------------------------------------------------------------------- */
 
-/* Clears where the blocks of the experts will look for what others make of a row. */
+/* Clears the words in which the expert blocks exchange what they compute for a row. */
 __device__ __forceinline__ void clear_row(const moe_args &a, int r)
 {
     const int tid = (int)threadIdx.x, pair = r * a.top_k;
@@ -56,8 +58,9 @@ __device__ __forceinline__ void clear_row(const moe_args &a, int r)
         down[i] = make_uint4(0, 0, 0, 0);
 }
 
-/* Elements of a thread, in one or two terms, kp apart. */
-__device__ __forceinline__ void put_part(const moe_args &a, uint16_t *to, int from, float (&y)[PER])
+/* Stores a thread's elements in one or two terms, kp apart. */
+__device__ __forceinline__ void store_part_terms(const moe_args &a, uint16_t *to, int from,
+                                                 float (&y)[PER])
 {
     const int i = from + (int)threadIdx.x;
     to += i;
@@ -74,8 +77,8 @@ __device__ __forceinline__ void put_part(const moe_args &a, uint16_t *to, int fr
         }
 }
 
-/* Normalises and packs a row for the experts. f16: times the power of two that brings the largest
- * element into [2^13, 2^14). A row that one pass holds is read once. */
+/* Normalises and packs a row for the experts. f16: scaled by the power of two that brings the
+ * largest element into [2^13, 2^14). A row that fits one pass is read once. */
 template <bool BF16>
 __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
 {
@@ -100,31 +103,31 @@ __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
 #pragma unroll
             for (int j = 0; j < PER; j++) {
                 const int i = from + j * THREADS + (int)threadIdx.x;
-                const float z = as_number<BF16>(a.pre.w, w[j]);
+                const float z = as_float<BF16>(a.pre.w, w[j]);
                 y[j] = i < a.in ? normed_by(a.pre.kind, x[j], inv, z) * s : 0.f;
                 top = fmaxf(top, fabsf(y[j]));
                 if (phase == SQUARES)
                     ss = fmaf(x[j], x[j], ss);
             }
             if (phase == STORE)
-                put_part(a, to, from, y);
+                store_part_terms(a, to, from, y);
         }
         if (phase == SQUARES && a.pre.kind != NORM_NONE)
             inv = 1 / sqrtf(block_sum(ss, room) / (float)a.in + a.pre.eps);
         if (phase == SQUARES)
             top = 0;
         if (phase == LARGEST && a.f16) {
-            s = unit_of(block_top(top, room + WARPS));
+            s = f16_scale_of(block_max(top, room + WARPS));
             if (threadIdx.x == 0)
-                a.x_inv[r] = inverse_of_unit(s);
+                a.x_inv[r] = inverse_scale(s);
         }
     }
 }
 
 /* ---- logits --------------------------------------------------------------------------------- */
 
-/* What a thread's elements are multiplied with besides 1 / rms, and X experts' weights: as they
- * lie, then as numbers. */
+/* A thread's share of the router's weights: X experts' weights, and the factors of the input
+ * besides 1 / rms. First raw bits (fetch), then float32 (arrive). */
 template <int X, bool BF16> struct route_weights {
     uint32_t raw[X + 1][PER];
     __device__ __forceinline__ void fetch(const moe_args &a, const struct norm &norm, int e0,
@@ -144,28 +147,28 @@ template <int X, bool BF16> struct route_weights {
             fetch_weights<false>(a.router_in, 0, a.in, from, in);
 #pragma unroll
         for (int j = 0; j < PER; j++) {
-            float f = normed_by(norm.kind, 1, 1, as_number<BF16>(norm.w, raw[X][j]));
-            raw[X][j] = __float_as_uint(more ? f * as_number<false>(a.router_in, in[j]) : f);
+            float f = normed_by(norm.kind, 1, 1, as_float<BF16>(norm.w, raw[X][j]));
+            raw[X][j] = __float_as_uint(more ? f * as_float<false>(a.router_in, in[j]) : f);
 #pragma unroll
             for (int x = 0; x < X; x++)
-                raw[x][j] = __float_as_uint(as_number<BF16>(a.router, raw[x][j]));
+                raw[x][j] = __float_as_uint(as_float<BF16>(a.router, raw[x][j]));
         }
     }
     __device__ __forceinline__ float at(int x, int j) const { return __uint_as_float(raw[x][j]); }
 };
 
-/* The sums of v[i] over the lanes of a warp; lane 4 i has that of v[i]. */
+/* Sums v[i] over the lanes of a warp; lane 4 i gets the sum of v[i]. */
 __device__ __forceinline__ float warp_sums(float (&v)[SUMS])
 {
-    fold_lanes<16, 4>(v);
-    fold_lanes<8, 2>(v);
-    fold_lanes<4, 1>(v);
+    reduce_scatter_lanes<16, 4>(v);
+    reduce_scatter_lanes<8, 2>(v);
+    reduce_scatter_lanes<4, 1>(v);
     v[0] += __shfl_xor_sync(~0u, v[0], 2);
     return v[0] + __shfl_xor_sync(~0u, v[0], 1);
 }
 
-/* The warps' sums of X experts and of the square for rows r0 .. r1: a thread's elements, then a
- * tree over a warp's lanes. part: (rows, WARPS, SUMS). */
+/* Per-warp partial sums of X experts and of the squares for rows r0 .. r1: over a thread's elements
+ * first, then a tree over the lanes. part: (rows, WARPS, SUMS). */
 template <int X, bool BF16>
 __device__ __forceinline__ void multiply_rows(const moe_args &a, const struct norm &norm, int e0,
                                               int r0, int r1, float *part)
@@ -212,12 +215,13 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, const struct no
     }
 }
 
-/* The logits of X experts for rows r0 .. r1; the warps' sums in their order. */
+/* The logits of X experts for rows r0 .. r1; adds the warps' partial sums in order. */
 template <int X, bool BF16>
 __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0, int r1,
                                                float *part)
 {
-    const int r = (int)threadIdx.x / X, i = (int)threadIdx.x % X; /* what the thread will end */
+    const int r = (int)threadIdx.x / X, i = (int)threadIdx.x % X; /* the row and expert that this
+                                                                     thread finishes */
     const bool ends = r0 + r < r1 && e0 + i < a.n_expert;
     const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
     const uint32_t bias = fetch_weight(a.router_b, (size_t)(e0 + i), ends);
@@ -234,14 +238,14 @@ __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0
         y *= 1 / sqrtf(ss / (float)a.in + norm.eps);
     y *= a.router_scale;
     if (a.router_b.p)
-        y += as_number<false>(a.router_b, bias);
+        y += as_float<false>(a.router_b, bias);
     __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i), order_key(y));
 }
 
-/* ---- choosing for all ----------------------------------------------------------------------- */
+/* ---- selection by the last block ------------------------------------------------------------ */
 
-/* Groups the pairs into jobs by expert, within one in any order: a pair's results do not depend on
- * its place. One block. */
+/* Groups the pairs into jobs by expert, within an expert in any order: a pair's results do not
+ * depend on its position. One block. */
 static __device__ __forceinline__ void group_pairs(const moe_args &a)
 {
     __shared__ int count[MOST_EXPERTS], at[MOST_EXPERTS];
@@ -255,10 +259,10 @@ static __device__ __forceinline__ void group_pairs(const moe_args &a)
     if (tid < 32) { /* 32 experts at a time */
         int sum = 0, n = 0;
         for (int e = tid; e < (a.n_expert + 31) / 32 * 32; e += 32) {
-            int c = e < a.n_expert ? count[e] : 0, jobs = (c + a.per - 1) / a.per;
-            int upto = running_sum(c), jobs_upto = running_sum(jobs);
+            int c = e < a.n_expert ? count[e] : 0, jobs = (c + a.job_pairs - 1) / a.job_pairs;
+            int upto = inclusive_scan(c), jobs_upto = inclusive_scan(jobs);
             for (int j = 0; j < jobs; j++) {
-                a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.per;
+                a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.job_pairs;
                 a.active[n + jobs_upto - jobs + j] = e;
             }
             if (e < a.n_expert)
@@ -274,8 +278,9 @@ static __device__ __forceinline__ void group_pairs(const moe_args &a)
         a.order[atomicAdd(&at[__ldcg(a.chosen + p)], 1)] = p;
 }
 
-/* The last block of a group of rows chooses for it, the last of all groups the pairs. */
-__device__ __forceinline__ void choose_for_all(const moe_args &a, int r0, int r1, unsigned blocks)
+/* The last block of a group of rows selects the group's experts; the last block of all groups the
+ * pairs. */
+__device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, unsigned blocks)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (!last_to_arrive(a.counters + 1 + blockIdx.y, blocks))
@@ -284,8 +289,8 @@ __device__ __forceinline__ void choose_for_all(const moe_args &a, int r0, int r1
         int e = 0;
         float w = 0;
         uint32_t key[MOST_EXPERTS / 32];
-        look_at_row(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
-        choose(a, key, &e, &w);
+        wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
+        select_experts(a, key, &e, &w);
         if (lane < a.top_k) {
             size_t at = (size_t)r * (size_t)a.top_k + (size_t)lane;
             a.chosen[at] = e, a.weight[at] = w;
@@ -299,8 +304,8 @@ __device__ __forceinline__ void choose_for_all(const moe_args &a, int r0, int r1
 
 /* ---- the kernel ----------------------------------------------------------------------------- */
 
-/* Blocks (i < each, group) pack a row of the group, the others compute the logits of X experts for
- * all of them. Shared: router_product()'s. */
+/* Blocks (i < each, group of rows) pack row i of the group; the others compute the logits of X
+ * experts for all rows of the group. Shared: see router_product(). */
 template <int X, bool BF16>
 __global__ void __launch_bounds__(THREADS, 2)
     route_rows(const __grid_constant__ struct moe_args a, int each)
@@ -312,25 +317,25 @@ __global__ void __launch_bounds__(THREADS, 2)
     pdl_trigger();
     if ((int)blockIdx.x >= each) {
         router_product<X, BF16>(a, ((int)blockIdx.x - each) * X, r0, r1, part);
-        if (!a.direct)
-            choose_for_all(a, r0, r1, gridDim.x - (unsigned)each);
+        if (!a.block_select)
+            select_last(a, r0, r1, gridDim.x - (unsigned)each);
     } else if (r < r1) {
-        if (a.alone)
+        if (a.single_row)
             pdl_wait_trigger();
         else
             pack_row<BF16>(a, r, room);
-        if (a.direct)
-            tell(a.own + ROWS_READY);
-        if (a.quick) {
+        if (a.block_select)
+            block_arrives(a.sync + ROWS_READY);
+        if (a.by_flags) {
             clear_row(a, r);
-            tell(a.own + ROWS_CLEARED);
+            block_arrives(a.sync + ROWS_CLEARED);
         }
     }
 }
 
 template <int X, bool BF16> static void run(struct kdev *d, const struct moe_args *m)
 {
-    const int groups = div_up(m->n_expert, X); /* logits by at most a block for a multiprocessor */
+    const int groups = div_up(m->n_expert, X); /* at most one block a multiprocessor for logits */
     const int each = min_int(div_up(m->rows, max_int(d->n_sm / groups, 1)), MOST_ROWS);
     dim3 grid((unsigned)(each + groups), (unsigned)div_up(m->rows, each));
     cuda_launch(d, route_rows<X, BF16>, grid, THREADS,

@@ -1,7 +1,7 @@
-/* tile.cu - MXFP4 experts for many rows, on Hopper: both products of experts.cu, bit
- * for bit, without the sum. Packed rows lie in the order of the experts (tile_route.cu), so
- * that the copy engine fetches them like weights. A warpgroup decodes weights into registers, with
- * their scale, while those before are multiplied.
+/* tile.cu - MXFP4 experts for prefill rows on Hopper: both products of experts.cu, equal to the
+ * bit, without the sum. Packed rows are in the order of the experts (tile_route.cu), so that the
+ * copy engine fetches them like weights. A consumer warpgroup decodes weights into registers,
+ * scales included, while the previous ones are multiplied.
  */
 #include "kernels/cuda/moe/experts.cuh"
 #include "kernels/cuda/dense/tile.cuh"
@@ -9,27 +9,28 @@
 #include <limits.h>
 
 enum {
-    GROUPS = 3, /* warpgroups that multiply */
-    THREADS = 128 + GROUPS * 128, /* a warp fetches, three write */
-    WRITERS = 3,
-    OUTS = GROUPS * HALF_OUT, /* of a tile */
+    GROUPS = 3, /* consumer warpgroups */
+    THREADS = 128 + GROUPS * 128, /* plus one producer warp and three epilogue warps */
+    EPILOGUE_WARPS = 3,
+    OUTS = GROUPS * HALF_OUT, /* outputs of a tile */
     STAGE_K = 128,
     OUTS_BYTES = OUTS * STAGE_K / 2,
     SCALES_BYTES = OUTS * 4,
-    MOST_COLS = 96, /* of a tile: WRITERS lanes each look one row up */
-    BOX_COLS = 48,  /* fetched together */
+    MOST_COLS = 96, /* most columns of a tile: each lane of the epilogue warps looks one row up */
+    BOX_COLS = 48,  /* columns of one copy */
     HALF_BYTES = 2 * BOX_COLS * 128,
-    /* A stage: twice 128 bytes of every column, swizzled; the outputs' words; their scales. */
+    /* A stage: two halves of 128 bytes of every column, swizzled; the outputs' weights; their
+     * scales. */
     STAGE_SPAN = (2 * HALF_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
     STAGES = 4,
     ROOM_BYTES = MOST_COLS * OUTS * (int)sizeof(float),
     SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
 };
 
-struct many_experts {
-    CUtensorMap w, s, x; /* words and scales by sixteens of outputs: mem.cu */
+struct prefill_experts {
+    CUtensorMap w, s, x; /* w, s: weights and scales in units of 16 outputs (mem.cu) */
     struct moe_args m;
-    bool down; /* which of the two products */
+    bool down; /* the down product; else gate and up */
     int tiles_out;
 };
 
@@ -37,20 +38,21 @@ struct many_experts {
 
 /* ---- device: the shape of the work ---------------------------------------------------------- */
 
-/* A tile: the pairs from .. to of an expert, outputs out .. + OUTS. */
-struct place {
+/* A tile: pairs [from, to) of an expert, outputs out .. out + OUTS. */
+struct tile_coord {
     int tile, i; /* the i-th active expert */
     int expert, from, to, out;
 };
 
-/* How the pairs of the active experts are cut. Tiles of one expert and the same outputs follow each
- * other, and are as wide as its pairs need: what is multiplied beyond them is lost. */
-struct cuts {
-    int n; /* active experts */
-    int upto[MOST_EXPERTS + 1]; /* tiles of pairs before the i-th; the last entry: of all */
-    int each[MOST_EXPERTS];     /* pairs of a tile */
+/* How the pairs of the active experts are divided into tiles. Tiles of one expert and the same
+ * outputs are successive, and as wide as the expert's pairs need, since columns beyond them are
+ * wasted. */
+struct pair_tiles {
+    int n;                      /* active experts */
+    int upto[MOST_EXPERTS + 1]; /* tiles of pairs before the i-th expert; last entry: all tiles */
+    int each[MOST_EXPERTS];     /* pairs of a tile of the i-th expert */
     /* One warp. */
-    template <int TERMS> __device__ __forceinline__ void make(const many_experts &a)
+    template <int TERMS> __device__ __forceinline__ void make(const prefill_experts &a)
     {
         enum { MOST = MOST_COLS / TERMS };
         const int lane = (int)threadIdx.x, active = __ldcg(a.m.n_active);
@@ -59,7 +61,7 @@ struct cuts {
             const int i = first + lane, at = min(i, active - 1);
             const int pairs = __ldcg(a.m.begin + at + 1) - __ldcg(a.m.begin + at);
             const int tiles = i < active ? (pairs + MOST - 1) / MOST : 0;
-            const int before = running_sum(tiles);
+            const int before = inclusive_scan(tiles);
             if (i < active)
                 upto[i + 1] = sum + before, each[i] = (pairs + tiles - 1) / tiles;
             sum += __shfl_sync(~0u, before, 31);
@@ -67,8 +69,8 @@ struct cuts {
         if (lane == 0)
             n = active, upto[0] = 0;
     }
-    /* Moves i on to the expert of a tile; false when there is no such tile. */
-    __device__ __forceinline__ bool reach(const many_experts &a, int tile, int &i) const
+    /* Advances i to the expert of a tile; false if there is no such tile. */
+    __device__ __forceinline__ bool reach(const prefill_experts &a, int tile, int &i) const
     {
         if (tile >= upto[n] * a.tiles_out)
             return false;
@@ -78,7 +80,8 @@ struct cuts {
     }
 };
 
-__device__ __forceinline__ bool find(const many_experts &a, const cuts &c, struct place &at)
+__device__ __forceinline__ bool locate(const prefill_experts &a, const pair_tiles &c,
+                                       struct tile_coord &at)
 {
     if (!c.reach(a, at.tile, at.i))
         return false;
@@ -91,22 +94,23 @@ __device__ __forceinline__ bool find(const many_experts &a, const cuts &c, struc
     return true;
 }
 
-__device__ __forceinline__ int chunks_of(const many_experts &a)
+__device__ __forceinline__ int chunks_of(const prefill_experts &a)
 {
     return (a.down ? a.m.h.kp : a.m.x.kp) / STAGE_K;
 }
 
-/* ---- device: fetching ----------------------------------------------------------------------- */
+/* ---- device: producer ----------------------------------------------------------------------- */
 
 /* One thread. */
 template <int TERMS>
-__device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<STAGES> r, const cuts &cut)
+__device__ __forceinline__ void fetch_tiles(const prefill_experts &a, ring<STAGES> r,
+                                            const pair_tiles &tiling)
 {
     const int chunks = chunks_of(a), sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
-    struct place at = {(int)blockIdx.x};
-    for (; find(a, cut, at); at.tile += (int)gridDim.x) {
+    struct tile_coord at = {(int)blockIdx.x};
+    for (; locate(a, tiling, at); at.tile += (int)gridDim.x) {
         const int first = at.expert * sixteens + at.out / 16;
-        const bool wide = cut.each[at.i] * TERMS > BOX_COLS;
+        const bool wide = tiling.each[at.i] * TERMS > BOX_COLS;
         const int bytes = (wide ? 4 : 2) * BOX_COLS * 128 + OUTS_BYTES + SCALES_BYTES;
 #pragma unroll 1
         for (int c = 0; c < chunks; c++) {
@@ -129,10 +133,10 @@ __device__ __forceinline__ void fetch_tiles(const many_experts &a, ring<STAGES> 
     }
 }
 
-/* ---- device: multiplying -------------------------------------------------------------------- */
+/* ---- device: consumers ---------------------------------------------------------------------- */
 
-/* What a thread multiplies of a stage: two outputs' share of four blocks of 32 k, of which it holds
- * two, and their scales. */
+/* What a thread multiplies of a stage: its share of two outputs' four blocks of 32 k, two blocks at
+ * a time, and their scales. */
 struct words {
     const uint8_t *at;
     uint2 r0, r1, scales;
@@ -148,7 +152,7 @@ struct words {
     }
 };
 
-/* A block of 32 k of two outputs as f16: the four registers of each 16 k. */
+/* A block of 32 k of two outputs as f16: four registers for each 16 k. */
 struct weights {
     uint32_t h0[4], h1[4];
     __device__ __forceinline__ void decode(const words &w, int b)
@@ -159,7 +163,7 @@ struct weights {
     template <int N, int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t cols, int onto)
     {
-        asm volatile("wgmma.fence.sync.aligned;" /* after which none of these may change */
+        asm volatile("wgmma.fence.sync.aligned;" /* the registers may not change after this */
                      : "+r"(h0[0]), "+r"(h0[1]), "+r"(h0[2]), "+r"(h0[3]), "+r"(h1[0]),
                        "+r"(h1[1]), "+r"(h1[2]), "+r"(h1[3])
                      :
@@ -170,10 +174,10 @@ struct weights {
     }
 };
 
-/* The run's sums of N columns onto those of the runs before it. */
+/* Adds a k split's partial sums of N columns to the splits before it. */
 template <int TERMS, int N>
-__device__ __forceinline__ void add_run(float (&sum)[MOST_COLS / 2 / TERMS],
-                                        const float (&acc)[MOST_COLS / 2], bool first)
+__device__ __forceinline__ void add_split(float (&sum)[MOST_COLS / 2 / TERMS],
+                                          const float (&acc)[MOST_COLS / 2], bool first)
 {
 #pragma unroll
     for (int i = 0; i < N / 2 / TERMS; i++) {
@@ -182,17 +186,16 @@ __device__ __forceinline__ void add_run(float (&sum)[MOST_COLS / 2 / TERMS],
     }
 }
 
-/* A tile's sums of N columns, for one of the warpgroups; acc is room to work in. The arrays are as
- * large for every N, or the compiler finds no registers for all of them. While a block is
- * multiplied the next one is decoded; between stages the other warpgroups keep the tensor cores
- * busy. */
+/* A tile's sums of N columns, for one warpgroup; acc is working space. The arrays have the same
+ * size for every N, otherwise the compiler runs out of registers. While a block is multiplied the
+ * next one is decoded; between stages the other warpgroups keep the tensor cores busy. */
 template <int TERMS, int N>
 __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int out,
                                               float (&acc)[MOST_COLS / 2],
                                               float (&sum)[MOST_COLS / 2 / TERMS])
 {
     const int each = (chunks + K_SPLITS - 1) / K_SPLITS;
-    float unit[2]; /* of the two outputs */
+    float unit[2]; /* row scales of the two outputs */
     int left = each;
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
@@ -219,27 +222,29 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
         warp_arrives(&r.empty[r.slot]);
         r.next();
         if (--left == 0 || c + 1 == chunks) {
-            add_run<TERMS, N>(sum, acc, c < each);
+            add_split<TERMS, N>(sum, acc, c < each);
             left = each;
         }
     }
-    const bool empty = (K_SPLITS - 1) * each >= chunks; /* a run: minus zero becomes zero */
+    const bool empty = (K_SPLITS - 1) * each >= chunks; /* an empty k split: minus zero becomes
+                                                           zero */
 #pragma unroll
     for (int i = 0; i < N / 2 / TERMS; i++)
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];
 }
 
 template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGES> r,
-                                               const cuts &cut, int group, const sum_buffer &e)
+__device__ __forceinline__ void multiply_tiles(const prefill_experts &a, ring<STAGES> r,
+                                               const pair_tiles &tiling, int group,
+                                               const sum_buffer &e)
 {
     const int chunks = chunks_of(a), t = (int)threadIdx.x % 128;
     const int out = group * HALF_OUT + t / 32 * 16 + t % 32 / 4;
     uint32_t turn = 1;
-    for (int tile = (int)blockIdx.x, i = 0; cut.reach(a, tile, i);
+    for (int tile = (int)blockIdx.x, i = 0; tiling.reach(a, tile, i);
          tile += (int)gridDim.x, turn ^= 1) {
         float acc[MOST_COLS / 2], sum[MOST_COLS / 2 / TERMS];
-        const int cols = cut.each[i] * TERMS;
+        const int cols = tiling.each[i] * TERMS;
         if (cols > 88)
             multiply_tile<TERMS, 96>(r, chunks, out, acc, sum);
         else if (cols > 80)
@@ -258,29 +263,29 @@ __device__ __forceinline__ void multiply_tiles(const many_experts &a, ring<STAGE
     }
 }
 
-/* ---- device: writing ------------------------------------------------------------------------ */
+/* ---- device: epilogue ----------------------------------------------------------------------- */
 
-/* One warp's rows of a tile, by twos: 2 warp, 2 warp + 1, 2 (warp + WRITERS), .... Lane l has
- * looked up pair and factor of the l-th of them. */
+/* An epilogue warp's rows of a tile, in twos: 2 warp, 2 warp + 1, 2 (warp + EPILOGUE_WARPS), ...
+ * Lane l looks up the pair and the factor of the l-th of them. */
 struct own_rows {
     int pair;
     float inv;
-    __device__ __forceinline__ own_rows(const many_experts &a, const place &at, int warp)
+    __device__ __forceinline__ own_rows(const prefill_experts &a, const tile_coord &at, int warp)
     {
-        const int l = (int)threadIdx.x % 32, i = (l / 2 * WRITERS + warp) * 2 + l % 2;
+        const int l = (int)threadIdx.x % 32, i = (l / 2 * EPILOGUE_WARPS + warp) * 2 + l % 2;
         pair = __ldcg(a.m.order + min(at.from + i, at.to - 1));
         inv = a.down ? a.m.h_undo : __ldcg(a.m.x_inv + pair / a.m.top_k);
     }
 };
 
-/* Of two rows each lane has STEPS times four outputs. */
+/* A warp takes two rows at a time; each lane has STEPS times four outputs of them. */
 enum { FOURS = OUTS / 4, STEPS = 2 * FOURS / 32 };
 
-/* A lane's share of a warp's n-th two rows, as they were summed. The chains of what follows are
- * long and a scheduler has one warp that writes, so all steps are done side by side: nothing
- * branches but the stores. */
+/* A lane's share of a warp's n-th two rows as they were summed. The dependency chains that follow
+ * are long, and a scheduler has only one epilogue warp, so all steps run interleaved and only the
+ * stores branch. */
 struct two_rows {
-    int i[STEPS], pair[STEPS]; /* row of the tile, which may be behind its end */
+    int i[STEPS], pair[STEPS]; /* row of the tile; may be beyond its end */
     float4 y[STEPS];
     template <int TERMS>
     __device__ __forceinline__ void load(const own_rows &own, int n, int warp, const float *room)
@@ -288,7 +293,7 @@ struct two_rows {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int four = (int)threadIdx.x % 32 + 32 * s, second = four / FOURS;
-            i[s] = (n * WRITERS + warp) * 2 + second;
+            i[s] = (n * EPILOGUE_WARPS + warp) * 2 + second;
             pair[s] = __shfl_sync(~0u, own.pair, 2 * n + second);
             const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
             const float4 v =
@@ -299,17 +304,17 @@ struct two_rows {
     }
 };
 
-/* The first of a lane's outputs at a step: the same in all rows. */
-__device__ __forceinline__ int own_output(const place &at, int step)
+/* The first of a lane's four outputs of a step; the same for all rows. */
+__device__ __forceinline__ int own_output(const tile_coord &at, int step)
 {
     return at.out + ((int)threadIdx.x % 32 + 32 * step) % FOURS * 4;
 }
 
 template <int TERMS>
-__device__ __forceinline__ void write_down(const many_experts &a, const place &at, int warp,
+__device__ __forceinline__ void write_down(const prefill_experts &a, const tile_coord &at, int warp,
                                            const own_rows &own, const float *room)
 {
-    for (int n = 0; (n * WRITERS + warp) * 2 < at.to - at.from; n++) {
+    for (int n = 0; (n * EPILOGUE_WARPS + warp) * 2 < at.to - at.from; n++) {
         struct two_rows two;
         two.load<TERMS>(own, n, warp, room);
 #pragma unroll
@@ -322,9 +327,10 @@ __device__ __forceinline__ void write_down(const many_experts &a, const place &a
     }
 }
 
-/* Hidden values i and i + 1 (i even) of packed row p, in tile order. */
+/* Stores hidden values i and i + 1 (i even) of packed row p, in tile order. */
 template <int TERMS>
-__device__ __forceinline__ void put_two_hidden(const moe_args &a, int p, int i, float h0, float h1)
+__device__ __forceinline__ void store_two_hidden(const moe_args &a, int p, int i, float h0,
+                                                 float h1)
 {
     uint16_t *to = a.h_to + (size_t)p * (size_t)(TERMS * a.h.kp) + (size_t)tile_place(i);
     float x0 = h0 * a.h_scale, x1 = h1 * a.h_scale;
@@ -337,14 +343,15 @@ __device__ __forceinline__ void put_two_hidden(const moe_args &a, int p, int i, 
     }
 }
 
-/* Gate and up, interleaved, become hidden values; zeros behind the last. CLAMPED: what act says. */
+/* Gate and up, interleaved, become hidden values; zeros after the last. CLAMPED: the activation is
+ * ACT_SWIGLU_CLAMP, else a.m.act. */
 template <int TERMS, bool CLAMPED>
-__device__ __forceinline__ void write_hidden(const many_experts &a, const place &at, int warp,
-                                             const own_rows &own, const float4 (&bias)[STEPS],
-                                             const float *room)
+__device__ __forceinline__ void write_hidden(const prefill_experts &a, const tile_coord &at,
+                                             int warp, const own_rows &own,
+                                             const float4 (&bias)[STEPS], const float *room)
 {
     const int act = CLAMPED ? (int)ACT_SWIGLU_CLAMP : a.m.act;
-    for (int n = 0; (n * WRITERS + warp) * 2 < at.to - at.from; n++) {
+    for (int n = 0; (n * EPILOGUE_WARPS + warp) * 2 < at.to - at.from; n++) {
         struct two_rows two;
         two.load<TERMS>(own, n, warp, room);
         float2 h[STEPS];
@@ -360,31 +367,32 @@ __device__ __forceinline__ void write_hidden(const many_experts &a, const place 
         for (int s = 0; s < STEPS; s++) {
             const int i = own_output(at, s) / 2, p = at.from + two.i[s];
             if (p < at.to && i < a.m.h.kp)
-                put_two_hidden<TERMS>(a.m, p, i, h[s].x, h[s].y);
+                store_two_hidden<TERMS>(a.m, p, i, h[s].x, h[s].y);
         }
     }
 }
 
-/* The last tile of outputs fills the hidden rows up. */
+/* The last tile of outputs pads the hidden rows with zeros. */
 template <int TERMS>
-__device__ __forceinline__ void fill_hidden(const many_experts &a, const place &at, int warp)
+__device__ __forceinline__ void fill_hidden(const prefill_experts &a, const tile_coord &at,
+                                            int warp)
 {
     const int first = (at.out + OUTS) / 2, lane = (int)threadIdx.x % 32;
     if (a.down || first < a.m.ffn)
         return;
-    for (int p = at.from + warp; p < at.to; p += WRITERS)
+    for (int p = at.from + warp; p < at.to; p += EPILOGUE_WARPS)
         for (int i = first + lane * 2; i < a.m.h.kp; i += 64)
-            put_two_hidden<TERMS>(a.m, p, i, 0, 0);
+            store_two_hidden<TERMS>(a.m, p, i, 0, 0);
 }
 
 template <int TERMS>
-__device__ __forceinline__ void write_tiles(const many_experts &a, const cuts &cut, int warp,
-                                            const sum_buffer &e)
+__device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair_tiles &tiling,
+                                            int warp, const sum_buffer &e)
 {
     const struct vec b = a.m.gate_up_b;
     uint32_t turn = 0;
-    struct place at = {(int)blockIdx.x};
-    for (; find(a, cut, at); at.tile += (int)gridDim.x, turn ^= 1) {
+    struct tile_coord at = {(int)blockIdx.x};
+    for (; locate(a, tiling, at); at.tile += (int)gridDim.x, turn ^= 1) {
         const struct own_rows own(a, at, warp);
         float4 bias[STEPS]; /* a lane has the same outputs of all its rows */
 #pragma unroll
@@ -412,36 +420,36 @@ __device__ __forceinline__ void write_tiles(const many_experts &a, const cuts &c
 
 template <int TERMS>
 __global__ void __launch_bounds__(THREADS, 1)
-    many_experts_kernel(const __grid_constant__ struct many_experts a)
+    prefill_experts_kernel(const __grid_constant__ struct prefill_experts a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
-    __shared__ struct cuts cut;
+    __shared__ struct pair_tiles tiling;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
     const struct sum_buffer e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++)
             barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * GROUPS);
-        barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, WRITERS);
+        barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, EPILOGUE_WARPS);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     pdl_wait_trigger();
     if (threadIdx.x < 32)
-        cut.make<TERMS>(a);
+        tiling.make<TERMS>(a);
     __syncthreads();
     struct ring<STAGES> r = {stage, full, empty, 0, 0};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
         if (threadIdx.x == 0)
-            fetch_tiles<TERMS>(a, r, cut);
+            fetch_tiles<TERMS>(a, r, tiling);
         if (warp > 0)
-            write_tiles<TERMS>(a, cut, warp - 1, e);
+            write_tiles<TERMS>(a, tiling, warp - 1, e);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 144;");
-        multiply_tiles<TERMS>(a, r, cut, warp / 4 - 1, e);
+        multiply_tiles<TERMS>(a, r, tiling, warp / 4 - 1, e);
     }
 #endif
 }
@@ -450,7 +458,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 template <int TERMS> static void run(struct kdev *d, const struct moe_args *m, bool down)
 {
-    struct many_experts a = {};
+    struct prefill_experts a = {};
     a.m = *m;
     a.down = down;
     const struct mat *w = down ? &m->down_m : &m->gate_up_m;
@@ -461,7 +469,7 @@ template <int TERMS> static void run(struct kdev *d, const struct moe_args *m, b
     cuda_piece_map(d, &a.s, w->scale, 64, groups, sixteens, OUTS / 16);
     cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2,
                   STAGE_K / 2, BOX_COLS);
-    cuda_launch(d, many_experts_kernel<TERMS>, dim3((unsigned)d->n_sm), THREADS, SHARED, a);
+    cuda_launch(d, prefill_experts_kernel<TERMS>, dim3((unsigned)d->n_sm), THREADS, SHARED, a);
 }
 
 void cuda_tile_experts(struct kdev *d, const struct moe_args *m)

@@ -1,14 +1,14 @@
-/* tile_route.cu - a mixture of experts for many rows, before and behind its products: router,
- * choice, grouping by expert, packing in the order of the groups, sum. Three kernels do what the
- * router of few rows does in one (moe.cu), and every number has the same bits: an element
- * belongs to the same thread, and sums follow the same tree.
+/* tile_route.cu - a mixture of experts for prefill rows, before and after its products: router,
+ * selection, grouping by expert, packing in the order of the groups, sum. Three kernels compute
+ * what route.cu computes in one for fewer rows, equal to the bit: an element belongs to the same
+ * thread, and sums follow the same tree.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
 #include <limits.h>
 
 enum {
-    THREADS = 384, WARPS = THREADS / 32, /* as moe.cu's */
+    THREADS = 384, WARPS = THREADS / 32, /* as ROUTE_THREADS (route.cuh) */
     X = 4,                               /* experts at a time */
     AHEAD = 4,                           /* of a thread's elements, loaded together */
     SUM_THREADS = 256,
@@ -16,19 +16,19 @@ enum {
 
 /* ---- router --------------------------------------------------------------------------------- */
 
-/* Sums v[i] over the lanes of a warp, by the tree of warp_sum(); lane i has that of v[i]. */
+/* Sums v[i] over the lanes of a warp, by the tree of warp_sum(); lane i gets the sum of v[i]. */
 __device__ __forceinline__ float warp_sums(float (&v)[32])
 {
-    fold_lanes<16, 16>(v);
-    fold_lanes<8, 8>(v);
-    fold_lanes<4, 4>(v);
-    fold_lanes<2, 2>(v);
-    fold_lanes<1, 1>(v);
+    reduce_scatter_lanes<16, 16>(v);
+    reduce_scatter_lanes<8, 8>(v);
+    reduce_scatter_lanes<4, 4>(v);
+    reduce_scatter_lanes<2, 2>(v);
+    reduce_scatter_lanes<1, 1>(v);
     return v[0];
 }
 
-/* Rows r0 .. of x times what the norm multiplies with besides 1 / rms, into y (ROWS, in); ss: of
- * this thread's elements of each row. */
+/* Multiplies rows r0 .. of the input by all factors besides 1 / rms, into y (ROWS, in). ss: the
+ * squares of this thread's elements, for each row. */
 template <int ROWS>
 __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm &norm, int r0,
                                            float *y, float (&ss)[ROWS])
@@ -46,8 +46,9 @@ __device__ __forceinline__ void scale_rows(const moe_args &a, const struct norm 
     }
 }
 
-/* part[0 .. 32) of this warp: the products of ROWS rows with experts e0 .. e0 + X. So that many
- * weights are on their way at a time, their type is known (BF16) and nothing branches. */
+/* part[0 .. 32) of this warp: the partial products of ROWS rows with experts e0 .. e0 + X. The
+ * weight type is a template argument (BF16), so that nothing branches and many loads are in
+ * flight. */
 template <int ROWS, bool BF16>
 __device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const float *y,
                                               float *part)
@@ -80,8 +81,8 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const f
     part[threadIdx.x % 32] = warp_sums(sum);
 }
 
-/* The logits of a block's rows. Shared: y (ROWS, in), part (groups of X experts, warps, 32), and
- * square (warps, ROWS) sums. */
+/* The logits of a block's rows. Shared: y (ROWS, in); part (groups of X experts, warps, 32);
+ * square: sums of squares (warps, ROWS). */
 template <int ROWS>
 __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
 {
@@ -95,7 +96,7 @@ __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
         if (tid % 32 == 0)
             square[tid / 32 * ROWS + r] = v;
     }
-    for (int g = 0; g < groups; g++) /* a thread reads what it wrote itself */
+    for (int g = 0; g < groups; g++) /* a thread reads only what it wrote */
         if (a.router.type == DT_BF16)
             multiply_rows<ROWS, true>(a, g * X, y, part + (g * WARPS + tid / 32) * 32);
         else
@@ -122,14 +123,14 @@ __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
 
 /* ---- grouping ------------------------------------------------------------------------------- */
 
-/* Where each expert's pairs begin, from how many it has; one warp. at: the counts, then where the
- * next pair goes. */
+/* Computes where each expert's pairs begin. One warp. at: the number of pairs of each expert;
+ * becomes the position of the expert's next pair. */
 __device__ __forceinline__ void begin_experts(const moe_args &a, int *at)
 {
     int sum = 0, n = 0;
     for (int e = (int)threadIdx.x; e < (a.n_expert + 31) / 32 * 32; e += 32) {
         const int c = e < a.n_expert ? at[e] : 0, job = c > 0;
-        const int upto = running_sum(c), jobs = running_sum(job);
+        const int upto = inclusive_scan(c), jobs = inclusive_scan(job);
         if (job)
             a.begin[n + jobs - 1] = sum + upto - c, a.active[n + jobs - 1] = e;
         if (e < a.n_expert)
@@ -141,7 +142,7 @@ __device__ __forceinline__ void begin_experts(const moe_args &a, int *at)
         a.begin[n] = sum, *a.n_active = n;
 }
 
-/* An expert's pairs follow each other, in any order. One block. */
+/* Groups the pairs by expert, within an expert in any order. One block. */
 __device__ __forceinline__ void group(const moe_args &a)
 {
     __shared__ int at[MOST_EXPERTS];
@@ -163,9 +164,10 @@ __device__ __forceinline__ void group(const moe_args &a)
     }
 }
 
-/* ROWS rows a block; the last block groups the pairs. */
+/* A block has ROWS rows; the last block groups the pairs. */
 template <int ROWS>
-__global__ void __launch_bounds__(THREADS, 2) route_many(const __grid_constant__ struct moe_args a)
+__global__ void __launch_bounds__(THREADS, 2)
+    route_prefill(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
     const int r0 = (int)blockIdx.x * ROWS, warp = (int)threadIdx.x / 32, r = r0 + warp;
@@ -177,8 +179,8 @@ __global__ void __launch_bounds__(THREADS, 2) route_many(const __grid_constant__
         int e = 0;
         float w = 0;
         uint32_t key[MOST_EXPERTS / 32];
-        look_at_row(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
-        choose(a, key, &e, &w);
+        wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
+        select_experts(a, key, &e, &w);
         if (lane < a.top_k) {
             const size_t at = (size_t)r * (size_t)a.top_k + (size_t)lane;
             a.chosen[at] = e, a.weight[at] = w;
@@ -192,11 +194,11 @@ __global__ void __launch_bounds__(THREADS, 2) route_many(const __grid_constant__
 
 /* ---- packing -------------------------------------------------------------------------------- */
 
-/* Element i of a row in shared memory: eight more for every 32, so that threads that read the same
- * place of different 32 meet different banks. */
+/* Index of element i of a row in shared memory: 8 more for every 32, so that threads that read the
+ * same position of different 32s use different banks. */
 __device__ __forceinline__ int padded(int i) { return i + i / 32 * 8; }
 
-/* The normalised row into y, zeros behind it; its largest magnitude. */
+/* Stores the normalised row in y, padded with zeros; returns its largest magnitude. */
 __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, float *y,
                                            float *room)
 {
@@ -217,10 +219,11 @@ __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, 
             top = fmaxf(top, fabsf(v));
         }
     }
-    return block_reduce<true>(top, room); /* y is there for all threads, too */
+    return block_reduce<true>(top, room); /* the barrier also makes y visible */
 }
 
-/* Eight values that lie together in tile order, as the next term of f16, which is taken off. */
+/* Eight values that are adjacent in tile order, rounded to the next f16 term, which is
+ * subtracted. */
 __device__ __forceinline__ uint4 next_eight(float (&v)[8])
 {
     uint32_t h[4];
@@ -234,7 +237,7 @@ __device__ __forceinline__ uint4 next_eight(float (&v)[8])
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
-/* One block a row: packs it to each of its pairs' places. Shared: the row. */
+/* One block a row: packs the row at the position of each of its pairs. Shared: the row. */
 __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
@@ -255,7 +258,7 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
     for (int u = (int)threadIdx.x; u < kp / 8; u += THREADS) {
         float v[8];
 #pragma unroll
-        for (int q = 0; q < 4; q++) { /* the inverse of tile_place() */
+        for (int q = 0; q < 4; q++) { /* inverse of tile_place() */
             const int i = u / 4 * 32 + 8 * q + u % 4 / 2 * 4 + u % 2 * 2;
             const float2 two = *(const float2 *)(y + padded(i));
             v[2 * q] = two.x * s, v[2 * q + 1] = two.y * s;
@@ -272,9 +275,9 @@ __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ st
 
 /* ---- sum ------------------------------------------------------------------------------------ */
 
-/* Adds up the experts of a row, in the order of their rank; one block a row, four outputs a
- * thread. */
-__global__ void __launch_bounds__(SUM_THREADS) sum_many(const __grid_constant__ struct moe_args a)
+/* Sums the experts of a row in the order of rank; one block a row, four outputs a thread. */
+__global__ void __launch_bounds__(SUM_THREADS)
+    sum_prefill(const __grid_constant__ struct moe_args a)
 {
     pdl_trigger();
     pdl_wait_trigger();
@@ -320,9 +323,9 @@ void cuda_tile_route(struct kdev *d, const struct moe_args *m)
 {
     size_t bytes = router_bytes<8>(m);
     if (bytes <= 200 << 10)
-        cuda_launch(d, route_many<8>, dim3((unsigned)div_up(m->rows, 8)), THREADS, bytes, *m);
+        cuda_launch(d, route_prefill<8>, dim3((unsigned)div_up(m->rows, 8)), THREADS, bytes, *m);
     else
-        cuda_launch(d, route_many<2>, dim3((unsigned)div_up(m->rows, 2)), THREADS,
+        cuda_launch(d, route_prefill<2>, dim3((unsigned)div_up(m->rows, 2)), THREADS,
                     router_bytes<2>(m), *m);
     cuda_launch(d, pack_pairs, dim3((unsigned)m->rows), THREADS,
                 (size_t)(m->x.kp / 32 * 40) * sizeof(float), *m);
@@ -330,5 +333,5 @@ void cuda_tile_route(struct kdev *d, const struct moe_args *m)
 
 void cuda_tile_sum(struct kdev *d, const struct moe_args *m)
 {
-    cuda_launch(d, sum_many, dim3((unsigned)m->rows), SUM_THREADS, 0, *m);
+    cuda_launch(d, sum_prefill, dim3((unsigned)m->rows), SUM_THREADS, 0, *m);
 }
