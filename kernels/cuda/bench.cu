@@ -10,7 +10,7 @@
 /* ---- synthetic weights ---------------------------------------------------------------------- */
 
 /* mix64 of base.h */
-__device__ __forceinline__ uint64_t scramble(uint64_t x)
+__device__ __forceinline__ uint64_t mix64_device(uint64_t x)
 {
     x += 0x9E3779B97F4A7C15ull;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -18,9 +18,9 @@ __device__ __forceinline__ uint64_t scramble(uint64_t x)
     return x ^ (x >> 31);
 }
 
-__device__ __forceinline__ bf16 made(float v, bf16) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ __half made(float v, __half) { return __float2half_rn(v); }
-__device__ __forceinline__ float made(float v, float) { return v; }
+__device__ __forceinline__ bf16 to_type(float v, bf16) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ __half to_type(float v, __half) { return __float2half_rn(v); }
+__device__ __forceinline__ float to_type(float v, float) { return v; }
 
 /* Makes four values from each random word, uniform over +-32768 step; step 0: all ones. */
 template <class T>
@@ -28,10 +28,10 @@ __global__ void make_floats(T *dst, size_t n, uint64_t seed, float step)
 {
     size_t stride = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i * 4 < n; i += stride) {
-        uint64_t word = scramble(seed + i);
+        uint64_t word = mix64_device(seed + i);
         for (int j = 0; j < 4 && i * 4 + j < n; j++) {
             float v = step == 0 ? 1.f : (float)(int16_t)(word >> (16 * j)) * step;
-            dst[i * 4 + j] = made(v, T());
+            dst[i * 4 + j] = to_type(v, T());
         }
     }
 }
@@ -42,7 +42,7 @@ __global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
 {
     size_t stride = (size_t)gridDim.x * blockDim.x;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i * 8 < n; i += stride) {
-        uint64_t word = scramble(seed + i);
+        uint64_t word = mix64_device(seed + i);
         for (int j = 0; j < 8 && i * 8 + j < n; j++) {
             uint8_t byte = (uint8_t)(word >> (8 * j));
             dst[i * 8 + j] = exponent ? (uint8_t)(exponent - (byte & 1)) : byte;
@@ -50,7 +50,8 @@ __global__ void make_bytes(uint8_t *dst, size_t n, uint64_t seed, int exponent)
     }
 }
 
-static void make(struct kdev *d, const struct tensor *t, void *dst, uint64_t seed, float scale)
+static void fill_synthetic(struct kdev *d, const struct tensor *t, void *dst, uint64_t seed,
+                           float scale)
 {
     dim3 grid((unsigned)d->n_sm * 8);
     size_t n = t->bytes / dtype_size(t->type);
@@ -74,7 +75,7 @@ bool cuda_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scal
     if (!raw.p)
         return false;
     cuda_begin(d, "synthesize");
-    make(d, t, raw.p, seed, scale);
+    fill_synthetic(d, t, raw.p, seed, scale);
     cuda_ok(d, cudaGetLastError());
     t->data = raw.p;
     bool ok = cuda_upload(d, t, e);
@@ -136,12 +137,12 @@ __global__ void __launch_bounds__(PHASE_THREADS) phase_kernel(unsigned *out)
         *out = threadIdx.x;
 }
 
-__device__ __forceinline__ void raise(unsigned *flag, unsigned to)
+__device__ __forceinline__ void store_release(unsigned *flag, unsigned to)
 {
     asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(to) : "memory");
 }
 
-__device__ __forceinline__ unsigned look(const unsigned *flag)
+__device__ __forceinline__ unsigned load_acquire(const unsigned *flag)
 {
     unsigned v;
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(PHASE_THREADS) barrier_kernel(unsigned *count,
         __syncthreads();
         if (threadIdx.x == 0) {
             asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
-            while (look(count) < sum)
+            while (load_acquire(count) < sum)
                 ;
         }
         __syncthreads();
@@ -171,16 +172,16 @@ __global__ void __launch_bounds__(PHASE_THREADS) flag_kernel(unsigned *flag, int
     for (unsigned phase = 1; phase <= (unsigned)n; phase++) {
         __syncthreads();
         if (threadIdx.x == 0)
-            raise(flag + blockIdx.x, phase);
+            store_release(flag + blockIdx.x, phase);
         for (unsigned i = threadIdx.x; i < gridDim.x; i += PHASE_THREADS)
-            while (look(flag + i) < phase)
+            while (load_acquire(flag + i) < phase)
                 ;
         __syncthreads();
     }
 }
 
 /* A cooperative launch of one block a multiprocessor: all blocks are resident at once. */
-static void one_launch(struct kdev *d, void (*kernel)(unsigned *, int), int n)
+static void launch_cooperative(struct kdev *d, void (*kernel)(unsigned *, int), int n)
 {
     size_t bytes = (size_t)d->n_sm * sizeof(unsigned);
     unsigned *words = (unsigned *)cuda_take(d, bytes);
@@ -197,7 +198,7 @@ static void one_launch(struct kdev *d, void (*kernel)(unsigned *, int), int n)
         cuda_ok(d, cudaLaunchKernelEx(&c, kernel, words, n));
 }
 
-static void plain_launch(struct kdev *d)
+static void launch_plain(struct kdev *d)
 {
     if (d->failed)
         return;
@@ -208,12 +209,12 @@ static void plain_launch(struct kdev *d)
 bool cuda_phase(struct kdev *d, enum k_phase kind, int n)
 {
     cuda_begin(d, "phase");
-    if (kind == PHASE_EARLY && !d->dependent)
+    if (kind == PHASE_EARLY && !d->has_pdl)
         return false;
     if (kind == PHASE_BARRIER || kind == PHASE_FLAG)
-        one_launch(d, kind == PHASE_FLAG ? flag_kernel : barrier_kernel, n);
+        launch_cooperative(d, kind == PHASE_FLAG ? flag_kernel : barrier_kernel, n);
     for (int i = 0; i < n && kind == PHASE_LAUNCH; i++)
-        plain_launch(d);
+        launch_plain(d);
     for (int i = 0; i < n && kind == PHASE_EARLY; i++)
         cuda_launch(d, phase_kernel, dim3((unsigned)d->n_sm), PHASE_THREADS, 0, (unsigned *)NULL);
     return true;

@@ -22,7 +22,7 @@ enum {
     PREF_WORKSPACE = 1,
 };
 
-struct proposal {
+struct heuristic {
     uint64_t algorithm[8];
     size_t workspace;
     status state;
@@ -44,8 +44,8 @@ struct blas {
     status (*pref_create)(opaque *pref);
     status (*pref_set)(opaque pref, int what, const void *v, size_t n);
     status (*pref_destroy)(opaque pref);
-    status (*propose)(opaque handle, opaque desc, opaque a, opaque b, opaque c, opaque d,
-                      opaque pref, int most, struct proposal *out, int *n);
+    status (*get_heuristic)(opaque handle, opaque desc, opaque a, opaque b, opaque c, opaque d,
+                            opaque pref, int most, struct heuristic *out, int *n);
     status (*multiply)(opaque handle, opaque desc, const void *alpha, const void *a, opaque la,
                        const void *b, opaque lb, const void *beta, const void *c, opaque lc,
                        void *d, opaque ld, const uint64_t *algorithm, void *workspace, size_t n,
@@ -71,7 +71,7 @@ static bool find_functions(struct blas *b, const char **missing)
         {"cublasLtMatmulPreferenceCreate", &b->pref_create},
         {"cublasLtMatmulPreferenceSetAttribute", &b->pref_set},
         {"cublasLtMatmulPreferenceDestroy", &b->pref_destroy},
-        {"cublasLtMatmulAlgoGetHeuristic", &b->propose},
+        {"cublasLtMatmulAlgoGetHeuristic", &b->get_heuristic},
         {"cublasLtMatmul", &b->multiply},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -146,7 +146,7 @@ static status describe(struct multiplication *m, const struct k_peer *a)
     return rc ? rc : make_layout(&m->dst, a->out, a->rows, a->batch);
 }
 
-static void forget(struct multiplication *m)
+static void destroy(struct multiplication *m)
 {
     opaque layout[] = {m->w, m->src, m->dst};
     for (int i = 0; i < 3; i++)
@@ -159,7 +159,7 @@ static void forget(struct multiplication *m)
 }
 
 static void multiply(struct kdev *d, const struct multiplication *m, const struct k_peer *a,
-                     const struct proposal *p)
+                     const struct heuristic *p)
 {
     const float one = 1, zero = 0;
     char why[64];
@@ -175,7 +175,7 @@ static void multiply(struct kdev *d, const struct multiplication *m, const struc
 
 int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e)
 {
-    struct proposal choice[MAX_CHOICES];
+    struct heuristic choice[MAX_CHOICES];
     struct multiplication m = {};
     size_t n = (size_t)a->batch * 2;
     int count = 0;
@@ -187,13 +187,13 @@ int cuda_peer(struct kdev *d, const struct k_peer *a, struct err *e)
         return 0;
     status rc = describe(&m, a);
     if (rc == 0)
-        rc = blas.propose(blas.handle, m.desc, m.w, m.src, m.dst, m.dst, m.pref, MAX_CHOICES,
+        rc = blas.get_heuristic(blas.handle, m.desc, m.w, m.src, m.dst, m.dst, m.pref, MAX_CHOICES,
                           choice, &count);
     if (rc || count == 0)
         err_set(e, ERR_MODEL, "cuBLASLt %zu does not multiply (%d, %d) by (%d, %d): status %d",
                 blas.version(), a->rows, a->in, a->out, a->in, rc);
     else if (a->choice < count)
         multiply(d, &m, a, &choice[a->choice]);
-    forget(&m);
+    destroy(&m);
     return rc ? 0 : count;
 }

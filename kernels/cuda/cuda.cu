@@ -92,7 +92,7 @@ static bool find_code(struct kdev *d, const struct cudaDeviceProp *p, struct err
         return err_set(e, ERR_MODEL, "%s has compute capability %d.%d, this build has code for %s: "
                        "'make dist', or 'make' on this machine, builds for it",
                        p->name, p->major, p->minor, CUDA_CODES);
-    d->dependent = code.compute >= 90;
+    d->has_pdl = code.compute >= 90;
     d->has_wgmma = code.compute == 90 && code.specific && cuda_has_tensor_maps();
     if (code.ptx)
         snprintf(d->slow_start, sizeof d->slow_start,

@@ -96,7 +96,7 @@ struct kdev {
     int ordinal, n_sm;
     size_t smem_max; /* the most shared memory of a block, in bytes */
     int terms;       /* terms of an activation: 2, or 1 at K_BF16 */
-    bool dependent; /* the code that runs was compiled for 9.0 or later: it has PDL */
+    bool has_pdl; /* the code that runs was compiled for 9.0 or later: it has PDL */
     bool has_wgmma; /* the code that runs was compiled for 9.0a: it has wgmma and TMA */
     cudaStream_t stream;
     char *arena;
@@ -107,7 +107,7 @@ struct kdev {
     bool recording;
     struct port in, out; /* the host's ports (graph.cu) */
     unsigned *ticket;    /* on the device: number of gives that have run */
-    uint32_t given, noted; /* gives launched; gives of the graph being recorded */
+    uint32_t launched_gives, recorded_gives; /* recorded: in the graph being recorded */
     void **held; /* device memory of weights, freed with the device */
     int n_held, cap_held;
     struct pending pending;
@@ -233,7 +233,7 @@ void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 bloc
     c.dynamicSmemBytes = shared;
     c.stream = d->stream;
     c.attrs = attr;
-    c.numAttrs = d->dependent ? 2 : 1;
+    c.numAttrs = d->has_pdl ? 2 : 1;
     if (shared > 8 << 10) /* the kernel's static shared memory comes on top, and both may exceed
                              the default limit of 48 KiB */
         cuda_ok(d, cudaFuncSetAttribute((const void *)kernel,

@@ -83,12 +83,12 @@ void cuda_give(struct kdev *d, kbuf src, size_t bytes)
     CHECK(bytes <= src.n && n * 16 + 16 <= OUTBOX_BYTES);
     cuda_launch(d, give_kernel, dim3(1), 512, 0, (const uint4 *)src.p, (uint4 *)(d->out.dev + 16),
                 n, d->ticket, (volatile unsigned *)d->out.dev);
-    *(d->recording ? &d->noted : &d->given) += 1;
+    *(d->recording ? &d->recorded_gives : &d->launched_gives) += 1;
 }
 
 static bool arrived(struct kdev *d)
 {
-    return __atomic_load_n((uint32_t *)d->out.host, __ATOMIC_ACQUIRE) == d->given;
+    return __atomic_load_n((uint32_t *)d->out.host, __ATOMIC_ACQUIRE) == d->launched_gives;
 }
 
 /* Polls, because a cycle is shorter than the latency of a wait in the driver. A failed device never
@@ -119,7 +119,7 @@ bool cuda_graph_begin(struct kdev *d)
     if (d->failed ||
         !cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal)))
         return false;
-    d->noted = 0;
+    d->recorded_gives = 0;
     return d->recording = true;
 }
 
@@ -146,7 +146,7 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e)
     }
     struct kgraph *g = (struct kgraph *)xcalloc(1, sizeof *g);
     g->run = run;
-    g->gives = d->noted;
+    g->gives = d->recorded_gives;
     return g;
 }
 
@@ -154,7 +154,7 @@ void cuda_graph_launch(struct kdev *d, struct kgraph *g)
 {
     cuda_begin(d, "replay");
     if (!d->failed && cuda_ok(d, cudaGraphLaunch(g->run, d->stream)))
-        d->given += g->gives;
+        d->launched_gives += g->gives;
 }
 
 void cuda_graph_free(struct kdev *d, struct kgraph *g)

@@ -123,7 +123,7 @@ void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte)
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
-static bool held(const struct kdev *d, const void *p)
+static bool is_uploaded(const struct kdev *d, const void *p)
 {
     for (int i = 0; i < d->n_held; i++)
         if (d->held[i] == p)
@@ -132,17 +132,18 @@ static bool held(const struct kdev *d, const void *p)
 }
 
 /* The size of weights is fixed, so the error suggests the CPU. */
-static bool too_heavy(const struct tensor *t, size_t bytes, cudaError_t rc, struct err *e)
+static bool out_of_weight_memory(const struct tensor *t, size_t bytes, cudaError_t rc,
+                                 struct err *e)
 {
     return out_of_memory(t->name, bytes, "--device cpu needs none", rc, e);
 }
 
-static void *hold(struct kdev *d, size_t bytes, const struct tensor *t, struct err *e)
+static void *alloc_weights(struct kdev *d, size_t bytes, const struct tensor *t, struct err *e)
 {
     void *p = NULL;
     cudaError_t rc = cudaMalloc(&p, bytes ? bytes : 1);
     if (rc != cudaSuccess) {
-        too_heavy(t, bytes, rc, e);
+        out_of_weight_memory(t, bytes, rc, e);
         return NULL;
     }
     if (d->n_held == d->cap_held) {
@@ -236,12 +237,12 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
 {
     size_t n = m->rows * (size_t)m->groups * 4;
     unsigned blocks = (unsigned)((n + 255) / 256);
-    void *raw = NULL, *p = hold(d, m->bytes, t, e);
+    void *raw = NULL, *p = alloc_weights(d, m->bytes, t, e);
     if (!p)
         return false;
     cudaError_t rc = cudaMalloc(&raw, t->bytes);
     if (rc != cudaSuccess)
-        return too_heavy(t, t->bytes, rc, e);
+        return out_of_weight_memory(t, t->bytes, rc, e);
     rc = cudaMemcpyAsync(raw, t->data, t->bytes, cudaMemcpyDefault, d->stream);
     if (rc == cudaSuccess && m->is_scales)
         repack_scales<<<(unsigned)((m->rows + 7) / 8), 256, 0, d->stream>>>(
@@ -278,7 +279,7 @@ static struct rows rows_of(const struct tensor *t)
 static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
 {
     struct rows r = rows_of(t);
-    void *p = hold(d, r.n * r.pitch, t, e);
+    void *p = alloc_weights(d, r.n * r.pitch, t, e);
     if (!p)
         return false;
     cudaError_t rc = cudaSuccess;
@@ -315,7 +316,7 @@ __global__ void repack_panels(const uint16_t *src, int rows, int k,
 }
 
 /* Device bytes of a matrix in panels; a quantized matrix also has its FP8 panels behind them. */
-static size_t held_bytes(const struct panels &p, const struct tensor *t)
+static size_t panels_bytes(const struct panels &p, const struct tensor *t)
 {
     return (size_t)p.n * (panel_bytes(p) + (t->quantize ? fp8_panel_bytes(p) : 0));
 }
@@ -327,7 +328,7 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
     struct panels p = cuda_panels(d, t);
     size_t row = (size_t)t->dim[1] * sizeof(uint16_t), each = panel_bytes(p);
     int rows = (int)t->dim[0], fit = (int)(ARENA_BYTES / (row * (size_t)p.rows));
-    uint8_t *to = (uint8_t *)hold(d, held_bytes(p, t), t, e);
+    uint8_t *to = (uint8_t *)alloc_weights(d, panels_bytes(p, t), t, e);
     if (!to)
         return false;
     cudaError_t rc = cudaSuccess;
@@ -361,7 +362,7 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
             *e = d->first;
         return false;
     }
-    if (!t->data || held(d, t->data))
+    if (!t->data || is_uploaded(d, t->data))
         return true;
     struct mxfp4 m;
     return mxfp4_of(t, &m)   ? upload_mxfp4(d, t, &m, e)
@@ -371,13 +372,13 @@ bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e)
 
 size_t cuda_footprint(struct kdev *d, const struct tensor *t)
 {
-    if (t->data && held(d, t->data))
+    if (t->data && is_uploaded(d, t->data))
         return 0;
     struct mxfp4 m;
     if (mxfp4_of(t, &m))
         return m.bytes;
     if (cuda_paneled(t))
-        return held_bytes(cuda_panels(d, t), t);
+        return panels_bytes(cuda_panels(d, t), t);
     struct rows r = rows_of(t);
     return r.n * r.pitch;
 }

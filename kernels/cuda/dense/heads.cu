@@ -10,7 +10,7 @@ enum {
 };
 
 /* How a warp holds heads of DIM elements: one head, or as many as fill its lanes. */
-template <int DIM> struct span {
+template <int DIM> struct head_lanes {
     enum {
         LANES = DIM / 4 < 32 ? DIM / 4 : 32,
         EACH = DIM / 4 / LANES, /* groups of four elements of a thread, 4 * LANES elements apart */
@@ -22,10 +22,10 @@ template <int DIM> struct span {
 /* 1 / rms of a head, in the order of head_sum(). The heads of one warp may differ in whether they
  * have a norm. */
 template <int DIM>
-__device__ __forceinline__ float span_inverse(const float4 (&x)[span<DIM>::EACH],
-                                              const struct norm &norm)
+__device__ __forceinline__ float head_inverse_warp(const float4 (&x)[head_lanes<DIM>::EACH],
+                                                   const struct norm &norm)
 {
-    using S = span<DIM>;
+    using S = head_lanes<DIM>;
     const bool normed = norm.kind != NORM_NONE;
     if (!__any_sync(~0u, normed))
         return 1;
@@ -46,7 +46,7 @@ __device__ __forceinline__ uint2 fetch_four(struct vec v, int i)
 {
     return v.p ? __ldg((const uint2 *)((const bf16 *)v.p + i)) : make_uint2(0, 0);
 }
-__device__ __forceinline__ float4 numbers(uint2 w)
+__device__ __forceinline__ float4 to_floats(uint2 w)
 {
     return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
                        __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
@@ -89,8 +89,8 @@ struct rotation {
 /* Four elements of the projection. With ADDS the partial sums are reduced in the order of
  * product.cuh, then biased. */
 template <bool ADDS>
-__device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_t apart, uint2 b,
-                                           bool biased)
+__device__ __forceinline__ float4 load_projection(const heads &a, const float *x, size_t apart,
+                                                  uint2 b, bool biased)
 {
     constexpr int N = ADDS ? (int)K_SPLITS : 1;
     float4 part[N];
@@ -100,15 +100,15 @@ __device__ __forceinline__ float4 raw_four(const heads &a, const float *x, size_
 #pragma unroll
     for (int r = 1; r < N; r++)
         part[0] = plus(part[0], r < a.splits ? part[r] : make_float4(0, 0, 0, 0));
-    return biased ? plus(part[0], numbers(b)) : part[0];
+    return biased ? plus(part[0], to_floats(b)) : part[0];
 }
 
 /* The rope partners of a thread's elements if the whole head rotates: they are in the same thread
  * or in another lane. */
 template <int DIM>
-__device__ __forceinline__ float4 partner(const float4 (&y)[span<DIM>::EACH], int j)
+__device__ __forceinline__ float4 partner(const float4 (&y)[head_lanes<DIM>::EACH], int j)
 {
-    using S = span<DIM>;
+    using S = head_lanes<DIM>;
     if constexpr (S::EACH == 2) {
         return y[1 - j];
     } else {
@@ -122,9 +122,9 @@ __device__ __forceinline__ float4 partner(const float4 (&y)[span<DIM>::EACH], in
 
 /* The elements at `from` (a different place in each lane) of the lane's head. */
 template <int DIM>
-__device__ __forceinline__ float4 elements_at(const float4 (&y)[span<DIM>::EACH], int from)
+__device__ __forceinline__ float4 elements_at(const float4 (&y)[head_lanes<DIM>::EACH], int from)
 {
-    using S = span<DIM>;
+    using S = head_lanes<DIM>;
     const int lane = (int)threadIdx.x % 32 / S::LANES * S::LANES + from / 4 % S::LANES;
     float4 z = {};
 #pragma unroll
@@ -154,7 +154,7 @@ template <int DIM, bool ADDS>
 __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1)
     heads_by_warp(const __grid_constant__ struct heads a, int all, int rows, bool triggers_late)
 {
-    using S = span<DIM>;
+    using S = head_lanes<DIM>;
     if (!triggers_late)
         pdl_trigger();
     const int r = (int)(blockIdx.y * blockDim.y + threadIdx.y);
@@ -171,35 +171,35 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     const size_t apart = partial_floats(rows, all * DIM), step = partial_at(rows, 0, S::LANES * 4);
     const struct norm &norm = kind == HEAD_Q ? a.q_norm : kind == HEAD_K ? a.k_norm : a.v_norm;
     float4 y[S::EACH];
-    struct rotation part[S::EACH];
+    struct rotation rotation[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
-        part[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
+        rotation[j].fetch_weights(a, norm, kind, h, (lane + j * S::LANES) * 4);
     pdl_wait_trigger(); /* late, because attention reads old cells before its own wait */
     const int slot = kind == HEAD_Q ? 0 : __ldcg(a.write + r);
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
-        y[j] = raw_four<ADDS>(a, ADDS ? x + j * step : x + part[j].i, apart, part[j].b,
-                              ADDS && a.b[kind].p);
+        y[j] = load_projection<ADDS>(a, ADDS ? x + j * step : x + rotation[j].i, apart,
+                                     rotation[j].b, ADDS && a.b[kind].p);
         if (kind != HEAD_V)
-            part[j].fetch_rope(a, a.cs + (size_t)r * (size_t)a.rot);
+            rotation[j].fetch_rope(a, a.cs + (size_t)r * (size_t)a.rot);
     }
-    const float inv = span_inverse<DIM>(y, norm);
+    const float inv = head_inverse_warp<DIM>(y, norm);
     float4 z[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
-        y[j] = four_normed(norm.kind, y[j], inv, numbers(part[j].w));
+        y[j] = four_normed(norm.kind, y[j], inv, to_floats(rotation[j].w));
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
-        z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, part[j].other);
+        z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, rotation[j].other);
     if (!mine || slot < 0 || (kind != HEAD_Q && slot >= a.n_slots))
         return;
 #pragma unroll
     for (int j = 0; j < S::EACH; j++) {
-        const size_t i = (size_t)part[j].i;
+        const size_t i = (size_t)rotation[j].i;
         float4 v = y[j];
-        if (kind != HEAD_V && part[j].i < a.rot)
-            v = part[j].rotated(a, v, z[j]);
+        if (kind != HEAD_V && rotation[j].i < a.rot)
+            v = rotation[j].rotated(a, v, z[j]);
         const size_t at = ((size_t)r * (size_t)a.n_head + (size_t)h) * DIM + i;
         if (kind == HEAD_Q) {
             put_four(a.dst, false, at, v);
@@ -219,14 +219,15 @@ template <int DIM> static void run(struct kdev *d, const struct heads *h, int ro
 {
     const int all = h->n_head + (h->k ? 2 * h->n_kv : 0);
     const int together = h->splits || rows > EARLY ? 1 : min_int(rows, TOGETHER);
-    dim3 grid((unsigned)div_up(all, (int)span<DIM>::OF_BLOCK), (unsigned)div_up(rows, together));
+    dim3 grid((unsigned)div_up(all, (int)head_lanes<DIM>::OF_BLOCK),
+              (unsigned)div_up(rows, together));
     cuda_launch(d, h->splits ? heads_by_warp<DIM, true> : heads_by_warp<DIM, false>, grid,
                 dim3(ROW_THREADS, (unsigned)together),
                 cuda_exclusive_smem(d, (int)(grid.x * grid.y)), *h, all, rows, rows <= K_MAX_NODES);
 }
 
 /* Whether the weights can be loaded four at a time. */
-static bool by_fours(struct vec v)
+static bool loads_by_four(struct vec v)
 {
     return !v.p || (v.type == DT_BF16 && (uintptr_t)v.p % 8 == 0);
 }
@@ -235,15 +236,15 @@ static bool handles(const struct heads *h)
 {
     const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
                          (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
-    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && by_fours(h->q_norm.w) &&
-           by_fours(h->k_norm.w) && by_fours(h->v_norm.w) &&
+    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && loads_by_four(h->q_norm.w) &&
+           loads_by_four(h->k_norm.w) && loads_by_four(h->v_norm.w) &&
            (h->head_dim == 64 || h->head_dim == 128 || h->head_dim == 256);
 }
 
 bool cuda_heads_reduce(const struct heads *h)
 {
-    return handles(h) && !h->v_from_k && by_fours(h->b[0]) && by_fours(h->b[1]) &&
-           by_fours(h->b[2]);
+    return handles(h) && !h->v_from_k && loads_by_four(h->b[0]) && loads_by_four(h->b[1]) &&
+           loads_by_four(h->b[2]);
 }
 
 /* Stores a bf16 copy of the queries, if there are few enough. */

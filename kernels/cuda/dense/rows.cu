@@ -62,7 +62,7 @@ struct freqs {
     float f[MAX_PAIRS];
 };
 
-__device__ __forceinline__ void turn_of(float pos, float freq, float factor, float *cs)
+__device__ __forceinline__ void rope_angle(float pos, float freq, float factor, float *cs)
 {
     double s, c;
     float angle = pos * freq; /* rounded to float32, see k_rope */
@@ -78,8 +78,8 @@ __global__ void rope_kernel(const int32_t *pos, const __grid_constant__ struct f
     pdl_wait_trigger();
     int r = (int)blockIdx.x, i = (int)threadIdx.x;
     if (i < n)
-        turn_of((float)pos[r], inv.f[i], factor,
-                cs + ((size_t)r * (size_t)half + (size_t)(from + i)) * 2);
+        rope_angle((float)pos[r], inv.f[i], factor,
+                   cs + ((size_t)r * (size_t)half + (size_t)(from + i)) * 2);
 }
 
 void cuda_rope(struct kdev *d, const struct k_rope *a)
@@ -393,8 +393,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
         const rope_table &t = a.rope[block];
         pdl_wait_trigger();
         if ((int)threadIdx.x < t.half)
-            turn_of((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
-                    t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
+            rope_angle((float)t.pos[r], t.inv.f[threadIdx.x], t.factor,
+                       t.cs + ((size_t)r * (size_t)t.half + threadIdx.x) * 2);
     } else if (SHORT) {
         gather_short(a.part[part], r, block, scratch);
     } else {
@@ -439,17 +439,17 @@ static rope_table rope_table_of(const struct k_rope *k)
     return t;
 }
 
-static bool by_fours(const void *p) { return (uintptr_t)p % 16 == 0; }
+static bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 static bool gathers_short(const part &p)
 {
     const bool fits = p.norm.kind == NORM_NONE ||
                       (p.n <= ROW_PASS && (!p.norm.w.p || (p.norm.w.type == DT_BF16 &&
                                                            (uintptr_t)p.norm.w.p % 8 == 0)));
-    const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && by_fours(p.table.rows.p)
-                                      : p.stride % 4 == 0 && by_fours(p.src);
+    const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && aligned_16(p.table.rows.p)
+                                      : p.stride % 4 == 0 && aligned_16(p.src);
     return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&
-           by_fours(p.copy) && by_fours(p.dst);
+           aligned_16(p.copy) && aligned_16(p.dst);
 }
 
 /* The packed rows of the first part are those that the next operation reads (kdev.packed). */

@@ -9,9 +9,9 @@
 
 enum {
     STAGE_K = 64,
-    CHUNK_SPAN = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes of one chunk's weights of a consumer
+    CHUNK_BYTES = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes of one chunk's weights of a consumer
                                                    warpgroup */
-    HALF_BYTES = 2 * CHUNK_SPAN,
+    HALF_BYTES = 2 * CHUNK_BYTES,
     MAX_SMEM = 227 << 10,
     GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
                   from L2 */
@@ -22,10 +22,10 @@ enum {
  * left. */
 template <int COLS> struct form {
     enum {
-        STAGE_SPAN = 2 * HALF_BYTES + COLS * STAGE_K * 2,
+        TILE_STAGE_BYTES = 2 * HALF_BYTES + COLS * STAGE_K * 2,
         SUM_BYTES = COLS * TILE_OUT * (int)sizeof(float),
-        STAGES = (MAX_SMEM - 1024 - 256 - SUM_BYTES) / STAGE_SPAN,
-        SHARED = STAGES * STAGE_SPAN + SUM_BYTES + 1024,
+        STAGES = (MAX_SMEM - 1024 - 256 - SUM_BYTES) / TILE_STAGE_BYTES,
+        SHARED = STAGES * TILE_STAGE_BYTES + SUM_BYTES + 1024,
         OTHERS = COLS <= 160 ? 8 : 4, /* warps that do not multiply: one fetches, the others
                                          write */
         WRITERS = OTHERS - 1,
@@ -84,9 +84,9 @@ struct tile_weights {
         for (int i = 0; i < 2; i++) {
             if (i == k.n)
                 break;
-            fetch_pieces(to + i * CHUNK_SPAN * (glu ? 1 : 2), map, k.place[i], panel, full);
+            fetch_pieces(to + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], panel, full);
             if (glu)
-                fetch_pieces(to + (2 + i) * CHUNK_SPAN, map + 1, k.place[i], panel, full);
+                fetch_pieces(to + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], panel, full);
         }
     }
 };
@@ -103,14 +103,14 @@ __device__ __forceinline__ void fetch_tiles(const prefill_args &a, ring<form<COL
     const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
     for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
-        first.fetch(r.stage + early * F::STAGE_SPAN, k, rows_bytes, &r.full[early]);
+        first.fetch(r.stage + early * F::TILE_STAGE_BYTES, k, rows_bytes, &r.full[early]);
     pdl_wait_trigger();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
         const tile_weights w(a, at);
 #pragma unroll 1
         for (k_stages k(c, 0, c.splits); !k.over(); k.next(c)) {
-            uint8_t *to = r.stage + r.slot * F::STAGE_SPAN;
+            uint8_t *to = r.stage + r.slot * F::TILE_STAGE_BYTES;
             if (early == 0) {
                 barrier_wait(&r.empty[r.slot], r.phase ^ 1);
                 w.fetch(to, k, rows_bytes, &r.full[r.slot]);
@@ -156,11 +156,11 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form
 {
     using F = form<COLS>;
     const int q = (int)threadIdx.x % 4, out = own_output();
-    const int first = half * CHUNK_SPAN * (glu ? 2 : 1), second = CHUNK_SPAN * (glu ? 1 : 2);
+    const int first = half * CHUNK_BYTES * (glu ? 2 : 1), second = CHUNK_BYTES * (glu ? 1 : 2);
     struct weights even, odd;
     int last = 0;
     for (int i = 0; i + 1 < n; i += 2) {
-        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
+        const uint8_t *at = r.stage + r.slot * F::TILE_STAGE_BYTES;
         uint64_t rows = column_desc(at + 2 * HALF_BYTES);
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + first, q, out);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form
         r.next();
     }
     if (n % 2) {
-        const uint8_t *at = r.stage + r.slot * F::STAGE_SPAN;
+        const uint8_t *at = r.stage + r.slot * F::TILE_STAGE_BYTES;
         barrier_wait(&r.full[r.slot], r.phase);
         even.load(at + first, q, out);
         even.multiply(acc, column_desc(at + 2 * HALF_BYTES), n > 1);
@@ -372,7 +372,8 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
     uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
-    const struct sum_buffer e = {(float *)(stage + F::STAGES * F::STAGE_SPAN), &filled, &drained};
+    const struct sum_buffer e = {(float *)(stage + F::STAGES * F::TILE_STAGE_BYTES), &filled,
+                                 &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < F::STAGES; i++)

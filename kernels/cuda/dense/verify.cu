@@ -43,8 +43,8 @@ struct verify_args {
     int outs, all;        /* outputs of a group; of all groups */
     int warps;            /* consumer warps */
     int groups, k_blocks; /* k_blocks: blocks that share a group, each with some of the k splits */
-    int stages, span;     /* span: bytes of a stage: the rows (swizzled), then the weights of
-                             each chunk */
+    int stages;           /* of the ring */
+    int stage_bytes;      /* a stage has the rows (swizzled), then the weights of each chunk */
     int early;            /* stages whose weights are requested before the wait */
     float *part;          /* the partial sums (partial_at()), if k_blocks > 1 */
 };
@@ -69,9 +69,9 @@ struct work {
 struct stage_ring {
     uint8_t *at;
     uint64_t *full, *empty;
-    int n, span, slot;
+    int n, stage_bytes, slot;
     uint32_t phase;
-    __device__ __forceinline__ uint8_t *place() const { return at + slot * span; }
+    __device__ __forceinline__ uint8_t *place() const { return at + slot * stage_bytes; }
     __device__ __forceinline__ void next()
     {
         if (++slot == n)
@@ -454,7 +454,7 @@ __device__ __forceinline__ void multiply_groups(const verify_args &a, stage_ring
                                                   the other kernels */
                 sum[i] = split ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
         }
-        finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.span));
+        finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.stage_bytes));
     }
 }
 
@@ -488,7 +488,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     stage_ring s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages,
-                    a.span};
+                    a.stage_bytes};
     pdl_trigger();
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.stages; i++)
@@ -602,7 +602,7 @@ void cuda_reduce_pending(struct kdev *d, struct pending *w)
 }
 
 /* Whether the epilogue does nothing but store. */
-static bool bare(const struct epilogue *f)
+static bool is_bare_store(const struct epilogue *f)
 {
     return !f->b.p && f->act == ACT_NONE && f->softcap <= 0 && f->scale == 1 && !f->mul && !f->add;
 }
@@ -619,16 +619,17 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
                        a.panels[i]);
     }
     cuda_tile_map(d, &a.x, p->x.x, p->rows, p->x.kp, (size_t)p->x.kp * 2, STAGE_K, COLS);
-    a.span = (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
+    a.stage_bytes =
+        (int)cuda_round((size_t)(COLS * STAGE_K * 2 + 2 * a.outs * K_CHUNK_BYTES), 1024);
     a.warps = 4 * (p->glu ? div_up(a.at[1], HALF_OUT / 2) : div_up(a.outs, HALF_OUT));
     CHECK(!p->pack_to || (p->glu && p->pack_as.kind == ROW_TILED));
     const int behind = max_int(SLACK, p->pack_to ? COLS * PACKED_PITCH * (int)sizeof(uint32_t) : 0);
-    a.stages = min_int((MAX_SMEM - 2048 - behind) / a.span, MAX_STAGES);
+    a.stages = min_int((MAX_SMEM - 2048 - behind) / a.stage_bytes, MAX_STAGES);
     if (splits) /* with less shared memory, a block can start beside one of the previous kernel */
         a.stages =
             min_int(a.stages, (int)K_SPLITS / a.k_blocks * div_up(p->m[0].panels.ksplit.each, 2));
     a.early = min_int(a.stages, max_int(EARLY_BYTES / (2 * a.outs * K_CHUNK_BYTES), 2));
-    defers = defers && splits && (p->row_epilogue.is_qkv || bare(&p->f[0]));
+    defers = defers && splits && (p->row_epilogue.is_qkv || is_bare_store(&p->f[0]));
     if (defers)
         a.part = p->f[0].dst;
     else if (splits)
@@ -636,7 +637,8 @@ template <int COLS> static int run(struct kdev *d, const struct product *p, bool
             (float *)cuda_take(d, (size_t)splits * partial_floats(p->rows, a.all) * sizeof(float));
     int blocks = splits ? a.groups * a.k_blocks : min_int(a.groups, d->n_sm);
     cuda_launch(d, splits ? verify_kernel<COLS, true> : verify_kernel<COLS, false>,
-                dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.span + 1024 + behind), a);
+                dim3((unsigned)blocks), THREADS, (size_t)(a.stages * a.stage_bytes + 1024 + behind),
+                a);
     if (splits && !defers)
         reduce_splits(d, p, a.part, a.all, splits);
     return defers ? splits : 0;
