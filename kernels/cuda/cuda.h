@@ -8,8 +8,9 @@
  * cores as one 16-bit number or as the sum of two (its terms; dense/product.cuh).
  *
  * Products by number of rows. Decode rows (up to 16), verify rows (17 to MAX_VERIFY_ROWS) and
- * prefill rows (more) have a kernel each (dense/decode.cu, verify.cu, tile.cu). Without wgmma the
- * decode kernel takes verify and prefill rows, too. A row's bits do not depend on the kernel.
+ * prefill rows (more) have a kernel each: dense/decode.cu, verify.cu and prefill.cu. Without wgmma,
+ * and for verify rows of two terms, the decode kernel takes the place of the other two. A row's
+ * bits do not depend on the kernel.
  *
  * One stream. Where the device has programmatic dependent launch (PDL), a kernel may start while
  * its predecessor drains. Therefore every kernel calls pdl_wait() before it touches anything that
@@ -294,7 +295,7 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e);
 void cuda_graph_launch(struct kdev *d, struct kgraph *g);
 void cuda_graph_free(struct kdev *d, struct kgraph *g);
 
-/* dense/tile.cu: whether the driver can encode tensor maps (TMA). */
+/* dense/prefill.cu: whether the driver can encode tensor maps (TMA). */
 bool cuda_has_tensor_maps(void);
 
 /* bench.cu */

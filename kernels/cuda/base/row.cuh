@@ -255,7 +255,7 @@ __device__ __forceinline__ uint2 four_terms(float4 &y)
     return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
 }
 
-/* Where element i of a packed row is stored for wgmma (dense/tile.cuh): of 32 successive elements,
+/* Where element i of a packed row is stored for wgmma (dense/wgmma.cuh): of 32 successive elements,
  * number 8q + 4h + 2s + e goes to 16h + 8s + 2q + e. So wgmma adds at once the same sixteen
  * elements that mma.sync adds when thread q of a quad has read 8q .. 8q + 7. */
 __device__ __forceinline__ int tile_place(int i)

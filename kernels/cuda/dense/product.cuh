@@ -421,7 +421,7 @@ static inline bool cuda_is_verify(const struct kdev *d, int rows)
 {
     return d->has_wgmma && d->terms == 1 && rows > 16 && rows <= MAX_VERIFY_ROWS;
 }
-/* The prefill kernel (tile.cu), for rows packed as ROW_TILED; only if kdev.has_wgmma. */
+/* The prefill kernel (prefill.cu), for rows packed as ROW_TILED; only if kdev.has_wgmma. */
 void cuda_product_prefill(struct kdev *d, const struct product *p);
 static inline bool cuda_is_prefill(const struct kdev *d, int rows)
 {

@@ -12,9 +12,9 @@
  * previous kernel. Three consumer warpgroups multiply, 64 outputs each: weights from registers,
  * rows from shared memory. With GLU a thread has the same outputs of both matrices.
  *
- * The order of summation is that of product.cuh; wgmma gives the bits of mma.sync (tile.cuh).
+ * The order of summation is that of product.cuh; wgmma gives the bits of mma.sync (wgmma.cuh).
  */
-#include "kernels/cuda/dense/tile.cuh"
+#include "kernels/cuda/dense/wgmma.cuh"
 
 #include <limits.h>
 
@@ -157,7 +157,7 @@ __device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_r
 #define REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 
-/* acc (64 outputs, 32 or 64 columns) = or += weights * rows, as in tile.cuh */
+/* acc (64 outputs, 32 or 64 columns) = or += weights * rows, as in wgmma.cuh */
 __device__ __forceinline__ void wgmma_narrow(float (&acc)[16], uint32_t w0, uint32_t w1,
                                              uint32_t w2, uint32_t w3, uint64_t rows, int onto)
 {

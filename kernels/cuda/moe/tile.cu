@@ -4,7 +4,7 @@
  * scales included, while the previous ones are multiplied.
  */
 #include "kernels/cuda/moe/experts.cuh"
-#include "kernels/cuda/dense/tile.cuh"
+#include "kernels/cuda/dense/wgmma.cuh"
 
 #include <limits.h>
 

@@ -1,11 +1,11 @@
-/* tile.cu - the prefill kernel: products of more than MAX_VERIFY_ROWS rows with bf16 matrices, with
- * wgmma on Hopper.
+/* prefill.cu - the prefill kernel: products of more than MAX_VERIFY_ROWS rows with bf16 matrices,
+ * with wgmma on Hopper.
  *
  * The kernel is persistent: one block a multiprocessor takes tile after tile (128 outputs by COLS
  * columns). TMA fetches stages of 64 of k. With GLU one of a block's two consumer warpgroups
  * multiplies with the gate matrix and the other with the up matrix.
  */
-#include "kernels/cuda/dense/tile.cuh"
+#include "kernels/cuda/dense/wgmma.cuh"
 
 enum {
     STAGE_K = 64,

@@ -1,4 +1,4 @@
-/* tile.cuh - building blocks of the wgmma products on Hopper (sm_90a): verify.cu, tile.cu,
+/* wgmma.cuh - building blocks of the wgmma products on Hopper (sm_90a): verify.cu, prefill.cu,
  * moe/tile.cu.
  *
  * In a block of the prefill kernels one thread fetches stages of weights and rows into a ring in
@@ -12,8 +12,8 @@
  * sixteen (tested with random, wide, cancelling and subnormal numbers of both kinds). The sets of
  * sixteen are the same because packed rows are permuted for wgmma: tile_place().
  */
-#ifndef AERIE_CUDA_TILE_CUH
-#define AERIE_CUDA_TILE_CUH
+#ifndef AERIE_CUDA_DENSE_WGMMA_CUH
+#define AERIE_CUDA_DENSE_WGMMA_CUH
 
 #include "kernels/cuda/dense/product.cuh"
 
