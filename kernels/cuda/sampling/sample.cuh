@@ -1,6 +1,6 @@
-/* sample.cuh - what topk.cu and sample.cu read logits with: rows cut into segments,
- * keys that order candidates, a segment in registers, the log of a sum of exponentials, the k best
- * of a block and of a run of segments.
+/* sample.cuh - how topk.cu, sample.cu and tree.cu read logits: rows divided into segments, keys
+ * that order candidates, a segment in registers, the log of a sum of exponentials, the k best keys
+ * of a block and of successive segments.
  */
 #ifndef AERIE_CUDA_SAMPLE_CUH
 #define AERIE_CUDA_SAMPLE_CUH
@@ -8,38 +8,39 @@
 #include "kernels/cuda/cuda.h"
 
 enum {
-    THREADS = 512, WARPS = THREADS / 32, EACH = 8,
+    THREADS = 512, WARPS = THREADS / 32, PER_THREAD = 8,
     MOST_K = 64,
     GROUPS = 2 * MOST_K,
     LIST = 512,        /* candidates for the k best that are ranked at once */
     WINDOW = 4096,     /* candidates of a draw that are sorted at once */
     BINS = 16,
-    CELLS = 6, /* counters of a row: arrivals, length of the list, two u64 weights */
+    ROW_COUNTERS = 6, /* counters of a row: blocks arrived, length of the list, two u64 weights */
 };
 
 typedef unsigned long long u64;
 
-/* Rows of logits, (rows, n), and the ids that are no candidates. */
-struct source {
+/* Rows of logits, (rows, n), and a mask of the ids that are no candidates. */
+struct logit_rows {
     const float *x;
     const uint8_t *mask;
-    int n, segs, len; /* len: of a segment, the last may be shorter */
-    bool whole; /* every row can be read 16 bytes at a time */
+    int n, segs, len; /* len: elements of a segment; the last may be shorter */
+    bool aligned; /* every row can be read 16 bytes at a time */
 };
 
-static inline source source_of(kbuf logits, kbuf mask, int rows, int n)
+static inline logit_rows logit_rows_of(kbuf logits, kbuf mask, int rows, int n)
 {
     CHECK(n > 0 && (!mask.p || mask.n >= (size_t)n));
-    int segs = div_up(n, THREADS * EACH);
-    source s = {cuda_f32(logits, (size_t)rows * (size_t)n), (const uint8_t *)mask.p, n, segs,
+    int segs = div_up(n, THREADS * PER_THREAD);
+    logit_rows s = {cuda_f32(logits, (size_t)rows * (size_t)n), (const uint8_t *)mask.p, n, segs,
                 div_up(div_up(n, segs), 4) * 4, false};
-    s.whole = n % 4 == 0 && (uintptr_t)s.x % 16 == 0 && (uintptr_t)s.mask % 4 == 0;
+    s.aligned = n % 4 == 0 && (uintptr_t)s.x % 16 == 0 && (uintptr_t)s.mask % 4 == 0;
     return s;
 }
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* Orders as floats do, -0 and 0 alike. 0 is no candidate: NaN is none. */
+/* Maps floats to unsigned integers in the same order; -0 and 0 are equal; NaN maps to 0, which is
+ * no candidate. */
 __device__ __forceinline__ uint32_t rank_of(float x)
 {
     uint32_t u = __float_as_uint(x + 0.f);
@@ -67,7 +68,7 @@ __device__ __forceinline__ float logit_of(u64 key)
     return value_of((uint32_t)(key >> 32));
 }
 
-/* Maximum or sum over `width` neighbouring lanes. */
+/* Maximum or sum over groups of `width` adjacent lanes. */
 template <bool MAX> __device__ __forceinline__ u64 lanes_u64(u64 v, int width)
 {
     for (int i = width / 2; i; i /= 2) {
@@ -77,7 +78,7 @@ template <bool MAX> __device__ __forceinline__ u64 lanes_u64(u64 v, int width)
     return v;
 }
 
-/* The maximum over the block, for every thread; room: WARPS. */
+/* The maximum over the block, for every thread. room: WARPS. */
 __device__ __forceinline__ u64 block_max(u64 v, u64 *room)
 {
     v = lanes_u64<true>(v, 32);
@@ -92,9 +93,10 @@ __device__ __forceinline__ u64 block_max(u64 v, u64 *room)
     return v;
 }
 
-/* True for the block that is the last of n to arrive; *counter is 0 before and after. What the
- * others wrote is behind their barrier, their first thread's fence, and ours. */
-__device__ __forceinline__ bool last_of_row(unsigned *counter, unsigned n)
+/* True in the last of n blocks to arrive; *counter is 0 before and after. The other blocks' writes
+ * are visible to it: their barrier, their first thread's fence and this block's fences order
+ * them. */
+__device__ __forceinline__ bool last_block_of_row(unsigned *counter, unsigned n)
 {
     __shared__ bool last;
     __syncthreads();
@@ -111,29 +113,30 @@ __device__ __forceinline__ bool last_of_row(unsigned *counter, unsigned n)
 
 /* ---- a segment in registers ------------------------------------------------------------------ */
 
-/* Where this thread's element j of a segment lies in the row. */
-__device__ __forceinline__ int place(const source &s, int seg, int j)
+/* Index in the row of this thread's element j of a segment. */
+__device__ __forceinline__ int element_index(const logit_rows &s, int seg, int j)
 {
     return seg * s.len + j / 4 * (4 * THREADS) + (int)threadIdx.x * 4 + j % 4;
 }
 
-__device__ __forceinline__ int segment_end(const source &s, int seg)
+__device__ __forceinline__ int segment_end(const logit_rows &s, int seg)
 {
     return min(s.n, (seg + 1) * s.len);
 }
 
-/* x[j]: -inf beyond the segment. */
-__device__ __forceinline__ void load_segment(const source &s, int r, int seg, float (&x)[EACH])
+/* x[j] is -inf beyond the segment's end. */
+__device__ __forceinline__ void load_segment(const logit_rows &s, int r, int seg,
+                                             float (&x)[PER_THREAD])
 {
     const int end = segment_end(s, seg);
     const float *row = s.x + (size_t)r * (size_t)s.n;
 #pragma unroll
-    for (int j = 0; j < EACH; j += 4) {
-        int at = place(s, seg, j);
+    for (int j = 0; j < PER_THREAD; j += 4) {
+        int at = element_index(s, seg, j);
         float4 v = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-        if (s.whole && at < end) {
+        if (s.aligned && at < end) {
             v = *(const float4 *)(row + at);
-        } else if (!s.whole) {
+        } else if (!s.aligned) {
             v.x = at < end ? row[at] : v.x, v.y = at + 1 < end ? row[at + 1] : v.y;
             v.z = at + 2 < end ? row[at + 2] : v.z, v.w = at + 3 < end ? row[at + 3] : v.w;
         }
@@ -141,16 +144,16 @@ __device__ __forceinline__ void load_segment(const source &s, int r, int seg, fl
     }
 }
 
-/* One bit for each element that may be chosen. */
-__device__ __forceinline__ unsigned load_allowed(const source &s, int seg)
+/* One bit for each element that is a candidate. */
+__device__ __forceinline__ unsigned load_allowed(const logit_rows &s, int seg)
 {
     const int end = segment_end(s, seg);
     unsigned bits = 0;
 #pragma unroll
-    for (int j = 0; j < EACH; j += 4) {
-        int at = place(s, seg, j);
+    for (int j = 0; j < PER_THREAD; j += 4) {
+        int at = element_index(s, seg, j);
         uint32_t four = 0;
-        if (s.mask && s.whole && at < end)
+        if (s.mask && s.aligned && at < end)
             four = *(const uint32_t *)(s.mask + at);
         else if (s.mask)
 #pragma unroll 1
@@ -165,77 +168,77 @@ __device__ __forceinline__ unsigned load_allowed(const source &s, int seg)
 
 /* ---- the log of the sum of exp --------------------------------------------------------------- */
 
-struct mass {
-    float max, sum; /* sum of exp(x - max); NaN where there is a NaN or +inf */
+struct exp_sum {
+    float max, sum; /* sum of exp(x - max); NaN if there is a NaN or +inf */
 };
 
-/* The largest; what is not a number does not count. */
-__device__ __forceinline__ float largest(const float (&x)[EACH])
+/* The largest element; NaN is ignored. */
+__device__ __forceinline__ float largest(const float (&x)[PER_THREAD])
 {
     float max = -INFINITY;
 #pragma unroll
-    for (int j = 0; j < EACH; j++)
+    for (int j = 0; j < PER_THREAD; j++)
         max = fmaxf(max, x[j]);
     return max;
 }
-__device__ __forceinline__ float largest_of(const float (&x)[EACH], unsigned allowed)
+__device__ __forceinline__ float largest_of(const float (&x)[PER_THREAD], unsigned allowed)
 {
     float max = -INFINITY;
 #pragma unroll
-    for (int j = 0; j < EACH; j++)
+    for (int j = 0; j < PER_THREAD; j++)
         max = fmaxf(max, allowed >> j & 1 ? x[j] : -INFINITY);
     return max;
 }
 
-/* e^x of x <= 0, in one step: right to 2^-21 and 2^-23 of x, which is far below what the order of
- * a sum does. */
-__device__ __forceinline__ float quick_exp(float x)
+/* e^x for x <= 0 in one instruction: relative error 2^-21 plus 2^-23 |x|, far below the effect of
+ * the order of a sum. */
+__device__ __forceinline__ float exp_approx(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
     return y;
 }
 
-/* Of a warp's share of a segment; peak: the thread's largest. */
-__device__ __forceinline__ mass warp_mass(const float (&x)[EACH], float peak)
+/* Of a warp's share of a segment. peak: this thread's largest element. */
+__device__ __forceinline__ exp_sum warp_exp_sum(const float (&x)[PER_THREAD], float peak)
 {
-    mass m = {value_of(__reduce_max_sync(~0u, rank_of(peak))), 0};
+    exp_sum m = {value_of(__reduce_max_sync(~0u, rank_of(peak))), 0};
     float from = m.max == -INFINITY ? 0.f : m.max;
 #pragma unroll
-    for (int j = 0; j < EACH; j++)
-        m.sum += quick_exp(x[j] - from);
+    for (int j = 0; j < PER_THREAD; j++)
+        m.sum += exp_approx(x[j] - from);
     m.sum = warp_sum(m.sum);
     return m;
 }
 
-/* What a thread has of a row's masses, and of the row. */
+/* A thread's, a lane's or a row's sum of exponentials, relative to e^max. */
 struct total {
     float max;
     double sum;
 };
 
-__device__ __forceinline__ void add_mass(total &t, mass m)
+__device__ __forceinline__ void add_exp_sum(total &t, exp_sum m)
 {
     float top = fmaxf(t.max, m.max), from = top == -INFINITY ? 0.f : top;
     t.sum = t.sum * (double)expf(t.max - from) + (double)m.sum * (double)expf(m.max - from);
     t.max = top;
 }
-__device__ __forceinline__ mass load_mass(const mass *m)
+__device__ __forceinline__ exp_sum load_exp_sum(const exp_sum *m)
 {
     float2 v = __ldcg((const float2 *)m);
     return {v.x, v.y};
 }
 
-/* n masses, thread by thread. */
-__device__ __forceinline__ total my_total(const mass *m, int n)
+/* This thread's share of n partial sums. */
+__device__ __forceinline__ total thread_total(const exp_sum *m, int n)
 {
     total t = {-INFINITY, 0};
     for (int i = (int)threadIdx.x; i < n; i += THREADS)
-        add_mass(t, load_mass(m + i));
+        add_exp_sum(t, load_exp_sum(m + i));
     return t;
 }
 
-/* A warp's sum of what its lanes have, from e^top on. */
+/* The sum over a warp's lanes, relative to e^top. */
 __device__ __forceinline__ double warp_total(total t, float top)
 {
     double sum = t.sum * (double)expf(t.max - (top == -INFINITY ? 0.f : top));
@@ -244,7 +247,7 @@ __device__ __forceinline__ double warp_total(total t, float top)
     return sum;
 }
 
-/* For the whole block. */
+/* The log of the sum of exponentials over the block. */
 __device__ __forceinline__ double lse_of(total t)
 {
     __shared__ float room[33];
@@ -262,7 +265,7 @@ __device__ __forceinline__ double lse_of(total t)
 
 /* ---- the weights of a draw ------------------------------------------------------------------- */
 
-/* Weights exp((x - max) / t) in units of 2^-40: 2^18 of them stay below 2^59. */
+/* Weights exp((x - max) / t) in units of 2^-40; the sum of 2^18 of them is below 2^59. */
 enum { UNIT_BITS = 40 };
 
 __device__ __forceinline__ u64 weight_of(float x, float max, float t)
@@ -270,8 +273,9 @@ __device__ __forceinline__ u64 weight_of(float x, float max, float t)
     return __float2ull_rn(expf((x - max) / t) * (float)(1ull << UNIT_BITS));
 }
 
-/* The weight that the head kept by top_p reaches, of all there is; the least that min_p leaves; and
- * the one that the drawn candidate is the first to reach. */
+/* top_p_of(): the weight that the candidates kept by top_p must reach, of the total weight `mass`.
+ * min_p_of(): the least weight that min_p keeps. target_of(): the cumulative weight that the drawn
+ * candidate is the first to reach. */
 __device__ __forceinline__ u64 top_p_of(const struct sampling &how, u64 mass)
 {
     u64 least = (u64)ceil(fmax((double)how.top_p, 0.) * (double)mass);
@@ -286,54 +290,54 @@ __device__ __forceinline__ u64 target_of(float u, u64 mass)
     return min((u64)((double)u * (double)mass) + 1, mass);
 }
 
-/* ---- what topk() may leave to others --------------------------------------------------------- */
+/* ---- partial results of topk() for grow() (tree.cu) ----------------------------------------- */
 
-/* Of each row the k best keys of every block, 0 where there are fewer, and the masses; of few,
- * short rows. */
-struct found {
-    const u64 *best;  /* (rows, keys); NULL: nothing was left */
-    const mass *part; /* (rows, masses), in threads' order */
-    int keys, masses, k;
-    int32_t *ids; /* (rows, k) out */
+/* For each row the k best keys of every block (0 where a block has fewer) and the partial sums of
+ * exponentials. Only for few, short rows. */
+struct topk_parts {
+    const u64 *best;  /* (rows, keys); NULL: topk() finished its work */
+    const exp_sum *part; /* (rows, exp_sums), in the order of the threads */
+    int keys, exp_sums, k;
+    int32_t *ids; /* out, (rows, k) */
     float *logp;
 };
-enum { FOUND_LANE = 4, MOST_FOUND = 32 * FOUND_LANE /* keys, masses */ };
+enum { PARTS_PER_LANE = 4, MOST_PARTS = 32 * PARTS_PER_LANE /* most keys, most exp_sums */ };
 
-/* False: it is too much, nothing was done. */
-bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct found *f);
+/* Launches the first half of topk(). False, and nothing is done, if there are too many keys. */
+bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct topk_parts *f);
 
-/* cuda_sample() where top_k is 1 to MOST_K; the operation has begun. */
+/* cuda_sample() for top_k from 1 to MOST_K; the operation has begun. */
 void cuda_topk_draw(struct kdev *d, const struct k_sample *a);
 
-/* The log of the sum of exp over a row, for a warp; its bits are lse_of()'s. */
-__device__ __forceinline__ double lse_of_few(const mass (&m)[FOUND_LANE])
+/* The log of the sum of exponentials over a row; one warp. Equal to lse_of() to the bit. */
+__device__ __forceinline__ double warp_lse_of(const exp_sum (&m)[PARTS_PER_LANE])
 {
-    total t[FOUND_LANE];
+    total t[PARTS_PER_LANE];
     float top = -INFINITY;
 #pragma unroll
-    for (int j = 0; j < FOUND_LANE; j++) {
+    for (int j = 0; j < PARTS_PER_LANE; j++) {
         t[j] = {-INFINITY, 0};
-        add_mass(t[j], m[j]);
+        add_exp_sum(t[j], m[j]);
         top = fmaxf(top, t[j].max);
     }
     top = warp_max(top);
     double sum = 0;
 #pragma unroll
-    for (int j = 0; j < FOUND_LANE; j++)
+    for (int j = 0; j < PARTS_PER_LANE; j++)
         sum += warp_total(t[j], top);
     return (double)top + log(sum);
 }
 
 /* ---- the k best of a block's keys ------------------------------------------------------------ */
 
-struct picking {
-    u64 top[GROUPS], list[LIST], room[WARPS], bar;
+struct topk_state {
+    u64 top[GROUPS], list[LIST], room[WARPS], threshold;
     __align__(16) uint32_t rank[2][GROUPS];
     int n;
 };
 
-/* For keys too many of which look good: one after the other. */
-template <class All> __device__ void one_by_one(const All &all, int k, u64 *out, picking &s)
+/* The k best one after the other, for lists with too many candidates. */
+template <class All> __device__ void select_serially(const All &all, int k, u64 *out, topk_state &s)
 {
     u64 last = ~0ull;
     for (int j = 0; j < k; j++) {
@@ -345,21 +349,21 @@ template <class All> __device__ void one_by_one(const All &all, int k, u64 *out,
     }
 }
 
-/* Lanes that share a maximum, as a power of two: there are 2k such groups or more, so that the
- * k-th best of their maxima is no group's worst luck. */
+/* Lanes that share a maximum, as a power of two. There are at least 2k such groups, so that the
+ * k-th best of their maxima is a useful bound. */
 __device__ __forceinline__ int group_shift(int k)
 {
     return k <= 8 ? 5 : k <= 16 ? 4 : k <= 32 ? 3 : 2;
 }
 
-/* Writes the k largest of the keys listed, best first, 0 where there are fewer; all(f) calls f with
- * each key there is. */
+/* Writes the k largest of the listed keys, best first, 0 where there are fewer. all(f) calls f with
+ * every key. */
 template <class All>
-__device__ __forceinline__ void best_listed(const All &all, int k, u64 *out, picking &s)
+__device__ __forceinline__ void rank_list(const All &all, int k, u64 *out, topk_state &s)
 {
     const int tid = (int)threadIdx.x, n = s.n;
     if (n > LIST) {
-        one_by_one(all, k, out, s);
+        select_serially(all, k, out, s);
         return;
     }
     for (int i = tid; i < n; i += THREADS) {
@@ -375,27 +379,27 @@ __device__ __forceinline__ void best_listed(const All &all, int k, u64 *out, pic
         out[i] = 0;
 }
 
-__device__ __forceinline__ void list_key(u64 key, picking &s)
+__device__ __forceinline__ void append_key(u64 key, topk_state &s)
 {
     int at = atomicAdd(&s.n, 1);
     if (at < LIST)
         s.list[at] = key;
 }
 
-/* Writes the k largest keys of the block, best first, 0 where there are fewer; `mine` is the
- * largest of this thread, all(f) calls f with each, those(bar, f) with each that is not below bar.
- * The k-th largest of the maxima of k or more groups of threads bounds them from below, and leaves
- * few above it. */
+/* Writes the k largest keys of the block, best first, 0 where there are fewer. mine: this thread's
+ * largest key; all(f) calls f with each of its keys, at_least(threshold, f) with those that are not
+ * below the threshold. The threshold is the k-th largest of the maxima of groups of threads (k
+ * groups or more): at least k keys are not below it, and few are above. */
 template <class All, class Those>
-__device__ __forceinline__ void best_of(u64 mine, const All &all, const Those &those, int k,
-                                        u64 *out, picking &s)
+__device__ __forceinline__ void block_topk(u64 mine, const All &all, const Those &at_least, int k,
+                                           u64 *out, topk_state &s)
 {
     const int tid = (int)threadIdx.x, shift = group_shift(k), groups = THREADS >> shift;
     mine = lanes_u64<true>(mine, 1 << shift);
     if ((tid & ((1 << shift) - 1)) == 0)
         s.top[tid >> shift] = mine;
     if (tid == 0)
-        s.n = 0, s.bar = 1;
+        s.n = 0, s.threshold = 1;
     __syncthreads();
     if (tid < groups) {
         int above = 0;
@@ -404,31 +408,32 @@ __device__ __forceinline__ void best_of(u64 mine, const All &all, const Those &t
         for (int i = 0; i < groups; i++)
             above += s.top[i] > mine;
         if (mine && above == k - 1)
-            s.bar = mine;
+            s.threshold = mine;
     }
     __syncthreads();
-    u64 bar = s.bar;
+    u64 threshold = s.threshold;
     if (k == 1) {
         if (tid == 0)
-            out[0] = bar > 1 ? bar : 0;
+            out[0] = threshold > 1 ? threshold : 0;
         return;
     }
-    those(bar, [&](u64 key) { list_key(key, s); });
+    at_least(threshold, [&](u64 key) { append_key(key, s); });
     __syncthreads();
-    best_listed(all, k, out, s);
+    rank_list(all, k, out, s);
 }
 
-/* ---- the k best of a run of segments --------------------------------------------------------- */
+/* ---- the k best of successive segments ------------------------------------------------------ */
 
-/* What a thread knows of the segments its block has seen. */
-struct seen {
-    uint32_t most; /* rank of the largest of its group of lanes */
-    float bar;     /* k of the block's candidates are not below it */
+/* What a thread knows of the segments that its block has read. */
+struct run_state {
+    uint32_t group_max; /* rank of the largest element of its group of lanes */
+    float threshold;    /* k of the block's candidates are not below it */
 };
 
-/* A rank that k of n are not below, and few more; every lane of a warp finds it. Few are counted
- * against each other, many against ever closer ranks. */
-__device__ __forceinline__ uint32_t bar_of_few(const uint32_t *rank, int n, int k)
+/* A rank that at least k of n are not below, and few more than k; computed by every lane of a warp.
+ * At most 32 ranks are compared with each other; more are counted in a binary search over the
+ * rank's bits. */
+__device__ __forceinline__ uint32_t threshold_of_32(const uint32_t *rank, int n, int k)
 {
     const int lane = (int)threadIdx.x % 32;
     uint32_t mine = lane < n ? rank[lane] : ~0u;
@@ -439,10 +444,10 @@ __device__ __forceinline__ uint32_t bar_of_few(const uint32_t *rank, int n, int 
     }
     return __reduce_min_sync(~0u, above < k ? mine : ~0u);
 }
-__device__ __forceinline__ uint32_t bar_of_many(const uint32_t *rank, int n, int k)
+__device__ __forceinline__ uint32_t threshold_of_128(const uint32_t *rank, int n, int k)
 {
     enum { A_LANE = GROUPS / 32 };
-    uint32_t mine[A_LANE], bar = 0;
+    uint32_t mine[A_LANE], threshold = 0;
 #pragma unroll
     for (int i = 0; i < A_LANE; i++)
         mine[i] = i * 32 < n ? rank[i * 32 + (int)threadIdx.x % 32] : 0;
@@ -450,24 +455,25 @@ __device__ __forceinline__ uint32_t bar_of_many(const uint32_t *rank, int n, int
         int reach = 0;
 #pragma unroll
         for (int i = 0; i < A_LANE; i++)
-            reach += __popc(__ballot_sync(~0u, mine[i] >= (bar | bit)));
-        bar |= reach >= k ? bit : 0;
+            reach += __popc(__ballot_sync(~0u, mine[i] >= (threshold | bit)));
+        threshold |= reach >= k ? bit : 0;
         if (reach == k)
             break;
     }
-    return bar;
+    return threshold;
 }
-__device__ __forceinline__ float bar_of(const uint32_t *rank, int n, int k)
+__device__ __forceinline__ float threshold_of(const uint32_t *rank, int n, int k)
 {
-    uint32_t bar = n <= 32 ? bar_of_few(rank, n, k) : bar_of_many(rank, n, k);
-    return bar ? value_of(bar) : -INFINITY;
+    uint32_t threshold = n <= 32 ? threshold_of_32(rank, n, k) : threshold_of_128(rank, n, k);
+    return threshold ? value_of(threshold) : -INFINITY;
 }
 
-/* Lists what may be among the k best of the block; peak: the thread's largest; s.n is 0 before the
- * first segment. Whoever has nothing that reaches the bar it knows does not look how far that has
- * risen. */
-__device__ __forceinline__ void list_segment(const source &s, int seg, const float (&x)[EACH],
-                                             float peak, int k, seen &v, picking &room)
+/* Appends the elements that may be among the block's k best to the list. peak: this thread's
+ * largest element; s.n is 0 before the first segment. A warp without an element at its known
+ * threshold skips computing the new threshold. */
+__device__ __forceinline__ void append_segment(const logit_rows &s, int seg,
+                                               const float (&x)[PER_THREAD], float peak, int k,
+                                               run_state &v, topk_state &room)
 {
     const int tid = (int)threadIdx.x, shift = group_shift(k), groups = THREADS >> shift;
     const float top = s.mask ? largest_of(x, load_allowed(s, seg)) : peak;
@@ -476,19 +482,19 @@ __device__ __forceinline__ void list_segment(const source &s, int seg, const flo
         mine = __reduce_max_sync(~0u, mine);
     else
         mine = (uint32_t)lanes_u64<true>(mine, 1 << shift);
-    v.most = max(v.most, mine);
+    v.group_max = max(v.group_max, mine);
     if ((tid & ((1 << shift) - 1)) == 0)
-        rank[tid >> shift] = v.most;
+        rank[tid >> shift] = v.group_max;
     __syncthreads();
-    if (!__any_sync(~0u, top >= v.bar))
+    if (!__any_sync(~0u, top >= v.threshold))
         return;
-    v.bar = fmaxf(v.bar, bar_of(rank, groups, k));
-    if (top >= v.bar)
+    v.threshold = fmaxf(v.threshold, threshold_of(rank, groups, k));
+    if (top >= v.threshold)
 #pragma unroll
-        for (int j = 0; j < EACH; j++) {
-            int at = place(s, seg, j);
-            if (x[j] >= v.bar && at < segment_end(s, seg) && !(s.mask && s.mask[at]))
-                list_key(key_of(x[j], at), room);
+        for (int j = 0; j < PER_THREAD; j++) {
+            int at = element_index(s, seg, j);
+            if (x[j] >= v.threshold && at < segment_end(s, seg) && !(s.mask && s.mask[at]))
+                append_key(key_of(x[j], at), room);
         }
 }
 

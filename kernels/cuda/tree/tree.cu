@@ -1,10 +1,11 @@
-/* tree.cu - a draft tree grown, kept and accepted on the device, one small block an operation.
- * Where grow() is told of the topk() before it, it also joins what that one's blocks found.
+/* tree.cu - the draft tree on the device: grow, select (the rows to verify) and accept, one small
+ * block each. If grow() is given the topk() before it, it also combines the partial results of that
+ * topk()'s blocks.
  *
- * They stand between the passes of a cycle, where nothing else can run, so what counts is the
- * chain of dependent steps: everything is fetched in one round, a second one follows ids and
- * parents, the rest happens in shared memory. Results are those of kernels/cpu/tree.c to the bit: scores
- * are the same sums, and candidates are ordered by (score descending, index ascending).
+ * These operations run between the passes of a cycle, when nothing else can run, so the chain of
+ * dependent steps decides: one round of loads fetches everything, a second follows ids and parents,
+ * and the rest happens in shared memory. Results equal those of kernels/cpu/tree.c to the bit:
+ * scores are the same sums, and candidates are ordered by (score descending, index ascending).
  */
 #include "kernels/cuda/sampling/sample.cuh"
 
@@ -26,7 +27,7 @@ struct reach {
     int32_t *lo, *hi, *n_expand, *expand;
 };
 
-/* The first candidate of a level; of level steps + 1: how many there are. */
+/* The first candidate of a level; for level steps + 1, the number of candidates. */
 __host__ __device__ __forceinline__ int level_first(int topk, int level)
 {
     return level == 1 ? 0 : topk + (level - 2) * topk * topk;
@@ -58,7 +59,7 @@ static void reaches_of(const struct k_reach *a, int n_reach, int rows, int slots
     }
 }
 
-/* Orders as floats do, -0 and 0 alike; 0: no candidate. */
+/* Maps scores to unsigned integers in the same order; -0 and 0 are equal; 0: no candidate. */
 __device__ __forceinline__ uint32_t rank_of(float score, int token)
 {
     uint32_t u = __float_as_uint(score + 0.f);
@@ -70,7 +71,7 @@ static u64 *time_of(kbuf to)
     CHECK(!to.p || to.n >= sizeof(u64));
     return (u64 *)to.p;
 }
-__device__ __forceinline__ void note_time(u64 *to)
+__device__ __forceinline__ void record_time(u64 *to)
 {
     if (to && threadIdx.x == 0)
         asm volatile("mov.u64 %0, %globaltimer;" : "=l"(*to));
@@ -78,21 +79,22 @@ __device__ __forceinline__ void note_time(u64 *to)
 
 /* ---- what a row sees ------------------------------------------------------------------------- */
 
-/* How many of the n ancestors of a row the window has left behind. */
-__device__ __forceinline__ int first_seen(const reach &a, int prefix, int n, int *first)
+/* Of the n ancestors of a row (itself included), the number before the window. */
+__device__ __forceinline__ int first_visible(const reach &a, int prefix, int n, int *first)
 {
     int q = prefix + n - 1;
     *first = a.window > 0 && q >= a.window ? q - a.window + 1 : 0;
     return max(0, *first - prefix);
 }
 
-/* Row r stands behind n ancestors, itself the last; slot_at(i) is the slot of the i-th. Columns
- * column, column + columns and so on are this thread's, the extent is column 0's. */
+/* Writes the extent and the expanded slots of row r, which has n ancestors, itself the last;
+ * slot_at(i) is the slot of the i-th. This thread writes columns column, column + columns, ...; the
+ * thread of column 0 writes the extent. */
 template <class Slot>
-__device__ __forceinline__ void put_reach(const reach &a, int r, int column, int columns,
-                                          int prefix, int n, Slot slot_at)
+__device__ __forceinline__ void write_reach(const reach &a, int r, int column, int columns,
+                                            int prefix, int n, Slot slot_at)
 {
-    int first, skip = first_seen(a, prefix, n, &first);
+    int first, skip = first_visible(a, prefix, n, &first);
     if (column == 0) {
         a.lo[r] = first;
         a.hi[r] = max(first, prefix);
@@ -102,7 +104,7 @@ __device__ __forceinline__ void put_reach(const reach &a, int r, int column, int
         a.expand[r * a.expand_w + e] = e < n - skip ? slot_at(skip + e) : 0;
 }
 
-/* ---- spread ---------------------------------------------------------------------------------- */
+/* ---- grow ----------------------------------------------------------------------------------- */
 
 struct grow_args {
     tree t;
@@ -113,11 +115,11 @@ struct grow_args {
     int32_t *token, *from;
     reach reach[2];
     u64 *time;
-    struct found found; /* what ids and logp are still to be made of */
+    struct topk_parts parts; /* if set: ids and logp are still to be computed from these */
 };
 
-/* A row's guess. */
-struct guess {
+/* A token that a row proposes as its child. */
+struct proposal {
     int32_t token; /* -1: none */
     float logp;
 };
@@ -127,9 +129,9 @@ __device__ __forceinline__ int32_t token_of(const grow_args &a, int32_t id)
     return id < 0 ? -1 : !a.d2t ? id : id < a.n_d2t ? a.d2t[id] : -1;
 }
 
-/* The level's candidate that this thread is: tid = row * topk + rank; base: its parent's score.
- * Returns its key. */
-__device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float base, guess &g)
+/* Adds the level's candidate of this thread: tid = row * topk + rank. base: the parent's score.
+ * Returns the candidate's key. */
+__device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float base, proposal &g)
 {
     const int tid = (int)threadIdx.x, at = level_first(a.t.topk, a.level) + tid;
     bool none = a.level > 1 && up < 0;
@@ -143,20 +145,21 @@ __device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float b
     return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
 }
 
-/* What a block of grow() shares. */
-struct spreading {
+/* Shared memory of grow(). */
+struct grow_state {
     int front[MOST_FRONT], slots[2][MOST_FRONT];
     ulonglong2 keys[128];
-    guess guess[K_MAX_TOPK * K_MAX_TOPK];
-    float base[K_MAX_TOPK]; /* scores of the last front */
-    __align__(16) u64 list[WARPS][MOST_FOUND]; /* a warp's keys */
-    int token[K_MAX_TOPK], before[K_MAX_TOPK]; /* of the new front: before: row that guessed it */
-    uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* rows, by level - 1, behind a row of the last pass,
-                                                  itself the last */
+    proposal proposals[K_MAX_TOPK * K_MAX_TOPK];
+    float base[K_MAX_TOPK];                    /* scores of the last front */
+    __align__(16) u64 list[WARPS][MOST_PARTS]; /* the keys of each warp's row */
+    int token[K_MAX_TOPK], proposer[K_MAX_TOPK]; /* of the new front; proposer: the row that
+                                                    proposed the token */
+    uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* the ancestors of each row of the last pass,
+                                                  itself last: their rows, by level - 1 */
 };
 
-/* The rows of all passes behind row f of the last one. */
-__device__ __forceinline__ void trace(const grow_args &a, spreading &s, int f)
+/* Finds the ancestors of row f of the last pass, one for each earlier pass. */
+__device__ __forceinline__ void trace_ancestors(const grow_args &a, grow_state &s, int f)
 {
     const int topk = a.t.topk, row = f;
     for (int l = a.level - 1; l >= 1; l--) {
@@ -166,9 +169,10 @@ __device__ __forceinline__ void trace(const grow_args &a, spreading &s, int f)
     }
 }
 
-/* Row k, column e of the tables of reach p for the next pass, and once its token and state. */
-__device__ __forceinline__ void put_next(const grow_args &a, const spreading &s, int p, int k,
-                                         int column, int prefix, int root)
+/* Writes column e of row k of the tables of reach p for the next pass; one thread a row also writes
+ * its token and the row of its hidden state. */
+__device__ __forceinline__ void write_next_row(const grow_args &a, const grow_state &s, int p,
+                                               int k, int column, int prefix, int root)
 {
     const int topk = a.t.topk, *mine = s.front + (a.level - 1) * topk;
     const int row = mine[k] >= 0 ? k : 0, own = (a.level - 1) * topk + k;
@@ -176,71 +180,72 @@ __device__ __forceinline__ void put_next(const grow_args &a, const spreading &s,
     const int n = none ? 1 : a.level;
     if (p == 0 && column == 7) {
         a.token[k] = none ? 0 : s.token[row];
-        a.from[k] = none ? 0 : a.level == 1 ? root : s.before[row];
+        a.from[k] = none ? 0 : a.level == 1 ? root : s.proposer[row];
     }
     if (p < a.n_reach)
-        put_reach(a.reach[p], k, column, 8, prefix, n, [&](int at) {
-            return s.slots[p][at == n - 1 ? own : at * topk + s.chain[s.before[row]][at]];
+        write_reach(a.reach[p], k, column, 8, prefix, n, [&](int at) {
+            return s.slots[p][at == n - 1 ? own : at * topk + s.chain[s.proposer[row]][at]];
         });
 }
 
-/* A warp's row of what topk() found: its k best, as topk() has them. */
-__device__ __forceinline__ void guess_row(const grow_args &a, spreading &s, int r)
+/* Combines a row's partial results as topk() does: the k best and their log probabilities; one
+ * warp. */
+__device__ __forceinline__ void propose_row(const grow_args &a, grow_state &s, int r)
 {
-    const int lane = (int)threadIdx.x % 32, k = a.found.k;
-    u64 *list = s.list[threadIdx.x / 32], key[FOUND_LANE];
-    mass m[FOUND_LANE];
-    int32_t token[FOUND_LANE];
-    int above[FOUND_LANE] = {};
+    const int lane = (int)threadIdx.x % 32, k = a.parts.k;
+    u64 *list = s.list[threadIdx.x / 32], key[PARTS_PER_LANE];
+    exp_sum m[PARTS_PER_LANE];
+    int32_t token[PARTS_PER_LANE];
+    int above[PARTS_PER_LANE] = {};
 #pragma unroll
-    for (int j = 0; j < FOUND_LANE; j++) {
+    for (int j = 0; j < PARTS_PER_LANE; j++) {
         int i = j * 32 + lane;
-        key[j] = i < a.found.keys ? __ldcg(a.found.best + r * a.found.keys + i) : 0;
+        key[j] = i < a.parts.keys ? __ldcg(a.parts.best + r * a.parts.keys + i) : 0;
         m[j] = {-INFINITY, 0};
-        if (i < a.found.masses)
-            m[j] = load_mass(a.found.part + r * a.found.masses + i);
+        if (i < a.parts.exp_sums)
+            m[j] = load_exp_sum(a.parts.part + r * a.parts.exp_sums + i);
     }
 #pragma unroll
-    for (int j = 0; j < FOUND_LANE; j++) {
+    for (int j = 0; j < PARTS_PER_LANE; j++) {
         token[j] = key[j] ? token_of(a, index_of(key[j])) : -1;
         list[j * 32 + lane] = key[j];
     }
     __syncwarp();
 #pragma unroll 4
-    for (int i = 0; i < a.found.keys; i += 2) {
+    for (int i = 0; i < a.parts.keys; i += 2) {
         ulonglong2 two = *(const ulonglong2 *)(list + i);
 #pragma unroll
-        for (int j = 0; j < FOUND_LANE; j++)
+        for (int j = 0; j < PARTS_PER_LANE; j++)
             above[j] += (two.x > key[j]) + (two.y > key[j]);
     }
-    const double lse = lse_of_few(m);
+    const double lse = warp_lse_of(m);
     if (lane < k)
-        s.guess[r * k + lane] = {-1, -INFINITY}, a.found.ids[r * k + lane] = -1;
+        s.proposals[r * k + lane] = {-1, -INFINITY}, a.parts.ids[r * k + lane] = -1;
     __syncwarp();
 #pragma unroll
-    for (int j = 0; j < FOUND_LANE; j++)
+    for (int j = 0; j < PARTS_PER_LANE; j++)
         if (key[j] && above[j] < k) {
             const int at = r * k + above[j];
-            s.guess[at] = {token[j], (float)((double)logit_of(key[j]) - lse)};
-            a.found.ids[at] = index_of(key[j]);
+            s.proposals[at] = {token[j], (float)((double)logit_of(key[j]) - lse)};
+            a.parts.ids[at] = index_of(key[j]);
         }
     __syncwarp();
     if (lane < k)
-        a.found.logp[r * k + lane] = s.guess[r * k + lane].logp;
+        a.parts.logp[r * k + lane] = s.proposals[r * k + lane].logp;
 }
 
 __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_args a)
 {
-    __shared__ spreading s;
+    __shared__ grow_state s;
     const int tid = (int)threadIdx.x, topk = a.t.topk, m = a.rows * topk;
     pdl_trigger();
     for (int i = tid * 32; i < a.n_d2t; i += (int)blockDim.x * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(a.d2t + i));
     pdl_wait_trigger();
-    note_time(a.time);
-    const bool is = tid < m, left = a.found.best;
-    int32_t id = is && !left ? a.ids[tid] : -1;
-    float logp = is && !left ? a.logp[tid] : 0.f;
+    record_time(a.time);
+    const bool is = tid < m, from_parts = a.parts.best;
+    int32_t id = is && !from_parts ? a.ids[tid] : -1;
+    float logp = is && !from_parts ? a.logp[tid] : 0.f;
     int last = a.level > 1 && tid < topk ? a.t.front[(a.level - 2) * topk + tid] : -1;
     float base = last < 0 ? 0.f : a.t.score[last];
     int prefix = a.prefix[0], root = a.root[0], seen = (a.level - 1) * topk;
@@ -249,20 +254,20 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
         for (int p = 0; p < a.n_reach; p++)
             s.slots[p][i] = a.reach[p].slots[i];
     }
-    for (int r = tid / 32; left && r < a.rows; r += (int)blockDim.x / 32)
-        guess_row(a, s, r);
-    guess g = {token_of(a, id), logp};
+    for (int r = tid / 32; from_parts && r < a.rows; r += (int)blockDim.x / 32)
+        propose_row(a, s, r);
+    proposal g = {token_of(a, id), logp};
     if (tid < topk)
         s.base[tid] = base;
     __syncthreads();
 
     int row = (int)((unsigned)tid * a.inverse >> 16);
     int up = a.level > 1 && is ? s.front[seen - topk + row] : -1;
-    if (left && is)
-        g = s.guess[tid];
+    if (from_parts && is)
+        g = s.proposals[tid];
     u64 key = is ? add_candidate(a, up, a.level > 1 ? s.base[row] : 0.f, g) : 0;
     if (tid < topk)
-        trace(a, s, tid);
+        trace_ancestors(a, s, tid);
     ((u64 *)s.keys)[tid] = key;
     __syncthreads();
 
@@ -276,7 +281,7 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
     if (chosen) {
         s.front[seen + rank] = at;
         s.token[rank] = g.token;
-        s.before[rank] = row;
+        s.proposer[rank] = row;
     }
     if (is)
         a.t.cell[at] = chosen && a.level < a.t.steps ? seen + rank : -1;
@@ -286,7 +291,7 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
         a.t.front[seen + tid] = s.front[seen + tid];
     for (int i = tid / 8; i < 2 * topk && a.level < a.t.steps; i += (int)blockDim.x / 8) {
         int p = i >= topk;
-        put_next(a, s, p, i - p * topk, tid % 8, prefix, root);
+        write_next_row(a, s, p, i - p * topk, tid % 8, prefix, root);
     }
 }
 
@@ -296,7 +301,7 @@ void cuda_grow(struct kdev *d, const struct k_grow *a)
     if (a->topk) {
         CHECK(a->topk->rows == (a->level == 1 ? 1 : a->t->topk) && a->topk->k == a->t->topk &&
               a->topk->ids.p == a->ids.p && a->topk->logp.p == a->logp.p);
-        if (!cuda_topk_parts(d, a->topk, &s.found))
+        if (!cuda_topk_parts(d, a->topk, &s.parts))
             cuda_topk(d, a->topk);
     }
     cuda_begin(d, "grow");
@@ -316,11 +321,11 @@ void cuda_grow(struct kdev *d, const struct k_grow *a)
         s.token = cuda_i32(a->token, (size_t)topk), s.from = cuda_i32(a->from, (size_t)topk);
         reaches_of(a->reach, a->n_reach, topk, a->level * topk, a->level, s.reach);
     }
-    int threads = s.found.best ? 256 : max_int((int)cuda_round(m, 32), 128);
+    int threads = s.parts.best ? 256 : max_int((int)cuda_round(m, 32), 128);
     cuda_launch(d, grow_kernel, dim3(1), threads, 0, s);
 }
 
-/* ---- keep ------------------------------------------------------------------------------------ */
+/* ---- select --------------------------------------------------------------------------------- */
 
 struct select_args {
     tree t;
@@ -334,17 +339,19 @@ struct select_args {
     u64 *time;
 };
 
-enum { CHUNK = 4, KEEP_THREADS = 1024 }; /* a thread has CHUNK candidates, one behind the other */
+enum { CHUNK = 4, SELECT_THREADS = 1024 }; /* a thread has CHUNK successive candidates */
 
-/* Which candidates are kept: those with key >> shift above `top`, and the first `ties` of those at
- * it. */
-struct bar {
+/* The candidates to select: those with key >> shift above `top`, and the first `ties` of those
+ * equal to it. */
+struct cutoff {
     uint32_t top;
     int shift, ties;
 };
 
-/* Reads the counts of 255 - digit: the digit in which the `need` best end, how many of it are needed,
- * and how many it has. False: there are fewer than `need` at all. Every warp finds out for itself. */
+/* One step of a radix selection of the `need` best. count: how many keys have each value of 255 -
+ * digit. Computes the digit of the last selected key, how many keys with that digit are needed, and
+ * how many there are. False if there are fewer than `need` keys. Every warp computes it for
+ * itself. */
 __device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *digit, int *has)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -365,21 +372,21 @@ __device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *
     unsigned enough = __ballot_sync(~0u, upto >= *need);
     if (!enough)
         return false;
-    int who = __ffs((int)enough) - 1, left = *need - (upto - sum), which = 0, have = c[0];
+    int owner = __ffs((int)enough) - 1, remaining = *need - (upto - sum), index = 0, have = c[0];
 #pragma unroll
     for (int i = 1; i < 8; i++)
-        if (which == i - 1 && left > have)
-            left -= have, which = i, have = c[i];
-    *need = __shfl_sync(~0u, left, who);
-    *has = __shfl_sync(~0u, have, who);
-    *digit = (uint32_t)(255 - (who * 8 + __shfl_sync(~0u, which, who)));
+        if (index == i - 1 && remaining > have)
+            remaining -= have, index = i, have = c[i];
+    *need = __shfl_sync(~0u, remaining, owner);
+    *has = __shfl_sync(~0u, have, owner);
+    *digit = (uint32_t)(255 - (owner * 8 + __shfl_sync(~0u, index, owner)));
     return true;
 }
 
-/* count: (4, 256) zeros, 16 bytes aligned */
-__device__ bar find_bar(const uint32_t (&key)[CHUNK], int need, int (*count)[256])
+/* count: (4, 256) zeros, 16-byte aligned. */
+__device__ cutoff find_cutoff(const uint32_t (&key)[CHUNK], int need, int (*count)[256])
 {
-    bar b = {0, 0, 0};
+    cutoff b = {0, 0, 0};
     for (int round = 0; round < 4; round++) {
         uint32_t digit;
         int has, shift = 24 - 8 * round;
@@ -389,7 +396,7 @@ __device__ bar find_bar(const uint32_t (&key)[CHUNK], int need, int (*count)[256
                 atomicAdd(&count[round][255 - (key[i] >> shift & 255)], 1);
         __syncthreads();
         if (!digit_of(count[round], &need, &digit, &has))
-            return b; /* all of them */
+            return b; /* all keys are selected */
         b.top = b.top << 8 | digit, b.shift = shift, b.ties = need;
         if (has == need)
             break;
@@ -397,8 +404,8 @@ __device__ bar find_bar(const uint32_t (&key)[CHUNK], int need, int (*count)[256
     return b;
 }
 
-/* Sums of v (two halves of 16 bits) over the threads before this one, and over all. room: 32 */
-__device__ __forceinline__ unsigned sum_before(unsigned v, unsigned *all, unsigned *room)
+/* Exclusive scan of v (two 16-bit halves) over the threads, and the sum over all. room: 32. */
+__device__ __forceinline__ unsigned exclusive_scan(unsigned v, unsigned *all, unsigned *room)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     unsigned mine = v, w;
@@ -422,18 +429,18 @@ __device__ __forceinline__ unsigned sum_before(unsigned v, unsigned *all, unsign
 /* The rows of the verify pass, in shared memory. */
 struct rows {
     int n;
-    int token[MOST_ROWS], up[MOST_ROWS], depth[MOST_ROWS]; /* up: a candidate */
+    int token[MOST_ROWS], up[MOST_ROWS], depth[MOST_ROWS]; /* up: the parent candidate */
     float logp[MOST_ROWS], score[MOST_ROWS];
-    int behind[MOST_ROWS];                /* nodes a row stands behind, itself counted */
-    uint8_t chain[MOST_ROWS][MOST_DEPTH]; /* the rows a row stands behind, root first */
-    uint8_t of[MOST_CANDIDATES];          /* row of each candidate that is kept */
+    int n_ancestors[MOST_ROWS];           /* ancestors of a row, itself included */
+    uint8_t chain[MOST_ROWS][MOST_DEPTH]; /* the rows of these ancestors, root first */
+    uint8_t of[MOST_CANDIDATES];          /* the row of each selected candidate */
 };
 
-/* This thread's candidates that are kept become rows. */
-__device__ void choose(const select_args &a, rows &rows, const uint32_t (&key)[CHUNK],
-                       const int32_t (&token)[CHUNK], const int32_t (&parent)[CHUNK],
-                       const float (&logp)[CHUNK], const float (&score)[CHUNK], bar b,
-                       unsigned *room)
+/* Makes rows of this thread's selected candidates. */
+__device__ void select_rows(const select_args &a, rows &rows, const uint32_t (&key)[CHUNK],
+                            const int32_t (&token)[CHUNK], const int32_t (&parent)[CHUNK],
+                            const float (&logp)[CHUNK], const float (&score)[CHUNK], cutoff b,
+                            unsigned *room)
 {
     const int from = (int)threadIdx.x * CHUNK, topk = a.t.topk;
     unsigned counts = 0, all;
@@ -444,7 +451,7 @@ __device__ void choose(const select_args &a, rows &rows, const uint32_t (&key)[C
         at[i] = key[i] >> b.shift == b.top && b.ties > 0;
         counts += (above[i] ? 1u : 0u) + (at[i] ? 65536u : 0u);
     }
-    unsigned before = sum_before(counts, &all, room);
+    unsigned before = exclusive_scan(counts, &all, room);
     int over = (int)(before & 0xffff), tied = (int)(before >> 16);
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
@@ -461,7 +468,7 @@ __device__ void choose(const select_args &a, rows &rows, const uint32_t (&key)[C
         rows.n = 1 + (int)(all & 0xffff) + min((int)(all >> 16), b.ties);
 }
 
-__global__ void __launch_bounds__(KEEP_THREADS)
+__global__ void __launch_bounds__(SELECT_THREADS)
     select_kernel(const __grid_constant__ select_args a)
 {
     __shared__ struct rows rows;
@@ -477,7 +484,7 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     for (int i = tid; i < 1024; i += (int)blockDim.x)
         count[i / 256][i % 256] = 0;
     pdl_wait_trigger();
-    note_time(a.time);
+    record_time(a.time);
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
         int c = tid * CHUNK + i;
@@ -496,26 +503,26 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     for (int i = 0; i < CHUNK; i++)
         key[i] = rank_of(score[i], token[i]);
     __syncthreads();
-    bar b = {0, 0, 0};
+    cutoff b = {0, 0, 0};
     if (nodes == 1)
         b.top = ~0u;
     else if (a.t.n >= nodes)
-        b = find_bar(key, nodes - 1, count);
-    choose(a, rows, key, token, parent, logp, score, b, room);
+        b = find_cutoff(key, nodes - 1, count);
+    select_rows(a, rows, key, token, parent, logp, score, b, room);
     __syncthreads();
 
     if (tid < nodes) {
-        bool kept = tid > 0 && tid < rows.n;
-        int up = kept ? rows.up[tid] : -1, row = !kept ? -1 : up < 0 ? 0 : rows.of[up];
-        int depth = kept ? rows.depth[tid] : 0;
-        a.token[tid] = kept ? rows.token[tid] : root;
+        bool selected = tid > 0 && tid < rows.n;
+        int up = selected ? rows.up[tid] : -1, row = !selected ? -1 : up < 0 ? 0 : rows.of[up];
+        int depth = selected ? rows.depth[tid] : 0;
+        a.token[tid] = selected ? rows.token[tid] : root;
         a.pos[tid] = prefix + depth;
         a.parent[tid] = row;
         a.parent0[tid] = max(0, row);
-        a.logp[tid] = kept ? rows.logp[tid] : 0.f;
-        a.score[tid] = kept ? rows.score[tid] : 0.f;
+        a.logp[tid] = selected ? rows.logp[tid] : 0.f;
+        a.score[tid] = selected ? rows.score[tid] : 0.f;
         a.u[tid] = draws[depth];
-        rows.behind[tid] = depth + 1;
+        rows.n_ancestors[tid] = depth + 1;
         rows.chain[tid][depth] = (uint8_t)tid;
         for (int at = depth - 1, j = row; at >= 0; at--) {
             rows.chain[tid][at] = (uint8_t)j;
@@ -528,8 +535,8 @@ __global__ void __launch_bounds__(KEEP_THREADS)
     __syncthreads();
     for (int i = tid / 8; i < nodes * a.n_reach; i += (int)blockDim.x / 8) {
         int p = i >= nodes, r = i - p * nodes;
-        put_reach(a.reach[p], r, tid % 8, 8, prefix, rows.behind[r],
-                  [&](int at) { return slots[p][rows.chain[r][at]]; });
+        write_reach(a.reach[p], r, tid % 8, 8, prefix, rows.n_ancestors[r],
+                    [&](int at) { return slots[p][rows.chain[r][at]]; });
     }
 }
 
@@ -581,7 +588,7 @@ __global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant
     pdl_trigger();
     next[i] = MOST_ROWS;
     pdl_wait_trigger();
-    note_time(a.time);
+    record_time(a.time);
     bool in = i < a.nodes;
     int n = a.n[0], limit = max(1, a.limit[0]), force = a.force[0];
     int parent = in ? a.parent[i] : -1;
@@ -600,7 +607,8 @@ __global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant
     __syncthreads();
 
     limit = bad ? 0 : min(force > 0 ? min(limit, force) : limit, a.steps + 1);
-    int len = 0, mine = 0, then = -1; /* this thread's place of the path, and the row behind it */
+    int len = 0, mine = 0, then = -1; /* the row at this thread's position of the path, and the
+                                         next row */
     for (int at = 0; at < n && len < limit; at = next[at], len++) {
         mine = len == i ? at : mine;
         then = len == i + 1 ? at : then;
@@ -611,7 +619,7 @@ __global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant
     }
     if (i > a.steps)
         return;
-    int cell = min(i, a.nodes - 1); /* a path is not longer than the tree */
+    int cell = min(i, a.nodes - 1); /* a path is no longer than the tree */
     a.path[i] = mine;
     a.emitted[i] = i >= len ? 0 : then >= 0 ? token[then] : choice[mine];
     for (int p = 0; p < a.n_pools; p++) {
