@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_kernel(const __grid_constant__ struct attn_args a)
 {
     extern __shared__ float red[];
-    __shared__ float weight[COMBINE_THREADS], room[33];
+    __shared__ float weight[COMBINE_THREADS], scratch[33];
     pdl_wait_trigger();
     const int head = (int)blockIdx.x, r = (int)blockIdx.y, n = a.head_dim, tid = (int)threadIdx.x;
     const range x = range_of(a, r);
@@ -201,11 +201,11 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
         float m = part[(size_t)s * one + (size_t)n];
         top = m > top || m != m ? m : top;
     }
-    top = block_reduce<true>(top, room);
+    top = block_reduce<true>(top, scratch);
     for (int s = tid; s < x.count; s += COMBINE_THREADS)
         l = fmaf(part[(size_t)s * one + (size_t)n + 1],
                  expf(part[(size_t)s * one + (size_t)n] - top), l);
-    l = block_reduce<false>(l, room);
+    l = block_reduce<false>(l, scratch);
     float keep = 1, m = top;
     if (a.sinks.p) {
         float sink = weight_at(a.sinks, (size_t)head);

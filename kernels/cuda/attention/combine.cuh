@@ -2,15 +2,15 @@
  * blocks send segments to each other, which tiles a block walks, and how the segments of a row are
  * combined in their order.
  */
-#ifndef AERIE_CUDA_ATTN_JOIN_CUH
-#define AERIE_CUDA_ATTN_JOIN_CUH
+#ifndef AERIE_CUDA_ATTN_COMBINE_CUH
+#define AERIE_CUDA_ATTN_COMBINE_CUH
 
 #include "kernels/cuda/attention/tile.cuh"
 
 /* ---- outputs -------------------------------------------------------------------------------- */
 
 /* Address of output i in a packed row. Not inlined: layouts other than ROW_TILED are rare here. */
-static __device__ __noinline__ uint16_t *place_of_output(const row_format &f, uint16_t *x, int row,
+static __device__ __noinline__ uint16_t *packed_address(const row_format &f, uint16_t *x, int row,
                                                         int i)
 {
     return packed_at(f, x, row, i);
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint16_t *packed_output(const tile_args &t, size_t ro
     const row_format &f = t.a.pack_as;
     if (f.kind == ROW_TILED)
         return t.a.pack_to + row * (size_t)f.kp + tile_place(i);
-    return place_of_output(f, t.a.pack_to, (int)row, i);
+    return packed_address(f, t.a.pack_to, (int)row, i);
 }
 
 /* Writes V (1, 2 or 4) successive outputs of a row from i on; i is a multiple of V. */
@@ -60,10 +60,8 @@ enum {
     SLICE = 64,
     SLICE_CHUNKS = SLICE / 4 + 1,
     SLICE_PITCH = SLICE_CHUNKS * 4,
-    COMBINE_BATCH = 48,                                  /* segments that are combined at once:
-                                                            as many as 4096 keys have */
-    SLICE_SHARED = COMBINE_BATCH * (SLICE_CHUNKS * 16 + 32), /* bytes of shared memory to combine
-                                                                a slice */
+    COMBINE_BATCH = 48, /* segments that are combined at once: as many as 4096 keys have */
+    SLICE_SHARED = COMBINE_BATCH * (SLICE_CHUNKS * 16 + 32), /* shared memory to combine a slice */
 };
 
 /* The first segment of a slice; the next ones follow. */
@@ -102,8 +100,8 @@ __device__ __forceinline__ void send_segment(const place<S> &p, uint32_t *to, in
                         x.acc[mi][n][2 * h + 1]);
         else
             publish_four(to + first % SLICE + n * 8 + lane * 4, x.acc[mi][n][2 * h],
-                      x.acc[mi][n][2 * h + 1], x.acc[mi][n + 1][2 * h],
-                      x.acc[mi][n + 1][2 * h + 1]);
+                         x.acc[mi][n][2 * h + 1], x.acc[mi][n + 1][2 * h],
+                         x.acc[mi][n + 1][2 * h + 1]);
     if (first % SLICE == 0 && lane == 0)
         publish_four(to + SLICE, m, l, 0.f, 0.f);
 }
@@ -111,25 +109,25 @@ __device__ __forceinline__ void send_segment(const place<S> &p, uint32_t *to, in
 /* Waits for n chunks and copies them to shared memory, setting the sources to 0; SLICE threads. */
 __device__ __forceinline__ void receive_chunks(uint4 *from, int n, uint4 *to)
 {
-    enum { MANY = 9 };
+    enum { IN_FLIGHT = 9 };
 #pragma unroll 1
-    for (int i = (int)(threadIdx.x % SLICE); i < n; i += MANY * SLICE) {
+    for (int i = (int)(threadIdx.x % SLICE); i < n; i += IN_FLIGHT * SLICE) {
         const int mine = (n - i + SLICE - 1) / SLICE;
-        uint4 v[MANY], *at = from + i;
+        uint4 v[IN_FLIGHT], *at = from + i;
         bool missing;
         asm volatile("" : "+l"(at)); /* one address computation; the others are constant offsets */
         do {
             missing = false;
 #pragma unroll
-            for (int j = 0; j < MANY; j++)
+            for (int j = 0; j < IN_FLIGHT; j++)
                 if (j < mine)
                     v[j] = poll_four(at + j * SLICE);
 #pragma unroll
-            for (int j = 0; j < MANY; j++)
+            for (int j = 0; j < IN_FLIGHT; j++)
                 missing |= j < mine && !all_published(v[j]);
         } while (missing);
 #pragma unroll
-        for (int j = 0; j < MANY; j++)
+        for (int j = 0; j < IN_FLIGHT; j++)
             if (j < mine) {
                 to[i + j * SLICE] = make_uint4(~v[j].x, ~v[j].y, ~v[j].z, ~v[j].w);
                 at[j * SLICE] = make_uint4(0, 0, 0, 0);
@@ -144,7 +142,7 @@ template <class S>
 __device__ __forceinline__ void sum_weights(const place<S> &p, const sums<S> &x,
                                             float (&l)[S::MI][2])
 {
-    float *room = (float *)(p.shared + S::L_AT);
+    float *scratch = (float *)(p.shared + S::L_AT);
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
@@ -158,7 +156,7 @@ __device__ __forceinline__ void sum_weights(const place<S> &p, const sums<S> &x,
                 if constexpr (S::WN == 1)
                     sum += y;
                 else if (p.lane % 4 == 0)
-                    room[(p.wn * S::LG + g) * S::ROWS + packed_row<S>(p, mi, h)] = y;
+                    scratch[(p.wn * S::LG + g) * S::ROWS + packed_row<S>(p, mi, h)] = y;
             }
             l[mi][h] = sum;
         }
@@ -170,7 +168,7 @@ __device__ __forceinline__ void sum_weights(const place<S> &p, const sums<S> &x,
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int g = 0; g < 2; g++)
-                    l[mi][h] += room[g * S::ROWS + packed_row<S>(p, mi, h)];
+                    l[mi][h] += scratch[g * S::ROWS + packed_row<S>(p, mi, h)];
     }
 }
 
@@ -336,13 +334,14 @@ __device__ __forceinline__ extent<S> extent_of(const place<S> &p, const job &j)
     return e;
 }
 
+/* The jobs of a block, one after another: its splits of each span of rows, then the tree parts of
+ * its rows. */
 struct schedule {
     job now;
-    int row, tree_row, last_tree; /* next row of a span, next row with a separate tree part, last
-                                     + 1 */
-    int u, last;               /* the block's splits of the current span: u, u + stride, ... last */
-    int from, to, shift, stride;
-    int splits;                /* number of splits of the spans before */
+    int row, tree_row, last_tree; /* next row for a span; next tree part of a row, and their end */
+    int u, last; /* the block's splits of the current span: u, u + stride, ... last */
+    int from, to, shift, stride; /* tiles of the span; log2 of the tiles of a split */
+    int splits; /* number of splits of the spans before */
 };
 
 /* The splits of a tile of rows are numbered through, and after them the tree parts of its rows. A
@@ -426,6 +425,7 @@ template <class S> __device__ __forceinline__ bool tree_job(const place<S> &p, i
     return y.stop < y.end;
 }
 
+/* Advances to the block's next job, c.now; false if there is none. */
 template <class S>
 __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, bool whole,
                                          schedule &c)
@@ -450,6 +450,7 @@ __device__ __forceinline__ bool next_job(const tile_args &t, const place<S> &p, 
     }
 }
 
+/* Totals of no segment. */
 template <class S>
 __device__ __forceinline__ void start_totals(const place<S> &p, totals<S> &all)
 {
@@ -521,21 +522,21 @@ __device__ __forceinline__ void sync_slice()
                  : "memory");
 }
 
-/* Combines a slice from its n segments as they arrive, one dimension a thread. room: SLICE_SHARED
- * bytes of shared memory. */
-__device__ __forceinline__ float combine_slice(uint4 *from, int n, unsigned char *room, float &m,
+/* Combines a slice from its n segments as they arrive, one dimension a thread. scratch:
+ * SLICE_SHARED bytes of shared memory. */
+__device__ __forceinline__ float combine_slice(uint4 *from, int n, unsigned char *scratch, float &m,
                                                float &l)
 {
     const int lane = (int)(threadIdx.x % 32);
-    const float *segments = (const float *)room;
-    float4 *scales = (float4 *)(room + COMBINE_BATCH * SLICE_PITCH * 4) +
+    const float *segments = (const float *)scratch;
+    float4 *scales = (float4 *)(scratch + COMBINE_BATCH * SLICE_PITCH * 4) +
                      threadIdx.x % SLICE / 32 * COMBINE_BATCH;
     float v = 0;
     m = -INFINITY, l = 0;
 #pragma unroll 1
     for (; n > 0; n -= COMBINE_BATCH, from += COMBINE_BATCH * SLICE_CHUNKS) {
         const int count = min((int)COMBINE_BATCH, n);
-        receive_chunks(from, count * SLICE_CHUNKS, (uint4 *)room);
+        receive_chunks(from, count * SLICE_CHUNKS, (uint4 *)scratch);
         sync_slice();
 #pragma unroll 1
         for (int i = lane; i - lane < count; i += 32) {
@@ -584,7 +585,7 @@ __device__ __forceinline__ void combine_slices(const tile_args &t, const place<S
     constexpr int PARTS = S::HD / SLICE, TOGETHER = S::NT / SLICE;
     static_assert(TOGETHER * SLICE_SHARED <= S::Q_AT);
     const int own = (int)(threadIdx.x / SLICE), d = (int)(threadIdx.x % SLICE);
-    unsigned char *room = p.shared + own * SLICE_SHARED;
+    unsigned char *scratch = p.shared + own * SLICE_SHARED;
 #pragma unroll 1
     for (int i = first_slice<S>(t, p, own); i < slices_of<S>(t, p);
          i += TOGETHER * (int)gridDim.x) {
@@ -594,7 +595,7 @@ __device__ __forceinline__ void combine_slices(const tile_args &t, const place<S
         const visible_keys x = p.rows[r];
         const int n = any_key(x) ? splits_of<S::TK>(x) + 1 : 0;
         float m, l, by = 0;
-        const float v = combine_slice(slice_of<S>(t, row, head, part), n, room, m, l);
+        const float v = combine_slice(slice_of<S>(t, row, head, part), n, scratch, m, l);
         const bool writes = part == 0 && d == 0;
         const float sink = sink_of(t, p, sinks, head);
         if (n)

@@ -20,7 +20,7 @@
 enum {
     TREE_KEYS = K_MAX_STEPS + 1, /* the last keys of a row, which only that row may see */
     UNSPLIT_TILES = 4,           /* tiles: a prefix part of so few is never split */
-    SHORT_KEYS = 4096,          /* keys: up to here fewer splits, so that combining them is short */
+    SHORT_KEYS = 4096,           /* keys: up to here fewer splits, so that combining is short */
     RING_TILES = 8,              /* tiles whose cells are looked up ahead */
 };
 
@@ -37,6 +37,8 @@ struct tile_args {
     uint4 *partials;    /* segments sent from block to block (combine.cuh) */
     enum wait_when wait;
     float factor;       /* score * factor is the exponent of two of a weight */
+    /* log2 of the page size; of the least tiles of a split; of the most splits of a row, up to
+     * SHORT_KEYS keys and beyond */
     int page_shift, least_shift, cap_shift, long_shift;
     int inverse;        /* 65536 / a.group + 1, see row_of() */
     int tiles, tile_rows; /* tiles of rows; rows of a tile */

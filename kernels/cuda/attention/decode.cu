@@ -625,7 +625,7 @@ __device__ __forceinline__ void walk_all(const tile_args &t, const place<S> &p, 
 /* Brings the pages of the first request and the rows' expanded slots into L1 while the rows' key
  * ranges are computed. */
 template <class S>
-__device__ __forceinline__ void fetch_pages(const tile_args &t, const place<S> &p, uint32_t room)
+__device__ __forceinline__ void fetch_pages(const tile_args &t, const place<S> &p, uint32_t scratch)
 {
     const int32_t *from = NULL;
     if (threadIdx.x / 32 == 1 && p.lane * 32 < t.a.n_cols)
@@ -633,7 +633,7 @@ __device__ __forceinline__ void fetch_pages(const tile_args &t, const place<S> &
     if (threadIdx.x / 32 == 2 && p.lane < p.n && t.a.n_expand)
         from = t.a.expand + (p.r0 + p.lane) * t.a.expand_w;
     if (from)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(room + threadIdx.x * 4),
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(scratch + threadIdx.x * 4),
                      "l"(from)
                      : "memory");
 }

@@ -30,11 +30,11 @@
 #include "kernels/cuda/attention/wgmma.cuh"
 
 enum {
-    MOST_ROUND_ROWS = 64, /* most packed rows of a request for cuda_attn_rounds() */
+    MAX_ROUND_ROWS = 64, /* most packed rows of a request for cuda_attn_rounds() */
     ONE_BLOCK_WINDOW = 256, /* keys of a window that one block walks faster than several
                                share */
-    SHORT_WINDOW = 2048,  /* keys of a window: for heads of 256, tiles of 64 packed rows, so
-                             that all blocks have work */
+    SHORT_WINDOW = 2048, /* keys of a window: for heads of 256, tiles of 64 packed rows, so
+                            that all blocks have work */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -259,7 +259,7 @@ static void plan_splits(struct kdev *d, tile_args &t)
 static bool has_tiles(const struct attn_args *a)
 {
     bool wide = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256;
-    return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= MOST_GROUP &&
+    return wide && (size_t)a->n_slots * (size_t)a->n_kv <= INT_MAX && a->group <= MAX_GROUP &&
            a->scale > 0 && !(a->page_size & (a->page_size - 1)) && a->rows > 0;
 }
 
@@ -315,7 +315,7 @@ bool cuda_attn_tiles(struct kdev *d, const struct attn_args *a)
     t.long_shift = cap_shift_of(a->n_kv);
     t.cap_shift = t.long_shift - 1; /* measured: combining fewer segments is worth more */
     int together = div_up(a->rows, max_int(a->n_req, 1)), packed = together * a->group;
-    bool small = packed <= 16 || (packed <= MOST_ROUND_ROWS && !long_context(t.a));
+    bool small = packed <= 16 || (packed <= MAX_ROUND_ROWS && !long_context(t.a));
     bool short_window = a->window && a->window <= SHORT_WINDOW;
     bool row_blocks = a->rows <= 64 && a->window && a->window <= ONE_BLOCK_WINDOW;
     /* row_blocks: rounds only if they are at most two blocks a multiprocessor */

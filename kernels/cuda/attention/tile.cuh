@@ -278,13 +278,13 @@ __device__ __forceinline__ void softmax_tile(const tile_args &t, const place<S> 
             top[mi][h] = largest_score<S>(s[mi], h);
         }
     if constexpr (S::WN > 1) {
-        float *room = (float *)(p.shared + S::MAX_AT);
+        float *scratch = (float *)(p.shared + S::MAX_AT);
         if (p.lane % 4 == 0)
 #pragma unroll
             for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    room[p.wn * S::ROWS + packed_row<S>(p, mi, h)] = top[mi][h];
+                    scratch[p.wn * S::ROWS + packed_row<S>(p, mi, h)] = top[mi][h];
         sync_group<S>(p.wm);
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
@@ -292,7 +292,7 @@ __device__ __forceinline__ void softmax_tile(const tile_args &t, const place<S> 
             for (int h = 0; h < 2; h++)
 #pragma unroll
                 for (int w = 0; w < S::WN; w++)
-                    top[mi][h] = fmaxf(top[mi][h], room[w * S::ROWS + packed_row<S>(p, mi, h)]);
+                    top[mi][h] = fmaxf(top[mi][h], scratch[w * S::ROWS + packed_row<S>(p, mi, h)]);
     }
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)

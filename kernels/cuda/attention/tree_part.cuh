@@ -4,13 +4,13 @@
  * Most of this code runs once a block, so latency and instruction fetches are its cost: both tiles
  * of a tree part are fetched and scored together, and few loops are unrolled.
  */
-#ifndef AERIE_CUDA_ATTN_TAIL_CUH
-#define AERIE_CUDA_ATTN_TAIL_CUH
+#ifndef AERIE_CUDA_ATTN_TREE_PART_CUH
+#define AERIE_CUDA_ATTN_TREE_PART_CUH
 
 #include "kernels/cuda/attention/combine.cuh"
 
 enum {
-    MOST_GROUP = 16, /* query heads that share a kv head, at most */
+    MAX_GROUP = 16, /* query heads that share a kv head, at most */
     /* Segments (of two heads) that a thread fetches in one group, and groups in flight: enough for
      * all segments of a window of 1024 keys. */
     FETCH_SEGMENTS = 9, FETCH_DEPTH = 2,
@@ -40,7 +40,7 @@ template <int HD_> struct tree_config {
         PITCH = NT * 16,                  /* bytes between segments */
         PART_BYTES = 2 * FETCH_SEGMENTS * PITCH,
         HEAD_MAXIMA_AT = FETCH_DEPTH * PART_BYTES,
-        SCALES_AT = HEAD_MAXIMA_AT + MOST_GROUP * 4,
+        SCALES_AT = HEAD_MAXIMA_AT + MAX_GROUP * 4,
     };
     static_assert(ROWS * P_PITCH <= V_AT && Q_AT % 128 == 0);
 };

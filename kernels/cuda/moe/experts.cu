@@ -606,7 +606,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (a.single_row) {
         if (warp < ROUTE_WARPS) {
-            pack_single_row(a, (uint16_t *)r.resident, b.lists.x_inv, b.room);
+            pack_single_row(a, (uint16_t *)r.resident, b.lists.x_inv, b.scratch);
             warp_arrive(&b.resident);
         } else if (warp == WEIGHT_WARP) {
             select_row(a, &b.lists, 0);

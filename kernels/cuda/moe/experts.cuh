@@ -32,8 +32,8 @@
 #include "kernels/cuda/dense/product.cuh"
 
 enum {
-    MOST_EXPERTS = 512,
-    MOST_TOP_K = 32,
+    MAX_EXPERTS = 512,
+    MAX_TOP_K = 32,
     DIRECT_PAIRS = 256, DIRECT_EXPERTS = 128, FLAG_PAIRS = 16, FLAG_ROWS = 4,
     /* at MOE_COUNTERS_AT, which only this operation uses: */
     ROWS_READY = 0, GROUP_READY = 1, DOWN_READY = 8, ROWS_CLEARED = 9, KEYS = 32,
@@ -211,8 +211,8 @@ struct jobs {
 /* One level of the tree of warp_sum() for several sums at once (a reduce-scatter): a lane keeps N
  * of its 2 N numbers and adds those of the lane D away. One call a level, so that all indices are
  * constants: in a loop the compiler selected registers at run time. */
-template <int D, int N, int MOST>
-__device__ __forceinline__ void reduce_scatter_lanes(float (&v)[MOST])
+template <int D, int N, int MAX_PAIRS>
+__device__ __forceinline__ void reduce_scatter_lanes(float (&v)[MAX_PAIRS])
 {
     const bool upper = threadIdx.x & D;
 #pragma unroll
@@ -260,21 +260,21 @@ template <int THREADS> __device__ __forceinline__ void selectors_sync()
 }
 
 /* Groups at most DIRECT_PAIRS pairs, with the same result in every block: by expert, and within an
- * expert in order of the pairs; thread p has pair p. room: (9, E) ints. */
+ * expert in order of the pairs; thread p has pair p. scratch: (9, E) ints. */
 template <int THREADS>
-__device__ __forceinline__ void group_256(const moe_args &a, struct jobs *l, int *room)
+__device__ __forceinline__ void group_256(const moe_args &a, struct jobs *l, int *scratch)
 {
     const int p = (int)threadIdx.x, warp = p / 32, lane = p % 32, E = a.n_expert;
     const int pairs = a.rows * a.top_k, warps = (pairs + 31) / 32;
-    int *start = room + 8 * E, e = p < pairs ? l->chosen[p] : -1, rank = 0;
+    int *start = scratch + 8 * E, e = p < pairs ? l->chosen[p] : -1, rank = 0;
     for (int i = p; i < warps * E; i += THREADS)
-        room[i] = 0;
+        scratch[i] = 0;
     selectors_sync<THREADS>();
     if (warp < warps) {
         unsigned same = __match_any_sync(~0u, e);
         rank = __popc(same & ((1u << lane) - 1));
         if (e >= 0 && rank == 0)
-            room[warp * E + e] = __popc(same);
+            scratch[warp * E + e] = __popc(same);
     }
     selectors_sync<THREADS>();
     if (warp == 0) {
@@ -282,8 +282,8 @@ __device__ __forceinline__ void group_256(const moe_args &a, struct jobs *l, int
         for (int x = lane; x < (E + 31) / 32 * 32; x += 32) {
             int c = 0;
             for (int w = 0; w < warps && x < E; w++) {
-                int here = room[w * E + x];
-                room[w * E + x] = c;
+                int here = scratch[w * E + x];
+                scratch[w * E + x] = c;
                 c += here;
             }
             int jobs = (c + a.job_pairs - 1) / a.job_pairs;
@@ -302,7 +302,7 @@ __device__ __forceinline__ void group_256(const moe_args &a, struct jobs *l, int
     }
     selectors_sync<THREADS>();
     if (e >= 0)
-        l->order[start[e] + room[warp * E + e] + rank] = (int16_t)p;
+        l->order[start[e] + scratch[warp * E + e] + rank] = (int16_t)p;
 }
 
 /* Selects the experts of row r. One warp. */
@@ -340,14 +340,14 @@ __device__ __forceinline__ void group_one(const moe_args &a, struct jobs *l)
 
 /* Selects the experts of all rows and groups the pairs; the first THREADS threads of a block. */
 template <int THREADS>
-__device__ __forceinline__ void select_and_group(const moe_args &a, struct jobs *l, int *room)
+__device__ __forceinline__ void select_and_group(const moe_args &a, struct jobs *l, int *scratch)
 {
     const int warp = (int)threadIdx.x / 32;
     for (int r = warp; r < a.rows; r += THREADS / 32)
         select_row(a, l, r);
     selectors_sync<THREADS>();
     if (a.rows * a.top_k > 32)
-        group_256<THREADS>(a, l, room);
+        group_256<THREADS>(a, l, scratch);
     else if (warp == 0)
         a.rows == 1 ? group_one(a, l) : group_32(a, l);
 }

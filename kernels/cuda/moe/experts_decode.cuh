@@ -2,8 +2,8 @@
  * copies, one multiplication, packing a single row, how units are divided among blocks, and how a
  * warp iterates over its block's units.
  */
-#ifndef AERIE_CUDA_EXPERTS_FEW_CUH
-#define AERIE_CUDA_EXPERTS_FEW_CUH
+#ifndef AERIE_CUDA_EXPERTS_DECODE_CUH
+#define AERIE_CUDA_EXPERTS_DECODE_CUH
 
 #include "kernels/cuda/moe/route.cuh"
 
@@ -236,7 +236,7 @@ __device__ __forceinline__ float2 two_of(int type, const void *p, int i)
 /* Packs the row for this block as pack_row() of route.cu does, as soon as the row exists; the first
  * ROUTE_THREADS threads. Faster than waiting for one block to pack it for all. */
 __device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to, float *x_inv,
-                                                float *room)
+                                                float *scratch)
 {
     const int tid = (int)threadIdx.x;
     uint32_t w[PER] = {};
@@ -252,14 +252,14 @@ __device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to,
     for (int j = 0; j < PER; j++)
         ss = fmaf(x[j], x[j], ss);
     if (a.pre.kind != NORM_NONE)
-        inv = 1 / sqrtf(block_sum(ss, room) / (float)a.in + a.pre.eps);
+        inv = 1 / sqrtf(block_sum(ss, scratch) / (float)a.in + a.pre.eps);
 #pragma unroll
     for (int j = 0; j < PER; j++) {
         const float y = normed_by(a.pre.kind, x[j], inv, __uint_as_float(w[j] << 16));
         x[j] = tid + j * ROUTE_THREADS < a.in ? y : 0.f;
         top = fmaxf(top, fabsf(x[j]));
     }
-    const float s = f16_scale_of(block_max(top, room + ROUTE_WARPS));
+    const float s = f16_scale_of(block_max(top, scratch + ROUTE_WARPS));
     if (tid < a.top_k)
         x_inv[tid] = inverse_scale(s);
 #pragma unroll
@@ -373,7 +373,7 @@ struct block {
     uint64_t rows_full[MAX_ROW_STAGES], rows_empty[MAX_ROW_STAGES], part_done[GROUPS];
     uint64_t chosen, resident, flags_cleared; /* block_select: the lists; rows and x_inv;
                                                  by_flags: words for flags */
-    float room[2 * ROUTE_WARPS]; /* single_row */
+    float scratch[2 * ROUTE_WARPS]; /* single_row */
     __device__ __forceinline__ void init(bool single_row)
     {
         if (threadIdx.x % 32)

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
 __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ float y[];
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     pdl_wait_trigger();
     int r = (int)blockIdx.y, first = (int)(blockIdx.x * THREADS + threadIdx.x);
     float *dst = a.dst + (size_t)r * (size_t)a.in, inv = 1;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ stru
         for (int i = first; i < a.in; i += step)
             y[i] = sum_of(a, a.chosen, a.weight, r, i);
         __syncthreads();
-        inv = inverse_rms(y, a.in, a.post, room);
+        inv = inverse_rms(y, a.in, a.post, scratch);
     }
     for (int i = first; i < a.in; i += step) {
         float old = a.add ? dst[i] : 0.f;
@@ -248,8 +248,8 @@ void cuda_moe(struct kdev *d, const struct k_moe *a)
 {
     cuda_begin(d, "moe");
     size_t n = (size_t)a->rows * (size_t)a->in;
-    CHECK(a->top_k > 0 && a->top_k <= a->n_expert && a->top_k <= MOST_TOP_K);
-    CHECK(a->n_expert <= MOST_EXPERTS);
+    CHECK(a->top_k > 0 && a->top_k <= a->n_expert && a->top_k <= MAX_TOP_K);
+    CHECK(a->n_expert <= MAX_EXPERTS);
     CHECK(a->router->dim[0] == a->n_expert && a->router->dim[1] == a->in);
     CHECK(!cuda_paneled(a->router) && !(a->gate_up_b && cuda_paneled(a->gate_up_b)) &&
           !(a->down_b && cuda_paneled(a->down_b)));

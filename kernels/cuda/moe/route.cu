@@ -12,7 +12,7 @@ enum {
     THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
     SUMS = 8,                            /* partial sums of a warp and row: experts, then the sum
                                             of squares */
-    MOST_ROWS = 16,                      /* most rows of a block */
+    MAX_ROWS = 16,                      /* most rows of a block */
 };
 
 /* ---- primitives ----------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_part_terms(const moe_args &a, uint16_t *to
 /* Normalises and packs a row for the experts. f16: scaled by the power of two that brings the
  * largest element into [2^13, 2^14). A row that fits one pass is read once. */
 template <bool BF16>
-__device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
+__device__ __forceinline__ void pack_row(const moe_args &a, int r, float *scratch)
 {
     enum { SQUARES, LARGEST, STORE };
     const float *src = a.src + (size_t)r * (size_t)a.in;
@@ -113,11 +113,11 @@ __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *room)
                 store_part_terms(a, to, from, y);
         }
         if (phase == SQUARES && a.pre.kind != NORM_NONE)
-            inv = 1 / sqrtf(block_sum(ss, room) / (float)a.in + a.pre.eps);
+            inv = 1 / sqrtf(block_sum(ss, scratch) / (float)a.in + a.pre.eps);
         if (phase == SQUARES)
             top = 0;
         if (phase == LARGEST && a.f16) {
-            s = f16_scale_of(block_max(top, room + WARPS));
+            s = f16_scale_of(block_max(top, scratch + WARPS));
             if (threadIdx.x == 0)
                 a.x_inv[r] = inverse_scale(s);
         }
@@ -248,9 +248,9 @@ __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0
  * depend on its position. One block. */
 static __device__ __forceinline__ void group_pairs(const moe_args &a)
 {
-    __shared__ int count[MOST_EXPERTS], at[MOST_EXPERTS];
+    __shared__ int count[MAX_EXPERTS], at[MAX_EXPERTS];
     int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
-    for (int e = tid; e < MOST_EXPERTS; e += THREADS)
+    for (int e = tid; e < MAX_EXPERTS; e += THREADS)
         count[e] = 0;
     __syncthreads();
     for (int p = tid; p < pairs; p += THREADS)
@@ -288,7 +288,7 @@ __device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, u
     for (int r = r0 + warp; r < r1; r += WARPS) {
         int e = 0;
         float w = 0;
-        uint32_t key[MOST_EXPERTS / 32];
+        uint32_t key[MAX_EXPERTS / 32];
         wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
         select_experts(a, key, &e, &w);
         if (lane < a.top_k) {
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     route_rows(const __grid_constant__ struct moe_args a, int each)
 {
     extern __shared__ __align__(16) float part[];
-    __shared__ float room[2 * WARPS];
+    __shared__ float scratch[2 * WARPS];
     const int r0 = (int)blockIdx.y * each, r1 = min(r0 + each, a.rows);
     const int r = r0 + (int)blockIdx.x;
     pdl_trigger();
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (a.single_row)
             pdl_wait_trigger();
         else
-            pack_row<BF16>(a, r, room);
+            pack_row<BF16>(a, r, scratch);
         if (a.block_select)
             block_arrives(a.sync + ROWS_READY);
         if (a.by_flags) {
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 template <int X, bool BF16> static void run(struct kdev *d, const struct moe_args *m)
 {
     const int groups = div_up(m->n_expert, X); /* at most one block a multiprocessor for logits */
-    const int each = min_int(div_up(m->rows, max_int(d->n_sm / groups, 1)), MOST_ROWS);
+    const int each = min_int(div_up(m->rows, max_int(d->n_sm / groups, 1)), MAX_ROWS);
     dim3 grid((unsigned)(each + groups), (unsigned)div_up(m->rows, each));
     cuda_launch(d, route_rows<X, BF16>, grid, THREADS,
                 (size_t)(each * WARPS * SUMS) * sizeof(float), *m, each);

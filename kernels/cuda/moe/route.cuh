@@ -66,26 +66,26 @@ __device__ __forceinline__ void route_sync()
     asm volatile("bar.sync 3, %0;" ::"n"((int)ROUTE_THREADS) : "memory");
 }
 
-/* block_reduce() with a single barrier. room: ROUTE_WARPS floats that no thread still reads. */
-__device__ __forceinline__ float block_sum(float v, float *room)
+/* block_reduce() with a single barrier. scratch: ROUTE_WARPS floats that no thread still reads. */
+__device__ __forceinline__ float block_sum(float v, float *scratch)
 {
     const int lane = (int)threadIdx.x % 32;
     v = warp_sum(v);
     if (lane == 0)
-        room[threadIdx.x / 32] = v;
+        scratch[threadIdx.x / 32] = v;
     route_sync();
-    return warp_sum(lane < ROUTE_WARPS ? room[lane] : 0.f);
+    return warp_sum(lane < ROUTE_WARPS ? scratch[lane] : 0.f);
 }
 /* The same for the maximum of non-negative numbers. */
-__device__ __forceinline__ float block_max(float v, float *room)
+__device__ __forceinline__ float block_max(float v, float *scratch)
 {
     const int lane = (int)threadIdx.x % 32;
     const unsigned top = __reduce_max_sync(~0u, __float_as_uint(v));
     if (lane == 0)
-        room[threadIdx.x / 32] = __uint_as_float(top);
+        scratch[threadIdx.x / 32] = __uint_as_float(top);
     route_sync();
     return __uint_as_float(
-        __reduce_max_sync(~0u, lane < ROUTE_WARPS ? __float_as_uint(room[lane]) : 0u));
+        __reduce_max_sync(~0u, lane < ROUTE_WARPS ? __float_as_uint(scratch[lane]) : 0u));
 }
 
 /* The power of two that brings the largest element of a row into [2^13, 2^14), and its inverse. */

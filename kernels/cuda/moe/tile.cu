@@ -16,15 +16,15 @@ enum {
     STAGE_K = 128,
     OUTS_BYTES = OUTS * STAGE_K / 2,
     SCALES_BYTES = OUTS * 4,
-    MOST_COLS = 96, /* most columns of a tile: each lane of the epilogue warps looks one row up */
+    MAX_COLS = 96, /* most columns of a tile: each lane of the epilogue warps looks one row up */
     BOX_COLS = 48,  /* columns of one copy */
     HALF_BYTES = 2 * BOX_COLS * 128,
     /* A stage: two halves of 128 bytes of every column, swizzled; the outputs' weights; their
      * scales. */
     STAGE_SPAN = (2 * HALF_BYTES + OUTS_BYTES + SCALES_BYTES + 1023) / 1024 * 1024,
     STAGES = 4,
-    ROOM_BYTES = MOST_COLS * OUTS * (int)sizeof(float),
-    SHARED = STAGES * STAGE_SPAN + ROOM_BYTES + 1024,
+    SUM_BYTES = MAX_COLS * OUTS * (int)sizeof(float),
+    SHARED = STAGES * STAGE_SPAN + SUM_BYTES + 1024,
 };
 
 struct prefill_experts {
@@ -49,18 +49,18 @@ struct tile_coord {
  * wasted. */
 struct pair_tiles {
     int n;                      /* active experts */
-    int upto[MOST_EXPERTS + 1]; /* tiles of pairs before the i-th expert; last entry: all tiles */
-    int each[MOST_EXPERTS];     /* pairs of a tile of the i-th expert */
+    int upto[MAX_EXPERTS + 1]; /* tiles of pairs before the i-th expert; last entry: all tiles */
+    int each[MAX_EXPERTS];     /* pairs of a tile of the i-th expert */
     /* One warp. */
     template <int TERMS> __device__ __forceinline__ void make(const prefill_experts &a)
     {
-        enum { MOST = MOST_COLS / TERMS };
+        enum { MAX_PAIRS = MAX_COLS / TERMS };
         const int lane = (int)threadIdx.x, active = __ldcg(a.m.n_active);
         int sum = 0;
         for (int first = 0; first < active; first += 32) {
             const int i = first + lane, at = min(i, active - 1);
             const int pairs = __ldcg(a.m.begin + at + 1) - __ldcg(a.m.begin + at);
-            const int tiles = i < active ? (pairs + MOST - 1) / MOST : 0;
+            const int tiles = i < active ? (pairs + MAX_PAIRS - 1) / MAX_PAIRS : 0;
             const int before = inclusive_scan(tiles);
             if (i < active)
                 upto[i + 1] = sum + before, each[i] = (pairs + tiles - 1) / tiles;
@@ -176,8 +176,8 @@ struct weights {
 
 /* Adds a k split's partial sums of N columns to the splits before it. */
 template <int TERMS, int N>
-__device__ __forceinline__ void add_split(float (&sum)[MOST_COLS / 2 / TERMS],
-                                          const float (&acc)[MOST_COLS / 2], bool first)
+__device__ __forceinline__ void add_split(float (&sum)[MAX_COLS / 2 / TERMS],
+                                          const float (&acc)[MAX_COLS / 2], bool first)
 {
 #pragma unroll
     for (int i = 0; i < N / 2 / TERMS; i++) {
@@ -191,8 +191,8 @@ __device__ __forceinline__ void add_split(float (&sum)[MOST_COLS / 2 / TERMS],
  * next one is decoded; between stages the other warpgroups keep the tensor cores busy. */
 template <int TERMS, int N>
 __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int out,
-                                              float (&acc)[MOST_COLS / 2],
-                                              float (&sum)[MOST_COLS / 2 / TERMS])
+                                              float (&acc)[MAX_COLS / 2],
+                                              float (&sum)[MAX_COLS / 2 / TERMS])
 {
     const int each = (chunks + K_SPLITS - 1) / K_SPLITS;
     float unit[2]; /* row scales of the two outputs */
@@ -243,7 +243,7 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, ring<ST
     uint32_t turn = 1;
     for (int tile = (int)blockIdx.x, i = 0; tiling.reach(a, tile, i);
          tile += (int)gridDim.x, turn ^= 1) {
-        float acc[MOST_COLS / 2], sum[MOST_COLS / 2 / TERMS];
+        float acc[MAX_COLS / 2], sum[MAX_COLS / 2 / TERMS];
         const int cols = tiling.each[i] * TERMS;
         if (cols > 88)
             multiply_tile<TERMS, 96>(r, chunks, out, acc, sum);
@@ -288,7 +288,7 @@ struct two_rows {
     int i[STEPS], pair[STEPS]; /* row of the tile; may be beyond its end */
     float4 y[STEPS];
     template <int TERMS>
-    __device__ __forceinline__ void load(const own_rows &own, int n, int warp, const float *room)
+    __device__ __forceinline__ void load(const own_rows &own, int n, int warp, const float *scratch)
     {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -297,7 +297,7 @@ struct two_rows {
             pair[s] = __shfl_sync(~0u, own.pair, 2 * n + second);
             const float inv = __shfl_sync(~0u, own.inv, 2 * n + second);
             const float4 v =
-                *(const float4 *)(room + sum_at<TERMS, OUTS>(i[s], four % FOURS * 4));
+                *(const float4 *)(scratch + sum_at<TERMS, OUTS>(i[s], four % FOURS * 4));
             y[s] = make_float4(mx_sum(v.x * inv), mx_sum(v.y * inv), mx_sum(v.z * inv),
                                mx_sum(v.w * inv));
         }
@@ -312,11 +312,11 @@ __device__ __forceinline__ int own_output(const tile_coord &at, int step)
 
 template <int TERMS>
 __device__ __forceinline__ void write_down(const prefill_experts &a, const tile_coord &at, int warp,
-                                           const own_rows &own, const float *room)
+                                           const own_rows &own, const float *scratch)
 {
     for (int n = 0; (n * EPILOGUE_WARPS + warp) * 2 < at.to - at.from; n++) {
         struct two_rows two;
-        two.load<TERMS>(own, n, warp, room);
+        two.load<TERMS>(own, n, warp, scratch);
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int out = own_output(at, s);
@@ -348,12 +348,12 @@ __device__ __forceinline__ void store_two_hidden(const moe_args &a, int p, int i
 template <int TERMS, bool CLAMPED>
 __device__ __forceinline__ void write_hidden(const prefill_experts &a, const tile_coord &at,
                                              int warp, const own_rows &own,
-                                             const float4 (&bias)[STEPS], const float *room)
+                                             const float4 (&bias)[STEPS], const float *scratch)
 {
     const int act = CLAMPED ? (int)ACT_SWIGLU_CLAMP : a.m.act;
     for (int n = 0; (n * EPILOGUE_WARPS + warp) * 2 < at.to - at.from; n++) {
         struct two_rows two;
-        two.load<TERMS>(own, n, warp, room);
+        two.load<TERMS>(own, n, warp, scratch);
         float2 h[STEPS];
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {

@@ -145,7 +145,7 @@ __device__ __forceinline__ void begin_experts(const moe_args &a, int *at)
 /* Groups the pairs by expert, within an expert in any order. One block. */
 __device__ __forceinline__ void group(const moe_args &a)
 {
-    __shared__ int at[MOST_EXPERTS];
+    __shared__ int at[MAX_EXPERTS];
     const int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
     for (int e = tid; e < a.n_expert; e += THREADS)
         at[e] = 0;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (warp < ROWS && r < a.rows) {
         int e = 0;
         float w = 0;
-        uint32_t key[MOST_EXPERTS / 32];
+        uint32_t key[MAX_EXPERTS / 32];
         wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
         select_experts(a, key, &e, &w);
         if (lane < a.top_k) {
@@ -200,11 +200,11 @@ __device__ __forceinline__ int padded(int i) { return i + i / 32 * 8; }
 
 /* Stores the normalised row in y, padded with zeros; returns its largest magnitude. */
 __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, float *y,
-                                           float *room)
+                                           float *scratch)
 {
     float x[PER], w[PER], top = 0;
     load_row(src, a.in, 0, x);
-    const float inv = inverse_rms_of(x, src, a.in, a.pre, room);
+    const float inv = inverse_rms_of(x, src, a.in, a.pre, scratch);
     for (int from = 0; from < a.x.kp; from += PER * THREADS) {
         if (from)
             load_row(src, a.in, from, x);
@@ -219,7 +219,7 @@ __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, 
             top = fmaxf(top, fabsf(v));
         }
     }
-    return block_reduce<true>(top, room); /* the barrier also makes y visible */
+    return block_reduce<true>(top, scratch); /* the barrier also makes y visible */
 }
 
 /* Eight values that are adjacent in tile order, rounded to the next f16 term, which is
@@ -241,11 +241,11 @@ __device__ __forceinline__ uint4 next_eight(float (&v)[8])
 __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     const int r = (int)blockIdx.x, kp = a.x.kp;
     pdl_trigger();
     pdl_wait_trigger();
-    const float top = norm_into(a, a.src + (size_t)r * (size_t)a.in, y, room);
+    const float top = norm_into(a, a.src + (size_t)r * (size_t)a.in, y, scratch);
     int e = 0;
     float s = 1;
     if (top > 0 && isfinite(top)) {

@@ -1,5 +1,5 @@
 /* sample.cu - one id for each row of logits: the best, or one drawn from all candidates. topk.cu
- * draws from at most MOST_K candidates, and describes how rows are read.
+ * draws from at most MAX_K candidates, and describes how rows are read.
  */
 #include "kernels/cuda/sampling/sample.cuh"
 
@@ -18,7 +18,7 @@ struct argmax_args {
 __global__ void __launch_bounds__(THREADS, 3)
     argmax_kernel(const __grid_constant__ struct argmax_args a)
 {
-    __shared__ u64 room[WARPS];
+    __shared__ u64 scratch[WARPS];
     const u64 invalid = ~0ull;
     pdl_trigger();
     pdl_wait_trigger();
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             top = x[j], at = j;
     }
     u64 best = bad ? invalid : at < 0 ? 0 : key_of(top, element_index(a.s, seg, at));
-    best = block_max(best, room);
+    best = block_max(best, scratch);
     u64 *all = a.best + (size_t)r * (size_t)a.s.segs;
     if (tid == 0)
         all[seg] = best;
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         u64 key = __ldcg(all + i);
         best = key > best ? key : best;
     }
-    best = block_max(best, room);
+    best = block_max(best, scratch);
     if (tid)
         return;
     top = best == invalid ? NAN : best ? logit_of(best) : -INFINITY;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void each_candidate(const row &w, u64 low, u64 high, 
 }
 
 /* Inclusive scan of v over the threads of the block. */
-__device__ __forceinline__ u64 block_scan(u64 v, u64 *room)
+__device__ __forceinline__ u64 block_scan(u64 v, u64 *scratch)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     for (int i = 1; i < 32; i *= 2) {
@@ -132,10 +132,10 @@ __device__ __forceinline__ u64 block_scan(u64 v, u64 *room)
     }
     __syncthreads();
     if (lane == 31)
-        room[warp] = v;
+        scratch[warp] = v;
     __syncthreads();
     for (int i = 0; i < warp; i++)
-        v += room[i];
+        v += scratch[i];
     return v;
 }
 
@@ -176,19 +176,19 @@ __device__ void scan_weights(const row &w, draw_window &s)
 /* Makes the candidates in [low, high], at most WINDOW, the window. */
 __device__ void fill_window(const row &w, draw_window &s, u64 low, u64 high, int first, u64 before)
 {
-    int room = 2;
+    int padded = 2;
     __syncthreads();
     if (threadIdx.x == 0)
         s.n = 0, s.first = first, s.before = before;
     __syncthreads();
     each_candidate(w, low, high, [&](u64 key) { s.key[atomicAdd(&s.n, 1)] = key; });
     __syncthreads();
-    while (room < s.n)
-        room *= 2;
-    for (int i = s.n + (int)threadIdx.x; i < room; i += THREADS)
+    while (padded < s.n)
+        padded *= 2;
+    for (int i = s.n + (int)threadIdx.x; i < padded; i += THREADS)
         s.key[i] = 0;
     __syncthreads();
-    sort_keys(s.key, room);
+    sort_keys(s.key, padded);
     scan_weights(w, s);
 }
 
@@ -351,7 +351,7 @@ __device__ void draw(const row &w, draw_window &s, const struct sampling &how, f
 __global__ void __launch_bounds__(THREADS, 2)
     draw_kernel(const __grid_constant__ struct draw_args a)
 {
-    extern __shared__ __align__(16) char room[];
+    extern __shared__ __align__(16) char scratch[];
     pdl_trigger();
     pdl_wait_trigger();
     const int r = (int)blockIdx.y, seg = (int)blockIdx.x, lane = (int)threadIdx.x % 32;
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     row w = {&a.s, a.s.x + (size_t)r * (size_t)a.s.n, list, (int)__ldcg(cell + 1), max, t,
              key_of(threshold, a.s.n), key_of(fmaxf(max - 30 * t, lowest), a.s.n),
              __ldcg((u64 *)(cell + 2)), __ldcg((u64 *)(cell + 4))};
-    draw(w, *(draw_window *)room, a.how, a.u[r], &id, &p);
+    draw(w, *(draw_window *)scratch, a.how, a.u[r], &id, &p);
     if (threadIdx.x == 0) {
         a.ids[r] = id, a.p[r] = p;
         for (int i = 1; i < ROW_COUNTERS; i++)
@@ -454,7 +454,7 @@ void cuda_sample(struct kdev *d, const struct k_sample *a)
         return;
     }
     const float *u = cuda_f32(a->u, rows);
-    if (a->how.top_k > 0 && a->how.top_k <= MOST_K) {
+    if (a->how.top_k > 0 && a->how.top_k <= MAX_K) {
         cuda_topk_draw(d, a);
         return;
     }

@@ -9,8 +9,8 @@
 
 enum {
     THREADS = 512, WARPS = THREADS / 32, PER_THREAD = 8,
-    MOST_K = 64,
-    GROUPS = 2 * MOST_K,
+    MAX_K = 64,
+    GROUPS = 2 * MAX_K,
     LIST = 512,        /* candidates for the k best that are ranked at once */
     WINDOW = 4096,     /* candidates of a draw that are sorted at once */
     BINS = 16,
@@ -78,18 +78,18 @@ template <bool MAX> __device__ __forceinline__ u64 lanes_u64(u64 v, int width)
     return v;
 }
 
-/* The maximum over the block, for every thread. room: WARPS. */
-__device__ __forceinline__ u64 block_max(u64 v, u64 *room)
+/* The maximum over the block, for every thread. scratch: WARPS. */
+__device__ __forceinline__ u64 block_max(u64 v, u64 *scratch)
 {
     v = lanes_u64<true>(v, 32);
     __syncthreads();
     if (threadIdx.x % 32 == 0)
-        room[threadIdx.x / 32] = v;
+        scratch[threadIdx.x / 32] = v;
     __syncthreads();
-    v = room[0];
+    v = scratch[0];
 #pragma unroll
     for (int i = 1; i < WARPS; i++)
-        v = room[i] > v ? room[i] : v;
+        v = scratch[i] > v ? scratch[i] : v;
     return v;
 }
 
@@ -250,9 +250,9 @@ __device__ __forceinline__ double warp_total(total t, float top)
 /* The log of the sum of exponentials over the block. */
 __device__ __forceinline__ double lse_of(total t)
 {
-    __shared__ float room[33];
+    __shared__ float scratch[33];
     __shared__ double sums[WARPS];
-    float top = block_reduce<true>(t.max, room);
+    float top = block_reduce<true>(t.max, scratch);
     double sum = warp_total(t, top);
     if (threadIdx.x % 32 == 0)
         sums[threadIdx.x / 32] = sum;
@@ -301,12 +301,12 @@ struct topk_parts {
     int32_t *ids; /* out, (rows, k) */
     float *logp;
 };
-enum { PARTS_PER_LANE = 4, MOST_PARTS = 32 * PARTS_PER_LANE /* most keys, most exp_sums */ };
+enum { PARTS_PER_LANE = 4, MAX_PARTS = 32 * PARTS_PER_LANE /* most keys, most exp_sums */ };
 
 /* Launches the first half of topk(). False, and nothing is done, if there are too many keys. */
 bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct topk_parts *f);
 
-/* cuda_sample() for top_k from 1 to MOST_K; the operation has begun. */
+/* cuda_sample() for top_k from 1 to MAX_K; the operation has begun. */
 void cuda_topk_draw(struct kdev *d, const struct k_sample *a);
 
 /* The log of the sum of exponentials over a row; one warp. Equal to lse_of() to the bit. */
@@ -331,7 +331,7 @@ __device__ __forceinline__ double warp_lse_of(const exp_sum (&m)[PARTS_PER_LANE]
 /* ---- the k best of a block's keys ------------------------------------------------------------ */
 
 struct topk_state {
-    u64 top[GROUPS], list[LIST], room[WARPS], threshold;
+    u64 top[GROUPS], list[LIST], scratch[WARPS], threshold;
     __align__(16) uint32_t rank[2][GROUPS];
     int n;
 };
@@ -343,7 +343,7 @@ template <class All> __device__ void select_serially(const All &all, int k, u64 
     for (int j = 0; j < k; j++) {
         u64 mine = 0;
         all([&](u64 key) { mine = key < last && key > mine ? key : mine; });
-        last = block_max(mine, s.room);
+        last = block_max(mine, s.scratch);
         if (threadIdx.x == 0)
             out[j] = last;
     }
@@ -473,11 +473,11 @@ __device__ __forceinline__ float threshold_of(const uint32_t *rank, int n, int k
  * threshold skips computing the new threshold. */
 __device__ __forceinline__ void append_segment(const logit_rows &s, int seg,
                                                const float (&x)[PER_THREAD], float peak, int k,
-                                               run_state &v, topk_state &room)
+                                               run_state &v, topk_state &scratch)
 {
     const int tid = (int)threadIdx.x, shift = group_shift(k), groups = THREADS >> shift;
     const float top = s.mask ? largest_of(x, load_allowed(s, seg)) : peak;
-    uint32_t *rank = room.rank[seg & 1], mine = rank_of(top);
+    uint32_t *rank = scratch.rank[seg & 1], mine = rank_of(top);
     if (shift == 5)
         mine = __reduce_max_sync(~0u, mine);
     else
@@ -494,7 +494,7 @@ __device__ __forceinline__ void append_segment(const logit_rows &s, int seg,
         for (int j = 0; j < PER_THREAD; j++) {
             int at = element_index(s, seg, j);
             if (x[j] >= v.threshold && at < segment_end(s, seg) && !(s.mask && s.mask[at]))
-                append_key(key_of(x[j], at), room);
+                append_key(key_of(x[j], at), scratch);
         }
 }
 

@@ -50,7 +50,7 @@ __device__ __forceinline__ int rotated(int i, int k)
 enum { IN_REGS = 2 };
 
 __device__ __forceinline__ void topk_of_blocks(const u64 *key, int n, const u64 (&in_regs)[IN_REGS],
-                                               int k, u64 *out, topk_state &room)
+                                               int k, u64 *out, topk_state &scratch)
 {
     const int tid = (int)threadIdx.x;
     u64 top = 0;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void topk_of_blocks(const u64 *key, int n, const u64 
                     f(v);
             });
         },
-        k, out, room);
+        k, out, scratch);
 }
 
 /* The best candidate that is not banned; usually one of the k best, otherwise the whole row is
@@ -83,14 +83,14 @@ __device__ void choose_allowed(const topk_args &a, int r, const u64 *best, bool 
         bool is = key && logit_of(key) > -INFINITY;
         return is && !(a.banned && a.banned[index_of(key)]) ? key : 0;
     };
-    u64 top = block_max(tid < a.k ? may(best[tid]) : 0, s.room);
+    u64 top = block_max(tid < a.k ? may(best[tid]) : 0, s.scratch);
     if (!top && !invalid) {
         const float *x = a.s.x + (size_t)r * (size_t)a.s.n;
         for (int i = tid; i < a.s.n; i += THREADS) {
             u64 key = may(key_of(x[i], i));
             top = key > top ? key : top;
         }
-        top = block_max(top, s.room);
+        top = block_max(top, s.scratch);
     }
     if (tid == 0) {
         a.choice[r] = top && !invalid ? index_of(top) : -1;
@@ -121,7 +121,7 @@ __device__ __forceinline__ exp_sum nan_exp_sum(const float (&x)[PER_THREAD])
     return {0, __any_sync(~0u, invalid) ? NAN : 0.f};
 }
 
-/* Draws from at most MOST_K candidates, best first; one warp, two candidates a lane. */
+/* Draws from at most MAX_K candidates, best first; one warp, two candidates a lane. */
 __device__ void draw_in_warp(const topk_args &a, int r, const u64 *best, bool invalid)
 {
     const int lane = (int)threadIdx.x;
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     topk_kernel(const __grid_constant__ struct topk_args a)
 {
     __shared__ topk_state s;
-    __shared__ u64 best[MOST_K];
+    __shared__ u64 best[MAX_K];
     const int r = (int)blockIdx.y, tid = (int)threadIdx.x, from = (int)blockIdx.x * a.each;
     pdl_trigger();
     if (tid == 0)
@@ -286,7 +286,7 @@ static void topk_rows(struct kdev *d, const struct topk_args *t, int rows, bool 
 static struct topk_args topk_of(const struct k_topk *a)
 {
     size_t rows = (size_t)a->rows, k = (size_t)a->k;
-    CHECK(a->k > 0 && a->k <= MOST_K && a->k <= a->n);
+    CHECK(a->k > 0 && a->k <= MAX_K && a->k <= a->n);
     struct topk_args t = {};
     t.s = logit_rows_of(a->logits, a->mask, a->rows, a->n);
     t.k = a->k;
@@ -319,7 +319,7 @@ bool cuda_topk_parts(struct kdev *d, const struct k_topk *a, struct topk_parts *
     cuda_begin(d, "topk");
     struct topk_args t = topk_of(a);
     const int segs = t.s.segs, keys = segs * t.k, exp_sums = segs * WARPS;
-    if (a->mask.p || a->lse.p || keys > MOST_PARTS || exp_sums > min_int(MOST_PARTS, THREADS) ||
+    if (a->mask.p || a->lse.p || keys > MAX_PARTS || exp_sums > min_int(MAX_PARTS, THREADS) ||
         segments_each(d, segs, a->rows) > 1)
         return false;
     const size_t rows = (size_t)a->rows;

@@ -10,9 +10,9 @@
 #include "kernels/cuda/sampling/sample.cuh"
 
 enum {
-    MOST_FRONT = K_MAX_STEPS * K_MAX_TOPK,
-    MOST_CANDIDATES = K_MAX_TOPK + (K_MAX_STEPS - 1) * K_MAX_TOPK * K_MAX_TOPK,
-    MOST_ROWS = K_MAX_NODES, MOST_DEPTH = K_MAX_STEPS + 1,
+    MAX_FRONT = K_MAX_STEPS * K_MAX_TOPK,
+    MAX_CANDIDATES = K_MAX_TOPK + (K_MAX_STEPS - 1) * K_MAX_TOPK * K_MAX_TOPK,
+    MAX_ROWS = K_MAX_NODES, MAX_DEPTH = K_MAX_STEPS + 1,
 };
 
 struct tree {
@@ -147,11 +147,11 @@ __device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float b
 
 /* Shared memory of grow(). */
 struct grow_state {
-    int front[MOST_FRONT], slots[2][MOST_FRONT];
+    int front[MAX_FRONT], slots[2][MAX_FRONT];
     ulonglong2 keys[128];
     proposal proposals[K_MAX_TOPK * K_MAX_TOPK];
     float base[K_MAX_TOPK];                    /* scores of the last front */
-    __align__(16) u64 list[WARPS][MOST_PARTS]; /* the keys of each warp's row */
+    __align__(16) u64 list[WARPS][MAX_PARTS]; /* the keys of each warp's row */
     int token[K_MAX_TOPK], proposer[K_MAX_TOPK]; /* of the new front; proposer: the row that
                                                     proposed the token */
     uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* the ancestors of each row of the last pass,
@@ -404,8 +404,8 @@ __device__ cutoff find_cutoff(const uint32_t (&key)[CHUNK], int need, int (*coun
     return b;
 }
 
-/* Exclusive scan of v (two 16-bit halves) over the threads, and the sum over all. room: 32. */
-__device__ __forceinline__ unsigned exclusive_scan(unsigned v, unsigned *all, unsigned *room)
+/* Exclusive scan of v (two 16-bit halves) over the threads, and the sum over all. scratch: 32. */
+__device__ __forceinline__ unsigned exclusive_scan(unsigned v, unsigned *all, unsigned *scratch)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     unsigned mine = v, w;
@@ -414,9 +414,9 @@ __device__ __forceinline__ unsigned exclusive_scan(unsigned v, unsigned *all, un
         v += lane >= i ? x : 0;
     }
     if (lane == 31)
-        room[warp] = v;
+        scratch[warp] = v;
     __syncthreads();
-    w = lane < (int)blockDim.x / 32 ? room[lane] : 0;
+    w = lane < (int)blockDim.x / 32 ? scratch[lane] : 0;
     for (int i = 1; i < 32; i *= 2) {
         unsigned x = __shfl_up_sync(~0u, w, i);
         w += lane >= i ? x : 0;
@@ -429,18 +429,18 @@ __device__ __forceinline__ unsigned exclusive_scan(unsigned v, unsigned *all, un
 /* The rows of the verify pass, in shared memory. */
 struct rows {
     int n;
-    int token[MOST_ROWS], up[MOST_ROWS], depth[MOST_ROWS]; /* up: the parent candidate */
-    float logp[MOST_ROWS], score[MOST_ROWS];
-    int n_ancestors[MOST_ROWS];           /* ancestors of a row, itself included */
-    uint8_t chain[MOST_ROWS][MOST_DEPTH]; /* the rows of these ancestors, root first */
-    uint8_t of[MOST_CANDIDATES];          /* the row of each selected candidate */
+    int token[MAX_ROWS], up[MAX_ROWS], depth[MAX_ROWS]; /* up: the parent candidate */
+    float logp[MAX_ROWS], score[MAX_ROWS];
+    int n_ancestors[MAX_ROWS];           /* ancestors of a row, itself included */
+    uint8_t chain[MAX_ROWS][MAX_DEPTH]; /* the rows of these ancestors, root first */
+    uint8_t of[MAX_CANDIDATES];          /* the row of each selected candidate */
 };
 
 /* Makes rows of this thread's selected candidates. */
 __device__ void select_rows(const select_args &a, rows &rows, const uint32_t (&key)[CHUNK],
                             const int32_t (&token)[CHUNK], const int32_t (&parent)[CHUNK],
                             const float (&logp)[CHUNK], const float (&score)[CHUNK], cutoff b,
-                            unsigned *room)
+                            unsigned *scratch)
 {
     const int from = (int)threadIdx.x * CHUNK, topk = a.t.topk;
     unsigned counts = 0, all;
@@ -451,7 +451,7 @@ __device__ void select_rows(const select_args &a, rows &rows, const uint32_t (&k
         at[i] = key[i] >> b.shift == b.top && b.ties > 0;
         counts += (above[i] ? 1u : 0u) + (at[i] ? 65536u : 0u);
     }
-    unsigned before = exclusive_scan(counts, &all, room);
+    unsigned before = exclusive_scan(counts, &all, scratch);
     int over = (int)(before & 0xffff), tied = (int)(before >> 16);
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
@@ -473,9 +473,9 @@ __global__ void __launch_bounds__(SELECT_THREADS)
 {
     __shared__ struct rows rows;
     __shared__ __align__(16) int count[4][256];
-    __shared__ int slots[2][MOST_ROWS];
-    __shared__ unsigned room[32];
-    __shared__ float draws[MOST_DEPTH];
+    __shared__ int slots[2][MAX_ROWS];
+    __shared__ unsigned scratch[32];
+    __shared__ float draws[MAX_DEPTH];
     const int tid = (int)threadIdx.x, nodes = a.t.nodes;
     uint32_t key[CHUNK];
     int32_t token[CHUNK], parent[CHUNK];
@@ -508,7 +508,7 @@ __global__ void __launch_bounds__(SELECT_THREADS)
         b.top = ~0u;
     else if (a.t.n >= nodes)
         b = find_cutoff(key, nodes - 1, count);
-    select_rows(a, rows, key, token, parent, logp, score, b, room);
+    select_rows(a, rows, key, token, parent, logp, score, b, scratch);
     __syncthreads();
 
     if (tid < nodes) {
@@ -581,12 +581,12 @@ __device__ __forceinline__ bool stops(const accept_args &a, int32_t id)
     return any;
 }
 
-__global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant__ accept_args a)
+__global__ void __launch_bounds__(MAX_ROWS) accept_kernel(const __grid_constant__ accept_args a)
 {
-    __shared__ int next[MOST_ROWS], token[MOST_ROWS], choice[MOST_ROWS], slots[2][MOST_ROWS];
+    __shared__ int next[MAX_ROWS], token[MAX_ROWS], choice[MAX_ROWS], slots[2][MAX_ROWS];
     const int i = (int)threadIdx.x;
     pdl_trigger();
-    next[i] = MOST_ROWS;
+    next[i] = MAX_ROWS;
     pdl_wait_trigger();
     record_time(a.time);
     bool in = i < a.nodes;
@@ -603,7 +603,7 @@ __global__ void __launch_bounds__(MOST_ROWS) accept_kernel(const __grid_constant
         atomicMin(&next[parent], i);
     __syncthreads();
     if (ends)
-        next[i] = MOST_ROWS;
+        next[i] = MAX_ROWS;
     __syncthreads();
 
     limit = bad ? 0 : min(force > 0 ? min(limit, force) : limit, a.steps + 1);
@@ -644,5 +644,5 @@ void cuda_accept(struct kdev *d, const struct k_accept *a)
         s.slots[p] = cuda_i32(a->slots[p], m);
         s.src[p] = cuda_i32(a->src[p], most), s.dst[p] = cuda_i32(a->dst[p], most);
     }
-    cuda_launch(d, accept_kernel, dim3(1), MOST_ROWS, 0, s);
+    cuda_launch(d, accept_kernel, dim3(1), MAX_ROWS, 0, s);
 }
