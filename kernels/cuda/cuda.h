@@ -150,8 +150,11 @@ void cuda_apply_pending(struct kdev *d);
 void cuda_reduce_pending(struct kdev *d, struct pending *p);
 /* Keeps the first failure. True if there is none. */
 bool cuda_ok(struct kdev *d, cudaError_t rc);
+/* Keeps `why`, with the name of the current operation, unless there was a failure before. From then
+ * on nothing is launched. */
 void cuda_fail(struct kdev *d, const char *why);
 
+/* n rounded up to a multiple of `to`. */
 static inline size_t cuda_round(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 /* Scratch that is valid until the operation ends. The caller must not exceed the arena. */
@@ -178,6 +181,7 @@ static inline size_t cuda_pitch(const struct tensor *t)
     return t->n_dim >= 2 ? cuda_round(n, 32) : n;
 }
 
+/* The weights of a float tensor; absent for NULL. */
 static inline struct vec cuda_vec(const struct tensor *t)
 {
     struct vec v = {NULL, DT_F32};
@@ -197,6 +201,7 @@ static inline struct norm cuda_norm(const struct k_norm *n)
     return m;
 }
 
+/* The buffer's elements; CHECKs that it has at least n of them. */
 static inline float *cuda_f32(kbuf b, size_t n)
 {
     CHECK(n == 0 || (b.p && n <= b.n / sizeof(float)));
@@ -207,7 +212,9 @@ static inline int32_t *cuda_i32(kbuf b, size_t n)
     CHECK(n == 0 || (b.p && n <= b.n / sizeof(int32_t)));
     return (int32_t *)b.p;
 }
+/* Elements between rows: stride, or n if stride is 0 (dense rows). */
 static inline int cuda_stride(int stride, int n) { return stride > 0 ? stride : n; }
+/* Elements from the first element of a matrix to the end of its last row. */
 static inline size_t cuda_span(int rows, int stride, int n)
 {
     return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
@@ -215,6 +222,8 @@ static inline size_t cuda_span(int rows, int stride, int n)
 
 /* ---- host: launching ------------------------------------------------------------------------ */
 
+/* Launches a kernel on the device's stream, with PDL if the device has it. shared: bytes of dynamic
+ * shared memory. Launches nothing after a failure or for an empty grid. */
 template <class... Params, class... Args>
 void cuda_launch(struct kdev *d, void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared,
                  const Args &...args)

@@ -22,7 +22,7 @@
  * So the bits of a row depend on its keys and their logical indices alone. They do not depend on
  * how many rows share a tile, which warps divide it, whether one block walks all segments (prefill)
  * or one block each (decode), or who combines them; nor on whether wgmma or mma.sync adds, which
- * agree to the bit (dense/tile.cuh).
+ * agree to the bit (dense/wgmma.cuh).
  *
  * Cells that no row of the block sees are not read, so their contents are never multiplied.
  */

@@ -8,9 +8,9 @@
 
 /* ---- four warps multiply together ------------------------------------------------------------ */
 
-/* wgmma adds 16 products to a sum exactly as mma.sync does (dense/tile.cuh). The host chooses these
- * configurations only if the device runs code for 9.0a; in code for other GPUs the functions are
- * empty. */
+/* wgmma adds 16 products to a sum exactly as mma.sync does (dense/wgmma.cuh). The host chooses
+ * these configurations only if the device runs code for 9.0a; in code for other GPUs the
+ * functions are empty. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAVE_WGMMA 1
 #else

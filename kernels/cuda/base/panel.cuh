@@ -23,16 +23,17 @@
 
 enum {
     K_SPLITS = 8,
-    PANEL_MAX_ROWS = 24, /* rows */
+    PANEL_MAX_ROWS = 24,
     K_CHUNK = 32, K_CHUNK_BYTES = 64,
 };
 
+/* The number of rows of a panel of a matrix of n rows, on n_sm multiprocessors. */
 static inline __host__ __device__ int panel_rows(int n, int n_sm)
 {
-    /* panels of a multiprocessor */
+    /* `each`: panels of a multiprocessor. The result is even, so that outputs can be stored in
+     * pairs. */
     int each = (n + n_sm * PANEL_MAX_ROWS - 1) / (n_sm * PANEL_MAX_ROWS);
-    return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;   /* even, so that outputs can be
-                                                                     stored in pairs */
+    return ((n + n_sm * each - 1) / (n_sm * each) + 1) / 2 * 2;
 }
 
 /* How k is divided. `splits` of the K_SPLITS splits have chunks: each has `each` chunks, but the
@@ -40,6 +41,7 @@ static inline __host__ __device__ int panel_rows(int n, int n_sm)
 struct ksplit {
     int chunks, each, splits, rest;
 };
+/* The division of k; kp: k rounded up to whole chunks. */
 static inline __host__ __device__ struct ksplit ksplit_of(int kp)
 {
     struct ksplit c;

@@ -54,6 +54,7 @@ struct row_format {
  * writes whole 32-byte sectors, and a kernel that reads one row reads whole 128-byte lines. */
 enum { PARTIAL_TILE = 32 };
 static inline __host__ __device__ int partial_rows(int rows) { return (rows + 7) / 8 * 8; }
+/* The number of floats of one split. */
 static inline __host__ __device__ size_t partial_floats(int rows, int outs)
 {
     return (size_t)partial_rows(rows) *
@@ -138,6 +139,7 @@ __device__ __forceinline__ float4 four_weights(struct vec v, int n, int i)
     return w;
 }
 
+/* The first of the thread's four elements in group j behind element `from`. */
 __device__ __forceinline__ int row_index(int from, int j)
 {
     return from + j * ROW_STEP + (int)threadIdx.x * 4;

@@ -1,6 +1,6 @@
 /* decode.cu - the decode kernel: products of bf16 matrices with few rows, limited by memory
- * bandwidth. (It also
- * serves prefill rows without wgmma, and verify rows without wgmma or of two terms.)
+ * bandwidth. (The kernel also serves prefill rows without wgmma, and verify rows without wgmma or
+ * of two terms.)
  *
  * A matrix of 20 to 100 MB is read in 5 to 25 us, so the memory must never idle. Every
  * multiprocessor has one block. The block's producer warp requests as many of the block's weights

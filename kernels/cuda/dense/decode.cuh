@@ -278,7 +278,7 @@ __device__ __forceinline__ int group_cols(const decode_args &f)
 template <int KIND, int BYTES> struct stage_iter {
     static constexpr int PARTS = parts_of(KIND);
     unit_iter at;
-    int i, first, n;
+    int i, first, n; /* i: the stage's first position */
     int positions, rows, parts; /* of the unit */
     struct ksplit ksplit;
     const uint8_t *w[PARTS]; /* the stage's chunks in each part's panel */

@@ -395,6 +395,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, blocks_of_an_sm(NT, U))
 
 /* ---- host ------------------------------------------------------------------------------------ */
 
+/* Bytes of a packed row of two terms. */
 static inline size_t cuda_packed_bytes(int kp) { return (size_t)kp * 2 * sizeof(uint16_t); }
 
 /* Packs the rows, launches the product that p describes, and its row epilogue unless that becomes a
@@ -416,27 +417,32 @@ void cuda_product_decode(struct kdev *d, struct product *p);
 /* The verify kernel (verify.cu), for rows of one term packed as ROW_TILED. defers: the row epilogue
  * is left to a later kernel, which may also reduce partial sums. Returns the number of partial sums
  * of each element in f[0].dst, or 0 if f[0].dst holds the elements. */
-int cuda_product_verify(struct kdev *d, const struct product *p, bool leaves);
+int cuda_product_verify(struct kdev *d, const struct product *p, bool defers);
+/* Whether the verify kernel takes a product of `rows` rows of bf16 weights. */
 static inline bool cuda_is_verify(const struct kdev *d, int rows)
 {
     return d->has_wgmma && d->terms == 1 && rows > 16 && rows <= MAX_VERIFY_ROWS;
 }
 /* The prefill kernel (prefill.cu), for rows packed as ROW_TILED; only if kdev.has_wgmma. */
 void cuda_product_prefill(struct kdev *d, const struct product *p);
+/* Whether the prefill kernel takes a product of `rows` rows of bf16 weights. */
 static inline bool cuda_is_prefill(const struct kdev *d, int rows)
 {
     return d->has_wgmma && rows > MAX_VERIFY_ROWS;
 }
-/* Whether a product can store its output rows, n wide, packed for the next product. type: of both
- * products' weights. */
+/* Whether an operation can store its output rows, n wide, packed for the product that reads them.
+ * type: of that product's weights. */
 static inline bool cuda_makes_packed(const struct kdev *d, int rows, int n, enum dtype type)
 {
     return (rows <= MAX_VERIFY_ROWS || d->has_wgmma) && n % K_CHUNK == 0 && type == DT_BF16;
 }
 /* The format in which a product takes packed rows of kp elements (linear.cu). */
 struct row_format cuda_rows_format(const struct kdev *d, int rows, int kp);
+/* The product of each pair's packed row with the matrix of its expert (p->e), for experts that are
+ * not MXFP4. most_active: the most experts that may be active; most_rows: the most pairs of one. */
 void cuda_product_experts(struct kdev *d, const struct product *p, enum store store,
                           int most_active, int most_rows);
+/* The enum store of a float matrix; its type is CHECKed. */
 enum store cuda_store_of(const struct tensor *t);
 
 #endif
