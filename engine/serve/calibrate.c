@@ -241,11 +241,11 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
     struct scorer *s = xcalloc(1, sizeof *s);
     *s = (struct scorer){.o = o, .c = out};
     list_readings(s);
-    struct rig_shape shape = {.page_size = 16, .kv = s->dev.kv, .max_rows = TEXT_MAX,
-                              .context = min_int(o->m->cfg.max_pos, TEXT_MAX)};
     if (o->dev)
         s->dev = *o->dev;
     bool ok = o->dev || device_open(&s->dev, o->device, o->threads, o->precision, e);
+    struct rig_shape shape = {.page_size = 16, .kv = s->dev.kv, .max_rows = TEXT_MAX,
+                              .context = min_int(o->m->cfg.max_pos, TEXT_MAX)};
     if (ok && rig_open(&s->rig, s->dev, o->m, o->d, &shape, e)) {
         s->rig.net.stop = s->dev.k->queued ? NULL : o->stop;
         ok = score_texts(s, e);

@@ -138,6 +138,37 @@ static void test_a_random_head_gets_no_verdict(void **state)
     ids_free(&text);
 }
 
+static int of_type[2]; /* attentions over cells of each type */
+
+static void spy_attn(struct kdev *d, const struct k_attn *a)
+{
+    of_type[a->cells.type]++;
+    kernels_cpu.attn(d, a);
+}
+
+static void test_cells_are_stored_as_the_device_stores_them(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct err e = {0};
+    struct ids text = {0};
+    struct calibration c;
+    struct kernels spy = kernels_cpu;
+    spy.attn = spy_attn;
+    bed_models(&b, "tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
+    struct device dev = b.dev;
+    dev.k = &spy;
+    dev.kv = KV_BF16;
+    for (int i = 0; i < CALIB_TOKENS + 1; i++)
+        ids_add(&text, 3 + i);
+    struct calib_opts o = {.m = &b.m, .d = &b.d, .dev = &dev, .text = text.v, .n_text = text.n};
+    must(calibrate_run(&o, &c, &e), &e);
+    assert_true(of_type[KV_BF16] > 0);
+    assert_int_equal(of_type[KV_F32], 0);
+    bed_close(&b);
+    ids_free(&text);
+}
+
 static void test_a_head_without_captures_is_refused(void **state)
 {
     (void)state;
@@ -159,6 +190,7 @@ int main(void)
         cmocka_unit_test(test_agreement_is_the_acceptance_of_the_first_guess),
         cmocka_unit_test(test_a_conversation_is_scored_where_there_is_one),
         cmocka_unit_test(test_a_random_head_gets_no_verdict),
+        cmocka_unit_test(test_cells_are_stored_as_the_device_stores_them),
         cmocka_unit_test(test_a_head_without_captures_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
