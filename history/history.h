@@ -191,6 +191,8 @@ enum past_state {
     PAST_UNDONE,
     PAST_LEFT_OUT, /* its room was needed, or /forget: no longer in the context */
 };
+/* "undone", "replaced", "left out of the context"; "" where a turn needs no mark. */
+const char *past_mark(enum past_state s);
 struct past_pair {
     struct turn_row user, reply; /* user.tokens is left empty; reply.n == 0: there is none */
     enum past_state state;

@@ -69,6 +69,13 @@ static void row_copy(struct turn_row *dst, const struct turn_row *src)
     dst->snippet = NULL;
 }
 
+const char *past_mark(enum past_state s)
+{
+    static const char *const mark[] = {[PAST_REPLACED] = "replaced", [PAST_UNDONE] = "undone",
+                                       [PAST_LEFT_OUT] = "left out of the context"};
+    return (size_t)s < sizeof mark / sizeof *mark && mark[s] ? mark[s] : "";
+}
+
 /* ---- which turns the context holds ---- */
 
 /* The turns from index i on leave the context. */

@@ -62,10 +62,15 @@ static void open_log(struct app *a)
 static bool open_session(struct app *a, const char *id, struct err *e)
 {
     char parent[SESSION_ID];
-    if (!id)
-        return a->opt.fork ? err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected "
-                                     "--session ID or -c, too")
-                           : app_new_session(a, e);
+    if (!id && a->opt.fork)
+        return err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected --session ID or -c, too");
+    if (!id) {
+        struct engine_view v;
+        engine_view(a->engine, &v);
+        app_note_idle_bugs(a, &v.settings);
+        engine_view_free(&v);
+        return app_new_session(a, e);
+    }
     if (a->opt.fork)
         return app_fork_of(a, id, parent, e);
     return app_resume(a, id, e);

@@ -158,10 +158,13 @@ static char *take_settings(struct app *a, struct hdb *db, const char *id, const 
         buf_printf(&a->told, "settings not of the session: %s\n", t.left.p);
     if (a->opt.system && strcmp(a->opt.system, p->system ? p->system : "") != 0)
         buf_str(&a->told, "the system prompt is the command line's, not the session's\n");
+    buf_str(&t.lines, "");
+    struct settings then = v.settings;
+    if (settings_parse(&then, t.lines.p, NULL))
+        app_note_idle_bugs(a, &then);
     engine_view_free(&v);
     buf_free(&t.taken);
     buf_free(&t.left);
-    buf_str(&t.lines, "");
     return t.lines.p;
 }
 
@@ -251,11 +254,13 @@ bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct 
 
 static void show_past(struct app *a, const struct hdb_past *p)
 {
-    for (int i = 0; a->face.replay_turn && i < p->n; i++)
-        if (p->turn[i].state == PAST_LIVE || p->turn[i].state == PAST_FAILED) {
-            a->face.replay_turn(a, &p->turn[i].user);
-            a->face.replay_turn(a, &p->turn[i].reply);
+    for (int i = 0; a->face.replay_turn && i < p->n; i++) {
+        enum past_state is = p->turn[i].state;
+        if (is == PAST_LIVE || is == PAST_FAILED || is == PAST_LEFT_OUT) {
+            a->face.replay_turn(a, &p->turn[i].user, past_mark(is));
+            a->face.replay_turn(a, &p->turn[i].reply, past_mark(is));
         }
+    }
 }
 
 bool app_show_past(struct app *a, struct err *e)

@@ -4,6 +4,7 @@
  * tabs stay tabs: a chat's code is to be copied out of the file.
  */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -99,9 +100,10 @@ static void settings(struct buf *b, const char *before, const char *lines)
 static void turn(struct buf *b, const struct past_pair *t, const char *before)
 {
     const struct turn_row *u = &t->user, *r = &t->reply;
-    const char *mark = t->state == PAST_UNDONE     ? " (undone)"
-                       : t->state == PAST_REPLACED ? " (replaced)"
-                                                   : "";
+    const char *word = past_mark(t->state);
+    char mark[40] = "";
+    if (*word)
+        snprintf(mark, sizeof mark, " (%s)", word);
     buf_printf(b, "\n## %d. You%s%s\n", u->n, u->regen ? " (again)" : "", mark);
     if (t->inherited)
         buf_printf(b, "\n*inherited from %s*\n", u->session);

@@ -142,7 +142,7 @@ static void plain_clear(struct app *a)
     (void)a; /* what is printed is printed */
 }
 
-static void plain_past(struct app *a, const struct turn_row *r)
+static void plain_past(struct app *a, const struct turn_row *r, const char *gone)
 {
     struct buf clean = {0};
     if (r->is_user)
@@ -155,6 +155,8 @@ static void plain_past(struct app *a, const struct turn_row *r)
         text_sanitise(&clean, r->stop, strlen(r->stop), false, NULL);
         buf_str(&clean, "]\n");
     }
+    if (!r->is_user && *gone)
+        buf_printf(&clean, "[%s]\n", gone);
     put(a, clean.p, clean.n);
     buf_free(&clean);
 }

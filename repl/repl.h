@@ -51,7 +51,7 @@ struct app {
     struct buf asked;    /* the last message sent ... */
     bool refused;        /* ... which the context had no room for: /forget sends it again */
     struct attached attached; /* read it after app_attached() */
-    struct buf told;     /* lines about settings of a resumed session, until app_tell() */
+    struct buf told;     /* lines about settings and switches at the start, until app_tell() */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* resolved */
@@ -67,8 +67,9 @@ struct app {
         void (*json)(struct app *a, const char *text);
         void (*clear)(struct app *a);           /* forget the transcript on screen */
         void (*retract)(struct app *a, int turn); /* a turn left the context (undo, regen) */
-        void (*replay_turn)(struct app *a, const struct turn_row *r); /* show a past turn: its user
-            row, then its reply row */
+        /* show a past turn: its user row, then its reply row. gone: past_mark() of a turn that is not in
+         * the context, or "" */
+        void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
         /* A one-line notice and an error, where they do not belong with the results; NULL: show() */
         void (*notice)(struct app *a, struct sheet *s);
         void (*error)(struct app *a, const struct err *e);
@@ -110,9 +111,12 @@ bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct 
 bool app_fork(struct app *a, int turn, struct err *e);
 /* The newest turn leaves the context, and the screen. */
 void app_forget_turn(struct app *a);
-/* Says once which settings are those of the resumed session, and which are not and why. */
+/* Notes for app_tell() which of the switches that are on cannot fire under these settings, and what they need. */
+void app_note_idle_bugs(struct app *a, const struct settings *s);
+/* Says once which settings are those of the resumed session, which are not and why, and what else was noted. */
 void app_tell(struct app *a);
-/* Shows the turns of the context through face.replay_turn, user and reply rows alternating. */
+/* Shows the turns of the context, and those left out of it, through face.replay_turn, user and reply rows
+ * alternating. */
 bool app_show_past(struct app *a, struct err *e);
 /* Sends a user message, or runs a command if it begins with '/' ("//" sends a literal slash). */
 bool app_input(struct app *a, const char *line, struct err *e);

@@ -242,6 +242,7 @@ static void json_turn(struct show *w, const struct turn_row *r)
     jput_kint(b, "created_ms", r->created_ms);
     jput_kbool(b, "undone", state == PAST_UNDONE);
     jput_kbool(b, "replaced", state == PAST_REPLACED);
+    jput_kbool(b, "left_out", state == PAST_LEFT_OUT);
     if (r->is_user) {
         jput_kbool(b, "regen", r->regen);
         jput_kint(b, "seed", r->seed);
@@ -283,11 +284,10 @@ static void settings_lines(struct show *w, const struct turn_row *r)
 
 static void turn_head(struct show *w, const struct turn_row *r)
 {
-    static const char *const mark[] = {[PAST_REPLACED] = "  (replaced)", [PAST_UNDONE] = "  (undone)"};
-    enum past_state state = state_of(w, r->n);
+    const char *mark = past_mark(state_of(w, r->n));
     sheet_printf(&w->sheet, ST_HEAD, "turn %d%s", r->n, r->regen ? "  (again)" : "");
-    if (state == PAST_REPLACED || state == PAST_UNDONE)
-        sheet_add(&w->sheet, ST_HEAD, mark[state]);
+    if (*mark)
+        sheet_printf(&w->sheet, ST_HEAD, "  (%s)", mark);
     struct buf hazards = {0};
     if (hazards_of_settings(r->sampling, w->sheet.ascii ? " | " : " · ", &hazards))
         sheet_printf(&w->sheet, ST_BAD, "  %s", hazards.p);

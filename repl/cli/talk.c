@@ -13,6 +13,19 @@ static bool have_model(const struct cli *c, struct err *e)
                    "a checkpoint folder");
 }
 
+/* Ends the app. The exit code: that of a log which could not be opened, or not store everything, unless
+ * something worse or a signal ended the face. */
+static int leave(struct app *a, int rc)
+{
+    struct err e = {.kind = ERR_DB};
+    bool logged = a->log_error[0] == '\0';
+    snprintf(e.msg, sizeof e.msg, "NOT SAVED: %s", a->log_error);
+    bool stored = app_close(a);
+    if (!logged && a->opt.tui) /* the plain mode has said so at its start, the screen is gone */
+        cli_fail(&e);
+    return (!stored || !logged) && rc <= ERR_USAGE ? ERR_DB : rc;
+}
+
 static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), const char *prompt)
 {
     struct err e = {0};
@@ -23,9 +36,8 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
     bool ok = have_model(c, &e) && app_open(a, &c->opt, &e);
     cli_progress_end();
     if (ok) {
-        a->exit_code = rc = face(a, prompt);
-        if (!app_close(a) && rc <= ERR_USAGE)
-            rc = ERR_DB;
+        a->exit_code = face(a, prompt);
+        rc = leave(a, a->exit_code);
     } else {
         rc = cli_fail(&e);
     }

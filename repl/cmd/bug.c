@@ -36,23 +36,40 @@ static void list_bugs(struct sheet *out, struct buf *json)
         jput_close(json, ']');
 }
 
-/* What keeps the fault from firing under the present model and settings, if anything does. */
-static void say_needs(struct app *a, enum bug b, int variant, struct sheet *out)
+/* What keeps the fault from firing with the open model under these settings, appended. False: nothing. */
+static bool unmet_needs(const struct app *a, const struct settings *s, enum bug b, int variant, struct buf *out)
 {
-    struct buf needs = {0};
     const struct engine_info *i = engine_info(a->engine);
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = v.settings.spec,
+    struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
                           .draft = !i->draft_kind                      ? NEED_NONE
                                    : strcmp(i->draft_kind, "eagle3") ? NEED_FROZEN
                                                                      : NEED_EAGLE3,
-                          .topk = v.settings.topk, .steps = v.settings.steps,
-                          .nodes = v.settings.nodes, .page_size = i->page_size};
-    engine_view_free(&v);
-    if (bug_needs(b, variant, &f, true, &needs))
+                          .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
+                          .page_size = i->page_size};
+    return bug_needs(b, variant, &f, true, out);
+}
+
+static void say_needs(struct app *a, enum bug b, int variant, struct sheet *out)
+{
+    struct buf needs = {0};
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    if (unmet_needs(a, &v.settings, b, variant, &needs))
         say_line(out, ST_WARN, "cannot fire now; needs %s", needs.p);
+    engine_view_free(&v);
     buf_free(&needs);
+}
+
+void app_note_idle_bugs(struct app *a, const struct settings *s)
+{
+    for (int b = 0; b < N_BUGS; b++) {
+        struct buf needs = {0};
+        int on = bug_on((enum bug)b);
+        const struct bug_info *i = bug_at((enum bug)b);
+        if (on && unmet_needs(a, s, (enum bug)b, on, &needs))
+            buf_printf(&a->told, "%d %s is on, but cannot fire now; needs %s\n", i->number, i->name, needs.p);
+        buf_free(&needs);
+    }
 }
 
 bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,

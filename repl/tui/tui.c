@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FRAME_HZ = 30, DRAIN_MS = 10, VIEW_MS = 100, BUSY_MS = 50, HINT_MS = 4000, PREFILL_MS = 150,
+enum { FRAME_HZ = 30, DRAIN_MS = 10, VIEW_MS = 100, BUSY_MS = 50, HINT_MS = 4000, ANSWER_MS = 1000, PREFILL_MS = 150,
        BATCH = 2048 };
 
 static const uint64_t MS = 1000000;
@@ -96,7 +96,7 @@ static void face_retract(struct app *a, int turn)
     of(a)->dirty = true;
 }
 
-static void face_replay_turn(struct app *a, const struct turn_row *r)
+static void face_replay_turn(struct app *a, const struct turn_row *r, const char *gone)
 {
     struct transcript *talk = &of(a)->talk;
     const char *text = r->text ? r->text : "";
@@ -108,6 +108,8 @@ static void face_replay_turn(struct app *a, const struct turn_row *r)
     transcript_end(talk, r->n);
     if (r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0)
         tui_note(of(a), ST_DIM, "stopped: %s", r->stop);
+    if (*gone)
+        tui_note(of(a), ST_DIM, "turn %d: %s", r->n, gone);
 }
 
 /* ---- events ---- */
@@ -487,6 +489,8 @@ static void turn_the_crank(struct tui *t)
     }
     if (keys || keys_wait(&t->keys) >= 0)
         take_keys(t, keys);
+    if (now - t->asked_ns > ANSWER_MS * MS) /* a terminal that does not answer: Esc need not wait for it */
+        t->keys.answer_due = false;
     drain(t);
     send_queued(t);
     now = clock_ns();
@@ -574,6 +578,7 @@ int tui_run(struct app *a)
     }
     begin(t, a);
     t->keys.answer_due = theme_of_variable(getenv("COLORFGBG")) == THEME_AUTO && term_ask_background();
+    t->asked_ns = clock_ns();
     resized(t);
     tui_work(t, true);
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))

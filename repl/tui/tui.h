@@ -55,6 +55,7 @@ struct tui {
     bool busy, dirty;
     uint64_t frame_ns;  /* of the last drawing */
     uint64_t drain_ns;  /* not before: events of the engine */
+    uint64_t asked_ns;  /* the terminal was asked for its background: keys.answer_due */
     bool quit, lost;    /* lost: the terminal is gone, draw no more */
     struct buf last_words; /* for standard error, once the screen is restored */
     int exit_code;

@@ -45,6 +45,18 @@ lines "$A" "$A" "$A" "$A" "$B" | chat -p forget=never; [ $rc = 2 ] && ! grep -q 
 lines "/forget" | chat; [ $rc = 2 ] && grep -q 'no message was refused' "$T/err"; result "nothing to send again" $?
 lines "Hello!" "/forget 3" | chat; [ $rc = 2 ] && grep -q 'from 1 to 1' "$T/err"; result "more turns than there are" $?
 
+lines "Say hello." "My name is Ada." "/forget 1" | chat; id=$(last)
+"$AERIE" show "$id" >"$T/out"; [ "$(grep '^turn ' "$T/out")" = "turn 1  (left out of the context)
+turn 2" ]; result "show marks a turn that left the context" $?
+"$AERIE" show --json "$id" >"$T/out"; grep -q '"turn":1,"role":"user".*"left_out":true.*"turn":2,"role":"user".*"left_out":false' "$T/out"
+result "--json, too" $?
+"$AERIE" export "$id" --format md -o - >"$T/out"; grep -q '^## 1. You (left out of the context)$' "$T/out" && grep -q '^## 2. You$' "$T/out"
+result "and the Markdown" $?
+lines "/resume $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^>>> ' "$T/out")" = 2 ] && [ "$(grep '^>>> \|^\[left' "$T/out")" = ">>> Say hello.
+[left out of the context]
+>>> My name is Ada." ]; result "/resume shows it, marked" $?
+lines "/fork $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^\[left out of the context\]$' "$T/out")" = 1 ]; result "a fork, too" $?
+
 # logs from before there was a choice: no such line among the settings, no such operation
 lines "$A" "$A" "$A" "$A" "$B" "$LONG" "Say hello." "/regen" | chat -p forget=eager
 [ $rc = 2 ]; result "turns left without a word then" $?

@@ -48,6 +48,12 @@ grep -q "^off   I12" "$T/out" && grep -q "^ok    I1 " "$T/out"; result "rules th
 # ---- what a switch needs ----
 lines "/bug 24617 on" "$dragons" | chat
 [ $rc = 0 ] && has "cannot fire now; needs draft.topk 2 (now 1)"; result "a tree fault at topk 1 says that it needs topk 2" $?
+lines "/stats" | chat --bug 24617; [ $rc = 0 ] && [ "$(grep -c '^aerie: 24617 swa-untranslated is on, but cannot fire now; needs draft.topk 2 (now 1)$' "$T/err")" = 1 ]
+result "--bug says so at the start" $?
+run_bug() { timeout 60 "$AERIE" run -n --bug 24617 "$@" "Say hello." >"$T/out" 2>"$T/err"; }
+run_bug; grep -q 'cannot fire now; needs draft.topk 2 (now 1)$' "$T/err"; result "aerie run, too" $?
+run_bug -q; [ ! -s "$T/err" ]; result "-q does not" $?
+run_bug -p draft.topk=2 -p draft.nodes=3; ! grep -q 'cannot fire' "$T/err"; result "nor what can fire" $?
 lines "/set draft.topk 2" "/bug 24617 on" | chat; ! has "cannot fire"; result "what can fire says nothing" $?
 lines "/bug 27360 on" "$dragons" | chat -p draft.topk=2 -p draft.steps=2
 [ $rc = 0 ] && has "needs draft.steps 3 (now 2)"; result "27360 is silent at two steps, and says so" $?
@@ -109,9 +115,9 @@ if command -v tmux >/dev/null; then
     say() { S send-keys -l -- "$1"; S send-keys Enter; }
     S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
     say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'
-    S send-keys Escape; sleep 0.2; S send-keys g; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
+    S send-keys Escape; wait_for 'the pane has the keys'; S send-keys g; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
     result "the pane says that a position behind the window is released" $?
-    S send-keys l l l Escape; sleep 0.2; say /clear; wait_for 'the context is empty'
+    S send-keys l l l Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
     result "after /clear there is no position" $?
     say hello; wait_for 'pos [0-9]+ → .*ok'; result "and then the cursor follows the new context" $?
     say "/bug 24617 on"; wait_for '│ BUG 24617' && wait_for '^ BUG 24617 · ctx'

@@ -68,9 +68,10 @@ run logs -q Kim; [ $rc = 0 ]; result "and the turn is there" $?
 
 # ---- databases that are not ours ----
 echo "remember the milk" >"$T/notes.txt"; chmod 644 "$T/notes.txt"
-run run --db "$T/notes.txt" hello; [ $rc = 0 ] && grep -q "NOT SAVED: .*notes.txt is no session log, so it was left as it is" "$T/err" &&
+run run -q --db "$T/notes.txt" hello; [ $rc = 4 ] && [ -s "$T/out" ] && grep -q "NOT SAVED: .*notes.txt is no session log, so it was left as it is" "$T/err" &&
     [ "$(cat "$T/notes.txt")" = "remember the milk" ] && [ "$(stat -c %a "$T/notes.txt")" = 644 ] && [ "$(ls "$T" | grep -c notes)" = 1 ]
-result "a text file as --db is left as it is, and the reply comes" $?
+result "a text file as --db is left as it is, the reply comes, and the status is 4, also when quiet" $?
+run run -n --db "$T/notes.txt" hello; [ $rc = 0 ] && [ -s "$T/out" ] && [ ! -s "$T/err" ]; result "with -n no log is missed" $?
 mkfifo "$T/fifo"; run logs --db "$T/fifo"; [ $rc = 4 ] && grep -q "it is a FIFO" "$T/err"; result "a FIFO as --db is refused at once" $?
 run db check --db "$T/notes.txt"; [ $rc = 4 ]; result "db check refuses it, too" $?
 
