@@ -17,7 +17,7 @@ shopt -s lastpipe
 A="$(words 11)"; B="$(words 22)"; LONG="$(words 150)"
 
 lines "$A" "$A" "$A" "$A" "$B" "Say hello." | chat
-[ $rc = 0 ] && [ "$(grep -c 'leaving out' "$T/err")" -ge 1 ] && head -n 1 "$T/err" |
+[ $rc = 0 ] && [ "$(grep -c 'leaving out' "$T/err")" -ge 1 ] && grep -m 1 'leaving out' "$T/err" |
     grep -q '^aerie: leaving out turns 1-2 ([0-9]* tokens): .* 512, and 64 are kept free for the reply; /set forget ask'
 result "a script is told on standard error which turns leave, and the reserve" $?
 equal "and replays"

@@ -19,7 +19,7 @@ chat() { timeout 120 "$AERIE" --plain --seed 1 "$@" >"$T/out" 2>"$T/err"; rc=$?;
 cli() { timeout 120 "$AERIE" "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 lines() { printf '%s\n' "$@"; }
 has() { grep -qF -- "$1" "$T/${2:-out}"; }
-dragons="My dog is called Rex. Say hello to Rex from me and tell me a long story about dragons and ships and the sea."
+dragons="Tell me a story about a dog called Rex and dragons."
 
 # ---- violations, new and old ----
 lines "/set draft.topk 2" "/bug 24617 on" "$dragons" /check /stats | chat; cp "$T/err" "$T/err1"
