@@ -27,7 +27,7 @@ struct lane_output {
     int n;          /* rows of the output's panel */
     int h, i, slot; /* element i of head h */
     uint32_t w;
-    float2 rope;   /* cosine, sine */
+    float2 rope; /* cosine, sine */
 };
 
 __device__ __forceinline__ uint32_t raw_at(const vec &v, int i)

@@ -90,7 +90,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
                                                 numbers), and their columns */
     uint32_t resident, col; /* the split's resident columns; bytes from one chunk of columns to
                                the next */
-    uint32_t none;        /* address of the zeros */
+    uint32_t none; /* address of the zeros */
     uint32_t scale[SCALES]; /* FP8: the scale of each part; JOINED: of each tile */
 
     __device__ __forceinline__ split_of_unit(const decode_args &f, const unit_iter &at,

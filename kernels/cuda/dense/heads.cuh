@@ -22,8 +22,8 @@ struct heads {
     const int32_t *write; /* the slot of each row's k and v; NULL: none */
     void *cell_k, *cell_v;
     int kv_bf16, n_slots;
-    int splits;        /* q holds this many partial sums of all heads (partial_at()), to be
-                          reduced and biased here; 0: q, k, v hold the elements */
+    int splits;      /* q holds this many partial sums of all heads (partial_at()), to be
+                        reduced and biased here; 0: q, k, v hold the elements */
     struct vec b[3]; /* with splits: the biases */
 };
 

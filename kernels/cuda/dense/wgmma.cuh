@@ -107,7 +107,7 @@ template <int STAGES> struct ring {
  * thread has 300 cycles a stage. */
 struct k_stages {
     int split, end, in, length; /* the stage's first chunk is number `in` of the split's `length` */
-    int place[2], n;          /* places of the stage's chunks in a panel; n: one or two chunks */
+    int place[2], n;            /* places of the stage's chunks in a panel; n: one or two chunks */
     __device__ __forceinline__ void locate_chunks(const struct ksplit &c)
     {
         length = split == c.splits - 1 ? c.rest : c.each;
