@@ -107,7 +107,7 @@ test: deps test-deps ## install what is missing, build (benchmarks, too), and ru
 	@$(MAKE) --no-print-directory TOLD=1 tests
 	@tests/run.sh $(B)
 
-tests: check-deps ## build the test programs and the benchmarks
+tests: all ## build the test programs and the benchmarks
 	@$(MAKE) --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
 
 gpu-tests: check-deps ## build the program and the tests that use a GPU (with CUDA=1: no GPU is needed)
