@@ -91,7 +91,7 @@ endif
 .PHONY: docs all run dist test tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
-	@$(MAKE) --no-print-directory $(B)/aerie
+	@$(MAKE) -s --no-print-directory $(B)/aerie
 	@$(if $(filter release,$(MODE)),ln -sfn $(CONFIG)/aerie build/aerie)
 
 run: deps ## install what is missing, build, and open the chat
@@ -108,7 +108,7 @@ test: deps test-deps ## install what is missing, build (benchmarks, too), and ru
 	@tests/run.sh $(B)
 
 tests: all ## build the test programs and the benchmarks
-	@$(MAKE) --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
+	@$(MAKE) -s --no-print-directory $(B)/aerie $(TESTS) $(BENCH)
 
 gpu-tests: check-deps ## build the program and the tests that use a GPU (with CUDA=1: no GPU is needed)
 	@$(MAKE) --no-print-directory $(B)/aerie $(GPU)

@@ -14,7 +14,7 @@ unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME NO_COLOR
 # a command that only this machine has fails here, not on somebody's fresh machine. Elsewhere than on Debian they find all.
 link_commands() { # folder
     local declared files
-    declared="make $(make -s packages)" && mkdir "$1" || return 1
+    declared="make $(env -u MAKEFLAGS -u MFLAGS make -s packages)" && mkdir "$1" || return 1
     # shellcheck disable=SC2046,SC2086
     files=$(dpkg-query -L $(dpkg-query -W -f '${Essential} ${Priority} ${Package}\n' | awk '$1 == "yes" || $2 == "required" { print $NF }') \
         $declared 2>/dev/null | grep -E '^(/usr)?/s?bin/.') || return 1
