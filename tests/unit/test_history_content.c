@@ -430,7 +430,7 @@ static void test_backup_check_titles_and_prune(void **state)
     buf_free(&b);
     if (!history_check(to, &report, &e))
         fail_msg("%s\n%s", e.msg, report.p);
-    assert_non_null(strstr(report.p, "0 records do not match"));
+    assert_non_null(strstr(report.p, "0 records are not what was written"));
     buf_clear(&report);
 
     struct hdb *d = read_open();
