@@ -109,29 +109,49 @@ void session_rewind(struct session *s, int n)
     pass_unlock(&s->rig->pass);
 }
 
-struct replaced session_drop_messages(struct session *s)
+/* The live lane goes back to the newest state that is held, where that is a turn's end. */
+static void restore_newest(struct session *s)
 {
-    struct replaced old = {s->n_msg ? s->turn_of[0] : 0, s->n_msg};
+    struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
+    if (p && p->turn_end)
+        restore(s, &p->lane);
+    else
+        lane_free(s->rig, &s->lane);
+}
+
+struct replaced session_take_messages(struct session *s)
+{
     pass_lock(&s->rig->pass);
-    while (s->n_msg)
-        message_free(&s->msg[--s->n_msg]);
+    struct replaced old = {s->msg, s->n_msg};
+    free(s->turn_of);
+    s->msg = NULL;
+    s->turn_of = NULL;
+    s->n_msg = s->cap_msg = 0;
     pass_unlock(&s->rig->pass);
     return old;
 }
 
-/* Messages that the old conversation had left out stand in front again: a state's count grows by
- * them. Where a count is wrong all the same, the next prompt's ids say what a state is good for. */
-void session_fit_states(struct session *s, const struct replaced *old)
+static bool message_equal(const struct message *a, const struct message *b)
 {
-    int again = 0;
-    while (old->n_msg && again < s->n_msg && s->turn_of[again] < old->first_turn)
-        again++;
+    return a->role == b->role && strcmp(a->text, b->text) == 0 && a->ids.n == b->ids.n &&
+           (a->ids.n == 0 || memcmp(a->ids.v, b->ids.v, (size_t)a->ids.n * sizeof *a->ids.v) == 0);
+}
+
+void session_fit_states(struct session *s, struct replaced *old)
+{
+    int same = 0;
+    while (same < old->n_msg && same < s->n_msg && message_equal(&old->msg[same], &s->msg[same]))
+        same++;
     pass_lock(&s->rig->pass);
-    for (int i = 0; i < s->n_point; i++)
-        s->point[i].n_msg += again;
-    if (s->n_msg != old->n_msg + again)
-        restore_end(s);
+    while (s->n_point && s->point[s->n_point - 1].n_msg > same)
+        drop_point(s, s->n_point - 1);
+    if (same < old->n_msg || same < s->n_msg)
+        restore_newest(s);
     pass_unlock(&s->rig->pass);
+    while (old->n_msg)
+        message_free(&old->msg[--old->n_msg]);
+    free(old->msg);
+    old->msg = NULL;
 }
 
 void session_unsay(struct session *s)
@@ -404,11 +424,7 @@ int session_forget(struct session *s, const struct ids *turns)
         s->n_msg = kept;
         while (s->n_point && s->point[s->n_point - 1].n_msg > first)
             drop_point(s, s->n_point - 1);
-        struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
-        if (p && p->turn_end)
-            restore(s, &p->lane);
-        else
-            lane_free(s->rig, &s->lane);
+        restore_newest(s);
     }
     pass_unlock(&s->rig->pass);
     free(x);

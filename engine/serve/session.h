@@ -45,14 +45,16 @@ void session_reset(struct session *s, const char *id);
 void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
                  int n);
 void session_set_system(struct session *s, const char *text);
-/* The conversation becomes another one: session_drop_messages() empties it and leaves the resident
- * states alone, session_add() fills it, session_fit_states() then frees the states that it cannot go
- * on from. `old` carries what the replaced conversation looked like between the two. */
+/* The conversation becomes another one: session_take_messages() empties it and leaves the resident
+ * states alone, session_add() fills it, session_fit_states() then frees the states of what the two
+ * conversations do not begin with in common. If they differ, the live lane goes back to the newest
+ * turn end that is still held. session_fit_states() frees `old`. */
 struct replaced {
-    int first_turn, n_msg;
+    struct message *msg;
+    int n_msg;
 };
-struct replaced session_drop_messages(struct session *s);
-void session_fit_states(struct session *s, const struct replaced *old);
+struct replaced session_take_messages(struct session *s);
+void session_fit_states(struct session *s, struct replaced *old);
 /* Takes the last n messages away and goes back to where the conversation stood. */
 void session_rewind(struct session *s, int n);
 /* Takes the last message away and leaves the state alone: the next turn finds out what it can use. */

@@ -136,7 +136,7 @@ static void do_fork(struct engine *g, const struct request *rq)
     memcpy(parent, g->ses.id, sizeof parent);
     session_fork(&g->ses, rq->session);
     if (g->set.forget != FORGET_EAGER) { /* in logs before OP_FORGET the context stayed as it was */
-        struct replaced old = session_drop_messages(&g->ses);
+        struct replaced old = session_take_messages(&g->ses);
         take_past(g, rq);
         session_fit_states(&g->ses, &old);
     }

@@ -173,6 +173,44 @@ static void test_turns_can_be_taken_out_by_their_numbers(void **state)
     brought_free(&c);
 }
 
+/* Turn 2 leaves, turn 4 comes; the conversation of turns 1 to 3 has as many messages as that of 1, 3, 4. */
+static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **state)
+{
+    (void)state;
+    static const char *const said[] = {"My name is Ada.", "count to twenty", "Say hello."};
+    struct engine *g = open_full(FORGET_ASK);
+    struct brought b = {0};
+    struct err e = {0};
+    struct ids whole = {0};
+    struct request rq = {.kind = RQ_FORK, .next_turn = 4, .n_past = 3,
+                         .past = xcalloc(3, sizeof *rq.past)};
+    snprintf(rq.session, sizeof rq.session, "CHILD");
+    int end_of_first = 0;
+    for (int i = 0; i < 3; i++) {
+        ask(g, RQ_SAY, said[i], &b);
+        struct past_turn *p = &rq.past[i];
+        *p = (struct past_turn){.turn = i + 1, .user = xstrdup(said[i]), .reply = xstrdup(b.text.p)};
+        ids_cat(&p->ids, b.end_tokens.v, b.end_tokens.n);
+        if (i == 0)
+            end_of_first = g->ses.lane.seq.committed;
+    }
+    ask(g, RQ_FORGET, "2", &b);
+    ask(g, RQ_SAY, "What is my name?", &b);
+    brought_clear(&b);
+    must(engine_submit(g, &rq, &e), &e);
+    settle(g, &b);
+    const struct lane *l = &g->ses.lane;
+    must(session_render(&g->ses, "And?", &whole, &e), &e);
+    assert_int_equal(g->ses.n_msg, 6);
+    assert_int_equal(l->seq.committed, end_of_first);
+    assert_true(whole.n > end_of_first && memcmp(l->tok.v, whole.v, (size_t)end_of_first * sizeof *whole.v) == 0);
+    for (int i = 0; i < g->ses.n_point; i++)
+        assert_true(g->ses.point[i].lane.seq.committed <= end_of_first);
+    engine_close(g);
+    brought_free(&b);
+    ids_free(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -181,6 +219,7 @@ int main(void)
         cmocka_unit_test(test_the_oldest_leave_and_a_long_text_stays),
         cmocka_unit_test(test_never_keeps_every_turn),
         cmocka_unit_test(test_turns_can_be_taken_out_by_their_numbers),
+        cmocka_unit_test(test_a_fork_to_before_turns_left_holds_no_state_of_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
