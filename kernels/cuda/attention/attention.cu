@@ -267,8 +267,7 @@ __global__ void __launch_bounds__(THREADS) attn_kernel(const __grid_constant__ s
         here = here < a.n_slots ? here : -1;
         const T *key =
             (const T *)a.k + ((size_t)max(here, 0) * (size_t)a.n_kv + (size_t)kv) * (size_t)n;
-        __syncthreads(); /* q is complete; the previous split's slots and weights are no longer
-                            read */
+        __syncthreads(); /* q is complete; the previous split is no longer read */
         slot[tid] = max(here, 0);
         float score[HG];
         if (here >= 0)

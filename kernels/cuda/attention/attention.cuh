@@ -11,19 +11,19 @@ struct attn_args {
     const float *q; /* (rows, n_head, head_dim) */
     const uint16_t *q_bf16; /* the same rounded to bf16; or NULL */
     const void *k, *v; /* (n_slots, n_kv, head_dim) */
-    const int32_t *req, *pages, *lo, *hi, *expand, *n_expand; /* n_expand NULL: no row has
-                                                                 expanded keys */
+    /* n_expand NULL: no row has expanded keys */
+    const int32_t *req, *pages, *lo, *hi, *expand, *n_expand;
     int rows, n_req, page_size, n_cols, expand_w, n_slots;
     int n_head, n_kv, head_dim, group;
     int window; /* no row sees more keys than this; 0: no window */
     float scale, softcap;
     struct vec sinks;
     float *dst, *lse; /* lse may be NULL */
-    uint16_t *pack_to; /* packed activations for the next product, written instead of dst; or
-                          NULL */
+    /* Packed activations for the next product, written instead of dst; or NULL. */
+    uint16_t *pack_to;
     struct row_format pack_as;
-    float *part;      /* scratch, (rows, n_head, most_splits): sums over head_dim, and each
-                         split's m and l */
+    /* Scratch, (rows, n_head, most_splits): sums over head_dim, and each split's m and l. */
+    float *part;
     int most_splits;
 };
 

@@ -59,14 +59,12 @@ struct tile_config {
         ROWS = 16 * MI * WM,
         TK = HD > 128 ? 32 : 64,         /* keys of a tile */
         CHUNKS = HD / 8,                 /* chunks of 16 bytes of a cell */
-        EACH = TK * CHUNKS / NT,         /* chunks of K that a thread fetches for a tile; as many
-                                            of V */
+        EACH = TK * CHUNKS / NT,         /* chunks of K (and of V) that a thread fetches */
         STEP = NT / CHUNKS,              /* keys between two successive chunks of a thread */
         LOOKUPS = (4 * TK + NT - 1) / NT, /* keys of four tiles that a thread looks up */
         KT = TK / 8 / WN,                /* n8 tiles of keys of a warp */
         DT = HD / 8 / WN,                /* n8 tiles of dimensions of a warp */
-        LG = 2 / WN,                     /* parts of a warp's keys whose weights are summed
-                                            apart, so that halves of a tile always are */
+        LG = 2 / WN,                     /* parts of a warp's keys, each in one half tile */
         LT = KT / LG,                    /* n8 tiles of such a part */
         IN_REGS = !WGMMA && MI * DT * 4 <= 32, /* the combined sums stay in registers */
         TILE_BYTES = TK * HD * 2,

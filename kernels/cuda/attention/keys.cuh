@@ -8,11 +8,12 @@
 
 /* ---- what rows see -------------------------------------------------------------------------- */
 
+/* The keys of a row: [lo, hi) are found through pages, [hi, end) through the expand table. */
 struct visible_keys {
     int lo, hi, end, req;
-    int stop;  /* end of the keys that are walked together with other rows */
+    int stop;      /* end of the keys that are walked together with other rows */
     int tree_tile; /* first tile of the tree part */
-    int shift; /* log2 of the tiles of a split */
+    int shift;     /* log2 of the tiles of a split */
 };
 
 __device__ __forceinline__ bool any_key(const visible_keys &x) { return x.lo < x.end; }
@@ -40,6 +41,7 @@ template <int TK> __device__ __forceinline__ visible_keys visible_to(const tile_
     return x;
 }
 
+/* The number of splits of a row's prefix part. */
 template <int TK> __device__ __forceinline__ int splits_of(const visible_keys &x)
 {
     int first = x.lo / TK;
@@ -145,8 +147,8 @@ __device__ __forceinline__ void prefetch_table(const tile_args &t, int r)
 
 /* Where the cells of a span's keys are found. */
 struct cell_lookup {
-    const int32_t *pages, *expand; /* the request's pages; the row's expanded slots, if the span
-                                      is one row */
+    /* Of the request; of the row, if the span is a single row. */
+    const int32_t *pages, *expand;
     int lo, stop, hi;
 };
 

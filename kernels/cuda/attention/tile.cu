@@ -31,10 +31,8 @@
 
 enum {
     MAX_ROUND_ROWS = 64, /* most packed rows of a request for cuda_attn_rounds() */
-    ONE_BLOCK_WINDOW = 256, /* keys of a window that one block walks faster than several
-                               share */
-    SHORT_WINDOW = 2048, /* keys of a window: for heads of 256, tiles of 64 packed rows, so
-                            that all blocks have work */
+    ONE_BLOCK_WINDOW = 256, /* keys of a window: up to here one block is fastest */
+    SHORT_WINDOW = 2048, /* keys of a window: up to here tiles of fewer rows */
 };
 
 /* ---- walking -------------------------------------------------------------------------------- */
@@ -100,8 +98,8 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
         __syncthreads(); /* tile k has arrived, and no thread reads the stage before it */
         int next = stage == 0 ? S::STAGES - 1 : stage - 1;
         const int i = k - from;
-        const bool look = i % 4 == 0 && i && k + 4 < to; /* look up the four tiles after the next
-                                                            four */
+        /* Look up four more tiles, four tiles ahead. */
+        const bool look = i % 4 == 0 && i && k + 4 < to;
         if (look)
             look_up_cells<S>(t, c, p.kv, k + 4, cell);
         if (i && k + S::STAGES - 1 < to)

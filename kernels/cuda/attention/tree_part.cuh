@@ -435,9 +435,9 @@ __device__ __forceinline__ void combine_row(const tile_args &t, const tree_part<
     find_scales<S>(t, y.warp, t.ml + first, ml, n, scales, tops);
     __syncthreads();
     int part = 0;
+    /* The threads of a warp make the same iterations. */
 #pragma unroll 1
-    for (int h = own; h - own < group; h += 2 * S::HEADS) { /* the threads of a warp loop
-                                                               together */
+    for (int h = own; h - own < group; h += 2 * S::HEADS) {
         const int in[2] = {min(h, group - 1), min(h + S::HEADS, group - 1)};
         combined_part x = {}, z = {};
 #pragma unroll 1

@@ -152,8 +152,8 @@ __device__ __forceinline__ void wait_for_cleared(const moe_args &a, block &b)
     __syncwarp();
     if (threadIdx.x % 32)
         return;
-    arrive_at(a.sync + GROUP_READY); /* this block has selected its experts and read all of the
-                                        router's counters */
+    /* This block has selected its experts and read all of the router's counters. */
+    arrive_at(a.sync + GROUP_READY);
     mbarrier_arrive(&b.flags_cleared);
 }
 

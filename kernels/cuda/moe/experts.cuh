@@ -357,8 +357,8 @@ __device__ __forceinline__ void select_and_group(const moe_args &a, struct jobs 
  * and returns twice that scale. */
 __device__ __forceinline__ float mx_unit(uint32_t &four)
 {
-    const uint32_t most = (four & 0x03030303u) * 0x01041040u; /* collects the bits in the upper
-                                                                 byte */
+    /* Collects the bits in the upper byte. */
+    const uint32_t most = (four & 0x03030303u) * 0x01041040u;
     four &= 0x7c7c7c7cu;
     return __uint_as_float((most >> 1 & 0x7f800000u) + 0x00800000u);
 }

@@ -41,11 +41,9 @@ enum tile_kind { COLS_4, COLS_8, COLS_16 };
 
 template <int KIND> struct shape {
     static constexpr int NT = KIND == COLS_16 ? 2 : 1, COLS = KIND == COLS_4 ? 4 : 8 * NT,
-                         PITCH = KIND == COLS_4 ? 24 : 20; /* of 16 outputs; avoids bank
-                                                              conflicts */
+                         PITCH = KIND == COLS_4 ? 24 : 20; /* of 16 outputs; no bank conflicts */
     static constexpr int PASSES = COLS * 8 / 32; /* of an epilogue warp: 8 items a column */
-    static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* row scales of the outputs,
-                                                                  after the sums */
+    static constexpr int UNITS = (int)K_SPLITS * COLS * PITCH, /* row scales, after the sums */
                          RED = UNITS + 16, SUM_BYTES = PIPELINES * TILES * RED * 4;
 };
 
@@ -371,8 +369,8 @@ struct block {
         alignas(16) float bias[BIASES][BIAS]; /* of successive units, in checkpoint type */
     } pipe[PIPELINES];
     uint64_t rows_full[MAX_ROW_STAGES], rows_empty[MAX_ROW_STAGES], part_done[GROUPS];
-    uint64_t chosen, resident, flags_cleared; /* block_select: the lists; rows and x_inv;
-                                                 by_flags: words for flags */
+    /* block_select: the lists; rows and x_inv; by_flags: words for flags */
+    uint64_t chosen, resident, flags_cleared;
     float scratch[2 * ROUTE_WARPS]; /* single_row */
     __device__ __forceinline__ void init(bool single_row)
     {

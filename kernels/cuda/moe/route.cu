@@ -10,9 +10,8 @@
 
 enum {
     THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
-    SUMS = 8,                            /* partial sums of a warp and row: experts, then the sum
-                                            of squares */
-    MAX_ROWS = 16,                      /* most rows of a block */
+    SUMS = 8, /* partial sums of a warp and row: experts, then squares */
+    MAX_ROWS = 16, /* most rows of a block */
 };
 
 /* ---- primitives ----------------------------------------------------------------------------- */
@@ -220,8 +219,8 @@ template <int X, bool BF16>
 __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0, int r1,
                                                float *part)
 {
-    const int r = (int)threadIdx.x / X, i = (int)threadIdx.x % X; /* the row and expert that this
-                                                                     thread finishes */
+    /* This thread finishes row r0 + r, expert e0 + i. */
+    const int r = (int)threadIdx.x / X, i = (int)threadIdx.x % X;
     const bool ends = r0 + r < r1 && e0 + i < a.n_expert;
     const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
     const uint32_t bias = fetch_weight(a.router_b, (size_t)(e0 + i), ends);

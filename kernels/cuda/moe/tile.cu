@@ -17,7 +17,7 @@ enum {
     OUTS_BYTES = OUTS * STAGE_K / 2,
     SCALES_BYTES = OUTS * 4,
     MAX_COLS = 96, /* most columns of a tile: each lane of the epilogue warps looks one row up */
-    BOX_COLS = 48,  /* columns of one copy */
+    BOX_COLS = 48, /* columns of one copy */
     HALF_BYTES = 2 * BOX_COLS * 128,
     /* A stage: two halves of 128 bytes of every column, swizzled; the outputs' weights; their
      * scales. */
@@ -48,7 +48,7 @@ struct tile_coord {
  * outputs are successive, and as wide as the expert's pairs need, since columns beyond them are
  * wasted. */
 struct pair_tiles {
-    int n;                      /* active experts */
+    int n;                     /* active experts */
     int upto[MAX_EXPERTS + 1]; /* tiles of pairs before the i-th expert; last entry: all tiles */
     int each[MAX_EXPERTS];     /* pairs of a tile of the i-th expert */
     /* One warp. */
@@ -226,8 +226,7 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
             left = each;
         }
     }
-    const bool empty = (K_SPLITS - 1) * each >= chunks; /* an empty k split: minus zero becomes
-                                                           zero */
+    const bool empty = (K_SPLITS - 1) * each >= chunks; /* an empty split: -0 becomes 0 */
 #pragma unroll
     for (int i = 0; i < N / 2 / TERMS; i++)
         sum[i] = (empty ? sum[i] + 0.f : sum[i]) * unit[i * TERMS / 2 % 2];

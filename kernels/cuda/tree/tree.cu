@@ -151,11 +151,10 @@ struct grow_state {
     ulonglong2 keys[128];
     proposal proposals[K_MAX_TOPK * K_MAX_TOPK];
     float base[K_MAX_TOPK];                    /* scores of the last front */
-    __align__(16) u64 list[WARPS][MAX_PARTS]; /* the keys of each warp's row */
-    int token[K_MAX_TOPK], proposer[K_MAX_TOPK]; /* of the new front; proposer: the row that
-                                                    proposed the token */
-    uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];    /* the ancestors of each row of the last pass,
-                                                  itself last: their rows, by level - 1 */
+    __align__(16) u64 list[WARPS][MAX_PARTS];  /* the keys of each warp's row */
+    int token[K_MAX_TOPK], proposer[K_MAX_TOPK]; /* the new front, and its proposing rows */
+    /* The ancestors of each row of the last pass, itself last: their rows, by level - 1. */
+    uint8_t chain[K_MAX_TOPK][K_MAX_STEPS];
 };
 
 /* Finds the ancestors of row f of the last pass, one for each earlier pass. */
@@ -432,7 +431,7 @@ struct rows {
     int token[MAX_ROWS], up[MAX_ROWS], depth[MAX_ROWS]; /* up: the parent candidate */
     float logp[MAX_ROWS], score[MAX_ROWS];
     int n_ancestors[MAX_ROWS];           /* ancestors of a row, itself included */
-    uint8_t chain[MAX_ROWS][MAX_DEPTH]; /* the rows of these ancestors, root first */
+    uint8_t chain[MAX_ROWS][MAX_DEPTH];  /* the rows of these ancestors, root first */
     uint8_t of[MAX_CANDIDATES];          /* the row of each selected candidate */
 };
 
@@ -607,8 +606,8 @@ __global__ void __launch_bounds__(MAX_ROWS) accept_kernel(const __grid_constant_
     __syncthreads();
 
     limit = bad ? 0 : min(force > 0 ? min(limit, force) : limit, a.steps + 1);
-    int len = 0, mine = 0, then = -1; /* the row at this thread's position of the path, and the
-                                         next row */
+    /* The row at position i of the path, and the next row of the path. */
+    int len = 0, mine = 0, then = -1;
     for (int at = 0; at < n && len < limit; at = next[at], len++) {
         mine = len == i ? at : mine;
         then = len == i + 1 ? at : then;
