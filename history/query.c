@@ -219,8 +219,8 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
     for (size_t i = 0; i < n && i < SESSION_ID - 1; i++)
         low[i] = (char)toupper((unsigned char)id[i]);
     if (n == 0 || n >= SESSION_ID || strspn(low, "0123456789ABCDEFGHJKMNPQRSTVWXYZ") != n)
-        return err_set(e, ERR_NEGATIVE, "no session \"%.40s\": expected an id from the list, its "
-                       "beginning, or \"last\"", id);
+        return err_set(e, ERR_NEGATIVE, "no session \"%.40s\": expected an id that aerie logs or "
+                       "/sessions lists, its beginning, or \"last\"", id);
     snprintf(high, sizeof high, "%s~", low); /* after every digit */
     sqlite3_stmt *st = db_prepare(&h->db, e, SESSION_COLUMNS "WHERE s.id >= ? AND s.id < ? LIMIT 2",
                                   "ss", low, high);

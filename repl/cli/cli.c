@@ -386,6 +386,7 @@ static void help_line(const char *left, const char *text)
         printf("  %-25s %s\n", left, text);
 }
 
+/* One of several commands: a letter belongs to the first flag that has it there. */
 static void help_flags(int where, bool all)
 {
     for (int i = 0; i < N_FLAGS; i++) {
@@ -396,7 +397,7 @@ static void help_flags(int where, bool all)
             continue;
         char left[80];
         char letter[6] = "    ";
-        if (f->letter)
+        if (f->letter && (all || find_flag(NULL, 0, f->letter, where) == f))
             snprintf(letter, sizeof letter, "-%c, ", f->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, f->name, f->arg ? " " : "",
                  f->arg ? f->arg : "");
@@ -541,6 +542,16 @@ static int scope(const struct parse *p, const char *arg)
     return takes ? bit : p->cmd ? IN_ALL : IN_ALL & ~IN_LOGS;
 }
 
+static bool no_command(const char *name, struct err *e)
+{
+    for (int i = 0; i < cmd_count(); i++)
+        if (strcmp(cmd_at(i)->name, name) == 0)
+            return err_set(e, ERR_USAGE, "%s is a command of the chat, /%s; aerie help lists those of the shell%s", name,
+                           name, strcmp(name, "search") == 0 ? ", such as aerie logs -q WORDS" : "");
+    return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists them, and aerie run \"...\" "
+                   "answers a prompt", name);
+}
+
 static bool parse_words(struct parse *p, struct cli *c, int argc, char **argv, struct err *e)
 {
     bool only_words = false;
@@ -552,8 +563,7 @@ static bool parse_words(struct parse *p, struct cli *c, int argc, char **argv, s
             if (p->cmd)
                 c->word[n++] = arg;
             else if (!(p->cmd = find_command(arg)))
-                return err_set(e, ERR_USAGE, "there is no command \"%.80s\"; aerie help lists "
-                               "them, and aerie run \"...\" answers a prompt", arg);
+                return no_command(arg, e);
         } else if (strcmp(arg, "--") == 0) {
             only_words = true;
         } else if (!(arg[1] == '-' ? see_long : see_letters)(p, argv, &i, scope(p, arg), e)) {

@@ -37,9 +37,13 @@ int cli_width(void)
 void cli_print(const struct cli *c, struct sheet *s)
 {
     struct buf b = {0};
-    sheet_to_text(s, cli_color(c), &b);
+    struct sheet rows;
+    sheet_init(&rows, s->ascii);
+    sheet_append_wrapped(&rows, s, cli_width());
+    sheet_to_text(&rows, cli_color(c), &b);
     fwrite(b.p, 1, b.n, stdout);
     buf_free(&b);
+    sheet_free(&rows);
     sheet_clear(s);
 }
 

@@ -343,7 +343,9 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
     if (ok)
         r->engine = engine_open(&opts, e);
     cli_progress_end();
-    if (ok && !r->engine && backend && opts.device == backend)
+    if (ok && !r->engine && !r->c->model_given && opts.model && access(opts.model, R_OK) != 0)
+        err_prefix(e, "the session's model is not where it was; -m DIR names its folder");
+    else if (ok && !r->engine && backend && opts.device == backend)
         err_prefix(e, "%sthe session was computed on %s", r->c->check ? "cannot check: " : "", backend);
     r->about = a->about;
     ok = r->engine && compare_engine(r, &opts, a->about, e);

@@ -360,7 +360,7 @@ static void head_line(struct show *w, const char *label, const char *text, const
 {
     if (!text || !*text)
         return;
-    sheet_printf(&w->sheet, ST_LABEL, "%-9s ", label);
+    sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", label); /* 3 blanks: what is wrapped stands under the text */
     sheet_add(&w->sheet, ST_TEXT, text);
     if (more && *more)
         sheet_printf(&w->sheet, ST_DIM, "  %.12s", more);
@@ -385,7 +385,7 @@ static void head_lines(struct show *w, const char *hazards)
     head_line(w, "computed", computed.p, NULL);
     head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
-        sheet_printf(&w->sheet, ST_LABEL, "%-9s ", "fork");
+        sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", "fork");
         sheet_printf(&w->sheet, ST_TEXT, "of %s after turn %d", r->parent, r->fork_turn);
         sheet_line(&w->sheet);
     }

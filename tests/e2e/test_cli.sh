@@ -210,6 +210,15 @@ expect "show --json" 0 '^\{"id":.*"steps":\[\{"step":1,"kind":"prefill"' --json 
 refuse 1 'has no turn 7' show last:7
 refuse 1 'turn 1 of session .* has no step 999; its newest is step' show last:1.999
 refuse 1 'no session' show ZZZZ
+refuse 1 'expected an id that aerie logs or /sessions lists' show -- '?'
+refuse 2 '^aerie: search is a command of the chat, /search; .* aerie logs -q WORDS$' search page
+refuse 2 '^aerie: sessions is a command of the chat' sessions
+run logs --help; grep -q '^  -q, --query' "$T/out" && grep -q '^      --quiet' "$T/out"; result "a letter is one flag in a command's help" $?
+if command -v script >/dev/null; then
+    script -qec "stty cols 60; NO_COLOR=1 '$AERIE' show last" /dev/null </dev/null | tr -d '\r' >"$T/out"
+    grep -q '^computed   cpu' "$T/out" && grep -q '^           [^ ]' "$T/out" && [ "$(wc -L <"$T/out")" -le 60 ]
+    result "show is wrapped to the terminal" $?
+fi
 expect "export as JSON lines" 0 '^\{.*\}$' export last
 LC_ALL=C grep -qv '^{[ -~]*}$' "$T/out"; [ $? = 1 ]; result "each record is a line of ASCII" $?
 expect "export as Markdown" 0 'What are you' export last --format md
