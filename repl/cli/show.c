@@ -56,14 +56,14 @@ static bool read_place(const char *text, char **id, int *turn, int *step, struct
 
 /* ---- tokens ---- */
 
-static void add_token(struct show *w, enum style st, int32_t id)
+static void add_token(const struct show *w, struct sheet *out, enum style st, int32_t id)
 {
     size_t n = 0;
     const char *s = w->tok && id >= 0 ? tok_bytes(w->tok, id, &n) : NULL;
     if (s)
-        sheet_quote(&w->sheet, st, s, n, 0);
+        sheet_quote(out, st, s, n, 0);
     else
-        sheet_printf(&w->sheet, st, "%d", id);
+        sheet_printf(out, st, "%d", id);
 }
 
 static void json_ids(struct buf *b, const char *key, const struct ids *ids)
@@ -146,13 +146,35 @@ static void tree_lines(struct show *w, const struct tree *t)
         enum style st = t->fate[i] == FATE_ACCEPTED ? ST_GOOD : t->fate[i] == FATE_REJECTED ?
                         ST_BAD : ST_DIM;
         sheet_printf(s, st, "  %*s%s ", 2 * t->depth[i], "", fate_name(t->fate[i]));
-        add_token(w, st, t->token[i]);
+        add_token(w, s, st, t->token[i]);
         sheet_printf(s, ST_DIM, "  q %.3f", (double)t->q[i]);
         if (!isnan(t->p[i]))
             sheet_printf(s, ST_DIM, "  p %.3f", (double)t->p[i]);
         if (!isnan(t->u[i]))
             sheet_printf(s, ST_DIM, "  u %.3f", (double)t->u[i]);
         sheet_line(s);
+    }
+}
+
+/* The step's tokens; on a terminal a row is broken between two tokens, never inside the quotes of one. */
+static void step_tokens(struct show *w, const struct step_row *r)
+{
+    enum { HANG = 11 };
+    struct sheet *s = &w->sheet;
+    int width = cli_width();
+    for (int i = 0; i < r->tokens.n; i++) {
+        struct sheet one;
+        sheet_init(&one, s->ascii);
+        add_token(w, &one, i < r->rec.accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
+        sheet_line(&one);
+        const struct buf *row = &s->row[s->n_row - 1].text, *token = &one.row[0].text;
+        if (width && text_width(row->p, row->n) + 1 + text_width(token->p, token->n) > width) {
+            sheet_line(s);
+            sheet_tab(s, HANG - 1);
+        }
+        sheet_add(s, ST_TEXT, " ");
+        sheet_add_row(s, &one.row[0], 0, (int)token->n);
+        sheet_free(&one);
     }
 }
 
@@ -164,11 +186,8 @@ static void step_line(struct show *w, const struct step_row *r)
     sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", kind_name(k->kind), k->pos0, k->rows);
     if (k->drafted)
         sheet_printf(s, ST_TEXT, " accepted %d of %d", k->accepted, k->drafted);
-    sheet_add(s, ST_TEXT, "  ");
-    for (int i = 0; i < r->tokens.n; i++) {
-        add_token(w, i < k->accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
-        sheet_add(s, ST_TEXT, " ");
-    }
+    sheet_add(s, ST_TEXT, " ");
+    step_tokens(w, r);
     sheet_line(s);
 }
 
@@ -177,7 +196,7 @@ static void step_details(struct show *w, const struct step_row *r)
     struct sheet *s = &w->sheet;
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_LABEL, "  bonus ");
-    add_token(w, ST_TEXT, k->bonus);
+    add_token(w, s, ST_TEXT, k->bonus);
     sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
     sheet_line(s);
     sheet_printf(s, ST_LABEL, "  digests ");
