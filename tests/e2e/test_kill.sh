@@ -1,11 +1,11 @@
 #!/bin/bash
-# kill -9 at 200 random moments of streaming chats that share one log (on a machine so slow or busy that
+# kill -9 at KILLS (100) random moments of streaming chats that share one log (on a machine so slow or busy that
 # this takes more than SECONDS_MOST: fewer, but at least 40). In plain mode under --json a turn is
 # printed once the log has acknowledged it: every printed turn must be there afterwards, the next start
 # must be clean, and what was cut short must replay as far as it came.
 cd "$(dirname "$0")/../.." || exit 2
 AERIE=${AERIE:-$PWD/build/aerie}
-KILLS=${KILLS:-200} LEAST=40 SECONDS_MOST=${SECONDS_MOST:-120}
+KILLS=${KILLS:-100} LEAST=40 SECONDS_MOST=${SECONDS_MOST:-60}
 T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
 export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
 DB=$T/aerie/sessions.db

@@ -13,7 +13,7 @@ result() { # NAME STATUS
     if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; head -n 5 "$T/out" "$T/err" | sed 's/^/# /'; fi
 }
 # Each step of SQLite's instr() takes seconds: no time limit of its own ends it.
-stuck="/sql select instr(hex(zeroblob(1400000)), hex(zeroblob(700000))||'1'), instr(hex(zeroblob(1400000)), hex(zeroblob(700000))||'1')"
+stuck="/sql select instr(hex(zeroblob(2900000)), hex(zeroblob(1450000))||'1'), instr(hex(zeroblob(2900000)), hex(zeroblob(1450000))||'1')"
 slow="/sql with recursive c(i) as (select 1 union all select i+1 from c) select count(*) from c"
 exec 8<>/dev/null
 # A chat with lines on its standard input, which stays open; $p is its process.
