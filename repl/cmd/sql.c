@@ -121,8 +121,11 @@ static bool take_answer(const struct buf *answer, int status, struct buf *out, s
 {
     const char *nl = answer->n ? memchr(answer->p, '\n', answer->n) : NULL;
     int kind = nl ? atoi(answer->p) : ERR_USAGE;
-    if (!nl && WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
+    int killed = !nl && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (killed == SIGXCPU || killed == SIGKILL) /* at the limit of processor time: either of them */
         return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
+    if (killed == SIGINT || killed == SIGTERM || killed == SIGHUP) /* the terminal's, to both */
+        return err_set(e, ERR_USAGE, "the query was interrupted");
     if (!nl)
         return err_set(e, ERR_USAGE, "the query's process ended without an answer (status %d)",
                        status);

@@ -88,7 +88,7 @@ if command -v tmux >/dev/null; then
         p=$(pgrep -P "$(tm display -p '#{pane_pid}')" -x aerie)
     }
     screen
-    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok children; tm send-keys C-c
+    tm send-keys -l "$stuck"; tm send-keys Enter; until_ok child; tm send-keys C-c
     until_ok shows 'the query was interrupted'; result "Ctrl-C ends a query on the full screen" $?
     tm send-keys -l "/set verbose on"; tm send-keys Enter; until_ok shows 'verbose = on'; result "and the chat goes on" $?
     tm send-keys -l "$stuck"; tm send-keys Enter; until_ok children; kill -TERM "$p"
