@@ -41,7 +41,8 @@ void cli_print(const struct cli *c, struct sheet *s)
     sheet_init(&rows, s->ascii);
     sheet_append_wrapped(&rows, s, cli_width());
     sheet_to_text(&rows, cli_color(c), &b);
-    fwrite(b.p, 1, b.n, stdout);
+    if (b.n)
+        fwrite(b.p, 1, b.n, stdout);
     buf_free(&b);
     sheet_free(&rows);
     sheet_clear(s);
