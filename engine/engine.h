@@ -32,7 +32,7 @@ struct engine_opts {
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
     struct settings settings;  /* to start with */
-    bool attended;             /* somebody can answer: `forget` then defaults to ask */
+    bool attended;             /* a person is at the terminal: `forget` defaults to ask */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *progress_arg; /* called on the thread that called engine_open() */

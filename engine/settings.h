@@ -12,7 +12,7 @@ const char *check_level_name(enum check_level l); /* "off", "on", "strict" */
 
 /* What happens when a message and what is before it do not fit the context. */
 enum forget {
-    FORGET_AUTO,   /* ask where somebody can answer, else oldest; an engine writes here which */
+    FORGET_AUTO,   /* ask if engine_opts.attended, else oldest; engine_open() resolves it */
     FORGET_ASK,    /* the message is refused and nothing changes, until /forget lets turns leave */
     FORGET_OLDEST, /* the oldest turns leave, and a notice says so before */
     FORGET_NEVER,  /* the message is refused */

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Compares the reply with the steps in their order. Fewer step rows than steps: the log was told to
- * keep none from there on, so the rest of the reply is not theirs to account for. */
+/* Compares the reply's ids with the ids of its steps in order. If there are fewer step rows than
+ * steps, the log level kept no more of them, and the rest of the reply cannot be compared. */
 static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, bool *good, struct err *e)
 {
     struct ids reply = {0}, steps = {0};

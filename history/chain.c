@@ -424,7 +424,7 @@ static bool verify_seal(struct verify *v, struct err *e)
     return rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(v->d, e, "cannot verify");
 }
 
-/* Sessions that were deleted or added by somebody else. */
+/* Finds sessions that were deleted or added outside of aerie: the `roll` table counts them. */
 static bool verify_roll(struct verify *v, struct err *e)
 {
     uint8_t want[32] = {0}, have[32];

@@ -533,7 +533,8 @@ static void set_notice(struct history *h, const char *fmt, ...)
     va_end(ap);
 }
 
-/* What an earlier process could not store. A failure is told; the file waits for the next start. */
+/* Stores the turns that an earlier process left in a side file. If that fails, a notice says so and
+ * the side file stays for the next start. */
 static void take_in_left(struct history *h)
 {
     struct err why = {0};

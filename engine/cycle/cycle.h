@@ -85,7 +85,7 @@ void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
 /* Whether the drafter can go on from here: its slots reach the committed length. */
 bool lane_can_follow(const struct rig *r, const struct lane *l);
 
-/* The end of a lane's pass: what becomes final with it. */
+/* The result of a lane's pass before its commit; lane_commit() makes it final. */
 struct outcome {
     struct step_rec rec;
     int n_cells; /* of the target, from the committed length on */

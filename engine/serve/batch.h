@@ -4,7 +4,7 @@
  * because rows do not depend on their neighbours. What all prompts begin with is computed once and
  * its pages are shared. A prompt joins only when the pools hold its pages and one more cycle of every
  * lane. When a pool is short all the same, the youngest lane gives its pages back and is computed
- * again once another lane has ended. The caller's thread; results are told in the order of the prompts.
+ * again once another lane has ended. The caller's thread; results arrive in prompt order.
  */
 #ifndef AERIE_BATCH_H
 #define AERIE_BATCH_H
@@ -32,7 +32,7 @@ bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, in
 
 /* n continuations of one prompt in one batch over its shared pages, on a rig of its own: sampled
  * with the seeds seed, seed + 1, ..., at temperature 0.8 where the settings say greedy. Called on
- * the engine's thread; `stop` ends it early: then those that have said something are told. *shared:
+ * the engine's thread; `stop` ends it early: lanes with text so far report that text. *shared:
  * full pages that all of them share. */
 struct several {
     const struct device *dev;
