@@ -1,8 +1,19 @@
-/* internal.h - the engine's own state, shared by worker.c and turn.c (its thread) and view.c
- * (copies of it).
+/* internal.h - the engine's own state: which thread touches which part of it, and under which lock.
  *
- * `mu` guards everything below "state"; the engine thread holds it only while host-side state
- * changes, never while the device computes.
+ * Two threads meet here: the engine's thread (worker.c, turn.c, batch.c, calibrate.c and everything
+ * below serve/) and the caller's thread (opening, requests and closing in worker.c; views in
+ * view.c). Each field is in one of four places:
+ *
+ *   struct engine         written by engine_open() before the thread starts and by engine_close()
+ *                         after the thread has ended; in between both threads read it
+ *   struct engine_own     read and written by the engine's thread only, without a lock; view.c never
+ *                         names it (tests/e2e/test_layers.sh)
+ *   struct engine_shared  written by the engine's thread only, and only under `mu`: therefore the
+ *                         engine's thread reads it without `mu`, and other threads under `mu`
+ *   struct inbox          requests: read and written by both threads under `inbox.mu`
+ *
+ * `stop` is atomic but for `stop.running`, which belongs to the engine's thread. Queues of events
+ * lock themselves (event.h).
  */
 #ifndef AERIE_INTERNAL_H
 #define AERIE_INTERNAL_H
@@ -16,8 +27,43 @@
 
 enum { MAX_REQUESTS = 64 };
 
+/* Of rig and ses, what struct engine_shared points at changes between pass_lock() and pass_unlock()
+ * only: they lock and unlock engine_shared.mu. */
+struct engine_own {
+    struct rig rig;
+    struct session ses;
+    uint64_t seq, page_seq; /* events posted, page events reported */
+    bool lost;              /* the device failed for good */
+};
+
+/* Counters of the turn that runs or ran last. */
+struct turn_count {
+    uint64_t cycles, accepted, generated, decode_ns;
+};
+
+/* What views copy. The engine's thread holds `mu` while host-side state changes, never while the
+ * device computes, so a view waits for microseconds. */
+struct engine_shared {
+    pthread_mutex_t mu;
+    const struct pass *pass;   /* in own.rig. Shared are: plan, last, check's counters, all of *kv */
+    const struct session *ses; /* own.ses. Shared are: id, and of its states seq and tok */
+    struct settings set;
+    int turn, step;
+    struct step_ring ring;      /* the session's latest steps */
+    struct engine_view stats;   /* counters of the session only; the other fields stay 0 */
+    struct turn_count count;
+    struct violation violation; /* the latest of this process */
+};
+
+struct inbox {
+    pthread_mutex_t mu;
+    pthread_cond_t filled;
+    struct request rq[MAX_REQUESTS]; /* oldest first */
+    int n;
+    bool closing, working; /* working: a request has been taken out and is not done */
+};
+
 struct engine {
-    /* constant while the thread runs */
     struct device dev;
     struct model model;
     struct draft draft;
@@ -27,37 +73,30 @@ struct engine {
     struct engine_info info;
     char *strings[6]; /* owned strings of info */
     struct evq *screen, *log;
-    pthread_t thread;
-    bool running;
-
-    /* requests */
-    pthread_mutex_t req_mu;
-    pthread_cond_t req_cv;
-    struct request req[MAX_REQUESTS];
-    int n_req;
-    bool closing, working;
-    struct stop stop;
-
-    /* state */
-    pthread_mutex_t mu;
-    struct rig rig;
-    struct session ses;
-    struct settings set;
-    int turn, step;
-    uint64_t seq, page_seq; /* events posted, page events reported */
-    struct step_ring ring;  /* the session's latest steps */
-    struct engine_view stats; /* counters only; the rest of it stays empty */
-    struct violation violation; /* the latest of this process */
-    uint64_t turn_cycles, turn_accepted, turn_new, turn_decode_ns;
     bool attended; /* as opened */
-    bool lost; /* the device failed for good; the engine thread's */
+    pthread_t thread;
+    bool running; /* there is a thread to join */
+
+    struct stop stop;
+    struct inbox inbox;
+    struct engine_own own;
+    struct engine_shared shared;
 };
 
-/* turn.c: an event of the present session, turn and step; posting takes ownership of its parts. */
+static inline void shared_lock(struct engine_shared *s)
+{
+    pthread_mutex_lock(&s->mu);
+}
+
+static inline void shared_unlock(struct engine_shared *s)
+{
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* turn.c; the engine's thread. An event of the present session, turn and step; posting takes ownership
+ * of its parts. */
 struct event engine_event(struct engine *g, enum event_kind kind);
 void engine_post(struct engine *g, struct event *ev);
-/* At check level strict: every pool and sequence, after each step. True at other levels. */
-bool engine_sweep(struct engine *g, struct err *e);
 void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
 /* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
  * the device is lost. A violated rule becomes the engine's latest violation. */

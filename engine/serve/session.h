@@ -24,13 +24,15 @@ struct point {
 struct session {
     struct rig *rig;
     const struct chat *chat;
-    char id[SESSION_ID];
+    /* the conversation: no view reads these */
     struct message *msg; /* without the system prompt */
     int *turn_of; /* (n_msg) number of the turn each message belongs to */
     int n_msg, cap_msg;
     char *system; /* never NULL */
     int turn;     /* number of the last turn begun */
     uint64_t draws;
+    /* its states: id, pages and tokens change under pass_lock(), because views read them */
+    char id[SESSION_ID];
     struct lane lane;
     struct point point[MAX_POINTS]; /* oldest first */
     int n_point;

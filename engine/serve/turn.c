@@ -9,9 +9,9 @@
 
 struct event engine_event(struct engine *g, enum event_kind kind)
 {
-    struct event ev = {.kind = kind, .seq = ++g->seq, .ns = clock_ns(), .turn = g->turn,
-                       .step = g->step};
-    memcpy(ev.session, g->ses.id, sizeof ev.session);
+    struct event ev = {.kind = kind, .seq = ++g->own.seq, .ns = clock_ns(), .turn = g->shared.turn,
+                       .step = g->shared.step};
+    memcpy(ev.session, g->own.ses.id, sizeof ev.session);
     return ev;
 }
 
@@ -49,20 +49,20 @@ void engine_fault(struct engine *g, int step, const struct err *e)
     ev.fault = e->kind;
     ev.step = step;
     if (!g->dev.k->sync(g->dev.d, &sticky)) {
-        g->lost = ev.lost = true;
+        g->own.lost = ev.lost = true;
         ev.fault = ERR_MODEL;
         buf_printf(&ev.text, "the device failed: %s", sticky.msg);
     } else {
         buf_str(&ev.text, e->msg);
     }
-    pthread_mutex_lock(&g->mu);
+    shared_lock(&g->shared);
     struct violation v = {.turn = ev.turn, .step = step};
     if (ev.fault == ERR_INVARIANT && fault_place_read(ev.text.p, &v.at)) {
-        memcpy(v.session, g->ses.id, sizeof v.session);
+        memcpy(v.session, g->own.ses.id, sizeof v.session);
         snprintf(v.text, sizeof v.text, "%.250s", ev.text.p);
-        g->violation = v;
+        g->shared.violation = v;
     }
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     engine_post(g, &ev);
 }
 
@@ -80,39 +80,40 @@ struct turn {
 
 static int generated(const struct engine *g, const struct turn *t)
 {
-    return g->ses.lane.tok.n - t->first;
+    return g->own.ses.lane.tok.n - t->first;
 }
 
 /* Counts a committed step for the views. */
 static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new)
 {
-    struct engine_view *s = &g->stats;
-    pthread_mutex_lock(&g->mu);
-    g->step++;
+    struct engine_view *s = &g->shared.stats;
+    struct turn_count *now = &g->shared.count;
+    shared_lock(&g->shared);
+    g->shared.step++;
     s->us_draft += rec->us_draft;
     s->us_commit += rec->us_commit;
     s->us_check += rec->us_check;
     *(rec->kind == STEP_PREFILL ? &s->us_prefill : &s->us_verify) += rec->us_verify;
     s->generated += (uint64_t)n_new;
-    g->turn_new += (uint64_t)n_new;
+    now->generated += (uint64_t)n_new;
     if (rec->kind != STEP_PREFILL) {
         s->cycles++;
-        g->turn_cycles++;
+        now->cycles++;
         s->drafted += (uint64_t)rec->drafted;
         s->accepted += (uint64_t)rec->accepted;
-        g->turn_accepted += (uint64_t)rec->accepted;
-        g->turn_decode_ns = t->decode_ns;
+        now->accepted += (uint64_t)rec->accepted;
+        now->decode_ns = t->decode_ns;
     }
     if (rec->drafted) {
-        const struct tree *tr = &g->ses.lane.tree;
+        const struct tree *tr = &g->own.ses.lane.tree;
         int deepest = tree_depth(tr);
         for (int d = 1; d <= deepest; d++) {
             s->depth[d].drafted++;
             s->depth[d].accepted += d <= rec->accepted;
         }
     }
-    ring_push(&g->ring, g->turn, g->step, rec, &g->ses.lane.tree);
-    pthread_mutex_unlock(&g->mu);
+    ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &g->own.ses.lane.tree);
+    shared_unlock(&g->shared);
     t->n_drafted += rec->drafted;
     t->n_accepted += rec->accepted;
     t->n_steps++;
@@ -121,15 +122,13 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
 /* The page events since the last step. */
 static void add_page_events(struct engine *g, struct event *ev)
 {
-    pthread_mutex_lock(&g->mu);
-    const struct page_log *log = &g->rig.kv.log;
-    uint64_t from = log->seq - g->page_seq > PAGE_LOG ? log->seq - PAGE_LOG : g->page_seq;
+    const struct page_log *log = &g->own.rig.kv.log;
+    uint64_t from = log->seq - g->own.page_seq > PAGE_LOG ? log->seq - PAGE_LOG : g->own.page_seq;
     ev->n_pages = (int)(log->seq - from);
     ev->pages = xmalloc((size_t)ev->n_pages * sizeof *ev->pages);
     for (int i = 0; i < ev->n_pages; i++)
         ev->pages[i] = log->ev[(from + (uint64_t)i) % PAGE_LOG];
-    g->page_seq = log->seq;
-    pthread_mutex_unlock(&g->mu);
+    g->own.page_seq = log->seq;
 }
 
 /* Shows the new tokens' text, run by run of one channel. */
@@ -162,7 +161,7 @@ static void post_new_text(struct engine *g, struct turn *t, const int32_t *tok, 
 
 static void post_step(struct engine *g, struct turn *t)
 {
-    struct lane *l = &g->ses.lane;
+    struct lane *l = &g->own.ses.lane;
     count(g, t, &l->rec, l->n_new);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
     post_new_text(g, t, tok, l->n_new);
@@ -180,18 +179,18 @@ static void post_step(struct engine *g, struct turn *t)
 /* Now, or by a replay at the step where it happened then (-1: before the first). */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
-    return stop_asked(&g->stop) || (t->stop_after && g->step >= t->stop_after);
+    return stop_asked(&g->stop) || (t->stop_after && g->shared.step >= t->stop_after);
 }
 
 /* Why the turn cannot go on, or -1. */
 static int finished(struct engine *g, const struct turn *t)
 {
-    const struct lane *l = &g->ses.lane;
+    const struct lane *l = &g->own.ses.lane;
     if (l->stopped)
         return STOP_END;
-    if (g->set.max_tokens > 0 && generated(g, t) >= g->set.max_tokens)
+    if (g->shared.set.max_tokens > 0 && generated(g, t) >= g->shared.set.max_tokens)
         return STOP_MAX;
-    if (l->tok.n >= g->rig.context)
+    if (l->tok.n >= g->own.rig.context)
         return STOP_CONTEXT;
     return stopped_by_user(g, t) ? STOP_CANCEL : -1;
 }
@@ -206,23 +205,38 @@ static enum stop_reason failed(struct engine *g, int step, const struct err *e)
         return STOP_KV_FULL;
     }
     engine_fault(g, step, e);
-    return g->lost ? STOP_DEVICE : STOP_FAULT;
+    return g->own.lost ? STOP_DEVICE : STOP_FAULT;
+}
+
+/* At check level strict: every pool and sequence, after each step. True at other levels. */
+static bool sweep(struct engine *g, struct err *e)
+{
+    const struct seq *seqs[2 * MAX_POINTS + 1];
+    struct checker *c = &g->own.rig.pass.check;
+    if (c->level < CHECK_STRICT)
+        return true;
+    int n = session_seqs(&g->own.ses, seqs, 2 * MAX_POINTS + 1);
+    bool ok = check_sweep(&g->own.rig.kv, seqs, n, e);
+    shared_lock(&g->shared);
+    c->violations += !ok;
+    shared_unlock(&g->shared);
+    return ok;
 }
 
 /* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
 static bool extend(struct engine *g, int *chunk, struct err *e)
 {
-    struct lane *l = &g->ses.lane;
-    if (g->step > 0 && l->seq.committed + *chunk >= l->tok.n)
-        session_mark(&g->ses, false); /* so that /regen need not run the earlier chunks again */
+    struct lane *l = &g->own.ses.lane;
+    if (g->shared.step > 0 && l->seq.committed + *chunk >= l->tok.n)
+        session_mark(&g->own.ses, false); /* so that /regen need not run the earlier chunks again */
     for (;;) {
         int upto = min_int(l->seq.committed + *chunk, l->tok.n);
         bool last = upto == l->tok.n;
-        if (lane_extend(&g->rig, l, upto, last, g->set.spec, g->set.topk, e))
+        if (lane_extend(&g->own.rig, l, upto, last, g->shared.set.spec, g->shared.set.topk, e))
             return true;
         if (e->kind != ERR_NEGATIVE || stop_asked(&g->stop))
             return false;
-        if (session_reclaim(&g->ses))
+        if (session_reclaim(&g->own.ses))
             continue;
         if (*chunk <= 1)
             return false;
@@ -232,44 +246,46 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
 
 static int prefill(struct engine *g, struct turn *t)
 {
-    struct lane *l = &g->ses.lane;
+    struct lane *l = &g->own.ses.lane;
     struct err e = {0};
-    int chunk = min_int(g->set.chunk, g->rig.max_rows), total = l->tok.n;
+    int chunk = min_int(g->shared.set.chunk, g->own.rig.max_rows), total = l->tok.n;
     uint64_t start = clock_ns();
     while (l->seq.committed < total) {
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
         if (!extend(g, &chunk, &e))
-            return (int)failed(g, g->step + 1, &e);
+            return (int)failed(g, g->shared.step + 1, &e);
         t->prefill_ns = clock_ns() - start;
         struct event ev = engine_event(g, EV_PREFILL);
         ev.done = l->seq.committed;
         ev.total = total;
         engine_post(g, &ev);
         post_step(g, t);
-        if (!engine_sweep(g, &e))
-            return (int)failed(g, g->step, &e);
+        if (!sweep(g, &e))
+            return (int)failed(g, g->shared.step, &e);
     }
     return finished(g, t);
 }
 
 static int decode(struct engine *g, struct turn *t)
 {
-    struct lane *l = &g->ses.lane;
+    const struct settings *set = &g->shared.set;
+    struct lane *l = &g->own.ses.lane;
     struct err e = {0};
     uint64_t start = clock_ns();
     int why = -1;
     while (why < 0) {
-        int left = g->set.max_tokens > 0 ? g->set.max_tokens - generated(g, t) : INT32_MAX;
+        int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
         struct step_limits lim = {left};
-        struct tree_shape shape = {g->set.steps, g->set.topk, g->set.nodes};
-        bool spec = g->set.spec && g->has_draft;
-        if (lane_step(&g->rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
+        struct tree_shape shape = {set->steps, set->topk, set->nodes};
+        bool spec = set->spec && g->has_draft;
+        if (lane_step(&g->own.rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
             t->decode_ns = clock_ns() - start;
             post_step(g, t);
-            why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, g->step, &e);
-        } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) || !session_reclaim(&g->ses)) {
-            why = (int)failed(g, g->step + 1, &e);
+            why = sweep(g, &e) ? finished(g, t) : (int)failed(g, g->shared.step, &e);
+        } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) ||
+                   !session_reclaim(&g->own.ses)) {
+            why = (int)failed(g, g->shared.step + 1, &e);
         }
     }
     return why;
@@ -277,19 +293,19 @@ static int decode(struct engine *g, struct turn *t)
 
 static void begin(struct engine *g, bool regen, const char *text)
 {
-    struct lane *l = &g->ses.lane;
+    struct lane *l = &g->own.ses.lane;
     struct event ev = engine_event(g, EV_TURN_BEGIN);
     buf_str(&ev.text, text);
     ids_cat(&ev.tokens, l->tok.v, l->tok.n);
     ev.n_reused = l->seq.committed;
-    ev.seed = g->set.seed;
+    ev.seed = g->shared.set.seed;
     ev.regen = regen;
     engine_post(g, &ev);
 }
 
 static void end(struct engine *g, struct turn *t)
 {
-    struct lane *l = &g->ses.lane;
+    struct lane *l = &g->own.ses.lane;
     struct event ev = engine_event(g, EV_TURN_END);
     ev.reason = t->reason;
     buf_add(&ev.text, t->text.p, t->text.n);
@@ -305,30 +321,31 @@ static void end(struct engine *g, struct turn *t)
 /* The next turn's number; steps and counters begin anew. */
 static void number_turn(struct engine *g)
 {
-    pthread_mutex_lock(&g->mu);
-    g->turn = ++g->ses.turn;
-    g->step = 0;
-    g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
-    pthread_mutex_unlock(&g->mu);
+    shared_lock(&g->shared);
+    g->shared.turn = ++g->own.ses.turn;
+    g->shared.step = 0;
+    g->shared.count = (struct turn_count){0};
+    shared_unlock(&g->shared);
 }
 
 /* Begins the turn whose question is the last message: its settings, its prompt. */
 static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt, bool regen)
 {
-    struct session *s = &g->ses;
-    pthread_mutex_lock(&g->mu);
-    g->rig.pass.check.level = (enum check_level)g->set.check;
-    pthread_mutex_unlock(&g->mu);
-    g->rig.record = g->set.graph && g->dev.k->queued;
-    session_prepare(s, prompt, g->set.spec && g->has_draft);
-    s->lane.how = (struct sampling){(float)g->set.temperature, g->set.top_k, (float)g->set.top_p,
-                                    (float)g->set.min_p};
-    s->lane.seed = (uint64_t)g->set.seed;
+    const struct settings *set = &g->shared.set;
+    struct session *s = &g->own.ses;
+    shared_lock(&g->shared);
+    g->own.rig.pass.check.level = (enum check_level)set->check;
+    shared_unlock(&g->shared);
+    g->own.rig.record = set->graph && g->dev.k->queued;
+    session_prepare(s, prompt, set->spec && g->has_draft);
+    s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
+                                    (float)set->min_p};
+    s->lane.seed = (uint64_t)set->seed;
     t->first = s->lane.tok.n;
-    pthread_mutex_lock(&g->mu);
-    g->stats.prompt_tokens += (uint64_t)s->lane.tok.n;
-    g->stats.reused_tokens += (uint64_t)s->lane.seq.committed;
-    pthread_mutex_unlock(&g->mu);
+    shared_lock(&g->shared);
+    g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
+    g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
+    shared_unlock(&g->shared);
     begin(g, regen, s->msg[s->n_msg - 1].text);
 }
 
@@ -349,18 +366,16 @@ static void flush_text(struct engine *g, struct turn *t)
 /* The reply joins the conversation; a turn without one leaves no trace in it. */
 static void close_turn(struct engine *g, struct turn *t, int n_reply)
 {
-    struct session *s = &g->ses;
+    struct session *s = &g->own.ses;
     s->draws = s->lane.draws;
     if (n_reply > 0) {
-        pthread_mutex_lock(&g->mu);
         session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
                     s->lane.tok.v + t->first, n_reply);
-        pthread_mutex_unlock(&g->mu);
-        if (!g->lost)
+        if (!g->own.lost)
             session_mark(s, true);
     }
     end(g, t);
-    if (n_reply == 0 && (t->reason == STOP_FAULT || g->lost))
+    if (n_reply == 0 && (t->reason == STOP_FAULT || g->own.lost))
         session_unsay(s); /* the pages stay as they are, to be looked at */
     else if (n_reply == 0)
         session_rewind(s, 1);
@@ -387,12 +402,12 @@ static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int
  * long text's leaving. */
 static int reserve(const struct engine *g)
 {
-    return min_int(512, g->rig.context / 8);
+    return min_int(512, g->own.rig.context / 8);
 }
 
 static int least(const struct engine *g)
 {
-    return min_int(64, g->rig.context / 16);
+    return min_int(64, g->own.rig.context / 16);
 }
 
 /* "turn 3", "turns 1-3, 5" */
@@ -419,7 +434,7 @@ static void let_leave(struct engine *g, const struct ids *turns, int tokens, con
     for (int i = 0; i < turns->n; i++)
         buf_printf(&numbers, "%s%d", i ? " " : "", turns->v[i]);
     engine_post_op(g, OP_FORGET, numbers.p, 0);
-    session_forget(&g->ses, turns);
+    session_forget(&g->own.ses, turns);
     buf_free(&b);
     buf_free(&numbers);
 }
@@ -429,8 +444,8 @@ static void let_leave(struct engine *g, const struct ids *turns, int tokens, con
 static bool find_room(struct engine *g, const char *text, bool make_room, struct room *r,
                       struct err *e)
 {
-    int context = g->rig.context, policy = make_room ? FORGET_OLDEST : g->set.forget;
-    if (!session_room(&g->ses, text, reserve(g), least(g), r, e))
+    int context = g->own.rig.context, policy = make_room ? FORGET_OLDEST : g->shared.set.forget;
+    if (!session_room(&g->own.ses, text, reserve(g), least(g), r, e))
         return false;
     if (r->turns.n == 0)
         return true;
@@ -447,19 +462,19 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
         struct buf b = {0};
         print_turns(&r->turns, &b);
         err_set(e, ERR_USAGE, "not sent, nothing has changed: with the message the context would "
-                "hold %d of %d tokens; /forget leaves out %.200s (%d tokens) and sends it", r->n_all,
-                context, b.p, r->n_all - r->prompt.n);
+                "hold %d of %d tokens; /forget leaves out %.200s (%d tokens) and sends it",
+                r->n_all, context, b.p, r->n_all - r->prompt.n);
         buf_free(&b);
         return false;
     }
     r->prompt.n = 0; /* there is room for a short reply: nothing leaves */
-    return session_render(&g->ses, text, &r->prompt, e);
+    return session_render(&g->own.ses, text, &r->prompt, e);
 }
 
 /* A turn that says only that the message was not taken; the conversation stays as it is. */
 static void refuse(struct engine *g, const char *text, const struct err *e)
 {
-    struct turn t = {.first = g->ses.lane.tok.n};
+    struct turn t = {.first = g->own.ses.lane.tok.n};
     t.reason = e->kind == ERR_NEGATIVE && stop_asked(&g->stop) ? STOP_CANCEL : STOP_CONTEXT;
     begin(g, false, text);
     engine_post_text(g, EV_NOTICE, e->msg);
@@ -469,7 +484,7 @@ static void refuse(struct engine *g, const char *text, const struct err *e)
 /* As it was done before OP_FORGET: only for replaying such logs. */
 static void say_eagerly(struct engine *g, const char *text, int stop_after)
 {
-    struct session *s = &g->ses;
+    struct session *s = &g->own.ses;
     struct ids prompt = {0};
     struct err e = {0};
     int dropped = 0;
@@ -489,18 +504,18 @@ void engine_say(struct engine *g, const char *text, bool make_room, int stop_aft
 {
     struct room r;
     struct err e = {0};
-    if (g->set.forget == FORGET_EAGER) {
+    if (g->shared.set.forget == FORGET_EAGER) {
         say_eagerly(g, text, stop_after);
         return;
     }
     number_turn(g);
     if (find_room(g, text, make_room, &r, &e)) {
-        int left = g->rig.context - r.prompt.n;
-        session_add(&g->ses, ROLE_USER, g->ses.turn, text, NULL, 0);
+        int left = g->own.rig.context - r.prompt.n;
+        session_add(&g->own.ses, ROLE_USER, g->own.ses.turn, text, NULL, 0);
         if (left < reserve(g)) {
             char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
                                    "reply; /forget N leaves out the oldest N turns", left,
-                                   g->rig.context);
+                                   g->own.rig.context);
             engine_post_text(g, EV_NOTICE, line);
             free(line);
         }
@@ -513,11 +528,11 @@ void engine_say(struct engine *g, const char *text, bool make_room, int stop_aft
 
 void engine_regen(struct engine *g, int stop_after)
 {
-    struct session *s = &g->ses;
+    struct session *s = &g->own.ses;
     struct ids prompt = {0};
     struct err e = {0};
     int dropped;
-    bool eager = g->set.forget == FORGET_EAGER, ok;
+    bool eager = g->shared.set.forget == FORGET_EAGER, ok;
     if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
         engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
         return;
@@ -527,9 +542,9 @@ void engine_regen(struct engine *g, int stop_after)
         ok = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
     } else {
         ok = session_render_again(s, &prompt, &e) &&
-             (prompt.n < g->rig.context ||
+             (prompt.n < g->own.rig.context ||
               err_set(&e, ERR_USAGE, "the reply stays: its question needs %d tokens with its "
-                      "surroundings now, the context holds %d", prompt.n + 1, g->rig.context));
+                      "surroundings now, the context holds %d", prompt.n + 1, g->own.rig.context));
         if (ok)
             session_rewind(s, 1);
     }
@@ -550,13 +565,13 @@ void engine_forget(struct engine *g, const char *turns)
         long n = strtol(turns, &end, 10);
         if (end == turns)
             break;
-        if (n > 0 && n <= g->ses.turn && session_has_turn(&g->ses, (int)n))
+        if (n > 0 && n <= g->own.ses.turn && session_has_turn(&g->own.ses, (int)n))
             ids_add(&leave, (int)n);
     }
     if (leave.n == 0)
         engine_post_text(g, EV_NOTICE, "the context holds none of these turns");
-    else if (session_render(&g->ses, "", &all, &e) &&
-             session_render_without(&g->ses, &leave, "", &rest, &e))
+    else if (session_render(&g->own.ses, "", &all, &e) &&
+             session_render_without(&g->own.ses, &leave, "", &rest, &e))
         let_leave(g, &leave, all.n - rest.n, "");
     else
         engine_post_text(g, EV_NOTICE, e.msg);

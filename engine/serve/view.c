@@ -1,9 +1,17 @@
-/* view.c - copies of engine state for the screen and the commands, taken under the lock. */
+/* view.c - copies of engine state for the screen and the commands. Runs on the caller's thread: of the
+ * state that changes, this file reads struct engine_shared only, under its lock. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/serve/internal.h"
+
+/* The state to copy; shared_unlock() gives it back. */
+static const struct engine_shared *look(struct engine *g)
+{
+    shared_lock(&g->shared);
+    return &g->shared;
+}
 
 /* ---- pools and pages ------------------------------------------------------------------------- */
 
@@ -22,22 +30,22 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
 
 /* used: only the current session's own; protected: the session's, and also held by a fork;
  * evictable: held by checkpoints or idle sessions only. */
-static void view_pool(struct engine *g, enum pool_id id, struct pool_view *v)
+static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v)
 {
-    const struct pages *p = &g->rig.kv.pool[id];
+    const struct pages *p = &s->pass->kv->pool[id];
     *v = (struct pool_view){.exists = p->total > 0};
     if (!v->exists)
         return;
-    v->page_size = g->rig.kv.page_size;
+    v->page_size = s->pass->kv->page_size;
     v->total = p->total;
     v->reserved = GUARD_PAGES;
     v->free = p->n_free;
     v->refs = xcalloc((size_t)p->total, sizeof *v->refs);
     v->mine = xcalloc((size_t)p->total, 1);
     memcpy(v->refs, p->ref, (size_t)p->total * sizeof *v->refs);
-    mark_holders(&g->ses.lane.seq, id, 1, v->mine);
-    for (int i = 0; i < g->ses.n_idle; i++)
-        mark_holders(&g->ses.idle[i].seq, id, 2, v->mine);
+    mark_holders(&s->ses->lane.seq, id, 1, v->mine);
+    for (int i = 0; i < s->ses->n_idle; i++)
+        mark_holders(&s->ses->idle[i].seq, id, 2, v->mine);
     for (int i = GUARD_PAGES; i < p->total; i++) {
         if (p->ref[i])
             ++*(v->mine[i] == 3 ? &v->protected_ : v->mine[i] & 1 ? &v->used : &v->evictable);
@@ -45,10 +53,10 @@ static void view_pool(struct engine *g, enum pool_id id, struct pool_view *v)
     }
 }
 
-static void view_pages(struct engine *g, struct engine_view *v)
+static void view_pages(const struct engine_shared *sh, struct engine_view *v)
 {
-    const struct seq *s = &g->ses.lane.seq;
-    const struct kv *kv = &g->rig.kv;
+    const struct seq *s = &sh->ses->lane.seq;
+    const struct kv *kv = sh->pass->kv;
     v->n_page = max_int(s->n_col, s->n_dcol);
     v->page = xcalloc((size_t)v->n_page + 1, sizeof *v->page);
     for (int c = 0; c < v->n_page; c++) {
@@ -69,48 +77,49 @@ static void view_pages(struct engine *g, struct engine_view *v)
 void engine_view(struct engine *g, struct engine_view *v)
 {
     bool busy = engine_busy(g);
-    pthread_mutex_lock(&g->mu);
-    const struct lane *l = &g->ses.lane;
-    *v = g->stats;
-    memcpy(v->session, g->ses.id, sizeof v->session);
-    v->turn = g->turn;
-    v->step = g->step;
+    const struct engine_shared *s = look(g);
+    const struct lane *l = &s->ses->lane;
+    const struct turn_count *now = &s->count;
+    *v = s->stats;
+    memcpy(v->session, s->ses->id, sizeof v->session);
+    v->turn = s->turn;
+    v->step = s->step;
     v->busy = busy;
-    v->spec = g->set.spec && g->has_draft;
+    v->spec = s->set.spec && g->has_draft;
     v->length = l->tok.n;
     v->committed = l->seq.committed;
-    v->capacity = g->rig.context;
+    v->capacity = g->info.context;
     v->window = g->model.cfg.window;
     v->window_lo = l->seq.swa_lo;
     v->draft_length = l->seq.drafted;
-    v->settings = g->set;
-    const struct ring_entry *drafted = ring_drafted(&g->ring);
+    v->settings = s->set;
+    const struct ring_entry *drafted = ring_drafted(&s->ring);
     if (drafted) {
-        ring_tree(&g->ring, drafted, &v->tree);
+        ring_tree(&s->ring, drafted, &v->tree);
         v->tree_turn = drafted->turn;
         v->tree_step = drafted->step;
         v->tree_bonus = drafted->rec.bonus;
     }
-    v->n_steps = g->ring.end - g->ring.first;
+    v->n_steps = s->ring.end - s->ring.first;
     if (v->n_steps) {
-        v->first_turn = ring_at(&g->ring, 0)->turn;
-        v->first_step = ring_at(&g->ring, 0)->step;
-        v->last_turn = ring_at(&g->ring, v->n_steps - 1)->turn;
-        v->last_step = ring_at(&g->ring, v->n_steps - 1)->step;
+        v->first_turn = ring_at(&s->ring, 0)->turn;
+        v->first_step = ring_at(&s->ring, 0)->step;
+        v->last_turn = ring_at(&s->ring, v->n_steps - 1)->turn;
+        v->last_step = ring_at(&s->ring, v->n_steps - 1)->step;
     }
     for (int p = 0; p < N_POOLS; p++)
-        view_pool(g, (enum pool_id)p, &v->pool[p]);
-    view_pages(g, v);
+        view_pool(s, (enum pool_id)p, &v->pool[p]);
+    view_pages(s, v);
     v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
-    v->turn_mal = g->turn_cycles ? 1 + (double)g->turn_accepted / (double)g->turn_cycles : 0;
-    v->tok_s = reply_tok_s((int64_t)g->turn_new, g->turn_decode_ns / 1000);
-    v->checks = g->rig.pass.check.checks;
-    v->unchecked = g->rig.pass.check.unchecked;
-    v->violations = g->rig.pass.check.violations;
-    v->violation = g->violation;
-    v->violated_now = g->violation.text[0] && g->violation.turn == g->turn &&
-                      !memcmp(g->violation.session, g->ses.id, sizeof g->ses.id);
-    pthread_mutex_unlock(&g->mu);
+    v->turn_mal = now->cycles ? 1 + (double)now->accepted / (double)now->cycles : 0;
+    v->tok_s = reply_tok_s((int64_t)now->generated, now->decode_ns / 1000);
+    v->checks = s->pass->check.checks;
+    v->unchecked = s->pass->check.unchecked;
+    v->violations = s->pass->check.violations;
+    v->violation = s->violation;
+    v->violated_now = s->violation.text[0] && s->violation.turn == s->turn &&
+                      !memcmp(s->violation.session, s->ses->id, sizeof s->ses->id);
+    shared_unlock(&g->shared);
 }
 
 void engine_view_free(struct engine_view *v)
@@ -127,9 +136,9 @@ void engine_view_free(struct engine_view *v)
 
 bool engine_position(struct engine *g, int position, struct pos_view *v, struct err *e)
 {
-    pthread_mutex_lock(&g->mu);
-    const struct kv *kv = &g->rig.kv;
-    const struct lane *l = &g->ses.lane;
+    const struct engine_shared *s = look(g);
+    const struct kv *kv = s->pass->kv;
+    const struct lane *l = &s->ses->lane;
     int n = l->tok.n;
     bool ok = position >= 0 && position < n;
     if (ok) {
@@ -145,7 +154,7 @@ bool engine_position(struct engine *g, int position, struct pos_view *v, struct 
             v->draft_slot = kv_draft_slot(kv, &l->seq, position).v;
         v->in_window = position >= window_first(l->seq.committed, kv->window);
     }
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     return ok || (n == 0 ? err_set(e, ERR_USAGE, "the context is empty: send a message first")
                          : err_set(e, ERR_USAGE, "position %d: expected 0 to %d", position, n - 1));
 }
@@ -153,8 +162,8 @@ bool engine_position(struct engine *g, int position, struct pos_view *v, struct 
 int engine_page_events(struct engine *g, enum pool_id pool, int page, struct page_event *out,
                        uint64_t *seq, int max)
 {
-    pthread_mutex_lock(&g->mu);
-    const struct page_log *log = &g->rig.kv.log;
+    const struct engine_shared *s = look(g);
+    const struct page_log *log = &s->pass->kv->log;
     uint64_t from = log->seq > PAGE_LOG ? log->seq - PAGE_LOG : 0;
     int n = 0;
     for (uint64_t i = log->seq; i > from && n < max; i--) {
@@ -164,54 +173,41 @@ int engine_page_events(struct engine *g, enum pool_id pool, int page, struct pag
             seq[n++] = i - 1;
         }
     }
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     for (int i = 0; i < n / 2; i++) {
         struct page_event ev = out[i];
-        uint64_t s = seq[i];
+        uint64_t number = seq[i];
         out[i] = out[n - 1 - i];
         seq[i] = seq[n - 1 - i];
         out[n - 1 - i] = ev;
-        seq[n - 1 - i] = s;
+        seq[n - 1 - i] = number;
     }
     return n;
 }
 
 bool engine_step(struct engine *g, int turn, int step, struct step_view *v)
 {
-    pthread_mutex_lock(&g->mu);
-    const struct ring_entry *e = ring_find(&g->ring, turn, step);
+    const struct engine_shared *s = look(g);
+    const struct ring_entry *e = ring_find(&s->ring, turn, step);
     if (e) {
         *v = (struct step_view){.turn = turn, .step = step, .rec = e->rec};
-        ring_tree(&g->ring, e, &v->tree);
+        ring_tree(&s->ring, e, &v->tree);
     }
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     return e != NULL;
 }
 
 int engine_steps(struct engine *g, struct step_info *out, int max)
 {
-    pthread_mutex_lock(&g->mu);
-    uint64_t held = g->ring.end - g->ring.first;
+    const struct engine_shared *s = look(g);
+    uint64_t held = s->ring.end - s->ring.first;
     int n = held < (uint64_t)max ? (int)held : max;
     for (int i = 0; i < n; i++) {
-        const struct ring_entry *e = ring_at(&g->ring, held - (uint64_t)(n - i));
+        const struct ring_entry *e = ring_at(&s->ring, held - (uint64_t)(n - i));
         out[i] = (struct step_info){e->turn, e->step, e->rec};
     }
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     return n;
-}
-
-bool engine_sweep(struct engine *g, struct err *e)
-{
-    const struct seq *seqs[2 * MAX_POINTS + 1];
-    struct checker *c = &g->rig.pass.check;
-    if (c->level < CHECK_STRICT)
-        return true;
-    pthread_mutex_lock(&g->mu);
-    bool ok = check_sweep(&g->rig.kv, seqs, session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1), e);
-    c->violations += !ok;
-    pthread_mutex_unlock(&g->mu);
-    return ok;
 }
 
 bool engine_check(struct engine *g, struct check_report *r, struct err *e)
@@ -220,16 +216,16 @@ bool engine_check(struct engine *g, struct check_report *r, struct err *e)
     struct err why = {0};
     *r = (struct check_report){.n_rule = check_rule_count()};
     CHECK(r->n_rule <= MAX_RULES);
-    pthread_mutex_lock(&g->mu);
-    const struct checker *c = &g->rig.pass.check;
-    r->n_seq = session_seqs(&g->ses, seqs, 2 * MAX_POINTS + 1);
-    bool ok = check_sweep(&g->rig.kv, seqs, r->n_seq, &why);
-    r->level = (enum check_level)g->set.check;
+    const struct engine_shared *s = look(g);
+    const struct checker *c = &s->pass->check;
+    r->n_seq = session_seqs(s->ses, seqs, 2 * MAX_POINTS + 1);
+    bool ok = check_sweep(s->pass->kv, seqs, r->n_seq, &why);
+    r->level = (enum check_level)s->set.check;
     r->checks = c->checks;
     r->unchecked = c->unchecked;
     r->violations = c->violations;
-    r->violation = g->violation;
-    pthread_mutex_unlock(&g->mu);
+    r->violation = s->violation;
+    shared_unlock(&g->shared);
     for (int i = 0; i < r->n_rule; i++) {
         r->rule[i].text = check_rule(i);
         r->rule[i].state = !ok && check_names(why.msg, i) ? RULE_VIOLATED
@@ -242,8 +238,8 @@ bool engine_check(struct engine *g, struct check_report *r, struct err *e)
 
 bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf *out, struct err *e)
 {
-    pthread_mutex_lock(&g->mu);
-    const struct pass *ps = &g->rig.pass;
+    const struct engine_shared *s = look(g);
+    const struct pass *ps = s->pass;
     int which = ps->last;
     if (mode && mode[0]) {
         for (which = 0; which < N_MODES; which++)
@@ -261,6 +257,6 @@ bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf 
             err_set(e, ERR_USAGE, "no %s plan was made yet", plan_mode_name((enum plan_mode)which));
     if (ok)
         plan_print(&ps->plan[which], json, out);
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     return ok;
 }

@@ -18,7 +18,7 @@ enum { SCREEN_QUEUE = 4096 };
 static void post_settings(struct engine *g, enum op_kind op)
 {
     struct buf b = {0};
-    settings_print(&g->set, &b);
+    settings_print(&g->shared.set, &b);
     engine_post_op(g, op, b.p ? b.p : "", 0);
     buf_clear(&b);
     for (int i = 0; i < N_BUGS; i++) /* switches outlive sessions: each one says which are on */
@@ -43,61 +43,62 @@ static void post_session(struct engine *g, const char *parent, int fork_turn)
 
 static void start_stats(struct engine *g)
 {
-    pthread_mutex_lock(&g->mu);
-    g->stats = (struct engine_view){0};
-    checker_start(&g->rig.pass.check);
-    ring_clear(&g->ring);
-    g->turn = g->step = 0;
-    g->turn_cycles = g->turn_accepted = g->turn_new = g->turn_decode_ns = 0;
-    pthread_mutex_unlock(&g->mu);
+    shared_lock(&g->shared);
+    g->shared.stats = (struct engine_view){0};
+    checker_start(&g->own.rig.pass.check);
+    ring_clear(&g->shared.ring);
+    g->shared.turn = g->shared.step = 0;
+    g->shared.count = (struct turn_count){0};
+    shared_unlock(&g->shared);
 }
 
 static void do_new(struct engine *g, const struct request *rq)
 {
-    session_reset(&g->ses, rq->session);
+    session_reset(&g->own.ses, rq->session);
     start_stats(g);
     if (rq->text)
-        session_set_system(&g->ses, rq->text);
+        session_set_system(&g->own.ses, rq->text);
     post_session(g, NULL, 0);
     post_settings(g, OP_OPEN);
-    if (g->ses.system[0])
-        engine_post_op(g, OP_SYSTEM, g->ses.system, 0);
+    if (g->own.ses.system[0])
+        engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
 }
 
 /* What was left to the engine becomes a value, so that the log says what a replay must do. */
 static void resolve_settings(struct engine *g)
 {
-    if (g->set.chunk == 0)
-        g->set.chunk = device_chunk(&g->dev);
-    if (g->set.forget == FORGET_AUTO)
-        g->set.forget = g->attended ? FORGET_ASK : FORGET_OLDEST;
+    if (g->shared.set.chunk == 0)
+        g->shared.set.chunk = device_chunk(&g->dev);
+    if (g->shared.set.forget == FORGET_AUTO)
+        g->shared.set.forget = g->attended ? FORGET_ASK : FORGET_OLDEST;
 }
 
 /* The conversation becomes the turns of the request. */
 static void take_past(struct engine *g, const struct request *rq)
 {
+    struct session *s = &g->own.ses;
     for (int i = 0; i < rq->n_past; i++) {
         const struct past_turn *p = &rq->past[i];
         if (p->ids.n == 0 && (!p->reply || !p->reply[0]))
             continue; /* a turn without a reply left no trace in the context */
-        session_add(&g->ses, ROLE_USER, p->turn, p->user, NULL, 0);
-        session_add(&g->ses, ROLE_ASSISTANT, p->turn, p->reply ? p->reply : "", p->ids.v, p->ids.n);
+        session_add(s, ROLE_USER, p->turn, p->user, NULL, 0);
+        session_add(s, ROLE_ASSISTANT, p->turn, p->reply ? p->reply : "", p->ids.v, p->ids.n);
     }
-    pthread_mutex_lock(&g->mu);
-    g->ses.turn = g->turn = max_int(0, rq->next_turn - 1);
-    g->step = 0;
-    g->ses.draws = rq->draws;
-    pthread_mutex_unlock(&g->mu);
+    shared_lock(&g->shared);
+    s->turn = g->shared.turn = max_int(0, rq->next_turn - 1);
+    g->shared.step = 0;
+    shared_unlock(&g->shared);
+    s->draws = rq->draws;
 }
 
 /* Lines that do not apply were refused by whoever sent them. */
 static void take_settings(struct engine *g, const char *lines)
 {
     struct err e = {0};
-    pthread_mutex_lock(&g->mu);
-    bool ok = settings_parse(&g->set, lines, &e);
+    shared_lock(&g->shared);
+    bool ok = settings_parse(&g->shared.set, lines, &e);
     resolve_settings(g);
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     if (!ok)
         engine_post_text(g, EV_NOTICE, e.msg);
 }
@@ -106,55 +107,55 @@ static void take_settings(struct engine *g, const char *lines)
 static void post_fork(struct engine *g)
 {
     struct buf turns = {0};
-    for (int i = 0; i < g->ses.n_msg; i++)
-        if (g->ses.msg[i].role == ROLE_USER)
-            buf_printf(&turns, "%s%d", turns.n ? " " : "", g->ses.turn_of[i]);
-    engine_post_op(g, OP_FORK, turns.p ? turns.p : "", g->ses.turn);
+    for (int i = 0; i < g->own.ses.n_msg; i++)
+        if (g->own.ses.msg[i].role == ROLE_USER)
+            buf_printf(&turns, "%s%d", turns.n ? " " : "", g->own.ses.turn_of[i]);
+    engine_post_op(g, OP_FORK, turns.p ? turns.p : "", g->own.ses.turn);
     buf_free(&turns);
 }
 
 static void do_resume(struct engine *g, const struct request *rq)
 {
-    session_reset(&g->ses, rq->session);
+    session_reset(&g->own.ses, rq->session);
     start_stats(g);
     if (rq->settings)
         take_settings(g, rq->settings);
     if (rq->text)
-        session_set_system(&g->ses, rq->text);
+        session_set_system(&g->own.ses, rq->text);
     take_past(g, rq);
-    post_session(g, rq->parent[0] ? rq->parent : NULL, rq->parent[0] ? g->ses.turn : 0);
+    post_session(g, rq->parent[0] ? rq->parent : NULL, rq->parent[0] ? g->own.ses.turn : 0);
     if (rq->parent[0])
         post_fork(g);
     post_settings(g, OP_RESUME);
-    if (g->ses.system[0])
-        engine_post_op(g, OP_SYSTEM, g->ses.system, 0);
+    if (g->own.ses.system[0])
+        engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
 }
 
 static void do_fork(struct engine *g, const struct request *rq)
 {
     char parent[SESSION_ID];
-    memcpy(parent, g->ses.id, sizeof parent);
-    session_fork(&g->ses, rq->session);
-    if (g->set.forget != FORGET_EAGER) { /* in logs before OP_FORGET the context stayed as it was */
-        struct replaced old = session_take_messages(&g->ses);
+    memcpy(parent, g->own.ses.id, sizeof parent);
+    session_fork(&g->own.ses, rq->session);
+    if (g->shared.set.forget != FORGET_EAGER) { /* before OP_FORGET the context stayed as it was */
+        struct replaced old = session_take_messages(&g->own.ses);
         take_past(g, rq);
-        session_fit_states(&g->ses, &old);
+        session_fit_states(&g->own.ses, &old);
     }
-    pthread_mutex_lock(&g->mu);
-    ring_cut(&g->ring, g->ses.turn);
-    pthread_mutex_unlock(&g->mu);
-    post_session(g, parent, g->ses.turn);
+    shared_lock(&g->shared);
+    ring_cut(&g->shared.ring, g->own.ses.turn);
+    shared_unlock(&g->shared);
+    post_session(g, parent, g->own.ses.turn);
     post_fork(g);
 }
 
 static void do_undo(struct engine *g)
 {
-    if (g->ses.n_msg < 2) {
+    if (g->own.ses.n_msg < 2) {
         engine_post_text(g, EV_NOTICE, "there is nothing to undo");
         return;
     }
-    int turn = g->ses.turn_of[g->ses.n_msg - 1];
-    session_rewind(&g->ses, 2);
+    int turn = g->own.ses.turn_of[g->own.ses.n_msg - 1];
+    session_rewind(&g->own.ses, 2);
     engine_post_op(g, OP_UNDO, "", turn);
 }
 
@@ -164,16 +165,17 @@ static void do_set(struct engine *g, const char *line)
     char *name = xstrdup(line), *value = strchr(name, '=');
     if (value)
         *value++ = '\0';
-    pthread_mutex_lock(&g->mu);
-    bool ok = strncmp(name, "bug.", 4) == 0 ? bug_set(name + 4, value ? value : "", &e)
-                                             : settings_set(&g->set, name, value ? value : "", &e);
+    shared_lock(&g->shared);
+    bool ok = strncmp(name, "bug.", 4) == 0
+                  ? bug_set(name + 4, value ? value : "", &e)
+                  : settings_set(&g->shared.set, name, value ? value : "", &e);
     resolve_settings(g);
-    pthread_mutex_unlock(&g->mu);
+    shared_unlock(&g->shared);
     struct buf done = {0};
     buf_printf(&done, "%s=", name);
     if (!ok)
         engine_post_text(g, EV_NOTICE, e.msg);
-    else if (settings_get(&g->set, name, &done)) /* as it was resolved */
+    else if (settings_get(&g->shared.set, name, &done)) /* as it was resolved */
         engine_post_op(g, OP_SET, done.p, 0);
     else
         engine_post_op(g, OP_SET, line, 0);
@@ -196,9 +198,9 @@ static void do_calibrate(struct engine *g)
 {
     struct err e = {0};
     struct calibration c;
+    const struct ids *said = &g->own.ses.lane.tok;
     struct calib_opts o = {.m = &g->model, .d = &g->draft, .tok = g->tok, .chat = g->chat,
-                           .dev = &g->dev, .text = g->ses.lane.tok.v, .n_text = g->ses.lane.tok.n,
-                           .stop = &g->stop};
+                           .dev = &g->dev, .text = said->v, .n_text = said->n, .stop = &g->stop};
     struct buf report = {0};
     bool ok = g->has_draft ? calibrate_run(&o, &c, &e)
                            : err_set(&e, ERR_USAGE, "%s", g->info.draft_off);
@@ -236,12 +238,13 @@ static void do_several(struct engine *g, const struct request *rq)
     struct err e = {0};
     struct ids prompt = {0};
     int shared = 0, n = rq->count;
+    const struct settings *set = &g->shared.set;
     struct several o = {.dev = &g->dev, .m = &g->model, .d = g->has_draft ? &g->draft : NULL,
-                        .tok = g->tok, .chat = g->chat, .set = &g->set, .prompt = &prompt, .n = n,
-                        .page_size = g->rig.kv.page_size, .stop = &g->stop};
-    bool ok = session_render(&g->ses, rq->text ? rq->text : "", &prompt, &e);
-    o.context = min_int(g->rig.context,
-                        prompt.n + (g->set.max_tokens > 0 ? g->set.max_tokens : 1024));
+                        .tok = g->tok, .chat = g->chat, .set = set, .prompt = &prompt, .n = n,
+                        .page_size = g->own.rig.kv.page_size, .stop = &g->stop};
+    bool ok = session_render(&g->own.ses, rq->text ? rq->text : "", &prompt, &e);
+    o.context = min_int(g->own.rig.context,
+                        prompt.n + (set->max_tokens > 0 ? set->max_tokens : 1024));
     if (ok && prompt.n >= o.context)
         ok = err_set(&e, ERR_USAGE, "the question needs %d tokens, the context holds %d",
                      prompt.n + 1, o.context);
@@ -267,8 +270,8 @@ static void serve(struct engine *g, const struct request *rq)
     case RQ_UNDO: do_undo(g); break;
     case RQ_NEW: do_new(g, rq); break;
     case RQ_SYSTEM:
-        session_set_system(&g->ses, rq->text ? rq->text : "");
-        engine_post_op(g, OP_SYSTEM, g->ses.system, 0);
+        session_set_system(&g->own.ses, rq->text ? rq->text : "");
+        engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
         break;
     case RQ_SET: do_set(g, rq->text ? rq->text : ""); break;
     case RQ_FORK: do_fork(g, rq); break;
@@ -293,19 +296,19 @@ static void request_free(struct request *rq)
 
 static bool next_request(struct engine *g, struct request *rq)
 {
-    pthread_mutex_lock(&g->req_mu);
-    g->working = false;
-    while (g->n_req == 0 && !g->closing)
-        pthread_cond_wait(&g->req_cv, &g->req_mu);
-    bool got = !g->closing;
+    pthread_mutex_lock(&g->inbox.mu);
+    g->inbox.working = false;
+    while (g->inbox.n == 0 && !g->inbox.closing)
+        pthread_cond_wait(&g->inbox.filled, &g->inbox.mu);
+    bool got = !g->inbox.closing;
     if (got) {
-        *rq = g->req[0];
+        *rq = g->inbox.rq[0];
         g->stop.running = rq->number;
-        g->n_req--;
-        memmove(g->req, g->req + 1, (size_t)g->n_req * sizeof *g->req);
-        g->working = true;
+        g->inbox.n--;
+        memmove(g->inbox.rq, g->inbox.rq + 1, (size_t)g->inbox.n * sizeof *g->inbox.rq);
+        g->inbox.working = true;
     }
-    pthread_mutex_unlock(&g->req_mu);
+    pthread_mutex_unlock(&g->inbox.mu);
     return got;
 }
 
@@ -315,7 +318,7 @@ static void *run(void *arg)
     struct request rq;
     tok_stop_on(&g->stop); /* a long message is encoded on this thread */
     while (next_request(g, &rq)) {
-        if (g->lost)
+        if (g->own.lost)
             engine_fault(g, 0, &(struct err){.kind = ERR_MODEL});
         else
             serve(g, &rq);
@@ -326,14 +329,14 @@ static void *run(void *arg)
 
 bool engine_submit(struct engine *g, struct request *rq, struct err *e)
 {
-    pthread_mutex_lock(&g->req_mu);
-    bool ok = g->n_req < MAX_REQUESTS;
+    pthread_mutex_lock(&g->inbox.mu);
+    bool ok = g->inbox.n < MAX_REQUESTS;
     if (ok) {
         rq->number = atomic_fetch_add(&g->stop.submitted, 1) + 1;
-        g->req[g->n_req++] = *rq;
+        g->inbox.rq[g->inbox.n++] = *rq;
     }
-    pthread_cond_signal(&g->req_cv);
-    pthread_mutex_unlock(&g->req_mu);
+    pthread_cond_signal(&g->inbox.filled);
+    pthread_mutex_unlock(&g->inbox.mu);
     if (!ok) {
         request_free(rq);
         return err_set(e, ERR_USAGE, "%d requests are waiting already", MAX_REQUESTS);
@@ -349,9 +352,9 @@ void engine_cancel(struct engine *g)
 
 bool engine_busy(struct engine *g)
 {
-    pthread_mutex_lock(&g->req_mu);
-    bool busy = g->n_req > 0 || g->working;
-    pthread_mutex_unlock(&g->req_mu);
+    pthread_mutex_lock(&g->inbox.mu);
+    bool busy = g->inbox.n > 0 || g->inbox.working;
+    pthread_mutex_unlock(&g->inbox.mu);
     return busy;
 }
 
@@ -359,11 +362,10 @@ bool engine_busy(struct engine *g)
 
 static void hold(void *arg, bool on)
 {
-    struct engine *g = arg;
     if (on)
-        pthread_mutex_lock(&g->mu);
+        shared_lock(arg);
     else
-        pthread_mutex_unlock(&g->mu);
+        shared_unlock(arg);
 }
 
 /* The longest context within reason. Where cells lie in the machine's memory, they may take a
@@ -469,7 +471,7 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
     struct rig_shape shape = {.page_size = o->page_size ? o->page_size : 16,
                               .context = pick_context(&g->dev, &g->model, o->context),
                               .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                              .max_rows = o->rows ? o->rows : max_int(512, g->set.chunk),
+                              .max_rows = o->rows ? o->rows : max_int(512, g->shared.set.chunk),
                               .kv = g->dev.kv,
                               .shorten = !o->context && !o->full_pages};
     int P = shape.page_size;
@@ -480,16 +482,18 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
                        shape.context);
     if ((shape.full_pages && shape.full_pages < 4) || (shape.swa_pages && shape.swa_pages < 4))
         return err_set(e, ERR_USAGE, "a pool needs at least 4 pages");
-    if (!rig_open(&g->rig, g->dev, &g->model, g->has_draft ? &g->draft : NULL, &shape, e))
+    if (!rig_open(&g->own.rig, g->dev, &g->model, g->has_draft ? &g->draft : NULL, &shape, e))
         return false;
-    if (g->rig.context < shape.context)
+    if (g->own.rig.context < shape.context)
         notice(g, "the context is %d tokens: no more than that fits the device's memory",
-               g->rig.context);
-    g->rig.pass.hold = hold;
-    g->rig.pass.hold_arg = g;
+               g->own.rig.context);
+    g->own.rig.pass.hold = hold;
+    g->own.rig.pass.hold_arg = &g->shared;
+    g->shared.pass = &g->own.rig.pass;
+    g->shared.ses = &g->own.ses;
     /* where passes queue, the host is far ahead of the device; elsewhere one may take long */
-    g->rig.net.stop = g->dev.k->queued ? NULL : &g->stop;
-    g->rig.n_stop = chat_stops(g->chat, g->rig.stop);
+    g->own.rig.net.stop = g->dev.k->queued ? NULL : &g->stop;
+    g->own.rig.n_stop = chat_stops(g->chat, g->own.rig.stop);
     int n = g->model.cfg.vocab, holes = 0;
     uint8_t *mask = xcalloc((size_t)n, 1);
     for (int i = 0; i < n; i++) {
@@ -497,9 +501,9 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
         mask[i] = tok_bytes(g->tok, i, &len) == NULL;
         holes += mask[i];
     }
-    bool ok = holes == 0 || rig_mask(&g->rig, mask, n, e);
+    bool ok = holes == 0 || rig_mask(&g->own.rig, mask, n, e);
     free(mask);
-    session_init(&g->ses, &g->rig, g->chat);
+    session_init(&g->own.ses, &g->own.rig, g->chat);
     return ok;
 }
 
@@ -557,8 +561,8 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
                                           cut ? ", " : "", cut ? cut : "");
     i->shared_kv = g->strings[4] = print_sharing(g);
     i->chat = chat_name(g->chat);
-    i->context = g->rig.context;
-    i->page_size = g->rig.kv.page_size;
+    i->context = g->own.rig.context;
+    i->page_size = g->own.rig.kv.page_size;
     i->window = g->model.cfg.window;
     i->n_layer = g->model.cfg.n_layer;
     for (int l = 0; l < i->n_layer; l++)
@@ -571,20 +575,20 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     tokenizer_sha(g, o->model);
     i->backend = g->dev.k->name;
     i->precision = i->kv = g->dev.kv == KV_BF16 ? "bf16" : "f32";
-    i->rows = g->rig.max_rows;
+    i->rows = g->own.rig.max_rows;
     for (int k = 0; g->has_draft && k < g->draft.n_capture; k++) {
         size_t n = strlen(i->capture);
         snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "", g->draft.capture[k]);
     }
     for (int p = 0; p < N_POOLS; p++)
-        i->n_pages[p] = g->rig.kv.pool[p].total;
+        i->n_pages[p] = g->own.rig.kv.pool[p].total;
 }
 
 static void init_locks(struct engine *g)
 {
-    pthread_mutex_init(&g->req_mu, NULL);
-    pthread_mutex_init(&g->mu, NULL);
-    pthread_cond_init(&g->req_cv, NULL);
+    pthread_mutex_init(&g->inbox.mu, NULL);
+    pthread_mutex_init(&g->shared.mu, NULL);
+    pthread_cond_init(&g->inbox.filled, NULL);
 }
 
 struct engine *engine_open(const struct engine_opts *o, struct err *e)
@@ -593,12 +597,12 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     struct progress p = {o->progress, o->progress_arg};
     const struct progress *pp = o->progress ? &p : NULL;
     init_locks(g);
-    ring_open(&g->ring);
+    ring_open(&g->shared.ring);
     g->screen = evq_new(SCREEN_QUEUE);
     bool ok = g->screen != NULL ||
               err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
     g->log = o->log;
-    g->set = o->settings;
+    g->shared.set = o->settings;
     g->attended = o->attended;
     ok = ok && open_device(g, o, e) &&
               model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
@@ -622,25 +626,25 @@ void engine_close(struct engine *g)
     if (!g)
         return;
     engine_cancel(g);
-    pthread_mutex_lock(&g->req_mu);
-    g->closing = true;
-    pthread_cond_signal(&g->req_cv);
-    pthread_mutex_unlock(&g->req_mu);
+    pthread_mutex_lock(&g->inbox.mu);
+    g->inbox.closing = true;
+    pthread_cond_signal(&g->inbox.filled);
+    pthread_mutex_unlock(&g->inbox.mu);
     evq_close(g->screen);
     if (g->running)
         pthread_join(g->thread, NULL);
-    while (g->n_req)
-        request_free(&g->req[--g->n_req]);
-    if (g->ses.rig)
-        session_free(&g->ses);
-    rig_close(&g->rig);
+    while (g->inbox.n)
+        request_free(&g->inbox.rq[--g->inbox.n]);
+    if (g->own.ses.rig)
+        session_free(&g->own.ses);
+    rig_close(&g->own.rig);
     draft_free(&g->draft);
     chat_close(g->chat);
     tok_close(g->tok);
     model_free(&g->model);
     device_close(&g->dev);
     evq_free(g->screen);
-    ring_close(&g->ring);
+    ring_close(&g->shared.ring);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);
     free(g);

@@ -60,5 +60,6 @@ only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
+without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "no backend is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 exit $bad

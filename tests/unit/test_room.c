@@ -192,20 +192,20 @@ static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **stat
         *p = (struct past_turn){.turn = i + 1, .user = xstrdup(said[i]), .reply = xstrdup(b.text.p)};
         ids_cat(&p->ids, b.end_tokens.v, b.end_tokens.n);
         if (i == 0)
-            end_of_first = g->ses.lane.seq.committed;
+            end_of_first = g->own.ses.lane.seq.committed;
     }
     ask(g, RQ_FORGET, "2", &b);
     ask(g, RQ_SAY, "What is my name?", &b);
     brought_clear(&b);
     must(engine_submit(g, &rq, &e), &e);
     settle(g, &b);
-    const struct lane *l = &g->ses.lane;
-    must(session_render(&g->ses, "And?", &whole, &e), &e);
-    assert_int_equal(g->ses.n_msg, 6);
+    const struct lane *l = &g->own.ses.lane;
+    must(session_render(&g->own.ses, "And?", &whole, &e), &e);
+    assert_int_equal(g->own.ses.n_msg, 6);
     assert_int_equal(l->seq.committed, end_of_first);
     assert_true(whole.n > end_of_first && memcmp(l->tok.v, whole.v, (size_t)end_of_first * sizeof *whole.v) == 0);
-    for (int i = 0; i < g->ses.n_point; i++)
-        assert_true(g->ses.point[i].lane.seq.committed <= end_of_first);
+    for (int i = 0; i < g->own.ses.n_point; i++)
+        assert_true(g->own.ses.point[i].lane.seq.committed <= end_of_first);
     engine_close(g);
     brought_free(&b);
     ids_free(&whole);

@@ -22,10 +22,10 @@ static void look_at_lock(void)
 {
     if (!spy.g)
         return;
-    if (pthread_mutex_trylock(&spy.g->mu))
+    if (pthread_mutex_trylock(&spy.g->shared.mu))
         spy.locked++; /* nobody else looks meanwhile */
     else
-        pthread_mutex_unlock(&spy.g->mu);
+        pthread_mutex_unlock(&spy.g->shared.mu);
 }
 
 static void spy_attn(struct kdev *d, const struct k_attn *a)
