@@ -48,7 +48,8 @@ void engine_close(struct engine *g);
 struct engine_info {
     const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
     const char *family, *device, *chat;
-    const char *draft_kind; /* "eagle3", "frozen-kv", NULL: none */
+    const char *draft_kind; /* "eagle3", "frozen-kv"; NULL: no draft */
+    enum draft_kv draft_kv; /* whose KV the draft's layers read */
     const char *draft_off; /* why there is no drafting, or NULL */
     const char *shared_kv; /* which layers own no slots and whose they read; NULL: all own theirs */
     int context, page_size, window, n_layer, n_swa_layer, vocab;

@@ -165,10 +165,15 @@ static inline int model_kv_owner(const struct model *m, int l) { return m->layer
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
-enum draft_kind { DRAFT_EAGLE3, DRAFT_FROZEN };
+/* Whose KV cells the layers of a draft read. */
+enum draft_kv {
+    DRAFT_KV_NONE,   /* nobody's: there are no layers */
+    DRAFT_KV_OWN,    /* their own, in the draft pool */
+    DRAFT_KV_TARGET, /* the target's */
+};
 
 struct draft {
-    enum draft_kind kind;
+    const char *kind;  /* the drafter that runs it: a name in the table of engine/draft/drafter.c */
     struct config cfg; /* the draft's own switches, rope included; vocab is the target's */
     struct layer *layer;
     int target_hidden;

@@ -251,7 +251,7 @@ static inline void mock_open(struct mock *m, int window)
 
 static inline void mock_eagle(struct mock *m, int window)
 {
-    m->d = (struct draft){.kind = DRAFT_EAGLE3, .target_hidden = MOCK_H, .draft_vocab = MOCK_V,
+    m->d = (struct draft){.kind = "eagle3", .target_hidden = MOCK_H, .draft_vocab = MOCK_V,
                           .n_capture = 2, .capture = {1, 2}, .kv_full = -1, .kv_swa = -1};
     mock_config(&m->d.cfg, 1, window);
     m->d.layer = m->dlayer;
@@ -263,7 +263,7 @@ static inline void mock_eagle(struct mock *m, int window)
 
 static inline void mock_frozen(struct mock *m)
 {
-    m->d = (struct draft){.kind = DRAFT_FROZEN, .target_hidden = MOCK_H, .draft_vocab = MOCK_V,
+    m->d = (struct draft){.kind = "frozen-kv", .target_hidden = MOCK_H, .draft_vocab = MOCK_V,
                           .kv_full = 1, .kv_swa = 2};
     mock_config(&m->d.cfg, 2, m->m.cfg.window);
     m->d.layer = m->dlayer;

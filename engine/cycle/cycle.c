@@ -94,8 +94,8 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
     r->max_rows = max_int(r->max_rows, TREE_MAX * max_int(1, shape->lanes));
     r->fuse = r->record = dev.k->queued;
     r->max_logits = TREE_MAX * max_int(1, shape->lanes);
-    struct kv_shape ks = pool_shape(r, shape, draft && draft->kind == DRAFT_EAGLE3);
-    if (draft && draft->kind == DRAFT_FROZEN) /* its query stands one before the committed length */
+    struct kv_shape ks = pool_shape(r, shape, drafter_kv_of(draft) == DRAFT_KV_OWN);
+    if (drafter_kv_of(draft) == DRAFT_KV_TARGET) /* its query stands one before the committed length */
         ks.reach = max_int(ks.window - 1, draft_window(draft));
     kv_init(&r->kv, &ks);
     pass_init(&r->pass, dev, &r->kv);
@@ -106,8 +106,9 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
                        e) &&
               open_buffers(r, e);
     if (ok && draft) {
-        r->drafter = drafter_open(dev, draft, &r->net, ks.draft_pages * P, shape->kv,
-                                  r->max_rows + 1, e);
+        struct drafter_setup setup = {dev, draft, &r->net, ks.draft_pages * P, shape->kv,
+                                      r->max_rows + 1};
+        r->drafter = drafter_open(&setup, e);
         ok = r->drafter != NULL;
         r->pass.opts.draft_window = draft_window(draft);
         for (int l = 0; l < draft->cfg.n_layer; l++)
@@ -521,8 +522,10 @@ static bool draft(struct rig *r, struct lane **lane, const struct step_limits *l
         struct lane *l = lane[b];
         tree_init(&l->tree, l->tok.v[l->tok.n - 1]);
         int depth = draft_depth(r, l, &lim[b]);
-        if (shape && r->drafter && l->guess.n && depth > 0 && shape->nodes > 1)
-            d[k++] = (struct drafting){&l->seq, &l->guess, l->slot - 1, depth, &l->tree};
+        struct drafting one = {&l->seq, &l->guess, l->slot - 1, depth, &l->tree, l->tok.v, l->tok.n};
+        if (shape && r->drafter && depth > 0 && shape->nodes > 1 &&
+            r->drafter->ops->ready(r->drafter, &one))
+            d[k++] = one;
     }
     return k == 0 || drafter_grow(r->drafter, &r->pass, d, k, shape, e);
 }

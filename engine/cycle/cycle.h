@@ -10,7 +10,7 @@
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
 
-#include "engine/draft/draft.h"
+#include "engine/draft/head.h"
 
 struct rig {
     struct device dev;

@@ -115,7 +115,7 @@ bool fused_fits(const struct rig *r, const struct lane *l, const struct step_lim
         return true;
     int depth = min_int(r->context - l->tok.n - 1, lim->max_new - 1);
     return r->drafter && drafter_owns_kv(r->drafter) && shape->nodes > 1 && depth >= shape->steps &&
-           shape->topk <= r->drafter->w->draft_vocab && l->guess.n == shape->topk &&
+           shape->topk <= drafter_vocab(r->drafter) && l->guess.n == shape->topk &&
            lane_can_follow(r, l);
 }
 
@@ -372,7 +372,7 @@ static struct k_reach reach_of(const struct k_table *t, int window, kbuf slots)
 static void run_levels(struct trip *t)
 {
     struct rig *r = t->r;
-    struct drafter *d = r->drafter;
+    struct head *d = r->drafter->head;
     int K = t->key.topk;
     struct k_plan all = {0};
     struct k_topk best;
@@ -396,7 +396,7 @@ static void run_levels(struct trip *t)
         if (s.level == t->key.steps)
             break;
         d->ops->level(d, &kp, K, s.level == 1 ? d->root : d->state, d->idx);
-        best = drafter_best(d, K, K, d->ids, d->logp);
+        best = head_best(d, K, K, d->ids, d->logp);
         s.topk = &best;
         s.ids = d->ids;
         s.logp = d->logp;
@@ -463,22 +463,22 @@ static void run_accept(struct trip *t, const struct k_plan *kp, kbuf emitted)
 static void run_ops(struct trip *t)
 {
     struct rig *r = t->r;
-    struct drafter *d = r->drafter;
     struct k_plan kp = plan_view(t->verify, t->io.plan_verify);
     r->dev.k->take(r->dev.d, kbuf_at(t->f->mem, 0, t->io.in), t->io.in);
     if (t->key.steps) {
         run_levels(t);
         run_select(t, &kp);
     }
-    net_forward(&r->net, t->verify, &kp, t->key.steps ? drafter_taps(d) : NULL);
+    net_forward(&r->net, t->verify, &kp, t->key.steps ? drafter_taps(r->drafter) : NULL);
     net_logits(&r->net, t->nodes, (kbuf){0}, r->logits, (kbuf){0});
     run_draws(t, &kp);
     if (t->key.steps) {
         struct k_plan after = plan_view(t->extend, t->io.plan_extend);
+        struct head *d = r->drafter->head;
         run_accept(t, &kp, after.token);
         d->ops->extend(d, &after, t->key.steps + 1, t->io.path, t->io.last, 1,
-                       drafter_root(d, t->key.slot));
-        drafter_topk(d, 1, t->key.topk, t->io.next, t->io.next_logp);
+                       head_root(d, t->key.slot));
+        head_topk(d, 1, t->key.topk, t->io.next, t->io.next_logp);
     }
     size_t out = t->io.out1 - t->io.out0;
     r->dev.k->give(r->dev.d, kbuf_at(t->f->mem, t->io.out0, out), out);
@@ -695,7 +695,7 @@ static void move_marks(struct trip *t, const int *path, int n)
 static void next_guess(struct trip *t)
 {
     struct guess *g = &t->l->guess;
-    const int32_t *ids = out_at(t, t->io.next), *d2t = t->r->drafter->w->d2t;
+    const int32_t *ids = out_at(t, t->io.next), *d2t = t->r->drafter->head->w->d2t;
     g->n = t->key.topk;
     for (int i = 0; i < g->n; i++)
         g->token[i] = d2t && ids[i] >= 0 ? d2t[ids[i]] : ids[i];

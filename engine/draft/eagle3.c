@@ -1,11 +1,11 @@
-/* eagle3.c - the EAGLE3 head; see draft.h.
+/* eagle3.c - the EAGLE3 head; see head.h.
  *
  * Forward (Li et al. 2025, arXiv 2503.01840, and the SafeAILab and SpecForge sources):
  *   g = fc [a_low; a_mid; a_high]      true target states; on later levels the head's own output
  *   z = [norm(E[token]); norm(g)]
  *   x = g + attention(z);  x = x + mlp(norm(x));  logits = head(norm(x));  feed back x
  */
-#include "engine/draft/draft.h"
+#include "engine/draft/head.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 _Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE, "states and the token are laid at once");
 
 struct eagle3 {
-    struct drafter base;
+    struct head base;
     struct k_cells *cells; /* (n_layer) */
     kbuf fused;            /* (max_rows, n_capture * target_hidden) */
     kbuf x;                /* (max_rows, hidden) */
@@ -70,14 +70,14 @@ static bool open_buffers(struct eagle3 *d, struct err *e)
     d->base.state_n = c->hidden;
     memcpy(d->base.taps.boundary, w->capture, sizeof w->capture);
     size_t half = c->n_rope ? (size_t)c->rope[0].half : 1;
-    return drafter_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
+    return head_buffers(&d->base, e) && want(d, &d->fused, F32(rows * wide), e) &&
            want(d, &d->x, F32(rows * H), e) &&
            want(d, &d->z, F32(rows * 2 * H), e) && want(d, &d->q, F32(rows * heads), e) &&
            want(d, &d->o, F32(rows * heads), e) && want(d, &d->h, F32(rows * ffn), e) &&
            want(d, &d->cs, F32(rows * half * 2), e);
 }
 
-static void close_eagle3(struct drafter *base)
+static void close_eagle3(struct head *base)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct kernels *k = base->dev.k;
@@ -227,18 +227,18 @@ static void logits(struct eagle3 *d, kbuf state, int n)
         .pre = norm_of(&w->cfg, &w->norm), .w = head, .scale = 1, .dst = d->base.logits});
 }
 
-static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+static void extend(struct head *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req, kbuf state)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     begin_extend(d, kp, from, rows);
     forward(d, kp, rows, d->x);
-    drafter_gather(base, d->x, last, n_req, base->w->cfg.hidden, state);
+    head_gather(base, d->x, last, n_req, base->w->cfg.hidden, state);
     logits(d, state, n_req);
 }
 
 /* The head's own outputs take the place of true states: fed back as they are, or normed. */
-static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
+static void level(struct head *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct config *c = &base->w->cfg;
@@ -246,7 +246,7 @@ static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf 
     kbuf x = base->inputs;
     if (base->w->norm_output) {
         if (from.p)
-            drafter_gather(base, states, from, rows, c->hidden, x);
+            head_gather(base, states, from, rows, c->hidden, x);
         base->dev.k->normalize(base->dev.d, &(struct k_normalize){
             .rows = rows, .n = c->hidden, .src_stride = c->hidden, .dst_stride = c->hidden,
             .src = x, .dst = x, .norm = norm_of(c, &base->w->norm), .scale = 1});
@@ -261,12 +261,12 @@ static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf 
     logits(d, x, rows);
 }
 
-static kbuf output(struct drafter *base)
+static kbuf output(struct head *base)
 {
     return ((struct eagle3 *)base)->out;
 }
 
-static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)
+static void move(struct head *base, int pairs, kbuf src, kbuf dst)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     base->dev.k->move(base->dev.d, &(struct k_move){
@@ -274,18 +274,22 @@ static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)
         .pool = {{.src = src, .dst = dst, .n_layers = base->w->cfg.n_layer, .cells = d->cells}}});
 }
 
-static const struct drafter_ops eagle3_ops = {.owns_kv = true, .close = close_eagle3,
-                                              .extend = extend, .level = level, .output = output,
-                                              .move = move};
+static const struct head_ops eagle3_ops = {.close = close_eagle3, .extend = extend, .level = level,
+                                           .output = output, .move = move};
 
-struct drafter *eagle3_open(struct device dev, struct draft *w, struct net *target, int slots,
-                            enum kv_type kv, int max_rows, struct err *e)
+static struct drafter *open_eagle3(const struct drafter_setup *s, struct err *e)
 {
     struct eagle3 *d = xcalloc(1, sizeof *d);
-    d->base = (struct drafter){.ops = &eagle3_ops, .dev = dev, .w = w, .target = target,
-                               .max_rows = max_rows};
-    if (draft_each(w, device_upload, &dev, e) && open_cells(d, slots, kv, e) && open_buffers(d, e))
-        return &d->base;
-    drafter_close(&d->base);
+    struct device dev = s->dev;
+    head_init(&d->base, &eagle3_ops, s);
+    if (draft_each(s->w, device_upload, &dev, e) && open_cells(d, s->slots, s->kv, e) &&
+        open_buffers(d, e))
+        return &d->base.base;
+    head_close(&d->base.base);
     return NULL;
 }
+
+const struct drafter_ops eagle3_drafter = {.name = "eagle3", .about = "an EAGLE3 head",
+                                           .kv = DRAFT_KV_OWN, .open = open_eagle3,
+                                           .close = head_close, .ready = head_ready,
+                                           .grow = head_grow};

@@ -1,4 +1,4 @@
-/* frozen.c - a drafter without KV of its own (the gemma-4 assistant); see draft.h.
+/* frozen.c - a drafter without KV of its own (the gemma-4 assistant); see head.h.
  *
  * Forward (Hugging Face gemma4_assistant, candidate_generator.py; reference model-families 3.1):
  *   H = the target's last hidden state after its final norm; later the drafter's own output
@@ -9,7 +9,7 @@
  * Which cells a layer reads is asked of the target net for every pass, never remembered: a sliding
  * layer gets the swa table with the swa cells, a full layer the full ones.
  */
-#include "engine/draft/draft.h"
+#include "engine/draft/head.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #define F32(n) ((size_t)(n) * sizeof(float))
 
 struct frozen {
-    struct drafter base;
+    struct head base;
     kbuf in;        /* (rows, 2 target_hidden) */
     kbuf x, y;      /* (rows, hidden) */
     kbuf q, o, h;
@@ -50,7 +50,7 @@ static bool open_buffers(struct frozen *d, struct err *e)
     d->base.taps.n = 1;
     d->base.taps.boundary[0] = d->base.target->m->cfg.n_layer;
     d->base.taps.stride = d->base.state_n = w->target_hidden;
-    if (!drafter_buffers(&d->base, e))
+    if (!head_buffers(&d->base, e))
         return false;
     size_t rows = (size_t)d->base.max_heads;
     for (int i = 0; i < c->n_rope; i++)
@@ -66,7 +66,7 @@ static bool open_buffers(struct frozen *d, struct err *e)
            want(d, &d->topp, rows * (size_t)w->centroid_top, e);
 }
 
-static void close_frozen(struct drafter *base)
+static void close_frozen(struct head *base)
 {
     struct frozen *d = (struct frozen *)base;
     kbuf all[] = {d->in, d->x, d->y, d->q, d->o, d->h, d->cs[0], d->cs[1], d->scores, d->top,
@@ -200,50 +200,53 @@ static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hi
 /* ---- the interface --------------------------------------------------------------------------- */
 
 /* Every lane has one row: `last` is all of them. */
-static void extend(struct drafter *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+static void extend(struct head *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req, kbuf state)
 {
     struct frozen *d = (struct frozen *)base;
     const struct model *m = base->target->m;
     int T = base->state_n;
     CHECK(rows == n_req && last.p);
-    drafter_gather(base, base->taps.dst, from, rows, T, base->inputs);
+    head_gather(base, base->taps.dst, from, rows, T, base->inputs);
     base->dev.k->normalize(base->dev.d, &(struct k_normalize){
         .rows = rows, .n = T, .src_stride = T, .dst_stride = T, .src = base->inputs,
         .dst = base->inputs, .norm = {m->cfg.norm, &m->norm, m->cfg.eps}, .scale = 1});
     forward(d, kp, rows, base->inputs, state);
 }
 
-static void level(struct drafter *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
+static void level(struct head *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
 {
     if (from.p)
-        drafter_gather(base, states, from, rows, base->state_n, base->inputs);
+        head_gather(base, states, from, rows, base->state_n, base->inputs);
     forward((struct frozen *)base, kp, rows, base->inputs, base->state);
 }
 
-static kbuf output(struct drafter *base)
+static kbuf output(struct head *base)
 {
     return base->state;
 }
 
-static void move(struct drafter *base, int pairs, kbuf src, kbuf dst)
+static void move(struct head *base, int pairs, kbuf src, kbuf dst)
 {
     (void)base, (void)src, (void)dst;
     CHECK(pairs == 0);
 }
 
-static const struct drafter_ops frozen_ops = {.owns_kv = false, .close = close_frozen,
-                                              .extend = extend, .level = level, .output = output,
-                                              .move = move};
+static const struct head_ops frozen_ops = {.close = close_frozen, .extend = extend, .level = level,
+                                           .output = output, .move = move};
 
-struct drafter *frozen_open(struct device dev, struct draft *w, struct net *target, int max_rows,
-                            struct err *e)
+static struct drafter *open_frozen(const struct drafter_setup *s, struct err *e)
 {
     struct frozen *d = xcalloc(1, sizeof *d);
-    d->base = (struct drafter){.ops = &frozen_ops, .dev = dev, .w = w, .target = target,
-                               .max_rows = max_rows};
-    if (draft_each(w, device_upload, &dev, e) && open_buffers(d, e))
-        return &d->base;
-    drafter_close(&d->base);
+    struct device dev = s->dev;
+    head_init(&d->base, &frozen_ops, s);
+    if (draft_each(s->w, device_upload, &dev, e) && open_buffers(d, e))
+        return &d->base.base;
+    head_close(&d->base.base);
     return NULL;
 }
+
+const struct drafter_ops frozen_drafter = {.name = "frozen-kv", .about = "a frozen-KV head",
+                                           .kv = DRAFT_KV_TARGET, .open = open_frozen,
+                                           .close = head_close, .ready = head_ready,
+                                           .grow = head_grow};

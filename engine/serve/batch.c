@@ -69,7 +69,7 @@ static bool load(struct batch *b, struct err *e)
     if (!model_load(&b->m, o->model, o->progress ? &p : NULL, e))
         return false;
     if (o->draft) {
-        b->has_draft = draft_load(&b->d, o->draft, &b->m, o->capture, NULL, &why);
+        b->has_draft = drafter_load(&b->d, o->draft, &b->m, o->capture, NULL, &why);
         if (!b->has_draft && o->require_draft)
             return err_set(e, why.kind, "%s", why.msg);
         if (!b->has_draft)

@@ -124,7 +124,7 @@ static bool score(struct scorer *s, int row, const struct ids *text, int first, 
     struct lane l = {.tap_row = -1};
     int32_t choice[TEXT_MAX], guess;
     ids_cat(&l.tok, text->v, text->n);
-    memcpy(s->rig.drafter->taps.boundary, s->c->row[row].boundary,
+    memcpy(s->rig.drafter->head->taps.boundary, s->c->row[row].boundary,
            sizeof s->c->row[row].boundary);
     bool ok = run_target(s, &l, choice, e) && (first == 0 || run_head(s, &l, 0, first, &guess, e));
     *n = 0;
@@ -235,9 +235,8 @@ static void judge(struct scorer *s)
 bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e)
 {
     *out = (struct calibration){.rival = -1};
-    if (o->d->kind != DRAFT_EAGLE3)
-        return err_set(e, ERR_NEGATIVE, "this draft head reads the target's last state only: there "
-                       "are no captured layers to calibrate");
+    if (o->d->n_capture == 0)
+        return err_set(e, ERR_NEGATIVE, "this drafter has no captured layers to calibrate");
     struct scorer *s = xcalloc(1, sizeof *s);
     *s = (struct scorer){.o = o, .c = out};
     list_readings(s);

@@ -452,7 +452,7 @@ static bool load_draft(struct engine *g, const struct engine_opts *o, const stru
     g->info.draft_off = "no draft head was given";
     if (!o->draft)
         return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
-    g->has_draft = draft_load(&g->draft, o->draft, &g->model, o->capture, p, &why);
+    g->has_draft = drafter_load(&g->draft, o->draft, &g->model, o->capture, p, &why);
     if (g->has_draft) {
         g->info.draft_off = NULL;
         return true;
@@ -540,7 +540,7 @@ static char *print_sharing(const struct engine *g)
         buf_free(&one);
     }
     const int owner[] = {g->draft.kv_full, g->draft.kv_swa};
-    for (int i = 0; g->has_draft && g->draft.kind == DRAFT_FROZEN && i < 2; i++)
+    for (int i = 0; g->has_draft && drafter_kv_of(&g->draft) == DRAFT_KV_TARGET && i < 2; i++)
         if (owner[i] >= 0)
             buf_printf(&all, "%sthe draft's %s layers read layer %d", all.n ? "; " : "",
                        i ? "sliding" : "full", owner[i]);
@@ -552,9 +552,8 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     struct engine_info *i = &g->info;
     i->model_dir = g->strings[0] = xstrdup(o->model);
     i->draft_dir = g->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
-    i->draft_kind = !g->has_draft                      ? NULL
-                    : g->draft.kind == DRAFT_FROZEN ? "frozen-kv"
-                                                    : "eagle3";
+    i->draft_kind = g->has_draft ? g->draft.kind : NULL;
+    i->draft_kv = drafter_kv_of(g->has_draft ? &g->draft : NULL);
     i->family = g->model.cfg.family;
     const char *cut = models_quant_text(&o->quant);
     i->device = g->strings[2] = xasprintf("%s, %s%s%s", g->dev.k->name, g->dev.k->about(g->dev.d),

@@ -77,7 +77,7 @@ static bool load_stored(struct bench *b, struct subject *s, struct err *e)
     if (!model_load(&s->m, o->model, NULL, e))
         return false;
     s->has_draft = o->draft != NULL;
-    return !o->draft || draft_load(&s->d, o->draft, &s->m, NULL, NULL, e);
+    return !o->draft || drafter_load(&s->d, o->draft, &s->m, NULL, NULL, e);
 }
 
 static bool load(struct bench *b, struct subject *s, struct err *e)

@@ -62,7 +62,7 @@ double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double 
 
 double bench_draft_bytes(struct rig *r, int rows, int n, bool first)
 {
-    struct draft *d = r->drafter->w;
+    struct draft *d = r->drafter->head->w;
     const struct tensor *head = d->head.data ? &d->head : &r->m->head;
     double bytes = bench_weight_bytes(head) + (first ? bench_weight_bytes(&d->fc) : 0);
     for (int l = 0; l < d->cfg.n_layer; l++)
@@ -168,10 +168,10 @@ static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
 static void run_draft(struct bench *b, void *arg)
 {
     struct rig *r = arg;
-    struct drafter *d = r->drafter;
+    struct head *d = r->drafter->head;
     (void)b;
     d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
-    drafter_topk(d, 1, 1, d->ids, d->logp);
+    head_topk(d, 1, 1, d->ids, d->logp);
 }
 
 /* One row of a later level, behind a prompt that the draft followed. */
@@ -184,9 +184,9 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
         return true;
     struct lane l;
     struct timing t;
-    size_t vocab = (size_t)r->drafter->w->draft_vocab * 4;
+    size_t vocab = (size_t)drafter_vocab(r->drafter) * 4;
     struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
-                     .out = kbuf_at(r->drafter->logits, 0, vocab)};
+                     .out = kbuf_at(r->drafter->head->logits, 0, vocab)};
     bool ok = bench_prompted(b, s, &l, s->usual, 1, e) &&
               kv_reserve_draft(&r->kv, &l.seq, l.seq.drafted, l.seq.drafted + 1, e);
     if (ok) {
@@ -195,11 +195,11 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
         struct plan_req req = {.seq = &l.seq, .n = 1, .token = l.tok.v, .draft = &row, .levels = 1,
                                .topk = 1};
         int32_t from = l.slot - 1;
-        drafter_rows(r->drafter, &from, 1);
+        head_rows(r->drafter->head, &from, 1);
         ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e) && bench_time(b, &w, &t, e);
     }
     if (ok) {
-        int n = l.seq.drafted, ids = r->drafter->w->draft_vocab;
+        int n = l.seq.drafted, ids = drafter_vocab(r->drafter);
         snprintf(shape, sizeof shape, "%d cells, %d ids", n, ids);
         bench_tell(b, name, shape, &t,
                    &(struct figure){bench_draft_bytes(r, 1, n, false), 0, t.ms * 1e3, "us"});

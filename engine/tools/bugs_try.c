@@ -163,7 +163,7 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
 {
     enum { TOPK = 2, LEVELS = 3 };
     struct rig *r = &st->r;
-    struct drafter *d = r->drafter;
+    struct head *d = r->drafter->head;
     struct draft_row row[TOPK];
     int32_t from[TOPK], prefix = 3;
     st->expected_first = 1;
@@ -184,8 +184,8 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
                            .draft = row, .levels = LEVELS, .topk = TOPK};
     bool ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e);
     if (ok) {
-        d->ops->level(d, &r->pass.kp, TOPK, d->root, drafter_rows(d, from, TOPK));
-        keep_buf(st, d->logits, TOPK, drafter_vocab(d));
+        d->ops->level(d, &r->pass.kp, TOPK, d->root, head_rows(d, from, TOPK));
+        keep_buf(st, d->logits, TOPK, d->w->draft_vocab);
     }
     kv_rollback(&r->kv, &st->lane.seq);
     return ok;
@@ -200,7 +200,7 @@ static bool scene_extend_extent(struct stage *st, struct err *e)
     note(st, "page size %d, the draft's extend over a prompt of 2 tokens", r->kv.page_size);
     if (!run_to(st, 2, 2, true, e))
         return false;
-    struct drafter *d = r->drafter;
+    struct head *d = r->drafter->head;
     keep_buf(st, d->ops->output(d), 2, d->state_n);
     return true;
 }
@@ -220,7 +220,7 @@ static bool scene_stale_pool(struct stage *st, struct err *e)
          frozen ? "a frozen-KV guess" : "the draft's extend", prefix);
     bool ok = lane_extend(r, &st->lane, prefix + n, frozen, true, 2, e);
     if (ok)
-        keep_buf(st, r->drafter->logits, 1, drafter_vocab(r->drafter));
+        keep_buf(st, r->drafter->head->logits, 1, drafter_vocab(r->drafter));
     return ok;
 }
 
@@ -329,9 +329,9 @@ static bool missing(const struct model *m, const struct draft *draft, enum bug b
     if (b == BUG_FROZEN_STALE_POOL && variant == 2)
         need = EAGLE;
     const char *what = !m->cfg.window ? "a model with sliding-window layers"
-                       : need == EAGLE && (!draft || draft->kind != DRAFT_EAGLE3)
+                       : need == EAGLE && drafter_kv_of(draft) != DRAFT_KV_OWN
                            ? "an EAGLE3 head (--draft DIR)"
-                       : need == FROZEN && (!draft || draft->kind != DRAFT_FROZEN)
+                       : need == FROZEN && drafter_kv_of(draft) != DRAFT_KV_TARGET
                            ? "a frozen-KV drafter (--draft DIR)"
                            : NULL;
     if (what)

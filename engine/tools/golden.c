@@ -350,11 +350,11 @@ static void fed_back(struct bench *b, struct rig *r, float *out)
                                                         .n = H,
                                                         .src_stride = H,
                                                         .dst_stride = H,
-                                                        .src = r->drafter->ops->output(r->drafter),
-                                                        .dst = r->drafter->inputs,
+                                                        .src = r->drafter->head->ops->output(r->drafter->head),
+                                                        .dst = r->drafter->head->inputs,
                                                         .norm = {c->norm, &b->draft.norm, c->eps},
                                                         .scale = 1});
-    r->dev.k->get(r->dev.d, out, r->drafter->inputs, (size_t)H * 4);
+    r->dev.k->get(r->dev.d, out, r->drafter->head->inputs, (size_t)H * 4);
 }
 
 /* Extends the draft over the reference's own fused states, row by row; compares both outputs. */
@@ -515,7 +515,7 @@ static bool check_trees(struct bench *b, struct rig *r, struct lane *l, struct s
         }
         g.n = topk;
         tree_init(&t, l->tok.v[l->tok.n - 1]);
-        struct drafting d = {&l->seq, &g, 0, depth + 1, &t};
+        struct drafting d = {&l->seq, &g, 0, depth + 1, &t, l->tok.v, l->tok.n};
         l->seq.committed = l->seq.drafted; /* the target itself does not run here */
         ok = drafter_grow(r->drafter, &r->pass, &d, 1, &shape, e);
         l->seq.committed = 0;
@@ -565,7 +565,7 @@ static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, kbuf st
     struct plan_req req = {.seq = &l->seq, .n = 1, .token = &token};
     if (!pass_prepare(&r->pass, PLAN_FROZEN, &req, 1, e))
         return false;
-    r->drafter->ops->level(r->drafter, &r->pass.kp, 1, states, from);
+    r->drafter->head->ops->level(r->drafter->head, &r->pass.kp, 1, states, from);
     return true;
 }
 
@@ -579,7 +579,7 @@ static bool assistant_forced(struct bench *b, struct rig *r, struct lane *l,
     for (int s = 0; s < a->steps && ok; s++) {
         const float *from = s ? a->hidden + (size_t)(s - 1) * (size_t)H : a->last;
         char name[48];
-        b->dev.k->put(b->dev.d, r->drafter->inputs, from, (size_t)H * 4);
+        b->dev.k->put(b->dev.d, r->drafter->head->inputs, from, (size_t)H * 4);
         ok = assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], (kbuf){0}, (kbuf){0}, e);
         if (!ok)
             break;
@@ -610,8 +610,8 @@ static bool assistant_free_run(struct bench *b, struct rig *r, struct lane *l,
             drafter_extend(r->drafter, &r->pass, &(int32_t){b->ref.n - 1}, &(int32_t){0}, 1,
                            &guess);
         } else {
-            ok = assistant_pass(r, l, token, r->drafter->state,
-                                drafter_rows(r->drafter, &(int32_t){0}, 1), e);
+            ok = assistant_pass(r, l, token, r->drafter->head->state,
+                                head_rows(r->drafter->head, &(int32_t){0}, 1), e);
         }
         float *logits = xmalloc((size_t)drafter_vocab(r->drafter) * 4);
         drafter_logits(r->drafter, 0, logits);
@@ -674,17 +674,24 @@ static bool check_eagle3(struct bench *b, struct rig *r, struct safetensors *st,
     return ok;
 }
 
-static bool check_draft(struct bench *b, struct err *e)
+/* The head's own numbers; a drafter without a head has none. */
+static bool check_head(struct bench *b, struct err *e)
 {
     char *path = xasprintf("%s/golden.safetensors", b->o->draft);
     struct safetensors *st = st_open(path, e);
     struct rig r = {0};
     free(path);
     bool ok = st && open_rig(b, &r, 16, e) &&
-              (b->draft.kind == DRAFT_EAGLE3 ? check_eagle3(b, &r, st, e)
-                                             : check_assistant(b, &r, st, e));
+              (drafter_owns_kv(r.drafter) ? check_eagle3(b, &r, st, e)
+                                          : check_assistant(b, &r, st, e));
     rig_close(&r);
     st_close(st);
+    return ok;
+}
+
+static bool check_draft(struct bench *b, struct err *e)
+{
+    bool ok = drafter_ops_of(&b->draft)->weightless || check_head(b, e);
     const int pages[] = {1, 4, 16};
     for (int i = 0; i < 3 && ok && !with_noise(b); i++)
         ok = check_spec(b, pages[i], e);
@@ -711,7 +718,7 @@ static bool load(struct bench *b, struct err *e)
     const struct golden_opts *o = b->o;
     bool ok = model_load(&b->model, o->dir, NULL, e);
     if (ok && o->draft)
-        ok = b->has_draft = draft_load(&b->draft, o->draft, &b->model, o->capture, NULL, e);
+        ok = b->has_draft = drafter_load(&b->draft, o->draft, &b->model, o->capture, NULL, e);
     return ok;
 }
 

@@ -361,7 +361,7 @@ static bool load_vocab(struct drafting *g)
 bool eagle3_load(struct drafting *g)
 {
     struct draft *d = g->d;
-    d->kind = DRAFT_EAGLE3;
+    d->kind = "eagle3";
     if (!configure(g))
         return false;
     extents(g);
@@ -387,7 +387,7 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
     const struct config *t = &target->cfg;
     const struct layer *l = &target->layer[0];
     int64_t x[N_EXTENT] = {0};
-    *d = (struct draft){.kind = DRAFT_EAGLE3, .target_hidden = t->hidden, .draft_vocab = vocab,
+    *d = (struct draft){.kind = "eagle3", .target_hidden = t->hidden, .draft_vocab = vocab,
                         .capture = {2, t->n_layer / 2, t->n_layer - 3}, .n_capture = 3,
                         .dir = xstrdup("draft"), .layer = xcalloc(1, sizeof *d->layer)};
     d->cfg = (struct config){

@@ -200,7 +200,7 @@ static bool load_order(struct drafting *g)
 bool frozen_load(struct drafting *g)
 {
     struct draft *d = g->d;
-    d->kind = DRAFT_FROZEN;
+    d->kind = "frozen-kv";
     if (!configure(g) || !bind(g) || !load_order(g))
         return false;
     const struct tensor *copy = binder_find(&g->b, root, "lm_head.weight");

@@ -188,7 +188,7 @@ static void check_captures(struct doctor *d, struct model *m, struct draft *head
     const struct calib_opts o = {.m = m, .d = head, .tok = t, .device = eo->device,
                                  .threads = eo->threads,
                                  .precision = eo->precision};
-    if (head->kind != DRAFT_EAGLE3)
+    if (head->n_capture == 0)
         return; /* nothing to choose */
     if (!calibrate_run(&o, &c, &e)) {
         tell(d, V_WARN, 0, "captures", NULL, "%s", e.msg);

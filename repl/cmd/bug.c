@@ -40,10 +40,10 @@ static void list_bugs(struct sheet *out, struct buf *json)
 static bool unmet_needs(const struct app *a, const struct settings *s, enum bug b, int variant, struct buf *out)
 {
     const struct engine_info *i = engine_info(a->engine);
+    static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT, [DRAFT_KV_OWN] = NEED_EAGLE3,
+                                           [DRAFT_KV_TARGET] = NEED_FROZEN};
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
-                          .draft = !i->draft_kind                      ? NEED_NONE
-                                   : strcmp(i->draft_kind, "eagle3") ? NEED_FROZEN
-                                                                     : NEED_EAGLE3,
+                          .draft = i->draft_kind ? draft[i->draft_kv] : NEED_NONE,
                           .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
                           .page_size = i->page_size};
     return bug_needs(b, variant, &f, true, out);

@@ -304,7 +304,7 @@ static void test_eagle3_binds_every_tensor(void **state)
     assert_tensor(s, &d.head, "lm_head.weight", 160, 64, 0, 0);
     assert_int_equal(bound, st_count(s));
     assert_true(!d.embed.data && !d.input_norm.data && !d.fc_b.data && !d.fc_norm[0].data);
-    assert_true(d.kind == DRAFT_EAGLE3 && d.target_hidden == 64 && d.draft_vocab == 160);
+    assert_true(!strcmp(d.kind, "eagle3") && d.target_hidden == 64 && d.draft_vocab == 160);
     assert_true(d.cfg.vocab == 512 && d.cfg.hidden == 64 && d.cfg.n_layer == 1);
     assert_true(!d.norm_before_residual && !d.norm_output && !d.note[0]);
     assert_true(d.n_capture == 3 && d.capture[0] == 2 && d.capture[1] == 3 && d.capture[2] == 3);
@@ -357,7 +357,7 @@ static void test_assistant_binds_every_tensor(void **state)
         assert_int_equal(d.layer[i].kv_src, i == 3 ? 5 : 4);
     }
     assert_int_equal(bound, st_count(s));
-    assert_true(d.kind == DRAFT_FROZEN && d.kv_full == 5 && d.kv_swa == 4 && d.target_hidden == 64);
+    assert_true(!strcmp(d.kind, "frozen-kv") && d.kv_full == 5 && d.kv_swa == 4 && d.target_hidden == 64);
     assert_true(d.n_centroid == 20 && d.centroid_top == 4 && d.draft_vocab == 600 && d.cfg.tied);
     assert_true(d.head.data == d.embed.data && d.cfg.final_softcap == 0 && d.n_capture == 0);
     int64_t order[600];

@@ -1,11 +1,11 @@
-/* draft.c - what both drafters share: buffers, guesses, and the growth of the draft tree.
+/* head.c - what both neural heads share: buffers, guesses, and the growth of the draft tree.
  *
  * Tree: level 1 holds the topk best guesses; each later level extends the topk best nodes of the
  * one before by their topk best children; the nodes - 1 best candidates by summed log probability
  * are kept, in the order they were made (ties: the earlier candidate). After EAGLE-2 (Li et al.
  * 2024, arXiv 2406.16858).
  */
-#include "engine/draft/draft.h"
+#include "engine/draft/head.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,20 +14,23 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-struct drafter *drafter_open(struct device dev, struct draft *w, struct net *target, int slots,
-                             enum kv_type kv, int max_rows, struct err *e)
+void head_init(struct head *h, const struct head_ops *ops, const struct drafter_setup *s)
 {
-    return w->kind == DRAFT_EAGLE3 ? eagle3_open(dev, w, target, slots, kv, max_rows, e)
-                                   : frozen_open(dev, w, target, max_rows, e);
+    h->base.head = h;
+    h->ops = ops;
+    h->dev = s->dev;
+    h->w = s->w;
+    h->target = s->target;
+    h->max_rows = s->max_rows;
 }
 
-static bool want(struct drafter *d, kbuf *b, size_t bytes, struct err *e)
+static bool want(struct head *d, kbuf *b, size_t bytes, struct err *e)
 {
     *b = d->dev.k->alloc(d->dev.d, bytes, "draft buffers", e);
     return b->p != NULL;
 }
 
-bool drafter_buffers(struct drafter *d, struct err *e)
+bool head_buffers(struct head *d, struct err *e)
 {
     d->max_heads = max_int(MAX_LANES, d->max_rows / (TREE_MAX / MAX_TOPK));
     size_t rows = (size_t)d->max_heads, n = (size_t)d->state_n;
@@ -47,10 +50,9 @@ bool drafter_buffers(struct drafter *d, struct err *e)
            want(d, &d->logp, F32(rows * MAX_TOPK), e);
 }
 
-void drafter_close(struct drafter *d)
+void head_close(struct drafter *base)
 {
-    if (!d)
-        return;
+    struct head *d = base->head;
     d->ops->close(d);
     kbuf all[] = {d->taps.dst, d->state, d->inputs, d->root, d->idx,
                   d->last, d->logits, d->ids, d->logp, d->d2t};
@@ -59,48 +61,45 @@ void drafter_close(struct drafter *d)
     free(d);
 }
 
-bool drafter_owns_kv(const struct drafter *d)
-{
-    return d->ops->owns_kv;
-}
-
 int draft_window(const struct draft *w)
 {
     int most = 0;
     for (int l = 0; l < w->cfg.n_layer; l++)
         most = max_int(most, w->layer[l].window);
-    return most && w->kind == DRAFT_FROZEN ? most + 1 : most;
+    return most && drafter_kv_of(w) == DRAFT_KV_TARGET ? most + 1 : most;
 }
 
 enum plan_mode drafter_extend_mode(const struct drafter *d)
 {
-    return d->ops->owns_kv ? PLAN_DRAFT_EXTEND : PLAN_FROZEN;
+    return drafter_owns_kv(d) ? PLAN_DRAFT_EXTEND : PLAN_FROZEN;
 }
 
 /* ---- captured states ------------------------------------------------------------------------- */
 
 const struct taps *drafter_taps(const struct drafter *d)
 {
-    return &d->taps;
+    return d && d->head ? &d->head->taps : NULL;
 }
 int drafter_tap_floats(const struct drafter *d)
 {
-    return d->taps.stride;
+    return d->head->taps.stride;
 }
 int drafter_spare_row(const struct drafter *d)
 {
-    return d->max_rows;
+    return d->head->max_rows;
 }
-static kbuf tap_row(struct drafter *d, int row)
+static kbuf tap_row(struct head *d, int row)
 {
     return kbuf_at(d->taps.dst, F32((size_t)row * (size_t)d->taps.stride), F32(d->taps.stride));
 }
-void drafter_get_tap(struct drafter *d, int row, float *out)
+void drafter_get_tap(struct drafter *base, int row, float *out)
 {
+    struct head *d = base->head;
     d->dev.k->get(d->dev.d, out, tap_row(d, row), F32(d->taps.stride));
 }
-void drafter_put_tap(struct drafter *d, int row, const float *in)
+void drafter_put_tap(struct drafter *base, int row, const float *in)
 {
+    struct head *d = base->head;
     d->dev.k->put(d->dev.d, tap_row(d, row), in, F32(d->taps.stride));
 }
 
@@ -108,45 +107,47 @@ void drafter_put_tap(struct drafter *d, int row, const float *in)
 
 int drafter_vocab(const struct drafter *d)
 {
-    return d->w->draft_vocab;
+    return d->head->w->draft_vocab;
 }
-void drafter_logits(struct drafter *d, int b, float *out)
+void drafter_logits(struct drafter *base, int b, float *out)
 {
+    struct head *d = base->head;
     size_t n = F32(d->w->draft_vocab);
     d->dev.k->get(d->dev.d, out, kbuf_at(d->logits, (size_t)b * n, n), n);
 }
-void drafter_states(struct drafter *d, int rows, float *out)
+void drafter_states(struct drafter *base, int rows, float *out)
 {
+    struct head *d = base->head;
     size_t n = F32(rows * d->state_n);
     d->dev.k->get(d->dev.d, out, kbuf_at(d->ops->output(d), 0, n), n);
 }
 void drafter_move(struct drafter *d, int pairs, kbuf src, kbuf dst)
 {
-    d->ops->move(d, pairs, src, dst);
+    d->head->ops->move(d->head, pairs, src, dst);
 }
 
 /* ---- moving rows ----------------------------------------------------------------------------- */
 
-void drafter_gather(struct drafter *d, kbuf src, kbuf from, int rows, int n, kbuf dst)
+void head_gather(struct head *d, kbuf src, kbuf from, int rows, int n, kbuf dst)
 {
     d->dev.k->rows(d->dev.d, &(struct k_rows){.rows = rows, .n = n, .src_stride = n,
                                               .dst_stride = n, .src = src, .dst = dst,
                                               .idx = from});
 }
 
-static kbuf upload_ints(struct drafter *d, kbuf to, const int32_t *v, int n)
+static kbuf upload_ints(struct head *d, kbuf to, const int32_t *v, int n)
 {
     d->dev.k->put(d->dev.d, to, v, (size_t)n * sizeof *v);
     return to;
 }
 
-kbuf drafter_rows(struct drafter *d, const int32_t *from, int rows)
+kbuf head_rows(struct head *d, const int32_t *from, int rows)
 {
     return upload_ints(d, d->idx, from, rows);
 }
 
 /* Row i of src becomes row to[i] of dst, for few rows. */
-static void scatter(struct drafter *d, kbuf src, const int32_t *to, int rows, kbuf dst)
+static void scatter(struct head *d, kbuf src, const int32_t *to, int rows, kbuf dst)
 {
     int n = d->state_n;
     for (int i = 0; i < rows; i++)
@@ -155,44 +156,45 @@ static void scatter(struct drafter *d, kbuf src, const int32_t *to, int rows, kb
             .src = kbuf_at(src, F32(i * n), F32(n)), .dst = kbuf_at(dst, F32(to[i] * n), F32(n))});
 }
 
-kbuf drafter_root(struct drafter *d, int slot)
+kbuf head_root(struct head *d, int slot)
 {
     return kbuf_at(d->root, F32(slot * d->state_n), F32(d->state_n));
 }
 
 void drafter_copy_slot(struct drafter *d, int from, int to)
 {
-    scatter(d, drafter_root(d, from), &(int32_t){to}, 1, d->root);
+    scatter(d->head, head_root(d->head, from), &(int32_t){to}, 1, d->head->root);
 }
 
 /* ---- guesses --------------------------------------------------------------------------------- */
 
-struct k_topk drafter_best(const struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
+struct k_topk head_best(const struct head *d, int n, int topk, kbuf ids, kbuf logp)
 {
     return (struct k_topk){.rows = n, .n = d->w->draft_vocab, .k = topk, .logits = d->logits,
                            .ids = ids, .logp = logp};
 }
 
-void drafter_topk(struct drafter *d, int n, int topk, kbuf ids, kbuf logp)
+void head_topk(struct head *d, int n, int topk, kbuf ids, kbuf logp)
 {
-    struct k_topk a = drafter_best(d, n, topk, ids, logp);
+    struct k_topk a = head_best(d, n, topk, ids, logp);
     d->dev.k->topk(d->dev.d, &a);
 }
 
 /* Best topk guesses of n rows of logits: target ids and log probabilities. */
-static void guesses(struct drafter *d, int n, int topk, int32_t *ids, float *logp)
+static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
 {
-    drafter_topk(d, n, topk, d->ids, d->logp);
+    head_topk(d, n, topk, d->ids, d->logp);
     d->dev.k->get(d->dev.d, ids, d->ids, (size_t)(n * topk) * sizeof *ids);
     d->dev.k->get(d->dev.d, logp, d->logp, F32(n * topk));
     for (int i = 0; d->w->d2t && i < n * topk; i++)
         ids[i] = ids[i] < 0 ? -1 : d->w->d2t[ids[i]]; /* -1: the row had too few numbers */
 }
 
-void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, const int32_t *slot,
-                    int topk, struct guess *out)
+void drafter_extend(struct drafter *base, struct pass *ps, const int32_t *from,
+                    const int32_t *slot, int topk, struct guess *out)
 {
-    const struct plan *p = &ps->plan[drafter_extend_mode(d)];
+    struct head *d = base->head;
+    const struct plan *p = &ps->plan[drafter_extend_mode(base)];
     CHECK(p->n_rows <= d->max_rows && p->n_req <= MAX_LANES && topk <= MAX_TOPK);
     if (p->n_rows == 0)
         return;
@@ -202,7 +204,7 @@ void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, con
     for (int b = 0; b < p->n_req; b++)
         last[b] = p->row0[b + 1] - 1;
     topk = min_int(topk, d->w->draft_vocab);
-    d->ops->extend(d, &ps->kp, p->n_rows, drafter_rows(d, from, p->n_rows),
+    d->ops->extend(d, &ps->kp, p->n_rows, head_rows(d, from, p->n_rows),
                    upload_ints(d, d->last, last, p->n_req), p->n_req, d->state);
     scatter(d, d->state, slot, p->n_req, d->root);
     guesses(d, p->n_req, topk, ids, logp);
@@ -278,7 +280,7 @@ struct rows {
     int32_t *token, *from; /* (n) */
 };
 
-static void collect(const struct drafter *d, struct drafting *lane, struct growth *g, int n,
+static void collect(const struct head *d, struct drafting *lane, struct growth *g, int n,
                     int level, int topk, struct rows *r)
 {
     size_t most = (size_t)n * MAX_TOPK;
@@ -290,7 +292,7 @@ static void collect(const struct drafter *d, struct drafting *lane, struct growt
             continue;
         r->req[r->n_req++] = (struct plan_req){.seq = lane[b].seq, .n = g[b].n_front,
                                                .token = r->token + r->n,
-                                               .draft = d->ops->owns_kv ? r->row + r->n : NULL,
+                                               .draft = drafter_owns_kv(&d->base) ? r->row + r->n : NULL,
                                                .levels = lane[b].max_depth - 1, .topk = topk};
         for (int k = 0; k < g[b].n_front; k++, r->n++) {
             r->row[r->n] = draft_row_of(&g[b], k, lane[b].seq->drafted + (level - 2) * topk + k);
@@ -317,19 +319,19 @@ static void spread(struct drafting *lane, struct growth *g, int n, int level, in
     }
 }
 
-static bool grow_level(struct drafter *d, struct pass *ps, struct drafting *lane, struct growth *g,
+static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, struct growth *g,
                        int n, int level, int topk, struct err *e)
 {
     struct rows r;
     collect(d, lane, g, n, level, topk, &r);
     bool ok = r.n == 0 ||
-              pass_prepare(ps, d->ops->owns_kv ? PLAN_DRAFT : PLAN_FROZEN, r.req, r.n_req, e);
+              pass_prepare(ps, drafter_owns_kv(&d->base) ? PLAN_DRAFT : PLAN_FROZEN, r.req, r.n_req, e);
     CHECK(r.n <= d->max_heads);
     if (ok && r.n) {
         int32_t *ids = xmalloc((size_t)(r.n * topk) * sizeof *ids);
         float *logp = xmalloc(F32(r.n * topk));
         d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
-                      drafter_rows(d, r.from, r.n));
+                      head_rows(d, r.from, r.n));
         guesses(d, r.n, topk, ids, logp);
         spread(lane, g, n, level, topk, ids, logp);
         free(ids);
@@ -362,18 +364,24 @@ static void keep_best(const struct growth *g, int nodes, struct tree *t)
     free(node);
 }
 
-bool drafter_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
-                  const struct tree_shape *shape, struct err *e)
+bool head_ready(const struct drafter *d, const struct drafting *lane)
 {
+    (void)d;
+    return lane->guess->n > 0;
+}
+
+bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int n,
+               const struct tree_shape *shape, struct err *e)
+{
+    struct head *d = base->head;
     int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1;
     size_t most = (size_t)topk + (size_t)max_int(0, shape->steps - 1) * (size_t)(topk * topk);
     struct growth *g = xcalloc((size_t)n, sizeof *g);
-    bool ok = n <= MAX_LANES;
-    CHECK(ok);
+    bool ok = true;
     for (int b = 0; b < n && ok; b++) {
         lane[b].max_depth = min_int(lane[b].max_depth, shape->steps);
         deepest = max_int(deepest, lane[b].max_depth);
-        if (d->ops->owns_kv) {
+        if (drafter_owns_kv(&d->base)) {
             int cells = lane[b].seq->drafted + (lane[b].max_depth - 1) * topk;
             pass_lock(ps);
             ok = kv_reserve_draft(ps->kv, lane[b].seq, lane[b].seq->drafted, cells, e);

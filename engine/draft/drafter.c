@@ -1,0 +1,65 @@
+/* drafter.c - the table of drafters; see drafter.h. */
+#include "engine/draft/drafter.h"
+
+#include <string.h>
+
+/* Adding a drafter: its file defines NAME_drafter, and NAME stands here. */
+#define DRAFTERS(X) X(eagle3) X(frozen)
+
+#define DECLARED(name) extern const struct drafter_ops name##_drafter;
+#define LISTED(name) &name##_drafter,
+DRAFTERS(DECLARED)
+static const struct drafter_ops *const drafters[] = {DRAFTERS(LISTED)};
+enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
+
+static const struct drafter_ops *find(const char *name)
+{
+    for (int i = 0; i < N_DRAFTERS; i++)
+        if (strcmp(drafters[i]->name, name) == 0)
+            return drafters[i];
+    return NULL;
+}
+
+bool drafter_load(struct draft *d, const char *name, const struct model *target,
+                  const char *capture, const struct progress *p, struct err *e)
+{
+    const struct drafter_ops *ops = find(name);
+    if (!ops || !ops->weightless)
+        return draft_load(d, name, target, capture, p, e);
+    *d = (struct draft){.kind = ops->name, .dir = xstrdup(name), .kv_full = -1, .kv_swa = -1};
+    return true;
+}
+
+const struct drafter_ops *drafter_ops_of(const struct draft *w)
+{
+    const struct drafter_ops *ops = w ? find(w->kind) : NULL;
+    CHECK(ops || !w);
+    return ops;
+}
+
+enum draft_kv drafter_kv_of(const struct draft *w)
+{
+    return w ? drafter_ops_of(w)->kv : DRAFT_KV_NONE;
+}
+
+struct drafter *drafter_open(const struct drafter_setup *s, struct err *e)
+{
+    const struct drafter_ops *ops = drafter_ops_of(s->w);
+    struct drafter *d = ops->open(s, e);
+    if (d)
+        d->ops = ops;
+    return d;
+}
+
+void drafter_close(struct drafter *d)
+{
+    if (d)
+        d->ops->close(d);
+}
+
+bool drafter_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
+                  const struct tree_shape *shape, struct err *e)
+{
+    CHECK(n <= MAX_LANES);
+    return d->ops->grow(d, ps, lane, n, shape, e);
+}

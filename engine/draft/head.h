@@ -1,0 +1,106 @@
+/* head.h - what the drafters with a neural head share: buffers, the target's captured states, first
+ * guesses, and the growth of the tree level by level (head.c).
+ *   EAGLE3      owns the draft pool and follows the target one pairing behind: its slot i joins
+ *               the target's state at position i with token i + 1 and guesses token i + 2
+ *   frozen KV   owns nothing: its layers read the target's own cells in both pools, from the
+ *               position of the last committed token, which does not advance with depth
+ * Engine thread.
+ */
+#ifndef AERIE_HEAD_H
+#define AERIE_HEAD_H
+
+#include "engine/draft/drafter.h"
+
+/* The part of a drafter that both heads share; each embeds it first. */
+struct head {
+    struct drafter base;
+    const struct head_ops *ops;
+    struct device dev;
+    struct draft *w;
+    struct net *target;
+    int max_rows;     /* of one extend pass */
+    int max_heads;    /* rows whose states and logits are wanted at once */
+    struct taps taps; /* dst: (max_rows + 1, stride) captured target states */
+    kbuf state;       /* (max_heads, state_n) input state of the next level, by row of the last pass */
+    kbuf root;        /* (MAX_LANES, state_n) the same after the last true row of each slot */
+    kbuf inputs;      /* (max_heads, state_n) states gathered for the next level */
+    int state_n;      /* floats of a state row */
+    kbuf idx, last;   /* (rows of a gather), (MAX_LANES) i32 */
+    kbuf logits;      /* (max_heads, draft_vocab) of the last pass */
+    kbuf ids, logp;   /* (max_heads, MAX_TOPK) */
+    kbuf d2t;         /* (draft vocabulary) i32 target ids; absent: the same */
+};
+
+struct head_ops {
+    /* Frees what the head has beside struct head. */
+    void (*close)(struct head *h);
+    /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row from[r];
+     * last[b] (n_req) is the last row of request b. Leaves request b's state after that row in row b
+     * of `state`, its logits in row b of h->logits. from, last: i32 on the device. */
+    void (*extend)(struct head *h, const struct k_plan *kp, int rows, kbuf from, kbuf last,
+                   int n_req, kbuf state);
+    /* The same for one tree level: row r starts from row from[r] of `states`, or without `from`
+     * from row r of h->inputs, which are lost; states (h->state) and logits by row. The two buffers
+     * may change places. */
+    void (*level)(struct head *h, const struct k_plan *kp, int rows, kbuf states, kbuf from);
+    /* Output rows for golden tests. */
+    kbuf (*output)(struct head *h);
+    /* Moves single cells of every layer: pairs of slots, i32 on the device. */
+    void (*move)(struct head *h, int pairs, kbuf src, kbuf dst);
+};
+
+/* For the open functions of the two heads: fills in *h. */
+void head_init(struct head *h, const struct head_ops *ops, const struct drafter_setup *s);
+/* Allocates the shared buffers; state_n and the taps must be set. */
+bool head_buffers(struct head *h, struct err *e);
+/* For the table entries of the two heads. */
+void head_close(struct drafter *d);
+bool head_ready(const struct drafter *d, const struct drafting *lane);
+bool head_grow(struct drafter *d, struct pass *ps, struct drafting *lane, int n,
+               const struct tree_shape *shape, struct err *e);
+
+/* dst[i] = src[from[i]], rows of n floats; from: i32 on the device. */
+void head_gather(struct head *h, kbuf src, kbuf from, int rows, int n, kbuf dst);
+/* Host indices on the device, in h->idx. */
+kbuf head_rows(struct head *h, const int32_t *from, int rows);
+/* The topk best guesses of n rows of logits: ids of the draft's own vocabulary. */
+struct k_topk head_best(const struct head *h, int n, int topk, kbuf ids, kbuf logp);
+void head_topk(struct head *h, int n, int topk, kbuf ids, kbuf logp);
+/* The state that the root of a slot starts from. */
+kbuf head_root(struct head *h, int slot);
+
+/* W of the draft's sliding layers, 0: none. The layers of a drafter that reads the target's KV reach
+ * one key further than the target's: Hugging Face masks them by 0 <= q - k <= sliding_window,
+ * against < in the target. */
+int draft_window(const struct draft *w);
+
+/* Where net_forward() leaves the states that extend reads: row r of the pass in row r. NULL: the
+ * drafter is no head, so nothing is captured and nothing follows a pass. */
+const struct taps *drafter_taps(const struct drafter *d);
+/* One row of captured states to and from host memory (drafter_tap_floats() of them). Row
+ * drafter_spare_row() is never written by a pass. */
+int drafter_tap_floats(const struct drafter *d);
+int drafter_spare_row(const struct drafter *d);
+void drafter_get_tap(struct drafter *d, int row, float *out);
+void drafter_put_tap(struct drafter *d, int row, const float *in);
+
+/* The plan mode of drafter_extend(): every new row where the head owns KV, else each lane's last
+ * one. */
+enum plan_mode drafter_extend_mode(const struct drafter *d);
+/* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan row r.
+ * out[b] receives request b's guesses after its last row, whose state is kept in slot[b], a number
+ * below MAX_LANES that belongs to the lane. */
+void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, const int32_t *slot,
+                    int topk, struct guess *out);
+/* Copies the state kept in one slot to another. */
+void drafter_copy_slot(struct drafter *d, int from, int to);
+/* Moves single cells of every draft layer: pairs of slots, i32 on the device. */
+void drafter_move(struct drafter *d, int pairs, kbuf src, kbuf dst);
+
+/* First-level logits of the last extend for its request b: (draft_vocab), for golden tests. */
+void drafter_logits(struct drafter *d, int b, float *out);
+/* Output states (hidden) of the rows of the last pass, for golden tests. */
+void drafter_states(struct drafter *d, int rows, float *out);
+int drafter_vocab(const struct drafter *d);
+
+#endif
