@@ -62,7 +62,7 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed i
 
 /* ---- schema.c: versions, migrations, the schema's text ---------------------------------------- */
 
-enum { APPLICATION_ID = 0x41455249 /* "AERI" */, SCHEMA_VERSION = 2 };
+enum { APPLICATION_ID = 0x41455249 /* "AERI" */, SCHEMA_VERSION = 3 };
 
 /* What leads from version `to` - 1 to version `to`. Version 0 is an empty file. */
 struct migration {
@@ -70,6 +70,7 @@ struct migration {
     const char *sql;
     int (*fill)(struct db *d); /* what SQL cannot compute; NULL: nothing */
 };
+extern const char schema_views[]; /* views.c: version 3 */
 /* Brings the database to the last version of the list, in one transaction, after a backup beside
  * it ("PATH.v1-YYYYMMDD-HHMMSS") if it held anything. A newer or foreign database is refused. */
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e);

@@ -99,7 +99,8 @@ static const char schema_2[] =
 
     "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;";
 
-static const struct migration migrations[] = {{1, schema_1, NULL}, {2, schema_2, chain_seal_all}};
+static const struct migration migrations[] = {
+    {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}};
 enum { N_MIGRATIONS = sizeof migrations / sizeof *migrations };
 
 /* ---- versions ---- */

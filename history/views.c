@@ -1,0 +1,107 @@
+/* views.c - the views of the database: rows instead of blobs, for sqlite3, Datasette and /sql.
+ *
+ * Schema version 3 adds them. They read the tables of schema.c and hold no data, so no seal covers
+ * them; their text is compared like that of the tables. They use functions of SQLite alone (3.38 or
+ * later), because other programs open the database without functions of aerie.
+ *
+ * A blob becomes rows with json_each() over an array of as many zeros as the blob has items: its
+ * key counts them. Unlike a recursive query the array is made for one row of the outer table, so a
+ * condition on session and turn keeps its index.
+ */
+#include "history/internal.h"
+
+/* The hex digit at place i (from 1) of text h, times 16 to the power of bits / 4. */
+#define DIGIT(h, i, bits) "(instr('123456789ABCDEF',substr(" h "," #i ",1))<<" #bits ")"
+
+/* The unsigned 32-bit integer of 8 hex digits: hex() of 4 bytes, little-endian. */
+#define U32(h)                                                                                     \
+    "(" DIGIT(h, 7, 28) "|" DIGIT(h, 8, 24) "|" DIGIT(h, 5, 20) "|" DIGIT(h, 6, 16) "|"            \
+    DIGIT(h, 3, 12) "|" DIGIT(h, 4, 8) "|" DIGIT(h, 1, 4) "|" DIGIT(h, 2, 0) ")"
+
+/* The same bits as a signed integer. */
+#define I32(w) "(CASE WHEN " w ">2147483647 THEN " w "-4294967296 ELSE " w " END)"
+
+/* 2 to the power of -s, exactly; 0 <= s <= 186. */
+#define HALVED(x, s)                                                                               \
+    "(" x "/(1<<min(" s ",62))/(1<<min(max(" s "-62,0),62))/(1<<max(" s "-124,0)))"
+
+/* The same bits as an IEEE 754 binary32 below 2^23 in size; NULL for NaN. Exact: a 24-bit integer
+ * over a power of two. */
+#define F32(w)                                                                                     \
+    "(CASE WHEN (" w ">>23&255)=255 THEN NULL WHEN (" w ">>23&255)=0"                              \
+    " THEN (1-2*(" w ">>31))*" HALVED("((" w "&8388607)*1.0)", "149")                              \
+    " ELSE (1-2*(" w ">>31))*" HALVED("((" w "&8388607|8388608)*1.0)", "(150-(" w ">>23&255))")    \
+    " END)"
+
+/* As many rows as n says, with the columns key = 0, 1, ... n - 1. */
+#define COUNT_UP(n) "json_each('['||rtrim(replace(hex(zeroblob(" n ")),'00','0,'),',')||']')"
+
+/* Byte o (from 0) of node i of a packed tree (engine/cache/tree.h): 2 bytes, then 18 a node. */
+#define NODE_BYTES(i, o, n) "substr(x.nodes,3+18*(" i ")+" #o "," #n ")"
+#define BYTE(b) "(instr('123456789ABCDEF',substr(hex(" b "),1,1))<<4"                              \
+                "|instr('123456789ABCDEF',substr(hex(" b "),2,1)))"
+
+const char schema_views[] =
+    /* One row a step. position: index of the first token that the step computed. */
+    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
+    " s.pos0 AS position, s.rows, s.drafted, s.accepted, length(s.tokens)/4 AS new_tokens,"
+    " s.bonus, s.draws, printf('%016x',s.page_digest) AS page_digest,"
+    " printf('%016x',s.draft_digest) AS draft_digest,"
+    " printf('%016x',s.logit_digest) AS logit_digest,"
+    " s.us_draft, s.us_verify, s.us_commit, s.us_check"
+    " FROM turn t JOIN step s ON s.turn_id=t.id;"
+
+    /* One row a generated token. k: its place in the step; drafted: 1 when the draft tree held it,
+     * 0 for the token that the target sampled at the end. */
+    "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted"
+    " FROM (SELECT session, turn, step, k, position, drafted, " U32("h") " AS w"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS k,"
+    " CASE s.kind WHEN 'prefill' THEN s.pos0+s.rows ELSE s.pos0+1+i.key END AS position,"
+    " i.key<s.accepted AS drafted, hex(substr(s.tokens,4*i.key+1,4)) AS h"
+    " FROM turn t JOIN step s ON s.turn_id=t.id"
+    " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
+
+    /* One row a stored token of a prompt. The log stores a prompt from the first token on that the
+     * sequence before it (the last prompt and its reply) did not have at that position. reused: 1
+     * while the cache still held the token. */
+    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
+    " position<reused AS reused"
+    " FROM (SELECT session, turn, position, reused, " U32("h") " AS w"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, coalesce(t.shared,0)+i.key AS position,"
+    " coalesce(t.n_reused,0) AS reused, hex(substr(t.tokens,4*i.key+1,4)) AS h"
+    " FROM turn t JOIN " COUNT_UP("length(t.tokens)/4") " i WHERE t.role='user'));"
+
+    /* One row a node of a draft tree, the root (node 0) included. q: the draft's probability of the
+     * node after its parent; p: the target's at temperature 1; u: the uniform number drawn at the
+     * node; NULL: unknown. rank: place among the children of its parent, from 1. */
+    "CREATE VIEW v_node AS SELECT session, turn, step, node, parent, depth, rank, "
+    I32("w") " AS token, CASE fate WHEN 1 THEN 'accepted' WHEN 2 THEN 'rejected' WHEN 3 THEN 'cut'"
+    " ELSE 'none' END AS fate, " F32("wq") " AS q, " F32("wp") " AS p, " F32("wu") " AS u"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS node,"
+    " CASE i.key WHEN 0 THEN NULL ELSE " BYTE(NODE_BYTES("i.key", 4, 1)) " END AS parent,"
+    " (WITH RECURSIVE up(node, d) AS (SELECT i.key, 0 UNION ALL"
+    " SELECT " BYTE(NODE_BYTES("node", 4, 1)) ", d+1 FROM up WHERE node>0 AND d<64)"
+    " SELECT max(d) FROM up) AS depth,"
+    " CASE i.key WHEN 0 THEN NULL ELSE (SELECT count(*) FROM " COUNT_UP("i.key+1") " j"
+    " WHERE " NODE_BYTES("j.key", 4, 1) "=" NODE_BYTES("i.key", 4, 1) ") END AS rank,"
+    " " BYTE(NODE_BYTES("i.key", 5, 1)) " AS fate,"
+    " " U32("hex(" NODE_BYTES("i.key", 0, 4) ")") " AS w,"
+    " " U32("hex(" NODE_BYTES("i.key", 6, 4) ")") " AS wq,"
+    " " U32("hex(" NODE_BYTES("i.key", 10, 4) ")") " AS wp,"
+    " " U32("hex(" NODE_BYTES("i.key", 14, 4) ")") " AS wu"
+    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
+    " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
+
+    /* One row a setting of a turn: what the reply was made with. */
+    "CREATE VIEW v_settings AS SELECT session, turn, substr(line,1,instr(line,'=')-1) AS name,"
+    " substr(line,instr(line,'=')+1) AS value"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, replace(i.value,char(1),'\\') AS line"
+    " FROM turn t JOIN json_each('['||replace(json_quote(replace(t.sampling,'\\',char(1))),"
+    "'\\n','\",\"')||']') i WHERE t.role='user' AND t.sampling IS NOT NULL)"
+    " WHERE instr(line,'=')>0;"
+
+    /* One row a page that changed hands (log level full). logical: the page's place in the session's
+     * page table, NULL where it has none. */
+    "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
+    " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs"
+    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id;";
