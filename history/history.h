@@ -221,8 +221,8 @@ bool turn_listed(const char *list, int turn);
 
 /* Read-only SQL with an authoriser, a row limit and a time limit (2 s). A text table, not
  * sanitised, with blobs as a hex prefix; or {"rows": [{column: value, ...}, ...], "truncated":
- * bool} in ASCII. Beside the tables there are ids(tokens), tree_json(nodes) and the view v_node, a
- * row a tree node. */
+ * bool} in ASCII. Beside the tables and views (views.c) there are ids(tokens) and tree_json(nodes), the
+ * same as JSON arrays. */
 bool hdb_sql(struct hdb *d, const char *sql, bool json, int max_rows, struct buf *out,
              struct err *e);
 

@@ -94,14 +94,6 @@ static void sql_tree(sqlite3_context *c, int n, sqlite3_value **v)
     buf_free(&b);
 }
 
-/* v_node: a row a tree node. A temporary view, so that the file needs no function of ours. */
-static const char views[] =
-    "CREATE TEMP VIEW v_node AS SELECT r.session_id, r.n AS turn, s.n AS step, j.key AS node,"
-    " j.value ->> 'parent' AS parent, j.value ->> 'token' AS token, j.value ->> 'fate' AS fate,"
-    " j.value ->> 'q' AS q, j.value ->> 'p' AS p, j.value ->> 'u' AS u"
-    " FROM tree x JOIN step s ON s.id = x.step_id JOIN turn r ON r.id = s.turn_id,"
-    " json_each(tree_json(x.nodes)) j";
-
 static bool open_inspector(struct hdb *h, struct err *e)
 {
     if (h->sql.h)
@@ -116,7 +108,7 @@ static bool open_inspector(struct hdb *h, struct err *e)
     const int pure = SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_INNOCUOUS;
     sqlite3_create_function(s, "ids", 1, pure, NULL, sql_ids, NULL, NULL);
     sqlite3_create_function(s, "tree_json", 1, pure, NULL, sql_tree, NULL, NULL);
-    if (!db_exec(&h->sql, views, e) || !db_exec(&h->sql, "PRAGMA query_only=ON", e)) {
+    if (!db_exec(&h->sql, "PRAGMA query_only=ON", e)) {
         db_close(&h->sql);
         return false;
     }

@@ -95,9 +95,10 @@ const char schema_views[] =
     /* One row a setting of a turn: what the reply was made with. */
     "CREATE VIEW v_settings AS SELECT session, turn, substr(line,1,instr(line,'=')-1) AS name,"
     " substr(line,instr(line,'=')+1) AS value"
-    " FROM (SELECT t.session_id AS session, t.n AS turn, replace(i.value,char(1),'\\') AS line"
-    " FROM turn t JOIN json_each('['||replace(json_quote(replace(t.sampling,'\\',char(1))),"
-    "'\\n','\",\"')||']') i WHERE t.role='user' AND t.sampling IS NOT NULL)"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, i.value AS line FROM turn t"
+    " JOIN json_each('[\"'||replace(replace(replace(replace(t.sampling,'\\','\\\\'),'\"','\\\"'),"
+    "char(9),'\\t'),char(10),'\",\"')||'\"]') i"
+    " WHERE t.role='user' AND t.sampling IS NOT NULL)"
     " WHERE instr(line,'=')>0;"
 
     /* One row a page that changed hands (log level full). logical: the page's place in the session's
