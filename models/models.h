@@ -1,12 +1,12 @@
 /* models.h - checkpoint folders on disk turned into named, checked tensors.
  *
- * A Hugging Face folder (config.json, *.safetensors with or without an index) becomes a struct
- * model (the target) or a struct draft. Families differ only in the switches below and in their
- * tensor-name tables (models/families/); no code outside this folder asks for a family.
- * What is not understood is refused by name: a config value, a tensor missing, of the wrong type
- * or shape, or left over. Nothing here computes; weights stay as they lie in the file, or are
- * marked for being cut.
- * All functions run on the thread that calls them and share no state.
+ * A Hugging Face folder (config.json, *.safetensors with or without an index) is loaded into a
+ * struct model (the target) or a struct draft. Families differ only in the switches below and in
+ * their tensor-name tables (models/families/); no code outside this folder asks for a family. A
+ * config value that is not supported is refused by name; so is a tensor that is missing,
+ * superfluous, or of the wrong type or shape. Nothing here computes with weights: they keep the
+ * type and layout of the file, and models_quantize() only marks those that a device quantizes to
+ * FP8. All functions run on the thread that calls them and share no state.
  */
 #ifndef AERIE_MODELS_H
 #define AERIE_MODELS_H
@@ -15,7 +15,8 @@
 
 enum { MAX_STOP = 8, MAX_ROPE = 2, MAX_CAPTURE = 8 };
 
-/* Reports loading to whoever waits: bytes read so far of all. Called on the loading thread. */
+/* Progress of loading: `done` of `total` bytes of `what` ("model", "draft") are read. report() is
+ * called on the loading thread. */
 struct progress {
     void (*report)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *arg;
@@ -36,12 +37,13 @@ struct rope {
     double partial;                            /* partial_rotary_factor; 1: all */
     bool truncate;
     /* derived by rope_init() */
-    int head_dim, rot, half; /* rot dimensions of a head turn, as half = rot / 2 pairs */
+    int head_dim, rot, half; /* rot dimensions of a head are rotated, as half = rot / 2 pairs */
     float *inv_freq;         /* (half) */
     float cs_factor;         /* multiplies cos and sin */
 };
 
-/* Fills the derived fields for heads of head_dim; the rope owns inv_freq until rope_free(). */
+/* Fills the derived fields for heads of head_dim. The rope owns inv_freq until rope_free(). False
+ * and *e (ERR_MODEL) if the number of rotated dimensions is below 2 or odd. */
 bool rope_init(struct rope *r, int head_dim, struct err *e);
 void rope_free(struct rope *r);
 
@@ -49,21 +51,22 @@ void rope_free(struct rope *r);
 
 struct layer {
     /* switches */
-    int window;  /* 0: sees everything; else W keys, self included: visible iff 0 <= q - k < W */
+    int window;  /* 0: full attention; else W keys, self included: visible iff 0 <= q - k < W */
     int rope_id; /* index of config.rope; -1: none (NoPE) */
     int n_head, n_kv, head_dim, ffn;
-    int kv_src; /* the layer whose K and V it reads: its own index, or a shared layer's owner; in a
-                   frozen-KV draft a layer of the target */
-    bool v_from_k;
+    int kv_src; /* the layer whose K and V are read: its own index, or the owner's if K and V are
+                   shared; in a frozen-KV draft a layer of the target */
+    bool v_from_k; /* V is the K projection, normalised; there is no wv (gemma-4) */
     bool is_moe;
 
     /* weights; data == NULL where the family has none. Norms are (hidden) unless noted. From here
-     * to the end of the struct there are tensors only (layer_tensors() counts on it). */
+     * to the end of the struct there are tensors only (layer_tensors() relies on it). */
     struct tensor in_norm;              /* before attention (pre, sandwich) */
     struct tensor attn_norm;            /* after attention, before the residual add */
     struct tensor ffn_in_norm;          /* before the MLP */
     struct tensor ffn_norm;             /* after the MLP, before the residual add */
-    struct tensor wq, wk, wv, wo;       /* (heads * head_dim, in), ..., (hidden, that) */
+    struct tensor wq, wk, wv, wo;       /* (n_head * head_dim, in), (n_kv * head_dim, in) x 2,
+                                           (hidden, n_head * head_dim) */
     struct tensor bq, bk, bv, bo;
     struct tensor q_norm, k_norm;       /* (head_dim), or whole projected rows with qk_norm_whole */
     struct tensor sinks;                /* (n_head) */
@@ -81,7 +84,7 @@ struct layer {
     struct tensor hidden_norm;
 };
 
-/* The layer's tensors as an array, there or not. */
+/* The layer's tensors as an array of *n, those without data included. */
 static inline struct tensor *layer_tensors(struct layer *l, int *n)
 {
     _Static_assert((sizeof(struct layer) - offsetof(struct layer, in_norm)) %
@@ -97,7 +100,7 @@ enum expert_store { STORE_MXFP4, STORE_IN_OUT, STORE_HALVES }; /* as k_moe's lay
 /* ---- the switches of a whole model ----------------------------------------------------------- */
 
 struct config {
-    char family[32]; /* for people and for the chat format's choice; never for arithmetic */
+    char family[32]; /* shown to people, and chooses the chat format; no arithmetic depends on it */
     int hidden, n_layer, vocab;
     int max_pos;
     enum norm_kind norm;
@@ -107,19 +110,19 @@ struct config {
     bool v_norm; /* weightless norm of V */
     bool qkv_bias, o_bias, sinks;
     float attn_scale, attn_softcap, final_softcap;
-    float embed_scale; /* already rounded as the family rounds it */
+    float embed_scale; /* rounded as the family rounds it */
     enum act_kind act;
     float swiglu_limit;
     bool tied; /* the head is the embedding */
     int n_expert, top_k, expert_ffn;
     enum moe_kind moe;
     enum expert_store store;
-    int window; /* W of the sliding layers; 0: there are none. One W a model, else refused. */
+    int window; /* W of all sliding layers (a model with several values is refused); 0: none */
     int ple;    /* width of a per-layer embedding; 0: none */
     int ple_vocab;
     struct rope rope[MAX_ROPE];
     int n_rope;
-    int stop[MAX_STOP]; /* eos ids of config and generation_config, without doubles */
+    int stop[MAX_STOP]; /* eos ids of config and generation_config, without duplicates */
     int n_stop;
     int bos, pad; /* -1: none */
     struct sampling_defaults {
@@ -139,7 +142,7 @@ struct model {
     struct tensor head;  /* (vocab, hidden); shares embed's data when tied */
     struct tensor ple_embed, ple_model_proj, ple_proj_norm; /* gemma-4 */
     char *dir;
-    char *names;       /* of a model without a checkpoint, else NULL */
+    char *names;       /* memory of the tensors' names in model_shaped(), else NULL */
     uint64_t bytes;    /* of weights in memory */
     char sha[65];      /* hex SHA-256 over config.json and, by name, each tensor's name, type, shape
                           and 64-bit content digest; the same however the tensors are sharded */
@@ -147,20 +150,21 @@ struct model {
 };
 
 /* Loads a folder. On failure *m is zeroed and *e names file, tensor and rule (kind ERR_MODEL).
- * p may be NULL. model_free() also takes a zeroed model. */
+ * p may be NULL. The caller frees *m with model_free(), which also accepts a zeroed model. */
 bool model_load(struct model *m, const char *dir, const struct progress *p, struct err *e);
 void model_free(struct model *m);
-/* Calls fn for every tensor that is there, each exactly once (a tied head is skipped, and follows
- * its embedding afterwards); stops and returns false when fn does. Used to hand weights to a
- * device: where fn replaces t->data, the host memory of the old data is given back at once. A
- * tensor is there when it has data or, without a checkpoint, a size. */
+/* Calls fn once for every tensor that the model has: one with data or, without a checkpoint, with a
+ * size. Stops and returns false when fn does. Used to upload weights to a device: if fn replaces
+ * t->data, the host memory of the old data is returned to the system at once. A tied head is
+ * skipped; it is set to its embedding afterwards. */
 bool model_each(struct model *m, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
 /* The model that the text of a config.json describes, without a checkpoint: every tensor has its
  * name, type (bf16; MXFP4 blocks where the family has them), shape and size, but no data. For
- * measuring: device_upload() lets the device make the data up. */
+ * benchmarks: device_upload() lets the device generate random weights. False and *e as
+ * model_load(). */
 bool model_shaped(struct model *m, const char *config, struct err *e);
-/* The layer whose KV cells layer l reads (one hop). */
+/* The layer whose KV cells layer l reads. */
 static inline int model_kv_owner(const struct model *m, int l) { return m->layer[l].kv_src; }
 
 /* ---- drafts ---------------------------------------------------------------------------------- */
@@ -180,23 +184,26 @@ struct draft {
     int draft_vocab; /* rows of head */
     /* EAGLE3 */
     int capture[MAX_CAPTURE], n_capture; /* boundaries of the target: residual entering layer b */
-    char capture_from[64];               /* how they were found, for people */
+    char capture_from[64];               /* where the list was found, as text for people */
     bool norm_before_residual, norm_output;
     struct tensor fc, fc_b;             /* (hidden, n_capture * target_hidden) */
     struct tensor input_norm;           /* (n_capture * target_hidden), before fc */
     struct tensor fc_norm[MAX_CAPTURE]; /* (target_hidden) each, before fc */
-    struct tensor embed;                /* (vocab, hidden); no data: the target's raw table */
-    struct tensor norm, head;           /* (hidden), (draft_vocab, hidden); no head: the target's */
+    struct tensor embed;                /* (vocab, hidden); without data the target's unscaled
+                                           embedding is used */
+    struct tensor norm, head;           /* (hidden), (draft_vocab, hidden); a head without data: the
+                                           target's is used */
     int32_t *d2t;                       /* (draft_vocab) target id of each draft id; NULL: equal */
     /* frozen-KV */
     struct tensor pre_proj, post_proj;  /* (hidden, 2 * target_hidden), (target_hidden, hidden) */
     struct tensor centroids;            /* (n_centroid, hidden) or absent */
-    int32_t *token_order;               /* (vocab), n_centroid runs of vocab / n_centroid */
+    int32_t *token_order;               /* (vocab): the vocab / n_centroid ids of each centroid, one
+                                           centroid after another */
     int n_centroid, centroid_top;
     int kv_full, kv_swa; /* target layers whose cells full and sliding draft layers read; -1: the
                             target has no layer of that type (nor has the draft) */
 
-    char note[160]; /* what is unusual about the head, for people; usually empty */
+    char note[160]; /* a line for people about an unusual head; usually empty */
     char *dir;
     char *names; /* as in struct model */
     uint64_t bytes;
@@ -204,21 +211,23 @@ struct draft {
     struct store *store;
 };
 
-/* Loads a head that fits `target`; `capture` (e.g. "2,4,5", boundaries) overrides the config, NULL
- * does not. The error says what does not fit; the caller decides whether that is fatal. */
+/* Loads a draft for `target`. `capture` (boundaries, e.g. "2,4,5") overrides the config's list;
+ * NULL: the config's. On failure *d is zeroed and *e (ERR_MODEL) says which value does not fit the
+ * target; the caller decides whether that is fatal. p may be NULL. */
 bool draft_load(struct draft *d, const char *dir, const struct model *target, const char *capture,
                 const struct progress *p, struct err *e);
 void draft_free(struct draft *d);
-/* An EAGLE3 head for a target of its width, without a checkpoint (see model_shaped(); its names
- * begin with "draft."): one layer of llama's kind, `ffn` wide, with the target's heads and a
- * vocabulary of `vocab`. */
+/* An EAGLE3 head without a checkpoint (see model_shaped(); tensor names begin with "draft."): one
+ * Llama layer with the target's hidden size and heads, an MLP `ffn` wide and a draft vocabulary of
+ * `vocab` tokens. */
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e);
+/* As model_each(). */
 bool draft_each(struct draft *d, bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg,
                 struct err *e);
 
 /* ---- weights in FP8 -------------------------------------------------------------------------- */
 
-/* "stored", "fp8" or NULL: stored; for the draft: as the target's. */
+/* "stored" or "fp8". NULL: `weights` is "stored", `draft_weights` is the value of `weights`. */
 struct quant_opts {
     const char *weights, *draft_weights;
 };
@@ -238,14 +247,16 @@ const char *models_quant_text(const struct quant_opts *o);
  * before any data is allocated, and no allocation exceeds the file. */
 struct safetensors;
 
-struct safetensors *st_open(const char *path, struct err *e); /* a file, or a model folder */
-void st_close(struct safetensors *s);
+/* Opens a file, or the checkpoint of a model folder. NULL and *e (ERR_MODEL) on failure; the caller
+ * closes. */
+struct safetensors *st_open(const char *path, struct err *e);
+void st_close(struct safetensors *s); /* NULL is allowed */
 int st_count(const struct safetensors *s);
 /* Name, type and shape of entry i (ordered by file and offset); t->data is NULL. n_dim is the
  * true rank; of a rank above 4 only the first four dimensions are kept. */
 const struct tensor *st_at(const struct safetensors *s, int i);
-const struct tensor *st_find(const struct safetensors *s, const char *name); /* NULL: not there */
-/* Reads one tensor into dst (t->bytes long). */
+const struct tensor *st_find(const struct safetensors *s, const char *name); /* NULL: none */
+/* Reads one tensor that st_at() or st_find() returned into dst (t->bytes long). */
 bool st_read(struct safetensors *s, const struct tensor *t, void *dst, struct err *e);
 
 #endif

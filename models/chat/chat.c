@@ -1,4 +1,4 @@
-/* chat.c - see chat.h: choosing a format, and rendering by its row of the table. */
+/* chat.c - chooses a format, and renders conversations by its row of the table. */
 #include "models/chat/parts.h"
 
 #include <jansson.h>
@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- white space, as the templates' trim has it ---- */
+/* ---- white space, as Jinja's trim defines it ---- */
 
-/* Bytes of the white-space character at s, or 0. */
+/* Length in bytes of the white-space character at s, or 0. */
 static size_t white_at(const char *s, size_t n)
 {
     const uint8_t *p = (const uint8_t *)s;
@@ -39,7 +39,7 @@ const char *trimmed(const char *s, size_t *n)
     return s;
 }
 
-/* ---- putting text and tokens ---- */
+/* ---- appending text and tokens ---- */
 
 static void flush_text(struct render *r)
 {
@@ -75,9 +75,9 @@ void put_ids(struct render *r, const int32_t *v, int n)
     ids_cat(r->out, v, n);
 }
 
-/* ---- a reply in the history ---- */
+/* ---- an earlier reply ---- */
 
-/* The ids without gemma-4's thoughts, closed or not, and without a stop token at the end. */
+/* Appends a reply's ids without gemma-4's thoughts, closed or not, and without the stop token. */
 static void put_reply_ids(struct render *r, const struct ids *ids)
 {
     const struct chat *c = r->c;
@@ -100,7 +100,7 @@ static void put_reply_ids(struct render *r, const struct ids *ids)
     }
 }
 
-/* Whether a reply's thought in tags came to its end, and where its answer begins. */
+/* Whether the reply has a closed thought in tags; *text is set to the answer behind it. */
 static bool answer_after_thought(const struct chat *c, const struct ids *ids, struct buf *text)
 {
     static const char close[] = "</think>";
@@ -120,8 +120,8 @@ static bool answer_after_thought(const struct chat *c, const struct ids *ids, st
     return true;
 }
 
-/* What stands between the reply's opening and the end of its turn. Generated ids go back as they
- * are, so that the cache still holds them; thoughts that are done do not go back at all. */
+/* Appends a reply's content. Generated ids are used verbatim, so that they are found in the KV
+ * cache; closed thoughts are omitted. */
 static void put_reply(struct render *r, const struct message *m)
 {
     const struct chat *c = r->c;
@@ -187,7 +187,7 @@ static void system_turn(struct render *r, const struct message *m)
     close_turn(r);
 }
 
-static bool usual_conversation(struct render *r, const struct message *m, int n)
+static bool turn_conversation(struct render *r, const struct message *m, int n)
 {
     const struct chat *c = r->c;
     const struct format *f = c->format;
@@ -197,7 +197,7 @@ static bool usual_conversation(struct render *r, const struct message *m, int n)
         system_turn(r, system);
     for (int i = system ? 1 : 0; i < n; i++) {
         open_turn(r, m[i].role);
-        if (system && f->system == SYSTEM_FOLD && i == 1) {
+        if (system && f->system == SYSTEM_PREPEND && i == 1) {
             put_text(r, system->text, strlen(system->text));
             put_str(r, "\n\n");
         }
@@ -218,7 +218,7 @@ static bool usual_conversation(struct render *r, const struct message *m, int n)
     return true;
 }
 
-/* Raw: the texts one after another, special tokens in them matched. */
+/* Raw mode: the texts one after another, special tokens in them matched. */
 static bool raw_conversation(struct render *r, const struct message *m, int n)
 {
     const struct chat *c = r->c;
@@ -241,7 +241,8 @@ static bool raw_conversation(struct render *r, const struct message *m, int n)
 
 /* ---- rendering ---- */
 
-/* One system message at most, the first; turns in turn where the format wants that. */
+/* Checks that at most one system message comes, as the first, and that user and assistant alternate
+ * if the format requires it. */
 static bool check_order(const struct chat *c, const struct message *m, int n, struct err *e)
 {
     static const char *const name[] = {"system", "user", "assistant"};
@@ -282,7 +283,7 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
         return false;
     bool (*conversation)(struct render *, const struct message *, int) =
         raw ? raw_conversation : c->format->conversation ? c->format->conversation
-                                                         : usual_conversation;
+                                                         : turn_conversation;
     bool ok = conversation(&r, m, n);
     flush_text(&r);
     ok = ok && !r.failed && check_ids(c, &ids, e);
@@ -293,9 +294,9 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
     return ok;
 }
 
-/* ---- choosing ---- */
+/* ---- choosing a format ---- */
 
-static const struct format *by_family(const char *family)
+static const struct format *format_of_family(const char *family)
 {
     for (const struct format *f = chat_formats; f->name; f++)
         for (int i = 0; i < 4 && f->family[i]; i++)
@@ -305,7 +306,7 @@ static const struct format *by_family(const char *family)
 }
 
 /* The first marker that the format needs and the tokenizer lacks, or NULL. */
-static const char *missing_mark(const struct format *f, const struct tokenizer *t)
+static const char *missing_marker(const struct format *f, const struct tokenizer *t)
 {
     for (int i = 0; i < MARK_STOP; i++)
         if (f->mark[i] && tok_find(t, f->mark[i]) < 0)
@@ -313,20 +314,20 @@ static const char *missing_mark(const struct format *f, const struct tokenizer *
     return NULL;
 }
 
-static bool choose(struct chat *c, const struct model *m, struct err *e)
+static bool choose_format(struct chat *c, const struct model *m, struct err *e)
 {
-    const struct format *f = by_family(m->cfg.family);
-    const char *missing = f ? missing_mark(f, c->tok) : NULL;
+    const struct format *f = format_of_family(m->cfg.family);
+    const char *missing = f ? missing_marker(f, c->tok) : NULL;
     c->format = f;
     if (f && !missing)
         return true;
-    if (missing_mark(chat_formats, c->tok)) {
+    if (missing_marker(chat_formats, c->tok)) {
         if (f)
             return err_set(e, ERR_MODEL, "the %s chat format needs the token %s, which the "
                            "tokenizer does not have (raw mode needs none)", f->name, missing);
         return err_set(e, ERR_MODEL, "no chat format is known for family \"%s\", and the tokenizer "
                        "lacks ChatML's %s (raw mode needs none)", m->cfg.family,
-                       missing_mark(chat_formats, c->tok));
+                       missing_marker(chat_formats, c->tok));
     }
     c->format = chat_formats;
     snprintf(c->warning, sizeof c->warning, "no chat format of its own for this %s model; using "
@@ -343,8 +344,9 @@ static void add_stop(struct chat *c, int id)
         c->stop[c->n_stop++] = id;
 }
 
-/* Looks the markers up and gathers the stops. Harmony's MARK_CLOSE ends a message, not a reply. */
-static void find_marks(struct chat *c, const struct model *m)
+/* Looks up the ids of the markers and of the stop tokens. Harmony's MARK_CLOSE ends a message, not
+ * a reply. */
+static void find_markers(struct chat *c, const struct model *m)
 {
     for (int i = 0; i < MAX_MARK; i++)
         c->mark[i] = c->format->mark[i] ? tok_find(c->tok, c->format->mark[i]) : -1;
@@ -356,9 +358,9 @@ static void find_marks(struct chat *c, const struct model *m)
         add_stop(c, m->cfg.stop[i]);
 }
 
-/* ---- the shipped template ---- */
+/* ---- the template in the model's folder ---- */
 
-/* The "chat_template" of a JSON file: a string, or the one named "default" of a list. */
+/* Reads "chat_template" of a JSON file: a string, or the entry named "default" of a list. */
 static bool template_in(const char *dir, const char *file, char **out, struct err *e)
 {
     struct buf b = {0};
@@ -426,11 +428,11 @@ struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool ra
     strftime(c->date, sizeof c->date, "%Y-%m-%d", localtime_r(&now, &tm));
     strcpy(c->reasoning, "medium");
     c->format = &chat_raw;
-    if (!raw && !(choose(c, m, e) && (!m->dir || load_template(c, m->dir, e)))) {
+    if (!raw && !(choose_format(c, m, e) && (!m->dir || load_template(c, m->dir, e)))) {
         chat_close(c);
         return NULL;
     }
-    find_marks(c, m);
+    find_markers(c, m);
     if (!raw)
         chat_read_template(c, m);
     if (c->template)

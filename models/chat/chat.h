@@ -1,8 +1,9 @@
-/* chat.h - a conversation rendered to token ids as a family was trained, and replies read back.
+/* chat.h - chat formats: renders a conversation to token ids, and separates a reply's text into
+ * channels.
  *
- * The whole conversation is rendered anew for each turn; the engine finds what its cache already
- * holds. User text never becomes a special token (except in raw mode, where the text is all there
- * is). Any thread; after it is set up a struct chat does not change.
+ * The whole conversation is rendered for each turn; the engine finds the prefix that its cache
+ * already holds. User text never becomes a special token, except in raw mode. A struct chat does
+ * not change after its set-up and may then be used from any thread.
  */
 #ifndef AERIE_CHAT_H
 #define AERIE_CHAT_H
@@ -15,49 +16,53 @@ enum channel { CHAN_FINAL, CHAN_ANALYSIS, CHAN_COMMENTARY };
 
 struct message {
     enum role role;
-    char *text;     /* as typed, or the reply's final text */
-    struct ids ids; /* a reply's generated ids, stop token included, used verbatim where the family
-                       resends them; empty: encode text. One that does not end in the format's own
-                       end token was interrupted, and gets it. */
+    char *text;     /* a user's or system text, or the reply's final text */
+    struct ids ids; /* a reply's generated ids, stop token included. Formats that send generated ids
+                       back use them verbatim; empty: text is encoded. A reply that does not end in
+                       the format's end token was interrupted; the end token is added. */
 };
 
 struct chat;
 
-/* Chooses the format by the config's family and the folder's files; `raw` is none at all: the
- * texts as they are, special tokens in them matched, after the bos that the tokenizer adds.
- * A *warning (may be NULL) is set to a line to show, e.g. an unknown template, or left NULL; it
- * lives as long as the chat. NULL and *e on failure. Both m and t must outlive the chat. */
+/* Chooses the format by the config's family and the template in the model's folder. `raw`: no
+ * format; the texts are encoded one after another, special tokens in them matched, after the
+ * tokenizer's bos. *warning (the pointer may be NULL) is set to one line for the user, e.g. about
+ * an unknown template, or to NULL; it is valid as long as the chat. NULL and *e (ERR_MODEL) if the
+ * tokenizer lacks a token of the format. m and t must outlive the chat; chat_close() frees it. */
 struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool raw,
                        const char **warning, struct err *e);
 void chat_close(struct chat *c);
 const char *chat_name(const struct chat *c); /* "gemma", "harmony", "chatml", "raw", ... */
 
-/* What the system message of some formats says; ignored by the others. To be set before the first
- * rendering, if at all: the date as "YYYY-MM-DD" (today, as of chat_open()), the reasoning effort
- * as "low", "medium" (the default) or "high". */
+/* Date and reasoning effort in the system message of formats that have them; other formats ignore
+ * them. Call these before the first rendering. date: "YYYY-MM-DD", by default the day of
+ * chat_open(). level: "low", "medium" (the default) or "high". False and *e (ERR_USAGE) for any
+ * other text. */
 bool chat_set_date(struct chat *c, const char *date, struct err *e);
 bool chat_set_reasoning(struct chat *c, const char *level, struct err *e);
 
-/* Appends the ids that ask for the next reply: bos, all messages, and the reply's opening. At most
- * one system message, the first. On failure *out is as before. */
+/* Appends the prompt for the next reply: bos, the n messages, and the beginning of the reply's
+ * turn. At most one system message, which must be the first. On failure *out is unchanged:
+ * ERR_USAGE for messages in the wrong order, tok_encode()'s errors, ERR_MODEL for an id outside the
+ * vocabulary. */
 bool chat_render(const struct chat *c, const struct message *m, int n, struct ids *out,
                  struct err *e);
-/* Ids that end a reply: the format's own, then the config's. Returns how many. */
+/* The ids that end a reply: the format's, then the config's. Returns how many. */
 int chat_stops(const struct chat *c, int32_t out[MAX_STOP]);
 
-/* Reads a reply token by token: what to show, and in which channel. */
+/* Reads a reply token by token and separates the visible text by channel. One thread at a time. */
 struct chat_reader {
     const struct chat *chat;
     struct tok_stream utf8;
     enum channel channel;
     int state;
-    struct buf head; /* text held back: a message header, or what may be the start of a tag */
+    struct buf held; /* text held back: a message header, or a possible beginning of a tag */
 };
 void chat_reader_init(struct chat_reader *r, const struct chat *c);
-/* Appends the visible text of one more token to out and sets *channel to the channel of that text;
- * stop and format tokens add nothing. */
+/* Appends to out the visible text that one more token completes, and sets *channel to that text's
+ * channel. Stop tokens and format tokens append nothing. */
 void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum channel *channel);
-/* Appends what is still held back, in r->channel, and frees. */
+/* Appends the text still held back, whose channel is r->channel, and frees the reader's memory. */
 void chat_reader_end(struct chat_reader *r, struct buf *out);
 
 #endif

@@ -1,8 +1,8 @@
-/* formats.c - the formats, and what the shipped template says about a variant.
+/* formats.c - the table of formats, and the variants of a format.
  *
- * A shipped template is a program; none is run here. It is only searched for the few literal texts
- * in which variants of one family differ, and compared by hash with those a row was checked
- * against.
+ * The template in a model's folder is a Jinja program, which is not run. It is searched for the few
+ * literal texts in which variants of a format differ, and its hash is compared with those of the
+ * templates that the format's row was checked against.
  */
 #include "models/chat/parts.h"
 
@@ -43,7 +43,7 @@ const struct format chat_formats[] = {
         .role = {"system", "user", "model"},
         .before = "\n",
         .after = "\n",
-        .system = SYSTEM_FOLD,
+        .system = SYSTEM_PREPEND,
         .alternate = true,
         .trim = true,
         .known = {"dc01dfb0312d85e381a884cfd19ddce0d716ec89ffe18635e7545c30f5ecb9e0", /* nestling */
@@ -92,7 +92,8 @@ const struct format chat_raw = {.name = "raw"};
 
 /* ---- variants by template ---- */
 
-/* Compares a template's text at p with s, where a newline may also be written \n. */
+/* Behind s in the template's text at p, or NULL if p does not begin with s. A newline of s may be
+ * written as \n in the template. */
 static const char *match_text(const char *p, const char *s)
 {
     for (; *s; s++) {
@@ -106,7 +107,7 @@ static const char *match_text(const char *p, const char *s)
     return p;
 }
 
-/* What follows the first place from p on that has this text, or NULL. */
+/* Behind the first occurrence of s at or after p, or NULL. */
 static const char *find_text(const char *p, const char *s)
 {
     for (; *p; p++) {
@@ -117,8 +118,8 @@ static const char *find_text(const char *p, const char *s)
     return NULL;
 }
 
-/* A literal of the template: from the end of `open` up to `close`, when that is plain text; the
- * first that is not empty. The caller frees it. */
+/* The first non-empty literal of the template between `open` and `close` that holds no template
+ * code, or NULL. The caller frees it. */
 static char *literal_between(const char *template, const char *open, const char *close)
 {
     size_t width = strlen(close);
@@ -138,7 +139,7 @@ void chat_read_template(struct chat *c, const struct model *m)
 {
     const struct format *f = c->format;
     const char *t = c->template;
-    if (f->think == THINK_CHANNEL) /* the larger models want an empty thought when they think not */
+    if (f->think == THINK_CHANNEL) /* larger models: an empty thought switches thinking off */
         c->empty_thought = t ? find_text(t, "<|channel>thought\n<channel|>") != NULL
                              : m->cfg.ple == 0;
     if (!t) {

@@ -1,8 +1,8 @@
 /* harmony.c - gpt-oss's harmony format.
  *
- * A reply is one or more messages, each with a header that names its channel; the prompt ends in
- * the middle of the first header. Thoughts (channel "analysis") of a reply that came to its final
- * message are not sent back. Source: the openai/harmony repository, docs/format.md.
+ * A reply is one or more messages, each with a header that names its channel; the prompt ends
+ * within the first header. If a reply has a message of channel "final", its messages of channel
+ * "analysis" (thoughts) are omitted from later prompts. Source: openai/harmony, docs/format.md.
  */
 #include "models/chat/parts.h"
 
@@ -35,9 +35,9 @@ static void system_message(struct render *r)
 
 /* ---- a generated reply as messages ---- */
 
-/* A message within a reply's ids: [from, text) is its header behind the role, [text, to) its
- * text; text -1: the header was cut off. */
-struct part {
+/* A message within a reply's ids: [from, text) is the header behind the role, [text, to) the text;
+ * text -1: the reply ends within the header. */
+struct reply_message {
     int from, text, to;
     bool analysis, final;
 };
@@ -57,15 +57,17 @@ static bool ends_message(const struct chat *c, int id)
     return false;
 }
 
-enum { NAME_TOKENS = 12 }; /* enough for a channel's name, however it is split */
+enum { NAME_TOKENS = 12 }; /* at least the tokens of a channel's name */
 
-/* The next message from *at on; *at moves behind it and behind the opening of the one after. */
-static bool next_part(const struct chat *c, const struct ids *ids, int *at, struct part *p)
+/* Reads the message that begins at *at; *at is then behind the role of the message after it. False
+ * at the end of the ids. */
+static bool next_message(const struct chat *c, const struct ids *ids, int *at,
+                         struct reply_message *p)
 {
     int i = *at;
     if (i >= ids->n)
         return false;
-    *p = (struct part){.from = i, .text = -1};
+    *p = (struct reply_message){.from = i, .text = -1};
     for (; i < ids->n && !ends_message(c, ids->v[i]); i++) {
         if (ids->v[i] == c->mark[MARK_MID] && p->text < 0)
             p->text = i + 1;
@@ -88,13 +90,13 @@ static bool next_part(const struct chat *c, const struct ids *ids, int *at, stru
     return true;
 }
 
-static void put_reply_parts(struct render *r, const struct ids *ids)
+static void put_reply_messages(struct render *r, const struct ids *ids)
 {
-    struct part p;
+    struct reply_message p;
     bool finished = false;
-    for (int at = 0; next_part(r->c, ids, &at, &p);)
+    for (int at = 0; next_message(r->c, ids, &at, &p);)
         finished |= p.final && p.text >= 0;
-    for (int at = 0; next_part(r->c, ids, &at, &p);) {
+    for (int at = 0; next_message(r->c, ids, &at, &p);) {
         if (p.text < 0 || (finished && p.analysis))
             continue;
         put_mark(r, MARK_OPEN);
@@ -110,7 +112,7 @@ bool harmony_conversation(struct render *r, const struct message *m, int n)
     for (int i = 0; i < n; i++) {
         const char *text = m[i].text ? m[i].text : "";
         if (m[i].role == ROLE_ASSISTANT && m[i].ids.n) {
-            put_reply_parts(r, &m[i].ids);
+            put_reply_messages(r, &m[i].ids);
             continue;
         }
         put_header(r, r->c->format->role[m[i].role], m[i].role == ROLE_ASSISTANT ? "final" : NULL);
@@ -129,7 +131,7 @@ bool harmony_conversation(struct render *r, const struct message *m, int n)
 enum { IN_FIRST_HEADER, IN_HEADER, IN_TEXT };
 enum { MAX_HEADER = 256 };
 
-/* The byte \1 stands for the channel mark in a header that is held. */
+/* The channel named in a header, in which the byte \1 represents the channel marker. */
 static enum channel channel_of(const struct buf *header)
 {
     const char *at = header->n ? memchr(header->p, '\1', header->n) : NULL;
@@ -138,36 +140,36 @@ static enum channel channel_of(const struct buf *header)
     return at && strncmp(at + 1, "commentary", 10) == 0 ? CHAN_COMMENTARY : CHAN_FINAL;
 }
 
-static void hold(struct chat_reader *r, int id, struct buf *out)
+static void hold_header(struct chat_reader *r, int id, struct buf *out)
 {
     size_t n;
     const char *s = tok_bytes(r->chat->tok, id, &n);
-    buf_add(&r->head, s ? s : "", n);
-    if (r->head.n <= MAX_HEADER)
+    buf_add(&r->held, s ? s : "", n);
+    if (r->held.n <= MAX_HEADER)
         return;
     r->channel = CHAN_FINAL;
     r->state = IN_TEXT;
-    buf_add(out, r->head.p, r->head.n);
-    buf_clear(&r->head);
+    buf_add(out, r->held.p, r->held.n);
+    buf_clear(&r->held);
 }
 
-/* The reader starts inside the header of the first message. A header that does not end is shown as
- * text: the model does not keep to the format. */
+/* Reading starts within the first message's header. A header longer than MAX_HEADER is shown as
+ * text: the model does not follow the format. */
 void harmony_push(struct chat_reader *r, int id, struct buf *out)
 {
     const struct chat *c = r->chat;
     bool header = r->state != IN_TEXT;
     if (id == c->mark[MARK_MID] && header) {
-        r->channel = channel_of(&r->head);
+        r->channel = channel_of(&r->held);
         r->state = IN_TEXT;
     } else if (id == c->mark[MARK_OPEN] || ends_message(c, id)) {
         tok_stream_flush(&r->utf8, out);
-        buf_clear(&r->head);
+        buf_clear(&r->held);
         r->state = IN_HEADER;
     } else if (id == c->mark[MARK_CHANNEL] && header) {
-        buf_char(&r->head, '\1');
+        buf_char(&r->held, '\1');
     } else if (header && !tok_is_special(c->tok, id)) {
-        hold(r, id, out);
+        hold_header(r, id, out);
     } else if (!tok_is_special(c->tok, id)) {
         tok_stream_push(&r->utf8, c->tok, id, out);
     }
@@ -175,7 +177,7 @@ void harmony_push(struct chat_reader *r, int id, struct buf *out)
 
 void harmony_end(struct chat_reader *r, struct buf *out)
 {
-    bool header = r->head.n && memchr(r->head.p, '\1', r->head.n);
+    bool header = r->held.n && memchr(r->held.p, '\1', r->held.n);
     if (r->state == IN_FIRST_HEADER && !header)
-        buf_add(out, r->head.p, r->head.n);
+        buf_add(out, r->held.p, r->held.n);
 }

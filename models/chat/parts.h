@@ -1,7 +1,8 @@
-/* parts.h - a chat format as a row of a table; only models/chat*.c include this.
+/* parts.h - the table of chat formats; internal to models/chat/.
  *
- * Markers are single tokens, found by their text when the chat is opened. Text between two markers
- * is gathered and encoded in one piece, because the tokenizer would see it as one piece.
+ * Markers are the special tokens of a format, looked up by their text in chat_open(). Text between
+ * two markers is collected and encoded at once, as the tokenizer would encode the rendered
+ * template.
  */
 #ifndef AERIE_CHAT_PARTS_H
 #define AERIE_CHAT_PARTS_H
@@ -12,29 +13,29 @@
 
 enum { MAX_MARK = 10, MAX_KNOWN = 4 };
 
-/* What becomes of the system message. */
-enum system_way {
+/* Where a format puts the system message. */
+enum system_place {
     SYSTEM_TURN, /* a turn of its own */
-    SYSTEM_FOLD, /* before the first user text, with an empty line between */
+    SYSTEM_PREPEND, /* before the first user text, separated by an empty line */
 };
 
-/* How a reply's thoughts are told from its answer. */
-enum think_way {
+/* How a reply's thoughts (chain of thought) are separated from its answer. */
+enum think_kind {
     THINK_NONE,
     THINK_TAGS,    /* <think> ... </think>, as tokens or as plain text */
     THINK_CHANNEL, /* gemma-4: <|channel>thought\n ... <channel|> */
-    THINK_HARMONY, /* a message with a header of its own */
+    THINK_HARMONY, /* messages of their own, whose header names the channel "analysis" */
 };
 
-/* Indices into a format's marks; those that a format lacks are NULL there. */
+/* Indices into a format's markers; NULL in the table: the format has no such marker. */
 enum mark {
     MARK_BOS,
     MARK_OPEN,  /* begins a turn, before its role */
     MARK_MID,   /* between role and text */
-    MARK_CLOSE, /* ends a turn, and with it a reply */
+    MARK_CLOSE, /* ends a turn, and a reply (harmony: a message) */
     MARK_CHANNEL,
     MARK_CHANNEL_END,
-    MARK_STOP, /* further ends of a reply; those not in the vocabulary are left out */
+    MARK_STOP, /* further tokens that end a reply; those not in the vocabulary are ignored */
     MARK_STOP_LAST = MAX_MARK - 1,
 };
 
@@ -46,14 +47,15 @@ struct format {
     const char *mark[MAX_MARK];
     const char *role[3];      /* by enum role */
     const char *before, *after; /* text after the role (and MARK_MID), and after MARK_CLOSE */
-    enum system_way system;
-    enum think_way think;
-    bool alternate;      /* user and assistant must take turns */
-    bool trim;           /* white space around texts goes */
-    bool template_texts; /* default system prompts are looked up in the shipped template */
+    enum system_place system;
+    enum think_kind think;
+    bool alternate;      /* user and assistant messages must alternate */
+    bool trim;           /* white space around texts is removed */
+    bool template_texts; /* default system prompts are read from the template in the folder */
     const char *system_default, *system_suffix; /* without a template; NULL: none */
-    bool (*conversation)(struct render *r, const struct message *m, int n); /* NULL: the usual */
-    const char *known[MAX_KNOWN]; /* SHA-256 of templates that this row was checked against */
+    /* renders the messages; NULL: turn_conversation() */
+    bool (*conversation)(struct render *r, const struct message *m, int n);
+    const char *known[MAX_KNOWN]; /* SHA-256 of the templates with which this row was compared */
 };
 
 struct chat {
@@ -62,34 +64,36 @@ struct chat {
     int mark[MAX_MARK]; /* ids, -1: none */
     int32_t stop[MAX_STOP];
     int n_stop;
-    int vocab;       /* rows of the model's embedding; 0: not known */
-    char *template;  /* as shipped, or NULL */
+    int vocab;       /* rows of the model's embedding; 0: unknown */
+    char *template;  /* the template in the model's folder, or NULL */
     char *system_default, *system_suffix;
     bool date_lines;    /* llama-3.1 and later begin the system turn with two dates */
-    const char *open_thought; /* <think> and perhaps a newline, which end the reply's opening */
-    bool empty_thought; /* the reply's opening ends in an empty thought (gemma-4) */
+    const char *open_thought; /* "<think>", perhaps with a newline, at the end of the prompt; NULL:
+                                 none */
+    bool empty_thought; /* the prompt ends in an empty thought (gemma-4) */
     char date[11];      /* YYYY-MM-DD */
     char reasoning[8];
     char warning[400];
 };
 
-/* A rendering under way; the first failure sticks. */
+/* State of one rendering. After the first failure nothing more is encoded. */
 struct render {
     const struct chat *c;
-    struct buf text; /* gathered since the last marker */
+    struct buf text; /* text since the last marker, not yet encoded */
     struct ids *out;
     struct err *e;
     bool failed;
 };
-void put_text(struct render *r, const char *s, size_t n);
-void put_str(struct render *r, const char *s);
-void put_mark(struct render *r, enum mark m);
-void put_ids(struct render *r, const int32_t *v, int n); /* as they are */
+void put_text(struct render *r, const char *s, size_t n); /* a message's text, trimmed if needed */
+void put_str(struct render *r, const char *s);            /* text of the format itself */
+void put_mark(struct render *r, enum mark m);             /* nothing if the format has none */
+void put_ids(struct render *r, const int32_t *v, int n);  /* generated ids, verbatim */
 
-/* s without the white space around it; *n is changed. */
+/* s without white space at both ends; *n is reduced. */
 const char *trimmed(const char *s, size_t *n);
 
-/* Fits the row to the shipped template, if there is one: default texts, thoughts, dates. */
+/* Sets the fields of c in which variants of a format differ (default texts, thoughts, dates) from
+ * the template, if the model's folder has one. */
 void chat_read_template(struct chat *c, const struct model *m);
 
 bool harmony_conversation(struct render *r, const struct message *m, int n);

@@ -1,10 +1,12 @@
-/* reader.c - a reply's tokens as text to show: thoughts told from the answer, marks hidden. */
+/* reader.c - turns a reply's tokens into visible text: separates thoughts from the answer, hides
+ * markers.
+ */
 #include "models/chat/parts.h"
 
-/* THINK_TAGS. At the start the text may open with a tag; a thought ends at its tag; white space
- * after either tag is not shown. */
+/* States of THINK_TAGS. A reply may begin with "<think>"; a thought ends at "</think>"; white space
+ * behind either tag is not shown. */
 enum { AT_START, IN_THOUGHT, AFTER_TAG, IN_ANSWER };
-/* THINK_CHANNEL: the line that names a channel is hidden. */
+/* States of THINK_CHANNEL. The line that names a channel is not shown. */
 enum { IN_CHANNEL_TEXT, IN_CHANNEL_NAME };
 
 static const char open_tag[] = "<think>", close_tag[] = "</think>";
@@ -20,17 +22,17 @@ void chat_reader_init(struct chat_reader *r, const struct chat *c)
 
 /* ---- thoughts in tags ---- */
 
-/* Drops n bytes from the front of what is held, or moves them to out. */
-static void release(struct chat_reader *r, size_t n, struct buf *out)
+/* Removes the first n bytes of r->held and appends them to out, if out is not NULL. */
+static void consume(struct chat_reader *r, size_t n, struct buf *out)
 {
     if (out)
-        buf_add(out, r->head.p, n);
-    r->head.n -= n;
-    memmove(r->head.p, r->head.p + n, r->head.n + 1);
+        buf_add(out, r->held.p, n);
+    r->held.n -= n;
+    memmove(r->held.p, r->held.p + n, r->held.n + 1);
 }
 
-/* Length of the longest end of what is held that begins the tag. */
-static size_t partial(const struct buf *b, const char *tag)
+/* Length of the longest suffix of b that is a proper prefix of the tag. */
+static size_t partial_tag(const struct buf *b, const char *tag)
 {
     size_t n = strlen(tag) - 1;
     for (n = n < b->n ? n : b->n; n; n--)
@@ -41,24 +43,24 @@ static size_t partial(const struct buf *b, const char *tag)
 
 static bool skip_white(struct chat_reader *r)
 {
-    size_t n = r->head.n ? strspn(r->head.p, "\n\r\t ") : 0;
+    size_t n = r->held.n ? strspn(r->held.p, "\n\r\t ") : 0;
     if (n)
-        release(r, n, NULL);
-    return r->head.n > 0;
+        consume(r, n, NULL);
+    return r->held.n > 0;
 }
 
-/* Whether the reply opens with a thought: false while that is open. */
-static bool read_start(struct chat_reader *r)
+/* Decides whether the reply begins with a thought. False while too few bytes have arrived. */
+static bool read_opening(struct chat_reader *r)
 {
-    size_t white = strspn(r->head.p, "\n\r\t "), n = r->head.n - white;
+    size_t white = strspn(r->held.p, "\n\r\t "), n = r->held.n - white;
     size_t tag = strlen(open_tag);
-    if (strncmp(r->head.p + white, open_tag, n < tag ? n : tag) != 0) {
+    if (strncmp(r->held.p + white, open_tag, n < tag ? n : tag) != 0) {
         r->state = IN_ANSWER;
         return true;
     }
     if (n < tag)
         return false;
-    release(r, white + tag, NULL);
+    consume(r, white + tag, NULL);
     r->channel = CHAN_ANALYSIS;
     r->state = IN_THOUGHT;
     return true;
@@ -66,25 +68,25 @@ static bool read_start(struct chat_reader *r)
 
 static void read_thought(struct chat_reader *r, struct buf *out)
 {
-    const char *end = memmem(r->head.p, r->head.n, close_tag, strlen(close_tag));
-    release(r, end ? (size_t)(end - r->head.p) : r->head.n - partial(&r->head, close_tag), out);
+    const char *end = memmem(r->held.p, r->held.n, close_tag, strlen(close_tag));
+    consume(r, end ? (size_t)(end - r->held.p) : r->held.n - partial_tag(&r->held, close_tag), out);
     if (!end)
         return;
-    release(r, strlen(close_tag), NULL);
+    consume(r, strlen(close_tag), NULL);
     r->channel = CHAN_FINAL;
     r->state = AFTER_TAG;
 }
 
-/* Reads on until there is text to show or no more to read; what is left waits, so that no push
- * shows text of two channels. */
+/* Reads r->held until text was appended to out or nothing more can be decided. The rest stays held,
+ * so that no push appends text of two channels. */
 static void push_tags(struct chat_reader *r, struct buf *out, enum channel *channel)
 {
     size_t shown = out->n;
-    for (bool more = true; more && r->head.n && out->n == shown;) {
+    for (bool more = true; more && r->held.n && out->n == shown;) {
         *channel = r->channel;
         switch (r->state) {
         case AT_START:
-            more = read_start(r);
+            more = read_opening(r);
             break;
         case IN_THOUGHT:
             read_thought(r, out);
@@ -95,7 +97,7 @@ static void push_tags(struct chat_reader *r, struct buf *out, enum channel *chan
                 r->state = IN_ANSWER;
             break;
         default:
-            release(r, r->head.n, out);
+            consume(r, r->held.n, out);
             break;
         }
     }
@@ -110,23 +112,23 @@ static void push_channel(struct chat_reader *r, int id, struct buf *out, enum ch
     if (id == c->mark[MARK_CHANNEL] || id == c->mark[MARK_CHANNEL_END]) {
         bool open = id == c->mark[MARK_CHANNEL];
         tok_stream_flush(&r->utf8, out);
-        buf_clear(&r->head);
+        buf_clear(&r->held);
         r->channel = open ? CHAN_ANALYSIS : CHAN_FINAL;
         r->state = open ? IN_CHANNEL_NAME : IN_CHANNEL_TEXT;
         return;
     }
     if (tok_is_special(c->tok, id))
         return;
-    tok_stream_push(&r->utf8, c->tok, id, r->state == IN_CHANNEL_TEXT ? out : &r->head);
-    const char *line = r->head.n ? memchr(r->head.p, '\n', r->head.n) : NULL;
+    tok_stream_push(&r->utf8, c->tok, id, r->state == IN_CHANNEL_TEXT ? out : &r->held);
+    const char *line = r->held.n ? memchr(r->held.p, '\n', r->held.n) : NULL;
     if (line) {
-        release(r, (size_t)(line + 1 - r->head.p), NULL);
-        release(r, r->head.n, out);
+        consume(r, (size_t)(line + 1 - r->held.p), NULL);
+        consume(r, r->held.n, out);
         r->state = IN_CHANNEL_TEXT;
     }
 }
 
-/* ---- all of them ---- */
+/* ---- all formats ---- */
 
 void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum channel *channel)
 {
@@ -142,7 +144,7 @@ void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum chann
         break;
     case THINK_TAGS:
         if (!tok_is_special(t, id) || id == tok_find(t, open_tag) || id == tok_find(t, close_tag))
-            tok_stream_push(&r->utf8, t, id, &r->head);
+            tok_stream_push(&r->utf8, t, id, &r->held);
         push_tags(r, out, channel);
         break;
     case THINK_NONE:
@@ -154,14 +156,14 @@ void chat_reader_push(struct chat_reader *r, int id, struct buf *out, enum chann
 
 void chat_reader_end(struct chat_reader *r, struct buf *out)
 {
-    enum think_way think = r->chat->format->think;
-    tok_stream_flush(&r->utf8, think == THINK_TAGS ? &r->head : out);
+    enum think_kind think = r->chat->format->think;
+    tok_stream_flush(&r->utf8, think == THINK_TAGS ? &r->held : out);
     if (think == THINK_TAGS) {
         if (r->state == AFTER_TAG)
             skip_white(r);
-        buf_add(out, r->head.p, r->head.n);
+        buf_add(out, r->held.p, r->held.n);
     } else if (think == THINK_HARMONY) {
         harmony_end(r, out);
     }
-    buf_free(&r->head);
+    buf_free(&r->held);
 }

@@ -134,7 +134,7 @@ float arch_softcap(const struct conf *c, const char *key, double dflt)
     return (float)conf_num(c, key, conf_is_null(c, key) ? 0 : dflt, 0, 1e6);
 }
 
-/* "vision" lets image tokens see each other, which text never notices. */
+/* "vision" makes attention bidirectional among image tokens only, so text is not affected. */
 void arch_causal(const struct conf *c)
 {
     static const char *const key = "use_bidirectional_attention";
@@ -170,7 +170,7 @@ static void add_stop(struct config *g, const struct conf *c, int64_t id)
         g->stop[g->n_stop++] = (int)id;
 }
 
-/* An id outside the vocabulary can neither be drawn nor fed: it counts as none. */
+/* An id outside the vocabulary can be neither sampled nor fed to the model: it is ignored. */
 static void read_id(const struct conf *c, const char *key, const struct config *g, int *out)
 {
     int64_t v;

@@ -47,9 +47,9 @@ struct span {
     size_t at, n;
 };
 
-/* What a first pass over the bytes finds: where the nesting gets too deep, and the last keys that
- * start before a position, at the top and anywhere. The parser itself recurses, so depth is
- * bounded before it runs. */
+/* Result of a scan over the bytes before parsing: where the nesting exceeds its limit (the parser
+ * is recursive, so depth is bounded before it runs), and the last key that begins before `stop`, in
+ * the top object and at any depth, for messages. */
 struct scan {
     size_t too_deep; /* n: nowhere */
     struct span top, key;

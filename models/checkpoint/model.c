@@ -1,4 +1,4 @@
-/* model.c - a target's folder loaded: config, family, tensors. */
+/* model.c - loads a target's folder: config, family, tensors. */
 #include "models/families/families.h"
 #include "models/checkpoint/safetensors.h"
 
@@ -34,7 +34,8 @@ static const struct family *find_family(const struct conf *c)
     return NULL;
 }
 
-/* Takes over root, which may be NULL: *e says why then. */
+/* Finds the family and fills *g and *layer from the config. Frees root, which may be NULL (*e is
+ * set then). */
 static bool configure(json_t *root, const char *path, int n_tensor, struct config *g,
                       struct layer **layer, const struct family **family, struct err *e)
 {
@@ -63,7 +64,7 @@ static bool configure(json_t *root, const char *path, int n_tensor, struct confi
 
 /* ---- tensors ---- */
 
-/* Text models as published, and inside multimodal folders. */
+/* Prefixes of tensor names: text models as published, and the text part of multimodal folders. */
 static const struct prefix prefixes[] = {
     {"model.", ""},
     {"language_model.model.", "language_model."},
@@ -71,16 +72,17 @@ static const struct prefix prefixes[] = {
     {"", ""},
 };
 
-/* What a folder may hold besides the text model, and buffers that older exports saved. */
-static const char *const spare[] = {
+/* Tensors that are not loaded: buffers that older exports saved, and parts beside the text
+ * model. */
+static const char *const ignored[] = {
     "*rotary_emb.inv_freq",
     "*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "*embed_vision.*",
     "*audio_tower.*", "*embed_audio.*",
     NULL,
 };
 
-static const struct slot head_slot[] = {
-    {SLOT(model, head, "lm_head.weight", X_VOCAB, X_HIDDEN), .when = IF_UNTIED},
+static const struct tensor_spec head_spec[] = {
+    {SPEC(model, head, "lm_head.weight", X_VOCAB, X_HIDDEN), .when = IF_UNTIED},
     {0},
 };
 
@@ -90,11 +92,11 @@ static const struct prefix *find_prefix(const struct binder *b)
     for (size_t i = 0; i < n; i++)
         if (binder_find(b, (const char *const[]){prefixes[i].trunk, NULL}, "embed_tokens.weight"))
             return &prefixes[i];
-    return &prefixes[0]; /* binding will name what is missing */
+    return &prefixes[0]; /* binding will name the missing tensor */
 }
 
-/* Experts of one layout come packed or plain; the tensors say which. */
-static bool find_store(const struct binder *b, const char *trunk, struct config *g)
+/* gpt-oss experts are stored as MXFP4 or as bf16; the tensors' names tell which. */
+static bool find_expert_store(const struct binder *b, const char *trunk, struct config *g)
 {
     if (g->moe != MOE_GPTOSS)
         return true;
@@ -113,8 +115,8 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
 {
     const struct prefix *p = find_prefix(b);
     const char *const trunk[] = {p->trunk, NULL}, *const head[] = {p->head, NULL};
-    if (!find_store(b, p->trunk, &m->cfg) || !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
-        !binder_bind(b, head_slot, head, m, NULL, 0))
+    if (!find_expert_store(b, p->trunk, &m->cfg) || !binder_bind(b, f->trunk, trunk, m, NULL, 0) ||
+        !binder_bind(b, head_spec, head, m, NULL, 0))
         return false;
     for (int i = 0; i < m->cfg.n_layer; i++) {
         char name[80];
@@ -126,14 +128,14 @@ static bool bind_model(struct model *m, struct binder *b, const struct family *f
     return true;
 }
 
-/* Some exports of a tied model save the head once more. */
-static bool take_tied_copy(struct binder *b)
+/* Some exports of a tied model contain the head as a second copy of the embedding. */
+static bool use_tied_copy(struct binder *b)
 {
     const struct prefix *p = find_prefix(b);
     const char *const trunk[] = {p->trunk, NULL}, *const root[] = {p->head, NULL};
     const struct tensor *head = binder_find(b, root, "lm_head.weight");
     const struct tensor *embed = binder_find(b, trunk, "embed_tokens.weight");
-    return !b->cfg->tied || !head || !embed || binder_take_copy(b, head, embed);
+    return !b->cfg->tied || !head || !embed || binder_use_copy(b, head, embed);
 }
 
 /* ---- loading ---- */
@@ -151,7 +153,7 @@ static bool load_into(struct model *m, const char *path, const struct progress *
     }
     struct binder b;
     binder_open(&b, st, &m->cfg, e);
-    bool ok = take_tied_copy(&b) && bind_model(m, &b, f) && binder_finish(&b, spare) &&
+    bool ok = use_tied_copy(&b) && bind_model(m, &b, f) && binder_refuse_unused(&b, ignored) &&
               binder_load(&b, "model", path, &m->store, &m->bytes, m->sha, p);
     binder_close(&b);
     if (ok && m->cfg.tied)
@@ -193,7 +195,7 @@ bool model_shaped(struct model *m, const char *config, struct err *e)
     namer_open(&names, m->cfg.n_layer);
     extents_of_config(x, &m->cfg);
     shape_tensors(f->trunk, &m->cfg, x, "model.", m, NULL, 0, &names);
-    shape_tensors(head_slot, &m->cfg, x, "", m, NULL, 0, &names);
+    shape_tensors(head_spec, &m->cfg, x, "", m, NULL, 0, &names);
     for (int i = 0; i < m->cfg.n_layer; i++) {
         char prefix[40];
         snprintf(prefix, sizeof prefix, "model.layers.%d.", i);

@@ -6,7 +6,7 @@
 #define NOTHING "%s fp8: the %s has no bf16 matrices, the only kind that can be quantized"
 
 /* Marks a bf16 matrix; returns how many were marked, 1 or 0. */
-static int mark(struct tensor *t)
+static int mark_matrix(struct tensor *t)
 {
     t->quantize = t->bytes && t->type == DT_BF16 && t->n_dim == 2;
     return t->quantize;
@@ -19,15 +19,15 @@ static int mark_layers(struct layer *layer, int n)
         struct layer *l = &layer[i];
         struct tensor *dense[] = {&l->wq, &l->wk, &l->wv, &l->wo, &l->gate, &l->up, &l->down};
         for (size_t k = 0; k < sizeof dense / sizeof *dense; k++)
-            marked += mark(dense[k]);
+            marked += mark_matrix(dense[k]);
     }
     return marked;
 }
 
 static int quantize_model(struct model *m)
 {
-    int marked = mark_layers(m->layer, m->cfg.n_layer) + mark(&m->head);
-    return marked + (m->cfg.tied ? mark(&m->embed) : 0);
+    int marked = mark_layers(m->layer, m->cfg.n_layer) + mark_matrix(&m->head);
+    return marked + (m->cfg.tied ? mark_matrix(&m->embed) : 0);
 }
 
 static int quantize_draft(struct draft *d)
@@ -35,14 +35,15 @@ static int quantize_draft(struct draft *d)
     int marked = mark_layers(d->layer, d->cfg.n_layer);
     struct tensor *own[] = {&d->fc, &d->head, &d->pre_proj, &d->post_proj};
     for (size_t k = 0; k < sizeof own / sizeof *own; k++)
-        marked += mark(own[k]);
+        marked += mark_matrix(own[k]);
     if (d->head.data && d->head.data == d->embed.data)
-        marked += mark(&d->embed);
+        marked += mark_matrix(&d->embed);
     return marked;
 }
 
-/* Whether a spelling asks for FP8; NULL is `otherwise`. */
-static bool wants(const char *option, const char *text, bool otherwise, bool *fp8, struct err *e)
+/* Sets *fp8 to whether the option's value is "fp8"; a NULL value means `otherwise`. */
+static bool parse_option(const char *option, const char *text, bool otherwise, bool *fp8,
+                         struct err *e)
 {
     *fp8 = text ? !strcmp(text, "fp8") : otherwise;
     return !text || *fp8 || !strcmp(text, "stored") ||
@@ -52,8 +53,8 @@ static bool wants(const char *option, const char *text, bool otherwise, bool *fp
 bool models_quantize(struct model *m, struct draft *d, const struct quant_opts *o, struct err *e)
 {
     bool model, draft;
-    if (!wants("--weights", o->weights, false, &model, e) ||
-        !wants("--draft-weights", o->draft_weights, model, &draft, e))
+    if (!parse_option("--weights", o->weights, false, &model, e) ||
+        !parse_option("--draft-weights", o->draft_weights, model, &draft, e))
         return false;
     if (model && m && !quantize_model(m))
         return err_set(e, ERR_MODEL, NOTHING, "--weights", "model");
@@ -66,8 +67,8 @@ const char *models_quant_text(const struct quant_opts *o)
 {
     struct err ignored;
     bool model = false, draft = false;
-    wants("", o->weights, false, &model, &ignored);
-    wants("", o->draft_weights, model, &draft, &ignored);
+    parse_option("", o->weights, false, &model, &ignored);
+    parse_option("", o->draft_weights, model, &draft, &ignored);
     return model && draft ? "weights fp8" : model ? "weights fp8, not the draft's"
            : draft ? "the draft's weights fp8" : NULL;
 }

@@ -1,8 +1,8 @@
-/* rope.c - rotation frequencies, and the config keys that choose them.
+/* rope.c - rotary embedding: the frequencies, and the config keys that choose them.
  *
- * With d = rot, the dimensions that turn, the plain frequency of pair i is theta^(-2i/d); every
- * kind below scales that. Everything is rounded to float32 where the reference rounds it: at
- * position p a frequency that is off by e turns its pair by p e too much.
+ * With d = rot, the number of rotated dimensions, the unscaled frequency of pair i is
+ * theta^(-2i/d); each kind below scales it. Values are rounded to float32 where the reference
+ * rounds them: at position p an error e of a frequency is an error p e of the angle.
  */
 #include "models/checkpoint/config.h"
 
@@ -12,26 +12,27 @@
 
 /* ---- frequencies ---- */
 
-/* Yarn's 0.1 m ln(s) + 1: how much longer contexts sharpen attention (Peng et al. 2023, eq. 22). */
+/* YaRN's attention temperature, 0.1 m ln(factor) + 1 (Peng et al. 2023, eq. 22). */
 static double yarn_mscale(double factor, double m)
 {
     return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
 }
 
-/* The (fractional) pair that turns `turns` times within the original context. */
+/* The (fractional) index of the pair that makes `turns` rotations within the original context. */
 static double yarn_pair(const struct rope *r, double turns)
 {
     return r->rot * log(r->original_max / (turns * 2 * M_PI)) / (2 * log(r->theta));
 }
 
-/* theta^(2i/d), whose reciprocal is the plain frequency. */
+/* theta^(2i/d), whose reciprocal is the unscaled frequency. */
 static float wavelength(const struct rope *r, int i)
 {
     float exponent = (float)(2 * i) / (float)r->rot;
     return (float)pow((double)(float)r->theta, (double)exponent);
 }
 
-/* Fast pairs keep their frequency, slow ones are divided by the factor, with a ramp between. */
+/* YaRN: high frequencies are kept, low ones are divided by the factor, with a linear ramp
+ * between. */
 static void yarn_fill(struct rope *r)
 {
     double low = yarn_pair(r, r->beta_fast), high = yarn_pair(r, r->beta_slow);
@@ -52,7 +53,8 @@ static void yarn_fill(struct rope *r)
     r->cs_factor = (float)(f != 0 ? f : yarn_mscale(r->factor, 1));
 }
 
-/* Wavelengths above original / low are stretched, below original / high kept, between blended. */
+/* Llama 3: frequencies with a wavelength above original_max / low are divided by the factor, those
+ * below original_max / high are kept, and those between are interpolated. */
 static void llama3_fill(struct rope *r)
 {
     float low = (float)r->low_freq_factor;
@@ -79,7 +81,7 @@ bool rope_init(struct rope *r, int head_dim, struct err *e)
         return err_set(e, ERR_MODEL, "rope turns %d of a head's %d dimensions, expected an even "
                        "number", r->rot, head_dim);
     r->inv_freq = xcalloc((size_t)r->half, sizeof *r->inv_freq);
-    /* proportional: frequencies as if all pairs turned; those past the share stay at 0 */
+    /* proportional: the frequencies of a full rotation, 0 beyond the share of rotated pairs */
     int n = r->kind == ROPE_PROPORTIONAL ? (int)floor(r->partial * head_dim / 2) : r->half;
     float factor = r->kind == ROPE_DEFAULT ? 1 : (float)r->factor;
     if (r->kind == ROPE_YARN)
@@ -118,7 +120,7 @@ static enum rope_kind rope_kind(const struct conf *p, enum rope_kind dflt)
     return dflt;
 }
 
-/* Enters one layer type's object of a rope_parameters or rope_scaling. False: not given for it. */
+/* Enters the layer type's object of rope_parameters or rope_scaling. False if there is none. */
 static bool enter_type(const struct conf *c, const char *key, const struct rope_spelling *s,
                        struct conf *out)
 {
@@ -171,7 +173,7 @@ void arch_rope(const struct conf *c, const struct config *cfg, const struct rope
     *r = s->dflt;
     bool has_given = enter_type(c, "rope_parameters", s, &given);
     bool has_scaling = s->scaled && enter_type(c, "rope_scaling", s, &scaling);
-    /* theta: the innermost that is written wins */
+    /* theta: the innermost object that has the key wins */
     r->theta = conf_num(c, s->theta, r->theta, 1.001, 1e12);
     if (has_given)
         r->theta = conf_num(&given, "rope_theta", r->theta, 1.001, 1e12);

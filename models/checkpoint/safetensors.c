@@ -2,7 +2,7 @@
  *
  * A file is: N as 8 little-endian bytes; N bytes of JSON, an object, which may be padded at its end
  * with spaces; the data. Each entry but "__metadata__" names a type, a shape and a byte range of
- * the data. Held here before a single byte of data is read:
+ * the data. Checked before any data is read:
  *   (1) N <= 100,000,000 and the header lies within the file;
  *   (2) each entry has a known type, a shape whose size is computed without overflow, and a range
  *       of exactly that size;
@@ -10,7 +10,8 @@
  *       the end of the file;
  *   (4) with an index, every tensor that it names is in the shard it names, and every tensor of
  *       the shards is named; shard names are plain file names.
- * Files are read with pread(), never mapped: one that shrinks while it is read gives an error.
+ * Files are read with pread(), not mapped: a file that shrinks while it is read gives an error
+ * instead of SIGBUS.
  */
 #include "models/checkpoint/safetensors.h"
 
@@ -43,7 +44,7 @@ struct shard {
 };
 
 struct safetensors {
-    char *source; /* the file that says what there is: the single one, or the index */
+    char *source; /* path of the index, or of the single file */
     struct shard *shard;
     int n_shard;
     struct entry *entry; /* by shard and offset */
@@ -100,7 +101,7 @@ static bool shard_pread(const struct shard *f, void *dst, size_t n, uint64_t at,
 
 /* ---- one header entry ---- */
 
-/* Every refusal of an entry reads "FILE: tensor NAME: ...". */
+/* Sets *e to "FILE: tensor NAME: <text>". Returns false. */
 static bool bad_entry(const struct shard *f, const char *name, struct err *e, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -122,7 +123,7 @@ static bool name_is_plain(const char *name)
     return *name;
 }
 
-/* The shape into t, and the bytes it takes. */
+/* Reads "shape" into t->dim and t->n_dim and computes t->bytes. */
 static bool entry_shape(const struct shard *f, const char *name, const json_t *shape,
                         const struct type_name *type, struct tensor *t, struct err *e)
 {
@@ -259,7 +260,7 @@ static bool header_entries(struct safetensors *s, struct shard *f, const json_t 
     return check_tiling(s, f, data, e);
 }
 
-/* Rule (1), then the JSON. */
+/* Checks rule (1), parses the header and reads its entries. */
 static bool header_read(struct safetensors *s, struct shard *f, struct err *e)
 {
     uint8_t raw[8];
@@ -357,7 +358,8 @@ const struct tensor *st_find(const struct safetensors *s, const char *name)
 
 /* ---- an index and its shards ---- */
 
-/* A shard has a plain file name. Links are followed, but no name leads out of the folder. */
+/* A shard's name has no folder in it, so that an index cannot name a file outside of its own
+ * folder. (Symbolic links are followed.) */
 static bool shard_name_ok(const char *name)
 {
     size_t n = strlen(name);
@@ -397,7 +399,7 @@ static bool index_shards(struct safetensors *s, const char *dir, const char *pat
     return true;
 }
 
-/* Rule (4). Names are unique by now, so two one-way checks make the two sets equal. */
+/* Checks rule (4). Names are unique by now, so that two inclusions prove the two sets equal. */
 static bool index_agrees(const struct safetensors *s, const char *path, const json_t *map,
                          struct err *e)
 {

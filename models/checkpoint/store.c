@@ -1,8 +1,9 @@
 /* store.c - see store.h.
  *
- * The work is cut into parts of at most PART bytes that never span two tensors. Threads take parts
- * in file order; each is read in blocks small enough that hashing a block finds it in the cache.
- * A tensor's digest is made of its parts' digests, so it does not depend on who read which.
+ * Tensors are divided into parts of at most PART bytes; no part spans two tensors. Threads take
+ * parts in file order, and read each in blocks small enough that hashing a block finds it in the
+ * CPU cache. A tensor's digest is a hash of its parts' digests, so it does not depend on which
+ * thread read which part.
  */
 #include "models/checkpoint/store.h"
 
@@ -17,7 +18,7 @@
 
 enum {
     PART = 2 << 20, BLOCK = 256 << 10, /* BLOCK is a multiple of 64 */
-    AHEAD = 16, /* parts that the system is asked to read before a thread comes for them */
+    AHEAD = 16, /* parts that are prefetched before a thread reads them */
     HUGE = 2 << 20, MAX_THREADS = 8,
 };
 
@@ -31,15 +32,15 @@ struct store {
 
 __extension__ typedef unsigned __int128 wide;
 
-/* Both halves of a 128-bit product folded into one word. */
+/* Multiplies to 128 bits and combines both halves by exclusive or. */
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
     wide p = (wide)a * b;
     return (uint64_t)p ^ (uint64_t)(p >> 64);
 }
 
-/* Four running products side by side, so that the multiplier's latency is hidden. Written out:
- * compilers turn a loop over them into vector code that is four times slower. */
+/* Four independent multiply chains, which hide the multiplier's latency. They are written out
+ * because compilers turn a loop over them into vector code that is four times slower. */
 struct lanes {
     uint64_t h[4];
 };
@@ -52,7 +53,7 @@ static struct lanes lanes_start(uint64_t seed)
     return l;
 }
 
-/* n is a multiple of 64 except in a part's last block, whose rest goes to hash64(). */
+/* n is a multiple of 64 except in a part's last block, whose remainder goes to hash64(). */
 static void lanes_add(struct lanes *l, const char *p, size_t n)
 {
     uint64_t a = l->h[0], b = l->h[1], c = l->h[2], d = l->h[3], w[8];
@@ -66,7 +67,8 @@ static void lanes_add(struct lanes *l, const char *p, size_t n)
     *l = (struct lanes){{n ? hash64(p, n, a) : a, b, c, d}};
 }
 
-/* Reads and digests bytes [from, from + n) of t, into dst or (NULL) through a scratch block. */
+/* Reads and digests bytes [from, from + n) of t, into dst or, if dst is NULL, into a scratch
+ * block. */
 static bool read_part(const struct safetensors *st, const struct tensor *t, size_t from, size_t n,
                       char *dst, uint64_t *digest, struct err *e)
 {
@@ -112,14 +114,14 @@ bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t
 /* ---- threads ---- */
 
 struct part {
-    int want;
+    int load;
     size_t index; /* of the part within its tensor */
 };
 
 struct job {
     struct safetensors *st;
-    const struct want *want;
-    char *const *place; /* (n wants) */
+    const struct tensor_load *load;
+    char *const *place; /* (n) address of each tensor in the store */
     struct part *part;
     uint64_t *digest; /* (n_part) */
     size_t n_part;
@@ -130,17 +132,17 @@ struct job {
     struct err err; /* the first error, under the lock */
 };
 
-/* Several threads on one file hide from the system that it is read from front to back. */
+/* Several threads reading one file defeat the system's own read-ahead. */
 static void job_prefetch(const struct job *j, size_t i)
 {
     if (i >= j->n_part)
         return;
     struct part p = j->part[i];
-    const struct tensor *t = j->want[p.want].src;
+    const struct tensor *t = j->load[p.load].src;
     st_prefetch(j->st, t, p.index * PART, part_size(t, p.index));
 }
 
-/* Reads one more part; false when none is left or anything failed. */
+/* Reads the next part; false when none is left or any thread failed. */
 static bool job_step(struct job *j)
 {
     size_t i = atomic_fetch_add(&j->next, 1);
@@ -148,10 +150,10 @@ static bool job_step(struct job *j)
         return false;
     job_prefetch(j, i + AHEAD);
     struct part p = j->part[i];
-    const struct tensor *t = j->want[p.want].src;
+    const struct tensor *t = j->load[p.load].src;
     size_t from = p.index * PART, n = part_size(t, p.index);
     struct err e = {0};
-    if (!read_part(j->st, t, from, n, j->place[p.want] + from, &j->digest[i], &e)) {
+    if (!read_part(j->st, t, from, n, j->place[p.load] + from, &j->digest[i], &e)) {
         pthread_mutex_lock(&j->lock);
         if (!atomic_exchange(&j->failed, true))
             j->err = e;
@@ -169,7 +171,8 @@ static void *job_thread(void *arg)
     return NULL;
 }
 
-/* The calling thread reads too, and reports after each of its parts. */
+/* Runs the job on the calling thread and others; the calling thread reports progress after each
+ * part that it reads itself. */
 static bool job_run(struct job *j, uint64_t total, const char *what, const struct progress *p,
                     struct err *e)
 {
@@ -178,7 +181,7 @@ static bool job_run(struct job *j, uint64_t total, const char *what, const struc
     for (size_t i = 0; i < AHEAD; i++)
         job_prefetch(j, i);
     int n = 0, helpers = (cores > MAX_THREADS ? MAX_THREADS : (int)cores) - 1;
-    /* a thread for every 16 MB at most */
+    /* at most one further thread per 16 MB */
     while (n < helpers && (uint64_t)n < total / (8 * PART) &&
            pthread_create(&thread[n], NULL, job_thread, j) == 0)
         n++;
@@ -209,7 +212,7 @@ static struct store *store_new(size_t bytes, size_t names, struct err *e)
         err_set(e, ERR_MODEL, "not enough memory for %zu bytes of weights", bytes);
         return NULL;
     }
-    /* huge pages are faulted in faster; for a small store their rounding would cost more */
+    /* huge pages need fewer page faults; a small store would waste most of its last one */
     if (bytes >= 16 * (size_t)HUGE)
         madvise(p, s->bytes, MADV_HUGEPAGE);
     s->base = p;
@@ -244,8 +247,8 @@ static _Thread_local const struct safetensors *sort_st;
 
 static int by_place(const void *a, const void *b)
 {
-    return st_index(sort_st, ((const struct want *)a)->src) -
-           st_index(sort_st, ((const struct want *)b)->src);
+    return st_index(sort_st, ((const struct tensor_load *)a)->src) -
+           st_index(sort_st, ((const struct tensor_load *)b)->src);
 }
 
 static size_t aligned(size_t n)
@@ -253,61 +256,61 @@ static size_t aligned(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
-/* Lists the parts of all wants in file order. */
-static void job_cut(struct job *j, int n)
+/* Lists the parts of all n tensors in file order. */
+static void job_list_parts(struct job *j, int n)
 {
     for (int i = 0; i < n; i++)
-        j->n_part += part_count(j->want[i].src);
+        j->n_part += part_count(j->load[i].src);
     j->part = xcalloc(j->n_part, sizeof *j->part);
     j->digest = xcalloc(j->n_part, sizeof *j->digest);
     size_t at = 0;
     for (int i = 0; i < n; i++)
-        for (size_t k = 0; k < part_count(j->want[i].src); k++)
-            j->part[at++] = (struct part){.want = i, .index = k};
+        for (size_t k = 0; k < part_count(j->load[i].src); k++)
+            j->part[at++] = (struct part){.load = i, .index = k};
 }
 
-static void bind_wants(struct store *s, struct want *want, int n, char *const *place,
+static void bind_tensors(struct store *s, struct tensor_load *load, int n, char *const *place,
                        const struct job *j, uint64_t *digest)
 {
     char *name = s->names;
     size_t part = 0;
     for (int i = 0; i < n; i++) {
-        size_t parts = part_count(want[i].src), len = strlen(want[i].src->name) + 1;
-        digest[i] = hash64(j->digest + part, parts * sizeof *digest, want[i].src->bytes);
+        size_t parts = part_count(load[i].src), len = strlen(load[i].src->name) + 1;
+        digest[i] = hash64(j->digest + part, parts * sizeof *digest, load[i].src->bytes);
         part += parts;
-        *want[i].dst = *want[i].src;
-        want[i].dst->data = place[i];
-        want[i].dst->by_row = want[i].by_row;
-        want[i].dst->name = memcpy(name, want[i].src->name, len);
+        *load[i].dst = *load[i].src;
+        load[i].dst->data = place[i];
+        load[i].dst->by_row = load[i].by_row;
+        load[i].dst->name = memcpy(name, load[i].src->name, len);
         name += len;
     }
 }
 
-bool store_load(struct store **out, struct safetensors *st, struct want *want, int n,
+bool store_load(struct store **out, struct safetensors *st, struct tensor_load *load, int n,
                 uint64_t *digest, const char *what, const struct progress *p, struct err *e)
 {
     *out = NULL;
     size_t bytes = 0, names = 0;
     uint64_t total = 0;
     sort_st = st;
-    qsort(want, (size_t)n, sizeof *want, by_place);
+    qsort(load, (size_t)n, sizeof *load, by_place);
     for (int i = 0; i < n; i++) {
-        bytes += aligned(want[i].src->bytes); /* each is at most its file's size */
-        names += strlen(want[i].src->name) + 1;
-        total += want[i].src->bytes;
+        bytes += aligned(load[i].src->bytes); /* each is at most its file's size */
+        names += strlen(load[i].src->name) + 1;
+        total += load[i].src->bytes;
     }
     struct store *s = store_new(bytes, names, e);
     if (!s)
         return false;
     char **place = xcalloc((size_t)n, sizeof *place);
     size_t at = 0;
-    for (int i = 0; i < n; at += aligned(want[i].src->bytes), i++)
+    for (int i = 0; i < n; at += aligned(load[i].src->bytes), i++)
         place[i] = s->base + at;
-    struct job j = {.st = st, .want = want, .place = place, .lock = PTHREAD_MUTEX_INITIALIZER};
-    job_cut(&j, n);
+    struct job j = {.st = st, .load = load, .place = place, .lock = PTHREAD_MUTEX_INITIALIZER};
+    job_list_parts(&j, n);
     bool ok = job_run(&j, total, what, p, e);
     if (ok)
-        bind_wants(s, want, n, place, &j, digest);
+        bind_tensors(s, load, n, place, &j, digest);
     free(place);
     free(j.part);
     free(j.digest);

@@ -61,7 +61,7 @@ void extents_of_config(int64_t *x, const struct config *g)
     x[X_PLE_ALL] = (int64_t)g->n_layer * g->ple;
 }
 
-/* "[64, 128]", or "[64 (hidden_size), ...]" of what is expected. */
+/* Prints a shape as "[64, 128]". */
 static void print_shape(char *out, size_t room, const struct tensor *t)
 {
     size_t n = (size_t)snprintf(out, room, "[");
@@ -70,6 +70,7 @@ static void print_shape(char *out, size_t room, const struct tensor *t)
     snprintf(out + n, room - n, t->n_dim > 4 ? ", ...]" : "]");
 }
 
+/* Prints an expected shape as "[64 (hidden_size), ...]". */
 static void print_expected(char *out, size_t room, const int64_t *x, const enum extent *dim)
 {
     size_t n = (size_t)snprintf(out, room, "[");
@@ -81,7 +82,8 @@ static void print_expected(char *out, size_t room, const int64_t *x, const enum 
 
 /* ---- conditions ---- */
 
-static bool holds(const struct config *g, const struct layer *l, int index, enum when when)
+static bool condition_holds(const struct config *g, const struct layer *l, int index,
+                            enum when when)
 {
     bool own = l && l->kv_src == index;
     switch (when) {
@@ -108,15 +110,15 @@ static bool holds(const struct config *g, const struct layer *l, int index, enum
 void binder_open(struct binder *b, struct safetensors *st, const struct config *cfg, struct err *e)
 {
     *b = (struct binder){.st = st, .cfg = cfg, .e = e};
-    b->taken = xcalloc((size_t)st_count(st), sizeof *b->taken);
-    b->want = xcalloc((size_t)st_count(st), sizeof *b->want);
+    b->used = xcalloc((size_t)st_count(st), sizeof *b->used);
+    b->load = xcalloc((size_t)st_count(st), sizeof *b->load);
     extents_of_config(b->x, cfg);
 }
 
 void binder_close(struct binder *b)
 {
-    free(b->taken);
-    free(b->want);
+    free(b->used);
+    free(b->load);
     st_close(b->st);
     *b = (struct binder){0};
 }
@@ -129,15 +131,15 @@ const struct tensor *binder_find(const struct binder *b, const char *const *pref
         if ((size_t)snprintf(full, sizeof full, "%s%s", *prefix, name) >= sizeof full)
             continue;
         const struct tensor *t = st_find(b->st, full);
-        if (t && !b->taken[st_index(b->st, t)])
+        if (t && !b->used[st_index(b->st, t)])
             return t;
     }
     return NULL;
 }
 
-void binder_take(struct binder *b, const struct tensor *t)
+void binder_mark_used(struct binder *b, const struct tensor *t)
 {
-    b->taken[st_index(b->st, t)] = true;
+    b->used[st_index(b->st, t)] = true;
 }
 
 bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
@@ -155,32 +157,32 @@ bool check_tensor(const struct binder *b, const struct tensor *t, const enum ext
         same &= rank >= t->n_dim || t->dim[rank] == b->x[dim[rank]];
     if (same && rank == t->n_dim)
         return true;
-    char has[100], want[200];
+    char has[100], expected[200];
     print_shape(has, sizeof has, t);
-    print_expected(want, sizeof want, b->x, dim);
+    print_expected(expected, sizeof expected, b->x, dim);
     return err_set(b->e, ERR_MODEL, "%s: tensor %s has shape %s, expected %s", show_path(path).s,
-                   show(t->name).s, has, want);
+                   show(t->name).s, has, expected);
 }
 
-static bool refuse_missing(const struct binder *b, const struct slot *s, const char *prefix)
+static bool refuse_missing(const struct binder *b, const struct tensor_spec *s, const char *prefix)
 {
-    char name[160], want[200];
+    char name[160], expected[200];
     snprintf(name, sizeof name, "%s%s", prefix, s->name);
-    print_expected(want, sizeof want, b->x, s->dim);
+    print_expected(expected, sizeof expected, b->x, s->dim);
     return err_set(b->e, ERR_MODEL, "%s: tensor %s is missing, expected %s",
-                   show_path(st_path(b->st, NULL)).s, show(name).s, want);
+                   show_path(st_path(b->st, NULL)).s, show(name).s, expected);
 }
 
-bool binder_bind(struct binder *b, const struct slot *slot, const char *const *prefix, void *base,
-                 const struct layer *l, int index)
+bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *const *prefix,
+                 void *base, const struct layer *l, int index)
 {
     if (l)
         extents_of_layer(b->x, l);
-    for (const struct slot *s = slot; s->name; s++) {
+    for (const struct tensor_spec *s = spec; s->name; s++) {
         const struct tensor *t = binder_find(b, prefix, s->name);
-        if (!holds(b->cfg, l, index, s->when)) {
-            if (t && s->spare && l->kv_src != index)
-                binder_take(b, t);
+        if (!condition_holds(b->cfg, l, index, s->when)) {
+            if (t && s->unused_ok && l->kv_src != index)
+                binder_mark_used(b, t);
             continue;
         }
         if (!t && s->when == IF_PRESENT)
@@ -189,14 +191,14 @@ bool binder_bind(struct binder *b, const struct slot *slot, const char *const *p
             return refuse_missing(b, s, prefix[0]);
         if (!check_tensor(b, t, s->dim, s->content))
             return false;
-        binder_take(b, t);
-        b->want[b->n_want++] = (struct want){(struct tensor *)((char *)base + s->at), t,
-                                             slot_by_row(s)};
+        binder_mark_used(b, t);
+        b->load[b->n_load++] = (struct tensor_load){(struct tensor *)((char *)base + s->at), t,
+                                             spec_by_row(s)};
     }
     return true;
 }
 
-bool binder_take_copy(struct binder *b, const struct tensor *copy, const struct tensor *of)
+bool binder_use_copy(struct binder *b, const struct tensor *copy, const struct tensor *of)
 {
     uint64_t x, y;
     bool same = copy->type == of->type && copy->bytes == of->bytes && copy->n_dim == of->n_dim &&
@@ -207,18 +209,18 @@ bool binder_take_copy(struct binder *b, const struct tensor *copy, const struct 
         return err_set(b->e, ERR_MODEL, "%s: tensor %s differs from %s, but the config ties them "
                        "(tie_word_embeddings)", show_path(st_path(b->st, copy)).s,
                        show(copy->name).s, show(of->name).s);
-    binder_take(b, copy);
+    binder_mark_used(b, copy);
     return true;
 }
 
-bool binder_finish(const struct binder *b, const char *const *spare)
+bool binder_refuse_unused(const struct binder *b, const char *const *ignored)
 {
     for (int i = 0; i < st_count(b->st); i++) {
         const struct tensor *t = st_at(b->st, i);
-        const char *const *p = spare;
+        const char *const *p = ignored;
         while (*p && fnmatch(*p, t->name, 0))
             p++;
-        if (!b->taken[i] && !*p)
+        if (!b->used[i] && !*p)
             return err_set(b->e, ERR_MODEL, "%s: tensor %s has no place in a %s model of this "
                            "config", show_path(st_path(b->st, t)).s, show(t->name).s,
                            b->cfg->family);
@@ -230,7 +232,7 @@ bool binder_finish(const struct binder *b, const char *const *spare)
 
 void namer_open(struct namer *n, int layers)
 {
-    enum { EACH = 96, TENSORS = 40 }; /* of a layer, and as many beside them */
+    enum { EACH = 96, TENSORS = 40 }; /* bytes of a name; names of a layer, and outside of layers */
     size_t room = (size_t)(layers + 1) * EACH * TENSORS;
     *n = (struct namer){.all = xmalloc(room), .room = room};
 }
@@ -243,11 +245,11 @@ static const char *name_of(struct namer *n, const char *prefix, const char *name
     return at;
 }
 
-void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, void *base,
+void shape_tensor(const struct tensor_spec *s, const int64_t *x, const char *prefix, void *base,
                   struct namer *names)
 {
     struct tensor t = {.type = s->content == BYTES ? DT_U8 : DT_BF16,
-                       .name = name_of(names, prefix, s->name), .by_row = slot_by_row(s)};
+                       .name = name_of(names, prefix, s->name), .by_row = spec_by_row(s)};
     t.bytes = dtype_size(t.type);
     for (; t.n_dim < 4 && s->dim[t.n_dim]; t.n_dim++) {
         t.dim[t.n_dim] = x[s->dim[t.n_dim]];
@@ -257,19 +259,20 @@ void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, vo
     *(struct tensor *)((char *)base + s->at) = t;
 }
 
-void shape_tensors(const struct slot *slot, const struct config *g, int64_t *x, const char *prefix,
-                   void *base, const struct layer *l, int index, struct namer *names)
+void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64_t *x,
+                   const char *prefix, void *base, const struct layer *l, int index,
+                   struct namer *names)
 {
     if (l)
         extents_of_layer(x, l);
-    for (const struct slot *s = slot; s->name; s++)
-        if (s->when != IF_PRESENT && holds(g, l, index, s->when))
+    for (const struct tensor_spec *s = spec; s->name; s++)
+        if (s->when != IF_PRESENT && condition_holds(g, l, index, s->when))
             shape_tensor(s, x, prefix, base, names);
 }
 
 /* ---- loading ---- */
 
-struct line { /* of the list that the digest covers */
+struct line { /* one tensor in the text that the SHA-256 covers */
     const struct tensor *t;
     uint64_t digest;
 };
@@ -290,21 +293,21 @@ static void sha_line(struct sha256 *h, const struct line *x)
     buf_free(&b);
 }
 
-/* The digest of models.h. */
+/* Computes the SHA-256 that models.h defines (struct model, `sha`). */
 static bool sha_of(const struct binder *b, const uint64_t *digest, const char *config_path,
                    char sha[65])
 {
     struct buf config;
     if (!buf_read_file(&config, config_path, 1 << 24, b->e))
         return false;
-    struct line *line = xcalloc((size_t)b->n_want, sizeof *line);
-    for (int i = 0; i < b->n_want; i++)
-        line[i] = (struct line){b->want[i].src, digest[i]};
-    qsort(line, (size_t)b->n_want, sizeof *line, line_by_name);
+    struct line *line = xcalloc((size_t)b->n_load, sizeof *line);
+    for (int i = 0; i < b->n_load; i++)
+        line[i] = (struct line){b->load[i].src, digest[i]};
+    qsort(line, (size_t)b->n_load, sizeof *line, line_by_name);
     struct sha256 h;
     sha256_init(&h);
     sha256_add(&h, config.p, config.n);
-    for (int i = 0; i < b->n_want; i++)
+    for (int i = 0; i < b->n_load; i++)
         sha_line(&h, &line[i]);
     sha256_end_hex(&h, sha);
     free(line);
@@ -315,12 +318,12 @@ static bool sha_of(const struct binder *b, const uint64_t *digest, const char *c
 bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
                  uint64_t *bytes, char sha[65], const struct progress *p)
 {
-    uint64_t *digest = xcalloc((size_t)b->n_want, sizeof *digest);
-    bool ok = store_load(store, b->st, b->want, b->n_want, digest, what, p, b->e) &&
+    uint64_t *digest = xcalloc((size_t)b->n_load, sizeof *digest);
+    bool ok = store_load(store, b->st, b->load, b->n_load, digest, what, p, b->e) &&
               sha_of(b, digest, config_path, sha);
     *bytes = 0;
-    for (int i = 0; i < b->n_want; i++)
-        *bytes += b->want[i].src->bytes;
+    for (int i = 0; i < b->n_load; i++)
+        *bytes += b->load[i].src->bytes;
     free(digest);
     return ok;
 }

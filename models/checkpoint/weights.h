@@ -1,9 +1,9 @@
 /* weights.h - tensor-name tables, and binding them to a checkpoint. Shared by target and drafts.
  *
- * A table row (struct slot) says: this struct tensor has this name in the file, these dimensions
- * and these types, and is there under this condition. Dimensions are words ("extents"), whose
- * numbers come from the config, so a wrong shape is refused before anything is allocated.
- * Every tensor of the files is bound, or listed as spare, or refused by name.
+ * A table row (struct tensor_spec) gives the name of one struct tensor in the file, its dimensions,
+ * its types, and the condition under which the model has it. Dimensions are symbolic (enum extent);
+ * the config decides their values, so a wrong shape is refused before memory is allocated. Every
+ * tensor of the files is bound, or ignored by name, or refused by name.
  */
 #ifndef AERIE_MODELS_WEIGHTS_H
 #define AERIE_MODELS_WEIGHTS_H
@@ -25,83 +25,87 @@ enum when {
 
 enum content { FLOATS, BYTES }; /* BF16, F16 or F32; U8 */
 
-struct slot {
+struct tensor_spec {
     const char *name; /* below the prefix; NULL ends a table */
     size_t at;        /* offset of the struct tensor in struct layer, model or draft */
     enum extent dim[4];
     enum when when;
     enum content content;
-    bool spare; /* a layer that reads another one's K and V may have it all the same, unused */
+    bool unused_ok; /* a layer that shares K and V may have the tensor, which is not loaded */
 };
 
-/* Whether the tensor has a row for each expert, of which only single ones are read. */
-static inline bool slot_by_row(const struct slot *s)
+/* Whether the tensor is a matrix with one row per expert, of which single rows are read. */
+static inline bool spec_by_row(const struct tensor_spec *s)
 {
     return s->dim[0] == X_EXPERTS && s->dim[1] != X_NONE && s->dim[2] == X_NONE;
 }
 
-/* {SLOT(layer, in_norm, "input_layernorm.weight", X_HIDDEN), .when = ...} */
-#define SLOT(type, member, name_, ...)                                                             \
+/* {SPEC(layer, in_norm, "input_layernorm.weight", X_HIDDEN), .when = ...} */
+#define SPEC(type, member, name_, ...)                                                             \
     .name = (name_), .at = offsetof(struct type, member), .dim = {__VA_ARGS__}
 
 struct binder {
     struct safetensors *st;
-    bool *taken; /* (st_count) */
-    struct want *want;
-    int n_want;
+    bool *used; /* (st_count) bound, or accepted without being loaded */
+    struct tensor_load *load;
+    int n_load;
     const struct config *cfg;
     int64_t x[N_EXTENT];
     struct err *e;
 };
 
-/* Takes over *st, sets the extents that the config alone decides. */
+/* Takes ownership of *st and sets the extents that the config alone decides. */
 void binder_open(struct binder *b, struct safetensors *st, const struct config *cfg,
                  struct err *e);
 void binder_close(struct binder *b); /* closes st too */
 
-/* The extents that a config decides; binder_open() sets those of the config as it is then. */
+/* The extents that a config decides. (binder_open() calls this; call it again if the config changes
+ * afterwards.) */
 void extents_of_config(int64_t *x, const struct config *g);
 
-/* The first of "PREFIX NAME" that is in the checkpoint and not taken yet; NULL. Prefixes end with
- * a NULL. */
+/* The first tensor named PREFIX followed by NAME that the checkpoint has and that is not used yet,
+ * or NULL. The list of prefixes ends with a NULL. */
 const struct tensor *binder_find(const struct binder *b, const char *const *prefix,
                                  const char *name);
-/* Binds a table's tensors into *base; `l` (NULL: none) and its index decide
- * conditions and extents. */
-bool binder_bind(struct binder *b, const struct slot *slot, const char *const *prefix, void *base,
-                 const struct layer *l, int index);
-/* Marks a tensor as used though it is read elsewhere. */
-void binder_take(struct binder *b, const struct tensor *t);
-/* Takes a tied tensor's second copy, which must hold the same as `of`. */
-bool binder_take_copy(struct binder *b, const struct tensor *copy, const struct tensor *of);
-/* Refuses the first tensor that nothing took and that matches no fnmatch() pattern of `spare`. */
-bool binder_finish(const struct binder *b, const char *const *spare);
+/* Binds the tensors of a table into *base, the struct that the table's offsets refer to. The layer
+ * l and its index decide conditions and extents; NULL outside of layers. False and *e (ERR_MODEL):
+ * a tensor is missing, or of the wrong type or shape. */
+bool binder_bind(struct binder *b, const struct tensor_spec *spec, const char *const *prefix,
+                 void *base, const struct layer *l, int index);
+/* Marks a tensor as used that is not loaded through the binder. */
+void binder_mark_used(struct binder *b, const struct tensor *t);
+/* Marks the second copy of a tied tensor as used. False and *e if its content differs from `of`. */
+bool binder_use_copy(struct binder *b, const struct tensor *copy, const struct tensor *of);
+/* Refuses the first tensor that is not used and matches no fnmatch() pattern of `ignored`. */
+bool binder_refuse_unused(const struct binder *b, const char *const *ignored);
 
-/* Checks one tensor against what is expected of it. */
+/* Checks a tensor's type and shape; false and *e (ERR_MODEL) if they differ. */
 bool check_tensor(const struct binder *b, const struct tensor *t, const enum extent *dim,
                   enum content content);
 
 /* ---- shapes without a checkpoint ---- */
 
-/* Where the names of made-up tensors lie, and how many bytes all of them would take. */
+/* Memory for the names of tensors without data, and the sum of the tensors' sizes. */
 struct namer {
-    char *all; /* the model's to free */
+    char *all; /* owned by the model afterwards */
     size_t room, used;
     uint64_t bytes;
 };
 void namer_open(struct namer *n, int layers);
-/* Gives one tensor of a table its name, type and shape. */
-void shape_tensor(const struct slot *s, const int64_t *x, const char *prefix, void *base,
+/* Sets name, type, shape and size of one tensor of a table; data stays NULL. */
+void shape_tensor(const struct tensor_spec *s, const int64_t *x, const char *prefix, void *base,
                   struct namer *names);
 /* The same for every row of a table whose condition holds, IF_PRESENT left out. */
-void shape_tensors(const struct slot *slot, const struct config *g, int64_t *x, const char *prefix,
-                   void *base, const struct layer *l, int index, struct namer *names);
+void shape_tensors(const struct tensor_spec *spec, const struct config *g, int64_t *x,
+                   const char *prefix, void *base, const struct layer *l, int index,
+                   struct namer *names);
 
-/* Loads what was bound: *store, *bytes and the digest of models.h, which covers `config_path`. */
+/* Loads all bound tensors into a new store. *bytes is the sum of their sizes, sha the SHA-256 that
+ * models.h defines (struct model, `sha`); `what` names the model in progress reports. */
 bool binder_load(struct binder *b, const char *what, const char *config_path, struct store **store,
                  uint64_t *bytes, char sha[65], const struct progress *p);
 
-/* Calls fn for one tensor if it is there (model_each). */
+/* Calls fn for one tensor if the model has it; part of model_each() and draft_each(). */
 bool each_tensor(struct tensor *t, struct store *store,
                  bool (*fn)(struct tensor *t, void *arg, struct err *e), void *arg, struct err *e);
 

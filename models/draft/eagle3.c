@@ -14,24 +14,25 @@
 static const char *const roots[] = {"", "model.", NULL};
 
 /* Copies of the target's tensors that training frameworks leave in the file. */
-static const char *const spare[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*", NULL};
+static const char *const ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
+                                      NULL};
 
-static const struct slot trunk[] = {
-    {SLOT(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED)},
-    {SLOT(draft, fc_b, "fc.bias", X_HIDDEN), .when = IF_PRESENT},
-    {SLOT(draft, input_norm, "input_norm.weight", X_CAPTURED), .when = IF_PRESENT},
-    {SLOT(draft, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN), .when = IF_PRESENT},
-    {SLOT(draft, norm, "norm.weight", X_HIDDEN)},
-    {SLOT(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN), .when = IF_PRESENT},
+static const struct tensor_spec trunk[] = {
+    {SPEC(draft, fc, "fc.weight", X_HIDDEN, X_CAPTURED)},
+    {SPEC(draft, fc_b, "fc.bias", X_HIDDEN), .when = IF_PRESENT},
+    {SPEC(draft, input_norm, "input_norm.weight", X_CAPTURED), .when = IF_PRESENT},
+    {SPEC(draft, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN), .when = IF_PRESENT},
+    {SPEC(draft, norm, "norm.weight", X_HIDDEN)},
+    {SPEC(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN), .when = IF_PRESENT},
     {0},
 };
 
-static const struct slot layer_slots[] = {
-    SLOTS_PRE_NORM, SLOTS_ATTENTION, SLOTS_HEAD_NORMS, SLOTS_MLP, {0},
+static const struct tensor_spec layer_specs[] = {
+    SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
-static const struct slot first_slots[] = {
-    {SLOT(layer, hidden_norm, "hidden_norm.weight", X_HIDDEN)}, {0},
+static const struct tensor_spec first_specs[] = {
+    {SPEC(layer, hidden_norm, "hidden_norm.weight", X_HIDDEN)}, {0},
 };
 
 /* ---- names ---- */
@@ -261,8 +262,8 @@ static bool bind_fc_norms(struct drafting *g)
     for (int i = 0; i < g->d->n_capture; i++) {
         char name[32];
         snprintf(name, sizeof name, "fc_norm.%d.weight", i);
-        const struct slot slot[] = {{.name = name, .dim = {X_TARGET}}, {0}};
-        if (!binder_bind(&g->b, slot, roots, &g->d->fc_norm[i], NULL, 0))
+        const struct tensor_spec spec[] = {{.name = name, .dim = {X_TARGET}}, {0}};
+        if (!binder_bind(&g->b, spec, roots, &g->d->fc_norm[i], NULL, 0))
             return false;
     }
     return true;
@@ -275,8 +276,8 @@ static bool bind_layer(struct drafting *g, int i)
     const char *const prefix[] = {layer_prefix(&g->b, i, name, sizeof name), NULL};
     /* the first layer reads [embedding; hidden state] */
     g->b.x[X_IN] = (i == 0 ? 2 : 1) * (int64_t)g->d->cfg.hidden;
-    return binder_bind(&g->b, layer_slots, prefix, l, l, i) &&
-           (i > 0 || binder_bind(&g->b, first_slots, prefix, l, l, i));
+    return binder_bind(&g->b, layer_specs, prefix, l, l, i) &&
+           (i > 0 || binder_bind(&g->b, first_specs, prefix, l, l, i));
 }
 
 /* ---- the draft vocabulary ---- */
@@ -349,9 +350,9 @@ static bool load_vocab(struct drafting *g)
         memset(mapped, 1, (size_t)vocab);
     bool ok = (!d2t || map_ids(g, d2t, mapped)) && (!t2d || check_t2d(g, t2d, mapped));
     if (d2t)
-        binder_take(&g->b, d2t);
+        binder_mark_used(&g->b, d2t);
     if (t2d)
-        binder_take(&g->b, t2d);
+        binder_mark_used(&g->b, t2d);
     free(mapped);
     return ok;
 }
@@ -370,7 +371,7 @@ bool eagle3_load(struct drafting *g)
     for (int i = 0; i < d->cfg.n_layer; i++)
         if (!bind_layer(g, i))
             return false;
-    if (!load_vocab(g) || !binder_finish(&g->b, spare) ||
+    if (!load_vocab(g) || !binder_refuse_unused(&g->b, ignored) ||
         !binder_load(&g->b, "draft", g->config_path, &d->store, &d->bytes, d->sha, g->progress))
         return false;
     if (d->cfg.tied && d->embed.data && !d->head.data)
@@ -382,7 +383,8 @@ bool eagle3_load(struct drafting *g)
 
 bool draft_shaped(struct draft *d, const struct model *target, int ffn, int vocab, struct err *e)
 {
-    static const struct slot head = {SLOT(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN)};
+    static const struct tensor_spec head = {
+        SPEC(draft, head, "lm_head.weight", X_DRAFT_VOCAB, X_HIDDEN)};
     static const char *const top = "draft.", *const first = "draft.midlayer.";
     const struct config *t = &target->cfg;
     const struct layer *l = &target->layer[0];
@@ -409,8 +411,8 @@ bool draft_shaped(struct draft *d, const struct model *target, int ffn, int voca
     shape_tensors(trunk, &d->cfg, x, top, d, NULL, 0, &names);
     shape_tensor(&head, x, top, d, &names);
     x[X_IN] = 2 * (int64_t)t->hidden; /* [embedding; hidden state] */
-    shape_tensors(layer_slots, &d->cfg, x, first, d->layer, d->layer, 0, &names);
-    shape_tensors(first_slots, &d->cfg, x, first, d->layer, d->layer, 0, &names);
+    shape_tensors(layer_specs, &d->cfg, x, first, d->layer, d->layer, 0, &names);
+    shape_tensors(first_specs, &d->cfg, x, first, d->layer, d->layer, 0, &names);
     d->names = names.all;
     d->bytes = names.bytes;
     d->d2t = xcalloc((size_t)vocab, sizeof *d->d2t);

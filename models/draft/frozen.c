@@ -12,22 +12,22 @@
 #include <string.h>
 
 static const char *const root[] = {"", NULL}, *const model_root[] = {"model.", NULL};
-static const char *const spare[] = {"*rotary_emb.inv_freq", NULL};
+static const char *const ignored[] = {"*rotary_emb.inv_freq", NULL};
 static const char *const order_name = "masked_embedding.token_ordering";
 
-static const struct slot trunk[] = {
-    {SLOT(draft, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN)},
-    {SLOT(draft, norm, "norm.weight", X_HIDDEN)},
+static const struct tensor_spec trunk[] = {
+    {SPEC(draft, embed, "embed_tokens.weight", X_VOCAB, X_HIDDEN)},
+    {SPEC(draft, norm, "norm.weight", X_HIDDEN)},
     {0},
 };
-static const struct slot outer[] = {
-    {SLOT(draft, pre_proj, "pre_projection.weight", X_HIDDEN, X_TARGET2)},
-    {SLOT(draft, post_proj, "post_projection.weight", X_TARGET, X_HIDDEN)},
-    {SLOT(draft, head, "lm_head.weight", X_VOCAB, X_HIDDEN), .when = IF_UNTIED},
+static const struct tensor_spec outer[] = {
+    {SPEC(draft, pre_proj, "pre_projection.weight", X_HIDDEN, X_TARGET2)},
+    {SPEC(draft, post_proj, "post_projection.weight", X_TARGET, X_HIDDEN)},
+    {SPEC(draft, head, "lm_head.weight", X_VOCAB, X_HIDDEN), .when = IF_UNTIED},
     {0},
 };
-static const struct slot ordered[] = {
-    {SLOT(draft, centroids, "masked_embedding.centroids.weight", X_CENTROIDS, X_HIDDEN)},
+static const struct tensor_spec ordered[] = {
+    {SPEC(draft, centroids, "masked_embedding.centroids.weight", X_CENTROIDS, X_HIDDEN)},
     {0},
 };
 
@@ -191,7 +191,7 @@ static bool load_order(struct drafting *g)
         seen[id[i]] = 1;
         d->token_order[i] = (int32_t)id[i];
     }
-    binder_take(&g->b, t);
+    binder_mark_used(&g->b, t);
     free(seen);
     free(id);
     return ok;
@@ -205,9 +205,9 @@ bool frozen_load(struct drafting *g)
         return false;
     const struct tensor *copy = binder_find(&g->b, root, "lm_head.weight");
     if (d->cfg.tied && copy &&
-        !binder_take_copy(&g->b, copy, st_find(g->b.st, "model.embed_tokens.weight")))
+        !binder_use_copy(&g->b, copy, st_find(g->b.st, "model.embed_tokens.weight")))
         return false;
-    if (!binder_finish(&g->b, spare) ||
+    if (!binder_refuse_unused(&g->b, ignored) ||
         !binder_load(&g->b, "draft", g->config_path, &d->store, &d->bytes, d->sha, g->progress))
         return false;
     if (d->cfg.tied)

@@ -1,4 +1,6 @@
-/* gemma2.c - Gemma 2: every second layer slides, two soft-caps, one rope table, no head norms. */
+/* gemma2.c - Gemma 2: sliding and full layers alternate, two soft-caps, one rope table, no norms of
+ * q and k.
+ */
 #include "models/families/families.h"
 
 #include <math.h>
@@ -32,8 +34,8 @@ static bool configure(struct arch *a)
     return conf_ok(c);
 }
 
-static const struct slot trunk[] = {SLOTS_TRUNK, {0}};
-static const struct slot layer[] = {SLOTS_SANDWICH, SLOTS_ATTENTION, SLOTS_MLP, {0}};
+static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+static const struct tensor_spec layer[] = {SPECS_SANDWICH, SPECS_ATTENTION, SPECS_MLP, {0}};
 
 const struct family family_gemma2 = {
     .name = "gemma2",

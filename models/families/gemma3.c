@@ -1,21 +1,22 @@
 /* gemma3.c - Gemma 3 text models (270m to 27b), alone or inside a multimodal folder.
  *
- * Five sliding layers to one full; sandwich norms that multiply by 1 + w; q and k normalised by
- * head; one rope table for sliding layers (local theta, never scaled) and one for full layers.
- * Hub configs of the larger models leave out most fields: the class's defaults stand in.
+ * Five sliding layers to one full layer; sandwich norms that multiply by 1 + w; q and k normalised
+ * per head; one rope table for sliding layers (local theta, never scaled) and one for full layers.
+ * Published configs of the larger models omit most fields; the defaults of the reference's
+ * configuration class apply then.
  */
 #include "models/families/families.h"
 
 #include <math.h>
 
-/* The embedding is multiplied by sqrt(hidden), in the type that the model computes in: the
- * reference rounds the factor to bf16 when it runs in bf16, and keeps it in float32. Activations
- * here are float32. */
+/* The reference rounds the factor sqrt(hidden) to the type in which it computes: to bf16 in bf16,
+ * not at all in float32. Activations here are float32, so the factor is not rounded. */
 float gemma_embed_scale(int hidden)
 {
     return sqrtf((float)hidden);
 }
 
+/* Every period-th layer has full attention. */
 static int period(const struct conf *c)
 {
     const char *plain = "sliding_window_pattern", *hidden = "_sliding_window_pattern";
@@ -58,9 +59,9 @@ static bool configure(struct arch *a)
     return conf_ok(c);
 }
 
-static const struct slot trunk[] = {SLOTS_TRUNK, {0}};
-static const struct slot layer[] = {
-    SLOTS_SANDWICH, SLOTS_ATTENTION, SLOTS_HEAD_NORMS, SLOTS_MLP, {0},
+static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+static const struct tensor_spec layer[] = {
+    SPECS_SANDWICH, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
 const struct family family_gemma3 = {

@@ -1,9 +1,9 @@
 /* gemma4.c - Gemma 4 text models, and the trunk of their frozen-KV assistants.
  *
- * Two kinds of heads (full layers are wider), weightless V norm, attention scale 1. E2B and E4B:
- * per-layer embeddings; the last layers own no K and V but read those of the last earlier layer of
- * their type, and may have MLPs twice as wide. 26B-A4B: experts beside the dense MLP. 26B and 31B:
- * full layers use their K projection as V.
+ * Full layers have wider heads than sliding ones; V has a norm without weights; the attention scale
+ * is 1. E2B and E4B: per-layer embeddings; the last layers own no K and V but read those of the
+ * last earlier layer of their type, and may have MLPs twice as wide. 26B-A4B: experts beside the
+ * dense MLP. 26B and 31B: full layers use their K projection as V.
  */
 #include "models/families/families.h"
 
@@ -14,7 +14,7 @@ static void configure_heads(struct arch *a)
     const struct conf *c = &a->c;
     int n = a->cfg->n_layer;
     bool k_eq_v = conf_bool(c, "attention_k_eq_v", false);
-    bool by_layer = conf_has(c, "per_layer_config"); /* then it alone says what differs */
+    bool by_layer = conf_has(c, "per_layer_config"); /* replaces the keys global_* */
     int dim = by_layer ? a->layer[0].head_dim : conf_int(c, "global_head_dim", 512, 2, 1024);
     int kv = a->layer[0].n_kv;
     if (k_eq_v && !by_layer)
@@ -33,8 +33,8 @@ static void configure_heads(struct arch *a)
     }
 }
 
-/* Newer configs write what differs in a layer as per_layer_config.INDEX.{head_dim,
- * num_key_value_heads} instead. */
+/* In newer configs per_layer_config.INDEX.{head_dim, num_key_value_heads} gives the values that
+ * differ in a layer. */
 static void configure_overrides(struct arch *a)
 {
     struct conf all, one;
@@ -65,7 +65,7 @@ static void configure_sharing(struct arch *a)
         int owner = n - shared - 1;
         while (owner >= 0 && !a->layer[owner].window != !a->layer[i].window)
             owner--;
-        /* of an assistant no layer owns K and V: -1 here, the target's layer later */
+        /* in an assistant no layer owns K and V: -1; draft loading sets the target's layer later */
         if (owner < 0 && shared < n)
             conf_refuse(c, "num_kv_shared_layers", "is %d, which leaves no layer of the type of "
                         "layer %d that owns its K and V", shared, i);
@@ -107,7 +107,7 @@ static void configure_ropes(struct arch *a)
         a->layer[i].rope_id = a->layer[i].window ? 0 : 1;
 }
 
-/* The last layer sees everything whatever the list says. */
+/* The last layer has full attention, whatever layer_types says. */
 static void configure_windows(struct arch *a)
 {
     struct layer *last = &a->layer[a->cfg->n_layer - 1];
@@ -153,34 +153,34 @@ bool gemma4_configure(struct arch *a)
     return conf_ok(c);
 }
 
-static const struct slot trunk[] = {
-    SLOTS_TRUNK,
-    {SLOT(model, ple_embed, "embed_tokens_per_layer.weight", X_PLE_VOCAB, X_PLE_ALL),
+static const struct tensor_spec trunk[] = {
+    SPECS_TRUNK,
+    {SPEC(model, ple_embed, "embed_tokens_per_layer.weight", X_PLE_VOCAB, X_PLE_ALL),
      .when = IF_PLE},
-    {SLOT(model, ple_model_proj, "per_layer_model_projection.weight", X_PLE_ALL, X_HIDDEN),
+    {SPEC(model, ple_model_proj, "per_layer_model_projection.weight", X_PLE_ALL, X_HIDDEN),
      .when = IF_PLE},
-    {SLOT(model, ple_proj_norm, "per_layer_projection_norm.weight", X_PLE), .when = IF_PLE},
+    {SPEC(model, ple_proj_norm, "per_layer_projection_norm.weight", X_PLE), .when = IF_PLE},
     {0},
 };
 
-const struct slot gemma4_layer[] = {
-    SLOTS_SANDWICH,
-    SLOTS_ATTENTION,
-    SLOTS_HEAD_NORMS,
-    SLOTS_MLP,
-    {SLOT(layer, layer_scalar, "layer_scalar", X_ONE)},
-    {SLOT(layer, ple_gate, "per_layer_input_gate.weight", X_PLE, X_HIDDEN), .when = IF_PLE},
-    {SLOT(layer, ple_proj, "per_layer_projection.weight", X_HIDDEN, X_PLE), .when = IF_PLE},
-    {SLOT(layer, ple_norm, "post_per_layer_input_norm.weight", X_HIDDEN), .when = IF_PLE},
-    {SLOT(layer, router, "router.proj.weight", X_EXPERTS, X_HIDDEN), .when = IF_MOE},
-    {SLOT(layer, router_in, "router.scale", X_HIDDEN), .when = IF_MOE},
-    {SLOT(layer, expert_scale, "router.per_expert_scale", X_EXPERTS), .when = IF_MOE},
-    {SLOT(layer, gate_up, "experts.gate_up_proj", X_EXPERTS, X_EXPERT_FFN2, X_HIDDEN),
+const struct tensor_spec gemma4_layer[] = {
+    SPECS_SANDWICH,
+    SPECS_ATTENTION,
+    SPECS_HEAD_NORMS,
+    SPECS_MLP,
+    {SPEC(layer, layer_scalar, "layer_scalar", X_ONE)},
+    {SPEC(layer, ple_gate, "per_layer_input_gate.weight", X_PLE, X_HIDDEN), .when = IF_PLE},
+    {SPEC(layer, ple_proj, "per_layer_projection.weight", X_HIDDEN, X_PLE), .when = IF_PLE},
+    {SPEC(layer, ple_norm, "post_per_layer_input_norm.weight", X_HIDDEN), .when = IF_PLE},
+    {SPEC(layer, router, "router.proj.weight", X_EXPERTS, X_HIDDEN), .when = IF_MOE},
+    {SPEC(layer, router_in, "router.scale", X_HIDDEN), .when = IF_MOE},
+    {SPEC(layer, expert_scale, "router.per_expert_scale", X_EXPERTS), .when = IF_MOE},
+    {SPEC(layer, gate_up, "experts.gate_up_proj", X_EXPERTS, X_EXPERT_FFN2, X_HIDDEN),
      .when = IF_MOE},
-    {SLOT(layer, down_e, "experts.down_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN), .when = IF_MOE},
-    {SLOT(layer, ffn_norm_1, "post_feedforward_layernorm_1.weight", X_HIDDEN), .when = IF_MOE},
-    {SLOT(layer, ffn_norm_2, "post_feedforward_layernorm_2.weight", X_HIDDEN), .when = IF_MOE},
-    {SLOT(layer, ffn_in_norm_2, "pre_feedforward_layernorm_2.weight", X_HIDDEN), .when = IF_MOE},
+    {SPEC(layer, down_e, "experts.down_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN), .when = IF_MOE},
+    {SPEC(layer, ffn_norm_1, "post_feedforward_layernorm_1.weight", X_HIDDEN), .when = IF_MOE},
+    {SPEC(layer, ffn_norm_2, "post_feedforward_layernorm_2.weight", X_HIDDEN), .when = IF_MOE},
+    {SPEC(layer, ffn_in_norm_2, "pre_feedforward_layernorm_2.weight", X_HIDDEN), .when = IF_MOE},
     {0},
 };
 

@@ -53,27 +53,27 @@ static bool configure(struct arch *a)
     return conf_ok(c);
 }
 
-static const struct slot trunk[] = {SLOTS_TRUNK, {0}};
-static const struct slot layer[] = {
-    SLOTS_PRE_NORM,
-    SLOTS_ATTENTION,
-    {SLOT(layer, sinks, "self_attn.sinks", X_HEADS)},
-    {SLOT(layer, router, "mlp.router.weight", X_EXPERTS, X_HIDDEN)},
-    {SLOT(layer, router_b, "mlp.router.bias", X_EXPERTS)},
-    {SLOT(layer, gate_up, "mlp.experts.gate_up_proj_blocks", X_EXPERTS, X_EXPERT_FFN2,
+static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+static const struct tensor_spec layer[] = {
+    SPECS_PRE_NORM,
+    SPECS_ATTENTION,
+    {SPEC(layer, sinks, "self_attn.sinks", X_HEADS)},
+    {SPEC(layer, router, "mlp.router.weight", X_EXPERTS, X_HIDDEN)},
+    {SPEC(layer, router_b, "mlp.router.bias", X_EXPERTS)},
+    {SPEC(layer, gate_up, "mlp.experts.gate_up_proj_blocks", X_EXPERTS, X_EXPERT_FFN2,
           X_HIDDEN_BLOCKS, X_BLOCK), .when = IF_MXFP4, .content = BYTES},
-    {SLOT(layer, gate_up_s, "mlp.experts.gate_up_proj_scales", X_EXPERTS, X_EXPERT_FFN2,
+    {SPEC(layer, gate_up_s, "mlp.experts.gate_up_proj_scales", X_EXPERTS, X_EXPERT_FFN2,
           X_HIDDEN_BLOCKS), .when = IF_MXFP4, .content = BYTES},
-    {SLOT(layer, down_e, "mlp.experts.down_proj_blocks", X_EXPERTS, X_HIDDEN,
+    {SPEC(layer, down_e, "mlp.experts.down_proj_blocks", X_EXPERTS, X_HIDDEN,
           X_EXPERT_FFN_BLOCKS, X_BLOCK), .when = IF_MXFP4, .content = BYTES},
-    {SLOT(layer, down_s, "mlp.experts.down_proj_scales", X_EXPERTS, X_HIDDEN,
+    {SPEC(layer, down_s, "mlp.experts.down_proj_scales", X_EXPERTS, X_HIDDEN,
           X_EXPERT_FFN_BLOCKS), .when = IF_MXFP4, .content = BYTES},
-    {SLOT(layer, gate_up, "mlp.experts.gate_up_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN2),
+    {SPEC(layer, gate_up, "mlp.experts.gate_up_proj", X_EXPERTS, X_HIDDEN, X_EXPERT_FFN2),
      .when = IF_PLAIN_EXPERTS},
-    {SLOT(layer, down_e, "mlp.experts.down_proj", X_EXPERTS, X_EXPERT_FFN, X_HIDDEN),
+    {SPEC(layer, down_e, "mlp.experts.down_proj", X_EXPERTS, X_EXPERT_FFN, X_HIDDEN),
      .when = IF_PLAIN_EXPERTS},
-    {SLOT(layer, gate_up_b, "mlp.experts.gate_up_proj_bias", X_EXPERTS, X_EXPERT_FFN2)},
-    {SLOT(layer, down_b, "mlp.experts.down_proj_bias", X_EXPERTS, X_HIDDEN)},
+    {SPEC(layer, gate_up_b, "mlp.experts.gate_up_proj_bias", X_EXPERTS, X_EXPERT_FFN2)},
+    {SPEC(layer, down_b, "mlp.experts.down_proj_bias", X_EXPERTS, X_HIDDEN)},
     {0},
 };
 

@@ -1,5 +1,5 @@
-/* llama.c - the plain pre-norm block and its relatives: Llama 3, Mistral and Ministral (Llama with
- * windows), Qwen 3 (with head norms).
+/* llama.c - families of the pre-norm block: Llama 3, Mistral and Ministral (Llama with windows),
+ * Qwen 3 (Llama with q and k normalised per head).
  */
 #include "models/families/families.h"
 
@@ -32,7 +32,7 @@ static bool configure_llama(struct arch *a)
     return conf_ok(&a->c);
 }
 
-/* Without layer_types every layer slides, unless the window is null. */
+/* Without layer_types every layer is a sliding one; a null sliding_window makes all layers full. */
 static bool configure_mistral(struct arch *a)
 {
     static const struct sizes dflt = {.eps = 1e-6};
@@ -42,7 +42,8 @@ static bool configure_mistral(struct arch *a)
     return conf_ok(&a->c);
 }
 
-/* A window counts only with use_sliding_window; then the layers from max_window_layers on slide. */
+/* Without layer_types, sliding_window applies only if use_sliding_window is true, and then to the
+ * layers from max_window_layers on. */
 static bool configure_qwen3(struct arch *a)
 {
     static const struct sizes dflt = {.head_dim = 128, .eps = 1e-6};
@@ -61,10 +62,10 @@ static bool configure_qwen3(struct arch *a)
     return conf_ok(c);
 }
 
-static const struct slot trunk[] = {SLOTS_TRUNK, {0}};
-static const struct slot layer[] = {SLOTS_PRE_NORM, SLOTS_ATTENTION, SLOTS_MLP, {0}};
-static const struct slot qwen3_layer[] = {
-    SLOTS_PRE_NORM, SLOTS_ATTENTION, SLOTS_HEAD_NORMS, SLOTS_MLP, {0},
+static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+static const struct tensor_spec layer[] = {SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_MLP, {0}};
+static const struct tensor_spec qwen3_layer[] = {
+    SPECS_PRE_NORM, SPECS_ATTENTION, SPECS_HEAD_NORMS, SPECS_MLP, {0},
 };
 
 const struct family family_llama = {

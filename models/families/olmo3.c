@@ -1,5 +1,5 @@
 /* olmo3.c - OLMo 3: norms after attention and MLP only, q and k normalised over the whole
- * projection, three sliding layers to one full. Only full layers take the scaled (YaRN) rope.
+ * projection, three sliding layers to one full layer. Only full layers use the scaled (YaRN) rope.
  */
 #include "models/families/families.h"
 
@@ -31,14 +31,14 @@ static bool configure(struct arch *a)
     return conf_ok(c);
 }
 
-static const struct slot trunk[] = {SLOTS_TRUNK, {0}};
-static const struct slot layer[] = {
-    SLOTS_ATTENTION,
-    {SLOT(layer, q_norm, "self_attn.q_norm.weight", X_Q)},
-    {SLOT(layer, k_norm, "self_attn.k_norm.weight", X_KV)},
-    SLOTS_MLP,
-    {SLOT(layer, attn_norm, "post_attention_layernorm.weight", X_HIDDEN)},
-    {SLOT(layer, ffn_norm, "post_feedforward_layernorm.weight", X_HIDDEN)},
+static const struct tensor_spec trunk[] = {SPECS_TRUNK, {0}};
+static const struct tensor_spec layer[] = {
+    SPECS_ATTENTION,
+    {SPEC(layer, q_norm, "self_attn.q_norm.weight", X_Q)},
+    {SPEC(layer, k_norm, "self_attn.k_norm.weight", X_KV)},
+    SPECS_MLP,
+    {SPEC(layer, attn_norm, "post_attention_layernorm.weight", X_HIDDEN)},
+    {SPEC(layer, ffn_norm, "post_feedforward_layernorm.weight", X_HIDDEN)},
     {0},
 };
 

@@ -1,7 +1,7 @@
-/* added.c - added tokens: found in a text leftmost first, longest first.
+/* added.c - finds added tokens in a text: leftmost first, the longest at each place.
  *
- * The tokens lie sorted, so those that begin with the bytes read so far are a range that each
- * further byte narrows. Most bytes of a text begin no token and cost one look.
+ * The tokens are sorted, so those that begin with the bytes read so far form a range, which each
+ * further byte narrows. At most bytes of a text no token begins; those cost one table access.
  */
 #include "models/tokenizer/parts.h"
 
@@ -51,7 +51,8 @@ void added_set_free(struct added_set *a)
     *a = (struct added_set){0};
 }
 
-/* First of v[lo..hi), which agree in `depth` bytes, whose next byte is at least c. */
+/* The first of v[lo..hi) whose byte number `depth` is at least c. All of them have the same first
+ * `depth` bytes. */
 static int lower_bound(const struct added_set *a, int lo, int hi, size_t depth, int c)
 {
     while (lo < hi) {
@@ -82,13 +83,13 @@ static const struct added *longest(const struct added_set *a, const char *s, siz
     return best;
 }
 
-/* ---- what stands beside a match ---- */
+/* ---- the characters beside a match ---- */
 
-/* A word character as Unicode's annex on regular expressions has it: Alphabetic, marks, decimal
- * digits, connectors, joiners. */
+/* A word character by Unicode Technical Standard 18: Alphabetic, marks, decimal digits, connectors,
+ * joiners. */
 static bool is_word(uint32_t c)
 {
-    switch (utf8proc_category((int32_t)stand_in_for(c))) {
+    switch (utf8proc_category((int32_t)replacement_char(c))) {
     case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM: case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME: case UTF8PROC_CATEGORY_ND:
@@ -116,25 +117,26 @@ static size_t char_before(const char *s, size_t at)
     return at;
 }
 
+/* Whether [a, b) has no word character directly before or behind it. */
 static bool stands_alone(const char *s, size_t n, size_t a, size_t b)
 {
     return (a == 0 || !is_word(utf8_at(s + char_before(s, a)))) &&
            (b == n || !is_word(utf8_at(s + b)));
 }
 
-static void add_cut(struct cuts *c, size_t off, size_t len, int id)
+static void add_segment(struct segments *c, size_t off, size_t len, int id)
 {
     if (c->n == c->cap) {
         c->cap = 2 * c->cap + 16;
         c->v = xrealloc(c->v, c->cap, sizeof *c->v);
     }
-    c->v[c->n++] = (struct cut){off, len, id};
+    c->v[c->n++] = (struct segment){off, len, id};
 }
 
-void added_cut(const struct added_set *a, const struct bpe *b, const char *s, size_t n, bool plain,
-               struct cuts *out)
+void added_split(const struct added_set *a, const struct bpe *b, const char *s, size_t n,
+                 bool plain, struct segments *out)
 {
-    size_t done = 0; /* text before this is cut already; a token's white space may move it back */
+    size_t done = 0; /* text before this is in segments already */
     for (size_t i = 0; i < n;) {
         const struct added *x = longest(a, s + i, n - i);
         if (!x) {
@@ -142,7 +144,7 @@ void added_cut(const struct added_set *a, const struct bpe *b, const char *s, si
             continue;
         }
         size_t from = i, to = i + x->len;
-        i = to; /* refused or not, the search goes on behind the match, as in the reference */
+        i = to; /* as in the reference, the search continues behind a match that is rejected */
         if ((plain && b->token[x->id].special) || (x->single_word && !stands_alone(s, n, from, to)))
             continue;
         if (x->rstrip)
@@ -152,14 +154,14 @@ void added_cut(const struct added_set *a, const struct bpe *b, const char *s, si
             for (size_t p; from > done && is_white(utf8_at(s + (p = char_before(s, from))));)
                 from = p;
             from = from < done ? done : from;
-            if (from >= to) /* all of it was white space that the token before took */
+            if (from >= to) /* the token is white space that the previous token includes */
                 continue;
         }
         if (done < from)
-            add_cut(out, done, from - done, -1);
-        add_cut(out, from, to - from, x->id);
+            add_segment(out, done, from - done, -1);
+        add_segment(out, from, to - from, x->id);
         done = to;
     }
     if (done < n)
-        add_cut(out, done, n - done, -1);
+        add_segment(out, done, n - done, -1);
 }

@@ -1,9 +1,9 @@
 /* bpe.c - vocabulary and merge tables, and the merge loop of one word.
  *
- * The loop keeps the word as a doubly linked list of symbols and the joins that are possible in a
- * heap ordered by (rank, position). An entry goes stale when one of its two symbols is joined
- * elsewhere; it is recognised when it is popped, because the pair at its place then joins into
- * another token or into none. So a word of a million characters costs n log n.
+ * The word is a doubly linked list of symbols; the possible merges are in a heap ordered by (rank,
+ * position). A heap entry becomes stale when one of its two symbols is merged with its other
+ * neighbour. It is detected when it is popped: the pair at its position then merges into another
+ * token or into none. So a word of n characters costs O(n log n).
  */
 #include "models/tokenizer/bpe.h"
 
@@ -27,7 +27,7 @@ void bpe_name(struct bpe *b, int id, const char *s, size_t n)
     buf_add(&b->text, s, n);
 }
 
-/* The slot that holds s, or the free one where it belongs. */
+/* The hash slot that holds s, or the free slot where s would be inserted. */
 static uint32_t slot_of(const struct bpe *b, const char *s, size_t n)
 {
     uint32_t i = (uint32_t)hash64(s, n, 0) & (b->n_slot - 1);
@@ -110,7 +110,7 @@ void bpe_add_merge(struct bpe *b, int left, int right, uint32_t rank, int id)
     *m = (struct bpe_merge){pair_key(left, right), rank, id};
 }
 
-/* The merge of two neighbours, or NULL. */
+/* The merge of two neighbours, or NULL. With `plain`, no merge into a special token. */
 static const struct bpe_merge *find_merge(const struct bpe *b, int left, int right, bool plain)
 {
     if (!b->n_merge_slot)
@@ -166,7 +166,7 @@ static int char_id(const struct bpe *b, const char *s, size_t n, bool plain)
     return id >= 0 && plain && b->token[id].special ? BPE_NONE : id;
 }
 
-/* Whether every byte of a character has its token. */
+/* Whether every byte of a character has a "<0xNN>" token. */
 static bool has_bytes(const struct bpe *b, const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -175,8 +175,8 @@ static bool has_bytes(const struct bpe *b, const char *s, size_t n)
     return true;
 }
 
-/* One symbol per character. An unknown token waits in `unk` until the next known character, and
- * byte tokens do not flush it: that is the order of the reference. */
+/* Sets w->sym to one symbol per character. As in the reference, an unknown token (`unk`) is added
+ * only before the next known character or at the end, so it comes after byte tokens in between. */
 static void split_word(const struct bpe *b, const char *s, size_t n, bool plain,
                        struct bpe_work *w)
 {
@@ -207,7 +207,7 @@ static void split_word(const struct bpe *b, const char *s, size_t n, bool plain,
 
 /* ---- the heap ---- */
 
-static void sink(struct bpe_step *h, size_t n, size_t i)
+static void sift_down(struct bpe_step *h, size_t n, size_t i)
 {
     struct bpe_step x = h[i];
     for (size_t kid; (kid = 2 * i + 1) < n; i = kid) {
@@ -220,7 +220,7 @@ static void sink(struct bpe_step *h, size_t n, size_t i)
     h[i] = x;
 }
 
-static void push(struct bpe_work *w, uint32_t rank, int at, int id)
+static void heap_push(struct bpe_work *w, uint32_t rank, int at, int id)
 {
     if (w->n_heap == w->cap_heap) {
         w->cap_heap = 2 * w->cap_heap + 64;
@@ -233,39 +233,40 @@ static void push(struct bpe_work *w, uint32_t rank, int at, int id)
     w->heap[i] = x;
 }
 
-static struct bpe_step pop(struct bpe_work *w)
+static struct bpe_step heap_pop(struct bpe_work *w)
 {
     struct bpe_step top = w->heap[0];
     w->heap[0] = w->heap[--w->n_heap];
     if (w->n_heap)
-        sink(w->heap, w->n_heap, 0);
+        sift_down(w->heap, w->n_heap, 0);
     return top;
 }
 
 /* ---- the merge loop ---- */
 
-enum { LOOK = 1 << 16 }; /* joins between two looks whether to stop */
+enum { CHECK_EVERY = 1 << 16 }; /* merges between two calls of stop_asked() */
 
-static void consider(const struct bpe *b, bool plain, struct bpe_work *w, int left)
+/* Pushes the merge of the symbol `left` with its right neighbour, if there is one. */
+static void push_merge(const struct bpe *b, bool plain, struct bpe_work *w, int left)
 {
     int right = left < 0 ? BPE_NONE : w->sym[left].next;
     if (right < 0)
         return;
     const struct bpe_merge *m = find_merge(b, w->sym[left].id, w->sym[right].id, plain);
     if (m)
-        push(w, m->rank, left, m->id);
+        heap_push(w, m->rank, left, m->id);
 }
 
-/* False: stopped. */
+/* Merges w->sym until no merge is possible. False: encoding was stopped. */
 static bool merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
 {
     w->n_heap = 0;
     for (size_t i = 0; i + 1 < w->n_sym; i++)
-        consider(b, plain, w, (int)i);
+        push_merge(b, plain, w, (int)i);
     for (uint32_t k = 1; w->n_heap; k++) {
-        if (k % LOOK == 0 && stop_asked(w->stop))
+        if (k % CHECK_EVERY == 0 && stop_asked(w->stop))
             return false;
-        struct bpe_step s = pop(w);
+        struct bpe_step s = heap_pop(w);
         int at = (int)(uint32_t)s.key, right = w->sym[at].next;
         if (w->sym[at].id < 0 || right < 0)
             continue;
@@ -277,8 +278,8 @@ static bool merge_word(const struct bpe *b, bool plain, struct bpe_work *w)
         w->sym[right].id = BPE_NONE;
         if (w->sym[right].next >= 0)
             w->sym[w->sym[right].next].prev = at;
-        consider(b, plain, w, w->sym[at].prev);
-        consider(b, plain, w, at);
+        push_merge(b, plain, w, w->sym[at].prev);
+        push_merge(b, plain, w, at);
     }
     return true;
 }

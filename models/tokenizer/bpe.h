@@ -1,8 +1,9 @@
-/* bpe.h - byte-pair encoding of one word over a vocabulary and ranked merges.
+/* bpe.h - byte-pair encoding of one word by a vocabulary and ranked merges.
  *
- * Only models/tokenizer*.c include this. The vocabulary maps strings to ids and back; a merge joins
- * two neighbouring ids into a third, lowest rank first, leftmost first among equals. Reading only
- * after bpe_seal(): any thread, each with its own struct bpe_work.
+ * Internal to models/tokenizer/. The vocabulary maps strings to ids and back. A merge replaces two
+ * neighbouring ids by a third; the merge of the lowest rank comes first, the leftmost of equal
+ * ones. After bpe_seal() a struct bpe does not change: any thread may read it, each with its own
+ * struct bpe_work.
  */
 #ifndef AERIE_BPE_H
 #define AERIE_BPE_H
@@ -36,18 +37,18 @@ struct bpe {
     bool ignore_merges; /* a whole word that is a token is that token */
     bool byte_fallback; /* an unknown character becomes its bytes' tokens */
     bool fuse_unk;
-    int unk;                       /* id for what is unknown; BPE_NONE: it vanishes */
+    int unk;                       /* id of unknown characters; BPE_NONE: they are dropped */
     int32_t byte_id[256];          /* "<0xNN>" tokens or BPE_NONE */
     int32_t direct_id[BPE_DIRECT]; /* by code point */
 };
 
-/* Gives id a string without entering it in the vocabulary. The caller has checked that id is not
- * negative, and bounds it. */
+/* Sets the string of id (>= 0) without adding it to the vocabulary. Memory grows with the highest
+ * id, so the caller bounds it. */
 void bpe_name(struct bpe *b, int id, const char *s, size_t n);
-/* Enters a vocabulary string: false when it is there already. */
+/* Adds a string to the vocabulary; false if it is there already. */
 bool bpe_add(struct bpe *b, int id, const char *s, size_t n);
 int bpe_find(const struct bpe *b, const char *s, size_t n); /* BPE_NONE: not in the vocabulary */
-/* Joins left and right into id with this rank; a later entry for the same pair replaces it. */
+/* Adds the merge of left and right into id; a later merge of the same pair replaces an earlier. */
 void bpe_add_merge(struct bpe *b, int left, int right, uint32_t rank, int id);
 void bpe_seal(struct bpe *b); /* fills the direct tables; call once after the last entry */
 void bpe_free(struct bpe *b);
@@ -55,7 +56,7 @@ void bpe_free(struct bpe *b);
 /* Scratch memory of one encoding; zero it to start, bpe_work_free() at the end. */
 struct bpe_work {
     struct bpe_symbol {
-        int32_t id, prev, next; /* neighbours by index; id BPE_NONE: joined to the left */
+        int32_t id, prev, next; /* neighbours by index; id BPE_NONE: merged into the left one */
     } *sym;
     struct bpe_step {
         uint64_t key; /* rank << 32 | index: the heap's order */
@@ -66,9 +67,9 @@ struct bpe_work {
 };
 void bpe_work_free(struct bpe_work *w);
 
-/* Appends the ids of one word of valid UTF-8, at most 2^30 bytes, in O(n log n). With `plain` no
- * special token comes out, however the vocabulary is made, except the unknown token. False: *w->stop
- * became true, and nothing was appended. */
+/* Appends the ids of one word of valid UTF-8, at most 2^30 bytes, in O(n log n). With `plain` no id
+ * is a special token's, except the unknown token's. False if encoding was stopped (w->stop);
+ * nothing is appended then. */
 bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
               struct ids *out);
 

@@ -1,10 +1,10 @@
-/* dialect.c - regular expressions of tokenizer.json, rewritten in PCRE2's syntax.
+/* dialect.c - translates the regular expressions of tokenizer.json (Oniguruma's syntax) to PCRE2's.
  *
- * The rewriting is a list of what is understood: each construct that published tokenizers use has a
- * case below, and every other one is refused by name. So PCRE2 is never given what moves the start
- * of a match (\K), calls a group (\g, (?1), (?R)), runs code or sets options of the matcher ((?C),
- * (*...)), or reads text in a way of its own (\Q, comments, the flag x). What is emitted is
- * canonical: a character that stands for itself and is punctuation has a backslash.
+ * The translation is an allow-list: each construct that published tokenizers use has a case below,
+ * every other one is refused by name. So no expression can move the start of a match (\K), call a
+ * group (\g, (?1), (?R)), run callouts or set options of the matcher ((?C), (*...)), or change how
+ * the rest of it is read (\Q, comments, the flag x). In the output every punctuation character that
+ * is matched literally has a backslash.
  */
 #include "models/tokenizer/parts.h"
 
@@ -15,7 +15,7 @@
 struct dialect {
     const char *s, *end; /* the text at *end is a NUL byte */
     struct buf *out;
-    size_t atom; /* where in out the last thing that can be repeated begins */
+    size_t atom; /* offset in out of the last element that a quantifier can apply to */
     size_t group[64];
     int depth;
     struct err *e;
@@ -31,7 +31,7 @@ static bool is_alnum(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* The character at d->s stands for itself. */
+/* Emits the character at d->s as a literal. */
 static void literal(struct dialect *d)
 {
     size_t n = utf8_len(d->s);
@@ -43,14 +43,15 @@ static void literal(struct dialect *d)
 
 /* ---- escapes ---- */
 
-/* \w: Alphabetic, marks, decimal digits, connectors (PCRE2's own leaves marks out and has all
- * numbers). Outside of a class the reference's has Latin-1's superscripts and fractions too. */
+/* \w: Alphabetic, marks, decimal digits, connectors. (PCRE2's own \w has no marks, and all
+ * numbers.) Outside of a class the reference's \w also has the superscripts and fractions of
+ * Latin-1. */
 #define WORD_CLASS                                                                                 \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"                    \
     "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
 #define WORD WORD_CLASS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
-/* Escapes of one letter: what each becomes outside and inside of a class; NULL: refused there. */
+/* Escapes of one letter: the translation outside and inside of a class; NULL: refused there. */
 static const struct {
     char letter;
     const char *outside, *inside;
@@ -84,7 +85,7 @@ static bool refuse_escape(struct dialect *d)
     return refuse(d, what);
 }
 
-/* At \p or \P: "{name}" follows. */
+/* Translates \p or \P at d->s, followed by "{name}". */
 static bool property(struct dialect *d)
 {
     const char *p = d->s + 3;
@@ -97,7 +98,7 @@ static bool property(struct dialect *d)
     return true;
 }
 
-/* At \x, followed by two digits or by digits in braces, or at \u, followed by four. */
+/* Translates \x at d->s, followed by two digits or by digits in braces, or \u with four digits. */
 static bool code_point(struct dialect *d)
 {
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -144,7 +145,7 @@ static bool escape(struct dialect *d, bool in_class)
 
 /* ---- classes ---- */
 
-/* "[:name:]" inside a class, for the names whose meaning is known to be the same. */
+/* Translates "[:name:]" inside a class, for the names that mean the same in both syntaxes. */
 static bool posix_class(struct dialect *d)
 {
     static const struct {
@@ -163,13 +164,14 @@ static bool posix_class(struct dialect *d)
     return refuse(d, "a [:name:] other than punct, word, space, digit, xdigit");
 }
 
-/* A bracketed class, d->s at its '['. Nested classes and && have no equal in PCRE2. */
+/* Translates a bracketed class, d->s at its '['. Nested classes and && are refused: PCRE2 has
+ * neither. */
 static bool class(struct dialect *d)
 {
     buf_char(d->out, *d->s++);
     if (*d->s == '^')
         buf_char(d->out, *d->s++);
-    bool set = false; /* the element before is a set, so that a - behind it stands for itself */
+    bool set = false; /* the previous element is a set, so that a '-' behind it is a literal */
     for (bool first = true; d->s < d->end && (first || *d->s != ']'); first = false) {
         bool after_set = set;
         set = false;
@@ -197,7 +199,8 @@ static bool class(struct dialect *d)
 
 /* ---- groups ---- */
 
-/* d->s behind "(?", at the flags i, m, - of "(?flags)" or "(?flags:"; the flag m of Ruby is s. */
+/* Translates the flags i, m and - of "(?flags)" or "(?flags:"; d->s is behind "(?". Ruby's flag m
+ * is PCRE2's s. */
 static bool flags(struct dialect *d)
 {
     for (; *d->s && strchr("im-", *d->s); d->s++)
@@ -209,7 +212,7 @@ static bool flags(struct dialect *d)
     return true;
 }
 
-/* At a "(". */
+/* Translates the beginning of a group, d->s at its '('. */
 static bool group(struct dialect *d)
 {
     static const char *const plain[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
@@ -243,7 +246,7 @@ static bool group(struct dialect *d)
 
 /* ---- repeats ---- */
 
-/* Length of a "{n,m}" at s, or 0 when the brace stands for itself. */
+/* Length of a "{n,m}" at s, or 0 if the brace is a literal. */
 static size_t braces(const char *s)
 {
     const char *p = s + 1;
@@ -257,7 +260,7 @@ static size_t braces(const char *s)
     return digits && *p == '}' ? (size_t)(p + 1 - s) : 0;
 }
 
-/* "{n,m}", which "+" after it does not make possessive here: it repeats the repeat. */
+/* Translates "{n,m}". In Oniguruma a "+" after it does not make it possessive but repeats it. */
 static void repeat(struct dialect *d)
 {
     size_t n = braces(d->s);
@@ -313,7 +316,7 @@ bool onig_to_pcre(const char *s, size_t n, struct buf *out, struct err *e)
 {
     if (memchr(s, 0, n))
         return err_set(e, ERR_MODEL, "regular expression with a NUL byte");
-    char *copy = memcpy(xcalloc(n + 4, 1), s, n); /* terminated, so that looking ahead is safe */
+    char *copy = memcpy(xcalloc(n + 4, 1), s, n); /* four NUL bytes: looking ahead is safe */
     struct dialect d = {.s = copy, .end = copy + n, .out = out, .e = e};
     bool ok = utf8_check(s, n) || refuse(&d, "bytes that are not UTF-8");
     while (ok && d.s < d.end)

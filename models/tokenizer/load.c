@@ -1,8 +1,8 @@
-/* load.c - tokenizer.json into a struct tokenizer, or one line that says why not.
+/* load.c - reads tokenizer.json into a struct tokenizer.
  *
- * The large parts (vocabulary, merges, added tokens) are read in place by the pull reader; the
- * small trees (normalizer, pre_tokenizer, decoder) by steps.c. No table is made larger
- * than the file, whatever numbers it claims.
+ * The large members (vocabulary, merges, added tokens) are read in place by the pull parser
+ * (pull.h); the small trees (normalizer, pre_tokenizer, decoder) by steps.c. Whatever ids the file
+ * contains, memory stays proportional to the file's size.
  */
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The members of the file and of its "model", where they lie; s NULL: absent. */
+/* The text of the members of the file and of its "model", not yet parsed; s NULL: absent. */
 struct parts {
     struct pull_str version, model, added, normalizer, pre_tokenizer, decoder, post;
     struct pull_str type, vocab, merges, unk, dropout, prefix, suffix;
     struct pull_str ignore_merges, byte_fallback, fuse_unk;
 };
 
-/* A name of the file as an error message shows it: the beginning, without control characters. */
+/* A string of the file for an error message: its beginning, without control characters. */
 static struct shown name_of(struct pull_str x)
 {
     char s[49];
@@ -34,17 +34,17 @@ struct load {
     struct err *e;
     struct buf file;
     int64_t max_id;
-    bool *added; /* (max_id + 1) ids that an added token has */
-    struct tok_work work; /* of the normalizer: what all added tokens become is bounded together */
+    bool *added; /* (max_id + 1) whether an added token has the id */
+    struct tok_work work; /* of the normalizer; bounds the normalised text of all added tokens */
 };
 
 static struct pull reader(struct pull_str raw)
 {
-    char *s = (char *)(uintptr_t)raw.s; /* it lies in the file's buffer, which is ours to change */
+    char *s = (char *)(uintptr_t)raw.s; /* points into l->file, which may be changed */
     return (struct pull){s, s, s + raw.n, NULL};
 }
 
-/* Says where in the whole file a reader stopped. */
+/* Whether the parser j failed; sets l->e then, with the offset in the whole file. */
 static bool read_failed(const struct load *l, const struct pull *j)
 {
     struct pull whole = *j;
@@ -80,7 +80,7 @@ static const struct member {
     {NULL, 0},
 };
 
-/* Notes where each known member of an object lies; null is the same as absent. */
+/* Finds the text of each known member of an object; a null member counts as absent. */
 static bool find_members(struct load *l, struct pull *j, const struct member *known,
                          struct parts *p)
 {
@@ -251,7 +251,7 @@ static bool read_added(struct pull *j, struct added_entry *a)
     return !j->bad;
 }
 
-/* An added token is a vocabulary entry with its own id, or stands beside the vocabulary. */
+/* An added token is an entry of the vocabulary with the same id, or has an id that no entry has. */
 static bool name_added(struct load *l, const struct added_entry *a, int64_t at)
 {
     struct bpe *b = &l->t->bpe;
@@ -284,7 +284,7 @@ static bool add_normalized(struct load *l, struct added x, struct pull_str s)
     return true;
 }
 
-/* The normalizer is there already: the texts of normalized tokens go through it. */
+/* Reads added_tokens. The normalizer must be loaded: it is applied to tokens with "normalized". */
 static bool load_added(struct load *l, struct pull_str raw)
 {
     struct tokenizer *t = l->t;
@@ -296,11 +296,11 @@ static bool load_added(struct load *l, struct pull_str raw)
         struct added_entry a;
         if (!read_added(&j, &a))
             break;
-        if (!a.content.n) /* it can match nowhere */
+        if (!a.content.n) /* an empty token never matches */
             continue;
         if (!name_added(l, &a, at))
             return false;
-        /* of equal texts the reference takes special tokens first, then the file's order */
+        /* of equal texts the reference matches a special token, then the first in the file */
         struct added x = {.id = (int)a.id, .order = (int)at + (a.special ? 0 : 1 << 29),
                           .single_word = a.single_word, .lstrip = a.lstrip, .rstrip = a.rstrip};
         added_set_add(&t->all, x, a.content.s, a.content.n);
@@ -391,7 +391,7 @@ bool tokenizer_load(struct tokenizer *t, const char *path, struct err *e)
             e->kind = ERR_MODEL;
         return false;
     }
-    /* a vocabulary entry takes more than eight bytes, so ids beyond this are not a table's */
+    /* a vocabulary entry takes more than eight bytes of the file, which bounds plausible ids */
     l.max_id = 4096 + (int64_t)(l.file.n / 8);
     l.added = xcalloc((size_t)l.max_id + 1, sizeof *l.added);
     bool ok = utf8_check(l.file.p, l.file.n) ||

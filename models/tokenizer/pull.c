@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static bool fail(struct pull *j, const char *what)
+static bool syntax_error(struct pull *j, const char *what)
 {
     if (!j->bad)
         j->bad = what;
@@ -17,7 +17,7 @@ bool pull_failed(const struct pull *j, struct err *e, const char *file)
     return j->bad != NULL;
 }
 
-static bool take(struct pull *j, char c)
+static bool accept_char(struct pull *j, char c)
 {
     if (j->p == j->end || *j->p != c)
         return false;
@@ -37,7 +37,7 @@ char pull_peek(struct pull *j)
 bool pull_open(struct pull *j, char open)
 {
     if (pull_peek(j) != open)
-        return fail(j, open == '{' ? "expected an object" : "expected an array");
+        return syntax_error(j, open == '{' ? "expected an object" : "expected an array");
     j->p++;
     if (pull_peek(j) != (open == '{' ? '}' : ']'))
         return true;
@@ -51,7 +51,7 @@ bool pull_next(struct pull *j, char close)
     if (j->bad)
         return false;
     if (c != ',' && c != close)
-        return fail(j, close == '}' ? "expected , or }" : "expected , or ]");
+        return syntax_error(j, close == '}' ? "expected , or }" : "expected , or ]");
     j->p++;
     return c == ',';
 }
@@ -61,7 +61,7 @@ bool pull_key(struct pull *j, struct pull_str *key)
     if (!pull_string(j, key))
         return false;
     if (pull_peek(j) != ':')
-        return fail(j, "expected :");
+        return syntax_error(j, "expected :");
     j->p++;
     return true;
 }
@@ -79,12 +79,12 @@ static int hex_digit(char c)
 static bool unit16(struct pull *j, uint32_t *out)
 {
     if (j->end - j->p < 4)
-        return fail(j, "a \\u escape needs four digits");
+        return syntax_error(j, "a \\u escape needs four digits");
     *out = 0;
     for (int i = 0; i < 4; i++, j->p++) {
         int d = hex_digit(*j->p);
         if (d < 0)
-            return fail(j, "a \\u escape needs four digits");
+            return syntax_error(j, "a \\u escape needs four digits");
         *out = *out << 4 | (uint32_t)d;
     }
     return true;
@@ -110,16 +110,17 @@ static char *put_utf8(char *to, uint32_t c)
     return to;
 }
 
-/* After "\u": one code point, from one unit or a surrogate pair. Never longer than its escape. */
+/* Decodes one code point behind "\u", from one UTF-16 unit or a surrogate pair, into *to. Its UTF-8
+ * is never longer than the escape. */
 static bool unicode_escape(struct pull *j, char **to)
 {
     uint32_t c, low;
     if (!unit16(j, &c))
         return false;
     if (c >= 0xD800 && c < 0xE000) {
-        if (c >= 0xDC00 || !take(j, '\\') || !take(j, 'u') || !unit16(j, &low) || low < 0xDC00 ||
-            low >= 0xE000)
-            return fail(j, "a surrogate without its other half");
+        if (c >= 0xDC00 || !accept_char(j, '\\') || !accept_char(j, 'u') || !unit16(j, &low) ||
+            low < 0xDC00 || low >= 0xE000)
+            return syntax_error(j, "a surrogate without its other half");
         c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
     }
     *to = put_utf8(*to, c);
@@ -130,13 +131,13 @@ static bool escape(struct pull *j, char **to)
 {
     static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
     if (j->p == j->end)
-        return fail(j, "a string without its end");
+        return syntax_error(j, "a string without its end");
     char c = *j->p++;
     if (c == 'u')
         return unicode_escape(j, to);
     const char *at = c ? strchr(from, c) : NULL;
     if (!at)
-        return fail(j, "an unknown escape");
+        return syntax_error(j, "an unknown escape");
     *(*to)++ = plain[at - from];
     return true;
 }
@@ -144,18 +145,18 @@ static bool escape(struct pull *j, char **to)
 bool pull_string(struct pull *j, struct pull_str *out)
 {
     if (pull_peek(j) != '"')
-        return fail(j, "expected a string");
+        return syntax_error(j, "expected a string");
     char *s = ++j->p, *to = s;
     while (j->p < j->end && *j->p != '"') {
         if ((uint8_t)*j->p < 0x20)
-            return fail(j, "a control character in a string");
+            return syntax_error(j, "a control character in a string");
         if (*j->p != '\\')
             *to++ = *j->p++;
         else if (j->p++, !escape(j, &to))
             return false;
     }
-    if (!take(j, '"'))
-        return fail(j, "a string without its end");
+    if (!accept_char(j, '"'))
+        return syntax_error(j, "a string without its end");
     *out = (struct pull_str){s, (size_t)(to - s)};
     return true;
 }
@@ -165,24 +166,24 @@ bool pull_string(struct pull *j, struct pull_str *out)
 bool pull_int(struct pull *j, int64_t *out)
 {
     if (pull_peek(j) != '0')
-        return fail(j, "expected a number");
-    bool neg = take(j, '-');
+        return syntax_error(j, "expected a number");
+    bool neg = accept_char(j, '-');
     const char *first = j->p;
     int64_t v = 0;
     for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++) {
         v = 10 * v + (*j->p - '0');
         if (v > INT64_C(1) << 53)
-            return fail(j, "a number that is too large");
+            return syntax_error(j, "a number that is too large");
     }
     if (j->p == first || (*first == '0' && j->p - first > 1))
-        return fail(j, "a malformed number");
+        return syntax_error(j, "a malformed number");
     if (j->p < j->end && (*j->p == '.' || (*j->p | 0x20) == 'e'))
-        return fail(j, "expected a whole number");
+        return syntax_error(j, "expected a whole number");
     *out = neg ? -v : v;
     return true;
 }
 
-static bool word(struct pull *j, const char *w)
+static bool accept_word(struct pull *j, const char *w)
 {
     size_t n = strlen(w);
     if ((size_t)(j->end - j->p) < n || memcmp(j->p, w, n) != 0)
@@ -195,19 +196,19 @@ bool pull_bool(struct pull *j, bool *out)
 {
     char c = pull_peek(j);
     *out = c == 't';
-    if ((c == 't' && word(j, "true")) || (c == 'f' && word(j, "false")))
+    if ((c == 't' && accept_word(j, "true")) || (c == 'f' && accept_word(j, "false")))
         return true;
-    return fail(j, "expected true or false");
+    return syntax_error(j, "expected true or false");
 }
 
-/* ---- passing over ---- */
+/* ---- skipping ---- */
 
 static bool skip_string(struct pull *j)
 {
     for (j->p++; j->p < j->end && *j->p != '"'; j->p++)
         if (*j->p == '\\' && ++j->p == j->end)
             break;
-    return take(j, '"') || fail(j, "a string without its end");
+    return accept_char(j, '"') || syntax_error(j, "a string without its end");
 }
 
 static bool skip_scalar(struct pull *j, char c)
@@ -215,8 +216,8 @@ static bool skip_scalar(struct pull *j, char c)
     if (c == '"')
         return skip_string(j);
     if (c != '0')
-        return word(j, "true") || word(j, "false") || word(j, "null") ||
-               fail(j, "expected a value");
+        return accept_word(j, "true") || accept_word(j, "false") || accept_word(j, "null") ||
+               syntax_error(j, "expected a value");
     while (j->p < j->end && *j->p && strchr("+-.0123456789eE", *j->p))
         j->p++;
     return true;
@@ -233,7 +234,7 @@ bool pull_skip(struct pull *j, struct pull_str *raw)
         c = pull_peek(j);
         if (c == '{' || c == '[') {
             if (depth == MAX_DEPTH)
-                return fail(j, "nested too deeply");
+                return syntax_error(j, "nested too deeply");
             close[depth++] = c == '{' ? '}' : ']';
             j->p++;
         } else if (depth && c == close[depth - 1]) {
@@ -252,6 +253,6 @@ bool pull_skip(struct pull *j, struct pull_str *raw)
 bool pull_end(struct pull *j)
 {
     if (pull_peek(j) || j->p < j->end)
-        return fail(j, "text after the end of the object");
+        return syntax_error(j, "text after the end of the object");
     return !j->bad;
 }

@@ -1,9 +1,9 @@
-/* pull.h - a pull reader for the one large JSON file there is, tokenizer.json.
+/* pull.h - a pull parser for JSON, used for the large parts of tokenizer.json.
  *
- * Jansson reads every other file. Here it would build some two million objects for a 200,000-token
- * vocabulary, three times the wanted load time; this reader walks the text in place, allocates
- * nothing, and hands strings out as they lie (escapes are undone where they stand).
- * The first mistake sticks: everything after it returns false, and pull_failed() says what it was.
+ * Jansson parses all other files; for a vocabulary of 200,000 tokens it would build two million
+ * objects, which takes too long. This parser walks the text in place and allocates nothing: strings
+ * point into the text, where escapes are decoded in place.
+ * Only the first error is kept: later calls return false, and pull_failed() reports it.
  */
 #ifndef AERIE_TOKENIZER_PULL_H
 #define AERIE_TOKENIZER_PULL_H
@@ -12,33 +12,35 @@
 
 struct pull {
     char *begin, *p, *end;
-    const char *bad; /* what is wrong at p; NULL: nothing yet */
+    const char *bad; /* the error at p; NULL: none */
 };
 
-/* A string of the file: bytes of valid UTF-8, not terminated, as long-lived as the file's. */
+/* A string of the file: valid UTF-8, not NUL-terminated, valid as long as the file's buffer. */
 struct pull_str {
     const char *s;
     size_t n;
 };
 
+/* Whether there was an error; sets *e to "FILE: TEXT at byte N" then. */
 bool pull_failed(const struct pull *j, struct err *e, const char *file);
 
-/* What begins at p: '{', '[', '"', '0' for a number, 't', 'f', 'n', or 0 at the end. */
+/* The kind of the next value, after white space: '{', '[', '"', '0' for a number, 't', 'f', 'n', or
+ * 0 at the end or after an error. */
 char pull_peek(struct pull *j);
 
-/* Walk an object or array: `for (bool more = pull_open(j, '{'); more; more = pull_next(j, '}'))`,
- * and in an object pull_key() first. */
+/* Iterate over an object or array: `for (bool more = pull_open(j, '{'); more; more = pull_next(j,
+ * '}'))`; in an object each member begins with pull_key(). */
 bool pull_open(struct pull *j, char open);
 bool pull_next(struct pull *j, char close);
 bool pull_key(struct pull *j, struct pull_str *key);
 
 bool pull_string(struct pull *j, struct pull_str *out);
-bool pull_int(struct pull *j, int64_t *out); /* an integer of at most 2^53 */
+bool pull_int(struct pull *j, int64_t *out); /* an integer of at most 2^53 in magnitude */
 bool pull_bool(struct pull *j, bool *out);
-/* Passes over one value and says where it lies; nesting of at most 64. The value is checked only as
- * far as finding its end needs. */
+/* Skips one value of at most 64 levels; *raw is its text. The value is not validated beyond finding
+ * its end. */
 bool pull_skip(struct pull *j, struct pull_str *raw);
-bool pull_end(struct pull *j); /* nothing but white space is left */
+bool pull_end(struct pull *j); /* whether only white space is left; else an error */
 
 static inline bool pull_is(struct pull_str a, const char *b)
 {

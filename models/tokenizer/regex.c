@@ -1,14 +1,14 @@
-/* regex.c - patterns over text: compiled once, matched with counted work.
+/* regex.c - matching of patterns, with a limit on the work.
  *
- * Text is valid UTF-8 when it comes here, so PCRE2 never checks it again. Matching uses the JIT
- * with its small default stack, then with a large one, then the interpreter on the heap: each gives
- * the same answer.
+ * The text is valid UTF-8 here, so PCRE2 does not check it again. A match runs in the JIT with its
+ * small default stack; if that overflows, with a large stack; if that overflows too, in the
+ * interpreter on the heap. All three give the same result.
  *
- * Each expression is compiled with a callout before every item. The callout counts one unit for the
- * item and one for each byte between its place and the place before, so that the count is
- * the work done, whatever the expression: lookarounds that read to the end of the text at every
- * character count as much as backtracking does. Published tokenizers need 2 to 7 units a byte. The
- * callout also looks whether encoding is to stop. It costs about 20 ms for a megabyte of text.
+ * Each expression is compiled with a callout before every item. The callout counts one unit of work
+ * for the item and one for each byte between the item's position and the previous one. So all work
+ * is counted: a lookaround that reads to the end of the text at every character as well as
+ * backtracking. Published tokenizers need 2 to 7 units per byte. The callout also checks whether
+ * encoding was stopped. It costs about 20 ms per megabyte of text.
  */
 #include "models/tokenizer/parts.h"
 
@@ -34,7 +34,7 @@ static bool compile(struct pattern *p, const char *s, size_t n, struct err *e)
     if (!c)
         die("out of memory (pattern)");
     pcre2_set_newline(c, PCRE2_NEWLINE_LF);
-    pcre2_set_parens_nest_limit(c, 200); /* onig_to_pcre() lets 64 through and adds a few */
+    pcre2_set_parens_nest_limit(c, 200); /* onig_to_pcre() allows 64 and adds a few */
     p->re = pcre2_compile((PCRE2_SPTR)(text.p ? text.p : ""), text.n, OPTIONS, &code, &at, c);
     pcre2_compile_context_free(c);
     buf_free(&text);
@@ -43,7 +43,7 @@ static bool compile(struct pattern *p, const char *s, size_t n, struct err *e)
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return err_set(e, ERR_MODEL, "regular expression: %s", why);
     }
-    pcre2_jit_compile(p->re, PCRE2_JIT_COMPLETE); /* without it the interpreter does */
+    pcre2_jit_compile(p->re, PCRE2_JIT_COMPLETE); /* if it fails, the interpreter is used */
     return true;
 }
 
@@ -70,43 +70,43 @@ void pattern_free(struct pattern *p)
 
 /* ---- matching ---- */
 
-void finder_free(struct finder *f)
+void matcher_free(struct matcher *f)
 {
     pcre2_match_data_free(f->match);
     pcre2_match_context_free(f->limits);
     pcre2_jit_stack_free(f->stack);
     buf_free(&f->subject);
-    *f = (struct finder){0};
+    *f = (struct matcher){0};
 }
 
 enum {
     WORK_BASE = 1 << 27, /* units that any text may take: about a quarter of a second */
     WORK_PER_BYTE = 64,
-    WORK_LOOK = 1 << 20, /* units between two looks whether to stop */
+    WORK_CHECK = 1 << 20, /* units between two calls of stop_asked() */
     HEAP_KIB = 512 << 10,
     BIG_STACK = 64 << 20,
 };
 
-/* Before each item of an expression. */
+/* The callout before each item of an expression. */
 static int count_work(pcre2_callout_block *b, void *arg)
 {
-    struct finder *f = arg;
+    struct matcher *f = arg;
     size_t at = b->current_position;
     f->spent += 1 + (at > f->at ? at - f->at : f->at - at);
     f->at = at;
-    if (f->spent <= f->look)
+    if (f->spent <= f->next_check)
         return 0;
-    f->look = f->spent + WORK_LOOK;
+    f->next_check = f->spent + WORK_CHECK;
     if (f->spent > f->allowed)
         return PCRE2_ERROR_MATCHLIMIT;
     return stop_asked(f->stop) ? PCRE2_ERROR_CALLOUT : 0;
 }
 
-static void finder_ready(struct finder *f)
+static void matcher_ready(struct matcher *f)
 {
     if (f->match)
         return;
-    f->match = pcre2_match_data_create(1, NULL); /* only where the whole match lies */
+    f->match = pcre2_match_data_create(1, NULL); /* the offsets of the whole match only */
     f->limits = pcre2_match_context_create(NULL);
     if (!f->match || !f->limits)
         die("out of memory (matching)");
@@ -116,7 +116,7 @@ static void finder_ready(struct finder *f)
 }
 
 /* One match at or after `from`: 1, 0 when there is none, negative on an error. */
-static int match_once(const struct pattern *p, struct finder *f, const char *s, size_t n,
+static int match_once(const struct pattern *p, struct matcher *f, const char *s, size_t n,
                       size_t from)
 {
     PCRE2_SPTR text = (PCRE2_SPTR)s;
@@ -167,7 +167,7 @@ static void literal_spans(const struct pattern *p, const char *s, size_t n, stru
         spans_add(out, done, n - done, false);
 }
 
-bool pattern_spans(const struct pattern *p, struct finder *f, const char *s, size_t n,
+bool pattern_spans(const struct pattern *p, struct matcher *f, const char *s, size_t n,
                    struct spans *out, struct err *e)
 {
     if (p->literal || n == 0) {
@@ -177,7 +177,7 @@ bool pattern_spans(const struct pattern *p, struct finder *f, const char *s, siz
             literal_spans(p, s, n, out);
         return true;
     }
-    finder_ready(f);
+    matcher_ready(f);
     f->allowed += (uint64_t)WORK_PER_BYTE * n;
     pcre2_set_match_limit(f->limits, (uint32_t)(f->allowed > UINT32_MAX ? UINT32_MAX : f->allowed));
     const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(f->match);
@@ -194,7 +194,7 @@ bool pattern_spans(const struct pattern *p, struct finder *f, const char *s, siz
                            "the tokenizer's regular expression matches bytes %zu to "
                            "%zu, searched from byte %zu of %zu",
                            a, b, from, n);
-        if (a == b && b == last) { /* an empty match right after a match does not count */
+        if (a == b && b == last) { /* an empty match directly behind a match is ignored */
             from += from < n ? utf8_len(s + from) : 1;
             continue;
         }

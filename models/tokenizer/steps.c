@@ -1,8 +1,9 @@
 /* steps.c - see steps.h.
  *
- * A decoder of the reference works on the list of all tokens of a text. Here every id is decoded
- * once, when the file is read, which is the same as long as no step looks across tokens; what does
- * (stripping the start of the whole text) is kept apart, and other such orders are refused.
+ * The reference's decoder works on the list of all tokens of a text. Here every id is decoded once,
+ * when the file is read. Both give the same text if each step depends on one token only. The one
+ * supported step that does not, stripping the start of the whole text, is done when a text is
+ * decoded (t->strip); others are refused.
  */
 #include "models/checkpoint/json.h"
 #include "models/tokenizer/steps.h"
@@ -15,7 +16,7 @@
 
 /* ---- reading members ---- */
 
-/* A node of a tree and where it is, for messages. */
+/* A node of a tree, and its place for messages. */
 struct node {
     json_t *j;
     char where[96];
@@ -70,7 +71,7 @@ static bool get_pattern(const struct node *n, struct pattern *p)
            err_prefix(n->e, "%s", n->where);
 }
 
-/* ---- walking a tree: a Sequence is its members in order ---- */
+/* ---- walking a tree: the leaves of its Sequences, in order ---- */
 
 static bool walk(struct node *n, const char *list, bool (*leaf)(struct node *n, void *arg),
                  void *arg)
@@ -147,7 +148,7 @@ bool steps_normalizer(struct tokenizer *t, struct pull_str raw, struct err *e)
 
 /* ---- pre-tokenizer ---- */
 
-/* GPT-2's expression, which ByteLevel carries when use_regex is set. */
+/* GPT-2's expression, which ByteLevel applies if use_regex is set. */
 static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
                            "|\\s+(?!\\S)|\\s+";
 
@@ -197,7 +198,7 @@ static bool pre_digits(struct node *n, struct tokenizer *t)
     return pattern_open(&s->pattern, true, "\\p{N}", 5, n->e) || err_prefix(n->e, "%s", n->where);
 }
 
-/* "prepend_scheme", or the older "add_prefix_space": true is always. */
+/* Reads "prepend_scheme", or the older "add_prefix_space", where true means "always". */
 static bool metaspace_prefix(struct node *n, bool *prefix, bool *first_only)
 {
     const char *scheme = json_string_value(json_object_get(n->j, "prepend_scheme"));
@@ -247,7 +248,7 @@ static bool pre_leaf(struct node *n, void *arg)
     } kind[] = {{"Split", pre_split}, {"ByteLevel", pre_bytes}, {"Digits", pre_digits},
                 {"Metaspace", pre_metaspace}};
     struct tokenizer *t = arg;
-    if (t->n_pre + 3 > MAX_STEPS) /* no kind adds more than three */
+    if (t->n_pre + 3 > MAX_STEPS) /* a leaf adds at most three steps */
         return bad(n, "too many steps", NULL);
     for (size_t i = 0; i < sizeof kind / sizeof *kind; i++)
         if (strcmp(kind_of(n), kind[i].name) == 0)
@@ -262,7 +263,7 @@ bool steps_pre_tokenizer(struct tokenizer *t, struct pull_str raw, struct err *e
 
 /* ---- decoder ---- */
 
-/* In the order in which they may come: strings, then bytes, then the joined text. */
+/* In the only supported order: steps on strings, then on bytes, then on the joined text. */
 enum decode_kind { DECODE_REPLACE, DECODE_STRIP, DECODE_FALLBACK, DECODE_BYTES };
 
 struct decode_step {
@@ -270,7 +271,7 @@ struct decode_step {
     struct pattern pattern;
     struct buf content;
     int start, stop; /* strip */
-    bool not_first;  /* replace: by nothing in the first token */
+    bool not_first;  /* replace: matches in a text's first token are removed instead */
 };
 
 struct decoding {
@@ -303,11 +304,12 @@ static bool decode_strip(struct node *n, struct decoding *d, struct decode_step 
     if (d->stage == ON_BYTES || s->stop)
         return bad(n, "a strip across tokens", NULL);
     int start = s->start;
-    s->start = 0; /* of the text, not of this token */
+    s->start = 0; /* the start of the text is stripped, not of each token */
     return strip_text(n, d->t, s->content.p, start);
 }
 
-/* The mark becomes a space, and nothing in the first token when one was put there. */
+/* Metaspace: its replacement character becomes a space; in a text's first token it is removed if
+ * encoding put one there. */
 static bool decode_metaspace(struct node *n, struct decoding *d, struct decode_step *s)
 {
     bool first_only;
@@ -332,7 +334,7 @@ static bool decode_leaf(struct node *n, void *arg)
     struct decode_step *s = &d->step[d->n++];
     if (strcmp(kind, "Strip") == 0)
         return decode_strip(n, d, s);
-    s->kind = DECODE_STRIP; /* of nothing, until it is known better */
+    s->kind = DECODE_STRIP; /* strips nothing, unless the kind is set below */
     if (strcmp(kind, "Fuse") == 0) {
         d->stage = ON_TEXT;
         return true;
@@ -365,7 +367,7 @@ static int fallback_byte(const char *s, size_t n)
     return hi && lo ? (int)(hi - digits) << 4 | (int)(lo - digits) : -1;
 }
 
-/* Byte-level text back to bytes; a token with any character outside the alphabet stays. */
+/* Converts byte-level text to bytes. A token with a character that represents no byte is copied. */
 static void from_alphabet(const char *s, size_t n, struct buf *out)
 {
     size_t at = out->n;
@@ -392,12 +394,12 @@ static void strip_token(const struct decode_step *s, const char *p, size_t n, st
     buf_add(out, p, n);
 }
 
-enum { MAX_DECODED = 1 << 26 }; /* bytes that all tokens decode to; 2^21 of the largest files */
+enum { MAX_DECODED = 1 << 26 }; /* bytes of all decoded tokens; the largest known file has 2^21 */
 
-/* Memory of decode_all(). */
+/* Scratch memory of decode_all(). */
 struct decode_work {
     struct buf in, out;
-    struct finder find;
+    struct matcher find;
     struct spans span;
 };
 
@@ -445,7 +447,7 @@ static bool decode_step(const struct decode_step *s, bool first, struct decode_w
     return true;
 }
 
-/* w->in := what the steps make of one token's text. */
+/* Sets w->in to the decoded text of one token. */
 static bool decode_token(const struct decoding *d, struct pull_str s, bool first,
                          struct decode_work *w, struct err *e)
 {
@@ -461,7 +463,7 @@ static bool decode_token(const struct decoding *d, struct pull_str s, bool first
     return true;
 }
 
-/* The texts of normalized added tokens, by id; s NULL: the token's own. */
+/* The normalised texts of added tokens with "normalized", by id; s NULL: the id has none. */
 static struct pull_str *normalized_texts(const struct tokenizer *t)
 {
     struct pull_str *text = xcalloc((size_t)t->bpe.n_token, sizeof *text);
@@ -494,7 +496,7 @@ static bool decode_all(struct decoding *d, bool first, struct plain **out, struc
     }
     free(text);
     free(w.span.v);
-    finder_free(&w.find);
+    matcher_free(&w.find);
     buf_free(&w.in);
     buf_free(&w.out);
     return ok;
@@ -517,7 +519,8 @@ bool steps_decoder(struct tokenizer *t, struct pull_str raw, struct err *e)
 
 /* ---- post-processor ---- */
 
-/* TemplateProcessing: "single" is the list of what surrounds a text. */
+/* TemplateProcessing: "single" lists the special tokens around a text; t->bos is the first element,
+ * if it is a special token. */
 static bool post_leaf(struct node *n, void *arg)
 {
     struct tokenizer *t = arg;

@@ -1,7 +1,8 @@
-/* steps.h - the small trees of tokenizer.json as flat lists of steps.
+/* steps.h - reads the small trees of tokenizer.json into flat lists of steps.
  *
- * For load.c only. raw is the tree's text in the file, s NULL when absent or
- * null. Messages name the place and the kind; the caller puts the file before them.
+ * For load.c only. `raw` is the tree's text in the file; raw.s is NULL if it is absent or null.
+ * False and *e (ERR_MODEL) on failure: the message names the place in the tree and the kind of the
+ * step; the caller prefixes the file.
  */
 #ifndef AERIE_TOKENIZER_STEPS_H
 #define AERIE_TOKENIZER_STEPS_H
@@ -9,11 +10,13 @@
 #include "models/tokenizer/pull.h"
 #include "models/tokenizer/parts.h"
 
+/* Sets t->norm and t->n_norm. */
 bool steps_normalizer(struct tokenizer *t, struct pull_str raw, struct err *e);
+/* Sets t->pre and t->n_pre. */
 bool steps_pre_tokenizer(struct tokenizer *t, struct pull_str raw, struct err *e);
-/* Fills t->plain and t->decoded for every id, with what the decoder makes of it. */
+/* Decodes every id: sets t->plain, t->decoded, t->decoded_first, t->strip and t->strip_max. */
 bool steps_decoder(struct tokenizer *t, struct pull_str raw, struct err *e);
-/* Sets t->bos. A post_processor of any kind is accepted: no other part of it is used. */
+/* Sets t->bos. A post_processor of any kind is accepted: only its leading special token is used. */
 bool steps_post_processor(struct tokenizer *t, struct pull_str raw, struct err *e);
 
 #endif

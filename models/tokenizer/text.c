@@ -1,15 +1,16 @@
-/* text.c - normalizers and pre-tokenizer steps: from a text to its pieces. */
+/* text.c - applies the normalizer and the pre-tokenizer: from a text to its pieces. */
 #include "models/tokenizer/parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-enum { LOOK = 1 << 16 }; /* characters or pieces between two looks whether to stop */
+enum { CHECK_EVERY = 1 << 16 }; /* characters or pieces between two calls of must_stop() */
 
 /* ---- the byte alphabet ---- */
 
-/* Printable Latin-1 bytes stand for themselves; the other 68 are U+0100 and up, in order. */
+/* Whether byte b is represented by the character of the same number: the printable ones of Latin-1.
+ * The other 68 bytes are represented by U+0100 and up, in order. */
 static bool stands_for_itself(unsigned b)
 {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
@@ -59,8 +60,8 @@ static void add_decomposed(struct runes *r, uint32_t c, int form)
     }
 }
 
-/* Sorts each run of combining marks by class, keeping the order of equals, in linear time: a text
- * may be a million marks. */
+/* Sorts each run of combining marks by combining class: a stable counting sort, because a run may
+ * have a million marks. */
 static void order_marks(struct runes *r)
 {
     int32_t *sorted = NULL;
@@ -86,12 +87,13 @@ static void order_marks(struct runes *r)
     free(r->class);
 }
 
-/* Runs on what `w` was given, so that a stop is seen; false: stopped. */
+/* Appends the normal form of `in` to out. False if encoding was stopped. */
 static bool normal_form(const struct tok_work *w, const struct buf *in, int form, struct buf *out)
 {
     struct runes r = {.cap = in->n}; /* enough for most texts */
     r.v = xrealloc(NULL, r.cap, sizeof *r.v);
-    for (size_t i = 0; i < in->n && !(r.n % LOOK == 0 && must_stop(w)); i += utf8_len(in->p + i))
+    for (size_t i = 0; i < in->n && !(r.n % CHECK_EVERY == 0 && must_stop(w));
+         i += utf8_len(in->p + i))
         add_decomposed(&r, utf8_at(in->p + i), (form & ~UTF8PROC_COMPOSE) | UTF8PROC_DECOMPOSE);
     if (must_stop(w)) {
         free(r.v);
@@ -109,7 +111,8 @@ static bool normal_form(const struct tok_work *w, const struct buf *in, int form
     return true;
 }
 
-/* Every normal form leaves ASCII as it is, NFC all before U+0300. */
+/* A fast test that `in` is in normal form already: ASCII is in every form, and all characters
+ * before U+0300 (UTF-8: before 0xCC) are in NFC. */
 static bool is_normal(const struct buf *in, int form)
 {
     uint8_t below = form & UTF8PROC_COMPOSE && !(form & UTF8PROC_COMPAT) ? 0xCC : 0x80;
@@ -130,7 +133,7 @@ static bool too_long(const struct tok_work *w, struct err *e)
 static bool replace(const struct pattern *p, const struct buf *by, const char *s, size_t n,
                     struct tok_work *w, struct buf *out, struct err *e)
 {
-    const char *shown = p->literal ? s : as_matcher_sees(&w->find, s, n);
+    const char *shown = p->literal ? s : replace_new_chars(&w->find, s, n);
     w->span.n = 0;
     if (!pattern_spans(p, &w->find, shown, n, &w->span, e))
         return false;
@@ -196,7 +199,8 @@ static void pieces_clear(struct pieces *p)
     p->span.n = 0;
 }
 
-/* Spans of one piece, after what a split does with its matches, appended to out. */
+/* Appends the pieces of a split to out: `in` are the matches and the text between them, which are
+ * joined or dropped as step->how says. */
 static void join_spans(const struct pre_step *step, struct spans *in, struct spans *out)
 {
     size_t first = out->n;
@@ -231,11 +235,11 @@ static bool split_pieces(const struct pre_step *step, struct tok_work *w, struct
     struct spans *out = &w->out.span;
     const char *text = in->text.p;
     if (!step->pattern.literal)
-        text = as_matcher_sees(&w->find, text, in->text.n);
+        text = replace_new_chars(&w->find, text, in->text.n);
     out->n = 0;
     for (size_t i = 0; i < in->span.n; i++) {
         uint32_t off = in->span.v[i].off;
-        if (i % LOOK == 0 && must_stop(w))
+        if (i % CHECK_EVERY == 0 && must_stop(w))
             return was_stopped(e);
         w->span.n = w->group.n = 0;
         if (!pattern_spans(&step->pattern, &w->find, text + off, in->span.v[i].len, &w->span, e))
@@ -289,7 +293,7 @@ static bool rewrite_pieces(const struct pre_step *step, struct tok_work *w, stru
             return false;
         if (out->text.n > w->most)
             return too_long(w, e);
-        if (i % LOOK == 0 && must_stop(w))
+        if (i % CHECK_EVERY == 0 && must_stop(w))
             return was_stopped(e);
         spans_add(&out->span, at, out->text.n - at, false);
     }
@@ -318,7 +322,7 @@ bool pre_tokenize(const struct tokenizer *t, const char *s, size_t n, bool at_st
 void tok_work_free(struct tok_work *w)
 {
     bpe_work_free(&w->bpe);
-    finder_free(&w->find);
+    matcher_free(&w->find);
     free(w->span.v);
     free(w->group.v);
     pieces_free(&w->in);

@@ -43,8 +43,8 @@ void tok_close(struct tokenizer *t)
 
 /* ---- UTF-8 ---- */
 
-/* Length of the valid UTF-8 character at s, or 0; *part is then how many bytes belong to the same
- * mistake (the longest prefix of a character, at least one), and *open whether it ends at n. */
+/* Length of the valid UTF-8 character at s, or 0. In the latter case *part is the length of the
+ * longest prefix of a valid character (at least 1), and *open whether that prefix ends at n. */
 static size_t utf8_valid(const char *s, size_t n, size_t *part, bool *open)
 {
     const uint8_t *p = (const uint8_t *)s;
@@ -80,7 +80,7 @@ bool utf8_check(const char *s, size_t n)
     return len > 0;
 }
 
-/* s, or a copy in *fixed with U+FFFD for each mistake. */
+/* s, or a copy in *fixed with U+FFFD for each invalid sequence. */
 static const char *valid_text(const char *s, size_t *n, struct buf *fixed)
 {
     size_t good = 0, len, part;
@@ -103,7 +103,7 @@ static const char *valid_text(const char *s, size_t *n, struct buf *fixed)
 
 /* ---- encoding ---- */
 
-/* A stretch of normalised text without added tokens. */
+/* Encodes normalised text without added tokens. */
 static bool encode_words(const struct tokenizer *t, const char *s, size_t n, bool at_start,
                          bool plain, struct tok_work *w, struct ids *out, struct err *e)
 {
@@ -125,16 +125,16 @@ bool was_stopped(struct err *e)
     return err_set(e, ERR_NEGATIVE, "encoding was stopped");
 }
 
-/* A stretch of text without raw added tokens. */
+/* Encodes text without raw added tokens. */
 static bool encode_stretch(const struct tokenizer *t, const char *s, size_t n, bool at_start,
                            bool plain, struct tok_work *w, struct ids *out, struct err *e)
 {
     if (!normalize(t, s, n, w, e))
         return false;
     w->norm.n = 0;
-    added_cut(&t->normalized, &t->bpe, w->text.p, w->text.n, plain, &w->norm);
+    added_split(&t->normalized, &t->bpe, w->text.p, w->text.n, plain, &w->norm);
     for (size_t i = 0; i < w->norm.n; i++) {
-        const struct cut *c = &w->norm.v[i];
+        const struct segment *c = &w->norm.v[i];
         if (c->id >= 0)
             ids_add(out, c->id);
         else if (!encode_words(t, w->text.p + c->off, c->len, at_start && c->off == 0, plain, w,
@@ -162,9 +162,9 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
     int before = out->n;
     work_bound(&w, n);
     text = valid_text(text, &n, &fixed);
-    added_cut(&t->raw, &t->bpe, text, n, plain, &w.raw);
+    added_split(&t->raw, &t->bpe, text, n, plain, &w.raw);
     for (size_t i = 0; ok && i < w.raw.n; i++) {
-        const struct cut *c = &w.raw.v[i];
+        const struct segment *c = &w.raw.v[i];
         if (c->id >= 0)
             ids_add(out, c->id);
         else
@@ -178,7 +178,7 @@ bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned 
     return ok;
 }
 
-/* ---- asking ---- */
+/* ---- vocabulary ---- */
 
 int tok_vocab(const struct tokenizer *t)
 {
@@ -229,7 +229,7 @@ const char *tok_bytes(const struct tokenizer *t, int id, size_t *n)
 
 /* ---- decoding ---- */
 
-/* Leaves out what the decoder strips at the start of a whole text. */
+/* Appends decoded bytes to out, without the characters stripped at the start of a whole text. */
 static void emit(struct tok_stream *s, const struct tokenizer *t, const char *p, size_t n,
                  struct buf *out)
 {

@@ -1,8 +1,8 @@
 /* tokenizer.h - tokenizer.json (byte-pair encoding) to and from token ids.
  *
- * Equal to Hugging Face tokenizers for byte-level (GPT-2, cl100k, o200k, Qwen) and byte-fallback
- * (Gemma) files. A tokenizer never changes after tok_open() and may be used from any thread.
- * Text is bytes; what is not UTF-8 is encoded as U+FFFD, once for each longest broken sequence.
+ * The ids equal those of Hugging Face tokenizers for byte-level (GPT-2, cl100k, o200k, Qwen) and
+ * byte-fallback (Gemma) files. A tokenizer does not change after tok_open() and may be used from
+ * any thread. Text is bytes; each longest invalid UTF-8 sequence is encoded as one U+FFFD.
  */
 #ifndef AERIE_TOKENIZER_H
 #define AERIE_TOKENIZER_H
@@ -16,20 +16,21 @@ struct tokenizer *tok_open(const char *dir, struct err *e);
 void tok_close(struct tokenizer *t);
 
 enum {
-    TOK_SPECIAL = 1, /* match special tokens in the text; without it pasted text never becomes one.
+    TOK_SPECIAL = 1, /* match special tokens in the text; without the flag, text never becomes one.
                         Added tokens that are not special match in either case. */
-    TOK_INNER = 2,   /* the text stands behind other text: no prefix for the very first word */
+    TOK_INNER = 2,   /* the text follows other text: the first word gets no prefix space */
 };
 
-/* Appends the ids of n bytes of text; *out is as before on failure. No bos or eos is added: the
- * file's post_processor, truncation and padding are for other uses. At most 256 MiB.
- * ERR_MODEL: the file's steps make more of the text than 64 MiB and 16 times its size, or match
- * with more work than is in proportion to the text. ERR_NEGATIVE: encoding was stopped. */
+/* Appends the ids of n bytes of text, at most 256 MiB; *out is unchanged on failure. No bos or eos
+ * is added: the file's post_processor, truncation and padding are not applied. ERR_USAGE: the text
+ * is too long. ERR_MODEL: normalised, it exceeds 64 MiB plus 16 times its size, or matching needs
+ * work out of proportion to it. ERR_NEGATIVE: encoding was stopped. */
 bool tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                 struct ids *out, struct err *e);
 
-/* Encoding on the calling thread ends, well within a second, once stop_asked(stop). NULL, as at the
- * start of a thread: nothing stops it. *stop stays the caller's. */
+/* From now on tok_encode() on the calling thread ends with ERR_NEGATIVE well within a second after
+ * stop_asked(stop) becomes true. NULL, the state of a new thread: nothing stops it. The caller
+ * keeps *stop alive until the next call. */
 void tok_stop_on(const struct stop *stop);
 
 int tok_vocab(const struct tokenizer *t);                    /* highest id + 1 */
@@ -37,24 +38,26 @@ int tok_find(const struct tokenizer *t, const char *string); /* id of an exact t
 /* The id that the file's post_processor puts before a text, or -1. */
 int tok_bos(const struct tokenizer *t);
 bool tok_is_special(const struct tokenizer *t, int id);
-/* The bytes that id stands for when decoded (may be part of a UTF-8 sequence); NULL when the id
- * has no string. Special tokens give their text. Lives as long as the tokenizer. */
+/* The decoded bytes of an id, possibly an incomplete UTF-8 sequence; NULL if the id has no string.
+ * A special token's are its text. Valid as long as the tokenizer. */
 const char *tok_bytes(const struct tokenizer *t, int id, size_t *n);
-/* Decodes a whole run, appending to out: specials kept or left out. Ids without a string give
- * nothing, invalid bytes stay as they are. Equal to a stream of the same ids. */
+/* Appends the decoded text of n ids to out, with or without special tokens. Ids without a string
+ * are skipped, invalid bytes are kept. The result equals that of a tok_stream. */
 void tok_decode(const struct tokenizer *t, const int32_t *ids, int n, bool keep_special,
                 struct buf *out);
 
-/* Streaming decode: holds back an incomplete UTF-8 sequence until the rest comes. */
+/* Streaming decode: an incomplete UTF-8 sequence is held back until its remaining bytes arrive.
+ * Zero it to start. */
 struct tok_stream {
     char held[8];
     int n_held;
-    int stripped; /* leading spaces left out where the decoder says so */
-    bool pushed;  /* a token has come */
-    bool begun;   /* text has been appended */
+    int stripped; /* leading characters dropped so far, where the decoder strips a text's start */
+    bool pushed;  /* a token was pushed */
+    bool begun;   /* text was appended */
 };
-/* Appends to out the bytes that are now complete. Zero a tok_stream to start. */
+/* Appends to out the bytes that id completes. */
 void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out);
-void tok_stream_flush(struct tok_stream *s, struct buf *out); /* what is left, as it is */
+/* Appends the bytes held back and resets the stream. */
+void tok_stream_flush(struct tok_stream *s, struct buf *out);
 
 #endif

@@ -1,17 +1,17 @@
-/* unicode.c - the same character classes whatever Unicode version the matcher knows.
+/* unicode.c - makes regular expressions independent of the Unicode version of the system's PCRE2.
  *
- * The reference's regular expressions know Unicode 16; PCRE2 on a given system may know an older
- * one, and then a letter assigned since would split text elsewhere. So the matcher is shown a
- * stand-in of the same general category and the same length for every character whose category
- * changed between Unicode 14 and 16. The text itself stays as it is.
+ * The reference's regular expressions use Unicode 16. An older PCRE2 would split text differently
+ * at a character assigned since. So every character whose general category changed between Unicode
+ * 14 and 16 is replaced, in the text that PCRE2 sees only, by an older character of the same
+ * category and the same length in UTF-8.
  */
 #include "models/tokenizer/parts.h"
 
 #include <utf8proc.h>
 
-/* Sorted. U+180E is a format character that PCRE2 counts as white space. */
+/* Sorted by code point. U+180E is a format character, but white space for PCRE2. */
 static const struct {
-    uint32_t first, last, stand_in;
+    uint32_t first, last, replacement;
 } changed[] = {
     {0x897, 0x897, 0x20D0}, {0xCF3, 0xCF3, 0x903}, {0xECE, 0xECE, 0x20D0},
     {0x180E, 0x180E, 0x200B}, {0x1B4E, 0x1B4F, 0x2016}, {0x1B7F, 0x1B7F, 0x2016},
@@ -58,7 +58,7 @@ static const struct {
     {0x2EBF0, 0x2EE5D, 0x20000}, {0x31350, 0x323AF, 0x20000},
 };
 
-uint32_t stand_in_for(uint32_t c)
+uint32_t replacement_char(uint32_t c)
 {
     size_t lo = 0, hi = sizeof changed / sizeof *changed;
     while (lo < hi) {
@@ -68,17 +68,17 @@ uint32_t stand_in_for(uint32_t c)
         else if (c < changed[mid].first)
             hi = mid;
         else
-            return changed[mid].stand_in;
+            return changed[mid].replacement;
     }
     return c;
 }
 
-const char *as_matcher_sees(struct finder *f, const char *s, size_t n)
+const char *replace_new_chars(struct matcher *f, const char *s, size_t n)
 {
     bool copied = false;
     for (size_t i = 0, len; i < n; i += len) {
         len = utf8_len(s + i);
-        uint32_t c = len < 3 ? 0 : utf8_at(s + i), other = len < 3 ? 0 : stand_in_for(c);
+        uint32_t c = len < 3 ? 0 : utf8_at(s + i), other = len < 3 ? 0 : replacement_char(c);
         if (c == other)
             continue;
         if (!copied) {

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-static void finder_done(struct finder *f, struct spans *out)
+static void matcher_done(struct matcher *f, struct spans *out)
 {
-    finder_free(f);
+    matcher_free(f);
     free(out->v);
     *out = (struct spans){0};
 }
@@ -104,7 +104,7 @@ static void test_constructs_that_no_tokenizer_uses_are_refused(void **state)
 static void matches(const char *pattern, const char *text, struct buf *out)
 {
     struct pattern p;
-    struct finder f = {0};
+    struct matcher f = {0};
     struct spans spans = {0};
     struct err e = {0};
     if (!pattern_open(&p, true, pattern, strlen(pattern), &e) ||
@@ -116,7 +116,7 @@ static void matches(const char *pattern, const char *text, struct buf *out)
             buf_add(out, text + spans.v[i].off, spans.v[i].len);
             buf_char(out, '|');
         }
-    finder_done(&f, &spans);
+    matcher_done(&f, &spans);
     pattern_free(&p);
 }
 
@@ -166,14 +166,14 @@ static void test_a_match_that_ends_before_it_starts_is_an_error(void **state)
         PCRE2_SIZE at;
         struct pattern p = {.re = pcre2_compile((PCRE2_SPTR)bad[i], PCRE2_ZERO_TERMINATED,
                                                 PCRE2_UTF, &code, &at, NULL)};
-        struct finder f = {0};
+        struct matcher f = {0};
         struct spans out = {0};
         struct err e = {0};
         assert_non_null(p.re);
         assert_false(pattern_spans(&p, &f, "xabab", 5, &out, &e));
         assert_int_equal(e.kind, ERR_MODEL);
         assert_non_null(strstr(e.msg, "matches bytes"));
-        finder_done(&f, &out);
+        matcher_done(&f, &out);
         pattern_free(&p);
     }
 }
@@ -191,7 +191,7 @@ static void test_work_that_grows_faster_than_the_text_is_an_error(void **state)
     char *text = memset(xmalloc(N), 'a', N);
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
         struct pattern p;
-        struct finder f = {0};
+        struct matcher f = {0};
         struct spans out = {0};
         struct err e = {0};
         if (!pattern_open(&p, true, slow[i], strlen(slow[i]), &e))
@@ -200,7 +200,7 @@ static void test_work_that_grows_faster_than_the_text_is_an_error(void **state)
         if (ok || e.kind != ERR_MODEL || !strstr(e.msg, "gives up on a text of 300000 bytes"))
             fail_msg("%s: %s", slow[i], ok ? "no error" : e.msg);
         assert_true(f.spent < f.allowed + (1 << 21) && f.allowed < 200 << 20);
-        finder_done(&f, &out);
+        matcher_done(&f, &out);
         pattern_free(&p);
     }
     free(text);
@@ -224,7 +224,7 @@ static void test_published_expressions_need_a_few_units_a_byte(void **state)
     for (size_t k = 0; k < 2; k++)
         for (size_t u = 0; u < sizeof unit / sizeof *unit; u++) {
             struct pattern p;
-            struct finder f = {0};
+            struct matcher f = {0};
             struct spans out = {0};
             struct buf text = {0};
             struct err e = {0};
@@ -233,7 +233,7 @@ static void test_published_expressions_need_a_few_units_a_byte(void **state)
             assert_true(pattern_open(&p, true, pattern[k], strlen(pattern[k]), &e));
             assert_true(pattern_spans(&p, &f, text.p, text.n, &out, &e));
             assert_in_range(f.spent, 1, 32 * text.n);
-            finder_done(&f, &out);
+            matcher_done(&f, &out);
             pattern_free(&p);
             buf_free(&text);
         }
@@ -244,13 +244,13 @@ static void test_matching_ends_when_it_is_stopped(void **state)
     (void)state;
     struct pattern p;
     struct stop stop = {.submitted = 1, .cancelled = 1, .running = 1};
-    struct finder f = {.stop = &stop};
+    struct matcher f = {.stop = &stop};
     struct spans out = {0};
     struct err e = {0};
     assert_true(pattern_open(&p, true, cl100k, strlen(cl100k), &e));
     assert_false(pattern_spans(&p, &f, "some text", 9, &out, &e));
     assert_int_equal(e.kind, ERR_NEGATIVE);
-    finder_done(&f, &out);
+    matcher_done(&f, &out);
     pattern_free(&p);
 }
 
@@ -313,7 +313,7 @@ static void check_spans(const char *pattern, const struct pattern *p)
 {
     static const char *const part[] = {
         "a", "b", "ab", "1", " ", "\n", "\xC3\xA9", "\xF0\x9F\x98\x80", "aab"};
-    struct finder f = {0};
+    struct matcher f = {0};
     struct spans out = {0};
     struct buf text = {0};
     struct err e = {0};
@@ -331,7 +331,7 @@ static void check_spans(const char *pattern, const struct pattern *p)
     } else if (e.kind != ERR_MODEL || !strstr(e.msg, "gives up")) {
         fail_msg("%s on \"%s\": %s", pattern, text.p, e.msg);
     }
-    finder_done(&f, &out);
+    matcher_done(&f, &out);
     buf_free(&text);
 }
 

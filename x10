@@ -1,0 +1,1 @@
+arch_windows(10 err_prefix(10 ids_add(10 show(10 
