@@ -256,7 +256,7 @@ static bool check_order(const struct chat *c, const struct message *m, int n, st
             return err_set(e, ERR_USAGE, "message %d: a system message must be the first", i + 1);
         enum role want = (i - first) % 2 ? ROLE_ASSISTANT : ROLE_USER;
         if (c->format->alternate && i >= first && m[i].role != want)
-            return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format wants %s here",
+            return err_set(e, ERR_USAGE, "message %d is of role %s; the %s format expects %s here",
                            i + 1, name[m[i].role], c->format->name, name[want]);
     }
     if (c->format->alternate && m[n - 1].role != ROLE_USER)

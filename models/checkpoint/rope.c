@@ -78,7 +78,7 @@ bool rope_init(struct rope *r, int head_dim, struct err *e)
     r->cs_factor = 1;
     r->inv_freq = NULL;
     if (r->rot < 2 || r->rot % 2)
-        return err_set(e, ERR_MODEL, "rope turns %d of a head's %d dimensions, expected an even "
+        return err_set(e, ERR_MODEL, "rope rotates %d of a head's %d dimensions, expected an even "
                        "number", r->rot, head_dim);
     r->inv_freq = xcalloc((size_t)r->half, sizeof *r->inv_freq);
     /* proportional: the frequencies of a full rotation, 0 beyond the share of rotated pairs */

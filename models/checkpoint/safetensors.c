@@ -408,7 +408,7 @@ static bool index_agrees(const struct safetensors *s, const char *path, const js
     json_object_foreach((json_t *)map, tensor, v) {
         const struct entry *x = (const struct entry *)st_find(s, tensor);
         if (!x || strcmp(s->shard[x->shard].name, json_string_value(v)))
-            return err_set(e, ERR_MODEL, "%s: weight_map puts %s into %s, which does not hold it",
+            return err_set(e, ERR_MODEL, "%s: weight_map puts %s into %s, which lacks it",
                            show_path(path).s, show(tensor).s, show(json_string_value(v)).s);
     }
     for (int i = 0; i < s->n; i++)
@@ -456,7 +456,7 @@ static bool open_dir(struct safetensors *s, const char *dir, struct err *e)
     else if (access(single, F_OK) == 0)
         ok = shard_open(s, shard_add(s, dir, "model.safetensors"), e) && index_names(s, e);
     else if (access(pickle, F_OK) == 0)
-        ok = err_set(e, ERR_MODEL, "%s holds Python objects, which are not read here; convert it "
+        ok = err_set(e, ERR_MODEL, "%s is a Python pickle, which aerie does not read; convert it "
                      "to model.safetensors (safetensors.torch.save_file) first",
                      show_path(pickle).s);
     else

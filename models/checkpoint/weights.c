@@ -221,7 +221,7 @@ bool binder_refuse_unused(const struct binder *b, const char *const *ignored)
         while (*p && fnmatch(*p, t->name, 0))
             p++;
         if (!b->used[i] && !*p)
-            return err_set(b->e, ERR_MODEL, "%s: tensor %s has no place in a %s model of this "
+            return err_set(b->e, ERR_MODEL, "%s: tensor %s does not belong to a %s model with this "
                            "config", show_path(st_path(b->st, t)).s, show(t->name).s,
                            b->cfg->family);
     }

@@ -192,7 +192,7 @@ static bool class(struct dialect *d)
         }
     }
     if (d->s == d->end)
-        return refuse(d, "a [ without its ]");
+        return refuse(d, "an unclosed [");
     buf_char(d->out, *d->s++);
     return true;
 }
@@ -292,7 +292,7 @@ static bool next(struct dialect *d)
     case '(': return group(d);
     case ')':
         if (!d->depth)
-            return refuse(d, "a ) without its (");
+            return refuse(d, "an unmatched )");
         d->atom = d->group[--d->depth];
         break;
     case '{': repeat(d); return true;

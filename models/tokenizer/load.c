@@ -95,7 +95,7 @@ static bool find_members(struct load *l, struct pull *j, const struct member *kn
             continue;
         struct pull_str *to = (struct pull_str *)((char *)p + m->at);
         if (to->s)
-            return err_set(l->e, ERR_MODEL, "%s: \"%s\" stands twice", l->path, m->name);
+            return err_set(l->e, ERR_MODEL, "%s: \"%s\" occurs twice", l->path, m->name);
         *to = raw;
     }
     return !read_failed(l, j);
@@ -147,10 +147,10 @@ static bool load_vocab(struct load *l, struct pull_str raw)
         if (!good_id(l, "model.vocab", s, id))
             return false;
         if (id < b->n_token && b->token[id].used)
-            return err_set(l->e, ERR_MODEL, "%s: model.vocab: id %lld stands twice (\"%s\")",
+            return err_set(l->e, ERR_MODEL, "%s: model.vocab: id %lld occurs twice (\"%s\")",
                            l->path, (long long)id, name_of(s).s);
         if (!bpe_add(b, (int)id, s.s, s.n))
-            return err_set(l->e, ERR_MODEL, "%s: model.vocab: \"%s\" stands twice", l->path,
+            return err_set(l->e, ERR_MODEL, "%s: model.vocab: \"%s\" occurs twice", l->path,
                            name_of(s).s);
     }
     if (read_failed(l, &j))
@@ -265,7 +265,7 @@ static bool name_added(struct load *l, const struct added_entry *a, int64_t at)
                        name_of(a->content).s, (long long)a->id,
                        in_vocab >= 0 ? "another one in model.vocab" : "which another token has");
     if (l->added[a->id])
-        return err_set(l->e, ERR_MODEL, "%s: %s: id %lld stands twice", l->path, where,
+        return err_set(l->e, ERR_MODEL, "%s: %s: id %lld occurs twice", l->path, where,
                        (long long)a->id);
     l->added[a->id] = true;
     if (in_vocab < 0)

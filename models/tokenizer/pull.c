@@ -120,7 +120,7 @@ static bool unicode_escape(struct pull *j, char **to)
     if (c >= 0xD800 && c < 0xE000) {
         if (c >= 0xDC00 || !accept_char(j, '\\') || !accept_char(j, 'u') || !unit16(j, &low) ||
             low < 0xDC00 || low >= 0xE000)
-            return syntax_error(j, "a surrogate without its other half");
+            return syntax_error(j, "an unpaired surrogate");
         c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
     }
     *to = put_utf8(*to, c);
@@ -131,7 +131,7 @@ static bool escape(struct pull *j, char **to)
 {
     static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
     if (j->p == j->end)
-        return syntax_error(j, "a string without its end");
+        return syntax_error(j, "an unterminated string");
     char c = *j->p++;
     if (c == 'u')
         return unicode_escape(j, to);
@@ -156,7 +156,7 @@ bool pull_string(struct pull *j, struct pull_str *out)
             return false;
     }
     if (!accept_char(j, '"'))
-        return syntax_error(j, "a string without its end");
+        return syntax_error(j, "an unterminated string");
     *out = (struct pull_str){s, (size_t)(to - s)};
     return true;
 }
@@ -208,7 +208,7 @@ static bool skip_string(struct pull *j)
     for (j->p++; j->p < j->end && *j->p != '"'; j->p++)
         if (*j->p == '\\' && ++j->p == j->end)
             break;
-    return accept_char(j, '"') || syntax_error(j, "a string without its end");
+    return accept_char(j, '"') || syntax_error(j, "an unterminated string");
 }
 
 static bool skip_scalar(struct pull *j, char c)

@@ -411,7 +411,7 @@ static bool decode_replace(const struct decode_step *s, bool first, struct decod
         return false;
     for (size_t i = 0; i < w->span.n; i++) {
         if (w->out.n > MAX_DECODED)
-            return err_set(e, ERR_MODEL, "decoder: a token becomes more than %d bytes",
+            return err_set(e, ERR_MODEL, "decoder: a token decodes to more than %d bytes",
                            MAX_DECODED);
         if (!w->span.v[i].match)
             buf_add(&w->out, w->in.p + w->span.v[i].off, w->span.v[i].len);
@@ -487,8 +487,8 @@ static bool decode_all(struct decoding *d, bool first, struct plain **out, struc
             text[id] = (struct pull_str){b->text.p + b->token[id].off, b->token[id].len};
         ok = decode_token(d, text[id], first, &w, e);
         if (ok && t->plain.n + w.in.n > MAX_DECODED)
-            ok =
-                err_set(e, ERR_MODEL, "decoder: the tokens become more than %d bytes", MAX_DECODED);
+            ok = err_set(e, ERR_MODEL, "decoder: the tokens decode to more than %d bytes",
+                         MAX_DECODED);
         if (!ok)
             break;
         (*out)[id] = (struct plain){(uint32_t)t->plain.n, (uint32_t)w.in.n};

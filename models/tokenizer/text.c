@@ -126,7 +126,7 @@ static bool is_normal(const struct buf *in, int form)
 
 static bool too_long(const struct tok_work *w, struct err *e)
 {
-    return err_set(e, ERR_MODEL, "the tokenizer's steps make more than %zu bytes of the text",
+    return err_set(e, ERR_MODEL, "the tokenizer's steps expand the text to more than %zu bytes",
                    w->most);
 }
 

@@ -115,7 +115,7 @@ static bool encode_words(const struct tokenizer *t, const char *s, size_t n, boo
             !bpe_word(&t->bpe, w->in.text.p + x->off, x->len, plain, &w->bpe, out))
             return was_stopped(e);
         if (out->n > MAX_TEXT)
-            return err_set(e, ERR_MODEL, "the text becomes more than %d tokens", MAX_TEXT);
+            return err_set(e, ERR_MODEL, "the text has more than %d tokens", MAX_TEXT);
     }
     return true;
 }
