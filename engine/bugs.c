@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-unsigned char bug_state[N_BUGS];
-
 static const struct bug_info infos[N_BUGS] = {
     [BUG_SWA_UNTRANSLATED] =
         {24617,
@@ -186,30 +184,23 @@ int bug_variants(enum bug b)
     return n;
 }
 
-void bug_set_state(enum bug b, int variant)
+void bug_switch(struct bugs *s, enum bug b, int variant)
 {
     CHECK(b < N_BUGS && variant >= 0 && variant <= bug_variants(b));
-    __atomic_store_n(&bug_state[b], (unsigned char)variant, __ATOMIC_RELAXED);
+    s->variant[b] = (unsigned char)variant;
 }
 
-void bugs_off(void)
+bool bugs_any(const struct bugs *s)
 {
     for (int b = 0; b < N_BUGS; b++)
-        bug_set_state((enum bug)b, 0);
+        if (bug_on(s, (enum bug)b))
+            return true;
+    return false;
 }
 
-bool bugs_any(void)
+const char *bug_state_name(enum bug b, int variant)
 {
-    bool any = false;
-    for (int b = 0; b < N_BUGS; b++)
-        any |= bug_on((enum bug)b) != 0;
-    return any;
-}
-
-const char *bug_state_name(enum bug b)
-{
-    int on = bug_on(b);
-    return on ? infos[b].variant[on - 1] : "off";
+    return variant ? infos[b].variant[variant - 1] : "off";
 }
 
 bool bug_find(const char *which, enum bug *out, struct err *e)
@@ -244,12 +235,12 @@ bool bug_parse(enum bug b, const char *value, int *variant, struct err *e)
     return true;
 }
 
-bool bug_set(const char *which, const char *value, struct err *e)
+bool bug_set(struct bugs *s, const char *which, const char *value, struct err *e)
 {
     enum bug b;
     int variant;
     if (!bug_find(which, &b, e) || !bug_parse(b, value, &variant, e))
         return false;
-    bug_set_state(b, variant);
+    bug_switch(s, b, variant);
     return true;
 }

@@ -1,9 +1,12 @@
 /* bugs.h - historical faults of a large engine, each behind a switch.
  *
- * Every fault is restored exactly where aerie does the same job right: in the plan builder or in
- * host code of the cache, never in a kernel. Off, a switch costs one predictable branch there.
- * The switches belong to the process. Set them on the engine thread, or before it runs; reading is
- * fine anywhere.
+ * This file knows the faults by number and name, says what each one did and which are switched on
+ * (struct bugs). Their code lies where aerie does the same job right: engine/cache/faults.c,
+ * engine/plan/faults.c and engine/cycle/faults.c, never in a kernel. Each of these fills in hooks
+ * of its folder; a hook is NULL while no fault needs it.
+ *
+ * Switches belong to a rig (engine/cycle/cycle.h): two engines in one process have their own. All
+ * functions here are pure, any thread may call them.
  */
 #ifndef AERIE_BUGS_H
 #define AERIE_BUGS_H
@@ -58,23 +61,22 @@ struct bug_facts {
 bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_only,
                struct buf *out);
 
-extern unsigned char bug_state[N_BUGS]; /* 0: off, else the variant, from 1 */
-
+/* Which faults are on. All zero: none. */
+struct bugs {
+    unsigned char variant[N_BUGS]; /* 0: off, else the variant, from 1 */
+};
 /* 0: off, the normal case; else which variant of the fault is on. */
-static inline int bug_on(enum bug b)
+static inline int bug_on(const struct bugs *s, enum bug b)
 {
-    int on = __atomic_load_n(&bug_state[b], __ATOMIC_RELAXED);
-    return __builtin_expect(on, 0);
+    return s->variant[b];
 }
-
-/* which: number or name. value: "on" (the first variant), "off", or a variant's name or number. */
-bool bug_set(const char *which, const char *value, struct err *e);
-/* The same without setting it: *variant 0 is off. */
-bool bug_parse(enum bug b, const char *value, int *variant, struct err *e);
-void bug_set_state(enum bug b, int variant);
-void bugs_off(void);
-bool bugs_any(void); /* is any switch on? */
+bool bugs_any(const struct bugs *s); /* is any switch on? */
+void bug_switch(struct bugs *s, enum bug b, int variant);
+/* The same in words. which: number or name. value: "on" (the first variant), "off", or a variant's
+ * name or number. False and *e (ERR_USAGE), with *s unchanged: there is no such fault or variant. */
+bool bug_set(struct bugs *s, const char *which, const char *value, struct err *e);
 bool bug_find(const char *which, enum bug *out, struct err *e);
-const char *bug_state_name(enum bug b); /* "off", "on", or the variant's name */
+bool bug_parse(enum bug b, const char *value, int *variant, struct err *e); /* *variant 0: off */
+const char *bug_state_name(enum bug b, int variant); /* "off", "on", or the variant's name */
 
 #endif

@@ -8,6 +8,7 @@
 #ifndef AERIE_ENGINE_H
 #define AERIE_ENGINE_H
 
+#include "engine/bugs.h"
 #include "engine/event.h"
 #include "engine/fault.h"
 #include "engine/settings.h"
@@ -32,6 +33,7 @@ struct engine_opts {
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
     struct settings settings;  /* to start with */
+    struct bugs bugs;          /* the same of historical faults */
     bool attended;             /* a person is at the terminal: `forget` defaults to ask */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
@@ -166,6 +168,7 @@ struct engine_view {
     int window_lo;                   /* first position whose sliding-window KV is still held */
     int draft_length;                /* slots filled in the draft's pool */
     struct settings settings;
+    struct bugs bugs; /* historical faults that are on in this engine */
     struct pool_view pool[N_POOLS];
     struct page_view *page; /* (n_page) */
     int n_page;

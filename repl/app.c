@@ -67,7 +67,7 @@ static bool open_session(struct app *a, const char *id, struct err *e)
     if (!id) {
         struct engine_view v;
         engine_view(a->engine, &v);
-        app_note_idle_bugs(a, &v.settings);
+        app_note_idle_bugs(a, &v.settings, &v.bugs);
         engine_view_free(&v);
         return app_new_session(a, e);
     }
@@ -487,9 +487,9 @@ bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out)
     struct buf lines = {0};
     buf_printf(&lines, "check=%s\n", check_level_name((enum check_level)v->settings.check));
     for (int b = 0; b < N_BUGS; b++)
-        if (bug_on((enum bug)b))
+        if (bug_on(&v->bugs, (enum bug)b))
             buf_printf(&lines, "bug.%d=%s\n", bug_at((enum bug)b)->number,
-                       bug_state_name((enum bug)b));
+                       bug_state_name((enum bug)b, bug_on(&v->bugs, (enum bug)b)));
     bool any = hazards_of_settings(lines.p, ascii ? " | " : " · ", out);
     buf_free(&lines);
     return any;

@@ -91,12 +91,12 @@ static void take_setting(struct taking *t, int i, const char *value)
 }
 
 /* Switches are never set by a log. */
-static void tell_faults(struct taking *t, const char *lines)
+static void tell_faults(struct taking *t, const struct bugs *on, const char *lines)
 {
     for (int i = 0; i < N_BUGS; i++) {
         char *name = xasprintf("bug.%d", bug_at((enum bug)i)->number);
         char *value = facts_value(lines, name);
-        if (value && strcmp(value, "off") != 0 && !bug_on((enum bug)i))
+        if (value && strcmp(value, "off") != 0 && !bug_on(on, (enum bug)i))
             tell(&t->left, "fault %s off (the session had it %s; /bug %s on)", name + 4, value, name + 4);
         free(value);
         free(name);
@@ -151,7 +151,7 @@ static char *take_settings(struct app *a, struct hdb *db, const char *id, const 
             take_setting(&t, i, value);
         free(value);
     }
-    tell_faults(&t, lines);
+    tell_faults(&t, &v.bugs, lines);
     if (t.taken.n)
         buf_printf(&a->told, "settings of the session: %s\n", t.taken.p);
     if (t.left.n)
@@ -161,7 +161,7 @@ static char *take_settings(struct app *a, struct hdb *db, const char *id, const 
     buf_str(&t.lines, "");
     struct settings then = v.settings;
     if (settings_parse(&then, t.lines.p, NULL))
-        app_note_idle_bugs(a, &then);
+        app_note_idle_bugs(a, &then, &v.bugs);
     engine_view_free(&v);
     buf_free(&t.taken);
     buf_free(&t.left);

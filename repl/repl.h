@@ -111,8 +111,8 @@ bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct 
 bool app_fork(struct app *a, int turn, struct err *e);
 /* The newest turn leaves the context, and the screen. */
 void app_forget_turn(struct app *a);
-/* Notes for app_tell() which of the switches that are on cannot fire under these settings, and what they need. */
-void app_note_idle_bugs(struct app *a, const struct settings *s);
+/* Notes for app_tell() which of the faults that are on cannot fire under these settings, and what they need. */
+void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
 /* Says once which settings are those of the resumed session, which are not and why, and what else was noted. */
 void app_tell(struct app *a);
 /* Shows the turns of the context, and those left out of it, through face.replay_turn, user and reply rows

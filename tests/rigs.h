@@ -75,6 +75,14 @@ static inline void bed_chat(struct bed *b, const char *target)
     must(b->chat != NULL, &e);
 }
 
+/* Switches one historical fault of a rig; variant 0: off. */
+static inline void rig_bug(struct rig *r, enum bug b, int variant)
+{
+    struct bugs on = r->bugs;
+    bug_switch(&on, b, variant);
+    rig_set_bugs(r, &on);
+}
+
 static inline void bed_stop(struct bed *b)
 {
     b->r.n_stop = chat_stops(b->chat, b->r.stop);

@@ -1,8 +1,6 @@
 /* kvcache.c - see kvcache.h. */
 #include "engine/cache/kvcache.h"
 
-#include "engine/bugs.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,10 +61,8 @@ void kv_back(struct kv *kv, enum pool_id pool, const void *base, int slots)
 
 int kv_capacity(const struct kv *kv, enum pool_id pool)
 {
-    int n = kv->pool[pool].total - GUARD_PAGES;
-    if (bug_on(BUG_DRAFT_POOL_SMALL) && pool == POOL_DRAFT && kv->has_swa)
-        n = min_int(n, kv->pool[POOL_SWA].total - GUARD_PAGES);
-    return n;
+    int pages = kv->pool[pool].total - GUARD_PAGES;
+    return kv->hook.capacity ? kv->hook.capacity(kv, pool, pages) : pages;
 }
 
 int kv_left(const struct kv *kv, enum pool_id pool)
@@ -286,24 +282,13 @@ void kv_commit_draft(struct kv *kv, struct seq *s, int n)
     s->drafted = n;
 }
 
-/* The fault of 27789: the column forgets its swa page, the pool does not get it back. */
-static void forget_swa(struct kv *kv, struct column *col)
-{
-    if (!col->swa.v)
-        return;
-    kv->held[POOL_SWA]--;
-    kv->swa_of[col->full.v] = 0;
-    kv->full_of[col->swa.v] = 0;
-    col->swa.v = 0;
-}
-
 void kv_rollback(struct kv *kv, struct seq *s)
 {
     int keep = div_up(s->committed, kv->page_size);
     while (s->n_col > keep) {
         unsettle(s, SIDE_TARGET, --s->n_col);
-        if (bug_on(BUG_SWA_LEAK_PAGE) && kv->page_size > 1)
-            forget_swa(kv, &s->col[s->n_col]);
+        if (kv->hook.rolling_back)
+            kv->hook.rolling_back(kv, &s->col[s->n_col]);
         drop_column(kv, &s->col[s->n_col], s->n_col);
     }
     keep = div_up(s->drafted, kv->page_size);

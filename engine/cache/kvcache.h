@@ -75,6 +75,16 @@ struct page_copy {
     int32_t src, dst;
 };
 
+struct kv;
+
+/* Where historical faults (faults.h) get into the cache. A NULL member is not called. */
+struct kv_hooks {
+    /* Replaces the capacity of a pool of `pages` pages. */
+    int (*capacity)(const struct kv *kv, enum pool_id pool, int pages);
+    /* A column is about to be rolled back: its pages are still held. */
+    void (*rolling_back)(struct kv *kv, struct column *col);
+};
+
 struct kv {
     int page_size, window;
     int shift; /* page_size == 1 << shift */
@@ -90,6 +100,7 @@ struct kv {
     int n_copy, cap_copy;
     uint64_t n_settled; /* names handed out by kv_settle() */
     struct page_log log;
+    struct kv_hooks hook;
 };
 
 struct kv_shape {

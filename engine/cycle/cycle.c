@@ -1,7 +1,6 @@
 /* cycle.c - see cycle.h. */
 #include "engine/cycle/cycle.h"
 
-#include "engine/bugs.h"
 #include "engine/cycle/fit.h"
 #include "engine/cycle/fused.h"
 
@@ -118,6 +117,8 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
         back_pools(r);
     else
         rig_close(r);
+    if (ok && shape->bugs)
+        rig_set_bugs(r, shape->bugs);
     return ok;
 }
 
@@ -205,9 +206,8 @@ void lane_fork(struct rig *r, struct lane *src, struct lane *dst)
     dst->tap = NULL;
     dst->slot = 0;
     int committed = src->seq.committed;
-    int held = src->seq.n_col * r->kv.page_size;
-    if (bug_on(BUG_PUBLISH_BEFORE_WRITE)) /* 41838: the whole last page counts as done */
-        src->seq.committed = max_int(committed, min_int(held, src->tok.n - 1));
+    if (r->hook.shared)
+        src->seq.committed = r->hook.shared(r, src);
     if (dst->guess.n && take_slot(r, dst))
         drafter_copy_slot(r->drafter, src->slot - 1, dst->slot - 1);
     else
@@ -479,7 +479,7 @@ bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft,
     CHECK(n > 0 && n <= r->max_rows && upto <= l->tok.n && (!last || upto == l->tok.n));
     uint64_t t0 = clock_ns(), checked = r->pass.check.ns;
     draft = draft && lane_can_follow(r, l) && take_slot(r, l);
-    r->pass.opts.parts = bug_on(BUG_SWA_EXTEND_WINDOW) ? 2 : max_int(1, r->parts);
+    r->pass.opts.parts = max_int(1, r->parts);
     if (r->pass.opts.parts == 2 && !net_two_parts(&r->net, e))
         return false;
     lane_park(r, l);

@@ -10,7 +10,17 @@
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
 
+#include "engine/bugs.h"
 #include "engine/draft/head.h"
+
+struct rig;
+struct lane;
+
+/* Where historical faults (faults.c) get into a cycle. A NULL member is not called. */
+struct cycle_hooks {
+    /* Replaces the cells of src that a fork shares: those that are committed. */
+    int (*shared)(const struct rig *r, const struct lane *src);
+};
 
 struct rig {
     struct device dev;
@@ -27,10 +37,12 @@ struct rig {
      * from its results to the end. */
     struct { uint64_t before, during, after; } host;
     int context;  /* most tokens of a lane */
-    int parts;    /* of an extend: 2 attends to the cached prefix apart; else 1 */
+    int parts;    /* of an extend: 2 attends to the cached prefix apart; 0 or 1: together */
     int max_rows; /* of one pass */
     int32_t stop[MAX_STOP];
     int n_stop;
+    struct bugs bugs; /* the historical faults that are on; set by rig_set_bugs() */
+    struct cycle_hooks hook;
     uint64_t slots; /* of the drafter in use, one bit each */
     kbuf logits;    /* (max_logits, vocab) */
     int max_logits;
@@ -45,6 +57,7 @@ struct rig_shape {
     int lanes;                              /* that may live at once, 0: 1 */
     enum kv_type kv;
     bool shorten; /* a context that does not fit the device gives way to the longest that does */
+    const struct bugs *bugs; /* historical faults that are on from the start; NULL: none */
 };
 
 /* draft may be NULL. The models must outlive the rig; on failure everything is closed. What does
@@ -53,6 +66,8 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
               const struct rig_shape *shape, struct err *e);
 void rig_close(struct rig *r);
 void fused_close(struct rig *r); /* what fused.c keeps in it */
+/* Switches the historical faults of this rig, between two passes. Every other rig keeps its own. */
+void rig_set_bugs(struct rig *r, const struct bugs *on);
 /* Whether a token ends a reply. */
 bool rig_stops(const struct rig *r, int32_t id);
 /* Ids that must never be sampled (no string): mask[id] != 0. n <= vocab. */

@@ -1,8 +1,6 @@
 /* fused.c - see fused.h. */
 #include "engine/cycle/fused.h"
 
-#include "engine/bugs.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +107,7 @@ static int candidates(int steps, int topk)
 bool fused_fits(const struct rig *r, const struct lane *l, const struct step_limits *lim,
                 const struct tree_shape *shape)
 {
-    if (!r->fuse || bugs_any())
+    if (!r->fuse || bugs_any(&r->bugs))
         return false;
     if (!shape)
         return true;

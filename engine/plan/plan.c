@@ -1,8 +1,6 @@
 /* plan.c - see plan.h. */
 #include "engine/plan/plan.h"
 
-#include "engine/bugs.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,14 +169,6 @@ struct row {
     const int *seen;
 };
 
-static int seen_cells(const struct tree *t, int node, int prefix, int cells[TREE_MAX])
-{
-    int n = t->depth[node] + 1;
-    for (int i = node, at = n - 1; i >= 0; i = t->parent[i], at--)
-        cells[at] = prefix + i;
-    return n;
-}
-
 /* How many leading cells of the expand part the window has left behind, and the extent [lo, hi) of
  * the pages part. */
 static int clip(int query, int hi, int window, int *lo_out, int *hi_out)
@@ -296,13 +286,12 @@ static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_r
 static void put_tree(struct table *t, int r0, const struct tree *tree, int n, int prefix,
                      const int32_t *slot)
 {
-    const bool by_index = bug_on(BUG_TREE_WINDOW_BY_INDEX) && t->pool == POOL_SWA;
     const int w = t->expand_w, window = t->window;
     int32_t *lo = t->lo + r0, *hi = t->hi + r0, *n_expand = t->n_expand + r0;
     int32_t *write = t->write + r0, *expand = t->expand + (size_t)r0 * (size_t)w;
     for (int j = 0; j < n; j++) {
         int node = j < tree->n ? j : 0, up = tree->parent[node], depth = tree->depth[node];
-        int skip = clip(prefix + (by_index ? j : depth), prefix, window, &lo[j], &hi[j]);
+        int skip = clip(prefix + depth, prefix, window, &lo[j], &hi[j]);
         int32_t *row = expand + j * w;
         CHECK(depth < w);
         if (up >= 0 && skip == 0)
@@ -386,118 +375,6 @@ static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s
             draft_put_page(p, (enum table_id)i, b, c, s->dcol[c]);
 }
 
-/* ---- historical faults -------------------------------------------------------------------------- *
- * What the switches of bugs.h put in place of the right tables. Each says what the old code did. */
-
-static bool branches(const struct tree *t)
-{
-    for (int i = 2; t && i < t->n; i++)
-        if (t->parent[i] != i - 1)
-            return true;
-    return false;
-}
-
-/* 24617: prefix and tree tables of sliding layers keep the full pool's ids. */
-static void fault_untranslated(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
-{
-    struct table *t = &p->table[TABLE_SWA];
-    int cells[TREE_MAX], n = div_up(p->prefix_len[b], kv->page_size);
-    for (int c = q->seq->swa_lo / kv->page_size; c < n; c++)
-        *page_at(t, b, c) = q->seq->col[c].full.v;
-    for (int j = 0; j < q->n; j++) {
-        int r = p->row0[b] + j, depth = seen_cells(q->tree, j, p->prefix_len[b], cells);
-        int skip = depth - t->n_expand[r];
-        for (int i = skip; i < depth; i++)
-            *expand_at(t, r, i - skip) = kv_full_slot(kv, q->seq, cells[i]).v;
-    }
-}
-
-/* 16267: pages are translated as if they were slots. */
-static void fault_page_not_loc(struct plan *p, const struct kv *kv, const struct seq *s, int b)
-{
-    int n = min_int(div_up(p->kv_len[b], kv->page_size), p->table[TABLE_SWA].n_cols);
-    for (int c = s->swa_lo / kv->page_size; c < n; c++)
-        *page_at(&p->table[TABLE_SWA], b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
-}
-
-/* 27360: the rows' source is as wide as the grid of scratch cells, the table only as this level.
- * The copy goes column by column, as a scatter may, over whatever lies there. */
-static void fault_expand_overflow(const struct plan *p, struct table *t, const struct kv *kv,
-                                  const struct plan_req *req)
-{
-    for (int e = t->expand_w; e < RED_ZONE; e++)
-        for (int b = 0; b < p->n_req; b++)
-            for (int i = 0; i < req[b].n && e < req[b].levels && req[b].topk > 1; i++) {
-                int cell = req[b].seq->drafted + e * req[b].topk + i;
-                size_t at = (size_t)(p->row0[b] + i) * (size_t)t->expand_w + (size_t)e;
-                t->expand[at] = kv_draft_slot(kv, req[b].seq, cell).v;
-            }
-}
-
-/* 26513: neither part has a window, and the prefix part runs on over the new cells. */
-static void fault_extend_window(struct plan *p, const struct kv *kv, int b)
-{
-    int prefix = p->prefix_len[b];
-    for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b] && prefix; r++) {
-        p->table[TABLE_SWA].lo[r] = prefix;
-        p->prefix[TABLE_SWA].lo[r] = window_first(prefix, kv->window);
-        p->prefix[TABLE_SWA].hi[r] = p->kv_len[b];
-    }
-}
-
-/* 9279: inside the cached prefix the window is counted from where the prefix was cut. */
-static void fault_mask_offset(struct plan *p, const struct kv *kv, int b)
-{
-    struct table *t = plan_two_parts(p) ? &p->prefix[TABLE_SWA] : &p->table[TABLE_SWA];
-    for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b]; r++)
-        t->lo[r] = min_int(t->lo[r], window_first(p->prefix_len[b], kv->window));
-}
-
-/* 26966: the table is made for pool `wrong`, whatever pool its layers read. */
-static void fault_stale_pool(struct table *t, const struct kv *kv, const struct seq *s, int b,
-                             int kv_len, enum pool_id wrong)
-{
-    t->pool = wrong;
-    for (int c = 0; c < min_int(div_up(kv_len, kv->page_size), t->n_cols); c++) {
-        bool has = wrong != POOL_DRAFT && c < s->n_col;
-        *page_at(t, b, c) = !has               ? 0 /* the drafter's dummy pool has no other page */
-                            : wrong == POOL_FULL ? s->col[c].full.v
-                                                 : kv_swa_page(kv, s->col[c].full).v;
-    }
-}
-
-static void fault_frozen(struct plan *p, const struct kv *kv, const struct seq *s, int b, int which)
-{
-    bool frozen = p->mode == PLAN_FROZEN;
-    if (frozen && which != 2 && p->table[TABLE_SWA].used)
-        fault_stale_pool(&p->table[TABLE_SWA], kv, s, b, p->kv_len[b],
-                         which == 1 ? POOL_FULL : POOL_DRAFT);
-    for (int i = TABLE_DRAFT; i < N_TABLES && !frozen && which == 2 && kv->has_swa; i++)
-        if (p->table[i].used)
-            fault_stale_pool(&p->table[i], kv, s, b, p->kv_len[b], POOL_SWA);
-}
-
-static void restore_faults(struct plan *p, const struct kv *kv, const struct plan_req *req)
-{
-    for (int b = 0; b < p->n_req; b++) {
-        const struct plan_req *q = &req[b];
-        if (bug_on(BUG_PAGE_NOT_LOC) && p->table[TABLE_SWA].used)
-            fault_page_not_loc(p, kv, q->seq, b);
-        if (bug_on(BUG_SWA_UNTRANSLATED) && p->table[TABLE_SWA].used && branches(q->tree))
-            fault_untranslated(p, kv, q, b);
-        if (bug_on(BUG_SWA_EXTEND_WINDOW) && p->prefix[TABLE_SWA].used)
-            fault_extend_window(p, kv, b);
-        if (bug_on(BUG_SWA_MASK_OFFSET) && p->mode == PLAN_EXTEND && p->table[TABLE_SWA].used)
-            fault_mask_offset(p, kv, b);
-        if (bug_on(BUG_FROZEN_STALE_POOL))
-            fault_frozen(p, kv, q->seq, b, bug_on(BUG_FROZEN_STALE_POOL));
-    }
-    if (bug_on(BUG_DRAFT_EXPAND_OVERFLOW) && p->mode == PLAN_DRAFT && kv->page_size > 1)
-        for (int i = TABLE_DRAFT; i < N_TABLES; i++)
-            if (p->table[i].used)
-                fault_expand_overflow(p, &p->table[i], kv, req);
-}
-
 /* ---- building -------------------------------------------------------------------------------- */
 
 static int prefix_of(enum plan_mode mode, const struct plan_req *q)
@@ -508,14 +385,12 @@ static int prefix_of(enum plan_mode mode, const struct plan_req *q)
 }
 
 /* How far the request's last row reads: its prefix and what the pass adds, of this request. */
-static int extent_of(enum plan_mode mode, const struct plan_req *q)
+static int extent_of(enum plan_mode mode, const struct plan_req *q, const struct plan_hooks *h)
 {
     int prefix = prefix_of(mode, q), kv_len = prefix + (mode == PLAN_FROZEN ? 0 : q->n);
     for (int i = 0; q->draft && i < q->n; i++)
         kv_len = max_int(kv_len, q->draft[i].cell + 1);
-    if (bug_on(BUG_DRAFT_EXTEND_EXTENT) && mode == PLAN_DRAFT_EXTEND)
-        kv_len = bug_on(BUG_DRAFT_EXTEND_EXTENT) == 1 ? prefix : prefix + 2 * q->n;
-    return kv_len;
+    return h->extent ? h->extent(h->on, mode, q, kv_len) : kv_len;
 }
 
 /* Which tables the layers of the pass read, and for which window. */
@@ -539,16 +414,17 @@ static void set_tables(struct plan *p, const struct kv *kv, const struct plan_op
 
 /* Rows, columns and expand columns: as many as the widest request needs, and at least what the
  * options ask for. */
-static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req, int cols,
-                      int width)
+static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req,
+                      const struct plan_opts *o)
 {
+    int cols = o->cols, width = o->width;
     for (int b = 0; b < p->n_req; b++) {
         const struct plan_req *q = &req[b];
         for (int i = 0; q->draft && i < q->n; i++)
             width = max_int(width, q->draft[i].n_seen);
         if (q->tree)
             width = max_int(width, tree_depth(q->tree) + 1);
-        cols = max_int(cols, div_up(extent_of(p->mode, q), kv->page_size));
+        cols = max_int(cols, div_up(extent_of(p->mode, q, &o->hook), kv->page_size));
         p->n_rows += q->n;
     }
     for (int i = 0; i < N_TABLES; i++) {
@@ -581,7 +457,7 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
     p->n_req = n_req;
     p->n_rows = 0;
     set_tables(p, kv, o);
-    set_shape(p, kv, req, o->cols, o->width);
+    set_shape(p, kv, req, o);
     use_list(p, kv, req, o->list);
     allocate(p);
     int r = 0;
@@ -591,7 +467,7 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
         CHECK(!!q->draft == (mode == PLAN_DRAFT));
         p->prefix_len[b] = prefix_of(mode, q);
         p->q_len[b] = q->n;
-        p->kv_len[b] = extent_of(mode, q);
+        p->kv_len[b] = extent_of(mode, q, &o->hook);
         p->row0[b] = r;
         put_columns(p, kv, q->seq, b);
         if (q->tree)
@@ -605,7 +481,8 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
         r += q->n;
     }
     p->row0[n_req] = r;
-    restore_faults(p, kv, req);
+    if (o->hook.built)
+        o->hook.built(o->hook.on, p, kv, req);
 }
 
 uint64_t plan_digest(const struct plan *p)

@@ -27,6 +27,8 @@
 
 #include "engine/cache/page_list.h"
 
+struct bugs;
+
 enum plan_mode {
     PLAN_EXTEND,
     PLAN_DECODE,
@@ -114,6 +116,17 @@ struct plan_req {
     int ahead; /* PLAN_DRAFT_EXTEND: cells that the verify pass before it may commit at most */
 };
 
+/* Where historical faults (faults.h) get into a plan, before its check. A NULL member is not
+ * called. */
+struct plan_hooks {
+    const struct bugs *on; /* the first argument of both */
+    /* Replaces the kv_len of a request, from which the table's columns follow. */
+    int (*extent)(const struct bugs *on, enum plan_mode mode, const struct plan_req *q, int kv_len);
+    /* Changes the finished plan. */
+    void (*built)(const struct bugs *on, struct plan *p, const struct kv *kv,
+                  const struct plan_req *req);
+};
+
 struct plan_opts {
     bool draft_full;  /* the draft has layers that see everything */
     int draft_window; /* of the draft's sliding layers, 0: none; in frozen mode the window of its
@@ -123,6 +136,7 @@ struct plan_opts {
                         lie alike */
     struct page_list *list; /* where the pages of the one request are kept; NULL: each plan has them
                                all */
+    struct plan_hooks hook;
 };
 
 /* Builds the plan over reserved cells. Its arrays are valid until the next build; plan_free() ends

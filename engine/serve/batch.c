@@ -111,7 +111,8 @@ static bool open_rig(struct batch *b, struct err *e)
                                                    : most,
                           .full_pages = b->o->full_pages, .swa_pages = b->o->swa_pages,
                           .max_rows = max_int(512, chunk_of(b)), .lanes = b->lanes + 1,
-                          .kv = b->dev.kv, .shorten = !b->o->context && !b->o->full_pages};
+                          .kv = b->dev.kv, .shorten = !b->o->context && !b->o->full_pages,
+                          .bugs = &b->o->bugs};
     if (!rig_open(&b->r, b->dev, &b->m, b->has_draft ? &b->d : NULL, &s, e))
         return false;
     if (b->r.context < s.context)
@@ -470,7 +471,7 @@ bool batch_several(const struct several *o, int *shared,
 {
     struct rig r;
     struct rig_shape s = {.page_size = o->page_size, .context = o->context, .lanes = o->n + 1,
-                          .kv = o->dev->kv};
+                          .kv = o->dev->kv, .bugs = o->bugs};
     struct lane head = {.tap_row = -1}, *lane = xcalloc((size_t)o->n, sizeof *lane);
     double temperature = o->set->temperature > 0 ? o->set->temperature : 0.8;
     CHECK(o->n >= 1 && o->n <= BATCH_LANES && o->prompt->n > 0 && o->prompt->n < o->context);

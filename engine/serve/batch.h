@@ -43,6 +43,7 @@ struct several {
     const struct settings *set;
     const struct ids *prompt;
     int n, page_size, context;
+    const struct bugs *bugs; /* historical faults that are on; NULL: none */
     const struct stop *stop; /* or NULL */
 };
 bool batch_several(const struct several *o, int *shared,

@@ -244,7 +244,7 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
         s->dev = *o->dev;
     bool ok = o->dev || device_open(&s->dev, o->device, o->threads, o->precision, e);
     struct rig_shape shape = {.page_size = 16, .kv = s->dev.kv, .max_rows = TEXT_MAX,
-                              .context = min_int(o->m->cfg.max_pos, TEXT_MAX)};
+                              .context = min_int(o->m->cfg.max_pos, TEXT_MAX), .bugs = o->bugs};
     if (ok && rig_open(&s->rig, s->dev, o->m, o->d, &shape, e)) {
         s->rig.net.stop = s->dev.k->queued ? NULL : o->stop;
         ok = score_texts(s, e);

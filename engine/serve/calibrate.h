@@ -17,6 +17,7 @@ struct device;
 
 enum { CALIB_ROWS = 4, CALIB_TOKENS = 256 };
 
+struct bugs;
 struct stop;
 
 struct calib_opts {
@@ -30,6 +31,7 @@ struct calib_opts {
     const char *precision; /* as of device_open() */
     const int32_t *text;           /* a conversation to score, n_text tokens; shorter than */
     int n_text;                    /* CALIB_TOKENS: the target answers a few prompts instead */
+    const struct bugs *bugs;       /* historical faults that are on; NULL: none */
     const struct stop *stop;       /* may be NULL */
 };
 

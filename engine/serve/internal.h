@@ -47,6 +47,7 @@ struct engine_shared {
     pthread_mutex_t mu;
     const struct pass *pass;   /* in own.rig. Shared are: plan, last, check's counters, all of *kv */
     const struct session *ses; /* own.ses. Shared are: id, and of its states seq and tok */
+    const struct bugs *bugs;   /* own.rig.bugs */
     struct settings set;
     int turn, step;
     struct step_ring ring;      /* the session's latest steps */

@@ -93,6 +93,7 @@ void engine_view(struct engine *g, struct engine_view *v)
     v->window_lo = l->seq.swa_lo;
     v->draft_length = l->seq.drafted;
     v->settings = s->set;
+    v->bugs = *s->bugs;
     const struct ring_entry *drafted = ring_drafted(&s->ring);
     if (drafted) {
         ring_tree(&s->ring, drafted, &v->tree);

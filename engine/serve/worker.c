@@ -22,8 +22,9 @@ static void post_settings(struct engine *g, enum op_kind op)
     engine_post_op(g, op, b.p ? b.p : "", 0);
     buf_clear(&b);
     for (int i = 0; i < N_BUGS; i++) /* switches outlive sessions: each one says which are on */
-        if (bug_on((enum bug)i)) {
-            buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number, bug_state_name((enum bug)i));
+        if (bug_on(&g->own.rig.bugs, (enum bug)i)) {
+            buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number,
+                       bug_state_name((enum bug)i, bug_on(&g->own.rig.bugs, (enum bug)i)));
             engine_post_op(g, OP_SET, b.p, 0);
             buf_clear(&b);
         }
@@ -159,6 +160,16 @@ static void do_undo(struct engine *g)
     engine_post_op(g, OP_UNDO, "", turn);
 }
 
+/* The engine's switches of historical faults: name is the fault's number or name. */
+static bool set_bug(struct engine *g, const char *name, const char *value, struct err *e)
+{
+    struct bugs on = g->own.rig.bugs;
+    bool ok = bug_set(&on, name, value, e);
+    if (ok)
+        rig_set_bugs(&g->own.rig, &on);
+    return ok;
+}
+
 static void do_set(struct engine *g, const char *line)
 {
     struct err e = {0};
@@ -167,7 +178,7 @@ static void do_set(struct engine *g, const char *line)
         *value++ = '\0';
     shared_lock(&g->shared);
     bool ok = strncmp(name, "bug.", 4) == 0
-                  ? bug_set(name + 4, value ? value : "", &e)
+                  ? set_bug(g, name + 4, value ? value : "", &e)
                   : settings_set(&g->shared.set, name, value ? value : "", &e);
     resolve_settings(g);
     shared_unlock(&g->shared);
@@ -200,7 +211,8 @@ static void do_calibrate(struct engine *g)
     struct calibration c;
     const struct ids *said = &g->own.ses.lane.tok;
     struct calib_opts o = {.m = &g->model, .d = &g->draft, .tok = g->tok, .chat = g->chat,
-                           .dev = &g->dev, .text = said->v, .n_text = said->n, .stop = &g->stop};
+                           .dev = &g->dev, .text = said->v, .n_text = said->n,
+                           .bugs = &g->own.rig.bugs, .stop = &g->stop};
     struct buf report = {0};
     bool ok = g->has_draft ? calibrate_run(&o, &c, &e)
                            : err_set(&e, ERR_USAGE, "%s", g->info.draft_off);
@@ -241,7 +253,8 @@ static void do_several(struct engine *g, const struct request *rq)
     const struct settings *set = &g->shared.set;
     struct several o = {.dev = &g->dev, .m = &g->model, .d = g->has_draft ? &g->draft : NULL,
                         .tok = g->tok, .chat = g->chat, .set = set, .prompt = &prompt, .n = n,
-                        .page_size = g->own.rig.kv.page_size, .stop = &g->stop};
+                        .page_size = g->own.rig.kv.page_size, .bugs = &g->own.rig.bugs,
+                        .stop = &g->stop};
     bool ok = session_render(&g->own.ses, rq->text ? rq->text : "", &prompt, &e);
     o.context = min_int(g->own.rig.context,
                         prompt.n + (set->max_tokens > 0 ? set->max_tokens : 1024));
@@ -473,7 +486,7 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
                               .full_pages = o->full_pages, .swa_pages = o->swa_pages,
                               .max_rows = o->rows ? o->rows : max_int(512, g->shared.set.chunk),
                               .kv = g->dev.kv,
-                              .shorten = !o->context && !o->full_pages};
+                              .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
     int P = shape.page_size;
     if (P < 1 || P > 64 || (P & (P - 1)))
         return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
@@ -491,6 +504,7 @@ static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *
     g->own.rig.pass.hold_arg = &g->shared;
     g->shared.pass = &g->own.rig.pass;
     g->shared.ses = &g->own.ses;
+    g->shared.bugs = &g->own.rig.bugs;
     /* where passes queue, the host is far ahead of the device; elsewhere one may take long */
     g->own.rig.net.stop = g->dev.k->queued ? NULL : &g->stop;
     g->own.rig.n_stop = chat_stops(g->chat, g->own.rig.stop);

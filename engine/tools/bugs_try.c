@@ -24,13 +24,16 @@ struct stage {
     char scene[160];
 };
 
-static const struct kernels *counted; /* what the counting table passes on to */
-static int n_attn;
+/* The kernel table that count_attn() calls, and its calls so far; one stage at a time on a thread. */
+static _Thread_local struct {
+    const struct kernels *table;
+    int n;
+} counted;
 
 static void count_attn(struct kdev *d, const struct k_attn *a)
 {
-    n_attn++;
-    counted->attn(d, a);
+    counted.n++;
+    counted.table->attn(d, a);
 }
 
 static void keep_rows(struct stage *st, const float *rows, int n, int width)
@@ -339,22 +342,25 @@ static bool missing(const struct model *m, const struct draft *draft, enum bug b
     return what != NULL;
 }
 
-/* One run of the scene on a fresh rig. */
+/* One run of the scene on a fresh rig, with the stage's fault on or off. */
 static bool play(struct stage *st, struct device dev, struct model *m, struct draft *draft,
-                 enum check_level level, struct err *e)
+                 bool on, enum check_level level, struct err *e)
 {
+    struct bugs bugs = {0};
     int P = scenes[st->bug].page_size, W = m->cfg.window;
     st->spy = *dev.k;
     st->spy.attn = count_attn;
-    counted = dev.k;
+    counted.table = dev.k;
+    counted.n = 0;
+    bug_switch(&bugs, st->bug, on ? st->variant : 0);
     struct rig_shape shape = {.page_size = P, .context = 8 * W + 256, .max_rows = 64,
+                              .bugs = &bugs,
                               .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
     if (!rig_open(&st->r, (struct device){&st->spy, dev.d, dev.kv}, m, draft, &shape, e))
         return false;
     st->W = W;
     st->lane = (struct lane){.tap_row = -1};
     st->r.pass.check.level = level;
-    n_attn = 0;
     bool ok = scenes[st->bug].run(st, e) && st->r.dev.k->sync(st->r.dev.d, e);
     lane_free(&st->r, &st->lane);
     rig_close(&st->r);
@@ -391,25 +397,22 @@ bool bug_try(struct device dev, struct model *m, struct draft *draft, enum bug b
         return true;
     for (int i = 0; i < 3; i++)
         st[i] = (struct stage){.bug = b, .variant = variant};
-    bugs_off();
-    bool ok = play(&st[0], dev, m, draft, CHECK_ON, e);
-    int launches = n_attn;
+    bool ok = play(&st[0], dev, m, draft, false, CHECK_ON, e);
+    int launches = counted.n;
     if (ok) {
-        bug_set_state(b, variant);
-        if (!play(&st[1], dev, m, draft, CHECK_ON, &why))
+        if (!play(&st[1], dev, m, draft, true, CHECK_ON, &why))
             snprintf(o->caught, sizeof o->caught, "%s", why.msg);
-        o->prevented = launches - n_attn;
+        o->prevented = launches - counted.n;
         size_t n = strlen(bug_at(b)->rule);
         o->rule_right = why.kind == ERR_INVARIANT && !strncmp(why.msg, bug_at(b)->rule, n) &&
                         why.msg[n] == ' ';
         why = (struct err){0};
-        if (!play(&st[2], dev, m, draft, CHECK_OFF, &why))
+        if (!play(&st[2], dev, m, draft, true, CHECK_OFF, &why))
             snprintf(o->stopped, sizeof o->stopped, "%.250s", why.msg);
         compare(&st[0], &st[2], o);
         o->expected_first = st[0].expected_first;
         snprintf(o->scene, sizeof o->scene, "%s", st[0].scene);
     }
-    bugs_off();
     for (int i = 0; i < 3; i++)
         free(st[i].out);
     return ok;

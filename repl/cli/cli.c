@@ -280,7 +280,7 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
     case F_POW2: return take_int(at, f, value, e);
     case F_WORD: return take_word(at, f, value, e);
     case F_PARAM: return take_param(c, value, e);
-    case F_BUG: return bug_set(value, "on", e);
+    case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
     case F_SET:
         if (!value)
             return take_param(c, f->words, e);
@@ -316,9 +316,6 @@ static char *trim(char *s)
 static bool check_only(const struct cli *c, const struct flag *f, const char *value, struct err *e)
 {
     struct cli unused = *c;
-    enum bug bug;
-    if (f->kind == F_BUG) /* a switch of the process, not of *c */
-        return bug_find(value, &bug, e);
     return take_flag(&unused, f, value, e);
 }
 

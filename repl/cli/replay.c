@@ -338,7 +338,6 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
     opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
     engine_close(r->engine);
     r->engine = NULL;
-    bugs_off();
     bool ok = settings_parse(&opts.settings, a->text, e);
     if (ok)
         r->engine = engine_open(&opts, e);
@@ -383,13 +382,16 @@ static struct request past_request(const struct replay *r, enum request_kind kin
 /* Switches that are on in a session are set by operations of their own, behind this one. */
 static bool switches_off(struct replay *r, const struct act *a, struct err *e)
 {
+    struct engine_view v;
     bool ok = true;
+    engine_view(r->engine, &v);
     for (int i = 0; ok && i < N_BUGS; i++)
-        if (bug_on((enum bug)i)) {
+        if (bug_on(&v.bugs, (enum bug)i)) {
             char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
             ok = ask_text(r, RQ_SET, a->session, off, e);
             free(off);
         }
+    engine_view_free(&v);
     return ok;
 }
 

@@ -19,13 +19,13 @@ static void bug_json(enum bug b, const char *state, struct buf *json)
     jput_close(json, '}');
 }
 
-static void list_bugs(struct sheet *out, struct buf *json)
+static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json)
 {
     if (json)
         jput_open(json, '[');
     for (int b = 0; b < N_BUGS; b++) {
         const struct bug_info *i = bug_at((enum bug)b);
-        const char *state = bug_state_name((enum bug)b);
+        const char *state = bug_state_name((enum bug)b, bug_on(on, (enum bug)b));
         if (json)
             bug_json((enum bug)b, state, json);
         else
@@ -49,22 +49,20 @@ static bool unmet_needs(const struct app *a, const struct settings *s, enum bug 
     return bug_needs(b, variant, &f, true, out);
 }
 
-static void say_needs(struct app *a, enum bug b, int variant, struct sheet *out)
+static void say_needs(struct app *a, const struct settings *s, enum bug b, int variant,
+                      struct sheet *out)
 {
     struct buf needs = {0};
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    if (unmet_needs(a, &v.settings, b, variant, &needs))
+    if (unmet_needs(a, s, b, variant, &needs))
         say_line(out, ST_WARN, "cannot fire now; needs %s", needs.p);
-    engine_view_free(&v);
     buf_free(&needs);
 }
 
-void app_note_idle_bugs(struct app *a, const struct settings *s)
+void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *bugs)
 {
     for (int b = 0; b < N_BUGS; b++) {
         struct buf needs = {0};
-        int on = bug_on((enum bug)b);
+        int on = bug_on(bugs, (enum bug)b);
         const struct bug_info *i = bug_at((enum bug)b);
         if (on && unmet_needs(a, s, (enum bug)b, on, &needs))
             buf_printf(&a->told, "%d %s is on, but cannot fire now; needs %s\n", i->number, i->name, needs.p);
@@ -72,47 +70,66 @@ void app_note_idle_bugs(struct app *a, const struct settings *s)
     }
 }
 
+/* Asks the engine to switch a fault; it does so before the next turn. */
+static bool switch_bug(struct app *a, enum bug b, const char *state, struct err *e)
+{
+    char line[64];
+    snprintf(line, sizeof line, "bug.%d=%s", bug_at(b)->number, state);
+    return app_request(a, RQ_SET, line, e);
+}
+
+static void say_story(enum bug b, struct sheet *out)
+{
+    const struct bug_info *i = bug_at(b);
+    say_line(out, ST_DIM, "where: %s", i->path);
+    say_line(out, ST_DIM, "what was wrong: %s", i->was);
+    say_line(out, ST_DIM, "smallest input: %s", i->trigger);
+    for (int v = 1; v <= bug_variants(b) && bug_variants(b) > 1; v++)
+        say_line(out, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
+}
+
+static void bugs_now(struct app *a, struct settings *s, struct bugs *on)
+{
+    struct engine_view v;
+    engine_view(a->engine, &v);
+    *s = v.settings;
+    *on = v.bugs;
+    engine_view_free(&v);
+}
+
 bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
              struct buf *json, struct err *e)
 {
     (void)rest;
+    struct settings set;
+    struct bugs on;
     enum bug b;
-    int variant;
+    bugs_now(a, &set, &on);
     if (argc == 0) {
-        list_bugs(out, json);
+        list_bugs(&on, out, json);
         return true;
     }
     if (argc > 2)
         return arg_expected("bug", "takes a number or name, and on or off", e);
     if (!bug_find(argv[0], &b, e))
         return false;
-    if (argc == 2) {
-        if (!bug_parse(b, argv[1], &variant, e))
-            return false;
-        char line[64];
-        snprintf(line, sizeof line, "bug.%d=%s", bug_at(b)->number,
-                 variant ? bug_at(b)->variant[variant - 1] : "off");
-        if (!app_request(a, RQ_SET, line, e))
-            return false;
-    }
-    const struct bug_info *i = bug_at(b);
-    const char *state = argc < 2 ? bug_state_name(b) : variant ? i->variant[variant - 1] : "off";
+    int variant = bug_on(&on, b);
+    if (argc == 2 && !bug_parse(b, argv[1], &variant, e))
+        return false;
+    const char *state = bug_state_name(b, variant);
+    if (argc == 2 && !switch_bug(a, b, state, e))
+        return false;
     if (json) {
         bug_json(b, state, json);
         return true;
     }
-    bool off = strcmp(state, "off") == 0;
-    say_line(out, off ? ST_TEXT : ST_BAD, "%d %s is %s%s%s%s", i->number, i->name, state,
-             off ? "" : "; rule ", off ? "" : i->rule, off ? "" : " must name it");
-    if (!off || argc == 1)
-        say_needs(a, b, argc == 2 ? variant : max_int(bug_on(b), 1), out);
-    if (argc == 1) {
-        say_line(out, ST_DIM, "where: %s", i->path);
-        say_line(out, ST_DIM, "what was wrong: %s", i->was);
-        say_line(out, ST_DIM, "smallest input: %s", i->trigger);
-        for (int v = 1; v <= bug_variants(b) && bug_variants(b) > 1; v++)
-            say_line(out, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
-    }
+    const struct bug_info *i = bug_at(b);
+    say_line(out, variant ? ST_BAD : ST_TEXT, "%d %s is %s%s%s%s", i->number, i->name, state,
+             variant ? "; rule " : "", variant ? i->rule : "", variant ? " must name it" : "");
+    if (variant || argc == 1)
+        say_needs(a, &set, b, max_int(variant, 1), out);
+    if (argc == 1)
+        say_story(b, out);
     return true;
 }
 

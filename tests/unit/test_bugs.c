@@ -144,7 +144,7 @@ static void test_untranslated_tables_are_silent_at_low_use_and_fault_at_high_use
     float *low = fork_logits(&b, LOW, CHECK_ON, &e), *high = fork_logits(&b, HIGH, CHECK_ON, &e);
     bed_close(&b);
     bed_one_thread(&b, "tests/golden/gptoss-a", NULL, SWA_PAGES);
-    bug_set_state(BUG_SWA_UNTRANSLATED, 1);
+    rig_bug(&b.r, BUG_SWA_UNTRANSLATED, 1);
     /* fresh pools number their pages alike: the wrong table is, by luck, the right one */
     float *bad = fork_logits(&b, LOW, CHECK_ON, &e);
     assert_non_null(bad);
@@ -153,7 +153,7 @@ static void test_untranslated_tables_are_silent_at_low_use_and_fault_at_high_use
     assert_true(kills(fork_high, &b));
     assert_null(fork_logits(&b, HIGH, CHECK_ON, &e));
     assert_memory_equal(e.msg, "I4 ", 3);
-    bugs_off();
+    rig_bug(&b.r, BUG_SWA_UNTRANSLATED, 0);
     bad = fork_logits(&b, HIGH, CHECK_ON, &e);
     assert_memory_equal(high, bad, n);
     free(low);
@@ -197,14 +197,13 @@ static void test_a_stale_pool_is_silent_at_low_use_and_faults_at_high_use(void *
     must(frozen_guess(&b, LOW, CHECK_ON, &low, &e), &e);
     bed_close(&b);
     bed_one_thread(&b, "tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", SWA_PAGES);
-    bug_set_state(BUG_FROZEN_STALE_POOL, 1);
+    rig_bug(&b.r, BUG_FROZEN_STALE_POOL, 1);
     must(frozen_guess(&b, LOW, CHECK_OFF, &bad, &e), &e);
     assert_memory_equal(&low, &bad, sizeof low);
     assert_true(kills(frozen_high, &b));
     assert_false(
         frozen_guess(&b, LOW, CHECK_ON, &bad, &e)); /* the checker does not wait for luck to end */
     assert_memory_equal(e.msg, "I11 ", 4);
-    bugs_off();
     bed_close(&b);
 }
 
@@ -278,8 +277,9 @@ struct talk {
     char stop[256];
 };
 
-/* A reply under the bundled model, without the checker. */
-static void talk(int P, const char *text, const struct tree_shape *s, int chunk, struct talk *t)
+/* A reply under the bundled model; with faults on, without the checker. */
+static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
+                 const struct bugs *on, struct talk *t)
 {
     struct bed b;
     struct lane l = {.tap_row = -1}, *lp = &l;
@@ -287,9 +287,9 @@ static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
     *t = (struct talk){.cycles = 0};
     bed_models(&b, NESTLING, NESTLING_DRAFT);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 2048});
+    bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 2048, .bugs = on});
     bed_stop(&b);
-    b.r.pass.check.level = bugs_any() ? CHECK_OFF : CHECK_ON;
+    b.r.pass.check.level = bugs_any(on) ? CHECK_OFF : CHECK_ON;
     chat_prompt(&b, text, &l.tok);
     int n = l.tok.n;
     bool ok = true;
@@ -308,6 +308,8 @@ static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
     lane_free(&b.r, &l);
     bed_close(&b);
 }
+
+static const struct bugs none;
 
 enum { N_ASKED = 4 };
 static char *asked[N_ASKED];
@@ -349,22 +351,22 @@ static void test_draft_faults_cost_acceptance_and_leave_the_text_alone(void **st
     struct talk right[N_ASKED], wrong;
     int cycles = 0;
     for (int k = 0; k < N_ASKED; k++) {
-        talk(4, asked[k], &shape, 64, &right[k]);
+        talk(4, asked[k], &shape, 64, &none, &right[k]);
         cycles += right[k].cycles;
     }
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         int with = 0;
-        bug_set_state(faults[i].bug, faults[i].variant);
+        struct bugs on = {0};
+        bug_switch(&on, faults[i].bug, faults[i].variant);
         for (int k = 0; k < N_ASKED; k++) {
-            talk(4, asked[k], &shape, 64, &wrong);
+            talk(4, asked[k], &shape, 64, &on, &wrong);
             with += wrong.cycles;
             assert_int_equal(wrong.tok.n, right[k].tok.n);
             assert_memory_equal(wrong.tok.v, right[k].tok.v, (size_t)wrong.tok.n * 4);
             ids_free(&wrong.tok);
         }
         print_message("%s %s: %d cycles for the same text, right: %d\n",
-                      bug_at(faults[i].bug)->name, bug_state_name(faults[i].bug), with, cycles);
-        bugs_off();
+                      bug_at(faults[i].bug)->name, bug_state_name(faults[i].bug, faults[i].variant), with, cycles);
         assert_true(with > cycles);
     }
     for (int k = 0; k < N_ASKED; k++)
@@ -382,13 +384,14 @@ static void test_target_faults_change_the_text(void **state)
     const struct tree_shape shape = {5, 4, 16};
     struct talk right[N_ASKED], wrong;
     for (int k = 0; k < N_ASKED; k++)
-        talk(4, asked[k], &shape, 17, &right[k]);
+        talk(4, asked[k], &shape, 17, &none, &right[k]);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         int differ = 0;
-        bug_set_state(faults[i].bug, 1);
+        struct bugs on = {0};
+        bug_switch(&on, faults[i].bug, 1);
         for (int k = 0; k < N_ASKED; k++) {
             int same = 0;
-            talk(4, asked[k], &shape, faults[i].chunk, &wrong);
+            talk(4, asked[k], &shape, faults[i].chunk, &on, &wrong);
             while (same < min_int(right[k].tok.n, wrong.tok.n) &&
                    right[k].tok.v[same] == wrong.tok.v[same])
                 same++;
@@ -397,16 +400,88 @@ static void test_target_faults_change_the_text(void **state)
                           bug_at(faults[i].bug)->name, asked[k], same, right[k].tok.n, wrong.stop);
             ids_free(&wrong.tok);
         }
-        bugs_off();
         assert_true(differ > 0);
     }
     for (int k = 0; k < N_ASKED; k++) { /* and off again, it is what it was */
-        talk(16, asked[k], &shape, 64, &wrong);
+        talk(16, asked[k], &shape, 64, &none, &wrong);
         assert_int_equal(wrong.tok.n, right[k].tok.n);
         assert_memory_equal(wrong.tok.v, right[k].tok.v, (size_t)wrong.tok.n * 4);
         ids_free(&wrong.tok);
         ids_free(&right[k].tok);
     }
+}
+
+/* ---- two rigs in one process ------------------------------------------------------------------ */
+
+/* A digest of what a rig does: a prompt in chunks, a fork before the prompt's end, drafted steps. A
+ * failure ends it and counts by its message. */
+static uint64_t work_digest(struct rig *r)
+{
+    enum { HALF = 19, ALL = 31 };
+    const struct tree_shape shape = {4, 2, 6};
+    struct lane l = {.tap_row = -1}, fork = {.tap_row = -1}, *lp = &l;
+    struct err e = {0};
+    uint64_t d = (uint64_t)kv_capacity(&r->kv, POOL_DRAFT);
+    prompt_tokens(&l, ALL, r->m->cfg.vocab);
+    bool ok = true;
+    while (ok && l.seq.committed < HALF)
+        ok = lane_extend(r, &l, min_int(HALF, l.seq.committed + 3), false, true, 2, &e);
+    lane_park(r, &l);
+    lane_fork(r, &l, &fork);
+    d = mix64(d ^ (uint64_t)fork.seq.committed);
+    lane_free(r, &fork);
+    ok = ok && lane_extend(r, &l, ALL, true, true, 2, &e);
+    for (int i = 0; i < 4 && ok; i++) {
+        ok = lane_step(r, &lp, &(struct step_limits){20}, 1, &shape, &e);
+        d = mix64(d ^ l.rec.page_digest ^ (uint64_t)l.rec.rows << 32 ^ (uint64_t)l.rec.bonus);
+        for (int p = 0; p < N_POOLS; p++)
+            d = mix64(d ^ (uint64_t)pages_used(&r->kv.pool[p]));
+    }
+    d = mix64(d ^ hash64(e.msg, strlen(e.msg), (uint64_t)ok));
+    lane_free(r, &l);
+    return d;
+}
+
+static int fired[N_BUGS][4];
+
+/* While one rig has a fault, another that was opened before does what it does alone. */
+static void beside_every_fault(const char *target, const char *draft)
+{
+    struct bed b;
+    const struct rig_shape shape = {.page_size = 2, .context = 256, .max_rows = 64, .swa_pages = 60};
+    bed_models(&b, target, draft);
+    bed_rig(&b, &shape);
+    uint64_t right = work_digest(&b.r);
+    rig_close(&b.r);
+    for (int i = 0; i < N_BUGS; i++)
+        for (int v = 1; v <= bug_variants((enum bug)i); v++) {
+            struct rig other;
+            struct err e = {0};
+            bed_rig(&b, &shape);
+            must(rig_open(&other, b.dev, &b.m, &b.d, &shape, &e), &e);
+            rig_bug(&other, (enum bug)i, v);
+            fired[i][v] += work_digest(&other) != right;
+            if (work_digest(&b.r) != right)
+                fail_msg("%s of another rig changes this one", bug_at((enum bug)i)->name);
+            rig_bug(&other, (enum bug)i, 0);
+            assert_false(bugs_any(&other.bugs));
+            assert_true(!other.kv.hook.capacity && !other.kv.hook.rolling_back && !other.hook.shared);
+            assert_true(!other.pass.opts.hook.extent && !other.pass.opts.hook.built);
+            rig_close(&other);
+            rig_close(&b.r);
+        }
+    bed_close(&b);
+}
+
+static void test_faults_of_one_rig_leave_another_alone(void **state)
+{
+    (void)state;
+    beside_every_fault("tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
+    beside_every_fault("tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant");
+    for (int i = 0; i < N_BUGS; i++) /* or the test could not fail */
+        for (int v = 1; v <= bug_variants((enum bug)i); v++)
+            if (!fired[i][v])
+                fail_msg("%s, variant %d, changed nothing in its own rig", bug_at((enum bug)i)->name, v);
 }
 
 /* ---- the switches ---------------------------------------------------------------------------- */
@@ -416,22 +491,26 @@ static void test_switches_are_set_by_number_and_name(void **state)
     (void)state;
     struct err e = {0};
     enum bug b;
-    assert_true(bug_set("27360", "on", &e));
-    assert_int_equal(bug_on(BUG_DRAFT_EXPAND_OVERFLOW), 1);
-    assert_true(bug_set("draft-expand-overflow", "off", &e));
-    assert_int_equal(bug_on(BUG_DRAFT_EXPAND_OVERFLOW), 0);
-    assert_true(bug_set("26966", "dummy-pool", &e));
-    assert_string_equal(bug_state_name(BUG_FROZEN_STALE_POOL), "dummy-pool");
-    assert_true(bug_set("26512", "2", &e));
-    assert_string_equal(bug_state_name(BUG_DRAFT_EXTEND_EXTENT), "counted-twice");
-    assert_false(bug_set("26512", "3", &e));
-    assert_false(bug_set("24617", "maybe", &e));
-    assert_false(bug_set("1", "on", &e));
+    struct bugs on = {0};
+    assert_false(bugs_any(&on));
+    assert_true(bug_set(&on, "27360", "on", &e));
+    assert_int_equal(bug_on(&on, BUG_DRAFT_EXPAND_OVERFLOW), 1);
+    assert_true(bugs_any(&on));
+    assert_true(bug_set(&on, "draft-expand-overflow", "off", &e));
+    assert_int_equal(bug_on(&on, BUG_DRAFT_EXPAND_OVERFLOW), 0);
+    assert_false(bugs_any(&on));
+    assert_true(bug_set(&on, "26966", "dummy-pool", &e));
+    assert_string_equal(bug_state_name(BUG_FROZEN_STALE_POOL, on.variant[BUG_FROZEN_STALE_POOL]),
+                        "dummy-pool");
+    assert_true(bug_set(&on, "26512", "2", &e));
+    assert_string_equal(bug_state_name(BUG_DRAFT_EXTEND_EXTENT, 2), "counted-twice");
+    struct bugs before = on;
+    assert_false(bug_set(&on, "26512", "3", &e));
+    assert_false(bug_set(&on, "24617", "maybe", &e));
+    assert_false(bug_set(&on, "1", "on", &e));
+    assert_memory_equal(&on, &before, sizeof on);
     assert_non_null(strstr(e.msg, "24617"));
     assert_false(bug_find("", &b, &e));
-    assert_true(bugs_any());
-    bugs_off();
-    assert_false(bugs_any());
     for (int i = 0; i < N_BUGS; i++)
         for (int j = 0; j < i; j++)
             assert_int_not_equal(bug_at((enum bug)i)->number, bug_at((enum bug)j)->number);
@@ -473,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_two_parts_of_an_extend_equal_one),
         cmocka_unit_test(test_draft_faults_cost_acceptance_and_leave_the_text_alone),
         cmocka_unit_test(test_target_faults_change_the_text),
+        cmocka_unit_test(test_faults_of_one_rig_leave_another_alone),
         cmocka_unit_test(test_switches_are_set_by_number_and_name),
         cmocka_unit_test(test_a_switch_that_cannot_fire_says_what_it_needs),
     };

@@ -1,7 +1,6 @@
 /* test_cycle.c - a step that fails leaves every lane as it was, in whatever phase it fails. */
 #include "tests/rigs.h"
 
-#include "engine/bugs.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
@@ -63,12 +62,6 @@ static void same(const struct before *a, const struct before *b)
         assert_int_equal(a->used[p], b->used[p]);
 }
 
-static void bug(const char *name, const char *value)
-{
-    struct err e = {0};
-    must(bug_set(name, value, &e), &e);
-}
-
 static void test_a_prompt_chunk_that_fails_commits_nothing(void **state)
 {
     (void)state;
@@ -81,10 +74,10 @@ static void test_a_prompt_chunk_that_fails_commits_nothing(void **state)
         if (chunk)
             must(lane_extend(&b.r, &l, 7, false, true, 1, &e), &e);
         struct before was = now(&b, &l);
-        bug("26512", "on");
+        rig_bug(&b.r, BUG_DRAFT_EXTEND_EXTENT, 1);
         assert_false(lane_extend(&b.r, &l, l.tok.n, true, true, 1, &e));
         assert_int_equal(e.kind, ERR_INVARIANT);
-        bugs_off();
+        rig_bug(&b.r, BUG_DRAFT_EXTEND_EXTENT, 0);
         struct before is = now(&b, &l);
         same(&was, &is);
         must(lane_extend(&b.r, &l, l.tok.n, true, true, 1, &e), &e); /* and it can go on */
@@ -96,7 +89,7 @@ static void test_a_prompt_chunk_that_fails_commits_nothing(void **state)
 }
 
 /* Runs two lanes; `spoil` makes the third step fail. Returns the tokens of both, appended. */
-static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(bool on))
+static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(struct rig *r, bool on))
 {
     static const char *const text[] = {"count to twenty", "What is a page table?"};
     struct bed b;
@@ -114,10 +107,10 @@ static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(bool on))
         struct step_limits lim[2] = {{100}, {100}};
         if (k == 2 && spoil) {
             struct before was[2] = {now(&b, live[0]), now(&b, live[1])};
-            spoil(true);
+            spoil(&b.r, true);
             assert_false(lane_step(&b.r, live, lim, 2, s, &e));
             assert_int_equal(e.kind, ERR_INVARIANT);
-            spoil(false);
+            spoil(&b.r, false);
             struct before is[2] = {now(&b, live[0]), now(&b, live[1])};
             same(&was[0], &is[0]);
             same(&was[1], &is[1]);
@@ -132,23 +125,21 @@ static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(bool on))
     return out;
 }
 
-static void fail_follow(bool on)
+static void fail_follow(struct rig *r, bool on)
 {
-    if (on)
-        bug("26512", "on");
-    else
-        bugs_off();
+    rig_bug(r, BUG_DRAFT_EXTEND_EXTENT, on);
 }
 
-static void fail_second_lane(bool on)
+static void fail_second_lane(struct rig *r, bool on)
 {
+    (void)r;
     no_number = on ? 2 : 0;
 }
 
 static void test_a_batch_that_fails_changes_no_lane(void **state)
 {
     (void)state;
-    static void (*const fails[])(bool on) = {fail_follow, fail_second_lane};
+    static void (*const fails[])(struct rig *r, bool on) = {fail_follow, fail_second_lane};
     const struct tree_shape *const shapes[] = {&chain, &wide};
     for (int s = 0; s < 2; s++) {
         struct ids healthy = two_lanes(shapes[s], NULL);

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "engine/serve/batch.h"
-#include "engine/bugs.h"
 #include "engine/cycle/fit.h"
 #include "repl/cli/cli.h"
 #include "repl/tui/tui.h"
@@ -418,7 +417,6 @@ static void test_a_violated_rule_and_short_memory_leave_the_engine_alive(void **
     ask(g, RQ_SAY, "Hello!", &a);
     assert_int_equal(a.reason, STOP_END);
     engine_close(g);
-    bugs_off();
     answer_free(&a);
 }
 

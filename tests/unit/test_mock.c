@@ -233,9 +233,11 @@ static void test_the_oracle_notices_a_fault(void **state)
         struct lane l = {.tap_row = -1}, *lp = &l;
         struct mock_oracle o = {.window = {5, 0, 5}};
         const struct tree_shape tree = {4, 4, 12};
+        struct bugs bugs = {0};
+        bug_switch(&bugs, BUG_TREE_WINDOW_BY_INDEX, on);
+        shape.bugs = &bugs;
         must(rig_open(&rig, mock_device(&m), &m.m, &m.d, &shape, &e), &e);
         rig.pass.check.level = on ? CHECK_OFF : CHECK_ON;
-        bug_set_state(BUG_TREE_WINDOW_BY_INDEX, on);
         for (int i = 0; i < 20; i++)
             ids_add(&l.tok, i % MOCK_V);
         while (l.seq.committed < 20)
@@ -250,7 +252,6 @@ static void test_the_oracle_notices_a_fault(void **state)
             next = mock_next(&o, l.tok.v[i]);
         }
         assert_int_equal(wrong > 0, on);
-        bugs_off();
         lane_free(&rig, &l);
         rig_close(&rig);
     }

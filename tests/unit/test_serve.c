@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include "engine/bugs.h"
 #include "engine/serve/batch.h"
 
 /* ---- a spy on the CPU's kernels -------------------------------------------------------------- */
@@ -184,7 +183,7 @@ static void test_a_failed_turn_holds_the_tokens_of_its_steps(void **state)
         assert_non_null(strstr(b.faults.p, "I9 "));
         assert_int_equal(b.end_tokens.n, b.step_tokens.n);
         assert_int_equal(b.text.n, 0);
-        bugs_off();
+        ask(g, RQ_SET, "bug.26512=off", &b);
     }
     ask(g, RQ_UNDO, NULL, &b); /* the failed turns left no message: this is the first one's */
     ask(g, RQ_SAY, "Hello!", &b);
@@ -193,6 +192,60 @@ static void test_a_failed_turn_holds_the_tokens_of_its_steps(void **state)
     engine_view_free(&v);
     engine_close(g);
     brought_free(&b);
+}
+
+/* ---- two engines in one process --------------------------------------------------------------- */
+
+static void expect_bugs(struct engine *g, int page_not_loc, int extend_extent)
+{
+    struct engine_view v;
+    engine_view(g, &v);
+    assert_int_equal(bug_on(&v.bugs, BUG_PAGE_NOT_LOC), page_not_loc);
+    assert_int_equal(bug_on(&v.bugs, BUG_DRAFT_EXTEND_EXTENT), extend_extent);
+    engine_view_free(&v);
+}
+
+/* Both work at the same time; each obeys its own switches, from its options or by request. */
+static void test_faults_of_one_engine_leave_another_alone(void **state)
+{
+    (void)state;
+    static const char asked[] = "What is a page table?";
+    struct brought a = {0}, b = {0}, alone = {0};
+    struct engine_opts o = serve_opts(), faulty = serve_opts();
+    bug_switch(&faulty.bugs, BUG_PAGE_NOT_LOC, 1);
+    struct engine *g = serve_open(&o), *h = serve_open(&faulty);
+    ask(g, RQ_NEW, NULL, &a);
+    ask(h, RQ_NEW, NULL, &b);
+    assert_null(strstr(a.ops.p, "bug."));
+    assert_non_null(strstr(b.ops.p, "bug.16267=on"));
+    ask(g, RQ_SAY, asked, &alone);
+    assert_int_equal(alone.reason[0], STOP_END);
+    ask(g, RQ_NEW, NULL, &a);
+    for (int round = 0; round < 2; round++) {
+        struct engine *right = round ? h : g, *wrong = round ? g : h;
+        expect_bugs(h, !round, 0);
+        expect_bugs(g, 0, round ? 2 : 0);
+        brought_clear(&a);
+        brought_clear(&b);
+        submit(right, RQ_SAY, asked, 0);
+        submit(wrong, RQ_SAY, asked, 0);
+        settle(right, &a);
+        settle(wrong, &b);
+        assert_int_equal(b.reason[0], STOP_FAULT);
+        assert_memory_equal(b.faults.p, round ? "I9 " : "I4 ", 3);
+        assert_string_equal(a.faults.p, "");
+        assert_int_equal(a.end_tokens.n, alone.end_tokens.n);
+        assert_memory_equal(a.end_tokens.v, alone.end_tokens.v, (size_t)a.end_tokens.n * 4);
+        ask(h, RQ_SET, "bug.16267=off", &b); /* and the other way round */
+        ask(g, RQ_SET, "bug.26512=counted-twice", &b);
+        ask(g, RQ_NEW, NULL, &b);
+        ask(h, RQ_NEW, NULL, &b);
+    }
+    engine_close(g);
+    engine_close(h);
+    brought_free(&a);
+    brought_free(&b);
+    brought_free(&alone);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -314,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_closing_waits_for_no_reply),
         cmocka_unit_test(test_replies_to_one_question_stop_and_keep_what_they_said),
         cmocka_unit_test(test_a_failed_turn_holds_the_tokens_of_its_steps),
+        cmocka_unit_test(test_faults_of_one_engine_leave_another_alone),
         cmocka_unit_test(test_views_can_be_taken_at_any_time),
         cmocka_unit_test(test_a_prompt_is_not_run_again_in_every_cycle),
         cmocka_unit_test(test_nothing_waits_for_the_device_under_the_lock),

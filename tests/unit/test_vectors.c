@@ -6,7 +6,7 @@
  * by slot), chunked local attention, acceptance thresholds below 1. */
 #include "tests/kv_kit.h"
 
-#include "engine/bugs.h"
+#include "engine/plan/faults.h"
 
 static struct kv kv;
 static struct plan p;
@@ -142,12 +142,14 @@ static void test_the_two_part_mask_example(void **state)
     assert_non_null(strstr(text.p, "{\"table\":\"swa prefix\",\"space\":\"swa\""));
     buf_free(&text);
     /* before the repair: keys 2 .. 8, unmasked, three of them not yet written there */
-    bug_set_state(BUG_SWA_EXTEND_WINDOW, 1);
-    plan_build(&p, &kv, PLAN_EXTEND, &req, 1, &two);
+    struct bugs bugs = {0};
+    struct plan_opts faulty = two;
+    bug_switch(&bugs, BUG_SWA_EXTEND_WINDOW, 1);
+    faulty.hook = plan_faults(&bugs);
+    plan_build(&p, &kv, PLAN_EXTEND, &req, 1, &faulty);
     assert_int_equal(p.prefix[TABLE_SWA].lo[2], 2);
     assert_int_equal(p.prefix[TABLE_SWA].hi[0], 9);
     assert_false(check_plan(&on, &p, &kv, &req, &e));
-    bugs_off();
     close_kv(&s);
 }
 
@@ -168,13 +170,15 @@ static void test_the_draft_extend_example(void **state)
     w_must(kv_reserve_draft(&kv, &s, 4, 6, &e), &e);
     struct plan_req req = {.seq = &s, .n = 2, .token = tok, .draft_from = 4};
     for (int fault = 0; fault < 3; fault++) {
-        bug_set_state(BUG_DRAFT_EXTEND_EXTENT, fault);
-        plan_build(&p, &kv, PLAN_DRAFT_EXTEND, &req, 1, &o);
+        struct bugs bugs = {0};
+        struct plan_opts with = o;
+        bug_switch(&bugs, BUG_DRAFT_EXTEND_EXTENT, fault);
+        with.hook = plan_faults(&bugs);
+        plan_build(&p, &kv, PLAN_DRAFT_EXTEND, &req, 1, &with);
         for (int i = 0; i < 2; i++)
             assert_int_equal(p.table[TABLE_DRAFT].hi[i], hi[fault][i]);
         assert_int_equal(check_plan(&on, &p, &kv, &req, &e), fault == 0);
     }
-    bugs_off();
     close_kv(&s);
 }
 

@@ -534,8 +534,8 @@ static void test_status_line_begins_with_switches_of_danger(void **state)
     app_status(a, &v, 0, &sheet);
     assert_has("CHECK OFF · 12 unchecked · ctx 3.1k/4.1k · ");
     v.unchecked = 0;
-    bug_set_state(BUG_SWA_UNTRANSLATED, 1);
-    bug_set_state(BUG_DRAFT_EXTEND_EXTENT, 2);
+    bug_switch(&v.bugs, BUG_SWA_UNTRANSLATED, 1);
+    bug_switch(&v.bugs, BUG_DRAFT_EXTEND_EXTENT, 2);
     begin(true);
     app_status(a, &v, 0, &sheet);
     assert_has("BUG 24617 | BUG 26512 counted-twice | CHECK OFF | ctx 3.1k/4.1k | ");
@@ -545,7 +545,7 @@ static void test_status_line_begins_with_switches_of_danger(void **state)
         assert_has("BUG 24617 · BUG 26512 counted-twice");
         assert_has(width < 74 ? "BUG" : " · no log\n");
     }
-    bugs_off();
+    v.bugs = (struct bugs){0};
     v.settings.check = CHECK_ON;
     begin(false);
     app_status(a, &v, 30, &sheet);

@@ -1,0 +1,11 @@
+/* faults.h - the historical faults of the page cache (bugs.h): what each old engine did instead. */
+#ifndef AERIE_CACHE_FAULTS_H
+#define AERIE_CACHE_FAULTS_H
+
+#include "engine/bugs.h"
+#include "engine/cache/kvcache.h"
+
+/* The hooks of the cache for the faults that are on; all NULL when none of them is the cache's. */
+struct kv_hooks kv_faults(const struct bugs *on);
+
+#endif

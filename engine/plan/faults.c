@@ -1,0 +1,175 @@
+/* faults.c - see faults.h. Each function is one fault and says what the old engine did. */
+#include "engine/plan/faults.h"
+
+static int32_t *page_at(struct table *t, int req, int col)
+{
+    CHECK(col >= 0 && col < t->n_cols);
+    return &t->pages[(size_t)req * (size_t)t->n_cols + (size_t)col];
+}
+
+static int32_t *expand_row(struct table *t, int row)
+{
+    return &t->expand[(size_t)row * (size_t)t->expand_w];
+}
+
+static bool branches(const struct tree *t)
+{
+    for (int i = 2; t && i < t->n; i++)
+        if (t->parent[i] != i - 1)
+            return true;
+    return false;
+}
+
+/* The cells of row j of a tree: its node's ancestors, root first, then its own. Returns how many. */
+static int tree_cells(const struct tree *t, int j, int prefix, int cells[TREE_MAX])
+{
+    int node = j < t->n ? j : 0, n = t->depth[node] + 1;
+    for (int i = node, at = n - 1; i >= 0; i = t->parent[i], at--)
+        cells[at] = prefix + i;
+    cells[n - 1] = prefix + j; /* rows behind the tree repeat the root, but have a cell of their own */
+    return n;
+}
+
+/* 39287: the window of a tree node is counted from the node's place in the list instead of its
+ * depth. */
+static void tree_window_by_index(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
+{
+    struct table *t = &p->table[TABLE_SWA];
+    int cells[TREE_MAX], prefix = p->prefix_len[b];
+    for (int j = 0; j < q->n; j++) {
+        int r = p->row0[b] + j, n = tree_cells(q->tree, j, prefix, cells);
+        int first = window_first(prefix + j, t->window), skip = max_int(0, first - prefix);
+        t->lo[r] = first;
+        t->hi[r] = max_int(first, prefix);
+        t->n_expand[r] = max_int(0, n - skip);
+        for (int i = 0; i < t->expand_w; i++)
+            expand_row(t, r)[i] =
+                i < n - skip ? kv_swa_slot(kv, kv_full_slot(kv, q->seq, cells[skip + i])).v : 0;
+    }
+}
+
+/* 24617: prefix and tree tables of sliding layers keep the full pool's ids. */
+static void swa_untranslated(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
+{
+    struct table *t = &p->table[TABLE_SWA];
+    int cells[TREE_MAX], n = div_up(p->prefix_len[b], kv->page_size);
+    for (int c = q->seq->swa_lo / kv->page_size; c < n; c++)
+        *page_at(t, b, c) = q->seq->col[c].full.v;
+    for (int j = 0; j < q->n; j++) {
+        int r = p->row0[b] + j, depth = tree_cells(q->tree, j, p->prefix_len[b], cells);
+        int skip = depth - t->n_expand[r];
+        for (int i = skip; i < depth; i++)
+            expand_row(t, r)[i - skip] = kv_full_slot(kv, q->seq, cells[i]).v;
+    }
+}
+
+/* 16267: pages are translated as if they were slots. */
+static void page_not_loc(struct plan *p, const struct kv *kv, const struct seq *s, int b)
+{
+    int n = min_int(div_up(p->kv_len[b], kv->page_size), p->table[TABLE_SWA].n_cols);
+    for (int c = s->swa_lo / kv->page_size; c < n; c++)
+        *page_at(&p->table[TABLE_SWA], b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
+}
+
+/* 27360: the rows' source is as wide as the grid of scratch cells, the table only as this level.
+ * The copy goes column by column, as a scatter may, over whatever lies there. */
+static void draft_expand_overflow(const struct plan *p, struct table *t, const struct kv *kv,
+                                  const struct plan_req *req)
+{
+    for (int e = t->expand_w; e < RED_ZONE; e++)
+        for (int b = 0; b < p->n_req; b++)
+            for (int i = 0; i < req[b].n && e < req[b].levels && req[b].topk > 1; i++) {
+                int cell = req[b].seq->drafted + e * req[b].topk + i;
+                expand_row(t, p->row0[b] + i)[e] = kv_draft_slot(kv, req[b].seq, cell).v;
+            }
+}
+
+/* 26513: neither part has a window, and the prefix part runs on over the new cells. */
+static void swa_extend_window(struct plan *p, const struct kv *kv, int b)
+{
+    int prefix = p->prefix_len[b];
+    for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b] && prefix; r++) {
+        p->table[TABLE_SWA].lo[r] = prefix;
+        p->prefix[TABLE_SWA].lo[r] = window_first(prefix, kv->window);
+        p->prefix[TABLE_SWA].hi[r] = p->kv_len[b];
+    }
+}
+
+/* 9279: inside the cached prefix the window is counted from where the prefix was cut. */
+static void swa_mask_offset(struct plan *p, const struct kv *kv, int b)
+{
+    struct table *t = plan_two_parts(p) ? &p->prefix[TABLE_SWA] : &p->table[TABLE_SWA];
+    for (int r = p->row0[b]; r < p->row0[b] + p->q_len[b]; r++)
+        t->lo[r] = min_int(t->lo[r], window_first(p->prefix_len[b], kv->window));
+}
+
+/* The table is made for pool `wrong`, whatever pool its layers read. */
+static void make_for_pool(struct table *t, const struct kv *kv, const struct seq *s, int b,
+                          int kv_len, enum pool_id wrong)
+{
+    t->pool = wrong;
+    for (int c = 0; c < min_int(div_up(kv_len, kv->page_size), t->n_cols); c++) {
+        bool has = wrong != POOL_DRAFT && c < s->n_col;
+        *page_at(t, b, c) = !has               ? 0 /* the drafter's dummy pool has no other page */
+                            : wrong == POOL_FULL ? s->col[c].full.v
+                                                 : kv_swa_page(kv, s->col[c].full).v;
+    }
+}
+
+/* 26966: 1 and 3, a frozen-KV drafter reads the target's swa pool through a table that was made for
+ * the full pool (looked up before the drafter was given its pools) or for a dummy pool; 2, the
+ * opposite rule: a drafter with a pool of its own is given tables of the target's swa pool. */
+static void frozen_stale_pool(struct plan *p, const struct kv *kv, const struct seq *s, int b,
+                              int variant)
+{
+    bool frozen = p->mode == PLAN_FROZEN;
+    if (frozen && variant != 2 && p->table[TABLE_SWA].used)
+        make_for_pool(&p->table[TABLE_SWA], kv, s, b, p->kv_len[b],
+                      variant == 1 ? POOL_FULL : POOL_DRAFT);
+    for (int i = TABLE_DRAFT; i < N_TABLES && !frozen && variant == 2 && kv->has_swa; i++)
+        if (p->table[i].used)
+            make_for_pool(&p->table[i], kv, s, b, p->kv_len[b], POOL_SWA);
+}
+
+/* 26512: 1, the extent of the draft's extend is the prefix alone; 2, the first repair added the new
+ * tokens to a length that held them already. */
+static int draft_extend_extent(const struct bugs *on, enum plan_mode mode, const struct plan_req *q,
+                               int kv_len)
+{
+    int variant = bug_on(on, BUG_DRAFT_EXTEND_EXTENT);
+    if (mode != PLAN_DRAFT_EXTEND || !variant)
+        return kv_len;
+    return variant == 1 ? kv_len - q->n : kv_len + q->n;
+}
+
+static void rewrite(const struct bugs *on, struct plan *p, const struct kv *kv,
+                    const struct plan_req *req)
+{
+    const bool swa = p->table[TABLE_SWA].used;
+    for (int b = 0; b < p->n_req; b++) {
+        const struct plan_req *q = &req[b];
+        if (bug_on(on, BUG_TREE_WINDOW_BY_INDEX) && swa && q->tree)
+            tree_window_by_index(p, kv, q, b);
+        if (bug_on(on, BUG_PAGE_NOT_LOC) && swa)
+            page_not_loc(p, kv, q->seq, b);
+        if (bug_on(on, BUG_SWA_UNTRANSLATED) && swa && branches(q->tree))
+            swa_untranslated(p, kv, q, b);
+        if (bug_on(on, BUG_SWA_EXTEND_WINDOW) && p->prefix[TABLE_SWA].used)
+            swa_extend_window(p, kv, b);
+        if (bug_on(on, BUG_SWA_MASK_OFFSET) && p->mode == PLAN_EXTEND && swa)
+            swa_mask_offset(p, kv, b);
+        if (bug_on(on, BUG_FROZEN_STALE_POOL))
+            frozen_stale_pool(p, kv, q->seq, b, bug_on(on, BUG_FROZEN_STALE_POOL));
+    }
+    if (bug_on(on, BUG_DRAFT_EXPAND_OVERFLOW) && p->mode == PLAN_DRAFT && kv->page_size > 1)
+        for (int i = TABLE_DRAFT; i < N_TABLES; i++)
+            if (p->table[i].used)
+                draft_expand_overflow(p, &p->table[i], kv, req);
+}
+
+struct plan_hooks plan_faults(const struct bugs *on)
+{
+    if (!bugs_any(on))
+        return (struct plan_hooks){0};
+    return (struct plan_hooks){on, draft_extend_extent, rewrite};
+}

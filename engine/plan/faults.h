@@ -1,0 +1,13 @@
+/* faults.h - the historical faults of plans (bugs.h): each rewrites a right plan into what the old
+ * engine launched. */
+#ifndef AERIE_PLAN_FAULTS_H
+#define AERIE_PLAN_FAULTS_H
+
+#include "engine/bugs.h"
+#include "engine/plan/plan.h"
+
+/* The hooks of plan_build() for the faults that are on; all NULL when none is on. *on must outlive
+ * them. */
+struct plan_hooks plan_faults(const struct bugs *on);
+
+#endif
