@@ -1,36 +1,36 @@
-/* fused.h - one lane's whole cycle as one run of device operations: grow the tree, verify it,
- * sample, accept, move cells, let the drafter follow. The host fills the inbox, waits once for the
- * outbox, and the run can be recorded and replayed as it stands (a CUDA graph).
+/* fused.h - the draft, verify and accept phases of one lane's cycle, and the drafter's pass behind
+ * them, as one run of device operations. The host fills the inbox, waits once for the outbox, and
+ * commits. The run can be recorded and replayed as a graph (a CUDA graph).
  *
- * What the tree looks like is decided on the device. So a plan is checked twice: before the
- * launch as it is sent, with all that the host decides (lengths, positions of the levels, every
- * slot that the device may read or write), its rows standing behind no ancestor yet; and when the
- * results are there as the device left it, against the tree that was grown (I17), before anything
- * is committed.
+ * The shape of the tree is decided on the device, so each plan is checked twice. Before the launch,
+ * as it is sent: lengths, the positions of all levels, every slot that the device may read or write;
+ * each row's only ancestor is then the row itself. After the results, as the device has filled it in:
+ * against the tree that was grown (I17), before anything is committed.
  *
- * Host work does not grow with the context. Pages lie in a list (page_list.h), here and on the
- * device, of which a cycle writes, checks before the launch and sends the columns that are new or
- * that the cache has touched. Those it passes over were checked in an earlier cycle; all the same
- * they are looked at again in every cycle, while the device works, and nothing is committed if
- * one is wrong.
+ * The host's work does not grow with the context. The pages lie in a list (page_list.h), on the host
+ * and on the device; a cycle writes, checks before the launch, and sends only the columns that are
+ * new or that the cache has changed. All other columns were checked in an earlier cycle, and every
+ * cycle checks them again while the device works; if one is wrong, nothing is committed.
  *
- * Serves a lane without drafter, or with one that owns its KV. cycle.c takes the stepped road for
- * everything else: several lanes, frozen KV, the last cycles before a limit, historical faults.
- * Both roads give the same tokens, trees and logits, bit for bit. Engine thread.
+ * Fused cycles serve a lane without drafter, or with a drafter that has KV cells of its own. cycle.c
+ * runs the phases one by one (stepped) for everything else: several lanes, frozen-KV drafters, the
+ * last cycles before a limit, historical faults. Both give the same tokens, trees and logits, bit
+ * for bit. Engine thread.
  */
 #ifndef AERIE_FUSED_H
 #define AERIE_FUSED_H
 
 #include "engine/cycle/cycle.h"
 
-/* Whether this cycle can take the fused road. shape NULL: plain decoding. */
-bool fused_fits(const struct rig *r, const struct lane *l, const struct step_limits *lim,
-                const struct tree_shape *shape);
-/* One cycle, as lane_step(). Opens r->fused when it is first needed. */
-bool fused_step(struct rig *r, struct lane *l, const struct step_limits *lim,
-                const struct tree_shape *shape, struct err *e);
-/* For measuring: enqueues the last cycle's recorded run once more, with what the inbox still holds;
- * nobody looks at what it gives. False: none was recorded. */
+/* Whether a cycle that has begun can be run fused. */
+bool fused_fits(const struct cycle *c);
+/* Draft, verify, accept and follow; the caller commits. Fills the cycle's tree, outcome and guess.
+ * Opens r->fused when it is first needed. False: the cycle must be abandoned; the drafter's state of
+ * the lane may then be that of the lost path, so that the next tree may differ, but no token. */
+bool fused_run(struct cycle *c, struct err *e);
+/* For measuring: runs the last cycle's recorded operations once more, on the same inbox; the results
+ * are ignored. False: nothing was recorded. */
 bool fused_again(struct rig *r);
+void fused_close(struct rig *r); /* frees r->fused */
 
 #endif

@@ -1,0 +1,214 @@
+/* accept.c - see accept.h. */
+#include "engine/cycle/accept.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the walk and its outcome ---------------------------------------------------------------- */
+
+static bool bad_token(struct err *e)
+{
+    return err_set(e, ERR_INVARIANT, "the model's output is not a number; the turn was stopped");
+}
+
+static struct outcome outcome_of(const struct lane *l, enum step_kind kind, int rows, int n_cells,
+                                 int n_new, int32_t bonus)
+{
+    uint64_t draws = l->draws + (l->how.temperature > 0 ? (uint64_t)n_new : 0);
+    bool tree = kind != STEP_PREFILL;
+    return (struct outcome){
+        .rec = {.kind = kind, .pos0 = l->seq.committed, .rows = rows,
+                .drafted = tree ? rows - 1 : 0, .accepted = tree ? n_new - 1 : 0, .bonus = bonus,
+                .draws = draws},
+        .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1};
+}
+
+int accept_limit(const struct rig *r, const struct lane *l, int max_new)
+{
+    return max_int(1, min_int(max_new, r->context - l->tok.n));
+}
+
+/* Lets the target choose the first child of each row, until l->force rows are on the path. */
+static void force_choices(const struct lane *l, const struct tree *t, int32_t *choice)
+{
+    for (int at = 0, rows = 1, i = 1; i < t->n && rows < l->force; i++)
+        if (t->parent[i] == at) {
+            choice[at] = t->token[i];
+            at = i;
+            rows++;
+        }
+}
+
+/* Rows of the path: it ends early where a stop token is emitted, unless acceptance is forced. */
+static int walk(const struct rig *r, const struct lane *l, struct tree *t, int limit,
+                const int32_t *choice, int path[TREE_MAX])
+{
+    int n = tree_accept(t, choice, l->force > 0 ? min_int(l->force, limit) : limit, path);
+    for (int i = 0; i < n && l->force <= 0; i++)
+        if (rig_stops(r, choice[path[i]]))
+            return i + 1;
+    return n;
+}
+
+bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max_new,
+                 int32_t *choice, const float *u, struct outcome *out, struct err *e)
+{
+    int path[TREE_MAX], offset[MAX_STEPS + 1];
+    bool sampled = l->how.temperature > 0;
+    for (int i = 0; i < tree->n; i++)
+        if (choice[i] < 0)
+            return bad_token(e);
+    force_choices(l, tree, choice);
+    int n = walk(r, l, tree, accept_limit(r, l, max_new), choice, path);
+    CHECK(n <= MAX_STEPS + 1);
+    *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]]);
+    for (int i = 0; i < n; i++) {
+        out->path[i] = path[i];
+        out->token[i] = choice[path[i]];
+        offset[i] = tree->depth[path[i]];
+        if (sampled)
+            tree->u[path[i]] = u[path[i]];
+    }
+    pass_lock(&r->pass);
+    bool ok = check_draws(&r->pass.check, l->draws, out->draws, offset, n, sampled, e);
+    pass_unlock(&r->pass);
+    return ok;
+}
+
+bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
+                   struct outcome *out, struct err *e)
+{
+    *out = outcome_of(l, STEP_PREFILL, n_cells, n_cells, last, last ? *choice : -1);
+    out->token[0] = out->rec.bonus;
+    return !last || *choice >= 0 || bad_token(e);
+}
+
+int accept_moves(struct rig *r, const struct lane *l, const struct outcome *out,
+                 int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1])
+{
+    struct kv *kv = &r->kv;
+    int base = l->seq.committed, k = 0;
+    pass_lock(&r->pass);
+    for (int i = 0; i < out->n_cells; i++) {
+        if (out->path[i] == i)
+            continue;
+        full_slot from = kv_full_slot(kv, &l->seq, base + out->path[i]);
+        full_slot to = kv_full_slot(kv, &l->seq, base + i);
+        src[POOL_FULL][k] = from.v;
+        dst[POOL_FULL][k] = to.v;
+        kv_moved(kv, POOL_FULL, from.v, to.v);
+        if (kv->has_swa) {
+            src[POOL_SWA][k] = kv_swa_slot(kv, from).v;
+            dst[POOL_SWA][k] = kv_swa_slot(kv, to).v;
+            kv_moved(kv, POOL_SWA, src[POOL_SWA][k], dst[POOL_SWA][k]);
+        }
+        k++;
+    }
+    pass_unlock(&r->pass);
+    return k;
+}
+
+uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k)
+{
+    size_t bytes = (size_t)(rows * k) * 4;
+    return hash64(logp, bytes, hash64(ids, bytes, 0));
+}
+
+/* ---- on the device, operation by operation --------------------------------------------------- */
+
+/* Draws for rows [first, first + n) of the logits: the uniform of a row depends on its depth. */
+static void sample_rows(struct rig *r, const struct lane *l, int first, int n, const int8_t *depth,
+                        int32_t *ids, float *u)
+{
+    size_t v = (size_t)r->m->cfg.vocab * 4;
+    for (int i = 0; i < n; i++)
+        u[i] = lane_uniform(l, depth[i]);
+    r->dev.k->put(r->dev.d, r->u, u, (size_t)n * 4);
+    r->dev.k->sample(r->dev.d, &(struct k_sample){
+        .rows = n, .n = r->m->cfg.vocab,
+        .logits = kbuf_at(r->logits, (size_t)first * v, (size_t)n * v), .mask = r->mask,
+        .how = l->how, .u = r->u, .ids = r->ids, .p = r->p});
+    r->dev.k->get(r->dev.d, ids, r->ids, (size_t)n * 4);
+}
+
+/* The digest of n rows of logits. */
+static uint64_t digest_rows(struct rig *r, const int32_t *row, int n)
+{
+    int V = r->m->cfg.vocab, k = min_int(DIGEST_BEST, V);
+    int32_t ids[(MAX_STEPS + 1) * DIGEST_BEST];
+    float logp[(MAX_STEPS + 1) * DIGEST_BEST];
+    CHECK(n <= MAX_STEPS + 1);
+    r->dev.k->put(r->dev.d, r->idx, row, (size_t)n * 4);
+    r->dev.k->rows(r->dev.d, &(struct k_rows){.rows = n, .n = V, .src_stride = V, .dst_stride = V,
+                                              .src = r->logits, .dst = r->path_logits,
+                                              .idx = r->idx});
+    r->dev.k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = V, .k = k, .logits = r->path_logits,
+                                              .ids = r->ids, .logp = r->p});
+    r->dev.k->get(r->dev.d, ids, r->ids, (size_t)(n * k) * 4);
+    r->dev.k->get(r->dev.d, logp, r->p, (size_t)(n * k) * 4);
+    return logit_digest(ids, logp, n, k);
+}
+
+/* Sets t->p: the target's probability of every node after its parent, for display. */
+static void node_probabilities(struct rig *r, int first, struct tree *t)
+{
+    int32_t row[TREE_MAX], id[TREE_MAX];
+    float logp[TREE_MAX];
+    int n = t->n - 1;
+    if (n <= 0)
+        return;
+    for (int i = 0; i < n; i++) {
+        row[i] = first + t->parent[i + 1];
+        id[i] = t->token[i + 1];
+    }
+    r->dev.k->put(r->dev.d, r->row, row, (size_t)n * 4);
+    r->dev.k->put(r->dev.d, r->idx, id, (size_t)n * 4);
+    r->dev.k->logp(r->dev.d, &(struct k_logp){.pairs = n, .n = r->m->cfg.vocab,
+                                              .rows = first + t->n, .logits = r->logits,
+                                              .row = r->row, .id = r->idx, .logp = r->logp});
+    r->dev.k->get(r->dev.d, logp, r->logp, (size_t)n * 4);
+    for (int i = 0; i < n; i++)
+        t->p[i + 1] = expf(logp[i]);
+}
+
+static void move_cells(struct rig *r, const struct lane *l, const struct outcome *out)
+{
+    int32_t src[2][MAX_STEPS + 1], dst[2][MAX_STEPS + 1];
+    int n = accept_moves(r, l, out, src, dst);
+    for (int p = 0; p < (r->kv.has_swa ? 2 : 1) && n > 0; p++) {
+        kbuf from[2] = {{0}}, to[2] = {{0}};
+        r->dev.k->put(r->dev.d, r->pair_src, src[p], (size_t)n * 4);
+        r->dev.k->put(r->dev.d, r->pair_dst, dst[p], (size_t)n * 4);
+        from[p] = r->pair_src;
+        to[p] = r->pair_dst;
+        net_move(&r->net, n, from, to);
+    }
+}
+
+bool accept_lane(struct rig *r, const struct lane *l, int first, int max_new, struct tree *tree,
+                 struct outcome *out, struct err *e)
+{
+    int32_t choice[TREE_MAX], row[MAX_STEPS + 1];
+    float u[TREE_MAX];
+    sample_rows(r, l, first, tree->n, tree->depth, choice, u);
+    if (!r->dev.k->sync(r->dev.d, e)) /* a failed device returns zeros, which are no choices */
+        return false;
+    if (!accept_tree(r, l, tree, max_new, choice, u, out, e))
+        return false;
+    out->first_row = first;
+    for (int i = 0; i < out->n_cells; i++)
+        row[i] = first + out->path[i];
+    node_probabilities(r, first, tree);
+    out->rec.logit_digest = digest_rows(r, row, out->n_cells);
+    move_cells(r, l, out);
+    return true;
+}
+
+int32_t sample_prompt(struct rig *r, const struct lane *l, uint64_t *digest)
+{
+    int32_t id;
+    float u;
+    sample_rows(r, l, 0, 1, &(int8_t){0}, &id, &u);
+    *digest = digest_rows(r, &(int32_t){0}, 1);
+    return id;
+}

@@ -1,0 +1,57 @@
+/* accept.h - from the logits of a pass to what the cycle commits, the same for stepped and fused
+ * cycles: the acceptance walk, its outcome, the step's record. Engine thread.
+ */
+#ifndef AERIE_ACCEPT_H
+#define AERIE_ACCEPT_H
+
+#include "engine/cycle/lane.h"
+
+/* What a lane's pass yields. Nothing of it is final before the cycle's commit. */
+struct outcome {
+    struct step_rec rec; /* without times and digests of plans and trees */
+    int n_cells;     /* of the target that become final, from the committed length on */
+    int n_new;       /* tokens appended: 0 for a prompt chunk that is not the last */
+    int first_row;   /* of the lane in the pass */
+    int path[MAX_STEPS + 1];      /* the tree's rows that are accepted, root first: row of each cell;
+                                     unused for a prompt, whose cells are its rows */
+    int32_t token[MAX_STEPS + 1]; /* (n_new) */
+    uint64_t draws;  /* the lane's uniforms, those of this step included */
+    int draft_cells; /* length of the draft's final cells afterwards; -1: as before */
+};
+
+/* The row in the pass of new cell i: its captured states lie there. */
+static inline int outcome_row(const struct outcome *o, int i)
+{
+    return o->rec.kind == STEP_PREFILL ? i : o->first_row + o->path[i];
+}
+
+enum { DIGEST_BEST = 8 }; /* logits of a row that its digest covers */
+
+/* Digest of the k best ids and log probabilities of each row: (rows, k). */
+uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k);
+
+/* Most rows of the tree that may be accepted, >= 1, if the cycle may append max_new tokens. */
+int accept_limit(const struct rig *r, const struct lane *l, int max_new);
+/* Walks the tree with the target's choices (one a row) and describes the outcome: sets every node's
+ * fate, the uniforms of the path, and all of *out but the logit digest. u: the uniform of each row.
+ * l->force > 0 changes the choices to the first children. False: a choice is no token, or the
+ * uniforms do not add up (I16). Takes the pass's lock. */
+bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max_new,
+                 int32_t *choice, const float *u, struct outcome *out, struct err *e);
+/* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice. */
+bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
+                   struct outcome *out, struct err *e);
+/* Slots between which the accepted rows' cells are moved, so that they stand next to the committed
+ * ones, by POOL_FULL and POOL_SWA; moves the cells' marks and returns the number of pairs. Takes the
+ * pass's lock. */
+int accept_moves(struct rig *r, const struct lane *l, const struct outcome *out,
+                 int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1]);
+
+/* The stepped cycle's accept phase for one lane whose rows of logits begin at `first`: samples every
+ * row, accepts, and moves the accepted cells on the device. */
+bool accept_lane(struct rig *r, const struct lane *l, int first, int max_new, struct tree *tree,
+                 struct outcome *out, struct err *e);
+/* Samples one token from row 0 of the logits; *digest is that row's. */
+int32_t sample_prompt(struct rig *r, const struct lane *l, uint64_t *digest);
+
+#endif

@@ -1,0 +1,77 @@
+/* lane.c - see lane.h. */
+#include "engine/cycle/lane.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool lane_take_slot(struct rig *r, struct lane *l)
+{
+    if (l->slot == 0 && r->slots != UINT64_MAX) {
+        l->slot = __builtin_ctzll(~r->slots) + 1;
+        r->slots |= 1ull << (l->slot - 1);
+    }
+    return l->slot > 0;
+}
+
+void lane_give_slot(struct rig *r, struct lane *l)
+{
+    if (l->slot)
+        r->slots &= ~(1ull << (l->slot - 1));
+    l->slot = 0;
+}
+
+void lane_free(struct rig *r, struct lane *l)
+{
+    kv_drop(&r->kv, &l->seq);
+    lane_give_slot(r, l);
+    ids_free(&l->tok);
+    free(l->tap);
+    *l = (struct lane){.tap_row = -1};
+}
+
+void lane_park(struct rig *r, struct lane *l)
+{
+    if (!r->drafter || l->tap_row < 0)
+        return;
+    if (!l->tap)
+        l->tap = xmalloc((size_t)drafter_tap_floats(r->drafter) * sizeof *l->tap);
+    drafter_get_tap(r->drafter, l->tap_row, l->tap);
+    l->tap_row = -1;
+}
+
+void lane_fork(struct rig *r, struct lane *src, struct lane *dst)
+{
+    CHECK(!r->drafter || src->tap_row < 0);
+    *dst = *src;
+    dst->seq = (struct seq){0};
+    dst->tok = (struct ids){0};
+    dst->tap = NULL;
+    dst->slot = 0;
+    int committed = src->seq.committed;
+    if (r->hook.shared)
+        src->seq.committed = r->hook.shared(r, src);
+    if (dst->guess.n && lane_take_slot(r, dst))
+        drafter_copy_slot(r->drafter, src->slot - 1, dst->slot - 1);
+    else
+        dst->guess.n = 0;
+    ids_cat(&dst->tok, src->tok.v, src->tok.n);
+    kv_fork(&r->kv, &src->seq, &dst->seq);
+    src->seq.committed = committed;
+    if (src->tap) {
+        size_t n = (size_t)drafter_tap_floats(r->drafter) * sizeof *dst->tap;
+        dst->tap = memcpy(xmalloc(n), src->tap, n);
+    }
+}
+
+bool lane_can_follow(const struct rig *r, const struct lane *l)
+{
+    if (r->drafter && !drafter_owns_kv(r->drafter))
+        return true;
+    return r->drafter && l->seq.drafted == l->seq.committed &&
+           (l->seq.committed == 0 || l->tap || l->tap_row >= 0 || l->guess.n);
+}
+
+int lane_draft_depth(const struct rig *r, const struct lane *l, int max_new)
+{
+    return min_int(r->context - l->tok.n - 1, max_new - 1);
+}

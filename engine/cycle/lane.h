@@ -1,0 +1,55 @@
+/* lane.h - a lane: one sequence, its tokens, and what the drafter needs to continue it.
+ *
+ * seq.committed of the tokens have KV cells; the last token is pending: it was sampled or given, and
+ * no pass has run it yet. Engine thread.
+ */
+#ifndef AERIE_LANE_H
+#define AERIE_LANE_H
+
+#include "engine/cycle/runtime.h"
+
+struct lane {
+    struct seq seq;
+    struct ids tok;
+    struct guess guess; /* the drafter's, for the token after the pending one; n == 0: none */
+    int slot;           /* of the drafter, plus one; 0: none yet */
+    float *tap;         /* parked: the target's captured states at cell committed - 1; NULL: none */
+    int tap_row;        /* row of these states on the device since the last pass, -1: none */
+    struct sampling how;
+    uint64_t seed, draws; /* uniforms drawn so far */
+    int force; /* > 0, for benchmarks: accept this many rows of the tree, whatever is sampled */
+    /* the last step */
+    struct step_rec rec;
+    struct tree tree; /* n <= 1: nothing was drafted */
+    int n_new;        /* tokens it appended to tok */
+    bool stopped;     /* the last of them ends the reply */
+};
+
+void lane_free(struct rig *r, struct lane *l);
+/* Copies the lane's captured states to the host, so that another pass may overwrite them on the
+ * device. Waits for the device: not under the pass's lock. */
+void lane_park(struct rig *r, struct lane *l);
+/* dst, empty, continues where src stands; both share all pages. src is parked. */
+void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
+
+/* Gives the lane a slot of the drafter unless it has one. False: all are in use. */
+bool lane_take_slot(struct rig *r, struct lane *l);
+void lane_give_slot(struct rig *r, struct lane *l);
+/* Whether the drafter can go on from the lane's committed length: its own cells reach that far. */
+bool lane_can_follow(const struct rig *r, const struct lane *l);
+/* Most levels of a tree, if the cycle may append max_new tokens: each accepted node needs room for
+ * itself and for the token after it. */
+int lane_draft_depth(const struct rig *r, const struct lane *l, int max_new);
+
+/* The uniform number `counter` of a seed, in [0, 1): splitmix64 over both, 24 bits. */
+static inline float uniform(uint64_t seed, uint64_t counter)
+{
+    return (float)(mix64(mix64(seed) ^ (counter * 0xD1342543DE82EF95ull + 1)) >> 40) * 0x1p-24f;
+}
+/* The uniform with which the token `depth` places behind the pending one is drawn; 0: greedy. */
+static inline float lane_uniform(const struct lane *l, int depth)
+{
+    return l->how.temperature > 0 ? uniform(l->seed, l->draws + (uint64_t)depth) : 0;
+}
+
+#endif

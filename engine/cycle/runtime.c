@@ -1,0 +1,160 @@
+/* runtime.c - see runtime.h. */
+#include "engine/cycle/runtime.h"
+
+#include "engine/cycle/accept.h"
+#include "engine/cycle/fit.h"
+#include "engine/cycle/fused.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Carries out page copies that the cache queued: page_size cell moves each, pool by pool. */
+static void copy_pages(void *arg, const struct page_copy *copy, int n)
+{
+    struct rig *r = arg;
+    int P = r->kv.page_size;
+    int32_t src[64], dst[64];
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < P; j++) {
+            src[j] = copy[i].src * P + j;
+            dst[j] = copy[i].dst * P + j;
+        }
+        r->dev.k->put(r->dev.d, r->pair_src, src, (size_t)P * sizeof *src);
+        r->dev.k->put(r->dev.d, r->pair_dst, dst, (size_t)P * sizeof *dst);
+        if (copy[i].pool == POOL_DRAFT) {
+            drafter_move(r->drafter, P, r->pair_src, r->pair_dst);
+            continue;
+        }
+        kbuf from[2] = {{0}}, to[2] = {{0}};
+        from[copy[i].pool] = r->pair_src;
+        to[copy[i].pool] = r->pair_dst;
+        net_move(&r->net, P, from, to);
+    }
+}
+
+static bool open_buffers(struct rig *r, struct err *e)
+{
+    size_t rows = (size_t)r->max_rows * 4, vocab = (size_t)r->m->cfg.vocab * 4;
+    const struct {
+        kbuf *b;
+        size_t bytes;
+    } all[] = {
+        {&r->logits, (size_t)r->max_logits * vocab}, {&r->path_logits, (MAX_STEPS + 1) * vocab},
+        {&r->ids, rows * DIGEST_BEST}, {&r->p, rows * DIGEST_BEST}, {&r->u, rows}, {&r->row, rows},
+        {&r->logp, rows}, {&r->idx, rows}, {&r->pair_src, K_MAX_PAIRS * 4},
+        {&r->pair_dst, K_MAX_PAIRS * 4}};
+    bool ok = true;
+    for (size_t i = 0; i < sizeof all / sizeof *all && ok; i++) {
+        *all[i].b = r->dev.k->alloc(r->dev.d, all[i].bytes, "sampling buffers", e);
+        ok = all[i].b->p != NULL;
+    }
+    return ok;
+}
+
+/* Pool sizes: room for the context, the cells of a running pass, checkpoints and forks. */
+static struct kv_shape pool_shape(const struct rig *r, const struct rig_shape *s, bool draft)
+{
+    int P = s->page_size, lanes = max_int(1, s->lanes), W = r->m->cfg.window;
+    int scratch = div_up(max_int(r->max_rows, TREE_MAX), P) + 2;
+    int full = lanes * (div_up(s->context, P) + div_up(TREE_MAX, P) + 2) + 64;
+    int swa = lanes * (div_up(W, P) + scratch) + 16 * (div_up(W, P) + 2);
+    int draft_cells = s->context + MAX_STEPS * MAX_TOPK;
+    int draft_pages = lanes * (div_up(draft_cells, P) + 2) + 64;
+    return (struct kv_shape){
+        .page_size = P, .window = W, .full_pages = s->full_pages ? s->full_pages : full,
+        .swa_pages = W ? (s->swa_pages ? s->swa_pages : swa) : 0,
+        .draft_pages = !draft           ? 0
+                       : s->draft_pages ? s->draft_pages
+                                        : max_int(draft_pages, s->full_pages)};
+}
+
+/* Registers the memory behind each pool: tables carry its identity, and the checker compares it. */
+static void register_pools(struct rig *r)
+{
+    const void *base[N_POOLS] = {NULL};
+    for (int l = r->m->cfg.n_layer - 1; l >= 0; l--)
+        base[r->m->layer[l].window ? POOL_SWA : POOL_FULL] = r->net.cells[l].k.p;
+    if (r->drafter)
+        base[POOL_DRAFT] = r->drafter;
+    for (int p = 0; p < N_POOLS; p++)
+        if (r->kv.pool[p].total)
+            kv_back(&r->kv, (enum pool_id)p, base[p], r->kv.pool[p].total * r->kv.page_size);
+}
+
+bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
+              const struct rig_shape *wanted, struct err *e)
+{
+    struct rig_shape fitting = *wanted, *shape = &fitting;
+    *r = (struct rig){0};
+    if (!fit_shape(dev, m, draft, shape, e))
+        return false;
+    *r = (struct rig){.dev = dev, .m = m, .context = shape->context,
+                      .max_rows = shape->max_rows ? shape->max_rows : 512};
+    r->max_rows = max_int(r->max_rows, TREE_MAX * max_int(1, shape->lanes));
+    r->fuse = r->record = dev.k->queued;
+    r->max_logits = TREE_MAX * max_int(1, shape->lanes);
+    struct kv_shape ks = pool_shape(r, shape, drafter_kv_of(draft) == DRAFT_KV_OWN);
+    if (drafter_kv_of(draft) == DRAFT_KV_TARGET) /* its query stands at the last committed cell */
+        ks.reach = max_int(ks.window - 1, draft_window(draft));
+    kv_init(&r->kv, &ks);
+    pass_init(&r->pass, dev, &r->kv);
+    r->pass.copy = copy_pages;
+    r->pass.copy_arg = r;
+    int P = shape->page_size;
+    bool ok = net_open(&r->net, dev, m, ks.full_pages * P, ks.swa_pages * P, shape->kv, r->max_rows,
+                       e) &&
+              open_buffers(r, e);
+    if (ok && draft) {
+        struct drafter_setup setup = {dev, draft, &r->net, ks.draft_pages * P, shape->kv,
+                                      r->max_rows + 1};
+        r->drafter = drafter_open(&setup, e);
+        ok = r->drafter != NULL;
+        r->pass.opts.draft_window = draft_window(draft);
+        for (int l = 0; l < draft->cfg.n_layer; l++)
+            r->pass.opts.draft_full |= draft->layer[l].window == 0;
+    }
+    if (ok)
+        register_pools(r);
+    else
+        rig_close(r);
+    if (ok && shape->bugs)
+        rig_set_bugs(r, shape->bugs);
+    return ok;
+}
+
+void rig_close(struct rig *r)
+{
+    if (!r->dev.k)
+        return;
+    fused_close(r);
+    kbuf all[] = {r->logits, r->path_logits, r->ids, r->p, r->u, r->row, r->logp, r->idx, r->pair_src,
+                  r->pair_dst, r->mask};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        r->dev.k->release(r->dev.d, all[i]);
+    drafter_close(r->drafter);
+    net_close(&r->net);
+    pass_free(&r->pass);
+    kv_free(&r->kv);
+    *r = (struct rig){0};
+}
+
+bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e)
+{
+    size_t v = (size_t)r->m->cfg.vocab;
+    uint8_t *all = xmalloc(v);
+    memset(all, 1, v);
+    memcpy(all, mask, (size_t)min_int(n, (int)v));
+    r->mask = r->dev.k->alloc(r->dev.d, v, "token mask", e);
+    if (r->mask.p)
+        r->dev.k->put(r->dev.d, r->mask, all, v);
+    free(all);
+    return r->mask.p != NULL;
+}
+
+bool rig_stops(const struct rig *r, int32_t id)
+{
+    for (int i = 0; i < r->n_stop; i++)
+        if (r->stop[i] == id)
+            return true;
+    return false;
+}

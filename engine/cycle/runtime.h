@@ -1,0 +1,72 @@
+/* runtime.h - the runtime: models, pools and buffers on one device.
+ *
+ * Lanes (lane.h) are the sequences that it extends, cycles (cycle.h) are how it extends them.
+ * Engine thread.
+ */
+#ifndef AERIE_RUNTIME_H
+#define AERIE_RUNTIME_H
+
+#include "engine/bugs.h"
+#include "engine/draft/head.h"
+
+struct rig;
+struct lane;
+
+/* Where historical faults (faults.c) get into a cycle. A NULL member is not called. */
+struct cycle_hooks {
+    /* Replaces the cells of src that a fork shares: those that are committed. */
+    int (*shared)(const struct rig *r, const struct lane *src);
+};
+
+struct rig {
+    struct device dev;
+    struct model *m;
+    struct net net;
+    struct drafter *drafter; /* NULL: none */
+    struct kv kv;
+    struct pass pass;
+    struct fused *fused; /* of fused cycles (fused.h); NULL until the first one */
+    bool fuse;           /* run a cycle of one lane fused where that is possible ... */
+    bool record;         /* ... and record its operations as a graph where the device has graphs */
+    uint64_t n_fused, n_replayed; /* fused cycles launched; those of them launched as a graph */
+    /* Host time of the last fused cycle in nanoseconds: before the launch, while the device runs,
+     * and from its results to the end. */
+    struct { uint64_t before, during, after; } host;
+    int context;  /* most tokens of a lane */
+    int parts;    /* of a prompt pass: 2 computes attention to the cached prefix apart; else 0 or 1 */
+    int max_rows; /* of one pass */
+    int32_t stop[MAX_STOP]; /* tokens that end a reply */
+    int n_stop;
+    struct bugs bugs; /* the historical faults that are on; set by rig_set_bugs() */
+    struct cycle_hooks hook;
+    uint64_t slots;   /* drafter slots in use, one bit each */
+    kbuf logits;      /* (max_logits, vocab) of the last pass */
+    int max_logits;
+    kbuf path_logits; /* (MAX_STEPS + 1, vocab) the rows of an accepted path */
+    kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask; /* arguments of sampling and moves */
+};
+
+struct rig_shape {
+    int page_size, context;
+    int full_pages, swa_pages, draft_pages; /* 0: derived from the context */
+    int max_rows;                           /* 0: 512 */
+    int lanes;                              /* most lanes at the same time, 0: 1 */
+    enum kv_type kv;
+    bool shorten; /* if the context does not fit the device, use the longest one that does */
+    const struct bugs *bugs; /* historical faults that are on from the start; NULL: none */
+};
+
+/* Uploads the models and allocates pools and buffers. draft may be NULL. The models must outlive
+ * the runtime. False: nothing is left open; if the device is too small (fit.h), nothing was uploaded
+ * and *e says what would fit. */
+bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
+              const struct rig_shape *shape, struct err *e);
+void rig_close(struct rig *r);
+/* Switches the historical faults of this runtime, between two passes. Every runtime has its own. */
+void rig_set_bugs(struct rig *r, const struct bugs *on);
+/* Whether a token ends a reply. */
+bool rig_stops(const struct rig *r, int32_t id);
+/* Ids that must never be sampled (they have no text): mask[id] != 0. n <= vocab. */
+bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e);
+
+#endif
