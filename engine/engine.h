@@ -32,13 +32,20 @@ struct engine_opts {
                                   what the device's memory holds */
     int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
     int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
+    int lanes;                 /* replies that a batch may compute at once: pools and buffers are
+                                  sized for as many conversations; 0: 1 */
     struct settings settings;  /* to start with */
     struct bugs bugs;          /* the same of historical faults */
     bool attended;             /* a person is at the terminal: `forget` defaults to ask */
     struct evq *log;           /* the log's queue, or NULL; the caller owns it */
     void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *progress_arg; /* called on the thread that called engine_open() */
-    void (*notice)(const char *line); /* batch_run(): what an engine posts as EV_NOTICE; or NULL */
+    void (*notice)(void *arg, const char *line); /* engine_load(): a line for people; or NULL. An
+                                  engine posts such lines as EV_NOTICE instead */
+    void *notice_arg;
+    /* Makes target and draft up instead of reading folders (benchmarks); or NULL */
+    bool (*make)(void *arg, struct model *m, struct draft *d, struct err *e);
+    void *make_arg;
 };
 
 /* Loads and starts. On failure NULL and *e (ERR_MODEL). */

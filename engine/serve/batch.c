@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cycle/cycle.h"
-#include "engine/run/device.h"
+#include "engine/serve/load.h"
 
 enum { BATCH_LANES = 32 };
 
@@ -22,12 +21,7 @@ struct job {
 
 struct batch {
     const struct engine_opts *o;
-    struct device dev;
-    struct model m;
-    struct draft d;
-    bool has_draft;
-    struct tokenizer *tok;
-    struct chat *chat;
+    struct loaded l;
     struct rig r;
     struct job *job; /* (n) */
     int n, next, told;
@@ -39,89 +33,16 @@ struct batch {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void notice(const struct batch *b, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void notice(const struct batch *b, const char *fmt, ...)
+static int chunk_of(const struct batch *b)
 {
-    char line[sizeof ((struct err *)NULL)->msg + 64];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    if (b->o->notice)
-        b->o->notice(line);
+    return min_int(load_chunk(&b->l, &b->o->settings), b->r.max_rows);
 }
 
 static bool load(struct batch *b, struct err *e)
 {
-    const struct engine_opts *o = b->o;
-    struct progress p = {o->progress, o->progress_arg};
-    struct device_wish w = {o->device, o->threads, o->precision, o->backend};
-    struct err passed = {0}, why = {0};
-    const char *warning = NULL;
-    if (!models_quantize(NULL, NULL, &o->quant, e) || !device_choose(&b->dev, &w, &passed, e))
-        return false;
-    if (passed.kind)
-        notice(b, "computing on the CPU: %s", passed.msg);
-    if (device_slow_start(&b->dev))
-        notice(b, "%s", device_slow_start(&b->dev));
-    if (!model_load(&b->m, o->model, o->progress ? &p : NULL, e))
-        return false;
-    if (o->draft) {
-        b->has_draft = drafter_load(&b->d, o->draft, &b->m, o->capture, NULL, &why);
-        if (!b->has_draft && o->require_draft)
-            return err_set(e, why.kind, "%s", why.msg);
-        if (!b->has_draft)
-            notice(b, "drafting is off: %s", why.msg);
-    }
-    if (!models_quantize(&b->m, b->has_draft ? &b->d : NULL, &o->quant, e))
-        return false;
-    b->tok = tok_open(o->model, e);
-    b->chat = b->tok ? chat_open(&b->m, b->tok, o->raw, &warning, e) : NULL;
-    if (warning)
-        notice(b, "%s", warning);
-    return b->chat != NULL;
-}
-
-/* Ids that stand for no text are never drawn. */
-static bool mask_holes(struct rig *r, const struct tokenizer *tok, struct err *e)
-{
-    int vocab = r->m->cfg.vocab;
-    uint8_t *mask = xcalloc((size_t)vocab, 1);
-    for (int i = 0; i < vocab; i++) {
-        size_t len;
-        mask[i] = tok_bytes(tok, i, &len) == NULL;
-    }
-    bool ok = rig_mask(r, mask, vocab, e);
-    free(mask);
-    return ok;
-}
-
-static int chunk_of(const struct batch *b)
-{
-    return b->o->settings.chunk ? b->o->settings.chunk : device_chunk(&b->dev);
-}
-
-static bool open_rig(struct batch *b, struct err *e)
-{
-    int most = min_int(b->m.cfg.max_pos, 8192);
-    struct rig_shape s = {.page_size = b->o->page_size ? b->o->page_size : 16,
-                          .context = b->o->context ? min_int(b->o->context, b->m.cfg.max_pos)
-                                                   : most,
-                          .full_pages = b->o->full_pages, .swa_pages = b->o->swa_pages,
-                          .max_rows = max_int(512, chunk_of(b)), .lanes = b->lanes + 1,
-                          .kv = b->dev.kv, .shorten = !b->o->context && !b->o->full_pages,
-                          .bugs = &b->o->bugs};
-    if (!rig_open(&b->r, b->dev, &b->m, b->has_draft ? &b->d : NULL, &s, e))
-        return false;
-    if (b->r.context < s.context)
-        notice(b, "the context is %d tokens: no more than that fits the device's memory",
-               b->r.context);
-    b->r.n_stop = chat_stops(b->chat, b->r.stop);
-    b->r.pass.check.level = (enum check_level)b->o->settings.check;
-    b->r.record = b->o->settings.graph && b->dev.k->queued;
-    return mask_holes(&b->r, b->tok, e);
+    struct engine_opts o = *b->o;
+    o.lanes = b->lanes + 1;
+    return engine_load(&b->l, &o, LOAD_DEVICE | LOAD_TEXT, e) && engine_rig(&b->r, &b->l, &o, e);
 }
 
 static bool render(struct batch *b, struct job *j, const char *prompt, const char *system,
@@ -130,7 +51,7 @@ static bool render(struct batch *b, struct job *j, const char *prompt, const cha
     struct message m[2] = {{.role = ROLE_SYSTEM, .text = (char *)(uintptr_t)system},
                            {.role = ROLE_USER, .text = (char *)(uintptr_t)prompt}};
     bool with = system && system[0];
-    if (!chat_render(b->chat, with ? m : m + 1, 1 + with, &j->prompt, e))
+    if (!chat_render(b->l.chat, with ? m : m + 1, 1 + with, &j->prompt, e))
         return false;
     ids_cat(&j->tok, j->prompt.v, j->prompt.n);
     if (j->prompt.n >= b->r.context) {
@@ -155,23 +76,19 @@ static void close_batch(struct batch *b)
     }
     free(b->job);
     rig_close(&b->r);
-    chat_close(b->chat);
-    tok_close(b->tok);
-    draft_free(&b->d);
-    model_free(&b->m);
-    device_close(&b->dev);
+    engine_unload(&b->l);
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
 static bool drafting(const struct batch *b)
 {
-    return b->has_draft && b->o->settings.spec;
+    return b->l.has_draft && b->o->settings.spec;
 }
 
 static bool extend(struct batch *b, struct lane *l, int upto, bool sample, struct err *e)
 {
-    int chunk = min_int(chunk_of(b), b->r.max_rows);
+    int chunk = chunk_of(b);
     while (l->seq.committed < upto) {
         int to = min_int(upto, l->seq.committed + chunk);
         bool last = sample && to == l->tok.n;
@@ -206,7 +123,7 @@ static bool has_room(const struct batch *b, const struct job *j)
 {
     const struct kv *kv = &b->r.kv;
     const struct settings *s = &b->o->settings;
-    int P = kv->page_size, chunk = min_int(chunk_of(b), b->r.max_rows);
+    int P = kv->page_size, chunk = chunk_of(b);
     int cells = max_int(s->nodes, s->steps * s->topk + 1);
     int ahead = (b->n_live + 1) * (div_up(cells, P) + 1);
     int full = div_up(j->tok.n, P) - b->head.seq.committed / P + ahead;
@@ -287,7 +204,7 @@ static void read_reply(const struct chat *chat, const struct ids *tok, int n_pro
 
 static void finish(struct batch *b, struct job *j, const struct lane *l, enum stop_reason why)
 {
-    read_reply(b->chat, &l->tok, j->prompt.n, &j->text);
+    read_reply(b->l.chat, &l->tok, j->prompt.n, &j->text);
     j->n_tokens = l->tok.n - j->prompt.n;
     j->reason = why;
     j->done = true;
@@ -390,7 +307,7 @@ bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, in
     b->lanes = lanes;
     b->n = n;
     b->job = xcalloc((size_t)max_int(1, n), sizeof *b->job);
-    bool ok = load(b, e) && open_rig(b, e);
+    bool ok = load(b, e);
     for (int i = 0; i < n && ok; i++)
         ok = render(b, &b->job[i], prompt[i], system, e);
     ok = ok && (share_head(b, e) || e->kind == ERR_NEGATIVE);
@@ -421,7 +338,7 @@ static bool several_prompt(const struct several *o, struct rig *r, struct lane *
     while (l->seq.committed < upto) {
         if (stop_asked(o->stop))
             return stopped(e);
-        if (!lane_extend(r, l, min_int(upto, l->seq.committed + chunk), false, o->d != NULL,
+        if (!lane_extend(r, l, min_int(upto, l->seq.committed + chunk), false, o->l->has_draft,
                          o->set->topk, e))
             return false;
     }
@@ -446,7 +363,7 @@ static bool several_steps(const struct several *o, struct rig *r, struct lane *l
             return true;
         if (stop_asked(o->stop))
             return stopped(e);
-        if (!lane_step(r, live, lim, n, o->d && o->set->spec ? &shape : NULL, e))
+        if (!lane_step(r, live, lim, n, o->l->has_draft && o->set->spec ? &shape : NULL, e))
             return false;
     }
 }
@@ -460,7 +377,7 @@ static void several_tell(const struct several *o, const struct lane *lane, int i
                            : most > 0 && n >= most  ? STOP_MAX
                            : lane->tok.n >= context ? STOP_CONTEXT
                                                     : STOP_CANCEL;
-    read_reply(o->chat, &lane->tok, o->prompt->n, &text);
+    read_reply(o->l->chat, &lane->tok, o->prompt->n, &text);
     tell(arg, &(struct batch_result){.index = i, .text = text.p ? text.p : "",
                                      .n_prompt = o->prompt->n, .n_tokens = n, .reason = why});
     buf_free(&text);
@@ -471,19 +388,17 @@ bool batch_several(const struct several *o, int *shared,
 {
     struct rig r;
     struct rig_shape s = {.page_size = o->page_size, .context = o->context, .lanes = o->n + 1,
-                          .kv = o->dev->kv, .bugs = o->bugs};
+                          .kv = o->l->dev.kv, .bugs = o->bugs};
     struct lane head = {.tap_row = -1}, *lane = xcalloc((size_t)o->n, sizeof *lane);
     double temperature = o->set->temperature > 0 ? o->set->temperature : 0.8;
     CHECK(o->n >= 1 && o->n <= BATCH_LANES && o->prompt->n > 0 && o->prompt->n < o->context);
-    if (!rig_open(&r, *o->dev, o->m, o->d, &s, e)) {
+    if (!loaded_rig(&r, o->l, &s, e)) {
         free(lane);
         return false;
     }
-    r.n_stop = chat_stops(o->chat, r.stop);
-    r.pass.check.level = (enum check_level)o->set->check;
-    r.net.stop = o->dev->k->queued ? NULL : o->stop;
-    r.record = o->set->graph && o->dev->k->queued;
-    bool ok = mask_holes(&r, o->tok, e) && several_prompt(o, &r, &head, e);
+    rig_set(&r, o->set);
+    r.net.stop = r.dev.k->queued ? NULL : o->stop;
+    bool ok = several_prompt(o, &r, &head, e);
     *shared = head.seq.n_col;
     for (int i = 0; i < o->n && ok; i++) {
         if (head.seq.committed)
@@ -495,7 +410,7 @@ bool batch_several(const struct several *o, int *shared,
         lane[i].seed = (uint64_t)o->set->seed + (uint64_t)i;
         ok = stop_asked(o->stop)
                  ? stopped(e)
-                 : lane_extend(&r, &lane[i], o->prompt->n, true, o->d != NULL, o->set->topk, e);
+                 : lane_extend(&r, &lane[i], o->prompt->n, true, o->l->has_draft, o->set->topk, e);
         lane_park(&r, &lane[i]);
     }
     ok = ok && several_steps(o, &r, lane, e);

@@ -10,9 +10,8 @@
 #define AERIE_BATCH_H
 
 #include "engine/engine.h"
-#include "models/chat/chat.h"
 
-struct device;
+struct loaded;
 struct stop;
 
 struct batch_result {
@@ -35,11 +34,7 @@ bool batch_run(const struct engine_opts *o, const char *const *prompt, int n, in
  * the engine's thread; `stop` ends it early: lanes with text so far report that text. *shared:
  * full pages that all of them share. */
 struct several {
-    const struct device *dev;
-    struct model *m;
-    struct draft *d; /* or NULL */
-    const struct tokenizer *tok;
-    const struct chat *chat;
+    struct loaded *l;
     const struct settings *set;
     const struct ids *prompt;
     int n, page_size, context;

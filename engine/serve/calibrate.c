@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cycle/cycle.h"
-#include "engine/run/device.h"
-#include "models/chat/chat.h"
+#include "engine/serve/load.h"
 
 enum { TEXT_MAX = 512, REPLY_MAX = 96 };
 
@@ -23,7 +21,6 @@ static const char *const prompts[] = {
 
 struct scorer {
     const struct calib_opts *o;
-    struct device dev;
     struct rig rig;
     struct calibration *c;
     uint8_t hit[CALIB_ROWS][CALIB_TOKENS];
@@ -36,7 +33,7 @@ static void add_reading(struct scorer *s, const char *name, const int *boundary)
     struct calibration *c = s->c;
     size_t bytes = (size_t)c->n_capture * sizeof *boundary;
     for (int i = 0; i < c->n_capture; i++)
-        if (boundary[i] < 0 || boundary[i] > s->o->m->cfg.n_layer)
+        if (boundary[i] < 0 || boundary[i] > s->o->l->model.cfg.n_layer)
             return;
     for (int r = 0; r < c->n_row; r++)
         if (memcmp(c->row[r].boundary, boundary, bytes) == 0)
@@ -49,8 +46,8 @@ static void add_reading(struct scorer *s, const char *name, const int *boundary)
 
 static void list_readings(struct scorer *s)
 {
-    const struct draft *d = s->o->d;
-    int n = s->o->m->cfg.n_layer, low[MAX_CAPTURE], high[MAX_CAPTURE];
+    const struct draft *d = &s->o->l->draft;
+    int n = s->o->l->model.cfg.n_layer, low[MAX_CAPTURE], high[MAX_CAPTURE];
     s->c->n_capture = d->n_capture;
     for (int i = 0; i < d->n_capture; i++) {
         low[i] = d->capture[i] - 1;
@@ -194,15 +191,7 @@ static bool score_texts(struct scorer *s, struct err *e)
         ids_free(&text);
         return ok;
     }
-    struct chat *own = o->chat ? NULL : chat_open(o->m, o->tok, false, NULL, e);
-    const struct chat *chat = o->chat ? o->chat : own;
-    if (!chat)
-        return false;
-    s->rig.n_stop = chat_stops(chat, s->rig.stop);
-    bool ok = score_answers(s, chat, e);
-    if (own)
-        chat_close(own);
-    return ok;
+    return score_answers(s, o->l->chat, e);
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -235,27 +224,24 @@ static void judge(struct scorer *s)
 bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e)
 {
     *out = (struct calibration){.rival = -1};
-    if (o->d->n_capture == 0)
+    if (!o->l->has_draft)
+        return err_set(e, ERR_USAGE, "%s", o->l->draft_off);
+    if (o->l->draft.n_capture == 0)
         return err_set(e, ERR_NEGATIVE, "this drafter has no captured layers to calibrate");
     struct scorer *s = xcalloc(1, sizeof *s);
     *s = (struct scorer){.o = o, .c = out};
     list_readings(s);
-    if (o->dev)
-        s->dev = *o->dev;
-    bool ok = o->dev || device_open(&s->dev, o->device, o->threads, o->precision, e);
-    struct rig_shape shape = {.page_size = 16, .kv = s->dev.kv, .max_rows = TEXT_MAX,
-                              .context = min_int(o->m->cfg.max_pos, TEXT_MAX), .bugs = o->bugs};
-    if (ok && rig_open(&s->rig, s->dev, o->m, o->d, &shape, e)) {
-        s->rig.net.stop = s->dev.k->queued ? NULL : o->stop;
+    struct rig_shape shape = {.page_size = 16, .kv = o->l->dev.kv, .max_rows = TEXT_MAX,
+                              .context = min_int(o->l->model.cfg.max_pos, TEXT_MAX),
+                              .bugs = o->bugs};
+    bool ok = loaded_rig(&s->rig, o->l, &shape, e);
+    if (ok) {
+        s->rig.net.stop = s->rig.dev.k->queued ? NULL : o->stop;
         ok = score_texts(s, e);
         rig_close(&s->rig);
-    } else {
-        ok = false;
     }
     if (ok)
         judge(s);
-    if (!o->dev)
-        device_close(&s->dev);
     free(s);
     return ok;
 }

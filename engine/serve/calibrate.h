@@ -10,10 +10,8 @@
 #define AERIE_CALIBRATE_H
 
 #include "models/models.h"
-#include "models/tokenizer/tokenizer.h"
 
-struct chat;
-struct device;
+struct loaded;
 
 enum { CALIB_ROWS = 4, CALIB_TOKENS = 256 };
 
@@ -21,18 +19,11 @@ struct bugs;
 struct stop;
 
 struct calib_opts {
-    struct model *m;
-    struct draft *d;               /* an EAGLE3 head, else refused */
-    const struct tokenizer *tok;
-    const struct chat *chat;       /* NULL: the folder's own format */
-    const struct device *dev;      /* NULL: `device` is opened */
-    const char *device;
-    int threads;
-    const char *precision; /* as of device_open() */
-    const int32_t *text;           /* a conversation to score, n_text tokens; shorter than */
-    int n_text;                    /* CALIB_TOKENS: the target answers a few prompts instead */
-    const struct bugs *bugs;       /* historical faults that are on; NULL: none */
-    const struct stop *stop;       /* may be NULL */
+    struct loaded *l;        /* with device, tokenizer and an EAGLE3 head, else refused */
+    const int32_t *text;     /* a conversation to score, n_text tokens; shorter than */
+    int n_text;              /* CALIB_TOKENS: the target answers a few prompts instead */
+    const struct bugs *bugs; /* historical faults that are on; NULL: none */
+    const struct stop *stop; /* may be NULL */
 };
 
 struct calib_row {

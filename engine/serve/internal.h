@@ -20,8 +20,8 @@
 
 #include <pthread.h>
 
-#include "engine/run/device.h"
 #include "engine/engine.h"
+#include "engine/serve/load.h"
 #include "engine/serve/session.h"
 #include "engine/serve/step_ring.h"
 
@@ -65,14 +65,9 @@ struct inbox {
 };
 
 struct engine {
-    struct device dev;
-    struct model model;
-    struct draft draft;
-    bool has_draft;
-    struct tokenizer *tok;
-    struct chat *chat;
+    struct loaded loaded;
     struct engine_info info;
-    char *strings[6]; /* owned strings of info */
+    char *strings[4]; /* owned strings of info */
     struct evq *screen, *log;
     bool attended; /* as opened */
     pthread_t thread;

@@ -48,7 +48,7 @@ void engine_fault(struct engine *g, int step, const struct err *e)
     struct err sticky;
     ev.fault = e->kind;
     ev.step = step;
-    if (!g->dev.k->sync(g->dev.d, &sticky)) {
+    if (!g->loaded.dev.k->sync(g->loaded.dev.d, &sticky)) {
         g->own.lost = ev.lost = true;
         ev.fault = ERR_MODEL;
         buf_printf(&ev.text, "the device failed: %s", sticky.msg);
@@ -278,7 +278,7 @@ static int decode(struct engine *g, struct turn *t)
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
         struct step_limits lim = {left};
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
-        bool spec = set->spec && g->has_draft;
+        bool spec = set->spec && g->loaded.has_draft;
         if (lane_step(&g->own.rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
             t->decode_ns = clock_ns() - start;
             post_step(g, t);
@@ -334,10 +334,9 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     const struct settings *set = &g->shared.set;
     struct session *s = &g->own.ses;
     shared_lock(&g->shared);
-    g->own.rig.pass.check.level = (enum check_level)set->check;
+    rig_set(&g->own.rig, set);
     shared_unlock(&g->shared);
-    g->own.rig.record = set->graph && g->dev.k->queued;
-    session_prepare(s, prompt, set->spec && g->has_draft);
+    session_prepare(s, prompt, set->spec && g->loaded.has_draft);
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
     s->lane.seed = (uint64_t)set->seed;
@@ -385,7 +384,7 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
 static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int stop_after)
 {
     struct turn t = {.stop_after = stop_after};
-    chat_reader_init(&t.reader, g->chat);
+    chat_reader_init(&t.reader, g->loaded.chat);
     open_turn(g, &t, prompt, regen);
     int why = prefill(g, &t);
     if (why < 0)

@@ -85,11 +85,11 @@ void engine_view(struct engine *g, struct engine_view *v)
     v->turn = s->turn;
     v->step = s->step;
     v->busy = busy;
-    v->spec = s->set.spec && g->has_draft;
+    v->spec = s->set.spec && g->loaded.has_draft;
     v->length = l->tok.n;
     v->committed = l->seq.committed;
     v->capacity = g->info.context;
-    v->window = g->model.cfg.window;
+    v->window = g->loaded.model.cfg.window;
     v->window_lo = l->seq.swa_lo;
     v->draft_length = l->seq.drafted;
     v->settings = s->set;

@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "engine/serve/calibrate.h"
 #include "engine/serve/batch.h"
 #include "engine/bugs.h"
+#include "engine/run/device.h"
 #include "engine/serve/internal.h"
 
 enum { SCREEN_QUEUE = 4096 };
@@ -68,8 +68,7 @@ static void do_new(struct engine *g, const struct request *rq)
 /* What was left to the engine becomes a value, so that the log says what a replay must do. */
 static void resolve_settings(struct engine *g)
 {
-    if (g->shared.set.chunk == 0)
-        g->shared.set.chunk = device_chunk(&g->dev);
+    g->shared.set.chunk = load_chunk(&g->loaded, &g->shared.set);
     if (g->shared.set.forget == FORGET_AUTO)
         g->shared.set.forget = g->attended ? FORGET_ASK : FORGET_OLDEST;
 }
@@ -197,7 +196,7 @@ static void do_set(struct engine *g, const char *line)
 /* Of a request that is no turn: a line, or a fault where a rule or the device is behind it. */
 static void tell_failure(struct engine *g, const struct err *e)
 {
-    bool lost = e->kind == ERR_MODEL && !g->dev.k->sync(g->dev.d, NULL);
+    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
     if (lost || e->kind == ERR_INVARIANT)
         engine_fault(g, 0, e);
     else
@@ -210,12 +209,10 @@ static void do_calibrate(struct engine *g)
     struct err e = {0};
     struct calibration c;
     const struct ids *said = &g->own.ses.lane.tok;
-    struct calib_opts o = {.m = &g->model, .d = &g->draft, .tok = g->tok, .chat = g->chat,
-                           .dev = &g->dev, .text = said->v, .n_text = said->n,
+    struct calib_opts o = {.l = &g->loaded, .text = said->v, .n_text = said->n,
                            .bugs = &g->own.rig.bugs, .stop = &g->stop};
     struct buf report = {0};
-    bool ok = g->has_draft ? calibrate_run(&o, &c, &e)
-                           : err_set(&e, ERR_USAGE, "%s", g->info.draft_off);
+    bool ok = calibrate_run(&o, &c, &e);
     if (ok)
         calibrate_print(&c, &report);
     else
@@ -251,8 +248,7 @@ static void do_several(struct engine *g, const struct request *rq)
     struct ids prompt = {0};
     int shared = 0, n = rq->count;
     const struct settings *set = &g->shared.set;
-    struct several o = {.dev = &g->dev, .m = &g->model, .d = g->has_draft ? &g->draft : NULL,
-                        .tok = g->tok, .chat = g->chat, .set = set, .prompt = &prompt, .n = n,
+    struct several o = {.l = &g->loaded, .set = set, .prompt = &prompt, .n = n,
                         .page_size = g->own.rig.kv.page_size, .bugs = &g->own.rig.bugs,
                         .stop = &g->stop};
     bool ok = session_render(&g->own.ses, rq->text ? rq->text : "", &prompt, &e);
@@ -381,144 +377,32 @@ static void hold(void *arg, bool on)
         shared_unlock(arg);
 }
 
-/* The longest context within reason. Where cells lie in the machine's memory, they may take a
- * quarter of it; what a device with memory of its own can hold, the rig finds out (fit.h). */
-static int pick_context(const struct device *dev, const struct model *m, int asked)
+static void post_notice(void *arg, const char *line)
 {
-    size_t per_token = 0, left, all;
-    dev->k->memory(dev->d, &left, &all);
-    if (all)
-        return min_int(asked ? asked : 131072, m->cfg.max_pos);
-    for (int l = 0; l < m->cfg.n_layer; l++)
-        if (m->layer[l].kv_src == l && m->layer[l].window == 0)
-            per_token += (size_t)(2 * m->layer[l].n_kv * m->layer[l].head_dim) * sizeof(float);
-    int64_t ram = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
-    int64_t fits = per_token ? ram / (int64_t)per_token : INT32_MAX;
-    int most = m->cfg.max_pos;
-    if (asked)
-        return min_int(asked, most);
-    return (int)(fits < min_int(most, 131072) ? fits : min_int(most, 131072));
+    engine_post_text(arg, EV_NOTICE, line);
 }
 
-static void notice(struct engine *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void notice(struct engine *g, const char *fmt, ...)
+/* Models, device and the runtime of the conversation. */
+static bool load(struct engine *g, const struct engine_opts *asked, struct err *e)
 {
-    char line[sizeof ((struct err *)NULL)->msg + 64];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
-    va_end(ap);
-    engine_post_text(g, EV_NOTICE, line);
-}
-
-static bool open_device(struct engine *g, const struct engine_opts *o, struct err *e)
-{
-    struct err passed = {0};
-    struct device_wish w = {o->device, o->threads, o->precision, o->backend};
-    if (!models_quantize(NULL, NULL, &o->quant, e) || !device_choose(&g->dev, &w, &passed, e))
+    struct engine_opts o = *asked;
+    struct rig *r = &g->own.rig;
+    o.notice = post_notice;
+    o.notice_arg = g;
+    if (!engine_load(&g->loaded, &o, LOAD_DEVICE | LOAD_TEXT, e))
         return false;
-    if (passed.kind)
-        g->info.passed = g->strings[5] = xstrdup(passed.msg);
-    if (device_slow_start(&g->dev))
-        notice(g, "%s", device_slow_start(&g->dev));
     resolve_settings(g);
-    return true;
-}
-
-static bool load_text(struct engine *g, const struct engine_opts *o, struct err *e)
-{
-    const char *warning = NULL;
-    g->tok = tok_open(o->model, e);
-    if (!g->tok)
+    if (!engine_rig(r, &g->loaded, &o, e))
         return false;
-    g->chat = chat_open(&g->model, g->tok, o->raw, &warning, e);
-    if (!g->chat)
-        return false;
-    if (warning)
-        engine_post_text(g, EV_NOTICE, warning);
-    time_t now = time(NULL);
-    struct tm tm;
-    if (o->date)
-        snprintf(g->info.date, sizeof g->info.date, "%.10s", o->date);
-    else if (localtime_r(&now, &tm))
-        strftime(g->info.date, sizeof g->info.date, "%Y-%m-%d", &tm);
-    return chat_set_date(g->chat, g->info.date, e);
-}
-
-static void tokenizer_sha(struct engine *g, const char *dir)
-{
-    struct buf b;
-    char *path = xasprintf("%s/tokenizer.json", dir);
-    if (buf_read_file(&b, path, (size_t)1 << 30, NULL)) {
-        sha256_hex(b.p, b.n, g->info.tokenizer_sha);
-        buf_free(&b);
-    }
-    free(path);
-}
-
-/* A head that does not fit is a notice and plain decoding, unless it is required. */
-static bool load_draft(struct engine *g, const struct engine_opts *o, const struct progress *p,
-                       struct err *e)
-{
-    struct err why = {0};
-    g->info.draft_off = "no draft head was given";
-    if (!o->draft)
-        return !o->require_draft || err_set(e, ERR_MODEL, "no draft head was given (--draft DIR)");
-    g->has_draft = drafter_load(&g->draft, o->draft, &g->model, o->capture, p, &why);
-    if (g->has_draft) {
-        g->info.draft_off = NULL;
-        return true;
-    }
-    if (o->require_draft) {
-        *e = why;
-        return false;
-    }
-    g->info.draft_off = g->strings[3] = xstrdup(why.msg);
-    notice(g, "drafting is off: %s", why.msg);
-    return true;
-}
-
-static bool open_rig(struct engine *g, const struct engine_opts *o, struct err *e)
-{
-    struct rig_shape shape = {.page_size = o->page_size ? o->page_size : 16,
-                              .context = pick_context(&g->dev, &g->model, o->context),
-                              .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                              .max_rows = o->rows ? o->rows : max_int(512, g->shared.set.chunk),
-                              .kv = g->dev.kv,
-                              .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
-    int P = shape.page_size;
-    if (P < 1 || P > 64 || (P & (P - 1)))
-        return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
-    if (shape.context < 16)
-        return err_set(e, ERR_USAGE, "a context of %d tokens is too short: expected 16 or more",
-                       shape.context);
-    if ((shape.full_pages && shape.full_pages < 4) || (shape.swa_pages && shape.swa_pages < 4))
-        return err_set(e, ERR_USAGE, "a pool needs at least 4 pages");
-    if (!rig_open(&g->own.rig, g->dev, &g->model, g->has_draft ? &g->draft : NULL, &shape, e))
-        return false;
-    if (g->own.rig.context < shape.context)
-        notice(g, "the context is %d tokens: no more than that fits the device's memory",
-               g->own.rig.context);
-    g->own.rig.pass.hold = hold;
-    g->own.rig.pass.hold_arg = &g->shared;
-    g->shared.pass = &g->own.rig.pass;
+    r->pass.hold = hold;
+    r->pass.hold_arg = &g->shared;
+    g->shared.pass = &r->pass;
     g->shared.ses = &g->own.ses;
     g->shared.bugs = &g->own.rig.bugs;
     /* where passes queue, the host is far ahead of the device; elsewhere one may take long */
-    g->own.rig.net.stop = g->dev.k->queued ? NULL : &g->stop;
-    g->own.rig.n_stop = chat_stops(g->chat, g->own.rig.stop);
-    int n = g->model.cfg.vocab, holes = 0;
-    uint8_t *mask = xcalloc((size_t)n, 1);
-    for (int i = 0; i < n; i++) {
-        size_t len;
-        mask[i] = tok_bytes(g->tok, i, &len) == NULL;
-        holes += mask[i];
-    }
-    bool ok = holes == 0 || rig_mask(&g->own.rig, mask, n, e);
-    free(mask);
-    session_init(&g->own.ses, &g->own.rig, g->chat);
-    return ok;
+    r->net.stop = r->dev.k->queued ? NULL : &g->stop;
+    session_init(&g->own.ses, r, g->loaded.chat);
+    return true;
 }
 
 /* "15,17-19": the layers that read the cells of `owner` without being it. False: none. */
@@ -541,7 +425,8 @@ static bool print_readers(const struct model *m, int owner, struct buf *out)
 /* Which layers own no slots, and whose they read. Allocated; NULL: all own theirs. */
 static char *print_sharing(const struct engine *g)
 {
-    const struct model *m = &g->model;
+    const struct loaded *l = &g->loaded;
+    const struct model *m = &l->model;
     struct buf all = {0};
     for (int owner = 0; owner < m->cfg.n_layer; owner++) {
         struct buf one = {0};
@@ -553,45 +438,60 @@ static char *print_sharing(const struct engine *g)
         }
         buf_free(&one);
     }
-    const int owner[] = {g->draft.kv_full, g->draft.kv_swa};
-    for (int i = 0; g->has_draft && drafter_kv_of(&g->draft) == DRAFT_KV_TARGET && i < 2; i++)
+    const int owner[] = {l->draft.kv_full, l->draft.kv_swa};
+    for (int i = 0; l->has_draft && drafter_kv_of(&l->draft) == DRAFT_KV_TARGET && i < 2; i++)
         if (owner[i] >= 0)
             buf_printf(&all, "%sthe draft's %s layers read layer %d", all.n ? "; " : "",
                        i ? "sliding" : "full", owner[i]);
     return all.p;
 }
 
+static void tokenizer_sha(struct engine *g, const char *dir)
+{
+    struct buf b;
+    char *path = xasprintf("%s/tokenizer.json", dir);
+    if (buf_read_file(&b, path, (size_t)1 << 30, NULL)) {
+        sha256_hex(b.p, b.n, g->info.tokenizer_sha);
+        buf_free(&b);
+    }
+    free(path);
+}
+
 static void fill_info(struct engine *g, const struct engine_opts *o)
 {
+    const struct loaded *l = &g->loaded;
     struct engine_info *i = &g->info;
     i->model_dir = g->strings[0] = xstrdup(o->model);
-    i->draft_dir = g->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
-    i->draft_kind = g->has_draft ? g->draft.kind : NULL;
-    i->draft_kv = drafter_kv_of(g->has_draft ? &g->draft : NULL);
-    i->family = g->model.cfg.family;
-    const char *cut = models_quant_text(&o->quant);
-    i->device = g->strings[2] = xasprintf("%s, %s%s%s", g->dev.k->name, g->dev.k->about(g->dev.d),
-                                          cut ? ", " : "", cut ? cut : "");
-    i->shared_kv = g->strings[4] = print_sharing(g);
-    i->chat = chat_name(g->chat);
+    i->draft_dir = l->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
+    i->draft_kind = l->has_draft ? l->draft.kind : NULL;
+    i->draft_kv = drafter_kv_of(l->has_draft ? &l->draft : NULL);
+    i->family = l->model.cfg.family;
+    i->draft_off = l->draft_off;
+    i->passed = l->passed;
+    memcpy(i->date, l->date, sizeof i->date);
+    const char *quant = models_quant_text(&o->quant);
+    i->device = g->strings[2] = xasprintf("%s, %s%s%s", l->dev.k->name, l->dev.k->about(l->dev.d),
+                                          quant ? ", " : "", quant ? quant : "");
+    i->shared_kv = g->strings[3] = print_sharing(g);
+    i->chat = chat_name(l->chat);
     i->context = g->own.rig.context;
     i->page_size = g->own.rig.kv.page_size;
-    i->window = g->model.cfg.window;
-    i->n_layer = g->model.cfg.n_layer;
-    for (int l = 0; l < i->n_layer; l++)
-        i->n_swa_layer += g->model.layer[l].window > 0;
-    i->vocab = g->model.cfg.vocab;
-    i->weight_bytes = g->model.bytes + (g->has_draft ? g->draft.bytes : 0);
-    memcpy(i->model_sha, g->model.sha, sizeof i->model_sha);
-    if (g->has_draft)
-        memcpy(i->draft_sha, g->draft.sha, sizeof i->draft_sha);
+    i->window = l->model.cfg.window;
+    i->n_layer = l->model.cfg.n_layer;
+    for (int k = 0; k < i->n_layer; k++)
+        i->n_swa_layer += l->model.layer[k].window > 0;
+    i->vocab = l->model.cfg.vocab;
+    i->weight_bytes = l->model.bytes + (l->has_draft ? l->draft.bytes : 0);
+    memcpy(i->model_sha, l->model.sha, sizeof i->model_sha);
+    if (l->has_draft)
+        memcpy(i->draft_sha, l->draft.sha, sizeof i->draft_sha);
     tokenizer_sha(g, o->model);
-    i->backend = g->dev.k->name;
-    i->precision = i->kv = g->dev.kv == KV_BF16 ? "bf16" : "f32";
+    i->backend = l->dev.k->name;
+    i->precision = i->kv = l->dev.kv == KV_BF16 ? "bf16" : "f32";
     i->rows = g->own.rig.max_rows;
-    for (int k = 0; g->has_draft && k < g->draft.n_capture; k++) {
+    for (int k = 0; l->has_draft && k < l->draft.n_capture; k++) {
         size_t n = strlen(i->capture);
-        snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "", g->draft.capture[k]);
+        snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "", l->draft.capture[k]);
     }
     for (int p = 0; p < N_POOLS; p++)
         i->n_pages[p] = g->own.rig.kv.pool[p].total;
@@ -607,8 +507,6 @@ static void init_locks(struct engine *g)
 struct engine *engine_open(const struct engine_opts *o, struct err *e)
 {
     struct engine *g = xcalloc(1, sizeof *g);
-    struct progress p = {o->progress, o->progress_arg};
-    const struct progress *pp = o->progress ? &p : NULL;
     init_locks(g);
     ring_open(&g->shared.ring);
     g->screen = evq_new(SCREEN_QUEUE);
@@ -617,11 +515,7 @@ struct engine *engine_open(const struct engine_opts *o, struct err *e)
     g->log = o->log;
     g->shared.set = o->settings;
     g->attended = o->attended;
-    ok = ok && open_device(g, o, e) &&
-              model_load(&g->model, o->model, pp, e) && load_text(g, o, e) &&
-              load_draft(g, o, pp, e) &&
-              models_quantize(&g->model, g->has_draft ? &g->draft : NULL, &o->quant, e) &&
-              open_rig(g, o, e);
+    ok = ok && load(g, o, e);
     if (ok) {
         fill_info(g, o);
         int rc = pthread_create(&g->thread, NULL, run, g);
@@ -651,11 +545,7 @@ void engine_close(struct engine *g)
     if (g->own.ses.rig)
         session_free(&g->own.ses);
     rig_close(&g->own.rig);
-    draft_free(&g->draft);
-    chat_close(g->chat);
-    tok_close(g->tok);
-    model_free(&g->model);
-    device_close(&g->dev);
+    engine_unload(&g->loaded);
     evq_free(g->screen);
     ring_close(&g->shared.ring);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
@@ -673,7 +563,7 @@ const struct engine_info *engine_info(const struct engine *g)
 const char *engine_token(const struct engine *g, int32_t id, size_t *n)
 {
     size_t len = 0;
-    const char *s = id < 0 ? NULL : tok_bytes(g->tok, id, &len);
+    const char *s = id < 0 ? NULL : tok_bytes(g->loaded.tok, id, &len);
     *n = s ? len : 0;
     return s ? s : "";
 }

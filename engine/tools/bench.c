@@ -283,8 +283,7 @@ bool bench_run(const struct bench_opts *o, struct err *e)
     struct bench b = {.o = o, .random = 1};
     if (o->synthetic && !synthetic_known(o->synthetic, e))
         return false;
-    bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && bench_reopen(&b, e) &&
-              bench_models(&b, e);
+    bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && bench_models(&b, e);
     if (b.dev.k)
         device_close(&b.dev);
     if (ok && b.told == 0)

@@ -188,7 +188,7 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
             return err_prefix(e, "%s", name);
     }
     struct timing t = bench_timing(seconds, times, 1);
-    double flops = prompt_flops(&s->m, n);
+    double flops = prompt_flops(&s->l.model, n);
     double peer_ms = s->peer_ms[n > 512];
     snprintf(shape, sizeof shape, "chunks of %d, %.0f tok/s%s", s->chunk, n / t.ms * 1e3,
              peer_ms > 0 ? ", R: of cublas" : "");
@@ -198,29 +198,14 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
 
 /* ---- a reply, as it is talked ---------------------------------------------------------------- */
 
-struct talk {
-    struct tokenizer *tok;
-    struct chat *chat;
-    struct ids prompt;
-};
-
-static bool open_talk(struct subject *s, struct talk *k, struct err *e)
-{
-    static char question[] = BENCH_QUESTION;
-    struct message m = {.role = ROLE_USER, .text = question};
-    k->tok = tok_open(s->m.dir, e);
-    k->chat = k->tok ? chat_open(&s->m, k->tok, false, NULL, e) : NULL;
-    return k->chat && chat_render(k->chat, &m, 1, &k->prompt, e);
-}
-
 /* One greedy reply of at most 128 tokens, its prompt not counted. */
-static bool reply(struct subject *s, const struct talk *k, const struct tree_shape *shape,
+static bool reply(struct subject *s, const struct ids *prompt, const struct tree_shape *shape,
                   double *seconds, int *tokens, int *cycles, struct err *e)
 {
     struct lane l = {.tap_row = -1};
     const struct step_limits lim = {128};
-    int n = k->prompt.n;
-    ids_cat(&l.tok, k->prompt.v, n);
+    int n = prompt->n;
+    ids_cat(&l.tok, prompt->v, n);
     bool ok = lane_extend(&s->rig, &l, n, true, shape, shape ? shape->topk : 1, e);
     uint64_t t0 = clock_ns();
     *tokens = *cycles = 0;
@@ -234,7 +219,7 @@ static bool reply(struct subject *s, const struct talk *k, const struct tree_sha
     return ok && (*tokens > 0 || err_set(e, ERR_NEGATIVE, "the reply is empty"));
 }
 
-static bool talk(struct bench *b, struct subject *s, const struct talk *k,
+static bool talk(struct bench *b, struct subject *s, const struct ids *prompt,
                  const struct tree_shape *shape, struct err *e)
 {
     enum { TIMES = 7 };
@@ -246,7 +231,7 @@ static bool talk(struct bench *b, struct subject *s, const struct talk *k,
         return true;
     for (int i = -1; i < times; i++) {
         double took;
-        if (!reply(s, k, shape, &took, &tokens, &cycles, e))
+        if (!reply(s, prompt, shape, &took, &tokens, &cycles, e))
             return err_prefix(e, "%s", name);
         if (i >= 0)
             seconds[i] = took;
@@ -256,7 +241,7 @@ static bool talk(struct bench *b, struct subject *s, const struct talk *k,
     snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", tokens,
              (double)tokens / cycles);
     /* one row a token: its pass in the middle of the reply; a drafted one depends on the text */
-    double bytes = shape ? 0 : bench_pass_bytes(b, &s->rig, 1, k->prompt.n + tokens / 2, NULL);
+    double bytes = shape ? 0 : bench_pass_bytes(b, &s->rig, 1, prompt->n + tokens / 2, NULL);
     bench_tell(b, name, text, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
     return true;
 }
@@ -268,17 +253,14 @@ static bool talks(struct bench *b, struct subject *s, struct err *e)
     struct settings set;
     settings_init(&set);
     struct tree_shape shape = {set.steps, set.topk, set.nodes};
-    struct talk k = {0};
-    bool ok = open_talk(s, &k, e);
-    if (ok)
-        s->rig.n_stop = chat_stops(k.chat, s->rig.stop);
-    ok = ok && talk(b, s, &k, NULL, e) && talk(b, s, &k, &shape, e);
+    static char question[] = BENCH_QUESTION;
+    struct message m = {.role = ROLE_USER, .text = question};
+    struct ids prompt = {0};
+    s->rig.n_stop = s->l.n_stop; /* the other lines have no end but their length */
+    bool ok = chat_render(s->l.chat, &m, 1, &prompt, e) && talk(b, s, &prompt, NULL, e) &&
+              talk(b, s, &prompt, &shape, e);
     s->rig.n_stop = 0;
-    ids_free(&k.prompt);
-    if (k.chat)
-        chat_close(k.chat);
-    if (k.tok)
-        tok_close(k.tok);
+    ids_free(&prompt);
     return ok;
 }
 

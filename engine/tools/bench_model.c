@@ -12,7 +12,7 @@
 static void add_tokens(struct bench *b, struct subject *s, struct lane *l, int n)
 {
     while (l->tok.n < n)
-        ids_add(&l->tok, (int32_t)(bench_random(b) % (uint64_t)s->m.cfg.vocab));
+        ids_add(&l->tok, (int32_t)(bench_random(b) % (uint64_t)s->l.model.cfg.vocab));
 }
 
 bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e)
@@ -66,33 +66,34 @@ const char *bench_length(char out[16], int n)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool load_stored(struct bench *b, struct subject *s, struct err *e)
+static bool make_up(void *arg, struct model *m, struct draft *d, struct err *e)
 {
-    const struct bench_opts *o = b->o;
-    if (o->synthetic) {
-        s->has_draft = true;
-        return synthetic_open(&s->m, &s->d, o->synthetic, &s->name, e);
-    }
-    s->name = o->model_name;
-    if (!model_load(&s->m, o->model, NULL, e))
-        return false;
-    s->has_draft = o->draft != NULL;
-    return !o->draft || drafter_load(&s->d, o->draft, &s->m, NULL, NULL, e);
+    struct subject *s = arg;
+    return synthetic_open(m, d, s->synthetic, &s->name, e);
 }
 
 static bool load(struct bench *b, struct subject *s, struct err *e)
 {
-    s->quant = b->o->quant;
-    return load_stored(b, s, e) && models_quantize(&s->m, &s->d, &s->quant, e);
+    const struct bench_opts *o = b->o;
+    const struct engine_opts load = {.model = o->model, .draft = o->draft,
+                                     .require_draft = o->draft != NULL, .device = o->device,
+                                     .threads = o->threads, .precision = o->precision,
+                                     .quant = o->quant, .make = o->synthetic ? make_up : NULL,
+                                     .make_arg = s};
+    s->quant = o->quant;
+    s->name = o->model_name;
+    s->synthetic = o->synthetic;
+    bool chat = bench_wanted_any(b, "chat.") && !o->synthetic;
+    return engine_load(&s->l, &load, LOAD_DEVICE | (chat ? LOAD_TEXT : 0), e);
 }
 
 /* Whether there is room for the weights and the cells of the longest context; if not, *e says how
  * much is needed and how much is there. */
 static bool fits(struct bench *b, struct subject *s, struct err *e)
 {
-    double need = (double)(s->m.bytes + s->d.bytes) * (models_quant_text(&s->quant) ? 1.5 : 1);
-    for (int l = 0; l < s->m.cfg.n_layer; l++) {
-        const struct layer *w = &s->m.layer[l];
+    double need = (double)(s->l.model.bytes + s->l.draft.bytes) * (models_quant_text(&s->quant) ? 1.5 : 1);
+    for (int l = 0; l < s->l.model.cfg.n_layer; l++) {
+        const struct layer *w = &s->l.model.layer[l];
         if (w->kv_src == l)
             need += bench_cell_bytes(w, b->dev.kv) * (w->window ? w->window + 4096 : s->most);
     }
@@ -111,12 +112,12 @@ static bool fits(struct bench *b, struct subject *s, struct err *e)
 static bool prepare(struct bench *b, struct subject *s, struct err *e)
 {
     struct rig *r = &s->rig;
-    const struct config *c = &s->m.cfg;
+    const struct config *c = &s->l.model.cfg;
     for (int l = 0; l < c->n_layer; l++) {
         const struct k_cells *cells = &r->net.cells[l];
         size_t cell = cells->k.n / (size_t)cells->n_slots;
         kbuf both[] = {cells->k, cells->v};
-        for (int i = 0; i < 2 && s->m.layer[l].kv_src == l; i++) {
+        for (int i = 0; i < 2 && s->l.model.layer[l].kv_src == l; i++) {
             if (!bench_fill(b, both[i], cells->type, e))
                 return false;
             b->dev.k->fill(b->dev.d, kbuf_at(both[i], 0, cell * (size_t)r->kv.page_size), 0xff);
@@ -139,29 +140,38 @@ static bool any_wanted(const struct bench *b)
     return false;
 }
 
+/* All lines of the models, over the device that engine_load() opened for them. */
+static bool measure(struct bench *b, struct subject *s, struct err *e)
+{
+    s->chunk = b->graphs ? 2048 : 256;
+    s->usual = b->graphs ? 4096 : 512;
+    s->most = b->graphs && !b->o->brief ? 131072 : b->o->brief && !b->graphs ? 512 : 4096;
+    s->most = min_int(s->most, s->l.model.cfg.max_pos);
+    s->usual = min_int(s->usual, s->most);
+    struct rig_shape shape = {.page_size = 16, .context = s->most + 1024, .max_rows = s->chunk,
+                              .kv = b->dev.kv};
+    bool ok = fits(b, s, e) && loaded_rig(&s->rig, &s->l, &shape, e);
+    s->rig.n_stop = 0;
+    ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
+         bench_cycles(b, s, e);
+    bench_release(b, &s->rig.net.chosen, 1);
+    rig_close(&s->rig);
+    return b->dev.k->sync(b->dev.d, ok ? e : NULL) && ok;
+}
+
 bool bench_models(struct bench *b, struct err *e)
 {
     struct subject *s = xcalloc(1, sizeof *s);
-    const bool asked = any_wanted(b) && (b->o->synthetic || b->o->model);
-    bool ok = !asked || load(b, s, e);
-    if (ok && asked) {
-        s->chunk = b->graphs ? 2048 : 256;
-        s->usual = b->graphs ? 4096 : 512;
-        s->most = b->graphs && !b->o->brief ? 131072 : b->o->brief && !b->graphs ? 512 : 4096;
-        s->most = min_int(s->most, s->m.cfg.max_pos);
-        s->usual = min_int(s->usual, s->most);
-        struct rig_shape shape = {.page_size = 16, .context = s->most + 1024, .max_rows = s->chunk,
-                                  .kv = b->dev.kv};
-        ok = fits(b, s, e) &&
-             rig_open(&s->rig, b->dev, &s->m, s->has_draft ? &s->d : NULL, &shape, e);
-        ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
-             bench_cycles(b, s, e);
-        bench_release(b, &s->rig.net.chosen, 1);
-        rig_close(&s->rig);
-        ok &= b->dev.k->sync(b->dev.d, ok ? e : NULL);
+    bool ok = true;
+    if (b->dev.k)
+        device_close(&b->dev);
+    if (any_wanted(b) && (b->o->synthetic || b->o->model)) {
+        ok = load(b, s, e);
+        b->dev = s->l.dev; /* the lines' device while the models are loaded */
+        ok = ok && measure(b, s, e);
+        engine_unload(&s->l);
+        b->dev = (struct device){0};
     }
-    draft_free(&s->d);
-    model_free(&s->m);
     ok = ok && bench_talk(b, s, e);
     free(s);
     return ok;

@@ -12,13 +12,12 @@
 #define AERIE_BENCH_MODEL_H
 
 #include "engine/tools/bench_run.h"
-#include "engine/cycle/cycle.h"
+#include "engine/serve/load.h"
 
 struct subject {
     const char *name; /* in lines */
-    struct model m;
-    struct draft d;
-    bool has_draft;
+    const char *synthetic; /* made up instead of read; or NULL */
+    struct loaded l;
     struct quant_opts quant;
     struct rig rig;
     int chunk;   /* prompt tokens a pass */

@@ -95,7 +95,7 @@ static void run_pass(struct bench *b, void *arg)
 static bool time_pass(struct bench *b, struct subject *s, struct pass_run *p, struct timing *t,
                       struct err *e)
 {
-    size_t bytes = (size_t)p->rows * (size_t)s->m.cfg.vocab * 4;
+    size_t bytes = (size_t)p->rows * (size_t)s->l.model.cfg.vocab * 4;
     struct work w = {.run = run_pass, .arg = p, .times = 1, .numbers = true,
                      .out = kbuf_at(s->rig.logits, 0, bytes)};
     return bench_time(b, &w, t, e);
@@ -130,7 +130,7 @@ static void grow(struct bench *b, struct subject *s, struct tree *t, int32_t roo
 {
     tree_init(t, root);
     for (int i = 1; i < nodes; i++) {
-        int32_t id = (int32_t)(bench_random(b) % (uint64_t)s->m.cfg.vocab);
+        int32_t id = (int32_t)(bench_random(b) % (uint64_t)s->l.model.cfg.vocab);
         tree_add(t, nodes < 8 ? i - 1 : (i - 1) / 2, id, 0.5f, -(float)i);
     }
 }

@@ -271,7 +271,7 @@ static bool prompt_products(struct bench *b, struct subject *s, int n, double *m
     char name[64], text[64], length[16];
     double flops = 0;
     bool ok = true;
-    collect(&s->m, rows, all);
+    collect(&s->l.model, rows, all);
     for (int i = 0; i < all->n && ok; i++) {
         flops += shape_flops(&all->v[i]) * all->v[i].layers * passes;
         ok = compare(b, s, all, &all->v[i], n > rows, &sum, e);

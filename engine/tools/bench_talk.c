@@ -163,7 +163,6 @@ bool bench_talk(struct bench *b, struct subject *s, struct err *e)
 {
     if (b->o->synthetic || !b->o->model || !bench_wanted_any(b, "repl."))
         return true;
-    device_close(&b->dev); /* the engine opens its own */
     s->name = b->o->model_name;
     bool drafts = b->o->draft != NULL;
     return itl(b, s, false, e) && (!drafts || itl(b, s, true, e)) && faces(b, s, false, e) &&

@@ -6,8 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cycle/cycle.h"
-#include "engine/run/device.h"
+#include "engine/serve/load.h"
 
 /* ---- the stage: a rig, a lane, and what passes left behind ----------------------------------- */
 
@@ -479,18 +478,17 @@ bool bug_try_text(const char *model, const char *draft_dir, const char *which, b
                   struct buf *out, struct err *e)
 {
     enum bug b;
-    struct device dev = {0};
-    struct model m = {0};
-    struct draft d = {0};
+    struct loaded l;
+    const struct engine_opts load = {.model = model, .draft = draft_dir, .device = "cpu",
+                                     .require_draft = draft_dir != NULL};
     if (!bug_find(which, &b, e))
         return false;
-    bool ok = device_open(&dev, "cpu", 0, NULL, e) && model_load(&m, model, NULL, e) &&
-              (!draft_dir || draft_load(&d, draft_dir, &m, NULL, NULL, e));
+    bool ok = engine_load(&l, &load, LOAD_DEVICE, e);
     if (json)
         buf_char(out, '[');
     for (int v = 1; v <= bug_variants(b) && ok; v++) {
         struct bug_outcome o;
-        ok = bug_try(dev, &m, draft_dir ? &d : NULL, b, v, &o, e);
+        ok = bug_try(l.dev, &l.model, l.has_draft ? &l.draft : NULL, b, v, &o, e);
         if (json && v > 1)
             buf_char(out, ',');
         if (ok && json)
@@ -504,8 +502,6 @@ bool bug_try_text(const char *model, const char *draft_dir, const char *which, b
     }
     if (json)
         buf_char(out, ']');
-    draft_free(&d);
-    model_free(&m);
-    device_close(&dev);
+    engine_unload(&l);
     return ok;
 }

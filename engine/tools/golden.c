@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cycle/cycle.h"
-#include "engine/run/device.h"
+#include "engine/serve/load.h"
 #include "engine/tools/golden_noise.h"
 #include "engine/tools/golden_report.h"
 
@@ -115,10 +114,7 @@ static bool reference_open(struct reference *r, const char *dir, const struct mo
 
 struct bench {
     const struct golden_opts *o;
-    struct device dev;
-    struct model model;
-    struct draft draft;
-    bool has_draft;
+    struct loaded l;
     struct reference ref;
     struct report rep;
     const struct rounding *rounding; /* of the device */
@@ -130,10 +126,10 @@ static bool with_noise(const struct bench *b) { return !b->rep.out; }
 static bool open_rig(struct bench *b, struct rig *r, int page_size, struct err *e)
 {
     struct rig_shape shape = {.page_size = page_size,
-                              .context = min_int(b->model.cfg.max_pos,
+                              .context = min_int(b->l.model.cfg.max_pos,
                                                  b->ref.n + b->ref.n_greedy + 2 * TREE_MAX),
-                              .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->dev.kv};
-    return rig_open(r, b->dev, &b->model, b->has_draft ? &b->draft : NULL, &shape, e);
+                              .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->l.dev.kv};
+    return loaded_rig(r, &b->l, &shape, e);
 }
 
 /* Runs the prompt in chunks; logits (L, V) and, for the boundaries of `taps`, states
@@ -142,7 +138,7 @@ static bool run_prompt(struct bench *b, struct rig *r, int chunk, float *logits,
                        const struct taps *taps, float *states, struct err *e)
 {
     struct lane l = {.tap_row = -1};
-    size_t V = (size_t)b->model.cfg.vocab;
+    size_t V = (size_t)b->l.model.cfg.vocab;
     bool ok = true;
     ids_cat(&l.tok, b->ref.ids, b->ref.n);
     for (int at = 0, n; at < b->ref.n && ok; at += n) {
@@ -204,13 +200,13 @@ static bool run_greedy(struct bench *b, struct rig *r, int chunk, const struct t
 /* Hidden states at all boundaries, a few taps at a time. */
 static bool check_hidden(struct bench *b, struct rig *r, struct err *e)
 {
-    int n = b->model.cfg.n_layer, H = b->model.cfg.hidden, L = b->ref.n, first_off = -1;
+    int n = b->l.model.cfg.n_layer, H = b->l.model.cfg.hidden, L = b->ref.n, first_off = -1;
     float *states = xmalloc((size_t)L * (size_t)(MAX_CAPTURE * H) * 4);
     float *one = xmalloc((size_t)L * (size_t)H * 4);
     struct error worst = {0};
     int worst_at = 0;
     bool ok = true;
-    kbuf dst = b->dev.k->alloc(b->dev.d, (size_t)L * (size_t)(MAX_CAPTURE * H) * 4, "taps", e);
+    kbuf dst = b->l.dev.k->alloc(b->l.dev.d, (size_t)L * (size_t)(MAX_CAPTURE * H) * 4, "taps", e);
     for (int at = 0; at < n && ok && dst.p; at += MAX_CAPTURE) {
         struct taps t = {.n = min_int(MAX_CAPTURE, n - at), .dst = dst};
         t.stride = t.n * H;
@@ -237,7 +233,7 @@ static bool check_hidden(struct bench *b, struct rig *r, struct err *e)
              first_off < 0 ? worst_at : first_off);
     if (ok && dst.p)
         check_error(&b->rep, "hidden states", "hidden states", worst, more);
-    b->dev.k->release(b->dev.d, dst);
+    b->l.dev.k->release(b->l.dev.d, dst);
     free(states);
     free(one);
     return ok && dst.p;
@@ -247,26 +243,26 @@ static bool check_hidden(struct bench *b, struct rig *r, struct err *e)
 static bool check_final(struct bench *b, struct rig *r, struct err *e)
 {
     struct lane l = {.tap_row = -1};
-    int L = b->ref.n, H = b->model.cfg.hidden;
+    int L = b->ref.n, H = b->l.model.cfg.hidden;
     size_t n = (size_t)L * (size_t)H;
     float *got = xmalloc(n * 4);
-    kbuf dst = b->dev.k->alloc(b->dev.d, n * 4, "final states", e);
+    kbuf dst = b->l.dev.k->alloc(b->l.dev.d, n * 4, "final states", e);
     ids_cat(&l.tok, b->ref.ids, L);
     struct plan_req req = {.seq = &l.seq, .n = L, .token = l.tok.v};
     bool ok = dst.p && kv_reserve(&r->kv, &l.seq, L, e) &&
               pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
     if (ok) {
-        const struct config *c = &b->model.cfg;
+        const struct config *c = &b->l.model.cfg;
         net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
-        b->dev.k->normalize(b->dev.d, &(struct k_normalize){
+        b->l.dev.k->normalize(b->l.dev.d, &(struct k_normalize){
             .rows = L, .n = H, .src_stride = H, .dst_stride = H, .src = r->net.x, .dst = dst,
-            .norm = {c->norm, &b->model.norm, c->eps}, .scale = 1});
-        b->dev.k->get(b->dev.d, got, dst, n * 4);
+            .norm = {c->norm, &b->l.model.norm, c->eps}, .scale = 1});
+        b->l.dev.k->get(b->l.dev.d, got, dst, n * 4);
         check_error(&b->rep, "final states", "final states",
                     compare(got, b->ref.hidden + (size_t)c->n_layer * n, L, (size_t)H), "");
     }
     lane_free(r, &l);
-    b->dev.k->release(b->dev.d, dst);
+    b->l.dev.k->release(b->l.dev.d, dst);
     free(got);
     return ok;
 }
@@ -275,7 +271,7 @@ static bool check_pages(struct bench *b, int page_size, struct err *e)
 {
     struct rig r;
     int L = b->ref.n, N = b->ref.n_greedy;
-    size_t n = (size_t)L * (size_t)b->model.cfg.vocab;
+    size_t n = (size_t)L * (size_t)b->l.model.cfg.vocab;
     if (!open_rig(b, &r, page_size, e))
         return false;
     float *logits = xmalloc(n * 4), *first = xmalloc(n * 4);
@@ -344,7 +340,7 @@ static bool check_spec(struct bench *b, int page_size, struct err *e)
 /* The last row's state after the head's final norm. */
 static void fed_back(struct bench *b, struct rig *r, float *out)
 {
-    const struct config *c = &b->draft.cfg;
+    const struct config *c = &b->l.draft.cfg;
     int H = c->hidden;
     r->dev.k->normalize(r->dev.d, &(struct k_normalize){.rows = 1,
                                                         .n = H,
@@ -352,7 +348,7 @@ static void fed_back(struct bench *b, struct rig *r, float *out)
                                                         .dst_stride = H,
                                                         .src = r->drafter->head->ops->output(r->drafter->head),
                                                         .dst = r->drafter->head->inputs,
-                                                        .norm = {c->norm, &b->draft.norm, c->eps},
+                                                        .norm = {c->norm, &b->l.draft.norm, c->eps},
                                                         .scale = 1});
     r->dev.k->get(r->dev.d, out, r->drafter->head->inputs, (size_t)H * 4);
 }
@@ -362,7 +358,7 @@ static bool check_prefill(struct bench *b, struct rig *r, struct lane *l, struct
                           struct guess *guess, struct err *e)
 {
     int L = l->tok.n - 1, wide = drafter_tap_floats(r->drafter), V = drafter_vocab(r->drafter);
-    int H = b->draft.cfg.hidden, spare = drafter_spare_row(r->drafter);
+    int H = b->l.draft.cfg.hidden, spare = drafter_spare_row(r->drafter);
     float *fused = read_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
     float *hidden = fused ? read_tensor(st, "prefill.draft_hidden", DT_F32, 2, (int64_t[]){L, H}, e)
                           : NULL;
@@ -389,7 +385,7 @@ static bool check_prefill(struct bench *b, struct rig *r, struct lane *l, struct
         /* where norm_output feeds back the normed state, a reference may have kept either */
         struct error raw = compare(states, hidden, L, (size_t)H);
         struct error norm = compare(fed, hidden, L, (size_t)H);
-        bool normed = b->draft.norm_output && norm.rel < raw.rel;
+        bool normed = b->l.draft.norm_output && norm.rel < raw.rel;
         check_error(&b->rep, "draft states", "draft states", normed ? norm : raw,
                     normed ? ", after the final norm" : "");
         check_error(&b->rep, "draft logits", "draft logits",
@@ -573,13 +569,13 @@ static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, kbuf st
 static bool assistant_forced(struct bench *b, struct rig *r, struct lane *l,
                              const struct assistant *a, struct err *e)
 {
-    int V = drafter_vocab(r->drafter), H = b->model.cfg.hidden;
+    int V = drafter_vocab(r->drafter), H = b->l.model.cfg.hidden;
     float *logits = xmalloc((size_t)V * 4), *state = xmalloc((size_t)H * 4);
     bool ok = true;
     for (int s = 0; s < a->steps && ok; s++) {
         const float *from = s ? a->hidden + (size_t)(s - 1) * (size_t)H : a->last;
         char name[48];
-        b->dev.k->put(b->dev.d, r->drafter->head->inputs, from, (size_t)H * 4);
+        b->l.dev.k->put(b->l.dev.d, r->drafter->head->inputs, from, (size_t)H * 4);
         ok = assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], (kbuf){0}, (kbuf){0}, e);
         if (!ok)
             break;
@@ -634,7 +630,7 @@ static bool check_assistant(struct bench *b, struct rig *r, struct safetensors *
     struct lane l = {.tap_row = -1};
     struct assistant a;
     int L = b->ref.n;
-    bool ok = assistant_read(&a, st, drafter_vocab(r->drafter), b->model.cfg.hidden, e);
+    bool ok = assistant_read(&a, st, drafter_vocab(r->drafter), b->l.model.cfg.hidden, e);
     ids_cat(&l.tok, b->ref.ids, L);
     struct plan_req req = {.seq = &l.seq, .n = L, .token = l.tok.v};
     ok = ok && kv_reserve(&r->kv, &l.seq, L, e) && pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
@@ -691,7 +687,7 @@ static bool check_head(struct bench *b, struct err *e)
 
 static bool check_draft(struct bench *b, struct err *e)
 {
-    bool ok = drafter_ops_of(&b->draft)->weightless || check_head(b, e);
+    bool ok = drafter_ops_of(&b->l.draft)->weightless || check_head(b, e);
     const int pages[] = {1, 4, 16};
     for (int i = 0; i < 3 && ok && !with_noise(b); i++)
         ok = check_spec(b, pages[i], e);
@@ -703,61 +699,55 @@ static bool check_draft(struct bench *b, struct err *e)
 static bool run(struct bench *b, struct err *e)
 {
     const int pages[] = {16, 4, 1};
-    bool ok = reference_open(&b->ref, b->o->dir, &b->model, e);
+    bool ok = reference_open(&b->ref, b->o->dir, &b->l.model, e);
     for (int i = 0; i < (with_noise(b) ? 1 : 3) && ok; i++)
         ok = check_pages(b, pages[i], e);
-    if (ok && b->has_draft)
+    if (ok && b->l.has_draft)
         ok = check_draft(b, e);
     reference_free(&b->ref);
     return ok;
 }
 
-/* The device is open. */
-static bool load(struct bench *b, struct err *e)
+static bool load(struct bench *b, const char *device, const char *precision,
+                 const struct kernels *backend, struct err *e)
 {
-    const struct golden_opts *o = b->o;
-    bool ok = model_load(&b->model, o->dir, NULL, e);
-    if (ok && o->draft)
-        ok = b->has_draft = drafter_load(&b->draft, o->draft, &b->model, o->capture, NULL, e);
-    return ok;
-}
-
-static void bench_close(struct bench *b)
-{
-    draft_free(&b->draft);
-    model_free(&b->model);
-    device_close(&b->dev);
+    const struct golden_opts *g = b->o;
+    const struct engine_opts o = {.model = g->dir, .draft = g->draft, .capture = g->capture,
+                                  .require_draft = g->draft != NULL, .device = device,
+                                  .precision = precision, .backend = backend,
+                                  .threads = g->threads};
+    return engine_load(&b->l, &o, LOAD_DEVICE, e);
 }
 
 /* How far noise carries each check, the furthest of NOISE_RUNS runs. */
 static bool run_with_noise(const struct golden_opts *o, float size, struct limits *l, struct err *e)
 {
     struct bench b = {.o = o};
-    bool ok = device_open(&b.dev, "cpu", o->threads, "f32", e) && load(&b, e) && run(&b, e);
-    const struct kernels *cpu = b.dev.k;
+    bool ok = load(&b, "cpu", "f32", NULL, e) && run(&b, e);
+    const struct kernels *cpu = b.l.dev.k;
     struct limits quiet = b.rep.limits;
     b.rep.limits.n = 0;
     for (int i = 0; i < NOISE_RUNS && ok; i++) {
-        b.dev.k = noise_table(cpu, size, (uint64_t)i + 1);
+        b.l.dev.k = noise_table(cpu, size, (uint64_t)i + 1);
         ok = run(&b, e);
     }
     limits_void(&b.rep.limits, &quiet, float32.tol);
     *l = b.rep.limits;
-    b.dev.k = cpu;
-    bench_close(&b);
+    b.l.dev.k = cpu;
+    engine_unload(&b.l);
     return ok;
 }
 
 /* The CPU in float32 computes what runs with noise are held against: no noise excuses it. */
 static bool is_reference(const struct bench *b)
 {
-    return !b->o->backend && b->dev.kv == KV_F32 && !strcmp(b->dev.k->name, "cpu");
+    return !b->o->backend && b->l.dev.kv == KV_F32 && !strcmp(b->l.dev.k->name, "cpu");
 }
 
 static bool judge(struct bench *b, struct buf *report, struct err *e)
 {
     size_t start = report->n;
-    const struct rounding *by = b->dev.kv == KV_BF16 ? &bfloat16 : &float32;
+    const struct rounding *by = b->l.dev.kv == KV_BF16 ? &bfloat16 : &float32;
     const struct report fresh = {.out = report, .json = b->o->json, .tol = by->tol};
     b->rep = fresh;
     b->rounding = by;
@@ -790,12 +780,11 @@ bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
     if (o->json)
         buf_str(report, "{\"checks\":[");
     const char *precision = o->precision ? o->precision : "f32"; /* a proof, not a race */
-    struct device_wish wish = {o->device, o->threads, precision, o->backend};
-    bool ok = device_choose(&b.dev, &wish, NULL, e) && load(&b, e) && judge(&b, report, e);
+    bool ok = load(&b, o->device, precision, o->backend, e) && judge(&b, report, e);
     if (ok || o->json)
         sum_up(&b, report);
     int failed = b.rep.failed, checks = b.rep.checks;
-    bench_close(&b);
+    engine_unload(&b.l);
     return ok && (failed == 0 ||
                   err_set(e, ERR_NEGATIVE, "%d of %d checks failed", failed, checks));
 }

@@ -77,8 +77,9 @@ static void tell(void *arg, const struct batch_result *r)
     *bad |= r->error != NULL;
 }
 
-static void say(const char *line)
+static void say(void *arg, const char *line)
 {
+    (void)arg;
     struct buf clean = {0};
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);

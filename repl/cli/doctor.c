@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/serve/calibrate.h"
+#include "engine/serve/load.h"
 #include "models/models.h"
 #include "models/tokenizer/tokenizer.h"
 #include "repl/text/json.h"
@@ -178,18 +179,12 @@ static void check_database(struct doctor *d)
 /* ---- models ---- */
 
 /* On which of the target's states the head was trained; only for a head given with --draft. */
-static void check_captures(struct doctor *d, struct model *m, struct draft *head,
-                           const struct tokenizer *t)
+static void check_captures(struct doctor *d, struct loaded *l)
 {
     struct err e = {0};
     struct calibration c;
     struct buf b = {0};
-    const struct engine_opts *eo = &d->c->opt.engine;
-    const struct calib_opts o = {.m = m, .d = head, .tok = t, .device = eo->device,
-                                 .threads = eo->threads,
-                                 .precision = eo->precision};
-    if (head->n_capture == 0)
-        return; /* nothing to choose */
+    const struct calib_opts o = {.l = l};
     if (!calibrate_run(&o, &c, &e)) {
         tell(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
         return;
@@ -209,27 +204,28 @@ static void check_captures(struct doctor *d, struct model *m, struct draft *head
 static void check_pair(struct doctor *d, const char *what, const char *target, const char *draft)
 {
     struct err e = {0};
-    struct model m = {0};
-    struct draft head = {0};
-    struct tokenizer *t = NULL;
-    const struct progress p = {cli_progress, NULL};
-    bool ok = model_load(&m, target, d->c->opt.quiet ? NULL : &p, &e) && (t = tok_open(target, &e));
+    struct loaded l;
+    struct engine_opts o = d->c->opt.engine;
+    o.model = target;
+    o.draft = draft;
+    o.require_draft = false;
+    o.progress = d->c->opt.quiet ? NULL : cli_progress;
+    bool calibrate = draft && d->c->draft_given && strcmp(what, "model") == 0;
+    bool ok = engine_load(&l, &o, LOAD_TEXT | (calibrate ? LOAD_DEVICE : 0), &e);
     cli_progress_end();
     if (!ok)
         tell(d, V_FAIL, ERR_MODEL, what, NULL, "%s", e.msg);
     else
         tell(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, window %d, %d tokens", target,
-             m.cfg.family, m.cfg.n_layer, (double)m.bytes / 0x1p20, m.cfg.window, tok_vocab(t));
-    if (ok && draft && !draft_load(&head, draft, &m, d->c->opt.engine.capture, NULL, &e))
-        tell(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", e.msg);
+             l.model.cfg.family, l.model.cfg.n_layer, (double)l.model.bytes / 0x1p20,
+             l.model.cfg.window, tok_vocab(l.tok));
+    if (ok && draft && !l.has_draft)
+        tell(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", l.draft_off);
     else if (ok && draft)
-        tell(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)head.bytes / 0x1p20);
-    if (head.store && d->c->draft_given && strcmp(what, "model") == 0)
-        check_captures(d, &m, &head, t);
-    draft_free(&head);
-    model_free(&m);
-    if (t)
-        tok_close(t);
+        tell(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)l.draft.bytes / 0x1p20);
+    if (calibrate && l.has_draft && l.draft.n_capture > 0)
+        check_captures(d, &l);
+    engine_unload(&l);
 }
 
 static void check_models(struct doctor *d)

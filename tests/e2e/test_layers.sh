@@ -51,7 +51,7 @@ only engine/tools "$below" 'engine/engine\.h' 'engine/(cache|plan|run|draft|cycl
 only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
 
 public="$base|history/(history|hazards)\\.h|engine/(engine|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
-public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate)\.h|engine/tools/(bench|golden|bugs_try)\.h'
+public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|interrupt|text/.*)\.h'
@@ -61,5 +61,6 @@ only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
+without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|rig_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
 without "no backend is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 exit $bad

@@ -2,12 +2,23 @@
 #include "tests/rigs.h"
 
 #include "engine/serve/calibrate.h"
+#include "engine/serve/load.h"
 
 #define TARGET "models/nestling/target"
 #define DRAFT "models/nestling/draft"
 
 /* The bundled head was trained on boundaries 2, 4 and 5. */
 static const int trained[3] = {2, 4, 5};
+
+/* What the bed holds, for one calibration. */
+static struct loaded loaded_of(const struct bed *b)
+{
+    struct loaded l = {.dev = b->dev, .model = b->m, .draft = b->d, .has_draft = true,
+                       .tok = b->tok, .chat = b->chat};
+    if (b->chat)
+        l.n_stop = chat_stops(b->chat, l.stop);
+    return l;
+}
 
 static struct calibration calibrate(struct bed *b, const char *capture, const struct ids *text)
 {
@@ -17,7 +28,8 @@ static struct calibration calibrate(struct bed *b, const char *capture, const st
     must(draft_load(&b->d, DRAFT, &b->m, capture, NULL, &e), &e);
     b->has_draft = true;
     bed_chat(b, TARGET);
-    struct calib_opts o = {.m = &b->m, .d = &b->d, .tok = b->tok, .dev = &b->dev};
+    struct loaded l = loaded_of(b);
+    struct calib_opts o = {.l = &l};
     if (text) {
         o.text = text->v;
         o.n_text = text->n;
@@ -131,7 +143,8 @@ static void test_a_random_head_gets_no_verdict(void **state)
     bed_models(&b, "tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
     for (int i = 0; i < 400; i++)
         ids_add(&text, 3 + (int32_t)(mix64((uint64_t)i) % 500));
-    struct calib_opts o = {.m = &b.m, .d = &b.d, .dev = &b.dev, .text = text.v, .n_text = text.n};
+    struct loaded l = loaded_of(&b);
+    struct calib_opts o = {.l = &l, .text = text.v, .n_text = text.n};
     must(calibrate_run(&o, &c, &e), &e);
     assert_true(!c.certain && c.tokens == CALIB_TOKENS);
     bed_close(&b);
@@ -156,12 +169,12 @@ static void test_cells_are_stored_as_the_device_stores_them(void **state)
     struct kernels spy = kernels_cpu;
     spy.attn = spy_attn;
     bed_models(&b, "tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
-    struct device dev = b.dev;
-    dev.k = &spy;
-    dev.kv = KV_BF16;
+    struct loaded l = loaded_of(&b);
+    l.dev.k = &spy;
+    l.dev.kv = KV_BF16;
     for (int i = 0; i < CALIB_TOKENS + 1; i++)
         ids_add(&text, 3 + i);
-    struct calib_opts o = {.m = &b.m, .d = &b.d, .dev = &dev, .text = text.v, .n_text = text.n};
+    struct calib_opts o = {.l = &l, .text = text.v, .n_text = text.n};
     must(calibrate_run(&o, &c, &e), &e);
     assert_true(of_type[KV_BF16] > 0);
     assert_int_equal(of_type[KV_F32], 0);
@@ -176,7 +189,8 @@ static void test_a_head_without_captures_is_refused(void **state)
     struct err e = {0};
     struct calibration c;
     bed_models(&b, "tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant");
-    struct calib_opts o = {.m = &b.m, .d = &b.d, .dev = &b.dev};
+    struct loaded l = loaded_of(&b);
+    struct calib_opts o = {.l = &l};
     assert_false(calibrate_run(&o, &c, &e));
     assert_non_null(strstr(e.msg, "no captured layers"));
     bed_close(&b);

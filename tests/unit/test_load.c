@@ -1,0 +1,140 @@
+/* test_load.c - the one way to open models: what is read, noticed, refused and left behind. */
+#include "tests/rigs.h"
+
+#include "engine/serve/load.h"
+
+#define NESTLING "models/nestling/target"
+#define NESTLING_DRAFT "models/nestling/draft"
+#define OTHER_DRAFT "tests/golden/eagle3-gptoss-a" /* a head for another model */
+
+static void keep_line(void *arg, const char *line)
+{
+    buf_printf(arg, "%s\n", line);
+}
+
+static struct engine_opts opts(struct buf *notices)
+{
+    struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .device = "cpu",
+                            .threads = 2, .notice = keep_line, .notice_arg = notices};
+    settings_init(&o.settings);
+    buf_str(notices, "");
+    return o;
+}
+
+static void assert_empty(const struct loaded *l)
+{
+    static const struct loaded empty;
+    assert_memory_equal(l, &empty, sizeof empty);
+}
+
+static void test_a_runtime_has_stop_ids_and_mask_of_what_was_loaded(void **state)
+{
+    (void)state;
+    struct buf notices = {0};
+    struct engine_opts o = opts(&notices);
+    struct loaded l;
+    struct err e = {0};
+    struct rig r;
+    must(engine_load(&l, &o, LOAD_DEVICE | LOAD_TEXT, &e), &e);
+    assert_true(l.has_draft && !l.draft_off && l.n_stop > 0);
+    int32_t stop[MAX_STOP];
+    assert_int_equal(chat_stops(l.chat, stop), l.n_stop);
+    must(engine_rig(&r, &l, &o, &e), &e);
+    assert_int_equal(r.n_stop, l.n_stop);
+    assert_memory_equal(r.stop, stop, (size_t)l.n_stop * sizeof *stop);
+    assert_true((r.mask.p != NULL) == (l.mask != NULL));
+    for (int i = 0; i < l.model.cfg.vocab; i++) {
+        size_t n;
+        assert_true((tok_bytes(l.tok, i, &n) == NULL) == (l.mask && l.mask[i]));
+    }
+    rig_close(&r);
+    engine_unload(&l);
+    assert_empty(&l);
+    assert_string_equal(notices.p, "");
+    buf_free(&notices);
+}
+
+static void test_a_draft_that_does_not_fit_is_noticed_or_refused(void **state)
+{
+    (void)state;
+    for (int required = 0; required < 2; required++) {
+        struct buf notices = {0};
+        struct engine_opts o = opts(&notices);
+        struct loaded l;
+        struct err e = {0};
+        o.draft = OTHER_DRAFT;
+        o.require_draft = required;
+        if (engine_load(&l, &o, LOAD_DEVICE, &e)) {
+            assert_false(required);
+            assert_true(!l.has_draft && l.draft_off[0]);
+            assert_int_equal(strncmp(notices.p, "drafting is off: ", 17), 0);
+            assert_non_null(strstr(notices.p, l.draft_off));
+            engine_unload(&l);
+        } else {
+            assert_true(required && e.kind == ERR_MODEL);
+            assert_string_equal(notices.p, "");
+            assert_empty(&l);
+        }
+        buf_free(&notices);
+    }
+}
+
+static void test_parts_that_were_not_asked_for_are_not_opened(void **state)
+{
+    (void)state;
+    struct buf notices = {0};
+    struct engine_opts o = opts(&notices);
+    struct loaded l;
+    struct err e = {0};
+    o.device = "no such device";
+    must(engine_load(&l, &o, LOAD_TEXT, &e), &e);
+    assert_true(!l.dev.k && l.tok && l.chat);
+    engine_unload(&l);
+    assert_false(engine_load(&l, &o, LOAD_TEXT | LOAD_DEVICE, &e));
+    assert_non_null(strstr(e.msg, "unknown device"));
+    assert_empty(&l);
+    o.device = "cpu";
+    o.model = "tests/golden/gptoss-a"; /* without a tokenizer */
+    o.draft = NULL;
+    must(engine_load(&l, &o, LOAD_DEVICE, &e), &e);
+    assert_true(l.dev.k && !l.tok && !l.chat && l.n_stop == 0 && !l.mask);
+    assert_string_equal(l.draft_off, "no draft head was given");
+    engine_unload(&l);
+    buf_free(&notices);
+}
+
+static void test_shapes_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    static const struct { int page_size, context, full, swa; const char *says; } bad[] = {
+        {3, 0, 0, 0, "page size 3"}, {128, 0, 0, 0, "page size 128"},
+        {16, 15, 0, 0, "a context of 15 tokens"}, {16, 0, 3, 0, "at least 4 pages"},
+        {16, 0, 0, 2, "at least 4 pages"}};
+    struct buf notices = {0};
+    struct engine_opts o = opts(&notices);
+    struct loaded l;
+    struct err e = {0};
+    must(engine_load(&l, &o, LOAD_DEVICE, &e), &e);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct rig r;
+        o.page_size = bad[i].page_size;
+        o.context = bad[i].context;
+        o.full_pages = bad[i].full;
+        o.swa_pages = bad[i].swa;
+        assert_false(engine_rig(&r, &l, &o, &e));
+        assert_non_null(strstr(e.msg, bad[i].says));
+    }
+    engine_unload(&l);
+    buf_free(&notices);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_runtime_has_stop_ids_and_mask_of_what_was_loaded),
+        cmocka_unit_test(test_a_draft_that_does_not_fit_is_noticed_or_refused),
+        cmocka_unit_test(test_parts_that_were_not_asked_for_are_not_opened),
+        cmocka_unit_test(test_shapes_that_cannot_be_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
