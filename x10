@@ -1,1 +1,0 @@
-arch_windows(10 err_prefix(10 ids_add(10 show(10 
