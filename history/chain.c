@@ -146,7 +146,7 @@ int chain_seal(struct db *d, const char *session)
 }
 
 /* Exclusive or: ids may come and go in any order. */
-static void roll_add(uint8_t sum[32], const char *session)
+static void roll_toggle(uint8_t sum[32], const char *session)
 {
     uint8_t one[32];
     struct sha256 s;
@@ -178,7 +178,7 @@ int chain_roll(struct db *d, const char *session, int by)
     int rc = roll_read(d, &n, sum);
     if (rc || n < 0 || n == INT64_MAX) /* damaged: chain_verify() tells */
         return rc;
-    roll_add(sum, session);
+    roll_toggle(sum, session);
     return db_do(d, "UPDATE roll SET sessions=?, sum=? WHERE id=1", "ib", n + by, sum, sizeof sum);
 }
 
@@ -212,7 +212,7 @@ static int roll_count(struct db *d, int64_t *n, uint8_t sum[32])
     for (*n = 0; (rc = sqlite3_step(st)) == SQLITE_ROW; ++*n) {
         char id[SESSION_ID];
         col_id(st, 0, id);
-        roll_add(sum, id);
+        roll_toggle(sum, id);
     }
     sqlite3_reset(st);
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
@@ -303,7 +303,7 @@ struct verify {
     struct buf *report;
 };
 
-static void say_bad(struct verify *v, const char *what, int64_t n)
+static void report_bad(struct verify *v, const char *what, int64_t n)
 {
     v->bad++;
     if (v->report)
@@ -311,7 +311,7 @@ static void say_bad(struct verify *v, const char *what, int64_t n)
                    what, (long long)n);
 }
 
-static void say_line(struct verify *v, const char *line)
+static void report_line(struct verify *v, const char *line)
 {
     v->bad++;
     if (v->report)
@@ -336,9 +336,9 @@ static int verify_link(struct verify *v, sqlite3_stmt *st)
     const void *stored = sqlite3_column_blob(st, 5);
     bool whole = stored && sqlite3_column_bytes(st, 5) == (int)sizeof sum;
     if ((uint64_t)link != (uint64_t)v->link + 1)
-        say_bad(v, "what stood before link", link);
+        report_bad(v, "what stood before link", link);
     if (!rc && (!whole || memcmp(stored, sum, sizeof sum) != 0))
-        say_bad(v, what, n);
+        report_bad(v, what, n);
     if (whole)
         memcpy(v->before, stored, sizeof v->before);
     v->link = link;
@@ -356,7 +356,7 @@ static int verify_end(struct verify *v)
     const void *chain = rc == SQLITE_ROW ? sqlite3_column_blob(st, 1) : NULL;
     if (!chain || sqlite3_column_int64(st, 0) != v->link || sqlite3_column_bytes(st, 1) != 32 ||
         memcmp(chain, v->before, 32) != 0)
-        say_bad(v, "the end, link", v->link);
+        report_bad(v, "the end, link", v->link);
     sqlite3_reset(st);
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
@@ -402,7 +402,7 @@ static bool verify_covered(struct verify *v, struct err *e)
         char line[160];
         snprintf(line, sizeof line, "%.80s is not covered by the chain: aerie did not write it",
                  (const char *)sqlite3_column_text(st, 0));
-        say_line(v, line);
+        report_line(v, line);
     }
     sqlite3_finalize(st);
     return rc == SQLITE_DONE || (st && db_fail(v->d, e, "cannot verify"));
@@ -419,7 +419,7 @@ static bool verify_seal(struct verify *v, struct err *e)
     rc = sqlite3_step(st);
     if (rc == SQLITE_ROW && (sqlite3_column_bytes(st, 0) != 32 ||
                              memcmp(sqlite3_column_blob(st, 0), sum, 32) != 0))
-        say_line(v, "its title, times or the ends of its runs do not match what was written");
+        report_line(v, "its title, times or the ends of its runs do not match what was written");
     sqlite3_reset(st);
     return rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(v->d, e, "cannot verify");
 }
@@ -439,7 +439,7 @@ static bool verify_roll(struct verify *v, struct err *e)
     else
         snprintf(line, sizeof line, "the sessions are not those that aerie wrote");
     if (n_want != n_have || memcmp(want, have, 32) != 0)
-        say_line(v, line);
+        report_line(v, line);
     return true;
 }
 
@@ -454,7 +454,7 @@ static bool verify_owners(struct verify *v, struct err *e)
         return db_fail(v->d, e, "cannot verify");
     v->session[0] = '\0';
     if (lost)
-        say_bad(v, "(deleted): rows left over,", lost);
+        report_bad(v, "(deleted): rows left over,", lost);
     return true;
 }
 

@@ -8,7 +8,7 @@
 
 enum {
     BUSY_MS = 5000,
-    UNIT = 200, /* steps of SQLite's machine between two looks */
+    PROGRESS_STEPS = 200, /* steps of SQLite's machine between two looks */
 };
 
 bool db_fail(struct db *d, struct err *e, const char *what)
@@ -49,7 +49,7 @@ static bool stopped(void)
     return ask_stop && ask_stop();
 }
 
-static int look(void *arg)
+static int on_progress(void *arg)
 {
     struct db *d = arg;
     return stopped() || (++d->work > d->limit && d->limit);
@@ -76,7 +76,7 @@ bool db_open(struct db *d, const char *path, int flags, struct err *e)
     }
     sqlite3_extended_result_codes(d->h, 1);
     if (flags & SQLITE_OPEN_READONLY) {
-        sqlite3_progress_handler(d->h, UNIT, look, d);
+        sqlite3_progress_handler(d->h, PROGRESS_STEPS, on_progress, d);
         sqlite3_busy_handler(d->h, wait_for_lock, NULL);
     } else {
         sqlite3_busy_timeout(d->h, BUSY_MS);

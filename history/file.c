@@ -140,7 +140,7 @@ int file_create(const char *path, struct err *e)
 }
 
 /* Renames without replacing; a taken name gets "-1", "-2", ... at its end. */
-static bool rename_aside(const char *from, char **to)
+static bool rename_to_free_name(const char *from, char **to)
 {
     char *base = *to;
     for (int i = 0; i < 100; i++) {
@@ -157,12 +157,12 @@ static bool rename_aside(const char *from, char **to)
     return false;
 }
 
-bool file_aside(const char *path, char **to, struct err *e)
+bool file_rename_damaged(const char *path, char **to, struct err *e)
 {
     char stamp[16];
     time_stamp(stamp);
     *to = xasprintf("%s.corrupt-%s", path, stamp);
-    if (!rename_aside(path, to)) {
+    if (!rename_to_free_name(path, to)) {
         err_set(e, ERR_DB, "%s is damaged and cannot be renamed to %s: %s", path, *to,
                 strerror(errno));
         free(*to);
@@ -173,7 +173,7 @@ bool file_aside(const char *path, char **to, struct err *e)
     for (int i = 0; i < 3; i++) {
         char *from = xasprintf("%s%s", path, tails[i]), *name = xasprintf("%s%s", *to, tails[i]);
         if (access(from, F_OK) == 0)
-            rename_aside(from, &name); /* best effort: the database itself is what matters */
+            rename_to_free_name(from, &name); /* best effort: the database itself is what matters */
         free(from);
         free(name);
     }

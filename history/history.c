@@ -32,7 +32,7 @@ enum {
     RETRY_MAX_MS = 500,      /* ... up to this, so that the end of the trouble is seen in time */
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
     CLOSE_MS = 2000,         /* closing waits as long for a disk that refuses */
-    ASIDE_MS = 300,          /* ... and by then has put what waits into a side file */
+    SIDE_FILE_MS = 300,          /* ... and by then has put what waits into a side file */
     WRITER_BUSY_MS = 250,
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
@@ -56,7 +56,7 @@ struct history {
     uint64_t dropped;
     int sync; /* the connection's synchronous: 1 NORMAL, 2 FULL */
     char why[160]; /* the last failure's reason */
-    bool aside; /* what waits is in a side file, too */
+    bool in_side_file; /* what waits is in a side file, too */
 
     /* shared, under the mutex */
     pthread_mutex_t mu;
@@ -66,8 +66,8 @@ struct history {
     int wake; /* an eventfd: the status changed */
     bool closing, give_up, finished; /* history_finish() was called; stop trying; the thread ended */
     struct history_left left; /* while closing */
-    struct history_about told; /* by history_describe(), not yet taken over by the writer */
-    bool is_told;
+    struct history_about described; /* by history_describe(), not yet taken over by the writer */
+    bool has_described;
     struct history_status status;
 };
 
@@ -140,7 +140,7 @@ static bool make_room(struct history *h, const struct event *ev)
     return !(still && is_detail(ev)) && h->n_wait < MAX_EVENTS && h->bytes < 2 * SHED_BYTES;
 }
 
-static void take(struct history *h, struct event *ev)
+static void enqueue(struct history *h, struct event *ev)
 {
     if (ev->kind == EV_PREFILL) { /* nothing of it is stored */
         event_free(ev);
@@ -167,7 +167,7 @@ static void take(struct history *h, struct event *ev)
     h->wait[h->n_wait++] = (struct waiting){.ev = *ev, .level = level, .bytes = bytes};
 }
 
-static void forget(struct history *h, int i) /* one event that cannot be stored */
+static void drop_event(struct history *h, int i) /* one event that cannot be stored */
 {
     h->bytes -= h->wait[i].bytes;
     event_free(&h->wait[i].ev);
@@ -178,7 +178,7 @@ static void forget(struct history *h, int i) /* one event that cannot be stored 
 /* ---- one transaction ---- */
 
 /* Failures that another try may cure; anything else is the event's own fault. */
-static bool is_disk(int rc)
+static bool is_retryable(int rc)
 {
     switch (rc & 0xff) {
     case SQLITE_FULL: case SQLITE_IOERR: case SQLITE_BUSY: case SQLITE_LOCKED: case SQLITE_READONLY:
@@ -191,7 +191,7 @@ static bool is_disk(int rc)
 }
 
 /* The file is as it should be, but another process holds it or the disk is full. */
-static bool is_passing(int rc)
+static bool is_transient(int rc)
 {
     return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_FULL || rc == SQLITE_IOERR_WRITE;
 }
@@ -224,12 +224,12 @@ static int apply(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
     }
     if (!rc)
         rc = write_commit(&h->w);
-    if (!rc && h->aside)
-        rc = aside_note(&h->w.db, h->w.live.id);
+    if (!rc && h->in_side_file)
+        rc = side_file_note_stored(&h->w.db, h->w.live.id);
     return rc ? rc : db_do(&h->w.db, "COMMIT", "");
 }
 
-static bool has_end(const struct history *h)
+static bool has_turn_end(const struct history *h)
 {
     for (int i = 0; i < h->n_wait; i++)
         if (h->wait[i].ev.kind == EV_TURN_END)
@@ -239,12 +239,12 @@ static bool has_end(const struct history *h)
 
 /* One try. On failure nothing has changed, neither in the database nor in the cursor; why[] holds
  * the reason. */
-static int transact(struct history *h, int *bad, uint64_t *ended, uint64_t *mark, char why[160])
+static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_t *mark, char why[160])
 {
     struct cursor before = {0};
     cursor_copy(&before, &h->w.cur);
     *bad = -1;
-    int rc = set_sync(h, has_end(h) ? 2 : 1);
+    int rc = set_sync(h, has_turn_end(h) ? 2 : 1);
     if (!rc)
         rc = apply(h, bad, ended, mark);
     if (!rc) {
@@ -259,20 +259,20 @@ static int transact(struct history *h, int *bad, uint64_t *ended, uint64_t *mark
 }
 
 /* The file under the connection was renamed or deleted: what is written would be lost. */
-static bool is_gone(struct history *h)
+static bool file_moved(struct history *h)
 {
     int moved = 0;
     sqlite3_file_control(h->w.db.h, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
     return moved;
 }
 
-static void take_about(struct history *h)
+static void adopt_about(struct history *h)
 {
     pthread_mutex_lock(&h->mu);
-    if (h->is_told) {
+    if (h->has_described) {
         about_free(&h->w.about);
-        h->w.about = h->told;
-        h->is_told = false;
+        h->w.about = h->described;
+        h->has_described = false;
     }
     pthread_mutex_unlock(&h->mu);
 }
@@ -283,7 +283,7 @@ static void wake(struct history *h)
     CHECK(write(h->wake, &one, sizeof one) == sizeof one || errno == EAGAIN);
 }
 
-static void report(struct history *h, const char *why)
+static void set_status(struct history *h, const char *why)
 {
     struct history_status *s = &h->status;
     pthread_mutex_lock(&h->mu);
@@ -303,7 +303,7 @@ static void report(struct history *h, const char *why)
         wake(h);
 }
 
-static void succeeded(struct history *h, uint64_t ended, uint64_t mark)
+static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)
 {
     for (int i = 0; i < h->n_wait; i++)
         event_free(&h->wait[i].ev);
@@ -312,7 +312,7 @@ static void succeeded(struct history *h, uint64_t ended, uint64_t mark)
     h->urgent = false;
     h->failing_ns = h->retry_ns = 0;
     h->retry_ms = 0;
-    report(h, NULL);
+    set_status(h, NULL);
     pthread_mutex_lock(&h->mu);
     h->status.acked_turns += ended;
     if (mark)
@@ -321,7 +321,7 @@ static void succeeded(struct history *h, uint64_t ended, uint64_t mark)
     pthread_mutex_unlock(&h->mu);
 }
 
-static void failed(struct history *h, int rc, const char *why)
+static void commit_failed(struct history *h, int rc, const char *why)
 {
     uint64_t now = clock_ns();
     if (!h->failing_ns)
@@ -331,26 +331,26 @@ static void failed(struct history *h, int rc, const char *why)
     snprintf(h->why, sizeof h->why, "%s", why);
     bool brief = (rc & 0xff) == SQLITE_BUSY && now - h->failing_ns < PATIENCE_MS * 1000000ull;
     if (!brief)
-        report(h, why);
+        set_status(h, why);
 }
 
 static void commit(struct history *h)
 {
-    take_about(h);
+    adopt_about(h);
     for (;;) {
         uint64_t ended = 0, mark = 0;
         int bad = -1;
         char why[160] = "the log's file was moved or deleted; restart aerie to begin a new one";
-        int rc = is_gone(h) ? SQLITE_CANTOPEN : transact(h, &bad, &ended, &mark, why);
+        int rc = file_moved(h) ? SQLITE_CANTOPEN : try_transaction(h, &bad, &ended, &mark, why);
         if (!rc) {
-            succeeded(h, ended, mark);
+            commit_succeeded(h, ended, mark);
             return;
         }
-        if (is_disk(rc) || bad < 0) {
-            failed(h, rc, why);
+        if (is_retryable(rc) || bad < 0) {
+            commit_failed(h, rc, why);
             return;
         }
-        forget(h, bad);
+        drop_event(h, bad);
     }
 }
 
@@ -387,15 +387,15 @@ static int count_waiting(const struct history *h, bool *some)
 }
 
 /* What closing has to say, for the thread that waits. True: it wants no more tries. */
-static bool tell_left(struct history *h)
+static bool publish_left(struct history *h)
 {
     bool some;
     int turns = count_waiting(h, &some);
-    char *name = aside_name(h->w.db.path, h->w.live.id);
+    char *name = side_file_name(h->w.db.path, h->w.live.id);
     pthread_mutex_lock(&h->mu);
     h->left.turns = turns;
     h->left.some = some;
-    snprintf(h->left.kept, sizeof h->left.kept, "%s", h->aside ? name : "");
+    snprintf(h->left.kept, sizeof h->left.kept, "%s", h->in_side_file ? name : "");
     snprintf(h->left.why, sizeof h->left.why, "not saved: %s", h->why);
     bool enough = h->give_up || !some;
     pthread_cond_broadcast(&h->flushed);
@@ -404,34 +404,34 @@ static bool tell_left(struct history *h)
     return enough;
 }
 
-static void put_aside(struct history *h)
+static void write_side_file(struct history *h)
 {
     struct err e = {0};
-    if (!h->aside)
-        h->aside = aside_write(&h->w, h->wait, h->n_wait, &e);
+    if (!h->in_side_file)
+        h->in_side_file = side_file_write(&h->w, h->wait, h->n_wait, &e);
 }
 
-static void finish(struct history *h)
+static void finish_writing(struct history *h)
 {
     uint64_t from = clock_ns();
     bool some;
     for (bool enough = false; h->n_wait && !enough;) {
         commit(h);
         count_waiting(h, &some);
-        if (h->n_wait && some && clock_ns() - from > ASIDE_MS * 1000000ull)
-            put_aside(h);
-        enough = h->n_wait && tell_left(h);
+        if (h->n_wait && some && clock_ns() - from > SIDE_FILE_MS * 1000000ull)
+            write_side_file(h);
+        enough = h->n_wait && publish_left(h);
         if (h->n_wait && !enough)
             nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
     count_waiting(h, &some);
     if (h->n_wait && some)
-        put_aside(h);
-    if (!h->n_wait && h->aside)
-        aside_remove(h->w.db.path, h->w.live.id);
+        write_side_file(h);
+    if (!h->n_wait && h->in_side_file)
+        side_file_remove(h->w.db.path, h->w.live.id);
     struct db *d = &h->w.db;
     if (!h->n_wait && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
-        if (write_end_run(&h->w, false) == SQLITE_OK && hold_drop(d, &h->w.live, NULL) == SQLITE_OK)
+        if (write_end_run(&h->w, false) == SQLITE_OK && session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
             db_do(d, "COMMIT", "");
         db_rollback(d);
     }
@@ -439,7 +439,7 @@ static void finish(struct history *h)
         db_do(d, "PRAGMA optimize", "");
         sqlite3_wal_checkpoint_v2(d->h, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
     }
-    tell_left(h);
+    publish_left(h);
     pthread_mutex_lock(&h->mu);
     h->finished = true;
     pthread_cond_broadcast(&h->flushed);
@@ -472,11 +472,11 @@ static void *writer_main(void *arg)
             evq_rest(h->q, BATCH_MAX / 2, left);
         bool got = evq_wait(h->q, &ev, left > 0 ? 0 : left);
         for (; got; got = h->n_wait < BATCH_MAX && evq_get(h->q, &ev))
-            take(h, &ev);
+            enqueue(h, &ev);
         if (h->n_wait && (time_left(h) == 0 || (h->n_wait >= BATCH_MAX && !h->retry_ns)))
             commit(h);
     }
-    finish(h);
+    finish_writing(h);
     return NULL;
 }
 
@@ -518,7 +518,7 @@ static bool prepare_file(const char *path, struct err *e)
 }
 
 /* Older logs may have been made with wider permissions. */
-static void close_to_others(const char *path)
+static void restrict_permissions(const char *path)
 {
     struct stat st;
     if (stat(path, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077))
@@ -535,11 +535,11 @@ static void set_notice(struct history *h, const char *fmt, ...)
 
 /* Stores the turns that an earlier process left in a side file. If that fails, a notice says so and
  * the side file stays for the next start. */
-static void take_in_left(struct history *h)
+static void store_side_files(struct history *h)
 {
     struct err why = {0};
     int turns;
-    if (!aside_take_in(&h->w.db, &h->w.live, &turns, &why))
+    if (!side_files_store(&h->w.db, &h->w.live, &turns, &why))
         set_notice(h, "%.200s", why.msg);
     else if (turns)
         set_notice(h, "%d turn%s that an earlier aerie could not store %s stored now", turns,
@@ -558,16 +558,16 @@ static bool open_writer(struct history *h, const char *path, struct err *e, bool
     int closed = 0;
     ok = ok && schema_accept(&w->db, e);
     if (ok)
-        close_to_others(path);
+        restrict_permissions(path);
     if (ok && !schema_wal(&w->db))
         set_notice(h, "the session log lies on a file system without WAL: writing is slower there");
     ok = ok && schema_open(&w->db, e) && live_open(&w->live, path, e);
     if (ok)
-        take_in_left(h);
+        store_side_files(h);
     if (ok)
         sqlite3_busy_timeout(w->db.h, WRITER_BUSY_MS);
     int rc = ok ? recover_dead(&w->db, &w->live, &closed) : SQLITE_OK;
-    if (is_passing(rc)) { /* the next start does it; what this one writes waits for the disk */
+    if (is_transient(rc)) { /* the next start does it; what this one writes waits for the disk */
         db_rollback(&w->db);
         closed = 0;
     } else if (rc) {
@@ -591,7 +591,7 @@ static bool open_or_replace(struct history *h, const char *path, struct err *e)
     if (open_writer(h, path, e, &damaged))
         return true;
     char *to;
-    if (!damaged || !file_aside(path, &to, e))
+    if (!damaged || !file_rename_damaged(path, &to, e))
         return false;
     bool ok = open_writer(h, path, e, &damaged);
     set_notice(h, "the session log was damaged: it is kept as %s, and a new one was begun", to);
@@ -653,8 +653,8 @@ void history_close(struct history *h)
     db_close(&h->w.db);
     live_close(&h->w.live);
     about_free(&h->w.about);
-    if (h->is_told)
-        about_free(&h->told);
+    if (h->has_described)
+        about_free(&h->described);
     evq_free(h->q);
     pthread_cond_destroy(&h->flushed);
     pthread_mutex_destroy(&h->mu);
@@ -696,31 +696,31 @@ void history_describe(struct history *h, const struct history_about *about)
     struct history_about copy;
     copy_about(&copy, about);
     pthread_mutex_lock(&h->mu);
-    if (h->is_told)
-        about_free(&h->told);
-    h->told = copy;
-    h->is_told = true;
+    if (h->has_described)
+        about_free(&h->described);
+    h->described = copy;
+    h->has_described = true;
     pthread_mutex_unlock(&h->mu);
 }
 
-bool history_hold(struct history *h, const char *session, struct err *e)
+bool history_lock_session(struct history *h, const char *session, struct err *e)
 {
     struct db d;
     int turns;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
         return false;
-    aside_take_in(&d, &h->w.live, &turns, NULL); /* its process may have just ended */
-    bool ok = hold_take(&d, &h->w.live, session, e);
+    side_files_store(&d, &h->w.live, &turns, NULL); /* its process may have just ended */
+    bool ok = session_lock(&d, &h->w.live, session, e);
     db_close(&d);
     return ok;
 }
 
-void history_release(struct history *h, const char *session)
+void history_unlock_session(struct history *h, const char *session)
 {
     struct db d;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, NULL))
         return;
-    hold_drop(&d, &h->w.live, session);
+    session_unlock(&d, &h->w.live, session);
     db_close(&d);
 }
 

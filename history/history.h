@@ -83,8 +83,8 @@ bool history_flush(struct history *h, int ms);
  * locked with its first row; before one that exists is continued, it is locked here. False and *e
  * (ERR_DB) when another process has it open: who, and since when. The lock ends when the writer goes
  * on to another session, is closed, or its process dies. */
-bool history_hold(struct history *h, const char *session, struct err *e);
-void history_release(struct history *h, const char *session); /* it is not continued after all */
+bool history_lock_session(struct history *h, const char *session, struct err *e);
+void history_unlock_session(struct history *h, const char *session); /* it is not continued after all */
 
 /* A new session id: ULID (48 bits of milliseconds, 80 random bits, Crockford base 32). Ids made by
  * one process only grow. */

@@ -99,7 +99,7 @@ bool file_make_folder(const char *path, struct err *e); /* the folders above pat
 /* Creates an empty 0600 file that must not exist; the descriptor, -1 and *e on failure. */
 int file_create(const char *path, struct err *e);
 /* Renames a damaged database and its -wal and -shm to PATH.corrupt-YYYYMMDD-HHMMSS. */
-bool file_aside(const char *path, char **to, struct err *e);
+bool file_rename_damaged(const char *path, char **to, struct err *e);
 void file_sync_folder(const char *path); /* a rename or removal in path's folder is on the disk */
 /* "YYYYMMDD-HHMMSS", local time */
 void time_stamp(char out[16]);
@@ -117,7 +117,7 @@ bool live_open(struct live *l, const char *path, struct err *e);
 void live_close(struct live *l);
 enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no locks */ };
 enum live_state live_state(const struct live *l, int64_t id);
-bool live_is(const struct live *l, int64_t id); /* also true when it cannot be told */
+bool live_or_unknown(const struct live *l, int64_t id); /* also true when it cannot be told */
 
 /* Ends the runs of dead writers: open turns become "crashed", with the text and the ids that were
  * stored before the end; sessions without a turn vanish. In one transaction, which is left open on
@@ -130,27 +130,27 @@ int recover_turn(struct db *d, int64_t reply);
 
 struct waiting;
 struct writer;
-char *aside_name(const char *path, int64_t writer); /* the caller frees */
+char *side_file_name(const char *path, int64_t writer); /* the caller frees */
 /* Writes events and cursor, synced, under their final name at once; over an older file. */
-bool aside_write(struct writer *w, const struct waiting *wait, int n, struct err *e);
-bool aside_exists(const char *path, int64_t writer);
-void aside_remove(const char *path, int64_t writer);
+bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct err *e);
+bool side_file_exists(const char *path, int64_t writer);
+void side_file_remove(const char *path, int64_t writer);
 /* In the transaction that stores the events after all: a file that is left is not taken in. */
-int aside_note(struct db *d, int64_t writer);
+int side_file_note_stored(struct db *d, int64_t writer);
 /* Stores what dead writers left, each in one transaction; *turns counts replies. False and *e when
  * one could not be stored: its file stays, or, if damaged, is renamed. */
-bool aside_take_in(struct db *d, const struct live *l, int *turns, struct err *e);
+bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e);
 
 /* ---- hold.c: a session is open for writing in one process at a time --------------------------- */
 
 /* Takes the session for the writer, in a transaction of its own; also true when it holds it
  * already. False and *e (ERR_DB) when another living process does: its pid and since when. */
-bool hold_take(struct db *d, const struct live *l, const char *session, struct err *e);
+bool session_lock(struct db *d, const struct live *l, const char *session, struct err *e);
 /* Inside the caller's transaction: the writer's lock on a session, unless somebody has it; its
  * end (NULL: of all that the writer has); the end of those whose process died. */
-int hold_add(struct db *d, const struct live *l, const char *session);
-int hold_drop(struct db *d, const struct live *l, const char *session);
-int hold_drop_dead(struct db *d, const struct live *l);
+int session_lock_row(struct db *d, const struct live *l, const char *session);
+int session_unlock(struct db *d, const struct live *l, const char *session);
+int session_unlock_dead(struct db *d, const struct live *l);
 
 /* ---- chain.c --------------------------------------------------------------------------------- */
 

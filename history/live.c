@@ -32,7 +32,7 @@ bool live_open(struct live *l, const char *path, struct err *e)
     l->id = (int64_t)(r >> 2);
     l->path = xstrdup(path);
     struct flock lock = byte_of(l->id);
-    fcntl(l->fd, F_OFD_SETLK, &lock); /* without locks nobody is ever held for dead: live_is() */
+    fcntl(l->fd, F_OFD_SETLK, &lock); /* without locks nobody is ever held for dead: live_or_unknown() */
     return true;
 }
 
@@ -54,7 +54,7 @@ enum live_state live_state(const struct live *l, int64_t id)
     return lock.l_type == F_UNLCK ? LIVE_NO : LIVE_YES;
 }
 
-bool live_is(const struct live *l, int64_t id)
+bool live_or_unknown(const struct live *l, int64_t id)
 {
     return live_state(l, id) != LIVE_NO;
 }
@@ -62,7 +62,7 @@ bool live_is(const struct live *l, int64_t id)
 /* ---- closing ---- */
 
 /* Text and ids of the turn as far as they were stored. */
-static int gather(struct db *d, int64_t reply, struct buf *text, struct ids *tokens)
+static int read_parts(struct db *d, int64_t reply, struct buf *text, struct ids *tokens)
 {
     sqlite3_stmt *st = db_cached(
         d, "SELECT text FROM turn_part WHERE turn_id=? AND channel=0 ORDER BY k", "i", reply);
@@ -105,7 +105,7 @@ int recover_turn(struct db *d, int64_t reply)
     char session[SESSION_ID];
     int rc = session_of(d, reply, session);
     if (!rc)
-        rc = gather(d, reply, &text, &tokens);
+        rc = read_parts(d, reply, &text, &tokens);
     if (!rc)
         rc = db_do(d, "UPDATE turn SET text=?2, tokens=?3, stop=?4,"
                    " (n_steps, n_drafted, n_accepted, us_decode, draws1) = (SELECT count(*),"
@@ -163,8 +163,8 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
         return sqlite3_extended_errcode(d->h);
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
-        if (!live_is(l, sqlite3_column_int64(st, 1)) &&
-            !aside_exists(l->path, sqlite3_column_int64(st, 1))) { /* its turns go on there */
+        if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
+            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) { /* its turns go on there */
             dead = xrealloc(dead, n + 1, sizeof *dead);
             dead[n++] = sqlite3_column_int64(st, 0);
         }
@@ -184,7 +184,7 @@ int recover_dead(struct db *d, const struct live *l, int *closed)
         return rc;
     rc = close_dead_runs(d, l, closed);
     if (!rc)
-        rc = hold_drop_dead(d, l);
+        rc = session_unlock_dead(d, l);
     int gone;
     if (!rc) /* a start without a message leaves nothing */
         rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"

@@ -79,7 +79,7 @@ const char *past_mark(enum past_state s)
 /* ---- which turns the context holds ---- */
 
 /* The turns from index i on leave the context. */
-static void leave(struct hdb_past *p, int i, enum past_state state)
+static void set_state_from(struct hdb_past *p, int i, enum past_state state)
 {
     for (; i < p->n; i++)
         if (p->turn[i].state == PAST_LIVE || p->turn[i].state == PAST_FAILED)
@@ -129,7 +129,7 @@ static void apply_forget(struct hdb_past *p, const char *text)
 }
 
 /* Applies the changes that came before `order`. A turn beyond the fork is not in the past at all. */
-static void change_until(struct reader *r, int64_t order)
+static void apply_changes_before(struct reader *r, int64_t order)
 {
     for (; r->n_done < r->n_change && r->change[r->n_done].order < order; r->n_done++) {
         const struct change *c = &r->change[r->n_done];
@@ -143,12 +143,12 @@ static void change_until(struct reader *r, int64_t order)
         while (i >= 0 && r->p->turn[i].user.n != c->turn)
             i--;
         if (i >= 0)
-            leave(r->p, i, PAST_UNDONE);
+            set_state_from(r->p, i, PAST_UNDONE);
     }
 }
 
 /* Where nothing was generated, the message did not stay in the context either. */
-static void settle(struct hdb_past *p)
+static void mark_silent(struct hdb_past *p)
 {
     struct past_pair *t = p->n > 0 ? &p->turn[p->n - 1] : NULL;
     if (!t || t->state != PAST_LIVE || t->reply.tokens.n || t->reply.text_n)
@@ -165,7 +165,7 @@ static bool damaged(struct reader *r, int turn)
     return err_set(r->e, ERR_DB, "session %s: its log holds a turn %d", r->session, turn);
 }
 
-static bool take_row(const struct turn_row *row, void *arg)
+static bool add_turn(const struct turn_row *row, void *arg)
 {
     struct reader *r = arg;
     struct hdb_past *p = r->p;
@@ -181,11 +181,11 @@ static bool take_row(const struct turn_row *row, void *arg)
             row_copy(&p->turn[p->n - 1].reply, row);
         return true;
     }
-    settle(p);
-    change_until(r, row->order);
+    mark_silent(p);
+    apply_changes_before(r, row->order);
     int i = row->regen ? newest_live(p) : -1;
     if (i >= 0)
-        leave(p, i, PAST_REPLACED);
+        set_state_from(p, i, PAST_REPLACED);
     if (p->n == p->cap) {
         p->cap = p->cap ? 2 * p->cap : 16;
         p->turn = xrealloc(p->turn, (size_t)p->cap, sizeof *p->turn);
@@ -197,7 +197,7 @@ static bool take_row(const struct turn_row *row, void *arg)
 
 /* ---- one session after another ---- */
 
-static bool take_run(const struct run_row *row, void *arg)
+static bool see_run(const struct run_row *row, void *arg)
 {
     struct reader *r = arg;
     r->first_run = r->first_run < 0 || row->id < r->first_run ? row->id : r->first_run;
@@ -206,7 +206,7 @@ static bool take_run(const struct run_row *row, void *arg)
     return true;
 }
 
-static bool take_op(const struct op_row *row, void *arg)
+static bool add_op(const struct op_row *row, void *arg)
 {
     struct reader *r = arg;
     struct hdb_past *p = r->p;
@@ -244,10 +244,10 @@ static bool read_rows(struct reader *r)
     struct past_part *part = &p->part[p->n_part++];
     *part = (struct past_part){.upto = r->upto};
     memcpy(part->session, r->session, SESSION_ID);
-    bool ok = hdb_ops(r->h, r->session, take_op, r, r->e) >= 0 &&
-              hdb_turns(r->h, r->session, 0, take_row, r, r->e) >= 0 && !r->failed;
-    settle(p);
-    change_until(r, r->as_of ? r->last_order : r->end);
+    bool ok = hdb_ops(r->h, r->session, add_op, r, r->e) >= 0 &&
+              hdb_turns(r->h, r->session, 0, add_turn, r, r->e) >= 0 && !r->failed;
+    mark_silent(p);
+    apply_changes_before(r, r->as_of ? r->last_order : r->end);
     return ok;
 }
 
@@ -262,7 +262,7 @@ static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int 
         return false;
     struct reader r = {.h = h, .p = p, .e = e, .session = s.id, .upto = upto, .as_of = as_of,
                        .first_run = -1, .before = before, .end = INT64_MAX};
-    bool ok = hdb_runs(h, s.id, take_run, &r, e) >= 0;
+    bool ok = hdb_runs(h, s.id, see_run, &r, e) >= 0;
     int fork = min_int(s.fork_turn, upto);
     if (ok && s.parent[0] && (s.fork_turn < 0 || s.fork_turn > LAST_TURN))
         ok = err_set(e, ERR_DB, "session %s: its log says that it was forked after turn %d", s.id,

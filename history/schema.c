@@ -179,7 +179,7 @@ static bool make_expected(struct db *d, const struct migration *list, int n, int
 }
 
 /* Rows of the two schemas in the order of their names, side by side. */
-struct both {
+struct schema_pair {
     sqlite3_stmt *want, *have;
     int rc_want, rc_have;
     struct buf *report;
@@ -192,7 +192,7 @@ static const char *name_of(sqlite3_stmt *st)
     return s ? s : "";
 }
 
-static void schema_differs(struct both *b, sqlite3_stmt *st, const char *how)
+static void schema_differs(struct schema_pair *b, sqlite3_stmt *st, const char *how)
 {
     const char *kind = (const char *)sqlite3_column_text(st, 0);
     b->differ++;
@@ -211,7 +211,7 @@ static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b)
 }
 
 /* One step over the side or sides that come first. */
-static void compare_next(struct both *b)
+static void compare_next(struct schema_pair *b)
 {
     int order = b->rc_want != SQLITE_ROW   ? 1
                 : b->rc_have != SQLITE_ROW ? -1
@@ -228,7 +228,7 @@ static void compare_next(struct both *b)
         b->rc_have = sqlite3_step(b->have);
 }
 
-static bool compare_schemas(struct db *d, struct db *expected, struct both *b, struct err *e)
+static bool compare_schemas(struct db *d, struct db *expected, struct schema_pair *b, struct err *e)
 {
     static const char sql[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name";
     b->want = db_prepare(expected, e, sql, "");
@@ -250,7 +250,7 @@ static bool compare_text(struct db *d, const struct migration *list, int n, int6
                          struct buf *report, int *differ, struct err *e)
 {
     struct db expected;
-    struct both b = {.report = report};
+    struct schema_pair b = {.report = report};
     if (!make_expected(&expected, list, n, version, e))
         return false;
     bool ok = compare_schemas(d, &expected, &b, e);
@@ -259,7 +259,7 @@ static bool compare_text(struct db *d, const struct migration *list, int n, int6
     return ok;
 }
 
-static bool demand_text(struct db *d, const struct migration *list, int n, int64_t version,
+static bool require_schema(struct db *d, const struct migration *list, int n, int64_t version,
                         struct err *e)
 {
     struct buf lines = {0};
@@ -283,7 +283,7 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
     int64_t version;
     if (!read_version(d, &version, e) || !refuse_newer(d, version, list[n - 1].to, e))
         return false;
-    if (version > 0 && !demand_text(d, list, n, version, e))
+    if (version > 0 && !require_schema(d, list, n, version, e))
         return false;
     if (version == list[n - 1].to)
         return true;
@@ -304,7 +304,7 @@ bool schema_accept(struct db *d, struct err *e)
 {
     int64_t version;
     return read_version(d, &version, e) && refuse_newer(d, version, SCHEMA_VERSION, e) &&
-           (version == 0 || demand_text(d, migrations, N_MIGRATIONS, version, e));
+           (version == 0 || require_schema(d, migrations, N_MIGRATIONS, version, e));
 }
 
 bool schema_open(struct db *d, struct err *e)
@@ -324,7 +324,7 @@ static bool check_version(struct db *d, struct err *e)
 
 bool schema_check(struct db *d, struct err *e)
 {
-    return check_version(d, e) && demand_text(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, e);
+    return check_version(d, e) && require_schema(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, e);
 }
 
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e)

@@ -114,7 +114,7 @@ static int insert_run(struct writer *w, int64_t ms)
     w->cur.run = sqlite3_last_insert_rowid(d->h);
     rc = chain_add(d, session, LINK_RUN, w->cur.run);
     if (!rc)
-        rc = hold_add(d, &w->live, session);
+        rc = session_lock_row(d, &w->live, session);
     return rc ? rc : db_do(d, "UPDATE session SET last_run=?, updated_ms=? WHERE id=?", "iis",
                            w->cur.run, ms, session);
 }
@@ -158,7 +158,7 @@ int write_end_run(struct writer *w, bool keep)
     if (!rc)
         rc = db_do(&w->db, "UPDATE run SET ended=1 WHERE id=?", "i", c->run);
     if (!rc)
-        rc = hold_drop(&w->db, &w->live, c->session);
+        rc = session_unlock(&w->db, &w->live, c->session);
     if (!rc)
         rc = chain_seal(&w->db, c->session);
     int gone;

@@ -184,7 +184,7 @@ void app_tell(struct app *a)
 /* The log of a session is written by one process; another may take up a copy. */
 static bool hold(struct app *a, const char *id, struct err *e)
 {
-    if (!a->history || a->private_ || history_hold(a->history, id, e))
+    if (!a->history || a->private_ || history_lock_session(a->history, id, e))
         return true;
     if (strstr(e->msg, "is open in")) { /* no session yet: the command line asked for this one */
         size_t n = strlen(e->msg);
@@ -220,7 +220,7 @@ static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
         adopt(a, &p, session);
         memcpy(a->past_of, id, sizeof a->past_of);
     } else if (held) {
-        history_release(a->history, id);
+        history_unlock_session(a->history, id);
     }
     if (a->system != was)
         free(was);

@@ -1,4 +1,4 @@
-/* aside.c - turns that could not be stored when the program ended, kept in a file beside the log.
+/* side_file.c - turns that could not be stored when the program ended, kept in a file beside the log.
  *
  * The file PATH.unsaved-WRITER holds the events that waited, the cursor that they follow, and a
  * checksum; it is written under another name, synced and renamed, 0600. The next start applies the
@@ -202,12 +202,12 @@ static void io_about(struct io *io, struct history_about *a)
 
 /* ---- writing ---- */
 
-char *aside_name(const char *path, int64_t writer)
+char *side_file_name(const char *path, int64_t writer)
 {
     return xasprintf("%s.unsaved-%016llx", path, (unsigned long long)writer);
 }
 
-static void add_sum(struct buf *b)
+static void add_checksum(struct buf *b)
 {
     uint8_t sum[SUM];
     struct sha256 s;
@@ -238,7 +238,7 @@ static void pack(struct writer *w, const struct waiting *wait, int n, struct buf
         IO_ANY(&io, level);
         io_event(&io, &ev, &ms);
     }
-    add_sum(out);
+    add_checksum(out);
 }
 
 static bool write_whole(const char *name, const struct buf *b, struct err *e)
@@ -256,9 +256,9 @@ static bool write_whole(const char *name, const struct buf *b, struct err *e)
     return ok;
 }
 
-bool aside_write(struct writer *w, const struct waiting *wait, int n, struct err *e)
+bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct err *e)
 {
-    char *name = aside_name(w->db.path, w->live.id), *temp = xasprintf("%s.part", name);
+    char *name = side_file_name(w->db.path, w->live.id), *temp = xasprintf("%s.part", name);
     struct buf b = {0};
     pack(w, wait, n, &b);
     unlink(temp);
@@ -275,22 +275,22 @@ bool aside_write(struct writer *w, const struct waiting *wait, int n, struct err
     return ok;
 }
 
-int aside_note(struct db *d, int64_t writer)
+int side_file_note_stored(struct db *d, int64_t writer)
 {
     return db_do(d, "INSERT OR IGNORE INTO taken(id) VALUES(?)", "b", &writer, sizeof writer);
 }
 
-void aside_remove(const char *path, int64_t writer)
+void side_file_remove(const char *path, int64_t writer)
 {
-    char *name = aside_name(path, writer);
+    char *name = side_file_name(path, writer);
     if (unlink(name) == 0)
         file_sync_folder(name);
     free(name);
 }
 
-bool aside_exists(const char *path, int64_t writer)
+bool side_file_exists(const char *path, int64_t writer)
 {
-    char *name = aside_name(path, writer);
+    char *name = side_file_name(path, writer);
     bool there = access(name, F_OK) == 0;
     free(name);
     return there;
@@ -298,7 +298,7 @@ bool aside_exists(const char *path, int64_t writer)
 
 /* ---- taking in ---- */
 
-static bool sum_fits(const struct buf *b)
+static bool checksum_matches(const struct buf *b)
 {
     if (b->n < sizeof magic - 1 + SUM || memcmp(b->p, magic, sizeof magic - 1) != 0)
         return false;
@@ -311,7 +311,7 @@ static bool sum_fits(const struct buf *b)
 }
 
 /* What the rows of the cursor have become since: a session may have been pruned, a reply closed. */
-static int settle_cursor(struct db *d, struct cursor *c)
+static int refresh_cursor(struct db *d, struct cursor *c)
 {
     int64_t there = 0, open = 0;
     int rc = db_int(d, &there, 0, "SELECT count(*) FROM run WHERE id=? AND session_id=?", "is",
@@ -324,9 +324,9 @@ static int settle_cursor(struct db *d, struct cursor *c)
 }
 
 /* Applies the events: all, or none. */
-static int apply_all(struct writer *w, struct io *io, int *turns)
+static int apply_events(struct writer *w, struct io *io, int *turns)
 {
-    int n = 0, rc = settle_cursor(&w->db, &w->cur);
+    int n = 0, rc = refresh_cursor(&w->db, &w->cur);
     IO_INT(io, n, 0, INT32_MAX);
     for (int i = 0; !rc && i < n && io->ok; i++) {
         struct event ev = {0};
@@ -349,7 +349,7 @@ static int apply_all(struct writer *w, struct io *io, int *turns)
 }
 
 /* One transaction; *turns counts the replies that it stored. */
-static bool take_in(struct writer *w, struct io *io, int *turns, struct err *e)
+static bool store_once(struct writer *w, struct io *io, int *turns, struct err *e)
 {
     struct db *d = &w->db;
     int64_t done = 0;
@@ -360,15 +360,15 @@ static bool take_in(struct writer *w, struct io *io, int *turns, struct err *e)
         rc = db_int(d, &done, 0, "SELECT count(*) FROM taken WHERE id=?", "b", &w->live.id,
                     sizeof w->live.id);
     if (!rc && !done)
-        rc = apply_all(w, io, turns);
+        rc = apply_events(w, io, turns);
     if (!rc && !done)
-        rc = aside_note(d, w->live.id);
+        rc = side_file_note_stored(d, w->live.id);
     if (!rc)
         rc = db_do(d, "COMMIT", "");
     return rc == SQLITE_OK || db_fail(d, e, "cannot take in what was kept beside it");
 }
 
-static bool take_file(const char *path, int64_t writer, const char *name, int *turns,
+static bool store_side_file(const char *path, int64_t writer, const char *name, int *turns,
                       struct err *e)
 {
     struct buf b;
@@ -377,7 +377,7 @@ static bool take_file(const char *path, int64_t writer, const char *name, int *t
         return false;
     struct io io = {.p = b.p + sizeof magic - 1, .left = b.n - sizeof magic + 1 - SUM, .ok = true};
     int64_t id = 0;
-    bool whole = sum_fits(&b);
+    bool whole = checksum_matches(&b);
     if (whole) {
         IO_ANY(&io, id);
         io_about(&io, &w.about);
@@ -387,13 +387,13 @@ static bool take_file(const char *path, int64_t writer, const char *name, int *t
     bool ok = whole && open_existing(&w.db, path, SQLITE_OPEN_READWRITE, e);
     if (ok) {
         sqlite3_busy_timeout(w.db.h, BUSY_MS);
-        ok = take_in(&w, &io, turns, e);
+        ok = store_once(&w, &io, turns, e);
     }
     if (ok)
-        aside_remove(path, writer);
+        side_file_remove(path, writer);
     if (!whole) {
         char *to;
-        ok = file_aside(name, &to, e) && err_set(e, ERR_DB, "%s is damaged, it is kept as %s", name,
+        ok = file_rename_damaged(name, &to, e) && err_set(e, ERR_DB, "%s is damaged, it is kept as %s", name,
                                                  to);
         free(to);
     }
@@ -405,20 +405,20 @@ static bool take_file(const char *path, int64_t writer, const char *name, int *t
 }
 
 /* Rows of writers whose file is gone need no note any more. */
-static void forget_taken(struct db *d, const char *path)
+static void drop_old_notes(struct db *d, const char *path)
 {
     sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM taken", "");
     while (st && sqlite3_step(st) == SQLITE_ROW) {
         int64_t writer = 0;
         if (sqlite3_column_bytes(st, 0) == sizeof writer)
             memcpy(&writer, sqlite3_column_blob(st, 0), sizeof writer);
-        if (!aside_exists(path, writer))
+        if (!side_file_exists(path, writer))
             db_do(d, "DELETE FROM taken WHERE id=?", "b", &writer, sizeof writer);
     }
     sqlite3_finalize(st);
 }
 
-bool aside_take_in(struct db *d, const struct live *l, int *turns, struct err *e)
+bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e)
 {
     const char *slash = strrchr(d->path, '/'), *base = slash ? slash + 1 : d->path;
     char *folder = slash ? xasprintf("%.*s", (int)(slash - d->path) + 1, d->path) : xstrdup(".");
@@ -432,15 +432,15 @@ bool aside_take_in(struct db *d, const struct live *l, int *turns, struct err *e
         if (strncmp(f->d_name, start, n) != 0 || strlen(f->d_name) != n + 16)
             continue;
         int64_t writer = (int64_t)strtoull(f->d_name + n, &end, 16);
-        if (*end || live_is(l, writer)) /* its process still tries */
+        if (*end || live_or_unknown(l, writer)) /* its process still tries */
             continue;
-        char *name = aside_name(d->path, writer);
-        ok &= take_file(d->path, writer, name, turns, e);
+        char *name = side_file_name(d->path, writer);
+        ok &= store_side_file(d->path, writer, name, turns, e);
         free(name);
     }
     if (dir)
         closedir(dir);
-    forget_taken(d, d->path);
+    drop_old_notes(d, d->path);
     free(start);
     free(folder);
     return ok;

@@ -61,7 +61,7 @@ static int read_holder(struct db *d, const char *session, struct holder *h)
     return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-int hold_add(struct db *d, const struct live *l, const char *session)
+int session_lock_row(struct db *d, const struct live *l, const char *session)
 {
     char here[64];
     boot_id(here);
@@ -70,14 +70,14 @@ int hold_add(struct db *d, const struct live *l, const char *session)
                  clock_unix_ms());
 }
 
-int hold_drop(struct db *d, const struct live *l, const char *session)
+int session_unlock(struct db *d, const struct live *l, const char *session)
 {
     return session ? db_do(d, "DELETE FROM held WHERE session_id=? AND writer=?", "si", session,
                            l->id)
                    : db_do(d, "DELETE FROM held WHERE writer=?", "i", l->id);
 }
 
-int hold_drop_dead(struct db *d, const struct live *l)
+int session_unlock_dead(struct db *d, const struct live *l)
 {
     for (;;) {
         char dead[SESSION_ID] = "";
@@ -102,7 +102,7 @@ int hold_drop_dead(struct db *d, const struct live *l)
 }
 
 /* "14:05", with the date unless it is today's. */
-static void say_since(int64_t ms, char *out, size_t size)
+static void format_since(int64_t ms, char *out, size_t size)
 {
     time_t then = (time_t)(ms / 1000), now = (time_t)(clock_unix_ms() / 1000);
     struct tm a, b;
@@ -113,16 +113,16 @@ static void say_since(int64_t ms, char *out, size_t size)
     strftime(out, size, today ? "%H:%M" : "%Y-%m-%d %H:%M", &a);
 }
 
-static bool refuse(const struct holder *h, const char *session, struct err *e)
+static bool refuse_locked(const struct holder *h, const char *session, struct err *e)
 {
     char since[40], here[64];
     boot_id(here);
-    say_since(h->since_ms, since, sizeof since);
+    format_since(h->since_ms, since, sizeof since);
     return err_set(e, ERR_DB, "session %s is open in another aerie (pid %lld%s, since %s)", session,
                    (long long)h->pid, strcmp(h->host, here) ? " of another machine" : "", since);
 }
 
-bool hold_take(struct db *d, const struct live *l, const char *session, struct err *e)
+bool session_lock(struct db *d, const struct live *l, const char *session, struct err *e)
 {
     struct holder h;
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
@@ -130,12 +130,12 @@ bool hold_take(struct db *d, const struct live *l, const char *session, struct e
         rc = read_holder(d, session, &h);
     if (!rc && h.writer && h.writer != l->id && is_alive(l, &h)) {
         db_rollback(d);
-        return refuse(&h, session, e);
+        return refuse_locked(&h, session, e);
     }
     if (!rc && h.writer && h.writer != l->id)
         rc = db_do(d, "DELETE FROM held WHERE session_id=?", "s", session);
     if (!rc)
-        rc = hold_add(d, l, session);
+        rc = session_lock_row(d, l, session);
     if (!rc)
         rc = db_do(d, "COMMIT", "");
     return rc == SQLITE_OK || db_fail(d, e, "cannot lock the session");
