@@ -1,17 +1,15 @@
-/* history.c - the writer: a thread that turns events into transactions.
+/* history.c - the writer: a thread that stores events in transactions.
  *
- * Events wait in RAM until the transaction that holds them is committed, and are applied only
- * then, all at once. So a failure of any kind (no space, a locked file, an I/O error) loses
- * nothing: the transaction is rolled back, the cursor put back, and the same events are tried
- * again. Always true:
+ * Events wait in memory until they are committed; one transaction applies all waiting events. If it
+ * fails for any reason (no space, a locked file, an I/O error), nothing is lost: the transaction is
+ * rolled back, the cursor restored, and the same events are retried. Always true:
  *   (1) acked_turns counts turns whose transaction was committed with synchronous=FULL
- *   (2) the queue is emptied whatever the disk does, so the engine never waits for the disk
- *   (3) what waits is bounded: beyond the bound first steps and text pieces go (the end of a turn
- *       holds its whole text and ids), then the newest events, and `error` says how many
+ *   (2) the queue is emptied even while writing fails, so the engine never waits for the disk
+ *   (3) waiting events are bounded: beyond the bound steps and text pieces are dropped first (the
+ *       end of a turn repeats its whole text and ids), then the newest events; `error` counts them
  */
 #include "history/internal.h"
 
-#include <errno.h>
 #include <errno.h>
 #include <pthread.h>
 #include <pwd.h>
@@ -20,23 +18,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
     QUEUE = 4096,            /* events between the engine and this thread */
     BATCH_MS = 100,          /* an event waits at most this long for its commit */
-    BATCH_MAX = 4096,        /* events of one transaction, roughly */
-    RETRY_MS = 250,          /* before the next try when the disk refuses; doubles ... */
-    RETRY_MAX_MS = 500,      /* ... up to this, so that the end of the trouble is seen in time */
+    BATCH_MAX = 4096,        /* events of one transaction, approximately */
+    RETRY_MS = 250,          /* delay before a retry; doubles with each failure ... */
+    RETRY_MAX_MS = 500,      /* ... up to this */
     PATIENCE_MS = 600,       /* a lock held longer than this is reported */
-    CLOSE_MS = 2000,         /* closing waits as long for a disk that refuses */
-    SIDE_FILE_MS = 300,          /* ... and by then has put what waits into a side file */
-    WRITER_BUSY_MS = 250,
+    CLOSE_MS = 2000,         /* closing retries for at most this long */
+    SIDE_FILE_MS = 300,      /* closing writes the side file after this time */
     SHED_EVENTS = 32768,     /* waiting events beyond which details are dropped */
     MAX_EVENTS = 2 * SHED_EVENTS,
-    EV_MARK = 1000,          /* an event kind of our own: history_flush() waits for its commit */
+    EV_MARK = 1000,          /* an event kind of this file: history_flush() waits for its commit */
 };
 static const size_t SHED_BYTES = (size_t)32 << 20;
 
@@ -45,33 +41,35 @@ struct history {
     struct evq *q;
     pthread_t thread;
 
-    /* the thread's own */
+    /* used by the writer thread only */
     struct waiting *wait; /* (cap_wait) */
     int n_wait, cap_wait;
-    size_t bytes;
+    size_t bytes;      /* of all waiting events */
     bool urgent;       /* commit as soon as the queue is empty */
     uint64_t first_ns; /* when the oldest waiting event arrived */
     int retry_ms;
-    uint64_t failing_ns, retry_ns; /* since when the disk refuses, when to try again; 0: it takes */
+    uint64_t failing_ns, retry_ns; /* since when commits fail, next retry; 0: none failed */
     uint64_t dropped;
     int sync; /* the connection's synchronous: 1 NORMAL, 2 FULL */
     char why[160]; /* the last failure's reason */
-    bool in_side_file; /* what waits is in a side file, too */
+    bool in_side_file; /* a side file holds the waiting events */
 
-    /* shared, under the mutex */
+    /* shared, protected by mu */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
     uint64_t mark, mark_done;
     enum log_level level;
-    int wake; /* an eventfd: the status changed */
-    bool closing, give_up, finished; /* history_finish() was called; stop trying; the thread ended */
+    int wake; /* an eventfd, written when the status changes */
+    bool closing;  /* history_finish() was called */
+    bool give_up;  /* no more retries */
+    bool finished; /* the thread ended */
     struct history_left left; /* while closing */
-    struct history_about described; /* by history_describe(), not yet taken over by the writer */
+    struct history_about described; /* by history_describe(), not yet copied to w.about */
     bool has_described;
     struct history_status status;
 };
 
-/* ---- the about: strings only ---- */
+/* ---- struct history_about: strings only ---- */
 
 static void copy_about(struct history_about *to, const struct history_about *from)
 {
@@ -89,7 +87,7 @@ void about_free(struct history_about *a)
         free(s[i]);
 }
 
-/* The steady clock's time in ms from now. */
+/* The monotonic time `ms` milliseconds from now. */
 static void deadline(struct timespec *t, int ms)
 {
     clock_gettime(CLOCK_MONOTONIC, t);
@@ -99,7 +97,7 @@ static void deadline(struct timespec *t, int ms)
     t->tv_nsec %= 1000000000L;
 }
 
-/* ---- what waits ---- */
+/* ---- waiting events ---- */
 
 static size_t event_bytes(const struct event *ev)
 {
@@ -128,7 +126,7 @@ static void drop_details(struct history *h)
     h->n_wait = kept;
 }
 
-/* Room for one more, by the rules of (3) above. */
+/* Whether one more event may wait, by rule (3) above; drops details if needed. */
 static bool make_room(struct history *h, const struct event *ev)
 {
     bool over = h->n_wait >= SHED_EVENTS || h->bytes >= SHED_BYTES;
@@ -142,7 +140,7 @@ static bool make_room(struct history *h, const struct event *ev)
 
 static void enqueue(struct history *h, struct event *ev)
 {
-    if (ev->kind == EV_PREFILL) { /* nothing of it is stored */
+    if (ev->kind == EV_PREFILL) { /* progress only, not stored */
         event_free(ev);
         return;
     }
@@ -167,7 +165,8 @@ static void enqueue(struct history *h, struct event *ev)
     h->wait[h->n_wait++] = (struct waiting){.ev = *ev, .level = level, .bytes = bytes};
 }
 
-static void drop_event(struct history *h, int i) /* one event that cannot be stored */
+/* Drops a waiting event that cannot be stored. */
+static void drop_event(struct history *h, int i)
 {
     h->bytes -= h->wait[i].bytes;
     event_free(&h->wait[i].ev);
@@ -177,7 +176,7 @@ static void drop_event(struct history *h, int i) /* one event that cannot be sto
 
 /* ---- one transaction ---- */
 
-/* Failures that another try may cure; anything else is the event's own fault. */
+/* Whether a retry may succeed; any other failure is caused by the event itself. */
 static bool is_retryable(int rc)
 {
     switch (rc & 0xff) {
@@ -190,12 +189,6 @@ static bool is_retryable(int rc)
     return false;
 }
 
-/* The file is as it should be, but another process holds it or the disk is full. */
-static bool is_transient(int rc)
-{
-    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_FULL || rc == SQLITE_IOERR_WRITE;
-}
-
 static int set_sync(struct history *h, int sync)
 {
     if (h->sync == sync)
@@ -206,7 +199,7 @@ static int set_sync(struct history *h, int sync)
     return rc;
 }
 
-/* Applies everything that waits. *bad: index of the event that failed, -1: not an event. */
+/* Applies and commits all waiting events. *bad: index of the event that failed; -1: none did. */
 static int apply(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
 {
     int rc = db_do(&h->w.db, "BEGIN IMMEDIATE", "");
@@ -237,9 +230,10 @@ static bool has_turn_end(const struct history *h)
     return false;
 }
 
-/* One try. On failure nothing has changed, neither in the database nor in the cursor; why[] holds
+/* Runs one transaction. On failure neither the database nor the cursor has changed, and why[] holds
  * the reason. */
-static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_t *mark, char why[160])
+static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_t *mark,
+                           char why[160])
 {
     struct cursor before = {0};
     cursor_copy(&before, &h->w.cur);
@@ -258,7 +252,7 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
     return rc;
 }
 
-/* The file under the connection was renamed or deleted: what is written would be lost. */
+/* Whether the open database file was renamed or deleted: rows written to it would be lost. */
 static bool file_moved(struct history *h)
 {
     int moved = 0;
@@ -356,7 +350,7 @@ static void commit(struct history *h)
 
 /* ---- the thread ---- */
 
-/* Milliseconds until something must be done; -1: until an event comes. */
+/* Milliseconds until the next commit or retry; -1: nothing waits. */
 static int time_left(const struct history *h)
 {
     if (!h->n_wait)
@@ -370,7 +364,8 @@ static int time_left(const struct history *h)
 
 /* ---- closing ---- */
 
-/* Replies that wait to be stored; *some: anything of a session that has rows, or will have. */
+/* Counts the replies among the waiting events. *some: any event of a session that has rows, or will
+ * have. */
 static int count_waiting(const struct history *h, bool *some)
 {
     int turns = 0;
@@ -386,7 +381,7 @@ static int count_waiting(const struct history *h, bool *some)
     return turns;
 }
 
-/* What closing has to say, for the thread that waits. True: it wants no more tries. */
+/* Sets h->left for the thread that waits in history_finish(). True: no more retries are wanted. */
 static bool publish_left(struct history *h)
 {
     bool some;
@@ -431,7 +426,8 @@ static void finish_writing(struct history *h)
         side_file_remove(h->w.db.path, h->w.live.id);
     struct db *d = &h->w.db;
     if (!h->n_wait && db_do(d, "BEGIN IMMEDIATE", "") == SQLITE_OK) {
-        if (write_end_run(&h->w, false) == SQLITE_OK && session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
+        if (write_end_run(&h->w, false) == SQLITE_OK &&
+            session_unlock(d, &h->w.live, NULL) == SQLITE_OK)
             db_do(d, "COMMIT", "");
         db_rollback(d);
     }
@@ -468,7 +464,7 @@ static void *writer_main(void *arg)
     while (!evq_closed(h->q)) {
         struct event ev;
         int left = time_left(h);
-        if (left > 0) /* a batch is begun: what joins it need not wake anybody */
+        if (left > 0) /* a batch is open: events that join it need not wake this thread */
             evq_rest(h->q, BATCH_MAX / 2, left);
         bool got = evq_wait(h->q, &ev, left > 0 ? 0 : left);
         for (; got; got = h->n_wait < BATCH_MAX && evq_get(h->q, &ev))
@@ -503,102 +499,6 @@ char *history_default_path(void)
     return xasprintf("%s/.local/share/aerie/sessions.db", home && *home == '/' ? home : "");
 }
 
-/* The file exists; whose it is was looked at before. */
-static bool prepare_file(const char *path, struct err *e)
-{
-    enum file_owner owner = file_owner(path, e);
-    if (owner != FILE_MISSING)
-        return owner == FILE_OURS;
-    if (!file_make_folder(path, e))
-        return false;
-    int fd = file_create(path, e);
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0 || access(path, F_OK) == 0; /* another process was quicker */
-}
-
-/* Older logs may have been made with wider permissions. */
-static void restrict_permissions(const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077))
-        chmod(path, st.st_mode & 0700);
-}
-
-static void set_notice(struct history *h, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(h->status.notice, sizeof h->status.notice, fmt, ap);
-    va_end(ap);
-}
-
-/* Stores the turns that an earlier process left in a side file. If that fails, a notice says so and
- * the side file stays for the next start. */
-static void store_side_files(struct history *h)
-{
-    struct err why = {0};
-    int turns;
-    if (!side_files_store(&h->w.db, &h->w.live, &turns, &why))
-        set_notice(h, "%.200s", why.msg);
-    else if (turns)
-        set_notice(h, "%d turn%s that an earlier aerie could not store %s stored now", turns,
-                   turns == 1 ? "" : "s", turns == 1 ? "is" : "are");
-}
-
-/* Everything up to the thread. *damaged: the failure is the file's content. */
-static bool open_writer(struct history *h, const char *path, struct err *e, bool *damaged)
-{
-    struct writer *w = &h->w;
-    *damaged = false;
-    if (!prepare_file(path, e) || !db_open(&w->db, path, SQLITE_OPEN_READWRITE, e))
-        return false;
-    bool ok = !sqlite3_db_readonly(w->db.h, "main") ||
-              err_set(e, ERR_DB, "%s is read-only", path);
-    int closed = 0;
-    ok = ok && schema_accept(&w->db, e);
-    if (ok)
-        restrict_permissions(path);
-    if (ok && !schema_wal(&w->db))
-        set_notice(h, "the session log lies on a file system without WAL: writing is slower there");
-    ok = ok && schema_open(&w->db, e) && live_open(&w->live, path, e);
-    if (ok)
-        store_side_files(h);
-    if (ok)
-        sqlite3_busy_timeout(w->db.h, WRITER_BUSY_MS);
-    int rc = ok ? recover_dead(&w->db, &w->live, &closed) : SQLITE_OK;
-    if (is_transient(rc)) { /* the next start does it; what this one writes waits for the disk */
-        db_rollback(&w->db);
-        closed = 0;
-    } else if (rc) {
-        ok = db_fail(&w->db, e, "cannot close the turns of a killed process");
-    }
-    if (ok && closed)
-        set_notice(h, "%d unfinished turn%s of a killed aerie %s saved as far as it got", closed,
-                   closed == 1 ? "" : "s", closed == 1 ? "was" : "were");
-    if (!ok) {
-        *damaged = w->db.failed == SQLITE_NOTADB || w->db.failed == SQLITE_CORRUPT;
-        live_close(&w->live);
-        db_close(&w->db);
-    }
-    return ok;
-}
-
-/* A damaged log is renamed, never deleted, and a fresh one takes its place. */
-static bool open_or_replace(struct history *h, const char *path, struct err *e)
-{
-    bool damaged;
-    if (open_writer(h, path, e, &damaged))
-        return true;
-    char *to;
-    if (!damaged || !file_rename_damaged(path, &to, e))
-        return false;
-    bool ok = open_writer(h, path, e, &damaged);
-    set_notice(h, "the session log was damaged: it is kept as %s, and a new one was begun", to);
-    free(to);
-    return ok;
-}
-
 struct history *history_open(const char *path, enum log_level level,
                              const struct history_about *about, struct err *e)
 {
@@ -608,7 +508,7 @@ struct history *history_open(const char *path, enum log_level level,
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->level = level;
     h->status.recording = level != LOG_OFF;
-    if (h->wake < 0 || !open_or_replace(h, path, e)) {
+    if (h->wake < 0 || !writer_open(&h->w, path, h->status.notice, e)) {
         if (h->wake < 0)
             err_set(e, ERR_DB, "cannot open the log: %s", strerror(errno));
         else
@@ -709,7 +609,8 @@ bool history_lock_session(struct history *h, const char *session, struct err *e)
     int turns;
     if (!open_existing(&d, h->w.db.path, SQLITE_OPEN_READWRITE, e))
         return false;
-    side_files_store(&d, &h->w.live, &turns, NULL); /* its process may have just ended */
+    /* the process that wrote the session last may have left a side file */
+    side_files_store(&d, &h->w.live, &turns, NULL);
     bool ok = session_lock(&d, &h->w.live, session, e);
     db_close(&d);
     return ok;

@@ -10,7 +10,7 @@
 
 #include <sqlite3.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ids are stored as they lie");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ids are stored in little-endian order");
 
 /* ---- db.c: a connection, statements, bindings ------------------------------------------------ */
 
@@ -25,89 +25,95 @@ struct db {
     } cached[MAX_CACHED];
     int n_cached;
     int failed; /* primary result code of the last db_fail() */
-    int64_t work, limit; /* of a reader: SQLite's steps / 200 since db_prepare(), and how many may be;
-                            0: any */
+    int64_t work, limit; /* of a reader: SQLite VM instructions / 200 since db_prepare(), and their
+                            limit; 0: none */
 };
 
-/* Opens with the safety settings every connection has (defensive, untrusted schema, cell checks,
- * busy timeout). flags: SQLITE_OPEN_*; path is a file: URI when SQLITE_OPEN_URI is among them. */
-bool db_open(struct db *d, const char *path, int flags, struct err *e); /* *d must not move then */
+/* Opens a connection with the safety settings that all have (defensive, untrusted schema, cell
+ * checks, busy timeout). flags: SQLITE_OPEN_*; with SQLITE_OPEN_URI the path is a file: URI. *d
+ * must not move while it is open. False and *e (ERR_DB) on failure. */
+bool db_open(struct db *d, const char *path, int flags, struct err *e);
 void db_close(struct db *d);
-/* path as a URI that makes SQLite read the file as it lies, without locks. The caller frees. */
+/* path as a URI with immutable=1: SQLite reads the file without locks. The caller frees. */
 char *db_immutable_uri(const char *path);
 /* Fills *e (ERR_DB) with "PATH: WHAT: sqlite's message", then rolls back; returns false. */
 bool db_fail(struct db *d, struct err *e, const char *what);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
-/* Values follow `types`, one letter each: i int64_t · s char * (NULL: null) · t char *, size_t ·
- * b void *, size_t · n null. Pointers stay valid until the statement is reset. */
-/* A fresh statement, the caller finalises; NULL and *e on failure. */
+/* Values to bind follow `types`, one letter each: i int64_t · s char * (NULL: null) · t char *,
+ * size_t · b void *, size_t · n null. Pointers must stay valid until the statement is reset. */
+/* A new statement, which the caller finalises; NULL and *e on failure. */
 sqlite3_stmt *db_prepare(struct db *d, struct err *e, const char *sql, const char *types, ...);
-/* A statement kept for the next call with the same literal; the caller resets. NULL on failure. */
+/* A statement that is kept for the next call with the same string literal; the caller resets it.
+ * NULL on failure. */
 sqlite3_stmt *db_cached(struct db *d, const char *sql, const char *types, ...);
 /* Runs a cached statement to its end. */
 int db_do(struct db *d, const char *sql, const char *types, ...);
-/* The first column of the first row as an integer; `none` when there is no row or it is null. */
+/* Sets *out to the first column of the first row, or to `none` if there is no row or it is null. */
 int db_int(struct db *d, int64_t *out, int64_t none, const char *sql, const char *types, ...);
-/* Runs statements that need no values. */
+/* Runs statements without values to bind. False and *e on failure. */
 bool db_exec(struct db *d, const char *sql, struct err *e);
 
 char *col_str(sqlite3_stmt *st, int i);                  /* a copy; "" for null; the caller frees */
 void col_id(sqlite3_stmt *st, int i, char out[SESSION_ID]);
-/* A count or number between lo and LOG_MAX; null is 0. Anything else sets *fits to false: the row was
- * tampered with, and sums of such numbers could overflow. */
+/* An integer between lo and LOG_MAX; null is 0. Any other value sets *fits to false: the row is
+ * damaged, and sums of such values could overflow. */
 enum { LOG_MAX = INT32_MAX / 2 };
 int col_int(sqlite3_stmt *st, int i, int lo, bool *fits);
 void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed ids of a blob */
 
-/* ---- schema.c: versions, migrations, the schema's text ---------------------------------------- */
+/* ---- schema.c: versions, migrations, the schema's text
+ * ---------------------------------------- */
 
 enum { APPLICATION_ID = 0x41455249 /* "AERI" */, SCHEMA_VERSION = 3 };
 
-/* What leads from version `to` - 1 to version `to`. Version 0 is an empty file. */
+/* The migration from version `to` - 1 to version `to`. Version 0 is an empty file. */
 struct migration {
     int to;
     const char *sql;
-    int (*fill)(struct db *d); /* what SQL cannot compute; NULL: nothing */
+    int (*fill)(struct db *d); /* computes values that SQL cannot; NULL: none */
 };
 extern const char schema_views[]; /* views.c: version 3 */
-/* Brings the database to the last version of the list, in one transaction, after a backup beside
- * it ("PATH.v1-YYYYMMDD-HHMMSS") if it held anything. A newer or foreign database is refused. */
+/* Migrates the database to the last version of the list, in one transaction, after a backup beside
+ * it ("PATH.v1-YYYYMMDD-HHMMSS") unless it was empty. A newer or foreign database is refused. */
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e);
-/* The product's own schema. Writers call schema_accept() before they change anything, then
- * schema_open(), which creates or migrates; readers call schema_check(). Each refuses a database
- * that is foreign, newer, or holds anything but the text of its version: a view, a trigger. */
+/* aerie's own schema. Writers call schema_accept() before they change anything, then schema_open(),
+ * which creates or migrates; readers call schema_check(). Each refuses (ERR_DB) a database that is
+ * foreign, newer, or whose schema differs from the text of its version, e.g. by a trigger. */
 bool schema_accept(struct db *d, struct err *e);
 bool schema_open(struct db *d, struct err *e);
 bool schema_check(struct db *d, struct err *e);
-/* As schema_check(), but differences from the text are lines of the report. */
+/* As schema_check(), but *differ differences from the text are lines of the report, not an
+ * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
-/* WAL where it works; false: not on this file system, a rollback journal is used. */
+/* Switches to WAL. False: the file system does not support it, and a rollback journal is used. */
 bool schema_wal(struct db *d);
 
 /* ---- file.c ---------------------------------------------------------------------------------- */
 
-/* What lies at a path, judged by reading alone: nothing is created, changed or waited for. */
+/* Whose file is at a path. Only reads its header: nothing is created, changed or waited for. */
 enum file_owner {
     FILE_MISSING,
-    FILE_OURS,    /* a session log, maybe damaged, or an empty file */
-    FILE_REFUSED, /* another program's, or no regular file; *e (ERR_DB) says which */
+    FILE_OURS,    /* a session log, perhaps damaged, or an empty file */
+    FILE_REFUSED, /* another program's, or not a regular file; *e (ERR_DB) says which */
 };
 enum file_owner file_owner(const char *path, struct err *e);
 
-bool file_make_folder(const char *path, struct err *e); /* the folders above path, 0700 */
-/* Creates an empty 0600 file that must not exist; the descriptor, -1 and *e on failure. */
+bool file_make_folder(const char *path, struct err *e); /* creates the folders above path, 0700 */
+/* Creates a file (0600) that must not exist; returns its descriptor, or -1 and *e (ERR_DB). */
 int file_create(const char *path, struct err *e);
-/* Renames a damaged database and its -wal and -shm to PATH.corrupt-YYYYMMDD-HHMMSS. */
+/* Renames a damaged database and its -wal and -shm to PATH.corrupt-YYYYMMDD-HHMMSS; *to is the new
+ * name, which the caller frees. */
 bool file_rename_damaged(const char *path, char **to, struct err *e);
-void file_sync_folder(const char *path); /* a rename or removal in path's folder is on the disk */
+void file_sync_folder(const char *path); /* makes a rename or removal in path's folder durable */
 /* "YYYYMMDD-HHMMSS", local time */
 void time_stamp(char out[16]);
 
-/* ---- live.c: which writers are alive, and what dead ones left -------------------------------- */
+/* ---- live.c: which writers are alive, and recovery of the turns of dead ones
+ * ------------------- */
 
 /* A writer holds a lock on byte `id` of PATH.live for as long as its process lives; the kernel
- * drops it however the process dies. */
+ * releases the lock however the process dies. */
 struct live {
     int fd;
     int64_t id;
@@ -117,37 +123,41 @@ bool live_open(struct live *l, const char *path, struct err *e);
 void live_close(struct live *l);
 enum live_state { LIVE_NO, LIVE_YES, LIVE_UNKNOWN /* the file system has no locks */ };
 enum live_state live_state(const struct live *l, int64_t id);
-bool live_or_unknown(const struct live *l, int64_t id); /* also true when it cannot be told */
+bool live_or_unknown(const struct live *l, int64_t id); /* live_state() is not LIVE_NO */
 
-/* Ends the runs of dead writers: open turns become "crashed", with the text and the ids that were
- * stored before the end; sessions without a turn vanish. In one transaction, which is left open on
- * failure: db_fail() ends it. */
+/* Ends the runs of dead writers in one transaction: open turns become "crashed", with the text and
+ * the ids stored so far (*closed: how many); sessions without a turn are deleted. On failure the
+ * transaction stays open: db_fail() ends it. */
 int recover_dead(struct db *d, const struct live *l, int *closed);
 /* Closes one open reply row as "crashed"; inside the caller's transaction. */
 int recover_turn(struct db *d, int64_t reply);
 
-/* ---- aside.c: what could not be stored at the end, in a file beside the log -------------------- */
+/* ---- side_file.c: events that could not be stored at the end, in a file beside the log
+ * --------- */
 
 struct waiting;
 struct writer;
 char *side_file_name(const char *path, int64_t writer); /* the caller frees */
-/* Writes events and cursor, synced, under their final name at once; over an older file. */
+/* Writes events and cursor to the writer's side file: synced, then renamed to its final name, so
+ * that the file is never incomplete. Replaces an older one. False and *e (ERR_DB) on failure. */
 bool side_file_write(struct writer *w, const struct waiting *wait, int n, struct err *e);
 bool side_file_exists(const char *path, int64_t writer);
 void side_file_remove(const char *path, int64_t writer);
-/* In the transaction that stores the events after all: a file that is left is not taken in. */
+/* Called in the transaction that stores the events after all: notes that the side file, if it stays
+ * behind, must not be stored again. */
 int side_file_note_stored(struct db *d, int64_t writer);
-/* Stores what dead writers left, each in one transaction; *turns counts replies. False and *e when
- * one could not be stored: its file stays, or, if damaged, is renamed. */
+/* Stores the side files of dead writers, each in one transaction; *turns counts the replies. False
+ * and *e if one could not be stored: its file stays, or is renamed if damaged. */
 bool side_files_store(struct db *d, const struct live *l, int *turns, struct err *e);
 
-/* ---- hold.c: a session is open for writing in one process at a time --------------------------- */
+/* ---- session_lock.c: a session is open for writing in one process at a time
+ * -------------------- */
 
-/* Takes the session for the writer, in a transaction of its own; also true when it holds it
- * already. False and *e (ERR_DB) when another living process does: its pid and since when. */
+/* Locks the session for the writer in a transaction of its own; true also if the writer has the
+ * lock already. False and *e (ERR_DB: pid and time) if another living process has it. */
 bool session_lock(struct db *d, const struct live *l, const char *session, struct err *e);
-/* Inside the caller's transaction: the writer's lock on a session, unless somebody has it; its
- * end (NULL: of all that the writer has); the end of those whose process died. */
+/* Inside the caller's transaction: locks a session unless it is locked; unlocks a session (NULL:
+ * all that the writer has locked); removes the locks of dead processes. */
 int session_lock_row(struct db *d, const struct live *l, const char *session);
 int session_unlock(struct db *d, const struct live *l, const char *session);
 int session_unlock_dead(struct db *d, const struct live *l);
@@ -158,48 +168,50 @@ int session_unlock_dead(struct db *d, const struct live *l);
  * completed, and chain = SHA-256(chain of the link before, kind, link, the row's content). */
 enum link_kind { LINK_RUN, LINK_EVENT, LINK_TURN };
 
-/* The chain of a session without links, from its own row; written to the row. */
+/* Starts a session's chain: stores the hash of its own row. */
 int chain_begin(struct db *d, const char *session);
-/* Appends the row to the session's chain. Its content must be final. */
+/* Appends a row to the session's chain. The row's content must be final. */
 int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t row);
-/* The session's row, its title and times too, and how its runs ended, under one checksum; called
- * in every transaction that changed one of them, before its end. */
+/* Updates the session's seal: one checksum of its row (title and times included) and of how its
+ * runs ended. Call it in every transaction that changed one of them, before its end. */
 int chain_seal(struct db *d, const char *session);
-/* The session was created or deleted: the sum over all sessions follows. */
+/* Updates the checksum over all sessions (`roll`) for one that was created (by 1) or deleted
+ * (-1). */
 int chain_roll(struct db *d, const char *session, int by);
-/* Runs a DELETE of sessions that ends in RETURNING id, and keeps the sum; *n: how many. NULL for a
- * statement that could not be made. */
+/* Runs a DELETE of sessions that ends in RETURNING id, and updates `roll`; *n: sessions deleted. st
+ * may be NULL (db_cached() failed). */
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
-/* For a database of version 1: the seals and the sum that it did not have. */
+/* Migration of version 1: computes the seals and `roll`. */
 int chain_seal_all(struct db *d);
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e);
 
-/* account.c: hdb_account() on any connection. */
+/* hdb_account() (account.c) on any connection. */
 bool account_check(struct db *d, const char *session, int *first, int *bad, struct buf *report,
                    struct err *e);
 
 /* ---- write.c: one event into rows ------------------------------------------------------------ */
 
-/* What the rows of the next event depend on. Copied before a transaction, so that a rollback puts
- * it back. */
+/* The writer's state between events. It is copied before a transaction and restored after a
+ * rollback. */
 struct cursor {
     char session[SESSION_ID], parent[SESSION_ID];
     int fork_turn;
     bool stored;         /* the session and this run have rows */
     int64_t run;
-    int shift;           /* turn number in the log minus the engine's: see write_turn_begin() */
+    int shift;           /* turn number in the log minus the engine's: see number_turn() */
     struct buf settings; /* "name=value" lines in force */
     uint64_t draws;
     int64_t reply; /* the open turn's reply row; 0: none */
     int n, n_parts;
-    struct buf text; /* reply text not yet in a turn_part row, of text_channel */
+    struct buf text; /* reply text of text_channel that is not yet in a turn_part row */
     int text_channel;
-    struct ids seq; /* prompt and reply ids of turn seq_n, to store the next prompt's difference */
-    int seq_n;      /* -1: not known */
+    struct ids seq; /* ids of prompt and reply of turn seq_n; the next prompt is stored relative to
+                       them */
+    int seq_n;      /* -1: unknown */
 };
 
-/* An event that waits for its transaction. */
+/* An event that waits to be committed. */
 struct waiting {
     struct event ev;
     enum log_level level; /* when it arrived */
@@ -219,27 +231,37 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
 /* Puts "name=value" in place of the line with that name, or at the end. */
 void settings_set_line(struct buf *lines, const char *set);
 void about_free(struct history_about *a);
-int write_commit(struct writer *w); /* before each commit: pending text, the seal */
-/* The run is over; a session without a turn vanishes unless `keep`. */
+int write_commit(struct writer *w); /* call before each commit: writes pending text and the seal */
+/* Ends the run. Deletes a session without a turn, unless `keep`. */
 int write_end_run(struct writer *w, bool keep);
 void cursor_copy(struct cursor *dst, const struct cursor *src); /* dst: freed or zeroed */
 void cursor_free(struct cursor *c);
+
+/* ---- open.c
+ * ----------------------------------------------------------------------------------- */
+
+/* Opens the database for the writer: creates or migrates it, locks a byte for the process (live.c),
+ * stores side files and closes the turns of dead writers. notice: one line if anything unusual
+ * happened, else unchanged. False and *e (ERR_DB) on failure; nothing is open then. */
+enum { NOTICE_BYTES = sizeof ((struct history_status *)0)->notice };
+bool writer_open(struct writer *w, const char *path, char notice[NOTICE_BYTES], struct err *e);
 
 /* ---- admin.c ---- */
 
 /* Opens a session log that exists and has this version's schema. */
 bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 
-/* ---- rows.c: what several readers need ------------------------------------------------------- */
+/* ---- rows.c: functions of several readers ---------------------------------------------------- */
 
-/* A user row stores only the ids after the first `shared`, which equal the beginning of the turn
- * before it (prompt, then reply). Turns `seq` from the sequence before a row to the one after it.
- * False: the row does not fit what is before it. */
+/* A user row stores its prompt's ids without the first `shared`, which equal those of the previous
+ * turn (prompt and reply). Changes *seq from the ids before a row to the ids after it. False: the
+ * row does not fit the rows before it. */
 bool sequence_next(struct ids *seq, bool is_user, int64_t shared, const void *ids, int bytes);
-/* The sequence after turn n of a session. */
+/* Sets *seq to the ids after turn n of a session. */
 int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
 
-/* Keeps the word index at a turn row's text. was: its text before; NULL: the row is new. */
+/* Updates the full-text index for a turn row. was: the row's previous text; NULL: the row is
+ * new. */
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n);
 
 const char *step_kind_name(enum step_kind k); /* "prefill", "decode", "spec" */

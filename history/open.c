@@ -1,0 +1,118 @@
+/* open.c - opens the writer's database: creates or migrates it, recovers what dead processes left.
+ *
+ * A damaged database is renamed, never deleted, and a new one takes its place.
+ */
+#include "history/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { WRITER_BUSY_MS = 250 };
+
+/* Creates the file unless it exists; refuses one that is not a session log. */
+static bool prepare_file(const char *path, struct err *e)
+{
+    enum file_owner owner = file_owner(path, e);
+    if (owner != FILE_MISSING)
+        return owner == FILE_OURS;
+    if (!file_make_folder(path, e))
+        return false;
+    int fd = file_create(path, e);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || access(path, F_OK) == 0; /* or another process created it */
+}
+
+/* Removes the permissions of group and others, which logs of older versions may have. */
+static void restrict_permissions(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 077))
+        chmod(path, st.st_mode & 0700);
+}
+
+static void set_notice(char notice[NOTICE_BYTES], const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void set_notice(char notice[NOTICE_BYTES], const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(notice, NOTICE_BYTES, fmt, ap);
+    va_end(ap);
+}
+
+/* Stores the turns that an earlier process left in a side file. If that fails, a notice says so and
+ * the side file stays for the next start. */
+static void store_side_files(struct writer *w, char *notice)
+{
+    struct err why = {0};
+    int turns;
+    if (!side_files_store(&w->db, &w->live, &turns, &why))
+        set_notice(notice, "%.200s", why.msg);
+    else if (turns)
+        set_notice(notice, "%d turn%s that an earlier aerie could not store %s stored now", turns,
+                   turns == 1 ? "" : "s", turns == 1 ? "is" : "are");
+}
+
+/* Whether the database is intact, but another process has it locked or the disk is full. */
+static bool is_transient(int rc)
+{
+    return (rc & 0xff) == SQLITE_BUSY || (rc & 0xff) == SQLITE_FULL || rc == SQLITE_IOERR_WRITE;
+}
+
+/* Opens, migrates and recovers the database. *damaged: it failed because of the file's content. */
+static bool open_once(struct writer *w, const char *path, char *notice, struct err *e,
+                      bool *damaged)
+{
+    *damaged = false;
+    if (!prepare_file(path, e) || !db_open(&w->db, path, SQLITE_OPEN_READWRITE, e))
+        return false;
+    bool ok = !sqlite3_db_readonly(w->db.h, "main") ||
+              err_set(e, ERR_DB, "%s is read-only", path);
+    int closed = 0;
+    ok = ok && schema_accept(&w->db, e);
+    if (ok)
+        restrict_permissions(path);
+    if (ok && !schema_wal(&w->db))
+        set_notice(notice,
+                   "the session log is on a file system without WAL: writing is slower there");
+    ok = ok && schema_open(&w->db, e) && live_open(&w->live, path, e);
+    if (ok)
+        store_side_files(w, notice);
+    if (ok)
+        sqlite3_busy_timeout(w->db.h, WRITER_BUSY_MS);
+    int rc = ok ? recover_dead(&w->db, &w->live, &closed) : SQLITE_OK;
+    if (is_transient(rc)) { /* recovery is left to the next start */
+        db_rollback(&w->db);
+        closed = 0;
+    } else if (rc) {
+        ok = db_fail(&w->db, e, "cannot close the turns of a killed process");
+    }
+    if (ok && closed)
+        set_notice(notice, "%d unfinished turn%s of a killed aerie %s saved as far as it got",
+                   closed, closed == 1 ? "" : "s", closed == 1 ? "was" : "were");
+    if (!ok) {
+        *damaged = w->db.failed == SQLITE_NOTADB || w->db.failed == SQLITE_CORRUPT;
+        live_close(&w->live);
+        db_close(&w->db);
+    }
+    return ok;
+}
+
+bool writer_open(struct writer *w, const char *path, char notice[NOTICE_BYTES], struct err *e)
+{
+    bool damaged;
+    if (open_once(w, path, notice, e, &damaged))
+        return true;
+    char *to;
+    if (!damaged || !file_rename_damaged(path, &to, e))
+        return false;
+    bool ok = open_once(w, path, notice, e, &damaged);
+    set_notice(notice, "the session log was damaged: it is kept as %s, and a new one was begun",
+               to);
+    free(to);
+    return ok;
+}
