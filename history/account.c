@@ -1,7 +1,7 @@
-/* account.c - does every token of a reply come from a step of its turn?
+/* account.c - checks that every token of a reply comes from a logged step of its turn.
  *
- * A cycle that failed after its commit could leave tokens in the context that no step reports. A log
- * like that is whole in itself, so the checksum chain finds nothing; this does.
+ * A cycle that failed after its commit could leave tokens in the context that no step reports. Such
+ * a log is intact, so the checksum chain cannot find the fault.
  */
 #include "history/internal.h"
 
@@ -9,7 +9,8 @@
 
 /* Compares the reply's ids with the ids of its steps in order. If there are fewer step rows than
  * steps, the log level kept no more of them, and the rest of the reply cannot be compared. */
-static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, bool *good, struct err *e)
+static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, bool *good,
+                       struct err *e)
 {
     struct ids reply = {0}, steps = {0};
     int64_t n = sqlite3_column_int64(turn, 2), logged = sqlite3_column_int64(turn, 3);

@@ -1,4 +1,6 @@
-/* admin.c - the database's care: backup, prune, check, titles. Each call has its own connection. */
+/* admin.c - maintenance of the database: backup, prune, check, titles. Each call opens its own
+ * connection.
+ */
 #include "history/internal.h"
 
 #include <errno.h>
@@ -30,7 +32,7 @@ bool history_backup(const char *path, const char *to, struct err *e)
     struct db d;
     if (!open_existing(&d, path, SQLITE_OPEN_READONLY, e))
         return false;
-    int fd = file_create(to, e); /* SQLite would make it with the umask's permissions */
+    int fd = file_create(to, e); /* 0600; SQLite would apply the umask only */
     bool ok = fd >= 0;
     if (ok && db_do(&d, "VACUUM INTO ?", "s", to))
         ok = db_fail(&d, e, "cannot back up");
@@ -47,8 +49,8 @@ bool history_backup(const char *path, const char *to, struct err *e)
 
 /* ---- prune ---- */
 
-/* Sessions that end a line of forks, are old enough, and are not being written. Repeated, because
- * a parent becomes one when its children are gone. */
+/* Deletes the sessions that no session was forked from, that are old enough and not open. Repeats,
+ * because a parent qualifies once its children are deleted. */
 static int prune_ends(struct db *d, int64_t before_ms, int *removed)
 {
     for (;;) {
@@ -67,7 +69,7 @@ static int prune_transaction(struct db *d, int64_t before_ms, int *removed)
     int rc = db_do(d, "BEGIN IMMEDIATE", "");
     if (!rc)
         rc = prune_ends(d, before_ms, removed);
-    if (!rc && *removed) /* no word of what was deleted stays in the index */
+    if (!rc && *removed) /* removes the deleted text from the full-text index */
         rc = db_do(d, "INSERT INTO turn_fts(turn_fts) VALUES('rebuild')", "");
     return rc ? rc : db_do(d, "COMMIT", "");
 }
@@ -79,7 +81,7 @@ int history_prune(const char *path, int older_than_days, struct err *e)
     int closed, removed = 0;
     if (!open_existing(&d, path, SQLITE_OPEN_READWRITE, e))
         return -1;
-    /* sessions of killed processes count as ended, those of living ones stay */
+    /* ends the sessions of dead processes, so that they can be pruned */
     bool ok = live_open(&l, path, e);
     if (ok && (recover_dead(&d, &l, &closed) ||
                prune_transaction(&d, clock_unix_ms() - older_than_days * INT64_C(86400000),
@@ -96,7 +98,7 @@ int history_prune(const char *path, int older_than_days, struct err *e)
 
 /* ---- check ---- */
 
-/* Runs a statement whose rows are complaints; "ok" is none. */
+/* Runs a check whose result rows are problems, except the row "ok", and reports them. */
 static bool complaints(struct db *d, const char *what, const char *sql, struct buf *report,
                        bool *clean, struct err *e)
 {
@@ -116,7 +118,8 @@ static bool complaints(struct db *d, const char *what, const char *sql, struct b
     return rc == SQLITE_DONE || db_fail(d, e, what);
 }
 
-/* The word index against the text; needs a connection that may write, though it does not. */
+/* Compares the full-text index with the text. FTS5 requires a writable connection for that, but
+ * nothing is written. */
 static bool check_words(struct db *d, struct buf *report, bool *clean, struct err *e)
 {
     if (sqlite3_db_readonly(d->h, "main")) {
@@ -132,7 +135,7 @@ static bool check_words(struct db *d, struct buf *report, bool *clean, struct er
     return rc == SQLITE_OK || db_fail(d, e, "cannot check the search index");
 }
 
-/* The schema is compared by history_check() itself, which reports every difference. */
+/* For open_as(): accepts any schema, because history_check() reports every difference itself. */
 static bool accept_any(struct db *d, struct err *e)
 {
     (void)d, (void)e;
@@ -165,7 +168,7 @@ bool history_check(const char *path, struct buf *report, struct err *e)
     if (!open_as(&d, path, SQLITE_OPEN_READWRITE, accept_any, e))
         return false;
     bool ok = schema_report(&d, report, &differ, e);
-    if (ok && differ) /* a planted view or trigger must not run */
+    if (ok && differ) /* a foreign view or trigger must not run */
         buf_str(report, "the rows were not checked: the schema is not aerie's\n");
     if (ok && !differ)
         ok = check_content(&d, report, &clean, e);

@@ -1,14 +1,14 @@
-/* chain.c - the checksum chain: whatever is changed in a stored session is found.
+/* chain.c - the checksum chain, which finds changes in stored sessions.
  *
- * SQLite's own checks see the structure of the file, not its content: of 200 flipped bits that
- * changed stored text, integrity_check reported two. So every completed row is a link of its
- * session's chain (internal.h). Writing and verifying hash what one function reads back from the
- * database, so they cannot disagree about the form.
+ * SQLite's integrity_check verifies the structure of the file, not its content: of 200 flipped bits
+ * in stored text it reported two. So every completed row is a link of its session's chain
+ * (internal.h). Writing and verifying both hash the row as the same function reads it from the
+ * database.
  *
- * What changes later (the title, the time of the last change, how a run ended) is under the
- * session's seal, which is computed anew with each change; which sessions there are is under one
- * sum over the hashes of their ids. All this finds accidents: whoever can write the file can also
- * compute every checksum anew.
+ * Values that change later (the title, the time of the last change, how a run ended) are covered by
+ * the session's seal, which is computed again with each change. The set of sessions is covered by
+ * `roll`, the exclusive or of the hashes of their ids. All this detects accidents, not attacks: a
+ * program that writes the file can also compute the checksums.
  */
 #include "history/internal.h"
 
@@ -24,14 +24,15 @@ static void hash_int(struct sha256 *s, int64_t v)
     sha256_add(s, le, sizeof le);
 }
 
-/* One value: its type, its length, its bytes, so that no two different rows hash the same bytes. */
+/* Hashes type, length and bytes of a value, so that two different rows never hash the same
+ * bytes. */
 static void hash_column(struct sha256 *s, sqlite3_stmt *st, int i)
 {
     int type = sqlite3_column_type(st, i);
     hash_int(s, type);
     if (type == SQLITE_INTEGER) {
         hash_int(s, sqlite3_column_int64(st, i));
-    } else if (type == SQLITE_FLOAT) { /* none is ever written; one may be forged */
+    } else if (type == SQLITE_FLOAT) { /* never written by aerie, but possible in a changed file */
         double v = sqlite3_column_double(st, i);
         sha256_add(s, &v, sizeof v);
     } else if (type != SQLITE_NULL) {
@@ -72,7 +73,7 @@ static int hash_event(struct sha256 *s, struct db *d, int64_t id)
         "i", id));
 }
 
-/* A turn row with all that hangs on it; a user row has no steps. */
+/* Hashes a turn row with its parts, steps, trees and page events. (A user row has none of them.) */
 static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
 {
     int rc = hash_rows(s, d, db_cached(d,
@@ -121,7 +122,7 @@ static int session_hash(struct db *d, const char *session, uint8_t out[32])
     return rc;
 }
 
-/* ---- the seal of a session, the sum of all ---- */
+/* ---- the seal of a session, and `roll` over all sessions ---- */
 
 static int seal_hash(struct db *d, const char *session, uint8_t out[32])
 {
@@ -145,7 +146,7 @@ int chain_seal(struct db *d, const char *session)
                            session);
 }
 
-/* Exclusive or: ids may come and go in any order. */
+/* Adds or removes a session's id. Exclusive or does both, in any order. */
 static void roll_toggle(uint8_t sum[32], const char *session)
 {
     uint8_t one[32];
@@ -176,7 +177,7 @@ int chain_roll(struct db *d, const char *session, int by)
     uint8_t sum[32];
     int64_t n;
     int rc = roll_read(d, &n, sum);
-    if (rc || n < 0 || n == INT64_MAX) /* damaged: chain_verify() tells */
+    if (rc || n < 0 || n == INT64_MAX) /* damaged; chain_verify() reports it */
         return rc;
     roll_toggle(sum, session);
     return db_do(d, "UPDATE roll SET sessions=?, sum=? WHERE id=1", "ib", n + by, sum, sizeof sum);
@@ -201,7 +202,7 @@ int chain_delete(struct db *d, sqlite3_stmt *st, int *n)
     return rc;
 }
 
-/* The sum over the sessions that are there. */
+/* Computes the count and sum of `roll` from the session rows. */
 static int roll_count(struct db *d, int64_t *n, uint8_t sum[32])
 {
     sqlite3_stmt *st = db_cached(d, "SELECT id FROM session", "");
@@ -277,7 +278,7 @@ int chain_add(struct db *d, const char *session, enum link_kind kind, int64_t ro
     }
     uint8_t before[32], sum[32];
     int64_t links = sqlite3_column_int64(st, 0), link = links + (links < INT64_MAX);
-    if (links < 0 || links == INT64_MAX) { /* not a count: damaged */
+    if (links < 0 || links == INT64_MAX) { /* damaged */
         sqlite3_reset(st);
         return SQLITE_CORRUPT;
     }
@@ -298,7 +299,7 @@ struct verify {
     struct db *d;
     char session[SESSION_ID];
     uint8_t before[32];
-    int64_t link; /* of the last row seen */
+    int64_t link; /* of the last row verified */
     int turns, bad;
     struct buf *report;
 };
@@ -319,8 +320,8 @@ static void report_line(struct verify *v, const char *line)
                    *v->session ? ": " : "", line);
 }
 
-/* The statement's row: link, kind, id, turn number, role, chain. Goes on from the stored chain
- * after a mismatch, so that one change is reported once. */
+/* Verifies the statement's row: link, kind, id, turn number, role, chain. After a mismatch it
+ * continues from the stored chain value, so that one change is reported once. */
 static int verify_link(struct verify *v, sqlite3_stmt *st)
 {
     static const char *const names[] = {"run", "event", "turn"};
@@ -345,7 +346,7 @@ static int verify_link(struct verify *v, sqlite3_stmt *st)
     return rc;
 }
 
-/* The end of the chain, which the session's row holds: rows cut off there are missed, too. */
+/* Compares the end of the chain with the session's row, which finds rows missing at the end. */
 static int verify_end(struct verify *v)
 {
     sqlite3_stmt *st = db_cached(v->d, "SELECT links, chain FROM session WHERE id=?", "s",
@@ -386,7 +387,7 @@ static bool verify_session(struct verify *v, struct err *e)
     return ok;
 }
 
-/* Rows that no link covers. A reply that is being written has none yet: one a run. */
+/* Finds rows that no link covers, except one reply per run, which may be in progress. */
 static bool verify_covered(struct verify *v, struct err *e)
 {
     sqlite3_stmt *st = db_prepare(v->d, e,
@@ -424,7 +425,7 @@ static bool verify_seal(struct verify *v, struct err *e)
     return rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(v->d, e, "cannot verify");
 }
 
-/* Finds sessions that were deleted or added outside of aerie: the `roll` table counts them. */
+/* Finds sessions that were deleted or added by another program, by comparing with `roll`. */
 static bool verify_roll(struct verify *v, struct err *e)
 {
     uint8_t want[32] = {0}, have[32];
@@ -443,7 +444,7 @@ static bool verify_roll(struct verify *v, struct err *e)
     return true;
 }
 
-/* Rows whose session's own row is gone. */
+/* Finds rows of sessions that have no session row. */
 static bool verify_owners(struct verify *v, struct err *e)
 {
     int64_t lost = 0;
@@ -477,7 +478,7 @@ static bool verify_all(struct verify *v, const char *session, struct err *e)
     return ok && (*session || (verify_owners(v, e) && verify_roll(v, e)));
 }
 
-/* In one transaction: another process may go on writing. */
+/* Runs in one read transaction, so that another process may write meanwhile. */
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e)
 {

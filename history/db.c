@@ -1,4 +1,6 @@
-/* db.c - a connection with its safety settings, and statements with their values in one call. */
+/* db.c - a connection with its safety settings, and functions that prepare and bind statements in
+ * one call.
+ */
 #include "history/internal.h"
 
 #include <ctype.h>
@@ -8,7 +10,7 @@
 
 enum {
     BUSY_MS = 5000,
-    PROGRESS_STEPS = 200, /* steps of SQLite's machine between two looks */
+    PROGRESS_STEPS = 200, /* SQLite VM instructions between two calls of on_progress() */
 };
 
 bool db_fail(struct db *d, struct err *e, const char *what)
@@ -35,7 +37,7 @@ bool db_exec(struct db *d, const char *sql, struct err *e)
     return sqlite3_exec(d->h, sql, NULL, NULL, NULL) == SQLITE_OK || db_fail(d, e, "cannot set up");
 }
 
-/* ---- readers can be stopped ---- */
+/* ---- stopping readers ---- */
 
 static bool (*ask_stop)(void);
 
@@ -55,7 +57,7 @@ static int on_progress(void *arg)
     return stopped() || (++d->work > d->limit && d->limit);
 }
 
-/* Waits for a lock as sqlite3_busy_timeout() does, but in slices. */
+/* The busy handler of readers: as sqlite3_busy_timeout(), but a stop ends the wait within 10 ms. */
 static int wait_for_lock(void *unused, int times)
 {
     const struct timespec slice = {.tv_nsec = 10 * 1000000};

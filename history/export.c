@@ -1,9 +1,9 @@
-/* export.c - a session as a file for machines: JSON lines.
+/* export.c - exports a session as JSON lines.
  *
- * The first line names the schema, then one record a row, its type the table's name. Output
- * is ASCII only, so neither a line end nor a control character of a chat is ever in it raw. Packed
- * ids and trees are decoded; integers beyond 2^53 and digests are strings, because readers of JSON
- * round them; text that is no UTF-8 has its exact bytes beside it as NAME_hex.
+ * The first line names the schema; each further line is one row of a table. The output is ASCII, so
+ * it holds no raw control characters of a chat's text. Packed ids and trees are decoded. Integers
+ * beyond 2^53 and digests are strings, because JSON readers round large numbers. Text that is not
+ * valid UTF-8 is repeated, byte for byte, as NAME_hex.
  */
 #include "history/hazards.h"
 #include "history/internal.h"
@@ -59,7 +59,7 @@ struct sink {
 
 enum { SINK_BYTES = 1 << 16 };
 
-/* Writes what was gathered; a failure is kept and ends the export. */
+/* Writes the buffered lines. The first failure is kept and ends the export. */
 static void sink_flush(struct sink *s)
 {
     for (size_t at = 0; s->ok && at < s->line.n;) {
@@ -72,7 +72,7 @@ static void sink_flush(struct sink *s)
     buf_clear(&s->line);
 }
 
-/* A record is complete. A write for each would take longer than all the rest. */
+/* Ends a line. Lines are written in large blocks: one write() per line would dominate the time. */
 static void sink_line(struct sink *s)
 {
     if (s->line.n >= SINK_BYTES)
@@ -166,7 +166,8 @@ static const struct {
                    " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, p.seq"},
 };
 
-/* The first line: what this is, and whose turns a fork has inherited, up to which one. */
+/* The first line: format, schema version, and the parents of a fork with their last inherited
+ * turn. */
 static void head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 {
     buf_printf(&s->line, "{\"aerie_export\": 1, \"schema\": %d, \"version\": \"" AERIE_VERSION
@@ -187,7 +188,7 @@ static void head(struct hdb *h, const struct hdb_past *p, struct sink *s)
     sink_line(s);
 }
 
-/* A session's rows; of one that a fork inherited from, those up to the fork's turn. */
+/* The rows of a session; of a parent those up to the turn of the fork. */
 static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
 {
     for (size_t i = 0; s->ok && i < sizeof records / sizeof *records; i++) {
@@ -208,7 +209,7 @@ static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the whole export ---- */
 
 static bool sink_open(struct sink *s, const char *path, struct err *e)
 {
@@ -218,7 +219,7 @@ static bool sink_open(struct sink *s, const char *path, struct err *e)
     return s->fd >= 0;
 }
 
-/* A file that could not be written whole is removed. */
+/* Closes the file, and removes it if it is incomplete. */
 static bool sink_close(struct sink *s)
 {
     sink_flush(s);

@@ -1,8 +1,8 @@
-/* file.c - the database as a file: whose it is, and how files beside it are made.
+/* file.c - decides whether a file is a session log, and creates and renames files.
  *
- * Before SQLite sees a file, its header says whether the file is a session log: SQLite would create
- * files beside it, change its mode or replay its journal. Files are created 0600, folders 0700,
- * whatever the umask; nothing is ever overwritten or deleted.
+ * The header is checked before SQLite opens a file, because SQLite could create files beside it,
+ * change its journal mode or replay its journal. Files are created 0600 and folders 0700, whatever
+ * the umask; no file is overwritten or deleted.
  */
 #include "history/internal.h"
 
@@ -20,7 +20,7 @@
 
 /* Offsets in the header of a database (page 1) and of its write-ahead log, all big-endian. */
 enum {
-    HEADER = 108, /* with the header of the schema's root page */
+    HEADER = 108, /* bytes of both headers of page 1: the file's and the schema root page's */
     AT_VERSION = 60, AT_APPLICATION = 68, AT_ROOT_KIND = 100, AT_ROOT_CELLS = 103,
     WAL_HEADER = 32, WAL_AT_PAGE_SIZE = 8, WAL_FRAME = 24,
     LEAF_OF_TABLE = 13,
@@ -36,15 +36,15 @@ static bool page_is_ours(const unsigned char *page)
     return big_endian(page + AT_APPLICATION) == APPLICATION_ID;
 }
 
-/* Nothing was ever put into it: no version, no owner, no table. */
+/* Whether a database is empty: no version, no application id, no table. */
 static bool page_is_blank(const unsigned char *page)
 {
     return !big_endian(page + AT_APPLICATION) && !big_endian(page + AT_VERSION) &&
            page[AT_ROOT_KIND] == LEAF_OF_TABLE && !page[AT_ROOT_CELLS] && !page[AT_ROOT_CELLS + 1];
 }
 
-/* Whether a write-ahead log beside a blank database begins a session log. *empty: it holds no
- * page. */
+/* Whether the write-ahead log beside a blank database holds the first page of a session log.
+ * *empty: it holds no page. */
 static bool wal_is_ours(const char *path, bool *empty)
 {
     char *name = xasprintf("%s-wal", path);
@@ -66,7 +66,7 @@ static bool wal_is_ours(const char *path, bool *empty)
     return ours;
 }
 
-/* A log whose header was damaged is still known by the file of its writers' locks beside it. */
+/* Whether PATH.live exists (live.c): a log with a damaged header is recognised by it. */
 static bool has_companion(const char *path)
 {
     char *name = xasprintf("%s.live", path);
@@ -99,7 +99,7 @@ enum file_owner file_owner(const char *path, struct err *e)
     if (database ? page_is_ours(head) : n == 0 || has_companion(path))
         return FILE_OURS;
     if (database && page_is_blank(head) && (wal_is_ours(path, &empty) || empty))
-        return FILE_OURS; /* a log whose making was interrupted */
+        return FILE_OURS; /* a log whose creation was interrupted */
     err_set(e, ERR_DB, database ? "%s belongs to another program, it is no session log; expected "
                                   "another file with --db"
                                 : "%s is no session log, so it was left as it is; expected another "
@@ -139,7 +139,7 @@ int file_create(const char *path, struct err *e)
     return fd;
 }
 
-/* Renames without replacing; a taken name gets "-1", "-2", ... at its end. */
+/* Renames without replacing a file: if the name exists, "-1", "-2", ... is appended. */
 static bool rename_to_free_name(const char *from, char **to)
 {
     char *base = *to;

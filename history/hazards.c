@@ -7,8 +7,8 @@
 
 #include "history/internal.h"
 
-/* Calls fn with the name of each hazard among the lines: the faults in their order, then the
- * checker. */
+/* Calls fn with the name of each hazard among the lines: the faults in the order of the lines, then
+ * the checker. */
 static void each_hazard(const char *lines, void (*fn)(void *arg, const char *name), void *arg)
 {
     bool off = false;
@@ -57,8 +57,8 @@ bool hazards_of_settings(const char *lines, const char *between, struct buf *out
 
 struct hazard {
     char *name;
-    struct buf turns; /* "2-4, 7", the last stretch left out */
-    int first, last;  /* the last stretch */
+    struct buf turns; /* "2-4, 7": the ranges of turns before the last one */
+    int first, last;  /* the last range */
     int64_t steps;
 };
 
@@ -114,7 +114,7 @@ static int by_name(const void *x, const void *y)
 bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *between,
                  struct buf *out, struct err *e)
 {
-    /* UNION, not UNION ALL: parents that name each other in a circle end it */
+    /* UNION, not UNION ALL, ends the recursion if damaged rows name each other as parents */
     sqlite3_stmt *st = db_prepare(&d->db, e, "WITH RECURSIVE up(id, upto) AS"
         " (VALUES(?, 1 << 31) UNION SELECT parent, fork_turn FROM session JOIN up USING(id)"
         "  WHERE parent NOT NULL)"

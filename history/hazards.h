@@ -1,20 +1,20 @@
 /* hazards.h - which turns ran with a historical fault switched on or with the checker off.
  *
- * Both stand among the settings ("bug.24617=on", "check=off") that the log keeps with each turn, so
- * one reading of such lines serves the running chat, a logged turn and a whole session.
+ * Both are settings ("bug.24617=on", "check=off"), which the log stores with each turn, so the same
+ * function reads them for the running chat, a logged turn and a whole session.
  */
 #ifndef AERIE_HAZARDS_H
 #define AERIE_HAZARDS_H
 
 #include "history/history.h"
 
-/* Appends "BUG 24617", "BUG 26512 counted-twice", "CHECK OFF" for those among "name=value" lines
- * (NULL: none), `between` them. False: there is none. */
+/* Appends "BUG 24617", "BUG 26512 counted-twice", "CHECK OFF" for the hazards among "name=value"
+ * lines (NULL: no lines), separated by `between`. False: there is none. */
 bool hazards_of_settings(const char *lines, const char *between, struct buf *out);
 
-/* The same over all turns of a session's context, also those it was forked from. With `turns` each
- * one names them: "CHECK OFF in turns 2-4, 7 (31 steps unchecked)". Nothing is appended when there
- * is none. False and *e on failure. */
+/* The same over all turns of a session's context, those before a fork included. With `turns` each
+ * hazard names its turns: "CHECK OFF in turns 2-4, 7 (31 steps unchecked)". Nothing is appended if
+ * there is none. False and *e (ERR_DB) on failure. */
 bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *between,
                  struct buf *out, struct err *e);
 

@@ -1,8 +1,8 @@
-/* inspect.c - SQL typed by a user, on a connection that can do nothing but read.
+/* inspect.c - runs SQL that a user typed, on a connection that can only read.
  *
- * Three fences: the file is opened read-only, an authoriser lets pass reads, plain functions and a
- * short list of pragmas, and only one statement that SQLite itself calls read-only is run. A clock
- * and three limits bound what it may cost.
+ * Three mechanisms prevent writing: the file is opened read-only; an authoriser permits only reads,
+ * safe functions and a few pragmas; and the text must be a single statement that SQLite reports as
+ * read-only. Time, and the sizes of values, rows and output, are limited.
  */
 #include "history/internal.h"
 
@@ -43,8 +43,8 @@ static int authorise(void *arg, int action, const char *a, const char *b, const 
         return SQLITE_OK;
     case SQLITE_FUNCTION:
         return AMONG(b, unsafe) ? SQLITE_DENY : SQLITE_OK;
-    case SQLITE_UPDATE: /* asked by older SQLites when they first meet a virtual table; a statement
-                           that really updates the schema is stopped by the other fences */
+    case SQLITE_UPDATE: /* older SQLite versions request this when they first open a virtual table;
+                           the other mechanisms stop a real update of the schema */
         return strcmp(a, "sqlite_master") == 0 ? SQLITE_OK : SQLITE_DENY;
     case SQLITE_PRAGMA:
         return AMONG(a, pragmas) || (!b && AMONG(a, plain_pragmas)) ? SQLITE_OK : SQLITE_DENY;
@@ -57,7 +57,7 @@ static int out_of_time(void *until)
     return clock_ns() > *(uint64_t *)until;
 }
 
-/* ---- what blobs hold, as functions ---- */
+/* ---- SQL functions that decode blobs ---- */
 
 /* ids(tokens): the packed ids as a JSON array */
 static void sql_ids(sqlite3_context *c, int n, sqlite3_value **v)
@@ -98,7 +98,7 @@ static bool open_inspector(struct hdb *h, struct err *e)
 {
     if (h->sql.h)
         return true;
-    bool frozen = h->warning[0]; /* hdb_open() had to open the file as it lies */
+    bool frozen = h->warning[0]; /* hdb_open() opened the file as immutable */
     char *name = frozen ? db_immutable_uri(h->path) : xstrdup(h->path);
     bool ok = db_open(&h->sql, name, SQLITE_OPEN_READONLY | (frozen ? SQLITE_OPEN_URI : 0), e);
     free(name);
@@ -170,7 +170,7 @@ static void json_row(struct buf *b, sqlite3_stmt *st, int row)
     buf_char(b, '}');
 }
 
-/* One line of at most CELL_WIDTH columns: line ends and tabs become spaces. */
+/* Appends s as one line of at most CELL_WIDTH columns: line ends and tabs become spaces. */
 static void cell_text(struct buf *b, const char *s, size_t n, int *width)
 {
     *width = 0;
@@ -194,7 +194,7 @@ static void cell_text(struct buf *b, const char *s, size_t n, int *width)
     }
 }
 
-/* Cells of the table so far, one after the other, row by row; row 0 holds the names. */
+/* The cells of the output table, row by row; row 0 holds the column names. */
 struct cells {
     struct buf text;
     struct cell {
@@ -269,7 +269,7 @@ static void print_table(const struct cells *t, struct buf *out)
 
 /* ---- running ---- */
 
-/* The statement's rows, as far as the limits allow. */
+/* Collects the statement's rows. *cut: a limit was reached before the last row. */
 static int collect(sqlite3_stmt *st, bool json, int max_rows, struct cells *t, struct buf *out,
                    bool *cut, int *rows)
 {
@@ -318,7 +318,7 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
     return rc == SQLITE_DONE;
 }
 
-/* Nothing but blanks and comments follows: any statement there would be prepared. */
+/* Whether only white space and comments follow the statement: anything else would be prepared. */
 static bool is_alone(struct db *d, const char *tail)
 {
     sqlite3_stmt *more = NULL;

@@ -1,8 +1,8 @@
-/* live.c - telling living writers from dead ones, and closing what the dead left open.
+/* live.c - detects which writers are alive, and closes the turns that dead ones left open.
  *
- * A process id or a time cannot tell whether another aerie still writes a turn: ids are reused and
- * clocks jump. A lock that the kernel drops with the process can: every writer holds one byte of
- * PATH.live, at an offset drawn at random, and names that offset in its run rows.
+ * Neither a process id nor a time tells whether another aerie still writes a turn: ids are reused
+ * and clocks jump. A file lock does, because the kernel releases it with the process: every writer
+ * locks one byte of PATH.live, at a random offset, and stores that offset in its run rows.
  */
 #include "history/internal.h"
 
@@ -32,7 +32,8 @@ bool live_open(struct live *l, const char *path, struct err *e)
     l->id = (int64_t)(r >> 2);
     l->path = xstrdup(path);
     struct flock lock = byte_of(l->id);
-    fcntl(l->fd, F_OFD_SETLK, &lock); /* without locks nobody is ever held for dead: live_or_unknown() */
+    /* a file system without locks is no error: live_state() is LIVE_UNKNOWN there */
+    fcntl(l->fd, F_OFD_SETLK, &lock);
     return true;
 }
 
@@ -59,9 +60,9 @@ bool live_or_unknown(const struct live *l, int64_t id)
     return live_state(l, id) != LIVE_NO;
 }
 
-/* ---- closing ---- */
+/* ---- recovery ---- */
 
-/* Text and ids of the turn as far as they were stored. */
+/* The text and ids of an open turn that were stored so far. */
 static int read_parts(struct db *d, int64_t reply, struct buf *text, struct ids *tokens)
 {
     sqlite3_stmt *st = db_cached(
@@ -124,7 +125,7 @@ int recover_turn(struct db *d, int64_t reply)
     return rc;
 }
 
-/* The run counts as killed. */
+/* Marks a run as ended by the death of its process. */
 static int end_run(struct db *d, int64_t run)
 {
     char session[SESSION_ID] = "";
@@ -164,7 +165,7 @@ static int close_dead_runs(struct db *d, const struct live *l, int *closed)
     int rc;
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
         if (!live_or_unknown(l, sqlite3_column_int64(st, 1)) &&
-            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) { /* its turns go on there */
+            !side_file_exists(l->path, sqlite3_column_int64(st, 1))) { /* else: more of its turns */
             dead = xrealloc(dead, n + 1, sizeof *dead);
             dead[n++] = sqlite3_column_int64(st, 0);
         }
@@ -186,7 +187,7 @@ int recover_dead(struct db *d, const struct live *l, int *closed)
     if (!rc)
         rc = session_unlock_dead(d, l);
     int gone;
-    if (!rc) /* a start without a message leaves nothing */
+    if (!rc) /* deletes sessions without any turn */
         rc = chain_delete(d, db_cached(d, "DELETE FROM session WHERE parent IS NULL"
                    " AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = session.id)"
                    " AND NOT EXISTS(SELECT 1 FROM run WHERE session_id = session.id AND ended = 0)"

@@ -1,8 +1,9 @@
-/* past.c - a session's conversation as the log tells it, through the sessions it was forked from.
+/* past.c - reconstructs a session's conversation from the log, its parent sessions included.
  *
- * A fork's log holds the fork's own turns only. Its past is the parent's past up to the turn and the
- * moment of the fork, then its own rows. Undone turns and replaced replies keep their rows; which
- * turns the context holds follows from the order of turns, undos and regenerations.
+ * A forked session's rows hold its own turns only. Its past is its parent's past up to the turn and
+ * the moment of the fork, followed by its own rows. Undone turns and replaced replies keep their
+ * rows; the order of turns, undos, regenerations and forgets decides which turns are in the
+ * context.
  */
 #include "history/internal.h"
 
@@ -16,8 +17,8 @@ enum { MAX_PARENTS = 1000, LAST_TURN = INT_MAX / 2 };
 struct change {
     int64_t order;
     enum op_kind op;
-    int turn;   /* OP_UNDO */
-    char *text; /* OP_FORK: the turns that the session began with; OP_FORGET: those that left */
+    int turn;   /* OP_UNDO: the turn */
+    char *text; /* OP_FORK: the turns that the session began with; OP_FORGET: the turns removed */
 };
 
 struct reader {
@@ -25,15 +26,15 @@ struct reader {
     struct hdb_past *p;
     struct err *e;
     bool failed;
-    /* of the session whose rows are read now */
+    /* state of the session whose rows are being read */
     const char *session;
-    int upto;          /* turns beyond this one belong to the parent only */
+    int upto;          /* later turns are ignored: they are the parent's only */
     int64_t first_run; /* its first run's id; -1: none was read */
     int64_t before;    /* runs with greater ids came after the fork ... */
-    int64_t end;       /* ... and so did everything from this order on */
-    bool as_of;        /* what happened after turn `upto` had ended does not count */
-    int64_t last_order; /* of the last row taken */
-    struct change *change; /* before `end`, in order */
+    int64_t end;       /* ... and so did all rows from this order on */
+    bool as_of;        /* rows after the end of turn `upto` are ignored */
+    int64_t last_order; /* of the last row used */
+    struct change *change; /* those before `end`, in order */
     int n_change, n_done;  /* found, and applied so far */
 };
 
@@ -54,7 +55,7 @@ void hdb_past_free(struct hdb_past *p)
     *p = (struct hdb_past){0};
 }
 
-/* The prompts' ids are left out: they are the conversation again for every turn. */
+/* Copies a row without a prompt's ids, which repeat the whole conversation in every turn. */
 static void row_copy(struct turn_row *dst, const struct turn_row *src)
 {
     *dst = *src;
@@ -78,7 +79,7 @@ const char *past_mark(enum past_state s)
 
 /* ---- which turns the context holds ---- */
 
-/* The turns from index i on leave the context. */
+/* Sets the state of the turns from index i on, except those that were out of the context before. */
 static void set_state_from(struct hdb_past *p, int i, enum past_state state)
 {
     for (; i < p->n; i++)
@@ -108,8 +109,8 @@ bool turn_listed(const char *list, int turn)
     return false;
 }
 
-/* A fork says which turns it begins with. Logs of earlier versions name the parent there: then it
- * was the whole context, and undos follow. */
+/* OP_FORK lists the turns with which the session begins. Earlier versions logged the parent's id
+ * instead: all turns are kept then, and OP_UNDO rows follow. */
 static void apply_fork(struct hdb_past *p, const char *text)
 {
     if (strlen(text) == SESSION_ID - 1 && !strchr(text, ' '))
@@ -128,7 +129,8 @@ static void apply_forget(struct hdb_past *p, const char *text)
             p->turn[i].state = PAST_LEFT_OUT;
 }
 
-/* Applies the changes that came before `order`. A turn beyond the fork is not in the past at all. */
+/* Applies the changes that came before `order`. OP_UNDO of a turn after the fork has no effect:
+ * that turn is not in p. */
 static void apply_changes_before(struct reader *r, int64_t order)
 {
     for (; r->n_done < r->n_change && r->change[r->n_done].order < order; r->n_done++) {
@@ -147,7 +149,7 @@ static void apply_changes_before(struct reader *r, int64_t order)
     }
 }
 
-/* Where nothing was generated, the message did not stay in the context either. */
+/* If the last turn generated nothing, marks it: its message did not stay in the context either. */
 static void mark_silent(struct hdb_past *p)
 {
     struct past_pair *t = p->n > 0 ? &p->turn[p->n - 1] : NULL;
@@ -251,7 +253,7 @@ static bool read_rows(struct reader *r)
     return ok;
 }
 
-/* Parents come first, each as it was when the next session left it. */
+/* Reads the parents' rows first, each parent in its state at the fork. */
 static bool read_session(struct hdb *h, struct hdb_past *p, const char *id, int upto, bool as_of,
                          int64_t before, int depth, struct err *e)
 {

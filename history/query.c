@@ -1,7 +1,7 @@
-/* query.c - reading sessions, turns, steps and operations, and searching them.
+/* query.c - reads and searches sessions, turns, steps and operations.
  *
- * A reader has its own read-only connection, so it sees every committed row and never waits for
- * the writer. Statements are made for each call: a callback may ask for something else.
+ * A reader has its own read-only connection, so it sees every committed row and never waits for the
+ * writer. Every call prepares its own statement, because a callback may run other queries.
  */
 #include "history/internal.h"
 
@@ -14,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Some ten seconds; blocked callbacks do not count. Only a damaged file can make a query take longer. */
+/* Some ten seconds; blocked callbacks do not count. Only a damaged file can make a query take
+ * longer. */
 enum { READ_LIMIT = 5000000 };
 
 /* ---- opening ---- */
@@ -28,7 +29,7 @@ static bool wal_has_rows(const char *path)
     return some;
 }
 
-/* A WAL database in a folder that cannot be written can only be read as if it never changed. */
+/* Opens as immutable: SQLite cannot open a WAL database in a read-only folder in any other way. */
 static bool open_immutable(struct hdb *h, struct err *e)
 {
     char *uri = db_immutable_uri(h->path);
@@ -85,9 +86,9 @@ const char *hdb_warning(const struct hdb *h)
     return h->warning;
 }
 
-/* ---- queries of words ---- */
+/* ---- full-text queries ---- */
 
-/* Every word as a quoted string: a query that FTS5 cannot misread. */
+/* Quotes every word, so that FTS5 reads none of them as an operator. */
 static char *quote_words(const char *query)
 {
     struct buf b = {0};
@@ -113,7 +114,7 @@ static bool is_blank(const char *s)
     return s[strspn(s, " \t\r\n")] == '\0';
 }
 
-/* The query if FTS5 can parse it, else its words quoted. The caller frees. */
+/* The query, or its words quoted if FTS5 cannot parse it. The caller frees. */
 static char *usable_query(struct db *d, const char *query)
 {
     sqlite3_stmt *st = db_prepare(d, NULL, "SELECT 1 FROM turn_fts WHERE turn_fts MATCH ? LIMIT 1",
@@ -130,7 +131,7 @@ static char *usable_query(struct db *d, const char *query)
     " (SELECT count(*) FROM turn t WHERE t.session_id = s.id AND t.role = 'user')"                 \
     " FROM session s LEFT JOIN run r ON r.id = s.last_run LEFT JOIN model m ON m.id = r.target_id "
 
-/* A start without a message is no session to anybody. */
+/* Sessions without a turn are not shown, except forks. */
 #define SESSION_IS_SHOWN                                                                           \
     " (s.parent NOT NULL OR EXISTS(SELECT 1 FROM turn t WHERE t.session_id = s.id)) "
 
@@ -149,7 +150,7 @@ static bool read_session(sqlite3_stmt *st, struct session_row *r)
     return fits;
 }
 
-/* Hands rows to fn until it returns false; finalises. */
+/* Calls fn for each row until it returns false; finalises st. */
 static int each_session(struct db *d, sqlite3_stmt *st,
                         bool (*fn)(const struct session_row *, void *), void *arg, struct err *e)
 {
@@ -221,7 +222,7 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
     if (n == 0 || n >= SESSION_ID || strspn(low, "0123456789ABCDEFGHJKMNPQRSTVWXYZ") != n)
         return err_set(e, ERR_NEGATIVE, "no session \"%.40s\": expected an id that aerie logs or "
                        "/sessions lists, its beginning, or \"last\"", id);
-    snprintf(high, sizeof high, "%s~", low); /* after every digit */
+    snprintf(high, sizeof high, "%s~", low); /* '~' sorts after every digit and letter */
     sqlite3_stmt *st = db_prepare(&h->db, e, SESSION_COLUMNS "WHERE s.id >= ? AND s.id < ? LIMIT 2",
                                   "ss", low, high);
     if (!st || each_session(&h->db, st, keep_first, &f, e) < 0)
@@ -240,7 +241,7 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
     " u.draws0, t.draws1, t.stop, u.n_reused, t.n_steps, t.n_drafted, t.n_accepted, t.us_prefill," \
     " t.us_decode, t.created_ms, t.link, EXISTS(SELECT 1 FROM event v WHERE"                       \
     "  v.session_id = t.session_id AND v.op = 'undo' AND v.turn = t.n), t.shared, t.tokens"
-#define TURN_JOIN /* what a reply was made from stands in the user's row */                        \
+#define TURN_JOIN /* settings and seed of a reply are in the user's row */                         \
     " LEFT JOIN turn u ON u.session_id = t.session_id AND u.n = t.n AND u.role = 'user' "
 enum { COL_SHARED = 20, COL_TOKENS, COL_SNIPPET };
 
@@ -274,7 +275,7 @@ static bool read_turn(struct db *d, sqlite3_stmt *st, struct turn_row *r, struct
                            d->path, r->session, (long long)sqlite3_column_int64(st, 2));
 }
 
-/* Steps the sequence of the session over the statement's row and gives the row its ids. */
+/* Advances *seq, the session's ids, over the statement's row, and sets the row's ids. */
 static bool read_tokens(struct db *d, sqlite3_stmt *st, struct ids *seq, struct turn_row *r,
                         struct err *e)
 {
@@ -291,7 +292,7 @@ static bool read_tokens(struct db *d, sqlite3_stmt *st, struct ids *seq, struct 
 int hdb_turns(struct hdb *h, const char *session, int turn,
               bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e)
 {
-    /* a prompt is stored as its difference to the turn before: read from the first on */
+    /* prompts are stored relative to the previous turn, so reading starts at the first turn */
     sqlite3_stmt *st = db_prepare(&h->db, e, TURN_COLUMNS " FROM turn t" TURN_JOIN
                                   "WHERE t.session_id = ?1 AND (?2 = 0 OR t.n <= ?2)"
                                   " ORDER BY t.n, t.role DESC", "si", session, (int64_t)turn);

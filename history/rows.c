@@ -9,7 +9,8 @@
 
 /* ---- session ids ---- */
 
-/* Within one millisecond, or after the clock stepped back, the random part counts up instead. */
+/* Within one millisecond, or after the clock stepped back, the random part is incremented
+ * instead. */
 void session_new_id(char out[SESSION_ID])
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -21,11 +22,11 @@ void session_new_id(char out[SESSION_ID])
     int64_t ms = clock_unix_ms();
     bool again = ms <= last_ms;
     for (int i = 9; again && i >= 0; i--)
-        again = ++tail[i] == 0; /* carries on; true after the loop: all 80 bits wrapped */
+        again = ++tail[i] == 0; /* carry; true after the loop: all 80 bits wrapped */
     if (ms > last_ms || again) {
         last_ms = ms > last_ms ? ms : last_ms + 1;
         CHECK(getrandom(tail, sizeof tail, 0) == sizeof tail);
-        tail[0] &= 0x7F; /* room to count */
+        tail[0] &= 0x7F; /* leaves room for increments */
     }
     uint64_t head = (uint64_t)last_ms;
     for (int i = 0; i < 10; i++)
@@ -70,7 +71,7 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq)
     while ((rc = sqlite3_step(st)) == SQLITE_ROW)
         if (!sequence_next(seq, sqlite3_column_int(st, 0), sqlite3_column_int64(st, 1),
                            sqlite3_column_blob(st, 2), sqlite3_column_bytes(st, 2)))
-            seq->n = 0; /* damaged: what follows shares less, and the chain tells */
+            seq->n = 0; /* a damaged row, which chain_verify() reports; continue without it */
     sqlite3_reset(st);
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }

@@ -1,4 +1,6 @@
-/* runs.c - which processes worked on a session, with what build, models and options. */
+/* runs.c - reads the runs of a session: which processes wrote it, with which build, models and
+ * options.
+ */
 #include "history/internal.h"
 
 #include <stdlib.h>
@@ -7,7 +9,7 @@ static const char *const names[] = {"version",   "device",    "flags",     "mode
                                     "model_sha", "draft_dir", "draft_sha", "tokenizer_sha"};
 enum { N_NAMES = sizeof names / sizeof *names };
 
-/* The statement's columns from `at` on: one a name, then the config lines. */
+/* Formats the statement's columns from `at` on as "name=value" lines; the last column is config. */
 static char *about_lines(sqlite3_stmt *st, int at)
 {
     struct buf b = {0};

@@ -1,8 +1,8 @@
 /* schema.c - the tables, their versions, and the check that a database holds these tables only.
  *
- * Always true: the version of a database changes in one transaction, together with the tables; a
- * database that held something was copied beside itself before. No statement of ours runs on a
- * database whose schema differs from the text below: a planted view or trigger never runs.
+ * Always true: the version of a database changes in the transaction that changes its tables; a
+ * database that was not empty is copied to a backup before. No statement runs on a database whose
+ * schema differs from the text below, so a foreign view or trigger never runs.
  */
 #include "history/internal.h"
 
@@ -14,12 +14,12 @@
 #include <unistd.h>
 
 /* Ids and digests: `tokens` are packed little-endian int32; the digests of a step are 64 bits seen
- * as signed. `link` and `chain`: see internal.h. A turn has two rows: the user's holds what the
- * reply was made from, the reply's what came out; stop is '' while the turn runs. An undone turn
- * keeps its rows: the event row of the undo is what says so. turn_part holds the final channel
- * only while the turn runs (the end puts it into turn.text), the other channels for good.
- * Every turn row is in turn_fts; not by triggers, which a schema that is not trusted may not use
- * on virtual tables, but by turn_index(). */
+ * as signed. `link` and `chain`: see internal.h. A turn has two rows: the user's has prompt,
+ * settings and seed, the reply's the generated text and ids; stop is '' while the turn runs. An
+ * undone turn keeps its rows; an event row records the undo. turn_part holds the final channel only
+ * while the turn runs (its end moves it to turn.text), and the other channels permanently. Every
+ * turn row is in turn_fts; not by triggers, which a schema that is not trusted may not use on
+ * virtual tables, but by turn_index(). */
 static const char schema_1[] =
     "CREATE TABLE build(id INTEGER PRIMARY KEY, version TEXT NOT NULL, device TEXT NOT NULL,"
     " flags TEXT NOT NULL, UNIQUE(version, device, flags));"
@@ -36,7 +36,7 @@ static const char schema_1[] =
     "CREATE INDEX session_parent ON session(parent) WHERE parent IS NOT NULL;"
     "CREATE INDEX session_run ON session(last_run);"
 
-    /* ended: 0 running, 1 closed, 2 its process was killed */
+    /* ended: 0 running, 1 closed, 2 the process was killed */
     "CREATE TABLE run(id INTEGER PRIMARY KEY AUTOINCREMENT,"
     " session_id TEXT NOT NULL REFERENCES session(id) ON DELETE CASCADE,"
     " build_id INTEGER NOT NULL REFERENCES build(id),"
@@ -86,8 +86,8 @@ static const char schema_1[] =
     "CREATE VIRTUAL TABLE turn_fts USING fts5(text, content='turn', content_rowid='id',"
     " tokenize='unicode61');";
 
-/* A session row is sealed (chain.c), and `roll` sums up which sessions there are. `held` says which
- * writer has a session open, `taken` which side files were taken in (aside.c). */
+/* session.seal and `roll` are checksums (chain.c), `held` the session locks (session_lock.c),
+ * `taken` the writers whose side files were stored (side_file.c). */
 static const char schema_2[] =
     "ALTER TABLE session ADD COLUMN seal BLOB NOT NULL DEFAULT x'';"
 
@@ -125,7 +125,7 @@ static bool refuse_newer(struct db *d, int64_t version, int known, struct err *e
                    known);
 }
 
-/* A copy of the database as it is, beside it. */
+/* Copies the database to a backup beside it. */
 static bool backup_before(struct db *d, int64_t version, struct err *e)
 {
     char stamp[16];
@@ -163,7 +163,7 @@ static bool apply_migrations(struct db *d, const struct migration *list, int n, 
 
 /* ---- the schema's text ---- */
 
-/* A database in memory with the tables of a version, as this SQLite writes them. */
+/* A database in memory with the schema of a version, whose text this SQLite version writes. */
 static bool make_expected(struct db *d, const struct migration *list, int n, int64_t version,
                           struct err *e)
 {
@@ -178,7 +178,7 @@ static bool make_expected(struct db *d, const struct migration *list, int n, int
     return ok;
 }
 
-/* Rows of the two schemas in the order of their names, side by side. */
+/* Two schemas, read row by row in the order of names. */
 struct schema_pair {
     sqlite3_stmt *want, *have;
     int rc_want, rc_have;
@@ -210,7 +210,7 @@ static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b)
     return true;
 }
 
-/* One step over the side or sides that come first. */
+/* Advances the schema whose name comes first, or both if the names are equal. */
 static void compare_next(struct schema_pair *b)
 {
     int order = b->rc_want != SQLITE_ROW   ? 1
@@ -245,7 +245,7 @@ static bool compare_schemas(struct db *d, struct db *expected, struct schema_pai
     return ok;
 }
 
-/* Compares with the text of the database's own version; one line a difference. */
+/* Compares the schema with the text of the database's own version; one line per difference. */
 static bool compare_text(struct db *d, const struct migration *list, int n, int64_t version,
                          struct buf *report, int *differ, struct err *e)
 {
@@ -288,10 +288,10 @@ bool schema_migrate(struct db *d, const struct migration *list, int n, struct er
     if (version == list[n - 1].to)
         return true;
     if (version == 0 && !db_exec(d, "PRAGMA auto_vacuum=INCREMENTAL", e))
-        return false; /* takes effect only before the first table */
+        return false; /* auto_vacuum can be set only before the first table */
     if (version > 0 && !backup_before(d, version, e))
         return false;
-    /* another process may migrate at the same time: what is left to do is read under the lock */
+    /* another process may have migrated meanwhile, so the version is read under the lock */
     if (!db_exec(d, "BEGIN IMMEDIATE", e))
         return false;
     if (apply_migrations(d, list, n, e) && db_exec(d, "COMMIT", e))
@@ -335,7 +335,7 @@ bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e)
 
 /* ---- the journal ---- */
 
-/* WAL needs shared memory between the processes, which these file systems do not give. */
+/* WAL needs shared memory between processes, which network file systems do not support. */
 static bool is_network(const char *path)
 {
     static const unsigned remote[] = {

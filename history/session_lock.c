@@ -1,8 +1,8 @@
-/* hold.c - which process has a session open for writing.
+/* session_lock.c - locks a session for the process that writes it.
  *
- * A row of `held` names the writer; whether it lives is asked as for its runs (live.c), so a lock
- * ends with its process however the process dies. Rows of the dead are replaced by the next holder
- * and removed at the next start.
+ * A lock is a row of `held` that names the writer. It counts only while the writer is alive
+ * (live.c), so it ends with its process however the process dies. A dead writer's row is replaced
+ * by the next lock of the session, or removed at the next start.
  */
 #include "history/internal.h"
 
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Names this boot of this machine; "" when it cannot be told. */
+/* The id of this boot of this machine; "" if unknown. */
 static void boot_id(char out[64])
 {
     struct buf b;
@@ -29,8 +29,8 @@ struct holder {
     char host[64];
 };
 
-/* Where files cannot be locked, a process of this boot is asked for by its number; one of another
- * boot may be another machine's, so it counts as alive. */
+/* If the file system has no locks, a process of this boot is looked up by its pid; a process of
+ * another boot may run on another machine, so it counts as alive. */
 static bool is_alive(const struct live *l, const struct holder *h)
 {
     char here[64];
@@ -42,7 +42,7 @@ static bool is_alive(const struct live *l, const struct holder *h)
            kill((pid_t)h->pid, 0) == 0 || errno != ESRCH;
 }
 
-/* The session's holder; writer 0: none. */
+/* Reads who has locked the session; h->writer 0: nobody. */
 static int read_holder(struct db *d, const char *session, struct holder *h)
 {
     *h = (struct holder){0};
@@ -101,7 +101,7 @@ int session_unlock_dead(struct db *d, const struct live *l)
     }
 }
 
-/* "14:05", with the date unless it is today's. */
+/* Formats a time as "14:05", with the date unless it is today. */
 static void format_since(int64_t ms, char *out, size_t size)
 {
     time_t then = (time_t)(ms / 1000), now = (time_t)(clock_unix_ms() / 1000);

@@ -1,10 +1,10 @@
-/* side_file.c - turns that could not be stored when the program ended, kept in a file beside the log.
+/* side_file.c - keeps the turns that could not be stored at the end in a file beside the log.
  *
- * The file PATH.unsaved-WRITER holds the events that waited, the cursor that they follow, and a
- * checksum; it is written under another name, synced and renamed, 0600. The next start applies the
- * events as the writer would have, in one transaction that also notes the writer in `taken`; only
- * then the file is removed. So whatever kills either process, each event is stored once: a file
- * whose writer is in `taken` is only removed.
+ * The file PATH.unsaved-WRITER (0600) holds the waiting events, the cursor before them, and a
+ * checksum; it is written under a temporary name, synced and renamed. The next start applies the
+ * events as the writer would have, in one transaction that also adds the writer to `taken`, and
+ * then removes the file. A file whose writer is in `taken` is removed without being applied. So
+ * each event is stored exactly once, whenever either process is killed.
  */
 #include "history/internal.h"
 
@@ -18,9 +18,10 @@
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
 static const char magic[] = "aerie unsaved 1\n";
 
-/* ---- values, in both directions by the same code ---- */
+/* ---- values: the same functions write and read ---- */
 
-/* out: writing. Else reading from p; ok turns false at the first value that does not fit. */
+/* Writes to `out`, or, if out is NULL, reads from p. ok becomes false at the first invalid
+ * value. */
 struct io {
     struct buf *out;
     const char *p;
@@ -54,7 +55,7 @@ static void io_bytes(struct io *io, void *p, size_t n)
     } while (0)
 #define IO_ANY(io, field) IO_INT(io, field, INT64_MIN, INT64_MAX)
 
-/* A length, then as many bytes; what is read is terminated. */
+/* A length, then as many bytes. A buffer that is read is NUL-terminated. */
 static void io_buf(struct io *io, struct buf *b)
 {
     uint64_t n = b->n;
@@ -146,7 +147,7 @@ static void io_step(struct io *io, struct step_rec *r)
     IO_INT(io, r->us_check, 0, UINT32_MAX);
 }
 
-/* `ms` is the wall clock's time of the event: the steady clock of another process says nothing. */
+/* *ms is the event's wall-clock time: ev->ns is a monotonic time of this boot only. */
 static void io_event(struct io *io, struct event *ev, int64_t *ms)
 {
     IO_INT(io, ev->kind, 0, EV_FAULT);
@@ -226,11 +227,11 @@ static void pack(struct writer *w, const struct waiting *wait, int n, struct buf
     io_cursor(&io, &w->cur);
     int marks = 0;
     for (int i = 0; i < n; i++)
-        marks += wait[i].ev.kind > EV_FAULT; /* history_flush()'s */
+        marks += wait[i].ev.kind > EV_FAULT; /* EV_MARK of history_flush() */
     int stored = n - marks;
     IO_ANY(&io, stored);
     for (int i = 0; i < n; i++) {
-        struct event ev = wait[i].ev; /* its parts are read only */
+        struct event ev = wait[i].ev; /* a shallow copy, only read */
         if (ev.kind > EV_FAULT)
             continue;
         enum log_level level = wait[i].level;
@@ -296,7 +297,7 @@ bool side_file_exists(const char *path, int64_t writer)
     return there;
 }
 
-/* ---- taking in ---- */
+/* ---- storing side files ---- */
 
 static bool checksum_matches(const struct buf *b)
 {
@@ -310,7 +311,8 @@ static bool checksum_matches(const struct buf *b)
     return memcmp(sum, b->p + b->n - SUM, SUM) == 0;
 }
 
-/* What the rows of the cursor have become since: a session may have been pruned, a reply closed. */
+/* Updates the cursor for changes since the file was written: the session may have been pruned, the
+ * reply closed. */
 static int refresh_cursor(struct db *d, struct cursor *c)
 {
     int64_t there = 0, open = 0;
@@ -323,7 +325,7 @@ static int refresh_cursor(struct db *d, struct cursor *c)
     return rc;
 }
 
-/* Applies the events: all, or none. */
+/* Applies all events inside the caller's transaction. */
 static int apply_events(struct writer *w, struct io *io, int *turns)
 {
     int n = 0, rc = refresh_cursor(&w->db, &w->cur);
@@ -342,13 +344,14 @@ static int apply_events(struct writer *w, struct io *io, int *turns)
         event_free(&ev);
     }
     if (!rc && !io->ok)
-        rc = SQLITE_MISMATCH; /* made by another version */
+        rc = SQLITE_MISMATCH; /* written by another version of aerie */
     if (!rc)
         rc = write_commit(w);
     return rc ? rc : write_end_run(w, false);
 }
 
-/* One transaction; *turns counts the replies that it stored. */
+/* Stores a file's events in one transaction, unless they were stored before. *turns counts
+ * replies. */
 static bool store_once(struct writer *w, struct io *io, int *turns, struct err *e)
 {
     struct db *d = &w->db;
@@ -393,8 +396,8 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
         side_file_remove(path, writer);
     if (!whole) {
         char *to;
-        ok = file_rename_damaged(name, &to, e) && err_set(e, ERR_DB, "%s is damaged, it is kept as %s", name,
-                                                 to);
+        ok = file_rename_damaged(name, &to, e) &&
+             err_set(e, ERR_DB, "%s is damaged, it is kept as %s", name, to);
         free(to);
     }
     db_close(&w.db);
@@ -404,7 +407,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
     return ok;
 }
 
-/* Rows of writers whose file is gone need no note any more. */
+/* Deletes the rows of `taken` whose side file no longer exists. */
 static void drop_old_notes(struct db *d, const char *path)
 {
     sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM taken", "");
@@ -432,7 +435,7 @@ bool side_files_store(struct db *d, const struct live *l, int *turns, struct err
         if (strncmp(f->d_name, start, n) != 0 || strlen(f->d_name) != n + 16)
             continue;
         int64_t writer = (int64_t)strtoull(f->d_name + n, &end, 16);
-        if (*end || live_or_unknown(l, writer)) /* its process still tries */
+        if (*end || live_or_unknown(l, writer)) /* its process still retries */
             continue;
         char *name = side_file_name(d->path, writer);
         ok &= store_side_file(d->path, writer, name, turns, e);

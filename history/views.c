@@ -101,8 +101,8 @@ const char schema_views[] =
     " WHERE t.role='user' AND t.sampling IS NOT NULL)"
     " WHERE instr(line,'=')>0;"
 
-    /* One row a page that changed hands (log level full). logical: the page's place in the session's
-     * page table, NULL where it has none. */
+    /* One row a page that changed hands (log level full). logical: the page's place in the
+     * session's page table, NULL where it has none. */
     "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
     " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id;";

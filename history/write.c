@@ -1,8 +1,8 @@
-/* write.c - one engine event into rows.
+/* write.c - stores one engine event as rows.
  *
- * Everything here runs on the writer's thread inside its transaction and changes only the database
- * and the cursor; after a rollback the caller puts the old cursor back and may apply the same
- * events again.
+ * All functions run on the writer's thread inside its transaction and change only the database and
+ * the cursor. After a rollback the caller restores the old cursor and may apply the same events
+ * again.
  */
 #include "history/internal.h"
 
@@ -32,8 +32,9 @@ void cursor_copy(struct cursor *dst, const struct cursor *src)
     ids_cat(&dst->seq, src->seq.v, src->seq.n);
 }
 
-/* When the event was posted, on the wall clock: it may be written long after. The difference of two
- * clocks wavers by a millisecond; what is posted later is never dated earlier for that. */
+/* The wall-clock time at which the event was posted; it may be written much later. The difference
+ * between the two clocks varies by a millisecond, so a time slightly before the previous event's is
+ * replaced by that. */
 static int64_t event_ms(struct writer *w, const struct event *ev)
 {
     enum { WAVER_MS = 100 };
@@ -119,7 +120,7 @@ static int insert_run(struct writer *w, int64_t ms)
                            w->cur.run, ms, session);
 }
 
-/* The session's row, if it is not there, and a run of this process in it. */
+/* Stores the session's row, unless it exists, and a row for this process's run. */
 static int store_session(struct writer *w, const struct event *ev)
 {
     struct db *d = &w->db;
@@ -135,7 +136,7 @@ static int store_session(struct writer *w, const struct event *ev)
         rc = chain_begin(d, c->session);
     if (!rc)
         rc = insert_run(w, ms);
-    if (!rc) /* a resumed session goes on counting where it, or what it was forked from, stopped */
+    if (!rc) /* a resumed session continues the count of random draws (or its parent's) */
         rc = db_int(d, &draws, (int64_t)c->draws, "WITH RECURSIVE up(id, upto) AS"
                     " (VALUES(?, 1 << 31) UNION ALL SELECT parent, fork_turn FROM session"
                     "  JOIN up USING(id) WHERE parent NOT NULL)"
@@ -162,7 +163,7 @@ int write_end_run(struct writer *w, bool keep)
     if (!rc)
         rc = chain_seal(&w->db, c->session);
     int gone;
-    if (!rc && !keep) /* a start without a message leaves nothing */
+    if (!rc && !keep) /* deletes a session without any turn */
         rc = chain_delete(&w->db, db_cached(&w->db, "DELETE FROM session WHERE id=?1 AND"
                    " parent IS NULL AND NOT EXISTS(SELECT 1 FROM turn WHERE session_id = ?1)"
                    " AND NOT EXISTS(SELECT 1 FROM session WHERE parent = ?1) RETURNING id", "s",
@@ -191,7 +192,8 @@ static int begin_session(struct writer *w, const struct event *ev, enum log_leve
 
 /* ---- turns ---- */
 
-/* The first line that says something, cut at a character, unless the session has a title. */
+/* Sets the title to the first non-empty line, truncated at a character, unless the session has
+ * one. */
 static int set_title(struct writer *w, const struct event *ev)
 {
     const char *s = ev->text.p ? ev->text.p : "";
@@ -214,14 +216,14 @@ static int shared_prefix(const struct ids *a, const struct ids *b)
     return i;
 }
 
-/* The number of the turn in the log. It is the engine's, unless another process wrote into the
- * same session: turns never share a number, so from then on ours are shifted past theirs. */
+/* Sets c->n, the turn's number in the log: the engine's number plus c->shift. If another process
+ * wrote into the same session, the shift is increased so that no two turns share a number. */
 static int number_turn(struct writer *w, const struct event *ev, int64_t *last)
 {
     struct cursor *c = &w->cur;
     int rc = db_int(&w->db, last, 0, "SELECT max(n) FROM turn WHERE session_id=?", "s", c->session);
     if (!rc && (*last < 0 || *last >= LOG_MAX || ev->turn < 0 || ev->turn >= LOG_MAX - c->shift))
-        rc = SQLITE_MISMATCH; /* tampered with; no number is left */
+        rc = SQLITE_MISMATCH; /* a damaged row: no valid number is left */
     if (rc)
         return rc;
     c->n = ev->turn + c->shift;
@@ -249,7 +251,7 @@ static int insert_user(struct writer *w, const struct event *ev, int64_t ms)
     return rc ? rc : chain_add(&w->db, c->session, LINK_TURN, row);
 }
 
-/* The reply's row, still empty: its end fills it. */
+/* Inserts an empty row for the reply; write_turn_end() fills it. */
 static int insert_reply(struct writer *w, int64_t ms)
 {
     struct cursor *c = &w->cur;
@@ -267,7 +269,7 @@ static int write_turn_begin(struct writer *w, const struct event *ev)
     struct cursor *c = &w->cur;
     int64_t last = 0, ms = event_ms(w, ev);
     int rc = store_session(w, ev);
-    if (!rc && c->reply) /* its end never came */
+    if (!rc && c->reply) /* the previous turn has no EV_TURN_END */
         rc = recover_turn(&w->db, c->reply);
     c->reply = 0;
     if (!rc)
@@ -361,7 +363,7 @@ static int write_turn_end(struct writer *w, const struct event *ev)
     struct cursor *c = &w->cur;
     struct db *d = &w->db;
     int rc = c->text_channel == 0 ? SQLITE_OK : write_pending_text(w);
-    buf_clear(&c->text); /* the final channel's: all of it is in the event */
+    buf_clear(&c->text); /* text of the final channel, which the event holds completely */
     if (!rc)
         rc = db_do(d, "DELETE FROM turn_part WHERE turn_id=? AND channel=0", "i", c->reply);
     if (!rc)
@@ -404,7 +406,7 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
     if (ev->kind == EV_SESSION)
         return begin_session(w, ev, level);
     if (!*ev->session)
-        return SQLITE_OK; /* of the program, not of a session */
+        return SQLITE_OK; /* the event belongs to no session */
     if (strcmp(ev->session, c->session) != 0) {
         int rc = begin_session(w, ev, level);
         if (rc)
@@ -414,7 +416,7 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
         settings_follow(c, ev);
     if (ev->kind == EV_STEP)
         c->draws = ev->rec.draws;
-    /* a turn that was begun is ended whatever the level is by then */
+    /* a turn that was begun is ended even if the level is LOG_OFF now */
     if (ev->kind == EV_TURN_END && c->reply) {
         *ended = true;
         return write_turn_end(w, ev);
