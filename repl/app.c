@@ -28,7 +28,7 @@ static bool color_wanted(const struct options *o)
 }
 
 /* What the log says about this process; `i` is NULL before the engine is open. */
-static struct history_about about(const struct app *a, const struct engine_info *i,
+static struct history_about about(const struct app *a, const struct backend_info *i,
                                   const char *config)
 {
     const struct engine_opts *o = &a->opt.engine;
@@ -65,10 +65,11 @@ static bool open_session(struct app *a, const char *id, struct err *e)
     if (!id && a->opt.fork)
         return err_set(e, ERR_USAGE, "--fork takes up a copy of a session; expected --session ID or -c, too");
     if (!id) {
-        struct engine_view v;
-        engine_view(a->engine, &v);
-        app_note_idle_bugs(a, &v.settings, &v.bugs);
-        engine_view_free(&v);
+        struct settings set;
+        struct bugs on;
+        app_settings(a, &set);
+        app_bugs(a, &on);
+        app_note_idle_bugs(a, &set, &on);
         return app_new_session(a, e);
     }
     if (a->opt.fork)
@@ -89,15 +90,15 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     a->system = o->system ? xstrdup(o->system) : NULL;
     open_log(a);
     a->opt.engine.log = a->history ? history_queue(a->history) : NULL;
-    a->engine = engine_open(&a->opt.engine, e);
-    if (!a->engine) {
+    a->backend = open_backend(o, &a->opt.engine, e);
+    if (!a->backend) {
         app_close(a);
         return false;
     }
     if (a->history) {
         struct buf config = {0};
-        facts_config(&a->opt.engine, engine_info(a->engine), &config);
-        struct history_about h = about(a, engine_info(a->engine), config.p);
+        facts_config(&a->opt.engine, backend_info(a->backend), &config);
+        struct history_about h = about(a, backend_info(a->backend), config.p);
         history_describe(a->history, &h);
         buf_free(&config);
     }
@@ -174,7 +175,7 @@ static bool close_log(struct app *a)
 
 bool app_close(struct app *a)
 {
-    engine_close(a->engine);
+    backend_close(a->backend);
     bool stored = close_log(a);
     hdb_close(a->hdb);
     ids_free(&a->turns);
@@ -183,7 +184,7 @@ bool app_close(struct app *a)
     buf_free(&a->told);
     free(a->db_path);
     free(a->system);
-    a->engine = NULL;
+    a->backend = NULL;
     a->history = NULL;
     a->hdb = NULL;
     a->db_path = a->system = NULL;
@@ -206,7 +207,7 @@ bool app_request(struct app *a, enum request_kind kind, const char *text, struct
 {
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
     memcpy(rq.session, a->session, sizeof rq.session);
-    return engine_submit(a->engine, &rq, e);
+    return backend_submit(a->backend, &rq, e);
 }
 
 bool app_new_session(struct app *a, struct err *e)
@@ -413,18 +414,18 @@ int app_exit_code(const struct app *a)
 void app_fault_next(struct app *a, const char *message, struct buf *out)
 {
     struct fault_place at;
-    struct engine_view v;
-    if (!fault_place_read(message, &at))
+    struct chat_view v;
+    bool pages = backend_has(a->backend, VIEW_PAGES);
+    if (!fault_place_read(message, &at) || !backend_has(a->backend, VIEW_CHECK))
         return;
-    engine_view(a->engine, &v);
-    if (at.plan[0])
+    backend_chat(a->backend, &v);
+    if (at.plan[0] && backend_has(a->backend, VIEW_PLAN))
         buf_printf(out, "/plan %s, ", at.plan);
-    if (at.cell >= 0 && at.cell < v.length)
+    if (pages && at.cell >= 0 && at.cell < v.length)
         buf_printf(out, "/map %d, ", at.cell);
-    if (at.page > 0 && at.pool[0])
+    if (pages && at.page > 0 && at.pool[0])
         buf_printf(out, "/page %d %s, ", at.page, at.pool);
     buf_str(out, "/check");
-    engine_view_free(&v);
 }
 
 /* ---- the status line ------------------------------------------------------------------------- */
@@ -438,11 +439,11 @@ static void add_count(struct sheet *out, int n)
         sheet_printf(out, ST_TEXT, n < 9950 ? "%.1fk" : "%.0fk", n / 1000.0);
 }
 
-static void status_pools(const struct engine_view *v, struct sheet *out)
+static void status_pools(const struct pool_view pool[N_POOLS], struct sheet *out)
 {
     const char *gap = "";
     for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *p = &v->pool[i];
+        const struct pool_view *p = &pool[i];
         int all = p->total - p->reserved, held = p->used + p->protected_;
         if (!p->exists || all <= 0)
             continue;
@@ -453,9 +454,12 @@ static void status_pools(const struct engine_view *v, struct sheet *out)
     }
 }
 
-static void status_draft(const struct app *a, const struct engine_view *v, struct sheet *out)
+static void status_draft(const struct app *a, const struct status *s, struct sheet *out)
 {
-    const struct engine_info *i = a->engine ? engine_info(a->engine) : NULL;
+    const struct chat_view *v = &s->chat;
+    const struct backend_info *i = a->backend ? backend_info(a->backend) : NULL;
+    if (!s->has[VIEW_ACCEPT])
+        return;
     if (i && i->draft_off)
         sheet_printf(out, ST_WARN, "spec off (%s)", i->draft_off);
     else if (!v->settings.spec)
@@ -482,14 +486,14 @@ static void status_log(const struct app *a, struct sheet *out)
         sheet_add(out, ST_WARN, "no log");
 }
 
-bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out)
+bool app_hazards(const struct status *s, bool ascii, struct buf *out)
 {
     struct buf lines = {0};
-    buf_printf(&lines, "check=%s\n", check_level_name((enum check_level)v->settings.check));
+    buf_printf(&lines, "check=%s\n", check_level_name((enum check_level)s->chat.settings.check));
     for (int b = 0; b < N_BUGS; b++)
-        if (bug_on(&v->bugs, (enum bug)b))
+        if (bug_on(&s->bugs, (enum bug)b))
             buf_printf(&lines, "bug.%d=%s\n", bug_at((enum bug)b)->number,
-                       bug_state_name((enum bug)b, bug_on(&v->bugs, (enum bug)b)));
+                       bug_state_name((enum bug)b, bug_on(&s->bugs, (enum bug)b)));
     bool any = hazards_of_settings(lines.p, ascii ? " | " : " · ", out);
     buf_free(&lines);
     return any;
@@ -499,64 +503,66 @@ bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out)
  * go first. */
 struct part {
     int rank; /* 0: always there */
-    void (*write)(struct app *a, const struct engine_view *v, struct sheet *out);
+    void (*write)(struct app *a, const struct status *s, struct sheet *out);
 };
 
-static void part_hazards(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_hazards(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
     struct buf text = {0};
-    if (app_hazards(v, out->ascii, &text))
+    if (app_hazards(s, out->ascii, &text))
         sheet_add(out, ST_BAD, text.p);
     buf_free(&text);
 }
 
-static void part_unchecked(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_unchecked(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    if (v->unchecked)
-        sheet_printf(out, ST_WARN, "%llu unchecked", (unsigned long long)v->unchecked);
+    if (s->check.unchecked)
+        sheet_printf(out, ST_WARN, "%llu unchecked", (unsigned long long)s->check.unchecked);
 }
 
-static void part_context(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_context(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
     sheet_add(out, ST_LABEL, "ctx ");
-    add_count(out, v->length);
-    sheet_add(out, ST_TEXT, "/");
-    add_count(out, v->capacity);
+    add_count(out, s->chat.length);
+    if (s->chat.capacity > 0) {
+        sheet_add(out, ST_TEXT, "/");
+        add_count(out, s->chat.capacity);
+    }
 }
 
-static void part_pools(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_pools(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    status_pools(v, out);
+    status_pools(s->pool, out);
 }
 
-static void part_draft(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_draft(struct app *a, const struct status *s, struct sheet *out)
 {
-    status_draft(a, v, out);
+    status_draft(a, s, out);
 }
 
-static void part_speed(struct app *a, const struct engine_view *v, struct sheet *out)
-{
-    (void)a;
-    sheet_printf(out, ST_TEXT, v->tok_s < 10 ? "%.1f t/s" : "%.0f t/s", v->tok_s);
-}
-
-static void part_step(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_speed(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
+    sheet_printf(out, ST_TEXT, s->chat.tok_s < 10 ? "%.1f t/s" : "%.0f t/s", s->chat.tok_s);
 }
 
-static void part_log(struct app *a, const struct engine_view *v, struct sheet *out)
+static void part_step(struct app *a, const struct status *s, struct sheet *out)
 {
-    (void)v;
+    (void)a;
+    sheet_printf(out, ST_TEXT, "step %d.%d", s->chat.turn, s->chat.step);
+}
+
+static void part_log(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)s;
     status_log(a, out);
 }
 
-void app_status(struct app *a, const struct engine_view *v, int width, struct sheet *out)
+void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
 {
     static const struct part part[] = {{0, part_hazards}, {6, part_unchecked}, {0, part_context},
                                        {5, part_pools}, {3, part_draft}, {4, part_speed},
@@ -568,7 +574,7 @@ void app_status(struct app *a, const struct engine_view *v, int width, struct sh
     bool shown[N];
     for (int i = 0; i < N; i++) {
         sheet_init(&text[i], out->ascii);
-        part[i].write(a, v, &text[i]);
+        part[i].write(a, s, &text[i]);
         const struct buf *t = text[i].n_row ? &text[i].row[0].text : NULL;
         cells[i] = t ? text_width(t->p, t->n) : 0;
         shown[i] = cells[i] > 0;

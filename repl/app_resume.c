@@ -108,7 +108,7 @@ static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *sam
 {
     struct buf log = {0}, now = {0}, differs = {0};
     struct err e;
-    const struct engine_info *i = engine_info(a->engine);
+    const struct backend_info *i = backend_info(a->backend);
     buf_printf(&now, "model_sha=%s\ndraft_sha=%s\n", i->model_sha, i->draft_sha);
     facts_config(&a->opt.engine, i, &now);
     if (hdb_about(db, id, &log, &e))
@@ -139,9 +139,11 @@ static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *sam
 /* The session's settings as lines for the engine; a->told says what was taken over and what was not. */
 static char *take_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
 {
-    struct engine_view v;
-    struct taking t = {.a = a, .now = &v.settings};
-    engine_view(a->engine, &v);
+    struct settings now;
+    struct bugs on;
+    struct taking t = {.a = a, .now = &now};
+    app_settings(a, &now);
+    app_bugs(a, &on);
     buf_clear(&a->told);
     tell_engine(a, db, id, &t.same_device);
     const char *lines = p->settings.p ? p->settings.p : "";
@@ -151,7 +153,7 @@ static char *take_settings(struct app *a, struct hdb *db, const char *id, const 
             take_setting(&t, i, value);
         free(value);
     }
-    tell_faults(&t, &v.bugs, lines);
+    tell_faults(&t, &on, lines);
     if (t.taken.n)
         buf_printf(&a->told, "settings of the session: %s\n", t.taken.p);
     if (t.left.n)
@@ -159,10 +161,9 @@ static char *take_settings(struct app *a, struct hdb *db, const char *id, const 
     if (a->opt.system && strcmp(a->opt.system, p->system ? p->system : "") != 0)
         buf_str(&a->told, "the system prompt is the command line's, not the session's\n");
     buf_str(&t.lines, "");
-    struct settings then = v.settings;
+    struct settings then = now;
     if (settings_parse(&then, t.lines.p, NULL))
-        app_note_idle_bugs(a, &then, &v.bugs);
-    engine_view_free(&v);
+        app_note_idle_bugs(a, &then, &on);
     buf_free(&t.taken);
     buf_free(&t.left);
     return t.lines.p;
@@ -214,7 +215,7 @@ static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
             memcpy(rq.parent, id, sizeof rq.parent);
         rq.text = xstrdup(a->system ? a->system : "");
         rq.settings = take_settings(a, a->hdb, id, &p);
-        ok = engine_submit(a->engine, &rq, e);
+        ok = backend_submit(a->backend, &rq, e);
     }
     if (ok) {
         adopt(a, &p, session);
@@ -317,7 +318,7 @@ bool app_fork(struct app *a, int turn, struct err *e)
     bool ok = all_stored(a, &p, turn, e);
     if (ok) {
         struct request rq = past_request(RQ_FORK, &p, child);
-        ok = engine_submit(a->engine, &rq, e);
+        ok = backend_submit(a->backend, &rq, e);
     }
     while (ok && a->turns.n && a->turns.v[a->turns.n - 1] > turn)
         app_forget_turn(a);

@@ -176,7 +176,7 @@ const char *facts_build(void)
     return text;
 }
 
-void facts_config(const struct engine_opts *o, const struct engine_info *i, struct buf *out)
+void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
     buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
                     "date=%s\nweights=%s\ndraft_weights=%s\n",

@@ -4,7 +4,8 @@
 #ifndef AERIE_FACTS_H
 #define AERIE_FACTS_H
 
-#include "engine/engine.h"
+#include "engine/backend.h"
+#include "engine/opts.h"
 
 /* `lines` are "name=value" lines: of hdb_about(), of turn_row.sampling, of OP_OPEN. */
 
@@ -19,7 +20,7 @@ void facts_changes(const char *before, const char *lines, struct buf *out);
 void facts_computed(const char *about, struct buf *out);
 
 /* What replay needs of an open engine (info NULL: of the options alone), as "name=value" lines. */
-void facts_config(const struct engine_opts *o, const struct engine_info *i, struct buf *out);
+void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out);
 /* The compiler and the build's id: "gcc 12.2.0, build 3fa9c01b2d4e". Constant. */
 const char *facts_build(void);
 /* What decides the bits and is another in `now` than in `log`: "page_size 4, here 16". Lines that one

@@ -74,7 +74,7 @@ static void put_failed(struct app *a, int error)
         fprintf(stderr, "aerie: cannot write to standard output: %s\n", strerror(error));
     a->exit_code = max_int(a->exit_code, ERR_USAGE);
     a->quit = true;
-    engine_cancel(a->engine);
+    backend_cancel(a->backend);
 }
 
 static void put(struct app *a, const char *bytes, size_t n)
@@ -335,11 +335,10 @@ static void show_fault(struct app *a, const struct event *ev)
 static void begin_reply(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    p->think = v.settings.think;
-    p->verbose = v.settings.verbose;
-    engine_view_free(&v);
+    struct settings now;
+    app_settings(a, &now);
+    p->think = now.think;
+    p->verbose = now.verbose;
     p->prompt_tokens = ev->tokens.n;
     p->reused = ev->n_reused;
     p->mid_line = false;
@@ -373,18 +372,18 @@ static void wait_idle(struct app *a)
 {
     struct event ev;
     for (;;) {
-        bool busy = engine_busy(a->engine), any = false;
+        bool busy = backend_busy(a->backend), any = false;
         if (busy && interrupt_waits()) /* again and again: one may come too early for a request */
-            engine_cancel(a->engine);
-        while (engine_next(a->engine, &ev)) {
+            backend_cancel(a->backend);
+        while (backend_next(a->backend, &ev)) {
             take_event(a, &ev);
             any = true;
         }
         if (!busy && !any)
             break;
         if (any && busy) /* text is printed a hundred times a second, not word by word */
-            engine_rest(a->engine, 10);
-        else if (!any && engine_wait(a->engine, &ev, 50))
+            backend_rest(a->backend, 10);
+        else if (!any && backend_wait(a->backend, &ev, 50))
             take_event(a, &ev);
     }
 }
@@ -678,9 +677,9 @@ static void welcome(struct app *a, struct plain *p)
         return;
     if (!a->opt.quiet)
         fprintf(stderr, "aerie %s, %s on %s; /help lists the commands\n", AERIE_VERSION,
-                engine_info(a->engine)->family, engine_info(a->engine)->device);
-    if (!a->opt.quiet && engine_info(a->engine)->passed)
-        fprintf(stderr, "computing on the CPU: %s\n", engine_info(a->engine)->passed);
+                backend_info(a->backend)->family, backend_info(a->backend)->device);
+    if (!a->opt.quiet && backend_info(a->backend)->passed)
+        fprintf(stderr, "computing on the CPU: %s\n", backend_info(a->backend)->passed);
     if (a->turn && !app_show_past(a, &e))
         app_error(a, &e);
 }

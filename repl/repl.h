@@ -8,13 +8,16 @@
 #ifndef AERIE_REPL_H
 #define AERIE_REPL_H
 
-#include "engine/engine.h"
+#include "engine/backend.h"
+#include "engine/opts.h"
 #include "history/history.h"
 #include "repl/text/sheet.h"
 
 /* What the command line asked for. Strings are argv's or the app's own. */
 struct options {
     struct engine_opts engine;
+    /* Opens another backend than the local engine; NULL: the local engine. */
+    struct backend *(*open)(const struct engine_opts *how, struct err *e);
     enum log_level level;
     const char *db; /* NULL: the default place */
     const char *system, *session, *script, *file;
@@ -39,7 +42,7 @@ struct attached {
 
 struct app {
     struct options opt;
-    struct engine *engine;
+    struct backend *backend;
     struct history *history; /* NULL: not recording */
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
@@ -77,6 +80,27 @@ struct app {
         int width;   /* cells a line, for maps and bars; 0: 80 */
     } face;
 };
+
+/* What the status line and the panes' alarms show: the chat, and what else the backend has. */
+struct status {
+    struct chat_view chat;
+    struct pool_view pool[N_POOLS]; /* none exists where there is no VIEW_POOLS */
+    struct check_view check;        /* 0 where there is no VIEW_CHECK */
+    struct bugs bugs;               /* all off where there is no VIEW_FAULTS */
+    bool has[N_VIEWS];
+};
+
+/* ---- backend.c ------------------------------------------------------------------------------- */
+
+/* The backend that the options name, opened as `how` says; closed by backend_close(). NULL and *e. */
+struct backend *open_backend(const struct options *o, const struct engine_opts *how, struct err *e);
+/* engine_devices(): each kind of device, and whether it can be used here. */
+void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
+/* Whether the backend has a view. False and *e: a command that shows it says why it cannot. */
+bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e);
+void app_settings(struct app *a, struct settings *s); /* as they are now */
+void app_bugs(struct app *a, struct bugs *on);        /* historical faults that are on now */
+void app_look(struct app *a, struct status *s);
 
 /* ---- app.c ----------------------------------------------------------------------------------- */
 
@@ -133,9 +157,9 @@ int app_exit_code(const struct app *a);
 /* What to type to look at the place of a violation: "/plan verify, /map 130, /check". */
 void app_fault_next(struct app *a, const char *message, struct buf *out);
 /* The dangerous switches that are on, "BUG 24617 · CHECK OFF", appended. False: none. */
-bool app_hazards(const struct engine_view *v, bool ascii, struct buf *out);
+bool app_hazards(const struct status *s, bool ascii, struct buf *out);
 /* Those first, then what fits `width` cells (0: all) of "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
-void app_status(struct app *a, const struct engine_view *v, int width, struct sheet *out);
+void app_status(struct app *a, const struct status *s, int width, struct sheet *out);
 
 /* Writes a session as Markdown to a new private file ("-": standard output). */
 bool export_markdown(struct hdb *d, const char *session, const char *path, struct err *e);
@@ -185,28 +209,28 @@ void cmd_table_json(struct buf *out);
 /* Parts of the page map, for /pages and the Pages pane (cmd/views_pages.c). Positions of a cell:
  * [first, first + n). */
 int32_t page_in(const struct page_view *p, enum pool_id pool); /* 0: none */
-int map_page_size(const struct engine_view *v);    /* tokens, at least 1 */
-int map_window_start(const struct engine_view *v); /* first key that the next query of a sliding
+int map_page_size(const struct page_table *t);    /* tokens, at least 1 */
+int map_window_start(const struct page_table *t); /* first key that the next query of a sliding
                                                       layer sees: W keys, its own included */
-int map_held(const struct engine_view *v);         /* positions that pages are held for */
+int map_held(const struct page_table *t);         /* positions that pages are held for */
 /* Tokens a cell, a power of two: so few that what is held fills a line of `cells`, a page at most. */
-int map_unit(const struct engine_view *v, int cells);
-void map_cell(const struct engine_view *v, enum pool_id pool, int first, int n, struct sheet *out);
-void map_scale(const struct engine_view *v, int unit, struct sheet *out);
-void map_legend(const struct engine_view *v, int width, struct sheet *out);
+int map_unit(const struct page_table *t, int cells);
+void map_cell(const struct page_table *t, enum pool_id pool, int first, int n, struct sheet *out);
+void map_scale(const struct page_table *t, int unit, struct sheet *out);
+void map_legend(const struct page_table *t, int width, struct sheet *out);
 /* Two lines: where a position lies, and the window; a page that there is none of is not shown as
  * page 0 but said to be released or not written yet. */
-void map_translation(const struct engine_view *v, int pos, struct sheet *out);
-void view_pages(const struct engine_view *v, const char *which, int width, struct sheet *out);
+void map_translation(const struct page_table *t, int pos, struct sheet *out);
+void view_pages(const struct page_table *t, const char *which, int width, struct sheet *out);
 /* bonus: the token that the target drew at the end of the path; -1: unknown. width: cells of a line,
  * which shortens tokens; 0: as wide as it gets. */
-void view_tree(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
+void view_tree(struct backend *b, const struct tree *t, int turn, int step, int32_t bonus,
                int width, struct sheet *out);
-void view_pool(const struct engine_view *v, int width, struct sheet *out);
-void view_stats(const struct engine_view *v, const struct engine_info *i, struct sheet *out);
+void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *out);
+void view_stats(const struct status *s, const struct backend_info *i, struct sheet *out);
 /* "142 checked, 7 unchecked, 0 violations": of plans. */
-void add_checks(uint64_t checked, uint64_t unchecked, uint64_t violations, struct sheet *out);
-void view_accept(const struct engine_view *v, int width, struct sheet *out);
+void add_checks(const struct check_view *c, struct sheet *out);
+void view_accept(const struct chat_view *v, int width, struct sheet *out);
 
 /* ---- faces ----------------------------------------------------------------------------------- */
 

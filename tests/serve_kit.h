@@ -4,6 +4,7 @@
 
 #include "tests/rigs.h"
 
+#include "engine/engine.h"
 #include "engine/serve/internal.h"
 
 #define NESTLING "models/nestling/target"
@@ -18,10 +19,10 @@ static inline struct engine_opts serve_opts(void)
     return o;
 }
 
-static inline struct engine *serve_open(const struct engine_opts *o)
+static inline struct backend *serve_open(const struct engine_opts *o)
 {
     struct err e = {0};
-    struct engine *g = engine_open(o, &e);
+    struct backend *g = engine_open(o, &e);
     must(g != NULL, &e);
     return g;
 }
@@ -94,26 +95,26 @@ static inline void bring(struct brought *b, const struct event *ev)
     }
 }
 
-static inline void submit(struct engine *g, enum request_kind kind, const char *text, int count)
+static inline void submit(struct backend *g, enum request_kind kind, const char *text, int count)
 {
     struct err e = {0};
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL, .count = count};
-    must(engine_submit(g, &rq, &e), &e);
+    must(backend_submit(g, &rq, &e), &e);
 }
 
-static inline void settle(struct engine *g, struct brought *b)
+static inline void settle(struct backend *g, struct brought *b)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = engine_busy(g); /* before the queue: what it posted is then in there */
-        while (busy ? engine_wait(g, &ev, 20) : engine_next(g, &ev)) {
+        busy = backend_busy(g); /* before the queue: what it posted is then in there */
+        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
             bring(b, &ev);
             event_free(&ev);
         }
     }
 }
 
-static inline void ask(struct engine *g, enum request_kind kind, const char *text, struct brought *b)
+static inline void ask(struct backend *g, enum request_kind kind, const char *text, struct brought *b)
 {
     brought_clear(b);
     submit(g, kind, text, 0);

@@ -9,7 +9,8 @@
 #ifndef AERIE_BATCH_H
 #define AERIE_BATCH_H
 
-#include "engine/engine.h"
+#include "engine/event.h"
+#include "engine/opts.h"
 
 struct loaded;
 struct stop;

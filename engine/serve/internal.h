@@ -20,7 +20,7 @@
 
 #include <pthread.h>
 
-#include "engine/engine.h"
+#include "engine/backend.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
 #include "engine/serve/step_ring.h"
@@ -51,7 +51,7 @@ struct engine_shared {
     struct settings set;
     int turn, step;
     struct step_ring ring;      /* the session's latest steps */
-    struct engine_view stats;   /* counters of the session only; the other fields stay 0 */
+    struct chat_view stats;     /* counters of the session only; the other fields stay 0 */
     struct turn_count count;
     struct violation violation; /* the latest of this process */
 };
@@ -65,8 +65,9 @@ struct inbox {
 };
 
 struct engine {
+    struct backend base; /* first: what backend.h calls the engine */
     struct loaded loaded;
-    struct engine_info info;
+    struct backend_info info;
     char *strings[4]; /* owned strings of info */
     struct evq *screen, *log;
     bool attended; /* as opened */
@@ -79,6 +80,11 @@ struct engine {
     struct engine_shared shared;
 };
 
+static inline struct engine *engine_of(struct backend *b)
+{
+    return (struct engine *)b;
+}
+
 static inline void shared_lock(struct engine_shared *s)
 {
     pthread_mutex_lock(&s->mu);
@@ -88,6 +94,10 @@ static inline void shared_unlock(struct engine_shared *s)
 {
     pthread_mutex_unlock(&s->mu);
 }
+
+/* view.c; the caller's thread. The chat's view, and all groups of views. */
+void local_chat(struct backend *b, struct chat_view *v);
+void local_views(struct backend *b);
 
 /* turn.c; the engine's thread. An event of the present session, turn and step; posting takes ownership
  * of its parts. */

@@ -9,7 +9,7 @@
 #define AERIE_LOAD_H
 
 #include "engine/cycle/cycle.h"
-#include "engine/engine.h"
+#include "engine/opts.h"
 #include "models/chat/chat.h"
 
 /* What engine_load() reads beside the models. */

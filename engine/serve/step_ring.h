@@ -20,9 +20,9 @@
 #ifndef AERIE_STEP_RING_H
 #define AERIE_STEP_RING_H
 
-#include "engine/engine.h"
+#include "engine/backend.h"
 
-enum { RING_STEPS = ENGINE_STEPS, RING_NODES = 131072 };
+enum { RING_STEPS = STEPS_KEPT, RING_NODES = 131072 };
 
 struct ring_node {
     int32_t token;

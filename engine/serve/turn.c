@@ -86,7 +86,7 @@ static int generated(const struct engine *g, const struct turn *t)
 /* Counts a committed step for the views. */
 static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new)
 {
-    struct engine_view *s = &g->shared.stats;
+    struct chat_view *s = &g->shared.stats;
     struct turn_count *now = &g->shared.count;
     shared_lock(&g->shared);
     g->shared.step++;

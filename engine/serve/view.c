@@ -1,4 +1,4 @@
-/* view.c - copies of engine state for the screen and the commands. Runs on the caller's thread: of the
+/* view.c - the views of the local backend: copies of engine state. Runs on the caller's thread: of the
  * state that changes, this file reads struct engine_shared only, under its lock. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,11 +6,39 @@
 
 #include "engine/serve/internal.h"
 
-/* The state to copy; shared_unlock() gives it back. */
-static const struct engine_shared *look(struct engine *g)
+/* The state to copy; leave() gives it back. */
+static const struct engine_shared *look(struct backend *b)
 {
-    shared_lock(&g->shared);
-    return &g->shared;
+    shared_lock(&engine_of(b)->shared);
+    return &engine_of(b)->shared;
+}
+
+static void leave(struct backend *b)
+{
+    shared_unlock(&engine_of(b)->shared);
+}
+
+/* ---- the chat -------------------------------------------------------------------------------- */
+
+void local_chat(struct backend *b, struct chat_view *v)
+{
+    bool busy = backend_busy(b);
+    const struct engine_shared *s = look(b);
+    const struct lane *l = &s->ses->lane;
+    const struct turn_count *now = &s->count;
+    *v = s->stats;
+    memcpy(v->session, s->ses->id, sizeof v->session);
+    v->turn = s->turn;
+    v->step = s->step;
+    v->busy = busy;
+    v->length = l->tok.n;
+    v->committed = l->seq.committed;
+    v->capacity = backend_info(b)->context;
+    v->settings = s->set;
+    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
+    v->turn_mal = now->cycles ? 1 + (double)now->accepted / (double)now->cycles : 0;
+    v->tok_s = reply_tok_s((int64_t)now->generated, now->decode_ns / 1000);
+    leave(b);
 }
 
 /* ---- pools and pages ------------------------------------------------------------------------- */
@@ -20,7 +48,8 @@ static int32_t column_page(const struct seq *s, enum pool_id p, int c)
     return p == POOL_DRAFT ? s->dcol[c].v : p == POOL_SWA ? s->col[c].swa.v : s->col[c].full.v;
 }
 
-/* Who holds each page: bit 0 the current session, bit 1 an idle one. Checkpoints set nothing. */
+enum { HELD_BY_SESSION = 1, HELD_BY_IDLE = 2 }; /* bits; a checkpoint sets none */
+
 static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8_t *held)
 {
     int n = p == POOL_DRAFT ? s->n_dcol : s->n_col;
@@ -28,39 +57,62 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
         held[column_page(s, p, c)] |= bit;
 }
 
-/* used: only the current session's own; protected: the session's, and also held by a fork;
+/* The ledger of a pool, and in *held (total), allocated, who holds each page; NULL when the pool does
+ * not exist. used: only the current session's own; protected: the session's, and also held by a fork;
  * evictable: held by checkpoints or idle sessions only. */
-static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v)
+static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v,
+                      uint8_t **held)
 {
     const struct pages *p = &s->pass->kv->pool[id];
     *v = (struct pool_view){.exists = p->total > 0};
+    *held = v->exists ? xcalloc((size_t)p->total, 1) : NULL;
     if (!v->exists)
         return;
     v->page_size = s->pass->kv->page_size;
     v->total = p->total;
     v->reserved = GUARD_PAGES;
     v->free = p->n_free;
-    v->refs = xcalloc((size_t)p->total, sizeof *v->refs);
-    v->mine = xcalloc((size_t)p->total, 1);
-    memcpy(v->refs, p->ref, (size_t)p->total * sizeof *v->refs);
-    mark_holders(&s->ses->lane.seq, id, 1, v->mine);
+    mark_holders(&s->ses->lane.seq, id, HELD_BY_SESSION, *held);
     for (int i = 0; i < s->ses->n_idle; i++)
-        mark_holders(&s->ses->idle[i].seq, id, 2, v->mine);
-    for (int i = GUARD_PAGES; i < p->total; i++) {
+        mark_holders(&s->ses->idle[i].seq, id, HELD_BY_IDLE, *held);
+    for (int i = GUARD_PAGES; i < p->total; i++)
         if (p->ref[i])
-            ++*(v->mine[i] == 3 ? &v->protected_ : v->mine[i] & 1 ? &v->used : &v->evictable);
-        v->mine[i] &= 1;
-    }
+            ++*((*held)[i] == (HELD_BY_SESSION | HELD_BY_IDLE) ? &v->protected_
+                : (*held)[i] & HELD_BY_SESSION                 ? &v->used
+                                                               : &v->evictable);
 }
 
-static void view_pages(const struct engine_shared *sh, struct engine_view *v)
+static void local_ledger(struct backend *b, struct pool_view pool[N_POOLS])
+{
+    uint8_t *held;
+    const struct engine_shared *s = look(b);
+    for (int i = 0; i < N_POOLS; i++) {
+        view_pool(s, (enum pool_id)i, &pool[i], &held);
+        free(held);
+    }
+    leave(b);
+}
+
+static void copy_pool(const struct engine_shared *s, enum pool_id id, struct page_table *t)
+{
+    const struct pages *p = &s->pass->kv->pool[id];
+    view_pool(s, id, &t->pool[id], &t->mine[id]);
+    if (!t->pool[id].exists)
+        return;
+    t->refs[id] = xcalloc((size_t)p->total, sizeof *t->refs[id]);
+    memcpy(t->refs[id], p->ref, (size_t)p->total * sizeof *t->refs[id]);
+    for (int i = 0; i < p->total; i++)
+        t->mine[id][i] &= HELD_BY_SESSION;
+}
+
+static void copy_columns(const struct engine_shared *sh, struct page_table *t)
 {
     const struct seq *s = &sh->ses->lane.seq;
     const struct kv *kv = sh->pass->kv;
-    v->n_page = max_int(s->n_col, s->n_dcol);
-    v->page = xcalloc((size_t)v->n_page + 1, sizeof *v->page);
-    for (int c = 0; c < v->n_page; c++) {
-        struct page_view *p = &v->page[c];
+    t->n_page = max_int(s->n_col, s->n_dcol);
+    t->page = xcalloc((size_t)t->n_page + 1, sizeof *t->page);
+    for (int c = 0; c < t->n_page; c++) {
+        struct page_view *p = &t->page[c];
         if (c < s->n_col) {
             p->full = s->col[c].full.v;
             p->swa = s->col[c].swa.v;
@@ -74,70 +126,33 @@ static void view_pages(const struct engine_shared *sh, struct engine_view *v)
     }
 }
 
-void engine_view(struct engine *g, struct engine_view *v)
+/* Whether the present turn ended with the latest violation. */
+static bool violated_now(const struct engine_shared *s)
 {
-    bool busy = engine_busy(g);
-    const struct engine_shared *s = look(g);
+    return s->violation.text[0] && s->violation.turn == s->turn &&
+           !memcmp(s->violation.session, s->ses->id, sizeof s->ses->id);
+}
+
+static void local_table(struct backend *b, struct page_table *t)
+{
+    const struct engine_shared *s = look(b);
     const struct lane *l = &s->ses->lane;
-    const struct turn_count *now = &s->count;
-    *v = s->stats;
-    memcpy(v->session, s->ses->id, sizeof v->session);
-    v->turn = s->turn;
-    v->step = s->step;
-    v->busy = busy;
-    v->spec = s->set.spec && g->loaded.has_draft;
-    v->length = l->tok.n;
-    v->committed = l->seq.committed;
-    v->capacity = g->info.context;
-    v->window = g->loaded.model.cfg.window;
-    v->window_lo = l->seq.swa_lo;
-    v->draft_length = l->seq.drafted;
-    v->settings = s->set;
-    v->bugs = *s->bugs;
-    const struct ring_entry *drafted = ring_drafted(&s->ring);
-    if (drafted) {
-        ring_tree(&s->ring, drafted, &v->tree);
-        v->tree_turn = drafted->turn;
-        v->tree_step = drafted->step;
-        v->tree_bonus = drafted->rec.bonus;
-    }
-    v->n_steps = s->ring.end - s->ring.first;
-    if (v->n_steps) {
-        v->first_turn = ring_at(&s->ring, 0)->turn;
-        v->first_step = ring_at(&s->ring, 0)->step;
-        v->last_turn = ring_at(&s->ring, v->n_steps - 1)->turn;
-        v->last_step = ring_at(&s->ring, v->n_steps - 1)->step;
-    }
-    for (int p = 0; p < N_POOLS; p++)
-        view_pool(s, (enum pool_id)p, &v->pool[p]);
-    view_pages(s, v);
-    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
-    v->turn_mal = now->cycles ? 1 + (double)now->accepted / (double)now->cycles : 0;
-    v->tok_s = reply_tok_s((int64_t)now->generated, now->decode_ns / 1000);
-    v->checks = s->pass->check.checks;
-    v->unchecked = s->pass->check.unchecked;
-    v->violations = s->pass->check.violations;
-    v->violation = s->violation;
-    v->violated_now = s->violation.text[0] && s->violation.turn == s->turn &&
-                      !memcmp(s->violation.session, s->ses->id, sizeof s->ses->id);
-    shared_unlock(&g->shared);
+    *t = (struct page_table){.turn = s->turn, .step = s->step, .length = l->tok.n,
+                             .committed = l->seq.committed, .capacity = backend_info(b)->context,
+                             .window = backend_info(b)->window, .window_lo = l->seq.swa_lo,
+                             .draft_length = l->seq.drafted, .violated = violated_now(s),
+                             .at = s->violation.at};
+    memcpy(t->session, s->ses->id, sizeof t->session);
+    for (int i = 0; i < N_POOLS; i++)
+        copy_pool(s, (enum pool_id)i, t);
+    copy_columns(s, t);
+    leave(b);
 }
 
-void engine_view_free(struct engine_view *v)
+static bool local_position(struct backend *b, int position, struct pos_view *v,
+                           struct err *e)
 {
-    for (int p = 0; p < N_POOLS; p++) {
-        free(v->pool[p].refs);
-        free(v->pool[p].mine);
-    }
-    free(v->page);
-    memset(v, 0, sizeof *v);
-}
-
-/* ---- single facts ---------------------------------------------------------------------------- */
-
-bool engine_position(struct engine *g, int position, struct pos_view *v, struct err *e)
-{
-    const struct engine_shared *s = look(g);
+    const struct engine_shared *s = look(b);
     const struct kv *kv = s->pass->kv;
     const struct lane *l = &s->ses->lane;
     int n = l->tok.n;
@@ -155,15 +170,15 @@ bool engine_position(struct engine *g, int position, struct pos_view *v, struct 
             v->draft_slot = kv_draft_slot(kv, &l->seq, position).v;
         v->in_window = position >= window_first(l->seq.committed, kv->window);
     }
-    shared_unlock(&g->shared);
+    leave(b);
     return ok || (n == 0 ? err_set(e, ERR_USAGE, "the context is empty: send a message first")
                          : err_set(e, ERR_USAGE, "position %d: expected 0 to %d", position, n - 1));
 }
 
-int engine_page_events(struct engine *g, enum pool_id pool, int page, struct page_event *out,
-                       uint64_t *seq, int max)
+static int local_page_events(struct backend *b, enum pool_id pool, int page,
+                             struct page_event *out, uint64_t *seq, int max)
 {
-    const struct engine_shared *s = look(g);
+    const struct engine_shared *s = look(b);
     const struct page_log *log = &s->pass->kv->log;
     uint64_t from = log->seq > PAGE_LOG ? log->seq - PAGE_LOG : 0;
     int n = 0;
@@ -174,7 +189,7 @@ int engine_page_events(struct engine *g, enum pool_id pool, int page, struct pag
             seq[n++] = i - 1;
         }
     }
-    shared_unlock(&g->shared);
+    leave(b);
     for (int i = 0; i < n / 2; i++) {
         struct page_event ev = out[i];
         uint64_t number = seq[i];
@@ -186,47 +201,87 @@ int engine_page_events(struct engine *g, enum pool_id pool, int page, struct pag
     return n;
 }
 
-bool engine_step(struct engine *g, int turn, int step, struct step_view *v)
+/* ---- steps and trees ------------------------------------------------------------------------- */
+
+static void local_range(struct backend *b, struct step_range *r)
 {
-    const struct engine_shared *s = look(g);
-    const struct ring_entry *e = ring_find(&s->ring, turn, step);
-    if (e) {
-        *v = (struct step_view){.turn = turn, .step = step, .rec = e->rec};
-        ring_tree(&s->ring, e, &v->tree);
+    const struct step_ring *ring = &look(b)->ring;
+    *r = (struct step_range){.n = ring->end - ring->first};
+    if (r->n) {
+        const struct ring_entry *first = ring_at(ring, 0), *last = ring_at(ring, r->n - 1);
+        r->first_turn = first->turn;
+        r->first_step = first->step;
+        r->last_turn = last->turn;
+        r->last_step = last->step;
     }
-    shared_unlock(&g->shared);
-    return e != NULL;
+    leave(b);
 }
 
-int engine_steps(struct engine *g, struct step_info *out, int max)
+static int local_steps(struct backend *b, struct step_info *out, int max)
 {
-    const struct engine_shared *s = look(g);
+    const struct engine_shared *s = look(b);
     uint64_t held = s->ring.end - s->ring.first;
     int n = held < (uint64_t)max ? (int)held : max;
     for (int i = 0; i < n; i++) {
         const struct ring_entry *e = ring_at(&s->ring, held - (uint64_t)(n - i));
         out[i] = (struct step_info){e->turn, e->step, e->rec};
     }
-    shared_unlock(&g->shared);
+    leave(b);
     return n;
 }
 
-bool engine_check(struct engine *g, struct check_report *r, struct err *e)
+static bool local_latest_tree(struct backend *b, struct step_view *v)
+{
+    const struct engine_shared *s = look(b);
+    const struct ring_entry *e = ring_drafted(&s->ring);
+    if (e) {
+        *v = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec};
+        ring_tree(&s->ring, e, &v->tree);
+    }
+    leave(b);
+    return e != NULL;
+}
+
+static bool local_tree_of_step(struct backend *b, int turn, int step, struct step_view *v)
+{
+    const struct engine_shared *s = look(b);
+    const struct ring_entry *e = ring_find(&s->ring, turn, step);
+    if (e) {
+        *v = (struct step_view){.turn = turn, .step = step, .rec = e->rec};
+        ring_tree(&s->ring, e, &v->tree);
+    }
+    leave(b);
+    return e != NULL;
+}
+
+/* ---- the checker ----------------------------------------------------------------------------- */
+
+static void count_checks(const struct engine_shared *s, struct check_view *v)
+{
+    const struct checker *c = &s->pass->check;
+    *v = (struct check_view){.checks = c->checks, .unchecked = c->unchecked,
+                             .violations = c->violations, .violation = s->violation,
+                             .violated_now = violated_now(s)};
+}
+
+static void local_counts(struct backend *b, struct check_view *v)
+{
+    count_checks(look(b), v);
+    leave(b);
+}
+
+static bool local_sweep(struct backend *b, struct check_report *r, struct err *e)
 {
     const struct seq *seqs[2 * MAX_POINTS + 1];
     struct err why = {0};
     *r = (struct check_report){.n_rule = check_rule_count()};
     CHECK(r->n_rule <= MAX_RULES);
-    const struct engine_shared *s = look(g);
-    const struct checker *c = &s->pass->check;
+    const struct engine_shared *s = look(b);
     r->n_seq = session_seqs(s->ses, seqs, 2 * MAX_POINTS + 1);
     bool ok = check_sweep(s->pass->kv, seqs, r->n_seq, &why);
     r->level = (enum check_level)s->set.check;
-    r->checks = c->checks;
-    r->unchecked = c->unchecked;
-    r->violations = c->violations;
-    r->violation = s->violation;
-    shared_unlock(&g->shared);
+    count_checks(s, &r->counts);
+    leave(b);
     for (int i = 0; i < r->n_rule; i++) {
         r->rule[i].text = check_rule(i);
         r->rule[i].state = !ok && check_names(why.msg, i) ? RULE_VIOLATED
@@ -237,9 +292,12 @@ bool engine_check(struct engine *g, struct check_report *r, struct err *e)
     return ok || err_set(e, ERR_INVARIANT, "%s", why.msg);
 }
 
-bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf *out, struct err *e)
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static bool local_plan_text(struct backend *b, const char *mode, bool json, struct buf *out,
+                            struct err *e)
 {
-    const struct engine_shared *s = look(g);
+    const struct engine_shared *s = look(b);
     const struct pass *ps = s->pass;
     int which = ps->last;
     if (mode && mode[0]) {
@@ -258,6 +316,37 @@ bool engine_plan_text(struct engine *g, const char *mode, bool json, struct buf 
             err_set(e, ERR_USAGE, "no %s plan was made yet", plan_mode_name((enum plan_mode)which));
     if (ok)
         plan_print(&ps->plan[which], json, out);
-    shared_unlock(&g->shared);
+    leave(b);
     return ok;
+}
+
+/* ---- historical faults ----------------------------------------------------------------------- */
+
+static void local_faults(struct backend *b, struct bugs *on)
+{
+    *on = *look(b)->bugs;
+    leave(b);
+}
+
+/* ---- the groups ------------------------------------------------------------------------------ */
+
+void local_views(struct backend *b)
+{
+    static const struct steps_ops steps = {.latest = local_steps};
+    static const struct trees_ops trees = {.range = local_range,
+                                           .latest = local_latest_tree,
+                                           .of_step = local_tree_of_step};
+    static const struct pools_ops pools = {.ledger = local_ledger};
+    static const struct pages_ops pages = {.table = local_table, .position = local_position,
+                                           .events = local_page_events};
+    static const struct plan_ops plan = {.text = local_plan_text};
+    static const struct check_ops check = {.counts = local_counts, .sweep = local_sweep};
+    static const struct faults_ops faults = {.on = local_faults};
+    b->steps = &steps;
+    b->trees = &trees;
+    b->pools = &pools;
+    b->pages = &pages;
+    b->plan = &plan;
+    b->check = &check;
+    b->faults = &faults;
 }

@@ -8,6 +8,7 @@
 #include "engine/serve/calibrate.h"
 #include "engine/serve/batch.h"
 #include "engine/bugs.h"
+#include "engine/engine.h"
 #include "engine/run/device.h"
 #include "engine/serve/internal.h"
 
@@ -45,7 +46,7 @@ static void post_session(struct engine *g, const char *parent, int fork_turn)
 static void start_stats(struct engine *g)
 {
     shared_lock(&g->shared);
-    g->shared.stats = (struct engine_view){0};
+    g->shared.stats = (struct chat_view){0};
     checker_start(&g->own.rig.pass.check);
     ring_clear(&g->shared.ring);
     g->shared.turn = g->shared.step = 0;
@@ -336,8 +337,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-bool engine_submit(struct engine *g, struct request *rq, struct err *e)
+static bool local_submit(struct backend *b, struct request *rq, struct err *e)
 {
+    struct engine *g = engine_of(b);
     pthread_mutex_lock(&g->inbox.mu);
     bool ok = g->inbox.n < MAX_REQUESTS;
     if (ok) {
@@ -354,13 +356,14 @@ bool engine_submit(struct engine *g, struct request *rq, struct err *e)
     return true;
 }
 
-void engine_cancel(struct engine *g)
+static void local_cancel(struct backend *b)
 {
-    stop_all(&g->stop);
+    stop_all(&engine_of(b)->stop);
 }
 
-bool engine_busy(struct engine *g)
+static bool local_busy(struct backend *b)
 {
+    struct engine *g = engine_of(b);
     pthread_mutex_lock(&g->inbox.mu);
     bool busy = g->inbox.n > 0 || g->inbox.working;
     pthread_mutex_unlock(&g->inbox.mu);
@@ -460,7 +463,7 @@ static void tokenizer_sha(struct engine *g, const char *dir)
 static void fill_info(struct engine *g, const struct engine_opts *o)
 {
     const struct loaded *l = &g->loaded;
-    struct engine_info *i = &g->info;
+    struct backend_info *i = &g->info;
     i->model_dir = g->strings[0] = xstrdup(o->model);
     i->draft_dir = l->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
     i->draft_kind = l->has_draft ? l->draft.kind : NULL;
@@ -504,35 +507,11 @@ static void init_locks(struct engine *g)
     pthread_cond_init(&g->inbox.filled, NULL);
 }
 
-struct engine *engine_open(const struct engine_opts *o, struct err *e)
+/* Stops and frees an engine, also one that is open in part. */
+static void local_close(struct backend *b)
 {
-    struct engine *g = xcalloc(1, sizeof *g);
-    init_locks(g);
-    ring_open(&g->shared.ring);
-    g->screen = evq_new(SCREEN_QUEUE);
-    bool ok = g->screen != NULL ||
-              err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
-    g->log = o->log;
-    g->shared.set = o->settings;
-    g->attended = o->attended;
-    ok = ok && load(g, o, e);
-    if (ok) {
-        fill_info(g, o);
-        int rc = pthread_create(&g->thread, NULL, run, g);
-        g->running = rc == 0;
-        ok = g->running || err_set(e, ERR_USAGE, "cannot start a thread: %s", strerror(rc));
-    }
-    if (ok)
-        return g;
-    engine_close(g);
-    return NULL;
-}
-
-void engine_close(struct engine *g)
-{
-    if (!g)
-        return;
-    engine_cancel(g);
+    struct engine *g = engine_of(b);
+    local_cancel(b);
     pthread_mutex_lock(&g->inbox.mu);
     g->inbox.closing = true;
     pthread_cond_signal(&g->inbox.filled);
@@ -553,39 +532,69 @@ void engine_close(struct engine *g)
     free(g);
 }
 
-/* ---- small accessors ------------------------------------------------------------------------- */
-
-const struct engine_info *engine_info(const struct engine *g)
+static const struct backend_info *local_info(struct backend *b)
 {
-    return &g->info;
+    return &engine_of(b)->info;
 }
 
-const char *engine_token(const struct engine *g, int32_t id, size_t *n)
+static const char *local_token(struct backend *b, int32_t id, size_t *n)
 {
     size_t len = 0;
-    const char *s = id < 0 ? NULL : tok_bytes(g->loaded.tok, id, &len);
+    const char *s = id < 0 ? NULL : tok_bytes(engine_of(b)->loaded.tok, id, &len);
     *n = s ? len : 0;
     return s ? s : "";
 }
 
-int engine_fd(struct engine *g)
+static int local_fd(struct backend *b)
 {
-    return evq_fd(g->screen);
+    return evq_fd(engine_of(b)->screen);
 }
 
-bool engine_next(struct engine *g, struct event *ev)
+static bool local_next(struct backend *b, struct event *ev)
 {
-    return evq_get(g->screen, ev);
+    return evq_get(engine_of(b)->screen, ev);
 }
 
-bool engine_wait(struct engine *g, struct event *ev, int ms)
+static bool local_wait(struct backend *b, struct event *ev, int ms)
 {
-    return evq_wait(g->screen, ev, ms);
+    return evq_wait(engine_of(b)->screen, ev, ms);
 }
 
-void engine_rest(struct engine *g, int ms)
+static void local_rest(struct backend *b, int ms)
 {
-    evq_rest(g->screen, SCREEN_QUEUE / 4, ms);
+    evq_rest(engine_of(b)->screen, SCREEN_QUEUE / 4, ms);
+}
+
+static const struct backend_ops local_ops = {
+    .close = local_close, .info = local_info, .submit = local_submit, .cancel = local_cancel,
+    .busy = local_busy, .fd = local_fd, .next = local_next, .wait = local_wait,
+    .rest = local_rest, .token = local_token, .chat = local_chat,
+};
+
+struct backend *engine_open(const struct engine_opts *o, struct err *e)
+{
+    struct engine *g = xcalloc(1, sizeof *g);
+    g->base.ops = &local_ops;
+    local_views(&g->base);
+    init_locks(g);
+    ring_open(&g->shared.ring);
+    g->screen = evq_new(SCREEN_QUEUE);
+    bool ok = g->screen != NULL ||
+              err_set(e, ERR_USAGE, "cannot make the queue of events: %s", strerror(errno));
+    g->log = o->log;
+    g->shared.set = o->settings;
+    g->attended = o->attended;
+    ok = ok && load(g, o, e);
+    if (ok) {
+        fill_info(g, o);
+        int rc = pthread_create(&g->thread, NULL, run, g);
+        g->running = rc == 0;
+        ok = g->running || err_set(e, ERR_USAGE, "cannot start a thread: %s", strerror(rc));
+    }
+    if (ok)
+        return &g->base;
+    local_close(&g->base);
+    return NULL;
 }
 
 void engine_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)

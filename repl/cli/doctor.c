@@ -91,7 +91,7 @@ static void check_machine(struct doctor *d)
     tell(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : "no AVX2: the model will be slow here",
          "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
     buf_free(&b);
-    engine_devices(tell_device, d);
+    list_devices(tell_device, d);
 }
 
 /* ---- terminal ---- */

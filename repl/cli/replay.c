@@ -17,7 +17,7 @@
 struct replay {
     struct cli *c;
     struct script script;
-    struct engine *engine;
+    struct backend *backend;
     const char *about;    /* what the engine was opened with; the script's */
     struct sheet sheet;
     struct act **live;    /* turns of the context, oldest first */
@@ -207,18 +207,18 @@ static void take_event(struct replay *r, struct event *ev)
 /* Submits, and takes events until the engine has nothing left to do. */
 static bool ask(struct replay *r, struct request *rq, struct err *e)
 {
-    if (!engine_submit(r->engine, rq, e))
+    if (!backend_submit(r->backend, rq, e))
         return false;
     for (;;) {
-        bool busy = engine_busy(r->engine); /* before the queue: what it posted is then in there */
+        bool busy = backend_busy(r->backend); /* before the queue: what it posted is then in there */
         struct event ev;
-        bool got = engine_wait(r->engine, &ev, busy ? 2 : 0);
+        bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
         if (got)
             take_event(r, &ev);
         else if (!busy)
             break;
         if (r->differs && !r->ended)
-            engine_cancel(r->engine);
+            backend_cancel(r->backend);
     }
     return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
 }
@@ -240,7 +240,7 @@ static int about_int(const char *about, const char *name)
 }
 
 /* What the opened engine has, in the words of the log. */
-static void lines_now(const struct engine_opts *o, const struct engine_info *i, struct buf *out)
+static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
     buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\n", i->model_sha, i->tokenizer_sha,
                i->draft_sha);
@@ -252,7 +252,7 @@ static bool compare_engine(struct replay *r, const struct engine_opts *o, const 
                            struct err *e)
 {
     struct buf now = {0}, differs = {0};
-    lines_now(o, engine_info(r->engine), &now);
+    lines_now(o, backend_info(r->backend), &now);
     facts_compare(about, now.p, &differs);
     bool same = differs.n == 0, models = !differs.n || !strstr(differs.p, "another ");
     if (!models)
@@ -272,7 +272,7 @@ static bool compare_engine(struct replay *r, const struct engine_opts *o, const 
 static void note_build(struct replay *r, const char *about)
 {
     char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");
-    const char *now = engine_info(r->engine)->device;
+    const char *now = backend_info(r->backend)->device;
     free(r->other);
     r->other = NULL;
     if ((flags && *flags && strcmp(flags, facts_build()) != 0) || (device && strcmp(device, now) != 0))
@@ -336,18 +336,18 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
     };
     settings_init(&opts.settings);
     opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
-    engine_close(r->engine);
-    r->engine = NULL;
+    backend_close(r->backend);
+    r->backend = NULL;
     bool ok = settings_parse(&opts.settings, a->text, e);
     if (ok)
-        r->engine = engine_open(&opts, e);
+        r->backend = open_backend(o, &opts, e);
     cli_progress_end();
-    if (ok && !r->engine && !r->c->model_given && opts.model && access(opts.model, R_OK) != 0)
+    if (ok && !r->backend && !r->c->model_given && opts.model && access(opts.model, R_OK) != 0)
         err_prefix(e, "the session's model is not where it was; -m DIR names its folder");
-    else if (ok && !r->engine && backend && opts.device == backend)
+    else if (ok && !r->backend && backend && opts.device == backend)
         err_prefix(e, "%sthe session was computed on %s", r->c->check ? "cannot check: " : "", backend);
     r->about = a->about;
-    ok = r->engine && compare_engine(r, &opts, a->about, e);
+    ok = r->backend && compare_engine(r, &opts, a->about, e);
     if (ok)
         note_build(r, a->about);
     for (int i = 0; i < N_NAMES; i++)
@@ -382,16 +382,16 @@ static struct request past_request(const struct replay *r, enum request_kind kin
 /* Switches that are on in a session are set by operations of their own, behind this one. */
 static bool switches_off(struct replay *r, const struct act *a, struct err *e)
 {
-    struct engine_view v;
+    struct bugs on = {0};
     bool ok = true;
-    engine_view(r->engine, &v);
+    if (backend_has(r->backend, VIEW_FAULTS))
+        r->backend->faults->on(r->backend, &on);
     for (int i = 0; ok && i < N_BUGS; i++)
-        if (bug_on(&v.bugs, (enum bug)i)) {
+        if (bug_on(&on, (enum bug)i)) {
             char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
             ok = ask_text(r, RQ_SET, a->session, off, e);
             free(off);
         }
-    engine_view_free(&v);
     return ok;
 }
 
@@ -476,7 +476,7 @@ static bool play(struct replay *r, struct err *e)
     r->told = xcalloc((size_t)r->script.n + 1, sizeof *r->told);
     for (int i = 0; i < r->script.n && !r->differs; i++) {
         struct act *a = &r->script.act[i];
-        if (!r->engine && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
+        if (!r->backend && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
             return err_set(e, ERR_DB, "the log of session %s does not begin with its opening",
                            a->session);
         if (!(a->is_turn ? play_turn(r, a, e) : play_op(r, a, e)))
@@ -555,7 +555,7 @@ int cli_replay(struct cli *c)
     bool ok = d && hdb_find(d, c->word[0], &row, &e) && script_read(&r.script, d, row.id, &e) &&
               play(&r, &e) && (r.differs || account(&r, d, row.id, &e));
     int rc = ok ? verdict(&r) : cli_fail(&e);
-    engine_close(r.engine);
+    backend_close(r.backend);
     script_free(&r.script);
     session_row_free(&row);
     sheet_free(&r.sheet);

@@ -39,7 +39,7 @@ static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json
 /* What keeps the fault from firing with the open model under these settings, appended. False: nothing. */
 static bool unmet_needs(const struct app *a, const struct settings *s, enum bug b, int variant, struct buf *out)
 {
-    const struct engine_info *i = engine_info(a->engine);
+    const struct backend_info *i = backend_info(a->backend);
     static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT, [DRAFT_KV_OWN] = NEED_EAGLE3,
                                            [DRAFT_KV_TARGET] = NEED_FROZEN};
     struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
@@ -88,15 +88,6 @@ static void say_story(enum bug b, struct sheet *out)
         say_line(out, ST_DIM, "one way to be wrong: %s", i->variant[v - 1]);
 }
 
-static void bugs_now(struct app *a, struct settings *s, struct bugs *on)
-{
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    *s = v.settings;
-    *on = v.bugs;
-    engine_view_free(&v);
-}
-
 bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
              struct buf *json, struct err *e)
 {
@@ -104,18 +95,20 @@ bool cmd_bug(struct app *a, int argc, char **argv, const char *rest, struct shee
     struct settings set;
     struct bugs on;
     enum bug b;
-    bugs_now(a, &set, &on);
+    int variant;
+    if (argc > 2)
+        return arg_expected("bug", "takes a number or name, and on or off", e);
+    if ((argc > 0 && !bug_find(argv[0], &b, e)) || (argc == 2 && !bug_parse(b, argv[1], &variant, e)) ||
+        !app_needs(a, "bug", VIEW_FAULTS, e))
+        return false;
+    app_settings(a, &set);
+    app_bugs(a, &on);
     if (argc == 0) {
         list_bugs(&on, out, json);
         return true;
     }
-    if (argc > 2)
-        return arg_expected("bug", "takes a number or name, and on or off", e);
-    if (!bug_find(argv[0], &b, e))
-        return false;
-    int variant = bug_on(&on, b);
-    if (argc == 2 && !bug_parse(b, argv[1], &variant, e))
-        return false;
+    if (argc == 1)
+        variant = bug_on(&on, b);
     const char *state = bug_state_name(b, variant);
     if (argc == 2 && !switch_bug(a, b, state, e))
         return false;

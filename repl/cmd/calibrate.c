@@ -7,7 +7,7 @@ bool cmd_calibrate(struct app *a, int argc, char **argv, const char *rest, struc
                    struct buf *json, struct err *e)
 {
     (void)argc, (void)argv, (void)rest;
-    const struct engine_info *info = engine_info(a->engine);
+    const struct backend_info *info = backend_info(a->backend);
     if (info->draft_off)
         return err_set(e, ERR_USAGE, "there is nothing to calibrate: %s", info->draft_off);
     if (!app_request(a, RQ_CALIBRATE, NULL, e))

@@ -49,15 +49,6 @@ static int setting_index(const char *name)
     return -1;
 }
 
-static struct settings settings_now(struct app *a)
-{
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    struct settings s = v.settings;
-    engine_view_free(&v);
-    return s;
-}
-
 static void setting_row(const struct settings *s, int i, struct sheet *out)
 {
     struct buf value = {0};
@@ -151,12 +142,13 @@ static bool set_one(struct app *a, const char *name, const char *value, struct s
     int i = setting_index(name);
     if (i < 0)
         return unknown_setting(name, e);
-    struct settings s = settings_now(a);
+    struct settings s;
+    app_settings(a, &s);
     if (!settings_set(&s, name, value, e))
         return false;
     struct buf line = {0};
     buf_printf(&line, "%s=%s", name, value);
-    const char *when = engine_busy(a->engine) ? " from the next reply on" : "";
+    const char *when = backend_busy(a->backend) ? " from the next reply on" : "";
     bool ok = app_request(a, RQ_SET, line.p, e);
     buf_clear(&line);
     settings_get(&s, name, &line);
@@ -191,7 +183,8 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
 {
     const char *name, *value;
     if (argc == 0) {
-        struct settings s = settings_now(a);
+        struct settings s;
+        app_settings(a, &s);
         settings_show(a, &s, 0, settings_count(), out, json);
         return true;
     }
@@ -220,7 +213,8 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
     int i = setting_index(argv[0]);
     if (i < 0)
         return unknown_setting(argv[0], e);
-    struct settings s = settings_now(a);
+    struct settings s;
+    app_settings(a, &s);
     settings_show(a, &s, i, 1, out, json);
     return true;
 }
@@ -403,7 +397,7 @@ static bool send_refused(struct app *a, struct buf *json, struct err *e)
         jput_kbool(json, "sent", true);
         jput_close(json, '}');
     }
-    return engine_submit(a->engine, &rq, e);
+    return backend_submit(a->backend, &rq, e);
 }
 
 bool cmd_forget(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,

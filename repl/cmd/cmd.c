@@ -319,7 +319,7 @@ static void answer_json(struct app *a, const char *name, const struct buf *resul
 static bool run_found(struct app *a, const struct cmd *c, const char *rest, struct sheet *out,
                       struct buf *json, struct err *e)
 {
-    if (!(c->flags & CMD_BUSY_OK) && a->engine && engine_busy(a->engine))
+    if (!(c->flags & CMD_BUSY_OK) && a->backend && backend_busy(a->backend))
         return err_set(e, ERR_USAGE, "/%s waits for the reply to end; Ctrl-C stops it", c->name);
     char *word[MAX_WORDS];
     int n = 0;

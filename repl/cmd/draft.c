@@ -60,11 +60,11 @@ static const struct past_part *part_of(const struct hdb_past *p, int turn)
 }
 
 /* "memory holds the steps 3.1 to 9.2" of the session, in a sentence. */
-static void held_steps(const struct engine_view *v, struct buf *out)
+static void held_steps(const struct step_range *held, struct buf *out)
 {
-    if (v->n_steps)
-        buf_printf(out, "memory holds the steps %d.%d to %d.%d", v->first_turn, v->first_step,
-                   v->last_turn, v->last_step);
+    if (held->n)
+        buf_printf(out, "memory holds the steps %d.%d to %d.%d", held->first_turn, held->first_step,
+                   held->last_turn, held->last_step);
     else
         buf_str(out, "this process has run no step of it");
 }
@@ -81,11 +81,11 @@ static bool read_step(struct app *a, struct found_step *f, struct err *e)
     return ok;
 }
 
-static bool find_logged(struct app *a, const struct engine_view *v, struct found_step *f,
+static bool find_logged(struct app *a, const struct step_range *in_memory, struct found_step *f,
                         struct err *e)
 {
     struct buf held = {0};
-    held_steps(v, &held);
+    held_steps(in_memory, &held);
     bool logged = a->history && !a->private_, ok = false;
     if (logged && !read_step(a, f, e))
         ;
@@ -106,18 +106,21 @@ static bool find_logged(struct app *a, const struct engine_view *v, struct found
 }
 
 /* The tree of a step of the session: from memory, else from the log. */
-static bool find_step(struct app *a, const struct engine_view *v, struct found_step *f,
-                      struct err *e)
+static bool find_step(struct app *a, struct found_step *f, struct err *e)
 {
+    struct chat_view v;
+    struct step_range held;
     struct step_view s;
-    if (!v->n_steps && !v->turn)
+    backend_chat(a->backend, &v);
+    a->backend->trees->range(a->backend, &held);
+    if (!held.n && !v.turn)
         return err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
-    if (v->n_steps &&
-        (f->turn > v->last_turn || (f->turn == v->last_turn && f->n > v->last_step)))
+    if (held.n &&
+        (f->turn > held.last_turn || (f->turn == held.last_turn && f->n > held.last_step)))
         return err_set(e, ERR_NEGATIVE, "there is no step %d.%d yet: %d.%d is the newest", f->turn,
-                       f->n, v->last_turn, v->last_step);
-    if (!engine_step(a->engine, f->turn, f->n, &s))
-        return find_logged(a, v, f, e);
+                       f->n, held.last_turn, held.last_step);
+    if (!a->backend->trees->of_step(a->backend, f->turn, f->n, &s))
+        return find_logged(a, &held, f, e);
     f->tree = s.tree;
     f->bonus = s.rec.bonus;
     return s.tree.n > 0 || err_set(e, ERR_NEGATIVE, "step %d.%d did not draft, so it has no tree: it "
@@ -136,7 +139,7 @@ static void tree_json(struct app *a, const struct found_step *f, struct buf *jso
     jput_open(json, '[');
     for (int i = 0; i < t->n; i++) {
         size_t n;
-        const char *text = engine_token(a->engine, t->token[i], &n);
+        const char *text = backend_token(a->backend, t->token[i], &n);
         jput_open(json, '{');
         jput_kint(json, "node", i);
         jput_kint(json, "parent", t->parent[i]);
@@ -159,23 +162,21 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
 {
     (void)rest;
     struct found_step f = {.bonus = -1};
+    struct step_view latest;
     if (argc > 1)
         return arg_expected("tree", "takes at most one step", e);
     if (argc == 1 && !step_parse(a, argv[0], &f.turn, &f.n, e))
         return false;
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    bool ok = true;
-    if (argc == 0)
-        f = (struct found_step){.turn = v.tree_turn, .n = v.tree_step, .tree = v.tree,
-                                .bonus = v.tree_bonus};
-    else
-        ok = find_step(a, &v, &f, e);
-    engine_view_free(&v);
+    if (!app_needs(a, "tree", VIEW_TREES, e))
+        return false;
+    bool ok = argc == 0 || find_step(a, &f, e);
+    if (argc == 0 && a->backend->trees->latest(a->backend, &latest))
+        f = (struct found_step){.turn = latest.turn, .n = latest.step, .tree = latest.tree,
+                                .bonus = latest.rec.bonus};
     if (ok && json)
         tree_json(a, &f, json);
     else if (ok)
-        view_tree(a->engine, &f.tree, f.turn, f.n, f.bonus, a->face.width, out);
+        view_tree(a->backend, &f.tree, f.turn, f.n, f.bonus, a->face.width, out);
     return ok;
 }
 
@@ -240,8 +241,8 @@ static bool group_all(struct app *a, struct groups *g, const char **source, stru
         struct hdb *d = app_hdb(a, e);
         return d && hdb_steps(d, a->session, 0, group_step, g, e) >= 0;
     }
-    struct step_info *step = xmalloc(ENGINE_STEPS * sizeof *step);
-    int n = engine_steps(a->engine, step, ENGINE_STEPS);
+    struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
+    int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
     for (int i = 0; i < n; i++)
         group_add(g, step[i].turn, &step[i].rec);
     free(step);
@@ -288,7 +289,7 @@ static void groups_json(const struct groups *g, struct buf *json)
     jput_close(json, ']');
 }
 
-static void depths_json(const struct engine_view *v, struct buf *json)
+static void depths_json(const struct chat_view *v, struct buf *json)
 {
     jput_open(json, '[');
     for (int d = 1; d < TREE_MAX && v->depth[d].drafted > 0; d++) {
@@ -312,16 +313,19 @@ bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct s
         return arg_expected("accept", "takes at most one of depth, turn and context", e);
     if (argc == 1 && (how = arg_choice(argv[0], "the grouping", by, 3, e)) < 0)
         return false;
+    if (!app_needs(a, "accept", VIEW_ACCEPT, e))
+        return false;
     if (how == 0) {
-        struct engine_view v;
-        engine_view(a->engine, &v);
+        struct chat_view v;
+        backend_chat(a->backend, &v);
         if (json)
             depths_json(&v, json);
         else
             view_accept(&v, view_width(a), out);
-        engine_view_free(&v);
         return true;
     }
+    if (!app_needs(a, "accept", VIEW_STEPS, e))
+        return false;
     struct groups g = {.by_turn = how == 1};
     const char *source;
     bool ok = group_all(a, &g, &source, e);
@@ -414,9 +418,11 @@ static void timing_text(const struct timed *a, struct sheet *out)
 bool cmd_timing(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                 struct buf *json, struct err *e)
 {
-    (void)argc, (void)argv, (void)rest, (void)e;
+    (void)argc, (void)argv, (void)rest;
     struct timed t;
-    t.n = engine_steps(a->engine, t.step, TIMED);
+    if (!app_needs(a, "timing", VIEW_STEPS, e))
+        return false;
+    t.n = a->backend->steps->latest(a->backend, t.step, TIMED);
     if (json)
         timing_json(&t, json);
     else

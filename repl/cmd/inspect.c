@@ -1,6 +1,6 @@
 /* inspect.c - the commands that look inside: pools, pages, trees, plans, times, the log's SQL.
  *
- * All read copies (struct engine_view, rows of the log), so all may run while a reply is generated.
+ * All read copies (views of backend.h, rows of the log), so all may run while a reply is generated.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,39 +13,60 @@ static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
 /* ---- /stats, /pool --------------------------------------------------------------------------- */
 
-static void stats_json(const struct engine_view *v, const struct engine_info *i, struct buf *json)
+/* A number that only some backends know: null where this one does not. */
+static void put_known(struct buf *json, bool known, const char *name, uint64_t n)
 {
+    jput_key(json, name);
+    if (known)
+        jput_int(json, (int64_t)n);
+    else
+        jput_null(json);
+}
+
+static void put_known_real(struct buf *json, bool known, const char *name, double x)
+{
+    jput_key(json, name);
+    if (known)
+        jput_real(json, x);
+    else
+        jput_null(json);
+}
+
+static void stats_json(const struct status *s, const struct backend_info *i, struct buf *json)
+{
+    const struct chat_view *v = &s->chat;
+    bool accept = s->has[VIEW_ACCEPT], steps = s->has[VIEW_STEPS], checked = s->has[VIEW_CHECK];
     jput_open(json, '{');
     jput_kstr(json, "session", v->session);
     jput_kint(json, "turn", v->turn);
     jput_kint(json, "step", v->step);
     jput_kint(json, "context", v->length);
-    jput_kint(json, "committed", v->committed);
-    jput_kint(json, "capacity", v->capacity);
+    put_known(json, v->committed >= 0, "committed", (uint64_t)v->committed);
+    put_known(json, v->capacity > 0, "capacity", (uint64_t)v->capacity);
     jput_kreal(json, "tok_s", v->tok_s);
-    jput_kreal(json, "turn_mal", v->turn_mal);
-    jput_kreal(json, "session_mal", v->session_mal);
-    jput_kint(json, "cycles", (int64_t)v->cycles);
-    jput_kint(json, "drafted", (int64_t)v->drafted);
-    jput_kint(json, "accepted", (int64_t)v->accepted);
+    put_known_real(json, accept, "turn_mal", v->turn_mal);
+    put_known_real(json, accept, "session_mal", v->session_mal);
+    put_known(json, accept, "cycles", v->cycles);
+    put_known(json, accept, "drafted", v->drafted);
+    put_known(json, accept, "accepted", v->accepted);
     jput_kint(json, "generated", (int64_t)v->generated);
     jput_kint(json, "us_prefill", (int64_t)v->us_prefill);
-    jput_kint(json, "us_draft", (int64_t)v->us_draft);
-    jput_kint(json, "us_verify", (int64_t)v->us_verify);
-    jput_kint(json, "us_commit", (int64_t)v->us_commit);
-    jput_kint(json, "us_check", (int64_t)v->us_check);
+    put_known(json, steps, "us_draft", v->us_draft);
+    put_known(json, steps, "us_verify", v->us_verify);
+    put_known(json, steps, "us_commit", v->us_commit);
+    put_known(json, steps, "us_check", v->us_check);
     jput_kint(json, "prompt_tokens", (int64_t)v->prompt_tokens);
     jput_kint(json, "reused_tokens", (int64_t)v->reused_tokens);
-    jput_kint(json, "checks", (int64_t)v->checks);
-    jput_kint(json, "unchecked", (int64_t)v->unchecked);
-    jput_kint(json, "violations", (int64_t)v->violations);
+    put_known(json, checked, "checks", s->check.checks);
+    put_known(json, checked, "unchecked", s->check.unchecked);
+    put_known(json, checked, "violations", s->check.violations);
     jput_kbool(json, "spec", !i->draft_off && v->settings.spec);
     jput_kstr(json, "spec_off",
               i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec");
     jput_kstr(json, "family", i->family);
     jput_kstr(json, "device", i->device);
-    jput_kint(json, "window", i->window);
-    jput_kint(json, "page_size", i->page_size);
+    put_known(json, i->n_layer > 0, "window", (uint64_t)i->window);
+    put_known(json, i->page_size > 0, "page_size", (uint64_t)i->page_size);
     jput_close(json, '}');
 }
 
@@ -53,17 +74,15 @@ bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sh
                struct buf *json, struct err *e)
 {
     (void)argc, (void)argv, (void)rest, (void)e;
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    if (json)
-        stats_json(&v, engine_info(a->engine), json);
-    else
-        view_stats(&v, engine_info(a->engine), out);
-    if (!json) {
-        sheet_printf(out, ST_LABEL, "%-8s  ", "status");
-        app_status(a, &v, 0, out);
+    struct status s;
+    app_look(a, &s);
+    if (json) {
+        stats_json(&s, backend_info(a->backend), json);
+        return true;
     }
-    engine_view_free(&v);
+    view_stats(&s, backend_info(a->backend), out);
+    sheet_printf(out, ST_LABEL, "%-8s  ", "status");
+    app_status(a, &s, 0, out);
     return true;
 }
 
@@ -88,13 +107,15 @@ bool cmd_pool(struct app *a, int argc, char **argv, const char *rest, struct she
               struct buf *json, struct err *e)
 {
     (void)argc, (void)argv, (void)rest;
-    struct engine_view v;
-    engine_view(a->engine, &v);
+    struct pool_view pool[N_POOLS];
+    if (!app_needs(a, "pool", VIEW_POOLS, e))
+        return false;
+    a->backend->pools->ledger(a->backend, pool);
     if (json)
         jput_open(json, '[');
     const char *wrong = NULL;
     for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *p = &v.pool[i];
+        const struct pool_view *p = &pool[i];
         if (p->exists && p->free + p->used + p->evictable + p->protected_ != p->total - p->reserved)
             wrong = pools[i];
         if (json)
@@ -103,26 +124,26 @@ bool cmd_pool(struct app *a, int argc, char **argv, const char *rest, struct she
     if (json)
         jput_close(json, ']');
     else
-        view_pool(&v, view_width(a), out);
-    engine_view_free(&v);
+        view_pool(pool, view_width(a), out);
     return !wrong || err_set(e, ERR_INVARIANT, "the ledger of the %s pool does not sum up", wrong);
 }
 
 /* ---- /pages, /page, /map --------------------------------------------------------------------- */
 
-static void refs_json(const struct pool_view *p, struct buf *json)
+static void refs_json(const struct page_table *t, int pool, struct buf *json)
 {
+    int total = t->pool[pool].total;
     jput_open(json, '{');
-    jput_kint(json, "total", p->total);
+    jput_kint(json, "total", total);
     jput_key(json, "refs");
     jput_open(json, '[');
-    for (int i = 0; i < p->total; i++)
-        jput_int(json, p->refs[i]);
+    for (int i = 0; i < total; i++)
+        jput_int(json, t->refs[pool][i]);
     jput_close(json, ']');
     jput_key(json, "mine");
     jput_open(json, '[');
-    for (int i = 0; i < p->total; i++)
-        if (p->mine[i])
+    for (int i = 0; i < total; i++)
+        if (t->mine[pool][i])
             jput_int(json, i);
     jput_close(json, ']');
     jput_close(json, '}');
@@ -138,18 +159,18 @@ static void place_json(struct buf *json, const char *name, int at)
         jput_null(json);
 }
 
-static void map_json(const struct engine_view *v, const struct engine_info *info, struct buf *json)
+static void map_json(const struct page_table *t, const struct backend_info *info, struct buf *json)
 {
     jput_open(json, '{');
-    jput_kint(json, "page_size", v->pool[POOL_FULL].page_size);
-    jput_kint(json, "committed", v->committed);
-    jput_kint(json, "window", v->window);
-    jput_kint(json, "window_lo", v->window_lo);
+    jput_kint(json, "page_size", t->pool[POOL_FULL].page_size);
+    jput_kint(json, "committed", t->committed);
+    jput_kint(json, "window", t->window);
+    jput_kint(json, "window_lo", t->window_lo);
     jput_kstr(json, "shared_kv", info->shared_kv);
     jput_key(json, "pages");
     jput_open(json, '[');
-    for (int c = 0; c < v->n_page; c++) {
-        const struct page_view *p = &v->page[c];
+    for (int c = 0; c < t->n_page; c++) {
+        const struct page_view *p = &t->page[c];
         jput_open(json, '{');
         jput_kint(json, "logical", c);
         place_json(json, "full", p->full);
@@ -173,26 +194,28 @@ bool cmd_pages(struct app *a, int argc, char **argv, const char *rest, struct sh
         return arg_expected("pages", "takes at most one pool: full, swa or draft", e);
     if (argc == 1 && (pool = arg_choice(argv[0], "the pool", pools, N_POOLS, e)) < 0)
         return false;
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    const struct engine_info *info = engine_info(a->engine);
+    if (!app_needs(a, "pages", VIEW_PAGES, e))
+        return false;
+    struct page_table t;
+    a->backend->pages->table(a->backend, &t);
+    const struct backend_info *info = backend_info(a->backend);
     if (!json)
-        view_pages(&v, pool < 0 ? NULL : pools[pool], view_width(a), out);
+        view_pages(&t, pool < 0 ? NULL : pools[pool], view_width(a), out);
     else if (pool < 0)
-        map_json(&v, info, json);
+        map_json(&t, info, json);
     else
-        refs_json(&v.pool[pool], json);
+        refs_json(&t, pool, json);
     if (!json && info->shared_kv)
         say_line(out, ST_DIM, "no slots of their own: %s", info->shared_kv);
-    engine_view_free(&v);
+    page_table_free(&t);
     return true;
 }
 
 /* Which logical page of the session the page is; -1: none. */
-static int column_of(const struct engine_view *v, int pool, int page)
+static int column_of(const struct page_table *t, int pool, int page)
 {
-    for (int c = 0; c < v->n_page; c++)
-        if (page > 0 && page_in(&v->page[c], (enum pool_id)pool) == page)
+    for (int c = 0; c < t->n_page; c++)
+        if (page > 0 && page_in(&t->page[c], (enum pool_id)pool) == page)
             return c;
     return -1;
 }
@@ -217,14 +240,13 @@ static void event_words(const struct page_event *p, uint64_t seq, int size, stru
     sheet_line(out);
 }
 
-static void page_text(const struct engine_view *v, int pool, int page, const struct page_event *ev,
+static void page_text(const struct page_table *t, int pool, int page, const struct page_event *ev,
                       const uint64_t *seq, int n, struct sheet *out)
 {
-    const struct pool_view *p = &v->pool[pool];
-    int size = p->page_size, column = column_of(v, pool, page);
+    int size = t->pool[pool].page_size, refs = t->refs[pool][page], column = column_of(t, pool, page);
     sheet_printf(out, ST_HEAD, "PAGE %d of the %s pool", page, pools[pool]);
     sheet_printf(out, ST_TEXT, "  slots %d-%d, %d reference%s", page * size,
-                 (page + 1) * size - 1, p->refs[page], p->refs[page] == 1 ? "" : "s");
+                 (page + 1) * size - 1, refs, plural(refs));
     sheet_line(out);
     if (page == 0)
         say_line(out, ST_TEXT, "the guard page: filled with NaN, never written, never live");
@@ -232,8 +254,8 @@ static void page_text(const struct engine_view *v, int pool, int page, const str
         say_line(out, ST_TEXT, "this session's logical page %d: positions %d-%d", column,
                  column * size, (column + 1) * size - 1);
     else
-        say_line(out, ST_TEXT, p->refs[page] ? "held outside this session's table"
-                                             : "free: nothing is stored in it");
+        say_line(out, ST_TEXT, refs ? "held outside this session's table"
+                                     : "free: nothing is stored in it");
     for (int i = 0; i < n; i++)
         event_words(&ev[i], seq[i], size, out);
     if (n == 0)
@@ -241,14 +263,14 @@ static void page_text(const struct engine_view *v, int pool, int page, const str
                  "no events: it was never handed out, or too long ago to be remembered");
 }
 
-static void page_json(const struct engine_view *v, int pool, int page, const struct page_event *ev,
+static void page_json(const struct page_table *t, int pool, int page, const struct page_event *ev,
                       const uint64_t *seq, int n, struct buf *json)
 {
-    int column = column_of(v, pool, page);
+    int column = column_of(t, pool, page);
     jput_open(json, '{');
     jput_kstr(json, "pool", pools[pool]);
     jput_kint(json, "page", page);
-    jput_kint(json, "refs", v->pool[pool].refs[page]);
+    jput_kint(json, "refs", t->refs[pool][page]);
     jput_key(json, "logical");
     if (column >= 0)
         jput_int(json, column);
@@ -281,19 +303,21 @@ bool cmd_page(struct app *a, int argc, char **argv, const char *rest, struct she
         return arg_expected("page", "takes a page number and a pool (full if none is named)", e);
     if (argc == 2 && (pool = arg_choice(argv[1], "the pool", pools, N_POOLS, e)) < 0)
         return false;
-    struct engine_view v;
-    engine_view(a->engine, &v);
-    bool ok = v.pool[pool].exists ||
+    if (!app_needs(a, "page", VIEW_PAGES, e))
+        return false;
+    struct page_table t;
+    a->backend->pages->table(a->backend, &t);
+    bool ok = t.pool[pool].exists ||
               err_set(e, ERR_USAGE, "this model has no %s pool", pools[pool]);
-    ok = ok && arg_int(argv[0], "the page", 0, v.pool[pool].total - 1, &page, e);
+    ok = ok && arg_int(argv[0], "the page", 0, t.pool[pool].total - 1, &page, e);
     if (ok) {
-        int n = engine_page_events(a->engine, (enum pool_id)pool, (int)page, ev, seq, MAX_EVENTS);
+        int n = a->backend->pages->events(a->backend, (enum pool_id)pool, (int)page, ev, seq, MAX_EVENTS);
         if (json)
-            page_json(&v, pool, (int)page, ev, seq, n, json);
+            page_json(&t, pool, (int)page, ev, seq, n, json);
         else
-            page_text(&v, pool, (int)page, ev, seq, n, out);
+            page_text(&t, pool, (int)page, ev, seq, n, out);
     }
-    engine_view_free(&v);
+    page_table_free(&t);
     return ok;
 }
 
@@ -312,23 +336,23 @@ static void slot_line(const char *name, const struct pool_view *p, int slot, con
     sheet_line(out);
 }
 
-static void map_text(struct app *a, const struct engine_view *v, const struct pos_view *p,
+static void map_text(struct app *a, const struct page_table *t, const struct pos_view *p,
                      struct sheet *out)
 {
-    int size = max_int(1, v->pool[POOL_FULL].page_size), w = engine_info(a->engine)->window;
+    int size = max_int(1, t->pool[POOL_FULL].page_size), w = backend_info(a->backend)->window;
     size_t n;
-    const char *token = engine_token(a->engine, p->token, &n);
+    const char *token = backend_token(a->backend, p->token, &n);
     sheet_printf(out, ST_HEAD, "POSITION %d", p->position);
     sheet_printf(out, ST_TEXT, "  token %d ", (int)p->token);
     sheet_quote(out, ST_TEXT, token, n, 40);
     sheet_printf(out, ST_TEXT, "  logical page %d, offset %d%s", p->position / size,
                  p->position % size, p->committed ? "" : "  (not committed yet)");
     sheet_line(out);
-    slot_line("full", &v->pool[POOL_FULL], p->full_slot, "nothing written yet", out);
-    slot_line("swa", &v->pool[POOL_SWA], p->swa_slot,
+    slot_line("full", &t->pool[POOL_FULL], p->full_slot, "nothing written yet", out);
+    slot_line("swa", &t->pool[POOL_SWA], p->swa_slot,
               p->committed ? "released: behind the window" : "nothing written yet",
               out);
-    slot_line("draft", &v->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", out);
+    slot_line("draft", &t->pool[POOL_DRAFT], p->draft_slot, "nothing written yet", out);
     if (w > 0) {
         say_line(out, ST_TEXT, "window W = %d: a query here sees the keys %d-%d in sliding layers,",
                  w, max_int(0, p->position - w + 1), p->position);
@@ -345,12 +369,14 @@ bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct shee
     long pos;
     if (argc != 1)
         return arg_expected("map", "takes a position", e);
-    struct engine_view v;
+    if (!app_needs(a, "map", VIEW_PAGES, e))
+        return false;
+    struct page_table t;
     struct pos_view p = {0};
-    engine_view(a->engine, &v);
-    bool ok = v.length > 0 || err_set(e, ERR_USAGE, "the context is empty; send a message first");
-    ok = ok && arg_int(argv[0], "the position", 0, v.length - 1, &pos, e) &&
-         engine_position(a->engine, (int)pos, &p, e);
+    a->backend->pages->table(a->backend, &t);
+    bool ok = t.length > 0 || err_set(e, ERR_USAGE, "the context is empty; send a message first");
+    ok = ok && arg_int(argv[0], "the position", 0, t.length - 1, &pos, e) &&
+         a->backend->pages->position(a->backend, (int)pos, &p, e);
     if (ok && json) {
         jput_open(json, '{');
         jput_kint(json, "position", p.position);
@@ -358,14 +384,14 @@ bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct shee
         place_json(json, "full_slot", p.full_slot);
         place_json(json, "swa_slot", p.swa_slot);
         place_json(json, "draft_slot", p.draft_slot);
-        jput_kint(json, "page_size", v.pool[POOL_FULL].page_size);
+        jput_kint(json, "page_size", t.pool[POOL_FULL].page_size);
         jput_kbool(json, "in_window", p.in_window);
         jput_kbool(json, "committed", p.committed);
         jput_close(json, '}');
     } else if (ok) {
-        map_text(a, &v, &p, out);
+        map_text(a, &t, &p, out);
     }
-    engine_view_free(&v);
+    page_table_free(&t);
     return ok;
 }
 
@@ -377,8 +403,10 @@ bool cmd_plan(struct app *a, int argc, char **argv, const char *rest, struct she
     (void)rest;
     if (argc > 1)
         return arg_expected("plan", "takes at most one mode", e);
+    if (!app_needs(a, "plan", VIEW_PLAN, e))
+        return false;
     struct buf text = {0};
-    bool ok = engine_plan_text(a->engine, argc ? argv[0] : "", json != NULL, &text, e);
+    bool ok = a->backend->plan->text(a->backend, argc ? argv[0] : "", json != NULL, &text, e);
     if (ok && json)
         jput_raw(json, text.p);
     else if (ok)
@@ -395,16 +423,16 @@ static void check_json(const struct check_report *r, bool ok, struct buf *json)
     jput_kstr(json, "wrong", r->fault[0] ? r->fault : NULL);
     jput_kint(json, "sequences", r->n_seq);
     jput_kstr(json, "level", check_level_name(r->level));
-    jput_kint(json, "plans_checked", (int64_t)r->checks);
-    jput_kint(json, "plans_unchecked", (int64_t)r->unchecked);
-    jput_kint(json, "violations", (int64_t)r->violations);
+    jput_kint(json, "plans_checked", (int64_t)r->counts.checks);
+    jput_kint(json, "plans_unchecked", (int64_t)r->counts.unchecked);
+    jput_kint(json, "violations", (int64_t)r->counts.violations);
     jput_key(json, "latest");
-    if (r->violation.text[0]) {
+    if (r->counts.violation.text[0]) {
         jput_open(json, '{');
-        jput_kstr(json, "session", r->violation.session);
-        jput_kint(json, "turn", r->violation.turn);
-        jput_kint(json, "step", r->violation.step);
-        jput_kstr(json, "text", r->violation.text);
+        jput_kstr(json, "session", r->counts.violation.session);
+        jput_kint(json, "turn", r->counts.violation.turn);
+        jput_kint(json, "step", r->counts.violation.step);
+        jput_kstr(json, "text", r->counts.violation.text);
         jput_close(json, '}');
     } else {
         jput_null(json);
@@ -451,14 +479,14 @@ static void check_text(const struct app *a, const struct check_report *r, struct
     else
         say_line(out, ST_GOOD, "now: the pools and their sequences keep every rule");
     sheet_printf(out, ST_LABEL, "plans: ");
-    add_checks(r->checks, r->unchecked, r->violations, out);
+    add_checks(&r->counts, out);
     sheet_line(out);
     if (r->level == CHECK_OFF)
         say_line(out, ST_WARN, "the checker is off: plans are launched unchecked; /set check on");
-    if (r->violation.text[0]) {
+    if (r->counts.violation.text[0]) {
         sheet_add(out, ST_LABEL, "old: ");
-        add_when(&r->violation, a->session, out);
-        sheet_printf(out, ST_TEXT, ": %s", r->violation.text);
+        add_when(&r->counts.violation, a->session, out);
+        sheet_printf(out, ST_TEXT, ": %s", r->counts.violation.text);
         sheet_line(out);
     }
 }
@@ -468,7 +496,9 @@ bool cmd_check(struct app *a, int argc, char **argv, const char *rest, struct sh
 {
     (void)argc, (void)argv, (void)rest;
     struct check_report r;
-    bool ok = engine_check(a->engine, &r, e);
+    if (!app_needs(a, "check", VIEW_CHECK, e))
+        return false;
+    bool ok = a->backend->check->sweep(a->backend, &r, e);
     if (json)
         check_json(&r, ok, json);
     else

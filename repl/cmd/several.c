@@ -15,7 +15,7 @@ bool cmd_several(struct app *a, int argc, char **argv, const char *rest, struct 
     if (end == rest || (*end && !strchr(" \t", *end)) || n < 1 || n > 16 || !*text)
         return arg_expected("n", "takes a number from 1 to 16 and a question", e);
     struct request rq = {.kind = RQ_SEVERAL, .count = (int)n, .text = xstrdup(text)};
-    if (!engine_submit(a->engine, &rq, e))
+    if (!backend_submit(a->backend, &rq, e))
         return false;
     if (json) {
         jput_open(json, '{');

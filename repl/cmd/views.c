@@ -1,6 +1,6 @@
 /* views.c - the draft tree, the pool ledger, statistics and acceptance, as lines of text.
  *
- * Each view is a pure function of a copy (struct engine_view, struct tree): the commands, the panes
+ * Each view is a pure function of a copy (struct status, struct tree): the commands, the panes
  * and the tests call the same one. What a colour says is also said by a character or a word.
  */
 #include <math.h>
@@ -33,11 +33,11 @@ static void add_bar(struct sheet *out, enum style st, double share, int cells)
 /* ---- the draft tree -------------------------------------------------------------------------- */
 
 /* A token between quotes, cut to `cells`; its number when there is no engine to ask. */
-static void add_token(struct sheet *out, enum style st, const struct engine *g, int32_t id,
+static void add_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
                       int cells)
 {
     size_t n = 0;
-    const char *s = g ? engine_token(g, id, &n) : "";
+    const char *s = b ? backend_token(b, id, &n) : "";
     if (n == 0) {
         sheet_printf(out, st, "#%d", (int)id);
         return;
@@ -45,11 +45,11 @@ static void add_token(struct sheet *out, enum style st, const struct engine *g, 
     sheet_quote(out, st, s, n, cells);
 }
 
-static int token_cells(const struct engine *g, int32_t id, int cells, bool ascii)
+static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
 {
     struct sheet one;
     sheet_init(&one, ascii);
-    add_token(&one, ST_TEXT, g, id, cells);
+    add_token(&one, ST_TEXT, b, id, cells);
     int w = one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
     sheet_free(&one);
     return w;
@@ -104,7 +104,7 @@ static void add_branches(struct sheet *out, const struct tree *t, int node)
 /* How a tree is drawn. */
 struct drawing {
     struct sheet *out;
-    const struct engine *g;
+    struct backend *backend; /* or NULL */
     const struct tree *t;
     int32_t bonus;
     int column; /* where probabilities begin */
@@ -130,7 +130,7 @@ static void add_reason(const struct drawing *d, int node)
         sheet_add(out, ST_DIM, "  sibling accepted first");
     } else if (fate == FATE_REJECTED && d->bonus >= 0) {
         sheet_add(out, ST_DIM, "  target drew ");
-        add_token(out, ST_TEXT, d->g, d->bonus, min_int(TOKEN_CELLS, d->room - 14));
+        add_token(out, ST_TEXT, d->backend, d->bonus, min_int(TOKEN_CELLS, d->room - 14));
     } else if (fate == FATE_REJECTED) {
         sheet_add(out, ST_DIM, "  target drew another");
     } else if (fate == FATE_CUT) {
@@ -155,7 +155,7 @@ static void add_node(const struct drawing *d, int node)
     bool in = fate == FATE_ACCEPTED;
     add_branches(out, t, node);
     sheet_add(out, in ? ST_GOOD : ST_DIM, out->ascii ? (in ? "* " : "o ") : in ? "● " : "○ ");
-    add_token(out, in ? ST_TEXT : ST_DIM, d->g, t->token[node], d->cells);
+    add_token(out, in ? ST_TEXT : ST_DIM, d->backend, t->token[node], d->cells);
     sheet_tab(out, d->column);
     if (node > 0) {
         add_probability(out, ST_DRAFT, "q", t->q[node]);
@@ -191,7 +191,7 @@ static void tree_legend(const struct drawing *d, int width)
     sheet_line(out);
 }
 
-void view_tree(const struct engine *g, const struct tree *t, int turn, int step, int32_t bonus,
+void view_tree(struct backend *b, const struct tree *t, int turn, int step, int32_t bonus,
                int width, struct sheet *out)
 {
     if (t->n == 0) {
@@ -199,12 +199,12 @@ void view_tree(const struct engine *g, const struct tree *t, int turn, int step,
         sheet_line(out);
         return;
     }
-    struct drawing d = {.out = out, .g = g, .t = t, .bonus = bonus, .cells = TOKEN_CELLS};
+    struct drawing d = {.out = out, .backend = b, .t = t, .bonus = bonus, .cells = TOKEN_CELLS};
     int accepted = 0, room = width - 2 * tree_depth(t) - 2 - BESIDE;
     if (width)
         d.cells = max_int(min_int(room, TOKEN_CELLS), 4);
     for (int i = 0; i < t->n; i++) {
-        int token = token_cells(g, t->token[i], d.cells, out->ascii);
+        int token = token_cells(b, t->token[i], d.cells, out->ascii);
         accepted += i > 0 && t->fate[i] == FATE_ACCEPTED;
         d.column = max_int(d.column, 2 * t->depth[i] + 4 + token);
     }
@@ -216,7 +216,7 @@ void view_tree(const struct engine *g, const struct tree *t, int turn, int step,
     if (bonus >= 0) {
         int used = text_width(out->row[out->n_row - 1].text.p, out->row[out->n_row - 1].text.n);
         sheet_printf(out, ST_TEXT, "%sbonus ", gap);
-        add_token(out, ST_TEXT, g, bonus,
+        add_token(out, ST_TEXT, b, bonus,
                   width ? max_int(min_int(width - used - 11, TOKEN_CELLS), 4) : TOKEN_CELLS);
     }
     sheet_line(out);
@@ -241,14 +241,14 @@ static void add_ledger_sum(struct sheet *out, const char *name, const struct poo
     sheet_line(out);
 }
 
-void view_pool(const struct engine_view *v, int width, struct sheet *out)
+void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *out)
 {
     int cells = min_int(BAR_CELLS, width - 56);
     sheet_printf(out, ST_HEAD, "%-6s %6s %6s %9s %9s %6s", "POOL", "total", "used", "protected",
                  "evictable", "free");
     sheet_line(out);
     for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *p = &v->pool[i];
+        const struct pool_view *p = &pool[i];
         sheet_printf(out, ST_LABEL, "%-6s ", pool_name((enum pool_id)i));
         if (!p->exists) {
             sheet_add(out, ST_DIM, "none: this model does not need it");
@@ -267,11 +267,11 @@ void view_pool(const struct engine_view *v, int width, struct sheet *out)
     sheet_add(out, ST_LABEL, "       free + used + evictable + protected = total - reserved");
     sheet_line(out);
     for (int i = 0; i < N_POOLS; i++)
-        if (v->pool[i].exists)
-            add_ledger_sum(out, pool_name((enum pool_id)i), &v->pool[i]);
+        if (pool[i].exists)
+            add_ledger_sum(out, pool_name((enum pool_id)i), &pool[i]);
     sheet_printf(out, ST_DIM,
                  "pages of %d tokens; used: this session's own; protected: shared with "
-                 "another;", v->pool[POOL_FULL].page_size);
+                 "another;", pool[POOL_FULL].page_size);
     sheet_line(out);
     sheet_add(out, ST_DIM,
               "evictable: held by checkpoints or idle sessions; reserved: guard pages");
@@ -297,12 +297,15 @@ static void begin_line(struct sheet *out, const char *label)
     sheet_printf(out, ST_LABEL, "%-8s", label);
 }
 
-static void stats_speed(const struct engine_view *v, struct sheet *out)
+static void stats_speed(const struct status *s, struct sheet *out)
 {
+    const struct chat_view *v = &s->chat;
     begin_line(out, "speed");
     sheet_printf(out, ST_TEXT, "  %.1f tokens/s in the %s reply; %llu tokens generated", v->tok_s,
                  v->busy ? "running" : "last", (unsigned long long)v->generated);
     sheet_line(out);
+    if (!s->has[VIEW_ACCEPT])
+        return;
     begin_line(out, "MAL");
     if (v->cycles > 0)
         sheet_printf(out, ST_TEXT, "  %.2f last turn, %.2f session", v->turn_mal, v->session_mal);
@@ -318,75 +321,106 @@ static void stats_speed(const struct engine_view *v, struct sheet *out)
     sheet_line(out);
 }
 
-void add_checks(uint64_t checked, uint64_t unchecked, uint64_t violations, struct sheet *out)
+void add_checks(const struct check_view *c, struct sheet *out)
 {
-    sheet_printf(out, ST_TEXT, "%llu checked", (unsigned long long)checked);
-    if (unchecked)
-        sheet_printf(out, ST_WARN, ", %llu unchecked", (unsigned long long)unchecked);
-    sheet_printf(out, violations ? ST_BAD : ST_GOOD, ", %llu violation%s",
-                 (unsigned long long)violations, violations == 1 ? "" : "s");
+    sheet_printf(out, ST_TEXT, "%llu checked", (unsigned long long)c->checks);
+    if (c->unchecked)
+        sheet_printf(out, ST_WARN, ", %llu unchecked", (unsigned long long)c->unchecked);
+    sheet_printf(out, c->violations ? ST_BAD : ST_GOOD, ", %llu violation%s",
+                 (unsigned long long)c->violations, c->violations == 1 ? "" : "s");
 }
 
-static void stats_time(const struct engine_view *v, struct sheet *out)
+static void stats_phases(const struct chat_view *v, struct sheet *out)
 {
-    begin_line(out, "time");
-    add_time(out, "prefill", v->us_prefill);
+    uint64_t step_us = v->us_draft + v->us_verify + v->us_commit;
     add_time(out, "draft", v->us_draft);
     add_time(out, "verify", v->us_verify);
     add_time(out, "commit", v->us_commit);
     add_time(out, "check", v->us_check);
-    uint64_t step_us = v->us_draft + v->us_verify + v->us_commit;
     if (step_us > 0)
         sheet_printf(out, ST_DIM, " (%.2f%%)", 100 * ratio((double)v->us_check, (double)step_us));
+}
+
+static void stats_time(const struct status *s, struct sheet *out)
+{
+    const struct chat_view *v = &s->chat;
+    begin_line(out, "time");
+    add_time(out, "prefill", v->us_prefill);
+    if (s->has[VIEW_STEPS])
+        stats_phases(v, out);
     sheet_line(out);
     begin_line(out, "prompt");
     sheet_printf(out, ST_TEXT, "  %llu tokens, %llu of them reused from the cache (%.1f%%)",
                  (unsigned long long)v->prompt_tokens, (unsigned long long)v->reused_tokens,
                  100 * ratio((double)v->reused_tokens, (double)v->prompt_tokens));
     sheet_line(out);
+}
+
+static void stats_checks(const struct check_view *c, struct sheet *out)
+{
     begin_line(out, "plans");
     sheet_add(out, ST_TEXT, "  ");
-    add_checks(v->checks, v->unchecked, v->violations, out);
-    if (v->violations && v->violation.text[0])
-        sheet_printf(out, ST_BAD, "; step %d.%d: %s", v->violation.turn, v->violation.step,
-                     v->violation.text);
+    add_checks(c, out);
+    if (c->violations && c->violation.text[0])
+        sheet_printf(out, ST_BAD, "; step %d.%d: %s", c->violation.turn, c->violation.step,
+                     c->violation.text);
     sheet_line(out);
 }
 
-static void stats_model(const struct engine_view *v, const struct engine_info *i, struct sheet *out)
+/* Without what the backend does not know. */
+static void stats_model(const struct chat_view *v, const struct backend_info *i, struct sheet *out)
 {
     begin_line(out, "context");
-    sheet_printf(out, ST_TEXT, "  %d of %d tokens, %d with KV", v->length, v->capacity,
-                 v->committed);
+    sheet_printf(out, ST_TEXT, "  %d", v->length);
+    if (v->capacity)
+        sheet_printf(out, ST_TEXT, " of %d", v->capacity);
+    sheet_add(out, ST_TEXT, " tokens");
+    if (v->committed >= 0)
+        sheet_printf(out, ST_TEXT, ", %d with KV", v->committed);
     sheet_line(out);
     begin_line(out, "model");
-    sheet_printf(out, ST_TEXT, "  %s, %d layers (%d sliding, window %d), pages of %d, on %s",
-                 i->family, i->n_layer, i->n_swa_layer, i->window, i->page_size, i->device);
+    sheet_printf(out, ST_TEXT, "  %s", i->family ? i->family : "unknown");
+    if (i->n_layer)
+        sheet_printf(out, ST_TEXT, ", %d layers (%d sliding, window %d)", i->n_layer, i->n_swa_layer,
+                     i->window);
+    if (i->page_size)
+        sheet_printf(out, ST_TEXT, ", pages of %d", i->page_size);
+    if (i->device)
+        sheet_printf(out, ST_TEXT, ", on %s", i->device);
     sheet_line(out);
+}
+
+static void stats_draft(const struct settings *set, const struct backend_info *i, struct sheet *out)
+{
     begin_line(out, "spec");
     if (i->draft_off)
         sheet_printf(out, ST_WARN, "  off: %s", i->draft_off);
-    else if (!v->settings.spec)
+    else if (!set->spec)
         sheet_add(out, ST_WARN, "  off: switched off by /set spec");
     else
-        sheet_printf(out, ST_TEXT, "  on: %d steps, top %d, %d nodes", v->settings.steps,
-                     v->settings.topk, v->settings.nodes);
+        sheet_printf(out, ST_TEXT, "  on: %d steps, top %d, %d nodes", set->steps, set->topk,
+                     set->nodes);
     sheet_line(out);
 }
 
-void view_stats(const struct engine_view *v, const struct engine_info *i, struct sheet *out)
+void view_stats(const struct status *s, const struct backend_info *i, struct sheet *out)
 {
+    const struct chat_view *v = &s->chat;
     sheet_add(out, ST_HEAD, "STATS");
     sheet_printf(out, ST_TEXT, "     session %s   step %d.%d", v->session, v->turn, v->step);
     sheet_line(out);
-    stats_speed(v, out);
-    stats_time(v, out);
+    stats_speed(s, out);
+    stats_time(s, out);
+    if (s->has[VIEW_CHECK])
+        stats_checks(&s->check, out);
     stats_model(v, i, out);
+    if (s->has[VIEW_ACCEPT])
+        stats_draft(&v->settings, i, out);
 }
 
 /* ---- acceptance by depth --------------------------------------------------------------------- */
 
-void view_accept(const struct engine_view *v, int width, struct sheet *out)
+void view_accept(const struct chat_view *v, int width, struct sheet *out)
 {
     int cells = min_int(BAR_CELLS, width - 46);
     sheet_add(out, ST_HEAD, "ACCEPT");

@@ -36,35 +36,35 @@ int32_t page_in(const struct page_view *p, enum pool_id pool)
     return pool == POOL_FULL ? p->full : pool == POOL_SWA ? p->swa : p->draft;
 }
 
-int map_page_size(const struct engine_view *v)
+int map_page_size(const struct page_table *t)
 {
-    return max_int(1, v->pool[POOL_FULL].page_size);
+    return max_int(1, t->pool[POOL_FULL].page_size);
 }
 
-int map_window_start(const struct engine_view *v)
+int map_window_start(const struct page_table *t)
 {
-    return v->window > 0 ? max_int(0, v->committed - v->window + 1) : v->window_lo;
+    return t->window > 0 ? max_int(0, t->committed - t->window + 1) : t->window_lo;
 }
 
-int map_held(const struct engine_view *v)
+int map_held(const struct page_table *t)
 {
-    return max_int(max_int(v->length, v->n_page * map_page_size(v)), v->draft_length);
+    return max_int(max_int(t->length, t->n_page * map_page_size(t)), t->draft_length);
 }
 
-int map_unit(const struct engine_view *v, int cells)
+int map_unit(const struct page_table *t, int cells)
 {
-    int unit = 1, size = map_page_size(v), held = map_held(v);
+    int unit = 1, size = map_page_size(t), held = map_held(t);
     while (unit < size && (int64_t)unit * cells < held)
         unit *= 2;
     return min_int(unit, size);
 }
 
 /* Where the violation of the turn at hand lies: the positions [*first, *end) of a pool. */
-static bool fault_span(const struct engine_view *v, enum pool_id pool, int *first, int *end)
+static bool fault_span(const struct page_table *t, enum pool_id pool, int *first, int *end)
 {
-    const struct fault_place *at = &v->violation.at;
-    int size = map_page_size(v), column = fault_place_column(at, size);
-    if (!v->violated_now || column < 0 || strcmp(at->pool, pool_name(pool)) != 0)
+    const struct fault_place *at = &t->at;
+    int size = map_page_size(t), column = fault_place_column(at, size);
+    if (!t->violated || column < 0 || strcmp(at->pool, pool_name(pool)) != 0)
         return false;
     *first = at->cell >= 0 ? at->cell : column * size;
     *end = at->cell >= 0 ? at->cell + 1 : *first + size;
@@ -72,49 +72,49 @@ static bool fault_span(const struct engine_view *v, enum pool_id pool, int *firs
 }
 
 /* What positions [first, end) of one logical page are in a pool, as the next pass will find them. */
-static enum cell span_state(const struct engine_view *v, enum pool_id pool, int first, int end)
+static enum cell span_state(const struct page_table *t, enum pool_id pool, int first, int end)
 {
-    int size = map_page_size(v), column = first / size, from, to;
-    int length = pool == POOL_DRAFT ? v->draft_length : v->committed;
-    if (fault_span(v, pool, &from, &to) && from < end && to > first)
+    int size = map_page_size(t), column = first / size, from, to;
+    int length = pool == POOL_DRAFT ? t->draft_length : t->committed;
+    if (fault_span(t, pool, &from, &to) && from < end && to > first)
         return C_FAULT;
-    if (column >= v->n_page || page_in(&v->page[column], pool) == 0)
+    if (column >= t->n_page || page_in(&t->page[column], pool) == 0)
         return first < length && pool == POOL_SWA ? C_GONE : C_FREE;
     if (first >= length) /* the rest of a page that is being filled, or a page for a tree */
         return column * size < length ? C_FREE : C_OPEN;
     if (pool != POOL_SWA)
         return C_READ;
-    return end > map_window_start(v) ? C_WINDOW : C_HELD;
+    return end > map_window_start(t) ? C_WINDOW : C_HELD;
 }
 
-void map_cell(const struct engine_view *v, enum pool_id pool, int first, int n, struct sheet *out)
+void map_cell(const struct page_table *t, enum pool_id pool, int first, int n, struct sheet *out)
 {
-    int size = map_page_size(v);
+    int size = map_page_size(t);
     enum cell best = C_FREE;
     for (int at = first; at < first + n; at += size) {
-        enum cell s = span_state(v, pool, at, min_int(at + size, first + n));
+        enum cell s = span_state(t, pool, at, min_int(at + size, first + n));
         best = s > best ? s : best;
     }
     add_cell(out, best);
 }
 
-void map_scale(const struct engine_view *v, int unit, struct sheet *out)
+void map_scale(const struct page_table *t, int unit, struct sheet *out)
 {
-    int size = map_page_size(v);
+    int size = map_page_size(t);
     sheet_add(out, ST_DIM, "one cell: ");
     if (unit >= size)
         sheet_printf(out, ST_DIM, "%d page%s of %d token%s", unit / size, unit > size ? "s" : "",
                      size, size > 1 ? "s" : "");
     else
         sheet_printf(out, ST_DIM, "%d token%s of a page's %d", unit, unit > 1 ? "s" : "", size);
-    sheet_printf(out, ST_DIM, "; context %d/%d", v->length, v->capacity);
+    sheet_printf(out, ST_DIM, "; context %d/%d", t->length, t->capacity);
     sheet_line(out);
 }
 
-void map_legend(const struct engine_view *v, int width, struct sheet *out)
+void map_legend(const struct page_table *t, int width, struct sheet *out)
 {
     static const enum cell order[] = {C_READ, C_WINDOW, C_HELD, C_OPEN, C_GONE, C_FREE};
-    bool swa = v->pool[POOL_SWA].exists;
+    bool swa = t->pool[POOL_SWA].exists;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         if (!swa && (order[i] == C_WINDOW || order[i] == C_HELD || order[i] == C_GONE))
             continue;
@@ -125,14 +125,14 @@ void map_legend(const struct engine_view *v, int width, struct sheet *out)
     sheet_line(out);
 }
 
-static void map_row(const struct engine_view *v, enum pool_id pool, int n_cell, int unit,
+static void map_row(const struct page_table *t, enum pool_id pool, int n_cell, int unit,
                     struct sheet *out)
 {
     sheet_printf(out, ST_LABEL, "%-6s", pool_name(pool));
-    if (!v->pool[pool].exists)
+    if (!t->pool[pool].exists)
         sheet_add(out, ST_DIM, "none: this model does not need it");
-    for (int i = 0; i < n_cell && v->pool[pool].exists; i++)
-        map_cell(v, pool, i * unit, unit, out);
+    for (int i = 0; i < n_cell && t->pool[pool].exists; i++)
+        map_cell(t, pool, i * unit, unit, out);
     sheet_line(out);
 }
 
@@ -146,42 +146,42 @@ static void map_ruler(int n_cell, int unit, struct sheet *out)
     sheet_line(out);
 }
 
-void map_translation(const struct engine_view *v, int pos, struct sheet *out)
+void map_translation(const struct page_table *t, int pos, struct sheet *out)
 {
     const char *to = out->ascii ? " -> " : " → ";
-    int size = map_page_size(v), c = pos / size;
-    const struct page_view none = {0}, *p = c < v->n_page ? &v->page[c] : &none;
-    bool swa = v->pool[POOL_SWA].exists;
+    int size = map_page_size(t), c = pos / size;
+    const struct page_view none = {0}, *p = c < t->n_page ? &t->page[c] : &none;
+    bool swa = t->pool[POOL_SWA].exists;
     sheet_printf(out, ST_KEY, "pos %d", pos);
     sheet_printf(out, ST_TEXT, "%slogical %d:%d", to, c, pos % size);
     if (p->full)
         sheet_printf(out, ST_TEXT, "%sfull %d", to, (int)p->full);
     if (p->full && swa && p->swa)
         sheet_printf(out, ST_TEXT, "%sswa %d", to, (int)p->swa);
-    if (pos >= v->length || !p->full)
-        sheet_add(out, pos < v->committed ? ST_BAD : ST_DIM,
-                  pos < v->committed ? "  MISSING" : "  not written yet");
-    else if (swa && !p->swa && pos >= map_window_start(v) && pos < v->committed)
+    if (pos >= t->length || !p->full)
+        sheet_add(out, pos < t->committed ? ST_BAD : ST_DIM,
+                  pos < t->committed ? "  MISSING" : "  not written yet");
+    else if (swa && !p->swa && pos >= map_window_start(t) && pos < t->committed)
         sheet_add(out, ST_BAD, "  swa MISSING");
     else
         sheet_add(out, ST_GOOD, "  ok");
     sheet_line(out);
     if (!swa)
         return;
-    int last = max_int(v->committed - 1, 0);
-    bool gone = p->full && !p->swa && pos < map_window_start(v);
+    int last = max_int(t->committed - 1, 0);
+    bool gone = p->full && !p->swa && pos < map_window_start(t);
     if (gone)
         sheet_add(out, ST_WARN, "swa released: behind the ");
-    sheet_printf(out, ST_DIM, "window [%d,%d]", map_window_start(v), last);
+    sheet_printf(out, ST_DIM, "window [%d,%d]", map_window_start(t), last);
     sheet_line(out);
 }
 
-static void map_header(const struct engine_view *v, struct sheet *out)
+static void map_header(const struct page_table *t, struct sheet *out)
 {
     sheet_add(out, ST_HEAD, "PAGES");
-    sheet_printf(out, ST_TEXT, " turn %d step %d  ", v->turn, v->step);
+    sheet_printf(out, ST_TEXT, " turn %d step %d  ", t->turn, t->step);
     for (int i = 0; i < N_POOLS; i++) {
-        const struct pool_view *p = &v->pool[i];
+        const struct pool_view *p = &t->pool[i];
         if (p->exists)
             sheet_printf(out, ST_TEXT, "  %s %d/%d", pool_name((enum pool_id)i),
                          p->used + p->protected_, p->total - p->reserved);
@@ -189,21 +189,21 @@ static void map_header(const struct engine_view *v, struct sheet *out)
     sheet_line(out);
 }
 
-static void view_map(const struct engine_view *v, int width, struct sheet *out)
+static void view_map(const struct page_table *t, int width, struct sheet *out)
 {
-    int size = map_page_size(v), cells = max_int(8, width - 6), unit = map_unit(v, cells);
-    if ((int64_t)unit * cells < map_held(v)) /* whole pages, as many as needed */
-        unit = div_up(div_up(map_held(v), size), cells) * size;
-    int n_cell = unit > size ? div_up(map_held(v), unit)
-                             : min_int(cells, max_int(div_up(v->capacity, unit), 1));
-    map_header(v, out);
-    map_scale(v, unit, out);
+    int size = map_page_size(t), cells = max_int(8, width - 6), unit = map_unit(t, cells);
+    if ((int64_t)unit * cells < map_held(t)) /* whole pages, as many as needed */
+        unit = div_up(div_up(map_held(t), size), cells) * size;
+    int n_cell = unit > size ? div_up(map_held(t), unit)
+                             : min_int(cells, max_int(div_up(t->capacity, unit), 1));
+    map_header(t, out);
+    map_scale(t, unit, out);
     for (int i = 0; i < N_POOLS; i++)
-        map_row(v, (enum pool_id)i, n_cell, unit, out);
+        map_row(t, (enum pool_id)i, n_cell, unit, out);
     map_ruler(n_cell, unit, out);
-    map_legend(v, width, out);
-    if (v->committed > 0)
-        map_translation(v, v->committed - 1, out);
+    map_legend(t, width, out);
+    if (t->committed > 0)
+        map_translation(t, t->committed - 1, out);
 }
 
 /* ---- one pool by physical page --------------------------------------------------------------- */
@@ -221,13 +221,13 @@ static const struct {
     [H_GUARD] = {"X", "X", "guard", ST_DIM},
 };
 
-static enum holder page_holder(const struct pool_view *p, int page)
+static enum holder page_holder(const struct page_table *t, enum pool_id pool, int page)
 {
     if (page == 0)
         return H_GUARD;
-    if (p->mine[page])
-        return p->refs[page] > 1 ? H_SHARED : H_MINE;
-    return p->refs[page] ? H_IDLE : H_FREE;
+    if (t->mine[pool][page])
+        return t->refs[pool][page] > 1 ? H_SHARED : H_MINE;
+    return t->refs[pool][page] ? H_IDLE : H_FREE;
 }
 
 static void add_holder(struct sheet *out, enum holder h)
@@ -235,9 +235,10 @@ static void add_holder(struct sheet *out, enum holder h)
     sheet_add(out, held_by[h].style, out->ascii ? held_by[h].ascii : held_by[h].text);
 }
 
-static void grid(const struct pool_view *p, int width, struct sheet *out)
+static void grid(const struct page_table *t, enum pool_id pool, int width, struct sheet *out)
 {
     enum { MAX_ROWS = 24 };
+    const struct pool_view *p = &t->pool[pool];
     int cells = max_int(16, (width - 8) / 16 * 16);
     int per = max_int(1, div_up(p->total, cells * MAX_ROWS));
     if (per > 1) {
@@ -248,9 +249,11 @@ static void grid(const struct pool_view *p, int width, struct sheet *out)
         sheet_printf(out, ST_LABEL, "%6d  ", first);
         for (int i = 0; i < cells && first + i * per < p->total; i++) {
             enum holder best = H_FREE;
-            for (int page = first + i * per; page < min_int(p->total,
-                                                            first + (i + 1) * per); page++)
-                best = page_holder(p, page) > best ? page_holder(p, page) : best;
+            int end = min_int(p->total, first + (i + 1) * per);
+            for (int page = first + i * per; page < end; page++) {
+                enum holder h = page_holder(t, pool, page);
+                best = h > best ? h : best;
+            }
             add_holder(out, best);
         }
         sheet_line(out);
@@ -275,18 +278,18 @@ static void add_run(struct sheet *out, int column, int page, int n)
 }
 
 /* The session's page table in runs of neighbours, newest last. */
-static void table_runs(const struct engine_view *v, enum pool_id pool, int width, struct sheet *out)
+static void table_runs(const struct page_table *t, enum pool_id pool, int width, struct sheet *out)
 {
     sheet_printf(out, ST_LABEL, "logical page %s %s page:", out->ascii ? "->" : "→",
                  pool_name(pool));
     int used = 30, runs = 0;
-    for (int c = 0; c < v->n_page;) {
-        int page = page_in(&v->page[c], pool), n = 1;
+    for (int c = 0; c < t->n_page;) {
+        int page = page_in(&t->page[c], pool), n = 1;
         if (page == 0) {
             c++;
             continue;
         }
-        while (c + n < v->n_page && page_in(&v->page[c + n], pool) == page + n)
+        while (c + n < t->n_page && page_in(&t->page[c + n], pool) == page + n)
             n++;
         if (used + 24 > width) {
             sheet_line(out);
@@ -303,10 +306,10 @@ static void table_runs(const struct engine_view *v, enum pool_id pool, int width
     sheet_line(out);
 }
 
-static void view_one_pool(const struct engine_view *v, enum pool_id pool, int width,
+static void view_one_pool(const struct page_table *t, enum pool_id pool, int width,
                           struct sheet *out)
 {
-    const struct pool_view *p = &v->pool[pool];
+    const struct pool_view *p = &t->pool[pool];
     sheet_printf(out, ST_HEAD, "POOL %s", pool_name(pool));
     if (!p->exists) {
         sheet_add(out, ST_DIM, "  none: this model does not need it");
@@ -316,16 +319,16 @@ static void view_one_pool(const struct engine_view *v, enum pool_id pool, int wi
     sheet_printf(out, ST_TEXT, "  %d pages of %d tokens: %d used, %d protected, %d evictable, "
                  "%d free", p->total, p->page_size, p->used, p->protected_, p->evictable, p->free);
     sheet_line(out);
-    grid(p, width, out);
-    table_runs(v, pool, width, out);
+    grid(t, pool, width, out);
+    table_runs(t, pool, width, out);
 }
 
-void view_pages(const struct engine_view *v, const char *which, int width, struct sheet *out)
+void view_pages(const struct page_table *t, const char *which, int width, struct sheet *out)
 {
     for (int i = 0; which && i < N_POOLS; i++)
         if (strcmp(which, pool_name((enum pool_id)i)) == 0) {
-            view_one_pool(v, (enum pool_id)i, width, out);
+            view_one_pool(t, (enum pool_id)i, width, out);
             return;
         }
-    view_map(v, width, out);
+    view_map(t, width, out);
 }

@@ -44,7 +44,7 @@ void tui_stop(struct tui *t)
         t->quit = true;
         t->exit_code = 130;
     } else if (t->busy) {
-        engine_cancel(t->app->engine);
+        backend_cancel(t->app->backend);
         if (t->n_queued > 0)
             unqueue(t);
         tui_hint(t, "stopping; Ctrl-C again quits");

@@ -60,10 +60,25 @@ void tui_pane_toggle(struct tui *t, enum pane_kind kind)
 
 /* ---- what stands in them ---- */
 
+/* A view that the backend lacks: the pane's title and the reason, greyed. */
+static void write_lack(struct sheet *s, const char *title, const char *why, int width)
+{
+    struct sheet text;
+    sheet_init(&text, s->ascii);
+    sheet_add(&text, ST_DIM, title);
+    sheet_line(&text);
+    sheet_add(&text, ST_DIM, why);
+    sheet_line(&text);
+    sheet_append_wrapped(s, &text, width);
+    sheet_free(&text);
+}
+
 static void write_tree(struct tui *t, struct pane *p, int width)
 {
-    const struct engine_view *v = &t->view;
-    view_tree(t->app->engine, &v->tree, v->tree_turn, v->tree_step, v->tree_bonus, width, &p->rows);
+    struct backend *b = t->app->backend;
+    struct step_view v = {0};
+    b->trees->latest(b, &v);
+    view_tree(b, &v.tree, v.turn, v.step, v.rec.bonus, width, &p->rows);
 }
 
 static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)
@@ -118,16 +133,18 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
 
 static void write_pool(struct tui *t, struct pane *p, int width)
 {
-    const struct engine_view *v = &t->view;
+    const struct status *now = &t->now;
     struct sheet *s = &p->rows;
     sheet_add(s, ST_HEAD, "POOL");
-    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", v->turn, v->step,
-                 v->pool[POOL_FULL].page_size);
+    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", now->chat.turn, now->chat.step,
+                 now->pool[POOL_FULL].page_size);
     sheet_line(s);
     for (int i = 0; i < N_POOLS; i++)
-        pool_rows(s, pool_name((enum pool_id)i), &v->pool[i], width);
+        pool_rows(s, pool_name((enum pool_id)i), &now->pool[i], width);
+    if (!now->has[VIEW_ACCEPT])
+        return;
     sheet_line(s);
-    view_accept(v, width, s);
+    view_accept(&now->chat, width, s);
 }
 
 /* Cells of a pane on this screen. */
@@ -142,9 +159,9 @@ static int pane_width(const struct tui *t)
  * violated a rule. */
 static void add_alarm(struct tui *t, struct pane *p)
 {
-    const struct engine_view *v = &t->view;
+    const struct check_view *v = &t->now.check;
     struct buf hazards = {0}, place = {0};
-    bool danger = app_hazards(v, t->app->ascii, &hazards);
+    bool danger = app_hazards(&t->now, t->app->ascii, &hazards);
     struct sheet all;
     if (!danger && !v->violated_now)
         return;
@@ -175,6 +192,16 @@ static void add_alarm(struct tui *t, struct pane *p)
     buf_free(&place);
 }
 
+static const struct {
+    const char *title;
+    enum backend_view view; /* that it shows */
+    void (*write)(struct tui *t, struct pane *p, int width);
+} pane[N_PANE_KINDS] = {
+    [PANE_PAGES] = {"PAGES", VIEW_PAGES, tui_pages_write},
+    [PANE_TREE] = {"TREE", VIEW_TREES, write_tree},
+    [PANE_POOL] = {"POOL", VIEW_POOLS, write_pool},
+};
+
 void tui_panes_update(struct tui *t)
 {
     int width = pane_width(t);
@@ -183,11 +210,11 @@ void tui_panes_update(struct tui *t)
         sheet_clear(&p->rows);
         p->head = 1;
         p->scroll_to = -1;
-        switch (t->open[i]) {
-        case PANE_PAGES: tui_pages_write(t, p, width); break;
-        case PANE_TREE: write_tree(t, p, width); break;
-        default: write_pool(t, p, width);
-        }
+        const char *why = t->app->backend->lacks[pane[t->open[i]].view];
+        if (why)
+            write_lack(&p->rows, pane[t->open[i]].title, why, width);
+        else
+            pane[t->open[i]].write(t, p, width);
         add_alarm(t, p);
         sheet_cut(&p->rows, width);
     }

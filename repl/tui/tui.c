@@ -127,7 +127,7 @@ static void end_turn(struct tui *t, const struct event *ev)
         tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
     else if (ev->reason != STOP_END)
         tui_note(t, ST_WARN, "stopped: %s", stop_name(ev->reason));
-    if (t->have_view && t->view.settings.verbose)
+    if (t->have_view && t->now.chat.settings.verbose)
         tui_note(t, ST_DIM, "%d token%s%s%.1f t/s%s%d step%s, %d of %d drafted accepted%s"
                  "prompt %d (%d reused) in %.0f ms", ev->tokens.n,
                  plural(ev->tokens.n), dot, reply_tok_s(ev->tokens.n, ev->us_decode), dot, ev->n_steps,
@@ -186,7 +186,7 @@ static void drain(struct tui *t)
     uint64_t now = clock_ns();
     if (now < t->drain_ns)
         return;
-    while (n < BATCH && engine_next(t->app->engine, &ev)) {
+    while (n < BATCH && backend_next(t->app->backend, &ev)) {
         take_event(t, &ev);
         event_free(&ev);
         n++;
@@ -286,13 +286,13 @@ void tui_submit(struct tui *t, char *text)
     }
     if (any)
         run_now(t, text);
-    t->busy = engine_busy(t->app->engine);
+    t->busy = backend_busy(t->app->backend);
     free(text);
 }
 
 static void send_queued(struct tui *t)
 {
-    t->busy = engine_busy(t->app->engine);
+    t->busy = backend_busy(t->app->backend);
     while (!t->busy && t->n_queued > 0 && !t->app->quit) {
         char *text = t->queued[0];
         struct attached since = t->app->attached;
@@ -313,18 +313,16 @@ static void update_view(struct tui *t, uint64_t now)
         return;
     if (t->have_view && t->busy && now - t->view_ns < VIEW_MS * MS)
         return;
-    if (t->have_view)
-        engine_view_free(&t->view);
-    engine_view(t->app->engine, &t->view);
-    if (t->view.settings.think != t->think || !t->have_view) {
-        t->think = t->view.settings.think;
+    app_look(t->app, &t->now);
+    if (t->now.chat.settings.think != t->think || !t->have_view) {
+        t->think = t->now.chat.settings.think;
         transcript_set_think(&t->talk, t->think);
     }
     t->have_view = true;
     t->view_old = t->busy; /* the last look at a reply is one after its end */
     t->view_ns = now;
     sheet_clear(&t->status);
-    app_status(t->app, &t->view, t->w - 2, &t->status);
+    app_status(t->app, &t->now, t->w - 2, &t->status);
     tui_panes_update(t);
 }
 
@@ -473,7 +471,7 @@ static void turn_the_crank(struct tui *t)
     struct pollfd fd[4] = {
         {.fd = STDIN_FILENO, .events = POLLIN},
         {.fd = interrupt_fd(), .events = POLLIN},
-        {.fd = t->drain_ns > now ? -1 : engine_fd(t->app->engine), .events = POLLIN},
+        {.fd = t->drain_ns > now ? -1 : backend_fd(t->app->backend), .events = POLLIN},
         {.fd = t->app->history ? history_fd(t->app->history) : -1, .events = POLLIN},
     };
     int n = poll(fd, 4, idle_time(t, now));
@@ -514,11 +512,21 @@ static const char *last_parts(const char *path)
 
 static void greet(struct tui *t)
 {
-    const struct engine_info *i = engine_info(t->app->engine);
-    const char *dot = t->app->ascii ? " | " : " · ", *name = last_parts(i->model_dir);
+    const struct backend_info *i = backend_info(t->app->backend);
+    const char *dot = t->app->ascii ? " | " : " · ";
+    struct buf line = {0};
+    buf_str(&line, i->model_dir ? last_parts(i->model_dir) : "a model without a name");
+    if (i->family)
+        buf_printf(&line, "%s%s", dot, i->family);
+    if (i->device)
+        buf_printf(&line, " on %s", i->device);
+    if (i->context)
+        buf_printf(&line, "%scontext %d", dot, i->context);
+    if (backend_has(t->app->backend, VIEW_ACCEPT))
+        buf_printf(&line, "%s%s", dot, i->draft_off ? i->draft_off : "drafting");
     tui_note(t, ST_BOLD, "aerie %s", AERIE_VERSION);
-    tui_note(t, ST_DIM, "%s%s%s on %s%scontext %d%s%s", name, dot, i->family,
-             i->device, dot, i->context, dot, i->draft_off ? i->draft_off : "drafting");
+    tui_note(t, ST_DIM, "%s", line.p);
+    buf_free(&line);
     tui_note(t, ST_DIM, "Enter sends%sF1 help%sF2 pages%sF3 tree%sF5 pool%s/bye quits", dot, dot,
              dot, dot, dot);
 }
@@ -544,8 +552,6 @@ static void begin(struct tui *t, struct app *a)
 
 static void end(struct tui *t)
 {
-    if (t->have_view)
-        engine_view_free(&t->view);
     for (int i = 0; i < t->n_queued; i++) {
         free(t->queued[i]);
         attached_free(&t->queued_files[i]);
@@ -584,14 +590,14 @@ int tui_run(struct app *a)
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
         app_error(a, &e);
     app_tell(a);
-    if (engine_info(a->engine)->passed)
-        app_say(a, ST_WARN, "computing on the CPU: %s", engine_info(a->engine)->passed);
+    if (backend_info(a->backend)->passed)
+        app_say(a, ST_WARN, "computing on the CPU: %s", backend_info(a->backend)->passed);
     tui_work(t, false);
     t->view_old = true;
     while (!t->quit && !a->quit)
         turn_the_crank(t);
-    if (engine_busy(a->engine))
-        engine_cancel(a->engine);
+    if (backend_busy(a->backend))
+        backend_cancel(a->backend);
     term_close();
     if (t->last_words.n) {
         struct buf clean = {0};

@@ -27,7 +27,7 @@ struct tui {
     struct pane help;
     bool help_on;
 
-    struct engine_view view;
+    struct status now; /* as drawn */
     bool have_view, view_old; /* old: events came since it was taken */
     uint64_t view_ns;
     struct sheet status;

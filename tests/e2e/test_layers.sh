@@ -45,14 +45,14 @@ only engine/plan "$below" 'engine/cache/.*'
 only engine/run "$below" 'engine/(cache|plan)/.*'
 only engine/draft "$below" 'engine/(cache|plan|run)/.*'
 only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
-only engine/serve "$below" 'engine/engine\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
-only engine/tools "$below" 'engine/engine\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
+only engine/serve "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
+only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
 
 only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
 
-public="$base|history/(history|hazards)\\.h|engine/(engine|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
+public="$base|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
-only repl "$public" 'repl/.*'
+only repl "$public" 'engine/engine\.h' 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|interrupt|text/.*)\.h'
 only repl/cli "$public" 'repl/(repl|facts|text/.*)\.h'
@@ -62,5 +62,6 @@ without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^re
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|rig_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
-without "no backend is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
+without "only repl/backend.c knows the local engine" 'include "engine/engine\.h"' '^repl/backend\.c:' repl
+without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 exit $bad

@@ -17,6 +17,7 @@
 
 #include "engine/serve/batch.h"
 #include "engine/cycle/fit.h"
+#include "engine/engine.h"
 #include "repl/cli/cli.h"
 #include "repl/tui/tui.h"
 
@@ -35,7 +36,7 @@ static struct {
     int waits;           /* until the device fails; < 0: never */
     int gets;            /* the same, of copies to the host: it fails before it is waited for */
     bool failed;
-    struct engine *engine;
+    struct backend *engine;
     int cancel_at; /* attentions until the user stops, 0: never; after it there is none of ... */
     bool cancelled; /* ... a prompt's many rows */
 } spy;
@@ -106,7 +107,7 @@ static void spy_attn(struct kdev *d, const struct k_attn *a)
     kernels_cpu.attn(d, a);
     if (spy.cancel_at && --spy.cancel_at == 0) {
         spy.cancelled = true;
-        engine_cancel(spy.engine);
+        backend_cancel(spy.engine);
     }
 }
 
@@ -292,16 +293,16 @@ static void take(struct answer *a, const struct event *ev)
     }
 }
 
-static void ask(struct engine *g, enum request_kind kind, const char *text, struct answer *a)
+static void ask(struct backend *g, enum request_kind kind, const char *text, struct answer *a)
 {
     struct err e = {0};
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
     struct event ev;
     answer_free(a);
-    must(engine_submit(g, &rq, &e), &e);
+    must(backend_submit(g, &rq, &e), &e);
     for (bool busy = true; busy;) {
-        busy = engine_busy(g); /* before the queue: what it posted is then in there */
-        while (busy ? engine_wait(g, &ev, 20) : engine_next(g, &ev)) {
+        busy = backend_busy(g); /* before the queue: what it posted is then in there */
+        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
             take(a, &ev);
             event_free(&ev);
         }
@@ -315,10 +316,10 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
     struct answer a = {0};
     new_spy(false);
     struct engine_opts o = spy_opts();
-    struct engine *g = engine_open(&o, &e);
+    struct backend *g = engine_open(&o, &e);
     must(g != NULL, &e);
-    assert_int_equal(engine_info(g)->context, 4096);
-    engine_close(g);
+    assert_int_equal(backend_info(g)->context, 4096);
+    backend_close(g);
     struct bed b;
     spy_bed(&b);
     struct rig_shape s = {.page_size = 16, .context = 4096}, less = s;
@@ -329,12 +330,12 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
     small(((size_t)384 << 20) + (sum(&full) + sum(&part)) / 2);
     g = engine_open(&o, &e);
     must(g != NULL, &e);
-    int n = engine_info(g)->context;
+    int n = backend_info(g)->context;
     assert_true(n >= 512 && n < 4096);
     ask(g, RQ_SAY, "Hello!", &a);
     assert_int_equal(a.reason, STOP_END);
     assert_int_equal(number_after(a.notices.p, "the context is "), n);
-    engine_close(g);
+    backend_close(g);
     o.context = 4096; /* asked for: it is that or nothing */
     g = engine_open(&o, &e);
     assert_null(g);
@@ -350,7 +351,7 @@ static void one_loss(bool queued, int waits, int gets, const struct answer *heal
     struct answer a = {0};
     new_spy(queued);
     struct engine_opts o = spy_opts();
-    struct engine *g = engine_open(&o, &e);
+    struct backend *g = engine_open(&o, &e);
     must(g != NULL, &e);
     ask(g, RQ_NEW, NULL, &a);
     spy.waits = waits;
@@ -367,7 +368,7 @@ static void one_loss(bool queued, int waits, int gets, const struct answer *heal
     assert_true(waits < 0 || (a.n_steps > 0) == (waits > 0));
     ask(g, RQ_SAY, "and again", &a);
     assert_true(a.lost && a.n_fault == 1 && !a.ended);
-    engine_close(g);
+    backend_close(g);
     answer_free(&a);
 }
 
@@ -379,11 +380,11 @@ static void test_a_lost_device_ends_the_turn_and_keeps_what_was_said(void **stat
         struct answer a = {0};
         new_spy(queued);
         struct engine_opts o = spy_opts();
-        struct engine *g = engine_open(&o, &e);
+        struct backend *g = engine_open(&o, &e);
         must(g != NULL, &e);
         ask(g, RQ_SAY, "count to twenty", &a);
         assert_true(a.n_fault == 0 && a.n_steps > 6);
-        engine_close(g);
+        backend_close(g);
         for (int n = 0; n < 8; n++) {
             if (n < 6)
                 one_loss(queued, n, -1, &a);
@@ -400,7 +401,7 @@ static void test_a_violated_rule_and_short_memory_leave_the_engine_alive(void **
     struct answer a = {0};
     new_spy(false);
     struct engine_opts o = spy_opts();
-    struct engine *g = engine_open(&o, &e);
+    struct backend *g = engine_open(&o, &e);
     must(g != NULL, &e);
     ask(g, RQ_SET, "bug.16267=on", &a);
     ask(g, RQ_SAY, "Hello!", &a);
@@ -416,7 +417,7 @@ static void test_a_violated_rule_and_short_memory_leave_the_engine_alive(void **
     assert_int_equal(a.reason, STOP_FAULT);
     ask(g, RQ_SAY, "Hello!", &a);
     assert_int_equal(a.reason, STOP_END);
-    engine_close(g);
+    backend_close(g);
     answer_free(&a);
 }
 
@@ -431,16 +432,16 @@ static char *long_prompt(void)
 }
 
 /* Cancels at the first chunk that is reported; only the one under way may still come to its end. */
-static void stop_early(struct engine *g, struct answer *a)
+static void stop_early(struct backend *g, struct answer *a)
 {
     struct err e = {0};
     struct request rq = {.kind = RQ_SAY, .text = long_prompt()};
     struct event ev;
     uint64_t stopped = 0;
     int done = 0, total = 0, late = 0;
-    must(engine_submit(g, &rq, &e), &e);
+    must(backend_submit(g, &rq, &e), &e);
     while (!a->ended) {
-        if (!engine_wait(g, &ev, 1000))
+        if (!backend_wait(g, &ev, 1000))
             continue;
         take(a, &ev);
         if (ev.kind == EV_PREFILL) {
@@ -448,14 +449,14 @@ static void stop_early(struct engine *g, struct answer *a)
             done = ev.done;
             total = ev.total;
             if (!stopped) {
-                engine_cancel(g);
+                backend_cancel(g);
                 stopped = clock_ns();
             }
         }
         event_free(&ev);
     }
     assert_true(done < total && late <= 1);
-    while (engine_busy(g)) /* the end is told before the session is put back */
+    while (backend_busy(g)) /* the end is told before the session is put back */
         usleep(1000);
 }
 
@@ -466,29 +467,30 @@ static void test_a_long_prompt_stops_between_chunks_and_leaves_the_session_usabl
         struct err e = {0};
         struct answer a = {0};
         struct check_report report;
-        struct engine_view v;
+        struct chat_view v;
+        struct pool_view pool[N_POOLS];
         new_spy(queued);
         struct engine_opts o = spy_opts();
         o.settings.chunk = 32;
-        struct engine *g = engine_open(&o, &e);
+        struct backend *g = engine_open(&o, &e);
         must(g != NULL, &e);
         ask(g, RQ_NEW, NULL, &a);
         ask(g, RQ_SAY, "Hello!", &a);
-        engine_view(g, &v);
-        int length = v.length, used = v.pool[POOL_FULL].used;
-        engine_view_free(&v);
+        backend_chat(g, &v);
+        g->pools->ledger(g, pool);
+        int length = v.length, used = pool[POOL_FULL].used;
         answer_free(&a);
         stop_early(g, &a);
         assert_int_equal(a.reason, STOP_CANCEL);
         assert_true(a.n_fault == 0 && a.text.n == 0 && a.n_steps > 0);
-        must(engine_check(g, &report, &e), &e);
-        engine_view(g, &v); /* the conversation is where it was, and so are the pages */
-        assert_true(v.length == length && v.pool[POOL_FULL].used <= used + 1);
-        engine_view_free(&v);
+        must(g->check->sweep(g, &report, &e), &e);
+        backend_chat(g, &v); /* the conversation is where it was, and so are the pages */
+        g->pools->ledger(g, pool);
+        assert_true(v.length == length && pool[POOL_FULL].used <= used + 1);
         ask(g, RQ_SAY, "Hello!", &a);
         assert_int_equal(a.reason, STOP_END);
         assert_true(a.text.n > 0);
-        engine_close(g);
+        backend_close(g);
         answer_free(&a);
     }
 }
@@ -504,17 +506,17 @@ static void test_a_long_chunk_stops_between_layers(void **state)
     spy.k.attn = spy_attn;
     struct engine_opts o = spy_opts();
     o.settings.chunk = 4096;
-    struct engine *g = spy.engine = engine_open(&o, &e);
+    struct backend *g = spy.engine = engine_open(&o, &e);
     must(g != NULL, &e);
     char *text = long_prompt();
     spy.cancel_at = 3;
     ask(g, RQ_SAY, text, &a);
     assert_int_equal(a.reason, STOP_CANCEL);
     assert_true(a.n_steps == 0 && a.n_fault == 0 && spy.cancel_at == 0);
-    must(engine_check(g, &report, &e), &e);
+    must(g->check->sweep(g, &report, &e), &e);
     ask(g, RQ_SAY, "Hello!", &a);
     assert_int_equal(a.reason, STOP_END);
-    engine_close(g);
+    backend_close(g);
     free(text);
     answer_free(&a);
 }
@@ -529,25 +531,23 @@ static void test_the_chunk_suits_the_device_unless_it_is_given(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct err e = {0};
         struct answer a = {0};
-        struct engine_view v;
+        struct chat_view v;
         new_spy(cases[i].queued);
         struct engine_opts o = spy_opts();
         o.settings.chunk = cases[i].given;
-        struct engine *g = engine_open(&o, &e);
+        struct backend *g = engine_open(&o, &e);
         must(g != NULL, &e);
         char *text = long_prompt();
         ask(g, RQ_SAY, text, &a);
         assert_true(a.n_prompt > 2048);
         assert_int_equal(a.n_prefill, div_up(a.n_prompt, cases[i].want));
-        engine_view(g, &v);
+        backend_chat(g, &v);
         assert_int_equal(v.settings.chunk, cases[i].want);
-        engine_view_free(&v);
         ask(g, RQ_SET, "chunk=0", &a);
-        engine_view(g, &v);
+        backend_chat(g, &v);
         assert_int_equal(v.settings.chunk, cases[i].queued ? 2048 : 256);
-        engine_view_free(&v);
         free(text);
-        engine_close(g);
+        backend_close(g);
         answer_free(&a);
     }
 }
@@ -588,7 +588,7 @@ static int with_app(struct options *o, int waits, int (*face)(struct app *a))
     struct app *a = xcalloc(1, sizeof *a);
     if (!app_open(a, o, &e))
         return cli_fail(&e);
-    while (engine_busy(a->engine))
+    while (backend_busy(a->backend))
         usleep(1000);
     spy.waits = waits;
     int rc = face(a);

@@ -3,32 +3,31 @@
 
 enum { CONTEXT = 512 };
 
-static struct engine *open_full(int forget)
+static struct backend *open_full(int forget)
 {
     struct engine_opts o = serve_opts();
     struct brought b = {0};
     o.context = CONTEXT;
     o.settings.forget = forget;
     o.settings.max_tokens = 12;
-    struct engine *g = serve_open(&o);
+    struct backend *g = serve_open(&o);
     ask(g, RQ_NEW, NULL, &b);
     brought_free(&b);
     return g;
 }
 
-static void say_words(struct engine *g, int n, struct brought *b)
+static void say_words(struct backend *g, int n, struct brought *b)
 {
     char *text = words(n);
     ask(g, RQ_SAY, text, b);
     free(text);
 }
 
-static int length(struct engine *g)
+static int length(struct backend *g)
 {
-    struct engine_view v;
-    engine_view(g, &v);
+    struct chat_view v;
+    backend_chat(g, &v);
     int n = v.length;
-    engine_view_free(&v);
     return n;
 }
 
@@ -36,7 +35,7 @@ static void test_a_message_that_cannot_fit_changes_nothing(void **state)
 {
     (void)state;
     for (int forget = FORGET_ASK; forget <= FORGET_NEVER; forget++) {
-        struct engine *g[2] = {open_full(forget), open_full(forget)};
+        struct backend *g[2] = {open_full(forget), open_full(forget)};
         struct brought b[2];
         memset(b, 0, sizeof b);
         for (int i = 0; i < 2; i++) {
@@ -57,14 +56,14 @@ static void test_a_message_that_cannot_fit_changes_nothing(void **state)
         assert_memory_equal(b[0].prompt.v, b[1].prompt.v,
                             (size_t)b[0].prompt.n * sizeof *b[0].prompt.v);
         for (int i = 0; i < 2; i++) {
-            engine_close(g[i]);
+            backend_close(g[i]);
             brought_free(&b[i]);
         }
     }
 }
 
 /* Turns 1 to 4 are short; with one more of `n` lines the context is too small. */
-static void fill(struct engine *g, struct brought *b)
+static void fill(struct backend *g, struct brought *b)
 {
     for (int i = 0; i < 4; i++)
         say_words(g, 11, b);
@@ -73,7 +72,7 @@ static void fill(struct engine *g, struct brought *b)
 static void test_asking_refuses_until_the_user_lets_turns_leave(void **state)
 {
     (void)state;
-    struct engine *g = open_full(FORGET_ASK);
+    struct backend *g = open_full(FORGET_ASK);
     struct brought b = {0};
     int turns = 0, tokens = 0;
     fill(g, &b);
@@ -87,7 +86,7 @@ static void test_asking_refuses_until_the_user_lets_turns_leave(void **state)
     brought_clear(&b);
     struct err e = {0};
     struct request rq = {.kind = RQ_SAY, .text = words(22), .make_room = true};
-    must(engine_submit(g, &rq, &e), &e);
+    must(backend_submit(g, &rq, &e), &e);
     settle(g, &b);
     assert_true(b.reason[0] != STOP_CONTEXT && b.end_tokens.n > 0);
     assert_string_equal(b.order.p, "nfb"); /* said, logged, then done */
@@ -98,7 +97,7 @@ static void test_asking_refuses_until_the_user_lets_turns_leave(void **state)
     assert_non_null(strstr(b.notices.p, said));
     assert_true(turns >= 1 && turns < 4); /* no more than it takes */
     assert_true(b.prompt.n + CONTEXT / 8 <= CONTEXT && b.prompt.n < before + 22 * 12);
-    engine_close(g);
+    backend_close(g);
     free(said);
     brought_free(&b);
 }
@@ -106,7 +105,7 @@ static void test_asking_refuses_until_the_user_lets_turns_leave(void **state)
 static void test_the_oldest_leave_and_a_long_text_stays(void **state)
 {
     (void)state;
-    struct engine *g = open_full(FORGET_OLDEST);
+    struct backend *g = open_full(FORGET_OLDEST);
     struct brought b = {0};
     say_words(g, 24, &b); /* the text that the questions are about */
     assert_true(b.prompt.n > CONTEXT / 4);
@@ -124,27 +123,27 @@ static void test_the_oldest_leave_and_a_long_text_stays(void **state)
     say_words(g, 40, &b); /* another long text: now the first has to leave */
     assert_non_null(strstr(b.ops.p, "forget:1"));
     ids_free(&text);
-    engine_close(g);
+    backend_close(g);
     brought_free(&b);
 }
 
 static void test_never_keeps_every_turn(void **state)
 {
     (void)state;
-    struct engine *g = open_full(FORGET_NEVER);
+    struct backend *g = open_full(FORGET_NEVER);
     struct brought b = {0};
     fill(g, &b);
     say_words(g, 22, &b);
     assert_int_equal(b.reason[0], STOP_CONTEXT);
     assert_true(b.ops.n == 0);
-    engine_close(g);
+    backend_close(g);
     brought_free(&b);
 }
 
 static void test_turns_can_be_taken_out_by_their_numbers(void **state)
 {
     (void)state;
-    struct engine *g = open_full(FORGET_ASK), *h = open_full(FORGET_ASK);
+    struct backend *g = open_full(FORGET_ASK), *h = open_full(FORGET_ASK);
     struct brought b = {0}, c = {0};
     ask(g, RQ_SAY, "My name is Ada.", &b);
     ask(g, RQ_SAY, "count to twenty", &b);
@@ -167,8 +166,8 @@ static void test_turns_can_be_taken_out_by_their_numbers(void **state)
     assert_string_equal(b.notices.p, ""); /* three turns were there to be undone */
     ask(g, RQ_UNDO, NULL, &b);
     assert_non_null(strstr(b.notices.p, "nothing to undo"));
-    engine_close(g);
-    engine_close(h);
+    backend_close(g);
+    backend_close(h);
     brought_free(&b);
     brought_free(&c);
 }
@@ -178,7 +177,8 @@ static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **stat
 {
     (void)state;
     static const char *const said[] = {"My name is Ada.", "count to twenty", "Say hello."};
-    struct engine *g = open_full(FORGET_ASK);
+    struct backend *g = open_full(FORGET_ASK);
+    struct session *ses = &engine_of(g)->own.ses;
     struct brought b = {0};
     struct err e = {0};
     struct ids whole = {0};
@@ -192,21 +192,21 @@ static void test_a_fork_to_before_turns_left_holds_no_state_of_after(void **stat
         *p = (struct past_turn){.turn = i + 1, .user = xstrdup(said[i]), .reply = xstrdup(b.text.p)};
         ids_cat(&p->ids, b.end_tokens.v, b.end_tokens.n);
         if (i == 0)
-            end_of_first = g->own.ses.lane.seq.committed;
+            end_of_first = ses->lane.seq.committed;
     }
     ask(g, RQ_FORGET, "2", &b);
     ask(g, RQ_SAY, "What is my name?", &b);
     brought_clear(&b);
-    must(engine_submit(g, &rq, &e), &e);
+    must(backend_submit(g, &rq, &e), &e);
     settle(g, &b);
-    const struct lane *l = &g->own.ses.lane;
-    must(session_render(&g->own.ses, "And?", &whole, &e), &e);
-    assert_int_equal(g->own.ses.n_msg, 6);
+    const struct lane *l = &ses->lane;
+    must(session_render(ses, "And?", &whole, &e), &e);
+    assert_int_equal(ses->n_msg, 6);
     assert_int_equal(l->seq.committed, end_of_first);
     assert_true(whole.n > end_of_first && memcmp(l->tok.v, whole.v, (size_t)end_of_first * sizeof *whole.v) == 0);
-    for (int i = 0; i < g->own.ses.n_point; i++)
-        assert_true(g->own.ses.point[i].lane.seq.committed <= end_of_first);
-    engine_close(g);
+    for (int i = 0; i < ses->n_point; i++)
+        assert_true(ses->point[i].lane.seq.committed <= end_of_first);
+    backend_close(g);
     brought_free(&b);
     ids_free(&whole);
 }

@@ -76,7 +76,8 @@ static void test_a_cancel_ends_what_was_submitted_before_it(void **state)
     struct engine_opts o = spied();
     struct brought b = {0};
     o.settings.max_tokens = 0;
-    struct engine *g = spy.g = serve_open(&o);
+    struct backend *g = serve_open(&o);
+    spy.g = engine_of(g);
     ask(g, RQ_NEW, NULL, &b);
     brought_clear(&b);
     spy.hold_at = 60; /* within the first turn */
@@ -85,7 +86,7 @@ static void test_a_cancel_ends_what_was_submitted_before_it(void **state)
     submit(g, RQ_SET, "max_tokens=3", 0);
     while (atomic_load(&spy.calls) < spy.hold_at)
         usleep(100);
-    engine_cancel(g);
+    backend_cancel(g);
     settle(g, &b);
     assert_int_equal(b.n_end, 2);
     assert_int_equal(b.reason[0], STOP_CANCEL);
@@ -96,7 +97,7 @@ static void test_a_cancel_ends_what_was_submitted_before_it(void **state)
     ask(g, RQ_SAY, "count to one hundred", &b); /* submitted after it */
     assert_int_equal(b.reason[0], STOP_MAX);
     assert_int_equal(b.end_tokens.n, 3);
-    engine_close(g);
+    backend_close(g);
     brought_free(&b);
 }
 
@@ -107,14 +108,15 @@ static void close_within(enum request_kind kind, const char *text, int hold_at)
     struct engine_opts o = spied();
     struct brought b = {0};
     o.settings.max_tokens = 0;
-    struct engine *g = spy.g = serve_open(&o);
+    struct backend *g = serve_open(&o);
+    spy.g = engine_of(g);
     ask(g, RQ_NEW, NULL, &b);
     spy.hold_at = hold_at;
     submit(g, kind, text, 4);
     submit(g, RQ_SAY, "Hello!", 0);
     while (atomic_load(&spy.calls) < hold_at)
         usleep(100);
-    engine_close(g);
+    backend_close(g);
     assert_true(spy.late <= 8);
     brought_free(&b);
 }
@@ -141,14 +143,15 @@ static void test_replies_to_one_question_stop_and_keep_what_they_said(void **sta
     for (int long_ = 0; long_ < 2; long_++) {
         struct engine_opts o = spied();
         o.settings.max_tokens = 0;
-        struct engine *g = spy.g = serve_open(&o);
+        struct backend *g = serve_open(&o);
+        spy.g = engine_of(g);
         ask(g, RQ_NEW, NULL, &b);
         brought_clear(&b);
         spy.hold_at = long_ ? 3 : 150;
         submit(g, RQ_SEVERAL, long_ ? text : "count to one hundred", 4);
         while (atomic_load(&spy.calls) < spy.hold_at)
             usleep(100);
-        engine_cancel(g);
+        backend_cancel(g);
         settle(g, &b);
         assert_true(spy.late <= 8);
         assert_true((strstr(b.notices.p, "1 (") != NULL) == !long_);
@@ -156,7 +159,7 @@ static void test_replies_to_one_question_stop_and_keep_what_they_said(void **sta
         spy.hold_at = 0;
         ask(g, RQ_SAY, "Hello!", &b);
         assert_int_equal(b.reason[0], STOP_END);
-        engine_close(g);
+        backend_close(g);
     }
     free(text);
     brought_free(&b);
@@ -168,14 +171,13 @@ static void test_a_failed_turn_holds_the_tokens_of_its_steps(void **state)
 {
     (void)state;
     struct brought b = {0};
-    struct engine_view v;
+    struct chat_view v;
     struct engine_opts o = serve_opts();
-    struct engine *g = serve_open(&o);
+    struct backend *g = serve_open(&o);
     ask(g, RQ_NEW, NULL, &b);
     ask(g, RQ_SAY, "Hello!", &b);
-    engine_view(g, &v);
+    backend_chat(g, &v);
     int length = v.length;
-    engine_view_free(&v);
     for (int i = 0; i < 2; i++) {
         ask(g, RQ_SET, "bug.26512=on", &b);
         ask(g, RQ_SAY, "count to twenty", &b);
@@ -187,22 +189,20 @@ static void test_a_failed_turn_holds_the_tokens_of_its_steps(void **state)
     }
     ask(g, RQ_UNDO, NULL, &b); /* the failed turns left no message: this is the first one's */
     ask(g, RQ_SAY, "Hello!", &b);
-    engine_view(g, &v);
+    backend_chat(g, &v);
     assert_int_equal(v.length, length);
-    engine_view_free(&v);
-    engine_close(g);
+    backend_close(g);
     brought_free(&b);
 }
 
 /* ---- two engines in one process --------------------------------------------------------------- */
 
-static void expect_bugs(struct engine *g, int page_not_loc, int extend_extent)
+static void expect_bugs(struct backend *g, int page_not_loc, int extend_extent)
 {
-    struct engine_view v;
-    engine_view(g, &v);
-    assert_int_equal(bug_on(&v.bugs, BUG_PAGE_NOT_LOC), page_not_loc);
-    assert_int_equal(bug_on(&v.bugs, BUG_DRAFT_EXTEND_EXTENT), extend_extent);
-    engine_view_free(&v);
+    struct bugs on;
+    g->faults->on(g, &on);
+    assert_int_equal(bug_on(&on, BUG_PAGE_NOT_LOC), page_not_loc);
+    assert_int_equal(bug_on(&on, BUG_DRAFT_EXTEND_EXTENT), extend_extent);
 }
 
 /* Both work at the same time; each obeys its own switches, from its options or by request. */
@@ -213,7 +213,7 @@ static void test_faults_of_one_engine_leave_another_alone(void **state)
     struct brought a = {0}, b = {0}, alone = {0};
     struct engine_opts o = serve_opts(), faulty = serve_opts();
     bug_switch(&faulty.bugs, BUG_PAGE_NOT_LOC, 1);
-    struct engine *g = serve_open(&o), *h = serve_open(&faulty);
+    struct backend *g = serve_open(&o), *h = serve_open(&faulty);
     ask(g, RQ_NEW, NULL, &a);
     ask(h, RQ_NEW, NULL, &b);
     assert_null(strstr(a.ops.p, "bug."));
@@ -222,7 +222,7 @@ static void test_faults_of_one_engine_leave_another_alone(void **state)
     assert_int_equal(alone.reason[0], STOP_END);
     ask(g, RQ_NEW, NULL, &a);
     for (int round = 0; round < 2; round++) {
-        struct engine *right = round ? h : g, *wrong = round ? g : h;
+        struct backend *right = round ? h : g, *wrong = round ? g : h;
         expect_bugs(h, !round, 0);
         expect_bugs(g, 0, round ? 2 : 0);
         brought_clear(&a);
@@ -241,8 +241,8 @@ static void test_faults_of_one_engine_leave_another_alone(void **state)
         ask(g, RQ_NEW, NULL, &b);
         ask(h, RQ_NEW, NULL, &b);
     }
-    engine_close(g);
-    engine_close(h);
+    backend_close(g);
+    backend_close(h);
     brought_free(&a);
     brought_free(&b);
     brought_free(&alone);
@@ -295,7 +295,8 @@ static void test_nothing_waits_for_the_device_under_the_lock(void **state)
     struct brought b = {0};
     o.settings.topk = 4;
     o.settings.nodes = 16;
-    struct engine *g = spy.g = serve_open(&o);
+    struct backend *g = serve_open(&o);
+    spy.g = engine_of(g);
     ask(g, RQ_NEW, NULL, &b);
     ask(g, RQ_SAY, "Tell me a story about Clara the owl.", &b);
     submit(g, RQ_FORK, NULL, 0);
@@ -304,7 +305,7 @@ static void test_nothing_waits_for_the_device_under_the_lock(void **state)
     ask(g, RQ_SAY, "Another one.", &b);
     spy.g = NULL;
     assert_int_equal(spy.locked, 0);
-    engine_close(g);
+    backend_close(g);
     brought_free(&b);
 }
 
@@ -317,26 +318,43 @@ static void test_views_can_be_taken_at_any_time(void **state)
     struct err e = {0};
     struct buf text = {0};
     int turn = 0, step = 0;
-    struct engine *g = serve_open(&o);
+    struct backend *g = serve_open(&o);
     submit(g, RQ_SAY, "count to twenty", 0);
     submit(g, RQ_SAY, "Hello!", 0);
-    while (engine_busy(g)) {
-        struct engine_view v;
+    while (backend_busy(g)) {
+        struct chat_view v;
         struct pos_view at;
-        engine_view(g, &v);
+        struct pool_view pool[N_POOLS];
+        struct page_table table;
+        struct check_view checks;
+        struct step_range held;
+        struct step_view tree;
+        struct step_info latest[4];
+        struct page_event ev[4];
+        uint64_t seq[4];
+        backend_chat(g, &v);
         assert_true(v.turn > turn || (v.turn == turn && v.step >= step));
+        g->pools->ledger(g, pool);
+        g->pages->table(g, &table);
+        assert_true(table.turn > v.turn || (table.turn == v.turn && table.step >= v.step));
+        assert_true(table.committed <= table.length);
+        page_table_free(&table);
+        g->pages->events(g, POOL_FULL, 1, ev, seq, 4);
+        g->check->counts(g, &checks);
+        g->trees->range(g, &held);
+        g->trees->latest(g, &tree);
+        g->steps->latest(g, latest, 4);
         assert_true(v.committed <= v.length);
         turn = v.turn;
         step = v.step;
-        engine_view_free(&v);
-        engine_position(g, 3, &at, &e);
-        engine_plan_text(g, "", false, &text, &e);
+        g->pages->position(g, 3, &at, &e);
+        g->plan->text(g, "", false, &text, &e);
         buf_clear(&text);
         usleep(200);
     }
     settle(g, &b);
     assert_int_equal(b.n_end, 2);
-    engine_close(g);
+    backend_close(g);
     buf_free(&text);
     brought_free(&b);
 }
@@ -346,17 +364,16 @@ static void test_the_speed_is_that_of_the_tokens_after_the_first(void **state)
     (void)state;
     struct engine_opts o = serve_opts();
     struct brought b = {0};
-    struct engine_view v;
-    struct engine *g = serve_open(&o);
+    struct chat_view v;
+    struct backend *g = serve_open(&o);
     ask(g, RQ_NEW, NULL, &b);
     ask(g, RQ_SAY, "count to twenty", &b);
-    engine_view(g, &v);
+    backend_chat(g, &v);
     double want = (double)(b.end_tokens.n - 1) * 1e6 / (double)b.us_decode;
     assert_true(v.tok_s > 0.999 * want && v.tok_s < 1.001 * want);
     assert_true(reply_tok_s(b.end_tokens.n, b.us_decode) == want);
     assert_true(reply_tok_s(1, 1000) == 0 && reply_tok_s(5, 0) == 0);
-    engine_view_free(&v);
-    engine_close(g);
+    backend_close(g);
     brought_free(&b);
 }
 

@@ -161,7 +161,7 @@ static void test_random_trees_show_every_node_under_its_parent(void **state)
 
 /* Pages of 16 tokens, 10 of them committed (150 tokens), one more reserved for a tree; W = 64. */
 struct world {
-    struct engine_view v;
+    struct page_table t;
     struct page_view page[11];
     uint16_t refs[N_POOLS][40];
     uint8_t mine[N_POOLS][40];
@@ -173,20 +173,23 @@ static void hold(struct world *w, enum pool_id pool, int column, int page, int r
     *at[pool] = page;
     w->refs[pool][page] = (uint16_t)refs;
     w->mine[pool][page] = 1;
-    *(refs > 1 ? &w->v.pool[pool].protected_ : &w->v.pool[pool].used) += 1;
-    w->v.pool[pool].free--;
+    *(refs > 1 ? &w->t.pool[pool].protected_ : &w->t.pool[pool].used) += 1;
+    w->t.pool[pool].free--;
 }
 
 static struct world *new_world(void)
 {
     struct world *w = xcalloc(1, sizeof *w);
-    struct engine_view *v = &w->v;
-    *v = (struct engine_view){.turn = 9, .step = 214, .length = 151, .committed = 150,
+    struct page_table *t = &w->t;
+    *t = (struct page_table){.turn = 9, .step = 214, .length = 151, .committed = 150,
                               .capacity = 4096, .window = 64, .window_lo = 80, .draft_length = 149,
                               .page = w->page, .n_page = 11};
-    for (int i = 0; i < N_POOLS; i++)
-        v->pool[i] = (struct pool_view){.exists = true, .page_size = 16, .total = 40, .reserved = 1,
-                                        .free = 39, .refs = w->refs[i], .mine = w->mine[i]};
+    for (int i = 0; i < N_POOLS; i++) {
+        t->pool[i] = (struct pool_view){.exists = true, .page_size = 16, .total = 40, .reserved = 1,
+                                        .free = 39};
+        t->refs[i] = w->refs[i];
+        t->mine[i] = w->mine[i];
+    }
     for (int c = 0; c < 11; c++) {
         hold(w, POOL_FULL, c, c < 6 ? c + 1 : c + 4, c < 3 ? 2 : 1);
         if (c >= 4) /* column 4 (64-79) lies left of the window [87,150] but is not released yet */
@@ -195,8 +198,8 @@ static struct world *new_world(void)
             hold(w, POOL_DRAFT, c, c + 1, 1);
     }
     w->refs[POOL_SWA][30] = 1; /* a checkpoint's */
-    v->pool[POOL_SWA].evictable++;
-    v->pool[POOL_SWA].free--;
+    t->pool[POOL_SWA].evictable++;
+    t->pool[POOL_SWA].free--;
     return w;
 }
 
@@ -205,7 +208,7 @@ static void test_page_map(void **state)
     (void)state;
     struct world *w = new_world();
     begin(false);
-    view_pages(&w->v, NULL, 30, &sheet);
+    view_pages(&w->t, NULL, 30, &sheet);
     assert_shows("PAGES turn 9 step 214    full 11/39  swa 7/39  draft 10/39\n"
                  "one cell: 8 tokens of a page's 16; context 151/4096\n"
                  "full  ███████████████████.dd..\n"
@@ -223,7 +226,7 @@ static void test_page_map_in_ascii_has_the_same_cells(void **state)
     (void)state;
     struct world *w = new_world();
     begin(true);
-    view_pages(&w->v, NULL, 80, &sheet);
+    view_pages(&w->t, NULL, 80, &sheet);
     assert_has("one cell: 4 tokens of a page's 16; ");
     assert_has("\nfull  ######################################..dddd..");
     assert_has("\nswa   ----------------=====+++++++++++++++++..dddd..");
@@ -238,25 +241,25 @@ static void test_a_long_page_map_is_compressed(void **state)
 {
     (void)state;
     enum { N = 2048 };
-    struct engine_view v = {.committed = N * 16, .length = N * 16, .capacity = N * 16,
+    struct page_table t = {.committed = N * 16, .length = N * 16, .capacity = N * 16,
                             .window = 128,
                             .n_page = N, .page = xcalloc(N, sizeof(struct page_view))};
     for (int i = 0; i < 2; i++)
-        v.pool[i] = (struct pool_view){.exists = true, .page_size = 16, .total = 4096,
+        t.pool[i] = (struct pool_view){.exists = true, .page_size = 16, .total = 4096,
                                        .reserved = 1};
     for (int c = 0; c < N; c++) {
-        v.page[c].full = c + 1;
-        v.page[c].swa = c >= N - 8 ? c - N + 9 : 0;
+        t.page[c].full = c + 1;
+        t.page[c].swa = c >= N - 8 ? c - N + 9 : 0;
     }
     begin(true);
-    view_pages(&v, "", 80, &sheet);
+    view_pages(&t, "", 80, &sheet);
     assert_fits(80);
     assert_has("one cell: 28 pages of 16 tokens; context 32768/32768\n");
     /* 28 pages a cell: the last 8 pages lie in cells 72 (2016-2043) and 73 */
     assert_has(
         "\nswa   ------------------------------------------------------------------------++\n");
     assert_has("\ndraft none: this model does not need it\n");
-    free(v.page);
+    free(t.page);
 }
 
 static void test_window_edge_is_exact(void **state)
@@ -264,19 +267,19 @@ static void test_window_edge_is_exact(void **state)
     (void)state;
     /* W keys, the query's own included: the query at c sees [c - W + 1, c]. */
     struct world *w = new_world();
-    w->v.committed =
+    w->t.committed =
         144; /* the next query sees [81,144]: column 5 (80-95) is in, column 4 is not */
-    w->v.window = 64;
+    w->t.window = 64;
     begin(true);
-    view_pages(&w->v, NULL, 17, &sheet); /* a page a cell: 11 of them */
+    view_pages(&w->t, NULL, 17, &sheet); /* a page a cell: 11 of them */
     assert_has("\nswa   ----=++++dd\n");
-    w->v.committed = 142; /* [79,142]: the last key of column 4 is in */
+    w->t.committed = 142; /* [79,142]: the last key of column 4 is in */
     begin(true);
-    view_pages(&w->v, NULL, 17, &sheet);
+    view_pages(&w->t, NULL, 17, &sheet);
     assert_has("\nswa   ----+++++d");
-    w->v.committed = 143; /* [80,143]: it is not */
+    w->t.committed = 143; /* [80,143]: it is not */
     begin(true);
-    view_pages(&w->v, NULL, 17, &sheet);
+    view_pages(&w->t, NULL, 17, &sheet);
     assert_has("\nswa   ----=++++d");
     free(w);
 }
@@ -287,10 +290,10 @@ static void test_the_map_scales_to_what_is_held(void **state)
     (void)state;
     struct world *w = new_world();
     for (int held = 1; held <= 11; held++) {
-        w->v.n_page = held;
-        w->v.length = w->v.committed = w->v.draft_length = 16 * held;
+        w->t.n_page = held;
+        w->t.length = w->t.committed = w->t.draft_length = 16 * held;
         for (int cells = 8; cells <= 200; cells++) {
-            int unit = map_unit(&w->v, cells);
+            int unit = map_unit(&w->t, cells);
             assert_true(unit >= 1 && unit <= 16 && (unit & (unit - 1)) == 0);
             if (unit < 16) /* it fits, and more than half of the line shows it */
                 assert_true(unit * cells >= 16 * held);
@@ -307,14 +310,14 @@ static void test_a_released_position_says_so(void **state)
     (void)state;
     struct world *w = new_world();
     begin(false);
-    map_translation(&w->v, 3, &sheet);
+    map_translation(&w->t, 3, &sheet);
     assert_shows("pos 3 → logical 0:3 → full 1  ok\nswa released: behind the window [87,149]\n");
     begin(false);
-    map_translation(&w->v, 400, &sheet);
+    map_translation(&w->t, 400, &sheet);
     assert_shows("pos 400 → logical 25:0  not written yet\nwindow [87,149]\n");
     w->page[9].swa = 0;
     begin(false);
-    map_translation(&w->v, 149, &sheet);
+    map_translation(&w->t, 149, &sheet);
     assert_shows("pos 149 → logical 9:5 → full 13  swa MISSING\nwindow [87,149]\n");
     free(w);
 }
@@ -324,16 +327,16 @@ static void test_a_violation_is_marked_on_the_map(void **state)
 {
     (void)state;
     struct world *w = new_world();
-    w->v.violated_now = true;
+    w->t.violated = true;
     fault_place_read("I4 verify swa table row 0: expand slot 131, cell 90 is in slot 3",
-                     &w->v.violation.at);
+                     &w->t.at);
     begin(true);
-    view_pages(&w->v, NULL, 80, &sheet);
+    view_pages(&w->t, NULL, 80, &sheet);
     assert_has("\nfull  ######################################..dddd..");
     assert_has("\nswa   ----------------=====+!+++++++++++++++..dddd..");
-    w->v.violated_now = false;
+    w->t.violated = false;
     begin(true);
-    view_pages(&w->v, NULL, 80, &sheet);
+    view_pages(&w->t, NULL, 80, &sheet);
     assert_has("\nswa   ----------------=====+++++++++++++++++..dddd..");
     free(w);
 }
@@ -343,14 +346,14 @@ static void test_one_pool_page_by_page(void **state)
     (void)state;
     struct world *w = new_world();
     begin(false);
-    view_pages(&w->v, "swa", 80, &sheet);
+    view_pages(&w->t, "swa", 80, &sheet);
     assert_shows(
         "POOL swa  40 pages of 16 tokens: 7 used, 0 protected, 1 evictable, 31 free\n"
         "     0  X......███████................▒.........\n"
         "        X guard  █ ours alone  ▓ ours, shared  ▒ another's or a checkpoint's  . free\n"
         "logical page → swa page:  4-10→7-13\n");
     begin(true);
-    view_pages(&w->v, "full", 80, &sheet);
+    view_pages(&w->t, "full", 80, &sheet);
     assert_shows(
         "POOL full  40 pages of 16 tokens: 8 used, 3 protected, 0 evictable, 28 free\n"
         "     0  X+++###...#####.........................\n"
@@ -363,9 +366,9 @@ static void test_ledger_sums(void **state)
 {
     (void)state;
     struct world *w = new_world();
-    w->v.pool[POOL_DRAFT].exists = false;
+    w->t.pool[POOL_DRAFT].exists = false;
     begin(true);
-    view_pool(&w->v, 80, &sheet);
+    view_pool(w->t.pool, 80, &sheet);
     assert_shows("POOL    total   used protected evictable   free\n"
                  "full       40      8         3         0     28  #######.................  28%\n"
                  "swa        40      7         0         1     31  ####....................  18%\n"
@@ -383,9 +386,9 @@ static void test_a_leak_is_named_with_its_size(void **state)
 {
     (void)state;
     struct world *w = new_world();
-    w->v.pool[POOL_SWA].free -= 2;
+    w->t.pool[POOL_SWA].free -= 2;
     begin(false);
-    view_pool(&w->v, 80, &sheet);
+    view_pool(w->t.pool, 80, &sheet);
     assert_has("swa    29 + 7 + 1 + 0 = 37, but 40 - 1 = 39: ✗ wrong by -2 pages\n");
     assert_has("full   28 + 8 + 0 + 3 = 39 = 40 - 1  ✓\n");
     free(w);
@@ -395,45 +398,48 @@ static void test_bars_use_eighths(void **state)
 {
     (void)state;
     struct world *w = new_world();
-    w->v.pool[POOL_FULL] = (struct pool_view){.exists = true, .page_size = 16, .total = 193,
+    w->t.pool[POOL_FULL] = (struct pool_view){.exists = true, .page_size = 16, .total = 193,
                                               .reserved = 1, .used = 11, .free = 181};
     begin(false);
-    view_pool(&w->v, 80, &sheet); /* 11/192 of 24 cells: 1 and 3/8 */
+    view_pool(w->t.pool, 80, &sheet); /* 11/192 of 24 cells: 1 and 3/8 */
     assert_has("  █▍░░░░░░░░░░░░░░░░░░░░░░   6%\n");
-    w->v.pool[POOL_FULL].used = 192;
-    w->v.pool[POOL_FULL].free = 0;
+    w->t.pool[POOL_FULL].used = 192;
+    w->t.pool[POOL_FULL].free = 0;
     begin(false);
-    view_pool(&w->v, 80, &sheet);
+    view_pool(w->t.pool, 80, &sheet);
     assert_has("  ████████████████████████ 100%\n");
     free(w);
 }
 
 /* ---- statistics and acceptance ---- */
 
-static struct engine_view busy_view(void)
+static struct status busy_status(void)
 {
-    struct engine_view v = {.session = "01JABC", .turn = 9, .step = 214, .cycles = 120,
+    struct status s = {.chat = {.session = "01JABC", .turn = 9, .step = 214, .cycles = 120,
                             .drafted = 600, .accepted = 190, .generated = 310, .tok_s = 71.26,
                             .turn_mal = 2.61, .session_mal = 2.58, .us_prefill = 120400,
                             .us_draft = 1200000, .us_verify = 2800000, .us_commit = 900,
                             .us_check = 12000, .prompt_tokens = 2000, .reused_tokens = 1500,
-                            .checks = 720, .length = 3071, .committed = 3070, .capacity = 4096};
-    settings_init(&v.settings);
-    v.depth[1] = (struct depth_stat){120, 96};
-    v.depth[2] = (struct depth_stat){120, 60};
-    v.depth[3] = (struct depth_stat){100, 34};
-    return v;
+                            .length = 3071, .committed = 3070, .capacity = 4096},
+                       .check = {.checks = 720}};
+    settings_init(&s.chat.settings);
+    for (int i = 0; i < N_VIEWS; i++)
+        s.has[i] = true;
+    s.chat.depth[1] = (struct depth_stat){120, 96};
+    s.chat.depth[2] = (struct depth_stat){120, 60};
+    s.chat.depth[3] = (struct depth_stat){100, 34};
+    return s;
 }
 
-static const struct engine_info info = {.family = "gemma3", .device = "cpu", .n_layer = 8,
+static const struct backend_info info = {.family = "gemma3", .device = "cpu", .n_layer = 8,
                                         .n_swa_layer = 6, .window = 64, .page_size = 16};
 
 static void test_stats(void **state)
 {
     (void)state;
-    struct engine_view v = busy_view();
+    struct status s = busy_status();
     begin(false);
-    view_stats(&v, &info, &sheet);
+    view_stats(&s, &info, &sheet);
     assert_shows(
         "STATS     session 01JABC   step 9.214\n"
         "speed     71.3 tokens/s in the last reply; 310 tokens generated\n"
@@ -451,30 +457,30 @@ static void test_stats(void **state)
 static void test_stats_say_why_nothing_is_drafted(void **state)
 {
     (void)state;
-    struct engine_view v = busy_view();
-    struct engine_info i = info;
-    v.settings.spec = false;
-    v.cycles = 0;
-    v.violations = 2;
-    v.unchecked = 9;
-    v.violation = (struct violation){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
+    struct status s = busy_status();
+    struct backend_info i = info;
+    s.chat.settings.spec = false;
+    s.chat.cycles = 0;
+    s.check.violations = 2;
+    s.check.unchecked = 9;
+    s.check.violation = (struct violation){.turn = 3, .step = 7, .text = "I4 row 0 \x1b[31m"};
     begin(false);
-    view_stats(&v, &i, &sheet);
+    view_stats(&s, &i, &sheet);
     assert_has("spec      off: switched off by /set spec\n");
     assert_has("MAL       nothing drafted yet");
     assert_has("720 checked, 9 unchecked, 2 violations; step 3.7: I4 row 0 <U+001B>[31m\n");
     i.draft_off = "no head";
     begin(false);
-    view_stats(&v, &i, &sheet);
+    view_stats(&s, &i, &sheet);
     assert_has("spec      off: no head\n");
 }
 
 static void test_acceptance_by_depth(void **state)
 {
     (void)state;
-    struct engine_view v = busy_view();
+    struct status s = busy_status();
     begin(true);
-    view_accept(&v, 80, &sheet);
+    view_accept(&s.chat, 80, &sheet);
     assert_shows(
         "ACCEPT  cycles 120   drafted 600   accepted 190   rate 0.32\n"
         "MAL 2.58 = 1 + 190/120  (bonus included)\n"
@@ -484,7 +490,7 @@ static void test_acceptance_by_depth(void **state)
         "    3       100        34      0.28      0.57  #######.................\n"
         "drafted: cycles with a node there; of parent: where the depth above was accepted\n");
     assert_fits(80);
-    struct engine_view none = {0};
+    struct chat_view none = {0};
     begin(false);
     view_accept(&none, 80, &sheet);
     assert_has("nothing drafted yet\n");
@@ -495,25 +501,25 @@ static void test_acceptance_by_depth(void **state)
 static void test_status_line(void **state)
 {
     (void)state;
-    struct engine_view v = busy_view();
-    v.pool[POOL_FULL] = (struct pool_view){.exists = true, .total = 101, .reserved = 1, .used = 40,
+    struct status s = busy_status();
+    s.pool[POOL_FULL] = (struct pool_view){.exists = true, .total = 101, .reserved = 1, .used = 40,
                                            .protected_ = 1, .evictable = 30, .free = 29};
-    v.pool[POOL_SWA] = (struct pool_view){.exists = true, .total = 33, .reserved = 1, .used = 28,
+    s.pool[POOL_SWA] = (struct pool_view){.exists = true, .total = 33, .reserved = 1, .used = 28,
                                           .free = 4};
-    v.pool[POOL_DRAFT] = (struct pool_view){.exists = true, .total = 101, .reserved = 1, .used = 12,
+    s.pool[POOL_DRAFT] = (struct pool_view){.exists = true, .total = 101, .reserved = 1, .used = 12,
                                             .free = 88};
     struct app *a = xcalloc(1, sizeof *a);
     begin(false);
-    app_status(a, &v, 0, &sheet);
+    app_status(a, &s, 0, &sheet);
     assert_shows(
         "ctx 3.1k/4.1k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · no log\n");
-    v.settings.spec = false;
-    v.length = 999;
-    v.capacity = 131072;
-    v.tok_s = 3.14;
+    s.chat.settings.spec = false;
+    s.chat.length = 999;
+    s.chat.capacity = 131072;
+    s.chat.tok_s = 3.14;
     snprintf(a->log_error, sizeof a->log_error, "disk full");
     begin(true);
-    app_status(a, &v, 0, &sheet);
+    app_status(a, &s, 0, &sheet);
     assert_shows("ctx 999/131k | full 41% swa 88% draft 12% | spec off (/set spec) | 3.1 t/s | "
                  "step 9.214 | NOT SAVED: disk full\n");
     free(a);
@@ -523,35 +529,35 @@ static void test_status_line(void **state)
 static void test_status_line_begins_with_switches_of_danger(void **state)
 {
     (void)state;
-    struct engine_view v = busy_view();
+    struct status s = busy_status();
     struct app *a = xcalloc(1, sizeof *a);
-    v.settings.check = CHECK_OFF;
+    s.chat.settings.check = CHECK_OFF;
     begin(false);
-    app_status(a, &v, 0, &sheet);
+    app_status(a, &s, 0, &sheet);
     assert_has("CHECK OFF · ctx 3.1k/4.1k · ");
-    v.unchecked = 12;
+    s.check.unchecked = 12;
     begin(false);
-    app_status(a, &v, 0, &sheet);
+    app_status(a, &s, 0, &sheet);
     assert_has("CHECK OFF · 12 unchecked · ctx 3.1k/4.1k · ");
-    v.unchecked = 0;
-    bug_switch(&v.bugs, BUG_SWA_UNTRANSLATED, 1);
-    bug_switch(&v.bugs, BUG_DRAFT_EXTEND_EXTENT, 2);
+    s.check.unchecked = 0;
+    bug_switch(&s.bugs, BUG_SWA_UNTRANSLATED, 1);
+    bug_switch(&s.bugs, BUG_DRAFT_EXTEND_EXTENT, 2);
     begin(true);
-    app_status(a, &v, 0, &sheet);
+    app_status(a, &s, 0, &sheet);
     assert_has("BUG 24617 | BUG 26512 counted-twice | CHECK OFF | ctx 3.1k/4.1k | ");
     for (int width = 40; width < 120; width++) { /* what does not fit goes, whole */
         begin(false);
-        app_status(a, &v, width, &sheet);
+        app_status(a, &s, width, &sheet);
         assert_has("BUG 24617 · BUG 26512 counted-twice");
         assert_has(width < 74 ? "BUG" : " · no log\n");
     }
-    v.bugs = (struct bugs){0};
-    v.settings.check = CHECK_ON;
+    s.bugs = (struct bugs){0};
+    s.chat.settings.check = CHECK_ON;
     begin(false);
-    app_status(a, &v, 30, &sheet);
+    app_status(a, &s, 30, &sheet);
     assert_shows("ctx 3.1k/4.1k · no log\n");
     begin(false);
-    app_status(a, &v, 36, &sheet);
+    app_status(a, &s, 36, &sheet);
     assert_shows("ctx 3.1k/4.1k · step 9.214 · no log\n");
     free(a);
 }

@@ -1,0 +1,357 @@
+/* backend.h - an engine as the program sees it: requests in, events out, views of its state.
+ *
+ * struct backend is all that repl/ knows of an engine. The local engine (engine.h) is one backend; a
+ * server can be another. Every backend has the operations of struct backend_ops. The other views
+ * come in groups that a backend may lack: the group's pointer is then NULL, and lacks[] says why in
+ * one line for people. A caller asks for the group before it calls it, so that what an engine does
+ * not tell is never shown as an empty or a zero view.
+ *
+ * Threads: everything may be called from any one thread at a time (the main thread),
+ * backend_cancel() from anywhere, including a signal handler. Views are copies, taken at the latest
+ * step boundary; no call waits for a device or a network.
+ */
+#ifndef AERIE_BACKEND_H
+#define AERIE_BACKEND_H
+
+#include "engine/bugs.h"
+#include "engine/event.h"
+#include "engine/fault.h"
+#include "engine/settings.h"
+#include "models/models.h"
+
+struct backend;
+
+/* ---- requests: done in order, answered by events --------------------------------------------- */
+
+enum request_kind {
+    RQ_SAY,    /* text: a user message; answers it. Where it does not fit the context, the setting
+                  `forget` says what happens; make_room: as with `oldest` */
+    RQ_REGEN,  /* the last reply again; a sampled one draws on, so it differs */
+    RQ_UNDO,   /* the last user message and its reply leave the context */
+    RQ_FORGET, /* text: numbers of turns, "2 3 4", that leave the context */
+    RQ_NEW,    /* session: its id; empty pools, settings kept, system prompt kept unless text */
+    RQ_SYSTEM, /* text */
+    RQ_SET,    /* text: "name=value" */
+    RQ_FORK,   /* session: the child's id; past: the turns that it begins with; next_turn; draws. The
+                  context goes on under the child's id, the parent's pages stay shared */
+    RQ_RESUME, /* session: its id; past: its turns; next_turn; draws; text: its system prompt;
+                  settings: those to begin with, or NULL. Pools are emptied */
+    RQ_SEVERAL, /* text: a question; count replies to it at once, answered by EV_NOTICE lines; the
+                   conversation stays as it is */
+    RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_NOTICE lines */
+};
+
+/* One finished turn given back to the engine by RQ_RESUME and RQ_FORK. */
+struct past_turn {
+    int turn;   /* its number */
+    char *user, *reply;
+    struct ids ids; /* the reply's generated ids */
+};
+
+struct request {
+    enum request_kind kind;
+    char *text;
+    char session[SESSION_ID];
+    char parent[SESSION_ID]; /* RQ_RESUME: whose conversation a new session takes up; "": its own */
+    char *settings;         /* RQ_RESUME: "name=value" lines */
+    struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
+    int n_past, next_turn;
+    uint64_t draws;      /* RQ_RESUME, RQ_FORK: uniforms drawn before */
+    int count;           /* RQ_SEVERAL: 1 .. 16 */
+    int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
+                            first */
+    bool make_room;      /* RQ_SAY */
+    uint64_t number;     /* backend_submit() writes it */
+};
+
+/* ---- what every backend has ------------------------------------------------------------------ */
+
+/* What was opened; constant while the backend lives. NULL, "" and 0: not known or not there. */
+struct backend_info {
+    const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
+    const char *family, *device, *chat;
+    const char *draft_kind; /* "eagle3", "frozen-kv"; NULL: no draft */
+    enum draft_kv draft_kv; /* whose KV the draft's layers read */
+    const char *draft_off; /* why there is no drafting, or NULL */
+    const char *shared_kv; /* which layers own no slots and whose they read; NULL: all own theirs */
+    int context, page_size, window, n_layer, n_swa_layer, vocab;
+    uint64_t weight_bytes;
+    char date[11]; /* that the chat format was given */
+    char model_sha[65], draft_sha[65], tokenizer_sha[65];
+    int n_pages[N_POOLS]; /* 0: the pool does not exist */
+    /* what else decides the bits of a reply, as engine_opts takes it back */
+    const char *backend;       /* "cpu", "cuda" */
+    const char *precision, *kv; /* of activations and of cells: "f32", "bf16" */
+    char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
+    int rows;                  /* most prompt tokens of one pass */
+    const char *passed;        /* why "auto" chose the CPU although the build has CUDA; or NULL */
+};
+
+struct depth_stat {
+    uint64_t drafted, accepted; /* cycles that had a node at this depth; that accepted one */
+};
+
+/* The chat in numbers. Counters are of the session. */
+struct chat_view {
+    char session[SESSION_ID];
+    int turn, step;
+    bool busy;
+    int length, capacity; /* context tokens, and the most there can be (0: not known) */
+    int committed;        /* context tokens with KV; -1: not known */
+    struct settings settings;
+    double tok_s; /* of the running or last reply */
+    uint64_t generated, prompt_tokens, reused_tokens;
+    uint64_t us_prefill;
+    /* with VIEW_STEPS: decode time by phase */
+    uint64_t us_draft, us_verify, us_commit, us_check;
+    /* with VIEW_ACCEPT: speculative cycles, tokens that they drafted and accepted, in all and by
+     * depth, and the mean acceptance length, bonus included: 1 + accepted / cycles */
+    uint64_t cycles, drafted, accepted;
+    double turn_mal, session_mal;
+    struct depth_stat depth[TREE_MAX];
+};
+
+struct backend_ops {
+    void (*close)(struct backend *b);
+    const struct backend_info *(*info)(struct backend *b);
+    bool (*submit)(struct backend *b, struct request *rq, struct err *e);
+    void (*cancel)(struct backend *b);
+    bool (*busy)(struct backend *b);
+    int (*fd)(struct backend *b);
+    bool (*next)(struct backend *b, struct event *ev);
+    bool (*wait)(struct backend *b, struct event *ev, int ms);
+    void (*rest)(struct backend *b, int ms);
+    const char *(*token)(struct backend *b, int32_t id, size_t *n);
+    void (*chat)(struct backend *b, struct chat_view *v);
+};
+
+/* ---- groups of views that a backend may lack ------------------------------------------------- */
+
+/* Whether drafted tokens were accepted: the fields of chat_view, no functions of its own. */
+
+/* The latest committed steps of the session, whatever is logged: a bounded memory. */
+enum { STEPS_KEPT = 16384 }; /* there are never more */
+struct step_info {
+    int turn, step;
+    struct step_rec rec;
+};
+struct steps_ops {
+    /* The latest ones, oldest first; at most max. Returns how many. */
+    int (*latest)(struct backend *b, struct step_info *out, int max);
+};
+
+/* Draft trees of these steps. */
+struct step_range {
+    uint64_t n; /* steps in memory: all of the session from the first on; 0: none */
+    int first_turn, first_step, last_turn, last_step;
+};
+struct step_view {
+    int turn, step;
+    struct step_rec rec;
+    struct tree tree; /* n == 0: the step drafted nothing; scores are not kept */
+};
+struct trees_ops {
+    void (*range)(struct backend *b, struct step_range *r);
+    bool (*latest)(struct backend *b, struct step_view *v); /* false: no step has drafted */
+    bool (*of_step)(struct backend *b, int turn, int step, struct step_view *v); /* false: not held */
+};
+
+/* How full each pool is. */
+struct pool_view {
+    bool exists;
+    int page_size, total, reserved; /* pages; reserved: guard and dump pages */
+    int used, free, evictable,
+        protected_; /* free + used + evictable + protected == total - reserved:
+        used: of the current session; protected: shared with another; evictable: held only by
+        checkpoints or by idle sessions */
+};
+struct pools_ops {
+    void (*ledger)(struct backend *b, struct pool_view pool[N_POOLS]);
+};
+
+/* Which page holds what: the session's page table and the pages of each pool. */
+struct page_view {
+    int32_t full, swa, draft; /* of one logical page of the session; page 0 means: none */
+    int16_t full_refs, swa_refs, draft_refs;
+};
+struct page_table {
+    char session[SESSION_ID];
+    int turn, step;
+    int length, committed, capacity; /* context tokens, those with KV, the most there can be */
+    int window;                      /* W: keys a sliding layer sees, the query's own included */
+    int window_lo;                   /* first position whose sliding-window KV is still held */
+    int draft_length;                /* slots filled in the draft's pool */
+    struct page_view *page;          /* (n_page) */
+    int n_page;
+    struct pool_view pool[N_POOLS];
+    uint16_t *refs[N_POOLS]; /* (total) references of each page */
+    uint8_t *mine[N_POOLS];  /* (total) 1: in the session's table */
+    bool violated;           /* the turn shown here ended with a violated rule, ... */
+    struct fault_place at;   /* ... here */
+};
+/* Where one position lies; slot 0: nowhere (released or not written). */
+struct pos_view {
+    int position, full_slot, swa_slot, draft_slot;
+    bool in_window, committed;
+    int32_t token;
+};
+struct pages_ops {
+    void (*table)(struct backend *b, struct page_table *t); /* freed by page_table_free() */
+    bool (*position)(struct backend *b, int position, struct pos_view *v, struct err *e);
+    /* The latest events of one page (at most max), oldest first; seq numbers count page events. */
+    int (*events)(struct backend *b, enum pool_id pool, int page, struct page_event *out,
+                  uint64_t *seq, int max);
+};
+void page_table_free(struct page_table *t);
+
+/* The plan of the last forward pass. */
+struct plan_ops {
+    /* Of a mode ("" = the last of all) as text or JSON, appended. */
+    bool (*text)(struct backend *b, const char *mode, bool json, struct buf *out, struct err *e);
+};
+
+/* A checker of plans, pools and sequences. */
+struct violation {
+    char session[SESSION_ID];
+    int turn, step;        /* while which step was computed, or after it; step 0: outside a step */
+    char text[256];        /* the checker's message; "": there was none */
+    struct fault_place at; /* the same, read */
+};
+struct check_view {
+    /* of the session: plans checked before their launch, plans launched unchecked because the
+     * checker was off, rules violated */
+    uint64_t checks, unchecked, violations;
+    struct violation violation; /* the latest of the process */
+    bool violated_now;          /* the present turn ended with it */
+};
+enum rule_state {
+    RULE_HOLDS,    /* looked at now, in all pools and sequences */
+    RULE_VIOLATED, /* the same */
+    RULE_OF_PLANS, /* about plans: each plan is held against it before its launch */
+};
+enum { MAX_RULES = 24 };
+struct check_report {
+    struct {
+        const char *text; /* "I4  map, inverse, ..." */
+        enum rule_state state;
+    } rule[MAX_RULES];
+    int n_rule;
+    int n_seq;       /* sequences looked at */
+    char fault[256]; /* what is wrong now; "": nothing */
+    enum check_level level;
+    struct check_view counts;
+};
+struct check_ops {
+    void (*counts)(struct backend *b, struct check_view *v);
+    /* Looks at every pool and sequence now. False and *e (ERR_INVARIANT): something is wrong now;
+     * the report is filled in either way. */
+    bool (*sweep)(struct backend *b, struct check_report *r, struct err *e);
+};
+
+/* Historical faults that can be switched on with RQ_SET "bug.NUMBER=...". */
+struct faults_ops {
+    void (*on)(struct backend *b, struct bugs *on);
+};
+
+enum backend_view {
+    VIEW_ACCEPT,
+    VIEW_STEPS,
+    VIEW_TREES,
+    VIEW_POOLS,
+    VIEW_PAGES,
+    VIEW_PLAN,
+    VIEW_CHECK,
+    VIEW_FAULTS,
+    N_VIEWS
+};
+
+/* The first member of what implements it. All of it is constant while the backend lives. */
+struct backend {
+    const struct backend_ops *ops;
+    const struct steps_ops *steps;
+    const struct trees_ops *trees;
+    const struct pools_ops *pools;
+    const struct pages_ops *pages;
+    const struct plan_ops *plan;
+    const struct check_ops *check;
+    const struct faults_ops *faults;
+    /* NULL: the backend has the view. Else why not, as "this server does not report ..." */
+    const char *lacks[N_VIEWS];
+};
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Cancels what runs, drops what waits, joins and frees. NULL is fine. */
+static inline void backend_close(struct backend *b)
+{
+    if (b)
+        b->ops->close(b);
+}
+
+static inline const struct backend_info *backend_info(struct backend *b)
+{
+    return b->ops->info(b);
+}
+
+static inline bool backend_has(const struct backend *b, enum backend_view v)
+{
+    return !b->lacks[v];
+}
+
+/* Takes ownership of the request's pointers, also on failure: the queue of 64 is full, or this
+ * backend does not do such a request. */
+static inline bool backend_submit(struct backend *b, struct request *rq, struct err *e)
+{
+    return b->ops->submit(b, rq, e);
+}
+
+/* Ends, within 200 ms, every request submitted before this call and no later one: the running turn
+ * keeps what it has said, turns and replies that wait in the queue end before their first step.
+ * Requests that compute nothing (settings, undo, ...) are carried out all the same.
+ * Async-signal-safe. */
+static inline void backend_cancel(struct backend *b)
+{
+    b->ops->cancel(b);
+}
+
+static inline bool backend_busy(struct backend *b) /* a request is waiting or running */
+{
+    return b->ops->busy(b);
+}
+
+/* The screen's queue of events: a descriptor that is readable while events wait; the next event, if
+ * there is one, freed by the caller with event_free(); the same after at most ms; and a sleep that
+ * lets a batch of events gather (evq_rest()). */
+static inline int backend_fd(struct backend *b)
+{
+    return b->ops->fd(b);
+}
+
+static inline bool backend_next(struct backend *b, struct event *ev)
+{
+    return b->ops->next(b, ev);
+}
+
+static inline bool backend_wait(struct backend *b, struct event *ev, int ms)
+{
+    return b->ops->wait(b, ev, ms);
+}
+
+static inline void backend_rest(struct backend *b, int ms)
+{
+    b->ops->rest(b, ms);
+}
+
+/* Text of one token id, raw bytes; "" when it has none or the backend does not know it. Lives as
+ * long as the backend. */
+static inline const char *backend_token(struct backend *b, int32_t id, size_t *n)
+{
+    return b->ops->token(b, id, n);
+}
+
+static inline void backend_chat(struct backend *b, struct chat_view *v)
+{
+    b->ops->chat(b, v);
+}
+
+#endif

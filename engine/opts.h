@@ -1,0 +1,44 @@
+/* opts.h - what the local engine is opened with: plain data that the command line fills in. */
+#ifndef AERIE_OPTS_H
+#define AERIE_OPTS_H
+
+#include "engine/bugs.h"
+#include "engine/settings.h"
+#include "models/models.h"
+
+struct evq;
+struct kernels;
+
+struct engine_opts {
+    const char *model, *draft; /* folders; draft NULL: none */
+    const char *device;        /* "cpu", "cuda", "auto" */
+    const char *capture;       /* --eagle-capture, or NULL */
+    bool require_draft;        /* a draft that does not fit is an error, not a notice */
+    bool raw;                  /* no chat format */
+    const char *date;          /* "YYYY-MM-DD" for formats whose prompt names it; NULL: today */
+    const struct kernels *backend; /* a kernel table to use whatever `device` says; NULL: none */
+    int threads;               /* CPU threads, 0: all cores */
+    const char *precision;     /* as of device_open() */
+    struct quant_opts quant;       /* weights in FP8 */
+    int page_size;             /* 1..64, power of two; 0: 16 */
+    int context;               /* longest context in tokens, 0: the model's, within reason and
+                                  what the device's memory holds */
+    int full_pages, swa_pages; /* pool sizes, 0: what the context needs */
+    int rows;                  /* most prompt tokens of one pass; 0: what settings.chunk asks for */
+    int lanes;                 /* replies that a batch may compute at once: pools and buffers are
+                                  sized for as many conversations; 0: 1 */
+    struct settings settings;  /* to start with */
+    struct bugs bugs;          /* the same of historical faults */
+    bool attended;             /* a person is at the terminal: `forget` defaults to ask */
+    struct evq *log;           /* the log's queue, or NULL; the caller owns it */
+    void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
+    void *progress_arg; /* called on the thread that called engine_open() */
+    void (*notice)(void *arg, const char *line); /* engine_load(): a line for people; or NULL. An
+                                  engine posts such lines as EV_NOTICE instead */
+    void *notice_arg;
+    /* Makes target and draft up instead of reading folders (benchmarks); or NULL */
+    bool (*make)(void *arg, struct model *m, struct draft *d, struct err *e);
+    void *make_arg;
+};
+
+#endif

@@ -1,0 +1,55 @@
+/* backend.c - which backends there are, and what the app asks of the one that is open. The only
+ * file of repl/ that includes engine/engine.h: everything else knows backend.h alone.
+ */
+#include <string.h>
+
+#include "engine/engine.h"
+#include "repl/repl.h"
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+struct backend *open_backend(const struct options *o, const struct engine_opts *how, struct err *e)
+{
+    return o->open ? o->open(how, e) : engine_open(how, e);
+}
+
+void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
+{
+    engine_devices(tell, arg);
+}
+
+/* ---- views ----------------------------------------------------------------------------------- */
+
+bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e)
+{
+    const char *why = a->backend->lacks[v];
+    return !why || err_set(e, ERR_NEGATIVE, "/%s: %s", command, why);
+}
+
+void app_settings(struct app *a, struct settings *s)
+{
+    struct chat_view v;
+    backend_chat(a->backend, &v);
+    *s = v.settings;
+}
+
+void app_bugs(struct app *a, struct bugs *on)
+{
+    *on = (struct bugs){0};
+    if (backend_has(a->backend, VIEW_FAULTS))
+        a->backend->faults->on(a->backend, on);
+}
+
+void app_look(struct app *a, struct status *s)
+{
+    struct backend *b = a->backend;
+    *s = (struct status){0};
+    for (int v = 0; v < N_VIEWS; v++)
+        s->has[v] = backend_has(b, (enum backend_view)v);
+    backend_chat(b, &s->chat);
+    if (s->has[VIEW_POOLS])
+        b->pools->ledger(b, s->pool);
+    if (s->has[VIEW_CHECK])
+        b->check->counts(b, &s->check);
+    app_bugs(a, &s->bugs);
+}
