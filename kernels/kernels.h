@@ -23,6 +23,7 @@
 #define AERIE_KERNELS_H
 
 #include "kernels/base.h"
+#include "kernels/window.h"
 
 struct kdev; /* a backend's own state: threads or a stream, scratch, the first error */
 
@@ -344,10 +345,9 @@ struct k_tree {
  * device's clock, unless `time` is absent. */
 
 /* The extents and expand columns that the device fills in for the rows of one pass in one pool:
- * they depend on the tree, which the device grew. A row with n ancestors (itself counted) queries
- * position q = prefix + n - 1. With first = window > 0 && q >= window ? q - window + 1 : 0: if
- * first <= prefix, lo = first, hi = prefix, and expand holds the slots of all n; else lo = hi =
- * first and expand starts at ancestor first - prefix. */
+ * they depend on the tree, which the device grew. A row with n ancestors (itself counted) has the
+ * extent row_extent(prefix, n, window), and its expand columns hold the slots of its ancestors from
+ * ancestor `skip` on. */
 struct k_reach {
     int window, expand_w;
     kbuf slots; /* i32: slot of each scratch cell (spread) or row of the verify pass (keep) */

@@ -16,7 +16,7 @@ void kv_init(struct kv *kv, const struct kv_shape *s)
     kv->page_size = s->page_size;
     kv->shift = __builtin_ctz((unsigned)s->page_size);
     kv->window = s->window;
-    kv->reach = s->reach ? s->reach : max_int(0, s->window - 1);
+    kv->reach = s->reach ? s->reach : window_before(s->window);
     kv->has_swa = s->window > 0;
     kv->has_draft = s->draft_pages > 0;
     pages_init(&kv->pool[POOL_FULL], POOL_FULL, s->full_pages, &kv->log);

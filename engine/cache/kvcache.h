@@ -22,13 +22,7 @@
 
 #include "engine/cache/pages.h"
 #include "engine/cache/slots.h"
-
-/* The one place that says what a window is: a key k is visible to a query q iff 0 <= q - k < W.
- * This is the first visible position; W == 0 is no window. */
-static inline int window_first(int query, int window)
-{
-    return window > 0 && query >= window ? query - window + 1 : 0;
-}
+#include "kernels/window.h"
 
 struct column {
     full_page full;

@@ -94,8 +94,8 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
     r->fuse = r->record = dev.k->queued;
     r->max_logits = TREE_MAX * max_int(1, shape->lanes);
     struct kv_shape ks = pool_shape(r, shape, drafter_kv_of(draft) == DRAFT_KV_OWN);
-    if (drafter_kv_of(draft) == DRAFT_KV_TARGET) /* its query stands at the last committed cell */
-        ks.reach = max_int(ks.window - 1, draft_window(draft));
+    if (drafter_kv_of(draft) == DRAFT_KV_TARGET) /* its query is the last committed cell */
+        ks.reach = max_int(window_before(ks.window), draft_window(draft));
     kv_init(&r->kv, &ks);
     pass_init(&r->pass, dev, &r->kv);
     r->pass.copy = copy_pages;

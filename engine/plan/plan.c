@@ -169,27 +169,14 @@ struct row {
     const int *seen;
 };
 
-/* How many leading cells of the expand part the window has left behind, and the extent [lo, hi) of
- * the pages part. */
-static int clip(int query, int hi, int window, int *lo_out, int *hi_out)
+/* Stores the extent of row r; returns how many of its expanded cells lie before the window. */
+static int put_row_extent(struct table *t, int r, const struct row *row)
 {
-    int first = window_first(query, window);
-    if (first <= hi) {
-        *lo_out = first;
-        *hi_out = hi;
-        return 0;
-    }
-    *lo_out = *hi_out = first;
-    return first - hi;
-}
-
-static int extent(struct table *t, int r, const struct row *row)
-{
-    int lo, hi, skip = clip(row->hi + row->n_seen - 1, row->hi, t->window, &lo, &hi);
-    t->lo[r] = lo;
-    t->hi[r] = hi;
-    t->n_expand[r] = max_int(0, row->n_seen - skip);
-    return skip;
+    struct row_extent x = row_extent(row->hi, row->n_seen, t->window);
+    t->lo[r] = x.lo;
+    t->hi[r] = x.hi;
+    t->n_expand[r] = x.n_expand;
+    return x.skip;
 }
 
 /* Takes the cells before `prefix` out of row r of a table and gives them to its prefix part. */
@@ -225,7 +212,7 @@ static void find_cells(struct cells *c, const struct plan *p, const struct kv *k
 /* The keys of a row in a table of the target, whole or split at the prefix. */
 static void put_extent(struct plan *p, enum table_id id, int r, const struct row *row)
 {
-    extent(&p->table[id], r, row);
+    put_row_extent(&p->table[id], r, row);
     if (p->prefix[id].used)
         split_extent(&p->table[id], &p->prefix[id], r, p->prefix_len[p->req[r]]);
 }
@@ -248,7 +235,7 @@ static void put_draft_row(struct plan *p, enum table_id id, const struct cells *
                           const struct row *row)
 {
     draft_put_write(p, id, r, c->draft[row->cell - c->base]);
-    int skip = extent(&p->table[id], r, row);
+    int skip = put_row_extent(&p->table[id], r, row);
     for (int i = skip; i < row->n_seen; i++)
         draft_put_expand(p, id, r, i - skip, c->draft[row->seen[i] - c->base]);
 }
@@ -291,18 +278,20 @@ static void put_tree(struct table *t, int r0, const struct tree *tree, int n, in
     int32_t *write = t->write + r0, *expand = t->expand + (size_t)r0 * (size_t)w;
     for (int j = 0; j < n; j++) {
         int node = j < tree->n ? j : 0, up = tree->parent[node], depth = tree->depth[node];
-        int skip = clip(prefix + depth, prefix, window, &lo[j], &hi[j]);
+        struct row_extent x = row_extent(prefix, depth + 1, window);
         int32_t *row = expand + j * w;
         CHECK(depth < w);
-        if (up >= 0 && skip == 0)
+        if (up >= 0 && x.skip == 0)
             for (int k = 0; k < w; k++) /* one length for all: it never ends unforeseen */
                 row[k] = expand[up * w + k];
         else
-            for (int at = depth - 1; at >= skip; at--, up = tree->parent[up])
-                row[at - skip] = slot[up];
-        if (depth >= skip)
-            row[depth - skip] = slot[j];
-        n_expand[j] = max_int(0, depth + 1 - skip);
+            for (int at = depth - 1; at >= x.skip; at--, up = tree->parent[up])
+                row[at - x.skip] = slot[up];
+        if (depth >= x.skip)
+            row[depth - x.skip] = slot[j];
+        lo[j] = x.lo;
+        hi[j] = x.hi;
+        n_expand[j] = x.n_expand;
         write[j] = slot[j];
     }
 }

@@ -87,13 +87,12 @@ static void reach_row(const struct k_reach *a, int r, int prefix, const int *cel
 {
     const int32_t *slot = a->slots.p;
     int32_t *expand = (int32_t *)a->expand.p + (size_t)r * (size_t)a->expand_w;
-    int q = prefix + n - 1, first = a->window > 0 && q >= a->window ? q - a->window + 1 : 0;
-    int skip = max_int(0, first - prefix);
-    ((int32_t *)a->lo.p)[r] = first;
-    ((int32_t *)a->hi.p)[r] = max_int(first, prefix);
-    ((int32_t *)a->n_expand.p)[r] = n - skip;
+    struct row_extent x = row_extent(prefix, n, a->window);
+    ((int32_t *)a->lo.p)[r] = x.lo;
+    ((int32_t *)a->hi.p)[r] = x.hi;
+    ((int32_t *)a->n_expand.p)[r] = x.n_expand;
     for (int e = 0; e < a->expand_w; e++)
-        expand[e] = e < n - skip ? slot[cell[skip + e]] : 0;
+        expand[e] = e < x.n_expand ? slot[cell[x.skip + e]] : 0;
 }
 
 static void note_time(kbuf to)

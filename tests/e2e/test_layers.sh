@@ -20,7 +20,7 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-base='kernels/base\.h' table='kernels/(base|kernels)\.h'
+base='kernels/base\.h' table='kernels/(base|kernels|window)\.h'
 only kernels
 only kernels/cpu "$table" 'kernels/fp8\.h'
 only kernels/cuda "$table" 'kernels/cuda/.*'

@@ -79,14 +79,6 @@ __device__ __forceinline__ void record_time(u64 *to)
 
 /* ---- what a row sees ------------------------------------------------------------------------- */
 
-/* Of the n ancestors of a row (itself included), the number before the window. */
-__device__ __forceinline__ int first_visible(const reach &a, int prefix, int n, int *first)
-{
-    int q = prefix + n - 1;
-    *first = a.window > 0 && q >= a.window ? q - a.window + 1 : 0;
-    return max(0, *first - prefix);
-}
-
 /* Writes the extent and the expanded slots of row r, which has n ancestors, itself the last;
  * slot_at(i) is the slot of the i-th. This thread writes columns column, column + columns, ...; the
  * thread of column 0 writes the extent. */
@@ -94,14 +86,14 @@ template <class Slot>
 __device__ __forceinline__ void write_reach(const reach &a, int r, int column, int columns,
                                             int prefix, int n, Slot slot_at)
 {
-    int first, skip = first_visible(a, prefix, n, &first);
+    const struct row_extent x = row_extent(prefix, n, a.window);
     if (column == 0) {
-        a.lo[r] = first;
-        a.hi[r] = max(first, prefix);
-        a.n_expand[r] = n - skip;
+        a.lo[r] = x.lo;
+        a.hi[r] = x.hi;
+        a.n_expand[r] = x.n_expand;
     }
     for (int e = column; e < a.expand_w; e += columns)
-        a.expand[r * a.expand_w + e] = e < n - skip ? slot_at(skip + e) : 0;
+        a.expand[r * a.expand_w + e] = e < x.n_expand ? slot_at(x.skip + e) : 0;
 }
 
 /* ---- grow ----------------------------------------------------------------------------------- */
