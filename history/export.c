@@ -7,44 +7,31 @@
  */
 #include "history/hazards.h"
 #include "history/internal.h"
+#include "kernels/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-void json_int(struct buf *b, int64_t v)
-{
-    bool wide = v > (INT64_C(1) << 53) || v < -(INT64_C(1) << 53);
-    buf_printf(b, wide ? "\"%lld\"" : "%lld", (long long)v);
-}
-
-void json_float(struct buf *b, double v)
-{
-    if (isfinite(v))
-        buf_printf(b, "%.9g", v);
-    else
-        buf_str(b, "null");
-}
-
 void tree_json(const struct tree *t, struct buf *b)
 {
     static const char *const fates[] = {"none", "accepted", "rejected", "cut"};
-    buf_char(b, '[');
+    jput_open(b, '[');
     for (int i = 0; i < t->n; i++) {
-        buf_printf(b, "%s{\"token\": %d, \"parent\": %d, \"depth\": %d, \"fate\": \"%s\", \"q\": ",
-                   i ? ", " : "", t->token[i], t->parent[i], t->depth[i], fates[t->fate[i] & 3]);
-        json_float(b, (double)t->q[i]);
-        buf_str(b, ", \"p\": ");
-        json_float(b, (double)t->p[i]);
-        buf_str(b, ", \"u\": ");
-        json_float(b, (double)t->u[i]);
-        buf_char(b, '}');
+        jput_open(b, '{');
+        jput_kint(b, "token", t->token[i]);
+        jput_kint(b, "parent", t->parent[i]);
+        jput_kint(b, "depth", t->depth[i]);
+        jput_kstr(b, "fate", fates[t->fate[i] & 3]);
+        jput_kreal(b, "q", (double)t->q[i]);
+        jput_kreal(b, "p", (double)t->p[i]);
+        jput_kreal(b, "u", (double)t->u[i]);
+        jput_close(b, '}');
     }
-    buf_char(b, ']');
+    jput_close(b, ']');
 }
 
 /* ---- the file ---- */
@@ -81,36 +68,31 @@ static void sink_line(struct sink *s)
 
 /* ---- JSON lines ---- */
 
-static void hex(struct buf *b, const unsigned char *p, int n)
-{
-    buf_char(b, '"');
-    buf_hex(b, p, (size_t)n);
-    buf_char(b, '"');
-}
-
 static void blob_value(struct buf *b, const char *name, const void *p, int n)
 {
     struct tree t;
     if (strcmp(name, "tokens") == 0) {
-        buf_char(b, '[');
+        jput_open(b, '[');
         for (int i = 0; i + 4 <= n; i += 4) {
             int32_t id;
             memcpy(&id, (const char *)p + i, sizeof id);
-            buf_printf(b, "%s%d", i ? "," : "", id);
+            jput_int(b, id);
         }
-        buf_char(b, ']');
+        jput_close(b, ']');
     } else if (strcmp(name, "nodes") == 0 && tree_unpack(&t, p, (size_t)n, NULL)) {
         tree_json(&t, b);
     } else {
-        hex(b, p, n);
+        jput_hex(b, p, (size_t)n);
     }
 }
 
 static void text_value(struct buf *b, const char *name, const char *s, int n)
 {
-    if (!json_str(b, s, (size_t)n)) {
-        buf_printf(b, ", \"%s_hex\": ", name);
-        hex(b, (const unsigned char *)s, n);
+    if (!jput_strn(b, s, (size_t)n)) {
+        char *key = xasprintf("%s_hex", name);
+        jput_key(b, key);
+        jput_hex(b, s, (size_t)n);
+        free(key);
     }
 }
 
@@ -119,16 +101,16 @@ static void column(struct buf *b, sqlite3_stmt *st, int i)
     const char *name = sqlite3_column_name(st, i);
     size_t n = strlen(name);
     bool digest = n > 7 && strcmp(name + n - 7, "_digest") == 0;
-    buf_printf(b, ", \"%s\": ", name);
+    jput_key(b, name);
     switch (sqlite3_column_type(st, i)) {
     case SQLITE_INTEGER:
         if (digest)
-            buf_printf(b, "\"%016llx\"", (unsigned long long)sqlite3_column_int64(st, i));
+            jput_digest(b, (uint64_t)sqlite3_column_int64(st, i));
         else
-            json_int(b, sqlite3_column_int64(st, i));
+            jput_wide(b, sqlite3_column_int64(st, i));
         break;
     case SQLITE_FLOAT:
-        json_float(b, sqlite3_column_double(st, i));
+        jput_real(b, sqlite3_column_double(st, i));
         break;
     case SQLITE_TEXT: {
         const char *s = (const char *)sqlite3_column_text(st, i);
@@ -141,7 +123,7 @@ static void column(struct buf *b, sqlite3_stmt *st, int i)
         break;
     }
     default:
-        buf_str(b, "null");
+        jput_null(b);
     }
 }
 
@@ -170,21 +152,26 @@ static const struct {
  * turn. */
 static void head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 {
-    buf_printf(&s->line, "{\"aerie_export\": 1, \"schema\": %d, \"version\": \"" AERIE_VERSION
-               "\", \"session\": \"%s\", \"inherited\": [", SCHEMA_VERSION,
-               p->part[p->n_part - 1].session);
-    for (int i = 0; i < p->n_part - 1; i++)
-        buf_printf(&s->line, "%s{\"session\": \"%s\", \"upto\": %d}", i ? ", " : "",
-                   p->part[i].session, p->part[i].upto);
-    buf_str(&s->line, "], \"hazards\": ");
-    struct buf hazards = {0};
+    struct buf *b = &s->line, hazards = {0};
+    jput_open(b, '{');
+    jput_kint(b, "aerie_export", 1);
+    jput_kint(b, "schema", SCHEMA_VERSION);
+    jput_kstr(b, "version", AERIE_VERSION);
+    jput_kstr(b, "session", p->part[p->n_part - 1].session);
+    jput_key(b, "inherited");
+    jput_open(b, '[');
+    for (int i = 0; i < p->n_part - 1; i++) {
+        jput_open(b, '{');
+        jput_kstr(b, "session", p->part[i].session);
+        jput_kint(b, "upto", p->part[i].upto);
+        jput_close(b, '}');
+    }
+    jput_close(b, ']');
     s->ok = hdb_hazards(h, p->part[p->n_part - 1].session, true, "; ", &hazards, s->e);
-    if (hazards.n)
-        json_str(&s->line, hazards.p, hazards.n);
-    else
-        buf_str(&s->line, "null");
+    jput_kstr(b, "hazards", hazards.n ? hazards.p : NULL);
     buf_free(&hazards);
-    buf_str(&s->line, "}\n");
+    jput_close(b, '}');
+    buf_char(b, '\n');
     sink_line(s);
 }
 
@@ -197,10 +184,12 @@ static void jsonl(struct hdb *h, const struct past_part *part, struct sink *s)
         int rc = SQLITE_DONE;
         s->ok = st;
         while (s->ok && (rc = sqlite3_step(st)) == SQLITE_ROW) {
-            buf_printf(&s->line, "{\"type\": \"%s\"", records[i].type);
+            jput_open(&s->line, '{');
+            jput_kstr(&s->line, "type", records[i].type);
             for (int c = 0; c < sqlite3_column_count(st); c++)
                 column(&s->line, st, c);
-            buf_str(&s->line, "}\n");
+            jput_close(&s->line, '}');
+            buf_char(&s->line, '\n');
             sink_line(s);
         }
         if (s->ok && rc != SQLITE_DONE)

@@ -5,6 +5,8 @@
  * read-only. Time, and the sizes of values, rows and output, are limited.
  */
 #include "history/internal.h"
+#include "kernels/json.h"
+#include "kernels/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -139,35 +141,34 @@ static void json_value(struct buf *b, sqlite3_stmt *st, int i)
     struct buf hex = {0};
     switch (sqlite3_column_type(st, i)) {
     case SQLITE_INTEGER:
-        json_int(b, sqlite3_column_int64(st, i));
+        jput_wide(b, sqlite3_column_int64(st, i));
         break;
     case SQLITE_FLOAT:
-        json_float(b, sqlite3_column_double(st, i));
+        jput_real(b, sqlite3_column_double(st, i));
         break;
     case SQLITE_TEXT:
-        json_str(b, (const char *)sqlite3_column_text(st, i), (size_t)sqlite3_column_bytes(st, i));
+        jput_strn(b, (const char *)sqlite3_column_text(st, i), (size_t)sqlite3_column_bytes(st, i));
         break;
     case SQLITE_BLOB:
         blob_hex(&hex, st, i);
-        json_str(b, hex.p, hex.n);
+        jput_strn(b, hex.p, hex.n);
         buf_free(&hex);
         break;
     default:
-        buf_str(b, "null");
+        jput_null(b);
     }
 }
 
+/* A line for each row. */
 static void json_row(struct buf *b, sqlite3_stmt *st, int row)
 {
-    buf_str(b, row ? ",\n {" : "\n {");
+    buf_str(b, row ? ",\n" : "\n");
+    jput_open(b, '{');
     for (int i = 0; i < sqlite3_column_count(st); i++) {
-        const char *name = sqlite3_column_name(st, i);
-        buf_str(b, i ? ", " : "");
-        json_str(b, name, strlen(name));
-        buf_str(b, ": ");
+        jput_key(b, sqlite3_column_name(st, i));
         json_value(b, st, i);
     }
-    buf_char(b, '}');
+    jput_close(b, '}');
 }
 
 /* Appends s as one line of at most CELL_WIDTH columns: line ends and tabs become spaces. */
@@ -176,8 +177,8 @@ static void cell_text(struct buf *b, const char *s, size_t n, int *width)
     *width = 0;
     for (const char *p = s, *end = s + n; p < end;) {
         uint32_t c;
-        int k = utf8_next(p, end, &c);
-        int w = k < 0 ? 1 : utf8proc_charwidth((utf8proc_int32_t)c);
+        size_t k = utf8_char(p, (size_t)(end - p), &c);
+        int w = k ? utf8proc_charwidth((utf8proc_int32_t)c) : 1;
         if (*width + w > CELL_WIDTH) {
             buf_str(b, "...");
             *width += 3;
@@ -187,10 +188,10 @@ static void cell_text(struct buf *b, const char *s, size_t n, int *width)
             buf_char(b, ' ');
             w = 1;
         } else {
-            buf_add(b, p, (size_t)(k < 0 ? 1 : k));
+            buf_add(b, p, k ? k : 1);
         }
         *width += w;
-        p += k < 0 ? 1 : k;
+        p += k ? k : 1;
     }
 }
 
@@ -301,9 +302,15 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
     int rc = collect(st, json, max_rows, &t, &rows_json, &cut, &rows);
     sqlite3_progress_handler(h->sql.h, 0, NULL, NULL);
     if (rc == SQLITE_DONE && json) {
-        buf_str(out, "{\"rows\": [");
+        jput_open(out, '{');
+        jput_key(out, "rows");
+        jput_open(out, '[');
         buf_add(out, rows_json.p, rows_json.n);
-        buf_printf(out, "%s], \"truncated\": %s}\n", rows ? "\n" : "", cut ? "true" : "false");
+        buf_str(out, rows ? "\n" : "");
+        jput_close(out, ']');
+        jput_kbool(out, "truncated", cut);
+        jput_close(out, '}');
+        buf_char(out, '\n');
     } else if (rc == SQLITE_DONE) {
         print_table(&t, out);
         buf_printf(out, "(%s%d row%s)\n", cut ? "only the first " : "", rows, rows == 1 ? "" : "s");

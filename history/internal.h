@@ -269,13 +269,7 @@ int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
 enum op_kind op_last(void);
 
-/* JSON in ASCII only. A string's bytes that are no UTF-8 become U+FFFD; false then. */
-bool json_str(struct buf *b, const char *s, size_t n);
-void json_int(struct buf *b, int64_t v);  /* a string beyond 2^53, where readers would round */
-void json_float(struct buf *b, double v); /* null when it is not finite */
-void tree_json(const struct tree *t, struct buf *b); /* an array of nodes */
-/* One UTF-8 code point from p..end into *cp; its length, or -1 for a byte that starts none. */
-int utf8_next(const char *p, const char *end, uint32_t *cp);
+void tree_json(const struct tree *t, struct buf *b); /* an array of nodes, as JSON */
 
 struct hdb {
     struct db db;  /* read-only */

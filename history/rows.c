@@ -130,56 +130,6 @@ const char *log_level_name(enum log_level l)
     return levels[l];
 }
 
-/* ---- text ---- */
-
-int utf8_next(const char *p, const char *end, uint32_t *cp)
-{
-    const unsigned char *s = (const unsigned char *)p;
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    int n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
-    if (!n || end - p < n)
-        return -1;
-    uint32_t c = n == 1 ? s[0] : s[0] & (0x7Fu >> n);
-    for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80)
-            return -1;
-        c = c << 6 | (s[i] & 0x3F);
-    }
-    if ((n > 1 && c < least[n]) || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
-        return -1;
-    *cp = c;
-    return n;
-}
-
-bool json_str(struct buf *b, const char *s, size_t n)
-{
-    bool whole = true;
-    buf_char(b, '"');
-    for (const char *p = s, *end = s + n; p < end;) {
-        uint32_t c;
-        int k = utf8_next(p, end, &c);
-        if (k < 0) {
-            c = 0xFFFD;
-            k = 1;
-            whole = false;
-        }
-        p += k;
-        if (c == '"' || c == '\\')
-            buf_printf(b, "\\%c", (int)c);
-        else if (c >= 0x20 && c < 0x7F)
-            buf_char(b, (char)c);
-        else if (c == '\n')
-            buf_str(b, "\\n");
-        else if (c < 0x10000)
-            buf_printf(b, "\\u%04x", c);
-        else
-            buf_printf(b, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10),
-                       0xDC00 + ((c - 0x10000) & 0x3FF));
-    }
-    buf_char(b, '"');
-    return whole;
-}
-
 /* ---- freeing ---- */
 
 void session_row_free(struct session_row *r)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/settings.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 char *facts_value(const char *lines, const char *name)
 {

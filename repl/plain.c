@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/utf8.h"
 #include "repl/cmd/cmd.h"
 #include "repl/interrupt.h"
 
@@ -169,7 +170,7 @@ static size_t last_base(const char *s, size_t n)
     size_t base = n;
     for (size_t i = 0; i < n;) {
         uint32_t cp;
-        size_t k = text_decode(s + i, n - i, &cp);
+        size_t k = utf8_decode(s + i, n - i, &cp);
         if (base == n || text_cp_width(cp) > 0)
             base = i;
         i += k;

@@ -306,9 +306,9 @@ KIT char *sql_value(struct hdb *d, const char *sql)
     struct err e = {0};
     if (!hdb_sql(d, sql, true, 10, &out, &e))
         fail_msg("%s: %s", sql, e.msg);
-    char *p = strstr(out.p, "\": ");
-    p = strstr(p + 3, "\": ");
-    char *v = xstrdup(p ? p + 3 : "");
+    char *p = strstr(out.p, "\":");
+    p = strstr(p + 2, "\":");
+    char *v = xstrdup(p ? p + 2 : "");
     v[strcspn(v, "}")] = '\0';
     buf_free(&out);
     return v;

@@ -2,37 +2,30 @@
 #include <stdio.h>
 
 #include "engine/plan/plan.h"
+#include "kernels/json.h"
 
 enum { MANY = 12 }; /* ids of one list that the text form shows before it elides */
 
-/* dashes: 0 is no id, in text it is shown as "-". */
-static void list(struct buf *out, const int32_t *v, int n, bool json, bool dashes)
+/* dashes: 0 is no id and is shown as "-". */
+static void list_text(struct buf *out, const int32_t *v, int n, bool dashes)
 {
-    buf_str(out, json ? "[" : "");
     for (int i = 0; i < n; i++) {
-        if (!json && n > MANY && i == MANY / 2) {
+        if (n > MANY && i == MANY / 2) {
             buf_printf(out, " ... %d more ...", n - MANY);
             i = n - MANY / 2;
         }
-        buf_str(out, i ? (json ? "," : " ") : "");
-        if (v[i] || json || !dashes)
+        buf_str(out, i ? " " : "");
+        if (v[i] || !dashes)
             buf_printf(out, "%d", v[i]);
         else
             buf_char(out, '-');
     }
-    buf_str(out, json ? "]" : "");
 }
 
-static void row_text(const struct table *t, int r, struct buf *out)
+static void list_json(struct buf *out, const char *key, const int32_t *v, int n)
 {
-    buf_printf(out, "    row %-3d keys [%d, %d)", r, t->lo[r], t->hi[r]);
-    if (t->n_expand && t->n_expand[r]) {
-        buf_str(out, " + slots ");
-        list(out, t->expand + (size_t)r * (size_t)t->expand_w, t->n_expand[r], false, false);
-    }
-    if (t->write)
-        buf_printf(out, "  writes %s slot %d", pool_name(t->pool), t->write[r]);
-    buf_char(out, '\n');
+    jput_key(out, key);
+    jput_ints(out, v, n);
 }
 
 /* The pages of a plan that borrowed them are gone once the next one did. */
@@ -50,18 +43,37 @@ static int used_columns(const struct plan *p, const struct table *t)
     return min_int(most, t->n_cols);
 }
 
-static void table_text(const struct plan *p, const struct table *t, const char *what,
+static const int32_t *expand_row(const struct table *t, int r)
+{
+    return t->expand + (size_t)r * (size_t)t->expand_w;
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static void row_text(const struct table *t, int r, struct buf *out)
+{
+    buf_printf(out, "    row %-3d keys [%d, %d)", r, t->lo[r], t->hi[r]);
+    if (t->n_expand && t->n_expand[r]) {
+        buf_str(out, " + slots ");
+        list_text(out, expand_row(t, r), t->n_expand[r], false);
+    }
+    if (t->write)
+        buf_printf(out, "  writes %s slot %d", pool_name(t->pool), t->write[r]);
+    buf_char(out, '\n');
+}
+
+static void table_text(const struct plan *p, const struct table *t, const char *name,
                        struct buf *out)
 {
-    buf_printf(out, "  %s table: %s slots, page size %d, %d columns, %d expand columns, ", what,
+    buf_printf(out, "  %s table: %s slots, page size %d, %d columns, %d expand columns, ", name,
                pool_name(t->pool), t->page_size, used_columns(p, t), t->expand_w);
     if (t->window)
         buf_printf(out, "window %d, ", t->window);
     buf_printf(out, "epoch %u\n", t->epoch);
     for (int b = 0; b < p->n_req; b++) {
         buf_printf(out, "    request %d pages ", b);
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
-             false, true);
+        list_text(out, t->pages + (size_t)b * (size_t)t->n_cols,
+                  has_pages(p, t) ? used_columns(p, t) : 0, true);
         buf_str(out, has_pages(p, t) ? "" : "changed since");
         buf_char(out, '\n');
     }
@@ -74,72 +86,102 @@ static void table_text(const struct plan *p, const struct table *t, const char *
     }
 }
 
-static void table_json(const struct plan *p, const struct table *t, const char *what,
+static void head_text(const struct plan *p, struct buf *out)
+{
+    buf_printf(out, "%s: %d request(s), %d row(s), digest %016llx\n", plan_mode_name(p->mode),
+               p->n_req, p->n_rows, (unsigned long long)plan_digest(p));
+    for (int b = 0; b < p->n_req; b++)
+        buf_printf(out, "  request prefix_len %d, q_len %d, kv_len %d, first row %d\n",
+                   p->prefix_len[b], p->q_len[b], p->kv_len[b], p->row0[b]);
+    buf_str(out, "  tokens ");
+    list_text(out, p->token, p->n_rows, false);
+    buf_str(out, "\n  positions ");
+    list_text(out, p->pos, p->n_rows, false);
+    buf_char(out, '\n');
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+static void table_json(const struct plan *p, const struct table *t, const char *name,
                        struct buf *out)
 {
-    buf_printf(
-        out,
-        "{\"table\":\"%s\",\"space\":\"%s\",\"epoch\":%u,\"page_size\":%d,\"window\":%d,\"columns\":%d,"
-        "\"expand_columns\":%d,\"pages\":[",
-        what, pool_name(t->pool), t->epoch, t->page_size, t->window, used_columns(p, t), t->expand_w);
-    for (int b = 0; b < p->n_req; b++) {
-        buf_str(out, b ? "," : "");
-        list(out, t->pages + (size_t)b * (size_t)t->n_cols, has_pages(p, t) ? used_columns(p, t) : 0,
-             true, false);
-    }
-    buf_str(out, "],\"lo\":");
-    list(out, t->lo, p->n_rows, true, false);
-    buf_str(out, ",\"hi\":");
-    list(out, t->hi, p->n_rows, true, false);
-    buf_str(out, ",\"expand\":[");
-    for (int r = 0; r < p->n_rows; r++) {
-        buf_str(out, r ? "," : "");
-        list(out, t->expand + (size_t)r * (size_t)t->expand_w, t->n_expand ? t->n_expand[r] : 0,
-             true, false);
-    }
-    buf_str(out, "],\"write\":");
-    list(out, t->write ? t->write : p->pos, t->write ? p->n_rows : 0, true, false);
-    buf_char(out, '}');
-}
-
-static void table_print(const struct plan *p, const struct table *t, const char *what, bool json,
-                        bool *first, struct buf *out)
-{
-    if (!t->used)
-        return;
-    buf_str(out, json && !*first ? "," : "");
-    (json ? table_json : table_text)(p, t, what, out);
-    *first = false;
-}
-
-static void lengths(const struct plan *p, bool json, struct buf *out)
-{
+    jput_open(out, '{');
+    jput_kstr(out, "table", name);
+    jput_kstr(out, "space", pool_name(t->pool));
+    jput_kint(out, "epoch", t->epoch);
+    jput_kint(out, "page_size", t->page_size);
+    jput_kint(out, "window", t->window);
+    jput_kint(out, "columns", used_columns(p, t));
+    jput_kint(out, "expand_columns", t->expand_w);
+    jput_key(out, "pages");
+    jput_open(out, '[');
     for (int b = 0; b < p->n_req; b++)
-        buf_printf(out,
-                   json ? "%s{\"prefix_len\":%d,\"q_len\":%d,\"kv_len\":%d,\"row0\":%d}"
-                        : "%s  request prefix_len %d, q_len %d, kv_len %d, first row %d\n",
-                   json && b ? "," : "", p->prefix_len[b], p->q_len[b], p->kv_len[b], p->row0[b]);
+        jput_ints(out, t->pages + (size_t)b * (size_t)t->n_cols,
+                  has_pages(p, t) ? used_columns(p, t) : 0);
+    jput_close(out, ']');
+    list_json(out, "lo", t->lo, p->n_rows);
+    list_json(out, "hi", t->hi, p->n_rows);
+    jput_key(out, "expand");
+    jput_open(out, '[');
+    for (int r = 0; r < p->n_rows; r++)
+        jput_ints(out, expand_row(t, r), t->n_expand ? t->n_expand[r] : 0);
+    jput_close(out, ']');
+    list_json(out, "write", t->write, t->write ? p->n_rows : 0);
+    jput_close(out, '}');
+}
+
+static void head_json(const struct plan *p, struct buf *out)
+{
+    jput_kstr(out, "mode", plan_mode_name(p->mode));
+    jput_kint(out, "requests_n", p->n_req);
+    jput_kint(out, "rows", p->n_rows);
+    jput_key(out, "digest");
+    jput_digest(out, plan_digest(p));
+    jput_key(out, "requests");
+    jput_open(out, '[');
+    for (int b = 0; b < p->n_req; b++) {
+        jput_open(out, '{');
+        jput_kint(out, "prefix_len", p->prefix_len[b]);
+        jput_kint(out, "q_len", p->q_len[b]);
+        jput_kint(out, "kv_len", p->kv_len[b]);
+        jput_kint(out, "row0", p->row0[b]);
+        jput_close(out, '}');
+    }
+    jput_close(out, ']');
+    list_json(out, "token", p->token, p->n_rows);
+    list_json(out, "position", p->pos, p->n_rows);
+}
+
+/* ---- a plan ---------------------------------------------------------------------------------- */
+
+static void each_table(const struct plan *p,
+                       void (*print)(const struct plan *p, const struct table *t, const char *name,
+                                     struct buf *out),
+                       struct buf *out)
+{
+    for (int i = 0; i < N_TABLES; i++) {
+        const char *name = table_name((enum table_id)i);
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "%s prefix", name);
+        if (p->table[i].used)
+            print(p, &p->table[i], name, out);
+        if (p->prefix[i].used)
+            print(p, &p->prefix[i], prefix, out);
+    }
 }
 
 void plan_print(const struct plan *p, bool json, struct buf *out)
 {
-    buf_printf(out,
-               json ? "{\"mode\":\"%s\",\"requests_n\":%d,\"rows\":%d,\"digest\":\"%016llx\","
-                      "\"requests\":["
-                    : "%s: %d request(s), %d row(s), digest %016llx\n",
-               plan_mode_name(p->mode), p->n_req, p->n_rows, (unsigned long long)plan_digest(p));
-    lengths(p, json, out);
-    buf_str(out, json ? "],\"token\":" : "  tokens ");
-    list(out, p->token, p->n_rows, json, false);
-    buf_str(out, json ? ",\"position\":" : "\n  positions ");
-    list(out, p->pos, p->n_rows, json, false);
-    buf_str(out, json ? ",\"tables\":[" : "\n");
-    bool first = true;
-    for (int i = 0; i < N_TABLES; i++) {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "%s prefix", table_name((enum table_id)i));
-        table_print(p, &p->table[i], table_name((enum table_id)i), json, &first, out);
-        table_print(p, &p->prefix[i], prefix, json, &first, out);
+    if (!json) {
+        head_text(p, out);
+        each_table(p, table_text, out);
+        return;
     }
-    buf_str(out, json ? "]}" : "");
+    jput_open(out, '{');
+    head_json(p, out);
+    jput_key(out, "tables");
+    jput_open(out, '[');
+    each_table(p, table_json, out);
+    jput_close(out, ']');
+    jput_close(out, '}');
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/serve/load.h"
+#include "kernels/json.h"
 
 /* ---- the stage: a rig, a lane, and what passes left behind ----------------------------------- */
 
@@ -424,31 +425,25 @@ static bool damaged(const struct bug_outcome *o)
     return o->wrong > 0 || o->stopped[0];
 }
 
-static void json_text(struct buf *out, const char *name, const char *s)
-{
-    buf_printf(out, "\"%s\":\"", name);
-    for (; *s; s++)
-        if (*s == '"' || *s == '\\')
-            buf_printf(out, "\\%c", *s);
-        else if ((unsigned char)*s >= 0x20)
-            buf_char(out, *s);
-    buf_str(out, "\",");
-}
-
 static void outcome_json(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
 {
     const struct bug_info *i = bug_at(b);
-    buf_printf(out, "{\"number\":%d,", i->number);
-    json_text(out, "name", i->name);
-    json_text(out, "variant", i->variant[variant - 1]);
-    json_text(out, "rule", i->rule);
-    json_text(out, "needs", o->needs);
-    json_text(out, "scene", o->scene);
-    json_text(out, "caught", o->caught);
-    json_text(out, "stopped", o->stopped);
-    buf_printf(out, "\"rule_right\":%s,\"rows\":%d,\"wrong\":%d,\"first\":%d,\"nan\":%d,",
-               o->rule_right ? "true" : "false", o->rows, o->wrong, o->first, o->nan);
-    buf_printf(out, "\"worst\":%.9g}", (double)o->worst);
+    jput_open(out, '{');
+    jput_kint(out, "number", i->number);
+    jput_kstr(out, "name", i->name);
+    jput_kstr(out, "variant", i->variant[variant - 1]);
+    jput_kstr(out, "rule", i->rule);
+    jput_kstr(out, "needs", o->needs);
+    jput_kstr(out, "scene", o->scene);
+    jput_kstr(out, "caught", o->caught);
+    jput_kstr(out, "stopped", o->stopped);
+    jput_kbool(out, "rule_right", o->rule_right);
+    jput_kint(out, "rows", o->rows);
+    jput_kint(out, "wrong", o->wrong);
+    jput_kint(out, "first", o->first);
+    jput_kint(out, "nan", o->nan);
+    jput_kreal(out, "worst", (double)o->worst);
+    jput_close(out, '}');
 }
 
 static void outcome_text(enum bug b, int variant, const struct bug_outcome *o, struct buf *out)
@@ -485,12 +480,10 @@ bool bug_try_text(const char *model, const char *draft_dir, const char *which, b
         return false;
     bool ok = engine_load(&l, &load, LOAD_DEVICE, e);
     if (json)
-        buf_char(out, '[');
+        jput_open(out, '[');
     for (int v = 1; v <= bug_variants(b) && ok; v++) {
         struct bug_outcome o;
         ok = bug_try(l.dev, &l.model, l.has_draft ? &l.draft : NULL, b, v, &o, e);
-        if (json && v > 1)
-            buf_char(out, ',');
         if (ok && json)
             outcome_json(b, v, &o, out);
         else if (ok)
@@ -501,7 +494,7 @@ bool bug_try_text(const char *model, const char *draft_dir, const char *which, b
                                       : "the checker did not name its rule");
     }
     if (json)
-        buf_char(out, ']');
+        jput_close(out, ']');
     engine_unload(&l);
     return ok;
 }

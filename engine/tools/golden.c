@@ -13,6 +13,7 @@
 #include "engine/serve/load.h"
 #include "engine/tools/golden_noise.h"
 #include "engine/tools/golden_report.h"
+#include "kernels/json.h"
 
 /* What a precision leaves of the reference: the tolerance of relative L2, and the relative noise at
  * the entry of each product that stands for its roundings. */
@@ -763,8 +764,12 @@ static void sum_up(const struct bench *b, struct buf *out)
 {
     const struct report *r = &b->rep;
     if (r->json) {
-        buf_printf(out, "],\"checked\":%d,\"near\":%d,\"failed\":%d}\n", r->checks, r->near,
-                   r->failed);
+        jput_close(out, ']');
+        jput_kint(out, "checked", r->checks);
+        jput_kint(out, "near", r->near);
+        jput_kint(out, "failed", r->failed);
+        jput_close(out, '}');
+        buf_char(out, '\n');
         return;
     }
     buf_printf(out, "%d checks, %d failed", r->checks, r->failed);
@@ -777,8 +782,11 @@ static void sum_up(const struct bench *b, struct buf *out)
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
 {
     struct bench b = {.o = o, .rep = {.json = o->json}};
-    if (o->json)
-        buf_str(report, "{\"checks\":[");
+    if (o->json) {
+        jput_open(report, '{');
+        jput_key(report, "checks");
+        jput_open(report, '[');
+    }
     const char *precision = o->precision ? o->precision : "f32"; /* a proof, not a race */
     bool ok = load(&b, o->device, precision, o->backend, e) && judge(&b, report, e);
     if (ok || o->json)

@@ -1,6 +1,8 @@
 /* golden_report.c - see golden_report.h. */
 #include "engine/tools/golden_report.h"
 
+#include "kernels/json.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -94,13 +96,17 @@ void report_line(struct report *r, enum verdict v, const char *name, const char 
         return;
     r->failed += v == FAIL;
     r->near += v == NEAR;
-    if (r->json)
-        buf_printf(r->out, "%s{\"check\":\"%s\",\"ok\":%s,\"near\":%s,\"detail\":\"%s\"}",
-                   r->checks ? "," : "", name, v == FAIL ? "false" : "true",
-                   v == NEAR ? "true" : "false", what);
-    else
-        buf_printf(r->out, "%-4s  %-28s %s\n", word[v], name, what);
     r->checks++;
+    if (!r->json) {
+        buf_printf(r->out, "%-4s  %-28s %s\n", word[v], name, what);
+        return;
+    }
+    jput_open(r->out, '{');
+    jput_kstr(r->out, "check", name);
+    jput_kbool(r->out, "ok", v != FAIL);
+    jput_kbool(r->out, "near", v == NEAR);
+    jput_kstr(r->out, "detail", what);
+    jput_close(r->out, '}');
 }
 
 void check_line(struct report *r, bool ok, const char *name, const char *what)

@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/base.h"
+#include "kernels/utf8.h"
 
 enum { BPE_NONE = -1, BPE_DIRECT = 384 /* characters whose token is found without hashing */ };
 
@@ -72,24 +72,5 @@ void bpe_work_free(struct bpe_work *w);
  * nothing is appended then. */
 bool bpe_word(const struct bpe *b, const char *s, size_t n, bool plain, struct bpe_work *w,
               struct ids *out);
-
-/* Bytes of the UTF-8 character at s, which is valid there. */
-static inline size_t utf8_len(const char *s)
-{
-    uint8_t c = (uint8_t)*s;
-    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-}
-/* The code point at s, which is valid there. */
-static inline uint32_t utf8_at(const char *s)
-{
-    const uint8_t *p = (const uint8_t *)s;
-    if (p[0] < 0x80)
-        return p[0];
-    if (p[0] < 0xE0)
-        return (p[0] & 31u) << 6 | (p[1] & 63u);
-    if (p[0] < 0xF0)
-        return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-}
 
 #endif

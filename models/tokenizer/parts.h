@@ -194,8 +194,6 @@ bool normalize(const struct tokenizer *t, const char *s, size_t n, struct tok_wo
 bool pre_tokenize(const struct tokenizer *t, const char *s, size_t n, bool at_start,
                   struct tok_work *w, struct err *e);
 
-bool utf8_check(const char *s, size_t n); /* whether all of s is valid UTF-8 */
-
 /* The character that represents a byte in byte-level text (GPT-2's table), and its inverse. */
 uint32_t byte_to_char(uint8_t b);
 int char_to_byte(uint32_t c); /* -1: c represents no byte */

@@ -2,6 +2,7 @@
 #include "models/tokenizer/pull.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 static bool syntax_error(struct pull *j, const char *what)
 {
@@ -90,26 +91,6 @@ static bool unit16(struct pull *j, uint32_t *out)
     return true;
 }
 
-static char *put_utf8(char *to, uint32_t c)
-{
-    if (c < 0x80) {
-        *to++ = (char)c;
-    } else if (c < 0x800) {
-        *to++ = (char)(0xC0 | c >> 6);
-        *to++ = (char)(0x80 | (c & 63));
-    } else if (c < 0x10000) {
-        *to++ = (char)(0xE0 | c >> 12);
-        *to++ = (char)(0x80 | (c >> 6 & 63));
-        *to++ = (char)(0x80 | (c & 63));
-    } else {
-        *to++ = (char)(0xF0 | c >> 18);
-        *to++ = (char)(0x80 | (c >> 12 & 63));
-        *to++ = (char)(0x80 | (c >> 6 & 63));
-        *to++ = (char)(0x80 | (c & 63));
-    }
-    return to;
-}
-
 /* Decodes one code point behind "\u", from one UTF-16 unit or a surrogate pair, into *to. Its UTF-8
  * is never longer than the escape. */
 static bool unicode_escape(struct pull *j, char **to)
@@ -123,7 +104,7 @@ static bool unicode_escape(struct pull *j, char **to)
             return syntax_error(j, "an unpaired surrogate");
         c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
     }
-    *to = put_utf8(*to, c);
+    *to += utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)*to);
     return true;
 }
 

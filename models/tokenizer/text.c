@@ -103,10 +103,8 @@ static bool normal_form(const struct tok_work *w, const struct buf *in, int form
     if (form & UTF8PROC_COMPOSE)
         r.n = (size_t)utf8proc_normalize_utf32(r.v, (utf8proc_ssize_t)r.n,
                                                (utf8proc_option_t)form);
-    for (size_t i = 0; i < r.n; i++) {
-        uint8_t c[4];
-        buf_add(out, c, (size_t)utf8proc_encode_char(r.v[i], c));
-    }
+    for (size_t i = 0; i < r.n; i++)
+        utf8_encode(out, (uint32_t)r.v[i]);
     free(r.v);
     return true;
 }
@@ -270,11 +268,8 @@ static bool rewrite_piece(const struct pre_step *step, const char *s, size_t n, 
         buf_add(to, s, n);
         return true;
     case PRE_BYTES:
-        for (size_t i = 0; i < n; i++) {
-            uint8_t u[4];
-            int32_t ch = (int32_t)byte_to_char((uint8_t)s[i]);
-            buf_add(to, u, (size_t)utf8proc_encode_char(ch, u));
-        }
+        for (size_t i = 0; i < n; i++)
+            utf8_encode(to, byte_to_char((uint8_t)s[i]));
         return true;
     case PRE_SPLIT:
         break;

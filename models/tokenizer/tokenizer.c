@@ -43,59 +43,19 @@ void tok_close(struct tokenizer *t)
 
 /* ---- UTF-8 ---- */
 
-/* Length of the valid UTF-8 character at s, or 0. In the latter case *part is the length of the
- * longest prefix of a valid character (at least 1), and *open whether that prefix ends at n. */
-static size_t utf8_valid(const char *s, size_t n, size_t *part, bool *open)
-{
-    const uint8_t *p = (const uint8_t *)s;
-    uint8_t c = p[0], lo = 0x80, hi = 0xBF;
-    size_t len = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-    *part = 1;
-    *open = false;
-    if (len < 2)
-        return len;
-    if (c == 0xE0)
-        lo = 0xA0;
-    else if (c == 0xED)
-        hi = 0x9F;
-    else if (c == 0xF0)
-        lo = 0x90;
-    else if (c == 0xF4)
-        hi = 0x8F;
-    for (size_t i = 1; i < len; i++, lo = 0x80, hi = 0xBF) {
-        *part = i;
-        *open = i == n;
-        if (i == n || p[i] < lo || p[i] > hi)
-            return 0;
-    }
-    return len;
-}
-
-bool utf8_check(const char *s, size_t n)
-{
-    size_t part, len = 1;
-    bool open;
-    for (size_t i = 0; i < n && len; i += len)
-        len = utf8_valid(s + i, n - i, &part, &open);
-    return len > 0;
-}
-
 /* s, or a copy in *fixed with U+FFFD for each invalid sequence. */
 static const char *valid_text(const char *s, size_t *n, struct buf *fixed)
 {
-    size_t good = 0, len, part;
-    bool open;
-    while (good < *n && (len = utf8_valid(s + good, *n - good, &part, &open)))
+    size_t good = 0, len;
+    uint32_t cp;
+    while (good < *n && (len = utf8_char(s + good, *n - good, &cp)))
         good += len;
     if (good == *n)
         return s;
     buf_add(fixed, s, good);
-    for (size_t i = good; i < *n; i += len ? len : part) {
-        len = utf8_valid(s + i, *n - i, &part, &open);
-        if (len)
-            buf_add(fixed, s + i, len);
-        else
-            buf_str(fixed, "\xEF\xBF\xBD");
+    for (size_t i = good; i < *n; i += len) {
+        len = utf8_decode(s + i, *n - i, &cp);
+        utf8_encode(fixed, cp);
     }
     *n = fixed->n;
     return fixed->p;
@@ -246,7 +206,8 @@ static void emit(struct tok_stream *s, const struct tokenizer *t, const char *p,
 
 void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, struct buf *out)
 {
-    size_t n, part = 0, done = 0;
+    size_t n, done = 0;
+    uint32_t cp;
     bool open = false;
     const char *p = tok_bytes(t, id, &n);
     if (p && !s->pushed && t->decoded_first) {
@@ -264,8 +225,12 @@ void tok_stream_push(struct tok_stream *s, const struct tokenizer *t, int id, st
         n = all.n;
     }
     while (done < n && !open) {
-        size_t len = utf8_valid(p + done, n - done, &part, &open);
-        done += len ? len : open ? 0 : part;
+        size_t len = utf8_char(p + done, n - done, &cp);
+        if (len == 0) {
+            len = utf8_invalid(p + done, n - done, &open);
+            len = open ? 0 : len;
+        }
+        done += len;
     }
     emit(s, t, p, done, out);
     s->n_held = (int)(n - done);

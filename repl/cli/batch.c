@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "engine/serve/batch.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 struct prompts {
     char **v;

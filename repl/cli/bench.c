@@ -2,7 +2,7 @@
 #include "repl/cli/cli.h"
 
 #include "engine/tools/bench.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "engine/bugs.h"
 #include "engine/tools/bugs_try.h"
 #include "repl/cli/cli.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 static int table(struct cli *c)
 {

@@ -58,7 +58,7 @@ int cli_width(void);                 /* of the terminal on standard output; 0: n
 void cli_print(const struct cli *c, struct sheet *s);
 /* Adds text of several lines to a sheet, a row a line; a final line break adds no empty row. */
 void cli_text(struct sheet *s, enum style st, const char *text, size_t n);
-/* Prints one line of JSON (repl/text/json.h) on standard output and empties the buffer. */
+/* Prints one line of JSON (kernels/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
 /* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e when
  * the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */

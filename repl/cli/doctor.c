@@ -15,7 +15,7 @@
 #include "engine/serve/load.h"
 #include "models/models.h"
 #include "models/tokenizer/tokenizer.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 enum verdict { V_OK, V_WARN, V_FAIL };
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "history/hazards.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 /* ---- logs ---- */
 

@@ -12,7 +12,7 @@
 
 #include "engine/bugs.h"
 #include "repl/facts.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 struct replay {
     struct cli *c;

@@ -9,7 +9,7 @@
 #include "history/hazards.h"
 #include "models/tokenizer/tokenizer.h"
 #include "repl/facts.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 struct show {
     const struct cli *c;
@@ -69,10 +69,7 @@ static void add_token(const struct show *w, struct sheet *out, enum style st, in
 static void json_ids(struct buf *b, const char *key, const struct ids *ids)
 {
     jput_key(b, key);
-    jput_open(b, '[');
-    for (int i = 0; i < ids->n; i++)
-        jput_int(b, ids->v[i]);
-    jput_close(b, ']');
+    jput_ints(b, ids->v, ids->n);
 }
 
 /* ---- steps ---- */
@@ -90,9 +87,8 @@ static const char *fate_name(int fate)
 
 static void json_digest(struct buf *b, const char *key, uint64_t v)
 {
-    char hex[17];
-    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)v);
-    jput_kstr(b, key, hex);
+    jput_key(b, key);
+    jput_digest(b, v);
 }
 
 static void json_tree(struct buf *b, const struct tree *t)

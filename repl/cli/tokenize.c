@@ -8,7 +8,7 @@
 #include <jansson.h>
 
 #include "models/tokenizer/tokenizer.h"
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 static bool read_all(FILE *f, struct buf *out, struct err *e)
 {

@@ -6,7 +6,7 @@
 #ifndef AERIE_CMD_H
 #define AERIE_CMD_H
 
-#include "repl/text/json.h"
+#include "kernels/json.h"
 #include "repl/repl.h"
 
 typedef bool cmd_fn(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,

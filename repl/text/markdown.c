@@ -1,6 +1,8 @@
 /* markdown.c - see markdown.h. */
 #include "repl/text/markdown.h"
 
+#include "kernels/utf8.h"
+
 #include <md4c.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -579,7 +581,7 @@ static void put_entity(struct md *m, const char *p, size_t n)
             struct buf b = {0};
             unsigned long cp = strtoul(name + (hex ? 3 : 2), NULL, hex ? 16 : 10);
             bool valid = cp > 0 && cp <= 0x10FFFF && !(cp >= 0xD800 && cp <= 0xDFFF);
-            text_encode(&b, valid ? (uint32_t)cp : 0xFFFD);
+            utf8_encode(&b, valid ? (uint32_t)cp : 0xFFFD);
             sheet_addn(&m->line, inline_style(m), b.p, b.n);
             buf_free(&b);
             return;

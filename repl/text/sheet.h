@@ -89,8 +89,5 @@ struct glyph {
 size_t text_next(const char *s, size_t n, struct glyph *g);
 /* Cells of one code point: 0 (marks), 1 or 2; what cannot be drawn counts 1, as a placeholder. */
 int text_cp_width(uint32_t cp);
-/* Decodes one code point; *cp is U+FFFD for what is not UTF-8. Returns its bytes (>= 1). n > 0. */
-size_t text_decode(const char *s, size_t n, uint32_t *cp);
-void text_encode(struct buf *out, uint32_t cp);
 
 #endif

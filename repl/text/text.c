@@ -4,6 +4,7 @@
  * unassigned code points; every mark has a base, at most MARKS_MAX a base; a joiner stands only
  * where it joins. Widths are counted a cluster, on the form that frame.c draws.
  */
+#include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
 #include <stdio.h>
@@ -13,41 +14,6 @@
 enum { MARKS_MAX = 8, TAB_STOP = 8, ZWNJ = 0x200C, ZWJ = 0x200D };
 
 /* ---- code points ---- */
-
-/* Length of the longest head that could still be UTF-8, so that a cut sequence is one U+FFFD. */
-static size_t bad_length(const unsigned char *p, size_t n)
-{
-    size_t want = p[0] >= 0xF0 ? 3 : p[0] >= 0xE0 ? 2 : 1, k = 1;
-    if (p[0] < 0xC2 || p[0] > 0xF4)
-        return 1;
-    while (k < want && k < n && (p[k] & 0xC0) == 0x80)
-        k++;
-    return k;
-}
-
-size_t text_decode(const char *s, size_t n, uint32_t *cp)
-{
-    const unsigned char *p = (const unsigned char *)s;
-    if (p[0] < 0x80) {
-        *cp = p[0];
-        return 1;
-    }
-    utf8proc_int32_t c;
-    utf8proc_ssize_t k = utf8proc_iterate(p, (utf8proc_ssize_t)n, &c);
-    if (k > 0) {
-        *cp = (uint32_t)c;
-        return (size_t)k;
-    }
-    *cp = 0xFFFD;
-    return bad_length(p, n);
-}
-
-void text_encode(struct buf *out, uint32_t cp)
-{
-    utf8proc_uint8_t b[4];
-    utf8proc_ssize_t k = utf8proc_encode_char((utf8proc_int32_t)cp, b);
-    buf_add(out, b, k > 0 ? (size_t)k : 0);
-}
 
 static utf8proc_category_t category(uint32_t cp)
 {
@@ -171,7 +137,7 @@ static bool joins(const struct scan *s, uint32_t cp, const char *rest, size_t n)
     if (s->prev < 0x80 || n == 0)
         return false;
     uint32_t next;
-    text_decode(rest, n, &next);
+    utf8_decode(rest, n, &next);
     if (next < 0x80 || next == 0xFFFD || is_denied(next) || text_cp_width(next) == 0)
         return false;
     if (is_picture(next))
@@ -240,7 +206,7 @@ void text_scan(const char *bytes, size_t n,
             continue;
         }
         uint32_t cp;
-        size_t k = text_decode(bytes + i, n - i, &cp);
+        size_t k = utf8_decode(bytes + i, n - i, &cp);
         scan_one(&s, bytes + i, k, n - i, cp);
         i += k;
     }
@@ -311,7 +277,7 @@ size_t text_next(const char *s, size_t n, struct glyph *g)
     if (n == 0)
         return 0;
     uint32_t first, cp, prev;
-    size_t at = text_decode(s, n, &first);
+    size_t at = utf8_decode(s, n, &first);
     if (first < 0x80 && (at == n || (unsigned char)s[at] < 0x80)) { /* ASCII, the common case */
         g->cp[g->n++] = first >= 0x20 && first < 0x7F ? first : 0xFFFD;
         g->width = 1;
@@ -321,7 +287,7 @@ size_t text_next(const char *s, size_t n, struct glyph *g)
     utf8proc_int32_t state = 0;
     prev = first;
     while (at < n && g->n < GLYPH_MAX) {
-        size_t k = text_decode(s + at, n - at, &cp);
+        size_t k = utf8_decode(s + at, n - at, &cp);
         if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)prev, (utf8proc_int32_t)cp, &state))
             break;
         add_drawn(g, cp, first);

@@ -1,6 +1,8 @@
 /* frame.c - see frame.h. */
 #include "repl/tui/frame.h"
 
+#include "kernels/utf8.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +138,7 @@ void grid_to_text(const struct grid *g, struct buf *out)
     for (int y = 0; y < g->h; y++) {
         for (int x = 0; x < g->w; x++)
             for (int k = 0; k <= CELL_MARKS && g->cell[y * g->w + x].cp[k]; k++)
-                text_encode(out, g->cell[y * g->w + x].cp[k]);
+                utf8_encode(out, g->cell[y * g->w + x].cp[k]);
         while (out->n > 0 && out->p[out->n - 1] == ' ')
             out->n--;
         buf_char(out, '\n');

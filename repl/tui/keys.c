@@ -1,5 +1,6 @@
 /* keys.c - see keys.h. */
 #include "repl/tui/keys.h"
+#include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
 #include <string.h>
@@ -296,7 +297,7 @@ static bool char_key(struct keys *k, const char *p, size_t n, bool timeout, stru
     }
     uint32_t cp;
     size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC2 ? 2 : 1, used;
-    used = text_decode(p, n, &cp);
+    used = utf8_decode(p, n, &cp);
     if (n < want && used == n && cp == 0xFFFD && !timeout)
         return false;
     *out = (struct key){.code = K_CHAR, .cp = cp};

@@ -64,7 +64,7 @@ show "$fork" --json; grep -q '"turn":1,"role":"user","session":"'"$parent"'","in
 result "the same as JSON" $?
 "$AERIE" export "$fork" --format md >"$T/out"; grep -q "^\*inherited from $parent\*\$" "$T/out" && grep -q 'My name is Ada' "$T/out"
 result "exported as Markdown" $?
-"$AERIE" export "$fork" >"$T/out"; [ "$(grep -c '"type": "turn"' "$T/out")" = 6 ]; result "exported as JSON lines" $?
+"$AERIE" export "$fork" >"$T/out"; [ "$(grep -c '"type":"turn"' "$T/out")" = 6 ]; result "exported as JSON lines" $?
 lines hello 'Say """' "/tree 1.2" "/set spec off" "hi" "/tree 3.2" "/set temperature 0.5" "/set check off" "hi" | chat
 grep -q 'TREE *step 1.2 ' "$T/out"; result "/tree draws any step of the live session, at the usual log level" $?
 grep -q 'step 3.2 did not draft, so it has no tree' "$T/err"; result "or says that the step did not draft" $?

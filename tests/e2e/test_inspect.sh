@@ -70,7 +70,7 @@ result "show says which turns ran under which switches" $?
 cli logs -n 1; grep -q "BUG 16267 · CHECK OFF$" "$T/out"; result "logs marks the session" $?
 cli export last --format md; has "**BUG 16267 in turns 2-4 · CHECK OFF in turns 3-4 (" && has "**BUG 16267 · CHECK OFF**"
 result "the Markdown export says it at the top and at each turn" $?
-cli export last --format jsonl; head -n 1 "$T/out" | grep -qF '"hazards": "BUG 16267 in turns 2-4; CHECK OFF in turns 3-4 ('
+cli export last --format jsonl; head -n 1 "$T/out" | grep -qF '"hazards":"BUG 16267 in turns 2-4; CHECK OFF in turns 3-4 ('
 result "the JSON lines say it in their first record" $?
 cli show last --json; has '"hazards":"BUG 16267; CHECK OFF"'; result "show --json says it for each turn" $?
 id=$("$AERIE" logs -n 1 --json | sed 's/.*"id":"\([^"]*\)".*/\1/')

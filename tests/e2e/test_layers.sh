@@ -20,10 +20,11 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-base='kernels/base\.h' table='kernels/(base|kernels|window)\.h'
+operations='kernels/(base|kernels|window)\.h' # what a backend may include
+base='kernels/(base|json|utf8)\.h' table='kernels/(base|json|utf8|kernels|window)\.h'
 only kernels
-only kernels/cpu "$table" 'kernels/fp8\.h'
-only kernels/cuda "$table" 'kernels/cuda/.*'
+only kernels/cpu "$operations" 'kernels/fp8\.h'
+only kernels/cuda "$operations" 'kernels/cuda/.*'
 only kernels/cuda/base 'kernels/cuda/cuda\.h'
 device='kernels/cuda/(cuda|timeline)\.h'
 only kernels/cuda/dense "$device" 'kernels/fp8\.h' 'kernels/cuda/base/.*'

@@ -178,11 +178,11 @@ static void test_a_fork_holds_what_it_inherited(void **state)
     assert_true(hdb_export(d, id[1], path, &e));
     assert_true(buf_read_file(&md, path, 1 << 20, &e));
     int turns = 0;
-    for (const char *p = md.p; (p = strstr(p, "{\"type\": \"turn\"")); p++)
+    for (const char *p = md.p; (p = strstr(p, "{\"type\":\"turn\"")); p++)
         turns++;
     assert_int_equal(turns, 6); /* two rows each */
-    assert_non_null(strstr(md.p, "\"inherited\": [{"));
-    assert_non_null(strstr(md.p, "\"upto\": 2}], \"hazards\": null}"));
+    assert_non_null(strstr(md.p, "\"inherited\":[{"));
+    assert_non_null(strstr(md.p, "\"upto\":2}],\"hazards\":null}"));
     assert_null(strstr(md.p, "\"thr\""));
     buf_free(&md);
     hdb_close(d);

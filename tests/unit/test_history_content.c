@@ -284,17 +284,17 @@ static void test_sql_prints_a_table_or_json(void **state)
     buf_clear(&out);
     assert_true(hdb_sql(d, "SELECT value AS v FROM json_each('[1,2,3]')", true, 2, &out, &e));
     assert_string_equal(out.p,
-                        "{\"rows\": [\n {\"v\": 1},\n {\"v\": 2}\n], \"truncated\": true}\n");
+                        "{\"rows\":[\n{\"v\":1},\n{\"v\":2}\n],\"truncated\":true}\n");
     buf_clear(&out);
     assert_true(
         hdb_sql(d, "SELECT char(27, 0x202e, 0x1f985) AS v, 9007199254740993 AS big, 1e999 AS f",
                 true, 2, &out, &e));
     assert_non_null(strstr(out.p, "\"\\u001b\\u202e\\ud83e\\udd85\""));
     assert_non_null(strstr(out.p, "\"9007199254740993\""));
-    assert_non_null(strstr(out.p, "\"f\": null"));
+    assert_non_null(strstr(out.p, "\"f\":null"));
     buf_clear(&out);
     assert_true(hdb_sql(d, "SELECT 1 WHERE 0", true, 2, &out, &e));
-    assert_string_equal(out.p, "{\"rows\": [], \"truncated\": false}\n");
+    assert_string_equal(out.p, "{\"rows\":[],\"truncated\":false}\n");
     buf_free(&out);
     hdb_close(d);
 }

@@ -492,7 +492,7 @@ static int as_nobody(void)
         return 53;
     struct buf out = {0};
     if (!hdb_sql(d, "SELECT count(*) AS n FROM turn", true, 10, &out, &e) ||
-        !strstr(out.p, "\"n\": 4"))
+        !strstr(out.p, "\"n\":4"))
         return 54;
     buf_free(&out);
     int turns, bad;

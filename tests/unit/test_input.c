@@ -1,6 +1,7 @@
 /* test_input.c - bytes to keys (repl/tui/keys.c), the line editor (repl/tui/input.c), input history
  * (repl/tui/recall.c). */
 #include "repl/tui/input.h"
+#include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
 #include <setjmp.h>
@@ -38,7 +39,7 @@ static void read_keys(const char *bytes, size_t n, size_t part, struct buf *out)
             buf_printf(out, "%s%s%s%s", out->n ? " " : "", key.ctrl ? "C-" : "",
                        key.alt ? "M-" : "", key.shift ? "S-" : "");
             if (key.code == K_CHAR)
-                text_encode(out, key.cp);
+                utf8_encode(out, key.cp);
             else if (key.code == K_PASTE)
                 buf_printf(out, "paste(%.*s)", (int)key.n, key.text);
             else

@@ -1,4 +1,5 @@
 /* test_sheet.c - the sanitiser, widths, and sheets (repl/text/text.c, repl/text/sheet.c). */
+#include "kernels/utf8.h"
 #include "repl/text/sheet.h"
 
 #include <setjmp.h>
@@ -26,7 +27,7 @@ static bool is_denied(uint32_t cp)
     return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_CN;
 }
 
-/* Strict decoder from the definition of UTF-8 (RFC 3629), independent of text_decode(). */
+/* Strict decoder from the definition of UTF-8 (RFC 3629), independent of utf8_decode(). */
 static int decode(const unsigned char *p, size_t n, uint32_t *cp)
 {
     int k = p[0] < 0x80 ? 1 : p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : p[0] >= 0xC2 ? 2 : 0;
@@ -80,9 +81,9 @@ static void random_text(struct buf *b)
         switch (dice(5)) {
         case 0: buf_char(b, (char)dice(256)); break;
         case 1: buf_char(b, (char)(' ' + dice(95))); break;
-        case 2: text_encode(b, dice(0x3000)); break;
-        case 3: text_encode(b, dice(0x110000)); break;
-        default: text_encode(b, spice[dice(sizeof spice / sizeof *spice)]);
+        case 2: utf8_encode(b, dice(0x3000)); break;
+        case 3: utf8_encode(b, dice(0x110000)); break;
+        default: utf8_encode(b, spice[dice(sizeof spice / sizeof *spice)]);
         }
     }
 }

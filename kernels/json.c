@@ -1,15 +1,15 @@
 /* json.c - see json.h. */
-#include "repl/text/json.h"
+#include "kernels/json.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "repl/text/sheet.h"
+#include "kernels/utf8.h"
 
 static void separate(struct buf *b)
 {
-    char last = b->n ? b->p[b->n - 1] : '{';
-    if (!strchr("{[:", last))
+    char last = b->n ? b->p[b->n - 1] : '\n';
+    if (!strchr("{[:\n", last))
         buf_char(b, ',');
 }
 
@@ -44,8 +44,9 @@ static bool stands_for_itself(char c)
     return c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
 }
 
-void jput_strn(struct buf *b, const char *s, size_t n)
+bool jput_strn(struct buf *b, const char *s, size_t n)
 {
+    bool valid = true;
     separate(b);
     buf_char(b, '"');
     for (size_t i = 0; i < n;) {
@@ -55,12 +56,19 @@ void jput_strn(struct buf *b, const char *s, size_t n)
             run++;
         buf_add(b, s + i, run - i);
         i = run;
-        if (i < n) {
-            i += text_decode(s + i, n - i, &c);
-            put_escaped(b, c);
+        if (i == n)
+            break;
+        size_t k = utf8_char(s + i, n - i, &c);
+        if (k == 0) {
+            k = utf8_invalid(s + i, n - i, NULL);
+            c = 0xFFFD;
+            valid = false;
         }
+        put_escaped(b, c);
+        i += k;
     }
     buf_char(b, '"');
+    return valid;
 }
 
 void jput_str(struct buf *b, const char *s)
@@ -81,6 +89,35 @@ void jput_int(struct buf *b, int64_t v)
 {
     separate(b);
     buf_printf(b, "%lld", (long long)v);
+}
+
+void jput_wide(struct buf *b, int64_t v)
+{
+    bool wide = v > (INT64_C(1) << 53) || v < -(INT64_C(1) << 53);
+    separate(b);
+    buf_printf(b, wide ? "\"%lld\"" : "%lld", (long long)v);
+}
+
+void jput_digest(struct buf *b, uint64_t v)
+{
+    separate(b);
+    buf_printf(b, "\"%016llx\"", (unsigned long long)v);
+}
+
+void jput_ints(struct buf *b, const int32_t *v, int n)
+{
+    jput_open(b, '[');
+    for (int i = 0; i < n; i++)
+        jput_int(b, v[i]);
+    jput_close(b, ']');
+}
+
+void jput_hex(struct buf *b, const void *p, size_t n)
+{
+    separate(b);
+    buf_char(b, '"');
+    buf_hex(b, p, n);
+    buf_char(b, '"');
 }
 
 void jput_real(struct buf *b, double v)

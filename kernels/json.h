@@ -1,0 +1,34 @@
+/* json.h - writes JSON into a buffer, value by value.
+ *
+ * Commas are written by these functions: a value or key writes one first, unless it is the first in
+ * its array or object or on a new line of the buffer. The result is one line of ASCII: other
+ * characters are escaped and invalid UTF-8 becomes U+FFFD, so no byte of the result can act on a
+ * terminal. Numbers that JSON does not have (NaN, infinities) become null. Any thread.
+ */
+#ifndef AERIE_JSON_H
+#define AERIE_JSON_H
+
+#include "kernels/base.h"
+
+void jput_open(struct buf *b, char bracket);  /* '{' or '[' */
+void jput_close(struct buf *b, char bracket); /* '}' or ']' */
+void jput_key(struct buf *b, const char *key);
+void jput_str(struct buf *b, const char *s); /* NULL: null */
+bool jput_strn(struct buf *b, const char *s, size_t n); /* false: invalid UTF-8 was replaced */
+void jput_int(struct buf *b, int64_t v);
+void jput_wide(struct buf *b, int64_t v);    /* beyond 2^53, where readers would round: a string */
+void jput_digest(struct buf *b, uint64_t v); /* a string of 16 hexadecimal digits */
+void jput_ints(struct buf *b, const int32_t *v, int n);       /* an array */
+void jput_hex(struct buf *b, const void *p, size_t n);        /* a string of 2 n digits */
+void jput_real(struct buf *b, double v);
+void jput_bool(struct buf *b, bool v);
+void jput_null(struct buf *b);
+void jput_raw(struct buf *b, const char *json); /* a value that is JSON already; its line ends go */
+
+/* key and value at once */
+void jput_kstr(struct buf *b, const char *key, const char *s);
+void jput_kint(struct buf *b, const char *key, int64_t v);
+void jput_kreal(struct buf *b, const char *key, double v);
+void jput_kbool(struct buf *b, const char *key, bool v);
+
+#endif

@@ -1,0 +1,39 @@
+/* utf8.h - UTF-8 to code points and back, for every folder; utf8proc decides what is valid.
+ *
+ * Valid is what the Unicode standard calls well-formed: shortest forms up to U+10FFFF, without
+ * surrogates. Pure functions; any thread.
+ */
+#ifndef AERIE_UTF8_H
+#define AERIE_UTF8_H
+
+#include "kernels/base.h"
+
+/* The character at s, which has n >= 1 bytes: its length and *cp. 0: there is no valid one. */
+size_t utf8_char(const char *s, size_t n, uint32_t *cp);
+/* Length of the invalid sequence at s, where utf8_char() returned 0: the longest prefix of a valid
+ * character, else one byte (the standard's "maximal subpart": one U+FFFD replaces it). *open (or
+ * NULL): the sequence is all n bytes, and more bytes could make a valid character of it. */
+size_t utf8_invalid(const char *s, size_t n, bool *open);
+/* The character at s, or U+FFFD for an invalid sequence; returns its bytes, at least 1. n >= 1. */
+size_t utf8_decode(const char *s, size_t n, uint32_t *cp);
+bool utf8_check(const char *s, size_t n); /* all of it is valid */
+/* Appends a code point; nothing for one beyond U+10FFFF. */
+void utf8_encode(struct buf *out, uint32_t cp);
+
+/* Bytes of the character at s, which is valid there. */
+static inline size_t utf8_len(const char *s)
+{
+    uint8_t c = (uint8_t)*s;
+    return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+}
+
+/* The code point at s, which is valid there. */
+static inline uint32_t utf8_at(const char *s)
+{
+    uint32_t cp = (uint8_t)*s;
+    if (cp >= 0x80)
+        utf8_char(s, utf8_len(s), &cp);
+    return cp;
+}
+
+#endif
