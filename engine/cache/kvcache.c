@@ -82,6 +82,7 @@ swa_slot kv_swa_slot(const struct kv *kv, full_slot f)
     return (swa_slot){p.v ? (p.v << kv->shift) | (f.v & (kv->page_size - 1)) : 0};
 }
 
+/* Queues the copy of a page on the device; the marks of its cells are copied at once. */
 static void queue_copy(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
 {
     if (kv->n_copy == kv->cap_copy) {
@@ -100,7 +101,7 @@ void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
 
 /* ---- single columns ---- */
 
-/* A page and the count of it; its cells are nobody's work yet. */
+/* A page whose cells no pass has written yet. */
 static int32_t take_page(struct kv *kv, enum pool_id pool, int c)
 {
     int32_t page = pages_take(&kv->pool[pool], c);
@@ -159,15 +160,15 @@ static bool shared(const struct kv *kv, const struct column *col)
 }
 
 /* Column c of a side is about to hold another page, or none. */
-static void unsettle(struct seq *s, enum side side, int c)
+static void mark_dirty(struct seq *s, enum side side, int c)
 {
-    s->steady[side] = min_int(s->steady[side], c);
+    s->clean[side] = min_int(s->clean[side], c);
 }
 
-uint64_t kv_settle(struct kv *kv, struct seq *s, enum side side)
+uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side)
 {
-    s->steady[side] = (side == SIDE_DRAFT ? s->drafted : s->committed) >> kv->shift;
-    return s->settled[side] = ++kv->n_settled;
+    s->clean[side] = (side == SIDE_DRAFT ? s->drafted : s->committed) >> kv->shift;
+    return s->stamp[side] = ++kv->last_stamp;
 }
 
 /* ---- reserving ---- */
@@ -194,7 +195,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
         if (!shared(kv, &s->col[c]))
             continue;
         struct column old = s->col[c], col = take_column(kv, c);
-        unsettle(s, SIDE_TARGET, c);
+        mark_dirty(s, SIDE_TARGET, c);
         if (c * P < s->committed) {
             queue_copy(kv, POOL_FULL, old.full.v, col.full.v);
             if (old.swa.v)
@@ -229,7 +230,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
         int32_t old = s->dcol[c].v;
         if (pool->ref[old] <= 1)
             continue;
-        unsettle(s, SIDE_DRAFT, c);
+        mark_dirty(s, SIDE_DRAFT, c);
         s->dcol[c].v = take_page(kv, POOL_DRAFT, c);
         if (c * P < from)
             queue_copy(kv, POOL_DRAFT, old, s->dcol[c].v);
@@ -246,9 +247,10 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
     return true;
 }
 
-/* ---- committing and giving back ---- */
+/* ---- commit, rollback and release ---- */
 
-static uint64_t tail_at(const struct kv *kv, const struct seq *s, int n)
+/* The mark chain of cell n - 1. */
+static uint64_t chain_at(const struct kv *kv, const struct seq *s, int n)
 {
     return n > s->committed ? kv->mark[POOL_FULL][kv_full_slot(kv, s, n - 1).v].chain : s->tail;
 }
@@ -256,11 +258,11 @@ static uint64_t tail_at(const struct kv *kv, const struct seq *s, int n)
 void kv_commit(struct kv *kv, struct seq *s, int n)
 {
     CHECK(n >= s->committed && n <= s->n_col * kv->page_size);
-    s->tail = tail_at(kv, s, n);
+    s->tail = chain_at(kv, s, n);
     s->committed = n;
 }
 
-/* Columns whose swa pages no later pass reads once n cells are committed. */
+/* How many leading columns have swa pages that no later pass reads once n cells are committed. */
 static int columns_passed(const struct kv *kv, const struct seq *s, int n)
 {
     return min_int(max_int(0, n - kv->reach) / kv->page_size, s->n_col);
@@ -270,7 +272,7 @@ void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after
 {
     CHECK(n >= s->committed && n <= s->n_col * kv->page_size);
     *after = *s;
-    after->tail = tail_at(kv, s, n);
+    after->tail = chain_at(kv, s, n);
     after->committed = n;
     if (kv->has_swa)
         after->swa_lo = max_int(s->swa_lo, columns_passed(kv, s, n) * kv->page_size);
@@ -286,14 +288,14 @@ void kv_rollback(struct kv *kv, struct seq *s)
 {
     int keep = div_up(s->committed, kv->page_size);
     while (s->n_col > keep) {
-        unsettle(s, SIDE_TARGET, --s->n_col);
+        mark_dirty(s, SIDE_TARGET, --s->n_col);
         if (kv->hook.rolling_back)
             kv->hook.rolling_back(kv, &s->col[s->n_col]);
         drop_column(kv, &s->col[s->n_col], s->n_col);
     }
     keep = div_up(s->drafted, kv->page_size);
     while (s->n_dcol > keep) {
-        unsettle(s, SIDE_DRAFT, --s->n_dcol);
+        mark_dirty(s, SIDE_DRAFT, --s->n_dcol);
         drop_page(kv, POOL_DRAFT, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
     }
 }
@@ -304,7 +306,7 @@ void kv_release_window(struct kv *kv, struct seq *s)
         return;
     int P = kv->page_size, end = columns_passed(kv, s, s->committed);
     if (s->swa_lo / P < end)
-        unsettle(s, SIDE_TARGET, s->swa_lo / P);
+        mark_dirty(s, SIDE_TARGET, s->swa_lo / P);
     for (int c = s->swa_lo / P; c < end; c++)
         drop_swa(kv, &s->col[c], c, PAGE_WINDOW);
     s->swa_lo = max_int(s->swa_lo, end * P);

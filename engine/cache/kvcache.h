@@ -1,21 +1,23 @@
 /* kvcache.h - page tables of sequences over three pools, joined by one full→swa map.
  *
- * A sequence owns columns: column c covers its cells [c * page_size, (c+1) * page_size). Cells
- * below `committed` hold the KV of committed tokens and can no longer be rolled back; cells from
- * there on are scratch for the pass in flight (prompt chunk or draft tree). Each column has a page
- * of the full pool and, while the window can still reach it, a page of the swa pool. The draft's
- * columns live in a pool of their own.
+ * Cell i of a sequence holds the KV of its i-th token. A sequence's page table has columns: column
+ * c covers cells [c * page_size, (c+1) * page_size). Cells below `committed` hold the KV of
+ * committed tokens and can no longer be rolled back; the cells from there on are scratch for the
+ * pass in flight (prompt chunk or draft tree). Each column has a page of the full pool and, while
+ * the window can still reach the column, a page of the swa pool. The draft's columns have pages of
+ * the draft pool.
  *
- * Always true, and checked by kv_check() and check.c:
+ * Invariants, checked by kv_check() and check.c:
  *   (1) slot j of full page f and slot j of swa page map[f] hold the same token (page affinity)
  *   (2) map restricted to live pages is one to one; pages that are not live have no entry
- *   (3) whoever holds an swa page also holds the full page it belongs to
+ *   (3) a sequence that holds an swa page also holds the full page that maps to it
  *   (4) a page with more than one holder is never written: kv_reserve() replaces it by a copy
  *   (5) swa pages are released against the committed length only, in whole pages
- *   (6) the columns of a side below its `steady` hold final cells only, and the pages that they held
- *       when kv_settle() was called last for that side
- * A fork shares every page; a checkpoint is a fork that nobody extends. Engine thread, under its
- * lock. Knows nothing of devices: page copies it wants are queued for the caller.
+ *   (6) the columns of a side below its `clean` hold final cells only, and hold the same pages as at
+ *       the last kv_mark_clean() of that side
+ * A fork shares every page; a checkpoint is a fork that is never extended. The cache does not access
+ * any device: it queues the page copies that the caller has to carry out. Engine thread, under its
+ * lock.
  */
 #ifndef AERIE_KVCACHE_H
 #define AERIE_KVCACHE_H
@@ -41,13 +43,15 @@ struct seq {
     int drafted;   /* draft cells that are final */
     int swa_lo;    /* first cell whose swa page is still held; a multiple of page_size */
     uint64_t tail; /* mark chain of cell committed - 1 when it became final */
-    /* for those who keep a copy of a side's columns */
-    uint64_t settled[N_SIDES]; /* names the last kv_settle(), 0: there was none */
-    int steady[N_SIDES];
+    /* For copies of a side's columns (page_list.h): the columns below `clean` have not changed since
+     * the kv_mark_clean() that returned `stamp`; 0: none. */
+    uint64_t stamp[N_SIDES];
+    int clean[N_SIDES];
 };
 
-/* What the last pass that wrote a target cell put there: token, position, and a digest chained
- * over every token on the way to it. A cell nobody wrote since its page was taken has pos -1. */
+/* What the last pass wrote to a cell of the target's pools: the token, its position, and a digest
+ * chained over all tokens up to it. A cell that no pass has written since its page was taken has
+ * pos -1. */
 struct mark {
     int32_t token, pos;
     uint64_t chain;
@@ -58,9 +62,9 @@ static inline uint64_t mark_chain(uint64_t before, int32_t token, int32_t pos)
     return mix64(before ^ mix64((uint64_t)(uint32_t)token << 32 | (uint32_t)pos));
 }
 
-/* The memory behind a pool: where the first layer's cells lie and how many slots there are. */
+/* The memory behind a pool: the address of the first layer's cells and the number of slots. */
 struct backing {
-    const void *base; /* an identity, never followed */
+    const void *base; /* compared, never dereferenced */
     int slots;
 };
 
@@ -71,28 +75,28 @@ struct page_copy {
 
 struct kv;
 
-/* Where historical faults (faults.h) get into the cache. A NULL member is not called. */
+/* Hooks for historical faults (faults.h). A NULL member is not called. */
 struct kv_hooks {
-    /* Replaces the capacity of a pool of `pages` pages. */
+    /* Returns the capacity of a pool in place of `pages`. */
     int (*capacity)(const struct kv *kv, enum pool_id pool, int pages);
-    /* A column is about to be rolled back: its pages are still held. */
+    /* Called before a column is rolled back, while the column still holds its pages. */
     void (*rolling_back)(struct kv *kv, struct column *col);
 };
 
 struct kv {
     int page_size, window;
     int shift; /* page_size == 1 << shift */
-    int reach; /* swa cells before the committed length that a pass may still read */
+    int reach; /* how many of the last committed cells a later pass may read in the swa pool */
     bool has_swa, has_draft;
     struct pages pool[N_POOLS];
     int32_t *swa_of;  /* (full pages) the map: swa page of each live full page, 0: none */
     int32_t *full_of; /* (swa pages) its inverse */
     struct mark *mark[2];     /* of POOL_FULL, POOL_SWA: (slots) */
-    int held[N_POOLS];        /* columns of all sequences that hold a page: the sum of references */
+    int held[N_POOLS];        /* columns of all sequences that hold a page of the pool */
     struct backing mem[N_POOLS];
-    struct page_copy *copy; /* queued copies; the caller carries them out before the next pass */
+    struct page_copy *copy; /* queue: the caller carries the copies out before the next pass */
     int n_copy, cap_copy;
-    uint64_t n_settled; /* names handed out by kv_settle() */
+    uint64_t last_stamp; /* of kv_mark_clean() */
     struct page_log log;
     struct kv_hooks hook;
 };
@@ -100,44 +104,45 @@ struct kv {
 struct kv_shape {
     int page_size; /* power of two, 1..64 */
     int window;    /* W of the sliding layers, 0: none */
-    int reach;     /* 0: W - 1, what the target's next query sees before itself */
-    int full_pages, swa_pages, draft_pages; /* with the guard page; 0: no such pool */
+    int reach;     /* see struct kv; 0: what the target's next query sees, W - 1 */
+    int full_pages, swa_pages, draft_pages; /* the guard page included; 0: no such pool */
 };
 
 void kv_init(struct kv *kv, const struct kv_shape *s);
 void kv_free(struct kv *kv);
-void kv_reset(struct kv *kv); /* every page free, in the first order; sequences must be empty */
+/* Frees every page and restores the initial order of the free lists; sequences must be empty. */
+void kv_reset(struct kv *kv);
 
-/* Says what lies behind a pool; a new memory is a new epoch. */
+/* Sets the memory behind a pool and begins a new epoch of the pool. */
 void kv_back(struct kv *kv, enum pool_id pool, const void *base, int slots);
-/* Pages that a pool can hold, the guard page left out; those of them that may still be taken. */
-int kv_capacity(const struct kv *kv, enum pool_id pool);
-int kv_left(const struct kv *kv, enum pool_id pool);
+int kv_capacity(const struct kv *kv, enum pool_id pool); /* pages, without the guard page */
+int kv_left(const struct kv *kv, enum pool_id pool);     /* pages that can still be taken */
 
-/* Makes cells [committed, upto) writable: takes missing columns, replaces shared pages (queueing
- * copies of those that hold committed cells). False, with nothing changed, when a pool is short:
- * *e names it (ERR_NEGATIVE). Queued copies stay valid until the next pass carries them out. */
+/* Makes cells [committed, upto) writable: adds missing columns and replaces shared pages; a copy is
+ * queued for each replaced page that holds committed cells. If a pool has too few free pages, false
+ * with nothing changed: *e names the pool (ERR_NEGATIVE). */
 bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e);
 /* The same for draft cells [from, upto); from <= drafted becomes the new drafted. */
 bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct err *e);
 void kv_commit(struct kv *kv, struct seq *s, int n);       /* committed = n */
 void kv_commit_draft(struct kv *kv, struct seq *s, int n); /* drafted = n */
-/* *after: s as committing n cells will leave it, for planning the pass behind the commit. It shares
- * the columns of s: read only, valid until s changes. */
+/* *after: s as it will be after kv_commit(kv, s, n), to plan the pass that follows the commit. It
+ * shares the columns of s: read only, valid until s changes. */
 void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after);
-void kv_rollback(struct kv *kv, struct seq *s); /* drops columns that hold no final cell */
-/* Drops the swa pages wholly before the last `reach` committed cells: no later pass reads them. */
+/* Drops the columns that hold no final cell, of both sides. */
+void kv_rollback(struct kv *kv, struct seq *s);
+/* Releases the swa pages all of whose cells lie before the last `reach` committed cells. */
 void kv_release_window(struct kv *kv, struct seq *s);
-/* From here on steady[side] tells how many of the side's columns of final cells have not changed.
- * Returns the name of this state of them, which no other has. */
-uint64_t kv_settle(struct kv *kv, struct seq *s, enum side side);
-/* A cell of a target pool was moved on the device: its mark goes along. */
+/* Marks the side's columns of final cells as clean: from now on clean[side] is the number of leading
+ * columns that have not changed. Returns the stamp of this state, which no other state has. */
+uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
+/* Copies the mark of a cell of a target pool whose KV was moved on the device. Slots. */
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
-/* dst, empty, becomes a copy of src that shares its pages, cut to final cells. */
+/* dst, empty, becomes a copy of the final cells of src and shares their pages. */
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
-void kv_drop(struct kv *kv, struct seq *s); /* gives everything back; s is empty and reusable */
+void kv_drop(struct kv *kv, struct seq *s); /* releases every page; s is empty and reusable */
 
-/* Columns that would have to be taken to reserve up to a cell, at most (copies included). */
+/* The most columns that kv_reserve() up to cell `upto` would take, copies included. */
 int kv_columns_missing(const struct kv *kv, const struct seq *s, int upto);
 
 static inline full_slot kv_full_slot(const struct kv *kv, const struct seq *s, int cell)
@@ -150,11 +155,12 @@ static inline draft_slot kv_draft_slot(const struct kv *kv, const struct seq *s,
     int32_t page = s->dcol[cell >> kv->shift].v;
     return (draft_slot){(page << kv->shift) | (cell & (kv->page_size - 1))};
 }
-/* The translation, and the only one: full to swa through the map. 0 stays 0. */
+/* Translate full ids to swa ids through the map; no other function does. 0 stays 0. */
 swa_page kv_swa_page(const struct kv *kv, full_page f);
 swa_slot kv_swa_slot(const struct kv *kv, full_slot f);
 
-/* Every rule of the pools and the map, given all sequences that exist (I1-I5, I8). O(pages). */
+/* Checks the pools and the map against all sequences that exist (rules I1-I5, I8 of check.h): *e
+ * names the rule. O(pages). */
 bool kv_check(const struct kv *kv, const struct seq *const *seqs, int n, struct err *e);
 
 #endif

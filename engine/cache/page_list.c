@@ -18,7 +18,7 @@ bool list_open(struct page_list *l, const struct kernels *k, struct kdev *d, int
         l->page[p] = all + (size_t)p * (size_t)(cols + RED_ZONE);
         for (int i = 0; i < RED_ZONE; i++)
             l->page[p][cols + i] = RED_WORD;
-        l->hi[p] = cols; /* the device has nothing yet */
+        l->hi[p] = cols; /* the device has no column yet */
     }
     l->mem = k->alloc(d, words(l) * sizeof *all, "page columns", e);
     return l->mem.p != NULL;
@@ -48,22 +48,22 @@ static void put(struct page_list *l, enum pool_id pool, int c, int32_t page)
     l->version[side_of(pool)]++;
 }
 
-/* Columns [from, n) of a pool, and none behind them. */
-static void cut(struct page_list *l, enum pool_id pool, int n)
+/* Clears the columns of a pool from n on. */
+static void truncate_columns(struct page_list *l, enum pool_id pool, int n)
 {
     for (int c = n; c < l->n[pool]; c++)
         put(l, pool, c, 0);
     l->n[pool] = n;
 }
 
-void list_forget(struct page_list *l)
+void list_mark_unchecked(struct page_list *l)
 {
-    memset(l->settled, 0, sizeof l->settled);
+    memset(l->stamp, 0, sizeof l->stamp);
 }
 
-int list_known(const struct page_list *l, const struct seq *s, enum side side)
+int list_checked(const struct page_list *l, const struct seq *s, enum side side)
 {
-    return l->settled[side] && l->settled[side] == s->settled[side] ? s->steady[side] : 0;
+    return l->stamp[side] && l->stamp[side] == s->stamp[side] ? s->clean[side] : 0;
 }
 
 static void write_target(struct page_list *l, const struct kv *kv, const struct seq *s, int from)
@@ -74,32 +74,32 @@ static void write_target(struct page_list *l, const struct kv *kv, const struct 
         if (kv->has_swa)
             put(l, POOL_SWA, c, c >= s->swa_lo >> kv->shift ? kv_swa_page(kv, page).v : 0);
     }
-    cut(l, POOL_FULL, s->n_col);
-    cut(l, POOL_SWA, kv->has_swa ? s->n_col : 0);
+    truncate_columns(l, POOL_FULL, s->n_col);
+    truncate_columns(l, POOL_SWA, kv->has_swa ? s->n_col : 0);
 }
 
 static void write_draft(struct page_list *l, const struct seq *s, int from)
 {
     for (int c = from; c < s->n_dcol; c++)
         put(l, POOL_DRAFT, c, s->dcol[c].v);
-    cut(l, POOL_DRAFT, s->n_dcol);
+    truncate_columns(l, POOL_DRAFT, s->n_dcol);
 }
 
 void list_write(struct page_list *l, const struct kv *kv, const struct seq *s, enum side side)
 {
     CHECK(s->n_col <= l->cols && s->n_dcol <= l->cols);
-    int from = list_known(l, s, side);
-    if (l->settled[side] != s->settled[side])
-        l->settled[side] = 0; /* what is steady of the sequence was so in another list */
+    int from = list_checked(l, s, side);
+    if (l->stamp[side] != s->stamp[side])
+        l->stamp[side] = 0; /* the clean columns were written to another list */
     if (side == SIDE_DRAFT)
         write_draft(l, s, from);
     else
         write_target(l, kv, s, from);
 }
 
-void list_settle(struct page_list *l, struct kv *kv, struct seq *s, enum side side)
+void list_mark_checked(struct page_list *l, struct kv *kv, struct seq *s, enum side side)
 {
-    l->settled[side] = kv_settle(kv, s, side);
+    l->stamp[side] = kv_mark_clean(kv, s, side);
 }
 
 void list_send(struct page_list *l, const struct kernels *k, struct kdev *d)

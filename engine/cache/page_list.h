@@ -1,13 +1,13 @@
-/* page_list.h - the pages of one sequence, pool by pool and column by column, as tables hold them,
- * kept from plan to plan: what a cycle does to it follows the columns that changed, not the
- * context.
+/* page_list.h - the page table of one sequence, kept from plan to plan on the host and on the device.
  *
- * A side of the list, the target's or the draft's, is written from the sequence by list_write(),
- * which goes over those columns only that the cache has touched since list_settle(); of another
- * sequence, or after another list was settled, it is written anew. Always true of a side after
- * list_write(): page[pool][c] is the page of the sequence's column c in that pool, 0 where it holds
- * none or has released it. A copy on the device is brought up to date by list_send(). Engine thread,
- * under its lock.
+ * A plan that points into the list need not write, check and upload its whole page table: the work of
+ * a cycle grows with the columns that changed, not with the context.
+ *
+ * list_write() updates one side of the list, the target's or the draft's, from the sequence. It
+ * skips the columns that have not changed since list_mark_checked(). If the sequence is another one,
+ * or another list was marked since, it rewrites every column. After list_write(), page[pool][c] is
+ * the page of the sequence's column c in that pool; 0: the column holds none, or has released it.
+ * list_send() updates the copy on the device. Engine thread, under its lock.
  */
 #ifndef AERIE_PAGE_LIST_H
 #define AERIE_PAGE_LIST_H
@@ -15,37 +15,38 @@
 #include "engine/cache/kvcache.h"
 #include "kernels/kernels.h"
 
-/* Words of a fixed pattern behind every array of tables: what is written past an array's end shows
- * (I7) and hurts nothing. At least as many as a draft has steps. */
+/* A red zone of words with a fixed pattern follows every array of a table: a store past the array's
+ * end changes the pattern (rule I7) and no other array. At least as many words as a draft has
+ * steps. */
 enum { RED_ZONE = 16 };
 #define RED_WORD INT32_C(0x52454421)
 
 struct page_list {
-    int cols;                 /* room of each pool's columns */
-    int32_t *page[N_POOLS];   /* (cols), then a red zone; one run of memory */
-    int n[N_POOLS];           /* columns that are not 0 lie below */
-    uint64_t sum[N_POOLS];    /* of the columns, each mixed with its place: their digest */
-    uint64_t settled[N_SIDES]; /* the state of a sequence that a side was written for, 0: none */
-    uint64_t version[N_SIDES]; /* counts the columns that were changed */
-    int lo[N_POOLS], hi[N_POOLS]; /* what the device has not got yet */
+    int cols;                 /* capacity of each pool's columns */
+    int32_t *page[N_POOLS];   /* (cols), then a red zone; one allocation for all pools */
+    int n[N_POOLS];           /* columns [n, cols) are 0 */
+    uint64_t sum[N_POOLS];    /* digest: the sum over columns of a hash of index and page */
+    uint64_t stamp[N_SIDES];  /* seq.stamp of the state that a side was written from, 0: none */
+    uint64_t version[N_SIDES]; /* the number of column changes */
+    int lo[N_POOLS], hi[N_POOLS]; /* columns that the device does not have yet */
     kbuf mem;                 /* the copy on the device, as long as `page` */
 };
 
-/* Room for cols columns in every pool, here and on the device. */
+/* Allocates cols columns for every pool, on the host and on the device. False: device memory. */
 bool list_open(struct page_list *l, const struct kernels *k, struct kdev *d, int cols,
                struct err *e);
 void list_close(struct page_list *l, const struct kernels *k, struct kdev *d);
 void list_write(struct page_list *l, const struct kv *kv, const struct seq *s, enum side side);
-/* The next list_write() of either side passes over nothing. */
-void list_forget(struct page_list *l);
-/* Every column of a side that was written has been checked: the next list_write() passes over those
- * of final cells. */
-void list_settle(struct page_list *l, struct kv *kv, struct seq *s, enum side side);
-/* Columns of a side that were checked in this list and have not changed since. */
-int list_known(const struct page_list *l, const struct seq *s, enum side side);
-/* Puts the columns that changed on the device, where the copy then is as the list. */
+/* The next list_write() of either side rewrites every column. */
+void list_mark_unchecked(struct page_list *l);
+/* To be called when all columns of a side have been checked: the next list_write() skips those of
+ * final cells. */
+void list_mark_checked(struct page_list *l, struct kv *kv, struct seq *s, enum side side);
+/* How many leading columns of a side were checked in this list and have not changed since. */
+int list_checked(const struct page_list *l, const struct seq *s, enum side side);
+/* Uploads the columns that changed; the device's copy then equals the list. */
 void list_send(struct page_list *l, const struct kernels *k, struct kdev *d);
-/* The first n columns of a pool on the device. */
+/* The first n columns of a pool in the device's copy. */
 kbuf list_view(const struct page_list *l, enum pool_id pool, int n);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void note(struct pages *p, enum page_op op, int32_t page, int column)
+static void log_event(struct pages *p, enum page_op op, int32_t page, int column)
 {
     if (!p->log)
         return;
@@ -48,7 +48,7 @@ int32_t pages_take(struct pages *p, int column)
     p->ref[page] = 1;
     p->n_owned++;
     p->n_refs++;
-    note(p, PAGE_TAKE, page, column);
+    log_event(p, PAGE_TAKE, page, column);
     return page;
 }
 
@@ -57,7 +57,7 @@ void pages_share(struct pages *p, int32_t page, int column)
     CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0 && p->ref[page] < UINT16_MAX);
     p->ref[page]++;
     p->n_refs++;
-    note(p, PAGE_SHARE, page, column);
+    log_event(p, PAGE_SHARE, page, column);
 }
 
 bool pages_drop(struct pages *p, int32_t page, int column, enum page_op why)
@@ -66,11 +66,11 @@ bool pages_drop(struct pages *p, int32_t page, int column, enum page_op why)
     p->ref[page]--;
     p->n_refs--;
     if (p->ref[page]) {
-        note(p, why, page, column);
+        log_event(p, why, page, column);
         return false;
     }
     p->n_owned--;
-    note(p, why == PAGE_WINDOW ? PAGE_WINDOW : PAGE_FREE, page, column);
+    log_event(p, why == PAGE_WINDOW ? PAGE_WINDOW : PAGE_FREE, page, column);
     p->free[p->n_free++] = page;
     return true;
 }
@@ -97,7 +97,7 @@ bool pages_check(const struct pages *p, struct err *e)
                            pool_name(p->id), i, p->free[i],
                            p->free[i] < GUARD_PAGES || p->free[i] >= p->total ? "out of range"
                                                                               : "still owned");
-    /* as many entries as pages with no reference, each of them such a page: a set unless doubled */
+    /* the list has as many entries as there are free pages, and each is one: only duplicates are left */
     uint8_t *seen = xcalloc((size_t)p->total, 1);
     bool ok = true;
     for (int i = 0; i < p->n_free && ok; i++) {

@@ -1,9 +1,10 @@
-/* slots.h - the index spaces of the three pools, as types that do not mix.
+/* slots.h - one type for the slots and one for the pages of each of the three pools.
  *
- * A slot is one token's cell, a page is page_size of them in a row: slot s lies in page
+ * A slot is one token's cell; a page is page_size successive slots: slot s lies in page
  * s / page_size. Full layers read full slots, sliding layers swa slots, an EAGLE3 head draft slots.
- * Only kv_swa_slot() and kv_swa_page() (kvcache.h) turn a full id into an swa id. Id 0 of every
- * space means "none": page 0 is the NaN guard, never written and never live.
+ * Because the types differ, an id of one pool cannot be used as an id of another. Only kv_swa_slot()
+ * and kv_swa_page() (kvcache.h) translate a full id to an swa id. Id 0 of every type means "none":
+ * page 0 is the guard page, whose cells are NaN, which is never written and never live.
  */
 #ifndef AERIE_SLOTS_H
 #define AERIE_SLOTS_H

@@ -1,10 +1,10 @@
 /* tree.h - the draft tree as flat arrays.
  *
- * Node 0 is the root: the last sampled token, not a guess. Parents come before children, siblings
- * in the order of the drafter's candidates. Always true, and checked by tree_ok():
+ * Node 0 is the root: the last sampled token, which is not drafted. Parents precede their children;
+ * siblings are in the order of the drafter's candidates. Invariants, checked by tree_ok():
  *   (1) parent[0] == -1 and 0 <= parent[i] < i for i > 0
  *   (2) depth[0] == 0 and depth[i] == depth[parent[i]] + 1
- *   (3) anc[i] == anc[parent[i]] | 1 << i   (ancestors and self, one bit a node)
+ *   (3) anc[i] == anc[parent[i]] | 1 << i   (the ancestors mask: bit j for node j, self included)
  */
 #ifndef AERIE_TREE_H
 #define AERIE_TREE_H
@@ -15,9 +15,9 @@ enum { TREE_MAX = 64 };
 
 enum fate {
     FATE_NONE,     /* not verified yet */
-    FATE_ACCEPTED, /* on the path the target took; the root always is */
-    FATE_REJECTED, /* its parent was accepted, the target chose otherwise */
-    FATE_CUT,      /* an ancestor was rejected, or max_nodes ended the walk before it */
+    FATE_ACCEPTED, /* on the accepted path; the root always is */
+    FATE_REJECTED, /* its parent was accepted, but the target chose another token */
+    FATE_CUT,      /* an ancestor was rejected, or max_nodes ended the path above this node */
 };
 
 struct tree {
@@ -27,13 +27,13 @@ struct tree {
     uint8_t fate[TREE_MAX]; /* enum fate */
     uint64_t anc[TREE_MAX];
     float score[TREE_MAX]; /* sum of the draft's log probabilities along the path */
-    float q[TREE_MAX]; /* the draft's probability of the node after its parent; 1 for the root */
-    float p[TREE_MAX];     /* the target's, at temperature 1; NaN while unknown */
-    float u[TREE_MAX]; /* the uniform drawn at the node when it was on the path; NaN otherwise */
+    float q[TREE_MAX]; /* the draft's probability of the node given its parent; 1 for the root */
+    float p[TREE_MAX]; /* the target's probability of the same, at temperature 1; NaN: not known */
+    float u[TREE_MAX]; /* the uniform drawn at a node of the accepted path; NaN elsewhere */
 };
 
 void tree_init(struct tree *t, int32_t root);
-/* Adds a node under `parent`; returns its index. The tree must not be full. */
+/* Adds a child of `parent`; returns its index. The tree must have fewer than TREE_MAX nodes. */
 int tree_add(struct tree *t, int parent, int32_t token, float q, float score);
 bool tree_ok(const struct tree *t, struct err *e); /* the rules above; *e names rule and node */
 int tree_depth(const struct tree *t);              /* the greatest depth */

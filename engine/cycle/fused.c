@@ -199,7 +199,7 @@ static bool prepare(struct fused_cycle *x, struct err *e)
     struct pass *ps = &x->r->pass;
     pass_lock(ps);
     if (x->f->checked < ps->check.level)
-        list_forget(&x->f->list);
+        list_mark_unchecked(&x->f->list);
     x->f->checked = ps->check.level;
     bool ok = reserve(x, e) && (x->key.steps ? plan_drafting(x, e) : plan_plain(x, e));
     if (ok && !x->key.steps)
@@ -207,9 +207,9 @@ static bool prepare(struct fused_cycle *x, struct err *e)
                   &(struct plan_req){.seq = &x->l->seq, .n = 1,
                                      .token = x->l->tok.v + x->l->seq.committed});
     if (ok)
-        list_settle(&x->f->list, ps->kv, &x->l->seq, SIDE_TARGET);
+        list_mark_checked(&x->f->list, ps->kv, &x->l->seq, SIDE_TARGET);
     if (ok && x->extend)
-        list_settle(&x->f->list, ps->kv, &x->l->seq, SIDE_DRAFT);
+        list_mark_checked(&x->f->list, ps->kv, &x->l->seq, SIDE_DRAFT);
     pass_unlock(ps);
     if (!ok || !fused_layout(x, e))
         return false;
@@ -229,7 +229,7 @@ static bool recheck_pages(struct fused_cycle *x, struct err *e)
     bool ok = check_list(&ps->check, x->verify, ps->kv, &req, e) &&
               (!x->extend || check_list(&ps->check, x->extend, ps->kv, &req, e));
     if (!ok)
-        list_forget(&x->f->list);
+        list_mark_unchecked(&x->f->list);
     pass_unlock(ps);
     return ok;
 }

@@ -262,7 +262,7 @@ static int known_columns(const struct view *v, const struct table *t)
 {
     if (v->level >= CHECK_STRICT || !v->p->list)
         return 0;
-    return list_known(v->p->list, v->q->seq, side_of(t->pool));
+    return list_checked(v->p->list, v->q->seq, side_of(t->pool));
 }
 
 /* ---- marks ----------------------------------------------------------------------------------- */

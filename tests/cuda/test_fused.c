@@ -230,7 +230,7 @@ static void test_a_page_changed_behind_the_cache_is_found(void **state)
         must(lane_step(&b.r, &one, &lim, 1, s, &e), &e);
         int32_t mine = l.seq.col[0].full.v;
         int tokens = l.tok.n, committed = l.seq.committed;
-        assert_true(l.seq.steady[SIDE_TARGET] > 1);
+        assert_true(l.seq.clean[SIDE_TARGET] > 1);
         l.seq.col[0].full = l.seq.col[1].full;
         for (int again = 0; again < 2; again++) { /* at first beside the device, then before it */
             uint64_t launched = b.r.n_fused;
