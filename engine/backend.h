@@ -70,7 +70,8 @@ struct request {
 struct backend_info {
     const char *model_dir, *draft_dir; /* draft_dir NULL: no draft */
     const char *family, *device, *chat;
-    const char *draft_kind; /* "eagle3", "frozen-kv"; NULL: no draft */
+    const char *draft_kind; /* "eagle3", "frozen-kv", "ngram"; NULL: no draft */
+    const char *draft_about; /* the same for people: "an EAGLE3 head"; NULL: no draft */
     enum draft_kv draft_kv; /* whose KV the draft's layers read */
     const char *draft_off; /* why there is no drafting, or NULL */
     const char *shared_kv; /* which layers own no slots and whose they read; NULL: all own theirs */

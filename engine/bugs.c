@@ -150,7 +150,7 @@ static void add_least(struct needs_list *l, const char *name, int least, const i
 bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_only,
                struct buf *out)
 {
-    static const char *const draft_name[] = {[NEED_DRAFT] = "a draft head",
+    static const char *const draft_name[] = {[NEED_DRAFT] = "a drafter",
                                              [NEED_EAGLE3] = "an EAGLE3 head",
                                              [NEED_FROZEN] = "a frozen-KV drafter"};
     const struct bug_needs *n = &infos[b].needs;

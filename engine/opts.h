@@ -10,7 +10,7 @@ struct evq;
 struct kernels;
 
 struct engine_opts {
-    const char *model, *draft; /* folders; draft NULL: none */
+    const char *model, *draft; /* folders; draft: or a drafter's name (drafter.h); NULL: none */
     const char *device;        /* "cpu", "cuda", "auto" */
     const char *capture;       /* --eagle-capture, or NULL */
     bool require_draft;        /* a draft that does not fit is an error, not a notice */

@@ -42,6 +42,12 @@ static bool take_slot(struct cycle *c, struct cycle_lane *x)
     return ok;
 }
 
+/* Whether the drafter takes in the lane's new cells: a head does, if its own cells reach that far. */
+static bool can_follow(struct cycle *c, struct cycle_lane *x)
+{
+    return drafter_taps(c->r->drafter) && lane_can_follow(c->r, x->lane) && take_slot(c, x);
+}
+
 static void begin(struct cycle *c, struct rig *r, int topk)
 {
     c->r = r;
@@ -66,7 +72,7 @@ static void begin_step(struct cycle *c, struct rig *r, struct lane *const *lane,
         struct lane *l = lane[b];
         struct cycle_lane *x = add_lane(c, l, lim[b].max_new);
         tree_init(&x->tree, l->tok.v[l->tok.n - 1]);
-        x->follows = shape && lane_can_follow(r, l) && take_slot(c, x);
+        x->follows = shape && can_follow(c, x);
         if (x->follows)
             follow_add(&c->follow, l, &x->out, false);
     }
@@ -262,10 +268,23 @@ static bool finish(struct cycle *c, bool ok)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The first three phases at once on the device. */
+/* A drafter without a head grows its trees on the host. If no lane has one then, the cycle is plain
+ * decoding and may be fused as such. */
+static bool draft_on_host(struct cycle *c, struct err *e)
+{
+    bool ok = cycle_draft(c, e), drafted = false;
+    for (int b = 0; b < c->n; b++)
+        drafted |= c->lane[b].tree.n > 1;
+    if (!drafted)
+        c->shape = (struct tree_shape){0};
+    c->fused = ok && !drafted && fused_fits(c);
+    return ok;
+}
+
+/* The first three phases at once on the device, or what is left of them behind a draft on the host. */
 static bool run_fused(struct cycle *c, struct err *e)
 {
-    phase_begin(c, CYCLE_BEGUN);
+    phase_begin(c, c->phase);
     bool ok = fused_run(c, e);
     phase_end(c, CYCLE_ACCEPTED, ok);
     return ok;
@@ -276,9 +295,12 @@ bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim,
 {
     struct cycle c;
     begin_step(&c, r, lane, lim, n, shape);
-    c.fused = fused_fits(&c);
-    bool ok = c.fused ? run_fused(&c, e)
-                      : cycle_draft(&c, e) && cycle_verify(&c, e) && cycle_accept(&c, e);
+    bool ok = true;
+    if (shape && r->drafter && !r->drafter->head)
+        ok = draft_on_host(&c, e);
+    else if (!(c.fused = fused_fits(&c)))
+        ok = cycle_draft(&c, e);
+    ok = ok && (c.fused ? run_fused(&c, e) : cycle_verify(&c, e) && cycle_accept(&c, e));
     uint64_t ns = c.ns;
     ok = finish(&c, ok);
     if (c.fused)
@@ -325,7 +347,7 @@ bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft,
     lane_park(r, l);
     begin(&c, r, topk);
     struct cycle_lane *x = add_lane(&c, l, last);
-    draft = draft && lane_can_follow(r, l) && take_slot(&c, x);
+    draft = draft && can_follow(&c, x);
     x->follows = draft && (last || drafter_owns_kv(r->drafter));
     if (x->follows)
         follow_add(&c.follow, l, &x->out, l->tap && from > 0);

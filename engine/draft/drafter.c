@@ -1,10 +1,12 @@
 /* drafter.c - the table of drafters; see drafter.h. */
 #include "engine/draft/drafter.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Adding a drafter: its file defines NAME_drafter, and NAME stands here. */
-#define DRAFTERS(X) X(eagle3) X(frozen)
+#define DRAFTERS(X) X(eagle3) X(frozen) X(ngram)
 
 #define DECLARED(name) extern const struct drafter_ops name##_drafter;
 #define LISTED(name) &name##_drafter,
@@ -20,12 +22,29 @@ static const struct drafter_ops *find(const char *name)
     return NULL;
 }
 
+/* "ngram": the names that need no folder. */
+static void weightless_names(char *out, size_t room)
+{
+    size_t n = 0;
+    for (int i = 0; i < N_DRAFTERS; i++)
+        if (drafters[i]->weightless && n < room)
+            n += (size_t)snprintf(out + n, room - n, "%s%s", n ? " or " : "", drafters[i]->name);
+}
+
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
                   const char *capture, const struct progress *p, struct err *e)
 {
     const struct drafter_ops *ops = find(name);
-    if (!ops || !ops->weightless)
-        return draft_load(d, name, target, capture, p, e);
+    if (!ops || !ops->weightless) {
+        char names[64];
+        if (draft_load(d, name, target, capture, p, e))
+            return true;
+        weightless_names(names, sizeof names);
+        return !strchr(name, '/') && access(name, F_OK) != 0
+                   ? err_set(e, ERR_MODEL, "no folder and no drafter is called \"%.80s\": "
+                             "expected DIR or %s", name, names)
+                   : false;
+    }
     *d = (struct draft){.kind = ops->name, .dir = xstrdup(name), .kv_full = -1, .kv_swa = -1};
     return true;
 }

@@ -467,6 +467,7 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     i->model_dir = g->strings[0] = xstrdup(o->model);
     i->draft_dir = l->has_draft ? (g->strings[1] = xstrdup(o->draft)) : NULL;
     i->draft_kind = l->has_draft ? l->draft.kind : NULL;
+    i->draft_about = l->has_draft ? drafter_ops_of(&l->draft)->about : NULL;
     i->draft_kv = drafter_kv_of(l->has_draft ? &l->draft : NULL);
     i->family = l->model.cfg.family;
     i->draft_off = l->draft_off;

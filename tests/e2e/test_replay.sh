@@ -43,7 +43,7 @@ while [ $runs -lt 200 ] && { [ $((runs % 10)) != 0 ] || [ "$(sessions)" -lt 100 
     flags+=" -p draft.topk=$1 -p draft.steps=$2 -p draft.nodes=$3"
     pick steps steps tree full; flags+=" --log-level $picked"
     pick "" "" "--no-spec" "--context 160" "--full-pages 80 --swa-pages 60 --context 300" "--seed 9" \
-        "--draft-weights fp8" "--weights fp8"; flags+=" $picked"
+        "--draft-weights fp8" "--weights fp8" "--draft ngram" "--draft ngram"; flags+=" $picked"
     pick "" "" "-c" "-p temperature=0.7"; flags+=" $picked"
     [ $runs = 1 ] && flags=${flags%-c} # there is nothing to take up yet
     # an /undo or /regen too many is an error, and a small pool may be full: no more than that
@@ -61,6 +61,8 @@ for op in open set system undo resume fork; do
 done
 [ "$(sql "select count(*) from turn where regen")" -gt 2 ] || missing+=" regen"
 [ "$(sql "select count(distinct substr(config, 1, 13)) from run")" -ge 5 ] || missing+=" page sizes"
+[ "$(sql "select count(*) from step s join turn t on t.id = s.turn_id join run r on r.id = t.run_id
+    join model m on m.id = r.draft_id where m.dir = 'ngram' and s.accepted > 0")" -gt 5 ] || missing+=" n-gram drafts"
 [ "$(sql "select count(*) from step where accepted > 2")" -gt 50 ] || missing+=" long acceptances"
 [ "$(sql "select count(*) from step where kind='decode'")" -gt 50 ] || missing+=" plain decoding"
 [ "$(sql "select max(draws) from step")" -gt 20 ] || missing+=" sampling"
