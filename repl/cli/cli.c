@@ -124,8 +124,8 @@ static const struct flag {
      "bench: fewer lines and repetitions"},
     {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model),
      0, 0, NULL, "Model", "checkpoint folder (default: the bundled model)"},
-    {"draft", 0, "DIR", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.draft), 0,
-     0, NULL, NULL, "draft model's folder (default: none with -m)"},
+    {"draft", 0, "DIR|ngram", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.draft), 0,
+     0, NULL, NULL, "draft model's folder; ngram: context lookup"},
     {"require-draft", 0, NULL, IN_TALK, F_ON, AT(opt.engine.require_draft), 0, 0, NULL, NULL,
      "fail when the draft does not fit the model"},
     {"eagle-capture", 0, "LIST", IN_TALK | IN_GOLDEN, F_TEXT, AT(opt.engine.capture), 0, 0, NULL,
@@ -319,6 +319,15 @@ static bool check_only(const struct cli *c, const struct flag *f, const char *va
     return take_flag(&unused, f, value, e);
 }
 
+/* "draft" is short for the setting spec, and a flag: on and off are values of the setting, any other is
+ * the flag's. */
+static bool is_setting(const char *name, const char *value)
+{
+    int i = settings_index(name);
+    return i >= 0 && (strcmp(settings_at(i)->name, name) == 0 || strcmp(value, "on") == 0 ||
+                      strcmp(value, "off") == 0);
+}
+
 /* One "name = value": a setting or a long flag. It is applied to the commands that take it on the
  * command line (a setting: those that take -p), and to no other. A flag without argument takes on or
  * off. */
@@ -329,10 +338,7 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
         return err_set(e, ERR_USAGE, "expected name = value, not \"%.80s\"", line);
     *eq = '\0';
     char *name = trim(line), *value = trim(eq + 1);
-    struct buf old = {0};
-    bool setting = settings_get(&c->opt.engine.settings, name, &old);
-    buf_free(&old);
-    if (setting) {
+    if (is_setting(name, value)) {
         struct settings unused = c->opt.engine.settings;
         bool takes = find_flag("param", 5, 0, where) != NULL;
         return settings_set(takes ? &c->opt.engine.settings : &unused, name, value, e);

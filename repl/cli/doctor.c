@@ -221,6 +221,8 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
              l.model.cfg.window, tok_vocab(l.tok));
     if (ok && draft && !l.has_draft)
         tell(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", l.draft_off);
+    else if (ok && draft && l.draft.bytes == 0)
+        tell(d, V_OK, 0, "draft", NULL, "%s: a drafter without weights", l.draft.kind);
     else if (ok && draft)
         tell(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)l.draft.bytes / 0x1p20);
     if (calibrate && l.has_draft && l.draft.n_capture > 0)

@@ -63,6 +63,7 @@ static void stats_json(const struct status *s, const struct backend_info *i, str
     jput_kbool(json, "spec", !i->draft_off && v->settings.spec);
     jput_kstr(json, "spec_off",
               i->draft_off ? i->draft_off : v->settings.spec ? NULL : "/set spec");
+    jput_kstr(json, "drafter", i->draft_kind);
     jput_kstr(json, "family", i->family);
     jput_kstr(json, "device", i->device);
     put_known(json, i->n_layer > 0, "window", (uint64_t)i->window);

@@ -28,7 +28,7 @@ _aerie() {
         doctor) flags="--model --draft --device --precision --db --json" ;;
     esac
     case $prev in
-        --draft) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+        --draft) COMPREPLY=($(compgen -d -W ngram -- "$cur")); return ;;
         -m|--model) [ "$cmd" = logs ] || COMPREPLY=($(compgen -d -- "$cur")); return ;;
         --device) COMPREPLY=($(compgen -W "auto cpu cuda" -- "$cur")); return ;;
         --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;

@@ -44,7 +44,7 @@ complete -c aerie -s V -l version -d 'version'
 
 set -l model '__aerie_in none chat run replay bench bugs doctor'
 complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fish_complete_directories)' -d 'checkpoint folder'
-complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a '(__fish_complete_directories)' -d 'draft folder'
+complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a 'ngram (__fish_complete_directories)' -d 'draft folder, or ngram'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
 complete -c aerie -n '__aerie_in none chat run replay bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'

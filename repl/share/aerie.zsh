@@ -18,7 +18,7 @@ _aerie() {
             '(-q --quiet)'{-q,--quiet}'[no notices]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
     model=('(-m --model)'{-m,--model}'[checkpoint folder]:folder:_files -/'
-           '--draft[draft folder]:folder:_files -/' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
+           '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
            '--db[session database]:file:_files' '--json[JSON for machines]')
     cut=('--weights[matrices cut to 8 bits]:weights:(stored fp8)' '--draft-weights[those of the draft]:weights:(stored fp8)')
     talk=($cut '--require-draft[stop when the draft does not fit]'
@@ -62,7 +62,7 @@ _aerie() {
                 '1::' '2:action:(path check backup prune)' '3:file:_files' ;;
         tokenize) _arguments $common '(-m --model)'{-m,--model}'[folder]:folder:_files -/' \
                 '--special[match special tokens]' '--jsonl[JSON lines]' '1::' '2:file:_files' ;;
-        golden) _arguments $common '--draft[draft folder]:folder:_files -/' '--json' \
+        golden) _arguments $common '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--json' \
                 '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:' \
                 '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)' '1::' '2:folder:_files -/' ;;
         bench) _arguments $common $model $cut '--threads[CPU threads]:number:' '--short[fewer lines]' \

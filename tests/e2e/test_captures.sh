@@ -31,4 +31,9 @@ result "doctor alone does not" $?
 calibrate --draft tests/golden/eagle3-gptoss-a >"$T/out" 2>&1
 grep -qF "there is nothing to calibrate: " "$T/out"
 result "/calibrate without a head that fits says why" $?
+calibrate --draft ngram >"$T/out" 2>&1
+grep -qF "there is nothing to calibrate: ngram" "$T/out"
+result "/calibrate with a drafter that captures nothing says so" $?
+says "doctor knows a drafter without weights" "draft      ngram: a drafter without weights" \
+    "$AERIE" doctor --device cpu --draft ngram
 echo "1..$n"
