@@ -13,7 +13,7 @@
 
 #define AERIE_VERSION "0.1.0"
 
-/* ---- errors of the world: returned, never printed here ------------------------------------ */
+/* ---- errors that the caller must handle: returned, never printed here ---------------------- */
 
 /* Why something failed; the numbers are the program's exit codes (README, "Exit codes"). */
 enum err_kind {
@@ -33,10 +33,10 @@ struct err {
 /* Fills *e (which may be NULL) and returns false, so that callers can `return err_set(...)`. */
 bool err_set(struct err *e, enum err_kind kind, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Puts "PREFIX: " in front of the message already in *e; returns false. */
+/* Puts "PREFIX: " in front of the message in *e (which may be NULL); returns false. */
 bool err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- our own bugs: checked always, in release builds too ---------------------------------- */
+/* ---- CHECK: assertions on aerie's own correctness, active in release builds, too ------------ */
 
 #define CHECK(cond)                                                                                \
     do {                                                                                           \
@@ -44,11 +44,12 @@ bool err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(print
             die("%s:%d: check failed: %s", __FILE__, __LINE__, #cond);                             \
     } while (0)
 
+/* Prints a message on standard error and aborts. */
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The hook runs once before die() prints; the repl restores the terminal there. */
+/* Sets a function that runs once before die() prints; the repl restores the terminal there. */
 void die_hook(void (*hook)(void));
 
-/* ---- memory: host allocation failure dies; sizes are checked by the callers' arithmetic ---- */
+/* ---- memory: these functions die() if the system has no memory; callers free() -------------- */
 
 void *xmalloc(size_t n);
 void *xcalloc(size_t n, size_t size); /* zeroed; dies when n * size overflows */
@@ -57,7 +58,7 @@ void *xaligned(size_t n); /* 64-byte aligned, freed with free() */
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* false on overflow; *out is untouched then */
+/* False on overflow; *out is unchanged then. */
 static inline bool size_mul(size_t a, size_t b, size_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
@@ -69,10 +70,11 @@ static inline bool size_add(size_t a, size_t b, size_t *out)
 static inline int div_up(int a, int b) { return (a + b - 1) / b; }
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int max_int(int a, int b) { return a > b ? a : b; }
-/* For "%d turn%s": the plural's ending. */
+/* For "%d turn%s": "" or "s". */
 static inline const char *plural(long long n) { return n == 1 ? "" : "s"; }
 
-/* ---- a growable run of bytes; always NUL-terminated once written to ------------------------ */
+/* ---- a growable byte buffer; NUL-terminated after the first write; {0} is empty
+ * --------------- */
 
 struct buf {
     char *p;
@@ -82,17 +84,19 @@ struct buf {
 void buf_add(struct buf *b, const void *bytes, size_t n);
 void buf_str(struct buf *b, const char *s);
 void buf_char(struct buf *b, char c);
-void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits a byte */
+void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits per byte */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_clear(struct buf *b); /* keeps the memory */
 void buf_free(struct buf *b);
-/* Opens a regular file for reading; the descriptor, or -1 and *e (ERR_USAGE). A FIFO, a device, a
- * socket or a folder is refused, and opening one never waits for its other end. */
+/* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
+ * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
-/* Reads a whole regular file; at most max bytes (an error beyond). The caller frees *out. */
+/* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
+ * cannot be read or has more than max bytes; *out is empty then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);
 
-/* ---- a growable run of token ids ----------------------------------------------------------- */
+/* ---- a growable array of token ids; {0} is empty
+ * ---------------------------------------------- */
 
 struct ids {
     int32_t *v;
@@ -106,7 +110,7 @@ void ids_free(struct ids *a);
 /* ---- clock and hashes ---------------------------------------------------------------------- */
 
 uint64_t clock_ns(void);     /* CLOCK_MONOTONIC */
-int64_t clock_unix_ms(void); /* wall clock, for showing only: durations and order never use it */
+int64_t clock_unix_ms(void); /* wall clock, for display: durations and order use clock_ns() */
 
 /* splitmix64's finaliser: a bijection on 64 bits (Steele, Lea, Flood 2014). */
 static inline uint64_t mix64(uint64_t x)
@@ -127,8 +131,8 @@ struct sha256 {
 void sha256_init(struct sha256 *s);
 void sha256_add(struct sha256 *s, const void *p, size_t n);
 void sha256_end(struct sha256 *s, uint8_t out[32]);
-void sha256_end_hex(struct sha256 *s, char out[65]); /* as 64 hexadecimal digits */
-void sha256_hex(const void *p, size_t n, char out[65]); /* of n bytes at once */
+void sha256_end_hex(struct sha256 *s, char out[65]); /* 64 hexadecimal digits and a NUL */
+void sha256_hex(const void *p, size_t n, char out[65]); /* of n bytes */
 
 /* ---- tensors -------------------------------------------------------------------------------- */
 
@@ -139,21 +143,21 @@ size_t dtype_size(enum dtype t); /* bytes of one element; 0 for DT_NONE and DT_O
 const char *dtype_name(enum dtype t);
 
 /* A named array of a checkpoint, row-major. `data` is host memory until a backend's upload()
- * replaces it; NULL means that the checkpoint has no such tensor. Owned by the model that bound
- * it, never freed singly. Linear weights are (out, in). */
+ * replaces it; NULL: the checkpoint has no such tensor. The model owns the data; no tensor is freed
+ * separately. The weights of a linear layer are (out, in). */
 struct tensor {
     void *data;
     enum dtype type;
     int n_dim;
     int64_t dim[4];
     size_t bytes;
-    const char *name; /* as in the file, for messages; lives as long as the model */
-    bool by_row;      /* a matrix of which single rows are read: one for each expert */
-    bool quantize;    /* bf16 that upload() quantizes to FP8 (fp8.h) */
-    int unit;         /* then: its unit's exponent */
+    const char *name; /* as in the file, for messages; valid as long as the model */
+    bool by_row;      /* a matrix with a row per expert, of which single rows are read */
+    bool quantize;    /* a bf16 matrix that upload() quantizes to FP8 (fp8.h) */
+    int unit;         /* exponent of the FP8 scale, set by upload() */
 };
 
-/* ---- the small vocabulary that model configs and kernels share ------------------------------- */
+/* ---- norms, activations and number formats, used by model configs and kernels ---------------- */
 
 enum norm_kind {
     NORM_NONE,  /* leave the row as it is */
@@ -183,16 +187,16 @@ float f16_to_f32(uint16_t v);
 #ifndef __cplusplus
 #include <stdatomic.h>
 
-/* What a cancel applies to: every request that was submitted before it, no later one. Requests are
- * numbered as they are submitted. A cancel names the newest number of that moment, so it also ends
- * requests that wait in a queue, and nothing has to be reset afterwards. */
+/* Cancelling of requests. Requests are numbered in the order of submission. A cancel ends all
+ * requests up to the newest number at that moment, those still queued included, and no later one;
+ * nothing has to be reset afterwards. */
 struct stop {
     atomic_uint_least64_t submitted; /* number of the newest request; the first is 1 */
     atomic_uint_least64_t cancelled; /* requests up to this number are to end */
-    uint64_t running;                /* number of the one being served; its thread's */
+    uint64_t running;                /* number of the request being served; set by its thread */
 };
 
-/* Async-signal-safe; any thread. */
+/* Cancels all requests submitted so far. Any thread, and signal handlers. */
 static inline void stop_all(struct stop *s)
 {
     uint_least64_t upto = atomic_load(&s->submitted), old = atomic_load(&s->cancelled);
@@ -200,7 +204,7 @@ static inline void stop_all(struct stop *s)
         ;
 }
 
-/* Whether the running request is to end. NULL: never. The thread that serves it. */
+/* Whether the running request was cancelled. NULL: never. Only on the thread that serves it. */
 static inline bool stop_asked(const struct stop *s)
 {
     return s && s->running <= atomic_load(&s->cancelled);

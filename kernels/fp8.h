@@ -35,8 +35,8 @@ static inline FP8_BOTH float fp8_power(int exponent) /* -126 .. 127 */
     return x.v;
 }
 
-/* The scale's exponent for a matrix whose largest magnitude has these bf16 bits: 448 times the scale
- * is at least that magnitude. */
+/* The scale's exponent for a matrix whose largest magnitude has these bf16 bits: 448 times the
+ * scale is at least that magnitude. */
 static inline FP8_BOTH int fp8_unit(uint16_t largest)
 {
     int unit = (largest >> 7) - 127 - 8 + ((largest & 0x7f) > 0x60);

@@ -1,21 +1,21 @@
-/* kernels.h - the kernel table: every operation the engine may ask of a device.
+/* kernels.h - the kernel table: all operations of a device.
  *
- * Two constants fill it, kernels_cpu (the reference, and the definition of right) and, where the
- * build has CUDA, kernels_cuda. No code above this folder names a backend. Kernels know nothing of
- * tokens, models or sessions: they see rows, slots and matrices.
+ * There are two tables: kernels_cpu, the reference implementation, and kernels_cuda, in builds with
+ * CUDA. No code outside of this folder depends on a backend. Kernels know nothing of tokens, models
+ * or sessions: they see rows, slots and matrices.
  *
- * Rules of every operation
- *  - It returns nothing; the first failure sticks to the device and sync() reports it. Wrong
- *    arguments are our own bug and hit a CHECK.
- *  - It may run asynchronously; get() and sync() wait. It never allocates device memory.
- *  - A stride of 0 means dense rows.
- *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used as they are stored,
- *    except those that upload() quantizes to FP8 (struct tensor, `quantize`).
- *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
+ * Rules of every operation - It returns nothing. The device keeps its first failure, which sync()
+ * reports. Invalid arguments
+ *    are a bug of the caller and fail a CHECK.
+ * - It may run asynchronously; get() and sync() wait. It never allocates device memory. - A stride
+ * of 0 means dense rows. - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are
+ * used in the type in which
+ *    they are stored, except those that upload() quantizes to FP8 (struct tensor, `quantize`).
+ * - A row's result is bit-identical whatever the number of rows, their order, the page size and
  *    the slot layout (design law 5): each row is reduced in an order fixed by its own logical
  *    content. On the CPU the order is also the same for every instruction set: 32 running sums
  *    over an input row (element i goes to sum i mod 32, fused multiply-add), then a fixed tree.
- *  - Nothing outside the rows, keys and cells named in the arguments is read: an unowned cell
+ * - Nothing outside the rows, keys and cells named in the arguments is read: an unowned cell
  *    may hold NaN without changing any result.
  * One device is used by one thread at a time.
  */
@@ -93,7 +93,7 @@ struct k_embed {
  * float32, as the references compute it: far along the context that rounding is larger than any
  * other. */
 struct k_rope {
-    int rows, half; /* half: pairs of a head that turn */
+    int rows, half; /* half: rotated pairs of a head */
     kbuf pos;       /* (rows) i32 */
     const float *inv_freq; /* (half), host memory that outlives the device */
     float factor;
@@ -141,10 +141,10 @@ struct k_glu {
     kbuf dst; /* (rows, ffn) */
 };
 
-/* Normalise, project to q, k and v, normalise and turn the heads, and write K and V into the pool.
- * A shared-KV layer has no wk and wv: only q is made. With v_from_k, V is the normalised K
- * projection taken before k_norm and rope (gemma-4). Pairs (i, i + rot/2) of each head turn,
- * i < rot/2; the rest of the head passes. */
+/* Normalises src, projects to q, k and v, normalises the heads, applies rope, and writes K and V
+ * into the pool. A shared-KV layer has no wk and wv: only q is computed. With v_from_k, V is the K
+ * projection before k_norm and rope, normalised by v_norm (gemma-4). Rope rotates the pairs (i, i +
+ * rot/2), i < rot/2, of each head; the other dimensions are copied. */
 struct k_qkv {
     int rows, src_stride;
     kbuf src; /* (rows, in) */
@@ -158,7 +158,7 @@ struct k_qkv {
     struct k_norm q_norm, k_norm, v_norm; /* NORM_NONE: none */
     bool norm_whole; /* q_norm, k_norm run over all heads of the row at once (olmo-3) */
     bool v_from_k;
-    int rot; /* dimensions of a head that turn; 0: no rope */
+    int rot; /* rotated dimensions of a head; 0: no rope */
     kbuf cs; /* (rows, rot / 2, 2) from rope() */
     kbuf q;  /* out: (rows, n_head, head_dim) */
     struct k_cells cells;
@@ -189,7 +189,7 @@ struct k_merge {
     kbuf a, la, b, lb;
 };
 
-/* How expert matrices lie in the checkpoint. */
+/* Layouts of expert matrices in checkpoints. */
 enum expert_layout {
     EXPERT_MXFP4,  /* gate_up blocks (E, 2f, in/32, 16) u8 + scales (E, 2f, in/32) u8, gate and up
                       interleaved by rows; down likewise (E, out, f/32, 16) */
@@ -342,7 +342,7 @@ struct k_tree {
 };
 
 /* grow(), select() and accept() store their starting time in `time` (1) u64, nanoseconds on the
- * device's clock, unless `time` is absent. */
+ * device's clock, if `time` is present. */
 
 /* The extents and expand columns that the device fills in for the rows of one pass in one pool:
  * they depend on the tree, which the device grew. A row with n ancestors (itself counted) has the
@@ -420,9 +420,9 @@ struct k_accept {
     kbuf time;
 };
 
-/* ---- for measuring --------------------------------------------------------------------------- */
+/* ---- for benchmarks -------------------------------------------------------------------------- */
 
-/* How one phase of work is separated from the next, which needs all results of the one before. */
+/* How a phase of work is separated from the next, which needs all results of the previous one. */
 enum k_phase {
     PHASE_LAUNCH,  /* a kernel launch each */
     PHASE_EARLY,   /* a launch each, with programmatic dependent launch */
@@ -456,7 +456,7 @@ struct k_opts {
     enum k_precision precision;
 };
 
-struct kgraph; /* a recorded run of operations */
+struct kgraph; /* a recorded sequence of operations */
 
 struct kernels {
     const char *name; /* "cpu", "cuda" */
@@ -465,22 +465,23 @@ struct kernels {
     /* The caller closes the device after freeing its buffers. On failure NULL and *e. */
     struct kdev *(*open)(const struct k_opts *opts, struct err *e);
     void (*close)(struct kdev *d);
-    /* One line about the device for people, e.g. "2 threads, AVX-512"; lives as long as it. */
+    /* One line about the device for people, e.g. "2 threads, AVX-512"; valid until close(). */
     const char *(*about)(struct kdev *d);
-    /* One line for people about what makes the first passes slow on this device, or NULL; lives as long as the
-     * device. A backend that never has any leaves the entry NULL. */
+    /* One line for people about what makes the first passes slow on this device, or NULL; lives as
+     * long as the device. A backend that never has any leaves the entry NULL. */
     const char *(*slow_start)(struct kdev *d);
 
     /* memory: contents of a new buffer are undefined; names are for messages */
     kbuf (*alloc)(struct kdev *d, size_t bytes, const char *what, struct err *e);
-    void (*release)(struct kdev *d, kbuf b); /* absent is fine */
+    void (*release)(struct kdev *d, kbuf b); /* an absent buffer is allowed */
     void (*put)(struct kdev *d, kbuf dst, const void *src, size_t bytes);
     void (*get)(struct kdev *d, void *dst, kbuf src, size_t bytes); /* waits */
     void (*fill)(struct kdev *d, kbuf dst, uint8_t byte);
     /* Moves t->data to device memory, in the layout that this backend prefers; the host copy may be
      * freed afterwards unless t->data still points to it (the CPU uses it in place). A tensor with
-     * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every operation
-     * sees the rounded weights (fp8.h). False and *e: out of memory, or a weight is not finite. */
+     * t->quantize (bf16 of two dimensions) is quantized to FP8 during the upload, and every
+     * operation sees the rounded weights (fp8.h). False and *e: out of memory, or a weight is not
+     * finite. */
     bool (*upload)(struct kdev *d, struct tensor *t, struct err *e);
     /* Bytes of device memory that upload() or synthesize() would allocate for t; 0: none, or t is
      * uploaded already. */
@@ -514,14 +515,15 @@ struct kernels {
     void (*select)(struct kdev *d, const struct k_select *a);
     void (*accept)(struct kdev *d, const struct k_accept *a);
 
-    /* Host input and output of a run of operations, without a wait in between. The host fills the
-     * inbox (at least `bytes` long; NULL after a failure, or if it cannot be that long); take()
-     * copies its first bytes to the device; give() copies bytes to the outbox and signals it;
-     * outbox() waits for the signal and returns the bytes of the last give(), NULL after a failure.
-     * One run at a time: the inbox may be filled again after outbox() has returned. */
+    /* Host input and output of a sequence of operations, without a wait in between. The host fills
+     * the inbox (at least `bytes` long; NULL after a failure, or if it cannot be that long);
+     * read_inbox() copies its first bytes to the device; write_outbox() copies bytes to the outbox
+     * and signals it; outbox() waits for the signal and returns the bytes of the last
+     * write_outbox(), NULL after a failure. One sequence at a time: the inbox may be filled again
+     * after outbox() has returned. */
     void *(*inbox)(struct kdev *d, size_t bytes);
-    void (*take)(struct kdev *d, kbuf dst, size_t bytes);
-    void (*give)(struct kdev *d, kbuf src, size_t bytes);
+    void (*read_inbox)(struct kdev *d, kbuf dst, size_t bytes);
+    void (*write_outbox)(struct kdev *d, kbuf src, size_t bytes);
     const void *(*outbox)(struct kdev *d);
 
     /* Graph capture: between graph_begin() and graph_end() operations are recorded, not run; put,
@@ -531,9 +533,9 @@ struct kernels {
     bool (*graph_begin)(struct kdev *d);
     struct kgraph *(*graph_end)(struct kdev *d, struct err *e);
     void (*graph_launch)(struct kdev *d, struct kgraph *g);
-    void (*graph_free)(struct kdev *d, struct kgraph *g); /* NULL is fine */
+    void (*graph_free)(struct kdev *d, struct kgraph *g); /* NULL is allowed */
 
-    /* for measuring */
+    /* for benchmarks */
 
     /* Like upload() for a tensor without data: random weights of standard deviation `scale` (0: all
      * weights are 1) are generated on the device, the same values on every device. MXFP4 scales (U8

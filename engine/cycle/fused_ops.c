@@ -105,7 +105,7 @@ void fused_operations(struct fused_cycle *x)
 {
     struct rig *r = x->r;
     struct k_plan kp = plan_view(x->verify, x->at.plan_verify);
-    r->dev.k->take(r->dev.d, kbuf_at(x->f->mem, 0, x->at.in), x->at.in);
+    r->dev.k->read_inbox(r->dev.d, kbuf_at(x->f->mem, 0, x->at.in), x->at.in);
     if (x->key.steps) {
         grow_levels(x);
         select_rows(x, &kp);
@@ -122,5 +122,5 @@ void fused_operations(struct fused_cycle *x)
         head_topk(d, 1, x->key.topk, x->at.next, x->at.next_logp);
     }
     size_t out = x->at.out1 - x->at.out0;
-    r->dev.k->give(r->dev.d, kbuf_at(x->f->mem, x->at.out0, out), out);
+    r->dev.k->write_outbox(r->dev.d, kbuf_at(x->f->mem, x->at.out0, out), out);
 }

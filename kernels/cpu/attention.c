@@ -1,9 +1,9 @@
-/* attention.c - attention over paged cells, and the join of two attentions.
+/* attention.c - attention over paged KV cells, and the combination of two attentions.
  *
- * The keys of a row are walked by their logical index: blocks of 64 keys and splits of 512 begin
- * at multiples of those numbers, wherever the visible range begins and wherever the cells lie. A
- * split is reduced on its own and splits are joined in their order, so one thread doing them all
- * and many threads doing one each give the same bits.
+ * The keys of a row are read in the order of their logical index. Blocks of 64 keys and splits of
+ * 512 begin at multiples of those numbers, whatever the visible range and the slots of the cells.
+ * Each split is reduced separately, and the splits are combined in order, so the bits do not depend
+ * on the number of threads.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -12,9 +12,9 @@
 struct attn_run {
     const struct k_attn *a;
     const struct cpu_isa *isa;
-    int group, packed;   /* heads of a kv head; head_dim rounded up */
-    int splits;          /* > 0: items are single splits, and land in part */
-    size_t soft_floats;  /* of one cpu_soft */
+    int group, packed;     /* query heads of a kv head; cpu_packed(head_dim) */
+    int splits;            /* > 0: an item is one split, whose result is stored in `part` */
+    size_t softmax_floats; /* floats of one struct cpu_softmax */
     size_t thread_floats;
     float *part, *scratch;
 };
@@ -31,12 +31,12 @@ static void row_range(const struct k_table *t, int r, int *lo, int *hi, int *end
     *lo = ints(t->lo)[r];
     *hi = ints(t->hi)[r];
     int n = t->n_expand.p ? ints(t->n_expand)[r] : 0;
-    *end = *hi + n; /* a window may begin behind hi, among the expanded keys */
+    *end = *hi + n; /* lo may be above hi: a window that begins among the expanded keys */
     CHECK(*lo >= 0 && *hi >= 0 && n >= 0 && n <= t->expand_w && *lo <= *end);
     CHECK(*hi == 0 || (*hi - 1) / t->page_size < t->n_cols);
 }
 
-/* Appends the cells of n keys in neighbouring slots. */
+/* Appends the cells of n keys, in consecutive slots, to the block. */
 static void add_keys(const struct attn_run *run, int kv, int64_t slot, int n, struct cpu_block *b)
 {
     const struct k_cells *c = &run->a->cells;
@@ -49,7 +49,7 @@ static void add_keys(const struct attn_run *run, int kv, int64_t slot, int n, st
     }
 }
 
-/* Finds keys [from, to) of row r, all within one block. */
+/* Fills b with the cells of keys [from, to) of row r, which are within one block. */
 static void find_keys(const struct attn_run *run, int r, int hi, int kv, int from, int to,
                       struct cpu_block *b)
 {
@@ -69,15 +69,15 @@ static void find_keys(const struct attn_run *run, int r, int hi, int kv, int fro
 
 /* ---- one row and kv head -------------------------------------------------------------------- */
 
-static struct cpu_soft soft_at(const struct attn_run *run, float *p)
+static struct cpu_softmax softmax_at(const struct attn_run *run, float *p)
 {
-    return (struct cpu_soft){.acc = p, .m = p + run->group * run->packed,
+    return (struct cpu_softmax){.acc = p, .m = p + run->group * run->packed,
                              .l = p + run->group * (run->packed + 1)};
 }
 
-/* Reduces the visible keys of one split into s. */
+/* Sets s to the softmax over the visible keys of one split. */
 static void attend_split(const struct attn_run *run, const struct cpu_heads *h, int r, int kv,
-                         int split, struct cpu_soft *s)
+                         int split, struct cpu_softmax *s)
 {
     int lo, hi, end;
     row_range(run->a->table, r, &lo, &hi, &end);
@@ -94,7 +94,7 @@ static void attend_split(const struct attn_run *run, const struct cpu_heads *h, 
     }
 }
 
-/* Packs the heads' queries into this thread's scratch. */
+/* Packs the heads' queries into the thread's scratch memory. */
 static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, float *scratch)
 {
     static const struct k_norm none = {.kind = NORM_NONE};
@@ -105,15 +105,15 @@ static struct cpu_heads load_heads(const struct attn_run *run, int r, int kv, fl
     for (int g = 0; g < run->group; g++)
         run->isa->pack(q + g * n, n, &none, NULL, 1, scratch + g * run->packed);
     float *p = scratch + run->group * run->packed;
-    memset(p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *p); /* lanes that no key fills */
+    memset(p, 0, (size_t)run->group * ATTN_BLOCK * sizeof *p); /* lanes without a key, too */
     return (struct cpu_heads){
         .n = run->group, .head_dim = n, .scale = a->scale, .softcap = a->softcap, .q = scratch,
         .type = a->cells.type == KV_F32 ? STORED_F32 : STORED_BF16,
         .p = p};
 }
 
-/* Divides by the denominator, sinks included, and writes the heads out. */
-static void finish_row(const struct attn_run *run, int r, int kv, const struct cpu_soft *s)
+/* Divides by the denominator, sinks included, and stores the heads in dst and lse. */
+static void store_row(const struct attn_run *run, int r, int kv, const struct cpu_softmax *s)
 {
     const struct k_attn *a = run->a;
     int n = a->cells.head_dim;
@@ -147,17 +147,18 @@ static void attn_item(void *arg, int item, int thread)
     float *scratch = run->scratch + (size_t)thread * run->thread_floats;
     struct cpu_heads h = load_heads(run, r, kv, scratch);
     float *rest = h.p + run->group * ATTN_BLOCK;
-    struct cpu_soft all = soft_at(run, rest), one = soft_at(run, rest + run->soft_floats);
+    struct cpu_softmax all = softmax_at(run, rest);
+    struct cpu_softmax one = softmax_at(run, rest + run->softmax_floats);
     row_range(run->a->table, r, &lo, &hi, &end);
     attend_split(run, &h, r, kv, lo / ATTN_SPLIT, &all);
     for (int split = lo / ATTN_SPLIT + 1; split * ATTN_SPLIT < end; split++) {
         attend_split(run, &h, r, kv, split, &one);
-        run->isa->join(&all, &one, run->group, run->packed);
+        run->isa->combine(&all, &one, run->group, run->packed);
     }
-    finish_row(run, r, kv, &all);
+    store_row(run, r, kv, &all);
 }
 
-/* ---- few rows with many keys: a split is an item -------------------------------------------- */
+/* ---- split-K: few rows with many keys, a split is an item ------------------------------------ */
 
 static void split_item(void *arg, int item, int thread)
 {
@@ -170,23 +171,23 @@ static void split_item(void *arg, int item, int thread)
         return;
     struct cpu_heads h =
         load_heads(run, r, kv, run->scratch + (size_t)thread * run->thread_floats);
-    struct cpu_soft s = soft_at(run, run->part + (size_t)item * run->soft_floats);
+    struct cpu_softmax s = softmax_at(run, run->part + (size_t)item * run->softmax_floats);
     attend_split(run, &h, r, kv, split, &s);
 }
 
-static void join_item(void *arg, int item, int thread)
+static void combine_item(void *arg, int item, int thread)
 {
     (void)thread;
     const struct attn_run *run = arg;
     int n_kv = run->a->cells.n_kv, r = item / n_kv, kv = item % n_kv, lo, hi, end;
     row_range(run->a->table, r, &lo, &hi, &end);
-    float *part = run->part + (size_t)item * (size_t)run->splits * run->soft_floats;
-    struct cpu_soft all = soft_at(run, part);
+    float *part = run->part + (size_t)item * (size_t)run->splits * run->softmax_floats;
+    struct cpu_softmax all = softmax_at(run, part);
     for (int i = 1; (lo / ATTN_SPLIT + i) * ATTN_SPLIT < end; i++) {
-        struct cpu_soft one = soft_at(run, part + (size_t)i * run->soft_floats);
-        run->isa->join(&all, &one, run->group, run->packed);
+        struct cpu_softmax one = softmax_at(run, part + (size_t)i * run->softmax_floats);
+        run->isa->combine(&all, &one, run->group, run->packed);
     }
-    finish_row(run, r, kv, &all);
+    store_row(run, r, kv, &all);
 }
 
 /* ---- the operation -------------------------------------------------------------------------- */
@@ -226,16 +227,16 @@ void cpu_attn(struct kdev *d, const struct k_attn *a)
         if (end > lo)
             most = max_int(most, (end - 1) / ATTN_SPLIT - lo / ATTN_SPLIT + 1);
     }
-    run.soft_floats = (group * (packed + 2) + 15) & ~(size_t)15;
-    run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.soft_floats;
+    run.softmax_floats = (group * (packed + 2) + 15) & ~(size_t)15;
+    run.thread_floats = group * (packed + ATTN_BLOCK) + 2 * run.softmax_floats;
     run.thread_floats = (run.thread_floats + 31) & ~(size_t)31;
-    run.scratch = cpu_floats(d, ROOM_THREAD, run.thread_floats * (size_t)d->threads);
+    run.scratch = cpu_floats(d, SCRATCH_THREAD, run.thread_floats * (size_t)d->threads);
     double work = 3.0 * keys * a->n_head * run.packed;
     if (most > 1 && d->threads > 1 && items < 4 * d->threads) {
         run.splits = most;
-        run.part = cpu_floats(d, ROOM_PART, (size_t)items * (size_t)most * run.soft_floats);
+        run.part = cpu_floats(d, SCRATCH_PART, (size_t)items * (size_t)most * run.softmax_floats);
         cpu_each(d, items * most, work / (items * most), split_item, &run);
-        cpu_each(d, items, (double)most * run.group * run.packed, join_item, &run);
+        cpu_each(d, items, (double)most * run.group * run.packed, combine_item, &run);
     } else {
         cpu_each(d, items, work / max_int(items, 1), attn_item, &run);
     }

@@ -6,5 +6,5 @@
 #define CPU_TITLE "AVX2"
 #include "kernels/cpu/math.h"
 #else
-typedef int cpu_avx2_is_empty; /* C11 wants a declaration */
+typedef int cpu_avx2_is_empty; /* C11 requires a declaration in a translation unit */
 #endif

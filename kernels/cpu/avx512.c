@@ -6,5 +6,5 @@
 #define CPU_TITLE "AVX-512"
 #include "kernels/cpu/math.h"
 #else
-typedef int cpu_avx512_is_empty; /* C11 wants a declaration */
+typedef int cpu_avx512_is_empty; /* C11 requires a declaration in a translation unit */
 #endif

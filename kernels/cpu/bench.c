@@ -1,15 +1,15 @@
-/* bench.c - what measuring needs of the CPU: made-up weights (the same values as on other
- * devices), a stream of bytes through every thread, and phases that do nothing.
+/* bench.c - operations for benchmarks: synthetic weights (the same values on every device), reading
+ * and copying memory with all threads, and empty phases.
  */
 #include "kernels/cpu/cpu.h"
 
 #include <stdlib.h>
 
-/* ---- made-up weights ------------------------------------------------------------------------- */
+/* ---- synthetic weights ----------------------------------------------------------------------- */
 
-enum { PART = 1 << 18 }; /* bytes that a thread makes or reads at a time */
+enum { PART = 1 << 18 }; /* bytes of an item */
 
-struct making {
+struct synthesis {
     struct tensor *t;
     uint64_t seed;
     float step;
@@ -24,8 +24,9 @@ static void put_value(const struct tensor *t, size_t i, float v)
         ((float *)t->data)[i] = v;
 }
 
-/* Values first .. first + n of floats: four of each word, evenly spread. */
-static void make_floats(const struct making *m, size_t first, size_t n)
+/* Generates elements [first, first + n): four uniformly distributed values from each random
+ * word. */
+static void synthesize_floats(const struct synthesis *m, size_t first, size_t n)
 {
     for (size_t i = first; i < first + n; i++) {
         uint64_t word = mix64(m->seed + i / 4);
@@ -34,7 +35,7 @@ static void make_floats(const struct making *m, size_t first, size_t n)
     }
 }
 
-static void make_bytes(const struct making *m, size_t first, size_t n)
+static void synthesize_bytes(const struct synthesis *m, size_t first, size_t n)
 {
     uint8_t *dst = m->t->data;
     for (size_t i = first; i < first + n; i++) {
@@ -43,13 +44,13 @@ static void make_bytes(const struct making *m, size_t first, size_t n)
     }
 }
 
-static void make_part(void *arg, int item, int thread)
+static void synthesize_part(void *arg, int item, int thread)
 {
-    const struct making *m = arg;
+    const struct synthesis *m = arg;
     size_t size = dtype_size(m->t->type), each = PART / size, n = m->t->bytes / size;
     size_t first = (size_t)item * each;
     (void)thread;
-    (m->t->type == DT_U8 ? make_bytes : make_floats)(m, first,
+    (m->t->type == DT_U8 ? synthesize_bytes : synthesize_floats)(m, first,
                                                      n - first < each ? n - first : each);
 }
 
@@ -59,18 +60,18 @@ bool cpu_synthesize(struct kdev *d, struct tensor *t, uint64_t seed, float scale
     void *p = aligned_alloc(64, (t->bytes + 63) & ~(size_t)63);
     if (!p)
         return err_set(e, ERR_MODEL, "out of memory: %s needs %zu bytes", t->name, t->bytes);
-    struct making m = {t, seed, synthetic_step(scale),
+    struct synthesis m = {t, seed, synthetic_step(scale),
                        t->type == DT_U8 && t->n_dim == 3 ? synthetic_exponent(scale) : 0};
     t->data = p;
-    cpu_each(d, (int)((t->bytes + PART - 1) / PART), PART, make_part, &m);
-    d->made = xrealloc(d->made, (size_t)d->n_made + 1, sizeof *d->made);
-    d->made[d->n_made++] = p;
+    cpu_each(d, (int)((t->bytes + PART - 1) / PART), PART, synthesize_part, &m);
+    d->synthesized = xrealloc(d->synthesized, (size_t)d->n_synthesized + 1, sizeof *d->synthesized);
+    d->synthesized[d->n_synthesized++] = p;
     return cpu_upload(d, t, e);
 }
 
-/* ---- a stream of bytes ----------------------------------------------------------------------- */
+/* ---- memory bandwidth ------------------------------------------------------------------------ */
 
-/* 64 bytes at a time, eight running sums: the compiler uses the widest loads there are. */
+/* 64 bytes, which the compiler loads with the widest instructions of the target. */
 typedef uint64_t wide __attribute__((vector_size(64), aligned(8), may_alias));
 
 static inline __attribute__((always_inline)) uint64_t read_wide(const char *p, size_t n)
@@ -86,8 +87,8 @@ static inline __attribute__((always_inline)) uint64_t read_wide(const char *p, s
     return all;
 }
 
-/* Chosen at each call, not by the loader (target_clones): its resolvers would run before a sanitizer
- * is ready. */
+/* The version is chosen at each call, not by target_clones, whose resolvers run in the loader,
+ * before a sanitizer is initialised. */
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) static uint64_t read_avx512(const char *p, size_t n)
 {
@@ -111,15 +112,15 @@ static uint64_t read_part(const char *p, size_t n)
     return read_wide(p, n);
 }
 
-struct streaming {
+struct stream_run {
     const char *src;
-    char *dst; /* NULL: only read */
+    char *dst; /* NULL: src is only read */
     size_t n, each;
 };
 
 static void stream_part(void *arg, int item, int thread)
 {
-    const struct streaming *s = arg;
+    const struct stream_run *s = arg;
     size_t at = (size_t)item * s->each, n = s->n - at < s->each ? s->n - at : s->each;
     (void)thread;
     if (s->dst)
@@ -131,7 +132,7 @@ static void stream_part(void *arg, int item, int thread)
 void cpu_stream(struct kdev *d, kbuf src, kbuf dst)
 {
     CHECK(!dst.p || dst.n >= src.n);
-    struct streaming s = {src.p, dst.p, src.n, PART};
+    struct stream_run s = {src.p, dst.p, src.n, PART};
     cpu_each(d, (int)((src.n + PART - 1) / PART), PART, stream_part, &s);
 }
 
@@ -149,7 +150,8 @@ bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
     return kind == PHASE_LAUNCH;
 }
 
-/* ---- somebody else's products ---------------------------------------------------------------- */
+/* ---- products by a vendor's library: none on the CPU
+ * ------------------------------------------ */
 
 int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e)
 {

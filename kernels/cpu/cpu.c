@@ -1,8 +1,8 @@
-/* cpu.c - the CPU device: memory, the table, and the operations that only copy or scale.
+/* cpu.c - the CPU device: memory, the kernel table, and the operations that only copy or scale.
  *
- * Device memory is host memory, weights are used where they lie. Operations run at once on the
- * calling thread and the device's pool; when one returns, its results are there. The only failure
- * of the world is a refused allocation, which alloc() reports, so sync() always succeeds.
+ * Device memory is host memory; weights are used in the checkpoint's memory. Operations run
+ * synchronously on the calling thread and the device's pool. The only possible failure is a refused
+ * allocation, which alloc() reports, so sync() always succeeds.
  * A build with AddressSanitizer or -DKERNELS_POISON fills new memory with NaN.
  */
 #include "kernels/cpu/cpu.h"
@@ -22,7 +22,10 @@
 #define KERNELS_POISON 1
 #endif
 
-enum { MAX_THREADS = 64, WORTH_WAKING = 50 * 1000 /* multiply-adds: about a microsecond */ };
+enum {
+    MAX_THREADS = 64,
+    WORTH_WAKING = 50 * 1000, /* multiply-adds from which the pool is used: about a microsecond */
+};
 
 /* ---- the device ----------------------------------------------------------------------------- */
 
@@ -31,7 +34,7 @@ static bool isa_runs(const struct cpu_isa *isa)
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (isa == &cpu_isa_avx2)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); /* so F16C too */
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); /* implies F16C */
     if (isa == &cpu_isa_avx512)
         return isa_runs(&cpu_isa_avx2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
@@ -93,11 +96,11 @@ static void cpu_close(struct kdev *d)
     if (!d)
         return;
     cpu_pool_close(d->pool);
-    for (int i = 0; i < N_ROOM; i++)
-        free(d->room[i].p);
-    for (int i = 0; i < d->n_made; i++)
-        free(d->made[i]);
-    free(d->made);
+    for (int i = 0; i < N_SCRATCH; i++)
+        free(d->scratch[i].p);
+    for (int i = 0; i < d->n_synthesized; i++)
+        free(d->synthesized[i]);
+    free(d->synthesized);
     free(d);
 }
 
@@ -106,17 +109,17 @@ static const char *cpu_about(struct kdev *d)
     return d->about;
 }
 
-void *cpu_room(struct kdev *d, enum cpu_room which, size_t n, size_t size)
+void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t size)
 {
     size_t bytes;
     CHECK(size_mul(n, size, &bytes));
-    if (bytes > d->room[which].n) {
-        free(d->room[which].p);
+    if (bytes > d->scratch[which].n) {
+        free(d->scratch[which].p);
         size_t grown = bytes + bytes / 4 + 4096;
-        d->room[which].p = xaligned(grown);
-        d->room[which].n = grown;
+        d->scratch[which].p = xaligned(grown);
+        d->scratch[which].n = grown;
     }
-    return d->room[which].p;
+    return d->scratch[which].p;
 }
 
 void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg)
@@ -177,7 +180,7 @@ static void cpu_fill(struct kdev *d, kbuf dst, uint8_t byte)
         memset(dst.p, byte, dst.n);
 }
 
-/* A quantized matrix stays bf16 here, with rounded weights (fp8.h). */
+/* On the CPU a quantized matrix remains bf16, with the weights rounded to FP8 values (fp8.h). */
 bool cpu_upload(struct kdev *d, struct tensor *t, struct err *e)
 {
     (void)d;
@@ -228,9 +231,10 @@ struct cpu_mat cpu_mat_of(const struct tensor *t)
                             .k = (int)t->dim[1], .pitch = (size_t)t->dim[1] * dtype_size(t->type)};
 }
 
-/* ---- operations that copy, scale or turn ---------------------------------------------------- */
+/* ---- operations that copy, scale or rotate --------------------------------------------------- */
 
-static size_t span(int rows, int stride, int n) /* floats from the first to the end of the last */
+/* Floats from the beginning of the first of `rows` rows to the end of the last. */
+static size_t span(int rows, int stride, int n)
 {
     return rows ? (size_t)(rows - 1) * (size_t)stride + (size_t)n : 0;
 }
@@ -331,8 +335,8 @@ void cpu_rows(struct kdev *d, const struct k_rows *a)
     }
 }
 
-/* Where row 0 of a part lies in dst. */
-static kbuf place_of(const struct k_part *p)
+/* The part of dst that begins at element p->at of row 0. */
+static kbuf part_dst(const struct k_part *p)
 {
     size_t off = (size_t)p->at * sizeof(float);
     CHECK(p->at >= 0 && p->at + p->n <= p->width && off <= p->dst.n);
@@ -341,7 +345,7 @@ static kbuf place_of(const struct k_part *p)
 
 static void gather_part(struct kdev *d, const struct k_part *p, int rows)
 {
-    kbuf dst = place_of(p);
+    kbuf dst = part_dst(p);
     if (p->table)
         cpu_embed(d, &(struct k_embed){.rows = rows, .n = p->n, .ids = p->idx, .table = p->table,
                                        .scale = p->scale, .dst = dst, .dst_stride = p->width});
@@ -375,7 +379,7 @@ static void move_layer(struct kdev *d, const struct k_cells *c, const int32_t *s
     size_t cell = (size_t)c->n_kv * (size_t)c->head_dim * kv_type_size(c->type);
     char *k = c->k.p, *v = c->v.p;
     cpu_check_cells(c);
-    char *held = cpu_room(d, ROOM_MOVE, (size_t)pairs * 2, cell);
+    char *held = cpu_scratch(d, SCRATCH_MOVE, (size_t)pairs * 2, cell);
     for (int i = 0; i < pairs; i++) {
         CHECK(src[i] >= 0 && src[i] < c->n_slots && dst[i] >= 0 && dst[i] < c->n_slots);
         memcpy(held + (size_t)(2 * i) * cell, k + (size_t)src[i] * cell, cell);
@@ -396,28 +400,28 @@ static void cpu_move(struct kdev *d, const struct k_move *a)
                        cpu_i32(a->pool[p].dst, (size_t)a->pairs), a->pairs);
 }
 
-/* ---- ports; nothing is recorded -------------------------------------------------------------- */
+/* ---- inbox and outbox; there are no graphs --------------------------------------------------- */
 
 static void *cpu_inbox(struct kdev *d, size_t bytes)
 {
-    return cpu_room(d, ROOM_INBOX, bytes, 1);
+    return cpu_scratch(d, SCRATCH_INBOX, bytes, 1);
 }
 
-static void cpu_take_in(struct kdev *d, kbuf dst, size_t bytes)
+static void cpu_read_inbox(struct kdev *d, kbuf dst, size_t bytes)
 {
-    CHECK(bytes <= dst.n && bytes <= d->room[ROOM_INBOX].n);
-    memcpy(dst.p, d->room[ROOM_INBOX].p, bytes);
+    CHECK(bytes <= dst.n && bytes <= d->scratch[SCRATCH_INBOX].n);
+    memcpy(dst.p, d->scratch[SCRATCH_INBOX].p, bytes);
 }
 
-static void cpu_give(struct kdev *d, kbuf src, size_t bytes)
+static void cpu_write_outbox(struct kdev *d, kbuf src, size_t bytes)
 {
     CHECK(bytes <= src.n);
-    memcpy(cpu_room(d, ROOM_OUTBOX, bytes, 1), src.p, bytes);
+    memcpy(cpu_scratch(d, SCRATCH_OUTBOX, bytes, 1), src.p, bytes);
 }
 
 static const void *cpu_outbox(struct kdev *d)
 {
-    return d->room[ROOM_OUTBOX].p;
+    return d->scratch[SCRATCH_OUTBOX].p;
 }
 
 static bool cpu_graph_begin(struct kdev *d)
@@ -430,7 +434,7 @@ static struct kgraph *cpu_graph_end(struct kdev *d, struct err *e)
 {
     (void)d;
     (void)e;
-    CHECK(!"record() is false here");
+    CHECK(!"graph_begin() is false on the CPU");
 }
 
 static void cpu_graph_launch(struct kdev *d, struct kgraph *g)
@@ -446,10 +450,11 @@ const struct kernels kernels_cpu = {
     .upload = cpu_upload, .footprint = cpu_footprint, .sync = cpu_sync, .memory = cpu_memory,
     .embed = cpu_embed, .rope = cpu_rope, .normalize = cpu_normalize, .linear = cpu_linear,
     .glu = cpu_glu, .qkv = cpu_qkv, .attn = cpu_attn, .merge = cpu_merge, .moe = cpu_moe,
-    .scale = cpu_scale, .rows = cpu_rows, .gather = cpu_gather, .topk = cpu_topk, .sample = cpu_sample,
-    .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
+    .scale = cpu_scale, .rows = cpu_rows, .gather = cpu_gather, .topk = cpu_topk,
+    .sample = cpu_sample, .logp = cpu_logp, .read = cpu_read, .move = cpu_move,
     .grow = cpu_grow, .select = cpu_select, .accept = cpu_accept,
-    .inbox = cpu_inbox, .take = cpu_take_in, .give = cpu_give, .outbox = cpu_outbox,
+    .inbox = cpu_inbox, .read_inbox = cpu_read_inbox, .write_outbox = cpu_write_outbox,
+    .outbox = cpu_outbox,
     .graph_begin = cpu_graph_begin, .graph_end = cpu_graph_end,
     .graph_launch = cpu_graph_launch, .graph_free = cpu_graph_launch,
     .synthesize = cpu_synthesize, .stream = cpu_stream, .phase = cpu_phase,

@@ -1,16 +1,16 @@
-/* cpu.h - what the CPU backend's files share: the device, its threads, and the inner loops' table.
+/* cpu.h - declarations shared by the CPU backend's files: device, threads, table of inner loops.
  *
  * cpu.c            the device, its memory, the table, and the operations that only copy
  * threads.c    the pool of threads
  * vec.h        sixteen floats at a time, in plain C, AVX2 and AVX-512
  * math.h       the inner loops, written once over vec.h
  * scalar.c, avx2.c, avx512.c    compile math.h, each for one instruction set
- * bench.c      what measuring needs
- * linear.c, attention.c, moe.c, sample.c    cut operations into work for the threads
- * tree.c       a draft tree, on the calling thread
+ * bench.c      operations for benchmarks
+ * linear.c, attention.c, moe.c, sample.c    divide operations into items for the threads
+ * tree.c       the draft tree's operations, on the calling thread
  *
- * Always true: what a row receives depends on that row alone. How work is cut, which thread takes
- * which piece and which instruction set runs it change only the time.
+ * Always true: a row's results depend on that row's inputs alone. The division into items, the
+ * thread that runs an item and the instruction set change only the time.
  */
 #ifndef AERIE_CPU_H
 #define AERIE_CPU_H
@@ -24,22 +24,24 @@
 struct cpu_pool;
 typedef void cpu_item(void *arg, int item, int thread);
 
-/* threads counts the caller; NULL for one thread, or when the system gives no more. */
+/* A pool of `threads` threads, the caller included; fewer if the system refuses more. NULL for one
+ * thread, which every function below accepts as a pool except cpu_pool_run(). */
 struct cpu_pool *cpu_pool_open(int threads);
-void cpu_pool_close(struct cpu_pool *p); /* NULL is fine */
+void cpu_pool_close(struct cpu_pool *p);
 int cpu_pool_threads(const struct cpu_pool *p);
-/* Calls fn(arg, item, thread) once for each item in [0, n), on the caller and on whichever workers
- * are awake, and returns when all are done. thread < cpu_pool_threads() is that thread's own. */
+/* Calls fn(arg, item, thread) once for each item in [0, n), on the calling thread (thread 0) and on
+ * the workers that are awake, and returns when all items are done. `thread` is below
+ * cpu_pool_threads() and identifies the thread that runs the item. One call at a time. */
 void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg);
 
 /* ---- the device ----------------------------------------------------------------------------- */
 
-/* Scratch memory, one run of bytes for each use. It grows on the calling thread when an operation
- * first needs more and is kept, so that a steady state never allocates. */
-enum cpu_room {
-    ROOM_PACK, ROOM_PACK_2, ROOM_PTR, ROOM_PTR_2, ROOM_OUT, ROOM_K, ROOM_V, ROOM_PART, ROOM_THREAD,
-    ROOM_LOGITS, ROOM_ROUTE, ROOM_UP, ROOM_HIDDEN, ROOM_DOWN, ROOM_MOVE,
-    ROOM_INBOX, ROOM_OUTBOX, N_ROOM
+/* Scratch memory, one buffer for each use. A buffer grows when an operation first needs more, and
+ * is kept, so that a steady state never allocates. */
+enum cpu_scratch_use {
+    SCRATCH_PACK, SCRATCH_PACK_2, SCRATCH_PTR, SCRATCH_PTR_2, SCRATCH_OUT, SCRATCH_K, SCRATCH_V,
+    SCRATCH_PART, SCRATCH_THREAD, SCRATCH_LOGITS, SCRATCH_ROUTE, SCRATCH_UP, SCRATCH_HIDDEN,
+    SCRATCH_DOWN, SCRATCH_MOVE, SCRATCH_INBOX, SCRATCH_OUTBOX, N_SCRATCH
 };
 
 struct kdev {
@@ -47,22 +49,23 @@ struct kdev {
     int threads;
     const struct cpu_isa *isa;
     char about[64];
-    void **made; /* (n_made) weights of synthesize(), freed with the device */
-    int n_made;
-    struct { void *p; size_t n; } room[N_ROOM];
+    void **synthesized; /* (n_synthesized) weights of synthesize(), freed with the device */
+    int n_synthesized;
+    struct { void *p; size_t n; } scratch[N_SCRATCH];
 };
 
-/* At least n elements of `size` bytes, 64-byte aligned, contents undefined. */
-void *cpu_room(struct kdev *d, enum cpu_room which, size_t n, size_t size);
-static inline float *cpu_floats(struct kdev *d, enum cpu_room which, size_t n)
+/* The buffer of a use: at least n elements of `size` bytes, 64-byte aligned, contents undefined,
+ * valid until the next call for the same use. Only on the device's own thread. */
+void *cpu_scratch(struct kdev *d, enum cpu_scratch_use which, size_t n, size_t size);
+static inline float *cpu_floats(struct kdev *d, enum cpu_scratch_use which, size_t n)
 {
-    return cpu_room(d, which, n, sizeof(float));
+    return cpu_scratch(d, which, n, sizeof(float));
 }
-/* Runs items on the pool, or here when all of them together (work: multiply-adds of one item) are
- * not worth waking anybody. */
+/* Runs items 0 .. n - 1 on the pool, or on the calling thread alone if all of them together take
+ * less time than waking a worker. work: multiply-adds of one item. */
 void cpu_each(struct kdev *d, int n, double work, cpu_item *fn, void *arg);
 
-/* Views of device memory, with the size checked. */
+/* Typed pointers to device memory; CHECKs that it holds n elements. */
 static inline float *cpu_f32(kbuf b, size_t n)
 {
     CHECK(n == 0 || (b.p && b.n / sizeof(float) >= n));
@@ -85,7 +88,8 @@ static inline int cpu_stride(int stride, int dense) { return stride > 0 ? stride
 
 enum cpu_store { STORED_BF16, STORED_F16, STORED_F32, STORED_MXFP4, N_STORED };
 
-/* Rows of k weights; row o begins at data + o * pitch (MXFP4: and scale + o * scale_pitch). */
+/* A matrix of n rows of k weights. Row o begins at data + o * pitch; its MXFP4 scales begin at
+ * scale + o * scale_pitch (both pitches in bytes). */
 struct cpu_mat {
     const uint8_t *data, *scale;
     enum cpu_store type;
@@ -96,21 +100,22 @@ struct cpu_mat {
 enum cpu_store cpu_store_of(const struct tensor *t);
 struct cpu_mat cpu_mat_of(const struct tensor *t); /* of a (n, k) tensor */
 
-/* An input row is multiplied in "packed" order: each run of 32 elements as its 16 even elements,
- * then its 16 odd ones, the last run filled up with zeros. bf16 widens to exactly that order with
- * a shift and a mask, and MXFP4's nibbles lie in it. */
+/* Products read input rows in "packed" order: of each 32 elements first the 16 even ones, then the
+ * 16 odd ones; the last 32 are padded with zeros. A shift and a mask convert bf16 pairs to exactly
+ * that order, and the nibbles of MXFP4 are stored in it. The length of a packed row of n
+ * elements: */
 static inline int cpu_packed(int n) { return (n + 31) & ~31; }
 
-/* A tile of results: rows x at most this many outputs. */
+/* Largest tile of results: TILE_ROWS rows x TILE_OUT outputs. */
 enum { TILE_OUT = 32, TILE_ROWS = 24 };
 
 /* ---- the inner loops, one table for each instruction set ------------------------------------ */
 
-/* What happens to a tile of products on its way to memory; pointers begin at the tile's own first
- * output, strides are in floats. */
-struct cpu_finish {
+/* The epilogue of a product: operations on a tile of results before it is stored. Pointers are
+ * those of the tile's first output, strides are in floats. */
+struct cpu_epilogue {
     const struct tensor *b; /* or NULL */
-    size_t b_at;            /* first element of b */
+    size_t b_at;            /* index of the tile's first element in b */
     enum act_kind act;
     float softcap, scale;
     const float *mul; /* or NULL */
@@ -120,15 +125,16 @@ struct cpu_finish {
     size_t dst_stride;
 };
 
-/* One row's attention in the making, for the n heads of a kv head. acc is in packed order. */
-struct cpu_soft {
+/* The running softmax (online softmax) of one row, for the n query heads of a kv head. acc is in
+ * packed order. */
+struct cpu_softmax {
     float *m, *l; /* (n) running maximum and sum of exp(score - m) */
     float *acc;   /* (n, packed head_dim) sum of exp(score - m) v */
 };
 
 enum {
-    ATTN_BLOCK = 64,  /* keys between two updates of the running maximum */
-    ATTN_SPLIT = 512, /* keys between two joins; may be done by different threads */
+    ATTN_BLOCK = 64,  /* keys of a block: between two updates of the running maximum */
+    ATTN_SPLIT = 512, /* keys of a split, which is reduced separately, perhaps by another thread */
 };
 
 struct cpu_block { /* keys of one block: lanes [first, first + n) of it are visible */
@@ -136,7 +142,7 @@ struct cpu_block { /* keys of one block: lanes [first, first + n) of it are visi
     const uint8_t *k[ATTN_BLOCK], *v[ATTN_BLOCK];
 };
 
-struct cpu_heads { /* what does not change from block to block */
+struct cpu_heads { /* the query heads of one kv head; constant over all blocks */
     int n, head_dim;
     enum cpu_store type;
     float scale, softcap;
@@ -161,20 +167,21 @@ struct cpu_isa {
     /* tile[r * TILE_OUT + o] = row out + o of w, times x[r]; rows <= TILE_ROWS, n <= TILE_OUT */
     void (*multiply)(const struct cpu_mat *w, const float *const *x, int rows, int out, int n,
                      float *tile);
-    void (*finish)(const struct cpu_finish *f, const float *tile, int rows, int n);
+    void (*epilogue)(const struct cpu_epilogue *f, const float *tile, int rows, int n);
     /* dst[i] = act(g[i]) * u[i]; limit as in k_moe */
     void (*gate)(const float *g, const float *u, int n, enum act_kind act, float limit, float *dst);
-    /* Turns one head: cs is (rot / 2, 2). */
-    void (*turn)(float *head, int rot, const float *cs);
+    /* Applies rope to one head: cs is (rot / 2, 2). */
+    void (*rotate)(float *head, int rot, const float *cs);
     void (*to_bf16)(const float *src, int n, uint16_t *dst);
-    /* attention */
-    void (*attend)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_soft *s);
-    void (*join)(const struct cpu_soft *a, const struct cpu_soft *b, int n, int packed); /* to a */
+    /* attention: attend() adds a block to s, combine() adds b's softmax to a's, mix() is
+     * a = wa a + wb b */
+    void (*attend)(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s);
+    void (*combine)(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed);
     void (*unpack)(const float *packed, int n, float scale, float *dst);
-    void (*mix)(float wa, float *a, float wb, const float *b, int n); /* a = wa a + wb b */
+    void (*mix)(float wa, float *a, float wb, const float *b, int n);
     float (*exp)(float x); /* x <= 0 */
-    /* sampling */
-    float (*peak)(const float *x, const uint8_t *mask, int n, bool *sick); /* sick: NaN or +inf */
+    /* sampling: the largest element that is not masked; *invalid: any element is NaN or +inf */
+    float (*max)(const float *x, const uint8_t *mask, int n, bool *invalid);
     double (*sum_exp)(const float *x, const uint8_t *mask, int n, float max, float temperature,
                       float *w); /* w, if any, receives each term */
     int (*find)(const float *x, int from, int n, float least); /* first i >= from with x >= least */
@@ -207,10 +214,12 @@ void cpu_stream(struct kdev *d, kbuf src, kbuf dst);
 bool cpu_phase(struct kdev *d, enum k_phase kind, int n);
 int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e);
 
-/* Normalises and packs rows of n floats; returns (rows, packed n) in the given room. */
-float *cpu_pack_rows(struct kdev *d, enum cpu_room room, const float *src, size_t stride, int rows,
-                     int n, const struct k_norm *norm, const struct tensor *factor, float scale);
-/* dst (rows, n) = w times packed rows, plus b (or NULL). */
+/* Normalises and packs rows of n floats, `stride` floats apart; returns (rows, packed n) in the
+ * scratch buffer of the given use. */
+float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src, size_t stride,
+                     int rows, int n, const struct k_norm *norm, const struct tensor *factor,
+                     float scale);
+/* dst (rows, n) = packed rows times w (n, k), plus b (n) if not NULL. */
 void cpu_product(struct kdev *d, const float *packed, int rows, const struct tensor *w,
                  const struct tensor *b, float *dst);
 

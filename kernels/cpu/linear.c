@@ -1,9 +1,9 @@
 /* linear.c - products with weight matrices: linear, glu, qkv.
  *
- * Every product has two regions: rows are normalised and packed, then tiles of outputs are taken
- * by whichever thread is free. A tile reads its weights from memory once and meets all rows while
- * they are in the cache. What needs whole rows of outputs (a norm behind the product, rope) is a
- * third region over rows.
+ * A product runs in two parallel regions (threads.c): one normalises and packs the rows, one
+ * computes tiles of outputs. A tile's weights are read from memory once and multiplied with all
+ * rows while they are in the CPU cache. Operations on whole rows of outputs (a post-norm, rope) are
+ * a third region.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -28,11 +28,12 @@ static void pack_row(void *arg, int r, int thread)
                  p->dst + (size_t)r * (size_t)cpu_packed(p->n));
 }
 
-float *cpu_pack_rows(struct kdev *d, enum cpu_room room, const float *src, size_t stride, int rows,
-                     int n, const struct k_norm *norm, const struct tensor *factor, float scale)
+float *cpu_pack_rows(struct kdev *d, enum cpu_scratch_use use, const float *src, size_t stride,
+                     int rows, int n, const struct k_norm *norm, const struct tensor *factor,
+                     float scale)
 {
     CHECK(norm->kind == NORM_NONE || norm->kind == NORM_PLAIN || (norm->w && norm->w->data));
-    struct pack_run run = {d->isa, src, cpu_floats(d, room, (size_t)rows * (size_t)cpu_packed(n)),
+    struct pack_run run = {d->isa, src, cpu_floats(d, use, (size_t)rows * (size_t)cpu_packed(n)),
                            stride, n, norm, factor, scale};
     cpu_each(d, rows, n * 4.0, pack_row, &run);
     return run.dst;
@@ -45,11 +46,11 @@ enum { MAX_MATS = 3 };
 struct product {
     const struct cpu_isa *isa;
     const float **x; /* (rows) packed inputs */
-    int rows, tile;  /* outputs of an item */
+    int rows, tile;  /* tile: outputs of an item */
     int n_mats;
     struct {
         struct cpu_mat w;
-        struct cpu_finish f;
+        struct cpu_epilogue f;
         int first; /* its first item */
     } m[MAX_MATS];
 };
@@ -57,12 +58,12 @@ struct product {
 static void product_start(struct kdev *d, struct product *p, const float *packed, int rows, int n)
 {
     *p = (struct product){.isa = d->isa, .rows = rows};
-    p->x = cpu_room(d, ROOM_PTR, (size_t)rows, sizeof *p->x);
+    p->x = cpu_scratch(d, SCRATCH_PTR, (size_t)rows, sizeof *p->x);
     for (int r = 0; r < rows; r++)
         p->x[r] = packed + (size_t)r * (size_t)cpu_packed(n);
 }
 
-static struct cpu_finish *product_add(struct product *p, const struct tensor *w,
+static struct cpu_epilogue *product_add(struct product *p, const struct tensor *w,
                                       const struct tensor *b, float *dst, size_t stride)
 {
     CHECK(p->n_mats < MAX_MATS);
@@ -72,7 +73,7 @@ static struct cpu_finish *product_add(struct product *p, const struct tensor *w,
     CHECK(!b || (b->data && b->dim[0] == w->dim[0]));
     if (b)
         cpu_store_of(b);
-    p->m[i].f = (struct cpu_finish){.b = b, .scale = 1, .dst = dst, .dst_stride = stride};
+    p->m[i].f = (struct cpu_epilogue){.b = b, .scale = 1, .dst = dst, .dst_stride = stride};
     return &p->m[i].f;
 }
 
@@ -89,16 +90,16 @@ static void product_item(void *arg, int item, int thread)
         float tile[TILE_ROWS * TILE_OUT];
         int rows = min_int(TILE_ROWS, p->rows - r);
         p->isa->multiply(w, p->x + r, rows, out, n, tile);
-        struct cpu_finish f = p->m[i].f;
+        struct cpu_epilogue f = p->m[i].f;
         f.b_at = (size_t)out;
         f.dst += (size_t)r * f.dst_stride + (size_t)out;
         if (f.mul)
             f.mul += (size_t)r * f.mul_stride + (size_t)out;
-        p->isa->finish(&f, tile, rows, n);
+        p->isa->epilogue(&f, tile, rows, n);
     }
 }
 
-/* Outputs of one item: tiles as large as leaves every thread a few. */
+/* Outputs of one item: the largest tile that gives every thread at least four items. */
 static int tile_for(const struct kdev *d, int outputs)
 {
     int tile = TILE_OUT;
@@ -163,11 +164,11 @@ void cpu_linear(struct kdev *d, const struct k_linear *a)
     bool post = a->post.kind != NORM_NONE;
     CHECK(a->act != ACT_SWIGLU_CLAMP);
     struct product p;
-    float *x = cpu_pack_rows(d, ROOM_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
+    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
                              a->rows, in, &a->pre, NULL, 1);
-    float *to = post ? cpu_floats(d, ROOM_OUT, (size_t)a->rows * (size_t)out) : dst;
+    float *to = post ? cpu_floats(d, SCRATCH_OUT, (size_t)a->rows * (size_t)out) : dst;
     product_start(d, &p, x, a->rows, in);
-    struct cpu_finish *f = product_add(&p, a->w, a->b, to, (size_t)(post ? out : ds));
+    struct cpu_epilogue *f = product_add(&p, a->w, a->b, to, (size_t)(post ? out : ds));
     f->act = a->act;
     f->softcap = a->softcap;
     f->scale = a->scale;
@@ -211,10 +212,10 @@ static void glu_item(void *arg, int item, int thread)
 void cpu_glu(struct kdev *d, const struct k_glu *a)
 {
     int ffn = (int)a->gate->dim[0], in = (int)a->gate->dim[1];
-    CHECK(a->act != ACT_SWIGLU_CLAMP); /* its limit belongs to k_moe */
+    CHECK(a->act != ACT_SWIGLU_CLAMP); /* only k_moe has its limit */
     CHECK(a->up->dim[0] == ffn);
     struct product p;
-    float *x = cpu_pack_rows(d, ROOM_PACK, cpu_f32(a->src, (size_t)a->rows * (size_t)in),
+    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, (size_t)a->rows * (size_t)in),
                              (size_t)in, a->rows, in, &a->pre, NULL, 1);
     product_start(d, &p, x, a->rows, in);
     product_add(&p, a->gate, NULL, NULL, 0);
@@ -247,12 +248,12 @@ static void norm_heads(const struct qkv_run *run, float *x, int heads, const str
             run->isa->normalize(x + h * n, n, norm, false, 1, x + h * n);
 }
 
-static void turn_heads(const struct qkv_run *run, float *x, int heads, int r)
+static void rotate_heads(const struct qkv_run *run, float *x, int heads, int r)
 {
     const struct k_qkv *a = run->a;
     if (a->rot)
         for (int h = 0; h < heads; h++)
-            run->isa->turn(x + h * a->head_dim, a->rot, run->cs + (size_t)r * (size_t)a->rot);
+            run->isa->rotate(x + h * a->head_dim, a->rot, run->cs + (size_t)r * (size_t)a->rot);
 }
 
 static void write_cell(const struct qkv_run *run, kbuf pool, int32_t slot, const float *x)
@@ -274,7 +275,7 @@ static void qkv_row(void *arg, int r, int thread)
     size_t nq = (size_t)a->n_head * (size_t)a->head_dim, nk = (size_t)a->n_kv * (size_t)a->head_dim;
     float *q = run->q + (size_t)r * nq;
     norm_heads(run, q, a->n_head, &a->q_norm, a->norm_whole);
-    turn_heads(run, q, a->n_head, r);
+    rotate_heads(run, q, a->n_head, r);
     if (!run->k)
         return;
     float *k = run->k + (size_t)r * nk, *v = run->v + (size_t)r * nk;
@@ -282,7 +283,7 @@ static void qkv_row(void *arg, int r, int thread)
         memcpy(v, k, nk * sizeof *v);
     norm_heads(run, v, a->n_kv, &a->v_norm, false);
     norm_heads(run, k, a->n_kv, &a->k_norm, a->norm_whole);
-    turn_heads(run, k, a->n_kv, r);
+    rotate_heads(run, k, a->n_kv, r);
     if (!run->write)
         return;
     int32_t slot = run->write[r];
@@ -298,20 +299,21 @@ void cpu_qkv(struct kdev *d, const struct k_qkv *a)
     size_t rows = (size_t)a->rows;
     CHECK(a->wq->dim[0] == nq && a->rot % 2 == 0 && a->rot <= a->head_dim);
     struct qkv_run run = {.a = a, .isa = d->isa, .q = cpu_f32(a->q, rows * (size_t)nq)};
-    float *x = cpu_pack_rows(d, ROOM_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
+    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, span(a->rows, ss, in)), (size_t)ss,
                              a->rows, in, &a->norm, NULL, 1);
     if (a->capture.p) {
         CHECK(!a->packed && a->capture_stride >= in);
         cpu_rows(d, &(struct k_rows){.rows = a->rows, .n = in, .src_stride = ss,
-                                     .dst_stride = a->capture_stride, .src = a->src, .dst = a->capture});
+                                     .dst_stride = a->capture_stride, .src = a->src,
+                                     .dst = a->capture});
     }
     struct product p;
     product_start(d, &p, x, a->rows, in);
     product_add(&p, a->wq, a->bq, run.q, (size_t)nq);
     if (a->wk) {
         CHECK(a->wk->dim[0] == nk && (a->v_from_k || (a->wv && a->wv->dim[0] == nk)));
-        run.k = cpu_floats(d, ROOM_K, rows * (size_t)nk);
-        run.v = cpu_floats(d, ROOM_V, rows * (size_t)nk);
+        run.k = cpu_floats(d, SCRATCH_K, rows * (size_t)nk);
+        run.v = cpu_floats(d, SCRATCH_V, rows * (size_t)nk);
         product_add(&p, a->wk, a->bk, run.k, (size_t)nk);
         if (!a->v_from_k)
             product_add(&p, a->wv, a->bv, run.v, (size_t)nk);

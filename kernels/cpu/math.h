@@ -1,7 +1,7 @@
 /* math.h - the inner loops of the CPU backend, written once over vec.h.
  *
- * Included by scalar.c, avx2.c and avx512.c after they set CPU_ISA; ends in the table
- * CPU_TABLE. The blocking of multiply() differs between widths, the order of every sum does not.
+ * Included by scalar.c, avx2.c and avx512.c after they set CPU_ISA; defines the table CPU_TABLE.
+ * The blocking of multiply() depends on CPU_ISA; the order of every sum does not.
  */
 #include "kernels/cpu/vec.h"
 
@@ -44,7 +44,7 @@ V_FN v16 normalized(const float *x, int i, int n, const struct k_norm *norm, v16
         v16 w = v_weights(norm->w, (size_t)i, n);
         y = v_mul(y, norm->kind == NORM_RMS1P ? v_add(v_set(1), w) : w);
     }
-    return n == 16 ? y : v_keep(y, n); /* 0 * inf may stand beyond the end */
+    return n == 16 ? y : v_keep(y, n); /* lanes beyond the end may be 0 * inf = NaN */
 }
 
 static void row_normalize(const float *x, int n, const struct k_norm *norm, bool add, float scale,
@@ -128,7 +128,7 @@ static void row_mix(float wa, float *a, float wb, const float *b, int n)
     }
 }
 
-static void row_turn(float *head, int rot, const float *cs)
+static void row_rotate(float *head, int rot, const float *cs)
 {
     int half = rot / 2;
     for (int i = 0; i < half; i += 16) {
@@ -170,15 +170,16 @@ V_FN float e8m0(uint8_t s)
     return x.f;
 }
 
-/* O outputs times R rows at once: each weight is loaded and widened once for R rows, each input
- * once for O outputs, and the 32 sums of every pair stay in registers. */
+/* Register blocking: block() computes O outputs of R rows. Each weight is loaded and converted once
+ * for R rows, each input is loaded once for O outputs, and the 32 running sums of every result stay
+ * in registers. MAX_R is the largest R, OUT_r the O for r rows. */
 #if CPU_ISA == 2
 enum { MAX_R = 6, OUT_1 = 4, OUT_2 = 4, OUT_3 = 3, OUT_4 = 2, OUT_5 = 2, OUT_6 = 2 };
 #else
 enum { MAX_R = 3, OUT_1 = 2, OUT_2 = 1, OUT_3 = 1 };
 #endif
-/* The rows of a tile lie one behind the other: bytes to fetch ahead. Measured, 16 MB of bf16: 255
- * microseconds a pass without, 236, 220, 210, 215 and 225 at 1, 2, 4, 8 and 16 KiB. */
+/* Bytes to prefetch ahead; the weight rows of a tile are contiguous. Measured on 16 MB of bf16: 255
+ * microseconds per pass without, 236, 220, 210, 215 and 225 with 1, 2, 4, 8 and 16 KiB. */
 enum { AHEAD = 4096 };
 
 V_FN void block(const struct cpu_mat *w, const float *const *x, int out, float *tile,
@@ -264,15 +265,15 @@ static void multiply(const struct cpu_mat *w, const float *const *x, int rows, i
         [STORED_BF16] = ENTRY(BF16), [STORED_F16] = ENTRY(F16),
         [STORED_F32] = ENTRY(F32), [STORED_MXFP4] = ENTRY(MXFP4)};
     for (int r = 0, blocks = (rows + MAX_R - 1) / MAX_R; blocks; blocks--) {
-        int m = (rows - r + blocks - 1) / blocks; /* even shares: 7 is 4 and 3, not 6 and 1 */
+        int m = (rows - r + blocks - 1) / blocks; /* blocks of equal size: 7 = 4 + 3, not 6 + 1 */
         by_rows[w->type][m - 1](w, x + r, out, n, tile + r * TILE_OUT);
         r += m;
     }
 }
 
-/* ---- what follows a product ----------------------------------------------------------------- */
+/* ---- the epilogue of a product --------------------------------------------------------------- */
 
-static void finish(const struct cpu_finish *f, const float *tile, int rows, int n)
+static void epilogue(const struct cpu_epilogue *f, const float *tile, int rows, int n)
 {
     for (int r = 0; r < rows; r++) {
         float *dst = f->dst + (size_t)r * f->dst_stride;
@@ -303,7 +304,7 @@ static void row_gate(const float *g, const float *u, int n, enum act_kind act, f
         v16 a = v_load_n(g + i, m, 0), b = v_load_n(u + i, m, 0);
         if (act == ACT_SWIGLU_CLAMP) {
             v16 hi = v_set(limit), lo = v_set(-limit);
-            a = v_min(hi, a); /* in this order NaN passes */
+            a = v_min(hi, a); /* this order of operands keeps NaN */
             b = v_max(lo, v_min(hi, b));
             a = v_mul(a, v_sigmoid(v_mul(v_set(1.702f), a)));
             b = v_add(b, v_set(1));
@@ -316,8 +317,8 @@ static void row_gate(const float *g, const float *u, int n, enum act_kind act, f
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
-/* Scores of n <= 4 keys for H heads (unscaled): score[g * ATTN_BLOCK + j] = q[g] . k[j]. Where
- * there are fewer than four keys, the first stands in for the others. */
+/* Unscaled scores of n <= 4 keys for H heads: score[g * ATTN_BLOCK + j] = q[g] . k[j]. If n < 4,
+ * the first key is read in place of the others and its results are dropped. */
 V_FN void score_4(const struct cpu_heads *h, const uint8_t *const *k, int n, const float *q,
                   float *score, const enum cpu_store type, const int H)
 {
@@ -379,9 +380,10 @@ V_FN void scores(const struct cpu_heads *h, const struct cpu_block *b, const enu
 
 static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* One head's scores become exp(score - m); m and l move on; returns what the past is worth now.
- * Lanes beyond the visible ones weigh nothing. */
-static float weigh(const struct cpu_heads *h, const struct cpu_block *b, float *p, float *m,
+/* Online softmax of one head over one block: replaces the scores p by exp(score - m), updates the
+ * running maximum m and sum l, and returns the factor for earlier results, exp(old m - new m).
+ * Lanes outside of the visible keys become 0. */
+static float softmax_block(const struct cpu_heads *h, const struct cpu_block *b, float *p, float *m,
                    float *l)
 {
     v16 s[4], max = v_set(*m), none = v_set(-INFINITY), lane = v_load(lanes);
@@ -406,9 +408,9 @@ static float weigh(const struct cpu_heads *h, const struct cpu_block *b, float *
     return past;
 }
 
-/* acc[g] = acc[g] * past[g] + sum over the keys, in their order, of p[g][j] v[j], for H heads and
- * C runs of 32 dimensions from dimension d on; C is 1 for a ragged run. */
-V_FN void values(const struct cpu_heads *h, const struct cpu_block *b, const float *p,
+/* acc[g] = acc[g] * past[g] + the sum over the keys, in order, of p[g][j] v[j], for H heads and 32
+ * C dimensions from dimension d on. C is 1 if fewer than 32 dimensions are left. */
+V_FN void add_values(const struct cpu_heads *h, const struct cpu_block *b, const float *p,
                  const float *past, float *acc, int d, const enum cpu_store type, const int H,
                  const int C)
 {
@@ -449,17 +451,17 @@ V_FN void values(const struct cpu_heads *h, const struct cpu_block *b, const flo
     }
 }
 
-V_FN void all_values(const struct cpu_heads *h, const struct cpu_block *b, const float *p,
+V_FN void add_all_values(const struct cpu_heads *h, const struct cpu_block *b, const float *p,
                      const float *past, float *acc, const enum cpu_store type, const int H)
 {
     int d = 0;
     for (; d + 64 <= h->head_dim; d += 64)
-        values(h, b, p, past, acc, d, type, H, 2);
+        add_values(h, b, p, past, acc, d, type, H, 2);
     for (; d < h->head_dim; d += 32)
-        values(h, b, p, past, acc, d, type, H, 1);
+        add_values(h, b, p, past, acc, d, type, H, 1);
 }
 
-V_FN void attend_as(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_soft *s,
+V_FN void attend_as(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s,
                     const enum cpu_store type)
 {
     int packed = cpu_packed(h->head_dim);
@@ -469,19 +471,19 @@ V_FN void attend_as(const struct cpu_heads *h, const struct cpu_block *b, struct
         int n = h->n - g < 4 ? h->n - g : 4;
         float *p = h->p + g * ATTN_BLOCK, *acc = s->acc + g * packed;
         for (int i = 0; i < n; i++)
-            past[i] = weigh(h, b, p + i * ATTN_BLOCK, &s->m[g + i], &s->l[g + i]);
+            past[i] = softmax_block(h, b, p + i * ATTN_BLOCK, &s->m[g + i], &s->l[g + i]);
         if (n == 4)
-            all_values(h, b, p, past, acc, type, 4);
+            add_all_values(h, b, p, past, acc, type, 4);
         else if (n == 3)
-            all_values(h, b, p, past, acc, type, 3);
+            add_all_values(h, b, p, past, acc, type, 3);
         else if (n == 2)
-            all_values(h, b, p, past, acc, type, 2);
+            add_all_values(h, b, p, past, acc, type, 2);
         else
-            all_values(h, b, p, past, acc, type, 1);
+            add_all_values(h, b, p, past, acc, type, 1);
     }
 }
 
-static void attend(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_soft *s)
+static void attend(const struct cpu_heads *h, const struct cpu_block *b, struct cpu_softmax *s)
 {
     if (h->type == STORED_BF16)
         attend_as(h, b, s, STORED_BF16);
@@ -489,7 +491,7 @@ static void attend(const struct cpu_heads *h, const struct cpu_block *b, struct 
         attend_as(h, b, s, STORED_F32);
 }
 
-static void join(const struct cpu_soft *a, const struct cpu_soft *b, int n, int packed)
+static void combine(const struct cpu_softmax *a, const struct cpu_softmax *b, int n, int packed)
 {
     for (int g = 0; g < n; g++) {
         float m = a->m[g] > b->m[g] ? a->m[g] : b->m[g];
@@ -502,7 +504,7 @@ static void join(const struct cpu_soft *a, const struct cpu_soft *b, int n, int 
 
 /* ---- sampling ------------------------------------------------------------------------------- */
 
-/* Elements [i, i + n) with banned ones and lanes beyond the end -inf. */
+/* Elements [i, i + n); -inf for masked elements and for lanes beyond n. */
 V_FN v16 candidates(const float *x, const uint8_t *mask, int i, int n)
 {
     v16 v = n == 16 ? v_load(x + i) : v_load_n(x + i, n, -INFINITY);
@@ -515,7 +517,7 @@ V_FN v16 candidates(const float *x, const uint8_t *mask, int i, int n)
     return v_ban(v, tail);
 }
 
-static float row_peak(const float *x, const uint8_t *mask, int n, bool *sick)
+static float row_max(const float *x, const uint8_t *mask, int n, bool *invalid)
 {
     v16 max = v_set(-INFINITY), inf = v_set(INFINITY);
     unsigned bad = 0;
@@ -524,12 +526,12 @@ static float row_peak(const float *x, const uint8_t *mask, int n, bool *sick)
         bad |= v_not_below(candidates(x, NULL, i, m), inf);
         max = v_max(candidates(x, mask, i, m), max);
     }
-    *sick = bad != 0;
+    *invalid = bad != 0;
     return v_max_lane(max);
 }
 
-/* Terms exp((x - max) / t) in single precision; 512 of them are summed in 32 running sums, those
- * sums in double precision. */
+/* The sum of exp((x - max) / t). Terms are float32; each 512 of them are summed in 32 float32 sums,
+ * and those results in double precision. */
 static double row_sum_exp(const float *x, const uint8_t *mask, int n, float max, float t, float *w)
 {
     double total = 0;
@@ -569,7 +571,8 @@ static int row_find(const float *x, int from, int n, float least)
 const struct cpu_isa CPU_TABLE = {
     .name = CPU_NAME, .title = CPU_TITLE,
     .normalize = row_normalize, .pack = row_pack, .widen = row_widen, .scale = row_scale,
-    .axpy = row_axpy, .multiply = multiply, .finish = finish, .gate = row_gate, .turn = row_turn,
-    .to_bf16 = row_to_bf16, .attend = attend, .join = join, .unpack = row_unpack, .mix = row_mix,
-    .exp = one_exp, .peak = row_peak, .sum_exp = row_sum_exp, .find = row_find,
+    .axpy = row_axpy, .multiply = multiply, .epilogue = epilogue, .gate = row_gate,
+    .rotate = row_rotate, .to_bf16 = row_to_bf16, .attend = attend, .combine = combine,
+    .unpack = row_unpack, .mix = row_mix,
+    .exp = one_exp, .max = row_max, .sum_exp = row_sum_exp, .find = row_find,
 };

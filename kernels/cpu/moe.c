@@ -1,8 +1,8 @@
 /* moe.c - mixture of experts.
  *
- * The pairs (row, rank of a chosen expert) are grouped by expert, so that an expert's weights are
- * read once for all rows that chose it. Each pair keeps its own results until the end, where a
- * row adds up its experts in the order of their rank.
+ * A pair is a row and one of its chosen experts. Pairs are grouped by expert, so that an expert's
+ * weights are read once for all rows that chose it. The results of pairs are stored separately; at
+ * the end each row sums those of its experts in the order of their rank.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -19,9 +19,9 @@ struct moe_run {
     int32_t *active, *begin, *order;
     /* one matrix of every expert */
     const struct tensor *w, *scale;
-    int k, n;        /* inputs and outputs of the matrix at hand */
-    bool in_out;     /* it lies as (k, n) */
-    const float *in; /* packed; of pair p it is row p / in_div */
+    int k, n;        /* inputs and outputs of the current matrix */
+    bool in_out;     /* it is stored as (k, n) */
+    const float *in; /* packed rows; pair p reads row p / in_div */
     int in_div;
     float *out;      /* (pairs, n) */
     float *thread_rows; /* (threads, TILE_OUT, k) for in_out */
@@ -62,11 +62,11 @@ static void route_row(void *arg, int r, int thread)
     }
 }
 
-/* Sorts the pairs by expert, within one by row and rank. */
+/* Sorts the pairs by expert, row and rank. */
 static void group_pairs(struct moe_run *run)
 {
     int n_expert = run->a->n_expert;
-    int32_t *count = run->begin; /* first as counts by expert, then as begins of active ones */
+    int32_t *count = run->begin; /* counts per expert, overwritten by `begin` of active experts */
     memset(count, 0, (size_t)(n_expert + 1) * sizeof *count);
     for (int p = 0; p < run->pairs; p++)
         count[run->chosen[p]]++;
@@ -105,8 +105,9 @@ static struct cpu_mat expert_mat(const struct moe_run *run, int expert)
     return m;
 }
 
-/* Turns columns [out, out + n) of a (k, n) matrix into rows of float32. */
-static struct cpu_mat columns(const struct moe_run *run, int expert, int out, int n, float *rows)
+/* Transposes columns [out, out + n) of an expert's (k, n) matrix into rows of float32. */
+static struct cpu_mat transpose_columns(const struct moe_run *run, int expert, int out, int n,
+                                        float *rows)
 {
     size_t width = (size_t)run->n, k = (size_t)run->k;
     for (size_t i = 0; i < k; i++) {
@@ -127,7 +128,7 @@ static void expert_item(void *arg, int item, int thread)
     struct cpu_mat w;
     if (run->in_out) {
         float *rows = run->thread_rows + (size_t)thread * TILE_OUT * (size_t)run->k;
-        w = columns(run, expert, out, n, rows);
+        w = transpose_columns(run, expert, out, n, rows);
         row = 0;
     } else {
         w = expert_mat(run, expert);
@@ -150,13 +151,13 @@ static void multiply_experts(struct kdev *d, struct moe_run *run)
     run->in_out = run->a->layout == EXPERT_IN_OUT;
     if (run->in_out)
         run->thread_rows =
-            cpu_floats(d, ROOM_THREAD, (size_t)d->threads * TILE_OUT * (size_t)run->k);
+            cpu_floats(d, SCRATCH_THREAD, (size_t)d->threads * TILE_OUT * (size_t)run->k);
     run->tile = TILE_OUT;
     double each = (double)run->pairs / run->n_active * run->tile * run->k;
     cpu_each(d, run->n_active * div_up(run->n, run->tile), each, expert_item, run);
 }
 
-/* ---- between the matrices, and behind them -------------------------------------------------- */
+/* ---- activation, and the sum over experts ---------------------------------------------------- */
 
 static void add_bias(const struct moe_run *run, const struct tensor *b, int pair, int n, float *y)
 {
@@ -164,13 +165,13 @@ static void add_bias(const struct moe_run *run, const struct tensor *b, int pair
         return;
     for (int i = 0; i < n; i += TILE_OUT) {
         int m = min_int(TILE_OUT, n - i);
-        struct cpu_finish f = {.b = b, .scale = 1, .dst = y + i, .dst_stride = 0,
+        struct cpu_epilogue f = {.b = b, .scale = 1, .dst = y + i, .dst_stride = 0,
                                .b_at = (size_t)run->chosen[pair] * (size_t)n + (size_t)i};
-        run->isa->finish(&f, y + i, 1, m);
+        run->isa->epilogue(&f, y + i, 1, m);
     }
 }
 
-/* Gate and up of a pair become its hidden row. */
+/* Computes a pair's hidden row, act(gate) * up, and packs it. */
 static void hidden_row(void *arg, int pair, int thread)
 {
     (void)thread;
@@ -192,7 +193,7 @@ static void hidden_row(void *arg, int pair, int thread)
     }
 }
 
-/* Adds up a row's experts. */
+/* Sums a row's experts by their weights and applies the post-norm. */
 static void sum_row(void *arg, int r, int thread)
 {
     (void)thread;
@@ -227,18 +228,18 @@ static void check_experts(const struct k_moe *a, const struct tensor *w, const s
     }
 }
 
-static void moe_rooms(struct kdev *d, struct moe_run *run)
+static void moe_scratch(struct kdev *d, struct moe_run *run)
 {
     const struct k_moe *a = run->a;
     size_t pairs = (size_t)run->pairs, e = (size_t)a->n_expert;
-    int32_t *ints = cpu_room(d, ROOM_ROUTE, 3 * pairs + 2 * e + 1, sizeof *ints);
+    int32_t *ints = cpu_scratch(d, SCRATCH_ROUTE, 3 * pairs + 2 * e + 1, sizeof *ints);
     run->chosen = ints;
     run->weight = (float *)(ints + pairs);
     run->order = ints + 2 * pairs;
     run->active = ints + 3 * pairs;
     run->begin = ints + 3 * pairs + e;
-    run->x = cpu_room(d, ROOM_PTR_2, pairs, sizeof *run->x);
-    run->hidden = cpu_floats(d, ROOM_HIDDEN, pairs * (size_t)cpu_packed(a->ffn));
+    run->x = cpu_scratch(d, SCRATCH_PTR_2, pairs, sizeof *run->x);
+    run->hidden = cpu_floats(d, SCRATCH_HIDDEN, pairs * (size_t)cpu_packed(a->ffn));
 }
 
 static void route(struct kdev *d, struct moe_run *run, const float *packed)
@@ -247,11 +248,11 @@ static void route(struct kdev *d, struct moe_run *run, const float *packed)
     bool own = a->router_norm.kind != NORM_NONE || a->router_in || a->router_scale != 1;
     if (own) {
         const struct k_norm *norm = a->router_norm.kind != NORM_NONE ? &a->router_norm : &a->pre;
-        packed = cpu_pack_rows(d, ROOM_PACK_2, a->src.p, (size_t)a->in, a->rows, a->in, norm,
+        packed = cpu_pack_rows(d, SCRATCH_PACK_2, a->src.p, (size_t)a->in, a->rows, a->in, norm,
                                a->router_in, a->router_scale);
     }
     CHECK(a->router->dim[0] == a->n_expert && a->router->dim[1] == a->in);
-    run->logits = cpu_floats(d, ROOM_LOGITS, (size_t)a->rows * (size_t)a->n_expert);
+    run->logits = cpu_floats(d, SCRATCH_LOGITS, (size_t)a->rows * (size_t)a->n_expert);
     cpu_product(d, packed, a->rows, a->router, a->router_b, run->logits);
     cpu_each(d, a->rows, (double)a->n_expert * a->top_k * 4, route_row, run);
 }
@@ -266,8 +267,8 @@ void cpu_moe(struct kdev *d, const struct k_moe *a)
     check_experts(a, a->gate_up, a->gate_up_s, 2 * a->ffn, a->in);
     check_experts(a, a->down, a->down_s, a->in, a->ffn);
     cpu_f32(a->dst, n);
-    moe_rooms(d, &run);
-    float *x = cpu_pack_rows(d, ROOM_PACK, cpu_f32(a->src, n), (size_t)a->in, a->rows, a->in,
+    moe_scratch(d, &run);
+    float *x = cpu_pack_rows(d, SCRATCH_PACK, cpu_f32(a->src, n), (size_t)a->in, a->rows, a->in,
                              &a->pre, NULL, 1);
     route(d, &run, x);
     if (a->chosen.p)
@@ -276,13 +277,13 @@ void cpu_moe(struct kdev *d, const struct k_moe *a)
 
     run.w = a->gate_up, run.scale = a->gate_up_s, run.n = 2 * a->ffn, run.k = a->in;
     run.in = x, run.in_div = a->top_k;
-    run.up = run.out = cpu_floats(d, ROOM_UP, pairs * 2 * (size_t)a->ffn);
+    run.up = run.out = cpu_floats(d, SCRATCH_UP, pairs * 2 * (size_t)a->ffn);
     multiply_experts(d, &run);
     cpu_each(d, run.pairs, a->ffn * 20.0, hidden_row, &run);
 
     run.w = a->down, run.scale = a->down_s, run.n = a->in, run.k = a->ffn;
     run.in = run.hidden, run.in_div = 1;
-    run.out = cpu_floats(d, ROOM_DOWN, pairs * (size_t)a->in);
+    run.out = cpu_floats(d, SCRATCH_DOWN, pairs * (size_t)a->in);
     multiply_experts(d, &run);
     cpu_each(d, a->rows, a->in * 4.0 * a->top_k, sum_row, &run);
 }

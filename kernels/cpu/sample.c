@@ -1,7 +1,7 @@
-/* sample.c - reading logits: the k best, log probabilities, and the draw.
+/* sample.c - operations on logits: top-k, log probabilities, and sampling.
  *
- * Rows are independent items. Nothing here sorts a vocabulary: the k best come from a scan against
- * the worst of them, and a draw takes candidates from a heap, best first, only as far as it needs.
+ * Rows are independent items. No vocabulary is sorted: top-k scans it for values above the current
+ * k-th best, and sampling pops candidates from a heap, best first, until its filters are satisfied.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -11,9 +11,9 @@ enum { MAX_TOPK = 64 };
 
 static double lse_of(const struct cpu_isa *isa, const float *x, int n)
 {
-    bool sick;
-    float max = isa->peak(x, NULL, n, &sick);
-    if (sick)
+    bool invalid;
+    float max = isa->max(x, NULL, n, &invalid);
+    if (invalid)
         return NAN;
     if (max == -INFINITY)
         return -INFINITY;
@@ -40,12 +40,12 @@ static void topk_row(void *arg, int r, int thread)
     for (int i = 0; (i = run->isa->find(x, i, a->n, bar)) < a->n; i++) {
         if (mask && mask[i])
             continue;
-        int at = n < a->k ? n++ : a->k - 1; /* the worst makes room */
+        int at = n < a->k ? n++ : a->k - 1; /* replaces the worst if the list is full */
         for (; at > 0 && x[i] > x[ids[at - 1]]; at--)
             ids[at] = ids[at - 1];
         ids[at] = i;
         if (n == a->k)
-            bar = nextafterf(x[ids[a->k - 1]], INFINITY); /* an equal one comes later: it loses */
+            bar = nextafterf(x[ids[a->k - 1]], INFINITY); /* ties keep the lower index */
         if (bar == INFINITY && x[ids[a->k - 1]] == INFINITY)
             break;
     }
@@ -72,11 +72,11 @@ void cpu_topk(struct kdev *d, const struct k_topk *a)
     cpu_each(d, a->rows, a->n * 8.0, topk_row, &run);
 }
 
-/* ---- the head of a distribution ------------------------------------------------------------- */
+/* ---- the head of a distribution: its most probable tokens ----------------------------------- */
 
-/* Candidates best first: order[0..n_order) are known, the heap holds those with a logit in
- * [bar, above). When it is empty the bar falls and the row is read again, so the usual draw
- * touches a handful of candidates and the worst one all of them, in the same order. */
+/* Candidates in descending order: order[0..n_order) are sorted, the heap holds further ones with a
+ * logit of at least `bar`. When the heap is empty, the bar is lowered and the row is read again. So
+ * a typical draw sorts few candidates; the worst case sorts all, with the same result. */
 struct head {
     const struct cpu_isa *isa;
     const float *x, *w; /* logits; exp((x - max) / temperature) */
@@ -112,10 +112,10 @@ static void sift_down(uint64_t *heap, int n, int i)
 
 static bool head_refill(struct head *h)
 {
-    static const float depth[] = {4, 12, 40}; /* in units of the temperature; then everything */
+    static const float depth[] = {4, 12, 40}; /* bars below max, times temperature; then all */
     const int last = (int)(sizeof depth / sizeof *depth);
     while (h->n_heap == 0 && h->level <= last) {
-        float above = h->level ? h->bar : INFINITY, lowest = -3.4028235e38f; /* -inf never counts */
+        float above = h->level ? h->bar : INFINITY, lowest = -3.4028235e38f; /* excludes -inf */
         h->bar = h->level < last ? h->max - depth[h->level] * h->temperature : lowest;
         h->bar = h->bar > lowest ? h->bar : lowest;
         h->level++;
@@ -128,7 +128,7 @@ static bool head_refill(struct head *h)
     return h->n_heap > 0;
 }
 
-/* The index of the candidate of this rank, or -1 where there are no more. */
+/* The token at this rank (0: the best), or -1 if there are fewer candidates. */
 static int head_at(struct head *h, int rank)
 {
     while (h->n_order <= rank) {
@@ -142,9 +142,10 @@ static int head_at(struct head *h, int rank)
     return h->order[rank];
 }
 
-/* Takes candidates, best first, while there are fewer than `most`, their mass is below `enough`
- * and the next one weighs at least `least`; always one. Returns how many; *mass: of them. */
-static int head_take(struct head *h, int most, double enough, float least, double *mass)
+/* Counts the candidates, best first, that pass a filter: at most `most`, until their mass reaches
+ * `enough`, each of a weight of at least `least`; the best always passes. *mass: the sum of their
+ * weights. */
+static int head_filter(struct head *h, int most, double enough, float least, double *mass)
 {
     int n = 0;
     *mass = 0;
@@ -165,21 +166,21 @@ struct sample_run {
     char *scratch;
 };
 
-/* Filters in order, then the first candidate at which the running sum exceeds u. The best has
- * weight 1, so min_p compares with weights directly. */
-static void draw(struct head *h, const struct sampling *how, double total, float u, int32_t *id,
-                 float *p)
+/* Applies the filters in order, then draws the first candidate at which the running sum of weights
+ * exceeds u times their mass. The best candidate has weight 1, so min_p is a limit on weights. */
+static void draw_token(struct head *h, const struct sampling *how, double total, float u,
+                       int32_t *id, float *p)
 {
     int count = INT32_MAX; /* no limit, until a filter sets one */
     double mass = total, sum = 0;
     if (how->top_k > 0)
-        count = head_take(h, how->top_k, INFINITY, 0, &mass);
+        count = head_filter(h, how->top_k, INFINITY, 0, &mass);
     if (how->top_p < 1)
-        count = head_take(h, count, (double)how->top_p * mass, 0, &mass);
+        count = head_filter(h, count, (double)how->top_p * mass, 0, &mass);
     if (how->min_p > 0)
-        count = head_take(h, count, INFINITY, how->min_p, &mass);
+        count = head_filter(h, count, INFINITY, how->min_p, &mass);
     for (int n = 0, i; n < count && (i = head_at(h, n)) >= 0 && h->w[i] > 0; n++) {
-        *id = i; /* stays where rounding keeps the sum from passing u */
+        *id = i; /* the last candidate is drawn if rounding keeps the sum below u times the mass */
         sum += (double)h->w[i];
         if (sum > (double)u * mass)
             break;
@@ -194,11 +195,11 @@ static void sample_row(void *arg, int r, int thread)
     const float *x = (const float *)a->logits.p + (size_t)r * (size_t)a->n;
     int32_t *id = (int32_t *)a->ids.p + r;
     float *p = (float *)a->p.p + r;
-    bool sick;
-    float max = run->isa->peak(x, a->mask.p, a->n, &sick);
+    bool invalid;
+    float max = run->isa->max(x, a->mask.p, a->n, &invalid);
     *id = -1;
     *p = 0;
-    if (sick || max == -INFINITY)
+    if (invalid || max == -INFINITY)
         return;
     if (!(a->how.temperature > 0)) {
         const uint8_t *mask = a->mask.p;
@@ -215,7 +216,7 @@ static void sample_row(void *arg, int r, int thread)
     double total = run->isa->sum_exp(x, a->mask.p, a->n, max, a->how.temperature, w);
     struct head h = {.isa = run->isa, .x = x, .w = w, .mask = a->mask.p, .n = a->n, .max = max,
                      .temperature = a->how.temperature, .heap = heap, .order = order};
-    draw(&h, &a->how, total, ((const float *)a->u.p)[r], id, p);
+    draw_token(&h, &a->how, total, ((const float *)a->u.p)[r], id, p);
 }
 
 void cpu_sample(struct kdev *d, const struct k_sample *a)
@@ -230,7 +231,7 @@ void cpu_sample(struct kdev *d, const struct k_sample *a)
         cpu_f32(a->u, rows);
         size_t each = sizeof(uint64_t) + sizeof(int32_t) + sizeof(float); /* heap, order, w */
         run.thread_bytes = (n * each + 127) & ~(size_t)127;
-        run.scratch = cpu_room(d, ROOM_THREAD, (size_t)d->threads, run.thread_bytes);
+        run.scratch = cpu_scratch(d, SCRATCH_THREAD, (size_t)d->threads, run.thread_bytes);
     }
     cpu_each(d, a->rows, a->n * 8.0, sample_row, &run);
 }
@@ -260,7 +261,7 @@ void cpu_logp(struct kdev *d, const struct k_logp *a)
     const int32_t *row = cpu_i32(a->row, pairs), *id = cpu_i32(a->id, pairs);
     float *logp = cpu_f32(a->logp, pairs);
     struct logp_run run = {.a = a, .isa = d->isa,
-                           .lse = cpu_room(d, ROOM_LOGITS, rows, sizeof(double) + 1)};
+                           .lse = cpu_scratch(d, SCRATCH_LOGITS, rows, sizeof(double) + 1)};
     run.used = (uint8_t *)(run.lse + rows);
     memset(run.used, 0, rows);
     for (size_t i = 0; i < pairs; i++) {
@@ -272,7 +273,7 @@ void cpu_logp(struct kdev *d, const struct k_logp *a)
         logp[i] = (float)((double)x[(size_t)row[i] * n + (size_t)id[i]] - run.lse[row[i]]);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- read: sample, topk and logp ------------------------------------------------------------- */
 
 void cpu_read(struct kdev *d, const struct k_read *a)
 {

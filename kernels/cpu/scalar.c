@@ -1,4 +1,6 @@
-/* scalar.c - the inner loops in plain C, for any machine; the definition of the others. */
+/* scalar.c - the inner loops in plain C, for any machine; avx2.c and avx512.c give the same
+ * bits.
+ */
 #define CPU_ISA 0
 #define CPU_TABLE cpu_isa_scalar
 #define CPU_NAME "scalar"

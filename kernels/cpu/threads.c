@@ -1,14 +1,13 @@
-/* threads.c - a pool of threads for regions that last microseconds.
+/* threads.c - a pool of threads for parallel regions that last microseconds.
  *
- * A region is a number of items; whoever is awake takes the next one. The caller takes part and
- * waits only for items that somebody has begun, so a worker that sleeps or was sent away by the
- * system costs speed and never a wait. Workers look out for the next region for a short while
- * after the last, giving the core to anyone who asks, and then sleep: an idle program costs
- * nothing.
+ * A region is a number of items; each thread that is awake takes the next free item. The calling
+ * thread takes items, too, and waits only for items that a worker has begun, so a worker that
+ * sleeps or is descheduled never blocks a region. After a region workers spin for a short time,
+ * then yield to other processes, then sleep, so an idle program uses no CPU.
  *
- * `ticket` holds the region's number and how many of its items are still free. fn and arg change
- * only while none is free, so a worker that takes an item with a compare-and-swap from the very
- * ticket it saw before reading fn and arg has read those of the same region.
+ * `ticket` holds the region's number and the count of its free items. fn and arg change only while
+ * no item is free. A worker reads the ticket, then fn and arg, and takes an item by a compare-and-
+ * swap from that ticket: if it succeeds, fn and arg belong to the same region.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -18,8 +17,8 @@
 #include <stdlib.h>
 
 enum {
-    SPIN_NS = 30 * 1000,   /* look out at full speed: longer than the gaps within a forward pass */
-    YIELD_NS = 150 * 1000, /* then, letting others run: longer than those between two passes */
+    SPIN_NS = 30 * 1000,   /* spin without yielding: longer than the gaps within a forward pass */
+    YIELD_NS = 150 * 1000, /* spin and yield: longer than the gaps between two passes */
 };
 
 struct worker {
@@ -29,12 +28,12 @@ struct worker {
 };
 
 struct cpu_pool {
-    _Alignas(64) _Atomic uint64_t ticket; /* region << 32 | items not yet taken */
+    _Alignas(64) _Atomic uint64_t ticket; /* region << 32 | free items */
     _Atomic(cpu_item *) fn;
     _Atomic(void *) arg;
-    _Alignas(64) _Atomic uint32_t done; /* items of this region finished */
+    _Alignas(64) _Atomic uint32_t done; /* finished items of this region */
     _Alignas(64) _Atomic int sleepers;
-    pthread_mutex_t lock; /* guards going to sleep */
+    pthread_mutex_t lock; /* held while a worker goes to sleep */
     pthread_cond_t wake;
     bool stop;
     int n_workers;
@@ -71,8 +70,8 @@ static void take_items(struct cpu_pool *p, int thread)
     }
 }
 
-/* True as soon as there is an item to take, false after a while without. */
-static bool look_out(struct cpu_pool *p)
+/* Waits for a free item without sleeping. False if none appears within YIELD_NS. */
+static bool spin_for_items(struct cpu_pool *p)
 {
     uint64_t start = 0;
     for (unsigned i = 0;; i++) {
@@ -97,10 +96,10 @@ static void *worker_main(void *arg)
     struct cpu_pool *p = w->pool;
     for (;;) {
         take_items(p, w->number);
-        if (look_out(p))
+        if (spin_for_items(p))
             continue;
         pthread_mutex_lock(&p->lock);
-        atomic_fetch_add(&p->sleepers, 1); /* before the last look: see cpu_pool_run() */
+        atomic_fetch_add(&p->sleepers, 1); /* before reading the ticket again: see cpu_pool_run() */
         while (!p->stop && !items_left(atomic_load(&p->ticket)))
             pthread_cond_wait(&p->wake, &p->lock);
         atomic_fetch_sub(&p->sleepers, 1);
@@ -117,8 +116,9 @@ void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg)
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
     atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
-    /* In one order for all threads, this store and this look against the sleeper's count and its
-     * last look at the ticket: one of the two sees the other. */
+    /* This thread stores the ticket and then reads `sleepers`; a worker increments `sleepers` and
+     * then reads the ticket. All four are sequentially consistent, so either this thread sees the
+     * sleeper or the worker sees the items. */
     atomic_store(&p->ticket, region << 32 | (uint32_t)n);
     if (atomic_load(&p->sleepers)) {
         pthread_mutex_lock(&p->lock);
@@ -129,7 +129,7 @@ void cpu_pool_run(struct cpu_pool *p, int n, cpu_item *fn, void *arg)
     for (unsigned i = 1; atomic_load_explicit(&p->done, memory_order_acquire) != (uint32_t)n; i++) {
         pause_core();
         if (i % 1024 == 0)
-            sched_yield(); /* somebody with an item may be waiting for this very core */
+            sched_yield(); /* a worker with an item may be waiting for this core */
     }
 }
 
@@ -150,7 +150,7 @@ struct cpu_pool *cpu_pool_open(int threads)
     for (int i = 0; i < threads - 1; i++) {
         p->worker[i] = (struct worker){.pool = p, .number = i + 1};
         if (pthread_create(&p->worker[i].thread, NULL, worker_main, &p->worker[i]) != 0)
-            break; /* fewer threads are slower, not wrong */
+            break; /* continue with fewer threads */
         p->n_workers++;
     }
     return p;

@@ -1,9 +1,9 @@
-/* vec.h - v16: sixteen floats at a time, in plain C, AVX2 or AVX-512.
+/* vec.h - v16, a vector of sixteen floats, in plain C, AVX2 and AVX-512.
  *
- * Included once by each of scalar.c (CPU_ISA 0), avx2.c (1) and avx512.c (2). Every
- * function here gives the same bits in all three: lanes never mix except in v_sum4(), whose order
- * is part of its definition, and each lane does the same IEEE operations in the same order.
- * Loads of fewer than sixteen elements fill the other lanes and touch no memory beyond.
+ * Included by each of scalar.c (CPU_ISA 0), avx2.c (1) and avx512.c (2). Every function gives the
+ * same bits in all three: each lane does the same IEEE operations in the same order, and lanes are
+ * combined only by v_sum4(), whose order is part of its definition. A load of fewer than sixteen
+ * elements fills the other lanes and reads no memory beyond.
  */
 #ifndef AERIE_CPU_VEC_H
 #define AERIE_CPU_VEC_H
@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-#if CPU_ISA == 0 /* nothing to keep in registers: small code serves better */
+#if CPU_ISA == 0 /* plain C: unrolling does not help, so the code stays small */
 #define V_FN __attribute__((unused)) static
 #define UNROLL
 #elif defined(__clang__)
@@ -27,7 +27,8 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Tails go through a zeroed buffer, so that all widths see the same lanes. */
+/* The last n < 16 elements are copied to a zeroed buffer, so that the other lanes are 0 in all
+ * versions. */
 #define V_TAIL(p, n, size)                                                                         \
     _Alignas(64) uint8_t tail[128] = {0};                                                          \
     memcpy(tail, (p), (size_t)(n) * (size))
@@ -39,7 +40,8 @@ typedef __m512 v16;
 
 V_FN v16 v_set(float x) { return _mm512_set1_ps(x); }
 V_FN v16 v_load(const float *p) { return _mm512_loadu_ps(p); }
-V_FN v16 v_pinned(v16 v) /* stays in a register: compilers fold loads into each use instead */
+/* Keeps v in a register; otherwise compilers repeat the load at each use. */
+V_FN v16 v_pinned(v16 v)
 {
     __asm__("" : "+v"(v));
     return v;
@@ -471,11 +473,11 @@ V_FN void v_to_bf16(v16 v, uint16_t out[16])
 }
 #endif
 
-/* ============================================================ the same in every width ======== */
+/* ============================================================ all versions =================== */
 
 V_FN v16 v_zero(void) { return v_set(0); }
 
-/* The sum of the lanes: halves onto each other, 16, 8, 4, 2. */
+/* The sum of the lanes: pairwise, lane i plus lane i + 8, then + 4, + 2, + 1. */
 V_FN float v_sum(v16 v)
 {
     float out[4];
@@ -488,7 +490,7 @@ V_FN float v_sum(v16 v)
 V_FN v16 v_exp(v16 x)
 {
     v16 magic = v_set(12582912.f), low = v_set(-86.6f);
-    v16 y = v_max(low, x); /* in this order NaN passes */
+    v16 y = v_max(low, x); /* this order of operands keeps NaN */
     v16 t = v_fma(y, v_set(1.44269504088896341f), magic), n = v_sub(t, magic);
     v16 r = v_fma(n, v_set(-0.693359375f), y);
     r = v_fma(n, v_set(2.12194440054690583e-4f), r);
@@ -502,7 +504,7 @@ V_FN v16 v_exp(v16 x)
     return v_if_less(x, low, v_zero(), v_mul(p, v_pow2(t)));
 }
 
-/* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. */
+/* 1 / (1 + e^-x), computed from e^-|x|, which cannot overflow. */
 V_FN v16 v_sigmoid(v16 x)
 {
     v16 one = v_set(1), e = v_exp(v_sub(v_zero(), v_abs(x)));
@@ -524,7 +526,7 @@ V_FN v16 v_tanh(v16 x)
     return v_if_less(z, v_set(.625f), near, far);
 }
 
-/* x (1 + tanh(u)) / 2 = x sigmoid(2u), which keeps its digits where tanh(u) nears -1. */
+/* x (1 + tanh(u)) / 2, computed as x sigmoid(2u), which is exact where tanh(u) is close to -1. */
 V_FN v16 v_gelu_tanh(v16 x)
 {
     v16 x3 = v_mul(v_mul(x, x), x);
@@ -558,7 +560,7 @@ V_FN v16 v_weights(const struct tensor *t, size_t at, int n)
            : t->type == DT_BF16 ? v_from_bf16(p) : v_from_f16(p);
 }
 
-/* The 32 weights at p, of any type but MXFP4, as evens and odds. */
+/* Loads 32 weights of any type but MXFP4: 16 even and 16 odd ones. */
 V_FN void v_split_any(const uint8_t *p, enum cpu_store type, v16 *even, v16 *odd)
 {
     if (type == STORED_BF16)
@@ -569,7 +571,7 @@ V_FN void v_split_any(const uint8_t *p, enum cpu_store type, v16 *even, v16 *odd
         v_split(v_load((const float *)p), v_load((const float *)p + 16), even, odd);
 }
 
-/* The same of the last n < 32 weights of a row, the rest 0. */
+/* The same for the last n < 32 weights of a row; the other lanes are 0. */
 V_FN void v_split_tail(const uint8_t *p, enum cpu_store type, int n, v16 *even, v16 *odd)
 {
     V_TAIL(p, n, type == STORED_F32 ? 4 : 2);

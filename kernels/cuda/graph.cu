@@ -53,7 +53,7 @@ __global__ void take_kernel(const uint4 *from, uint4 *to, size_t n)
 }
 
 /* take and give copy whole 16-byte words; buffers are allocated in multiples of 16 bytes. */
-void cuda_take_in(struct kdev *d, kbuf dst, size_t bytes)
+void cuda_read_inbox(struct kdev *d, kbuf dst, size_t bytes)
 {
     size_t n = (bytes + 15) / 16;
     CHECK(bytes <= dst.n && bytes <= INBOX_BYTES);
@@ -76,7 +76,7 @@ __global__ void give_kernel(const uint4 *from, uint4 *to, size_t n, unsigned *ti
         *count = ++*ticket;
 }
 
-void cuda_give(struct kdev *d, kbuf src, size_t bytes)
+void cuda_write_outbox(struct kdev *d, kbuf src, size_t bytes)
 {
     cuda_begin(d, "give");
     size_t n = (bytes + 15) / 16;
