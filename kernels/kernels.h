@@ -4,20 +4,20 @@
  * CUDA. No code outside of this folder depends on a backend. Kernels know nothing of tokens, models
  * or sessions: they see rows, slots and matrices.
  *
- * Rules of every operation - It returns nothing. The device keeps its first failure, which sync()
- * reports. Invalid arguments
+ * Rules of every operation
+ *  - It returns nothing. The device keeps its first failure, which sync() reports. Wrong arguments
  *    are a bug of the caller and fail a CHECK.
- * - It may run asynchronously; get() and sync() wait. It never allocates device memory. - A stride
- * of 0 means dense rows. - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are
- * used in the type in which
+ *  - It may run asynchronously; get() and sync() wait. It never allocates device memory.
+ *  - A stride of 0 means dense rows.
+ *  - Activations are float32. Weights are bf16, f16, f32 or MXFP4 and are used in the type in which
  *    they are stored, except those that upload() quantizes to FP8 (struct tensor, `quantize`).
- * - A row's result is bit-identical whatever the number of rows, their order, the page size and
- *    the slot layout (design law 5): each row is reduced in an order fixed by its own logical
- *    content. On the CPU the order is also the same for every instruction set: 32 running sums
- *    over an input row (element i goes to sum i mod 32, fused multiply-add), then a fixed tree.
- * - Nothing outside the rows, keys and cells named in the arguments is read: an unowned cell
+ *  - A row's result is bit-identical whatever the number of rows, their order, the page size and
+ *    the slot layout: each row is reduced in an order that depends on its logical content only. On
+ *    the CPU the order is also the same for every instruction set: 32 running sums over an input
+ *    row (element i is added to sum i mod 32, by fused multiply-add), then a fixed tree.
+ *  - Nothing outside the rows, keys and cells named in the arguments is read: an unowned cell
  *    may hold NaN without changing any result.
- * One device is used by one thread at a time.
+ * A device is used by one thread at a time.
  */
 #ifndef AERIE_KERNELS_H
 #define AERIE_KERNELS_H
@@ -45,14 +45,14 @@ static inline size_t kv_type_size(enum kv_type t) { return t == KV_F32 ? 4 : 2; 
 
 /* ---- what one forward reads besides weights; filled from a checked plan --------------------- */
 
-/* Where the rows of one forward read and write KV in one pool. All ids are slots or pages of that
- * pool. Row r sees the keys at logical indices [lo[r], hi[r] + n_expand[r]): index j < hi[r] lies
- * in slot pages[req[r]][j / page_size] * page_size + j % page_size, index hi[r] + e lies in slot
- * expand[r][e]. (Tree nodes and their ancestors are the expand part; everything else is read
- * through pages.) A logical index is the key's position, which fixes the order of reduction; lo may
- * lie beyond hi, where a window begins among the expanded keys. Cells that the pass itself writes
+/* The slots in which the rows of one forward pass read and write KV in one pool. All ids are slots
+ * or pages of that pool. Row r sees the keys at logical indices [lo[r], hi[r] + n_expand[r]): index
+ * j < hi[r] is in slot pages[req[r]][j / page_size] * page_size + j % page_size, index hi[r] + e in
+ * slot expand[r][e]. (Tree nodes and their ancestors are the expanded keys; all others are read
+ * through pages.) A logical index is the key's position, which fixes the order of reduction. lo may
+ * be above hi: then the window begins among the expanded keys. Cells that the pass itself writes
  * (`write`, in qkv) are among the last K_MAX_STEPS + 1 keys of each row that sees them, unless the
- * pass has more rows than that; and a row with expanded keys reads them through `expand`. */
+ * pass has more rows than that; a row with expanded keys reads them through `expand`. */
 struct k_table {
     int page_size, n_cols, expand_w; /* n_cols: columns of pages; expand_w: columns of expand */
     kbuf req;      /* (n_rows) i32, row of pages */

@@ -6,8 +6,8 @@
  * then yield to other processes, then sleep, so an idle program uses no CPU.
  *
  * `ticket` holds the region's number and the count of its free items. fn and arg change only while
- * no item is free. A worker reads the ticket, then fn and arg, and takes an item by a compare-and-
- * swap from that ticket: if it succeeds, fn and arg belong to the same region.
+ * no item is free. A worker reads the ticket, then fn and arg, and takes an item by a
+ * compare-and-swap from that ticket: if it succeeds, fn and arg belong to the same region.
  */
 #include "kernels/cpu/cpu.h"
 

@@ -1,12 +1,13 @@
-/* capture.c - which of the target's hidden states an EAGLE3 head was trained on.
+/* capture.c - finds the target's hidden states that an EAGLE3 head was trained on.
  *
- * Boundary b is the residual stream that enters layer b (b = n_layer: what leaves the last one).
- * Configs write ids in two conventions that differ by one:
+ * Boundary b is the residual stream that enters layer b (b = n_layer: the output of the last
+ * layer). Configs use two conventions that differ by one:
  *   eagle_config.eagle_aux_hidden_state_layer_ids  outputs of layers: boundary = id + 1
- *   eagle_aux_hidden_state_layer_ids at the top     boundaries as they are
- * Two published NVIDIA heads nest boundaries: one list is seen by an id that is no layer's (36 of
- * 36 layers), the other by its exact value. Nothing written: boundaries 2, n/2, n-3. A wrong list
- * runs all the same and is only accepted less often, so how it was found is kept for people.
+ *   eagle_aux_hidden_state_layer_ids at the top     boundary = id
+ * Two published NVIDIA heads write boundaries in eagle_config: one list is recognised by an id that
+ * no layer has (36 of 36 layers), the other by its exact value. Without a list the boundaries are
+ * 2, n/2, n-3. A wrong list causes no error, only fewer accepted tokens, so capture_from tells
+ * people where the list was found.
  */
 #include "models/draft/draft.h"
 
@@ -17,7 +18,7 @@
 
 static const char *const ids_key = "eagle_aux_hidden_state_layer_ids";
 
-/* What the reading of a config or a command line gave. */
+/* A list of ids from a config or the command line. */
 struct reading {
     int64_t id[MAX_CAPTURE];
     int n;
@@ -43,7 +44,8 @@ static bool parse_list(const char *s, struct reading *r)
     }
 }
 
-/* Both exceptions concern heads for 36-layer targets (gpt-oss-120b). */
+/* Whether eagle_config has boundaries: the two exceptions above, heads for 36-layer targets
+ * (gpt-oss-120b). */
 static bool nested_are_boundaries(const struct reading *r, int n_layer)
 {
     static const int64_t long_context[3] = {1, 17, 32};

@@ -1,4 +1,4 @@
-/* draft.c - a draft's folder loaded: which kind it is, and what both kinds share. */
+/* draft.c - loads a draft's folder: decides its kind; functions that both kinds share. */
 #include "models/draft/draft.h"
 
 #include "models/checkpoint/safetensors.h"

@@ -1,8 +1,8 @@
-/* eagle3.c - EAGLE3 heads in the layouts they are published in.
+/* eagle3.c - loads EAGLE3 heads in their published layouts.
  *
  * SafeAILab, SpecForge and ModelOpt name the block midlayer.* (or midlayer.N.*), speculators files
- * layers.N.*; everything may stand below "model.". Widths, biases, norms and sharing are read off
- * the tensors and then held against the config. The rope is always the head's own.
+ * layers.N.*; all names may begin with "model.". Widths, biases, norms and sharing follow from the
+ * tensors and are then compared with the config. A head never shares the target's rope.
  */
 #include "models/draft/draft.h"
 #include "models/checkpoint/safetensors.h"
@@ -13,7 +13,8 @@
 
 static const char *const roots[] = {"", "model.", NULL};
 
-/* Copies of the target's tensors that training frameworks leave in the file. */
+/* Tensors that are not loaded: copies of the target's that training frameworks leave in the
+ * file. */
 static const char *const ignored[] = {"*rotary_emb.inv_freq", "verifier_*", "model.verifier_*",
                                       NULL};
 
@@ -37,7 +38,8 @@ static const struct tensor_spec first_specs[] = {
 
 /* ---- names ---- */
 
-/* Under what name layer i stands; what a missing one is called if it does not. */
+/* The prefix of layer i's tensor names; if the checkpoint has no such layer, the prefix for the
+ * error message. */
 static const char *layer_prefix(const struct binder *b, int i, char *out, size_t room)
 {
     static const char *const form[] = {"midlayer.%d.", "layers.%d.", "midlayer."};
@@ -62,7 +64,7 @@ static bool has_in_layer(const struct binder *b, int i, const char *name)
 
 /* ---- config ---- */
 
-/* Where a head's own switches may stand: at the top or in eagle_config. */
+/* The two objects that may hold a head's switches: eagle_config and the top object. */
 struct places {
     struct conf eagle; /* .obj NULL: there is none */
     struct conf top;
@@ -78,7 +80,7 @@ static bool flag(const struct places *p, const char *key, bool dflt)
     return conf_bool(place_of(p, key), key, dflt);
 }
 
-/* Variants of the forward pass that are not computed here. */
+/* Refuses variants of the forward pass that aerie does not implement. */
 static void refuse_variants(const struct places *p)
 {
     static const struct { const char *key; bool only; } fixed[] = {
@@ -114,7 +116,7 @@ static void configure_norms(struct drafting *g, const struct places *p, bool spe
                         "neither input_norm.weight nor fc_norm.0.weight");
 }
 
-/* A window counts where layer_types or use_sliding_window say so, never by itself. */
+/* sliding_window applies only with layer_types or use_sliding_window. */
 static void configure_windows(struct arch *a)
 {
     const struct conf *c = &a->c;
@@ -195,7 +197,7 @@ static bool check_fit(struct drafting *g, const struct arch *a, const struct pla
     return true;
 }
 
-/* How many target states fc joins. */
+/* Sets *n to the number of target states that fc concatenates. */
 static bool count_captures(struct drafting *g, int *n)
 {
     const struct tensor *fc = binder_find(&g->b, roots, "fc.weight");
@@ -254,7 +256,7 @@ static void extents(struct drafting *g)
     x[X_DRAFT_VOCAB] = g->d->draft_vocab;
 }
 
-/* fc_norm.N, one for each captured state, or none. */
+/* Binds fc_norm.N, one per captured state, if the checkpoint has them. */
 static bool bind_fc_norms(struct drafting *g)
 {
     if (!binder_find(&g->b, roots, "fc_norm.0.weight"))
@@ -282,7 +284,7 @@ static bool bind_layer(struct drafting *g, int i)
 
 /* ---- the draft vocabulary ---- */
 
-/* t2d marks exactly the target ids that d2t leads to. */
+/* Checks that t2d marks exactly the target ids to which d2t maps. */
 static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t *mapped)
 {
     int vocab = g->target->cfg.vocab;
@@ -303,7 +305,7 @@ static bool check_t2d(struct drafting *g, const struct tensor *t, const uint8_t 
     return ok;
 }
 
-/* d2t holds offsets: target id = draft id + d2t[draft id]. */
+/* Reads d2t, which holds offsets: target id = draft id + d2t[draft id]. Sets mapped[target id]. */
 static bool map_ids(struct drafting *g, const struct tensor *t, uint8_t *mapped)
 {
     struct draft *d = g->d;

@@ -1,8 +1,10 @@
-/* frozen.c - gemma4_assistant: a few Gemma 4 layers that read the target's K and V.
+/* frozen.c - loads gemma4_assistant, a frozen-KV draft: a few Gemma 4 layers that read the target's
+ * K and V.
  *
- * Its layers own no K and V. A full layer reads the cells of the target's last full layer that
- * owns any, a sliding layer those of its last sliding one. The head is the embedding; with ordered
- * embeddings, centroids choose which runs of token_order are scored at all.
+ * The layers own no K and V. Full layers read the cells of the target's last full layer that owns
+ * its K and V, sliding layers those of its last sliding one. The head is the embedding; with
+ * ordered embeddings only the tokens of the best centroids are scored (token_order lists them by
+ * centroid).
  */
 #include "models/draft/draft.h"
 #include "models/checkpoint/safetensors.h"
@@ -33,8 +35,8 @@ static const struct tensor_spec ordered[] = {
 
 /* ---- config ---- */
 
-/* The target layer whose cells draft layers of one type read: the owner behind its last layer of
- * that type. -1: it has none. */
+/* The target layer whose cells draft layers of one type read: the owner of the K and V of the
+ * target's last layer of that type. -1: the target has no such layer. */
 static int last_owner(const struct model *target, bool sliding)
 {
     for (int i = target->cfg.n_layer - 1; i >= 0; i--)
@@ -85,7 +87,7 @@ static bool attach(struct drafting *g)
     return true;
 }
 
-/* What a Gemma 4 config can say that an assistant cannot be. */
+/* Refuses features of Gemma 4 that an assistant does not have. */
 static void refuse_variants(const struct arch *a)
 {
     const struct conf *c = &a->c;
@@ -106,7 +108,7 @@ static void configure_centroids(struct drafting *g)
     if (!conf_bool(&g->top, "use_ordered_embeddings", false))
         return;
     d->n_centroid = conf_int(&g->top, "num_centroids", 2048, 1, 1 << 22);
-    /* 64: as many as the backends choose at once (k_topk) */
+    /* 64: the largest k of struct k_topk */
     d->centroid_top = conf_int(&g->top, "centroid_intermediate_top_k", 32, 1,
                                min_int(d->n_centroid, 64));
     if (d->cfg.vocab % d->n_centroid)
@@ -167,7 +169,7 @@ static bool bind(struct drafting *g)
     return true;
 }
 
-/* token_ordering is a permutation of the vocabulary. */
+/* Reads token_ordering, which must be a permutation of the vocabulary. */
 static bool load_order(struct drafting *g)
 {
     struct draft *d = g->d;
