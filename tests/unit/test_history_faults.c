@@ -194,6 +194,7 @@ static void test_a_running_turn_of_a_living_process_is_left_alone(void **state)
     assert_true(pipe(go) == 0 && pipe(ready) == 0);
     pid_t pid = fork();
     if (pid == 0) {
+        close(go[1]), close(ready[0]); /* so that read() below ends if the parent dies */
         struct err e;
         struct history *h = history_open(db_path, LOG_STEPS, &about, &e);
         post_session(h, id, "", 0);
