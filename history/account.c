@@ -26,7 +26,7 @@ static bool check_turn(struct db *d, sqlite3_stmt *turn, struct buf *report, boo
     *good = !ok || (steps.n <= reply.n && (!all || steps.n == reply.n) &&
                     (steps.n == 0 || memcmp(steps.v, reply.v, (size_t)steps.n * sizeof *steps.v) == 0));
     if (!*good && report)
-        buf_printf(report, "session %s: turn %lld: %d tokens of the reply, %d from its steps\n",
+        buf_printf(report, "session %s: turn %lld: the reply has %d tokens, its steps %d\n",
                    (const char *)sqlite3_column_text(turn, 1), (long long)n, reply.n, steps.n);
     ids_free(&reply);
     ids_free(&steps);

@@ -154,7 +154,7 @@ static bool check_content(struct db *d, struct buf *report, bool *clean, struct 
         buf_printf(report, "%d turn%s checked, %d record%s not what was written\n", turns,
                    plural(turns), bad, bad == 1 ? " is" : "s are");
     if (ok && strange)
-        buf_printf(report, "%d repl%s with tokens that no step yielded\n", strange,
+        buf_printf(report, "%d repl%s with other tokens than their steps\n", strange,
                    strange == 1 ? "y" : "ies");
     *clean &= !bad && !strange;
     return ok;

@@ -164,7 +164,7 @@ static void mark_silent(struct hdb_past *p)
 static bool damaged(struct reader *r, int turn)
 {
     r->failed = true;
-    return err_set(r->e, ERR_DB, "session %s: its log holds a turn %d", r->session, turn);
+    return err_set(r->e, ERR_DB, "session %s: turn number %d is out of range", r->session, turn);
 }
 
 static bool add_turn(const struct turn_row *row, void *arg)

@@ -321,7 +321,7 @@ int hdb_search(struct hdb *h, const char *query, int limit,
                bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e)
 {
     if (is_blank(query)) {
-        err_set(e, ERR_USAGE, "what to search for is empty");
+        err_set(e, ERR_USAGE, "the search query is empty");
         return -1;
     }
     char *q = usable_query(&h->db, query);

@@ -368,7 +368,7 @@ static bool store_once(struct writer *w, struct io *io, int *turns, struct err *
         rc = side_file_note_stored(d, w->live.id);
     if (!rc)
         rc = db_do(d, "COMMIT", "");
-    return rc == SQLITE_OK || db_fail(d, e, "cannot take in what was kept beside it");
+    return rc == SQLITE_OK || db_fail(d, e, "cannot store the events of its side file");
 }
 
 static bool store_side_file(const char *path, int64_t writer, const char *name, int *turns,

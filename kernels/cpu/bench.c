@@ -156,6 +156,6 @@ bool cpu_phase(struct kdev *d, enum k_phase kind, int n)
 int cpu_peer(struct kdev *d, const struct k_peer *a, struct err *e)
 {
     (void)d, (void)a;
-    err_set(e, ERR_MODEL, "the CPU is measured against no library");
+    err_set(e, ERR_MODEL, "the CPU has no library to compare with");
     return 0;
 }
