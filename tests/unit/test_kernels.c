@@ -27,15 +27,15 @@ static void test_functions_are_right_to_a_few_ulp(void **state)
     for (int i = 0; i < 200000; i++) {
         float x = i < 100000 ? (rnd_unit() - .5f) * 30 : ldexpf(rnd_unit() - .5f, -rnd_int(30));
         float tile[TILE_OUT] = {x}, y[3];
-        struct cpu_finish f = {.scale = 1, .dst = y};
+        struct cpu_epilogue f = {.scale = 1, .dst = y};
         f.softcap = 1;
-        isa->finish(&f, tile, 1, 1);
+        isa->epilogue(&f, tile, 1, 1);
         worst[0] = fmax(worst[0], ulps(y[0], tanh((double)x)));
         f.softcap = 0, f.act = ACT_SILU;
-        isa->finish(&f, tile, 1, 1);
+        isa->epilogue(&f, tile, 1, 1);
         worst[1] = fmax(worst[1], ulps(y[0], ref_act((double)x, ACT_SILU)));
         f.act = ACT_GELU_TANH;
-        isa->finish(&f, tile, 1, 1);
+        isa->epilogue(&f, tile, 1, 1);
         /* 2u carries the roundings of x^3: the error in ulp grows with |u| */
         double u2 = fabs(2 * sqrt(2 / M_PI) * ((double)x + .044715 * (double)x * x * x));
         double sigmoid = 1 / (1 + exp(x < 0 ? u2 : -u2));
@@ -313,7 +313,7 @@ static void run_gather(const void *arg, float *out)
     free(apart), free(packed);
 }
 
-static void test_lay_is_its_parts(void **state)
+static void test_gather_is_its_parts(void **state)
 {
     (void)state;
     static const int rows[] = {1, 3, 8, 20, 64, 100}, lengths[] = {32, 6, 1056, 3200, 4};
@@ -799,7 +799,7 @@ int main(void)
         cmocka_unit_test(test_rope_turns_by_position_times_frequency),
         cmocka_unit_test(test_normalize_every_kind_and_length),
         cmocka_unit_test(test_rows_and_scale_touch_exactly_their_rows),
-        cmocka_unit_test(test_lay_is_its_parts),
+        cmocka_unit_test(test_gather_is_its_parts),
         cmocka_unit_test(test_linear_every_option_and_ragged_shape),
         cmocka_unit_test(test_linear_rows_do_not_depend_on_their_neighbours),
         cmocka_unit_test(test_glu_multiplies_activated_gate_and_up),
