@@ -5,7 +5,7 @@
  * the device layout of real weights. Value i of a tensor depends on its seed and on i alone, and is
  * the same on the CPU (kernels/cpu/bench.c).
  */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/base/barrier.cuh"
 
 /* ---- synthetic weights ---------------------------------------------------------------------- */
 
@@ -135,18 +135,6 @@ __global__ void __launch_bounds__(PHASE_THREADS) phase_kernel(unsigned *out)
     pdl_wait_trigger();
     if (out)
         *out = threadIdx.x;
-}
-
-__device__ __forceinline__ void store_release(unsigned *flag, unsigned to)
-{
-    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(flag), "r"(to) : "memory");
-}
-
-__device__ __forceinline__ unsigned load_acquire(const unsigned *flag)
-{
-    unsigned v;
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
-    return v;
 }
 
 /* A grid barrier with one counter, 0 at first, to which every block adds one a phase. */

@@ -332,6 +332,21 @@ __device__ __forceinline__ void discard(const void *p)
     asm volatile("discard.global.L2 [%0], 128;" ::"l"(p) : "memory");
 }
 
+/* Prefetches the line at p into L2 and its address translation into the TLB; p may point to data
+ * that must not be read yet. */
+__device__ __forceinline__ void prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* 2^x in one instruction: relative error 2^-22. */
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Allows the next kernel of the stream to start once every block has called this or has ended. The
  * next kernel still waits for this one in its own pdl_wait(), so the call is correct at any time;
  * an early call lets the next kernel occupy free multiprocessors and fetch weights early. */
@@ -359,32 +374,6 @@ __device__ __forceinline__ void pdl_wait_trigger()
     pdl_trigger();
 }
 
-/* Values that one block publishes for other resident blocks, each word being its own flag. A word
- * is stored as its complement into a place that holds zero: the complement is never zero, because
- * its value would be a NaN (all bits set) that no instruction produces. A reader polls until the
- * word is not zero. That is one trip through L2; a fence, a counter that others poll, and a copy
- * take four times as long. */
-__device__ __forceinline__ void publish(uint32_t *p, uint32_t v)
-{
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(~v) : "memory");
-}
-__device__ __forceinline__ void publish_two(uint32_t *p, float x, float y)
-{
-    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
-                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
-                 : "memory");
-}
-__device__ __forceinline__ uint4 poll_four(const uint4 *p)
-{
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-__device__ __forceinline__ bool all_published(uint4 v) { return v.x && v.y && v.z && v.w; }
-
 __device__ __forceinline__ float weight_at(struct vec v, size_t i)
 {
     if (v.type == DT_BF16)
@@ -394,133 +383,28 @@ __device__ __forceinline__ float weight_at(struct vec v, size_t i)
     return ((const float *)v.p)[i];
 }
 
-/* Element i of a normalised row; x is the element before the norm, inv the row's 1 / rms. */
-__device__ __forceinline__ float normed(const struct norm &n, float x, float inv, int i)
+/* Element i of a vector as stored, in the low bits, and its value. Converting a number waits for its
+ * load, so a kernel that fetches weights early converts them later. */
+__device__ __forceinline__ uint32_t raw_at(const struct vec &v, int i)
 {
-    if (n.kind == NORM_NONE)
-        return x;
-    float y = x * inv;
-    if (n.kind == NORM_PLAIN)
-        return y;
-    float w = weight_at(n.w, (size_t)i);
-    return y * (n.kind == NORM_RMS1P ? 1 + w : w);
+    return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + i)
+                            : (uint32_t)__ldg((const uint16_t *)v.p + i);
+}
+__device__ __forceinline__ float raw_value(int type, uint32_t raw)
+{
+    return type == DT_F32    ? __uint_as_float(raw)
+           : type == DT_BF16 ? __uint_as_float(raw << 16)
+                             : __half2float(__ushort_as_half((uint16_t)raw));
 }
 
-__device__ __forceinline__ float warp_sum(float v)
-{
-    for (int i = 16; i; i /= 2)
-        v += __shfl_xor_sync(~0u, v, i);
-    return v;
-}
-__device__ __forceinline__ float warp_max(float v)
-{
-    for (int i = 16; i; i /= 2)
-        v = fmaxf(v, __shfl_xor_sync(~0u, v, i));
-    return v;
-}
-
-/* The sum or maximum over a block of 32 * n threads, n <= 32, in a fixed order; the result goes to
- * every thread. scratch: 33 floats of shared memory. */
-template <bool MAX> __device__ __forceinline__ float block_reduce(float v, float *scratch)
-{
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n = (int)blockDim.x / 32;
-    v = MAX ? warp_max(v) : warp_sum(v);
-    __syncthreads();
-    if (lane == 0)
-        scratch[warp] = v;
-    __syncthreads();
-    if (warp == 0) {
-        v = lane < n ? scratch[lane] : MAX ? -INFINITY : 0.f;
-        v = MAX ? warp_max(v) : warp_sum(v);
-        if (lane == 0)
-            scratch[32] = v;
-    }
-    __syncthreads();
-    return scratch[32];
-}
-
-/* A block's row in registers, so that a thread waits once for several loads: x[j] of a thread is
- * element from + j * threads + thread. */
-enum { PER = 8 };
-
-__device__ __forceinline__ void load_row(const float *src, int n, int from, float (&x)[PER])
-{
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-        x[j] = i < n ? __ldcg(src + i) : 0.f; /* L1 may hold what another kernel has overwritten
-                                                 since */
-    }
-}
-
-/* load_row() of the weights from `first` on; without weights w is left as it is. */
-__device__ __forceinline__ void load_weights(struct vec v, size_t first, int n, int from,
-                                             float (&w)[PER])
-{
-    if (!v.p)
-        return;
-#pragma unroll
-    for (int j = 0; j < PER; j++) {
-        int i = from + j * (int)blockDim.x + (int)threadIdx.x;
-        w[j] = i < n ? weight_at(v, first + (size_t)i) : 0.f;
-    }
-}
-
+/* An element of a normalised row; x: before the norm, inv: the row's 1 / rms, w: the element's
+ * weight. */
 __device__ __forceinline__ float normed_by(int kind, float x, float inv, float w)
 {
     if (kind == NORM_NONE)
         return x;
     float y = x * inv;
     return kind == NORM_PLAIN ? y : y * (kind == NORM_RMS1P ? 1 + w : w);
-}
-
-/* 1 / rms of a row of which the block holds the first elements in x. */
-__device__ __forceinline__ float inverse_rms_of(const float (&x)[PER], const float *src, int n,
-                                                const struct norm &norm, float *scratch)
-{
-    if (norm.kind == NORM_NONE)
-        return 1;
-    float ss = 0;
-#pragma unroll
-    for (int j = 0; j < PER; j++)
-        ss = fmaf(x[j], x[j], ss);
-    for (int from = PER * (int)blockDim.x; from < n; from += PER * (int)blockDim.x) {
-        float y[PER];
-        load_row(src, n, from, y);
-#pragma unroll
-        for (int j = 0; j < PER; j++)
-            ss = fmaf(y[j], y[j], ss);
-    }
-    return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
-}
-
-/* 1 / rms of a row; a thread loads one element at a time. */
-__device__ __forceinline__ float inverse_rms(const float *x, int n, const struct norm &norm,
-                                             float *scratch)
-{
-    if (norm.kind == NORM_NONE)
-        return 1;
-    float ss = 0;
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-        ss = fmaf(x[i], x[i], ss);
-    return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
-}
-
-/* True in the block that is the last of n to arrive; its threads then see what all n blocks wrote.
- * *counter is 0 before and after. */
-__device__ __forceinline__ bool last_to_arrive(unsigned *counter, unsigned n)
-{
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(counter, 1) + 1 == n;
-        if (last)
-            *counter = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return last;
 }
 
 /* 1 / (1 + e^-x), from e^-|x| so that neither side overflows. The divisor is within [1, 2], where

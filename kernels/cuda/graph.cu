@@ -114,7 +114,7 @@ const void *cuda_outbox(struct kdev *d)
 
 bool cuda_graph_begin(struct kdev *d)
 {
-    cuda_begin(d, "record");
+    cuda_begin(d, "graph_begin");
     CHECK(!d->recording);
     if (d->failed ||
         !cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal)))
@@ -129,7 +129,7 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e)
     cudaGraphExec_t run = NULL;
     CHECK(d->recording);
     d->recording = false;
-    cuda_begin(d, "record");
+    cuda_begin(d, "graph_end");
     cudaError_t rc = cudaStreamEndCapture(d->stream, &graph);
     if (rc == cudaSuccess)
         rc = cudaGraphInstantiate(&run, graph, 0);
@@ -152,7 +152,7 @@ struct kgraph *cuda_graph_end(struct kdev *d, struct err *e)
 
 void cuda_graph_launch(struct kdev *d, struct kgraph *g)
 {
-    cuda_begin(d, "replay");
+    cuda_begin(d, "graph_launch");
     if (!d->failed && cuda_ok(d, cudaGraphLaunch(g->run, d->stream)))
         d->launched_gives += g->gives;
 }
@@ -161,7 +161,7 @@ void cuda_graph_free(struct kdev *d, struct kgraph *g)
 {
     if (!g)
         return;
-    cuda_begin(d, "forget");
+    cuda_begin(d, "graph_free");
     cudaStreamSynchronize(d->stream);
     cuda_ok(d, cudaGraphExecDestroy(g->run));
     free(g);

@@ -29,8 +29,8 @@ only kernels/cuda/base 'kernels/cuda/cuda\.h'
 device='kernels/cuda/(cuda|timeline)\.h'
 only kernels/cuda/dense "$device" 'kernels/fp8\.h' 'kernels/cuda/base/.*'
 for d in moe attention; do only kernels/cuda/$d "$device" 'kernels/cuda/(base|dense)/.*'; done
-only kernels/cuda/sampling "$device"
-only kernels/cuda/tree 'kernels/cuda/cuda\.h' 'kernels/cuda/sampling/.*'
+only kernels/cuda/sampling "$device" 'kernels/cuda/base/.*'
+only kernels/cuda/tree 'kernels/cuda/(cuda\.h|base/.*)' 'kernels/cuda/sampling/.*'
 
 only models "$base"
 only models/checkpoint "$base" 'models/models\.h' 'models/families/families\.h'

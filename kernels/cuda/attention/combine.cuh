@@ -72,14 +72,6 @@ __device__ __forceinline__ uint4 *slice_of(const tile_args &t, int row, int head
     return t.partials + (unsigned)(at * t.a.most_splits * SLICE_CHUNKS);
 }
 
-__device__ __forceinline__ void publish_four(uint32_t *p, float x, float y, float z, float w)
-{
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p),
-                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y)), "r"(~__float_as_uint(z)),
-                 "r"(~__float_as_uint(w))
-                 : "memory");
-}
-
 /* A thread holds pairs of dimensions that are 8 apart, and sends two pairs in one store. The
  * dimension that is then at place i of a slice: */
 template <class S> __device__ __forceinline__ int dim_at(int i)
@@ -518,8 +510,7 @@ __device__ __forceinline__ float4 combine_scales_of(float2 ml, float &m)
 /* Barrier of the threads that combine one slice. */
 __device__ __forceinline__ void sync_slice()
 {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + (int)threadIdx.x / SLICE), "n"((int)SLICE)
-                 : "memory");
+    named_barrier_at<SLICE>(1 + (int)threadIdx.x / SLICE);
 }
 
 /* Combines a slice from its n segments as they arrive, one dimension a thread. scratch:

@@ -1,5 +1,5 @@
 /* config.cuh - what the kernels of tile.cu and decode.cu are configured by: their arguments, the
- * shape of a thread block, and the instructions that they use.
+ * shape of a thread block.
  *
  * Words of these files. A key is a token position that has a cell, its K and V of one kv head. The
  * tree part of a row is its last tiles of keys, from the tile of the key 17 before the row's end:
@@ -14,6 +14,8 @@
 #define AERIE_CUDA_ATTN_CONFIG_CUH
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/base/copy.cuh"
+#include "kernels/cuda/base/mma.cuh"
 
 #include <limits.h>
 
@@ -79,72 +81,6 @@ struct tile_config {
     };
 };
 
-/* ---- instructions --------------------------------------------------------------------------- */
-
-__device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ __forceinline__ void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                         uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-        "{%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
-
-/* Prefetches the line at p into L2 and its address translation into the TLB; p may point to data
- * that must not be read yet. */
-__device__ __forceinline__ void prefetch_l2(const void *p)
-{
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
-/* Copies 16 bytes; stores zeros if cell < 0. */
-__device__ __forceinline__ void cp_async16(uint32_t to, const void *from, int cell)
-{
-    asm volatile("{\n"
-                 ".reg .pred none;\n"
-                 "setp.lt.s32 none, %2, 0;\n"
-                 "cp.async.cg.shared.global [%0], [%1], 16, none;\n"
-                 "}" ::"r"(to), "l"(from), "r"(cell)
-                 : "memory");
-}
-__device__ __forceinline__ void cp_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int N> __device__ __forceinline__ void cp_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-__device__ __forceinline__ uint32_t bf16x2_of(float low, float high)
-{
-    __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return *(uint32_t *)&x;
-}
-
 /* Barrier of the warps that share rows. */
 template <class S> __device__ __forceinline__ void sync_group(int wm)
 {
@@ -153,7 +89,7 @@ template <class S> __device__ __forceinline__ void sync_group(int wm)
     else if constexpr (S::WM == 1)
         __syncthreads();
     else
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + wm), "n"(32 * S::WN) : "memory");
+        named_barrier_at<32 * S::WN>(1 + wm);
 }
 
 /* The row of packed row i: i / group, for i < ROWS and groups of at most 16. */

@@ -181,7 +181,7 @@ __device__ __forceinline__ void store_queries(const place<S> &p, const queries<S
         const float4 x = q.x[n][0], y = q.x[n][1];
         if (i < S::ROWS * S::CHUNKS)
             *(uint4 *)(p.shared + query_at<S>(i / S::CHUNKS, i % S::CHUNKS)) = make_uint4(
-                bf16x2_of(x.x, x.y), bf16x2_of(x.z, x.w), bf16x2_of(y.x, y.y), bf16x2_of(y.z, y.w));
+                bf16_two(x.x, x.y), bf16_two(x.z, x.w), bf16_two(y.x, y.y), bf16_two(y.z, y.w));
     }
 }
 
@@ -350,7 +350,7 @@ __device__ __forceinline__ void softmax_round(const tile_args &t, const place<S>
                 l += u;
                 l += v;
                 *(uint32_t *)(p.shared + weight_at<S>(row, p.wn * S::KT + n) + p.lane % 4 * 4) =
-                    bf16x2_of(u, v);
+                    bf16_two(u, v);
             }
             sum[(p.wn * S::ROWS + row) * 4 + p.lane % 4] = l;
             const float by = exp2_approx((was[mi][h] - m[mi][h]) * t.factor);
@@ -633,9 +633,7 @@ __device__ __forceinline__ void fetch_pages(const tile_args &t, const place<S> &
     if (threadIdx.x / 32 == 2 && p.lane < p.n && t.a.n_expand)
         from = t.a.expand + (p.r0 + p.lane) * t.a.expand_w;
     if (from)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(scratch + threadIdx.x * 4),
-                     "l"(from)
-                     : "memory");
+        cp_async4(scratch + threadIdx.x * 4, from);
 }
 
 /* Blocks (index among the blocks that share splits and tree parts, kv head, tile of rows from the

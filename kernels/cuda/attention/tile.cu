@@ -94,7 +94,7 @@ __device__ __forceinline__ void walk(const tile_args &t, const place<S> &p, cons
     for (int k = from, stage = 0; k < to; k++) {
         cp_async_wait<S::STAGES - 2>();
         if constexpr (S::WGMMA)
-            fence_async_proxy();
+            fence_async_proxy_shared();
         __syncthreads(); /* tile k has arrived, and no thread reads the stage before it */
         int next = stage == 0 ? S::STAGES - 1 : stage - 1;
         const int i = k - from;

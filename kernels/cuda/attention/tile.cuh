@@ -105,7 +105,7 @@ __device__ __forceinline__ place<S> place_of(const tile_args &t, const visible_k
     p.tile = t.tiles - 1 - (int)blockIdx.z;
     p.kv = (int)blockIdx.y, p.r0 = p.tile * t.tile_rows, p.n = min(t.tile_rows, t.a.rows - p.r0);
     p.rows = rows, p.shared = shared, p.ring = ring;
-    p.base = (uint32_t)__cvta_generic_to_shared(shared);
+    p.base = shared_at(shared);
     p.lane = tid % 32, p.wn = tid / 32 % S::WARPS, p.wm = tid / 32 / S::WARPS;
 #pragma unroll
     for (int mi = 0; mi < S::MI; mi++)
@@ -122,17 +122,7 @@ __device__ __forceinline__ place<S> place_of(const tile_args &t, const visible_k
  * before they are converted and used. */
 __device__ __forceinline__ uint32_t fetch_sink(const tile_args &t, int head)
 {
-    const vec &v = t.a.sinks;
-    if (!v.p)
-        return 0;
-    return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + head)
-                            : (uint32_t)__ldg((const uint16_t *)v.p + head);
-}
-__device__ __forceinline__ float sink_value(const tile_args &t, uint32_t sink)
-{
-    return t.a.sinks.type == DT_F32    ? __uint_as_float(sink)
-           : t.a.sinks.type == DT_BF16 ? __uint_as_float(sink << 16)
-                                       : __half2float(__ushort_as_half((uint16_t)sink));
+    return t.a.sinks.p ? raw_at(t.a.sinks, head) : 0;
 }
 
 /* The sinks of the query heads of the block's kv head, one a lane. */
@@ -147,13 +137,13 @@ template <class S>
 __device__ __forceinline__ float sink_of(const tile_args &t, const place<S> &p, uint32_t sinks,
                                          int head)
 {
-    return sink_value(t, __shfl_sync(~0u, sinks, head - p.kv * t.a.group));
+    return raw_value(t.a.sinks.type, __shfl_sync(~0u, sinks, head - p.kv * t.a.group));
 }
 
 __device__ __forceinline__ uint32_t bf16x2_at(const float *x)
 {
     const float2 v = *(const float2 *)x;
-    return bf16x2_of(v.x, v.y);
+    return bf16_two(v.x, v.y);
 }
 __device__ __forceinline__ uint32_t bf16x2_at(const uint16_t *x) { return *(const uint32_t *)x; }
 
@@ -343,7 +333,7 @@ __device__ __forceinline__ void share_weights(const place<S> &p, const float (&s
 #pragma unroll
             for (int n = 0; n < S::KT; n++)
                 *(uint32_t *)(p.shared + weights_at<S>(packed_row<S>(p, mi, h), p.wn * S::KT + n) +
-                              p.lane % 4 * 4) = bf16x2_of(s[mi][n][2 * h], s[mi][n][2 * h + 1]);
+                              p.lane % 4 * 4) = bf16_two(s[mi][n][2 * h], s[mi][n][2 * h + 1]);
     sync_group<S>(p.wm);
 }
 
@@ -358,10 +348,10 @@ __device__ __forceinline__ void add_values(const place<S> &p, uint32_t values,
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
             if constexpr (S::WN == 1) {
-                w[mi][0] = bf16x2_of(s[mi][2 * k][0], s[mi][2 * k][1]);
-                w[mi][1] = bf16x2_of(s[mi][2 * k][2], s[mi][2 * k][3]);
-                w[mi][2] = bf16x2_of(s[mi][2 * k + 1][0], s[mi][2 * k + 1][1]);
-                w[mi][3] = bf16x2_of(s[mi][2 * k + 1][2], s[mi][2 * k + 1][3]);
+                w[mi][0] = bf16_two(s[mi][2 * k][0], s[mi][2 * k][1]);
+                w[mi][1] = bf16_two(s[mi][2 * k][2], s[mi][2 * k][3]);
+                w[mi][2] = bf16_two(s[mi][2 * k + 1][0], s[mi][2 * k + 1][1]);
+                w[mi][3] = bf16_two(s[mi][2 * k + 1][2], s[mi][2 * k + 1][3]);
             } else {
                 int row = (p.wm * S::MI + mi) * 16 + p.lane % 16;
                 ldmatrix_x4(w[mi], p.base + weights_at<S>(row, 2 * k + p.lane / 16));

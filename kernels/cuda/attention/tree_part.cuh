@@ -70,7 +70,7 @@ __device__ __forceinline__ tree_part<S> tree_of(const tile_args &t, int r, unsig
     tree_part<S> y;
     place<S> &p = y.p;
     p.kv = (int)blockIdx.y, p.r0 = r, p.lane = (int)threadIdx.x % 32;
-    p.shared = shared, p.base = (uint32_t)__cvta_generic_to_shared(shared);
+    p.shared = shared, p.base = shared_at(shared);
     const visible_keys x = y.x = visible_to<S::TK>(t, r);
     y.warp = (int)threadIdx.x / 32;
     y.from = x.tree_tile * S::TK;
@@ -126,8 +126,8 @@ __device__ __forceinline__ void fetch_tree_queries(const tile_args &t, const pla
         }
         const float4 *q = (const float4 *)(a.q + first + i * 8);
         const float4 x = __ldcg(q), z = __ldcg(q + 1);
-        *(uint4 *)(p.shared + at) = make_uint4(bf16x2_of(x.x, x.y), bf16x2_of(x.z, x.w),
-                                               bf16x2_of(z.x, z.y), bf16x2_of(z.z, z.w));
+        *(uint4 *)(p.shared + at) = make_uint4(bf16_two(x.x, x.y), bf16_two(x.z, x.w),
+                                               bf16_two(z.x, z.y), bf16_two(z.z, z.w));
     }
 }
 
@@ -239,7 +239,7 @@ __device__ __forceinline__ void softmax_tree(const tile_args &t, const tree_part
         for (int n = 0; n < S::KT + 2; n++)
             if (n < S::KT || !y.warp)
                 *(uint32_t *)(p + (n < S::KT ? y.warp * S::KT + n : S::KT + n) * 16) =
-                    bf16x2_of(s[n][2 * h], s[n][2 * h + 1]);
+                    bf16_two(s[n][2 * h], s[n][2 * h + 1]);
     }
 }
 
@@ -320,14 +320,6 @@ __device__ __forceinline__ void walk_tree(const tile_args &t, const tree_part<S>
 }
 
 /* ---- combining segments --------------------------------------------------------------------- */
-
-__device__ __forceinline__ void cp_async16_if(uint32_t to, const float *from, bool there)
-{
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
-                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to), "l"(from),
-                 "r"((int)there)
-                 : "memory");
-}
 
 /* The next segments that a thread fetches: of the heads h and h + HEADS of the block, from segment
  * k on. Only this thread reads what it fetches, so no barrier is needed. */

@@ -17,42 +17,14 @@
 #define HAVE_WGMMA 0
 #endif
 
-/* Makes this thread's writes to shared memory visible to wgmma (the async proxy); a barrier
- * follows. */
-__device__ __forceinline__ void fence_async_proxy()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ __forceinline__ void wgmma_begin()
+/* Commits the products and waits for them. */
+__device__ __forceinline__ void wgmma_finish()
 {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_commit();
+    wgmma_wait<0>();
 }
-__device__ __forceinline__ void wgmma_wait()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;\n"
-                 "wgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-
-#define SUMS8(a, i)                                                                                \
-    "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
-        "+f"(a[i + 6]), "+f"(a[i + 7])
-#define SUMS16(a, i) SUMS8(a, i), SUMS8(a, i + 8)
-#define SUMS64(a, i) SUMS16(a, i), SUMS16(a, i + 16), SUMS16(a, i + 32), SUMS16(a, i + 48)
-#define NAMES16                                                                                    \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define NAMES32 NAMES16 ","                                                                        \
-    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES128 NAMES32 ","                                                                       \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,"     \
-    "%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,"     \
-    "%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,"     \
-    "%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,"     \
-    "%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 /* s = queries * keys, or s += queries * keys if `onto`; 64 rows by 16 dimensions */
 #define WGMMA_SCORES(shape, names, queries, keys, more, ...)                                       \
@@ -67,11 +39,11 @@ __device__ __forceinline__ void wgmma_wait()
 
 __device__ __forceinline__ void wgmma_scores(float (&s)[16], uint64_t q, uint64_t k, int onto)
 {
-    WGMMA_SCORES("m64n32k16", NAMES16, "%16", "%17", "%18", SUMS16(s, 0));
+    WGMMA_SCORES("m64n32k16", REG16, "%16", "%17", "%18", ACC16(s, 0));
 }
 __device__ __forceinline__ void wgmma_scores(float (&s)[32], uint64_t q, uint64_t k, int onto)
 {
-    WGMMA_SCORES("m64n64k16", NAMES32, "%32", "%33", "%34", SUMS16(s, 0), SUMS16(s, 16));
+    WGMMA_SCORES("m64n64k16", REG32, "%32", "%33", "%34", ACC32(s, 0));
 }
 
 /* x += weights * values; 64 rows by 16 keys, values transposed (key after key) */
@@ -83,25 +55,15 @@ __device__ __forceinline__ void wgmma_scores(float (&s)[32], uint64_t q, uint64_
 
 __device__ __forceinline__ void wgmma_values(float (&x)[32], const uint32_t (&w)[4], uint64_t v)
 {
-    WGMMA_VALUES("m64n64k16", NAMES32, "%32", "%33", "%34", "%35", "%36", SUMS16(x, 0),
-                 SUMS16(x, 16));
+    WGMMA_VALUES("m64n64k16", REG32, "%32", "%33", "%34", "%35", "%36", ACC32(x, 0));
 }
 __device__ __forceinline__ void wgmma_values(float (&x)[128], const uint32_t (&w)[4], uint64_t v)
 {
-    WGMMA_VALUES("m64n256k16", NAMES128, "%128", "%129", "%130", "%131", "%132", SUMS64(x, 0),
-                 SUMS64(x, 64));
+    WGMMA_VALUES("m64n256k16", REG128, "%128", "%129", "%130", "%131", "%132", ACC64(x, 0), ACC64(x, 64));
 }
 
 #undef WGMMA_SCORES
 #undef WGMMA_VALUES
-
-/* The shared-memory descriptor of a matrix with rows of 128 bytes and 128-byte swizzle. apart:
- * bytes between panels of 64 dimensions. */
-__device__ __forceinline__ uint64_t smem_descriptor(uint32_t at, int apart)
-{
-    return (uint64_t)(at >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)64 << 32 |
-           (uint64_t)1 << 62;
-}
 
 /* s = q k for this warp's rows */
 template <class S>
@@ -109,13 +71,13 @@ __device__ __forceinline__ void score_wgmma(const place<S> &p, uint32_t keys,
                                             float (&s)[1][S::KT][4])
 {
     const uint32_t queries = p.base + (uint32_t)(S::Q_AT + p.wm / 4 * 64 * 128);
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < S::HD / 16; k++)
         wgmma_scores(reinterpret_cast<float(&)[S::KT * 4]>(s[0]),
-                     smem_descriptor(queries + (uint32_t)(k / 4 * S::ROWS * 128 + k % 4 * 32), 16),
-                     smem_descriptor(keys + (uint32_t)(k / 4 * S::TK * 128 + k % 4 * 32), 16), k);
-    wgmma_wait();
+                     wgmma_descriptor(queries + (uint32_t)(k / 4 * S::ROWS * 128 + k % 4 * 32), 16),
+                     wgmma_descriptor(keys + (uint32_t)(k / 4 * S::TK * 128 + k % 4 * 32), 16), k);
+    wgmma_finish();
 }
 
 /* acc += weights v */
@@ -128,13 +90,13 @@ __device__ __forceinline__ void add_values_wgmma(uint32_t values, const float (&
     for (int k = 0; k < S::TK / 16; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            w[k][i] = bf16x2_of(s[0][2 * k + i / 2][i % 2 * 2], s[0][2 * k + i / 2][i % 2 * 2 + 1]);
-    wgmma_begin();
+            w[k][i] = bf16_two(s[0][2 * k + i / 2][i % 2 * 2], s[0][2 * k + i / 2][i % 2 * 2 + 1]);
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < S::TK / 16; k++)
         wgmma_values(reinterpret_cast<float(&)[S::DT * 4]>(x.acc[0]), w[k],
-                     smem_descriptor(values + (uint32_t)(k * 16 * 128), S::TK * 128));
-    wgmma_wait();
+                     wgmma_descriptor(values + (uint32_t)(k * 16 * 128), S::TK * 128));
+    wgmma_finish();
 }
 
 #else
@@ -180,7 +142,7 @@ __device__ __forceinline__ void share_queries(const tile_args &t, const place<S>
             x = __ldcg(q), y = __ldcg(q + 1);
         }
         *(uint4 *)(p.shared + to + row * 128 + ((chunk % 8 ^ (row & 7)) << 4)) = make_uint4(
-            bf16x2_of(x.x, x.y), bf16x2_of(x.z, x.w), bf16x2_of(y.x, y.y), bf16x2_of(y.z, y.w));
+            bf16_two(x.x, x.y), bf16_two(x.z, x.w), bf16_two(y.x, y.y), bf16_two(y.z, y.w));
     }
 }
 

@@ -10,6 +10,8 @@
 #define AERIE_CUDA_ROW_CUH
 
 #include "kernels/cuda/base/panel.cuh"
+#include "kernels/cuda/base/reduce.cuh"
+#include "kernels/cuda/base/terms.cuh"
 
 enum { ROW_THREADS = 256 };
 
@@ -128,11 +130,8 @@ __device__ __forceinline__ float4 load_four_volatile(const float *p, bool there)
 
 __device__ __forceinline__ float4 four_weights(struct vec v, int n, int i)
 {
-    if (v.type == DT_BF16 && i + 4 <= n && (uintptr_t)v.p % 8 == 0) {
-        uint2 w = __ldg((const uint2 *)((const bf16 *)v.p + i));
-        return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
-                           __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
-    }
+    if (v.type == DT_BF16 && i + 4 <= n && (uintptr_t)v.p % 8 == 0)
+        return floats_of(__ldg((const uint2 *)((const bf16 *)v.p + i)));
     float4 w = make_float4(0, 0, 0, 0);
     for (int j = 0; j < 4 && i + j < n; j++)
         (&w.x)[j] = weight_at(v, (size_t)(i + j));
@@ -163,24 +162,14 @@ __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int fr
 }
 
 /* A barrier of the ROW_THREADS threads that share a row; the block may have other threads. */
-__device__ __forceinline__ void row_barrier()
-{
-    asm volatile("bar.sync 1, %0;" ::"n"((int)ROW_THREADS) : "memory");
-}
+enum { ROW_BARRIER = 1 }; /* named barrier */
+__device__ __forceinline__ void row_barrier() { named_barrier<ROW_BARRIER, ROW_THREADS>(); }
 
 /* The sum over the threads that share a row, for each of them. scratch: ROW_WARPS floats of shared
  * memory that no thread still reads. */
 __device__ __forceinline__ float row_sum(float v, float *scratch)
 {
-    v = warp_sum(v);
-    if (threadIdx.x % 32 == 0)
-        scratch[threadIdx.x / 32] = v;
-    row_barrier();
-    float sum = scratch[0];
-#pragma unroll
-    for (int i = 1; i < ROW_WARPS; i++)
-        sum += scratch[i];
-    return sum;
+    return serial_sum<ROW_WARPS>(v, scratch, row_barrier);
 }
 
 __device__ __forceinline__ float part_squares(const struct row_part &x, float ss)
@@ -225,36 +214,28 @@ __device__ __forceinline__ float4 four_normed(int kind, float4 x, float inv, flo
                        normed_by(kind, x.z, inv, w.z), normed_by(kind, x.w, inv, w.w));
 }
 
-/* The norm in less code, for rows of at most ROW_PASS elements whose norm weights are bf16 and
- * aligned to four: the weights as loaded, and the normalised elements. */
+/* The norm in less code, for rows of at most ROW_PASS elements, a multiple of four, whose norm
+ * weights are bf16 and aligned to four (loads_by_four()): the thread's weights as loaded; zeros if
+ * the norm has none or behind the end of the row. */
 struct short_weights {
     uint2 v[ROW_REGS];
 };
+__device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
+{
+#pragma unroll
+    for (int j = 0; j < ROW_REGS; j++)
+        w.v[j] = norm.w.p && row_index(0, j) < n
+                     ? __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)))
+                     : make_uint2(0, 0);
+}
 __device__ __forceinline__ float4 normed_short(const struct norm &norm, float4 x, float inv,
                                                uint2 w)
 {
     if (norm.kind == NORM_NONE)
         return x;
     const float one = norm.kind == NORM_RMS ? 0.f : 1.f; /* without weights w is zero */
-    return make_float4(x.x * inv * (one + __uint_as_float(w.x << 16)),
-                       x.y * inv * (one + __uint_as_float(w.x & 0xffff0000u)),
-                       x.z * inv * (one + __uint_as_float(w.y << 16)),
-                       x.w * inv * (one + __uint_as_float(w.y & 0xffff0000u)));
-}
-
-/* Removes the next bf16 term from four floats and returns it. Infinities and NaN have no second
- * term. */
-__device__ __forceinline__ uint2 four_terms(float4 &y)
-{
-    uint16_t h[4];
-    float *f = &y.x;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        bf16 b = __float2bfloat16_rn(f[i]);
-        f[i] = isfinite(__bfloat162float(b)) ? f[i] - __bfloat162float(b) : 0.f;
-        h[i] = __bfloat16_as_ushort(b);
-    }
-    return make_uint2(h[0] | (uint32_t)h[1] << 16, h[2] | (uint32_t)h[3] << 16);
+    return make_float4(x.x * inv * (one + low_bf16(w.x)), x.y * inv * (one + high_bf16(w.x)),
+                       x.z * inv * (one + low_bf16(w.y)), x.w * inv * (one + high_bf16(w.y)));
 }
 
 /* Where element i of a packed row is stored for wgmma (dense/wgmma.cuh): of 32 successive elements,
@@ -263,6 +244,12 @@ __device__ __forceinline__ uint2 four_terms(float4 &y)
 __device__ __forceinline__ int tile_place(int i)
 {
     return (i & ~31) | (i & 4) << 2 | (i & 2) << 2 | (i >> 3 & 3) << 1 | (i & 1);
+}
+
+/* The element that is stored at a place; the inverse of tile_place(). */
+__device__ __forceinline__ int tile_element(int at)
+{
+    return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | (at & 1);
 }
 
 /* Where element i, a multiple of 4, of a column is stored. */
@@ -280,15 +267,18 @@ __device__ __forceinline__ uint16_t *packed_at(const struct row_format &f, uint1
     return x + (size_t)first * (size_t)f.kp + at * K_CHUNK + i % K_CHUNK;
 }
 
-/* Stores four elements of a packed row of one term at `to` (packed_at()). */
-__device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
+/* Stores the terms of four elements at `to` (packed_at()). */
+__device__ __forceinline__ void put_four_terms(uint16_t *to, bool tiled, uint2 v)
 {
-    const __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
-    const uint2 v = make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
     if (tiled)
         *(uint32_t *)to = v.x, *(uint32_t *)(to + 8) = v.y;
     else
         *(uint2 *)to = v;
+}
+/* Stores four elements of a packed row of one term. */
+__device__ __forceinline__ void put_short(uint16_t *to, bool tiled, float4 y)
+{
+    put_four_terms(to, tiled, bf16_four(y));
 }
 
 /* Stores the terms of elements i .. i + 3 of a row of n elements; col: the row's first column. */
@@ -299,12 +289,8 @@ __device__ __forceinline__ void put_terms(float4 y, int i, int n, int terms, uin
     for (int e = 0; e < 4; e++)
         (&y.x)[e] = i + e < n ? (&y.x)[e] : 0.f; /* padding is zero, whatever the norm made of it */
     for (int t = 0; t < terms; t++) {
-        uint2 v = four_terms(y);
-        uint16_t *at = packed_at(f, x, col + t, i);
-        if (f.kind == ROW_TILED)
-            *(uint32_t *)at = v.x, *(uint32_t *)(at + 8) = v.y;
-        else
-            *(uint2 *)at = v;
+        const uint2 v = split_four<bf16>(y);
+        put_four_terms(packed_at(f, x, col + t, i), f.kind == ROW_TILED, v);
     }
 }
 
@@ -377,4 +363,18 @@ __device__ __forceinline__ void norm_row(const float *src, float *dst, int n,
 }
 
 #endif
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+/* Whether the weights can be loaded four at a time. */
+static inline bool loads_by_four(const struct vec *v)
+{
+    return !v->p || (v->type == DT_BF16 && (uintptr_t)v->p % 8 == 0);
+}
+/* Whether fetch_short() and normed_short() take the norm of a row of `width` elements. */
+static inline bool is_short_norm(const struct norm *n, int width)
+{
+    return n->kind == NORM_NONE || (width <= ROW_PASS && loads_by_four(&n->w));
+}
+
 #endif

@@ -41,27 +41,12 @@
  * what cuda_fuses_pack() accepts: floats and bf16 norm weights that can be loaded four at a time,
  * whole chunks, one term. The bits are those of base/row.cuh. */
 
-__device__ __forceinline__ void fetch_norm(const struct norm &norm, int n, short_weights &w)
-{
-#pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
-        if (norm.w.p && row_index(0, j) < n)
-            w.v[j] = __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)));
-        else
-            w.v[j] = make_uint2(0, 0);
-}
-
 __device__ __forceinline__ void fetch_part(const float *src, int n, struct row_part &x)
 {
 #pragma unroll
     for (int j = 0; j < ROW_REGS; j++)
         x.v[j] = row_index(0, j) < n ? __ldcg((const float4 *)(src + row_index(0, j)))
                                      : make_float4(0, 0, 0, 0);
-}
-__device__ __forceinline__ void put_packed(uint16_t *x, int i, float4 y)
-{
-    __nv_bfloat162 a = __floats2bfloat162_rn(y.x, y.y), b = __floats2bfloat162_rn(y.z, y.w);
-    *(uint2 *)(x + i) = make_uint2(*(uint32_t *)&a, *(uint32_t *)&b);
 }
 
 /* x = pack(row), for a row without a norm. */
@@ -78,7 +63,7 @@ __device__ __forceinline__ void pack_as_is(const product &p, uint16_t *x)
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (row_index(from, j) < n)
-                put_packed(x, row_index(from, j), v[j]);
+                put_short(x + row_index(from, j), false, v[j]);
     }
 }
 
@@ -103,7 +88,7 @@ __device__ __forceinline__ void pack_normed(const product &p, const short_weight
             float4 z = normed_short(norm, y.v[j], inv, pass ? w.v[j] : post.v[j]);
             if (pass) {
                 if (row_index(0, j) < n)
-                    put_packed(x, row_index(0, j), z);
+                    put_short(x + row_index(0, j), false, z);
                 continue;
             }
             if (p.update.add)
@@ -130,10 +115,8 @@ __device__ __forceinline__ void store_updated_row(const product &p, const struct
 {
     unsigned *readers = p.update.readers;
     if (threadIdx.x == 0) {
-        unsigned n;
-        do
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(readers) : "memory");
-        while (n < gridDim.x);
+        while (load_acquire(readers) < gridDim.x)
+            ;
         *readers = 0;
     }
     row_barrier();
@@ -156,11 +139,10 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], resident_full;
     __shared__ float scratch[2 * ROW_WARPS];
     __shared__ __align__(16) uint8_t zeros[zero_bytes(XT, ROWS)];
-    const uint32_t base = (uint32_t)__cvta_generic_to_shared(shared);
-    struct ring r = {base, (uint32_t)__cvta_generic_to_shared(full),
-                     (uint32_t)__cvta_generic_to_shared(empty), f.stages, f.stage, 0, 0};
+    const uint32_t base = shared_at(shared);
+    address_ring r = {base, shared_at(full), shared_at(empty), f.stages, f.stage, {}};
     const uint32_t resident = base + (uint32_t)f.resident_at,
-                   resident_at = (uint32_t)__cvta_generic_to_shared(&resident_full);
+                   resident_at = shared_at(&resident_full);
     const int warp = (int)threadIdx.x / 32;
     if (__builtin_expect(warp == K_SPLITS, 1)) {
         producer_warp<KIND, RESIDENT, BYTES>(f, r, resident, resident_at);
@@ -174,13 +156,13 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     struct row_part row;
     short_weights w, post;
     if (packs)
-        fetch_norm(p.in.norm, p.in.n, w);
+        fetch_short(p.in.norm, p.in.n, w);
     if (updates)
-        fetch_norm(p.update.post, p.in.n, post);
+        fetch_short(p.update.post, p.in.n, post);
     static_assert(sizeof(zeros) / 16 <= PRODUCT_THREADS);
     if (threadIdx.x < sizeof(zeros) / 16)
         ((uint4 *)zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
-    uint32_t none = (uint32_t)__cvta_generic_to_shared(zeros);
+    uint32_t none = shared_at(zeros);
     keep(none);
     int sum_buf = 0, first_warp = 0; /* first_warp: the warp that finishes row 0 */
     unit_iter at(f);
@@ -188,7 +170,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
     split_of_unit<XT, NT, KIND, ROWS, BYTES> run(f, at, resident, none);
     batch<XT, NT, BYTES> first;
     wait_for_barriers();
-    bool ahead = RESIDENT && KIND != JOINED && barrier_done(r.filled(), r.phase);
+    bool ahead = RESIDENT && KIND != JOINED && mbarrier_done(r.filled(), r.pos.phase);
     if (ahead)
         run.fetch(first, f, r);
 
@@ -201,7 +183,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
         pack_row_fused(p, w, post, (uint16_t *)(shared + f.resident_at), scratch, row);
         row_barrier();
     } else if (RESIDENT) {
-        barrier_wait(resident_at, 0);
+        mbarrier_wait(resident_at, 0);
     }
     if (updates && threadIdx.x == 0) /* the values have been read: nothing to wait for */
         asm volatile("red.add.relaxed.gpu.global.u32 [%0], 1;" ::"l"(p.update.readers) : "memory");
@@ -510,18 +492,11 @@ static bool fits_resident(const struct kdev *d, int cols, int kp)
     return cols <= 8 && (size_t)cols * (size_t)kp * 2 <= most;
 }
 
-static bool short_norm(const struct norm *n, int width)
-{
-    return n->kind == NORM_NONE ||
-           (width <= MAX_PENDING_WIDTH &&
-            (!n->w.p || (n->w.type == DT_BF16 && (uintptr_t)n->w.p % 8 == 0)));
-}
-
 bool cuda_fuses_pack(const struct kdev *d, const struct product *p)
 {
     return p->rows == 1 && p->x.terms == 1 && fits_resident(d, 1, p->x.kp) &&
            p->in.n % K_CHUNK == 0 && (p->x.x || (uintptr_t)p->in.src % 16 == 0) &&
-           short_norm(&p->in.norm, p->in.n);
+           is_short_norm(&p->in.norm, p->in.n);
 }
 
 /* Heads and panels must be powers of two, a head must consist of pairs of panels, and with a norm
@@ -553,7 +528,7 @@ bool cuda_can_defer(const struct product *p)
     return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
            p->rows <= MAX_VERIFY_ROWS &&
            (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MAX_PENDING_WIDTH &&
-           short_norm(&b->post, n);
+           is_short_norm(&b->post, n);
 }
 
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp)

@@ -1,9 +1,11 @@
 /* decode.cuh - building blocks of the decode kernel (decode.cu): the division of a block's work and
- * of its shared memory, bulk copies and their barriers, the ring of stages, and the producer warp.
+ * of its shared memory, and the producer warp, which fills a ring of stages (base/ring.cuh).
  */
 #ifndef AERIE_CUDA_DECODE_CUH
 #define AERIE_CUDA_DECODE_CUH
 
+#include "kernels/cuda/base/copy.cuh"
+#include "kernels/cuda/base/ring.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum {
@@ -90,123 +92,6 @@ static constexpr inline __host__ __device__ int sum_pitch(int tiles)
 }
 
 #ifdef __CUDACC__
-
-/* ---- copies and their barriers -------------------------------------------------------------- */
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-#define COPY_LANES 32 /* without bulk copies every lane copies and arrives */
-#else
-#define COPY_LANES 1
-#endif
-
-__device__ __forceinline__ void barrier_init(uint32_t b, int n)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(b), "r"(n) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint32_t b)
-{
-    asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(b) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t phase)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(b),
-                 "r"(phase)
-                 : "memory");
-#else
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(b),
-                 "r"(phase)
-                 : "memory");
-#endif
-}
-
-/* Announces the bytes of a stage's bulk copies, by one lane of the producer warp. Without bulk
- * copies there is nothing to announce. */
-__device__ __forceinline__ void expect_bytes(uint32_t full, int bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "r"(bytes)
-                 : "memory");
-#endif
-}
-/* Copies a multiple of 16 bytes; called by COPY_LANES lanes. */
-__device__ __forceinline__ void copy_bulk(uint32_t to, const uint8_t *from, int bytes,
-                                          uint32_t full)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .b64 once;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
-                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], once;\n"
-                 "}" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(full)
-                 : "memory");
-#else
-    for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 32 * 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to + i),
-                     "l"(from + i)
-                     : "memory");
-#endif
-}
-/* Arrives when all copies of a stage are complete (without bulk copies). */
-__device__ __forceinline__ void copies_issued(uint32_t full)
-{
-#if __CUDA_ARCH__ < 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full) : "memory");
-#endif
-}
-
-/* Whether a phase is complete; the same answer for the whole warp. */
-__device__ __forceinline__ bool barrier_done(uint32_t b, uint32_t phase)
-{
-    int done;
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n"
-                 "selp.s32 %0, 1, 0, done;\n"
-                 "}"
-                 : "=r"(done)
-                 : "r"(b), "r"(phase)
-                 : "memory");
-    return __all_sync(~0u, done);
-}
-
-__device__ __forceinline__ uint4 shared16(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at));
-    return v;
-}
-
-/* ---- the ring ------------------------------------------------------------------------------- */
-
-struct ring {
-    uint32_t at, full, empty; /* in shared memory: the stages, the barriers of each */
-    int stages, stage;
-    int slot;
-    uint32_t phase;
-    __device__ __forceinline__ uint32_t place() const { return at + (uint32_t)(slot * stage); }
-    __device__ __forceinline__ uint32_t filled() const { return full + (uint32_t)slot * 8; }
-    __device__ __forceinline__ uint32_t emptied() const { return empty + (uint32_t)slot * 8; }
-    __device__ __forceinline__ void next()
-    {
-        if (++slot == stages)
-            slot = 0, phase ^= 1;
-    }
-};
 
 /* ---- a block's units ------------------------------------------------------------------------ */
 
@@ -328,38 +213,38 @@ template <int KIND, int BYTES> struct stage_iter {
 
 template <int KIND, bool RESIDENT, int BYTES>
 __device__ __forceinline__ void issue_weights(const decode_args &f,
-                                              const stage_iter<KIND, BYTES> &s, const ring &r)
+                                              const stage_iter<KIND, BYTES> &s, const address_ring &r)
 {
     const int rows = RESIDENT ? 0 : group_cols(f);
-    expect_bytes(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
+    bulk_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
 #pragma unroll
     for (int j = 0; j < s.PARTS; j++)
         if (KIND != JOINED || j < s.parts)
-            copy_bulk(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
+            bulk_copy_once(r.place() + s.place[j], s.w[j], s.n * s.chunk[j], r.filled());
     if (RESIDENT)
-        copies_issued(r.filled());
+        bulk_issued(r.filled());
 }
 
 template <int KIND, int BYTES>
 __device__ __forceinline__ void issue_rows(const decode_args &f, const stage_iter<KIND, BYTES> &s,
-                                           const ring &r)
+                                           const address_ring &r)
 {
     const int cols = group_cols(f);
     const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
-    copy_bulk(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
+    bulk_copy_once(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
               s.n * cols * K_CHUNK_BYTES, r.filled());
-    copies_issued(r.filled());
+    bulk_issued(r.filled());
 }
 
 /* Limits the number of stages in flight; more would only queue up before other loads. */
 struct window {
-    struct ring r;
+    address_ring r;
     int asked;
     __device__ __forceinline__ void wait(const decode_args &f)
     {
         if (asked++ < f.window)
             return;
-        barrier_wait(r.filled(), r.phase);
+        mbarrier_wait(r.filled(), r.pos.phase);
         r.next();
     }
 };
@@ -367,16 +252,16 @@ struct window {
 /* Waits for the previous kernel, then issues the copies of resident rows, or the rows of the
  * `early` stages whose weights were issued before. */
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, int early,
+__device__ __forceinline__ void issue_after_wait(const decode_args &f, address_ring r, int early,
                                                  uint32_t resident, uint32_t resident_full)
 {
     if (!f.x)
         return;
     pdl_wait();
     if (RESIDENT) {
-        expect_bytes(resident_full, f.cols * f.column);
-        copy_bulk(resident, f.x, f.cols * f.column, resident_full);
-        copies_issued(resident_full);
+        bulk_expect(resident_full, f.cols * f.column);
+        bulk_copy_once(resident, f.x, f.cols * f.column, resident_full);
+        bulk_issued(resident_full);
         return;
     }
     stage_iter<KIND, BYTES> s(f);
@@ -388,10 +273,10 @@ __device__ __forceinline__ void issue_after_wait(const decode_args &f, ring r, i
 /* Issues the rest of a block's stages; s and r are at the first. As many weights as fill the ring
  * are issued before the wait for the previous kernel. */
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s, ring r,
+__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s, address_ring r,
                                            uint32_t resident, uint32_t resident_full)
 {
-    const ring start = r;
+    const address_ring start = r;
     struct window in_flight = {r, 1};
 #pragma unroll 1
     for (int n = 1;; n++) {
@@ -401,7 +286,7 @@ __device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND
         if (s.over())
             return;
         if (n >= r.stages)
-            barrier_wait(r.emptied(), r.phase ^ 1);
+            mbarrier_wait(r.emptied(), r.pos.phase ^ 1);
         if (RESIDENT)
             in_flight.wait(f);
         issue_weights<KIND, RESIDENT>(f, s, r);
@@ -410,46 +295,42 @@ __device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND
     }
 }
 
-__device__ __forceinline__ void fence_barriers()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
+/* Named barrier at which the producer warp has initialised the mbarriers (1: ROW_BARRIER). */
+enum { READY_BARRIER = 2 };
 
 /* The producer warp. It issues the first stage before anything else, as soon as that stage's
  * barrier is initialised. The consumer warps wait for the other barriers (wait_for_barriers()). */
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void producer_warp(const decode_args &f, const ring &r,
+__device__ __forceinline__ void producer_warp(const decode_args &f, const address_ring &r,
                                               uint32_t resident, uint32_t resident_full)
 {
     const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < COPY_LANES;
     stage_iter<KIND, BYTES> s(f);
     if (one) {
-        barrier_init(r.full, COPY_LANES);
-        fence_barriers();
+        mbarrier_init(r.full, COPY_LANES);
+        mbarrier_init_fence();
     }
     __syncwarp();
     if (feeds)
         issue_weights<KIND, RESIDENT>(f, s, r);
     if (one) {
-        barrier_init(r.empty, K_SPLITS);
+        mbarrier_init(r.empty, K_SPLITS);
 #pragma unroll 1
         for (int i = 1; i < r.stages; i++) {
-            barrier_init(r.full + (uint32_t)i * 8, COPY_LANES);
-            barrier_init(r.empty + (uint32_t)i * 8, K_SPLITS);
+            mbarrier_init(r.full + (uint32_t)i * 8, COPY_LANES);
+            mbarrier_init(r.empty + (uint32_t)i * 8, K_SPLITS);
         }
-        barrier_init(resident_full, COPY_LANES);
-        fence_barriers();
+        mbarrier_init(resident_full, COPY_LANES);
+        mbarrier_init_fence();
     }
     __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"((int)DECODE_THREADS) : "memory");
+    named_barrier_arrive<READY_BARRIER, DECODE_THREADS>();
     if (feeds)
         issue_rest<KIND, RESIDENT>(f, s, r, resident, resident_full);
 }
 __device__ __forceinline__ void wait_for_barriers()
 {
-    asm volatile("bar.sync 2, %0;" ::"n"((int)DECODE_THREADS) : "memory");
+    named_barrier<READY_BARRIER, DECODE_THREADS>();
 }
 
 #endif

@@ -30,18 +30,6 @@ struct lane_output {
     float2 rope; /* cosine, sine */
 };
 
-__device__ __forceinline__ uint32_t raw_at(const vec &v, int i)
-{
-    return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + i)
-                            : (uint32_t)__ldg((const uint16_t *)v.p + i);
-}
-__device__ __forceinline__ float raw_value(int type, uint32_t raw)
-{
-    return type == DT_F32    ? __uint_as_float(raw)
-           : type == DT_BF16 ? __uint_as_float(raw << 16)
-                             : __half2float(__ushort_as_half((uint16_t)raw));
-}
-
 __device__ __forceinline__ const struct norm &norm_of(const heads &a, int mat)
 {
     return mat == HEAD_Q ? a.q_norm : mat == HEAD_K ? a.k_norm : a.v_norm;
@@ -119,9 +107,9 @@ __device__ __forceinline__ void put_term(const product &p, float y, int r, int i
 {
     const int terms = p.x.terms;
     for (int t = 0; t < terms; t++) {
-        bf16 b = __float2bfloat16_rn(y);
-        *packed_at(p.pack_as, p.pack_to, r * terms + t, i) = __bfloat16_as_ushort(b);
-        y = isfinite(__bfloat162float(b)) ? y - __bfloat162float(b) : 0.f;
+        const bf16 term = rounded_to<bf16>(y);
+        *packed_at(p.pack_as, p.pack_to, r * terms + t, i) = bits_of(term);
+        y = rest_after(y, float_of(term));
     }
 }
 
@@ -172,7 +160,7 @@ __device__ __forceinline__ float head_rms_of_lane(const product &p, const decode
         return 1;
     unsigned *own = head_list(p, f, mat, h, s.row, j) + (lane & (panels - 1)), v;
     do
-        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(own) : "memory");
+        v = poll(own);
     while (!__all_sync(~0u, v != 0));
     if (lane < panels)
         *own = 0;

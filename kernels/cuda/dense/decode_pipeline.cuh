@@ -145,21 +145,19 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         w += more ? chunks * chunk : 0;
         x = more ? x + col * (RESIDENT ? (uint32_t)n : chunks) : none;
     }
-    __device__ __forceinline__ void leave(ring &r)
+    __device__ __forceinline__ void leave(address_ring &r)
     {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            barrier_arrive(r.emptied());
+        mbarrier_arrive_warp(r.emptied());
         r.next();
     }
     /* Enters the next stage if the present one is used up, and waits until the stage is filled. */
-    template <int AT_ONCE> __device__ __forceinline__ void enter(const decode_args &f, ring &r)
+    template <int AT_ONCE> __device__ __forceinline__ void enter(const decode_args &f, address_ring &r)
     {
         if (i < end || i >= each)
             return;
         if (i > 0)
             leave(r);
-        barrier_wait(r.filled(), r.phase);
+        mbarrier_wait(r.filled(), r.pos.phase);
         end = min(i + positions, each);
         const uint32_t lane = threadIdx.x % 32;
         if (KIND == JOINED) {
@@ -257,7 +255,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     }
     /* Loads the weights of the next chunks, if the split has any. */
     template <int TILES>
-    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f, ring &r)
+    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f, address_ring &r)
     {
         enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
         weights(b);
@@ -266,7 +264,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
      * suffice, the next chunks are loaded while the present ones are multiplied, because the loop
      * is limited by shared memory. */
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, ring &r,
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, address_ring &r,
                                         batch<XT, TILES, BYTES> &now)
     {
         constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
@@ -303,7 +301,7 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         leave(r);
     }
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, ring &r)
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, address_ring &r)
     {
         batch<XT, TILES, BYTES> now;
         fetch(now, f, r);

@@ -48,13 +48,6 @@ bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uin
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ uint2 shared8(uint32_t at)
-{
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    return v;
-}
-
 /* Two weights of bf16 from their codes; each half of `bits` has the sign at bf16's sign and the
  * magnitude at the low bits of bf16's exponent and the high bits of its mantissa. */
 __device__ __forceinline__ uint32_t fp8_pair(uint32_t bits, uint32_t factor)

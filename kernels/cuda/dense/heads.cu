@@ -41,15 +41,10 @@ __device__ __forceinline__ float head_inverse_warp(const float4 (&x)[head_lanes<
     return normed ? 1 / sqrtf(sum / (float)DIM + norm.eps) : 1;
 }
 
-/* Four bf16 weights as loaded, and as floats. */
+/* Four bf16 weights as loaded. */
 __device__ __forceinline__ uint2 fetch_four(struct vec v, int i)
 {
     return v.p ? __ldg((const uint2 *)((const bf16 *)v.p + i)) : make_uint2(0, 0);
-}
-__device__ __forceinline__ float4 to_floats(uint2 w)
-{
-    return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
-                       __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
 }
 
 /* What a thread needs for four elements besides them and their rope partners. */
@@ -100,7 +95,7 @@ __device__ __forceinline__ float4 load_projection(const heads &a, const float *x
 #pragma unroll
     for (int r = 1; r < N; r++)
         part[0] = plus(part[0], r < a.splits ? part[r] : make_float4(0, 0, 0, 0));
-    return biased ? plus(part[0], to_floats(b)) : part[0];
+    return biased ? plus(part[0], floats_of(b)) : part[0];
 }
 
 /* The rope partners of a thread's elements if the whole head rotates: they are in the same thread
@@ -143,8 +138,7 @@ __device__ __forceinline__ void put_four(void *pool, int type_bf16, size_t at, f
         *(float4 *)((float *)pool + at) = y;
         return;
     }
-    __nv_bfloat162 v[2] = {__floats2bfloat162_rn(y.x, y.y), __floats2bfloat162_rn(y.z, y.w)};
-    *(uint2 *)((bf16 *)pool + at) = *(uint2 *)v;
+    *(uint2 *)((bf16 *)pool + at) = bf16_four(y);
 }
 
 /* Blocks (heads, rows). A block has one row or, for few rows, several, so that all blocks are
@@ -188,7 +182,7 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
     float4 z[S::EACH];
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
-        y[j] = four_normed(norm.kind, y[j], inv, to_floats(rotation[j].w));
+        y[j] = four_normed(norm.kind, y[j], inv, floats_of(rotation[j].w));
 #pragma unroll
     for (int j = 0; j < S::EACH; j++)
         z[j] = a.rot == DIM ? partner<DIM>(y, j) : elements_at<DIM>(y, rotation[j].other);
@@ -210,6 +204,8 @@ __global__ void __launch_bounds__(ADDS ? ROW_THREADS : ROW_THREADS * TOGETHER, 1
         put_four(kind == HEAD_K ? a.cell_k : a.cell_v, a.kv_bf16,
                      ((size_t)slot * (size_t)a.n_kv + (size_t)h) * DIM + i, v);
     }
+    if (ADDS)
+        __syncwarp(); /* all lanes have their values */
 #pragma unroll
     for (int j = 0; j < S::EACH && ADDS; j++)
         discard_splits(x + j * step, apart, a.splits);
@@ -226,25 +222,19 @@ template <int DIM> static void run(struct kdev *d, const struct heads *h, int ro
                 cuda_exclusive_smem(d, (int)(grid.x * grid.y)), *h, all, rows, rows <= K_MAX_NODES);
 }
 
-/* Whether the weights can be loaded four at a time. */
-static bool loads_by_four(struct vec v)
-{
-    return !v.p || (v.type == DT_BF16 && (uintptr_t)v.p % 8 == 0);
-}
-
 static bool handles(const struct heads *h)
 {
     const uintptr_t at = (uintptr_t)h->q | (uintptr_t)h->k | (uintptr_t)h->v | (uintptr_t)h->cs |
                          (uintptr_t)h->dst | (uintptr_t)h->cell_k | (uintptr_t)h->cell_v;
-    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && loads_by_four(h->q_norm.w) &&
-           loads_by_four(h->k_norm.w) && loads_by_four(h->v_norm.w) &&
+    return !h->whole && h->rot % 8 == 0 && at % 16 == 0 && loads_by_four(&h->q_norm.w) &&
+           loads_by_four(&h->k_norm.w) && loads_by_four(&h->v_norm.w) &&
            (h->head_dim == 64 || h->head_dim == 128 || h->head_dim == 256);
 }
 
 bool cuda_heads_reduce(const struct heads *h)
 {
-    return handles(h) && !h->v_from_k && loads_by_four(h->b[0]) && loads_by_four(h->b[1]) &&
-           loads_by_four(h->b[2]);
+    return handles(h) && !h->v_from_k && loads_by_four(&h->b[0]) && loads_by_four(&h->b[1]) &&
+           loads_by_four(&h->b[2]);
 }
 
 /* Stores a bf16 copy of the queries, if there are few enough. */

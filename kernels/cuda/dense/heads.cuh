@@ -2,9 +2,10 @@
  * store of k and v into their pool cell.
  *
  * Here a block of ROW_THREADS processes a head; in heads.cu a warp does, and in decode.cu the
- * blocks that compute the head. The order of a head's sum of squares is the same in all: neighbours
- * are added first, then neighbouring pairs, and so on, so that any holder of a power of two of a
- * head's elements can add them on its own.
+ * blocks that compute the head. The order of a head's sum of squares is the same in all
+ * (neighbour_sum() of base/reduce.cuh). Three kernels exist because each is faster where it is used:
+ * the blocks of a decode product hold the head already, a warp a head serves several rows, and a
+ * block a head takes what the other two do not support.
  */
 #ifndef AERIE_CUDA_HEADS_CUH
 #define AERIE_CUDA_HEADS_CUH
@@ -99,22 +100,7 @@ __device__ __forceinline__ void load_head(const heads &a, int r, int h_of_all, s
 /* The sum over the block, neighbours first. scratch: see row_sum(). */
 __device__ __forceinline__ float head_sum(float v, float *scratch)
 {
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2)
-        v += __shfl_xor_sync(~0u, v, d);
-    if (threadIdx.x % 32 == 0)
-        scratch[threadIdx.x / 32] = v;
-    row_barrier();
-    float part[ROW_WARPS];
-#pragma unroll
-    for (int i = 0; i < ROW_WARPS; i++)
-        part[i] = scratch[i];
-#pragma unroll
-    for (int d = 1; d < ROW_WARPS; d *= 2)
-#pragma unroll
-        for (int i = 0; i < ROW_WARPS; i += 2 * d)
-            part[i] += part[i + d];
-    return part[0];
+    return neighbour_sum<ROW_WARPS>(v, scratch, row_barrier);
 }
 
 /* 1 / rms of n elements; x0: the thread's first element. */

@@ -9,15 +9,6 @@
 
 /* ---- rows that can be loaded four floats at a time ------------------------------------------ */
 
-__device__ __forceinline__ void fetch_short(const struct norm &norm, int n, short_weights &w)
-{
-#pragma unroll
-    for (int j = 0; j < ROW_REGS; j++)
-        w.v[j] = norm.w.p && row_index(0, j) < n
-                     ? __ldg((const uint2 *)((const bf16 *)norm.w.p + row_index(0, j)))
-                     : make_uint2(0, 0);
-}
-
 __device__ __forceinline__ void norm_short(struct row_part &y, int n, const struct norm &norm,
                                            const short_weights &w, float *scratch)
 {
@@ -151,15 +142,11 @@ __global__ void __launch_bounds__(ROW_THREADS)
 
 /* ---- host ----------------------------------------------------------------------------------- */
 
-static bool short_norm(const struct norm *n)
-{
-    return !n->w.p || (n->w.type == DT_BF16 && (uintptr_t)n->w.p % 8 == 0);
-}
-
 bool cuda_packs_short(const struct product *p)
 {
     return p->x.terms == 1 && p->in.n % K_CHUNK == 0 && p->in.n <= ROW_PASS &&
-           p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 && short_norm(&p->in.norm) &&
+           p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 &&
+           is_short_norm(&p->in.norm, p->in.n) &&
            p->in.capture_stride % 4 == 0 && (uintptr_t)p->in.capture % 16 == 0;
 }
 

@@ -12,7 +12,6 @@ enum {
     CHUNK_BYTES = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes of one chunk's weights of a consumer
                                                    warpgroup */
     HALF_BYTES = 2 * CHUNK_BYTES,
-    MAX_SMEM = 227 << 10,
     GROUP = 8, /* tiles of rows that are processed together, so that they read the same weights
                   from L2 */
     BATCH = 2, /* rows whose old values a writer loads together */
@@ -79,14 +78,15 @@ struct tile_weights {
     __device__ __forceinline__ void fetch(uint8_t *to, const k_stages &k, int rows_bytes,
                                           uint64_t *full) const
     {
-        barrier_expect(full, (bytes << (int)glu) * k.n + rows_bytes);
+        bulk_expect(full, (bytes << (int)glu) * k.n + rows_bytes);
+        const uint32_t at = shared_at(to);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             if (i == k.n)
                 break;
-            fetch_pieces(to + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], panel, full);
+            copy_pieces(at + i * CHUNK_BYTES * (glu ? 1 : 2), map, k.place[i], panel, full);
             if (glu)
-                fetch_pieces(to + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], panel, full);
+                copy_pieces(at + (2 + i) * CHUNK_BYTES, map + 1, k.place[i], panel, full);
         }
     }
 };
@@ -94,7 +94,7 @@ struct tile_weights {
 /* The one thread that fetches. It requests the weights of the first stages while the previous
  * kernel drains. */
 template <int COLS>
-__device__ __forceinline__ void fetch_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r)
+__device__ __forceinline__ void fetch_tiles(const prefill_args &a, pointer_ring r)
 {
     using F = form<COLS>;
     const struct ksplit c = ksplit_of(a.p.x.kp);
@@ -103,20 +103,20 @@ __device__ __forceinline__ void fetch_tiles(const prefill_args &a, ring<form<COL
     const tile_weights first(a, place_of<COLS>(a, (int)blockIdx.x));
 #pragma unroll 1
     for (k_stages k(c, 0, c.splits); early < F::STAGES && !k.over(); early++, k.next(c))
-        first.fetch(r.stage + early * F::TILE_STAGE_BYTES, k, rows_bytes, &r.full[early]);
+        first.fetch(r.at + early * F::TILE_STAGE_BYTES, k, rows_bytes, &r.full[early]);
     pdl_wait_trigger();
     for (int tile = (int)blockIdx.x; tile < tiles; tile += (int)gridDim.x) {
         const struct place at = place_of<COLS>(a, tile);
         const tile_weights w(a, at);
 #pragma unroll 1
         for (k_stages k(c, 0, c.splits); !k.over(); k.next(c)) {
-            uint8_t *to = r.stage + r.slot * F::TILE_STAGE_BYTES;
+            uint8_t *to = r.place();
             if (early == 0) {
-                barrier_wait(&r.empty[r.slot], r.phase ^ 1);
-                w.fetch(to, k, rows_bytes, &r.full[r.slot]);
+                mbarrier_wait(r.emptied(), r.pos.phase ^ 1);
+                w.fetch(to, k, rows_bytes, r.filled());
             }
             early -= early > 0;
-            fetch_box(to + 2 * HALF_BYTES, &a.x, k.k(c), at.col, &r.full[r.slot]);
+            copy_box(shared_at(to) + 2 * HALF_BYTES, &a.x, k.k(c), at.col, r.filled());
             r.next();
         }
     }
@@ -134,10 +134,10 @@ struct weights {
     template <int EACH>
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t rows, bool onto) const
     {
-        mma_begin();
+        wgmma_fence();
         wgmma_bf16(acc, r0.x, r1.x, r0.y, r1.y, rows, onto);
         wgmma_bf16(acc, r0.z, r1.z, r0.w, r1.w, rows + 2, 1);
-        mma_commit();
+        wgmma_commit();
     }
 };
 
@@ -151,7 +151,7 @@ __device__ __forceinline__ int own_output()
 /* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies one chunk, the next
  * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
 template <int COLS>
-__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form<COLS>::STAGES> &r,
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], pointer_ring &r,
                                                int n, int half, bool glu)
 {
     using F = form<COLS>;
@@ -160,38 +160,38 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], ring<form
     struct weights even, odd;
     int last = 0;
     for (int i = 0; i + 1 < n; i += 2) {
-        const uint8_t *at = r.stage + r.slot * F::TILE_STAGE_BYTES;
-        uint64_t rows = column_desc(at + 2 * HALF_BYTES);
-        barrier_wait(&r.full[r.slot], r.phase);
+        const uint8_t *at = r.place();
+        uint64_t rows = wgmma_descriptor(shared_at(at + 2 * HALF_BYTES));
+        mbarrier_wait(r.filled(), r.pos.phase);
         even.load(at + first, q, out);
         even.multiply(acc, rows, i > 0);
-        mma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
+        wgmma_wait<1>(); /* the previous stage has been read, and `odd` may be overwritten */
         if (i > 0)
-            warp_arrives(&r.empty[last]);
+            mbarrier_arrive_warp(&r.empty[last]);
         odd.load(at + first + second, q, out);
         odd.multiply(acc, rows + 4, true);
-        mma_wait<1>();
-        last = r.slot;
+        wgmma_wait<1>();
+        last = r.pos.slot;
         r.next();
     }
     if (n % 2) {
-        const uint8_t *at = r.stage + r.slot * F::TILE_STAGE_BYTES;
-        barrier_wait(&r.full[r.slot], r.phase);
+        const uint8_t *at = r.place();
+        mbarrier_wait(r.filled(), r.pos.phase);
         even.load(at + first, q, out);
-        even.multiply(acc, column_desc(at + 2 * HALF_BYTES), n > 1);
-        mma_wait<0>();
+        even.multiply(acc, wgmma_descriptor(shared_at(at + 2 * HALF_BYTES)), n > 1);
+        wgmma_wait<0>();
         if (n > 1)
-            warp_arrives(&r.empty[last]);
-        last = r.slot;
+            mbarrier_arrive_warp(&r.empty[last]);
+        last = r.pos.slot;
         r.next();
     }
-    mma_wait<0>();
-    warp_arrives(&r.empty[last]);
+    wgmma_wait<0>();
+    mbarrier_arrive_warp(&r.empty[last]);
 }
 
 /* One of the two consumer warpgroups. */
 template <int TERMS, int COLS>
-__device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<COLS>::STAGES> r,
+__device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ring r,
                                                int half, const sum_buffer &e)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
@@ -214,9 +214,9 @@ __device__ __forceinline__ void multiply_tiles(const prefill_args &a, ring<form<
                 sum[i] = split ? sum[i] + v : v;
             }
         }
-        barrier_wait(e.drained, parity);
+        mbarrier_wait(e.drained, parity);
         store_sums<TERMS>(e.sums, sum, half * HALF_OUT + own_output());
-        warp_arrives(e.filled);
+        mbarrier_arrive_warp(e.filled);
     }
 }
 
@@ -284,10 +284,10 @@ __device__ __forceinline__ void pack_gated(const strip &s, uint16_t *to)
     for (int row = s.warp; row < s.rows; row += WRITERS) {
         const float2 gate = *(const float2 *)(s.sums + sum_at<TERMS>(row, mine));
         const float2 up = *(const float2 *)(s.sums + sum_at<TERMS>(row, HALF_OUT + mine));
-        float4 y = make_float4(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y, 0, 0);
+        float2 y = make_float2(activate(gate.x, ACT) * up.x, activate(gate.y, ACT) * up.y);
 #pragma unroll
         for (int t = 0; t < TERMS; t++)
-            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = four_terms(y).x;
+            *(uint32_t *)(to + (size_t)(row * TERMS + t) * (size_t)s.n) = split_two<bf16>(y.x, y.y);
     }
 }
 
@@ -343,7 +343,7 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
         const struct strip s = {e.sums, first, rows, at.out, min(at.out + a.wide[at.mat], n), n,
                                 warp};
         const bool wide = s.n % 4 == 0 && ((size_t)f.dst | f.dst_stride * sizeof(float)) % 16 == 0;
-        barrier_wait(e.filled, parity);
+        mbarrier_wait(e.filled, parity);
         if (a.p.glu && a.p.glu_act == ACT_SILU)
             finish_gated<TERMS, WRITERS, ACT_SILU>(s, f, a.p.pack_to);
         else if (a.p.glu && a.p.glu_act == ACT_GELU_TANH)
@@ -354,7 +354,7 @@ __device__ __forceinline__ void write_tiles(const prefill_args &a, int warp, con
             write_wide<TERMS, WRITERS>(s, f);
         else
             write_any<TERMS, WRITERS>(s, f);
-        warp_arrives(e.drained);
+        mbarrier_arrive_warp(e.drained);
     }
 }
 
@@ -371,18 +371,17 @@ __global__ void __launch_bounds__(form<COLS>::THREADS, 1)
     using F = form<COLS>;
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[F::STAGES], empty[F::STAGES], filled, drained;
-    uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
+    uint8_t *stage = align_stages(dynamic);
     const struct sum_buffer e = {(float *)(stage + F::STAGES * F::TILE_STAGE_BYTES), &filled,
                                  &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < F::STAGES; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], 8); /* one arrival from each warp */
-        barrier_init(&filled, 8), barrier_init(&drained, F::WRITERS);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        init_ring(full, empty, F::STAGES, 1, 8); /* one arrival from each consumer warp */
+        mbarrier_init(&filled, 8), mbarrier_init(&drained, F::WRITERS);
+        mbarrier_init_fence();
     }
     __syncthreads();
-    struct ring<F::STAGES> r = {stage, full, empty, 0, 0};
+    pointer_ring r = {stage, full, empty, F::STAGES, F::TILE_STAGE_BYTES, {}};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < F::OTHERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)F::OTHERS_REGS));

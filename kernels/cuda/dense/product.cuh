@@ -20,6 +20,7 @@
 #ifndef AERIE_CUDA_PRODUCT_CUH
 #define AERIE_CUDA_PRODUCT_CUH
 
+#include "kernels/cuda/base/mma.cuh"
 #include "kernels/cuda/dense/heads.cuh"
 
 enum { PRODUCT_THREADS = 32 * (int)K_SPLITS, MAX_MATS = 3 };
@@ -111,7 +112,7 @@ struct product {
 
 #ifdef __CUDACC__
 
-/* ---- loads and mma -------------------------------------------------------------------------- */
+/* ---- loads ---------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ uint4 stream16(const void *p)
 {
@@ -122,25 +123,8 @@ __device__ __forceinline__ uint4 stream16(const void *p)
     return v;
 }
 
-__device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                         uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                        uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* Removes the next bf16 term from two floats and returns both terms. */
+/* Removes the next bf16 term from two weights and returns both terms. Unlike split_two() for
+ * activations, an infinite weight leaves NaN. */
 __device__ __forceinline__ uint32_t next_term(float &x, float &y)
 {
     bf16 a = __float2bfloat16_rn(x), b = __float2bfloat16_rn(y);

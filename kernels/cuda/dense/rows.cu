@@ -330,7 +330,7 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
         const int i = row_index(from, j), at = p.at + i;
         const bool there = i < end;
         w.v[j] = p.norm.w.p && there ? __ldg((const uint2 *)((const bf16 *)p.norm.w.p + i))
-                                     : make_uint2(0, 0);
+                                     : make_uint2(0, 0); /* fetch_short() of this block's part */
         off[j] = (uint32_t)i * (tabled ? 2 : 4);
         if (tabled && p.table.paneled && there)
             off[j] = (uint32_t)(chunk_place(l.ksplit, i / K_CHUNK) * l.rows * K_CHUNK_BYTES +
@@ -353,11 +353,8 @@ __device__ __forceinline__ void gather_short(const part &p, int r, int block, fl
         const float none = row_index(from, j) < end ? NAN : 0.f;
         x.v[j] = make_float4(none, none, none, none);
         if (there && tabled) {
-            uint2 v = __ldg((const uint2 *)(row + off[j]));
-            x.v[j] = make_float4(__uint_as_float(v.x << 16) * p.scale,
-                                 __uint_as_float(v.x & 0xffff0000u) * p.scale,
-                                 __uint_as_float(v.y << 16) * p.scale,
-                                 __uint_as_float(v.y & 0xffff0000u) * p.scale);
+            const float4 v = floats_of(__ldg((const uint2 *)(row + off[j])));
+            x.v[j] = make_float4(v.x * p.scale, v.y * p.scale, v.z * p.scale, v.w * p.scale);
         } else if (there) {
             x.v[j] = __ldcg((const float4 *)(row + off[j]));
         }
@@ -443,9 +440,7 @@ static bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 static bool gathers_short(const part &p)
 {
-    const bool fits = p.norm.kind == NORM_NONE ||
-                      (p.n <= ROW_PASS && (!p.norm.w.p || (p.norm.w.type == DT_BF16 &&
-                                                           (uintptr_t)p.norm.w.p % 8 == 0)));
+    const bool fits = is_short_norm(&p.norm, p.n);
     const bool reads = p.table.rows.p ? p.table.rows.type == DT_BF16 && aligned_16(p.table.rows.p)
                                       : p.stride % 4 == 0 && aligned_16(p.src);
     return fits && reads && p.terms <= 1 && p.n % 4 == 0 && p.at % 4 == 0 && p.width % 4 == 0 &&

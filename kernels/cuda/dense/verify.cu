@@ -23,7 +23,6 @@ enum {
     GROUPS = 3, /* consumer warpgroups */
     MAX_OUTS = GROUPS * HALF_OUT,
     THREADS = 32 + GROUPS * 128,
-    MAX_SMEM = 227 << 10,
     SLACK = HALF_OUT * (int)K_CHUNK_BYTES, /* bytes that a consumer may read behind a group's
                                               last output */
     MAX_STAGES = 16,
@@ -66,68 +65,45 @@ struct work {
     }
 };
 
-struct stage_ring {
-    uint8_t *at;
-    uint64_t *full, *empty;
-    int n, stage_bytes, slot;
-    uint32_t phase;
-    __device__ __forceinline__ uint8_t *place() const { return at + slot * stage_bytes; }
-    __device__ __forceinline__ void next()
-    {
-        if (++slot == n)
-            slot = 0, phase ^= 1;
-    }
-};
-
 /* ---- device: fetching ----------------------------------------------------------------------- */
-
-/* fetch_pieces() with the L2 policy evict-first, for weights, which are read once. */
-__device__ __forceinline__ void fetch_once(uint32_t to, const CUtensorMap *map, int piece, int row,
-                                           uint32_t full, uint64_t once)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {0, %2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(map), "r"(piece), "r"(row), "r"(full), "l"(once)
-                 : "memory");
-}
 
 /* The producer thread. It has little time for a stage, so nothing is divided or indexed by a
  * variable. */
 template <int COLS> struct fetcher {
     enum { ROWS_BYTES = COLS * STAGE_K * 2 };
     const verify_args &a;
-    stage_ring s;
+    pointer_ring s;
     uint64_t once;
-    __device__ __forceinline__ fetcher(const verify_args &args, const stage_ring &ring)
+    __device__ __forceinline__ fetcher(const verify_args &args, const pointer_ring &ring)
         : a(args), s(ring)
     {
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+        once = evict_first_policy();
     }
     __device__ __forceinline__ void weights(int group, const k_stages &k)
     {
-        const uint32_t to = shared_at(s.place()) + ROWS_BYTES, full = shared_at(&s.full[s.slot]);
+        const uint32_t to = shared_at(s.place()) + ROWS_BYTES, full = shared_at(s.filled());
         const uint32_t chunk = (uint32_t)(a.outs * K_CHUNK_BYTES);
-        barrier_expect(&s.full[s.slot], k.n * (int)chunk + ROWS_BYTES);
+        bulk_expect(s.filled(), k.n * (int)chunk + ROWS_BYTES);
 #pragma unroll
         for (int m = 0; m < MAX_MATS; m++) {
             if (m >= a.p.n_mats)
                 break;
             const uint32_t at = to + (uint32_t)(a.at[m] * K_CHUNK_BYTES);
             const int panel = group * a.panels[m];
-            fetch_once(at, &a.w[m], k.place[0], panel, full, once);
+            copy_pieces_once(at, &a.w[m], k.place[0], panel, full, once);
             if (k.n > 1)
-                fetch_once(at + chunk, &a.w[m], k.place[1], panel, full, once);
+                copy_pieces_once(at + chunk, &a.w[m], k.place[1], panel, full, once);
         }
     }
     __device__ __forceinline__ void rows(const k_stages &k, const struct ksplit &c)
     {
-        fetch_box(s.place(), &a.x, k.k(c), 0, &s.full[s.slot]);
+        copy_box(shared_at(s.place()), &a.x, k.k(c), 0, s.filled());
     }
 };
 
 /* The weights of the first stages are requested while the previous kernel drains. */
 template <int COLS>
-__device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_ring &s)
+__device__ __forceinline__ void fetch_stages(const verify_args &a, const pointer_ring &s)
 {
     const struct ksplit c = a.p.m[0].panels.ksplit;
     const work w(a);
@@ -143,7 +119,7 @@ __device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_r
 #pragma unroll 1
         for (k_stages k(c, w.from, w.to); !k.over(); k.next(c)) {
             if (early == 0) {
-                barrier_wait(&f.s.empty[f.s.slot], f.s.phase ^ 1);
+                mbarrier_wait(f.s.emptied(), f.s.pos.phase ^ 1);
                 f.weights(group, k);
             }
             early -= early > 0;
@@ -153,9 +129,6 @@ __device__ __forceinline__ void fetch_stages(const verify_args &a, const stage_r
 }
 
 /* ---- device: consumers ---------------------------------------------------------------------- */
-
-#define REG16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 
 /* acc (64 outputs, 32 or 64 columns) = or += weights * rows, as in wgmma.cuh */
 __device__ __forceinline__ void wgmma_narrow(float (&acc)[16], uint32_t w0, uint32_t w1,
@@ -208,7 +181,7 @@ struct weights {
 /* Accumulates one k split of n > 0 chunks into acc. */
 template <int COLS>
 __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const verify_args &a,
-                                               stage_ring &s, int n, const int (&o)[2])
+                                               pointer_ring &s, int n, const int (&o)[2])
 {
     const int q = (int)threadIdx.x % 4 * 16, chunk = a.outs * K_CHUNK_BYTES;
     const int row[2] = {o[0] * K_CHUNK_BYTES + q, o[1] * K_CHUNK_BYTES + q};
@@ -217,19 +190,19 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], const ver
     for (int i = 0; i < n; i += 2) {
         const uint8_t *stage = s.place(), *w = stage + COLS * STAGE_K * 2;
         const bool both = i + 1 < n;
-        barrier_wait(&s.full[s.slot], s.phase);
+        mbarrier_wait(s.filled(), s.pos.phase);
         first.load(w, row);
         second.load(w + (both ? chunk : 0), row);
-        mma_begin();
-        first.multiply(acc, column_desc(stage), i > 0);
-        mma_commit();
+        wgmma_fence();
+        first.multiply(acc, wgmma_descriptor(shared_at(stage)), i > 0);
+        wgmma_commit();
         if (both) {
-            mma_begin();
-            second.multiply(acc, column_desc(stage) + 4, true);
-            mma_commit();
+            wgmma_fence();
+            second.multiply(acc, wgmma_descriptor(shared_at(stage)) + 4, true);
+            wgmma_commit();
         }
-        mma_wait<0>();
-        warp_arrives(&s.empty[s.slot]);
+        wgmma_wait<0>();
+        mbarrier_arrive_warp(s.emptied());
         s.next();
     }
 }
@@ -293,12 +266,6 @@ __device__ __forceinline__ void store_partial(const verify_args &a, const float 
     }
 }
 
-/* The element that is stored at a place of a packed row; the inverse of tile_place(). */
-__device__ __forceinline__ int tile_element(int at)
-{
-    return (at & ~31) | (at >> 1 & 3) << 3 | (at >> 4 & 1) << 2 | (at >> 3 & 1) << 1 | (at & 1);
-}
-
 /* Puts the outputs of a group, packed, into shared memory; each row begins at a whole chunk.
  * Threads of neighbouring outputs form pairs: one stores the even row, the other the odd row. at:
  * where the pair goes in a row, or -1. */
@@ -311,9 +278,9 @@ __device__ __forceinline__ void stage_packed(const float (&y)[COLS / 4], uint32_
 #pragma unroll
     for (int i = 0; i < COLS / 4; i += 2) {
         const float other = __shfl_xor_sync(~0u, odd ? y[i] : y[i + 1], 4);
-        const __nv_bfloat162 v = __floats2bfloat162_rn(odd ? other : y[i], odd ? y[i + 1] : other);
+        const uint32_t v = bf16_two(odd ? other : y[i], odd ? y[i + 1] : other);
         if (at >= 0)
-            to[i / 2 * 8 * PACKED_PITCH] = *(const uint32_t *)&v;
+            to[i / 2 * 8 * PACKED_PITCH] = v;
     }
 }
 
@@ -335,7 +302,7 @@ __device__ __forceinline__ void store_packed(const verify_args &a, const uint32_
 
 __device__ __forceinline__ void consumer_barrier(const verify_args &a)
 {
-    asm volatile("bar.sync 1, %0;" ::"r"(a.warps * 32) : "memory");
+    named_barrier_of<1>(a.warps * 32);
 }
 
 template <int COLS, int ACT>
@@ -438,7 +405,7 @@ __device__ __forceinline__ void finish_group(const verify_args &a, const float (
 
 /* A consumer warp that accumulates all of k, for each group of the block. */
 template <int COLS>
-__device__ __forceinline__ void multiply_groups(const verify_args &a, stage_ring s, int warp)
+__device__ __forceinline__ void multiply_groups(const verify_args &a, pointer_ring s, int warp)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<false> own(a, warp);
@@ -454,13 +421,13 @@ __device__ __forceinline__ void multiply_groups(const verify_args &a, stage_ring
                                                   the other kernels */
                 sum[i] = split ? sum[i] + (n > 0 ? acc[i] : 0.f) : acc[i];
         }
-        finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.n * s.stage_bytes));
+        finish_group<COLS>(a, sum, group, own, (uint32_t *)(s.at + s.stages * s.stage));
     }
 }
 
 /* A consumer warp that accumulates some k splits of the block's one group. */
 template <int COLS>
-__device__ __forceinline__ void multiply_splits(const verify_args &a, stage_ring s, int warp)
+__device__ __forceinline__ void multiply_splits(const verify_args &a, pointer_ring s, int warp)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const outputs<true> own(a, warp);
@@ -487,13 +454,12 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    stage_ring s = {dynamic + (1024 - shared_at(dynamic) % 1024) % 1024, full, empty, a.stages,
-                    a.stage_bytes};
+    pointer_ring s = {align_stages(dynamic), full, empty, a.stages,
+                      a.stage_bytes, {}};
     pdl_trigger();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < a.stages; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], a.warps);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        init_ring(full, empty, a.stages, 1, a.warps);
+        mbarrier_init_fence();
     }
     __syncthreads();
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);

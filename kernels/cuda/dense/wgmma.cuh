@@ -15,90 +15,24 @@
 #ifndef AERIE_CUDA_DENSE_WGMMA_CUH
 #define AERIE_CUDA_DENSE_WGMMA_CUH
 
+#include "kernels/cuda/base/copy.cuh"
+#include "kernels/cuda/base/ring.cuh"
 #include "kernels/cuda/dense/product.cuh"
-
-#include <cuda.h>
 
 enum {
     HALF_OUT = 64, /* outputs of a warpgroup */
     TILE_OUT = 128,
+    MAX_SMEM = 227 << 10, /* the most shared memory of a block on 9.0 */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* ---- barriers and TMA ----------------------------------------------------------------------- */
-
-__device__ __forceinline__ uint32_t shared_at(const void *p)
+/* The first address of dynamic shared memory that suits a stage: a multiple of 1024, as the 128-byte
+ * swizzle needs. The block has 1024 bytes more than its stages need. */
+__device__ __forceinline__ uint8_t *align_stages(uint8_t *dynamic)
 {
-    return (uint32_t)__cvta_generic_to_shared(p);
+    return dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
 }
-
-__device__ __forceinline__ void barrier_init(uint64_t *b, int n)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(n) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
-                 "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t phase)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(shared_at(b)),
-                 "r"(phase)
-                 : "memory");
-}
-/* One arrival for the whole warp, after all lanes have reached this point. */
-__device__ __forceinline__ void warp_arrives(uint64_t *b)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        barrier_arrive(b);
-}
-
-/* Copies a box of a matrix, from element (k, row) on, to shared memory. */
-__device__ __forceinline__ void fetch_box(void *to, const CUtensorMap *map, int k, int row,
-                                          uint64_t *full)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)),
-                 "l"(map), "r"(k), "r"(row), "r"(shared_at(full))
-                 : "memory");
-}
-
-/* Copies piece `piece` of each row of a box of rows (cuda_piece_map()), one row's piece after the
- * other's. */
-__device__ __forceinline__ void fetch_pieces(void *to, const CUtensorMap *map, int piece, int row,
-                                             uint64_t *full)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {0, %2, %3}], [%4];" ::"r"(shared_at(to)),
-                 "l"(map), "r"(piece), "r"(row), "r"(shared_at(full))
-                 : "memory");
-}
-
-/* The ring of stages, with the position of one role. */
-template <int STAGES> struct ring {
-    uint8_t *stage;
-    uint64_t *full, *empty;
-    int slot;
-    uint32_t phase;
-    __device__ __forceinline__ void next()
-    {
-        if (++slot == STAGES)
-            slot = 0, phase ^= 1;
-    }
-};
 
 /* ---- iteration over k ------------------------------------------------------------------------ */
 
@@ -137,35 +71,6 @@ struct k_stages {
 
 /* ---- wgmma ---------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void mma_begin()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void mma_commit()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int LEFT> __device__ __forceinline__ void mma_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
-#define ACC8(a, i)                                                                                 \
-    "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),    \
-        "+f"(a[i + 6]), "+f"(a[i + 7])
-#define ACC4(a, i) "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3])
-#define ACC32(a, i) ACC8(a, i), ACC8(a, i + 8), ACC8(a, i + 16), ACC8(a, i + 24)
-#define REG24                                                                                      \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
-#define REG32 REG24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-#define REG36 REG32 ",%32,%33,%34,%35"
-#define REG40 REG36 ",%36,%37,%38,%39"
-#define REG44 REG40 ",%40,%41,%42,%43"
-#define REG48 REG44 ",%44,%45,%46,%47"
-#define REG64                                                                                      \
-    REG48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define REG80 REG64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-#define REG96 REG80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define WGMMA(shape, regs, a0, a1, a2, a3, desc, onto_, ...)                                       \
     asm volatile("{\n"                                                                             \
                  ".reg .pred p;\n"                                                                 \
@@ -219,13 +124,6 @@ __device__ __forceinline__ void wgmma_f16(float (&acc)[EACH], uint32_t w0, uint3
     if constexpr (N == 96)
         WGMMA("m64n96k16.f32.f16.f16", REG48, "%48", "%49", "%50", "%51", "%52", "%53",
               ACC32(acc, 0), ACC8(acc, 32), ACC8(acc, 40));
-}
-
-/* wgmma's descriptor of columns of 128 bytes in TMA's 128-byte swizzle. */
-__device__ __forceinline__ uint64_t column_desc(const void *p)
-{
-    return (uint64_t)(shared_at(p) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
-           (uint64_t)1 << 62;
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */

@@ -49,22 +49,22 @@ __device__ __forceinline__ void produce_weights(const moe_args &a, const work &j
 #pragma unroll 1
         for (int i = 0; i < each; i++) {
             const int n = full + (i < rest), bias_bytes = biased && i == 0 ? BIAS * number : 0;
-            char *to = ring + stage.i * STAGE;
-            uint64_t *filled = &mine.full[stage.i];
-            mbarrier_wait(&mine.empty[stage.i], stage.phase ^ 1);
-            copies_expect(filled, n * TILES * (CHUNK + CHUNK_SCALES) + bias_bytes);
+            char *to = ring + stage.slot * STAGE;
+            uint64_t *filled = &mine.full[stage.slot];
+            mbarrier_wait(&mine.empty[stage.slot], stage.phase ^ 1);
+            bulk_expect(filled, n * TILES * (CHUNK + CHUNK_SCALES) + bias_bytes);
 #pragma unroll
             for (int t = 0; t < TILES; t++, to += STEP) {
-                copy_evict_first(to, w + t * next_tile, n * CHUNK, filled);
-                copy_evict_first(to + K_SPLITS * CHUNK, s + t * next_scales, n * CHUNK_SCALES,
+                bulk_copy_once(shared_at(to), w + t * next_tile, n * CHUNK, filled);
+                bulk_copy_once(shared_at(to + K_SPLITS * CHUNK), s + t * next_scales, n * CHUNK_SCALES,
                                  filled);
             }
             if (bias_bytes)
-                copy_bulk(mine.bias[ends.i],
+                bulk_copy(shared_at(mine.bias[ends.slot]),
                           (const char *)a.gate_up_b.p +
                               (e * a.gate_up_b_pitch + (size_t)(at.tile * 16)) * (size_t)number,
                           bias_bytes, filled);
-            copies_issued(filled);
+            bulk_issued(filled);
             w += n * CHUNK, s += n * CHUNK_SCALES;
             stage.next(a.stages);
         }
@@ -107,19 +107,6 @@ __device__ __forceinline__ void receive_row(const moe_args &a, char *to, int pai
     }
 }
 
-/* Counts this block in; the counter is 0 again when all blocks have arrived. */
-__device__ __forceinline__ void arrive_at(unsigned *counter)
-{
-    fence_acq_rel();
-    atomicInc(counter, gridDim.x - 1);
-}
-/* Waits until all blocks have arrived; only after arrive_at(). */
-__device__ __forceinline__ void wait_for_all(const unsigned *counter)
-{
-    while (load_acquire(counter))
-        ;
-}
-
 /* Waits until the rows are packed. by_flags: fetches them into shared memory before any weights,
  * behind which their copies would queue. */
 template <int KIND>
@@ -128,19 +115,19 @@ __device__ __forceinline__ void take_rows(const moe_args &a, block &b, const sme
     const int lane = (int)threadIdx.x % 32;
     while (load_acquire(a.sync + ROWS_READY) != (unsigned)a.rows)
         ;
-    fence_proxy_async();
+    fence_async_proxy();
     if (lane < COPY_LANES) {
         const int rows = by_flags<KIND>(a) ? a.rows : 0;
-        copies_expect(&b.resident, rows * a.x.kp * 2);
+        bulk_expect(&b.resident, rows * a.x.kp * 2);
         for (int i = 0; i < rows; i++)
-            copy_bulk(r.resident + i * r.pitch, a.x.x + (size_t)i * (size_t)a.x.kp, a.x.kp * 2,
+            bulk_copy(shared_at(r.resident + i * r.pitch), a.x.x + (size_t)i * (size_t)a.x.kp, a.x.kp * 2,
                       &b.resident);
-        copies_issued(&b.resident);
+        bulk_issued(&b.resident);
     }
     for (int p = lane; p < a.rows * a.top_k; p += 32)
         b.lists.x_inv[p] = __ldcg(a.x_inv + p / a.top_k);
     __threadfence_block();
-    warp_arrive(&b.resident);
+    mbarrier_arrive_warp(&b.resident);
 }
 
 /* Waits until the words for flags are 0: no flag of an earlier step is left in them. */
@@ -153,7 +140,7 @@ __device__ __forceinline__ void wait_for_cleared(const moe_args &a, block &b)
     if (threadIdx.x % 32)
         return;
     /* This block has selected its experts and read all of the router's counters. */
-    arrive_at(a.sync + GROUP_READY);
+    grid_arrive(a.sync + GROUP_READY);
     mbarrier_arrive(&b.flags_cleared);
 }
 
@@ -196,7 +183,7 @@ __device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &job
             return;
         const size_t e = (size_t)jobs.own->chosen[i / a.in * a.top_k + k];
         const char *p = (const char *)a.down_b.p + (e * a.down_b_pitch + (size_t)(i % a.in)) * size;
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+        prefetch_l2(p);
     }
 }
 
@@ -204,8 +191,8 @@ __device__ __forceinline__ void prefetch_bias(const moe_args &a, const work &job
 __device__ __forceinline__ void wait_for_group(const moe_args &a, block &b, int group)
 {
     mbarrier_wait(&b.part_done[group], 0);
-    wait_for_all(a.sync + GROUP_READY + group);
-    fence_proxy_async();
+    grid_wait(a.sync + GROUP_READY + group);
+    fence_async_proxy();
 }
 
 /* Called when all blocks have selected experts: sets the keys to 0 and lets the next kernels start,
@@ -227,15 +214,15 @@ __device__ __forceinline__ void copy_rows(const moe_args &a, const work &jobs, b
 {
     const packed &x = down ? a.h : a.x;
     const int first = jobs.begin(job), n = jobs.begin(job + 1) - first;
-    copies_expect(full, n * a.terms * x.kp * 2);
+    bulk_expect(full, n * a.terms * x.kp * 2);
 #pragma unroll 1
     for (int i = 0; i < n; i++) {
         const int pair = jobs.order(first + i), row = down ? pair : pair / a.top_k;
         const uint16_t *from = x.x + (size_t)(row * a.terms) * (size_t)x.kp;
         for (int t = 0; t < a.terms; t++, to += pitch, from += x.kp)
-            copy_bulk(to, from, x.kp * 2, full);
+            bulk_copy(shared_at(to), from, x.kp * 2, full);
     }
-    copies_issued(full);
+    bulk_issued(full);
 }
 
 /* The same for hidden rows that arrive as flags; all lanes. */
@@ -265,25 +252,25 @@ __device__ __forceinline__ void produce_rows(const moe_args &a, const work &jobs
         if (!at.fresh || (by_flags<KIND>(a) && !at.down()))
             continue;
         if (by_flags<KIND>(a) && !left) {
-            wait_for_all(a.sync + GROUP_READY);
+            grid_wait(a.sync + GROUP_READY);
             release_keys<KIND>(a, jobs);
             left = true;
         }
         for (; !by_flags<KIND>(a) && ready <= at.part - GROUPS; ready++)
             wait_for_group(a, b, ready);
-        char *to = r.rows + row_stage.i * r.row_stage_bytes;
-        mbarrier_wait(&b.rows_empty[row_stage.i], row_stage.phase ^ 1);
+        char *to = r.rows + row_stage.slot * r.row_stage_bytes;
+        mbarrier_wait(&b.rows_empty[row_stage.slot], row_stage.phase ^ 1);
         if (by_flags<KIND>(a))
-            receive_rows(a, jobs, at.job, to, r.pitch, &b.rows_full[row_stage.i]);
+            receive_rows(a, jobs, at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
         else if (threadIdx.x % 32 < COPY_LANES)
-            copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[row_stage.i]);
+            copy_rows(a, jobs, at.down(), at.job, to, r.pitch, &b.rows_full[row_stage.slot]);
         __syncwarp();
         row_stage.next(a.row_stages);
     }
     for (; !by_flags<KIND>(a) && ready < GROUPS; ready++)
         wait_for_group(a, b, ready);
     if (by_flags<KIND>(a) && !left)
-        wait_for_all(a.sync + GROUP_READY);
+        grid_wait(a.sync + GROUP_READY);
     if (!left)
         release_keys<KIND>(a, jobs);
 }
@@ -328,14 +315,14 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const work &job
         if (at.fresh) {
             const bool resident = by_flags<KIND>(a) && !at.down();
             if (staged) {
-                warp_arrive(&b.rows_empty[row_stage.i]);
+                mbarrier_arrive_warp(&b.rows_empty[row_stage.slot]);
                 row_stage.next(a.row_stages);
             }
             staged = !resident;
             each = at.s.each, n = min(each, at.s.kp / 128 - run * each);
-            rows = column_of<KIND>(a, jobs, r, at.job, resident, row_stage.i) + run * each * 256 +
+            rows = column_of<KIND>(a, jobs, r, at.job, resident, row_stage.slot) + run * each * 256 +
                    q * 16;
-            mbarrier_wait(resident ? &b.resident : &b.rows_full[row_stage.i],
+            mbarrier_wait(resident ? &b.resident : &b.rows_full[row_stage.slot],
                           resident ? 0 : row_stage.phase);
         }
         if (at.pipe != pipe)
@@ -345,16 +332,16 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const work &job
         float2 units[TILES] = {};
 #pragma unroll 1
         for (int i = 0; i < each; i++, x += 256) {
-            const char *const here = w + stage.i * STAGE, *const scales = s + stage.i * STAGE;
+            const char *const here = w + stage.slot * STAGE, *const scales = s + stage.slot * STAGE;
             struct weights c[TILES];
-            mbarrier_wait(&own.full[stage.i], stage.phase);
+            mbarrier_wait(&own.full[stage.slot], stage.phase);
 #pragma unroll
             for (int t = 0; t < TILES; t++) {
                 c[t].load(here + t * STEP, scales + t * STEP);
                 if (run == 0 && i == 0)
                     units[t] = c[t].take_row_scales();
             }
-            warp_arrive(&own.empty[stage.i]);
+            mbarrier_arrive_warp(&own.empty[stage.slot]);
             if (i < n)
                 multiply<KIND>(c, x, 8 * r.pitch, acc);
             stage.next(a.stages);
@@ -374,7 +361,7 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const work &job
                 at_units[0] = units[t].x, at_units[8] = units[t].y;
             }
         }
-        warp_arrive(&own.sums_full);
+        mbarrier_arrive_warp(&own.sums_full);
         turn.next(1);
     }
 }
@@ -384,12 +371,10 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const work &job
 __device__ __forceinline__ void store_hidden(const moe_args &a, int pair, int i, float h)
 {
     uint16_t *to = a.h_to + (size_t)pair * (size_t)a.terms * (size_t)a.h.kp + (size_t)i;
-    __half hi = __float2half_rn(h * a.h_scale);
-    *to = __half_as_ushort(hi);
-    if (a.terms == 2) {
-        float rest = isfinite(__half2float(hi)) ? h * a.h_scale - __half2float(hi) : 0.f;
-        to[a.h.kp] = __half_as_ushort(__float2half_rn(rest));
-    }
+    float x = h * a.h_scale;
+    to[0] = split_term<__half>(x);
+    if (a.terms == 2)
+        to[a.h.kp] = split_term<__half>(x);
 }
 
 /* A lane's outputs 2 * o and 2 * o + 1 of a tile for one pair; for gate and up these are one hidden
@@ -453,17 +438,17 @@ __device__ __forceinline__ void signal_part(const moe_args &a, block &b, int par
     if (down && part + 1 < PARTS)
         return;
     __syncwarp(); /* the first lane may still be signalling the part before */
-    asm volatile("bar.sync 1, %0;" ::"n"((int)ALL) : "memory");
+    named_barrier<EPILOGUE_BARRIER, ALL>();
     if ((int)threadIdx.x != 32 * MMA_WARPS)
         return;
     if (!down) {
-        arrive_at(a.sync + GROUP_READY + part);
+        grid_arrive(a.sync + GROUP_READY + part);
         mbarrier_arrive(&b.part_done[part]);
         return;
     }
-    arrive_at(a.sync + DOWN_READY);
+    grid_arrive(a.sync + DOWN_READY);
     if (first_sum(a) < a.rows * a.in)
-        wait_for_all(a.sync + DOWN_READY);
+        grid_wait(a.sync + DOWN_READY);
 }
 
 /* An epilogue warp has one tile of each of its pipeline's units. */
@@ -501,8 +486,8 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const work &jobs
         mbarrier_wait(&own.sums_full, turn.phase);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
-            e[i].template take<KIND>(a, down, red, (const char *)own.bias[ends.i] + bias_at);
-        warp_arrive(&own.sums_empty);
+            e[i].template take<KIND>(a, down, red, (const char *)own.bias[ends.slot] + bias_at);
+        mbarrier_arrive_warp(&own.sums_empty);
         turn.next(1), ends.next(BIASES);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
@@ -607,10 +592,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (a.single_row) {
         if (warp < ROUTE_WARPS) {
             pack_single_row(a, (uint16_t *)r.resident, b.lists.x_inv, b.scratch);
-            warp_arrive(&b.resident);
+            mbarrier_arrive_warp(&b.resident);
         } else if (warp == WEIGHT_WARP) {
             select_row(a, &b.lists, 0);
-            warp_arrive(&b.chosen);
+            mbarrier_arrive_warp(&b.chosen);
         } else if (warp > WEIGHT_WARP) {
             mbarrier_wait(&b.chosen, 0);
         }
@@ -671,9 +656,7 @@ template <int KIND> static int shared_of(const struct moe_args *a, int columns)
 /* Dynamic shared memory that a block can have beside its static variables. */
 static int smem_max(const struct kdev *d)
 {
-    int most = 0;
-    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->ordinal);
-    return most - (int)sizeof(struct block) - 128;
+    return (int)d->smem_max - (int)sizeof(struct block) - 128;
 }
 
 /* Fewer columns if rows are so long that a block's shared memory cannot hold more. */

@@ -29,6 +29,7 @@
 #ifndef AERIE_CUDA_EXPERTS_CUH
 #define AERIE_CUDA_EXPERTS_CUH
 
+#include "kernels/cuda/base/order.cuh"
 #include "kernels/cuda/dense/product.cuh"
 
 enum {
@@ -102,50 +103,22 @@ void cuda_tile_sum(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__
 
-/* Position of chunk c in a tile: the first chunks of all k splits, then their second chunks, ... */
+/* Named barriers of the kernels: of the epilogue warps, of the warps that select experts, of the
+ * threads that hold a row. */
+enum { EPILOGUE_BARRIER = 1, SELECT_BARRIER = 2, ROUTE_BARRIER = 3 };
+
+/* Position of chunk c (128 of k) in a tile of 16 outputs: as that of a chunk in a panel
+ * (base/panel.cuh). */
 __host__ __device__ __forceinline__ int chunk_place(int c, int chunks)
 {
-    int each = (chunks + (int)K_SPLITS - 1) / (int)K_SPLITS, full = chunks / each,
-        rest = chunks % each;
-    int i = c % each;
-    return i * full + (i < rest ? i : rest) + c / each;
+    return chunk_place(ksplit_of(chunks * K_CHUNK), c);
 }
 
-/* Maps floats to unsigned integers in the same order; NaN maps to 1, below all numbers; 0 is no
- * key. */
-__device__ __forceinline__ uint32_t order_key(float x)
-{
-    uint32_t u = __float_as_uint(x + 0.f); /* -0 becomes 0 */
-    return x != x ? 1 : u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000u);
-}
-
+/* The key of a logit. NaN maps to 1, below all numbers; 0 is no key. */
+__device__ __forceinline__ uint32_t order_key(float x) { return x != x ? 1 : ordered_bits(x); }
 __device__ __forceinline__ float logit_of_key(uint32_t key)
 {
-    return key == 1 ? NAN : __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu));
-}
-
-/* Acquire load of a word that other blocks write while this kernel runs. */
-__device__ __forceinline__ uint32_t load_acquire(const unsigned *p)
-{
-    uint32_t v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-
-/* Fence between a block's data and the counter or flag that announces the data. */
-__device__ __forceinline__ void fence_acq_rel()
-{
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
-
-/* Release: whoever sees the counter increased also sees what this block has written. */
-__device__ __forceinline__ void block_arrives(unsigned *counter)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        fence_acq_rel();
-        atomicAdd(counter, 1);
-    }
+    return key == 1 ? NAN : value_of(key);
 }
 
 /* Waits for the keys of a row; lane l gets those of experts l, l + 32, ... */
@@ -208,30 +181,6 @@ struct jobs {
     int n;
 };
 
-/* One level of the tree of warp_sum() for several sums at once (a reduce-scatter): a lane keeps N
- * of its 2 N numbers and adds those of the lane D away. One call a level, so that all indices are
- * constants: in a loop the compiler selected registers at run time. */
-template <int D, int N, int MAX_PAIRS>
-__device__ __forceinline__ void reduce_scatter_lanes(float (&v)[MAX_PAIRS])
-{
-    const bool upper = threadIdx.x & D;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const float mine = upper ? v[i + N] : v[i], other = upper ? v[i] : v[i + N];
-        v[i] = mine + __shfl_xor_sync(~0u, other, D);
-    }
-}
-
-/* Inclusive scan over the lanes of a warp. */
-__device__ __forceinline__ int inclusive_scan(int v)
-{
-    for (int i = 1; i < 32; i *= 2) {
-        int left = __shfl_up_sync(~0u, v, i);
-        v += (int)threadIdx.x % 32 >= i ? left : 0;
-    }
-    return v;
-}
-
 /* Groups at most 32 pairs; experts in the order in which pairs first name them. One warp. */
 __device__ __forceinline__ void group_32(const moe_args &a, struct jobs *l)
 {
@@ -256,7 +205,7 @@ __device__ __forceinline__ void group_32(const moe_args &a, struct jobs *l)
 /* Barrier of the first THREADS threads of a block. */
 template <int THREADS> __device__ __forceinline__ void selectors_sync()
 {
-    asm volatile("bar.sync 2, %0;" ::"n"((int)THREADS) : "memory");
+    named_barrier<SELECT_BARRIER, THREADS>();
 }
 
 /* Groups at most DIRECT_PAIRS pairs, with the same result in every block: by expert, and within an

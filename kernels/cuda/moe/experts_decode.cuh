@@ -1,10 +1,11 @@
-/* experts_decode.cuh - the building blocks of experts.cu: the shape of a block, mbarriers, bulk
- * copies, one multiplication, packing a single row, how units are divided among blocks, and how a
+/* experts_decode.cuh - the building blocks of experts.cu: the shape of a block, one multiplication, packing a single row, how units are divided among blocks, and how a
  * warp iterates over its block's units.
  */
 #ifndef AERIE_CUDA_EXPERTS_DECODE_CUH
 #define AERIE_CUDA_EXPERTS_DECODE_CUH
 
+#include "kernels/cuda/base/copy.cuh"
+#include "kernels/cuda/base/ring.cuh"
 #include "kernels/cuda/moe/route.cuh"
 
 enum {
@@ -48,104 +49,6 @@ template <int KIND> struct shape {
 };
 
 /* ---- primitives ----------------------------------------------------------------------------- */
-
-__device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* mbarriers in shared memory. */
-__device__ __forceinline__ void mbarrier_init(uint64_t *b, int n)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n) : "memory");
-}
-__device__ __forceinline__ void mbarrier_arrive(uint64_t *b)
-{
-    asm volatile("{\n"
-                 ".reg .b64 state;\n"
-                 "mbarrier.arrive.shared.b64 state, [%0];\n"
-                 "}\n" ::"r"(shared_address(b))
-                 : "memory");
-}
-/* One arrival for the whole warp, after all its lanes have come here. */
-__device__ __forceinline__ void warp_arrive(uint64_t *b)
-{
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        mbarrier_arrive(b);
-}
-__device__ __forceinline__ void mbarrier_wait(uint64_t *b, int phase)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-#if __CUDA_ARCH__ >= 900
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-#else
-                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
-#endif
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(shared_address(b)),
-                 "r"(phase)
-                 : "memory");
-}
-
-/* Bulk copies into shared memory, issued by COPY_LANES lanes of a warp (one on Hopper, all without
- * a copy engine): first the number of bytes to expect, then the copies. copy_evict_first() is for
- * data that is read once: L2 evicts it first. */
-#if __CUDA_ARCH__ >= 900
-enum { COPY_LANES = 1 };
-__device__ __forceinline__ void copies_expect(uint64_t *b, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
-                 "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_evict_first(void *to, const void *from, int bytes, uint64_t *b)
-{
-    asm volatile("{\n"
-                 ".reg .b64 once;\n"
-                 "createpolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
-                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], once;\n"
-                 "}\n" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
-}
-__device__ __forceinline__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *b)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
-}
-__device__ __forceinline__ void copies_issued(uint64_t *) {}
-/* Makes this thread's view of ordinary writes visible to the copy engine (async proxy). */
-__device__ __forceinline__ void fence_proxy_async()
-{
-    asm volatile("fence.proxy.async;" ::: "memory");
-}
-#else
-enum { COPY_LANES = 32 };
-__device__ __forceinline__ void copies_expect(uint64_t *, int) {}
-__device__ __forceinline__ void copy_bulk(void *to, const void *from, int bytes, uint64_t *)
-{
-    for (int i = (int)threadIdx.x % 32 * 16; i < bytes; i += 512)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i),
-                     "l"((const char *)from + i)
-                     : "memory");
-}
-__device__ __forceinline__ void copy_evict_first(void *to, const void *from, int bytes, uint64_t *b)
-{
-    copy_bulk(to, from, bytes, b);
-}
-__device__ __forceinline__ void copies_issued(uint64_t *b)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(b))
-                 : "memory");
-}
-__device__ __forceinline__ void fence_proxy_async() {}
-#endif
 
 /* The weights of outputs g and g + 8 in a chunk of 128 of k, and their scales. */
 struct weights {
@@ -225,7 +128,7 @@ __device__ __forceinline__ float2 two_of(int type, const void *p, int i)
         return *(const float2 *)((const float *)p + i);
     const uint32_t raw = *(const uint32_t *)((const uint16_t *)p + i);
     if (type == DT_BF16)
-        return make_float2(__uint_as_float(raw << 16), __uint_as_float(raw & 0xffff0000u));
+        return make_float2(low_bf16(raw), high_bf16(raw));
     return __half22float2(*(const __half2 *)&raw);
 }
 
@@ -250,14 +153,14 @@ __device__ __forceinline__ void pack_single_row(const moe_args &a, uint16_t *to,
     for (int j = 0; j < PER; j++)
         ss = fmaf(x[j], x[j], ss);
     if (a.pre.kind != NORM_NONE)
-        inv = 1 / sqrtf(block_sum(ss, scratch) / (float)a.in + a.pre.eps);
+        inv = 1 / sqrtf(route_sum(ss, scratch) / (float)a.in + a.pre.eps);
 #pragma unroll
     for (int j = 0; j < PER; j++) {
-        const float y = normed_by(a.pre.kind, x[j], inv, __uint_as_float(w[j] << 16));
+        const float y = normed_by(a.pre.kind, x[j], inv, low_bf16(w[j]));
         x[j] = tid + j * ROUTE_THREADS < a.in ? y : 0.f;
         top = fmaxf(top, fabsf(x[j]));
     }
-    const float s = f16_scale_of(block_max(top, scratch + ROUTE_WARPS));
+    const float s = f16_scale_of(route_max(top, scratch + ROUTE_WARPS));
     if (tid < a.top_k)
         x_inv[tid] = inverse_scale(s);
 #pragma unroll
@@ -351,16 +254,6 @@ struct unit_walk {
     }
 };
 
-/* A position in a ring. */
-struct ring_pos {
-    int i, phase;
-    __device__ __forceinline__ void next(int n)
-    {
-        if (++i == n)
-            i = 0, phase ^= 1;
-    }
-};
-
 struct block {
     struct jobs lists;
     struct unit_share shares[PARTS];
@@ -377,20 +270,16 @@ struct block {
         if (threadIdx.x % 32)
             return;
         for (struct pipe &g : pipe) {
-            for (int i = 0; i < MAX_STAGES; i++)
-                mbarrier_init(&g.full[i], COPY_LANES), mbarrier_init(&g.empty[i], (int)K_SPLITS);
+            init_ring(g.full, g.empty, MAX_STAGES, COPY_LANES, (int)K_SPLITS);
             mbarrier_init(&g.sums_full, (int)K_SPLITS), mbarrier_init(&g.sums_empty, TILES);
         }
-        for (int i = 0; i < MAX_ROW_STAGES; i++)
-            mbarrier_init(&rows_full[i], COPY_LANES), mbarrier_init(&rows_empty[i], MMA_WARPS);
+        init_ring(rows_full, rows_empty, MAX_ROW_STAGES, COPY_LANES, MMA_WARPS);
         for (int i = 0; i < GROUPS; i++)
             mbarrier_init(&part_done[i], 1);
         mbarrier_init(&chosen, 1),
             mbarrier_init(&resident, single_row ? (int)ROUTE_WARPS : COPY_LANES + 1);
         mbarrier_init(&flags_cleared, 1);
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
+        mbarrier_init_fence();
     }
 };
 

@@ -10,7 +10,7 @@
  */
 #include "kernels/cuda/moe/experts.cuh"
 
-enum { THREADS = 512 };
+enum { THREADS = 512, PER = 8 /* elements that a thread loads together */ };
 
 /* ---- kernels between and after the products ------------------------------------------------- */
 
@@ -20,10 +20,8 @@ __device__ void pack_shared(const float *y, int n, int kp, uint16_t *hi)
     uint16_t *lo = hi + kp;
     for (int i = (int)threadIdx.x; i < kp; i += (int)blockDim.x) {
         float x = i < n ? y[i] : 0.f;
-        bf16 h = __float2bfloat16_rn(x);
-        float rest = isfinite(__bfloat162float(h)) ? x - __bfloat162float(h) : 0.f;
-        hi[i] = __bfloat16_as_ushort(h);
-        lo[i] = __bfloat16_as_ushort(__float2bfloat16_rn(rest));
+        hi[i] = split_term<bf16>(x);
+        lo[i] = split_term<bf16>(x);
     }
 }
 
@@ -58,6 +56,16 @@ __global__ void __launch_bounds__(THREADS) gate_pairs(const __grid_constant__ st
     pack_shared(y, a.ffn, a.h.kp, a.h_to + (size_t)pair * (size_t)(2 * a.h.kp));
 }
 
+/* 1 / rms of a row in shared memory; the whole block. scratch: see block_reduce(). */
+__device__ __forceinline__ float inverse_rms(const float *x, int n, const struct norm &norm,
+                                             float *scratch)
+{
+    float ss = 0;
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        ss = fmaf(x[i], x[i], ss);
+    return 1 / sqrtf(block_reduce<false>(ss, scratch) / (float)n + norm.eps);
+}
+
 /* Sums the experts of a row. Block (1, row) if there is a post-norm, else (slices of the row, row).
  * Shared: the row (in), if there is a post-norm. */
 __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ struct moe_args a)
@@ -76,7 +84,7 @@ __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ stru
     }
     for (int i = first; i < a.in; i += step) {
         float old = a.add ? dst[i] : 0.f;
-        float z = a.post.kind != NORM_NONE ? normed(a.post, y[i], inv, i)
+        float z = a.post.kind != NORM_NONE ? normed_by(a.post.kind, y[i], inv, norm_weight(a.post, i))
                                            : sum_of(a, a.chosen, a.weight, r, i);
         dst[i] = a.add ? z + old : z;
     }

@@ -14,19 +14,7 @@ enum {
     MAX_ROWS = 16, /* most rows of a block */
 };
 
-/* ---- primitives ----------------------------------------------------------------------------- */
-
-/* A thread's weights of a pass as raw bits: converting a loaded number at once would wait for the
- * load. BF16: the weights are bf16, which shortens the code. */
-template <bool BF16>
-__device__ __forceinline__ void fetch_weights(struct vec v, size_t first, int n, int from,
-                                              uint32_t (&w)[PER])
-{
-    if (!BF16 && v.p && v.type == DT_F32)
-        fetch_part((const uint32_t *)v.p + first, n, from, w);
-    else if (v.p)
-        fetch_part((const uint16_t *)v.p + first, n, from, w);
-}
+/* ---- packing -------------------------------------------------------------------------------- */
 
 /* One weight as raw bits, or 0. */
 __device__ __forceinline__ uint32_t fetch_weight(struct vec v, size_t i, bool there)
@@ -34,16 +22,6 @@ __device__ __forceinline__ uint32_t fetch_weight(struct vec v, size_t i, bool th
     return v.type == DT_F32 ? fetch((const uint32_t *)v.p + i, there && v.p)
                             : fetch((const uint16_t *)v.p + i, there && v.p);
 }
-
-/* Converts raw bits to float32. */
-template <bool BF16> __device__ __forceinline__ float as_float(struct vec v, uint32_t w)
-{
-    return BF16                ? __uint_as_float(w << 16)
-           : v.type == DT_F16 ? __half2float(__ushort_as_half((uint16_t)w))
-                              : __uint_as_float(v.type == DT_BF16 ? w << 16 : w);
-}
-
-/* ---- packing -------------------------------------------------------------------------------- */
 
 /* Clears the words in which the expert blocks exchange what they compute for a row. */
 __device__ __forceinline__ void clear_row(const moe_args &a, int r)
@@ -67,12 +45,11 @@ __device__ __forceinline__ void store_part_terms(const moe_args &a, uint16_t *to
     for (int t = 0; t < a.terms; t++, to += a.x.kp)
 #pragma unroll
         for (int j = 0; j < PER; j++) {
-            const __half h = __float2half_rn(y[j]);
-            const bf16 b = __float2bfloat16_rn(y[j]);
-            const float z = a.f16 ? __half2float(h) : __bfloat162float(b);
+            const __half h = rounded_to<__half>(y[j]); /* both types, without a branch */
+            const bf16 b = rounded_to<bf16>(y[j]);
             if (i + j * THREADS < a.x.kp)
-                to[j * THREADS] = a.f16 ? __half_as_ushort(h) : __bfloat16_as_ushort(b);
-            y[j] = isfinite(z) ? y[j] - z : 0.f;
+                to[j * THREADS] = a.f16 ? bits_of(h) : bits_of(b);
+            y[j] = rest_after(y[j], a.f16 ? float_of(h) : float_of(b));
         }
 }
 
@@ -112,11 +89,11 @@ __device__ __forceinline__ void pack_row(const moe_args &a, int r, float *scratc
                 store_part_terms(a, to, from, y);
         }
         if (phase == SQUARES && a.pre.kind != NORM_NONE)
-            inv = 1 / sqrtf(block_sum(ss, scratch) / (float)a.in + a.pre.eps);
+            inv = 1 / sqrtf(route_sum(ss, scratch) / (float)a.in + a.pre.eps);
         if (phase == SQUARES)
             top = 0;
         if (phase == LARGEST && a.f16) {
-            s = f16_scale_of(block_max(top, scratch + WARPS));
+            s = f16_scale_of(route_max(top, scratch + WARPS));
             if (threadIdx.x == 0)
                 a.x_inv[r] = inverse_scale(s);
         }
@@ -222,7 +199,7 @@ __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0
     /* This thread finishes row r0 + r, expert e0 + i. */
     const int r = (int)threadIdx.x / X, i = (int)threadIdx.x % X;
     const bool ends = r0 + r < r1 && e0 + i < a.n_expert;
-    const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
+    const struct norm &norm = route_norm(a);
     const uint32_t bias = fetch_weight(a.router_b, (size_t)(e0 + i), ends);
     multiply_rows<X, BF16>(a, norm, e0, r0, r1, part);
     __syncthreads();
@@ -233,72 +210,21 @@ __device__ __forceinline__ void router_product(const moe_args &a, int e0, int r0
 #pragma unroll
     for (int p = 0; p < WARPS; p++)
         ss += part[p * SUMS + X], y += part[p * SUMS + i];
-    if (norm.kind != NORM_NONE)
-        y *= 1 / sqrtf(ss / (float)a.in + norm.eps);
-    y *= a.router_scale;
-    if (a.router_b.p)
-        y += as_float<false>(a.router_b, bias);
-    __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)(e0 + i), order_key(y));
+    store_logit(a, norm, r0 + r, e0 + i, y, ss, bias);
 }
 
 /* ---- selection by the last block ------------------------------------------------------------ */
-
-/* Groups the pairs into jobs by expert, within an expert in any order: a pair's results do not
- * depend on its position. One block. */
-static __device__ __forceinline__ void group_pairs(const moe_args &a)
-{
-    __shared__ int count[MAX_EXPERTS], at[MAX_EXPERTS];
-    int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
-    for (int e = tid; e < MAX_EXPERTS; e += THREADS)
-        count[e] = 0;
-    __syncthreads();
-    for (int p = tid; p < pairs; p += THREADS)
-        atomicAdd(&count[__ldcg(a.chosen + p)], 1);
-    __syncthreads();
-    if (tid < 32) { /* 32 experts at a time */
-        int sum = 0, n = 0;
-        for (int e = tid; e < (a.n_expert + 31) / 32 * 32; e += 32) {
-            int c = e < a.n_expert ? count[e] : 0, jobs = (c + a.job_pairs - 1) / a.job_pairs;
-            int upto = inclusive_scan(c), jobs_upto = inclusive_scan(jobs);
-            for (int j = 0; j < jobs; j++) {
-                a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.job_pairs;
-                a.active[n + jobs_upto - jobs + j] = e;
-            }
-            if (e < a.n_expert)
-                at[e] = sum + upto - c;
-            n += __shfl_sync(~0u, jobs_upto, 31);
-            sum += __shfl_sync(~0u, upto, 31);
-        }
-        if (tid == 0)
-            a.begin[n] = sum, *a.n_active = n;
-    }
-    __syncthreads();
-    for (int p = tid; p < pairs; p += THREADS)
-        a.order[atomicAdd(&at[__ldcg(a.chosen + p)], 1)] = p;
-}
 
 /* The last block of a group of rows selects the group's experts; the last block of all groups the
  * pairs. */
 __device__ __forceinline__ void select_last(const moe_args &a, int r0, int r1, unsigned blocks)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     if (!last_to_arrive(a.counters + 1 + blockIdx.y, blocks))
         return;
-    for (int r = r0 + warp; r < r1; r += WARPS) {
-        int e = 0;
-        float w = 0;
-        uint32_t key[MAX_EXPERTS / 32];
-        wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
-        select_experts(a, key, &e, &w);
-        if (lane < a.top_k) {
-            size_t at = (size_t)r * (size_t)a.top_k + (size_t)lane;
-            a.chosen[at] = e, a.weight[at] = w;
-            if (a.chosen_out)
-                a.chosen_out[at] = e;
-        }
-    }
+    for (int r = r0 + (int)threadIdx.x / 32; r < r1; r += WARPS)
+        select_and_store(a, r);
     if (last_to_arrive(a.counters, gridDim.y))
-        group_pairs(a);
+        group_pairs<1>(a); /* rarely many pairs: little code */
 }
 
 /* ---- the kernel ----------------------------------------------------------------------------- */

@@ -1,6 +1,11 @@
-/* route.cuh - how a block of the router holds a row in order to normalise and pack it for the
- * experts: ROUTE_THREADS threads, PER elements each. Every kernel that packs a row sums its squares
- * in this order.
+/* route.cuh - the router of a mixture of experts: what its two kernels (route.cu for decode and
+ * verify rows, tile_route.cu for prefill rows) define once, and how a block holds a row.
+ *
+ * The kernels differ in how they multiply, for speed: with few rows a block holds the weights of a
+ * few experts and the rows pass by; with many rows a block holds the rows and the weights pass by.
+ * They agree to the bit: an element belongs to the same thread (ROUTE_THREADS threads, PER elements
+ * each), its products are added in the same order, and the logit, the selection and the grouping
+ * are the functions here.
  */
 #ifndef AERIE_CUDA_ROUTE_CUH
 #define AERIE_CUDA_ROUTE_CUH
@@ -10,7 +15,8 @@
 #ifdef __CUDACC__
 
 enum {
-    ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32, /* the same in tile_route.cu */
+    ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
+    PER = 8, /* elements of a row that a thread holds, so that it waits once for several loads */
     ROUTE_PASS = PER * ROUTE_THREADS, /* elements of a row held at once */
 };
 
@@ -60,44 +66,121 @@ __device__ __forceinline__ void fetch_part(const IN *p, int n, int from, OUT (&x
         x[j] = fetch(p + j * ROUTE_THREADS, i + j * ROUTE_THREADS < n);
 }
 
+/* A thread's weights of a pass as raw bits: converting a loaded number at once would wait for the
+ * load. BF16: the weights are bf16, which shortens the code. Without weights w is left as it is. */
+template <bool BF16>
+__device__ __forceinline__ void fetch_weights(struct vec v, size_t first, int n, int from,
+                                              uint32_t (&w)[PER])
+{
+    if (!BF16 && v.p && v.type == DT_F32)
+        fetch_part((const uint32_t *)v.p + first, n, from, w);
+    else if (v.p)
+        fetch_part((const uint16_t *)v.p + first, n, from, w);
+}
+/* Converts raw bits to float32. */
+template <bool BF16> __device__ __forceinline__ float as_float(struct vec v, uint32_t w)
+{
+    return BF16 ? low_bf16(w) : raw_value(v.type, w);
+}
+
 /* Barrier of the threads that hold a row; the block may have further threads. */
-__device__ __forceinline__ void route_sync()
+__device__ __forceinline__ void route_sync() { named_barrier<ROUTE_BARRIER, ROUTE_THREADS>(); }
+
+/* The sum, and the maximum of non-negative numbers, over these threads. scratch: ROUTE_WARPS floats
+ * that no thread still reads. */
+__device__ __forceinline__ float route_sum(float v, float *scratch)
 {
-    asm volatile("bar.sync 3, %0;" ::"n"((int)ROUTE_THREADS) : "memory");
+    return block_sum<ROUTE_WARPS>(v, scratch, route_sync);
+}
+__device__ __forceinline__ float route_max(float v, float *scratch)
+{
+    return block_max_positive<ROUTE_WARPS>(v, scratch, route_sync);
 }
 
-/* block_reduce() with a single barrier. scratch: ROUTE_WARPS floats that no thread still reads. */
-__device__ __forceinline__ float block_sum(float v, float *scratch)
+/* ---- logits --------------------------------------------------------------------------------- */
+
+/* The norm of the router's input. */
+__device__ __forceinline__ const struct norm &route_norm(const moe_args &a)
 {
-    const int lane = (int)threadIdx.x % 32;
-    v = warp_sum(v);
-    if (lane == 0)
-        scratch[threadIdx.x / 32] = v;
-    route_sync();
-    return warp_sum(lane < ROUTE_WARPS ? scratch[lane] : 0.f);
-}
-/* The same for the maximum of non-negative numbers. */
-__device__ __forceinline__ float block_max(float v, float *scratch)
-{
-    const int lane = (int)threadIdx.x % 32;
-    const unsigned top = __reduce_max_sync(~0u, __float_as_uint(v));
-    if (lane == 0)
-        scratch[threadIdx.x / 32] = __uint_as_float(top);
-    route_sync();
-    return __uint_as_float(
-        __reduce_max_sync(~0u, lane < ROUTE_WARPS ? __float_as_uint(scratch[lane]) : 0u));
+    return a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
 }
 
-/* The power of two that brings the largest element of a row into [2^13, 2^14), and its inverse. */
-__device__ __forceinline__ float f16_scale_of(float top)
+/* Stores the key of expert e's logit for row r. y: the product without 1 / rms; squares: the sum of
+ * the row's squares; bias: the expert's as loaded (raw_at()). */
+__device__ __forceinline__ void store_logit(const moe_args &a, const struct norm &norm, int r,
+                                            int e, float y, float squares, uint32_t bias)
 {
-    const bool scaled = top > 0 && isfinite(top);
-    const int e = scaled ? max(min(14 + 126 - (int)(__float_as_uint(top) >> 23), 120), -120) : 0;
-    return __int_as_float((127 + e) << 23);
+    if (norm.kind != NORM_NONE)
+        y *= 1 / sqrtf(squares / (float)a.in + norm.eps);
+    y *= a.router_scale;
+    if (a.router_b.p)
+        y += raw_value(a.router_b.type, bias);
+    __stcg(a.keys + (size_t)r * (size_t)a.n_expert + (size_t)e, order_key(y));
 }
-__device__ __forceinline__ float inverse_scale(float s)
+
+/* ---- selection and grouping ----------------------------------------------------------------- */
+
+/* Selects the experts of row r and stores them. One warp. */
+__device__ __forceinline__ void select_and_store(const moe_args &a, int r)
 {
-    return __int_as_float((254 << 23) - __float_as_int(s));
+    const int lane = (int)threadIdx.x % 32;
+    int e = 0;
+    float w = 0;
+    uint32_t key[MAX_EXPERTS / 32];
+    wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
+    select_experts(a, key, &e, &w);
+    if (lane < a.top_k) {
+        const size_t at = (size_t)r * (size_t)a.top_k + (size_t)lane;
+        a.chosen[at] = e, a.weight[at] = w;
+        if (a.chosen_out)
+            a.chosen_out[at] = e;
+    }
+}
+
+/* Divides the experts' pairs into jobs. One warp. at: the number of pairs of each expert; becomes
+ * the position of the expert's next pair. */
+__device__ __forceinline__ void begin_jobs(const moe_args &a, int *at)
+{
+    int sum = 0, n = 0;
+    for (int e = (int)threadIdx.x; e < (a.n_expert + 31) / 32 * 32; e += 32) {
+        const int c = e < a.n_expert ? at[e] : 0, jobs = (c + a.job_pairs - 1) / a.job_pairs;
+        const int upto = inclusive_scan(c), jobs_upto = inclusive_scan(jobs);
+        for (int j = 0; j < jobs; j++) {
+            a.begin[n + jobs_upto - jobs + j] = sum + upto - c + j * a.job_pairs;
+            a.active[n + jobs_upto - jobs + j] = e;
+        }
+        if (e < a.n_expert)
+            at[e] = sum + upto - c;
+        n += __shfl_sync(~0u, jobs_upto, 31);
+        sum += __shfl_sync(~0u, upto, 31);
+    }
+    if (threadIdx.x == 0)
+        a.begin[n] = sum, *a.n_active = n;
+}
+
+/* Groups the pairs into jobs by expert, within an expert in any order: a pair's results do not
+ * depend on its position. One block of ROUTE_THREADS. */
+template <int UNROLL> __device__ __forceinline__ void group_pairs(const moe_args &a)
+{
+    __shared__ int at[MAX_EXPERTS];
+    const int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
+    for (int e = tid; e < a.n_expert; e += ROUTE_THREADS)
+        at[e] = 0;
+    __syncthreads();
+#pragma unroll UNROLL
+    for (int p = tid; p < pairs; p += ROUTE_THREADS)
+        atomicAdd(&at[__ldcg(a.chosen + p)], 1);
+    __syncthreads();
+    if (tid < 32)
+        begin_jobs(a, at);
+    __syncthreads();
+#pragma unroll UNROLL
+    for (int p = tid; p < pairs; p += ROUTE_THREADS) {
+        const int place = atomicAdd(&at[__ldcg(a.chosen + p)], 1);
+        a.order[place] = p;
+        if (a.prefill)
+            a.place[p] = place;
+    }
 }
 
 #endif

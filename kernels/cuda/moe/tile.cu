@@ -103,7 +103,7 @@ __device__ __forceinline__ int chunks_of(const prefill_experts &a)
 
 /* One thread. */
 template <int TERMS>
-__device__ __forceinline__ void fetch_tiles(const prefill_experts &a, ring<STAGES> r,
+__device__ __forceinline__ void fetch_tiles(const prefill_experts &a, pointer_ring r,
                                             const pair_tiles &tiling)
 {
     const int chunks = chunks_of(a), sixteens = (a.down ? a.m.down_m.n : a.m.gate_up_m.n) / 16;
@@ -114,19 +114,19 @@ __device__ __forceinline__ void fetch_tiles(const prefill_experts &a, ring<STAGE
         const int bytes = (wide ? 4 : 2) * BOX_COLS * 128 + OUTS_BYTES + SCALES_BYTES;
 #pragma unroll 1
         for (int c = 0; c < chunks; c++) {
-            uint64_t *full = &r.full[r.slot];
-            uint8_t *stage = r.stage + r.slot * STAGE_SPAN, *outs = stage + 2 * HALF_BYTES;
+            uint64_t *full = r.filled();
+            uint8_t *stage = r.place(), *outs = stage + 2 * HALF_BYTES;
             const int here = chunk_place(c, chunks);
-            barrier_wait(&r.empty[r.slot], r.phase ^ 1);
-            barrier_expect(full, bytes);
-            fetch_pieces(outs, &a.w, here, first, full);
-            fetch_pieces(outs + OUTS_BYTES, &a.s, here, first, full);
+            mbarrier_wait(r.emptied(), r.pos.phase ^ 1);
+            bulk_expect(full, bytes);
+            copy_pieces(shared_at(outs), &a.w, here, first, full);
+            copy_pieces(shared_at(outs + OUTS_BYTES), &a.s, here, first, full);
             for (int h = 0; h < 2; h++) {
                 uint8_t *half = stage + h * HALF_BYTES;
                 const int k = c * STAGE_K + h * 64, col = at.from * TERMS;
-                fetch_box(half, &a.x, k, col, full);
+                copy_box(shared_at(half), &a.x, k, col, full);
                 if (wide)
-                    fetch_box(half + BOX_COLS * 128, &a.x, k, col + BOX_COLS, full);
+                    copy_box(shared_at(half + BOX_COLS * 128), &a.x, k, col + BOX_COLS, full);
             }
             r.next();
         }
@@ -170,7 +170,7 @@ struct weights {
                      : "memory");
         wgmma_f16<N>(acc, h0[0], h1[0], h0[1], h1[1], cols, onto);
         wgmma_f16<N>(acc, h0[2], h1[2], h0[3], h1[3], cols + 2, 1);
-        mma_commit();
+        wgmma_commit();
     }
 };
 
@@ -190,7 +190,7 @@ __device__ __forceinline__ void add_split(float (&sum)[MAX_COLS / 2 / TERMS],
  * size for every N, otherwise the compiler runs out of registers. While a block is multiplied the
  * next one is decoded; between stages the other warpgroups keep the tensor cores busy. */
 template <int TERMS, int N>
-__device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int out,
+__device__ __forceinline__ void multiply_tile(pointer_ring &r, int chunks, int out,
                                               float (&acc)[MAX_COLS / 2],
                                               float (&sum)[MAX_COLS / 2 / TERMS])
 {
@@ -199,11 +199,11 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
     int left = each;
 #pragma unroll 1
     for (int c = 0; c < chunks; c++) {
-        const uint8_t *stage = r.stage + r.slot * STAGE_SPAN;
-        const uint64_t low = column_desc(stage), high = low + HALF_BYTES / 16;
+        const uint8_t *stage = r.place();
+        const uint64_t low = wgmma_descriptor(shared_at(stage)), high = low + HALF_BYTES / 16;
         struct words w;
         struct weights even, odd;
-        barrier_wait(&r.full[r.slot], r.phase);
+        mbarrier_wait(r.filled(), r.pos.phase);
         w.begin(stage + 2 * HALF_BYTES, out);
         if (c == 0)
             unit[0] = mx_unit(w.scales.x), unit[1] = mx_unit(w.scales.y);
@@ -212,14 +212,14 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
         odd.decode(w, 1);
         odd.multiply<N>(acc, low + 4, 1);
         w.load(2);
-        mma_wait<1>();
+        wgmma_wait<1>();
         even.decode(w, 2);
         even.multiply<N>(acc, high, 1);
-        mma_wait<1>();
+        wgmma_wait<1>();
         odd.decode(w, 3);
         odd.multiply<N>(acc, high + 4, 1);
-        mma_wait<0>();
-        warp_arrives(&r.empty[r.slot]);
+        wgmma_wait<0>();
+        mbarrier_arrive_warp(r.emptied());
         r.next();
         if (--left == 0 || c + 1 == chunks) {
             add_split<TERMS, N>(sum, acc, c < each);
@@ -233,7 +233,7 @@ __device__ __forceinline__ void multiply_tile(ring<STAGES> &r, int chunks, int o
 }
 
 template <int TERMS>
-__device__ __forceinline__ void multiply_tiles(const prefill_experts &a, ring<STAGES> r,
+__device__ __forceinline__ void multiply_tiles(const prefill_experts &a, pointer_ring r,
                                                const pair_tiles &tiling, int group,
                                                const sum_buffer &e)
 {
@@ -256,9 +256,9 @@ __device__ __forceinline__ void multiply_tiles(const prefill_experts &a, ring<ST
             multiply_tile<TERMS, 64>(r, chunks, out, acc, sum);
         else
             multiply_tile<TERMS, 48>(r, chunks, out, acc, sum);
-        barrier_wait(e.drained, turn);
+        mbarrier_wait(e.drained, turn);
         store_sums<TERMS, OUTS>(e.sums, sum, out);
-        warp_arrives(e.filled);
+        mbarrier_arrive_warp(e.filled);
     }
 }
 
@@ -334,12 +334,8 @@ __device__ __forceinline__ void store_two_hidden(const moe_args &a, int p, int i
     uint16_t *to = a.h_to + (size_t)p * (size_t)(TERMS * a.h.kp) + (size_t)tile_place(i);
     float x0 = h0 * a.h_scale, x1 = h1 * a.h_scale;
 #pragma unroll
-    for (int t = 0; t < TERMS; t++, to += a.h.kp) {
-        __half v0 = __float2half_rn(x0), v1 = __float2half_rn(x1);
-        *(uint32_t *)to = __half_as_ushort(v0) | (uint32_t)__half_as_ushort(v1) << 16;
-        x0 = isfinite(__half2float(v0)) ? x0 - __half2float(v0) : 0.f;
-        x1 = isfinite(__half2float(v1)) ? x1 - __half2float(v1) : 0.f;
-    }
+    for (int t = 0; t < TERMS; t++, to += a.h.kp)
+        *(uint32_t *)to = split_two<__half>(x0, x1);
 }
 
 /* Gate and up, interleaved, become hidden values; zeros after the last. CLAMPED: the activation is
@@ -402,14 +398,14 @@ __device__ __forceinline__ void write_tiles(const prefill_experts &a, const pair
                 bias[s] = four_weights(b, INT_MAX, at.expert * (int)a.m.gate_up_b_pitch + out);
         }
         fill_hidden<TERMS>(a, at, warp);
-        barrier_wait(e.filled, turn);
+        mbarrier_wait(e.filled, turn);
         if (a.down)
             write_down<TERMS>(a, at, warp, own, e.sums);
         else if (a.m.act == ACT_SWIGLU_CLAMP)
             write_hidden<TERMS, true>(a, at, warp, own, bias, e.sums);
         else
             write_hidden<TERMS, false>(a, at, warp, own, bias, e.sums);
-        warp_arrives(e.drained);
+        mbarrier_arrive_warp(e.drained);
     }
 }
 
@@ -425,20 +421,19 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[STAGES], empty[STAGES], filled, drained;
     __shared__ struct pair_tiles tiling;
-    uint8_t *stage = dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;
+    uint8_t *stage = align_stages(dynamic);
     const struct sum_buffer e = {(float *)(stage + STAGES * STAGE_SPAN), &filled, &drained};
     pdl_trigger();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++)
-            barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * GROUPS);
-        barrier_init(&filled, 4 * GROUPS), barrier_init(&drained, EPILOGUE_WARPS);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        init_ring(full, empty, STAGES, 1, 4 * GROUPS);
+        mbarrier_init(&filled, 4 * GROUPS), mbarrier_init(&drained, EPILOGUE_WARPS);
+        mbarrier_init_fence();
     }
     pdl_wait_trigger();
     if (threadIdx.x < 32)
         tiling.make<TERMS>(a);
     __syncthreads();
-    struct ring<STAGES> r = {stage, full, empty, 0, 0};
+    pointer_ring r = {stage, full, empty, STAGES, STAGE_SPAN, {}};
     int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     if (warp < 4) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");

@@ -3,12 +3,12 @@
  * what route.cu computes in one for fewer rows, equal to the bit: an element belongs to the same
  * thread, and sums follow the same tree.
  */
-#include "kernels/cuda/moe/experts.cuh"
+#include "kernels/cuda/moe/route.cuh"
 
 #include <limits.h>
 
 enum {
-    THREADS = 384, WARPS = THREADS / 32, /* as ROUTE_THREADS (route.cuh) */
+    THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
     X = 4,                               /* experts at a time */
     AHEAD = 4,                           /* of a thread's elements, loaded together */
     SUM_THREADS = 256,
@@ -87,7 +87,7 @@ template <int ROWS>
 __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
 {
     const int tid = (int)threadIdx.x, groups = (a.n_expert + X - 1) / X;
-    const struct norm &norm = a.router_norm.kind != NORM_NONE ? a.router_norm : a.pre;
+    const struct norm &norm = route_norm(a);
     float *part = y + ROWS * a.in, *square = part + groups * WARPS * 32, ss[ROWS] = {};
     scale_rows<ROWS>(a, norm, r0, y, ss);
 #pragma unroll
@@ -110,58 +110,10 @@ __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
             s += square[w * ROWS + r];
             v += part[(e / X * WARPS + w) * 32 + r * X + e % X];
         }
-        if (norm.kind != NORM_NONE)
-            v *= 1 / sqrtf(s / (float)a.in + norm.eps);
-        v *= a.router_scale;
-        if (a.router_b.p)
-            v += weight_at(a.router_b, (size_t)e);
         if (r0 + r < a.rows)
-            __stcg(a.keys + (size_t)(r0 + r) * (size_t)a.n_expert + (size_t)e, order_key(v));
+            store_logit(a, norm, r0 + r, e, v, s, a.router_b.p ? raw_at(a.router_b, e) : 0);
     }
     __syncthreads();
-}
-
-/* ---- grouping ------------------------------------------------------------------------------- */
-
-/* Computes where each expert's pairs begin. One warp. at: the number of pairs of each expert;
- * becomes the position of the expert's next pair. */
-__device__ __forceinline__ void begin_experts(const moe_args &a, int *at)
-{
-    int sum = 0, n = 0;
-    for (int e = (int)threadIdx.x; e < (a.n_expert + 31) / 32 * 32; e += 32) {
-        const int c = e < a.n_expert ? at[e] : 0, job = c > 0;
-        const int upto = inclusive_scan(c), jobs = inclusive_scan(job);
-        if (job)
-            a.begin[n + jobs - 1] = sum + upto - c, a.active[n + jobs - 1] = e;
-        if (e < a.n_expert)
-            at[e] = sum + upto - c;
-        n += __shfl_sync(~0u, jobs, 31);
-        sum += __shfl_sync(~0u, upto, 31);
-    }
-    if (threadIdx.x == 0)
-        a.begin[n] = sum, *a.n_active = n;
-}
-
-/* Groups the pairs by expert, within an expert in any order. One block. */
-__device__ __forceinline__ void group(const moe_args &a)
-{
-    __shared__ int at[MAX_EXPERTS];
-    const int pairs = a.rows * a.top_k, tid = (int)threadIdx.x;
-    for (int e = tid; e < a.n_expert; e += THREADS)
-        at[e] = 0;
-    __syncthreads();
-#pragma unroll 8
-    for (int p = tid; p < pairs; p += THREADS)
-        atomicAdd(&at[__ldcg(a.chosen + p)], 1);
-    __syncthreads();
-    if (tid < 32)
-        begin_experts(a, at);
-    __syncthreads();
-#pragma unroll 8
-    for (int p = tid; p < pairs; p += THREADS) {
-        const int place = atomicAdd(&at[__ldcg(a.chosen + p)], 1);
-        a.order[place] = p, a.place[p] = place;
-    }
 }
 
 /* A block has ROWS rows; the last block groups the pairs. */
@@ -171,25 +123,13 @@ __global__ void __launch_bounds__(THREADS, 2)
 {
     extern __shared__ __align__(16) float y[];
     const int r0 = (int)blockIdx.x * ROWS, warp = (int)threadIdx.x / 32, r = r0 + warp;
-    const int lane = (int)threadIdx.x % 32;
     pdl_trigger();
     pdl_wait_trigger();
     logits_of<ROWS>(a, r0, y);
-    if (warp < ROWS && r < a.rows) {
-        int e = 0;
-        float w = 0;
-        uint32_t key[MAX_EXPERTS / 32];
-        wait_for_keys(a, a.keys + (size_t)r * (size_t)a.n_expert, key);
-        select_experts(a, key, &e, &w);
-        if (lane < a.top_k) {
-            const size_t at = (size_t)r * (size_t)a.top_k + (size_t)lane;
-            a.chosen[at] = e, a.weight[at] = w;
-            if (a.chosen_out)
-                a.chosen_out[at] = e;
-        }
-    }
+    if (warp < ROWS && r < a.rows)
+        select_and_store(a, r);
     if (last_to_arrive(a.counters, gridDim.x))
-        group(a);
+        group_pairs<8>(a);
 }
 
 /* ---- packing -------------------------------------------------------------------------------- */
@@ -202,38 +142,41 @@ __device__ __forceinline__ int padded(int i) { return i + i / 32 * 8; }
 __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, float *y,
                                            float *scratch)
 {
-    float x[PER], w[PER], top = 0;
-    load_row(src, a.in, 0, x);
-    const float inv = inverse_rms_of(x, src, a.in, a.pre, scratch);
-    for (int from = 0; from < a.x.kp; from += PER * THREADS) {
-        if (from)
-            load_row(src, a.in, from, x);
-        load_weights(a.pre.w, 0, a.in, from, w);
+    uint32_t w[PER] = {};
+    float x[PER], ss = 0, top = 0, inv = 1;
+    for (int from = 0; from < a.in; from += ROUTE_PASS) {
+        fetch_part(src, a.in, from, x);
+#pragma unroll
+        for (int j = 0; j < PER; j++)
+            ss = fmaf(x[j], x[j], ss);
+    }
+    if (a.pre.kind != NORM_NONE)
+        inv = 1 / sqrtf(route_sum(ss, scratch) / (float)a.in + a.pre.eps);
+    for (int from = 0; from < a.x.kp; from += ROUTE_PASS) {
+        if (a.in > ROUTE_PASS)
+            fetch_part(src, a.in, from, x);
+        fetch_weights<false>(a.pre.w, 0, a.in, from, w);
 #pragma unroll
         for (int j = 0; j < PER; j++) {
             const int i = from + j * THREADS + (int)threadIdx.x;
             if (i >= a.x.kp)
                 break;
-            const float v = i < a.in ? normed_by(a.pre.kind, x[j], inv, w[j]) : 0.f;
+            const float z = as_float<false>(a.pre.w, w[j]);
+            const float v = i < a.in ? normed_by(a.pre.kind, x[j], inv, z) : 0.f;
             y[padded(i)] = v;
             top = fmaxf(top, fabsf(v));
         }
     }
-    return block_reduce<true>(top, scratch); /* the barrier also makes y visible */
+    return route_max(top, scratch + WARPS); /* its barrier also makes y visible */
 }
 
-/* Eight values that are adjacent in tile order, rounded to the next f16 term, which is
- * subtracted. */
+/* The next f16 terms of eight values that are adjacent in tile order. */
 __device__ __forceinline__ uint4 next_eight(float (&v)[8])
 {
     uint32_t h[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const __half a = __float2half_rn(v[2 * i]), b = __float2half_rn(v[2 * i + 1]);
-        h[i] = __half_as_ushort(a) | (uint32_t)__half_as_ushort(b) << 16;
-        v[2 * i] = isfinite(__half2float(a)) ? v[2 * i] - __half2float(a) : 0.f;
-        v[2 * i + 1] = isfinite(__half2float(b)) ? v[2 * i + 1] - __half2float(b) : 0.f;
-    }
+    for (int i = 0; i < 4; i++)
+        h[i] = split_two<__half>(v[2 * i], v[2 * i + 1]);
     return make_uint4(h[0], h[1], h[2], h[3]);
 }
 
@@ -241,26 +184,18 @@ __device__ __forceinline__ uint4 next_eight(float (&v)[8])
 __global__ void __launch_bounds__(THREADS) pack_pairs(const __grid_constant__ struct moe_args a)
 {
     extern __shared__ __align__(16) float y[];
-    __shared__ float scratch[33];
+    __shared__ float scratch[2 * WARPS];
     const int r = (int)blockIdx.x, kp = a.x.kp;
     pdl_trigger();
     pdl_wait_trigger();
-    const float top = norm_into(a, a.src + (size_t)r * (size_t)a.in, y, scratch);
-    int e = 0;
-    float s = 1;
-    if (top > 0 && isfinite(top)) {
-        frexpf(top, &e);
-        e = max(min(14 - e, 120), -120);
-        s = ldexpf(1, e);
-    }
+    const float s = f16_scale_of(norm_into(a, a.src + (size_t)r * (size_t)a.in, y, scratch));
     if (threadIdx.x == 0)
-        a.x_inv[r] = ldexpf(1, -e);
+        a.x_inv[r] = inverse_scale(s);
     for (int u = (int)threadIdx.x; u < kp / 8; u += THREADS) {
         float v[8];
 #pragma unroll
-        for (int q = 0; q < 4; q++) { /* inverse of tile_place() */
-            const int i = u / 4 * 32 + 8 * q + u % 4 / 2 * 4 + u % 2 * 2;
-            const float2 two = *(const float2 *)(y + padded(i));
+        for (int q = 0; q < 4; q++) {
+            const float2 two = *(const float2 *)(y + padded(tile_element(u * 8 + 2 * q)));
             v[2 * q] = two.x * s, v[2 * q + 1] = two.y * s;
         }
         for (int t = 0; t < a.terms; t++) {

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     u64 *all = a.best + (size_t)r * (size_t)a.s.segs;
     if (tid == 0)
         all[seg] = best;
-    if (!last_block_of_row(a.counters + r, gridDim.x))
+    if (!last_to_arrive(a.counters + r, gridDim.x))
         return;
     best = 0;
     for (int i = tid; i < a.s.segs; i += THREADS) {
@@ -126,10 +126,7 @@ __device__ __forceinline__ void each_candidate(const row &w, u64 low, u64 high, 
 __device__ __forceinline__ u64 block_scan(u64 v, u64 *scratch)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    for (int i = 1; i < 32; i *= 2) {
-        u64 w = __shfl_up_sync(~0u, v, i);
-        v += lane >= i ? w : 0;
-    }
+    v = inclusive_scan(v);
     __syncthreads();
     if (lane == 31)
         scratch[warp] = v;
@@ -385,11 +382,8 @@ __global__ void __launch_bounds__(THREADS, 2)
             atomicAdd((u64 *)(cell + 4), min_p_weight);
     }
     if (__any_sync(~0u, listed)) {
-        unsigned mine = (unsigned)__popc(listed), upto = mine, at = 0;
-        for (int i = 1; i < 32; i *= 2) {
-            unsigned v = __shfl_up_sync(~0u, upto, i);
-            upto += lane >= i ? v : 0;
-        }
+        const unsigned mine = (unsigned)__popc(listed), upto = inclusive_scan(mine);
+        unsigned at = 0;
         if (lane == 31)
             at = atomicAdd(cell + 1, upto);
         at = __shfl_sync(~0u, at, 31) + upto - mine;
@@ -398,7 +392,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             if (listed >> j & 1)
                 list[at++] = key_of(x[j], element_index(a.s, seg, j));
     }
-    if (!last_block_of_row(cell, gridDim.x))
+    if (!last_to_arrive(cell, gridDim.x))
         return;
 
     int id;

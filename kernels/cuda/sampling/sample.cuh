@@ -5,7 +5,8 @@
 #ifndef AERIE_CUDA_SAMPLE_CUH
 #define AERIE_CUDA_SAMPLE_CUH
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/base/order.cuh"
+#include "kernels/cuda/base/reduce.cuh"
 
 enum {
     THREADS = 512, WARPS = THREADS / 32, PER_THREAD = 8,
@@ -39,14 +40,7 @@ static inline logit_rows logit_rows_of(kbuf logits, kbuf mask, int rows, int n)
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* Maps floats to unsigned integers in the same order; -0 and 0 are equal; NaN maps to 0, which is
- * no candidate. */
-__device__ __forceinline__ uint32_t rank_of(float x)
-{
-    uint32_t u = __float_as_uint(x + 0.f);
-    u ^= (uint32_t)((int)u >> 31) | 0x80000000u;
-    return x != x ? 0 : u;
-}
+/* A candidate: the rank of its logit (base/order.cuh) and its index; 0 is no candidate. */
 __device__ __forceinline__ u64 key_at(uint32_t rank, int i)
 {
     return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)i) : 0;
@@ -58,10 +52,6 @@ __device__ __forceinline__ u64 key_of(float x, int i)
 __device__ __forceinline__ int index_of(u64 key)
 {
     return (int)(0xffffffffu - (uint32_t)key);
-}
-__device__ __forceinline__ float value_of(uint32_t rank)
-{
-    return __uint_as_float(rank & 0x80000000u ? rank & 0x7fffffffu : ~rank);
 }
 __device__ __forceinline__ float logit_of(u64 key)
 {
@@ -83,32 +73,12 @@ __device__ __forceinline__ u64 block_max(u64 v, u64 *scratch)
 {
     v = lanes_u64<true>(v, 32);
     __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        scratch[threadIdx.x / 32] = v;
-    __syncthreads();
+    share_by_warp(v, scratch, [] { __syncthreads(); });
     v = scratch[0];
 #pragma unroll
     for (int i = 1; i < WARPS; i++)
         v = scratch[i] > v ? scratch[i] : v;
     return v;
-}
-
-/* True in the last of n blocks to arrive; *counter is 0 before and after. The other blocks' writes
- * are visible to it: their barrier, their first thread's fence and this block's fences order
- * them. */
-__device__ __forceinline__ bool last_block_of_row(unsigned *counter, unsigned n)
-{
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(counter, 1) + 1 == n;
-        if (last)
-            *counter = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    return last;
 }
 
 /* ---- a segment in registers ------------------------------------------------------------------ */
@@ -194,9 +164,7 @@ __device__ __forceinline__ float largest_of(const float (&x)[PER_THREAD], unsign
  * the order of a sum. */
 __device__ __forceinline__ float exp_approx(float x)
 {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-    return y;
+    return exp2_approx(x * 1.44269504f);
 }
 
 /* Of a warp's share of a segment. peak: this thread's largest element. */
@@ -254,9 +222,7 @@ __device__ __forceinline__ double lse_of(total t)
     __shared__ double sums[WARPS];
     float top = block_reduce<true>(t.max, scratch);
     double sum = warp_total(t, top);
-    if (threadIdx.x % 32 == 0)
-        sums[threadIdx.x / 32] = sum;
-    __syncthreads();
+    share_by_warp(sum, sums, [] { __syncthreads(); });
     sum = 0;
     for (int i = 0; i < WARPS; i++)
         sum += sums[i];

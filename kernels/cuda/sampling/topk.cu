@@ -136,11 +136,7 @@ __device__ void draw_in_warp(const topk_args &a, int r, const u64 *best, bool in
         upto[i] = is ? weight_of(logit_of(key[i]), max, t) : 0;
         min_p_weight += upto[i] >= least ? upto[i] : 0;
     }
-    u64 pair = upto[0] + upto[1], sum = pair;
-    for (int i = 1; i < 32; i *= 2) {
-        u64 v = __shfl_up_sync(~0u, sum, i);
-        sum += lane >= i ? v : 0;
-    }
+    const u64 pair = upto[0] + upto[1], sum = inclusive_scan(pair);
     u64 before = sum - pair;
     upto[0] += before, upto[1] = sum;
     u64 mass = __shfl_sync(~0u, sum, 31);
@@ -223,7 +219,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     u64 *all = a.best + (size_t)r * gridDim.x * (size_t)a.k;
     read_segments<USE == USE_DRAW>(a, r, from, min(a.s.segs, from + a.each),
                                    all + blockIdx.x * (size_t)a.k, s);
-    if (USE == USE_PARTS || !last_block_of_row(a.counters + r, gridDim.x))
+    if (USE == USE_PARTS || !last_to_arrive(a.counters + r, gridDim.x))
         return;
 
     int n = (int)gridDim.x * a.k;
@@ -359,7 +355,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     exp_sum m = warp_exp_sum(x, largest(x)), *part = a.part + (size_t)r * (size_t)a.s.segs * WARPS;
     if (tid % 32 == 0)
         part[blockIdx.x * WARPS + (unsigned)(tid / 32)] = m;
-    if (!last_block_of_row(a.counters + r, gridDim.x))
+    if (!last_to_arrive(a.counters + r, gridDim.x))
         return;
     double lse = lse_of(thread_total(part, a.s.segs * WARPS));
     write_pairs(p, a.s, a.s.x + (size_t)r * (size_t)a.s.n, r, lse);
