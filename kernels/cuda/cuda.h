@@ -269,6 +269,8 @@ void cuda_get(struct kdev *d, void *dst, kbuf src, size_t bytes);
 void cuda_fill(struct kdev *d, kbuf dst, uint8_t byte);
 bool cuda_upload(struct kdev *d, struct tensor *t, struct err *e);
 size_t cuda_footprint(struct kdev *d, const struct tensor *t);
+/* rc == cudaSuccess; otherwise *e says that the upload of t failed. */
+bool cuda_upload_ok(const struct tensor *t, cudaError_t rc, struct err *e);
 void cuda_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes);
 
 void cuda_embed(struct kdev *d, const struct k_embed *a);
@@ -383,8 +385,8 @@ __device__ __forceinline__ float weight_at(struct vec v, size_t i)
     return ((const float *)v.p)[i];
 }
 
-/* Element i of a vector as stored, in the low bits, and its value. Converting a number waits for its
- * load, so a kernel that fetches weights early converts them later. */
+/* Element i of a vector as stored, in the low bits, and its value. Converting a number waits for
+ * its load, so a kernel that fetches weights early converts them later. */
 __device__ __forceinline__ uint32_t raw_at(const struct vec &v, int i)
 {
     return v.type == DT_F32 ? __ldg((const uint32_t *)v.p + i)

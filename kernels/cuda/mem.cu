@@ -153,6 +153,12 @@ static void *alloc_weights(struct kdev *d, size_t bytes, const struct tensor *t,
     return d->held[d->n_held++] = p;
 }
 
+bool cuda_upload_ok(const struct tensor *t, cudaError_t rc, struct err *e)
+{
+    return rc == cudaSuccess ||
+           err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+}
+
 /* Converts eight 4-bit weights, the first in the lowest bits, to a word in the device layout. */
 __host__ __device__ static inline uint32_t packed_word(uint32_t in)
 {
@@ -255,8 +261,8 @@ static bool upload_mxfp4(struct kdev *d, struct tensor *t, const struct mxfp4 *m
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
     cudaFree(raw);
-    if (rc != cudaSuccess)
-        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    if (!cuda_upload_ok(t, rc, e))
+        return false;
     t->data = p;
     return true;
 }
@@ -292,8 +298,8 @@ static bool upload_rows(struct kdev *d, struct tensor *t, struct err *e)
                                d->stream);
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
-    if (rc != cudaSuccess)
-        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    if (!cuda_upload_ok(t, rc, e))
+        return false;
     t->data = p;
     return true;
 }
@@ -346,8 +352,8 @@ static bool upload_panels(struct kdev *d, struct tensor *t, struct err *e)
     }
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
-    if (rc != cudaSuccess)
-        return err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    if (!cuda_upload_ok(t, rc, e))
+        return false;
     if (t->quantize && !cuda_quantize(d, t, p, to, e))
         return false;
     t->data = to;

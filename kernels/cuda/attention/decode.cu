@@ -60,7 +60,7 @@ template <class S> struct round_extent : extent<S> {
     uint32_t to[S::MI][2];
 };
 
-/* Each lane computes the extent of one packed row; shuffles hand it to the threads that have that
+/* Each lane computes the extent of one packed row; shuffles copy it to the threads that have that
  * row. Shorter code than one extent a thread. */
 template <class S>
 __device__ __forceinline__ round_extent<S> round_extent_of(const tile_args &t, const place<S> &p,

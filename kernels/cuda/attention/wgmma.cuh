@@ -59,7 +59,8 @@ __device__ __forceinline__ void wgmma_values(float (&x)[32], const uint32_t (&w)
 }
 __device__ __forceinline__ void wgmma_values(float (&x)[128], const uint32_t (&w)[4], uint64_t v)
 {
-    WGMMA_VALUES("m64n256k16", REG128, "%128", "%129", "%130", "%131", "%132", ACC64(x, 0), ACC64(x, 64));
+    WGMMA_VALUES("m64n256k16", REG128, "%128", "%129", "%130", "%131", "%132", ACC64(x, 0),
+                 ACC64(x, 64));
 }
 
 #undef WGMMA_SCORES

@@ -180,8 +180,8 @@ __device__ __forceinline__ void publish(uint32_t *p, uint32_t v)
 }
 __device__ __forceinline__ void publish_two(uint32_t *p, float x, float y)
 {
-    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p),
-                 "r"(~__float_as_uint(x)), "r"(~__float_as_uint(y))
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(~__float_as_uint(x)),
+                 "r"(~__float_as_uint(y))
                  : "memory");
 }
 __device__ __forceinline__ void publish_four(uint32_t *p, float x, float y, float z, float w)
@@ -207,7 +207,10 @@ __device__ __forceinline__ uint4 poll_four(const uint4 *p)
                  : "memory");
     return v;
 }
-__device__ __forceinline__ bool all_published(uint4 v) { return v.x && v.y && v.z && v.w; }
+__device__ __forceinline__ bool all_published(uint4 v)
+{
+    return v.x && v.y && v.z && v.w;
+}
 
 #endif
 #endif

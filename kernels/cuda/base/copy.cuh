@@ -42,15 +42,16 @@ __device__ __forceinline__ void cp_async16(uint32_t to, const void *from, int ce
                  ".reg .pred none;\n"
                  "setp.lt.s32 none, %2, 0;\n"
                  "cp.async.cg.shared.global [%0], [%1], 16, none;\n"
-                 "}" ::"r"(to), "l"(from), "r"(cell)
+                 "}" ::"r"(to),
+                 "l"(from), "r"(cell)
                  : "memory");
 }
 /* Copies 16 bytes if `there`; otherwise does nothing. */
 __device__ __forceinline__ void cp_async16_if(uint32_t to, const void *from, bool there)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n"
-                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to), "l"(from),
-                 "r"((int)there)
+                 "@p cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(to),
+                 "l"(from), "r"((int)there)
                  : "memory");
 }
 /* Copies 4 bytes through L1, which keeps the line. */
@@ -81,8 +82,7 @@ enum { COPY_LANES = 32 }; /* without bulk copies every lane copies and arrives *
 __device__ __forceinline__ void bulk_expect(mbarrier full, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full.at),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full.at), "r"(bytes)
                  : "memory");
 #endif
 }

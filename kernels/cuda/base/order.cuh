@@ -15,7 +15,11 @@ __device__ __forceinline__ uint32_t ordered_bits(float x)
     uint32_t u = __float_as_uint(x + 0.f);
     return u ^ ((uint32_t)((int32_t)u >> 31) | 0x80000000u);
 }
-__device__ __forceinline__ uint32_t rank_of(float x) { return x != x ? 0 : ordered_bits(x); }
+__device__ __forceinline__ uint32_t rank_of(float x)
+{
+    const uint32_t u = ordered_bits(x); /* first, so that the compiler selects without a branch */
+    return x != x ? 0 : u;
+}
 
 /* The float of ordered bits. */
 __device__ __forceinline__ float value_of(uint32_t rank)

@@ -24,8 +24,14 @@ struct ring_pos {
 };
 
 /* Element i of an array of mbarriers, given by its pointer or by its address. */
-__device__ __forceinline__ uint64_t *barrier_at(uint64_t *b, int i) { return b + i; }
-__device__ __forceinline__ uint32_t barrier_at(uint32_t b, int i) { return b + (uint32_t)i * 8; }
+__device__ __forceinline__ uint64_t *barrier_at(uint64_t *b, int i)
+{
+    return b + i;
+}
+__device__ __forceinline__ uint32_t barrier_at(uint32_t b, int i)
+{
+    return b + (uint32_t)i * 8;
+}
 
 /* Initialises the barriers of a ring, one thread; mbarrier_init_fence() and a barrier of the block
  * follow. producers, consumers: arrivals that complete a phase of full, of empty. */

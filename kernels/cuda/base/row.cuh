@@ -163,7 +163,10 @@ __device__ __forceinline__ void load_norm(const struct norm &norm, int n, int fr
 
 /* A barrier of the ROW_THREADS threads that share a row; the block may have other threads. */
 enum { ROW_BARRIER = 1 }; /* named barrier */
-__device__ __forceinline__ void row_barrier() { named_barrier<ROW_BARRIER, ROW_THREADS>(); }
+__device__ __forceinline__ void row_barrier()
+{
+    named_barrier<ROW_BARRIER, ROW_THREADS>();
+}
 
 /* The sum over the threads that share a row, for each of them. scratch: ROW_WARPS floats of shared
  * memory that no thread still reads. */

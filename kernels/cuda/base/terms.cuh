@@ -9,10 +9,22 @@
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ uint16_t bits_of(bf16 x) { return __bfloat16_as_ushort(x); }
-__device__ __forceinline__ uint16_t bits_of(__half x) { return __half_as_ushort(x); }
-__device__ __forceinline__ float float_of(bf16 x) { return __bfloat162float(x); }
-__device__ __forceinline__ float float_of(__half x) { return __half2float(x); }
+__device__ __forceinline__ uint16_t bits_of(bf16 x)
+{
+    return __bfloat16_as_ushort(x);
+}
+__device__ __forceinline__ uint16_t bits_of(__half x)
+{
+    return __half_as_ushort(x);
+}
+__device__ __forceinline__ float float_of(bf16 x)
+{
+    return __bfloat162float(x);
+}
+__device__ __forceinline__ float float_of(__half x)
+{
+    return __half2float(x);
+}
 template <class T> __device__ __forceinline__ T rounded_to(float y);
 template <> __device__ __forceinline__ bf16 rounded_to<bf16>(float y)
 {
@@ -24,7 +36,10 @@ template <> __device__ __forceinline__ __half rounded_to<__half>(float y)
 }
 
 /* What is left of y after a term of value t. Infinities and NaN have no second term. */
-__device__ __forceinline__ float rest_after(float y, float t) { return isfinite(t) ? y - t : 0.f; }
+__device__ __forceinline__ float rest_after(float y, float t)
+{
+    return isfinite(t) ? y - t : 0.f;
+}
 
 /* Splits the next term (T: bf16 or __half) off y and returns it. */
 template <class T> __device__ __forceinline__ uint16_t split_term(float &y)
@@ -59,8 +74,14 @@ __device__ __forceinline__ uint2 bf16_four(float4 y)
     return make_uint2(bf16_two(y.x, y.y), bf16_two(y.z, y.w));
 }
 /* The two bf16 of a word, and four bf16, as floats. */
-__device__ __forceinline__ float low_bf16(uint32_t v) { return __uint_as_float(v << 16); }
-__device__ __forceinline__ float high_bf16(uint32_t v) { return __uint_as_float(v & 0xffff0000u); }
+__device__ __forceinline__ float low_bf16(uint32_t v)
+{
+    return __uint_as_float(v << 16);
+}
+__device__ __forceinline__ float high_bf16(uint32_t v)
+{
+    return __uint_as_float(v & 0xffff0000u);
+}
 __device__ __forceinline__ float4 floats_of(uint2 v)
 {
     return make_float4(low_bf16(v.x), high_bf16(v.x), low_bf16(v.y), high_bf16(v.y));

@@ -1,6 +1,6 @@
-/* decode.cu - the decode kernel: products of bf16 matrices with few rows, limited by memory
- * bandwidth. (The kernel also serves prefill rows without wgmma, and verify rows without wgmma or
- * of two terms.)
+/* decode.cu - the decode kernel: products of bf16 matrices with decode rows, limited by
+ * memory bandwidth. (The kernel also serves prefill rows without wgmma, and verify rows without
+ * wgmma or of two terms.)
  *
  * A matrix of 20 to 100 MB is read in 5 to 25 us, so the memory must never idle. Every
  * multiprocessor has one block. The block's producer warp requests as many of the block's weights
@@ -526,9 +526,8 @@ bool cuda_can_defer(const struct product *p)
     const struct row_epilogue *b = &p->row_epilogue;
     int n = p->m[0].n;
     return b->dst_stride == (size_t)n && p->f[0].dst_stride == (size_t)n &&
-           p->rows <= MAX_VERIFY_ROWS &&
-           (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 && n <= MAX_PENDING_WIDTH &&
-           is_short_norm(&b->post, n);
+           p->rows <= MAX_VERIFY_ROWS && (uintptr_t)b->dst % 16 == 0 && n % K_CHUNK == 0 &&
+           n <= MAX_PENDING_WIDTH && is_short_norm(&b->post, n);
 }
 
 struct row_format cuda_decode_format(const struct kdev *d, int rows, int kp)

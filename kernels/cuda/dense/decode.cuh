@@ -212,8 +212,8 @@ template <int KIND, int BYTES> struct stage_iter {
 };
 
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_weights(const decode_args &f,
-                                              const stage_iter<KIND, BYTES> &s, const address_ring &r)
+__device__ __forceinline__ void
+issue_weights(const decode_args &f, const stage_iter<KIND, BYTES> &s, const address_ring &r)
 {
     const int rows = RESIDENT ? 0 : group_cols(f);
     bulk_expect(r.filled(), s.n * (s.rows * BYTES + rows * 2) * K_CHUNK);
@@ -231,18 +231,19 @@ __device__ __forceinline__ void issue_rows(const decode_args &f, const stage_ite
 {
     const int cols = group_cols(f);
     const uint8_t *group = f.x + (size_t)blockIdx.y * (size_t)(f.group * f.column);
-    bulk_copy_once(r.place() + (uint32_t)f.rows_at, group + (size_t)(s.first * cols) * K_CHUNK_BYTES,
-              s.n * cols * K_CHUNK_BYTES, r.filled());
+    bulk_copy_once(r.place() + (uint32_t)f.rows_at,
+                   group + (size_t)(s.first * cols) * K_CHUNK_BYTES, s.n * cols * K_CHUNK_BYTES,
+                   r.filled());
     bulk_issued(r.filled());
 }
 
 /* Limits the number of stages in flight; more would only queue up before other loads. */
 struct window {
     address_ring r;
-    int asked;
+    int issued;
     __device__ __forceinline__ void wait(const decode_args &f)
     {
-        if (asked++ < f.window)
+        if (issued++ < f.window)
             return;
         mbarrier_wait(r.filled(), r.pos.phase);
         r.next();
@@ -273,8 +274,9 @@ __device__ __forceinline__ void issue_after_wait(const decode_args &f, address_r
 /* Issues the rest of a block's stages; s and r are at the first. As many weights as fill the ring
  * are issued before the wait for the previous kernel. */
 template <int KIND, bool RESIDENT, int BYTES>
-__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s, address_ring r,
-                                           uint32_t resident, uint32_t resident_full)
+__device__ __forceinline__ void issue_rest(const decode_args &f, stage_iter<KIND, BYTES> &s,
+                                           address_ring r, uint32_t resident,
+                                           uint32_t resident_full)
 {
     const address_ring start = r;
     struct window in_flight = {r, 1};
@@ -304,14 +306,14 @@ template <int KIND, bool RESIDENT, int BYTES>
 __device__ __forceinline__ void producer_warp(const decode_args &f, const address_ring &r,
                                               uint32_t resident, uint32_t resident_full)
 {
-    const bool one = threadIdx.x % 32 == 0, feeds = threadIdx.x % 32 < COPY_LANES;
+    const bool one = threadIdx.x % 32 == 0, copies = threadIdx.x % 32 < COPY_LANES;
     stage_iter<KIND, BYTES> s(f);
     if (one) {
         mbarrier_init(r.full, COPY_LANES);
         mbarrier_init_fence();
     }
     __syncwarp();
-    if (feeds)
+    if (copies)
         issue_weights<KIND, RESIDENT>(f, s, r);
     if (one) {
         mbarrier_init(r.empty, K_SPLITS);
@@ -325,7 +327,7 @@ __device__ __forceinline__ void producer_warp(const decode_args &f, const addres
     }
     __syncwarp();
     named_barrier_arrive<READY_BARRIER, DECODE_THREADS>();
-    if (feeds)
+    if (copies)
         issue_rest<KIND, RESIDENT>(f, s, r, resident, resident_full);
 }
 __device__ __forceinline__ void wait_for_barriers()

@@ -151,7 +151,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         r.next();
     }
     /* Enters the next stage if the present one is used up, and waits until the stage is filled. */
-    template <int AT_ONCE> __device__ __forceinline__ void enter(const decode_args &f, address_ring &r)
+    template <int AT_ONCE>
+    __device__ __forceinline__ void enter(const decode_args &f, address_ring &r)
     {
         if (i < end || i >= each)
             return;
@@ -255,7 +256,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
     }
     /* Loads the weights of the next chunks, if the split has any. */
     template <int TILES>
-    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f, address_ring &r)
+    __device__ __forceinline__ void fetch(batch<XT, TILES, BYTES> &b, const decode_args &f,
+                                          address_ring &r)
     {
         enter<batch<XT, TILES, BYTES>::AT_ONCE>(f, r);
         weights(b);
@@ -264,8 +266,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
      * suffice, the next chunks are loaded while the present ones are multiplied, because the loop
      * is limited by shared memory. */
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, address_ring &r,
-                                        batch<XT, TILES, BYTES> &now)
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f,
+                                        address_ring &r, batch<XT, TILES, BYTES> &now)
     {
         constexpr int AT_ONCE = batch<XT, TILES, BYTES>::AT_ONCE;
         columns(now);
@@ -280,9 +282,9 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
                 columns(now);
             }
         } else {
-            typedef batch<XT, TILES, BYTES> some;
-            some other;
-            auto iterate = [&](const some &now, some &next) {
+            typedef batch<XT, TILES, BYTES> operands;
+            operands other;
+            auto iterate = [&](const operands &now, operands &next) {
                 fetch(next, f, r); /* behind the split's end the loads are useless and harmless */
                 columns(next);
                 if (RESIDENT)
@@ -301,7 +303,8 @@ template <int XT, int NT, int KIND, int ROWS, int BYTES> struct split_of_unit {
         leave(r);
     }
     template <int TILES>
-    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f, address_ring &r)
+    __device__ __forceinline__ void all(float (&acc)[XT][SUMS][4], const decode_args &f,
+                                        address_ring &r)
     {
         batch<XT, TILES, BYTES> now;
         fetch(now, f, r);

@@ -56,6 +56,5 @@ bool cuda_quantize(struct kdev *d, struct tensor *t, const struct panels &p, uin
         rc = cudaGetLastError();
     if (rc == cudaSuccess)
         rc = cudaStreamSynchronize(d->stream);
-    return rc == cudaSuccess ||
-           err_set(e, ERR_MODEL, "CUDA: %s: %s", t->name, cudaGetErrorString(rc));
+    return cuda_upload_ok(t, rc, e);
 }

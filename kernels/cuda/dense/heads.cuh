@@ -3,9 +3,9 @@
  *
  * Here a block of ROW_THREADS processes a head; in heads.cu a warp does, and in decode.cu the
  * blocks that compute the head. The order of a head's sum of squares is the same in all
- * (neighbour_sum() of base/reduce.cuh). Three kernels exist because each is faster where it is used:
- * the blocks of a decode product hold the head already, a warp a head serves several rows, and a
- * block a head takes what the other two do not support.
+ * (neighbour_sum() of base/reduce.cuh). Three kernels exist because each is faster where it is
+ * used: the blocks of a decode product hold the head already, a warp a head serves several rows,
+ * and a block a head takes what the other two do not support.
  */
 #ifndef AERIE_CUDA_HEADS_CUH
 #define AERIE_CUDA_HEADS_CUH

@@ -146,8 +146,8 @@ bool cuda_packs_short(const struct product *p)
 {
     return p->x.terms == 1 && p->in.n % K_CHUNK == 0 && p->in.n <= ROW_PASS &&
            p->in.stride % 4 == 0 && (uintptr_t)p->in.src % 16 == 0 &&
-           is_short_norm(&p->in.norm, p->in.n) &&
-           p->in.capture_stride % 4 == 0 && (uintptr_t)p->in.capture % 16 == 0;
+           is_short_norm(&p->in.norm, p->in.n) && p->in.capture_stride % 4 == 0 &&
+           (uintptr_t)p->in.capture % 16 == 0;
 }
 
 /* See cuda_exclusive_smem(). For few rows before q, k and v, blocks may share a multiprocessor:

@@ -151,8 +151,8 @@ __device__ __forceinline__ int own_output()
 /* Accumulates one k split of n > 0 chunks into acc. While wgmma multiplies one chunk, the next
  * one's weights are loaded into registers. A stage is released when no wgmma reads it any more. */
 template <int COLS>
-__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], pointer_ring &r,
-                                               int n, int half, bool glu)
+__device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], pointer_ring &r, int n,
+                                               int half, bool glu)
 {
     using F = form<COLS>;
     const int q = (int)threadIdx.x % 4, out = own_output();
@@ -191,8 +191,8 @@ __device__ __forceinline__ void multiply_split(float (&acc)[COLS / 2], pointer_r
 
 /* One of the two consumer warpgroups. */
 template <int TERMS, int COLS>
-__device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ring r,
-                                               int half, const sum_buffer &e)
+__device__ __forceinline__ void multiply_tiles(const prefill_args &a, pointer_ring r, int half,
+                                               const sum_buffer &e)
 {
     const struct ksplit c = ksplit_of(a.p.x.kp);
     const int tiles = a.tiles_out * a.tiles_row;

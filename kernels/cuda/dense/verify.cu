@@ -454,8 +454,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint8_t dynamic[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    pointer_ring s = {align_stages(dynamic), full, empty, a.stages,
-                      a.stage_bytes, {}};
+    pointer_ring s = {align_stages(dynamic), full, empty, a.stages, a.stage_bytes, {}};
     pdl_trigger();
     if (threadIdx.x == 0) {
         init_ring(full, empty, a.stages, 1, a.warps);

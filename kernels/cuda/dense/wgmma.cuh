@@ -1,5 +1,5 @@
 /* wgmma.cuh - building blocks of the wgmma products on Hopper (sm_90a): verify.cu, prefill.cu,
- * moe/tile.cu.
+ * moe/experts_prefill.cu.
  *
  * In a block of the prefill kernels one thread fetches stages of weights and rows into a ring in
  * shared memory. Two consumer warpgroups multiply, 64 outputs each by the columns of a tile (a
@@ -27,8 +27,8 @@ enum {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* The first address of dynamic shared memory that suits a stage: a multiple of 1024, as the 128-byte
- * swizzle needs. The block has 1024 bytes more than its stages need. */
+/* The first address of dynamic shared memory that suits a stage: a multiple of 1024, as the
+ * 128-byte swizzle needs. The block has 1024 bytes more than its stages need. */
 __device__ __forceinline__ uint8_t *align_stages(uint8_t *dynamic)
 {
     return dynamic + (1024 - shared_at(dynamic) % 1024) % 1024;

@@ -56,8 +56,8 @@ __device__ __forceinline__ void produce_weights(const moe_args &a, const work &j
 #pragma unroll
             for (int t = 0; t < TILES; t++, to += STEP) {
                 bulk_copy_once(shared_at(to), w + t * next_tile, n * CHUNK, filled);
-                bulk_copy_once(shared_at(to + K_SPLITS * CHUNK), s + t * next_scales, n * CHUNK_SCALES,
-                                 filled);
+                bulk_copy_once(shared_at(to + K_SPLITS * CHUNK), s + t * next_scales,
+                               n * CHUNK_SCALES, filled);
             }
             if (bias_bytes)
                 bulk_copy(shared_at(mine.bias[ends.slot]),
@@ -120,8 +120,8 @@ __device__ __forceinline__ void take_rows(const moe_args &a, block &b, const sme
         const int rows = by_flags<KIND>(a) ? a.rows : 0;
         bulk_expect(&b.resident, rows * a.x.kp * 2);
         for (int i = 0; i < rows; i++)
-            bulk_copy(shared_at(r.resident + i * r.pitch), a.x.x + (size_t)i * (size_t)a.x.kp, a.x.kp * 2,
-                      &b.resident);
+            bulk_copy(shared_at(r.resident + i * r.pitch), a.x.x + (size_t)i * (size_t)a.x.kp,
+                      a.x.kp * 2, &b.resident);
         bulk_issued(&b.resident);
     }
     for (int p = lane; p < a.rows * a.top_k; p += 32)
@@ -320,8 +320,8 @@ __device__ __forceinline__ void consume_units(const moe_args &a, const work &job
             }
             staged = !resident;
             each = at.s.each, n = min(each, at.s.kp / 128 - run * each);
-            rows = column_of<KIND>(a, jobs, r, at.job, resident, row_stage.slot) + run * each * 256 +
-                   q * 16;
+            rows = column_of<KIND>(a, jobs, r, at.job, resident, row_stage.slot) +
+                   run * each * 256 + q * 16;
             mbarrier_wait(resident ? &b.resident : &b.rows_full[row_stage.slot],
                           resident ? 0 : row_stage.phase);
         }
@@ -378,8 +378,8 @@ __device__ __forceinline__ void store_hidden(const moe_args &a, int pair, int i,
 }
 
 /* A lane's outputs 2 * o and 2 * o + 1 of a tile for one pair; for gate and up these are one hidden
- * element. prepare() once a job; take() reads the sums and biases, whose buffers may be reused
- * afterwards; give() writes. */
+ * element. prepare() once a job; load_sums() reads the sums and biases, whose buffers may be reused
+ * afterwards; store() applies the activation and writes. */
 struct pair_epilogue {
     int pair, col, o; /* pair -1: no pair; eight lanes share a pair */
     float inv;
@@ -396,8 +396,8 @@ struct pair_epilogue {
             inv = jobs.own ? jobs.own->x_inv[pair] : __ldcg(a.x_inv + pair / a.top_k);
     }
     template <int KIND>
-    __device__ __forceinline__ void take(const moe_args &a, bool down, const float *red,
-                                         const void *tile_bias)
+    __device__ __forceinline__ void load_sums(const moe_args &a, bool down, const float *red,
+                                              const void *tile_bias)
     {
         y = reduce_splits<KIND>(red, col, 2 * o, KIND != COLS_4 && a.terms == 2);
         bias = make_float2(0, 0);
@@ -405,7 +405,7 @@ struct pair_epilogue {
             bias = two_of(a.gate_up_b.type, tile_bias, 2 * o);
     }
     template <int KIND>
-    __device__ __forceinline__ void give(const moe_args &a, bool down, int tile) const
+    __device__ __forceinline__ void store(const moe_args &a, bool down, int tile) const
     {
         const float2 z = make_float2(mx_sum(y.x * inv), mx_sum(y.y * inv));
         if (down) {
@@ -486,12 +486,13 @@ __device__ __forceinline__ void run_epilogue(const moe_args &a, const work &jobs
         mbarrier_wait(&own.sums_full, turn.phase);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
-            e[i].template take<KIND>(a, down, red, (const char *)own.bias[ends.slot] + bias_at);
+            e[i].template load_sums<KIND>(a, down, red,
+                                          (const char *)own.bias[ends.slot] + bias_at);
         mbarrier_arrive_warp(&own.sums_empty);
         turn.next(1), ends.next(BIASES);
 #pragma unroll
         for (int i = 0; i < S::PASSES; i++)
-            e[i].template give<KIND>(a, down, tile);
+            e[i].template store<KIND>(a, down, tile);
         if (!by_flags<KIND>(a) && !down && tile == at.s.tiles - 1) { /* zeros up to a whole chunk */
             const int from = jobs.begin(at.job), pad = a.h.kp - a.ffn;
             for (int i = lane; i < (jobs.begin(at.job + 1) - from) * pad; i += 32)

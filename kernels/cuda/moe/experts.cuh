@@ -57,7 +57,7 @@ struct moe_args {
     int terms;           /* f16 or bf16 terms of a packed activation */
     int job_pairs;       /* most pairs of a job */
     bool block_select;
-    bool prefill;          /* packed rows are in the layout of tile.cu */
+    bool prefill;          /* packed rows are in the layout of experts_prefill.cu */
     bool adds_experts;     /* the expert kernel also sums each row's experts */
     bool by_flags;         /* blocks exchange data through flags (experts.cu) */
     bool single_row;       /* there is one row, and each block packs it */
@@ -92,14 +92,14 @@ int cuda_decode_job_pairs(const struct kdev *d, const struct moe_args *m, int ro
 bool cuda_experts_use_flags(const struct kdev *d, const struct moe_args *m);
 bool cuda_experts_pack_row(const struct moe_args *m);
 
-/* tile.cu: the same products for prefill rows, without the sum. Packed rows are those of pairs, in
- * the order of `order`. */
-void cuda_tile_experts(struct kdev *d, const struct moe_args *m);
-/* tile_route.cu: whether the router for prefill rows has room for these shapes; router, grouping
+/* experts_prefill.cu: the same products for prefill rows, without the sum. Packed rows are those of
+ * pairs, in the order of `order`. */
+void cuda_prefill_experts(struct kdev *d, const struct moe_args *m);
+/* route_prefill.cu: whether the router for prefill rows has room for these shapes; router, grouping
  * and packing; the sum if there is no post-norm. */
-bool cuda_tile_routes(const struct moe_args *m);
-void cuda_tile_route(struct kdev *d, const struct moe_args *m);
-void cuda_tile_sum(struct kdev *d, const struct moe_args *m);
+bool cuda_prefill_has_router(const struct moe_args *m);
+void cuda_prefill_route(struct kdev *d, const struct moe_args *m);
+void cuda_prefill_sum(struct kdev *d, const struct moe_args *m);
 
 #ifdef __CUDACC__
 
@@ -115,7 +115,11 @@ __host__ __device__ __forceinline__ int chunk_place(int c, int chunks)
 }
 
 /* The key of a logit. NaN maps to 1, below all numbers; 0 is no key. */
-__device__ __forceinline__ uint32_t order_key(float x) { return x != x ? 1 : ordered_bits(x); }
+__device__ __forceinline__ uint32_t order_key(float x)
+{
+    const uint32_t u = ordered_bits(x);
+    return x != x ? 1 : u;
+}
 __device__ __forceinline__ float logit_of_key(uint32_t key)
 {
     return key == 1 ? NAN : value_of(key);

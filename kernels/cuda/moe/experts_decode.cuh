@@ -1,5 +1,6 @@
-/* experts_decode.cuh - the building blocks of experts.cu: the shape of a block, one multiplication, packing a single row, how units are divided among blocks, and how a
- * warp iterates over its block's units.
+/* experts_decode.cuh - the building blocks of experts.cu: the shape of a block, one multiplication,
+ * packing a single row, how units are divided among blocks, and how a warp iterates over its
+ * block's units.
  */
 #ifndef AERIE_CUDA_EXPERTS_DECODE_CUH
 #define AERIE_CUDA_EXPERTS_DECODE_CUH

@@ -4,9 +4,9 @@
  * read once for all rows of a tile that selected it. Each pair keeps its own results until the end,
  * where the experts of a row are summed in the order of rank. MXFP4: a router kernel (norms, packed
  * rows, logits: route.cu), then one kernel for everything else (experts.cu); prefill rows:
- * tile_route.cu and tile.cu. Other layouts have five kernels: the router, whose last block selects
- * experts and groups the pairs; the gate and up product; the activation, which packs the hidden
- * rows; the down product; and the sum.
+ * route_prefill.cu and experts_prefill.cu. Other layouts have five kernels: the router, whose last
+ * block selects experts and groups the pairs; the gate and up product; the activation, which packs
+ * the hidden rows; the down product; and the sum.
  */
 #include "kernels/cuda/moe/experts.cuh"
 
@@ -84,8 +84,9 @@ __global__ void __launch_bounds__(THREADS) sum_rows(const __grid_constant__ stru
     }
     for (int i = first; i < a.in; i += step) {
         float old = a.add ? dst[i] : 0.f;
-        float z = a.post.kind != NORM_NONE ? normed_by(a.post.kind, y[i], inv, norm_weight(a.post, i))
-                                           : sum_of(a, a.chosen, a.weight, r, i);
+        float z = a.post.kind != NORM_NONE
+                      ? normed_by(a.post.kind, y[i], inv, norm_weight(a.post, i))
+                      : sum_of(a, a.chosen, a.weight, r, i);
         dst[i] = a.add ? z + old : z;
     }
 }
@@ -210,7 +211,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.dst = (float *)a->dst.p + (size_t)r0 * (size_t)a->in;
     m.chosen_out = a->chosen.p ? (int32_t *)a->chosen.p + (size_t)r0 * (size_t)a->top_k : NULL;
     size_t x_each = (size_t)(m.x.kp * m.terms) * sizeof(uint16_t);
-    m.prefill = m.f16 && cuda_is_prefill(d, rows) && cuda_tile_routes(&m);
+    m.prefill = m.f16 && cuda_is_prefill(d, rows) && cuda_prefill_has_router(&m);
     m.x.x = m.x_to = (uint16_t *)cuda_take(d, (m.prefill ? pairs : n) * x_each);
     m.h.x = m.h_to =
         (uint16_t *)cuda_take(d, pairs * (size_t)(m.h.kp * m.terms) * sizeof(uint16_t));
@@ -229,10 +230,10 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     m.single_row = m.by_flags && cuda_experts_pack_row(&m);
     m.sync = d->counters + MOE_COUNTERS_AT;
     m.keys = m.block_select ? m.sync + KEYS : (uint32_t *)cuda_take(d, n * e * sizeof *m.keys);
-    m.prefill ? cuda_tile_route(d, &m) : cuda_route(d, &m);
+    m.prefill ? cuda_prefill_route(d, &m) : cuda_route(d, &m);
     bool post = a->post.kind != NORM_NONE;
     if (m.prefill) {
-        cuda_tile_experts(d, &m);
+        cuda_prefill_experts(d, &m);
     } else if (m.f16) {
         cuda_decode_experts(d, &m);
     } else {
@@ -245,7 +246,7 @@ static void moe_rows(struct kdev *d, const struct k_moe *a, struct moe_args m, i
     if (m.adds_experts)
         return;
     if (m.prefill && !post) {
-        cuda_tile_sum(d, &m);
+        cuda_prefill_sum(d, &m);
         return;
     }
     dim3 sums((unsigned)(post ? 1 : div_up(a->in, THREADS)), (unsigned)rows);

@@ -1,6 +1,7 @@
 /* route.cu - the router of a mixture of experts for decode and verify rows, in one kernel: some
  * blocks normalise and pack the rows for the experts, the others compute the logits of up to four
- * experts each. experts.cuh describes who selects the experts.
+ * experts each. experts.cuh describes who selects the experts; route.cuh has what the router for
+ * prefill rows shares.
  *
  * The blocks start before the rows are complete and load their weights meanwhile. They are small,
  * so that they fit beside the kernel before, and have little code, because code is fetched from

@@ -1,8 +1,9 @@
 /* route.cuh - the router of a mixture of experts: what its two kernels (route.cu for decode and
- * verify rows, tile_route.cu for prefill rows) define once, and how a block holds a row.
+ * verify rows, route_prefill.cu for prefill rows) define once, and how a block holds a row.
  *
- * The kernels differ in how they multiply, for speed: with few rows a block holds the weights of a
- * few experts and the rows pass by; with many rows a block holds the rows and the weights pass by.
+ * The kernels differ in how they multiply, for speed: for decode and verify rows a block holds the
+ * weights of a few experts in registers and reads row after row; for prefill rows a block holds
+ * several rows in shared memory and reads the weights of expert after expert.
  * They agree to the bit: an element belongs to the same thread (ROUTE_THREADS threads, PER elements
  * each), its products are added in the same order, and the logit, the selection and the grouping
  * are the functions here.
@@ -15,7 +16,8 @@
 #ifdef __CUDACC__
 
 enum {
-    ROUTE_THREADS = 384, ROUTE_WARPS = ROUTE_THREADS / 32,
+    ROUTE_THREADS = 384,
+    ROUTE_WARPS = ROUTE_THREADS / 32,
     PER = 8, /* elements of a row that a thread holds, so that it waits once for several loads */
     ROUTE_PASS = PER * ROUTE_THREADS, /* elements of a row held at once */
 };
@@ -84,7 +86,10 @@ template <bool BF16> __device__ __forceinline__ float as_float(struct vec v, uin
 }
 
 /* Barrier of the threads that hold a row; the block may have further threads. */
-__device__ __forceinline__ void route_sync() { named_barrier<ROUTE_BARRIER, ROUTE_THREADS>(); }
+__device__ __forceinline__ void route_sync()
+{
+    named_barrier<ROUTE_BARRIER, ROUTE_THREADS>();
+}
 
 /* The sum, and the maximum of non-negative numbers, over these threads. scratch: ROUTE_WARPS floats
  * that no thread still reads. */

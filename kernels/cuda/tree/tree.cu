@@ -59,11 +59,11 @@ static void reaches_of(const struct k_reach *a, int n_reach, int rows, int slots
     }
 }
 
-/* Maps scores to unsigned integers in the same order; -0 and 0 are equal; 0: no candidate. */
+/* The rank of a candidate by its score (base/order.cuh); 0: no candidate. */
 __device__ __forceinline__ uint32_t rank_of(float score, int token)
 {
-    uint32_t u = __float_as_uint(score + 0.f);
-    return token < 0 || score != score ? 0 : u & 0x80000000u ? ~u : u | 0x80000000u;
+    const uint32_t rank = rank_of(score);
+    return token < 0 ? 0 : rank;
 }
 
 static u64 *time_of(kbuf to)
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
     const int tid = (int)threadIdx.x, topk = a.t.topk, m = a.rows * topk;
     pdl_trigger();
     for (int i = tid * 32; i < a.n_d2t; i += (int)blockDim.x * 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(a.d2t + i));
+        prefetch_l2(a.d2t + i);
     pdl_wait_trigger();
     record_time(a.time);
     const bool is = tid < m, from_parts = a.parts.best;
@@ -355,11 +355,7 @@ __device__ __forceinline__ bool digit_of(const int *count, int *need, uint32_t *
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sum += c[i];
-    int upto = sum;
-    for (int i = 1; i < 32; i *= 2) {
-        int v = __shfl_up_sync(~0u, upto, i);
-        upto += lane >= i ? v : 0;
-    }
+    const int upto = inclusive_scan(sum);
     unsigned enough = __ballot_sync(~0u, upto >= *need);
     if (!enough)
         return false;
@@ -399,19 +395,12 @@ __device__ cutoff find_cutoff(const uint32_t (&key)[CHUNK], int need, int (*coun
 __device__ __forceinline__ unsigned exclusive_scan(unsigned v, unsigned *all, unsigned *scratch)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    unsigned mine = v, w;
-    for (int i = 1; i < 32; i *= 2) {
-        unsigned x = __shfl_up_sync(~0u, v, i);
-        v += lane >= i ? x : 0;
-    }
+    const unsigned mine = v;
+    v = inclusive_scan(v);
     if (lane == 31)
         scratch[warp] = v;
     __syncthreads();
-    w = lane < (int)blockDim.x / 32 ? scratch[lane] : 0;
-    for (int i = 1; i < 32; i *= 2) {
-        unsigned x = __shfl_up_sync(~0u, w, i);
-        w += lane >= i ? x : 0;
-    }
+    const unsigned w = inclusive_scan(lane < (int)blockDim.x / 32 ? scratch[lane] : 0u);
     *all = __shfl_sync(~0u, w, 31);
     unsigned before = __shfl_sync(~0u, w, (warp + 31) % 32);
     return v - mine + (warp ? before : 0);

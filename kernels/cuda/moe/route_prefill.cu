@@ -1,6 +1,6 @@
-/* tile_route.cu - a mixture of experts for prefill rows, before and after its products: router,
- * selection, grouping by expert, packing in the order of the groups, sum. Three kernels compute
- * what route.cu computes in one for fewer rows, equal to the bit: an element belongs to the same
+/* route_prefill.cu - a mixture of experts for prefill rows, before and after its products: router,
+ * selection and grouping (route_prefill), packing in the order of the groups (pack_pairs), sum
+ * (sum_prefill). The results equal those of route.cu to the bit: an element belongs to the same
  * thread, and sums follow the same tree.
  */
 #include "kernels/cuda/moe/route.cuh"
@@ -8,9 +8,10 @@
 #include <limits.h>
 
 enum {
-    THREADS = ROUTE_THREADS, WARPS = ROUTE_WARPS,
-    X = 4,                               /* experts at a time */
-    AHEAD = 4,                           /* of a thread's elements, loaded together */
+    THREADS = ROUTE_THREADS,
+    WARPS = ROUTE_WARPS,
+    X = 4,     /* experts at a time */
+    AHEAD = 4, /* of a thread's elements, loaded together */
     SUM_THREADS = 256,
 };
 
@@ -83,8 +84,7 @@ __device__ __forceinline__ void multiply_rows(const moe_args &a, int e0, const f
 
 /* The logits of a block's rows. Shared: y (ROWS, in); part (groups of X experts, warps, 32);
  * square: sums of squares (warps, ROWS). */
-template <int ROWS>
-__device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
+template <int ROWS> __device__ __forceinline__ void logits_of(const moe_args &a, int r0, float *y)
 {
     const int tid = (int)threadIdx.x, groups = (a.n_expert + X - 1) / X;
     const struct norm &norm = route_norm(a);
@@ -136,7 +136,10 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 /* Index of element i of a row in shared memory: 8 more for every 32, so that threads that read the
  * same position of different 32s use different banks. */
-__device__ __forceinline__ int padded(int i) { return i + i / 32 * 8; }
+__device__ __forceinline__ int padded(int i)
+{
+    return i + i / 32 * 8;
+}
 
 /* Stores the normalised row in y, padded with zeros; returns its largest magnitude. */
 __device__ __forceinline__ float norm_into(const moe_args &a, const float *src, float *y,
@@ -249,12 +252,12 @@ template <int ROWS> static size_t router_bytes(const struct moe_args *m)
            sizeof(float);
 }
 
-bool cuda_tile_routes(const struct moe_args *m)
+bool cuda_prefill_has_router(const struct moe_args *m)
 {
     return router_bytes<2>(m) <= 200 << 10;
 }
 
-void cuda_tile_route(struct kdev *d, const struct moe_args *m)
+void cuda_prefill_route(struct kdev *d, const struct moe_args *m)
 {
     size_t bytes = router_bytes<8>(m);
     if (bytes <= 200 << 10)
@@ -266,7 +269,7 @@ void cuda_tile_route(struct kdev *d, const struct moe_args *m)
                 (size_t)(m->x.kp / 32 * 40) * sizeof(float), *m);
 }
 
-void cuda_tile_sum(struct kdev *d, const struct moe_args *m)
+void cuda_prefill_sum(struct kdev *d, const struct moe_args *m)
 {
     cuda_launch(d, sum_prefill, dim3((unsigned)m->rows), SUM_THREADS, 0, *m);
 }

@@ -1,7 +1,7 @@
-/* tile.cu - MXFP4 experts for prefill rows on Hopper: both products of experts.cu, equal to the
- * bit, without the sum. Packed rows are in the order of the experts (tile_route.cu), so that the
- * copy engine fetches them like weights. A consumer warpgroup decodes weights into registers,
- * scales included, while the previous ones are multiplied.
+/* experts_prefill.cu - MXFP4 experts for prefill rows on Hopper: both products of experts.cu, equal
+ * to the bit, without the sum. Packed rows are in the order of the experts (route_prefill.cu), so
+ * that the copy engine fetches them like weights. A consumer warpgroup decodes weights into
+ * registers, scales included, while the previous ones are multiplied.
  */
 #include "kernels/cuda/moe/experts.cuh"
 #include "kernels/cuda/dense/wgmma.cuh"
@@ -9,7 +9,7 @@
 #include <limits.h>
 
 enum {
-    GROUPS = 3, /* consumer warpgroups */
+    GROUPS = 3,                   /* consumer warpgroups */
     THREADS = 128 + GROUPS * 128, /* plus one producer warp and three epilogue warps */
     EPILOGUE_WARPS = 3,
     OUTS = GROUPS * HALF_OUT, /* outputs of a tile */
@@ -164,8 +164,8 @@ struct weights {
     __device__ __forceinline__ void multiply(float (&acc)[EACH], uint64_t cols, int onto)
     {
         asm volatile("wgmma.fence.sync.aligned;" /* the registers may not change after this */
-                     : "+r"(h0[0]), "+r"(h0[1]), "+r"(h0[2]), "+r"(h0[3]), "+r"(h1[0]),
-                       "+r"(h1[1]), "+r"(h1[2]), "+r"(h1[3])
+                     : "+r"(h0[0]), "+r"(h0[1]), "+r"(h0[2]), "+r"(h0[3]), "+r"(h1[0]), "+r"(h1[1]),
+                       "+r"(h1[2]), "+r"(h1[3])
                      :
                      : "memory");
         wgmma_f16<N>(acc, h0[0], h1[0], h0[1], h1[1], cols, onto);
@@ -461,12 +461,12 @@ template <int TERMS> static void run(struct kdev *d, const struct moe_args *m, b
     const int groups = (int)w->scale_pitch / 4, sixteens = m->n_expert * w->n / 16;
     cuda_piece_map(d, &a.w, w->w, 1024, groups, sixteens, OUTS / 16);
     cuda_piece_map(d, &a.s, w->scale, 64, groups, sixteens, OUTS / 16);
-    cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2,
-                  STAGE_K / 2, BOX_COLS);
+    cuda_tile_map(d, &a.x, x->x, m->rows * m->top_k * TERMS, x->kp, (size_t)x->kp * 2, STAGE_K / 2,
+                  BOX_COLS);
     cuda_launch(d, prefill_experts_kernel<TERMS>, dim3((unsigned)d->n_sm), THREADS, SHARED, a);
 }
 
-void cuda_tile_experts(struct kdev *d, const struct moe_args *m)
+void cuda_prefill_experts(struct kdev *d, const struct moe_args *m)
 {
     for (int down = 0; down < 2; down++)
         m->terms == 1 ? run<1>(d, m, down) : run<2>(d, m, down);
