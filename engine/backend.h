@@ -36,9 +36,14 @@ enum request_kind {
                   context goes on under the child's id, the parent's pages stay shared */
     RQ_RESUME, /* session: its id; past: its turns; next_turn; draws; text: its system prompt;
                   settings: those to begin with, or NULL. Pools are emptied */
-    RQ_SEVERAL, /* text: a question; count replies to it at once, answered by EV_NOTICE lines; the
-                   conversation stays as it is */
-    RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_NOTICE lines */
+    RQ_SEVERAL, /* text: a question; count replies to it at once, with the seeds seed, seed + 1, ...,
+                   at temperature 0.8 where the settings say greedy; answered by EV_BATCH_BEGIN, then
+                   EV_BATCH_TEXT and EV_BATCH_REPLY, then EV_BATCH_END, or by EV_NOTICE where the
+                   question does not fit. The conversation stays as it is */
+    RQ_BATCH,   /* prompts: count questions, each to the conversation as it is now; answered likewise.
+                   A prompt that does not fit is refused, the others go on */
+    RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_CALIBRATION, or by
+                     EV_NOTICE where there is nothing to score */
 };
 
 /* One finished turn given back to the engine by RQ_RESUME and RQ_FORK. */
@@ -57,7 +62,8 @@ struct request {
     struct past_turn *past; /* RQ_RESUME, RQ_FORK: the conversation from now on, oldest first */
     int n_past, next_turn;
     uint64_t draws;      /* RQ_RESUME, RQ_FORK: uniforms drawn before */
-    int count;           /* RQ_SEVERAL: 1 .. 16 */
+    int count;           /* RQ_SEVERAL: 1 .. 16; RQ_BATCH: prompts */
+    char **prompts;      /* RQ_BATCH */
     int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
                             first */
     bool make_room;      /* RQ_SAY */
@@ -163,7 +169,8 @@ struct pool_view {
     int page_size, total, reserved; /* pages; reserved: guard and dump pages */
     int used, free, evictable,
         protected_; /* free + used + evictable + protected == total - reserved:
-        used: of the current session; protected: shared with another; evictable: held only by
+        used: of the current session, or of a batch that runs; protected: shared by the session with
+        another or with the batch; evictable: held only by
         checkpoints or by idle sessions */
 };
 struct pools_ops {

@@ -48,6 +48,7 @@ void event_free(struct event *ev)
     ids_free(&ev->tokens);
     free(ev->tree);
     free(ev->pages);
+    free(ev->calibration);
     memset(ev, 0, sizeof *ev);
 }
 
@@ -63,11 +64,52 @@ void event_copy(struct event *dst, const struct event *src)
         dst->tree = xmalloc(sizeof *dst->tree);
         *dst->tree = *src->tree;
     }
+    if (src->calibration) {
+        dst->calibration = xmalloc(sizeof *dst->calibration);
+        *dst->calibration = *src->calibration;
+    }
     dst->pages = NULL;
     if (src->n_pages) {
         dst->pages = xcalloc((size_t)src->n_pages, sizeof *dst->pages);
         memcpy(dst->pages, src->pages, (size_t)src->n_pages * sizeof *dst->pages);
     }
+}
+
+static void note_reply(const struct event *ev, struct buf *out)
+{
+    const struct batch_rec *r = &ev->batch;
+    buf_printf(out, "reply %d of %d", r->index + 1, r->count);
+    if (!r->refused)
+        buf_printf(out, " (%d token%s, %s)", r->n_tokens, plural(r->n_tokens),
+                   stop_name(ev->reason));
+    buf_str(out, ": ");
+    buf_add(out, ev->text.p, ev->text.n);
+}
+
+static void note_calibration(const struct calibration *c, struct buf *out)
+{
+    buf_printf(out, "calibration: boundaries ");
+    for (int i = 0; i < c->n_capture; i++)
+        buf_printf(out, "%s%d", i ? "," : "", c->row[c->best].boundary[i]);
+    buf_printf(out, " agree at %d of %d tokens, %s", c->row[c->best].agree, c->tokens,
+               c->certain ? "certainly the best" : "not certainly the best");
+}
+
+bool event_to_log(struct event *ev)
+{
+    struct buf line = {0};
+    switch (ev->kind) {
+    case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END: return false;
+    case EV_BATCH_REPLY: note_reply(ev, &line); break;
+    case EV_CALIBRATION: note_calibration(ev->calibration, &line); break;
+    default: return true;
+    }
+    struct event kept = {.kind = EV_NOTICE, .seq = ev->seq, .ns = ev->ns, .turn = ev->turn,
+                         .step = ev->step, .text = line};
+    memcpy(kept.session, ev->session, sizeof kept.session);
+    event_free(ev);
+    *ev = kept;
+    return true;
 }
 
 /* ---- queues ---- */
@@ -130,7 +172,7 @@ static void wake(struct evq *q, bool on)
 
 static bool can_wait(enum event_kind kind)
 {
-    return kind == EV_TEXT || kind == EV_STEP || kind == EV_PREFILL;
+    return kind == EV_TEXT || kind == EV_STEP || kind == EV_PREFILL || kind == EV_BATCH_TEXT;
 }
 
 bool evq_put(struct evq *q, struct event *ev)

@@ -22,7 +22,12 @@ enum event_kind {
     EV_NOTICE,     /* a line for people */
     EV_FAULT,      /* a checker rule or the device failed; a turn ends with STOP_FAULT or, when
                       the device is lost, STOP_DEVICE */
-};
+    EV_BATCH_BEGIN, /* several replies are computed at once, outside the conversation */
+    EV_BATCH_TEXT,  /* a piece of one of them, in a channel */
+    EV_BATCH_REPLY, /* one of them is complete, was stopped, or was refused; in their order */
+    EV_BATCH_END,   /* no more replies of the batch follow */
+    EV_CALIBRATION, /* the readings of a draft's captured layers were scored */
+}; /* files of unsaved events hold kinds as numbers: new ones go to the end */
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
 
@@ -81,6 +86,38 @@ static inline double reply_tok_s(int64_t n, uint64_t us_decode)
     return n > 1 && us_decode ? (double)(n - 1) * 1e6 / (double)us_decode : 0;
 }
 
+/* A batch of replies (BEGIN, END), or one of them (TEXT, REPLY). */
+struct batch_rec {
+    int index;      /* TEXT, REPLY: of the reply, from 0 */
+    int count;      /* replies asked for */
+    int n_prompt;   /* REPLY: tokens of its prompt, the conversation included */
+    int n_reused;   /* BEGIN, REPLY: prompt tokens whose KV cells the conversation already held */
+    int n_computed; /* REPLY: prompt tokens run for this reply alone; those of a reply that had to
+                       give its pages back count again. END: all prompt tokens run, those included
+                       that several replies share */
+    int n_shared;   /* BEGIN, END: pages of the full pool that all replies share */
+    int n_done;     /* END: replies that were told and not refused */
+    int n_tokens;   /* REPLY, END: tokens generated */
+    bool refused;   /* REPLY: the prompt cannot be computed; text says why */
+};
+
+/* Which of the target's states a draft was trained on, as far as scores tell: every plausible
+ * reading of its configuration, and how often its first guess was the target's own choice. */
+enum { CALIB_ROWS = 4, CALIB_TOKENS = 256, CALIB_CAPTURES = 8 };
+struct calibration {
+    struct {
+        char reading[64];
+        int boundary[CALIB_CAPTURES]; /* n_capture of them */
+        int agree;                    /* of `tokens` */
+    } row[CALIB_ROWS];                /* the first is the configured reading */
+    int n_row, n_capture, tokens;
+    int best;     /* row */
+    int rival;    /* the row nearest to it; -1: there is one row only */
+    bool certain; /* the best beats every other by more than two standard errors of the paired
+                     difference (McNemar) */
+    bool stopped; /* before all texts were scored */
+};
+
 struct event {
     enum event_kind kind;
     uint64_t seq;             /* counts all events of the engine */
@@ -93,7 +130,10 @@ struct event {
      * seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens, tree
      * (if it drafted), pages. EV_TURN_END: reason, text = the whole reply (final channel), tokens =
      * generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode. EV_NOTICE, EV_FAULT:
-     * text; EV_FAULT also fault, lost, and its step is the one that failed (0: none did). */
+     * text; EV_FAULT also fault, lost, and its step is the one that failed (0: none did).
+     * EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final channel) or why it
+     * was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason (STOP_END: all are
+     * done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION: calibration. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -107,16 +147,22 @@ struct event {
     uint64_t us_prefill, us_decode;
     enum err_kind fault; /* ERR_INVARIANT: a rule; ERR_MODEL: the device */
     bool lost;           /* with the device; the engine answers nothing more */
+    struct batch_rec batch;
 
     struct buf text;         /* owned */
     struct ids tokens;       /* owned */
     struct tree *tree;       /* owned or NULL */
     struct page_event *pages; /* owned, n_pages */
     int n_pages;
+    struct calibration *calibration; /* owned or NULL */
 };
 
 void event_free(struct event *ev);                          /* the owned parts; zeroes them */
 void event_copy(struct event *dst, const struct event *src); /* deep */
+
+/* What a log keeps of an event outside the conversation, as a notice: a reply of a batch and the outcome
+ * of a calibration become EV_NOTICE lines. False: a log keeps nothing of it (progress, pieces). */
+bool event_to_log(struct event *ev);
 
 /* A bounded queue with a wake descriptor that polls readable while it holds events. */
 struct evq;

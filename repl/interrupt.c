@@ -16,6 +16,7 @@ static struct {
     int sig[16], n_sig;
     struct sigaction old[16];
     void (*restore)(void);
+    struct stop *_Atomic stop;
     atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
     _Atomic uint64_t since;      /* when the oldest of them that waits was sent */
 } in = {.pipe = {-1, -1}};
@@ -38,6 +39,9 @@ static void on_signal(int sig)
     }
     if (ends(sig) && !waits)
         atomic_store(&in.since, now);
+    struct stop *stop = atomic_load(&in.stop);
+    if (ends(sig) && stop)
+        stop_all(stop);
     if (write(in.pipe[1], &c, 1) == 1 && ends(sig)) /* a full pipe holds signals enough */
         atomic_fetch_add(&in.sent, 1);
     errno = keep;
@@ -62,10 +66,16 @@ bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), 
     return true;
 }
 
+void interrupt_cancels(struct stop *s)
+{
+    atomic_store(&in.stop, s);
+}
+
 void interrupt_close(void)
 {
     if (!in.open)
         return;
+    interrupt_cancels(NULL);
     for (int i = 0; i < in.n_sig; i++)
         sigaction(in.sig[i], &in.old[i], NULL);
     in.open = false;

@@ -14,6 +14,8 @@
 /* Catches n signals. restart: system calls go on after a handler (SA_RESTART). restore: called in
  * the handler of a stuck program, async-signal-safe; or NULL. */
 bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), struct err *e);
+/* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also cancel what runs under *s. */
+void interrupt_cancels(struct stop *s);
 void interrupt_close(void); /* the signals do again what they did before; nothing if not open */
 
 int interrupt_fd(void);   /* polls readable while a signal waits; -1: not open */

@@ -346,6 +346,22 @@ static void begin_reply(struct app *a, const struct event *ev)
     p->tail.n = p->thought.n = 0;
 }
 
+/* What a batch or a calibration answers; a batch's last line is about it, not of it. */
+static void show_report(struct app *a, const struct event *ev)
+{
+    struct buf json = {0};
+    struct sheet s;
+    sheet_init(&s, a->ascii);
+    if (a->opt.json) {
+        if (report_json(ev, &json))
+            plain_json(a, json.p);
+    } else if (report_text(ev, &s)) {
+        (ev->kind == EV_BATCH_END ? plain_notice : plain_show)(a, &s);
+    }
+    sheet_free(&s);
+    buf_free(&json);
+}
+
 static void take_event(struct app *a, struct event *ev)
 {
     app_event(a, ev);
@@ -362,7 +378,7 @@ static void take_event(struct app *a, struct event *ev)
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
         break;
-    default: break;
+    default: show_report(a, ev); break;
     }
     event_free(ev);
 }

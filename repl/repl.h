@@ -232,6 +232,17 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
 void add_checks(const struct check_view *c, struct sheet *out);
 void view_accept(const struct chat_view *v, int width, struct sheet *out);
 
+/* ---- report.c: what a batch and a calibration answer ------------------------------------------- */
+
+/* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION, as lines and as one JSON object; false: the event
+ * is another one, or (JSON) says nothing. */
+bool report_text(const struct event *ev, struct sheet *out);
+bool report_json(const struct event *ev, struct buf *out);
+/* "reply 2 of 4", and of a finished one "(12 tokens, end)". */
+void report_reply_head(const struct event *ev, struct sheet *out);
+/* The table and the verdict, lines for people. */
+void report_calibration(const struct calibration *c, struct buf *out);
+
 /* ---- faces ----------------------------------------------------------------------------------- */
 
 int tui_run(struct app *a);   /* the full screen; returns the exit code */

@@ -27,7 +27,16 @@ static inline struct backend *serve_open(const struct engine_opts *o)
     return g;
 }
 
-enum { MAX_ENDS = 8 };
+enum { MAX_ENDS = 8, MAX_REPLIES = 16 };
+
+/* One reply of a batch. */
+struct brought_reply {
+    struct batch_rec rec;
+    enum stop_reason reason;
+    struct buf text, pieces; /* of EV_BATCH_REPLY; of all EV_BATCH_TEXT, the final channel's */
+    struct ids tokens;
+    int n_drafted, n_accepted;
+};
 
 /* What requests brought. */
 struct brought {
@@ -37,6 +46,12 @@ struct brought {
     int n_end, n_step[MAX_ENDS], n_begin;
     struct ids step_tokens, end_tokens, prompt; /* prompt: of the last turn begun */
     uint64_t us_decode;
+    struct brought_reply reply[MAX_REPLIES]; /* by index */
+    struct batch_rec batch_begin, batch_end;
+    enum stop_reason batch_reason;
+    int n_reply, last_index, n_batch_end; /* replies told; the index of the last */
+    struct calibration calibration;
+    int n_calibration;
 };
 
 static inline void brought_free(struct brought *b)
@@ -49,6 +64,11 @@ static inline void brought_free(struct brought *b)
     ids_free(&b->step_tokens);
     ids_free(&b->end_tokens);
     ids_free(&b->prompt);
+    for (int i = 0; i < MAX_REPLIES; i++) {
+        buf_free(&b->reply[i].text);
+        buf_free(&b->reply[i].pieces);
+        ids_free(&b->reply[i].tokens);
+    }
     *b = (struct brought){0};
 }
 
@@ -58,6 +78,20 @@ static inline void brought_clear(struct brought *b)
     brought_free(b);
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         buf_str(all[k], ""); /* "" is easier to compare than nothing */
+}
+
+static inline void bring_reply(struct brought *b, const struct event *ev)
+{
+    int i = ev->batch.index;
+    assert_true(i < MAX_REPLIES && (b->n_reply == 0 || i > b->last_index)); /* in their order */
+    b->reply[i].rec = ev->batch;
+    b->reply[i].reason = ev->reason;
+    b->reply[i].n_drafted = ev->n_drafted;
+    b->reply[i].n_accepted = ev->n_accepted;
+    buf_add(&b->reply[i].text, ev->text.p ? ev->text.p : "", ev->text.n);
+    ids_cat(&b->reply[i].tokens, ev->tokens.v, ev->tokens.n);
+    b->last_index = i;
+    b->n_reply++;
 }
 
 static inline void bring(struct brought *b, const struct event *ev)
@@ -91,8 +125,34 @@ static inline void bring(struct brought *b, const struct event *ev)
         b->us_decode = ev->us_decode;
         ids_cat(&b->end_tokens, ev->tokens.v, ev->tokens.n);
         break;
+    case EV_BATCH_BEGIN: b->batch_begin = ev->batch; break;
+    case EV_BATCH_TEXT:
+        assert_true(ev->batch.index < MAX_REPLIES);
+        if (ev->channel == 0)
+            buf_add(&b->reply[ev->batch.index].pieces, text, ev->text.n);
+        break;
+    case EV_BATCH_REPLY: bring_reply(b, ev); break;
+    case EV_BATCH_END:
+        b->batch_end = ev->batch;
+        b->batch_reason = ev->reason;
+        b->n_batch_end++;
+        break;
+    case EV_CALIBRATION:
+        b->calibration = *ev->calibration;
+        b->n_calibration++;
+        break;
     default: break;
     }
+}
+
+static inline void submit_batch(struct backend *g, const char *const *prompt, int n)
+{
+    struct err e = {0};
+    struct request rq = {.kind = RQ_BATCH, .count = n,
+                         .prompts = xcalloc((size_t)n + 1, sizeof *rq.prompts)};
+    for (int i = 0; i < n; i++)
+        rq.prompts[i] = xstrdup(prompt[i]);
+    must(backend_submit(g, &rq, &e), &e);
 }
 
 static inline void submit(struct backend *g, enum request_kind kind, const char *text, int count)

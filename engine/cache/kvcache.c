@@ -347,6 +347,43 @@ void kv_drop(struct kv *kv, struct seq *s)
     *s = (struct seq){0};
 }
 
+/* ---- the order of free pages ---- */
+
+void kv_save_order(const struct kv *kv, struct kv_order *o)
+{
+    for (int p = 0; p < N_POOLS; p++) {
+        size_t bytes = (size_t)kv->pool[p].n_free * sizeof *o->free[p];
+        o->n[p] = kv->pool[p].n_free;
+        o->free[p] = bytes ? memcpy(xmalloc(bytes), kv->pool[p].free, bytes) : NULL;
+    }
+}
+
+/* Whether the pages that were free then are those that are free now. */
+static bool same_free(const struct pages *pool, const int32_t *page, int n, struct err *e)
+{
+    for (int i = 0; i < n; i++)
+        if (pool->ref[page[i]])
+            return err_set(e, ERR_INVARIANT, "I1 %s: page %d was free before and has %d references",
+                           pool_name(pool->id), page[i], pool->ref[page[i]]);
+    return pool->n_free == n ||
+           err_set(e, ERR_INVARIANT, "I1 %s: %d pages are free, %d were before",
+                   pool_name(pool->id), pool->n_free, n);
+}
+
+bool kv_restore_order(struct kv *kv, struct kv_order *o, struct err *e)
+{
+    bool ok = true;
+    for (int p = 0; p < N_POOLS && ok; p++)
+        ok = same_free(&kv->pool[p], o->free[p], o->n[p], e);
+    for (int p = 0; p < N_POOLS; p++) {
+        if (ok && o->n[p])
+            memcpy(kv->pool[p].free, o->free[p], (size_t)o->n[p] * sizeof *o->free[p]);
+        free(o->free[p]);
+    }
+    *o = (struct kv_order){0};
+    return ok;
+}
+
 /* ---- checking ---- */
 
 struct recount {

@@ -142,6 +142,18 @@ void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
 void kv_drop(struct kv *kv, struct seq *s); /* releases every page; s is empty and reusable */
 
+/* The order in which the free pages of each pool will be handed out. Work that takes pages for a while
+ * and must leave the pools as they were (a batch beside the conversation, which a replay does not
+ * repeat) saves it before and restores it after. */
+struct kv_order {
+    int32_t *free[N_POOLS]; /* owned */
+    int n[N_POOLS];
+};
+void kv_save_order(const struct kv *kv, struct kv_order *o);
+/* False: not exactly the pages that were free then are free again (*e: ERR_INVARIANT, which pool), and
+ * the order stays as it is. Frees *o either way. */
+bool kv_restore_order(struct kv *kv, struct kv_order *o, struct err *e);
+
 /* The most columns that kv_reserve() up to cell `upto` would take, copies included. */
 int kv_columns_missing(const struct kv *kv, const struct seq *s, int upto);
 

@@ -4,6 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+int rig_step_lanes(const struct rig *r, const struct tree_shape *shape)
+{
+    if (!shape)
+        return min_int(r->max_logits, MAX_LANES);
+    /* a level of the draft has topk rows a lane, for which a head has max_rows / 4 (head.c) */
+    int verify = r->max_logits / shape->nodes;
+    int level = r->max_rows / (TREE_MAX / MAX_TOPK) / shape->topk;
+    return max_int(1, min_int(min_int(verify, level), MAX_LANES));
+}
+
 bool lane_take_slot(struct rig *r, struct lane *l)
 {
     if (l->slot == 0 && r->slots != UINT64_MAX) {

@@ -32,6 +32,10 @@ void lane_park(struct rig *r, struct lane *l);
 /* dst, empty, continues where src stands; both share all pages. src is parked. */
 void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
 
+/* Most lanes of one lane_step() of this shape (NULL: plain decoding): so many as the buffers of the
+ * runtime hold rows for. */
+int rig_step_lanes(const struct rig *r, const struct tree_shape *shape);
+
 /* Gives the lane a slot of the drafter unless it has one. False: all are in use. */
 bool lane_take_slot(struct rig *r, struct lane *l);
 void lane_give_slot(struct rig *r, struct lane *l);

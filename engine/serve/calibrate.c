@@ -8,6 +8,8 @@
 
 #include "engine/serve/load.h"
 
+_Static_assert((int)CALIB_CAPTURES == (int)MAX_CAPTURE, "a reading lists all captured layers");
+
 enum { TEXT_MAX = 512, REPLY_MAX = 96 };
 
 static const char *const prompts[] = {
@@ -39,9 +41,9 @@ static void add_reading(struct scorer *s, const char *name, const int *boundary)
         if (memcmp(c->row[r].boundary, boundary, bytes) == 0)
             return;
     CHECK(c->n_row < CALIB_ROWS);
-    struct calib_row *row = &c->row[c->n_row++];
-    snprintf(row->reading, sizeof row->reading, "%s", name);
-    memcpy(row->boundary, boundary, bytes);
+    int row = c->n_row++;
+    snprintf(c->row[row].reading, sizeof c->row[row].reading, "%s", name);
+    memcpy(c->row[row].boundary, boundary, bytes);
 }
 
 static void list_readings(struct scorer *s)
@@ -240,39 +242,10 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
         ok = score_texts(s, e);
         rig_close(&s->rig);
     }
+    out->stopped = !ok && stop_asked(o->stop);
+    ok |= out->stopped;
     if (ok)
         judge(s);
     free(s);
     return ok;
-}
-
-/* ---- for people ------------------------------------------------------------------------------ */
-
-static const char *list(const struct calibration *c, int row, char *out, size_t room)
-{
-    size_t n = 0;
-    for (int i = 0; i < c->n_capture && n < room; i++)
-        n += (size_t)snprintf(out + n, room - n, "%s%d", i ? "," : "", c->row[row].boundary[i]);
-    return out;
-}
-
-void calibrate_print(const struct calibration *c, struct buf *out)
-{
-    char a[96], b[96];
-    buf_printf(out, "the head's first guess against the target's choice, %d tokens\n", c->tokens);
-    for (int r = 0; r < c->n_row; r++)
-        buf_printf(out, "  %-14s %5.1f %%  %s%s\n", list(c, r, a, sizeof a),
-                   c->tokens ? 100.0 * c->row[r].agree / c->tokens : 0, r ? "" : "configured: ",
-                   c->row[r].reading);
-    list(c, c->best, a, sizeof a);
-    if (!c->certain && c->rival >= 0)
-        buf_printf(out, "too close to call between boundaries %s and %s\n", a,
-                   list(c, c->rival, b, sizeof b));
-    else if (!c->certain)
-        buf_printf(out, "nothing to choose from\n");
-    else if (c->best == 0)
-        buf_printf(out, "the head was trained for boundaries %s, as configured\n", a);
-    else
-        buf_printf(out, "the head was trained for boundaries %s, not %s: use --eagle-capture %s\n",
-                   a, list(c, 0, b, sizeof b), a);
 }

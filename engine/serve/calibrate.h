@@ -9,11 +9,9 @@
 #ifndef AERIE_CALIBRATE_H
 #define AERIE_CALIBRATE_H
 
-#include "models/models.h"
+#include "engine/event.h"
 
 struct loaded;
-
-enum { CALIB_ROWS = 4, CALIB_TOKENS = 256 };
 
 struct bugs;
 struct stop;
@@ -26,24 +24,8 @@ struct calib_opts {
     const struct stop *stop; /* may be NULL */
 };
 
-struct calib_row {
-    char reading[64];
-    int boundary[MAX_CAPTURE];
-    int agree; /* of calibration.tokens */
-};
-
-struct calibration {
-    struct calib_row row[CALIB_ROWS]; /* the first is the configured one */
-    int n_row, n_capture, tokens;
-    int best;     /* row */
-    int rival;    /* the row nearest to it; -1: there is one row only */
-    bool certain; /* the best beats every other by more than two standard errors of the paired
-                     difference (McNemar) */
-};
-
-/* False: the draft has no captures to choose, it was cancelled (ERR_NEGATIVE), or the device. */
+/* False: the draft has no captures to choose from, or the device failed. A run that was stopped ends
+ * well: *out tells what was scored until then. */
 bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e);
-/* The table and the verdict, lines for people. */
-void calibrate_print(const struct calibration *c, struct buf *out);
 
 #endif

@@ -25,7 +25,13 @@
 #include "engine/serve/session.h"
 #include "engine/serve/step_ring.h"
 
-enum { MAX_REQUESTS = 64 };
+enum {
+    MAX_REQUESTS = 64,
+    BATCH_LANES = 32,                               /* replies of a batch at the same time */
+    MAX_SEQS = 2 * MAX_POINTS + 1 + BATCH_LANES + 1 /* of the session and of a batch */
+};
+
+struct batch; /* batch.c */
 
 /* Of rig and ses, what struct engine_shared points at changes between pass_lock() and pass_unlock()
  * only: they lock and unlock engine_shared.mu. */
@@ -48,6 +54,7 @@ struct engine_shared {
     const struct pass *pass;   /* in own.rig. Shared are: plan, last, check's counters, all of *kv */
     const struct session *ses; /* own.ses. Shared are: id, and of its states seq and tok */
     const struct bugs *bugs;   /* own.rig.bugs */
+    const struct batch *batch; /* that runs, or NULL. Shared is: which sequences it has */
     struct settings set;
     int turn, step;
     struct step_ring ring;      /* the session's latest steps */
@@ -71,6 +78,7 @@ struct engine {
     char *strings[4]; /* owned strings of info */
     struct evq *screen, *log;
     bool attended; /* as opened */
+    int lanes;     /* replies of RQ_BATCH at the same time, as opened */
     pthread_t thread;
     bool running; /* there is a thread to join */
 
@@ -107,11 +115,29 @@ void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
 /* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
  * the device is lost. A violated rule becomes the engine's latest violation. */
 void engine_fault(struct engine *g, int step, const struct err *e);
+/* Posts why a request that is no turn has failed: a notice, or EV_FAULT for a rule or a lost device. */
+void engine_fail(struct engine *g, const struct err *e);
+/* At check level strict: every pool and sequence, after each step. True at other levels. */
+bool engine_sweep(struct engine *g, struct err *e);
+/* Posts the text that n more tokens of a reply complete, as EV_TEXT of the turn (of NULL) or as
+ * EV_BATCH_TEXT of a reply, one event for each run of one channel; the final channel's text is also
+ * appended to *text. */
+void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
+                        struct buf *text, const struct batch_rec *of);
+/* The same for text that the reader still held back, e.g. half a character; ends the reader. */
+void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
+                      const struct batch_rec *of);
 void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
 /* Answers a message, or the last one again. stop_after: see struct request. */
 void engine_say(struct engine *g, const char *text, bool make_room, int stop_after);
 void engine_regen(struct engine *g, int stop_after);
 /* Takes turns out of the context, after saying which, and how many tokens that gives. */
 void engine_forget(struct engine *g, const char *turns);
+
+/* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
+void engine_batch(struct engine *g, const struct request *rq);
+void engine_several(struct engine *g, const struct request *rq);
+/* Any thread, under the lock or the engine's: all sequences that hold pages. Returns how many. */
+int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS]);
 
 #endif

@@ -162,7 +162,7 @@ static int pick_context(const struct loaded *l, const struct engine_opts *o)
 {
     const struct model *m = &l->model;
     const struct device *dev = &l->dev;
-    int64_t most = o->lanes > 1 ? 8192 : 131072;
+    int64_t most = o->lanes > 0 ? 8192 : 131072;
     size_t per_token = 0, left, all;
     if (o->context)
         return min_int(o->context, m->cfg.max_pos);
@@ -183,7 +183,7 @@ bool engine_rig(struct rig *r, struct loaded *l, const struct engine_opts *o, st
                               .full_pages = o->full_pages, .swa_pages = o->swa_pages,
                               .max_rows = o->rows ? o->rows
                                                   : max_int(512, load_chunk(l, &o->settings)),
-                              .lanes = o->lanes, .kv = l->dev.kv,
+                              .lanes = 1 + o->lanes, .kv = l->dev.kv,
                               .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
     if (P < 1 || P > 64 || (P & (P - 1)))
         return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);

@@ -461,13 +461,19 @@ static bool usable(const struct session *s, const struct lane *l, const struct i
            (!draft || !s->rig->drafter || lane_can_follow(s->rig, l));
 }
 
-static void reuse(struct session *s, const struct ids *prompt, bool draft)
+struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft)
 {
     struct lane *best = usable(s, &s->lane, prompt, draft) ? &s->lane : NULL;
     for (int i = 0; i < s->n_point; i++)
         if (usable(s, &s->point[i].lane, prompt, draft) &&
             (!best || s->point[i].lane.seq.committed > best->seq.committed))
             best = &s->point[i].lane;
+    return best;
+}
+
+void session_prepare(struct session *s, const struct ids *prompt, bool draft)
+{
+    struct lane *best = session_resident(s, prompt, draft);
     pass_lock(&s->rig->pass);
     if (!best)
         lane_free(s->rig, &s->lane);
@@ -478,11 +484,6 @@ static void reuse(struct session *s, const struct ids *prompt, bool draft)
     s->lane.draws = s->draws;
     s->lane.stopped = false;
     pass_unlock(&s->rig->pass);
-}
-
-void session_prepare(struct session *s, const struct ids *prompt, bool draft)
-{
-    reuse(s, prompt, draft);
 }
 
 bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,

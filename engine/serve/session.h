@@ -92,6 +92,9 @@ bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, 
 bool session_render_again(const struct session *s, struct ids *out, struct err *e);
 /* Makes the lane ready for a prompt: lane.tok is the prompt, lane.seq.committed of it is reused. */
 void session_prepare(struct session *s, const struct ids *prompt, bool draft);
+/* The resident state that holds the longest head of the prompt, short of its last token, and can be
+ * continued (with draft: drafting, too); NULL: none. */
+struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft);
 /* The conversation as tokens, with `text` (or NULL) as one more question. */
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
 /* Remembers the present state; the oldest point is dropped when there are too many. */

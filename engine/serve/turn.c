@@ -66,6 +66,77 @@ void engine_fault(struct engine *g, int step, const struct err *e)
     engine_post(g, &ev);
 }
 
+void engine_fail(struct engine *g, const struct err *e)
+{
+    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
+    if (lost || e->kind == ERR_INVARIANT)
+        engine_fault(g, 0, e);
+    else
+        engine_post_text(g, EV_NOTICE, e->msg);
+}
+
+bool engine_sweep(struct engine *g, struct err *e)
+{
+    const struct seq *seqs[MAX_SEQS];
+    struct checker *c = &g->own.rig.pass.check;
+    if (c->level < CHECK_STRICT)
+        return true;
+    bool ok = check_sweep(&g->own.rig.kv, seqs, shared_seqs(&g->shared, seqs), e);
+    shared_lock(&g->shared);
+    c->violations += !ok;
+    shared_unlock(&g->shared);
+    return ok;
+}
+
+static struct event text_event(struct engine *g, enum channel ch, const struct batch_rec *of)
+{
+    struct event ev = engine_event(g, of ? EV_BATCH_TEXT : EV_TEXT);
+    ev.channel = ch;
+    if (of)
+        ev.batch = *of;
+    return ev;
+}
+
+void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int32_t *tok, int n,
+                        struct buf *text, const struct batch_rec *of)
+{
+    struct buf out = {0};
+    enum channel now = CHAN_FINAL;
+    for (int i = 0; i <= n; i++) {
+        struct buf piece = {0};
+        enum channel ch = now;
+        if (i < n)
+            chat_reader_push(reader, tok[i], &piece, &ch);
+        if (out.n && (i == n || (piece.n && ch != now))) {
+            struct event ev = text_event(g, now, of);
+            ev.text = out;
+            out = (struct buf){0};
+            engine_post(g, &ev);
+        }
+        if (piece.n) {
+            now = ch;
+            buf_add(&out, piece.p, piece.n);
+            if (ch == CHAN_FINAL)
+                buf_add(text, piece.p, piece.n);
+        }
+        buf_free(&piece);
+    }
+    buf_free(&out);
+}
+
+void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
+                      const struct batch_rec *of)
+{
+    struct event ev = text_event(g, reader->channel, of);
+    chat_reader_end(reader, &ev.text);
+    if (ev.channel == CHAN_FINAL)
+        buf_add(text, ev.text.p, ev.text.n);
+    if (ev.text.n)
+        engine_post(g, &ev);
+    else
+        event_free(&ev);
+}
+
 /* ---- one turn -------------------------------------------------------------------------------- */
 
 struct turn {
@@ -131,40 +202,12 @@ static void add_page_events(struct engine *g, struct event *ev)
     g->own.page_seq = log->seq;
 }
 
-/* Shows the new tokens' text, run by run of one channel. */
-static void post_new_text(struct engine *g, struct turn *t, const int32_t *tok, int n)
-{
-    struct buf out = {0};
-    enum channel now = CHAN_FINAL;
-    for (int i = 0; i <= n; i++) {
-        struct buf piece = {0};
-        enum channel ch = now;
-        if (i < n)
-            chat_reader_push(&t->reader, tok[i], &piece, &ch);
-        if (out.n && (i == n || (piece.n && ch != now))) {
-            struct event ev = engine_event(g, EV_TEXT);
-            ev.channel = now;
-            ev.text = out;
-            out = (struct buf){0};
-            engine_post(g, &ev);
-        }
-        if (piece.n) {
-            now = ch;
-            buf_add(&out, piece.p, piece.n);
-            if (ch == CHAN_FINAL)
-                buf_add(&t->text, piece.p, piece.n);
-        }
-        buf_free(&piece);
-    }
-    buf_free(&out);
-}
-
 static void post_step(struct engine *g, struct turn *t)
 {
     struct lane *l = &g->own.ses.lane;
     count(g, t, &l->rec, l->n_new);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
-    post_new_text(g, t, tok, l->n_new);
+    engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
     struct event ev = engine_event(g, EV_STEP);
     ev.rec = l->rec;
     ids_cat(&ev.tokens, tok, l->n_new);
@@ -208,21 +251,6 @@ static enum stop_reason failed(struct engine *g, int step, const struct err *e)
     return g->own.lost ? STOP_DEVICE : STOP_FAULT;
 }
 
-/* At check level strict: every pool and sequence, after each step. True at other levels. */
-static bool sweep(struct engine *g, struct err *e)
-{
-    const struct seq *seqs[2 * MAX_POINTS + 1];
-    struct checker *c = &g->own.rig.pass.check;
-    if (c->level < CHECK_STRICT)
-        return true;
-    int n = session_seqs(&g->own.ses, seqs, 2 * MAX_POINTS + 1);
-    bool ok = check_sweep(&g->own.rig.kv, seqs, n, e);
-    shared_lock(&g->shared);
-    c->violations += !ok;
-    shared_unlock(&g->shared);
-    return ok;
-}
-
 /* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
 static bool extend(struct engine *g, int *chunk, struct err *e)
 {
@@ -261,7 +289,7 @@ static int prefill(struct engine *g, struct turn *t)
         ev.total = total;
         engine_post(g, &ev);
         post_step(g, t);
-        if (!sweep(g, &e))
+        if (!engine_sweep(g, &e))
             return (int)failed(g, g->shared.step, &e);
     }
     return finished(g, t);
@@ -282,7 +310,7 @@ static int decode(struct engine *g, struct turn *t)
         if (lane_step(&g->own.rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
             t->decode_ns = clock_ns() - start;
             post_step(g, t);
-            why = sweep(g, &e) ? finished(g, t) : (int)failed(g, g->shared.step, &e);
+            why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, g->shared.step, &e);
         } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) ||
                    !session_reclaim(&g->own.ses)) {
             why = (int)failed(g, g->shared.step + 1, &e);
@@ -348,20 +376,6 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     begin(g, regen, s->msg[s->n_msg - 1].text);
 }
 
-/* What the reader held back at the end, e.g. half a character, is shown as it is. */
-static void flush_text(struct engine *g, struct turn *t)
-{
-    struct event ev = engine_event(g, EV_TEXT);
-    ev.channel = t->reader.channel;
-    chat_reader_end(&t->reader, &ev.text);
-    if (ev.channel == CHAN_FINAL)
-        buf_add(&t->text, ev.text.p, ev.text.n);
-    if (ev.text.n)
-        engine_post(g, &ev);
-    else
-        event_free(&ev);
-}
-
 /* The reply joins the conversation; a turn without one leaves no trace in it. */
 static void close_turn(struct engine *g, struct turn *t, int n_reply)
 {
@@ -390,7 +404,7 @@ static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int
     if (why < 0)
         why = decode(g, &t);
     t.reason = (enum stop_reason)why;
-    flush_text(g, &t);
+    engine_post_held(g, &t.reader, &t.text, NULL);
     close_turn(g, &t, generated(g, &t));
     buf_free(&t.text);
 }

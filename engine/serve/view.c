@@ -48,7 +48,8 @@ static int32_t column_page(const struct seq *s, enum pool_id p, int c)
     return p == POOL_DRAFT ? s->dcol[c].v : p == POOL_SWA ? s->col[c].swa.v : s->col[c].full.v;
 }
 
-enum { HELD_BY_SESSION = 1, HELD_BY_IDLE = 2 }; /* bits; a checkpoint sets none */
+/* Who holds a page, as bits; a checkpoint sets none. */
+enum { HELD_BY_SESSION = 1, HELD_BY_IDLE = 2, HELD_BY_BATCH = 4 };
 
 static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8_t *held)
 {
@@ -58,8 +59,9 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
 }
 
 /* The ledger of a pool, and in *held (total), allocated, who holds each page; NULL when the pool does
- * not exist. used: only the current session's own; protected: the session's, and also held by a fork;
- * evictable: held by checkpoints or idle sessions only. */
+ * not exist. used: only the current session's own, or of a batch that runs; protected: the
+ * session's, and also held by a fork or by the batch; evictable: held by checkpoints or idle sessions
+ * only. */
 static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v,
                       uint8_t **held)
 {
@@ -75,11 +77,17 @@ static void view_pool(const struct engine_shared *s, enum pool_id id, struct poo
     mark_holders(&s->ses->lane.seq, id, HELD_BY_SESSION, *held);
     for (int i = 0; i < s->ses->n_idle; i++)
         mark_holders(&s->ses->idle[i].seq, id, HELD_BY_IDLE, *held);
-    for (int i = GUARD_PAGES; i < p->total; i++)
+    const struct seq *seqs[MAX_SEQS];
+    int n = shared_seqs(s, seqs);
+    for (int i = session_seqs(s->ses, seqs, MAX_SEQS); i < n; i++)
+        mark_holders(seqs[i], id, HELD_BY_BATCH, *held);
+    for (int i = GUARD_PAGES; i < p->total; i++) {
+        int by = (*held)[i];
         if (p->ref[i])
-            ++*((*held)[i] == (HELD_BY_SESSION | HELD_BY_IDLE) ? &v->protected_
-                : (*held)[i] & HELD_BY_SESSION                 ? &v->used
-                                                               : &v->evictable);
+            ++*((by & HELD_BY_SESSION) && by != HELD_BY_SESSION ? &v->protected_
+                : by & (HELD_BY_SESSION | HELD_BY_BATCH)        ? &v->used
+                                                                : &v->evictable);
+    }
 }
 
 static void local_ledger(struct backend *b, struct pool_view pool[N_POOLS])
@@ -272,12 +280,12 @@ static void local_counts(struct backend *b, struct check_view *v)
 
 static bool local_sweep(struct backend *b, struct check_report *r, struct err *e)
 {
-    const struct seq *seqs[2 * MAX_POINTS + 1];
+    const struct seq *seqs[MAX_SEQS];
     struct err why = {0};
     *r = (struct check_report){.n_rule = check_rule_count()};
     CHECK(r->n_rule <= MAX_RULES);
     const struct engine_shared *s = look(b);
-    r->n_seq = session_seqs(s->ses, seqs, 2 * MAX_POINTS + 1);
+    r->n_seq = shared_seqs(s, seqs);
     bool ok = check_sweep(s->pass->kv, seqs, r->n_seq, &why);
     r->level = (enum check_level)s->set.check;
     count_checks(s, &r->counts);

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "engine/serve/calibrate.h"
-#include "engine/serve/batch.h"
 #include "engine/bugs.h"
 #include "engine/engine.h"
 #include "engine/run/device.h"
@@ -194,17 +193,7 @@ static void do_set(struct engine *g, const char *line)
     free(name);
 }
 
-/* Of a request that is no turn: a line, or a fault where a rule or the device is behind it. */
-static void tell_failure(struct engine *g, const struct err *e)
-{
-    bool lost = e->kind == ERR_MODEL && !g->loaded.dev.k->sync(g->loaded.dev.d, NULL);
-    if (lost || e->kind == ERR_INVARIANT)
-        engine_fault(g, 0, e);
-    else
-        engine_post_text(g, EV_NOTICE, e->msg);
-}
-
-/* Scores the captures on the conversation, on a rig of its own. */
+/* Scores the captures on the conversation, on a runtime of its own. */
 static void do_calibrate(struct engine *g)
 {
     struct err e = {0};
@@ -212,61 +201,14 @@ static void do_calibrate(struct engine *g)
     const struct ids *said = &g->own.ses.lane.tok;
     struct calib_opts o = {.l = &g->loaded, .text = said->v, .n_text = said->n,
                            .bugs = &g->own.rig.bugs, .stop = &g->stop};
-    struct buf report = {0};
-    bool ok = calibrate_run(&o, &c, &e);
-    if (ok)
-        calibrate_print(&c, &report);
-    else
-        tell_failure(g, &e);
-    for (char *line = report.p, *end; line && *line; line = end) {
-        end = line + strcspn(line, "\n");
-        if (*end)
-            *end++ = '\0';
-        engine_post_text(g, EV_NOTICE, line);
+    struct event ev = engine_event(g, EV_CALIBRATION);
+    if (!calibrate_run(&o, &c, &e)) {
+        engine_fail(g, &e);
+        return;
     }
-    buf_free(&report);
-}
-
-static void tell_one(void *arg, const struct batch_result *r)
-{
-    struct engine *g = arg;
-    char *text = xasprintf("%d (%d token%s, %s): %s", r->index + 1, r->n_tokens,
-                           plural(r->n_tokens), stop_name(r->reason), r->text);
-    for (char *line = text, *end; *line; line = end) { /* a notice is one line */
-        end = line + strcspn(line, "\n");
-        if (*end)
-            *end++ = '\0';
-        if (*line)
-            engine_post_text(g, EV_NOTICE, line);
-    }
-    free(text);
-}
-
-/* Several replies to one question, on a rig of its own: nothing of the conversation changes. */
-static void do_several(struct engine *g, const struct request *rq)
-{
-    struct err e = {0};
-    struct ids prompt = {0};
-    int shared = 0, n = rq->count;
-    const struct settings *set = &g->shared.set;
-    struct several o = {.l = &g->loaded, .set = set, .prompt = &prompt, .n = n,
-                        .page_size = g->own.rig.kv.page_size, .bugs = &g->own.rig.bugs,
-                        .stop = &g->stop};
-    bool ok = session_render(&g->own.ses, rq->text ? rq->text : "", &prompt, &e);
-    o.context = min_int(g->own.rig.context,
-                        prompt.n + (set->max_tokens > 0 ? set->max_tokens : 1024));
-    if (ok && prompt.n >= o.context)
-        ok = err_set(&e, ERR_USAGE, "the question needs %d tokens, the context holds %d",
-                     prompt.n + 1, o.context);
-    ok = ok && batch_several(&o, &shared, tell_one, g, &e);
-    char line[96];
-    snprintf(line, sizeof line, "%d repl%s in one batch; %d page%s of the question shared", n,
-             n == 1 ? "y" : "ies", shared, plural(shared));
-    if (ok)
-        engine_post_text(g, EV_NOTICE, line);
-    else
-        tell_failure(g, &e);
-    ids_free(&prompt);
+    ev.calibration = xmalloc(sizeof c);
+    *ev.calibration = c;
+    engine_post(g, &ev);
 }
 
 static void serve(struct engine *g, const struct request *rq)
@@ -286,7 +228,8 @@ static void serve(struct engine *g, const struct request *rq)
     case RQ_SET: do_set(g, rq->text ? rq->text : ""); break;
     case RQ_FORK: do_fork(g, rq); break;
     case RQ_RESUME: do_resume(g, rq); break;
-    case RQ_SEVERAL: do_several(g, rq); break;
+    case RQ_SEVERAL: engine_several(g, rq); break;
+    case RQ_BATCH: engine_batch(g, rq); break;
     case RQ_CALIBRATE: do_calibrate(g); break;
     }
 }
@@ -295,6 +238,9 @@ static void request_free(struct request *rq)
 {
     free(rq->text);
     free(rq->settings);
+    for (int i = 0; rq->prompts && i < rq->count; i++)
+        free(rq->prompts[i]);
+    free(rq->prompts);
     for (int i = 0; i < rq->n_past; i++) {
         free(rq->past[i].user);
         free(rq->past[i].reply);
@@ -585,6 +531,7 @@ struct backend *engine_open(const struct engine_opts *o, struct err *e)
     g->log = o->log;
     g->shared.set = o->settings;
     g->attended = o->attended;
+    g->lanes = o->lanes;
     ok = ok && load(g, o, e);
     if (ok) {
         fill_info(g, o);

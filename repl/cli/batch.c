@@ -1,14 +1,16 @@
-/* batch.c - `aerie run --batch FILE`: many prompts in one batch, a JSON line of result each. */
+/* batch.c - `aerie run --batch FILE`: many prompts in one batch, a JSON line of result each. Ctrl-C ends
+ * it: what is complete is printed, also replies that were cut short, and the exit code is 130. */
 #include "repl/cli/cli.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
-#include "engine/serve/batch.h"
 #include "kernels/json.h"
+#include "repl/interrupt.h"
 
 struct prompts {
     char **v;
@@ -57,29 +59,17 @@ static bool read_prompts(struct prompts *p, const char *name, struct err *e)
     return ok;
 }
 
-static void tell(void *arg, const struct batch_result *r)
-{
-    bool *bad = arg;
-    struct buf line = {0};
-    jput_open(&line, '{');
-    jput_kint(&line, "index", r->index);
-    jput_kint(&line, "prompt_tokens", r->n_prompt);
-    jput_kint(&line, "tokens", r->n_tokens);
-    jput_kstr(&line, "reason", stop_name(r->reason));
-    if (r->error)
-        jput_kstr(&line, "error", r->error);
-    else
-        jput_kstr(&line, "reply", r->text);
-    jput_close(&line, '}');
-    cli_progress_end();
-    cli_json(&line);
-    buf_free(&line);
-    *bad |= r->error != NULL;
-}
+/* ---- the batch ------------------------------------------------------------------------------- */
 
-static void say(void *arg, const char *line)
+struct listener {
+    struct backend *g;
+    bool quiet;
+    int rc;     /* of what the events told: a refused prompt, a violated rule, a lost device */
+    int signal; /* that ended the batch, or 0 */
+};
+
+static void complain(const char *line)
 {
-    (void)arg;
     struct buf clean = {0};
     cli_progress_end();
     text_sanitise(&clean, line, strlen(line), false, NULL);
@@ -87,25 +77,104 @@ static void say(void *arg, const char *line)
     buf_free(&clean);
 }
 
+/* Each reply is on standard output before the next one is awaited. */
+static void print_reply(struct listener *l, const struct event *ev)
+{
+    struct buf line = {0};
+    report_json(ev, &line);
+    cli_json(&line);
+    buf_free(&line);
+    if (ev->batch.refused)
+        l->rc = max_int(l->rc, ERR_NEGATIVE);
+    if (fflush(stdout) != 0) { /* nobody reads: the rest need not be computed */
+        l->rc = max_int(l->rc, ERR_USAGE);
+        backend_cancel(l->g);
+    }
+}
+
+static void take_event(struct listener *l, struct event *ev)
+{
+    const char *text = ev->text.p ? ev->text.p : "";
+    switch (ev->kind) {
+    case EV_BATCH_REPLY: print_reply(l, ev); break;
+    case EV_NOTICE:
+        if (!l->quiet)
+            complain(text);
+        break;
+    case EV_FAULT:
+        complain(text);
+        l->rc = max_int(l->rc, (int)ev->fault);
+        break;
+    default: break;
+    }
+    event_free(ev);
+}
+
+/* Until every request is done. A signal cancels them; what is complete by then still comes. */
+static void listen(struct listener *l)
+{
+    struct event ev;
+    for (bool busy = true; busy;) {
+        busy = backend_busy(l->g); /* before the queue: what it posted is then in there */
+        for (int sig; (sig = interrupt_next()) != 0;)
+            l->signal = sig;
+        if (busy && l->signal) /* again and again: one may come too early for a request */
+            backend_cancel(l->g);
+        while (busy ? backend_wait(l->g, &ev, 50) : backend_next(l->g, &ev)) {
+            take_event(l, &ev);
+            if (interrupt_waits())
+                break;
+        }
+    }
+}
+
+/* Takes the prompts. */
+static bool submit(struct cli *c, struct backend *g, struct prompts *p, struct err *e)
+{
+    struct request system = {.kind = RQ_SYSTEM};
+    struct request batch = {.kind = RQ_BATCH, .count = p->n, .prompts = p->v};
+    *p = (struct prompts){0};
+    if (c->opt.system)
+        system.text = xstrdup(c->opt.system);
+    return (!c->opt.system || backend_submit(g, &system, e)) && backend_submit(g, &batch, e);
+}
+
+static int run(struct cli *c, struct prompts *p)
+{
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+    struct err e = {0};
+    struct listener l = {.quiet = c->opt.quiet};
+    c->opt.engine.lanes = c->lanes ? c->lanes : 8;
+    c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    l.g = open_backend(&c->opt, &c->opt.engine, &e);
+    cli_progress_end();
+    bool ok = l.g && interrupt_open(caught, 3, false, NULL, &e) && submit(c, l.g, p, &e);
+    if (ok) {
+        const char *passed = backend_info(l.g)->passed;
+        char *line = passed ? xasprintf("computing on the CPU: %s", passed) : NULL;
+        if (line && !l.quiet)
+            complain(line);
+        free(line);
+        listen(&l);
+    }
+    backend_close(l.g);
+    interrupt_close();
+    return !ok ? cli_fail(&e) : l.signal ? 128 + l.signal : l.rc;
+}
+
 int cli_batch(struct cli *c)
 {
     struct err e = {0};
     struct prompts p = {0};
-    bool bad = false, ok = true;
+    bool ok = true;
     if (c->n_word || c->opt.file)
         ok = err_set(&e, ERR_USAGE, "--batch takes its prompts from the file alone");
     if (ok && !c->opt.engine.model)
         ok = err_set(&e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
-    if (!c->opt.quiet) {
-        c->opt.engine.progress = cli_progress;
-        c->opt.engine.notice = say;
-    }
     ok = ok && read_prompts(&p, c->batch, &e);
-    ok = ok && batch_run(&c->opt.engine, (const char *const *)p.v, p.n,
-                         c->lanes ? c->lanes : 8, c->opt.system, tell, &bad, &e);
-    cli_progress_end();
+    int rc = !ok ? cli_fail(&e) : p.n ? run(c, &p) : 0;
     for (int i = 0; i < p.n; i++)
         free(p.v[i]);
     free(p.v);
-    return !ok ? cli_fail(&e) : bad ? ERR_NEGATIVE : 0;
+    return rc;
 }

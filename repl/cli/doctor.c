@@ -189,7 +189,7 @@ static void check_captures(struct doctor *d, struct loaded *l)
         tell(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
         return;
     }
-    calibrate_print(&c, &b);
+    report_calibration(&c, &b);
     bool good = c.certain && c.best == 0;
     for (char *line = b.p, *end; line && *line; line = end) {
         end = line + strcspn(line, "\n");

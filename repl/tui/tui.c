@@ -173,7 +173,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_TURN_END: end_turn(t, ev); break;
     case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
     case EV_FAULT: fault(t, ev); break;
-    default: break;
+    default: replies_event(t, ev); break;
     }
     t->view_old = true;
 }
@@ -558,6 +558,7 @@ static void end(struct tui *t)
     }
     free(t->queued);
     free(t->queued_files);
+    replies_free(t);
     buf_free(&t->files);
     tui_choices_clear(t);
     free(t->choice);

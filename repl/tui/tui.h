@@ -48,6 +48,11 @@ struct tui {
     uint64_t stop_ns;    /* of the last Ctrl-C */
     bool spent;          /* the SIGINT that waits has ended a command: it stops nothing more */
     int done, total;     /* prefill */
+    struct replies {
+        struct buf *text; /* (n) what waits to be shown */
+        int n, done;      /* replies of the batch; those that are complete on the screen */
+        int headed;       /* those whose heading is there */
+    } replies;
     uint64_t turn_ns;    /* when the running turn began */
     int prompt_tokens, reused;
     bool think; /* as the setting was last seen */
@@ -76,6 +81,10 @@ void tui_note(struct tui *t, enum style st, const char *fmt, ...)
 void tui_key(struct tui *t, const struct key *k);
 void tui_stop(struct tui *t); /* Ctrl-C, from the keyboard or as a signal */
 void tui_choices_clear(struct tui *t);
+
+/* ---- replies.c ---- */
+void replies_event(struct tui *t, const struct event *ev); /* of a batch or a calibration, else nothing */
+void replies_free(struct tui *t);
 
 /* ---- pane.c ---- */
 void tui_panes_init(struct tui *t);

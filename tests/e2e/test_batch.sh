@@ -16,14 +16,18 @@ grep -v '^#' tests/prompts.txt | cut -f2 | awk 'length($0) < 140 && !/["\\]/' | 
     head -n 24 >"$T/prompts"
 sed 's/.*/{"prompt":"&"}/' "$T/prompts" >"$T/in"
 batch() { "$AERIE" run -q -p max_tokens=48 --batch "$T/in" "$@"; }
+# results without what a run without drafts, or one that had to wait for pages, counts otherwise
+same() { sed 's/"steps":[0-9]*,"drafted":[0-9]*,"accepted":[0-9]*,//'; }
 
-batch >"$T/eight"; result "a batch ends well" $?
+batch >"$T/all"; result "a batch ends well" $?
+grep -q '"steps":[1-9][0-9]*,"drafted":[1-9][0-9]*,"accepted":[1-9]' "$T/all"; result "with its acceptance" $?
+same <"$T/all" >"$T/eight"
 [ "$(wc -l <"$T/eight")" = 24 ]; result "one line a prompt" $?
 sed 's/^{"index":\([0-9]*\),.*/\1/' "$T/eight" | cmp -s - <(seq 0 23); result "in their order" $?
-batch --lanes 1 | cmp -s - "$T/eight"; result "one lane says the same" $?
-batch --lanes 3 --page-size 1 | cmp -s - "$T/eight"; result "so do three, at page size 1" $?
-batch --no-spec | cmp -s - "$T/eight"; result "so do eight without drafts" $?
-batch --lanes 6 --full-pages 24 --swa-pages 60 | cmp -s - "$T/eight"
+batch --lanes 1 | same | cmp -s - "$T/eight"; result "one lane says the same" $?
+batch --lanes 3 --page-size 1 | same | cmp -s - "$T/eight"; result "so do three, at page size 1" $?
+batch --no-spec | same | cmp -s - "$T/eight"; result "so do eight without drafts" $?
+batch --lanes 6 --full-pages 24 --swa-pages 60 | same | cmp -s - "$T/eight"
 result "so do six in pools that cannot hold them at once" $?
 bad=0; i=0
 while IFS= read -r prompt && [ $i -lt 6 ]; do
@@ -49,20 +53,50 @@ result "a violated rule stops the batch" $?
 
 # ---- /n: several replies to one question, and nothing else changes ----
 say() { printf '%s\n' "$@" | "$AERIE" --plain 2>&1; }
+said() { printf '%s\n' "$@" | "$AERIE" --plain 2>/dev/null; }
 say '/n 4 Tell me a story about Mia the fox.' >"$T/four"
-[ "$(grep -cE '^aerie: [1-4] \([0-9]+ tokens, end\): ' "$T/four")" = 4 ] &&
-    grep -qE '; [1-9][0-9]* pages? of the question shared' "$T/four"
+[ "$(grep -cE '^reply [1-4] of 4 \([0-9]+ tokens, end\)$' "$T/four")" = 4 ] &&
+    grep -qE '^aerie: 4 of 4 replies in one batch; [0-9]+ prompt tokens computed, [1-9][0-9]* pages? shared$' "$T/four"
 result "/n 4 shows four replies over shared pages" $?
-[ "$(grep -E '^aerie: [1-4] \(' "$T/four" | sed 's/^aerie: . ([^)]*): //' | sort -u | wc -l)" = 4 ]
+printf '/n 4 Tell me a story about Mia the fox.\n' | "$AERIE" --json >"$T/json" 2>"$T/err"
+[ ! -s "$T/err" ] && [ "$(wc -l <"$T/json")" = 6 ] && # the command, four replies, their sum
+    [ "$(sed -n 2,5p "$T/json" | sed -n 's/^{"index":\([0-3]\),"prompt_tokens":[0-9]*,"reused_tokens":[0-9]*,"tokens":[1-9][0-9]*,"steps":[1-9][0-9]*,"drafted":[0-9]*,"accepted":[0-9]*,"reason":"end","reply":".*"}$/\1/p' | tr -d '\n')" = 0123 ] &&
+    sed -n 6p "$T/json" | grep -qE '^\{"replies":4,"of":4,"computed_tokens":[0-9]+,"shared_pages":[1-9][0-9]*,"tokens":[0-9]+,"steps":[0-9]+,"drafted":[0-9]+,"accepted":[0-9]+,"us":[0-9]+,"reason":"end"\}$'
+result "and as objects under --json" $?
+[ "$(sed -n 2,5p "$T/json" | sed 's/.*"reply"://' | sort -u | wc -l)" = 4 ]
 result "each of its own seed" $?
-say 'My name is Nora.' '/n 3 Hello!' 'What is my name?' >"$T/with"
-say 'My name is Nora.' 'What is my name?' | cmp -s - <(grep -vE '^aerie: |replies in one batch' "$T/with")
+said 'My name is Nora.' '/n 3 Hello!' 'What is my name?' >"$T/with"
+said 'My name is Nora.' 'What is my name?' | cmp -s - <(sed '/^3 replies in one batch/d; /^reply [1-3] of 3/,+1d' "$T/with")
 result "the conversation does not notice" $?
 "$AERIE" replay last --check >/dev/null && "$AERIE" logs -n 2 --json >/dev/null
 result "and replays" $?
+printf '/calibrate\n' | "$AERIE" --json 2>/dev/null | tail -n 1 | grep -qE '^\{"calibration":\[\{"reading":"[^"]*","boundaries":\[2,4,5\],"agree":[0-9]+,"configured":true,"best":true\},.*\],"tokens":[0-9]+,"certain":true,"stopped":false\}$'
+result "/calibrate is one object under --json" $?
 say '/n 0 x' | grep -q '/n takes a number' && say '/n 4' | grep -q '/n takes a number'
 result "bad counts are errors" $?
 say '/bug 16267 on' '/n 2 Hello!' '/bug 16267 off' 'Hello!' >"$T/out"
 grep -q '^aerie: I4 ' "$T/out" && tail -n 1 "$T/out" | grep -qv '^aerie'
 result "a violated rule ends it, and the chat goes on" $?
+
+# ---- Ctrl-C: what is finished is there, and the exit code tells ----
+for i in $(seq 3000); do echo '"Tell me a story about a fox."'; done >"$T/in"
+until_line() { until [ "$(wc -l <"$1")" -ge "$2" ]; do sleep 0.02; done; } # a file, a number of lines
+for sig in INT:130 TERM:143; do
+    : >"$T/out"; "$AERIE" run -q -p max_tokens=48 --batch "$T/in" >"$T/out" 2>"$T/err" & pid=$!
+    until_line "$T/out" 8; kill -"${sig%:*}" $pid; wait $pid
+    [ $? = "${sig#*:}" ] && [ "$(wc -l <"$T/out")" -lt 3000 ] && [ ! -s "$T/err" ] &&
+        [ "$(grep -cE '^\{"index":[0-9]+,.*"reason":"(end|max_tokens|cancel)","reply":".*"\}$' "$T/out")" = "$(wc -l <"$T/out")" ]
+    result "SIG${sig%:*} ends a batch, its results are whole lines" $?
+done
+for what in '/n 16 Tell me a story.' /calibrate; do
+    mkfifo "$T/fifo"; : >"$T/out"
+    "$AERIE" --json -p temperature=100 -p max_tokens=0 <"$T/fifo" >"$T/out" 2>"$T/err" & pid=$!
+    exec 9>"$T/fifo"; echo "$what" >&9
+    until_line "$T/out" 1; kill -INT $pid; wait $pid
+    [ $? = 130 ] && tail -n 1 "$T/out" | grep -qE '"reason":"cancel"\}$|"stopped":true\}$'
+    result "Ctrl-C ends ${what%% *}, which says so" $?
+    exec 9>&-; rm "$T/fifo"
+done
+: >"$T/out"; batch | head -n 2 >"$T/out"; [ "$(wc -l <"$T/out")" = 2 ]
+result "nor does a batch go on when nobody reads" $?
 echo "1..$n"

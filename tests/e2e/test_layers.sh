@@ -52,11 +52,11 @@ only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan
 only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
 
 public="$base|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
-public+='|models/tokenizer/tokenizer\.h|engine/serve/(batch|calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
+public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/engine\.h' 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|interrupt|text/.*)\.h'
-only repl/cli "$public" 'repl/(repl|facts|text/.*)\.h'
+only repl/cli "$public" 'repl/(repl|facts|interrupt|text/.*)\.h'
 only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels

@@ -3,6 +3,7 @@
 
 #include "engine/serve/calibrate.h"
 #include "engine/serve/load.h"
+#include "repl/repl.h"
 
 #define TARGET "models/nestling/target"
 #define DRAFT "models/nestling/draft"
@@ -41,7 +42,7 @@ static struct calibration calibrate(struct bed *b, const char *capture, const st
 static void assert_print(const struct calibration *c, const char *says)
 {
     struct buf b = {0};
-    calibrate_print(c, &b);
+    report_calibration(c, &b);
     if (!strstr(b.p, says))
         fail_msg("expected \"%s\" in:\n%s", says, b.p);
     buf_free(&b);

@@ -15,7 +15,6 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "engine/serve/batch.h"
 #include "engine/cycle/fit.h"
 #include "engine/engine.h"
 #include "repl/cli/cli.h"
@@ -254,7 +253,7 @@ static struct engine_opts spy_opts(void)
 struct answer {
     struct buf text, faults, notices;
     struct ids tokens;
-    int n_fault, n_steps, n_prefill, n_prompt;
+    int n_fault, n_steps, n_prefill, n_prompt, n_reply; /* n_reply: complete ones of a batch */
     bool lost, ended;
     enum err_kind fault;
     enum stop_reason reason;
@@ -279,6 +278,7 @@ static void take(struct answer *a, const struct event *ev)
     if (ev->kind == EV_TURN_BEGIN)
         a->n_prompt = ev->tokens.n;
     a->n_prefill += ev->kind == EV_PREFILL;
+    a->n_reply += ev->kind == EV_BATCH_REPLY && ev->reason <= STOP_MAX;
     if (ev->kind == EV_FAULT) {
         a->n_fault++;
         a->lost |= ev->lost;
@@ -293,13 +293,11 @@ static void take(struct answer *a, const struct event *ev)
     }
 }
 
-static void ask(struct backend *g, enum request_kind kind, const char *text, struct answer *a)
+static void submit_and_take(struct backend *g, struct request *rq, struct answer *a)
 {
     struct err e = {0};
-    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
     struct event ev;
-    answer_free(a);
-    must(backend_submit(g, &rq, &e), &e);
+    must(backend_submit(g, rq, &e), &e);
     for (bool busy = true; busy;) {
         busy = backend_busy(g); /* before the queue: what it posted is then in there */
         while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
@@ -307,6 +305,13 @@ static void ask(struct backend *g, enum request_kind kind, const char *text, str
             event_free(&ev);
         }
     }
+}
+
+static void ask(struct backend *g, enum request_kind kind, const char *text, struct answer *a)
+{
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
+    answer_free(a);
+    submit_and_take(g, &rq, a);
 }
 
 static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state)
@@ -728,35 +733,54 @@ static void test_every_plain_face_ends_with_one_line_and_exit_code_3(void **stat
 
 /* ---- many prompts, and a replay -------------------------------------------------------------- */
 
-static void count_result(void *arg, const struct batch_result *r)
+/* Runs prompts in a batch, one lane at a time. False: loading or the batch failed (*a: why). */
+static bool run_batch(const struct engine_opts *asked, const char *const *prompts, int n,
+                      struct answer *a)
 {
-    (void)r;
-    ++*(int *)arg;
+    struct engine_opts o = *asked;
+    struct err e = {0};
+    struct request rq = {.kind = RQ_BATCH, .count = n,
+                         .prompts = xcalloc((size_t)n, sizeof *rq.prompts)};
+    answer_free(a);
+    o.lanes = 1;
+    for (int i = 0; i < n; i++)
+        rq.prompts[i] = xstrdup(prompts[i]);
+    struct backend *g = engine_open(&o, &e);
+    if (g) {
+        submit_and_take(g, &rq, a);
+    } else {
+        a->fault = e.kind;
+        buf_str(&a->faults, e.msg);
+        for (int i = 0; i < n; i++)
+            free(rq.prompts[i]);
+        free(rq.prompts);
+    }
+    backend_close(g);
+    return g && a->n_fault == 0;
 }
 
 static void test_a_batch_keeps_the_results_it_has_told(void **state)
 {
     (void)state;
     static const char *const prompts[] = {"Hello!", "Hello!", "count to twenty"};
-    struct err e = {0};
-    int told = 0;
+    struct answer a = {0};
     new_spy(false);
     struct engine_opts o = spy_opts();
-    must(batch_run(&o, prompts, 3, 1, NULL, count_result, &told, &e), &e);
-    assert_int_equal(told, 3);
-    for (int waits = 0, most = 0;; waits += 3) {
-        told = 0;
+    assert_true(run_batch(&o, prompts, 3, &a));
+    assert_int_equal(a.n_reply, 3);
+    int n = 0;
+    for (int waits = 0, most = 0;; waits += 3, n++) {
         new_spy(false);
         spy.waits = waits;
-        e = (struct err){0};
-        if (batch_run(&o, prompts, 3, 1, NULL, count_result, &told, &e))
+        if (run_batch(&o, prompts, 3, &a))
             break; /* it never waited so often */
-        assert_int_equal(e.kind, ERR_MODEL);
-        assert_string_equal(e.msg, STICKY);
-        assert_true(told >= most && told < 3);
-        most = told;
+        assert_int_equal(a.fault, ERR_MODEL);
+        assert_non_null(strstr(a.faults.p, STICKY));
+        assert_true(a.n_reply >= most && a.n_reply < 3);
+        most = a.n_reply;
     }
-    assert_true(spy.waits >= 0 && told == 3);
+    assert_true(n > 3 && spy.waits >= 0 && a.n_reply == 3);
+    answer_free(&a);
 }
 
 static int n_recorded;
@@ -773,15 +797,15 @@ static void test_a_batch_records_cycles_unless_graphs_are_off(void **state)
     (void)state;
     static const char *const prompts[] = {"Hello!", "Hello!", "Hello!"};
     for (int graph = 0; graph < 2; graph++) {
-        struct err e = {0};
-        int told = 0;
+        struct answer a = {0};
         new_spy(true);
         spy.k.graph_begin = count_record;
         struct engine_opts o = spy_opts();
         o.settings.graph = graph;
         n_recorded = 0;
-        must(batch_run(&o, prompts, 3, 1, NULL, count_result, &told, &e), &e);
-        assert_int_equal(told, 3);
+        assert_true(run_batch(&o, prompts, 3, &a));
+        assert_int_equal(a.n_reply, 3);
+        answer_free(&a);
         assert_true(graph ? n_recorded > 0 : n_recorded == 0);
     }
 }

@@ -3,8 +3,6 @@
 
 #include <unistd.h>
 
-#include "engine/serve/batch.h"
-
 /* ---- a spy on the CPU's kernels -------------------------------------------------------------- */
 
 static struct {
@@ -154,8 +152,11 @@ static void test_replies_to_one_question_stop_and_keep_what_they_said(void **sta
         backend_cancel(g);
         settle(g, &b);
         assert_true(spy.late <= 8);
-        assert_true((strstr(b.notices.p, "1 (") != NULL) == !long_);
-        assert_non_null(strstr(b.notices.p, "stopped"));
+        assert_true(b.batch_reason == STOP_CANCEL && b.n_batch_end == 1);
+        assert_int_equal(b.n_reply, long_ ? 0 : 4);
+        for (int i = 0; i < b.n_reply; i++)
+            assert_true(b.reply[i].reason == STOP_CANCEL && b.reply[i].tokens.n > 0 &&
+                        b.reply[i].text.n > 0);
         spy.hold_at = 0;
         ask(g, RQ_SAY, "Hello!", &b);
         assert_int_equal(b.reason[0], STOP_END);
@@ -250,29 +251,27 @@ static void test_faults_of_one_engine_leave_another_alone(void **state)
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-static void drop_result(void *arg, const struct batch_result *r)
-{
-    assert_null(r->error);
-    ++*(int *)arg;
-}
-
 static uint64_t prompt_rows(int full_pages, int n)
 {
     struct engine_opts o = spied();
-    struct err e = {0};
+    struct brought b = {0};
     char *text = words(32), *prompt[12];
-    int told = 0;
     for (int i = 0; i < n; i++)
         prompt[i] = xasprintf("%d. %s", 7 * i + 3, text);
     o.context = 1024;
     o.full_pages = full_pages;
+    o.lanes = 8;
     o.settings.temperature = 100; /* replies that go on */
     o.settings.max_tokens = 60;
-    must(batch_run(&o, (const char *const *)prompt, n, 8, NULL, drop_result, &told, &e), &e);
-    assert_int_equal(told, n);
+    struct backend *g = serve_open(&o);
+    submit_batch(g, (const char *const *)prompt, n);
+    settle(g, &b);
+    assert_true(b.n_reply == n && b.batch_end.n_done == n && b.batch_reason == STOP_END);
+    backend_close(g);
     for (int i = 0; i < n; i++)
         free(prompt[i]);
     free(text);
+    brought_free(&b);
     return spy.rows;
 }
 

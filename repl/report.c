@@ -1,0 +1,166 @@
+/* report.c - what the events of a batch and of a calibration say, for people and as JSON. See repl.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/json.h"
+#include "repl/repl.h"
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static void add_text(struct sheet *out, enum style st, const struct buf *text)
+{
+    for (size_t at = 0, n; at < text->n; at += n + 1) {
+        const char *line = text->p + at, *end = memchr(line, '\n', text->n - at);
+        n = end ? (size_t)(end - line) : text->n - at;
+        sheet_addn(out, st, line, n);
+        sheet_line(out);
+    }
+}
+
+void report_reply_head(const struct event *ev, struct sheet *out)
+{
+    int n = ev->batch.n_tokens;
+    sheet_printf(out, ST_DIM, "reply %d of %d", ev->batch.index + 1, ev->batch.count);
+    if (ev->kind == EV_BATCH_REPLY && !ev->batch.refused)
+        sheet_printf(out, ST_DIM, " (%d token%s, %s)", n, plural(n), stop_name(ev->reason));
+    sheet_line(out);
+}
+
+static void reply_json(const struct event *ev, struct buf *out)
+{
+    const struct batch_rec *r = &ev->batch;
+    jput_kint(out, "index", r->index);
+    jput_kint(out, "prompt_tokens", r->n_prompt);
+    jput_kint(out, "reused_tokens", r->n_reused);
+    jput_kint(out, "tokens", r->n_tokens);
+    jput_kint(out, "steps", ev->n_steps);
+    jput_kint(out, "drafted", ev->n_drafted);
+    jput_kint(out, "accepted", ev->n_accepted);
+    jput_kstr(out, "reason", stop_name(ev->reason));
+    jput_key(out, r->refused ? "error" : "reply");
+    jput_strn(out, ev->text.p ? ev->text.p : "", ev->text.n);
+}
+
+static void end_json(const struct event *ev, struct buf *out)
+{
+    const struct batch_rec *r = &ev->batch;
+    jput_kint(out, "replies", r->n_done);
+    jput_kint(out, "of", r->count);
+    jput_kint(out, "computed_tokens", r->n_computed);
+    jput_kint(out, "shared_pages", r->n_shared);
+    jput_kint(out, "tokens", r->n_tokens);
+    jput_kint(out, "steps", ev->n_steps);
+    jput_kint(out, "drafted", ev->n_drafted);
+    jput_kint(out, "accepted", ev->n_accepted);
+    jput_kint(out, "us", (int64_t)ev->us_decode);
+    jput_kstr(out, "reason", stop_name(ev->reason));
+}
+
+static void end_text(const struct event *ev, struct sheet *out)
+{
+    const struct batch_rec *r = &ev->batch;
+    sheet_printf(out, ST_DIM, "%d of %d repl%s in one batch; %d prompt token%s computed, %d page%s "
+                 "shared", r->n_done, r->count, r->count == 1 ? "y" : "ies", r->n_computed,
+                 plural(r->n_computed), r->n_shared, plural(r->n_shared));
+    if (ev->reason != STOP_END)
+        sheet_printf(out, ST_DIM, "; stopped: %s", stop_name(ev->reason));
+    sheet_line(out);
+}
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+/* "2,4,5" */
+static const char *boundaries(const struct calibration *c, int row, char out[96])
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < c->n_capture && n < 96; i++)
+        n += (size_t)snprintf(out + n, 96 - n, "%s%d", i ? "," : "", c->row[row].boundary[i]);
+    return out;
+}
+
+void report_calibration(const struct calibration *c, struct buf *out)
+{
+    char a[96], b[96];
+    buf_printf(out, "the head's first guess against the target's choice, %d token%s%s\n", c->tokens,
+               plural(c->tokens), c->stopped ? "; stopped before all were scored" : "");
+    for (int r = 0; r < c->n_row; r++)
+        buf_printf(out, "  %-14s %5.1f %%  %s%s\n", boundaries(c, r, a),
+                   c->tokens ? 100.0 * c->row[r].agree / c->tokens : 0, r ? "" : "configured: ",
+                   c->row[r].reading);
+    boundaries(c, c->best, a);
+    if (!c->certain && c->rival >= 0 && c->tokens > 0)
+        buf_printf(out, "too close to call between boundaries %s and %s\n", a,
+                   boundaries(c, c->rival, b));
+    else if (!c->certain)
+        buf_printf(out, "nothing to choose from\n");
+    else if (c->best == 0)
+        buf_printf(out, "the head was trained for boundaries %s, as configured\n", a);
+    else
+        buf_printf(out, "the head was trained for boundaries %s, not %s: use --eagle-capture %s\n",
+                   a, boundaries(c, 0, b), a);
+}
+
+static void row_json(const struct calibration *c, int r, struct buf *out)
+{
+    jput_open(out, '{');
+    jput_kstr(out, "reading", c->row[r].reading);
+    jput_key(out, "boundaries");
+    jput_open(out, '[');
+    for (int i = 0; i < c->n_capture; i++)
+        jput_int(out, c->row[r].boundary[i]);
+    jput_close(out, ']');
+    jput_kint(out, "agree", c->row[r].agree);
+    jput_kbool(out, "configured", r == 0);
+    jput_kbool(out, "best", r == c->best);
+    jput_close(out, '}');
+}
+
+static void calibration_json(const struct calibration *c, struct buf *out)
+{
+    jput_key(out, "calibration");
+    jput_open(out, '[');
+    for (int r = 0; r < c->n_row; r++)
+        row_json(c, r, out);
+    jput_close(out, ']');
+    jput_kint(out, "tokens", c->tokens);
+    jput_kbool(out, "certain", c->certain);
+    jput_kbool(out, "stopped", c->stopped);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+bool report_json(const struct event *ev, struct buf *out)
+{
+    bool reply = ev->kind == EV_BATCH_REPLY, end = ev->kind == EV_BATCH_END;
+    bool calib = ev->kind == EV_CALIBRATION && ev->calibration;
+    if (!reply && !end && !calib)
+        return false;
+    jput_open(out, '{');
+    if (reply)
+        reply_json(ev, out);
+    else if (end)
+        end_json(ev, out);
+    else
+        calibration_json(ev->calibration, out);
+    jput_close(out, '}');
+    return true;
+}
+
+bool report_text(const struct event *ev, struct sheet *out)
+{
+    struct buf text = {0};
+    switch (ev->kind) {
+    case EV_BATCH_REPLY:
+        report_reply_head(ev, out);
+        add_text(out, ev->batch.refused ? ST_BAD : ST_TEXT, &ev->text);
+        return true;
+    case EV_BATCH_END: end_text(ev, out); return true;
+    case EV_CALIBRATION:
+        report_calibration(ev->calibration, &text);
+        add_text(out, ST_TEXT, &text);
+        buf_free(&text);
+        return true;
+    default: return false;
+    }
+}
