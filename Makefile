@@ -69,6 +69,10 @@ LINK  := $(CC)
 # one vector width a file; the arithmetic is the same in all of them (kernels/kernels.h)
 $(B)/kernels/cpu/avx2.o:   CFLAGS += -O3 -mavx2 -mfma -mf16c
 $(B)/kernels/cpu/avx512.o: CFLAGS += -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+ifeq ($(MODE),tsan)
+  # these loops are a hundred times slower instrumented; scalar.o, compiled from the same source, is instrumented
+  $(B)/kernels/cpu/avx2.o $(B)/kernels/cpu/avx512.o: CFLAGS += -fno-sanitize=thread
+endif
 
 ifeq ($(WITH_CUDA),1)
   # ARCH: a number is machine code for a compute capability and the later ones of its generation (90: as 90a, with
@@ -88,7 +92,7 @@ ifeq ($(WITH_CUDA),1)
 endif
 
 .DEFAULT_GOAL := all
-.PHONY: docs all run dist test tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
+.PHONY: docs all run dist test test-tsan tsan-programs tests gpu-tests bench install deps test-deps packages check-deps clean format help FORCE
 
 all: check-deps ## build the program (build/aerie)
 	@$(MAKE) -s --no-print-directory $(B)/aerie
@@ -106,6 +110,12 @@ test: deps test-deps ## install what is missing, build (benchmarks, too), and ru
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory TOLD=1 tests
 	@tests/run.sh $(B)
+
+test-tsan: deps test-deps ## build with ThreadSanitizer and run the tests in which threads meet (two minutes on two cores)
+	@$(MAKE) --no-print-directory MODE=tsan CUDA=0 TOLD=1 tsan-programs
+	@tests/tsan.sh build/tsan-cpu
+
+tsan-programs: ; @$(MAKE) -s --no-print-directory $(B)/aerie $(addprefix $(B)/tests/,$(shell tests/tsan.sh --programs))
 
 tests: all ## build the test programs and the benchmarks
 	@$(MAKE) -s --no-print-directory $(B)/aerie $(TESTS) $(BENCH)

@@ -1,7 +1,8 @@
 /* event.h - what the engine tells the world, and the queues it travels through.
  *
  * The engine thread posts; each consumer (the screen, the log) owns one bounded queue and gets its
- * own copy. A full queue holds the engine at a step boundary: nothing is dropped. Turn numbers of
+ * own copy. An event belongs to the thread that holds it; a queue locks itself, and any thread may use
+ * it. A full queue holds the engine at a step boundary: nothing is dropped. Turn numbers of
  * a session only grow: an undone or regenerated turn keeps its number in the log.
  */
 #ifndef AERIE_EVENT_H

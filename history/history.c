@@ -37,11 +37,13 @@ enum {
 static const size_t SHED_BYTES = (size_t)32 << 20;
 
 struct history {
-    struct writer w;
+    /* constant while the writer thread runs */
     struct evq *q;
     pthread_t thread;
+    int wake; /* an eventfd, written when the status changes */
 
-    /* used by the writer thread only */
+    /* the writer thread's; other threads read the constant w.db.path and w.live only */
+    struct writer w;
     struct waiting *wait; /* (cap_wait) */
     int n_wait, cap_wait;
     size_t bytes;      /* of all waiting events */
@@ -54,12 +56,11 @@ struct history {
     char why[160]; /* the last failure's reason */
     bool in_side_file; /* a side file holds the waiting events */
 
-    /* shared, protected by mu */
+    /* shared by the writer thread and its callers, all of it under mu */
     pthread_mutex_t mu;
     pthread_cond_t flushed;
     uint64_t mark, mark_done;
     enum log_level level;
-    int wake; /* an eventfd, written when the status changes */
     bool closing;  /* history_finish() was called */
     bool give_up;  /* no more retries */
     bool finished; /* the thread ended */

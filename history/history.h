@@ -6,6 +6,11 @@
  * committed with synchronous=FULL before the turn is acknowledged; the steps before it are
  * committed about every 100 ms with synchronous=NORMAL. Text is stored byte for byte; code that
  * shows it must sanitise it.
+ *
+ * Threads: the writer thread owns the writing connection and the events that wait for their commit.
+ * Its callers give it events through the queue, and share with it, under a mutex, the level, the
+ * description, the status and the marks of history_flush(). A struct hdb, its connection and what it
+ * returned belong to the thread that opened it.
  */
 #ifndef AERIE_HISTORY_H
 #define AERIE_HISTORY_H

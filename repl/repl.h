@@ -1,6 +1,9 @@
 /* repl.h - the program's state and its parts.
  *
- * Everything in repl/ runs on the main thread. One struct app holds the engine, the log and the
+ * Everything in repl/ runs on the main thread, which owns the terminal and every struct here; the
+ * engine's and the log's threads are behind their handles (engine.h, history.h). Two things run
+ * beside it: the handler of signals, which writes to a pipe and to atomics only (interrupt.h), and
+ * the process of /sql, which shares no memory (sql.h). One struct app holds the engine, the log and the
  * current session; the TUI (tui.c) and the plain mode (plain.c) are two faces of it, and both run
  * the same commands (cmd.c). Replies and inspections are written to sheets, so every fact of the
  * TUI has a plain twin.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs every test of a build folder, as many at a time as there are cores (JOBS), and ends with "N passed, N failed".
-#   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it
+#   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it; test_x$: only test_x
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies or prints no result has failed.
 cd "$(dirname "$0")/.." || exit 2
@@ -45,7 +45,9 @@ export -f one
 find "$build/tests" -maxdepth 1 -name 'test_*' -type f -executable ! -name '*.o' ! -name '*.d' >"$logs/list"
 find tests/e2e -maxdepth 1 -name 'test_*.sh' -type f >>"$logs/list"
 if [ $# -gt 0 ]; then
-    for n; do grep -F -- "$n" "$logs/list"; done >"$logs/some"; mv "$logs/some" "$logs/list"
+    for n; do
+        case $n in *\$) grep -E -- "/${n%?}(\.sh)?\$" "$logs/list" ;; *) grep -F -- "$n" "$logs/list" ;; esac
+    done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
 # the longest first, so that none of them runs alone at the end
 slow='test_(kill|engine|speculation|lanes|replay|mock|bugs|tokenizer)'

@@ -9,6 +9,11 @@
  * linear.c, attention.c, moe.c, sample.c    divide operations into items for the threads
  * tree.c       the draft tree's operations, on the calling thread
  *
+ * Threads: a struct kdev, its scratch memory and its pool belong to the thread that calls the
+ * operations. Workers of the pool own nothing: during cpu_pool_run() each worker runs items, which
+ * write disjoint parts of the outputs and of the scratch memory; between two calls the workers touch
+ * no memory but the pool's (threads.c).
+ *
  * Always true: a row's results depend on that row's inputs alone. The division into items, the
  * thread that runs an item and the instruction set change only the time.
  */

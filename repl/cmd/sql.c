@@ -187,7 +187,7 @@ int sql_child(void)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     limit(RLIMIT_CPU, CHILD_CPU_S);
     limit(RLIMIT_CORE, 0);
-#ifndef __SANITIZE_ADDRESS__ /* whose shadow memory would not fit */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* shadow memory needs more */
     limit(RLIMIT_AS, (rlim_t)2 << 30);
 #endif
     buf_str(&b, "");

@@ -181,11 +181,11 @@ static void test_every_option_equals_the_reference(void **state)
 
 /* An unoptimised or sanitised build is not measured, only kept from hanging. */
 #ifdef __has_feature
-#if __has_feature(address_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
 #define __SANITIZE_ADDRESS__ 1 /* as gcc says it */
 #endif
 #endif
-#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 enum { SLOW = 1 };
 #else
 enum { SLOW = 20 };
