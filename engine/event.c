@@ -36,7 +36,7 @@ const char *pool_name(enum pool_id p)
 
 const char *page_op_name(enum page_op op)
 {
-    static const char *const name[] = {"take", "share", "drop", "free", "window", "copy"};
+    static const char *const name[] = {"take", "share", "drop", "free", "window"};
     return NAME(name, op);
 }
 

@@ -58,7 +58,7 @@ enum op_kind {
 const char *op_name(enum op_kind k); /* "open", "set", ... */
 
 /* One page of one pool changed hands. */
-enum page_op { PAGE_TAKE, PAGE_SHARE, PAGE_DROP, PAGE_FREE, PAGE_WINDOW, PAGE_COPY };
+enum page_op { PAGE_TAKE, PAGE_SHARE, PAGE_DROP, PAGE_FREE, PAGE_WINDOW };
 enum pool_id { POOL_FULL, POOL_SWA, POOL_DRAFT, N_POOLS };
 const char *pool_name(enum pool_id p);     /* "full", "swa", "draft" */
 const char *page_op_name(enum page_op op); /* "take", ... */

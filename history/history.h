@@ -27,9 +27,6 @@ enum log_level {
     LOG_TREE,  /* draft trees */
     LOG_FULL,  /* page events */
 };
-/* "off", "text", "steps", "tree", "full"; -1 for anything else */
-int log_level_parse(const char *s);
-const char *log_level_name(enum log_level l);
 
 struct history; /* the writer */
 

@@ -114,22 +114,6 @@ int op_parse(const char *s)
     return -1;
 }
 
-static const char *const levels[] = {"off", "text", "steps", "tree", "full"};
-
-int log_level_parse(const char *s)
-{
-    for (int i = 0; i <= LOG_FULL; i++)
-        if (strcmp(s, levels[i]) == 0)
-            return i;
-    return -1;
-}
-
-const char *log_level_name(enum log_level l)
-{
-    CHECK((unsigned)l <= LOG_FULL);
-    return levels[l];
-}
-
 /* ---- freeing ---- */
 
 void session_row_free(struct session_row *r)

@@ -116,7 +116,7 @@ static void io_pages(struct io *io, struct event *ev)
         ev->pages = xcalloc((size_t)ev->n_pages, sizeof *ev->pages);
     for (int i = 0; io->ok && i < ev->n_pages; i++) {
         IO_INT(io, ev->pages[i].pool, 0, N_POOLS - 1);
-        IO_INT(io, ev->pages[i].op, 0, PAGE_COPY);
+        IO_INT(io, ev->pages[i].op, 0, PAGE_WINDOW);
         IO_INT(io, ev->pages[i].page, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].column, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].refs, INT32_MIN, INT32_MAX);

@@ -27,7 +27,7 @@ struct options {
     bool resume_last; /* -c */
     bool fork;        /* with one of them: take up a copy */
     unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
-    bool plain, tui, json, ascii, no_mouse, readonly, quiet, verbose;
+    bool plain, tui, json, ascii, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
     int theme; /* 0 auto, 1 dark, 2 light: the colours of the full screen */
     int sanitize; /* 0 auto, 1 always, 2 never */
@@ -171,8 +171,7 @@ bool export_markdown(struct hdb *d, const char *session, const char *path, struc
 
 enum cmd_flags {
     CMD_BUSY_OK = 1, /* may run while a reply is generated */
-    CMD_HIDDEN = 2,
-    CMD_REST = 4,    /* takes the rest of the line as it stands: quotes mean nothing */
+    CMD_REST = 2,    /* takes the rest of the line as it stands: quotes mean nothing */
 };
 
 /* argv holds the arguments only, quotes removed ("a b", \"); rest is the raw text after the name.

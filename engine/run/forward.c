@@ -138,15 +138,6 @@ void net_close(struct net *n)
     *n = (struct net){0};
 }
 
-size_t net_kv_bytes(const struct net *n)
-{
-    size_t bytes = 0;
-    for (int l = 0; l < n->m->cfg.n_layer; l++)
-        if (n->m->layer[l].kv_src == l)
-            bytes += n->cells[l].k.n + n->cells[l].v.n;
-    return bytes;
-}
-
 /* ---- the pass -------------------------------------------------------------------------------- */
 
 struct k_norm norm_of(const struct config *c, const struct tensor *w)

@@ -59,7 +59,6 @@ bool net_open(struct net *n, struct device dev, struct model *m, int full_slots,
 void net_close(struct net *n);
 /* Makes room for plans of two parts; may be called again. */
 bool net_two_parts(struct net *n, struct err *e);
-size_t net_kv_bytes(const struct net *n);
 
 /* Runs every layer over the plan's rows; leaves the last boundary in n->x. taps may be NULL. False:
  * stop_asked(n->stop); what was written is to be rolled back. */

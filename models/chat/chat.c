@@ -426,7 +426,6 @@ struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool ra
     c->tok = t;
     c->vocab = m->cfg.vocab;
     strftime(c->date, sizeof c->date, "%Y-%m-%d", localtime_r(&now, &tm));
-    strcpy(c->reasoning, "medium");
     c->format = &chat_raw;
     if (!raw && !(choose_format(c, m, e) && (!m->dir || load_template(c, m->dir, e)))) {
         chat_close(c);
@@ -464,15 +463,6 @@ bool chat_set_date(struct chat *c, const char *date, struct err *e)
     if (!end || *end)
         return err_set(e, ERR_USAGE, "\"%.32s\" is not a date; expected YYYY-MM-DD", date);
     memcpy(c->date, date, 11);
-    return true;
-}
-
-bool chat_set_reasoning(struct chat *c, const char *level, struct err *e)
-{
-    if (strcmp(level, "low") && strcmp(level, "medium") && strcmp(level, "high"))
-        return err_set(e, ERR_USAGE, "\"%.32s\" is not a reasoning effort; expected low, medium or "
-                       "high", level);
-    strcpy(c->reasoning, level);
     return true;
 }
 

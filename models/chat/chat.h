@@ -34,12 +34,10 @@ struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool ra
 void chat_close(struct chat *c);
 const char *chat_name(const struct chat *c); /* "gemma", "harmony", "chatml", "raw", ... */
 
-/* Date and reasoning effort in the system message of formats that have them; other formats ignore
- * them. Call these before the first rendering. date: "YYYY-MM-DD", by default the day of
- * chat_open(). level: "low", "medium" (the default) or "high". False and *e (ERR_USAGE) for any
- * other text. */
+/* The date in the system message of formats that have one; other formats ignore it. Call it before
+ * the first rendering. date: "YYYY-MM-DD", by default the day of chat_open(). False and *e
+ * (ERR_USAGE) for any other text. */
 bool chat_set_date(struct chat *c, const char *date, struct err *e);
-bool chat_set_reasoning(struct chat *c, const char *level, struct err *e);
 
 /* Appends the prompt for the next reply: bos, the n messages, and the beginning of the reply's
  * turn. At most one system message, which must be the first. On failure *out is unchanged:

@@ -72,7 +72,6 @@ struct chat {
                                  none */
     bool empty_thought; /* the prompt ends in an empty thought (gemma-4) */
     char date[11];      /* YYYY-MM-DD */
-    char reasoning[8];
     char warning[400];
 };
 

@@ -79,7 +79,7 @@ int cli_logs(struct cli *c)
     int n = 0;
     sheet_init(&l.sheet, c->opt.ascii);
     if (c->opt.db || access(path, F_OK) == 0) { /* no log yet is no error */
-        l.db = d = hdb_open(path, &e);
+        l.db = d = cli_open_db(c, &e);
         n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit,
                              c->opt.json ? list_json : list_line, &l, &e) : -1;
     }

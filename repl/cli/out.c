@@ -102,6 +102,8 @@ struct hdb *cli_open_db(const struct cli *c, struct err *e)
 {
     char *path = cli_db_path(c);
     struct hdb *d = hdb_open(path, e);
+    if (d && hdb_warning(d)[0] && !c->opt.quiet)
+        fprintf(stderr, "aerie: %s\n", hdb_warning(d));
     free(path);
     return d;
 }

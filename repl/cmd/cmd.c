@@ -393,7 +393,7 @@ void cmd_complete(struct app *a, const char *line, cmd_add_fn *add, void *arg)
     if (!line[n]) {
         for (int i = 0; i < N_CMD; i++) {
             snprintf(name, sizeof name, "/%s", table[i].name);
-            if (!(table[i].flags & CMD_HIDDEN) && strncmp(name, line, n) == 0)
+            if (strncmp(name, line, n) == 0)
                 add(arg, name, table[i].help);
         }
         return;

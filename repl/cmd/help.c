@@ -110,7 +110,7 @@ static void list_text(struct sheet *out)
         say_line(out, ST_HEAD, "%s", groups[g].title);
         for (int i = 0; i < cmd_count(); i++) {
             const struct cmd *c = cmd_at(i);
-            if (strcmp(c->group, groups[g].name) != 0 || (c->flags & CMD_HIDDEN))
+            if (strcmp(c->group, groups[g].name) != 0)
                 continue;
             sheet_printf(out, ST_KEY, "  /%s", c->name);
             sheet_printf(out, ST_LABEL, " %s", c->args);

@@ -229,7 +229,6 @@ static void event_words(const struct page_event *p, uint64_t seq, int size, stru
         [PAGE_DROP] = "given back by one holder",
         [PAGE_FREE] = "free again",
         [PAGE_WINDOW] = "released: it left the sliding window",
-        [PAGE_COPY] = "copied before it was written: it was shared",
     };
     sheet_printf(out, ST_DIM, "%8llu  ", (unsigned long long)seq);
     sheet_printf(out, ST_KEY, "%-7s", page_op_name((enum page_op)p->op));

@@ -1,8 +1,6 @@
 /* frame.c - see frame.h. */
 #include "repl/tui/frame.h"
 
-#include "kernels/utf8.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,18 +129,6 @@ static void fill(struct grid *g, struct rect r, enum style st, const char *s)
     for (int y = r.y; y < min_int(r.y + r.h, g->h); y++)
         for (int x = r.x; x < min_int(r.x + r.w, g->w); x++)
             put_glyph(g, x, y, 1, st, 0, &gl);
-}
-
-void grid_to_text(const struct grid *g, struct buf *out)
-{
-    for (int y = 0; y < g->h; y++) {
-        for (int x = 0; x < g->w; x++)
-            for (int k = 0; k <= CELL_MARKS && g->cell[y * g->w + x].cp[k]; k++)
-                utf8_encode(out, g->cell[y * g->w + x].cp[k]);
-        while (out->n > 0 && out->p[out->n - 1] == ' ')
-            out->n--;
-        buf_char(out, '\n');
-    }
 }
 
 /* ---- layout ---- */

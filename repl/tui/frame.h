@@ -34,8 +34,6 @@ void grid_free(struct grid *g);
  * the cells used. */
 int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, const char *s,
               size_t n);
-/* The grid's characters, one line a row, trailing blanks dropped: for tests. */
-void grid_to_text(const struct grid *g, struct buf *out);
 
 struct rect {
     int x, y, w, h;

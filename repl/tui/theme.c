@@ -96,19 +96,3 @@ enum theme theme_of_color(uint32_t rgb)
 {
     return theme_contrast(rgb, 0x000000) > theme_contrast(rgb, 0xFFFFFF) ? THEME_LIGHT : THEME_DARK;
 }
-
-uint32_t theme_rgb(int color)
-{
-    static const uint32_t basic[16] = {
-        0x000000, 0xCD0000, 0x00CD00, 0xCDCD00, 0x0000EE, 0xCD00CD, 0x00CDCD, 0xE5E5E5,
-        0x7F7F7F, 0xFF0000, 0x00FF00, 0xFFFF00, 0x5C5CFF, 0xFF00FF, 0x00FFFF, 0xFFFFFF,
-    };
-    static const uint32_t cube[6] = {0, 95, 135, 175, 215, 255};
-    CHECK(color >= 0 && color < 256);
-    if (color < 16)
-        return basic[color];
-    if (color >= 232)
-        return (uint32_t)(8 + 10 * (color - 232)) * 0x010101;
-    color -= 16;
-    return cube[color / 36] << 16 | cube[color / 6 % 6] << 8 | cube[color % 6];
-}

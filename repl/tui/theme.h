@@ -22,8 +22,6 @@ struct look theme_look(enum theme t, int colors, enum style st, bool popup);
 enum theme theme_of_variable(const char *colorfgbg);
 /* By the background's colour, 0xRRGGBB. */
 enum theme theme_of_color(uint32_t rgb);
-/* xterm's value of a colour number, 0xRRGGBB: exact from 16 on; terminals vary below. */
-uint32_t theme_rgb(int color);
 /* Contrast ratio of two colours, 1 .. 21 (WCAG 2.1). */
 double theme_contrast(uint32_t a, uint32_t b);
 

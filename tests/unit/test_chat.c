@@ -289,7 +289,7 @@ static void test_gemma4_has_a_system_turn_and_drops_thoughts(void **state)
 
 #define HARMONY_SYSTEM                                                                             \
     "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"      \
-    "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: high\n\n"                   \
+    "Knowledge cutoff: 2024-06\nCurrent date: 2025-06-28\n\nReasoning: medium\n\n"                 \
     "# Valid channels: analysis, commentary, final. Channel must be included for every message."  \
     "<|end|>"
 
@@ -298,7 +298,6 @@ static void test_harmony_writes_its_system_message_and_rewrites_history(void **s
     (void)state;
     struct chat *c = open_chat("gpt_oss", NULL, bytes, NULL);
     assert_true(chat_set_date(c, "2025-06-28", NULL));
-    assert_true(chat_set_reasoning(c, "high", NULL));
     struct message m[] = {
         say(ROLE_SYSTEM, "Always respond in riddles"), say(ROLE_USER, "What is 2 + 2?"),
         reply(bytes, "<|channel|>analysis<|message|>Simple.<|end|><|start|>assistant<|channel|>"
@@ -321,7 +320,6 @@ static void test_harmony_writes_its_system_message_and_rewrites_history(void **s
                   "<|start|>assistant<|channel|>final<|message|>Because<|end|>"
                   "<|start|>user<|message|>Ah<|end|><|start|>assistant");
     assert_false(chat_set_date(c, "2025-6-28", NULL));
-    assert_false(chat_set_reasoning(c, "extreme", NULL));
     int32_t stop[MAX_STOP];
     int n = chat_stops(c, stop);
     assert_int_equal(n, 3); /* <|end|> goes on */

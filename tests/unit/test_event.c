@@ -36,7 +36,7 @@ static void test_every_name_is_its_own(void **unused)
         name[n++] = op_name((enum op_kind)i);
     for (int i = 0; i < N_POOLS; i++)
         name[n++] = i == POOL_FULL ? "full (pool)" : pool_name((enum pool_id)i);
-    for (int i = PAGE_TAKE; i <= PAGE_COPY; i++)
+    for (int i = PAGE_TAKE; i <= PAGE_WINDOW; i++)
         name[n++] = page_op_name((enum page_op)i);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++)
@@ -46,7 +46,7 @@ static void test_every_name_is_its_own(void **unused)
     assert_string_equal(stop_name(STOP_CRASHED), "crashed");
     assert_string_equal(op_name(OP_FORK), "fork");
     assert_string_equal(pool_name(POOL_FULL), "full");
-    assert_string_equal(page_op_name(PAGE_COPY), "copy");
+    assert_string_equal(page_op_name(PAGE_WINDOW), "window");
     assert_string_equal(stop_name((enum stop_reason)99), "?");
 }
 

@@ -2,6 +2,7 @@
  *
  * The expected screens are tests/screens/NAME.txt; SCREENS=write ./test_frame writes them anew, to
  * be read and judged before they are committed. */
+#include "kernels/utf8.h"
 #include "repl/tui/frame.h"
 
 #include <setjmp.h>
@@ -66,6 +67,19 @@ static void screen_free(struct screen *s)
     sheet_free(&s->pane[1].rows);
     sheet_free(&s->help.rows);
     grid_free(&s->g);
+}
+
+/* The grid's characters, one line a row, trailing blanks dropped. */
+static void grid_to_text(const struct grid *g, struct buf *out)
+{
+    for (int y = 0; y < g->h; y++) {
+        for (int x = 0; x < g->w; x++)
+            for (int k = 0; k <= CELL_MARKS && g->cell[y * g->w + x].cp[k]; k++)
+                utf8_encode(out, g->cell[y * g->w + x].cp[k]);
+        while (out->n > 0 && out->p[out->n - 1] == ' ')
+            out->n--;
+        buf_char(out, '\n');
+    }
 }
 
 static char *draw(struct screen *s, int w, int h)

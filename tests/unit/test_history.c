@@ -137,11 +137,9 @@ static void test_each_level_stores_what_it_promises(void **state)
     for (int i = 0; i < 5; i++) {
         assert_true(history_flush(h, 5000));
         history_level(h, cases[i].level);
-        assert_int_equal(log_level_parse(log_level_name(cases[i].level)), cases[i].level);
         session_new_id(id[i]);
         write_session(h, id[i], 5);
     }
-    assert_int_equal(log_level_parse("everything"), -1);
     assert_true(history_flush(h, 5000));
     struct history_status s;
     history_status(h, &s);
