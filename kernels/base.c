@@ -151,7 +151,7 @@ void buf_str(struct buf *b, const char *s)
     buf_add(b, s, strlen(s));
 }
 
-static void hex_digits(char *out, const uint8_t *p, size_t n)
+void hex_digits(char *out, const uint8_t *p, size_t n)
 {
     static const char digit[] = "0123456789abcdef";
     for (size_t i = 0; i < n; i++) {

@@ -84,6 +84,8 @@ struct buf {
 void buf_add(struct buf *b, const void *bytes, size_t n);
 void buf_str(struct buf *b, const char *s);
 void buf_char(struct buf *b, char c);
+/* Writes 2 n lower-case digits, without a NUL. */
+void hex_digits(char *out, const uint8_t *p, size_t n);
 void buf_hex(struct buf *b, const void *p, size_t n); /* two lower-case digits per byte */
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_clear(struct buf *b); /* keeps the memory */

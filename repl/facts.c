@@ -153,8 +153,7 @@ static int find_id(struct dl_phdr_info *info, size_t size, void *arg)
             const unsigned char *id = (const unsigned char *)at + sizeof *note +
                                       ((note->n_namesz + 3) & ~3u);
             if (note->n_type == NT_GNU_BUILD_ID && note->n_descsz >= 6)
-                for (int k = 0; k < 6; k++)
-                    snprintf(out + 2 * k, 3, "%02x", id[k]);
+                hex_digits(out, id, 6); /* out is zeroed */
             at = (const char *)id + ((note->n_descsz + 3) & ~3u);
         }
     }
