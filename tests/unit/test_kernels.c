@@ -788,9 +788,34 @@ static void test_open_refuses_what_it_cannot_do(void **state)
     kernels_cpu.close(d);
 }
 
+/* An operation added to struct kernels is missing in a table until that backend implements it. */
+static void test_every_entry_of_a_table_is_filled(void **state)
+{
+    (void)state;
+    static const struct kernels *const tables[] = {
+        &kernels_cpu,
+#if HAVE_CUDA
+        &kernels_cuda,
+#endif
+    };
+    enum {
+        FIRST = offsetof(struct kernels, open), SIZE = sizeof(void (*)(void)),
+        OPTIONAL = offsetof(struct kernels, slow_start),
+    };
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (size_t at = FIRST; at < sizeof(struct kernels); at += SIZE) {
+            void (*fn)(void);
+            memcpy(&fn, (const char *)tables[t] + at, SIZE);
+            if (!fn && at != OPTIONAL)
+                fail_msg("table %s: entry %zu after open is NULL", tables[t]->name,
+                         (at - FIRST) / SIZE);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_entry_of_a_table_is_filled),
         cmocka_unit_test(test_open_refuses_what_it_cannot_do),
         cmocka_unit_test(test_the_pool_runs_each_item_once),
         cmocka_unit_test(test_workers_of_an_idle_pool_sleep),
