@@ -183,12 +183,11 @@ static bool screen_key(struct tui *t, const struct key *k)
 {
     switch (k->code) {
     case K_F1: tui_help_open(t); return true;
-    case K_F2: tui_pane_toggle(t, PANE_PAGES); return true;
-    case K_F3: tui_pane_toggle(t, PANE_TREE); return true;
-    case K_F5: tui_pane_toggle(t, PANE_POOL); return true;
     case K_F8: command(t, "/sessions"); return true;
     default: break;
     }
+    if (tui_pane_open_key(t, k->code))
+        return true;
     if (is_ctrl(k, 'l'))
         term_redraw();
     else if (is_ctrl(k, 't'))

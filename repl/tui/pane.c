@@ -4,9 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the table of panes ---- */
+
+static void write_tree(struct tui *t, struct pane *p, int width);
+static void write_pool(struct tui *t, struct pane *p, int width);
+
+/* A new pane: a value of enum pane_kind, and its row here. */
+static const struct {
+    const char *title;
+    int key;                /* opens and closes the pane */
+    enum backend_view view; /* the view of the backend that the pane shows */
+    void (*write)(struct tui *t, struct pane *p, int width); /* writes p->rows */
+} pane[N_PANE_KINDS] = {
+    [PANE_PAGES] = {"PAGES", K_F2, VIEW_PAGES, tui_pages_write},
+    [PANE_TREE] = {"TREE", K_F3, VIEW_TREES, write_tree},
+    [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool},
+};
+
 void tui_panes_init(struct tui *t)
 {
     for (int i = 0; i < N_PANE_KINDS; i++) {
+        CHECK(pane[i].title && pane[i].key && pane[i].write);
         sheet_init(&t->pane[i].rows, t->app->ascii);
         t->pane[i].head = 1;
         t->pane[i].scroll_to = -1;
@@ -42,7 +60,7 @@ static int find_open(const struct tui *t, enum pane_kind kind)
 }
 
 /* Opening one pane too many closes the oldest: as many stay as the screen has room for. */
-void tui_pane_toggle(struct tui *t, enum pane_kind kind)
+static void toggle(struct tui *t, enum pane_kind kind)
 {
     int at = find_open(t, kind);
     if (at >= 0) {
@@ -58,7 +76,17 @@ void tui_pane_toggle(struct tui *t, enum pane_kind kind)
     tui_panes_update(t);
 }
 
-/* ---- what stands in them ---- */
+bool tui_pane_open_key(struct tui *t, int code)
+{
+    for (int i = 0; i < N_PANE_KINDS; i++)
+        if (pane[i].key == code) {
+            toggle(t, (enum pane_kind)i);
+            return true;
+        }
+    return false;
+}
+
+/* ---- contents ---- */
 
 /* A view that the backend lacks: the pane's title and the reason, greyed. */
 static void write_lack(struct sheet *s, const char *title, const char *why, int width)
@@ -191,16 +219,6 @@ static void add_alarm(struct tui *t, struct pane *p)
     buf_free(&hazards);
     buf_free(&place);
 }
-
-static const struct {
-    const char *title;
-    enum backend_view view; /* that it shows */
-    void (*write)(struct tui *t, struct pane *p, int width);
-} pane[N_PANE_KINDS] = {
-    [PANE_PAGES] = {"PAGES", VIEW_PAGES, tui_pages_write},
-    [PANE_TREE] = {"TREE", VIEW_TREES, write_tree},
-    [PANE_POOL] = {"POOL", VIEW_POOLS, write_pool},
-};
 
 void tui_panes_update(struct tui *t)
 {

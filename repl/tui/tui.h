@@ -89,7 +89,8 @@ void replies_free(struct tui *t);
 /* ---- pane.c ---- */
 void tui_panes_init(struct tui *t);
 void tui_panes_free(struct tui *t);
-void tui_pane_toggle(struct tui *t, enum pane_kind kind);
+/* Opens or closes the pane of a key; false: the key (enum key_code) belongs to no pane. */
+bool tui_pane_open_key(struct tui *t, int code);
 void tui_pane_close(struct tui *t, int index);
 /* Writes the open panes anew from the view; width: cells of a pane. */
 void tui_panes_update(struct tui *t);
