@@ -328,11 +328,8 @@ struct k_move {
 
 enum { K_MAX_NODES = 64, K_MAX_STEPS = 16, K_MAX_TOPK = 16 };
 
-/* The tree grows in candidates. Level 1 holds the topk guesses after the root; level l > 1 the topk
- * guesses after each of the topk front candidates of level l - 1. Candidate index: level 1 [0,
- * topk); level l > 1: topk + (l - 2) topk^2 + front * topk + rank. A candidate whose token is -1 or
- * whose score is NaN does not exist. Front candidate k of level l is run in row k of the pass of
- * level l + 1, where it writes scratch cell (l - 1) * topk + k of the draft. */
+/* The candidates of a tree that grows: numbers, scores, order and scratch cells are those of
+ * kernels/tree_rules.h. */
 struct k_tree {
     int topk, steps, nodes; /* nodes: rows of the verify pass, the root among them */
     kbuf token, parent;     /* (topk + (steps - 1) topk^2) i32; parent: a candidate, -1: the root */
@@ -350,7 +347,7 @@ struct k_tree {
  * ancestor `skip` on. */
 struct k_reach {
     int window, expand_w;
-    kbuf slots; /* i32: slot of each scratch cell (spread) or row of the verify pass (keep) */
+    kbuf slots; /* i32: slot of each scratch cell (grow) or row of the verify pass (select) */
     kbuf lo, hi, n_expand; /* (rows) i32 out */
     kbuf expand;           /* (rows, expand_w) i32 out; 0 beyond n_expand */
 };

@@ -170,7 +170,7 @@ KIT struct tree *random_tree(int n)
     for (int i = 0; i < n; i++)
         choice[i] = (int32_t)roll(1000);
     int path[TREE_MAX];
-    tree_accept(t, choice, TREE_MAX, path);
+    tree_accept(t, choice, TREE_MAX, 0, path);
     return t;
 }
 

@@ -1,6 +1,8 @@
 /* tree.c - see tree.h. */
 #include "engine/cache/tree.h"
 
+#include "kernels/tree_rules.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -80,25 +82,17 @@ uint64_t tree_digest(const struct tree *t)
     return h;
 }
 
-/* The first child of `node` that holds `token`, or -1. */
-static int child_with(const struct tree *t, int node, int32_t token)
-{
-    for (int i = node + 1; i < t->n; i++)
-        if (t->parent[i] == node && t->token[i] == token)
-            return i;
-    return -1;
-}
-
-int tree_accept(struct tree *t, const int32_t *choice, int max_nodes, int path[TREE_MAX])
+int tree_accept(struct tree *t, const int32_t *choice, int max_nodes, int force,
+                int path[TREE_MAX])
 {
     CHECK(t->n >= 1 && t->n <= TREE_MAX && max_nodes >= 1);
-    int n = 1, next = child_with(t, 0, choice[0]);
-    path[0] = 0;
-    while (next >= 0 && n < max_nodes) {
-        path[n++] = next;
-        next = child_with(t, next, choice[next]);
-    }
-    /* `next` is now -1, or the node that max_nodes kept out */
+    int32_t parent[TREE_MAX];
+    for (int i = 0; i < t->n; i++)
+        parent[i] = t->parent[i];
+    int n = tree_walk(t->token, parent, t->n, choice, max_nodes, force, NULL, 0, path);
+    int last = path[n - 1], next = last + 1; /* next: the node that the limit kept out, if any */
+    while (next < t->n && !tree_accepts(parent[next], last, t->token[next], choice[last], false))
+        next++;
     t->fate[0] = FATE_ACCEPTED;
     for (int i = 1, k = 1; i < t->n; i++) {
         if (k < n && path[k] == i) {

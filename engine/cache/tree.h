@@ -39,14 +39,15 @@ bool tree_ok(const struct tree *t, struct err *e); /* the rules above; *e names 
 int tree_depth(const struct tree *t);              /* the greatest depth */
 uint64_t tree_digest(const struct tree *t);        /* tokens, parents and accepted fates */
 
-/* Walks from the root: at node i the target's own token is choice[i]; a child that holds it is
- * accepted and walked to, else the walk ends; of equal siblings the first counts. Writes the
- * accepted nodes, root first, to path, sets every fate, and returns how many there are (>= 1).
- * choice[path[last]] is the bonus token. At most max_nodes (>= 1, the root counts) are accepted;
- * choice[] is read at nodes of the path only. The rule leaves the target's distribution unchanged,
- * because every emitted token is the target's own draw at its place; the tree only decides how many
- * of them one pass can use. */
-int tree_accept(struct tree *t, const int32_t *choice, int max_nodes, int path[TREE_MAX]);
+/* Walks from the root (kernels/tree_rules.h): at node i the target's own token is choice[i]; the
+ * first child that holds it is accepted. Writes the accepted nodes, root first, to path, sets every
+ * fate, and returns how many there are (>= 1). choice[path[last]] is the bonus token. At most
+ * max_nodes (>= 1, the root counts) are accepted; choice[] is read at nodes of the path only. force
+ * > 0: accepts first children, whatever was chosen, up to this many nodes. Unforced, the rule
+ * leaves the target's distribution unchanged, because every emitted token is the target's own draw
+ * at its place; the tree only decides how many of them one pass yields. */
+int tree_accept(struct tree *t, const int32_t *choice, int max_nodes, int force,
+                int path[TREE_MAX]);
 
 /* Packed form for the log: u8 version, u8 n, then a node: i32 token, i8 parent, u8 fate, f32 q, f32
  * p, f32 u (little-endian). tree_unpack() rejects anything else and leaves *t alone then; depth,

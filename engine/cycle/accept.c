@@ -28,43 +28,32 @@ int accept_limit(const struct rig *r, const struct lane *l, int max_new)
     return max_int(1, min_int(max_new, r->context - l->tok.n));
 }
 
-/* Lets the target choose the first child of each row, until l->force rows are on the path. */
-static void force_choices(const struct lane *l, const struct tree *t, int32_t *choice)
-{
-    for (int at = 0, rows = 1, i = 1; i < t->n && rows < l->force; i++)
-        if (t->parent[i] == at) {
-            choice[at] = t->token[i];
-            at = i;
-            rows++;
-        }
-}
-
-/* Rows of the path: it ends early where a stop token is emitted, unless acceptance is forced. */
+/* Rows of the path. It ends early where a stop token is emitted; the fates of nodes behind that
+ * token stay those of the whole path. */
 static int walk(const struct rig *r, const struct lane *l, struct tree *t, int limit,
                 const int32_t *choice, int path[TREE_MAX])
 {
-    int n = tree_accept(t, choice, l->force > 0 ? min_int(l->force, limit) : limit, path);
-    for (int i = 0; i < n && l->force <= 0; i++)
-        if (rig_stops(r, choice[path[i]]))
+    int n = tree_accept(t, choice, limit, l->force, path);
+    for (int i = 0; i < n; i++)
+        if (tree_stops(r->stop, r->n_stop, choice[path[i]], l->force > 0))
             return i + 1;
     return n;
 }
 
 bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max_new,
-                 int32_t *choice, const float *u, struct outcome *out, struct err *e)
+                 const int32_t *choice, const float *u, struct outcome *out, struct err *e)
 {
     int path[TREE_MAX], offset[MAX_STEPS + 1];
     bool sampled = l->how.temperature > 0;
     for (int i = 0; i < tree->n; i++)
         if (choice[i] < 0)
             return bad_token(e);
-    force_choices(l, tree, choice);
     int n = walk(r, l, tree, accept_limit(r, l, max_new), choice, path);
     CHECK(n <= MAX_STEPS + 1);
     *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]]);
     for (int i = 0; i < n; i++) {
         out->path[i] = path[i];
-        out->token[i] = choice[path[i]];
+        out->token[i] = tree_emitted(tree->token, choice, path, n, i);
         offset[i] = tree->depth[path[i]];
         if (sampled)
             tree->u[path[i]] = u[path[i]];

@@ -5,6 +5,7 @@
 #define AERIE_ACCEPT_H
 
 #include "engine/cycle/lane.h"
+#include "kernels/tree_rules.h"
 
 /* What a lane's pass yields. Nothing of it is final before the cycle's commit. */
 struct outcome {
@@ -12,8 +13,8 @@ struct outcome {
     int n_cells;     /* of the target that become final, from the committed length on */
     int n_new;       /* tokens appended: 0 for a prompt chunk that is not the last */
     int first_row;   /* of the lane in the pass */
-    int path[MAX_STEPS + 1];      /* the tree's rows that are accepted, root first: row of each cell;
-                                     unused for a prompt, whose cells are its rows */
+    int path[MAX_STEPS + 1]; /* the accepted rows of the tree, root first: the row of each cell;
+                                unused for a prompt, whose cells are its rows */
     int32_t token[MAX_STEPS + 1]; /* (n_new) */
     uint64_t draws;  /* the lane's uniforms, those of this step included */
     int draft_cells; /* length of the draft's final cells afterwards; -1: as before */
@@ -34,21 +35,21 @@ uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k);
 int accept_limit(const struct rig *r, const struct lane *l, int max_new);
 /* Walks the tree with the target's choices (one a row) and describes the outcome: sets every node's
  * fate, the uniforms of the path, and all of *out but the logit digest. u: the uniform of each row.
- * l->force > 0 changes the choices to the first children. False: a choice is no token, or the
+ * l->force > 0 accepts first children instead. False: a choice is no token, or the
  * uniforms do not add up (I16). Takes the pass's lock. */
 bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max_new,
-                 int32_t *choice, const float *u, struct outcome *out, struct err *e);
+                 const int32_t *choice, const float *u, struct outcome *out, struct err *e);
 /* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice. */
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
                    struct outcome *out, struct err *e);
 /* Slots between which the accepted rows' cells are moved, so that they stand next to the committed
- * ones, by POOL_FULL and POOL_SWA; moves the cells' marks and returns the number of pairs. Takes the
- * pass's lock. */
+ * ones, by POOL_FULL and POOL_SWA; moves the cells' marks and returns the number of pairs. Takes
+ * the pass's lock. */
 int accept_moves(struct rig *r, const struct lane *l, const struct outcome *out,
                  int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1]);
 
-/* The stepped cycle's accept phase for one lane whose rows of logits begin at `first`: samples every
- * row, accepts, and moves the accepted cells on the device. */
+/* The stepped cycle's accept phase for one lane whose rows of logits begin at `first`: samples
+ * every row, accepts, and moves the accepted cells on the device. */
 bool accept_lane(struct rig *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e);
 /* Samples one token from row 0 of the logits; *digest is that row's. */

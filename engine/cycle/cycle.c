@@ -95,7 +95,8 @@ static bool draft(struct cycle *c, struct err *e)
         struct cycle_lane *x = &c->lane[b];
         struct lane *l = x->lane;
         int depth = lane_draft_depth(r, l, x->max_new);
-        struct drafting one = {&l->seq, &l->guess, l->slot - 1, depth, &x->tree, l->tok.v, l->tok.n};
+        struct drafting one = {&l->seq, &l->guess, l->slot - 1, depth, &x->tree,
+                               l->tok.v, l->tok.n};
         if (r->drafter && depth > 0 && c->shape.nodes > 1 &&
             r->drafter->ops->ready(r->drafter, &one))
             d[k++] = one;

@@ -2,8 +2,8 @@
  *
  *   draft    the drafter grows each lane's tree
  *   verify   the target runs over all trees, or over the pending tokens
- *   accept   samples every row, walks the trees; then everything of the drafter's next pass that can
- *            fail: its reservation, plan and check
+ *   accept   samples every row and walks the trees; then reserves, plans and checks the drafter's
+ *            next pass
  *   commit   makes the accepted cells and tokens final, for all lanes
  *   follow   the drafter runs over the committed cells and guesses what comes next
  *
@@ -13,8 +13,8 @@
  *
  * What the phases hand to each other lies in struct cycle; nothing of a lane is changed before the
  * commit but its reservations and the captured states on the device, and nothing can fail from the
- * commit on. lane_step() runs all phases, or the first three of them at once on the device (fused.h).
- * Between two phases the runtime must not run another pass. Engine thread.
+ * commit on. lane_step() runs all phases, or the first three of them at once on the device
+ * (fused.h). Between two phases the runtime must not run another pass. Engine thread.
  */
 #ifndef AERIE_CYCLE_H
 #define AERIE_CYCLE_H
@@ -74,8 +74,8 @@ bool cycle_verify(struct cycle *c, struct err *e);
 bool cycle_accept(struct cycle *c, struct err *e);
 void cycle_commit(struct cycle *c);
 void cycle_follow(struct cycle *c);
-/* Rolls back what the phases before the commit have reserved. The lanes are as they were; cells that
- * they share with forks may have been copied. */
+/* Rolls back what the phases before the commit have reserved. The lanes are as they were; cells
+ * that they share with forks may have been copied. */
 void cycle_abandon(struct cycle *c);
 
 /* One whole cycle. False: nothing of any lane is committed; a lane that was not parked has lost its
@@ -83,9 +83,9 @@ void cycle_abandon(struct cycle *c);
 bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim, int n,
                const struct tree_shape *shape, struct err *e);
 
-/* Runs tok[committed, upto), a prompt chunk. With `last`, upto == tok.n and the next token is sampled
- * and appended. draft: keep the drafter in step, topk: the guesses it makes. False: nothing is
- * committed (*e as of cycle_draft()). */
+/* Runs tok[committed, upto), a prompt chunk. With `last`, upto == tok.n and the next token is
+ * sampled and appended. draft: keep the drafter in step, topk: the guesses it makes. False: nothing
+ * is committed (*e as of cycle_draft()). */
 bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft, int topk,
                  struct err *e);
 

@@ -105,8 +105,8 @@ static bool fits(const struct fit *f, const struct rig_shape *s)
     return sum(&n) <= f->room;
 }
 
-/* The largest *knob, a member of *s, that fits, of least, least + step, ... below its value; 0: none
- * does. */
+/* The largest *knob, a member of *s, that fits, of least, least + step, ... below its value; 0:
+ * none does. */
 static int largest(const struct fit *f, struct rig_shape *s, int *knob, int least, int step)
 {
     int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */

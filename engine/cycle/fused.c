@@ -39,11 +39,6 @@ static bool fused_open(struct rig *r, struct err *e)
     return ok;
 }
 
-int fused_candidates(int steps, int topk)
-{
-    return topk + (steps - 1) * topk * topk;
-}
-
 bool fused_fits(const struct cycle *c)
 {
     const struct rig *r = c->r;
@@ -79,8 +74,8 @@ static bool plan_one(struct fused_cycle *x, enum plan_mode mode, const struct pl
     return check_plan(&ps->check, plan_of(x, mode), ps->kv, req, e);
 }
 
-/* Columns of a cycle's tables. Kernel grids depend on them, so a recording fits one number of columns
- * only: the number is doubled when the length needs more. */
+/* Columns of a cycle's tables. Kernel grids depend on them, so a recording fits one number of
+ * columns only: the number is doubled when the length needs more. */
 static int columns(const struct rig *r, const struct lane *l)
 {
     int n = 64;
@@ -131,8 +126,8 @@ static bool plan_drafting(struct fused_cycle *x, struct err *e)
            plan_one(x, PLAN_VERIFY, &verify, min_int(x->key.steps + 1, x->nodes), e);
 }
 
-/* Reserves every cell of the cycle. In the draft's pool the levels' scratch cells and the cells of the
- * accepted path are the same ones: the follow overwrites the scratch. */
+/* Reserves every cell of the cycle. In the draft's pool the levels' scratch cells and the cells of
+ * the accepted path are the same ones: the follow overwrites the scratch. */
 static bool reserve(struct fused_cycle *x, struct err *e)
 {
     struct kv *kv = &x->r->kv;
@@ -167,7 +162,8 @@ static struct recording *find_recording(struct rig *r, const struct graph_key *k
     return old;
 }
 
-/* The first run of a key is launched kernel by kernel; the second one is recorded, then replayed. */
+/* The first run of a key is launched kernel by kernel; the second one is recorded, then
+ * replayed. */
 static bool launch(struct fused_cycle *x, struct err *e)
 {
     const struct kernels *k = x->r->dev.k;
@@ -246,7 +242,7 @@ static struct fused_cycle begin(struct cycle *c)
         return x;
     x.key.steps = s->steps;
     x.key.topk = s->topk;
-    x.key.nodes = x.nodes = min_int(s->nodes, 1 + fused_candidates(s->steps, s->topk));
+    x.key.nodes = x.nodes = min_int(s->nodes, 1 + tree_candidates(s->topk, s->steps));
     x.key.slot = l->slot - 1;
     x.scratch = (s->steps - 1) * s->topk;
     return x;

@@ -3,19 +3,19 @@
  * commits. The run can be recorded and replayed as a graph (a CUDA graph).
  *
  * The shape of the tree is decided on the device, so each plan is checked twice. Before the launch,
- * as it is sent: lengths, the positions of all levels, every slot that the device may read or write;
- * each row's only ancestor is then the row itself. After the results, as the device has filled it in:
- * against the tree that was grown (I17), before anything is committed.
+ * as it is sent: lengths, the positions of all levels, every slot that the device may read or
+ * write; each row's only ancestor is then the row itself. After the results, as the device has
+ * filled it in: against the tree that was grown (I17), before anything is committed.
  *
- * The host's work does not grow with the context. The pages lie in a list (page_list.h), on the host
- * and on the device; a cycle writes, checks before the launch, and sends only the columns that are
- * new or that the cache has changed. All other columns were checked in an earlier cycle, and every
- * cycle checks them again while the device works; if one is wrong, nothing is committed.
+ * The host's work does not grow with the context. The pages lie in a list (page_list.h), on the
+ * host and on the device; a cycle writes, checks before the launch, and sends only the columns that
+ * are new or that the cache has changed. All other columns were checked in an earlier cycle, and
+ * every cycle checks them again while the device works; if one is wrong, nothing is committed.
  *
- * Fused cycles serve a lane without drafter, or with a drafter that has KV cells of its own. cycle.c
- * runs the phases one by one (stepped) for everything else: several lanes, frozen-KV drafters, the
- * last cycles before a limit, historical faults. Both give the same tokens, trees and logits, bit
- * for bit. Engine thread.
+ * Fused cycles serve a lane without drafter, or with a drafter that has KV cells of its own.
+ * cycle.c runs the phases one by one (stepped) for everything else: several lanes, frozen-KV
+ * drafters, the last cycles before a limit, historical faults. Both give the same tokens, trees and
+ * logits, bit for bit. Engine thread.
  */
 #ifndef AERIE_FUSED_H
 #define AERIE_FUSED_H
@@ -25,11 +25,11 @@
 /* Whether a cycle that has begun can be run fused. */
 bool fused_fits(const struct cycle *c);
 /* Draft, verify, accept and follow; the caller commits. Fills the cycle's tree, outcome and guess.
- * Opens r->fused when it is first needed. False: the cycle must be abandoned; the drafter's state of
- * the lane may then be that of the lost path, so that the next tree may differ, but no token. */
+ * Opens r->fused when it is first needed. False: the cycle must be abandoned; the drafter's state
+ * of the lane may then be that of the lost path, so that the next tree may differ, but no token. */
 bool fused_run(struct cycle *c, struct err *e);
-/* For measuring: runs the last cycle's recorded operations once more, on the same inbox; the results
- * are ignored. False: nothing was recorded. */
+/* For measuring: runs the last cycle's recorded operations once more, on the same inbox; the
+ * results are ignored. False: nothing was recorded. */
 bool fused_again(struct rig *r);
 void fused_close(struct rig *r); /* frees r->fused */
 

@@ -1,5 +1,5 @@
-/* fused_layout.c - the buffers of a fused cycle: where each lies, the inbox that the host fills, the
- * outbox that it reads. */
+/* fused_layout.c - the buffers of a fused cycle: where each lies, the inbox that the host fills,
+ * the outbox that it reads. */
 #include "engine/cycle/fused_parts.h"
 
 #include <string.h>
@@ -45,7 +45,7 @@ static void layout_outbox(struct fused_cycle *x)
 {
     struct layout *at = &x->at;
     size_t N = (size_t)x->nodes, S = (size_t)x->key.steps, K = (size_t)x->key.topk;
-    size_t most = S ? (size_t)fused_candidates(x->key.steps, x->key.topk) : 0;
+    size_t most = S ? (size_t)tree_candidates(x->key.topk, x->key.steps) : 0;
     at->choice = region(x, N);
     at->best = region(x, N * DIGEST_BEST);
     at->best_logp = region(x, N * DIGEST_BEST);

@@ -7,8 +7,8 @@ static struct k_reach reach_of(const struct k_table *t, int window, kbuf slots)
                             .hi = t->hi, .n_expand = t->n_expand, .expand = t->expand};
 }
 
-/* Grows the tree. Level 1 is the lane's guess; for each further level the drafter runs over the front
- * of the level before. */
+/* Grows the tree. Level 1 is the lane's guess; for each further level the drafter runs over the
+ * front of the level before. */
 static void grow_levels(struct fused_cycle *x)
 {
     struct rig *r = x->r;
@@ -59,8 +59,8 @@ static void select_rows(struct fused_cycle *x, const struct k_plan *kp)
     x->r->dev.k->select(x->r->dev.d, &a);
 }
 
-/* Samples every row; also computes the best logits of each for the digest, and the probability of each
- * node. */
+/* Samples every row; also computes the best logits of each for the digest, and the probability of
+ * each node. */
 static void sample_rows(struct fused_cycle *x, const struct k_plan *kp)
 {
     struct rig *r = x->r;

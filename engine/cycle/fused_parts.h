@@ -33,8 +33,8 @@ struct fused {
     uint64_t clock;
 };
 
-/* The buffers of a run, i32 and f32 (kernels.h describes each). The first `in` bytes are the inbox's
- * image, [out0, out1) is the outbox's; plans whose rows the device fills in lie in both. */
+/* The buffers of a run, i32 and f32 (kernels.h describes each). The first `in` bytes are the
+ * inbox's image, [out0, out1) is the outbox's; plans whose rows the device fills in lie in both. */
 struct layout {
     kbuf root, prefix, drafted, state, limit, force, stop, draws;
     kbuf guess, guess_logp;             /* (topk) of the root */
@@ -66,8 +66,6 @@ struct fused_cycle {
     const char *out;
 };
 
-/* Candidates that a shape grows. */
-int fused_candidates(int steps, int topk);
 void fused_forget_recordings(struct rig *r);
 
 /* Assigns every buffer its place, with more memory if that is needed, and opens the inbox. */

@@ -23,8 +23,8 @@ static bool read_tree(struct fused_cycle *x, struct err *e)
     read_plan(x, x->verify, x->at.plan_verify);
     for (int i = 1; i < n; i++) {
         if (parent[i] < 0 || parent[i] >= i)
-            return err_set(e, ERR_INVARIANT, "I13 the device's tree: node %d of %d has parent %d", i,
-                           n, parent[i]);
+            return err_set(e, ERR_INVARIANT, "I13 the device's tree: node %d of %d has parent %d",
+                           i, n, parent[i]);
         tree_add(tree, parent[i], x->verify->token[i], expf(logp[i]), score[i]);
         tree->p[i] = expf(p[i - 1]);
     }
@@ -33,30 +33,27 @@ static bool read_tree(struct fused_cycle *x, struct err *e)
     return true;
 }
 
-/* The row that extends candidate front[i]. A row without a candidate repeats the level's first row but
- * writes its own cell; if the first row has no candidate either, the row's only ancestor is itself. */
+/* Row i of the plan of all levels, as it follows from the candidates; those are checked first. */
 static bool read_level_row(struct fused_cycle *x, int i, struct draft_row *row, int32_t *token,
                            struct err *e)
 {
     const int32_t *front = fused_out(x, x->at.tree.front), *tok = fused_out(x, x->at.tree.token);
     const int32_t *parent = fused_out(x, x->at.tree.parent), *cell = fused_out(x, x->at.tree.cell);
-    int K = x->key.topk, first = i - i % K, base = x->l->seq.drafted;
-    int c = front[i] >= 0 ? front[i] : front[first], most = fused_candidates(x->key.steps, K);
-    row->depth = i / K + 1;
-    row->cell = base + i;
-    row->up = -1;
-    row->n_seen = c < 0 ? 1 : row->depth;
-    *token = c < 0 ? 0 : tok[min_int(c, most - 1)];
-    for (int at = row->n_seen - 1, none = c < 0; at >= 0 && !none; at--) {
+    int K = x->key.topk, level = i / K + 1, k = i % K, base = x->l->seq.drafted;
+    int most = tree_candidates(K, x->key.steps), mine;
+    front += (level - 1) * K;
+    mine = tree_row_candidate(front, k);
+    for (int c = mine, at = level; at > 0 && mine >= 0; c = parent[c], at--)
         if (c < 0 || c >= most || cell[c] < 0 || cell[c] >= x->scratch)
             return err_set(e, ERR_INVARIANT, "I13 the device's draft: row %d has candidate %d "
                            "of %d as ancestor", i, c, most);
-        row->seen[at] = base + cell[c];
-        if (at == row->n_seen - 2)
-            row->up = cell[c];
-        c = parent[c];
-    }
-    row->seen[row->n_seen - 1] = base + i;
+    row->depth = level;
+    row->cell = base + i;
+    row->n_seen = tree_row_cells(front, parent, cell, K, level, k, row->seen);
+    row->up = row->n_seen > 1 ? row->seen[row->n_seen - 2] : -1;
+    for (int at = 0; at < row->n_seen; at++)
+        row->seen[at] += base;
+    *token = mine < 0 ? 0 : tok[mine];
     return true;
 }
 
@@ -119,10 +116,11 @@ static uint64_t digest_path(const struct fused_cycle *x)
 
 static void read_guess(const struct fused_cycle *x, struct guess *g)
 {
-    const int32_t *ids = fused_out(x, x->at.next), *d2t = x->r->drafter->head->w->d2t;
+    const int32_t *ids = fused_out(x, x->at.next);
+    const struct draft *w = x->r->drafter->head->w;
     g->n = x->key.topk;
     for (int i = 0; i < g->n; i++)
-        g->token[i] = d2t && ids[i] >= 0 ? d2t[ids[i]] : ids[i];
+        g->token[i] = tree_target_id(w->d2t, w->draft_vocab, ids[i]);
     memcpy(g->logp, fused_out(x, x->at.next_logp), (size_t)g->n * sizeof *g->logp);
 }
 

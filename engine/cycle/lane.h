@@ -1,7 +1,7 @@
 /* lane.h - a lane: one sequence, its tokens, and what the drafter needs to continue it.
  *
- * seq.committed of the tokens have KV cells; the last token is pending: it was sampled or given, and
- * no pass has run it yet. Engine thread.
+ * seq.committed of the tokens have KV cells; the last token is pending: it was sampled or given,
+ * and no pass has run it yet. Engine thread.
  */
 #ifndef AERIE_LANE_H
 #define AERIE_LANE_H

@@ -127,8 +127,8 @@ void rig_close(struct rig *r)
     if (!r->dev.k)
         return;
     fused_close(r);
-    kbuf all[] = {r->logits, r->path_logits, r->ids, r->p, r->u, r->row, r->logp, r->idx, r->pair_src,
-                  r->pair_dst, r->mask};
+    kbuf all[] = {r->logits, r->path_logits, r->ids, r->p, r->u, r->row, r->logp, r->idx,
+                  r->pair_src, r->pair_dst, r->mask};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         r->dev.k->release(r->dev.d, all[i]);
     drafter_close(r->drafter);
@@ -153,8 +153,5 @@ bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e)
 
 bool rig_stops(const struct rig *r, int32_t id)
 {
-    for (int i = 0; i < r->n_stop; i++)
-        if (r->stop[i] == id)
-            return true;
-    return false;
+    return tree_stops(r->stop, r->n_stop, id, false);
 }

@@ -33,7 +33,7 @@ struct rig {
      * and from its results to the end. */
     struct { uint64_t before, during, after; } host;
     int context;  /* most tokens of a lane */
-    int parts;    /* of a prompt pass: 2 computes attention to the cached prefix apart; else 0 or 1 */
+    int parts;    /* of a prompt pass: 2: attention to the cached prefix is computed apart; 0, 1 */
     int max_rows; /* of one pass */
     int32_t stop[MAX_STOP]; /* tokens that end a reply */
     int n_stop;
@@ -57,8 +57,8 @@ struct rig_shape {
 };
 
 /* Uploads the models and allocates pools and buffers. draft may be NULL. The models must outlive
- * the runtime. False: nothing is left open; if the device is too small (fit.h), nothing was uploaded
- * and *e says what would fit. */
+ * the runtime. False: nothing is left open; if the device is too small (fit.h), nothing was
+ * uploaded and *e says what would fit. */
 bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
               const struct rig_shape *shape, struct err *e);
 void rig_close(struct rig *r);

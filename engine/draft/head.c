@@ -7,6 +7,8 @@
  */
 #include "engine/draft/head.h"
 
+#include "kernels/tree_rules.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,58 +219,52 @@ void drafter_extend(struct drafter *base, struct pass *ps, const int32_t *from,
 
 /* ---- growing a tree -------------------------------------------------------------------------- */
 
-struct candidate {
-    int32_t token;
-    int parent; /* candidate, -1: the root */
-    int depth;
-    int cell; /* draft cell once it was extended, else -1 */
-    float logp, score;
-};
-
-/* One lane's candidates and the nodes that the next level extends. */
+/* One lane's candidates, and the front that the next level extends. */
 struct growth {
-    struct candidate *c;
-    int n;
-    int front[MAX_TOPK], n_front;
-    int row[MAX_TOPK]; /* state row each front node starts from */
+    struct tree_growth c;
+    void *mem; /* of c */
+    int n_front;
+    int row0; /* the lane's first row in the pass that guessed the front */
 };
 
-static void add(struct growth *g, int32_t token, int parent, float logp)
+static void growth_init(struct growth *g, int topk, int steps)
 {
-    const struct candidate *up = parent < 0 ? NULL : &g->c[parent];
-    g->c[g->n++] = (struct candidate){.token = token, .parent = parent,
-                                      .depth = up ? up->depth + 1 : 1, .cell = -1, .logp = logp,
-                                      .score = (up ? up->score : 0) + logp};
+    size_t n = (size_t)tree_candidates(topk, steps), front = (size_t)(steps * topk);
+    int32_t *i32 = g->mem = xmalloc((5 * n + front) * 4);
+    float *f32 = (float *)(i32 + 3 * n + front);
+    g->c = (struct tree_growth){.topk = topk, .steps = steps, .token = i32, .parent = i32 + n,
+                                .cell = i32 + 2 * n, .front = i32 + 3 * n, .logp = f32,
+                                .score = f32 + n};
 }
 
-/* The k best of candidates [first, n) by score, best first, ties to the earlier. What is not a
- * number is no candidate: it would compare with nothing, and could be kept without its parent. */
-static int best(const struct growth *g, int first, int k, int *out)
+/* Level 1: the lane's guesses, which may be fewer than topk. */
+static void grow_first_level(struct growth *g, const struct guess *guess)
 {
-    int n = 0;
-    for (int i = first; i < g->n; i++) {
-        int at = n;
-        if (g->c[i].token < 0 || g->c[i].score != g->c[i].score)
-            continue;
-        while (at > 0 && g->c[i].score > g->c[out[at - 1]].score)
-            at--;
-        if (at == k)
-            continue;
-        n = min_int(n + 1, k);
-        memmove(out + at + 1, out + at, (size_t)(n - at - 1) * sizeof *out);
-        out[at] = i;
+    int32_t ids[MAX_TOPK];
+    float logp[MAX_TOPK];
+    for (int k = 0; k < g->c.topk; k++) {
+        ids[k] = k < guess->n ? guess->token[k] : -1;
+        logp[k] = k < guess->n ? guess->logp[k] : 0;
     }
-    return n;
+    g->n_front = tree_grow_level(&g->c, 1, ids, logp, NULL, 0);
 }
 
-/* The row of the next level's plan that extends front node k. */
-static struct draft_row draft_row_of(struct growth *g, int k, int cell)
+/* The candidate that row k of a level's pass extends. */
+static int extended(const struct growth *g, int level, int k)
 {
-    struct candidate *c = &g->c[g->front[k]];
-    struct draft_row r = {.depth = c->depth, .cell = cell, .up = -1, .n_seen = c->depth};
-    c->cell = cell;
-    for (int i = g->front[k], at = c->depth - 1; i >= 0; i = g->c[i].parent, at--)
-        r.seen[at] = g->c[i].cell;
+    return g->c.front[(level - 2) * g->c.topk + k];
+}
+
+/* Row k of the plan of a level. base: the draft's cells before the scratch ones. */
+static struct draft_row draft_row_of(const struct growth *g, int level, int k, int base)
+{
+    const struct tree_growth *c = &g->c;
+    struct draft_row r = {.depth = level - 1, .up = -1};
+    r.n_seen = tree_row_cells(c->front + (level - 2) * c->topk, c->parent, c->cell, c->topk,
+                              level - 1, k, r.seen);
+    for (int i = 0; i < r.n_seen; i++)
+        r.seen[i] += base;
+    r.cell = r.seen[r.n_seen - 1];
     return r;
 }
 
@@ -295,27 +291,26 @@ static void collect(const struct head *d, struct drafting *lane, struct growth *
                                                .draft = drafter_owns_kv(&d->base) ? r->row + r->n : NULL,
                                                .levels = lane[b].max_depth - 1, .topk = topk};
         for (int k = 0; k < g[b].n_front; k++, r->n++) {
-            r->row[r->n] = draft_row_of(&g[b], k, lane[b].seq->drafted + (level - 2) * topk + k);
-            r->token[r->n] = g[b].c[g[b].front[k]].token;
-            r->from[r->n] = g[b].row[k];
+            int i = extended(&g[b], level, k);
+            r->row[r->n] = draft_row_of(&g[b], level, k, lane[b].seq->drafted);
+            r->token[r->n] = g[b].c.token[i];
+            r->from[r->n] = level == 2 ? lane[b].slot : g[b].row0 + tree_row_of(topk, i);
         }
     }
 }
 
-/* The children of every front node join the candidates; the best of them are the next front. */
-static void spread(struct drafting *lane, struct growth *g, int n, int level, int topk,
-                   const int32_t *ids, const float *logp)
+/* Adds the level's candidates of every lane and chooses the next fronts. ids, logp: (rows of the
+ * pass, topk). */
+static void add_level(struct drafting *lane, struct growth *g, int n, int level, int topk,
+                      const int32_t *ids, const float *logp)
 {
-    for (int b = 0, r = 0; b < n; b++) {
+    for (int b = 0, row = 0; b < n; b++) {
         if (lane[b].max_depth < level)
             continue;
-        int first = g[b].n, r0 = r;
-        for (int k = 0; k < g[b].n_front; k++, r++)
-            for (int j = 0; j < topk; j++)
-                add(&g[b], ids[r * topk + j], g[b].front[k], logp[r * topk + j]);
-        g[b].n_front = best(&g[b], first, topk, g[b].front);
-        for (int k = 0; k < g[b].n_front; k++)
-            g[b].row[k] = r0 + (g[b].front[k] - first) / topk;
+        g[b].row0 = row;
+        row += g[b].n_front;
+        g[b].n_front = tree_grow_level(&g[b].c, level, ids + g[b].row0 * topk,
+                                       logp + g[b].row0 * topk, NULL, 0);
     }
 }
 
@@ -325,15 +320,18 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
     struct rows r;
     collect(d, lane, g, n, level, topk, &r);
     bool ok = r.n == 0 ||
-              pass_prepare(ps, drafter_owns_kv(&d->base) ? PLAN_DRAFT : PLAN_FROZEN, r.req, r.n_req, e);
+              pass_prepare(ps, drafter_owns_kv(&d->base) ? PLAN_DRAFT : PLAN_FROZEN, r.req, r.n_req,
+                           e);
     CHECK(r.n <= d->max_heads);
-    if (ok && r.n) {
-        int32_t *ids = xmalloc((size_t)(r.n * topk) * sizeof *ids);
-        float *logp = xmalloc(F32(r.n * topk));
-        d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
-                      head_rows(d, r.from, r.n));
-        guesses(d, r.n, topk, ids, logp);
-        spread(lane, g, n, level, topk, ids, logp);
+    if (ok) {
+        int32_t *ids = xmalloc((size_t)(r.n * topk + 1) * sizeof *ids);
+        float *logp = xmalloc(F32(r.n * topk + 1));
+        if (r.n) {
+            d->ops->level(d, &ps->kp, r.n, level == 2 ? d->root : d->state,
+                          head_rows(d, r.from, r.n));
+            guesses(d, r.n, topk, ids, logp);
+        }
+        add_level(lane, g, n, level, topk, ids, logp);
         free(ids);
         free(logp);
     }
@@ -343,25 +341,14 @@ static bool grow_level(struct head *d, struct pass *ps, struct drafting *lane, s
     return ok;
 }
 
-/* Keeps the best candidates, in the order they were made. */
+/* Makes a tree of the best candidates, in the order of their indices. */
 static void keep_best(const struct growth *g, int nodes, struct tree *t)
 {
-    size_t most = (size_t)g->n + 1;
-    int *order = xmalloc(most * sizeof *order), *node = xmalloc(most * sizeof *node);
-    int n = best(g, 0, min_int(nodes - 1, TREE_MAX - 1), order);
-    memset(node, 0xff, most * sizeof *node);
-    for (int i = 0; i < n; i++)
-        node[order[i]] = 0;
-    for (int i = 0; i < g->n; i++) {
-        if (node[i] < 0)
-            continue;
-        const struct candidate *c = &g->c[i];
-        CHECK(c->parent < i && (c->parent < 0 || node[c->parent] > 0));
-        node[i] = tree_add(t, c->parent < 0 ? 0 : node[c->parent], c->token,
-                           __builtin_expf(c->logp), c->score);
-    }
-    free(order);
-    free(node);
+    int cand[TREE_MAX], parent[TREE_MAX];
+    int n = tree_select(&g->c, min_int(nodes, TREE_MAX), cand, parent);
+    for (int r = 1; r < n; r++)
+        tree_add(t, parent[r], g->c.token[cand[r]], __builtin_expf(g->c.logp[cand[r]]),
+                 g->c.score[cand[r]]);
 }
 
 bool head_ready(const struct drafter *d, const struct drafting *lane)
@@ -375,7 +362,6 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
 {
     struct head *d = base->head;
     int topk = min_int(shape->topk, d->w->draft_vocab), deepest = 1;
-    size_t most = (size_t)topk + (size_t)max_int(0, shape->steps - 1) * (size_t)(topk * topk);
     struct growth *g = xcalloc((size_t)n, sizeof *g);
     bool ok = true;
     for (int b = 0; b < n && ok; b++) {
@@ -387,12 +373,8 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
             ok = kv_reserve_draft(ps->kv, lane[b].seq, lane[b].seq->drafted, cells, e);
             pass_unlock(ps);
         }
-        g[b].c = xmalloc(most * sizeof *g[b].c);
-        for (int k = 0; k < min_int(topk, lane[b].guess->n); k++)
-            add(&g[b], lane[b].guess->token[k], -1, lane[b].guess->logp[k]);
-        g[b].n_front = best(&g[b], 0, topk, g[b].front);
-        for (int k = 0; k < g[b].n_front; k++)
-            g[b].row[k] = lane[b].slot;
+        growth_init(&g[b], topk, lane[b].max_depth);
+        grow_first_level(&g[b], lane[b].guess);
     }
     for (int level = 2; level <= deepest && ok; level++)
         ok = grow_level(d, ps, lane, g, n, level, topk, e);
@@ -402,7 +384,7 @@ bool head_grow(struct drafter *base, struct pass *ps, struct drafting *lane, int
         pass_lock(ps);
         kv_rollback(ps->kv, lane[b].seq);
         pass_unlock(ps);
-        free(g[b].c);
+        free(g[b].mem);
     }
     free(g);
     return ok;

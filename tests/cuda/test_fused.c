@@ -1,6 +1,6 @@
-/* test_fused.c - the cycle as one run on the device against the stepped one: the same tokens, trees,
- * probabilities and digests, bit for bit, on the CPU and, where there is one, on a GPU, launched
- * kernel by kernel and replayed from a record. And what the device fills in is checked. */
+/* test_fused.c - fused cycles against stepped ones: the same tokens, trees, probabilities and
+ * digests, bit for bit, on the CPU and, where there is one, on a GPU, launched kernel by kernel and
+ * replayed as a graph. And the checker finds what a device fills in wrong. */
 #include "tests/few.h"
 #include "tests/rigs.h"
 
@@ -16,8 +16,8 @@ static const char *const texts[] = {"Tell me a story about a fox.", "What is a p
 static const struct tree_shape shapes[] = {{1, 3, 4}, {3, 1, 4}, {5, 4, 16}, {6, 8, 60}};
 enum { N_TEXT = 3, N_SHAPE = 4, MOST = 90 };
 
-/* How a reply is made: always stepped, always fused, or by turns. */
-enum road { STEPPED, FUSED, RECORDED, BY_TURNS };
+/* The cycles of a reply: all stepped, all fused (with graphs or without), or by turns. */
+enum kind { STEPPED, FUSED, RECORDED, BY_TURNS };
 
 /* Everything a cycle leaves behind, as bytes. */
 static void note(struct buf *out, const struct lane *l)
@@ -37,7 +37,7 @@ static void note(struct buf *out, const struct lane *l)
     buf_char(out, '\n');
 }
 
-static void reply(struct bed *b, const char *text, const struct tree_shape *s, enum road road,
+static void reply(struct bed *b, const char *text, const struct tree_shape *s, enum kind kind,
                   double temperature, struct buf *out)
 {
     struct err e = {0};
@@ -47,11 +47,11 @@ static void reply(struct bed *b, const char *text, const struct tree_shape *s, e
     must(chat_render(b->chat, &m, 1, &l.tok, &e), &e);
     int first = l.tok.n, most = MOST / one_in(4);
     must(lane_extend(&b->r, &l, first, true, s != NULL, s ? s->topk : 1, &e), &e);
-    b->r.record = road == RECORDED;
+    b->r.record = kind == RECORDED;
     for (int i = 0; !l.stopped && l.tok.n < first + most; i++) {
         struct step_limits lim = {first + most - l.tok.n};
         struct lane *one = &l;
-        b->r.fuse = road == BY_TURNS ? i % 3 == 0 : road != STEPPED;
+        b->r.fuse = kind == BY_TURNS ? i % 3 == 0 : kind != STEPPED;
         must(lane_step(&b->r, &one, &lim, 1, s, &e), &e);
         note(out, &l);
     }
@@ -59,7 +59,7 @@ static void reply(struct bed *b, const char *text, const struct tree_shape *s, e
     lane_free(&b->r, &l);
 }
 
-static void roads_agree(const char *device, const char *precision)
+static void cycles_agree(const char *device, const char *precision)
 {
     static const int page_sizes[] = {1, 16};
     int runs = 0;
@@ -79,9 +79,9 @@ static void roads_agree(const char *device, const char *precision)
                     const struct tree_shape *shape = s < 0 ? NULL : &shapes[s];
                     struct buf want = {0};
                     reply(&b, texts[i], shape, STEPPED, hot * 0.9, &want);
-                    for (enum road road = FUSED; road <= BY_TURNS; road++) {
+                    for (enum kind kind = FUSED; kind <= BY_TURNS; kind++) {
                         struct buf got = {0};
-                        reply(&b, texts[i], shape, road, hot * 0.9, &got);
+                        reply(&b, texts[i], shape, kind, hot * 0.9, &got);
                         assert_string_equal(got.p, want.p);
                         buf_free(&got);
                         runs++;
@@ -97,22 +97,22 @@ static void roads_agree(const char *device, const char *precision)
     assert_true(fused > 1000 || one_in(2) > 1);
 }
 
-static void test_roads_agree_on_the_cpu(void **state)
+static void test_cycles_agree_on_the_cpu(void **state)
 {
     (void)state;
-    roads_agree("cpu", NULL);
+    cycles_agree("cpu", NULL);
 }
 
-static void test_roads_agree_on_a_gpu(void **state)
+static void test_cycles_agree_on_a_gpu(void **state)
 {
     (void)state;
-    roads_agree("cuda", "bf16");
+    cycles_agree("cuda", "bf16");
 }
 
-static void test_roads_agree_on_a_gpu_in_float32(void **state)
+static void test_cycles_agree_on_a_gpu_in_float32(void **state)
 {
     (void)state;
-    roads_agree("cuda", "f32");
+    cycles_agree("cuda", "f32");
 }
 
 /* ---- what the device fills in is checked ----------------------------------------------------- */
@@ -164,7 +164,7 @@ static void bad_grow(struct kdev *d, const struct k_grow *a)
     }
 }
 
-/* A device that fills in something else is found out, nothing is committed, and the lane goes on. */
+/* The checker finds wrong entries, nothing is committed, and the lane goes on. */
 static void test_damaged_tables_are_found(void **state)
 {
     (void)state;
@@ -208,8 +208,9 @@ static void test_damaged_tables_are_found(void **state)
 
 /* ---- pages that were checked before ---------------------------------------------------------- */
 
-/* A column that was checked in an earlier cycle and that nobody owned up to changing is found
- * while the device works: nothing is committed, and once it is right again the lane goes on. */
+/* A column that was checked in an earlier cycle and then changed without the cache's knowledge is
+ * found while the device works: nothing is committed, and once the column is right again the lane
+ * goes on. */
 static void test_a_page_changed_behind_the_cache_is_found(void **state)
 {
     (void)state;
@@ -260,8 +261,8 @@ static bool shows_pages(struct bed *b, enum plan_mode mode)
     return all;
 }
 
-/* After a cycle its plans show their pages, and the draft's all its levels; once another lane's have
- * taken their place, nothing is shown instead. */
+/* After a cycle its plans show their pages, and the draft's all its levels; once another lane's
+ * have taken their place, nothing is shown instead. */
 static void test_plans_show_their_pages(void **state)
 {
     (void)state;
@@ -292,43 +293,59 @@ static void test_plans_show_their_pages(void **state)
     bed_close(&b);
 }
 
-/* ---- scripted acceptance --------------------------------------------------------------------- */
+/* ---- forced acceptance ----------------------------------------------------------------------- */
 
-static void test_scripted_acceptance(void **state)
+static void forced_reply(struct bed *b, bool fuse, struct buf *out)
 {
-    (void)state;
-    struct bed b;
     struct err e = {0};
-    bed_models(&b, TARGET, DRAFT);
-    bed_chat(&b, TARGET);
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
-    b.r.fuse = true;
     const struct tree_shape shape = {5, 4, 16};
     struct lane l = {.tap_row = -1}, *one = &l;
     struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)texts[1]};
-    must(chat_render(b.chat, &m, 1, &l.tok, &e), &e);
-    must(lane_extend(&b.r, &l, l.tok.n, true, true, shape.topk, &e), &e);
+    b->r.fuse = fuse;
+    must(chat_render(b->chat, &m, 1, &l.tok, &e), &e);
+    must(lane_extend(&b->r, &l, l.tok.n, true, true, shape.topk, &e), &e);
     for (int i = 0; i < 12; i++) {
         int tokens = l.tok.n;
         l.force = 1 + i % 3;
-        must(lane_step(&b.r, &one, &(struct step_limits){100}, 1, &shape, &e), &e);
+        must(lane_step(&b->r, &one, &(struct step_limits){100}, 1, &shape, &e), &e);
         assert_int_equal(l.tok.n, tokens + l.force);
         assert_int_equal(l.rec.accepted, l.force - 1);
+        note(out, &l);
     }
-    lane_free(&b.r, &l);
+    buf_char(out, '\0');
+    lane_free(&b->r, &l);
+}
+
+/* Forced acceptance keeps as many rows as it is told, past stop tokens too; both kinds of cycle
+ * keep the same ones. */
+static void test_forced_acceptance(void **state)
+{
+    (void)state;
+    struct bed b;
+    struct buf stepped = {0}, fused = {0};
+    bed_models(&b, TARGET, DRAFT);
+    bed_chat(&b, TARGET);
+    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
+    bed_stop(&b);
+    forced_reply(&b, false, &stepped);
+    forced_reply(&b, true, &fused);
+    assert_string_equal(fused.p, stepped.p);
+    assert_true(b.r.n_fused == 12);
+    buf_free(&stepped);
+    buf_free(&fused);
     bed_close(&b);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roads_agree_on_the_cpu),
+        cmocka_unit_test(test_cycles_agree_on_the_cpu),
         cmocka_unit_test(test_damaged_tables_are_found),
         cmocka_unit_test(test_a_page_changed_behind_the_cache_is_found),
         cmocka_unit_test(test_plans_show_their_pages),
-        cmocka_unit_test(test_scripted_acceptance),
-        cmocka_unit_test(test_roads_agree_on_a_gpu),
-        cmocka_unit_test(test_roads_agree_on_a_gpu_in_float32),
+        cmocka_unit_test(test_forced_acceptance),
+        cmocka_unit_test(test_cycles_agree_on_a_gpu),
+        cmocka_unit_test(test_cycles_agree_on_a_gpu_in_float32),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

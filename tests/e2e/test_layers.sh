@@ -20,8 +20,8 @@ without() { # title, pattern, exception, folders...
     result "$(grep -rnE --include='*.[ch]' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
-operations='kernels/(base|kernels|window)\.h' # what a backend may include
-base='kernels/(base|json|utf8)\.h' table='kernels/(base|json|utf8|kernels|window)\.h'
+operations='kernels/(base|kernels|window|tree_rules)\.h' # what a backend may include
+base='kernels/(base|json|utf8)\.h' table='kernels/(base|json|utf8|kernels|window|tree_rules)\.h'
 only kernels
 only kernels/cpu "$operations" 'kernels/fp8\.h'
 only kernels/cuda "$operations" 'kernels/cuda/.*'
@@ -30,7 +30,7 @@ device='kernels/cuda/(cuda|timeline)\.h'
 only kernels/cuda/dense "$device" 'kernels/fp8\.h' 'kernels/cuda/base/.*'
 for d in moe attention; do only kernels/cuda/$d "$device" 'kernels/cuda/(base|dense)/.*'; done
 only kernels/cuda/sampling "$device" 'kernels/cuda/base/.*'
-only kernels/cuda/tree 'kernels/cuda/(cuda\.h|base/.*)' 'kernels/cuda/sampling/.*'
+only kernels/cuda/tree 'kernels/cuda/(cuda\.h|base/.*)' 'kernels/tree_rules\.h' 'kernels/cuda/sampling/.*'
 
 only models "$base"
 only models/checkpoint "$base" 'models/models\.h' 'models/families/families\.h'

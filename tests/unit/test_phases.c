@@ -1,5 +1,5 @@
-/* test_phases.c - a cycle phase by phase: the bits of lane_step(), and an abandoned cycle leaves the
- * lanes, the pools and the lists of free pages as they were.
+/* test_phases.c - a cycle phase by phase: the bits of lane_step(), and an abandoned cycle leaves
+ * the lanes, the pools and the lists of free pages as they were.
  *
  * Two runtimes over the mock model run the same lanes: one with lane_step(), the other phase by
  * phase, with cycles in between that are abandoned after some phase or fail in one.
@@ -25,7 +25,8 @@ struct world {
 };
 
 struct setup {
-    int P, window, lanes, drafter; /* drafter: 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV */
+    int P, window, lanes;
+    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV */
     struct tree_shape shape;
     bool forks, hot; /* later lanes are forks of the first one; tokens are sampled */
     bool late;       /* the drafter has not seen the prompt */
@@ -46,7 +47,9 @@ static void spy_sample(struct kdev *d, const struct k_sample *a)
 
 static bool spy_sync(struct kdev *d, struct err *e)
 {
-    return failing == FAIL_SYNC ? err_set(e, ERR_MODEL, "the device is lost") : kernels_cpu.sync(d, e);
+    if (failing == FAIL_SYNC)
+        return err_set(e, ERR_MODEL, "the device is lost");
+    return kernels_cpu.sync(d, e);
 }
 
 /* ---- what a lane and the pools hold ---------------------------------------------------------- */
@@ -200,8 +203,8 @@ static void start(struct world *s, const struct setup *u, const struct ids *tok,
     }
 }
 
-/* Other tokens in place of the pending one, as in a chat's next turn: from the lane's captured states
- * the drafter computes its last cell again. */
+/* Other tokens in place of the pending one, as in a chat's next turn: from the lane's captured
+ * states the drafter computes its last cell again. */
 static void another_turn(struct world *s, const struct setup *u, const struct ids *more, int chunk)
 {
     s->lane[0].tok.n--;
@@ -296,8 +299,8 @@ static void test_phases_give_the_bits_of_a_step_and_abandoned_cycles_leave_none(
         assert_true(abandoned[p] > 100);
     for (int i = FAIL_STOP; i < N_FAILURES; i++)
         assert_true(failed[i] > 20);
-    print_message("# abandoned after begin %llu, draft %llu, verify %llu, accept %llu; failed: stop "
-                  "%llu, sample %llu, sync %llu, pool %llu\n", (unsigned long long)abandoned[0],
+    print_message("# abandoned after begin %llu, draft %llu, verify %llu, accept %llu; failed: "
+                  "stop %llu, sample %llu, sync %llu, pool %llu\n", (unsigned long long)abandoned[0],
                   (unsigned long long)abandoned[1], (unsigned long long)abandoned[2],
                   (unsigned long long)abandoned[3], (unsigned long long)failed[FAIL_STOP],
                   (unsigned long long)failed[FAIL_SAMPLE], (unsigned long long)failed[FAIL_SYNC],

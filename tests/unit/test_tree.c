@@ -82,13 +82,14 @@ static void test_each_broken_rule_is_named(void **unused)
 }
 
 /* The accepted path by recursion over all nodes; returns its length. */
-static int walk(const struct tree *t, const int32_t *choice, int node, int left, int *path)
+static int walk(const struct tree *t, const int32_t *choice, int node, int left, bool forced,
+                int *path)
 {
     *path = node;
     if (left > 1)
         for (int i = 0; i < t->n; i++)
-            if (t->parent[i] == node && t->token[i] == choice[node])
-                return 1 + walk(t, choice, i, left - 1, path + 1);
+            if (t->parent[i] == node && (forced || t->token[i] == choice[node]))
+                return 1 + walk(t, choice, i, left - 1, forced, path + 1);
     return 1;
 }
 
@@ -103,7 +104,9 @@ static void test_acceptance_equals_a_recursive_walk(void **unused)
         random_tree(&t, TREE_MAX, 3); /* few tokens: long paths, equal siblings */
         for (int i = 0; i < t.n; i++)
             choice[i] = below(3);
-        int n = tree_accept(&t, choice, max, path), m = walk(&t, choice, 0, max, want);
+        int force = below(3) ? 0 : 1 + below(8), most = force && force < max ? force : max;
+        int n = tree_accept(&t, choice, max, force, path);
+        int m = walk(&t, choice, 0, most, force > 0, want);
         assert_int_equal(n, m);
         assert_memory_equal(path, want, (size_t)n * sizeof *path);
         longest = n > longest ? n : longest;
@@ -120,7 +123,7 @@ static void test_acceptance_equals_a_recursive_walk(void **unused)
             else if (t.token[i] != choice[t.parent[i]])
                 assert_int_equal(t.fate[i], FATE_REJECTED);
             else /* kept out by max_nodes, or the second of equal siblings */
-                assert_true(t.fate[i] == FATE_CUT ? n == max : t.fate[i] == FATE_REJECTED);
+                assert_true(t.fate[i] == FATE_CUT ? n == most : t.fate[i] == FATE_REJECTED);
         }
     }
     assert_true(longest == 8);
@@ -133,11 +136,11 @@ static void test_a_limit_of_one_accepts_the_root_alone(void **unused)
     int path[TREE_MAX];
     tree_init(&t, 7);
     tree_add(&t, 0, 9, 0.5f, -0.7f);
-    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4}, 1, path), 1);
+    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4}, 1, 0, path), 1);
     assert_int_equal(t.fate[1], FATE_CUT);
-    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4}, 2, path), 2);
+    assert_int_equal(tree_accept(&t, (int32_t[]){9, 4}, 2, 0, path), 2);
     assert_int_equal(t.fate[1], FATE_ACCEPTED);
-    assert_int_equal(tree_accept(&t, (int32_t[]){8, 4}, 2, path), 1);
+    assert_int_equal(tree_accept(&t, (int32_t[]){8, 4}, 2, 0, path), 1);
     assert_int_equal(t.fate[1], FATE_REJECTED);
 }
 

@@ -3,10 +3,12 @@
  * A case lays every input and output of one whole growth into one image, poisoned where nothing is
  * given, with guard words behind each piece. The CPU's image is compared with a reference that
  * grows the same tree the way a textbook would: lists of nodes, a full sort, sets of visible keys,
- * tree_accept(). Where there is a GPU its whole image must equal the CPU's in every word.
+ * a walk from child to child. Where there is a GPU, its whole image must equal the CPU's in every
+ * word.
  */
 #include "engine/cache/tree.h"
 #include "tests/few.h"
+#include "kernels/tree_rules.h"
 #include "tests/kernel_cases.h"
 
 #include <setjmp.h>
@@ -459,26 +461,39 @@ static void check_kept(const uint8_t *b, const struct a_case *c, const struct gr
     }
 }
 
-/* The path by the engine's own rule, or by the script. */
-static int wanted_path(const struct a_case *c, struct grown *g, int *path)
+/* The first child of a row: any, or one that holds a token. */
+static int first_child(const struct tree *t, int row, bool any, int32_t token)
 {
-    struct tree t = g->tree;
-    int n = 1, limit = max_int(1, c->limit);
-    for (int i = 0; i < t.n; i++)
+    for (int i = 0; i < t->n; i++)
+        if (t->parent[i] == row && (any || t->token[i] == token))
+            return i;
+    return -1;
+}
+
+static bool is_stop(const struct a_case *c, int32_t token)
+{
+    for (int s = 0; s < c->n_stop; s++)
+        if (token == c->stop[s])
+            return true;
+    return false;
+}
+
+/* The path as the textbook walks it, or the first children if acceptance is forced. */
+static int wanted_path(const struct a_case *c, const struct grown *g, int *path)
+{
+    const struct tree *t = &g->tree;
+    bool forced = c->force > 0;
+    int n = 0;
+    for (int i = 0; i < t->n; i++)
         if (c->choice[i] < 0)
             return 0;
-    if (c->force <= 0) {
-        n = tree_accept(&t, c->choice, limit, path);
-        for (int i = 0; i < n; i++)
-            for (int s = 0; s < c->n_stop; s++)
-                if (c->choice[path[i]] == c->stop[s])
-                    return i + 1;
-        return n;
+    for (int at = 0; at >= 0; at = first_child(t, at, forced, c->choice[at])) {
+        if (n > 0 && (n >= c->limit || (forced && n >= c->force)))
+            break;
+        path[n++] = at;
+        if (!forced && is_stop(c, c->choice[at]))
+            break;
     }
-    path[0] = 0;
-    for (int i = 1; i < t.n && n < min_int(limit, c->force); i++)
-        if (t.parent[i] == path[n - 1])
-            path[n++] = i;
     return n;
 }
 
@@ -634,9 +649,68 @@ static void test_the_gpu_is_the_cpu(void **state)
     assert_true(n_cases >= 1500 || one_in(2) > 1);
 }
 
+/* ---- the rules by themselves ----------------------------------------------------------------- */
+
+static void test_candidates_are_numbered_level_by_level(void **state)
+{
+    (void)state;
+    for (int topk = 1; topk <= TOPK; topk++) {
+        int i = 0;
+        for (int level = 1; level <= STEPS; level++) {
+            assert_int_equal(tree_level_first(topk, level), i);
+            for (int row = 0; row < (level == 1 ? 1 : topk); row++)
+                for (int rank = 0; rank < topk; rank++, i++) {
+                    assert_int_equal(tree_level_of(topk, i), level);
+                    assert_int_equal(tree_row_of(topk, i), row);
+                }
+            assert_int_equal(tree_candidates(topk, level), i);
+        }
+    }
+}
+
+static void test_keys_are_ordered_as_scores(void **state)
+{
+    (void)state;
+    static const float extreme[] = {0, -0.f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f, 3e38f,
+                                    -3e38f};
+    for (int i = 0; i < 100000; i++) {
+        float a = rnd_int(3) ? rnd_logp(rnd_int(4)) : extreme[rnd_int(9)];
+        float b = rnd_int(3) ? rnd_logp(rnd_int(4)) : extreme[rnd_int(9)];
+        uint32_t x = tree_key(a, rnd_int(5)), y = tree_key(b, rnd_int(5));
+        assert_int_equal(x == 0, isnan(a));
+        assert_int_equal(tree_key(a, -1), 0);
+        if (!isnan(a) && !isnan(b)) {
+            assert_int_equal(x > y, a > b);
+            assert_int_equal(x == y, a == b);
+        }
+    }
+}
+
+static void test_the_extent_of_a_row_is_its_window(void **state)
+{
+    (void)state;
+    for (int prefix = 0; prefix < 12; prefix++)
+        for (int n = 1; n < 8; n++)
+            for (int window = 0; window < 20; window++) {
+                struct row_extent e = row_extent(prefix, n, window);
+                int seen = 0;
+                for (int k = 0; k < prefix + n; k++) {
+                    bool visible = window == 0 || prefix + n - 1 - k < window;
+                    bool paged = k >= e.lo && k < e.hi, listed = k >= prefix + e.skip;
+                    assert_int_equal(paged + listed, visible);
+                    seen += visible;
+                }
+                assert_true(seen > 0 && e.lo <= e.hi && e.hi == prefix + e.skip);
+                assert_int_equal(e.n_expand, n - e.skip);
+            }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_candidates_are_numbered_level_by_level),
+        cmocka_unit_test(test_keys_are_ordered_as_scores),
+        cmocka_unit_test(test_the_extent_of_a_row_is_its_window),
         cmocka_unit_test(test_random_growths),
         cmocka_unit_test(test_shapes_at_the_edges),
         cmocka_unit_test(test_spread_with_topk),

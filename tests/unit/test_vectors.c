@@ -301,7 +301,7 @@ static void test_the_tiny_tree(void **state)
         assert_true(t.anc[i] == mask[i]);
     positions(&t, 7, pos);
     const int32_t choice[] = {102, 0, 200, 0};
-    assert_int_equal(tree_accept(&t, choice, TREE_MAX, path), 2);
+    assert_int_equal(tree_accept(&t, choice, TREE_MAX, 0, path), 2);
     assert_int_equal(path[1], 2);
     assert_int_equal(choice[path[1]], 200); /* the bonus */
 }
@@ -345,7 +345,7 @@ static void test_the_published_greedy_verify(void **state)
         struct tree t;
         int path[TREE_MAX];
         tree_of(&t, 6, parent[b], b ? 7 : 0);
-        int n = tree_accept(&t, choice[b], TREE_MAX, path);
+        int n = tree_accept(&t, choice[b], TREE_MAX, 0, path);
         assert_int_equal(n - 1, count[b]);
         for (int i = 0; i < n; i++)
             assert_int_equal(path[i], want[b][i]);

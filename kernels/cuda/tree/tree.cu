@@ -4,10 +4,11 @@
  *
  * These operations run between the passes of a cycle, when nothing else can run, so the chain of
  * dependent steps decides: one round of loads fetches everything, a second follows ids and parents,
- * and the rest happens in shared memory. Results equal those of kernels/cpu/tree.c to the bit:
- * scores are the same sums, and candidates are ordered by (score descending, index ascending).
+ * and the rest happens in shared memory. The rules are those of kernels/tree_rules.h; results equal
+ * those of kernels/cpu/tree.c to the bit.
  */
 #include "kernels/cuda/sampling/sample.cuh"
+#include "kernels/tree_rules.h"
 
 enum {
     MAX_FRONT = K_MAX_STEPS * K_MAX_TOPK,
@@ -27,17 +28,11 @@ struct reach {
     int32_t *lo, *hi, *n_expand, *expand;
 };
 
-/* The first candidate of a level; for level steps + 1, the number of candidates. */
-__host__ __device__ __forceinline__ int level_first(int topk, int level)
-{
-    return level == 1 ? 0 : topk + (level - 2) * topk * topk;
-}
-
 static tree tree_of(const struct k_tree *t)
 {
     CHECK(t->topk >= 1 && t->topk <= K_MAX_TOPK && t->steps >= 1 && t->steps <= K_MAX_STEPS &&
           t->nodes >= 1 && t->nodes <= K_MAX_NODES);
-    int n = level_first(t->topk, t->steps + 1);
+    int n = tree_candidates(t->topk, t->steps);
     size_t m = (size_t)n;
     tree c = {t->topk, t->steps, t->nodes, n, cuda_i32(t->token, m), cuda_i32(t->parent, m),
               cuda_i32(t->cell, m), cuda_i32(t->front, (size_t)(t->steps * t->topk)),
@@ -57,13 +52,6 @@ static void reaches_of(const struct k_reach *a, int n_reach, int rows, int slots
                    cuda_i32(a[p].expand, n * (size_t)a[p].expand_w)};
         out[p] = r;
     }
-}
-
-/* The rank of a candidate by its score (base/order.cuh); 0: no candidate. */
-__device__ __forceinline__ uint32_t rank_of(float score, int token)
-{
-    const uint32_t rank = rank_of(score);
-    return token < 0 ? 0 : rank;
 }
 
 static u64 *time_of(kbuf to)
@@ -101,7 +89,7 @@ __device__ __forceinline__ void write_reach(const reach &a, int r, int column, i
 struct grow_args {
     tree t;
     int level, rows, n_d2t, n_reach;
-    unsigned inverse; /* x * inverse >> 16 == x / topk, for x < 256 */
+    unsigned inverse; /* x * inverse >> 16 == x / topk, for x < 256: tree_row_of() of a level */
     const int32_t *ids, *d2t, *prefix, *root;
     const float *logp;
     int32_t *token, *from;
@@ -118,22 +106,22 @@ struct proposal {
 
 __device__ __forceinline__ int32_t token_of(const grow_args &a, int32_t id)
 {
-    return id < 0 ? -1 : !a.d2t ? id : id < a.n_d2t ? a.d2t[id] : -1;
+    return tree_target_id(a.d2t, a.n_d2t, id);
 }
 
 /* Adds the level's candidate of this thread: tid = row * topk + rank. base: the parent's score.
  * Returns the candidate's key. */
 __device__ __forceinline__ u64 add_candidate(const grow_args &a, int up, float base, proposal &g)
 {
-    const int tid = (int)threadIdx.x, at = level_first(a.t.topk, a.level) + tid;
+    const int tid = (int)threadIdx.x, at = tree_level_first(a.t.topk, a.level) + tid;
     bool none = a.level > 1 && up < 0;
     g.token = none ? -1 : g.token;
-    float score = none ? -INFINITY : base + g.logp;
+    float score = none ? -INFINITY : tree_score(base, g.logp);
     a.t.token[at] = g.token;
     a.t.parent[at] = up;
     a.t.logp[at] = none ? -INFINITY : g.logp;
     a.t.score[at] = score;
-    uint32_t rank = rank_of(score, g.token);
+    uint32_t rank = tree_key(score, g.token);
     return rank ? (u64)rank << 32 | (0xffffffffu - (uint32_t)tid) : 0;
 }
 
@@ -155,7 +143,7 @@ __device__ __forceinline__ void trace_ancestors(const grow_args &a, grow_state &
     const int topk = a.t.topk, row = f;
     for (int l = a.level - 1; l >= 1; l--) {
         s.chain[row][l - 1] = (uint8_t)f;
-        int i = max(0, s.front[(l - 1) * topk + f] - level_first(topk, l));
+        int i = max(0, s.front[(l - 1) * topk + f] - tree_level_first(topk, l));
         f = l > 1 ? (int)((unsigned)i * a.inverse >> 16) : 0;
     }
 }
@@ -166,7 +154,7 @@ __device__ __forceinline__ void write_next_row(const grow_args &a, const grow_st
                                                int k, int column, int prefix, int root)
 {
     const int topk = a.t.topk, *mine = s.front + (a.level - 1) * topk;
-    const int row = mine[k] >= 0 ? k : 0, own = (a.level - 1) * topk + k;
+    const int row = mine[k] >= 0 ? k : 0, own = tree_scratch_cell(topk, a.level, k);
     const bool none = mine[row] < 0;
     const int n = none ? 1 : a.level;
     if (p == 0 && column == 7) {
@@ -262,7 +250,7 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
     ((u64 *)s.keys)[tid] = key;
     __syncthreads();
 
-    int rank = 0, at = level_first(topk, a.level) + tid;
+    int rank = 0, at = tree_level_first(topk, a.level) + tid;
 #pragma unroll 8
     for (int i = 0; i < (m + 1) / 2; i++) {
         ulonglong2 pair = s.keys[i];
@@ -275,7 +263,7 @@ __global__ void __launch_bounds__(256) grow_kernel(const __grid_constant__ grow_
         s.proposer[rank] = row;
     }
     if (is)
-        a.t.cell[at] = chosen && a.level < a.t.steps ? seen + rank : -1;
+        a.t.cell[at] = chosen && a.level < a.t.steps ? tree_scratch_cell(topk, a.level, rank) : -1;
     __syncthreads();
 
     if (tid < topk)
@@ -321,7 +309,7 @@ void cuda_grow(struct kdev *d, const struct k_grow *a)
 struct select_args {
     tree t;
     int n_reach;
-    unsigned inverse; /* x * inverse >> 20 == x / topk^2, for x < 15 topk^2 */
+    unsigned inverse; /* x * inverse >> 20 == x / topk^2, for x < 15 topk^2: tree_level_of() */
     const int32_t *root, *prefix;
     const float *draws;
     int32_t *n, *token, *pos, *parent, *parent0;
@@ -481,7 +469,7 @@ __global__ void __launch_bounds__(SELECT_THREADS)
         slots[p][tid] = a.reach[p].slots[tid];
 #pragma unroll
     for (int i = 0; i < CHUNK; i++)
-        key[i] = rank_of(score[i], token[i]);
+        key[i] = tree_key(score[i], token[i]);
     __syncthreads();
     cutoff b = {0, 0, 0};
     if (nodes == 1)
@@ -553,14 +541,6 @@ struct accept_args {
     u64 *time;
 };
 
-__device__ __forceinline__ bool stops(const accept_args &a, int32_t id)
-{
-    bool any = false;
-    for (int i = 0; i < a.n_stop; i++)
-        any |= a.stop[i] == id;
-    return any;
-}
-
 __global__ void __launch_bounds__(MAX_ROWS) accept_kernel(const __grid_constant__ accept_args a)
 {
     __shared__ int next[MAX_ROWS], token[MAX_ROWS], choice[MAX_ROWS], slots[2][MAX_ROWS];
@@ -570,23 +550,23 @@ __global__ void __launch_bounds__(MAX_ROWS) accept_kernel(const __grid_constant_
     pdl_wait_trigger();
     record_time(a.time);
     bool in = i < a.nodes;
-    int n = a.n[0], limit = max(1, a.limit[0]), force = a.force[0];
+    int n = a.n[0], limit = a.limit[0], force = a.force[0];
     int parent = in ? a.parent[i] : -1;
     token[i] = in ? a.token[i] : -1;
     choice[i] = in ? a.choice[i] : 0;
     for (int p = 0; p < a.n_pools && in; p++)
         slots[p][i] = a.slots[p][i];
-    bool ends = in && force <= 0 && stops(a, choice[i]);
+    bool ends = in && tree_stops(a.stop, a.n_stop, choice[i], force > 0);
     bool bad = __syncthreads_or(i < n && choice[i] < 0);
 
-    if (i > 0 && i < n && (force > 0 || token[i] == choice[parent]))
+    if (i > 0 && i < n && tree_accepts(parent, parent, token[i], choice[parent], force > 0))
         atomicMin(&next[parent], i);
     __syncthreads();
     if (ends)
         next[i] = MAX_ROWS;
     __syncthreads();
 
-    limit = bad ? 0 : min(force > 0 ? min(limit, force) : limit, a.steps + 1);
+    limit = bad ? 0 : min(tree_limit(limit, force), a.steps + 1);
     /* The row at position i of the path, and the next row of the path. */
     int len = 0, mine = 0, then = -1;
     for (int at = 0; at < n && len < limit; at = next[at], len++) {
