@@ -3,9 +3,9 @@
  *
  * The CPU's operations (cpu/tree.c), the CUDA kernels (cuda/tree/tree.cu), the drafter's growth on
  * the host and the engine's acceptance all take the rules from here; kernels may compute the same
- * values in parallel. Candidates grow level by level. Level 1 holds the topk guesses after the root;
- * level l > 1 holds topk guesses after each candidate of the front of level l - 1. A front is the
- * topk best candidates of a level, best first. Row k of the pass that computes level l + 1 runs
+ * values in parallel. Candidates grow level by level. Level 1 holds the topk guesses after the
+ * root; level l > 1 holds topk guesses after each candidate of the front of level l - 1. A front is
+ * the topk best candidates of a level, best first. Row k of the pass that computes level l + 1 runs
  * front candidate k of level l and writes its scratch cell. Any thread.
  */
 #ifndef AERIE_TREE_RULES_H
@@ -24,7 +24,7 @@
 
 /* ---- candidates ------------------------------------------------------------------------------ */
 
-/* The index of a level's first candidate. Behind it the level's candidates are ordered by the front
+/* The index of a level's first candidate. After it the level's candidates are ordered by the front
  * row that guessed them, then by rank: first + row * topk + rank. */
 TREE_RULE int tree_level_first(int topk, int level)
 {
@@ -180,7 +180,7 @@ static inline int tree_row_cells(const int32_t *front, const int32_t *parent, co
 
 /* Selects the rows of the verify pass: row 0 is the root, then the nodes - 1 best candidates in the
  * order of their indices. cand, parent: (nodes) the candidate of each row and its parent's row, -1
- * for row 0 and behind the last row. Returns the number of rows. A parent is always selected with
+ * for row 0 and after the last row. Returns the number of rows. A parent is always selected with
  * its child: its score is at least as good (log probabilities are not positive), its index
  * lower. */
 static inline int tree_select(const struct tree_growth *g, int nodes, int *cand, int *parent)
@@ -223,7 +223,7 @@ static inline int tree_walk(const int32_t *token, const int32_t *parent, int n,
     return len;
 }
 
-/* The token behind row i of a path of len rows: the next row's, for the last one its choice. */
+/* The token after row i of a path of len rows: the next row's, for the last one its choice. */
 static inline int32_t tree_emitted(const int32_t *token, const int32_t *choice, const int32_t *path,
                                    int len, int i)
 {

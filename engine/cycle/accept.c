@@ -28,7 +28,7 @@ int accept_limit(const struct rig *r, const struct lane *l, int max_new)
     return max_int(1, min_int(max_new, r->context - l->tok.n));
 }
 
-/* Rows of the path. It ends early where a stop token is emitted; the fates of nodes behind that
+/* Rows of the path. It ends early where a stop token is emitted; the fates of nodes after that
  * token stay those of the whole path. */
 static int walk(const struct rig *r, const struct lane *l, struct tree *t, int limit,
                 const int32_t *choice, int path[TREE_MAX])

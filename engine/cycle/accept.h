@@ -42,7 +42,7 @@ bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max
 /* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice. */
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
                    struct outcome *out, struct err *e);
-/* Slots between which the accepted rows' cells are moved, so that they stand next to the committed
+/* Slots between which the accepted rows' cells are moved, so that they are next to the committed
  * ones, by POOL_FULL and POOL_SWA; moves the cells' marks and returns the number of pairs. Takes
  * the pass's lock. */
 int accept_moves(struct rig *r, const struct lane *l, const struct outcome *out,

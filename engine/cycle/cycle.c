@@ -42,7 +42,8 @@ static bool take_slot(struct cycle *c, struct cycle_lane *x)
     return ok;
 }
 
-/* Whether the drafter takes in the lane's new cells: a head does, if its own cells reach that far. */
+/* Whether the drafter runs over the lane's new cells: only a head does, if its own cells reach that
+ * far. */
 static bool can_follow(struct cycle *c, struct cycle_lane *x)
 {
     return drafter_taps(c->r->drafter) && lane_can_follow(c->r, x->lane) && take_slot(c, x);
@@ -269,8 +270,8 @@ static bool finish(struct cycle *c, bool ok)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* A drafter without a head grows its trees on the host. If no lane has one then, the cycle is plain
- * decoding and may be fused as such. */
+/* The draft phase of a drafter without a head, which grows its trees on the host. If it drafts for
+ * no lane, the cycle becomes plain decoding, which may be fused. */
 static bool draft_on_host(struct cycle *c, struct err *e)
 {
     bool ok = cycle_draft(c, e), drafted = false;
@@ -282,7 +283,7 @@ static bool draft_on_host(struct cycle *c, struct err *e)
     return ok;
 }
 
-/* The first three phases at once on the device, or what is left of them behind a draft on the host. */
+/* The phases up to accept at once on the device; after draft_on_host() without the draft phase. */
 static bool run_fused(struct cycle *c, struct err *e)
 {
     phase_begin(c, c->phase);

@@ -48,7 +48,7 @@ struct cycle {
     enum cycle_phase phase; /* the last one completed */
     struct tree_shape shape; /* steps == 0: plain decoding */
     bool fused;              /* the device has already followed: follow.guess is there */
-    int topk;                /* guesses that the drafter makes behind the commit */
+    int topk;                /* guesses that the drafter makes after the commit */
     int n;
     struct cycle_lane lane[MAX_LANES];
     struct follow follow;

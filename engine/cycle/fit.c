@@ -5,12 +5,12 @@
 #include <string.h>
 
 enum {
-    SHORTEST = 512,     /* a context below this is not offered */
-    CONTEXT_STEP = 256, /* offered contexts are multiples of this ... */
-    PAGE_STEP = 16,     /* ... and pool sizes of this */
+    SHORTEST = 512,     /* the shortest context that is proposed */
+    CONTEXT_STEP = 256, /* proposed contexts are multiples of this ... */
+    PAGE_STEP = 16,     /* ... and proposed pool sizes of this */
 };
 
-/* Left alone: the driver's own, plans that grow with the context, recorded runs. */
+/* Bytes kept free for the driver, for plans, which grow with the context, and for graphs. */
 static const size_t SPARE = (size_t)384 << 20;
 
 /* ---- a device that only counts --------------------------------------------------------------- */
@@ -25,7 +25,7 @@ static struct count *count_of(struct kdev *d)
     return (struct count *)(void *)d;
 }
 
-/* A driver hands out large buffers in whole units of 2 MiB, and small ones from such a unit. */
+/* A driver allocates large buffers in units of 2 MiB, and small ones inside such a unit. */
 static size_t rounded(size_t bytes)
 {
     size_t unit = bytes < (size_t)1 << 20 ? 512 : (size_t)2 << 20;
@@ -37,7 +37,7 @@ static kbuf count_alloc(struct kdev *d, size_t bytes, const char *what, struct e
     (void)e;
     struct count *c = count_of(d);
     *(strcmp(what, "KV cells") == 0 ? &c->n.cells : &c->n.work) += rounded(bytes);
-    return (kbuf){c, bytes}; /* there, but nobody looks into it */
+    return (kbuf){c, bytes}; /* not NULL; never read or written */
 }
 
 static bool count_upload(struct kdev *d, struct tensor *t, struct err *e)
@@ -66,7 +66,7 @@ static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
 static void count_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
 {
     (void)d;
-    *free_bytes = *total_bytes = 0; /* as much as one likes: what is counted is not compared */
+    *free_bytes = *total_bytes = 0; /* unknown: a rig that only counts always fits */
 }
 
 struct need fit_need(struct device dev, struct model *m, struct draft *draft,
@@ -105,8 +105,8 @@ static bool fits(const struct fit *f, const struct rig_shape *s)
     return sum(&n) <= f->room;
 }
 
-/* The largest *knob, a member of *s, that fits, of least, least + step, ... below its value; 0:
- * none does. */
+/* The largest value of *knob, a member of *s, with which *s fits, among least, least + step, ...
+ * below its present value; 0: none fits. */
 static int largest(const struct fit *f, struct rig_shape *s, int *knob, int least, int step)
 {
     int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */
@@ -137,8 +137,8 @@ static struct size_text text(size_t bytes)
     return t;
 }
 
-/* What to change, for people. */
-static void way_out(const struct fit *f, const struct rig_shape *shape, char *out, size_t size)
+/* Proposes a change with which the rig would fit, as text. */
+static void propose(const struct fit *f, const struct rig_shape *shape, char *out, size_t size)
 {
     struct rig_shape s = *shape;
     bool pages = s.full_pages > 0;
@@ -162,7 +162,7 @@ static bool too_large(const struct fit *f, const struct rig_shape *shape, size_t
     if (n.weights > f->room)
         return err_set(e, ERR_MODEL, "the model's weights need %s of GPU memory, %s are free: "
                        "--device cpu needs none", text(n.weights + SPARE).s, text(free_bytes).s);
-    way_out(f, shape, how, sizeof how);
+    propose(f, shape, how, sizeof how);
     return err_set(e, ERR_MODEL, "the model needs %s of GPU memory (weights %s, KV cells of %d "
                    "tokens %s), %s are free: %s", text(sum(&n) + SPARE).s, text(n.weights).s,
                    shape->full_pages ? shape->full_pages * shape->page_size : shape->context,

@@ -1,6 +1,7 @@
-/* fit.h - what a rig takes of its device's memory, and the longest context that fits.
+/* fit.h - the device memory that a rig needs, and the longest context that fits.
  *
- * Nothing is worked out twice: the rig is opened on a device that only counts. Any thread.
+ * The need is counted, not estimated: a rig is opened on a device that only counts allocations. Any
+ * thread.
  */
 #ifndef AERIE_FIT_H
 #define AERIE_FIT_H
@@ -11,10 +12,12 @@ struct need {
     size_t weights, cells, work; /* bytes: in the device's form; KV cells; all other buffers */
 };
 
+/* Opens and closes a rig that only counts. */
 struct need fit_need(struct device dev, struct model *m, struct draft *draft,
                      const struct rig_shape *shape);
-/* Whether it fits into what is free; true where the device does not say. If not and shape->shorten
- * is set, the context gives way; else *e says what is needed, what is free and what would fit. */
+/* Whether a rig of this shape fits into the free memory; true if the device does not report its
+ * memory. If the rig does not fit and shape->shorten is set, shape->context becomes the longest
+ * that fits; else *e says how much is needed, how much is free and what would fit. */
 bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct rig_shape *shape,
                struct err *e);
 

@@ -1,6 +1,6 @@
 /* follow.h - the drafter takes in the cells that a cycle commits (draft extend).
  *
- * Reserved, planned and checked before the commit, run behind it. Engine thread.
+ * Reserved, planned and checked before the commit, run after it. Engine thread.
  */
 #ifndef AERIE_FOLLOW_H
 #define AERIE_FOLLOW_H

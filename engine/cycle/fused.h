@@ -1,4 +1,4 @@
-/* fused.h - the draft, verify and accept phases of one lane's cycle, and the drafter's pass behind
+/* fused.h - the draft, verify and accept phases of one lane's cycle, and the drafter's pass after
  * them, as one run of device operations. The host fills the inbox, waits once for the outbox, and
  * commits. The run can be recorded and replayed as a graph (a CUDA graph).
  *

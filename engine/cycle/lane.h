@@ -50,7 +50,7 @@ static inline float uniform(uint64_t seed, uint64_t counter)
 {
     return (float)(mix64(mix64(seed) ^ (counter * 0xD1342543DE82EF95ull + 1)) >> 40) * 0x1p-24f;
 }
-/* The uniform with which the token `depth` places behind the pending one is drawn; 0: greedy. */
+/* The uniform with which the token `depth` places after the pending one is drawn; 0: greedy. */
 static inline float lane_uniform(const struct lane *l, int depth)
 {
     return l->how.temperature > 0 ? uniform(l->seed, l->draws + (uint64_t)depth) : 0;

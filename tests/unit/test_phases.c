@@ -1,8 +1,8 @@
-/* test_phases.c - a cycle phase by phase: the bits of lane_step(), and an abandoned cycle leaves
- * the lanes, the pools and the lists of free pages as they were.
+/* test_phases.c - a cycle phase by phase: the bits of lane_step(), stepped or fused; and an
+ * abandoned cycle leaves the lanes, the pools and the lists of free pages as they were.
  *
- * Two runtimes over the mock model run the same lanes: one with lane_step(), the other phase by
- * phase, with cycles in between that are abandoned after some phase or fail in one.
+ * Two rigs over the mock model run the same lanes: one with lane_step(), the other phase by phase,
+ * with cycles in between that are abandoned after some phase or fail in one.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,10 +26,11 @@ struct world {
 
 struct setup {
     int P, window, lanes;
-    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV */
+    int drafter; /* 0 none, 1, 2 EAGLE3 (2: with a window), 3 frozen KV, 4 n-gram */
     struct tree_shape shape;
     bool forks, hot; /* later lanes are forks of the first one; tokens are sampled */
     bool late;       /* the drafter has not seen the prompt */
+    bool fuse;       /* lane_step() runs cycles of one lane fused */
 };
 
 /* ---- what can go wrong in a phase ------------------------------------------------------------ */
@@ -129,7 +130,7 @@ static struct buf everything(const struct world *s, const struct setup *u)
     return out;
 }
 
-static uint64_t failed[N_FAILURES], abandoned[CYCLE_ABANDONED];
+static uint64_t failed[N_FAILURES], abandoned[CYCLE_ABANDONED], fused;
 
 static bool run_phase(struct cycle *c, struct err *e)
 {
@@ -229,8 +230,8 @@ static void step_both(struct world *a, struct world *b, const struct setup *u, i
     cycle_commit(&c);
     cycle_follow(&c);
     for (int i = 0; i < u->lanes; i++) {
-        add_lane(&x, &a->lane[i], u->lanes == 1);
-        add_lane(&y, &b->lane[i], u->lanes == 1);
+        add_lane(&x, &a->lane[i], u->lanes == 1 && !u->fuse);
+        add_lane(&y, &b->lane[i], u->lanes == 1 && !u->fuse);
     }
     same(&y, &x, config, "the phases differ from lane_step()");
 }
@@ -243,17 +244,20 @@ static void one_configuration(struct mock *m, int config)
     const struct seq *seqs[MOST];
     struct err e = {0};
     struct setup u = {.P = page_sizes[below(4)], .window = 1 + below(20), .lanes = 1 + below(2),
-                      .drafter = below(4), .shape = {1 + below(5), 1 + below(4), 2 + below(20)},
-                      .hot = below(2), .late = below(4) == 0};
+                      .drafter = below(5), .shape = {1 + below(5), 1 + below(4), 2 + below(20)},
+                      .hot = below(2), .late = below(4) == 0, .fuse = below(2)};
     u.lanes += u.lanes == 2 && below(2);
     u.forks = u.lanes > 1 && below(2);
     m->m.cfg.window = m->layer[0].window = m->layer[2].window = u.window;
     if (u.drafter == 3)
         mock_frozen(m);
+    else if (u.drafter == 4)
+        m->d = (struct draft){.kind = "ngram"};
     else
         mock_eagle(m, u.drafter == 2 ? 7 : 0);
     open_side(&a, m, &u);
     open_side(&b, m, &u);
+    a.r.fuse = u.fuse;
     for (int i = 0; i < u.lanes; i++)
         for (int n = 2 + below(30); n > 0; n--)
             ids_add(&tok[i], below(MOCK_V));
@@ -280,6 +284,7 @@ static void one_configuration(struct mock *m, int config)
         ids_free(&tok[i]);
     }
     ids_free(&more);
+    fused += a.r.n_fused;
     rig_close(&a.r);
     rig_close(&b.r);
 }
@@ -300,11 +305,14 @@ static void test_phases_give_the_bits_of_a_step_and_abandoned_cycles_leave_none(
     for (int i = FAIL_STOP; i < N_FAILURES; i++)
         assert_true(failed[i] > 20);
     print_message("# abandoned after begin %llu, draft %llu, verify %llu, accept %llu; failed: "
-                  "stop %llu, sample %llu, sync %llu, pool %llu\n", (unsigned long long)abandoned[0],
+                  "stop %llu, sample %llu, sync %llu, pool %llu\n",
+                  (unsigned long long)abandoned[0],
                   (unsigned long long)abandoned[1], (unsigned long long)abandoned[2],
                   (unsigned long long)abandoned[3], (unsigned long long)failed[FAIL_STOP],
                   (unsigned long long)failed[FAIL_SAMPLE], (unsigned long long)failed[FAIL_SYNC],
                   (unsigned long long)failed[FAIL_POOL]);
+    print_message("# %llu steps were fused\n", (unsigned long long)fused);
+    assert_true(fused > 1000);
     mock_close(&m);
 }
 
