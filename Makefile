@@ -62,7 +62,8 @@ OBJ   := $(CU:%.cu=$(B)/%.cu.o) $(SRC:%.c=$(B)/%.o) # those that take longest fi
 LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
 UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
-TESTS := $(UNIT) $(GPU)
+MOCK  := $(B)/tests/mock_aerie
+TESTS := $(UNIT) $(GPU) $(MOCK)
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
@@ -179,9 +180,12 @@ define link-test
 endef
 $(UNIT): $(B)/tests/%: $(B)/tests/unit/%.o $(LIB) $(B)/link.flags ; $(link-test)
 $(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) $(B)/link.flags ; $(link-test)
+# the program over another backend: repl/open.c is all that it replaces
+$(MOCK): %: %.o $(filter-out $(B)/repl/open.o,$(OBJ)) $(B)/link.flags
+	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
 $(BENCH): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
 
--include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d)
+-include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d $(B)/tests/*.d)
 .SECONDARY:
 
 # ---- installing ----------------------------------------------------------------------------------

@@ -3,6 +3,22 @@
 
 #include <stdlib.h>
 
+void request_free(struct request *rq)
+{
+    free(rq->text);
+    free(rq->settings);
+    for (int i = 0; rq->prompts && i < rq->count; i++)
+        free(rq->prompts[i]);
+    free(rq->prompts);
+    for (int i = 0; i < rq->n_past; i++) {
+        free(rq->past[i].user);
+        free(rq->past[i].reply);
+        ids_free(&rq->past[i].ids);
+    }
+    free(rq->past);
+    *rq = (struct request){0};
+}
+
 void page_table_free(struct page_table *t)
 {
     for (int i = 0; i < N_POOLS; i++) {

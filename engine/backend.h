@@ -70,6 +70,8 @@ struct request {
     uint64_t number;     /* backend_submit() writes it */
 };
 
+void request_free(struct request *rq); /* what it owns; zeroes it */
+
 /* ---- what every backend has ------------------------------------------------------------------ */
 
 /* What was opened; constant while the backend lives. NULL, "" and 0: not known or not there. */

@@ -141,6 +141,8 @@ struct event {
     int channel; /* enum channel of models/chat/chat.h: 0 final, 1 analysis, 2 commentary */
     bool regen;  /* the turn answers the previous user message again */
     int64_t seed;
+    int n_tokens; /* EV_TURN_BEGIN: of the prompt; EV_TURN_END: generated, 0: the turn left nothing in
+                     the context. tokens holds their ids, or nothing where a backend tells no ids */
     int n_reused, done, total;
     struct step_rec rec;
     enum stop_reason reason;

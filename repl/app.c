@@ -34,7 +34,7 @@ static struct history_about about(const struct app *a, const struct backend_info
     const struct engine_opts *o = &a->opt.engine;
     return (struct history_about){
         .version = AERIE_VERSION,
-        .device = i ? i->device : o->device ? o->device : "auto",
+        .device = i && i->device ? i->device : i ? "unknown" : o->device ? o->device : "auto",
         .flags = facts_build(),
         .model_dir = o->model,
         .model_sha = i ? i->model_sha : "",
@@ -90,7 +90,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     a->system = o->system ? xstrdup(o->system) : NULL;
     open_log(a);
     a->opt.engine.log = a->history ? history_queue(a->history) : NULL;
-    a->backend = open_backend(o, &a->opt.engine, e);
+    a->backend = open_backend(&a->opt.engine, e);
     if (!a->backend) {
         app_close(a);
         return false;
@@ -335,9 +335,9 @@ void app_event(struct app *a, const struct event *ev)
         a->step = 0;
         break;
     case EV_TURN_END:
-        if (ev->tokens.n == 0) /* it left nothing in the context; what is on the screen may stay */
+        if (ev->n_tokens == 0) /* it left nothing in the context; what is on the screen may stay */
             a->turns.n -= a->turns.n > 0;
-        a->refused = ev->reason == STOP_CONTEXT && ev->tokens.n == 0;
+        a->refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0;
         break;
     case EV_OP:
         if (ev->op == OP_UNDO)
@@ -553,7 +553,10 @@ static void part_speed(struct app *a, const struct status *s, struct sheet *out)
 static void part_step(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    sheet_printf(out, ST_TEXT, "step %d.%d", s->chat.turn, s->chat.step);
+    if (s->has[VIEW_STEPS])
+        sheet_printf(out, ST_TEXT, "step %d.%d", s->chat.turn, s->chat.step);
+    else
+        sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
 }
 
 static void part_log(struct app *a, const struct status *s, struct sheet *out)

@@ -114,7 +114,7 @@ static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     if (hdb_about(db, id, &log, &e))
         facts_compare(log.p, now.p, &differs);
     char *was = facts_value(log.p, "backend");
-    *same_device = !was || strcmp(was, i->backend) == 0;
+    *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
     free(was);
     /* the date follows the day; pools and rows follow the context and the chunk */
     static const char *const of_course[] = {"date ", "full_pages ", "swa_pages ", "rows "};

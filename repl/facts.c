@@ -184,7 +184,7 @@ void facts_config(const struct engine_opts *o, const struct backend_info *i, str
                i ? i->capture : o->capture ? o->capture : "", o->raw, i ? i->date : "",
                o->quant.weights ? o->quant.weights : "stored",
                o->quant.draft_weights ? o->quant.draft_weights : "");
-    if (i)
+    if (i && i->backend)
         buf_printf(out, "backend=%s\nprecision=%s\nkv=%s\nrows=%d\n", i->backend, i->precision, i->kv,
                    i->rows);
 }

@@ -261,13 +261,13 @@ static void reply_json(struct app *a, const struct event *ev)
     forgot_json(p, &line);
     jput_kint(&line, "prompt_tokens", p->prompt_tokens);
     jput_kint(&line, "reused_tokens", p->reused);
-    jput_kint(&line, "tokens", ev->tokens.n);
+    jput_kint(&line, "tokens", ev->n_tokens);
     jput_kint(&line, "steps", ev->n_steps);
     jput_kint(&line, "drafted", ev->n_drafted);
     jput_kint(&line, "accepted", ev->n_accepted);
     jput_kint(&line, "us_prefill", (int64_t)ev->us_prefill);
     jput_kint(&line, "us_decode", (int64_t)ev->us_decode);
-    jput_kreal(&line, "tok_s", reply_tok_s(ev->tokens.n, ev->us_decode));
+    jput_kreal(&line, "tok_s", reply_tok_s(ev->n_tokens, ev->us_decode));
     jput_close(&line, '}');
     plain_json(a, line.p);
     buf_free(&line);
@@ -289,13 +289,13 @@ static void end_reply(struct app *a, const struct event *ev)
     p->tail.n = 0;
     if (p->verbose && !a->opt.quiet) {
         snprintf(text, sizeof text, "%d token%s at %.1f t/s; prompt %d (%d reused) in %.0f ms; "
-                 "%d of %d drafted accepted", ev->tokens.n, plural(ev->tokens.n),
-                 reply_tok_s(ev->tokens.n, ev->us_decode),
+                 "%d of %d drafted accepted", ev->n_tokens, plural(ev->n_tokens),
+                 reply_tok_s(ev->n_tokens, ev->us_decode),
                  p->prompt_tokens, p->reused, (double)ev->us_prefill / 1e3, ev->n_accepted,
                  ev->n_drafted);
         complain(a, text);
     }
-    bool refused = ev->reason == STOP_CONTEXT && ev->tokens.n == 0; /* the prompt did not fit */
+    bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* the prompt did not fit */
     bool fault = ev->reason == STOP_FAULT || ev->reason == STOP_DEVICE; /* EV_FAULT counted it */
     bool failed = fault || ev->reason == STOP_KV_FULL || refused;
     bool told = ev->reason == STOP_END || ev->reason == STOP_DEVICE || (a->opt.quiet && !failed) ||
@@ -340,7 +340,7 @@ static void begin_reply(struct app *a, const struct event *ev)
     app_settings(a, &now);
     p->think = now.think;
     p->verbose = now.verbose;
-    p->prompt_tokens = ev->tokens.n;
+    p->prompt_tokens = ev->n_tokens;
     p->reused = ev->n_reused;
     p->mid_line = false;
     p->tail.n = p->thought.n = 0;
@@ -689,14 +689,15 @@ static int plain_end(struct app *a, struct plain *p)
 
 static void welcome(struct app *a, struct plain *p)
 {
+    const struct backend_info *i = backend_info(a->backend);
     struct err e = {0};
     if (!p->terminal || a->opt.json)
         return;
     if (!a->opt.quiet)
         fprintf(stderr, "aerie %s, %s on %s; /help lists the commands\n", AERIE_VERSION,
-                backend_info(a->backend)->family, backend_info(a->backend)->device);
-    if (!a->opt.quiet && backend_info(a->backend)->passed)
-        fprintf(stderr, "computing on the CPU: %s\n", backend_info(a->backend)->passed);
+                i->family ? i->family : "an unnamed model", i->device ? i->device : "an unknown device");
+    if (!a->opt.quiet && i->passed)
+        fprintf(stderr, "computing on the CPU: %s\n", i->passed);
     if (a->turn && !app_show_past(a, &e))
         app_error(a, &e);
 }

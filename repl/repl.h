@@ -19,8 +19,6 @@
 /* What the command line asked for. Strings are argv's or the app's own. */
 struct options {
     struct engine_opts engine;
-    /* Opens another backend than the local engine; NULL: the local engine. */
-    struct backend *(*open)(const struct engine_opts *how, struct err *e);
     enum log_level level;
     const char *db; /* NULL: the default place */
     const char *system, *session, *script, *file;
@@ -93,12 +91,15 @@ struct status {
     bool has[N_VIEWS];
 };
 
-/* ---- backend.c ------------------------------------------------------------------------------- */
+/* ---- open.c ---------------------------------------------------------------------------------- */
 
-/* The backend that the options name, opened as `how` says; closed by backend_close(). NULL and *e. */
-struct backend *open_backend(const struct options *o, const struct engine_opts *how, struct err *e);
+/* The backend that the options name; the caller ends it with backend_close(). NULL and *e. */
+struct backend *open_backend(const struct engine_opts *o, struct err *e);
 /* engine_devices(): each kind of device, and whether it can be used here. */
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
+
+/* ---- look.c ---------------------------------------------------------------------------------- */
+
 /* Whether the backend has a view. False and *e: a command that shows it says why it cannot. */
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e);
 void app_settings(struct app *a, struct settings *s); /* as they are now */

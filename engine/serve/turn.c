@@ -325,6 +325,7 @@ static void begin(struct engine *g, bool regen, const char *text)
     struct event ev = engine_event(g, EV_TURN_BEGIN);
     buf_str(&ev.text, text);
     ids_cat(&ev.tokens, l->tok.v, l->tok.n);
+    ev.n_tokens = ev.tokens.n;
     ev.n_reused = l->seq.committed;
     ev.seed = g->shared.set.seed;
     ev.regen = regen;
@@ -338,6 +339,7 @@ static void end(struct engine *g, struct turn *t)
     ev.reason = t->reason;
     buf_add(&ev.text, t->text.p, t->text.n);
     ids_cat(&ev.tokens, l->tok.v + t->first, generated(g, t));
+    ev.n_tokens = ev.tokens.n;
     ev.n_drafted = t->n_drafted;
     ev.n_accepted = t->n_accepted;
     ev.n_steps = t->n_steps;

@@ -234,22 +234,6 @@ static void serve(struct engine *g, const struct request *rq)
     }
 }
 
-static void request_free(struct request *rq)
-{
-    free(rq->text);
-    free(rq->settings);
-    for (int i = 0; rq->prompts && i < rq->count; i++)
-        free(rq->prompts[i]);
-    free(rq->prompts);
-    for (int i = 0; i < rq->n_past; i++) {
-        free(rq->past[i].user);
-        free(rq->past[i].reply);
-        ids_free(&rq->past[i].ids);
-    }
-    free(rq->past);
-    *rq = (struct request){0};
-}
-
 static bool next_request(struct engine *g, struct request *rq)
 {
     pthread_mutex_lock(&g->inbox.mu);

@@ -275,7 +275,7 @@ static void note_build(struct replay *r, const char *about)
     const char *now = backend_info(r->backend)->device;
     free(r->other);
     r->other = NULL;
-    if ((flags && *flags && strcmp(flags, facts_build()) != 0) || (device && strcmp(device, now) != 0))
+    if ((flags && *flags && strcmp(flags, facts_build()) != 0) || (device && now && strcmp(device, now) != 0))
         r->other = xasprintf("computed by %s on %s; here %s on %s", flags && *flags ? flags : "an older aerie",
                              device ? device : "an unknown device", facts_build(), now);
     free(flags);
@@ -340,7 +340,7 @@ static bool open_engine(struct replay *r, const struct act *a, struct err *e)
     r->backend = NULL;
     bool ok = settings_parse(&opts.settings, a->text, e);
     if (ok)
-        r->backend = open_backend(o, &opts, e);
+        r->backend = open_backend(&opts, e);
     cli_progress_end();
     if (ok && !r->backend && !r->c->model_given && opts.model && access(opts.model, R_OK) != 0)
         err_prefix(e, "the session's model is not where it was; -m DIR names its folder");

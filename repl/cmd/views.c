@@ -408,7 +408,11 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
 {
     const struct chat_view *v = &s->chat;
     sheet_add(out, ST_HEAD, "STATS");
-    sheet_printf(out, ST_TEXT, "     session %s   step %d.%d", v->session, v->turn, v->step);
+    sheet_printf(out, ST_TEXT, "     session %s   ", v->session);
+    if (s->has[VIEW_STEPS])
+        sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
+    else
+        sheet_printf(out, ST_TEXT, "turn %d", v->turn);
     sheet_line(out);
     stats_speed(s, out);
     stats_time(s, out);

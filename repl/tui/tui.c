@@ -121,7 +121,7 @@ static void end_turn(struct tui *t, const struct event *ev)
     t->total = 0;
     if (ev->reason == STOP_CANCEL)
         tui_note(t, ST_DIM, "stopped; what is written is kept");
-    else if (ev->reason == STOP_CONTEXT && ev->tokens.n == 0)
+    else if (ev->reason == STOP_CONTEXT && ev->n_tokens == 0)
         ; /* a notice has said why, and what can be done */
     else if (ev->reason == STOP_CONTEXT)
         tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
@@ -129,8 +129,8 @@ static void end_turn(struct tui *t, const struct event *ev)
         tui_note(t, ST_WARN, "stopped: %s", stop_name(ev->reason));
     if (t->have_view && t->now.chat.settings.verbose)
         tui_note(t, ST_DIM, "%d token%s%s%.1f t/s%s%d step%s, %d of %d drafted accepted%s"
-                 "prompt %d (%d reused) in %.0f ms", ev->tokens.n,
-                 plural(ev->tokens.n), dot, reply_tok_s(ev->tokens.n, ev->us_decode), dot, ev->n_steps,
+                 "prompt %d (%d reused) in %.0f ms", ev->n_tokens,
+                 plural(ev->n_tokens), dot, reply_tok_s(ev->n_tokens, ev->us_decode), dot, ev->n_steps,
                  plural(ev->n_steps),
                  ev->n_accepted, ev->n_drafted, dot, t->prompt_tokens, t->reused,
                  (double)ev->us_prefill / 1e3);
@@ -158,7 +158,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_TURN_BEGIN:
         transcript_user(&t->talk, ev->turn, ev->text.p ? ev->text.p : "", ev->text.n);
         t->turn_ns = clock_ns();
-        t->prompt_tokens = ev->tokens.n;
+        t->prompt_tokens = ev->n_tokens;
         t->reused = ev->n_reused;
         break;
     case EV_PREFILL:

@@ -1,24 +1,5 @@
-/* backend.c - which backends there are, and what the app asks of the one that is open. The only
- * file of repl/ that includes engine/engine.h: everything else knows backend.h alone.
- */
-#include <string.h>
-
-#include "engine/engine.h"
+/* look.c - what the app asks of the backend that is open: single facts, and the status. */
 #include "repl/repl.h"
-
-/* ---- opening --------------------------------------------------------------------------------- */
-
-struct backend *open_backend(const struct options *o, const struct engine_opts *how, struct err *e)
-{
-    return o->open ? o->open(how, e) : engine_open(how, e);
-}
-
-void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
-{
-    engine_devices(tell, arg);
-}
-
-/* ---- views ----------------------------------------------------------------------------------- */
 
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e)
 {
