@@ -431,8 +431,9 @@ static struct status busy_status(void)
     return s;
 }
 
-static const struct backend_info info = {.family = "gemma3", .device = "cpu", .n_layer = 8,
-                                        .n_swa_layer = 6, .window = 64, .page_size = 16};
+static const struct backend_info info = {.family = "gemma3", .draft_about = "an EAGLE3 head",
+                                         .device = "cpu", .n_layer = 8, .n_swa_layer = 6,
+                                         .window = 64, .page_size = 16};
 
 static void test_stats(void **state)
 {
@@ -451,7 +452,7 @@ static void test_stats(void **state)
         "plans     720 checked, 0 violations\n"
         "context   3071 of 4096 tokens, 3070 with KV\n"
         "model     gemma3, 8 layers (6 sliding, window 64), pages of 16, on cpu\n"
-        "spec      on: 5 steps, top 1, 6 nodes\n");
+        "spec      on, an EAGLE3 head: 5 steps, top 1, 6 nodes\n");
 }
 
 static void test_stats_say_why_nothing_is_drafted(void **state)
