@@ -10,7 +10,7 @@ bool cmd_calibrate(struct app *a, int argc, char **argv, const char *rest, struc
     const struct backend_info *info = backend_info(a->backend);
     if (info->draft_off)
         return err_set(e, ERR_USAGE, "there is nothing to calibrate: %s", info->draft_off);
-    if (!info->capture[0])
+    if (info->draft_kind && !info->capture[0])
         return err_set(e, ERR_USAGE, "there is nothing to calibrate: %s reads no captured layers",
                        info->draft_kind);
     if (!app_request(a, RQ_CALIBRATE, NULL, e))

@@ -398,9 +398,8 @@ static void stats_draft(const struct settings *set, const struct backend_info *i
     else if (!set->spec)
         sheet_add(out, ST_WARN, "  off: switched off by /set spec");
     else
-        sheet_printf(out, ST_TEXT, "  on, %s: %d steps, top %d, %d nodes",
-                     i->draft_about ? i->draft_about : "any drafter",
-                     set->steps, set->topk, set->nodes);
+        sheet_printf(out, ST_TEXT, "  on%s%s: %d steps, top %d, %d nodes", i->draft_about ? ", " : "",
+                     i->draft_about ? i->draft_about : "", set->steps, set->topk, set->nodes);
     sheet_line(out);
 }
 
