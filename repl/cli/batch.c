@@ -146,7 +146,7 @@ static int run(struct cli *c, struct prompts *p)
     struct listener l = {.quiet = c->opt.quiet};
     c->opt.engine.lanes = c->lanes ? c->lanes : 8;
     c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
-    l.g = open_backend(&c->opt, &c->opt.engine, &e);
+    l.g = open_backend(&c->opt.engine, &e);
     cli_progress_end();
     bool ok = l.g && interrupt_open(caught, 3, false, NULL, &e) && submit(c, l.g, p, &e);
     if (ok) {
