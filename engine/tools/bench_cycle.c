@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MANY = 60 }; /* cycles that are timed */
 
@@ -198,69 +199,131 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
 
 /* ---- a reply, as it is talked ---------------------------------------------------------------- */
 
-/* One greedy reply of at most 128 tokens, its prompt not counted. */
-static bool reply(struct subject *s, const struct ids *prompt, const struct tree_shape *shape,
-                  double *seconds, int *tokens, int *cycles, struct err *e)
+enum { TALKS = 7 }; /* replies that are timed */
+
+/* One greedy reply of at most 128 tokens on a new lane; seconds without its prompt. */
+static bool talk_lane(struct subject *s, const struct ids *prompt, const struct tree_shape *shape,
+                      struct lane *l, int *tokens, int *cycles, double *seconds, struct err *e)
 {
-    struct lane l = {.tap_row = -1};
     const struct step_limits lim = {128};
     int n = prompt->n;
-    ids_cat(&l.tok, prompt->v, n);
-    bool ok = lane_extend(&s->rig, &l, n, true, shape, shape ? shape->topk : 1, e);
+    *l = (struct lane){.tap_row = -1};
+    ids_cat(&l->tok, prompt->v, n);
+    bool ok = lane_extend(&s->rig, l, n, true, shape, shape ? shape->topk : 1, e);
     uint64_t t0 = clock_ns();
     *tokens = *cycles = 0;
-    for (; ok && !l.stopped && *tokens < lim.max_new; ++*cycles) {
-        struct lane *one = &l;
-        ok = lane_step(&s->rig, &one, &lim, 1, shape, e);
-        *tokens += ok ? l.n_new : 0;
+    for (; ok && !l->stopped && *tokens < lim.max_new; ++*cycles) {
+        ok = lane_step(&s->rig, &l, &lim, 1, shape, e);
+        *tokens += ok ? l->n_new : 0;
     }
     *seconds = (double)(clock_ns() - t0) * 1e-9;
-    lane_free(&s->rig, &l);
     return ok && (*tokens > 0 || err_set(e, ERR_NEGATIVE, "the reply is empty"));
 }
 
-static bool talk(struct bench *b, struct subject *s, const struct ids *prompt,
-                 const struct tree_shape *shape, struct err *e)
+/* How a reply is decoded. */
+struct manner {
+    const char *name;
+    const struct tree_shape *shape; /* NULL: plain */
+    struct drafter *drafter;        /* NULL: none, unless plain the manner is left out */
+    double seconds[TALKS];
+    int tokens, cycles;
+};
+enum { PLAIN, SPEC, NGRAM, N_MANNERS };
+
+/* One reply in a manner; turn < 0: not counted. */
+static bool one_reply(struct subject *s, const struct ids *prompt, struct manner *m, int turn,
+                      struct err *e)
 {
-    enum { TIMES = 7 };
-    char name[64], text[64];
-    double seconds[TIMES];
-    int tokens = 0, cycles = 0, times = b->o->brief ? 3 : TIMES;
-    snprintf(name, sizeof name, "chat.%s.%s", s->name, shape ? "spec" : "plain");
-    if (!bench_wanted(b, name) || (shape && !s->rig.drafter))
-        return true;
-    for (int i = -1; i < times; i++) {
-        double took;
-        if (!reply(s, prompt, shape, &took, &tokens, &cycles, e))
-            return err_prefix(e, "%s", name);
-        if (i >= 0)
-            seconds[i] = took;
-    }
-    struct timing t = bench_timing(seconds, times, tokens);
-    s->chat_ms[shape != NULL] = t.ms;
-    snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", tokens,
-             (double)tokens / cycles);
+    struct drafter *own = s->rig.drafter;
+    struct lane l;
+    double took;
+    s->rig.drafter = m->drafter;
+    bool ok = talk_lane(s, prompt, m->shape, &l, &m->tokens, &m->cycles, &took, e);
+    lane_free(&s->rig, &l);
+    s->rig.drafter = own;
+    if (ok && turn >= 0)
+        m->seconds[turn] = took;
+    return ok;
+}
+
+static struct timing tell_talk(struct bench *b, struct subject *s, const char *name,
+                               const struct ids *prompt, struct manner *m, int times)
+{
+    char text[64];
+    struct timing t = bench_timing(m->seconds, times, m->tokens);
+    snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", m->tokens,
+             (double)m->tokens / m->cycles);
     /* one row a token: its pass in the middle of the reply; a drafted one depends on the text */
-    double bytes = shape ? 0 : bench_pass_bytes(b, &s->rig, 1, prompt->n + tokens / 2, NULL);
+    double bytes = m->shape ? 0 : bench_pass_bytes(b, &s->rig, 1, prompt->n + m->tokens / 2, NULL);
     bench_tell(b, name, text, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
-    return true;
+    return t;
+}
+
+/* Replies to one prompt, in all manners by turns, so that a busy machine hits all alike. */
+static bool talk(struct bench *b, struct subject *s, const char *group, const struct ids *prompt,
+                 struct manner *m, struct err *e)
+{
+    char name[N_MANNERS][64];
+    bool wanted[N_MANNERS], ok = true;
+    int times = b->o->brief ? 3 : TALKS;
+    for (int i = 0; i < N_MANNERS; i++) {
+        snprintf(name[i], sizeof name[i], "%s.%s.%s", group, s->name, m[i].name);
+        wanted[i] = bench_wanted(b, name[i]) && (m[i].drafter || !m[i].shape);
+    }
+    for (int turn = -1; turn < times; turn++)
+        for (int i = 0; i < N_MANNERS && ok; i++)
+            ok = !wanted[i] || one_reply(s, prompt, &m[i], turn, e) || err_prefix(e, "%s", name[i]);
+    for (int i = 0; i < N_MANNERS && ok; i++)
+        if (wanted[i]) {
+            struct timing t = tell_talk(b, s, name[i], prompt, &m[i], times);
+            if (strcmp(group, "chat") == 0 && i != NGRAM)
+                s->chat_ms[i == SPEC] = t.ms;
+        }
+    return ok;
+}
+
+/* The question, its plain reply, and the question again. */
+static bool ask_again(struct subject *s, const struct ids *prompt, struct message question,
+                      struct ids *again, struct err *e)
+{
+    struct lane l;
+    static char nothing[] = "";
+    struct message m[3] = {question, {.role = ROLE_ASSISTANT, .text = nothing}, question};
+    bool ok = talk_lane(s, prompt, NULL, &l, &(int){0}, &(int){0}, &(double){0}, e);
+    if (ok)
+        ids_cat(&m[1].ids, l.tok.v + prompt->n, l.tok.n - prompt->n);
+    ok = ok && chat_render(s->l.chat, m, 3, again, e);
+    ids_free(&m[1].ids);
+    lane_free(&s->rig, &l);
+    return ok;
 }
 
 static bool talks(struct bench *b, struct subject *s, struct err *e)
 {
-    if (!bench_wanted_any(b, "chat.") || b->o->synthetic)
+    if (s->synthetic || (!bench_wanted_any(b, "chat.") && !bench_wanted_any(b, "again.")))
         return true;
     struct settings set;
     settings_init(&set);
-    struct tree_shape shape = {set.steps, set.topk, set.nodes};
-    static char question[] = BENCH_QUESTION;
-    struct message m = {.role = ROLE_USER, .text = question};
-    struct ids prompt = {0};
+    const struct tree_shape shape = {set.steps, set.topk, set.nodes};
+    static char text[] = BENCH_QUESTION;
+    const struct message question = {.role = ROLE_USER, .text = text};
+    struct ids prompt = {0}, again = {0};
+    struct draft lookup;
+    struct drafter *ngram = NULL;
+    bool ok = drafter_load(&lookup, "ngram", &s->l.model, NULL, NULL, e) &&
+              (ngram = drafter_open(&(struct drafter_setup){.w = &lookup}, e));
+    struct manner m[N_MANNERS] = {{.name = "plain"},
+                                  {.name = "spec", .shape = &shape, .drafter = s->rig.drafter},
+                                  {.name = "ngram", .shape = &shape, .drafter = ngram}};
     s->rig.n_stop = s->l.n_stop; /* the other lines have no end but their length */
-    bool ok = chat_render(s->l.chat, &m, 1, &prompt, e) && talk(b, s, &prompt, NULL, e) &&
-              talk(b, s, &prompt, &shape, e);
+    ok = ok && chat_render(s->l.chat, &question, 1, &prompt, e) &&
+         talk(b, s, "chat", &prompt, m, e) && ask_again(s, &prompt, question, &again, e) &&
+         talk(b, s, "again", &again, m, e);
     s->rig.n_stop = 0;
+    drafter_close(ngram);
+    draft_free(&lookup);
     ids_free(&prompt);
+    ids_free(&again);
     return ok;
 }
 

@@ -83,7 +83,7 @@ static bool load(struct bench *b, struct subject *s, struct err *e)
     s->quant = o->quant;
     s->name = o->model_name;
     s->synthetic = o->synthetic;
-    bool chat = bench_wanted_any(b, "chat.") && !o->synthetic;
+    bool chat = (bench_wanted_any(b, "chat.") || bench_wanted_any(b, "again.")) && !o->synthetic;
     return engine_load(&s->l, &load, LOAD_DEVICE | (chat ? LOAD_TEXT : 0), e);
 }
 
@@ -133,7 +133,7 @@ static bool prepare(struct bench *b, struct subject *s, struct err *e)
 static bool any_wanted(const struct bench *b)
 {
     static const char *const part[] = {"step.", "verify.", "draft.", "cycle.", "prefill.", "chat.",
-                                       "cublas.", "product."};
+                                       "again.", "cublas.", "product."};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++)
         if (bench_wanted_any(b, part[i]))
             return true;

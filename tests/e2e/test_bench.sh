@@ -33,7 +33,7 @@ for name in mem.read mem.copy phase.eager gemv.qkv.T1 gemv.qkv.T4 gemv.o.T1 gemv
     attn.swa.d256.4k.T8 sample.argmax.201088.T1 sample.topk_p.201088.T8 step.nestling.512 \
     verify.nestling.T4 verify.nestling.T16 draft.step.nestling cycle.nestling.plain \
     cycle.nestling.3-1-4 prefill.nestling.512 chat.nestling.plain \
-    chat.nestling.spec repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.plain \
+    chat.nestling.spec chat.nestling.ngram again.nestling.plain again.nestling.spec again.nestling.ngram repl.itl.nestling.plain repl.itl.nestling.spec repl.lines.nestling.plain \
     repl.tui.nestling.plain repl.lines.nestling.spec repl.tui.nestling.spec; do
     grep -qF "\"name\":\"$name\"" "$T/out" || missing+=" $name"
 done
