@@ -32,7 +32,7 @@ struct drafting {
     int slot;                  /* where that extend kept its state */
     int max_depth;             /* >= 1 */
     struct tree *tree;
-    const int32_t *token; /* (n_token) the lane's tokens; the last one is pending: the tree's root */
+    const int32_t *token; /* (n_token) the lane's tokens; the last one, the root, is pending */
     int n_token;
 };
 
@@ -66,9 +66,9 @@ struct drafter_ops {
                  const struct tree_shape *shape, struct err *e);
 };
 
-/* Fills *d with what `name` means: a drafter without weights, or the folder of a draft that fits the
- * target (draft_load(), which describes the other arguments). A folder that is called like such a
- * drafter is given as ./NAME. */
+/* Fills *d with what `name` means: a drafter without weights, or the folder of a draft that fits
+ * the target (draft_load(), which describes the other arguments). A folder that is called like
+ * such a drafter is given as ./NAME. */
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
                   const char *capture, const struct progress *p, struct err *e);
 /* The table's entry for what was loaded; w NULL: NULL. */

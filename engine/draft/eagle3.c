@@ -1,9 +1,11 @@
 /* eagle3.c - the EAGLE3 head; see head.h.
  *
  * Forward (Li et al. 2025, arXiv 2503.01840, and the SafeAILab and SpecForge sources):
- *   g = fc [a_low; a_mid; a_high]      true target states; on later levels the head's own output
+ *   g = fc [a_low; a_mid; a_high]      the target's captured states; on later levels of a tree, the
+ *                                      head's own output
  *   z = [norm(E[token]); norm(g)]
- *   x = g + attention(z);  x = x + mlp(norm(x));  logits = head(norm(x));  feed back x
+ *   x = g + attention(z);  x = x + mlp(norm(x));  logits = head(norm(x));
+ *   x is the g of the next level
  */
 #include "engine/draft/head.h"
 
@@ -12,14 +14,15 @@
 
 #define F32(n) ((size_t)(n) * sizeof(float))
 
-_Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE, "states and the token are laid at once");
+_Static_assert((int)K_MAX_PARTS > (int)MAX_CAPTURE,
+               "one gather joins all captured states and the token embedding");
 
 struct eagle3 {
     struct head base;
     struct k_cells *cells; /* (n_layer) */
     kbuf fused;            /* (max_rows, n_capture * target_hidden) */
     kbuf x;                /* (max_rows, hidden) */
-    kbuf out;              /* where the last pass left its states: x, or the base's state */
+    kbuf out;              /* the buffer with the last pass's states: x, or the base's state */
     kbuf z;                /* (max_rows, 2 hidden) */
     kbuf q, o, h, cs;
 };
@@ -93,7 +96,7 @@ static void close_eagle3(struct head *base)
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* Whether a product of these weights takes packed rows. */
+/* Whether a linear with these weights reads packed activation rows (kernels.h). */
 static bool packs(const struct tensor *w)
 {
     return w->type == DT_BF16;
@@ -107,7 +110,8 @@ static bool packs_fc(const struct draft *w)
     return packs(&w->fc) && !w->input_norm.data;
 }
 
-/* The captured states, each normalised first where the head says so. */
+/* The gather's parts for the captured states, each normalized if the head has a norm for it.
+ * Returns how many parts there are. */
 static int taps_part(const struct eagle3 *d, kbuf from, struct k_part *part)
 {
     const struct draft *w = d->base.w;
@@ -125,8 +129,8 @@ static int taps_part(const struct eagle3 *d, kbuf from, struct k_part *part)
     return n;
 }
 
-/* The first layer's input is twice as wide: z = [norm(E[token]); norm(g)], g being row from[r] of
- * some states, or what x holds. x = g. */
+/* The two halves of the first layer's input, z = [norm(E[token]); norm(g)]. g is row from[r] of
+ * `states`; the gather also copies g to x. */
 static struct k_part token_part(const struct eagle3 *d, const struct k_plan *kp)
 {
     const struct draft *w = d->base.w;
@@ -148,19 +152,19 @@ static struct k_part state_part(const struct eagle3 *d, kbuf states, kbuf from, 
                            .packed = packs_first(&w->layer[0])};
 }
 
-static struct k_rope turns(const struct eagle3 *d, const struct k_plan *kp, int rows)
+static struct k_rope rope_of(const struct eagle3 *d, const struct k_plan *kp, int rows)
 {
     const struct rope *r = &d->base.w->cfg.rope[0];
     return (struct k_rope){.rows = rows, .half = r->half, .pos = kp->pos, .inv_freq = r->inv_freq,
                            .factor = r->cs_factor, .cs = d->cs};
 }
 
-/* What true states begin with: x = fc of those that were captured, and z. */
+/* From the captured states of an extend pass: x = fc [a_low; a_mid; a_high], and z. */
 static void begin_extend(struct eagle3 *d, const struct k_plan *kp, kbuf from, int rows)
 {
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
-    struct k_rope rope = turns(d, kp, rows);
+    struct k_rope rope = rope_of(d, kp, rows);
     struct k_gather first = {.rows = rows, .rope = {&rope}}, second = {.rows = rows, .n_parts = 1};
     first.n_parts = taps_part(d, from, first.part);
     first.part[first.n_parts++] = token_part(d, kp);
@@ -197,7 +201,7 @@ static void attention(struct eagle3 *d, const struct k_plan *kp, int l, int rows
         .b = tensor_opt(&w->bo), .scale = 1, .add = true, .packed = packed, .dst = x});
 }
 
-/* From the states in x, and z, to the states behind them, in their place. */
+/* The layers. x: the states g, which the output states replace; d->z must be filled in. */
 static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
 {
     const struct config *c = &d->base.w->cfg;
@@ -217,7 +221,7 @@ static void forward(struct eagle3 *d, const struct k_plan *kp, int rows, kbuf x)
     d->out = x;
 }
 
-/* The head's logits after n rows of states. */
+/* The logits of n rows of output states, into base.logits. */
 static void logits(struct eagle3 *d, kbuf state, int n)
 {
     const struct draft *w = d->base.w;
@@ -237,12 +241,13 @@ static void extend(struct head *base, const struct k_plan *kp, int rows, kbuf fr
     logits(d, state, n_req);
 }
 
-/* The head's own outputs take the place of true states: fed back as they are, or normed. */
+/* One level of a tree: g is the head's own output for the parent, normalized if norm_output says
+ * so. */
 static void level(struct head *base, const struct k_plan *kp, int rows, kbuf states, kbuf from)
 {
     struct eagle3 *d = (struct eagle3 *)base;
     const struct config *c = &base->w->cfg;
-    struct k_rope rope = turns(d, kp, rows);
+    struct k_rope rope = rope_of(d, kp, rows);
     kbuf x = base->inputs;
     if (base->w->norm_output) {
         if (from.p)

@@ -1,13 +1,15 @@
-/* frozen.c - a drafter without KV of its own (the gemma-4 assistant); see head.h.
+/* frozen.c - a drafter whose layers read the target's KV (the gemma-4 assistant); see head.h.
  *
  * Forward (Hugging Face gemma4_assistant, candidate_generator.py; reference model-families 3.1):
  *   H = the target's last hidden state after its final norm; later the drafter's own output
  *   x = pre_projection [E_target[token] s; H]
- *   per layer: one query at the last committed position, attention over the target's own cells of
- *   the last layer of its type; logits = head(norm(x)), others than the chosen centroids' tokens one
- *   below the least of them;  next H = post_projection(norm(x))
- * Which cells a layer reads is asked of the target net for every pass, never remembered: a sliding
- * layer gets the swa table with the swa cells, a full layer the full ones.
+ *   per layer: one query at the last committed position; attention over the cells of the target's
+ *   last layer of the same type (full or sliding)
+ *   logits = head(norm(x)); with centroids, a token outside the chosen centroids gets the least
+ *   logit of the tokens inside them, minus 1
+ *   next H = post_projection(norm(x))
+ * The cells are looked up in the target net for every pass and never stored here: a sliding layer
+ * reads the swa cells through the swa table, a full layer the full cells through the full table.
  */
 #include "engine/draft/head.h"
 
@@ -80,14 +82,14 @@ static void close_frozen(struct head *base)
 /* ---- the head -------------------------------------------------------------------------------- */
 
 /* x = pre_projection [E_target[token] s; H] */
-static void join(struct frozen *d, const struct k_plan *kp, kbuf hidden, int rows)
+static void pre_project(struct frozen *d, const struct k_plan *kp, kbuf hidden, int rows)
 {
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
     struct kdev *dev = d->base.dev.d;
     int T = w->target_hidden;
     const struct model *m = d->base.target->m;
-    /* the embedding goes through state, which the pass overwrites at its end */
+    /* `state` is free until the end of the pass: the embedding is built there */
     k->embed(dev, &(struct k_embed){.rows = rows, .n = T, .ids = kp->token, .table = &m->embed,
                                     .scale = m->cfg.embed_scale, .dst = d->base.state});
     k->rows(dev, &(struct k_rows){.rows = rows, .n = T, .src_stride = T, .dst_stride = 2 * T,
@@ -135,8 +137,8 @@ static void layer(struct frozen *d, const struct k_plan *kp, int l, int rows)
                                         .s = &w->layer_scalar});
 }
 
-/* Only the tokens of the best centroids count; the others stand one below the least of them. */
-static void keep_clusters(struct frozen *d, int rows)
+/* Keeps the logits of the best centroids' tokens; each other one becomes the least of them - 1. */
+static void keep_centroids(struct frozen *d, int rows)
 {
     const struct draft *w = d->base.w;
     const struct kernels *k = d->base.dev.k;
@@ -153,7 +155,7 @@ static void keep_clusters(struct frozen *d, int rows)
         kbuf at = kbuf_at(d->base.logits, (size_t)r * bytes, bytes);
         float least = 0;
         if (d->chosen[(r + 1) * top - 1] < 0)
-            continue; /* its scores are not numbers, and so are its logits */
+            continue; /* the centroid scores are NaN, and so are the logits */
         k->get(dev, d->row, at, bytes);
         memset(kept, 0, (size_t)w->draft_vocab);
         for (int i = 0; i < top * per; i++) {
@@ -169,7 +171,7 @@ static void keep_clusters(struct frozen *d, int rows)
     free(kept);
 }
 
-/* From the states in `hidden` to logits and the next states, in `state`. */
+/* A pass: reads the input states H from `hidden`, writes the logits, and the next H to `state`. */
 static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hidden, kbuf state)
 {
     const struct draft *w = d->base.w;
@@ -181,7 +183,7 @@ static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hi
         k->rope(dev, &(struct k_rope){.rows = rows, .half = c->rope[i].half, .pos = kp->pos,
                                       .inv_freq = c->rope[i].inv_freq,
                                       .factor = c->rope[i].cs_factor, .cs = d->cs[i]});
-    join(d, kp, hidden, rows);
+    pre_project(d, kp, hidden, rows);
     for (int l = 0; l < c->n_layer; l++)
         layer(d, kp, l, rows);
     k->normalize(dev, &(struct k_normalize){.rows = rows, .n = c->hidden, .src_stride = c->hidden,
@@ -192,14 +194,14 @@ static void forward(struct frozen *d, const struct k_plan *kp, int rows, kbuf hi
                                       .softcap = c->final_softcap, .scale = 1,
                                       .dst = d->base.logits});
     if (w->centroids.data)
-        keep_clusters(d, rows);
+        keep_centroids(d, rows);
     k->linear(dev, &(struct k_linear){.rows = rows, .src_stride = c->hidden, .src = d->y,
                                       .w = &w->post_proj, .scale = 1, .dst = state});
 }
 
 /* ---- the interface --------------------------------------------------------------------------- */
 
-/* Every lane has one row: `last` is all of them. */
+/* Every lane has one row, so `last` names every row. */
 static void extend(struct head *base, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req, kbuf state)
 {

@@ -21,7 +21,7 @@ struct head {
     int max_rows;     /* of one extend pass */
     int max_heads;    /* rows whose states and logits are wanted at once */
     struct taps taps; /* dst: (max_rows + 1, stride) captured target states */
-    kbuf state;       /* (max_heads, state_n) input state of the next level, by row of the last pass */
+    kbuf state;       /* (max_heads, state_n) by row of the last pass: inputs of a level */
     kbuf root;        /* (MAX_LANES, state_n) the same after the last true row of each slot */
     kbuf inputs;      /* (max_heads, state_n) states gathered for the next level */
     int state_n;      /* floats of a state row */
@@ -34,9 +34,9 @@ struct head {
 struct head_ops {
     /* Frees what the head has beside struct head. */
     void (*close)(struct head *h);
-    /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row from[r];
-     * last[b] (n_req) is the last row of request b. Leaves request b's state after that row in row b
-     * of `state`, its logits in row b of h->logits. from, last: i32 on the device. */
+    /* Runs the head over the rows of a pass of the drafter's extend mode, row r from tap row
+     * from[r]; last[b] (n_req) is the last row of request b. Leaves request b's state after that
+     * row in row b of `state`, its logits in row b of h->logits. from, last: i32 on the device. */
     void (*extend)(struct head *h, const struct k_plan *kp, int rows, kbuf from, kbuf last,
                    int n_req, kbuf state);
     /* The same for one tree level: row r starts from row from[r] of `states`, or without `from`
@@ -69,9 +69,9 @@ void head_topk(struct head *h, int n, int topk, kbuf ids, kbuf logp);
 /* The state that the root of a slot starts from. */
 kbuf head_root(struct head *h, int slot);
 
-/* W of the draft's sliding layers, 0: none. The layers of a drafter that reads the target's KV reach
- * one key further than the target's: Hugging Face masks them by 0 <= q - k <= sliding_window,
- * against < in the target. */
+/* W of the draft's sliding layers, 0: none. The layers of a drafter that reads the target's KV
+ * reach one key further than the target's: Hugging Face masks them by 0 <= q - k <=
+ * sliding_window, against < in the target. */
 int draft_window(const struct draft *w);
 
 /* Where net_forward() leaves the states that extend reads: row r of the pass in row r. NULL: the
@@ -87,9 +87,9 @@ void drafter_put_tap(struct drafter *d, int row, const float *in);
 /* The plan mode of drafter_extend(): every new row where the head owns KV, else each lane's last
  * one. */
 enum plan_mode drafter_extend_mode(const struct drafter *d);
-/* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan row r.
- * out[b] receives request b's guesses after its last row, whose state is kept in slot[b], a number
- * below MAX_LANES that belongs to the lane. */
+/* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan
+ * row r. out[b] receives request b's guesses after its last row, whose state is kept in slot[b],
+ * a number below MAX_LANES that belongs to the lane. */
 void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, const int32_t *slot,
                     int topk, struct guess *out);
 /* Copies the state kept in one slot to another. */

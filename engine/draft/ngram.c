@@ -1,10 +1,12 @@
-/* ngram.c - prompt lookup: a drafter that proposes how the context went on after earlier occurrences
- * of its last tokens (n-grams). It has no weights and keeps nothing between steps. See drafter.h.
+/* ngram.c - prompt lookup: a drafter that proposes how the context went on after earlier
+ * occurrences of its last tokens (n-grams). It has no weights and keeps nothing between steps. See
+ * drafter.h.
  *
- * A match of length m is a place whose m preceding tokens are the last m tokens of the context, m as
- * large as possible but at most LONGEST. Its continuation is the text from there on; a continuation
- * that reaches the end of the context repeats itself, because the text before the end has a period.
- * The longest matches come first, of equal ones the most recent; at most MATCHES are used.
+ * A match of length m is a place whose m preceding tokens are the last m tokens of the context, m
+ * as large as possible but at most LONGEST. Its continuation is the text from there on; a
+ * continuation that reaches the end of the context repeats itself, because the text before the end
+ * has a period. The longest matches come first, of equal ones the most recent; at most MATCHES are
+ * used.
  *
  * Tree: the continuations are merged in a trie. The best node whose parent is in the tree joins the
  * tree, until it has as many nodes as the shape allows; at most topk nodes a depth, and none whose
@@ -13,10 +15,10 @@
  *
  * q of a node is estimated by partial matching (PPM, Cleary and Witten 1984) from the matches that
  * pass through its parent: c matches of the greatest length share the probability c / (c + e)
- * equally; the rest, the escape, is shared out among the matches of the next length in the same way,
- * and so on. e = 8 / 3^(m - 1) where m tokens match, those of the path to the parent included: fitted
- * to replies of the bundled model, in which a single match of 1, 2, 3, 4 tokens guessed the next
- * token in about 13, 35, 40, 65 of 100 cases.
+ * equally; the rest, the escape, is shared out among the matches of the next length in the same
+ * way, and so on. e = 8 / 3^(m - 1) where m tokens match, those of the path to the parent included:
+ * fitted to replies of the bundled model, in which (lists apart) the most recent match of 1, 2, 3, 4
+ * tokens gave the next token in 14, 42, 47, 77 of 100 cases.
  */
 #include "engine/draft/drafter.h"
 
