@@ -165,17 +165,28 @@ static void read_passes(struct sample *out)
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static void prompt(struct lane *l, const char *text, const struct tree_shape *s)
+/* The question, or with a reply: the question, the reply, the question again. */
+static void prompt_again(struct lane *l, const char *text, const struct ids *reply,
+                         const struct tree_shape *s)
 {
     struct err e = {0};
-    struct message m = {.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    struct message m[3];
+    m[0] = m[2] = (struct message){.role = ROLE_USER, .text = (char *)(uintptr_t)text};
+    m[1] = (struct message){.role = ROLE_ASSISTANT, .text = (char *)(uintptr_t)""};
+    if (reply)
+        m[1].ids = *reply;
     *l = (struct lane){.tap_row = -1};
-    must(chat_render(chat, &m, 1, &l->tok, &e), &e);
+    must(chat_render(chat, m, reply ? 3 : 1, &l->tok, &e), &e);
     int n = l->tok.n;
     while (l->seq.committed < n) {
         int upto = min_int(l->seq.committed + 256, n);
         must(lane_extend(&rig, l, upto, upto == n, s != NULL, s ? s->topk : 1, &e), &e);
     }
+}
+
+static void prompt(struct lane *l, const char *text, const struct tree_shape *s)
+{
+    prompt_again(l, text, NULL, s);
 }
 
 static void step(struct lane *l, const struct tree_shape *s)
@@ -241,25 +252,38 @@ static void speed(void)
 
 /* ---- speculation by shape -------------------------------------------------------------------- */
 
-static const struct tree_shape shapes[] = {{1, 1, 2},  {2, 1, 3},  {3, 1, 4}, {5, 1, 6},
-                                           {5, 4, 16}, {6, 8, 60}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+static const struct way {
+    const char *name;
+    struct tree_shape shape;
+    bool lookup; /* the n-gram drafter in place of the head */
+} ways[] = {
+    {"1-1-2", {1, 1, 2}, false},         {"2-1-3", {2, 1, 3}, false},
+    {"3-1-4", {3, 1, 4}, false},         {"5-1-6", {5, 1, 6}, false},
+    {"5-4-16", {5, 4, 16}, false},       {"6-8-60", {6, 8, 60}, false},
+    {"ngram 5-1-6", {5, 1, 6}, true},    {"ngram 5-4-16", {5, 4, 16}, true},
+    {"ngram 16-1-17", {16, 1, 17}, true},
+};
+enum { N_WAYS = sizeof ways / sizeof *ways };
 
 struct tally {
-    int cycles, emitted, tokens;
+    int cycles, emitted, tokens, drafted, accepted;
     double seconds;
     uint64_t deep[TREE_MAX], hit[TREE_MAX];
     struct sample cycle; /* seconds a cycle */
 };
 
-static struct tally by_shape[N_SHAPES + 1]; /* the last: plain */
+static struct drafter *lookup;
 
-static void run_shape(const char *text, int k)
+/* A reply of up to 96 tokens, one way or plain (k == N_WAYS). */
+static void run_way(const char *text, const struct ids *reply, int k, struct tally *t,
+                    struct ids *said)
 {
-    const struct tree_shape *s = k < N_SHAPES ? &shapes[k] : NULL;
-    struct tally *t = &by_shape[k];
+    const struct tree_shape *s = k < N_WAYS ? &ways[k].shape : NULL;
+    struct drafter *own = rig.drafter;
     struct lane l;
-    prompt(&l, text, s);
+    if (s && ways[k].lookup)
+        rig.drafter = lookup;
+    prompt_again(&l, text, reply, s);
     int first = l.tok.n;
     double t0 = now();
     while (!l.stopped && l.tok.n < first + 96) {
@@ -268,6 +292,8 @@ static void run_shape(const char *text, int k)
         add(&t->cycle, now() - c0);
         t->cycles++;
         t->emitted += l.n_new;
+        t->drafted += l.rec.drafted;
+        t->accepted += l.rec.accepted;
         int deepest = l.tree.n > 1 ? tree_depth(&l.tree) : 0;
         for (int d = 1; d <= deepest; d++) {
             t->deep[d]++;
@@ -276,13 +302,55 @@ static void run_shape(const char *text, int k)
     }
     t->seconds += now() - t0;
     t->tokens += l.tok.n - first;
+    if (said)
+        ids_cat(said, l.tok.v + first, l.tok.n - first);
     lane_free(&rig, &l);
+    rig.drafter = own;
+}
+
+static void print_tallies(struct tally *all, const char *what)
+{
+    struct tally *plain = &all[N_WAYS];
+    double p = median(&plain->cycle), base = plain->tokens / plain->seconds;
+    printf("\nspeculation, greedy, %s, replies of up to 96 tokens\n", what);
+    printf("%-14s %8s %11s %10s %9s %9s   accepted at depth 1, 2, ...\n", "shape", "MAL",
+           "ms a cycle", "break-even", "tok/s", "accepted");
+    printf("%-14s %8.2f %11.3f %10s %9.0f\n", "plain", 1.0, p * 1e3, "", base);
+    for (int k = 0; k < N_WAYS; k++) {
+        struct tally *t = &all[k];
+        if (t->cycles == 0)
+            continue;
+        double ms = t->seconds / t->cycles; /* cycles differ: some of the lookup's have one row */
+        printf("%-14s %8.2f %11.3f %10.2f %9.0f %8.0f%%  ", ways[k].name,
+               (double)t->emitted / t->cycles, median(&t->cycle) * 1e3, ms * base,
+               t->tokens / t->seconds, 100.0 * t->accepted / max_int(1, t->drafted));
+        for (int d = 1; d < TREE_MAX && t->deep[d]; d++)
+            printf(" .%03d", (int)(999.0 * (double)t->hit[d] / (double)t->deep[d] + 0.5));
+        printf("\n");
+    }
+}
+
+/* One prompt in all ways by turns, and again behind its own reply in those of depth 5 and more. */
+static void run_prompt(const char *text, int turn, struct tally *once, struct tally *again)
+{
+    struct ids said = {0};
+    for (int i = 0; i <= N_WAYS; i++) {
+        int k = (i + turn) % (N_WAYS + 1);
+        run_way(text, NULL, k, &once[k], k == N_WAYS ? &said : NULL);
+    }
+    for (int i = 0; i <= N_WAYS; i++) {
+        int k = (i + turn) % (N_WAYS + 1);
+        if (k == N_WAYS || ways[k].lookup || ways[k].shape.nodes == 6)
+            run_way(text, &said, k, &again[k], NULL);
+    }
+    ids_free(&said);
 }
 
 static void shapes_table(int every)
 {
+    static struct tally once[N_WAYS + 1], again[N_WAYS + 1]; /* the last: plain */
     FILE *f = fopen("tests/prompts.txt", "r");
-    char line[8192];
+    char line[8192], what[64];
     int n = 0, used = 0;
     if (!f) {
         fprintf(stderr, "bench_engine: cannot open tests/prompts.txt; run from the repository\n");
@@ -293,30 +361,14 @@ static void shapes_table(int every)
         line[strcspn(line, "\n")] = '\0';
         if (line[0] == '#' || !tab || n++ % every)
             continue;
-        used++;
-        for (int k = 0; k <= N_SHAPES; k++)
-            run_shape(tab + 1, (k + used) % (N_SHAPES + 1));
+        run_prompt(tab + 1, ++used, once, again);
     }
     fclose(f);
-    struct tally *plain = &by_shape[N_SHAPES];
-    double p = median(&plain->cycle), base = plain->tokens / plain->seconds;
-    printf("\nspeculation, greedy, %d held-out prompts, replies of up to 96 tokens\n", used);
-    printf("%-10s %9s %11s %10s %9s   accepted at depth 1, 2, ...\n", "shape", "MAL", "ms a cycle",
-           "break-even", "tok/s");
-    printf("%-10s %9.2f %11.3f %10s %9.0f\n", "plain", 1.0, p * 1e3, "", base);
-    for (int k = 0; k < N_SHAPES; k++) {
-        struct tally *t = &by_shape[k];
-        char name[32];
-        snprintf(name, sizeof name, "%d-%d-%d", shapes[k].steps, shapes[k].topk, shapes[k].nodes);
-        printf("%-10s %9.2f %11.3f %10.2f %9.0f  ", name, (double)t->emitted / t->cycles,
-               median(&t->cycle) * 1e3, median(&t->cycle) / p, t->tokens / t->seconds);
-        for (int d = 1; d < TREE_MAX && t->deep[d]; d++)
-            printf(" .%03d", (int)(999.0 * (double)t->hit[d] / (double)t->deep[d] + 0.5));
-        printf("\n");
-    }
-    printf(
-        "MAL: tokens a cycle, bonus included. break-even: the MAL at which a cycle costs what its "
-        "tokens cost plainly.\n");
+    snprintf(what, sizeof what, "%d held-out prompts", used);
+    print_tallies(once, what);
+    print_tallies(again, "the same prompts asked again behind their replies");
+    printf("MAL: tokens a cycle, bonus included. break-even: the MAL at which the cycles, on "
+           "average, cost what their tokens cost plainly.\n");
 }
 
 /* ---- the first token of a fresh process ------------------------------------------------------ */
@@ -373,11 +425,17 @@ int main(int argc, char **argv)
                   &e),
          &e);
     rig.n_stop = chat_stops(chat, rig.stop);
+    struct draft by_name;
+    must(drafter_load(&by_name, "ngram", &model, NULL, NULL, &e), &e);
+    lookup = drafter_open(&(struct drafter_setup){.w = &by_name}, &e);
+    must(lookup != NULL, &e);
     printf("device: %s\n", dev.k->about(dev.d));
     speed();
     shapes_table(max_int(1, every));
     if (argc > 1)
         start_up(argv[1]);
+    drafter_close(lookup);
+    draft_free(&by_name);
     rig_close(&rig);
     chat_close(chat);
     tok_close(tok);
