@@ -17,7 +17,7 @@
  * pass through its parent: c matches of the greatest length share the probability c / (c + e)
  * equally; the rest, the escape, is shared out among the matches of the next length in the same
  * way, and so on. e = 8 / 3^(m - 1) where m tokens match, those of the path to the parent included:
- * fitted to replies of the bundled model, in which (lists apart) the most recent match of 1, 2, 3, 4
+ * fitted to replies of the bundled model, in which (lists apart) the latest match of 1, 2, 3, 4
  * tokens gave the next token in 14, 42, 47, 77 of 100 cases.
  */
 #include "engine/draft/drafter.h"
