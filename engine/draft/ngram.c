@@ -30,7 +30,7 @@ enum {
     MATCHES = 32,
     NODES = 1 + MATCHES * MAX_STEPS,
 };
-static const float LEAST = 0.125f; /* a guess that is right less often is not worth its row */
+static const float LEAST = 0.2f; /* a guess that is right less often is not worth its row */
 
 struct match {
     int at, length; /* where the continuation begins */

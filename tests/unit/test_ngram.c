@@ -123,7 +123,7 @@ static void expected_tree(struct oracle *o, const struct tree_shape *s, struct t
             int up = o->path[find_path(o, x->place, x->depth - 1)].tree, wide = 0;
             for (int k = 1; k < t->n; k++)
                 wide += t->depth[k] == x->depth;
-            if (x->tree < 0 && up >= 0 && wide < s->topk && x->score >= 0.125f &&
+            if (x->tree < 0 && up >= 0 && wide < s->topk && x->score >= 0.2f &&
                 (!best || x->score > best->score)) {
                 best = x;
                 best_parent = up;
