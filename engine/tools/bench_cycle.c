@@ -308,10 +308,9 @@ static bool talks(struct bench *b, struct subject *s, struct err *e)
     static char text[] = BENCH_QUESTION;
     const struct message question = {.role = ROLE_USER, .text = text};
     struct ids prompt = {0}, again = {0};
-    struct draft lookup;
-    struct drafter *ngram = NULL;
-    bool ok = drafter_load(&lookup, "ngram", &s->l.model, NULL, NULL, e) &&
-              (ngram = drafter_open(&(struct drafter_setup){.w = &lookup}, e));
+    struct draft lookup = {.kind = "ngram"};
+    struct drafter *ngram = drafter_open(&(struct drafter_setup){.w = &lookup}, e);
+    bool ok = ngram != NULL;
     struct manner m[N_MANNERS] = {{.name = "plain"},
                                   {.name = "spec", .shape = &shape, .drafter = s->rig.drafter},
                                   {.name = "ngram", .shape = &shape, .drafter = ngram}};
@@ -321,7 +320,6 @@ static bool talks(struct bench *b, struct subject *s, struct err *e)
          talk(b, s, "again", &again, m, e);
     s->rig.n_stop = 0;
     drafter_close(ngram);
-    draft_free(&lookup);
     ids_free(&prompt);
     ids_free(&again);
     return ok;

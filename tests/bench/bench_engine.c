@@ -425,8 +425,7 @@ int main(int argc, char **argv)
                   &e),
          &e);
     rig.n_stop = chat_stops(chat, rig.stop);
-    struct draft by_name;
-    must(drafter_load(&by_name, "ngram", &model, NULL, NULL, &e), &e);
+    struct draft by_name = {.kind = "ngram"};
     lookup = drafter_open(&(struct drafter_setup){.w = &by_name}, &e);
     must(lookup != NULL, &e);
     printf("device: %s\n", dev.k->about(dev.d));
@@ -435,7 +434,6 @@ int main(int argc, char **argv)
     if (argc > 1)
         start_up(argv[1]);
     drafter_close(lookup);
-    draft_free(&by_name);
     rig_close(&rig);
     chat_close(chat);
     tok_close(tok);
