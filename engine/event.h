@@ -97,7 +97,7 @@ struct batch_rec {
                        give its pages back count again. END: all prompt tokens run, those included
                        that several replies share */
     int n_shared;   /* BEGIN, END: pages of the full pool that all replies share */
-    int n_done;     /* END: replies that were told and not refused */
+    int n_done;     /* END: replies that are complete: neither refused nor cut short */
     int n_tokens;   /* REPLY, END: tokens generated */
     bool refused;   /* REPLY: the prompt cannot be computed; text says why */
 };

@@ -498,7 +498,7 @@ static void post_end(struct batch *b, enum stop_reason why)
     ev.batch.n_shared = b->n_shared;
     for (int i = 0; i < b->n; i++) {
         const struct job *j = &b->job[i];
-        ev.batch.n_done += j->state == JOB_DONE && !j->rec.refused;
+        ev.batch.n_done += j->state == JOB_DONE && !j->rec.refused && j->reason <= STOP_CONTEXT;
         ev.batch.n_tokens += j->rec.n_tokens;
         ev.n_steps += j->n_steps;
         ev.n_drafted += j->n_drafted;

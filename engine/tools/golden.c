@@ -130,7 +130,26 @@ static bool open_rig(struct bench *b, struct rig *r, int page_size, struct err *
                               .context = min_int(b->l.model.cfg.max_pos,
                                                  b->ref.n + b->ref.n_greedy + 2 * TREE_MAX),
                               .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->l.dev.kv};
-    return loaded_rig(r, &b->l, &shape, e);
+    if (!loaded_rig(r, &b->l, &shape, e))
+        return false;
+    r->net.stop = r->dev.k->queued ? NULL : b->o->stop;
+    return true;
+}
+
+static bool stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "the comparison was stopped");
+}
+
+/* Whether another pass of the draft may run; passes of the target ask by themselves. */
+static bool goes_on(const struct bench *b, struct err *e)
+{
+    return !stop_asked(b->o->stop) || stopped(e);
+}
+
+static bool forward(struct rig *r, const struct taps *taps, struct err *e)
+{
+    return net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, taps) || stopped(e);
 }
 
 /* Runs the prompt in chunks; logits (L, V) and, for the boundaries of `taps`, states
@@ -146,10 +165,9 @@ static bool run_prompt(struct bench *b, struct rig *r, int chunk, float *logits,
         n = min_int(chunk, b->ref.n - at);
         struct plan_req req = {.seq = &l.seq, .n = n, .token = l.tok.v + at};
         ok = kv_reserve(&r->kv, &l.seq, at + n, e) &&
-             pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+             pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) && forward(r, taps, e);
         if (!ok)
             break;
-        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, taps);
         if (taps)
             r->dev.k->get(r->dev.d, states + (size_t)at * (size_t)taps->stride, taps->dst,
                           (size_t)n * (size_t)taps->stride * 4);
@@ -251,10 +269,9 @@ static bool check_final(struct bench *b, struct rig *r, struct err *e)
     ids_cat(&l.tok, b->ref.ids, L);
     struct plan_req req = {.seq = &l.seq, .n = L, .token = l.tok.v};
     bool ok = dst.p && kv_reserve(&r->kv, &l.seq, L, e) &&
-              pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+              pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) && forward(r, NULL, e);
     if (ok) {
         const struct config *c = &b->l.model.cfg;
-        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
         b->l.dev.k->normalize(b->l.dev.d, &(struct k_normalize){
             .rows = L, .n = H, .src_stride = H, .dst_stride = H, .src = r->net.x, .dst = dst,
             .norm = {c->norm, &b->l.model.norm, c->eps}, .scale = 1});
@@ -372,7 +389,7 @@ static bool check_prefill(struct bench *b, struct rig *r, struct lane *l, struct
     for (int i = 0; i < L && ok; i++) {
         struct plan_req req = {.seq = &l->seq, .n = 1, .token = l->tok.v + i + 1, .draft_from = i};
         drafter_put_tap(r->drafter, spare, fused + (size_t)i * (size_t)wide);
-        ok = kv_reserve_draft(&r->kv, &l->seq, i, i + 1, e) &&
+        ok = goes_on(b, e) && kv_reserve_draft(&r->kv, &l->seq, i, i + 1, e) &&
              pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e);
         if (!ok)
             break;
@@ -514,7 +531,7 @@ static bool check_trees(struct bench *b, struct rig *r, struct lane *l, struct s
         tree_init(&t, l->tok.v[l->tok.n - 1]);
         struct drafting d = {&l->seq, &g, 0, depth + 1, &t, l->tok.v, l->tok.n};
         l->seq.committed = l->seq.drafted; /* the target itself does not run here */
-        ok = drafter_grow(r->drafter, &r->pass, &d, 1, &shape, e);
+        ok = goes_on(b, e) && drafter_grow(r->drafter, &r->pass, &d, 1, &shape, e);
         l->seq.committed = 0;
         if (ok) {
             if (check_tree(b, &t, prefix, st, e))
@@ -577,7 +594,8 @@ static bool assistant_forced(struct bench *b, struct rig *r, struct lane *l,
         const float *from = s ? a->hidden + (size_t)(s - 1) * (size_t)H : a->last;
         char name[48];
         b->l.dev.k->put(b->l.dev.d, r->drafter->head->inputs, from, (size_t)H * 4);
-        ok = assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], (kbuf){0}, (kbuf){0}, e);
+        ok = goes_on(b, e) &&
+             assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], (kbuf){0}, (kbuf){0}, e);
         if (!ok)
             break;
         drafter_logits(r->drafter, 0, logits);
@@ -634,9 +652,10 @@ static bool check_assistant(struct bench *b, struct rig *r, struct safetensors *
     bool ok = assistant_read(&a, st, drafter_vocab(r->drafter), b->l.model.cfg.hidden, e);
     ids_cat(&l.tok, b->ref.ids, L);
     struct plan_req req = {.seq = &l.seq, .n = L, .token = l.tok.v};
-    ok = ok && kv_reserve(&r->kv, &l.seq, L, e) && pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
+    ok = ok && kv_reserve(&r->kv, &l.seq, L, e) &&
+         pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e) &&
+         forward(r, drafter_taps(r->drafter), e);
     if (ok) {
-        net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, drafter_taps(r->drafter));
         kv_commit(&r->kv, &l.seq, L);
         kv_release_window(&r->kv, &l.seq);
         ok = assistant_free_run(b, r, &l, &a, e) && assistant_forced(b, r, &l, &a, e);
@@ -768,6 +787,7 @@ static void sum_up(const struct bench *b, struct buf *out)
         jput_kint(out, "checked", r->checks);
         jput_kint(out, "near", r->near);
         jput_kint(out, "failed", r->failed);
+        jput_kbool(out, "stopped", stop_asked(b->o->stop));
         jput_close(out, '}');
         buf_char(out, '\n');
         return;
@@ -776,6 +796,8 @@ static void sum_up(const struct bench *b, struct buf *out)
     if (r->near)
         buf_printf(out, ", %d near: as far off as float32 runs with noise of %s's size", r->near,
                    b->rounding->name);
+    if (stop_asked(b->o->stop))
+        buf_str(out, "; stopped before all were done");
     buf_str(out, "\n");
 }
 
@@ -788,8 +810,11 @@ bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e)
         jput_open(report, '[');
     }
     const char *precision = o->precision ? o->precision : "f32"; /* a proof, not a race */
-    bool ok = load(&b, o->device, precision, o->backend, e) && judge(&b, report, e);
-    if (ok || o->json)
+    bool ok = load(&b, o->device, precision, o->backend, e);
+    if (ok && o->begin)
+        o->begin(o->arg);
+    ok = ok && judge(&b, report, e);
+    if (ok || o->json || stop_asked(o->stop))
         sum_up(&b, report);
     int failed = b.rep.failed, checks = b.rep.checks;
     engine_unload(&b.l);

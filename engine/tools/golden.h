@@ -10,6 +10,7 @@
 #include "kernels/base.h"
 
 struct kernels;
+struct stop;
 
 struct golden_opts {
     const char *dir, *draft; /* draft NULL: target only */
@@ -19,13 +20,17 @@ struct golden_opts {
     const char *precision; /* as of device_open(), but NULL: "f32" */
     bool json; /* the report is one JSON object */
     const struct kernels *backend; /* in place of a device; NULL: by name */
+    const struct stop *stop;       /* ends it before the next pass; or NULL */
+    void (*begin)(void *arg);      /* called once, when the models are loaded; or NULL */
+    void *arg;
 };
 
 /* Compares every tensor, every chunking, page sizes 1, 4 and 16, and with a draft every tree shape.
  * True: all equal within 1e-3 (float32) or 2e-2 (bf16) relative L2, or as near as float32 runs with
  * noise of that precision's size come, which the report says check by check; the CPU in float32 has
  * the tolerance alone. False: *e is ERR_NEGATIVE and *report
- * names what is off, or another kind when the folder cannot be used. */
+ * names what is off (or holds the checks done until it was stopped), or another kind when the folder
+ * cannot be used. */
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e);
 
 #endif

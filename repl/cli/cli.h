@@ -65,6 +65,10 @@ void cli_json(struct buf *b);
 int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Milliseconds since 1970 as local "2026-01-31 14:05". */
 void cli_when(int64_t ms, char out[20]);
+/* Around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM cancel what runs under *s.
+ * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
+bool cli_stop_open(struct stop *s, struct err *e);
+int cli_stop_close(int rc);
 /* The database the options name, or the default; the caller frees. */
 char *cli_db_path(const struct cli *c);
 /* Opens it for reading; NULL and *e. */

@@ -23,7 +23,8 @@ struct doctor {
     const struct cli *c;
     struct sheet sheet;
     struct buf json;
-    int rc; /* of the first failure */
+    int rc;     /* of the first failure */
+    int signal; /* exit code of the signal that stopped a check, or 0 */
 };
 
 static void tell(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
@@ -184,8 +185,11 @@ static void check_captures(struct doctor *d, struct loaded *l)
     struct err e = {0};
     struct calibration c;
     struct buf b = {0};
-    const struct calib_opts o = {.l = l};
-    if (!calibrate_run(&o, &c, &e)) {
+    struct stop stop;
+    const struct calib_opts o = {.l = l, .stop = &stop};
+    bool ok = cli_stop_open(&stop, &e) && calibrate_run(&o, &c, &e);
+    d->signal = cli_stop_close(0);
+    if (!ok) {
         tell(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
         return;
     }
@@ -257,6 +261,7 @@ int cli_doctor(struct cli *c)
     check_config(&d);
     check_database(&d);
     check_models(&d);
+    d.rc = d.signal ? d.signal : d.rc;
     if (c->opt.json) {
         jput_close(&d.json, ']');
         cli_json(&d.json);

@@ -3,10 +3,17 @@
 
 #include "engine/tools/golden.h"
 
+/* Only from here on: while models load, Ctrl-C ends the process at once. */
+static void begin(void *arg)
+{
+    cli_stop_open(arg, &(struct err){0});
+}
+
 int cli_golden(struct cli *c)
 {
     struct err e = {0};
     struct buf report = {0};
+    struct stop stop = {.running = 1};
     const struct golden_opts opts = {
         .dir = c->word[0],
         .draft = c->draft_given ? c->opt.engine.draft : NULL,
@@ -15,8 +22,12 @@ int cli_golden(struct cli *c)
         .threads = c->opt.engine.threads,
         .precision = c->opt.engine.precision,
         .json = c->opt.json,
+        .stop = &stop,
+        .begin = begin,
+        .arg = &stop,
     };
     bool ok = golden_run(&opts, &report, &e);
+    int signal = cli_stop_close(0);
     if (c->opt.json && report.n) {
         if (report.p[report.n - 1] == '\n')
             report.p[--report.n] = '\0';
@@ -29,5 +40,5 @@ int cli_golden(struct cli *c)
         sheet_free(&s);
     }
     buf_free(&report);
-    return ok ? 0 : cli_fail(&e);
+    return signal ? signal : ok ? 0 : cli_fail(&e);
 }

@@ -2,11 +2,14 @@
 #include "repl/cli/cli.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "repl/interrupt.h"
 
 int cli_fail(const struct err *e)
 {
@@ -106,6 +109,26 @@ struct hdb *cli_open_db(const struct cli *c, struct err *e)
         fprintf(stderr, "aerie: %s\n", hdb_warning(d));
     free(path);
     return d;
+}
+
+/* ---- stopping ---- */
+
+bool cli_stop_open(struct stop *s, struct err *e)
+{
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+    *s = (struct stop){.submitted = 1, .running = 1};
+    if (!interrupt_open(caught, 3, false, NULL, e))
+        return false;
+    interrupt_cancels(s);
+    return true;
+}
+
+int cli_stop_close(int rc)
+{
+    for (int sig; (sig = interrupt_next()) != 0;)
+        rc = 128 + sig;
+    interrupt_close();
+    return rc;
 }
 
 /* ---- progress of loading ---- */

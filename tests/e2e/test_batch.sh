@@ -56,7 +56,7 @@ say() { printf '%s\n' "$@" | "$AERIE" --plain 2>&1; }
 said() { printf '%s\n' "$@" | "$AERIE" --plain 2>/dev/null; }
 say '/n 4 Tell me a story about Mia the fox.' >"$T/four"
 [ "$(grep -cE '^reply [1-4] of 4 \([0-9]+ tokens, end\)$' "$T/four")" = 4 ] &&
-    grep -qE '^aerie: 4 of 4 replies in one batch; [0-9]+ prompt tokens computed, [1-9][0-9]* pages? shared$' "$T/four"
+    grep -qE '^aerie: 4 of 4 replies complete in one batch; [0-9]+ prompt tokens computed, [1-9][0-9]* pages? shared$' "$T/four"
 result "/n 4 shows four replies over shared pages" $?
 printf '/n 4 Tell me a story about Mia the fox.\n' | "$AERIE" --json >"$T/json" 2>"$T/err"
 [ ! -s "$T/err" ] && [ "$(wc -l <"$T/json")" = 6 ] && # the command, four replies, their sum
@@ -97,6 +97,22 @@ for what in '/n 16 Tell me a story.' /calibrate; do
     result "Ctrl-C ends ${what%% *}, which says so" $?
     exec 9>&-; rm "$T/fifo"
 done
+caught() { # pid: until it is the program, and has a handler for SIGINT
+    local line seen=
+    until [ "$seen" ]; do
+        sleep 0.005
+        [ "$(cat "/proc/$1/comm")" = aerie ] || continue
+        while read -r line; do case $line in SigCgt:*[2367abef]) seen=1;; esac; done <"/proc/$1/status"
+    done
+}
+"$AERIE" golden tests/golden/gptoss-a --draft tests/golden/eagle3-gptoss-a --json >"$T/out" 2>"$T/err" & pid=$!
+caught $pid; kill -INT $pid; wait $pid
+[ $? = 130 ] && [ ! -s "$T/err" ] && grep -qE '"failed":0,"stopped":true\}$' "$T/out"
+result "Ctrl-C ends golden, which tells what was checked" $?
+"$AERIE" doctor --draft models/nestling/draft >"$T/out" 2>"$T/err" & pid=$!
+caught $pid; kill -INT $pid; wait $pid
+[ $? = 130 ] && grep -q 'captures .*stopped before all were scored' "$T/out"
+result "Ctrl-C ends the calibration of doctor, which tells what else it found" $?
 : >"$T/out"; batch | head -n 2 >"$T/out"; [ "$(wc -l <"$T/out")" = 2 ]
 result "nor does a batch go on when nobody reads" $?
 echo "1..$n"

@@ -370,6 +370,66 @@ static void test_limits_keep_the_furthest_and_forget_what_was_off_without_noise(
     assert_int_equal(limits_find(&l, "greedy")->same, INT_MAX);
 }
 
+/* ---- stopping -------------------------------------------------------------------------------- */
+
+static struct {
+    struct stop stop;
+    int calls, stop_at, late; /* attentions; the one that stops; those after it */
+} user;
+
+static void stopping_attn(struct kdev *d, const struct k_attn *a)
+{
+    kernels_cpu.attn(d, a);
+    user.late += user.calls >= user.stop_at;
+    if (++user.calls == user.stop_at)
+        stop_all(&user.stop);
+}
+
+static void begin(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* The checks that were done by then are in the report, none is called a failure, and no layer runs on. */
+static void test_a_stopped_comparison_reports_what_is_done(void **state)
+{
+    (void)state;
+    static const struct { const char *target, *draft; } pair[] = {
+        {G "gptoss-a", G "eagle3-gptoss-a"}, {G "gemma4-a", G "gemma4-a-assistant"}};
+    for (int i = 0; i < 2; i++) {
+        int most = 0;
+        for (int at = 1;; at += 1500) {
+            struct buf report = {0};
+            struct err e = {0};
+            int begun = 0;
+            table = kernels_cpu;
+            table.attn = stopping_attn;
+            memset(&user, 0, sizeof user);
+            user.stop = (struct stop){.submitted = 1, .running = 1};
+            user.stop_at = at;
+            struct golden_opts o = {.dir = pair[i].target, .draft = pair[i].draft, .threads = 1,
+                                    .backend = &table, .json = true, .stop = &user.stop,
+                                    .begin = begin, .arg = &begun};
+            bool ok = golden_run(&o, &report, &e);
+            assert_true(begun == 1 && strstr(report.p, "\"failed\":0"));
+            int checked = atoi(strstr(report.p, "\"checked\":") + 10);
+            assert_true(checked >= most);
+            most = checked;
+            bool ended = ok && user.calls < at;
+            if (!ended) {
+                assert_false(ok);
+                assert_int_equal(e.kind, ERR_NEGATIVE);
+                assert_non_null(strstr(report.p, "\"stopped\":true"));
+                assert_true(user.late <= 16); /* at most the rest of one draft tree */
+            }
+            buf_free(&report);
+            if (ended)
+                break;
+        }
+        assert_true(most > 10);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +441,7 @@ int main(void)
         cmocka_unit_test(test_float32_is_judged_by_noise_where_it_is_magnified),
         cmocka_unit_test(test_a_fault_fails_where_noise_is_magnified),
         cmocka_unit_test(test_noise_follows_from_its_seed),
+        cmocka_unit_test(test_a_stopped_comparison_reports_what_is_done),
         cmocka_unit_test(test_limits_keep_the_furthest_and_forget_what_was_off_without_noise),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
