@@ -5,9 +5,8 @@
  * engine/plan/faults.c and engine/cycle/faults.c, never in a kernel. Each of these fills in hooks
  * of its folder; a hook is NULL while no fault needs it.
  *
- * Switches belong to a rig (engine/cycle/cycle.h): two engines in one process have their own. All
- * functions here are pure, any thread may call them.
- */
+ * Switches belong to a runtime (engine/cycle/cycle.h): two engines in one process have their own.
+ * All functions here are pure, any thread may call them. */
 #ifndef AERIE_BUGS_H
 #define AERIE_BUGS_H
 
@@ -73,7 +72,8 @@ static inline int bug_on(const struct bugs *s, enum bug b)
 bool bugs_any(const struct bugs *s); /* is any switch on? */
 void bug_switch(struct bugs *s, enum bug b, int variant);
 /* The same in words. which: number or name. value: "on" (the first variant), "off", or a variant's
- * name or number. False and *e (ERR_USAGE), with *s unchanged: there is no such fault or variant. */
+ * name or number. False and *e (ERR_USAGE), with *s unchanged: there is no such fault or
+ * variant. */
 bool bug_set(struct bugs *s, const char *which, const char *value, struct err *e);
 bool bug_find(const char *which, enum bug *out, struct err *e);
 bool bug_parse(enum bug b, const char *value, int *variant, struct err *e); /* *variant 0: off */

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 enum { MOCK_V = 16, MOCK_H = 2, MOCK_LAYERS = 3, MOCK_MAX = 192 };
 

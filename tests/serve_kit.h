@@ -2,7 +2,7 @@
 #ifndef AERIE_TESTS_SERVE_KIT_H
 #define AERIE_TESTS_SERVE_KIT_H
 
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include "engine/engine.h"
 #include "engine/serve/internal.h"

@@ -23,14 +23,14 @@ static struct outcome outcome_of(const struct lane *l, enum step_kind kind, int 
         .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1};
 }
 
-int accept_limit(const struct rig *r, const struct lane *l, int max_new)
+int accept_limit(const struct runtime *r, const struct lane *l, int max_new)
 {
     return max_int(1, min_int(max_new, r->context - l->tok.n));
 }
 
 /* Rows of the path. It ends early where a stop token is emitted; the fates of nodes after that
  * token stay those of the whole path. */
-static int walk(const struct rig *r, const struct lane *l, struct tree *t, int limit,
+static int walk(const struct runtime *r, const struct lane *l, struct tree *t, int limit,
                 const int32_t *choice, int path[TREE_MAX])
 {
     int n = tree_accept(t, choice, limit, l->force, path);
@@ -40,7 +40,7 @@ static int walk(const struct rig *r, const struct lane *l, struct tree *t, int l
     return n;
 }
 
-bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max_new,
+bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *choice, const float *u, struct outcome *out, struct err *e)
 {
     int path[TREE_MAX], offset[MAX_STEPS + 1];
@@ -72,7 +72,7 @@ bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *
     return !last || *choice >= 0 || bad_token(e);
 }
 
-int accept_moves(struct rig *r, const struct lane *l, const struct outcome *out,
+int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *out,
                  int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1])
 {
     struct kv *kv = &r->kv;
@@ -106,8 +106,8 @@ uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k)
 /* ---- on the device, operation by operation --------------------------------------------------- */
 
 /* Draws for rows [first, first + n) of the logits: the uniform of a row depends on its depth. */
-static void sample_rows(struct rig *r, const struct lane *l, int first, int n, const int8_t *depth,
-                        int32_t *ids, float *u)
+static void sample_rows(struct runtime *r, const struct lane *l, int first, int n,
+                        const int8_t *depth, int32_t *ids, float *u)
 {
     size_t v = (size_t)r->m->cfg.vocab * 4;
     for (int i = 0; i < n; i++)
@@ -121,7 +121,7 @@ static void sample_rows(struct rig *r, const struct lane *l, int first, int n, c
 }
 
 /* The digest of n rows of logits. */
-static uint64_t digest_rows(struct rig *r, const int32_t *row, int n)
+static uint64_t digest_rows(struct runtime *r, const int32_t *row, int n)
 {
     int V = r->m->cfg.vocab, k = min_int(DIGEST_BEST, V);
     int32_t ids[(MAX_STEPS + 1) * DIGEST_BEST];
@@ -139,7 +139,7 @@ static uint64_t digest_rows(struct rig *r, const int32_t *row, int n)
 }
 
 /* Sets t->p: the target's probability of every node after its parent, for display. */
-static void node_probabilities(struct rig *r, int first, struct tree *t)
+static void node_probabilities(struct runtime *r, int first, struct tree *t)
 {
     int32_t row[TREE_MAX], id[TREE_MAX];
     float logp[TREE_MAX];
@@ -160,7 +160,7 @@ static void node_probabilities(struct rig *r, int first, struct tree *t)
         t->p[i + 1] = expf(logp[i]);
 }
 
-static void move_cells(struct rig *r, const struct lane *l, const struct outcome *out)
+static void move_cells(struct runtime *r, const struct lane *l, const struct outcome *out)
 {
     int32_t src[2][MAX_STEPS + 1], dst[2][MAX_STEPS + 1];
     int n = accept_moves(r, l, out, src, dst);
@@ -174,7 +174,7 @@ static void move_cells(struct rig *r, const struct lane *l, const struct outcome
     }
 }
 
-bool accept_lane(struct rig *r, const struct lane *l, int first, int max_new, struct tree *tree,
+bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e)
 {
     int32_t choice[TREE_MAX], row[MAX_STEPS + 1];
@@ -193,7 +193,7 @@ bool accept_lane(struct rig *r, const struct lane *l, int first, int max_new, st
     return true;
 }
 
-int32_t sample_prompt(struct rig *r, const struct lane *l, uint64_t *digest)
+int32_t sample_prompt(struct runtime *r, const struct lane *l, uint64_t *digest)
 {
     int32_t id;
     float u;

@@ -32,12 +32,12 @@ enum { DIGEST_BEST = 8 }; /* logits of a row that its digest covers */
 uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k);
 
 /* Most rows of the tree that may be accepted, >= 1, if the cycle may append max_new tokens. */
-int accept_limit(const struct rig *r, const struct lane *l, int max_new);
+int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
 /* Walks the tree with the target's choices (one a row) and describes the outcome: sets every node's
  * fate, the uniforms of the path, and all of *out but the logit digest. u: the uniform of each row.
  * l->force > 0 accepts first children instead. False: a choice is no token, or the
  * uniforms do not add up (I16). Takes the pass's lock. */
-bool accept_tree(struct rig *r, const struct lane *l, struct tree *tree, int max_new,
+bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *choice, const float *u, struct outcome *out, struct err *e);
 /* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice. */
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
@@ -45,14 +45,14 @@ bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *
 /* Slots between which the accepted rows' cells are moved, so that they are next to the committed
  * ones, by POOL_FULL and POOL_SWA; moves the cells' marks and returns the number of pairs. Takes
  * the pass's lock. */
-int accept_moves(struct rig *r, const struct lane *l, const struct outcome *out,
+int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *out,
                  int32_t src[2][MAX_STEPS + 1], int32_t dst[2][MAX_STEPS + 1]);
 
 /* The stepped cycle's accept phase for one lane whose rows of logits begin at `first`: samples
  * every row, accepts, and moves the accepted cells on the device. */
-bool accept_lane(struct rig *r, const struct lane *l, int first, int max_new, struct tree *tree,
+bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e);
 /* Samples one token from row 0 of the logits; *digest is that row's. */
-int32_t sample_prompt(struct rig *r, const struct lane *l, uint64_t *digest);
+int32_t sample_prompt(struct runtime *r, const struct lane *l, uint64_t *digest);
 
 #endif

@@ -49,7 +49,7 @@ static bool can_follow(struct cycle *c, struct cycle_lane *x)
     return drafter_taps(c->r->drafter) && lane_can_follow(c->r, x->lane) && take_slot(c, x);
 }
 
-static void begin(struct cycle *c, struct rig *r, int topk)
+static void begin(struct cycle *c, struct runtime *r, int topk)
 {
     c->r = r;
     c->phase = CYCLE_BEGUN;
@@ -62,7 +62,7 @@ static void begin(struct cycle *c, struct rig *r, int topk)
     pass_begin_step(&r->pass);
 }
 
-static void begin_step(struct cycle *c, struct rig *r, struct lane *const *lane,
+static void begin_step(struct cycle *c, struct runtime *r, struct lane *const *lane,
                        const struct step_limits *lim, int n, const struct tree_shape *shape)
 {
     CHECK(n <= MAX_LANES);
@@ -79,7 +79,7 @@ static void begin_step(struct cycle *c, struct rig *r, struct lane *const *lane,
     }
 }
 
-void cycle_begin(struct cycle *c, struct rig *r, struct lane *const *lane,
+void cycle_begin(struct cycle *c, struct runtime *r, struct lane *const *lane,
                  const struct step_limits *lim, int n, const struct tree_shape *shape)
 {
     for (int b = 0; b < n; b++)
@@ -89,7 +89,7 @@ void cycle_begin(struct cycle *c, struct rig *r, struct lane *const *lane,
 
 static bool draft(struct cycle *c, struct err *e)
 {
-    struct rig *r = c->r;
+    struct runtime *r = c->r;
     struct drafting d[MAX_LANES];
     int k = 0;
     for (int b = 0; b < c->n; b++) {
@@ -117,7 +117,7 @@ bool cycle_draft(struct cycle *c, struct err *e)
  * those of the pass before on the device, also if the pass is stopped. */
 static bool forward(struct cycle *c, const struct plan *p, bool capture, struct err *e)
 {
-    struct rig *r = c->r;
+    struct runtime *r = c->r;
     for (int b = 0; b < c->n && capture; b++) {
         c->lane[b].captured = c->lane[b].follows || p->mode == PLAN_EXTEND;
         c->lane[b].lane->tap_row = -1;
@@ -129,7 +129,7 @@ static bool forward(struct cycle *c, const struct plan *p, bool capture, struct 
 /* Reserves the cells of all trees and runs the target over them. */
 static bool verify(struct cycle *c, struct err *e)
 {
-    struct rig *r = c->r;
+    struct runtime *r = c->r;
     struct plan_req req[MAX_LANES];
     enum plan_mode mode = PLAN_DECODE;
     for (int b = 0; b < c->n; b++)
@@ -178,7 +178,7 @@ bool cycle_accept(struct cycle *c, struct err *e)
     return ok;
 }
 
-static void commit_lane(struct rig *r, struct cycle_lane *x)
+static void commit_lane(struct runtime *r, struct cycle_lane *x)
 {
     struct lane *l = x->lane;
     const struct outcome *o = &x->out;
@@ -192,7 +192,7 @@ static void commit_lane(struct rig *r, struct cycle_lane *x)
     l->rec = o->rec;
     l->draws = o->draws;
     l->n_new = o->n_new;
-    l->stopped = o->n_new > 0 && rig_stops(r, o->rec.bonus);
+    l->stopped = o->n_new > 0 && runtime_stops(r, o->rec.bonus);
     l->tree.n = 0;
     if (x->tree.n)
         l->tree = x->tree;
@@ -243,7 +243,7 @@ void cycle_follow(struct cycle *c)
 
 void cycle_abandon(struct cycle *c)
 {
-    struct rig *r = c->r;
+    struct runtime *r = c->r;
     CHECK(c->phase <= CYCLE_ACCEPTED || c->phase == CYCLE_FAILED);
     pass_lock(&r->pass);
     follow_abandon(&c->follow);
@@ -292,7 +292,7 @@ static bool run_fused(struct cycle *c, struct err *e)
     return ok;
 }
 
-bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim, int n,
+bool lane_step(struct runtime *r, struct lane **lane, const struct step_limits *lim, int n,
                const struct tree_shape *shape, struct err *e)
 {
     struct cycle c;
@@ -316,7 +316,7 @@ bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim,
 static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *choice,
                       uint64_t *digest, struct err *e)
 {
-    struct rig *r = c->r;
+    struct runtime *r = c->r;
     struct lane *l = c->lane[0].lane;
     int from = l->seq.committed;
     struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v + from};
@@ -335,7 +335,7 @@ static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *
     return r->dev.k->sync(r->dev.d, e); /* a failed device returns zeros, which are no choices */
 }
 
-bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft, int topk,
+bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool draft, int topk,
                  struct err *e)
 {
     int from = l->seq.committed, n = upto - from;

@@ -44,7 +44,7 @@ struct cycle_lane {
 };
 
 struct cycle {
-    struct rig *r;
+    struct runtime *r;
     enum cycle_phase phase; /* the last one completed */
     struct tree_shape shape; /* steps == 0: plain decoding */
     bool fused;              /* the device has already followed: follow.guess is there */
@@ -65,7 +65,7 @@ struct step_limits {
 /* Begins a cycle for n lanes; shape NULL: plain decoding. Parks the lanes, so that cycle_abandon()
  * leaves them as they were. *c must stay where it is and belongs to the caller; nothing needs to be
  * freed after cycle_follow() or cycle_abandon(). */
-void cycle_begin(struct cycle *c, struct rig *r, struct lane *const *lane,
+void cycle_begin(struct cycle *c, struct runtime *r, struct lane *const *lane,
                  const struct step_limits *lim, int n, const struct tree_shape *shape);
 /* The phases, in this order. False: no lane has changed, and the cycle must be abandoned. (*e: a
  * pool is short, a rule is violated, net.stop ended the pass, the device failed.) */
@@ -80,13 +80,13 @@ void cycle_abandon(struct cycle *c);
 
 /* One whole cycle. False: nothing of any lane is committed; a lane that was not parked has lost its
  * captured states if the verify pass ran, and goes on from its guess. */
-bool lane_step(struct rig *r, struct lane **lane, const struct step_limits *lim, int n,
+bool lane_step(struct runtime *r, struct lane **lane, const struct step_limits *lim, int n,
                const struct tree_shape *shape, struct err *e);
 
 /* Runs tok[committed, upto), a prompt chunk. With `last`, upto == tok.n and the next token is
  * sampled and appended. draft: keep the drafter in step, topk: the guesses it makes. False: nothing
  * is committed (*e as of cycle_draft()). */
-bool lane_extend(struct rig *r, struct lane *l, int upto, bool last, bool draft, int topk,
+bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool draft, int topk,
                  struct err *e);
 
 #endif

@@ -66,11 +66,11 @@ static void count_put(struct kdev *d, kbuf dst, const void *src, size_t bytes)
 static void count_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
 {
     (void)d;
-    *free_bytes = *total_bytes = 0; /* unknown: a rig that only counts always fits */
+    *free_bytes = *total_bytes = 0; /* unknown: a runtime that only counts always fits */
 }
 
 struct need fit_need(struct device dev, struct model *m, struct draft *draft,
-                     const struct rig_shape *shape)
+                     const struct runtime_shape *shape)
 {
     const struct kernels k = {
         .name = dev.k->name, .queued = dev.k->queued, .alloc = count_alloc,
@@ -78,10 +78,10 @@ struct need fit_need(struct device dev, struct model *m, struct draft *draft,
         .synthesize = count_synthesize, .memory = count_memory};
     struct count c = {.real = dev};
     struct device counting = {&k, (struct kdev *)(void *)&c, dev.kv};
-    struct rig r;
+    struct runtime r;
     struct err e = {0};
-    if (rig_open(&r, counting, m, draft, shape, &e))
-        rig_close(&r);
+    if (runtime_open(&r, counting, m, draft, shape, &e))
+        runtime_close(&r);
     return c.n;
 }
 
@@ -99,7 +99,7 @@ static size_t sum(const struct need *n)
     return n->weights + n->cells + n->work;
 }
 
-static bool fits(const struct fit *f, const struct rig_shape *s)
+static bool fits(const struct fit *f, const struct runtime_shape *s)
 {
     struct need n = fit_need(f->dev, f->m, f->draft, s);
     return sum(&n) <= f->room;
@@ -107,7 +107,7 @@ static bool fits(const struct fit *f, const struct rig_shape *s)
 
 /* The largest value of *knob, a member of *s, with which *s fits, among least, least + step, ...
  * below its present value; 0: none fits. */
-static int largest(const struct fit *f, struct rig_shape *s, int *knob, int least, int step)
+static int largest(const struct fit *f, struct runtime_shape *s, int *knob, int least, int step)
 {
     int lo = 0, hi = (*knob - 1 - least) / step + 1; /* lo steps up from least - step fit */
     if (*knob <= least)
@@ -137,10 +137,10 @@ static struct size_text text(size_t bytes)
     return t;
 }
 
-/* Proposes a change with which the rig would fit, as text. */
-static void propose(const struct fit *f, const struct rig_shape *shape, char *out, size_t size)
+/* Proposes a change with which the runtime would fit, as text. */
+static void propose(const struct fit *f, const struct runtime_shape *shape, char *out, size_t size)
 {
-    struct rig_shape s = *shape;
+    struct runtime_shape s = *shape;
     bool pages = s.full_pages > 0;
     int n = largest(f, &s, pages ? &s.full_pages : &s.context, pages ? PAGE_STEP : SHORTEST,
                     pages ? PAGE_STEP : CONTEXT_STEP);
@@ -154,7 +154,7 @@ static void propose(const struct fit *f, const struct rig_shape *shape, char *ou
         snprintf(out, size, "no context fits; --device cpu needs none");
 }
 
-static bool too_large(const struct fit *f, const struct rig_shape *shape, size_t free_bytes,
+static bool too_large(const struct fit *f, const struct runtime_shape *shape, size_t free_bytes,
                       struct err *e)
 {
     struct need n = fit_need(f->dev, f->m, f->draft, shape);
@@ -169,7 +169,7 @@ static bool too_large(const struct fit *f, const struct rig_shape *shape, size_t
                    text(n.cells).s, text(free_bytes).s, how);
 }
 
-bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct rig_shape *shape,
+bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct runtime_shape *shape,
                struct err *e)
 {
     size_t left, all;
@@ -179,7 +179,7 @@ bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct r
     struct fit f = {dev, m, draft, left > SPARE ? left - SPARE : 0};
     if (fits(&f, shape))
         return true;
-    struct rig_shape s = *shape;
+    struct runtime_shape s = *shape;
     int n = shape->shorten ? largest(&f, &s, &s.context, SHORTEST, CONTEXT_STEP) : 0;
     if (n == 0)
         return too_large(&f, shape, left, e);

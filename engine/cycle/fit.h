@@ -1,8 +1,7 @@
-/* fit.h - the device memory that a rig needs, and the longest context that fits.
+/* fit.h - the device memory that a runtime needs, and the longest context that fits.
  *
- * The need is counted, not estimated: a rig is opened on a device that only counts allocations. Any
- * thread.
- */
+ * The need is counted, not estimated: a runtime is opened on a device that only counts allocations.
+ * Any thread. */
 #ifndef AERIE_FIT_H
 #define AERIE_FIT_H
 
@@ -12,13 +11,13 @@ struct need {
     size_t weights, cells, work; /* bytes: in the device's form; KV cells; all other buffers */
 };
 
-/* Opens and closes a rig that only counts. */
+/* Opens and closes a runtime that only counts. */
 struct need fit_need(struct device dev, struct model *m, struct draft *draft,
-                     const struct rig_shape *shape);
-/* Whether a rig of this shape fits into the free memory; true if the device does not report its
- * memory. If the rig does not fit and shape->shorten is set, shape->context becomes the longest
+                     const struct runtime_shape *shape);
+/* Whether a runtime of this shape fits into the free memory; true if the device does not report its
+ * memory. If the runtime does not fit and shape->shorten is set, shape->context becomes the longest
  * that fits; else *e says how much is needed, how much is free and what would fit. */
-bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct rig_shape *shape,
+bool fit_shape(struct device dev, struct model *m, struct draft *draft, struct runtime_shape *shape,
                struct err *e);
 
 #endif

@@ -26,7 +26,7 @@ static int32_t token_at(const struct follow_lane *x, int i)
 
 /* Reserves the draft cells of lane b and lists its rows. A drafter without KV of its own needs only
  * the lane's last state and its pending token. */
-static bool request(struct rig *r, struct follow *f, int b, int32_t *token, int32_t *from,
+static bool request(struct runtime *r, struct follow *f, int b, int32_t *token, int32_t *from,
                     struct plan_req *req, struct err *e)
 {
     struct follow_lane *x = &f->lane[b];
@@ -53,7 +53,7 @@ static bool request(struct rig *r, struct follow *f, int b, int32_t *token, int3
     return true;
 }
 
-bool follow_plan(struct rig *r, struct follow *f, struct err *e)
+bool follow_plan(struct runtime *r, struct follow *f, struct err *e)
 {
     struct plan_req req[MAX_LANES];
     int rows = 0;
@@ -74,7 +74,7 @@ bool follow_plan(struct rig *r, struct follow *f, struct err *e)
     return ok;
 }
 
-void follow_run(struct rig *r, struct follow *f, int topk)
+void follow_run(struct runtime *r, struct follow *f, int topk)
 {
     int32_t slot[MAX_LANES];
     if (f->n == 0)

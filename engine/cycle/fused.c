@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-void fused_forget_recordings(struct rig *r)
+void fused_forget_recordings(struct runtime *r)
 {
     for (int i = 0; i < MAX_RECORDINGS; i++) {
         if (r->fused->recording[i].graph)
@@ -12,7 +12,7 @@ void fused_forget_recordings(struct rig *r)
     }
 }
 
-void fused_close(struct rig *r)
+void fused_close(struct runtime *r)
 {
     if (!r->fused)
         return;
@@ -25,12 +25,12 @@ void fused_close(struct rig *r)
 
 enum { SCRATCH = TREE_MAX + MAX_STEPS * MAX_TOPK }; /* cells of a cycle, in any pool, at most */
 
-static int most_columns(const struct rig *r)
+static int most_columns(const struct runtime *r)
 {
     return div_up(r->context + SCRATCH, r->kv.page_size);
 }
 
-static bool fused_open(struct rig *r, struct err *e)
+static bool fused_open(struct runtime *r, struct err *e)
 {
     r->fused = xcalloc(1, sizeof *r->fused);
     bool ok = list_open(&r->fused->list, r->dev.k, r->dev.d, most_columns(r), e);
@@ -41,7 +41,7 @@ static bool fused_open(struct rig *r, struct err *e)
 
 bool fused_fits(const struct cycle *c)
 {
-    const struct rig *r = c->r;
+    const struct runtime *r = c->r;
     const struct cycle_lane *x = &c->lane[0];
     const struct tree_shape *shape = &c->shape;
     if (c->n != 1 || !r->fuse || bugs_any(&r->bugs))
@@ -76,7 +76,7 @@ static bool plan_one(struct fused_cycle *x, enum plan_mode mode, const struct pl
 
 /* Columns of a cycle's tables. Kernel grids depend on them, so a recording fits one number of
  * columns only: the number is doubled when the length needs more. */
-static int columns(const struct rig *r, const struct lane *l)
+static int columns(const struct runtime *r, const struct lane *l)
 {
     int n = 64;
     while (n * r->kv.page_size < l->tok.n + SCRATCH)
@@ -148,7 +148,7 @@ static bool same_key(const struct graph_key *a, const struct graph_key *b)
 }
 
 /* The recording of this key; a new one replaces the least recently used one. */
-static struct recording *find_recording(struct rig *r, const struct graph_key *key)
+static struct recording *find_recording(struct runtime *r, const struct graph_key *key)
 {
     struct recording *all = r->fused->recording, *old = all;
     for (int i = 0; i < MAX_RECORDINGS; i++) {
@@ -252,7 +252,7 @@ static struct fused_cycle begin(struct cycle *c)
  * still works on the buffers. */
 static bool run(struct fused_cycle *x, struct err *e)
 {
-    struct rig *r = x->r;
+    struct runtime *r = x->r;
     uint64_t t0 = clock_ns();
     if (x->key.steps) {
         x->l->tap_row = -1;
@@ -270,7 +270,7 @@ static bool run(struct fused_cycle *x, struct err *e)
 
 bool fused_run(struct cycle *c, struct err *e)
 {
-    struct rig *r = c->r;
+    struct runtime *r = c->r;
     uint64_t t0 = clock_ns();
     if (!r->fused && !fused_open(r, e))
         return false;
@@ -284,7 +284,7 @@ bool fused_run(struct cycle *c, struct err *e)
     return ok;
 }
 
-bool fused_again(struct rig *r)
+bool fused_again(struct runtime *r)
 {
     const struct recording *all = r->fused ? r->fused->recording : NULL, *last = all;
     for (int i = 0; all && i < MAX_RECORDINGS; i++)

@@ -30,7 +30,7 @@ bool fused_fits(const struct cycle *c);
 bool fused_run(struct cycle *c, struct err *e);
 /* For measuring: runs the last cycle's recorded operations once more, on the same inbox; the
  * results are ignored. False: nothing was recorded. */
-bool fused_again(struct rig *r);
-void fused_close(struct rig *r); /* frees r->fused */
+bool fused_again(struct runtime *r);
+void fused_close(struct runtime *r); /* frees r->fused */
 
 #endif

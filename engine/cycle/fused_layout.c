@@ -87,7 +87,7 @@ static void layout_buffers(struct fused_cycle *x)
 
 bool fused_layout(struct fused_cycle *x, struct err *e)
 {
-    struct rig *r = x->r;
+    struct runtime *r = x->r;
     layout_buffers(x);
     if (x->at.end > x->f->mem.n) {
         fused_forget_recordings(r);
@@ -143,7 +143,7 @@ static void put_draft(struct fused_cycle *x)
 
 void fused_fill_inbox(struct fused_cycle *x)
 {
-    const struct rig *r = x->r;
+    const struct runtime *r = x->r;
     const struct lane *l = x->l;
     put_int(x, x->at.root, l->tok.v[l->tok.n - 1]);
     put_int(x, x->at.prefix, l->seq.committed);

@@ -11,7 +11,7 @@ static struct k_reach reach_of(const struct k_table *t, int window, kbuf slots)
  * front of the level before. */
 static void grow_levels(struct fused_cycle *x)
 {
-    struct rig *r = x->r;
+    struct runtime *r = x->r;
     struct head *d = r->drafter->head;
     int K = x->key.topk;
     struct k_plan all = {0};
@@ -63,7 +63,7 @@ static void select_rows(struct fused_cycle *x, const struct k_plan *kp)
  * each node. */
 static void sample_rows(struct fused_cycle *x, const struct k_plan *kp)
 {
-    struct rig *r = x->r;
+    struct runtime *r = x->r;
     struct layout *at = &x->at;
     int V = r->m->cfg.vocab, N = x->nodes;
     size_t bytes = (size_t)(N - 1) * 4;
@@ -86,7 +86,7 @@ static void sample_rows(struct fused_cycle *x, const struct k_plan *kp)
 /* Walks the tree and moves the accepted cells. emitted: the tokens of the drafter's pass. */
 static void accept_rows(struct fused_cycle *x, const struct k_plan *kp, kbuf emitted)
 {
-    struct rig *r = x->r;
+    struct runtime *r = x->r;
     struct layout *at = &x->at;
     struct k_accept a = {
         .nodes = x->nodes, .steps = x->key.steps, .n_stop = r->n_stop, .n = at->n,
@@ -103,7 +103,7 @@ static void accept_rows(struct fused_cycle *x, const struct k_plan *kp, kbuf emi
 
 void fused_operations(struct fused_cycle *x)
 {
-    struct rig *r = x->r;
+    struct runtime *r = x->r;
     struct k_plan kp = plan_view(x->verify, x->at.plan_verify);
     r->dev.k->read_inbox(r->dev.d, kbuf_at(x->f->mem, 0, x->at.in), x->at.in);
     if (x->key.steps) {

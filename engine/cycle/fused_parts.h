@@ -54,7 +54,7 @@ struct layout {
 /* A fused cycle in progress. */
 struct fused_cycle {
     struct cycle *c;
-    struct rig *r;
+    struct runtime *r;
     struct fused *f;
     struct lane *l;
     struct cycle_lane *lane; /* the cycle's only lane */
@@ -66,7 +66,7 @@ struct fused_cycle {
     const char *out;
 };
 
-void fused_forget_recordings(struct rig *r);
+void fused_forget_recordings(struct runtime *r);
 
 /* Assigns every buffer its place, with more memory if that is needed, and opens the inbox. */
 bool fused_layout(struct fused_cycle *x, struct err *e);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int rig_step_lanes(const struct rig *r, const struct tree_shape *shape)
+int runtime_step_lanes(const struct runtime *r, const struct tree_shape *shape)
 {
     if (!shape)
         return min_int(r->max_logits, MAX_LANES);
@@ -14,7 +14,7 @@ int rig_step_lanes(const struct rig *r, const struct tree_shape *shape)
     return max_int(1, min_int(min_int(verify, level), MAX_LANES));
 }
 
-bool lane_take_slot(struct rig *r, struct lane *l)
+bool lane_take_slot(struct runtime *r, struct lane *l)
 {
     if (l->slot == 0 && r->slots != UINT64_MAX) {
         l->slot = __builtin_ctzll(~r->slots) + 1;
@@ -23,14 +23,14 @@ bool lane_take_slot(struct rig *r, struct lane *l)
     return l->slot > 0;
 }
 
-void lane_give_slot(struct rig *r, struct lane *l)
+void lane_give_slot(struct runtime *r, struct lane *l)
 {
     if (l->slot)
         r->slots &= ~(1ull << (l->slot - 1));
     l->slot = 0;
 }
 
-void lane_free(struct rig *r, struct lane *l)
+void lane_free(struct runtime *r, struct lane *l)
 {
     kv_drop(&r->kv, &l->seq);
     lane_give_slot(r, l);
@@ -39,7 +39,7 @@ void lane_free(struct rig *r, struct lane *l)
     *l = (struct lane){.tap_row = -1};
 }
 
-void lane_park(struct rig *r, struct lane *l)
+void lane_park(struct runtime *r, struct lane *l)
 {
     if (!r->drafter || l->tap_row < 0)
         return;
@@ -49,7 +49,7 @@ void lane_park(struct rig *r, struct lane *l)
     l->tap_row = -1;
 }
 
-void lane_fork(struct rig *r, struct lane *src, struct lane *dst)
+void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
 {
     CHECK(!r->drafter || src->tap_row < 0);
     *dst = *src;
@@ -73,7 +73,7 @@ void lane_fork(struct rig *r, struct lane *src, struct lane *dst)
     }
 }
 
-bool lane_can_follow(const struct rig *r, const struct lane *l)
+bool lane_can_follow(const struct runtime *r, const struct lane *l)
 {
     if (r->drafter && !drafter_owns_kv(r->drafter))
         return true;
@@ -81,7 +81,7 @@ bool lane_can_follow(const struct rig *r, const struct lane *l)
            (l->seq.committed == 0 || l->tap || l->tap_row >= 0 || l->guess.n);
 }
 
-int lane_draft_depth(const struct rig *r, const struct lane *l, int max_new)
+int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new)
 {
     return min_int(r->context - l->tok.n - 1, max_new - 1);
 }

@@ -25,25 +25,25 @@ struct lane {
     bool stopped;     /* the last of them ends the reply */
 };
 
-void lane_free(struct rig *r, struct lane *l);
+void lane_free(struct runtime *r, struct lane *l);
 /* Copies the lane's captured states to the host, so that another pass may overwrite them on the
  * device. Waits for the device: not under the pass's lock. */
-void lane_park(struct rig *r, struct lane *l);
+void lane_park(struct runtime *r, struct lane *l);
 /* dst, empty, continues where src stands; both share all pages. src is parked. */
-void lane_fork(struct rig *r, struct lane *src, struct lane *dst);
+void lane_fork(struct runtime *r, struct lane *src, struct lane *dst);
 
 /* Most lanes of one lane_step() of this shape (NULL: plain decoding): so many as the buffers of the
  * runtime hold rows for. */
-int rig_step_lanes(const struct rig *r, const struct tree_shape *shape);
+int runtime_step_lanes(const struct runtime *r, const struct tree_shape *shape);
 
 /* Gives the lane a slot of the drafter unless it has one. False: all are in use. */
-bool lane_take_slot(struct rig *r, struct lane *l);
-void lane_give_slot(struct rig *r, struct lane *l);
+bool lane_take_slot(struct runtime *r, struct lane *l);
+void lane_give_slot(struct runtime *r, struct lane *l);
 /* Whether the drafter can go on from the lane's committed length: its own cells reach that far. */
-bool lane_can_follow(const struct rig *r, const struct lane *l);
+bool lane_can_follow(const struct runtime *r, const struct lane *l);
 /* Most levels of a tree, if the cycle may append max_new tokens: each accepted node needs room for
  * itself and for the token after it. */
-int lane_draft_depth(const struct rig *r, const struct lane *l, int max_new);
+int lane_draft_depth(const struct runtime *r, const struct lane *l, int max_new);
 
 /* The uniform number `counter` of a seed, in [0, 1): splitmix64 over both, 24 bits. */
 static inline float uniform(uint64_t seed, uint64_t counter)

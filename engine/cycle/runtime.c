@@ -11,7 +11,7 @@
 /* Carries out page copies that the cache queued: page_size cell moves each, pool by pool. */
 static void copy_pages(void *arg, const struct page_copy *copy, int n)
 {
-    struct rig *r = arg;
+    struct runtime *r = arg;
     int P = r->kv.page_size;
     int32_t src[64], dst[64];
     for (int i = 0; i < n; i++) {
@@ -32,7 +32,7 @@ static void copy_pages(void *arg, const struct page_copy *copy, int n)
     }
 }
 
-static bool open_buffers(struct rig *r, struct err *e)
+static bool open_buffers(struct runtime *r, struct err *e)
 {
     size_t rows = (size_t)r->max_rows * 4, vocab = (size_t)r->m->cfg.vocab * 4;
     const struct {
@@ -52,7 +52,8 @@ static bool open_buffers(struct rig *r, struct err *e)
 }
 
 /* Pool sizes: room for the context, the cells of a running pass, checkpoints and forks. */
-static struct kv_shape pool_shape(const struct rig *r, const struct rig_shape *s, bool draft)
+static struct kv_shape pool_shape(const struct runtime *r, const struct runtime_shape *s,
+                                  bool draft)
 {
     int P = s->page_size, lanes = max_int(1, s->lanes), W = r->m->cfg.window;
     int scratch = div_up(max_int(r->max_rows, TREE_MAX), P) + 2;
@@ -69,7 +70,7 @@ static struct kv_shape pool_shape(const struct rig *r, const struct rig_shape *s
 }
 
 /* Registers the memory behind each pool: tables carry its identity, and the checker compares it. */
-static void register_pools(struct rig *r)
+static void register_pools(struct runtime *r)
 {
     const void *base[N_POOLS] = {NULL};
     for (int l = r->m->cfg.n_layer - 1; l >= 0; l--)
@@ -81,15 +82,15 @@ static void register_pools(struct rig *r)
             kv_back(&r->kv, (enum pool_id)p, base[p], r->kv.pool[p].total * r->kv.page_size);
 }
 
-bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
-              const struct rig_shape *wanted, struct err *e)
+bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct draft *draft,
+                  const struct runtime_shape *wanted, struct err *e)
 {
-    struct rig_shape fitting = *wanted, *shape = &fitting;
-    *r = (struct rig){0};
+    struct runtime_shape fitting = *wanted, *shape = &fitting;
+    *r = (struct runtime){0};
     if (!fit_shape(dev, m, draft, shape, e))
         return false;
-    *r = (struct rig){.dev = dev, .m = m, .context = shape->context,
-                      .max_rows = shape->max_rows ? shape->max_rows : 512};
+    *r = (struct runtime){.dev = dev, .m = m, .context = shape->context,
+                          .max_rows = shape->max_rows ? shape->max_rows : 512};
     r->max_rows = max_int(r->max_rows, TREE_MAX * max_int(1, shape->lanes));
     r->fuse = r->record = dev.k->queued;
     r->max_logits = TREE_MAX * max_int(1, shape->lanes);
@@ -116,13 +117,13 @@ bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *d
     if (ok)
         register_pools(r);
     else
-        rig_close(r);
+        runtime_close(r);
     if (ok && shape->bugs)
-        rig_set_bugs(r, shape->bugs);
+        runtime_set_bugs(r, shape->bugs);
     return ok;
 }
 
-void rig_close(struct rig *r)
+void runtime_close(struct runtime *r)
 {
     if (!r->dev.k)
         return;
@@ -135,10 +136,10 @@ void rig_close(struct rig *r)
     net_close(&r->net);
     pass_free(&r->pass);
     kv_free(&r->kv);
-    *r = (struct rig){0};
+    *r = (struct runtime){0};
 }
 
-bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e)
+bool runtime_mask(struct runtime *r, const uint8_t *mask, int n, struct err *e)
 {
     size_t v = (size_t)r->m->cfg.vocab;
     uint8_t *all = xmalloc(v);
@@ -151,7 +152,7 @@ bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e)
     return r->mask.p != NULL;
 }
 
-bool rig_stops(const struct rig *r, int32_t id)
+bool runtime_stops(const struct runtime *r, int32_t id)
 {
     return tree_stops(r->stop, r->n_stop, id, false);
 }

@@ -9,16 +9,16 @@
 #include "engine/bugs.h"
 #include "engine/draft/head.h"
 
-struct rig;
+struct runtime;
 struct lane;
 
 /* Where historical faults (faults.c) get into a cycle. A NULL member is not called. */
 struct cycle_hooks {
     /* Replaces the cells of src that a fork shares: those that are committed. */
-    int (*shared)(const struct rig *r, const struct lane *src);
+    int (*shared)(const struct runtime *r, const struct lane *src);
 };
 
-struct rig {
+struct runtime {
     struct device dev;
     struct model *m;
     struct net net;
@@ -37,7 +37,7 @@ struct rig {
     int max_rows; /* of one pass */
     int32_t stop[MAX_STOP]; /* tokens that end a reply */
     int n_stop;
-    struct bugs bugs; /* the historical faults that are on; set by rig_set_bugs() */
+    struct bugs bugs; /* the historical faults that are on; set by runtime_set_bugs() */
     struct cycle_hooks hook;
     uint64_t slots;   /* drafter slots in use, one bit each */
     kbuf logits;      /* (max_logits, vocab) of the last pass */
@@ -46,7 +46,7 @@ struct rig {
     kbuf ids, p, u, row, logp, idx, pair_src, pair_dst, mask; /* arguments of sampling and moves */
 };
 
-struct rig_shape {
+struct runtime_shape {
     int page_size, context;
     int full_pages, swa_pages, draft_pages; /* 0: derived from the context */
     int max_rows;                           /* 0: 512 */
@@ -59,14 +59,14 @@ struct rig_shape {
 /* Uploads the models and allocates pools and buffers. draft may be NULL. The models must outlive
  * the runtime. False: nothing is left open; if the device is too small (fit.h), nothing was
  * uploaded and *e says what would fit. */
-bool rig_open(struct rig *r, struct device dev, struct model *m, struct draft *draft,
-              const struct rig_shape *shape, struct err *e);
-void rig_close(struct rig *r);
+bool runtime_open(struct runtime *r, struct device dev, struct model *m, struct draft *draft,
+                  const struct runtime_shape *shape, struct err *e);
+void runtime_close(struct runtime *r);
 /* Switches the historical faults of this runtime, between two passes. Every runtime has its own. */
-void rig_set_bugs(struct rig *r, const struct bugs *on);
+void runtime_set_bugs(struct runtime *r, const struct bugs *on);
 /* Whether a token ends a reply. */
-bool rig_stops(const struct rig *r, int32_t id);
+bool runtime_stops(const struct runtime *r, int32_t id);
 /* Ids that must never be sampled (they have no text): mask[id] != 0. n <= vocab. */
-bool rig_mask(struct rig *r, const uint8_t *mask, int n, struct err *e);
+bool runtime_mask(struct runtime *r, const uint8_t *mask, int n, struct err *e);
 
 #endif

@@ -2,18 +2,17 @@
  * `aerie run --batch` (RQ_BATCH).
  *
  * Every reply is a lane of the conversation's runtime. What all prompts begin with is the head: a
- * fork of the conversation's newest state that fits (its pages are shared, nothing of it is computed
- * again), extended by what else the prompts have in common; lanes fork the head. A lane's tokens are
- * those of its solo run, because a row does not depend on its neighbours.
+ * fork of the conversation's newest state that fits (its pages are shared, nothing of it is
+ * computed again), extended by what else the prompts have in common; lanes fork the head. A lane's
+ * tokens are those of its solo run, because a row does not depend on its neighbours.
  *
  * A prompt is admitted when the pools have the pages for it and for one more cycle of every lane;
  * else it waits for a lane to end. When a pool is short all the same, the youngest lane gives its
- * pages back and is computed again later. A prompt that cannot fit even alone is refused, the others
- * go on. Checkpoints of the conversation are not given up for a batch.
+ * pages back and is computed again later. A prompt that cannot fit even alone is refused, the
+ * others go on. Checkpoints of the conversation are not given up for a batch.
  *
- * In the end the pools are as before, the order of their free pages included, so that a replay, which
- * knows nothing of batches, finds the same pages. The engine's thread.
- */
+ * In the end the pools are as before, the order of their free pages included, so that a replay,
+ * which knows nothing of batches, finds the same pages. The engine's thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +36,7 @@ struct job {
 
 struct batch {
     struct engine *g;
-    struct rig *r;
+    struct runtime *r;
     const struct settings *set;
     struct sampling how;
     int most; /* tokens of a reply, 0: as many as the context holds */
@@ -260,7 +259,8 @@ static void end_short(struct batch *b, struct job *j, const char *why)
         refuse(j, STOP_KV_FULL, why);
 }
 
-/* With no other lane: whether the pools can hold the prompt at all, before any of it is computed. */
+/* With no other lane: whether the pools can hold the prompt at all, before any of it is
+ * computed. */
 static bool fits_alone(struct batch *b, struct job *j)
 {
     static const enum pool_id pool[] = {POOL_FULL, POOL_DRAFT};
@@ -350,7 +350,8 @@ static void collect(struct batch *b)
     }
 }
 
-/* Makes job i a lane. False with *retry: the same job may try again; without: nobody else may now. */
+/* Makes job i a lane. False with *retry: the same job may try again; without: nobody else may
+ * now. */
 static bool admit_one(struct batch *b, int i, bool *retry, struct err *e)
 {
     struct job *j = &b->job[i];
@@ -422,7 +423,7 @@ static bool step(struct batch *b, struct err *e)
 {
     struct tree_shape shape = {b->set->steps, b->set->topk, b->set->nodes};
     const struct tree_shape *tree = drafting(b) ? &shape : NULL;
-    int most = rig_step_lanes(b->r, tree);
+    int most = runtime_step_lanes(b->r, tree);
     for (int at = 0, n; at < b->n_live; at += n) {
         struct lane *live[BATCH_LANES];
         struct step_limits lim[BATCH_LANES];
@@ -470,8 +471,8 @@ static bool run(struct batch *b, struct err *e)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Replies that were cut short are told with what they have said; so are those that were complete and
- * waited for one before them. */
+/* Replies that were cut short are told with what they have said; so are those that were complete
+ * and waited for one before them. */
 static void tell_rest(struct batch *b, enum stop_reason why)
 {
     while (b->n_live > 0) {
@@ -560,13 +561,13 @@ static struct batch *open_batch(struct engine *g, int n)
 {
     const struct settings *set = &g->shared.set;
     struct batch *b = xcalloc(1, sizeof *b);
-    *b = (struct batch){.g = g, .r = &g->own.rig, .set = set, .most = set->max_tokens, .n = n,
+    *b = (struct batch){.g = g, .r = &g->own.runtime, .set = set, .most = set->max_tokens, .n = n,
                         .head = {.tap_row = -1}};
     b->how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                (float)set->min_p};
     b->job = xcalloc((size_t)max_int(1, n), sizeof *b->job);
     shared_lock(&g->shared);
-    rig_set(&g->own.rig, set);
+    runtime_set(&g->own.runtime, set);
     shared_unlock(&g->shared);
     return b;
 }

@@ -23,7 +23,7 @@ static const char *const prompts[] = {
 
 struct scorer {
     const struct calib_opts *o;
-    struct rig rig;
+    struct runtime runtime;
     struct calibration *c;
     uint8_t hit[CALIB_ROWS][CALIB_TOKENS];
 };
@@ -73,7 +73,7 @@ static bool cancelled(const struct scorer *s, struct err *e)
  * is what the target would say after token i. */
 static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     const struct kernels *k = r->dev.k;
     int n = l->tok.n;
     struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v};
@@ -100,7 +100,7 @@ static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct
 static bool run_head(struct scorer *s, struct lane *l, int from, int upto, int32_t *guess,
                      struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     struct guess g = {0};
     int32_t rows[TEXT_MAX];
     struct plan_req req = {.seq = &l->seq, .n = upto - from, .token = l->tok.v + from + 1,
@@ -123,7 +123,7 @@ static bool score(struct scorer *s, int row, const struct ids *text, int first, 
     struct lane l = {.tap_row = -1};
     int32_t choice[TEXT_MAX], guess;
     ids_cat(&l.tok, text->v, text->n);
-    memcpy(s->rig.drafter->head->taps.boundary, s->c->row[row].boundary,
+    memcpy(s->runtime.drafter->head->taps.boundary, s->c->row[row].boundary,
            sizeof s->c->row[row].boundary);
     bool ok = run_target(s, &l, choice, e) && (first == 0 || run_head(s, &l, 0, first, &guess, e));
     *n = 0;
@@ -131,7 +131,7 @@ static bool score(struct scorer *s, int row, const struct ids *text, int first, 
         ok = !cancelled(s, e) && run_head(s, &l, i, i + 1, &guess, e);
         s->hit[row][at + (*n)++] = ok && guess == choice[i + 1];
     }
-    lane_free(&s->rig, &l);
+    lane_free(&s->runtime, &l);
     return ok;
 }
 
@@ -156,16 +156,16 @@ static bool answer(struct scorer *s, const struct chat *chat, const char *prompt
     struct step_limits one = {1};
     bool ok = chat_render(chat, &m, 1, &l.tok, e);
     int n = l.tok.n;
-    if (ok && n + REPLY_MAX > s->rig.context)
+    if (ok && n + REPLY_MAX > s->runtime.context)
         ok = err_set(e, ERR_NEGATIVE, "the context of %d tokens is too short to score anything",
-                     s->rig.context);
-    ok = ok && lane_extend(&s->rig, &l, n, true, false, 1, e);
+                     s->runtime.context);
+    ok = ok && lane_extend(&s->runtime, &l, n, true, false, 1, e);
     while (ok && !l.stopped && l.tok.n < n + REPLY_MAX)
-        ok = !cancelled(s, e) && lane_step(&s->rig, &lp, &one, 1, NULL, e);
+        ok = !cancelled(s, e) && lane_step(&s->runtime, &lp, &one, 1, NULL, e);
     if (ok)
         ids_cat(text, l.tok.v, l.tok.n);
     *first = max_int(0, n - 2); /* its guess is the reply's first token */
-    lane_free(&s->rig, &l);
+    lane_free(&s->runtime, &l);
     return ok;
 }
 
@@ -188,7 +188,7 @@ static bool score_texts(struct scorer *s, struct err *e)
     const struct calib_opts *o = s->o;
     if (o->text && o->n_text > CALIB_TOKENS) {
         struct ids text = {0};
-        ids_cat(&text, o->text, min_int(o->n_text, min_int(TEXT_MAX, s->rig.context)));
+        ids_cat(&text, o->text, min_int(o->n_text, min_int(TEXT_MAX, s->runtime.context)));
         bool ok = score_all(s, &text, max_int(0, text.n - 1 - CALIB_TOKENS), e);
         ids_free(&text);
         return ok;
@@ -233,14 +233,14 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
     struct scorer *s = xcalloc(1, sizeof *s);
     *s = (struct scorer){.o = o, .c = out};
     list_readings(s);
-    struct rig_shape shape = {.page_size = 16, .kv = o->l->dev.kv, .max_rows = TEXT_MAX,
-                              .context = min_int(o->l->model.cfg.max_pos, TEXT_MAX),
-                              .bugs = o->bugs};
-    bool ok = loaded_rig(&s->rig, o->l, &shape, e);
+    struct runtime_shape shape = {.page_size = 16, .kv = o->l->dev.kv, .max_rows = TEXT_MAX,
+                                  .context = min_int(o->l->model.cfg.max_pos, TEXT_MAX),
+                                  .bugs = o->bugs};
+    bool ok = loaded_runtime(&s->runtime, o->l, &shape, e);
     if (ok) {
-        s->rig.net.stop = s->rig.dev.k->queued ? NULL : o->stop;
+        s->runtime.net.stop = s->runtime.dev.k->queued ? NULL : o->stop;
         ok = score_texts(s, e);
-        rig_close(&s->rig);
+        runtime_close(&s->runtime);
     }
     out->stopped = !ok && stop_asked(o->stop);
     ok |= out->stopped;

@@ -13,8 +13,7 @@
  *   struct inbox          requests: read and written by both threads under `inbox.mu`
  *
  * `stop` is atomic but for `stop.running`, which belongs to the engine's thread. Queues of events
- * lock themselves (event.h).
- */
+ * lock themselves (event.h). */
 #ifndef AERIE_INTERNAL_H
 #define AERIE_INTERNAL_H
 
@@ -33,10 +32,10 @@ enum {
 
 struct batch; /* batch.c */
 
-/* Of rig and ses, what struct engine_shared points at changes between pass_lock() and pass_unlock()
- * only: they lock and unlock engine_shared.mu. */
+/* Of runtime and ses, what struct engine_shared points at changes between pass_lock() and
+ * pass_unlock() only: they lock and unlock engine_shared.mu. */
 struct engine_own {
-    struct rig rig;
+    struct runtime runtime;
     struct session ses;
     uint64_t seq, page_seq; /* events posted, page events reported */
     bool lost;              /* the device failed for good */
@@ -51,9 +50,10 @@ struct turn_count {
  * device computes, so a view waits for microseconds. */
 struct engine_shared {
     pthread_mutex_t mu;
-    const struct pass *pass;   /* in own.rig. Shared are: plan, last, check's counters, all of *kv */
+    const struct pass
+        *pass; /* in own.runtime. Shared are: plan, last, check's counters, all of *kv */
     const struct session *ses; /* own.ses. Shared are: id, and of its states seq and tok */
-    const struct bugs *bugs;   /* own.rig.bugs */
+    const struct bugs *bugs;   /* own.runtime.bugs */
     const struct batch *batch; /* that runs, or NULL. Shared is: which sequences it has */
     struct settings set;
     int turn, step;
@@ -107,15 +107,16 @@ static inline void shared_unlock(struct engine_shared *s)
 void local_chat(struct backend *b, struct chat_view *v);
 void local_views(struct backend *b);
 
-/* turn.c; the engine's thread. An event of the present session, turn and step; posting takes ownership
- * of its parts. */
+/* turn.c; the engine's thread. An event of the present session, turn and step; posting takes
+ * ownership of its parts. */
 struct event engine_event(struct engine *g, enum event_kind kind);
 void engine_post(struct engine *g, struct event *ev);
 void engine_post_text(struct engine *g, enum event_kind kind, const char *text);
 /* Posts EV_FAULT for *e at a step of the present turn (0: outside its steps), and finds out whether
  * the device is lost. A violated rule becomes the engine's latest violation. */
 void engine_fault(struct engine *g, int step, const struct err *e);
-/* Posts why a request that is no turn has failed: a notice, or EV_FAULT for a rule or a lost device. */
+/* Posts why a request that is no turn has failed: a notice, or EV_FAULT for a rule or a lost
+ * device. */
 void engine_fail(struct engine *g, const struct err *e);
 /* At check level strict: every pool and sequence, after each step. True at other levels. */
 bool engine_sweep(struct engine *g, struct err *e);

@@ -138,26 +138,27 @@ int load_chunk(const struct loaded *l, const struct settings *set)
     return set->chunk ? set->chunk : device_chunk(&l->dev);
 }
 
-void rig_set(struct rig *r, const struct settings *set)
+void runtime_set(struct runtime *r, const struct settings *set)
 {
     r->pass.check.level = (enum check_level)set->check;
     r->record = set->graph && r->dev.k->queued;
 }
 
-bool loaded_rig(struct rig *r, struct loaded *l, const struct rig_shape *shape, struct err *e)
+bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,
+                    struct err *e)
 {
-    if (!rig_open(r, l->dev, &l->model, l->has_draft ? &l->draft : NULL, shape, e))
+    if (!runtime_open(r, l->dev, &l->model, l->has_draft ? &l->draft : NULL, shape, e))
         return false;
     memcpy(r->stop, l->stop, sizeof r->stop);
     r->n_stop = l->n_stop;
-    if (!l->mask || rig_mask(r, l->mask, l->model.cfg.vocab, e))
+    if (!l->mask || runtime_mask(r, l->mask, l->model.cfg.vocab, e))
         return true;
-    rig_close(r);
+    runtime_close(r);
     return false;
 }
 
 /* The longest context within reason. Where cells lie in the machine's memory, they may take a
- * quarter of it; how many fit a device with memory of its own, rig_open() finds out (fit.h). */
+ * quarter of it; how many fit a device with memory of its own, runtime_open() finds out (fit.h). */
 static int pick_context(const struct loaded *l, const struct engine_opts *o)
 {
     const struct model *m = &l->model;
@@ -176,15 +177,15 @@ static int pick_context(const struct loaded *l, const struct engine_opts *o)
     return min_int((int)most, m->cfg.max_pos);
 }
 
-bool engine_rig(struct rig *r, struct loaded *l, const struct engine_opts *o, struct err *e)
+bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o, struct err *e)
 {
     int P = o->page_size ? o->page_size : 16;
-    struct rig_shape shape = {.page_size = P, .context = pick_context(l, o),
-                              .full_pages = o->full_pages, .swa_pages = o->swa_pages,
-                              .max_rows = o->rows ? o->rows
+    struct runtime_shape shape = {.page_size = P, .context = pick_context(l, o),
+                                  .full_pages = o->full_pages, .swa_pages = o->swa_pages,
+                                  .max_rows = o->rows ? o->rows
                                                   : max_int(512, load_chunk(l, &o->settings)),
-                              .lanes = 1 + o->lanes, .kv = l->dev.kv,
-                              .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
+                                  .lanes = 1 + o->lanes, .kv = l->dev.kv,
+                                  .shorten = !o->context && !o->full_pages, .bugs = &o->bugs};
     if (P < 1 || P > 64 || (P & (P - 1)))
         return err_set(e, ERR_USAGE, "page size %d: expected 1, 2, 4, 8, 16, 32 or 64", P);
     if (shape.context < 16)
@@ -192,9 +193,9 @@ bool engine_rig(struct rig *r, struct loaded *l, const struct engine_opts *o, st
                        shape.context);
     if ((shape.full_pages && shape.full_pages < 4) || (shape.swa_pages && shape.swa_pages < 4))
         return err_set(e, ERR_USAGE, "a pool needs at least 4 pages");
-    if (!loaded_rig(r, l, &shape, e))
+    if (!loaded_runtime(r, l, &shape, e))
         return false;
-    rig_set(r, &o->settings);
+    runtime_set(r, &o->settings);
     if (r->context < shape.context)
         notice(o, "the context is %d tokens: no more than that fits the device's memory",
                r->context);

@@ -1,10 +1,9 @@
 /* load.h - the one way to open models: for the chat and its batches, calibration and the tools.
  *
  * engine_load() opens the device, reads the target and the draft, decides whether the draft fits,
- * quantizes, and reads the tokenizer and the chat format, from which the ids that end a reply and the
- * ids that are never sampled follow. Runtimes over it are opened with engine_rig() (pools as the
- * options say) or loaded_rig() (a shape of the caller's). Any thread; one at a time.
- */
+ * quantizes, and reads the tokenizer and the chat format, from which the ids that end a reply and
+ * the ids that are never sampled follow. Runtimes over it are opened with engine_runtime() (pools
+ * as the options say) or loaded_runtime() (a shape of the caller's). Any thread; one at a time. */
 #ifndef AERIE_LOAD_H
 #define AERIE_LOAD_H
 
@@ -33,20 +32,22 @@ struct loaded {
     uint8_t *mask; /* (vocab) 1: an id without text, never sampled; NULL: every id has text */
 };
 
-/* Reads what the options name. What a user should know meanwhile goes to o->notice: a draft that does
- * not fit (unless o->require_draft makes that an error), a template that is not known, a slow start.
- * On failure *l is empty and *e says why. The caller ends it with engine_unload(). */
+/* Reads what the options name. What a user should know meanwhile goes to o->notice: a draft that
+ * does not fit (unless o->require_draft makes that an error), a template that is not known, a slow
+ * start. On failure *l is empty and *e says why. The caller ends it with engine_unload(). */
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e);
 void engine_unload(struct loaded *l); /* runtimes over it are closed already; empty is fine */
 
-/* Opens a runtime with pools of this shape over the device and the models, and gives it stop ids and
- * token mask. On failure it is closed. */
-bool loaded_rig(struct rig *r, struct loaded *l, const struct rig_shape *shape, struct err *e);
-/* The same with the shape that the options ask for. A context that was not asked for is shortened to
- * what the device's memory holds, with a notice. */
-bool engine_rig(struct rig *r, struct loaded *l, const struct engine_opts *o, struct err *e);
+/* Opens a runtime with pools of this shape over the device and the models, and gives it stop ids
+ * and token mask. On failure it is closed. */
+bool loaded_runtime(struct runtime *r, struct loaded *l, const struct runtime_shape *shape,
+                    struct err *e);
+/* The same with the shape that the options ask for. A context that was not asked for is shortened
+ * to what the device's memory holds, with a notice. */
+bool engine_runtime(struct runtime *r, struct loaded *l, const struct engine_opts *o,
+                    struct err *e);
 /* Takes check level and graph recording over from the settings. */
-void rig_set(struct rig *r, const struct settings *set);
+void runtime_set(struct runtime *r, const struct settings *set);
 /* Prompt tokens of one pass: the setting, or 0: what suits the device. */
 int load_chunk(const struct loaded *l, const struct settings *set);
 

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-void session_init(struct session *s, struct rig *rig, const struct chat *chat)
+void session_init(struct session *s, struct runtime *runtime, const struct chat *chat)
 {
-    *s = (struct session){.rig = rig, .chat = chat, .lane.tap_row = -1};
+    *s = (struct session){.runtime = runtime, .chat = chat, .lane.tap_row = -1};
     s->system = xstrdup("");
 }
 
@@ -19,13 +19,13 @@ static void message_free(struct message *m)
 
 static void drop_states(struct session *s)
 {
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     while (s->n_point)
-        lane_free(s->rig, &s->point[--s->n_point].lane);
+        lane_free(s->runtime, &s->point[--s->n_point].lane);
     while (s->n_idle)
-        lane_free(s->rig, &s->idle[--s->n_idle]);
-    lane_free(s->rig, &s->lane);
-    pass_unlock(&s->rig->pass);
+        lane_free(s->runtime, &s->idle[--s->n_idle]);
+    lane_free(s->runtime, &s->lane);
+    pass_unlock(&s->runtime->pass);
 }
 
 void session_free(struct session *s)
@@ -42,14 +42,14 @@ void session_free(struct session *s)
 void session_reset(struct session *s, const char *id)
 {
     drop_states(s);
-    pass_lock(&s->rig->pass);
-    kv_reset(&s->rig->kv);
+    pass_lock(&s->runtime->pass);
+    kv_reset(&s->runtime->kv);
     while (s->n_msg)
         message_free(&s->msg[--s->n_msg]);
     s->turn = 0;
     s->draws = 0;
     memcpy(s->id, id, sizeof s->id);
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
 }
 
 void session_add(struct session *s, enum role role, int turn, const char *text, const int32_t *ids,
@@ -76,15 +76,15 @@ void session_set_system(struct session *s, const char *text)
 
 static void drop_point(struct session *s, int i)
 {
-    lane_free(s->rig, &s->point[i].lane);
+    lane_free(s->runtime, &s->point[i].lane);
     memmove(&s->point[i], &s->point[i + 1], (size_t)(s->n_point - i - 1) * sizeof *s->point);
     s->n_point--;
 }
 
 static void restore(struct session *s, struct lane *from)
 {
-    lane_free(s->rig, &s->lane);
-    lane_fork(s->rig, from, &s->lane);
+    lane_free(s->runtime, &s->lane);
+    lane_fork(s->runtime, from, &s->lane);
 }
 
 /* Frees the states beyond the conversation's end and goes back to the one that stands there. */
@@ -97,16 +97,16 @@ static void restore_end(struct session *s)
     if (p && p->turn_end && p->n_msg == s->n_msg)
         restore(s, &p->lane);
     else
-        lane_free(s->rig, &s->lane);
+        lane_free(s->runtime, &s->lane);
 }
 
 void session_rewind(struct session *s, int n)
 {
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     for (int i = 0; i < n && s->n_msg; i++)
         message_free(&s->msg[--s->n_msg]);
     restore_end(s);
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
 }
 
 /* The live lane goes back to the newest state that is held, where that is a turn's end. */
@@ -116,18 +116,18 @@ static void restore_newest(struct session *s)
     if (p && p->turn_end)
         restore(s, &p->lane);
     else
-        lane_free(s->rig, &s->lane);
+        lane_free(s->runtime, &s->lane);
 }
 
 struct replaced session_take_messages(struct session *s)
 {
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     struct replaced old = {s->msg, s->n_msg};
     free(s->turn_of);
     s->msg = NULL;
     s->turn_of = NULL;
     s->n_msg = s->cap_msg = 0;
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
     return old;
 }
 
@@ -142,12 +142,12 @@ void session_fit_states(struct session *s, struct replaced *old)
     int same = 0;
     while (same < old->n_msg && same < s->n_msg && message_equal(&old->msg[same], &s->msg[same]))
         same++;
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     while (s->n_point && s->point[s->n_point - 1].n_msg > same)
         drop_point(s, s->n_point - 1);
     if (same < old->n_msg || same < s->n_msg)
         restore_newest(s);
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
     while (old->n_msg)
         message_free(&old->msg[--old->n_msg]);
     free(old->msg);
@@ -156,56 +156,56 @@ void session_fit_states(struct session *s, struct replaced *old)
 
 void session_unsay(struct session *s)
 {
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     if (s->n_msg)
         message_free(&s->msg[--s->n_msg]);
     for (int i = s->n_point - 1; i >= 0; i--)
         if (s->point[i].n_msg > s->n_msg)
             drop_point(s, i);
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
 }
 
 void session_fork(struct session *s, const char *child)
 {
-    lane_park(s->rig, &s->lane);
-    pass_lock(&s->rig->pass);
+    lane_park(s->runtime, &s->lane);
+    pass_lock(&s->runtime->pass);
     if (s->n_idle == MAX_POINTS) {
-        lane_free(s->rig, &s->idle[0]);
+        lane_free(s->runtime, &s->idle[0]);
         memmove(s->idle, s->idle + 1, (MAX_POINTS - 1) * sizeof *s->idle);
         s->n_idle--;
     }
-    lane_fork(s->rig, &s->lane, &s->idle[s->n_idle++]);
+    lane_fork(s->runtime, &s->lane, &s->idle[s->n_idle++]);
     memcpy(s->id, child, sizeof s->id);
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
 }
 
 void session_mark(struct session *s, bool turn_end)
 {
     if (s->lane.seq.committed == 0)
         return;
-    lane_park(s->rig, &s->lane);
-    pass_lock(&s->rig->pass);
+    lane_park(s->runtime, &s->lane);
+    pass_lock(&s->runtime->pass);
     if (s->n_point == MAX_POINTS)
         drop_point(s, 0);
     struct point *p = &s->point[s->n_point++];
     p->n_msg = s->n_msg;
     p->turn_end = turn_end;
-    lane_fork(s->rig, &s->lane, &p->lane);
-    pass_unlock(&s->rig->pass);
+    lane_fork(s->runtime, &s->lane, &p->lane);
+    pass_unlock(&s->runtime->pass);
 }
 
 bool session_reclaim(struct session *s)
 {
     bool any = s->n_point || s->n_idle;
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     if (s->n_point) {
         drop_point(s, 0);
     } else if (s->n_idle) {
-        lane_free(s->rig, &s->idle[0]);
+        lane_free(s->runtime, &s->idle[0]);
         memmove(s->idle, s->idle + 1, (size_t)(s->n_idle - 1) * sizeof *s->idle);
         s->n_idle--;
     }
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
     return any;
 }
 
@@ -258,7 +258,7 @@ static bool too_long(const struct session *s, int n, struct err *e)
 {
     return err_set(e, ERR_USAGE,
                    "the message needs %d tokens with its surroundings, the context holds %d", n + 1,
-                   s->rig->context);
+                   s->runtime->context);
 }
 
 /* ---- room for a message ---------------------------------------------------------------------- */
@@ -323,7 +323,7 @@ static int leave_oldest(const struct exchange *x, int n, int most, int need, boo
 static bool choose(const struct session *s, const char *text, int reserve, int least, bool *gone,
                    struct exchange *x, struct room *out, struct err *e)
 {
-    int n = exchanges_of(s, x), context = s->rig->context, long_text = context / 4;
+    int n = exchanges_of(s, x), context = s->runtime->context, long_text = context / 4;
     if (!measure(s, x, n, e))
         return false;
     int need = out->n_all + reserve - context;
@@ -359,14 +359,14 @@ bool session_room(const struct session *s, const char *text, int reserve, int le
     *out = (struct room){0};
     bool ok = render(s, NULL, text, &out->prompt, e);
     out->n_all = out->prompt.n;
-    if (ok && out->n_all + reserve > s->rig->context && s->n_msg) {
+    if (ok && out->n_all + reserve > s->runtime->context && s->n_msg) {
         bool *gone = xcalloc((size_t)s->n_msg, sizeof *gone);
         struct exchange *x = xcalloc((size_t)s->n_msg, sizeof *x);
         ok = choose(s, text, reserve, least, gone, x, out, e);
         free(gone);
         free(x);
     }
-    return ok && (out->prompt.n < s->rig->context || too_long(s, out->prompt.n, e));
+    return ok && (out->prompt.n < s->runtime->context || too_long(s, out->prompt.n, e));
 }
 
 static bool listed(const struct ids *list, int v)
@@ -405,7 +405,7 @@ int session_forget(struct session *s, const struct ids *turns)
 {
     struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
     int n = exchanges_of(s, x), found = 0, kept = 0, first = s->n_msg;
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     for (int i = 0; i < n; i++) {
         bool leaves = listed(turns, x[i].turn);
         found += leaves;
@@ -426,12 +426,12 @@ int session_forget(struct session *s, const struct ids *turns)
             drop_point(s, s->n_point - 1);
         restore_newest(s);
     }
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
     free(x);
     return found;
 }
 
-/* ---- continuing from a state ------------------------------------------------------------------ */
+/* ---- continuing from a state ----------------------------------------------------------------- */
 
 /* Drops the oldest question and its answer. */
 static bool drop_oldest(struct session *s)
@@ -458,7 +458,7 @@ static bool usable(const struct session *s, const struct lane *l, const struct i
 {
     int n = l->seq.committed;
     return n > 0 && n < prompt->n && !memcmp(l->tok.v, prompt->v, (size_t)n * sizeof *prompt->v) &&
-           (!draft || !s->rig->drafter || lane_can_follow(s->rig, l));
+           (!draft || !s->runtime->drafter || lane_can_follow(s->runtime, l));
 }
 
 struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft)
@@ -474,16 +474,16 @@ struct lane *session_resident(struct session *s, const struct ids *prompt, bool 
 void session_prepare(struct session *s, const struct ids *prompt, bool draft)
 {
     struct lane *best = session_resident(s, prompt, draft);
-    pass_lock(&s->rig->pass);
+    pass_lock(&s->runtime->pass);
     if (!best)
-        lane_free(s->rig, &s->lane);
+        lane_free(s->runtime, &s->lane);
     else if (best != &s->lane)
         restore(s, best);
     s->lane.tok.n = 0;
     ids_cat(&s->lane.tok, prompt->v, prompt->n);
     s->lane.draws = s->draws;
     s->lane.stopped = false;
-    pass_unlock(&s->rig->pass);
+    pass_unlock(&s->runtime->pass);
 }
 
 bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
@@ -494,9 +494,9 @@ bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, 
         prompt->n = 0;
         if (!session_render(s, NULL, prompt, e))
             return false;
-        if (prompt->n + reserve <= s->rig->context || !drop_oldest(s))
+        if (prompt->n + reserve <= s->runtime->context || !drop_oldest(s))
             break;
     }
     *dropped = before - s->n_msg;
-    return prompt->n < s->rig->context || too_long(s, prompt->n, e);
+    return prompt->n < s->runtime->context || too_long(s, prompt->n, e);
 }

@@ -1,4 +1,4 @@
-/* session.h - one conversation on the rig: messages, the live lane, and points to go back to.
+/* session.h - one conversation on the runtime: messages, the live lane, and points to go back to.
  *
  * For every turn the whole conversation is rendered to tokens; session_prepare() finds how much of
  * it the cache already holds. A cached state can be continued only where it ends, because sliding
@@ -22,7 +22,7 @@ struct point {
 };
 
 struct session {
-    struct rig *rig;
+    struct runtime *runtime;
     const struct chat *chat;
     /* the conversation: no view reads these */
     struct message *msg; /* without the system prompt */
@@ -40,7 +40,7 @@ struct session {
     int n_idle;
 };
 
-void session_init(struct session *s, struct rig *rig, const struct chat *chat);
+void session_init(struct session *s, struct runtime *runtime, const struct chat *chat);
 void session_free(struct session *s);
 /* Empties the conversation and all pools; the system prompt stays. */
 void session_reset(struct session *s, const char *id);
@@ -59,7 +59,8 @@ struct replaced session_take_messages(struct session *s);
 void session_fit_states(struct session *s, struct replaced *old);
 /* Takes the last n messages away and goes back to where the conversation stood. */
 void session_rewind(struct session *s, int n);
-/* Takes the last message away and leaves the state alone: the next turn finds out what it can use. */
+/* Takes the last message away and leaves the state alone: the next turn finds out what it can
+ * use. */
 void session_unsay(struct session *s);
 /* The conversation goes on under a new id; the parent's state stays resident, pages shared. */
 void session_fork(struct session *s, const char *child);
@@ -72,13 +73,13 @@ struct room {
 };
 void room_free(struct room *r);
 /* Renders the conversation with `text`, and chooses what has to leave so that `reserve` tokens stay
- * free for the reply. Oldest turns leave first; a turn of more than a quarter of the context, a long
- * text that later questions are about, leaves only where otherwise fewer than `least` tokens were
- * free. Changes nothing. False: even alone with the system prompt the message does not fit. */
+ * free for the reply. Oldest turns leave first; a turn of more than a quarter of the context, a
+ * long text that later questions are about, leaves only where otherwise fewer than `least` tokens
+ * were free. Changes nothing. False: even alone with the system prompt the message does not fit. */
 bool session_room(const struct session *s, const char *text, int reserve, int least,
                   struct room *out, struct err *e);
-/* Takes whole turns out of the conversation; returns how many were in it. The live lane goes back to
- * the newest turn end before them that is still held. */
+/* Takes whole turns out of the conversation; returns how many were in it. The live lane goes back
+ * to the newest turn end before them that is still held. */
 int session_forget(struct session *s, const struct ids *turns);
 bool session_has_turn(const struct session *s, int turn);
 /* As session_render(), without these turns. */
@@ -99,7 +100,8 @@ struct lane *session_resident(struct session *s, const struct ids *prompt, bool 
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
 /* Remembers the present state; the oldest point is dropped when there are too many. */
 void session_mark(struct session *s, bool turn_end);
-/* Frees the least valuable resident state (oldest point, then an idle fork). False: nothing left. */
+/* Frees the least valuable resident state (oldest point, then an idle fork). False: nothing
+ * left. */
 bool session_reclaim(struct session *s);
 /* Every sequence that holds pages, for kv_check(); at most max. */
 int session_seqs(const struct session *s, const struct seq **out, int max);

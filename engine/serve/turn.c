@@ -78,10 +78,10 @@ void engine_fail(struct engine *g, const struct err *e)
 bool engine_sweep(struct engine *g, struct err *e)
 {
     const struct seq *seqs[MAX_SEQS];
-    struct checker *c = &g->own.rig.pass.check;
+    struct checker *c = &g->own.runtime.pass.check;
     if (c->level < CHECK_STRICT)
         return true;
-    bool ok = check_sweep(&g->own.rig.kv, seqs, shared_seqs(&g->shared, seqs), e);
+    bool ok = check_sweep(&g->own.runtime.kv, seqs, shared_seqs(&g->shared, seqs), e);
     shared_lock(&g->shared);
     c->violations += !ok;
     shared_unlock(&g->shared);
@@ -193,7 +193,7 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
 /* The page events since the last step. */
 static void add_page_events(struct engine *g, struct event *ev)
 {
-    const struct page_log *log = &g->own.rig.kv.log;
+    const struct page_log *log = &g->own.runtime.kv.log;
     uint64_t from = log->seq - g->own.page_seq > PAGE_LOG ? log->seq - PAGE_LOG : g->own.page_seq;
     ev->n_pages = (int)(log->seq - from);
     ev->pages = xmalloc((size_t)ev->n_pages * sizeof *ev->pages);
@@ -233,7 +233,7 @@ static int finished(struct engine *g, const struct turn *t)
         return STOP_END;
     if (g->shared.set.max_tokens > 0 && generated(g, t) >= g->shared.set.max_tokens)
         return STOP_MAX;
-    if (l->tok.n >= g->own.rig.context)
+    if (l->tok.n >= g->own.runtime.context)
         return STOP_CONTEXT;
     return stopped_by_user(g, t) ? STOP_CANCEL : -1;
 }
@@ -260,7 +260,7 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
     for (;;) {
         int upto = min_int(l->seq.committed + *chunk, l->tok.n);
         bool last = upto == l->tok.n;
-        if (lane_extend(&g->own.rig, l, upto, last, g->shared.set.spec, g->shared.set.topk, e))
+        if (lane_extend(&g->own.runtime, l, upto, last, g->shared.set.spec, g->shared.set.topk, e))
             return true;
         if (e->kind != ERR_NEGATIVE || stop_asked(&g->stop))
             return false;
@@ -276,7 +276,7 @@ static int prefill(struct engine *g, struct turn *t)
 {
     struct lane *l = &g->own.ses.lane;
     struct err e = {0};
-    int chunk = min_int(g->shared.set.chunk, g->own.rig.max_rows), total = l->tok.n;
+    int chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows), total = l->tok.n;
     uint64_t start = clock_ns();
     while (l->seq.committed < total) {
         if (stopped_by_user(g, t))
@@ -307,7 +307,7 @@ static int decode(struct engine *g, struct turn *t)
         struct step_limits lim = {left};
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
         bool spec = set->spec && g->loaded.has_draft;
-        if (lane_step(&g->own.rig, &l, &lim, 1, spec ? &shape : NULL, &e)) {
+        if (lane_step(&g->own.runtime, &l, &lim, 1, spec ? &shape : NULL, &e)) {
             t->decode_ns = clock_ns() - start;
             post_step(g, t);
             why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, g->shared.step, &e);
@@ -364,7 +364,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     const struct settings *set = &g->shared.set;
     struct session *s = &g->own.ses;
     shared_lock(&g->shared);
-    rig_set(&g->own.rig, set);
+    runtime_set(&g->own.runtime, set);
     shared_unlock(&g->shared);
     session_prepare(s, prompt, set->spec && g->loaded.has_draft);
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
@@ -417,12 +417,12 @@ static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int
  * long text's leaving. */
 static int reserve(const struct engine *g)
 {
-    return min_int(512, g->own.rig.context / 8);
+    return min_int(512, g->own.runtime.context / 8);
 }
 
 static int least(const struct engine *g)
 {
-    return min_int(64, g->own.rig.context / 16);
+    return min_int(64, g->own.runtime.context / 16);
 }
 
 /* "turn 3", "turns 1-3, 5" */
@@ -459,7 +459,7 @@ static void let_leave(struct engine *g, const struct ids *turns, int tokens, con
 static bool find_room(struct engine *g, const char *text, bool make_room, struct room *r,
                       struct err *e)
 {
-    int context = g->own.rig.context, policy = make_room ? FORGET_OLDEST : g->shared.set.forget;
+    int context = g->own.runtime.context, policy = make_room ? FORGET_OLDEST : g->shared.set.forget;
     if (!session_room(&g->own.ses, text, reserve(g), least(g), r, e))
         return false;
     if (r->turns.n == 0)
@@ -525,12 +525,12 @@ void engine_say(struct engine *g, const char *text, bool make_room, int stop_aft
     }
     number_turn(g);
     if (find_room(g, text, make_room, &r, &e)) {
-        int left = g->own.rig.context - r.prompt.n;
+        int left = g->own.runtime.context - r.prompt.n;
         session_add(&g->own.ses, ROLE_USER, g->own.ses.turn, text, NULL, 0);
         if (left < reserve(g)) {
             char *line = xasprintf("the context is nearly full: %d of %d tokens are left for the "
                                    "reply; /forget N leaves out the oldest N turns", left,
-                                   g->own.rig.context);
+                                   g->own.runtime.context);
             engine_post_text(g, EV_NOTICE, line);
             free(line);
         }
@@ -557,9 +557,11 @@ void engine_regen(struct engine *g, int stop_after)
         ok = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
     } else {
         ok = session_render_again(s, &prompt, &e) &&
-             (prompt.n < g->own.rig.context ||
-              err_set(&e, ERR_USAGE, "the reply stays: its question needs %d tokens with its "
-                      "surroundings now, the context holds %d", prompt.n + 1, g->own.rig.context));
+             (prompt.n < g->own.runtime.context ||
+              err_set(&e, ERR_USAGE,
+                      "the reply stays: its question needs %d tokens with its "
+                      "surroundings now, the context holds %d",
+                      prompt.n + 1, g->own.runtime.context));
         if (ok)
             session_rewind(s, 1);
     }

@@ -22,9 +22,9 @@ static void post_settings(struct engine *g, enum op_kind op)
     engine_post_op(g, op, b.p ? b.p : "", 0);
     buf_clear(&b);
     for (int i = 0; i < N_BUGS; i++) /* switches outlive sessions: each one says which are on */
-        if (bug_on(&g->own.rig.bugs, (enum bug)i)) {
+        if (bug_on(&g->own.runtime.bugs, (enum bug)i)) {
             buf_printf(&b, "bug.%d=%s", bug_at((enum bug)i)->number,
-                       bug_state_name((enum bug)i, bug_on(&g->own.rig.bugs, (enum bug)i)));
+                       bug_state_name((enum bug)i, bug_on(&g->own.runtime.bugs, (enum bug)i)));
             engine_post_op(g, OP_SET, b.p, 0);
             buf_clear(&b);
         }
@@ -46,7 +46,7 @@ static void start_stats(struct engine *g)
 {
     shared_lock(&g->shared);
     g->shared.stats = (struct chat_view){0};
-    checker_start(&g->own.rig.pass.check);
+    checker_start(&g->own.runtime.pass.check);
     ring_clear(&g->shared.ring);
     g->shared.turn = g->shared.step = 0;
     g->shared.count = (struct turn_count){0};
@@ -162,10 +162,10 @@ static void do_undo(struct engine *g)
 /* The engine's switches of historical faults: name is the fault's number or name. */
 static bool set_bug(struct engine *g, const char *name, const char *value, struct err *e)
 {
-    struct bugs on = g->own.rig.bugs;
+    struct bugs on = g->own.runtime.bugs;
     bool ok = bug_set(&on, name, value, e);
     if (ok)
-        rig_set_bugs(&g->own.rig, &on);
+        runtime_set_bugs(&g->own.runtime, &on);
     return ok;
 }
 
@@ -200,7 +200,7 @@ static void do_calibrate(struct engine *g)
     struct calibration c;
     const struct ids *said = &g->own.ses.lane.tok;
     struct calib_opts o = {.l = &g->loaded, .text = said->v, .n_text = said->n,
-                           .bugs = &g->own.rig.bugs, .stop = &g->stop};
+                           .bugs = &g->own.runtime.bugs, .stop = &g->stop};
     struct event ev = engine_event(g, EV_CALIBRATION);
     if (!calibrate_run(&o, &c, &e)) {
         engine_fail(g, &e);
@@ -319,19 +319,19 @@ static void post_notice(void *arg, const char *line)
 static bool load(struct engine *g, const struct engine_opts *asked, struct err *e)
 {
     struct engine_opts o = *asked;
-    struct rig *r = &g->own.rig;
+    struct runtime *r = &g->own.runtime;
     o.notice = post_notice;
     o.notice_arg = g;
     if (!engine_load(&g->loaded, &o, LOAD_DEVICE | LOAD_TEXT, e))
         return false;
     resolve_settings(g);
-    if (!engine_rig(r, &g->loaded, &o, e))
+    if (!engine_runtime(r, &g->loaded, &o, e))
         return false;
     r->pass.hold = hold;
     r->pass.hold_arg = &g->shared;
     g->shared.pass = &r->pass;
     g->shared.ses = &g->own.ses;
-    g->shared.bugs = &g->own.rig.bugs;
+    g->shared.bugs = &g->own.runtime.bugs;
     /* where passes queue, the host is far ahead of the device; elsewhere one may take long */
     r->net.stop = r->dev.k->queued ? NULL : &g->stop;
     session_init(&g->own.ses, r, g->loaded.chat);
@@ -408,8 +408,8 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
                                           quant ? ", " : "", quant ? quant : "");
     i->shared_kv = g->strings[3] = print_sharing(g);
     i->chat = chat_name(l->chat);
-    i->context = g->own.rig.context;
-    i->page_size = g->own.rig.kv.page_size;
+    i->context = g->own.runtime.context;
+    i->page_size = g->own.runtime.kv.page_size;
     i->window = l->model.cfg.window;
     i->n_layer = l->model.cfg.n_layer;
     for (int k = 0; k < i->n_layer; k++)
@@ -422,13 +422,13 @@ static void fill_info(struct engine *g, const struct engine_opts *o)
     tokenizer_sha(g, o->model);
     i->backend = l->dev.k->name;
     i->precision = i->kv = l->dev.kv == KV_BF16 ? "bf16" : "f32";
-    i->rows = g->own.rig.max_rows;
+    i->rows = g->own.runtime.max_rows;
     for (int k = 0; l->has_draft && k < l->draft.n_capture; k++) {
         size_t n = strlen(i->capture);
         snprintf(i->capture + n, sizeof i->capture - n, "%s%d", k ? "," : "", l->draft.capture[k]);
     }
     for (int p = 0; p < N_POOLS; p++)
-        i->n_pages[p] = g->own.rig.kv.pool[p].total;
+        i->n_pages[p] = g->own.runtime.kv.pool[p].total;
 }
 
 static void init_locks(struct engine *g)
@@ -452,9 +452,9 @@ static void local_close(struct backend *b)
         pthread_join(g->thread, NULL);
     while (g->inbox.n)
         request_free(&g->inbox.rq[--g->inbox.n]);
-    if (g->own.ses.rig)
+    if (g->own.ses.runtime)
         session_free(&g->own.ses);
-    rig_close(&g->own.rig);
+    runtime_close(&g->own.runtime);
     engine_unload(&g->loaded);
     evq_free(g->screen);
     ring_close(&g->shared.ring);

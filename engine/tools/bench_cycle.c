@@ -31,7 +31,7 @@ static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
         l->force = accepted > 0 ? (int)due : 0;
         due -= l->force;
         uint64_t t0 = clock_ns();
-        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+        if (!lane_step(&s->runtime, &l, &lim, 1, shape, e))
             return false;
         if (i >= 0) {
             seconds[i] = (double)(clock_ns() - t0) * 1e-9;
@@ -45,7 +45,7 @@ static bool time_cycles(struct bench *b, struct subject *s, struct lane *l,
 
 /* Seconds that the device alone takes for the last cycle: recorded, it runs some more times. 0: it
  * was not recorded. */
-static bool device_seconds(struct bench *b, struct rig *r, double wall, double *seconds,
+static bool device_seconds(struct bench *b, struct runtime *r, double wall, double *seconds,
                            struct err *e)
 {
     int n = (int)(2e-3 / wall) + 2;
@@ -69,16 +69,16 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
     double host[TIMES], device[TIMES], own[TIMES], wall;
     char text[96];
     for (int i = 0; i < TIMES; i++) { /* one after the other, as in a chat */
-        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+        if (!lane_step(&s->runtime, &l, &lim, 1, shape, e))
             return false;
-        own[i] = (double)(s->rig.host.before + s->rig.host.after) * 1e-9;
+        own[i] = (double)(s->runtime.host.before + s->runtime.host.after) * 1e-9;
     }
     for (int i = 0; i < TIMES; i++) {
         uint64_t t0 = clock_ns();
-        if (!lane_step(&s->rig, &l, &lim, 1, shape, e))
+        if (!lane_step(&s->runtime, &l, &lim, 1, shape, e))
             return false;
         wall = (double)(clock_ns() - t0) * 1e-9;
-        if (!device_seconds(b, &s->rig, wall, &device[i], e))
+        if (!device_seconds(b, &s->runtime, wall, &device[i], e))
             return false;
         if (device[i] == 0) /* the device records nothing: the two cannot be told apart */
             return true;
@@ -104,21 +104,21 @@ static bool plain(struct bench *b, struct subject *s, struct err *e)
     snprintf(host, sizeof host, "cycle.host.%s.plain", s->name);
     bool ok = bench_pretend(b, s, &l, s->usual, e) && time_cycles(b, s, &l, NULL, 0, &t, &mean, e);
     if (ok) {
-        double bytes = bench_pass_bytes(b, &s->rig, 1, s->usual, &hit);
+        double bytes = bench_pass_bytes(b, &s->runtime, 1, s->usual, &hit);
         bench_describe(shape, sizeof shape, s, s->usual, hit);
         s->plain_ms = t.ms;
         if (bench_wanted(b, name))
             bench_tell(b, name, shape, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
         ok = !bench_wanted(b, host) || host_share(b, s, &l, NULL, host, e);
     }
-    lane_free(&s->rig, &l);
+    lane_free(&s->runtime, &l);
     return ok || err_prefix(e, "%s", name);
 }
 
 static bool cycle(struct bench *b, struct subject *s, struct tree_shape shape, double accepted,
                   struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     char of[40], name[64], host[64], text[96];
     struct lane l;
     struct timing t;
@@ -184,7 +184,7 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
         bool ok = bench_prompted(b, s, &l, n, 0, e) && b->dev.k->sync(b->dev.d, e);
         if (i >= 0)
             seconds[i] = (double)(clock_ns() - t0) * 1e-9;
-        lane_free(&s->rig, &l);
+        lane_free(&s->runtime, &l);
         if (!ok)
             return err_prefix(e, "%s", name);
     }
@@ -209,11 +209,11 @@ static bool talk_lane(struct subject *s, const struct ids *prompt, const struct 
     int n = prompt->n;
     *l = (struct lane){.tap_row = -1};
     ids_cat(&l->tok, prompt->v, n);
-    bool ok = lane_extend(&s->rig, l, n, true, shape, shape ? shape->topk : 1, e);
+    bool ok = lane_extend(&s->runtime, l, n, true, shape, shape ? shape->topk : 1, e);
     uint64_t t0 = clock_ns();
     *tokens = *cycles = 0;
     for (; ok && !l->stopped && *tokens < lim.max_new; ++*cycles) {
-        ok = lane_step(&s->rig, &l, &lim, 1, shape, e);
+        ok = lane_step(&s->runtime, &l, &lim, 1, shape, e);
         *tokens += ok ? l->n_new : 0;
     }
     *seconds = (double)(clock_ns() - t0) * 1e-9;
@@ -234,13 +234,13 @@ enum { PLAIN, SPEC, NGRAM, N_MANNERS };
 static bool one_reply(struct subject *s, const struct ids *prompt, struct manner *m, int turn,
                       struct err *e)
 {
-    struct drafter *own = s->rig.drafter;
+    struct drafter *own = s->runtime.drafter;
     struct lane l;
     double took;
-    s->rig.drafter = m->drafter;
+    s->runtime.drafter = m->drafter;
     bool ok = talk_lane(s, prompt, m->shape, &l, &m->tokens, &m->cycles, &took, e);
-    lane_free(&s->rig, &l);
-    s->rig.drafter = own;
+    lane_free(&s->runtime, &l);
+    s->runtime.drafter = own;
     if (ok && turn >= 0)
         m->seconds[turn] = took;
     return ok;
@@ -254,7 +254,8 @@ static struct timing tell_talk(struct bench *b, struct subject *s, const char *n
     snprintf(text, sizeof text, "ms a token of %d, %.2f tokens a step", m->tokens,
              (double)m->tokens / m->cycles);
     /* one row a token: its pass in the middle of the reply; a drafted one depends on the text */
-    double bytes = m->shape ? 0 : bench_pass_bytes(b, &s->rig, 1, prompt->n + m->tokens / 2, NULL);
+    double bytes =
+        m->shape ? 0 : bench_pass_bytes(b, &s->runtime, 1, prompt->n + m->tokens / 2, NULL);
     bench_tell(b, name, text, &t, &(struct figure){bytes, 0, 1e3 / t.ms, "tok/s"});
     return t;
 }
@@ -294,7 +295,7 @@ static bool ask_again(struct subject *s, const struct ids *prompt, struct messag
         ids_cat(&m[1].ids, l.tok.v + prompt->n, l.tok.n - prompt->n);
     ok = ok && chat_render(s->l.chat, m, 3, again, e);
     ids_free(&m[1].ids);
-    lane_free(&s->rig, &l);
+    lane_free(&s->runtime, &l);
     return ok;
 }
 
@@ -312,13 +313,13 @@ static bool talks(struct bench *b, struct subject *s, struct err *e)
     struct drafter *ngram = drafter_open(&(struct drafter_setup){.w = &lookup}, e);
     bool ok = ngram != NULL;
     struct manner m[N_MANNERS] = {{.name = "plain"},
-                                  {.name = "spec", .shape = &shape, .drafter = s->rig.drafter},
+                                  {.name = "spec", .shape = &shape, .drafter = s->runtime.drafter},
                                   {.name = "ngram", .shape = &shape, .drafter = ngram}};
-    s->rig.n_stop = s->l.n_stop; /* the other lines have no end but their length */
+    s->runtime.n_stop = s->l.n_stop; /* the other lines have no end but their length */
     ok = ok && chat_render(s->l.chat, &question, 1, &prompt, e) &&
          talk(b, s, "chat", &prompt, m, e) && ask_again(s, &prompt, question, &again, e) &&
          talk(b, s, "again", &again, m, e);
-    s->rig.n_stop = 0;
+    s->runtime.n_stop = 0;
     drafter_close(ngram);
     ids_free(&prompt);
     ids_free(&again);

@@ -17,7 +17,7 @@ static void add_tokens(struct bench *b, struct subject *s, struct lane *l, int n
 
 bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     *l = (struct lane){.tap_row = -1};
     add_tokens(b, s, l, n + 1);
     for (int upto; l->seq.committed < n;) {
@@ -40,7 +40,7 @@ bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, i
     add_tokens(b, s, l, n);
     while (l->seq.committed < n) {
         int upto = min_int(l->seq.committed + s->chunk, n);
-        if (!lane_extend(&s->rig, l, upto, upto == n, topk > 0, max_int(topk, 1), e))
+        if (!lane_extend(&s->runtime, l, upto, upto == n, topk > 0, max_int(topk, 1), e))
             return false;
     }
     return true;
@@ -49,7 +49,7 @@ bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, i
 void bench_describe(char *out, size_t room, const struct subject *s, int n, double hit)
 {
     size_t at = (size_t)snprintf(out, room, "%d cells, %s", n,
-                                 s->rig.net.cells[0].type == KV_BF16 ? "bf16" : "f32");
+                                 s->runtime.net.cells[0].type == KV_BF16 ? "bf16" : "f32");
     const char *cut = models_quant_text(&s->quant);
     if (cut)
         at += (size_t)snprintf(out + at, room - at, ", %s", cut);
@@ -111,7 +111,7 @@ static bool fits(struct bench *b, struct subject *s, struct err *e)
 /* Every cell but the guard page's holds a number; expert choices are kept. */
 static bool prepare(struct bench *b, struct subject *s, struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     const struct config *c = &s->l.model.cfg;
     for (int l = 0; l < c->n_layer; l++) {
         const struct k_cells *cells = &r->net.cells[l];
@@ -148,14 +148,14 @@ static bool measure(struct bench *b, struct subject *s, struct err *e)
     s->most = b->graphs && !b->o->brief ? 131072 : b->o->brief && !b->graphs ? 512 : 4096;
     s->most = min_int(s->most, s->l.model.cfg.max_pos);
     s->usual = min_int(s->usual, s->most);
-    struct rig_shape shape = {.page_size = 16, .context = s->most + 1024, .max_rows = s->chunk,
-                              .kv = b->dev.kv};
-    bool ok = fits(b, s, e) && loaded_rig(&s->rig, &s->l, &shape, e);
-    s->rig.n_stop = 0;
+    struct runtime_shape shape = {.page_size = 16, .context = s->most + 1024, .max_rows = s->chunk,
+                                  .kv = b->dev.kv};
+    bool ok = fits(b, s, e) && loaded_runtime(&s->runtime, &s->l, &shape, e);
+    s->runtime.n_stop = 0;
     ok = ok && prepare(b, s, e) && bench_passes(b, s, e) && bench_products(b, s, e) &&
          bench_cycles(b, s, e);
-    bench_release(b, &s->rig.net.chosen, 1);
-    rig_close(&s->rig);
+    bench_release(b, &s->runtime.net.chosen, 1);
+    runtime_close(&s->runtime);
     return b->dev.k->sync(b->dev.d, ok ? e : NULL) && ok;
 }
 

@@ -19,7 +19,7 @@ struct subject {
     const char *synthetic; /* made up instead of read; or NULL */
     struct loaded l;
     struct quant_opts quant;
-    struct rig rig;
+    struct runtime runtime;
     int chunk;   /* prompt tokens a pass */
     int most;    /* longest context that is measured */
     int usual;   /* context of verify passes and cycles */
@@ -45,8 +45,8 @@ static inline bool bench_is_expert(const struct layer *l, const struct tensor *t
     return t == &l->gate_up || t == &l->gate_up_s || t == &l->gate_up_b || t == &l->down_e ||
            t == &l->down_s || t == &l->down_b;
 }
-/* Of a tensor that is read once. A matrix quantized to FP8 counts as FP8, whatever the device reads (the
- * CPU, and CUDA for more than 16 rows: bf16). */
+/* Of a tensor that is read once. A matrix quantized to FP8 counts as FP8, whatever the device reads
+ * (the CPU, and CUDA for more than 16 rows: bf16). */
 static inline double bench_weight_bytes(const struct tensor *t)
 {
     return (double)t->bytes / (t->quantize ? 2 : 1);
@@ -56,9 +56,9 @@ static inline double bench_cell_bytes(const struct layer *l, enum kv_type type)
     return 2.0 * l->n_kv * l->head_dim * (double)kv_type_size(type);
 }
 /* Of the target's last pass; *hit (may be NULL): experts a layer. */
-double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double *hit);
+double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, double *hit);
 /* Of one pass of an EAGLE3 head with as many rows; only the first of a cycle runs fc. */
-double bench_draft_bytes(struct rig *r, int rows, int n, bool first);
+double bench_draft_bytes(struct runtime *r, int rows, int n, bool first);
 
 /* The lines that are asked for. */
 bool bench_passes(struct bench *b, struct subject *s, struct err *e);

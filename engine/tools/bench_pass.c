@@ -23,7 +23,7 @@ static double layer_bytes(struct layer *l, const struct config *c, enum kv_type 
 }
 
 /* Experts that layer l's rows of the last pass chose. */
-static int experts_hit(struct bench *b, const struct rig *r, int l, int rows)
+static int experts_hit(struct bench *b, const struct runtime *r, int l, int rows)
 {
     const struct config *c = &r->m->cfg;
     size_t each = (size_t)r->net.max_rows * (size_t)c->top_k * 4;
@@ -42,7 +42,7 @@ static int experts_hit(struct bench *b, const struct rig *r, int l, int rows)
     return hit;
 }
 
-double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double *hit)
+double bench_pass_bytes(struct bench *b, struct runtime *r, int rows, int n, double *hit)
 {
     struct model *m = r->m;
     const struct config *c = &m->cfg;
@@ -60,7 +60,7 @@ double bench_pass_bytes(struct bench *b, struct rig *r, int rows, int n, double 
            (double)(m->norm.bytes + m->ple_model_proj.bytes) + rows * embedded;
 }
 
-double bench_draft_bytes(struct rig *r, int rows, int n, bool first)
+double bench_draft_bytes(struct runtime *r, int rows, int n, bool first)
 {
     struct draft *d = r->drafter->head->w;
     const struct tensor *head = d->head.data ? &d->head : &r->m->head;
@@ -73,7 +73,7 @@ double bench_draft_bytes(struct rig *r, int rows, int n, bool first)
 /* ---- one pass of the target ------------------------------------------------------------------ */
 
 struct pass_run {
-    struct rig *r;
+    struct runtime *r;
     enum plan_mode mode;
     int rows;
 };
@@ -81,7 +81,7 @@ struct pass_run {
 static void run_pass(struct bench *b, void *arg)
 {
     struct pass_run *p = arg;
-    struct rig *r = p->r;
+    struct runtime *r = p->r;
     int vocab = r->m->cfg.vocab;
     kbuf logits = kbuf_at(r->logits, 0, (size_t)p->rows * (size_t)vocab * 4);
     net_forward(&r->net, &r->pass.plan[p->mode], &r->pass.kp, NULL);
@@ -97,13 +97,13 @@ static bool time_pass(struct bench *b, struct subject *s, struct pass_run *p, st
 {
     size_t bytes = (size_t)p->rows * (size_t)s->l.model.cfg.vocab * 4;
     struct work w = {.run = run_pass, .arg = p, .times = 1, .numbers = true,
-                     .out = kbuf_at(s->rig.logits, 0, bytes)};
+                     .out = kbuf_at(s->runtime.logits, 0, bytes)};
     return bench_time(b, &w, t, e);
 }
 
 static bool step(struct bench *b, struct subject *s, int n, struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     char name[64], shape[64], length[16];
     snprintf(name, sizeof name, "step.%s.%s", s->name, bench_length(length, n));
     if (n > s->most || !bench_wanted(b, name))
@@ -137,7 +137,7 @@ static void grow(struct bench *b, struct subject *s, struct tree *t, int32_t roo
 
 static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     char name[64], shape[64];
     snprintf(name, sizeof name, "verify.%s.T%d", s->name, rows);
     if (!bench_wanted(b, name))
@@ -167,7 +167,7 @@ static bool verify(struct bench *b, struct subject *s, int rows, struct err *e)
 
 static void run_draft(struct bench *b, void *arg)
 {
-    struct rig *r = arg;
+    struct runtime *r = arg;
     struct head *d = r->drafter->head;
     (void)b;
     d->ops->level(d, &r->pass.kp, 1, d->root, d->idx);
@@ -177,7 +177,7 @@ static void run_draft(struct bench *b, void *arg)
 /* One row of a later level, behind a prompt that the draft followed. */
 static bool draft_step(struct bench *b, struct subject *s, struct err *e)
 {
-    struct rig *r = &s->rig;
+    struct runtime *r = &s->runtime;
     char name[64], shape[64];
     snprintf(name, sizeof name, "draft.step.%s", s->name);
     if (!bench_wanted(b, name) || !r->drafter || !drafter_owns_kv(r->drafter))

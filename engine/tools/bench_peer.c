@@ -192,7 +192,7 @@ struct ours {
 };
 
 /* One of a layer's products, as the pass has it but for norms and additions behind it. */
-static void our_product(struct rig *r, const char *what, int l, int rows)
+static void our_product(struct runtime *r, const char *what, int l, int rows)
 {
     struct net *n = &r->net;
     const struct kernels *k = n->dev.k;
@@ -216,7 +216,7 @@ static void run_ours(struct bench *b, void *arg)
     struct ours *o = arg;
     (void)b;
     for (int i = 0; i < o->shape->layers && i < IN_TURN; i++)
-        our_product(&o->s->rig, o->shape->what, o->shape->layer[i], o->rows);
+        our_product(&o->s->runtime, o->shape->what, o->shape->layer[i], o->rows);
 }
 
 static bool tell_ours(struct bench *b, struct subject *s, const struct shapes *all,
@@ -313,6 +313,6 @@ bool bench_products(struct bench *b, struct subject *s, struct err *e)
     bool ok = bench_prompted(b, s, &l, min_int(s->chunk, s->most), 0, e) &&
               prompt_products(b, s, 512, &s->peer_ms[0], e) &&
               (s->most < 4096 || prompt_products(b, s, 4096, &s->peer_ms[1], e));
-    lane_free(&s->rig, &l);
+    lane_free(&s->runtime, &l);
     return ok;
 }

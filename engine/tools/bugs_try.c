@@ -9,10 +9,10 @@
 #include "engine/serve/load.h"
 #include "kernels/json.h"
 
-/* ---- the stage: a rig, a lane, and what passes left behind ----------------------------------- */
+/* ---- the stage: a runtime, a lane, and what passes left behind ------------------------------- */
 
 struct stage {
-    struct rig r;
+    struct runtime r;
     struct kernels spy; /* the device's table with attention counted */
     struct lane lane;
     int W;          /* of the sliding layers */
@@ -24,7 +24,8 @@ struct stage {
     char scene[160];
 };
 
-/* The kernel table that count_attn() calls, and its calls so far; one stage at a time on a thread. */
+/* The kernel table that count_attn() calls, and its calls so far; one stage at a time on a
+ * thread. */
 static _Thread_local struct {
     const struct kernels *table;
     int n;
@@ -83,7 +84,7 @@ static void note(struct stage *st, const char *fmt, ...)
 /* One pass of the target over new cells that are given back; its logits are kept, row by row. */
 static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *req, struct err *e)
 {
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     bool ok = kv_reserve(&r->kv, &st->lane.seq, st->lane.seq.committed + req->n, e) &&
               pass_prepare(&r->pass, mode, req, 1, e);
     if (ok) {
@@ -165,7 +166,7 @@ static bool scene_page_not_loc(struct stage *st, struct err *e)
 static bool scene_expand_overflow(struct stage *st, struct err *e)
 {
     enum { TOPK = 2, LEVELS = 3 };
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     struct head *d = r->drafter->head;
     struct draft_row row[TOPK];
     int32_t from[TOPK], prefix = 3;
@@ -197,7 +198,7 @@ static bool scene_expand_overflow(struct stage *st, struct err *e)
 /* 26512: the draft's extend over a prompt of two tokens. */
 static bool scene_extend_extent(struct stage *st, struct err *e)
 {
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     st->expected_first = 0;
     tokens(st, 3);
     note(st, "page size %d, the draft's extend over a prompt of 2 tokens", r->kv.page_size);
@@ -212,7 +213,7 @@ static bool scene_extend_extent(struct stage *st, struct err *e)
  * swa numbers differ. */
 static bool scene_stale_pool(struct stage *st, struct err *e)
 {
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     bool frozen = !drafter_owns_kv(r->drafter);
     int prefix = 3 * st->W + 1, n = 2;
     st->expected_first = 0;
@@ -230,7 +231,7 @@ static bool scene_stale_pool(struct stage *st, struct err *e)
 /* 27789: cycles whose rejected nodes reach into a new page; a row is the swa pages in use. */
 static bool scene_leak(struct stage *st, struct err *e)
 {
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     struct lane *l = &st->lane;
     st->expected_first = 0;
     tokens(st, 3);
@@ -261,7 +262,7 @@ static bool scene_leak(struct stage *st, struct err *e)
 static bool scene_publish(struct stage *st, struct err *e)
 {
     struct lane fork = {0};
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     int half = 3, all = 9;
     st->expected_first = 0;
     tokens(st, all);
@@ -290,7 +291,7 @@ static bool scene_publish(struct stage *st, struct err *e)
 /* 17630: a prompt longer than the swa pool; a row is a chunk's first guess. */
 static bool scene_pool_small(struct stage *st, struct err *e)
 {
-    struct rig *r = &st->r;
+    struct runtime *r = &st->r;
     int n = r->kv.pool[POOL_SWA].total * r->kv.page_size + 2;
     st->expected_first = INT32_MAX;
     tokens(st, n + 1);
@@ -342,7 +343,7 @@ static bool missing(const struct model *m, const struct draft *draft, enum bug b
     return what != NULL;
 }
 
-/* One run of the scene on a fresh rig, with the stage's fault on or off. */
+/* One run of the scene on a fresh runtime, with the stage's fault on or off. */
 static bool play(struct stage *st, struct device dev, struct model *m, struct draft *draft,
                  bool on, enum check_level level, struct err *e)
 {
@@ -353,17 +354,17 @@ static bool play(struct stage *st, struct device dev, struct model *m, struct dr
     counted.table = dev.k;
     counted.n = 0;
     bug_switch(&bugs, st->bug, on ? st->variant : 0);
-    struct rig_shape shape = {.page_size = P, .context = 8 * W + 256, .max_rows = 64,
-                              .bugs = &bugs,
-                              .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
-    if (!rig_open(&st->r, (struct device){&st->spy, dev.d, dev.kv}, m, draft, &shape, e))
+    struct runtime_shape shape = {.page_size = P, .context = 8 * W + 256, .max_rows = 64,
+                                  .bugs = &bugs,
+                                  .swa_pages = 2 * div_up(W, P) + div_up(TREE_MAX, P) + 8};
+    if (!runtime_open(&st->r, (struct device){&st->spy, dev.d, dev.kv}, m, draft, &shape, e))
         return false;
     st->W = W;
     st->lane = (struct lane){.tap_row = -1};
     st->r.pass.check.level = level;
     bool ok = scenes[st->bug].run(st, e) && st->r.dev.k->sync(st->r.dev.d, e);
     lane_free(&st->r, &st->lane);
-    rig_close(&st->r);
+    runtime_close(&st->r);
     return ok;
 }
 

@@ -1,9 +1,8 @@
 /* bugs_try.h - the smallest input of each historical fault, run on a real model.
  *
  * A scene runs three times on fresh pools: as it is, with the fault on under the checker, and with
- * the fault on and the checker off. What the passes computed is compared row by row. The switches are
- * those of the scene's own rig, so engines may be running. The caller's thread.
- */
+ * the fault on and the checker off. What the passes computed is compared row by row. The switches
+ * are those of the scene's own runtime, so engines may be running. The caller's thread. */
 #ifndef AERIE_BUGS_TRY_H
 #define AERIE_BUGS_TRY_H
 

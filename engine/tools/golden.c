@@ -1,8 +1,8 @@
 /* golden.c - see golden.h.
  *
- * Where some check does not hold on a device other than the CPU in float32, float32 runs with noise tell how far roundings alone
- * carry the reference (golden_noise.h), and everything is judged again (golden_report.h).
- */
+ * Where some check does not hold on a device other than the CPU in float32, float32 runs with noise
+ * tell how far roundings alone carry the reference (golden_noise.h), and everything is judged again
+ * (golden_report.h). */
 #include "engine/tools/golden.h"
 
 #include <math.h>
@@ -124,13 +124,13 @@ struct bench {
 /* One arrangement is enough then: the others have the same bits. */
 static bool with_noise(const struct bench *b) { return !b->rep.out; }
 
-static bool open_rig(struct bench *b, struct rig *r, int page_size, struct err *e)
+static bool open_runtime(struct bench *b, struct runtime *r, int page_size, struct err *e)
 {
-    struct rig_shape shape = {.page_size = page_size,
-                              .context = min_int(b->l.model.cfg.max_pos,
-                                                 b->ref.n + b->ref.n_greedy + 2 * TREE_MAX),
-                              .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->l.dev.kv};
-    if (!loaded_rig(r, &b->l, &shape, e))
+    struct runtime_shape shape = {.page_size = page_size,
+                                  .context = min_int(b->l.model.cfg.max_pos,
+                                                     b->ref.n + b->ref.n_greedy + 2 * TREE_MAX),
+                                  .max_rows = max_int(b->ref.n, TREE_MAX), .kv = b->l.dev.kv};
+    if (!loaded_runtime(r, &b->l, &shape, e))
         return false;
     r->net.stop = r->dev.k->queued ? NULL : b->o->stop;
     return true;
@@ -147,14 +147,14 @@ static bool goes_on(const struct bench *b, struct err *e)
     return !stop_asked(b->o->stop) || stopped(e);
 }
 
-static bool forward(struct rig *r, const struct taps *taps, struct err *e)
+static bool forward(struct runtime *r, const struct taps *taps, struct err *e)
 {
     return net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, taps) || stopped(e);
 }
 
 /* Runs the prompt in chunks; logits (L, V) and, for the boundaries of `taps`, states
  * (L, taps.stride) are read back. */
-static bool run_prompt(struct bench *b, struct rig *r, int chunk, float *logits,
+static bool run_prompt(struct bench *b, struct runtime *r, int chunk, float *logits,
                        const struct taps *taps, float *states, struct err *e)
 {
     struct lane l = {.tap_row = -1};
@@ -189,8 +189,9 @@ static bool run_prompt(struct bench *b, struct rig *r, int chunk, float *logits,
 }
 
 /* Greedy continuation of the prompt: ids to out, n of them. */
-static bool run_greedy(struct bench *b, struct rig *r, int chunk, const struct tree_shape *shape,
-                       int32_t *out, int n, double *mal, struct err *e)
+static bool run_greedy(struct bench *b, struct runtime *r, int chunk,
+                       const struct tree_shape *shape, int32_t *out, int n, double *mal,
+                       struct err *e)
 {
     struct lane l = {.tap_row = -1};
     struct lane *lp = &l;
@@ -217,7 +218,7 @@ static bool run_greedy(struct bench *b, struct rig *r, int chunk, const struct t
 /* ---- the target's tensors -------------------------------------------------------------------- */
 
 /* Hidden states at all boundaries, a few taps at a time. */
-static bool check_hidden(struct bench *b, struct rig *r, struct err *e)
+static bool check_hidden(struct bench *b, struct runtime *r, struct err *e)
 {
     int n = b->l.model.cfg.n_layer, H = b->l.model.cfg.hidden, L = b->ref.n, first_off = -1;
     float *states = xmalloc((size_t)L * (size_t)(MAX_CAPTURE * H) * 4);
@@ -259,7 +260,7 @@ static bool check_hidden(struct bench *b, struct rig *r, struct err *e)
 }
 
 /* The last entry of hidden_states is the final norm's output of the last layer. */
-static bool check_final(struct bench *b, struct rig *r, struct err *e)
+static bool check_final(struct bench *b, struct runtime *r, struct err *e)
 {
     struct lane l = {.tap_row = -1};
     int L = b->ref.n, H = b->l.model.cfg.hidden;
@@ -287,10 +288,10 @@ static bool check_final(struct bench *b, struct rig *r, struct err *e)
 
 static bool check_pages(struct bench *b, int page_size, struct err *e)
 {
-    struct rig r;
+    struct runtime r;
     int L = b->ref.n, N = b->ref.n_greedy;
     size_t n = (size_t)L * (size_t)b->l.model.cfg.vocab;
-    if (!open_rig(b, &r, page_size, e))
+    if (!open_runtime(b, &r, page_size, e))
         return false;
     float *logits = xmalloc(n * 4), *first = xmalloc(n * 4);
     int32_t *ids = xmalloc((size_t)N * sizeof *ids);
@@ -323,7 +324,7 @@ static bool check_pages(struct bench *b, int page_size, struct err *e)
     free(logits);
     free(first);
     free(ids);
-    rig_close(&r);
+    runtime_close(&r);
     return ok;
 }
 
@@ -333,9 +334,9 @@ static const struct tree_shape spec_shapes[] = {{3, 1, 4}, {5, 4, 16}, {6, 8, 60
 
 static bool check_spec(struct bench *b, int page_size, struct err *e)
 {
-    struct rig r;
+    struct runtime r;
     int N = b->ref.n_greedy;
-    bool ok = open_rig(b, &r, page_size, e);
+    bool ok = open_runtime(b, &r, page_size, e);
     int32_t *ids = xmalloc((size_t)N * sizeof *ids), *plain = xmalloc((size_t)N * sizeof *ids);
     ok = ok && run_greedy(b, &r, b->ref.n, NULL, plain, N, NULL, e);
     for (size_t i = 0; i < sizeof spec_shapes / sizeof *spec_shapes && ok; i++) {
@@ -351,12 +352,12 @@ static bool check_spec(struct bench *b, int page_size, struct err *e)
     }
     free(ids);
     free(plain);
-    rig_close(&r);
+    runtime_close(&r);
     return ok;
 }
 
 /* The last row's state after the head's final norm. */
-static void fed_back(struct bench *b, struct rig *r, float *out)
+static void fed_back(struct bench *b, struct runtime *r, float *out)
 {
     const struct config *c = &b->l.draft.cfg;
     int H = c->hidden;
@@ -372,8 +373,8 @@ static void fed_back(struct bench *b, struct rig *r, float *out)
 }
 
 /* Extends the draft over the reference's own fused states, row by row; compares both outputs. */
-static bool check_prefill(struct bench *b, struct rig *r, struct lane *l, struct safetensors *st,
-                          struct guess *guess, struct err *e)
+static bool check_prefill(struct bench *b, struct runtime *r, struct lane *l,
+                          struct safetensors *st, struct guess *guess, struct err *e)
 {
     int L = l->tok.n - 1, wide = drafter_tap_floats(r->drafter), V = drafter_vocab(r->drafter);
     int H = b->l.draft.cfg.hidden, spare = drafter_spare_row(r->drafter);
@@ -419,7 +420,7 @@ static bool check_prefill(struct bench *b, struct rig *r, struct lane *l, struct
 }
 
 /* The target's own captured states, against the reference's. */
-static bool check_fused(struct bench *b, struct rig *r, struct safetensors *st, struct err *e)
+static bool check_fused(struct bench *b, struct runtime *r, struct safetensors *st, struct err *e)
 {
     const struct taps *t = drafter_taps(r->drafter);
     int L = b->ref.n;
@@ -508,7 +509,7 @@ static void check_leaves(struct bench *b, const struct tree *t, const char *pref
 }
 
 /* Every tensor group tree_{nodes}_{depth}_{topk}; depth counts forwards after the first top-k. */
-static bool check_trees(struct bench *b, struct rig *r, struct lane *l, struct safetensors *st,
+static bool check_trees(struct bench *b, struct runtime *r, struct lane *l, struct safetensors *st,
                         const struct guess *guess, struct err *e)
 {
     bool ok = true;
@@ -573,7 +574,7 @@ static void assistant_free(struct assistant *a)
 }
 
 /* One pass of the head from row *from of some states, or from row 0 of its inputs. */
-static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, kbuf states, kbuf from,
+static bool assistant_pass(struct runtime *r, struct lane *l, int32_t token, kbuf states, kbuf from,
                            struct err *e)
 {
     struct plan_req req = {.seq = &l->seq, .n = 1, .token = &token};
@@ -584,7 +585,7 @@ static bool assistant_pass(struct rig *r, struct lane *l, int32_t token, kbuf st
 }
 
 /* Each step from the reference's own state and token: errors do not pile up over the steps. */
-static bool assistant_forced(struct bench *b, struct rig *r, struct lane *l,
+static bool assistant_forced(struct bench *b, struct runtime *r, struct lane *l,
                              const struct assistant *a, struct err *e)
 {
     int V = drafter_vocab(r->drafter), H = b->l.model.cfg.hidden;
@@ -613,7 +614,7 @@ static bool assistant_forced(struct bench *b, struct rig *r, struct lane *l,
 }
 
 /* All steps on the engine's own states, from the target's last one on. */
-static bool assistant_free_run(struct bench *b, struct rig *r, struct lane *l,
+static bool assistant_free_run(struct bench *b, struct runtime *r, struct lane *l,
                                const struct assistant *a, struct err *e)
 {
     struct guess guess;
@@ -644,7 +645,8 @@ static bool assistant_free_run(struct bench *b, struct rig *r, struct lane *l,
     return ok;
 }
 
-static bool check_assistant(struct bench *b, struct rig *r, struct safetensors *st, struct err *e)
+static bool check_assistant(struct bench *b, struct runtime *r, struct safetensors *st,
+                            struct err *e)
 {
     struct lane l = {.tap_row = -1};
     struct assistant a;
@@ -665,7 +667,7 @@ static bool check_assistant(struct bench *b, struct rig *r, struct safetensors *
     return ok;
 }
 
-static bool check_eagle3(struct bench *b, struct rig *r, struct safetensors *st, struct err *e)
+static bool check_eagle3(struct bench *b, struct runtime *r, struct safetensors *st, struct err *e)
 {
     struct lane l = {.tap_row = -1};
     struct guess guess;
@@ -695,12 +697,12 @@ static bool check_head(struct bench *b, struct err *e)
 {
     char *path = xasprintf("%s/golden.safetensors", b->o->draft);
     struct safetensors *st = st_open(path, e);
-    struct rig r = {0};
+    struct runtime r = {0};
     free(path);
-    bool ok = st && open_rig(b, &r, 16, e) &&
+    bool ok = st && open_runtime(b, &r, 16, e) &&
               (drafter_owns_kv(r.drafter) ? check_eagle3(b, &r, st, e)
                                           : check_assistant(b, &r, st, e));
-    rig_close(&r);
+    runtime_close(&r);
     st_close(st);
     return ok;
 }

@@ -1,6 +1,6 @@
-/* bench_check.c - what the always-on checker costs: on the bundled model as a share of a step, and on
- * a cache of 10^5 pages by what a pass touches and by what the pool holds. */
-#include "tests/rigs.h"
+/* bench_check.c - what the always-on checker costs: on the bundled model as a share of a step, and
+ * on a cache of 10^5 pages by what a pass touches and by what the pool holds. */
+#include "tests/runtimes.h"
 
 static int by_value(const void *a, const void *b)
 {
@@ -21,7 +21,7 @@ static void bundled(enum check_level level, const char *name, const struct tree_
     double share[N], us[N];
     bed_models(&b, "models/nestling/target", "models/nestling/draft");
     bed_chat(&b, "models/nestling/target");
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 2048});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 2048});
     chat_prompt(&b, "count to one hundred", &l.tok);
     b.r.pass.check.level = level;
     b.r.fuse = fuse;

@@ -24,7 +24,7 @@ static struct model model;
 static struct draft head;
 static struct tokenizer *tok;
 static struct chat *chat;
-static struct rig rig;
+static struct runtime runtime;
 static int n_threads = 2;
 
 static void must(bool ok, const struct err *e)
@@ -180,7 +180,7 @@ static void prompt_again(struct lane *l, const char *text, const struct ids *rep
     int n = l->tok.n;
     while (l->seq.committed < n) {
         int upto = min_int(l->seq.committed + 256, n);
-        must(lane_extend(&rig, l, upto, upto == n, s != NULL, s ? s->topk : 1, &e), &e);
+        must(lane_extend(&runtime, l, upto, upto == n, s != NULL, s ? s->topk : 1, &e), &e);
     }
 }
 
@@ -193,7 +193,7 @@ static void step(struct lane *l, const struct tree_shape *s)
 {
     struct err e = {0};
     struct step_limits lim = {1 << 20};
-    must(lane_step(&rig, &l, &lim, 1, s, &e), &e);
+    must(lane_step(&runtime, &l, &lim, 1, s, &e), &e);
 }
 
 /* ---- plain decoding, verify passes, the checker ---------------------------------------------- */
@@ -207,12 +207,12 @@ static void speed(void)
         read_passes(&read);
         prompt(&l, "count to one hundred", NULL);
         for (int i = 0; i < 60; i++) {
-            uint64_t c0 = rig.pass.check.ns;
+            uint64_t c0 = runtime.pass.check.ns;
             double t0 = now();
             step(&l, NULL);
             double t = now() - t0;
             add(&plain, t);
-            add(&check, (double)(rig.pass.check.ns - c0) * 1e-9 / t);
+            add(&check, (double)(runtime.pass.check.ns - c0) * 1e-9 / t);
         }
         /* the target's pass alone, one row and six, in turn */
         for (int i = 0; i < 60; i++) {
@@ -222,15 +222,15 @@ static void speed(void)
             for (int k = 1; k < rows; k++)
                 tree_add(&t, k - 1, 100 + k, 0.5f, -(float)k);
             struct plan_req req = {.seq = &l.seq, .n = rows, .token = t.token, .tree = &t};
-            must(kv_reserve(&rig.kv, &l.seq, l.seq.committed + rows, &e), &e);
+            must(kv_reserve(&runtime.kv, &l.seq, l.seq.committed + rows, &e), &e);
             double t0 = now();
-            must(pass_prepare(&rig.pass, PLAN_VERIFY, &req, 1, &e), &e);
-            net_forward(&rig.net, &rig.pass.plan[PLAN_VERIFY], &rig.pass.kp, NULL);
-            net_logits(&rig.net, rows, (kbuf){0}, rig.logits, (kbuf){0});
+            must(pass_prepare(&runtime.pass, PLAN_VERIFY, &req, 1, &e), &e);
+            net_forward(&runtime.net, &runtime.pass.plan[PLAN_VERIFY], &runtime.pass.kp, NULL);
+            net_logits(&runtime.net, rows, (kbuf){0}, runtime.logits, (kbuf){0});
             add(rows == 6 ? &six : &one, now() - t0);
-            kv_rollback(&rig.kv, &l.seq);
+            kv_rollback(&runtime.kv, &l.seq);
         }
-        lane_free(&rig, &l);
+        lane_free(&runtime, &l);
     }
     double r = median(&read), p = median(&plain);
     printf("weights read per token        %.2f MB\n", (double)model.bytes / 1e6);
@@ -279,10 +279,10 @@ static void run_way(const char *text, const struct ids *reply, int k, struct tal
                     struct ids *said)
 {
     const struct tree_shape *s = k < N_WAYS ? &ways[k].shape : NULL;
-    struct drafter *own = rig.drafter;
+    struct drafter *own = runtime.drafter;
     struct lane l;
     if (s && ways[k].lookup)
-        rig.drafter = lookup;
+        runtime.drafter = lookup;
     prompt_again(&l, text, reply, s);
     int first = l.tok.n;
     double t0 = now();
@@ -304,8 +304,8 @@ static void run_way(const char *text, const struct ids *reply, int k, struct tal
     t->tokens += l.tok.n - first;
     if (said)
         ids_cat(said, l.tok.v + first, l.tok.n - first);
-    lane_free(&rig, &l);
-    rig.drafter = own;
+    lane_free(&runtime, &l);
+    runtime.drafter = own;
 }
 
 static void print_tallies(struct tally *all, const char *what)
@@ -421,10 +421,10 @@ int main(int argc, char **argv)
     must(tok != NULL, &e);
     chat = chat_open(&model, tok, false, NULL, &e);
     must(chat != NULL, &e);
-    must(rig_open(&rig, dev, &model, &head, &(struct rig_shape){.page_size = 16, .context = 4096},
-                  &e),
+    must(runtime_open(&runtime, dev, &model, &head,
+                      &(struct runtime_shape){.page_size = 16, .context = 4096}, &e),
          &e);
-    rig.n_stop = chat_stops(chat, rig.stop);
+    runtime.n_stop = chat_stops(chat, runtime.stop);
     struct draft by_name = {.kind = "ngram"};
     lookup = drafter_open(&(struct drafter_setup){.w = &by_name}, &e);
     must(lookup != NULL, &e);
@@ -434,7 +434,7 @@ int main(int argc, char **argv)
     if (argc > 1)
         start_up(argv[1]);
     drafter_close(lookup);
-    rig_close(&rig);
+    runtime_close(&runtime);
     chat_close(chat);
     tok_close(tok);
     draft_free(&head);

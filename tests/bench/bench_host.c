@@ -4,7 +4,7 @@
  * results to the end. Before and after are what a chat waits for; the driver's launch comes on
  * top.
  */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #define NO_OP(name, args)                                                                   \
     static void no_##name(struct kdev *d, const struct args *a)                             \
@@ -104,7 +104,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void cycles(struct rig *r, int context, const char *name, const struct tree_shape *shape,
+static void cycles(struct runtime *r, int context, const char *name, const struct tree_shape *shape,
                    double accepted)
 {
     enum { WARM = 20, N = 401 };
@@ -152,7 +152,7 @@ int main(void)
     struct kernels idle = idle_device(b.dev.k);
     b.dev.k = &idle;
     b.m.cfg.max_pos = b.d.cfg.max_pos = 1 << 18;
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 131072 + 4096});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 131072 + 4096});
     printf("host time of a cycle, page size 16, window %d; medians [10 %%, 90 %%] of 401\n",
            b.m.cfg.window);
     for (int i = 0; i < 3; i++)

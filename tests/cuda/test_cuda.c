@@ -49,8 +49,8 @@ static int open_gpu(void **state)
 
 static kbuf on_cpu(const void *x, size_t bytes) { return dev_buf(&C, x, bytes); }
 
-/* Activations keep 16 bits or more (kernels/cuda/dense/product.cuh): 2^-17 / sqrt 3 is 4.4e-6; or eight:
- * 2^-8 / sqrt 3, of a mantissa of 1. */
+/* Activations keep 16 bits or more (kernels/cuda/dense/product.cuh): 2^-17 / sqrt 3 is 4.4e-6; or
+ * eight: 2^-8 / sqrt 3, of a mantissa of 1. */
 static double wide_tol(void) { return precision == K_F32 ? 8e-6 : 0x1p-8 / sqrt(3); }
 
 static const int row_counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 100};
@@ -120,8 +120,8 @@ static void qkv_on(struct case_dev *b, const struct k_qkv *shape, const float *x
     dev_release(b);
 }
 
-/* Those of gpt-oss, gemma 3, llama (48 outputs a multiprocessor) and a small gemma, whose few rows of k
- * and v share a tile and have norms both. */
+/* Those of gpt-oss, gemma 3, llama (48 outputs a multiprocessor) and a small gemma, whose few rows
+ * of k and v share a tile and have norms both. */
 static void test_qkv_at_full_width(void **state)
 {
     (void)state;
@@ -347,7 +347,7 @@ struct bed {
     struct draft d;
     struct tokenizer *tok;
     struct chat *chat;
-    struct rig r;
+    struct runtime r;
 };
 
 static void must(bool ok, const struct err *e)
@@ -365,14 +365,14 @@ static void bed_open(struct bed *b, int page_size)
     must(draft_load(&b->d, "models/nestling/draft", &b->m, NULL, NULL, &e), &e);
     must((b->tok = tok_open("models/nestling/target", &e)) != NULL, &e);
     must((b->chat = chat_open(&b->m, b->tok, false, NULL, &e)) != NULL, &e);
-    must(rig_open(&b->r, b->dev, &b->m, &b->d,
-                  &(struct rig_shape){.page_size = page_size, .context = 2048}, &e), &e);
+    must(runtime_open(&b->r, b->dev, &b->m, &b->d,
+                      &(struct runtime_shape){.page_size = page_size, .context = 2048}, &e), &e);
     b->r.n_stop = chat_stops(b->chat, b->r.stop);
 }
 
 static void bed_close(struct bed *b)
 {
-    rig_close(&b->r);
+    runtime_close(&b->r);
     chat_close(b->chat);
     tok_close(b->tok);
     draft_free(&b->d);

@@ -1,9 +1,9 @@
 /* test_cuda_full.c - two layers of published models at their full widths on a GPU, with made-up
  * weights: one sliding and one full layer, prompts beyond the window. Greedy speculation gives what
- * plain decoding gives, launched kernel by kernel, replayed from a record or stepped, with every page
- * size and prompt chunk, and again when it is run again. Skipped without a GPU. */
+ * plain decoding gives, launched kernel by kernel, replayed from a record or stepped, with every
+ * page size and prompt chunk, and again when it is run again. Skipped without a GPU. */
 #include "tests/few.h"
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 static const char *const configs[] = {
     "{\"model_type\":\"gpt_oss\",\"hidden_size\":2880,\"intermediate_size\":2880,"
@@ -30,7 +30,8 @@ static void open_bed(struct bed *b, const char *config, int page_size)
     for (int i = 0; i < 3; i++)
         b->d.capture[i] = i;
     b->has_draft = true;
-    bed_rig(b, &(struct rig_shape){.page_size = page_size, .context = 1024, .kv = b->dev.kv});
+    bed_runtime(b,
+                &(struct runtime_shape){.page_size = page_size, .context = 1024, .kv = b->dev.kv});
 }
 
 /* The ids after a prompt of random ids, REPLY of them. */

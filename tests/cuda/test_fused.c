@@ -2,7 +2,7 @@
  * digests, bit for bit, on the CPU and, where there is one, on a GPU, launched kernel by kernel and
  * replayed as a graph. And the checker finds what a device fills in wrong. */
 #include "tests/few.h"
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include "engine/cycle/fused.h"
 
@@ -70,8 +70,8 @@ static void cycles_agree(const char *device, const char *precision)
             skip();
         bed_load(&b, TARGET, DRAFT);
         bed_chat(&b, TARGET);
-        bed_rig(&b, &(struct rig_shape){.page_size = page_sizes[p], .context = 512,
-                                        .kv = b.dev.kv});
+        bed_runtime(&b, &(struct runtime_shape){.page_size = page_sizes[p], .context = 512,
+                                                .kv = b.dev.kv});
         bed_stop(&b);
         for (int i = 0; i < N_TEXT; i += one_in(N_TEXT))
             for (int s = -1; s < N_SHAPE; s += one_in(4))
@@ -177,7 +177,7 @@ static void test_damaged_tables_are_found(void **state)
     spy.accept = bad_accept;
     spy.grow = bad_grow;
     b.dev.k = &spy;
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 512});
     b.r.fuse = true;
     const struct tree_shape shape = {4, 3, 12};
     struct lane l = {.tap_row = -1}, *one = &l;
@@ -218,7 +218,7 @@ static void test_a_page_changed_behind_the_cache_is_found(void **state)
     struct err e = {0};
     bed_models(&b, TARGET, DRAFT);
     bed_chat(&b, TARGET);
-    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 512});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 512});
     b.r.fuse = true;
     const struct tree_shape shape = {4, 3, 12}, *shapes_of[] = {NULL, &shape};
     struct lane l = {.tap_row = -1}, *one = &l;
@@ -270,7 +270,7 @@ static void test_plans_show_their_pages(void **state)
     struct err e = {0};
     bed_models(&b, TARGET, DRAFT);
     bed_chat(&b, TARGET);
-    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 512, .lanes = 2});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 512, .lanes = 2});
     b.r.fuse = true;
     const struct tree_shape shape = {4, 3, 12};
     struct lane l[2] = {{.tap_row = -1}, {.tap_row = -1}};
@@ -325,7 +325,7 @@ static void test_forced_acceptance(void **state)
     struct buf stepped = {0}, fused = {0};
     bed_models(&b, TARGET, DRAFT);
     bed_chat(&b, TARGET);
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 512});
     bed_stop(&b);
     forced_reply(&b, false, &stepped);
     forced_reply(&b, true, &fused);

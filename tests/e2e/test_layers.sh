@@ -62,7 +62,7 @@ only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
-without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|rig_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
+without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
 without "only repl/open.c knows the local engine" 'include "engine/engine\.h"' '^repl/open\.c:' repl
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 exit $bad

@@ -1,6 +1,6 @@
-/* test_bugs.c - eleven historical faults: each is named by its rule before anything is launched, does
- * the damage it did with the checker off, and leaves no trace when it is off. */
-#include "tests/rigs.h"
+/* test_bugs.c - eleven historical faults: each is named by its rule before anything is launched,
+ * does the damage it did with the checker off, and leaves no trace when it is off. */
+#include "tests/runtimes.h"
 
 #include <math.h>
 #include <signal.h>
@@ -68,7 +68,8 @@ static void prompt_tokens(struct lane *l, int n, int vocab)
         ids_add(&l->tok, 3 + (i * 37 + i / 7) % (vocab - 3));
 }
 
-/* The logits of a root with two children behind `prefix` tokens; the caller frees. False: refused. */
+/* The logits of a root with two children behind `prefix` tokens; the caller frees. False:
+ * refused. */
 static float *fork_logits(struct bed *b, int prefix, enum check_level level, struct err *e)
 {
     struct lane l = {.tap_row = -1};
@@ -122,8 +123,8 @@ static void bed_one_thread(struct bed *b, const char *target, const char *draft,
         must(draft_load(&b->d, draft, &b->m, NULL, NULL, &e), &e);
         b->has_draft = true;
     }
-    bed_rig(b, &(struct rig_shape){.page_size = 1, .context = 512, .max_rows = 64,
-                                   .swa_pages = swa_pages});
+    bed_runtime(b, &(struct runtime_shape){.page_size = 1, .context = 512, .max_rows = 64,
+                                           .swa_pages = swa_pages});
 }
 
 enum { LOW = 4, HIGH = 300, SWA_PAGES = 96 };
@@ -144,7 +145,7 @@ static void test_untranslated_tables_are_silent_at_low_use_and_fault_at_high_use
     float *low = fork_logits(&b, LOW, CHECK_ON, &e), *high = fork_logits(&b, HIGH, CHECK_ON, &e);
     bed_close(&b);
     bed_one_thread(&b, "tests/golden/gptoss-a", NULL, SWA_PAGES);
-    rig_bug(&b.r, BUG_SWA_UNTRANSLATED, 1);
+    runtime_bug(&b.r, BUG_SWA_UNTRANSLATED, 1);
     /* fresh pools number their pages alike: the wrong table is, by luck, the right one */
     float *bad = fork_logits(&b, LOW, CHECK_ON, &e);
     assert_non_null(bad);
@@ -153,7 +154,7 @@ static void test_untranslated_tables_are_silent_at_low_use_and_fault_at_high_use
     assert_true(kills(fork_high, &b));
     assert_null(fork_logits(&b, HIGH, CHECK_ON, &e));
     assert_memory_equal(e.msg, "I4 ", 3);
-    rig_bug(&b.r, BUG_SWA_UNTRANSLATED, 0);
+    runtime_bug(&b.r, BUG_SWA_UNTRANSLATED, 0);
     bad = fork_logits(&b, HIGH, CHECK_ON, &e);
     assert_memory_equal(high, bad, n);
     free(low);
@@ -197,7 +198,7 @@ static void test_a_stale_pool_is_silent_at_low_use_and_faults_at_high_use(void *
     must(frozen_guess(&b, LOW, CHECK_ON, &low, &e), &e);
     bed_close(&b);
     bed_one_thread(&b, "tests/golden/gemma4-a", "tests/golden/gemma4-a-assistant", SWA_PAGES);
-    rig_bug(&b.r, BUG_FROZEN_STALE_POOL, 1);
+    runtime_bug(&b.r, BUG_FROZEN_STALE_POOL, 1);
     must(frozen_guess(&b, LOW, CHECK_OFF, &bad, &e), &e);
     assert_memory_equal(&low, &bad, sizeof low);
     assert_true(kills(frozen_high, &b));
@@ -237,7 +238,7 @@ static void two_parts_equal(const char *target, int P)
     struct bed b;
     double worst = 0;
     bed_models(&b, target, NULL);
-    bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 256, .max_rows = 64});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = P, .context = 256, .max_rows = 64});
     for (size_t i = 0; i < sizeof prefix / sizeof *prefix; i++)
         for (size_t k = 0; k < sizeof more / sizeof *more; k++) {
             float *one = extend_logits(&b, prefix[i], more[k], 1);
@@ -259,7 +260,8 @@ static void two_parts_equal(const char *target, int P)
     bed_close(&b);
 }
 
-/* Windows of 8: rows whose prefix part is empty, whole or cut; sinks counted once; full layers too. */
+/* Windows of 8: rows whose prefix part is empty, whole or cut; sinks counted once; full layers
+ * too. */
 static void test_two_parts_of_an_extend_equal_one(void **state)
 {
     (void)state;
@@ -287,7 +289,7 @@ static void talk(int P, const char *text, const struct tree_shape *s, int chunk,
     *t = (struct talk){.cycles = 0};
     bed_models(&b, NESTLING, NESTLING_DRAFT);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 2048, .bugs = on});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = P, .context = 2048, .bugs = on});
     bed_stop(&b);
     b.r.pass.check.level = bugs_any(on) ? CHECK_OFF : CHECK_ON;
     chat_prompt(&b, text, &l.tok);
@@ -314,7 +316,8 @@ static const struct bugs none;
 enum { N_ASKED = 4 };
 static char *asked[N_ASKED];
 
-/* Three questions with replies of some length, and a long one whose answer lies far before the window. */
+/* Three questions with replies of some length, and a long one whose answer lies far before the
+ * window. */
 static void take_long(int i, const char *kind, const char *text, void *arg)
 {
     (void)i, (void)arg;
@@ -374,8 +377,8 @@ static void test_draft_faults_cost_acceptance_and_leave_the_text_alone(void **st
 }
 
 /* Faults in the target's tables change the reply, or end it where the output is no number. Those
- * that only move a window's edge (26513, 9279, 39287) make wrong rows, as shown above, and happen to
- * leave these replies alone: that is what silent means. */
+ * that only move a window's edge (26513, 9279, 39287) make wrong rows, as shown above, and happen
+ * to leave these replies alone: that is what silent means. */
 static void test_target_faults_change_the_text(void **state)
 {
     (void)state;
@@ -411,11 +414,11 @@ static void test_target_faults_change_the_text(void **state)
     }
 }
 
-/* ---- two rigs in one process ------------------------------------------------------------------ */
+/* ---- two runtimes in one process ------------------------------------------------------------- */
 
-/* A digest of what a rig does: a prompt in chunks, a fork before the prompt's end, drafted steps. A
- * failure ends it and counts by its message. */
-static uint64_t work_digest(struct rig *r)
+/* A digest of what a runtime does: a prompt in chunks, a fork before the prompt's end, drafted
+ * steps. A failure ends it and counts by its message. */
+static uint64_t work_digest(struct runtime *r)
 {
     enum { HALF = 19, ALL = 31 };
     const struct tree_shape shape = {4, 2, 6};
@@ -444,36 +447,37 @@ static uint64_t work_digest(struct rig *r)
 
 static int fired[N_BUGS][4];
 
-/* While one rig has a fault, another that was opened before does what it does alone. */
+/* While one runtime has a fault, another that was opened before does what it does alone. */
 static void beside_every_fault(const char *target, const char *draft)
 {
     struct bed b;
-    const struct rig_shape shape = {.page_size = 2, .context = 256, .max_rows = 64, .swa_pages = 60};
+    const struct runtime_shape shape = {
+        .page_size = 2, .context = 256, .max_rows = 64, .swa_pages = 60};
     bed_models(&b, target, draft);
-    bed_rig(&b, &shape);
+    bed_runtime(&b, &shape);
     uint64_t right = work_digest(&b.r);
-    rig_close(&b.r);
+    runtime_close(&b.r);
     for (int i = 0; i < N_BUGS; i++)
         for (int v = 1; v <= bug_variants((enum bug)i); v++) {
-            struct rig other;
+            struct runtime other;
             struct err e = {0};
-            bed_rig(&b, &shape);
-            must(rig_open(&other, b.dev, &b.m, &b.d, &shape, &e), &e);
-            rig_bug(&other, (enum bug)i, v);
+            bed_runtime(&b, &shape);
+            must(runtime_open(&other, b.dev, &b.m, &b.d, &shape, &e), &e);
+            runtime_bug(&other, (enum bug)i, v);
             fired[i][v] += work_digest(&other) != right;
             if (work_digest(&b.r) != right)
-                fail_msg("%s of another rig changes this one", bug_at((enum bug)i)->name);
-            rig_bug(&other, (enum bug)i, 0);
+                fail_msg("%s of another runtime changes this one", bug_at((enum bug)i)->name);
+            runtime_bug(&other, (enum bug)i, 0);
             assert_false(bugs_any(&other.bugs));
             assert_true(!other.kv.hook.capacity && !other.kv.hook.rolling_back && !other.hook.shared);
             assert_true(!other.pass.opts.hook.extent && !other.pass.opts.hook.built);
-            rig_close(&other);
-            rig_close(&b.r);
+            runtime_close(&other);
+            runtime_close(&b.r);
         }
     bed_close(&b);
 }
 
-static void test_faults_of_one_rig_leave_another_alone(void **state)
+static void test_faults_of_one_runtime_leave_another_alone(void **state)
 {
     (void)state;
     beside_every_fault("tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
@@ -481,7 +485,8 @@ static void test_faults_of_one_rig_leave_another_alone(void **state)
     for (int i = 0; i < N_BUGS; i++) /* or the test could not fail */
         for (int v = 1; v <= bug_variants((enum bug)i); v++)
             if (!fired[i][v])
-                fail_msg("%s, variant %d, changed nothing in its own rig", bug_at((enum bug)i)->name, v);
+                fail_msg("%s, variant %d, changed nothing in its own runtime",
+                         bug_at((enum bug)i)->name, v);
 }
 
 /* ---- the switches ---------------------------------------------------------------------------- */
@@ -552,7 +557,7 @@ int main(void)
         cmocka_unit_test(test_two_parts_of_an_extend_equal_one),
         cmocka_unit_test(test_draft_faults_cost_acceptance_and_leave_the_text_alone),
         cmocka_unit_test(test_target_faults_change_the_text),
-        cmocka_unit_test(test_faults_of_one_rig_leave_another_alone),
+        cmocka_unit_test(test_faults_of_one_runtime_leave_another_alone),
         cmocka_unit_test(test_switches_are_set_by_number_and_name),
         cmocka_unit_test(test_a_switch_that_cannot_fire_says_what_it_needs),
     };

@@ -1,5 +1,5 @@
 /* test_calibrate.c - calibration tells on which of the target's states a head was trained. */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include "engine/serve/calibrate.h"
 #include "engine/serve/load.h"
@@ -86,8 +86,8 @@ static void test_agreement_is_the_acceptance_of_the_first_guess(void **state)
     struct bed b;
     struct calibration c = calibrate(&b, NULL, NULL);
     const struct tree_shape chain = {1, 1, 2};
-    struct rig_shape shape = {.page_size = 16, .context = 512, .kv = KV_F32};
-    bed_rig(&b, &shape);
+    struct runtime_shape shape = {.page_size = 16, .context = 512, .kv = KV_F32};
+    bed_runtime(&b, &shape);
     bed_stop(&b);
     struct lane l = {.tap_row = -1}, *lp = &l;
     struct step_limits lim = {96};

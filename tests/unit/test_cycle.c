@@ -1,5 +1,5 @@
 /* test_cycle.c - a step that fails leaves every lane as it was, in whatever phase it fails. */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 
 #define NESTLING "models/nestling/target"
@@ -27,7 +27,7 @@ static void open_bed(struct bed *b, int lanes)
     b->dev.k = &table;
     no_number = 0;
     bed_chat(b, NESTLING);
-    bed_rig(b, &(struct rig_shape){.page_size = 4, .context = 512, .lanes = lanes});
+    bed_runtime(b, &(struct runtime_shape){.page_size = 4, .context = 512, .lanes = lanes});
     bed_stop(b);
 }
 
@@ -74,10 +74,10 @@ static void test_a_prompt_chunk_that_fails_commits_nothing(void **state)
         if (chunk)
             must(lane_extend(&b.r, &l, 7, false, true, 1, &e), &e);
         struct before was = now(&b, &l);
-        rig_bug(&b.r, BUG_DRAFT_EXTEND_EXTENT, 1);
+        runtime_bug(&b.r, BUG_DRAFT_EXTEND_EXTENT, 1);
         assert_false(lane_extend(&b.r, &l, l.tok.n, true, true, 1, &e));
         assert_int_equal(e.kind, ERR_INVARIANT);
-        rig_bug(&b.r, BUG_DRAFT_EXTEND_EXTENT, 0);
+        runtime_bug(&b.r, BUG_DRAFT_EXTEND_EXTENT, 0);
         struct before is = now(&b, &l);
         same(&was, &is);
         must(lane_extend(&b.r, &l, l.tok.n, true, true, 1, &e), &e); /* and it can go on */
@@ -89,7 +89,7 @@ static void test_a_prompt_chunk_that_fails_commits_nothing(void **state)
 }
 
 /* Runs two lanes; `spoil` makes the third step fail. Returns the tokens of both, appended. */
-static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(struct rig *r, bool on))
+static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(struct runtime *r, bool on))
 {
     static const char *const text[] = {"count to twenty", "What is a page table?"};
     struct bed b;
@@ -125,12 +125,12 @@ static struct ids two_lanes(const struct tree_shape *s, void (*spoil)(struct rig
     return out;
 }
 
-static void fail_follow(struct rig *r, bool on)
+static void fail_follow(struct runtime *r, bool on)
 {
-    rig_bug(r, BUG_DRAFT_EXTEND_EXTENT, on);
+    runtime_bug(r, BUG_DRAFT_EXTEND_EXTENT, on);
 }
 
-static void fail_second_lane(struct rig *r, bool on)
+static void fail_second_lane(struct runtime *r, bool on)
 {
     (void)r;
     no_number = on ? 2 : 0;
@@ -139,7 +139,7 @@ static void fail_second_lane(struct rig *r, bool on)
 static void test_a_batch_that_fails_changes_no_lane(void **state)
 {
     (void)state;
-    static void (*const fails[])(struct rig *r, bool on) = {fail_follow, fail_second_lane};
+    static void (*const fails[])(struct runtime *r, bool on) = {fail_follow, fail_second_lane};
     const struct tree_shape *const shapes[] = {&chain, &wide};
     for (int s = 0; s < 2; s++) {
         struct ids healthy = two_lanes(shapes[s], NULL);

@@ -1,5 +1,5 @@
 /* test_engine.c - the engine end to end on the CPU against reference tensors. */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include <jansson.h>
 #include <unistd.h>
@@ -86,7 +86,7 @@ static void test_nestling_continues_twelve_chats_as_the_reference_does(void **st
     assert_non_null(root);
     bed_models(&b, NESTLING, NULL);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 4096});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 4096});
     json_array_foreach(json_object_get(root, "prompts"), i, p) {
         json_t *ids = json_object_get(p, "input_ids"), *want = json_object_get(p, "greedy_ids");
         struct lane l = {.tap_row = -1};

@@ -4,7 +4,7 @@
  * waits, and from then on for ever, as a GPU with a sticky error does. Faces run in a process of
  * their own, so that exit codes, standard error and the terminal are what a user would see.
  */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -164,13 +164,13 @@ static void test_what_is_counted_is_what_is_taken(void **state)
     (void)state;
     for (int i = 0; i < 4; i++) {
         struct bed b;
-        struct rig_shape s = {.page_size = 16, .context = i ? 4096 << i : 64, .lanes = i + 1,
-                              .max_rows = i == 3 ? 2048 : 0};
+        struct runtime_shape s = {.page_size = 16, .context = i ? 4096 << i : 64, .lanes = i + 1,
+                                  .max_rows = i == 3 ? 2048 : 0};
         spy_bed(&b);
         struct need n = fit_need(b.dev, &b.m, i == 2 ? NULL : &b.d, &s);
         assert_int_equal(spy.n_alloc, 0);
         struct err e = {0};
-        must(rig_open(&b.r, b.dev, &b.m, i == 2 ? NULL : &b.d, &s, &e), &e);
+        must(runtime_open(&b.r, b.dev, &b.m, i == 2 ? NULL : &b.d, &s, &e), &e);
         assert_true(n.weights >= b.m.bytes && n.cells >= cell_bytes(&b.r.net));
         assert_true(sum(&n) >= spy.taken);
         assert_true(sum(&n) <= spy.taken + (size_t)spy.n_alloc * ((size_t)2 << 20));
@@ -187,11 +187,11 @@ static int number_after(const char *msg, const char *before)
     return atoi(at + strlen(before));
 }
 
-static bool opens(struct bed *b, struct draft *d, const struct rig_shape *s, struct err *e)
+static bool opens(struct bed *b, struct draft *d, const struct runtime_shape *s, struct err *e)
 {
     *e = (struct err){0};
-    bool ok = rig_open(&b->r, b->dev, &b->m, d, s, e);
-    rig_close(&b->r);
+    bool ok = runtime_open(&b->r, b->dev, &b->m, d, s, e);
+    runtime_close(&b->r);
     return ok;
 }
 
@@ -200,7 +200,7 @@ static void test_too_long_a_context_is_told_the_one_that_fits(void **state)
     (void)state;
     struct bed b;
     struct err e;
-    struct rig_shape s = {.page_size = 16, .context = 1 << 20};
+    struct runtime_shape s = {.page_size = 16, .context = 1 << 20};
     spy_bed(&b);
     small((size_t)1 << 30);
     assert_false(opens(&b, &b.d, &s, &e));
@@ -217,7 +217,7 @@ static void test_too_long_a_context_is_told_the_one_that_fits(void **state)
     assert_false(opens(&b, &b.d, &s, &e));
     s.context = 1 << 20;
     s.shorten = true;
-    must(rig_open(&b.r, b.dev, &b.m, &b.d, &s, &e), &e);
+    must(runtime_open(&b.r, b.dev, &b.m, &b.d, &s, &e), &e);
     assert_int_equal(b.r.context, n);
     bed_close(&b);
 }
@@ -227,7 +227,7 @@ static void test_other_ways_out_are_told_too(void **state)
     (void)state;
     struct bed b;
     struct err e;
-    struct rig_shape s = {.page_size = 16, .context = 1024, .full_pages = 1 << 16};
+    struct runtime_shape s = {.page_size = 16, .context = 1024, .full_pages = 1 << 16};
     spy_bed(&b);
     small((size_t)800 << 20);
     assert_false(opens(&b, &b.d, &s, &e));
@@ -337,7 +337,7 @@ static void test_an_engine_shortens_a_context_that_nobody_asked_for(void **state
     backend_close(g);
     struct bed b;
     spy_bed(&b);
-    struct rig_shape s = {.page_size = 16, .context = 4096}, less = s;
+    struct runtime_shape s = {.page_size = 16, .context = 4096}, less = s;
     less.context = 1024;
     struct need full = fit_need(b.dev, &b.m, &b.d, &s), part = fit_need(b.dev, &b.m, &b.d, &less);
     bed_close(&b);

@@ -1,12 +1,12 @@
 /* test_golden.c - what `aerie golden` makes of roundings, at each precision, on the CPU.
  *
  * A table of kernels that is given to golden_run() is a device to it, whatever computes: it is
- * judged by the tolerance of its precision, and where that does not hold, by how far runs with noise
- * of that precision's size come. In bf16 the CPU's kernels compute in float32 over bf16 cells; in
- * float32 a table with noise of its own stands for a device whose sums run in another order.
- */
+ * judged by the tolerance of its precision, and where that does not hold, by how far runs with
+ * noise of that precision's size come. In bf16 the CPU's kernels compute in float32 over bf16
+ * cells; in float32 a table with noise of its own stands for a device whose sums run in another
+ * order. */
 #include "tests/ckpt.h"
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include "engine/tools/golden.h"
 #include "engine/tools/golden_noise.h"
@@ -170,7 +170,7 @@ enum { STEEP = 5, LOUD = 3 }; /* q norms and norms behind attention, times 2 to 
 static void reference_rows(struct bed *b, const struct ids *ids, int boundary, float *out)
 {
     const struct config *c = &b->m.cfg;
-    struct rig *r = &b->r;
+    struct runtime *r = &b->r;
     struct lane l = {.tap_row = -1};
     struct err e = {0};
     int L = ids->n, H = c->hidden;
@@ -221,7 +221,8 @@ static void write_reference(const char *dir)
     bed_models(&b, dir, NULL);
     int L = ids.n, N = (int)g->n / 4, V = b.m.cfg.vocab, H = b.m.cfg.hidden,
         n = b.m.cfg.n_layer + 1;
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = L + N + 8, .max_rows = L + 8});
+    bed_runtime(&b,
+                &(struct runtime_shape){.page_size = 16, .context = L + N + 8, .max_rows = L + 8});
     float *logits = xmalloc((size_t)L * (size_t)V * 4);
     float *states = xmalloc((size_t)n * (size_t)L * (size_t)H * 4);
     float *margin = xcalloc((size_t)N, 4);
@@ -390,7 +391,8 @@ static void begin(void *arg)
     ++*(int *)arg;
 }
 
-/* The checks that were done by then are in the report, none is called a failure, and no layer runs on. */
+/* The checks that were done by then are in the report, none is called a failure, and no layer runs
+ * on. */
 static void test_a_stopped_comparison_reports_what_is_done(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* test_lanes.c - lanes on the CPU: small and full pools, the edges of a context, batches. */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
@@ -18,14 +18,14 @@ static void test_small_pools_change_nothing(void **state)
         struct bed b;
         struct lane l = {.tap_row = -1};
         int P = k == 3 ? 1 : 16;
-        struct rig_shape s = {.page_size = P, .context = 1024};
+        struct runtime_shape s = {.page_size = P, .context = 1024};
         if (k == 1)
             s.full_pages = 40, s.swa_pages = 10;
         if (k >= 2)
             s.full_pages = 600 / P + 8, s.swa_pages = (64 + 64 + 60) / P + 4;
         bed_models(&b, NESTLING, NESTLING_DRAFT);
         bed_chat(&b, NESTLING);
-        bed_rig(&b, &s);
+        bed_runtime(&b, &s);
         chat_prompt(&b, "count to one hundred", &l.tok);
         lane_prompt(&b.r, &l, 32, &shapes[1]);
         lane_run(&b.r, &l, 420, &shapes[1]);
@@ -47,7 +47,7 @@ static void test_a_full_pool_is_an_error_that_leaves_the_lane_usable(void **stat
     struct lane l = {.tap_row = -1}, *lp = &l;
     bed_models(&b, NESTLING, NESTLING_DRAFT);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 4096, .full_pages = 20});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 4096, .full_pages = 20});
     chat_prompt(&b, "count to one hundred", &l.tok);
     lane_prompt(&b.r, &l, 32, &shapes[0]);
     bool ok = true;
@@ -76,7 +76,7 @@ static void test_edges_clip_the_tree(void **state)
     struct bed b;
     bed_models(&b, NESTLING, NESTLING_DRAFT);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 64});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 64});
     for (int max = 1; max < 80; max++)
         for (int s = 0; s < 3; s++) {
             struct lane a = {.tap_row = -1}, c = {.tap_row = -1};
@@ -114,7 +114,7 @@ static void test_each_lane_of_a_batch_equals_its_solo_run(void **state)
         memset(solo, 0, sizeof solo);
         bed_models(&b, NESTLING, NESTLING_DRAFT);
         bed_chat(&b, NESTLING);
-        bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 512, .lanes = N});
+        bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 512, .lanes = N});
         bed_stop(&b);
         for (int i = 0; i < N; i++) {
             struct lane l = {.tap_row = -1};

@@ -1,5 +1,5 @@
 /* test_load.c - the one way to open models: what is read, noticed, refused and left behind. */
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #include "engine/serve/load.h"
 
@@ -34,12 +34,12 @@ static void test_a_runtime_has_stop_ids_and_mask_of_what_was_loaded(void **state
     struct engine_opts o = opts(&notices);
     struct loaded l;
     struct err e = {0};
-    struct rig r;
+    struct runtime r;
     must(engine_load(&l, &o, LOAD_DEVICE | LOAD_TEXT, &e), &e);
     assert_true(l.has_draft && !l.draft_off && l.n_stop > 0);
     int32_t stop[MAX_STOP];
     assert_int_equal(chat_stops(l.chat, stop), l.n_stop);
-    must(engine_rig(&r, &l, &o, &e), &e);
+    must(engine_runtime(&r, &l, &o, &e), &e);
     assert_int_equal(r.n_stop, l.n_stop);
     assert_memory_equal(r.stop, stop, (size_t)l.n_stop * sizeof *stop);
     assert_true((r.mask.p != NULL) == (l.mask != NULL));
@@ -47,7 +47,7 @@ static void test_a_runtime_has_stop_ids_and_mask_of_what_was_loaded(void **state
         size_t n;
         assert_true((tok_bytes(l.tok, i, &n) == NULL) == (l.mask && l.mask[i]));
     }
-    rig_close(&r);
+    runtime_close(&r);
     engine_unload(&l);
     assert_empty(&l);
     assert_string_equal(notices.p, "");
@@ -116,12 +116,12 @@ static void test_shapes_that_cannot_be_are_refused(void **state)
     struct err e = {0};
     must(engine_load(&l, &o, LOAD_DEVICE, &e), &e);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct rig r;
+        struct runtime r;
         o.page_size = bad[i].page_size;
         o.context = bad[i].context;
         o.full_pages = bad[i].full;
         o.swa_pages = bad[i].swa;
-        assert_false(engine_rig(&r, &l, &o, &e));
+        assert_false(engine_runtime(&r, &l, &o, &e));
         assert_non_null(strstr(e.msg, bad[i].says));
     }
     engine_unload(&l);

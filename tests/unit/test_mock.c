@@ -1,6 +1,6 @@
-/* test_mock.c - ten thousand random configurations of the whole engine over a model that is a hash of
- * what it reads: page sizes, pools, chunks, trees, drafters, forks, evictions, batches. Every lane
- * must say what the oracle says, which knows none of them. */
+/* test_mock.c - ten thousand random configurations of the whole engine over a model that is a hash
+ * of what it reads: page sizes, pools, chunks, trees, drafters, forks, evictions, batches. Every
+ * lane must say what the oracle says, which knows none of them. */
 #include "tests/mock.h"
 
 #include "engine/bugs.h"
@@ -39,13 +39,13 @@ static void random_setup(struct setup *s)
     s->strict = below(4) == 0;
 }
 
-static struct rig_shape rig_of(const struct setup *s)
+static struct runtime_shape runtime_of(const struct setup *s)
 {
     int P = s->P, rows = min_int(s->chunk, 64);
     /* a lane at work: its window, the pass in flight, a border page; twice, as a checkpoint holds
      * what the lane goes on from */
     int one = div_up(s->window + 1, P) + 1 + div_up(max_int(rows, s->shape.nodes), P) + 1;
-    struct rig_shape r = {.page_size = P, .context = MOCK_MAX, .lanes = 2 * s->lanes};
+    struct runtime_shape r = {.page_size = P, .context = MOCK_MAX, .lanes = 2 * s->lanes};
     r.swa_pages = s->swa == 2 ? 0 : GUARD_PAGES + (s->swa + 1) * 2 * s->lanes * one;
     return r;
 }
@@ -74,26 +74,26 @@ static void judge(struct run *r, const struct setup *s, int config)
     r->oracle.n = r->fed = 0; /* the last token's successor is asked again next time */
 }
 
-static void prompt(struct rig *rig, struct run *r, const struct setup *s)
+static void prompt(struct runtime *runtime, struct run *r, const struct setup *s)
 {
     struct lane *l = &r->lane;
     struct err e = {0};
     while (l->seq.committed < l->tok.n) {
         int upto = min_int(l->seq.committed + min_int(s->chunk, 64), l->tok.n);
         bool last = upto == l->tok.n;
-        must(lane_extend(rig, l, upto, last, s->drafter != 0, s->shape.topk, &e), &e);
+        must(lane_extend(runtime, l, upto, last, s->drafter != 0, s->shape.topk, &e), &e);
         if (last)
             break;
     }
 }
 
 /* Continues where a copy of another prompt's head stands, or from nothing. */
-static void start(struct rig *rig, struct run *r, const struct setup *s, const struct ids *tok,
-                  struct lane *cached)
+static void start(struct runtime *runtime, struct run *r, const struct setup *s,
+                  const struct ids *tok, struct lane *cached)
 {
     if (cached) {
-        lane_park(rig, cached);
-        lane_fork(rig, cached, &r->lane);
+        lane_park(runtime, cached);
+        lane_fork(runtime, cached, &r->lane);
     } else {
         r->lane = (struct lane){.tap_row = -1};
     }
@@ -103,25 +103,25 @@ static void start(struct rig *rig, struct run *r, const struct setup *s, const s
     r->want = tok->n + 8 + below(40);
     for (int l = 0; l < MOCK_LAYERS; l++)
         r->oracle.window[l] = l == 1 ? 0 : s->window;
-    prompt(rig, r, s);
-    lane_park(rig, &r->lane);
+    prompt(runtime, r, s);
+    lane_park(runtime, &r->lane);
 }
 
 static uint64_t steps, accepted, drafted, evicted, forked;
 
 /* Gives every page back and computes it all again. */
-static void evict(struct rig *rig, struct run *r, const struct setup *s)
+static void evict(struct runtime *runtime, struct run *r, const struct setup *s)
 {
     struct ids tok = {0};
     ids_cat(&tok, r->lane.tok.v, r->lane.tok.n);
-    lane_free(rig, &r->lane);
+    lane_free(runtime, &r->lane);
     r->lane = (struct lane){.tap_row = -1, .tok = tok};
-    prompt(rig, r, s);
-    lane_park(rig, &r->lane);
+    prompt(runtime, r, s);
+    lane_park(runtime, &r->lane);
     evicted++;
 }
 
-static void decode(struct rig *rig, struct run *run, const struct setup *s)
+static void decode(struct runtime *runtime, struct run *run, const struct setup *s)
 {
     for (;;) {
         struct lane *live[3];
@@ -137,21 +137,21 @@ static void decode(struct rig *rig, struct run *run, const struct setup *s)
             return;
         bool plain =
             s->drafter == 0 || below(8) == 0; /* a plain step between others, now and then */
-        must(lane_step(rig, live, lim, n, plain ? NULL : &s->shape, &e), &e);
+        must(lane_step(runtime, live, lim, n, plain ? NULL : &s->shape, &e), &e);
         for (int i = 0; i < n; i++) {
             steps++;
             accepted += (uint64_t)live[i]->rec.accepted;
             drafted += (uint64_t)live[i]->rec.drafted;
         }
         if (below(24) == 0)
-            evict(rig, &run[below(s->lanes)], s);
+            evict(runtime, &run[below(s->lanes)], s);
     }
 }
 
 static void one_configuration(struct mock *m, int config)
 {
     struct setup s;
-    struct rig rig;
+    struct runtime runtime;
     struct err e = {0};
     static struct run run[3];
     struct ids tok[3];
@@ -163,9 +163,9 @@ static void one_configuration(struct mock *m, int config)
         mock_frozen(m);
     else
         mock_eagle(m, s.drafter == 2 ? 7 : 0);
-    struct rig_shape shape = rig_of(&s);
-    must(rig_open(&rig, mock_device(m), &m->m, s.drafter ? &m->d : NULL, &shape, &e), &e);
-    rig.pass.check.level = s.strict ? CHECK_STRICT : CHECK_ON;
+    struct runtime_shape shape = runtime_of(&s);
+    must(runtime_open(&runtime, mock_device(m), &m->m, s.drafter ? &m->d : NULL, &shape, &e), &e);
+    runtime.pass.check.level = s.strict ? CHECK_STRICT : CHECK_ON;
     memset(run, 0, sizeof run);
     memset(tok, 0, sizeof tok);
     int common = below(2) ? 1 + below(40) : 0;
@@ -178,29 +178,29 @@ static void one_configuration(struct mock *m, int config)
     if (common && common < tok[0].n) { /* the head that all prompts share is computed once */
         ids_cat(&cached.tok, tok[0].v, tok[0].n);
         while (cached.seq.committed < common)
-            must(lane_extend(&rig, &cached,
+            must(lane_extend(&runtime, &cached,
                              min_int(common, cached.seq.committed + min_int(s.chunk, 64)), false,
                              s.drafter != 0, s.shape.topk, &e),
                  &e);
         forked++;
     }
     for (int i = 0; i < s.lanes; i++)
-        start(&rig, &run[i], &s, &tok[i], cached.seq.committed ? &cached : NULL);
-    lane_free(&rig, &cached);
-    decode(&rig, run, &s);
+        start(&runtime, &run[i], &s, &tok[i], cached.seq.committed ? &cached : NULL);
+    lane_free(&runtime, &cached);
+    decode(&runtime, run, &s);
     const struct seq *all[3];
     for (int i = 0; i < s.lanes; i++) {
         judge(&run[i], &s, config);
         all[i] = &run[i].lane.seq;
     }
-    must(check_sweep(&rig.kv, all, s.lanes, &e), &e);
+    must(check_sweep(&runtime.kv, all, s.lanes, &e), &e);
     for (int i = 0; i < s.lanes; i++) {
-        lane_free(&rig, &run[i].lane);
+        lane_free(&runtime, &run[i].lane);
         ids_free(&tok[i]);
     }
-    must(kv_check(&rig.kv, NULL, 0, &e), &e);
-    assert_int_equal(rig.pass.check.violations, 0);
-    rig_close(&rig);
+    must(kv_check(&runtime.kv, NULL, 0, &e), &e);
+    assert_int_equal(runtime.pass.check.violations, 0);
+    runtime_close(&runtime);
 }
 
 static void test_every_configuration_says_what_the_oracle_says(void **state)
@@ -226,11 +226,11 @@ static void test_the_oracle_notices_a_fault(void **state)
 {
     (void)state;
     struct mock m;
-    struct rig rig;
+    struct runtime runtime;
     struct err e = {0};
     mock_open(&m, 5);
     mock_eagle(&m, 0);
-    struct rig_shape shape = {.page_size = 1, .context = MOCK_MAX};
+    struct runtime_shape shape = {.page_size = 1, .context = MOCK_MAX};
     for (int on = 0; on < 2; on++) {
         struct lane l = {.tap_row = -1}, *lp = &l;
         struct mock_oracle o = {.window = {5, 0, 5}};
@@ -238,15 +238,16 @@ static void test_the_oracle_notices_a_fault(void **state)
         struct bugs bugs = {0};
         bug_switch(&bugs, BUG_TREE_WINDOW_BY_INDEX, on);
         shape.bugs = &bugs;
-        must(rig_open(&rig, mock_device(&m), &m.m, &m.d, &shape, &e), &e);
-        rig.pass.check.level = on ? CHECK_OFF : CHECK_ON;
+        must(runtime_open(&runtime, mock_device(&m), &m.m, &m.d, &shape, &e), &e);
+        runtime.pass.check.level = on ? CHECK_OFF : CHECK_ON;
         for (int i = 0; i < 20; i++)
             ids_add(&l.tok, i % MOCK_V);
         while (l.seq.committed < 20)
-            must(lane_extend(&rig, &l, min_int(20, l.seq.committed + 6), l.seq.committed + 6 >= 20,
-                             true, 4, &e), &e);
+            must(lane_extend(&runtime, &l, min_int(20, l.seq.committed + 6),
+                             l.seq.committed + 6 >= 20, true, 4, &e),
+                 &e);
         while (l.tok.n < 150)
-            must(lane_step(&rig, &lp, &(struct step_limits){150 - l.tok.n}, 1, &tree, &e), &e);
+            must(lane_step(&runtime, &lp, &(struct step_limits){150 - l.tok.n}, 1, &tree, &e), &e);
         int wrong = 0;
         int32_t next = 0;
         for (int i = 0; i < l.tok.n; i++) {
@@ -254,8 +255,8 @@ static void test_the_oracle_notices_a_fault(void **state)
             next = mock_next(&o, l.tok.v[i]);
         }
         assert_int_equal(wrong > 0, on);
-        lane_free(&rig, &l);
-        rig_close(&rig);
+        lane_free(&runtime, &l);
+        runtime_close(&runtime);
     }
     mock_close(&m);
 }

@@ -1,6 +1,6 @@
-/* test_ngram.c - the n-gram drafter: its trees against a brute-force matcher, and that decoding with it
- * yields what plain decoding yields, with every family of models. */
-#include "tests/rigs.h"
+/* test_ngram.c - the n-gram drafter: its trees against a brute-force matcher, and that decoding
+ * with it yields what plain decoding yields, with every family of models. */
+#include "tests/runtimes.h"
 
 #include <math.h>
 
@@ -215,7 +215,7 @@ static void bed_ngram(struct bed *b, const char *target)
 }
 
 /* Continues the prompt by n tokens; returns how many drafted tokens were accepted. */
-static int run(struct rig *r, const struct ids *prompt, float temperature, int n,
+static int run(struct runtime *r, const struct ids *prompt, float temperature, int n,
                const struct tree_shape *s, struct lane *l)
 {
     int accepted = 0, end = prompt->n + n;
@@ -232,7 +232,7 @@ static int run(struct rig *r, const struct ids *prompt, float temperature, int n
 }
 
 /* Plain decoding and drafting say the same; the uniforms drawn are the same, too. */
-static int compare(struct rig *r, const struct ids *prompt, float temperature, int n,
+static int compare(struct runtime *r, const struct ids *prompt, float temperature, int n,
                    const struct tree_shape *s)
 {
     struct lane plain, l;
@@ -284,7 +284,8 @@ static void test_drafting_equals_plain_decoding(void **state)
     for (int i = 0; i < 3; i++) {
         bed_ngram(&p.b[i], NESTLING);
         bed_chat(&p.b[i], NESTLING);
-        bed_rig(&p.b[i], &(struct rig_shape){.page_size = page_sizes[i], .context = 2048, .lanes = 3});
+        bed_runtime(&p.b[i], &(struct runtime_shape){
+                                 .page_size = page_sizes[i], .context = 2048, .lanes = 3});
         bed_stop(&p.b[i]);
     }
     each_prompt(parity_one, &p);
@@ -308,7 +309,7 @@ static void test_every_family_drafts_as_it_decodes(void **state)
         struct ids prompt = {0};
         char *dir = xasprintf("tests/golden/%s", family[i]);
         bed_ngram(&b, dir);
-        bed_rig(&b, &(struct rig_shape){.page_size = page_sizes[i % 3], .context = 256});
+        bed_runtime(&b, &(struct runtime_shape){.page_size = page_sizes[i % 3], .context = 256});
         for (int k = 0; k < 40; k++)
             ids_add(&prompt, k < 13 ? below(b.m.cfg.vocab) : prompt.v[k - 13]);
         accepted += compare(&b.r, &prompt, 0, 60, &shapes[1]);
@@ -321,7 +322,8 @@ static void test_every_family_drafts_as_it_decodes(void **state)
     assert_true(accepted > 20);
 }
 
-/* Without a match the cycle is plain decoding, which is fused where cycles are; else it is stepped. */
+/* Without a match the cycle is plain decoding, which is fused where cycles are; else it is
+ * stepped. */
 static void test_cycles_without_a_match_are_fused(void **state)
 {
     (void)state;
@@ -332,7 +334,7 @@ static void test_cycles_without_a_match_are_fused(void **state)
     struct lane l[2];
     bed_ngram(&b, NESTLING);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512, .lanes = 3});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 512, .lanes = 3});
     chat_prompt(&b, "Count from 1 to 30.", &prompt);
     for (int fuse = 0; fuse < 2; fuse++) {
         struct lane *x = &l[fuse];
@@ -368,7 +370,7 @@ static void test_lanes_and_forks_draft_alike(void **state)
     struct ids prompt = {0};
     bed_ngram(&b, NESTLING);
     bed_chat(&b, NESTLING);
-    bed_rig(&b, &(struct rig_shape){.page_size = 16, .context = 512, .lanes = LANES + 2});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 16, .context = 512, .lanes = LANES + 2});
     for (int i = 0; i < LANES; i++) {
         static const char *const text[] = {"Count from 1 to 30.", "hi", "What is a page table?",
                                            "Show the powers of two to 2^12."};

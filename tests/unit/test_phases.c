@@ -1,9 +1,8 @@
 /* test_phases.c - a cycle phase by phase: the bits of lane_step(), stepped or fused; and an
  * abandoned cycle leaves the lanes, the pools and the lists of free pages as they were.
  *
- * Two rigs over the mock model run the same lanes: one with lane_step(), the other phase by phase,
- * with cycles in between that are abandoned after some phase or fail in one.
- */
+ * Two runtimes over the mock model run the same lanes: one with lane_step(), the other phase by
+ * phase, with cycles in between that are abandoned after some phase or fail in one. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +19,7 @@ static int below(int n)
 enum { MOST = 3 }; /* lanes */
 
 struct world {
-    struct rig r;
+    struct runtime r;
     struct lane lane[MOST], *live[MOST];
 };
 
@@ -178,8 +177,8 @@ static void abandon_one(struct world *s, const struct setup *u, const struct ste
 static void open_side(struct world *s, struct mock *m, const struct setup *u)
 {
     struct err e = {0};
-    struct rig_shape shape = {.page_size = u->P, .context = MOCK_MAX, .lanes = 2 * MOST};
-    must(rig_open(&s->r, mock_device(m), &m->m, u->drafter ? &m->d : NULL, &shape, &e), &e);
+    struct runtime_shape shape = {.page_size = u->P, .context = MOCK_MAX, .lanes = 2 * MOST};
+    must(runtime_open(&s->r, mock_device(m), &m->m, u->drafter ? &m->d : NULL, &shape, &e), &e);
 }
 
 static void prompt_lane(struct world *s, struct lane *l, const struct setup *u, int chunk)
@@ -285,8 +284,8 @@ static void one_configuration(struct mock *m, int config)
     }
     ids_free(&more);
     fused += a.r.n_fused;
-    rig_close(&a.r);
-    rig_close(&b.r);
+    runtime_close(&a.r);
+    runtime_close(&b.r);
 }
 
 static void test_phases_give_the_bits_of_a_step_and_abandoned_cycles_leave_none(void **state)
@@ -370,7 +369,7 @@ static void test_phases_out_of_order_end_the_program(void **state)
     }
     lane_free(&s.r, &s.lane[0]);
     ids_free(&tok[0]);
-    rig_close(&s.r);
+    runtime_close(&s.r);
     mock_close(&m);
 }
 

@@ -1,14 +1,14 @@
-/* test_poison.c - every cell that no sequence owns is made NaN before every pass, the guard page and
- * the scratch behind each committed length with it: nothing that is computed may change. On the CPU,
- * step by step and fused; and on a GPU where there is one. */
+/* test_poison.c - every cell that no sequence owns is made NaN before every pass, the guard page
+ * and the scratch behind each committed length with it: nothing that is computed may change. On the
+ * CPU, step by step and fused; and on a GPU where there is one. */
 #include "tests/few.h"
-#include "tests/rigs.h"
+#include "tests/runtimes.h"
 
 #define NESTLING "models/nestling/target"
 #define NESTLING_DRAFT "models/nestling/draft"
 
 /* Fills slots [first, first + n) of one layer's cells with NaN. */
-static void poison_cells(const struct rig *r, const struct k_cells *c, int first, int n)
+static void poison_cells(const struct runtime *r, const struct k_cells *c, int first, int n)
 {
     size_t size = (size_t)(c->n_kv * c->head_dim) * kv_type_size(c->type);
     size_t at = (size_t)first * size, len = (size_t)n * size;
@@ -19,7 +19,7 @@ static void poison_cells(const struct rig *r, const struct k_cells *c, int first
 static int poisoned;
 
 /* Slot s of pool `id` in every layer that lives there. */
-static void poison(struct rig *r, enum pool_id id, int first, int n)
+static void poison(struct runtime *r, enum pool_id id, int first, int n)
 {
     for (int l = 0; l < r->m->cfg.n_layer; l++)
         if (r->m->layer[l].kv_src == l && (r->m->layer[l].window > 0) == (id == POOL_SWA))
@@ -28,7 +28,7 @@ static void poison(struct rig *r, enum pool_id id, int first, int n)
 }
 
 /* All cells of the target's pools but the lane's committed ones. */
-static void poison_all(struct rig *r, const struct seq *s)
+static void poison_all(struct runtime *r, const struct seq *s)
 {
     int P = r->kv.page_size;
     for (int id = 0; id <= POOL_SWA; id++)
@@ -93,8 +93,8 @@ static void same_with_poison(const struct place *at, const char *target, const c
         }
         for (int i = 0; !text && i < 40; i++)
             ids_add(&prompt, 3 + (i * 37 + i / 7) % (b.m.cfg.vocab - 3));
-        bed_rig(&b, &(struct rig_shape){.page_size = P, .context = 200, .max_rows = 64,
-                                        .kv = b.dev.kv});
+        bed_runtime(&b, &(struct runtime_shape){.page_size = P, .context = 200, .max_rows = 64,
+                                                .kv = b.dev.kv});
         b.r.fuse = at->fuse;
         for (int spec = 0; spec <= (draft != NULL); spec++)
             for (int chunk = 7 * one_in(7); chunk <= 49; chunk += 42) {

@@ -1,5 +1,5 @@
-/* test_several.c - several replies at once: they fork the live conversation, give the same text as alone,
- * wait for pages, and leave the pools as they were. */
+/* test_several.c - several replies at once: they fork the live conversation, give the same text as
+ * alone, wait for pages, and leave the pools as they were. */
 #include "tests/serve_kit.h"
 
 #include <unistd.h>
@@ -60,7 +60,7 @@ struct pools {
 
 static void pools_take(struct backend *g, struct pools *p)
 {
-    const struct kv *kv = &engine_of(g)->own.rig.kv;
+    const struct kv *kv = &engine_of(g)->own.runtime.kv;
     kv_save_order(kv, &p->order);
     for (int i = 0; i < N_POOLS; i++) {
         p->total[i] = kv->pool[i].total;
@@ -183,7 +183,8 @@ static void test_replies_share_the_live_conversation(void **state)
     several(true, 1);
 }
 
-/* More lanes than the runtime's buffers take in one cycle: they run in groups, with the same text. */
+/* More lanes than the runtime's buffers take in one cycle: they run in groups, with the same
+ * text. */
 static void test_lanes_run_in_groups_where_the_buffers_are_small(void **state)
 {
     (void)state;
@@ -193,7 +194,7 @@ static void test_lanes_run_in_groups_where_the_buffers_are_small(void **state)
     o.settings.nodes = 32;
     struct backend *g = serve_open(&o);
     struct tree_shape shape = {o.settings.steps, 4, 32};
-    assert_int_equal(rig_step_lanes(&engine_of(g)->own.rig, &shape), 2);
+    assert_int_equal(runtime_step_lanes(&engine_of(g)->own.runtime, &shape), 2);
     ask(g, RQ_NEW, NULL, &b);
     ask(g, RQ_SAY, TOLD, &b);
     brought_clear(&b);
@@ -294,7 +295,8 @@ static void test_a_prompt_that_cannot_fit_is_refused_and_the_others_go_on(void *
     brought_free(&b);
 }
 
-/* Two prompts that fit one after the other, but not together: the second waits, nothing runs twice. */
+/* Two prompts that fit one after the other, but not together: the second waits, nothing runs
+ * twice. */
 static void test_a_prompt_waits_until_its_pages_exist(void **state)
 {
     (void)state;

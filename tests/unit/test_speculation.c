@@ -1,5 +1,6 @@
-/* test_speculation.c - speculative decoding on the CPU yields what plain decoding yields, greedy and sampled. */
-#include "tests/rigs.h"
+/* test_speculation.c - speculative decoding on the CPU yields what plain decoding yields, greedy
+ * and sampled. */
+#include "tests/runtimes.h"
 
 #include <math.h>
 
@@ -25,11 +26,11 @@ static void parity_one(int i, const char *kind, const char *text, void *arg)
     (void)kind;
     chat_prompt(&p->b[0], text, &prompt);
     ids_cat(&plain.tok, prompt.v, prompt.n);
-    struct rig *r = &p->b[i % 3].r;
+    struct runtime *r = &p->b[i % 3].r;
     lane_prompt(r, &plain, 256, NULL);
     lane_run(r, &plain, 40, NULL);
     for (int s = 0; s < 3; s++) {
-        struct rig *q = &p->b[(i + s) % 3].r;
+        struct runtime *q = &p->b[(i + s) % 3].r;
         struct lane l = {.tap_row = -1};
         ids_cat(&l.tok, prompt.v, prompt.n);
         lane_prompt(q, &l, i % 2 ? 256 : 17, &shapes[s]);
@@ -52,7 +53,7 @@ static void test_greedy_speculation_equals_greedy_decoding(void **state)
     for (int i = 0; i < 3; i++) {
         bed_models(&b[i], NESTLING, NESTLING_DRAFT);
         bed_chat(&b[i], NESTLING);
-        bed_rig(&b[i], &(struct rig_shape){.page_size = page_sizes[i], .context = 4096});
+        bed_runtime(&b[i], &(struct runtime_shape){.page_size = page_sizes[i], .context = 4096});
         bed_stop(&b[i]);
     }
     struct parity p = {b, 0, 0};
@@ -70,7 +71,7 @@ static void test_greedy_speculation_equals_greedy_decoding(void **state)
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-static void sample_run(struct rig *r, struct lane *prompt, uint64_t seed, int n,
+static void sample_run(struct runtime *r, struct lane *prompt, uint64_t seed, int n,
                        const struct tree_shape *s, int32_t *out)
 {
     struct lane l;
@@ -105,7 +106,7 @@ static void test_sampled_speculation_draws_what_plain_sampling_draws(void **stat
     struct bed b;
     struct lane l;
     bed_models(&b, "tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
-    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 256});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 256});
     for (int s = 0; s < 3; s++) {
         prepare_prompt(&b, &l, &shapes[s]);
         for (uint64_t seed = 0; seed < 60; seed++) {
@@ -134,7 +135,7 @@ static void test_speculative_and_plain_samples_have_one_distribution(void **stat
     struct lane l;
     static double count[2][V];
     bed_models(&b, "tests/golden/gptoss-a", "tests/golden/eagle3-gptoss-a");
-    bed_rig(&b, &(struct rig_shape){.page_size = 4, .context = 256});
+    bed_runtime(&b, &(struct runtime_shape){.page_size = 4, .context = 256});
     memset(count, 0, sizeof count);
     prepare_prompt(&b, &l, &shapes[1]);
     for (int i = 0; i < N; i++) {

@@ -148,18 +148,18 @@ static const char small[] =
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"vocab_size\":512,"
     "\"max_position_embeddings\":4096,\"sliding_window\":32}";
 
-static void test_a_synthetic_rig_speaks_and_drafts(void **state)
+static void test_a_synthetic_runtime_speaks_and_drafts(void **state)
 {
     (void)state;
     struct model m;
     struct draft d;
     struct err e = {0};
-    struct rig r;
+    struct runtime r;
     const struct tree_shape shape_of_tree = {3, 2, 6};
     const struct step_limits lim = {100};
-    struct rig_shape shape_of_rig = {.page_size = 4, .context = 256, .kv = KV_F32};
+    struct runtime_shape shape_of_runtime = {.page_size = 4, .context = 256, .kv = KV_F32};
     assert_true(model_shaped(&m, small, &e) && draft_shaped(&d, &m, 128, 100, &e));
-    if (!rig_open(&r, cpu, &m, &d, &shape_of_rig, &e))
+    if (!runtime_open(&r, cpu, &m, &d, &shape_of_runtime, &e))
         fail_msg("%s", e.msg);
     struct lane l = {.tap_row = -1}, *one = &l;
     for (int i = 0; i < 50; i++)
@@ -175,7 +175,7 @@ static void test_a_synthetic_rig_speaks_and_drafts(void **state)
         assert_true(i > 1 || l.n_new == i + 1);
     }
     lane_free(&r, &l);
-    rig_close(&r);
+    runtime_close(&r);
     draft_free(&d);
     model_free(&m);
 }
@@ -294,7 +294,7 @@ int main(void)
         cmocka_unit_test(test_mxfp4_has_the_deviation),
         cmocka_unit_test(test_shapes_add_up),
         cmocka_unit_test(test_unknown_name),
-        cmocka_unit_test(test_a_synthetic_rig_speaks_and_drafts),
+        cmocka_unit_test(test_a_synthetic_runtime_speaks_and_drafts),
         cmocka_unit_test(test_a_gpu_makes_the_same),
         cmocka_unit_test(test_a_gpu_streams),
     };

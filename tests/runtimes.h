@@ -1,4 +1,4 @@
-/* rigs.h - what engine tests share: rigs over the fixtures, prompts, greedy runs. */
+/* runtimes.h - what engine tests share: runtimes over the fixtures, prompts, greedy runs. */
 #ifndef AERIE_TESTS_RIGS_H
 #define AERIE_TESTS_RIGS_H
 
@@ -16,7 +16,7 @@
 #include "engine/run/device.h"
 #include "models/chat/chat.h"
 
-/* A target, perhaps a head, and a rig on the CPU. */
+/* A target, perhaps a head, and a runtime on the CPU. */
 struct bed {
     struct device dev;
     struct model m;
@@ -24,7 +24,7 @@ struct bed {
     bool has_draft;
     struct tokenizer *tok;
     struct chat *chat;
-    struct rig r;
+    struct runtime r;
 };
 
 static inline void must(bool ok, const struct err *e)
@@ -60,10 +60,10 @@ static inline void bed_models(struct bed *b, const char *target, const char *dra
     bed_load(b, target, draft);
 }
 
-static inline void bed_rig(struct bed *b, const struct rig_shape *shape)
+static inline void bed_runtime(struct bed *b, const struct runtime_shape *shape)
 {
     struct err e = {0};
-    must(rig_open(&b->r, b->dev, &b->m, b->has_draft ? &b->d : NULL, shape, &e), &e);
+    must(runtime_open(&b->r, b->dev, &b->m, b->has_draft ? &b->d : NULL, shape, &e), &e);
 }
 
 static inline void bed_chat(struct bed *b, const char *target)
@@ -75,12 +75,12 @@ static inline void bed_chat(struct bed *b, const char *target)
     must(b->chat != NULL, &e);
 }
 
-/* Switches one historical fault of a rig; variant 0: off. */
-static inline void rig_bug(struct rig *r, enum bug b, int variant)
+/* Switches one historical fault of a runtime; variant 0: off. */
+static inline void runtime_bug(struct runtime *r, enum bug b, int variant)
 {
     struct bugs on = r->bugs;
     bug_switch(&on, b, variant);
-    rig_set_bugs(r, &on);
+    runtime_set_bugs(r, &on);
 }
 
 static inline void bed_stop(struct bed *b)
@@ -90,7 +90,7 @@ static inline void bed_stop(struct bed *b)
 
 static inline void bed_close(struct bed *b)
 {
-    rig_close(&b->r);
+    runtime_close(&b->r);
     chat_close(b->chat);
     tok_close(b->tok);
     draft_free(&b->d);
@@ -99,7 +99,8 @@ static inline void bed_close(struct bed *b)
 }
 
 /* Runs the prompt already in l->tok, keeping the drafter in step when a shape is given. */
-static inline void lane_prompt(struct rig *r, struct lane *l, int chunk, const struct tree_shape *s)
+static inline void lane_prompt(struct runtime *r, struct lane *l, int chunk,
+                               const struct tree_shape *s)
 {
     struct err e = {0};
     int n = l->tok.n;
@@ -110,7 +111,7 @@ static inline void lane_prompt(struct rig *r, struct lane *l, int chunk, const s
 }
 
 /* Up to max more tokens, or to the end of the reply; returns cycles run. */
-static inline int lane_run(struct rig *r, struct lane *l, int max, const struct tree_shape *s)
+static inline int lane_run(struct runtime *r, struct lane *l, int max, const struct tree_shape *s)
 {
     struct err e = {0};
     int cycles = 0, end = l->tok.n + max;
