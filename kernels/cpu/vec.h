@@ -526,7 +526,8 @@ V_FN v16 v_tanh(v16 x)
     return v_if_less(z, v_set(.625f), near, far);
 }
 
-/* x (1 + tanh(u)) / 2, computed as x sigmoid(2u), which is exact where tanh(u) is close to -1. */
+/* x (1 + tanh(u)) / 2, computed as x sigmoid(2u), which keeps its precision where tanh(u) is close
+ * to -1. */
 V_FN v16 v_gelu_tanh(v16 x)
 {
     v16 x3 = v_mul(v_mul(x, x), x);

@@ -27,8 +27,9 @@ struct chat;
 /* Chooses the format by the config's family and the template in the model's folder. `raw`: no
  * format; the texts are encoded one after another, special tokens in them matched, after the
  * tokenizer's bos. *warning (the pointer may be NULL) is set to one line for the user, e.g. about
- * an unknown template, or to NULL; it is valid as long as the chat. NULL and *e (ERR_MODEL) if the
- * tokenizer lacks a token of the format. m and t must outlive the chat; chat_close() frees it. */
+ * an unknown template, or to NULL; it is valid as long as the chat. NULL and *e on failure, e.g. if
+ * the tokenizer lacks a token of the format (ERR_MODEL). m and t must outlive the chat;
+ * chat_close() frees it. */
 struct chat *chat_open(const struct model *m, const struct tokenizer *t, bool raw,
                        const char **warning, struct err *e);
 void chat_close(struct chat *c);

@@ -10,11 +10,11 @@
 
 enum {
     MAX_NEST = 12,
-    MAX_COLUMNS = 128, /* as many as md4c reads */
-    MIN_COLUMN = 3,    /* cells: a table whose columns would be narrower is written as a list */
+    MAX_COLUMNS = 128, /* md4c's own limit */
+    MIN_COLUMN = 3,    /* cells; a table whose columns would be narrower is shown as a list */
 };
 
-/* What a list item or a quote puts in front of its rows. */
+/* The text that a list item or a quote puts before its first row and before the rest. */
 struct prefix {
     char first[16], rest[16];
     enum style style;
@@ -44,8 +44,8 @@ struct md {
     int bold, italic, code, link, strike, head;
     struct link {
         struct buf target;
-        size_t from; /* where its text begins in the line: bytes of all rows */
-    } links[MAX_NEST]; /* open ones, the innermost last: an image may stand in a link */
+        size_t from; /* offset of its text in the line, counted over all rows */
+    } links[MAX_NEST]; /* open links, the innermost last (a link may contain an image) */
     int n_link; /* may exceed MAX_NEST, too */
     struct buf text; /* of the code block being read */
     bool gap; /* a blank row is due before the next block */
@@ -81,7 +81,7 @@ static void put_gap(struct md *m)
 {
     bool tight = m->n_list > 0 && m->n_list <= MAX_NEST && m->list[m->n_list - 1].tight;
     if (m->gap && !tight) {
-        int quotes = 0; /* the quotes' bars go on through the gap */
+        int quotes = 0; /* the bars of quotes continue through the gap */
         for (int i = 0; i < m->n_prefix && i < MAX_NEST; i++)
             if (m->prefix[i].style == ST_QUOTE && m->prefix[i].used)
                 quotes = i + 1;
@@ -118,7 +118,7 @@ static void put_rule(struct md *m, int cells)
     sheet_line(m->out);
 }
 
-/* ---- code blocks: a bar at the left, long lines cut between clusters ---- */
+/* ---- code blocks: a bar at the left, long lines are broken between grapheme clusters ---- */
 
 static void code_row(struct md *m, const char *p, size_t n)
 {
@@ -131,7 +131,7 @@ static void code_row(struct md *m, const char *p, size_t n)
     do {
         size_t k = text_fit(r->text.p + at, r->text.n - at, room(m) - 2, NULL);
         if (k == 0)
-            k = r->text.n - at; /* a cluster wider than the room: the frame clips it */
+            k = r->text.n - at; /* a cluster wider than the row, which the frame clips */
         put_prefix(m);
         sheet_add(m->out, ST_DIM, bar);
         sheet_add_row(m->out, r, (int)at, (int)(at + k));
@@ -186,8 +186,8 @@ static int sheet_width(const struct sheet *s)
     return w;
 }
 
-/* Natural widths, then the widest column shrinks until all fit (3 cells between columns). False:
- * they do not fit. */
+/* Computes the column widths: the natural ones, of which the widest is reduced until the table fits
+ * (3 cells between columns). False: it cannot fit. */
 static bool table_widths(struct table *t, int cells)
 {
     int total = 3 * (t->columns - 1);
@@ -261,7 +261,7 @@ static void table_rule(struct md *m)
     sheet_line(m->out);
 }
 
-/* A row of a table that is too wide: a line "head: value" for each cell. */
+/* Writes a row of a table that is too wide: a line "head: value" for each cell. */
 static void table_list(struct md *m, int first)
 {
     struct table *t = &m->table;
@@ -399,7 +399,7 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *arg)
     return 0;
 }
 
-/* A finished table cell: its content is kept until the widths of all cells are known. */
+/* Keeps the content of a table cell until the widths of all cells are known. */
 static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *d)
 {
     struct table *t = &m->table;
@@ -414,7 +414,7 @@ static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *
     sheet_init(&m->line, m->out->ascii);
 }
 
-/* A row has as many cells as the table has columns. */
+/* Ends a row: adds empty cells up to the table's columns. */
 static void row_end(struct md *m)
 {
     for (; m->table.column < m->table.columns; m->table.column++)
@@ -472,7 +472,7 @@ static enum style inline_style(const struct md *m)
     return m->strike ? ST_DIM : ST_TEXT;
 }
 
-/* ---- links: where one leads is always written out ---- */
+/* ---- links: the target is always shown ---- */
 
 static size_t line_bytes(const struct md *m)
 {
@@ -493,7 +493,7 @@ static void link_begin(struct md *m, const MD_ATTRIBUTE *target)
     m->link++;
 }
 
-/* The link's text is the target itself: <http://x>, <a@b>. */
+/* Whether the link's text is its target, as in <http://x> and <a@b>. */
 static bool shows_target(const struct md *m, const struct link *l)
 {
     struct buf shown = {0}, clean = {0};
@@ -564,7 +564,7 @@ static const struct entity {
     {"&copy;", "©"},   {"&deg;", "°"},    {"&middot;", "·"}, {"&bull;", "•"},   {"&euro;", "€"},
 };
 
-/* A character reference: the numeric ones, the common names, and any other as it was written. */
+/* Adds a character reference: decodes numeric ones and common names; others are shown verbatim. */
 static void put_entity(struct md *m, const char *p, size_t n)
 {
     char name[16];

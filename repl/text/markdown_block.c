@@ -1,5 +1,5 @@
-/* markdown_block.c - Markdown as lines of text, before it is parsed: where blocks end, what is open at
- * the end of a reply that is still streaming, and definitions of references. See markdown.h.
+/* markdown_block.c - Markdown as lines of text, before it is parsed: where blocks end, what is open
+ * at the end of a reply that is still streaming, and definitions of references. See markdown.h.
  */
 #include "repl/text/markdown.h"
 
@@ -7,7 +7,8 @@
 
 /* ---- fences ---- */
 
-/* A fence line ("```c"): its length in marks, 0 if it is none. *closes: nothing follows. */
+/* The number of marks of a fence line ("```c"), 0 for another line. *closes: nothing follows
+ * them. */
 static int fence_marks(const char *p, size_t n, char *mark, bool *closes)
 {
     size_t i = 0;
@@ -26,7 +27,7 @@ static int fence_marks(const char *p, size_t n, char *mark, bool *closes)
     return marks;
 }
 
-/* Follows fences line by line; true while inside one. */
+/* State of fenced code, updated line by line. */
 struct fence {
     int marks; /* 0: outside */
     char mark;
@@ -53,7 +54,7 @@ static size_t line_length(const char *p, size_t n)
 
 /* ---- reference definitions ---- */
 
-/* Bytes of the quote marks, list marks and blanks that a line begins with. */
+/* Length of the quote marks, list marks and blanks at the beginning of a line. */
 static size_t marks_length(const char *p, size_t n)
 {
     size_t i = 0;
@@ -73,7 +74,7 @@ static size_t marks_length(const char *p, size_t n)
     }
 }
 
-/* "[label]:" */
+/* Whether a line begins with "[label]:". */
 static bool is_definition(const char *p, size_t n)
 {
     size_t i = 1;
@@ -104,7 +105,7 @@ void markdown_definitions(const char *text, size_t n, struct buf *out)
     }
 }
 
-/* ---- a block being written ---- */
+/* ---- an incomplete block ---- */
 
 static bool only_markup(const char *p, size_t n)
 {
@@ -114,7 +115,7 @@ static bool only_markup(const char *p, size_t n)
     return true;
 }
 
-/* Where the paragraph at the end of text begins. */
+/* Offset of the last paragraph of text. */
 static size_t last_paragraph(const char *text, size_t n)
 {
     for (size_t i = n; i > 1; i--)
@@ -162,7 +163,7 @@ void markdown_render_open(const char *text, size_t n, int width, struct sheet *o
             stars++, i++;
     }
     if (ticks % 2 || stars % 2) {
-        while (b.n > 0 && strchr("*`_ \n", b.p[b.n - 1])) { /* opened, but nothing inside yet */
+        while (b.n > 0 && strchr("*`_ \n", b.p[b.n - 1])) { /* markup that is opened, but empty */
             char c = b.p[--b.n];
             ticks -= c == '`';
             if (c == '*' && b.n > 0 && b.p[b.n - 1] == '*')
@@ -177,12 +178,12 @@ void markdown_render_open(const char *text, size_t n, int width, struct sheet *o
     buf_free(&b);
 }
 
-/* A block ends where a line begins at the margin after an empty one, outside fences. (What goes on
- * in a list item is indented; a list that goes on is drawn the same as two lists.) */
+/* A block ends before a line that is not indented, after an empty line, outside of fences. (The
+ * continuation of a list item is indented; a list that continues looks the same as two lists.) */
 size_t markdown_block(const char *text, size_t n)
 {
     struct fence f = {0};
-    bool blank = false, begun = false; /* the line before was empty; a line was not */
+    bool blank = false, begun = false; /* the previous line was empty; any line was not */
     for (size_t i = 0; i < n;) {
         size_t k = line_length(text + i, n - i);
         bool empty = is_blank(text + i, k);

@@ -58,7 +58,7 @@ void sheet_free(struct sheet *s)
     *s = (struct sheet){.ascii = s->ascii};
 }
 
-/* The row being written; a new one after sheet_line(). */
+/* The row to which text is appended; a new one after sheet_line(). */
 static struct sheet_row *open_row(struct sheet *s)
 {
     if (!s->open) {
@@ -73,7 +73,7 @@ static struct sheet_row *open_row(struct sheet *s)
     return &s->row[s->n_row - 1];
 }
 
-/* Appends bytes that are clean already. */
+/* Appends sanitised bytes. */
 static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n)
 {
     if (n == 0)
@@ -194,8 +194,9 @@ void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to)
 
 /* ---- wrapping ---- */
 
-/* Where the line that begins at `from` ends, and where the next one begins: at the last space
- * within `cells`, else between two clusters. At least one cluster is taken. */
+/* Returns the end of the line that begins at `from`, and in *next the beginning of the next line.
+ * The break is at the last space within `cells`, else between two clusters. A line has at least one
+ * cluster. */
 static int line_end(const char *p, int from, int n, int cells, int *next)
 {
     int fit = from + (int)text_fit(p + from, (size_t)(n - from), cells, NULL);
@@ -216,11 +217,11 @@ static int line_end(const char *p, int from, int n, int cells, int *next)
         cut--;
     if (cut > from)
         return cut;
-    *next = fit; /* nothing but spaces before */
+    *next = fit; /* only spaces come before */
     return fit;
 }
 
-/* Bytes of the list mark or quote mark at p, its blanks included; 0: none. */
+/* Length of the list mark or quote mark at p, with its blanks; 0: none. */
 static int mark_length(const char *p, int n)
 {
     static const char *const marks[] = {"- ", "* ", "+ ", "> ", "• ", "◦ ", "▌ "};
@@ -237,9 +238,9 @@ static int mark_length(const char *p, int n)
     return ordered ? digits + 2 : 0;
 }
 
-/* Cells before the rows that continue a row: they stand under the text of a list item or a quote,
- * under the second column of a row of two (3 blanks or more between them), else under the first
- * letter. */
+/* Indentation of the rows that continue a wrapped row, in cells: the column of the text of a list
+ * item or quote; of the second column in a row of two (separated by 3 blanks or more); else of the
+ * first letter. */
 static int hang_of(const char *p, int n, int width)
 {
     enum { COLUMN_GAP = 3 };

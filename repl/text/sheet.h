@@ -1,6 +1,6 @@
-/* sheet.h - styled lines of text: what views write, what the screen draws and plain mode prints.
+/* sheet.h - styled lines of text, which commands write, the screen draws and plain mode prints.
  *
- * The one way to the terminal. Every string that enters a sheet through sheet_add() is sanitised:
+ * All output to the terminal goes through sheets. Every string added by sheet_add() is sanitised:
  * control characters, bidi controls, invisible and tag characters become visible escapes, invalid
  * UTF-8 becomes U+FFFD, combining marks are capped (reference: the policy in README, "Safety").
  * Line breaks in the text are shown as escapes too; sheet_line() ends a line. Main thread only.
@@ -10,7 +10,7 @@
 
 #include "kernels/base.h"
 
-/* Meanings, not colours; the terminal maps them (and NO_COLOR drops them). */
+/* Styles name meanings; the theme maps them to colours (none with NO_COLOR). */
 enum style {
     ST_TEXT, ST_DIM, ST_BOLD, ST_ITALIC, ST_CODE, ST_HEAD, ST_LINK, ST_QUOTE,
     ST_USER,     /* what the user typed */
@@ -34,11 +34,12 @@ struct sheet_row {
 struct sheet {
     struct sheet_row *row;
     int n_row, cap_row;
-    bool open;       /* the last row is not ended yet */
+    bool open;       /* text is appended to the last row; false: to a new one */
     bool ascii;      /* use '#', '+', '|' instead of block and line characters */
-    int escaped;     /* characters that were shown as escapes */
+    int escaped;     /* number of characters that were escaped */
 };
 
+/* {0} is no valid sheet: call sheet_init() first; the owner calls sheet_free(). */
 void sheet_init(struct sheet *s, bool ascii);
 void sheet_free(struct sheet *s);
 void sheet_clear(struct sheet *s);
@@ -46,48 +47,52 @@ void sheet_add(struct sheet *s, enum style st, const char *text);
 void sheet_addn(struct sheet *s, enum style st, const char *bytes, size_t n);
 void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Text between quotes, as tokens are shown: a quote or a backslash in it gets a backslash. Cut to
- * `cells` with an ellipsis; 0: whole. */
+/* Adds text in quotes, with a backslash before each quote and backslash in it. Truncated to `cells`
+ * with an ellipsis; 0: complete. */
 void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells);
 void sheet_line(struct sheet *s); /* ends the current line; an empty one if nothing was added */
 /* Pads the current line with spaces up to a column (in cells). */
 void sheet_tab(struct sheet *s, int column);
 /* Moves all rows of src to the end of s, wrapped to width cells (0: no wrapping). */
 void sheet_append_wrapped(struct sheet *s, const struct sheet *src, int width);
-/* Adds bytes [from, to) of a row of another sheet, styles kept. */
+/* Adds bytes [from, to) of a row of another sheet with their styles. */
 void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to);
-/* Cuts rows wider than `width` cells, with "…" at their end. */
+/* Truncates rows wider than `width` cells, with "…" at their end. */
 void sheet_cut(struct sheet *s, int width);
 /* Keeps the first n_row rows; the last of them is ended. */
 void sheet_truncate(struct sheet *s, int n_row);
-/* Text as plain lines, styles dropped or as ANSI colours. */
+/* Appends the rows as lines to out, without styles or (`color`) with ANSI colours. */
 void sheet_to_text(const struct sheet *s, bool color, struct buf *out);
 
-/* ---- text.c: the one place that knows Unicode ------------------------------------------------ */
+/* ---- text.c: all code that depends on Unicode
+ * ------------------------------------------------- */
 
-/* The sanitiser itself, for single strings (titles, file names, error messages) and streams. */
+/* Appends sanitised text to out. *escaped, if not NULL, is increased by the number of escapes. */
 void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines, int *escaped);
 /* Width in terminal cells of sanitised UTF-8, by grapheme clusters (utf8proc). */
 int text_width(const char *s, size_t n);
-/* Bytes of the longest head of s that fits in `cells`; *used gets its width. */
+/* Bytes of the longest prefix of s that fits in `cells`; *used is its width. */
 size_t text_fit(const char *s, size_t n, int cells, int *used);
 
-/* The sanitiser as pieces in order: runs of clean text, escapes to be marked as such, tabs ("\t")
- * and line breaks ("\n"). text_sanitise() and sheet_addn() are both made of it. */
+/* The sanitiser behind text_sanitise() and sheet_addn(). Calls emit() for each piece of the text in
+ * order: clean text, an escape (to be shown in its own style), a tab ("\t") or a line break
+ * ("\n"). */
 enum text_piece { PIECE_CLEAN, PIECE_ESCAPE, PIECE_TAB, PIECE_NEWLINE };
 void text_scan(const char *bytes, size_t n,
                void (*emit)(void *arg, enum text_piece kind, const char *s, size_t n), void *arg);
 
-/* The first cluster of s as it is drawn: code points of width 1 or 2, each followed by its
+/* The first grapheme cluster of s as it is drawn: code points of width 1 or 2, each followed by its
  * zero-width marks. Emoji sequences are reduced to their first picture and flags to their two
- * letters, because terminals disagree about their widths. Returns its bytes, 0 at the end. */
+ * letters, because terminals disagree about their widths. Returns the cluster's bytes in s, 0 at
+ * the end. */
 enum { GLYPH_MAX = 16 };
 struct glyph {
     uint32_t cp[GLYPH_MAX];
     int n, width;
 };
 size_t text_next(const char *s, size_t n, struct glyph *g);
-/* Cells of one code point: 0 (marks), 1 or 2; what cannot be drawn counts 1, as a placeholder. */
+/* Cells of one code point: 0 (marks), 1 or 2. A character that cannot be drawn has 1, for a
+ * placeholder. */
 int text_cp_width(uint32_t cp);
 
 #endif

@@ -1,8 +1,9 @@
-/* text.c - the sanitiser, and how wide text is: the one place that knows Unicode (sheet.h).
+/* text.c - the sanitiser, and the width of text (sheet.h); all code that depends on Unicode.
  *
- * What leaves text_scan() as clean text is valid UTF-8 without control, bidi, invisible, tag or
- * unassigned code points; every mark has a base, at most MARKS_MAX a base; a joiner stands only
- * where it joins. Widths are counted a cluster, on the form that frame.c draws.
+ * The clean text of text_scan() is valid UTF-8 without control, bidi, invisible, tag or unassigned
+ * code points. Every mark has a base character, which has at most MARKS_MAX marks; a joiner is kept
+ * only between characters that it joins. Widths are those of the grapheme clusters as frame.c draws
+ * them.
  */
 #include "kernels/utf8.h"
 #include "repl/text/sheet.h"
@@ -42,7 +43,7 @@ static bool is_selector(uint32_t cp) { return cp == 0xFE0E || cp == 0xFE0F; }
 static bool is_tone(uint32_t cp) { return cp >= 0x1F3FB && cp <= 0x1F3FF; }
 static bool is_flag(uint32_t cp) { return cp >= 0x1F1E6 && cp <= 0x1F1FF; }
 
-/* Assigned, but drawn as nothing (Default_Ignorable_Code_Point outside category Cf). */
+/* Assigned, but invisible (Default_Ignorable_Code_Point outside of category Cf). */
 static bool is_invisible(uint32_t cp)
 {
     return cp == 0x034F || cp == 0x115F || cp == 0x1160 || cp == 0x17B4 || cp == 0x17B5 ||
@@ -50,7 +51,7 @@ static bool is_invisible(uint32_t cp)
            (cp >= 0xFE00 && cp <= 0xFE0D) || (cp >= 0xE0100 && cp <= 0xE01EF);
 }
 
-/* Never shown as itself. Joiners are decided in their context. */
+/* Whether a code point is always escaped. Joiners depend on their context: joins(). */
 static bool is_denied(uint32_t cp)
 {
     switch (category(cp)) {
@@ -86,9 +87,9 @@ struct scan {
     void *arg;
     const char *run; /* clean bytes not emitted yet */
     size_t n_run;
-    uint32_t prev;   /* the last code point kept; 0: none a mark could stand on */
-    int marks;       /* zero-width ones on the current base */
-    int excess;      /* marks beyond the cap, to be reported */
+    uint32_t prev;   /* the last code point kept; 0: none to which a mark could belong */
+    int marks;       /* zero-width marks of the current base */
+    int excess;      /* marks beyond MARKS_MAX, to be escaped */
     bool selected;   /* the base has its variation selector */
 };
 
@@ -131,7 +132,8 @@ static void escape(struct scan *s, uint32_t cp)
     emit_other(s, PIECE_ESCAPE, text, (size_t)snprintf(text, sizeof text, "<U+%04X>", cp));
 }
 
-/* Joins two letters of a script that joins (Persian, Indic), or two pictures. */
+/* Whether a joiner is between two letters of a script that uses it (Persian, Indic), or between two
+ * emoji. */
 static bool joins(const struct scan *s, uint32_t cp, const char *rest, size_t n)
 {
     if (s->prev < 0x80 || n == 0)
@@ -145,7 +147,7 @@ static bool joins(const struct scan *s, uint32_t cp, const char *rest, size_t n)
     return (is_letter(s->prev) || is_mark(s->prev)) && is_letter(next);
 }
 
-/* A code point without width of its own: kept on a base, within the cap. */
+/* Handles a zero-width code point: kept behind a base, up to MARKS_MAX. */
 static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_t cp)
 {
     bool fits = s->prev != 0;
@@ -216,7 +218,7 @@ void text_scan(const char *bytes, size_t n,
 
 struct sanitise {
     struct buf *out;
-    size_t line; /* where the current line begins in out */
+    size_t line; /* offset of the current line in out */
     bool keep_newlines;
     int escaped;
 };
@@ -244,13 +246,13 @@ void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newli
     text_scan(bytes, n, sanitise_piece, &z);
     if (escaped)
         *escaped += z.escaped;
-    buf_add(out, "", 0); /* an empty result is a string, too */
+    buf_add(out, "", 0); /* makes out->p a string even if it is empty */
 }
 
 /* ---- clusters ---- */
 
-/* What of a cluster is drawn: an emoji sequence by its first picture, a flag by its letters,
- * everything else by all its code points but the joiners. */
+/* Whether a code point of a cluster is drawn: of an emoji sequence the first picture, of a flag its
+ * letters, of other clusters all code points except joiners. */
 static bool drawn(uint32_t cp, uint32_t first)
 {
     if (cp == ZWJ || cp == ZWNJ || is_selector(cp))

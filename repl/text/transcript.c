@@ -6,10 +6,10 @@
 #include <string.h>
 
 enum {
-    MEASURE = 100,   /* widest prose that reads well */
-    PACE = 64,       /* an open block is rendered again when it grew by 1/PACE ... */
-    PATIENCE = 10,   /* ... or this many frames ago: the cost stays linear in the text */
-    LONG_MESSAGE = 30, SHORTENED = 12, /* rows of a user's message: above that, shown are ... */
+    MEASURE = 100,   /* largest width of prose, for legibility */
+    PACE = 64,       /* the open block is rendered again when it has grown by 1/PACE, ... */
+    PATIENCE = 10,   /* ... or after this many frames, so that the cost is linear in the text */
+    LONG_MESSAGE = 30, SHORTENED = 12, /* a message of more rows is reduced to so many */
 };
 
 void transcript_init(struct transcript *t, bool ascii)
@@ -77,7 +77,7 @@ void transcript_end(struct transcript *t, int turn)
     for (int i = 0; i < t->n; i++)
         if (t->entry[i].turn == turn && t->entry[i].open) {
             t->entry[i].open = false;
-            t->entry[i].shown = SIZE_MAX; /* the last render may have held text back */
+            t->entry[i].shown = SIZE_MAX; /* the last rendering may have omitted some text */
         }
 }
 
@@ -133,7 +133,7 @@ void transcript_set_think(struct transcript *t, bool think)
 
 /* ---- layout ---- */
 
-/* Text as it came, line by line. */
+/* Adds rows of plain text, line by line. */
 static void lay_plain(struct entry *e, enum style st, const char *p, size_t n)
 {
     struct sheet lines;
@@ -161,10 +161,10 @@ static void lay_block(struct entry *e, const char *p, size_t n, bool open)
     else
         markdown_render(p, n, width, &e->rows);
     if (e->rows.n_row == before + 1 && before > 0)
-        sheet_truncate(&e->rows, before); /* nothing to show, so no gap either */
+        sheet_truncate(&e->rows, before); /* no rows, so no gap either */
 }
 
-/* The next `n` bytes of text get their final rows. */
+/* Adds the final rows of the next n bytes of text. */
 static void settle_text(struct entry *e, size_t n, bool markdown, enum style st)
 {
     const char *p = e->text.p + e->done;
@@ -176,7 +176,7 @@ static void settle_text(struct entry *e, size_t n, bool markdown, enum style st)
     e->done_rows = e->rows.n_row;
 }
 
-/* How much of the text is final beyond what has its rows: a Markdown block, or whole lines. */
+/* Bytes of the text after e->done that are final: a complete Markdown block, or complete lines. */
 static size_t final_bytes(const struct entry *e, bool markdown)
 {
     const char *p = e->text.p + e->done;
@@ -221,7 +221,7 @@ static void lay_folded(struct entry *e)
     e->shown = e->text.n;
 }
 
-/* The beginning of a long message (a pasted file) is enough to know it by. */
+/* Reduces a long message (a pasted file) to its beginning. */
 static void shorten(struct entry *e)
 {
     int more = e->rows.n_row - SHORTENED;
@@ -252,7 +252,7 @@ static void lay_out(const struct transcript *t, struct entry *e)
         shorten(e);
 }
 
-/* A blank line stands between entries, but not between notices. */
+/* Blank rows before an entry: one, except between notices. */
 static int gap(const struct transcript *t, int i)
 {
     return i > 0 && !(t->entry[i].kind == ENTRY_NOTE && t->entry[i - 1].kind == ENTRY_NOTE);
@@ -278,7 +278,7 @@ void transcript_to_head(struct transcript *t)
     t->top = t->top_row = 0;
 }
 
-/* The place `rows` rows above a place; false: the beginning was reached. */
+/* Moves (*i, *row) up by `rows` rows; false: the beginning was reached. */
 static bool move_up(struct transcript *t, int *i, int *row, int rows)
 {
     while (rows > *row) {
@@ -302,7 +302,7 @@ static int rows_below(struct transcript *t, int i, int row)
     return n;
 }
 
-/* Puts the window's top where the tail view begins. */
+/* Sets the window's top so that it shows the end. */
 static void find_tail(struct transcript *t, int height)
 {
     t->top = t->n;
@@ -310,7 +310,7 @@ static void find_tail(struct transcript *t, int height)
     move_up(t, &t->top, &t->top_row, height);
 }
 
-/* Keeps the top inside the transcript; a window that shows the end sticks to it. */
+/* Keeps the top within the transcript; a window that shows the end then follows it. */
 static int settle(struct transcript *t, int height)
 {
     if (!t->tail) {

@@ -1,9 +1,9 @@
-/* transcript.h - the chat on the screen: entries, laid out lazily, seen through a window.
+/* transcript.h - the chat on the screen: a list of entries, of which a window is shown.
  *
- * An entry is a message, a reply, its reasoning, or a finished sheet. Rows are made for one width
- * and kept; only entries that are looked at are laid out, and of a streaming reply only the open
- * block at its end is rendered again. The window either sticks to the tail or holds its top row
- * while the text below grows.
+ * An entry is a message, a reply, its reasoning, or a finished sheet. Its rows are laid out for one
+ * width when they are first shown, and kept; of a streaming reply only the incomplete block at its
+ * end is rendered again. The window either follows the end of the transcript or keeps its top row
+ * while text is appended. Main thread only.
  */
 #ifndef AERIE_TRANSCRIPT_H
 #define AERIE_TRANSCRIPT_H
@@ -15,33 +15,34 @@ enum entry_kind {
     ENTRY_REPLY,
     ENTRY_THINK, /* a reasoning channel */
     ENTRY_SHEET, /* command output */
-    ENTRY_NOTE,  /* a notice; those that follow each other stand without a gap */
+    ENTRY_NOTE,  /* a notice; there is no gap between successive notices */
 };
 
 struct entry {
     enum entry_kind kind;
-    int turn;          /* 0: belongs to none */
+    int turn;          /* 0: none */
     struct buf text;   /* raw bytes of a message or reply */
     struct sheet src;  /* ENTRY_SHEET, ENTRY_NOTE: unwrapped */
     bool open;         /* more text may come */
 
     struct sheet rows; /* the layout */
-    int width;         /* it was made for; 0: none */
+    int width;         /* of the layout; 0: there is none */
     size_t done;       /* bytes of text whose rows are final */
     int done_rows;
     size_t shown;      /* bytes of text that the rows show */
-    uint64_t frame;    /* when the open block was rendered */
+    uint64_t frame;    /* of the last rendering of the incomplete block */
 };
 
 struct transcript {
     struct entry *entry;
     int n, cap;
-    bool ascii, raw, think; /* raw: replies as they came, messages whole; think: show reasoning */
-    int width;              /* of the text, gutter excluded */
-    uint64_t frame;         /* views so far */
+    bool ascii, raw, think; /* raw: replies as plain text, long messages complete; think: reasoning
+                               is shown */
+    int width;              /* of the text, without the gutter */
+    uint64_t frame;         /* number of calls of transcript_view() */
 
     bool tail;              /* the window shows the end */
-    int top, top_row;       /* else: entry and row (gap included) of its first line */
+    int top, top_row;       /* else: entry and row (its gap included) of the window's first line */
     int below;              /* rows below the window when it was last moved */
 };
 
@@ -50,11 +51,11 @@ void transcript_free(struct transcript *t);
 void transcript_clear(struct transcript *t);
 
 void transcript_user(struct transcript *t, int turn, const char *text, size_t n);
-/* Appends to the open entry of this turn and kind, or begins one. */
+/* Appends to the open entry of this turn and kind, or to a new one. */
 void transcript_append(struct transcript *t, int turn, enum entry_kind kind, const char *text,
                        size_t n);
 void transcript_end(struct transcript *t, int turn); /* no more text for this turn */
-/* Takes the sheet's rows; the sheet is empty afterwards. */
+/* Adds an entry with the sheet's rows; the sheet is empty afterwards. */
 void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, struct sheet *s);
 void transcript_retract(struct transcript *t, int turn); /* removes the turn's entries */
 void transcript_set_raw(struct transcript *t, bool raw);
@@ -66,7 +67,7 @@ struct transcript_line {
     enum entry_kind kind;
     bool first; /* of its entry: the gutter shows the mark */
 };
-/* Lays out and fills line[height]; returns how many rows lie below the window. */
+/* Lays out the entries in the window and fills line[height]; returns the number of rows below. */
 int transcript_view(struct transcript *t, int width, int height, struct transcript_line *line);
 /* Moves the window; call with the size of the last view. */
 void transcript_scroll(struct transcript *t, int rows, int height);

@@ -1,4 +1,6 @@
-/* actions.c - what keys do: first the screen's own, then the focused pane's, then the editor's. */
+/* actions.c - handles keys: those of the screen first, then the focused pane's, then the
+ * editor's.
+ */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>
@@ -13,7 +15,7 @@ static bool is_ctrl(const struct key *k, uint32_t letter)
 
 /* ---- Ctrl-C ---- */
 
-/* Queued messages go back into the editor, so that stopping sends nothing. */
+/* Moves queued messages back into the editor, so that they are not sent after a stop. */
 static void unqueue(struct tui *t)
 {
     struct buf all = {0}, b = {0};
@@ -40,7 +42,7 @@ void tui_stop(struct tui *t)
     uint64_t now = clock_ns();
     bool again = t->stop_ns > 0 && now - t->stop_ns < TWICE_MS * (uint64_t)1000000;
     t->stop_ns = t->busy ? now : 0;
-    if (again) { /* also when the first one has stopped the reply by now */
+    if (again) { /* even if the first Ctrl-C has stopped the reply by now */
         t->quit = true;
         t->exit_code = 130;
     } else if (t->busy) {
@@ -50,7 +52,7 @@ void tui_stop(struct tui *t)
         tui_hint(t, "stopping; Ctrl-C again quits");
         t->hint_busy = true;
     } else if (t->input.text.n > 0) {
-        free(input_take(&t->input, !t->app->private_)); /* Up brings it back */
+        free(input_take(&t->input, !t->app->private_)); /* Up shows it again */
     } else {
         tui_hint(t, "Ctrl-D or /bye quits");
     }
@@ -83,7 +85,7 @@ static void add_choice(void *arg, const char *s, const char *help)
         .text = xstrdup(s), .help = help ? xasprintf("%.*s", (int)strcspn(help, "\n"), help) : NULL};
 }
 
-/* Bytes that all candidates begin with. */
+/* Length of the common prefix of all candidates. */
 static size_t common_prefix(const struct tui *t)
 {
     const char *first = t->choice[0].text;
@@ -101,7 +103,7 @@ static void accept_choice(struct tui *t, int i)
 {
     struct buf b = {0};
     buf_str(&b, t->choice[i].text);
-    if (b.n == 0 || b.p[b.n - 1] != '/') /* a folder is completed further */
+    if (b.n == 0 || b.p[b.n - 1] != '/') /* within a folder completion continues */
         buf_char(&b, ' ');
     input_replace(&t->input, t->choice_from, b.p);
     buf_free(&b);
@@ -135,7 +137,8 @@ static void complete(struct tui *t)
     buf_free(&line);
 }
 
-/* While the list is open. False: the key closes it and is then read as usual. */
+/* Handles a key while the list is open. False: the key closed the list and is then handled as
+ * usual. */
 static bool choices_key(struct tui *t, const struct key *k)
 {
     int by = 0;
@@ -227,7 +230,7 @@ static void next_pane(struct tui *t)
     t->focus = t->focus + 1 < t->n_open ? t->focus + 1 : -1;
 }
 
-/* ---- the editor's answers ---- */
+/* ---- the editor's results ---- */
 
 static void take_back(struct tui *t)
 {
@@ -236,7 +239,7 @@ static void take_back(struct tui *t)
         char *text = tui_unqueue(t);
         input_set(&t->input, text, strlen(text));
         free(text);
-    } else if (t->recall.n > 0) { /* no message waits: the history's turn */
+    } else if (t->recall.n > 0) { /* no message is queued: show the history */
         input_set(&t->input, " ", 1);
         input_key(&t->input, &up, &x);
         buf_clear(&t->input.draft);
@@ -274,7 +277,7 @@ static void editor_key(struct tui *t, const struct key *k)
     struct key x;
     bool enter = k->code == K_ENTER && !k->alt && !k->shift && !k->ctrl;
     if (enter && t->input.text.n == 0 && !t->input.searching && app_attached(t->app) > 0) {
-        tui_submit(t, xstrdup("")); /* files alone are a message */
+        tui_submit(t, xstrdup("")); /* files without text are a message, too */
         return;
     }
     switch (input_key(&t->input, k, &x)) {
@@ -311,7 +314,7 @@ static bool help_key(struct tui *t, const struct key *k)
     return true;
 }
 
-/* A letter, or a key that erases: typed by mistake while a pane has the keys. */
+/* Whether a key edits text: while a pane has the focus it was pressed by mistake. */
 static bool is_editing(const struct key *k)
 {
     return (k->code == K_CHAR && !k->ctrl && !k->alt) || k->code == K_BACKSPACE ||
@@ -321,7 +324,7 @@ static bool is_editing(const struct key *k)
 void tui_key(struct tui *t, const struct key *k)
 {
     t->dirty = true;
-    if (k->code == K_BACKGROUND) { /* an answer of the terminal, no key */
+    if (k->code == K_BACKGROUND) { /* an answer of the terminal, not a key */
         t->background = k->cp;
         t->background_known = true;
         term_answered();
@@ -344,7 +347,7 @@ void tui_key(struct tui *t, const struct key *k)
             return;
         }
         if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c'))
-            t->focus = -1; /* a paste, or a key of the editor: it is for the message */
+            t->focus = -1; /* a paste, or a key of the editor, is meant for the message */
     }
     if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
         return;

@@ -1,4 +1,4 @@
-/* edit.c - the message in the user's own editor. */
+/* edit.c - opens the message in the user's editor. */
 #include "repl/tui/tui.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A private file with the text; its name in path. */
+/* Creates a temporary file with the text; path receives its name. */
 static bool write_file(const struct input *in, char *path, struct err *e)
 {
     int fd = mkostemps(path, 3, O_CLOEXEC); /* 0600 */
@@ -29,7 +29,7 @@ static bool run_editor(const char *editor, const char *path, struct err *e)
     char *script = xasprintf("%s \"$1\"", editor);
     int status = 0;
     struct sigaction ignore = {.sa_handler = SIG_IGN}, old[2];
-    sigaction(SIGINT, &ignore, &old[0]); /* the keys are the editor's */
+    sigaction(SIGINT, &ignore, &old[0]); /* Ctrl-C is for the editor */
     sigaction(SIGQUIT, &ignore, &old[1]);
     pid_t pid = fork();
     if (pid == 0) {
@@ -60,7 +60,7 @@ static bool read_file(struct input *in, const char *path, struct err *e)
     struct buf b = {0};
     if (!buf_read_file(&b, path, INPUT_MAX, e))
         return false;
-    while (b.n > 0 && b.p[b.n - 1] == '\n') /* the end of a text file is no part of the message */
+    while (b.n > 0 && b.p[b.n - 1] == '\n') /* editors add a newline at the end */
         b.n--;
     input_set(in, b.p ? b.p : "", b.n);
     buf_free(&b);

@@ -35,7 +35,7 @@ static void put_cell(struct grid *g, int x, int y, struct cell c)
     }
 }
 
-/* One cluster as cells; it is drawn whole or not at all. Returns false if it does not fit. */
+/* Draws one grapheme cluster if it fits completely; false: it does not. */
 static bool put_glyph(struct grid *g, int x, int y, int room, enum style st, int flags,
                       const struct glyph *gl)
 {
@@ -59,7 +59,7 @@ static bool put_glyph(struct grid *g, int x, int y, int room, enum style st, int
     return true;
 }
 
-/* Is text wider than the room? Blanks at its end do not count. */
+/* Whether text, without trailing blanks, is wider than `room` cells. */
 static bool is_cut(const char *s, size_t n, int room)
 {
     size_t fit = room > 0 ? text_fit(s, n, room, NULL) : n;
@@ -68,7 +68,7 @@ static bool is_cut(const char *s, size_t n, int room)
     return n > fit;
 }
 
-/* The end of what was cut. */
+/* Draws the mark at the end of truncated text. */
 static int put_mark(struct grid *g, int x, int y, enum style st, int flags)
 {
     struct glyph gl;
@@ -101,7 +101,7 @@ static int put(struct grid *g, int x, int y, int room, enum style st, const char
     return grid_text(g, x, y, room, st, 0, s, strlen(s));
 }
 
-/* A sheet's row; its spans are drawn one after the other, clusters across spans included. */
+/* Draws a sheet's row span by span; a cluster may extend over two spans. */
 static int put_row(struct grid *g, int x, int y, int room, const struct sheet_row *r)
 {
     struct glyph gl;
@@ -121,7 +121,7 @@ static int put_row(struct grid *g, int x, int y, int room, const struct sheet_ro
     return used + (cut ? put_mark(g, x + used, y, ST_DIM, 0) : 0);
 }
 
-/* Fills with one narrow character. */
+/* Fills a rectangle with a character of width 1. */
 static void fill(struct grid *g, struct rect r, enum style st, const char *s)
 {
     struct glyph gl;
@@ -189,7 +189,7 @@ static const char *gutter(const struct frame *f, const struct transcript_line *l
     return "  ";
 }
 
-/* Messages that wait, at the foot of the transcript. Returns the rows they take. */
+/* Draws the queued messages at the bottom of the transcript. Returns the number of rows used. */
 static int draw_queued(const struct frame *f, struct grid *g, struct rect r)
 {
     int n = min_int(f->n_queued, min_int(MAX_QUEUED, r.h / 3));
@@ -202,7 +202,7 @@ static int draw_queued(const struct frame *f, struct grid *g, struct rect r)
     return n;
 }
 
-/* Returns how many rows lie below the window. */
+/* Draws the transcript. Returns the number of rows below the window. */
 static int draw_talk(struct frame *f, struct grid *g, struct rect r)
 {
     int queued = draw_queued(f, g, r), h = r.h - queued;
@@ -232,7 +232,7 @@ static void draw_pane(const struct frame *f, struct grid *g, struct rect r, stru
         put_row(g, r.x, r.y + y, r.w, &p->rows.row[y]);
     for (int y = 0; y < body && y + p->top < n; y++)
         put_row(g, r.x, r.y + head + y, r.w, &p->rows.row[head + p->top + y]);
-    if (n > p->top + body && body > 0) { /* how much lies below */
+    if (n > p->top + body && body > 0) { /* the number of rows below */
         char text[32];
         int k = snprintf(text, sizeof text, f->ascii ? " +%d " : " ↓%d ", n - p->top - body);
         k -= f->ascii ? 0 : 2; /* cells, not bytes */
@@ -251,13 +251,13 @@ static void draw_divider(const struct frame *f, struct grid *g, const struct lay
     struct rect r = {l->talk.w, 0, 1, l->rule.y};
     fill(g, r, f->focus >= 0 ? ST_KEY : ST_DIM, f->ascii ? "|" : "│");
     put(g, r.x, l->rule.y, 1, ST_DIM, f->ascii ? "+" : "┴");
-    for (int i = 1; i < l->n_pane; i++) { /* the title row of a lower pane is its own divider */
+    for (int i = 1; i < l->n_pane; i++) { /* the title row of a lower pane serves as divider */
         struct rect p = l->pane[i];
         put(g, r.x, p.y, 1, ST_DIM, f->ascii ? "+" : "├");
     }
 }
 
-/* "12 lines below", at the right end of the rule. Returns the cells taken. */
+/* Draws "12 lines below" at the right end of the rule. Returns the number of cells used. */
 static int draw_below(const struct frame *f, struct grid *g, struct rect r, int below)
 {
     char text[64];
@@ -270,7 +270,7 @@ static int draw_below(const struct frame *f, struct grid *g, struct rect r, int 
     return k + 2;
 }
 
-/* The line between transcript and input; it carries what is worth knowing now. */
+/* Draws the rule, the line between transcript and input, with progress, hint and attachments. */
 static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int below)
 {
     struct buf text = {0};
@@ -289,7 +289,7 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     buf_free(&text);
 }
 
-/* One row of the input, cluster by cluster: tabs as blanks, controls as placeholders. */
+/* Draws one row of the input by clusters: tabs as blanks, control characters as placeholders. */
 static void draw_input_row(const struct input *in, struct grid *g, struct rect r, int y,
                            struct input_row row, enum style st)
 {
@@ -343,11 +343,12 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
     }
     if (in->text.n == 0 && !in->searching)
         put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
-    g->x = f->focus >= 0 ? -1 : min_int(r.x + GUTTER + column, g->w - 1); /* hidden: keys go elsewhere */
+    /* hidden while a pane has the focus */
+    g->x = f->focus >= 0 ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
     g->y = r.y + row - top;
 }
 
-/* Ctrl-R: the pattern stands in the rule above the line that was found. */
+/* Draws the search pattern (Ctrl-R) in the rule, above the line that was found. */
 static void draw_search(const struct frame *f, struct grid *g, struct rect rule)
 {
     char text[256];
@@ -370,11 +371,11 @@ static void draw_progress(const struct frame *f, struct grid *g, struct rect r)
     put(g, x, r.y, r.x + r.w - x, ST_TEXT, text);
 }
 
-/* A part of the status: spans up to the next mark " · ". */
+/* A part of the status: the spans up to the next separator " · ". */
 struct part {
     int first, end; /* spans */
     int width;
-    bool matters; /* says that something is on, off, or wrong */
+    bool matters; /* a warning, or the state of a switch */
 };
 
 static bool is_mark(const struct sheet_row *row, const struct span *sp)
@@ -401,8 +402,8 @@ static int status_parts(const struct sheet_row *row, struct part *part)
     return n;
 }
 
-/* The status; where it is too long the marks between its parts give way to single blanks, then parts
- * go, from the right: those that only count before those that warn. */
+/* Draws the status. If it is too long, separators are replaced by single blanks; then parts are
+ * dropped from the right, first those that do not matter. */
 static int put_status(struct grid *g, struct rect r, const struct sheet_row *row)
 {
     struct part part[MAX_PARTS];
@@ -456,7 +457,7 @@ static int choice_width(const char *s, int most)
     return s ? min_int(text_width(s, strlen(s)), most) : 0;
 }
 
-/* One row of the popup's frame: its corners, a line between, and a text in it. */
+/* Draws one edge of the popup's frame: corners, the line between them, and a text on it. */
 static void draw_edge(const struct frame *f, struct grid *g, struct rect r, int y, const char *text)
 {
     bool top = y == r.y;
@@ -484,7 +485,8 @@ static void draw_choice(const struct frame *f, struct grid *g, struct rect r, in
         grid_text(g, x, y, r.x + r.w - 2 - x, ST_TEXT, flags, c->help, strlen(c->help));
 }
 
-/* Candidates above the input with their help, the chosen one reversed; the list scrolls with it. */
+/* Draws the candidates with their help above the input, the chosen one reversed; the list scrolls
+ * so that it is visible. */
 static void draw_choices(const struct frame *f, struct grid *g, struct rect rule)
 {
     int n = min_int(f->n_choice, min_int(MAX_CHOICES, rule.y - 2)), name = 0, help = 0;

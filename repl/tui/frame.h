@@ -1,8 +1,8 @@
-/* frame.h - what the screen shows: state in, a grid of cells out.
+/* frame.h - draws the screen's state into a grid of cells.
  *
- * Pure: no terminal, no clock, no engine. The same state and size give the same grid, so screens
- * are tested as text. Every text passes text_next() on its way into a cell: whatever the state
- * holds, a cell never holds a control, bidi or invisible code point.
+ * Drawing depends on neither terminal nor clock nor engine: the same state and size give the same
+ * grid, so screens are tested as text. Every text is drawn through text_next(), so a cell never
+ * holds a control, bidi or invisible code point.
  */
 #ifndef AERIE_FRAME_H
 #define AERIE_FRAME_H
@@ -15,23 +15,23 @@ enum cell_flag { CELL_REVERSE = 1, CELL_POPUP = 2 /* on the background of a popu
 
 struct cell {
     uint32_t cp[1 + CELL_MARKS]; /* a code point and its marks, 0-terminated when shorter */
-    uint8_t width;               /* 1, 2, or 0: the right half of the cell before */
+    uint8_t width;               /* 1, 2, or 0: the right half of the previous cell */
     uint8_t style;               /* enum style */
     uint8_t flags;
-    uint8_t zero; /* no padding: cells are compared as bytes */
+    uint8_t zero; /* 0, so that there is no padding: cells are compared with memcmp() */
 };
 
 struct grid {
     int w, h;
     struct cell *cell; /* (h, w) */
     int x, y;          /* the cursor; x < 0: hidden */
-    bool ascii;        /* what is cut ends in '~' instead of an ellipsis */
+    bool ascii;        /* truncated text ends in '~' instead of an ellipsis */
 };
 
-void grid_resize(struct grid *g, int w, int h); /* and blanks it */
+void grid_resize(struct grid *g, int w, int h); /* sets the size and clears all cells */
 void grid_free(struct grid *g);
-/* Puts text from column x in at most `room` cells, with a mark at its end where it is cut; returns
- * the cells used. */
+/* Draws text from column x in at most `room` cells, with a mark at its end if it is truncated;
+ * returns the number of cells used. */
 int grid_text(struct grid *g, int x, int y, int room, enum style st, int flags, const char *s,
               size_t n);
 
@@ -39,22 +39,23 @@ struct rect {
     int x, y, w, h;
 };
 
-/* Where everything goes. Heights of 0 mean: not there. */
+/* The areas of the screen. Height 0: the area is not shown. */
 struct layout {
     bool too_small;
     struct rect talk, rule, input, status, pane[MAX_PANES];
     int n_pane;      /* panes drawn */
-    bool pane_only;  /* one pane takes the transcript's place */
+    bool pane_only;  /* one pane replaces the transcript */
 };
-/* Pure arithmetic: a column of panes from 100 cells on, two panes from 160 on, one instead of the
- * transcript below. input_rows: rows the input would like; a third of the screen at most. */
+/* Computes the layout. From a width of 100 cells one pane is beside the transcript, from 160 two;
+ * below 100 a pane replaces the transcript. input_rows: wanted height of the input, which gets at
+ * most a third of the screen. */
 void frame_layout(int w, int h, int n_pane, int input_rows, struct layout *l);
 
 struct pane {
     struct sheet rows; /* the first row is the title */
     int head;          /* rows at the top that do not scroll, the title included; >= 1 */
     int top;           /* first of the other rows shown */
-    int scroll_to;     /* a row to keep in sight, -1: none */
+    int scroll_to;     /* a row that must be visible, -1: none */
 };
 
 /* A completion candidate; help: a line, or NULL. */
@@ -62,7 +63,7 @@ struct choice {
     char *text, *help;
 };
 
-/* Everything the screen shows. Pointers are the caller's. */
+/* The screen's state. The caller owns everything that is pointed to. */
 struct frame {
     bool ascii;
     struct transcript *talk;
@@ -71,19 +72,19 @@ struct frame {
     const struct sheet *status;  /* one row */
     struct pane *pane[MAX_PANES];
     int n_pane, focus;           /* pane with the focus, -1: the input */
-    char *const *queued;         /* messages that wait */
+    char *const *queued;         /* messages that wait for the end of the reply */
     int n_queued;
     const char *hint;            /* a short message in the rule, or NULL */
     int done, total;             /* prefill; total 0: none */
     const char *attached;        /* files that go with the message, or NULL */
     const struct choice *choice; /* completion candidates */
     int n_choice, chosen;        /* chosen -1: none yet */
-    struct pane *overlay;        /* help, in place of everything but the status; or NULL */
+    struct pane *overlay;        /* help, which covers everything except the status; or NULL */
 };
 
-/* Draws into *g, which has the size already. */
+/* Draws into *g, whose size is that of the screen. */
 void frame_draw(struct frame *f, struct grid *g);
-/* Rows of the transcript and of a pane as the last layout had them, for paging. */
+/* Rows of the transcript in a screen of this size, for paging. */
 int frame_talk_height(const struct frame *f, int w, int h);
 
 #endif

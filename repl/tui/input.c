@@ -52,8 +52,8 @@ static size_t next_cluster(const struct input *in, size_t at)
     return at < in->text.n ? at + input_cluster(in->text.p + at, in->text.n - at, &w) : at;
 }
 
-/* Clusters are found forwards, so this starts from a place that surely is between two: after a
- * pair of ASCII bytes, or far enough back. */
+/* The beginning of the cluster before `at`. Clusters can only be found forwards, so the search
+ * starts at a place that is certainly between two: behind two ASCII bytes, or far enough back. */
 static size_t prev_cluster(const struct input *in, size_t at)
 {
     const char *p = in->text.p;
@@ -100,7 +100,7 @@ static size_t word_left(const struct input *in, size_t at)
     return at;
 }
 
-/* Ctrl-W: back over one run of non-spaces, as a shell does. */
+/* Ctrl-W: the beginning of the run of non-spaces before `at`, as in a shell. */
 static size_t blank_left(const struct input *in, size_t at)
 {
     while (at > 0 && strchr(" \t\n", in->text.p[at - 1]))
@@ -131,7 +131,7 @@ static void changed(struct input *in)
     int lines = 1;
     for (size_t i = 0; in->pasted_lines > 0 && i < in->text.n; i++)
         lines += in->text.p[i] == '\n';
-    if (in->text.n == 0 || lines < in->pasted_lines) /* the paste is not there any more */
+    if (in->text.n == 0 || lines < in->pasted_lines) /* the pasted text is no longer in the input */
         in->pasted_lines = 0;
 }
 
@@ -143,7 +143,7 @@ bool input_insert(struct input *in, const char *text, size_t n)
         for (n = room; n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80;)
             n--;
     size_t tail = in->text.n - in->cursor;
-    buf_add(&in->text, text, n); /* grows; the bytes are moved into place below */
+    buf_add(&in->text, text, n); /* grows the buffer; memmove() moves the bytes */
     memmove(in->text.p + in->cursor + n, in->text.p + in->cursor, tail);
     memcpy(in->text.p + in->cursor, text, n);
     in->cursor += n;
@@ -160,7 +160,7 @@ static void erase(struct input *in, size_t from, size_t to)
     changed(in);
 }
 
-/* Erases to keep for Ctrl-Y; kills one after the other are kept as one. */
+/* Erases a range and keeps it for Ctrl-Y; successive kills are joined. */
 static void kill_range(struct input *in, size_t from, size_t to, bool joined)
 {
     struct buf b = {0};
@@ -355,7 +355,7 @@ static void search_to(struct input *in, int before)
 {
     int m = recall_search(in->recall, in->pattern.p, before);
     if (m < 0 && in->pattern.n > 0)
-        return; /* the last match stays on screen; the prompt says that there is no other */
+        return; /* the last match stays on the screen; the prompt says that there is no other */
     in->match = m;
     if (m >= 0) {
         const char *line = in->recall->line[m], *hit = strstr(line, in->pattern.p);
@@ -392,7 +392,7 @@ static void search_pop(struct input *in)
     search_to(in, in->recall->n);
 }
 
-/* True if the key was the search's; any other key ends the search and is then read as usual. */
+/* Handles a key of the search. False: the key ended the search and is then handled as usual. */
 static bool search_key(struct input *in, const struct key *k)
 {
     if (k->code == K_CHAR && !k->ctrl && !k->alt) {
@@ -446,7 +446,7 @@ static enum input_act ctrl_key(struct input *in, uint32_t c, bool joined)
     }
     case 'w': kill_range(in, blank_left(in, at), at, joined); break;
     case 'y': return input_insert(in, in->kill.p, in->kill.n) ? IN_NONE : IN_FULL;
-    case 't': return IN_OTHER; /* the program's: thinking */
+    case 't': return IN_OTHER; /* not the editor's: toggles thinking */
     case 'j': return input_insert(in, "\n", 1) ? IN_NONE : IN_FULL;
     case 'r': search_begin(in); break;
     case 'g': return IN_EDITOR;
@@ -457,7 +457,7 @@ static enum input_act ctrl_key(struct input *in, uint32_t c, bool joined)
     return IN_NONE;
 }
 
-/* The word after the cursor in capitals, small letters, or with one capital (ASCII letters). */
+/* Changes the word after the cursor to upper case, lower case, or one capital (ASCII letters). */
 static void change_case(struct input *in, char how)
 {
     size_t end = word_right(in, in->cursor);

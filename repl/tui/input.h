@@ -1,7 +1,7 @@
-/* input.h - the line editor: a state fed one key at a time. Knows no terminal and no program.
+/* input.h - the line editor: a state that changes with each key. Depends on no terminal.
  *
- * The text is the bytes as typed or pasted; what is drawn of them is text_next()'s business. The
- * cursor always stands between two clusters. Rows are laid out for `width` cells, cut anywhere.
+ * The text is the bytes as typed or pasted; text_next() decides how they are drawn. The cursor is
+ * always between two grapheme clusters. Rows are broken after `width` cells, also within words.
  */
 #ifndef AERIE_INPUT_H
 #define AERIE_INPUT_H
@@ -11,15 +11,15 @@
 
 enum { INPUT_MAX = 1 << 20 }; /* bytes of one message */
 
-/* What the program has to do after a key. */
+/* What the caller has to do after a key. */
 enum input_act {
-    IN_NONE,     /* the key was used up, or means nothing here */
+    IN_NONE,     /* nothing: the key was handled, or has no meaning here */
     IN_SEND,     /* take the text with input_take() */
     IN_EDITOR,   /* open an external editor */
     IN_COMPLETE, /* Tab */
     IN_EOF,      /* Ctrl-D on an empty line */
     IN_STOP,     /* Ctrl-C */
-    IN_RECALL_QUEUED, /* Up on an empty line: a queued message may come back first */
+    IN_RECALL_QUEUED, /* Up on an empty line: take back a queued message, or show the history */
     IN_OTHER,    /* not an editing key */
     IN_FULL,     /* the text reached INPUT_MAX; the rest was dropped */
 };
@@ -31,21 +31,21 @@ struct input_row {
 struct input {
     struct buf text;
     size_t cursor;
-    int width;             /* cells of a row, >= 2; set by the face */
+    int width;             /* cells of a row, >= 2; set by the caller */
     struct recall *recall; /* not owned; NULL: no history */
 
     int at;                /* history entry being shown; recall->n: the user's own text */
     struct buf draft;      /* the user's own text while an entry is shown */
-    struct buf kill;       /* what Ctrl-Y brings back */
-    bool killing;          /* the last key killed: the next kill is joined */
+    struct buf kill;       /* the erased text that Ctrl-Y inserts */
+    bool killing;          /* the last key erased text: the next one adds to `kill` */
     bool after_x;          /* Ctrl-X was pressed */
-    int goal;              /* column that Up and Down keep to; -1: the current one */
+    int goal;              /* column that Up and Down try to keep; -1: the current one */
     int pasted_lines;      /* lines of the last paste still in the text, for the hint */
 
     bool searching; /* Ctrl-R */
     struct buf pattern;
     int match; /* entry, -1: none */
-    struct buf before; /* the text as it was, for Ctrl-G */
+    struct buf before; /* the text before the search, restored by Ctrl-G */
 
     struct input_row *row; /* the layout; input_layout() */
     int n_row, cap_row;
@@ -55,20 +55,21 @@ struct input {
 
 void input_init(struct input *in, struct recall *recall);
 void input_free(struct input *in);
-/* *x is set when the key followed Ctrl-X and is none of the editor's own: the program's. */
+/* Handles a key. *x is set to the key if it followed Ctrl-X and the editor does not use it. */
 enum input_act input_key(struct input *in, const struct key *k, struct key *x);
 void input_set(struct input *in, const char *text, size_t n);
-bool input_insert(struct input *in, const char *text, size_t n); /* false: cut at INPUT_MAX */
-/* The text, moved out, and an empty editor; adds it to the history if `remember`. Caller frees. */
+bool input_insert(struct input *in, const char *text, size_t n); /* false: truncated */
+/* Returns the text, which the caller frees, and empties the editor. `remember`: adds the text to
+ * the history. */
 char *input_take(struct input *in, bool remember);
-/* Replaces bytes [from, cursor) by text: what a completion does. */
+/* Replaces bytes [from, cursor) by text (a completion). */
 void input_replace(struct input *in, size_t from, const char *text);
 
 /* Lays the text out; afterwards row[] holds at least one row. */
 void input_layout(struct input *in);
 /* Row and column of the cursor in the layout. */
 void input_cursor(struct input *in, int *row, int *column);
-/* Cells of a cluster of the input: tabs count TAB_CELLS. Returns its bytes. */
+/* The first cluster of s: returns its bytes, *width is its cells (a tab has TAB_CELLS). */
 enum { TAB_CELLS = 4 };
 size_t input_cluster(const char *s, size_t n, int *width);
 

@@ -29,7 +29,8 @@ void keys_feed(struct keys *k, const char *bytes, size_t n)
 
 /* ---- the terminal's answers ---- */
 
-/* "ESC ] 11;rgb:RRRR/GGGG/BBBB" and BEL or ESC \: its bytes. 0: not complete; SIZE_MAX: none. */
+/* Length of an answer "ESC ] 11;rgb:RRRR/GGGG/BBBB" with BEL or ESC \ at its end. 0: incomplete;
+ * SIZE_MAX: not an answer. */
 static size_t answer_length(const char *p, size_t n)
 {
     static const char head[] = "\033]11;";
@@ -49,7 +50,7 @@ static size_t answer_length(const char *p, size_t n)
     return 0;
 }
 
-/* A part of a colour, 1 to 4 hexadecimal digits, as 8 bits. */
+/* Reads a component of a colour, 1 to 4 hexadecimal digits, as 8 bits. */
 static bool read_part(const char **p, const char *end, uint32_t *out)
 {
     static const char digits[] = "0123456789abcdef";
@@ -95,7 +96,8 @@ int keys_wait(const struct keys *k)
 
 /* ---- pastes ---- */
 
-/* Bytes of a paste bracket that ends at the end of p: ESC [, C1 CSI in UTF-8, or its bare byte. */
+/* Length of the paste bracket at the end of p, 0 if none. It begins with ESC [, with C1 CSI in
+ * UTF-8, or with the byte 0x9B. */
 static size_t bracket_at_end(const char *p, size_t n)
 {
     static const char *const forms[] = {"\033[201~",    "\033[200~", "\xC2\x9B""201~",
@@ -139,7 +141,7 @@ static bool paste_done(struct keys *k, struct key *out)
     return true;
 }
 
-/* Inside the brackets: everything up to the end bracket is text. */
+/* Reads the text of a paste, up to the end bracket. */
 static bool paste_body(struct keys *k, bool timeout, struct key *out)
 {
     const char *p = k->in.p + k->at;
@@ -151,14 +153,15 @@ static bool paste_body(struct keys *k, bool timeout, struct key *out)
         k->state = PASTE_ENDED;
         return false;
     }
-    /* what could be the beginning of the bracket stays in the queue */
+    /* the last bytes may be the beginning of the end bracket */
     size_t keep = timeout ? 0 : (n < BRACKET - 1 ? n : BRACKET - 1);
     paste_add(k, p, n - keep);
     k->at += n - keep;
     return timeout ? paste_done(k, out) : false;
 }
 
-/* After an end bracket: a second one without a new beginning means that the first was pasted. */
+/* Reads on behind an end bracket: if another one follows without a begin bracket, the first was
+ * part of the pasted text. */
 static bool paste_after(struct keys *k, bool timeout, struct key *out, bool *again)
 {
     const char *p = k->in.p + k->at;
@@ -206,7 +209,7 @@ static enum key_code letter_key(char c)
     }
 }
 
-/* A control byte, also as the key it stands for. */
+/* The key of a control byte: Enter, Tab, ..., or Ctrl with a letter. */
 static struct key control_key(unsigned char c)
 {
     switch (c) {
@@ -220,7 +223,7 @@ static struct key control_key(unsigned char c)
     }
 }
 
-/* A code point of the Kitty protocol or of modifyOtherKeys, with its modifiers. */
+/* The key of a code point sent by the Kitty protocol or modifyOtherKeys. */
 static struct key coded_key(int cp, bool ctrl)
 {
     if (cp == 13 || cp == 9 || cp == 27 || cp == 127 || cp == 8)
@@ -233,7 +236,7 @@ static struct key coded_key(int cp, bool ctrl)
     return k;
 }
 
-/* ESC [ parameters final. */
+/* The key of a sequence ESC [ PARAMETERS FINAL. */
 static struct key csi_key(const char *p, size_t n)
 {
     int arg[4] = {0}, n_arg = 0;
@@ -266,7 +269,7 @@ static struct key csi_key(const char *p, size_t n)
     return k;
 }
 
-/* Bytes of the escape sequence at p, 0 if it is not complete. */
+/* Length of the escape sequence at p, 0 if it is incomplete. */
 static size_t sequence_length(const char *p, size_t n)
 {
     if (n < 2)
@@ -280,7 +283,7 @@ static size_t sequence_length(const char *p, size_t n)
         if (c == '[' && i == 2)
             continue;
         if (c < 0x20 || c > 0x7E)
-            return i; /* not a sequence: what came so far is dropped */
+            return i; /* not a sequence: the bytes so far are dropped */
         if (c >= 0x40)
             return i + 1;
     }
@@ -322,7 +325,7 @@ static bool escape_key(struct keys *k, const char *p, size_t n, bool timeout, st
     used = answer_length(p, n);
     if (used == 0 && n <= 2 && (timeout || !k->answer_due))
         used = SIZE_MAX;
-    if (used == 0) /* however late the rest comes, none of it is typed */
+    if (used == 0) /* however late the rest arrives, it is not taken for typed keys */
         return false;
     if (used != SIZE_MAX) {
         *out = answer_key(p, used);
@@ -344,7 +347,7 @@ static bool escape_key(struct keys *k, const char *p, size_t n, bool timeout, st
     } else if (p[1] == 'O' && used == 3) {
         *out = (struct key){.code = letter_key(p[2])};
     } else {
-        k->at -= used - 1; /* Alt with a character: the character is read as itself */
+        k->at -= used - 1; /* Alt with a character: the character is decoded next */
         if (!char_key(k, p + 1, n - 1, timeout, out)) {
             k->at -= 1;
             return false;

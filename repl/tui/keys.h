@@ -1,9 +1,9 @@
-/* keys.h - bytes from a terminal to keys and pastes. Pure: no terminal, no clock.
+/* keys.h - decodes a terminal's bytes into keys and pastes. Depends on no terminal and no clock.
  *
- * Understands UTF-8, Alt as an ESC prefix, and the sequences of xterm, VT220, rxvt, the Linux
- * console, tmux and the Kitty protocol's plain keys. A bracketed paste is one key, whatever is in
- * it: brackets inside the paste are removed until none are left, and a paste that carries its own
- * end bracket is joined with what follows at once, so that pasted text is never typed.
+ * Decodes UTF-8, Alt as an ESC prefix, and the sequences of xterm, VT220, rxvt, the Linux console,
+ * tmux and the Kitty protocol's plain keys. A bracketed paste is one key. Pasted text is never
+ * taken for typed keys: brackets within a paste are removed until none is left, and if a paste
+ * contains its own end bracket, the bytes that follow directly belong to the paste, too.
  */
 #ifndef AERIE_KEYS_H
 #define AERIE_KEYS_H
@@ -26,7 +26,7 @@ struct key {
     bool ctrl, alt, shift;
     const char *text;
     size_t n;
-    bool cut; /* the paste was longer than PASTE_MAX and lost its end */
+    bool cut; /* the paste was longer than PASTE_MAX and was truncated */
 };
 
 enum { PASTE_MAX = 4 << 20 };
@@ -42,12 +42,13 @@ struct keys {
 
 void keys_free(struct keys *k);
 void keys_feed(struct keys *k, const char *bytes, size_t n);
-/* The next key. False: more bytes are needed. With `timeout` (keys_wait() ms passed without input)
- * an unfinished sequence is taken for what it is: a lone ESC, a paste whose end is certain now. */
+/* The next key. False: more bytes are needed. `timeout`: keys_wait() ms passed without input, so an
+ * incomplete sequence is final: a single ESC, or the end of a paste. */
 bool keys_next(struct keys *k, bool timeout, struct key *out);
 /* How long to wait for more bytes before keys_next() with timeout, ms; -1: nothing is pending. */
 int keys_wait(const struct keys *k);
-/* Removes paste brackets from text, also those that appear by removing. Returns the new length. */
+/* Removes paste brackets from text, those that result from removals included. Returns the new
+ * length. */
 size_t paste_strip(char *text, size_t n);
 
 #endif

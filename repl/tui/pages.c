@@ -1,5 +1,6 @@
-/* pages.c - the Pages pane: the session's pages in the three pools, and what is known about the
- * position under the cursor. The cells are those of /pages (cmd/views_pages.c). */
+/* pages.c - the Pages pane: the session's pages in the three pools, and details of the position
+ * under the cursor. The cells are those of /pages (cmd/views_pages.c).
+ */
 #include "repl/tui/tui.h"
 
 #include <stdio.h>
@@ -10,14 +11,14 @@ enum { LABEL = 6, EVENTS = 4, RULER = 10, MAX_CELLS = 400 };
 struct map {
     const struct page_table *t;
     struct sheet *out;
-    int unit;    /* tokens a cell */
+    int unit;    /* tokens per cell */
     int columns; /* cells drawn */
-    int cells;   /* of them a row */
+    int cells;   /* cells per row */
     int cursor;  /* cell under the cursor */
 };
 
-/* Positions above the map; the cursor stands among them, above its column, so that it needs no
- * colour. A number that it would touch is left out. */
+/* Writes the positions above the map. The cursor is a mark among them, above its column, so it
+ * needs no colour. A number that would touch it is omitted. */
 static void ruler(const struct map *m, int from, int to)
 {
     char text[512];
@@ -76,7 +77,7 @@ static void position(const struct map *m, struct backend *b, int pos)
     sheet_line(m->out);
 }
 
-/* The full page's latest events: its biography, newest last, on one row. */
+/* Writes the full page's latest events on one row, newest last. */
 static void biography(const struct map *m, struct backend *b, int pos)
 {
     struct page_event ev[EVENTS];
@@ -114,7 +115,7 @@ static int cursor_position(const struct tui *t, int length)
     return t->page_at < 0 ? last : min_int(t->page_at, last);
 }
 
-/* The cursor stays inside the context, and in another session it begins at the newest position. */
+/* Keeps the cursor within the context; in another session it starts at the newest position. */
 static void keep_cursor(struct tui *t, const struct page_table *now)
 {
     if (strcmp(t->page_session, now->session) != 0 || t->page_at >= now->length)
@@ -158,7 +159,7 @@ void tui_pages_move(struct tui *t, int cells, int rows)
     int64_t pos = cursor_position(t, length) +
                   ((int64_t)cells + (int64_t)rows * t->page_cells) * t->page_unit;
     if (pos > last) {
-        t->page_at = -1; /* follows the newest position again */
+        t->page_at = -1; /* follow the newest position again */
         return;
     }
     t->page_at = pos < 0 ? 0 : (int)pos;

@@ -1,4 +1,4 @@
-/* pane.c - the panes beside the chat: which are open, what stands in them, their keys. */
+/* pane.c - the panes beside the chat: which are open, their contents and their keys. */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static int find_open(const struct tui *t, enum pane_kind kind)
     return -1;
 }
 
-/* Opening one pane too many closes the oldest: as many stay as the screen has room for. */
+/* Opens or closes a pane. If the screen has no room for another one, the oldest is closed. */
 static void toggle(struct tui *t, enum pane_kind kind)
 {
     int at = find_open(t, kind);
@@ -88,7 +88,7 @@ bool tui_pane_open_key(struct tui *t, int code)
 
 /* ---- contents ---- */
 
-/* A view that the backend lacks: the pane's title and the reason, greyed. */
+/* Writes the pane of a view that the backend lacks: the title and the reason, dimmed. */
 static void write_lack(struct sheet *s, const char *title, const char *why, int width)
 {
     struct sheet text;
@@ -118,7 +118,7 @@ static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)
     for (int i = 0; i < 4; i++) {
         int end = (int)((int64_t)(sum += part[i]) * cells / all);
         if (part[i] > 0 && i < 3)
-            end = max_int(end, at + 1); /* what is there is seen */
+            end = max_int(end, at + 1); /* at least one cell, so that it is visible */
         for (; at < end && at < cells; at++)
             sheet_add(s, shade[i], s->ascii ? ascii[i] : block[i]);
     }
@@ -183,8 +183,8 @@ static int pane_width(const struct tui *t)
     return l.too_small ? MIN_WIDTH : l.pane[0].w;
 }
 
-/* Behind the pane's title: the dangerous switches that are on, and where the turn shown here
- * violated a rule. */
+/* Writes behind the pane's title the dangerous switches that are on, and the place where the turn
+ * shown violated a rule. */
 static void add_alarm(struct tui *t, struct pane *p)
 {
     const struct check_view *v = &t->now.check;
@@ -305,7 +305,7 @@ static void add_help(struct tui *t, const struct cmd *help, const char *topic, s
     free(word);
 }
 
-/* Called again after a resize: the text is wrapped to the screen. */
+/* Opens the help, wrapped to the screen; also called after a resize. */
 void tui_help_open(struct tui *t)
 {
     const struct cmd *help = cmd_find("help", NULL);

@@ -11,7 +11,7 @@
 
 enum { FILE_MAX = 64 << 20 };
 
-/* Makes every folder on the way to path, private ones. */
+/* Creates the folders above path (0700). */
 static void make_folders(char *path)
 {
     for (char *p = path + 1; *p; p++)
@@ -35,7 +35,7 @@ char *recall_path(const char *name)
     return path;
 }
 
-/* ---- one entry a line ---- */
+/* ---- the file format: one entry per line ---- */
 
 static void encode(struct buf *out, const char *p, size_t n)
 {
@@ -103,7 +103,7 @@ static bool write_all(int fd, const char *p, size_t n)
     return true;
 }
 
-/* The file anew, with only what is kept; on any failure the old one stays. */
+/* Replaces the file by one with the entries in memory; on failure the old file stays. */
 static void rewrite(const struct recall *r)
 {
     char *temp = xasprintf("%s.%ld", r->path, (long)getpid());
@@ -126,7 +126,7 @@ void recall_open(struct recall *r, char *path)
     *r = (struct recall){.path = path};
     struct buf b = {0};
     struct stat st;
-    /* only a plain file: reading a pipe put there would wait for ever */
+    /* only a regular file: reading a FIFO could block forever */
     if (!path || lstat(path, &st) != 0 || !S_ISREG(st.st_mode) ||
         !buf_read_file(&b, path, FILE_MAX, NULL)) {
         buf_free(&b);
@@ -161,7 +161,7 @@ void recall_add(struct recall *r, const char *text, size_t n)
     int how = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     int fd = open(r->path, how, 0600);
     if (fd < 0)
-        return; /* no history is no reason to disturb a chat */
+        return; /* a missing history is not an error */
     struct buf b = {0};
     encode(&b, text, n);
     write_all(fd, b.p, b.n);

@@ -1,9 +1,9 @@
-/* recall.h - the lines typed before: a list without duplicates, newest last, kept in a file.
+/* recall.h - the input history: a list without duplicates, newest last, kept in a file.
  *
- * The file ($XDG_STATE_HOME/aerie/history, folder 0700, file 0600) holds one entry a line, with
- * "\\" and "\n" for backslash and line break. An entry is appended by one write as it is entered,
- * so two programs may share the file and a killed one loses nothing; it is rewritten through a
- * temporary file only when it has grown to twice what is kept.
+ * The file ($XDG_STATE_HOME/aerie/history, folder 0700, file 0600) holds one entry per line, with
+ * "\\" and "\n" for backslash and line break. Each entry is appended by one write() when it is
+ * entered, so two processes may share the file and a killed one loses nothing. The file is replaced
+ * (through a temporary file) when it has twice the entries that are kept.
  */
 #ifndef AERIE_RECALL_H
 #define AERIE_RECALL_H
@@ -18,14 +18,14 @@ struct recall {
     char *path; /* NULL: in memory only */
 };
 
-/* $XDG_STATE_HOME/aerie/NAME, else ~/.local/state/aerie/NAME; folders are made (0700). NULL if
- * there is no home. The caller frees. */
+/* The path $XDG_STATE_HOME/aerie/NAME, else ~/.local/state/aerie/NAME; creates the folders (0700).
+ * NULL if there is no home folder. The caller frees. */
 char *recall_path(const char *name);
-/* Reads the file; a missing or unreadable one is an empty list. Takes path (may be NULL). */
+/* Reads the file; the list is empty if that fails. Takes ownership of path, which may be NULL. */
 void recall_open(struct recall *r, char *path);
 void recall_close(struct recall *r);
-/* Adds an entry as the newest; an older equal one is dropped. Entries above RECALL_ENTRY bytes and
- * those that begin with a space are not kept. */
+/* Adds an entry as the newest and removes an older equal one. Entries of more than RECALL_ENTRY
+ * bytes and entries that begin with a space are ignored. */
 void recall_add(struct recall *r, const char *text, size_t n);
 /* The newest entry before index `before` that contains the pattern; -1: none. */
 int recall_search(const struct recall *r, const char *pattern, int before);

@@ -1,5 +1,6 @@
-/* replies.c - the replies of a batch on the screen, one below the other. The first that is not complete
- * is shown as it comes; the text of those after it waits here for its turn. See tui.h. */
+/* replies.c - the replies of a batch on the screen, one below the other. The first that is not
+ * complete is shown as it comes; the text of those after it waits here for its turn. See tui.h.
+ */
 #include "repl/tui/tui.h"
 
 #include <stdlib.h>

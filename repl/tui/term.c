@@ -20,13 +20,13 @@ static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
 
 static struct {
     SCREEN *screen;
-    volatile sig_atomic_t up;   /* the terminal is in our hands */
-    struct termios saved;       /* as it was before us */
-    char restore[256];          /* what puts it back, for signal handlers */
+    volatile sig_atomic_t up;   /* the terminal is in curses' mode */
+    struct termios saved;       /* the modes before term_open() */
+    char restore[256];          /* the bytes that restore it, for signal handlers */
     size_t n_restore;
     struct sigaction old[NSIG];
     void *crash_stack;
-    struct grid shown;          /* what the screen holds; w == 0: unknown */
+    struct grid shown;          /* the grid on the screen; w == 0: unknown */
     attr_t attr[2][N_STYLES];   /* [1]: on the background of a popup */
     short pair[2][N_STYLES];
     bool colors;                /* are used */
@@ -38,7 +38,7 @@ static const int told[] = {SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT};
 static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGQUIT};
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
-/* ---- restoring, without a library ---- */
+/* ---- restoring from a signal handler, without curses ---- */
 
 static void add_capability(const char *name)
 {
@@ -46,7 +46,7 @@ static void add_capability(const char *name)
     snprintf(id, sizeof id, "%s", name);
     const char *s = tigetstr(id);
     for (; s && s != (char *)-1 && *s && term.n_restore + 1 < sizeof term.restore; s++) {
-        if (s[0] == '$' && s[1] == '<' && strchr(s, '>')) /* padding is for old hardware */
+        if (s[0] == '$' && s[1] == '<' && strchr(s, '>')) /* padding for old hardware */
             s = strchr(s, '>');
         else
             term.restore[term.n_restore++] = *s;
@@ -63,14 +63,14 @@ static void make_restore(void)
     add_capability("rmcup");
 }
 
-/* Async-signal-safe. */
+/* Restores the terminal. Async-signal-safe. */
 static void restore_now(void)
 {
     if (!term.up)
         return;
     term.up = 0;
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    if (poll(&out, 1, 100) == 1) { /* a terminal that takes nothing must not hold us */
+    if (poll(&out, 1, 100) == 1) { /* do not block on a terminal that reads nothing */
         ssize_t ignored = write(STDOUT_FILENO, term.restore, term.n_restore);
         (void)ignored;
     }
@@ -79,13 +79,13 @@ static void restore_now(void)
 
 /* ---- signals ---- */
 
-/* The terminal first, then what would have happened without us. */
+/* Handles a fatal signal: restores the terminal, then lets the default action happen. */
 static void crash(int sig, siginfo_t *info, void *context)
 {
     (void)context;
     restore_now();
     sigaction(sig, &term.old[sig], NULL);
-    if (info->si_code <= 0) /* sent by somebody; a fault comes again by itself */
+    if (info->si_code <= 0) /* sent by a process; a fault is raised again by itself */
         raise(sig);
 }
 
@@ -129,7 +129,7 @@ static void send_now(const char *s)
     }
 }
 
-/* ---- colours: meanings to attributes and pairs ---- */
+/* ---- colours: styles to attributes and colour pairs ---- */
 
 static attr_t attributes(unsigned attr)
 {
@@ -163,7 +163,7 @@ void term_theme(enum theme theme)
 bool term_ask_background(void)
 {
     const char *name = getenv("TERM");
-    /* consoles without an answer, some of which print the question */
+    /* these consoles do not answer, and some print the question */
     if (!term.colors || !name || strcmp(name, "linux") == 0 || strncmp(name, "vt", 2) == 0)
         return false;
     send_now("\033]11;?\033\\");
@@ -176,8 +176,8 @@ void term_answered(void)
     term.asked_ns = 0;
 }
 
-/* An answer that is still on its way must not reach the program that gets the terminal next: it is
- * awaited for a moment, and what comes is dropped. */
+/* Waits a moment for a pending answer and drops it, so that it does not reach the next program that
+ * reads the terminal. */
 static void await_answer(void)
 {
     enum { ANSWER_MS = 300 };
@@ -219,7 +219,7 @@ bool term_open(bool color, struct err *e)
     make_restore();
     term.up = 1;
     die_hook(restore_now);
-    /* after newterm(), which sets handlers of its own */
+    /* after newterm(), which installs its own handlers */
     if (!interrupt_open(told, COUNT(told), true, restore_now, e)) {
         term_close();
         return false;
@@ -318,8 +318,8 @@ void term_redraw(void)
     clearok(curscr, TRUE);
 }
 
-/* Where curses and we disagree about a width, curses gets a placeholder of ours: the rest of the
- * row stays in its place. */
+/* Converts a cell for curses. If curses assumes another width, it gets a placeholder of the right
+ * width, so that the rest of the row stays in place. */
 static void to_wide(const struct cell *c, wchar_t out[2 + CELL_MARKS])
 {
     int n = 0;
@@ -349,7 +349,7 @@ static void draw_row(const struct grid *g, int y)
         attr_t a = term.attr[popup][c->style];
         if (c->flags & CELL_REVERSE)
             a ^= A_REVERSE;
-        if (c->width == 2) /* where a placeholder is narrow, the other half is blank */
+        if (c->width == 2) /* the placeholder has width 1, its right half is blank */
             mvaddch(y, x + 1, ' ');
         if (setcchar(&cc, wide, a, term.pair[popup][c->style], NULL) == OK)
             mvadd_wch(y, x, &cc);

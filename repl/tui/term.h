@@ -1,8 +1,8 @@
-/* term.h - the terminal: the only place that knows curses.
+/* term.h - the terminal; all code that uses curses.
  *
- * Whatever ends the program, the terminal is restored: on term_close(), in die() through its hook,
- * on fatal signals by an async-signal-safe handler, on suspension. Signals that the program has to
- * act on arrive through repl/interrupt.h. Main thread only; one terminal a process.
+ * The terminal is restored however the program ends: by term_close(), by die() through its hook, on
+ * fatal signals by an async-signal-safe handler, and on suspension. Other signals arrive through
+ * repl/interrupt.h. Main thread only; one terminal per process.
  */
 #ifndef AERIE_TERM_H
 #define AERIE_TERM_H
@@ -11,30 +11,30 @@
 #include "repl/tui/theme.h"
 
 bool term_open(bool color, struct err *e);
-void term_close(void); /* nothing happens when it is not open */
+void term_close(void); /* does nothing if the terminal is not open */
 
 /* Draws in the colours of a theme (not THEME_AUTO) from the next term_draw() on. */
 void term_theme(enum theme theme);
-/* Asks the terminal for its background (OSC 11); the answer comes as the key K_BACKGROUND, if ever.
- * False: it is not asked. The answer does not outlive us: term_close() and term_release() await it. */
+/* Asks the terminal for its background colour (OSC 11); the answer, if any, arrives as the key
+ * K_BACKGROUND. False: the terminal was not asked. term_close() and term_release() wait for a
+ * pending answer, so that no other program reads it. */
 bool term_ask_background(void);
-void term_answered(void); /* the answer came */
+void term_answered(void); /* call when the answer has arrived */
 
-void term_size(int *w, int *h); /* asks the terminal; at least 1x1 */
-/* Shows the grid; only rows that differ from the last one are sent. */
+void term_size(int *w, int *h); /* reads the terminal's size; at least 1x1 */
+/* Shows the grid; only rows that differ from the previous grid are sent. */
 void term_draw(const struct grid *g);
 void term_redraw(void); /* the next term_draw() paints everything */
-/* Bytes from the terminal, 0 when there are none now, -1 when it is gone. */
+/* Reads bytes from the terminal; 0: none now, -1: the terminal has hung up. */
 ptrdiff_t term_read(char *p, size_t n);
 
-/* While on, Ctrl-C is a SIGINT instead of a key: for work that reads no keys meanwhile. */
+/* While on, Ctrl-C is a SIGINT instead of a key, for work during which no keys are read. */
 void term_interruptible(bool on);
 
-/* Gives the terminal to somebody else (an editor, the shell) and takes it back. */
+/* Restores the terminal for another program (an editor, the shell), and takes it over again. */
 void term_release(void);
 void term_take(void);
-/* Stops the process (with its group, as the terminal's own Ctrl-Z would if `group`) until it is
- * continued. */
+/* Stops the process until it is continued; `group`: its process group, as Ctrl-Z does. */
 void term_suspend(bool group);
 
 #endif

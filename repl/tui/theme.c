@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Foregrounds. 8 colours: of xterm's values only some can be read on black or on white, so styles
- * share them and attributes tell them apart. */
+/* Foreground colours. Of 8 colours only some of xterm's values are legible on black or white, so
+ * several styles share a colour and differ in attributes. */
 static const struct row {
     short dark256, dark16, dark8, light256, light16; /* -1: the default */
-    unsigned with, mono; /* attributes beside colours, and without any */
+    unsigned with, mono; /* attributes with colours, and without colours */
 } rows[N_STYLES] = {
     [ST_TEXT] = {-1, -1, -1, -1, -1, 0, 0},
     [ST_DIM] = {247, -1, -1, 241, -1, 0, LOOK_DIM},
@@ -35,7 +35,7 @@ static const struct row {
 
 enum {
     POPUP_DARK = 236, POPUP_LIGHT = 254, /* backgrounds of a popup in 256 colours, ... */
-    POPUP_TEXT_DARK = 252, POPUP_TEXT_LIGHT = 235, /* and what is the default text elsewhere */
+    POPUP_TEXT_DARK = 252, POPUP_TEXT_LIGHT = 235, /* and of text in the default colour there */
     BLUE = 4, WHITE = 7,                 /* a popup in fewer colours */
 };
 
@@ -48,7 +48,7 @@ struct look theme_look(enum theme t, int colors, enum style st, bool popup)
         l.attr = r->mono;
     } else if (colors < 256) {
         l.fg = light ? r->light16 : colors < 16 ? r->dark8 : r->dark16;
-        if (!light && colors < 16 && st == ST_BAD) /* their red cannot be read on black */
+        if (!light && colors < 16 && st == ST_BAD) /* their red is not legible on black */
             l.attr |= LOOK_REVERSE;
         if (popup)
             l.fg = WHITE, l.bg = BLUE;

@@ -1,5 +1,7 @@
-/* theme.h - colours and attributes of each style, for dark and light backgrounds. Pure tables: the
- * contrast of every colour is computed in tests/unit/test_theme.c. */
+/* theme.h - colours and attributes of each style, for dark and light backgrounds.
+ *
+ * Constant tables; tests/unit/test_theme.c computes the contrast of every colour.
+ */
 #ifndef AERIE_THEME_H
 #define AERIE_THEME_H
 
@@ -14,13 +16,13 @@ struct look {
     unsigned attr; /* enum look_attr */
 };
 
-/* How a style looks on a terminal of `colors` colours (256, 16, 8; fewer: none are used). popup: on
- * the background of a popup. t is not THEME_AUTO. */
+/* The colours and attributes of a style on a terminal with `colors` colours (256, 16, 8; fewer:
+ * none are used). popup: on the background of a popup. t must not be THEME_AUTO. */
 struct look theme_look(enum theme t, int colors, enum style st, bool popup);
 
-/* What COLORFGBG ("15;0", "0;default;15"; may be NULL) says; THEME_AUTO: nothing. */
+/* The theme for a value of COLORFGBG ("15;0", "0;default;15"; may be NULL); THEME_AUTO: unknown. */
 enum theme theme_of_variable(const char *colorfgbg);
-/* By the background's colour, 0xRRGGBB. */
+/* The theme for a background colour, 0xRRGGBB. */
 enum theme theme_of_color(uint32_t rgb);
 /* Contrast ratio of two colours, 1 .. 21 (WCAG 2.1). */
 double theme_contrast(uint32_t a, uint32_t b);

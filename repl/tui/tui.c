@@ -1,8 +1,8 @@
 /* tui.c - the full screen: one loop over keys, engine events and signals.
  *
- * Nothing is drawn but in draw(), at most FRAME_HZ times a second and only when something changed;
- * an idle screen sleeps in poll(). While text streams, events are taken in batches every DRAIN_MS
- * instead of one by one, so that the screen costs the engine next to nothing.
+ * Only draw() draws, at most FRAME_HZ times a second and only after a change; an idle screen sleeps
+ * in poll(). While text streams, events are read in batches every DRAIN_MS, not one by one, so that
+ * the screen takes little time from the engine.
  */
 #include "repl/tui/tui.h"
 #include "repl/interrupt.h"
@@ -122,7 +122,7 @@ static void end_turn(struct tui *t, const struct event *ev)
     if (ev->reason == STOP_CANCEL)
         tui_note(t, ST_DIM, "stopped; what is written is kept");
     else if (ev->reason == STOP_CONTEXT && ev->n_tokens == 0)
-        ; /* a notice has said why, and what can be done */
+        ; /* a notice has told the reason and the remedy */
     else if (ev->reason == STOP_CONTEXT)
         tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
     else if (ev->reason != STOP_END)
@@ -178,7 +178,8 @@ static void take_event(struct tui *t, const struct event *ev)
     t->view_old = true;
 }
 
-/* Takes what waits in the engine's queue; after a batch with news the next one waits a little. */
+/* Handles the events in the engine's queue. If there were any, the next batch is read DRAIN_MS
+ * later. */
 static void drain(struct tui *t)
 {
     struct event ev;
@@ -197,7 +198,7 @@ static void drain(struct tui *t)
     }
 }
 
-/* ---- what the user sends ---- */
+/* ---- the user's messages and commands ---- */
 
 static void queue(struct tui *t, char *text)
 {
@@ -206,7 +207,7 @@ static void queue(struct tui *t, char *text)
         t->queued = xrealloc(t->queued, (size_t)t->cap_queued, sizeof *t->queued);
         t->queued_files = xrealloc(t->queued_files, (size_t)t->cap_queued, sizeof *t->queued_files);
     }
-    bool message = text[0] != '/' || text[1] == '/'; /* the attached files go with this one */
+    bool message = text[0] != '/' || text[1] == '/'; /* takes the attached files along */
     struct attached none = {0};
     app_attached(t->app);
     t->queued_files[t->n_queued] = message ? t->app->attached : none;
@@ -215,7 +216,7 @@ static void queue(struct tui *t, char *text)
     t->queued[t->n_queued++] = text;
 }
 
-/* Files that waited with a message are attached again, before those attached since. */
+/* Attaches the files of a queued message again, before those attached since. */
 static void attach_again(struct app *a, struct attached *files)
 {
     for (int i = 0; i < a->attached.n; i++) {
@@ -242,7 +243,7 @@ void tui_work(struct tui *t, bool on)
     t->spent |= !on && interrupt_waits();
 }
 
-/* A command is shown as it was typed, above its result; a pane that covers both is closed. */
+/* Runs a command. It is shown as typed, above its result; a pane that covers both is closed. */
 static void run_now(struct tui *t, const char *text)
 {
     struct err e = {0};
@@ -270,7 +271,7 @@ static bool may_run_now(const char *text)
         return false;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(text + 1, " \t\n"), text + 1);
     const struct cmd *c = cmd_find(name, NULL);
-    return !c || (c->flags & CMD_BUSY_OK); /* what is unknown fails at once */
+    return !c || (c->flags & CMD_BUSY_OK); /* an unknown command fails at once */
 }
 
 void tui_submit(struct tui *t, char *text)
@@ -301,7 +302,7 @@ static void send_queued(struct tui *t)
         memmove(t->queued, t->queued + 1, (size_t)t->n_queued * sizeof *t->queued);
         memmove(t->queued_files, t->queued_files + 1, (size_t)t->n_queued * sizeof *t->queued_files);
         tui_submit(t, text);
-        attach_again(t->app, &since); /* what was attached since waits for the next message */
+        attach_again(t->app, &since); /* files attached since belong to the next message */
     }
 }
 
@@ -319,14 +320,14 @@ static void update_view(struct tui *t, uint64_t now)
         transcript_set_think(&t->talk, t->think);
     }
     t->have_view = true;
-    t->view_old = t->busy; /* the last look at a reply is one after its end */
+    t->view_old = t->busy; /* the last view of a reply is taken after its end */
     t->view_ns = now;
     sheet_clear(&t->status);
     app_status(t->app, &t->now, t->w - 2, &t->status);
     tui_panes_update(t);
 }
 
-/* The theme that is set; else what COLORFGBG or the terminal says; else dark. */
+/* The theme of the settings; else by COLORFGBG or the terminal's answer; else dark. */
 static enum theme theme_now(const struct tui *t)
 {
     enum theme said = (enum theme)t->app->opt.theme;
@@ -389,8 +390,8 @@ static void take_signals(struct tui *t)
             term_suspend(false);
             resized(t);
             break;
-        case SIGCONT: /* stopped by somebody who did not ask: the modes may be the shell's */
-            if (t->quit) /* SIGHUP is followed by one: the terminal is gone */
+        case SIGCONT: /* after a SIGSTOP the terminal may have the shell's modes */
+            if (t->quit) /* a SIGCONT follows SIGHUP: the terminal has hung up */
                 break;
             term_take();
             resized(t);
@@ -444,7 +445,7 @@ static uint64_t next_frame(const struct tui *t)
     return t->frame_ns + 1000 * MS / FRAME_HZ;
 }
 
-/* How long poll() may sleep; -1: until something happens. */
+/* Milliseconds that poll() may sleep; -1: without limit. */
 static int idle_time(const struct tui *t, uint64_t now)
 {
     int timeout = keys_wait(&t->keys);
@@ -452,7 +453,7 @@ static int idle_time(const struct tui *t, uint64_t now)
         sooner(&timeout, ms_until(next_frame(t), now));
     if (t->drain_ns > now)
         sooner(&timeout, ms_until(t->drain_ns, now));
-    if (t->busy) /* the end of being busy has no event of its own */
+    if (t->busy) /* no event marks the end of being busy */
         sooner(&timeout, BUSY_MS);
     if (t->view_old) {
         uint64_t due = t->view_ns + VIEW_MS * MS, frame = next_frame(t);
@@ -481,13 +482,14 @@ static void turn_the_crank(struct tui *t)
     if (t->quit)
         return;
     bool keys = n > 0 && fd[0].revents != 0;
-    if (n > 0 && fd[3].revents) { /* REC or NOT SAVED */
+    if (n > 0 && fd[3].revents) { /* the log's status has changed: REC or NOT SAVED */
         history_status(t->app->history, &log);
         t->view_old = t->dirty = true;
     }
     if (keys || keys_wait(&t->keys) >= 0)
         take_keys(t, keys);
-    if (now - t->asked_ns > ANSWER_MS * MS) /* a terminal that does not answer: Esc need not wait for it */
+    /* if the terminal does not answer, Esc no longer waits for it */
+    if (now - t->asked_ns > ANSWER_MS * MS)
         t->keys.answer_due = false;
     drain(t);
     send_queued(t);
@@ -500,7 +502,7 @@ static void turn_the_crank(struct tui *t)
         draw(t, now);
 }
 
-/* "nestling/target" of a long path. */
+/* The last two parts of a path, e.g. "nestling/target". */
 static const char *last_parts(const char *path)
 {
     const char *p = path + strlen(path);
@@ -533,7 +535,8 @@ static void greet(struct tui *t)
 
 static void begin(struct tui *t, struct app *a)
 {
-    bool keep = a->opt.level != LOG_OFF && !a->opt.readonly; /* what is not logged is not kept */
+    /* input that is not logged is not kept either */
+    bool keep = a->opt.level != LOG_OFF && !a->opt.readonly;
     t->app = a;
     t->focus = -1;
     t->page_at = -1;
