@@ -219,7 +219,8 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
 {
     struct pages *pool = &kv->pool[POOL_DRAFT];
     int P = kv->page_size, need = div_up(upto, P), missing = max_int(0, need - s->n_dcol);
-    CHECK(from <= s->drafted);
+    int final = s->drafted;
+    CHECK(from <= final);
     for (int c = from / P; c < min_int(need, s->n_dcol); c++)
         missing += pool->ref[s->dcol[c].v] > 1;
     if (missing > kv_left(kv, POOL_DRAFT))
@@ -232,7 +233,7 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
             continue;
         mark_dirty(s, SIDE_DRAFT, c);
         s->dcol[c].v = take_page(kv, POOL_DRAFT, c);
-        if (c * P < from)
+        if (c * P < final) /* also cells from `from` on: a rollback makes them final again */
             queue_copy(kv, POOL_DRAFT, old, s->dcol[c].v);
         drop_page(kv, POOL_DRAFT, old, c, PAGE_DROP);
     }

@@ -129,7 +129,7 @@ static struct buf everything(const struct world *s, const struct setup *u)
     return out;
 }
 
-static uint64_t failed[N_FAILURES], abandoned[CYCLE_ABANDONED], fused;
+static uint64_t failed[N_FAILURES], abandoned[CYCLE_ABANDONED], fused, refused;
 
 static bool run_phase(struct cycle *c, struct err *e)
 {
@@ -212,6 +212,27 @@ static void another_turn(struct world *s, const struct setup *u, const struct id
     prompt_lane(s, &s->lane[0], u, chunk);
 }
 
+/* A prompt chunk whose follow is refused, with other tokens in place of the pending one; the lane's
+ * own pending token comes back. Only EAGLE3 follows with cells of its own. */
+static void refused_turn(struct world *s, const struct setup *u, const struct ids *more)
+{
+    struct lane *l = &s->lane[0];
+    struct err e = {0};
+    int n = l->tok.n;
+    int32_t pending = l->tok.v[n - 1];
+    if ((u->drafter != 1 && u->drafter != 2) || !lane_can_follow(&s->r, l))
+        return;
+    l->tok.n--;
+    ids_cat(&l->tok, more->v, more->n);
+    runtime_bug(&s->r, BUG_DRAFT_EXTEND_EXTENT, 2);
+    assert_false(lane_extend(&s->r, l, l->tok.n, true, true, u->shape.topk, &e));
+    assert_int_equal(e.kind, ERR_INVARIANT);
+    runtime_bug(&s->r, BUG_DRAFT_EXTEND_EXTENT, 0);
+    l->tok.n = n;
+    l->tok.v[n - 1] = pending;
+    refused++;
+}
+
 static void step_both(struct world *a, struct world *b, const struct setup *u, int config)
 {
     struct step_limits lim[MOST];
@@ -266,6 +287,8 @@ static void one_configuration(struct mock *m, int config)
     start(&a, &u, tok, chunk);
     start(&b, &u, tok, chunk);
     for (int k = 0; k < 8 && a.lane[0].tok.n < 90; k++) {
+        if (below(3) == 0)
+            refused_turn(&b, &u, &more);
         step_both(&a, &b, &u, config);
         if (below(4) == 0) {
             abandon_one(&b, &u, (const struct step_limits[MOST]){{9}, {9}, {9}},
@@ -311,7 +334,7 @@ static void test_phases_give_the_bits_of_a_step_and_abandoned_cycles_leave_none(
                   (unsigned long long)failed[FAIL_SAMPLE], (unsigned long long)failed[FAIL_SYNC],
                   (unsigned long long)failed[FAIL_POOL]);
     print_message("# %llu steps were fused\n", (unsigned long long)fused);
-    assert_true(fused > 1000);
+    assert_true(fused > 1000 && refused > 500);
     mock_close(&m);
 }
 
