@@ -188,8 +188,8 @@ static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
     head_topk(d, n, topk, d->ids, d->logp);
     d->dev.k->get(d->dev.d, ids, d->ids, (size_t)(n * topk) * sizeof *ids);
     d->dev.k->get(d->dev.d, logp, d->logp, F32(n * topk));
-    for (int i = 0; d->w->d2t && i < n * topk; i++)
-        ids[i] = ids[i] < 0 ? -1 : d->w->d2t[ids[i]]; /* -1: the row had too few numbers */
+    for (int i = 0; i < n * topk; i++)
+        ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
 }
 
 void drafter_extend(struct drafter *base, struct pass *ps, const int32_t *from,
