@@ -45,10 +45,10 @@ static bool request(struct runtime *r, struct follow *f, int b, int32_t *token, 
     *req = (struct plan_req){.seq = &f->after[b], .n = upto - first, .token = token,
                              .draft_from = first};
     if (x->redo)
-        drafter_put_tap(r->drafter, drafter_spare_row(r->drafter), l->tap);
+        head_put_tap(r->drafter->head, head_spare_row(r->drafter->head), l->tap);
     for (int s = first, k = 0; s < upto; s++, k++) {
         token[k] = token_at(x, s + 1);
-        from[k] = s < x->base ? drafter_spare_row(r->drafter) : outcome_row(x->out, s - x->base);
+        from[k] = s < x->base ? head_spare_row(r->drafter->head) : outcome_row(x->out, s - x->base);
     }
     return true;
 }
@@ -69,7 +69,7 @@ bool follow_plan(struct runtime *r, struct follow *f, struct err *e)
         ok = request(r, f, b, token + rows, f->from + rows, &req[b], e);
         rows += ok ? req[b].n : 0;
     }
-    ok = ok && pass_prepare(&r->pass, drafter_extend_mode(r->drafter), req, f->n, e);
+    ok = ok && pass_prepare(&r->pass, head_extend_mode(r->drafter->head), req, f->n, e);
     free(token);
     return ok;
 }
@@ -81,7 +81,7 @@ void follow_run(struct runtime *r, struct follow *f, int topk)
         return;
     for (int b = 0; b < f->n; b++)
         slot[b] = f->lane[b].lane->slot - 1;
-    drafter_extend(r->drafter, &r->pass, f->from, slot, topk, f->guess);
+    head_extend(r->drafter->head, &r->pass, f->from, slot, topk, f->guess);
     free(f->from);
     f->from = NULL;
 }

@@ -50,7 +50,7 @@ bool fused_fits(const struct cycle *c)
         return true;
     return x->follows && drafter_owns_kv(r->drafter) && shape->nodes > 1 &&
            lane_draft_depth(r, x->lane, x->max_new) >= shape->steps &&
-           shape->topk <= drafter_vocab(r->drafter) && x->lane->guess.n == shape->topk;
+           shape->topk <= head_vocab(r->drafter->head) && x->lane->guess.n == shape->topk;
 }
 
 /* ---- plans, before anything is drafted ------------------------------------------------------- */

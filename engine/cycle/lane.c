@@ -44,8 +44,8 @@ void lane_park(struct runtime *r, struct lane *l)
     if (!r->drafter || l->tap_row < 0)
         return;
     if (!l->tap)
-        l->tap = xmalloc((size_t)drafter_tap_floats(r->drafter) * sizeof *l->tap);
-    drafter_get_tap(r->drafter, l->tap_row, l->tap);
+        l->tap = xmalloc((size_t)head_tap_floats(r->drafter->head) * sizeof *l->tap);
+    head_get_tap(r->drafter->head, l->tap_row, l->tap);
     l->tap_row = -1;
 }
 
@@ -61,14 +61,14 @@ void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
     if (r->hook.shared)
         src->seq.committed = r->hook.shared(r, src);
     if (dst->guess.n && lane_take_slot(r, dst))
-        drafter_copy_slot(r->drafter, src->slot - 1, dst->slot - 1);
+        head_copy_slot(r->drafter->head, src->slot - 1, dst->slot - 1);
     else
         dst->guess.n = 0;
     ids_cat(&dst->tok, src->tok.v, src->tok.n);
     kv_fork(&r->kv, &src->seq, &dst->seq);
     src->seq.committed = committed;
     if (src->tap) {
-        size_t n = (size_t)drafter_tap_floats(r->drafter) * sizeof *dst->tap;
+        size_t n = (size_t)head_tap_floats(r->drafter->head) * sizeof *dst->tap;
         dst->tap = memcpy(xmalloc(n), src->tap, n);
     }
 }

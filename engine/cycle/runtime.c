@@ -22,7 +22,7 @@ static void copy_pages(void *arg, const struct page_copy *copy, int n)
         r->dev.k->put(r->dev.d, r->pair_src, src, (size_t)P * sizeof *src);
         r->dev.k->put(r->dev.d, r->pair_dst, dst, (size_t)P * sizeof *dst);
         if (copy[i].pool == POOL_DRAFT) {
-            drafter_move(r->drafter, P, r->pair_src, r->pair_dst);
+            head_move(r->drafter->head, P, r->pair_src, r->pair_dst);
             continue;
         }
         kbuf from[2] = {{0}}, to[2] = {{0}};

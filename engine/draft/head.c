@@ -71,9 +71,9 @@ int draft_window(const struct draft *w)
     return most && drafter_kv_of(w) == DRAFT_KV_TARGET ? most + 1 : most;
 }
 
-enum plan_mode drafter_extend_mode(const struct drafter *d)
+enum plan_mode head_extend_mode(const struct head *d)
 {
-    return drafter_owns_kv(d) ? PLAN_DRAFT_EXTEND : PLAN_FROZEN;
+    return drafter_owns_kv(&d->base) ? PLAN_DRAFT_EXTEND : PLAN_FROZEN;
 }
 
 /* ---- captured states ------------------------------------------------------------------------- */
@@ -82,50 +82,46 @@ const struct taps *drafter_taps(const struct drafter *d)
 {
     return d && d->head ? &d->head->taps : NULL;
 }
-int drafter_tap_floats(const struct drafter *d)
+int head_tap_floats(const struct head *d)
 {
-    return d->head->taps.stride;
+    return d->taps.stride;
 }
-int drafter_spare_row(const struct drafter *d)
+int head_spare_row(const struct head *d)
 {
-    return d->head->max_rows;
+    return d->max_rows;
 }
 static kbuf tap_row(struct head *d, int row)
 {
     return kbuf_at(d->taps.dst, F32((size_t)row * (size_t)d->taps.stride), F32(d->taps.stride));
 }
-void drafter_get_tap(struct drafter *base, int row, float *out)
+void head_get_tap(struct head *d, int row, float *out)
 {
-    struct head *d = base->head;
     d->dev.k->get(d->dev.d, out, tap_row(d, row), F32(d->taps.stride));
 }
-void drafter_put_tap(struct drafter *base, int row, const float *in)
+void head_put_tap(struct head *d, int row, const float *in)
 {
-    struct head *d = base->head;
     d->dev.k->put(d->dev.d, tap_row(d, row), in, F32(d->taps.stride));
 }
 
 /* ---- for golden tests and for the cache ------------------------------------------------------ */
 
-int drafter_vocab(const struct drafter *d)
+int head_vocab(const struct head *d)
 {
-    return d->head->w->draft_vocab;
+    return d->w->draft_vocab;
 }
-void drafter_logits(struct drafter *base, int b, float *out)
+void head_logits(struct head *d, int b, float *out)
 {
-    struct head *d = base->head;
     size_t n = F32(d->w->draft_vocab);
     d->dev.k->get(d->dev.d, out, kbuf_at(d->logits, (size_t)b * n, n), n);
 }
-void drafter_states(struct drafter *base, int rows, float *out)
+void head_states(struct head *d, int rows, float *out)
 {
-    struct head *d = base->head;
     size_t n = F32(rows * d->state_n);
     d->dev.k->get(d->dev.d, out, kbuf_at(d->ops->output(d), 0, n), n);
 }
-void drafter_move(struct drafter *d, int pairs, kbuf src, kbuf dst)
+void head_move(struct head *d, int pairs, kbuf src, kbuf dst)
 {
-    d->head->ops->move(d->head, pairs, src, dst);
+    d->ops->move(d, pairs, src, dst);
 }
 
 /* ---- moving rows ----------------------------------------------------------------------------- */
@@ -163,9 +159,9 @@ kbuf head_root(struct head *d, int slot)
     return kbuf_at(d->root, F32(slot * d->state_n), F32(d->state_n));
 }
 
-void drafter_copy_slot(struct drafter *d, int from, int to)
+void head_copy_slot(struct head *d, int from, int to)
 {
-    scatter(d->head, head_root(d->head, from), &(int32_t){to}, 1, d->head->root);
+    scatter(d, head_root(d, from), &(int32_t){to}, 1, d->root);
 }
 
 /* ---- guesses --------------------------------------------------------------------------------- */
@@ -192,11 +188,10 @@ static void guesses(struct head *d, int n, int topk, int32_t *ids, float *logp)
         ids[i] = tree_target_id(d->w->d2t, d->w->draft_vocab, ids[i]);
 }
 
-void drafter_extend(struct drafter *base, struct pass *ps, const int32_t *from,
-                    const int32_t *slot, int topk, struct guess *out)
+void head_extend(struct head *d, struct pass *ps, const int32_t *from, const int32_t *slot,
+                 int topk, struct guess *out)
 {
-    struct head *d = base->head;
-    const struct plan *p = &ps->plan[drafter_extend_mode(base)];
+    const struct plan *p = &ps->plan[head_extend_mode(d)];
     CHECK(p->n_rows <= d->max_rows && p->n_req <= MAX_LANES && topk <= MAX_TOPK);
     if (p->n_rows == 0)
         return;

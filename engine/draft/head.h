@@ -77,30 +77,30 @@ int draft_window(const struct draft *w);
 /* Where net_forward() leaves the states that extend reads: row r of the pass in row r. NULL: the
  * drafter is no head, so nothing is captured and nothing follows a pass. */
 const struct taps *drafter_taps(const struct drafter *d);
-/* One row of captured states to and from host memory (drafter_tap_floats() of them). Row
- * drafter_spare_row() is never written by a pass. */
-int drafter_tap_floats(const struct drafter *d);
-int drafter_spare_row(const struct drafter *d);
-void drafter_get_tap(struct drafter *d, int row, float *out);
-void drafter_put_tap(struct drafter *d, int row, const float *in);
+/* One row of captured states to and from host memory (head_tap_floats() of them). Row
+ * head_spare_row() is never written by a pass. */
+int head_tap_floats(const struct head *h);
+int head_spare_row(const struct head *h);
+void head_get_tap(struct head *h, int row, float *out);
+void head_put_tap(struct head *h, int row, const float *in);
 
-/* The plan mode of drafter_extend(): every new row where the head owns KV, else each lane's last
+/* The plan mode of head_extend(): every new row where the head owns KV, else each lane's last
  * one. */
-enum plan_mode drafter_extend_mode(const struct drafter *d);
+enum plan_mode head_extend_mode(const struct head *h);
 /* Runs the head over the rows of a prepared pass of that mode; from[r] is the tap row of plan
  * row r. out[b] receives request b's guesses after its last row, whose state is kept in slot[b],
  * a number below MAX_LANES that belongs to the lane. */
-void drafter_extend(struct drafter *d, struct pass *ps, const int32_t *from, const int32_t *slot,
-                    int topk, struct guess *out);
+void head_extend(struct head *h, struct pass *ps, const int32_t *from, const int32_t *slot,
+                 int topk, struct guess *out);
 /* Copies the state kept in one slot to another. */
-void drafter_copy_slot(struct drafter *d, int from, int to);
+void head_copy_slot(struct head *h, int from, int to);
 /* Moves single cells of every draft layer: pairs of slots, i32 on the device. */
-void drafter_move(struct drafter *d, int pairs, kbuf src, kbuf dst);
+void head_move(struct head *h, int pairs, kbuf src, kbuf dst);
 
 /* First-level logits of the last extend for its request b: (draft_vocab), for golden tests. */
-void drafter_logits(struct drafter *d, int b, float *out);
+void head_logits(struct head *h, int b, float *out);
 /* Output states (hidden) of the rows of the last pass, for golden tests. */
-void drafter_states(struct drafter *d, int rows, float *out);
-int drafter_vocab(const struct drafter *d);
+void head_states(struct head *h, int rows, float *out);
+int head_vocab(const struct head *h);
 
 #endif

@@ -110,7 +110,7 @@ static bool run_head(struct scorer *s, struct lane *l, int from, int upto, int32
     if (!kv_reserve_draft(&r->kv, &l->seq, from, upto, e) ||
         !pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e))
         return false;
-    drafter_extend(r->drafter, &r->pass, rows, &(int32_t){0}, 1, &g);
+    head_extend(r->drafter->head, &r->pass, rows, &(int32_t){0}, 1, &g);
     kv_commit_draft(&r->kv, &l->seq, upto);
     *guess = g.token[0];
     return true;

@@ -184,7 +184,7 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
         return true;
     struct lane l;
     struct timing t;
-    size_t vocab = (size_t)drafter_vocab(r->drafter) * 4;
+    size_t vocab = (size_t)head_vocab(r->drafter->head) * 4;
     struct work w = {.run = run_draft, .arg = r, .times = 1, .numbers = true,
                      .out = kbuf_at(r->drafter->head->logits, 0, vocab)};
     bool ok = bench_prompted(b, s, &l, s->usual, 1, e) &&
@@ -199,7 +199,7 @@ static bool draft_step(struct bench *b, struct subject *s, struct err *e)
         ok = pass_prepare(&r->pass, PLAN_DRAFT, &req, 1, e) && bench_time(b, &w, &t, e);
     }
     if (ok) {
-        int n = l.seq.drafted, ids = drafter_vocab(r->drafter);
+        int n = l.seq.drafted, ids = head_vocab(r->drafter->head);
         snprintf(shape, sizeof shape, "%d cells, %d ids", n, ids);
         bench_tell(b, name, shape, &t,
                    &(struct figure){bench_draft_bytes(r, 1, n, false), 0, t.ms * 1e3, "us"});

@@ -224,7 +224,7 @@ static bool scene_stale_pool(struct stage *st, struct err *e)
          frozen ? "a frozen-KV guess" : "the draft's extend", prefix);
     bool ok = lane_extend(r, &st->lane, prefix + n, frozen, true, 2, e);
     if (ok)
-        keep_buf(st, r->drafter->head->logits, 1, drafter_vocab(r->drafter));
+        keep_buf(st, r->drafter->head->logits, 1, head_vocab(r->drafter->head));
     return ok;
 }
 

@@ -376,8 +376,8 @@ static void fed_back(struct bench *b, struct runtime *r, float *out)
 static bool check_prefill(struct bench *b, struct runtime *r, struct lane *l,
                           struct safetensors *st, struct guess *guess, struct err *e)
 {
-    int L = l->tok.n - 1, wide = drafter_tap_floats(r->drafter), V = drafter_vocab(r->drafter);
-    int H = b->l.draft.cfg.hidden, spare = drafter_spare_row(r->drafter);
+    int L = l->tok.n - 1, wide = head_tap_floats(r->drafter->head), V = head_vocab(r->drafter->head);
+    int H = b->l.draft.cfg.hidden, spare = head_spare_row(r->drafter->head);
     float *fused = read_tensor(st, "fused_hidden", DT_F32, 2, (int64_t[]){L, wide}, e);
     float *hidden = fused ? read_tensor(st, "prefill.draft_hidden", DT_F32, 2, (int64_t[]){L, H}, e)
                           : NULL;
@@ -389,14 +389,14 @@ static bool check_prefill(struct bench *b, struct runtime *r, struct lane *l,
     bool ok = want != NULL;
     for (int i = 0; i < L && ok; i++) {
         struct plan_req req = {.seq = &l->seq, .n = 1, .token = l->tok.v + i + 1, .draft_from = i};
-        drafter_put_tap(r->drafter, spare, fused + (size_t)i * (size_t)wide);
+        head_put_tap(r->drafter->head, spare, fused + (size_t)i * (size_t)wide);
         ok = goes_on(b, e) && kv_reserve_draft(&r->kv, &l->seq, i, i + 1, e) &&
              pass_prepare(&r->pass, PLAN_DRAFT_EXTEND, &req, 1, e);
         if (!ok)
             break;
-        drafter_extend(r->drafter, &r->pass, &(int32_t){spare}, &(int32_t){0}, MAX_TOPK, guess);
-        drafter_logits(r->drafter, 0, logits + (size_t)i * (size_t)V);
-        drafter_states(r->drafter, 1, states + (size_t)i * (size_t)H);
+        head_extend(r->drafter->head, &r->pass, &(int32_t){spare}, &(int32_t){0}, MAX_TOPK, guess);
+        head_logits(r->drafter->head, 0, logits + (size_t)i * (size_t)V);
+        head_states(r->drafter->head, 1, states + (size_t)i * (size_t)H);
         fed_back(b, r, fed + (size_t)i * (size_t)H);
         kv_commit_draft(&r->kv, &l->seq, i + 1);
     }
@@ -588,7 +588,7 @@ static bool assistant_pass(struct runtime *r, struct lane *l, int32_t token, kbu
 static bool assistant_forced(struct bench *b, struct runtime *r, struct lane *l,
                              const struct assistant *a, struct err *e)
 {
-    int V = drafter_vocab(r->drafter), H = b->l.model.cfg.hidden;
+    int V = head_vocab(r->drafter->head), H = b->l.model.cfg.hidden;
     float *logits = xmalloc((size_t)V * 4), *state = xmalloc((size_t)H * 4);
     bool ok = true;
     for (int s = 0; s < a->steps && ok; s++) {
@@ -599,8 +599,8 @@ static bool assistant_forced(struct bench *b, struct runtime *r, struct lane *l,
              assistant_pass(r, l, s ? a->tokens[s - 1] : a->first[0], (kbuf){0}, (kbuf){0}, e);
         if (!ok)
             break;
-        drafter_logits(r->drafter, 0, logits);
-        drafter_states(r->drafter, 1, state);
+        head_logits(r->drafter->head, 0, logits);
+        head_states(r->drafter->head, 1, state);
         snprintf(name, sizeof name, "step %d logits", s + 1);
         check_error(&b->rep, name, name,
                     compare(logits, a->logits + (size_t)s * (size_t)V, 1, (size_t)V), "");
@@ -623,16 +623,16 @@ static bool assistant_free_run(struct bench *b, struct runtime *r, struct lane *
     bool ok = pass_prepare(&r->pass, PLAN_FROZEN, &req, 1, e);
     for (int s = 0; s < a->steps && ok; s++) {
         if (s == 0) {
-            drafter_extend(r->drafter, &r->pass, &(int32_t){b->ref.n - 1}, &(int32_t){0}, 1,
+            head_extend(r->drafter->head, &r->pass, &(int32_t){b->ref.n - 1}, &(int32_t){0}, 1,
                            &guess);
         } else {
             ok = assistant_pass(r, l, token, r->drafter->head->state,
                                 head_rows(r->drafter->head, &(int32_t){0}, 1), e);
         }
-        float *logits = xmalloc((size_t)drafter_vocab(r->drafter) * 4);
-        drafter_logits(r->drafter, 0, logits);
+        float *logits = xmalloc((size_t)head_vocab(r->drafter->head) * 4);
+        head_logits(r->drafter->head, 0, logits);
         token = 0;
-        for (int i = 1; i < drafter_vocab(r->drafter); i++)
+        for (int i = 1; i < head_vocab(r->drafter->head); i++)
             if (logits[i] > logits[token])
                 token = i;
         got[s] = token;
@@ -651,7 +651,7 @@ static bool check_assistant(struct bench *b, struct runtime *r, struct safetenso
     struct lane l = {.tap_row = -1};
     struct assistant a;
     int L = b->ref.n;
-    bool ok = assistant_read(&a, st, drafter_vocab(r->drafter), b->l.model.cfg.hidden, e);
+    bool ok = assistant_read(&a, st, head_vocab(r->drafter->head), b->l.model.cfg.hidden, e);
     ids_cat(&l.tok, b->ref.ids, L);
     struct plan_req req = {.seq = &l.seq, .n = L, .token = l.tok.v};
     ok = ok && kv_reserve(&r->kv, &l.seq, L, e) &&
