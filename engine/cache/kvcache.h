@@ -13,11 +13,11 @@
  *   (3) a sequence that holds an swa page also holds the full page that maps to it
  *   (4) a page with more than one holder is never written: kv_reserve() replaces it by a copy
  *   (5) swa pages are released against the committed length only, in whole pages
- *   (6) the columns of a side below its `clean` hold final cells only, and hold the same pages as at
- *       the last kv_mark_clean() of that side
- * A fork shares every page; a checkpoint is a fork that is never extended. The cache does not access
- * any device: it queues the page copies that the caller has to carry out. Engine thread, under its
- * lock.
+ *   (6) the columns of a side below its `clean` hold final cells only, and the same pages as when
+ *       kv_mark_clean() was called last for that side
+ * A fork shares every page; a checkpoint is a fork that is never extended. The cache does not
+ * access any device: it queues the page copies that the caller has to carry out. Engine thread,
+ * under its lock.
  */
 #ifndef AERIE_KVCACHE_H
 #define AERIE_KVCACHE_H
@@ -33,7 +33,10 @@ struct column {
 
 /* The columns of a sequence: those over the target's two pools, and those over the draft's. */
 enum side { SIDE_TARGET, SIDE_DRAFT, N_SIDES };
-static inline enum side side_of(enum pool_id p) { return p == POOL_DRAFT ? SIDE_DRAFT : SIDE_TARGET; }
+static inline enum side side_of(enum pool_id p)
+{
+    return p == POOL_DRAFT ? SIDE_DRAFT : SIDE_TARGET;
+}
 
 struct seq {
     struct column *col;
@@ -43,8 +46,8 @@ struct seq {
     int drafted;   /* draft cells that are final */
     int swa_lo;    /* first cell whose swa page is still held; a multiple of page_size */
     uint64_t tail; /* mark chain of cell committed - 1 when it became final */
-    /* For copies of a side's columns (page_list.h): the columns below `clean` have not changed since
-     * the kv_mark_clean() that returned `stamp`; 0: none. */
+    /* For copies of a side's columns (page_list.h): the columns below `clean` have not changed
+     * since the kv_mark_clean() that returned `stamp`; 0: none. */
     uint64_t stamp[N_SIDES];
     int clean[N_SIDES];
 };
@@ -133,8 +136,9 @@ void kv_ahead(const struct kv *kv, const struct seq *s, int n, struct seq *after
 void kv_rollback(struct kv *kv, struct seq *s);
 /* Releases the swa pages all of whose cells lie before the last `reach` committed cells. */
 void kv_release_window(struct kv *kv, struct seq *s);
-/* Marks the side's columns of final cells as clean: from now on clean[side] is the number of leading
- * columns that have not changed. Returns the stamp of this state, which no other state has. */
+/* Marks the side's columns of final cells as clean: from now on clean[side] is the number of
+ * leading columns that have not changed. Returns the stamp of this state, which no other state
+ * has. */
 uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
 /* Copies the mark of a cell of a target pool whose KV was moved on the device. Slots. */
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);

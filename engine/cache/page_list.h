@@ -1,13 +1,14 @@
-/* page_list.h - the page table of one sequence, kept from plan to plan on the host and on the device.
+/* page_list.h - the page table of one sequence, kept from plan to plan on the host and on the
+ * device.
  *
- * A plan that points into the list need not write, check and upload its whole page table: the work of
- * a cycle grows with the columns that changed, not with the context.
+ * A plan that points into the list need not write, check and upload its whole page table: the work
+ * of a cycle grows with the columns that changed, not with the context.
  *
  * list_write() updates one side of the list, the target's or the draft's, from the sequence. It
- * skips the columns that have not changed since list_mark_checked(). If the sequence is another one,
- * or another list was marked since, it rewrites every column. After list_write(), page[pool][c] is
- * the page of the sequence's column c in that pool; 0: the column holds none, or has released it.
- * list_send() updates the copy on the device. Engine thread, under its lock.
+ * skips the columns that have not changed since list_mark_checked(). If the sequence is another
+ * one, or another list was marked since, it rewrites every column. After list_write(),
+ * page[pool][c] is the page of the sequence's column c in that pool; 0: the column holds none, or
+ * has released it. list_send() updates the copy on the device. Engine thread, under its lock.
  */
 #ifndef AERIE_PAGE_LIST_H
 #define AERIE_PAGE_LIST_H

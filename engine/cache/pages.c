@@ -97,7 +97,8 @@ bool pages_check(const struct pages *p, struct err *e)
                            pool_name(p->id), i, p->free[i],
                            p->free[i] < GUARD_PAGES || p->free[i] >= p->total ? "out of range"
                                                                               : "still owned");
-    /* the list has as many entries as there are free pages, and each is one: only duplicates are left */
+    /* the list has as many entries as there are free pages, and each is one: only duplicates are
+     * left */
     uint8_t *seen = xcalloc((size_t)p->total, 1);
     bool ok = true;
     for (int i = 0; i < p->n_free && ok; i++) {

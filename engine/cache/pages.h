@@ -4,8 +4,8 @@
  * lock. Invariants, checked by pages_check():
  *   (I1) free + owned == total - reserved
  *   (I2) the free list is a set of valid ids with refcount 0; page 0 is never on it
- * A page is free if and only if its refcount is 0. The free list is a stack whose first pages are 1,
- * 2, 3, ...: the same sequence of operations yields the same pages, which replay relies on.
+ * A page is free if and only if its refcount is 0. The free list is a stack whose first pages are
+ * 1, 2, 3, ...: the same sequence of operations yields the same pages, which replay relies on.
  */
 #ifndef AERIE_PAGES_H
 #define AERIE_PAGES_H

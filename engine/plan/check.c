@@ -52,7 +52,7 @@ void checker_start(struct checker *c)
     c->checks = c->violations = c->unchecked = 0;
 }
 
-static bool violated(struct checker *c, const struct err *mine, struct err *e)
+static bool record_violation(struct checker *c, const struct err *mine, struct err *e)
 {
     c->violations++;
     if (e)
@@ -60,7 +60,7 @@ static bool violated(struct checker *c, const struct err *mine, struct err *e)
     return false;
 }
 
-/* What is being checked: one request of one plan against its sequence. */
+/* One request of one plan, and the sequence that it is checked against. */
 struct view {
     enum check_level level;
     const struct plan *p;
@@ -68,7 +68,7 @@ struct view {
     const struct plan_req *q;
     int b, r0; /* request, its first row */
     struct err *e;
-    int32_t slot[TREE_MAX]; /* of each node's cell, in the pool of the table at hand */
+    int32_t slot[TREE_MAX]; /* of each node's cell, in the pool of the table being checked */
 };
 
 #define FAIL(v, ...) err_set((v)->e, ERR_INVARIANT, __VA_ARGS__)
@@ -119,12 +119,12 @@ static bool check_pools(const struct kv *kv, struct err *e)
     return true;
 }
 
-/* ---- what lies behind the tables ------------------------------------------------------------- */
+/* ---- red zones behind the arrays ------------------------------------------------------------- */
 
 #define RED4(w) w, w, w, w
 #define RED16(w) RED4(w), RED4(w), RED4(w), RED4(w)
 
-/* The words behind an array of (rows, width). `what` is "row" or "request". */
+/* The red zone behind an array of (rows, width). `what` is "row" or "request". */
 static bool check_zone(const struct plan *p, const struct table *t, const char *name,
                        const char *what, const int32_t *array, int rows, int width, struct err *e)
 {
@@ -256,9 +256,9 @@ static bool check_columns(const struct view *v, const struct table *t, int first
     return true;
 }
 
-/* Columns that lie in the plan's list as they were checked there, and that have not changed since.
- * */
-static int known_columns(const struct view *v, const struct table *t)
+/* How many leading columns of the plan's list need no check: they were checked in that list and
+ * have not changed since. */
+static int checked_columns(const struct view *v, const struct table *t)
 {
     if (v->level >= CHECK_STRICT || !v->p->list)
         return 0;
@@ -272,7 +272,7 @@ static const struct mark *mark_at(const struct kv *kv, enum pool_id pool, int32_
     return &kv->mark[pool][page * kv->page_size + cell % kv->page_size];
 }
 
-/* Cell `cell` of a sequence holds its own position, and its chain goes on from the cell before. */
+/* The mark of a cell has the cell's position, and its chain continues that of the cell before. */
 static bool link_ok(const struct kv *kv, const struct seq *s, enum pool_id pool, int cell,
                     struct err *e)
 {
@@ -286,7 +286,7 @@ static bool link_ok(const struct kv *kv, const struct seq *s, enum pool_id pool,
         return err_set(e, ERR_INVARIANT, "I10 %s cell %d: %s", pool_name(pool), cell,
                        m->pos < 0 ? "no pass has written it" : "another position's KV lies there");
     if (cell > 0 && cell == first)
-        return true; /* what came before is released */
+        return true; /* the cell before is released */
     uint64_t before = MARK_ROOT;
     if (cell > 0)
         before = mark_at(kv, pool, pool == POOL_SWA ? up->swa.v : up->full.v, cell - 1)->chain;
@@ -296,7 +296,7 @@ static bool link_ok(const struct kv *kv, const struct seq *s, enum pool_id pool,
     return true;
 }
 
-/* The last committed cell is written, in both pools, and is the one that was committed. */
+/* The last committed cell is written in both pools, and its chain is the committed one. */
 static bool tail_ok(const struct kv *kv, const struct seq *s, struct err *e)
 {
     int cell = s->committed - 1;
@@ -316,7 +316,7 @@ static bool check_tail(const struct view *v)
 {
     if (tail_ok(v->kv, v->q->seq, v->e))
         return true;
-    /* the rule's number stays in front */
+    /* the message still begins with the rule's number */
     char what[sizeof v->e->msg];
     memcpy(what, v->e->msg, sizeof what);
     size_t n = strcspn(what, " ");
@@ -377,7 +377,7 @@ bool check_draws(struct checker *c, uint64_t before, uint64_t after, const int *
         if (offset[i] != i)
             ok = err_set(&mine, ERR_INVARIANT, "I16 token %d of the step was drawn with uniform %d",
                          i, offset[i]);
-    return ok || violated(c, &mine, e);
+    return ok || record_violation(c, &mine, e);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -399,20 +399,20 @@ static bool bad_slot(const struct view *v, const struct table *t, int row, const
                 pool_name(t->pool), row, what, slot, cell, slot_of(v, t->pool, cell));
 }
 
-/* One request's rows in one table. The checks of rows are compiled once for each kind, and what all
- * rows of a table share lies here: a step has hundreds of rows. */
+/* One request's rows in one table: what all of them share, loaded once because a step has hundreds
+ * of rows. The functions marked PER_KIND are compiled once for each kind of row. */
 enum kind { LINE /* of new cells */, LEVEL /* of a draft */, TREE, FROZEN };
-#define FOR_EACH_KIND static inline __attribute__((always_inline))
+#define PER_KIND static inline __attribute__((always_inline))
 struct rows {
     const struct view *v;
     const struct table *t;
     enum kind kind;
     int n, prefix, shift, first_page_slot;
-    int window, floor; /* floor: no key before it; of parts */
+    int window, part_start; /* part_start: the first cell of this part, 0 without two parts */
     int width;
     const int32_t *lo, *hi, *n_expand, *expand, *write;
     const uint16_t *ref;
-    const int32_t *slot;           /* of the tree's cells */
+    const int32_t *slot;           /* of each tree node's cell */
     const struct tree *tree;
     const struct draft_row *level;
 };
@@ -424,17 +424,18 @@ static struct rows rows_of(const struct view *v, const struct table *t, enum kin
     return (struct rows){
         .v = v, .t = t, .kind = kind, .n = p->q_len[v->b], .prefix = p->prefix_len[v->b],
         .shift = v->kv->shift, .first_page_slot = GUARD_PAGES << v->kv->shift, .window = t->window,
-        .floor = plan_two_parts(p) ? p->prefix_len[v->b] : 0, .width = t->expand_w, .lo = t->lo + r0,
+        .part_start = plan_two_parts(p) ? p->prefix_len[v->b] : 0, .width = t->expand_w,
+        .lo = t->lo + r0,
         .hi = t->hi + r0, .n_expand = t->n_expand + r0,
         .expand = t->expand + r0 * (size_t)t->expand_w, .write = t->write ? t->write + r0 : NULL,
         .ref = v->kv->pool[t->pool].ref, .slot = v->slot, .tree = v->q->tree,
         .level = v->q->draft};
 }
 
-FOR_EACH_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t slot,
-                              int32_t want, int cell)
+PER_KIND bool slot_right(const struct rows *r, int i, const char *what, int32_t slot,
+                              int32_t expected, int cell)
 {
-    return (slot == want && slot >= r->first_page_slot) ||
+    return (slot == expected && slot >= r->first_page_slot) ||
            bad_slot(r->v, r->t, r->v->r0 + i, what, slot, cell);
 }
 
@@ -451,27 +452,27 @@ static bool bad_write(const struct rows *r, int i)
                 v->r0 + i, page, r->ref[page]);
 }
 
-FOR_EACH_KIND bool check_write(const struct rows *r, int i)
+PER_KIND bool check_write(const struct rows *r, int i)
 {
     if (r->kind == FROZEN)
         return !r->write || bad_write(r, i);
     if (!r->write)
         return bad_write(r, i);
     int cell = r->kind == LEVEL ? r->level[i].cell : r->prefix + i;
-    int32_t want = r->kind == TREE ? r->slot[i] : slot_of(r->v, r->t->pool, cell);
-    return slot_right(r, i, "written", r->write[i], want, cell) &&
+    int32_t expected = r->kind == TREE ? r->slot[i] : slot_of(r->v, r->t->pool, cell);
+    return slot_right(r, i, "written", r->write[i], expected, cell) &&
            (r->ref[r->write[i] >> r->shift] == 1 || bad_write(r, i));
 }
 
-/* Rows behind the tree's nodes repeat the root. */
+/* Rows past the last node of the tree are copies of the root's row. */
 static inline int node_of(const struct tree *t, int i)
 {
     return i < t->n ? i : 0;
 }
 
-/* A row of a tree sees what its parent's row sees, which was checked, then its own cell: the usual
- * case, in which the window begins before the tree. */
-FOR_EACH_KIND bool sees_as_parent(const struct rows *r, int i, int n)
+/* The usual case, in which the window begins before the tree: a row's expand columns are those of
+ * its parent's row, which was checked before, then its own cell. */
+PER_KIND bool extends_parent(const struct rows *r, int i, int n)
 {
     const int32_t *mine = r->expand + i * r->width;
     const int32_t *up = n > 1 ? r->expand + r->tree->parent[i] * r->width : mine;
@@ -481,8 +482,9 @@ FOR_EACH_KIND bool sees_as_parent(const struct rows *r, int i, int n)
     return other == 0 && mine[n - 1] >= r->first_page_slot;
 }
 
-/* The same cell by cell, without the first `skip`, which the window has left behind. */
-static bool sees_nodes(const struct rows *r, int i, int skip)
+/* Compares the expand columns with the ancestors one by one, without the first `skip`, which lie
+ * before the window. */
+static bool matches_ancestors(const struct rows *r, int i, int skip)
 {
     const int32_t *expand = r->expand + i * r->width;
     uint64_t left = i < r->tree->n ? r->tree->anc[i] : UINT64_C(1) << i;
@@ -496,8 +498,8 @@ static bool sees_nodes(const struct rows *r, int i, int skip)
     return true;
 }
 
-/* A draft's row sees the cells that its request names. */
-static bool sees_cells(const struct rows *r, int i, int skip)
+/* The expand columns of a draft row are the cells that its request lists. */
+static bool matches_request(const struct rows *r, int i, int skip)
 {
     const int32_t *expand = r->expand + i * r->width;
     const int *cell = r->level[i].seen + skip;
@@ -507,7 +509,7 @@ static bool sees_cells(const struct rows *r, int i, int skip)
     return true;
 }
 
-static bool bad_keys(const struct rows *r, int i, int n, int first, int want_hi, int query)
+static bool bad_keys(const struct rows *r, int i, int n, int first, int expected_hi, int query)
 {
     const struct view *v = r->v;
     const char *mode = plan_mode_name(v->p->mode), *pool = pool_name(r->t->pool);
@@ -515,27 +517,27 @@ static bool bad_keys(const struct rows *r, int i, int n, int first, int want_hi,
         return FAIL(v, "I7 %s %s table row %d: %d expand cells in %d columns, %d nodes to see",
                     mode, pool, v->r0 + i, r->n_expand[i], r->width, n);
     return FAIL(v, "I12 %s %s table row %d: keys [%d, %d) + %d of the tree, expected [%d, %d) + %d",
-                mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, want_hi,
-                query + 1 - want_hi);
+                mode, pool, v->r0 + i, r->lo[i], r->hi[i], r->n_expand[i], first, expected_hi,
+                query + 1 - expected_hi);
 }
 
-/* A row's keys begin with its window and end where it stands; n: cells it sees beyond the prefix.
- * */
-FOR_EACH_KIND bool check_keys(const struct rows *r, int i, int n)
+/* A row's keys begin at the start of its window and end at its own position. n: cells of its tree
+ * part, those before the window included. */
+PER_KIND bool check_keys(const struct rows *r, int i, int n)
 {
     bool line = r->kind == LINE || r->kind == FROZEN;
     /* the query's logical index: a linear row's own cell, a tree row's prefix + depth */
     int query = r->prefix - 1 + (r->kind == LINE ? i + 1 : n);
     int first = r->window ? max_int(0, query - r->window + 1) : 0;
-    first = max_int(first, r->floor); /* what lies before is the other part's */
-    int want_hi = line ? query + 1 : max_int(r->prefix, first);
+    first = max_int(first, r->part_start); /* the prefix part reads the cells before */
+    int expected_hi = line ? query + 1 : max_int(r->prefix, first);
     int n_expand = r->n_expand[i];
     return (n_expand >= 0 && n_expand <= n && n <= r->width && r->lo[i] == first &&
-            r->hi[i] == want_hi && want_hi + n_expand - 1 == query) ||
-           bad_keys(r, i, n, first, want_hi, query);
+            r->hi[i] == expected_hi && expected_hi + n_expand - 1 == query) ||
+           bad_keys(r, i, n, first, expected_hi, query);
 }
 
-FOR_EACH_KIND bool check_row(const struct rows *r, int i)
+PER_KIND bool check_row(const struct rows *r, int i)
 {
     int n = r->kind == TREE    ? r->tree->depth[node_of(r->tree, i)] + 1
             : r->kind == LEVEL ? r->level[i].n_seen
@@ -543,12 +545,12 @@ FOR_EACH_KIND bool check_row(const struct rows *r, int i)
     if (!check_keys(r, i, n) || !check_write(r, i))
         return false;
     if (r->kind == TREE)
-        return (r->lo[i] < r->hi[i] && sees_as_parent(r, i, n)) ||
-               sees_nodes(r, i, n - r->n_expand[i]);
-    return r->kind != LEVEL || sees_cells(r, i, n - r->n_expand[i]);
+        return (r->lo[i] < r->hi[i] && extends_parent(r, i, n)) ||
+               matches_ancestors(r, i, n - r->n_expand[i]);
+    return r->kind != LEVEL || matches_request(r, i, n - r->n_expand[i]);
 }
 
-FOR_EACH_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
+PER_KIND bool check_rows_of(const struct view *v, const struct table *t, enum kind kind)
 {
     const struct rows r = rows_of(v, t, kind);
     for (int i = 0; i < r.n; i++)
@@ -572,16 +574,16 @@ static bool check_prefix_rows(const struct view *v, const struct table *t)
     for (int i = 0; i < v->p->q_len[v->b]; i++) {
         int row = v->r0 + i, query = prefix + i;
         int first = t->window && query - t->window + 1 > 0 ? query - t->window + 1 : 0;
-        int want = first < prefix ? first : prefix;
-        if (t->lo[row] != want || t->hi[row] != prefix || t->n_expand || t->write)
+        int expected = first < prefix ? first : prefix;
+        if (t->lo[row] != expected || t->hi[row] != prefix || t->n_expand || t->write)
             return FAIL(v, "I12 %s %s prefix table row %d: keys [%d, %d), expected [%d, %d)",
                         plan_mode_name(v->p->mode), pool_name(t->pool), row, t->lo[row],
-                        t->hi[row], want, prefix);
+                        t->hi[row], expected, prefix);
     }
     return true;
 }
 
-static bool check_identity(const struct view *v, const struct table *t, enum pool_id reads)
+static bool check_table_identity(const struct view *v, const struct table *t, enum pool_id reads)
 {
     const char *mode = plan_mode_name(v->p->mode);
     if (t->pool != reads)
@@ -598,8 +600,8 @@ static bool check_identity(const struct view *v, const struct table *t, enum poo
                 pool_name(reads), v->b, t->page_size, v->kv->page_size);
 }
 
-/* The columns that rows read, or as many of them as are not known. */
-static bool check_reach(const struct view *v, const struct table *t, int known)
+/* The columns that the request's rows read, from column `checked` on. */
+static bool check_read_columns(const struct view *v, const struct table *t, int checked)
 {
     int n = v->p->q_len[v->b], lo = INT32_MAX, hi = 0, P = v->kv->page_size;
     for (int r = v->r0; r < v->r0 + n; r++)
@@ -608,15 +610,15 @@ static bool check_reach(const struct view *v, const struct table *t, int known)
             hi = max_int(hi, t->hi[r]);
         }
     return lo >= hi ||
-           (check_columns(v, t, max_int(lo / P, known), (hi - 1) / P) &&
+           (check_columns(v, t, max_int(lo / P, checked), (hi - 1) / P) &&
             (v->level < CHECK_STRICT || check_chain(v, t, lo, hi)));
 }
 
-/* Every table of the plan is held against the pool that its layers read. */
+/* Checks a table against the pool that its layers read. */
 static bool check_table(struct view *v, const struct table *t, enum pool_id reads,
                         bool (*rows)(const struct view *v, const struct table *t))
 {
-    if (!check_identity(v, t, reads))
+    if (!check_table_identity(v, t, reads))
         return false;
     int W = t->pool == POOL_SWA && v->p->mode != PLAN_FROZEN ? v->kv->window : t->window;
     if (t->window != W || (t->pool == POOL_FULL && t->window))
@@ -629,10 +631,11 @@ static bool check_table(struct view *v, const struct table *t, enum pool_id read
                     v->p->list->cols, v->p->kv_len[v->b]);
     for (int i = 0; v->q->tree && i < v->q->n; i++)
         v->slot[i] = slot_of(v, t->pool, v->p->prefix_len[v->b] + i);
-    return rows(v, t) && check_reach(v, t, known_columns(v, t));
+    return rows(v, t) && check_read_columns(v, t, checked_columns(v, t));
 }
 
-/* ---- what a row is, pools aside -------------------------------------------------------------- */
+/* ---- tokens, positions and parents of rows
+ * ---------------------------------------------------- */
 
 static bool check_tree_row(const struct view *v, int i)
 {
@@ -661,7 +664,7 @@ static bool check_line_row(const struct view *v, int i)
                                     plan_mode_name(p->mode), row, p->up[row], up);
 }
 
-static bool check_what(const struct view *v, int i)
+static bool check_row_identity(const struct view *v, int i)
 {
     const struct plan *p = v->p;
     int row = v->r0 + i;
@@ -690,7 +693,7 @@ static bool check_request(struct view *v)
         return FAIL(v, "I13 %s request %d: %d rows for a tree of %d nodes", plan_mode_name(p->mode),
                     v->b, v->q->n, v->q->tree->n);
     for (int i = 0; i < p->q_len[v->b]; i++)
-        if (!check_what(v, i))
+        if (!check_row_identity(v, i))
             return false;
     for (int i = 0; i < N_TABLES; i++) {
         enum pool_id reads = table_pool((enum table_id)i);
@@ -702,7 +705,7 @@ static bool check_request(struct view *v)
     return true;
 }
 
-/* All that does not belong to one request. */
+/* The checks that concern no single request. */
 static bool check_whole(const struct plan *p, const struct kv *kv, struct err *e)
 {
     if (!check_pools(kv, e))
@@ -730,12 +733,12 @@ static bool check_all(const struct checker *c, const struct plan *p, const struc
     return true;
 }
 
-/* The verdict on a plan, and what it took. */
-static bool conclude(struct checker *c, bool ok, uint64_t start, const struct err *mine,
+/* Counts a violation and the time since `start`; returns ok. */
+static bool end_check(struct checker *c, bool ok, uint64_t start, const struct err *mine,
                      struct err *e)
 {
     if (!ok)
-        violated(c, mine, e);
+        record_violation(c, mine, e);
     c->ns += clock_ns() - start;
     return ok;
 }
@@ -750,7 +753,7 @@ bool check_plan(struct checker *c, const struct plan *p, const struct kv *kv,
         return true;
     }
     c->checks++;
-    return conclude(c, check_all(c, p, kv, req, &mine), start, &mine, e);
+    return end_check(c, check_all(c, p, kv, req, &mine), start, &mine, e);
 }
 
 bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
@@ -759,7 +762,7 @@ bool check_filled(struct checker *c, const struct plan *p, const struct kv *kv,
     uint64_t start = clock_ns();
     struct err mine = {0};
     return c->level == CHECK_OFF ||
-           conclude(c, check_all(c, p, kv, req, &mine) ||
+           end_check(c, check_all(c, p, kv, req, &mine) ||
                            err_prefix(&mine, "I17 what the device filled in"), start, &mine, e);
 }
 
@@ -773,9 +776,9 @@ bool check_list(struct checker *c, const struct plan *p, const struct kv *kv,
     struct view v = {.level = CHECK_ON, .p = p, .kv = kv, .q = req, .e = &mine};
     bool ok = true;
     for (int i = 0; i < N_TABLES && ok; i++)
-        ok = !p->table[i].used || check_reach(&v, &p->table[i], 0);
+        ok = !p->table[i].used || check_read_columns(&v, &p->table[i], 0);
     if (!ok)
-        violated(c, &mine, e);
+        record_violation(c, &mine, e);
     c->ns += clock_ns() - start;
     return ok;
 }

@@ -20,19 +20,21 @@ static bool branches(const struct tree *t)
     return false;
 }
 
-/* The cells of row j of a tree: its node's ancestors, root first, then its own. Returns how many. */
+/* The cells of row j of a tree: its node's ancestors, root first, then its own. Returns how
+ * many. */
 static int tree_cells(const struct tree *t, int j, int prefix, int cells[TREE_MAX])
 {
     int node = j < t->n ? j : 0, n = t->depth[node] + 1;
     for (int i = node, at = n - 1; i >= 0; i = t->parent[i], at--)
         cells[at] = prefix + i;
-    cells[n - 1] = prefix + j; /* rows behind the tree repeat the root, but have a cell of their own */
+    cells[n - 1] = prefix + j; /* rows past the last node copy the root, but have their own cell */
     return n;
 }
 
 /* 39287: the window of a tree node is counted from the node's place in the list instead of its
  * depth. */
-static void tree_window_by_index(struct plan *p, const struct kv *kv, const struct plan_req *q, int b)
+static void tree_window_by_index(struct plan *p, const struct kv *kv, const struct plan_req *q,
+                                 int b)
 {
     struct table *t = &p->table[TABLE_SWA];
     int cells[TREE_MAX], prefix = p->prefix_len[b];

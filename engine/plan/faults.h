@@ -1,5 +1,6 @@
 /* faults.h - the historical faults of plans (bugs.h): each rewrites a right plan into what the old
- * engine launched. */
+ * engine launched.
+ */
 #ifndef AERIE_PLAN_FAULTS_H
 #define AERIE_PLAN_FAULTS_H
 

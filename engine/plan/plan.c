@@ -19,7 +19,8 @@ const char *table_name(enum table_id id)
 
 /* ---- storage -------------------------------------------------------------------------------- */
 
-/* First pass: lay out (pointers are offsets from NULL); second pass: the same with memory. */
+/* A bump allocator. place_plan() runs twice: without base, to add up the words, then with
+ * memory. */
 struct bump {
     int32_t *base;
     size_t n;
@@ -49,7 +50,7 @@ static void place_table(struct bump *b, struct table *t, const struct plan *p, b
     t->write = writes ? take(b, rows) : NULL;
 }
 
-/* The prefix part of a table: its own extents, everything else is borrowed. */
+/* A prefix table has extents of its own and shares everything else with the whole table. */
 static void place_prefix(struct bump *b, struct table *t, const struct table *whole,
                        const struct plan *p)
 {
@@ -117,8 +118,8 @@ static int32_t *expand_at(struct table *t, int row, int i)
     CHECK(i >= 0 && i < t->expand_w);
     return &t->expand[(size_t)row * (size_t)t->expand_w + (size_t)i];
 }
-/* Each store below fixes the table by the type of the id: a slot of one space cannot be stored in
- * the table of another. `id` of the draft's stores is TABLE_DRAFT or TABLE_DRAFT_SWA. */
+/* Each function below takes ids of one pool's type and stores them in a table of that pool, so that
+ * an id cannot be stored in the table of another pool. The draft has two tables: `id`. */
 static struct table *of_draft(struct plan *p, enum table_id id)
 {
     CHECK(table_pool(id) == POOL_DRAFT);
@@ -160,8 +161,9 @@ static bool is_draft(enum plan_mode m)
     return m == PLAN_DRAFT || m == PLAN_DRAFT_EXTEND;
 }
 
-/* What one row is, in cells of its request: written cell (-1: none), pages part [0, hi), then the
- * cells seen through expand, which continue the logical indices at hi. */
+/* One row, in cells of its request. It writes `cell` (-1: none). Without a window it reads cells
+ * [0, hi) through pages, then the n_seen cells seen[] through expand, whose positions are hi, hi +
+ * 1, ... */
 struct row {
     int32_t token;
     int pos, cell, hi, up;
@@ -169,7 +171,7 @@ struct row {
     const int *seen;
 };
 
-/* Stores the extent of row r; returns how many of its expanded cells lie before the window. */
+/* Stores the extent of row r; returns how many cells of seen[] lie before the window. */
 static int put_row_extent(struct table *t, int r, const struct row *row)
 {
     struct row_extent x = row_extent(row->hi, row->n_seen, t->window);
@@ -179,7 +181,7 @@ static int put_row_extent(struct table *t, int r, const struct row *row)
     return x.skip;
 }
 
-/* Takes the cells before `prefix` out of row r of a table and gives them to its prefix part. */
+/* Moves the cells before `prefix` from row r of a table to the prefix table. */
 static void split_extent(struct table *t, struct table *part, int r, int prefix)
 {
     part->lo[r] = min_int(t->lo[r], prefix);
@@ -187,19 +189,19 @@ static void split_extent(struct table *t, struct table *part, int r, int prefix)
     t->lo[r] = max_int(t->lo[r], prefix);
 }
 
-/* The slots of cells [base, base + n) of a request, in the spaces that the plan's tables use. */
-enum { MANY_CELLS = 256 };
+/* The slots of cells [base, base + n) of a request, in the pools that the plan's tables use. */
+enum { CELLS_AT_ONCE = 256 };
 struct cells {
     int base;
-    full_slot full[MANY_CELLS];
-    swa_slot swa[MANY_CELLS];
-    draft_slot draft[MANY_CELLS];
+    full_slot full[CELLS_AT_ONCE];
+    swa_slot swa[CELLS_AT_ONCE];
+    draft_slot draft[CELLS_AT_ONCE];
 };
 
 static void find_cells(struct cells *c, const struct plan *p, const struct kv *kv,
                        const struct seq *s, int base, int n)
 {
-    CHECK(n <= MANY_CELLS);
+    CHECK(n <= CELLS_AT_ONCE);
     c->base = base;
     for (int i = 0; i < n && p->table[TABLE_FULL].used; i++)
         c->full[i] = kv_full_slot(kv, s, base + i);
@@ -209,7 +211,7 @@ static void find_cells(struct cells *c, const struct plan *p, const struct kv *k
         c->draft[i] = kv_draft_slot(kv, s, base + i);
 }
 
-/* The keys of a row in a table of the target, whole or split at the prefix. */
+/* The extent of a row in a table of the target, in one part or split at the prefix. */
 static void put_extent(struct plan *p, enum table_id id, int r, const struct row *row)
 {
     put_row_extent(&p->table[id], r, row);
@@ -217,7 +219,7 @@ static void put_extent(struct plan *p, enum table_id id, int r, const struct row
         split_extent(&p->table[id], &p->prefix[id], r, p->prefix_len[p->req[r]]);
 }
 
-/* A row of new cells, or one that writes nothing. */
+/* A row of an extend, decode or frozen pass in the target's tables. */
 static void put_target_row(struct plan *p, const struct cells *c, int r, const struct row *row)
 {
     bool writes = row->cell >= 0;
@@ -258,18 +260,18 @@ static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_r
 {
     struct cells c;
     for (int i = 0; i < q->n; i++) {
-        int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* the last sees kv_len */
-        if (i % MANY_CELLS == 0)
-            find_cells(&c, p, kv, q->seq, at, min_int(MANY_CELLS, q->n - i));
+        int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* kv_len for the last row */
+        if (i % CELLS_AT_ONCE == 0)
+            find_cells(&c, p, kv, q->seq, at, min_int(CELLS_AT_ONCE, q->n - i));
         put_row(p, &c, b, r0 + i,
                 &(struct row){.token = q->token[i], .pos = at, .cell = at, .hi = max_int(0, hi),
                               .up = i ? r0 + i - 1 : -1});
     }
 }
 
-/* What the rows of a tree read and write in one pool, whose cells from `prefix` on are slot[]: a
- * node sees what its parent sees, then itself; a row behind the tree only itself. A row's place in
- * the window is its logical index, prefix + depth. */
+/* The rows of a tree in one table; slot[i] is the slot of cell prefix + i. A node's tree part is
+ * its parent's, then its own cell; that of a row past the last node is its own cell. Windows count
+ * from the row's position, prefix + depth. */
 static void put_tree(struct table *t, int r0, const struct tree *tree, int n, int prefix,
                      const int32_t *slot)
 {
@@ -282,7 +284,7 @@ static void put_tree(struct table *t, int r0, const struct tree *tree, int n, in
         int32_t *row = expand + j * w;
         CHECK(depth < w);
         if (up >= 0 && x.skip == 0)
-            for (int k = 0; k < w; k++) /* one length for all: it never ends unforeseen */
+            for (int k = 0; k < w; k++) /* always w columns: the branch is predictable */
                 row[k] = expand[up * w + k];
         else
             for (int at = depth - 1; at >= x.skip; at--, up = tree->parent[up])
@@ -352,7 +354,7 @@ static void frozen_rows(struct plan *p, const struct plan_req *q, int b, int r0)
 static void put_columns(struct plan *p, const struct kv *kv, const struct seq *s, int b)
 {
     if (p->list)
-        return; /* list_write() did */
+        return; /* list_write() has stored them */
     int n = div_up(p->kv_len[b], kv->page_size);
     for (int c = 0; c < n && p->table[TABLE_FULL].used; c++) {
         full_put_page(p, b, c, s->col[c].full);
@@ -373,8 +375,8 @@ static int prefix_of(enum plan_mode mode, const struct plan_req *q)
                                        : q->seq->committed;
 }
 
-/* How far the request's last row reads: its prefix and what the pass adds, of this request. */
-static int extent_of(enum plan_mode mode, const struct plan_req *q, const struct plan_hooks *h)
+/* kv_len of a request: the prefix and the cells that the pass adds. */
+static int kv_len_of(enum plan_mode mode, const struct plan_req *q, const struct plan_hooks *h)
 {
     int prefix = prefix_of(mode, q), kv_len = prefix + (mode == PLAN_FROZEN ? 0 : q->n);
     for (int i = 0; q->draft && i < q->n; i++)
@@ -382,7 +384,7 @@ static int extent_of(enum plan_mode mode, const struct plan_req *q, const struct
     return h->extent ? h->extent(h->on, mode, q, kv_len) : kv_len;
 }
 
-/* Which tables the layers of the pass read, and for which window. */
+/* The tables that the layers of the pass read, and their windows. */
 static void set_tables(struct plan *p, const struct kv *kv, const struct plan_opts *o)
 {
     const bool draft = is_draft(p->mode);
@@ -401,8 +403,8 @@ static void set_tables(struct plan *p, const struct kv *kv, const struct plan_op
     }
 }
 
-/* Rows, columns and expand columns: as many as the widest request needs, and at least what the
- * options ask for. */
+/* Rows, columns and expand columns: as many as the longest request needs, and at least those of the
+ * options. */
 static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req *req,
                       const struct plan_opts *o)
 {
@@ -413,7 +415,7 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
             width = max_int(width, q->draft[i].n_seen);
         if (q->tree)
             width = max_int(width, tree_depth(q->tree) + 1);
-        cols = max_int(cols, div_up(extent_of(p->mode, q, &o->hook), kv->page_size));
+        cols = max_int(cols, div_up(kv_len_of(p->mode, q, &o->hook), kv->page_size));
         p->n_rows += q->n;
     }
     for (int i = 0; i < N_TABLES; i++) {
@@ -456,7 +458,7 @@ void plan_build(struct plan *p, const struct kv *kv, enum plan_mode mode,
         CHECK(!!q->draft == (mode == PLAN_DRAFT));
         p->prefix_len[b] = prefix_of(mode, q);
         p->q_len[b] = q->n;
-        p->kv_len[b] = extent_of(mode, q, &o->hook);
+        p->kv_len[b] = kv_len_of(mode, q, &o->hook);
         p->row0[b] = r;
         put_columns(p, kv, q->seq, b);
         if (q->tree)

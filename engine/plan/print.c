@@ -1,18 +1,18 @@
-/* print.c - a plan for people and for programs: lengths, tables with their space, extents. */
+/* print.c - a plan as text or JSON: lengths, page tables, extents and slots. */
 #include <stdio.h>
 
 #include "engine/plan/plan.h"
 #include "kernels/json.h"
 
-enum { MANY = 12 }; /* ids of one list that the text form shows before it elides */
+enum { SHOWN = 12 }; /* text elides the middle of more ids than this, of more rows than twice this */
 
-/* dashes: 0 is no id and is shown as "-". */
+/* dashes: 0 stands for no id and is shown as "-". */
 static void list_text(struct buf *out, const int32_t *v, int n, bool dashes)
 {
     for (int i = 0; i < n; i++) {
-        if (n > MANY && i == MANY / 2) {
-            buf_printf(out, " ... %d more ...", n - MANY);
-            i = n - MANY / 2;
+        if (n > SHOWN && i == SHOWN / 2) {
+            buf_printf(out, " ... %d more ...", n - SHOWN);
+            i = n - SHOWN / 2;
         }
         buf_str(out, i ? " " : "");
         if (v[i] || !dashes)
@@ -28,13 +28,15 @@ static void list_json(struct buf *out, const char *key, const int32_t *v, int n)
     jput_ints(out, v, n);
 }
 
-/* The pages of a plan that borrowed them are gone once the next one did. */
+/* Whether the table's pages are still those of the plan: a page list changes with the next plan
+ * over it. */
 static bool has_pages(const struct plan *p, const struct table *t)
 {
     return !p->list || p->list->version[side_of(t->pool)] == p->list_version;
 }
 
-/* Columns that some request reaches; the rest of a plan of fixed width is empty. */
+/* How many columns the longest request needs. A plan with a least width has empty ones behind
+ * them. */
 static int used_columns(const struct plan *p, const struct table *t)
 {
     int most = 0;
@@ -48,7 +50,7 @@ static const int32_t *expand_row(const struct table *t, int r)
     return t->expand + (size_t)r * (size_t)t->expand_w;
 }
 
-/* ---- for people ------------------------------------------------------------------------------ */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 static void row_text(const struct table *t, int r, struct buf *out)
 {
@@ -78,9 +80,9 @@ static void table_text(const struct plan *p, const struct table *t, const char *
         buf_char(out, '\n');
     }
     for (int r = 0; r < p->n_rows; r++) {
-        if (p->n_rows > 2 * MANY && r == MANY) {
-            buf_printf(out, "    ... %d more rows ...\n", p->n_rows - 2 * MANY);
-            r = p->n_rows - MANY;
+        if (p->n_rows > 2 * SHOWN && r == SHOWN) {
+            buf_printf(out, "    ... %d more rows ...\n", p->n_rows - 2 * SHOWN);
+            r = p->n_rows - SHOWN;
         }
         row_text(t, r, out);
     }
@@ -100,7 +102,7 @@ static void head_text(const struct plan *p, struct buf *out)
     buf_char(out, '\n');
 }
 
-/* ---- for programs ---------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void table_json(const struct plan *p, const struct table *t, const char *name,
                        struct buf *out)
