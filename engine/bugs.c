@@ -13,7 +13,8 @@ static const struct bug_info infos[N_BUGS] = {
          "I4",
          "tables of sliding layers in tree verification",
          "prefix and tree tables held full-pool slots while the layers read the sliding-window "
-         "pool: wrong keys without a word, an illegal access once full slots outgrew the smaller pool",
+         "pool: wrong keys without a message, an illegal access when full slots exceeded the "
+         "smaller pool",
          "one page whose full and swa numbers differ, a tree with two siblings",
          {.window = true, .draft = NEED_DRAFT, .topk = 2, .nodes = 3}},
     [BUG_DRAFT_EXPAND_OVERFLOW] =
@@ -22,9 +23,9 @@ static const struct bug_info infos[N_BUGS] = {
          {"on"},
          "I7",
          "the tree part of a draft level's table",
-         "each branch's row was filled as wide as the number of steps in a table as wide as the "
-         "level: the rest landed in the neighbour's row, the last row's behind the table; NaN, "
-         "a low acceptance or a crash long after",
+         "each branch's row was written with as many columns as there are steps, in a table with "
+         "as many columns as the level is deep: the excess overwrote the next row, that of the "
+         "last row the memory after the table; NaN, a low acceptance or a crash much later",
          "page size 2, topk 2, 4 steps",
          {.draft = NEED_EAGLE3, .topk = 2, .steps = 3, .nodes = 3, .page_size = 2}},
     [BUG_SWA_EXTEND_WINDOW] =
@@ -32,9 +33,9 @@ static const struct bug_info infos[N_BUGS] = {
          "swa-extend-window",
          {"on"},
          "I12",
-         "extend with a cached prefix, as two parts joined by log-sum-exp",
-         "both parts lost the window, and the prefix part ran on over the new tokens: keys seen "
-         "twice, before their time or too late; wrong tokens, no message",
+         "extend with a cached prefix, as two parts combined by log-sum-exp",
+         "neither part applied the window, and the prefix part also covered the new tokens: rows "
+         "read keys twice, future keys and keys before their window; wrong tokens, no message",
          "prefix 1, two new tokens, or more new tokens than the window holds",
          {.window = true}},
     [BUG_DRAFT_EXTEND_EXTENT] =
@@ -42,9 +43,9 @@ static const struct bug_info infos[N_BUGS] = {
          "draft-extend-extent",
          {"prefix-only", "counted-twice"},
          "I9",
-         "how far the draft's extend reads",
-         "the extent was the prefix alone, so new rows did not see themselves; the first repair "
-         "added the new tokens to a length that held them already; drafts get worse, text does not",
+         "the extent of the draft's extend",
+         "the extent was the prefix alone, so new rows did not read their own keys; the first fix "
+         "added the new tokens to a length that already included them; worse drafts, the same text",
          "a prompt of two tokens",
          {.draft = NEED_EAGLE3}},
     [BUG_FROZEN_STALE_POOL] =
@@ -52,10 +53,10 @@ static const struct bug_info infos[N_BUGS] = {
          "frozen-kv-stale-pool",
          {"cached-at-start", "ask-the-allocator", "dummy-pool"},
          "I11",
-         "which pool a drafter's tables are made for",
-         "the pool was looked up once, before the drafter was given the target's; the opposite rule "
-         "gave a drafter with a pool of its own the target's map; a crash past 85 % use, before "
-         "that a low acceptance",
+         "the pool for which a drafter's tables are built",
+         "the pool was looked up once, before the drafter was given the target's pool; the "
+         "opposite rule gave a drafter with a pool of its own the target's map; a low acceptance, "
+         "and a crash when the pool was more than 85 % full",
          "one sliding layer in a frozen-KV drafter (ask-the-allocator: any EAGLE3 head)",
          {.window = true, .draft = NEED_FROZEN}},
     [BUG_SWA_MASK_OFFSET] =
@@ -64,8 +65,9 @@ static const struct bug_info infos[N_BUGS] = {
          {"on"},
          "I12",
          "the window of a prompt chunk's rows inside the cached prefix",
-         "the window was counted from the start of the cut prefix, so it never bit there: later "
-         "rows of a chunk saw keys that had left their window; a benchmark fell by four points",
+         "the window was counted from the start of the cut prefix and so excluded no key of it: "
+         "the later rows of a chunk read keys before their window; a benchmark score fell by four "
+         "points",
          "a prefix as long as the window, two new tokens",
          {.window = true}},
     [BUG_PAGE_NOT_LOC] =
@@ -74,7 +76,7 @@ static const struct bug_info infos[N_BUGS] = {
          {"on"},
          "I4",
          "translation of a page table",
-         "page numbers were put through the map as if they were slots; right at page size 1 only",
+         "page numbers were translated by the map as if they were slots; right at page size 1 only",
          "page size 2, one page",
          {.window = true, .page_size = 2}},
     [BUG_SWA_LEAK_PAGE] =
@@ -82,9 +84,9 @@ static const struct bug_info infos[N_BUGS] = {
          "swa-leak-page",
          {"on"},
          "I3",
-         "giving back the pages of rejected tree nodes",
-         "the sliding-window page of a rolled-back column was forgotten, one at a time, until the "
-         "pool was full of nobody's pages",
+         "releasing the pages of rejected tree nodes",
+         "the sliding-window page of a rolled-back column was never freed, until the pool was "
+         "full of pages without an owner",
          "page size 2, a tree wider than the rest of the page",
          {.window = true, .draft = NEED_DRAFT, .page_size = 2}},
     [BUG_PUBLISH_BEFORE_WRITE] =
@@ -93,8 +95,8 @@ static const struct bug_info infos[N_BUGS] = {
          {"on"},
          "I10",
          "sharing a prefix with a later request",
-         "a block was offered for reuse when it was taken, not when it was written: whoever "
-         "continued from it read what lay there before",
+         "a block was offered for reuse when it was allocated, not when it was written: a request "
+         "that continued from it read the previous contents",
          "page size 2, a fork at an odd length of a prompt that is not done",
          {.page_size = 2}},
     [BUG_DRAFT_POOL_SMALL] =
@@ -103,9 +105,9 @@ static const struct bug_info infos[N_BUGS] = {
          {"on"},
          "I14",
          "the capacity of the draft's pool",
-         "the draft's pool was made as large as the sliding-window pool, the ids it was given came "
-         "from the full pool: stores behind the pool's end (here: the pool is short while the "
-         "target still has room)",
+         "the draft's pool had the size of the sliding-window pool, but its ids came from the "
+         "full pool: stores past the pool's end (in aerie: the draft's pool runs out of pages "
+         "while the target's pools have free ones)",
          "any hybrid model with an EAGLE3 head",
          {.window = true, .draft = NEED_EAGLE3}},
     [BUG_TREE_WINDOW_BY_INDEX] =
@@ -114,8 +116,8 @@ static const struct bug_info infos[N_BUGS] = {
          {"on"},
          "I12",
          "the window of a tree node",
-         "the window was counted from the node's place in the tree's list instead of its depth: "
-         "siblings saw different keys",
+         "the window was counted from the node's index in the tree instead of its depth: siblings "
+         "read different keys",
          "a prefix as long as the window, a root with two children",
          {.window = true, .draft = NEED_DRAFT, .topk = 2, .nodes = 3}},
 };
@@ -126,7 +128,7 @@ struct needs_list {
     int n;
 };
 
-/* "NAME WANT", and what there is instead where it does not do. */
+/* Appends "NEED", and " (now NOW)" if the need is not met. */
 static void add_need(struct needs_list *l, bool met, const char *need, const char *now)
 {
     if (met && l->unmet_only)

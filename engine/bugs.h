@@ -1,12 +1,12 @@
-/* bugs.h - historical faults of a large engine, each behind a switch.
+/* bugs.h - historical faults of a large inference engine, each behind a switch.
  *
- * This file knows the faults by number and name, says what each one did and which are switched on
- * (struct bugs). Their code lies where aerie does the same job right: engine/cache/faults.c,
- * engine/plan/faults.c and engine/cycle/faults.c, never in a kernel. Each of these fills in hooks
- * of its folder; a hook is NULL while no fault needs it.
+ * This file lists the faults: number, name, what went wrong, what each needs to show, and which are
+ * switched on (struct bugs). The code of a fault lies in the folder of the correct code that it
+ * replaces, never in a kernel: engine/cache/faults.c, engine/plan/faults.c, engine/cycle/faults.c.
+ * These files fill in the hooks of their folder; a hook is NULL while no fault needs it.
  *
- * Switches belong to a runtime (engine/cycle/cycle.h): two engines in one process have their own.
- * All functions here are pure, any thread may call them. */
+ * Switches belong to a runtime (runtime_set_bugs()): every engine in a process has its own. The
+ * functions here have no state; any thread may call them. */
 #ifndef AERIE_BUGS_H
 #define AERIE_BUGS_H
 
@@ -27,8 +27,8 @@ enum bug {
     N_BUGS
 };
 
-/* What a fault needs of model, drafter and settings to change anything at all; 0: nothing of the
- * kind. Texts that are long enough, or forked, are the user's part (trigger). */
+/* What model, drafter and settings a fault needs to change any result; 0: no such need. What the
+ * conversation must be like is said in bug_info.trigger. */
 enum bug_draft { NEED_NONE, NEED_DRAFT /* any */, NEED_EAGLE3, NEED_FROZEN };
 struct bug_needs {
     bool window; /* sliding-window layers */
@@ -39,24 +39,25 @@ struct bug_needs {
 struct bug_info {
     int number;
     const char *name;       /* "swa-untranslated" */
-    const char *variant[3]; /* names of the ways to be wrong, when there is more than one */
-    const char *rule;       /* the checker's rule that must name it: "I4" */
-    const char *path;       /* what the code there does */
-    const char *was;        /* what was wrong, and what its users saw */
-    const char *trigger;    /* the smallest input */
+    const char *variant[3]; /* a fault with one variant has "on" only */
+    const char *rule;       /* the checker's rule that the fault violates: "I4" */
+    const char *path;       /* the part of the engine */
+    const char *was;        /* what was wrong, and what users saw */
+    const char *trigger;    /* the smallest input that shows the fault */
     struct bug_needs needs; /* of the first variant: see bug_needs() */
 };
 const struct bug_info *bug_at(enum bug b);
 int bug_variants(enum bug b); /* 1, 2 or 3 */
 
-/* What there is. */
+/* The model, drafter and settings at hand. */
 struct bug_facts {
     bool window, spec;
     enum bug_draft draft; /* NEED_NONE, NEED_EAGLE3 or NEED_FROZEN */
     int topk, steps, nodes, page_size;
 };
-/* Appends what a variant needs in order to fire, as "draft.topk 2 (now 1), an EAGLE3 head"; with
- * unmet_only what *f does not offer. f NULL: nothing is known. False: nothing was appended. */
+/* Appends what a variant needs to change any result, as "draft.topk 2 (now 1), an EAGLE3 head";
+ * with unmet_only, only the needs that *f does not meet. f NULL: not known, no need is compared.
+ * False: nothing was appended. */
 bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_only,
                struct buf *out);
 
@@ -64,14 +65,14 @@ bool bug_needs(enum bug b, int variant, const struct bug_facts *f, bool unmet_on
 struct bugs {
     unsigned char variant[N_BUGS]; /* 0: off, else the variant, from 1 */
 };
-/* 0: off, the normal case; else which variant of the fault is on. */
+/* The variant of the fault that is on; 0: off. */
 static inline int bug_on(const struct bugs *s, enum bug b)
 {
     return s->variant[b];
 }
-bool bugs_any(const struct bugs *s); /* is any switch on? */
+bool bugs_any(const struct bugs *s); /* whether any fault is on */
 void bug_switch(struct bugs *s, enum bug b, int variant);
-/* The same in words. which: number or name. value: "on" (the first variant), "off", or a variant's
+/* The same by text. which: number or name. value: "on" (the first variant), "off", or a variant's
  * name or number. False and *e (ERR_USAGE), with *s unchanged: there is no such fault or
  * variant. */
 bool bug_set(struct bugs *s, const char *which, const char *value, struct err *e);

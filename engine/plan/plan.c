@@ -260,7 +260,7 @@ static void linear_rows(struct plan *p, const struct kv *kv, const struct plan_r
 {
     struct cells c;
     for (int i = 0; i < q->n; i++) {
-        int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* kv_len for the last row */
+        int at = p->prefix_len[b] + i, hi = p->kv_len[b] - q->n + i + 1; /* last row: kv_len */
         if (i % CELLS_AT_ONCE == 0)
             find_cells(&c, p, kv, q->seq, at, min_int(CELLS_AT_ONCE, q->n - i));
         put_row(p, &c, b, r0 + i,
@@ -424,7 +424,7 @@ static void set_shape(struct plan *p, const struct kv *kv, const struct plan_req
     }
 }
 
-/* The pages of the only request lie in the list, which is brought up to date. */
+/* The single request's pages lie in the list, which list_write() updates. */
 static void use_list(struct plan *p, const struct kv *kv, const struct plan_req *req,
                      struct page_list *list)
 {
@@ -547,7 +547,7 @@ struct k_plan plan_upload(const struct plan *p, const struct kernels *k, struct 
     return plan_view(p, mem);
 }
 
-static kbuf some_rows(kbuf all, int first, int n, int width)
+static kbuf slice_rows(kbuf all, int first, int n, int width)
 {
     size_t row = (size_t)width * sizeof(int32_t);
     return all.p ? kbuf_at(all, (size_t)first * row, (size_t)n * row) : all;
@@ -555,25 +555,25 @@ static kbuf some_rows(kbuf all, int first, int n, int width)
 
 static struct k_table table_rows(const struct k_table *t, int first, int n)
 {
-    struct k_table some = *t;
-    some.req = some_rows(t->req, first, n, 1);
-    some.lo = some_rows(t->lo, first, n, 1);
-    some.hi = some_rows(t->hi, first, n, 1);
-    some.expand = some_rows(t->expand, first, n, t->expand_w);
-    some.n_expand = some_rows(t->n_expand, first, n, 1);
-    some.write = some_rows(t->write, first, n, 1);
-    return some;
+    struct k_table part = *t;
+    part.req = slice_rows(t->req, first, n, 1);
+    part.lo = slice_rows(t->lo, first, n, 1);
+    part.hi = slice_rows(t->hi, first, n, 1);
+    part.expand = slice_rows(t->expand, first, n, t->expand_w);
+    part.n_expand = slice_rows(t->n_expand, first, n, 1);
+    part.write = slice_rows(t->write, first, n, 1);
+    return part;
 }
 
 struct k_plan plan_rows(const struct k_plan *kp, int first, int n)
 {
-    struct k_plan some = *kp;
-    some.token = some_rows(kp->token, first, n, 1);
-    some.pos = some_rows(kp->pos, first, n, 1);
-    some.req = some_rows(kp->req, first, n, 1);
+    struct k_plan part = *kp;
+    part.token = slice_rows(kp->token, first, n, 1);
+    part.pos = slice_rows(kp->pos, first, n, 1);
+    part.req = slice_rows(kp->req, first, n, 1);
     for (int i = 0; i < N_TABLES; i++) {
-        some.table[i] = table_rows(&kp->table[i], first, n);
-        some.prefix[i] = table_rows(&kp->prefix[i], first, n);
+        part.table[i] = table_rows(&kp->table[i], first, n);
+        part.prefix[i] = table_rows(&kp->prefix[i], first, n);
     }
-    return some;
+    return part;
 }

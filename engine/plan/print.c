@@ -4,7 +4,7 @@
 #include "engine/plan/plan.h"
 #include "kernels/json.h"
 
-enum { SHOWN = 12 }; /* text elides the middle of more ids than this, of more rows than twice this */
+enum { SHOWN = 12 }; /* ids of a list in the text form, twice as many rows; the middle is elided */
 
 /* dashes: 0 stands for no id and is shown as "-". */
 static void list_text(struct buf *out, const int32_t *v, int n, bool dashes)

@@ -1,9 +1,10 @@
-/* device.c - the one place that knows which backends were built in. */
+/* device.c - opens a backend by name; the only file that knows which backends were built in. */
 #include "engine/run/device.h"
 
 #include <string.h>
 
-#define NO_CUDA "this build has no CUDA: 'make dist', or 'make' on a machine with a GPU, builds for GPUs"
+#define NO_CUDA                                                                                    \
+    "this build has no CUDA: 'make dist', or 'make' on a machine with a GPU, builds for GPUs"
 
 static bool open_on(const struct kernels *k, const struct k_opts *o, struct device *dev,
                     struct err *e)
@@ -14,8 +15,8 @@ static bool open_on(const struct kernels *k, const struct k_opts *o, struct devi
     return dev->d != NULL;
 }
 
-/* A device that was asked for by name and cannot be had. */
-static bool refuse(const struct err *why, struct err *e)
+/* The error for a device that was named but cannot be opened. */
+static bool named_device_failed(const struct err *why, struct err *e)
 {
     return err_set(e, why->kind, "%s; --device cpu needs none", why->msg);
 }
@@ -30,7 +31,7 @@ static bool open_cuda(struct device *dev, const struct k_opts *o, struct err *wh
 #endif
 }
 
-static bool by_name(struct device *dev, const char *name, const struct k_opts *o,
+static bool open_by_name(struct device *dev, const char *name, const struct k_opts *o,
                     struct err *passed, struct err *e)
 {
     struct err why = {0};
@@ -41,14 +42,14 @@ static bool by_name(struct device *dev, const char *name, const struct k_opts *o
         if (open_cuda(dev, o, &why))
             return true;
         if (!any)
-            return refuse(&why, e);
+            return named_device_failed(&why, e);
         if (passed)
             *passed = why;
     }
     return open_on(&kernels_cpu, o, dev, e);
 }
 
-bool device_choose(struct device *dev, const struct device_wish *w, struct err *passed,
+bool device_choose(struct device *dev, const struct device_opts *w, struct err *passed,
                    struct err *e)
 {
     bool f32 = w->precision && !strcmp(w->precision, "f32");
@@ -56,13 +57,13 @@ bool device_choose(struct device *dev, const struct device_wish *w, struct err *
     *dev = (struct device){0};
     if (w->precision && !f32 && strcmp(w->precision, "bf16"))
         return err_set(e, ERR_USAGE, "unknown precision '%s': expected bf16 or f32", w->precision);
-    return w->table ? open_on(w->table, &o, dev, e) : by_name(dev, w->name, &o, passed, e);
+    return w->table ? open_on(w->table, &o, dev, e) : open_by_name(dev, w->name, &o, passed, e);
 }
 
 bool device_open(struct device *dev, const char *name, int threads, const char *precision,
                  struct err *e)
 {
-    return device_choose(dev, &(struct device_wish){name, threads, precision, NULL}, NULL, e);
+    return device_choose(dev, &(struct device_opts){name, threads, precision, NULL}, NULL, e);
 }
 
 void device_close(struct device *dev)
@@ -72,8 +73,8 @@ void device_close(struct device *dev)
     *dev = (struct device){0};
 }
 
-static void tell_one(const struct kernels *k, void (*tell)(void *arg, bool ok, const char *line),
-                     void *arg)
+static void report_device(const struct kernels *k,
+                          void (*report)(void *arg, bool ok, const char *line), void *arg)
 {
     struct err e = {0};
     struct buf line = {0};
@@ -86,18 +87,18 @@ static void tell_one(const struct kernels *k, void (*tell)(void *arg, bool ok, c
         buf_printf(&line, ", %.1f GiB free", (double)left / 0x1p30);
     if (d && k->slow_start && k->slow_start(d))
         buf_printf(&line, "; %s", k->slow_start(d));
-    tell(arg, d != NULL, line.p);
+    report(arg, d != NULL, line.p);
     buf_free(&line);
     if (d)
         k->close(d);
 }
 
-void device_list(void (*tell)(void *arg, bool ok, const char *line), void *arg)
+void device_list(void (*report)(void *arg, bool ok, const char *line), void *arg)
 {
-    tell_one(&kernels_cpu, tell, arg);
+    report_device(&kernels_cpu, report, arg);
 #if HAVE_CUDA
-    tell_one(&kernels_cuda, tell, arg);
+    report_device(&kernels_cuda, report, arg);
 #else
-    tell(arg, true, "cuda: " NO_CUDA);
+    report(arg, true, "cuda: " NO_CUDA);
 #endif
 }

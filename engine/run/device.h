@@ -1,4 +1,4 @@
-/* device.h - choosing a backend by name. Any thread; a device belongs to the thread that uses it. */
+/* device.h - opens a backend by name. Any thread; a device belongs to the thread that uses it. */
 #ifndef AERIE_DEVICE_H
 #define AERIE_DEVICE_H
 
@@ -10,29 +10,31 @@
 bool device_open(struct device *dev, const char *name, int threads, const char *precision,
                  struct err *e);
 
-struct device_wish {
-    const char *name;            /* these three as above */
+struct device_opts {
+    const char *name; /* name, threads and precision: as above */
     int threads;
     const char *precision;
-    const struct kernels *table; /* this one, whatever the name says; NULL: by name */
+    const struct kernels *table; /* used whatever `name` says; NULL: chosen by name */
 };
-/* Where "auto" had to make do with the CPU, *passed says why, else it is left alone. A build
- * without CUDA has nothing to say: nobody could have expected it. */
-bool device_choose(struct device *dev, const struct device_wish *w, struct err *passed,
+/* As device_open(). If "auto" chose the CPU because CUDA failed, *passed says why; else *passed
+ * does not change, also in a build without CUDA. */
+bool device_choose(struct device *dev, const struct device_opts *o, struct err *passed,
                    struct err *e);
 void device_close(struct device *dev);
-/* Prompt tokens of one pass, unless somebody says otherwise: few where the host waits for them, as
- * many as fill the device where passes queue. */
+/* The default number of prompt tokens in one pass: enough to fill a device that queues passes;
+ * fewer where the host waits for every pass. */
 static inline int device_chunk(const struct device *dev)
 {
     return dev->k->queued ? 2048 : 256;
 }
-/* What makes the first passes on the device slow, one line for people; NULL: nothing. Lives as long as the device. */
+/* One line of text that says why the first passes on the device are slow; NULL: they are not. Lives
+ * as long as the device. */
 static inline const char *device_slow_start(const struct device *dev)
 {
     return dev->k->slow_start ? dev->k->slow_start(dev->d) : NULL;
 }
-/* Each backend: whether it can be used, and what it found or why not. */
-void device_list(void (*tell)(void *arg, bool ok, const char *line), void *arg);
+/* Calls report() for each backend: ok, whether the backend can be used; line, the device found or
+ * the reason. */
+void device_list(void (*report)(void *arg, bool ok, const char *line), void *arg);
 
 #endif

@@ -9,9 +9,10 @@
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Made-up weights keep activations in range: a product's are as small as its input is wide, and
- * what multiplies single values (norms, scales) is 1. A draft's logits deviate by 8, so that its
- * best guess has most of the mass, as a trained head's has: or its trees would only grow wide. */
+/* The deviation of a synthetic tensor, chosen so that activations keep their range: 1 / sqrt(width
+ * of the input) for a matrix; 0, so that every element is 1, for norms and scales. A draft's logits
+ * deviate by 8: the best guess then has most of the probability, as in a trained head; otherwise
+ * draft trees would only grow wide. */
 static float synthetic_scale(const struct tensor *t)
 {
     bool blocks = t->type == DT_U8;
@@ -56,7 +57,7 @@ static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_typ
         c->v = c->k.p ? n->dev.k->alloc(n->dev.d, bytes, "KV cells", e) : (kbuf){0};
         if (!c->v.p)
             return false;
-        /* every cell starts as NaN: reading one that nobody wrote shows at once */
+        /* every cell starts as NaN, so that the use of a cell that was never written shows */
         n->dev.k->fill(n->dev.d, c->k, 0xff);
         n->dev.k->fill(n->dev.d, c->v, 0xff);
         int pool = is_sliding(m, l) ? POOL_SWA : POOL_FULL;
@@ -65,7 +66,7 @@ static bool open_cells(struct net *n, int full_slots, int swa_slots, enum kv_typ
     return true;
 }
 
-static bool want(struct net *n, kbuf *b, size_t floats, struct err *e)
+static bool alloc_floats(struct net *n, kbuf *b, size_t floats, struct err *e)
 {
     if (floats)
         *b = n->dev.k->alloc(n->dev.d, F32(floats), "activations", e);
@@ -80,8 +81,9 @@ bool net_two_parts(struct net *n, struct err *e)
         wide = wide > (size_t)(w->n_head * w->head_dim) ? wide : (size_t)(w->n_head * w->head_dim);
         heads = heads > (size_t)w->n_head ? heads : (size_t)w->n_head;
     }
-    return n->lse2.p || (want(n, &n->o2, rows * wide, e) && want(n, &n->lse, rows * heads, e) &&
-                         want(n, &n->lse2, rows * heads, e));
+    return n->lse2.p || (alloc_floats(n, &n->o2, rows * wide, e) &&
+                         alloc_floats(n, &n->lse, rows * heads, e) &&
+                         alloc_floats(n, &n->lse2, rows * heads, e));
 }
 
 static bool open_activations(struct net *n, struct err *e)
@@ -95,13 +97,14 @@ static bool open_activations(struct net *n, struct err *e)
         ffn = ffn > (size_t)w->ffn ? ffn : (size_t)w->ffn;
     }
     for (int i = 0; i < c->n_rope; i++)
-        if (!want(n, &n->cs[i], rows * (size_t)c->rope[i].half * 2, e))
+        if (!alloc_floats(n, &n->cs[i], rows * (size_t)c->rope[i].half * 2, e))
             return false;
-    return want(n, &n->x, rows * (size_t)c->hidden, e) &&
-           want(n, &n->y, rows * (size_t)c->hidden, e) && want(n, &n->q, rows * heads, e) &&
-           want(n, &n->o, rows * heads, e) && want(n, &n->h, rows * ffn, e) &&
-           want(n, &n->ple, rows * (size_t)(c->ple * c->n_layer), e) &&
-           want(n, &n->ple_row, rows * (size_t)max_int(c->ple, c->ple * c->n_layer), e);
+    return alloc_floats(n, &n->x, rows * (size_t)c->hidden, e) &&
+           alloc_floats(n, &n->y, rows * (size_t)c->hidden, e) &&
+           alloc_floats(n, &n->q, rows * heads, e) &&
+           alloc_floats(n, &n->o, rows * heads, e) && alloc_floats(n, &n->h, rows * ffn, e) &&
+           alloc_floats(n, &n->ple, rows * (size_t)(c->ple * c->n_layer), e) &&
+           alloc_floats(n, &n->ple_row, rows * (size_t)max_int(c->ple, c->ple * c->n_layer), e);
 }
 
 bool net_open(struct net *n, struct device dev, struct model *m, int full_slots, int swa_slots,
@@ -150,8 +153,7 @@ const struct tensor *tensor_opt(const struct tensor *t)
     return t->data ? t : NULL;
 }
 
-/* Where the states before layer `boundary` are captured, in the first place but `skip` that wants
- * them; absent: nowhere. */
+/* The destination of capture number `skip` of a boundary; absent: the boundary has not as many. */
 static kbuf tap_of(const struct net *n, const struct taps *t, int boundary, int skip)
 {
     for (int i = 0; t && i < t->n; i++)
@@ -172,15 +174,15 @@ static void tap(struct net *n, const struct taps *t, int boundary, int rows, int
                                                   .dst = to});
 }
 
-/* Whether the first layer's products take packed rows. */
+/* Whether the first layer's projections take packed activation rows. */
 static bool packs_first(const struct layer *w)
 {
     return w->wq.type == DT_BF16 && (!w->wk.data || w->wk.type == DT_BF16) &&
            (!w->wv.data || w->wv.type == DT_BF16);
 }
 
-/* x = E[token] s, and y = norm(x) as the first layer reads it, beside the turns; then gemma-4's
- * per-layer embeddings (P[token] sqrt(w) + norm(proj x)) / sqrt 2 */
+/* x = E[token] s, y = norm(x) for the first layer, and the RoPE tables, in one operation; then
+ * gemma-4's per-layer embeddings (P[token] sqrt(w) + norm(proj x)) / sqrt 2 */
 static void embed(struct net *n, const struct k_plan *kp, int rows)
 {
     const struct config *c = &n->m->cfg;
@@ -216,21 +218,21 @@ static void embed(struct net *n, const struct k_plan *kp, int rows)
         .scale = 0.70710678118654752f});
 }
 
-/* Whether attention may leave its output as the product with Wo wants it. */
-static bool leaves_packed(const struct k_plan *kp, const struct layer *w)
+/* Whether attention may store its output as packed activation rows, for the product with Wo. */
+static bool output_packed(const struct k_plan *kp, const struct layer *w)
 {
     return !kp->two_parts && w->wo.type == DT_BF16;
 }
 
-/* o = attention over the row's keys. In two parts: over the new cells, and over the cached ones
- * before them, joined by the logarithms of their denominators; sinks count once, with the new. */
+/* o = attention over the row's keys. With two parts, one over the new cells and one over the cached
+ * cells, combined by log-sum-exp; the sinks are counted once, with the new cells. */
 static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
 {
     const struct layer *w = &n->m->layer[l];
     const struct config *c = &n->m->cfg;
     bool two = kp->two_parts;
     struct k_attn a = {
-        .packed = leaves_packed(kp, w),
+        .packed = output_packed(kp, w),
         .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
         .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
         .table = &kp->table[target_table(w->window)], .dst = n->o,
@@ -249,7 +251,7 @@ static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
                                                 .b = n->o2, .lb = n->lse2});
 }
 
-/* normed: y holds the normalised rows (embed()). */
+/* normed: the input is y, which embed() has normalised already. */
 static void qkv(struct net *n, const struct k_plan *kp, int l, int rows, bool normed,
                 const struct taps *taps)
 {
@@ -286,7 +288,7 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
     attend(n, kp, l, rows);
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
-        .packed = leaves_packed(kp, w),
+        .packed = output_packed(kp, w),
         .b = tensor_opt(&w->bo), .scale = 1, .post = norm_of(c, &w->attn_norm), .add = true,
         .dst = n->x});
 }
@@ -381,7 +383,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
         const struct layer *w = &n->m->layer[l];
         if (stop_asked(n->stop))
             return false;
-        tap(n, taps, l, rows, l > 0); /* the first place is filled by who normalises the rows */
+        tap(n, taps, l, rows, l > 0); /* qkv() or embed() stores the first capture */
         attention(n, kp, l, rows, taps);
         feed_forward(n, w, rows);
         if (c->ple)

@@ -1,8 +1,8 @@
-/* forward.h - the target's forward pass, written once over the kernel table.
+/* forward.h - the target's forward pass, written once for all backends over the kernel table.
  *
- * A net is a loaded model on a device: its weights, its KV cells in the full and swa pools, and
- * the activations of one pass. Rows come from a checked plan. All activations are float32.
- * Engine thread.
+ * A net is a loaded model on a device: the weights, the KV cells in the full and swa pools, and the
+ * activation buffers of one pass. The rows of a pass come from a checked plan. All activations are
+ * float32. Engine thread.
  */
 #ifndef AERIE_FORWARD_H
 #define AERIE_FORWARD_H
@@ -13,12 +13,12 @@
 struct device {
     const struct kernels *k;
     struct kdev *d;
-    enum kv_type kv; /* how its pools store keys and values */
+    enum kv_type kv; /* type of the keys and values in the pools */
 };
 
-/* Where a pass leaves the residual stream at chosen boundaries (boundary b enters layer b; boundary
- * n_layer leaves the last one). Row r of boundary[i] lands in dst at (row0 + r) * stride + i *
- * hidden floats. */
+/* Captures of the residual stream (taps): boundary b is the input of layer b, boundary n_layer the
+ * output of the last layer. A pass stores row r of boundary[i] at float (row0 + r) * stride + i *
+ * hidden of dst. */
 struct taps {
     int n, boundary[MAX_CAPTURE];
     int row0, stride;
@@ -28,51 +28,52 @@ struct taps {
 struct net {
     struct device dev;
     const struct model *m;
-    const struct stop *stop; /* ends a pass between two layers; NULL: nothing does */
-    struct k_cells *cells; /* (n_layer) of the owner layers; shared layers use their owner's */
-    struct k_cells *of_pool[2]; /* those of the owner layers, by pool */
+    const struct stop *stop; /* ends a pass between two layers; NULL: passes do not end early */
+    struct k_cells *cells; /* (n_layer); a layer that shares KV has the owning layer's cells */
+    struct k_cells *of_pool[2]; /* the cells of the owning layers, by pool */
     int n_of_pool[2];
     int max_rows;
     kbuf x;            /* (max_rows, hidden) residual stream */
     kbuf q, o;         /* (max_rows, widest heads * head_dim) */
     kbuf h;            /* (max_rows, widest ffn) */
     kbuf y;            /* (max_rows, hidden) */
-    kbuf cs[MAX_ROPE]; /* (max_rows, half, 2) */
+    kbuf cs[MAX_ROPE]; /* (max_rows, half, 2) cosines and sines of RoPE */
     kbuf ple, ple_row; /* (max_rows, n_layer * P), (max_rows, P) */
-    kbuf chosen; /* for measuring, the owner's: (n_layer, max_rows, top_k) i32 experts of the last
-                    pass; absent: not kept */
-    kbuf o2, lse, lse2; /* the prefix part of a two-part pass; absent until net_two_parts() */
+    kbuf chosen; /* (n_layer, max_rows, top_k) i32: experts of the last pass. Set and owned by code
+                    that measures; absent: not stored */
+    kbuf o2, lse, lse2; /* the prefix part of a pass in two parts; absent until net_two_parts() */
 };
 
-/* For model_each() and draft_each(): hands one tensor to the device in arg (a struct device). One
- * without data (model_shaped()) is made up there, the same in every run. */
+/* For model_each() and draft_each(): uploads one tensor to the device in arg (a struct device). A
+ * tensor without data (model_shaped()) is filled with synthetic values, the same in every run. */
 bool device_upload(struct tensor *t, void *arg, struct err *e);
-/* A norm of the config's kind that is there iff its weight is. */
+/* A norm of the config's kind with weight w; none if the checkpoint has no such weight. */
 struct k_norm norm_of(const struct config *c, const struct tensor *w);
-/* The tensor, or NULL when the checkpoint has none. */
+/* The tensor, or NULL if the checkpoint has none. */
 const struct tensor *tensor_opt(const struct tensor *t);
 
-/* Uploads the weights and allocates cells for the pools' slots and activations for max_rows rows.
- * The model's host copies may be used in place: it must outlive the net. */
+/* Uploads the weights, allocates cells for the pools' slots and activation buffers for max_rows
+ * rows. The device may use the model's host memory in place: the model must outlive the net. */
 bool net_open(struct net *n, struct device dev, struct model *m, int full_slots, int swa_slots,
               enum kv_type kv, int max_rows, struct err *e);
 void net_close(struct net *n);
-/* Makes room for plans of two parts; may be called again. */
+/* Allocates the buffers for plans with two parts, unless they are already there. */
 bool net_two_parts(struct net *n, struct err *e);
 
-/* Runs every layer over the plan's rows; leaves the last boundary in n->x. taps may be NULL. False:
- * stop_asked(n->stop); what was written is to be rolled back. */
+/* Runs every layer over the plan's rows; the last boundary is then in n->x. taps may be NULL.
+ * False: n->stop ended the pass; the caller has to roll the written cells back. */
 bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                  const struct taps *taps);
-/* One layer's norm, projections, turned heads and new cells, from n->x into n->q and the pools; part
- * of net_forward(). */
+/* The part of a layer before attention: norm, Q/K/V projections, RoPE, and the store of the new KV
+ * cells. Reads n->x, writes n->q and the pools. */
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows);
-/* Final norm and head of `rows` rows of n->x, chosen by idx (i32 on the device; absent: the first
- * ones), into logits (rows, vocab). hidden, if present, receives the normed rows. */
+/* Applies the final norm and the LM head to `rows` rows of n->x and writes logits (rows, vocab).
+ * idx: the rows, i32 on the device; absent: the first ones. hidden, if present, receives the normed
+ * rows. */
 void net_logits(struct net *n, int rows, kbuf idx, kbuf logits, kbuf hidden);
 
-/* Moves single cells of every layer: pairs of slots, i32 on the device, by POOL_FULL and POOL_SWA.
- * A pool whose slots are absent is left as it is. */
+/* Copies single cells in every layer, from slots src to slots dst: `pairs` of them, i32 on the
+ * device, for POOL_FULL and POOL_SWA. A pool with absent slots does not change. */
 void net_move(struct net *n, int pairs, const kbuf src[2], const kbuf dst[2]);
 
 #endif

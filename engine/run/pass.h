@@ -1,6 +1,6 @@
-/* pass.h - the one road to a kernel: a plan is built, checked, and only then uploaded.
+/* pass.h - prepares a forward pass: the plan is built, checked, and uploaded only if it is right.
  *
- * Keeps the last plan of each mode for the debugger and a digest over all plans since
+ * A pass keeps the last plan of each mode for commands, and a digest over all plans since
  * pass_begin_step(). Engine thread.
  */
 #ifndef AERIE_PASS_H
@@ -18,10 +18,10 @@ struct pass {
     enum plan_mode last; /* the mode prepared last */
     struct k_plan kp;    /* of the last plan, on the device */
     kbuf mem;
-    /* carries out the page copies that the cache queued, before the pass that needs them */
+    /* carries out the page copies that the cache queued (pass_copies()) */
     void (*copy)(void *arg, const struct page_copy *copy, int n);
     void *copy_arg;
-    /* held while host-side state changes, so that views see whole states; NULL: no lock */
+    /* takes (on) or releases the lock that views of another thread hold; NULL: there is no lock */
     void (*hold)(void *arg, bool on);
     void *hold_arg;
     uint64_t digest; /* of all plans of the step */
@@ -30,13 +30,13 @@ struct pass {
 void pass_init(struct pass *ps, struct device dev, struct kv *kv);
 void pass_free(struct pass *ps);
 void pass_begin_step(struct pass *ps);
-/* Take and give the lock around changes of sequences and pools. */
+/* Take and release the lock around every change of sequences and pools. */
 void pass_lock(struct pass *ps);
 void pass_unlock(struct pass *ps);
-/* Carries out the page copies that the cache queued: before the pass that needs them. */
+/* Carries out the page copies that the cache queued; to be called before the next pass. */
 void pass_copies(struct pass *ps);
-/* Takes the lock itself. False: a rule is violated (ERR_INVARIANT) or the device is out of memory;
- * nothing was launched. On success ps->plan[mode] and ps->kp describe the pass to run. */
+/* On success ps->plan[mode] and ps->kp describe the pass to run. False: a rule is violated
+ * (ERR_INVARIANT) or the device is out of memory; nothing was launched. Takes the lock itself. */
 bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *req, int n_req,
                   struct err *e);
 

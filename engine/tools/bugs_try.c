@@ -9,13 +9,13 @@
 #include "engine/serve/load.h"
 #include "kernels/json.h"
 
-/* ---- the stage: a runtime, a lane, and what passes left behind ------------------------------- */
+/* ---- a run: a runtime, a lane, and the results of its passes --------------------------------- */
 
 struct stage {
     struct runtime r;
-    struct kernels spy; /* the device's table with attention counted */
+    struct kernels spy; /* the device's kernel table, with attn replaced by count_attn() */
     struct lane lane;
-    int W;          /* of the sliding layers */
+    int W;          /* window of the sliding layers */
     float *out;     /* (n, width) results */
     int n, width;
     int expected_first;
@@ -24,8 +24,8 @@ struct stage {
     char scene[160];
 };
 
-/* The kernel table that count_attn() calls, and its calls so far; one stage at a time on a
- * thread. */
+/* The kernel table that count_attn() calls, and the number of calls. A thread runs one stage at a
+ * time. */
 static _Thread_local struct {
     const struct kernels *table;
     int n;
@@ -54,7 +54,7 @@ static void keep_buf(struct stage *st, kbuf b, int n, int width)
     free(rows);
 }
 
-/* The lane's prompt: n tokens, no two alike in a window. */
+/* Extends the lane's prompt to n tokens; no token repeats within a window. */
 static void tokens(struct stage *st, int n)
 {
     int V = st->r.m->cfg.vocab;
@@ -81,7 +81,7 @@ static void note(struct stage *st, const char *fmt, ...)
     va_end(ap);
 }
 
-/* One pass of the target over new cells that are given back; its logits are kept, row by row. */
+/* One pass of the target over new cells, which are then rolled back. Its logits are the results. */
 static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *req, struct err *e)
 {
     struct runtime *r = &st->r;
@@ -96,7 +96,7 @@ static bool target_pass(struct stage *st, enum plan_mode mode, struct plan_req *
     return ok;
 }
 
-/* ---- scenes ---------------------------------------------------------------------------------- */
+/* ---- scenes: the smallest inputs ------------------------------------------------------------- */
 
 /* A root with two children behind a prefix. */
 static bool verify_fork(struct stage *st, int prefix, struct err *e)
@@ -114,14 +114,14 @@ static bool verify_fork(struct stage *st, int prefix, struct err *e)
     return target_pass(st, PLAN_VERIFY, &req, e);
 }
 
-/* 24617: a prefix of two windows, so that swa pages were released and taken again. */
+/* 24617: the prefix spans two windows, so that swa pages have been released and taken again. */
 static bool scene_untranslated(struct stage *st, struct err *e)
 {
     st->expected_first = 0;
     return verify_fork(st, 2 * st->W + 2, e);
 }
 
-/* 39287: the second child's place in the list is one past its depth. */
+/* 39287: the second child's index is one more than its depth. */
 static bool scene_by_index(struct stage *st, struct err *e)
 {
     st->expected_first = 2;
@@ -139,7 +139,7 @@ static bool extend_rows(struct stage *st, int prefix, int n, struct err *e)
     return target_pass(st, PLAN_EXTEND, &req, e);
 }
 
-/* 26513: already with one cached cell, the first new row sees what comes after it. */
+/* 26513: with one cached cell, the first new row already reads keys after its own. */
 static bool scene_extend_window(struct stage *st, struct err *e)
 {
     st->expected_first = 0;
@@ -147,22 +147,22 @@ static bool scene_extend_window(struct stage *st, struct err *e)
     return net_two_parts(&st->r.net, e) && extend_rows(st, 1, 2, e);
 }
 
-/* 9279: the second row's window has left the first cached cell of its sight behind. */
+/* 9279: the window of the second row begins after the first cell of the prefix. */
 static bool scene_mask_offset(struct stage *st, struct err *e)
 {
     st->expected_first = 1;
     return extend_rows(st, st->W, 2, e);
 }
 
-/* 16267: one page; at page size 2 its number is taken for a slot of page 0. */
+/* 16267: one page; at page size 2 its number, taken as a slot, lies in page 0. */
 static bool scene_page_not_loc(struct stage *st, struct err *e)
 {
     st->expected_first = 0;
     return extend_rows(st, 0, 2, e);
 }
 
-/* 27360: the first level of a draft: its rows are as wide as three levels. Row 0's second column is
- * row 1's first. */
+/* 27360: the first level of a draft, whose rows are written with the columns of three levels: the
+ * second column of row 0 is the first of row 1. */
 static bool scene_expand_overflow(struct stage *st, struct err *e)
 {
     enum { TOPK = 2, LEVELS = 3 };
@@ -209,8 +209,8 @@ static bool scene_extend_extent(struct stage *st, struct err *e)
     return true;
 }
 
-/* 26966: a frozen drafter's pass (or, asking the allocator, an EAGLE3 head's extend) where full and
- * swa numbers differ. */
+/* 26966: a frozen drafter's pass (variant ask-the-allocator: an EAGLE3 head's extend) at a length
+ * at which full and swa page numbers differ. */
 static bool scene_stale_pool(struct stage *st, struct err *e)
 {
     struct runtime *r = &st->r;
@@ -228,7 +228,8 @@ static bool scene_stale_pool(struct stage *st, struct err *e)
     return ok;
 }
 
-/* 27789: cycles whose rejected nodes reach into a new page; a row is the swa pages in use. */
+/* 27789: cycles whose rejected nodes reach into a new page. A result row is the number of swa pages
+ * in use. */
 static bool scene_leak(struct stage *st, struct err *e)
 {
     struct runtime *r = &st->r;
@@ -258,7 +259,7 @@ static bool scene_leak(struct stage *st, struct err *e)
     return true;
 }
 
-/* 41838: a fork of a prompt that is not done, and the rest of the prompt run from the fork. */
+/* 41838: a fork in the middle of a prompt, which then runs the rest of the prompt. */
 static bool scene_publish(struct stage *st, struct err *e)
 {
     struct lane fork = {0};
@@ -277,7 +278,7 @@ static bool scene_publish(struct stage *st, struct err *e)
     bool ok = kv_reserve(&r->kv, &fork.seq, from + n, e) &&
               pass_prepare(&r->pass, PLAN_EXTEND, &req, 1, e);
     if (ok) {
-        /* only the row of the token after the next is compared: both runs have it */
+        /* only the row of prompt token half + 1 is compared: both runs compute it */
         net_forward(&r->net, &r->pass.plan[PLAN_EXTEND], &r->pass.kp, NULL);
         net_logits(&r->net, n, (kbuf){0}, r->logits, (kbuf){0});
         size_t wide = (size_t)r->m->cfg.vocab * sizeof(float);
@@ -288,7 +289,7 @@ static bool scene_publish(struct stage *st, struct err *e)
     return ok;
 }
 
-/* 17630: a prompt longer than the swa pool; a row is a chunk's first guess. */
+/* 17630: a prompt longer than the swa pool. A result row is the first guess after a chunk. */
 static bool scene_pool_small(struct stage *st, struct err *e)
 {
     struct runtime *r = &st->r;

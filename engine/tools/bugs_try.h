@@ -1,8 +1,8 @@
-/* bugs_try.h - the smallest input of each historical fault, run on a real model.
+/* bugs_try.h - runs the smallest input of each historical fault on a real model.
  *
- * A scene runs three times on fresh pools: as it is, with the fault on under the checker, and with
- * the fault on and the checker off. What the passes computed is compared row by row. The switches
- * are those of the scene's own runtime, so engines may be running. The caller's thread. */
+ * An input runs three times, each time on a runtime of its own: without the fault, with the fault
+ * and the checker, and with the fault and no checker. The results of the first and the third run
+ * are compared row by row. Engines may be running meanwhile. Runs on the caller's thread. */
 #ifndef AERIE_BUGS_TRY_H
 #define AERIE_BUGS_TRY_H
 
@@ -10,24 +10,25 @@
 #include "engine/run/forward.h"
 
 struct bug_outcome {
-    char needs[128];    /* not empty: the models at hand cannot show it, this is missing */
-    char scene[160];    /* what was run */
-    char caught[512];   /* the checker's message; empty: it said nothing */
-    bool rule_right;    /* it names the rule that must catch the fault */
-    int prevented;      /* attention kernels of the right run that were not launched then */
-    int rows;           /* rows of results with the checker off */
-    int wrong, first;   /* of them wrong; the first (-1: none) */
-    int expected_first; /* where the scene says that the damage begins; rows: past the results */
+    char needs[128];    /* what the models at hand lack to show the fault; empty: nothing */
+    char scene[160];    /* the input */
+    char caught[512];   /* the checker's message; empty: there was none */
+    bool rule_right;    /* the message names the rule that the fault violates */
+    int prevented;      /* attention kernels that the checker kept from being launched */
+    int rows;           /* result rows of the run without the checker */
+    int wrong, first;   /* how many of them are wrong; the first one (-1: none) */
+    int expected_first; /* the first row that must be wrong; >= rows: the run must end before it */
     int nan;            /* rows that hold a NaN */
-    float worst;        /* largest difference of the others */
-    char stopped[256];  /* how the run without the checker ended early; empty: it did not */
+    float worst;        /* largest difference of the other rows */
+    char stopped[256];  /* the error that ended the run without the checker early; empty: none */
 };
 
-/* draft may be NULL. False only when a run that ought to work does not (*e). */
+/* draft may be NULL. False: the run without the fault failed (*e). */
 bool bug_try(struct device dev, struct model *m, struct draft *draft, enum bug b, int variant,
              struct bug_outcome *o, struct err *e);
-/* The same with models loaded from folders on the CPU, as text or one JSON object, for the command
- * line. False: not caught by its rule, or no damage, or an error. */
+/* The same for the command line: loads the models from folders on the CPU and appends the outcome
+ * as text or as one JSON array. False: the checker did not name the rule, no result was wrong, or
+ * an error. */
 bool bug_try_text(const char *model, const char *draft, const char *which, bool json,
                   struct buf *out, struct err *e);
 

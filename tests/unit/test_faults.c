@@ -138,7 +138,7 @@ static void small(size_t bytes)
 static void spy_bed(struct bed *b)
 {
     struct err e = {0};
-    const struct device_wish w = {.threads = 2, .precision = "f32", .table = new_spy(false)};
+    const struct device_opts w = {.threads = 2, .precision = "f32", .table = new_spy(false)};
     *b = (struct bed){0};
     must(device_choose(&b->dev, &w, NULL, &e), &e);
     bed_load(b, NESTLING, NESTLING_DRAFT);
