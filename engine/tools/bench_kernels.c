@@ -363,11 +363,12 @@ static bool open_table(struct bench *b, struct attention *a, struct err *e)
         int deep = 0, path[DEEP], first = (cols + 1) * PAGE;
         for (int at = r; at >= 0; at = at ? (at - 1) / 2 : -1)
             path[deep++] = at;
-        for (int i = 0; i < deep; i++)
-            expand[r * DEEP + i] = first + path[deep - 1 - i];
-        lo[r] = a->slides ? max_int(0, a->n + deep - a->h.window) : 0;
-        hi[r] = a->n;
-        n_expand[r] = deep;
+        struct row_extent x = row_extent(a->n, deep, a->slides ? a->h.window : 0);
+        for (int i = 0; i < x.n_expand; i++)
+            expand[r * DEEP + i] = first + path[deep - 1 - x.skip - i];
+        lo[r] = x.lo;
+        hi[r] = x.hi;
+        n_expand[r] = x.n_expand;
         write[r] = first + r;
     }
     size_t R = (size_t)rows * 4;

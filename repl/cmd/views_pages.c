@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "kernels/window.h"
 #include "repl/repl.h"
 
 /* In rising order: a cell of several pages shows the greatest. */
@@ -43,7 +44,7 @@ int map_page_size(const struct page_table *t)
 
 int map_window_start(const struct page_table *t)
 {
-    return t->window > 0 ? max_int(0, t->committed - t->window + 1) : t->window_lo;
+    return t->window > 0 ? window_first(t->committed, t->window) : t->window_lo;
 }
 
 int map_held(const struct page_table *t)

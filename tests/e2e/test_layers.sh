@@ -17,7 +17,7 @@ only() {
 }
 without() { # title, pattern, exception, folders...
     local title=$1 pattern=$2 except=$3; shift 3
-    result "$(grep -rnE --include='*.[ch]' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
+    result "$(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' -- "$pattern" "$@" | grep -vE "${except:-^$}")" "$title"
 }
 
 operations='kernels/(base|kernels|window|tree_rules)\.h' # what a backend may include
@@ -51,7 +51,7 @@ only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan
 
 only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
 
-public="$base|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
+public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/engine\.h' 'repl/.*'
 only repl/text "$base"
@@ -64,5 +64,6 @@ without "only history includes sqlite" '#include <sqlite3' '^history/' repl engi
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
 without "only repl/open.c knows the local engine" 'include "engine/engine\.h"' '^repl/open\.c:' repl
+without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 exit $bad
