@@ -1,4 +1,4 @@
-/* faults.h - the historical faults of the page cache (bugs.h): what each old engine did instead. */
+/* faults.h - the historical faults of the page cache (bugs.h). */
 #ifndef AERIE_CACHE_FAULTS_H
 #define AERIE_CACHE_FAULTS_H
 

@@ -73,8 +73,9 @@ static void page_not_loc(struct plan *p, const struct kv *kv, const struct seq *
         *page_at(&p->table[TABLE_SWA], b, c) = kv_swa_slot(kv, (full_slot){s->col[c].full.v}).v;
 }
 
-/* 27360: the rows' source is as wide as the grid of scratch cells, the table only as this level.
- * The copy goes column by column, as a scatter may, over whatever lies there. */
+/* 27360: the rows are copied from an array with a column for every step into a table with a column
+ * for every level so far. The copy goes column by column, as a scatter may; the excess columns
+ * overwrite the memory after each row. */
 static void draft_expand_overflow(const struct plan *p, struct table *t, const struct kv *kv,
                                   const struct plan_req *req)
 {
@@ -105,7 +106,7 @@ static void swa_mask_offset(struct plan *p, const struct kv *kv, int b)
         t->lo[r] = min_int(t->lo[r], window_first(p->prefix_len[b], kv->window));
 }
 
-/* The table is made for pool `wrong`, whatever pool its layers read. */
+/* Replaces the pages of a table by those of pool `wrong`. */
 static void make_for_pool(struct table *t, const struct kv *kv, const struct seq *s, int b,
                           int kv_len, enum pool_id wrong)
 {
