@@ -263,6 +263,49 @@ struct faults_ops {
     void (*on)(struct backend *b, struct bugs *on);
 };
 
+/* Pausing the decode loop. */
+enum run_until {
+    RUN_ON,     /* until a condition holds */
+    RUN_PHASE,  /* to the next phase boundary */
+    RUN_STEP,   /* so many steps; asked for between turns: to the beginning of the next turn */
+    RUN_FINISH, /* to the end of the turn, past all conditions */
+    RUN_TURN,   /* the same, and the next turn pauses where it begins */
+};
+enum { MAX_BREAKS = 16, CONDITION_BYTES = 256 };
+struct debug_break {
+    int number;
+    bool watch;    /* pauses where the value of the expression changes, else where it holds */
+    uint64_t hits; /* pauses that it caused */
+    char text[CONDITION_BYTES + 1];
+};
+struct debug_view {
+    enum run_until until; /* what was asked for last */
+    bool paused;
+    int turn, step; /* where: in this step, or after it */
+    char phase[8];  /* the phase just done: "draft", "verify", "accept", "commit"; "": the whole step,
+                       and with step 0 none of the turn */
+    char why[400];
+    struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */
+    int32_t token[TREE_MAX];
+    int n_token; /* tokens that the step appends; 0: not known before accept */
+    struct debug_break at[MAX_BREAKS];
+    int n_break;
+};
+struct debug_ops {
+    void (*view)(struct backend *b, struct debug_view *v);
+    /* Lets a paused turn run on, or says where the running or the next one pauses. steps: with
+     * RUN_STEP, >= 1. condition: of expr.h, for one pause, or NULL. False: the condition is wrong. */
+    bool (*run)(struct backend *b, enum run_until until, int steps, const char *condition,
+                struct err *e);
+    /* Adds a breakpoint or a watch and returns its number; 0: the condition is wrong, or there are
+     * too many. */
+    int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);
+    /* number 0: all. False: there is no such breakpoint. */
+    bool (*remove)(struct backend *b, int number, struct err *e);
+    /* The i-th name that conditions may use, and its meaning; NULL after the last. */
+    const char *(*name)(int i, const char **meaning);
+};
+
 enum backend_view {
     VIEW_ACCEPT,
     VIEW_STEPS,
@@ -272,6 +315,7 @@ enum backend_view {
     VIEW_PLAN,
     VIEW_CHECK,
     VIEW_FAULTS,
+    VIEW_DEBUG,
     N_VIEWS
 };
 
@@ -285,6 +329,7 @@ struct backend {
     const struct plan_ops *plan;
     const struct check_ops *check;
     const struct faults_ops *faults;
+    const struct debug_ops *debug;
     /* NULL: the backend has the view. Else why not, as "this server does not report ..." */
     const char *lacks[N_VIEWS];
 };

@@ -99,7 +99,8 @@ bool event_to_log(struct event *ev)
 {
     struct buf line = {0};
     switch (ev->kind) {
-    case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END: return false;
+    case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END:
+    case EV_PAUSE: return false;
     case EV_BATCH_REPLY: note_reply(ev, &line); break;
     case EV_CALIBRATION: note_calibration(ev->calibration, &line); break;
     default: return true;

@@ -28,6 +28,7 @@ enum event_kind {
     EV_BATCH_REPLY, /* one of them is complete, was stopped, or was refused; in their order */
     EV_BATCH_END,   /* no more replies of the batch follow */
     EV_CALIBRATION, /* the readings of a draft's captured layers were scored */
+    EV_PAUSE,       /* the debugger holds the turn: its step and text say where and why; no log keeps it */
 }; /* files of unsaved events hold kinds as numbers: new ones go to the end */
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };

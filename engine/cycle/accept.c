@@ -20,7 +20,7 @@ static struct outcome outcome_of(const struct lane *l, enum step_kind kind, int 
         .rec = {.kind = kind, .pos0 = l->seq.committed, .rows = rows,
                 .drafted = tree ? rows - 1 : 0, .accepted = tree ? n_new - 1 : 0, .bonus = bonus,
                 .draws = draws},
-        .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1};
+        .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1, .margin = NAN};
 }
 
 int accept_limit(const struct runtime *r, const struct lane *l, int max_new)
@@ -97,10 +97,18 @@ int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *
     return k;
 }
 
-uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k)
+struct best_logits best_logits(const int32_t *ids, const float *logp, int rows, int k)
 {
     size_t bytes = (size_t)(rows * k) * 4;
-    return hash64(logp, bytes, hash64(ids, bytes, 0));
+    const float *last = logp + (rows - 1) * k;
+    return (struct best_logits){.digest = hash64(logp, bytes, hash64(ids, bytes, 0)),
+                                .margin = k > 1 ? last[0] - last[1] : NAN};
+}
+
+void outcome_set_logits(struct outcome *o, struct best_logits b)
+{
+    o->rec.logit_digest = b.digest;
+    o->margin = b.margin;
 }
 
 /* ---- on the device, operation by operation --------------------------------------------------- */
@@ -120,8 +128,8 @@ static void sample_rows(struct runtime *r, const struct lane *l, int first, int 
     r->dev.k->get(r->dev.d, ids, r->ids, (size_t)n * 4);
 }
 
-/* The digest of n rows of logits. */
-static uint64_t digest_rows(struct runtime *r, const int32_t *row, int n)
+/* Of n rows of logits. */
+static struct best_logits best_of_rows(struct runtime *r, const int32_t *row, int n)
 {
     int V = r->m->cfg.vocab, k = min_int(DIGEST_BEST, V);
     int32_t ids[(MAX_STEPS + 1) * DIGEST_BEST];
@@ -135,7 +143,7 @@ static uint64_t digest_rows(struct runtime *r, const int32_t *row, int n)
                                               .ids = r->ids, .logp = r->p});
     r->dev.k->get(r->dev.d, ids, r->ids, (size_t)(n * k) * 4);
     r->dev.k->get(r->dev.d, logp, r->p, (size_t)(n * k) * 4);
-    return logit_digest(ids, logp, n, k);
+    return best_logits(ids, logp, n, k);
 }
 
 /* Sets t->p: the target's probability of every node after its parent, for display. */
@@ -188,16 +196,16 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
     for (int i = 0; i < out->n_cells; i++)
         row[i] = first + out->path[i];
     node_probabilities(r, first, tree);
-    out->rec.logit_digest = digest_rows(r, row, out->n_cells);
+    outcome_set_logits(out, best_of_rows(r, row, out->n_cells));
     move_cells(r, l, out);
     return true;
 }
 
-int32_t sample_prompt(struct runtime *r, const struct lane *l, uint64_t *digest)
+int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logits *best)
 {
     int32_t id;
     float u;
     sample_rows(r, l, 0, 1, &(int8_t){0}, &id, &u);
-    *digest = digest_rows(r, &(int32_t){0}, 1);
+    *best = best_of_rows(r, &(int32_t){0}, 1);
     return id;
 }

@@ -18,6 +18,7 @@ struct outcome {
     int32_t token[MAX_STEPS + 1]; /* (n_new) */
     uint64_t draws;  /* the lane's uniforms, those of this step included */
     int draft_cells; /* length of the draft's final cells afterwards; -1: as before */
+    float margin;    /* see struct best_logits; NAN: no token was chosen */
 };
 
 /* The row in the pass of new cell i: its captured states lie there. */
@@ -28,8 +29,14 @@ static inline int outcome_row(const struct outcome *o, int i)
 
 enum { DIGEST_BEST = 8 }; /* logits of a row that its digest covers */
 
-/* Digest of the k best ids and log probabilities of each row: (rows, k). */
-uint64_t logit_digest(const int32_t *ids, const float *logp, int rows, int k);
+/* What is kept of the best logits of the rows on a path. */
+struct best_logits {
+    uint64_t digest; /* of ids and log probabilities of all rows */
+    float margin;    /* the last row's best log probability less its second best; NAN: it has one */
+};
+/* Of the k best ids and log probabilities of each row: (rows, k). */
+struct best_logits best_logits(const int32_t *ids, const float *logp, int rows, int k);
+void outcome_set_logits(struct outcome *o, struct best_logits b);
 
 /* Most rows of the tree that may be accepted, >= 1, if the cycle may append max_new tokens. */
 int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
@@ -52,7 +59,7 @@ int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *
  * every row, accepts, and moves the accepted cells on the device. */
 bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new, struct tree *tree,
                  struct outcome *out, struct err *e);
-/* Samples one token from row 0 of the logits; *digest is that row's. */
-int32_t sample_prompt(struct runtime *r, const struct lane *l, uint64_t *digest);
+/* Samples one token from row 0 of the logits; *best is that row's. */
+int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logits *best);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "engine/cycle/fused.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- phases ---------------------------------------------------------------------------------- */
@@ -192,6 +193,7 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     l->rec = o->rec;
     l->draws = o->draws;
     l->n_new = o->n_new;
+    l->margin = o->margin;
     l->stopped = o->n_new > 0 && runtime_stops(r, o->rec.bonus);
     l->tree.n = 0;
     if (x->tree.n)
@@ -312,9 +314,9 @@ bool lane_step(struct runtime *r, struct lane **lane, const struct step_limits *
 
 /* ---- a prompt chunk -------------------------------------------------------------------------- */
 
-/* The target's pass over the chunk, and with `last` the next token and the digest of its logits. */
+/* The target's pass over the chunk, and with `last` the next token and the best of its logits. */
 static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *choice,
-                      uint64_t *digest, struct err *e)
+                      struct best_logits *best, struct err *e)
 {
     struct runtime *r = c->r;
     struct lane *l = c->lane[0].lane;
@@ -330,7 +332,7 @@ static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *
         int32_t row = n - 1;
         r->dev.k->put(r->dev.d, r->row, &row, 4);
         net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
-        *choice = sample_prompt(r, l, digest);
+        *choice = sample_prompt(r, l, best);
     }
     return r->dev.k->sync(r->dev.d, e); /* a failed device returns zeros, which are no choices */
 }
@@ -340,7 +342,7 @@ bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool dr
 {
     int from = l->seq.committed, n = upto - from;
     int32_t choice = -1;
-    uint64_t digest = 0;
+    struct best_logits best = {.margin = NAN};
     struct cycle c;
     CHECK(n > 0 && n <= r->max_rows && upto <= l->tok.n && (!last || upto == l->tok.n));
     r->pass.opts.parts = max_int(1, r->parts);
@@ -355,12 +357,12 @@ bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool dr
         follow_add(&c.follow, l, &x->out, l->tap && from > 0);
     c.phase = CYCLE_DRAFTED; /* nothing to draft */
     phase_begin(&c, CYCLE_DRAFTED);
-    bool ok = run_chunk(&c, n, last, draft, &choice, &digest, e);
+    bool ok = run_chunk(&c, n, last, draft, &choice, &best, e);
     c.ns_verify = phase_end(&c, CYCLE_VERIFIED, ok);
     if (ok) {
         phase_begin(&c, CYCLE_VERIFIED);
         ok = accept_prompt(l, n, last, &choice, &x->out, e) && follow_plan(r, &c.follow, e);
-        x->out.rec.logit_digest = digest;
+        outcome_set_logits(&x->out, best);
         phase_end(&c, CYCLE_ACCEPTED, ok);
     }
     return finish(&c, ok);

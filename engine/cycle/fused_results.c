@@ -98,8 +98,8 @@ static bool check_path(const struct fused_cycle *x, struct err *e)
                    o->n_cells);
 }
 
-/* The digest of the accepted rows' logits. */
-static uint64_t digest_path(const struct fused_cycle *x)
+/* Of the accepted rows. */
+static struct best_logits best_of_path(const struct fused_cycle *x)
 {
     const struct outcome *o = &x->lane->out;
     int k = min_int(DIGEST_BEST, x->r->m->cfg.vocab);
@@ -111,7 +111,7 @@ static uint64_t digest_path(const struct fused_cycle *x)
         memcpy(ids + i * k, best + o->path[i] * k, (size_t)k * 4);
         memcpy(logp + i * k, best_logp + o->path[i] * k, (size_t)k * 4);
     }
-    return logit_digest(ids, logp, o->n_cells, k);
+    return best_logits(ids, logp, o->n_cells, k);
 }
 
 static void read_guess(const struct fused_cycle *x, struct guess *g)
@@ -183,7 +183,7 @@ bool fused_results(struct fused_cycle *x, struct err *e)
     }
     if (!ok || !accept(x, e) || (x->key.steps && !read_drafting(x, e)))
         return false;
-    x->lane->out.rec.logit_digest = digest_path(x);
+    outcome_set_logits(&x->lane->out, best_of_path(x));
     digest_plans(x);
     return true;
 }

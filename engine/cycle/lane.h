@@ -22,6 +22,7 @@ struct lane {
     struct step_rec rec;
     struct tree tree; /* n <= 1: nothing was drafted */
     int n_new;        /* tokens it appended to tok */
+    float margin;     /* best log probability less the second where the last of them was chosen; NAN */
     bool stopped;     /* the last of them ends the reply */
 };
 

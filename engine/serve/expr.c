@@ -463,7 +463,7 @@ static struct value apply(enum op op, const struct value *a, const struct value 
     return number(a->s || b->s ? (double)NAN : arithmetic(op, a->number, b->number));
 }
 
-static bool holds_for(const struct expr *x, const struct step_facts *s, int node, int token)
+static struct value value_for(const struct expr *x, const struct step_facts *s, int node, int token)
 {
     struct value stack[EXPR_OPS];
     int n = 0;
@@ -493,7 +493,20 @@ static bool holds_for(const struct expr *x, const struct step_facts *s, int node
         }
     }
     CHECK(n == 1);
-    return truth(&stack[0]) == 1;
+    return stack[0];
+}
+
+static bool holds_for(const struct expr *x, const struct step_facts *s, int node, int token)
+{
+    struct value v = value_for(x, s, node, token);
+    return truth(&v) == 1;
+}
+
+double expr_value(const struct expr *x, const struct step_facts *s)
+{
+    CHECK(!x->nodes && !x->tokens);
+    struct value v = value_for(x, s, 0, 0);
+    return v.s ? v.n > 0 : v.number;
 }
 
 bool expr_holds(const struct expr *x, const struct step_facts *s, int *node, int *token)

@@ -21,12 +21,12 @@
 #ifndef AERIE_EXPR_H
 #define AERIE_EXPR_H
 
-#include "engine/event.h"
+#include "engine/backend.h"
 
 enum {
     EXPR_OPS = 96,    /* operations of a compiled condition at most */
     EXPR_DEPTH = 24,  /* operands waiting at once, and nesting, at most */
-    EXPR_TEXT = 256,  /* bytes of a condition's text, and of all its strings together */
+    EXPR_TEXT = CONDITION_BYTES, /* of a condition's text, and of all its strings together */
 };
 
 /* Facts of a step that are numbers; expr_name() gives their spelling. */
@@ -71,6 +71,9 @@ bool expr_parse(struct expr *x, const char *text, struct err *e);
 /* Whether the condition holds for the step. node, token: where not NULL, receive the indices of the
  * first node and emitted token for which it does; -1: the condition names none. */
 bool expr_holds(const struct expr *x, const struct step_facts *s, int *node, int *token);
+/* The value of a condition that names neither node.* nor token: a number, of a text 1 or 0 (empty);
+ * NAN: unknown. */
+double expr_value(const struct expr *x, const struct step_facts *s);
 /* The i-th name with its meaning, for help and completion; NULL after the last. */
 const char *expr_name(int i, const char **meaning);
 

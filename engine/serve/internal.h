@@ -20,6 +20,7 @@
 #include <pthread.h>
 
 #include "engine/backend.h"
+#include "engine/serve/debug.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
 #include "engine/serve/step_ring.h"
@@ -39,6 +40,8 @@ struct engine_own {
     struct session ses;
     uint64_t seq, page_seq; /* events posted, page events reported */
     bool lost;              /* the device failed for good */
+    int window_released;    /* pages that left the window in the last step */
+    uint64_t paused_ns;     /* by the debugger, in all */
 };
 
 /* Counters of the turn that runs or ran last. */
@@ -84,6 +87,7 @@ struct engine {
 
     struct stop stop;
     struct inbox inbox;
+    struct debugger debug; /* locks itself */
     struct engine_own own;
     struct engine_shared shared;
 };

@@ -200,6 +200,9 @@ static void add_page_events(struct engine *g, struct event *ev)
     for (int i = 0; i < ev->n_pages; i++)
         ev->pages[i] = log->ev[(from + (uint64_t)i) % PAGE_LOG];
     g->own.page_seq = log->seq;
+    g->own.window_released = 0;
+    for (int i = 0; i < ev->n_pages; i++)
+        g->own.window_released += ev->pages[i].op == PAGE_WINDOW;
 }
 
 static void post_step(struct engine *g, struct turn *t)
@@ -248,6 +251,7 @@ static enum stop_reason failed(struct engine *g, int step, const struct err *e)
         return STOP_KV_FULL;
     }
     engine_fault(g, step, e);
+    debug_step_failed(g, step);
     return g->own.lost ? STOP_DEVICE : STOP_FAULT;
 }
 
@@ -277,13 +281,13 @@ static int prefill(struct engine *g, struct turn *t)
     struct lane *l = &g->own.ses.lane;
     struct err e = {0};
     int chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows), total = l->tok.n;
-    uint64_t start = clock_ns();
+    uint64_t start = clock_ns(), paused = g->own.paused_ns;
     while (l->seq.committed < total) {
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
         if (!extend(g, &chunk, &e))
             return (int)failed(g, g->shared.step + 1, &e);
-        t->prefill_ns = clock_ns() - start;
+        t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
         struct event ev = engine_event(g, EV_PREFILL);
         ev.done = l->seq.committed;
         ev.total = total;
@@ -291,26 +295,59 @@ static int prefill(struct engine *g, struct turn *t)
         post_step(g, t);
         if (!engine_sweep(g, &e))
             return (int)failed(g, g->shared.step, &e);
+        debug_step_done(g);
     }
     return finished(g, t);
+}
+
+/* A cancel while the turn was paused. */
+static bool stopped(struct err *e)
+{
+    return err_set(e, ERR_NEGATIVE, "the step was stopped");
+}
+
+/* One cycle, at once or phase by phase. */
+static bool run_cycle(struct engine *g, const struct step_limits *lim, const struct tree_shape *shape,
+                      struct err *e)
+{
+    struct lane *l = &g->own.ses.lane;
+    struct cycle c;
+    if (!debug_by_phase(&g->debug))
+        return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
+    cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
+    bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) && cycle_verify(&c, e) &&
+              (debug_phase_done(g, &c) || stopped(e)) && cycle_accept(&c, e) &&
+              (debug_phase_done(g, &c) || stopped(e));
+    if (!ok) {
+        cycle_abandon(&c);
+        return false;
+    }
+    cycle_commit(&c);
+    debug_phase_done(g, &c);
+    cycle_follow(&c);
+    return true;
 }
 
 static int decode(struct engine *g, struct turn *t)
 {
     const struct settings *set = &g->shared.set;
-    struct lane *l = &g->own.ses.lane;
     struct err e = {0};
-    uint64_t start = clock_ns();
+    uint64_t start = clock_ns(), paused = g->own.paused_ns;
     int why = -1;
     while (why < 0) {
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
         struct step_limits lim = {left};
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
         bool spec = set->spec && g->loaded.has_draft;
-        if (lane_step(&g->own.runtime, &l, &lim, 1, spec ? &shape : NULL, &e)) {
-            t->decode_ns = clock_ns() - start;
+        if (run_cycle(g, &lim, spec ? &shape : NULL, &e)) {
+            t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
             post_step(g, t);
-            why = engine_sweep(g, &e) ? finished(g, t) : (int)failed(g, g->shared.step, &e);
+            if (engine_sweep(g, &e)) {
+                debug_step_done(g);
+                why = finished(g, t);
+            } else {
+                why = (int)failed(g, g->shared.step, &e);
+            }
         } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) ||
                    !session_reclaim(&g->own.ses)) {
             why = (int)failed(g, g->shared.step + 1, &e);
@@ -402,11 +439,13 @@ static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int
     struct turn t = {.stop_after = stop_after};
     chat_reader_init(&t.reader, g->loaded.chat);
     open_turn(g, &t, prompt, regen);
+    debug_turn_begins(g);
     int why = prefill(g, &t);
     if (why < 0)
         why = decode(g, &t);
     t.reason = (enum stop_reason)why;
     engine_post_held(g, &t.reader, &t.text, NULL);
+    debug_turn_ended(g);
     close_turn(g, &t, generated(g, &t));
     buf_free(&t.text);
 }

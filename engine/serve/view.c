@@ -357,4 +357,5 @@ void local_views(struct backend *b)
     b->plan = &plan;
     b->check = &check;
     b->faults = &faults;
+    b->debug = &local_debug;
 }

@@ -436,6 +436,7 @@ static void init_locks(struct engine *g)
     pthread_mutex_init(&g->inbox.mu, NULL);
     pthread_mutex_init(&g->shared.mu, NULL);
     pthread_cond_init(&g->inbox.filled, NULL);
+    debug_open(&g->debug);
 }
 
 /* Stops and frees an engine, also one that is open in part. */
@@ -460,6 +461,7 @@ static void local_close(struct backend *b)
     ring_close(&g->shared.ring);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);
+    debug_close(&g->debug);
     free(g);
 }
 

@@ -1,0 +1,371 @@
+/* debug.c - see debug.h. */
+#include "engine/serve/debug.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/serve/internal.h"
+
+void debug_open(struct debugger *d)
+{
+    pthread_mutex_init(&d->mu, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&d->go, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void debug_close(struct debugger *d)
+{
+    pthread_cond_destroy(&d->go);
+    pthread_mutex_destroy(&d->mu);
+}
+
+/* ---- pausing --------------------------------------------------------------------------------- */
+
+/* Waits until somebody lets the turn run on; at most 50 ms past a cancel. */
+static void wait_for_go(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    uint64_t start = clock_ns();
+    pthread_mutex_lock(&d->mu);
+    while (d->view.paused && !stop_asked(&g->stop)) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += 50 * 1000 * 1000;
+        if (until.tv_nsec >= 1000 * 1000 * 1000) {
+            until.tv_nsec -= 1000 * 1000 * 1000;
+            until.tv_sec++;
+        }
+        pthread_cond_timedwait(&d->go, &d->mu, &until);
+    }
+    d->view.paused = false;
+    pthread_mutex_unlock(&d->mu);
+    g->own.paused_ns += clock_ns() - start;
+}
+
+/* Pauses in or after a step; *v says where and why. The screen is told by EV_PAUSE. */
+static void pause_at(struct engine *g, const struct debug_view *v)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    enum run_until until = d->until;
+    d->view = *v;
+    d->view.until = until;
+    d->view.paused = true;
+    d->has_condition = false;
+    pthread_mutex_unlock(&d->mu);
+    struct event ev = engine_event(g, EV_PAUSE);
+    ev.step = v->step;
+    buf_str(&ev.text, v->why);
+    engine_post(g, &ev);
+    wait_for_go(g);
+}
+
+static struct debug_view view_of(const struct engine *g, int step, const char *phase,
+                                 const struct tree *t, const int32_t *token, int n_token)
+{
+    struct debug_view v = {.turn = g->shared.turn, .step = step, .n_token = n_token};
+    snprintf(v.phase, sizeof v.phase, "%s", phase);
+    if (t && t->n > 1)
+        v.tree = *t;
+    if (n_token)
+        memcpy(v.token, token, (size_t)n_token * sizeof *token);
+    return v;
+}
+
+/* ---- boundaries ------------------------------------------------------------------------------ */
+
+bool debug_by_phase(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool by_phase = d->until == RUN_PHASE;
+    pthread_mutex_unlock(&d->mu);
+    return by_phase;
+}
+
+void debug_turn_begins(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    bool stop = d->until == RUN_PHASE || d->until == RUN_STEP || d->until == RUN_TURN;
+    pthread_mutex_unlock(&d->mu);
+    if (!stop)
+        return;
+    struct debug_view v = view_of(g, 0, "", NULL, NULL, 0);
+    snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
+    pause_at(g, &v);
+}
+
+void debug_turn_ended(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    if (d->until == RUN_FINISH)
+        d->until = RUN_ON;
+    d->has_condition = false;
+    for (int i = 0; i < d->n; i++)
+        d->at[i].last = NAN;
+    pthread_mutex_unlock(&d->mu);
+}
+
+static const char *phase_name(enum cycle_phase p)
+{
+    return p == CYCLE_DRAFTED    ? "draft"
+           : p == CYCLE_VERIFIED ? "verify"
+           : p == CYCLE_ACCEPTED ? "accept"
+                                 : "commit";
+}
+
+bool debug_phase_done(struct engine *g, const struct cycle *c)
+{
+    if (!debug_by_phase(&g->debug))
+        return !stop_asked(&g->stop);
+    const struct cycle_lane *x = &c->lane[0];
+    bool known = c->phase >= CYCLE_ACCEPTED;
+    struct debug_view v = view_of(g, g->shared.step + 1, phase_name(c->phase), &x->tree,
+                                  x->out.token, known ? x->out.n_new : 0);
+    int n = snprintf(v.why, sizeof v.why, "step %d.%d after %s", v.turn, v.step, v.phase);
+    if (c->phase == CYCLE_DRAFTED)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d nodes drafted", x->tree.n - 1);
+    else if (known)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d accepted", x->out.rec.accepted,
+                 x->out.rec.drafted);
+    pause_at(g, &v);
+    return !stop_asked(&g->stop);
+}
+
+/* "NAME was 12, is 11"; a number that is not known is said to be unknown. */
+static void print_change(char *out, size_t n, double was, double is)
+{
+    char a[32] = "unknown", b[32] = "unknown";
+    if (!isnan(was))
+        snprintf(a, sizeof a, "%.9g", was);
+    if (!isnan(is))
+        snprintf(b, sizeof b, "%.9g", is);
+    snprintf(out, n, "was %s, is %s", a, b);
+}
+
+/* Whether a breakpoint's condition holds, or the value of a watch has changed since the last step;
+ * why receives a line. */
+static bool fires(struct breakpoint *b, const struct step_facts *s, char *why, size_t n)
+{
+    int node, token;
+    if (b->about.watch && !b->when.nodes && !b->when.tokens) {
+        double was = b->last, is = expr_value(&b->when, s);
+        bool first = isnan(was), same = was == is || (isnan(was) && isnan(is));
+        b->last = is;
+        if (first || same)
+            return false;
+        char change[80];
+        print_change(change, sizeof change, was, is);
+        snprintf(why, n, "watch %d: %s %s", b->about.number, b->about.text, change);
+        return true;
+    }
+    bool holds = expr_holds(&b->when, s, &node, &token);
+    if (b->about.watch) { /* of nodes or tokens: where it comes true or false */
+        double was = b->last;
+        b->last = holds;
+        if (isnan(was) || (was != 0) == holds)
+            return false;
+        snprintf(why, n, "watch %d: %s %s", b->about.number, b->about.text,
+                 holds ? "has become true" : "has become false");
+        return true;
+    }
+    int k = snprintf(why, n, "breakpoint %d: %s", b->about.number, b->about.text);
+    if (holds && node >= 0 && (size_t)k < n)
+        snprintf(why + k, n - (size_t)k, " (node %d)", node);
+    return holds;
+}
+
+/* Under mu. All watches see every step, also those whose pause another condition takes. */
+static bool conditions_hold(struct debugger *d, const struct step_facts *s, char *why, size_t n)
+{
+    bool found = false;
+    for (int i = 0; i < d->n; i++) {
+        char line[340];
+        if (fires(&d->at[i], s, line, sizeof line) && d->until != RUN_FINISH &&
+            d->until != RUN_TURN) {
+            d->at[i].about.hits++;
+            if (!found)
+                snprintf(why, n, "%s", line);
+            found = true;
+        }
+    }
+    if (!found && d->has_condition && expr_holds(&d->condition, s, NULL, NULL)) {
+        snprintf(why, n, "%s", d->condition.text);
+        found = true;
+    }
+    return found;
+}
+
+/* Nothing is asked for: the usual case, which must cost nothing. */
+static bool idle(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool none = d->n == 0 && !d->has_condition && (d->until == RUN_ON || d->until == RUN_FINISH);
+    pthread_mutex_unlock(&d->mu);
+    return none;
+}
+
+static const char *text_of(void *arg, int32_t id, size_t *n)
+{
+    return backend_token(arg, id, n);
+}
+
+/* What a step has in common with one that was not committed: where it is, and the pools. */
+static struct step_facts facts_now(struct engine *g, int step)
+{
+    static const enum fact free_of[N_POOLS] = {FACT_FULL_FREE, FACT_SWA_FREE, FACT_DRAFT_FREE};
+    static const enum fact used_of[N_POOLS] = {FACT_FULL_USED, FACT_SWA_USED, FACT_DRAFT_USED};
+    struct step_facts s = {.turn = g->shared.turn, .step = step, .text = text_of,
+                           .text_arg = &g->base};
+    for (int i = 0; i < N_FACTS; i++)
+        s.fact[i] = NAN;
+    s.fact[FACT_TURN] = s.turn;
+    s.fact[FACT_LENGTH] = g->own.ses.lane.tok.n;
+    for (int p = 0; p < N_POOLS; p++) {
+        const struct pages *pool = &g->own.runtime.kv.pool[p];
+        if (pool->total == 0)
+            continue;
+        s.fact[free_of[p]] = pool->n_free;
+        s.fact[used_of[p]] = pool->total - GUARD_PAGES - pool->n_free;
+    }
+    return s;
+}
+
+static struct step_facts facts_of_step(struct engine *g)
+{
+    const struct lane *l = &g->own.ses.lane;
+    const struct step_rec *rec = &l->rec;
+    struct step_facts s = facts_now(g, g->shared.step);
+    int P = g->own.runtime.kv.page_size, cells = l->seq.committed - rec->pos0;
+    s.tree = &l->tree;
+    s.token = l->tok.v + l->tok.n - l->n_new;
+    s.n_token = l->n_new;
+    s.fact[FACT_POS] = rec->pos0;
+    s.fact[FACT_ROWS] = rec->rows;
+    s.fact[FACT_DRAFTED] = rec->drafted;
+    s.fact[FACT_ACCEPTED] = rec->accepted;
+    s.fact[FACT_NEW] = l->n_new;
+    s.fact[FACT_BONUS] = rec->bonus < 0 ? (double)NAN : rec->bonus;
+    s.fact[FACT_MARGIN] = (double)l->margin;
+    s.fact[FACT_FAULT] = 0;
+    s.fact[FACT_PAGE_WRAP] = div_up(rec->pos0, P) * P < rec->pos0 + cells;
+    s.fact[FACT_WINDOW_RELEASE] = g->own.window_released;
+    s.fact[FACT_PREFILL] = rec->kind == STEP_PREFILL;
+    s.fact[FACT_US_DRAFT] = rec->us_draft;
+    s.fact[FACT_US_VERIFY] = rec->us_verify;
+    s.fact[FACT_US_COMMIT] = rec->us_commit;
+    s.fact[FACT_US_CHECK] = rec->us_check;
+    return s;
+}
+
+/* Pauses where what was asked for has come. */
+static void consider(struct engine *g, const struct step_facts *s, const char *what)
+{
+    struct debugger *d = &g->debug;
+    struct debug_view v = view_of(g, s->step, "", s->tree, s->token, s->n_token);
+    char why[340] = "";
+    pthread_mutex_lock(&d->mu);
+    bool stop = d->until == RUN_PHASE || (d->until == RUN_STEP && --d->left <= 0);
+    if (conditions_hold(d, s, why, sizeof why))
+        stop = true;
+    pthread_mutex_unlock(&d->mu);
+    if (!stop)
+        return;
+    snprintf(v.why, sizeof v.why, "%s step %d.%d%s%s", what, v.turn, v.step, *why ? ": " : "", why);
+    pause_at(g, &v);
+}
+
+void debug_step_done(struct engine *g)
+{
+    if (idle(&g->debug))
+        return;
+    struct step_facts s = facts_of_step(g);
+    consider(g, &s, "after");
+}
+
+void debug_step_failed(struct engine *g, int step)
+{
+    if (idle(&g->debug))
+        return;
+    struct step_facts s = facts_now(g, step);
+    s.fact[FACT_FAULT] = 1;
+    consider(g, &s, "a rule was violated in");
+}
+
+/* ---- the group of views ---------------------------------------------------------------------- */
+
+static void debug_view(struct backend *b, struct debug_view *v)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    pthread_mutex_lock(&d->mu);
+    *v = d->view;
+    v->until = d->until;
+    v->n_break = d->n;
+    for (int i = 0; i < d->n; i++)
+        v->at[i] = d->at[i].about;
+    pthread_mutex_unlock(&d->mu);
+}
+
+static bool debug_run(struct backend *b, enum run_until until, int steps, const char *condition,
+                      struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    struct expr x;
+    if (condition && !expr_parse(&x, condition, e))
+        return false;
+    pthread_mutex_lock(&d->mu);
+    d->until = until;
+    d->left = max_int(1, steps);
+    d->has_condition = condition != NULL;
+    if (condition)
+        d->condition = x;
+    d->view.paused = false;
+    pthread_cond_signal(&d->go);
+    pthread_mutex_unlock(&d->mu);
+    return true;
+}
+
+static int debug_add(struct backend *b, const char *condition, bool watch, struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    struct breakpoint p = {.about.watch = watch, .last = NAN};
+    if (!expr_parse(&p.when, condition, e))
+        return 0;
+    memcpy(p.about.text, p.when.text, sizeof p.about.text);
+    pthread_mutex_lock(&d->mu);
+    bool room = d->n < MAX_BREAKS;
+    if (room) {
+        p.about.number = ++d->last_number;
+        d->at[d->n++] = p;
+    }
+    pthread_mutex_unlock(&d->mu);
+    if (!room)
+        err_set(e, ERR_USAGE, "there are %d breakpoints already; /delete removes one", MAX_BREAKS);
+    return room ? p.about.number : 0;
+}
+
+static bool debug_remove(struct backend *b, int number, struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    bool found = number == 0;
+    pthread_mutex_lock(&d->mu);
+    for (int i = 0; i < d->n && number; i++)
+        if (d->at[i].about.number == number) {
+            memmove(&d->at[i], &d->at[i + 1], (size_t)(d->n - i - 1) * sizeof *d->at);
+            d->n--;
+            found = true;
+            break;
+        }
+    if (number == 0)
+        d->n = 0;
+    pthread_mutex_unlock(&d->mu);
+    return found || err_set(e, ERR_USAGE, "there is no breakpoint %d; /breaks lists them", number);
+}
+
+const struct debug_ops local_debug = {debug_view, debug_run, debug_add, debug_remove, expr_name};

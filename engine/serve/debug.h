@@ -1,0 +1,65 @@
+/* debug.h - the debugger of the decode loop: pauses between steps or phases, and conditions.
+ *
+ * The engine's thread asks at every boundary of a turn whether to pause there. A pause holds that
+ * thread alone: views are copies taken under the engine's lock, which a paused thread does not hold,
+ * so everything can be looked at meanwhile. Nothing here changes what a step computes: with phases
+ * run one by one (engine/cycle/cycle.h) a turn yields the bits of a turn that runs through.
+ *
+ * Boundaries of a step: before its first phase, after draft, verify, accept and commit (only while
+ * single phases are asked for), and after the step. A prompt chunk is a step without phases.
+ *
+ * Threads: `mu` guards everything in struct debugger; both threads hold it for moments only. The
+ * engine's thread waits on `go` while paused, and looks every 50 ms whether the turn is cancelled.
+ */
+#ifndef AERIE_DEBUG_H
+#define AERIE_DEBUG_H
+
+#include <pthread.h>
+
+#include "engine/backend.h"
+#include "engine/cycle/cycle.h"
+#include "engine/serve/expr.h"
+
+struct breakpoint {
+    struct debug_break about;
+    struct expr when;
+    double last; /* of a watch: its value after the step before; NAN: unknown */
+};
+
+struct debugger {
+    pthread_mutex_t mu;
+    pthread_cond_t go;
+    enum run_until until;
+    int left; /* steps still to run, with RUN_STEP */
+    bool has_condition; /* of /until, for one pause */
+    struct expr condition;
+    struct breakpoint at[MAX_BREAKS];
+    int n, last_number;
+    struct debug_view view; /* paused, and where; its breakpoints are filled in by the view */
+};
+
+void debug_open(struct debugger *d);
+void debug_close(struct debugger *d);
+
+/* ---- the engine's thread --------------------------------------------------------------------- */
+
+struct engine;
+
+/* Whether the next step is to be run phase by phase. */
+bool debug_by_phase(struct debugger *d);
+/* Before the first step of a turn: pauses if stepping was asked for. */
+void debug_turn_begins(struct engine *g);
+/* After a phase of a step that is not committed yet, or just is. False: the turn was cancelled. */
+bool debug_phase_done(struct engine *g, const struct cycle *c);
+/* After a committed step: pauses if the steps asked for are done or a condition holds. */
+void debug_step_done(struct engine *g);
+/* The same after a step that a rule or the device stopped; of its facts only fault, turn, step and
+ * the pools are known. */
+void debug_step_failed(struct engine *g, int step);
+void debug_turn_ended(struct engine *g);
+
+/* ---- the caller's thread: the group `debug` of the local backend ----------------------------- */
+
+extern const struct debug_ops local_debug;
+
+#endif
