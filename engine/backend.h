@@ -281,6 +281,7 @@ struct debug_break {
 struct debug_view {
     enum run_until until; /* what was asked for last */
     bool paused;
+    uint64_t pauses; /* so far */
     int turn, step; /* where: in this step, or after it */
     char phase[8];  /* the phase just done: "draft", "verify", "accept", "commit"; "": the whole step,
                        and with step 0 none of the turn */

@@ -29,6 +29,7 @@ struct plain {
     bool broken;             /* standard output takes no more */
     bool lost;               /* the device failed for good */
     bool answered;           /* a turn ended since the last message */
+    uint64_t paused;         /* number of the latest pause that was shown */
     bool interrupted;        /* by Ctrl-C, since the last line */
     int terminated;          /* the signal that ends the program, or 0 */
     enum stop_reason reason; /* of it */
@@ -362,6 +363,16 @@ static void show_report(struct app *a, const struct event *ev)
     buf_free(&json);
 }
 
+/* A turn that the debugger holds leaves the line and gives the prompt back. */
+static void show_pause(struct app *a)
+{
+    struct plain *p = plain_of(a);
+    if (p->mid_line && !a->opt.json)
+        put(a, "\n", 1);
+    p->mid_line = false;
+    p->paused = app_show_pause(a);
+}
+
 static void take_event(struct app *a, struct event *ev)
 {
     app_event(a, ev);
@@ -374,6 +385,7 @@ static void take_event(struct app *a, struct event *ev)
             complain(a, ev->text.p ? ev->text.p : "");
         break;
     case EV_FAULT: show_fault(a, ev); break;
+    case EV_PAUSE: show_pause(a); break;
     case EV_OP:
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
@@ -383,7 +395,7 @@ static void take_event(struct app *a, struct event *ev)
     event_free(ev);
 }
 
-/* Passes events on until every request is done. Busy is asked before the queue: what was posted
+/* Passes events on until every request is done, or the turn is paused and that was shown. Busy is asked before the queue: what was posted
  * before the engine became idle is then in it. */
 static void wait_idle(struct app *a)
 {
@@ -396,7 +408,7 @@ static void wait_idle(struct app *a)
             take_event(a, &ev);
             any = true;
         }
-        if (!busy && !any)
+        if (!any && (!busy || (app_paused(a) && app_paused(a) == plain_of(a)->paused)))
             break;
         if (any && busy) /* text is printed a hundred times a second, not word by word */
             backend_rest(a->backend, 10);
@@ -610,14 +622,17 @@ static bool on_signals(struct app *a, bool waiting)
         a->exit_code = 128 + (p->terminated ? p->terminated : SIGINT);
         return true;
     }
-    if (interrupted && waiting) {
+    if (interrupted && waiting && app_paused(a)) { /* as while it runs: the turn ends */
+        backend_cancel(a->backend);
+        wait_idle(a);
+    } else if (interrupted && waiting) {
         prompt(a, "\n");
         complain(a, "Ctrl-D or /bye leaves");
     }
     return false;
 }
 
-/* ">>> ", behind what is attached. */
+/* ">>> ", behind what is attached, or that a turn is paused. */
 static void prompt_message(struct app *a)
 {
     struct buf names = {0}, clean = {0};
@@ -627,7 +642,7 @@ static void prompt_message(struct app *a)
         text_sanitise(&clean, names.p, names.n, false, NULL);
         buf_str(&clean, "] ");
     }
-    buf_str(&clean, ">>> ");
+    buf_str(&clean, app_paused(a) ? "(paused) >>> " : ">>> ");
     prompt(a, clean.p);
     buf_free(&names);
     buf_free(&clean);
@@ -651,6 +666,16 @@ static void read_all(struct app *a, struct reader *r)
         if (stop)
             break;
     }
+}
+
+/* A script that ends while a turn is paused gets the rest of the reply. */
+static void finish_paused(struct app *a)
+{
+    struct err e;
+    if (plain_of(a)->terminal || a->quit || plain_of(a)->terminated || !app_paused(a) ||
+        !a->backend->debug->run(a->backend, RUN_FINISH, 1, NULL, &e))
+        return;
+    wait_idle(a);
 }
 
 static void plain_begin(struct app *a, struct plain *p)
@@ -717,6 +742,7 @@ int plain_run(struct app *a)
     wait_idle(a);
     welcome(a, &p);
     read_all(a, &r);
+    finish_paused(a);
     if (script)
         close(r.fd);
     buf_free(&r.in);

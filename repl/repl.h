@@ -106,6 +106,14 @@ void app_settings(struct app *a, struct settings *s); /* as they are now */
 void app_bugs(struct app *a, struct bugs *on);        /* historical faults that are on now */
 void app_look(struct app *a, struct status *s);
 
+/* ---- cmd/debug.c ----------------------------------------------------------------------------- */
+
+/* The number of the pause in which a turn waits, from 1; 0: no turn is paused. */
+uint64_t app_paused(const struct app *a);
+/* Shows where and why the turn is paused; what both faces do with EV_PAUSE. Returns the number of the
+ * latest pause. */
+uint64_t app_show_pause(struct app *a);
+
 /* ---- app.c ----------------------------------------------------------------------------------- */
 
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is

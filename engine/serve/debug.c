@@ -53,7 +53,9 @@ static void pause_at(struct engine *g, const struct debug_view *v)
     struct debugger *d = &g->debug;
     pthread_mutex_lock(&d->mu);
     enum run_until until = d->until;
+    uint64_t pauses = d->view.pauses + 1;
     d->view = *v;
+    d->view.pauses = pauses;
     d->view.until = until;
     d->view.paused = true;
     d->has_condition = false;

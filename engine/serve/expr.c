@@ -205,7 +205,7 @@ static bool parse_name(struct parser *p)
         p->at += n;
         return true;
     }
-    return wrong(p, "a name such as accepted, margin, pool.swa.free or node.q (/help break lists all)");
+    return wrong(p, "a name such as accepted, margin, pool.swa.free or node.q (/help conditions lists all)");
 }
 
 static bool parse_primary(struct parser *p)

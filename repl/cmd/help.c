@@ -78,6 +78,14 @@ static const struct topic {
      "5              a checker rule was violated in this session\n"
      "130, 143       stopped by Ctrl-C, by a termination signal\n"
      "A script goes on after a failing command; its exit code is the highest that occurred.\n"},
+    {"conditions", "conditions of /break, /until and /watch",
+     "A comparison of facts of one step, such as  accept==0 && pool.swa.free<8\n"
+     "Operators, loosest first:  ||  &&  !  == != < <= > >=  + -  * / %  and parentheses;\n"
+     "or, and, not are the same in words. Texts stand in quotes: token==\"foo\". A step's\n"
+     "address is TURN.STEP: step==9.214. A condition that names node.* holds when it holds for\n"
+     "one drafted node, one that names token for one token that the step added. What is not\n"
+     "known of a step (the margin of a prompt chunk) makes a comparison false, and also its\n"
+     "negation. /break A if B is /break (A) && (B).\n"},
     {"input", "how lines are read",
      "A line that begins with / is a command; // sends a literal slash. Commands may be cut\n"
      "short while that is unambiguous: /tr is /tree. \"two words\" is one argument, \\\" a quote.\n"
@@ -102,6 +110,7 @@ static const struct group_name {
     const char *name, *title;
 } groups[] = {
     {"chat", "Chat"}, {"session", "Sessions"}, {"inspect", "Look inside"},
+    {"debug", "Pause and step"},
 };
 
 static void list_text(struct sheet *out)
@@ -186,19 +195,48 @@ static bool help_setting(const char *name, struct sheet *out, struct buf *json)
     return false;
 }
 
-static bool help_topic(const char *name, struct sheet *out, struct buf *json)
+/* The names that conditions may use, under the topic of that name. */
+static void list_names(struct app *a, struct sheet *out, struct buf *json)
+{
+    const char *name, *meaning;
+    if (!backend_has(a->backend, VIEW_DEBUG))
+        return;
+    if (json) {
+        jput_key(json, "names");
+        jput_open(json, '{');
+    }
+    for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++) {
+        if (json) {
+            jput_kstr(json, name, meaning);
+            continue;
+        }
+        sheet_printf(out, ST_KEY, "  %s", name);
+        sheet_tab(out, 20);
+        sheet_add(out, ST_TEXT, meaning);
+        sheet_line(out);
+    }
+    if (json)
+        jput_close(json, '}');
+}
+
+static bool help_topic(struct app *a, const char *name, struct sheet *out, struct buf *json)
 {
     for (int i = 0; i < N_TOPIC; i++) {
         if (strncmp(topics[i].name, name, strlen(name)) != 0)
             continue;
+        bool names = strcmp(topics[i].name, "conditions") == 0;
         if (json) {
             jput_open(json, '{');
             jput_kstr(json, "topic", topics[i].name);
             jput_kstr(json, "text", topics[i].text);
+            if (names)
+                list_names(a, out, json);
             jput_close(json, '}');
         } else {
             say_line(out, ST_HEAD, "%s", topics[i].title);
             say_text(out, ST_TEXT, topics[i].text);
+            if (names)
+                list_names(a, out, NULL);
         }
         return true;
     }
@@ -225,7 +263,7 @@ static const char *any_help(int i)
 bool cmd_help(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
               struct buf *json, struct err *e)
 {
-    (void)a, (void)rest;
+    (void)rest;
     if (argc > 1)
         return arg_expected("help", "takes at most one topic", e);
     if (argc == 0) {
@@ -238,7 +276,7 @@ bool cmd_help(struct app *a, int argc, char **argv, const char *rest, struct she
     const char *name = argv[0] + (argv[0][0] == '/');
     const struct cmd *c = *name ? cmd_find(name, NULL) : NULL;
     bool exact = c && (strcmp(c->name, name) == 0 || (c->alias && strcmp(c->alias, name) == 0));
-    if (!exact && *name && (help_setting(name, out, json) || help_topic(name, out, json)))
+    if (!exact && *name && (help_setting(name, out, json) || help_topic(a, name, out, json)))
         return true;
     if (c) {
         help_command(c, out, json);

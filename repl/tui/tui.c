@@ -173,6 +173,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_TURN_END: end_turn(t, ev); break;
     case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
     case EV_FAULT: fault(t, ev); break;
+    case EV_PAUSE: app_show_pause(t->app); break;
     default: replies_event(t, ev); break;
     }
     t->view_old = true;

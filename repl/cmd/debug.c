@@ -1,0 +1,324 @@
+/* debug.c - the commands that pause turns: /break, /watch, /delete, /breaks, /step, /phase, /next,
+ * /finish, /continue, /until and /where.
+ *
+ * A paused turn waits in the engine; everything else goes on. Where and why it waits is shown by
+ * app_show_pause(), to which both faces come when the engine posts EV_PAUSE.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+uint64_t app_paused(const struct app *a)
+{
+    struct debug_view v;
+    if (!a->backend || !backend_has(a->backend, VIEW_DEBUG))
+        return 0;
+    a->backend->debug->view(a->backend, &v);
+    return v.paused ? v.pauses : 0;
+}
+
+/* ---- where a turn is paused ------------------------------------------------------------------ */
+
+static void tokens_text(struct app *a, const struct debug_view *v, struct buf *out)
+{
+    for (int i = 0; i < v->n_token; i++) {
+        size_t n;
+        const char *text = backend_token(a->backend, v->token[i], &n);
+        buf_str(out, i ? " " : "");
+        buf_char(out, '"');
+        text_sanitise(out, text, n, false, NULL);
+        buf_char(out, '"');
+    }
+}
+
+static void pause_json(struct app *a, const struct debug_view *v, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kbool(json, "paused", v->paused);
+    if (v->paused) {
+        jput_kint(json, "turn", v->turn);
+        jput_kint(json, "step", v->step);
+        jput_kstr(json, "phase", v->phase);
+        jput_kstr(json, "why", v->why);
+        jput_kint(json, "nodes", v->tree.n);
+        jput_key(json, "tokens");
+        jput_open(json, '[');
+        for (int i = 0; i < v->n_token; i++) {
+            size_t n;
+            const char *text = backend_token(a->backend, v->token[i], &n);
+            jput_open(json, '{');
+            jput_kint(json, "token", v->token[i]);
+            jput_key(json, "text");
+            jput_strn(json, text, n);
+            jput_close(json, '}');
+        }
+        jput_close(json, ']');
+    }
+    jput_close(json, '}');
+}
+
+static void pause_text(struct app *a, const struct debug_view *v, struct sheet *out)
+{
+    struct buf tokens = {0};
+    say_line(out, ST_WARN, "paused: %s", v->why);
+    tokens_text(a, v, &tokens);
+    if (v->n_token)
+        say_line(out, ST_TEXT, "tokens of the step: %s", tokens.p);
+    if (v->pauses == 1)
+        say_line(out, ST_DIM, "/phase, /step, /finish or /continue goes on; /tree, /pages and all other views "
+                 "show this state");
+    buf_free(&tokens);
+}
+
+uint64_t app_show_pause(struct app *a)
+{
+    struct debug_view v;
+    a->backend->debug->view(a->backend, &v);
+    if (!v.paused) /* it goes on already */
+        return v.pauses;
+    if (a->face.json) {
+        struct buf json = {0};
+        pause_json(a, &v, &json);
+        a->face.json(a, json.p);
+        buf_free(&json);
+        return v.pauses;
+    }
+    struct sheet s;
+    sheet_init(&s, a->ascii);
+    pause_text(a, &v, &s);
+    a->face.show(a, &s);
+    sheet_free(&s);
+    return v.pauses;
+}
+
+bool cmd_where(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argv, (void)rest;
+    struct debug_view v;
+    if (argc > 0)
+        return arg_expected("where", "takes nothing", e);
+    if (!app_needs(a, "where", VIEW_DEBUG, e))
+        return false;
+    a->backend->debug->view(a->backend, &v);
+    if (json)
+        pause_json(a, &v, json);
+    else if (v.paused)
+        pause_text(a, &v, out);
+    else
+        say_line(out, ST_TEXT, backend_busy(a->backend) ? "the turn runs; /step pauses it after its step"
+                                                        : "no turn runs; /step pauses the next one "
+                                                          "where it begins");
+    return true;
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+/* Lets a paused turn run; of one that is not paused, says what will happen. */
+static bool run_on(struct app *a, const char *command, enum run_until until, int steps,
+                   const char *condition, const char *told, struct sheet *out, struct buf *json,
+                   struct err *e)
+{
+    if (!app_needs(a, command, VIEW_DEBUG, e))
+        return false;
+    bool paused = app_paused(a) > 0;
+    if (!paused && until == RUN_FINISH)
+        return err_set(e, ERR_USAGE, "no turn is paused");
+    if (!a->backend->debug->run(a->backend, until, steps, condition, e))
+        return false;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "run", command);
+        jput_close(json, '}');
+    } else if (!paused) {
+        say_line(out, ST_TEXT, "%s", told);
+    }
+    return true;
+}
+
+bool cmd_step(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest;
+    long n = 1;
+    if (argc > 1 || (argc == 1 && !arg_int(argv[0], "number of steps", 1, 1000000, &n, e)))
+        return argc > 1 ? arg_expected("step", "takes at most one number of steps", e) : false;
+    return run_on(a, "step", RUN_STEP, (int)n, NULL, backend_busy(a->backend)
+                  ? "the turn pauses soon" : "the next turn pauses where it begins", out, json, e);
+}
+
+bool cmd_phase(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argv, (void)rest;
+    if (argc > 0)
+        return arg_expected("phase", "takes nothing", e);
+    return run_on(a, "phase", RUN_PHASE, 1, NULL, backend_busy(a->backend)
+                  ? "the turn pauses soon" : "the next turn pauses where it begins", out, json, e);
+}
+
+bool cmd_next(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)argv, (void)rest;
+    if (argc > 0)
+        return arg_expected("next", "takes nothing", e);
+    return run_on(a, "next", RUN_TURN, 1, NULL, "the next turn pauses where it begins", out, json, e);
+}
+
+bool cmd_finish(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)argv, (void)rest;
+    if (argc > 0)
+        return arg_expected("finish", "takes nothing", e);
+    return run_on(a, "finish", RUN_FINISH, 1, NULL, "", out, json, e);
+}
+
+bool cmd_continue(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                  struct buf *json, struct err *e)
+{
+    (void)argv, (void)rest;
+    if (argc > 0)
+        return arg_expected("continue", "takes nothing", e);
+    return run_on(a, "continue", RUN_ON, 1, NULL, "turns run; breakpoints hold", out, json, e);
+}
+
+bool cmd_until(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv;
+    if (!*rest)
+        return arg_expected("until", "takes a condition", e);
+    return run_on(a, "until", RUN_ON, 1, rest, "the next turn pauses where the condition holds, once",
+                  out, json, e);
+}
+
+/* ---- breakpoints ----------------------------------------------------------------------------- */
+
+static void break_json(const struct debug_break *b, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kint(json, "number", b->number);
+    jput_kstr(json, "kind", b->watch ? "watch" : "break");
+    jput_kstr(json, "condition", b->text);
+    jput_kint(json, "hits", (int64_t)b->hits);
+    jput_close(json, '}');
+}
+
+static void list_breaks(struct app *a, struct sheet *out, struct buf *json)
+{
+    struct debug_view v;
+    a->backend->debug->view(a->backend, &v);
+    if (json)
+        jput_open(json, '[');
+    for (int i = 0; i < v.n_break; i++) {
+        const struct debug_break *b = &v.at[i];
+        if (json)
+            break_json(b, json);
+        else
+            say_line(out, ST_TEXT, "%3d  %-5s  %s  (%llu time%s)", b->number,
+                     b->watch ? "watch" : "break", b->text, (unsigned long long)b->hits,
+                     plural((long)b->hits));
+    }
+    if (json)
+        jput_close(json, ']');
+    else if (v.n_break == 0)
+        say_line(out, ST_TEXT, "there are no breakpoints; /break accept==0 makes one");
+}
+
+bool cmd_breaks(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)argv, (void)rest;
+    if (argc > 0)
+        return arg_expected("breaks", "takes nothing", e);
+    if (!app_needs(a, "breaks", VIEW_DEBUG, e))
+        return false;
+    list_breaks(a, out, json);
+    return true;
+}
+
+/* "A if B" is "(A) && (B)"; the `if` must stand between blanks, outside quotes. */
+static void join_if(const char *rest, struct buf *out)
+{
+    bool quoted = false;
+    for (const char *s = rest; *s; s++) {
+        quoted ^= *s == '"' && (s == rest || s[-1] != '\\');
+        if (quoted || strncmp(s, " if ", 4) != 0)
+            continue;
+        buf_printf(out, "(%.*s) && (%s)", (int)(s - rest), rest, s + 4);
+        return;
+    }
+    buf_str(out, rest);
+}
+
+static bool add_break(struct app *a, const char *command, const char *rest, bool watch,
+                      struct sheet *out, struct buf *json, struct err *e)
+{
+    struct debug_view v;
+    struct buf condition = {0};
+    if (!app_needs(a, command, VIEW_DEBUG, e))
+        return false;
+    join_if(rest, &condition);
+    int number = a->backend->debug->add(a->backend, condition.p, watch, e);
+    buf_free(&condition);
+    if (number == 0)
+        return false;
+    a->backend->debug->view(a->backend, &v);
+    for (int i = 0; i < v.n_break; i++)
+        if (v.at[i].number == number && json)
+            break_json(&v.at[i], json);
+        else if (v.at[i].number == number)
+            say_line(out, ST_TEXT, "%s %d: %s", watch ? "watch" : "breakpoint", number, v.at[i].text);
+    return true;
+}
+
+bool cmd_break(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    if (!*rest)
+        return cmd_breaks(a, argc, argv, rest, out, json, e);
+    return add_break(a, "break", rest, false, out, json, e);
+}
+
+bool cmd_watch(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argc, (void)argv;
+    if (!*rest)
+        return arg_expected("watch", "takes an expression", e);
+    return add_break(a, "watch", rest, true, out, json, e);
+}
+
+bool cmd_delete(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    long n = 0;
+    if (argc > 1)
+        return arg_expected("delete", "takes at most one number", e);
+    if ((argc == 1 && !arg_int(argv[0], "number of a breakpoint", 1, INT32_MAX, &n, e)) ||
+        !app_needs(a, "delete", VIEW_DEBUG, e) || !a->backend->debug->remove(a->backend, (int)n, e))
+        return false;
+    if (json)
+        list_breaks(a, out, json);
+    else if (n)
+        say_line(out, ST_TEXT, "breakpoint %ld is gone", n);
+    else
+        say_line(out, ST_TEXT, "there are no breakpoints now");
+    return true;
+}
+
+/* Completes the name at the end of a condition. */
+void complete_condition(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    const char *meaning, *name;
+    if (!backend_has(a->backend, VIEW_DEBUG))
+        return;
+    for (int i = 0; (name = a->backend->debug->name(i, &meaning)) != NULL; i++)
+        if (strncmp(name, word, strlen(word)) == 0)
+            add(arg, name, meaning);
+}
