@@ -515,6 +515,17 @@ static void part_hazards(struct app *a, const struct status *s, struct sheet *ou
     buf_free(&text);
 }
 
+static void part_pause(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (!s->pause.on)
+        return;
+    sheet_printf(out, ST_WARN, "PAUSED %d.%d%s%s", s->pause.turn, s->pause.step,
+                 s->pause.phase[0] ? " " : "", s->pause.phase);
+    if (s->single_keys)
+        sheet_add(out, ST_WARN, " [s p n f c w]");
+}
+
 static void part_unchecked(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
@@ -567,7 +578,7 @@ static void part_log(struct app *a, const struct status *s, struct sheet *out)
 
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out)
 {
-    static const struct part part[] = {{0, part_hazards}, {6, part_unchecked}, {0, part_context},
+    static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {6, part_unchecked}, {0, part_context},
                                        {5, part_pools}, {3, part_draft}, {4, part_speed},
                                        {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };

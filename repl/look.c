@@ -33,4 +33,12 @@ void app_look(struct app *a, struct status *s)
     if (s->has[VIEW_CHECK])
         b->check->counts(b, &s->check);
     app_bugs(a, &s->bugs);
+    if (s->has[VIEW_DEBUG]) {
+        struct debug_view v;
+        b->debug->view(b, &v);
+        s->pause.on = v.paused;
+        s->pause.turn = v.turn;
+        s->pause.step = v.step;
+        memcpy(s->pause.phase, v.phase, sizeof v.phase);
+    }
 }

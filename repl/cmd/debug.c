@@ -19,6 +19,18 @@ uint64_t app_paused(const struct app *a)
     return v.paused ? v.pauses : 0;
 }
 
+bool app_latest_tree(struct app *a, struct step_view *v)
+{
+    struct debug_view d = {0};
+    if (app_paused(a))
+        a->backend->debug->view(a->backend, &d);
+    if (!d.paused || !d.phase[0] || d.tree.n < 2)
+        return a->backend->trees->latest(a->backend, v);
+    *v = (struct step_view){.turn = d.turn, .step = d.step, .tree = d.tree,
+                            .rec.bonus = d.n_token ? d.token[d.n_token - 1] : -1};
+    return true;
+}
+
 /* ---- where a turn is paused ------------------------------------------------------------------ */
 
 static void tokens_text(struct app *a, const struct debug_view *v, struct buf *out)

@@ -127,20 +127,6 @@ static bool find_step(struct app *a, struct found_step *f, struct err *e)
                                    "was a %s step", f->turn, f->n, kind_name[s.rec.kind]);
 }
 
-/* The tree of a step that is paused between two phases, before anything of it is committed. */
-static bool paused_tree(struct app *a, struct found_step *f)
-{
-    struct debug_view v;
-    if (!app_paused(a))
-        return false;
-    a->backend->debug->view(a->backend, &v);
-    if (!v.paused || !v.phase[0] || v.tree.n < 2)
-        return false;
-    *f = (struct found_step){.turn = v.turn, .n = v.step, .tree = v.tree,
-                             .bonus = v.n_token ? v.token[v.n_token - 1] : -1};
-    return true;
-}
-
 static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
 {
     static const char *const fate[] = {"none", "accepted", "rejected", "cut"};
@@ -184,7 +170,7 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
     if (!app_needs(a, "tree", VIEW_TREES, e))
         return false;
     bool ok = argc == 0 || find_step(a, &f, e);
-    if (argc == 0 && !paused_tree(a, &f) && a->backend->trees->latest(a->backend, &latest))
+    if (argc == 0 && app_latest_tree(a, &latest))
         f = (struct found_step){.turn = latest.turn, .n = latest.step, .tree = latest.tree,
                                 .bonus = latest.rec.bonus};
     if (ok && json)

@@ -16,6 +16,7 @@ static const struct topic {
      "Ctrl-G         opens the message in your editor\n"
      "Ctrl-T         shows or hides the reasoning of the model\n"
      "Ctrl-X r       switches between raw and rendered text; Ctrl-X o to the next pane\n"
+     "Ctrl-X s       single keys: s p n f c w step a paused turn (/step, /phase, ...)\n"
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
      "F2 F3 F5       pages, tree and pool beside the chat; F8 lists the saved sessions\n"

@@ -263,13 +263,35 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
         tui_hint(t, t->talk.raw ? "replies as they came" : "replies rendered");
     } else if (x->cp == 'o') {
         next_pane(t);
+    } else if (x->cp == 's') {
+        t->single_keys = !t->single_keys;
+        t->view_old = true;
+        tui_hint(t, t->single_keys ? "single keys: s step, p phase, n next, f finish, c continue, w where; "
+                                     "any other key types; Ctrl-X s ends this"
+                                   : "single keys are off");
     } else if (x->cp == 'd' && app_attached(t->app) > 0) {
         int last = t->app->attached.n - 1;
         tui_hint(t, "%.100s is not in the message any more", t->app->attached.file[last].name);
         app_drop(t->app, last);
     } else {
-        tui_hint(t, "Ctrl-X: Ctrl-E editor, r raw text, o next pane, d drops an attached file");
+        tui_hint(t, "Ctrl-X: Ctrl-E editor, r raw text, o next pane, s single keys, d drops an attached file");
     }
+}
+
+/* With single keys on, a letter steps a paused turn while nothing is typed. False: it is no such key. */
+static bool single_key(struct tui *t, const struct key *k)
+{
+    static const struct { char key; const char *command; } keys[] = {
+        {'s', "/step"}, {'p', "/phase"}, {'n', "/next"}, {'f', "/finish"}, {'c', "/continue"}, {'w', "/where"}};
+    if (!t->single_keys || k->code != K_CHAR || k->ctrl || k->alt || t->input.text.n ||
+        t->input.searching || t->input.after_x || !app_paused(t->app))
+        return false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (k->cp == (uint32_t)keys[i].key) {
+            tui_submit(t, xstrdup(keys[i].command));
+            return true;
+        }
+    return false;
 }
 
 static void editor_key(struct tui *t, const struct key *k)
@@ -351,5 +373,6 @@ void tui_key(struct tui *t, const struct key *k)
     }
     if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
         return;
-    editor_key(t, k);
+    if (!single_key(t, k))
+        editor_key(t, k);
 }

@@ -316,6 +316,8 @@ static const char *placeholder(const struct frame *f)
         return "the pane has the keys; Esc returns here";
     if (f->attached && !f->busy)
         return "message about the file, or Enter";
+    if (f->paused)
+        return "the turn is paused: /step, /phase, /continue; Ctrl-C ends it";
     return f->busy ? "sent when the reply ends; Ctrl-C stops it"
                    : "message, or /help";
 }

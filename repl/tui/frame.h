@@ -68,7 +68,8 @@ struct frame {
     bool ascii;
     struct transcript *talk;
     struct input *input;
-    bool busy;                   /* a reply is generated */
+    bool busy;                   /* a reply is generated, ... */
+    bool paused;                 /* ... and the debugger holds it */
     const struct sheet *status;  /* one row */
     struct pane *pane[MAX_PANES];
     int n_pane, focus;           /* pane with the focus, -1: the input */

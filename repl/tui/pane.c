@@ -105,7 +105,7 @@ static void write_tree(struct tui *t, struct pane *p, int width)
 {
     struct backend *b = t->app->backend;
     struct step_view v = {0};
-    b->trees->latest(b, &v);
+    app_latest_tree(t->app, &v);
     view_tree(b, &v.tree, v.turn, v.step, v.rec.bonus, width, &p->rows);
 }
 

@@ -316,6 +316,7 @@ static void update_view(struct tui *t, uint64_t now)
     if (t->have_view && t->busy && now - t->view_ns < VIEW_MS * MS)
         return;
     app_look(t->app, &t->now);
+    t->now.single_keys = t->single_keys;
     if (t->now.chat.settings.think != t->think || !t->have_view) {
         t->think = t->now.chat.settings.think;
         transcript_set_think(&t->talk, t->think);
@@ -349,7 +350,7 @@ static void draw(struct tui *t, uint64_t now)
     bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
     update_view(t, now);
     *f = (struct frame){
-        .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy,
+        .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy, .paused = t->busy && t->now.pause.on,
         .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .queued = t->queued,
         .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
         .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,

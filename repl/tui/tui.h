@@ -20,6 +20,7 @@ struct tui {
 
     struct pane pane[N_PANE_KINDS];
     enum pane_kind open[MAX_PANES]; /* panes that are open, the newest last */
+    bool single_keys;               /* letters step a paused turn, while the input is empty */
     int n_open, focus;              /* focus: index into open, -1: the input */
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
     int page_cells, page_unit; /* of its map, as drawn last: cells per row, tokens per cell */

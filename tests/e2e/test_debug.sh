@@ -1,0 +1,71 @@
+#!/bin/bash
+# Pausing and stepping turns as a user does it: lines in plain mode, JSON, keys of the full screen.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+dir=$(mktemp -d /tmp/aerie-debug-XXXXXX)
+export XDG_DATA_HOME=$dir/data XDG_STATE_HOME=$dir/state XDG_CONFIG_HOME=$dir/config HOME=$dir LC_ALL=C.UTF-8
+unset NO_COLOR VISUAL EDITOR TMUX
+mkdir -p "$dir/config/aerie"; echo "device = cpu" >"$dir/config/aerie/config"
+socket=aerie-debug-$$
+T() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+trap 'T kill-server; rm -rf "$dir"' EXIT
+n=0; bad=0
+result() { # NAME STATUS
+    n=$((n + 1))
+    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
+        echo "not ok $n - $1"; bad=1; { head -n 20 "$dir/out"; head -n 5 "$dir/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
+}
+script() { printf '%s\n' "$@" >"$dir/script"; }
+run() { timeout 60 "$AERIE" --script "$dir/script" "$@" >"$dir/out" 2>"$dir/err" </dev/null; rc=$?; }
+question="Count to nine."
+
+# ---- lines ----
+script "$question"; run --no-log; plain=$(cat "$dir/out")
+script /phase "$question" /phase /phase /where /tree /phase /phase /phase /continue; run --no-log
+[ $rc = 0 ] && [ "$(grep -c '^paused: ' "$dir/out")" = 7 ]; result "/phase pauses at the turn's beginning and after each phase; /where tells again" $?
+grep -q '^paused: step 1.2 after draft: [0-9]* nodes drafted$' "$dir/out" && grep -q 'not verified' "$dir/out"
+result "/tree draws the drafted tree before it is verified" $?
+[ "$(grep -vE '^(paused|/phase|tokens|TREE|q:|[○├└│ ]|the next)' "$dir/out" | tr -d '\n')" = "$plain" ]
+result "the reply is that of a turn that runs through" $?
+script "/break accepted<3 && drafted>0" "/break token==\"5\" if accepted>0" "/watch length" "$question" /delete /continue; run --no-log
+[ $rc = 0 ] && grep -q '^breakpoint 2: (token=="5") && (accepted>0)$' "$dir/out" && grep -q 'watch 3: length was' "$dir/out"
+result "breakpoints, an if, and a watch" $?
+script "$question" "/break acept==0" "/until 1<" "/delete 7" /finish; run --no-log
+[ $rc = 2 ] && grep -q '"acept==0" at column 1; expected a name' "$dir/err" && grep -q 'ends at column 3; expected' "$dir/err" &&
+    grep -q 'no breakpoint 7' "$dir/err" && grep -q 'no turn is paused' "$dir/err" && [ "$(wc -l <"$dir/err")" = 4 ]
+result "what is wrong is said in a line each, with the place" $?
+script /step "$question" "/until pool.full.free>0"; run --no-log
+[ $rc = 0 ] && [ "$(grep -v '^paused\|^/phase\|^tokens\|^the next' "$dir/out" | tr -d '\n')" = "$plain" ]
+result "a script that ends while a turn is paused gets the rest of the reply" $?
+script "/break accepted>=2" "$question" /breaks /where /continue; run --no-log --json
+grep -q '"number":1,"kind":"break","condition":"accepted>=2","hits":0' "$dir/out" && grep -q '{"paused":true,"turn":1,"step":' "$dir/out" &&
+    grep -q '"hits":1' "$dir/out" && grep -q '"stop":"end"' "$dir/out" && ! grep -vq '^[{[]' "$dir/out"
+result "--json: a pause, breakpoints and the place are objects" $?
+script "/help conditions"; run --no-log; grep -q 'pool.swa.free *free pages of the sliding-window pool' "$dir/out"; result "/help conditions lists the names" $?
+
+# ---- the log ----
+script "/break accepted<4" "$question" /phase /phase /phase /continue /delete /continue "Who are you?"; run
+ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
+timeout 60 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a session that was stepped replays bit for bit" $?
+
+# ---- the full screen ----
+if command -v tmux >/dev/null; then
+    shows() { T capture-pane -p | grep -qF -- "$1"; }
+    wait_for() { local end=$((SECONDS + 10)); until shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
+    line() { T send-keys -l -- "$1"; T send-keys Enter; }
+    for size in 80x24 200x60; do
+        T kill-server; sleep 0.1
+        T new-session -d -x "${size%x*}" -y "${size#*x}" "$AERIE --no-log"
+        wait_for 'ctx '; line /phase; wait_for 'the next turn pauses'; line "$question"; wait_for 'PAUSED 1.0'
+        result "$size: the status line says that the turn is paused" $?
+        T send-keys C-x s; wait_for '[s p n f c w]'; result "$size: Ctrl-X s: the keys are shown" $?
+        T send-keys p; wait_for 'after step 1.1' && T send-keys p && wait_for 'after draft'; result "$size: p runs a phase" $?
+        T send-keys x y; wait_for '› xy'; result "$size: other keys type" $?
+        T send-keys C-u; T send-keys c; wait_for ' 9.'; result "$size: c lets the turn run" $?
+        line /bye
+    done
+else
+    echo "ok $((n += 1)) - the full screen # SKIP tmux is not installed"
+fi
+echo "1..$n"
+exit $bad
