@@ -131,7 +131,9 @@ static void list_text(struct sheet *out)
             sheet_line(out);
         }
     }
-    sheet_add(out, ST_DIM, "/help NAME explains a command or a setting; topics:");
+    sheet_add(out, ST_DIM, "/help NAME explains a command, a setting or a topic:");
+    sheet_line(out);
+    sheet_add(out, ST_DIM, " ");
     for (int i = 0; i < N_TOPIC; i++)
         sheet_printf(out, ST_DIM, " %s", topics[i].name);
     sheet_line(out);
@@ -200,7 +202,7 @@ static bool help_setting(const char *name, struct sheet *out, struct buf *json)
 static void list_names(struct app *a, struct sheet *out, struct buf *json)
 {
     const char *name, *meaning;
-    if (!backend_has(a->backend, VIEW_DEBUG))
+    if (!a->backend || !backend_has(a->backend, VIEW_DEBUG))
         return;
     if (json) {
         jput_key(json, "names");

@@ -552,7 +552,7 @@ static void test_completion(void **state)
 {
     (void)state;
     assert_completes("/tr", "/tree ");
-    assert_completes("/p", "/private /pages /page /pool /plan ");
+    assert_completes("/p", "/private /pages /page /pool /plan /phase ");
     assert_completes("/pages ", "full swa draft ");
     assert_completes("/pages s", "swa ");
     assert_completes("/page 3 d", "draft ");
