@@ -1,4 +1,6 @@
 /* look.c - what the app asks of the backend that is open: single facts, and the status. */
+#include <string.h>
+
 #include "repl/repl.h"
 
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e)

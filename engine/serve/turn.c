@@ -20,7 +20,10 @@ void engine_post(struct engine *g, struct event *ev)
     if (g->log) {
         struct event copy;
         event_copy(&copy, ev);
-        evq_put(g->log, &copy);
+        if (event_to_log(&copy))
+            evq_put(g->log, &copy);
+        else
+            event_free(&copy);
     }
     evq_put(g->screen, ev);
 }
