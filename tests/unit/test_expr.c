@@ -56,7 +56,7 @@ static struct step_facts example(void)
     at[3] = 10;
     at[1] = 8;
     at[4] = 1000;
-    tree_accept(&tree, at, TREE_MAX, path);
+    tree_accept(&tree, at, TREE_MAX, 0, path);
     return s;
 }
 
