@@ -513,6 +513,7 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
         [VIEW_PLAN] = "this backend does not tell its plans",
         [VIEW_CHECK] = "this backend has no checker",
         [VIEW_FAULTS] = "this backend has no historical faults",
+        [VIEW_DEBUG] = "this backend cannot pause its turns",
     }};
     m->view = (struct chat_view){.settings = o->settings, .committed = -1};
     if (m->view.settings.forget == FORGET_AUTO)
