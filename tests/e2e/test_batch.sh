@@ -72,6 +72,13 @@ result "the conversation does not notice" $?
 result "and replays" $?
 printf '/calibrate\n' | "$AERIE" --json 2>/dev/null | tail -n 1 | grep -qE '^\{"calibration":\[\{"reading":"[^"]*","boundaries":\[2,4,5\],"agree":[0-9]+,"configured":true,"best":true\},.*\],"tokens":[0-9]+,"certain":true,"stopped":false\}$'
 result "/calibrate is one object under --json" $?
+printf '%s\n' 'Hello!' '/n 2 Hello!' /calibrate | "$AERIE" --plain >"$T/said" 2>/dev/null
+printf '%s\n' "/sql select text from event where kind = 'notice' order by id desc limit 3" |
+    "$AERIE" --json >"$T/out" 2>/dev/null
+[ "$(grep -oE 'reply [12] of 2 \([0-9]+ tokens?, end\): ' "$T/out" | wc -l)" = 2 ] &&
+    grep -qE 'calibration: boundaries 2,4,5 agree at [0-9]+ of [0-9]+ tokens, certainly the best' "$T/out" &&
+    "$AERIE" db check >/dev/null
+result "the log keeps replies and calibration as notices" $?
 say '/n 0 x' | grep -q '/n takes a number' && say '/n 4' | grep -q '/n takes a number'
 result "bad counts are errors" $?
 say '/bug 16267 on' '/n 2 Hello!' '/bug 16267 off' 'Hello!' >"$T/out"
