@@ -28,6 +28,18 @@ const char *op_name(enum op_kind k)
     return NAME(name, k);
 }
 
+const char *step_kind_name(enum step_kind k)
+{
+    static const char *const name[] = {"prefill", "decode", "spec"};
+    return NAME(name, k);
+}
+
+const char *fate_name(int fate)
+{
+    static const char *const name[] = {"none", "accepted", "rejected", "cut"};
+    return NAME(name, fate);
+}
+
 const char *pool_name(enum pool_id p)
 {
     static const char *const name[N_POOLS] = {"full", "swa", "draft"};
@@ -164,7 +176,7 @@ int evq_fd(const struct evq *q)
 
 /* Keeps the eventfd in step when the ring becomes filled or empty. Lock held; the descriptor is
  * ours alone and never blocks, so neither call can fail. */
-static void wake(struct evq *q, bool on)
+static void set_readable(struct evq *q, bool on)
 {
     uint64_t v = 1;
     ssize_t n = on ? write(q->fd, &v, sizeof v) : read(q->fd, &v, sizeof v);
@@ -187,7 +199,7 @@ bool evq_put(struct evq *q, struct event *ev)
         q->ring[(q->head + q->n) % q->cap] = *ev;
         memset(ev, 0, sizeof *ev);
         if (q->n++ == 0)
-            wake(q, true);
+            set_readable(q, true);
         if (q->wanted && (!patient || q->n >= q->wanted)) {
             q->wanted = 0;
             pthread_cond_signal(&q->filled);
@@ -207,7 +219,7 @@ static bool take(struct evq *q, struct event *ev)
     *ev = q->ring[q->head];
     q->head = (q->head + 1) % q->cap;
     if (--q->n == 0)
-        wake(q, false);
+        set_readable(q, false);
     pthread_cond_signal(&q->drained);
     return true;
 }

@@ -32,6 +32,8 @@ enum event_kind {
 }; /* files of unsaved events hold kinds as numbers: new ones go to the end */
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
+const char *step_kind_name(enum step_kind k); /* "prefill", ... */
+const char *fate_name(int fate);              /* of a tree's node: "none", "accepted", ... */
 
 enum stop_reason {
     STOP_END,       /* the model ended its reply */

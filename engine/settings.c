@@ -125,7 +125,7 @@ static bool read_int(const char *text, int64_t *out)
     return errno == 0;
 }
 
-static bool read_word(const char *text, const char *const *word, int n, int *out)
+static bool parse_choice(const char *text, const char *const *word, int n, int *out)
 {
     for (int i = 0; i < n; i++)
         if (strcmp(text, word[i]) == 0) {
@@ -139,7 +139,7 @@ static bool read_bool(const char *text, bool *out)
 {
     static const char *const word[] = {"off", "on", "false", "true", "no", "yes", "0", "1"};
     int i;
-    if (!read_word(text, word, 8, &i))
+    if (!parse_choice(text, word, 8, &i))
         return false;
     *out = i & 1;
     return true;
@@ -174,10 +174,8 @@ static bool store(struct settings *s, const struct entry *t, const char *text)
         return true;
     case K_BOOL:
         return read_bool(text, at);
-    case K_CHECK:
-        return read_word(text, check_name, 3, at);
-    case K_FORGET:
-        return read_word(text, forget_name, 5, at);
+    case K_CHECK: return parse_choice(text, check_name, 3, at);
+    case K_FORGET: return parse_choice(text, forget_name, 5, at);
     }
     return false;
 }

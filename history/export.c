@@ -18,14 +18,13 @@
 
 void tree_json(const struct tree *t, struct buf *b)
 {
-    static const char *const fates[] = {"none", "accepted", "rejected", "cut"};
     jput_open(b, '[');
     for (int i = 0; i < t->n; i++) {
         jput_open(b, '{');
         jput_kint(b, "token", t->token[i]);
         jput_kint(b, "parent", t->parent[i]);
         jput_kint(b, "depth", t->depth[i]);
-        jput_kstr(b, "fate", fates[t->fate[i] & 3]);
+        jput_kstr(b, "fate", fate_name(t->fate[i]));
         jput_kreal(b, "q", (double)t->q[i]);
         jput_kreal(b, "p", (double)t->p[i]);
         jput_kreal(b, "u", (double)t->u[i]);
@@ -150,7 +149,7 @@ static const struct {
 
 /* The first line: format, schema version, and the parents of a fork with their last inherited
  * turn. */
-static void head(struct hdb *h, const struct hdb_past *p, struct sink *s)
+static void write_head(struct hdb *h, const struct hdb_past *p, struct sink *s)
 {
     struct buf *b = &s->line, hazards = {0};
     jput_open(b, '{');
@@ -243,7 +242,7 @@ bool hdb_export(struct hdb *h, const char *session, const char *path, struct err
     bool ok = hdb_past(h, row.id, INT_MAX, &past, e);
     ok = ok && sink_open(&s, path, e);
     if (ok) {
-        head(h, &past, &s);
+        write_head(h, &past, &s);
         for (int i = 0; i < past.n_part; i++)
             jsonl(h, &past.part[i], &s);
         ok = sink_close(&s);

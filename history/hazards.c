@@ -105,7 +105,7 @@ static void print_hazard(struct hazard *h, bool turns, struct buf *out)
         buf_printf(out, " (%lld step%s unchecked)", (long long)h->steps, h->steps == 1 ? "" : "s");
 }
 
-static int by_name(const void *x, const void *y)
+static int compare_hazards(const void *x, const void *y)
 {
     const struct hazard *a = x, *b = y;
     return strcmp(a->name, b->name);
@@ -133,7 +133,7 @@ bool hdb_hazards(struct hdb *d, const char *session, bool turns, const char *bet
     bool ok = st && (rc == SQLITE_DONE || db_fail(&d->db, e, "cannot read turns"));
     sqlite3_finalize(st);
     if (all.n)
-        qsort(all.v, (size_t)all.n, sizeof *all.v, by_name);
+        qsort(all.v, (size_t)all.n, sizeof *all.v, compare_hazards);
     for (int i = 0; i < all.n; i++) {
         buf_str(out, i ? between : "");
         print_hazard(&all.v[i], turns, out);

@@ -201,7 +201,7 @@ static int set_sync(struct history *h, int sync)
 }
 
 /* Applies and commits all waiting events. *bad: index of the event that failed; -1: none did. */
-static int apply(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
+static int apply_waiting(struct history *h, int *bad, uint64_t *ended, uint64_t *mark)
 {
     int rc = db_do(&h->w.db, "BEGIN IMMEDIATE", "");
     *bad = -1;
@@ -241,7 +241,7 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
     *bad = -1;
     int rc = set_sync(h, has_turn_end(h) ? 2 : 1);
     if (!rc)
-        rc = apply(h, bad, ended, mark);
+        rc = apply_waiting(h, bad, ended, mark);
     if (!rc) {
         cursor_free(&before);
         return rc;
@@ -272,7 +272,7 @@ static void adopt_about(struct history *h)
     pthread_mutex_unlock(&h->mu);
 }
 
-static void wake(struct history *h)
+static void notify_status(struct history *h)
 {
     uint64_t one = 1;
     CHECK(write(h->wake, &one, sizeof one) == sizeof one || errno == EAGAIN);
@@ -295,7 +295,7 @@ static void set_status(struct history *h, const char *why)
     bool changed = was.recording != s->recording || strcmp(was.error, s->error) != 0;
     pthread_mutex_unlock(&h->mu);
     if (changed)
-        wake(h);
+        notify_status(h);
 }
 
 static void commit_succeeded(struct history *h, uint64_t ended, uint64_t mark)

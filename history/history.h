@@ -159,6 +159,8 @@ struct op_row {
     char *text;
 };
 void session_row_free(struct session_row *r);
+/* Makes *dst a copy of src without its snippet; turn_row_free() frees the copy. */
+void turn_row_copy(struct turn_row *dst, const struct turn_row *src);
 void turn_row_free(struct turn_row *r);
 void step_row_free(struct step_row *r);
 void op_row_free(struct op_row *r);

@@ -206,7 +206,7 @@ struct cells {
     int n, cap, columns;
 };
 
-static void add_cell(struct cells *t, const char *s, size_t n, bool number)
+static void add_table_cell(struct cells *t, const char *s, size_t n, bool number)
 {
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 64;
@@ -224,12 +224,12 @@ static void add_value(struct cells *t, sqlite3_stmt *st, int i)
     int type = sqlite3_column_type(st, i);
     if (type == SQLITE_BLOB) {
         blob_hex(&b, st, i);
-        add_cell(t, b.p, b.n, false);
+        add_table_cell(t, b.p, b.n, false);
     } else if (type == SQLITE_NULL) {
-        add_cell(t, "-", 1, false);
+        add_table_cell(t, "-", 1, false);
     } else {
         const char *s = (const char *)sqlite3_column_text(st, i);
-        add_cell(t, s, (size_t)sqlite3_column_bytes(st, i), type != SQLITE_TEXT);
+        add_table_cell(t, s, (size_t)sqlite3_column_bytes(st, i), type != SQLITE_TEXT);
     }
     buf_free(&b);
 }
@@ -271,13 +271,13 @@ static void print_table(const struct cells *t, struct buf *out)
 /* ---- running ---- */
 
 /* Collects the statement's rows. *cut: a limit was reached before the last row. */
-static int collect(sqlite3_stmt *st, bool json, int max_rows, struct cells *t, struct buf *out,
-                   bool *cut, int *rows)
+static int collect_rows(sqlite3_stmt *st, bool json, int max_rows, struct cells *t, struct buf *out,
+                        bool *cut, int *rows)
 {
     int rc;
     t->columns = sqlite3_column_count(st);
     for (int i = 0; !json && i < t->columns; i++)
-        add_cell(t, sqlite3_column_name(st, i), strlen(sqlite3_column_name(st, i)), false);
+        add_table_cell(t, sqlite3_column_name(st, i), strlen(sqlite3_column_name(st, i)), false);
     for (*rows = 0; (rc = sqlite3_step(st)) == SQLITE_ROW; ++*rows) {
         *cut = *rows >= max_rows || out->n + t->text.n > OUTPUT_BYTES;
         if (*cut)
@@ -299,7 +299,7 @@ static bool run_query(struct hdb *h, sqlite3_stmt *st, bool json, int max_rows, 
     int rows;
     uint64_t until = clock_ns() + TIME_MS * 1000000ull;
     sqlite3_progress_handler(h->sql.h, 1000, out_of_time, &until);
-    int rc = collect(st, json, max_rows, &t, &rows_json, &cut, &rows);
+    int rc = collect_rows(st, json, max_rows, &t, &rows_json, &cut, &rows);
     sqlite3_progress_handler(h->sql.h, 0, NULL, NULL);
     if (rc == SQLITE_DONE && json) {
         jput_open(out, '{');

@@ -264,7 +264,6 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
  * new. */
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n);
 
-const char *step_kind_name(enum step_kind k); /* "prefill", "decode", "spec" */
 int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
 enum op_kind op_last(void);

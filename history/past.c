@@ -56,18 +56,12 @@ void hdb_past_free(struct hdb_past *p)
 }
 
 /* Copies a row without a prompt's ids, which repeat the whole conversation in every turn. */
-static void row_copy(struct turn_row *dst, const struct turn_row *src)
+static void copy_without_prompt(struct turn_row *dst, const struct turn_row *src)
 {
-    *dst = *src;
-    dst->text = xmalloc(src->text_n + 1);
-    memcpy(dst->text, src->text ? src->text : "", src->text ? src->text_n : 0);
-    dst->text[src->text_n] = '\0';
-    dst->tokens = (struct ids){0};
-    if (!src->is_user)
-        ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
-    dst->stop = xstrdup(src->stop ? src->stop : "");
-    dst->sampling = xstrdup(src->sampling ? src->sampling : "");
-    dst->snippet = NULL;
+    struct turn_row row = *src;
+    if (row.is_user)
+        row.tokens = (struct ids){0};
+    turn_row_copy(dst, &row);
 }
 
 const char *past_mark(enum past_state s)
@@ -161,7 +155,7 @@ static void mark_silent(struct hdb_past *p)
     t->state = failed ? PAST_FAILED : PAST_SILENT;
 }
 
-static bool damaged(struct reader *r, int turn)
+static bool fail_damaged(struct reader *r, int turn)
 {
     r->failed = true;
     return err_set(r->e, ERR_DB, "session %s: turn number %d is out of range", r->session, turn);
@@ -172,7 +166,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
     struct reader *r = arg;
     struct hdb_past *p = r->p;
     if (row->n < 1 || row->n > LAST_TURN)
-        return damaged(r, row->n);
+        return fail_damaged(r, row->n);
     if (row->n > r->upto)
         return false;
     p->last = max_int(p->last, row->n);
@@ -180,7 +174,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
     p->draws = row->draws1 > p->draws ? row->draws1 : p->draws;
     if (!row->is_user) {
         if (p->n > 0 && p->turn[p->n - 1].user.n == row->n)
-            row_copy(&p->turn[p->n - 1].reply, row);
+            copy_without_prompt(&p->turn[p->n - 1].reply, row);
         return true;
     }
     mark_silent(p);
@@ -193,7 +187,7 @@ static bool add_turn(const struct turn_row *row, void *arg)
         p->turn = xrealloc(p->turn, (size_t)p->cap, sizeof *p->turn);
     }
     p->turn[p->n] = (struct past_pair){0};
-    row_copy(&p->turn[p->n++].user, row);
+    copy_without_prompt(&p->turn[p->n++].user, row);
     return true;
 }
 

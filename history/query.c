@@ -109,7 +109,7 @@ static char *quote_words(const char *query)
     return b.p;
 }
 
-static bool is_blank(const char *s)
+static bool is_blank_text(const char *s)
 {
     return s[strspn(s, " \t\r\n")] == '\0';
 }
@@ -135,7 +135,7 @@ static char *usable_query(struct db *d, const char *query)
 #define SESSION_IS_SHOWN                                                                           \
     " (s.parent NOT NULL OR EXISTS(SELECT 1 FROM turn t WHERE t.session_id = s.id)) "
 
-static bool read_session(sqlite3_stmt *st, struct session_row *r)
+static bool row_to_session(sqlite3_stmt *st, struct session_row *r)
 {
     bool fits = true;
     *r = (struct session_row){.fork_turn = col_int(st, 2, 0, &fits),
@@ -158,7 +158,7 @@ static int each_session(struct db *d, sqlite3_stmt *st,
     bool fits = true;
     for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
         struct session_row r;
-        fits = read_session(st, &r) ||
+        fits = row_to_session(st, &r) ||
                err_set(e, ERR_DB, "%s: session %s: the turn of its fork is out of range", d->path,
                        r.id);
         more = fits && fn(&r, arg);
@@ -174,7 +174,7 @@ static int each_session(struct db *d, sqlite3_stmt *st,
 int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
                  bool (*fn)(const struct session_row *r, void *arg), void *arg, struct err *e)
 {
-    bool words = query && !is_blank(query);
+    bool words = query && !is_blank_text(query);
     char *q = words ? usable_query(&h->db, query) : xstrdup("");
     int64_t most = limit > 0 ? limit : INT_MAX;
     sqlite3_stmt *st =
@@ -320,7 +320,7 @@ int hdb_turns(struct hdb *h, const char *session, int turn,
 int hdb_search(struct hdb *h, const char *query, int limit,
                bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e)
 {
-    if (is_blank(query)) {
+    if (is_blank_text(query)) {
         err_set(e, ERR_USAGE, "the search query is empty");
         return -1;
     }
@@ -352,7 +352,7 @@ int hdb_search(struct hdb *h, const char *query, int limit,
 
 /* ---- steps and operations ---- */
 
-static bool read_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *e)
+static bool column_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *e)
 {
     if (sqlite3_column_type(st, i) == SQLITE_NULL)
         return true;
@@ -360,7 +360,7 @@ static bool read_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *e)
     return tree_unpack(*out, sqlite3_column_blob(st, i), (size_t)sqlite3_column_bytes(st, i), e);
 }
 
-static bool read_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
+static bool row_to_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
 {
     bool fits = true;
     *r = (struct step_row){.turn = col_int(st, 0, 1, &fits), .n = col_int(st, 1, 0, &fits)};
@@ -384,7 +384,7 @@ static bool read_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
     if (!fits)
         return err_set(e, ERR_DB, "step %d.%d has a number that is out of range", r->turn, r->n);
     col_ids(st, 16, &r->tokens);
-    return read_tree(st, 17, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
+    return column_tree(st, 17, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
 }
 
 int hdb_steps(struct hdb *h, const char *session, int turn,
@@ -401,7 +401,7 @@ int hdb_steps(struct hdb *h, const char *session, int turn,
     bool more = st, good = st;
     while (more && good && (rc = sqlite3_step(st)) == SQLITE_ROW) {
         struct step_row r;
-        good = read_step(st, &r, e);
+        good = row_to_step(st, &r, e);
         if (good) {
             more = fn(&r, arg);
             n++;

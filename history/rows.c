@@ -86,17 +86,10 @@ int turn_index(struct db *d, int64_t row, const char *was, const char *text, siz
 
 /* ---- names ---- */
 
-static const char *const step_kinds[] = {"prefill", "decode", "spec"};
-
-const char *step_kind_name(enum step_kind k)
-{
-    return step_kinds[k];
-}
-
 int step_kind_parse(const char *s)
 {
     for (int i = 0; i <= STEP_SPEC; i++)
-        if (strcmp(s, step_kinds[i]) == 0)
+        if (strcmp(s, step_kind_name((enum step_kind)i)) == 0)
             return i;
     return -1;
 }
@@ -114,7 +107,20 @@ int op_parse(const char *s)
     return -1;
 }
 
-/* ---- freeing ---- */
+/* ---- copying and freeing ---- */
+
+void turn_row_copy(struct turn_row *dst, const struct turn_row *src)
+{
+    *dst = *src;
+    dst->text = xmalloc(src->text_n + 1);
+    memcpy(dst->text, src->text ? src->text : "", src->text ? src->text_n : 0);
+    dst->text[src->text_n] = '\0';
+    dst->tokens = (struct ids){0};
+    ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
+    dst->stop = xstrdup(src->stop ? src->stop : "");
+    dst->sampling = xstrdup(src->sampling ? src->sampling : "");
+    dst->snippet = NULL;
+}
 
 void session_row_free(struct session_row *r)
 {

@@ -186,7 +186,7 @@ struct schema_pair {
     int differ;
 };
 
-static const char *name_of(sqlite3_stmt *st)
+static const char *object_name(sqlite3_stmt *st)
 {
     const char *s = (const char *)sqlite3_column_text(st, 1);
     return s ? s : "";
@@ -196,7 +196,7 @@ static void schema_differs(struct schema_pair *b, sqlite3_stmt *st, const char *
 {
     const char *kind = (const char *)sqlite3_column_text(st, 0);
     b->differ++;
-    buf_printf(b->report, "schema: %.20s \"%.100s\" %s\n", kind ? kind : "", name_of(st), how);
+    buf_printf(b->report, "schema: %.20s \"%.100s\" %s\n", kind ? kind : "", object_name(st), how);
 }
 
 static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b)
@@ -215,10 +215,10 @@ static void compare_next(struct schema_pair *b)
 {
     int order = b->rc_want != SQLITE_ROW   ? 1
                 : b->rc_have != SQLITE_ROW ? -1
-                                           : strcmp(name_of(b->want), name_of(b->have));
+                                           : strcmp(object_name(b->want), object_name(b->have));
     if (order > 0)
         schema_differs(b, b->have, "was added, aerie did not make it");
-    else if (order < 0 && strncmp(name_of(b->want), "sqlite_stat", 11) != 0)
+    else if (order < 0 && strncmp(object_name(b->want), "sqlite_stat", 11) != 0)
         schema_differs(b, b->want, "is missing");
     else if (order == 0 && !same_text(b->want, b->have))
         schema_differs(b, b->have, "is not as aerie made it");

@@ -218,7 +218,7 @@ static int shared_prefix(const struct ids *a, const struct ids *b)
 
 /* Sets c->n, the turn's number in the log: the engine's number plus c->shift. If another process
  * wrote into the same session, the shift is increased so that no two turns share a number. */
-static int number_turn(struct writer *w, const struct event *ev, int64_t *last)
+static int assign_turn_number(struct writer *w, const struct event *ev, int64_t *last)
 {
     struct cursor *c = &w->cur;
     int rc = db_int(&w->db, last, 0, "SELECT max(n) FROM turn WHERE session_id=?", "s", c->session);
@@ -273,7 +273,7 @@ static int write_turn_begin(struct writer *w, const struct event *ev)
         rc = recover_turn(&w->db, c->reply);
     c->reply = 0;
     if (!rc)
-        rc = number_turn(w, ev, &last);
+        rc = assign_turn_number(w, ev, &last);
     if (!rc && c->seq_n != last)
         rc = sequence_load(&w->db, c->session, (int)last, &c->seq);
     if (!rc)
@@ -318,7 +318,7 @@ static int write_text(struct writer *w, const struct event *ev)
     return rc;
 }
 
-static int write_tree(struct writer *w, const struct event *ev, int64_t step)
+static int store_tree(struct writer *w, const struct event *ev, int64_t step)
 {
     struct buf packed = {0};
     tree_pack(ev->tree, &packed);
@@ -354,7 +354,7 @@ static int write_step(struct writer *w, const struct event *ev, enum log_level l
                    ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v);
     int64_t step = sqlite3_last_insert_rowid(w->db.h);
     if (!rc && level >= LOG_TREE && ev->tree)
-        rc = write_tree(w, ev, step);
+        rc = store_tree(w, ev, step);
     return !rc && level >= LOG_FULL ? write_pages(w, ev, step) : rc;
 }
 

@@ -222,6 +222,20 @@ int file_open_regular(const char *path, struct err *e)
     return -1;
 }
 
+bool write_fully(int fd, const void *bytes, size_t n)
+{
+    for (const char *p = bytes; n > 0;) {
+        ssize_t k = write(fd, p, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return false;
+        p += k;
+        n -= (size_t)k;
+    }
+    return true;
+}
+
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e)
 {
     *out = (struct buf){0};

@@ -93,6 +93,8 @@ void buf_free(struct buf *b);
 /* Opens a regular file for reading; returns the descriptor, or -1 and *e (ERR_USAGE). Refuses a
  * FIFO, a device, a socket or a folder without waiting for its other end. */
 int file_open_regular(const char *path, struct err *e);
+/* Writes all n bytes, in as many calls as that takes. False: errno says why not. */
+bool write_fully(int fd, const void *bytes, size_t n);
 /* Reads a whole regular file into *out, which the caller frees. False and *e (ERR_USAGE) if it
  * cannot be read or has more than max bytes; *out is empty then. */
 bool buf_read_file(struct buf *out, const char *path, size_t max, struct err *e);

@@ -39,7 +39,7 @@ static void put_escaped(struct buf *b, uint32_t c)
                    (unsigned)(0xDC00 + ((c - 0x10000) & 0x3FF)));
 }
 
-static bool stands_for_itself(char c)
+static bool needs_no_escape(char c)
 {
     return c >= 0x20 && c < 0x7F && c != '"' && c != '\\';
 }
@@ -52,7 +52,7 @@ bool jput_strn(struct buf *b, const char *s, size_t n)
     for (size_t i = 0; i < n;) {
         uint32_t c;
         size_t run = i;
-        while (run < n && stands_for_itself(s[run]))
+        while (run < n && needs_no_escape(s[run]))
             run++;
         buf_add(b, s + i, run - i);
         i = run;

@@ -13,7 +13,7 @@
 #include "repl/facts.h"
 #include "repl/repl.h"
 
-static void add_piece(void *arg, enum text_piece kind, const char *s, size_t n)
+static void export_piece(void *arg, enum text_piece kind, const char *s, size_t n)
 {
     (void)kind;
     buf_add(arg, s, n);
@@ -21,7 +21,7 @@ static void add_piece(void *arg, enum text_piece kind, const char *s, size_t n)
 
 static void add_text(struct buf *b, const char *s, size_t n)
 {
-    text_scan(s, n, add_piece, b);
+    text_scan(s, n, export_piece, b);
 }
 
 /* Text that must not break its line. */
@@ -39,8 +39,8 @@ static void add_named(struct buf *b, const char *name, const char *text)
     buf_char(b, '\n');
 }
 
-static void head(struct buf *b, const struct session_row *row, const char *about,
-                 const struct hdb_past *p)
+static void markdown_head(struct buf *b, const struct session_row *row, const char *about,
+                          const struct hdb_past *p)
 {
     char when[32] = "";
     time_t at = (time_t)(row->created_ms / 1000);
@@ -129,7 +129,7 @@ bool export_markdown(struct hdb *d, const char *session, const char *path, struc
     bool ok = hdb_find(d, session, &row, e) && hdb_about(d, row.id, &about, e) &&
               hdb_past(d, row.id, INT_MAX, &p, e);
     if (ok)
-        head(&text, &row, about.p, &p);
+        markdown_head(&text, &row, about.p, &p);
     ok = ok && hazards(&text, d, row.id, e);
     for (int i = 0; ok && i < p.n; i++)
         turn(&text, &p.turn[i], i ? p.turn[i - 1].user.sampling : NULL);

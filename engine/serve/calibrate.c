@@ -198,7 +198,7 @@ static bool score_texts(struct scorer *s, struct err *e)
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-static void judge(struct scorer *s)
+static void judge_readings(struct scorer *s)
 {
     struct calibration *c = s->c;
     for (int r = 0; r < c->n_row; r++)
@@ -245,7 +245,7 @@ bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct e
     out->stopped = !ok && stop_asked(o->stop);
     ok |= out->stopped;
     if (ok)
-        judge(s);
+        judge_readings(s);
     free(s);
     return ok;
 }

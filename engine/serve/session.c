@@ -254,7 +254,7 @@ bool session_render_again(const struct session *s, struct ids *out, struct err *
     return ok;
 }
 
-static bool too_long(const struct session *s, int n, struct err *e)
+static bool message_too_long(const struct session *s, int n, struct err *e)
 {
     return err_set(e, ERR_USAGE,
                    "the message needs %d tokens with its surroundings, the context holds %d", n + 1,
@@ -366,7 +366,7 @@ bool session_room(const struct session *s, const char *text, int reserve, int le
         free(gone);
         free(x);
     }
-    return ok && (out->prompt.n < s->runtime->context || too_long(s, out->prompt.n, e));
+    return ok && (out->prompt.n < s->runtime->context || message_too_long(s, out->prompt.n, e));
 }
 
 static bool listed(const struct ids *list, int v)
@@ -498,5 +498,5 @@ bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, 
             break;
     }
     *dropped = before - s->n_msg;
-    return prompt->n < s->runtime->context || too_long(s, prompt->n, e);
+    return prompt->n < s->runtime->context || message_too_long(s, prompt->n, e);
 }

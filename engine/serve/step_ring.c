@@ -28,7 +28,7 @@ static const struct ring_entry *entry_at(const struct step_ring *r, uint64_t i)
 }
 
 /* -1, 0 or 1: entry e comes before, is, or comes after the step. */
-static int compare(const struct ring_entry *e, int turn, int step)
+static int compare_entry(const struct ring_entry *e, int turn, int step)
 {
     return e->turn != turn ? (e->turn < turn ? -1 : 1) : (e->step > step) - (e->step < step);
 }
@@ -49,7 +49,7 @@ void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *r
                const struct tree *tree)
 {
     int n = tree && tree->n > 1 ? tree->n : 0;
-    CHECK(r->end == r->first || compare(entry_at(r, r->end - 1), turn, step) < 0);
+    CHECK(r->end == r->first || compare_entry(entry_at(r, r->end - 1), turn, step) < 0);
     while (r->end - r->first >= RING_STEPS ||
            (r->end > r->first &&
             r->node_end + (uint64_t)n - entry_at(r, r->first)->node > RING_NODES))
@@ -81,7 +81,7 @@ const struct ring_entry *ring_find(const struct step_ring *r, int turn, int step
     uint64_t lo = r->first, hi = r->end;
     while (lo < hi) {
         uint64_t mid = lo + (hi - lo) / 2;
-        int at = compare(entry_at(r, mid), turn, step);
+        int at = compare_entry(entry_at(r, mid), turn, step);
         if (at == 0)
             return entry_at(r, mid);
         *(at < 0 ? &lo : &hi) = at < 0 ? mid + 1 : mid;

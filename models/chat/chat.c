@@ -41,7 +41,7 @@ const char *trimmed(const char *s, size_t *n)
 
 /* ---- appending text and tokens ---- */
 
-static void flush_text(struct render *r)
+static void encode_text(struct render *r)
 {
     if (!r->failed && r->text.n)
         r->failed = !tok_encode(r->c->tok, r->text.p, r->text.n, r->out->n ? TOK_INNER : 0, r->out,
@@ -65,13 +65,13 @@ void put_mark(struct render *r, enum mark m)
 {
     if (r->c->mark[m] < 0)
         return;
-    flush_text(r);
+    encode_text(r);
     ids_add(r->out, r->c->mark[m]);
 }
 
 void put_ids(struct render *r, const int32_t *v, int n)
 {
-    flush_text(r);
+    encode_text(r);
     ids_cat(r->out, v, n);
 }
 
@@ -140,7 +140,7 @@ static void put_reply(struct render *r, const struct message *m)
 
 /* ---- a conversation in turns ---- */
 
-static void open_turn(struct render *r, enum role role)
+static void begin_message(struct render *r, enum role role)
 {
     put_mark(r, MARK_OPEN);
     put_str(r, r->c->format->role[role]);
@@ -148,7 +148,7 @@ static void open_turn(struct render *r, enum role role)
     put_str(r, r->c->format->before);
 }
 
-static void close_turn(struct render *r)
+static void end_message(struct render *r)
 {
     put_mark(r, MARK_CLOSE);
     put_str(r, r->c->format->after);
@@ -172,7 +172,7 @@ static void system_turn(struct render *r, const struct message *m)
     const struct chat *c = r->c;
     if (!m && !c->system_default && !c->date_lines)
         return;
-    open_turn(r, ROLE_SYSTEM);
+    begin_message(r, ROLE_SYSTEM);
     if (c->date_lines) {
         put_str(r, "Cutting Knowledge Date: December 2023\nToday Date: ");
         put_long_date(r, c->date);
@@ -184,7 +184,7 @@ static void system_turn(struct render *r, const struct message *m)
         put_str(r, c->system_suffix);
     if (!m && c->system_default)
         put_str(r, c->system_default);
-    close_turn(r);
+    end_message(r);
 }
 
 static bool turn_conversation(struct render *r, const struct message *m, int n)
@@ -196,7 +196,7 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
     if (f->system == SYSTEM_TURN)
         system_turn(r, system);
     for (int i = system ? 1 : 0; i < n; i++) {
-        open_turn(r, m[i].role);
+        begin_message(r, m[i].role);
         if (system && f->system == SYSTEM_PREPEND && i == 1) {
             put_text(r, system->text, strlen(system->text));
             put_str(r, "\n\n");
@@ -205,9 +205,9 @@ static bool turn_conversation(struct render *r, const struct message *m, int n)
             put_reply(r, &m[i]);
         else
             put_text(r, m[i].text, strlen(m[i].text));
-        close_turn(r);
+        end_message(r);
     }
-    open_turn(r, ROLE_ASSISTANT);
+    begin_message(r, ROLE_ASSISTANT);
     if (c->open_thought)
         put_str(r, c->open_thought);
     if (c->empty_thought) {
@@ -285,7 +285,7 @@ bool chat_render(const struct chat *c, const struct message *m, int n, struct id
         raw ? raw_conversation : c->format->conversation ? c->format->conversation
                                                          : turn_conversation;
     bool ok = conversation(&r, m, n);
-    flush_text(&r);
+    encode_text(&r);
     ok = ok && !r.failed && check_ids(c, &ids, e);
     if (ok)
         ids_cat(out, ids.v, ids.n);

@@ -159,7 +159,7 @@ void arch_quantization(struct arch *a, const char *method)
 
 /* ---- special tokens and generation_config.json ---- */
 
-static void add_stop(struct config *g, const struct conf *c, int64_t id)
+static void config_add_stop(struct config *g, const struct conf *c, int64_t id)
 {
     for (int i = 0; i < g->n_stop; i++)
         if (g->stop[i] == id)
@@ -184,7 +184,7 @@ void arch_tokens(const struct conf *c, struct config *g)
     int n = conf_ints(c, "eos_token_id", v, 4 * MAX_STOP);
     for (int i = 0; i < n; i++)
         if (v[i] >= 0 && v[i] < g->vocab)
-            add_stop(g, c, v[i]);
+            config_add_stop(g, c, v[i]);
     read_id(c, "bos_token_id", g, &g->bos);
     read_id(c, "pad_token_id", g, &g->pad);
 }

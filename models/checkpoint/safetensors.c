@@ -321,7 +321,7 @@ static struct shard *shard_add(struct safetensors *s, const char *dir, const cha
 
 /* ---- by name ---- */
 
-static int by_name(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
     return strcmp((*(const struct entry *const *)a)->t.name,
                   (*(const struct entry *const *)b)->t.name);
@@ -333,9 +333,9 @@ static bool index_names(struct safetensors *s, struct err *e)
     for (int i = 0; i < s->n; i++)
         s->by_name[i] = &s->entry[i];
     if (s->n)
-        qsort(s->by_name, (size_t)s->n, sizeof *s->by_name, by_name);
+        qsort(s->by_name, (size_t)s->n, sizeof *s->by_name, compare_entries);
     for (int i = 1; i < s->n; i++)
-        if (!by_name(&s->by_name[i - 1], &s->by_name[i]))
+        if (!compare_entries(&s->by_name[i - 1], &s->by_name[i]))
             return bad_entry(&s->shard[s->by_name[i]->shard], s->by_name[i]->t.name, e,
                              "is also in %.100s", s->shard[s->by_name[i - 1]->shard].name);
     return true;

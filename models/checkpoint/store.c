@@ -69,8 +69,8 @@ static void lanes_add(struct lanes *l, const char *p, size_t n)
 
 /* Reads and digests bytes [from, from + n) of t, into dst or, if dst is NULL, into a scratch
  * block. */
-static bool read_part(const struct safetensors *st, const struct tensor *t, size_t from, size_t n,
-                      char *dst, uint64_t *digest, struct err *e)
+static bool read_range(const struct safetensors *st, const struct tensor *t, size_t from, size_t n,
+                       char *dst, uint64_t *digest, struct err *e)
 {
     char *scratch = dst ? NULL : xmalloc(BLOCK);
     struct lanes l = lanes_start(from);
@@ -105,7 +105,7 @@ bool store_digest(const struct safetensors *st, const struct tensor *t, uint64_t
     uint64_t *part = xcalloc(n, sizeof *part);
     bool ok = true;
     for (size_t i = 0; ok && i < n; i++)
-        ok = read_part(st, t, i * PART, part_size(t, i), NULL, &part[i], e);
+        ok = read_range(st, t, i * PART, part_size(t, i), NULL, &part[i], e);
     *digest = hash64(part, n * sizeof *part, t->bytes);
     free(part);
     return ok;
@@ -153,7 +153,7 @@ static bool job_step(struct job *j)
     const struct tensor *t = j->load[p.load].src;
     size_t from = p.index * PART, n = part_size(t, p.index);
     struct err e = {0};
-    if (!read_part(j->st, t, from, n, j->place[p.load] + from, &j->digest[i], &e)) {
+    if (!read_range(j->st, t, from, n, j->place[p.load] + from, &j->digest[i], &e)) {
         pthread_mutex_lock(&j->lock);
         if (!atomic_exchange(&j->failed, true))
             j->err = e;

@@ -237,7 +237,7 @@ void namer_open(struct namer *n, int layers)
     *n = (struct namer){.all = xmalloc(room), .room = room};
 }
 
-static const char *name_of(struct namer *n, const char *prefix, const char *name)
+static const char *full_name(struct namer *n, const char *prefix, const char *name)
 {
     char *at = n->all + n->used;
     n->used += (size_t)snprintf(at, n->room - n->used, "%s%s", prefix, name) + 1;
@@ -249,7 +249,8 @@ void shape_tensor(const struct tensor_spec *s, const int64_t *x, const char *pre
                   struct namer *names)
 {
     struct tensor t = {.type = s->content == BYTES ? DT_U8 : DT_BF16,
-                       .name = name_of(names, prefix, s->name), .by_row = spec_by_row(s)};
+                       .name = full_name(names, prefix, s->name),
+                       .by_row = spec_by_row(s)};
     t.bytes = dtype_size(t.type);
     for (; t.n_dim < 4 && s->dim[t.n_dim]; t.n_dim++) {
         t.dim[t.n_dim] = x[s->dim[t.n_dim]];

@@ -87,7 +87,7 @@ static const struct added *longest(const struct added_set *a, const char *s, siz
 
 /* A word character by Unicode Technical Standard 18: Alphabetic, marks, decimal digits, connectors,
  * joiners. */
-static bool is_word(uint32_t c)
+static bool is_word_char(uint32_t c)
 {
     switch (utf8proc_category((int32_t)replacement_char(c))) {
     case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT:
@@ -120,8 +120,8 @@ static size_t char_before(const char *s, size_t at)
 /* Whether [a, b) has no word character directly before or behind it. */
 static bool stands_alone(const char *s, size_t n, size_t a, size_t b)
 {
-    return (a == 0 || !is_word(utf8_at(s + char_before(s, a)))) &&
-           (b == n || !is_word(utf8_at(s + b)));
+    return (a == 0 || !is_word_char(utf8_at(s + char_before(s, a)))) &&
+           (b == n || !is_word_char(utf8_at(s + b)));
 }
 
 static void add_segment(struct segments *c, size_t off, size_t len, int id)

@@ -21,7 +21,7 @@ struct dialect {
     struct err *e;
 };
 
-static bool refuse(struct dialect *d, const char *what)
+static bool refuse_pattern(struct dialect *d, const char *what)
 {
     return err_set(d->e, ERR_MODEL, "regular expression with %s", what);
 }
@@ -82,7 +82,7 @@ static bool refuse_escape(struct dialect *d)
 {
     char what[16] = "\\";
     memcpy(what + 1, d->s + 1, utf8_len(d->s + 1));
-    return refuse(d, what);
+    return refuse_pattern(d, what);
 }
 
 /* Translates \p or \P at d->s, followed by "{name}". */
@@ -113,10 +113,10 @@ static bool code_point(struct dialect *d)
     return true;
 }
 
-static bool escape(struct dialect *d, bool in_class)
+static bool translate_escape(struct dialect *d, bool in_class)
 {
     if (d->end - d->s < 2)
-        return refuse(d, "a \\ at its end");
+        return refuse_pattern(d, "a \\ at its end");
     char c = d->s[1];
     if (c == 'p' || c == 'P')
         return property(d);
@@ -161,7 +161,7 @@ static bool posix_class(struct dialect *d)
             d->s += strlen(set[i].name);
             return true;
         }
-    return refuse(d, "a [:name:] other than punct, word, space, digit, xdigit");
+    return refuse_pattern(d, "a [:name:] other than punct, word, space, digit, xdigit");
 }
 
 /* Translates a bracketed class, d->s at its '['. Nested classes and && are refused: PCRE2 has
@@ -177,14 +177,14 @@ static bool class(struct dialect *d)
         set = false;
         if (*d->s == '\\') {
             set = d->s[1] && strchr("dDsShwpP", d->s[1]);
-            if (!escape(d, true))
+            if (!translate_escape(d, true))
                 return false;
         } else if (d->s[0] == '[' && d->s[1] == ':') {
             set = true;
             if (!posix_class(d))
                 return false;
         } else if (d->s[0] == '[' || (d->s[0] == '&' && d->s[1] == '&')) {
-            return refuse(d, "a class inside a class");
+            return refuse_pattern(d, "a class inside a class");
         } else if (*d->s == '-' && !after_set) {
             buf_char(d->out, *d->s++);
         } else {
@@ -192,7 +192,7 @@ static bool class(struct dialect *d)
         }
     }
     if (d->s == d->end)
-        return refuse(d, "an unclosed [");
+        return refuse_pattern(d, "an unclosed [");
     buf_char(d->out, *d->s++);
     return true;
 }
@@ -206,7 +206,7 @@ static bool flags(struct dialect *d)
     for (; *d->s && strchr("im-", *d->s); d->s++)
         buf_char(d->out, *d->s == 'm' ? 's' : *d->s);
     if (*d->s != ':' && *d->s != ')')
-        return refuse(d, "a flag other than i and m");
+        return refuse_pattern(d, "a flag other than i and m");
     if (*d->s == ':')
         buf_char(d->out, *d->s++);
     return true;
@@ -217,7 +217,7 @@ static bool group(struct dialect *d)
 {
     static const char *const plain[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (d->depth == 64)
-        return refuse(d, "more than 64 nested groups");
+        return refuse_pattern(d, "more than 64 nested groups");
     d->group[d->depth++] = d->out->n;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         size_t n = strlen(plain[i]);
@@ -228,7 +228,7 @@ static bool group(struct dialect *d)
         }
     }
     if (d->s[1] == '*')
-        return refuse(d, "(*");
+        return refuse_pattern(d, "(*");
     if (d->s[1] != '?') {
         buf_char(d->out, *d->s++);
         return true;
@@ -237,7 +237,7 @@ static bool group(struct dialect *d)
         char what[8] = "(?";
         if (d->s[2])
             memcpy(what + 2, d->s + 2, utf8_len(d->s + 2));
-        return refuse(d, what);
+        return refuse_pattern(d, what);
     }
     buf_add(d->out, d->s, 2);
     d->s += 2;
@@ -287,12 +287,12 @@ static bool next(struct dialect *d)
 {
     size_t at = d->out->n;
     switch (*d->s) {
-    case '\\': d->atom = at; return escape(d, false);
+    case '\\': d->atom = at; return translate_escape(d, false);
     case '[': d->atom = at; return class(d);
     case '(': return group(d);
     case ')':
         if (!d->depth)
-            return refuse(d, "an unmatched )");
+            return refuse_pattern(d, "an unmatched )");
         d->atom = d->group[--d->depth];
         break;
     case '{': repeat(d); return true;
@@ -318,7 +318,7 @@ bool onig_to_pcre(const char *s, size_t n, struct buf *out, struct err *e)
         return err_set(e, ERR_MODEL, "regular expression with a NUL byte");
     char *copy = memcpy(xcalloc(n + 4, 1), s, n); /* four NUL bytes: looking ahead is safe */
     struct dialect d = {.s = copy, .end = copy + n, .out = out, .e = e};
-    bool ok = utf8_check(s, n) || refuse(&d, "bytes that are not UTF-8");
+    bool ok = utf8_check(s, n) || refuse_pattern(&d, "bytes that are not UTF-8");
     while (ok && d.s < d.end)
         ok = next(&d);
     free(copy);

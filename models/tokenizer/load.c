@@ -19,7 +19,7 @@ struct parts {
 };
 
 /* A string of the file for an error message: its beginning, without control characters. */
-static struct shown name_of(struct pull_str x)
+static struct shown shown_str(struct pull_str x)
 {
     char s[49];
     size_t n = x.n < sizeof s ? x.n : sizeof s - 1;
@@ -110,7 +110,7 @@ static bool find_parts(struct load *l, struct parts *p)
         return !read_failed(l, &j);
     if (p->version.s && !pull_is(p->version, "\"1.0\""))
         return err_set(l->e, ERR_MODEL, "%s: version %s; expected \"1.0\"", l->path,
-                       name_of(p->version).s);
+                       shown_str(p->version).s);
     if (!p->model.s)
         return err_set(l->e, ERR_MODEL, "%s: \"model\" is missing", l->path);
     j = reader(p->model);
@@ -118,7 +118,7 @@ static bool find_parts(struct load *l, struct parts *p)
         return false;
     if (p->type.s && !pull_is(p->type, "\"BPE\""))
         return err_set(l->e, ERR_MODEL, "%s: model.type: %s is not supported; expected \"BPE\"",
-                       l->path, name_of(p->type).s);
+                       l->path, shown_str(p->type).s);
     if (!p->vocab.s || !p->merges.s)
         return err_set(l->e, ERR_MODEL, "%s: model.%s is missing", l->path,
                        p->vocab.s ? "merges" : "vocab");
@@ -131,7 +131,7 @@ static bool good_id(struct load *l, const char *where, struct pull_str name, int
 {
     if (id < 0 || id > l->max_id)
         return err_set(l->e, ERR_MODEL, "%s: %s: id %lld of \"%s\" is out of range (0 to %lld)",
-                       l->path, where, (long long)id, name_of(name).s, (long long)l->max_id);
+                       l->path, where, (long long)id, shown_str(name).s, (long long)l->max_id);
     return true;
 }
 
@@ -148,10 +148,10 @@ static bool load_vocab(struct load *l, struct pull_str raw)
             return false;
         if (id < b->n_token && b->token[id].used)
             return err_set(l->e, ERR_MODEL, "%s: model.vocab: id %lld occurs twice (\"%s\")",
-                           l->path, (long long)id, name_of(s).s);
+                           l->path, (long long)id, shown_str(s).s);
         if (!bpe_add(b, (int)id, s.s, s.n))
             return err_set(l->e, ERR_MODEL, "%s: model.vocab: \"%s\" occurs twice", l->path,
-                           name_of(s).s);
+                           shown_str(s).s);
     }
     if (read_failed(l, &j))
         return false;
@@ -180,7 +180,7 @@ static bool read_pair(struct load *l, struct pull *j, int64_t at, struct pull_st
     size_t left = gap ? (size_t)(gap - a->s) : 0;
     if (!gap || memchr(gap + 1, ' ', a->n - left - 1))
         return err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: \"%s\" is not two tokens with "
-                       "one space between", l->path, (long long)at, name_of(*a).s);
+                       "one space between", l->path, (long long)at, shown_str(*a).s);
     *b = (struct pull_str){gap + 1, a->n - left - 1};
     a->n = left;
     return true;
@@ -199,7 +199,7 @@ static bool add_merge(struct load *l, int64_t at, struct pull_str a, struct pull
         id[i] = bpe_find(&l->t->bpe, name[i]->s, name[i]->n);
         if (id[i] < 0)
             return err_set(l->e, ERR_MODEL, "%s: model.merges[%lld]: \"%s\" is not in "
-                           "model.vocab", l->path, (long long)at, name_of(*name[i]).s);
+                           "model.vocab", l->path, (long long)at, shown_str(*name[i]).s);
     }
     bpe_add_merge(&l->t->bpe, id[0], id[1], (uint32_t)at, id[2]);
     return true;
@@ -262,7 +262,7 @@ static bool name_added(struct load *l, const struct added_entry *a, int64_t at)
     int in_vocab = bpe_find(b, a->content.s, a->content.n);
     if (in_vocab >= 0 ? in_vocab != a->id : a->id < b->n_token && b->token[a->id].used)
         return err_set(l->e, ERR_MODEL, "%s: %s: \"%s\" has id %lld, %s", l->path, where,
-                       name_of(a->content).s, (long long)a->id,
+                       shown_str(a->content).s, (long long)a->id,
                        in_vocab >= 0 ? "another one in model.vocab" : "which another token has");
     if (l->added[a->id])
         return err_set(l->e, ERR_MODEL, "%s: %s: id %lld occurs twice", l->path, where,
@@ -340,7 +340,7 @@ static bool load_unk(struct load *l, struct pull_str raw)
     b->unk = bpe_find(b, s.s, s.n);
     if (b->unk < 0)
         return err_set(l->e, ERR_MODEL, "%s: model.unk_token: \"%s\" is not in model.vocab",
-                       l->path, name_of(s).s);
+                       l->path, shown_str(s).s);
     return true;
 }
 
@@ -354,10 +354,10 @@ static bool load_switches(struct load *l, const struct parts *p)
     for (int i = 0; i < 2; i++)
         if (off[i].raw.s && !pull_is(off[i].raw, "\"\""))
             return err_set(l->e, ERR_MODEL, "%s: model.%s: %s is not supported; expected null",
-                           l->path, off[i].name, name_of(off[i].raw).s);
+                           l->path, off[i].name, shown_str(off[i].raw).s);
     if (p->dropout.s && strtod(p->dropout.s, NULL) != 0)
         return err_set(l->e, ERR_MODEL, "%s: model.dropout: %s is not supported; expected null",
-                       l->path, name_of(p->dropout).s);
+                       l->path, shown_str(p->dropout).s);
     return load_flag(l, p->ignore_merges, "ignore_merges", &b->ignore_merges) &&
            load_flag(l, p->byte_fallback, "byte_fallback", &b->byte_fallback) &&
            load_flag(l, p->fuse_unk, "fuse_unk", &b->fuse_unk) && load_unk(l, p->unk);

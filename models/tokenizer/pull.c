@@ -108,7 +108,7 @@ static bool unicode_escape(struct pull *j, char **to)
     return true;
 }
 
-static bool escape(struct pull *j, char **to)
+static bool decode_escape(struct pull *j, char **to)
 {
     static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
     if (j->p == j->end)
@@ -133,7 +133,7 @@ bool pull_string(struct pull *j, struct pull_str *out)
             return syntax_error(j, "a control character in a string");
         if (*j->p != '\\')
             *to++ = *j->p++;
-        else if (j->p++, !escape(j, &to))
+        else if (j->p++, !decode_escape(j, &to))
             return false;
     }
     if (!accept_char(j, '"'))

@@ -73,8 +73,8 @@ static bool get_pattern(const struct node *n, struct pattern *p)
 
 /* ---- walking a tree: the leaves of its Sequences, in order ---- */
 
-static bool walk(struct node *n, const char *list, bool (*leaf)(struct node *n, void *arg),
-                 void *arg)
+static bool walk_steps(struct node *n, const char *list, bool (*leaf)(struct node *n, void *arg),
+                       void *arg)
 {
     if (!json_is_object(n->j))
         return bad(n, "expected an object", NULL);
@@ -86,14 +86,14 @@ static bool walk(struct node *n, const char *list, bool (*leaf)(struct node *n, 
     for (size_t i = 0; i < json_array_size(a); i++) {
         struct node kid = {.j = json_array_get(a, i), .e = n->e};
         snprintf(kid.where, sizeof kid.where, "%.40s.%.20s[%zu]", n->where, list, i);
-        if (!walk(&kid, list, leaf, arg))
+        if (!walk_steps(&kid, list, leaf, arg))
             return false;
     }
     return true;
 }
 
-static bool read_tree(struct pull_str raw, const char *where, const char *list,
-                      bool (*leaf)(struct node *n, void *arg), void *arg, struct err *e)
+static bool parse_steps(struct pull_str raw, const char *where, const char *list,
+                        bool (*leaf)(struct node *n, void *arg), void *arg, struct err *e)
 {
     if (!raw.s)
         return true;
@@ -102,7 +102,7 @@ static bool read_tree(struct pull_str raw, const char *where, const char *list,
     snprintf(root.where, sizeof root.where, "%s", where);
     root.j = json_loadb(raw.s, raw.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL,
                         &why);
-    bool ok = root.j ? walk(&root, list, leaf, arg) : bad(&root, show(why.text).s, NULL);
+    bool ok = root.j ? walk_steps(&root, list, leaf, arg) : bad(&root, show(why.text).s, NULL);
     json_decref(root.j);
     return ok;
 }
@@ -143,7 +143,7 @@ static bool norm_leaf(struct node *n, void *arg)
 
 bool steps_normalizer(struct tokenizer *t, struct pull_str raw, struct err *e)
 {
-    return read_tree(raw, "normalizer", "normalizers", norm_leaf, t, e);
+    return parse_steps(raw, "normalizer", "normalizers", norm_leaf, t, e);
 }
 
 /* ---- pre-tokenizer ---- */
@@ -258,7 +258,7 @@ static bool pre_leaf(struct node *n, void *arg)
 
 bool steps_pre_tokenizer(struct tokenizer *t, struct pull_str raw, struct err *e)
 {
-    return read_tree(raw, "pre_tokenizer", "pretokenizers", pre_leaf, t, e);
+    return parse_steps(raw, "pre_tokenizer", "pretokenizers", pre_leaf, t, e);
 }
 
 /* ---- decoder ---- */
@@ -507,7 +507,7 @@ bool steps_decoder(struct tokenizer *t, struct pull_str raw, struct err *e)
     struct decoding d = {.t = t};
     if (!raw.s)
         return err_set(e, ERR_MODEL, "decoder: missing; expected ByteLevel or a Sequence");
-    bool ok = read_tree(raw, "decoder", "decoders", decode_leaf, &d, e) &&
+    bool ok = parse_steps(raw, "decoder", "decoders", decode_leaf, &d, e) &&
               decode_all(&d, false, &t->decoded, e) &&
               (!d.first_differs || decode_all(&d, true, &t->decoded_first, e));
     for (int i = 0; i < d.n; i++) {
@@ -535,5 +535,5 @@ static bool post_leaf(struct node *n, void *arg)
 bool steps_post_processor(struct tokenizer *t, struct pull_str raw, struct err *e)
 {
     t->bos = -1;
-    return read_tree(raw, "post_processor", "processors", post_leaf, t, e);
+    return parse_steps(raw, "post_processor", "processors", post_leaf, t, e);
 }

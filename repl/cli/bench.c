@@ -70,7 +70,7 @@ static void tell_text(const struct bench_line *l)
            l->unit ? l->unit : "", l->shape);
 }
 
-static void tell(void *arg, const struct bench_line *l)
+static void print_bench_line(void *arg, const struct bench_line *l)
 {
     struct cli *c = arg;
     (c->opt.json ? tell_json : tell_text)(l);
@@ -111,7 +111,7 @@ int cli_bench(struct cli *c)
         .threads = c->opt.engine.threads,
         .brief = c->brief,
         .about = about,
-        .tell = tell,
+        .tell = print_bench_line,
         .face = cli_face,
         .arg = c,
     };

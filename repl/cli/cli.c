@@ -241,7 +241,7 @@ static bool take_int(int *at, const struct flag *f, const char *value, struct er
     return true;
 }
 
-static bool take_word(int *at, const struct flag *f, const char *value, struct err *e)
+static bool set_choice(int *at, const struct flag *f, const char *value, struct err *e)
 {
     const char *w = f->words;
     for (int i = 0; *w; i++) {
@@ -278,7 +278,7 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
     case F_TEXT: *(const char **)at = value; return true;
     case F_INT:
     case F_POW2: return take_int(at, f, value, e);
-    case F_WORD: return take_word(at, f, value, e);
+    case F_WORD: return set_choice(at, f, value, e);
     case F_PARAM: return take_param(c, value, e);
     case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
     case F_SET:
@@ -588,7 +588,7 @@ static bool check_words(const struct command *cmd, int n, struct err *e)
                    "too many words", cmd->name, *cmd->args ? " " : "", cmd->args);
 }
 
-static bool apply(struct cli *c, const struct parse *p, struct err *e)
+static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
 {
     for (int i = 0; i < p->n_seen; i++) {
         const struct flag *f = p->seen[i].flag;
@@ -650,7 +650,7 @@ static char *find_bundled(void)
 }
 
 /* What follows from the flags together; the models, when none are named. */
-static bool settle(struct cli *c, struct err *e)
+static bool resolve_defaults(struct cli *c, struct err *e)
 {
     struct engine_opts *o = &c->opt.engine;
     if (strcmp(o->device, "auto") != 0 && strcmp(o->device, "cpu") != 0 &&
@@ -695,7 +695,8 @@ int cli_main(int argc, char **argv)
     } else if (p.help) {
         rc = p.named ? help_command(p.cmd) : help_all();
     } else if ((!read_config(&c, p.cmd->bit, &c.config_error) && p.cmd->bit != IN_DOCTOR) ||
-               !apply(&c, &p, &e) || !check_words(p.cmd, c.n_word, &e) || !settle(&c, &e)) {
+               !apply_flags(&c, &p, &e) || !check_words(p.cmd, c.n_word, &e) ||
+               !resolve_defaults(&c, &e)) {
         rc = cli_fail(e.kind ? &e : &c.config_error);
     } else {
         rc = p.cmd->run(&c);

@@ -27,11 +27,11 @@ struct doctor {
     int signal; /* exit code of the signal that stopped a check, or 0 */
 };
 
-static void tell(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
-                 const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+static void report(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
+                   const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 
-static void tell(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
-                 const char *fmt, ...)
+static void report(struct doctor *d, enum verdict v, int rc, const char *what, const char *hint,
+                   const char *fmt, ...)
 {
     static const char *const name[] = {"ok", "warn", "fail"};
     static const enum style style[] = {ST_GOOD, ST_WARN, ST_BAD};
@@ -78,8 +78,8 @@ static void features(struct buf *b)
 
 static void tell_device(void *arg, bool ok, const char *line)
 {
-    tell(arg, ok ? V_OK : V_WARN, 0, "device", ok ? NULL : "the chat computes on the CPU", "%s",
-         line);
+    report(arg, ok ? V_OK : V_WARN, 0, "device", ok ? NULL : "the chat computes on the CPU", "%s",
+           line);
 }
 
 static void check_machine(struct doctor *d)
@@ -89,8 +89,8 @@ static void check_machine(struct doctor *d)
     double gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 0x1p30;
     features(&b);
     bool wide = b.n > 0;
-    tell(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : "no AVX2: the model will be slow here",
-         "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
+    report(d, wide ? V_OK : V_WARN, 0, "cpu", wide ? NULL : "no AVX2: the model will be slow here",
+           "%ld core%s, %.1f GiB memory%s", cores, cores == 1 ? "" : "s", gib, wide ? b.p : "");
     buf_free(&b);
     list_devices(tell_device, d);
 }
@@ -103,23 +103,23 @@ static void check_terminal(struct doctor *d)
     struct winsize w = {0};
     bool utf8 = strcmp(set, "UTF-8") == 0, tty = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (!utf8)
-        tell(d, V_WARN, 0, "locale", "set LC_ALL=C.UTF-8, or use --ascii",
-             "characters are %s, not UTF-8", set);
+        report(d, V_WARN, 0, "locale", "set LC_ALL=C.UTF-8, or use --ascii",
+               "characters are %s, not UTF-8", set);
     if (!tty) {
-        tell(d, V_OK, 0, "terminal", NULL, "none on standard input and output: plain mode");
+        report(d, V_OK, 0, "terminal", NULL, "none on standard input and output: plain mode");
         return;
     }
     if (!term || !*term || strcmp(term, "dumb") == 0) {
-        tell(d, V_WARN, 0, "terminal", "set TERM to what your terminal is for the full screen",
-             "TERM is \"%s\": plain mode", term ? term : "");
+        report(d, V_WARN, 0, "terminal", "set TERM to what your terminal is for the full screen",
+               "TERM is \"%s\": plain mode", term ? term : "");
         return;
     }
     char size[32] = "size unknown";
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col)
         snprintf(size, sizeof size, "%dx%d", w.ws_col, w.ws_row);
     bool small = w.ws_col && (w.ws_col < 40 || w.ws_row < 10);
-    tell(d, small ? V_WARN : V_OK, 0, "terminal", small ? "the full screen wants 40x10" : NULL,
-         "%s, %s, %s%s", term, size, set, no && *no ? ", NO_COLOR is set: no colours" : "");
+    report(d, small ? V_WARN : V_OK, 0, "terminal", small ? "the full screen wants 40x10" : NULL,
+           "%s, %s, %s%s", term, size, set, no && *no ? ", NO_COLOR is set: no colours" : "");
 }
 
 /* ---- files ---- */
@@ -128,12 +128,13 @@ static void check_config(struct doctor *d)
 {
     const struct cli *c = d->c;
     if (c->config_error.kind)
-        tell(d, V_FAIL, ERR_USAGE, "config", "mend or remove the line", "%s", c->config_error.msg);
+        report(d, V_FAIL, ERR_USAGE, "config", "mend or remove the line", "%s",
+               c->config_error.msg);
     else if (c->config.p)
-        tell(d, V_OK, 0, "config", NULL, "%s", c->config_path);
+        report(d, V_OK, 0, "config", NULL, "%s", c->config_path);
     else
-        tell(d, V_OK, 0, "config", NULL, "%s is not there: defaults",
-             c->config_path ? c->config_path : "no home folder: the config file");
+        report(d, V_OK, 0, "config", NULL, "%s is not there: defaults",
+               c->config_path ? c->config_path : "no home folder: the config file");
 }
 
 static bool count(const struct session_row *r, void *arg)
@@ -150,29 +151,30 @@ static void check_database(struct doctor *d)
     char *path = cli_db_path(d->c);
     if (stat(path, &st) != 0) {
         bool none = errno == ENOENT;
-        tell(d, none ? V_OK : V_FAIL, ERR_DB, "database", none ? NULL : "sessions cannot be saved",
-             none ? "%s is not there yet" : "%s cannot be reached", path);
+        report(d, none ? V_OK : V_FAIL, ERR_DB, "database",
+               none ? NULL : "sessions cannot be saved",
+               none ? "%s is not there yet" : "%s cannot be reached", path);
         free(path);
         return;
     }
     struct hdb *h = hdb_open(path, &e);
-    struct buf report = {0};
+    struct buf lines = {0};
     int sessions = 0, turns = 0, bad = 0;
     bool ok = h && hdb_sessions(h, NULL, NULL, INT_MAX, count, &sessions, &e) >= 0 &&
-              hdb_verify(h, "", &turns, &bad, &report, &e);
+              hdb_verify(h, "", &turns, &bad, &lines, &e);
     if (!ok)
-        tell(d, V_FAIL, ERR_DB, "database", "aerie db check says more; --db names another file",
-             "%s", e.msg);
+        report(d, V_FAIL, ERR_DB, "database", "aerie db check says more; --db names another file",
+               "%s", e.msg);
     else if (bad)
-        tell(d, V_FAIL, ERR_DB, "database", "aerie db check names the turns",
-             "%s: %d of %d turns are not what was written", path, bad, turns);
+        report(d, V_FAIL, ERR_DB, "database", "aerie db check names the turns",
+               "%s: %d of %d turns are not what was written", path, bad, turns);
     else
-        tell(d, V_OK, 0, "database", NULL, "%s, %.1f MiB, %d session%s, checksums of %d turn%s ok",
-             path, (double)st.st_size / 0x1p20, sessions, plural(sessions), turns,
-             plural(turns));
+        report(d, V_OK, 0, "database", NULL,
+               "%s, %.1f MiB, %d session%s, checksums of %d turn%s ok", path,
+               (double)st.st_size / 0x1p20, sessions, plural(sessions), turns, plural(turns));
     if (st.st_mode & 077)
-        tell(d, V_WARN, 0, "database", "chmod 600 closes it", "others may read %s", path);
-    buf_free(&report);
+        report(d, V_WARN, 0, "database", "chmod 600 closes it", "others may read %s", path);
+    buf_free(&lines);
     hdb_close(h);
     free(path);
 }
@@ -190,7 +192,7 @@ static void check_captures(struct doctor *d, struct loaded *l)
     bool ok = cli_stop_open(&stop, &e) && calibrate_run(&o, &c, &e);
     d->signal = cli_stop_close(0);
     if (!ok) {
-        tell(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
+        report(d, V_WARN, 0, "captures", NULL, "%s", e.msg);
         return;
     }
     report_calibration(&c, &b);
@@ -199,7 +201,7 @@ static void check_captures(struct doctor *d, struct loaded *l)
         end = line + strcspn(line, "\n");
         if (*end)
             *end++ = '\0';
-        tell(d, *end || good ? V_OK : V_WARN, 0, "captures", NULL, "%s", line);
+        report(d, *end || good ? V_OK : V_WARN, 0, "captures", NULL, "%s", line);
     }
     buf_free(&b);
 }
@@ -218,17 +220,17 @@ static void check_pair(struct doctor *d, const char *what, const char *target, c
     bool ok = engine_load(&l, &o, LOAD_TEXT | (calibrate ? LOAD_DEVICE : 0), &e);
     cli_progress_end();
     if (!ok)
-        tell(d, V_FAIL, ERR_MODEL, what, NULL, "%s", e.msg);
+        report(d, V_FAIL, ERR_MODEL, what, NULL, "%s", e.msg);
     else
-        tell(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, window %d, %d tokens", target,
-             l.model.cfg.family, l.model.cfg.n_layer, (double)l.model.bytes / 0x1p20,
-             l.model.cfg.window, tok_vocab(l.tok));
+        report(d, V_OK, 0, what, NULL, "%s: %s, %d layers, %.1f MiB, window %d, %d tokens", target,
+               l.model.cfg.family, l.model.cfg.n_layer, (double)l.model.bytes / 0x1p20,
+               l.model.cfg.window, tok_vocab(l.tok));
     if (ok && draft && !l.has_draft)
-        tell(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", l.draft_off);
+        report(d, V_WARN, 0, "draft", "the chat runs without drafting", "%s", l.draft_off);
     else if (ok && draft && l.draft.bytes == 0)
-        tell(d, V_OK, 0, "draft", NULL, "%s: a drafter without weights", l.draft.kind);
+        report(d, V_OK, 0, "draft", NULL, "%s: a drafter without weights", l.draft.kind);
     else if (ok && draft)
-        tell(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)l.draft.bytes / 0x1p20);
+        report(d, V_OK, 0, "draft", NULL, "%s: %.1f MiB", draft, (double)l.draft.bytes / 0x1p20);
     if (calibrate && l.has_draft && l.draft.n_capture > 0)
         check_captures(d, &l);
     engine_unload(&l);
@@ -240,9 +242,9 @@ static void check_models(struct doctor *d)
     if (c->bundled)
         check_pair(d, "bundled", c->target, c->draft);
     else
-        tell(d, c->model_given ? V_WARN : V_FAIL, ERR_MODEL, "bundled",
-             "make install puts it beside the program; -m DIR names another",
-             "the bundled model was not found");
+        report(d, c->model_given ? V_WARN : V_FAIL, ERR_MODEL, "bundled",
+               "make install puts it beside the program; -m DIR names another",
+               "the bundled model was not found");
     if (c->model_given)
         check_pair(d, "model", c->opt.engine.model, c->opt.engine.draft);
     else if (c->draft_given && c->bundled)
@@ -255,7 +257,7 @@ int cli_doctor(struct cli *c)
     sheet_init(&d.sheet, c->opt.ascii);
     if (c->opt.json)
         jput_open(&d.json, '[');
-    tell(&d, V_OK, 0, "aerie", NULL, AERIE_VERSION);
+    report(&d, V_OK, 0, "aerie", NULL, AERIE_VERSION);
     check_machine(&d);
     check_terminal(&d);
     check_config(&d);

@@ -33,11 +33,7 @@ int cli_golden(struct cli *c)
             report.p[--report.n] = '\0';
         cli_json(&report);
     } else {
-        struct sheet s;
-        sheet_init(&s, c->opt.ascii);
-        cli_text(&s, ST_TEXT, report.n ? report.p : "", report.n);
-        cli_print(c, &s);
-        sheet_free(&s);
+        cli_print_text(c, &report);
     }
     buf_free(&report);
     return signal ? signal : ok ? 0 : cli_fail(&e);

@@ -18,7 +18,7 @@ struct listing {
     int width;
 };
 
-static bool list_json(const struct session_row *r, void *arg)
+static bool session_json(const struct session_row *r, void *arg)
 {
     struct listing *l = arg;
     struct buf *b = &l->json;
@@ -81,7 +81,8 @@ int cli_logs(struct cli *c)
     if (c->opt.db || access(path, F_OK) == 0) { /* no log yet is no error */
         l.db = d = cli_open_db(c, &e);
         n = d ? hdb_sessions(d, c->query, c->model_filter, c->limit,
-                             c->opt.json ? list_json : list_line, &l, &e) : -1;
+                             c->opt.json ? session_json : list_line, &l, &e)
+              : -1;
     }
     hdb_close(d);
     if (n == 0 && !c->opt.quiet)
@@ -146,11 +147,7 @@ static int db_check(const struct cli *c, const char *path)
         cli_json(&b);
         buf_free(&b);
     } else {
-        struct sheet s;
-        sheet_init(&s, c->opt.ascii);
-        cli_text(&s, ST_TEXT, report.n ? report.p : "", report.n);
-        cli_print(c, &s);
-        sheet_free(&s);
+        cli_print_text(c, &report);
     }
     buf_free(&report);
     return ok ? 0 : cli_fail(&e);

@@ -64,6 +64,15 @@ void cli_text(struct sheet *s, enum style st, const char *text, size_t n)
     }
 }
 
+void cli_print_text(const struct cli *c, const struct buf *text)
+{
+    struct sheet s;
+    sheet_init(&s, c->opt.ascii);
+    cli_text(&s, ST_TEXT, text->n ? text->p : "", text->n);
+    cli_print(c, &s);
+    sheet_free(&s);
+}
+
 void cli_json(struct buf *b)
 {
     buf_char(b, '\n');

@@ -87,27 +87,15 @@ static bool take_op(const struct op_row *row, void *arg)
     return true;
 }
 
-static void row_copy(struct turn_row *dst, const struct turn_row *src)
-{
-    *dst = *src;
-    dst->text = xmalloc(src->text_n + 1);
-    memcpy(dst->text, src->text ? src->text : "", src->text_n);
-    dst->text[src->text_n] = '\0';
-    dst->tokens = (struct ids){0};
-    ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
-    dst->stop = xstrdup(src->stop ? src->stop : "");
-    dst->sampling = dst->snippet = NULL;
-}
-
 static bool take_turn(const struct turn_row *row, void *arg)
 {
     struct reader *r = arg;
     if (row->is_user && row->order >= r->end)
         return false;
     if (row->is_user)
-        row_copy(&add_entry(r, row->order, true)->user, row);
+        turn_row_copy(&add_entry(r, row->order, true)->user, row);
     else if (r->n_entry && r->entry[r->n_entry - 1].act.user.n == row->n)
-        row_copy(&r->entry[r->n_entry - 1].act.reply, row);
+        turn_row_copy(&r->entry[r->n_entry - 1].act.reply, row);
     return true;
 }
 
@@ -163,7 +151,7 @@ static bool append(struct reader *r, struct err *e)
     return true;
 }
 
-static bool read_rows(struct reader *r, struct err *e)
+static bool read_script_rows(struct reader *r, struct err *e)
 {
     return hdb_turns(r->d, r->session, 0, take_turn, r, e) >= 0 &&
            hdb_steps(r->d, r->session, 0, take_step, r, e) >= 0 &&
@@ -171,8 +159,8 @@ static bool read_rows(struct reader *r, struct err *e)
 }
 
 /* Parents come first, up to the moment of the fork: that is where the child's first run begins. */
-static bool read_session(struct script *s, struct hdb *d, const char *id, int64_t until_run,
-                         int depth, struct err *e)
+static bool read_script_session(struct script *s, struct hdb *d, const char *id, int64_t until_run,
+                                int depth, struct err *e)
 {
     struct session_row row = {0};
     if (depth > 1000)
@@ -184,8 +172,8 @@ static bool read_session(struct script *s, struct hdb *d, const char *id, int64_
     if (ok && !r.n_run)
         ok = err_set(e, ERR_DB, "session %s has no run in its log", row.id);
     if (ok && row.parent[0])
-        ok = read_session(s, d, row.parent, r.first_run, depth + 1, e);
-    ok = ok && read_rows(&r, e) && append(&r, e);
+        ok = read_script_session(s, d, row.parent, r.first_run, depth + 1, e);
+    ok = ok && read_script_rows(&r, e) && append(&r, e);
     for (int i = 0; i < r.n_entry; i++)
         act_free(&r.entry[i].act);
     free(r.entry);
@@ -197,7 +185,7 @@ static bool read_session(struct script *s, struct hdb *d, const char *id, int64_
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)
 {
     *s = (struct script){0};
-    if (read_session(s, d, session, INT64_MAX, 0, e))
+    if (read_script_session(s, d, session, INT64_MAX, 0, e))
         return true;
     script_free(s);
     return false;

@@ -56,7 +56,7 @@ static bool read_place(const char *text, char **id, int *turn, int *step, struct
 
 /* ---- tokens ---- */
 
-static void add_token(const struct show *w, struct sheet *out, enum style st, int32_t id)
+static void show_token(const struct show *w, struct sheet *out, enum style st, int32_t id)
 {
     size_t n = 0;
     const char *s = w->tok && id >= 0 ? tok_bytes(w->tok, id, &n) : NULL;
@@ -73,17 +73,6 @@ static void json_ids(struct buf *b, const char *key, const struct ids *ids)
 }
 
 /* ---- steps ---- */
-
-static const char *kind_name(enum step_kind k)
-{
-    return k == STEP_PREFILL ? "prefill" : k == STEP_DECODE ? "decode" : "spec";
-}
-
-static const char *fate_name(int fate)
-{
-    static const char *const name[] = {"none", "accepted", "rejected", "cut"};
-    return fate >= 0 && fate < 4 ? name[fate] : "?";
-}
 
 static void json_digest(struct buf *b, const char *key, uint64_t v)
 {
@@ -113,7 +102,7 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
     const struct step_rec *s = &r->rec;
     jput_open(b, '{');
     jput_kint(b, "step", r->n);
-    jput_kstr(b, "kind", kind_name(s->kind));
+    jput_kstr(b, "kind", step_kind_name(s->kind));
     jput_kint(b, "pos0", s->pos0);
     jput_kint(b, "rows", s->rows);
     jput_kint(b, "drafted", s->drafted);
@@ -142,7 +131,7 @@ static void tree_lines(struct show *w, const struct tree *t)
         enum style st = t->fate[i] == FATE_ACCEPTED ? ST_GOOD : t->fate[i] == FATE_REJECTED ?
                         ST_BAD : ST_DIM;
         sheet_printf(s, st, "  %*s%s ", 2 * t->depth[i], "", fate_name(t->fate[i]));
-        add_token(w, s, st, t->token[i]);
+        show_token(w, s, st, t->token[i]);
         sheet_printf(s, ST_DIM, "  q %.3f", (double)t->q[i]);
         if (!isnan(t->p[i]))
             sheet_printf(s, ST_DIM, "  p %.3f", (double)t->p[i]);
@@ -161,7 +150,7 @@ static void step_tokens(struct show *w, const struct step_row *r)
     for (int i = 0; i < r->tokens.n; i++) {
         struct sheet one;
         sheet_init(&one, s->ascii);
-        add_token(w, &one, i < r->rec.accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
+        show_token(w, &one, i < r->rec.accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
         sheet_line(&one);
         const struct buf *row = &s->row[s->n_row - 1].text, *token = &one.row[0].text;
         if (width && text_width(row->p, row->n) + 1 + text_width(token->p, token->n) > width) {
@@ -179,7 +168,7 @@ static void step_line(struct show *w, const struct step_row *r)
     struct sheet *s = &w->sheet;
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_KEY, "%5d.%-4d", r->turn, r->n);
-    sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", kind_name(k->kind), k->pos0, k->rows);
+    sheet_printf(s, ST_TEXT, " %-7s at %-6d rows %-4d", step_kind_name(k->kind), k->pos0, k->rows);
     if (k->drafted)
         sheet_printf(s, ST_TEXT, " accepted %d of %d", k->accepted, k->drafted);
     sheet_add(s, ST_TEXT, " ");
@@ -192,7 +181,7 @@ static void step_details(struct show *w, const struct step_row *r)
     struct sheet *s = &w->sheet;
     const struct step_rec *k = &r->rec;
     sheet_printf(s, ST_LABEL, "  bonus ");
-    add_token(w, s, ST_TEXT, k->bonus);
+    show_token(w, s, ST_TEXT, k->bonus);
     sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
     sheet_line(s);
     sheet_printf(s, ST_LABEL, "  digests ");
@@ -430,7 +419,7 @@ static bool each_part(struct show *w, struct hdb *d, bool steps, struct err *e)
     return true;
 }
 
-static bool missing(const struct show *w, struct err *e)
+static bool fail_missing(const struct show *w, struct err *e)
 {
     if (!w->n_turns)
         return err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
@@ -468,7 +457,7 @@ static bool show_all(struct show *w, struct hdb *d, struct err *e)
     if ((w->turn || json) && !each_part(w, d, true, e))
         return false;
     if ((w->turn && !w->n_turns) || (w->step && !w->n_steps))
-        return missing(w, e);
+        return fail_missing(w, e);
     if (json) {
         jput_close(b, ']');
         jput_close(b, '}');

@@ -10,7 +10,7 @@
 #include "models/tokenizer/tokenizer.h"
 #include "kernels/json.h"
 
-static bool read_all(FILE *f, struct buf *out, struct err *e)
+static bool read_stream(FILE *f, struct buf *out, struct err *e)
 {
     enum { MOST = 256 << 20 }; /* as of tok_encode() */
     char part[65536];
@@ -22,8 +22,8 @@ static bool read_all(FILE *f, struct buf *out, struct err *e)
     return !ferror(f) || err_set(e, ERR_USAGE, "cannot read the text: %s", strerror(errno));
 }
 
-static bool encode(const struct tokenizer *t, const char *text, size_t n, const struct cli *c,
-                   struct buf *line, struct err *e)
+static bool print_ids(const struct tokenizer *t, const char *text, size_t n, const struct cli *c,
+                      struct buf *line, struct err *e)
 {
     struct ids ids = {0};
     bool ok = tok_encode(t, text, n, c->special ? TOK_SPECIAL : 0, &ids, e);
@@ -65,7 +65,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
             ok = err_set(e, ERR_USAGE, "line %d: %s", number, why.text);
         else if (!json_is_string(text))
             ok = err_set(e, ERR_USAGE, "line %d: expected {\"text\": \"...\"}", number);
-        else if (!encode(t, json_string_value(text), json_string_length(text), c, &out, e))
+        else if (!print_ids(t, json_string_value(text), json_string_length(text), c, &out, e))
             ok = err_prefix(e, "line %d", number);
         json_decref(v);
     }
@@ -77,7 +77,7 @@ static bool encode_lines(const struct tokenizer *t, FILE *f, const struct cli *c
 static bool encode_text(const struct tokenizer *t, FILE *f, const struct cli *c, struct err *e)
 {
     struct buf text = {0}, out = {0};
-    bool ok = read_all(f, &text, e) && encode(t, text.n ? text.p : "", text.n, c, &out, e);
+    bool ok = read_stream(f, &text, e) && print_ids(t, text.n ? text.p : "", text.n, c, &out, e);
     buf_free(&text);
     buf_free(&out);
     return ok;

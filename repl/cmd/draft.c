@@ -6,9 +6,6 @@
 
 #include "repl/cmd/cmd.h"
 
-static const char *const kind_name[] = {[STEP_PREFILL] = "prefill", [STEP_DECODE] = "decode",
-                                        [STEP_SPEC] = "spec"};
-
 /* ---- /tree ----------------------------------------------------------------------------------- */
 
 /* A step that is looked for in the log. */
@@ -123,13 +120,14 @@ static bool find_step(struct app *a, struct found_step *f, struct err *e)
         return find_logged(a, &held, f, e);
     f->tree = s.tree;
     f->bonus = s.rec.bonus;
-    return s.tree.n > 0 || err_set(e, ERR_NEGATIVE, "step %d.%d did not draft, so it has no tree: it "
-                                   "was a %s step", f->turn, f->n, kind_name[s.rec.kind]);
+    return s.tree.n > 0 || err_set(e, ERR_NEGATIVE,
+                                   "step %d.%d did not draft, so it has no tree: it "
+                                   "was a %s step",
+                                   f->turn, f->n, step_kind_name(s.rec.kind));
 }
 
 static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
 {
-    static const char *const fate[] = {"none", "accepted", "rejected", "cut"};
     const struct tree *t = &f->tree;
     jput_open(json, '{');
     jput_kint(json, "turn", f->turn);
@@ -150,7 +148,7 @@ static void tree_json(struct app *a, const struct found_step *f, struct buf *jso
         jput_kreal(json, "q", (double)t->q[i]);
         jput_kreal(json, "p", (double)t->p[i]);
         jput_kreal(json, "u", (double)t->u[i]);
-        jput_kstr(json, "fate", t->fate[i] < 4 ? fate[t->fate[i]] : "?");
+        jput_kstr(json, "fate", fate_name(t->fate[i]));
         jput_close(json, '}');
     }
     jput_close(json, ']');
@@ -383,7 +381,7 @@ static void timing_json(const struct timed *a, struct buf *json)
             if (t.n == 0)
                 continue;
             jput_open(json, '{');
-            jput_kstr(json, "kind", kind_name[k]);
+            jput_kstr(json, "kind", step_kind_name((enum step_kind)k));
             jput_kstr(json, "phase", phase_name[p]);
             jput_kint(json, "steps", t.n);
             jput_kint(json, "median_us", t.us[t.n / 2]);
@@ -407,7 +405,8 @@ static void timing_text(const struct timed *a, struct sheet *out)
             if (t.n == 0)
                 break;
             if (p == 0)
-                say_line(out, ST_LABEL, "%s, %d step%s", kind_name[k], t.n, plural(t.n));
+                say_line(out, ST_LABEL, "%s, %d step%s", step_kind_name((enum step_kind)k), t.n,
+                         plural(t.n));
             say_line(out, ST_TEXT, "  %-8s %8u %8u %8u", phase_name[p], t.us[t.n / 2],
                      t.us[t.n * 9 / 10], t.us[t.n - 1]);
         }

@@ -450,7 +450,7 @@ static void check_json(const struct check_report *r, bool ok, struct buf *json)
 }
 
 /* "step 3.2" of a violation, and its session when that is another one. */
-static void add_when(const struct violation *v, const char *session, struct sheet *out)
+static void violation_when(const struct violation *v, const char *session, struct sheet *out)
 {
     if (v->step)
         sheet_printf(out, ST_TEXT, "step %d.%d", v->turn, v->step);
@@ -485,7 +485,7 @@ static void check_text(const struct app *a, const struct check_report *r, struct
         say_line(out, ST_WARN, "the checker is off: plans are launched unchecked; /set check on");
     if (r->counts.violation.text[0]) {
         sheet_add(out, ST_LABEL, "old: ");
-        add_when(&r->counts.violation, a->session, out);
+        violation_when(&r->counts.violation, a->session, out);
         sheet_printf(out, ST_TEXT, ": %s", r->counts.violation.text);
         sheet_line(out);
     }

@@ -30,20 +30,6 @@ enum {
 
 extern char **environ;
 
-static bool write_all(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t k = write(fd, p, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return false;
-        p += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
 /* ---- the parent ---- */
 
 /* A descriptor that reads as the request; -1 and *e. */
@@ -54,7 +40,7 @@ static int request(const char *db, const char *query, bool json, int max_rows, s
     buf_char(&b, '\0');
     buf_str(&b, query);
     int fd = memfd_create("query", MFD_CLOEXEC);
-    bool ok = fd >= 0 && write_all(fd, b.p, b.n) && lseek(fd, 0, SEEK_SET) == 0;
+    bool ok = fd >= 0 && write_fully(fd, b.p, b.n) && lseek(fd, 0, SEEK_SET) == 0;
     buf_free(&b);
     if (ok)
         return fd;
@@ -174,8 +160,8 @@ static void limit(int what, rlim_t most)
 
 static void answer_all(const char *kind, const char *text, size_t n)
 {
-    if (write_all(STDOUT_FILENO, kind, strlen(kind)))
-        write_all(STDOUT_FILENO, text, n);
+    if (write_fully(STDOUT_FILENO, kind, strlen(kind)))
+        write_fully(STDOUT_FILENO, text, n);
 }
 
 int sql_child(void)

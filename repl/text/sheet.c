@@ -197,7 +197,7 @@ void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to)
 /* Returns the end of the line that begins at `from`, and in *next the beginning of the next line.
  * The break is at the last space within `cells`, else between two clusters. A line has at least one
  * cluster. */
-static int line_end(const char *p, int from, int n, int cells, int *next)
+static int wrap_end(const char *p, int from, int n, int cells, int *next)
 {
     int fit = from + (int)text_fit(p + from, (size_t)(n - from), cells, NULL);
     if (fit == from && from < n) {
@@ -268,7 +268,7 @@ static void wrap_row(struct sheet *s, const struct sheet_row *src, int width)
     int n = (int)src->text.n, from = 0, indent = width > 0 ? hang_of(p, n, width) : 0;
     do {
         int next = n, hang = from ? indent : 0;
-        int end = width > 0 ? line_end(p, from, n, max_int(width - hang, 1), &next) : n;
+        int end = width > 0 ? wrap_end(p, from, n, max_int(width - hang, 1), &next) : n;
         struct sheet_row *r = open_row(s);
         if (end > from)
             row_pad(r, hang);

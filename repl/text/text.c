@@ -27,7 +27,7 @@ static bool is_letter(uint32_t cp)
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
-static bool is_mark(uint32_t cp)
+static bool is_combining(uint32_t cp)
 {
     utf8proc_category_t c = category(cp);
     return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
@@ -126,7 +126,7 @@ static void keep(struct scan *s, const char *p, size_t k, uint32_t cp)
     s->prev = cp;
 }
 
-static void escape(struct scan *s, uint32_t cp)
+static void add_escape(struct scan *s, uint32_t cp)
 {
     char text[32];
     emit_other(s, PIECE_ESCAPE, text, (size_t)snprintf(text, sizeof text, "<U+%04X>", cp));
@@ -144,7 +144,7 @@ static bool joins(const struct scan *s, uint32_t cp, const char *rest, size_t n)
         return false;
     if (is_picture(next))
         return cp == ZWJ && (is_picture(s->prev) || is_selector(s->prev) || is_tone(s->prev));
-    return (is_letter(s->prev) || is_mark(s->prev)) && is_letter(next);
+    return (is_letter(s->prev) || is_combining(s->prev)) && is_letter(next);
 }
 
 /* Handles a zero-width code point: kept behind a base, up to MARKS_MAX. */
@@ -157,7 +157,7 @@ static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_
         fits = fits && !s->selected;
     if (!fits) {
         flush_excess(s);
-        escape(s, cp);
+        add_escape(s, cp);
     } else if (is_selector(cp)) {
         s->selected = true;
         keep(s, p, k, cp);
@@ -183,7 +183,7 @@ static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t
     else if (!valid)
         emit_other(s, PIECE_ESCAPE, "\xEF\xBF\xBD", 3);
     else if (is_denied(cp))
-        escape(s, cp);
+        add_escape(s, cp);
     else {
         s->marks = 0;
         s->selected = false;

@@ -39,7 +39,7 @@ void transcript_free(struct transcript *t)
     *t = (struct transcript){0};
 }
 
-static struct entry *add(struct transcript *t, enum entry_kind kind, int turn)
+static struct entry *add_entry(struct transcript *t, enum entry_kind kind, int turn)
 {
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 32;
@@ -55,7 +55,7 @@ static struct entry *add(struct transcript *t, enum entry_kind kind, int turn)
 
 void transcript_user(struct transcript *t, int turn, const char *text, size_t n)
 {
-    buf_add(&add(t, ENTRY_USER, turn)->text, text, n);
+    buf_add(&add_entry(t, ENTRY_USER, turn)->text, text, n);
 }
 
 void transcript_append(struct transcript *t, int turn, enum entry_kind kind, const char *text,
@@ -66,7 +66,7 @@ void transcript_append(struct transcript *t, int turn, enum entry_kind kind, con
         if (t->entry[i].open && t->entry[i].turn == turn && t->entry[i].kind == kind)
             e = &t->entry[i];
     if (!e) {
-        e = add(t, kind, turn);
+        e = add_entry(t, kind, turn);
         e->open = true;
     }
     buf_add(&e->text, text, n);
@@ -85,7 +85,7 @@ void transcript_sheet(struct transcript *t, enum entry_kind kind, int turn, stru
 {
     if (s->n_row == 0)
         return;
-    struct entry *e = add(t, kind, turn);
+    struct entry *e = add_entry(t, kind, turn);
     sheet_free(&e->src);
     e->src = *s;
     e->src.open = false;
@@ -311,7 +311,7 @@ static void find_tail(struct transcript *t, int height)
 }
 
 /* Keeps the top within the transcript; a window that shows the end then follows it. */
-static int settle(struct transcript *t, int height)
+static int scroll_to_view(struct transcript *t, int height)
 {
     if (!t->tail) {
         t->top = min_int(t->top, max_int(t->n - 1, 0));
@@ -328,7 +328,7 @@ static int settle(struct transcript *t, int height)
 
 void transcript_scroll(struct transcript *t, int rows, int height)
 {
-    settle(t, height);
+    scroll_to_view(t, height);
     if (rows < 0) {
         move_up(t, &t->top, &t->top_row, -rows);
     } else {
@@ -339,7 +339,7 @@ void transcript_scroll(struct transcript *t, int rows, int height)
         }
     }
     t->tail = t->top >= t->n;
-    t->below = settle(t, height);
+    t->below = scroll_to_view(t, height);
 }
 
 int transcript_view(struct transcript *t, int width, int height, struct transcript_line *line)
@@ -350,11 +350,11 @@ int transcript_view(struct transcript *t, int width, int height, struct transcri
         t->width = width;
         lay_out(t, e);
         t->top_row = (int)((int64_t)t->top_row * e->rows.n_row / before);
-        t->below = settle(t, height);
+        t->below = scroll_to_view(t, height);
     }
     t->width = width;
     t->frame++;
-    int below = settle(t, height), i = t->top, row = t->top_row;
+    int below = scroll_to_view(t, height), i = t->top, row = t->top_row;
     for (int y = 0; y < height; y++) {
         while (i < t->n && row >= rows_of(t, i)) {
             i++;

@@ -55,7 +55,7 @@ static bool run_editor(const char *editor, const char *path, struct err *e)
     return true;
 }
 
-static bool read_file(struct input *in, const char *path, struct err *e)
+static bool insert_file(struct input *in, const char *path, struct err *e)
 {
     struct buf b = {0};
     if (!buf_read_file(&b, path, INPUT_MAX, e))
@@ -77,7 +77,7 @@ bool tui_edit(struct input *in, struct err *e)
         term_release();
         ok = run_editor(use, path, e);
         term_take();
-        ok = ok && read_file(in, path, e);
+        ok = ok && insert_file(in, path, e);
         unlink(path);
     }
     free(path);

@@ -51,7 +51,7 @@ static size_t answer_length(const char *p, size_t n)
 }
 
 /* Reads a component of a colour, 1 to 4 hexadecimal digits, as 8 bits. */
-static bool read_part(const char **p, const char *end, uint32_t *out)
+static bool read_component(const char **p, const char *end, uint32_t *out)
 {
     static const char digits[] = "0123456789abcdef";
     uint32_t v = 0, most = 0;
@@ -73,7 +73,7 @@ static struct key answer_key(const char *p, size_t n)
     const char *end = p + n, *at = memmem(p, n, ":", 1);
     uint32_t rgb = 0, part;
     for (int i = 0; i < 3; i++) {
-        if (!at || at == end || (i && *at != '/') || (at++, !read_part(&at, end, &part)))
+        if (!at || at == end || (i && *at != '/') || (at++, !read_component(&at, end, &part)))
             return (struct key){0};
         rgb = rgb << 8 | part;
     }

@@ -37,7 +37,7 @@ char *recall_path(const char *name)
 
 /* ---- the file format: one entry per line ---- */
 
-static void encode(struct buf *out, const char *p, size_t n)
+static void escape_line(struct buf *out, const char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (p[i] == '\\' || p[i] == '\n')
@@ -48,7 +48,7 @@ static void encode(struct buf *out, const char *p, size_t n)
 }
 
 /* Decodes in place; returns the new length. */
-static size_t decode(char *p, size_t n)
+static size_t unescape_line(char *p, size_t n)
 {
     size_t out = 0;
     for (size_t i = 0; i < n; i++) {
@@ -89,20 +89,6 @@ static bool push(struct recall *r, const char *p, size_t n)
     return true;
 }
 
-static bool write_all(int fd, const char *p, size_t n)
-{
-    while (n > 0) {
-        ssize_t k = write(fd, p, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return false;
-        p += k;
-        n -= (size_t)k;
-    }
-    return true;
-}
-
 /* Replaces the file by one with the entries in memory; on failure the old file stays. */
 static void rewrite(const struct recall *r)
 {
@@ -111,8 +97,8 @@ static void rewrite(const struct recall *r)
     if (fd >= 0) {
         struct buf b = {0};
         for (int i = 0; i < r->n; i++)
-            encode(&b, r->line[i], strlen(r->line[i]));
-        bool ok = write_all(fd, b.p ? b.p : "", b.n);
+            escape_line(&b, r->line[i], strlen(r->line[i]));
+        bool ok = write_fully(fd, b.p ? b.p : "", b.n);
         ok &= close(fd) == 0;
         if (!ok || rename(temp, r->path) != 0)
             unlink(temp);
@@ -136,7 +122,7 @@ void recall_open(struct recall *r, char *path)
     for (size_t i = 0; i < b.n; lines++) {
         char *nl = memchr(b.p + i, '\n', b.n - i);
         size_t k = nl ? (size_t)(nl - b.p) - i : b.n - i;
-        push(r, b.p + i, decode(b.p + i, k));
+        push(r, b.p + i, unescape_line(b.p + i, k));
         i += k + 1;
     }
     buf_free(&b);
@@ -163,8 +149,8 @@ void recall_add(struct recall *r, const char *text, size_t n)
     if (fd < 0)
         return; /* a missing history is not an error */
     struct buf b = {0};
-    encode(&b, text, n);
-    write_all(fd, b.p, b.n);
+    escape_line(&b, text, n);
+    write_fully(fd, b.p, b.n);
     buf_free(&b);
     close(fd);
 }
