@@ -110,7 +110,7 @@ dist: ## build for GPUs, too: machine code for the common ones, PTX for the othe
 test: deps test-deps ## install what is missing, build (benchmarks, too), and run every test
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory TOLD=1 tests
-	@tests/run.sh $(B)
+	@$(if $(filter tsan,$(MODE)),TEST_TIMEOUT=1800) tests/run.sh $(B)
 
 test-tsan: deps test-deps ## build with ThreadSanitizer and run the tests in which threads meet (two minutes on two cores)
 	@$(MAKE) --no-print-directory MODE=tsan CUDA=0 TOLD=1 tsan-programs
