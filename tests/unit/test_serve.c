@@ -319,6 +319,13 @@ static void test_views_can_be_taken_at_any_time(void **state)
     int turn = 0, step = 0;
     struct backend *g = serve_open(&o);
     submit(g, RQ_SAY, "count to twenty", 0);
+    submit(g, RQ_SET, "topk=4", 0);
+    submit(g, RQ_SET, "nodes=16", 0);
+    submit(g, RQ_SET, "check=strict", 0);
+    submit(g, RQ_SAY, "Tell me a story about Clara the owl.", 0);
+    submit(g, RQ_REGEN, NULL, 0);
+    submit(g, RQ_UNDO, NULL, 0);
+    submit(g, RQ_SET, "spec=off", 0);
     submit(g, RQ_SAY, "Hello!", 0);
     while (backend_busy(g)) {
         struct chat_view v;
@@ -349,10 +356,10 @@ static void test_views_can_be_taken_at_any_time(void **state)
         g->pages->position(g, 3, &at, &e);
         g->plan->text(g, "", false, &text, &e);
         buf_clear(&text);
-        usleep(200);
+        usleep(50);
     }
     settle(g, &b);
-    assert_int_equal(b.n_end, 2);
+    assert_int_equal(b.n_end, 4);
     backend_close(g);
     buf_free(&text);
     brought_free(&b);
