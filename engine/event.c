@@ -1,5 +1,5 @@
-/* event.c - see event.h. A queue is a ring under one mutex; its eventfd holds 1 exactly while the
- * ring holds events, so whoever polls it sees the same truth as evq_get(). */
+/* event.c - see event.h. A queue is a ring under one mutex. Its eventfd is readable exactly while
+ * the ring holds events, so poll() and evq_get() agree. */
 #include "engine/event.h"
 
 #include <errno.h>
@@ -132,7 +132,7 @@ struct evq {
     pthread_cond_t filled, drained;
     struct event *ring; /* (cap), events head .. head + n - 1 modulo cap */
     int cap, head, n;
-    int wanted; /* by who sleeps: events that must be there to wake it; 0: nobody sleeps */
+    int wanted; /* number of events that wakes the sleeping consumer; 0: no consumer sleeps */
     int fd;
     bool closed;
 };
@@ -174,8 +174,8 @@ int evq_fd(const struct evq *q)
     return q->fd;
 }
 
-/* Keeps the eventfd in step when the ring becomes filled or empty. Lock held; the descriptor is
- * ours alone and never blocks, so neither call can fail. */
+/* Sets or clears the eventfd when the ring becomes filled or empty. Lock held. No other code uses
+ * the descriptor and it does not block, so neither call can fail. */
 static void set_readable(struct evq *q, bool on)
 {
     uint64_t v = 1;
@@ -247,8 +247,8 @@ static struct timespec after_ms(int ms)
     return t;
 }
 
-/* Until n events wait, or one that cannot, or the time is over (ms < 0: never). Lock held; one
- * consumer. */
+/* Sleeps until n events wait, or one that can_wait() denies, or ms milliseconds are over (ms < 0:
+ * no limit). Lock held; one consumer. */
 static void sleep_for(struct evq *q, int n, int ms)
 {
     struct timespec until = after_ms(ms);

@@ -1,10 +1,9 @@
-/* event.h - what the engine tells the world, and the queues it travels through.
+/* event.h - events: what the engine reports to its consumers, and the queues that carry them.
  *
  * The engine thread posts; each consumer (the screen, the log) owns one bounded queue and gets its
- * own copy. An event belongs to the thread that holds it; a queue locks itself, and any thread may use
- * it. A full queue holds the engine at a step boundary: nothing is dropped. Turn numbers of
- * a session only grow: an undone or regenerated turn keeps its number in the log.
- */
+ * own copy. An event belongs to the thread that holds it; a queue locks itself, and any thread may
+ * use it. A full queue holds the engine at a step boundary: nothing is dropped. Turn numbers of a
+ * session only grow: an undone or regenerated turn keeps its number in the log. */
 #ifndef AERIE_EVENT_H
 #define AERIE_EVENT_H
 
@@ -83,8 +82,8 @@ struct step_rec {
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
 };
 
-/* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of the
- * others. 0: too short to tell. */
+/* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of
+ * the others. 0: too short to tell. */
 static inline double reply_tok_s(int64_t n, uint64_t us_decode)
 {
     return n > 1 && us_decode ? (double)(n - 1) * 1e6 / (double)us_decode : 0;
@@ -130,14 +129,14 @@ struct event {
     int turn, step;           /* 1-based; 0: none */
 
     /* EV_SESSION: parent, fork_turn. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
-     * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
-     * seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens, tree
-     * (if it drafted), pages. EV_TURN_END: reason, text = the whole reply (final channel), tokens =
+     * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache, seed,
+     * regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens, tree (if it
+     * drafted), pages. EV_TURN_END: reason, text = the whole reply (final channel), tokens =
      * generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode. EV_NOTICE, EV_FAULT:
      * text; EV_FAULT also fault, lost, and its step is the one that failed (0: none did).
-     * EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final channel) or why it
-     * was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason (STOP_END: all are
-     * done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION: calibration. */
+     * EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final channel) or why
+     * it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason (STOP_END: all
+     * are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION: calibration. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -166,14 +165,15 @@ struct event {
 void event_free(struct event *ev);                          /* the owned parts; zeroes them */
 void event_copy(struct event *dst, const struct event *src); /* deep */
 
-/* What a log keeps of an event outside the conversation, as a notice: a reply of a batch and the outcome
- * of a calibration become EV_NOTICE lines. False: a log keeps nothing of it (progress, pieces). */
+/* What a log keeps of an event outside the conversation, as a notice: a reply of a batch and the
+ * outcome of a calibration become EV_NOTICE lines. False: a log keeps nothing of it (progress,
+ * pieces). */
 bool event_to_log(struct event *ev);
 
 /* A bounded queue with a wake descriptor that polls readable while it holds events. */
 struct evq;
 
-struct evq *evq_new(int capacity); /* NULL, with errno: no descriptor is left */
+struct evq *evq_new(int capacity); /* NULL and errno: no descriptor is left */
 void evq_free(struct evq *q); /* frees what is left in it */
 int evq_fd(const struct evq *q);
 /* Takes ownership of ev's parts; waits while full. False (ev freed) once the queue is closed. */
@@ -181,9 +181,9 @@ bool evq_put(struct evq *q, struct event *ev);
 bool evq_get(struct evq *q, struct event *ev);          /* false: empty right now */
 bool evq_wait(struct evq *q, struct event *ev, int ms); /* ms < 0: for ever; false: timeout or
                                                            closed and empty */
-/* Sleeps for ms, but no longer than until an event comes that cannot wait (one that is not text, a
- * step or progress) or n of them wait. Waking a sleeper costs the engine more than an event does,
- * so whoever shows or saves many takes them by the batch. */
+/* Sleeps for ms milliseconds, or until n events wait, or until an event comes that is neither text,
+ * a step nor progress. Waking a consumer costs the engine more than posting an event, so a consumer
+ * of many events takes them in batches. */
 void evq_rest(struct evq *q, int n, int ms);
 void evq_close(struct evq *q); /* NULL is fine; no more puts; gets drain what is there */
 bool evq_closed(struct evq *q); /* closed and empty */

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes the word at *s if it is one of n, which ends at a blank, a colon or a comma. */
+/* The word at *s (up to a blank, a colon or a comma) if it is one of n words; *s moves behind
+ * it. */
 static const char *take_word(const char **s, const char *const *word, size_t n)
 {
     size_t len = strcspn(*s, " :,");

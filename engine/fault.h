@@ -1,8 +1,8 @@
-/* fault.h - a message of the checker read back: which rule, which plan, which row, column or cell.
+/* fault.h - parses a message of the checker: which rule, which plan, which row, column or cell.
  *
  * The checker's messages are one line of a fixed form (check.h): rule, plan, table, then words such
- * as "row 3" or "column 8". Whoever shows a violation finds the place here, so the message itself
- * stays the one thing that is logged. Pure functions of text; any thread.
+ * as "row 3" or "column 8". A view of a violation takes the place from here, so only the message
+ * itself has to be logged. Pure functions of text; any thread.
  */
 #ifndef AERIE_FAULT_H
 #define AERIE_FAULT_H

@@ -1,4 +1,5 @@
-/* settings.c - see settings.h. One table holds every name, type and range; nothing else lists them. */
+/* settings.c - see settings.h. One table holds every name, type and range; nothing else lists
+ * them. */
 #include "engine/settings.h"
 
 #include <errno.h>
@@ -79,7 +80,7 @@ const struct setting *settings_at(int i)
 
 static const struct entry *find(const char *name)
 {
-    if (strcmp(name, "draft") == 0) /* "draft off" is what people type for it */
+    if (strcmp(name, "draft") == 0) /* people type "draft off" for spec */
         name = "spec";
     for (int i = 0; i < N; i++)
         if (strcmp(table[i].pub.name, name) == 0)

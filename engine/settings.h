@@ -1,7 +1,7 @@
-/* settings.h - what /set, -p and the config file may change, as one table of names, ranges and help.
+/* settings.h - what /set, -p and the config file may change, as one table of names, ranges and
+ * help.
  *
- * Plain data: any thread may hold its own copy; the engine takes a new one between turns.
- */
+ * Plain data: any thread may hold its own copy; the engine takes a new one between turns. */
 #ifndef AERIE_SETTINGS_H
 #define AERIE_SETTINGS_H
 
@@ -48,7 +48,8 @@ void settings_init(struct settings *s); /* the program's defaults */
 int settings_count(void);
 const struct setting *settings_at(int i);
 int settings_index(const char *name); /* -1: none is called that */
-/* Sets one value from text. On a bad name or value *s is untouched and *e says what was expected. */
+/* Sets one value from text. On a bad name or value *s is untouched and *e says what was
+ * expected. */
 bool settings_set(struct settings *s, const char *name, const char *value, struct err *e);
 /* The value as text that settings_set() takes back; false for an unknown name. */
 bool settings_get(const struct settings *s, const char *name, struct buf *out);

@@ -44,7 +44,8 @@ struct batch {
     int n, told;     /* jobs; those whose results are out: 0 .. told - 1 */
     struct lane head;
     struct lane lane[BATCH_LANES];
-    int at[BATCH_LANES], n_live, lanes; /* at: job of each lane; oldest first; lanes: most of them */
+    int at[BATCH_LANES]; /* job of each lane; oldest first */
+    int n_live, lanes;   /* lanes now, and at most */
     bool crowded; /* a lane found too few pages: none is admitted before one has ended */
     int n_computed, n_shared; /* prompt tokens; pages of the head as it was */
     uint64_t ns;

@@ -69,8 +69,8 @@ static bool cancelled(const struct scorer *s, struct err *e)
     return stop_asked(s->o->stop) && !err_set(e, ERR_NEGATIVE, "the calibration was stopped");
 }
 
-/* The target over the whole text: the drafter's captured states stay on the device, and choice[i]
- * is what the target would say after token i. */
+/* Runs the target over the whole text: captured states stay on the device, and choice[i] is the
+ * target's greedy choice after token i. */
 static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct err *e)
 {
     struct runtime *r = &s->runtime;
@@ -96,7 +96,8 @@ static bool run_target(struct scorer *s, struct lane *l, int32_t *choice, struct
     return k->sync(r->dev.d, e);
 }
 
-/* The head over slots [from, upto), which pair state i with token i + 1; the last one's guess. */
+/* Runs the head over slots [from, upto), which pair state i with token i + 1; *guess: its first
+ * guess after the last one. */
 static bool run_head(struct scorer *s, struct lane *l, int from, int upto, int32_t *guess,
                      struct err *e)
 {
@@ -116,7 +117,7 @@ static bool run_head(struct scorer *s, struct lane *l, int from, int upto, int32
     return true;
 }
 
-/* One reading on one text; slots from `first` on count. *n counts what was scored. */
+/* Scores one reading on one text from slot `first` on. *n: tokens scored. */
 static bool score(struct scorer *s, int row, const struct ids *text, int first, int at, int *n,
                   struct err *e)
 {

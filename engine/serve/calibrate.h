@@ -1,11 +1,10 @@
-/* calibrate.h - which of the target's states an EAGLE3 head was trained on, found by trying.
+/* calibrate.h - finds out by scoring on which of the target's states an EAGLE3 head was trained.
  *
  * Configs write the captured layers in conventions that differ by one (models/draft/capture.c), and
- * a wrong reading runs all the same: only acceptance falls. Each plausible reading is scored on
- * text: the head runs over the target's own states, teacher-forced, and its first guess is held
- * against the target's own choice at that place. That is the acceptance of a greedy chain's first
- * token. Runs on the calling thread.
- */
+ * a wrong reading only lowers acceptance. Each plausible reading is scored on text: the head runs
+ * over the target's own states, teacher-forced, and its first guess is compared with the target's
+ * own choice at the same position. That is the acceptance of a greedy chain's first token. Runs on
+ * the calling thread. */
 #ifndef AERIE_CALIBRATE_H
 #define AERIE_CALIBRATE_H
 
@@ -24,8 +23,8 @@ struct calib_opts {
     const struct stop *stop; /* may be NULL */
 };
 
-/* False: the draft has no captures to choose from, or the device failed. A run that was stopped ends
- * well: *out tells what was scored until then. */
+/* False: the draft has no captures to choose from, or the device failed. A run that was stopped
+ * ends well: *out tells what was scored until then. */
 bool calibrate_run(const struct calib_opts *o, struct calibration *out, struct err *e);
 
 #endif

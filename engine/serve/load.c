@@ -109,7 +109,7 @@ static bool load_text(struct loaded *l, const struct engine_opts *o, struct err 
 bool engine_load(struct loaded *l, const struct engine_opts *o, int parts, struct err *e)
 {
     *l = (struct loaded){0};
-    bool ok = models_quantize(NULL, NULL, &o->quant, e) && /* refuses unknown names before all else */
+    bool ok = models_quantize(NULL, NULL, &o->quant, e) && /* unknown names are refused first */
               (!(parts & LOAD_DEVICE) || load_device(l, o, e)) && load_models(l, o, e) &&
               (!(parts & LOAD_TEXT) || load_text(l, o, e)) &&
               models_quantize(&l->model, l->has_draft ? &l->draft : NULL, &o->quant, e);

@@ -87,7 +87,7 @@ static void restore(struct session *s, struct lane *from)
     lane_fork(s->runtime, from, &s->lane);
 }
 
-/* Frees the states beyond the conversation's end and goes back to the one that stands there. */
+/* Frees the checkpoints behind the end of the conversation and restores the one at its end. */
 static void restore_end(struct session *s)
 {
     for (int i = s->n_point - 1; i >= 0; i--)
@@ -109,7 +109,7 @@ void session_rewind(struct session *s, int n)
     pass_unlock(&s->runtime->pass);
 }
 
-/* The live lane goes back to the newest state that is held, where that is a turn's end. */
+/* Restores the newest checkpoint if it is a turn's end, else empties the live lane. */
 static void restore_newest(struct session *s)
 {
     struct point *p = s->n_point ? &s->point[s->n_point - 1] : NULL;
@@ -263,11 +263,11 @@ static bool message_too_long(const struct session *s, int n, struct err *e)
 
 /* ---- room for a message ---------------------------------------------------------------------- */
 
-/* A question and what answered it. */
+/* A question and its reply. */
 struct exchange {
     int first, n; /* messages */
     int turn;     /* the number of its reply: a reply generated again has a number of its own */
-    int tokens;   /* about: rendered alone */
+    int tokens;   /* approximate: rendered alone */
 };
 
 static int exchanges_of(const struct session *s, struct exchange *x)
@@ -282,7 +282,7 @@ static int exchanges_of(const struct session *s, struct exchange *x)
     return n;
 }
 
-/* Each exchange before an empty question, less that question. */
+/* Token count of each exchange: rendered before an empty question, minus that question. */
 static bool measure(const struct session *s, struct exchange *x, int n, struct err *e)
 {
     struct message empty = {.role = ROLE_USER, .text = (char *)(uintptr_t)""};
@@ -451,8 +451,8 @@ static bool drop_oldest(struct session *s)
     return true;
 }
 
-/* A state can be continued into the prompt when all it holds is the prompt's head, and at least one
- * token is left to run, whose logits are wanted. */
+/* A state can be reused if its tokens are a proper prefix of the prompt: at least one token must be
+ * run for its logits. */
 static bool usable(const struct session *s, const struct lane *l, const struct ids *prompt,
                    bool draft)
 {

@@ -14,7 +14,7 @@
 
 enum { MAX_POINTS = 16 };
 
-/* A state to go back to: the lane as it was when the conversation had n_msg messages. */
+/* A checkpoint: the lane as it was when the conversation had n_msg messages. */
 struct point {
     int n_msg;
     bool turn_end;
@@ -57,15 +57,15 @@ struct replaced {
 };
 struct replaced session_take_messages(struct session *s);
 void session_fit_states(struct session *s, struct replaced *old);
-/* Takes the last n messages away and goes back to where the conversation stood. */
+/* Removes the last n messages and restores the state before them. */
 void session_rewind(struct session *s, int n);
-/* Takes the last message away and leaves the state alone: the next turn finds out what it can
- * use. */
+/* Removes the last message and leaves the resident states as they are: session_prepare() of the
+ * next turn finds what it can reuse. */
 void session_unsay(struct session *s);
 /* The conversation goes on under a new id; the parent's state stays resident, pages shared. */
 void session_fork(struct session *s, const char *child);
 
-/* What one more message asks of the context. */
+/* The room that one more message needs in the context. */
 struct room {
     struct ids prompt; /* the conversation and the message, without the turns below */
     struct ids turns;  /* numbers of the turns that have to leave for it, ascending */
@@ -78,15 +78,15 @@ void room_free(struct room *r);
  * were free. Changes nothing. False: even alone with the system prompt the message does not fit. */
 bool session_room(const struct session *s, const char *text, int reserve, int least,
                   struct room *out, struct err *e);
-/* Takes whole turns out of the conversation; returns how many were in it. The live lane goes back
- * to the newest turn end before them that is still held. */
+/* Removes whole turns from the conversation; returns how many of them it held. The live lane goes
+ * back to the newest resident turn end before them. */
 int session_forget(struct session *s, const struct ids *turns);
 bool session_has_turn(const struct session *s, int turn);
 /* As session_render(), without these turns. */
 bool session_render_without(const struct session *s, const struct ids *turns, const char *text,
                             struct ids *out, struct err *e);
-/* The rule of logs before OP_FORGET, for replaying them: the oldest turns leave until `reserve`
- * tokens are free, whether the message then fits or not. */
+/* The behaviour before OP_FORGET, for replaying logs of that time: the oldest turns leave until
+ * `reserve` tokens are free, even if the message still does not fit. */
 bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,
                             struct err *e);
 /* The conversation without its last message. */
@@ -98,7 +98,7 @@ void session_prepare(struct session *s, const struct ids *prompt, bool draft);
 struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft);
 /* The conversation as tokens, with `text` (or NULL) as one more question. */
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
-/* Remembers the present state; the oldest point is dropped when there are too many. */
+/* Makes a checkpoint of the live lane; drops the oldest one when there are too many. */
 void session_mark(struct session *s, bool turn_end);
 /* Frees the least valuable resident state (oldest point, then an idle fork). False: nothing
  * left. */

@@ -14,9 +14,8 @@
  * by (turn, step) and found by bisection. An undone turn's steps stay. A fork goes on with its
  * parent's steps, because it stands on them; another session begins empty.
  *
- * Threads: part of struct engine_shared (internal.h): the engine's thread pushes and views copy under
- * its lock. A push costs one entry and its nodes; no allocation after the opening.
- */
+ * Threads: part of struct engine_shared (internal.h): the engine's thread pushes and views copy
+ * under its lock. A push costs one entry and its nodes; no allocation after the opening. */
 #ifndef AERIE_STEP_RING_H
 #define AERIE_STEP_RING_H
 

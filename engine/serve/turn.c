@@ -44,7 +44,7 @@ void engine_post_op(struct engine *g, enum op_kind op, const char *text, int tur
     engine_post(g, &ev);
 }
 
-/* A failure that sticks to the device is reported by every sync() from then on. */
+/* After a device failure every sync() reports it. */
 void engine_fault(struct engine *g, int step, const struct err *e)
 {
     struct event ev = engine_event(g, EV_FAULT);
@@ -231,7 +231,7 @@ static bool stopped_by_user(struct engine *g, const struct turn *t)
     return stop_asked(&g->stop) || (t->stop_after && g->shared.step >= t->stop_after);
 }
 
-/* Why the turn cannot go on, or -1. */
+/* The stop reason if the turn has ended, or -1. */
 static int finished(struct engine *g, const struct turn *t)
 {
     const struct lane *l = &g->own.ses.lane;
@@ -244,7 +244,8 @@ static int finished(struct engine *g, const struct turn *t)
     return stopped_by_user(g, t) ? STOP_CANCEL : -1;
 }
 
-/* What ends a turn whose step has failed; nothing of that step is committed. step: its number. */
+/* The stop reason of a turn whose step number `step` has failed; nothing of that step is
+ * committed. */
 static enum stop_reason failed(struct engine *g, int step, const struct err *e)
 {
     if (e->kind == ERR_NEGATIVE && stop_asked(&g->stop))
@@ -455,8 +456,8 @@ static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int
 
 /* ---- room for a message ---------------------------------------------------------------------- */
 
-/* Tokens that are kept free for the reply where that is possible, and the fewest that are worth a
- * long text's leaving. */
+/* reserve(): tokens kept free for the reply if possible. least(): a long text leaves the context
+ * only if fewer tokens than this were free otherwise. */
 static int reserve(const struct engine *g)
 {
     return min_int(512, g->own.runtime.context / 8);
@@ -480,8 +481,8 @@ static void print_turns(const struct ids *turns, struct buf *out)
     }
 }
 
-/* Says what leaves the context, logs it, and does it: in this order. */
-static void let_leave(struct engine *g, const struct ids *turns, int tokens, const char *why)
+/* Takes turns out of the context after a notice and a log entry. */
+static void leave_out(struct engine *g, const struct ids *turns, int tokens, const char *why)
 {
     struct buf b = {0}, numbers = {0};
     buf_str(&b, "leaving out ");
@@ -496,8 +497,8 @@ static void let_leave(struct engine *g, const struct ids *turns, int tokens, con
     buf_free(&numbers);
 }
 
-/* Whether the message fits, after what may leave has left. False: nothing has changed, and *e says
- * why. A message that cannot fit even alone is refused before anything leaves. */
+/* Makes room for a message as the setting `forget` says, and renders the prompt. False: the message
+ * is refused, nothing has changed, and *e says why. */
 static bool find_room(struct engine *g, const char *text, bool make_room, struct room *r,
                       struct err *e)
 {
@@ -510,7 +511,7 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
         char *why = xasprintf(": with the message the context would hold %d of %d, and %d are kept "
                               "free for the reply%s", r->n_all, context, reserve(g),
                               make_room ? "" : "; /set forget ask asks first");
-        let_leave(g, &r->turns, r->n_all - r->prompt.n, why);
+        leave_out(g, &r->turns, r->n_all - r->prompt.n, why);
         free(why);
         return true;
     }
@@ -528,7 +529,7 @@ static bool find_room(struct engine *g, const char *text, bool make_room, struct
     return session_render(&g->own.ses, text, &r->prompt, e);
 }
 
-/* A turn that says only that the message was not taken; the conversation stays as it is. */
+/* Posts a turn without a reply and the reason as a notice; the conversation does not change. */
 static void refuse(struct engine *g, const char *text, const struct err *e)
 {
     struct turn t = {.first = g->own.ses.lane.tok.n};
@@ -538,7 +539,7 @@ static void refuse(struct engine *g, const char *text, const struct err *e)
     end(g, &t);
 }
 
-/* As it was done before OP_FORGET: only for replaying such logs. */
+/* The behaviour before OP_FORGET, for replaying logs of that time. */
 static void say_eagerly(struct engine *g, const char *text, int stop_after)
 {
     struct session *s = &g->own.ses;
@@ -631,7 +632,7 @@ void engine_forget(struct engine *g, const char *turns)
         engine_post_text(g, EV_NOTICE, "the context holds none of these turns");
     else if (session_render(&g->own.ses, "", &all, &e) &&
              session_render_without(&g->own.ses, &leave, "", &rest, &e))
-        let_leave(g, &leave, all.n - rest.n, "");
+        leave_out(g, &leave, all.n - rest.n, "");
     else
         engine_post_text(g, EV_NOTICE, e.msg);
     ids_free(&leave);

@@ -1,5 +1,5 @@
-/* view.c - the views of the local backend: copies of engine state. Runs on the caller's thread: of the
- * state that changes, this file reads struct engine_shared only, under its lock. */
+/* view.c - the views of the local backend: copies of engine state. Runs on the caller's thread: of
+ * the state that changes, this file reads struct engine_shared only, under its lock. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,10 +58,10 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
         held[column_page(s, p, c)] |= bit;
 }
 
-/* The ledger of a pool, and in *held (total), allocated, who holds each page; NULL when the pool does
- * not exist. used: only the current session's own, or of a batch that runs; protected: the
- * session's, and also held by a fork or by the batch; evictable: held by checkpoints or idle sessions
- * only. */
+/* The ledger of a pool, and in *held (total), allocated, who holds each page; NULL when the pool
+ * does not exist. used: only the current session's own, or of a batch that runs; protected: the
+ * session's, and also held by a fork or by the batch; evictable: held by checkpoints or idle
+ * sessions only. */
 static void view_pool(const struct engine_shared *s, enum pool_id id, struct pool_view *v,
                       uint8_t **held)
 {

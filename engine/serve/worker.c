@@ -65,7 +65,8 @@ static void do_new(struct engine *g, const struct request *rq)
         engine_post_op(g, OP_SYSTEM, g->own.ses.system, 0);
 }
 
-/* What was left to the engine becomes a value, so that the log says what a replay must do. */
+/* Replaces automatic settings by the values that the engine chose, so that the log holds what a
+ * replay needs. */
 static void resolve_settings(struct engine *g)
 {
     g->shared.set.chunk = load_chunk(&g->loaded, &g->shared.set);
@@ -73,7 +74,7 @@ static void resolve_settings(struct engine *g)
         g->shared.set.forget = g->attended ? FORGET_ASK : FORGET_OLDEST;
 }
 
-/* The conversation becomes the turns of the request. */
+/* Fills the conversation with the turns of the request. */
 static void take_past(struct engine *g, const struct request *rq)
 {
     struct session *s = &g->own.ses;
@@ -91,7 +92,7 @@ static void take_past(struct engine *g, const struct request *rq)
     s->draws = rq->draws;
 }
 
-/* Lines that do not apply were refused by whoever sent them. */
+/* The sender has already refused lines that do not apply. */
 static void take_settings(struct engine *g, const char *lines)
 {
     struct err e = {0};
@@ -332,7 +333,8 @@ static bool load(struct engine *g, const struct engine_opts *asked, struct err *
     g->shared.pass = &r->pass;
     g->shared.ses = &g->own.ses;
     g->shared.bugs = &g->own.runtime.bugs;
-    /* where passes queue, the host is far ahead of the device; elsewhere one may take long */
+    /* on a device with a queue a pass is only enqueued; elsewhere it computes, and must be
+     * stoppable */
     r->net.stop = r->dev.k->queued ? NULL : &g->stop;
     session_init(&g->own.ses, r, g->loaded.chat);
     return true;

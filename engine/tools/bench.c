@@ -1,4 +1,5 @@
-/* bench.c - the benchmark's clock, its gate, and the order of its parts. See bench.h. */
+/* bench.c - the benchmark's clock, its check of results, and the order of its parts. See
+ * bench.h. */
 #include "engine/tools/bench_run.h"
 
 #include "engine/tools/synthetic.h"
@@ -23,7 +24,7 @@ bool bench_wanted(const struct bench *b, const char *name)
     return b->o->n_pattern == 0;
 }
 
-/* A pattern's part before its first special character decides. */
+/* Compares the part of a pattern before its first special character. */
 bool bench_wanted_any(const struct bench *b, const char *prefix)
 {
     for (int i = 0; i < b->o->n_pattern; i++) {
@@ -67,7 +68,7 @@ kbuf bench_floats(struct bench *b, size_t n, struct err *e)
     return buf;
 }
 
-/* The first part is made here, then doubled on the device. */
+/* The host writes the first part; the device doubles it until the buffer is full. */
 bool bench_fill(struct bench *b, kbuf buf, enum kv_type type, struct err *e)
 {
     enum { FIRST = 1 << 22 };
@@ -105,7 +106,7 @@ bool bench_rows(struct bench *b, struct tensor *t, int out, int in, float scale,
     return weights(b, t, out, in, true, scale, e);
 }
 
-/* ---- the gate -------------------------------------------------------------------------------- */
+/* ---- the check of results -------------------------------------------------------------------- */
 
 static bool all_finite(const float *x, size_t n)
 {
@@ -115,7 +116,8 @@ static bool all_finite(const float *x, size_t n)
     return true;
 }
 
-/* Twice over poison: the same bits, and numbers where numbers are due. */
+/* Runs the work twice over poisoned output: both outputs must have the same bits, and float32
+ * outputs must be finite. */
 static bool gate(struct bench *b, const struct work *w, struct err *e)
 {
     const struct kernels *k = b->dev.k;
@@ -166,7 +168,7 @@ static void once(struct bench *b, const struct work *w, struct kgraph *g)
         w->run(b, w->arg);
 }
 
-/* Seconds of `repeat` runs one behind the other and the wait for the last. */
+/* Seconds of `repeat` runs in sequence, the wait for the last one included. */
 static bool run_for(struct bench *b, const struct work *w, struct kgraph *g, int repeat,
                     double *seconds, struct err *e)
 {
@@ -178,8 +180,8 @@ static bool run_for(struct bench *b, const struct work *w, struct kgraph *g, int
     return ok;
 }
 
-/* A sample is long beside the wait that ends it; where nothing can be recorded (the CPU) the number
- * of samples follows from what one takes. */
+/* A sample takes long compared with the wait that ends it. Where graphs cannot be recorded (the
+ * CPU) the number of samples follows from the time of one. */
 static bool sample(struct bench *b, const struct work *w, struct kgraph *g, struct timing *t,
                    struct err *e)
 {
@@ -214,7 +216,7 @@ bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct 
     return ok;
 }
 
-/* floor: seconds that the ratio is of. */
+/* floor: the least time in seconds, to which the ratio compares. */
 static void tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
                  const struct figure *f, double floor)
 {

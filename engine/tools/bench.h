@@ -20,19 +20,19 @@ struct bench_line {
     double bytes;      /* that it must read (and write, for a copy) once; 0: not counted */
     double ratio;      /* R: the time of those bytes at mem.read over ms (prefill and products: of
                           the same products in cuBLASLt, or of their arithmetic at gemm.peak;
-                          repl: of the same without what the line adds); 0: none */
+                          repl: of the same without the part that the line adds); 0: none */
     double value;      /* a second figure, if unit is not NULL */
     const char *unit;  /* "TB/s", "TFLOP/s", "tok/s", "us", "x plain", "experts" */
 };
 
 #define BENCH_QUESTION "Tell me a story about a fox."
 
-/* What a program with a face said when it was asked that, each time in a new session. */
+/* Replies of the whole program to that question, each in a new session. */
 enum { BENCH_REPLIES = 8 };
 struct bench_replies {
     int n, tokens[BENCH_REPLIES];
-    double ms[BENCH_REPLIES]; /* that the engine took for the reply, its prompt not counted */
-    size_t shown;             /* bytes that the face wrote */
+    double ms[BENCH_REPLIES]; /* engine time of the reply, without its prompt */
+    size_t shown;             /* bytes that the program wrote */
 };
 
 struct bench_opts {
@@ -54,8 +54,8 @@ struct bench_opts {
     void *arg;
 };
 
-/* False: *e (a device or model that cannot be had, or results that are not what they should be);
- * lines told before stay valid. */
+/* False: *e (the device or a model cannot be opened, or a result is wrong); lines reported before
+ * stay valid. */
 bool bench_run(const struct bench_opts *o, struct err *e);
 
 #endif

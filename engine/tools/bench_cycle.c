@@ -1,7 +1,5 @@
-/* bench_cycle.c - what a chat takes, host time included: cycles with a scripted acceptance,
- * prompts, and replies as they are talked. They go through lane_extend() and lane_step(). See
- * bench_model.h.
- */
+/* bench_cycle.c - times of a chat, host time included: cycles with a scripted acceptance, prompts,
+ * and whole replies, through lane_extend() and lane_step(). See bench_model.h. */
 #include "engine/tools/bench_model.h"
 
 #include "engine/cycle/fused.h"
@@ -80,7 +78,7 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
         wall = (double)(clock_ns() - t0) * 1e-9;
         if (!device_seconds(b, &s->runtime, wall, &device[i], e))
             return false;
-        if (device[i] == 0) /* the device records nothing: the two cannot be told apart */
+        if (device[i] == 0) /* nothing was recorded: device and host time cannot be separated */
             return true;
         host[i] = wall - device[i];
     }
@@ -91,7 +89,7 @@ static bool host_share(struct bench *b, struct subject *s, struct lane *l,
     return true;
 }
 
-/* The step as a chat without a draft takes it. */
+/* One step of plain decoding. */
 static bool plain(struct bench *b, struct subject *s, struct err *e)
 {
     char name[64], host[64], shape[64];
@@ -197,7 +195,7 @@ static bool prefill(struct bench *b, struct subject *s, int n, struct err *e)
     return true;
 }
 
-/* ---- a reply, as it is talked ---------------------------------------------------------------- */
+/* ---- whole replies --------------------------------------------------------------------------- */
 
 enum { TALKS = 7 }; /* replies that are timed */
 
@@ -260,7 +258,8 @@ static struct timing tell_talk(struct bench *b, struct subject *s, const char *n
     return t;
 }
 
-/* Replies to one prompt, in all manners by turns, so that a busy machine hits all alike. */
+/* Replies to one prompt in all manners, alternating, so that other load on the machine affects all
+ * alike. */
 static bool talk(struct bench *b, struct subject *s, const char *group, const struct ids *prompt,
                  struct manner *m, struct err *e)
 {

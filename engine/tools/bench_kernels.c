@@ -2,7 +2,7 @@
  * attention, sampling.
  *
  * Shapes are those of the published models where the device records runs (a GPU); elsewhere the
- * largest are cut so that a line takes a moment. Every line says its shape.
+ * largest are reduced so that a line takes less than a second or two. Every line says its shape.
  */
 #include "engine/tools/bench_run.h"
 
@@ -12,7 +12,7 @@
 
 enum { MAX_SETS = 24, MAX_ROWS = 64, PAGE = 16 };
 
-/* As many sets as lie together far beyond the caches: three at least. */
+/* So many sets that together they exceed the caches by far: at least three. */
 static int sets_for(const struct bench *b, double bytes)
 {
     int n = (int)((b->graphs ? 320e6 : 96e6) / bytes) + 1;
@@ -74,7 +74,7 @@ static void run_phases(struct bench *b, void *arg)
     b->dev.k->phase(b->dev.d, *kind, PHASES);
 }
 
-/* The last one launches as the first, but from the host, one by one. */
+/* The last line launches the same operations as the first, but one by one from the host. */
 static bool phases(struct bench *b, struct err *e)
 {
     static const struct {
@@ -180,7 +180,7 @@ static bool gemvs(struct bench *b, struct err *e)
            gemv(b, "gemv.head", vocab, 2880, false, e);
 }
 
-/* The rate that prefill is held against: one large product. */
+/* gemm.peak, to which prefill compares: one large product. */
 static bool gemm(struct bench *b, struct err *e)
 {
     struct product p = {.sets = 1, .in = b->graphs ? 8192 : 1024, .out = b->graphs ? 8192 : 1024,
@@ -527,7 +527,8 @@ static bool sampling(struct bench *b, int n, struct err *e)
     return ok;
 }
 
-/* What a verify pass of 60 rows asks of its logits: draws, the eight best, a pair a row. */
+/* The operations of a verify pass of 60 rows on its logits: sampling, the eight best ids, and one
+ * log probability a row. */
 enum { READ_ROWS = 60, READ_BEST = 8 };
 
 struct reads {

@@ -15,7 +15,7 @@
 #include "engine/serve/load.h"
 
 struct subject {
-    const char *name; /* in lines */
+    const char *name; /* as in the names of lines */
     const char *synthetic; /* made up instead of read; or NULL */
     struct loaded l;
     struct quant_opts quant;
@@ -26,13 +26,13 @@ struct subject {
     double step_ms;  /* of the step at the usual context, 0: not measured */
     double plain_ms; /* of lane_step() there without a draft */
     double chat_ms[2]; /* a token of a reply without and with a draft, cycles alone */
-    double peer_ms[2]; /* what the vendor's library takes for the products of a prompt of 512 and
-                          of 4096 tokens; 0: not measured */
+    double peer_ms[2]; /* time of cuBLASLt for the products of a prompt of 512 and of 4096
+                          tokens; 0: not measured */
 };
 
-/* A lane behind n cells that no pass has filled, and a pending token. */
+/* A lane with n committed cells that no pass has written, and a pending token. */
 bool bench_pretend(struct bench *b, struct subject *s, struct lane *l, int n, struct err *e);
-/* A lane behind a prompt of n tokens that was run; topk > 0: the draft followed. */
+/* A lane after a prefill of n tokens; topk > 0: the drafter followed. */
 bool bench_prompted(struct bench *b, struct subject *s, struct lane *l, int n, int topk,
                     struct err *e);
 /* "512", "4k" */

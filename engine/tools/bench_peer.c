@@ -1,6 +1,5 @@
 /* bench_peer.c - a prompt's products alone, ours and cuBLASLt's, at a chunk's rows and the model's
- * shapes. What the vendor's library takes for all of a prompt's products is what prefill.* is held
- * against.
+ * shapes. The time of cuBLASLt for all products of a prompt is the yardstick of prefill.*.
  *
  * Experts are one product each there, as if every expert had its even share of the rows, in bf16.
  * See bench_model.h.
@@ -95,7 +94,7 @@ static void describe_shape(char *out, size_t room, const struct shape *s, const 
              s->layers, more);
 }
 
-/* ---- theirs ---------------------------------------------------------------------------------- */
+/* ---- cuBLASLt -------------------------------------------------------------------------------- */
 
 struct theirs {
     struct k_peer a;
@@ -136,7 +135,7 @@ static void close_theirs(struct bench *b, struct theirs *t)
     bench_release(b, t->w, SETS);
 }
 
-/* Some of the results are what they should be: else another product would be timed. */
+/* Checks some of the results, so that the library computes the same product. */
 static bool theirs_is_right(struct bench *b, const struct shape *s, const struct theirs *t,
                             struct err *e)
 {
@@ -162,7 +161,7 @@ static bool theirs_is_right(struct bench *b, const struct shape *s, const struct
            (ok || err_set(e, ERR_NEGATIVE, "cuBLASLt's product is another one"));
 }
 
-/* The fastest of what the library proposes. */
+/* The fastest of the algorithms that the library proposes. */
 static bool time_theirs(struct bench *b, const struct shape *s, struct theirs *t,
                         struct timing *best, int *of, struct err *e)
 {
@@ -183,7 +182,7 @@ static bool time_theirs(struct bench *b, const struct shape *s, struct theirs *t
     return *of > 0 && bench_time(b, &w, best, e) && theirs_is_right(b, s, t, e);
 }
 
-/* ---- ours ------------------------------------------------------------------------------------ */
+/* ---- our kernels ----------------------------------------------------------------------------- */
 
 struct ours {
     struct subject *s;
@@ -286,7 +285,7 @@ static bool prompt_products(struct bench *b, struct subject *s, int n, double *m
     return ok;
 }
 
-/* No library: one line says so, and the prompts stand alone. */
+/* Without the library one line says so, and prefill.* has no yardstick. */
 static bool missing(struct bench *b, struct subject *s)
 {
     char name[64];

@@ -9,7 +9,7 @@
 struct bench {
     const struct bench_opts *o;
     struct device dev;
-    bool graphs;        /* the device records runs: it is fast, and shapes may be large */
+    bool graphs;        /* the device records graphs: it is a GPU, and shapes may be large */
     double read_rate;   /* bytes a second of mem.read */
     double matrix_rate; /* floating-point operations a second of gemm.peak; 0: not measured */
     uint64_t random;
@@ -22,9 +22,9 @@ struct work {
     void (*run)(struct bench *b, void *arg);
     void *arg;
     int times;
-    int samples;  /* this many of them, on a device that records; 0: as many as ever */
-    bool eager;   /* not as a recorded run */
-    kbuf out;     /* what it leaves: compared between two runs; absent: nothing to compare */
+    int samples;  /* this many samples on a device that records graphs; 0: the usual number */
+    bool eager;   /* launched operation by operation, not as a graph */
+    kbuf out;     /* the output, compared between two runs; absent: nothing to compare */
     bool numbers; /* out holds float32 that must be finite; else anything */
 };
 
@@ -33,30 +33,33 @@ struct timing {
     int runs;
 };
 
-/* A fresh device: made-up weights live as long as theirs. */
+/* Closes the device and opens it anew, which frees the made-up weights of the lines so far. */
 bool bench_reopen(struct bench *b, struct err *e);
 
-/* Is a line of this name asked for? wanted_any(): may a line that begins so be? */
+/* Whether a line of this name was asked for; any: a line whose name begins with prefix. */
 bool bench_wanted(const struct bench *b, const char *name);
 bool bench_wanted_any(const struct bench *b, const char *prefix);
 
-/* Runs it twice over poisoned output, then times it. False: *e. */
+/* Runs the work twice over poisoned output and compares, then times it. False: *e. */
 bool bench_time(struct bench *b, const struct work *w, struct timing *t, struct err *e);
 /* The median and spread of n times in seconds, each of `per` operations. */
 struct timing bench_timing(double *seconds, int n, double per);
 
-/* Tells a line. The ratio is that of flops at gemm.peak, if they are given and that was measured,
- * else of bytes. A timing of no runs says that nothing was measured. */
+/* Reports a line. Its ratio is the time of the flops at gemm.peak over the measured time if flops
+ * are given and gemm.peak was measured, else that of the bytes at mem.read. A timing of 0 runs:
+ * nothing was measured. */
 struct figure {
     double bytes, flops, value;
     const char *unit;
 };
 void bench_tell(struct bench *b, const char *name, const char *shape, const struct timing *t,
                 const struct figure *f);
-/* The same of arithmetic that took somebody else peer_ms, which gives the ratio (0: as above). */
+/* As above, with the time `peer_ms` of another implementation of the same arithmetic, which gives
+ * the ratio (0: not known, as above). */
 void bench_tell_beside(struct bench *b, const char *name, const char *shape,
                        const struct timing *t, double flops, double peer_ms);
-/* The same of a token that takes other_ms (0: not known) without what the line measures. */
+/* As above for a token that takes other_ms (0: not known) without the part that the line
+ * measures. */
 void bench_tell_ratio(struct bench *b, const char *name, const char *shape, const struct timing *t,
                       double tok_s, double other_ms);
 

@@ -31,7 +31,7 @@ static bool ask(struct backend *g, enum request_kind kind, const char *text, str
     return backend_submit(g, &rq, e);
 }
 
-/* The tokens of a cycle share the time since the cycle before was heard of. */
+/* The tokens of a cycle share the time since the event of the cycle before. */
 static void add_gap(struct gaps *all, uint64_t ns, int tokens)
 {
     for (int i = 0; i < tokens && all->n < MOST_GAPS; i++)
@@ -141,7 +141,7 @@ static double tell_face(struct bench *b, const char *name, struct shown *all, co
     return t.ms;
 }
 
-/* Lines and screen by turns, so that a busy machine hits both alike. */
+/* Lines and screen alternate, so that other load on the machine affects both alike. */
 static bool faces(struct bench *b, const struct subject *s, bool draft, struct err *e)
 {
     const char *how = draft ? "spec" : "plain";

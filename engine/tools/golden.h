@@ -1,4 +1,4 @@
-/* golden.h - the engine held against reference tensors, as `aerie golden DIR` does.
+/* golden.h - compares the engine with reference tensors: `aerie golden DIR`.
  *
  * DIR holds config.json, the weights and golden.safetensors with input_ids (L), logits (L, vocab),
  * hidden_states (layers + 1, L, hidden: boundaries 0 .. n-1, then the final norm's output),
@@ -28,9 +28,8 @@ struct golden_opts {
 /* Compares every tensor, every chunking, page sizes 1, 4 and 16, and with a draft every tree shape.
  * True: all equal within 1e-3 (float32) or 2e-2 (bf16) relative L2, or as near as float32 runs with
  * noise of that precision's size come, which the report says check by check; the CPU in float32 has
- * the tolerance alone. False: *e is ERR_NEGATIVE and *report
- * names what is off (or holds the checks done until it was stopped), or another kind when the folder
- * cannot be used. */
+ * the tolerance alone. False: *e is ERR_NEGATIVE and *report names what is off (or holds the checks
+ * done until it was stopped), or another kind when the folder cannot be used. */
 bool golden_run(const struct golden_opts *o, struct buf *report, struct err *e);
 
 #endif

@@ -1,13 +1,12 @@
-/* golden_noise.h - how far roundings alone carry a reference: float32 runs with noise.
+/* golden_noise.h - float32 runs with noise: how far rounding alone moves a reference.
  *
- * Some references magnify every rounding: attention without a scale turns it into other weights, a
- * router near a tie takes another expert. What a device is off by there says nothing about its
- * kernels. So the float32 engine runs on the CPU NOISE_RUNS times while what enters a product
- * changes at random, by as much as roundings at the device's precision change it. A tensor that these runs leave
- * within the tolerance must be within it; one that they do not must be no further off than they,
- * to within the tolerance. Where nothing magnifies, runs with bf16's noise are off by 0.008 to 0.019, and
- * transformers in bf16 by 0.009 to 0.015.
- */
+ * Some references amplify every rounding error: attention without a scale turns it into other
+ * weights, a router near a tie chooses another expert. A large error there does not mean that the
+ * device's kernels are wrong. So the float32 engine runs on the CPU NOISE_RUNS times while what
+ * enters a product changes at random, by as much as roundings at the device's precision change it.
+ * A tensor that these runs leave within the tolerance must be within it; one that they do not must
+ * be no further off than they, to within the tolerance. Where nothing magnifies, runs with bf16's
+ * noise are off by 0.008 to 0.019, and transformers in bf16 by 0.009 to 0.015. */
 #ifndef AERIE_GOLDEN_NOISE_H
 #define AERIE_GOLDEN_NOISE_H
 
@@ -16,8 +15,8 @@
 enum { NOISE_RUNS = 32 };
 
 /* `base`, a table of float32, but each element that enters a product (qkv, linear, glu, moe) has
- * been multiplied by a factor in 1 +- size, which follows from seed, element and column: a row's bits
- * do not depend on its neighbours. There is one such table, of the latest size and seed. */
+ * been multiplied by a factor in 1 +- size, which follows from seed, element and column: a row's
+ * bits do not depend on its neighbours. There is one such table, of the latest size and seed. */
 const struct kernels *noise_table(const struct kernels *base, float size, uint64_t seed);
 
 #endif

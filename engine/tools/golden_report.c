@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- how far off ----------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -39,7 +39,7 @@ struct error compare(const float *got, const float *want, int rows, size_t n)
     return e;
 }
 
-/* ---- the furthest ---------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static struct limit *limit_of(struct limits *l, const char *key)
 {
@@ -124,7 +124,7 @@ void check_error(struct report *r, const char *name, const char *key, struct err
     }
     const struct limit *l = limits_find(&r->limits, key);
     double reach = l ? l->worst.rel : 0, row = l ? l->worst.row : 0;
-    /* what strikes some rows, as another expert does, may not strike all */
+    /* an error of some rows only (another expert was chosen) must not become one of all rows */
     bool near = reach > r->tol && e.rel <= reach + r->tol &&
                 e.row <= r->tol + (row > r->tol ? row : 0);
     if (reach > r->tol)
@@ -134,7 +134,7 @@ void check_error(struct report *r, const char *name, const char *key, struct err
     report_line(r, e.rel <= r->tol ? OK : near ? NEAR : FAIL, name, what);
 }
 
-/* Near, where runs with noise part there or before. */
+/* Near if runs with noise differ at the same place or earlier. */
 enum verdict verdict_at(struct report *r, const char *key, int same, int n)
 {
     if (!r->out)

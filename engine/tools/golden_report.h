@@ -1,9 +1,9 @@
-/* golden_report.h - verdicts of golden.c, and the lines that say them.
+/* golden_report.h - verdicts on the checks of golden.c, and the lines of the report.
  *
- * A check holds within the tolerance. Beyond it, where runs with noise (golden_noise.h) have been
- * before and came as far from the reference, to within the tolerance, it is "near": neither hidden
- * nor failed. Those runs say nothing; they only leave, check by check, how far they came.
- */
+ * A check is ok if its error is within the tolerance. If the error is larger, but at most by the
+ * tolerance larger than that of the runs with noise (golden_noise.h), the check is "near":
+ * reported, and not failed. Runs with noise write no lines; they only record the error of each
+ * check. */
 #ifndef AERIE_GOLDEN_REPORT_H
 #define AERIE_GOLDEN_REPORT_H
 
@@ -19,7 +19,7 @@ struct error {
 /* Rows of n. NaN anywhere makes max_abs and rel NaN. */
 struct error compare(const float *got, const float *want, int rows, size_t n);
 
-/* The furthest that any run came. NaN is not far. */
+/* The largest errors of all runs. NaN does not count as large. */
 struct limit {
     char key[48];
     struct error worst; /* each of its figures */
@@ -34,12 +34,12 @@ struct limits {
 void limits_error(struct limits *l, const char *key, struct error e);
 void limits_same(struct limits *l, const char *key, int same, int n); /* of n */
 const struct limit *limits_find(const struct limits *l, const char *key); /* NULL: none */
-/* Forgets what a quiet run did not have within tol, or did not have equal: what is wrong without
- * noise is no rounding. */
+/* Removes the limits of checks that a run without noise did not pass: such an error is not caused
+ * by rounding. */
 void limits_void(struct limits *l, const struct limits *quiet, double tol);
 
 struct report {
-    struct buf *out; /* NULL: a run that only leaves its limits */
+    struct buf *out; /* NULL: a run with noise, which only records limits */
     bool json;
     double tol;
     int checks, failed, near;
@@ -48,13 +48,13 @@ struct report {
 
 void report_line(struct report *r, enum verdict v, const char *name, const char *what);
 void check_line(struct report *r, bool ok, const char *name, const char *what);
-/* key: what the checks of one tensor share. */
+/* key: names the tensor; checks of one tensor have the same key. */
 void check_error(struct report *r, const char *name, const char *key, struct error e,
                  const char *more);
 /* same: the first place that differs, or n. */
 enum verdict verdict_at(struct report *r, const char *key, int same, int n);
 /* With margins, a first difference whose margin (top-1 minus top-2 logit of the reference) is below
- * `tie` is a tie that rounding decided. key NULL: noise is no excuse. */
+ * `tie` is a tie that rounding decided. key NULL: runs with noise are not considered. */
 void check_ids(struct report *r, const char *name, const char *key, const int32_t *got, int n_got,
                const int32_t *want, int n, const float *margin, double tie);
 
