@@ -27,7 +27,7 @@ static bool color_wanted(const struct options *o)
     return !(no && *no) && isatty(STDOUT_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* What the log says about this process; `i` is NULL before the engine is open. */
+/* What the log records about this process; `i` is NULL before the engine is open. */
 static struct history_about about(const struct app *a, const struct backend_info *i,
                                   const char *config)
 {
@@ -109,8 +109,8 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     return ok;
 }
 
-/* "2 turns", or what there is besides */
-static const char *what_is_left(const struct history_left *left, char out[40])
+/* "2 turns", or "the session's last changes" when no whole turn is missing */
+static const char *name_unstored(const struct history_left *left, char out[40])
 {
     if (left->turns)
         snprintf(out, 40, "%d turn%s", left->turns, left->turns == 1 ? "" : "s");
@@ -119,17 +119,17 @@ static const char *what_is_left(const struct history_left *left, char out[40])
     return out;
 }
 
-static const char *be(const struct history_left *left)
+static const char *is_or_are(const struct history_left *left)
 {
     return left->turns == 1 ? "is" : "are";
 }
 
-/* Standard error, whatever was asked to be quiet: these lines are about what the user said. */
-static void say_left(const struct history_left *left)
+/* Prints on standard error, also under --quiet: the line is about lost messages of the user. */
+static void print_unstored(const struct history_left *left)
 {
     char what[40];
     struct buf line = {0}, clean = {0};
-    buf_printf(&line, "%s %s %s", what_is_left(left, what), be(left), left->why);
+    buf_printf(&line, "%s %s %s", name_unstored(left, what), is_or_are(left), left->why);
     if (left->kept[0])
         buf_printf(&line, "; kept in %s, the next start stores it", left->kept);
     else
@@ -140,7 +140,8 @@ static void say_left(const struct history_left *left)
     buf_free(&clean);
 }
 
-/* Waits for a disk that refuses, longer while nothing holds the turns but this process. */
+/* Retries while the disk refuses writes; longer when no file beside the log could keep the
+ * turns. */
 static bool wait_for_log(struct app *a, struct history_left *left)
 {
     enum { KEPT_MS = 10000, BARE_MS = 60000, STEP_MS = 100 };
@@ -151,24 +152,24 @@ static bool wait_for_log(struct app *a, struct history_left *left)
     interrupt_close();
     bool can_leave = interrupt_open(sig, 3, false, NULL, NULL);
     fprintf(stderr, "aerie: %s %s %s; waiting up to %d s, Ctrl-C leaves\n",
-            what_is_left(left, what), be(left), left->why, most / 1000);
+            name_unstored(left, what), is_or_are(left), left->why, most / 1000);
     for (int ms = 0; !done && ms < most && !(can_leave && interrupt_waits()); ms += STEP_MS)
         done = history_finish(a->history, STEP_MS, left);
     interrupt_close();
     return done;
 }
 
-/* After the engine: the log drains what the engine posted. */
+/* Called after the engine is closed: the log stores the events that are still in its queue. */
 static bool close_log(struct app *a)
 {
     struct history_left left;
     if (!a->history)
         return true;
     bool stored = history_finish(a->history, 1500, &left);
-    if (!stored && a->exit_code < 128) /* a signal does not wait */
+    if (!stored && a->exit_code < 128) /* a process that a signal ends does not wait */
         stored = wait_for_log(a, &left);
     if (!stored)
-        say_left(&left);
+        print_unstored(&left);
     history_close(a->history);
     return stored;
 }
@@ -335,7 +336,8 @@ void app_event(struct app *a, const struct event *ev)
         a->step = 0;
         break;
     case EV_TURN_END:
-        if (ev->n_tokens == 0) /* it left nothing in the context; what is on the screen may stay */
+        if (ev->n_tokens ==
+            0) /* the turn left nothing in the context; the screen may still show it */
             a->turns.n -= a->turns.n > 0;
         a->refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0;
         break;
@@ -499,10 +501,10 @@ bool app_hazards(const struct status *s, bool ascii, struct buf *out)
     return any;
 }
 
-/* A part of the status line, a row of a sheet of its own; of those that do not fit the least important
- * go first. */
+/* A part of the status line. Parts that do not fit are dropped, those of the greatest rank
+ * first. */
 struct part {
-    int rank; /* 0: always there */
+    int rank; /* 0: never dropped */
     void (*write)(struct app *a, const struct status *s, struct sheet *out);
 };
 

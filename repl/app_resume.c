@@ -1,6 +1,6 @@
-/* app_resume.c - a saved session taken up again, or forked: its turns are read from the log, through
- * the parents it was forked from, and given to the engine. Both ways to an earlier conversation are
- * this one, so both hold what the log says, whatever has left the engine's context since.
+/* app_resume.c - resumes and forks saved sessions: the turns are read from the log, those before a
+ * fork from the parents' logs, and sent to the engine. /fork of the open session does the same, so
+ * that the copy holds what the log says, also turns that have left the engine's context since.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "repl/cmd/cmd.h"
 #include "repl/facts.h"
 
-/* The request that makes these turns the conversation. */
+/* The request with the turns that are in the context. */
 static struct request past_request(enum request_kind kind, const struct hdb_past *p, const char *id)
 {
     struct request rq = {.kind = kind, .next_turn = p->last + 1, .draws = p->draws};
@@ -30,8 +30,8 @@ static struct request past_request(enum request_kind kind, const struct hdb_past
     return rq;
 }
 
-/* The app's side of it, once the engine has the request. */
-static void adopt(struct app *a, const struct hdb_past *p, const char *id)
+/* The app's own state of the session, once the engine has the request. */
+static void set_session(struct app *a, const struct hdb_past *p, const char *id)
 {
     memcpy(a->session, id, sizeof a->session);
     a->turn = p->last;
@@ -44,18 +44,18 @@ static void adopt(struct app *a, const struct hdb_past *p, const char *id)
 
 /* ---- settings of the session ---- */
 
-/* What becomes of one setting of the session. */
-struct taking {
+/* The settings of a resumed session while they are compared with the present ones. */
+struct adoption {
     struct app *a;
     const struct settings *now;
-    bool same_device; /* the device chose the length of a chunk */
+    bool same_device; /* else the length of a chunk is not adopted: devices choose their own */
     struct buf lines; /* for the engine */
-    struct buf taken, left; /* for people */
+    struct buf adopted, refused; /* for people */
 };
 
-static void tell(struct buf *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add_item(struct buf *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void tell(struct buf *out, const char *fmt, ...)
+static void add_item(struct buf *out, const char *fmt, ...)
 {
     char text[256];
     va_list ap;
@@ -65,7 +65,7 @@ static void tell(struct buf *out, const char *fmt, ...)
     buf_printf(out, "%s%s", out->n ? ", " : "", text);
 }
 
-static void take_setting(struct taking *t, int i, const char *value)
+static void adopt_setting(struct adoption *t, int i, const char *value)
 {
     const char *name = settings_at(i)->name;
     struct settings as = *t->now;
@@ -73,38 +73,41 @@ static void take_setting(struct taking *t, int i, const char *value)
     struct err e;
     settings_get(t->now, name, &now);
     bool is_check = strcmp(name, "check") == 0, is_chunk = strcmp(name, "chunk") == 0;
-    /* who can answer decides between asking and leaving out the oldest, not the session */
+    /* ask or oldest follows from whether a person is at the terminal now */
     bool is_asking = strcmp(name, "forget") == 0 && strcmp(value, "never") != 0;
     if (strcmp(now.p, value) == 0 || (is_chunk && !t->same_device) || is_asking)
         ;
     else if (!settings_set(&as, name, value, &e))
-        tell(&t->left, "%s %s (the log has %.40s, which it cannot be)", name, now.p, value);
+        add_item(&t->refused, "%s %s (the log has %.40s, which it cannot be)", name, now.p, value);
     else if (t->a->opt.given >> i & 1)
-        tell(&t->left, "%s %s (as the command line says; the session had %s)", name, now.p, value);
+        add_item(&t->refused, "%s %s (as the command line says; the session had %s)", name, now.p,
+                 value);
     else if (is_check && as.check < t->now->check)
-        tell(&t->left, "check %s (the session had %s; /set check %s)", now.p, value, value);
+        add_item(&t->refused, "check %s (the session had %s; /set check %s)", now.p, value, value);
     else {
-        tell(&t->taken, "%s %s", name, value);
+        add_item(&t->adopted, "%s %s", name, value);
         buf_printf(&t->lines, "%s=%s\n", name, value);
     }
     buf_free(&now);
 }
 
-/* Switches are never set by a log. */
-static void tell_faults(struct taking *t, const struct bugs *on, const char *lines)
+/* A log never switches a fault on. */
+static void note_faults(struct adoption *t, const struct bugs *on, const char *lines)
 {
     for (int i = 0; i < N_BUGS; i++) {
         char *name = xasprintf("bug.%d", bug_at((enum bug)i)->number);
         char *value = facts_value(lines, name);
         if (value && strcmp(value, "off") != 0 && !bug_on(on, (enum bug)i))
-            tell(&t->left, "fault %s off (the session had it %s; /bug %s on)", name + 4, value, name + 4);
+            add_item(&t->refused, "fault %s off (the session had it %s; /bug %s on)", name + 4,
+                     value, name + 4);
         free(value);
         free(name);
     }
 }
 
-/* What was fixed when aerie started, and is not as the session had it. */
-static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
+/* Notes what differs from the session and was fixed when aerie started: models, pools,
+ * precision. */
+static void note_engine(struct app *a, struct hdb *db, const char *id, bool *same_device)
 {
     struct buf log = {0}, now = {0}, differs = {0};
     struct err e;
@@ -116,7 +119,7 @@ static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     char *was = facts_value(log.p, "backend");
     *same_device = !was || (i->backend && strcmp(was, i->backend) == 0);
     free(was);
-    /* the date follows the day; pools and rows follow the context and the chunk */
+    /* expected to differ: the date is today's; pools and rows follow from context and chunk */
     static const char *const of_course[] = {"date ", "full_pages ", "swa_pages ", "rows "};
     for (char *p = differs.p, *end; p && *p; p = end) {
         end = strstr(p, "; ");
@@ -136,36 +139,37 @@ static void tell_engine(struct app *a, struct hdb *db, const char *id, bool *sam
     buf_free(&differs);
 }
 
-/* The session's settings as lines for the engine; a->told says what was taken over and what was not. */
-static char *take_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
+/* The settings to adopt from the session, as lines for the engine; a->told lists them, and those
+ * that were not adopted. The caller frees. */
+static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
 {
     struct settings now;
     struct bugs on;
-    struct taking t = {.a = a, .now = &now};
+    struct adoption t = {.a = a, .now = &now};
     app_settings(a, &now);
     app_bugs(a, &on);
     buf_clear(&a->told);
-    tell_engine(a, db, id, &t.same_device);
+    note_engine(a, db, id, &t.same_device);
     const char *lines = p->settings.p ? p->settings.p : "";
     for (int i = 0; i < settings_count(); i++) {
         char *value = facts_value(lines, settings_at(i)->name);
         if (value)
-            take_setting(&t, i, value);
+            adopt_setting(&t, i, value);
         free(value);
     }
-    tell_faults(&t, &on, lines);
-    if (t.taken.n)
-        buf_printf(&a->told, "settings of the session: %s\n", t.taken.p);
-    if (t.left.n)
-        buf_printf(&a->told, "settings not of the session: %s\n", t.left.p);
+    note_faults(&t, &on, lines);
+    if (t.adopted.n)
+        buf_printf(&a->told, "settings of the session: %s\n", t.adopted.p);
+    if (t.refused.n)
+        buf_printf(&a->told, "settings not of the session: %s\n", t.refused.p);
     if (a->opt.system && strcmp(a->opt.system, p->system ? p->system : "") != 0)
         buf_str(&a->told, "the system prompt is the command line's, not the session's\n");
     buf_str(&t.lines, "");
     struct settings then = now;
     if (settings_parse(&then, t.lines.p, NULL))
         app_note_idle_bugs(a, &then, &on);
-    buf_free(&t.taken);
-    buf_free(&t.left);
+    buf_free(&t.adopted);
+    buf_free(&t.refused);
     return t.lines.p;
 }
 
@@ -182,8 +186,8 @@ void app_tell(struct app *a)
 
 /* ---- /resume, --session, --continue ---- */
 
-/* The log of a session is written by one process; another may take up a copy. */
-static bool hold(struct app *a, const char *id, struct err *e)
+/* Locks the session: only one process may write its log. Another may continue in a copy. */
+static bool lock_session(struct app *a, const char *id, struct err *e)
 {
     if (!a->history || a->private_ || history_lock_session(a->history, id, e))
         return true;
@@ -196,14 +200,14 @@ static bool hold(struct app *a, const char *id, struct err *e)
     return false;
 }
 
-static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
+static bool open_saved(struct app *a, const char *id, bool copy, struct err *e)
 {
     struct hdb_past p = {0};
     char session[SESSION_ID];
     memcpy(session, id, sizeof session);
     if (copy)
         session_new_id(session);
-    bool ok = copy || hold(a, id, e);
+    bool ok = copy || lock_session(a, id, e);
     bool held = ok && !copy && a->history && !a->private_ && strcmp(id, a->session) != 0;
     ok = ok && hdb_past(a->hdb, id, INT_MAX, &p, e);
     char *was = a->system;
@@ -214,11 +218,11 @@ static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
         if (copy)
             memcpy(rq.parent, id, sizeof rq.parent);
         rq.text = xstrdup(a->system ? a->system : "");
-        rq.settings = take_settings(a, a->hdb, id, &p);
+        rq.settings = adopt_settings(a, a->hdb, id, &p);
         ok = backend_submit(a->backend, &rq, e);
     }
     if (ok) {
-        adopt(a, &p, session);
+        set_session(a, &p, session);
         memcpy(a->past_of, id, sizeof a->past_of);
     } else if (held) {
         history_unlock_session(a->history, id);
@@ -229,7 +233,7 @@ static bool take_up(struct app *a, const char *id, bool copy, struct err *e)
     return ok;
 }
 
-static bool find_and_take(struct app *a, const char *id, bool copy, char found[SESSION_ID],
+static bool find_and_open(struct app *a, const char *id, bool copy, char found[SESSION_ID],
                           struct err *e)
 {
     struct hdb *db = app_hdb(a, e);
@@ -237,7 +241,7 @@ static bool find_and_take(struct app *a, const char *id, bool copy, char found[S
     if (!db || !hdb_find(db, id, &s, e))
         return false;
     memcpy(found, s.id, sizeof s.id);
-    bool ok = take_up(a, s.id, copy, e);
+    bool ok = open_saved(a, s.id, copy, e);
     session_row_free(&s);
     return ok;
 }
@@ -245,12 +249,12 @@ static bool find_and_take(struct app *a, const char *id, bool copy, char found[S
 bool app_resume(struct app *a, const char *id, struct err *e)
 {
     char found[SESSION_ID];
-    return find_and_take(a, id, false, found, e);
+    return find_and_open(a, id, false, found, e);
 }
 
 bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e)
 {
-    return find_and_take(a, id, true, parent, e);
+    return find_and_open(a, id, true, parent, e);
 }
 
 static void show_past(struct app *a, const struct hdb_past *p)
@@ -279,8 +283,7 @@ bool app_show_past(struct app *a, struct err *e)
 
 /* ---- /fork ---- */
 
-/* The log must hold each turn of the context up to the fork: what it has not stored cannot be read
- * back. */
+/* Whether the log holds every turn of the context up to the fork. */
 static bool all_stored(const struct app *a, const struct hdb_past *p, int turn, struct err *e)
 {
     int k = p->n - 1;
@@ -296,7 +299,7 @@ static bool all_stored(const struct app *a, const struct hdb_past *p, int turn, 
     return true;
 }
 
-/* Are the turns on the screen those of the past? */
+/* Whether the turns on the screen are those of the past. */
 static bool same_turns(const struct app *a, const struct hdb_past *p)
 {
     int k = 0;
@@ -324,7 +327,7 @@ bool app_fork(struct app *a, int turn, struct err *e)
         app_forget_turn(a);
     bool shown = ok && same_turns(a, &p);
     if (ok)
-        adopt(a, &p, child);
+        set_session(a, &p, child);
     if (ok && !shown && a->face.clear)
         a->face.clear(a);
     if (ok && !shown)

@@ -1,7 +1,7 @@
 /* export.c - a session as Markdown, for people. JSON lines, for machines, are history/export.c.
  *
- * Text passes the same sanitiser as everything that reaches a terminal (repl/text/text.c), except that
- * tabs stay tabs: a chat's code is to be copied out of the file.
+ * Text passes the same sanitiser as everything that reaches a terminal (repl/text/text.c), except
+ * that tabs stay tabs: a chat's code is to be copied out of the file.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void add_text(struct buf *b, const char *s, size_t n)
     text_scan(s, n, export_piece, b);
 }
 
-/* Text that must not break its line. */
+/* Appends text with its line breaks replaced: the line must stay one line. */
 static void add_line(struct buf *b, const char *s)
 {
     text_sanitise(b, s ? s : "", s ? strlen(s) : 0, false, NULL);
@@ -74,7 +74,7 @@ static bool hazards(struct buf *b, struct hdb *d, const char *session, struct er
     return ok;
 }
 
-/* All settings of the first turn, then what changes; what may falsify a reply each time. */
+/* Of the first turn all settings, then changes only; hazards in every turn. */
 static void settings(struct buf *b, const char *before, const char *lines)
 {
     struct buf text = {0}, danger = {0};

@@ -84,7 +84,7 @@ static void add_change(const char *name, const char *value, void *arg)
     free(was);
 }
 
-/* A fault that is no longer named is off. */
+/* A fault that `lines` do not name is off. */
 static void add_gone(const char *name, const char *value, void *arg)
 {
     struct diff *d = arg;
@@ -140,7 +140,7 @@ void facts_json(const char *lines, struct buf *json)
 
 /* ---- the build and the engine ---- */
 
-/* The first program header list is the program's own. */
+/* dl_iterate_phdr() calls this for the program itself first. */
 static int find_id(struct dl_phdr_info *info, size_t size, void *arg)
 {
     (void)size;
@@ -194,7 +194,7 @@ struct compare {
     struct buf *out;
 };
 
-/* Logs of earlier versions leave a value empty where nothing was asked for. */
+/* An empty value in a log of an earlier version means: not asked for. */
 static void compare_line(const char *name, const char *log, void *arg)
 {
     static const char *const unbound[] = {"version", "device", "flags", "model_dir", "draft_dir"};

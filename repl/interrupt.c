@@ -18,7 +18,7 @@ static struct {
     void (*restore)(void);
     struct stop *_Atomic stop;
     atomic_uint sent, taken;     /* SIGINT, SIGTERM, SIGHUP */
-    _Atomic uint64_t since;      /* when the oldest of them that waits was sent */
+    _Atomic uint64_t since;      /* when the oldest waiting one was sent */
 } in = {.pipe = {-1, -1}};
 
 static bool ends(int sig)
@@ -42,7 +42,8 @@ static void on_signal(int sig)
     struct stop *stop = atomic_load(&in.stop);
     if (ends(sig) && stop)
         stop_all(stop);
-    if (write(in.pipe[1], &c, 1) == 1 && ends(sig)) /* a full pipe holds signals enough */
+    if (write(in.pipe[1], &c, 1) == 1 &&
+        ends(sig)) /* if the pipe is full, enough signals wait in it */
         atomic_fetch_add(&in.sent, 1);
     errno = keep;
 }

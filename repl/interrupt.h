@@ -1,10 +1,10 @@
 /* interrupt.h - Ctrl-C and termination signals, for the full screen and the plain mode alike.
  *
- * The handler writes each signal into a pipe. Whoever sleeps polls the pipe beside its input, so no
- * signal falls between a check and a sleep; whoever works long asks interrupt_waits(). A SIGINT,
- * SIGTERM or SIGHUP that comes half a second or more after one that was not taken finds a stuck
- * program: the handler restores the terminal and ends the process with 128 + signal. One instance a
- * process; everything but the handler runs on the main thread.
+ * The handler writes each signal into a pipe. Code that sleeps polls the pipe beside its input, so
+ * that no signal is lost between a check and the sleep; long work asks interrupt_waits(). A SIGINT,
+ * SIGTERM or SIGHUP that comes half a second or more after one that still waits means that the
+ * program is stuck: the handler restores the terminal and ends the process with 128 + signal. One
+ * instance a process; everything but the handler runs on the main thread.
  */
 #ifndef AERIE_INTERRUPT_H
 #define AERIE_INTERRUPT_H
@@ -16,11 +16,11 @@
 bool interrupt_open(const int *sig, int n, bool restart, void (*restore)(void), struct err *e);
 /* Until interrupt_close(), SIGINT, SIGTERM and SIGHUP also cancel what runs under *s. */
 void interrupt_cancels(struct stop *s);
-void interrupt_close(void); /* the signals do again what they did before; nothing if not open */
+void interrupt_close(void); /* restores the former handlers; does nothing if not open */
 
 int interrupt_fd(void);   /* polls readable while a signal waits; -1: not open */
-int interrupt_next(void); /* takes the oldest signal that waits; 0: none */
-/* SIGINT, SIGTERM or SIGHUP came and was not taken: what runs now should end. */
+int interrupt_next(void); /* removes and returns the oldest waiting signal; 0: none */
+/* SIGINT, SIGTERM or SIGHUP waits: the work that runs now should end. */
 bool interrupt_waits(void);
 
 #endif

@@ -1,9 +1,9 @@
 /* plain.c - the program without a screen: lines in, lines out, no escapes; and `aerie run`.
  *
  * Replies and results go to standard output, everything else to standard error. Under --json every
- * line of standard output is one JSON object. Input is taken up when the engine is idle, so a
- * script's lines are answered in order. Signals come through repl/interrupt.h: whoever waits here, for
- * a line or for a reply, waits for them too.
+ * line of standard output is one JSON object. The next line is read when the engine is idle, so a
+ * script's lines are answered in order. Signals come through repl/interrupt.h: every wait in this
+ * file, for a line or for a reply, also ends with a signal.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,17 +25,17 @@ struct plain {
     bool once;               /* aerie run: nothing but the reply on standard output */
     bool terminal;           /* lines are typed, not read from a pipe or a script */
     bool sanitise, think, verbose;
-    bool mid_line;           /* the reply has not ended its line */
-    bool broken;             /* standard output takes no more */
+    bool mid_line;           /* the printed part of the reply does not end with a line break */
+    bool broken;             /* writing to standard output failed */
     bool lost;               /* the device failed for good */
     bool answered;           /* a turn ended since the last message */
     uint64_t paused;         /* number of the latest pause that was shown */
     bool interrupted;        /* by Ctrl-C, since the last line */
     int terminated;          /* the signal that ends the program, or 0 */
-    enum stop_reason reason; /* of it */
+    enum stop_reason reason; /* of the turn that ended last */
     int prompt_tokens, reused;
-    struct buf forgot;       /* numbers of the turns that left the context for the message */
-    struct buf tail;         /* the reply's last character as it came, with its marks */
+    struct buf forgot; /* numbers of the turns that left the context to make room, for --json */
+    struct buf tail;   /* unsanitised bytes of the reply's last character and its marks */
     struct buf thought;      /* reasoning, for --json */
 };
 
@@ -46,7 +46,7 @@ static struct plain *plain_of(const struct app *a)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Without SA_RESTART: a write to a pipe that nobody reads returns. */
+/* Without SA_RESTART, so that a signal interrupts a write to a pipe that nobody reads. */
 static void catch_signals(struct app *a)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
@@ -55,8 +55,8 @@ static void catch_signals(struct app *a)
         app_error(a, &e);
 }
 
-/* Takes the signals that wait. */
-static void take_signals(struct plain *p)
+/* Records the signals that wait. */
+static void record_signals(struct plain *p)
 {
     for (int sig; (sig = interrupt_next()) != 0;) {
         if (sig == SIGINT)
@@ -68,35 +68,35 @@ static void take_signals(struct plain *p)
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Standard output takes no more: the chat ends. */
-static void put_failed(struct app *a, int error)
+/* Writing to standard output failed: ends the chat. */
+static void write_failed(struct app *a, int error)
 {
     plain_of(a)->broken = true;
-    if (error != EPIPE && error != EINTR) /* a pipe that was closed says nothing: its reader had enough */
+    if (error != EPIPE && error != EINTR) /* no message when the reader closed the pipe */
         fprintf(stderr, "aerie: cannot write to standard output: %s\n", strerror(error));
     a->exit_code = max_int(a->exit_code, ERR_USAGE);
     a->quit = true;
     backend_cancel(a->backend);
 }
 
-static void put(struct app *a, const char *bytes, size_t n)
+static void write_out(struct app *a, const char *bytes, size_t n)
 {
     while (n > 0 && !plain_of(a)->broken) {
         ssize_t k = write(STDOUT_FILENO, bytes, n);
         if (k < 0 && (errno != EINTR || interrupt_waits()))
-            put_failed(a, errno);
+            write_failed(a, errno);
         bytes += k > 0 ? k : 0;
         n -= k > 0 ? (size_t)k : 0;
     }
 }
 
-/* "aerie: text" on standard error; never raw. */
-static void complain(struct app *a, const char *text)
+/* Prints "aerie: text", sanitised, on standard error. */
+static void print_notice(struct app *a, const char *text)
 {
     struct plain *p = plain_of(a);
     struct buf clean = {0};
     if (p->mid_line && !p->once && !a->opt.json) {
-        put(a, "\n", 1);
+        write_out(a, "\n", 1);
         p->mid_line = false;
     }
     text_sanitise(&clean, text, strlen(text), false, NULL);
@@ -104,7 +104,7 @@ static void complain(struct app *a, const char *text)
     buf_free(&clean);
 }
 
-/* A failure counts for the exit code unless someone sits there and sees it. */
+/* Failures decide the exit code, but not in a chat at a terminal, where the user has seen them. */
 static void count_failure(struct app *a, int code)
 {
     if (code == ERR_INVARIANT)
@@ -117,31 +117,31 @@ static void plain_show(struct app *a, struct sheet *s)
 {
     struct buf text = {0};
     sheet_to_text(s, a->opt.color == 1, &text);
-    put(a, text.p, text.n);
+    write_out(a, text.p, text.n);
     buf_free(&text);
 }
 
 static void plain_json(struct app *a, const char *text)
 {
-    put(a, text, strlen(text));
-    put(a, "\n", 1);
+    write_out(a, text, strlen(text));
+    write_out(a, "\n", 1);
 }
 
 static void plain_notice(struct app *a, struct sheet *s)
 {
     for (int i = 0; i < s->n_row && !a->opt.quiet; i++)
-        complain(a, s->row[i].text.p ? s->row[i].text.p : "");
+        print_notice(a, s->row[i].text.p ? s->row[i].text.p : "");
 }
 
 static void plain_error(struct app *a, const struct err *e)
 {
-    complain(a, e->msg);
+    print_notice(a, e->msg);
     count_failure(a, e->kind);
 }
 
 static void plain_clear(struct app *a)
 {
-    (void)a; /* what is printed is printed */
+    (void)a; /* printed lines cannot be taken back */
 }
 
 static void plain_past(struct app *a, const struct turn_row *r, const char *gone)
@@ -153,19 +153,19 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
     if (clean.n == 0 || clean.p[clean.n - 1] != '\n')
         buf_char(&clean, '\n');
     if (!r->is_user && r->stop && *r->stop && strcmp(r->stop, stop_name(STOP_END)) != 0) {
-        buf_str(&clean, "[stopped: "); /* our own word, or what stands in the file */
+        buf_str(&clean, "[stopped: "); /* from the file, so not to be trusted */
         text_sanitise(&clean, r->stop, strlen(r->stop), false, NULL);
         buf_str(&clean, "]\n");
     }
     if (!r->is_user && *gone)
         buf_printf(&clean, "[%s]\n", gone);
-    put(a, clean.p, clean.n);
+    write_out(a, clean.p, clean.n);
     buf_free(&clean);
 }
 
 /* ---- a reply --------------------------------------------------------------------------------- */
 
-/* Where the last character begins that further marks could stand on. */
+/* Where the last character begins that a combining mark may still follow. */
 static size_t last_base(const char *s, size_t n)
 {
     size_t base = n;
@@ -179,9 +179,9 @@ static size_t last_base(const char *s, size_t n)
     return base;
 }
 
-/* Sanitises the next piece of a stream as part of the whole: an accent that comes in a token of its
- * own belongs to the letter before it. The letter was printed already, so the piece is cleaned
- * together with it and only what that adds is printed. */
+/* Sanitises the next piece of a stream. An accent in a token of its own belongs to the letter
+ * before it, which is printed already: so both are sanitised together, and only what the piece adds
+ * is appended to out. */
 static void stream_clean(struct buf *tail, const char *s, size_t n, struct buf *out)
 {
     enum { MAX_TAIL = 256 };
@@ -214,15 +214,15 @@ static void show_text(struct app *a, const struct event *ev)
             buf_add(&p->thought, ev->text.p, ev->text.n);
         return; /* the whole text comes with the end of the turn */
     }
-    if (!final) { /* reasoning is not the reply: it goes beside it */
+    if (!final) { /* reasoning goes to standard error */
         text_sanitise(&clean, ev->text.p, ev->text.n, true, NULL);
         if (p->think && !a->opt.quiet && clean.n)
             fwrite(clean.p, 1, clean.n, stderr);
     } else if (p->sanitise) {
         stream_clean(&p->tail, ev->text.p, ev->text.n, &clean);
-        put(a, clean.p, clean.n);
+        write_out(a, clean.p, clean.n);
     } else {
-        put(a, ev->text.p, ev->text.n);
+        write_out(a, ev->text.p, ev->text.n);
     }
     if (final)
         p->mid_line = ev->text.p[ev->text.n - 1] != '\n';
@@ -282,10 +282,10 @@ static void end_reply(struct app *a, const struct event *ev)
     p->reason = ev->reason;
     if (a->opt.json) {
         if (a->history)
-            history_flush(a->history, 5000); /* what is printed as done is on the disk */
+            history_flush(a->history, 5000); /* a printed reply is stored */
         reply_json(a, ev);
     } else if (p->mid_line || ev->text.n == 0)
-        put(a, "\n", 1);
+        write_out(a, "\n", 1);
     p->mid_line = false;
     p->tail.n = 0;
     if (p->verbose && !a->opt.quiet) {
@@ -294,7 +294,7 @@ static void end_reply(struct app *a, const struct event *ev)
                  reply_tok_s(ev->n_tokens, ev->us_decode),
                  p->prompt_tokens, p->reused, (double)ev->us_prefill / 1e3, ev->n_accepted,
                  ev->n_drafted);
-        complain(a, text);
+        print_notice(a, text);
     }
     bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* the prompt did not fit */
     bool fault = ev->reason == STOP_FAULT || ev->reason == STOP_DEVICE; /* EV_FAULT counted it */
@@ -303,30 +303,30 @@ static void end_reply(struct app *a, const struct event *ev)
                 p->broken;
     if (!told) {
         snprintf(text, sizeof text, "stopped: %s", stop_name(ev->reason));
-        complain(a, text);
+        print_notice(a, text);
     }
     if (failed && !fault)
         count_failure(a, ERR_USAGE);
 }
 
-/* A rule that was violated is told and the chat goes on; without its device it ends. */
+/* After a violated rule the chat goes on; when the device is lost, the chat ends. */
 static void show_fault(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
     struct buf line = {0};
-    if (p->lost) /* said already */
+    if (p->lost) /* printed already */
         return;
     p->lost = ev->lost;
     if (p->lost)
         app_last_words(a, ev, &line);
     else
         buf_str(&line, ev->text.p ? ev->text.p : "a fault without a text");
-    complain(a, line.p);
+    print_notice(a, line.p);
     buf_clear(&line);
     app_fault_next(a, ev->text.p ? ev->text.p : "", &line);
     if (line.n && !a->opt.quiet && !p->once) {
         char *next = xasprintf("look: %s", line.p);
-        complain(a, next);
+        print_notice(a, next);
         free(next);
     }
     count_failure(a, ev->fault);
@@ -347,7 +347,8 @@ static void begin_reply(struct app *a, const struct event *ev)
     p->tail.n = p->thought.n = 0;
 }
 
-/* What a batch or a calibration answers; a batch's last line is about it, not of it. */
+/* Results of a batch or a calibration on standard output; a batch's closing line on standard
+ * error. */
 static void show_report(struct app *a, const struct event *ev)
 {
     struct buf json = {0};
@@ -363,17 +364,17 @@ static void show_report(struct app *a, const struct event *ev)
     buf_free(&json);
 }
 
-/* A turn that the debugger holds leaves the line and gives the prompt back. */
+/* A turn that the debugger holds ends the printed line, and the prompt returns. */
 static void show_pause(struct app *a)
 {
     struct plain *p = plain_of(a);
     if (p->mid_line && !a->opt.json)
-        put(a, "\n", 1);
+        write_out(a, "\n", 1);
     p->mid_line = false;
     p->paused = app_show_pause(a);
 }
 
-static void take_event(struct app *a, struct event *ev)
+static void handle_event(struct app *a, struct event *ev)
 {
     app_event(a, ev);
     switch (ev->kind) {
@@ -382,7 +383,7 @@ static void take_event(struct app *a, struct event *ev)
     case EV_TURN_END: end_reply(a, ev); break;
     case EV_NOTICE:
         if (!a->opt.quiet)
-            complain(a, ev->text.p ? ev->text.p : "");
+            print_notice(a, ev->text.p ? ev->text.p : "");
         break;
     case EV_FAULT: show_fault(a, ev); break;
     case EV_PAUSE: show_pause(a); break;
@@ -395,25 +396,25 @@ static void take_event(struct app *a, struct event *ev)
     event_free(ev);
 }
 
-/* Passes events on until every request is done, or the turn is paused and that was shown. Busy is asked before the queue: what was posted
- * before the engine became idle is then in it. */
+/* Handles events until every request is done, or until a turn is paused and the pause was shown. Busy
+ * is read before the queue is: when the engine is idle, all its events are in the queue. */
 static void wait_idle(struct app *a)
 {
     struct event ev;
     for (;;) {
         bool busy = backend_busy(a->backend), any = false;
-        if (busy && interrupt_waits()) /* again and again: one may come too early for a request */
+        if (busy && interrupt_waits()) /* repeated: a cancel ends only requests before it */
             backend_cancel(a->backend);
         while (backend_next(a->backend, &ev)) {
-            take_event(a, &ev);
+            handle_event(a, &ev);
             any = true;
         }
         if (!any && (!busy || (app_paused(a) && app_paused(a) == plain_of(a)->paused)))
             break;
-        if (any && busy) /* text is printed a hundred times a second, not word by word */
+        if (any && busy) /* events are handled in batches of 10 ms */
             backend_rest(a->backend, 10);
         else if (!any && backend_wait(a->backend, &ev, 50))
-            take_event(a, &ev);
+            handle_event(a, &ev);
     }
 }
 
@@ -428,7 +429,8 @@ struct reader {
 
 enum got { GOT_LINE, GOT_END, GOT_SIGNAL, GOT_ERROR };
 
-/* Reads more bytes into r->in, or finds the end (GOT_LINE either way). A signal ends the waiting. */
+/* Reads more bytes into r->in, or sets r->eof (GOT_LINE either way). GOT_SIGNAL: a signal came
+ * first. */
 static enum got read_more(struct reader *r, struct err *e)
 {
     static char part[65536];
@@ -483,7 +485,7 @@ static enum got read_line(struct reader *r, struct buf *out, struct err *e)
     }
 }
 
-/* A regular file or a pipe, whose reading a signal interrupts; -1 and *e. */
+/* Opens a regular file or a pipe without blocking; -1 and *e. */
 static int open_text(const char *path, const char *what, struct err *e)
 {
     struct stat st;
@@ -522,7 +524,7 @@ static void drop_last(struct buf *b, size_t n)
     b->p[b->n] = '\0';
 }
 
-/* Reads on until a line ends with """. `text` holds what followed the opening one. */
+/* Reads lines until one ends with """. `text` begins with the text behind the opening """. */
 static enum got read_block(struct app *a, struct reader *r, struct buf *text, struct err *e)
 {
     for (size_t from = 0;;) {
@@ -549,8 +551,8 @@ static enum got read_block(struct app *a, struct reader *r, struct buf *text, st
     }
 }
 
-/* What one Enter of a patient user would send: a line, lines joined by \, or a """ block. A block
- * is never a command: its leading slash is doubled, as app_input() expects. */
+/* Reads one message or command: a line, lines joined by \, or a """ block. A block is never a
+ * command: its leading slash is doubled, as app_input() expects. */
 static enum got read_message(struct app *a, struct reader *r, struct buf *out, struct err *e)
 {
     struct buf line = {0};
@@ -604,18 +606,18 @@ static void run_line(struct app *a, const char *line)
         return;
     bool ok = app_input(a, line, &e), command = line[0] == '/' && line[1] != '/';
     if (!ok) {
-        if (a->opt.json && !command) /* a command has answered for itself */
+        if (a->opt.json && !command) /* a command has printed its error as JSON */
             error_json(a, &e);
         app_error(a, &e);
     }
     wait_idle(a);
 }
 
-/* After a line, or instead of one. True: stop reading. */
-static bool on_signals(struct app *a, bool waiting)
+/* Acts on the signals that came. waiting: no line was read. True: stop reading. */
+static bool handle_signals(struct app *a, bool waiting)
 {
     struct plain *p = plain_of(a);
-    take_signals(p);
+    record_signals(p);
     bool interrupted = p->interrupted;
     p->interrupted = false;
     if (p->terminated || (interrupted && !p->terminal)) { /* an interrupt ends a script */
@@ -627,12 +629,12 @@ static bool on_signals(struct app *a, bool waiting)
         wait_idle(a);
     } else if (interrupted && waiting) {
         prompt(a, "\n");
-        complain(a, "Ctrl-D or /bye leaves");
+        print_notice(a, "Ctrl-D or /bye leaves");
     }
     return false;
 }
 
-/* ">>> ", behind what is attached, or that a turn is paused. */
+/* Prints the names of attached files or that a turn is paused, then ">>> ". */
 static void prompt_message(struct app *a)
 {
     struct buf names = {0}, clean = {0};
@@ -661,7 +663,7 @@ static void read_all(struct app *a, struct reader *r)
             app_error(a, &e);
         if (g == GOT_END)
             prompt(a, "\n");
-        bool stop = on_signals(a, g == GOT_SIGNAL) || g == GOT_END;
+        bool stop = handle_signals(a, g == GOT_SIGNAL) || g == GOT_END;
         buf_free(&line);
         if (stop)
             break;
@@ -693,11 +695,12 @@ static void plain_begin(struct app *a, struct plain *p)
     };
     catch_signals(a);
     if (a->opt.sanitize == 2 && out_terminal && !a->opt.quiet)
-        complain(a, "--sanitize never holds for pipes and files only: a terminal stays protected");
-    if (a->log_error[0]) { /* also to the quiet: nothing that is said will be kept */
+        print_notice(a,
+                     "--sanitize never holds for pipes and files only: a terminal stays protected");
+    if (a->log_error[0]) { /* also under --quiet: no message will be stored */
         char line[300];
         snprintf(line, sizeof line, "NOT SAVED: %s", a->log_error);
-        complain(a, line);
+        print_notice(a, line);
     }
     app_tell(a);
 }
@@ -707,7 +710,7 @@ static int plain_end(struct app *a, struct plain *p)
     buf_free(&p->tail);
     buf_free(&p->thought);
     buf_free(&p->forgot);
-    interrupt_close(); /* from here on a signal ends the program as it does any other */
+    interrupt_close(); /* from here on signals have their default effect */
     a->face = (struct face){0};
     return app_exit_code(a);
 }
@@ -777,7 +780,8 @@ static bool read_file(const char *path, struct buf *out, struct err *e)
     bool ok = g == GOT_LINE || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
     if (ok && r.in.n && memchr(r.in.p, '\0', r.in.n))
         ok = err_set(e, ERR_USAGE, "%s is no text: it has a NUL byte", path);
-    while (ok && r.in.n && r.in.p[r.in.n - 1] == '\n') /* its end is no part of its text */
+    while (ok && r.in.n &&
+           r.in.p[r.in.n - 1] == '\n') /* the final line break is not part of the prompt */
         drop_last(&r.in, 1);
     if (ok && r.in.n) {
         buf_str(out, out->n ? "\n\n" : "");
@@ -787,7 +791,7 @@ static bool read_file(const char *path, struct buf *out, struct err *e)
     return ok;
 }
 
-static bool gather(struct app *a, const char *given, struct buf *out, struct err *e)
+static bool read_whole_prompt(struct app *a, const char *given, struct buf *out, struct err *e)
 {
     bool from_stdin = given ? strcmp(given, "-") == 0 : !isatty(STDIN_FILENO);
     if (!from_stdin && !given && !a->opt.file)
@@ -816,15 +820,15 @@ int run_once(struct app *a, const char *given)
     struct buf text = {0};
     struct err e = {0};
     plain_begin(a, &p);
-    if (gather(a, given, &text, &e) && app_send(a, text.p ? text.p : "", &e)) {
+    if (read_whole_prompt(a, given, &text, &e) && app_send(a, text.p ? text.p : "", &e)) {
         wait_idle(a);
-        take_signals(&p);
+        record_signals(&p);
         a->exit_code = once_code(a, &p);
     } else {
         if (a->opt.json)
             error_json(a, &e);
         app_error(a, &e);
-        take_signals(&p);
+        record_signals(&p);
         if (p.interrupted || p.terminated)
             a->exit_code = 128 + (p.terminated ? p.terminated : SIGINT);
     }

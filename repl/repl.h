@@ -1,12 +1,12 @@
 /* repl.h - the program's state and its parts.
  *
  * Everything in repl/ runs on the main thread, which owns the terminal and every struct here; the
- * engine's and the log's threads are behind their handles (engine.h, history.h). Two things run
+ * engine's and the log's threads are behind their handles (backend.h, history.h). Two things run
  * beside it: the handler of signals, which writes to a pipe and to atomics only (interrupt.h), and
- * the process of /sql, which shares no memory (sql.h). One struct app holds the engine, the log and the
- * current session; the TUI (tui.c) and the plain mode (plain.c) are two faces of it, and both run
- * the same commands (cmd.c). Replies and inspections are written to sheets, so every fact of the
- * TUI has a plain twin.
+ * the process of /sql, which shares no memory (sql.h). One struct app holds the engine, the log and
+ * the current session; the full screen (tui.c) and the plain mode (plain.c) are two faces of it:
+ * both run the same commands (cmd.c), and both print the sheets that commands write, so the plain
+ * mode can show everything that the full screen shows.
  */
 #ifndef AERIE_REPL_H
 #define AERIE_REPL_H
@@ -16,14 +16,14 @@
 #include "history/history.h"
 #include "repl/text/sheet.h"
 
-/* What the command line asked for. Strings are argv's or the app's own. */
+/* The parsed command line. Strings belong to argv or to the app. */
 struct options {
     struct engine_opts engine;
     enum log_level level;
     const char *db; /* NULL: the default place */
     const char *system, *session, *script, *file;
     bool resume_last; /* -c */
-    bool fork;        /* with one of them: take up a copy */
+    bool fork;        /* with session or resume_last: continue in a copy of the session */
     unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
     bool plain, tui, json, ascii, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
@@ -48,36 +48,37 @@ struct app {
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
     char session[SESSION_ID];
-    char past_of[SESSION_ID]; /* the saved session that was taken up last, itself or as a copy */
+    char past_of[SESSION_ID]; /* the saved session that was resumed or copied last */
     char *system;
     int turn, step;      /* of the last event */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
     struct buf asked;    /* the last message sent ... */
-    bool refused;        /* ... which the context had no room for: /forget sends it again */
-    struct attached attached; /* read it after app_attached() */
-    struct buf told;     /* lines about settings and switches at the start, until app_tell() */
+    bool refused;        /* ... did not fit the context: /forget sends it again */
+    struct attached attached; /* valid after app_attached() */
+    struct buf told;          /* lines for app_tell(): settings of a resumed session, faults */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
-    bool color, ascii;   /* resolved */
+    bool color, ascii;   /* from the options, the terminal and the locale */
     bool quit;
     int exit_code;
-    bool violated; /* a checker rule, in the present session: see app_exit_code() */
-    /* how a face shows things; set by tui.c or plain.c */
+    bool violated; /* the present session violated a checker rule: see app_exit_code() */
+    /* output functions of the face, set by tui.c or plain.c */
     struct face {
-        /* A finished block of output (command results, notices). The face takes the sheet's rows
-         * or copies them; the caller frees what is left. */
+        /* Shows a finished block of output (command results, notices). The face moves or copies
+         * the sheet's rows; the caller frees the sheet. */
         void (*show)(struct app *a, struct sheet *s);
         /* JSON result of a command under --json (plain mode only; NULL in the TUI) */
         void (*json)(struct app *a, const char *text);
-        void (*clear)(struct app *a);           /* forget the transcript on screen */
-        void (*retract)(struct app *a, int turn); /* a turn left the context (undo, regen) */
-        /* show a past turn: its user row, then its reply row. gone: past_mark() of a turn that is not in
-         * the context, or "" */
+        void (*clear)(struct app *a); /* empties the transcript on screen */
+        void (*retract)(struct app *a,
+                        int turn); /* removes a turn that left the context (undo, regen) */
+        /* Shows one row of a past turn: user rows and reply rows alternate. gone: past_mark() of a
+         * turn that is not in the context, or "" */
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
-        /* A one-line notice and an error, where they do not belong with the results; NULL: show() */
+        /* Show a one-line notice, an error, apart from the results; NULL: show() */
         void (*notice)(struct app *a, struct sheet *s);
         void (*error)(struct app *a, const struct err *e);
-        void *state; /* the face's own */
+        void *state; /* of the face */
         int width;   /* cells a line, for maps and bars; 0: 80 */
     } face;
 };
@@ -102,7 +103,7 @@ void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 
 /* ---- look.c ---------------------------------------------------------------------------------- */
 
-/* Whether the backend has a view. False and *e: a command that shows it says why it cannot. */
+/* Whether the backend has a view. False and *e: why `command` cannot show it. */
 bool app_needs(const struct app *a, const char *command, enum backend_view v, struct err *e);
 void app_settings(struct app *a, struct settings *s); /* as they are now */
 void app_bugs(struct app *a, struct bugs *on);        /* historical faults that are on now */
@@ -124,58 +125,63 @@ bool app_latest_tree(struct app *a, struct step_view *v);
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */
 bool app_open(struct app *a, const struct options *o, struct err *e);
-/* False: something could not be stored in the log. Standard error has said what, why and where it is
- * kept. May wait for the disk; Ctrl-C ends that. */
+/* False: the log could not store everything; a line on standard error says what is missing, why,
+ * and where it is kept. May wait for the disk; Ctrl-C ends the wait. */
 bool app_close(struct app *a);
-struct hdb *app_hdb(struct app *a, struct err *e); /* flushes the log first, so reads see it all */
-/* Attachments. app_attached() first drops, with a word, what was attached to another session than
- * the current one; it returns how many there are. */
+struct hdb *app_hdb(struct app *a,
+                    struct err *e); /* flushes the log first, so that reads see all of it */
+/* Attachments. app_attached() first drops the files that were attached in another session than the
+ * current one, with a notice; it returns how many files remain. */
 int app_attached(struct app *a);
 void app_attach(struct app *a, const char *name, struct buf *text); /* takes the text */
 void app_drop(struct app *a, int i); /* i < 0: all */
 void attached_free(struct attached *f);
 /* "notes.txt 1.2 kB, b.c 340 B" */
 void app_attached_text(const struct app *a, struct buf *out);
-/* Sends a user message as it stands, after what /read attached. A message that is refused keeps its
- * attachments. */
+/* Sends the attached files and the text as one user message. When the backend refuses the request,
+ * the files stay attached. */
 bool app_send(struct app *a, const char *text, struct err *e);
 /* Begins a new session under a new id; settings and system prompt stay. */
 bool app_new_session(struct app *a, struct err *e);
-/* Takes up a saved session: `id` as hdb_find() reads it. Its turns come from the log, through its
- * parents where it was forked. The past is not shown: see app_show_past(). */
+/* Continues a saved session: `id` as hdb_find() reads it. Its turns are read from the log, those
+ * before a fork from the parents' logs. Past turns are not shown: see app_show_past(). */
 bool app_resume(struct app *a, const char *id, struct err *e);
-/* Takes up a copy of a saved session: a new session, forked from it after its last turn. The session
- * itself may be open in another process. parent: its full id. */
+/* Continues a copy of a saved session: a new session, forked from it after its last turn. The saved
+ * session may be open in another process. parent: its full id. */
 bool app_fork_of(struct app *a, const char *id, char parent[SESSION_ID], struct err *e);
-/* The conversation up to turn `turn` (0: none) goes on as a new session; the turns come from the log,
- * as in app_resume(). */
+/* Continues the conversation up to turn `turn` (0: none) as a new session; the turns are read from
+ * the log, as in app_resume(). */
 bool app_fork(struct app *a, int turn, struct err *e);
-/* The newest turn leaves the context, and the screen. */
+/* Removes the newest turn from the app's list and from the screen. */
 void app_forget_turn(struct app *a);
-/* Notes for app_tell() which of the faults that are on cannot fire under these settings, and what they need. */
+/* Adds a line for app_tell() for each fault that is on but cannot fire under these settings. */
 void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
-/* Says once which settings are those of the resumed session, which are not and why, and what else was noted. */
+/* Shows the lines of `told` once: which settings were adopted from the resumed session, which were
+ * not and why, and faults that cannot fire. */
 void app_tell(struct app *a);
-/* Shows the turns of the context, and those left out of it, through face.replay_turn, user and reply rows
- * alternating. */
+/* Shows the past turns of the session, in the context or left out of it, through
+ * face.replay_turn. */
 bool app_show_past(struct app *a, struct err *e);
 /* Sends a user message, or runs a command if it begins with '/' ("//" sends a literal slash). */
 bool app_input(struct app *a, const char *line, struct err *e);
 /* Updates the app's own state from an event, before a face shows it. */
 void app_event(struct app *a, const struct event *ev);
 void app_say(struct app *a, enum style st, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4))); /* a one-line notice through the face */
-/* The line that remains when the device is lost (an EV_FAULT): what happened, and how to go on. */
+    __attribute__((format(printf, 3, 4))); /* shows a one-line notice */
+/* The line for standard error when the device is lost (an EV_FAULT): the fault, and how to
+ * continue. */
 void app_last_words(const struct app *a, const struct event *ev, struct buf *out);
 void app_error(struct app *a, const struct err *e);
-/* exit_code, or ERR_INVARIANT when the session that ends violated a rule and nothing else did
- * worse: a violation of an earlier session of this process does not count. */
+/* The greater of exit_code and, if the present session violated a rule, ERR_INVARIANT. Violations
+ * of earlier sessions of this process do not count. */
 int app_exit_code(const struct app *a);
-/* What to type to look at the place of a violation: "/plan verify, /map 130, /check". */
+/* Appends the commands that show the place of a violation: "/plan verify, /map 130, /check". */
 void app_fault_next(struct app *a, const char *message, struct buf *out);
-/* The dangerous switches that are on, "BUG 24617 · CHECK OFF", appended. False: none. */
+/* Appends the hazards: faults that are on and a checker that is off, "BUG 24617 · CHECK OFF".
+ * False: none. */
 bool app_hazards(const struct status *s, bool ascii, struct buf *out);
-/* Those first, then what fits `width` cells (0: all) of "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC" */
+/* Writes the hazards, then the parts that fit `width` cells (0: all) of
+ * "ctx 3.1k/32k · full 41% swa 88% draft 12% · MAL 2.6 · 71 t/s · step 9.214 · REC". */
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out);
 
 /* Writes a session as Markdown to a new private file ("-": standard output). */
@@ -185,7 +191,7 @@ bool export_markdown(struct hdb *d, const char *session, const char *path, struc
 
 enum cmd_flags {
     CMD_BUSY_OK = 1, /* may run while a reply is generated */
-    CMD_REST = 2,    /* takes the rest of the line as it stands: quotes mean nothing */
+    CMD_REST = 2, /* takes the rest of the line as one argument: quotes are ordinary characters */
 };
 
 /* argv holds the arguments only, quotes removed ("a b", \"); rest is the raw text after the name.
@@ -212,8 +218,8 @@ const struct cmd *cmd_at(int i);
 const struct cmd *cmd_find(const char *name, struct err *e);
 /* Runs one line without its slash. */
 bool cmd_run(struct app *a, const char *line, struct err *e);
-/* Candidates for the line up to the cursor, each with a line of help or NULL; what is added replaces
- * the last word. */
+/* Calls add() for each completion of the last word of the line up to the cursor, with a line of
+ * help or NULL. */
 void cmd_complete(struct app *a, const char *line,
                   void (*add)(void *arg, const char *s, const char *help), void *arg);
 /* The table as Markdown rows, for the README, and as JSON, for commands.json. */
@@ -229,17 +235,19 @@ int map_page_size(const struct page_table *t);    /* tokens, at least 1 */
 int map_window_start(const struct page_table *t); /* first key that the next query of a sliding
                                                       layer sees: W keys, its own included */
 int map_held(const struct page_table *t);         /* positions that pages are held for */
-/* Tokens a cell, a power of two: so few that what is held fills a line of `cells`, a page at most. */
+/* Tokens a cell: the smallest power of two with which the held positions fit `cells` cells, but at
+ * most a page. */
 int map_unit(const struct page_table *t, int cells);
 void map_cell(const struct page_table *t, enum pool_id pool, int first, int n, struct sheet *out);
 void map_scale(const struct page_table *t, int unit, struct sheet *out);
 void map_legend(const struct page_table *t, int width, struct sheet *out);
-/* Two lines: where a position lies, and the window; a page that there is none of is not shown as
- * page 0 but said to be released or not written yet. */
+/* Two lines: the pages and slots of a position, and the window. Where a pool has no page for the
+ * position, the line says "released" or "not written yet". */
 void map_translation(const struct page_table *t, int pos, struct sheet *out);
 void view_pages(const struct page_table *t, const char *which, int width, struct sheet *out);
-/* bonus: the token that the target drew at the end of the path; -1: unknown. width: cells of a line,
- * which shortens tokens; 0: as wide as it gets. */
+/* b: for the text of tokens, NULL: ids are shown. bonus: the token that the target sampled at the
+ * end of the accepted path; -1: unknown. width: cells of a line, tokens are cut to fit; 0: no
+ * limit. */
 void view_tree(struct backend *b, const struct tree *t, int turn, int step, int32_t bonus,
                int width, struct sheet *out);
 void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *out);
@@ -248,10 +256,11 @@ void view_stats(const struct status *s, const struct backend_info *i, struct she
 void add_checks(const struct check_view *c, struct sheet *out);
 void view_accept(const struct chat_view *v, int width, struct sheet *out);
 
-/* ---- report.c: what a batch and a calibration answer ------------------------------------------- */
+/* ---- report.c: what a batch and a calibration answer
+ * ------------------------------------------- */
 
-/* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION, as lines and as one JSON object; false: the event
- * is another one, or (JSON) says nothing. */
+/* EV_BATCH_REPLY, EV_BATCH_END and EV_CALIBRATION, as lines and as one JSON object; false: the
+ * event is another one, or (JSON) says nothing. */
 bool report_text(const struct event *ev, struct sheet *out);
 bool report_json(const struct event *ev, struct buf *out);
 /* "reply 2 of 4", and of a finished one "(12 tokens, end)". */

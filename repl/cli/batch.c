@@ -1,5 +1,6 @@
-/* batch.c - `aerie run --batch FILE`: many prompts in one batch, a JSON line of result each. Ctrl-C ends
- * it: what is complete is printed, also replies that were cut short, and the exit code is 130. */
+/* batch.c - `aerie run --batch FILE`: many prompts in one batch, a JSON line of result each. Ctrl-C
+ * ends it: what is complete is printed, also replies that were cut short, and the exit code is
+ * 130. */
 #include "repl/cli/cli.h"
 
 #include <errno.h>
@@ -64,7 +65,7 @@ static bool read_prompts(struct prompts *p, const char *name, struct err *e)
 struct listener {
     struct backend *g;
     bool quiet;
-    int rc;     /* of what the events told: a refused prompt, a violated rule, a lost device */
+    int rc;     /* from the events: a prompt was refused, a rule violated, the device lost */
     int signal; /* that ended the batch, or 0 */
 };
 
@@ -77,7 +78,7 @@ static void complain(const char *line)
     buf_free(&clean);
 }
 
-/* Each reply is on standard output before the next one is awaited. */
+/* Flushed after each reply. */
 static void print_reply(struct listener *l, const struct event *ev)
 {
     struct buf line = {0};
@@ -86,7 +87,7 @@ static void print_reply(struct listener *l, const struct event *ev)
     buf_free(&line);
     if (ev->batch.refused)
         l->rc = max_int(l->rc, ERR_NEGATIVE);
-    if (fflush(stdout) != 0) { /* nobody reads: the rest need not be computed */
+    if (fflush(stdout) != 0) { /* the reader closed the pipe: cancel the rest */
         l->rc = max_int(l->rc, ERR_USAGE);
         backend_cancel(l->g);
     }
@@ -110,15 +111,16 @@ static void take_event(struct listener *l, struct event *ev)
     event_free(ev);
 }
 
-/* Until every request is done. A signal cancels them; what is complete by then still comes. */
+/* Handles events until every request is done. A signal cancels them; finished replies are still
+ * printed. */
 static void listen(struct listener *l)
 {
     struct event ev;
     for (bool busy = true; busy;) {
-        busy = backend_busy(l->g); /* before the queue: what it posted is then in there */
+        busy = backend_busy(l->g); /* read before the queue: when idle, all events are in it */
         for (int sig; (sig = interrupt_next()) != 0;)
             l->signal = sig;
-        if (busy && l->signal) /* again and again: one may come too early for a request */
+        if (busy && l->signal) /* repeated: a cancel ends only requests submitted before it */
             backend_cancel(l->g);
         while (busy ? backend_wait(l->g, &ev, 50) : backend_next(l->g, &ev)) {
             take_event(l, &ev);

@@ -77,7 +77,7 @@ static void print_bench_line(void *arg, const struct bench_line *l)
     fflush(stdout);
 }
 
-/* What lines of a model are called: the last part of its folder's path, "target" left out. */
+/* The name of a model in the results: the last part of its folder's path, "target" left out. */
 static char *model_name(const struct cli *c)
 {
     static const char target[] = "/target";

@@ -1,7 +1,8 @@
-/* cli.c - flags, the config file, --help, and the way to each subcommand. See cli.h.
+/* cli.c - flags, the config file, --help, and the table of subcommands. See cli.h.
  *
- * Flags stand before or after the command; a letter that means something else to a command (logs
- * -q, -n, -m) does so only behind its name. The config file is read first, so flags win.
+ * Flags may precede or follow the command; a short flag with another meaning in a command (logs -q,
+ * -n, -m) has that meaning only after the command's name. The config file is read first, so flags
+ * win.
  */
 #include "repl/cli/cli.h"
 
@@ -94,7 +95,7 @@ static const struct flag {
     const char *words;
     const char *group, *help;
 } flags[] = {
-    /* the commands' own come first: their letters win behind the command */
+    /* flags of single commands come first: after the command their letters take precedence */
     {"query", 'q', "WORDS", IN_LOGS, F_TEXT, AT(query), 0, 0, NULL, "Commands' own",
      "logs: sessions in which these words occur"},
     {"limit", 'n', "N", IN_LOGS, F_INT, AT(limit), 1, 1000000, NULL, NULL,
@@ -124,8 +125,8 @@ static const struct flag {
      "bench: fewer lines and repetitions"},
     {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model),
      0, 0, NULL, "Model", "checkpoint folder (default: the bundled model)"},
-    {"draft", 0, "DIR|ngram", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.draft), 0,
-     0, NULL, NULL, "draft model's folder; ngram: context lookup"},
+    {"draft", 0, "DIR|ngram", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT,
+     AT(opt.engine.draft), 0, 0, NULL, NULL, "draft model's folder; ngram: context lookup"},
     {"require-draft", 0, NULL, IN_TALK, F_ON, AT(opt.engine.require_draft), 0, 0, NULL, NULL,
      "fail when the draft does not fit the model"},
     {"eagle-capture", 0, "LIST", IN_TALK | IN_GOLDEN, F_TEXT, AT(opt.engine.capture), 0, 0, NULL,
@@ -134,8 +135,9 @@ static const struct flag {
      0, 0, NULL, NULL, "where to compute (auto: CUDA if there is a GPU)"},
     {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.precision),
      0, 0, NULL, NULL, "CUDA: type of activations and KV cells (bf16)"},
-    {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT, AT(opt.engine.quant.weights),
-     0, 0, NULL, NULL, "fp8: quantize bf16 matrices to 8 bits on loading"},
+    {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
+     AT(opt.engine.quant.weights), 0, 0, NULL, NULL,
+     "fp8: quantize bf16 matrices to 8 bits on loading"},
     {"draft-weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
      AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL,
      "the same for the draft model (default: --weights)"},
@@ -287,7 +289,7 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
         c->opt.given |= 1u << settings_index(f->words);
         return settings_set(&c->opt.engine.settings, f->words, value, e);
     case F_HELP:
-    case F_VERSION: break; /* parse() saw to them */
+    case F_VERSION: break; /* handled by parse() */
     }
     return true;
 }
@@ -312,15 +314,15 @@ static char *trim(char *s)
     return s;
 }
 
-/* The value of a line that another command takes is checked, and nothing comes of it. */
+/* Checks the value of a config line that only other commands take, without applying it. */
 static bool check_only(const struct cli *c, const struct flag *f, const char *value, struct err *e)
 {
     struct cli unused = *c;
     return take_flag(&unused, f, value, e);
 }
 
-/* "draft" is short for the setting spec, and a flag: on and off are values of the setting, any other is
- * the flag's. */
+/* "draft" in the config file: with on or off the setting spec, with any other value the flag
+ * --draft. */
 static bool is_setting(const char *name, const char *value)
 {
     int i = settings_index(name);
@@ -329,8 +331,8 @@ static bool is_setting(const char *name, const char *value)
 }
 
 /* One "name = value": a setting or a long flag. It is applied to the commands that take it on the
- * command line (a setting: those that take -p), and to no other. A flag without argument takes on or
- * off. */
+ * command line (a setting: those that take -p), and to no other. A flag without argument takes on
+ * or off. */
 static bool config_line(struct cli *c, char *line, int where, struct err *e)
 {
     char *eq = strchr(line, '=');
@@ -375,7 +377,7 @@ static bool read_config(struct cli *c, int where, struct err *e)
             return err_prefix(e, "%s:%d", c->config_path, number);
         line = end;
     }
-    c->opt.given = 0; /* a resumed session has settings of its own; the command line wins */
+    c->opt.given = 0; /* the command line overrides the settings of a resumed session */
     return true;
 }
 
@@ -389,7 +391,7 @@ static void help_line(const char *left, const char *text)
         printf("  %-25s %s\n", left, text);
 }
 
-/* One of several commands: a letter belongs to the first flag that has it there. */
+/* The flag with this letter that the command takes: the first in the table. */
 static void help_flags(int where, bool all)
 {
     for (int i = 0; i < N_FLAGS; i++) {
@@ -491,8 +493,8 @@ static bool unknown_flag(const char *arg, struct err *e)
 }
 
 /* One flag and, if it takes one, its argument: `inline_value` or the next word. */
-static bool see(struct parse *p, const struct flag *f, const char *shown, const char *inline_value,
-                char **argv, int *i, struct err *e)
+static bool record_flag(struct parse *p, const struct flag *f, const char *shown,
+                        const char *inline_value, char **argv, int *i, struct err *e)
 {
     if (!f)
         return unknown_flag(shown, e);
@@ -516,7 +518,7 @@ static bool see_long(struct parse *p, char **argv, int *i, int where, struct err
 {
     const char *name = argv[*i] + 2, *eq = strchr(name, '=');
     const struct flag *f = find_flag(name, eq ? (size_t)(eq - name) : strlen(name), 0, where);
-    return see(p, f, argv[*i], eq ? eq + 1 : NULL, argv, i, e);
+    return record_flag(p, f, argv[*i], eq ? eq + 1 : NULL, argv, i, e);
 }
 
 static bool see_letters(struct parse *p, char **argv, int *i, int where, struct err *e)
@@ -525,17 +527,17 @@ static bool see_letters(struct parse *p, char **argv, int *i, int where, struct 
         const struct flag *f = find_flag(NULL, 0, *at, where);
         char shown[3] = {'-', *at, '\0'};
         if (!f || (f->arg && at[1]))
-            return see(p, f, shown, f ? at + 1 : NULL, argv, i, e);
+            return record_flag(p, f, shown, f ? at + 1 : NULL, argv, i, e);
         if (f->arg) /* the last letter: its argument is the next word */
-            return see(p, f, shown, NULL, argv, i, e);
-        if (!see(p, f, shown, NULL, argv, i, e))
+            return record_flag(p, f, shown, NULL, argv, i, e);
+        if (!record_flag(p, f, shown, NULL, argv, i, e))
             return false;
     }
     return true;
 }
 
-/* Flags of the command (of the chat, before one is named), else of any: a flag that the command does
- * not take is told apart later. */
+/* Finds a flag among those of the command (of chat, if none is named yet), else among all:
+ * apply_flags() reports a flag that the command does not take. */
 static int scope(const struct parse *p, const char *arg)
 {
     int bit = p->cmd ? p->cmd->bit : IN_TALK;
@@ -611,7 +613,7 @@ static void defaults(struct cli *c)
     settings_init(&c->opt.engine.settings);
 }
 
-/* Cuts the last component off a path; what it was, or "". */
+/* Cuts the last component off a path and returns it, or "". */
 static const char *cut_last(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -649,7 +651,7 @@ static char *find_bundled(void)
     return found;
 }
 
-/* What follows from the flags together; the models, when none are named. */
+/* Checks flags against each other, and fills in the bundled models when none are named. */
 static bool resolve_defaults(struct cli *c, struct err *e)
 {
     struct engine_opts *o = &c->opt.engine;

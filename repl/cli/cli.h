@@ -1,10 +1,8 @@
-/* cli.h - the command line: what cli.c parsed, and the subcommands in cli_*.c that act on it.
+/* cli.h - the command line: what cli.c parsed, and the subcommands, a file of cli/ each.
  *
- * out.c prints, talk.c opens the chat, log.c and show.c read the log,
- * tokenize.c encodes, golden.c compares, bench.c and face.c measure; replay.c and doctor.c have
- * a file each. One table
- * of flags and one of commands (both in cli.c) give the parser, the config file, --help and the
- * tests of manual and completions their names. Main thread only.
+ * The parser, the config file, --help and the tests of manual and completions read the same two
+ * tables in cli.c: flags and commands. out.c has the output functions of all subcommands. Main
+ * thread only.
  */
 #ifndef AERIE_CLI_H
 #define AERIE_CLI_H
@@ -17,7 +15,7 @@ struct cli {
     struct options opt;
     char **word; /* the words after the command; point into argv */
     int n_word;
-    /* of single commands */
+    /* flags of single commands */
     const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes;
     bool check, special, jsonl, brief;
@@ -26,7 +24,7 @@ struct cli {
     char *target, *draft;     /* paths inside it */
     char *config_path;
     struct buf config;        /* text of the config file; values point into it */
-    struct err config_error;  /* doctor tells it; every other command ends with it */
+    struct err config_error;  /* doctor reports it; every other command fails with it */
     bool model_given, draft_given;
 };
 
@@ -62,8 +60,8 @@ void cli_print_text(const struct cli *c, const struct buf *text);
 void cli_text(struct sheet *s, enum style st, const char *text, size_t n);
 /* Prints one line of JSON (kernels/json.h) on standard output and empties the buffer. */
 void cli_json(struct buf *b);
-/* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e when
- * the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */
+/* Reads the next line into *line, without its line break: 1; 0 at the end of the file; -1 and *e
+ * when the file cannot be read or the line is longer than 16 MiB. The caller frees *line. */
 int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Milliseconds since 1970 as local "2026-01-31 14:05". */
 void cli_when(int64_t ms, char out[20]);

@@ -1,7 +1,7 @@
-/* face.c - `aerie bench` talks to itself: the program runs as a child, full screen on a
- * pseudo-terminal or in lines, is asked the same question in one session after another, and its
- * log says how long the engine took for each reply. Nothing of the user's is read or written: the
- * child's files lie in a folder of their own, which is removed.
+/* face.c - the part of `aerie bench` that measures the whole program: a child process runs the full
+ * screen on a pseudo-terminal, or the plain mode, answers the same question in one session after
+ * another, and its log gives the engine's time for each reply. No file of the user is read or
+ * written: the child's files are in a temporary folder.
  */
 #include "repl/cli/cli.h"
 
@@ -30,8 +30,8 @@ struct child {
 
 /* ---- starting and ending --------------------------------------------------------------------- */
 
-/* In the child: becomes the program. */
-static void become(const struct cli *c, const struct child *k, bool screen, bool draft)
+/* In the child: executes the program. */
+static void exec_program(const struct cli *c, const struct child *k, bool screen, bool draft)
 {
     const struct engine_opts *o = &c->opt.engine;
     char threads[16];
@@ -64,7 +64,8 @@ static bool open_link(bool screen, int end[2])
                   : socketpair(AF_UNIX, SOCK_STREAM, 0, end) == 0;
 }
 
-static bool start(const struct cli *c, struct child *k, bool screen, bool draft, struct err *e)
+static bool start_child(const struct cli *c, struct child *k, bool screen, bool draft,
+                        struct err *e)
 {
     int end[2];
     k->dir = xasprintf("%s/aerie-bench-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -86,14 +87,14 @@ static bool start(const struct cli *c, struct child *k, bool screen, bool draft,
         close(end[0]);
         if (end[1] > 2)
             close(end[1]);
-        become(c, k, screen, draft);
+        exec_program(c, k, screen, draft);
     }
     close(end[1]);
     k->link = end[0];
     return k->pid > 0 || err_set(e, ERR_MODEL, "no process could be started");
 }
 
-/* Files only: the program makes no folders where it is told a database. */
+/* Removes a folder and the files in it. */
 static void remove_folder(const char *path)
 {
     DIR *d = opendir(path);
@@ -108,7 +109,7 @@ static void remove_folder(const char *path)
     rmdir(path);
 }
 
-static void end(struct child *k)
+static void end_child(struct child *k)
 {
     if (k->pid > 0) {
         kill(k->pid, SIGKILL);
@@ -124,8 +125,9 @@ static void end(struct child *k)
 
 /* ---- talking --------------------------------------------------------------------------------- */
 
-/* Takes what the child shows until it was quiet for ms, or so long in all; true: it showed some. */
-static bool watch(struct child *k, int ms, int most)
+/* Reads the child's output until none came for `ms`, for at most `most` milliseconds. True: there
+ * was some. */
+static bool read_output(struct child *k, int ms, int most)
 {
     char some[1 << 14];
     uint64_t t0 = clock_ns();
@@ -139,7 +141,7 @@ static bool watch(struct child *k, int ms, int most)
     return k->shown > before;
 }
 
-static bool type(struct child *k, const char *text, char enter)
+static bool type_line(struct child *k, const char *text, char enter)
 {
     char line[128];
     int n = snprintf(line, sizeof line, "%s%c", text, enter);
@@ -156,43 +158,44 @@ static bool count_reply(const struct turn_row *r, void *arg)
     return true;
 }
 
-struct looking {
+struct reading {
     struct hdb *d;
     struct bench_replies *all;
 };
 
-static bool look_into(const struct session_row *r, void *arg)
+static bool add_session(const struct session_row *r, void *arg)
 {
-    struct looking *l = arg;
+    struct reading *l = arg;
     return hdb_turns(l->d, r->id, 0, count_reply, l->all, NULL) >= 0;
 }
 
-/* The replies that the child's log holds so far, the latest first. */
-static void look(const struct child *k, struct bench_replies *all)
+/* Reads the replies in the child's log, the latest first. */
+static void read_replies(const struct child *k, struct bench_replies *all)
 {
     struct err e = {0};
-    struct looking l = {hdb_open(k->db, &e), all};
+    struct reading l = {hdb_open(k->db, &e), all};
     all->n = 0;
     if (!l.d)
         return;
-    hdb_sessions(l.d, NULL, NULL, 0, look_into, &l, &e);
+    hdb_sessions(l.d, NULL, NULL, 0, add_session, &l, &e);
     hdb_close(l.d);
 }
 
-/* The first reply is not counted: whatever is loaded late is loaded then. */
+/* The first reply is not counted: it includes lazy initialisation. */
 static bool ask_all(struct child *k, bool screen, struct bench_replies *all, struct err *e)
 {
     const char enter = screen ? '\r' : '\n';
     uint64_t t0 = clock_ns();
     while (screen && !k->shown && !k->ended && (int)((clock_ns() - t0) / 1000000) < PATIENCE_MS)
-        watch(k, QUIET_MS, PATIENCE_MS); /* keys typed before the screen is there could be lost */
-    watch(k, QUIET_MS, 5000);
+        read_output(k, QUIET_MS,
+                    PATIENCE_MS); /* keys typed before the screen is there could be lost */
+    read_output(k, QUIET_MS, 5000);
     for (int i = 0; i < TIMES; i++) {
-        bool asked = (i == 0 || type(k, "/new", enter)) && type(k, BENCH_QUESTION, enter);
+        bool asked = (i == 0 || type_line(k, "/new", enter)) && type_line(k, BENCH_QUESTION, enter);
         if (k->ended || !asked)
             return err_set(e, ERR_MODEL, "the chat ended before it was asked");
-        for (t0 = clock_ns(); all->n <= i; look(k, all)) {
-            watch(k, LOOK_MS, LOOK_MS);
+        for (t0 = clock_ns(); all->n <= i; read_replies(k, all)) {
+            read_output(k, LOOK_MS, LOOK_MS);
             if (k->ended || (int)((clock_ns() - t0) / 1000000) > PATIENCE_MS)
                 return err_set(e, ERR_MODEL, "no reply to \"" BENCH_QUESTION "\"");
         }
@@ -206,7 +209,7 @@ bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, str
 {
     struct child k = {0};
     *all = (struct bench_replies){0};
-    bool ok = start(arg, &k, screen, draft, e) && ask_all(&k, screen, all, e);
-    end(&k);
+    bool ok = start_child(arg, &k, screen, draft, e) && ask_all(&k, screen, all, e);
+    end_child(&k);
     return ok;
 }

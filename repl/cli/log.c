@@ -127,7 +127,7 @@ static int db_show_path(const struct cli *c, const char *path)
         cli_json(&b);
         buf_free(&b);
     } else {
-        printf("%s\n", path); /* as it is: it is for scripts, and it is the user's own */
+        printf("%s\n", path); /* unsanitised: the path is for scripts */
     }
     return 0;
 }

@@ -1,4 +1,5 @@
-/* replay.c - `aerie replay`: asks of an engine what a saved session asked, and compares.
+/* replay.c - `aerie replay`: sends the requests of a saved session to an engine and compares the
+ * results.
  *
  * Each step is compared with the log in the order of cause and effect: the page table, the draft,
  * the logits, the tokens. The first difference ends the replay. Nothing is saved.
@@ -18,11 +19,11 @@ struct replay {
     struct cli *c;
     struct script script;
     struct backend *backend;
-    const char *about;    /* what the engine was opened with; the script's */
+    const char *about; /* facts of the run that the engine was opened for; points into the script */
     struct sheet sheet;
     struct act **live;    /* turns of the context, oldest first */
     int n_live;
-    struct act **told;    /* turns of the session and of what it was forked from, undone ones too */
+    struct act **told; /* all turns of the session and its parents, undone ones included */
     int n_told;
     int n_turns, n_steps; /* compared */
     bool text_only;       /* a turn without steps in the log was compared by its reply */
@@ -33,17 +34,18 @@ struct replay {
     /* the first difference */
     struct err lost; /* the device failed: no answer */
     bool differs;
-    char *other; /* what else is not as it was then, should the replay differ; or NULL */
+    char *
+        other; /* other differences to that run (build, device), printed if the replay differs; or NULL */
     int at_turn, at_step;
     char what[16], why[256];
 };
 
 /* ---- differences ---- */
 
-static void differ(struct replay *r, int step, const char *what, const char *fmt, ...)
+static void set_difference(struct replay *r, int step, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-static void differ(struct replay *r, int step, const char *what, const char *fmt, ...)
+static void set_difference(struct replay *r, int step, const char *what, const char *fmt, ...)
 {
     if (r->differs)
         return;
@@ -57,66 +59,67 @@ static void differ(struct replay *r, int step, const char *what, const char *fmt
     snprintf(r->what, sizeof r->what, "%s", what);
 }
 
-static void differ_number(struct replay *r, int step, const char *what, const char *name,
-                          int64_t log, int64_t now)
+static void compare_number(struct replay *r, int step, const char *what, const char *name,
+                           int64_t log, int64_t now)
 {
     if (log != now)
-        differ(r, step, what, "%s %lld in the log, %lld now", name, (long long)log, (long long)now);
+        set_difference(r, step, what, "%s %lld in the log, %lld now", name, (long long)log,
+                       (long long)now);
 }
 
-static void differ_digest(struct replay *r, int step, const char *what, uint64_t log, uint64_t now)
+static void compare_digest(struct replay *r, int step, const char *what, uint64_t log, uint64_t now)
 {
     if (log != now)
-        differ(r, step, what, "digest %016llx in the log, %016llx now", (unsigned long long)log,
-               (unsigned long long)now);
+        set_difference(r, step, what, "digest %016llx in the log, %016llx now",
+                       (unsigned long long)log, (unsigned long long)now);
 }
 
-static void differ_ids(struct replay *r, int step, const char *what, const struct ids *log,
-                       const struct ids *now)
+static void compare_ids(struct replay *r, int step, const char *what, const struct ids *log,
+                        const struct ids *now)
 {
     int i = 0, n = min_int(log->n, now->n);
     while (i < n && log->v[i] == now->v[i])
         i++;
     if (i < n)
-        differ(r, step, what, "token %d is %d in the log, %d now", i, log->v[i], now->v[i]);
+        set_difference(r, step, what, "token %d is %d in the log, %d now", i, log->v[i], now->v[i]);
     else if (log->n != now->n)
-        differ(r, step, what, "%d tokens in the log, %d now", log->n, now->n);
+        set_difference(r, step, what, "%d tokens in the log, %d now", log->n, now->n);
 }
 
-/* What the drafter proposed; which of it the target took is a matter of tokens. */
+/* Compares the drafted tree; which nodes were accepted is compared with the tokens. */
 static void compare_shape(struct replay *r, int step, const struct tree *log,
                           const struct tree *now)
 {
-    differ_number(r, step, "draft", "tree nodes", log->n, now ? now->n : 0);
+    compare_number(r, step, "draft", "tree nodes", log->n, now ? now->n : 0);
     for (int i = 0; now && i < min_int(log->n, now->n); i++) {
-        differ_number(r, step, "draft", "token of a node", log->token[i], now->token[i]);
-        differ_number(r, step, "draft", "parent of a node", log->parent[i], now->parent[i]);
+        compare_number(r, step, "draft", "token of a node", log->token[i], now->token[i]);
+        compare_number(r, step, "draft", "parent of a node", log->parent[i], now->parent[i]);
     }
 }
 
-/* Page table, then draft, then logits, then tokens: a later one cannot differ alone. */
+/* In the order page table, draft, logits, tokens: each depends on those before. */
 static void compare_step(struct replay *r, const struct step_row *log, const struct event *now)
 {
     const struct step_rec *a = &log->rec, *b = &now->rec;
     int n = log->n;
-    differ_number(r, n, "page table", "step kind", a->kind, b->kind);
-    differ_number(r, n, "page table", "position", a->pos0, b->pos0);
-    differ_number(r, n, "page table", "rows", a->rows, b->rows);
-    differ_digest(r, n, "page table", a->page_digest, b->page_digest);
-    differ_number(r, n, "draft", "drafted nodes", a->drafted, b->drafted);
-    differ_digest(r, n, "draft", a->draft_digest, b->draft_digest);
+    compare_number(r, n, "page table", "step kind", a->kind, b->kind);
+    compare_number(r, n, "page table", "position", a->pos0, b->pos0);
+    compare_number(r, n, "page table", "rows", a->rows, b->rows);
+    compare_digest(r, n, "page table", a->page_digest, b->page_digest);
+    compare_number(r, n, "draft", "drafted nodes", a->drafted, b->drafted);
+    compare_digest(r, n, "draft", a->draft_digest, b->draft_digest);
     if (log->tree)
         compare_shape(r, n, log->tree, now->tree);
-    differ_digest(r, n, "logits", a->logit_digest, b->logit_digest);
-    differ_number(r, n, "tokens", "accepted", a->accepted, b->accepted);
-    differ_number(r, n, "tokens", "bonus token", a->bonus, b->bonus);
-    differ_ids(r, n, "tokens", &log->tokens, &now->tokens);
-    differ_number(r, n, "tokens", "random numbers drawn", (int64_t)a->draws, (int64_t)b->draws);
+    compare_digest(r, n, "logits", a->logit_digest, b->logit_digest);
+    compare_number(r, n, "tokens", "accepted", a->accepted, b->accepted);
+    compare_number(r, n, "tokens", "bonus token", a->bonus, b->bonus);
+    compare_ids(r, n, "tokens", &log->tokens, &now->tokens);
+    compare_number(r, n, "tokens", "random numbers drawn", (int64_t)a->draws, (int64_t)b->draws);
     if (log->tree && now->tree)
-        differ_digest(r, n, "tokens", tree_digest(log->tree), tree_digest(now->tree));
+        compare_digest(r, n, "tokens", tree_digest(log->tree), tree_digest(now->tree));
 }
 
-/* A turn cut short by its user, by its device or by a crash has no end of its own to compare. */
+/* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
 static bool cut_short(const struct act *a)
 {
     const char *stop = a->reply.stop;
@@ -137,7 +140,7 @@ static void on_step(struct replay *r, const struct event *ev)
         compare_step(r, &a->step[r->next_step++], ev);
         r->n_steps++;
     } else if (!cut_short(a)) {
-        differ(r, ev->step, "tokens", "the log has no such step");
+        set_difference(r, ev->step, "tokens", "the log has no such step");
     }
 }
 
@@ -147,12 +150,12 @@ static void on_end(struct replay *r, const struct event *ev)
     r->ended = true;
     r->n_turns++;
     if (r->next_step < a->n_step)
-        differ(r, a->step[r->next_step].n, "tokens", "the turn is over now (%s), not in the log",
-               stop_name(ev->reason));
-    differ_ids(r, 0, "reply", &a->reply.tokens, &ev->tokens);
+        set_difference(r, a->step[r->next_step].n, "tokens",
+                       "the turn is over now (%s), not in the log", stop_name(ev->reason));
+    compare_ids(r, 0, "reply", &a->reply.tokens, &ev->tokens);
     if (!cut_short(a) && strcmp(a->reply.stop, stop_name(ev->reason)) != 0)
-        differ(r, 0, "reply", "it ended with %s in the log, with %s now", a->reply.stop,
-               stop_name(ev->reason));
+        set_difference(r, 0, "reply", "it ended with %s in the log, with %s now", a->reply.stop,
+                       stop_name(ev->reason));
 }
 
 /* ---- what is shown ---- */
@@ -189,12 +192,12 @@ static void show_reply(struct replay *r, const struct event *ev)
 
 /* ---- the engine ---- */
 
-static void take_event(struct replay *r, struct event *ev)
+static void handle_event(struct replay *r, struct event *ev)
 {
     if (ev->kind == EV_FAULT && ev->lost)
         err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
     if (r->turn && ev->kind == EV_TURN_BEGIN)
-        differ_ids(r, 0, "prompt", &r->turn->user.tokens, &ev->tokens);
+        compare_ids(r, 0, "prompt", &r->turn->user.tokens, &ev->tokens);
     else if (r->turn && ev->kind == EV_STEP)
         on_step(r, ev);
     if (r->turn && ev->kind == EV_TURN_END) {
@@ -204,17 +207,18 @@ static void take_event(struct replay *r, struct event *ev)
     event_free(ev);
 }
 
-/* Submits, and takes events until the engine has nothing left to do. */
-static bool ask(struct replay *r, struct request *rq, struct err *e)
+/* Submits a request and handles events until the engine is idle. */
+static bool run_request(struct replay *r, struct request *rq, struct err *e)
 {
     if (!backend_submit(r->backend, rq, e))
         return false;
     for (;;) {
-        bool busy = backend_busy(r->backend); /* before the queue: what it posted is then in there */
+        bool busy =
+            backend_busy(r->backend); /* read before the queue: when idle, all events are in it */
         struct event ev;
         bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
         if (got)
-            take_event(r, &ev);
+            handle_event(r, &ev);
         else if (!busy)
             break;
         if (r->differs && !r->ended)
@@ -223,12 +227,12 @@ static bool ask(struct replay *r, struct request *rq, struct err *e)
     return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
 }
 
-static bool ask_text(struct replay *r, enum request_kind kind, const char *session,
-                     const char *text, struct err *e)
+static bool run_text_request(struct replay *r, enum request_kind kind, const char *session,
+                             const char *text, struct err *e)
 {
     struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
     memcpy(rq.session, session, SESSION_ID);
-    return ask(r, &rq, e);
+    return run_request(r, &rq, e);
 }
 
 static int about_int(const char *about, const char *name)
@@ -239,7 +243,7 @@ static int about_int(const char *about, const char *name)
     return n;
 }
 
-/* What the opened engine has, in the words of the log. */
+/* The facts of the opened engine as "name=value" lines, as the log has them. */
 static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
     buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\n", i->model_sha, i->tokenizer_sha,
@@ -267,8 +271,8 @@ static bool compare_engine(struct replay *r, const struct engine_opts *o, const 
     return models && (same || !r->c->check);
 }
 
-/* Another build or another chip of the same kind need not matter; when the replay differs, they are
- * the first thing to know. */
+/* Notes another build or device in r->other: they need not change a bit, but if the replay differs
+ * they are the likely reason. */
 static void note_build(struct replay *r, const char *about)
 {
     char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");
@@ -304,7 +308,7 @@ static char *logged_backend(const char *about)
     return device;
 }
 
-/* Opens an engine as the run had it; settings are the operation's. */
+/* Opens an engine with the options of the run and the settings of its OP_OPEN. */
 static bool open_engine(struct replay *r, const struct act *a, struct err *e)
 {
     struct options *o = &r->c->opt;
@@ -379,7 +383,7 @@ static struct request past_request(const struct replay *r, enum request_kind kin
     return rq;
 }
 
-/* Switches that are on in a session are set by operations of their own, behind this one. */
+/* Switches all faults off: those of the session are switched on by operations that follow. */
 static bool switches_off(struct replay *r, const struct act *a, struct err *e)
 {
     struct bugs on = {0};
@@ -389,13 +393,13 @@ static bool switches_off(struct replay *r, const struct act *a, struct err *e)
     for (int i = 0; ok && i < N_BUGS; i++)
         if (bug_on(&on, (enum bug)i)) {
             char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
-            ok = ask_text(r, RQ_SET, a->session, off, e);
+            ok = run_text_request(r, RQ_SET, a->session, off, e);
             free(off);
         }
     return ok;
 }
 
-/* Empty pools and the turns of the log. A new engine would be the same, but slower to come by. */
+/* Empties the pools and restores the turns with RQ_RESUME: equal to a new engine, but faster. */
 static bool play_resume(struct replay *r, const struct act *a, struct err *e)
 {
     bool fits = r->about && strcmp(r->about, a->about) == 0;
@@ -403,7 +407,7 @@ static bool play_resume(struct replay *r, const struct act *a, struct err *e)
         return false;
     struct request rq = past_request(r, RQ_RESUME, a);
     rq.settings = xstrdup(a->text);
-    return ask(r, &rq, e);
+    return run_request(r, &rq, e);
 }
 
 /* The child begins with the turns that its operation names (in logs of earlier versions: with all),
@@ -420,26 +424,25 @@ static bool play_fork(struct replay *r, const struct act *a, struct err *e)
             r->live[r->n_live++] = r->told[i];
     struct request rq = past_request(r, RQ_FORK, a);
     rq.next_turn = a->turn + 1;
-    return ask(r, &rq, e);
+    return run_request(r, &rq, e);
 }
 
 static bool play_op(struct replay *r, const struct act *a, struct err *e)
 {
     switch (a->op) {
-    case OP_OPEN:
-        return open_engine(r, a, e) && ask_text(r, RQ_NEW, a->session, NULL, e);
-    case OP_SET: return ask_text(r, RQ_SET, a->session, a->text, e);
-    case OP_SYSTEM: return ask_text(r, RQ_SYSTEM, a->session, a->text, e);
+    case OP_OPEN: return open_engine(r, a, e) && run_text_request(r, RQ_NEW, a->session, NULL, e);
+    case OP_SET: return run_text_request(r, RQ_SET, a->session, a->text, e);
+    case OP_SYSTEM: return run_text_request(r, RQ_SYSTEM, a->session, a->text, e);
     case OP_UNDO:
         r->n_live -= r->n_live > 0;
-        return ask_text(r, RQ_UNDO, a->session, NULL, e);
+        return run_text_request(r, RQ_UNDO, a->session, NULL, e);
     case OP_FORGET: {
         int n = 0;
         for (int k = 0; k < r->n_live; k++)
             if (!turn_listed(a->text, r->live[k]->user.n))
                 r->live[n++] = r->live[k];
         r->n_live = n;
-        return ask_text(r, RQ_FORGET, a->session, a->text, e);
+        return run_text_request(r, RQ_FORGET, a->session, a->text, e);
     }
     case OP_RESUME: return play_resume(r, a, e);
     case OP_FORK: return play_fork(r, a, e);
@@ -463,9 +466,9 @@ static bool play_turn(struct replay *r, struct act *a, struct err *e)
         r->live[r->n_live++] = a;
     r->told[r->n_told++] = a;
     show_user(r);
-    bool ok = ask(r, &rq, e);
+    bool ok = run_request(r, &rq, e);
     if (ok && !r->ended)
-        differ(r, 0, "reply", "the engine did not take the message");
+        set_difference(r, 0, "reply", "the engine did not take the message");
     r->turn = NULL;
     return ok;
 }
@@ -485,7 +488,7 @@ static bool play(struct replay *r, struct err *e)
     return true;
 }
 
-/* Tokens that entered the context although no step yielded them are found in the log alone. */
+/* Checks that the steps in the log account for every token of the replies. */
 static bool account(struct replay *r, struct hdb *d, const char *session, struct err *e)
 {
     struct hdb_past p;

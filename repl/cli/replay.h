@@ -1,7 +1,7 @@
-/* replay.h - a saved session as the list of everything that was asked of the engine.
+/* replay.h - a saved session as the list of all requests that its engine carried out.
  *
- * replay_log.c reads the list from the log, through the parents of a fork; replay.c asks it of an
- * engine again and compares. Main thread only.
+ * replay_log.c reads the list from the log, through the parents of a fork; replay.c sends it to an
+ * engine and compares the results. Main thread only.
  */
 #ifndef AERIE_REPLAY_H
 #define AERIE_REPLAY_H

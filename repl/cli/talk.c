@@ -13,15 +13,14 @@ static bool have_model(const struct cli *c, struct err *e)
                    "a checkpoint folder");
 }
 
-/* Ends the app. The exit code: that of a log which could not be opened, or not store everything, unless
- * something worse or a signal ended the face. */
+/* Closes the app and returns the exit code: rc, or ERR_DB if the log failed and rc is not worse. */
 static int leave(struct app *a, int rc)
 {
     struct err e = {.kind = ERR_DB};
     bool logged = a->log_error[0] == '\0';
     snprintf(e.msg, sizeof e.msg, "NOT SAVED: %s", a->log_error);
     bool stored = app_close(a);
-    if (!logged && a->opt.tui) /* the plain mode has said so at its start, the screen is gone */
+    if (!logged && a->opt.tui) /* after the full screen; the plain mode printed it at its start */
         cli_fail(&e);
     return (!stored || !logged) && rc <= ERR_USAGE ? ERR_DB : rc;
 }
@@ -89,7 +88,7 @@ int cli_chat(struct cli *c)
 
 /* ---- run ---- */
 
-/* The words are one prompt; without any, it comes from the file alone or from standard input. */
+/* The words are the prompt; without words the prompt is the file or standard input. */
 int cli_run(struct cli *c)
 {
     struct buf prompt = {0};

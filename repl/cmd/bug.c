@@ -36,7 +36,8 @@ static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json
         jput_close(json, ']');
 }
 
-/* What keeps the fault from firing with the open model under these settings, appended. False: nothing. */
+/* Appends what keeps the fault from firing with the open model under these settings. False: nothing
+ * does. */
 static bool unmet_needs(const struct app *a, const struct settings *s, enum bug b, int variant, struct buf *out)
 {
     const struct backend_info *i = backend_info(a->backend);

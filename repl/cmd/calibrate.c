@@ -1,8 +1,8 @@
 /* calibrate.c - /calibrate: which of the target's states the draft head was trained on. */
 #include "repl/cmd/cmd.h"
 
-/* The engine does it on its own thread and answers in notices, so that Ctrl-C stops it and the
- * screen stays alive: with a large model it takes minutes on a CPU. */
+/* The engine's thread scores the layers and answers with EV_CALIBRATION, so that Ctrl-C can stop
+ * the work, which takes minutes with a large model on a CPU. */
 bool cmd_calibrate(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                    struct buf *json, struct err *e)
 {

@@ -74,7 +74,7 @@ static void setting_json(const struct settings *s, int i, struct buf *json)
     buf_free(&value);
 }
 
-/* The one setting of the screen: it belongs to no session. */
+/* The setting of the screen: no session has it. */
 static bool set_theme(struct app *a, const char *value, struct sheet *out, struct buf *json,
                       struct err *e)
 {
@@ -384,7 +384,8 @@ bool cmd_undo(struct app *a, int argc, char **argv, const char *rest, struct she
     return app_request(a, RQ_UNDO, NULL, e);
 }
 
-/* Without a number: the message that was refused is sent again, and the engine lets leave what must. */
+/* /forget without a number: sends the refused message again; the engine drops the turns that it
+ * needs to. */
 static bool send_refused(struct app *a, struct buf *json, struct err *e)
 {
     if (!a->refused)
@@ -426,7 +427,8 @@ bool cmd_forget(struct app *a, int argc, char **argv, const char *rest, struct s
         jput_close(json, ']');
         jput_close(json, '}');
     }
-    bool ok = app_request(a, RQ_FORGET, turns.p, e); /* the engine says which, and how long they are */
+    bool ok = app_request(a, RQ_FORGET, turns.p,
+                          e); /* a notice of the engine lists them and their tokens */
     buf_free(&turns);
     return ok;
 }

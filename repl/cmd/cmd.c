@@ -1,4 +1,4 @@
-/* cmd.c - the command table and its language: lookup, words, completion, and the table as text.
+/* cmd.c - the command table, lookup of names, splitting into words, completion, the table as text.
  *
  * Every command stands in `table` and nowhere else; help, completion, the README's table and
  * commands.json come from it.
@@ -131,8 +131,8 @@ static const char *cmd_name(int i)
 
 /* ---- names that are nearly right ------------------------------------------------------------- */
 
-/* Edits that turn a into b: insert, delete, replace, or swap two neighbours (Damerau's, the
- * variant that edits no place twice). Names longer than the table are far from everything. */
+/* The optimal string alignment distance: insertions, deletions, replacements and swaps of
+ * neighbours that turn a into b. MAX for names longer than the table. */
 static int edit_distance(const char *a, const char *b)
 {
     enum { MAX = 32 };

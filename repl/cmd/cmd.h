@@ -1,7 +1,7 @@
 /* cmd.h - what cmd.c and the files of commands share.
  *
- * cmd.c owns the table and the language: words, quotes, abbreviations, completion. chat.c,
- * session.c and inspect.c hold the commands themselves, help.c the texts.
+ * cmd.c has the table, the splitting into words and completion; the other files have the commands,
+ * help.c also the help texts.
  */
 #ifndef AERIE_CMD_H
 #define AERIE_CMD_H
@@ -38,7 +38,7 @@ bool arg_expected(const char *name, const char *expected, struct err *e);
 /* One of n words, or an unambiguous beginning of one: its index; -1 and *e. */
 int arg_choice(const char *s, const char *what, const char *const *word, int n, struct err *e);
 
-/* The nearest of n names to a word as "a, b or c", nothing when none is near. */
+/* Appends the names nearest to a word as "a, b or c"; nothing when no name is near. */
 void nearest_names(const char *word, const char *(*name)(int i), int n, const char *before,
                    struct buf *out);
 

@@ -8,7 +8,7 @@
 
 /* ---- /tree ----------------------------------------------------------------------------------- */
 
-/* A step that is looked for in the log. */
+/* A step to find, and what was found. */
 struct found_step {
     int turn, n;
     bool any, drafted; /* the log has the step; it drafted */
@@ -34,7 +34,7 @@ static bool step_parse(const struct app *a, const char *s, int *turn, int *step,
     return true;
 }
 
-static bool take_logged(const struct step_row *r, void *arg)
+static bool find_logged_step(const struct step_row *r, void *arg)
 {
     struct found_step *f = arg;
     if (r->n != f->n)
@@ -47,7 +47,7 @@ static bool take_logged(const struct step_row *r, void *arg)
     return false;
 }
 
-/* Turns before a fork stand in the log of a parent. */
+/* The session whose log holds the turn: turns before a fork are in the log of a parent. */
 static const struct past_part *part_of(const struct hdb_past *p, int turn)
 {
     for (int i = 0; i < p->n_part - 1; i++)
@@ -66,14 +66,14 @@ static void held_steps(const struct step_range *held, struct buf *out)
         buf_str(out, "this process has run no step of it");
 }
 
-/* Looks the step up in the log, in the session that it ran in. False: the log cannot be read. */
+/* Reads the step from the log. False: the log cannot be read. */
 static bool read_step(struct app *a, struct found_step *f, struct err *e)
 {
     struct hdb_past p;
     struct hdb *d = app_hdb(a, e);
     if (!d || !hdb_past(d, a->session, INT_MAX, &p, e))
         return false;
-    bool ok = hdb_steps(d, part_of(&p, f->turn)->session, f->turn, take_logged, f, e) >= 0;
+    bool ok = hdb_steps(d, part_of(&p, f->turn)->session, f->turn, find_logged_step, f, e) >= 0;
     hdb_past_free(&p);
     return ok;
 }
@@ -180,7 +180,7 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
 
 /* ---- /accept --------------------------------------------------------------------------------- */
 
-/* Cycles that fall together: of a turn, or of a stretch of the context. */
+/* Sums over the speculative cycles of a turn, or of a range of context lengths. */
 struct group {
     int first, last;
     uint64_t cycles, drafted, accepted;
@@ -192,8 +192,8 @@ struct groups {
     int n;
 };
 
-/* Stretches double in length: 0-63, 64-127, 128-255, ... */
-static void context_stretch(int pos, int *first, int *last)
+/* Ranges double in length: 0-63, 64-127, 128-255, ... */
+static void context_range(int pos, int *first, int *last)
 {
     *first = 0;
     *last = 63;
@@ -209,7 +209,7 @@ static void group_add(struct groups *g, int turn, const struct step_rec *r)
         return;
     int first = turn, last = turn, i = 0;
     if (!g->by_turn)
-        context_stretch(r->pos0, &first, &last);
+        context_range(r->pos0, &first, &last);
     while (i < g->n && g->v[i].first < first)
         i++;
     if (i == g->n || g->v[i].first != first) {
@@ -346,7 +346,7 @@ struct timed {
     int n;
 };
 
-/* One phase of those of a kind, sorted. */
+/* The times of one phase in the steps of one kind, sorted. */
 struct times {
     uint32_t us[TIMED];
     int n;

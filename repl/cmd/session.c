@@ -20,7 +20,7 @@ static void add_when(struct sheet *out, int64_t ms)
     sheet_printf(out, ST_DIM, "%-16s", text);
 }
 
-/* Text cut to what is left of a line; line breaks and runs of blanks become one blank. */
+/* Appends text cut to `cells` cells; line breaks and runs of blanks become one blank. */
 static void add_cut(struct sheet *out, enum style st, const char *text, int cells)
 {
     struct buf flat = {0}, clean = {0};
@@ -123,7 +123,7 @@ bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct
     return found >= 0;
 }
 
-/* Matches stand between \x01 and \x02. */
+/* Appends a snippet, in which \x01 and \x02 enclose matches. */
 static void add_snippet(struct sheet *out, const char *s)
 {
     bool hit = false;
@@ -192,8 +192,8 @@ bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct s
 
 /* ---- /resume, /fork -------------------------------------------------------------------------- */
 
-/* What the user should know after the session changed. */
-static void answer_session(struct app *a, const char *parent, int turn, struct sheet *out,
+/* Reports the session that is open now, and its parent after a fork. */
+static void report_session(struct app *a, const char *parent, int turn, struct sheet *out,
                            struct buf *json)
 {
     if (json) {
@@ -212,15 +212,15 @@ static void answer_session(struct app *a, const char *parent, int turn, struct s
     }
 }
 
-/* The screen shows the session that was taken up. */
-static bool show_taken(struct app *a, const char *parent, struct sheet *out, struct buf *json,
-                       struct err *e)
+/* Shows the past turns of the session that was resumed or copied, and reports it. */
+static bool show_opened(struct app *a, const char *parent, struct sheet *out, struct buf *json,
+                        struct err *e)
 {
     if (a->face.clear)
         a->face.clear(a);
     if (!app_show_past(a, e))
         return false;
-    answer_session(a, parent, a->turn, out, json);
+    report_session(a, parent, a->turn, out, json);
     app_tell(a);
     return true;
 }
@@ -231,7 +231,7 @@ bool cmd_resume(struct app *a, int argc, char **argv, const char *rest, struct s
     (void)rest;
     if (argc != 1)
         return arg_expected("resume", "takes the beginning of one session's id, or \"last\"", e);
-    return app_resume(a, argv[0], e) && show_taken(a, NULL, out, json, e);
+    return app_resume(a, argv[0], e) && show_opened(a, NULL, out, json, e);
 }
 
 /* A copy of a session, which may be open in another process. */
@@ -239,7 +239,7 @@ static bool fork_of(struct app *a, const char *id, struct sheet *out, struct buf
                     struct err *e)
 {
     char parent[SESSION_ID];
-    return app_fork_of(a, id, parent, e) && show_taken(a, parent, out, json, e);
+    return app_fork_of(a, id, parent, e) && show_opened(a, parent, out, json, e);
 }
 
 struct id_list {
@@ -284,7 +284,7 @@ bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct she
     memcpy(parent, a->session, sizeof parent);
     if (!need_log(a, "/fork", e) || !app_fork(a, (int)turn, e))
         return false;
-    answer_session(a, parent, (int)turn, out, json);
+    report_session(a, parent, (int)turn, out, json);
     return true;
 }
 

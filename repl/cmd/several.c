@@ -4,7 +4,7 @@
 
 #include "repl/cmd/cmd.h"
 
-/* The engine answers in notices; the conversation does not change. */
+/* The engine answers with EV_BATCH_* events; the conversation does not change. */
 bool cmd_several(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                  struct buf *json, struct err *e)
 {

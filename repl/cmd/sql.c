@@ -32,7 +32,7 @@ extern char **environ;
 
 /* ---- the parent ---- */
 
-/* A descriptor that reads as the request; -1 and *e. */
+/* A descriptor from which the child reads the request; -1 and *e. */
 static int request(const char *db, const char *query, bool json, int max_rows, struct err *e)
 {
     struct buf b = {0};
@@ -84,7 +84,7 @@ static bool read_answer(int fd, struct buf *answer, struct err *e)
             return err_set(e, ERR_USAGE, "the query was interrupted");
         if (now >= until)
             return err_set(e, ERR_USAGE, "the query took longer than 2 s and was stopped");
-        /* a signal that asks for nothing here (a resize) stays in the pipe: sleep in slices then */
+        /* another signal (a resize) stays in the pipe and would end each poll(): sleep in slices */
         if (poll(p, 2, (int)((until - now) / 1000000) + 1) > 0 && !p[0].revents &&
             !interrupt_waits())
             poll(p, 1, 50);

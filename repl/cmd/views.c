@@ -1,7 +1,8 @@
 /* views.c - the draft tree, the pool ledger, statistics and acceptance, as lines of text.
  *
- * Each view is a pure function of a copy (struct status, struct tree): the commands, the panes
- * and the tests call the same one. What a colour says is also said by a character or a word.
+ * Each view is a pure function of a copy (struct status, struct tree): the commands, the panes and
+ * the tests call the same one. Everything that a colour shows is also shown by a character or a
+ * word.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ static double ratio(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-/* cells * share, in eighths of a cell where there are such characters */
+/* Appends a bar of `cells` cells, filled to `share`, to an eighth of a cell unless ASCII. */
 static void add_bar(struct sheet *out, enum style st, double share, int cells)
 {
     static const char *const eighth[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -32,7 +33,7 @@ static void add_bar(struct sheet *out, enum style st, double share, int cells)
 
 /* ---- the draft tree -------------------------------------------------------------------------- */
 
-/* A token between quotes, cut to `cells`; its number when there is no engine to ask. */
+/* Appends a token between quotes, cut to `cells`; its id when the backend knows no text for it. */
 static void add_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
                       int cells)
 {
@@ -109,12 +110,12 @@ struct drawing {
     int32_t bonus;
     int column; /* where probabilities begin */
     int cells;  /* of a token at most */
-    int room;   /* for words behind the sign of what became of a node; too few: signs only */
+    int room;   /* cells for the words behind a node's sign; fewer than WORDS: signs only */
 };
 
 enum { WORDS = 22 /* cells of the longest */, BESIDE = 22 /* gap, q, p and the sign */ };
 
-/* What became of a node, in words. */
+/* Appends the fate of a node in words. */
 static void add_reason(const struct drawing *d, int node)
 {
     const struct tree *t = d->t;
@@ -168,7 +169,7 @@ static void add_node(const struct drawing *d, int node)
     sheet_line(out);
 }
 
-/* Siblings stay together under their parent, whatever order the nodes have in the arrays. */
+/* Depth first, so that siblings stay together under their parent. */
 static void add_subtree(const struct drawing *d, int node)
 {
     add_node(d, node);
@@ -367,7 +368,7 @@ static void stats_checks(const struct check_view *c, struct sheet *out)
     sheet_line(out);
 }
 
-/* Without what the backend does not know. */
+/* Facts that the backend does not know are left out. */
 static void stats_model(const struct chat_view *v, const struct backend_info *i, struct sheet *out)
 {
     begin_line(out, "context");

@@ -1,16 +1,16 @@
-/* views_pages.c - page maps: how the session's logical pages lie in the three pools, and one pool
- * page by page.
+/* views_pages.c - page maps: the pages of the three pools that hold the session's logical pages,
+ * and one pool page by page.
  *
- * The map's scale follows what is held: a cell stands for so few tokens that the context fills a
- * line, at least one, and for whole pages where the line is too short; then it shows the busiest of
- * them. The Pages pane draws the same cells.
+ * A cell of the map stands for the smallest power of two of tokens with which the held positions
+ * fit one line; if even a page a cell does not fit, for several pages, and shows the greatest state
+ * among them. The Pages pane draws the same cells.
  */
 #include <string.h>
 
 #include "kernels/window.h"
 #include "repl/repl.h"
 
-/* In rising order: a cell of several pages shows the greatest. */
+/* In rising order: a cell for several pages shows the greatest state. */
 enum cell { C_FREE, C_GONE, C_HELD, C_OPEN, C_WINDOW, C_READ, C_FAULT };
 static const struct {
     const char *text, *ascii, *name;
@@ -60,7 +60,7 @@ int map_unit(const struct page_table *t, int cells)
     return min_int(unit, size);
 }
 
-/* Where the violation of the turn at hand lies: the positions [*first, *end) of a pool. */
+/* The positions [*first, *end) of a pool that the violation of the present turn names. */
 static bool fault_span(const struct page_table *t, enum pool_id pool, int *first, int *end)
 {
     const struct fault_place *at = &t->at;
@@ -72,7 +72,8 @@ static bool fault_span(const struct page_table *t, enum pool_id pool, int *first
     return true;
 }
 
-/* What positions [first, end) of one logical page are in a pool, as the next pass will find them. */
+/* The state of positions [first, end) of one logical page in a pool, as the next forward pass reads
+ * them. */
 static enum cell span_state(const struct page_table *t, enum pool_id pool, int first, int end)
 {
     int size = map_page_size(t), column = first / size, from, to;
@@ -209,7 +210,7 @@ static void view_map(const struct page_table *t, int width, struct sheet *out)
 
 /* ---- one pool by physical page --------------------------------------------------------------- */
 
-/* A page of a pool, whoever holds it. */
+/* Who holds a page of a pool. */
 enum holder { H_FREE, H_IDLE, H_SHARED, H_MINE, H_GUARD };
 static const struct {
     const char *text, *ascii, *name;
@@ -267,7 +268,7 @@ static void grid(const struct page_table *t, enum pool_id pool, int width, struc
     sheet_line(out);
 }
 
-/* Both sides of a run of the table: "0-15" and "1-16", or single numbers. */
+/* Appends a run of the page table: "0-15→1-16", or "3→7". */
 static void add_run(struct sheet *out, int column, int page, int n)
 {
     const char *to = out->ascii ? "->" : "→";
@@ -278,7 +279,7 @@ static void add_run(struct sheet *out, int column, int page, int n)
                      page + n - 1);
 }
 
-/* The session's page table in runs of neighbours, newest last. */
+/* Appends the session's page table as runs of consecutive pages, newest last. */
 static void table_runs(const struct page_table *t, enum pool_id pool, int width, struct sheet *out)
 {
     sheet_printf(out, ST_LABEL, "logical page %s %s page:", out->ascii ? "->" : "→",
