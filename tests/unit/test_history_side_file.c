@@ -66,7 +66,7 @@ static void check_turns(int turns)
 }
 
 /* Closes a log that cannot store, until the side file is there. */
-static void finish_aside(struct history *h, struct history_left *left)
+static void finish_to_side_file(struct history *h, struct history_left *left)
 {
     for (int i = 0; i < 100; i++) {
         assert_false(history_finish(h, 100, left));
@@ -86,7 +86,7 @@ static void leave_two_turns(char name[300])
     one_turn(h, id, 2, false);
     one_turn(h, id, 3, false);
     assert_false(history_flush(h, 10)); /* its mark is no event to keep */
-    finish_aside(h, &left);
+    finish_to_side_file(h, &left);
     assert_int_equal(left.turns, 2);
     assert_non_null(strstr(left.why, "locked"));
     side_file(name);
@@ -199,7 +199,7 @@ static void test_a_turn_that_had_begun_is_ended(void **state)
     assert_true(history_flush(h, 5000));
     sqlite3 *other = hold_lock();
     post_copy(h, &t.end);
-    finish_aside(h, &left);
+    finish_to_side_file(h, &left);
     assert_int_equal(left.turns, 1);
     history_close(h);
     drop_lock(other);
@@ -216,7 +216,7 @@ static void test_what_is_stored_after_all_leaves_no_file(void **state)
     struct history *h = log_with_a_turn();
     sqlite3 *other = hold_lock();
     one_turn(h, id, 2, false);
-    finish_aside(h, &left);
+    finish_to_side_file(h, &left);
     drop_lock(other);
     assert_true(history_finish(h, 5000, &left));
     assert_false(left.some);
@@ -322,5 +322,5 @@ int main(void)
         TEST(test_a_start_without_a_message_leaves_nothing),
         TEST(test_a_change_of_the_status_wakes_who_shows_it),
     };
-    return cmocka_run_group_tests_name("history_aside", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("history_side_file", tests, NULL, NULL);
 }
