@@ -1,5 +1,6 @@
-/* history_kit.h - what the tests of the session log share: a scratch folder, made-up turns with
- * everything in them, and posting them as the engine would. */
+/* history_kit.h - functions of the session log's tests: a scratch folder, synthetic turns with
+ * values in every field, and posting them as the engine does.
+ */
 #ifndef AERIE_TESTS_HISTORY_KIT_H
 #define AERIE_TESTS_HISTORY_KIT_H
 
@@ -244,8 +245,8 @@ KIT void post_copy(struct history *h, const struct event *src)
     post(h, &ev);
 }
 
-/* The reply's text goes out in pieces, between the steps. The first `steps` of them; the end only
- * if `end`. */
+/* Posts the first `steps` steps of a turn, with a piece of the reply's text after each, and with
+ * `end` the end of the turn. */
 KIT void post_turn(struct history *h, const struct made_turn *t, int steps, bool end)
 {
     post_copy(h, &t->begin);

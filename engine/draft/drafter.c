@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Adding a drafter: its file defines NAME_drafter, and NAME stands here. */
+/* To add a drafter: define NAME_drafter in a file of its own and add X(NAME) here. */
 #define DRAFTERS(X) X(eagle3) X(frozen) X(ngram)
 
 #define DECLARED(name) extern const struct drafter_ops name##_drafter;

@@ -18,7 +18,7 @@ struct tree_shape {
     int nodes; /* nodes verified, root included */
 };
 
-/* What a head keeps for one lane between steps. */
+/* A neural head's state of one lane between steps: the first level of the next tree. */
 struct guess {
     int n;                   /* first-level candidates: 0: none, the lane cannot draft */
     int32_t token[MAX_TOPK]; /* target ids */
@@ -71,9 +71,9 @@ struct drafter_ops {
  * such a drafter is given as ./NAME. */
 bool drafter_load(struct draft *d, const char *name, const struct model *target,
                   const char *capture, const struct progress *p, struct err *e);
-/* The table's entry for what was loaded; w NULL: NULL. */
+/* The drafter of a loaded draft; NULL if w is NULL. */
 const struct drafter_ops *drafter_ops_of(const struct draft *w);
-/* Whose KV the draft's layers read; w NULL: nobody's. */
+/* Whose KV the draft's layers read; DRAFT_KV_NONE if w is NULL. */
 enum draft_kv drafter_kv_of(const struct draft *w);
 
 struct drafter *drafter_open(const struct drafter_setup *s, struct err *e);

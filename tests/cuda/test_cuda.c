@@ -380,7 +380,7 @@ static void bed_close(struct bed *b)
     device_close(&b->dev);
 }
 
-/* The reply's tokens to `text`, at most 80, plain or with a tree. */
+/* Generates at most 80 tokens of a reply to `text`, with or (s NULL) without a tree. */
 static void reply(struct bed *b, const char *text, const struct tree_shape *s, int chunk,
                   struct ids *out)
 {

@@ -281,7 +281,7 @@ static void layouts_agree(const struct world *w, const float *out, const float *
     int order[MOST_ROWS];
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         if (layouts[i].naming == BY_PAGES && (double)w->rows * w->len * w->n_kv * w->dim > 3e7)
-            continue; /* copies of everything */
+            continue; /* every row would need its own copy of the cells */
         if (layouts[i].naming == BY_HAND && w->rows * w->len > 20000)
             continue;
         for (int r = 0; r < w->rows; r++)

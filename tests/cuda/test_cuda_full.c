@@ -34,7 +34,7 @@ static void open_bed(struct bed *b, const char *config, int page_size)
                 &(struct runtime_shape){.page_size = page_size, .context = 1024, .kv = b->dev.kv});
 }
 
-/* The ids after a prompt of random ids, REPLY of them. */
+/* Generates REPLY ids after a prompt of random ids. */
 static void reply(struct bed *b, const struct tree_shape *s, int chunk, bool fuse, bool record,
                   int32_t out[REPLY])
 {

@@ -207,9 +207,9 @@ static void test_scales_at_the_ends(void **state)
     layer_free(&l);
 }
 
-/* Without a pause between them, as a graph runs them: what one leaves (counters, what blocks chose
- * by) is what the next expects, whatever the numbers of their rows, and again when all of it is run
- * once more. */
+/* Operations run one after another without a pause, as in a graph: each leaves its counters and its
+ * routing state as the next one needs them, whatever their numbers of rows, also when the whole
+ * sequence is repeated. */
 static void test_one_behind_another(void **state)
 {
     (void)state;
@@ -289,8 +289,8 @@ int main(int argc, char **argv)
             break;
         }
         rounded = p;
-        /* as wide_tol(), for single elements and behind a norm's weights: three deviations, eight
-         * times */
+        /* as wide_tol(), but for single elements (three standard deviations) after a norm's weights
+         * (times eight) */
         TOL = rounded ? 0x1p-12 * 3 * 8 : 1e-4;
         struct CMUnitTest tests[sizeof all_tests / sizeof *all_tests];
         memcpy(tests, all_tests, sizeof tests);

@@ -316,8 +316,8 @@ static void forced_reply(struct bed *b, bool fuse, struct buf *out)
     lane_free(&b->r, &l);
 }
 
-/* Forced acceptance keeps as many rows as it is told, past stop tokens too; both kinds of cycle
- * keep the same ones. */
+/* Forced acceptance keeps exactly the given number of rows, also behind stop tokens; the stepped
+ * and the fused cycle keep the same ones. */
 static void test_forced_acceptance(void **state)
 {
     (void)state;

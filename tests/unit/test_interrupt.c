@@ -53,7 +53,7 @@ static void test_signals_come_in_order_and_each_once(void **state)
     assert_int_equal(interrupt_next(), SIGINT);
     assert_int_equal(interrupt_next(), SIGHUP);
     assert_false(interrupt_waits());
-    raise(SIGWINCH); /* asks nothing to end */
+    raise(SIGWINCH); /* not a signal that ends work */
     assert_false(interrupt_waits());
     assert_int_equal(interrupt_next(), SIGWINCH);
     interrupt_close();

@@ -276,7 +276,7 @@ static size_t gather_halves(const struct gather_case *c)
     return (size_t)(c->rope[0].half + c->rope[1].half);
 }
 
-/* z, what was kept, turns, and a product of z. */
+/* Reads back the results of a gather: z, the copied rows, the rope tables, and a product of z. */
 static void take_gather(const struct gather_case *c, bool packed, kbuf z, kbuf keep, kbuf cs, float *out)
 {
     size_t rows = (size_t)c->rows, n = (size_t)c->n, half = gather_halves(c);

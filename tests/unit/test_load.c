@@ -1,4 +1,6 @@
-/* test_load.c - the one way to open models: what is read, noticed, refused and left behind. */
+/* test_load.c - engine_load(): what it reads, its notices, its errors, and that nothing is
+ * leaked.
+ */
 #include "tests/runtimes.h"
 
 #include "engine/serve/load.h"

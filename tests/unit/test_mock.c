@@ -71,7 +71,7 @@ static void judge(struct run *r, const struct setup *s, int config)
                 s->shape.topk, s->shape.nodes, r->fed, r->lane.tok.v[r->fed], next);
         next = mock_next(&r->oracle, r->lane.tok.v[r->fed++]);
     }
-    r->oracle.n = r->fed = 0; /* the last token's successor is asked again next time */
+    r->oracle.n = r->fed = 0; /* the successor of the last token is computed again next time */
 }
 
 static void prompt(struct runtime *runtime, struct run *r, const struct setup *s)
