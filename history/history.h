@@ -163,6 +163,8 @@ void session_row_free(struct session_row *r);
 void turn_row_copy(struct turn_row *dst, const struct turn_row *src);
 void turn_row_free(struct turn_row *r);
 void step_row_free(struct step_row *r);
+/* Appends a draft tree as a JSON array of its nodes. */
+void tree_json(const struct tree *t, struct buf *b);
 void op_row_free(struct op_row *r);
 
 /* The functions below call fn for each row until it returns false; a row is valid during the call.

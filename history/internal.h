@@ -268,7 +268,6 @@ int step_kind_parse(const char *s);           /* -1: none */
 int op_parse(const char *s);                  /* -1: none */
 enum op_kind op_last(void);
 
-void tree_json(const struct tree *t, struct buf *b); /* an array of nodes, as JSON */
 
 struct hdb {
     struct db db;  /* read-only */

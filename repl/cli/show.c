@@ -80,23 +80,6 @@ static void json_digest(struct buf *b, const char *key, uint64_t v)
     jput_digest(b, v);
 }
 
-static void json_tree(struct buf *b, const struct tree *t)
-{
-    jput_key(b, "tree");
-    jput_open(b, '[');
-    for (int i = 0; i < t->n; i++) {
-        jput_open(b, '{');
-        jput_kint(b, "token", t->token[i]);
-        jput_kint(b, "parent", t->parent[i]);
-        jput_kstr(b, "fate", fate_name(t->fate[i]));
-        jput_kreal(b, "q", (double)t->q[i]);
-        jput_kreal(b, "p", (double)t->p[i]);
-        jput_kreal(b, "u", (double)t->u[i]);
-        jput_close(b, '}');
-    }
-    jput_close(b, ']');
-}
-
 static void json_step(struct buf *b, const char *session, const struct step_row *r)
 {
     const struct step_rec *s = &r->rec;
@@ -119,8 +102,10 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
     jput_kint(b, "us_check", s->us_check);
     jput_kint(b, "turn", r->turn);
     jput_kstr(b, "session", session);
-    if (r->tree)
-        json_tree(b, r->tree);
+    if (r->tree) {
+        jput_key(b, "tree");
+        tree_json(r->tree, b);
+    }
     jput_close(b, '}');
 }
 

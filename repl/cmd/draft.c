@@ -126,7 +126,7 @@ static bool find_step(struct app *a, struct found_step *f, struct err *e)
                                    f->turn, f->n, step_kind_name(s.rec.kind));
 }
 
-static void tree_json(struct app *a, const struct found_step *f, struct buf *json)
+static void found_tree_json(struct app *a, const struct found_step *f, struct buf *json)
 {
     const struct tree *t = &f->tree;
     jput_open(json, '{');
@@ -172,7 +172,7 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
         f = (struct found_step){.turn = latest.turn, .n = latest.step, .tree = latest.tree,
                                 .bonus = latest.rec.bonus};
     if (ok && json)
-        tree_json(a, &f, json);
+        found_tree_json(a, &f, json);
     else if (ok)
         view_tree(a->backend, &f.tree, f.turn, f.n, f.bonus, a->face.width, out);
     return ok;
