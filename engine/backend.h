@@ -236,7 +236,7 @@ struct check_view {
 };
 enum rule_state {
     RULE_HOLDS,    /* looked at now, in all pools and sequences */
-    RULE_VIOLATED, /* the same */
+    RULE_VIOLATED, /* looked at now, and violated */
     RULE_OF_PLANS, /* about plans: each plan is held against it before its launch */
 };
 enum { MAX_RULES = 24 };

@@ -386,7 +386,7 @@ static void *run(void *arg)
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-/* NULL: the mock does it. */
+/* Why the mock refuses a request; NULL: it does not. */
 static const char *why_not(const struct request *rq)
 {
     switch (rq->kind) {

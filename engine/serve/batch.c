@@ -530,7 +530,7 @@ static void share(struct engine *g, const struct batch *b)
     shared_unlock(&g->shared);
 }
 
-/* Runs the jobs, tells how that went, and leaves the pools as they were. */
+/* Runs the jobs, posts their results and the end, and leaves the pools as they were. */
 static void serve(struct batch *b, bool ok, struct err *e)
 {
     struct engine *g = b->g;

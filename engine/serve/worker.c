@@ -186,7 +186,7 @@ static void do_set(struct engine *g, const char *line)
     buf_printf(&done, "%s=", name);
     if (!ok)
         engine_post_text(g, EV_NOTICE, e.msg);
-    else if (settings_get(&g->shared.set, name, &done)) /* as it was resolved */
+    else if (settings_get(&g->shared.set, name, &done)) /* the value after resolving */
         engine_post_op(g, OP_SET, done.p, 0);
     else
         engine_post_op(g, OP_SET, line, 0);

@@ -391,7 +391,7 @@ static void help_line(const char *left, const char *text)
         printf("  %-25s %s\n", left, text);
 }
 
-/* The flag with this letter that the command takes: the first in the table. */
+/* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
 static void help_flags(int where, bool all)
 {
     for (int i = 0; i < N_FLAGS; i++) {

@@ -22,9 +22,9 @@ enum { TIMES = 5, PATIENCE_MS = 60000, QUIET_MS = 250, LOOK_MS = 20 };
 
 struct child {
     pid_t pid;
-    int link; /* its keys and its screen */
+    int link; /* our end: keys are written to it, the screen is read from it */
     char *dir, *db;
-    size_t shown; /* bytes that it wrote */
+    size_t shown; /* bytes written to the screen so far */
     bool ended;
 };
 

@@ -25,7 +25,7 @@ struct act {
 struct script {
     struct act *act; /* in the order they happened */
     int n;
-    char **about; /* owned, one a run */
+    char **about; /* owned; the facts of each run that opened an engine */
     int n_about;
 };
 

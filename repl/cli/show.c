@@ -38,7 +38,7 @@ static bool positive(const char *s, size_t n, int *out)
     return n > 0 && *out > 0;
 }
 
-/* Writes the id to *id (the caller frees), 0 for what is not named. */
+/* Reads "ID[:TURN[.STEP]]". *id: the caller frees it; a part that is left out is 0. */
 static bool read_place(const char *text, char **id, int *turn, int *step, struct err *e)
 {
     const char *colon = strchr(text, ':');

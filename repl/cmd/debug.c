@@ -128,7 +128,7 @@ bool cmd_where(struct app *a, int argc, char **argv, const char *rest, struct sh
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* Lets a paused turn run; of one that is not paused, says what will happen. */
+/* Lets a paused turn run on; if no turn is paused, says where the next one will pause. */
 static bool run_on(struct app *a, const char *command, enum run_until until, int steps,
                    const char *condition, const char *told, struct sheet *out, struct buf *json,
                    struct err *e)

@@ -122,7 +122,7 @@ static void end_turn(struct tui *t, const struct event *ev)
     if (ev->reason == STOP_CANCEL)
         tui_note(t, ST_DIM, "stopped; what is written is kept");
     else if (ev->reason == STOP_CONTEXT && ev->n_tokens == 0)
-        ; /* a notice has told the reason and the remedy */
+        ; /* a notice before it gave the reason and the remedy */
     else if (ev->reason == STOP_CONTEXT)
         tui_note(t, ST_WARN, "stopped: the context is full; /forget N leaves out the oldest N turns, /clear begins anew");
     else if (ev->reason != STOP_END)

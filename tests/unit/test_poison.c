@@ -71,7 +71,7 @@ static uint64_t run(struct bed *b, const struct ids *prompt, int chunk, int step
     return digest;
 }
 
-/* Where it runs. */
+/* A device, its precision, and whether the cycle is fused. */
 struct place {
     const char *device, *precision;
     bool fuse;
