@@ -416,7 +416,7 @@ __device__ void select_rows(const select_args &a, rows &rows, const uint32_t (&k
 #pragma unroll
     for (int i = 0; i < CHUNK; i++) {
         above[i] = key[i] >> b.shift > b.top;
-        at[i] = key[i] >> b.shift == b.top && b.ties > 0;
+        at[i] = key[i] && key[i] >> b.shift == b.top && b.ties > 0; /* key 0: no candidate */
         counts += (above[i] ? 1u : 0u) + (at[i] ? 65536u : 0u);
     }
     unsigned before = exclusive_scan(counts, &all, scratch);
