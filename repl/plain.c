@@ -6,20 +6,16 @@
  * file, for a line or for a reply, also ends with a signal.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/utf8.h"
 #include "repl/cmd/cmd.h"
 #include "repl/interrupt.h"
-
-enum { MAX_INPUT = 64 << 20 };
+#include "repl/reader.h"
 
 struct plain {
     bool once;               /* aerie run: nothing but the reply on standard output */
@@ -420,87 +416,6 @@ static void wait_idle(struct app *a)
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-struct reader {
-    int fd;
-    struct buf in;
-    size_t at;
-    bool eof;
-};
-
-enum got { GOT_LINE, GOT_END, GOT_SIGNAL, GOT_ERROR };
-
-/* Reads more bytes into r->in, or sets r->eof (GOT_LINE either way). GOT_SIGNAL: a signal came
- * first. */
-static enum got read_more(struct reader *r, struct err *e)
-{
-    static char part[65536];
-    struct pollfd fd[2] = {{.fd = r->fd, .events = POLLIN},
-                           {.fd = interrupt_fd(), .events = POLLIN}};
-    for (;;) {
-        if (poll(fd, 2, -1) < 0 && errno != EINTR)
-            die("poll failed: %s", strerror(errno));
-        if (interrupt_waits())
-            return GOT_SIGNAL;
-        ssize_t n = fd[0].revents ? read(r->fd, part, sizeof part) : -1;
-        if (n < 0 && (!fd[0].revents || errno == EINTR || errno == EAGAIN))
-            continue;
-        if (n < 0 || r->in.n - r->at > MAX_INPUT) {
-            err_set(e, ERR_USAGE, n < 0 ? "cannot read the input: %s" : "the input is too long%s",
-                    n < 0 ? strerror(errno) : "; expected at most 64 MiB");
-            r->eof = true;
-            r->at = r->in.n;
-            return GOT_ERROR;
-        }
-        if (r->at == r->in.n)
-            r->at = r->in.n = 0;
-        buf_add(&r->in, part, (size_t)n);
-        r->eof = n == 0;
-        return GOT_LINE;
-    }
-}
-
-/* The next line without its end, appended to `out`. */
-static enum got read_line(struct reader *r, struct buf *out, struct err *e)
-{
-    for (;;) {
-        const char *from = r->in.p ? r->in.p + r->at : "";
-        size_t have = r->in.n - r->at;
-        const char *nl = have ? memchr(from, '\n', have) : NULL;
-        if (nl || (r->eof && have)) {
-            size_t n = nl ? (size_t)(nl - from) : have;
-            r->at += n + (nl != NULL);
-            if (memchr(from, '\0', n)) {
-                err_set(e, ERR_USAGE, "a line of the input has a NUL byte; expected text");
-                return GOT_ERROR;
-            }
-            buf_add(out, from, n && from[n - 1] == '\r' ? n - 1 : n);
-            buf_str(out, "");
-            return GOT_LINE;
-        }
-        if (r->eof)
-            return GOT_END;
-        enum got g = read_more(r, e);
-        if (g != GOT_LINE)
-            return g;
-    }
-}
-
-/* Opens a regular file or a pipe without blocking; -1 and *e. */
-static int open_text(const char *path, const char *what, struct err *e)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) {
-        err_set(e, ERR_USAGE, "cannot open %s: %s", path, strerror(errno));
-        return -1;
-    }
-    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISFIFO(st.st_mode)))
-        return fd;
-    close(fd);
-    err_set(e, ERR_USAGE, "cannot read the %s %s: expected a regular file or a pipe", what, path);
-    return -1;
-}
-
 static void prompt(struct app *a, const char *text)
 {
     if (!plain_of(a)->terminal)
@@ -540,7 +455,7 @@ static enum got read_block(struct app *a, struct reader *r, struct buf *text, st
         buf_char(text, '\n');
         from = text->n;
         prompt(a, "... ");
-        enum got g = read_line(r, text, e);
+        enum got g = reader_line(r, text, e);
         if (g == GOT_END) {
             err_set(e, ERR_USAGE,
                     "the input ended inside \"\"\"; a line that ends with \"\"\" closes it");
@@ -556,11 +471,11 @@ static enum got read_block(struct app *a, struct reader *r, struct buf *text, st
 static enum got read_message(struct app *a, struct reader *r, struct buf *out, struct err *e)
 {
     struct buf line = {0};
-    enum got g = read_line(r, &line, e);
+    enum got g = reader_line(r, &line, e);
     while (g == GOT_LINE && continues(&line)) {
         line.p[line.n - 1] = '\n';
         prompt(a, "... ");
-        g = read_line(r, &line, e);
+        g = reader_line(r, &line, e);
         if (g == GOT_END) {
             drop_last(&line, 1);
             g = GOT_LINE;
@@ -738,7 +653,7 @@ int plain_run(struct app *a)
     p.terminal = !script && isatty(STDIN_FILENO);
     plain_begin(a, &p);
     struct err e = {0};
-    if (script && (r.fd = open_text(script, "script", &e)) < 0) {
+    if (script && (r.fd = reader_open(script, "script", &e)) < 0) {
         app_error(a, &e);
         return plain_end(a, &p);
     }
@@ -759,7 +674,7 @@ static bool read_prompt(struct buf *out, struct err *e)
 {
     struct reader r = {.fd = STDIN_FILENO};
     enum got g;
-    while ((g = read_line(&r, out, e)) == GOT_LINE)
+    while ((g = reader_line(&r, out, e)) == GOT_LINE)
         buf_char(out, '\n');
     buf_free(&r.in);
     if (out->n)
@@ -770,12 +685,12 @@ static bool read_prompt(struct buf *out, struct err *e)
 /* Appends a file's text, below what is there. */
 static bool read_file(const char *path, struct buf *out, struct err *e)
 {
-    struct reader r = {.fd = open_text(path, "file", e)};
+    struct reader r = {.fd = reader_open(path, "file", e)};
     enum got g = GOT_LINE;
     if (r.fd < 0)
         return false;
     while (g == GOT_LINE && !r.eof)
-        g = read_more(&r, e);
+        g = reader_more(&r, e);
     close(r.fd);
     bool ok = g == GOT_LINE || (g == GOT_SIGNAL && err_set(e, ERR_USAGE, "interrupted"));
     if (ok && r.in.n && memchr(r.in.p, '\0', r.in.n))

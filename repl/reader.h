@@ -1,0 +1,32 @@
+/* reader.h - lines from a descriptor; a signal ends the wait for them.
+ *
+ * Input may be a terminal, a file or a pipe. While a reader waits it also waits for the signals of
+ * repl/interrupt.h. Main thread.
+ */
+#ifndef AERIE_READER_H
+#define AERIE_READER_H
+
+#include "kernels/base.h"
+
+struct reader {
+    int fd;        /* the caller closes it */
+    struct buf in; /* bytes read; the caller frees it */
+    size_t at;     /* the first of them that no line has taken */
+    bool eof;
+};
+
+enum got {
+    GOT_LINE,
+    GOT_END,    /* of the input */
+    GOT_SIGNAL, /* a signal came first and still waits */
+    GOT_ERROR,  /* *e says what */
+};
+
+/* Opens a regular file or a pipe without blocking; `what` names it in errors. -1 and *e. */
+int reader_open(const char *path, const char *what, struct err *e);
+/* Reads more bytes into r->in, at most 64 MiB ahead of `at`, or sets r->eof: GOT_LINE either way. */
+enum got reader_more(struct reader *r, struct err *e);
+/* The next line without its end (\n or \r\n), appended to `out`. A NUL byte in it is an error. */
+enum got reader_line(struct reader *r, struct buf *out, struct err *e);
+
+#endif
