@@ -1,0 +1,212 @@
+/* spy_kit.h - a device that is too small, or fails for good: the CPU's kernel table, which claims little
+ * memory or fails after so many waits, and from then on for ever, as a GPU with a sticky error does;
+ * and an engine on it. */
+#ifndef AERIE_TESTS_SPY_KIT_H
+#define AERIE_TESTS_SPY_KIT_H
+
+#include "tests/runtimes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "engine/cycle/fit.h"
+#include "engine/engine.h"
+#include "repl/cli/cli.h"
+#include "repl/tui/tui.h"
+
+#define NESTLING "models/nestling/target"
+#define NESTLING_DRAFT "models/nestling/draft"
+#define STICKY "CUDA failed in or before attn: an illegal memory access was encountered"
+
+#define KIT static __attribute__((unused))
+
+/* ---- the spy --------------------------------------------------------------------------------- */
+
+static struct {
+    struct kernels k;
+    size_t total, left;  /* memory; total 0: unlimited */
+    size_t taken;        /* bytes allocated and uploaded */
+    int n_alloc;         /* calls of alloc and upload */
+    const char *refuse;  /* alloc fails for this purpose, once */
+    int waits;           /* until the device fails; < 0: never */
+    int gets;            /* the same, of copies to the host: it fails before it is waited for */
+    bool failed;
+    struct backend *engine;
+    int cancel_at; /* attentions until the user stops, 0: never; after it there is none of ... */
+    bool cancelled; /* ... a prompt's many rows */
+} spy;
+
+KIT kbuf spy_alloc(struct kdev *d, size_t bytes, const char *what, struct err *e)
+{
+    if (spy.refuse && strcmp(spy.refuse, what) == 0) {
+        spy.refuse = NULL;
+        err_set(e, ERR_MODEL, "out of GPU memory: %s", what);
+        return (kbuf){0};
+    }
+    spy.taken += bytes;
+    spy.n_alloc++;
+    return kernels_cpu.alloc(d, bytes, what, e);
+}
+
+KIT bool spy_upload(struct kdev *d, struct tensor *t, struct err *e)
+{
+    spy.taken += t->bytes;
+    spy.n_alloc++;
+    return kernels_cpu.upload(d, t, e);
+}
+
+KIT size_t spy_footprint(struct kdev *d, const struct tensor *t)
+{
+    (void)d;
+    return t->bytes;
+}
+
+KIT void spy_memory(struct kdev *d, size_t *free_bytes, size_t *total_bytes)
+{
+    (void)d;
+    *free_bytes = spy.left;
+    *total_bytes = spy.total;
+}
+
+KIT bool fails(void)
+{
+    spy.failed |= spy.waits == 0;
+    spy.waits -= spy.waits > 0;
+    return spy.failed;
+}
+
+KIT bool spy_sync(struct kdev *d, struct err *e)
+{
+    (void)d;
+    return !fails() || err_set(e, ERR_MODEL, STICKY);
+}
+
+KIT const void *spy_outbox(struct kdev *d)
+{
+    return fails() ? NULL : kernels_cpu.outbox(d);
+}
+
+KIT void spy_get(struct kdev *d, void *dst, kbuf src, size_t bytes)
+{
+    spy.failed |= spy.gets == 0;
+    spy.gets -= spy.gets > 0;
+    if (spy.failed)
+        memset(dst, 0, bytes);
+    else
+        kernels_cpu.get(d, dst, src, bytes);
+}
+
+KIT void spy_attn(struct kdev *d, const struct k_attn *a)
+{
+    assert_false(spy.cancelled && a->rows > 64); /* of the long prompt: nothing more */
+    kernels_cpu.attn(d, a);
+    if (spy.cancel_at && --spy.cancel_at == 0) {
+        spy.cancelled = true;
+        backend_cancel(spy.engine);
+    }
+}
+
+/* queued: cycles run as one, and the engine waits at the outbox. */
+KIT const struct kernels *new_spy(bool queued)
+{
+    memset(&spy, 0, sizeof spy);
+    spy.k = kernels_cpu;
+    spy.k.queued = queued;
+    spy.k.alloc = spy_alloc;
+    spy.k.upload = spy_upload;
+    spy.k.footprint = spy_footprint;
+    spy.k.memory = spy_memory;
+    spy.k.sync = spy_sync;
+    spy.k.outbox = spy_outbox;
+    spy.k.get = spy_get;
+    spy.waits = spy.gets = -1;
+    return &spy.k;
+}
+
+KIT void small(size_t bytes)
+{
+    spy.left = bytes;
+    spy.total = (size_t)80 << 30;
+}
+
+KIT struct engine_opts spy_opts(void)
+{
+    struct engine_opts o = {.model = NESTLING, .draft = NESTLING_DRAFT, .backend = &spy.k,
+                            .precision = "f32", .threads = 2};
+    settings_init(&o.settings);
+    o.settings.max_tokens = 40;
+    return o;
+}
+
+/* What a request brought. */
+struct answer {
+    struct buf text, faults, notices;
+    struct ids tokens;
+    int n_fault, n_steps, n_prefill, n_prompt, n_reply; /* n_reply: complete ones of a batch */
+    bool lost, ended;
+    enum err_kind fault;
+    enum stop_reason reason;
+};
+
+KIT void answer_free(struct answer *a)
+{
+    buf_free(&a->text);
+    buf_free(&a->faults);
+    buf_free(&a->notices);
+    ids_free(&a->tokens);
+    *a = (struct answer){0};
+}
+
+KIT void take(struct answer *a, const struct event *ev)
+{
+    if (ev->kind == EV_TEXT)
+        buf_add(&a->text, ev->text.p, ev->text.n);
+    if (ev->kind == EV_NOTICE)
+        buf_str(&a->notices, ev->text.p);
+    a->n_steps += ev->kind == EV_STEP;
+    if (ev->kind == EV_TURN_BEGIN)
+        a->n_prompt = ev->tokens.n;
+    a->n_prefill += ev->kind == EV_PREFILL;
+    a->n_reply += ev->kind == EV_BATCH_REPLY && ev->reason <= STOP_MAX;
+    if (ev->kind == EV_FAULT) {
+        a->n_fault++;
+        a->lost |= ev->lost;
+        a->fault = ev->fault;
+        buf_str(&a->faults, ev->text.p);
+    }
+    if (ev->kind == EV_TURN_END) {
+        a->ended = true;
+        a->reason = ev->reason;
+        ids_cat(&a->tokens, ev->tokens.v, ev->tokens.n);
+        assert_int_equal(ev->text.n, a->text.n);
+    }
+}
+
+KIT void submit_and_take(struct backend *g, struct request *rq, struct answer *a)
+{
+    struct err e = {0};
+    struct event ev;
+    must(backend_submit(g, rq, &e), &e);
+    for (bool busy = true; busy;) {
+        busy = backend_busy(g); /* before the queue: what it posted is then in there */
+        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
+            take(a, &ev);
+            event_free(&ev);
+        }
+    }
+}
+
+KIT void ask(struct backend *g, enum request_kind kind, const char *text, struct answer *a)
+{
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
+    answer_free(a);
+    submit_and_take(g, &rq, a);
+}
+
+#endif
