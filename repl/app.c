@@ -182,7 +182,7 @@ bool app_close(struct app *a)
     ids_free(&a->turns);
     attached_free(&a->attached);
     buf_free(&a->asked);
-    buf_free(&a->told);
+    buf_free(&a->notes);
     free(a->db_path);
     free(a->system);
     a->backend = NULL;
@@ -366,7 +366,7 @@ void app_event(struct app *a, const struct event *ev)
     }
 }
 
-/* ---- what people are told -------------------------------------------------------------------- */
+/* ---- notices and errors ---------------------------------------------------------------------- */
 
 static void notice(struct app *a, struct sheet *s)
 {

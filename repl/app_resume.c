@@ -129,17 +129,17 @@ static void note_engine(struct app *a, struct hdb *db, const char *id, bool *sam
         for (size_t k = 0; k < sizeof of_course / sizeof *of_course; k++)
             skip |= strncmp(p, of_course[k], strlen(of_course[k])) == 0;
         if (!skip)
-            buf_printf(&a->told, "%s%.*s", a->told.n ? "; " : "not as in the session, fixed since aerie "
+            buf_printf(&a->notes, "%s%.*s", a->notes.n ? "; " : "not as in the session, fixed since aerie "
                        "started: ", (int)n, p);
     }
-    if (a->told.n)
-        buf_char(&a->told, '\n');
+    if (a->notes.n)
+        buf_char(&a->notes, '\n');
     buf_free(&log);
     buf_free(&now);
     buf_free(&differs);
 }
 
-/* The settings to adopt from the session, as lines for the engine; a->told lists them, and those
+/* The settings to adopt from the session, as lines for the engine; a->notes lists them, and those
  * that were not adopted. The caller frees. */
 static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const struct hdb_past *p)
 {
@@ -148,7 +148,7 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
     struct adoption t = {.a = a, .now = &now};
     app_settings(a, &now);
     app_bugs(a, &on);
-    buf_clear(&a->told);
+    buf_clear(&a->notes);
     note_engine(a, db, id, &t.same_device);
     const char *lines = p->settings.p ? p->settings.p : "";
     for (int i = 0; i < settings_count(); i++) {
@@ -159,11 +159,11 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
     }
     note_faults(&t, &on, lines);
     if (t.adopted.n)
-        buf_printf(&a->told, "settings of the session: %s\n", t.adopted.p);
+        buf_printf(&a->notes, "settings of the session: %s\n", t.adopted.p);
     if (t.refused.n)
-        buf_printf(&a->told, "settings not of the session: %s\n", t.refused.p);
+        buf_printf(&a->notes, "settings not of the session: %s\n", t.refused.p);
     if (a->opt.system && strcmp(a->opt.system, p->system ? p->system : "") != 0)
-        buf_str(&a->told, "the system prompt is the command line's, not the session's\n");
+        buf_str(&a->notes, "the system prompt is the command line's, not the session's\n");
     buf_str(&t.lines, "");
     struct settings then = now;
     if (settings_parse(&then, t.lines.p, NULL))
@@ -175,13 +175,13 @@ static char *adopt_settings(struct app *a, struct hdb *db, const char *id, const
 
 void app_tell(struct app *a)
 {
-    for (char *line = a->told.p, *end; line && *line; line = end) {
+    for (char *line = a->notes.p, *end; line && *line; line = end) {
         end = line + strcspn(line, "\n");
         if (*end)
             *end++ = '\0';
         app_say(a, ST_WARN, "%s", line);
     }
-    buf_free(&a->told);
+    buf_free(&a->notes);
 }
 
 /* ---- /resume, --session, --continue ---- */

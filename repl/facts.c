@@ -39,10 +39,10 @@ void facts_settings(const char *lines, struct buf *out)
         struct buf normal = {0};
         char *v = facts_value(lines, name);
         settings_get(&usual, name, &normal);
-        bool told = false;
+        bool always_shown = false;
         for (size_t k = 0; k < sizeof always / sizeof *always; k++)
-            told |= strcmp(name, always[k]) == 0;
-        if (v && !told && strcmp(v, normal.p) != 0)
+            always_shown |= strcmp(name, always[k]) == 0;
+        if (v && !always_shown && strcmp(v, normal.p) != 0)
             add(out, name, v);
         buf_free(&normal);
         free(v);
@@ -104,7 +104,7 @@ void facts_changes(const char *before, const char *lines, struct buf *out)
 void facts_computed(const char *about, struct buf *out)
 {
     static const struct {
-        const char *name, *text, *usual; /* NULL: always told */
+        const char *name, *text, *usual; /* NULL: always shown */
     } fact[] = {
         {"precision", "; %s activations", NULL}, {"kv", ", %s cells", NULL},
         {"page_size", "; page size %s", NULL},   {"context", "; context %s", NULL},

@@ -55,7 +55,8 @@ struct app {
     struct buf asked;    /* the last message sent ... */
     bool refused;        /* ... did not fit the context: /forget sends it again */
     struct attached attached; /* valid after app_attached() */
-    struct buf told;          /* lines for app_tell(): settings of a resumed session, faults */
+    struct buf notes;         /* lines that app_tell() shows once: settings that were adopted from a
+                                resumed session, faults that cannot fire */
     char log_error[256]; /* why there is no log although one was wanted, or "" */
     bool private_;       /* /private: nothing more is saved */
     bool color, ascii;   /* from the options, the terminal and the locale */
@@ -156,7 +157,7 @@ bool app_fork(struct app *a, int turn, struct err *e);
 void app_forget_turn(struct app *a);
 /* Adds a line for app_tell() for each fault that is on but cannot fire under these settings. */
 void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bugs *on);
-/* Shows the lines of `told` once: which settings were adopted from the resumed session, which were
+/* Shows the lines of `notes` once: which settings were adopted from the resumed session, which were
  * not and why, and faults that cannot fire. */
 void app_tell(struct app *a);
 /* Shows the past turns of the session, in the context or left out of it, through

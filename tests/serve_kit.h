@@ -49,7 +49,7 @@ struct brought {
     struct brought_reply reply[MAX_REPLIES]; /* by index */
     struct batch_rec batch_begin, batch_end;
     enum stop_reason batch_reason;
-    int n_reply, last_index, n_batch_end; /* replies told; the index of the last */
+    int n_reply, last_index, n_batch_end; /* replies complete; the index of the last */
     struct calibration calibration;
     int n_calibration;
 };

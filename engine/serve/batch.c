@@ -41,7 +41,8 @@ struct batch {
     struct sampling how;
     int most; /* tokens of a reply, 0: as many as the context holds */
     struct job *job; /* (n) */
-    int n, told;     /* jobs; those whose results are out: 0 .. told - 1 */
+    int n;
+    int n_reported; /* jobs [0, n_reported) have had their EV_BATCH_REPLY */
     struct lane head;
     struct lane lane[BATCH_LANES];
     int at[BATCH_LANES]; /* job of each lane; oldest first */
@@ -133,7 +134,7 @@ static void finish(struct batch *b, struct job *j, const struct ids *tok, enum s
     }
 }
 
-static void tell(struct batch *b, const struct job *j)
+static void report_job(struct batch *b, const struct job *j)
 {
     struct event ev = engine_event(b->g, EV_BATCH_REPLY);
     ev.batch = j->rec;
@@ -150,8 +151,8 @@ static void tell(struct batch *b, const struct job *j)
 /* In the order of the prompts: a reply waits for those before it. */
 static void tell_done(struct batch *b)
 {
-    for (; b->told < b->n && b->job[b->told].state == JOB_DONE; b->told++)
-        tell(b, &b->job[b->told]);
+    for (; b->n_reported < b->n && b->job[b->n_reported].state == JOB_DONE; b->n_reported++)
+        report_job(b, &b->job[b->n_reported]);
 }
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
@@ -382,7 +383,7 @@ static bool admit_one(struct batch *b, int i, bool *retry, struct err *e)
 /* Waiting jobs take free lanes, in order, while there is room. */
 static bool admit(struct batch *b, struct err *e)
 {
-    for (int i = b->told; i < b->n && b->n_live < b->lanes && !b->crowded; i++) {
+    for (int i = b->n_reported; i < b->n && b->n_live < b->lanes && !b->crowded; i++) {
         bool retry;
         if (b->job[i].state != JOB_WAITS || admit_one(b, i, &retry, e))
             continue;
@@ -459,7 +460,7 @@ static bool run(struct batch *b, struct err *e)
     ev.batch = (struct batch_rec){.count = b->n, .n_reused = b->n ? b->job[0].rec.n_reused : 0,
                                   .n_shared = b->n_shared};
     engine_post(b->g, &ev);
-    while (ok && b->told < b->n && !stopped(b)) {
+    while (ok && b->n_reported < b->n && !stopped(b)) {
         ok = admit(b, e);
         collect(b);
         ok = ok && step(b, e);
@@ -467,14 +468,14 @@ static bool run(struct batch *b, struct err *e)
         tell_done(b);
     }
     b->ns = clock_ns() - start;
-    return ok && b->told == b->n;
+    return ok && b->n_reported == b->n;
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Replies that were cut short are told with what they have said; so are those that were complete
- * and waited for one before them. */
-static void tell_rest(struct batch *b, enum stop_reason why)
+/* Posts EV_BATCH_REPLY for every reply that was not reported yet: for replies that were stopped with
+ * the text generated so far, and for complete ones that waited for an earlier reply. */
+static void report_rest(struct batch *b, enum stop_reason why)
 {
     while (b->n_live > 0) {
         struct job *j = &b->job[b->at[0]];
@@ -482,12 +483,12 @@ static void tell_rest(struct batch *b, enum stop_reason why)
             finish(b, j, &b->lane[0].tok, why);
         leave(b, 0);
     }
-    for (; b->told < b->n; b->told++) {
-        struct job *j = &b->job[b->told];
+    for (; b->n_reported < b->n; b->n_reported++) {
+        struct job *j = &b->job[b->n_reported];
         if (j->state == JOB_WAITS && generated(j, &j->tok) > 0)
             finish(b, j, &j->tok, why);
         if (j->state == JOB_DONE)
-            tell(b, j);
+            report_job(b, j);
     }
 }
 
@@ -543,7 +544,7 @@ static void serve(struct batch *b, bool ok, struct err *e)
         engine_fail(g, e);
         why = g->own.lost ? STOP_DEVICE : STOP_FAULT;
     }
-    tell_rest(b, why);
+    report_rest(b, why);
     free_lane(b, &b->head);
     share(g, NULL);
     struct err leak;

@@ -26,8 +26,8 @@ void debug_close(struct debugger *d)
 
 /* ---- pausing --------------------------------------------------------------------------------- */
 
-/* Waits until somebody lets the turn run on; at most 50 ms past a cancel. */
-static void wait_for_go(struct engine *g)
+/* Blocks the engine's thread until debug_run() ends the pause. A cancel ends it within 50 ms. */
+static void wait_for_run(struct engine *g)
 {
     struct debugger *d = &g->debug;
     uint64_t start = clock_ns();
@@ -47,7 +47,7 @@ static void wait_for_go(struct engine *g)
     g->own.paused_ns += clock_ns() - start;
 }
 
-/* Pauses in or after a step; *v says where and why. The screen is told by EV_PAUSE. */
+/* Publishes *v (step, phase, reason), posts EV_PAUSE and blocks until the pause ends. */
 static void pause_at(struct engine *g, const struct debug_view *v)
 {
     struct debugger *d = &g->debug;
@@ -64,7 +64,7 @@ static void pause_at(struct engine *g, const struct debug_view *v)
     ev.step = v->step;
     buf_str(&ev.text, v->why);
     engine_post(g, &ev);
-    wait_for_go(g);
+    wait_for_run(g);
 }
 
 static struct debug_view view_of(const struct engine *g, int step, const char *phase,

@@ -25,7 +25,7 @@
 
 enum {
     EXPR_OPS = 96,    /* operations of a compiled condition at most */
-    EXPR_DEPTH = 24,  /* operands waiting at once, and nesting, at most */
+    EXPR_DEPTH = 24,  /* nesting at most */
     EXPR_TEXT = CONDITION_BYTES, /* of a condition's text, and of all its strings together */
 };
 

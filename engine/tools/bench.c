@@ -228,7 +228,7 @@ static void tell(struct bench *b, const char *name, const char *shape, const str
         line.value = f->flops / s * 1e-12;
         line.unit = "TFLOP/s";
     }
-    b->told += bench_wanted(b, name);
+    b->n_wanted += bench_wanted(b, name);
     b->o->tell(b->o->arg, &line);
 }
 
@@ -288,7 +288,7 @@ bool bench_run(const struct bench_opts *o, struct err *e)
     bool ok = bench_reopen(&b, e) && kernel_part(&b, e) && bench_models(&b, e);
     if (b.dev.k)
         device_close(&b.dev);
-    if (ok && b.told == 0)
+    if (ok && b.n_wanted == 0)
         ok = err_set(e, ERR_USAGE, "there is no line that begins with or matches \"%.60s\"%s",
                      o->n_pattern ? o->pattern[0] : "",
                      o->brief ? "; the short form has fewer" : "");

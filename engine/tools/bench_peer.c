@@ -239,7 +239,7 @@ static bool tell_ours(struct bench *b, struct subject *s, const struct shapes *a
 
 /* One shape; *ms grows by what all its layers take. */
 static bool compare(struct bench *b, struct subject *s, const struct shapes *all,
-                    const struct shape *at, bool told, struct timing *sum, struct err *e)
+                    const struct shape *at, bool print, struct timing *sum, struct err *e)
 {
     char name[64], text[96], more[32];
     struct theirs theirs = {0};
@@ -255,13 +255,13 @@ static bool compare(struct bench *b, struct subject *s, const struct shapes *all
     sum->runs = t.runs;
     snprintf(more, sizeof more, ", the best of %d", of);
     describe_shape(text, sizeof text, at, more);
-    if (told && bench_wanted(b, name))
+    if (print && bench_wanted(b, name))
         bench_tell(b, name, text, &t,
                    &(struct figure){0, 0, shape_flops(at) / t.ms * 1e-9, "TFLOP/s"});
-    return !told || tell_ours(b, s, all, at, t.ms, e);
+    return !print || tell_ours(b, s, all, at, t.ms, e);
 }
 
-/* The products of a prompt of n tokens. Single ones are told at whole chunks. */
+/* The products of a prompt of n tokens. Single ones are printed at whole chunks. */
 static bool prompt_products(struct bench *b, struct subject *s, int n, double *ms, struct err *e)
 {
     struct shapes *all = xcalloc(1, sizeof *all);

@@ -13,7 +13,7 @@ struct bench {
     double read_rate;   /* bytes a second of mem.read */
     double matrix_rate; /* floating-point operations a second of gemm.peak; 0: not measured */
     uint64_t random;
-    int told; /* lines that were asked for */
+    int n_wanted; /* lines whose names were asked for */
 };
 
 /* One thing to time. run() enqueues `times` equal operations and may be recorded: it must not call

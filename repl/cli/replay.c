@@ -23,8 +23,8 @@ struct replay {
     struct sheet sheet;
     struct act **live;    /* turns of the context, oldest first */
     int n_live;
-    struct act **told; /* all turns of the session and its parents, undone ones included */
-    int n_told;
+    struct act **logged; /* all turns of the session and its parents, undone ones included */
+    int n_logged;
     int n_turns, n_steps; /* compared */
     bool text_only;       /* a turn without steps in the log was compared by its reply */
     /* the turn that is running */
@@ -367,9 +367,9 @@ static struct request past_request(const struct replay *r, enum request_kind kin
                                    const struct act *a)
 {
     struct request rq = {.kind = kind, .next_turn = 1};
-    for (int i = 0; i < r->n_told; i++) {
-        rq.next_turn = max_int(rq.next_turn, r->told[i]->user.n + 1);
-        rq.draws = r->told[i]->reply.draws1 > rq.draws ? r->told[i]->reply.draws1 : rq.draws;
+    for (int i = 0; i < r->n_logged; i++) {
+        rq.next_turn = max_int(rq.next_turn, r->logged[i]->user.n + 1);
+        rq.draws = r->logged[i]->reply.draws1 > rq.draws ? r->logged[i]->reply.draws1 : rq.draws;
     }
     memcpy(rq.session, a->session, SESSION_ID);
     rq.past = xcalloc((size_t)max_int(1, r->n_live), sizeof *rq.past);
@@ -415,13 +415,13 @@ static bool play_resume(struct replay *r, const struct act *a, struct err *e)
 static bool play_fork(struct replay *r, const struct act *a, struct err *e)
 {
     bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
-    while (r->n_told && r->told[r->n_told - 1]->user.n > a->turn)
-        r->n_told--;
+    while (r->n_logged && r->logged[r->n_logged - 1]->user.n > a->turn)
+        r->n_logged--;
     if (!all)
         r->n_live = 0;
-    for (int i = 0; !all && i < r->n_told; i++)
-        if (turn_listed(a->text, r->told[i]->user.n))
-            r->live[r->n_live++] = r->told[i];
+    for (int i = 0; !all && i < r->n_logged; i++)
+        if (turn_listed(a->text, r->logged[i]->user.n))
+            r->live[r->n_live++] = r->logged[i];
     struct request rq = past_request(r, RQ_FORK, a);
     rq.next_turn = a->turn + 1;
     return run_request(r, &rq, e);
@@ -464,7 +464,7 @@ static bool play_turn(struct replay *r, struct act *a, struct err *e)
     r->n_live -= a->user.regen && r->n_live;
     if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
         r->live[r->n_live++] = a;
-    r->told[r->n_told++] = a;
+    r->logged[r->n_logged++] = a;
     show_user(r);
     bool ok = run_request(r, &rq, e);
     if (ok && !r->ended)
@@ -476,7 +476,7 @@ static bool play_turn(struct replay *r, struct act *a, struct err *e)
 static bool play(struct replay *r, struct err *e)
 {
     r->live = xcalloc((size_t)r->script.n + 1, sizeof *r->live);
-    r->told = xcalloc((size_t)r->script.n + 1, sizeof *r->told);
+    r->logged = xcalloc((size_t)r->script.n + 1, sizeof *r->logged);
     for (int i = 0; i < r->script.n && !r->differs; i++) {
         struct act *a = &r->script.act[i];
         if (!r->backend && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
@@ -564,7 +564,7 @@ int cli_replay(struct cli *c)
     sheet_free(&r.sheet);
     hdb_close(d);
     free(r.live);
-    free(r.told);
+    free(r.logged);
     free(r.other);
     return rc;
 }

@@ -66,7 +66,7 @@ void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bu
         int on = bug_on(bugs, (enum bug)b);
         const struct bug_info *i = bug_at((enum bug)b);
         if (on && unmet_needs(a, s, (enum bug)b, on, &needs))
-            buf_printf(&a->told, "%d %s is on, but cannot fire now; needs %s\n", i->number, i->name, needs.p);
+            buf_printf(&a->notes, "%d %s is on, but cannot fire now; needs %s\n", i->number, i->name, needs.p);
         buf_free(&needs);
     }
 }

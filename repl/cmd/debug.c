@@ -130,7 +130,7 @@ bool cmd_where(struct app *a, int argc, char **argv, const char *rest, struct sh
 
 /* Lets a paused turn run on; if no turn is paused, says where the next one will pause. */
 static bool run_on(struct app *a, const char *command, enum run_until until, int steps,
-                   const char *condition, const char *told, struct sheet *out, struct buf *json,
+                   const char *condition, const char *reply, struct sheet *out, struct buf *json,
                    struct err *e)
 {
     if (!app_needs(a, command, VIEW_DEBUG, e))
@@ -145,7 +145,7 @@ static bool run_on(struct app *a, const char *command, enum run_until until, int
         jput_kstr(json, "run", command);
         jput_close(json, '}');
     } else if (!paused) {
-        say_line(out, ST_TEXT, "%s", told);
+        say_line(out, ST_TEXT, "%s", reply);
     }
     return true;
 }

@@ -34,7 +34,7 @@ static struct {
     uint64_t asked_ns;          /* when the background was asked for; 0: no answer is due */
 } term;
 
-static const int told[] = {SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT};
+static const int handled[] = {SIGWINCH, SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT};
 static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGQUIT};
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
@@ -220,7 +220,7 @@ bool term_open(bool color, struct err *e)
     term.up = 1;
     die_hook(restore_now);
     /* after newterm(), which installs its own handlers */
-    if (!interrupt_open(told, COUNT(told), true, restore_now, e)) {
+    if (!interrupt_open(handled, COUNT(handled), true, restore_now, e)) {
         term_close();
         return false;
     }

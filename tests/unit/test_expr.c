@@ -1,4 +1,4 @@
-/* Conditions of breakpoints: the issue's examples, what is refused and where, and random conditions
+/* Conditions of breakpoints: every operator and name, what is refused and where, and random conditions
  * against a second evaluation that walks the tree from which their text was made. */
 #include "engine/serve/expr.h"
 

@@ -264,7 +264,7 @@ static void stop_early(struct backend *g, struct answer *a)
         event_free(&ev);
     }
     assert_true(done < total && late <= 1);
-    while (backend_busy(g)) /* the end is told before the session is put back */
+    while (backend_busy(g)) /* EV_TURN_END is posted before the session is put back */
         usleep(1000);
 }
 

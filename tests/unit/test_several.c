@@ -340,7 +340,7 @@ static void test_a_stopped_batch_tells_what_is_finished(void **state)
     pools_take(g, &before);
     const char *prompt[] = {"Hello!", "count to one hundred", "count to one hundred", "Hello!"};
     submit_batch(g, prompt, 4);
-    while (b.n_reply == 0) /* the first is told: the others run or wait */
+    while (b.n_reply == 0) /* the first is complete: the others run or wait */
         if (backend_wait(g, &ev, 20)) {
             bring(&b, &ev);
             event_free(&ev);
