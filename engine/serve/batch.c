@@ -149,7 +149,7 @@ static void report_job(struct batch *b, const struct job *j)
 }
 
 /* In the order of the prompts: a reply waits for those before it. */
-static void tell_done(struct batch *b)
+static void report_done(struct batch *b)
 {
     for (; b->n_reported < b->n && b->job[b->n_reported].state == JOB_DONE; b->n_reported++)
         report_job(b, &b->job[b->n_reported]);
@@ -465,7 +465,7 @@ static bool run(struct batch *b, struct err *e)
         collect(b);
         ok = ok && step(b, e);
         collect(b);
-        tell_done(b);
+        report_done(b);
     }
     b->ns = clock_ns() - start;
     return ok && b->n_reported == b->n;
