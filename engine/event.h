@@ -80,6 +80,9 @@ struct step_rec {
     uint64_t draws;     /* uniforms drawn since the session's start, after the step */
     uint64_t page_digest, draft_digest, logit_digest;
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
+    int forced; /* how many of its first tokens were given, not chosen by the target */
+    bool fused; /* the cycle ran fused (engine/cycle/fused.h): its plans have rows in reserve, so its
+                   page digest differs from that of the same step phase by phase; nothing else does */
 };
 
 /* Speed of a reply of n tokens: the prompt's pass yields the first, so the decode time is that of

@@ -19,7 +19,7 @@ static struct outcome outcome_of(const struct lane *l, enum step_kind kind, int 
     return (struct outcome){
         .rec = {.kind = kind, .pos0 = l->seq.committed, .rows = rows,
                 .drafted = tree ? rows - 1 : 0, .accepted = tree ? n_new - 1 : 0, .bonus = bonus,
-                .draws = draws},
+                .draws = draws, .forced = min_int(n_new, l->n_given)},
         .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1, .margin = NAN};
 }
 
@@ -40,14 +40,23 @@ static int walk(const struct runtime *r, const struct lane *l, struct tree *t, i
     return n;
 }
 
+/* What the row `depth` places below the root emits: the given token, or the choice. */
+static int32_t emitted(const struct lane *l, int depth, int32_t choice)
+{
+    return depth < l->n_given ? l->given[depth] : choice;
+}
+
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
-                 const int32_t *choice, const float *u, struct outcome *out, struct err *e)
+                 const int32_t *chosen, const float *u, struct outcome *out, struct err *e)
 {
     int path[TREE_MAX], offset[MAX_STEPS + 1];
+    int32_t choice[TREE_MAX];
     bool sampled = l->how.temperature > 0;
-    for (int i = 0; i < tree->n; i++)
-        if (choice[i] < 0)
+    for (int i = 0; i < tree->n; i++) {
+        if (chosen[i] < 0)
             return bad_token(e);
+        choice[i] = emitted(l, tree->depth[i], chosen[i]);
+    }
     int n = walk(r, l, tree, accept_limit(r, l, max_new), choice, path);
     CHECK(n <= MAX_STEPS + 1);
     *out = outcome_of(l, tree->n > 1 ? STEP_SPEC : STEP_DECODE, tree->n, n, n, choice[path[n - 1]]);
@@ -67,7 +76,8 @@ bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
                    struct outcome *out, struct err *e)
 {
-    *out = outcome_of(l, STEP_PREFILL, n_cells, n_cells, last, last ? *choice : -1);
+    *out = outcome_of(l, STEP_PREFILL, n_cells, n_cells, last,
+                      last ? emitted(l, 0, *choice) : -1);
     out->token[0] = out->rec.bonus;
     return !last || *choice >= 0 || bad_token(e);
 }

@@ -40,13 +40,16 @@ void outcome_set_logits(struct outcome *o, struct best_logits b);
 
 /* Most rows of the tree that may be accepted, >= 1, if the cycle may append max_new tokens. */
 int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
-/* Walks the tree with the target's choices (one a row) and describes the outcome: sets every node's
- * fate, the uniforms of the path, and all of *out but the logit digest. u: the uniform of each row.
- * l->force > 0 accepts first children instead. False: a choice is no token, or the
- * uniforms do not add up (I16). Takes the pass's lock. */
+/* Walks the tree with the target's choices (chosen: one a row) and describes the outcome: sets every
+ * node's fate, the uniforms of the path, and all of *out but the logit digest. u: of each row.
+ * A given token of the lane replaces the choices of all rows at its depth: a child that holds the
+ * given token is accepted, else the given token is the bonus. l->force > 0 accepts first children
+ * instead. False: a choice is no token, or the uniforms do not add up (I16). Takes the pass's
+ * lock. */
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
-                 const int32_t *choice, const float *u, struct outcome *out, struct err *e);
-/* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice. */
+                 const int32_t *chosen, const float *u, struct outcome *out, struct err *e);
+/* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or the first
+ * given one. */
 bool accept_prompt(const struct lane *l, int n_cells, bool last, const int32_t *choice,
                    struct outcome *out, struct err *e);
 /* Slots between which the accepted rows' cells are moved, so that they are next to the committed

@@ -195,6 +195,8 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     l->n_new = o->n_new;
     l->margin = o->margin;
     l->stopped = o->n_new > 0 && runtime_stops(r, o->rec.bonus);
+    l->given += o->rec.forced;
+    l->n_given -= o->rec.forced;
     l->tree.n = 0;
     if (x->tree.n)
         l->tree = x->tree;
@@ -223,6 +225,7 @@ static uint32_t microseconds(uint64_t ns)
 static void finish_record(const struct cycle *c, const struct tree *t, struct step_rec *rec)
 {
     uint64_t taken = c->ns_draft + c->ns_verify;
+    rec->fused = c->fused;
     rec->page_digest = c->r->pass.digest;
     rec->draft_digest = t->n > 1 ? tree_digest(t) : 0;
     rec->us_draft = microseconds(c->ns_draft);

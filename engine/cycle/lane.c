@@ -57,6 +57,8 @@ void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
     dst->tok = (struct ids){0};
     dst->tap = NULL;
     dst->slot = 0;
+    dst->given = NULL;
+    dst->n_given = 0;
     int committed = src->seq.committed;
     if (r->hook.shared)
         src->seq.committed = r->hook.shared(r, src);

@@ -18,6 +18,13 @@ struct lane {
     struct sampling how;
     uint64_t seed, draws; /* uniforms drawn so far */
     int force; /* > 0, for benchmarks: accept this many rows of the tree, whatever is sampled */
+    /* Tokens that the next cycles emit in place of the target's choices, first one first; a commit
+     * takes away those it has emitted. They replace choices only: logits, probabilities and digests
+     * are those of the pass, and a given token uses up the uniform of its place, so that a token
+     * drawn later has the uniform that it has without given tokens. Ids of the vocabulary, not
+     * owned; forks have none. */
+    const int32_t *given;
+    int n_given;
     /* the last step */
     struct step_rec rec;
     struct tree tree; /* n <= 1: nothing was drafted */

@@ -133,9 +133,9 @@ void engine_post_tokens(struct engine *g, struct chat_reader *reader, const int3
 void engine_post_held(struct engine *g, struct chat_reader *reader, struct buf *text,
                       const struct batch_rec *of);
 void engine_post_op(struct engine *g, enum op_kind op, const char *text, int turn);
-/* Answers a message, or the last one again. stop_after: see struct request. */
-void engine_say(struct engine *g, const char *text, bool make_room, int stop_after);
-void engine_regen(struct engine *g, int stop_after);
+/* Answers a message (RQ_SAY), or the last one again (RQ_REGEN). */
+void engine_say(struct engine *g, const struct request *rq);
+void engine_regen(struct engine *g, const struct request *rq);
 /* Takes turns out of the context, after saying which, and how many tokens that gives. */
 void engine_forget(struct engine *g, const char *turns);
 

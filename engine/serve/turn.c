@@ -146,7 +146,7 @@ struct turn {
     struct chat_reader reader;
     struct buf text; /* of the final channel */
     int first;       /* index in lane.tok of the first generated token */
-    int stop_after;  /* step, 0: none */
+    const struct request *rq; /* given tokens, and where a replay stops the turn */
     int n_drafted, n_accepted, n_steps;
     uint64_t prefill_ns, decode_ns;
     enum stop_reason reason;
@@ -225,10 +225,17 @@ static void post_step(struct engine *g, struct turn *t)
     engine_post(g, &ev);
 }
 
+/* Whether the turn ends with its given tokens, and has emitted them all. */
+static bool gave_all(const struct engine *g, const struct turn *t)
+{
+    return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
+}
+
 /* Now, or by a replay at the step where it happened then (-1: before the first). */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
-    return stop_asked(&g->stop) || (t->stop_after && g->shared.step >= t->stop_after);
+    int after = t->rq->stop_after_step;
+    return stop_asked(&g->stop) || (after && g->shared.step >= after) || gave_all(g, t);
 }
 
 /* The stop reason if the turn has ended, or -1. */
@@ -340,7 +347,8 @@ static int decode(struct engine *g, struct turn *t)
     int why = -1;
     while (why < 0) {
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
-        struct step_limits lim = {left};
+        int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
+        struct step_limits lim = {min_int(left, given)};
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
         bool spec = set->spec && g->loaded.has_draft;
         if (run_cycle(g, &lim, spec ? &shape : NULL, &e)) {
@@ -411,6 +419,8 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
     s->lane.seed = (uint64_t)set->seed;
+    s->lane.given = t->rq->given.v;
+    s->lane.n_given = t->rq->given.n;
     t->first = s->lane.tok.n;
     shared_lock(&g->shared);
     g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
@@ -424,6 +434,8 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
 {
     struct session *s = &g->own.ses;
     s->draws = s->lane.draws;
+    s->lane.given = NULL;
+    s->lane.n_given = 0;
     if (n_reply > 0) {
         session_add(s, ROLE_ASSISTANT, s->turn, t->text.p ? t->text.p : "",
                     s->lane.tok.v + t->first, n_reply);
@@ -438,11 +450,11 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
 }
 
 /* Answers the last message, which is part of the prompt. */
-static void run_turn(struct engine *g, const struct ids *prompt, bool regen, int stop_after)
+static void run_turn(struct engine *g, const struct ids *prompt, const struct request *rq)
 {
-    struct turn t = {.stop_after = stop_after};
+    struct turn t = {.rq = rq};
     chat_reader_init(&t.reader, g->loaded.chat);
-    open_turn(g, &t, prompt, regen);
+    open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
     debug_turn_begins(g);
     int why = prefill(g, &t);
     if (why < 0)
@@ -540,7 +552,7 @@ static void refuse(struct engine *g, const char *text, const struct err *e)
 }
 
 /* The behaviour before OP_FORGET, for replaying logs of that time. */
-static void say_eagerly(struct engine *g, const char *text, int stop_after)
+static void say_eagerly(struct engine *g, const struct request *rq, const char *text)
 {
     struct session *s = &g->own.ses;
     struct ids prompt = {0};
@@ -550,7 +562,7 @@ static void say_eagerly(struct engine *g, const char *text, int stop_after)
     bool fits = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
     number_turn(g);
     if (fits) {
-        run_turn(g, &prompt, false, stop_after);
+        run_turn(g, &prompt, rq);
     } else {
         refuse(g, text, &e);
         session_rewind(s, 1);
@@ -558,16 +570,34 @@ static void say_eagerly(struct engine *g, const char *text, int stop_after)
     ids_free(&prompt);
 }
 
-void engine_say(struct engine *g, const char *text, bool make_room, int stop_after)
+/* Whether every given token is an id of the vocabulary; else a notice says so. */
+static bool given_exist(struct engine *g, const struct request *rq)
 {
+    int vocab = g->loaded.model.cfg.vocab;
+    for (int i = 0; i < rq->given.n; i++)
+        if (rq->given.v[i] < 0 || rq->given.v[i] >= vocab) {
+            char *line = xasprintf("given token %d is %d: expected 0 to %d", i, rq->given.v[i],
+                                   vocab - 1);
+            engine_post_text(g, EV_NOTICE, line);
+            free(line);
+            return false;
+        }
+    return true;
+}
+
+void engine_say(struct engine *g, const struct request *rq)
+{
+    const char *text = rq->text ? rq->text : "";
     struct room r;
     struct err e = {0};
+    if (!given_exist(g, rq))
+        return;
     if (g->shared.set.forget == FORGET_EAGER) {
-        say_eagerly(g, text, stop_after);
+        say_eagerly(g, rq, text);
         return;
     }
     number_turn(g);
-    if (find_room(g, text, make_room, &r, &e)) {
+    if (find_room(g, text, rq->make_room, &r, &e)) {
         int left = g->own.runtime.context - r.prompt.n;
         session_add(&g->own.ses, ROLE_USER, g->own.ses.turn, text, NULL, 0);
         if (left < reserve(g)) {
@@ -577,20 +607,22 @@ void engine_say(struct engine *g, const char *text, bool make_room, int stop_aft
             engine_post_text(g, EV_NOTICE, line);
             free(line);
         }
-        run_turn(g, &r.prompt, false, stop_after);
+        run_turn(g, &r.prompt, rq);
     } else {
         refuse(g, text, &e);
     }
     room_free(&r);
 }
 
-void engine_regen(struct engine *g, int stop_after)
+void engine_regen(struct engine *g, const struct request *rq)
 {
     struct session *s = &g->own.ses;
     struct ids prompt = {0};
     struct err e = {0};
     int dropped;
     bool eager = g->shared.set.forget == FORGET_EAGER, ok;
+    if (!given_exist(g, rq))
+        return;
     if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
         engine_post_text(g, EV_NOTICE, "there is no reply to generate again");
         return;
@@ -610,7 +642,7 @@ void engine_regen(struct engine *g, int stop_after)
     }
     if (ok) {
         number_turn(g);
-        run_turn(g, &prompt, true, stop_after);
+        run_turn(g, &prompt, rq);
     } else {
         engine_post_text(g, EV_NOTICE, e.msg);
     }

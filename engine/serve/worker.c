@@ -215,10 +215,8 @@ static void do_calibrate(struct engine *g)
 static void serve(struct engine *g, const struct request *rq)
 {
     switch (rq->kind) {
-    case RQ_SAY:
-        engine_say(g, rq->text ? rq->text : "", rq->make_room, rq->stop_after_step);
-        break;
-    case RQ_REGEN: engine_regen(g, rq->stop_after_step); break;
+    case RQ_SAY: engine_say(g, rq); break;
+    case RQ_REGEN: engine_regen(g, rq); break;
     case RQ_FORGET: engine_forget(g, rq->text ? rq->text : ""); break;
     case RQ_UNDO: do_undo(g); break;
     case RQ_NEW: do_new(g, rq); break;
