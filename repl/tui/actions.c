@@ -320,22 +320,6 @@ static void editor_key(struct tui *t, const struct key *k)
     }
 }
 
-static bool help_key(struct tui *t, const struct key *k)
-{
-    int page = max_int(t->h - 3, 1);
-    switch (k->code) {
-    case K_UP: t->help.top--; break;
-    case K_DOWN: t->help.top++; break;
-    case K_PGUP: t->help.top -= page; break;
-    case K_PGDN: t->help.top += page; break;
-    case K_HOME: t->help.top = 0; break;
-    case K_END: t->help.top = t->help.rows.n_row; break;
-    default: t->help_on = false;
-    }
-    t->help.top = max_int(t->help.top, 0);
-    return true;
-}
-
 /* Whether a key edits text: while a pane has the focus it was pressed by mistake. */
 static bool is_editing(const struct key *k)
 {
@@ -355,8 +339,10 @@ void tui_key(struct tui *t, const struct key *k)
     tui_hint_end(t);
     if (!is_ctrl(k, 'c'))
         t->stop_ns = 0;
-    if (t->help_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z') && help_key(t, k))
+    if (t->over_on && !is_ctrl(k, 'l') && !is_ctrl(k, 'z')) {
+        tui_overlay_key(t, k);
         return;
+    }
     if (t->n_choice > 0 && choices_key(t, k))
         return;
     if (!t->input.after_x && !t->input.searching && screen_key(t, k))

@@ -524,7 +524,7 @@ static void draw_overlay(const struct frame *f, struct grid *g)
 {
     struct rect r = {1, 0, g->w - 2, g->h - 1};
     draw_pane(f, g, r, f->overlay, false);
-    put(g, 1, g->h - 1, g->w - 2, ST_DIM, "arrows and PgUp/PgDn scroll, any other key closes");
+    put(g, 1, g->h - 1, g->w - 2, ST_DIM, f->footer ? f->footer : "");
 }
 
 void frame_draw(struct frame *f, struct grid *g)

@@ -80,7 +80,8 @@ struct frame {
     const char *attached;        /* files that go with the message, or NULL */
     const struct choice *choice; /* completion candidates */
     int n_choice, chosen;        /* chosen -1: none yet */
-    struct pane *overlay;        /* help, which covers everything except the status; or NULL */
+    struct pane *overlay;        /* covers everything except the last row; or NULL */
+    const char *footer;          /* the last row below an overlay, or NULL */
 };
 
 /* Draws into *g, whose size is that of the screen. */

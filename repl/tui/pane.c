@@ -29,16 +29,12 @@ void tui_panes_init(struct tui *t)
         t->pane[i].head = 1;
         t->pane[i].scroll_to = -1;
     }
-    sheet_init(&t->help.rows, t->app->ascii);
-    t->help.head = 1;
-    t->help.scroll_to = -1;
 }
 
 void tui_panes_free(struct tui *t)
 {
     for (int i = 0; i < N_PANE_KINDS; i++)
         sheet_free(&t->pane[i].rows);
-    sheet_free(&t->help.rows);
 }
 
 /* ---- opening and closing ---- */
@@ -289,38 +285,4 @@ bool tui_pane_key(struct tui *t, const struct key *k)
     if (t->have_view)
         tui_panes_update(t);
     return true;
-}
-
-/* ---- help ---- */
-
-static void add_help(struct tui *t, const struct cmd *help, const char *topic, struct sheet *out)
-{
-    struct err e = {0};
-    char *word = xstrdup(topic);
-    if (!help->run(t->app, *topic ? 1 : 0, &word, topic, out, NULL, &e)) {
-        sheet_add(out, ST_BAD, e.msg);
-        sheet_line(out);
-    }
-    sheet_line(out);
-    free(word);
-}
-
-/* Opens the help, wrapped to the screen; also called after a resize. */
-void tui_help_open(struct tui *t)
-{
-    const struct cmd *help = cmd_find("help", NULL);
-    struct sheet text;
-    sheet_init(&text, t->app->ascii);
-    sheet_add(&text, ST_HEAD, "HELP");
-    sheet_line(&text);
-    if (help) {
-        add_help(t, help, "keys", &text);
-        add_help(t, help, "panes", &text);
-        add_help(t, help, "", &text);
-    }
-    sheet_clear(&t->help.rows);
-    sheet_append_wrapped(&t->help.rows, &text, max_int(20, t->w - 2));
-    sheet_free(&text);
-    t->help.top = 0;
-    t->help_on = true;
 }

@@ -354,7 +354,7 @@ static void draw(struct tui *t, uint64_t now)
         .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .queued = t->queued,
         .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
         .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
-        .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->help_on ? &t->help : NULL,
+        .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->over_on ? &t->over.pane : NULL, .footer = t->over_on ? t->over.footer : NULL,
     };
     for (int i = 0; i < t->n_open; i++)
         f->pane[i] = &t->pane[t->open[i]];
@@ -371,8 +371,7 @@ static void resized(struct tui *t)
     t->dirty = t->view_old = true;
     if (t->have_view)
         tui_panes_update(t);
-    if (t->help_on)
-        tui_help_open(t);
+    tui_overlay_write(t);
 }
 
 /* ---- signals and keys ---- */
@@ -567,6 +566,7 @@ static void end(struct tui *t)
     buf_free(&t->files);
     tui_choices_clear(t);
     free(t->choice);
+    tui_overlay_close(t);
     tui_panes_free(t);
     sheet_free(&t->status);
     buf_free(&t->last_words);

@@ -8,6 +8,23 @@
 
 enum pane_kind { PANE_PAGES, PANE_TREE, PANE_POOL, N_PANE_KINDS };
 
+struct tui;
+
+/* Rows that cover the screen: the help, the session browser. There is one at a time; its owner fills
+ * the functions, each of which may be NULL except write. */
+struct overlay {
+    struct pane pane;   /* the first row is the title; zeroed and freed by tui_overlay_*() */
+    const char *footer; /* a line about the keys, in the place of the status */
+    /* Writes pane.rows for w cells and h rows; called when the overlay opens, after its keys and after
+     * a resize. */
+    void (*write)(struct tui *t, struct overlay *o, int w, int h);
+    /* False: the key closes the overlay. NULL: tui_overlay_scroll(). */
+    bool (*key)(struct tui *t, struct overlay *o, const struct key *k);
+    void (*click)(struct tui *t, struct overlay *o, int row); /* row of pane.rows */
+    void (*close)(struct tui *t, struct overlay *o);          /* frees state */
+    void *state;
+};
+
 struct tui {
     struct app *app;
     struct transcript talk;
@@ -25,8 +42,8 @@ struct tui {
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
     int page_cells, page_unit; /* of its map, as drawn last: cells per row, tokens per cell */
     char page_session[SESSION_ID]; /* session of page_at */
-    struct pane help;
-    bool help_on;
+    struct overlay over;
+    bool over_on;
 
     struct status now; /* as drawn */
     bool have_view, view_old; /* old: there were events since the view was taken */
@@ -100,6 +117,15 @@ void tui_pane_close(struct tui *t, int index);
 /* Writes the rows of the open panes from the current view. */
 void tui_panes_update(struct tui *t);
 bool tui_pane_key(struct tui *t, const struct key *k); /* false: the key is not the pane's */
+
+/* ---- overlay.c ---- */
+/* Opens an overlay in the place of the one that is open, if any. */
+void tui_overlay_open(struct tui *t, const struct overlay *o);
+void tui_overlay_close(struct tui *t); /* does nothing if none is open */
+void tui_overlay_write(struct tui *t); /* writes its rows again */
+/* Scrolls by arrows, PgUp, PgDn, Home and End; false: another key. */
+bool tui_overlay_scroll(struct tui *t, struct overlay *o, const struct key *k);
+void tui_overlay_key(struct tui *t, const struct key *k);
 void tui_help_open(struct tui *t);
 
 /* ---- pages.c ---- */

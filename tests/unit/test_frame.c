@@ -261,6 +261,7 @@ static void test_panes(void **state)
     s.f.n_pane = 0;
     s.f.focus = -1;
     s.f.overlay = &s.help;
+    s.f.footer = "arrows and PgUp/PgDn scroll, any other key closes";
     assert_screen(&s, 80, 12, "help");
     screen_free(&s);
 }
