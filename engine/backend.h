@@ -113,6 +113,10 @@ struct chat_view {
     struct settings settings;
     double tok_s; /* of the running or last reply */
     uint64_t generated, prompt_tokens, reused_tokens;
+    struct reuse_view {
+        struct reuse why; /* change CHANGE_UNKNOWN: not known */
+        int n_prompt, n_reused;
+    } reuse; /* of the latest turn */
     uint64_t us_prefill;
     /* with VIEW_STEPS: decode time by phase */
     uint64_t us_draft, us_verify, us_commit, us_check;
@@ -146,6 +150,7 @@ enum { STEPS_KEPT = 16384 }; /* there are never more */
 struct step_info {
     int turn, step;
     struct step_rec rec;
+    int n_token; /* tokens that it appended: struct step_view has them */
 };
 struct steps_ops {
     /* The latest ones, oldest first; at most max. Returns how many. */
@@ -161,6 +166,9 @@ struct step_view {
     int turn, step;
     struct step_rec rec;
     struct tree tree; /* n == 0: the step drafted nothing; scores are not kept */
+    int n_token;      /* tokens that the step appended; 0: none, or not known */
+    int32_t token[TREE_MAX];
+    struct token_fact fact[TREE_MAX];
 };
 struct trees_ops {
     void (*range)(struct backend *b, struct step_range *r);

@@ -58,10 +58,20 @@ void event_free(struct event *ev)
 {
     buf_free(&ev->text);
     ids_free(&ev->tokens);
+    free(ev->facts);
     free(ev->tree);
     free(ev->pages);
     free(ev->calibration);
     memset(ev, 0, sizeof *ev);
+}
+
+struct token_fact *facts_copy(const struct token_fact *fact, int n)
+{
+    if (n == 0)
+        return NULL;
+    struct token_fact *copy = xcalloc((size_t)n, sizeof *copy);
+    memcpy(copy, fact, (size_t)n * sizeof *copy);
+    return copy;
 }
 
 void event_copy(struct event *dst, const struct event *src)
@@ -72,6 +82,9 @@ void event_copy(struct event *dst, const struct event *src)
     if (src->text.p)
         buf_add(&dst->text, src->text.p, src->text.n);
     ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
+    dst->facts = NULL;
+    if (src->facts)
+        dst->facts = facts_copy(src->facts, src->tokens.n);
     if (src->tree) {
         dst->tree = xmalloc(sizeof *dst->tree);
         *dst->tree = *src->tree;

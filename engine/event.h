@@ -8,6 +8,7 @@
 #define AERIE_EVENT_H
 
 #include "engine/cache/tree.h"
+#include "engine/reuse.h"
 
 enum { SESSION_ID = 27 }; /* a ULID as text, with its NUL */
 
@@ -69,6 +70,13 @@ struct page_event {
     int32_t page, column, refs; /* column: logical page of the session, -1: none */
 };
 
+/* What the target's logits say about one emitted token, at temperature 1 and without any filter. */
+struct token_fact {
+    float logp;       /* log probability of the token; NAN: not known */
+    float rival_logp; /* the same of the rival */
+    int32_t rival;    /* the best other token of that row; -1: there is none */
+};
+
 /* One committed cycle. `tokens` are the ids it added to the reply. */
 struct step_rec {
     enum step_kind kind;
@@ -80,6 +88,8 @@ struct step_rec {
     uint64_t draws;     /* uniforms drawn since the session's start, after the step */
     uint64_t page_digest, draft_digest, logit_digest;
     uint32_t us_draft, us_verify, us_commit, us_check; /* microseconds */
+    float margin; /* the best log probability less the second best in the row of the last token;
+                     NAN: no token was chosen, or not known */
     int forced; /* how many of its first tokens were given, not chosen by the target */
     bool fused; /* the cycle ran fused (engine/cycle/fused.h): its plans have rows in reserve, so its
                    page digest differs from that of the same step phase by phase; nothing else does */
@@ -132,14 +142,15 @@ struct event {
     int turn, step;           /* 1-based; 0: none */
 
     /* EV_SESSION: parent, fork_turn. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
-     * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache, seed,
-     * regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens, tree (if it
-     * drafted), pages. EV_TURN_END: reason, text = the whole reply (final channel), tokens =
-     * generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode. EV_NOTICE, EV_FAULT:
-     * text; EV_FAULT also fault, lost, and its step is the one that failed (0: none did).
-     * EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final channel) or why
-     * it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason (STOP_END: all
-     * are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION: calibration. */
+     * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
+     * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens,
+     * facts, tree (if it drafted), pages. EV_TURN_END: reason, text = the whole reply (final
+     * channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode.
+     * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
+     * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
+     * channel) or why it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason
+     * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
+     * calibration. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -149,6 +160,7 @@ struct event {
     int n_tokens; /* EV_TURN_BEGIN: of the prompt; EV_TURN_END: generated, 0: the turn left nothing in
                      the context. tokens holds their ids, or nothing where a backend tells no ids */
     int n_reused, done, total;
+    struct reuse reuse;
     struct step_rec rec;
     enum stop_reason reason;
     int n_drafted, n_accepted, n_steps;
@@ -159,6 +171,7 @@ struct event {
 
     struct buf text;         /* owned */
     struct ids tokens;       /* owned */
+    struct token_fact *facts; /* owned, one for each of `tokens`; NULL: not known */
     struct tree *tree;       /* owned or NULL */
     struct page_event *pages; /* owned, n_pages */
     int n_pages;
@@ -167,6 +180,8 @@ struct event {
 
 void event_free(struct event *ev);                          /* the owned parts; zeroes them */
 void event_copy(struct event *dst, const struct event *src); /* deep */
+/* A copy that the caller frees; NULL for none. */
+struct token_fact *facts_copy(const struct token_fact *fact, int n);
 
 /* What a log keeps of an event outside the conversation, as a notice: a reply of a batch and the
  * outcome of a calibration become EV_NOTICE lines. False: a log keeps nothing of it (progress,

@@ -45,6 +45,9 @@ struct brought {
     enum stop_reason reason[MAX_ENDS]; /* of each turn */
     int n_end, n_step[MAX_ENDS], n_begin;
     struct ids step_tokens, end_tokens, prompt; /* prompt: of the last turn begun */
+    struct reuse reuse; /* the same turn's */
+    int n_reused;
+    struct buf facts; /* struct token_fact, one for each of step_tokens */
     uint64_t us_decode;
     struct brought_reply reply[MAX_REPLIES]; /* by index */
     struct batch_rec batch_begin, batch_end;
@@ -64,6 +67,7 @@ static inline void brought_free(struct brought *b)
     ids_free(&b->step_tokens);
     ids_free(&b->end_tokens);
     ids_free(&b->prompt);
+    buf_free(&b->facts);
     for (int i = 0; i < MAX_REPLIES; i++) {
         buf_free(&b->reply[i].text);
         buf_free(&b->reply[i].pieces);
@@ -114,10 +118,13 @@ static inline void bring(struct brought *b, const struct event *ev)
         buf_char(&b->order, 'b');
         b->prompt.n = 0;
         ids_cat(&b->prompt, ev->tokens.v, ev->tokens.n);
+        b->reuse = ev->reuse;
+        b->n_reused = ev->n_reused;
         break;
     case EV_STEP:
         b->n_step[b->n_end]++;
         ids_cat(&b->step_tokens, ev->tokens.v, ev->tokens.n);
+        buf_add(&b->facts, ev->facts, (size_t)ev->tokens.n * sizeof *ev->facts);
         break;
     case EV_TURN_END:
         assert_true(b->n_end < MAX_ENDS);

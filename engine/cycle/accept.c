@@ -19,8 +19,8 @@ static struct outcome outcome_of(const struct lane *l, enum step_kind kind, int 
     return (struct outcome){
         .rec = {.kind = kind, .pos0 = l->seq.committed, .rows = rows,
                 .drafted = tree ? rows - 1 : 0, .accepted = tree ? n_new - 1 : 0, .bonus = bonus,
-                .draws = draws, .forced = min_int(n_new, l->n_given)},
-        .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1, .margin = NAN};
+                .draws = draws, .margin = NAN, .forced = min_int(n_new, l->n_given)},
+        .n_cells = n_cells, .n_new = n_new, .draws = draws, .draft_cells = -1};
 }
 
 int accept_limit(const struct runtime *r, const struct lane *l, int max_new)
@@ -107,18 +107,60 @@ int accept_moves(struct runtime *r, const struct lane *l, const struct outcome *
     return k;
 }
 
-struct best_logits best_logits(const int32_t *ids, const float *logp, int rows, int k)
+/* The fact of a token from the k best of its row. */
+static struct token_fact fact_of(int32_t token, const int32_t *id, const float *logp, int k)
 {
-    size_t bytes = (size_t)(rows * k) * 4;
-    const float *last = logp + (rows - 1) * k;
-    return (struct best_logits){.digest = hash64(logp, bytes, hash64(ids, bytes, 0)),
-                                .margin = k > 1 ? last[0] - last[1] : NAN};
+    struct token_fact f = {.logp = NAN, .rival = -1, .rival_logp = NAN};
+    int rival = id[0] == token;
+    for (int i = 0; i < k; i++)
+        if (id[i] == token)
+            f.logp = logp[i];
+    if (rival < k) {
+        f.rival = id[rival];
+        f.rival_logp = logp[rival];
+    }
+    return f;
 }
 
-void outcome_set_logits(struct outcome *o, struct best_logits b)
+/* The log probabilities of tokens that are not among the best of their rows. Waits for the
+ * device. */
+static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *row)
 {
-    o->rec.logit_digest = b.digest;
-    o->margin = b.margin;
+    int32_t at[MAX_STEPS + 1], id[MAX_STEPS + 1], of[MAX_STEPS + 1], rows = 0;
+    float logp[MAX_STEPS + 1];
+    int n = 0;
+    for (int i = 0; i < o->n_new; i++)
+        if (isnan(o->fact[i].logp)) {
+            at[n] = row[i];
+            id[n] = o->token[i];
+            of[n++] = i;
+            rows = max_int(rows, row[i] + 1);
+        }
+    if (n == 0)
+        return;
+    r->dev.k->put(r->dev.d, r->row, at, (size_t)n * 4);
+    r->dev.k->put(r->dev.d, r->idx, id, (size_t)n * 4);
+    r->dev.k->logp(r->dev.d, &(struct k_logp){.pairs = n, .n = r->m->cfg.vocab, .rows = rows,
+                                              .logits = r->logits, .row = r->row, .id = r->idx,
+                                              .logp = r->logp});
+    r->dev.k->get(r->dev.d, logp, r->logp, (size_t)n * 4);
+    for (int i = 0; i < n; i++)
+        o->fact[of[i]].logp = logp[i];
+}
+
+void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_logits *b,
+                        const int32_t *row)
+{
+    if (b->rows == 0)
+        return;
+    size_t bytes = (size_t)(b->rows * b->k) * 4;
+    const float *last = b->logp + (b->rows - 1) * b->k;
+    CHECK(b->rows == o->n_new);
+    o->rec.logit_digest = hash64(b->logp, bytes, hash64(b->id, bytes, 0));
+    o->rec.margin = b->k > 1 ? last[0] - last[1] : NAN;
+    for (int i = 0; i < o->n_new; i++)
+        o->fact[i] = fact_of(o->token[i], b->id + i * b->k, b->logp + i * b->k, b->k);
+    complete_facts(r, o, row);
 }
 
 /* ---- on the device, operation by operation --------------------------------------------------- */
@@ -139,21 +181,20 @@ static void sample_rows(struct runtime *r, const struct lane *l, int first, int 
 }
 
 /* Of n rows of logits. */
-static struct best_logits best_of_rows(struct runtime *r, const int32_t *row, int n)
+static void best_of_rows(struct runtime *r, const int32_t *row, int n, struct best_logits *b)
 {
     int V = r->m->cfg.vocab, k = min_int(DIGEST_BEST, V);
-    int32_t ids[(MAX_STEPS + 1) * DIGEST_BEST];
-    float logp[(MAX_STEPS + 1) * DIGEST_BEST];
     CHECK(n <= MAX_STEPS + 1);
+    b->rows = n;
+    b->k = k;
     r->dev.k->put(r->dev.d, r->idx, row, (size_t)n * 4);
     r->dev.k->rows(r->dev.d, &(struct k_rows){.rows = n, .n = V, .src_stride = V, .dst_stride = V,
                                               .src = r->logits, .dst = r->path_logits,
                                               .idx = r->idx});
     r->dev.k->topk(r->dev.d, &(struct k_topk){.rows = n, .n = V, .k = k, .logits = r->path_logits,
                                               .ids = r->ids, .logp = r->p});
-    r->dev.k->get(r->dev.d, ids, r->ids, (size_t)(n * k) * 4);
-    r->dev.k->get(r->dev.d, logp, r->p, (size_t)(n * k) * 4);
-    return best_logits(ids, logp, n, k);
+    r->dev.k->get(r->dev.d, b->id, r->ids, (size_t)(n * k) * 4);
+    r->dev.k->get(r->dev.d, b->logp, r->p, (size_t)(n * k) * 4);
 }
 
 /* Sets t->p: the target's probability of every node after its parent, for display. */
@@ -197,6 +238,7 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
 {
     int32_t choice[TREE_MAX], row[MAX_STEPS + 1];
     float u[TREE_MAX];
+    struct best_logits best;
     sample_rows(r, l, first, tree->n, tree->depth, choice, u);
     if (!r->dev.k->sync(r->dev.d, e)) /* a failed device returns zeros, which are no choices */
         return false;
@@ -206,7 +248,8 @@ bool accept_lane(struct runtime *r, const struct lane *l, int first, int max_new
     for (int i = 0; i < out->n_cells; i++)
         row[i] = first + out->path[i];
     node_probabilities(r, first, tree);
-    outcome_set_logits(out, best_of_rows(r, row, out->n_cells));
+    best_of_rows(r, row, out->n_cells, &best);
+    outcome_set_logits(r, out, &best, row);
     move_cells(r, l, out);
     return true;
 }
@@ -216,6 +259,6 @@ int32_t sample_prompt(struct runtime *r, const struct lane *l, struct best_logit
     int32_t id;
     float u;
     sample_rows(r, l, 0, 1, &(int8_t){0}, &id, &u);
-    *best = best_of_rows(r, &(int32_t){0}, 1);
+    best_of_rows(r, &(int32_t){0}, 1, best);
     return id;
 }

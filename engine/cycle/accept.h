@@ -16,9 +16,9 @@ struct outcome {
     int path[MAX_STEPS + 1]; /* the accepted rows of the tree, root first: the row of each cell;
                                 unused for a prompt, whose cells are its rows */
     int32_t token[MAX_STEPS + 1]; /* (n_new) */
+    struct token_fact fact[MAX_STEPS + 1]; /* (n_new) */
     uint64_t draws;  /* the lane's uniforms, those of this step included */
     int draft_cells; /* length of the draft's final cells afterwards; -1: as before */
-    float margin;    /* see struct best_logits; NAN: no token was chosen */
 };
 
 /* The row in the pass of new cell i: its captured states lie there. */
@@ -29,23 +29,26 @@ static inline int outcome_row(const struct outcome *o, int i)
 
 enum { DIGEST_BEST = 8 }; /* logits of a row that its digest covers */
 
-/* What is kept of the best logits of the rows on a path. */
+/* The k best ids and log probabilities of each row on a path. */
 struct best_logits {
-    uint64_t digest; /* of ids and log probabilities of all rows */
-    float margin;    /* the last row's best log probability less its second best; NAN: it has one */
+    int rows, k; /* rows 0: no token was chosen */
+    int32_t id[(MAX_STEPS + 1) * DIGEST_BEST]; /* (rows, k) */
+    float logp[(MAX_STEPS + 1) * DIGEST_BEST]; /* (rows, k) */
 };
-/* Of the k best ids and log probabilities of each row: (rows, k). */
-struct best_logits best_logits(const int32_t *ids, const float *logp, int rows, int k);
-void outcome_set_logits(struct outcome *o, struct best_logits b);
+/* Sets the digest, the margin and the facts of the new tokens. The log probability of a token that
+ * is not among the best is computed on the device from its row of the logits: row[i] for token
+ * i. */
+void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_logits *b,
+                        const int32_t *row);
 
 /* Most rows of the tree that may be accepted, >= 1, if the cycle may append max_new tokens. */
 int accept_limit(const struct runtime *r, const struct lane *l, int max_new);
-/* Walks the tree with the target's choices (chosen: one a row) and describes the outcome: sets every
- * node's fate, the uniforms of the path, and all of *out but the logit digest. u: of each row.
- * A given token of the lane replaces the choices of all rows at its depth: a child that holds the
- * given token is accepted, else the given token is the bonus. l->force > 0 accepts first children
- * instead. False: a choice is no token, or the uniforms do not add up (I16). Takes the pass's
- * lock. */
+/* Walks the tree with the target's choices (chosen: one a row) and describes the outcome: sets
+ * every node's fate, the uniforms of the path, and all of *out but the logit digest. u: of each
+ * row. A given token of the lane replaces the choices of all rows at its depth: a child that holds
+ * the given token is accepted, else the given token is the bonus. l->force > 0 accepts first
+ * children instead. False: a choice is no token, or the uniforms do not add up (I16). Takes the
+ * pass's lock. */
 bool accept_tree(struct runtime *r, const struct lane *l, struct tree *tree, int max_new,
                  const int32_t *chosen, const float *u, struct outcome *out, struct err *e);
 /* The same for a prompt chunk of n_cells rows; with `last`, the next token is *choice, or the first

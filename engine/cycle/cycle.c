@@ -3,8 +3,8 @@
 
 #include "engine/cycle/fused.h"
 
-#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
@@ -193,7 +193,7 @@ static void commit_lane(struct runtime *r, struct cycle_lane *x)
     l->rec = o->rec;
     l->draws = o->draws;
     l->n_new = o->n_new;
-    l->margin = o->margin;
+    memcpy(l->fact, o->fact, (size_t)o->n_new * sizeof *l->fact);
     l->stopped = o->n_new > 0 && runtime_stops(r, o->rec.bonus);
     l->given += o->rec.forced;
     l->n_given -= o->rec.forced;
@@ -325,6 +325,7 @@ static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *
     struct lane *l = c->lane[0].lane;
     int from = l->seq.committed;
     struct plan_req req = {.seq = &l->seq, .n = n, .token = l->tok.v + from};
+    best->rows = 0;
     pass_lock(&r->pass);
     bool ok = kv_reserve(&r->kv, &l->seq, from + n, e);
     pass_unlock(&r->pass);
@@ -345,7 +346,7 @@ bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool dr
 {
     int from = l->seq.committed, n = upto - from;
     int32_t choice = -1;
-    struct best_logits best = {.margin = NAN};
+    struct best_logits best;
     struct cycle c;
     CHECK(n > 0 && n <= r->max_rows && upto <= l->tok.n && (!last || upto == l->tok.n));
     r->pass.opts.parts = max_int(1, r->parts);
@@ -365,7 +366,8 @@ bool lane_extend(struct runtime *r, struct lane *l, int upto, bool last, bool dr
     if (ok) {
         phase_begin(&c, CYCLE_VERIFIED);
         ok = accept_prompt(l, n, last, &choice, &x->out, e) && follow_plan(r, &c.follow, e);
-        outcome_set_logits(&x->out, best);
+        if (ok)
+            outcome_set_logits(r, &x->out, &best, &(int32_t){0});
         phase_end(&c, CYCLE_ACCEPTED, ok);
     }
     return finish(&c, ok);

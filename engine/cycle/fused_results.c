@@ -98,20 +98,19 @@ static bool check_path(const struct fused_cycle *x, struct err *e)
                    o->n_cells);
 }
 
-/* Of the accepted rows. */
-static struct best_logits best_of_path(const struct fused_cycle *x)
+/* Reads the best logits of the accepted rows. The logits themselves are still on the device. */
+static void read_logits(const struct fused_cycle *x)
 {
-    const struct outcome *o = &x->lane->out;
+    struct outcome *o = &x->lane->out;
     int k = min_int(DIGEST_BEST, x->r->m->cfg.vocab);
     const int32_t *best = fused_out(x, x->at.best);
     const float *best_logp = fused_out(x, x->at.best_logp);
-    int32_t ids[(MAX_STEPS + 1) * DIGEST_BEST];
-    float logp[(MAX_STEPS + 1) * DIGEST_BEST];
+    struct best_logits b = {.rows = o->n_cells, .k = k};
     for (int i = 0; i < o->n_cells; i++) {
-        memcpy(ids + i * k, best + o->path[i] * k, (size_t)k * 4);
-        memcpy(logp + i * k, best_logp + o->path[i] * k, (size_t)k * 4);
+        memcpy(b.id + i * k, best + o->path[i] * k, (size_t)k * 4);
+        memcpy(b.logp + i * k, best_logp + o->path[i] * k, (size_t)k * 4);
     }
-    return best_logits(ids, logp, o->n_cells, k);
+    outcome_set_logits(x->r, o, &b, o->path);
 }
 
 static void read_guess(const struct fused_cycle *x, struct guess *g)
@@ -183,7 +182,7 @@ bool fused_results(struct fused_cycle *x, struct err *e)
     }
     if (!ok || !accept(x, e) || (x->key.steps && !read_drafting(x, e)))
         return false;
-    outcome_set_logits(&x->lane->out, best_of_path(x));
+    read_logits(x);
     digest_plans(x);
     return true;
 }

@@ -29,7 +29,7 @@ struct lane {
     struct step_rec rec;
     struct tree tree; /* n <= 1: nothing was drafted */
     int n_new;        /* tokens it appended to tok */
-    float margin;     /* best log probability less the second where the last of them was chosen; NAN */
+    struct token_fact fact[MAX_STEPS + 1]; /* (n_new) */
     bool stopped;     /* the last of them ends the reply */
 };
 

@@ -254,7 +254,7 @@ static struct step_facts facts_of_step(struct engine *g)
     s.fact[FACT_ACCEPTED] = rec->accepted;
     s.fact[FACT_NEW] = l->n_new;
     s.fact[FACT_BONUS] = rec->bonus < 0 ? (double)NAN : rec->bonus;
-    s.fact[FACT_MARGIN] = (double)l->margin;
+    s.fact[FACT_MARGIN] = (double)rec->margin;
     s.fact[FACT_FAULT] = 0;
     s.fact[FACT_PAGE_WRAP] = div_up(rec->pos0, P) * P < rec->pos0 + cells;
     s.fact[FACT_WINDOW_RELEASE] = g->own.window_released;

@@ -7,7 +7,8 @@
 
 void session_init(struct session *s, struct runtime *runtime, const struct chat *chat)
 {
-    *s = (struct session){.runtime = runtime, .chat = chat, .lane.tap_row = -1};
+    *s = (struct session){.runtime = runtime, .chat = chat, .lane.tap_row = -1,
+                          .held.change = CHANGE_NONE};
     s->system = xstrdup("");
 }
 
@@ -17,8 +18,16 @@ static void message_free(struct message *m)
     ids_free(&m->ids);
 }
 
+static void drop_held(struct session *s)
+{
+    ids_free(&s->held.tok);
+    free(s->held.system);
+    s->held = (struct held){.change = CHANGE_NONE};
+}
+
 static void drop_states(struct session *s)
 {
+    drop_held(s);
     pass_lock(&s->runtime->pass);
     while (s->n_point)
         lane_free(s->runtime, &s->point[--s->n_point].lane);
@@ -74,11 +83,35 @@ void session_set_system(struct session *s, const char *text)
 
 /* ---- going back ------------------------------------------------------------------------------ */
 
+/* Messages from number msg on have changed or gone: the first change is what the next prompt
+ * meets. */
+static void note_change(struct session *s, enum reuse_change why, int turn, int msg)
+{
+    struct held *h = &s->held;
+    if (h->change == CHANGE_NONE || msg < h->msg) {
+        h->change = why;
+        h->turn = turn;
+        h->msg = msg;
+    }
+    while (h->n_gone && h->gone[h->n_gone - 1].n_msg > msg)
+        h->n_gone--;
+}
+
 static void drop_point(struct session *s, int i)
 {
     lane_free(s->runtime, &s->point[i].lane);
     memmove(&s->point[i], &s->point[i + 1], (size_t)(s->n_point - i - 1) * sizeof *s->point);
     s->n_point--;
+}
+
+/* Drops the oldest checkpoint, although the conversation could go back to it. */
+static void give_up_point(struct session *s)
+{
+    struct held *h = &s->held;
+    if (h->n_gone == MAX_POINTS)
+        memmove(h->gone, h->gone + 1, (size_t)--h->n_gone * sizeof *h->gone);
+    h->gone[h->n_gone++] = (struct given_up){s->point[0].lane.seq.committed, s->point[0].n_msg};
+    drop_point(s, 0);
 }
 
 static void restore(struct session *s, struct lane *from)
@@ -100,10 +133,13 @@ static void restore_end(struct session *s)
         lane_free(s->runtime, &s->lane);
 }
 
-void session_rewind(struct session *s, int n)
+void session_rewind(struct session *s, int n, enum reuse_change why)
 {
+    int left = max_int(0, s->n_msg - n);
+    if (left < s->n_msg)
+        note_change(s, why, s->turn_of[s->n_msg - 1], left);
     pass_lock(&s->runtime->pass);
-    for (int i = 0; i < n && s->n_msg; i++)
+    while (s->n_msg > left)
         message_free(&s->msg[--s->n_msg]);
     restore_end(s);
     pass_unlock(&s->runtime->pass);
@@ -142,6 +178,8 @@ void session_fit_states(struct session *s, struct replaced *old)
     int same = 0;
     while (same < old->n_msg && same < s->n_msg && message_equal(&old->msg[same], &s->msg[same]))
         same++;
+    if (same < old->n_msg)
+        note_change(s, CHANGE_FORK, same ? s->turn_of[same - 1] : 0, same);
     pass_lock(&s->runtime->pass);
     while (s->n_point && s->point[s->n_point - 1].n_msg > same)
         drop_point(s, s->n_point - 1);
@@ -156,6 +194,8 @@ void session_fit_states(struct session *s, struct replaced *old)
 
 void session_unsay(struct session *s)
 {
+    if (s->n_msg)
+        note_change(s, CHANGE_SILENT, s->turn_of[s->n_msg - 1], s->n_msg - 1);
     pass_lock(&s->runtime->pass);
     if (s->n_msg)
         message_free(&s->msg[--s->n_msg]);
@@ -186,7 +226,7 @@ void session_mark(struct session *s, bool turn_end)
     lane_park(s->runtime, &s->lane);
     pass_lock(&s->runtime->pass);
     if (s->n_point == MAX_POINTS)
-        drop_point(s, 0);
+        give_up_point(s);
     struct point *p = &s->point[s->n_point++];
     p->n_msg = s->n_msg;
     p->turn_end = turn_end;
@@ -199,7 +239,7 @@ bool session_reclaim(struct session *s)
     bool any = s->n_point || s->n_idle;
     pass_lock(&s->runtime->pass);
     if (s->n_point) {
-        drop_point(s, 0);
+        give_up_point(s);
     } else if (s->n_idle) {
         lane_free(s->runtime, &s->idle[0]);
         memmove(s->idle, s->idle + 1, (size_t)(s->n_idle - 1) * sizeof *s->idle);
@@ -404,13 +444,15 @@ bool session_render_without(const struct session *s, const struct ids *turns, co
 int session_forget(struct session *s, const struct ids *turns)
 {
     struct exchange *x = xcalloc((size_t)s->n_msg + 1, sizeof *x);
-    int n = exchanges_of(s, x), found = 0, kept = 0, first = s->n_msg;
+    int n = exchanges_of(s, x), found = 0, kept = 0, first = s->n_msg, turn = 0;
     pass_lock(&s->runtime->pass);
     for (int i = 0; i < n; i++) {
         bool leaves = listed(turns, x[i].turn);
         found += leaves;
-        if (leaves)
-            first = min_int(first, x[i].first);
+        if (leaves && x[i].first < first) {
+            first = x[i].first;
+            turn = x[i].turn;
+        }
         for (int k = x[i].first; k < x[i].first + x[i].n; k++) {
             if (leaves) {
                 message_free(&s->msg[k]);
@@ -421,6 +463,7 @@ int session_forget(struct session *s, const struct ids *turns)
         }
     }
     if (found) {
+        note_change(s, CHANGE_FORGET, turn, first);
         s->n_msg = kept;
         while (s->n_point && s->point[s->n_point - 1].n_msg > first)
             drop_point(s, s->n_point - 1);
@@ -441,6 +484,7 @@ static bool drop_oldest(struct session *s)
         n++;
     if (n >= s->n_msg)
         return false;
+    note_change(s, CHANGE_FORGET, s->turn_of[0], 0);
     for (int i = 0; i < n; i++)
         message_free(&s->msg[i]);
     memmove(s->msg, s->msg + n, (size_t)(s->n_msg - n) * sizeof *s->msg);
@@ -471,9 +515,77 @@ struct lane *session_resident(struct session *s, const struct ids *prompt, bool 
     return best;
 }
 
-void session_prepare(struct session *s, const struct ids *prompt, bool draft)
+void session_hold(struct session *s)
+{
+    struct held *h = &s->held;
+    const struct lane *l = &s->lane;
+    h->tok.n = 0;
+    ids_cat(&h->tok, l->tok.v, l->tok.n);
+    h->cells = l->seq.committed;
+    h->swa_lo = l->seq.swa_lo;
+    free(h->system);
+    h->system = xstrdup(s->system);
+    h->change = CHANGE_NONE;
+    h->turn = h->msg = 0;
+}
+
+/* Fewer tokens than these between a state's end and the place where the prompt changes are those
+ * that a chat format puts between two messages. */
+enum { FRAME_TOKENS = 16 };
+
+/* Of a prompt that reuses fewer of the first `same` tokens than there were. Cells of a state that
+ * cannot draft count as well. */
+static void find_limit(const struct session *s, const struct ids *prompt, int reused,
+                       struct reuse *r)
+{
+    int window = s->runtime->kv.window, first = window_first(r->same, window);
+    int undrafted = usable(s, &s->lane, prompt, false) ? s->lane.seq.committed : 0;
+    for (int i = 0; i < s->n_point; i++)
+        if (usable(s, &s->point[i].lane, prompt, false))
+            undrafted = max_int(undrafted, s->point[i].lane.seq.committed);
+    if (undrafted > reused) {
+        r->limit = LIMIT_DRAFT;
+        r->to = undrafted;
+        return;
+    }
+    for (int i = s->held.n_gone - 1; i >= 0; i--)
+        if (s->held.gone[i].cells > reused && s->held.gone[i].cells <= r->same) {
+            r->limit = LIMIT_EVICTED;
+            r->to = s->held.gone[i].cells;
+            return;
+        }
+    r->limit = s->held.swa_lo > first ? LIMIT_WINDOW : LIMIT_STATE;
+    r->from = r->limit == LIMIT_WINDOW ? first : reused;
+    r->to = r->limit == LIMIT_WINDOW ? min_int(s->held.swa_lo, r->same) - 1 : r->same;
+}
+
+/* Why a prompt reuses so many tokens. */
+static struct reuse explain(const struct session *s, const struct ids *prompt, int reused)
+{
+    const struct held *h = &s->held;
+    struct reuse r = {.change = CHANGE_NONE, .held = h->cells};
+    int most = min_int(h->cells, prompt->n - 1);
+    while (r.same < most && prompt->v[r.same] == h->tok.v[r.same])
+        r.same++;
+    if (h->cells == 0)
+        r.change = s->n_msg > 1 ? CHANGE_EMPTIED : CHANGE_FIRST;
+    else if (r.same < h->cells && strcmp(h->system, s->system) != 0)
+        r.change = CHANGE_SYSTEM;
+    else if (r.same < h->cells && h->change != CHANGE_NONE)
+        r.change = h->change;
+    else if (r.same < h->cells)
+        r.change = CHANGE_FORMAT;
+    if (r.change == h->change)
+        r.turn = h->turn;
+    if (reused + FRAME_TOKENS <= r.same || (reused < r.same && r.same == h->cells))
+        find_limit(s, prompt, reused, &r);
+    return r;
+}
+
+struct reuse session_prepare(struct session *s, const struct ids *prompt, bool draft)
 {
     struct lane *best = session_resident(s, prompt, draft);
+    struct reuse why = explain(s, prompt, best ? best->seq.committed : 0);
     pass_lock(&s->runtime->pass);
     if (!best)
         lane_free(s->runtime, &s->lane);
@@ -484,6 +596,7 @@ void session_prepare(struct session *s, const struct ids *prompt, bool draft)
     s->lane.draws = s->draws;
     s->lane.stopped = false;
     pass_unlock(&s->runtime->pass);
+    return why;
 }
 
 bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, int *dropped,

@@ -21,6 +21,21 @@ struct point {
     struct lane lane;
 };
 
+/* What the latest turn computed, to say why a prompt reuses no more of it (engine/reuse.h). */
+struct held {
+    struct ids tok;
+    int cells;    /* tokens with cells; 0: none were computed since the pools were emptied */
+    int swa_lo;   /* first of them whose window pages were held */
+    char *system; /* the system prompt then; NULL with cells 0 */
+    /* the first change of the conversation since */
+    enum reuse_change change; /* CHANGE_NONE: none */
+    int turn, msg;            /* its turn; messages before it */
+    struct given_up { /* checkpoints dropped for their pages or places, oldest first */
+        int cells, n_msg;
+    } gone[MAX_POINTS];
+    int n_gone;
+};
+
 struct session {
     struct runtime *runtime;
     const struct chat *chat;
@@ -38,6 +53,7 @@ struct session {
     int n_point;
     struct lane idle[MAX_POINTS]; /* fork parents, oldest first; kept while there is room */
     int n_idle;
+    struct held held; /* the engine's thread only */
 };
 
 void session_init(struct session *s, struct runtime *runtime, const struct chat *chat);
@@ -57,8 +73,8 @@ struct replaced {
 };
 struct replaced session_take_messages(struct session *s);
 void session_fit_states(struct session *s, struct replaced *old);
-/* Removes the last n messages and restores the state before them. */
-void session_rewind(struct session *s, int n);
+/* Removes the last n messages and restores the state before them. why: CHANGE_UNDO, ... */
+void session_rewind(struct session *s, int n, enum reuse_change why);
 /* Removes the last message and leaves the resident states as they are: session_prepare() of the
  * next turn finds what it can reuse. */
 void session_unsay(struct session *s);
@@ -91,8 +107,12 @@ bool session_forget_eagerly(struct session *s, int reserve, struct ids *prompt, 
                             struct err *e);
 /* The conversation without its last message. */
 bool session_render_again(const struct session *s, struct ids *out, struct err *e);
-/* Makes the lane ready for a prompt: lane.tok is the prompt, lane.seq.committed of it is reused. */
-void session_prepare(struct session *s, const struct ids *prompt, bool draft);
+/* Makes the lane ready for a prompt: lane.tok is the prompt, lane.seq.committed of it is reused.
+ * Returns why not more. */
+struct reuse session_prepare(struct session *s, const struct ids *prompt, bool draft);
+/* At the end of a turn, before its messages change: what it computed is what the next one can hope
+ * to reuse. */
+void session_hold(struct session *s);
 /* The resident state that holds the longest head of the prompt, short of its last token, and can be
  * continued (with draft: drafting, too); NULL: none. */
 struct lane *session_resident(struct session *s, const struct ids *prompt, bool draft);

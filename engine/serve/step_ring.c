@@ -7,19 +7,21 @@
 void ring_open(struct step_ring *r)
 {
     *r = (struct step_ring){.entry = xcalloc(RING_STEPS, sizeof *r->entry),
-                            .node = xcalloc(RING_NODES, sizeof *r->node)};
+                            .node = xcalloc(RING_NODES, sizeof *r->node),
+                            .token = xcalloc(RING_TOKENS, sizeof *r->token)};
 }
 
 void ring_close(struct step_ring *r)
 {
     free(r->entry);
     free(r->node);
+    free(r->token);
     *r = (struct step_ring){0};
 }
 
 void ring_clear(struct step_ring *r)
 {
-    r->first = r->end = r->node_end = r->drafted = 0;
+    r->first = r->end = r->node_end = r->token_end = r->drafted = 0;
 }
 
 static const struct ring_entry *entry_at(const struct step_ring *r, uint64_t i)
@@ -38,6 +40,7 @@ void ring_cut(struct step_ring *r, int turn)
     while (r->end > r->first && entry_at(r, r->end - 1)->turn > turn) {
         r->end--;
         r->node_end = entry_at(r, r->end)->node;
+        r->token_end = entry_at(r, r->end)->token;
     }
     for (r->drafted = r->end; r->drafted > r->first; r->drafted--)
         if (entry_at(r, r->drafted - 1)->n_node)
@@ -45,22 +48,36 @@ void ring_cut(struct step_ring *r, int turn)
     r->drafted = 0;
 }
 
+/* Whether one more entry with so many nodes and tokens fits beside the entries that are held. */
+static bool fits(const struct step_ring *r, int n_node, int n_token)
+{
+    const struct ring_entry *oldest = entry_at(r, r->first);
+    return r->end == r->first ||
+           (r->end - r->first < RING_STEPS &&
+            r->node_end + (uint64_t)n_node - oldest->node <= RING_NODES &&
+            r->token_end + (uint64_t)n_token - oldest->token <= RING_TOKENS);
+}
+
 void ring_push(struct step_ring *r, int turn, int step, const struct step_rec *rec,
-               const struct tree *tree)
+               const struct tree *tree, const int32_t *token, const struct token_fact *fact,
+               int n_token)
 {
     int n = tree && tree->n > 1 ? tree->n : 0;
     CHECK(r->end == r->first || compare_entry(entry_at(r, r->end - 1), turn, step) < 0);
-    while (r->end - r->first >= RING_STEPS ||
-           (r->end > r->first &&
-            r->node_end + (uint64_t)n - entry_at(r, r->first)->node > RING_NODES))
+    while (!fits(r, n, n_token))
         r->first++;
     for (int i = 0; i < n; i++)
         r->node[(r->node_end + (uint64_t)i) % RING_NODES] =
             (struct ring_node){tree->token[i], tree->q[i], tree->p[i], tree->u[i], tree->parent[i],
                                tree->fate[i]};
     r->entry[r->end++ % RING_STEPS] = (struct ring_entry){
-        .rec = *rec, .node = r->node_end, .turn = turn, .step = step, .n_node = n};
+        .rec = *rec, .node = r->node_end, .token = r->token_end, .turn = turn, .step = step,
+        .n_node = n, .n_token = n_token};
+    for (int i = 0; i < n_token; i++)
+        r->token[(r->token_end + (uint64_t)i) % RING_TOKENS] =
+            (struct ring_token){token[i], fact[i]};
     r->node_end += (uint64_t)n;
+    r->token_end += (uint64_t)n_token;
     if (n)
         r->drafted = r->end;
 }
@@ -102,5 +119,15 @@ void ring_tree(const struct step_ring *r, const struct ring_entry *e, struct tre
         out->p[i] = n->p;
         out->u[i] = n->u;
         out->fate[i] = n->fate;
+    }
+}
+
+void ring_tokens(const struct step_ring *r, const struct ring_entry *e, int32_t *token,
+                 struct token_fact *fact)
+{
+    for (int i = 0; i < e->n_token; i++) {
+        const struct ring_token *t = &r->token[(e->token + (uint64_t)i) % RING_TOKENS];
+        token[i] = t->token;
+        fact[i] = t->fact;
     }
 }

@@ -186,7 +186,9 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
             s->depth[d].accepted += d <= rec->accepted;
         }
     }
-    ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &g->own.ses.lane.tree);
+    const struct lane *l = &g->own.ses.lane;
+    ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
+              l->tok.v + l->tok.n - n_new, l->fact, n_new);
     shared_unlock(&g->shared);
     t->n_drafted += rec->drafted;
     t->n_accepted += rec->accepted;
@@ -217,6 +219,7 @@ static void post_step(struct engine *g, struct turn *t)
     struct event ev = engine_event(g, EV_STEP);
     ev.rec = l->rec;
     ids_cat(&ev.tokens, tok, l->n_new);
+    ev.facts = facts_copy(l->fact, l->n_new);
     if (l->tree.n > 1) {
         ev.tree = xmalloc(sizeof *ev.tree);
         *ev.tree = l->tree;
@@ -368,7 +371,7 @@ static int decode(struct engine *g, struct turn *t)
     return why;
 }
 
-static void begin(struct engine *g, bool regen, const char *text)
+static void begin(struct engine *g, bool regen, const char *text, const struct reuse *why)
 {
     struct lane *l = &g->own.ses.lane;
     struct event ev = engine_event(g, EV_TURN_BEGIN);
@@ -376,6 +379,7 @@ static void begin(struct engine *g, bool regen, const char *text)
     ids_cat(&ev.tokens, l->tok.v, l->tok.n);
     ev.n_tokens = ev.tokens.n;
     ev.n_reused = l->seq.committed;
+    ev.reuse = *why;
     ev.seed = g->shared.set.seed;
     ev.regen = regen;
     engine_post(g, &ev);
@@ -415,7 +419,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     shared_lock(&g->shared);
     runtime_set(&g->own.runtime, set);
     shared_unlock(&g->shared);
-    session_prepare(s, prompt, set->spec && g->loaded.has_draft);
+    struct reuse why = session_prepare(s, prompt, set->spec && g->loaded.has_draft);
     s->lane.how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                     (float)set->min_p};
     s->lane.seed = (uint64_t)set->seed;
@@ -425,8 +429,9 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     shared_lock(&g->shared);
     g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
     g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
+    g->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};
     shared_unlock(&g->shared);
-    begin(g, regen, s->msg[s->n_msg - 1].text);
+    begin(g, regen, s->msg[s->n_msg - 1].text, &why);
 }
 
 /* The reply joins the conversation; a turn without one leaves no trace in it. */
@@ -443,10 +448,11 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
             session_mark(s, true);
     }
     end(g, t);
+    session_hold(s);
     if (n_reply == 0 && (t->reason == STOP_FAULT || g->own.lost))
         session_unsay(s); /* the pages stay as they are, to be looked at */
     else if (n_reply == 0)
-        session_rewind(s, 1);
+        session_rewind(s, 1, CHANGE_SILENT);
 }
 
 /* Answers the last message, which is part of the prompt. */
@@ -546,7 +552,7 @@ static void refuse(struct engine *g, const char *text, const struct err *e)
 {
     struct turn t = {.first = g->own.ses.lane.tok.n};
     t.reason = e->kind == ERR_NEGATIVE && stop_asked(&g->stop) ? STOP_CANCEL : STOP_CONTEXT;
-    begin(g, false, text);
+    begin(g, false, text, &(struct reuse){0});
     engine_post_text(g, EV_NOTICE, e->msg);
     end(g, &t);
 }
@@ -565,7 +571,7 @@ static void say_eagerly(struct engine *g, const struct request *rq, const char *
         run_turn(g, &prompt, rq);
     } else {
         refuse(g, text, &e);
-        session_rewind(s, 1);
+        session_rewind(s, 1, CHANGE_SILENT);
     }
     ids_free(&prompt);
 }
@@ -628,7 +634,7 @@ void engine_regen(struct engine *g, const struct request *rq)
         return;
     }
     if (eager) {
-        session_rewind(s, 1);
+        session_rewind(s, 1, CHANGE_REGEN);
         ok = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
     } else {
         ok = session_render_again(s, &prompt, &e) &&
@@ -638,7 +644,7 @@ void engine_regen(struct engine *g, const struct request *rq)
                       "surroundings now, the context holds %d",
                       prompt.n + 1, g->own.runtime.context));
         if (ok)
-            session_rewind(s, 1);
+            session_rewind(s, 1, CHANGE_REGEN);
     }
     if (ok) {
         number_turn(g);

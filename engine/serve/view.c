@@ -232,20 +232,25 @@ static int local_steps(struct backend *b, struct step_info *out, int max)
     int n = held < (uint64_t)max ? (int)held : max;
     for (int i = 0; i < n; i++) {
         const struct ring_entry *e = ring_at(&s->ring, held - (uint64_t)(n - i));
-        out[i] = (struct step_info){e->turn, e->step, e->rec};
+        out[i] = (struct step_info){e->turn, e->step, e->rec, e->n_token};
     }
     leave(b);
     return n;
+}
+
+static void view_step(const struct step_ring *r, const struct ring_entry *e, struct step_view *v)
+{
+    *v = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec, .n_token = e->n_token};
+    ring_tree(r, e, &v->tree);
+    ring_tokens(r, e, v->token, v->fact);
 }
 
 static bool local_latest_tree(struct backend *b, struct step_view *v)
 {
     const struct engine_shared *s = look(b);
     const struct ring_entry *e = ring_drafted(&s->ring);
-    if (e) {
-        *v = (struct step_view){.turn = e->turn, .step = e->step, .rec = e->rec};
-        ring_tree(&s->ring, e, &v->tree);
-    }
+    if (e)
+        view_step(&s->ring, e, v);
     leave(b);
     return e != NULL;
 }
@@ -254,10 +259,8 @@ static bool local_tree_of_step(struct backend *b, int turn, int step, struct ste
 {
     const struct engine_shared *s = look(b);
     const struct ring_entry *e = ring_find(&s->ring, turn, step);
-    if (e) {
-        *v = (struct step_view){.turn = turn, .step = step, .rec = e->rec};
-        ring_tree(&s->ring, e, &v->tree);
-    }
+    if (e)
+        view_step(&s->ring, e, v);
     leave(b);
     return e != NULL;
 }

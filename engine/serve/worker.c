@@ -156,7 +156,7 @@ static void do_undo(struct engine *g)
         return;
     }
     int turn = g->own.ses.turn_of[g->own.ses.n_msg - 1];
-    session_rewind(&g->own.ses, 2);
+    session_rewind(&g->own.ses, 2, CHANGE_UNDO);
     engine_post_op(g, OP_UNDO, "", turn);
 }
 

@@ -34,6 +34,9 @@ static void note(struct buf *out, const struct lane *l)
                    isnan(t->u[i]) ? -1.0 : (double)t->u[i]);
     for (int i = l->tok.n - l->n_new; i < l->tok.n; i++)
         buf_printf(out, " %d", l->tok.v[i]);
+    for (int i = 0; i < l->n_new; i++)
+        buf_printf(out, " %a %d %a", (double)l->fact[i].logp, l->fact[i].rival,
+                   (double)l->fact[i].rival_logp);
     buf_char(out, '\n');
 }
 

@@ -81,6 +81,8 @@ static void add_lane(struct buf *out, const struct lane *l, bool pages)
     ADD(out, numbers);
     ADD(out, digests);
     buf_add(out, l->tok.v, (size_t)l->tok.n * sizeof *l->tok.v);
+    buf_add(out, l->fact, (size_t)l->n_new * sizeof *l->fact);
+    ADD(out, c->margin);
     buf_add(out, l->guess.token, (size_t)l->guess.n * sizeof *l->guess.token);
     buf_add(out, l->guess.logp, (size_t)l->guess.n * sizeof *l->guess.logp);
     add_tree(out, &l->tree);
@@ -233,6 +235,31 @@ static void refused_turn(struct world *s, const struct setup *u, const struct id
     refused++;
 }
 
+static uint64_t improbable; /* tokens that were not among the best of their rows */
+
+/* The facts of an accepted cycle that is not committed yet, against the logits on the device. */
+static void check_facts(struct world *s, const struct cycle_lane *x)
+{
+    const struct outcome *o = &x->out;
+    for (int i = 0; i < o->n_new; i++) {
+        size_t row = (size_t)outcome_row(o, i);
+        float z[MOCK_V];
+        double sum = 0;
+        int rival = o->token[i] == 0, better = 0;
+        s->r.dev.k->get(s->r.dev.d, z, kbuf_at(s->r.logits, row * sizeof z, sizeof z), sizeof z);
+        for (int v = 0; v < MOCK_V; v++) {
+            sum += exp((double)z[v]);
+            better += z[v] > z[o->token[i]];
+            if (v != o->token[i] && z[v] > z[rival])
+                rival = v;
+        }
+        improbable += better >= DIGEST_BEST;
+        assert_int_equal(o->fact[i].rival, rival);
+        assert_true(fabs((double)o->fact[i].logp - ((double)z[o->token[i]] - log(sum))) < 1e-5);
+        assert_true(fabs((double)o->fact[i].rival_logp - ((double)z[rival] - log(sum))) < 1e-5);
+    }
+}
+
 static void step_both(struct world *a, struct world *b, const struct setup *u, int config)
 {
     struct step_limits lim[MOST];
@@ -247,6 +274,8 @@ static void step_both(struct world *a, struct world *b, const struct setup *u, i
         abandon_one(b, u, lim, shape, config);
     cycle_begin(&c, &b->r, b->live, lim, u->lanes, shape);
     must(cycle_draft(&c, &e) && cycle_verify(&c, &e) && cycle_accept(&c, &e), &e);
+    for (int i = 0; i < u->lanes; i++)
+        check_facts(b, &c.lane[i]);
     cycle_commit(&c);
     cycle_follow(&c);
     for (int i = 0; i < u->lanes; i++) {
@@ -333,7 +362,9 @@ static void test_phases_give_the_bits_of_a_step_and_abandoned_cycles_leave_none(
                   (unsigned long long)abandoned[3], (unsigned long long)failed[FAIL_STOP],
                   (unsigned long long)failed[FAIL_SAMPLE], (unsigned long long)failed[FAIL_SYNC],
                   (unsigned long long)failed[FAIL_POOL]);
-    print_message("# %llu steps were fused\n", (unsigned long long)fused);
+    print_message("# %llu steps were fused, %llu tokens improbable\n", (unsigned long long)fused,
+                  (unsigned long long)improbable);
+    assert_true(improbable > 20);
     assert_true(fused > 1000 && refused > 500);
     mock_close(&m);
 }

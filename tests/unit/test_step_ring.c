@@ -37,6 +37,20 @@ static void tree_of(int turn, int step, int most, struct tree *t)
     seed = keep;
 }
 
+/* Its tokens, likewise. Returns how many. */
+static int tokens_of(int turn, int step, int32_t token[TREE_MAX], struct token_fact fact[TREE_MAX])
+{
+    uint64_t keep = seed;
+    seed = mix64((uint64_t)step << 32 | (uint32_t)turn);
+    int n = below(9);
+    for (int i = 0; i < n; i++) {
+        token[i] = below(1000);
+        fact[i] = (struct token_fact){(float)-below(100), (float)-below(100), below(1000) - 1};
+    }
+    seed = keep;
+    return n;
+}
+
 static bool same_float(float a, float b)
 {
     return isnan(a) ? isnan(b) : !(a < b) && !(a > b);
@@ -51,6 +65,13 @@ static void assert_holds(const struct step_ring *r, int turn, int step, int most
     tree_of(turn, step, most, &want);
     ring_tree(r, e, &got);
     assert_int_equal(got.n, want.n > 1 ? want.n : 0);
+    int32_t token[TREE_MAX], held[TREE_MAX];
+    struct token_fact fact[TREE_MAX], held_fact[TREE_MAX];
+    int n = tokens_of(turn, step, token, fact);
+    ring_tokens(r, e, held, held_fact);
+    assert_int_equal(e->n_token, n);
+    assert_memory_equal(held, token, (size_t)n * sizeof *token);
+    assert_memory_equal(held_fact, fact, (size_t)n * sizeof *fact);
     for (int i = 0; i < got.n; i++) {
         assert_int_equal(got.token[i], want.token[i]);
         assert_int_equal(got.parent[i], want.parent[i]);
@@ -65,8 +86,11 @@ static void push(struct step_ring *r, int turn, int step, int most)
 {
     struct tree t;
     struct step_rec rec = {.kind = STEP_SPEC, .pos0 = 7 * turn + step};
+    int32_t token[TREE_MAX];
+    struct token_fact fact[TREE_MAX];
+    int n = tokens_of(turn, step, token, fact);
     tree_of(turn, step, most, &t);
-    ring_push(r, turn, step, &rec, &t);
+    ring_push(r, turn, step, &rec, &t, token, fact, n);
 }
 
 /* most: nodes of a tree; the bound that is met first differs. */
@@ -84,6 +108,7 @@ static void fill(int most)
         push(&r, turn, ++step, most);
         uint64_t held = r.end - r.first;
         assert_true(held >= 1 && held <= RING_STEPS && r.node_end - ring_at(&r, 0)->node <= RING_NODES);
+        assert_true(r.token_end - ring_at(&r, 0)->token <= RING_TOKENS);
         if (i % 1000 == 0 || i == n - 1)
             for (int k = 0; k < 50; k++) {
                 const struct ring_entry *e = ring_at(&r, (uint64_t)below((int)held));
@@ -97,7 +122,8 @@ static void fill(int most)
     assert_null(ring_find(&r, turn + 1, 1));
     assert_null(ring_find(&r, oldest->turn, 0));
     if (r.end - r.first < RING_STEPS) /* no room was given away */
-        assert_true(r.node_end - oldest->node > RING_NODES - 2 * TREE_MAX);
+        assert_true(r.node_end - oldest->node > RING_NODES - 2 * TREE_MAX ||
+                    r.token_end - oldest->token > RING_TOKENS - 2 * TREE_MAX);
     ring_close(&r);
 }
 
@@ -143,8 +169,9 @@ static void test_a_cut_takes_later_turns_away(void **state)
 static void test_entries_are_as_small_as_stated(void **state)
 {
     (void)state;
-    assert_int_equal(sizeof(struct ring_entry), 96);
+    assert_int_equal(sizeof(struct ring_entry), 120);
     assert_int_equal(sizeof(struct ring_node), 20);
+    assert_int_equal(sizeof(struct ring_token), 16);
 }
 
 int main(void)
