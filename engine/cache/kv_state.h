@@ -1,0 +1,28 @@
+/* kv_state.h - a copy of all bookkeeping of the cache: pools, free lists in their order, map, marks,
+ * the log of page events. The contents of cells are not in it, and neither are sequences.
+ *
+ * Saving and loading copy the arrays: O(slots) memory and time, about 30 bytes a slot. Engine
+ * thread, under its lock. */
+#ifndef AERIE_KV_STATE_H
+#define AERIE_KV_STATE_H
+
+#include "engine/cache/kvcache.h"
+
+struct kv_state {
+    struct pages pool[N_POOLS]; /* their arrays point into mem */
+    int32_t *swa_of, *full_of;
+    struct mark *mark[2];
+    int held[N_POOLS];
+    struct page_log *log;
+    void *mem; /* owned */
+    size_t bytes;
+};
+
+/* No page copy may be queued. kv_state_free() frees *s. */
+void kv_state_save(const struct kv *kv, struct kv_state *s);
+/* The cache is as it was when *s was saved, but for its stamps, which stay unique: the caller gives
+ * every sequence its columns of that time, marked unclean. */
+void kv_state_load(struct kv *kv, const struct kv_state *s);
+void kv_state_free(struct kv_state *s);
+
+#endif

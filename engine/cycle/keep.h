@@ -1,0 +1,39 @@
+/* keep.h - a state between two steps of a lane, kept so that the lane can go back to it and compute
+ * the same bits again.
+ *
+ * What lives here: the bookkeeping of the cache (kv_state.h), the lane's page table, lengths,
+ * guesses, draws and last step, the drafter's state after the last cell, the captured states of that
+ * cell, and the contents of the sliding-window pages that no other sequence holds. All other cells
+ * that a later step reads stay as they are by themselves: cells of the full and draft pools are
+ * final from the commit on and their pages are not given back while the lane lives, and pages with
+ * another holder are never written (kvcache.h).
+ *
+ * Therefore a kept state is valid as long as every sequence that shared pages with the lane still
+ * exists, no sequence has been added, and the lane has not gone back to an earlier state: the steps
+ * since then may have left rejected tree nodes in cells that this state counts as final. Engine
+ * thread. */
+#ifndef AERIE_KEEP_H
+#define AERIE_KEEP_H
+
+#include "engine/cache/kv_state.h"
+#include "engine/cycle/lane.h"
+
+struct kept {
+    struct kv_state kv;
+    struct lane lane; /* seq.col, seq.dcol and tap owned; of tok only n: tokens only join a lane */
+    uint64_t slots;   /* of the runtime */
+    float *root;      /* the drafter's state of the lane's slot; NULL: none. Owned */
+    int32_t *page;    /* (n_page) of the swa pool, whose contents follow in `cells`; owned */
+    int n_page;
+    uint8_t *cells;   /* page by page: every layer's keys, then its values; owned */
+    size_t bytes;     /* of memory, all in all */
+};
+
+/* Keeps the present state of a lane between two steps. Reads from the device, and waits for that:
+ * not under the pass's lock. The caller ends it with keep_free(). */
+void keep_state(struct kept *k, struct runtime *r, const struct lane *l);
+/* The lane, the pools and the cells are as they were. Takes the pass's lock. */
+void keep_restore(const struct kept *k, struct runtime *r, struct lane *l);
+void keep_free(struct kept *k); /* an empty one is fine */
+
+#endif
