@@ -96,6 +96,10 @@ enum file_owner file_owner(const char *path, struct err *e)
         return FILE_REFUSED;
     }
     bool empty = true, database = n == HEADER && memcmp(head, "SQLite format 3", 16) == 0;
+    if (database && big_endian(head + AT_APPLICATION) == PACK_ID) {
+        err_set(e, ERR_DB, "%s is a pack, which is only read; expected a session log", path);
+        return FILE_PACK;
+    }
     if (database ? page_is_ours(head) : n == 0 || has_companion(path))
         return FILE_OURS;
     if (database && page_is_blank(head) && (wal_is_ours(path, &empty) || empty))

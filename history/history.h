@@ -7,11 +7,10 @@
  * committed about every 100 ms with synchronous=NORMAL. Text is stored byte for byte; code that
  * shows it must sanitise it.
  *
- * Threads: the writer thread owns the writing connection and the events that wait for their commit.
- * Its callers give it events through the queue, and share with it, under a mutex, the level, the
- * description, the status and the marks of history_flush(). A struct hdb, its connection and what it
- * returned belong to the thread that opened it.
- */
+ * Threads: the writer thread owns the writing connection and the events that wait for their
+ * commit. Its callers give it events through the queue, and share with it, under a mutex, the
+ * level, the description, the status and the marks of history_flush(). A struct hdb, its
+ * connection and what it returned belong to the thread that opened it. / */
 #ifndef AERIE_HISTORY_H
 #define AERIE_HISTORY_H
 
@@ -109,9 +108,10 @@ struct hdb; /* a read-only connection; one thread */
  * reading thread. */
 void hdb_stop_when(bool (*stop)(void));
 
-/* Opens a log for reading. NULL and *e: ERR_NEGATIVE if the file does not exist, else ERR_DB. If
- * neither the file nor its folder can be written, the log is opened without locks, as an immutable
- * file, and hdb_warning() says so. The caller closes. */
+/* Opens a log or a pack for reading. NULL and *e: ERR_NEGATIVE if the file does not exist, else
+ * ERR_DB. If neither the file nor its folder can be written, a log is opened without locks, as
+ * an immutable file, and hdb_warning() says so. A pack is read into memory, and refused unless
+ * its seal matches; "last" names the session in it. The caller closes. */
 struct hdb *hdb_open(const char *path, struct err *e);
 void hdb_close(struct hdb *d);
 const char *hdb_warning(const struct hdb *d); /* "" when there is none */
@@ -266,6 +266,39 @@ bool hdb_account(struct hdb *d, const char *session, int *first, int *bad, struc
 bool hdb_export(struct hdb *d, const char *session, const char *path, struct err *e);
 /* Writes n bytes to a file under the same rules. */
 bool hdb_save(const char *path, const char *bytes, size_t n, struct err *e);
+
+/* A pack: one file with a session (and those that it was forked from) as the log has it, to be
+ * given away. Every reader above reads it; history/PACK.md describes it. */
+enum pack_level {
+    PACK_TEXT,  /* messages, replies, titles, system prompts, notices, and the texts of tokens */
+    PACK_IDS,   /* no text; token ids are kept, so the session can be computed again */
+    PACK_SHAPE, /* no ids either, and no digest over them: it can be looked at only */
+    N_PACK_LEVELS
+};
+const char *pack_level_name(enum pack_level l); /* "text", "ids", "shape" */
+struct pack_about {
+    char session[SESSION_ID];
+    enum pack_level level;
+    int turns, steps; /* in the pack */
+    char trees[48];   /* "9.3..9.40": the steps whose draft trees are kept; "": all */
+    char made_by[96];
+    char seal[65];
+    uint64_t bytes; /* of the file */
+};
+struct pack_opts {
+    enum pack_level level;
+    /* Of a slice: keeps no turn after to_turn, and the draft trees of these steps only. 0: from the
+     * first, to the last step. */
+    int from_turn, from_step, to_turn, to_step;
+    const char *made_by; /* build */
+};
+/* Writes a session (a full id) to a new file, 0600. *out (may be NULL) describes it. False and *e:
+ * nothing was written; ERR_NEGATIVE: the session has no such step. A pack of a pack keeps no more
+ * than the first. */
+bool hdb_pack(struct hdb *d, const char *session, const struct pack_opts *o, const char *path,
+              struct pack_about *out, struct err *e);
+/* What an open pack says of itself; NULL: d is a log. */
+const struct pack_about *hdb_packed(const struct hdb *d);
 
 /* Maintenance (`aerie db`), each on its own connection; false and *e on failure. Backup: a copy by
  * VACUUM INTO, 0600, `to` must not exist. Prune: deletes old sessions, except parents of kept ones

@@ -65,7 +65,11 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed i
 /* ---- schema.c: versions, migrations, the schema's text
  * ---------------------------------------- */
 
-enum { APPLICATION_ID = 0x41455249 /* "AERI" */, SCHEMA_VERSION = 3 };
+enum {
+    APPLICATION_ID = 0x41455249 /* "AERI" */,
+    PACK_ID = 0x41455250 /* "AERP" */,
+    SCHEMA_VERSION = 3
+};
 
 /* The migration from version `to` - 1 to version `to`. Version 0 is an empty file. */
 struct migration {
@@ -86,6 +90,13 @@ bool schema_check(struct db *d, struct err *e);
 /* As schema_check(), but *differ differences from the text are lines of the report, not an
  * error. */
 bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e);
+/* Of packs (pack_file.c), which have the log's tables, the table `pack` and PACK_ID. Make: all
+ * tables, in an empty database. Check: refuses (ERR_DB) what is no pack, a newer one, and one
+ * whose schema differs from the text of its version; *old: of an older version. Renew: migrates
+ * an older one. */
+bool schema_make_pack(struct db *d, struct err *e);
+bool schema_check_pack(struct db *d, bool *old, struct err *e);
+bool schema_renew_pack(struct db *d, struct err *e);
 /* Switches to WAL. False: the file system does not support it, and a rollback journal is used. */
 bool schema_wal(struct db *d);
 
@@ -95,6 +106,7 @@ bool schema_wal(struct db *d);
 enum file_owner {
     FILE_MISSING,
     FILE_OURS,    /* a session log, perhaps damaged, or an empty file */
+    FILE_PACK,    /* a pack; *e (ERR_DB) says that it can only be read */
     FILE_REFUSED, /* another program's, or not a regular file; *e (ERR_DB) says which */
 };
 enum file_owner file_owner(const char *path, struct err *e);
@@ -269,11 +281,46 @@ int op_parse(const char *s);                  /* -1: none */
 enum op_kind op_last(void);
 
 
+/* ---- pack_file.c ----------------------------------------------------------------------------- */
+
+struct pack {
+    struct buf file; /* the database, and behind it the seal */
+    size_t db_bytes;
+    struct pack_about about;
+};
+
 struct hdb {
     struct db db;  /* read-only */
     struct db sql; /* the inspector's own; h == NULL until hdb_sql() opens it */
     char *path;
     char warning[256];
+    struct pack *pack; /* NULL: a log */
 };
+
+/* Writes a database's bytes and their seal to a new file, 0600, synced. False and *e on failure:
+ * there is no file then. */
+bool pack_write(const char *path, const void *bytes, size_t n, struct err *e);
+/* Reads the pack h->path, checks seal and schema, and opens h->db on its bytes. False and *e
+ * (ERR_DB): h is as before. */
+bool pack_open(struct hdb *h, struct err *e);
+void pack_close(struct hdb *h); /* connections, too */
+/* One more connection to an open pack. */
+bool pack_connect(const struct hdb *h, struct db *d, struct err *e);
+
+/* ---- pack.c ---------------------------------------------------------------------------------- */
+
+/* What a pack keeps of a table: every column stands in one of the lists (names between blanks). */
+struct pack_rule {
+    const char *table, *where; /* ?1: session, ?2: order before which rows are kept */
+    const char *facts;  /* kept always: neither text nor ids */
+    const char *paths;  /* without text: the last component only */
+    const char *ids;    /* ids and digests over them: -1 and 0 at PACK_SHAPE */
+    const char *text;   /* kept at PACK_TEXT; of event also where the text is technical */
+    const char *never;  /* checksums and processes of the log */
+    const char *slice;  /* the column with the step's id; rows of steps outside of a slice are left out */
+};
+const struct pack_rule *pack_rule(int i);   /* NULL after the last */
+bool pack_leaves_out(const char *table);    /* a table without rule, on purpose */
+bool pack_names(const char *list, const char *name); /* whether a list (may be NULL) has a name */
 
 #endif

@@ -52,11 +52,13 @@ struct hdb *hdb_open(const char *path, struct err *e)
     enum file_owner owner = file_owner(path, e);
     if (owner == FILE_MISSING)
         err_set(e, ERR_NEGATIVE, "there is no session log at %s yet", path);
-    if (owner != FILE_OURS)
+    if (owner != FILE_OURS && owner != FILE_PACK)
         return NULL;
     struct hdb *h = xcalloc(1, sizeof *h);
     h->path = xstrdup(path);
-    bool ok = db_open(&h->db, path, SQLITE_OPEN_READONLY, e);
+    bool ok = owner == FILE_PACK ? pack_open(h, e) : db_open(&h->db, path, SQLITE_OPEN_READONLY, e);
+    if (ok && h->pack)
+        return h;
     if (ok)
         h->db.limit = READ_LIMIT;
     if (ok && !schema_check(&h->db, e)) {
@@ -75,6 +77,7 @@ void hdb_close(struct hdb *h)
 {
     if (!h)
         return;
+    pack_close(h);
     db_close(&h->db);
     db_close(&h->sql);
     free(h->path);
@@ -211,6 +214,8 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
 {
     struct found f = {.out = out};
     memset(out, 0, sizeof *out);
+    if (h->pack && strcmp(id, "last") == 0)
+        id = h->pack->about.session;
     if (strcmp(id, "last") == 0) {
         int n = hdb_sessions(h, NULL, NULL, 1, keep_first, &f, e);
         return n > 0 || (n == 0 && err_set(e, ERR_NEGATIVE, "no session is logged yet"));
@@ -449,5 +454,7 @@ int hdb_ops(struct hdb *h, const char *session, bool (*fn)(const struct op_row *
 bool hdb_verify(struct hdb *h, const char *session, int *turns, int *bad, struct buf *report,
                 struct err *e)
 {
-    return chain_verify(&h->db, session, turns, bad, report, e);
+    *bad = 0;
+    *turns = h->pack ? h->pack->about.turns : 0;
+    return h->pack || chain_verify(&h->db, session, turns, bad, report, e);
 }

@@ -99,9 +99,17 @@ static const char schema_2[] =
 
     "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;";
 
-static const struct migration migrations[] = {
-    {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}};
-enum { N_MIGRATIONS = sizeof migrations / sizeof *migrations };
+/* Of packs only (pack.c): what was packed, and how. */
+static const char schema_pack[] =
+    "CREATE TABLE pack(name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;";
+
+#define MIGRATIONS {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}
+static const struct migration migrations[] = {MIGRATIONS};
+static const struct migration of_pack[] = {{0, schema_pack, NULL}, MIGRATIONS};
+enum {
+    N_MIGRATIONS = sizeof migrations / sizeof *migrations,
+    N_OF_PACK = sizeof of_pack / sizeof *of_pack,
+};
 
 /* ---- versions ---- */
 
@@ -331,6 +339,52 @@ bool schema_report(struct db *d, struct buf *report, int *differ, struct err *e)
 {
     return check_version(d, e) &&
            compare_text(d, migrations, N_MIGRATIONS, SCHEMA_VERSION, report, differ, e);
+}
+
+/* ---- packs ---- */
+
+static bool mark_pack(struct db *d, struct err *e)
+{
+    char set[96];
+    snprintf(set, sizeof set, "PRAGMA application_id=%d; PRAGMA user_version=%d", PACK_ID,
+             SCHEMA_VERSION);
+    return db_exec(d, set, e);
+}
+
+bool schema_make_pack(struct db *d, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < N_OF_PACK; i++)
+        ok = db_exec(d, of_pack[i].sql, e);
+    return ok && mark_pack(d, e);
+}
+
+bool schema_check_pack(struct db *d, bool *old, struct err *e)
+{
+    int64_t version, app;
+    if (db_int(d, &version, 0, "PRAGMA user_version", "") ||
+        db_int(d, &app, 0, "PRAGMA application_id", ""))
+        return db_fail(d, e, "cannot read");
+    if (app != PACK_ID || version < 3)
+        return err_set(e, ERR_DB, "%s is no pack of aerie", d->path);
+    *old = version < SCHEMA_VERSION;
+    return refuse_newer(d, version, SCHEMA_VERSION, e) &&
+           require_schema(d, of_pack, N_OF_PACK, version, e);
+}
+
+bool schema_renew_pack(struct db *d, struct err *e)
+{
+    int64_t version;
+    if (db_int(d, &version, 0, "PRAGMA user_version", ""))
+        return db_fail(d, e, "cannot read");
+    for (int i = 0; i < N_OF_PACK; i++)
+        if (of_pack[i].to > version &&
+            (sqlite3_exec(d->h, of_pack[i].sql, NULL, NULL, NULL) ||
+             (of_pack[i].fill && of_pack[i].fill(d)))) {
+            db_fail(d, e, "cannot migrate");
+            return err_prefix(e, "schema version %d", of_pack[i].to);
+        }
+    return mark_pack(d, e);
 }
 
 /* ---- the journal ---- */

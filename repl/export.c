@@ -40,12 +40,12 @@ static void add_named(struct buf *b, const char *name, const char *text)
 }
 
 static void markdown_head(struct buf *b, const struct session_row *row, const char *about,
-                          const struct hdb_past *p)
+                          const struct hdb_past *p, const struct pack_about *packed)
 {
     char when[32] = "";
     time_t at = (time_t)(row->created_ms / 1000);
     struct tm tm;
-    struct buf computed = {0};
+    struct buf computed = {0}, pack = {0};
     char *draft = facts_value(about, "draft_dir");
     if (localtime_r(&at, &tm))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
@@ -55,11 +55,15 @@ static void markdown_head(struct buf *b, const struct session_row *row, const ch
     buf_printf(b, "\n\n- session: %s, begun %s\n", row->id, when);
     if (row->parent[0])
         buf_printf(b, "- fork: of %s after turn %d\n", row->parent, row->fork_turn);
+    if (packed)
+        facts_pack(packed, &pack);
+    add_named(b, "pack", pack.p);
     add_named(b, "model", row->model);
     add_named(b, "draft", draft && *draft ? draft : "none");
     add_named(b, "computed", computed.p);
     add_named(b, "system", p->system);
     buf_free(&computed);
+    buf_free(&pack);
     free(draft);
 }
 
@@ -129,7 +133,7 @@ bool export_markdown(struct hdb *d, const char *session, const char *path, struc
     bool ok = hdb_find(d, session, &row, e) && hdb_about(d, row.id, &about, e) &&
               hdb_past(d, row.id, INT_MAX, &p, e);
     if (ok)
-        markdown_head(&text, &row, about.p, &p);
+        markdown_head(&text, &row, about.p, &p, hdb_packed(d));
     ok = ok && hazards(&text, d, row.id, e);
     for (int i = 0; ok && i < p.n; i++)
         turn(&text, &p.turn[i], i ? p.turn[i - 1].user.sampling : NULL);

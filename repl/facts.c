@@ -138,6 +138,36 @@ void facts_json(const char *lines, struct buf *json)
     jput_close(json, '}');
 }
 
+/* ---- packs ---- */
+
+void facts_pack(const struct pack_about *a, struct buf *out)
+{
+    static const char *const kept[] = {"with text", "no text, token ids kept", "no text, no token ids"};
+    buf_printf(out, "%s; %d turn%s, %d step%s", kept[a->level], a->turns, plural(a->turns), a->steps,
+               plural(a->steps));
+    if (a->trees[0])
+        buf_printf(out, "; trees of %s", a->trees);
+    buf_printf(out, "; seal %.12s", a->seal);
+}
+
+void facts_pack_json(const struct pack_about *a, struct buf *json)
+{
+    if (!a) {
+        jput_null(json);
+        return;
+    }
+    jput_open(json, '{');
+    jput_kstr(json, "session", a->session);
+    jput_kstr(json, "keeps", pack_level_name(a->level));
+    jput_kint(json, "turns", a->turns);
+    jput_kint(json, "steps", a->steps);
+    jput_kstr(json, "trees", a->trees);
+    jput_kstr(json, "made_by", a->made_by);
+    jput_kstr(json, "seal", a->seal);
+    jput_kint(json, "bytes", (int64_t)a->bytes);
+    jput_close(json, '}');
+}
+
 /* ---- the build and the engine ---- */
 
 /* dl_iterate_phdr() calls this for the program itself first. */

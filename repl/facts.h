@@ -6,6 +6,7 @@
 
 #include "engine/backend.h"
 #include "engine/opts.h"
+#include "history/history.h"
 
 /* `lines` are "name=value" lines: of hdb_about(), of turn_row.sampling, of OP_OPEN. */
 
@@ -27,6 +28,10 @@ const char *facts_build(void);
  * of them has are not compared, nor are version, device and flags, with which bits may still be
  * equal. */
 void facts_compare(const char *log, const char *now, struct buf *out);
+/* "no text, token ids kept; 12 turns, 340 steps; trees of 9.3..9.40; seal 3fa9c01b2d4e". */
+void facts_pack(const struct pack_about *a, struct buf *out);
+/* Of an open pack the same as a JSON object; of a log null. */
+void facts_pack_json(const struct pack_about *a, struct buf *json);
 /* The lines as a JSON object of strings. */
 void facts_json(const char *lines, struct buf *json);
 

@@ -114,11 +114,11 @@ void app_look(struct app *a, struct status *s);
 
 /* The number of the pause in which a turn waits, from 1; 0: no turn is paused. */
 uint64_t app_paused(const struct app *a);
-/* Shows where and why the turn is paused; what both faces do with EV_PAUSE. Returns the number of the
- * latest pause. */
+/* Shows where and why the turn is paused; what both faces do with EV_PAUSE. Returns the number
+ * of the latest pause. */
 uint64_t app_show_pause(struct app *a);
-/* The tree of the step that is paused between two phases, else of the latest step that drafted. False:
- * there is none. For backends with VIEW_TREES. */
+/* The tree of the step that is paused between two phases, else of the latest step that drafted.
+ * False: there is none. For backends with VIEW_TREES. */
 bool app_latest_tree(struct app *a, struct step_view *v);
 
 /* ---- app.c ----------------------------------------------------------------------------------- */
@@ -226,6 +226,12 @@ void cmd_complete(struct app *a, const char *line,
 /* The table as Markdown rows, for the README, and as JSON, for commands.json. */
 void cmd_table_markdown(struct buf *out);
 void cmd_table_json(struct buf *out);
+
+/* As hdb_sql(), in a process of its own that can be killed (cmd/sql.h): text or JSON of at most
+ * max_rows rows of a query on a log or a pack. False and *e: also when the query was interrupted
+ * or took too long. */
+bool sql_run(const char *db, const char *query, bool json, int max_rows, struct buf *out,
+             struct err *e);
 
 /* ---- views.c: what commands and panes show --------------------------------------------------- */
 

@@ -19,6 +19,8 @@ struct cli {
     const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes;
     bool check, special, jsonl, brief;
+    bool with_text, no_ids; /* pack */
+    const char *steps;
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */
     char *target, *draft;     /* paths inside it */
@@ -35,6 +37,7 @@ int cli_batch(struct cli *c);
 int cli_logs(struct cli *c);
 int cli_show(struct cli *c);
 int cli_export(struct cli *c);
+int cli_pack(struct cli *c);
 int cli_db(struct cli *c);
 int cli_replay(struct cli *c);
 int cli_tokenize(struct cli *c);
@@ -65,14 +68,20 @@ void cli_json(struct buf *b);
 int cli_line(FILE *f, struct buf *line, struct err *e);
 /* Milliseconds since 1970 as local "2026-01-31 14:05". */
 void cli_when(int64_t ms, char out[20]);
-/* Around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM cancel what runs under *s.
- * cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
+/* Around work on this thread: from cli_stop_open() on, Ctrl-C and SIGTERM cancel what runs under
+ * *s. cli_stop_close() ends that and returns the exit code of the signal that came, or `rc`. */
 bool cli_stop_open(struct stop *s, struct err *e);
 int cli_stop_close(int rc);
 /* The database the options name, or the default; the caller frees. */
 char *cli_db_path(const struct cli *c);
 /* Opens it for reading; NULL and *e. */
 struct hdb *cli_open_db(const struct cli *c, struct err *e);
+/* Opens the log or the pack that holds the session `name`: a name with '/' or '.', which no
+ * session id has, is a pack's path; any other is found in the log by hdb_find(). The caller
+ * closes, and frees *row. NULL and *e. */
+struct hdb *cli_open_session(const struct cli *c, const char *name, struct session_row *row,
+                             struct err *e);
+bool cli_names_file(const char *name);
 /* Loading progress on standard error, for engine_opts.progress. */
 void cli_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 void cli_progress_end(void);

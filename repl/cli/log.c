@@ -106,8 +106,8 @@ int cli_export(struct cli *c)
         err_set(&e, ERR_USAGE, "--format cannot be \"%.80s\"; expected jsonl or md", format);
         return cli_fail(&e);
     }
-    struct hdb *d = cli_open_db(c, &e);
-    bool ok = d && hdb_find(d, c->word[0], &row, &e) &&
+    struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
+    bool ok = d &&
               (strcmp(format, "md") == 0 ? export_markdown : hdb_export)(d, row.id,
                                                                          c->out ? c->out : "-", &e);
     session_row_free(&row);
@@ -175,13 +175,32 @@ static int db_backup(const struct cli *c, const char *path, struct err *e)
     return cli_fail(e);
 }
 
+static int db_sql(const struct cli *c, const char *path, struct err *e)
+{
+    enum { MAX_ROWS = 10000 };
+    struct buf text = {0};
+    struct stop stop;
+    if (c->n_word < 2) {
+        err_set(e, ERR_USAGE, "db sql: expected a QUERY, such as \"select * from v_step limit 5\"");
+        return cli_fail(e);
+    }
+    bool ok = cli_stop_open(&stop, e) && sql_run(path, c->word[1], c->opt.json, MAX_ROWS, &text, e);
+    int rc = cli_stop_close(0);
+    if (ok && c->opt.json)
+        cli_json(&text);
+    else if (ok)
+        cli_print_text(c, &text);
+    buf_free(&text);
+    return rc ? rc : ok ? 0 : cli_fail(e);
+}
+
 int cli_db(struct cli *c)
 {
     struct err e = {0};
     const char *what = c->word[0];
     char *path = cli_db_path(c);
     int rc;
-    if (c->n_word == 2 && strcmp(what, "backup") != 0) {
+    if (c->n_word == 2 && strcmp(what, "backup") != 0 && strcmp(what, "sql") != 0) {
         err_set(&e, ERR_USAGE, "db %.40s takes nothing behind it", what);
         rc = cli_fail(&e);
     } else if (strcmp(what, "path") == 0) {
@@ -195,8 +214,10 @@ int cli_db(struct cli *c)
         rc = db_backup(c, path, &e);
     } else if (strcmp(what, "prune") == 0) {
         rc = db_prune(c, path, &e);
+    } else if (strcmp(what, "sql") == 0) {
+        rc = db_sql(c, path, &e);
     } else {
-        err_set(&e, ERR_USAGE, "db cannot \"%.40s\"; expected path, check, backup or prune", what);
+        err_set(&e, ERR_USAGE, "db cannot \"%.40s\"; expected path, check, backup, sql or prune", what);
         rc = cli_fail(&e);
     }
     free(path);

@@ -120,6 +120,37 @@ struct hdb *cli_open_db(const struct cli *c, struct err *e)
     return d;
 }
 
+bool cli_names_file(const char *name)
+{
+    return strpbrk(name, "/.") != NULL;
+}
+
+static struct hdb *open_pack_file(const char *path, struct err *e)
+{
+    if (access(path, F_OK) != 0) {
+        err_set(e, ERR_NEGATIVE, "%s: %s; expected a file of aerie pack, or a session's id", path,
+                strerror(errno));
+        return NULL;
+    }
+    struct hdb *d = hdb_open(path, e);
+    if (!d || hdb_packed(d))
+        return d;
+    hdb_close(d);
+    err_set(e, ERR_USAGE, "%s is a session log, no pack; expected --db %s and a session's id", path, path);
+    return NULL;
+}
+
+struct hdb *cli_open_session(const struct cli *c, const char *name, struct session_row *row,
+                             struct err *e)
+{
+    bool file = cli_names_file(name);
+    struct hdb *d = file ? open_pack_file(name, e) : cli_open_db(c, e);
+    if (d && hdb_find(d, file ? "last" : name, row, e))
+        return d;
+    hdb_close(d);
+    return NULL;
+}
+
 /* ---- stopping ---- */
 
 bool cli_stop_open(struct stop *s, struct err *e)

@@ -554,8 +554,8 @@ int cli_replay(struct cli *c)
     struct replay r = {.c = c};
     struct session_row row = {0};
     sheet_init(&r.sheet, c->opt.ascii);
-    struct hdb *d = cli_open_db(c, &e);
-    bool ok = d && hdb_find(d, c->word[0], &row, &e) && script_read(&r.script, d, row.id, &e) &&
+    struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
+    bool ok = d && script_read(&r.script, d, row.id, &e) &&
               play(&r, &e) && (r.differs || account(&r, d, row.id, &e));
     int rc = ok ? verdict(&r) : cli_fail(&e);
     backend_close(r.backend);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "history/hazards.h"
 #include "models/tokenizer/tokenizer.h"
@@ -18,6 +19,7 @@ struct show {
     struct tokenizer *tok; /* of the session's model, or NULL: ids are shown */
     int turn, step;        /* 0: all */
     struct session_row row;
+    const struct pack_about *pack; /* NULL: a session of the log */
     struct buf about;      /* of its latest run */
     struct hdb_past past;
     const struct past_part *part; /* whose rows are read now */
@@ -41,8 +43,10 @@ static bool positive(const char *s, size_t n, int *out)
 /* Reads "ID[:TURN[.STEP]]". *id: the caller frees it; a part that is left out is 0. */
 static bool read_place(const char *text, char **id, int *turn, int *step, struct err *e)
 {
-    const char *colon = strchr(text, ':');
+    const char *colon = strrchr(text, ':');
     *turn = *step = 0;
+    if (cli_names_file(text) && access(text, F_OK) == 0)
+        colon = NULL; /* a pack with a colon in its name */
     *id = colon ? xasprintf("%.*s", (int)(colon - text), text) : xstrdup(text);
     if (!colon)
         return true;
@@ -180,6 +184,8 @@ static void step_details(struct show *w, const struct step_row *r)
     sheet_line(s);
     if (r->tree)
         tree_lines(w, r->tree);
+    else if (k->drafted && w->pack && w->pack->trees[0])
+        sheet_printf(s, ST_DIM, "  the pack has trees of %s only", w->pack->trees), sheet_line(s);
     else if (k->drafted)
         sheet_add(s, ST_DIM, "  the tree was not saved: --log-level tree saves it"), sheet_line(s);
 }
@@ -293,7 +299,10 @@ static void turn_lines(struct show *w, const struct turn_row *r)
         turn_head(w, r);
         settings_lines(w, r);
     }
-    cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
+    if (w->pack && w->pack->level != PACK_TEXT)
+        sheet_add(s, ST_DIM, "(text left out)"), sheet_line(s);
+    else
+        cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
     if (!r->is_user) {
         sheet_printf(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
                      r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
@@ -332,6 +341,8 @@ static void json_head(struct show *w)
     jput_kstr(b, "title", r->title);
     jput_kstr(b, "model", r->model);
     jput_kint(b, "created_ms", r->created_ms);
+    jput_key(b, "pack");
+    facts_pack_json(w->pack, b);
     jput_key(b, "about");
     facts_json(w->about.p, b);
     jput_key(b, "settings");
@@ -363,12 +374,15 @@ static void head_lines(struct show *w, const char *hazards)
     char when[20];
     char *names[] = {facts_value(about, "model_dir"), facts_value(about, "model_sha"),
                      facts_value(about, "draft_dir"), facts_value(about, "draft_sha")};
-    struct buf computed = {0};
+    struct buf computed = {0}, pack = {0};
     cli_when(r->created_ms, when);
     facts_computed(about, &computed);
+    if (w->pack)
+        facts_pack(w->pack, &pack);
     sheet_add(&w->sheet, ST_KEY, r->id);
     sheet_printf(&w->sheet, ST_DIM, "  %s", when);
     sheet_line(&w->sheet);
+    head_line(w, "pack", pack.p, NULL);
     head_line(w, "model", names[0], names[1]);
     head_line(w, "draft", names[2] && *names[2] ? names[2] : "none", names[3]);
     head_line(w, "computed", computed.p, NULL);
@@ -386,6 +400,7 @@ static void head_lines(struct show *w, const char *hazards)
     for (int i = 0; i < 4; i++)
         free(names[i]);
     buf_free(&computed);
+    buf_free(&pack);
 }
 
 /* Calls fn for the rows of the session and of what it was forked from, the oldest first. */
@@ -457,10 +472,11 @@ int cli_show(struct cli *c)
     struct hdb *d = NULL;
     char *id = NULL, *dir = NULL;
     sheet_init(&w.sheet, c->opt.ascii);
-    bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_db(c, &e)) &&
-              hdb_find(d, id, &w.row, &e) && hdb_about(d, w.row.id, &w.about, &e) &&
+    bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_session(c, id, &w.row, &e)) &&
+              (w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
               hdb_past(d, w.row.id, INT_MAX, &w.past, &e);
-    if (ok && (dir = facts_value(w.about.p, "model_dir")))
+    /* a pack's folder is of another machine */
+    if (ok && !w.pack && (dir = facts_value(w.about.p, "model_dir")))
         w.tok = tok_open(dir, NULL); /* only to show text beside ids: without it, ids */
     ok = ok && show_all(&w, d, &e);
     if (ok && c->opt.json)

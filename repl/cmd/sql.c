@@ -21,6 +21,7 @@
 
 #include "history/history.h"
 #include "repl/interrupt.h"
+#include "repl/repl.h"
 
 enum {
     CHILD_MS = 5000,             /* the child's own limit is 2 s; the rest is for its start */

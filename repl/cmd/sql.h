@@ -11,10 +11,7 @@
 
 #define SQL_CHILD "aerie-sql"
 
-/* As hdb_sql(): text or JSON of at most max_rows rows of the query on the database. False and *e:
- * also when the query was interrupted or took too long. Main thread only. */
-bool sql_run(const char *db, const char *query, bool json, int max_rows, struct buf *out,
-             struct err *e);
+/* sql_run(), which asks for a query: repl/repl.h. */
 /* What main() runs under the name SQL_CHILD: request on standard input, answer on standard output. */
 int sql_child(void);
 

@@ -1,7 +1,7 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    local commands="chat run logs show replay export db tokenize golden bench bugs doctor help"
+    local commands="chat run logs show replay export pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= forget= check= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
@@ -20,6 +20,7 @@ _aerie() {
         show) flags="--db --json" ;;
         replay) flags="--check --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
         export) flags="--format --output --db" ;;
+        pack) flags="--steps --with-text --no-ids --output --db --json" ;;
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
@@ -41,11 +42,12 @@ _aerie() {
         --format) COMPREPLY=($(compgen -W "jsonl md" -- "$cur")); return ;;
         -p|--param) compopt -o nospace; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
         -f|--file|--script|-o|--output|--db) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --session|show|replay|export)
+        --session|show|replay|export|pack)
             COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
-                sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p')" -- "$cur")); return ;;
+                sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p')" -- "$cur")
+                $(compgen -f -X '!*.aerie' -- "$cur")); return ;;
         help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
-        db) COMPREPLY=($(compgen -W "path check backup prune" -- "$cur")); return ;;
+        db) COMPREPLY=($(compgen -W "path check backup sql prune" -- "$cur")); return ;;
     esac
     case $cur in
         -*) COMPREPLY=($(compgen -W "$flags $common" -- "$cur")) ;;

@@ -1,5 +1,5 @@
 # fish completion for aerie
-set -l commands chat run logs show replay export db tokenize golden bench bugs doctor help
+set -l commands chat run logs show replay export pack db tokenize golden bench bugs doctor help
 
 function __aerie_sessions
     echo last
@@ -8,7 +8,7 @@ end
 
 function __aerie_in
     set -l words (commandline -opc)
-    for c in chat run logs show replay export db tokenize golden bench bugs doctor help
+    for c in chat run logs show replay export pack db tokenize golden bench bugs doctor help
         if contains -- $c $words
             contains -- $c $argv
             return
@@ -24,6 +24,7 @@ complete -c aerie -n '__aerie_in none' -a logs -d 'list saved sessions'
 complete -c aerie -n '__aerie_in none' -a show -d 'print a session, a turn or a step'
 complete -c aerie -n '__aerie_in none' -a replay -d 'run a session again'
 complete -c aerie -n '__aerie_in none' -a export -d 'write a session to a file'
+complete -c aerie -n '__aerie_in none' -a pack -d 'write a session to one file for others'
 complete -c aerie -n '__aerie_in none' -a db -d 'care for the database'
 complete -c aerie -n '__aerie_in none' -a tokenize -d 'print token ids'
 complete -c aerie -n '__aerie_in none' -a golden -d 'compare with reference tensors'
@@ -32,8 +33,9 @@ complete -c aerie -n '__aerie_in none' -a bugs -d 'historical faults'
 complete -c aerie -n '__aerie_in none' -a doctor -d 'what was found here'
 complete -c aerie -n '__aerie_in none' -a help -d 'flags and settings'
 complete -c aerie -n '__aerie_in help' -a "$commands"
-complete -c aerie -n '__aerie_in show replay export' -a '(__aerie_sessions)'
-complete -c aerie -n '__aerie_in db' -a 'path check backup prune'
+complete -c aerie -n '__aerie_in show replay export pack' -a '(__aerie_sessions)'
+complete -c aerie -n '__aerie_in show replay export pack' -k -xa '(__fish_complete_suffix .aerie)'
+complete -c aerie -n '__aerie_in db' -a 'path check backup sql prune'
 complete -c aerie -n '__aerie_in tokenize db golden' -F
 
 complete -c aerie -l ascii -d 'no line or block characters'
@@ -88,7 +90,10 @@ complete -c aerie -n '__aerie_in logs' -s n -l limit -x -d 'how many'
 complete -c aerie -n '__aerie_in logs' -s m -l model -x -d 'model name'
 complete -c aerie -n '__aerie_in replay' -l check -d 'only the verdict'
 complete -c aerie -n '__aerie_in export' -l format -x -a 'jsonl md' -d 'format'
-complete -c aerie -n '__aerie_in export' -s o -l output -r -F -d 'new file'
+complete -c aerie -n '__aerie_in pack' -l steps -x -d 'draft trees of A..B only'
+complete -c aerie -n '__aerie_in pack' -l with-text -d 'keep the text'
+complete -c aerie -n '__aerie_in pack' -l no-ids -d 'leave token ids out'
+complete -c aerie -n '__aerie_in export pack' -s o -l output -r -F -d 'new file'
 complete -c aerie -n '__aerie_in db' -l older-than -x -d 'days'
 complete -c aerie -n '__aerie_in bench' -l synthetic -x -a 'gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B' -d 'a model with made-up weights'
 complete -c aerie -n '__aerie_in bench' -l cublas -r -F -d 'the cuBLASLt to measure against'

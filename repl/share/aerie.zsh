@@ -39,10 +39,11 @@ _aerie() {
     local -a commands
     commands=('chat:talk with the model' 'run:answer one prompt' 'logs:list saved sessions'
               'show:print a session, a turn or a step' 'replay:run a session again'
-              'export:write a session to a file' 'db:care for the database'
+              'export:write a session to a file'
+              'pack:write a session to one file for others' 'db:care for the database'
               'tokenize:print token ids'
               'golden:compare with reference tensors' 'bench:measure speed' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
-    local cmd=${words[(r)(chat|run|logs|show|replay|export|db|tokenize|golden|bench|bugs|doctor|help)]}
+    local cmd=${words[(r)(chat|run|logs|show|replay|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
                 '--script[lines from a file]:file:_files' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
@@ -58,8 +59,11 @@ _aerie() {
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \
                 '1::' '2:session:_aerie_sessions' ;;
+        pack) _arguments $common '--steps[draft trees of A..B only]:range:' '--with-text[keep the text]' \
+                '--no-ids[leave token ids out]' '(-o --output)'{-o,--output}'[new file]:file:_files' \
+                '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
         db) _arguments $common '--older-than[days]:days:' '--db[database]:file:_files' '--json' \
-                '1::' '2:action:(path check backup prune)' '3:file:_files' ;;
+                '1::' '2:action:(path check backup sql prune)' '3:file:_files' ;;
         tokenize) _arguments $common '(-m --model)'{-m,--model}'[folder]:folder:_files -/' \
                 '--special[match special tokens]' '--jsonl[JSON lines]' '1::' '2:file:_files' ;;
         golden) _arguments $common '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--json' \

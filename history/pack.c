@@ -1,0 +1,393 @@
+/* pack.c - writes a pack: the rows of a session and of those that it was forked from, without text.
+ *
+ * Nothing is removed from a copy of the log: the pack is a fresh database, and what it must not
+ * hold is never inserted. A table is copied only if it has a rule below, which sorts every
+ * column: what no rule names is emptied. So a column that is added to the schema stays out of
+ * packs until a rule says what it holds (tests/unit/test_pack.c requires that). / */
+#include "history/internal.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what a pack keeps ---- */
+
+/* The rows of a session up to the cut, an `order` (struct turn_row). ?1: session, ?2: cut. */
+#define RUNS "SELECT id FROM run WHERE session_id=?1 AND coalesce(link,0)<?2"
+#define TURNS "SELECT id FROM turn WHERE session_id=?1 AND coalesce(link,0)<?2"
+#define STEPS "SELECT id FROM step WHERE turn_id IN (" TURNS ")"
+
+static const struct pack_rule rules[] = {
+    {.table = "build", .where = "id IN (SELECT build_id FROM run WHERE id IN (" RUNS "))",
+     .facts = "id version device flags"},
+    {.table = "model", .where = "id IN (SELECT target_id FROM run WHERE id IN (" RUNS ") UNION"
+                                " SELECT draft_id FROM run WHERE id IN (" RUNS "))",
+     .facts = "id role weights_sha tokenizer_sha", .paths = "dir"},
+    {.table = "session", .where = "id=?1 AND ?2 NOT NULL",
+     .facts = "id parent fork_turn created_ms updated_ms last_run links", .text = "title",
+     .never = "chain seal"},
+    {.table = "run", .where = "id IN (" RUNS ")",
+     .facts = "id session_id build_id target_id draft_id config ended created_ms link",
+     .never = "writer chain"},
+    {.table = "turn", .where = "id IN (" TURNS ")",
+     .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 n_steps"
+              " n_drafted n_accepted us_prefill us_decode created_ms link",
+     .ids = "tokens", .text = "text", .never = "chain"},
+    {.table = "turn_part", .where = "turn_id IN (" TURNS ")", .facts = "turn_id k channel",
+     .text = "text"},
+    {.table = "step", .where = "id IN (" STEPS ")",
+     .facts = "id turn_id n kind pos0 rows drafted accepted draws us_draft us_verify us_commit us_check",
+     .ids = "bonus tokens page_digest draft_digest logit_digest"},
+    {.table = "tree", .where = "step_id IN (" STEPS ")", .facts = "step_id", .ids = "nodes",
+     .slice = "step_id"},
+    {.table = "page_event", .where = "step_id IN (" STEPS ")",
+     .facts = "step_id seq pool op page col refs"},
+    {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
+     .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "chain"},
+};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
+/* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
+static const char *const left_out[] = {"roll", "held", "taken"};
+
+const struct pack_rule *pack_rule(int i)
+{
+    return i < N_RULES ? &rules[i] : NULL;
+}
+
+bool pack_leaves_out(const char *table)
+{
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        if (!strcmp(table, left_out[i]))
+            return true;
+    return false;
+}
+
+bool pack_names(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list; p && *p; p += strcspn(p, " "), p += strspn(p, " "))
+        if (strcspn(p, " ") == n && memcmp(p, name, n) == 0)
+            return true;
+    return false;
+}
+
+/* ---- one value ---- */
+
+/* What becomes of a value. */
+enum fate_of_value { KEEP, EMPTY, NAME_ONLY, NO_IDS };
+
+/* An operation's text is settings and numbers, except that of a system prompt; a fault's is the
+ * checker's or the device's. Notices quote replies. */
+static bool is_technical(sqlite3_stmt *st)
+{
+    bool op = false, fault = false, prompt = false;
+    for (int i = 0; i < sqlite3_column_count(st); i++) {
+        const char *name = sqlite3_column_name(st, i), *s = (const char *)sqlite3_column_text(st, i);
+        if (s && !strcmp(name, "kind")) {
+            op = !strcmp(s, "op");
+            fault = !strcmp(s, "fault");
+        } else if (s && !strcmp(name, "op")) {
+            prompt = !strcmp(s, op_name(OP_SYSTEM));
+        }
+    }
+    return fault || (op && !prompt);
+}
+
+static enum fate_of_value judge(const struct pack_rule *r, sqlite3_stmt *st, int i,
+                                enum pack_level level)
+{
+    const char *name = sqlite3_column_name(st, i);
+    if (pack_names(r->facts, name))
+        return KEEP;
+    if (pack_names(r->paths, name))
+        return level == PACK_TEXT ? KEEP : NAME_ONLY;
+    if (pack_names(r->ids, name))
+        return level == PACK_SHAPE ? NO_IDS : KEEP;
+    if (pack_names(r->text, name) && !strcmp(r->table, "event") && is_technical(st))
+        return KEEP;
+    return pack_names(r->text, name) && level == PACK_TEXT ? KEEP : EMPTY;
+}
+
+static int bind_empty(sqlite3_stmt *to, int at, int type)
+{
+    switch (type) {
+    case SQLITE_NULL: return sqlite3_bind_null(to, at);
+    case SQLITE_TEXT: return sqlite3_bind_text(to, at, "", 0, SQLITE_STATIC);
+    case SQLITE_BLOB: return sqlite3_bind_zeroblob(to, at, 0);
+    default: return sqlite3_bind_int64(to, at, 0);
+    }
+}
+
+/* The last component of a path: the folders above it name a person's machine. */
+static int bind_last_name(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
+{
+    const char *path = (const char *)sqlite3_column_text(from, i);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    return sqlite3_bind_text(to, at, slash ? slash + 1 : path, -1, SQLITE_TRANSIENT);
+}
+
+/* A tree whose tokens are -1; its shape, fates and probabilities stay. */
+static int bind_bare_tree(sqlite3_stmt *to, int at, const void *p, int n)
+{
+    struct tree t;
+    struct buf packed = {0};
+    if (!tree_unpack(&t, p, (size_t)n, NULL))
+        return sqlite3_bind_zeroblob(to, at, 0);
+    for (int i = 0; i < t.n; i++)
+        t.token[i] = -1;
+    tree_pack(&t, &packed);
+    int rc = sqlite3_bind_blob64(to, at, packed.p, packed.n, SQLITE_TRANSIENT);
+    buf_free(&packed);
+    return rc;
+}
+
+/* As many ids as there were, each -1; a single id -1; no digest. */
+static int bind_no_ids(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
+{
+    const char *name = sqlite3_column_name(from, i);
+    int type = sqlite3_column_type(from, i), n = sqlite3_column_bytes(from, i);
+    if (type == SQLITE_INTEGER)
+        return sqlite3_bind_int64(to, at, strstr(name, "digest") ? 0 : -1);
+    if (type != SQLITE_BLOB)
+        return bind_empty(to, at, type);
+    if (!strcmp(name, "nodes"))
+        return bind_bare_tree(to, at, sqlite3_column_blob(from, i), n);
+    void *none = xmalloc((size_t)n + 1);
+    memset(none, 0xFF, (size_t)n);
+    return sqlite3_bind_blob64(to, at, none, (sqlite3_uint64)n, free);
+}
+
+static int bind_value(const struct pack_rule *r, sqlite3_stmt *to, sqlite3_stmt *from, int i,
+                      enum pack_level level)
+{
+    switch (judge(r, from, i, level)) {
+    case KEEP: return sqlite3_bind_value(to, i + 1, sqlite3_column_value(from, i));
+    case NAME_ONLY: return bind_last_name(to, i + 1, from, i);
+    case NO_IDS: return bind_no_ids(to, i + 1, from, i);
+    case EMPTY: break;
+    }
+    return bind_empty(to, i + 1, sqlite3_column_type(from, i));
+}
+
+/* ---- tables ---- */
+
+struct part {
+    char session[SESSION_ID];
+    int upto;    /* the packed session builds on its turns up to this one */
+    int64_t cut; /* rows from this order on belong to no turn of the pack */
+};
+
+struct packer {
+    struct hdb *from;
+    struct db to;
+    struct pack_opts o;
+    struct part *part; /* the oldest parent first, the session itself last */
+    int n_part;
+    struct err *e;
+};
+
+/* "INSERT OR IGNORE INTO table(columns) VALUES(?, ...)" for the columns of a statement. */
+static sqlite3_stmt *prepare_insert(struct packer *p, const struct pack_rule *r, sqlite3_stmt *from)
+{
+    struct buf sql = {0};
+    sqlite3_stmt *st = NULL;
+    int n = sqlite3_column_count(from);
+    buf_printf(&sql, "INSERT OR IGNORE INTO %s(", r->table);
+    for (int i = 0; i < n; i++)
+        buf_printf(&sql, "%s%s", i ? "," : "", sqlite3_column_name(from, i));
+    buf_str(&sql, ") VALUES(");
+    for (int i = 0; i < n; i++)
+        buf_str(&sql, i ? ",?" : "?");
+    buf_char(&sql, ')');
+    if (sqlite3_prepare_v2(p->to.h, sql.p, -1, &st, NULL))
+        db_fail(&p->to, p->e, "cannot pack");
+    buf_free(&sql);
+    return st;
+}
+
+/* Limits draft trees to the steps of a slice. */
+static void slice_condition(const struct packer *p, const struct pack_rule *r, const struct part *part,
+                            struct buf *sql)
+{
+    const struct pack_opts *o = &p->o;
+    if (!r->slice || !o->to_turn)
+        return;
+    buf_printf(sql, " AND %s IN (SELECT s.id FROM step s JOIN turn t ON t.id=s.turn_id WHERE t.n<=%d"
+               " AND (t.n, s.n) BETWEEN (%d, %d) AND (%d, %d))", r->slice, part->upto, o->from_turn,
+               o->from_step, o->to_turn, o->to_step);
+}
+
+static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct part *part)
+{
+    struct buf sql = {0};
+    buf_printf(&sql, "SELECT * FROM %s WHERE %s", r->table, r->where);
+    slice_condition(p, r, part, &sql);
+    sqlite3_stmt *from = db_prepare(&p->from->db, p->e, sql.p, "si", part->session, part->cut);
+    sqlite3_stmt *to = from ? prepare_insert(p, r, from) : NULL;
+    int rc = SQLITE_DONE;
+    bool ok = to;
+    while (ok && (rc = sqlite3_step(from)) == SQLITE_ROW) {
+        int bad = 0;
+        for (int i = 0; !bad && i < sqlite3_column_count(from); i++)
+            bad = bind_value(r, to, from, i, p->o.level);
+        ok = (!bad && sqlite3_step(to) == SQLITE_DONE) || db_fail(&p->to, p->e, "cannot pack");
+        sqlite3_reset(to);
+        p->from->db.work = 0;
+    }
+    if (ok && rc != SQLITE_DONE)
+        ok = db_fail(&p->from->db, p->e, "cannot pack");
+    sqlite3_finalize(from);
+    sqlite3_finalize(to);
+    buf_free(&sql);
+    return ok;
+}
+
+/* ---- which rows ---- */
+
+/* The order at which a later session began: the first run of `session` that is newer than the
+ * child's first. A parent's turns after the fork, up to there, stay in: computing the child
+ * again needs the state that they left. */
+static int64_t order_of_fork(struct packer *p, const char *session, const char *child)
+{
+    int64_t cut = INT64_MAX;
+    db_int(&p->from->db, &cut, INT64_MAX, "SELECT min(link) FROM run WHERE session_id=?1 AND id >"
+           " (SELECT min(id) FROM run WHERE session_id=?2)", "ss", session, child);
+    return cut;
+}
+
+static bool find_parts(struct packer *p, const char *session)
+{
+    struct hdb_past past;
+    if (!hdb_past(p->from, session, INT_MAX, &past, p->e))
+        return false;
+    p->n_part = past.n_part;
+    for (int i = past.n_part - 1; p->o.to_turn && i > 0 && past.part[i - 1].upto >= p->o.to_turn; i--)
+        p->n_part = i; /* the slice ends before this part's first turn */
+    p->part = xcalloc((size_t)max_int(1, p->n_part), sizeof *p->part);
+    for (int i = 0; i < p->n_part; i++) {
+        memcpy(p->part[i].session, past.part[i].session, SESSION_ID);
+        p->part[i].upto = past.part[i].upto;
+        p->part[i].cut = i + 1 < past.n_part
+                             ? order_of_fork(p, past.part[i].session, past.part[i + 1].session)
+                             : INT64_MAX;
+    }
+    hdb_past_free(&past);
+    return true;
+}
+
+/* Cuts the last part behind the reply of the slice's last turn. */
+static bool cut_slice(struct packer *p)
+{
+    struct pack_opts *o = &p->o;
+    struct part *last = &p->part[p->n_part - 1];
+    struct db *d = &p->from->db;
+    int64_t newest = 0, cut = INT64_MAX, steps = 0;
+    if (!o->to_turn)
+        return true;
+    if (db_int(d, &newest, 0, "SELECT max(n) FROM turn WHERE session_id=? AND role='reply'", "s",
+               last->session) ||
+        db_int(d, &cut, INT64_MAX, "SELECT link+1 FROM turn WHERE session_id=? AND n=? AND"
+               " role='reply'", "si", last->session, (int64_t)o->to_turn) ||
+        db_int(d, &steps, 0, "SELECT count(*) FROM step s JOIN turn t ON t.id=s.turn_id WHERE"
+               " t.session_id=?1 AND (t.n, s.n) BETWEEN (?2, ?3) AND (?4, ?5)", "siiii",
+               last->session, (int64_t)o->from_turn, (int64_t)o->from_step, (int64_t)o->to_turn,
+               (int64_t)o->to_step))
+        return db_fail(d, p->e, "cannot read");
+    if (newest < o->to_turn)
+        return err_set(p->e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %lld",
+                       last->session, o->to_turn, (long long)newest);
+    if (steps == 0)
+        return err_set(p->e, ERR_NEGATIVE, "session %s has no step %d.%d..%d.%d in the log",
+                       last->session, o->from_turn, o->from_step, o->to_turn, o->to_step);
+    last->cut = cut < last->cut ? cut : last->cut;
+    last->upto = o->to_turn;
+    return true;
+}
+
+/* ---- the whole ---- */
+
+static bool fact(struct packer *p, const char *name, const char *value)
+{
+    return db_do(&p->to, "INSERT INTO pack(name, value) VALUES(?,?)", "ss", name, value) ==
+               SQLITE_OK || db_fail(&p->to, p->e, "cannot pack");
+}
+
+static bool number(struct packer *p, const char *name, int64_t v)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)v);
+    return fact(p, name, text);
+}
+
+static bool facts(struct packer *p, struct pack_about *a)
+{
+    const struct pack_opts *o = &p->o;
+    int64_t turns = 0, steps = 0;
+    db_int(&p->to, &turns, 0, "SELECT count(*) FROM turn WHERE role='user'", "");
+    db_int(&p->to, &steps, 0, "SELECT count(*) FROM step", "");
+    *a = (struct pack_about){.level = o->level, .turns = (int)turns, .steps = (int)steps};
+    memcpy(a->session, p->part[p->n_part - 1].session, SESSION_ID);
+    snprintf(a->made_by, sizeof a->made_by, "%s", o->made_by ? o->made_by : "");
+    if (o->to_turn)
+        snprintf(a->trees, sizeof a->trees, "%d.%d..%d.%d", o->from_turn, o->from_step, o->to_turn,
+                 o->to_step);
+    return number(p, "format", 1) && fact(p, "session", a->session) &&
+           fact(p, "keeps", pack_level_name(a->level)) && fact(p, "trees", a->trees) &&
+           fact(p, "made_by", a->made_by) && number(p, "made_ms", clock_unix_ms()) &&
+           number(p, "turns", turns) && number(p, "steps", steps);
+}
+
+static bool fill(struct packer *p, struct pack_about *a)
+{
+    if (!db_exec(&p->to, "BEGIN", p->e))
+        return false;
+    for (int i = 0; i < N_RULES; i++)
+        for (int k = 0; k < p->n_part; k++)
+            if (!copy_rows(p, &rules[i], &p->part[k]))
+                return false;
+    bool ok = db_exec(&p->to, "UPDATE session SET last_run="
+                      "coalesce((SELECT max(id) FROM run WHERE session_id=session.id), 0)", p->e);
+    if (ok && p->o.level == PACK_TEXT)
+        ok = db_exec(&p->to, "INSERT INTO turn_fts(rowid, text) SELECT id, text FROM turn", p->e);
+    return ok && facts(p, a) && db_exec(&p->to, "COMMIT", p->e);
+}
+
+static bool save(struct packer *p, const char *path, struct pack_about *a)
+{
+    sqlite3_int64 n = 0;
+    unsigned char *bytes = sqlite3_serialize(p->to.h, "main", &n, 0);
+    if (!bytes)
+        return err_set(p->e, ERR_DB, "cannot pack: out of memory");
+    bool ok = pack_write(path, bytes, (size_t)n, p->e);
+    sqlite3_free(bytes);
+    if (ok) {
+        struct hdb *h = hdb_open(path, p->e); /* what was written is read back */
+        ok = h != NULL;
+        if (ok)
+            *a = h->pack->about;
+        hdb_close(h);
+    }
+    return ok;
+}
+
+bool hdb_pack(struct hdb *h, const char *session, const struct pack_opts *o, const char *path,
+              struct pack_about *out, struct err *e)
+{
+    struct packer p = {.from = h, .o = *o, .e = e};
+    struct pack_about about;
+    if (h->pack && h->pack->about.level > p.o.level)
+        p.o.level = h->pack->about.level;
+    if (!db_open(&p.to, ":memory:", SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, e))
+        return false;
+    bool ok = schema_make_pack(&p.to, e) && db_exec(&h->db, "BEGIN", e);
+    ok = ok && find_parts(&p, session) && cut_slice(&p) && fill(&p, &about);
+    db_rollback(&h->db);
+    ok = ok && save(&p, path, &about);
+    db_close(&p.to);
+    free(p.part);
+    if (ok && out)
+        *out = about;
+    return ok;
+}

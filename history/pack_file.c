@@ -1,0 +1,200 @@
+/* pack_file.c - a pack as a file: its seal, and opening one for reading.
+ *
+ * A pack is a database with the tables of the log and the table `pack`, followed by one line that
+ * seals all bytes before it:
+ *   aerie-pack 1 sha256 DIGEST
+ * SQLite ignores the line: it lies behind the last page that the database's header counts. A reader
+ * reads the file into memory, checks the seal and opens a database on these very bytes. So no file
+ * is created beside a pack, none is locked, and a change of any byte is an error.
+ */
+#include "history/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SEAL_HEAD "aerie-pack 1 sha256 "
+enum {
+    SEAL_BYTES = sizeof SEAL_HEAD - 1 + 64 + 1,
+    MAX_BYTES = 1 << 30,
+    READ_LIMIT = 5000000, /* as for logs: some ten seconds of a single query */
+};
+
+static void seal_line(const void *bytes, size_t n, char out[SEAL_BYTES + 1])
+{
+    char hex[65];
+    sha256_hex(bytes, n, hex);
+    snprintf(out, SEAL_BYTES + 1, SEAL_HEAD "%s\n", hex);
+}
+
+/* ---- writing ---- */
+
+bool pack_write(const char *path, const void *bytes, size_t n, struct err *e)
+{
+    char seal[SEAL_BYTES + 1];
+    seal_line(bytes, n, seal);
+    int fd = file_create(path, e);
+    if (fd < 0)
+        return false;
+    bool ok = (write_fully(fd, bytes, n) && write_fully(fd, seal, SEAL_BYTES) && fsync(fd) == 0) ||
+              err_set(e, ERR_USAGE, "cannot write %s: %s", path, strerror(errno));
+    close(fd);
+    if (!ok)
+        unlink(path);
+    return ok;
+}
+
+/* ---- reading ---- */
+
+static bool check_seal(const char *path, const struct buf *file, struct err *e)
+{
+    char want[SEAL_BYTES + 1];
+    const size_t head = sizeof SEAL_HEAD - 1;
+    size_t n = file->n > SEAL_BYTES ? file->n - SEAL_BYTES : 0;
+    if (!n || memcmp(file->p + n, SEAL_HEAD, head) != 0)
+        return err_set(e, ERR_DB, "%s is a damaged pack: its last line is no seal; expected the "
+                       "whole file as aerie pack wrote it", path);
+    seal_line(file->p, n, want);
+    return memcmp(file->p + n, want, SEAL_BYTES) == 0 ||
+           err_set(e, ERR_DB, "%s is not as aerie pack wrote it: its bytes do not match its seal "
+                   "(%.12s..., now %.12s...)", path, file->p + n + head, want + head);
+}
+
+bool pack_connect(const struct hdb *h, struct db *d, struct err *e)
+{
+    if (!db_open(d, ":memory:", SQLITE_OPEN_READONLY, e))
+        return false;
+    free(d->path);
+    d->path = xstrdup(h->path);
+    sqlite3_int64 n = (sqlite3_int64)h->pack->db_bytes;
+    if (sqlite3_deserialize(d->h, "main", (unsigned char *)h->pack->file.p, n, n,
+                            SQLITE_DESERIALIZE_READONLY) == SQLITE_OK)
+        return true;
+    db_fail(d, e, "cannot open");
+    db_close(d);
+    return false;
+}
+
+static int text_int(const char *s)
+{
+    long v = strtol(s, NULL, 10);
+    return v < 0 || v > LOG_MAX ? 0 : (int)v;
+}
+
+static const char *const level_name[] = {"text", "ids", "shape"};
+
+const char *pack_level_name(enum pack_level l)
+{
+    return level_name[l];
+}
+
+static void take_fact(struct pack_about *a, const char *name, const char *value)
+{
+    if (!strcmp(name, "session"))
+        snprintf(a->session, sizeof a->session, "%.26s", value);
+    else if (!strcmp(name, "made_by"))
+        snprintf(a->made_by, sizeof a->made_by, "%.95s", value);
+    else if (!strcmp(name, "turns"))
+        a->turns = text_int(value);
+    else if (!strcmp(name, "steps"))
+        a->steps = text_int(value);
+    else if (!strcmp(name, "trees"))
+        snprintf(a->trees, sizeof a->trees, "%.47s", value);
+    for (int i = 0; !strcmp(name, "keeps") && i < N_PACK_LEVELS; i++)
+        if (!strcmp(value, level_name[i]))
+            a->level = (enum pack_level)i;
+}
+
+static bool read_facts(struct hdb *h, struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT name, value FROM pack", "");
+    int rc = SQLITE_ERROR;
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        char *name = col_str(st, 0), *value = col_str(st, 1);
+        take_fact(&h->pack->about, name, value);
+        free(name);
+        free(value);
+    }
+    sqlite3_finalize(st);
+    if (rc != SQLITE_DONE)
+        return st && db_fail(&h->db, e, "cannot read");
+    return h->pack->about.session[0] ||
+           err_set(e, ERR_DB, "%s does not say which session it holds; expected a pack", h->path);
+}
+
+/* Brings a pack of an older schema up to date, in memory. */
+static bool renew(struct hdb *h, struct err *e)
+{
+    struct db d = {0};
+    sqlite3_int64 n = 0;
+    if (!db_open(&d, ":memory:", SQLITE_OPEN_READWRITE, e))
+        return false;
+    free(d.path);
+    d.path = xstrdup(h->path);
+    size_t size = h->pack->db_bytes;
+    unsigned char *copy = sqlite3_malloc64(size);
+    CHECK(copy);
+    memcpy(copy, h->pack->file.p, size);
+    bool ok = sqlite3_deserialize(d.h, "main", copy, (sqlite3_int64)size, (sqlite3_int64)size,
+                                  SQLITE_DESERIALIZE_FREEONCLOSE | SQLITE_DESERIALIZE_RESIZEABLE) ==
+                  SQLITE_OK || db_fail(&d, e, "cannot open");
+    ok = ok && schema_renew_pack(&d, e);
+    unsigned char *out = ok ? sqlite3_serialize(d.h, "main", &n, 0) : NULL;
+    if (out) {
+        buf_clear(&h->pack->file);
+        buf_add(&h->pack->file, out, (size_t)n);
+        h->pack->db_bytes = (size_t)n;
+    }
+    sqlite3_free(out);
+    db_close(&d);
+    return ok && (out || err_set(e, ERR_DB, "%s: out of memory", h->path));
+}
+
+static bool connect_checked(struct hdb *h, struct err *e)
+{
+    bool old = false;
+    bool ok = pack_connect(h, &h->db, e) && schema_check_pack(&h->db, &old, e);
+    if (ok && old) {
+        db_close(&h->db);
+        ok = renew(h, e) && pack_connect(h, &h->db, e) && schema_check_pack(&h->db, &old, e);
+    }
+    h->db.limit = READ_LIMIT;
+    return ok && read_facts(h, e);
+}
+
+bool pack_open(struct hdb *h, struct err *e)
+{
+    h->pack = xcalloc(1, sizeof *h->pack);
+    h->pack->about.level = PACK_SHAPE; /* unless it says another */
+    struct buf *file = &h->pack->file;
+    if (buf_read_file(file, h->path, MAX_BYTES, e) && check_seal(h->path, file, e)) {
+        const char *hex = file->p + file->n - 65;
+        snprintf(h->pack->about.seal, sizeof h->pack->about.seal, "%.64s", hex);
+        h->pack->about.bytes = file->n;
+        h->pack->db_bytes = file->n - SEAL_BYTES;
+        if (connect_checked(h, e))
+            return true;
+    }
+    if (e)
+        e->kind = ERR_DB;
+    pack_close(h);
+    return false;
+}
+
+void pack_close(struct hdb *h)
+{
+    if (!h->pack)
+        return;
+    db_close(&h->db);
+    db_close(&h->sql);
+    buf_free(&h->pack->file);
+    free(h->pack);
+    h->pack = NULL;
+}
+
+const struct pack_about *hdb_packed(const struct hdb *h)
+{
+    return h->pack ? &h->pack->about : NULL;
+}
