@@ -339,6 +339,20 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
     dst->tail = src->tail;
 }
 
+bool kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst)
+{
+    CHECK(n >= 1 && n <= src->committed);
+    if (kv->has_swa && src->swa_lo > max_int(0, n - kv->reach))
+        return false;
+    struct seq head = *src;
+    head.committed = n;
+    head.drafted = 0;
+    if (n < src->committed)
+        head.tail = kv->mark[POOL_FULL][kv_full_slot(kv, src, n - 1).v].chain;
+    kv_fork(kv, &head, dst);
+    return true;
+}
+
 void kv_drop(struct kv *kv, struct seq *s)
 {
     s->committed = s->drafted = 0;

@@ -2,6 +2,7 @@
 #include "engine/cycle/cycle.h"
 
 #include "engine/cycle/fused.h"
+#include "engine/run/probe_pass.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,7 +150,9 @@ static bool verify(struct cycle *c, struct err *e)
     if (!ok || !pass_prepare(&r->pass, mode, req, c->n, e) ||
         !forward(c, &r->pass.plan[mode], c->follow.n > 0, e))
         return false;
-    net_logits(&r->net, r->pass.plan[mode].n_rows, (kbuf){0}, r->logits, (kbuf){0});
+    int rows = r->pass.plan[mode].n_rows;
+    net_logits(&r->net, rows, (kbuf){0}, r->logits, (kbuf){0});
+    probe_logits(&r->net, 0, rows, r->logits, r->ids, r->p);
     return r->dev.k->sync(r->dev.d, e);
 }
 
@@ -337,6 +340,7 @@ static bool run_chunk(struct cycle *c, int n, bool last, bool capture, int32_t *
         r->dev.k->put(r->dev.d, r->row, &row, 4);
         net_logits(&r->net, 1, r->row, r->logits, (kbuf){0});
         *choice = sample_prompt(r, l, best);
+        probe_logits(&r->net, row, 1, r->logits, r->ids, r->p);
     }
     return r->dev.k->sync(r->dev.d, e); /* a failed device returns zeros, which are no choices */
 }

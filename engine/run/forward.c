@@ -1,5 +1,5 @@
 /* forward.c - see forward.h. */
-#include "engine/run/forward.h"
+#include "engine/run/probe_pass.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -224,19 +224,25 @@ static bool output_packed(const struct k_plan *kp, const struct layer *w)
     return !kp->two_parts && w->wo.type == DT_BF16;
 }
 
+struct k_attn net_attn(struct net *n, const struct k_plan *kp, int l, int rows)
+{
+    const struct layer *w = &n->m->layer[l];
+    const struct config *c = &n->m->cfg;
+    return (struct k_attn){
+        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
+        .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
+        .table = &kp->table[target_table(w->window)], .dst = n->o};
+}
+
 /* o = attention over the row's keys. With two parts, one over the new cells and one over the cached
  * cells, combined by log-sum-exp; the sinks are counted once, with the new cells. */
 static void attend(struct net *n, const struct k_plan *kp, int l, int rows)
 {
     const struct layer *w = &n->m->layer[l];
-    const struct config *c = &n->m->cfg;
     bool two = kp->two_parts;
-    struct k_attn a = {
-        .packed = output_packed(kp, w),
-        .rows = rows, .n_head = w->n_head, .scale = c->attn_scale, .softcap = c->attn_softcap,
-        .window = w->window, .sinks = tensor_opt(&w->sinks), .q = n->q, .cells = n->cells[l],
-        .table = &kp->table[target_table(w->window)], .dst = n->o,
-        .lse = two ? n->lse : (kbuf){0}};
+    struct k_attn a = net_attn(n, kp, l, rows);
+    a.packed = output_packed(kp, w);
+    a.lse = two ? n->lse : (kbuf){0};
     n->dev.k->attn(n->dev.d, &a);
     if (!two)
         return;
@@ -285,7 +291,9 @@ static void attention(struct net *n, const struct k_plan *kp, int l, int rows,
     const struct config *c = &n->m->cfg;
     const struct layer *w = &n->m->layer[l];
     qkv(n, kp, l, rows, l == 0, taps);
+    probe_attention(n, l);
     attend(n, kp, l, rows);
+    probe_output(n, l);
     n->dev.k->linear(n->dev.d, &(struct k_linear){
         .rows = rows, .src_stride = w->n_head * w->head_dim, .src = n->o, .w = &w->wo,
         .packed = output_packed(kp, w),
@@ -311,7 +319,8 @@ static void dense(struct net *n, const struct layer *w, int rows, const struct t
 static kbuf chosen_at(const struct net *n, const struct layer *w)
 {
     size_t each = (size_t)n->max_rows * (size_t)n->m->cfg.top_k * sizeof(int32_t);
-    return n->chosen.p ? kbuf_at(n->chosen, (size_t)(w - n->m->layer) * each, each) : (kbuf){0};
+    kbuf all = n->probe ? n->probe->chosen : n->chosen;
+    return all.p ? kbuf_at(all, (size_t)(w - n->m->layer) * each, each) : (kbuf){0};
 }
 
 static void experts(struct net *n, const struct layer *w, int rows, const struct tensor *pre,
@@ -378,14 +387,19 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
     CHECK(rows <= n->max_rows);
     if (rows == 0)
         return true;
+    probe_begin(n, p, kp);
     embed(n, kp, rows);
     for (int l = 0; l < c->n_layer; l++) {
         const struct layer *w = &n->m->layer[l];
         if (stop_asked(n->stop))
             return false;
         tap(n, taps, l, rows, l > 0); /* qkv() or embed() stores the first capture */
+        probe_residual(n, l, PROBE_IN);
         attention(n, kp, l, rows, taps);
+        probe_residual(n, l, PROBE_MID);
         feed_forward(n, w, rows);
+        probe_experts(n, l);
+        probe_residual(n, l, PROBE_OUT);
         if (c->ple)
             per_layer_input(n, l, rows);
         if (w->layer_scalar.data)
@@ -393,6 +407,7 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
                                                         .s = &w->layer_scalar});
     }
     tap(n, taps, c->n_layer, rows, 0);
+    probe_residual(n, c->n_layer, PROBE_IN);
     return true;
 }
 

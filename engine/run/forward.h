@@ -42,6 +42,7 @@ struct net {
     kbuf chosen; /* (n_layer, max_rows, top_k) i32: experts of the last pass. Set and owned by code
                     that measures; absent: not stored */
     kbuf o2, lse, lse2; /* the prefix part of a pass in two parts; absent until net_two_parts() */
+    struct probe_pass *probe; /* taps of the passes that run (probe_pass.h); NULL: none */
 };
 
 /* For model_each() and draft_each(): uploads one tensor to the device in arg (a struct device). A
@@ -67,6 +68,8 @@ bool net_forward(struct net *n, const struct plan *p, const struct k_plan *kp,
 /* The part of a layer before attention: norm, Q/K/V projections, RoPE, and the store of the new KV
  * cells. Reads n->x, writes n->q and the pools. */
 void net_qkv(struct net *n, const struct k_plan *kp, int l, int rows);
+/* Attention of `rows` rows in layer l: n->q and the cells in, n->o out, not packed, no lse. */
+struct k_attn net_attn(struct net *n, const struct k_plan *kp, int l, int rows);
 /* Applies the final norm and the LM head to `rows` rows of n->x and writes logits (rows, vocab).
  * idx: the rows, i32 on the device; absent: the first ones. hidden, if present, receives the normed
  * rows. */

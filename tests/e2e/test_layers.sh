@@ -39,7 +39,7 @@ only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/json\.h'
 only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
-below="$table|models/.*|engine/(event|settings|bugs|fault)\\.h"
+below="$table|models/.*|engine/(event|settings|bugs|fault|probe)\\.h"
 only engine "$below" 'engine/cache/tree\.h'
 only engine/cache "$below"
 only engine/plan "$below" 'engine/cache/.*'
@@ -51,7 +51,7 @@ only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan
 
 only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
 
-public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs)\\.h|engine/cache/tree\\.h|models/models\\.h"
+public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs|probe)\\.h|engine/cache/tree\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/engine\.h' 'repl/.*'
 only repl/text "$base"

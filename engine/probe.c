@@ -1,0 +1,37 @@
+/* probe.c - see probe.h. */
+#include "engine/probe.h"
+
+#include <stdlib.h>
+
+const char *probe_point_name(enum probe_point at)
+{
+    static const char *const name[N_PROBE_POINTS] = {
+        "residual", "q", "k", "v", "attention output", "residual after attention",
+        "residual after the MLP"};
+    return at < N_PROBE_POINTS ? name[at] : "?";
+}
+
+void probe_free(struct probe *p)
+{
+    if (!p)
+        return;
+    for (int l = 0; p->layer && l <= p->n_layer; l++) {
+        for (int i = 0; i < N_PROBE_POINTS; i++)
+            free(p->layer[l].tap[i]);
+        free(p->layer[l].expert);
+        free(p->layer[l].share);
+    }
+    free(p->layer);
+    free(p->key_pos);
+    free(p->key_slot);
+    free(p->key_p);
+    free(p);
+}
+
+const float *probe_row(const struct probe *p, int l, enum probe_point at, int row)
+{
+    if (l < 0 || l > p->n_layer || row < p->row0 || row >= p->row0 + p->n_row)
+        return NULL;
+    const struct probe_layer *w = &p->layer[l];
+    return w->tap[at] ? w->tap[at] + (size_t)(row - p->row0) * (size_t)w->width[at] : NULL;
+}
