@@ -16,6 +16,7 @@
 #include "engine/bugs.h"
 #include "engine/event.h"
 #include "engine/fault.h"
+#include "engine/probe.h"
 #include "engine/settings.h"
 #include "models/models.h"
 
@@ -42,6 +43,7 @@ enum request_kind {
                    question does not fit. The conversation stays as it is */
     RQ_BATCH,   /* prompts: count questions, each to the conversation as it is now; answered likewise.
                    A prompt that does not fit is refused, the others go on */
+    RQ_PROBE,     /* probe: runs a step with taps; answered by EV_PROBE. See struct probe_ops */
     RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_CALIBRATION, or by
                      EV_NOTICE where there is nothing to score */
 };
@@ -70,6 +72,7 @@ struct request {
                             of those that the target chooses (engine/cycle/lane.h) */
     bool only_given;     /* the turn is cancelled after the last of them; with none it runs as ever */
     bool make_room;      /* RQ_SAY */
+    struct probe_ask probe; /* RQ_PROBE */
     uint64_t number;     /* backend_submit() writes it */
 };
 
@@ -318,6 +321,15 @@ struct debug_ops {
     const char *(*name)(int i, const char **meaning);
 };
 
+/* One step with taps. */
+struct probe_ops {
+    /* Asks for the taps of a step: of one that ran, which is then computed again on a scratch
+     * sequence, or (armed) of one that is still to run. Answered by an event EV_PROBE that owns the
+     * probe or says why there is none; an armed step by the event that follows it. At most one step
+     * is armed. False: there is no such step in memory, or the queue is full. */
+    bool (*ask)(struct backend *b, const struct probe_ask *ask, struct err *e);
+};
+
 enum backend_view {
     VIEW_ACCEPT,
     VIEW_STEPS,
@@ -328,6 +340,7 @@ enum backend_view {
     VIEW_CHECK,
     VIEW_FAULTS,
     VIEW_DEBUG,
+    VIEW_PROBE,
     N_VIEWS
 };
 
@@ -342,6 +355,7 @@ struct backend {
     const struct check_ops *check;
     const struct faults_ops *faults;
     const struct debug_ops *debug;
+    const struct probe_ops *probe;
     /* NULL: the backend has the view. Else why not, as "this server does not report ..." */
     const char *lacks[N_VIEWS];
 };

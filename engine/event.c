@@ -2,6 +2,8 @@
  * the ring holds events, so poll() and evq_get() agree. */
 #include "engine/event.h"
 
+#include "engine/probe.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -62,6 +64,7 @@ void event_free(struct event *ev)
     free(ev->tree);
     free(ev->pages);
     free(ev->calibration);
+    probe_free(ev->probe);
     memset(ev, 0, sizeof *ev);
 }
 
@@ -77,6 +80,7 @@ struct token_fact *facts_copy(const struct token_fact *fact, int n)
 void event_copy(struct event *dst, const struct event *src)
 {
     *dst = *src;
+    dst->probe = NULL;
     dst->text = (struct buf){0};
     dst->tokens = (struct ids){0};
     if (src->text.p)
@@ -125,7 +129,7 @@ bool event_to_log(struct event *ev)
     struct buf line = {0};
     switch (ev->kind) {
     case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END:
-    case EV_PAUSE: return false;
+    case EV_PAUSE: case EV_PROBE: return false;
     case EV_BATCH_REPLY: note_reply(ev, &line); break;
     case EV_CALIBRATION: note_calibration(ev->calibration, &line); break;
     default: return true;

@@ -29,6 +29,7 @@ enum event_kind {
     EV_BATCH_END,   /* no more replies of the batch follow */
     EV_CALIBRATION, /* the readings of a draft's captured layers were scored */
     EV_PAUSE,       /* the debugger holds the turn: its step and text say where and why; no log keeps it */
+    EV_PROBE,       /* a step was run with taps (engine/probe.h); on the screen's queue only */
 }; /* files of unsaved events hold kinds as numbers: new ones go to the end */
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
@@ -134,6 +135,8 @@ struct calibration {
     bool stopped; /* before all texts were scored */
 };
 
+struct probe; /* engine/probe.h */
+
 struct event {
     enum event_kind kind;
     uint64_t seq;             /* counts all events of the engine */
@@ -150,7 +153,7 @@ struct event {
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
      * channel) or why it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason
      * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
-     * calibration. */
+     * calibration. EV_PROBE: probe, or text = why there is none. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -176,6 +179,7 @@ struct event {
     struct page_event *pages; /* owned, n_pages */
     int n_pages;
     struct calibration *calibration; /* owned or NULL */
+    struct probe *probe; /* owned or NULL; copies of the event have none */
 };
 
 void event_free(struct event *ev);                          /* the owned parts; zeroes them */

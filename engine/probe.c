@@ -11,10 +11,8 @@ const char *probe_point_name(enum probe_point at)
     return at < N_PROBE_POINTS ? name[at] : "?";
 }
 
-void probe_free(struct probe *p)
+void probe_clear(struct probe *p)
 {
-    if (!p)
-        return;
     for (int l = 0; p->layer && l <= p->n_layer; l++) {
         for (int i = 0; i < N_PROBE_POINTS; i++)
             free(p->layer[l].tap[i]);
@@ -25,6 +23,13 @@ void probe_free(struct probe *p)
     free(p->key_pos);
     free(p->key_slot);
     free(p->key_p);
+    *p = (struct probe){0};
+}
+
+void probe_free(struct probe *p)
+{
+    if (p)
+        probe_clear(p);
     free(p);
 }
 

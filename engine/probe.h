@@ -71,6 +71,19 @@ struct probe {
                         relative to the largest output */
 };
 
+/* What a caller asks for. */
+struct probe_ask {
+    int turn, step; /* armed: 0.0 disarms */
+    int row;        /* of the shares and keys; -1: the last one of the accepted path; armed, or a prompt
+                       chunk: the last one of the pass */
+    int layer;      /* whose keys are listed; -1: none */
+    bool armed;     /* the step is still to run: it runs with taps when its turn comes, phase by phase
+                       (never fused or as a graph), with the bits it has without; its page digest is
+                       that of a stepped cycle */
+};
+
+/* Frees what *p owns, and sets it to nothing. */
+void probe_clear(struct probe *p);
 /* Frees a probe that was allocated with xcalloc(); NULL is fine. */
 void probe_free(struct probe *p);
 /* Row `row` of the pass at a point of layer l; NULL: not kept, or the layer has no such value. */

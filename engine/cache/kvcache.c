@@ -339,18 +339,21 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
     dst->tail = src->tail;
 }
 
-bool kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst)
+bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n)
 {
-    CHECK(n >= 1 && n <= src->committed);
-    if (kv->has_swa && src->swa_lo > max_int(0, n - kv->reach))
-        return false;
+    return n >= 1 && n <= src->committed &&
+           (!kv->has_swa || src->swa_lo <= max_int(0, n - kv->reach));
+}
+
+void kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst)
+{
+    CHECK(kv_can_fork_at(kv, src, n));
     struct seq head = *src;
     head.committed = n;
     head.drafted = 0;
     if (n < src->committed)
         head.tail = kv->mark[POOL_FULL][kv_full_slot(kv, src, n - 1).v].chain;
     kv_fork(kv, &head, dst);
-    return true;
 }
 
 void kv_drop(struct kv *kv, struct seq *s)

@@ -144,9 +144,10 @@ uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
 /* dst, empty, becomes a copy of the final cells of src and shares their pages. */
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
-/* The same of the first n final cells (1 <= n <= src->committed), without draft cells. False, and dst
- * stays empty: a sliding layer that goes on there needs swa pages that src has released. */
-bool kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst);
+/* The same of the first n final cells (1 <= n <= src->committed), without draft cells; only where
+ * src still holds the swa pages that a sliding layer needs to go on there. */
+bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n);
+void kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst);
 void kv_drop(struct kv *kv, struct seq *s); /* releases every page; s is empty and reusable */
 
 /* The order in which the free pages of each pool will be handed out. Work that takes pages for a while

@@ -70,6 +70,7 @@ void probe_begin(struct net *n, const struct plan *plan, const struct k_plan *kp
     CHECK(plan->n_req == 1);
     struct probe *p = x->out;
     int last = plan->n_rows - 1;
+    probe_clear(p); /* of a pass that failed */
     x->plan = plan;
     x->kp = kp;
     p->n_layer = c->n_layer;

@@ -62,6 +62,8 @@ int shared_seqs(const struct engine_shared *s, const struct seq *out[MAX_SEQS])
         out[n++] = &b->head.seq;
     for (int k = 0; b && k < b->n_live; k++)
         out[n++] = &b->lane[k].seq;
+    if (s->scratch)
+        out[n++] = s->scratch;
     return n;
 }
 

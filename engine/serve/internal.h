@@ -20,6 +20,8 @@
 #include <pthread.h>
 
 #include "engine/backend.h"
+#include "engine/run/probe_pass.h"
+#include "engine/serve/contexts.h"
 #include "engine/serve/debug.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
@@ -28,7 +30,7 @@
 enum {
     MAX_REQUESTS = 64,
     BATCH_LANES = 32,                               /* replies of a batch at the same time */
-    MAX_SEQS = 2 * MAX_POINTS + 1 + BATCH_LANES + 1 /* of the session and of a batch */
+    MAX_SEQS = 2 * MAX_POINTS + 1 + BATCH_LANES + 2 /* of the session, a batch, a probe */
 };
 
 struct batch; /* batch.c */
@@ -42,6 +44,9 @@ struct engine_own {
     bool lost;              /* the device failed for good */
     int window_released;    /* pages that left the window in the last step */
     uint64_t paused_ns;     /* by the debugger, in all */
+    struct contexts contexts; /* of the turns in the ring, to compute steps of theirs again */
+    struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
+    struct probe_pass *probing; /* while it runs */
 };
 
 /* Counters of the turn that runs or ran last. */
@@ -58,6 +63,7 @@ struct engine_shared {
     const struct session *ses; /* own.ses. Shared are: id, and of its states seq and tok */
     const struct bugs *bugs;   /* own.runtime.bugs */
     const struct batch *batch; /* that runs, or NULL. Shared is: which sequences it has */
+    const struct seq *scratch; /* of a probe that runs, or NULL */
     struct settings set;
     int turn, step;
     struct step_ring ring;      /* the session's latest steps */
@@ -138,6 +144,15 @@ void engine_say(struct engine *g, const struct request *rq);
 void engine_regen(struct engine *g, const struct request *rq);
 /* Takes turns out of the context, after saying which, and how many tokens that gives. */
 void engine_forget(struct engine *g, const char *turns);
+
+/* probe.c; the engine's thread. RQ_PROBE; and around each step of a turn: where the step is the armed
+ * one, begin sets the net's taps and end posts them. */
+void engine_probe(struct engine *g, const struct probe_ask *ask);
+void probe_step_begins(struct engine *g);
+void probe_step_ended(struct engine *g, bool ok);
+void probe_turn_ended(struct engine *g);
+/* The caller's thread: the group `probe` of the local backend. */
+extern const struct probe_ops local_probe;
 
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
 void engine_batch(struct engine *g, const struct request *rq);

@@ -215,6 +215,7 @@ static void post_step(struct engine *g, struct turn *t)
     struct lane *l = &g->own.ses.lane;
     count(g, t, &l->rec, l->n_new);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
+    contexts_add(&g->own.contexts, l->tok.n - l->n_new, tok, l->n_new);
     engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
     struct event ev = engine_event(g, EV_STEP);
     ev.rec = l->rec;
@@ -299,7 +300,10 @@ static int prefill(struct engine *g, struct turn *t)
     while (l->seq.committed < total) {
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
-        if (!extend(g, &chunk, &e))
+        probe_step_begins(g);
+        bool ok = extend(g, &chunk, &e);
+        probe_step_ended(g, ok);
+        if (!ok)
             return (int)failed(g, g->shared.step + 1, &e);
         t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
         struct event ev = engine_event(g, EV_PREFILL);
@@ -354,7 +358,10 @@ static int decode(struct engine *g, struct turn *t)
         struct step_limits lim = {min_int(left, given)};
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
         bool spec = set->spec && g->loaded.has_draft;
-        if (run_cycle(g, &lim, spec ? &shape : NULL, &e)) {
+        probe_step_begins(g);
+        bool ok = run_cycle(g, &lim, spec ? &shape : NULL, &e);
+        probe_step_ended(g, ok);
+        if (ok) {
             t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
             post_step(g, t);
             if (engine_sweep(g, &e)) {
@@ -426,6 +433,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     s->lane.given = t->rq->given.v;
     s->lane.n_given = t->rq->given.n;
     t->first = s->lane.tok.n;
+    contexts_begin(&g->own.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
     shared_lock(&g->shared);
     g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
     g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
@@ -468,6 +476,7 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
     t.reason = (enum stop_reason)why;
     engine_post_held(g, &t.reader, &t.text, NULL);
     debug_turn_ended(g);
+    probe_turn_ended(g);
     close_turn(g, &t, generated(g, &t));
     buf_free(&t.text);
 }

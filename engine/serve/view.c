@@ -361,4 +361,5 @@ void local_views(struct backend *b)
     b->check = &check;
     b->faults = &faults;
     b->debug = &local_debug;
+    b->probe = &local_probe;
 }

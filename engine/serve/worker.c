@@ -48,6 +48,7 @@ static void start_stats(struct engine *g)
     g->shared.stats = (struct chat_view){0};
     checker_start(&g->own.runtime.pass.check);
     ring_clear(&g->shared.ring);
+    contexts_free(&g->own.contexts);
     g->shared.turn = g->shared.step = 0;
     g->shared.count = (struct turn_count){0};
     shared_unlock(&g->shared);
@@ -144,6 +145,7 @@ static void do_fork(struct engine *g, const struct request *rq)
     }
     shared_lock(&g->shared);
     ring_cut(&g->shared.ring, g->own.ses.turn);
+    contexts_cut(&g->own.contexts, g->own.ses.turn);
     shared_unlock(&g->shared);
     post_session(g, parent, g->own.ses.turn);
     post_fork(g);
@@ -229,6 +231,7 @@ static void serve(struct engine *g, const struct request *rq)
     case RQ_RESUME: do_resume(g, rq); break;
     case RQ_SEVERAL: engine_several(g, rq); break;
     case RQ_BATCH: engine_batch(g, rq); break;
+    case RQ_PROBE: engine_probe(g, &rq->probe); break;
     case RQ_CALIBRATE: do_calibrate(g); break;
     }
 }
@@ -459,6 +462,7 @@ static void local_close(struct backend *b)
     engine_unload(&g->loaded);
     evq_free(g->screen);
     ring_close(&g->shared.ring);
+    contexts_free(&g->own.contexts);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);
     debug_close(&g->debug);
