@@ -148,15 +148,20 @@ static void complete_facts(struct runtime *r, struct outcome *o, const int32_t *
         o->fact[of[i]].logp = logp[i];
 }
 
+uint64_t best_digest(const struct best_logits *b)
+{
+    size_t bytes = (size_t)(b->rows * b->k) * 4;
+    return hash64(b->logp, bytes, hash64(b->id, bytes, 0));
+}
+
 void outcome_set_logits(struct runtime *r, struct outcome *o, const struct best_logits *b,
                         const int32_t *row)
 {
     if (b->rows == 0)
         return;
-    size_t bytes = (size_t)(b->rows * b->k) * 4;
     const float *last = b->logp + (b->rows - 1) * b->k;
     CHECK(b->rows == o->n_new);
-    o->rec.logit_digest = hash64(b->logp, bytes, hash64(b->id, bytes, 0));
+    o->rec.logit_digest = best_digest(b);
     o->rec.margin = b->k > 1 ? last[0] - last[1] : NAN;
     for (int i = 0; i < o->n_new; i++)
         o->fact[i] = fact_of(o->token[i], b->id + i * b->k, b->logp + i * b->k, b->k);

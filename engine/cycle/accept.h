@@ -35,6 +35,7 @@ struct best_logits {
     int32_t id[(MAX_STEPS + 1) * DIGEST_BEST]; /* (rows, k) */
     float logp[(MAX_STEPS + 1) * DIGEST_BEST]; /* (rows, k) */
 };
+uint64_t best_digest(const struct best_logits *b);
 /* Sets the digest, the margin and the facts of the new tokens. The log probability of a token that
  * is not among the best is computed on the device from its row of the logits: row[i] for token
  * i. */

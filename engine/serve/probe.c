@@ -209,14 +209,14 @@ static bool run_context(struct again *a, struct err *e)
 /* The digest of the logits of the step's path, as outcomes have it. */
 static uint64_t digest_of(const struct again *a, const int *row, int n)
 {
-    int k = min_int(DIGEST_BEST, a->r->m->cfg.vocab);
-    int32_t ids[TREE_MAX * DIGEST_BEST];
-    float logp[TREE_MAX * DIGEST_BEST];
+    struct best_logits b = {.rows = n, .k = min_int(DIGEST_BEST, a->r->m->cfg.vocab)};
+    CHECK(n <= MAX_STEPS + 1);
     for (int i = 0; i < n; i++) {
-        memcpy(ids + i * k, a->out->best[row[i] - a->out->row0], (size_t)k * sizeof *ids);
-        memcpy(logp + i * k, a->out->best_logp[row[i] - a->out->row0], (size_t)k * sizeof *logp);
+        int kept = row[i] - a->out->row0;
+        memcpy(b.id + i * b.k, a->out->best[kept], (size_t)b.k * sizeof *b.id);
+        memcpy(b.logp + i * b.k, a->out->best_logp[kept], (size_t)b.k * sizeof *b.logp);
     }
-    return best_logits(ids, logp, n, k).digest;
+    return best_digest(&b);
 }
 
 /* The logits of the step's rows. */
