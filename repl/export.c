@@ -13,8 +13,10 @@
 #include "repl/facts.h"
 #include "repl/repl.h"
 
-static void export_piece(void *arg, enum text_piece kind, const char *s, size_t n)
+static void export_piece(void *arg, enum text_piece kind, const char *s, size_t n, const char *from,
+                         size_t from_n)
 {
+    (void)from, (void)from_n;
     (void)kind;
     buf_add(arg, s, n);
 }

@@ -37,6 +37,8 @@ struct table {
 struct md {
     struct sheet *out;
     int width;
+    const char *source; /* the text being parsed; the bytes after source_n were added to it */
+    size_t source_n;
     struct sheet line; /* the inline content of the block being read */
     struct prefix prefix[MAX_NEST];
     struct list list[MAX_NEST];
@@ -48,10 +50,22 @@ struct md {
     } links[MAX_NEST]; /* open links, the innermost last (a link may contain an image) */
     int n_link; /* may exceed MAX_NEST, too */
     struct buf text; /* of the code block being read */
+    struct piece {   /* where its text comes from: text.p[at] on is the source from src on */
+        size_t at;
+        int src;
+    } *piece;
+    int n_piece, cap_piece;
     bool gap; /* a blank row is due before the next block */
     bool in_code;
     struct table table;
 };
+
+/* An empty line whose text keeps its place in the source. */
+static void line_init(struct md *m)
+{
+    sheet_init(&m->line, m->out->ascii);
+    sheet_source(&m->line, m->source, m->source_n, 0);
+}
 
 /* ---- rows with their prefixes ---- */
 
@@ -120,11 +134,24 @@ static void put_rule(struct md *m, int cells)
 
 /* ---- code blocks: a bar at the left, long lines are broken between grapheme clusters ---- */
 
+/* Marks where the bytes of a line of code come from: the part behind its indentation, which has been
+ * removed or written by the parser, is one piece of the source. */
+static void code_source(const struct md *m, struct sheet *row, const char *p, size_t n)
+{
+    size_t from = (size_t)(p - m->text.p);
+    int k = 0;
+    while (k < m->n_piece && m->piece[k].at < from)
+        k++;
+    if (k < m->n_piece && m->piece[k].at < from + n)
+        sheet_source(row, m->text.p + m->piece[k].at, from + n - m->piece[k].at, m->piece[k].src);
+}
+
 static void code_row(struct md *m, const char *p, size_t n)
 {
     const char *bar = m->out->ascii ? "| " : "│ ";
     struct sheet row;
     sheet_init(&row, m->out->ascii);
+    code_source(m, &row, p, n);
     sheet_addn(&row, ST_CODE, p, n);
     const struct sheet_row *r = &row.row[0];
     size_t at = 0;
@@ -147,6 +174,7 @@ static void code_begin(struct md *m, const MD_BLOCK_CODE_DETAIL *d)
     m->in_code = true;
     buf_clear(&m->text);
     buf_str(&m->text, "");
+    m->n_piece = 0;
     if (d->lang.size > 0) {
         put_prefix(m);
         sheet_add(m->out, ST_DIM, m->out->ascii ? "+ " : "╭ ");
@@ -411,7 +439,7 @@ static void cell_end(struct md *m, MD_BLOCKTYPE type, const MD_BLOCK_TD_DETAIL *
     } else {
         sheet_free(&m->line);
     }
-    sheet_init(&m->line, m->out->ascii);
+    line_init(m);
 }
 
 /* Ends a row: adds empty cells up to the table's columns. */
@@ -564,16 +592,39 @@ static const struct entity {
     {"&copy;", "©"},   {"&deg;", "°"},    {"&middot;", "·"}, {"&bull;", "•"},   {"&euro;", "€"},
 };
 
+/* The offset of p in the source, -1: it is not there. */
+static int source_at(const struct md *m, const char *p)
+{
+    bool in = (uintptr_t)p >= (uintptr_t)m->source && (uintptr_t)p < (uintptr_t)(m->source + m->source_n);
+    return in ? (int)(p - m->source) : -1;
+}
+
+/* Adds code and remembers where in the source it stands. */
+static void put_code(struct md *m, const char *p, size_t n)
+{
+    int src = source_at(m, p);
+    if (src >= 0 && n > 0) {
+        if (m->n_piece == m->cap_piece) {
+            m->cap_piece = m->cap_piece ? 2 * m->cap_piece : 32;
+            m->piece = xrealloc(m->piece, (size_t)m->cap_piece, sizeof *m->piece);
+        }
+        m->piece[m->n_piece++] = (struct piece){m->text.n, src};
+    }
+    buf_add(&m->text, p, n);
+}
+
 /* Adds a character reference: decodes numeric ones and common names; others are shown verbatim. */
 static void put_entity(struct md *m, const char *p, size_t n)
 {
+    int src = source_at(m, p);
     char name[16];
     if (n < sizeof name) {
         memcpy(name, p, n);
         name[n] = '\0';
         for (size_t i = 0; i < sizeof entities / sizeof *entities; i++)
             if (strcmp(entities[i].name, name) == 0) {
-                sheet_add(&m->line, inline_style(m), entities[i].text);
+                sheet_add_for(&m->line, inline_style(m), entities[i].text, strlen(entities[i].text),
+                              src, (int)n);
                 return;
             }
         if (name[1] == '#') {
@@ -582,7 +633,7 @@ static void put_entity(struct md *m, const char *p, size_t n)
             unsigned long cp = strtoul(name + (hex ? 3 : 2), NULL, hex ? 16 : 10);
             bool valid = cp > 0 && cp <= 0x10FFFF && !(cp >= 0xD800 && cp <= 0xDFFF);
             utf8_encode(&b, valid ? (uint32_t)cp : 0xFFFD);
-            sheet_addn(&m->line, inline_style(m), b.p, b.n);
+            sheet_add_for(&m->line, inline_style(m), b.p, b.n, src, (int)n);
             buf_free(&b);
             return;
         }
@@ -594,7 +645,7 @@ static int put_text(MD_TEXTTYPE type, const MD_CHAR *p, MD_SIZE n, void *arg)
 {
     struct md *m = arg;
     if (m->in_code) {
-        buf_add(&m->text, type == MD_TEXT_NULLCHAR ? "" : p, type == MD_TEXT_NULLCHAR ? 1 : n);
+        put_code(m, type == MD_TEXT_NULLCHAR ? "" : p, type == MD_TEXT_NULLCHAR ? 1 : n);
         return 0;
     }
     switch (type) {
@@ -607,7 +658,29 @@ static int put_text(MD_TEXTTYPE type, const MD_CHAR *p, MD_SIZE n, void *arg)
     return 0;
 }
 
-void markdown_render(const char *text, size_t n, int width, struct sheet *out)
+/* Turns offsets in `shown` into offsets in the text that markdown_definitions() made it from: each
+ * backslash that was added moves those after it by one. */
+static void unescape_sources(struct sheet *out, int from, const char *text, size_t n,
+                             const struct buf *shown)
+{
+    struct ids added = {0};
+    for (size_t i = 0, k = 0; i < shown->n && shown->n > n; i++)
+        if (k < n && shown->p[i] == text[k])
+            k++;
+        else
+            ids_add(&added, (int32_t)i);
+    for (int r = from; r < out->n_row && added.n > 0; r++)
+        for (int s = 0; s < out->row[r].n_span; s++) {
+            struct span *sp = &out->row[r].span[s];
+            int before = 0;
+            while (before < added.n && added.v[before] < sp->src)
+                before++;
+            sp->src -= sp->src >= 0 ? before : 0;
+        }
+    ids_free(&added);
+}
+
+void markdown_render_part(const char *text, size_t n, size_t n_own, int width, struct sheet *out)
 {
     struct md m = {.out = out, .width = width};
     const MD_PARSER parser = {
@@ -618,14 +691,24 @@ void markdown_render(const char *text, size_t n, int width, struct sheet *out)
         .leave_span = leave_span,
         .text = put_text,
     };
-    sheet_init(&m.line, out->ascii);
     struct buf shown = {0};
     markdown_definitions(text, n, &shown);
     CHECK(shown.n < UINT32_MAX);
+    int from = out->n_row;
+    m.source = shown.p;
+    m.source_n = shown.n - (n - n_own);
+    line_init(&m);
     CHECK(md_parse(shown.p, (MD_SIZE)shown.n, &parser, &m) == 0);
     flush_line(&m);
+    unescape_sources(out, from, text, n, &shown);
     sheet_free(&m.line);
     buf_free(&m.text);
     buf_free(&shown);
+    free(m.piece);
     free(m.table.cell);
+}
+
+void markdown_render(const char *text, size_t n, int width, struct sheet *out)
+{
+    markdown_render_part(text, n, n, width, out);
 }

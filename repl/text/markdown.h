@@ -8,8 +8,11 @@
 
 #include "repl/text/sheet.h"
 
-/* Appends text as rows of at most `width` cells. Line breaks in a paragraph are kept. */
+/* Appends text as rows of at most `width` cells. Line breaks in a paragraph are kept. The rows' spans
+ * say which bytes of the text they show; marks, bars and link targets show none. */
 void markdown_render(const char *text, size_t n, int width, struct sheet *out);
+/* The same where the bytes from n_own on are not the writer's: no span shows them. */
+void markdown_render_part(const char *text, size_t n, size_t n_own, int width, struct sheet *out);
 /* The same for an incomplete block: a last line that holds only markup is not shown yet, and
  * unclosed emphasis and code are closed, so that rows do not change back and forth. */
 void markdown_render_open(const char *text, size_t n, int width, struct sheet *out);

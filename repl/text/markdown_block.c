@@ -156,6 +156,7 @@ void markdown_render_open(const char *text, size_t n, int width, struct sheet *o
     struct buf b = {0};
     buf_add(&b, text, n);
     int ticks = 0, stars = 0;
+    size_t own = n;
     for (size_t i = last_paragraph(text, n); i < n; i++) {
         if (text[i] == '`')
             ticks++;
@@ -169,12 +170,13 @@ void markdown_render_open(const char *text, size_t n, int width, struct sheet *o
             if (c == '*' && b.n > 0 && b.p[b.n - 1] == '*')
                 stars--, b.n--;
         }
+        own = b.n;
         if (ticks % 2)
             buf_char(&b, '`');
         if (stars % 2)
             buf_str(&b, "**");
     }
-    markdown_render(b.p, b.n, width, out);
+    markdown_render_part(b.p, b.n, own, width, out);
     buf_free(&b);
 }
 

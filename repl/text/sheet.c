@@ -73,23 +73,36 @@ static struct sheet_row *open_row(struct sheet *s)
     return &s->row[s->n_row - 1];
 }
 
+/* A piece of the source; {-1}: none. */
+struct source {
+    int at, n;
+};
+
+static bool joins(const struct span *a, struct source b, size_t n)
+{
+    if (a->src < 0 || b.at < 0)
+        return a->src < 0 && b.at < 0;
+    return a->n == a->src_n && (int)n == b.n && a->src + a->src_n == b.at;
+}
+
 /* Appends sanitised bytes. */
-static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n)
+static void row_add(struct sheet_row *r, enum style st, const char *p, size_t n, struct source src)
 {
     if (n == 0)
         return;
     int at = (int)r->text.n;
     buf_add(&r->text, p, n);
     struct span *last = r->n_span ? &r->span[r->n_span - 1] : NULL;
-    if (last && last->style == st) {
+    if (last && last->style == st && joins(last, src, n)) {
         last->n += (int)n;
+        last->src_n += src.at < 0 ? 0 : src.n;
         return;
     }
     if (r->n_span == r->cap_span) {
         r->cap_span = r->cap_span ? 2 * r->cap_span : 4;
         r->span = xrealloc(r->span, (size_t)r->cap_span, sizeof *r->span);
     }
-    r->span[r->n_span++] = (struct span){st, at, (int)n};
+    r->span[r->n_span++] = (struct span){st, at, (int)n, src.at, src.at < 0 ? 0 : src.n};
 }
 
 static int row_width(const struct sheet_row *r)
@@ -97,28 +110,42 @@ static int row_width(const struct sheet_row *r)
     return text_width(r->text.p, r->text.n);
 }
 
-static void row_pad(struct sheet_row *r, int cells)
+static void row_pad(struct sheet_row *r, int cells, struct source src)
 {
     static const char blanks[] = "                                ";
     for (; cells > 0; cells -= 32)
-        row_add(r, ST_TEXT, blanks, (size_t)min_int(cells, 32));
+        row_add(r, ST_TEXT, blanks, (size_t)min_int(cells, 32), src);
 }
 
 struct adder {
     struct sheet *sheet;
     enum style style;
+    struct source all; /* the source of each piece; {-1}: that of its bytes */
 };
 
-static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n)
+static struct source source_of(const struct adder *a, const char *p, size_t n)
+{
+    const struct sheet *s = a->sheet;
+    if (a->all.at >= 0)
+        return a->all;
+    if (!s->source || (uintptr_t)p < (uintptr_t)s->source ||
+        (uintptr_t)p >= (uintptr_t)(s->source + s->source_n))
+        return (struct source){-1, 0};
+    return (struct source){s->source_at + (int)(p - s->source), (int)n};
+}
+
+static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n, const char *from,
+                      size_t from_n)
 {
     const struct adder *a = arg;
     struct sheet_row *r = open_row(a->sheet);
+    struct source src = source_of(a, from, from_n);
     switch (kind) {
-    case PIECE_CLEAN: row_add(r, a->style, p, n); break;
-    case PIECE_TAB: row_pad(r, TAB_STOP - row_width(r) % TAB_STOP); break;
+    case PIECE_CLEAN: row_add(r, a->style, p, n, src); break;
+    case PIECE_TAB: row_pad(r, TAB_STOP - row_width(r) % TAB_STOP, src); break;
     case PIECE_NEWLINE: p = "<U+000A>", n = 8; /* fall through */
     case PIECE_ESCAPE:
-        row_add(r, ST_ESCAPE, p, n);
+        row_add(r, ST_ESCAPE, p, n, src);
         a->sheet->escaped++;
         break;
     }
@@ -127,7 +154,46 @@ static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n)
 void sheet_addn(struct sheet *s, enum style st, const char *bytes, size_t n)
 {
     open_row(s);
-    text_scan(bytes, n, add_piece, &(struct adder){s, st});
+    text_scan(bytes, n, add_piece, &(struct adder){s, st, {-1, 0}});
+}
+
+void sheet_add_for(struct sheet *s, enum style st, const char *bytes, size_t n, int src, int src_n)
+{
+    open_row(s);
+    text_scan(bytes, n, add_piece, &(struct adder){s, st, {src, src_n}});
+}
+
+void sheet_source(struct sheet *s, const char *bytes, size_t n, int at)
+{
+    s->source = bytes;
+    s->source_n = n;
+    s->source_at = at;
+}
+
+void sheet_shift(struct sheet *s, int from, int by)
+{
+    for (int i = from; i < s->n_row; i++)
+        for (int k = 0; k < s->row[i].n_span; k++)
+            s->row[i].span[k].src += s->row[i].span[k].src >= 0 ? by : 0;
+}
+
+int sheet_source_of(const struct sheet_row *r, int at, int *n)
+{
+    int lo = 0, hi = r->n_span;
+    while (lo < hi) { /* the first span that ends behind `at` */
+        int mid = (lo + hi) / 2;
+        if (r->span[mid].at + r->span[mid].n <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    *n = 0;
+    if (lo == r->n_span || r->span[lo].src < 0)
+        return -1;
+    const struct span *sp = &r->span[lo];
+    bool each = sp->n == sp->src_n;
+    *n = each ? 1 : sp->src_n;
+    return sp->src + (each ? at - sp->at : 0);
 }
 
 void sheet_add(struct sheet *s, enum style st, const char *text)
@@ -178,7 +244,7 @@ void sheet_line(struct sheet *s)
 void sheet_tab(struct sheet *s, int column)
 {
     struct sheet_row *r = open_row(s);
-    row_pad(r, column - row_width(r));
+    row_pad(r, column - row_width(r), (struct source){-1, 0});
 }
 
 void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to)
@@ -187,8 +253,11 @@ void sheet_add_row(struct sheet *s, const struct sheet_row *r, int from, int to)
     for (int i = 0; i < r->n_span; i++) {
         const struct span *sp = &r->span[i];
         int a = max_int(sp->at, from), b = min_int(sp->at + sp->n, to);
+        struct source src = {sp->src, sp->src_n};
+        if (sp->src >= 0 && sp->n == sp->src_n)
+            src = (struct source){sp->src + a - sp->at, b - a};
         if (a < b)
-            row_add(dst, sp->style, r->text.p + a, (size_t)(b - a));
+            row_add(dst, sp->style, r->text.p + a, (size_t)(b - a), src);
     }
 }
 
@@ -271,7 +340,7 @@ static void wrap_row(struct sheet *s, const struct sheet_row *src, int width)
         int end = width > 0 ? wrap_end(p, from, n, max_int(width - hang, 1), &next) : n;
         struct sheet_row *r = open_row(s);
         if (end > from)
-            row_pad(r, hang);
+            row_pad(r, hang, (struct source){-1, 0});
         sheet_add_row(s, src, from, end);
         sheet_line(s);
         from = next;

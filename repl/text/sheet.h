@@ -25,6 +25,8 @@ enum style {
 struct span {
     enum style style;
     int at, n; /* bytes of the line's text */
+    int src, src_n; /* the bytes of the source that they show: one to one where n == src_n, else each
+                       of them shows all (an escape, an entity, a tab); src -1: of no source */
 };
 struct sheet_row {
     struct buf text; /* sanitised UTF-8, no newline */
@@ -37,6 +39,9 @@ struct sheet {
     bool open;       /* text is appended to the last row; false: to a new one */
     bool ascii;      /* use '#', '+', '|' instead of block and line characters */
     int escaped;     /* number of characters that were escaped */
+    const char *source; /* sheet_source() */
+    size_t source_n;
+    int source_at;
 };
 
 /* {0} is no valid sheet: call sheet_init() first; the owner calls sheet_free(). */
@@ -50,6 +55,15 @@ void sheet_printf(struct sheet *s, enum style st, const char *fmt, ...)
 /* Adds text in quotes, with a backslash before each quote and backslash in it. Truncated to `cells`
  * with an ellipsis; 0: complete. */
 void sheet_quote(struct sheet *s, enum style st, const char *bytes, size_t n, int cells);
+/* From now on bytes that are added from within bytes[n] keep their place: bytes[i] has the source
+ * offset at + i. The bytes must stay in place until the next call; NULL ends it. */
+void sheet_source(struct sheet *s, const char *bytes, size_t n, int at);
+/* Adds text that shows the source bytes [src, src + src_n), as an entity does. */
+void sheet_add_for(struct sheet *s, enum style st, const char *bytes, size_t n, int src, int src_n);
+/* Adds `by` to the source offsets of all rows from row `from` on. */
+void sheet_shift(struct sheet *s, int from, int by);
+/* The source offset of byte `at` of a row, in *n how many source bytes it shows; -1: of none. */
+int sheet_source_of(const struct sheet_row *r, int at, int *n);
 void sheet_line(struct sheet *s); /* ends the current line; an empty one if nothing was added */
 /* Pads the current line with spaces up to a column (in cells). */
 void sheet_tab(struct sheet *s, int column);
@@ -76,10 +90,11 @@ size_t text_fit(const char *s, size_t n, int cells, int *used);
 
 /* The sanitiser behind text_sanitise() and sheet_addn(). Calls emit() for each piece of the text in
  * order: clean text, an escape (to be shown in its own style), a tab ("\t") or a line break
- * ("\n"). */
+ * ("\n"). from: the bytes of the input that the piece stands for; of clean text s itself. */
 enum text_piece { PIECE_CLEAN, PIECE_ESCAPE, PIECE_TAB, PIECE_NEWLINE };
-void text_scan(const char *bytes, size_t n,
-               void (*emit)(void *arg, enum text_piece kind, const char *s, size_t n), void *arg);
+typedef void text_emit(void *arg, enum text_piece kind, const char *s, size_t n, const char *from,
+                       size_t from_n);
+void text_scan(const char *bytes, size_t n, text_emit *emit, void *arg);
 
 /* The first grapheme cluster of s as it is drawn: code points of width 1 or 2, each followed by its
  * zero-width marks. Emoji sequences are reduced to their first picture and flags to their two

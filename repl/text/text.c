@@ -83,27 +83,31 @@ int text_cp_width(uint32_t cp)
 /* ---- the sanitiser ---- */
 
 struct scan {
-    void (*emit)(void *arg, enum text_piece kind, const char *s, size_t n);
+    text_emit *emit;
     void *arg;
     const char *run; /* clean bytes not emitted yet */
     size_t n_run;
     uint32_t prev;   /* the last code point kept; 0: none to which a mark could belong */
     int marks;       /* zero-width marks of the current base */
-    int excess;      /* marks beyond MARKS_MAX, to be escaped */
+    int excess;      /* marks beyond MARKS_MAX, to be escaped, ... */
+    const char *excess_at; /* ... the first of them, ... */
+    size_t excess_n;       /* ... and their bytes */
     bool selected;   /* the base has its variation selector */
 };
 
 static void flush_run(struct scan *s)
 {
     if (s->n_run)
-        s->emit(s->arg, PIECE_CLEAN, s->run, s->n_run);
+        s->emit(s->arg, PIECE_CLEAN, s->run, s->n_run, s->run, s->n_run);
     s->n_run = 0;
 }
 
-static void emit_other(struct scan *s, enum text_piece kind, const char *text, size_t n)
+/* Emits text for the k bytes at p. */
+static void emit_other(struct scan *s, enum text_piece kind, const char *text, size_t n, const char *p,
+                       size_t k)
 {
     flush_run(s);
-    s->emit(s->arg, kind, text, n);
+    s->emit(s->arg, kind, text, n, p, k);
     s->prev = 0;
     s->marks = 0;
     s->selected = false;
@@ -114,7 +118,8 @@ static void flush_excess(struct scan *s)
     char text[32];
     if (s->excess)
         emit_other(s, PIECE_ESCAPE, text,
-                   (size_t)snprintf(text, sizeof text, "<+%d marks>", s->excess));
+                   (size_t)snprintf(text, sizeof text, "<+%d marks>", s->excess), s->excess_at,
+                   s->excess_n);
     s->excess = 0;
 }
 
@@ -126,10 +131,10 @@ static void keep(struct scan *s, const char *p, size_t k, uint32_t cp)
     s->prev = cp;
 }
 
-static void add_escape(struct scan *s, uint32_t cp)
+static void add_escape(struct scan *s, uint32_t cp, const char *p, size_t k)
 {
     char text[32];
-    emit_other(s, PIECE_ESCAPE, text, (size_t)snprintf(text, sizeof text, "<U+%04X>", cp));
+    emit_other(s, PIECE_ESCAPE, text, (size_t)snprintf(text, sizeof text, "<U+%04X>", cp), p, k);
 }
 
 /* Whether a joiner is between two letters of a script that uses it (Persian, Indic), or between two
@@ -157,7 +162,7 @@ static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_
         fits = fits && !s->selected;
     if (!fits) {
         flush_excess(s);
-        add_escape(s, cp);
+        add_escape(s, cp, p, k);
     } else if (is_selector(cp)) {
         s->selected = true;
         keep(s, p, k, cp);
@@ -166,7 +171,8 @@ static void scan_mark(struct scan *s, const char *p, size_t k, size_t n, uint32_
         keep(s, p, k, cp);
     } else {
         flush_run(s);
-        s->excess++;
+        s->excess_at = s->excess++ ? s->excess_at : p;
+        s->excess_n = (size_t)(p + k - s->excess_at);
     }
 }
 
@@ -179,11 +185,11 @@ static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t
     }
     flush_excess(s);
     if (cp == '\n' || cp == '\t')
-        emit_other(s, cp == '\n' ? PIECE_NEWLINE : PIECE_TAB, p, 1);
+        emit_other(s, cp == '\n' ? PIECE_NEWLINE : PIECE_TAB, p, 1, p, 1);
     else if (!valid)
-        emit_other(s, PIECE_ESCAPE, "\xEF\xBF\xBD", 3);
+        emit_other(s, PIECE_ESCAPE, "\xEF\xBF\xBD", 3, p, k);
     else if (is_denied(cp))
-        add_escape(s, cp);
+        add_escape(s, cp, p, k);
     else {
         s->marks = 0;
         s->selected = false;
@@ -191,8 +197,7 @@ static void scan_one(struct scan *s, const char *p, size_t k, size_t n, uint32_t
     }
 }
 
-void text_scan(const char *bytes, size_t n,
-               void (*emit)(void *arg, enum text_piece kind, const char *s, size_t n), void *arg)
+void text_scan(const char *bytes, size_t n, text_emit *emit, void *arg)
 {
     struct scan s = {.emit = emit, .arg = arg};
     size_t i = 0;
@@ -223,9 +228,11 @@ struct sanitise {
     int escaped;
 };
 
-static void sanitise_piece(void *arg, enum text_piece kind, const char *s, size_t n)
+static void sanitise_piece(void *arg, enum text_piece kind, const char *s, size_t n,
+                           const char *from, size_t from_n)
 {
     struct sanitise *z = arg;
+    (void)from, (void)from_n;
     if (kind == PIECE_TAB) {
         int column = text_width(z->out->p ? z->out->p + z->line : "", z->out->n - z->line);
         buf_printf(z->out, "%*s", TAB_STOP - column % TAB_STOP, "");

@@ -138,6 +138,7 @@ static void lay_plain(struct entry *e, enum style st, const char *p, size_t n)
 {
     struct sheet lines;
     sheet_init(&lines, e->rows.ascii);
+    sheet_source(&lines, e->text.p, e->text.n, 0);
     for (const char *end = p + n; p <= end;) {
         const char *nl = memchr(p, '\n', (size_t)(end - p));
         sheet_addn(&lines, st, p, (size_t)((nl ? nl : end) - p));
@@ -160,6 +161,7 @@ static void lay_block(struct entry *e, const char *p, size_t n, bool open)
         markdown_render_open(p, n, width, &e->rows);
     else
         markdown_render(p, n, width, &e->rows);
+    sheet_shift(&e->rows, before, (int)(p - e->text.p));
     if (e->rows.n_row == before + 1 && before > 0)
         sheet_truncate(&e->rows, before); /* no rows, so no gap either */
 }
