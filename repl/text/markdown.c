@@ -142,8 +142,10 @@ static void code_source(const struct md *m, struct sheet *row, const char *p, si
     int k = 0;
     while (k < m->n_piece && m->piece[k].at < from)
         k++;
-    if (k < m->n_piece && m->piece[k].at < from + n)
-        sheet_source(row, m->text.p + m->piece[k].at, from + n - m->piece[k].at, m->piece[k].src);
+    if (k == m->n_piece || m->piece[k].at >= from + n)
+        return;
+    size_t bytes = from + n - m->piece[k].at, own = m->source_n - (size_t)m->piece[k].src;
+    sheet_source(row, m->text.p + m->piece[k].at, bytes < own ? bytes : own, m->piece[k].src);
 }
 
 static void code_row(struct md *m, const char *p, size_t n)
@@ -672,10 +674,13 @@ static void unescape_sources(struct sheet *out, int from, const char *text, size
     for (int r = from; r < out->n_row && added.n > 0; r++)
         for (int s = 0; s < out->row[r].n_span; s++) {
             struct span *sp = &out->row[r].span[s];
-            int before = 0;
+            int before = 0, within = 0;
             while (before < added.n && added.v[before] < sp->src)
                 before++;
+            while (before + within < added.n && added.v[before + within] < sp->src + sp->src_n)
+                within++; /* shown, as in code, and of no source */
             sp->src -= sp->src >= 0 ? before : 0;
+            sp->src_n -= sp->src >= 0 ? within : 0;
         }
     ids_free(&added);
 }

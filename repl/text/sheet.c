@@ -123,15 +123,22 @@ struct adder {
     struct source all; /* the source of each piece; {-1}: that of its bytes */
 };
 
-static struct source source_of(const struct adder *a, const char *p, size_t n)
+/* The source of the first bytes of p[n]; *k: how many of them have it, or have none. */
+static struct source source_of(const struct adder *a, const char *p, size_t n, size_t *k)
 {
     const struct sheet *s = a->sheet;
+    uintptr_t at = (uintptr_t)p, from = (uintptr_t)s->source, to = from + s->source_n;
+    *k = n;
     if (a->all.at >= 0)
         return a->all;
-    if (!s->source || (uintptr_t)p < (uintptr_t)s->source ||
-        (uintptr_t)p >= (uintptr_t)(s->source + s->source_n))
+    if (!s->source || at >= to || at + n <= from)
         return (struct source){-1, 0};
-    return (struct source){s->source_at + (int)(p - s->source), (int)n};
+    if (at < from) {
+        *k = from - at;
+        return (struct source){-1, 0};
+    }
+    *k = to - at < n ? to - at : n;
+    return (struct source){s->source_at + (int)(at - from), (int)*k};
 }
 
 static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n, const char *from,
@@ -139,9 +146,15 @@ static void add_piece(void *arg, enum text_piece kind, const char *p, size_t n, 
 {
     const struct adder *a = arg;
     struct sheet_row *r = open_row(a->sheet);
-    struct source src = source_of(a, from, from_n);
+    size_t k;
+    struct source src = source_of(a, from, from_n, &k);
     switch (kind) {
-    case PIECE_CLEAN: row_add(r, a->style, p, n, src); break;
+    case PIECE_CLEAN: /* from == p */
+        for (; n > 0; p += k, n -= k) {
+            src = source_of(a, p, n, &k);
+            row_add(r, a->style, p, k, src);
+        }
+        break;
     case PIECE_TAB: row_pad(r, TAB_STOP - row_width(r) % TAB_STOP, src); break;
     case PIECE_NEWLINE: p = "<U+000A>", n = 8; /* fall through */
     case PIECE_ESCAPE:

@@ -14,12 +14,13 @@ enum {
 
 void transcript_init(struct transcript *t, bool ascii)
 {
-    *t = (struct transcript){.ascii = ascii, .tail = true, .width = 80};
+    *t = (struct transcript){.ascii = ascii, .tail = true, .width = 80, .cursor = -1};
 }
 
 static void entry_free(struct entry *e)
 {
     buf_free(&e->text);
+    free(e->mark);
     sheet_free(&e->src);
     sheet_free(&e->rows);
 }
@@ -29,6 +30,7 @@ void transcript_clear(struct transcript *t)
     for (int i = 0; i < t->n; i++)
         entry_free(&t->entry[i]);
     t->n = 0;
+    t->cursor = -1;
     transcript_to_tail(t);
 }
 
@@ -104,6 +106,7 @@ void transcript_retract(struct transcript *t, int turn)
             t->entry[kept++] = t->entry[i];
     }
     t->n = kept;
+    t->cursor = -1;
     transcript_to_tail(t);
 }
 
@@ -266,6 +269,11 @@ static int rows_of(struct transcript *t, int i)
     return gap(t, i) + t->entry[i].rows.n_row;
 }
 
+void transcript_lay(struct transcript *t, int entry)
+{
+    lay_out(t, &t->entry[entry]);
+}
+
 /* ---- the window ---- */
 
 void transcript_to_tail(struct transcript *t)
@@ -344,6 +352,21 @@ void transcript_scroll(struct transcript *t, int rows, int height)
     t->below = scroll_to_view(t, height);
 }
 
+void transcript_show(struct transcript *t, int entry, int row, bool last, int height)
+{
+    scroll_to_view(t, height);
+    int down = row + gap(t, entry) - t->top_row; /* rows from the window's top to the row */
+    for (int i = t->top; i < entry; i++)
+        down += rows_of(t, i);
+    if (!last && entry >= t->top && down >= 0 && down < height)
+        return;
+    t->top = entry;
+    t->top_row = row + gap(t, entry);
+    move_up(t, &t->top, &t->top_row, last ? height - 1 : height / 2);
+    t->tail = false;
+    t->below = scroll_to_view(t, height);
+}
+
 int transcript_view(struct transcript *t, int width, int height, struct transcript_line *line)
 {
     if (width != t->width && !t->tail && t->n > 0) { /* keep the same text at the top */
@@ -368,6 +391,8 @@ int transcript_view(struct transcript *t, int width, int height, struct transcri
             line[y].kind = t->entry[i].kind;
             line[y].row = r >= 0 ? &t->entry[i].rows.row[r] : NULL;
             line[y].first = r == 0;
+            line[y].entry = i;
+            line[y].n = r;
             row++;
         }
     }

@@ -18,12 +18,25 @@ enum entry_kind {
     ENTRY_NOTE,  /* a notice; there is no gap between successive notices */
 };
 
+/* The bytes [from, to) of an entry's text that a token produced. */
+struct token_mark {
+    int from, to;
+    int step;     /* of the entry's turn */
+    int nth;      /* of the step's tokens */
+    int32_t id;
+    int position; /* in the context; -1: not known */
+    uint8_t depth; /* of the accepted drafted token; 0: it was not drafted */
+    bool bonus;   /* the target's own token after a draft */
+};
+
 struct entry {
     enum entry_kind kind;
     int turn;          /* 0: none */
     struct buf text;   /* raw bytes of a message or reply */
     struct sheet src;  /* ENTRY_SHEET, ENTRY_NOTE: unwrapped */
     bool open;         /* more text may come */
+    struct token_mark *mark; /* of its tokens, in the order of the text: see words.h */
+    int n_mark, cap_mark;
 
     struct sheet rows; /* the layout */
     int width;         /* of the layout; 0: there is none */
@@ -40,6 +53,12 @@ struct transcript {
                                is shown */
     int width;              /* of the text, without the gutter */
     uint64_t frame;         /* number of calls of transcript_view() */
+
+    /* what is drawn of the tokens; a frame draws it, the layout does not depend on it */
+    bool tint;              /* words are tinted by how their tokens were accepted */
+    int at_turn, at_step;   /* the step whose words are highlighted; 0: none */
+    bool hide;              /* what comes after it is not drawn; else it is drawn dimmed */
+    int cursor, cursor_from, cursor_to; /* entry and bytes of the word under the cursor; -1: none */
 
     bool tail;              /* the window shows the end */
     int top, top_row;       /* else: entry and row (its gap included) of the window's first line */
@@ -66,11 +85,17 @@ struct transcript_line {
     const struct sheet_row *row;
     enum entry_kind kind;
     bool first; /* of its entry: the gutter shows the mark */
+    int entry, n; /* its number among the rows of its entry */
 };
 /* Lays out the entries in the window and fills line[height]; returns the number of rows below. */
 int transcript_view(struct transcript *t, int width, int height, struct transcript_line *line);
 /* Moves the window; call with the size of the last view. */
 void transcript_scroll(struct transcript *t, int rows, int height);
+/* Moves the window, if it does not show this row, so that the row is in its middle; with `last`, so
+ * that the row is its last one, in any case. */
+void transcript_show(struct transcript *t, int entry, int row, bool last, int height);
+/* Lays an entry out for the present width. */
+void transcript_lay(struct transcript *t, int entry);
 void transcript_to_tail(struct transcript *t);
 void transcript_to_head(struct transcript *t);
 

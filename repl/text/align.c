@@ -1,0 +1,129 @@
+/* align.c - see align.h. */
+#include "repl/text/align.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MISSES = 4 }; /* then the end of the reply is waited for: trying costs time */
+
+struct part {
+    size_t from, to; /* of the waiting text; empty: the token shows none of it */
+};
+
+void align_free(struct align *a)
+{
+    buf_free(&a->text);
+    buf_free(&a->bytes);
+    ids_free(&a->size);
+    *a = (struct align){0};
+}
+
+void align_text(struct align *a, const char *p, size_t n)
+{
+    buf_add(&a->text, p, n);
+}
+
+void align_token(struct align *a, const char *p, size_t n)
+{
+    buf_add(&a->bytes, p, n);
+    ids_add(&a->size, (int32_t)n);
+}
+
+static bool is_blank(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != ' ' && p[i] != '\n' && p[i] != '\t')
+            return false;
+    return true;
+}
+
+/* Where text[0, end) ends with the bytes p[n], the beginning of them there; they may lack their
+ * leading blanks, and must where they hold more than the text. SIZE_MAX: it does not. */
+static size_t ends_with(const char *text, size_t end, const char *p, size_t n)
+{
+    size_t k = n < end ? n : end, blanks = 0;
+    if (k > 0 && memcmp(text + end - k, p + n - k, k) == 0 && is_blank(p, n - k))
+        return end - k;
+    while (blanks < n && is_blank(p + blanks, 1))
+        blanks++;
+    k = n - blanks;
+    return blanks > 0 && k > 0 && k <= end && memcmp(text + end - k, p + blanks, k) == 0 ? end - k
+                                                                                          : SIZE_MAX;
+}
+
+/* Reads the waiting text backwards from its end, which is behind `cut` bytes of token `last`. Returns
+ * how much of the text is left over at its beginning. */
+static size_t read_back(const struct align *a, int last, size_t cut, struct part *part)
+{
+    size_t end = a->text.n, at = 0;
+    for (int i = 0; i < a->size.n; i++) {
+        part[i] = (struct part){0, 0};
+        at += i < last ? (size_t)a->size.v[i] : 0;
+    }
+    for (int i = last; i >= 0 && end > 0; i--) {
+        size_t skip = i == 0 ? a->shown : 0, n = (i == last ? cut : (size_t)a->size.v[i]) - skip;
+        size_t from = ends_with(a->text.p, end, a->bytes.p + at + skip, n);
+        at -= i > 0 ? (size_t)a->size.v[i - 1] : 0;
+        if (from == SIZE_MAX && i == last)
+            return a->text.n;
+        if (from == SIZE_MAX)
+            continue;
+        part[i] = (struct part){from, end};
+        end = from;
+    }
+    return end;
+}
+
+/* The tokens before `last`, and that one if all its bytes are shown, wait no longer. */
+static void settle(struct align *a, int last, size_t cut)
+{
+    int done = last + (cut == (size_t)a->size.v[last]);
+    size_t bytes = 0;
+    for (int i = 0; i < done; i++)
+        bytes += (size_t)a->size.v[i];
+    memmove(a->bytes.p, a->bytes.p + bytes, a->bytes.n - bytes);
+    a->bytes.n -= bytes;
+    memmove(a->size.v, a->size.v + done, (size_t)(a->size.n - done) * sizeof *a->size.v);
+    a->size.n -= done;
+    a->first += done;
+    a->shown = done == last ? cut : 0;
+    a->settled += a->text.n;
+    a->text.n = 0;
+}
+
+/* Whether the bytes of a token from `cut` on may be held back: the beginning of a character or a tag. */
+static bool may_hold(const char *p, size_t cut, size_t n)
+{
+    unsigned char c = cut < n ? (unsigned char)p[cut] : 0;
+    return cut == n || c == '<' || (c >= 0xC0 && n - cut < (c >= 0xF0 ? 4u : c >= 0xE0 ? 3u : 2u));
+}
+
+void align_run(struct align *a, bool last, void (*tell)(void *arg, int token, size_t from, size_t to),
+               void *arg)
+{
+    struct part *part = xcalloc((size_t)max_int(a->size.n, 1), sizeof *part);
+    size_t best = a->text.n, best_cut = 0, at = a->bytes.n;
+    int best_at = -1;
+    if (!last && a->misses > MISSES)
+        best = 0;
+    for (int i = a->size.n - 1; i >= 0 && best > 0; i--) {
+        size_t n = (size_t)a->size.v[i];
+        at -= n;
+        for (size_t cut = n; cut > (i == 0 ? a->shown : 0) && best > 0; cut--) {
+            size_t left = may_hold(a->bytes.p + at, cut, n) ? read_back(a, i, cut, part) : best;
+            if (left < best)
+                best = left, best_at = i, best_cut = cut;
+        }
+    }
+    if (best_at >= 0 && (best == 0 || last)) {
+        read_back(a, best_at, best_cut, part);
+        for (int i = 0; i <= best_at; i++)
+            if (part[i].to > part[i].from)
+                tell(arg, a->first + i, a->settled + part[i].from, a->settled + part[i].to);
+        settle(a, best_at, best_cut);
+        a->misses = 0;
+    } else {
+        a->misses += a->text.n > 0;
+    }
+    free(part);
+}
