@@ -222,6 +222,9 @@ struct pos_view {
 struct pages_ops {
     void (*table)(struct backend *b, struct page_table *t); /* freed by page_table_free() */
     bool (*position)(struct backend *b, int position, struct pos_view *v, struct err *e);
+    /* The table as it was after a step of the session. False and *e: ERR_NEGATIVE if the backend does
+     * not hold the step (the log may), and *t is empty. */
+    bool (*table_at)(struct backend *b, int turn, int step, struct page_table *t, struct err *e);
     /* The latest events of one page (at most max), oldest first; seq numbers count page events. */
     int (*events)(struct backend *b, enum pool_id pool, int page, struct page_event *out,
                   uint64_t *seq, int max);

@@ -42,18 +42,6 @@ const char *fate_name(int fate)
     return NAME(name, fate);
 }
 
-const char *pool_name(enum pool_id p)
-{
-    static const char *const name[N_POOLS] = {"full", "swa", "draft"};
-    return NAME(name, p);
-}
-
-const char *page_op_name(enum page_op op)
-{
-    static const char *const name[] = {"take", "share", "drop", "free", "window"};
-    return NAME(name, op);
-}
-
 /* ---- events ---- */
 
 void event_free(struct event *ev)

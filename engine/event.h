@@ -7,6 +7,7 @@
 #ifndef AERIE_EVENT_H
 #define AERIE_EVENT_H
 
+#include "engine/cache/page_event.h"
 #include "engine/cache/tree.h"
 #include "engine/reuse.h"
 
@@ -60,16 +61,6 @@ enum op_kind {
                   "2 3 4" */
 };
 const char *op_name(enum op_kind k); /* "open", "set", ... */
-
-/* One page of one pool changed hands. */
-enum page_op { PAGE_TAKE, PAGE_SHARE, PAGE_DROP, PAGE_FREE, PAGE_WINDOW };
-enum pool_id { POOL_FULL, POOL_SWA, POOL_DRAFT, N_POOLS };
-const char *pool_name(enum pool_id p);     /* "full", "swa", "draft" */
-const char *page_op_name(enum page_op op); /* "take", ... */
-struct page_event {
-    uint8_t pool, op;
-    int32_t page, column, refs; /* column: logical page of the session, -1: none */
-};
 
 /* What the target's logits say about one emitted token, at temperature 1 and without any filter. */
 struct token_fact {
@@ -147,8 +138,8 @@ struct event {
     /* EV_SESSION: parent, fork_turn. EV_OP: op, text, turn. EV_TURN_BEGIN: text = the user's
      * message, system-side ids in tokens (the whole prompt), n_reused of them from the cache,
      * reuse, seed, regen. EV_PREFILL: done, total. EV_TEXT: text, channel. EV_STEP: rec, tokens,
-     * facts, tree (if it drafted), pages. EV_TURN_END: reason, text = the whole reply (final
-     * channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode.
+     * facts, tree (if it drafted), pages, lengths. EV_TURN_END: reason, text = the whole reply
+     * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode.
      * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
      * channel) or why it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason
@@ -176,8 +167,9 @@ struct event {
     struct ids tokens;       /* owned */
     struct token_fact *facts; /* owned, one for each of `tokens`; NULL: not known */
     struct tree *tree;       /* owned or NULL */
-    struct page_event *pages; /* owned, n_pages */
+    struct page_event *pages; /* owned, n_pages: since the step before */
     int n_pages;
+    struct context_lengths lengths;
     struct calibration *calibration; /* owned or NULL */
     struct probe *probe; /* owned or NULL; copies of the event have none */
 };

@@ -111,16 +111,21 @@ static void io_tree(struct io *io, struct tree **t)
 
 static void io_pages(struct io *io, struct event *ev)
 {
-    IO_INT(io, ev->n_pages, 0, 1 << 20);
+    IO_INT(io, ev->n_pages, 0, 1 << 24);
     if (!io->out && ev->n_pages)
         ev->pages = xcalloc((size_t)ev->n_pages, sizeof *ev->pages);
     for (int i = 0; io->ok && i < ev->n_pages; i++) {
         IO_INT(io, ev->pages[i].pool, 0, N_POOLS - 1);
-        IO_INT(io, ev->pages[i].op, 0, PAGE_WINDOW);
+        IO_INT(io, ev->pages[i].op, 0, LAST_PAGE_OP);
+        IO_INT(io, ev->pages[i].holder, 0, LAST_PAGE_HOLDER);
         IO_INT(io, ev->pages[i].page, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].column, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].refs, INT32_MIN, INT32_MAX);
     }
+    IO_INT(io, ev->lengths.length, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->lengths.committed, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->lengths.drafted, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->lengths.window_lo, INT32_MIN, INT32_MAX);
 }
 
 static void io_session(struct io *io, char id[SESSION_ID])

@@ -205,7 +205,8 @@ KIT struct event random_step(const char *session, int turn, int n)
         ev.pages = xcalloc((size_t)ev.n_pages, sizeof *ev.pages);
         for (int i = 0; i < ev.n_pages; i++)
             ev.pages[i] = (struct page_event){.pool = (uint8_t)roll(N_POOLS),
-                                              .op = (uint8_t)roll(PAGE_WINDOW + 1),
+                                              .op = (uint8_t)roll(LAST_PAGE_OP + 1),
+                                              .holder = (uint8_t)roll(LAST_PAGE_HOLDER + 1),
                                               .page = (int32_t)roll(99),
                                               .column = -1,
                                               .refs = 1};

@@ -40,6 +40,7 @@ void kv_free(struct kv *kv)
     free(kv->mark[POOL_FULL]);
     free(kv->mark[POOL_SWA]);
     free(kv->copy);
+    page_log_free(&kv->log);
     memset(kv, 0, sizeof *kv);
 }
 
@@ -102,9 +103,9 @@ void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst)
 /* ---- single columns ---- */
 
 /* A page whose cells no pass has written yet. */
-static int32_t take_page(struct kv *kv, enum pool_id pool, int c)
+static int32_t take_page(struct kv *kv, enum pool_id pool, const struct seq *s, int c)
 {
-    int32_t page = pages_take(&kv->pool[pool], c);
+    int32_t page = pages_take(&kv->pool[pool], (struct page_use){s->holder, c});
     size_t P = (size_t)kv->page_size;
     kv->held[pool]++;
     if (pool != POOL_DRAFT)
@@ -112,23 +113,24 @@ static int32_t take_page(struct kv *kv, enum pool_id pool, int c)
     return page;
 }
 
-static void share_page(struct kv *kv, enum pool_id pool, int32_t page, int c)
+static void share_page(struct kv *kv, enum pool_id pool, const struct seq *s, int32_t page, int c)
 {
     kv->held[pool]++;
-    pages_share(&kv->pool[pool], page, c);
+    pages_share(&kv->pool[pool], page, (struct page_use){s->holder, c});
 }
 
-static bool drop_page(struct kv *kv, enum pool_id pool, int32_t page, int c, enum page_op why)
+static bool drop_page(struct kv *kv, enum pool_id pool, const struct seq *s, int32_t page, int c,
+                      enum page_op why)
 {
     kv->held[pool]--;
-    return pages_drop(&kv->pool[pool], page, c, why);
+    return pages_drop(&kv->pool[pool], page, (struct page_use){s->holder, c}, why);
 }
 
-static struct column take_column(struct kv *kv, int c)
+static struct column take_column(struct kv *kv, const struct seq *s, int c)
 {
-    struct column col = {{take_page(kv, POOL_FULL, c)}, {0}};
+    struct column col = {{take_page(kv, POOL_FULL, s, c)}, {0}};
     if (kv->has_swa) {
-        col.swa.v = take_page(kv, POOL_SWA, c);
+        col.swa.v = take_page(kv, POOL_SWA, s, c);
         CHECK(kv->swa_of[col.full.v] == 0 && kv->full_of[col.swa.v] == 0);
         kv->swa_of[col.full.v] = col.swa.v;
         kv->full_of[col.swa.v] = col.full.v;
@@ -136,21 +138,22 @@ static struct column take_column(struct kv *kv, int c)
     return col;
 }
 
-static void drop_swa(struct kv *kv, struct column *col, int c, enum page_op why)
+static void drop_swa(struct kv *kv, const struct seq *s, struct column *col, int c,
+                     enum page_op why)
 {
     if (!col->swa.v)
         return;
-    if (drop_page(kv, POOL_SWA, col->swa.v, c, why)) {
+    if (drop_page(kv, POOL_SWA, s, col->swa.v, c, why)) {
         kv->swa_of[col->full.v] = 0;
         kv->full_of[col->swa.v] = 0;
     }
     col->swa.v = 0;
 }
 
-static void drop_column(struct kv *kv, struct column *col, int c)
+static void drop_column(struct kv *kv, const struct seq *s, struct column *col, int c)
 {
-    drop_swa(kv, col, c, PAGE_DROP);
-    drop_page(kv, POOL_FULL, col->full.v, c, PAGE_DROP);
+    drop_swa(kv, s, col, c, PAGE_DROP);
+    drop_page(kv, POOL_FULL, s, col->full.v, c, PAGE_DROP);
     col->full.v = 0;
 }
 
@@ -194,14 +197,14 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
     for (int c = s->committed / P; c < min_int(need, s->n_col); c++) {
         if (!shared(kv, &s->col[c]))
             continue;
-        struct column old = s->col[c], col = take_column(kv, c);
+        struct column old = s->col[c], col = take_column(kv, s, c);
         mark_dirty(s, SIDE_TARGET, c);
         if (c * P < s->committed) {
             queue_copy(kv, POOL_FULL, old.full.v, col.full.v);
             if (old.swa.v)
                 queue_copy(kv, POOL_SWA, old.swa.v, col.swa.v);
         }
-        drop_column(kv, &old, c);
+        drop_column(kv, s, &old, c);
         s->col[c] = col;
     }
     if (need > s->cap_col) {
@@ -209,7 +212,7 @@ bool kv_reserve(struct kv *kv, struct seq *s, int upto, struct err *e)
         s->col = xrealloc(s->col, (size_t)s->cap_col, sizeof *s->col);
     }
     while (s->n_col < need) {
-        s->col[s->n_col] = take_column(kv, s->n_col);
+        s->col[s->n_col] = take_column(kv, s, s->n_col);
         s->n_col++;
     }
     return true;
@@ -232,17 +235,17 @@ bool kv_reserve_draft(struct kv *kv, struct seq *s, int from, int upto, struct e
         if (pool->ref[old] <= 1)
             continue;
         mark_dirty(s, SIDE_DRAFT, c);
-        s->dcol[c].v = take_page(kv, POOL_DRAFT, c);
+        s->dcol[c].v = take_page(kv, POOL_DRAFT, s, c);
         if (c * P < final) /* also cells from `from` on: a rollback makes them final again */
             queue_copy(kv, POOL_DRAFT, old, s->dcol[c].v);
-        drop_page(kv, POOL_DRAFT, old, c, PAGE_DROP);
+        drop_page(kv, POOL_DRAFT, s, old, c, PAGE_DROP);
     }
     if (need > s->cap_dcol) {
         s->cap_dcol = need + need / 2 + 8;
         s->dcol = xrealloc(s->dcol, (size_t)s->cap_dcol, sizeof *s->dcol);
     }
     while (s->n_dcol < need) {
-        s->dcol[s->n_dcol].v = take_page(kv, POOL_DRAFT, s->n_dcol);
+        s->dcol[s->n_dcol].v = take_page(kv, POOL_DRAFT, s, s->n_dcol);
         s->n_dcol++;
     }
     return true;
@@ -292,12 +295,12 @@ void kv_rollback(struct kv *kv, struct seq *s)
         mark_dirty(s, SIDE_TARGET, --s->n_col);
         if (kv->hook.rolling_back)
             kv->hook.rolling_back(kv, &s->col[s->n_col]);
-        drop_column(kv, &s->col[s->n_col], s->n_col);
+        drop_column(kv, s, &s->col[s->n_col], s->n_col);
     }
     keep = div_up(s->drafted, kv->page_size);
     while (s->n_dcol > keep) {
         mark_dirty(s, SIDE_DRAFT, --s->n_dcol);
-        drop_page(kv, POOL_DRAFT, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
+        drop_page(kv, POOL_DRAFT, s, s->dcol[s->n_dcol].v, s->n_dcol, PAGE_DROP);
     }
 }
 
@@ -309,7 +312,7 @@ void kv_release_window(struct kv *kv, struct seq *s)
     if (s->swa_lo / P < end)
         mark_dirty(s, SIDE_TARGET, s->swa_lo / P);
     for (int c = s->swa_lo / P; c < end; c++)
-        drop_swa(kv, &s->col[c], c, PAGE_WINDOW);
+        drop_swa(kv, s, &s->col[c], c, PAGE_WINDOW);
     s->swa_lo = max_int(s->swa_lo, end * P);
 }
 
@@ -323,13 +326,13 @@ void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst)
         dst->dcol = xrealloc(dst->dcol, (size_t)(dst->cap_dcol = nd), sizeof *dst->dcol);
     for (int c = 0; c < n; c++) {
         dst->col[c] = src->col[c];
-        share_page(kv, POOL_FULL, src->col[c].full.v, c);
+        share_page(kv, POOL_FULL, dst, src->col[c].full.v, c);
         if (src->col[c].swa.v)
-            share_page(kv, POOL_SWA, src->col[c].swa.v, c);
+            share_page(kv, POOL_SWA, dst, src->col[c].swa.v, c);
     }
     for (int c = 0; c < nd; c++) {
         dst->dcol[c] = src->dcol[c];
-        share_page(kv, POOL_DRAFT, src->dcol[c].v, c);
+        share_page(kv, POOL_DRAFT, dst, src->dcol[c].v, c);
     }
     dst->n_col = n;
     dst->n_dcol = nd;
@@ -362,7 +365,62 @@ void kv_drop(struct kv *kv, struct seq *s)
     kv_rollback(kv, s);
     free(s->col);
     free(s->dcol);
-    *s = (struct seq){0};
+    *s = (struct seq){.holder = s->holder};
+}
+
+/* ---- the present state as events ---- */
+
+static void log_hold(struct kv *kv, enum pool_id pool, enum page_holder holder, int32_t page, int c)
+{
+    if (page)
+        page_log_add(&kv->log, &(struct page_event){
+            .pool = (uint8_t)pool, .op = PAGE_HOLD, .holder = (uint8_t)holder, .page = page,
+            .column = c, .refs = kv->pool[pool].ref[page]});
+}
+
+static void log_columns(struct kv *kv, enum pool_id pool, const struct seq *s)
+{
+    for (int c = 0; c < (pool == POOL_DRAFT ? s->n_dcol : s->n_col); c++)
+        log_hold(kv, pool, s->holder,
+                 pool == POOL_DRAFT ? s->dcol[c].v
+                 : pool == POOL_SWA ? s->col[c].swa.v
+                                    : s->col[c].full.v, c);
+}
+
+/* Of checkpoints the references are all that is needed, and those the events of other holders have
+ * given already: so a page that only checkpoints hold, or that no sequence holds (a leak), gets one
+ * event without a column. */
+static void log_others(struct kv *kv, enum pool_id pool, const uint8_t *listed)
+{
+    for (int32_t page = GUARD_PAGES; page < kv->pool[pool].total; page++)
+        if (kv->pool[pool].ref[page] && !listed[page])
+            log_hold(kv, pool, HOLDER_POINT, page, -1);
+}
+
+static void mark_listed(const struct kv *kv, enum pool_id pool, uint8_t *listed)
+{
+    for (int i = 0; i < kv->log.n_since; i++)
+        if (kv->log.since[i].pool == pool && kv->log.since[i].op == PAGE_HOLD)
+            listed[kv->log.since[i].page] = 1;
+}
+
+void kv_log_state(struct kv *kv, const struct seq *const *seqs, int n, int context)
+{
+    const int refs[N_POOLS] = {context, kv->window, 0};
+    kv->log.n_since = 0;
+    for (int p = 0; p < N_POOLS && kv->log.keep; p++) {
+        const struct pages *pool = &kv->pool[p];
+        page_log_add(&kv->log, &(struct page_event){.pool = (uint8_t)p, .op = PAGE_RESET,
+                                                    .page = pool->total, .column = kv->page_size,
+                                                    .refs = refs[p]});
+        for (int i = 0; i < n; i++)
+            if (seqs[i]->holder != HOLDER_POINT)
+                log_columns(kv, (enum pool_id)p, seqs[i]);
+        uint8_t *listed = xcalloc((size_t)pool->total + 1, 1);
+        mark_listed(kv, (enum pool_id)p, listed);
+        log_others(kv, (enum pool_id)p, listed);
+        free(listed);
+    }
 }
 
 /* ---- the order of free pages ---- */

@@ -39,6 +39,7 @@ static inline enum side side_of(enum pool_id p)
 }
 
 struct seq {
+    enum page_holder holder; /* whose columns these are, for the page log; stays until the end */
     struct column *col;
     draft_page *dcol;
     int n_col, cap_col, n_dcol, cap_dcol;
@@ -142,13 +143,18 @@ void kv_release_window(struct kv *kv, struct seq *s);
 uint64_t kv_mark_clean(struct kv *kv, struct seq *s, enum side side);
 /* Copies the mark of a cell of a target pool whose KV was moved on the device. Slots. */
 void kv_moved(struct kv *kv, enum pool_id pool, int32_t src, int32_t dst);
-/* dst, empty, becomes a copy of the final cells of src and shares their pages. */
+/* dst, empty but for its holder, becomes a copy of the final cells of src and shares their pages. */
 void kv_fork(struct kv *kv, const struct seq *src, struct seq *dst);
 /* The same of the first n final cells (1 <= n <= src->committed), without draft cells; only where
  * src still holds the swa pages that a sliding layer needs to go on there. */
 bool kv_can_fork_at(const struct kv *kv, const struct seq *src, int n);
 void kv_fork_at(struct kv *kv, const struct seq *src, int n, struct seq *dst);
-void kv_drop(struct kv *kv, struct seq *s); /* releases every page; s is empty and reusable */
+/* Releases every page; s is empty but for its holder, and reusable. */
+void kv_drop(struct kv *kv, struct seq *s);
+/* Replaces the page log's events since the last step by those that yield the present state from
+ * nothing: a PAGE_RESET of each pool and a PAGE_HOLD of each page that seqs hold. context: the most
+ * cells of a sequence, for the record. */
+void kv_log_state(struct kv *kv, const struct seq *const *seqs, int n, int context);
 
 /* The order in which the free pages of each pool will be handed out. Work that takes pages for a while
  * and must leave the pools as they were (a batch beside the conversation, which a replay does not

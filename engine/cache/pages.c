@@ -4,13 +4,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void log_event(struct pages *p, enum page_op op, int32_t page, int column)
+void page_log_add(struct page_log *log, const struct page_event *ev)
+{
+    if (!log->keep)
+        return;
+    if (log->n_since == log->cap_since) {
+        log->cap_since = 2 * log->cap_since + 256;
+        log->since = xrealloc(log->since, (size_t)log->cap_since, sizeof *log->since);
+    }
+    log->since[log->n_since++] = *ev;
+}
+
+void page_log_free(struct page_log *log)
+{
+    free(log->since);
+    log->since = NULL;
+    log->n_since = log->cap_since = 0;
+}
+
+static void log_event(struct pages *p, enum page_op op, int32_t page, struct page_use use)
 {
     if (!p->log)
         return;
-    p->log->ev[p->log->seq++ % PAGE_LOG] = (struct page_event){
-        .pool = (uint8_t)p->id, .op = (uint8_t)op, .page = page, .column = column,
-        .refs = p->ref[page]};
+    struct page_event ev = {.pool = (uint8_t)p->id, .op = (uint8_t)op,
+                            .holder = (uint8_t)use.holder, .page = page, .column = use.column,
+                            .refs = p->ref[page]};
+    p->log->ev[p->log->seq++ % PAGE_LOG] = ev;
+    page_log_add(p->log, &ev);
 }
 
 void pages_init(struct pages *p, enum pool_id id, int total, struct page_log *log)
@@ -39,7 +59,7 @@ void pages_reset(struct pages *p)
     p->epoch++;
 }
 
-int32_t pages_take(struct pages *p, int column)
+int32_t pages_take(struct pages *p, struct page_use use)
 {
     if (p->n_free == 0)
         return 0;
@@ -48,29 +68,29 @@ int32_t pages_take(struct pages *p, int column)
     p->ref[page] = 1;
     p->n_owned++;
     p->n_refs++;
-    log_event(p, PAGE_TAKE, page, column);
+    log_event(p, PAGE_TAKE, page, use);
     return page;
 }
 
-void pages_share(struct pages *p, int32_t page, int column)
+void pages_share(struct pages *p, int32_t page, struct page_use use)
 {
     CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0 && p->ref[page] < UINT16_MAX);
     p->ref[page]++;
     p->n_refs++;
-    log_event(p, PAGE_SHARE, page, column);
+    log_event(p, PAGE_SHARE, page, use);
 }
 
-bool pages_drop(struct pages *p, int32_t page, int column, enum page_op why)
+bool pages_drop(struct pages *p, int32_t page, struct page_use use, enum page_op why)
 {
     CHECK(page >= GUARD_PAGES && page < p->total && p->ref[page] > 0);
     p->ref[page]--;
     p->n_refs--;
     if (p->ref[page]) {
-        log_event(p, why, page, column);
+        log_event(p, why, page, use);
         return false;
     }
     p->n_owned--;
-    log_event(p, why == PAGE_WINDOW ? PAGE_WINDOW : PAGE_FREE, page, column);
+    log_event(p, why == PAGE_WINDOW ? PAGE_WINDOW : PAGE_FREE, page, use);
     p->free[p->n_free++] = page;
     return true;
 }

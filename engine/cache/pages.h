@@ -14,11 +14,17 @@
 
 enum { GUARD_PAGES = 1 /* page 0 */, PAGE_LOG = 8192 };
 
-/* A ring with the latest page events of all pools. */
+/* The latest page events of all pools, and all those since the last committed step. */
 struct page_log {
-    struct page_event ev[PAGE_LOG];
-    uint64_t seq; /* events so far; event i is at ev[i % PAGE_LOG] */
+    struct page_event ev[PAGE_LOG]; /* ring: event i is at ev[i % PAGE_LOG] */
+    uint64_t seq;                   /* events so far */
+    bool keep;                      /* whether `since` is kept: somebody empties it */
+    struct page_event *since;       /* (n_since), allocated */
+    int n_since, cap_since;
 };
+
+void page_log_add(struct page_log *log, const struct page_event *ev); /* to `since` only, if kept */
+void page_log_free(struct page_log *log);
 
 struct pages {
     enum pool_id id;
@@ -34,11 +40,16 @@ void pages_init(struct pages *p, enum pool_id id, int total, struct page_log *lo
 void pages_free(struct pages *p);
 /* Frees every page, restores the initial order of the free list and begins a new epoch. */
 void pages_reset(struct pages *p);
-/* Takes a free page, which then has one reference; 0: no page is free. column: for the log. */
-int32_t pages_take(struct pages *p, int column);
-void pages_share(struct pages *p, int32_t page, int column);
+/* For the log: whose column an operation is about. */
+struct page_use {
+    enum page_holder holder;
+    int column;
+};
+/* Takes a free page, which then has one reference; 0: no page is free. */
+int32_t pages_take(struct pages *p, struct page_use use);
+void pages_share(struct pages *p, int32_t page, struct page_use use);
 /* Drops one reference; why is PAGE_DROP or PAGE_WINDOW. True: the page is free now. */
-bool pages_drop(struct pages *p, int32_t page, int column, enum page_op why);
+bool pages_drop(struct pages *p, int32_t page, struct page_use use, enum page_op why);
 static inline int pages_used(const struct pages *p) { return p->total - GUARD_PAGES - p->n_free; }
 bool pages_check(const struct pages *p, struct err *e); /* *e names the violated rule */
 

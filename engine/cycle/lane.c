@@ -49,11 +49,11 @@ void lane_park(struct runtime *r, struct lane *l)
     l->tap_row = -1;
 }
 
-void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
+void lane_fork_as(struct runtime *r, struct lane *src, struct lane *dst, enum page_holder holder)
 {
     CHECK(!r->drafter || src->tap_row < 0);
     *dst = *src;
-    dst->seq = (struct seq){0};
+    dst->seq = (struct seq){.holder = holder};
     dst->tok = (struct ids){0};
     dst->tap = NULL;
     dst->slot = 0;

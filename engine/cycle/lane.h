@@ -37,8 +37,14 @@ void lane_free(struct runtime *r, struct lane *l);
 /* Copies the lane's captured states to the host, so that another pass may overwrite them on the
  * device. Waits for the device: not under the pass's lock. */
 void lane_park(struct runtime *r, struct lane *l);
-/* dst, empty, continues where src stands; both share all pages. src is parked. */
-void lane_fork(struct runtime *r, struct lane *src, struct lane *dst);
+/* dst, empty, continues where src stands; both share all pages. src is parked. holder: what dst is
+ * to the page log. */
+void lane_fork_as(struct runtime *r, struct lane *src, struct lane *dst, enum page_holder holder);
+/* The same for a copy that is not the conversation's own state. */
+static inline void lane_fork(struct runtime *r, struct lane *src, struct lane *dst)
+{
+    lane_fork_as(r, src, dst, HOLDER_POINT);
+}
 
 /* Most lanes of one lane_step() of this shape (NULL: plain decoding): so many as the buffers of the
  * runtime hold rows for. */

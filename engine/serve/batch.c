@@ -215,7 +215,7 @@ static bool share_head(struct batch *b, struct err *e)
     if (from) {
         lane_park(b->r, from);
         pass_lock(&b->r->pass);
-        lane_fork(b->r, from, &b->head);
+        lane_fork_as(b->r, from, &b->head, HOLDER_BATCH);
         pass_unlock(&b->r->pass);
     }
     int reused = b->head.seq.committed;
@@ -309,9 +309,9 @@ static bool join(struct batch *b, int i, struct err *e)
     struct job *j = &b->job[i];
     struct lane *l = &b->lane[b->n_live];
     pass_lock(&b->r->pass);
-    *l = (struct lane){.tap_row = -1};
+    *l = (struct lane){.tap_row = -1, .seq.holder = HOLDER_BATCH};
     if (b->head.seq.committed)
-        lane_fork(b->r, &b->head, l);
+        lane_fork_as(b->r, &b->head, l, HOLDER_BATCH);
     b->at[b->n_live++] = i;
     pass_unlock(&b->r->pass);
     l->tok.n = 0;
@@ -539,6 +539,7 @@ static void serve(struct batch *b, bool ok, struct err *e)
     struct engine *g = b->g;
     struct kv_order order;
     kv_save_order(&b->r->kv, &order);
+    b->r->kv.log.keep = false; /* no turn reports the batch's page events */
     share(g, b);
     ok = ok && run(b, e);
     enum stop_reason why = !ok && stopped(b) ? STOP_CANCEL : STOP_END;
@@ -553,8 +554,9 @@ static void serve(struct batch *b, bool ok, struct err *e)
     shared_lock(&g->shared);
     bool whole = kv_restore_order(&b->r->kv, &order, &leak);
     shared_unlock(&g->shared);
-    g->own.page_seq = b->r->kv.log.seq; /* no turn reports the batch's page events */
+    b->r->kv.log.keep = true;
     if (!whole) {
+        engine_log_pages(g);
         engine_fail(g, &leak);
         why = STOP_FAULT;
     }
@@ -566,7 +568,7 @@ static struct batch *open_batch(struct engine *g, int n)
     const struct settings *set = &g->shared.set;
     struct batch *b = xcalloc(1, sizeof *b);
     *b = (struct batch){.g = g, .r = &g->own.runtime, .set = set, .most = set->max_tokens, .n = n,
-                        .head = {.tap_row = -1}};
+                        .head = {.tap_row = -1, .seq.holder = HOLDER_BATCH}};
     b->how = (struct sampling){(float)set->temperature, set->top_k, (float)set->top_p,
                                (float)set->min_p};
     b->job = xcalloc((size_t)max_int(1, n), sizeof *b->job);

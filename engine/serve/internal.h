@@ -19,7 +19,7 @@
 
 #include <pthread.h>
 
-#include "engine/backend.h"
+#include "engine/page_history.h"
 #include "engine/run/probe_pass.h"
 #include "engine/serve/contexts.h"
 #include "engine/serve/debug.h"
@@ -40,7 +40,7 @@ struct batch; /* batch.c */
 struct engine_own {
     struct runtime runtime;
     struct session ses;
-    uint64_t seq, page_seq; /* events posted, page events reported */
+    uint64_t seq;           /* events posted */
     bool lost;              /* the device failed for good */
     int window_released;    /* pages that left the window in the last step */
     uint64_t paused_ns;     /* by the debugger, in all */
@@ -67,6 +67,7 @@ struct engine_shared {
     struct settings set;
     int turn, step;
     struct step_ring ring;      /* the session's latest steps */
+    struct page_tape pages;     /* their page tables */
     struct chat_view stats;     /* counters of the session only; the other fields stay 0 */
     struct turn_count count;
     struct violation violation; /* the latest of this process */
@@ -153,6 +154,18 @@ void probe_step_ended(struct engine *g, bool ok);
 void probe_turn_ended(struct engine *g);
 /* The caller's thread: the group `probe` of the local backend. */
 extern const struct probe_ops local_probe;
+
+/* step_pages.c; the engine's thread. The page events since the last step, and the lengths now. */
+struct step_pages {
+    struct page_event *ev; /* (n) owned */
+    int n;
+    struct context_lengths lengths;
+    struct buf packed; /* owned; for the tape: the change, or the whole state where it wants that */
+};
+void engine_take_pages(struct engine *g, struct step_pages *out);
+/* The next step's page events will yield the present state from nothing: at the beginning of a session,
+ * and where events have been left out. */
+void engine_log_pages(struct engine *g);
 
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
 void engine_batch(struct engine *g, const struct request *rq);

@@ -293,6 +293,8 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
         return false;
     open_pass(a);
     kv_save_order(&a->r->kv, &order);
+    a->r->kv.log.keep = false; /* no turn reports the probe's page events */
+    a->seq.holder = HOLDER_BATCH;
     show_scratch(g, &a->seq);
     share_cells(a);
     bool ok = run_step(a, ask, e);
@@ -302,11 +304,13 @@ static bool run_again(struct again *a, const struct probe_ask *ask, struct err *
     struct err leak;
     bool whole = kv_restore_order(&a->r->kv, &order, &leak);
     pass_unlock(&a->r->pass);
-    g->own.page_seq = a->r->kv.log.seq; /* no turn reports the probe's page events */
+    a->r->kv.log.keep = true;
     pass_free(&a->pass);
     probe_close(&a->x, &a->r->net);
-    if (!whole)
+    if (!whole) {
+        engine_log_pages(g);
         *e = leak;
+    }
     return ok && whole;
 }
 

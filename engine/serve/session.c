@@ -117,7 +117,7 @@ static void give_up_point(struct session *s)
 static void restore(struct session *s, struct lane *from)
 {
     lane_free(s->runtime, &s->lane);
-    lane_fork(s->runtime, from, &s->lane);
+    lane_fork_as(s->runtime, from, &s->lane, HOLDER_SESSION);
 }
 
 /* Frees the checkpoints behind the end of the conversation and restores the one at its end. */
@@ -214,7 +214,7 @@ void session_fork(struct session *s, const char *child)
         memmove(s->idle, s->idle + 1, (MAX_POINTS - 1) * sizeof *s->idle);
         s->n_idle--;
     }
-    lane_fork(s->runtime, &s->lane, &s->idle[s->n_idle++]);
+    lane_fork_as(s->runtime, &s->lane, &s->idle[s->n_idle++], HOLDER_IDLE);
     memcpy(s->id, child, sizeof s->id);
     pass_unlock(&s->runtime->pass);
 }

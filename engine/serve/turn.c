@@ -157,8 +157,9 @@ static int generated(const struct engine *g, const struct turn *t)
     return g->own.ses.lane.tok.n - t->first;
 }
 
-/* Counts a committed step for the views. */
-static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new)
+/* Counts a committed step for the views. pages: its packed page events. */
+static void count(struct engine *g, struct turn *t, const struct step_rec *rec, int n_new,
+                  const struct buf *pages)
 {
     struct chat_view *s = &g->shared.stats;
     struct turn_count *now = &g->shared.count;
@@ -189,31 +190,20 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
     const struct lane *l = &g->own.ses.lane;
     ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
               l->tok.v + l->tok.n - n_new, l->fact, n_new);
+    tape_add(&g->shared.pages, g->shared.turn, g->shared.step, pages->p, pages->n);
     shared_unlock(&g->shared);
     t->n_drafted += rec->drafted;
     t->n_accepted += rec->accepted;
     t->n_steps++;
 }
 
-/* The page events since the last step. */
-static void add_page_events(struct engine *g, struct event *ev)
-{
-    const struct page_log *log = &g->own.runtime.kv.log;
-    uint64_t from = log->seq - g->own.page_seq > PAGE_LOG ? log->seq - PAGE_LOG : g->own.page_seq;
-    ev->n_pages = (int)(log->seq - from);
-    ev->pages = xmalloc((size_t)ev->n_pages * sizeof *ev->pages);
-    for (int i = 0; i < ev->n_pages; i++)
-        ev->pages[i] = log->ev[(from + (uint64_t)i) % PAGE_LOG];
-    g->own.page_seq = log->seq;
-    g->own.window_released = 0;
-    for (int i = 0; i < ev->n_pages; i++)
-        g->own.window_released += ev->pages[i].op == PAGE_WINDOW;
-}
-
 static void post_step(struct engine *g, struct turn *t)
 {
     struct lane *l = &g->own.ses.lane;
-    count(g, t, &l->rec, l->n_new);
+    struct step_pages pages;
+    engine_take_pages(g, &pages);
+    count(g, t, &l->rec, l->n_new, &pages.packed);
+    buf_free(&pages.packed);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
     contexts_add(&g->own.contexts, l->tok.n - l->n_new, tok, l->n_new);
     engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
@@ -225,7 +215,9 @@ static void post_step(struct engine *g, struct turn *t)
         ev.tree = xmalloc(sizeof *ev.tree);
         *ev.tree = l->tree;
     }
-    add_page_events(g, &ev);
+    ev.pages = pages.ev;
+    ev.n_pages = pages.n;
+    ev.lengths = pages.lengths;
     engine_post(g, &ev);
 }
 

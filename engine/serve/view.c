@@ -55,7 +55,8 @@ static void mark_holders(const struct seq *s, enum pool_id p, uint8_t bit, uint8
 {
     int n = p == POOL_DRAFT ? s->n_dcol : s->n_col;
     for (int c = 0; c < n; c++)
-        held[column_page(s, p, c)] |= bit;
+        if (column_page(s, p, c)) /* 0: released */
+            held[column_page(s, p, c)] |= bit;
 }
 
 /* The ledger of a pool, and in *held (total), allocated, who holds each page; NULL when the pool
@@ -155,6 +156,38 @@ static void local_table(struct backend *b, struct page_table *t)
         copy_pool(s, (enum pool_id)i, t);
     copy_columns(s, t);
     leave(b);
+}
+
+/* Under the lock only bytes are copied: at most those of one group of the tape. */
+static bool local_table_at(struct backend *b, int turn, int step, struct page_table *t,
+                           struct err *e)
+{
+    struct buf packed = {0};
+    struct page_history h = {0};
+    char session[SESSION_ID];
+    const struct engine_shared *s = look(b);
+    const struct violation *v = &s->violation;
+    bool held = tape_copy(&s->pages, turn, step, &packed);
+    memcpy(session, s->ses->id, sizeof session);
+    struct fault_place at = v->at;
+    bool violated = v->text[0] && v->turn == turn && v->step == step &&
+                    !memcmp(v->session, session, sizeof session);
+    leave(b);
+    *t = (struct page_table){0};
+    bool ok = held || err_set(e, ERR_NEGATIVE, "the pages of step %d.%d are not in memory", turn,
+                              step);
+    ok = ok && page_history_apply(&h, packed.p, packed.n, e);
+    if (ok) {
+        page_history_table(&h, t);
+        memcpy(t->session, session, sizeof t->session);
+        t->turn = turn;
+        t->step = step;
+        t->violated = violated;
+        t->at = at;
+    }
+    page_history_free(&h);
+    buf_free(&packed);
+    return ok;
 }
 
 static bool local_position(struct backend *b, int position, struct pos_view *v,
@@ -349,7 +382,8 @@ void local_views(struct backend *b)
                                            .of_step = local_tree_of_step};
     static const struct pools_ops pools = {.ledger = local_ledger};
     static const struct pages_ops pages = {.table = local_table, .position = local_position,
-                                           .events = local_page_events};
+                                           .events = local_page_events,
+                                           .table_at = local_table_at};
     static const struct plan_ops plan = {.text = local_plan_text};
     static const struct check_ops check = {.counts = local_counts, .sweep = local_sweep};
     static const struct faults_ops faults = {.on = local_faults};

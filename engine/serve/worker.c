@@ -1,5 +1,6 @@
 /* worker.c - opens the engine and runs its thread: requests in, events out (turns: turn.c). */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,7 @@ static void start_stats(struct engine *g)
     checker_start(&g->own.runtime.pass.check);
     ring_clear(&g->shared.ring);
     contexts_free(&g->own.contexts);
+    tape_clear(&g->shared.pages);
     g->shared.turn = g->shared.step = 0;
     g->shared.count = (struct turn_count){0};
     shared_unlock(&g->shared);
@@ -58,6 +60,7 @@ static void do_new(struct engine *g, const struct request *rq)
 {
     session_reset(&g->own.ses, rq->session);
     start_stats(g);
+    engine_log_pages(g);
     if (rq->text)
         session_set_system(&g->own.ses, rq->text);
     post_session(g, NULL, 0);
@@ -120,6 +123,7 @@ static void do_resume(struct engine *g, const struct request *rq)
 {
     session_reset(&g->own.ses, rq->session);
     start_stats(g);
+    engine_log_pages(g);
     if (rq->settings)
         take_settings(g, rq->settings);
     if (rq->text)
@@ -143,9 +147,11 @@ static void do_fork(struct engine *g, const struct request *rq)
         take_past(g, rq);
         session_fit_states(&g->own.ses, &old);
     }
+    engine_log_pages(g);
     shared_lock(&g->shared);
     ring_cut(&g->shared.ring, g->own.ses.turn);
     contexts_cut(&g->own.contexts, g->own.ses.turn);
+    tape_cut(&g->shared.pages, g->own.ses.turn, INT_MAX);
     shared_unlock(&g->shared);
     post_session(g, parent, g->own.ses.turn);
     post_fork(g);
@@ -338,6 +344,8 @@ static bool load(struct engine *g, const struct engine_opts *asked, struct err *
      * stoppable */
     r->net.stop = r->dev.k->queued ? NULL : &g->stop;
     session_init(&g->own.ses, r, g->loaded.chat);
+    r->kv.log.keep = true;
+    engine_log_pages(g);
     return true;
 }
 
@@ -463,6 +471,7 @@ static void local_close(struct backend *b)
     evq_free(g->screen);
     ring_close(&g->shared.ring);
     contexts_free(&g->own.contexts);
+    tape_close(&g->shared.pages);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);
     debug_close(&g->debug);

@@ -40,18 +40,18 @@ only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
 below="$table|models/.*|engine/(event|settings|bugs|fault|probe)\\.h"
-only engine "$below" 'engine/cache/tree\.h'
+only engine "$below" 'engine/cache/(tree|page_event)\.h'
 only engine/cache "$below"
 only engine/plan "$below" 'engine/cache/.*'
 only engine/run "$below" 'engine/(cache|plan)/.*'
 only engine/draft "$below" 'engine/(cache|plan|run)/.*'
 only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
-only engine/serve "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
+only engine/serve "$below" 'engine/(engine|backend|opts|page_history)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
 only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
 
-only history "$base" 'engine/event\.h' 'engine/cache/tree\.h'
+only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 
-public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|settings|bugs|probe)\\.h|engine/cache/tree\\.h|models/models\\.h"
+public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/engine\.h' 'repl/.*'
 only repl/text "$base"

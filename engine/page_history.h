@@ -1,0 +1,72 @@
+/* page_history.h - page tables of the past: the fold of page events, and the steps that it starts from.
+ *
+ * struct page_history is the state of the pools as page events tell it (engine/cache/page_event.h).
+ * Packed steps of one session are applied in order, the first of them one that begins with PAGE_RESET;
+ * the result is what pages->table showed after the last of them.
+ *
+ * struct page_tape keeps packed steps so that any of them can be found quickly: steps are in groups, and
+ * the first step of a group holds the whole state instead of the change. The ring of a live session and
+ * the recorded one of the log both keep one. Cost of a step: about 160 bytes while drafting, and the
+ * whole state (20 bytes for each run of neighbouring pages) every TAPE_STEPS steps.
+ *
+ * No locks, no engine state: the caller's thread, or the caller's lock.
+ */
+#ifndef AERIE_PAGE_HISTORY_H
+#define AERIE_PAGE_HISTORY_H
+
+#include "engine/backend.h"
+
+struct page_history {
+    int page_size, window, capacity; /* 0: not known yet */
+    struct context_lengths lengths;  /* after the last step applied */
+    struct page_fold {
+        int total;      /* pages; 0: no such pool */
+        uint16_t *refs; /* (total) */
+        uint16_t *idle; /* (total) of them, those of idle sessions */
+        int32_t *page;  /* (n) of the session's columns, 0: none; the last one is not 0 */
+        int n, cap;
+    } pool[N_POOLS];
+};
+
+void page_history_free(struct page_history *h); /* zeroes it */
+/* Applies packed steps, joined. False and *e (ERR_DB): they are damaged, or the first events of a new
+ * history do not begin with PAGE_RESET; *h is to be freed then. */
+bool page_history_apply(struct page_history *h, const void *packed, size_t n, struct err *e);
+/* Appends the whole state as one packed step: what a slice of a session begins with. */
+void page_history_pack(const struct page_history *h, struct buf *out);
+/* What pages->table showed, but for session, turn, step and violation. page_table_free() frees it. */
+void page_history_table(const struct page_history *h, struct page_table *t);
+/* What pages->position showed. token: at that position. False and *e (ERR_USAGE): there is none. */
+bool page_history_position(const struct page_history *h, int position, int32_t token,
+                           struct pos_view *v, struct err *e);
+
+enum { TAPE_STEPS = 256 /* of a group */ };
+
+struct page_tape {
+    struct tape_group {
+        struct buf bytes; /* packed steps, joined */
+        size_t whole;     /* bytes of the first */
+        int n;
+        struct {
+            int turn, step;
+            size_t end; /* in bytes */
+        } at[TAPE_STEPS];
+    } **group; /* (n) oldest first */
+    int n, cap;
+    size_t used, budget; /* bytes; 0: no bound. The oldest groups leave when more is used */
+};
+
+void tape_close(struct page_tape *t); /* zeroes it; {0} is an empty one */
+void tape_clear(struct page_tape *t); /* keeps the budget */
+void tape_budget(struct page_tape *t, size_t bytes);
+/* Whether the next step has to be added as the whole state. */
+bool tape_wants_whole(const struct page_tape *t);
+/* Adds the newest step; (turn, step) must be greater than those before. */
+void tape_add(struct page_tape *t, int turn, int step, const void *packed, size_t n);
+/* The steps after (turn, step) leave. The next step must begin with PAGE_RESET. */
+void tape_cut(struct page_tape *t, int turn, int step);
+/* Appends the packed steps that yield the state after a step, for page_history_apply(). False: the
+ * step is not held. */
+bool tape_copy(const struct page_tape *t, int turn, int step, struct buf *out);
+
+#endif

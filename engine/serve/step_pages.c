@@ -1,0 +1,41 @@
+/* step_pages.c - what a step reports about pages: to the log by its event, to the views by the tape. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/serve/internal.h"
+
+void engine_log_pages(struct engine *g)
+{
+    const struct seq *seqs[MAX_SEQS];
+    int n = session_seqs(&g->own.ses, seqs, MAX_SEQS);
+    kv_log_state(&g->own.runtime.kv, seqs, n, g->own.runtime.context);
+}
+
+/* Only the engine's thread changes the tape, so it reads the tape without the lock. */
+static void pack(struct engine *g, struct step_pages *s)
+{
+    struct page_log *log = &g->own.runtime.kv.log;
+    if (!tape_wants_whole(&g->shared.pages)) {
+        page_pack(&s->lengths, s->ev, s->n, &s->packed);
+        return;
+    }
+    engine_log_pages(g);
+    page_pack(&s->lengths, log->since, log->n_since, &s->packed);
+    log->n_since = 0;
+}
+
+void engine_take_pages(struct engine *g, struct step_pages *out)
+{
+    const struct lane *l = &g->own.ses.lane;
+    struct page_log *log = &g->own.runtime.kv.log;
+    size_t bytes = (size_t)log->n_since * sizeof *log->since;
+    *out = (struct step_pages){.n = log->n_since};
+    out->lengths = (struct context_lengths){l->tok.n, l->seq.committed, l->seq.drafted,
+                                            l->seq.swa_lo};
+    out->ev = bytes ? memcpy(xmalloc(bytes), log->since, bytes) : NULL;
+    log->n_since = 0;
+    g->own.window_released = 0;
+    for (int i = 0; i < out->n; i++)
+        g->own.window_released += out->ev[i].op == PAGE_WINDOW;
+    pack(g, out);
+}
