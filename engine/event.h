@@ -106,6 +106,7 @@ struct batch_rec {
     int n_shared;   /* BEGIN, END: pages of the full pool that all replies share */
     int n_done;     /* END: replies that are complete: neither refused nor cut short */
     int n_tokens;   /* REPLY, END: tokens generated */
+    int n_spec;     /* REPLY, END: steps that drafted */
     bool refused;   /* REPLY: the prompt cannot be computed; text says why */
 };
 

@@ -97,12 +97,10 @@ static bool take_option(struct engine_opts *all, const struct option *o, const c
 static bool unknown(const char *name, struct err *e)
 {
     struct buf all = {0};
-    for (int i = 0; i < settings_count(); i++)
-        buf_printf(&all, "%s, ", settings_at(i)->name);
     for (int i = 0; i < N_OPTIONS; i++)
-        buf_printf(&all, "%s, ", options[i].name);
-    err_set(e, ERR_USAGE, "nothing that is called \"%.64s\" can be changed; expected one of %sbug.NUMBER",
-            name, all.p);
+        buf_printf(&all, "%s%s", i ? ", " : "", options[i].name);
+    err_set(e, ERR_USAGE, "\"%.64s\" cannot be changed; expected a setting (aerie help run lists them), "
+            "bug.NUMBER, or one of %s", name, all.p);
     buf_free(&all);
     return false;
 }

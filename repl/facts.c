@@ -260,3 +260,15 @@ void facts_compare(const char *log, const char *now, struct buf *out)
     free(backend);
     free(device);
 }
+
+bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,
+                       struct buf *out)
+{
+    static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT, [DRAFT_KV_OWN] = NEED_EAGLE3,
+                                           [DRAFT_KV_TARGET] = NEED_FROZEN};
+    struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
+                          .draft = i->draft_kind ? draft[i->draft_kv] : NEED_NONE,
+                          .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
+                          .page_size = i->page_size};
+    return bug_needs(b, variant, &f, true, out);
+}

@@ -32,6 +32,10 @@ void facts_compare(const char *log, const char *now, struct buf *out);
 void facts_pack(const struct pack_about *a, struct buf *out);
 /* Of an open pack the same as a JSON object; of a log null. */
 void facts_pack_json(const struct pack_about *a, struct buf *json);
+/* Appends what keeps a fault from firing with the open model under these settings. False: nothing
+ * does. */
+bool facts_unmet_needs(const struct backend_info *i, const struct settings *s, enum bug b, int variant,
+                       struct buf *out);
 /* The lines as a JSON object of strings. */
 void facts_json(const char *lines, struct buf *json);
 

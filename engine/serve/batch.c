@@ -417,6 +417,7 @@ static void count(struct batch *b, int k)
     const struct lane *l = &b->lane[k];
     struct job *j = &b->job[b->at[k]];
     j->n_steps++;
+    j->rec.n_spec += l->rec.drafted > 0;
     j->n_drafted += l->rec.drafted;
     j->n_accepted += l->rec.accepted;
     read_text(b, j, &l->tok);
@@ -505,6 +506,7 @@ static void post_end(struct batch *b, enum stop_reason why)
         const struct job *j = &b->job[i];
         ev.batch.n_done += j->state == JOB_DONE && !j->rec.refused && j->reason <= STOP_CONTEXT;
         ev.batch.n_tokens += j->rec.n_tokens;
+        ev.batch.n_spec += j->rec.n_spec;
         ev.n_steps += j->n_steps;
         ev.n_drafted += j->n_drafted;
         ev.n_accepted += j->n_accepted;

@@ -19,10 +19,11 @@
 enum {
     IN_CHAT = 1, IN_RUN = 2, IN_LOGS = 4, IN_SHOW = 8, IN_REPLAY = 16, IN_EXPORT = 32, IN_DB = 64,
     IN_DOCTOR = 128, IN_TOKENIZE = 256, IN_GOLDEN = 512, IN_HELP = 1024,
-    IN_BUGS = 2048, IN_BENCH = 4096, IN_PACK = 1 << 20,
-    IN_ALL = 8191 | IN_PACK,
+    IN_BUGS = 2048, IN_BENCH = 4096, IN_PACK = 1 << 20, IN_PARITY = 8192,
+    IN_ALL = 16383 | IN_PACK,
     IN_TALK = IN_CHAT | IN_RUN,
-    IN_MODEL = IN_TALK | IN_REPLAY | IN_DOCTOR,
+    IN_ENGINE = IN_TALK | IN_PARITY, /* takes everything that decides the bits of a reply */
+    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DOCTOR,
     IN_LOG = IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK,
 };
 
@@ -42,6 +43,8 @@ static const struct command {
     {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, cli_show, 1, 1},
     {"replay", "ID [--check]", "run a session again; --check only compares", IN_REPLAY, cli_replay,
      1, 1},
+    {"parity", "FILE [--a NAME=VALUE] [--b NAME=VALUE]",
+     "compute prompts twice, drafting or not; compare ids", IN_PARITY, cli_parity, 1, 1},
     {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
      cli_export, 1, 1},
     {"pack", "ID [--steps A..B] [-o FILE]", "write a session to one file that others can open", IN_PACK,
@@ -80,6 +83,7 @@ enum kind {
     F_WORD,  /* int at `at`: the index of the word in `words` */
     F_SET,   /* a setting: `words` is its name, and "name=value" when the flag takes no argument */
     F_PARAM, /* "name=value" */
+    F_TEXTS, /* struct texts at `at`: one more */
     F_BUG,   /* a historical fault, on from the start */
     F_HELP, F_VERSION,
 };
@@ -104,6 +108,12 @@ static const struct flag {
      "logs: at most N sessions (20)"},
     {"model", 'm', "NAME", IN_LOGS, F_TEXT, AT(model_filter), 0, 0, NULL, NULL,
      "logs: sessions with this model"},
+    {"limit", 'n', "N", IN_PARITY, F_INT, AT(most), 1, 1000000, NULL, NULL,
+     "parity: the first N prompts of the file"},
+    {"a", 0, "NAME=VALUE", IN_PARITY, F_TEXTS, AT(a), 0, 0, NULL, NULL,
+     "parity: how one side is computed (spec=on)"},
+    {"b", 0, "NAME=VALUE", IN_PARITY, F_TEXTS, AT(b), 0, 0, NULL, NULL,
+     "parity: how the other is (spec=off); both repeatable"},
     {"check", 0, NULL, IN_REPLAY, F_ON, AT(check), 0, 0, NULL, NULL,
      "replay: print nothing but the verdict"},
     {"format", 0, "jsonl|md", IN_EXPORT, F_TEXT, AT(format), 0, 0, NULL, NULL,
@@ -137,49 +147,49 @@ static const struct flag {
      AT(opt.engine.draft), 0, 0, NULL, NULL, "draft model's folder; ngram: context lookup"},
     {"require-draft", 0, NULL, IN_TALK, F_ON, AT(opt.engine.require_draft), 0, 0, NULL, NULL,
      "fail when the draft does not fit the model"},
-    {"eagle-capture", 0, "LIST", IN_TALK | IN_GOLDEN, F_TEXT, AT(opt.engine.capture), 0, 0, NULL,
+    {"eagle-capture", 0, "LIST", IN_ENGINE | IN_GOLDEN, F_TEXT, AT(opt.engine.capture), 0, 0, NULL,
      NULL, "layer boundaries that an EAGLE3 head reads: 2,4,5"},
     {"device", 0, "auto|cpu|cuda", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.device),
      0, 0, NULL, NULL, "where to compute (auto: CUDA if there is a GPU)"},
     {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.precision),
      0, 0, NULL, NULL, "CUDA: type of activations and KV cells (bf16)"},
-    {"weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
+    {"weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_BENCH, F_TEXT,
      AT(opt.engine.quant.weights), 0, 0, NULL, NULL,
      "fp8: quantize bf16 matrices to 8 bits on loading"},
-    {"draft-weights", 0, "stored|fp8", IN_TALK | IN_REPLAY | IN_BENCH, F_TEXT,
+    {"draft-weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_BENCH, F_TEXT,
      AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL,
      "the same for the draft model (default: --weights)"},
-    {"threads", 0, "N", IN_TALK | IN_REPLAY | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
+    {"threads", 0, "N", IN_ENGINE | IN_REPLAY | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
      1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
-    {"raw", 0, NULL, IN_TALK, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
+    {"raw", 0, NULL, IN_ENGINE, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
      "no chat format: continue the text as it stands"},
 
-    {"param", 'p', "NAME=VALUE", IN_TALK, F_PARAM, 0, 0, 0, NULL, "Reply",
+    {"param", 'p', "NAME=VALUE", IN_ENGINE, F_PARAM, 0, 0, 0, NULL, "Reply",
      "set any setting (list below); repeatable"},
-    {"system", 's', "TEXT", IN_TALK, F_TEXT, AT(opt.system), 0, 0, NULL, NULL, "system prompt"},
-    {"seed", 0, "N", IN_TALK, F_SET, 0, 0, 0, "seed", NULL, "where the random numbers start"},
-    {"check", 0, "off|on|strict", IN_TALK, F_SET, 0, 0, 0, "check", NULL,
+    {"system", 's', "TEXT", IN_ENGINE, F_TEXT, AT(opt.system), 0, 0, NULL, NULL, "system prompt"},
+    {"seed", 0, "N", IN_ENGINE, F_SET, 0, 0, 0, "seed", NULL, "where the random numbers start"},
+    {"check", 0, "off|on|strict", IN_ENGINE, F_SET, 0, 0, 0, "check", NULL,
      "how much is checked before each pass (default on)"},
-    {"bug", 0, "NUMBER|NAME", IN_TALK, F_BUG, 0, 0, 0, NULL, NULL,
+    {"bug", 0, "NUMBER|NAME", IN_ENGINE, F_BUG, 0, 0, 0, NULL, NULL,
      "switch a historical fault on (aerie bugs lists them)"},
     {"no-spec", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "spec=off", NULL,
      "decode without speculative drafting"},
-    {"no-graph", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "graph=off", NULL,
+    {"no-graph", 0, NULL, IN_ENGINE, F_SET, 0, 0, 0, "graph=off", NULL,
      "CUDA: launch kernel by kernel, no CUDA graphs"},
     {"file", 'f', "FILE", IN_RUN, F_TEXT, AT(opt.file), 0, 0, NULL, NULL,
      "put a file's text behind the prompt"},
     {"batch", 0, "FILE", IN_RUN, F_TEXT, AT(batch), 0, 0, NULL, NULL,
      "many prompts: {\"prompt\":..} a line in, a result out"},
-    {"lanes", 0, "N", IN_RUN, F_INT, AT(lanes), 1, 32, NULL, NULL,
-     "batch: prompts computed at once (default 8)"},
+    {"lanes", 0, "N", IN_RUN | IN_PARITY, F_INT, AT(lanes), 1, 32, NULL, NULL,
+     "batch, parity: prompts computed at once (default 8)"},
 
-    {"context", 0, "N", IN_TALK, F_INT, AT(opt.engine.context), 16, 1 << 24, NULL, "Memory",
+    {"context", 0, "N", IN_ENGINE, F_INT, AT(opt.engine.context), 16, 1 << 24, NULL, "Memory",
      "longest context in tokens"},
-    {"page-size", 0, "N", IN_TALK, F_POW2, AT(opt.engine.page_size), 1, 64, NULL, NULL,
+    {"page-size", 0, "N", IN_ENGINE, F_POW2, AT(opt.engine.page_size), 1, 64, NULL, NULL,
      "tokens a page: 1, 2, 4 .. 64 (default 16)"},
-    {"full-pages", 0, "N", IN_TALK, F_INT, AT(opt.engine.full_pages), 3, 1 << 28, NULL, NULL,
+    {"full-pages", 0, "N", IN_ENGINE, F_INT, AT(opt.engine.full_pages), 3, 1 << 28, NULL, NULL,
      "pages of the full pool (default: enough)"},
-    {"swa-pages", 0, "N", IN_TALK, F_INT, AT(opt.engine.swa_pages), 3, 1 << 28, NULL, NULL,
+    {"swa-pages", 0, "N", IN_ENGINE, F_INT, AT(opt.engine.swa_pages), 3, 1 << 28, NULL, NULL,
      "pages of the sliding-window pool (default: enough)"},
 
     {"continue", 'c', NULL, IN_TALK, F_ON, AT(opt.resume_last), 0, 0, NULL, "Session",
@@ -200,7 +210,7 @@ static const struct flag {
     {"script", 0, "FILE", IN_CHAT, F_TEXT, AT(opt.script), 0, 0, NULL, NULL,
      "read lines from a file; implies --plain"},
     {"json", 0, NULL,
-     IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DB | IN_DOCTOR | IN_GOLDEN | IN_BUGS | IN_BENCH |
+     IN_ENGINE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DB | IN_DOCTOR | IN_GOLDEN | IN_BUGS | IN_BENCH |
          IN_PACK,
      F_ON, AT(opt.json), 0, 0, NULL, NULL, "JSON for machines; chat: implies --plain"},
     {"ascii", 0, NULL, IN_ALL, F_ON, AT(opt.ascii), 0, 0, NULL, NULL,
@@ -279,6 +289,14 @@ static bool take_param(struct cli *c, const char *text, struct err *e)
     return ok;
 }
 
+static bool take_text(struct texts *t, const struct flag *f, const char *value, struct err *e)
+{
+    if (t->n == MAX_TEXTS)
+        return err_set(e, ERR_USAGE, "more than %d times --%s", MAX_TEXTS, f->name);
+    t->v[t->n++] = value;
+    return true;
+}
+
 /* Acts on one flag; value is NULL when it takes none. */
 static bool take_flag(struct cli *c, const struct flag *f, const char *value, struct err *e)
 {
@@ -291,6 +309,7 @@ static bool take_flag(struct cli *c, const struct flag *f, const char *value, st
     case F_POW2: return take_int(at, f, value, e);
     case F_WORD: return set_choice(at, f, value, e);
     case F_PARAM: return take_param(c, value, e);
+    case F_TEXTS: return take_text(at, f, value, e);
     case F_BUG: return bug_set(&c->opt.engine.bugs, value, "on", e);
     case F_SET:
         if (!value)
@@ -356,7 +375,8 @@ static bool config_line(struct cli *c, char *line, int where, struct err *e)
     }
     size_t n = strlen(name);
     const struct flag *f = find_flag(name, n, 0, IN_ALL & ~IN_LOGS);
-    if (!f || f->kind == F_HELP || f->kind == F_VERSION || f->kind == F_PARAM)
+    if (!f || f->kind == F_HELP || f->kind == F_VERSION || f->kind == F_PARAM ||
+        f->kind == F_TEXTS)
         return err_set(e, ERR_USAGE, "\"%.80s\" is neither a setting nor a flag; aerie help lists "
                        "both", name);
     if (!f->arg) {

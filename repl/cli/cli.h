@@ -11,13 +11,20 @@
 
 #include "repl/repl.h"
 
+enum { MAX_TEXTS = 32 };
+struct texts {
+    const char *v[MAX_TEXTS]; /* point into argv */
+    int n;
+};
+
 struct cli {
     struct options opt;
     char **word; /* the words after the command; point into argv */
     int n_word;
     /* flags of single commands */
     const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
-    int limit, older_than, lanes;
+    int limit, older_than, lanes, most; /* most 0: all */
+    struct texts a, b;
     bool check, special, jsonl, brief;
     bool with_text, no_ids; /* pack */
     const char *steps;
@@ -40,6 +47,7 @@ int cli_export(struct cli *c);
 int cli_pack(struct cli *c);
 int cli_db(struct cli *c);
 int cli_replay(struct cli *c);
+int cli_parity(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
 int cli_bugs(struct cli *c);

@@ -4,6 +4,7 @@
 
 #include "engine/bugs.h"
 #include "repl/cmd/cmd.h"
+#include "repl/facts.h"
 
 static void bug_json(enum bug b, const char *state, struct buf *json)
 {
@@ -36,25 +37,11 @@ static void list_bugs(const struct bugs *on, struct sheet *out, struct buf *json
         jput_close(json, ']');
 }
 
-/* Appends what keeps the fault from firing with the open model under these settings. False: nothing
- * does. */
-static bool unmet_needs(const struct app *a, const struct settings *s, enum bug b, int variant, struct buf *out)
-{
-    const struct backend_info *i = backend_info(a->backend);
-    static const enum bug_draft draft[] = {[DRAFT_KV_NONE] = NEED_DRAFT, [DRAFT_KV_OWN] = NEED_EAGLE3,
-                                           [DRAFT_KV_TARGET] = NEED_FROZEN};
-    struct bug_facts f = {.window = i->n_swa_layer > 0, .spec = s->spec,
-                          .draft = i->draft_kind ? draft[i->draft_kv] : NEED_NONE,
-                          .topk = s->topk, .steps = s->steps, .nodes = s->nodes,
-                          .page_size = i->page_size};
-    return bug_needs(b, variant, &f, true, out);
-}
-
 static void say_needs(struct app *a, const struct settings *s, enum bug b, int variant,
                       struct sheet *out)
 {
     struct buf needs = {0};
-    if (unmet_needs(a, s, b, variant, &needs))
+    if (facts_unmet_needs(backend_info(a->backend), s, b, variant, &needs))
         say_line(out, ST_WARN, "cannot fire now; needs %s", needs.p);
     buf_free(&needs);
 }
@@ -65,7 +52,7 @@ void app_note_idle_bugs(struct app *a, const struct settings *s, const struct bu
         struct buf needs = {0};
         int on = bug_on(bugs, (enum bug)b);
         const struct bug_info *i = bug_at((enum bug)b);
-        if (on && unmet_needs(a, s, (enum bug)b, on, &needs))
+        if (on && facts_unmet_needs(backend_info(a->backend), s, (enum bug)b, on, &needs))
             buf_printf(&a->notes, "%d %s is on, but cannot fire now; needs %s\n", i->number, i->name, needs.p);
         buf_free(&needs);
     }

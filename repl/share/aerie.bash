@@ -1,13 +1,15 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    local commands="chat run logs show replay export pack db tokenize golden bench bugs doctor help"
+    local commands="chat run logs show replay parity export pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= forget= check= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
     local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
         --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug"
+    local changes="model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw=
+        context= page_size= full_pages= swa_pages= bug."
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
     for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
         case " $commands " in *" $word "*) cmd=$word; break ;; esac
@@ -19,6 +21,9 @@ _aerie() {
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
         replay) flags="--check --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
+        parity) flags="--a --b --limit --lanes --model --draft --require-draft --eagle-capture --device --precision
+            --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
+            --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
         pack) flags="--steps --with-text --no-ids --output --db --json" ;;
         db) flags="--older-than --db --json" ;;
@@ -41,6 +46,7 @@ _aerie() {
         --page-size) COMPREPLY=($(compgen -W "1 2 4 8 16 32 64" -- "$cur")); return ;;
         --format) COMPREPLY=($(compgen -W "jsonl md" -- "$cur")); return ;;
         -p|--param) compopt -o nospace; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
+        --a|--b) compopt -o nospace; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
         -f|--file|--script|-o|--output|--db) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --session|show|replay|export|pack)
             COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |

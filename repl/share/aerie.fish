@@ -1,5 +1,5 @@
 # fish completion for aerie
-set -l commands chat run logs show replay export pack db tokenize golden bench bugs doctor help
+set -l commands chat run logs show replay parity export pack db tokenize golden bench bugs doctor help
 
 function __aerie_sessions
     echo last
@@ -8,7 +8,7 @@ end
 
 function __aerie_in
     set -l words (commandline -opc)
-    for c in chat run logs show replay export pack db tokenize golden bench bugs doctor help
+    for c in chat run logs show replay parity export pack db tokenize golden bench bugs doctor help
         if contains -- $c $words
             contains -- $c $argv
             return
@@ -23,6 +23,7 @@ complete -c aerie -n '__aerie_in none' -a run -d 'answer one prompt'
 complete -c aerie -n '__aerie_in none' -a logs -d 'list saved sessions'
 complete -c aerie -n '__aerie_in none' -a show -d 'print a session, a turn or a step'
 complete -c aerie -n '__aerie_in none' -a replay -d 'run a session again'
+complete -c aerie -n '__aerie_in none' -a parity -d 'compute prompts twice, compare ids'
 complete -c aerie -n '__aerie_in none' -a export -d 'write a session to a file'
 complete -c aerie -n '__aerie_in none' -a pack -d 'write a session to one file for others'
 complete -c aerie -n '__aerie_in none' -a db -d 'care for the database'
@@ -36,7 +37,7 @@ complete -c aerie -n '__aerie_in help' -a "$commands"
 complete -c aerie -n '__aerie_in show replay export pack' -a '(__aerie_sessions)'
 complete -c aerie -n '__aerie_in show replay export pack' -k -xa '(__fish_complete_suffix .aerie)'
 complete -c aerie -n '__aerie_in db' -a 'path check backup sql prune'
-complete -c aerie -n '__aerie_in tokenize db golden' -F
+complete -c aerie -n '__aerie_in tokenize db golden parity' -F
 
 complete -c aerie -l ascii -d 'no line or block characters'
 complete -c aerie -l color -x -a 'auto always never' -d 'colours'
@@ -44,32 +45,34 @@ complete -c aerie -n 'not __aerie_in logs' -s q -l quiet -d 'no notices'
 complete -c aerie -s h -l help -d 'help'
 complete -c aerie -s V -l version -d 'version'
 
-set -l model '__aerie_in none chat run replay bench bugs doctor'
+set -l model '__aerie_in none chat run replay parity bench bugs doctor'
 complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fish_complete_directories)' -d 'checkpoint folder'
 complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a 'ngram (__fish_complete_directories)' -d 'draft folder, or ngram'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
-complete -c aerie -n '__aerie_in none chat run replay bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
-complete -c aerie -n '__aerie_in none chat run replay bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
+complete -c aerie -n '__aerie_in none chat run replay parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
+complete -c aerie -n '__aerie_in none chat run replay parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
 complete -c aerie -n 'not __aerie_in tokenize help' -l db -r -F -d 'session database'
 complete -c aerie -n 'not __aerie_in tokenize help export' -l json -d 'JSON for machines'
 
 set -l talk '__aerie_in none chat run'
-complete -c aerie -n $talk -l require-draft -d 'stop when the draft does not fit'
-complete -c aerie -n "$talk; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
-complete -c aerie -n "$talk; or __aerie_in replay golden bench" -l threads -x -d 'CPU threads'
-complete -c aerie -n $talk -l raw -d 'no chat format'
-complete -c aerie -n $talk -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= graph= verbose= think=' -d 'set a setting'
-complete -c aerie -n $talk -s s -l system -x -d 'system prompt'
-complete -c aerie -n $talk -l seed -x -d 'seed'
-complete -c aerie -n $talk -l check -x -a 'off on strict' -d 'how much is checked'
-complete -c aerie -n $talk -l bug -x -d 'switch a historical fault on'
+set -l changes 'spec=on spec=off draft.steps= draft.topk= draft.nodes= temperature= seed= model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw= context= page_size= full_pages= swa_pages= bug.'
+set -l engine '__aerie_in none chat run parity'
+complete -c aerie -n $engine -l require-draft -d 'stop when the draft does not fit'
+complete -c aerie -n "$engine; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
+complete -c aerie -n "$engine; or __aerie_in replay golden bench" -l threads -x -d 'CPU threads'
+complete -c aerie -n $engine -l raw -d 'no chat format'
+complete -c aerie -n $engine -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= graph= verbose= think=' -d 'set a setting'
+complete -c aerie -n $engine -s s -l system -x -d 'system prompt'
+complete -c aerie -n $engine -l seed -x -d 'seed'
+complete -c aerie -n $engine -l check -x -a 'off on strict' -d 'how much is checked'
+complete -c aerie -n $engine -l bug -x -d 'switch a historical fault on'
 complete -c aerie -n $talk -l no-spec -d 'do not draft'
-complete -c aerie -n $talk -l no-graph -d 'CUDA: replay no recorded cycle'
-complete -c aerie -n $talk -l context -x -d 'longest context'
-complete -c aerie -n $talk -l page-size -x -a '1 2 4 8 16 32 64' -d 'tokens a page'
-complete -c aerie -n $talk -l full-pages -x -d 'pages of the full pool'
-complete -c aerie -n $talk -l swa-pages -x -d 'pages of the sliding-window pool'
+complete -c aerie -n $engine -l no-graph -d 'CUDA: replay no recorded cycle'
+complete -c aerie -n $engine -l context -x -d 'longest context'
+complete -c aerie -n $engine -l page-size -x -a '1 2 4 8 16 32 64' -d 'tokens a page'
+complete -c aerie -n $engine -l full-pages -x -d 'pages of the full pool'
+complete -c aerie -n $engine -l swa-pages -x -d 'pages of the sliding-window pool'
 complete -c aerie -n $talk -s c -l continue -d 'take up the latest session'
 complete -c aerie -n $talk -l session -x -a '(__aerie_sessions)' -d 'take up a session'
 complete -c aerie -n $talk -l fork -d 'take up a copy'
@@ -83,10 +86,12 @@ complete -c aerie -n '__aerie_in none chat' -l theme -x -a 'auto dark light' -d 
 complete -c aerie -n '__aerie_in none chat' -l readonly -d 'save nothing, refuse what writes'
 complete -c aerie -n '__aerie_in none chat' -l script -r -F -d 'lines from a file'
 complete -c aerie -n '__aerie_in run' -l batch -r -F -d 'many prompts'
-complete -c aerie -n '__aerie_in run' -l lanes -x -d 'prompts at once'
+complete -c aerie -n '__aerie_in run parity' -l lanes -x -d 'prompts at once'
 complete -c aerie -n '__aerie_in run' -s f -l file -r -F -d 'text behind the prompt'
+complete -c aerie -n '__aerie_in parity' -l a -x -a "$changes" -d 'how one side is computed'
+complete -c aerie -n '__aerie_in parity' -l b -x -a "$changes" -d 'how the other is'
 complete -c aerie -n '__aerie_in logs' -s q -l query -x -d 'words'
-complete -c aerie -n '__aerie_in logs' -s n -l limit -x -d 'how many'
+complete -c aerie -n '__aerie_in logs parity' -s n -l limit -x -d 'how many'
 complete -c aerie -n '__aerie_in logs' -s m -l model -x -d 'model name'
 complete -c aerie -n '__aerie_in replay' -l check -d 'only the verdict'
 complete -c aerie -n '__aerie_in export' -l format -x -a 'jsonl md' -d 'format'

@@ -12,8 +12,14 @@ _aerie_settings() {
         draft.topk= draft.nodes= chunk= forget= check= graph= verbose= think=
 }
 
+_aerie_changes() {
+    _aerie_settings
+    compadd -S '' model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw= context= \
+        page_size= full_pages= swa_pages= bug.
+}
+
 _aerie() {
-    local -a common model talk cut
+    local -a common model engine talk cut
     common=('--ascii[no line or block characters]' '--color[colours]:when:(auto always never)'
             '(-q --quiet)'{-q,--quiet}'[no notices]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
@@ -21,15 +27,15 @@ _aerie() {
            '--draft[draft folder, or ngram]:folder:{compadd ngram; _files -/}' '--device[device]:device:(auto cpu cuda)' '--precision[precision on CUDA]:precision:(bf16 f32)'
            '--db[session database]:file:_files' '--json[JSON for machines]')
     cut=('--weights[matrices cut to 8 bits]:weights:(stored fp8)' '--draft-weights[those of the draft]:weights:(stored fp8)')
-    talk=($cut '--require-draft[stop when the draft does not fit]'
+    engine=($cut '--require-draft[stop when the draft does not fit]'
           '--eagle-capture[boundaries the head reads]:list:' '--threads[CPU threads]:number:'
           '--raw[no chat format]' '*'{-p,--param}'[set a setting]:setting:_aerie_settings'
           '(-s --system)'{-s,--system}'[system prompt]:text:' '--seed[seed]:number:'
-          '--check[how much is checked]:level:(off on strict)' '--bug[historical fault on]:bug:' '--no-spec[do not draft]' '--no-graph[replay no recorded cycle]' '--context[longest context]:tokens:'
+          '--check[how much is checked]:level:(off on strict)' '--bug[historical fault on]:bug:' '--no-graph[replay no recorded cycle]' '--context[longest context]:tokens:'
           '--page-size[tokens a page]:size:(1 2 4 8 16 32 64)'
           '--full-pages[pages of the full pool]:number:'
-          '--swa-pages[pages of the sliding-window pool]:number:'
-          '(-c --continue)'{-c,--continue}'[take up the latest session]'
+          '--swa-pages[pages of the sliding-window pool]:number:')
+    talk=($engine '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
           '--session[take up a session]:session:_aerie_sessions'
           '--fork[take up a copy]'
           '--log-level[how much is saved]:level:(off text steps tree full)'
@@ -38,12 +44,12 @@ _aerie() {
           '(-v --verbose)'{-v,--verbose}'[statistics]')
     local -a commands
     commands=('chat:talk with the model' 'run:answer one prompt' 'logs:list saved sessions'
-              'show:print a session, a turn or a step' 'replay:run a session again'
+              'show:print a session, a turn or a step' 'replay:run a session again' 'parity:compute prompts twice, compare ids'
               'export:write a session to a file'
               'pack:write a session to one file for others' 'db:care for the database'
               'tokenize:print token ids'
               'golden:compare with reference tensors' 'bench:measure speed' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
-    local cmd=${words[(r)(chat|run|logs|show|replay|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
+    local cmd=${words[(r)(chat|run|logs|show|replay|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
                 '--script[lines from a file]:file:_files' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
@@ -56,6 +62,9 @@ _aerie() {
         show) _arguments $common '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
         replay) _arguments $common $model $cut '--check[only the verdict]' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;
+        parity) _arguments $common $model $engine '*--a[how one side is computed]:change:_aerie_changes' \
+                '*--b[how the other is]:change:_aerie_changes' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \
+                '--lanes[prompts at once]:n:' '1::' '2:file:_files' ;;
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \
                 '1::' '2:session:_aerie_sessions' ;;

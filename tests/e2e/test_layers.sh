@@ -55,8 +55,8 @@ public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|o
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/engine\.h' 'repl/.*'
 only repl/text "$base"
-only repl/cmd "$public" 'repl/(repl|interrupt|text/.*)\.h'
-only repl/cli "$public" 'repl/(repl|facts|interrupt|text/.*)\.h'
+only repl/cmd "$public" 'repl/(repl|facts|interrupt|text/.*)\.h'
+only repl/cli "$public" 'repl/(repl|change|facts|interrupt|prompts|text/.*)\.h'
 only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels

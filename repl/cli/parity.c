@@ -1,0 +1,413 @@
+/* parity.c - `aerie parity FILE`: the same prompts computed twice, the replies' ids compared token for
+ * token.
+ *
+ * The prompts are computed in chunks, several at once (RQ_BATCH). Where both sides differ in settings
+ * and faults only, one engine computes each chunk with the settings of a and then of b. Else the
+ * engine of b is opened after that of a is closed, and what the comparison needs of a's replies waits
+ * in a file without a name. Memory does not grow with the number of prompts. Ctrl-C ends the run with
+ * the verdict on what was compared. */
+#include "repl/cli/parity.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/change.h"
+#include "repl/facts.h"
+#include "repl/interrupt.h"
+#include "repl/prompts.h"
+
+struct run {
+    struct parity all;
+    struct prompts file;
+    FILE *kept;       /* outcomes of a, where each side has an engine of its own; else NULL */
+    int open;         /* side of the engine that is open; -1: none */
+    int done, to_do;  /* replies, for the progress */
+    /* the batch that is running */
+    struct outcome *into;
+    int n_into;
+    const struct prompt *asked;
+};
+
+static void complain(void *arg, const char *line)
+{
+    (void)arg;
+    struct buf clean = {0};
+    cli_progress_end();
+    text_sanitise(&clean, line, strlen(line), false, NULL);
+    fprintf(stderr, "aerie: %s\n", clean.n ? clean.p : "");
+    buf_free(&clean);
+}
+
+static void outcome_free(struct outcome *o)
+{
+    ids_free(&o->ids);
+    *o = (struct outcome){0};
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+static bool complete(enum stop_reason r)
+{
+    return r == STOP_END || r == STOP_MAX || r == STOP_CONTEXT || r == STOP_KV_FULL;
+}
+
+static void take_reply(struct run *r, struct event *ev)
+{
+    if (!r->into || ev->batch.index >= r->n_into)
+        return;
+    struct outcome *o = &r->into[ev->batch.index];
+    o->reason = ev->reason;
+    o->refused = ev->batch.refused;
+    o->there = o->refused || complete(ev->reason);
+    o->n_prompt = ev->batch.n_prompt;
+    o->n_spec = ev->batch.n_spec;
+    o->n_steps = ev->n_steps;
+    o->n_drafted = ev->n_drafted;
+    o->n_accepted = ev->n_accepted;
+    ids_cat(&o->ids, ev->tokens.v, ev->tokens.n);
+    if (o->refused)
+        snprintf(o->why, sizeof o->why, "%s", ev->text.n ? ev->text.p : "");
+    else if (r->asked[ev->batch.index].answer)
+        number_find(ev->text.n ? ev->text.p : "", o->answer);
+    r->done++;
+    if (!r->all.c->opt.quiet)
+        cli_progress(NULL, "replies", (uint64_t)r->done, (uint64_t)r->to_do);
+}
+
+static void take_event(struct run *r, struct event *ev)
+{
+    const char *text = ev->text.n ? ev->text.p : "";
+    if (ev->kind == EV_BATCH_REPLY)
+        take_reply(r, ev);
+    else if (ev->kind == EV_NOTICE && !r->all.c->opt.quiet)
+        complain(NULL, text);
+    else if (ev->kind == EV_FAULT) {
+        char *line = xasprintf("%c: %s", r->all.side[r->open].name, text);
+        complain(NULL, line);
+        free(line);
+        r->all.fault = ev->fault;
+        r->all.fault_side = r->all.side[r->open].name;
+    }
+    event_free(ev);
+}
+
+/* Handles events until every request is done; a signal cancels them. */
+static void listen(struct run *r)
+{
+    struct event ev;
+    for (bool busy = true; busy;) {
+        busy = backend_busy(r->all.g); /* read before the queue: when idle, all events are in it */
+        for (int sig; (sig = interrupt_next()) != 0;)
+            r->all.signal = sig;
+        if (busy && r->all.signal) /* repeated: a cancel ends only requests submitted before it */
+            backend_cancel(r->all.g);
+        while (busy ? backend_wait(r->all.g, &ev, 50) : backend_next(r->all.g, &ev)) {
+            take_event(r, &ev);
+            if (interrupt_waits())
+                break;
+        }
+    }
+}
+
+static bool over(const struct run *r)
+{
+    return r->all.signal || r->all.fault;
+}
+
+static bool send(struct run *r, struct request *rq, struct err *e)
+{
+    session_new_id(rq->session);
+    if (!backend_submit(r->all.g, rq, e))
+        return false;
+    listen(r);
+    return true;
+}
+
+/* An empty engine with the conversation that comes before a prompt. */
+static bool set_past(struct run *r, const struct prompt *p, struct err *e)
+{
+    const char *system = p->system ? p->system : r->all.c->opt.system;
+    struct request rq = {.kind = p->n_past ? RQ_RESUME : RQ_NEW, .text = xstrdup(system ? system : ""),
+                         .next_turn = p->n_past + 1};
+    rq.past = xcalloc((size_t)p->n_past + 1, sizeof *rq.past);
+    for (int i = 0; i < p->n_past; i++)
+        rq.past[rq.n_past++] = (struct past_turn){.turn = p->past[i].turn,
+                                                  .user = xstrdup(p->past[i].user),
+                                                  .reply = xstrdup(p->past[i].reply)};
+    return send(r, &rq, e);
+}
+
+/* Computes n prompts that come after the same conversation. */
+static bool batch(struct run *r, const struct prompt *p, int n, struct outcome *out, struct err *e)
+{
+    struct request rq = {.kind = RQ_BATCH, .count = n};
+    rq.prompts = xcalloc((size_t)n, sizeof *rq.prompts);
+    for (int i = 0; i < n; i++)
+        rq.prompts[i] = xstrdup(p[i].text);
+    r->into = out;
+    r->n_into = n;
+    r->asked = p;
+    bool ok = send(r, &rq, e);
+    r->into = NULL;
+    return ok;
+}
+
+static bool compute(struct run *r, const struct prompt *p, int n, struct outcome *out, struct err *e)
+{
+    bool ok = true;
+    for (int at = 0, k; ok && at < n && !over(r); at += k) {
+        for (k = 1; at + k < n && prompt_same_past(&p[at], &p[at + k]);)
+            k++;
+        ok = set_past(r, &p[at], e) && (over(r) || batch(r, p + at, k, out + at, e));
+    }
+    return ok;
+}
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+static void note_idle_bugs(struct run *r, const struct side *s)
+{
+    for (int b = 0; b < N_BUGS; b++) {
+        struct buf needs = {0};
+        int on = bug_on(&s->opts.bugs, (enum bug)b);
+        if (on && facts_unmet_needs(backend_info(r->all.g), &s->opts.settings, (enum bug)b, on, &needs)) {
+            char *line = xasprintf("%c: fault %d is on, but cannot fire; it needs %s", s->name,
+                                   bug_at((enum bug)b)->number, needs.p);
+            complain(NULL, line);
+            free(line);
+        }
+        buf_free(&needs);
+    }
+}
+
+static bool open_engine(struct run *r, int side, struct err *e)
+{
+    struct parity *p = &r->all;
+    struct side *s = &p->side[side];
+    backend_close(p->g);
+    p->g = open_backend(&s->opts, e);
+    cli_progress_end();
+    if (!p->g)
+        return err_prefix(e, "%c", s->name);
+    const struct backend_info *i = backend_info(p->g);
+    if (i->passed && !p->c->opt.quiet) {
+        char *line = xasprintf("%c: computing on the CPU: %s", s->name, i->passed);
+        complain(NULL, line);
+        free(line);
+    }
+    if (p->side[0].opts.settings.spec != p->side[1].opts.settings.spec && s->opts.settings.spec && !i->draft_kind)
+        return err_set(e, ERR_USAGE, "drafting on and off cannot be compared: %s",
+                       i->draft_off ? i->draft_off : "there is no draft");
+    return true;
+}
+
+/* Makes the open engine that of a side. */
+static bool use(struct run *r, int side, struct err *e)
+{
+    struct parity *p = &r->all;
+    bool first = r->open < 0, ok = true;
+    if (r->open == side)
+        return true;
+    if (first || r->kept) {
+        ok = open_engine(r, side, e);
+        if (ok && !p->c->opt.quiet)
+            note_idle_bugs(r, &p->side[side]);
+        if (ok && first && !r->kept && !p->c->opt.quiet)
+            note_idle_bugs(r, &p->side[!side]);
+    } else {
+        struct buf lines = {0};
+        change_lines(&p->side[r->open].opts, &p->side[side].opts, &lines);
+        for (char *line = lines.p, *end; ok && line && *line; line = end + 1) {
+            end = strchr(line, '\n');
+            struct request rq = {.kind = RQ_SET, .text = xasprintf("%.*s", (int)(end - line), line)};
+            ok = send(r, &rq, e);
+        }
+        buf_free(&lines);
+    }
+    r->open = side;
+    return ok;
+}
+
+/* ---- outcomes that wait ---------------------------------------------------------------------- */
+
+static bool keep(struct run *r, const struct outcome *o, int n, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++)
+        ok = fwrite(&o[i], sizeof o[i], 1, r->kept) == 1 &&
+             fwrite(o[i].ids.v, sizeof *o[i].ids.v, (size_t)o[i].ids.n, r->kept) == (size_t)o[i].ids.n;
+    return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s", strerror(errno));
+}
+
+static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++) {
+        ok = fread(&o[i], sizeof o[i], 1, r->kept) == 1;
+        struct ids ids = {0};
+        ids.n = ids.cap = ok ? o[i].ids.n : 0;
+        ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
+        ok = ok && fread(ids.v, sizeof *ids.v, (size_t)ids.n, r->kept) == (size_t)ids.n;
+        o[i].ids = ids;
+    }
+    return ok || err_set(e, ERR_USAGE, "cannot read the kept replies of a: %s", strerror(errno));
+}
+
+/* ---- the comparison -------------------------------------------------------------------------- */
+
+/* The first token that differs; -1: equal. */
+static int first_difference(const struct outcome *a, const struct outcome *b)
+{
+    int i = 0, n = min_int(a->ids.n, b->ids.n);
+    if (a->refused != b->refused)
+        return 0;
+    while (i < n && a->ids.v[i] == b->ids.v[i])
+        i++;
+    return i == a->ids.n && i == b->ids.n ? -1 : i;
+}
+
+static void compare(struct run *r, const struct prompt *p, int n, int number, struct outcome *const out[2])
+{
+    for (int i = 0; i < n; i++) {
+        struct comparison c = {.prompt = number + i, .line = p[i].line, .answer = p[i].answer,
+                               .side = {&out[0][i], &out[1][i]}};
+        if (!out[0][i].there || !out[1][i].there)
+            continue;
+        c.index = first_difference(&out[0][i], &out[1][i]);
+        parity_report(&r->all, &c);
+    }
+}
+
+enum pass { PASS_BOTH, PASS_A, PASS_B };
+
+/* Reads up to `most` prompts: their number, -1 and *e. */
+static int read_chunk(struct run *r, struct prompt *p, int most, struct err *e)
+{
+    int n = 0, got = 1;
+    while (n < most && (got = prompts_next(&r->file, &p[n], e)) > 0)
+        n++;
+    for (int i = 0; got < 0 && i < n; i++)
+        prompt_free(&p[i]);
+    return got < 0 ? -1 : n;
+}
+
+static bool chunk(struct run *r, enum pass pass, const struct prompt *p, int n, int number,
+                  struct outcome *const out[2], struct err *e)
+{
+    bool ok = pass == PASS_B ? take_back(r, out[0], n, e)
+                             : use(r, 0, e) && compute(r, p, n, out[0], e);
+    if (ok && pass == PASS_A)
+        return keep(r, out[0], n, e);
+    if (!ok || over(r))
+        return ok;
+    ok = use(r, 1, e) && compute(r, p, n, out[1], e);
+    compare(r, p, n, number, out);
+    return ok;
+}
+
+static bool go(struct run *r, enum pass pass, int most, struct err *e)
+{
+    struct prompt *p = xcalloc((size_t)most, sizeof *p);
+    struct outcome *out[2] = {xcalloc((size_t)most, sizeof **out), xcalloc((size_t)most, sizeof **out)};
+    bool ok = true;
+    for (int number = 1, n = 1; ok && n > 0 && !over(r); number += n) {
+        n = read_chunk(r, p, most, e);
+        ok = n >= 0 && (n == 0 || chunk(r, pass, p, n, number, out, e));
+        for (int i = 0; i < n; i++) {
+            prompt_free(&p[i]);
+            outcome_free(&out[0][i]);
+            outcome_free(&out[1][i]);
+        }
+    }
+    free(p);
+    free(out[0]);
+    free(out[1]);
+    return ok;
+}
+
+static bool run(struct run *r, struct err *e)
+{
+    int most = 4 * r->all.side[0].opts.lanes;
+    r->to_do = 2 * r->file.n;
+    if (!change_reopens(&r->all.side[0].opts, &r->all.side[1].opts))
+        return go(r, PASS_BOTH, most, e);
+    r->kept = tmpfile();
+    if (!r->kept)
+        return err_set(e, ERR_USAGE, "cannot make a file for the replies of a: %s", strerror(errno));
+    if (!go(r, PASS_A, most, e) || over(r))
+        return e->kind == ERR_NONE;
+    prompts_rewind(&r->file);
+    rewind(r->kept);
+    return go(r, PASS_B, most, e);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool set_side(struct side *s, const struct engine_opts *base, const struct texts *changes,
+                     const char *otherwise, struct err *e)
+{
+    struct buf label = {0};
+    s->opts = *base;
+    bool ok = otherwise ? change_apply(&s->opts, otherwise, e) : true;
+    buf_str(&label, otherwise ? otherwise : "");
+    for (int i = 0; ok && i < changes->n; i++) {
+        buf_printf(&label, "%s%s", label.n ? ", " : "", changes->v[i]);
+        ok = change_apply(&s->opts, changes->v[i], e) || err_prefix(e, "--%c", s->name);
+    }
+    s->label = xstrdup(label.n ? label.p : "unchanged");
+    buf_free(&label);
+    return ok;
+}
+
+static bool set_sides(struct run *r, struct err *e)
+{
+    struct parity *p = &r->all;
+    struct cli *c = p->c;
+    bool drafting = !c->a.n && !c->b.n;
+    c->opt.engine.lanes = c->lanes ? c->lanes : 8;
+    c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    p->side[0].name = 'a';
+    p->side[1].name = 'b';
+    if (!set_side(&p->side[0], &c->opt.engine, &c->a, drafting ? "spec=on" : NULL, e) ||
+        !set_side(&p->side[1], &c->opt.engine, &c->b, drafting ? "spec=off" : NULL, e))
+        return false;
+    struct engine_opts *a = &p->side[0].opts, *b = &p->side[1].opts;
+    struct buf lines = {0};
+    int chunk = max_int(a->settings.chunk, b->settings.chunk);
+    if (chunk > 512 && a->settings.chunk != b->settings.chunk) /* room for the passes of both */
+        a->rows = b->rows = chunk;
+    change_lines(a, b, &lines);
+    bool same = lines.n == 0 && !change_reopens(a, b);
+    buf_free(&lines);
+    const char *model = a->model, *other = b->model;
+    p->same_tokens = model && other && strcmp(model, other) == 0;
+    if (!model || !other)
+        return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
+    return !same || err_set(e, ERR_USAGE, "a and b are the same: %s; expected --a or --b NAME=VALUE that differs",
+                            p->side[0].label);
+}
+
+int cli_parity(struct cli *c)
+{
+    static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
+    struct err e = {0};
+    struct run r = {.all.c = c, .open = -1};
+    bool ok = set_sides(&r, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
+    bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
+    r.all.n = r.file.n;
+    ok = began && run(&r, &e);
+    cli_progress_end();
+    int rc = ok || r.all.compared ? parity_verdict(&r.all) : 0;
+    if (!ok)
+        rc = cli_fail(&e);
+    backend_close(r.all.g);
+    interrupt_close();
+    prompts_close(&r.file);
+    if (r.kept)
+        fclose(r.kept);
+    free(r.all.side[0].label);
+    free(r.all.side[1].label);
+    return rc;
+}

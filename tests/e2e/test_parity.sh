@@ -1,0 +1,94 @@
+#!/bin/bash
+# aerie parity: prompts computed twice, ids compared; what differs is found, and equal is said only of what was compared.
+. "$(dirname "$0")/kit.sh"
+
+grep -v '^#' tests/prompts.txt | cut -f2 | head -n 40 >"$T/prompts"
+few() { head -n "$1" "$T/prompts" >"$T/few"; }
+parity() { run parity "$@" -p max_tokens=48; }
+has() { grep -qE -- "$1" "$T/out"; }
+
+# ---- drafting on and off ----
+few 12; parity "$T/few"; [ $rc = 0 ] && has '^equal: 12 of 12 prompts compared, 0 differ$' && [ ! -s "$T/err" ]
+result "drafting on and off give the same ids" $?
+has '^a  spec=on: [0-9]+ tokens in [0-9]+ steps, [1-9][0-9]* of them drafted, [1-9][0-9]* of [0-9]+ drafted tokens accepted' &&
+    has '^b  spec=off: [0-9]+ tokens in [0-9]+ steps, none drafted'
+result "with the proof that one side drafted" $?
+parity "$T/few" --json; [ $rc = 0 ] && [ "$(wc -l <"$T/out")" = 13 ] &&
+    [ "$(grep -c '^{"prompt":[0-9]*,"line":[0-9]*,"compared":true,"equal":true,"a":{"tokens":[0-9]*,.*},"b":{.*}}$' "$T/out")" = 12 ] &&
+    tail -n 1 "$T/out" | grep -q '^{"verdict":"equal","prompts":12,"compared":12,"differ":0,"refused":0,"drafting_proved":true,'
+result "as JSON: an object a prompt, and the sums" $?
+parity "$T/prompts" --limit 3 --lanes 1; [ $rc = 0 ] && has '^equal: 3 of 3 prompts'; result "--limit" $?
+parity - <"$T/few"; [ $rc = 2 ] && grep -q 'standard input holds no prompt' "$T/err"; result "no prompt is refused" $?
+feed parity - -p max_tokens=9 <"$T/few"; [ $rc = 0 ] && has '^equal: 12 of 12'; result "prompts from a pipe" $?
+run parity "$T/few" -p max_tokens=1; [ $rc = 2 ] && has '^no proof: 12 of 12 .*no step drafted'
+result "a run in which no step drafted proves nothing" $?
+parity "$T/few" --draft "$T/none"; [ $rc = 2 ] && grep -q '^aerie: drafting on and off cannot be compared: .*none' "$T/err"
+result "nor does one without a draft" $?
+parity "$T/few" -p temperature=0.8; [ $rc = 0 ]; result "sampled replies are compared, too" $?
+
+# ---- other settings ----
+parity "$T/few" --a page_size=1 --a draft.topk=4 --a draft.nodes=16 --b page_size=64 --b spec=off
+[ $rc = 0 ] && has '^a  page_size=1, draft\.topk=4, draft\.nodes=16: .* drafted' && has '^b  page_size=64, spec=off: '
+result "two engines, one after the other" $?
+parity "$T/few" --b draft=ngram; [ $rc = 0 ]; result "another drafter" $?
+parity "$T/prompts" -p temperature=1.5 --b seed=2
+[ $rc = 1 ] && has '^prompt [0-9]+ \(line [0-9]+\) differs at position [0-9]+, token [0-9]+ of the reply: ".*" \([0-9]+\) with a, ".*" \([0-9]+\) with b$' &&
+    has '^different: 40 of 40 prompts compared, [1-9][0-9]* differ'
+result "other random numbers differ, and it is said where" $?
+[ "$(grep -c '^prompt ' "$T/out")" = "$(sed -n 's/^different: .* compared, \([0-9]*\) differs\{0,1\}$/\1/p' "$T/out")" ]
+result "a line for each that differs" $?
+# sampling makes close calls: a rounding of the weights shows
+parity "$T/prompts" -p temperature=1.5 -p max_tokens=200 --b weights=fp8 --json
+[ $rc = 1 ] && has '"equal":false,.*"first":\{"index":[0-9]+,"position":[0-9]+,"a":\{"token":[0-9]+,"text":".*"\},"b":'
+result "weights of 8 bits differ" $?
+few 40; faulty() { run parity "$T/few" -p max_tokens=60 -p draft.topk=4 -p draft.nodes=16 --b bug.24617=on "$@"; }
+faulty -p check=off
+[ $rc = 1 ] && has '^different: 40 of 40'; result "a historical fault differs, with nothing else to notice it" $?
+faulty
+[ $rc = 5 ] && grep -q '^aerie: b: I4 ' "$T/err" && has '^incomplete: .*a fault of b ended the run'
+result "with the checker on, the rule ends the run" $?
+few 12; parity "$T/few" --b bug.24617=on; [ $rc = 0 ] && grep -q '^aerie: b: fault 24617 is on, but cannot fire; it needs draft.topk 2' "$T/err"
+result "a fault that cannot fire is named" $?
+
+# ---- answers ----
+lines '{"question": "What is 7 plus 5?", "answer": "7 plus 5 is <<7+5=12>>12.\n#### 12"}' \
+    '{"question": "What is 3 plus 4?", "answer": "#### 8"}' '{"prompt": "Hello!"}' \
+    '{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "My name is Ada."}, {"role": "assistant", "content": "Hello Ada."}, {"role": "user", "content": "What is my name?"}]}' >"$T/q"
+parity "$T/q"; [ $rc = 0 ] && has '^answers: 1 of 2 right with a, 1 with b; 0 differ$'; result "answers are extracted and scored on both sides" $?
+parity "$T/q" --json; has '"line":1,.*"answer":"12","right":true\},"b"' && has '"line":2,.*"answer":"7","right":false' &&
+    has '"graded":2,"answers_differ":0,.*"right":1\}\}$'
+result "also as JSON" $?
+solo=$(lines "My name is Ada." "What is my name?" | "$AERIE" -n -q --plain -p max_tokens=48 | tail -n 1)
+[ -n "$solo" ] && [ "$(sed -n 4p "$T/out" | grep -o '"tokens":[0-9]*' | sort -u | wc -l)" = 1 ]; result "messages are a conversation ($solo)" $?
+
+# ---- what is refused ----
+lines '{"prompt": "x"}' '{"prompt": 1}' '' '{' >"$T/bad"
+parity "$T/bad"; [ $rc = 2 ] && [ "$(wc -l <"$T/err")" = 3 ] && grep -q 'bad line 2: expected a prompt, a question or messages' "$T/err" &&
+    grep -q 'bad line 4: ' "$T/err" && tail -n 1 "$T/err" | grep -q '^aerie: 2 lines of .* cannot be used; nothing was computed'
+result "each bad line is one clear line, before anything is computed" $?
+refuse() { # PATTERN ARGS...
+    local pattern=$1; shift
+    run parity "$@"; [ $rc = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] && grep -qE -- "$pattern" "$T/err"
+    result "refused: parity ${*:2}" $?
+}
+refuse 'something is missing'
+refuse 'cannot open .*nowhere' "$T/nowhere"
+refuse 'a and b are the same: spec=on' "$T/few" --a spec=on
+refuse '^aerie: --b: "heat" cannot be changed; expected a setting .*page_size' "$T/few" --b heat=1
+refuse '^aerie: --a: page_size cannot be "3"; expected a power of two' "$T/few" --a page_size=3
+refuse '^aerie: --a: "spec": expected NAME=VALUE' "$T/few" --a spec
+lines '{"prompt":"Hello!"}' "{\"prompt\":\"$(head -c 30000 /dev/zero | tr '\0' 'x')\"}" >"$T/long"
+parity "$T/long"; [ $rc = 2 ] && has '^prompt 2 is refused: the prompt needs' && has '^incomplete: 1 of 2 prompts compared, 0 differ, 1 refused'
+result "a prompt that is too long is not called equal" $?
+
+# ---- Ctrl-C ----
+for i in $(seq 3000); do echo "Tell me a story about a fox."; done >"$T/many"
+for sides in "" "--b page_size=4"; do
+    : >"$T/out"; "$AERIE" parity "$T/many" --json $sides >"$T/out" 2>"$T/err" & pid=$!
+    [ -n "$sides" ] || until [ "$(wc -l <"$T/out")" -ge 8 ]; do sleep 0.02; done
+    [ -z "$sides" ] || caught $pid
+    kill -INT $pid; wait $pid
+    [ $? = 130 ] && [ ! -s "$T/err" ] && tail -n 1 "$T/out" | grep -q "^{\"verdict\":\"incomplete\",\"prompts\":3000,\"compared\":$(($(wc -l <"$T/out") - 1)),\"differ\":0,"
+    result "Ctrl-C ends it with what was compared${sides:+ (two engines)}" $?
+done
+plan
