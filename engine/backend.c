@@ -7,6 +7,7 @@ void request_free(struct request *rq)
 {
     free(rq->text);
     free(rq->settings);
+    ids_free(&rq->prompt);
     ids_free(&rq->given);
     for (int i = 0; rq->prompts && i < rq->count; i++)
         free(rq->prompts[i]);

@@ -68,6 +68,8 @@ struct request {
     char **prompts;      /* RQ_BATCH */
     int stop_after_step; /* replay: cancel the turn after this step; 0: do not, -1: before the
                             first */
+    struct ids prompt;   /* RQ_SAY, RQ_REGEN: all token ids of the prompt. The conversation is not
+                            rendered then, so its texts may be missing. Empty: it is rendered */
     struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place
                             of those that the target chooses (engine/cycle/lane.h) */
     bool only_given;     /* the turn is cancelled after the last of them; with none it runs as ever */

@@ -577,13 +577,12 @@ static void say_eagerly(struct engine *g, const struct request *rq, const char *
     ids_free(&prompt);
 }
 
-/* Whether every given token is an id of the vocabulary; else a notice says so. */
-static bool given_exist(struct engine *g, const struct request *rq)
+static bool ids_exist(struct engine *g, const struct ids *ids, const char *name)
 {
     int vocab = g->loaded.model.cfg.vocab;
-    for (int i = 0; i < rq->given.n; i++)
-        if (rq->given.v[i] < 0 || rq->given.v[i] >= vocab) {
-            char *line = xasprintf("given token %d is %d: expected 0 to %d", i, rq->given.v[i],
+    for (int i = 0; i < ids->n; i++)
+        if (ids->v[i] < 0 || ids->v[i] >= vocab) {
+            char *line = xasprintf("%s token %d is %d: expected 0 to %d", name, i, ids->v[i],
                                    vocab - 1);
             engine_post_text(g, EV_NOTICE, line);
             free(line);
@@ -592,19 +591,36 @@ static bool given_exist(struct engine *g, const struct request *rq)
     return true;
 }
 
+/* Whether all tokens of a request are ids of the vocabulary; else a notice says so. */
+static bool given_exist(struct engine *g, const struct request *rq)
+{
+    return ids_exist(g, &rq->prompt, "prompt") && ids_exist(g, &rq->given, "given");
+}
+
+/* The request's own prompt, if it fits the context. */
+static bool take_prompt(const struct engine *g, const struct request *rq, struct ids *out,
+                        struct err *e)
+{
+    ids_cat(out, rq->prompt.v, rq->prompt.n);
+    return out->n < g->own.runtime.context ||
+           err_set(e, ERR_USAGE, "the prompt has %d tokens, the context holds %d", out->n,
+                   g->own.runtime.context);
+}
+
 void engine_say(struct engine *g, const struct request *rq)
 {
     const char *text = rq->text ? rq->text : "";
-    struct room r;
+    struct room r = {0};
     struct err e = {0};
     if (!given_exist(g, rq))
         return;
-    if (g->shared.set.forget == FORGET_EAGER) {
+    if (g->shared.set.forget == FORGET_EAGER && !rq->prompt.n) {
         say_eagerly(g, rq, text);
         return;
     }
     number_turn(g);
-    if (find_room(g, text, rq->make_room, &r, &e)) {
+    if (rq->prompt.n ? take_prompt(g, rq, &r.prompt, &e)
+                     : find_room(g, text, rq->make_room, &r, &e)) {
         int left = g->own.runtime.context - r.prompt.n;
         session_add(&g->own.ses, ROLE_USER, g->own.ses.turn, text, NULL, 0);
         if (left < reserve(g)) {
@@ -627,7 +643,7 @@ void engine_regen(struct engine *g, const struct request *rq)
     struct ids prompt = {0};
     struct err e = {0};
     int dropped;
-    bool eager = g->shared.set.forget == FORGET_EAGER, ok;
+    bool eager = g->shared.set.forget == FORGET_EAGER && !rq->prompt.n, ok;
     if (!given_exist(g, rq))
         return;
     if (s->n_msg < 2 || s->msg[s->n_msg - 1].role != ROLE_ASSISTANT) {
@@ -638,7 +654,8 @@ void engine_regen(struct engine *g, const struct request *rq)
         session_rewind(s, 1, CHANGE_REGEN);
         ok = session_forget_eagerly(s, reserve(g), &prompt, &dropped, &e);
     } else {
-        ok = session_render_again(s, &prompt, &e) &&
+        ok = (rq->prompt.n ? take_prompt(g, rq, &prompt, &e)
+                           : session_render_again(s, &prompt, &e)) &&
              (prompt.n < g->own.runtime.context ||
               err_set(&e, ERR_USAGE,
                       "the reply stays: its question needs %d tokens with its "
