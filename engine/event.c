@@ -58,7 +58,7 @@ void event_free(struct event *ev)
 
 struct token_fact *facts_copy(const struct token_fact *fact, int n)
 {
-    if (n == 0)
+    if (n == 0 || !fact)
         return NULL;
     struct token_fact *copy = xcalloc((size_t)n, sizeof *copy);
     memcpy(copy, fact, (size_t)n * sizeof *copy);

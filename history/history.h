@@ -150,7 +150,8 @@ struct step_row {
     int turn, n;
     struct step_rec rec;
     struct ids tokens;
-    struct tree *tree; /* NULL when not logged */
+    struct token_fact *facts; /* one for each of tokens; NULL when not logged */
+    struct tree *tree;        /* NULL when not logged */
 };
 struct op_row {
     int64_t order; /* when it happened, comparable with turn_row.order */
@@ -162,6 +163,7 @@ void session_row_free(struct session_row *r);
 /* Makes *dst a copy of src without its snippet; turn_row_free() frees the copy. */
 void turn_row_copy(struct turn_row *dst, const struct turn_row *src);
 void turn_row_free(struct turn_row *r);
+void step_row_copy(struct step_row *dst, const struct step_row *src); /* deep; step_row_free() */
 void step_row_free(struct step_row *r);
 /* Appends a draft tree as a JSON array of its nodes. */
 void tree_json(const struct tree *t, struct buf *b);

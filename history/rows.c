@@ -139,9 +139,22 @@ void turn_row_free(struct turn_row *r)
     *r = (struct turn_row){0};
 }
 
+void step_row_copy(struct step_row *dst, const struct step_row *src)
+{
+    *dst = *src;
+    dst->tokens = (struct ids){0};
+    ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
+    dst->facts = facts_copy(src->facts, src->tokens.n);
+    if (src->tree) {
+        dst->tree = xmalloc(sizeof *dst->tree);
+        *dst->tree = *src->tree;
+    }
+}
+
 void step_row_free(struct step_row *r)
 {
     ids_free(&r->tokens);
+    free(r->facts);
     free(r->tree);
     *r = (struct step_row){0};
 }

@@ -24,8 +24,8 @@ struct cli {
     /* flags of single commands */
     const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes, most; /* most 0: all */
-    struct texts a, b;
-    bool check, special, jsonl, brief;
+    struct texts a, b, with; /* NAME=VALUE */
+    bool check, special, jsonl, brief, forced;
     bool with_text, no_ids; /* pack */
     const char *steps;
     /* owned */

@@ -1,178 +1,120 @@
-/* replay.c - `aerie replay`: sends the requests of a saved session to an engine and compares the
- * results.
+/* replay.c - `aerie replay`: runs a saved session again and compares the results with the log.
  *
- * Each step is compared with the log in the order of cause and effect: the page table, the draft,
- * the logits, the tokens. The first difference ends the replay. Nothing is saved.
+ * As it was recorded, each step is compared with the log while it runs, in the order of cause and
+ * effect: the page table, the draft, the logits, the tokens. The first difference ends the replay.
+ * With changes (--with), what must still be equal follows from the changes (repl/differ.h), and a
+ * rule that the checker finds violated ends the replay and names itself. Nothing is saved.
  */
-#include "repl/cli/replay.h"
-
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "engine/bugs.h"
-#include "repl/facts.h"
 #include "kernels/json.h"
+#include "repl/cli/cli.h"
+#include "repl/differ.h"
+#include "repl/facts.h"
+#include "repl/rerun.h"
 
 struct replay {
     struct cli *c;
     struct script script;
-    struct backend *backend;
-    const char *about; /* facts of the run that the engine was opened for; points into the script */
+    struct rerun run;
     struct sheet sheet;
-    struct act **live;    /* turns of the context, oldest first */
-    int n_live;
-    struct act **logged; /* all turns of the session and its parents, undone ones included */
-    int n_logged;
+    struct trace log, now; /* with changes: turns of the log, and of this run */
+    struct buf settings;   /* of the turn that runs */
+    int next_step;
     int n_turns, n_steps; /* compared */
     bool text_only;       /* a turn without steps in the log was compared by its reply */
-    /* the turn that is running */
-    const struct act *turn;
-    int next_step;
-    bool ended;
-    /* the first difference */
-    struct err lost; /* the device failed: no answer */
-    bool differs;
-    char *
-        other; /* other differences to that run (build, device), printed if the replay differs; or NULL */
-    int at_turn, at_step;
-    char what[16], why[256];
+    bool ended;           /* the turn that runs */
+    struct difference diff;
+    struct conditions conditions;
+    struct diff_counts counts;
+    char fault[256]; /* with changes: the rule that the checker found violated; "": none */
+    int fault_turn, fault_step;
+    struct check_view checks;
+    char *other; /* other differences to that run (build, device), printed if the replay differs */
 };
 
-/* ---- differences ---- */
+static const struct diff_names names = {"in the log", "now"};
 
-static void set_difference(struct replay *r, int step, const char *what, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void set_difference(struct replay *r, int step, const char *what, const char *fmt, ...)
+static bool changed(const struct replay *r)
 {
-    if (r->differs)
-        return;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(r->why, sizeof r->why, fmt, ap);
-    va_end(ap);
-    r->differs = true;
-    r->at_turn = r->turn->user.n;
-    r->at_step = step;
-    snprintf(r->what, sizeof r->what, "%s", what);
+    return r->c->with.n > 0 || r->c->forced;
 }
 
-static void compare_number(struct replay *r, int step, const char *what, const char *name,
-                           int64_t log, int64_t now)
+/* ---- as recorded: step by step --------------------------------------------------------------- */
+
+/* Notes where the first difference lies, unless there is one already. */
+static bool differs_at(struct replay *r, const struct act *a, int step)
 {
-    if (log != now)
-        set_difference(r, step, what, "%s %lld in the log, %lld now", name, (long long)log,
-                       (long long)now);
+    r->diff.turn = a->user.n;
+    r->diff.step[0] = r->diff.step[1] = step;
+    return true;
 }
 
-static void compare_digest(struct replay *r, int step, const char *what, uint64_t log, uint64_t now)
-{
-    if (log != now)
-        set_difference(r, step, what, "digest %016llx in the log, %016llx now",
-                       (unsigned long long)log, (unsigned long long)now);
-}
-
-static void compare_ids(struct replay *r, int step, const char *what, const struct ids *log,
+static void compare_ids(struct replay *r, const struct act *a, enum diff_class class, const struct ids *log,
                         const struct ids *now)
 {
-    int i = 0, n = min_int(log->n, now->n);
-    while (i < n && log->v[i] == now->v[i])
-        i++;
-    if (i < n)
-        set_difference(r, step, what, "token %d is %d in the log, %d now", i, log->v[i], now->v[i]);
-    else if (log->n != now->n)
-        set_difference(r, step, what, "%d tokens in the log, %d now", log->n, now->n);
+    if (!r->diff.class && differ_ids(log, now, class, &names, &r->diff))
+        differs_at(r, a, 0);
 }
 
-/* Compares the drafted tree; which nodes were accepted is compared with the tokens. */
-static void compare_shape(struct replay *r, int step, const struct tree *log,
-                          const struct tree *now)
+static void set_difference(struct replay *r, const struct act *a, int step, enum diff_class class,
+                           const char *why)
 {
-    compare_number(r, step, "draft", "tree nodes", log->n, now ? now->n : 0);
-    for (int i = 0; now && i < min_int(log->n, now->n); i++) {
-        compare_number(r, step, "draft", "token of a node", log->token[i], now->token[i]);
-        compare_number(r, step, "draft", "parent of a node", log->parent[i], now->parent[i]);
-    }
-}
-
-/* In the order page table, draft, logits, tokens: each depends on those before. */
-static void compare_step(struct replay *r, const struct step_row *log, const struct event *now)
-{
-    const struct step_rec *a = &log->rec, *b = &now->rec;
-    int n = log->n;
-    compare_number(r, n, "page table", "step kind", a->kind, b->kind);
-    compare_number(r, n, "page table", "position", a->pos0, b->pos0);
-    compare_number(r, n, "page table", "rows", a->rows, b->rows);
-    compare_digest(r, n, "page table", a->page_digest, b->page_digest);
-    compare_number(r, n, "draft", "drafted nodes", a->drafted, b->drafted);
-    compare_digest(r, n, "draft", a->draft_digest, b->draft_digest);
-    if (log->tree)
-        compare_shape(r, n, log->tree, now->tree);
-    compare_digest(r, n, "logits", a->logit_digest, b->logit_digest);
-    compare_number(r, n, "tokens", "accepted", a->accepted, b->accepted);
-    compare_number(r, n, "tokens", "bonus token", a->bonus, b->bonus);
-    compare_ids(r, n, "tokens", &log->tokens, &now->tokens);
-    compare_number(r, n, "tokens", "random numbers drawn", (int64_t)a->draws, (int64_t)b->draws);
-    if (log->tree && now->tree)
-        compare_digest(r, n, "tokens", tree_digest(log->tree), tree_digest(now->tree));
-}
-
-/* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
-static bool cut_short(const struct act *a)
-{
-    const char *stop = a->reply.stop;
-    return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
-           strcmp(stop, stop_name(STOP_DEVICE)) == 0 ||
-           strcmp(stop, stop_name(STOP_CRASHED)) == 0;
-}
-
-static void on_step(struct replay *r, const struct event *ev)
-{
-    const struct act *a = r->turn;
-    if (!a->n_step) {
-        if (a->reply.n_steps)
-            r->text_only = true;
+    if (r->diff.class)
         return;
-    }
-    if (r->next_step < a->n_step) {
-        compare_step(r, &a->step[r->next_step++], ev);
-        r->n_steps++;
-    } else if (!cut_short(a)) {
-        set_difference(r, ev->step, "tokens", "the log has no such step");
-    }
+    r->diff.class = class;
+    snprintf(r->diff.why, sizeof r->diff.why, "%s", why);
+    differs_at(r, a, step);
 }
 
-static void on_end(struct replay *r, const struct event *ev)
+static void compare_step(struct replay *r, const struct act *a, const struct event *ev)
 {
-    const struct act *a = r->turn;
-    r->ended = true;
-    r->n_turns++;
-    if (r->next_step < a->n_step)
-        set_difference(r, a->step[r->next_step].n, "tokens",
-                       "the turn is over now (%s), not in the log", stop_name(ev->reason));
-    compare_ids(r, 0, "reply", &a->reply.tokens, &ev->tokens);
-    if (!cut_short(a) && strcmp(a->reply.stop, stop_name(ev->reason)) != 0)
-        set_difference(r, 0, "reply", "it ended with %s in the log, with %s now", a->reply.stop,
-                       stop_name(ev->reason));
+    struct step_row now = {.turn = ev->turn, .n = ev->step, .rec = ev->rec, .tokens = ev->tokens,
+                           .tree = ev->tree};
+    if (!a->n_step) {
+        r->text_only |= a->reply.n_steps > 0;
+    } else if (r->next_step < a->n_step) {
+        const struct step_row *log = &a->step[r->next_step++];
+        if (!r->diff.class && differ_step(log, &now, true, &names, &r->diff))
+            differs_at(r, a, log->n);
+        r->n_steps++;
+    } else if (!act_cut_short(a)) {
+        set_difference(r, a, ev->step, DIFF_SAMPLER, "the log has no such step");
+    }
 }
 
-/* ---- what is shown ---- */
+static void compare_end(struct replay *r, const struct act *a, const struct event *ev)
+{
+    char why[128];
+    r->n_turns++;
+    if (r->next_step < a->n_step) {
+        snprintf(why, sizeof why, "the turn is over now (%s), not in the log", stop_name(ev->reason));
+        set_difference(r, a, a->step[r->next_step].n, DIFF_SAMPLER, why);
+    }
+    compare_ids(r, a, DIFF_REPLY, &a->reply.tokens, &ev->tokens);
+    if (!act_cut_short(a) && strcmp(a->reply.stop, stop_name(ev->reason)) != 0) {
+        snprintf(why, sizeof why, "it ended with %s in the log, with %s now", a->reply.stop,
+                 stop_name(ev->reason));
+        set_difference(r, a, 0, DIFF_REPLY, why);
+    }
+}
+
+/* ---- what is shown --------------------------------------------------------------------------- */
 
 static bool shows(const struct replay *r)
 {
-    return !r->c->check && !r->c->opt.json;
+    return !r->c->check && !r->c->opt.json && !changed(r);
 }
 
-static void show_user(struct replay *r)
+static void show_user(struct replay *r, const struct act *a)
 {
     if (!shows(r))
         return;
-    sheet_printf(&r->sheet, ST_HEAD, "turn %d%s", r->turn->user.n,
-                 r->turn->user.regen ? "  (again)" : "");
+    sheet_printf(&r->sheet, ST_HEAD, "turn %d%s", a->user.n, a->user.regen ? "  (again)" : "");
     sheet_line(&r->sheet);
-    cli_text(&r->sheet, ST_USER, r->turn->user.text, r->turn->user.text_n);
+    cli_text(&r->sheet, ST_USER, a->user.text, a->user.text_n);
     cli_print(r->c, &r->sheet);
     fflush(stdout);
 }
@@ -182,82 +124,21 @@ static void show_reply(struct replay *r, const struct event *ev)
     if (!shows(r))
         return;
     cli_text(&r->sheet, ST_TEXT, ev->text.p ? ev->text.p : "", ev->text.n);
-    sheet_printf(&r->sheet, r->differs ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
-                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->differs ? "differs" : "equal");
+    sheet_printf(&r->sheet, r->diff.class ? ST_BAD : ST_GOOD, "[%s, %d step%s: %s]",
+                 stop_name(ev->reason), ev->n_steps, plural(ev->n_steps), r->diff.class ? "differs" : "equal");
     sheet_line(&r->sheet);
     sheet_line(&r->sheet);
     cli_print(r->c, &r->sheet);
     fflush(stdout);
 }
 
-/* ---- the engine ---- */
-
-static void handle_event(struct replay *r, struct event *ev)
-{
-    if (ev->kind == EV_FAULT && ev->lost)
-        err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
-    if (r->turn && ev->kind == EV_TURN_BEGIN)
-        compare_ids(r, 0, "prompt", &r->turn->user.tokens, &ev->tokens);
-    else if (r->turn && ev->kind == EV_STEP)
-        on_step(r, ev);
-    if (r->turn && ev->kind == EV_TURN_END) {
-        on_end(r, ev);
-        show_reply(r, ev);
-    }
-    event_free(ev);
-}
-
-/* Submits a request and handles events until the engine is idle. */
-static bool run_request(struct replay *r, struct request *rq, struct err *e)
-{
-    if (!backend_submit(r->backend, rq, e))
-        return false;
-    for (;;) {
-        bool busy =
-            backend_busy(r->backend); /* read before the queue: when idle, all events are in it */
-        struct event ev;
-        bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
-        if (got)
-            handle_event(r, &ev);
-        else if (!busy)
-            break;
-        if (r->differs && !r->ended)
-            backend_cancel(r->backend);
-    }
-    return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
-}
-
-static bool run_text_request(struct replay *r, enum request_kind kind, const char *session,
-                             const char *text, struct err *e)
-{
-    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
-    memcpy(rq.session, session, SESSION_ID);
-    return run_request(r, &rq, e);
-}
-
-static int about_int(const char *about, const char *name)
-{
-    char *v = facts_value(about, name);
-    int n = v ? atoi(v) : 0;
-    free(v);
-    return n;
-}
-
-/* The facts of the opened engine as "name=value" lines, as the log has them. */
-static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
-{
-    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\n", i->model_sha, i->tokenizer_sha,
-               i->draft_sha);
-    facts_config(o, i, out);
-}
+/* ---- the run --------------------------------------------------------------------------------- */
 
 /* The same models are needed to replay at all; --check needs everything that decides the bits. */
-static bool compare_engine(struct replay *r, const struct engine_opts *o, const char *about,
-                           struct err *e)
+static bool compare_engine(struct replay *r, const char *about, const char *now, struct err *e)
 {
-    struct buf now = {0}, differs = {0};
-    lines_now(o, backend_info(r->backend), &now);
-    facts_compare(about, now.p, &differs);
+    struct buf differs = {0};
+    facts_compare(about, now, &differs);
     bool same = differs.n == 0, models = !differs.n || !strstr(differs.p, "another ");
     if (!models)
         err_set(e, ERR_USAGE, "the session was made with %s", differs.p);
@@ -266,17 +147,16 @@ static bool compare_engine(struct replay *r, const struct engine_opts *o, const 
     else if (!same && !r->c->opt.quiet)
         fprintf(stderr, "aerie: the session was made with %s: its digests may differ\n",
                 differs.p);
-    buf_free(&now);
     buf_free(&differs);
     return models && (same || !r->c->check);
 }
 
 /* Notes another build or device in r->other: they need not change a bit, but if the replay differs
  * they are the likely reason. */
-static void note_build(struct replay *r, const char *about)
+static void note_build(struct replay *r, struct backend *b, const char *about)
 {
     char *flags = facts_value(about, "flags"), *device = facts_value(about, "device");
-    const char *now = backend_info(r->backend)->device;
+    const char *now = backend_info(b)->device;
     free(r->other);
     r->other = NULL;
     if ((flags && *flags && strcmp(flags, facts_build()) != 0) || (device && now && strcmp(device, now) != 0))
@@ -286,206 +166,60 @@ static void note_build(struct replay *r, const char *about)
     free(device);
 }
 
-static const char *asked_or_logged(const char *asked, const char *log)
+static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
-    return asked ? asked : log && *log ? log : NULL;
-}
-
-/* The backend that the log names; logs of earlier versions say it in their device's first word. */
-static char *logged_backend(const char *about)
-{
-    char *backend = facts_value(about, "backend");
-    if (backend)
-        return backend;
-    char *device = facts_value(about, "device");
-    if (device)
-        device[strcspn(device, ", ")] = '\0';
-    bool known = device && (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0);
-    if (!known) {
-        free(device);
-        device = NULL;
-    }
-    return device;
-}
-
-/* Opens an engine with the options of the run and the settings of its OP_OPEN. */
-static bool open_engine(struct replay *r, const struct act *a, struct err *e)
-{
-    struct options *o = &r->c->opt;
-    enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, N_NAMES };
-    static const char *const name[N_NAMES] = {"model_dir", "draft_dir", "capture", "date", "weights",
-                                              "draft_weights", "precision"};
-    char *log[N_NAMES], *backend = logged_backend(a->about);
-    for (int i = 0; i < N_NAMES; i++)
-        log[i] = facts_value(a->about, name[i]);
-    bool any = !o->engine.device || strcmp(o->engine.device, "auto") == 0;
-    struct engine_opts opts = {
-        .model = r->c->model_given ? o->engine.model : log[MODEL],
-        .draft = r->c->draft_given ? o->engine.draft : asked_or_logged(NULL, log[DRAFT]),
-        .device = any && backend ? backend : o->engine.device,
-        .backend = o->engine.backend,
-        .capture = asked_or_logged(NULL, log[CAPTURE]),
-        .quant = {asked_or_logged(o->engine.quant.weights, log[WEIGHTS]),
-                asked_or_logged(o->engine.quant.draft_weights, log[DRAFT_WEIGHTS])},
-        .raw = about_int(a->about, "raw"),
-        .date = asked_or_logged(NULL, log[DATE]),
-        .threads = o->engine.threads,
-        .precision = asked_or_logged(o->engine.precision, log[PRECISION]),
-        .page_size = about_int(a->about, "page_size"),
-        .context = about_int(a->about, "context"),
-        .full_pages = about_int(a->about, "full_pages"),
-        .swa_pages = about_int(a->about, "swa_pages"),
-        .rows = about_int(a->about, "rows"),
-        .progress = o->quiet ? NULL : cli_progress,
-    };
-    settings_init(&opts.settings);
-    opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
-    backend_close(r->backend);
-    r->backend = NULL;
-    bool ok = settings_parse(&opts.settings, a->text, e);
-    if (ok)
-        r->backend = open_backend(&opts, e);
+    struct replay *r = arg;
     cli_progress_end();
-    if (ok && !r->backend && !r->c->model_given && opts.model && access(opts.model, R_OK) != 0)
-        err_prefix(e, "the session's model is not where it was; -m DIR names its folder");
-    else if (ok && !r->backend && backend && opts.device == backend)
-        err_prefix(e, "%sthe session was computed on %s", r->c->check ? "cannot check: " : "", backend);
-    r->about = a->about;
-    ok = r->backend && compare_engine(r, &opts, a->about, e);
-    if (ok)
-        note_build(r, a->about);
-    for (int i = 0; i < N_NAMES; i++)
-        free(log[i]);
-    free(backend);
-    return ok;
+    note_build(r, b, about);
+    return changed(r) || compare_engine(r, about, now, e);
 }
 
-/* ---- the script, act by act ---- */
-
-/* The turns of the log as the conversation: what /resume and /fork ask for. */
-static struct request past_request(const struct replay *r, enum request_kind kind,
-                                   const struct act *a)
+static void on_turn(void *arg, const struct act *a)
 {
-    struct request rq = {.kind = kind, .next_turn = 1};
-    for (int i = 0; i < r->n_logged; i++) {
-        rq.next_turn = max_int(rq.next_turn, r->logged[i]->user.n + 1);
-        rq.draws = r->logged[i]->reply.draws1 > rq.draws ? r->logged[i]->reply.draws1 : rq.draws;
-    }
-    memcpy(rq.session, a->session, SESSION_ID);
-    rq.past = xcalloc((size_t)max_int(1, r->n_live), sizeof *rq.past);
-    for (int i = 0; i < r->n_live; i++) {
-        struct past_turn *t = &rq.past[rq.n_past++];
-        t->turn = r->live[i]->user.n;
-        t->user = xstrdup(r->live[i]->user.text);
-        t->reply = xstrdup(r->live[i]->reply.text);
-        ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
-    }
-    return rq;
-}
-
-/* Switches all faults off: those of the session are switched on by operations that follow. */
-static bool switches_off(struct replay *r, const struct act *a, struct err *e)
-{
-    struct bugs on = {0};
-    bool ok = true;
-    if (backend_has(r->backend, VIEW_FAULTS))
-        r->backend->faults->on(r->backend, &on);
-    for (int i = 0; ok && i < N_BUGS; i++)
-        if (bug_on(&on, (enum bug)i)) {
-            char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
-            ok = run_text_request(r, RQ_SET, a->session, off, e);
-            free(off);
-        }
-    return ok;
-}
-
-/* Empties the pools and restores the turns with RQ_RESUME: equal to a new engine, but faster. */
-static bool play_resume(struct replay *r, const struct act *a, struct err *e)
-{
-    bool fits = r->about && strcmp(r->about, a->about) == 0;
-    if (!(fits ? switches_off(r, a, e) : open_engine(r, a, e)))
-        return false;
-    struct request rq = past_request(r, RQ_RESUME, a);
-    rq.settings = xstrdup(a->text);
-    return run_request(r, &rq, e);
-}
-
-/* The child begins with the turns that its operation names (in logs of earlier versions: with all),
- * wherever the parent went on to. */
-static bool play_fork(struct replay *r, const struct act *a, struct err *e)
-{
-    bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
-    while (r->n_logged && r->logged[r->n_logged - 1]->user.n > a->turn)
-        r->n_logged--;
-    if (!all)
-        r->n_live = 0;
-    for (int i = 0; !all && i < r->n_logged; i++)
-        if (turn_listed(a->text, r->logged[i]->user.n))
-            r->live[r->n_live++] = r->logged[i];
-    struct request rq = past_request(r, RQ_FORK, a);
-    rq.next_turn = a->turn + 1;
-    return run_request(r, &rq, e);
-}
-
-static bool play_op(struct replay *r, const struct act *a, struct err *e)
-{
-    switch (a->op) {
-    case OP_OPEN: return open_engine(r, a, e) && run_text_request(r, RQ_NEW, a->session, NULL, e);
-    case OP_SET: return run_text_request(r, RQ_SET, a->session, a->text, e);
-    case OP_SYSTEM: return run_text_request(r, RQ_SYSTEM, a->session, a->text, e);
-    case OP_UNDO:
-        r->n_live -= r->n_live > 0;
-        return run_text_request(r, RQ_UNDO, a->session, NULL, e);
-    case OP_FORGET: {
-        int n = 0;
-        for (int k = 0; k < r->n_live; k++)
-            if (!turn_listed(a->text, r->live[k]->user.n))
-                r->live[n++] = r->live[k];
-        r->n_live = n;
-        return run_text_request(r, RQ_FORGET, a->session, a->text, e);
-    }
-    case OP_RESUME: return play_resume(r, a, e);
-    case OP_FORK: return play_fork(r, a, e);
-    }
-    return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
-}
-
-static bool play_turn(struct replay *r, struct act *a, struct err *e)
-{
-    struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY};
-    r->turn = a;
+    struct replay *r = arg;
     r->next_step = 0;
     r->ended = false;
-    if (cut_short(a))
-        rq.stop_after_step = a->reply.n_steps ? a->reply.n_steps : -1;
-    if (!a->user.regen)
-        rq.text = xstrdup(a->user.text);
-    memcpy(rq.session, a->session, SESSION_ID);
-    r->n_live -= a->user.regen && r->n_live;
-    if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
-        r->live[r->n_live++] = a;
-    r->logged[r->n_logged++] = a;
-    show_user(r);
-    bool ok = run_request(r, &rq, e);
-    if (ok && !r->ended)
-        set_difference(r, 0, "reply", "the engine did not take the message");
-    r->turn = NULL;
-    return ok;
+    if (changed(r)) {
+        r->settings.n = 0;
+        rerun_settings(r->c->with.v, r->c->with.n, a->user.sampling, &r->settings);
+        trace_begin(&r->now, a->user.n, r->settings.p, r->run.now.p);
+        r->now.turn[r->now.n - 1].forced = r->c->forced;
+    }
+    show_user(r, a);
 }
 
-static bool play(struct replay *r, struct err *e)
+/* With changes: the results are kept and compared at the end; a violated rule ends the run. */
+static bool keep_event(struct replay *r, const struct event *ev)
 {
-    r->live = xcalloc((size_t)r->script.n + 1, sizeof *r->live);
-    r->logged = xcalloc((size_t)r->script.n + 1, sizeof *r->logged);
-    for (int i = 0; i < r->script.n && !r->differs; i++) {
-        struct act *a = &r->script.act[i];
-        if (!r->backend && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
-            return err_set(e, ERR_DB, "the log of session %s does not begin with its opening",
-                           a->session);
-        if (!(a->is_turn ? play_turn(r, a, e) : play_op(r, a, e)))
-            return false;
+    trace_event(&r->now, ev);
+    struct fault_place at;
+    if (ev->kind != EV_FAULT)
+        return true;
+    if (r->fault[0] || !fault_place_read(ev->text.p, &at))
+        return false;
+    snprintf(r->fault, sizeof r->fault, "%.250s", ev->text.p);
+    r->fault_turn = ev->turn;
+    r->fault_step = ev->step;
+    return false;
+}
+
+static bool on_event(void *arg, const struct act *a, const struct event *ev)
+{
+    struct replay *r = arg;
+    if (!a)
+        return true;
+    if (changed(r))
+        return keep_event(r, ev);
+    if (ev->kind == EV_TURN_BEGIN)
+        compare_ids(r, a, DIFF_PROMPT, &a->user.tokens, &ev->tokens);
+    else if (ev->kind == EV_STEP)
+        compare_step(r, a, ev);
+    if (ev->kind == EV_TURN_END) {
+        r->ended = true;
+        compare_end(r, a, ev);
+        show_reply(r, ev);
     }
-    return true;
+    return !r->diff.class;
 }
 
 /* Checks that the steps in the log account for every token of the replies. */
@@ -495,35 +229,34 @@ static bool account(struct replay *r, struct hdb *d, const char *session, struct
     if (!hdb_past(d, session, INT_MAX, &p, e))
         return false;
     bool ok = true;
-    for (int i = 0; ok && !r->differs && i < p.n_part; i++) {
+    for (int i = 0; ok && !r->diff.class && i < p.n_part; i++) {
         int first = 0, bad = 0;
         ok = hdb_account(d, p.part[i].session, &first, &bad, NULL, e);
         if (bad && first <= p.part[i].upto) {
-            r->differs = true;
-            r->at_turn = first;
-            snprintf(r->what, sizeof r->what, "log");
-            snprintf(r->why, sizeof r->why, "the steps do not account for every token of the reply");
+            r->diff = (struct difference){.class = DIFF_LOG, .turn = first};
+            snprintf(r->diff.why, sizeof r->diff.why,
+                     "the steps do not account for every token of the reply");
         }
     }
     hdb_past_free(&p);
     return ok;
 }
 
-/* ---- the verdict ---- */
+/* ---- the verdict ----------------------------------------------------------------------------- */
 
 static void verdict_json(const struct replay *r)
 {
     struct buf b = {0};
     jput_open(&b, '{');
-    jput_kbool(&b, "equal", !r->differs);
+    jput_kbool(&b, "equal", !r->diff.class);
     jput_kint(&b, "turns", r->n_turns);
     jput_kint(&b, "steps", r->n_steps);
     jput_kstr(&b, "level", r->text_only ? "text" : "steps");
-    if (r->differs) {
-        jput_kint(&b, "turn", r->at_turn);
-        jput_kint(&b, "step", r->at_step);
-        jput_kstr(&b, "what", r->what);
-        jput_kstr(&b, "why", r->why);
+    if (r->diff.class) {
+        jput_kint(&b, "turn", r->diff.turn);
+        jput_kint(&b, "step", r->diff.step[0]);
+        jput_kstr(&b, "what", diff_class_name(r->diff.class));
+        jput_kstr(&b, "why", r->diff.why);
         jput_kstr(&b, "note", r->other);
     }
     jput_close(&b, '}');
@@ -533,19 +266,158 @@ static void verdict_json(const struct replay *r)
 
 static int verdict(const struct replay *r)
 {
+    const struct difference *d = &r->diff;
+    const char *what = diff_class_name(d->class);
     if (r->c->opt.json)
         verdict_json(r);
-    else if (r->differs && r->at_step)
-        printf("differs at step %d.%d: %s: %s\n", r->at_turn, r->at_step, r->what, r->why);
-    else if (r->differs)
-        printf("differs in turn %d: %s: %s\n", r->at_turn, r->what, r->why);
+    else if (d->class && d->step[0])
+        printf("differs at step %d.%d: %s: %s\n", d->turn, d->step[0], what, d->why);
+    else if (d->class)
+        printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
     else
-        printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, r->n_turns == 1 ? "" : "s",
-               r->n_steps, r->n_steps == 1 ? "" : "s",
+        printf("equal: %d turn%s, %d step%s%s\n", r->n_turns, plural(r->n_turns),
+               r->n_steps, plural(r->n_steps),
                r->text_only ? " (where the log has no steps, only the replies were compared)" : "");
-    if (r->differs && r->other && !r->c->opt.json && !r->c->opt.quiet)
+    if (d->class && r->other && !r->c->opt.json && !r->c->opt.quiet)
         fprintf(stderr, "aerie: the session was %s\n", r->other);
-    return r->differs ? ERR_NEGATIVE : 0;
+    return d->class ? ERR_NEGATIVE : 0;
+}
+
+/* ---- the verdict with changes ---------------------------------------------------------------- */
+
+static void conditions_json(const struct conditions *c, struct buf *b)
+{
+    jput_key(b, "changed");
+    jput_open(b, '[');
+    for (int i = 0; i < c->n; i++) {
+        struct buf may = {0};
+        may_text(c->at[i].may, &may);
+        jput_open(b, '{');
+        jput_kstr(b, "name", c->at[i].name);
+        jput_kstr(b, "log", c->at[i].a);
+        jput_kstr(b, "now", c->at[i].b);
+        jput_kstr(b, "may_change", may.p);
+        jput_close(b, '}');
+        buf_free(&may);
+    }
+    jput_close(b, ']');
+}
+
+static void changes_json(const struct replay *r)
+{
+    const struct difference *d = &r->diff;
+    struct buf b = {0};
+    jput_open(&b, '{');
+    jput_kbool(&b, "equal", !d->class && !r->fault[0]);
+    jput_kint(&b, "turns", r->counts.turns);
+    jput_kint(&b, "steps", r->counts.steps);
+    jput_kint(&b, "tokens", r->counts.tokens);
+    jput_kbool(&b, "by_position", r->counts.by_position);
+    jput_kbool(&b, "page_tables", r->counts.pages);
+    if (r->counts.facts)
+        jput_kreal(&b, "log_probability_differs_by", r->counts.most);
+    jput_kint(&b, "checked", (int64_t)r->checks.checks);
+    if (r->fault[0]) {
+        struct fault_place at;
+        jput_key(&b, "violation");
+        jput_open(&b, '{');
+        jput_kstr(&b, "rule", fault_place_read(r->fault, &at) ? at.rule : NULL);
+        jput_kint(&b, "turn", r->fault_turn);
+        jput_kint(&b, "step", r->fault_step);
+        jput_kstr(&b, "text", r->fault);
+        jput_close(&b, '}');
+    }
+    if (d->class) {
+        jput_kint(&b, "turn", d->turn);
+        jput_kint(&b, "step", d->step[0]);
+        jput_kint(&b, "step_now", d->step[1]);
+        if (d->token >= 0)
+            jput_kint(&b, "token", d->token);
+        jput_kstr(&b, "what", diff_class_name(d->class));
+        jput_kstr(&b, "why", d->why);
+    }
+    conditions_json(&r->conditions, &b);
+    jput_close(&b, '}');
+    cli_json(&b);
+    buf_free(&b);
+}
+
+static void difference_line(const struct difference *d)
+{
+    const char *what = diff_class_name(d->class);
+    if (!d->step[0] && !d->step[1])
+        printf("differs in turn %d: %s: %s\n", d->turn, what, d->why);
+    else if (d->step[0] && d->step[1] && d->step[0] != d->step[1])
+        printf("differs at step %d.%d (%d.%d now): %s: %s\n", d->turn, d->step[0], d->turn, d->step[1],
+               what, d->why);
+    else
+        printf("differs at step %d.%d: %s: %s\n", d->turn, max_int(d->step[0], d->step[1]), what, d->why);
+}
+
+static void changes_text(const struct replay *r)
+{
+    struct buf with = {0};
+    char most[96];
+    snprintf(most, sizeof most, "they differ by at most %.3g (turn %d, token %d)", r->counts.most,
+             r->counts.most_turn, r->counts.most_token);
+    conditions_text(&r->conditions, r->diff.class ? ~0u : ~(unsigned)MAY_BUILD, &with);
+    if (r->fault[0])
+        printf("rule violated at step %d.%d: %s\n", r->fault_turn, r->fault_step, r->fault);
+    if (r->diff.class)
+        difference_line(&r->diff);
+    else
+        printf("equal%s: %d turn%s, %d token%s%s\n", r->fault[0] ? " until then" : "", r->counts.turns,
+               plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens),
+               r->counts.by_position ? " by position" : ", step by step");
+    if (with.n)
+        printf("changed: %s\n", with.p);
+    if (!r->diff.class && r->counts.facts)
+        printf("log probabilities: %s\n", r->counts.most > 0 ? most : "equal");
+    if (r->checks.checks)
+        printf("checker: %llu plan%s checked%s\n", (unsigned long long)r->checks.checks,
+               plural((int)r->checks.checks), r->fault[0] ? "" : ", no rule violated");
+    buf_free(&with);
+}
+
+static int verdict_changed(struct replay *r)
+{
+    if (r->run.backend && backend_has(r->run.backend, VIEW_CHECK))
+        r->run.backend->check->counts(r->run.backend, &r->checks);
+    trace_script(&r->log, &r->script);
+    if (r->fault[0] && r->now.n < r->log.n) /* turns after the violation did not run */
+        trace_cut(&r->log, r->now.n);
+    differ_traces(&r->log, &r->now, &names, &r->diff, &r->conditions, &r->counts);
+    (r->c->opt.json ? changes_json : changes_text)(r);
+    return r->fault[0] ? ERR_INVARIANT : r->diff.class ? ERR_NEGATIVE : 0;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool play(struct replay *r, struct err *e)
+{
+    struct cli *c = r->c;
+    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
+                            .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n,
+                            .refusal = c->check ? "cannot check: " : NULL, .forced = c->forced};
+    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    struct rerun_calls on = {.opened = on_opened, .turn = on_turn, .event = on_event, .arg = r};
+    bool ok = rerun_play(&r->run, &r->script, &how, &on, e);
+    cli_progress_end();
+    return ok;
+}
+
+/* "--with A=1 B=2": the words after the session belong to the changes. */
+static bool take_words(struct cli *c, struct err *e)
+{
+    for (int i = 1; i < c->n_word; i++) {
+        if (!c->with.n || !strchr(c->word[i], '='))
+            return err_set(e, ERR_USAGE, "replay takes one session and, after --with, NAME=VALUE; not \"%.80s\"",
+                           c->word[i]);
+        if (c->with.n == MAX_TEXTS)
+            return err_set(e, ERR_USAGE, "replay --with takes at most %d changes", MAX_TEXTS);
+        c->with.v[c->with.n++] = c->word[i];
+    }
+    return true;
 }
 
 int cli_replay(struct cli *c)
@@ -554,17 +426,19 @@ int cli_replay(struct cli *c)
     struct replay r = {.c = c};
     struct session_row row = {0};
     sheet_init(&r.sheet, c->opt.ascii);
-    struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
+    struct hdb *d = take_words(c, &e) ? cli_open_session(c, c->word[0], &row, &e) : NULL;
     bool ok = d && script_read(&r.script, d, row.id, &e) &&
-              play(&r, &e) && (r.differs || account(&r, d, row.id, &e));
-    int rc = ok ? verdict(&r) : cli_fail(&e);
-    backend_close(r.backend);
+              play(&r, &e) && (r.diff.class || account(&r, d, row.id, &e));
+    int rc = !ok ? cli_fail(&e) : changed(&r) ? verdict_changed(&r) : verdict(&r);
+    rerun_close(&r.run);
+    trace_free(&r.log);
+    trace_free(&r.now);
+    conditions_free(&r.conditions);
+    buf_free(&r.settings);
     script_free(&r.script);
     session_row_free(&row);
     sheet_free(&r.sheet);
     hdb_close(d);
-    free(r.live);
-    free(r.logged);
     free(r.other);
     return rc;
 }

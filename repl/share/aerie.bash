@@ -20,7 +20,7 @@ _aerie() {
         run) flags="$talk --file --batch --lanes" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
-        replay) flags="--check --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
+        replay) flags="--check --with --forced --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
         parity) flags="--a --b --limit --lanes --model --draft --require-draft --eagle-capture --device --precision
             --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;

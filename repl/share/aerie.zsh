@@ -60,7 +60,8 @@ _aerie() {
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \
                 '(-m --model)'{-m,--model}'[model name]:name:' '--db[database]:file:_files' '--json' '*::' ;;
         show) _arguments $common '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
-        replay) _arguments $common $model $cut '--check[only the verdict]' '--threads[CPU threads]:number:' \
+        replay) _arguments $common $model $cut '--check[only the verdict]' \
+            '*--with[change NAME=VALUE]:change:' '--forced[commit the recorded tokens]' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;
         parity) _arguments $common $model $engine '*--a[how one side is computed]:change:_aerie_changes' \
                 '*--b[how the other is]:change:_aerie_changes' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \

@@ -1,12 +1,12 @@
-/* replay.h - a saved session as the list of all requests that its engine carried out.
+/* script.h - a saved session as the list of all requests that its engine carried out.
  *
- * replay_log.c reads the list from the log, through the parents of a fork; replay.c sends it to an
- * engine and compares the results. Main thread only.
+ * script.c reads the list from the log, through the parents of a fork; rerun.h sends it to an engine.
+ * Main thread only.
  */
-#ifndef AERIE_REPLAY_H
-#define AERIE_REPLAY_H
+#ifndef AERIE_SCRIPT_H
+#define AERIE_SCRIPT_H
 
-#include "repl/cli/cli.h"
+#include "history/history.h"
 
 /* A user message with its reply, or an operation. */
 struct act {
@@ -32,5 +32,7 @@ struct script {
 /* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e);
 void script_free(struct script *s);
+/* Whether the turn was cut short by a cancel, its device or a crash: its end cannot be compared. */
+bool act_cut_short(const struct act *a);
 
 #endif

@@ -1,8 +1,8 @@
-/* replay_log.c - reads a session's runs, operations, turns and steps into one ordered script. */
+/* script.c - reads a session's runs, operations, turns and steps into one ordered script. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "repl/cli/replay.h"
+#include "repl/script.h"
 
 /* One session's rows while they are put in order. */
 struct reader {
@@ -99,17 +99,6 @@ static bool take_turn(const struct turn_row *row, void *arg)
     return true;
 }
 
-static void step_copy(struct step_row *dst, const struct step_row *src)
-{
-    *dst = *src;
-    dst->tokens = (struct ids){0};
-    ids_cat(&dst->tokens, src->tokens.v, src->tokens.n);
-    if (src->tree) {
-        dst->tree = xmalloc(sizeof *dst->tree);
-        *dst->tree = *src->tree;
-    }
-}
-
 static bool take_step(const struct step_row *row, void *arg)
 {
     struct reader *r = arg;
@@ -118,7 +107,7 @@ static bool take_step(const struct step_row *row, void *arg)
         if (!a->is_turn || a->user.n != row->turn)
             continue;
         a->step = xrealloc(a->step, (size_t)a->n_step + 1, sizeof *a->step);
-        step_copy(&a->step[a->n_step++], row);
+        step_row_copy(&a->step[a->n_step++], row);
         return true;
     }
     return true; /* of a turn after the fork */

@@ -1,0 +1,415 @@
+/* differ.c - see differ.h. */
+#include "repl/differ.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/fault.h"
+#include "repl/facts.h"
+
+const char *diff_class_name(enum diff_class c)
+{
+    static const char *const name[] = {"none", "prompt", "page table", "draft", "logits", "tokens",
+                                       "reply", "log"};
+    return name[c];
+}
+
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+/* Every name of facts_config(), of the hashes and of the settings. By the rules of kernels.h rows do
+ * not depend on their neighbours, so neither page size nor chunks nor trees may change a number. */
+static const struct nature {
+    const char *name;
+    unsigned may;
+} natures[] = {
+    {"page_size", MAY_NUMBER},      {"full_pages", MAY_NUMBER},
+    {"swa_pages", MAY_NUMBER},      {"context", MAY_NUMBER | MAY_PROMPT | MAY_END},
+    {"rows", MAY_STEP},             {"chunk", MAY_STEP},
+    {"spec", MAY_STEP},             {"draft.steps", MAY_STEP},
+    {"draft.topk", MAY_STEP},       {"draft.nodes", MAY_STEP},
+    {"draft_sha", MAY_STEP},        {"draft_weights", MAY_STEP},
+    {"capture", MAY_STEP},          {"backend", MAY_ROUND},
+    {"precision", MAY_ROUND},       {"kv", MAY_ROUND},
+    {"flags", MAY_BUILD},           {"device", MAY_BUILD},
+    {"model_sha", MAY_LOGITS},      {"weights", MAY_LOGITS},
+    {"tokenizer_sha", MAY_PROMPT},  {"date", MAY_PROMPT},
+    {"raw", MAY_PROMPT},            {"forget", MAY_PROMPT},
+    {"temperature", MAY_SAMPLE},    {"top_k", MAY_SAMPLE},
+    {"top_p", MAY_SAMPLE},          {"min_p", MAY_SAMPLE},
+    {"seed", MAY_SAMPLE},           {"max_tokens", MAY_END},
+    {"check", 0},                   {"graph", 0},
+    {"verbose", 0},                 {"think", 0},
+    {"version", 0},                 {"model_dir", 0},
+    {"draft_dir", 0},
+};
+
+static unsigned nature_of(const char *name)
+{
+    if (strncmp(name, "bug.", 4) == 0)
+        return MAY_FAULT;
+    for (size_t i = 0; i < sizeof natures / sizeof *natures; i++)
+        if (strcmp(natures[i].name, name) == 0)
+            return natures[i].may;
+    return 0;
+}
+
+/* Threads and instruction sets of a CPU change no bit (kernels.h). */
+static bool same_device(const char *a, const char *b)
+{
+    return strcmp(a, b) == 0 || (strncmp(a, "cpu", 3) == 0 && strncmp(b, "cpu", 3) == 0);
+}
+
+static void add_condition(struct conditions *c, const char *name, const char *a, const char *b)
+{
+    for (int i = 0; i < c->n; i++)
+        if (strcmp(c->at[i].name, name) == 0)
+            return;
+    c->at = xrealloc(c->at, (size_t)c->n + 1, sizeof *c->at);
+    struct condition *x = &c->at[c->n++];
+    *x = (struct condition){.a = xstrdup(a), .b = xstrdup(b), .may = nature_of(name)};
+    snprintf(x->name, sizeof x->name, "%s", name);
+    c->may |= x->may;
+}
+
+/* Lines that one run does not have are not compared, but a fault that is not named is off, and an
+ * option without a value was not asked for. A draft without weights has no hash. */
+static void compare_lines(struct conditions *c, const char *a, const char *b, bool swapped)
+{
+    for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        size_t n = strcspn(p, "=\n");
+        char *name = xasprintf("%.*s", (int)n, p), *mine = facts_value(p, name);
+        char *other = facts_value(b, name);
+        bool bug = strncmp(name, "bug.", 4) == 0, drafter = strcmp(name, "draft_sha") == 0;
+        if (!other && bug)
+            other = xstrdup("off");
+        bool differs = mine && other && (bug || drafter || (*mine && *other)) &&
+                       !(strcmp(name, "device") ? strcmp(mine, other) == 0 : same_device(mine, other));
+        if (differs)
+            add_condition(c, name, swapped ? other : mine, swapped ? mine : other);
+        free(name);
+        free(mine);
+        free(other);
+    }
+}
+
+void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
+                     const char *about_b, const char *settings_b)
+{
+    compare_lines(c, about_a, about_b, false);
+    compare_lines(c, settings_a, settings_b, false);
+    compare_lines(c, settings_b, settings_a, true); /* faults that only the second names */
+}
+
+void conditions_free(struct conditions *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        free(c->at[i].a);
+        free(c->at[i].b);
+    }
+    free(c->at);
+    *c = (struct conditions){0};
+}
+
+void conditions_text(const struct conditions *c, unsigned may, struct buf *out)
+{
+    for (int i = 0; i < c->n; i++)
+        if (c->at[i].may & may) {
+            bool hash = strstr(c->at[i].name, "_sha") != NULL;
+            buf_printf(out, hash ? "%s%s %.12s | %.12s" : "%s%s %s | %s", out->n ? ", " : "",
+                       c->at[i].name, c->at[i].a, c->at[i].b);
+        }
+}
+
+void may_text(unsigned may, struct buf *out)
+{
+    static const char *const text[] = {"page numbers", "trees and chunks", "rounding",
+                                       "the logits", "the choice of tokens", "the prompt",
+                                       "the end of a reply", "anything", "rounding"};
+    size_t before = out->n;
+    for (int i = 0; i < 9; i++)
+        if (may & 1u << i)
+            buf_printf(out, "%s%s", out->n > before ? ", " : "", text[i]);
+}
+
+/* ---- one step -------------------------------------------------------------------------------- */
+
+static bool set(struct difference *d, enum diff_class class, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static bool set(struct difference *d, enum diff_class class, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(d->why, sizeof d->why, fmt, ap);
+    va_end(ap);
+    d->class = class;
+    return true;
+}
+
+static bool numbers(struct difference *d, enum diff_class class, const char *name, int64_t a,
+                    int64_t b, const struct diff_names *in)
+{
+    return a != b && set(d, class, "%s %lld %s, %lld %s", name, (long long)a, in->a, (long long)b,
+                         in->b);
+}
+
+static bool digests(struct difference *d, enum diff_class class, uint64_t a, uint64_t b,
+                    const struct diff_names *in)
+{
+    return a != b && set(d, class, "digest %016llx %s, %016llx %s", (unsigned long long)a, in->a,
+                         (unsigned long long)b, in->b);
+}
+
+bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
+                const struct diff_names *in, struct difference *d)
+{
+    int i = 0, n = min_int(a->n, b->n);
+    while (i < n && a->v[i] == b->v[i])
+        i++;
+    if (i < n)
+        return set(d, class, "token %d is %d %s, %d %s", i, a->v[i], in->a, b->v[i], in->b);
+    return a->n != b->n && set(d, class, "%d tokens %s, %d %s", a->n, in->a, b->n, in->b);
+}
+
+/* The drafted tree; which nodes were accepted is compared with the tokens. */
+static bool shapes(struct difference *d, const struct tree *a, const struct tree *b,
+                   const struct diff_names *in)
+{
+    if (numbers(d, DIFF_DRAFT, "tree nodes", a->n, b ? b->n : 0, in))
+        return true;
+    for (int i = 0; b && i < a->n; i++)
+        if (numbers(d, DIFF_DRAFT, "token of a node", a->token[i], b->token[i], in) ||
+            numbers(d, DIFF_DRAFT, "parent of a node", a->parent[i], b->parent[i], in))
+            return true;
+    return false;
+}
+
+static bool same_ids(const struct ids *a, const struct ids *b)
+{
+    return a->n == b->n && (!a->n || memcmp(a->v, b->v, (size_t)a->n * sizeof *a->v) == 0);
+}
+
+/* The page digest covers the draft's pass over the accepted cells, and the draft's digest the fates
+ * of its nodes: both also differ where another path was accepted, and say something of their own
+ * only where the path is the same. */
+static bool same_path(const struct step_row *a, const struct step_row *b)
+{
+    return a->rec.accepted == b->rec.accepted && a->rec.bonus == b->rec.bonus &&
+           same_ids(&a->tokens, &b->tokens);
+}
+
+/* What a step drafted: the tree where both logs have it, else the number of its nodes, and on one path
+ * the digest. */
+static bool drafts(struct difference *d, const struct step_row *a, const struct step_row *b,
+                   bool same, const struct diff_names *in)
+{
+    return numbers(d, DIFF_DRAFT, "drafted nodes", a->rec.drafted, b->rec.drafted, in) ||
+           (a->tree && b->tree && shapes(d, a->tree, b->tree, in)) ||
+           (same && digests(d, DIFF_DRAFT, a->rec.draft_digest, b->rec.draft_digest, in));
+}
+
+/* From equal drafts to the tokens. */
+static bool choices(struct difference *d, const struct step_row *a, const struct step_row *b,
+                    const struct diff_names *in)
+{
+    const struct step_rec *x = &a->rec, *y = &b->rec;
+    return digests(d, DIFF_LOGITS, x->logit_digest, y->logit_digest, in) ||
+           numbers(d, DIFF_SAMPLER, "accepted", x->accepted, y->accepted, in) ||
+           numbers(d, DIFF_SAMPLER, "bonus token", x->bonus, y->bonus, in) ||
+           differ_ids(&a->tokens, &b->tokens, DIFF_SAMPLER, in, d) ||
+           numbers(d, DIFF_SAMPLER, "random numbers drawn", (int64_t)x->draws, (int64_t)y->draws, in) ||
+           (a->tree && b->tree &&
+            digests(d, DIFF_SAMPLER, tree_digest(a->tree), tree_digest(b->tree), in));
+}
+
+bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
+                 const struct diff_names *in, struct difference *d)
+{
+    const struct step_rec *x = &a->rec, *y = &b->rec;
+    struct difference draft = *d;
+    bool same = same_path(a, b);
+    if (numbers(d, DIFF_PAGES, "step kind", x->kind, y->kind, in) ||
+        numbers(d, DIFF_PAGES, "position", x->pos0, y->pos0, in))
+        return true;
+    bool drafted = drafts(&draft, a, b, same, in);
+    if (pages && same && !drafted && digests(d, DIFF_PAGES, x->page_digest, y->page_digest, in))
+        return true;
+    if (!drafted)
+        return numbers(d, DIFF_PAGES, "rows", x->rows, y->rows, in) || choices(d, a, b, in);
+    *d = draft;
+    return true;
+}
+
+/* ---- one turn -------------------------------------------------------------------------------- */
+
+/* Where the first of two equal reports of a step lies, for messages. */
+static void at_steps(struct difference *d, int a, int b)
+{
+    d->step[0] = a;
+    d->step[1] = b;
+}
+
+static bool by_steps(const struct trace_turn *a, const struct trace_turn *b, const struct conditions *c,
+                     const struct diff_names *in, struct difference *d, struct diff_counts *n)
+{
+    int both = min_int(a->n_step, b->n_step);
+    for (int i = 0; i < both; i++) {
+        const struct step_row *x = &a->step[i], *y = &b->step[i];
+        bool pages = !(c->may & MAY_NUMBER) && x->rec.fused == y->rec.fused;
+        n->pages |= pages;
+        if (differ_step(x, y, pages, in, d)) {
+            at_steps(d, x->n, y->n);
+            return true;
+        }
+        n->steps++;
+        n->tokens += x->tokens.n;
+    }
+    bool more_a = a->n_step > both && !b->cut, more_b = b->n_step > both && !a->cut;
+    if (!more_a && !more_b)
+        return false;
+    const struct step_row *x = more_a ? &a->step[both] : &b->step[both];
+    at_steps(d, more_a ? x->n : 0, more_a ? 0 : x->n);
+    return set(d, DIFF_REPLY, "there is no such step %s: the turn is over (%s)", more_a ? in->b : in->a,
+               more_a ? b->stop : a->stop);
+}
+
+/* One token of a reply: where it was emitted, and what the logits said; fact NULL: not known. */
+struct emitted {
+    int32_t token;
+    int step;
+    const struct token_fact *fact;
+};
+
+static struct emitted emitted(const struct trace_turn *t, int i)
+{
+    int at, k = trace_step_of(t, i, &at);
+    const struct step_row *s = &t->step[k];
+    return (struct emitted){s->tokens.v[at], s->n, s->facts ? &s->facts[at] : NULL};
+}
+
+static bool same_bits(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Whether the rows that two tokens were chosen from have the same best logits, as far as is known:
+ * the best two of a greedy choice, whichever of them was chosen. */
+static bool same_row(const struct emitted *x, const struct emitted *y)
+{
+    const struct token_fact *a = x->fact, *b = y->fact;
+    if (x->token == y->token)
+        return same_bits(a->logp, b->logp) && a->rival == b->rival &&
+               same_bits(a->rival_logp, b->rival_logp);
+    return a->rival == y->token && b->rival == x->token && same_bits(a->logp, b->rival_logp) &&
+           same_bits(a->rival_logp, b->logp);
+}
+
+/* A sampled token other than the best one has the best one as its rival: two draws from equal logits
+ * agree in the best token's log probability. */
+static bool same_best(const struct emitted *x, const struct emitted *y)
+{
+    const struct token_fact *a = x->fact, *b = y->fact;
+    return same_row(x, y) || same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
+}
+
+/* Notes the largest difference of two log probabilities of one token. */
+static void widen(struct diff_counts *n, const struct emitted *x, const struct emitted *y, int turn, int i)
+{
+    double far = fabs((double)x->fact->logp - (double)y->fact->logp);
+    if (x->token == y->token && far > n->most) {
+        n->most = far;
+        n->most_turn = turn;
+        n->most_token = i;
+    }
+}
+
+static bool by_position(const struct trace_turn *a, const struct trace_turn *b,
+                        const struct conditions *c, const struct diff_names *in,
+                        struct difference *d, struct diff_counts *n)
+{
+    int both = min_int(trace_emitted(a), trace_emitted(b));
+    bool exact = !(c->may & (MAY_ROUND | MAY_LOGITS));
+    n->by_position = true;
+    for (int i = 0; i < both; i++) {
+        struct emitted x = emitted(a, i), y = emitted(b, i);
+        bool facts = x.fact && y.fact;
+        if (facts)
+            widen(n, &x, &y, a->n, i);
+        d->token = i;
+        at_steps(d, x.step, y.step);
+        n->facts |= facts;
+        if (x.token != y.token) {
+            bool chosen = c->may & MAY_SAMPLE || (exact && facts);
+            bool equal = !facts || same_best(&x, &y);
+            return set(d, chosen && equal ? DIFF_SAMPLER : DIFF_LOGITS, "token %d is %d %s, %d %s", i,
+                       x.token, in->a, y.token, in->b);
+        }
+        if (exact && facts && !same_row(&x, &y))
+            return set(d, DIFF_LOGITS, "log probability of token %d %.9g %s, %.9g %s; of its rival %.9g, %.9g",
+                       i, (double)x.fact->logp, in->a, (double)y.fact->logp, in->b,
+                       (double)x.fact->rival_logp, (double)y.fact->rival_logp);
+        n->tokens++;
+    }
+    d->token = -1;
+    at_steps(d, 0, 0);
+    n->steps += a->n_step;
+    return false;
+}
+
+/* A reply that the device or the numbers ended in one run only. A violated rule is no difference of
+ * what was computed: another run's checker may have been off. */
+static bool failed(const struct trace_turn *a, const struct trace_turn *b, const struct diff_names *in,
+                   struct difference *d)
+{
+    struct fault_place at;
+    const struct trace_turn *bad = a->fault[0] ? a : b;
+    if (!a->fault[0] == !b->fault[0] || fault_place_read(bad->fault, &at))
+        return false;
+    at_steps(d, a == bad ? bad->fault_step : 0, a == bad ? 0 : bad->fault_step);
+    return set(d, DIFF_LOGITS, "%.200s (%s)", bad->fault, a == bad ? in->a : in->b);
+}
+
+static bool turns(const struct trace_turn *a, const struct trace_turn *b, const struct conditions *c,
+                  const struct diff_names *in, struct difference *d, struct diff_counts *n)
+{
+    bool logged = a->n_step && b->n_step;
+    bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !a->forced && !b->forced;
+    if (differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d))
+        return true;
+    if (logged && (steps ? by_steps : by_position)(a, b, c, in, d, n))
+        return true;
+    if (failed(a, b, in, d))
+        return true;
+    n->text_only |= !logged;
+    n->turns++;
+    bool end = !a->cut && !b->cut && !a->forced && !b->forced && !(c->may & MAY_END);
+    if (!end)
+        return false;
+    if (differ_ids(&a->reply, &b->reply, DIFF_REPLY, in, d))
+        return true;
+    return a->stop[0] && b->stop[0] && strcmp(a->stop, b->stop) != 0 &&
+           set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop, in->b);
+}
+
+void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                   struct difference *d, struct conditions *all, struct diff_counts *n)
+{
+    *d = (struct difference){.token = -1};
+    *all = (struct conditions){0};
+    *n = (struct diff_counts){.most_turn = -1};
+    for (int i = 0; i < min_int(a->n, b->n); i++) {
+        conditions_read(all, a->turn[i].about, a->turn[i].settings, b->turn[i].about,
+                        b->turn[i].settings);
+        d->index = i;
+        d->turn = a->turn[i].n;
+        if (turns(&a->turn[i], &b->turn[i], all, in, d, n))
+            return;
+    }
+    if (a->n != b->n) {
+        d->index = min_int(a->n, b->n);
+        d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
+        set(d, DIFF_PROMPT, "there is no such turn %s", a->n > b->n ? in->b : in->a);
+    }
+}

@@ -1,0 +1,95 @@
+/* differ.h - compares what two runs of a session computed, step by step in the order of cause and
+ * effect: pages, draft, target logits, sampler. Main thread only.
+ *
+ * Which facts must be equal follows from what the two runs were computed with: struct conditions
+ * lists what differs there, and what each difference may change by its nature.
+ */
+#ifndef AERIE_DIFFER_H
+#define AERIE_DIFFER_H
+
+#include "repl/trace.h"
+
+/* In the order in which one causes the next. */
+enum diff_class {
+    DIFF_NONE,
+    DIFF_PROMPT,  /* the turn's tokens before the reply */
+    DIFF_PAGES,   /* what a step's plans say: positions, pages, slots, extents */
+    DIFF_DRAFT,   /* the tree that was drafted */
+    DIFF_LOGITS,  /* of the target */
+    DIFF_SAMPLER, /* the tokens chosen from equal logits; accepted nodes, uniforms */
+    DIFF_REPLY,   /* how the turn ended */
+    DIFF_LOG,     /* the log contradicts itself */
+};
+const char *diff_class_name(enum diff_class c); /* "page table", ... */
+
+/* What a condition may change by its nature, and what follows from that. */
+enum {
+    MAY_NUMBER = 1,  /* which pages hold a position */
+    MAY_STEP = 2,    /* how the work is cut into steps: drafted trees, prompt chunks */
+    MAY_ROUND = 4,   /* the last bits of every number */
+    MAY_LOGITS = 8,  /* the numbers: other weights */
+    MAY_SAMPLE = 16, /* which token is chosen from equal logits */
+    MAY_PROMPT = 32, /* the tokens of a message */
+    MAY_END = 64,    /* where a reply ends */
+    MAY_FAULT = 128, /* anything: a historical fault is on in one run only */
+    MAY_BUILD = 256, /* the last bits of every number, though builds and machines agree as a rule: such
+                        runs are compared bit by bit */
+};
+
+/* Something that the two runs were computed with differently. */
+struct condition {
+    char name[32];
+    char *a, *b; /* owned; "" where one run does not say */
+    unsigned may;
+};
+struct conditions {
+    struct condition *at;
+    int n;
+    unsigned may; /* of all */
+};
+/* about: facts of the run; settings: lines in force. Either may be NULL. */
+void conditions_read(struct conditions *c, const char *about_a, const char *settings_a,
+                     const char *about_b, const char *settings_b);
+void conditions_free(struct conditions *c);
+/* "page_size 16 | 4, draft.topk 1 | 4"; those that may change any of `may`. */
+void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
+/* Appends what `may` stands for, as "trees and chunks, page numbers". */
+void may_text(unsigned may, struct buf *out);
+
+struct difference {
+    enum diff_class class; /* DIFF_NONE: none */
+    int index;             /* of the turn in both traces */
+    int turn;              /* its number in the first one */
+    int step[2];           /* in each run; 0: none, or the turn as a whole */
+    int token;             /* of the reply, from 0; -1: not of one token */
+    char why[256];
+};
+
+/* How the runs are called in messages: "in the log", "now". */
+struct diff_names {
+    const char *a, *b;
+};
+
+/* Compares two records of the same step. pages: page digests are of the same numbering. */
+bool differ_step(const struct step_row *a, const struct step_row *b, bool pages,
+                 const struct diff_names *in, struct difference *d);
+/* Compares two lists of ids, as part of a class. */
+bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
+                const struct diff_names *in, struct difference *d);
+
+/* What was compared. */
+struct diff_counts {
+    int turns, steps, tokens;
+    bool by_position; /* tokens by position, not step by step */
+    bool pages;       /* page tables were compared */
+    bool facts;       /* by position: log probabilities were compared */
+    bool text_only;   /* a turn without steps was compared by its reply */
+    double most;      /* by position: largest difference of two log probabilities of one token, */
+    int most_turn, most_token; /* of this turn's reply */
+};
+/* The first difference of two runs, turn by turn; *all: all conditions that differ up to there.
+ * The caller frees *all. */
+void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                   struct difference *d, struct conditions *all, struct diff_counts *n);
+
+#endif

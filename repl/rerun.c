@@ -1,0 +1,458 @@
+/* rerun.c - see rerun.h. */
+#include "repl/rerun.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "repl/change.h"
+#include "repl/facts.h"
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+/* The fault or the setting that a line sets: two lines set the same if their keys are equal. Keys
+ * of options are their names. */
+static char *key_of(const char *line)
+{
+    enum bug b;
+    struct err e;
+    char *name = xasprintf("%.*s", (int)strcspn(line, "=\n"), line), *key = NULL;
+    int i = settings_index(name);
+    if (strncmp(name, "bug.", 4) == 0 && bug_find(name + 4, &b, &e))
+        key = xasprintf("bug.%d", bug_at(b)->number);
+    else if (i >= 0 && strcmp(name, settings_at(i)->name) == 0) /* "draft" is an option, not spec */
+        key = xstrdup(name);
+    if (!key)
+        return name;
+    free(name);
+    return key;
+}
+
+bool rerun_changes(const char *const *with, int n, const char *line)
+{
+    char *key = key_of(line);
+    bool found = false;
+    for (int i = 0; i < n && !found; i++) {
+        char *other = key_of(with[i]);
+        found = strcmp(key, other) == 0;
+        free(other);
+    }
+    free(key);
+    return found;
+}
+
+/* Whether an engine takes the change as an RQ_SET, besides as an option of opening. */
+static bool is_set(const char *change)
+{
+    char *key = key_of(change);
+    bool yes = settings_index(key) >= 0 || strncmp(key, "bug.", 4) == 0;
+    free(key);
+    return yes;
+}
+
+/* Appends a change as a line of settings: "bug.24617=on". */
+static void add_change(const char *change, struct buf *out)
+{
+    char *key = key_of(change);
+    buf_printf(out, "%s%s\n", key, strchr(change, '='));
+    free(key);
+}
+
+void rerun_settings(const char *const *with, int n, const char *lines, struct buf *out)
+{
+    for (const char *p = lines ? lines : ""; *p;) {
+        size_t len = strcspn(p, "\n");
+        char *line = xasprintf("%.*s", (int)len, p);
+        if (!rerun_changes(with, n, line))
+            buf_printf(out, "%s\n", line);
+        free(line);
+        p += len + (p[len] == '\n');
+    }
+    for (int i = 0; i < n; i++)
+        if (is_set(with[i]))
+            add_change(with[i], out);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void handle_event(struct rerun *r, const struct event *ev)
+{
+    if (ev->kind == EV_FAULT && ev->lost)
+        err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
+    if (r->on.event && !r->on.event(r->on.arg, r->turn, ev))
+        r->stop = true;
+    if (r->turn && ev->kind == EV_TURN_END)
+        r->ended = true;
+}
+
+static bool holds(const struct rerun *r, const struct act *a)
+{
+    return r->how.hold && a && a == r->goal && backend_has(r->backend, VIEW_DEBUG);
+}
+
+/* The turn waits: before the step, after it, or (with a step that the turn does not reach) never. */
+static void on_pause(struct rerun *r, const struct event *ev)
+{
+    bool done = ev->step >= r->how.step;
+    struct err e;
+    if (r->on.held)
+        r->on.held(r->on.arg, r->backend, done);
+    r->reached |= done;
+    r->stop |= done;
+    if (done)
+        backend_cancel(r->backend);
+    r->backend->debug->run(r->backend, done ? RUN_FINISH : RUN_STEP, 1, NULL, &e);
+}
+
+/* Submits a request and handles events until the engine is idle. */
+static bool run_request(struct rerun *r, struct request *rq, struct err *e)
+{
+    if (!backend_submit(r->backend, rq, e))
+        return false;
+    for (bool cancelled = false;;) {
+        bool busy =
+            backend_busy(r->backend); /* read before the queue: when idle, all events are in it */
+        struct event ev;
+        bool got = backend_wait(r->backend, &ev, busy ? 2 : 0);
+        if (got) {
+            if (ev.kind == EV_PAUSE && holds(r, r->turn))
+                on_pause(r, &ev);
+            else
+                handle_event(r, &ev);
+            event_free(&ev);
+        } else if (!busy) {
+            break;
+        }
+        if (r->stop && !r->ended && !cancelled) {
+            backend_cancel(r->backend);
+            cancelled = true;
+        }
+    }
+    return !r->lost.kind || err_set(e, ERR_MODEL, "%s", r->lost.msg);
+}
+
+static bool run_text_request(struct rerun *r, enum request_kind kind, const char *session,
+                             const char *text, struct err *e)
+{
+    struct request rq = {.kind = kind, .text = text ? xstrdup(text) : NULL};
+    memcpy(rq.session, session, SESSION_ID);
+    return run_request(r, &rq, e);
+}
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+static int about_int(const char *about, const char *name)
+{
+    char *v = facts_value(about, name);
+    int n = v ? atoi(v) : 0;
+    free(v);
+    return n;
+}
+
+/* The facts of the opened engine as "name=value" lines, as the log has them. */
+static void lines_now(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
+{
+    buf_printf(out, "model_sha=%s\ntokenizer_sha=%s\ndraft_sha=%s\ndevice=%s\nflags=%s\n", i->model_sha,
+               i->tokenizer_sha, i->draft_sha, i->device ? i->device : "", facts_build());
+    facts_config(o, i, out);
+}
+
+static const char *asked_or_logged(const char *asked, const char *log)
+{
+    return asked ? asked : log && *log ? log : NULL;
+}
+
+/* The backend that the log names; logs of earlier versions say it in their device's first word. */
+static char *logged_backend(const char *about)
+{
+    char *backend = facts_value(about, "backend");
+    if (backend)
+        return backend;
+    char *device = facts_value(about, "device");
+    if (device)
+        device[strcspn(device, ", ")] = '\0';
+    bool known = device && (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0);
+    if (!known) {
+        free(device);
+        device = NULL;
+    }
+    return device;
+}
+
+enum { MODEL, DRAFT, CAPTURE, DATE, WEIGHTS, DRAFT_WEIGHTS, PRECISION, BACKEND, N_NAMES };
+
+/* What the log says of an engine, and the options made of it. */
+struct logged {
+    char *text[N_NAMES]; /* owned; options point into them */
+    struct engine_opts opts;
+};
+
+static void logged_free(struct logged *l)
+{
+    for (int i = 0; i < N_NAMES; i++)
+        free(l->text[i]);
+}
+
+/* The options of the run, the settings of its OP_OPEN, and the changes. */
+static bool read_logged(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
+{
+    static const char *const name[] = {"model_dir", "draft_dir", "capture", "date", "weights",
+                                       "draft_weights", "precision"};
+    const struct engine_opts *asked = &how->engine;
+    bool any = !asked->device || strcmp(asked->device, "auto") == 0;
+    for (int i = 0; i < BACKEND; i++)
+        l->text[i] = facts_value(a->about, name[i]);
+    l->text[BACKEND] = logged_backend(a->about);
+    l->opts = (struct engine_opts){
+        .model = how->model_given ? asked->model : l->text[MODEL],
+        .draft = how->draft_given ? asked->draft : asked_or_logged(NULL, l->text[DRAFT]),
+        .device = any && l->text[BACKEND] ? l->text[BACKEND] : asked->device,
+        .backend = asked->backend,
+        .capture = asked_or_logged(NULL, l->text[CAPTURE]),
+        .quant = {asked_or_logged(asked->quant.weights, l->text[WEIGHTS]),
+                  asked_or_logged(asked->quant.draft_weights, l->text[DRAFT_WEIGHTS])},
+        .raw = about_int(a->about, "raw"),
+        .date = asked_or_logged(NULL, l->text[DATE]),
+        .threads = asked->threads,
+        .precision = asked_or_logged(asked->precision, l->text[PRECISION]),
+        .page_size = about_int(a->about, "page_size"),
+        .context = about_int(a->about, "context"),
+        .full_pages = about_int(a->about, "full_pages"),
+        .swa_pages = about_int(a->about, "swa_pages"),
+        .rows = about_int(a->about, "rows"),
+        .progress = asked->progress, .progress_arg = asked->progress_arg,
+    };
+    settings_init(&l->opts.settings);
+    l->opts.settings.forget = FORGET_EAGER; /* unless the log names another value */
+    bool ok = settings_parse(&l->opts.settings, a->text, e);
+    bool pools = rerun_changes(how->with, how->n_with, "page_size=") ||
+                 rerun_changes(how->with, how->n_with, "context=");
+    if (pools) /* the log's pools hold as many tokens only at its page size */
+        l->opts.full_pages = l->opts.swa_pages = 0;
+    for (int i = 0; i < how->n_with && ok; i++)
+        ok = change_apply(&l->opts, how->with[i], e);
+    return ok;
+}
+
+static bool open_failed(const struct rerun_how *how, const struct logged *l, struct err *e)
+{
+    bool moved = !how->model_given && !rerun_changes(how->with, how->n_with, "model=") && l->opts.model &&
+                 access(l->opts.model, R_OK) != 0;
+    if (moved)
+        err_prefix(e, "the session's model is not where it was; -m DIR names its folder");
+    else if (l->text[BACKEND] && l->opts.device == l->text[BACKEND])
+        err_prefix(e, "%sthe session was computed on %s", how->refusal ? how->refusal : "",
+                   l->text[BACKEND]);
+    return false;
+}
+
+/* Opens an engine with the options of the run and the settings of its OP_OPEN. */
+static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
+{
+    struct logged l = {0};
+    backend_close(r->backend);
+    r->backend = NULL;
+    bool ok = read_logged(&l, &r->how, a, e);
+    if (ok) {
+        r->backend = open_backend(&l.opts, e);
+        ok = r->backend || open_failed(&r->how, &l, e);
+    }
+    r->about = a->about;
+    if (ok) {
+        r->now.n = 0;
+        lines_now(&l.opts, backend_info(r->backend), &r->now);
+        ok = !r->on.opened || r->on.opened(r->on.arg, r->backend, a->about, r->now.p, e);
+    }
+    logged_free(&l);
+    return ok;
+}
+
+/* ---- the script, act by act ------------------------------------------------------------------ */
+
+/* The turns of the log as the conversation: what /resume and /fork ask for. */
+static struct request past_request(const struct rerun *r, enum request_kind kind,
+                                   const struct act *a)
+{
+    struct request rq = {.kind = kind, .next_turn = 1};
+    for (int i = 0; i < r->n_logged; i++) {
+        rq.next_turn = max_int(rq.next_turn, r->logged[i]->user.n + 1);
+        rq.draws = r->logged[i]->reply.draws1 > rq.draws ? r->logged[i]->reply.draws1 : rq.draws;
+    }
+    memcpy(rq.session, a->session, SESSION_ID);
+    rq.past = xcalloc((size_t)max_int(1, r->n_live), sizeof *rq.past);
+    for (int i = 0; i < r->n_live; i++) {
+        struct past_turn *t = &rq.past[rq.n_past++];
+        t->turn = r->live[i]->user.n;
+        t->user = xstrdup(r->live[i]->user.text);
+        t->reply = xstrdup(r->live[i]->reply.text);
+        ids_cat(&t->ids, r->live[i]->reply.tokens.v, r->live[i]->reply.tokens.n);
+    }
+    return rq;
+}
+
+/* Switches off all faults but the changed ones: those of the session are switched on by operations
+ * that follow. */
+static bool switches_off(struct rerun *r, const struct act *a, struct err *e)
+{
+    struct bugs on = {0};
+    bool ok = true;
+    if (backend_has(r->backend, VIEW_FAULTS))
+        r->backend->faults->on(r->backend, &on);
+    for (int i = 0; ok && i < N_BUGS; i++) {
+        char *off = xasprintf("bug.%d=off", bug_at((enum bug)i)->number);
+        if (bug_on(&on, (enum bug)i) && !rerun_changes(r->how.with, r->how.n_with, off))
+            ok = run_text_request(r, RQ_SET, a->session, off, e);
+        free(off);
+    }
+    return ok;
+}
+
+/* Empties the pools and restores the turns with RQ_RESUME: equal to a new engine, but faster. */
+static bool play_resume(struct rerun *r, const struct act *a, struct err *e)
+{
+    bool fits = r->about && strcmp(r->about, a->about) == 0;
+    if (!(fits ? switches_off(r, a, e) : open_engine(r, a, e)))
+        return false;
+    struct request rq = past_request(r, RQ_RESUME, a);
+    struct buf lines = {0};
+    struct settings now;
+    settings_init(&now);
+    for (const char *p = a->text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+        if (!rerun_changes(r->how.with, r->how.n_with, line))
+            buf_printf(&lines, "%s\n", line);
+        free(line);
+    }
+    for (int i = 0; i < r->how.n_with; i++) {
+        char *key = key_of(r->how.with[i]);
+        if (settings_index(key) >= 0)
+            add_change(r->how.with[i], &lines);
+        free(key);
+    }
+    rq.settings = lines.p ? lines.p : xstrdup("");
+    return run_request(r, &rq, e);
+}
+
+/* The child begins with the turns that its operation names (in logs of earlier versions: with all),
+ * wherever the parent went on to. */
+static bool play_fork(struct rerun *r, const struct act *a, struct err *e)
+{
+    bool all = strlen(a->text) == SESSION_ID - 1 && !strchr(a->text, ' ');
+    while (r->n_logged && r->logged[r->n_logged - 1]->user.n > a->turn)
+        r->n_logged--;
+    if (!all)
+        r->n_live = 0;
+    for (int i = 0; !all && i < r->n_logged; i++)
+        if (turn_listed(a->text, r->logged[i]->user.n))
+            r->live[r->n_live++] = r->logged[i];
+    struct request rq = past_request(r, RQ_FORK, a);
+    rq.next_turn = a->turn + 1;
+    return run_request(r, &rq, e);
+}
+
+static bool play_forget(struct rerun *r, const struct act *a, struct err *e)
+{
+    int n = 0;
+    for (int k = 0; k < r->n_live; k++)
+        if (!turn_listed(a->text, r->live[k]->user.n))
+            r->live[n++] = r->live[k];
+    r->n_live = n;
+    return run_text_request(r, RQ_FORGET, a->session, a->text, e);
+}
+
+static bool play_op(struct rerun *r, const struct act *a, struct err *e)
+{
+    switch (a->op) {
+    case OP_OPEN: return open_engine(r, a, e) && run_text_request(r, RQ_NEW, a->session, NULL, e);
+    case OP_SET:
+        return rerun_changes(r->how.with, r->how.n_with, a->text) ||
+               run_text_request(r, RQ_SET, a->session, a->text, e);
+    case OP_SYSTEM: return run_text_request(r, RQ_SYSTEM, a->session, a->text, e);
+    case OP_UNDO:
+        r->n_live -= r->n_live > 0;
+        return run_text_request(r, RQ_UNDO, a->session, NULL, e);
+    case OP_FORGET: return play_forget(r, a, e);
+    case OP_RESUME: return play_resume(r, a, e);
+    case OP_FORK: return play_fork(r, a, e);
+    }
+    return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
+}
+
+bool act_cut_short(const struct act *a)
+{
+    const char *stop = a->reply.stop;
+    return !stop || !*stop || strcmp(stop, stop_name(STOP_CANCEL)) == 0 ||
+           strcmp(stop, stop_name(STOP_DEVICE)) == 0 || strcmp(stop, stop_name(STOP_CRASHED)) == 0;
+}
+
+/* Lets the turn that is about to be sent pause where the step of `how` begins. */
+static bool ask_to_hold(struct rerun *r, struct err *e)
+{
+    struct backend *b = r->backend;
+    if (r->how.step <= 1)
+        return b->debug->run(b, RUN_STEP, 1, NULL, e);
+    char *when = xasprintf("step==%d.%d", r->how.turn, r->how.step - 1);
+    bool ok = b->debug->run(b, RUN_ON, 0, when, e);
+    free(when);
+    return ok;
+}
+
+static bool play_turn(struct rerun *r, struct act *a, struct err *e)
+{
+    struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
+    bool last = a == r->goal;
+    r->turn = a;
+    r->ended = false;
+    if (act_cut_short(a) && !r->how.forced)
+        rq.stop_after_step = a->reply.n_steps ? a->reply.n_steps : -1;
+    if (r->how.forced)
+        ids_cat(&rq.given, a->reply.tokens.v, a->reply.tokens.n);
+    if (last && r->how.step && !r->how.hold)
+        rq.stop_after_step = r->how.step;
+    if (!a->user.regen)
+        rq.text = xstrdup(a->user.text);
+    memcpy(rq.session, a->session, SESSION_ID);
+    r->n_live -= a->user.regen && r->n_live;
+    if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
+        r->live[r->n_live++] = a;
+    r->logged[r->n_logged++] = a;
+    if (r->on.turn)
+        r->on.turn(r->on.arg, a);
+    bool ok = !holds(r, a) || ask_to_hold(r, e);
+    if (!ok)
+        request_free(&rq);
+    ok = ok && run_request(r, &rq, e);
+    r->turn = NULL;
+    r->reached |= last;
+    r->stop |= last;
+    return ok;
+}
+
+bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how *how,
+                const struct rerun_calls *on, struct err *e)
+{
+    *r = (struct rerun){.how = *how, .on = *on};
+    r->live = xcalloc((size_t)s->n + 1, sizeof *r->live);
+    r->logged = xcalloc((size_t)s->n + 1, sizeof *r->logged);
+    for (int i = 0; i < s->n; i++) /* a fork's own turn, not the parent's of the same number */
+        if (s->act[i].is_turn && s->act[i].user.n == how->turn)
+            r->goal = &s->act[i];
+    for (int i = 0; i < s->n && !r->stop; i++) {
+        struct act *a = &s->act[i];
+        if (!r->backend && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
+            return err_set(e, ERR_DB, "the log of session %s does not begin with its opening",
+                           a->session);
+        if (!(a->is_turn ? play_turn(r, a, e) : play_op(r, a, e)))
+            return false;
+    }
+    return true;
+}
+
+void rerun_close(struct rerun *r)
+{
+    backend_close(r->backend);
+    buf_free(&r->now);
+    free(r->live);
+    free(r->logged);
+    *r = (struct rerun){0};
+}

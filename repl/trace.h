@@ -1,0 +1,45 @@
+/* trace.h - what one run of a session computed, turn by turn and step by step: from the log, or from
+ * the events of an engine that runs it again. Main thread only.
+ */
+#ifndef AERIE_TRACE_H
+#define AERIE_TRACE_H
+
+#include "engine/backend.h"
+#include "repl/script.h"
+
+struct trace_turn {
+    int n;                  /* the turn's number */
+    struct ids prompt, reply;
+    char *settings;         /* "name=value" lines in force, faults included */
+    char *about;            /* facts of the run that computed it */
+    char stop[16];          /* stop_name(); "": the end is not known */
+    bool forced;            /* the reply's tokens were given: it is compared by position, and its end
+                               not at all */
+    bool cut;               /* the turn was cut short: its end cannot be compared */
+    struct step_row *step;  /* (n_step) owned */
+    int n_step, cap;
+    char fault[256];        /* a violated rule or a failed device ended it; "": none */
+    int fault_step;
+};
+
+struct trace {
+    struct trace_turn *turn;
+    int n, cap;
+};
+
+/* The turns of the log that led to the session as it is: without a parent's turns after the fork. */
+void trace_script(struct trace *t, const struct script *s);
+/* A turn begins whose results trace_event() takes in. */
+void trace_begin(struct trace *t, int n, const char *settings, const char *about);
+/* Takes in EV_TURN_BEGIN, EV_STEP, EV_FAULT and EV_TURN_END of the latest turn. */
+void trace_event(struct trace *t, const struct event *ev);
+void trace_cut(struct trace *t, int n); /* keeps the first n turns */
+void trace_free(struct trace *t);
+
+/* The step (index into turn->step) that emitted token i of the reply, and the token's index among
+ * those of the step; -1: none did. */
+int trace_step_of(const struct trace_turn *t, int i, int *at);
+/* Tokens that the steps emitted. */
+int trace_emitted(const struct trace_turn *t);
+
+#endif
