@@ -227,6 +227,8 @@ struct pages_ops {
     /* The table as it was after a step of the session. False and *e: ERR_NEGATIVE if the backend does
      * not hold the step (the log may), and *t is empty. */
     bool (*table_at)(struct backend *b, int turn, int step, struct page_table *t, struct err *e);
+    bool (*position_at)(struct backend *b, int turn, int step, int position, struct pos_view *v,
+                        struct err *e);
     /* The latest events of one page (at most max), oldest first; seq numbers count page events. */
     int (*events)(struct backend *b, enum pool_id pool, int page, struct page_event *out,
                   uint64_t *seq, int max);

@@ -52,6 +52,8 @@ static const struct entry {
     {{"forget", "auto | ask | oldest | never",
       "full context: ask, drop oldest turns, or refuse"},
      K_FORGET, AT(forget), 0, 0},
+    {{"ring", "1 .. 4096", "megabytes of past page tables in memory"},
+     K_INT, AT(ring), 1, 4096},
     {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
     {{"verbose", "on | off", "a line of statistics after each reply"},
      K_BOOL, AT(verbose), 0, 0},
@@ -63,7 +65,7 @@ void settings_init(struct settings *s)
 {
     *s = (struct settings){
         .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6,
-        .check = CHECK_ON, .graph = true, .think = true,
+        .check = CHECK_ON, .ring = 16, .graph = true, .think = true,
     };
 }
 

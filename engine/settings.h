@@ -33,6 +33,7 @@ struct settings {
                        then writes here */
     int check;      /* enum check_level */
     int forget;     /* enum forget */
+    int ring;       /* megabytes of page tables of past steps (engine/page_history.h) */
     bool graph;     /* record the cycle once and replay it, where the device can */
     bool verbose;   /* a statistics line after each reply */
     bool think;     /* show the reasoning channel */

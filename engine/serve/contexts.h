@@ -3,7 +3,8 @@
  *
  * A turn's context is its prompt and what it generated. Most of it is the context of the turn before,
  * so only the part after the common head is kept: all turns of a session together take about as many
- * ids as were ever computed. Above CONTEXT_IDS the oldest turns leave. Engine thread. */
+ * ids as were ever computed. Above CONTEXT_IDS the oldest turns leave. The engine's thread
+ * changes them, under its lock. */
 #ifndef AERIE_CONTEXTS_H
 #define AERIE_CONTEXTS_H
 

@@ -44,7 +44,6 @@ struct engine_own {
     bool lost;              /* the device failed for good */
     int window_released;    /* pages that left the window in the last step */
     uint64_t paused_ns;     /* by the debugger, in all */
-    struct contexts contexts; /* of the turns in the ring, to compute steps of theirs again */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */
 };
@@ -67,7 +66,8 @@ struct engine_shared {
     struct settings set;
     int turn, step;
     struct step_ring ring;      /* the session's latest steps */
-    struct page_tape pages;     /* their page tables */
+    struct page_tape pages;     /* their page tables; the setting `ring` bounds it */
+    struct contexts contexts;   /* of their turns, to compute steps of theirs again */
     struct chat_view stats;     /* counters of the session only; the other fields stay 0 */
     struct turn_count count;
     struct violation violation; /* the latest of this process */

@@ -121,7 +121,7 @@ static bool find_step(struct again *a, int turn, int step, struct err *e)
         return err_set(e, ERR_NEGATIVE, "step %d.%d is not in memory", turn, step);
     a->rec = entry->rec;
     ring_tree(ring, entry, &a->tree);
-    bool known = contexts_of(&a->g->own.contexts, turn, &a->context, &a->n_prompt);
+    bool known = contexts_of(&a->g->shared.contexts, turn, &a->context, &a->n_prompt);
     int needed = a->rec.pos0 + (a->rec.kind == STEP_PREFILL ? a->rec.rows : 1);
     if (!known || a->context.n < needed)
         return err_set(e, ERR_NEGATIVE, "the tokens before step %d.%d are not in memory", turn, step);

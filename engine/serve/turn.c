@@ -191,6 +191,7 @@ static void count(struct engine *g, struct turn *t, const struct step_rec *rec, 
     ring_push(&g->shared.ring, g->shared.turn, g->shared.step, rec, &l->tree,
               l->tok.v + l->tok.n - n_new, l->fact, n_new);
     tape_add(&g->shared.pages, g->shared.turn, g->shared.step, pages->p, pages->n);
+    contexts_add(&g->shared.contexts, l->tok.n - n_new, l->tok.v + l->tok.n - n_new, n_new);
     shared_unlock(&g->shared);
     t->n_drafted += rec->drafted;
     t->n_accepted += rec->accepted;
@@ -205,7 +206,6 @@ static void post_step(struct engine *g, struct turn *t)
     count(g, t, &l->rec, l->n_new, &pages.packed);
     buf_free(&pages.packed);
     const int32_t *tok = l->tok.v + l->tok.n - l->n_new;
-    contexts_add(&g->own.contexts, l->tok.n - l->n_new, tok, l->n_new);
     engine_post_tokens(g, &t->reader, tok, l->n_new, &t->text, NULL);
     struct event ev = engine_event(g, EV_STEP);
     ev.rec = l->rec;
@@ -425,8 +425,8 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     s->lane.given = t->rq->given.v;
     s->lane.n_given = t->rq->given.n;
     t->first = s->lane.tok.n;
-    contexts_begin(&g->own.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
     shared_lock(&g->shared);
+    contexts_begin(&g->shared.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
     g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;
     g->shared.stats.reused_tokens += (uint64_t)s->lane.seq.committed;
     g->shared.stats.reuse = (struct reuse_view){why, s->lane.tok.n, s->lane.seq.committed};

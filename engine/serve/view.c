@@ -158,35 +158,58 @@ static void local_table(struct backend *b, struct page_table *t)
     leave(b);
 }
 
-/* Under the lock only bytes are copied: at most those of one group of the tape. */
+/* The state after a step. Under the lock only bytes are copied: at most those of one group of the
+ * tape. */
+static bool fold_step(struct backend *b, int turn, int step, struct page_history *h, struct err *e)
+{
+    struct buf packed = {0};
+    bool held = tape_copy(&look(b)->pages, turn, step, &packed);
+    leave(b);
+    *h = (struct page_history){0};
+    bool ok = held ? page_history_apply(h, packed.p, packed.n, e)
+                   : err_set(e, ERR_NEGATIVE, "the pages of step %d.%d are not in memory", turn, step);
+    buf_free(&packed);
+    if (!ok)
+        page_history_free(h);
+    return ok;
+}
+
 static bool local_table_at(struct backend *b, int turn, int step, struct page_table *t,
                            struct err *e)
 {
-    struct buf packed = {0};
-    struct page_history h = {0};
-    char session[SESSION_ID];
-    const struct engine_shared *s = look(b);
-    const struct violation *v = &s->violation;
-    bool held = tape_copy(&s->pages, turn, step, &packed);
-    memcpy(session, s->ses->id, sizeof session);
-    struct fault_place at = v->at;
-    bool violated = v->text[0] && v->turn == turn && v->step == step &&
-                    !memcmp(v->session, session, sizeof session);
-    leave(b);
+    struct page_history h;
     *t = (struct page_table){0};
-    bool ok = held || err_set(e, ERR_NEGATIVE, "the pages of step %d.%d are not in memory", turn,
-                              step);
-    ok = ok && page_history_apply(&h, packed.p, packed.n, e);
-    if (ok) {
-        page_history_table(&h, t);
-        memcpy(t->session, session, sizeof t->session);
-        t->turn = turn;
-        t->step = step;
-        t->violated = violated;
-        t->at = at;
-    }
+    if (!fold_step(b, turn, step, &h, e))
+        return false;
+    page_history_table(&h, t);
     page_history_free(&h);
-    buf_free(&packed);
+    t->turn = turn;
+    t->step = step;
+    const struct engine_shared *s = look(b);
+    memcpy(t->session, s->ses->id, sizeof t->session);
+    t->at = s->violation.at;
+    t->violated = s->violation.text[0] && s->violation.turn == turn && s->violation.step == step &&
+                  !memcmp(s->violation.session, t->session, sizeof t->session);
+    leave(b);
+    return true;
+}
+
+static bool local_position_at(struct backend *b, int turn, int step, int position,
+                              struct pos_view *v, struct err *e)
+{
+    struct page_history h;
+    int32_t token = -1;
+    if (!fold_step(b, turn, step, &h, e))
+        return false;
+    struct ids context = {0};
+    int n_prompt;
+    if (contexts_of(&look(b)->contexts, turn, &context, &n_prompt) && position >= 0 &&
+        position < context.n)
+        token = context.v[position];
+    leave(b);
+    bool ok = page_history_position(&h, position, token, v, e);
+    ids_free(&context);
+    page_history_free(&h);
     return ok;
 }
 
@@ -383,7 +406,8 @@ void local_views(struct backend *b)
     static const struct pools_ops pools = {.ledger = local_ledger};
     static const struct pages_ops pages = {.table = local_table, .position = local_position,
                                            .events = local_page_events,
-                                           .table_at = local_table_at};
+                                           .table_at = local_table_at,
+                                           .position_at = local_position_at};
     static const struct plan_ops plan = {.text = local_plan_text};
     static const struct check_ops check = {.counts = local_counts, .sweep = local_sweep};
     static const struct faults_ops faults = {.on = local_faults};

@@ -49,7 +49,7 @@ static void start_stats(struct engine *g)
     g->shared.stats = (struct chat_view){0};
     checker_start(&g->own.runtime.pass.check);
     ring_clear(&g->shared.ring);
-    contexts_free(&g->own.contexts);
+    contexts_free(&g->shared.contexts);
     tape_clear(&g->shared.pages);
     g->shared.turn = g->shared.step = 0;
     g->shared.count = (struct turn_count){0};
@@ -74,6 +74,7 @@ static void do_new(struct engine *g, const struct request *rq)
 static void resolve_settings(struct engine *g)
 {
     g->shared.set.chunk = load_chunk(&g->loaded, &g->shared.set);
+    tape_budget(&g->shared.pages, (size_t)g->shared.set.ring << 20);
     if (g->shared.set.forget == FORGET_AUTO)
         g->shared.set.forget = g->attended ? FORGET_ASK : FORGET_OLDEST;
 }
@@ -150,7 +151,7 @@ static void do_fork(struct engine *g, const struct request *rq)
     engine_log_pages(g);
     shared_lock(&g->shared);
     ring_cut(&g->shared.ring, g->own.ses.turn);
-    contexts_cut(&g->own.contexts, g->own.ses.turn);
+    contexts_cut(&g->shared.contexts, g->own.ses.turn);
     tape_cut(&g->shared.pages, g->own.ses.turn, INT_MAX);
     shared_unlock(&g->shared);
     post_session(g, parent, g->own.ses.turn);
@@ -470,7 +471,7 @@ static void local_close(struct backend *b)
     engine_unload(&g->loaded);
     evq_free(g->screen);
     ring_close(&g->shared.ring);
-    contexts_free(&g->own.contexts);
+    contexts_free(&g->shared.contexts);
     tape_close(&g->shared.pages);
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);

@@ -381,6 +381,8 @@ static void look_at_step(struct watch *w)
         must(w->g->pages->position(w->g, at, &a, &e), &e);
         must(page_history_position(&w->log, at, a.token, &b, &e), &e);
         assert_memory_equal(&a, &b, sizeof a);
+        must(w->g->pages->position_at(w->g, live.turn, live.step, at, &b, &e), &e);
+        assert_memory_equal(&a, &b, sizeof a);
     }
     page_table_free(&ring);
     page_table_free(&log);
