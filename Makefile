@@ -33,9 +33,9 @@ B      := build/$(CONFIG)
 
 # ---- packages ------------------------------------------------------------------------------------
 PACKAGES := build-essential pkg-config libncurses-dev libsqlite3-dev libpcre2-dev libjansson-dev \
-            libutf8proc-dev libmd4c-dev
+            libutf8proc-dev libmd4c-dev libcurl4-openssl-dev
 TEST_PACKAGES := libcmocka-dev tmux sqlite3 procps
-PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c
+PKGS := ncursesw sqlite3 libpcre2-8 jansson libutf8proc md4c libcurl
 
 # ---- flags ---------------------------------------------------------------------------------------
 WARN   := -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror

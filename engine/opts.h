@@ -1,4 +1,4 @@
-/* opts.h - what the local engine is opened with: plain data that the command line fills in. */
+/* opts.h - what a backend is opened with: plain data that the command line fills in. */
 #ifndef AERIE_OPTS_H
 #define AERIE_OPTS_H
 
@@ -9,7 +9,16 @@
 struct evq;
 struct kernels;
 
+/* A server that takes the place of the local engine (engine/remote/). */
+struct server_opts {
+    const char *url;      /* NULL: the engine of this process */
+    const char *key_file; /* holds the key that the server asks for; or NULL */
+    const char *const *header; /* (n_header) "Name: value" */
+    int n_header;
+};
+
 struct engine_opts {
+    struct server_opts server;
     const char *model, *draft; /* folders; draft: or a drafter's name (drafter.h); NULL: none */
     const char *device;        /* "cpu", "cuda", "auto" */
     const char *capture;       /* --eagle-capture, or NULL */

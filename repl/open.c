@@ -1,15 +1,22 @@
-/* open.c - which backends there are. The only file of repl/ that knows the local engine (engine.h):
- * the others know backend.h alone, and tests/mock_aerie.c puts another file in the place of this one.
+/* open.c - which backends there are. The only file of repl/ that knows the local engine (engine.h)
+ * and the remote one: the others know backend.h alone, and tests/mock_aerie.c puts another file in the place of this one.
  */
 #include "engine/engine.h"
+#include "engine/remote/remote.h"
 #include "repl/repl.h"
 
 struct backend *open_backend(const struct engine_opts *o, struct err *e)
 {
-    return engine_open(o, e);
+    return o->server.url ? remote_open(o, e) : engine_open(o, e);
 }
 
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 {
     engine_devices(tell, arg);
+}
+
+bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
+                    void *arg, struct err *e)
+{
+    return remote_doctor(o, tell, arg, e);
 }

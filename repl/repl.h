@@ -101,6 +101,9 @@ struct status {
 struct backend *open_backend(const struct engine_opts *o, struct err *e);
 /* engine_devices(): each kind of device, and whether it can be used here. */
 void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg);
+/* What the server of the options is and reports; false and *e: it cannot be reached. */
+bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
+                    void *arg, struct err *e);
 
 /* ---- look.c ---------------------------------------------------------------------------------- */
 

@@ -534,3 +534,10 @@ void list_devices(void (*tell)(void *arg, bool ok, const char *line), void *arg)
 {
     tell(arg, true, "mock");
 }
+
+bool look_at_server(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
+                    void *arg, struct err *e)
+{
+    (void)o, (void)tell, (void)arg;
+    return err_set(e, ERR_MODEL, "the mock knows no servers");
+}

@@ -168,6 +168,13 @@ static const struct flag {
     {"raw", 0, NULL, IN_ENGINE, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
      "no chat format: continue the text as it stands"},
 
+    {"remote", 0, "URL", IN_TALK | IN_DOCTOR, F_TEXT, AT(opt.engine.server.url), 0, 0, NULL, "Server",
+     "chat with a server: SGLang, vLLM, llama-server, ..."},
+    {"api-key-file", 0, "FILE", IN_TALK | IN_DOCTOR, F_TEXT, AT(opt.engine.server.key_file), 0, 0,
+     NULL, NULL, "the key for the server, in the file's first line"},
+    {"header", 0, "NAME:VALUE", IN_TALK | IN_DOCTOR, F_TEXTS, AT(header), 0, 0, NULL, NULL,
+     "send this header to the server, too; repeatable"},
+
     {"param", 'p', "NAME=VALUE", IN_ENGINE, F_PARAM, 0, 0, 0, NULL, "Reply",
      "set any setting (list below); repeatable"},
     {"system", 's', "TEXT", IN_ENGINE, F_TEXT, AT(opt.system), 0, 0, NULL, NULL, "system prompt"},
@@ -700,9 +707,11 @@ static bool resolve_defaults(struct cli *c, struct err *e)
     o->settings.verbose |= c->opt.verbose;
     if (c->opt.verbose)
         c->opt.given |= 1u << settings_index("verbose");
+    o->server.header = c->header.v;
+    o->server.n_header = c->header.n;
     c->model_given = o->model != NULL;
     c->draft_given = o->draft != NULL;
-    c->bundled = find_bundled();
+    c->bundled = o->server.url ? NULL : find_bundled();
     if (!c->bundled)
         return true;
     c->target = xasprintf("%s/target", c->bundled);

@@ -25,6 +25,7 @@ struct cli {
     const char *query, *format, *out, *model_filter, *attempt, *batch, *synthetic, *cublas;
     int limit, older_than, lanes, most; /* most 0: all */
     struct texts a, b, with; /* NAME=VALUE */
+    struct texts header;
     bool check, special, jsonl, brief, forced;
     bool with_text, no_ids; /* pack */
     const char *steps;

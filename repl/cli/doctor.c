@@ -251,6 +251,18 @@ static void check_models(struct doctor *d)
         check_pair(d, "model", c->target, c->opt.engine.draft);
 }
 
+static void server_line(void *arg, bool ok, const char *line)
+{
+    report(arg, ok ? V_OK : V_WARN, 0, "server", NULL, "%s", line);
+}
+
+static void check_server(struct doctor *d)
+{
+    struct err e;
+    if (!look_at_server(&d->c->opt.engine, server_line, d, &e))
+        report(d, V_FAIL, ERR_MODEL, "server", "no chat with it is possible", "%s", e.msg);
+}
+
 int cli_doctor(struct cli *c)
 {
     struct doctor d = {.c = c};
@@ -262,7 +274,10 @@ int cli_doctor(struct cli *c)
     check_terminal(&d);
     check_config(&d);
     check_database(&d);
-    check_models(&d);
+    if (c->opt.engine.server.url)
+        check_server(&d);
+    else
+        check_models(&d);
     d.rc = d.signal ? d.signal : d.rc;
     if (c->opt.json) {
         jput_close(&d.json, ']');

@@ -7,7 +7,7 @@
 
 static bool have_model(const struct cli *c, struct err *e)
 {
-    if (c->opt.engine.model)
+    if (c->opt.engine.model || c->opt.engine.server.url)
         return true;
     return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR, "
                    "a checkpoint folder");

@@ -49,22 +49,25 @@ only engine/cycle "$below" 'engine/(cache|plan|run|draft)/.*'
 only engine/serve "$below" 'engine/(engine|backend|opts|page_history)\.h' 'engine/(cache|plan|run|draft|cycle)/.*'
 only engine/tools "$below" 'engine/(engine|backend|opts)\.h' 'engine/(cache|plan|run|draft|cycle|serve)/.*'
 
+only engine/remote "$below" 'engine/(backend|opts|page_history)\.h'
+
 only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 
 public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 public+='|engine/fault\.h'
-only repl "$public" 'engine/engine\.h' 'repl/.*'
+only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|facts|differ|rerun|script|trace|interrupt|text/.*)\.h'
 only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|interrupt|prompts|text/.*)\.h'
 only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels
+without "only engine/remote/http.c includes curl" '#include <curl' '^engine/remote/http\.c:' repl engine history models kernels
 without "only history includes sqlite" '#include <sqlite3' '^history/' repl engine models kernels history
 without "a view reads no state of the engine's thread" '(->|\.)own\b' '' engine/serve/view.c
 without "only engine/serve/load.c opens models" '\b(model_load|draft(er)?_load|device_choose|chat_open|chat_stops|runtime_mask)\(' '^engine/serve/load\.c:' engine/serve engine/tools repl
-without "only repl/open.c knows the local engine" 'include "engine/engine\.h"' '^repl/open\.c:' repl
+without "only repl/open.c knows which engines there are" 'include "engine/(engine|remote/remote)\.h"' '^repl/open\.c:' repl
 without "only kernels/window.h and the checker compute windows" '\bwindow *[-+] *1\b| - ([a-z0-9_]+(->|\.))*window\b' '^(kernels/window\.h|engine/plan/check\.c):' kernels models engine repl history
 without "no kernel table is named above kernels" 'kernels_(cpu|cuda)|HAVE_CUDA' '^engine/run/device\.c:' models engine history repl
 exit $bad

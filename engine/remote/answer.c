@@ -1,0 +1,420 @@
+/* answer.c - the JSON of servers: see answer.h. Field names are those of vLLM 0.26, SGLang of late
+ * 2026 (old and new names), llama-server b11434 and ollama's API documentation. */
+#include "engine/remote/answer.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/utf8.h"
+
+/* ---- fields ---------------------------------------------------------------------------------- */
+
+static json_t *at(const json_t *o, const char *key)
+{
+    return json_object_get(o, key); /* NULL where o is no object */
+}
+
+/* A field of a path such as "usage.prompt_tokens_details.cached_tokens". */
+static json_t *field(const json_t *o, const char *path)
+{
+    char key[64];
+    json_t *v = (json_t *)o;
+    while (v && *path) {
+        size_t n = strcspn(path, ".");
+        if (n >= sizeof key)
+            return NULL;
+        memcpy(key, path, n);
+        key[n] = '\0';
+        v = at(v, key);
+        path += n + (path[n] == '.');
+    }
+    return v;
+}
+
+static void get_count(const json_t *o, const char *path, int64_t *out)
+{
+    json_t *v = field(o, path);
+    if (json_is_integer(v) && json_integer_value(v) >= 0)
+        *out = json_integer_value(v);
+}
+
+static void get_ms(const json_t *o, const char *path, double unit, double *out)
+{
+    json_t *v = field(o, path);
+    if (json_is_number(v) && json_number_value(v) >= 0)
+        *out = json_number_value(v) * unit;
+}
+
+static void get_text(const json_t *o, const char *path, struct buf *out)
+{
+    json_t *v = field(o, path);
+    if (json_is_string(v))
+        buf_add(out, json_string_value(v), json_string_length(v));
+}
+
+static bool get_id(const json_t *v, int32_t *out)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+        return false;
+    *out = (int32_t)json_integer_value(v);
+    return true;
+}
+
+/* An array of ids; left empty unless every item is one. */
+static void get_ids(const json_t *o, const char *path, struct ids *out)
+{
+    json_t *v = field(o, path), *item;
+    size_t i;
+    int32_t id;
+    if (!json_is_array(v) || json_array_size(v) > ANSWER_TOKENS)
+        return;
+    json_array_foreach(v, i, item) {
+        if (!get_id(item, &id)) {
+            out->n = 0;
+            return;
+        }
+        ids_add(out, id);
+    }
+}
+
+static float get_logp(const json_t *v)
+{
+    return json_is_number(v) ? (float)json_number_value(v) : NAN;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static struct answer_token *add_token(struct answer *a)
+{
+    if (a->n_token == ANSWER_TOKENS)
+        return NULL;
+    if ((a->n_token & (a->n_token - 1)) == 0)
+        a->token = xrealloc(a->token, a->n_token ? 2 * (size_t)a->n_token : 1, sizeof *a->token);
+    a->token[a->n_token] = (struct answer_token){-1, -1, NAN, NAN};
+    return &a->token[a->n_token++];
+}
+
+/* "token_id:324", which vLLM writes for return_tokens_as_token_ids. */
+static int32_t id_in_text(const json_t *v)
+{
+    const char *s = json_is_string(v) ? json_string_value(v) : "";
+    char *end;
+    if (strncmp(s, "token_id:", 9) != 0)
+        return -1;
+    long id = strtol(s + 9, &end, 10);
+    return end > s + 9 && !*end && id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
+}
+
+static int32_t id_of_entry(const json_t *entry)
+{
+    int32_t id;
+    return get_id(at(entry, "id"), &id) ? id : id_in_text(at(entry, "token"));
+}
+
+static void offer_rival(struct answer_token *t, int32_t id, float logp)
+{
+    if (!isnan(logp) && !(logp <= t->rival_logp)) {
+        t->rival = id;
+        t->rival_logp = logp;
+    }
+}
+
+/* logprobs.content of the chat API, completion_probabilities of llama-server: entries with token,
+ * logprob and top_logprobs, ids in some servers. */
+static void get_entries(struct answer *a, const json_t *entries)
+{
+    size_t i, k;
+    json_t *entry, *top;
+    json_array_foreach(entries, i, entry) {
+        struct answer_token *t = add_token(a);
+        if (!t)
+            return;
+        t->id = id_of_entry(entry);
+        t->logp = get_logp(at(entry, "logprob"));
+        bool self = false; /* the list holds the token itself, once */
+        json_array_foreach(at(entry, "top_logprobs"), k, top) {
+            if (!self && json_equal(at(top, "token"), at(entry, "token")) &&
+                id_of_entry(top) == t->id)
+                self = true;
+            else
+                offer_rival(t, id_of_entry(top), get_logp(at(top, "logprob")));
+        }
+    }
+}
+
+/* logprobs of the completions API: parallel arrays; top_logprobs maps texts to log probabilities. */
+static void get_columns(struct answer *a, const json_t *logprobs)
+{
+    size_t i;
+    json_t *text, *v;
+    const char *key;
+    json_array_foreach(at(logprobs, "tokens"), i, text) {
+        struct answer_token *t = add_token(a);
+        if (!t)
+            return;
+        t->id = id_in_text(text);
+        t->logp = get_logp(json_array_get(at(logprobs, "token_logprobs"), i));
+        json_object_foreach(json_array_get(at(logprobs, "top_logprobs"), i), key, v) {
+            if (!json_is_string(text) || strcmp(key, json_string_value(text)) != 0)
+                offer_rival(t, -1, get_logp(v));
+        }
+    }
+}
+
+/* meta_info.output_token_logprobs of SGLang: [logprob, id, text]; the tops are lists of the same. */
+static void get_triples(struct answer *a, const json_t *meta)
+{
+    size_t i, k;
+    json_t *entry, *top;
+    json_array_foreach(at(meta, "output_token_logprobs"), i, entry) {
+        struct answer_token *t = add_token(a);
+        if (!t)
+            return;
+        get_id(json_array_get(entry, 1), &t->id);
+        t->logp = get_logp(json_array_get(entry, 0));
+        json_array_foreach(json_array_get(at(meta, "output_top_logprobs"), i), k, top) {
+            int32_t id = -1;
+            get_id(json_array_get(top, 1), &id);
+            if (id != t->id)
+                offer_rival(t, id, get_logp(json_array_get(top, 0)));
+        }
+    }
+}
+
+/* Ids beside log probabilities: they name the same tokens if there are as many. */
+static void join_ids(struct answer *a, const json_t *o, const char *path)
+{
+    struct ids ids = {0};
+    get_ids(o, path, &ids);
+    if (a->n_token == 0)
+        for (int i = 0; i < ids.n; i++) {
+            struct answer_token *t = add_token(a);
+            if (t)
+                t->id = ids.v[i];
+        }
+    else if (a->n_token == ids.n)
+        for (int i = 0; i < ids.n; i++)
+            a->token[i].id = ids.v[i];
+    ids_free(&ids);
+}
+
+/* ---- parts of an answer ---------------------------------------------------------------------- */
+
+static void get_error(struct answer *a, const json_t *o)
+{
+    json_t *v = at(o, "error");
+    const char *text = NULL;
+    if (json_is_string(v))
+        text = json_string_value(v);
+    else if (json_is_object(v))
+        text = json_string_value(at(v, "message"));
+    else if (json_is_string(at(o, "object")) && !strcmp(json_string_value(at(o, "object")), "error"))
+        text = json_string_value(at(o, "message"));
+    else if (json_is_string(at(o, "detail")))
+        text = json_string_value(at(o, "detail"));
+    if (json_is_object(v) && !text)
+        text = "the server reports an error without a text";
+    if (!text)
+        return;
+    snprintf(a->error, sizeof a->error, "%s", *text ? text : "the server reports an empty error");
+    for (char *p = a->error; *p; p++)
+        if (*p == '\n' || *p == '\r')
+            *p = ' ';
+    json_t *code = json_is_object(v) ? at(v, "code") : at(o, "code");
+    if (json_is_integer(code))
+        a->error_code = (int)json_integer_value(code);
+}
+
+static enum finish finish_of(const json_t *v)
+{
+    static const struct { const char *name; enum finish is; } known[] = {
+        {"stop", FINISH_STOP}, {"eos", FINISH_STOP}, {"word", FINISH_STOP},
+        {"length", FINISH_LENGTH}, {"limit", FINISH_LENGTH}, {"abort", FINISH_ABORT},
+    };
+    if (json_is_object(v)) /* SGLang: {"type": "stop", "matched": 5} */
+        v = at(v, "type");
+    if (!json_is_string(v))
+        return FINISH_NONE;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(json_string_value(v), known[i].name))
+            return known[i].is;
+    return *json_string_value(v) ? FINISH_OTHER : FINISH_NONE;
+}
+
+static void get_choice(struct answer *a, const json_t *c)
+{
+    int64_t index = 0;
+    get_count(c, "index", &index);
+    a->index = index < ANSWER_TOKENS ? (int)index : 0;
+    for (int i = 0; i < 2; i++) {
+        const json_t *said = at(c, i ? "message" : "delta");
+        get_text(said, "content", &a->text);
+        get_text(said, "reasoning_content", &a->thought);
+        if (!json_is_string(at(said, "reasoning_content")))
+            get_text(said, "reasoning", &a->thought);
+    }
+    get_text(c, "text", &a->text);
+    const json_t *logprobs = at(c, "logprobs");
+    if (json_is_array(at(logprobs, "content")))
+        get_entries(a, at(logprobs, "content"));
+    else
+        get_columns(a, logprobs);
+    join_ids(a, c, "token_ids");
+    get_ids(c, "prompt_token_ids", &a->prompt);
+    a->finish = finish_of(at(c, "finish_reason"));
+}
+
+static void get_llama(struct answer *a, const json_t *o)
+{
+    get_text(o, "content", &a->text);
+    get_entries(a, at(o, "completion_probabilities"));
+    join_ids(a, o, "tokens");
+    if (json_is_true(at(o, "stop"))) {
+        a->end = true;
+        a->finish = finish_of(at(o, "stop_type"));
+        if (a->finish == FINISH_NONE)
+            a->finish = FINISH_STOP;
+    }
+    get_count(o, "tokens_evaluated", &a->count.prompt);
+    get_count(o, "tokens_predicted", &a->count.generated);
+}
+
+static void get_ollama(struct answer *a, const json_t *o)
+{
+    get_text(o, "message.content", &a->text);
+    get_text(o, "message.thinking", &a->thought);
+    if (json_is_true(at(o, "done"))) {
+        a->end = true;
+        a->finish = finish_of(at(o, "done_reason"));
+        if (a->finish == FINISH_NONE)
+            a->finish = FINISH_STOP;
+    }
+    get_count(o, "prompt_eval_count", &a->count.prompt);
+    get_count(o, "eval_count", &a->count.generated);
+    get_ms(o, "prompt_eval_duration", 1e-6, &a->count.ms_prompt);
+    get_ms(o, "eval_duration", 1e-6, &a->count.ms_decode);
+}
+
+/* SGLang's /generate, and its additions to the chat API: "sglext". */
+static void get_sglang(struct answer *a, const json_t *o)
+{
+    const json_t *meta = at(o, "meta_info");
+    if (json_is_object(meta) && json_is_string(at(o, "text"))) {
+        get_text(o, "text", &a->text);
+        a->cumulative = true;
+        a->finish = finish_of(at(meta, "finish_reason"));
+        get_triples(a, meta);
+        get_ids(o, "output_ids", &a->reply);
+    }
+    get_ids(o, "sglext.output_ids", &a->reply);
+    get_ids(o, "sglext.input_ids", &a->prompt);
+    get_count(meta, "prompt_tokens", &a->count.prompt);
+    get_count(meta, "completion_tokens", &a->count.generated);
+    get_count(meta, "cached_tokens", &a->count.cached);
+    get_count(meta, "spec_verify_ct", &a->count.verifies);
+    get_count(meta, "spec_accept_token_num", &a->count.accepted);
+    get_count(meta, "spec_num_correct_drafts", &a->count.accepted);
+    get_count(meta, "spec_draft_token_num", &a->count.drafted);
+    get_count(meta, "spec_num_proposed_drafts", &a->count.drafted);
+    get_ms(meta, "queue_time", 1000, &a->count.ms_queue);
+}
+
+static void get_usage(struct answer *a, const json_t *o)
+{
+    struct answer_counts *n = &a->count;
+    get_count(o, "usage.prompt_tokens", &n->prompt);
+    get_count(o, "usage.completion_tokens", &n->generated);
+    get_count(o, "usage.prompt_tokens_details.cached_tokens", &n->cached);
+    get_ids(o, "metrics.speculative_decoding.per_step_accepted", &a->accepted);
+    get_ids(o, "metrics.speculative_decoding.per_step_drafted", &a->drafted);
+    get_count(o, "metrics.speculative_decoding.num_drafts", &n->verifies);
+    get_count(o, "metrics.speculative_decoding.num_draft_tokens", &n->drafted);
+    get_count(o, "metrics.speculative_decoding.num_accepted_tokens", &n->accepted);
+    get_ms(o, "metrics.time_to_first_token_ms", 1, &n->ms_first);
+    get_ms(o, "metrics.queue_time_ms", 1, &n->ms_queue);
+    get_count(o, "timings.draft_n", &n->drafted);
+    get_count(o, "timings.draft_n_accepted", &n->accepted);
+    get_count(o, "timings.cache_n", &n->cached);
+    get_ms(o, "timings.prompt_ms", 1, &n->ms_prompt);
+    get_ms(o, "timings.predicted_ms", 1, &n->ms_decode);
+    get_count(o, "prompt_progress.processed", &a->done);
+    get_count(o, "prompt_progress.total", &a->total);
+}
+
+static void get_all(struct answer *a, const json_t *o)
+{
+    json_t *choices = at(o, "choices"), *model = at(o, "model");
+    get_error(a, o);
+    if (json_is_string(model))
+        snprintf(a->model, sizeof a->model, "%s", json_string_value(model));
+    if (json_array_size(choices) > 0)
+        get_choice(a, json_array_get(choices, 0));
+    else if (json_is_object(at(o, "message")))
+        get_ollama(a, o);
+    else if (json_is_string(at(o, "content")))
+        get_llama(a, o);
+    else
+        join_ids(a, o, "tokens"); /* of /tokenize */
+    get_sglang(a, o);
+    get_usage(a, o);
+    if (a->prompt.n == 0)
+        get_ids(o, "prompt_token_ids", &a->prompt);
+}
+
+/* ---- the text -------------------------------------------------------------------------------- */
+
+/* Invalid UTF-8 becomes U+FFFD: Jansson refuses it, and a reply must not be lost for one byte. */
+static void make_valid(const char *s, size_t n, struct buf *out)
+{
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        i += utf8_decode(s + i, n - i, &cp);
+        utf8_encode(out, cp);
+    }
+}
+
+static json_t *load(struct answer *a, const char *s, size_t n, json_error_t *why)
+{
+    const size_t how = JSON_ALLOW_NUL | JSON_DECODE_ANY;
+    if (utf8_check(s, n))
+        return json_loadb(s, n, how, why);
+    struct buf valid = {0};
+    make_valid(s, n, &valid);
+    json_t *o = json_loadb(valid.p, valid.n, how, why);
+    buf_free(&valid);
+    a->replaced = true;
+    return o;
+}
+
+bool answer_read(struct answer *a, const char *s, size_t n, struct err *e)
+{
+    *a = (struct answer){.count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}, .done = -1, .total = -1};
+    if (n == 6 && memcmp(s, "[DONE]", 6) == 0) {
+        a->end = true;
+        return true;
+    }
+    json_error_t why;
+    json_t *o = load(a, s, n, &why);
+    bool ok = json_is_object(o);
+    if (ok)
+        get_all(a, o);
+    else
+        err_set(e, ERR_MODEL, "the server sent what is no JSON object: %.*s",
+                (int)(n < 60 ? n : 60), s);
+    json_decref(o);
+    return ok;
+}
+
+void answer_free(struct answer *a)
+{
+    buf_free(&a->text);
+    buf_free(&a->thought);
+    free(a->token);
+    ids_free(&a->prompt);
+    ids_free(&a->reply);
+    ids_free(&a->accepted);
+    ids_free(&a->drafted);
+    *a = (struct answer){0};
+}

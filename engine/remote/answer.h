@@ -1,0 +1,62 @@
+/* answer.h - what a server says about a reply: one JSON text of any known server, as facts.
+ *
+ * Read are: chunks and whole answers of the OpenAI API for chats and completions with the additions
+ * of vLLM, SGLang and llama-server; llama-server's own /completion; SGLang's own /generate; ollama's
+ * /api/chat; and the error objects of all of them. Every field is read if it is there and of the
+ * right type; what a server does not say stays "not reported": -1, NAN, or no items. Nothing is
+ * derived here but the rival of a token. Pure functions; a struct belongs to one thread.
+ */
+#ifndef AERIE_ANSWER_H
+#define AERIE_ANSWER_H
+
+#include "kernels/base.h"
+
+enum { ANSWER_TOKENS = 65536 }; /* most tokens or steps of one text */
+
+/* One token of the reply with its log probability, and the best other token of the same row. */
+struct answer_token {
+    int32_t id, rival;       /* -1: not reported */
+    float logp, rival_logp;  /* NAN: not reported */
+};
+
+enum finish {
+    FINISH_NONE,   /* the reply goes on */
+    FINISH_STOP,   /* the model ended it, or a stop text was met */
+    FINISH_LENGTH, /* max_tokens, or the context is full */
+    FINISH_ABORT,  /* the server ended it */
+    FINISH_OTHER,  /* "tool_calls", "content_filter", ... */
+};
+
+/* Numbers that a server may report about a request; -1: not reported. */
+struct answer_counts {
+    int64_t prompt, generated; /* tokens */
+    int64_t cached;            /* prompt tokens whose KV the server already held */
+    int64_t drafted, accepted; /* draft tokens, in all */
+    int64_t verifies;          /* steps of the target's model that verified a draft */
+    double ms_prompt, ms_decode, ms_queue, ms_first; /* ms_first: until the first token */
+};
+
+struct answer {
+    struct buf text, thought; /* pieces of the final and of the reasoning channel */
+    bool cumulative;          /* text is the whole reply so far (SGLang /generate) */
+    int index;                /* of the choice, from 0 */
+    struct answer_token *token; /* (n_token) */
+    int n_token;
+    struct ids prompt;    /* the prompt's ids as the server read it; n 0: not reported */
+    struct ids reply;     /* ids of the whole reply so far, where a server repeats them (SGLang) */
+    struct ids accepted, drafted; /* per verification step of the whole request (vLLM) */
+    enum finish finish;
+    struct answer_counts count;
+    int64_t done, total;  /* progress of the prompt, -1: not reported */
+    char model[128];      /* "" : not reported */
+    char error[400];      /* "": none. One line, not sanitised */
+    int error_code;       /* 0: not reported */
+    bool replaced;        /* invalid UTF-8 became U+FFFD */
+    bool end;             /* the text was "[DONE]", or says that it is the last */
+};
+
+/* Reads one text; frees nothing of *a before. False and *e (ERR_MODEL): it is no JSON object. */
+bool answer_read(struct answer *a, const char *json, size_t n, struct err *e);
+void answer_free(struct answer *a);
+
+#endif

@@ -1,0 +1,381 @@
+/* http.c - libcurl's multi interface: see http.h. */
+#include "engine/remote/http.h"
+
+#include <ctype.h>
+#include <curl/curl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/remote/answer.h"
+
+enum { SHOWN = 160, HTTP_CALLS = 64 }; /* bytes of an error's body in a message */
+
+struct http {
+    CURLM *multi;
+    struct curl_slist *headers;
+    char *url, *shown; /* shown: without user and password */
+    const char *warning;
+    struct http_opts opts;
+    struct http_call *call[HTTP_CALLS]; /* (n) begun and not ended */
+    int n;
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool is_loopback(const char *host)
+{
+    return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "[::1]");
+}
+
+/* Splits and checks the address; fills url (without a slash at its end), shown and warning. */
+static bool read_url(struct http *h, const char *text, bool key, struct err *e)
+{
+    CURLU *u = curl_url();
+    char *scheme = NULL, *host = NULL, *shown = NULL;
+    bool ok = u && curl_url_set(u, CURLUPART_URL, text, 0) == CURLUE_OK &&
+              curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) == CURLUE_OK &&
+              curl_url_get(u, CURLUPART_HOST, &host, 0) == CURLUE_OK &&
+              (!strcmp(scheme, "http") || !strcmp(scheme, "https"));
+    if (!ok)
+        err_set(e, ERR_USAGE, "\"%.200s\" is no address of a server; expected http://HOST:PORT", text);
+    if (ok) {
+        size_t n = strlen(text);
+        while (n && text[n - 1] == '/')
+            n--;
+        h->url = xasprintf("%.*s", (int)n, text);
+        curl_url_set(u, CURLUPART_USER, NULL, 0);
+        curl_url_set(u, CURLUPART_PASSWORD, NULL, 0);
+        curl_url_get(u, CURLUPART_URL, &shown, 0);
+        h->shown = xstrdup(shown ? shown : "?");
+        if (!strcmp(scheme, "http") && !is_loopback(host))
+            h->warning = key ? "the key and the conversation travel unencrypted (http to another machine)"
+                             : "the conversation travels unencrypted (http to another machine)";
+    }
+    curl_free(scheme);
+    curl_free(host);
+    curl_free(shown);
+    curl_url_cleanup(u);
+    return ok;
+}
+
+static bool is_header(const char *s)
+{
+    const char *colon = strchr(s, ':');
+    if (!colon || colon == s)
+        return false;
+    for (; *s; s++)
+        if ((unsigned char)*s < ' ' || *s == 127 || (s < colon && *s == ' '))
+            return false;
+    return true;
+}
+
+static bool add_headers(struct http *h, const struct http_opts *o, struct err *e)
+{
+    for (int i = 0; i < o->n_header; i++) {
+        if (!is_header(o->header[i]))
+            return err_set(e, ERR_USAGE, "\"%.100s\" is no header; expected \"Name: value\"",
+                           o->header[i]);
+        h->headers = curl_slist_append(h->headers, o->header[i]);
+    }
+    if (o->key) {
+        char *line = xasprintf("Authorization: Bearer %s", o->key);
+        bool ok = is_header(line);
+        if (ok)
+            h->headers = curl_slist_append(h->headers, line);
+        free(line);
+        if (!ok)
+            return err_set(e, ERR_USAGE, "the key has a character that no header can hold");
+    }
+    h->headers = curl_slist_append(h->headers, "Content-Type: application/json");
+    h->headers = curl_slist_append(h->headers, "Expect:");
+    return true;
+}
+
+bool http_open(struct http **out, const struct http_opts *o, struct err *e)
+{
+    static bool once; /* before the first thread */
+    if (!once && curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return err_set(e, ERR_MODEL, "libcurl cannot start");
+    once = true;
+    struct http *h = xcalloc(1, sizeof *h);
+    h->opts = *o;
+    h->opts.connect_ms = o->connect_ms ? o->connect_ms : 10000;
+    h->opts.first_ms = o->first_ms ? o->first_ms : 600000;
+    h->opts.silence_ms = o->silence_ms ? o->silence_ms : 120000;
+    h->multi = curl_multi_init();
+    if (!h->multi || !read_url(h, o->url, o->key != NULL, e) || !add_headers(h, o, e)) {
+        if (!h->multi)
+            err_set(e, ERR_MODEL, "libcurl cannot start");
+        http_close(h);
+        return false;
+    }
+    *out = h;
+    return true;
+}
+
+void http_close(struct http *h)
+{
+    if (!h)
+        return;
+    curl_multi_cleanup(h->multi);
+    curl_slist_free_all(h->headers);
+    free(h->url);
+    free(h->shown);
+    free(h);
+}
+
+const char *http_warning(const struct http *h) { return h->warning; }
+const char *http_url(const struct http *h) { return h->shown; }
+void http_wake(struct http *h) { curl_multi_wakeup(h->multi); }
+
+/* ---- a request ------------------------------------------------------------------------------- */
+
+static void fail(struct http_call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void fail(struct http_call *c, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!c->failed)
+        err_set(&c->why, ERR_MODEL, "%s", text);
+    c->failed = c->done = true;
+}
+
+/* The value of a header line "name: value\r\n"; NULL: it is another header. */
+static const char *header_is(const char *line, size_t n, const char *name, size_t *len)
+{
+    size_t k = strlen(name);
+    if (n <= k || line[k] != ':' || strncasecmp(line, name, k) != 0)
+        return NULL;
+    const char *v = line + k + 1, *end = line + n;
+    while (v < end && isspace((unsigned char)*v))
+        v++;
+    while (end > v && isspace((unsigned char)end[-1]))
+        end--;
+    *len = (size_t)(end - v);
+    return v;
+}
+
+static void copy_value(char *out, size_t room, const char *v, size_t n)
+{
+    snprintf(out, room, "%.*s", (int)(n < room ? n : room - 1), v);
+}
+
+static size_t on_header(char *line, size_t one, size_t n, void *arg)
+{
+    struct http_call *c = arg;
+    size_t len;
+    const char *v;
+    (void)one;
+    if (n > 5 && !strncasecmp(line, "HTTP/", 5)) { /* a new answer: 100, or after a proxy's own */
+        c->type[0] = c->agent[0] = c->moved[0] = '\0';
+        c->retry_s = -1;
+    } else if ((v = header_is(line, n, "content-type", &len))) {
+        size_t stop = 0;
+        while (stop < len && v[stop] != ';' && v[stop] != ' ')
+            stop++;
+        copy_value(c->type, sizeof c->type, v, stop);
+        for (char *p = c->type; *p; p++)
+            *p = (char)tolower((unsigned char)*p);
+    } else if ((v = header_is(line, n, "server", &len))) {
+        copy_value(c->agent, sizeof c->agent, v, len);
+    } else if ((v = header_is(line, n, "location", &len))) {
+        copy_value(c->moved, sizeof c->moved, v, len);
+    } else if ((v = header_is(line, n, "retry-after", &len)) && len && isdigit((unsigned char)*v)) {
+        c->retry_s = atoi(v);
+    }
+    return n;
+}
+
+static size_t on_body(char *p, size_t one, size_t n, void *arg)
+{
+    struct http_call *c = arg;
+    long status = 0;
+    (void)one;
+    curl_easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
+    c->n_bytes += n;
+    c->ns_last = clock_ns();
+    if (!c->ns_first)
+        c->ns_first = c->ns_last;
+    if (c->bytes && status == 200) {
+        struct err e;
+        if (c->bytes(c->arg, p, n, &e))
+            return n;
+        fail(c, "%s", e.msg);
+        return 0;
+    }
+    if (c->answer.n + n > HTTP_BODY) {
+        fail(c, "the server's answer is longer than %d MiB", HTTP_BODY >> 20);
+        return 0;
+    }
+    buf_add(&c->answer, p, n);
+    return n;
+}
+
+void http_begin(struct http *h, struct http_call *c)
+{
+    CURL *q = curl_easy_init();
+    CHECK(q);
+    c->own = q;
+    c->done = c->failed = c->unsent = false;
+    c->status = 0;
+    c->retry_s = -1;
+    c->ns_begin = clock_ns();
+    c->ns_first = c->ns_last = c->ns_end = c->n_bytes = 0;
+    buf_clear(&c->answer);
+    char *url = xasprintf("%s%s", h->url, c->path);
+    curl_easy_setopt(q, CURLOPT_URL, url);
+    free(url); /* libcurl has copied it */
+    curl_easy_setopt(q, CURLOPT_PRIVATE, c);
+    curl_easy_setopt(q, CURLOPT_HTTPHEADER, h->headers);
+    curl_easy_setopt(q, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(q, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(q, CURLOPT_FOLLOWLOCATION, 0L);
+    curl_easy_setopt(q, CURLOPT_ACCEPT_ENCODING, "");
+    curl_easy_setopt(q, CURLOPT_TCP_NODELAY, 1L);
+    curl_easy_setopt(q, CURLOPT_USERAGENT, "aerie/" AERIE_VERSION);
+    curl_easy_setopt(q, CURLOPT_CONNECTTIMEOUT_MS, (long)h->opts.connect_ms);
+    curl_easy_setopt(q, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(q, CURLOPT_HEADERDATA, c);
+    curl_easy_setopt(q, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(q, CURLOPT_WRITEDATA, c);
+    if (strcmp(c->method, "GET") != 0)
+        curl_easy_setopt(q, CURLOPT_CUSTOMREQUEST, c->method);
+    if (c->body) {
+        curl_easy_setopt(q, CURLOPT_POSTFIELDS, c->body);
+        curl_easy_setopt(q, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(c->body));
+        /* on a connection that was kept open and has died, libcurl would send the request again */
+        curl_easy_setopt(q, CURLOPT_FRESH_CONNECT, 1L);
+    }
+    CHECK(h->n < HTTP_CALLS);
+    h->call[h->n++] = c;
+    CURLMcode rc = curl_multi_add_handle(h->multi, q);
+    CHECK(rc == CURLM_OK);
+}
+
+static void finish(struct http *h, struct http_call *c, CURLcode rc)
+{
+    long status = 0, sent = 0;
+    curl_easy_getinfo(c->own, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(c->own, CURLINFO_REQUEST_SIZE, &sent);
+    c->status = (int)status;
+    c->ns_end = clock_ns();
+    if (rc != CURLE_OK && !c->failed) {
+        c->unsent = sent == 0;
+        if (c->unsent)
+            fail(c, "cannot reach %s: %s", h->shown, curl_easy_strerror(rc));
+        else
+            fail(c, "the connection to %s ended%s: %s", h->shown,
+                 c->n_bytes ? " in the middle of the answer" : " before an answer",
+                 curl_easy_strerror(rc));
+    }
+    c->done = true;
+}
+
+/* Fails the requests whose server has been silent for too long. Returns the milliseconds until the
+ * next one would be. */
+static int watch(struct http *h)
+{
+    uint64_t now = clock_ns();
+    int next = INT_MAX;
+    for (int i = 0; i < h->n; i++) {
+        struct http_call *c = h->call[i];
+        if (c->done)
+            continue;
+        int most = c->ns_first ? h->opts.silence_ms : h->opts.first_ms;
+        uint64_t since = c->ns_first ? c->ns_last : c->ns_begin;
+        int left = most - (int)((now - since) / 1000000);
+        if (left <= 0) {
+            fail(c, c->ns_first ? "%s has sent nothing for %d s" : "%s has not answered for %d s",
+                 h->shown, most / 1000);
+            c->ns_end = now;
+        }
+        next = min_int(next, left);
+    }
+    return max_int(next, 0);
+}
+
+void http_run(struct http *h, int ms)
+{
+    int running, left;
+    CURLMsg *m;
+    curl_multi_perform(h->multi, &running);
+    while ((m = curl_multi_info_read(h->multi, &left))) {
+        struct http_call *c;
+        if (m->msg != CURLMSG_DONE)
+            continue;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c);
+        finish(h, c, m->data.result);
+        ms = 0;
+    }
+    ms = min_int(ms, watch(h));
+    if (ms > 0)
+        curl_multi_poll(h->multi, NULL, 0, ms, NULL);
+}
+
+void http_end(struct http *h, struct http_call *c)
+{
+    if (!c->own)
+        return;
+    curl_multi_remove_handle(h->multi, c->own);
+    curl_easy_cleanup(c->own);
+    c->own = NULL;
+    for (int i = 0; i < h->n; i++)
+        if (h->call[i] == c)
+            h->call[i--] = h->call[--h->n];
+}
+
+/* ---- whole answers --------------------------------------------------------------------------- */
+
+/* What the server says in the body of an error: its message, or the beginning of the body. */
+static void error_text(const struct http_call *c, char *out, size_t room)
+{
+    struct answer a;
+    *out = '\0';
+    if (c->answer.n && answer_read(&a, c->answer.p, c->answer.n, NULL)) {
+        snprintf(out, room, "%s", a.error);
+        answer_free(&a);
+    }
+    if (*out || c->answer.n == 0)
+        return;
+    snprintf(out, room, "%.*s", (int)(c->answer.n < SHOWN ? c->answer.n : SHOWN), c->answer.p);
+    for (char *p = out; *p; p++)
+        if (*p == '\n' || *p == '\r')
+            *p = ' ';
+}
+
+bool http_refused(const struct http_call *c, struct err *e)
+{
+    char text[400];
+    error_text(c, text, sizeof text);
+    if (c->moved[0] && c->status / 100 == 3)
+        return err_set(e, ERR_MODEL, "the server redirects to %s; redirects are not followed: give "
+                       "that address if you trust it", c->moved);
+    const char *why = c->status == 401 || c->status == 403 ? " (a key is needed, or another one)"
+                      : c->status == 429                   ? " (too many requests)"
+                                                           : "";
+    return err_set(e, ERR_MODEL, "the server answers %d%s%s%s", c->status, why, *text ? ": " : "",
+                   text);
+}
+
+bool http_call(struct http *h, struct http_call *c, const struct stop *stop, struct err *e)
+{
+    http_begin(h, c);
+    while (!c->done && !stop_asked(stop))
+        http_run(h, 50);
+    bool done = c->done;
+    http_end(h, c);
+    if (!done)
+        return err_set(e, ERR_NEGATIVE, "stopped");
+    if (c->failed) {
+        if (e)
+            *e = c->why;
+        return false;
+    }
+    return c->status / 100 == 2 || http_refused(c, e);
+}

@@ -1,0 +1,197 @@
+/* metrics.c - the Prometheus text format: see metrics.h. */
+#include "engine/remote/metrics.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool name_char(char c)
+{
+    return isalnum((unsigned char)c) || c == '_' || c == ':';
+}
+
+/* The end of a label set whose first byte is after the brace; NULL: it does not end. */
+static char *labels_end(char *p)
+{
+    bool quoted = false;
+    for (; *p; p++) {
+        if (quoted && *p == '\\' && p[1])
+            p++;
+        else if (*p == '"')
+            quoted = !quoted;
+        else if (*p == '}' && !quoted)
+            return p;
+    }
+    return NULL;
+}
+
+/* strtod() reads more than the format has (hexadecimal, "nan(x)") and depends on the locale only in
+ * programs that set LC_NUMERIC, which aerie does not. */
+static bool read_value(const char *p, double *out)
+{
+    char *end;
+    while (*p == ' ' || *p == '\t')
+        p++;
+    *out = strtod(p, &end);
+    if (end == p)
+        return false;
+    while (*end == ' ' || *end == '\t')
+        end++;
+    if (*end == '-' || isdigit((unsigned char)*end)) /* a time stamp */
+        strtoll(end, &end, 10);
+    while (*end == ' ' || *end == '\t')
+        end++;
+    return *end == '\0';
+}
+
+/* Cuts "vllm:name" or "sglang_name" at the prefix. */
+static void split_name(struct metric *s, char *name)
+{
+    static const char *const under[] = {"sglang_", "vllm_", "llamacpp_"};
+    char *colon = strchr(name, ':');
+    s->name = name;
+    s->prefix = "";
+    if (colon) {
+        *colon = '\0';
+        s->prefix = name;
+        s->name = colon + 1;
+        return;
+    }
+    for (size_t i = 0; i < sizeof under / sizeof *under; i++) {
+        size_t n = strlen(under[i]);
+        if (strncmp(name, under[i], n) == 0) {
+            name[n - 1] = '\0';
+            s->prefix = name;
+            s->name = name + n;
+        }
+    }
+}
+
+static bool read_sample(char *line, struct metric *s)
+{
+    char *name = line, *p = line;
+    while (name_char(*p))
+        p++;
+    char *name_end = p;
+    while (*p == ' ' || *p == '\t')
+        p++;
+    s->labels = "";
+    if (*p == '{') {
+        char *end = labels_end(p + 1);
+        if (!end)
+            return false;
+        *end = '\0';
+        s->labels = p + 1;
+        p = end + 1;
+    } else if (p == name_end) {
+        return false;
+    }
+    if (name_end == name || !read_value(p, &s->value))
+        return false;
+    *name_end = '\0';
+    split_name(s, name);
+    return true;
+}
+
+bool metrics_read(struct metrics *m, const char *page, size_t n, struct err *e)
+{
+    *m = (struct metrics){.text = xmalloc(n + 1)};
+    if (n)
+        memcpy(m->text, page, n);
+    m->text[n] = '\0';
+    int room = 0;
+    for (char *line = m->text, *stop = m->text + n, *next; line < stop; line = next) {
+        char *end = memchr(line, '\n', (size_t)(stop - line));
+        next = end ? end + 1 : stop;
+        if (end)
+            *end = '\0';
+        size_t len = strlen(line); /* a NUL inside a line ends it */
+        if (len && line[len - 1] == '\r')
+            line[len - 1] = '\0';
+        line += strspn(line, " \t");
+        if (!*line || *line == '#')
+            continue;
+        if (m->n == METRICS_MOST) {
+            metrics_free(m);
+            return err_set(e, ERR_MODEL, "the server reports more than %d metrics", METRICS_MOST);
+        }
+        if (m->n == room)
+            m->at = xrealloc(m->at, (size_t)(room = room ? 2 * room : 64), sizeof *m->at);
+        if (read_sample(line, &m->at[m->n]))
+            m->n++;
+        else
+            m->n_bad++;
+    }
+    return true;
+}
+
+void metrics_free(struct metrics *m)
+{
+    free(m->at);
+    free(m->text);
+    *m = (struct metrics){0};
+}
+
+/* The value after label=" up to the closing quote; *out may be NULL. Returns its end. */
+static const char *read_label_value(const char *p, struct buf *out)
+{
+    for (; *p && *p != '"'; p++) {
+        char c = *p;
+        if (c == '\\' && p[1])
+            c = *++p == 'n' ? '\n' : *p;
+        if (out)
+            buf_char(out, c);
+    }
+    return *p ? p + 1 : p;
+}
+
+bool metric_label(const struct metric *s, const char *label, struct buf *out)
+{
+    size_t n = strlen(label);
+    for (const char *p = s->labels; *p;) {
+        p += strspn(p, " \t,");
+        const char *name = p;
+        while (name_char(*p))
+            p++;
+        bool found = (size_t)(p - name) == n && memcmp(name, label, n) == 0;
+        p += strspn(p, " \t");
+        if (*p != '=')
+            return false;
+        p++;
+        p += strspn(p, " \t");
+        if (*p != '"')
+            return false;
+        p = read_label_value(p + 1, found ? out : NULL);
+        if (found)
+            return true;
+    }
+    return false;
+}
+
+static bool label_is(const struct metric *s, const char *label, const char *value)
+{
+    struct buf got = {0};
+    bool same = !label || (metric_label(s, label, &got) && strcmp(got.p ? got.p : "", value) == 0);
+    buf_free(&got);
+    return same;
+}
+
+bool metrics_value(const struct metrics *m, const char *name, const char *label, const char *value,
+                   enum metrics_join join, double *out, int *count)
+{
+    int found = 0;
+    double all = 0;
+    for (int i = 0; i < m->n; i++) {
+        const struct metric *s = &m->at[i];
+        if (strcmp(s->name, name) != 0 || !label_is(s, label, value))
+            continue;
+        all = found == 0 ? s->value : join == METRICS_SUM ? all + s->value : fmax(all, s->value);
+        found++;
+    }
+    if (count)
+        *count = found;
+    if (found)
+        *out = all;
+    return found > 0;
+}

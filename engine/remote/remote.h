@@ -1,0 +1,23 @@
+/* remote.h - a server on the network as a backend: chat, log and whatever else it reports.
+ *
+ * Every view that the server does not report is absent, with the reason. Prompt and reply ids are
+ * logged only as the server sent them. Cancelling closes the connection, which ends the request on
+ * all known servers. A request is sent again only if the server cannot have seen it, or said 429 or
+ * 503 before any work; at most RETRIES times, and never after the first token.
+ */
+#ifndef AERIE_REMOTE_H
+#define AERIE_REMOTE_H
+
+#include "engine/backend.h"
+#include "engine/opts.h"
+
+/* Asks the server of o->server what it is and starts. o->model: the name by which the server serves
+ * the model, or NULL: the first that it lists; o->settings, o->log, o->attended count, the rest does
+ * not. NULL and *e (ERR_MODEL, ERR_USAGE). */
+struct backend *remote_open(const struct engine_opts *o, struct err *e);
+/* `aerie doctor --remote`: everything the server reports, one line each: ok, text. False and *e: it
+ * cannot be reached. */
+bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok, const char *line),
+                   void *arg, struct err *e);
+
+#endif

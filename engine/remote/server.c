@@ -1,0 +1,335 @@
+/* server.c - kinds of servers: see server.h. Endpoints and fields as recorded from vLLM 0.26.0 and
+ * llama-server b11434, and as documented by SGLang and ollama in late 2026. */
+#include "engine/remote/server.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+
+static const char *const kind_name[N_SERVERS] = {"an OpenAI-compatible server", "vLLM", "SGLang",
+                                                 "llama-server", "ollama", "aerie"};
+static const char *const report_names[N_REPORTS] = {
+    "ids of the prompt",  "ids of the reply",           "log probabilities",
+    "accepted drafts",    "accepted drafts by step",    "reused prompt tokens",
+    "use of the KV pools", "metrics"};
+
+const char *server_kind_name(enum server_kind k) { return kind_name[k]; }
+const char *report_name(enum report r) { return report_names[r]; }
+
+/* Why a kind of server does not report something by itself; NULL: it does. */
+static const char *const lacks[N_SERVERS][N_REPORTS] = {
+    [SERVER_OPENAI] =
+        {"the OpenAI API has no ids of prompts", "the OpenAI API has no token ids", NULL,
+         "the OpenAI API says nothing about drafts", "the OpenAI API says nothing about drafts", NULL,
+         "the OpenAI API says nothing about the KV cache", "this server has no /metrics"},
+    [SERVER_VLLM] =
+        {NULL, NULL, NULL,
+         "vLLM reports drafts of a request only with --per-request-spec-decode-metrics detailed",
+         "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed", NULL,
+         NULL, NULL},
+    [SERVER_SGLANG] = {NULL, NULL, NULL, NULL, "SGLang reports no single steps", NULL,
+                       "SGLang reports its pools only with --enable-metrics",
+                       "SGLang has /metrics only with --enable-metrics"},
+    [SERVER_LLAMA] = {"llama-server does not say how it tokenized a chat", NULL, NULL, NULL,
+                      "llama-server reports no single steps", NULL,
+                      "llama-server reports its slots only with --slots",
+                      "llama-server has /metrics only with --metrics"},
+    [SERVER_OLLAMA] = {"ollama reports no token ids", "ollama reports no token ids", NULL,
+                       "ollama does not draft", "ollama does not draft",
+                       "ollama does not report reuse", "ollama does not report its KV cache",
+                       "ollama has no /metrics"},
+    [SERVER_AERIE] = {NULL},
+};
+
+/* What an endpoint that was probed decides. */
+static bool is_probed(enum report r) { return r == REPORT_POOLS || r == REPORT_METRICS; }
+
+const char *server_lacks(const struct server *s, enum report r)
+{
+    if (s->said[r] || (is_probed(r) && s->answers[r]))
+        return NULL;
+    if (is_probed(r) && !lacks[s->kind][r])
+        return "this server has no /metrics";
+    return lacks[s->kind][r];
+}
+
+/* ---- probing --------------------------------------------------------------------------------- */
+
+/* GET path: the JSON object of the answer, which the caller releases; NULL: no such endpoint. *e is
+ * set (kind not ERR_NONE) only if the server cannot be reached. */
+static json_t *get_json(struct http *h, const char *path, char *agent, const struct stop *stop,
+                        struct err *e)
+{
+    struct http_call c = {.method = "GET", .path = path};
+    json_t *o = NULL;
+    struct err why;
+    *e = (struct err){0};
+    if (http_call(h, &c, stop, &why))
+        o = json_loadb(c.answer.p ? c.answer.p : "", c.answer.n, 0, NULL);
+    else if (c.status == 0 || c.status == 401 || c.status == 403 || c.status == 503)
+        *e = why;
+    if (agent && c.agent[0])
+        memcpy(agent, c.agent, sizeof c.agent);
+    buf_free(&c.answer);
+    if (o && !json_is_object(o)) {
+        json_decref(o);
+        o = NULL;
+    }
+    return o;
+}
+
+static void copy_text(char *out, size_t room, const json_t *v)
+{
+    if (json_is_string(v))
+        snprintf(out, room, "%s", json_string_value(v));
+}
+
+/* Adds single values of an object as "name=value" lines. Lists and objects are left out. */
+static void add_facts(struct buf *out, const json_t *o)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)o, key, v) {
+        char *text = json_is_object(v) || json_is_array(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+        if (text && !strchr(text, '\n') && strlen(text) < 400)
+            buf_printf(out, "%s=%s\n", key, text);
+        free(text);
+    }
+}
+
+/* The names of the models served; picks one. */
+static bool pick_model(struct server *s, const json_t *models, const char *want, struct err *e)
+{
+    json_t *list = json_object_get(models, "data"), *m;
+    size_t i;
+    char first[sizeof s->model] = "";
+    json_array_foreach(list, i, m) {
+        char id[sizeof s->model] = "";
+        copy_text(id, sizeof id, json_object_get(m, "id"));
+        if (i > 0 && !(want && !strcmp(id, want)))
+            continue;
+        if (want && i == 0 && strcmp(id, want) != 0) {
+            memcpy(first, id, sizeof first);
+            continue;
+        }
+        memcpy(s->model, id, sizeof id);
+        json_t *most = json_object_get(m, "max_model_len");
+        if (!most)
+            most = json_object_get(json_object_get(m, "meta"), "n_ctx");
+        if (json_is_integer(most))
+            s->context = (int)json_integer_value(most);
+    }
+    if (s->model[0])
+        return true;
+    if (want && first[0])
+        return err_set(e, ERR_MODEL, "the server has no model \"%.100s\"; it serves %s", want, first);
+    return err_set(e, ERR_MODEL, "the server lists no model");
+}
+
+/* The kind, by the endpoints that only one kind has; fills version and facts. False: unreachable. */
+static bool find_kind(struct server *s, struct http *h, const struct stop *stop, struct err *e)
+{
+    static const struct { const char *path; enum server_kind kind; const char *version; } sign[] = {
+        {"/get_model_info", SERVER_SGLANG, NULL},
+        {"/props", SERVER_LLAMA, "build_info"},
+        {"/version", SERVER_VLLM, "version"},
+        {"/api/version", SERVER_OLLAMA, "version"},
+    };
+    for (size_t i = 0; i < sizeof sign / sizeof *sign; i++) {
+        char agent[64] = "";
+        json_t *o = get_json(h, sign[i].path, agent, stop, e);
+        if (!o && e->kind != ERR_NONE)
+            return false;
+        bool aerie = !strncmp(agent, "aerie/", 6);
+        if (aerie) {
+            s->kind = SERVER_AERIE;
+            snprintf(s->version, sizeof s->version, "%s", agent + 6);
+        } else if (o) {
+            s->kind = sign[i].kind;
+            if (sign[i].version)
+                copy_text(s->version, sizeof s->version, json_object_get(o, sign[i].version));
+            add_facts(&s->facts, o);
+        }
+        json_decref(o);
+        if (aerie || s->kind != SERVER_OPENAI)
+            return true;
+    }
+    return true;
+}
+
+/* What more the found kind says about itself. */
+static void ask_more(struct server *s, struct http *h, const struct stop *stop)
+{
+    struct err e;
+    json_t *o = NULL;
+    if (s->kind == SERVER_SGLANG) {
+        o = get_json(h, "/server_info", NULL, stop, &e);
+        if (!o)
+            o = get_json(h, "/get_server_info", NULL, stop, &e);
+        copy_text(s->version, sizeof s->version, json_object_get(o, "version"));
+    } else if (s->kind == SERVER_VLLM) {
+        o = get_json(h, "/server_info", NULL, stop, &e); /* only in development mode */
+    } else if (s->kind == SERVER_LLAMA && s->context == 0) {
+        o = get_json(h, "/props", NULL, stop, &e);
+        json_t *n = json_object_get(json_object_get(o, "default_generation_settings"), "n_ctx");
+        if (json_is_integer(n))
+            s->context = (int)json_integer_value(n);
+        json_decref(o);
+        o = NULL;
+    }
+    add_facts(&s->facts, o);
+    json_decref(o);
+}
+
+static void probe_metrics(struct server *s, struct http *h, const struct stop *stop)
+{
+    struct http_call c = {.method = "GET", .path = "/metrics"};
+    if (s->kind == SERVER_OLLAMA)
+        return;
+    s->answers[REPORT_METRICS] = http_call(h, &c, stop, NULL);
+    s->answers[REPORT_POOLS] = s->answers[REPORT_METRICS] && s->kind != SERVER_OPENAI &&
+                               s->kind != SERVER_LLAMA;
+    buf_free(&c.answer);
+    if (s->kind == SERVER_LLAMA) {
+        struct http_call slots = {.method = "GET", .path = "/slots"};
+        s->answers[REPORT_POOLS] = http_call(h, &slots, stop, NULL);
+        buf_free(&slots.answer);
+    }
+}
+
+bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,
+                  struct err *e)
+{
+    *s = (struct server){0};
+    struct err why;
+    if (!find_kind(s, h, stop, &why)) {
+        if (e)
+            *e = why;
+        return false;
+    }
+    json_t *models = get_json(h, "/v1/models", NULL, stop, &why);
+    bool ok = models && pick_model(s, models, model, e);
+    if (!models && e)
+        *e = why.kind != ERR_NONE
+                 ? why
+                 : (struct err){ERR_MODEL, "the server has no /v1/models: it is no server of a model"};
+    json_decref(models);
+    if (ok) {
+        ask_more(s, h, stop);
+        probe_metrics(s, h, stop);
+    }
+    return ok;
+}
+
+void server_free(struct server *s)
+{
+    buf_free(&s->facts);
+    *s = (struct server){0};
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+bool server_knows(const struct server *s, const char *setting)
+{
+    static const char *const all[] = {"temperature", "top_p", "seed", "max_tokens", "verbose",
+                                      "think", "forget"};
+    static const char *const more[] = {"top_k", "min_p"};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(setting, all[i]))
+            return true;
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+        if (!strcmp(setting, more[i]))
+            return s->kind != SERVER_OPENAI;
+    return false;
+}
+
+static void put_messages(struct buf *b, const struct said *said, int n)
+{
+    jput_key(b, "messages");
+    jput_open(b, '[');
+    for (int i = 0; i < n; i++) {
+        jput_open(b, '{');
+        jput_kstr(b, "role", said[i].role);
+        jput_kstr(b, "content", said[i].text);
+        jput_close(b, '}');
+    }
+    jput_close(b, ']');
+}
+
+static void put_sampling(const struct server *s, const struct settings *set, int64_t seed,
+                         const char *max_tokens, struct buf *b)
+{
+    jput_kreal(b, "temperature", set->temperature);
+    if (set->temperature > 0) {
+        jput_kreal(b, "top_p", set->top_p);
+        if (server_knows(s, "top_k")) {
+            /* "all" is 0 in llama-server and ollama, -1 in the others */
+            bool zero = s->kind == SERVER_LLAMA || s->kind == SERVER_OLLAMA;
+            jput_kint(b, "top_k", set->top_k ? set->top_k : zero ? 0 : -1);
+            jput_kreal(b, "min_p", set->min_p);
+        }
+    }
+    if (seed >= 0)
+        jput_kint(b, "seed", seed & 0x7FFFFFFF);
+    if (set->max_tokens)
+        jput_kint(b, max_tokens, set->max_tokens);
+}
+
+static const char *ask_ollama(const struct server *s, const struct said *said, int n,
+                              const struct settings *set, int64_t seed, struct buf *b)
+{
+    jput_open(b, '{');
+    jput_kstr(b, "model", s->model);
+    put_messages(b, said, n);
+    jput_kbool(b, "stream", true);
+    jput_key(b, "options");
+    jput_open(b, '{');
+    put_sampling(s, set, seed, "num_predict", b);
+    jput_close(b, '}');
+    jput_close(b, '}');
+    return "/api/chat";
+}
+
+const char *server_ask(const struct server *s, const struct said *said, int n,
+                       const struct settings *set, int64_t seed, struct buf *b)
+{
+    if (s->kind == SERVER_OLLAMA)
+        return ask_ollama(s, said, n, set, seed, b);
+    jput_open(b, '{');
+    jput_kstr(b, "model", s->model);
+    put_messages(b, said, n);
+    put_sampling(s, set, seed, "max_tokens", b);
+    jput_kbool(b, "stream", true);
+    jput_key(b, "stream_options");
+    jput_raw(b, "{\"include_usage\":true}");
+    jput_kbool(b, "logprobs", true);
+    jput_kint(b, "top_logprobs", 4);
+    if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE)
+        jput_kbool(b, "return_token_ids", true);
+    if (s->kind == SERVER_LLAMA) {
+        jput_kbool(b, "return_tokens", true);
+        jput_kbool(b, "return_progress", true);
+        jput_kbool(b, "timings_per_token", true);
+    }
+    if (s->kind == SERVER_SGLANG) {
+        jput_kbool(b, "return_output_ids", true);
+        jput_kbool(b, "return_input_ids", true);
+        jput_kbool(b, "return_spec_tokens_details", true);
+    }
+    jput_close(b, '}');
+    return "/v1/chat/completions";
+}
+
+const char *server_ask_prompt(const struct server *s, const struct said *said, int n, struct buf *b)
+{
+    if (s->kind != SERVER_VLLM && s->kind != SERVER_AERIE)
+        return NULL;
+    jput_open(b, '{');
+    jput_kstr(b, "model", s->model);
+    put_messages(b, said, n);
+    jput_kbool(b, "add_generation_prompt", true);
+    jput_close(b, '}');
+    return "/tokenize";
+}

@@ -1,0 +1,73 @@
+/* server.h - which server this is, what it can report, and how it is asked.
+ *
+ * The kind is found out by asking, never from the address. What a kind of server can report, and
+ * which of its flags makes it report more, stands in one table (server.c); doctor prints it, and the
+ * greyed panes say why from it. Threads: as http.h.
+ */
+#ifndef AERIE_SERVER_H
+#define AERIE_SERVER_H
+
+#include "engine/remote/answer.h"
+#include "engine/remote/http.h"
+#include "engine/settings.h"
+
+enum server_kind {
+    SERVER_OPENAI, /* speaks the OpenAI API; nothing else is known of it */
+    SERVER_VLLM,
+    SERVER_SGLANG,
+    SERVER_LLAMA,
+    SERVER_OLLAMA,
+    SERVER_AERIE,
+    N_SERVERS
+};
+const char *server_kind_name(enum server_kind k); /* "vLLM", ... */
+
+/* What a server may report, of which the program shows views. */
+enum report {
+    REPORT_PROMPT_IDS,
+    REPORT_REPLY_IDS,
+    REPORT_LOGPROBS,
+    REPORT_ACCEPT_REQUEST, /* drafted and accepted tokens of a request */
+    REPORT_ACCEPT_STEP,    /* of each step */
+    REPORT_CACHED,         /* prompt tokens found in the cache */
+    REPORT_POOLS,          /* how full the KV cache is */
+    REPORT_METRICS,
+    N_REPORTS
+};
+const char *report_name(enum report r); /* "ids of the prompt", ... */
+
+struct server {
+    enum server_kind kind;
+    char version[64];
+    char model[256]; /* the name by which the server serves it */
+    int context;     /* most tokens of a request, 0: not reported */
+    struct buf facts; /* "name=value" lines as the server reported them: launch arguments and such */
+    bool said[N_REPORTS];     /* it has been seen to report this */
+    bool answers[N_REPORTS];  /* the endpoint for it answered when the server was probed */
+};
+
+/* Asks the server what it is. model: the name to use, or NULL: the only one it serves, else the
+ * first. False and *e: it cannot be reached, or serves no model (ERR_MODEL). */
+bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,
+                  struct err *e);
+void server_free(struct server *s);
+
+/* Why the server does not report this, with the flag or field that would change that, as one line
+ * for people; NULL: it can. */
+const char *server_lacks(const struct server *s, enum report r);
+
+/* One message of a conversation. */
+struct said {
+    const char *role, *text; /* "system", "user", "assistant" */
+};
+/* The path of the request for a reply, and appends its JSON: streamed, with everything that this
+ * kind of server can report. seed < 0: none. */
+const char *server_ask(const struct server *s, const struct said *said, int n,
+                       const struct settings *set, int64_t seed, struct buf *body);
+/* The same for the ids of the prompt that a conversation becomes; NULL: this kind cannot say. */
+const char *server_ask_prompt(const struct server *s, const struct said *said, int n,
+                              struct buf *body);
+/* Whether this kind of server knows a setting of ours; what it does not know is refused by name. */
+bool server_knows(const struct server *s, const char *setting);
+
+#endif

@@ -1,0 +1,86 @@
+/* talk.h - a backend around a conversation whose replies come from elsewhere: requests in, messages
+ * kept, events out. The remote backend (remote.c) and the tests' mock are two ways to answer.
+ *
+ * Threads: one thread takes the requests and calls the hooks. What stands below `mu` in struct talk
+ * is shared with the caller's thread under that lock; the rest belongs to the talk's thread once it
+ * runs.
+ */
+#ifndef AERIE_TALK_H
+#define AERIE_TALK_H
+
+#include <pthread.h>
+
+#include "engine/backend.h"
+
+struct talk;
+
+/* One exchanged pair; reply is "" while it is awaited. */
+struct talk_pair {
+    int turn;
+    char *user, *reply;
+    struct ids ids; /* of the reply; n 0: not known */
+};
+
+/* A reply as its answerer leaves it. */
+struct talk_reply {
+    struct buf text;  /* of the final channel */
+    struct ids ids;   /* of the whole reply; n 0: not known */
+    int n_tokens;     /* generated, as far as known; 0: nothing was said */
+    int n_drafted, n_accepted, n_steps;
+    uint64_t us_prefill, us_decode;
+    enum stop_reason why;
+};
+
+struct talk_hooks {
+    /* Why a request cannot be carried out, as one line; NULL: it can. The caller's thread. */
+    const char *(*refuses)(struct talk *t, const struct request *rq);
+    /* Answers the last pair of t->said. Before the first other event it posts EV_TURN_BEGIN with
+     * talk_turn_begins(). Looks at t->stop at least every 100 ms. */
+    void (*answer)(struct talk *t, bool regen, struct talk_reply *out);
+    /* Another request: RQ_SEVERAL, RQ_BATCH, RQ_CALIBRATE. NULL: refused anyway. */
+    void (*other)(struct talk *t, const struct request *rq);
+    void (*closed)(struct talk *t); /* the thread has ended: frees what the backend holds */
+    const char *(*token)(struct talk *t, int32_t id, size_t *n); /* NULL: no texts are known */
+};
+
+struct talk {
+    struct backend base; /* first */
+    struct backend_info info;
+    const struct talk_hooks *hooks;
+    struct evq *screen, *log;
+    pthread_t thread;
+    struct stop stop;
+
+    struct talk_pair *said; /* (n_said) the context */
+    int n_said;
+    char *system; /* NULL: none */
+    uint64_t seq;
+    bool lost; /* the server is gone for good */
+
+    pthread_mutex_t mu;
+    pthread_cond_t filled;
+    struct request waiting[64]; /* (n_waiting) oldest first */
+    int n_waiting;
+    bool closing, working;
+    struct chat_view view;
+};
+
+/* Starts the thread; t is zeroed but for base, info, hooks and view.settings, and is allocated by
+ * malloc() or is the first member of what is. backend_close() frees it after hooks->closed().
+ * False and *e (ERR_MODEL): nothing runs, and the caller frees. */
+bool talk_open(struct talk *t, struct evq *log, struct err *e);
+
+/* ---- for the hooks, on the talk's thread ----------------------------------------------------- */
+
+struct event talk_event(struct talk *t, enum event_kind kind);
+void talk_post(struct talk *t, struct event *ev); /* to the log and the screen; takes its parts */
+void talk_notice(struct talk *t, const char *text);
+/* Posts EV_FAULT and returns the stop reason that the turn ends with. */
+enum stop_reason talk_fault(struct talk *t, const char *text, bool lost);
+/* prompt: its ids, taken over; n_prompt: tokens, 0: not known. */
+void talk_turn_begins(struct talk *t, bool regen, struct ids *prompt, int n_prompt);
+/* Text of the reply, shown and, of channel 0, added to the reply. */
+void talk_text(struct talk *t, struct talk_reply *r, int channel, const char *text, size_t n);
+int talk_words(const struct talk *t); /* of the context: where a server reports no tokens */
+
+#endif
