@@ -329,9 +329,9 @@ static void get_usage(struct answer *a, const json_t *o)
     get_count(o, "usage.prompt_tokens_details.cached_tokens", &n->cached);
     get_ids(o, "metrics.speculative_decoding.per_step_accepted", &a->accepted);
     get_ids(o, "metrics.speculative_decoding.per_step_drafted", &a->drafted);
-    get_count(o, "metrics.speculative_decoding.num_drafts", &n->verifies);
+    get_count(o, "metrics.speculative_decoding.num_spec_steps", &n->verifies);
     get_count(o, "metrics.speculative_decoding.num_draft_tokens", &n->drafted);
-    get_count(o, "metrics.speculative_decoding.num_accepted_tokens", &n->accepted);
+    get_count(o, "metrics.speculative_decoding.num_accepted_draft_tokens", &n->accepted);
     get_ms(o, "metrics.time_to_first_token_ms", 1, &n->ms_first);
     get_ms(o, "metrics.queue_time_ms", 1, &n->ms_queue);
     get_count(o, "timings.draft_n", &n->drafted);

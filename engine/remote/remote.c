@@ -51,6 +51,8 @@ struct incoming {
     char error[400];
     uint64_t ns_first;       /* of the first token */
     struct ids prompt;
+    struct http_call call;
+    struct buf whole;        /* of an answer that is no stream */
 };
 
 static void keep_count(int64_t *have, int64_t got)
@@ -137,6 +139,8 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
 {
     struct incoming *in = arg;
     struct answer a;
+    if (in->end)
+        return true;
     if (!answer_read(&a, data, n, e))
         return false;
     if (a.error[0]) {
@@ -169,7 +173,26 @@ static bool take(void *arg, const char *data, size_t n, struct err *e)
 static bool on_bytes(void *arg, const void *p, size_t n, struct err *e)
 {
     struct incoming *in = arg;
-    return in->end || wire_feed(&in->wire, p, n, take, in, e); /* what follows [DONE] is no matter */
+    const char *type = in->call.type;
+    bool stream = !strcmp(type, "text/event-stream"), lines = strstr(type, "ndjson") != NULL;
+    if (in->end)
+        return true; /* what follows [DONE] is no matter */
+    if (stream || lines) {
+        in->wire.form = lines ? WIRE_LINES : WIRE_SSE;
+        return wire_feed(&in->wire, p, n, take, in, e);
+    }
+    if (strcmp(type, "application/json") != 0)
+        return err_set(e, ERR_MODEL, "the server answers with %s instead of a stream of events",
+                       *type ? type : "bytes of no type");
+    if (in->whole.n + n > WIRE_MOST)
+        return err_set(e, ERR_MODEL, "the server's answer is longer than %d MiB", WIRE_MOST >> 20);
+    buf_add(&in->whole, p, n); /* a server that does not stream */
+    return true;
+}
+
+static bool read_rest(struct incoming *in, struct err *e)
+{
+    return in->whole.n ? take(in, in->whole.p, in->whole.n, e) : wire_end(&in->wire, take, in, e);
 }
 
 /* ---- the request ----------------------------------------------------------------------------- */
@@ -221,27 +244,25 @@ static int retry_ms(const struct http_call *c, int attempt)
     return c->retry_s >= 0 && c->retry_s <= 30 ? c->retry_s * 1000 : 500 << attempt;
 }
 
-/* Sends the request and reads the reply. False and *e: it failed, *c says how far it came. */
-static bool exchange(struct incoming *in, struct http_call *c, struct err *e)
+/* Sends the request and reads the reply. False and *e: it failed, in->call says how far it came. */
+static bool exchange(struct incoming *in, struct err *e)
 {
     struct http *h = in->r->http;
-    struct talk *t = &in->r->talk;
+    struct http_call *c = &in->call;
     http_begin(h, c);
-    while (!c->done && !in->end && !stop_asked(&t->stop))
+    while (!c->done && !in->end && !stop_asked(&in->r->talk.stop))
         http_run(h, 50);
     bool stopped = !c->done && !in->end;
     http_end(h, c);
     if (stopped)
         return err_set(e, ERR_NEGATIVE, "stopped");
+    if (in->end)
+        return true;
     if (c->failed) {
         *e = c->why;
         return false;
     }
-    if (in->end)
-        return true;
-    if (c->status != 200)
-        return http_refused(c, e);
-    return wire_end(&in->wire, take, in, e);
+    return c->status == 200 ? read_rest(in, e) : http_refused(c, e);
 }
 
 /* What to say after the stream ended: NULL, or why the reply may not be whole. */
@@ -261,11 +282,11 @@ static enum stop_reason stop_of(enum finish f)
 static void converse(struct incoming *in, const char *path, const char *body)
 {
     struct talk *t = &in->r->talk;
+    struct http_call *c = &in->call;
     struct err e;
-    struct http_call c = {.method = "POST", .path = path, .body = body, .bytes = on_bytes, .arg = in};
+    *c = (struct http_call){.method = "POST", .path = path, .body = body, .bytes = on_bytes, .arg = in};
     for (int attempt = 0;; attempt++) {
-        in->wire.form = in->r->server.kind == SERVER_OLLAMA ? WIRE_LINES : WIRE_SSE;
-        if (exchange(in, &c, &e)) {
+        if (exchange(in, &e)) {
             const char *why = incomplete(in);
             in->out->why = stop_of(in->finish);
             if (why)
@@ -276,18 +297,19 @@ static void converse(struct incoming *in, const char *path, const char *body)
             in->out->why = STOP_CANCEL;
             break;
         }
-        if (attempt == RETRIES || in->ns_first || !may_retry(&c)) {
+        if (attempt == RETRIES || in->ns_first || !may_retry(c)) {
             in->out->why = talk_fault(t, e.msg, false);
             break;
         }
         char line[640];
-        snprintf(line, sizeof line, "%.500s; asking again in %d ms", e.msg, retry_ms(&c, attempt));
+        snprintf(line, sizeof line, "%.500s; asking again in %d ms", e.msg, retry_ms(c, attempt));
         talk_notice(t, line);
-        wait_ms(t, retry_ms(&c, attempt));
+        wait_ms(t, retry_ms(c, attempt));
     }
-    buf_free(&c.answer);
-    in->out->us_prefill = in->ns_first ? (in->ns_first - c.ns_begin) / 1000 : 0;
-    in->out->us_decode = in->ns_first && c.ns_last > in->ns_first ? (c.ns_last - in->ns_first) / 1000 : 0;
+    buf_free(&c->answer);
+    in->out->us_prefill = in->ns_first ? (in->ns_first - c->ns_begin) / 1000 : 0;
+    in->out->us_decode =
+        in->ns_first && c->ns_last > in->ns_first ? (c->ns_last - in->ns_first) / 1000 : 0;
 }
 
 /* ---- the end of a turn ----------------------------------------------------------------------- */
@@ -396,6 +418,7 @@ static void answer(struct talk *t, bool regen, struct talk_reply *out)
     converse(&in, path, body.p);
     end_reply(&in);
     wire_free(&in.wire);
+    buf_free(&in.whole);
     free(in.token);
     free(in.piece);
     ids_free(&in.accepted);

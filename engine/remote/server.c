@@ -26,8 +26,8 @@ static const char *const lacks[N_SERVERS][N_REPORTS] = {
          "the OpenAI API says nothing about the KV cache", "this server has no /metrics"},
     [SERVER_VLLM] =
         {NULL, NULL, NULL,
-         "vLLM reports drafts of a request only with --per-request-spec-decode-metrics detailed",
-         "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed", NULL,
+         "vLLM reports drafts of a request only with --per-request-spec-decode-metrics (after 0.28)",
+         "vLLM reports drafts by step only with --per-request-spec-decode-metrics detailed (after 0.28)", NULL,
          NULL, NULL},
     [SERVER_SGLANG] = {NULL, NULL, NULL, NULL, "SGLang reports no single steps", NULL,
                        "SGLang reports its pools only with --enable-metrics",
