@@ -207,6 +207,10 @@ const char *facts_build(void)
 
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
+    if (o->server.url) { /* the server decides everything else */
+        buf_printf(out, "backend=remote\ncontext=%d\n", i ? i->context : 0);
+        return;
+    }
     buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"
                     "date=%s\nweights=%s\ndraft_weights=%s\n",
                i ? i->page_size : o->page_size, i ? i->context : o->context,

@@ -7,7 +7,8 @@ _aerie() {
     local common="--ascii --color --quiet --help --version"
     local talk="--model --draft --require-draft --eagle-capture --device --precision --weights --draft-weights --threads --raw --param
         --system --seed --no-spec --no-graph --context --page-size --full-pages --swa-pages --continue
-        --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug"
+        --session --fork --log-level --no-log --db --json --sanitize --verbose --check --bug
+        --remote --api-key-file --header"
     local changes="model= draft= eagle_capture= device= precision= weights= draft_weights= threads= raw=
         context= page_size= full_pages= swa_pages= bug."
     local synthetic="gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B"
@@ -31,7 +32,7 @@ _aerie() {
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
         bench) flags="--synthetic --cublas --short --model --draft --device --precision --weights --draft-weights --threads --json" ;;
         bugs) flags="--try --model --draft --json" ;;
-        doctor) flags="--model --draft --device --precision --db --json" ;;
+        doctor) flags="--remote --api-key-file --header --model --draft --device --precision --db --json" ;;
     esac
     case $prev in
         --draft) COMPREPLY=($(compgen -d -W ngram -- "$cur")); return ;;
@@ -47,7 +48,7 @@ _aerie() {
         --format) COMPREPLY=($(compgen -W "jsonl md" -- "$cur")); return ;;
         -p|--param) compopt -o nospace; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
         --a|--b) compopt -o nospace; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
-        -f|--file|--script|-o|--output|--db) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+        -f|--file|--script|-o|--output|--db|--api-key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --session|show|replay|export|pack)
             COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
                 sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p')" -- "$cur")

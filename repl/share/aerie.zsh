@@ -19,7 +19,7 @@ _aerie_changes() {
 }
 
 _aerie() {
-    local -a common model engine talk cut
+    local -a common model engine talk cut server
     common=('--ascii[no line or block characters]' '--color[colours]:when:(auto always never)'
             '(-q --quiet)'{-q,--quiet}'[no notices]' '(-h --help)'{-h,--help}'[help]'
             '(-V --version)'{-V,--version}'[version]')
@@ -35,7 +35,9 @@ _aerie() {
           '--page-size[tokens a page]:size:(1 2 4 8 16 32 64)'
           '--full-pages[pages of the full pool]:number:'
           '--swa-pages[pages of the sliding-window pool]:number:')
-    talk=($engine '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
+    server=('--remote[chat with a server]:address:' '--api-key-file[key for the server]:file:_files'
+            '*--header[header for the server]:header:')
+    talk=($engine $server '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
           '--session[take up a session]:session:_aerie_sessions'
           '--fork[take up a copy]'
           '--log-level[how much is saved]:level:(off text steps tree full)'
@@ -83,7 +85,7 @@ _aerie() {
                 '--cublas[the cuBLASLt to measure against]:file:_files' \
                 '--synthetic[a model with made-up weights]:model:(gpt-oss-20b gpt-oss-120b gemma-3-270m gemma-3-1b gemma-3-4b gemma-3-27b gemma-4-E4B)' '1::' '*:name:' ;;
         bugs) _arguments $common $model '--try[run its smallest input]:bug:' '--json[JSON]' ;;
-        doctor) _arguments $common $model '*::' ;;
+        doctor) _arguments $common $model $server '*::' ;;
         help) _arguments '1::' '2:command:{_describe command commands}' ;;
     esac
 }

@@ -546,7 +546,7 @@ static void headers_and_keys(void **state)
     backend_close(b);
     static const char *const bad[] = {"no colon", ": x", "a b: c", "A: x\r\nB: y"};
     for (size_t i = 0; i < 4; i++) {
-        struct engine_opts o = {.server = {.url = s.play.url, .n_header = 1, .header = {bad[i]}}};
+        struct engine_opts o = {.server = {.url = s.play.url, .n_header = 1, .header = bad + i}};
         struct err e = {0};
         assert_null(remote_open(&o, &e));
         assert_non_null(strstr(e.msg, "is no header; expected \"Name: value\""));
