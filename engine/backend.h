@@ -239,6 +239,12 @@ void page_table_free(struct page_table *t);
 struct plan_ops {
     /* Of a mode ("" = the last of all) as text or JSON, appended. */
     bool (*text)(struct backend *b, const char *mode, bool json, struct buf *out, struct err *e);
+    /* Names a step that is still to run, of whichever session; its plans are kept while it runs. */
+    void (*keep)(struct backend *b, int turn, int step);
+    /* Appends the plans of this step's passes, in their order, as a JSON array of what text() gives.
+     * Of a step that failed the last one may be the plan that was refused. False: the step has not
+     * run. */
+    bool (*kept)(struct backend *b, struct buf *out);
 };
 
 /* A checker of plans, pools and sequences. */

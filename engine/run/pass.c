@@ -49,6 +49,8 @@ bool pass_prepare(struct pass *ps, enum plan_mode mode, const struct plan_req *r
     plan_build(p, ps->kv, mode, req, n_req, &ps->opts);
     ps->last = mode;
     ps->digest = mix64(ps->digest ^ plan_digest(p));
+    if (ps->trace)
+        plan_print(p, true, ps->trace);
     bool ok = check_plan(&ps->check, p, ps->kv, req, e);
     pass_unlock(ps);
     if (!ok)

@@ -25,6 +25,7 @@ struct pass {
     void (*hold)(void *arg, bool on);
     void *hold_arg;
     uint64_t digest; /* of all plans of the step */
+    struct buf *trace; /* takes each plan as JSON, or NULL */
 };
 
 void pass_init(struct pass *ps, struct device dev, struct kv *kv);

@@ -73,6 +73,14 @@ struct engine_shared {
     struct violation violation; /* the latest of this process */
 };
 
+/* The plans of the step that a caller named; plans.c. */
+struct plan_keeper {
+    pthread_mutex_t mu; /* of all, but that the engine's thread alone writes json while `running` */
+    int turn, step;     /* 0.0: none */
+    bool running, done; /* the step is computed now; json holds its plans */
+    struct buf json;
+};
+
 struct inbox {
     pthread_mutex_t mu;
     pthread_cond_t filled;
@@ -95,6 +103,7 @@ struct engine {
     struct stop stop;
     struct inbox inbox;
     struct debugger debug; /* locks itself */
+    struct plan_keeper plans; /* locks itself */
     struct engine_own own;
     struct engine_shared shared;
 };
@@ -154,6 +163,13 @@ void probe_step_ended(struct engine *g, bool ok);
 void probe_turn_ended(struct engine *g);
 /* The caller's thread: the group `probe` of the local backend. */
 extern const struct probe_ops local_probe;
+
+/* plans.c; the engine's thread, around each step of a turn. */
+void plans_step_begins(struct engine *g);
+void plans_step_ended(struct engine *g);
+/* The caller's thread: of the group `plan` of the local backend. */
+void local_keep_plans(struct backend *b, int turn, int step);
+bool local_kept_plans(struct backend *b, struct buf *out);
 
 /* step_pages.c; the engine's thread. The page events since the last step, and the lengths now. */
 struct step_pages {

@@ -293,8 +293,10 @@ static int prefill(struct engine *g, struct turn *t)
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
         probe_step_begins(g);
+        plans_step_begins(g);
         bool ok = extend(g, &chunk, &e);
         probe_step_ended(g, ok);
+        plans_step_ended(g);
         if (!ok)
             return (int)failed(g, g->shared.step + 1, &e);
         t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
@@ -322,7 +324,7 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
 {
     struct lane *l = &g->own.ses.lane;
     struct cycle c;
-    if (!debug_by_phase(&g->debug))
+    if (!debug_by_phase(&g->debug) && !g->plans.running)
         return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
     cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
     bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) && cycle_verify(&c, e) &&
@@ -351,8 +353,10 @@ static int decode(struct engine *g, struct turn *t)
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
         bool spec = set->spec && g->loaded.has_draft;
         probe_step_begins(g);
+        plans_step_begins(g);
         bool ok = run_cycle(g, &lim, spec ? &shape : NULL, &e);
         probe_step_ended(g, ok);
+        plans_step_ended(g);
         if (ok) {
             t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
             post_step(g, t);

@@ -408,7 +408,8 @@ void local_views(struct backend *b)
                                            .events = local_page_events,
                                            .table_at = local_table_at,
                                            .position_at = local_position_at};
-    static const struct plan_ops plan = {.text = local_plan_text};
+    static const struct plan_ops plan = {.text = local_plan_text, .keep = local_keep_plans,
+                                         .kept = local_kept_plans};
     static const struct check_ops check = {.counts = local_counts, .sweep = local_sweep};
     static const struct faults_ops faults = {.on = local_faults};
     b->steps = &steps;

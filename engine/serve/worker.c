@@ -447,6 +447,7 @@ static void init_locks(struct engine *g)
 {
     pthread_mutex_init(&g->inbox.mu, NULL);
     pthread_mutex_init(&g->shared.mu, NULL);
+    pthread_mutex_init(&g->plans.mu, NULL);
     pthread_cond_init(&g->inbox.filled, NULL);
     debug_open(&g->debug);
 }
@@ -476,6 +477,7 @@ static void local_close(struct backend *b)
     for (size_t i = 0; i < sizeof g->strings / sizeof *g->strings; i++)
         free(g->strings[i]);
     debug_close(&g->debug);
+    buf_free(&g->plans.json);
     free(g);
 }
 
