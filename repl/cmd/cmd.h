@@ -38,6 +38,10 @@ bool arg_expected(const char *name, const char *expected, struct err *e);
 /* One of n words, or an unambiguous beginning of one: its index; -1 and *e. */
 int arg_choice(const char *s, const char *what, const char *const *word, int n, struct err *e);
 
+/* "9.214" or "214", a step of the current turn; where `third` is not NULL also "9.214.2" (*third is -1
+ * without that number). */
+bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e);
+
 /* Appends the names nearest to a word as "a, b or c"; nothing when no name is near. */
 void nearest_names(const char *word, const char *(*name)(int i), int n, const char *before,
                    struct buf *out);
@@ -46,6 +50,22 @@ void nearest_names(const char *word, const char *(*name)(int i), int n, const ch
 
 int topic_count(void);
 const char *topic_name(int i);
+
+/* ---- steps (step.c) -------------------------------------------------------------------------- */
+
+/* A step of the session, from memory, else from the log; for backends with VIEW_TREES. Facts that the
+ * log does not have are NAN. False and *e: neither has the step. */
+bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
+/* Whether the step has a tree; else *e says why not. */
+bool step_drafted(const struct step_view *v, struct err *e);
+/* The step that commands without an address show: the newest. False: there is none. */
+bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
+/* Calls fn for each step of the session, oldest first: from memory where that begins with the first
+ * step, else from the log, else those in memory. with_trees: with trees and tokens, which a log may
+ * lack; such a log is not read then. *source says whose steps these are. Stops where fn returns
+ * false. For backends with VIEW_STEPS and VIEW_TREES. */
+bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
+                   void *arg, const char **source, struct err *e);
 
 /* ---- small things of the commands ------------------------------------------------------------ */
 

@@ -17,8 +17,7 @@ static double ratio(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-/* Appends a bar of `cells` cells, filled to `share`, to an eighth of a cell unless ASCII. */
-static void add_bar(struct sheet *out, enum style st, double share, int cells)
+void add_bar(struct sheet *out, enum style st, double share, int cells)
 {
     static const char *const eighth[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double at = fmin(fmax(share, 0), 1) * cells;
@@ -33,8 +32,7 @@ static void add_bar(struct sheet *out, enum style st, double share, int cells)
 
 /* ---- the draft tree -------------------------------------------------------------------------- */
 
-/* Appends a token between quotes, cut to `cells`; its id when the backend knows no text for it. */
-static void add_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
+void add_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
                       int cells)
 {
     size_t n = 0;
@@ -56,8 +54,7 @@ static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
     return w;
 }
 
-/* ".61", "1.0", "<.01" for what would round to .00, "-" for unknown */
-static void add_probability(struct sheet *out, enum style st, const char *name, float v)
+void add_probability(struct sheet *out, enum style st, const char *name, float v)
 {
     char text[16];
     if (isnan(v))
@@ -459,7 +456,7 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out)
         parent = s->accepted;
     }
     sheet_add(out, ST_DIM,
-              "drafted: cycles with a node there; of parent: where the depth above was "
-              "accepted");
+              "rate = accepted/drafted; drafted: cycles with a node there; of parent: where the "
+              "depth above was accepted");
     sheet_line(out);
 }

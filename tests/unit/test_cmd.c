@@ -232,7 +232,7 @@ static void test_arguments_are_checked_before_anything_is_done(void **state)
     assert_error("tree 1.2.3", ERR_USAGE, "TURN.STEP");
     assert_error("tree 0.1", ERR_USAGE, "TURN.STEP");
     assert_error("tree -1", ERR_USAGE, "TURN.STEP");
-    assert_error("accept colour", ERR_USAGE, "the grouping is depth, turn or context");
+    assert_error("accept colour", ERR_USAGE, "the grouping is depth, turn, context, window, page or kind");
     assert_error("plan a b", ERR_USAGE, "/plan takes at most one mode");
     assert_error("sql", ERR_USAGE, "/sql takes a SELECT");
     assert_error("check x", ERR_USAGE, "/check takes nothing");

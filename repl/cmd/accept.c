@@ -1,0 +1,372 @@
+/* accept.c - /accept: how many drafted tokens were accepted, by depth, turn, context length, distance
+ * from the window edge, place in a page, and kind of token.
+ *
+ * Definitions (those of vLLM): rate = accepted / drafted; MAL = 1 + accepted / cycles, the bonus
+ * included; at depth d: cycles that accepted a token at that depth / cycles. Cycles are those that
+ * drafted; plain steps and prompt chunks do not count. Every table names its denominators. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+enum grouping { BY_DEPTH, BY_TURN, BY_CONTEXT, BY_WINDOW, BY_PAGE, BY_KIND };
+static const char *const grouping[] = {"depth", "turn", "context", "window", "page", "kind"};
+
+enum { MAX_GROUPS = 4096, DEPTHS = 16, KINDS = 5, FENCE = 3 };
+
+/* Sums over the cycles of a turn, or of a range of numbers. */
+struct group {
+    int first, last;
+    uint64_t cycles, drafted, accepted;
+    uint64_t at[DEPTHS + 1]; /* cycles that accepted a token at this depth */
+};
+
+/* Sums over tokens of one kind. */
+static const char *const kind_name[KINDS] = {"code", "digits", "punctuation", "words", "whitespace"};
+enum { K_CODE, K_DIGITS, K_PUNCTUATION, K_WORDS, K_SPACE };
+struct kind_count {
+    uint64_t drafted, accepted; /* nodes of trees */
+    uint64_t emitted, bonus;    /* tokens of replies; those of them that no draft held */
+};
+
+struct grouped {
+    struct app *app;
+    enum grouping by;
+    int page_size, window;
+    struct group *v; /* (n) by `first` */
+    int n;
+    int deepest;
+    struct kind_count kind[KINDS];
+    int turn;     /* of the step before */
+    bool fenced;  /* the reply so far has opened a code fence and not closed it */
+    int ticks;    /* back-quotes at its end */
+};
+
+/* ---- by numbers ------------------------------------------------------------------------------ */
+
+/* Ranges double in length: 0-63, 64-127, 128-255, ... */
+static void context_range(int pos, int *first, int *last)
+{
+    *first = 0;
+    *last = 63;
+    while (pos > *last) {
+        *first = *last + 1;
+        *last = 2 * *last + 1;
+    }
+}
+
+/* The context's length less W: below 0 the window still holds every token. */
+static void window_range(int distance, int *first, int *last)
+{
+    static const int from[] = {INT_MIN, -256, -64, -16, 0, 16, 64, 256, 1024};
+    enum { N = sizeof from / sizeof *from };
+    int i = N - 1;
+    while (distance < from[i])
+        i--;
+    *first = from[i];
+    *last = i + 1 < N ? from[i + 1] - 1 : INT_MAX;
+}
+
+static void range_of(const struct grouped *g, const struct step_view *s, int *first, int *last)
+{
+    int pos = s->rec.pos0, W = g->window, each = max_int(1, g->page_size / 16);
+    *first = *last = s->turn;
+    if (g->by == BY_CONTEXT)
+        context_range(pos, first, last);
+    if (g->by == BY_WINDOW)
+        window_range(pos - W, first, last);
+    if (g->by == BY_PAGE) {
+        *first = pos % g->page_size / each * each;
+        *last = *first + each - 1;
+    }
+}
+
+static void add_cycle(struct grouped *g, const struct step_view *s)
+{
+    const struct step_rec *r = &s->rec;
+    int first, last, i = 0;
+    if (r->kind != STEP_SPEC)
+        return;
+    range_of(g, s, &first, &last);
+    while (i < g->n && g->v[i].first < first)
+        i++;
+    if (i == g->n || g->v[i].first != first) {
+        if (g->n == MAX_GROUPS)
+            return;
+        g->v = xrealloc(g->v, (size_t)g->n + 1, sizeof *g->v);
+        memmove(g->v + i + 1, g->v + i, (size_t)(g->n - i) * sizeof *g->v);
+        g->v[i] = (struct group){.first = first, .last = last};
+        g->n++;
+    }
+    g->v[i].cycles++;
+    g->v[i].drafted += (uint64_t)r->drafted;
+    g->v[i].accepted += (uint64_t)r->accepted;
+    for (int d = 1; d <= min_int(r->accepted, DEPTHS); d++)
+        g->v[i].at[d]++;
+    g->deepest = max_int(g->deepest, min_int(r->accepted, DEPTHS));
+}
+
+/* ---- by kind of token ------------------------------------------------------------------------ */
+
+/* A token's kind by its text; inside a code fence every token is code. */
+static int kind_of(const struct grouped *g, int32_t id)
+{
+    size_t n;
+    const char *s = backend_token(g->app->backend, id, &n);
+    bool space = true, digit = false;
+    if (g->fenced)
+        return K_CODE;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i], lower = c | 32;
+        if (c >= 0x80 || (lower >= 'a' && lower <= 'z'))
+            return K_WORDS;
+        space &= c == ' ' || (c >= '\t' && c <= '\r');
+        digit |= c >= '0' && c <= '9';
+    }
+    return digit ? K_DIGITS : space && n ? K_SPACE : K_PUNCTUATION;
+}
+
+/* Three back-quotes in a row open a fence, or close it. */
+static void read_fence(struct grouped *g, int32_t id)
+{
+    size_t n;
+    const char *s = backend_token(g->app->backend, id, &n);
+    for (size_t i = 0; i < n; i++) {
+        g->ticks = s[i] == '`' ? g->ticks + 1 : 0;
+        g->fenced ^= g->ticks == FENCE;
+    }
+}
+
+static void add_kinds(struct grouped *g, const struct step_view *s)
+{
+    if (s->turn != g->turn) {
+        g->fenced = false;
+        g->ticks = 0;
+    }
+    g->turn = s->turn;
+    for (int i = 1; i < s->tree.n; i++) {
+        struct kind_count *k = &g->kind[kind_of(g, s->tree.token[i])];
+        k->drafted++;
+        k->accepted += s->tree.fate[i] == FATE_ACCEPTED;
+    }
+    for (int i = 0; i < s->n_token; i++) {
+        struct kind_count *k = &g->kind[kind_of(g, s->token[i])];
+        k->emitted++;
+        k->bonus += i == s->n_token - 1;
+    }
+    for (int i = 0; i < s->n_token; i++)
+        read_fence(g, s->token[i]);
+}
+
+static bool add_step(const struct step_view *s, void *arg)
+{
+    struct grouped *g = arg;
+    if (g->by == BY_KIND)
+        add_kinds(g, s);
+    else
+        add_cycle(g, s);
+    return true;
+}
+
+/* ---- as text --------------------------------------------------------------------------------- */
+
+static double ratio(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : 0;
+}
+
+static void name_of(const struct grouped *g, const struct group *p, char out[40])
+{
+    if (g->by == BY_WINDOW && p->first == INT_MIN)
+        snprintf(out, 40, "below -256");
+    else if (g->by == BY_WINDOW && p->last == INT_MAX)
+        snprintf(out, 40, "from %+d", p->first);
+    else if (g->by == BY_WINDOW)
+        snprintf(out, 40, "%+d to %+d", p->first, p->last);
+    else if (p->first == p->last)
+        snprintf(out, 40, "%d", p->first);
+    else
+        snprintf(out, 40, "%d-%d", p->first, p->last);
+}
+
+static void groups_foot(const struct grouped *g, struct sheet *out)
+{
+    if (g->n == 0) {
+        say_line(out, ST_DIM, "nothing drafted yet");
+        return;
+    }
+    if (g->by == BY_WINDOW)
+        say_line(out, ST_DIM, "rows: length of the context before the cycle, less the window of %d: from "
+                 "0 on tokens are out of it", g->window);
+    if (g->by == BY_PAGE)
+        say_line(out, ST_DIM, "rows: place in its page of %d of the first position that the cycle "
+                 "writes", g->page_size);
+    say_line(out, ST_DIM, "rate = accepted/drafted; MAL = 1 + accepted/cycles, bonus included");
+    if (g->deepest)
+        say_line(out, ST_DIM, "d1, d2, ...: cycles that accepted a token at that depth / cycles of the "
+                 "row");
+}
+
+static void groups_text(const struct grouped *g, const char *source, int width, struct sheet *out)
+{
+    enum { FIXED = 55, EACH = 5 };
+    int depths = max_int(0, min_int(g->deepest, (width - FIXED) / EACH));
+    char name[40];
+    sheet_add(out, ST_HEAD, "ACCEPT");
+    sheet_printf(out, ST_TEXT, "  by %s, %s", grouping[g->by], source);
+    sheet_line(out);
+    sheet_printf(out, ST_HEAD, "%13s %8s %8s %9s %6s %6s", grouping[g->by], "cycles", "drafted",
+                 "accepted", "rate", "MAL");
+    for (int d = 1; d <= depths; d++)
+        sheet_printf(out, ST_HEAD, " %*s%d", d < 10 ? EACH - 2 : EACH - 3, "d", d);
+    sheet_line(out);
+    for (int i = 0; i < g->n; i++) {
+        const struct group *p = &g->v[i];
+        name_of(g, p, name);
+        sheet_printf(out, ST_TEXT, "%13s %8llu %8llu %9llu %6.2f %6.2f", name,
+                     (unsigned long long)p->cycles, (unsigned long long)p->drafted,
+                     (unsigned long long)p->accepted, ratio(p->accepted, p->drafted),
+                     1 + ratio(p->accepted, p->cycles));
+        for (int d = 1; d <= depths; d++)
+            sheet_printf(out, ST_TEXT, " %*.2f", EACH - 1, ratio(p->at[d], p->cycles));
+        sheet_line(out);
+    }
+    groups_foot(g, out);
+}
+
+static void kinds_text(const struct grouped *g, const char *source, struct sheet *out)
+{
+    sheet_add(out, ST_HEAD, "ACCEPT");
+    sheet_printf(out, ST_TEXT, "  by kind of token, %s", source);
+    sheet_line(out);
+    say_line(out, ST_HEAD, "%15s %8s %9s %6s   %8s %8s %6s", "kind", "drafted", "accepted", "rate",
+             "emitted", "bonus", "share");
+    for (int i = 0; i < KINDS; i++) {
+        const struct kind_count *k = &g->kind[i];
+        if (k->drafted + k->emitted)
+            say_line(out, ST_TEXT, "%15s %8llu %9llu %6.2f   %8llu %8llu %6.2f", kind_name[i],
+                     (unsigned long long)k->drafted, (unsigned long long)k->accepted,
+                     ratio(k->accepted, k->drafted), (unsigned long long)k->emitted,
+                     (unsigned long long)k->bonus, ratio(k->emitted - k->bonus, k->emitted));
+    }
+    say_line(out, ST_DIM, "rate = accepted/drafted, of drafted tokens of the kind; code: between ``` "
+             "and ```");
+    say_line(out, ST_DIM, "share = (emitted - bonus)/emitted: tokens of replies that a draft held; "
+             "bonus: those that the target added");
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void bound_json(struct buf *json, const char *key, int v)
+{
+    jput_key(json, key);
+    if (v == INT_MIN || v == INT_MAX)
+        jput_null(json);
+    else
+        jput_int(json, v);
+}
+
+static void groups_json(const struct grouped *g, struct buf *json)
+{
+    jput_open(json, '[');
+    for (int i = 0; i < g->n; i++) {
+        const struct group *p = &g->v[i];
+        jput_open(json, '{');
+        bound_json(json, g->by == BY_TURN ? "turn" : "from", p->first);
+        if (g->by != BY_TURN)
+            bound_json(json, "to", p->last);
+        jput_kint(json, "cycles", (int64_t)p->cycles);
+        jput_kint(json, "drafted", (int64_t)p->drafted);
+        jput_kint(json, "accepted", (int64_t)p->accepted);
+        jput_kreal(json, "rate", ratio(p->accepted, p->drafted));
+        jput_kreal(json, "mal", 1 + ratio(p->accepted, p->cycles));
+        jput_key(json, "accepted_at");
+        jput_open(json, '[');
+        for (int d = 1; d <= g->deepest; d++)
+            jput_int(json, (int64_t)p->at[d]);
+        jput_close(json, ']');
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
+static void kinds_json(const struct grouped *g, struct buf *json)
+{
+    jput_open(json, '[');
+    for (int i = 0; i < KINDS; i++) {
+        const struct kind_count *k = &g->kind[i];
+        jput_open(json, '{');
+        jput_kstr(json, "kind", kind_name[i]);
+        jput_kint(json, "drafted", (int64_t)k->drafted);
+        jput_kint(json, "accepted", (int64_t)k->accepted);
+        jput_kreal(json, "rate", ratio(k->accepted, k->drafted));
+        jput_kint(json, "emitted", (int64_t)k->emitted);
+        jput_kint(json, "bonus", (int64_t)k->bonus);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
+static void depths_json(const struct chat_view *v, struct buf *json)
+{
+    jput_open(json, '[');
+    for (int d = 1; d < TREE_MAX && v->depth[d].drafted > 0; d++) {
+        jput_open(json, '{');
+        jput_kint(json, "depth", d);
+        jput_kint(json, "cycles", (int64_t)v->cycles);
+        jput_kint(json, "drafted", (int64_t)v->depth[d].drafted);
+        jput_kint(json, "accepted", (int64_t)v->depth[d].accepted);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool by_steps(struct app *a, enum grouping by, struct sheet *out, struct buf *json,
+                     struct err *e)
+{
+    const struct backend_info *info = backend_info(a->backend);
+    struct grouped g = {.app = a, .by = by, .page_size = max_int(1, info->page_size),
+                        .window = info->window};
+    const char *source;
+    if (!app_needs(a, "accept", VIEW_STEPS, e) || !app_needs(a, "accept", VIEW_TREES, e))
+        return false;
+    if (by == BY_WINDOW && info->window == 0)
+        return err_set(e, ERR_NEGATIVE, "this model has no sliding layers, so there is no window edge");
+    bool ok = app_each_step(a, by == BY_KIND, add_step, &g, &source, e);
+    if (ok && json && by == BY_KIND)
+        kinds_json(&g, json);
+    else if (ok && json)
+        groups_json(&g, json);
+    else if (ok && by == BY_KIND)
+        kinds_text(&g, source, out);
+    else if (ok)
+        groups_text(&g, source, view_width(a), out);
+    free(g.v);
+    return ok;
+}
+
+bool cmd_accept(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    int how = BY_DEPTH;
+    if (argc > 1)
+        return arg_expected("accept", "takes at most one grouping", e);
+    if (argc == 1 && (how = arg_choice(argv[0], "the grouping", grouping, 6, e)) < 0)
+        return false;
+    if (!app_needs(a, "accept", VIEW_ACCEPT, e))
+        return false;
+    if (how != BY_DEPTH)
+        return by_steps(a, (enum grouping)how, out, json, e);
+    struct chat_view v;
+    backend_chat(a->backend, &v);
+    if (json)
+        depths_json(&v, json);
+    else
+        view_accept(&v, view_width(a), out);
+    return true;
+}

@@ -1,0 +1,225 @@
+/* step.c - steps by their address: from memory, else from the log. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+bool arg_step(const struct app *a, const char *s, int *turn, int *step, int *third, struct err *e)
+{
+    int used = 0, t = a->turn, n = 0, x = -1;
+    bool ok = strspn(s, "0123456789.") == strlen(s) && strlen(s) < 24;
+    const char *dot = strchr(s, '.');
+    if (ok && dot && strchr(dot + 1, '.'))
+        ok = third && sscanf(s, "%d.%d.%d%n", &t, &n, &x, &used) == 3 && !s[used];
+    else if (ok && dot)
+        ok = sscanf(s, "%d.%d%n", &t, &n, &used) == 2 && !s[used];
+    else
+        ok = ok && sscanf(s, "%d%n", &n, &used) == 1 && !s[used];
+    if (!ok || t < 1 || n < 1)
+        return err_set(e, ERR_USAGE,
+                       "a step is written TURN.STEP, for example 9.214, or STEP of this "
+                       "turn, not \"%.40s\"", s);
+    *turn = t;
+    *step = n;
+    if (third)
+        *third = x;
+    return true;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+static void view_of_row(const struct step_row *r, struct step_view *v)
+{
+    *v = (struct step_view){.turn = r->turn, .step = r->n, .rec = r->rec};
+    if (r->tree)
+        v->tree = *r->tree;
+    v->n_token = min_int(r->tokens.n, TREE_MAX);
+    for (int i = 0; i < v->n_token; i++) {
+        v->token[i] = r->tokens.v[i];
+        v->fact[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
+    }
+}
+
+struct wanted {
+    int step;
+    bool found;
+    struct step_view *v;
+};
+
+static bool take_row(const struct step_row *r, void *arg)
+{
+    struct wanted *w = arg;
+    if (r->n != w->step)
+        return true;
+    w->found = true;
+    view_of_row(r, w->v);
+    return false;
+}
+
+/* The session whose log holds the turn: turns before a fork are in the log of a parent. */
+static const struct past_part *part_of(const struct hdb_past *p, int turn)
+{
+    for (int i = 0; i < p->n_part - 1; i++)
+        if (turn <= p->part[i].upto)
+            return &p->part[i];
+    return &p->part[p->n_part - 1];
+}
+
+/* False: the log cannot be read. */
+static bool read_step(struct app *a, int turn, struct wanted *w, struct err *e)
+{
+    struct hdb_past p;
+    struct hdb *d = app_hdb(a, e);
+    if (!d || !hdb_past(d, a->session, INT_MAX, &p, e))
+        return false;
+    bool ok = hdb_steps(d, part_of(&p, turn)->session, turn, take_row, w, e) >= 0;
+    hdb_past_free(&p);
+    return ok;
+}
+
+/* "memory holds the steps 3.1 to 9.2" of the session, in a sentence. */
+static void held_steps(const struct step_range *held, struct buf *out)
+{
+    if (held->n)
+        buf_printf(out, "memory holds the steps %d.%d to %d.%d", held->first_turn, held->first_step,
+                   held->last_turn, held->last_step);
+    else
+        buf_str(out, "this process has run no step of it");
+}
+
+static bool find_logged(struct app *a, const struct step_range *in_memory, int turn, int step,
+                        struct step_view *v, struct err *e)
+{
+    struct buf held = {0};
+    struct wanted w = {.step = step, .v = v};
+    bool logged = a->history && !a->private_, ok = false;
+    held_steps(in_memory, &held);
+    if (logged && !read_step(a, turn, &w, e))
+        ;
+    else if (w.found && v->rec.drafted > 0 && v->tree.n == 0)
+        err_set(e, ERR_NEGATIVE, "step %d.%d was logged without its tree, and %s; --log-level tree "
+                "keeps every tree", turn, step, held.p);
+    else if (w.found)
+        ok = true;
+    else if (logged)
+        err_set(e, ERR_NEGATIVE, "neither the log nor memory has a step %d.%d; %s", turn, step,
+                held.p);
+    else
+        err_set(e, ERR_NEGATIVE, "no step %d.%d: nothing is logged, and %s", turn, step, held.p);
+    buf_free(&held);
+    return ok;
+}
+
+bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e)
+{
+    struct chat_view chat;
+    struct step_range held;
+    backend_chat(a->backend, &chat);
+    a->backend->trees->range(a->backend, &held);
+    if (!held.n && !chat.turn)
+        return err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
+    if (held.n &&
+        (turn > held.last_turn || (turn == held.last_turn && step > held.last_step)))
+        return err_set(e, ERR_NEGATIVE, "there is no step %d.%d yet: %d.%d is the newest", turn,
+                       step, held.last_turn, held.last_step);
+    return a->backend->trees->of_step(a->backend, turn, step, v) ||
+           find_logged(a, &held, turn, step, v, e);
+}
+
+bool step_drafted(const struct step_view *v, struct err *e)
+{
+    return v->tree.n > 0 ||
+           err_set(e, ERR_NEGATIVE, "step %d.%d did not draft, so it has no tree: it was a %s step",
+                   v->turn, v->step, step_kind_name(v->rec.kind));
+}
+
+bool app_newest_step(struct app *a, struct step_view *v, struct err *e)
+{
+    struct step_range held;
+    a->backend->trees->range(a->backend, &held);
+    return (held.n && a->backend->trees->of_step(a->backend, held.last_turn, held.last_step, v)) ||
+           err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
+}
+
+/* ---- all steps ------------------------------------------------------------------------------- */
+
+struct visit {
+    bool (*fn)(const struct step_view *v, void *arg);
+    void *arg;
+    int upto;      /* turns of a parent session after its fork do not belong to this one */
+    bool trees;
+    bool bare;     /* a step that drafted was logged without its tree */
+    bool over;     /* fn has had enough */
+    struct step_view view;
+};
+
+static bool visit_row(const struct step_row *r, void *arg)
+{
+    struct visit *x = arg;
+    if (r->turn > x->upto)
+        return false;
+    view_of_row(r, &x->view);
+    x->bare |= x->trees && r->rec.drafted > 0 && !r->tree;
+    if (!x->bare && x->fn)
+        x->over = !x->fn(&x->view, x->arg);
+    return !x->bare && !x->over;
+}
+
+static bool visit_log(struct app *a, struct visit *x, struct err *e)
+{
+    struct hdb_past p;
+    struct hdb *d = app_hdb(a, e);
+    if (!d || !hdb_past(d, a->session, INT_MAX, &p, e))
+        return false;
+    bool ok = true;
+    for (int i = 0; i < p.n_part && ok && !x->over && !x->bare; i++) {
+        x->upto = i + 1 < p.n_part ? p.part[i].upto : INT_MAX;
+        ok = hdb_steps(d, p.part[i].session, 0, visit_row, x, e) >= 0;
+    }
+    hdb_past_free(&p);
+    return ok;
+}
+
+static void visit_memory(struct app *a, struct visit *x)
+{
+    struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
+    int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
+    for (int i = 0; i < n && !x->over; i++) {
+        x->view = (struct step_view){.turn = step[i].turn, .step = step[i].step,
+                                     .rec = step[i].rec};
+        if (!x->trees ||
+            a->backend->trees->of_step(a->backend, step[i].turn, step[i].step, &x->view))
+            x->over = !x->fn(&x->view, x->arg);
+    }
+    free(step);
+}
+
+bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
+                   void *arg, const char **source, struct err *e)
+{
+    struct visit x = {.fn = fn, .arg = arg, .trees = with_trees};
+    struct step_range held;
+    bool logged = a->history && !a->private_;
+    a->backend->trees->range(a->backend, &held);
+    *source = "of this session";
+    if (held.n && held.first_turn == 1 && held.first_step == 1) {
+        visit_memory(a, &x);
+        return true;
+    }
+    if (logged && with_trees) { /* first whether every tree is there: fn must not see a step twice */
+        x.fn = NULL;
+        if (!visit_log(a, &x, e))
+            return false;
+        x.fn = fn;
+    }
+    *source = "of this session, from the log";
+    if (logged && !x.bare)
+        return visit_log(a, &x, e);
+    *source = logged ? "of the steps in memory (the log has steps without their trees)"
+                     : "of the steps in memory (nothing is logged)";
+    visit_memory(a, &x);
+    return true;
+}
