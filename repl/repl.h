@@ -256,12 +256,12 @@ void map_legend(const struct page_table *t, int width, struct sheet *out);
 void map_translation(const struct page_table *t, int pos, struct sheet *out);
 void view_pages(const struct page_table *t, const char *which, int width, struct sheet *out);
 /* Appends a bar of `cells` cells, filled to `share`, to an eighth of a cell unless ASCII. */
-void add_bar(struct sheet *out, enum style st, double share, int cells);
+void view_bar(struct sheet *out, enum style st, double share, int cells);
 /* Appends a token between quotes, cut to `cells` (0: whole); its id when the backend (NULL: none) knows
  * no text for it. */
-void add_token(struct sheet *out, enum style st, struct backend *b, int32_t id, int cells);
+void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id, int cells);
 /* Appends "NAME .61", "NAME 1.0", "NAME <.01" for what would round to .00, "NAME -" for NAN. */
-void add_probability(struct sheet *out, enum style st, const char *name, float v);
+void view_probability(struct sheet *out, enum style st, const char *name, float v);
 /* b: for the text of tokens, NULL: ids are shown. bonus: the token that the target sampled at the
  * end of the accepted path; -1: unknown. width: cells of a line, tokens are cut to fit; 0: no
  * limit. */

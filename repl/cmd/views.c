@@ -17,7 +17,7 @@ static double ratio(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-void add_bar(struct sheet *out, enum style st, double share, int cells)
+void view_bar(struct sheet *out, enum style st, double share, int cells)
 {
     static const char *const eighth[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double at = fmin(fmax(share, 0), 1) * cells;
@@ -32,7 +32,7 @@ void add_bar(struct sheet *out, enum style st, double share, int cells)
 
 /* ---- the draft tree -------------------------------------------------------------------------- */
 
-void add_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
+void view_token(struct sheet *out, enum style st, struct backend *b, int32_t id,
                       int cells)
 {
     size_t n = 0;
@@ -48,13 +48,13 @@ static int token_cells(struct backend *b, int32_t id, int cells, bool ascii)
 {
     struct sheet one;
     sheet_init(&one, ascii);
-    add_token(&one, ST_TEXT, b, id, cells);
+    view_token(&one, ST_TEXT, b, id, cells);
     int w = one.n_row ? text_width(one.row[0].text.p, one.row[0].text.n) : 0;
     sheet_free(&one);
     return w;
 }
 
-void add_probability(struct sheet *out, enum style st, const char *name, float v)
+void view_probability(struct sheet *out, enum style st, const char *name, float v)
 {
     char text[16];
     if (isnan(v))
@@ -128,7 +128,7 @@ static void add_reason(const struct drawing *d, int node)
         sheet_add(out, ST_DIM, "  sibling accepted first");
     } else if (fate == FATE_REJECTED && d->bonus >= 0) {
         sheet_add(out, ST_DIM, "  target drew ");
-        add_token(out, ST_TEXT, d->backend, d->bonus, min_int(TOKEN_CELLS, d->room - 14));
+        view_token(out, ST_TEXT, d->backend, d->bonus, min_int(TOKEN_CELLS, d->room - 14));
     } else if (fate == FATE_REJECTED) {
         sheet_add(out, ST_DIM, "  target drew another");
     } else if (fate == FATE_CUT) {
@@ -153,12 +153,12 @@ static void add_node(const struct drawing *d, int node)
     bool in = fate == FATE_ACCEPTED;
     add_branches(out, t, node);
     sheet_add(out, in ? ST_GOOD : ST_DIM, out->ascii ? (in ? "* " : "o ") : in ? "● " : "○ ");
-    add_token(out, in ? ST_TEXT : ST_DIM, d->backend, t->token[node], d->cells);
+    view_token(out, in ? ST_TEXT : ST_DIM, d->backend, t->token[node], d->cells);
     sheet_tab(out, d->column);
     if (node > 0) {
-        add_probability(out, ST_DRAFT, "q", t->q[node]);
+        view_probability(out, ST_DRAFT, "q", t->q[node]);
         sheet_add(out, ST_TEXT, " ");
-        add_probability(out, ST_TEXT, "p", t->p[node]);
+        view_probability(out, ST_TEXT, "p", t->p[node]);
         sheet_add(out, ST_TEXT, " ");
     }
     sheet_add(out, sign[fate].st, out->ascii ? sign[fate].ascii : sign[fate].utf8);
@@ -214,7 +214,7 @@ void view_tree(struct backend *b, const struct tree *t, int turn, int step, int3
     if (bonus >= 0) {
         int used = text_width(out->row[out->n_row - 1].text.p, out->row[out->n_row - 1].text.n);
         sheet_printf(out, ST_TEXT, "%sbonus ", gap);
-        add_token(out, ST_TEXT, b, bonus,
+        view_token(out, ST_TEXT, b, bonus,
                   width ? max_int(min_int(width - used - 11, TOKEN_CELLS), 4) : TOKEN_CELLS);
     }
     sheet_line(out);
@@ -258,7 +258,7 @@ void view_pool(const struct pool_view pool[N_POOLS], int width, struct sheet *ou
                      p->evictable, p->free);
         sheet_add(out, ST_TEXT, "  ");
         if (cells >= 4)
-            add_bar(out, share > 0.9 ? ST_WARN : ST_HOT, share, cells);
+            view_bar(out, share > 0.9 ? ST_WARN : ST_HOT, share, cells);
         sheet_printf(out, ST_TEXT, " %3.0f%%", 100 * share);
         sheet_line(out);
     }
@@ -451,7 +451,7 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out)
                      (unsigned long long)s->drafted, (unsigned long long)s->accepted, share,
                      ratio((double)s->accepted, (double)parent));
         if (cells >= 4)
-            add_bar(out, ST_GOOD, share, cells);
+            view_bar(out, ST_GOOD, share, cells);
         sheet_line(out);
         parent = s->accepted;
     }
