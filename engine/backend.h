@@ -297,6 +297,7 @@ enum run_until {
     RUN_STEP,   /* so many steps; asked for between turns: to the beginning of the next turn */
     RUN_FINISH, /* to the end of the turn, past all conditions */
     RUN_TURN,   /* the same, and the next turn pauses where it begins */
+    RUN_BACK,   /* back to the step that was asked for with debug_ops.back, never with run */
 };
 enum { MAX_BREAKS = 16, CONDITION_BYTES = 256 };
 struct debug_break {
@@ -310,6 +311,8 @@ struct debug_view {
     bool paused;
     uint64_t pauses; /* so far */
     int turn, step; /* where: in this step, or after it */
+    int first, last; /* the turn can go back to after these steps (0: where it begins), and its
+                        newest step; first > last: it cannot go back. last > step: it has gone back */
     char phase[8];  /* the phase just done: "draft", "verify", "accept", "commit"; "": the whole step,
                        and with step 0 none of the turn */
     char why[400];
@@ -325,6 +328,10 @@ struct debug_ops {
      * RUN_STEP, >= 1. condition: of expr.h, for one pause, or NULL. False: the condition is wrong. */
     bool (*run)(struct backend *b, enum run_until until, int steps, const char *condition,
                 struct err *e);
+    /* Takes the paused turn to where it stood after one of its steps (0: before the first), earlier
+     * or, up to debug_view.last, later. Computed again with the same bits; nothing is posted twice.
+     * It pauses there. False: no turn is paused, another turn, or such a step is not kept. */
+    bool (*back)(struct backend *b, int turn, int step, struct err *e);
     /* Adds a breakpoint or a watch and returns its number; 0: the condition is wrong, or there are
      * too many. */
     int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);

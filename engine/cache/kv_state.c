@@ -55,6 +55,9 @@ void kv_state_save(const struct kv *from, struct kv_state *s)
         s->bytes += room(a[i].bytes);
     uint8_t *at = s->mem = xmalloc(s->bytes);
     s->log = memcpy(at, &from->log, sizeof from->log);
+    size_t since = (size_t)kv.log.n_since * sizeof *s->since;
+    s->since = since ? memcpy(xmalloc(since), kv.log.since, since) : NULL;
+    s->bytes += since;
     at += room(sizeof *s->log);
     for (int i = 0; i < n; i++) {
         *a[i].kept = a[i].bytes ? memcpy(at, *a[i].live, a[i].bytes) : NULL;
@@ -78,11 +81,17 @@ void kv_state_load(struct kv *kv, const struct kv_state *from)
         pool->n_refs = s.pool[p].n_refs;
         kv->held[p] = s.held[p];
     }
-    kv->log = *s.log;
+    struct page_log *log = &kv->log;
+    memcpy(log->ev, s.log->ev, sizeof log->ev);
+    log->seq = s.log->seq;
+    log->n_since = 0;
+    for (int i = 0; i < s.log->n_since; i++)
+        page_log_add(log, &s.since[i]);
 }
 
 void kv_state_free(struct kv_state *s)
 {
+    free(s->since);
     free(s->mem);
     *s = (struct kv_state){0};
 }

@@ -14,6 +14,7 @@ struct kv_state {
     struct mark *mark[2];
     int held[N_POOLS];
     struct page_log *log;
+    struct page_event *since; /* (log->n_since) owned */
     void *mem; /* owned */
     size_t bytes;
 };

@@ -51,6 +51,8 @@ static void wait_for_run(struct engine *g)
 static void pause_at(struct engine *g, const struct debug_view *v)
 {
     struct debugger *d = &g->debug;
+    if (stop_asked(&g->stop))
+        return;
     pthread_mutex_lock(&d->mu);
     enum run_until until = d->until;
     uint64_t pauses = d->view.pauses + 1;
@@ -106,9 +108,9 @@ void debug_turn_ended(struct engine *g)
 {
     struct debugger *d = &g->debug;
     pthread_mutex_lock(&d->mu);
-    if (d->until == RUN_FINISH)
+    if (d->until == RUN_FINISH || d->until == RUN_BACK)
         d->until = RUN_ON;
-    d->has_condition = false;
+    d->asked = d->has_condition = false;
     for (int i = 0; i < d->n; i++)
         d->at[i].last = NAN;
     pthread_mutex_unlock(&d->mu);
@@ -125,7 +127,7 @@ static const char *phase_name(enum cycle_phase p)
 bool debug_phase_done(struct engine *g, const struct cycle *c)
 {
     if (!debug_by_phase(&g->debug))
-        return !stop_asked(&g->stop);
+        return !stop_asked(&g->stop) && !debug_back_asked(g);
     const struct cycle_lane *x = &c->lane[0];
     bool known = c->phase >= CYCLE_ACCEPTED;
     struct debug_view v = view_of(g, g->shared.step + 1, phase_name(c->phase), &x->tree,
@@ -137,7 +139,7 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
         snprintf(v.why + n, sizeof v.why - (size_t)n, ": %d of %d accepted", x->out.rec.accepted,
                  x->out.rec.drafted);
     pause_at(g, &v);
-    return !stop_asked(&g->stop);
+    return !stop_asked(&g->stop) && !debug_back_asked(g);
 }
 
 /* "NAME was 12, is 11"; a number that is not known is said to be unknown. */
@@ -266,20 +268,29 @@ static struct step_facts facts_of_step(struct engine *g)
     return s;
 }
 
-/* Pauses where what was asked for has come. */
+/* Pauses where what was asked for has come. On the way back conditions are not looked at. */
 static void consider(struct engine *g, const struct step_facts *s, const char *what)
 {
     struct debugger *d = &g->debug;
     struct debug_view v = view_of(g, s->step, "", s->tree, s->token, s->n_token);
-    char why[340] = "";
+    char why[340] = "", of[32] = "";
     pthread_mutex_lock(&d->mu);
     bool stop = d->until == RUN_PHASE || (d->until == RUN_STEP && --d->left <= 0);
-    if (conditions_hold(d, s, why, sizeof why))
+    if (d->until == RUN_BACK && s->step == d->target) {
         stop = true;
+        d->until = RUN_STEP;
+    } else if (d->until == RUN_BACK) {
+        stop = false;
+    } else if (conditions_hold(d, s, why, sizeof why)) {
+        stop = true;
+    }
+    if (s->step < d->last)
+        snprintf(of, sizeof of, " (of %d.%d)", v.turn, d->last);
     pthread_mutex_unlock(&d->mu);
     if (!stop)
         return;
-    snprintf(v.why, sizeof v.why, "%s step %d.%d%s%s", what, v.turn, v.step, *why ? ": " : "", why);
+    snprintf(v.why, sizeof v.why, "%s step %d.%d%s%s%s", what, v.turn, v.step, of,
+             *why ? ": " : "", why);
     pause_at(g, &v);
 }
 
@@ -289,6 +300,60 @@ void debug_step_done(struct engine *g)
         return;
     struct step_facts s = facts_of_step(g);
     consider(g, &s, "after");
+}
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+bool debug_in_use(struct debugger *d)
+{
+    return !idle(d);
+}
+
+void debug_set_span(struct debugger *d, int turn, int first, int last)
+{
+    pthread_mutex_lock(&d->mu);
+    d->turn = turn;
+    d->first = first;
+    d->last = last;
+    pthread_mutex_unlock(&d->mu);
+}
+
+bool debug_back_asked(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    pthread_mutex_lock(&d->mu);
+    bool asked = d->asked;
+    pthread_mutex_unlock(&d->mu);
+    return asked && !stop_asked(&g->stop);
+}
+
+int debug_take_target(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    int target = d->target;
+    d->asked = false;
+    for (int i = 0; i < d->n; i++) /* a watch compares with the step before */
+        d->at[i].last = NAN;
+    pthread_mutex_unlock(&d->mu);
+    return target;
+}
+
+void debug_arrived(struct engine *g)
+{
+    struct debugger *d = &g->debug;
+    struct debug_view v = view_of(g, 0, "", NULL, NULL, 0);
+    if (g->shared.step > 0) {
+        struct step_facts s = facts_of_step(g);
+        v = view_of(g, s.step, "", s.tree, s.token, s.n_token);
+    }
+    pthread_mutex_lock(&d->mu);
+    d->until = RUN_STEP;
+    int n = v.step ? snprintf(v.why, sizeof v.why, "after step %d.%d", v.turn, v.step)
+                   : snprintf(v.why, sizeof v.why, "turn %d begins", v.turn);
+    if (v.step < d->last)
+        snprintf(v.why + n, sizeof v.why - (size_t)n, " (of %d.%d)", v.turn, d->last);
+    pthread_mutex_unlock(&d->mu);
+    pause_at(g, &v);
 }
 
 void debug_step_failed(struct engine *g, int step)
@@ -308,6 +373,8 @@ static void debug_view(struct backend *b, struct debug_view *v)
     pthread_mutex_lock(&d->mu);
     *v = d->view;
     v->until = d->until;
+    v->first = d->turn ? d->first : 1;
+    v->last = d->turn ? d->last : 0;
     v->n_break = d->n;
     for (int i = 0; i < d->n; i++)
         v->at[i] = d->at[i].about;
@@ -323,6 +390,7 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
         return false;
     pthread_mutex_lock(&d->mu);
     d->until = until;
+    d->asked = false;
     d->left = max_int(1, steps);
     d->has_condition = condition != NULL;
     if (condition)
@@ -331,6 +399,42 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
     pthread_cond_signal(&d->go);
     pthread_mutex_unlock(&d->mu);
     return true;
+}
+
+static bool refuse_back(const struct debugger *d, int turn, int step, struct err *e)
+{
+    if (!d->view.paused)
+        return err_set(e, ERR_USAGE, "no turn is paused; aerie replay ID --goto %d.%d runs a saved "
+                       "session again and pauses there", max_int(1, turn), max_int(0, step));
+    if (turn != d->turn)
+        return err_set(e, ERR_USAGE, "turn %d is not the one that is paused (%d); aerie replay ID "
+                       "--goto %d.%d runs the session again and pauses there", turn, d->turn, turn,
+                       max_int(0, step));
+    if (step < 0 || step > d->last)
+        return err_set(e, ERR_USAGE, "step %d.%d: expected %d.0 to %d.%d", turn, step, turn, turn,
+                       d->last);
+    if (step < d->first)
+        return err_set(e, ERR_USAGE, "no state before step %d.%d is kept any more; aerie replay ID "
+                       "--goto %d.%d runs the session again and pauses there", turn, step + 1, turn,
+                       step);
+    return true;
+}
+
+static bool debug_back(struct backend *b, int turn, int step, struct err *e)
+{
+    struct debugger *d = &engine_of(b)->debug;
+    pthread_mutex_lock(&d->mu);
+    bool ok = refuse_back(d, turn, step, e);
+    if (ok) {
+        d->until = RUN_BACK;
+        d->target = step;
+        d->asked = true;
+        d->has_condition = false;
+        d->view.paused = false;
+        pthread_cond_signal(&d->go);
+    }
+    pthread_mutex_unlock(&d->mu);
+    return ok;
 }
 
 static int debug_add(struct backend *b, const char *condition, bool watch, struct err *e)
@@ -370,4 +474,6 @@ static bool debug_remove(struct backend *b, int number, struct err *e)
     return found || err_set(e, ERR_USAGE, "there is no breakpoint %d; /breaks lists them", number);
 }
 
-const struct debug_ops local_debug = {debug_view, debug_run, debug_add, debug_remove, expr_name};
+const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,
+                                      .add = debug_add, .remove = debug_remove,
+                                      .name = expr_name};

@@ -31,6 +31,9 @@ struct debugger {
     pthread_cond_t go;
     enum run_until until;
     int left; /* steps still to run, with RUN_STEP */
+    int target; /* with RUN_BACK: pause after this step */
+    bool asked; /* to go back; the engine's thread has not seen that yet */
+    int turn, first, last; /* see struct debug_view; turn 0: none runs */
     bool has_condition; /* of /until, for one pause */
     struct expr condition;
     struct breakpoint at[MAX_BREAKS];
@@ -57,6 +60,17 @@ void debug_step_done(struct engine *g);
  * the pools are known. */
 void debug_step_failed(struct engine *g, int step);
 void debug_turn_ended(struct engine *g);
+
+/* Whether somebody may want to go back: there is a breakpoint, or the turn is stepped. */
+bool debug_in_use(struct debugger *d);
+/* How far back the turn can go, and its newest step. */
+void debug_set_span(struct debugger *d, int turn, int first, int last);
+/* Whether somebody has asked the turn to go back, and it has not been cancelled since. */
+bool debug_back_asked(struct engine *g);
+/* After which step it is to pause; from now on it is on its way. */
+int debug_take_target(struct debugger *d);
+/* The turn stands where it was to go back to: pauses. */
+void debug_arrived(struct engine *g);
 
 /* ---- the caller's thread: the group `debug` of the local backend ----------------------------- */
 

@@ -21,6 +21,7 @@
 
 #include "engine/page_history.h"
 #include "engine/run/probe_pass.h"
+#include "engine/serve/back.h"
 #include "engine/serve/contexts.h"
 #include "engine/serve/debug.h"
 #include "engine/serve/load.h"

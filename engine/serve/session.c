@@ -112,6 +112,7 @@ static void give_up_point(struct session *s)
         memmove(h->gone, h->gone + 1, (size_t)--h->n_gone * sizeof *h->gone);
     h->gone[h->n_gone++] = (struct given_up){s->point[0].lane.seq.committed, s->point[0].n_msg};
     drop_point(s, 0);
+    s->given_up++;
 }
 
 static void restore(struct session *s, struct lane *from)
@@ -244,9 +245,23 @@ bool session_reclaim(struct session *s)
         lane_free(s->runtime, &s->idle[0]);
         memmove(s->idle, s->idle + 1, (size_t)(s->n_idle - 1) * sizeof *s->idle);
         s->n_idle--;
+        s->given_up++;
     }
     pass_unlock(&s->runtime->pass);
     return any;
+}
+
+void session_cut_points(struct session *s, int n)
+{
+    pass_lock(&s->runtime->pass);
+    while (s->n_point > n) {
+        struct lane *l = &s->point[--s->n_point].lane;
+        free(l->seq.col);
+        free(l->seq.dcol);
+        ids_free(&l->tok);
+        free(l->tap);
+    }
+    pass_unlock(&s->runtime->pass);
 }
 
 int session_seqs(const struct session *s, const struct seq **out, int max)

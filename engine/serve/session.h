@@ -54,6 +54,7 @@ struct session {
     struct lane idle[MAX_POINTS]; /* fork parents, oldest first; kept while there is room */
     int n_idle;
     struct held held; /* the engine's thread only */
+    uint64_t given_up; /* checkpoints and idle states dropped while a turn ran */
 };
 
 void session_init(struct session *s, struct runtime *runtime, const struct chat *chat);
@@ -120,6 +121,9 @@ struct lane *session_resident(struct session *s, const struct ids *prompt, bool 
 bool session_render(const struct session *s, const char *text, struct ids *out, struct err *e);
 /* Makes a checkpoint of the live lane; drops the oldest one when there are too many. */
 void session_mark(struct session *s, bool turn_end);
+/* The pools' bookkeeping went back (engine/cycle/keep.h) to where there were n checkpoints: those
+ * made since hold no pages any more. */
+void session_cut_points(struct session *s, int n);
 /* Frees the least valuable resident state (oldest point, then an idle fork). False: nothing
  * left. */
 bool session_reclaim(struct session *s);

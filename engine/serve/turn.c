@@ -148,9 +148,14 @@ struct turn {
     int first;       /* index in lane.tok of the first generated token */
     const struct request *rq; /* given tokens, and where a replay stops the turn */
     int n_drafted, n_accepted, n_steps;
+    int chunk; /* most tokens of a prompt's pass */
     uint64_t prefill_ns, decode_ns;
+    struct back back;
     enum stop_reason reason;
 };
+
+/* What a part of the turn returns if it does not end the turn with a stop reason. */
+enum { GOES_ON = -1, GOES_BACK = -2 };
 
 static int generated(const struct engine *g, const struct turn *t)
 {
@@ -227,14 +232,17 @@ static bool gave_all(const struct engine *g, const struct turn *t)
     return t->rq->only_given && t->rq->given.n > 0 && g->own.ses.lane.n_given == 0;
 }
 
-/* Now, or by a replay at the step where it happened then (-1: before the first). */
+/* Now, or by a replay at the step where it happened then (-1: before the first). A turn that has
+ * gone back first runs the steps that were posted. */
 static bool stopped_by_user(struct engine *g, const struct turn *t)
 {
     int after = t->rq->stop_after_step;
+    if (back_silent(g, &t->back))
+        return false;
     return stop_asked(&g->stop) || (after && g->shared.step >= after) || gave_all(g, t);
 }
 
-/* The stop reason if the turn has ended, or -1. */
+/* The stop reason if the turn has ended, or GOES_ON. */
 static int finished(struct engine *g, const struct turn *t)
 {
     const struct lane *l = &g->own.ses.lane;
@@ -244,22 +252,63 @@ static int finished(struct engine *g, const struct turn *t)
         return STOP_MAX;
     if (l->tok.n >= g->own.runtime.context)
         return STOP_CONTEXT;
-    return stopped_by_user(g, t) ? STOP_CANCEL : -1;
+    return stopped_by_user(g, t) ? STOP_CANCEL : GOES_ON;
 }
 
-/* The stop reason of a turn whose step number `step` has failed; nothing of that step is
- * committed. */
-static enum stop_reason failed(struct engine *g, int step, const struct err *e)
+/* The stop reason of a turn whose step number `step` has failed, or GOES_BACK. A fault that a turn
+ * meets again after going back was posted. */
+static int failed(struct engine *g, struct turn *t, int step, const struct err *e)
 {
+    if (debug_back_asked(g))
+        return GOES_BACK;
     if (e->kind == ERR_NEGATIVE && stop_asked(&g->stop))
         return STOP_CANCEL;
     if (e->kind == ERR_NEGATIVE) {
         engine_post_text(g, EV_NOTICE, e->msg);
         return STOP_KV_FULL;
     }
-    engine_fault(g, step, e);
+    if (e->kind != ERR_INVARIANT || t->back.fault_step != step)
+        engine_fault(g, step, e);
+    t->back.fault_step = step;
     debug_step_failed(g, step);
+    if (debug_back_asked(g) && !g->own.lost)
+        return GOES_BACK;
     return g->own.lost ? STOP_DEVICE : STOP_FAULT;
+}
+
+/* A step is committed: posts it, or compares it with its first run; then the checker, the debugger.
+ * GOES_ON, GOES_BACK or the stop reason of a step that failed. */
+static int step_done(struct engine *g, struct turn *t, uint64_t began)
+{
+    struct err e = {0};
+    bool silent = back_silent(g, &t->back), ok = true;
+    if (silent) {
+        ok = back_compare(g, &e);
+        g->own.paused_ns += clock_ns() - began;
+    } else {
+        post_step(g, t);
+    }
+    if (!ok || !engine_sweep(g, &e))
+        return failed(g, t, g->shared.step, &e);
+    back_step_done(g, &t->back, t->chunk);
+    debug_step_done(g);
+    return debug_back_asked(g) ? GOES_BACK : GOES_ON;
+}
+
+/* A step of a turn that has gone back is not ended by a cancel: see stopped_by_user(). */
+static void begin_step(struct engine *g, const struct turn *t)
+{
+    struct runtime *r = &g->own.runtime;
+    bool stoppable = !r->dev.k->queued && !back_silent(g, &t->back);
+    r->net.stop = stoppable ? &g->stop : NULL; /* see worker.c */
+    probe_step_begins(g);
+    plans_step_begins(g);
+}
+
+static void end_step(struct engine *g, bool ok)
+{
+    probe_step_ended(g, ok);
+    plans_step_ended(g);
 }
 
 /* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
@@ -283,31 +332,36 @@ static bool extend(struct engine *g, int *chunk, struct err *e)
     }
 }
 
+static void post_progress(struct engine *g, const struct turn *t)
+{
+    struct event ev = engine_event(g, EV_PREFILL);
+    ev.done = g->own.ses.lane.seq.committed;
+    ev.total = t->first;
+    engine_post(g, &ev);
+}
+
+/* The chunks of the prompt that are left. */
 static int prefill(struct engine *g, struct turn *t)
 {
-    struct lane *l = &g->own.ses.lane;
+    const struct lane *l = &g->own.ses.lane;
     struct err e = {0};
-    int chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows), total = l->tok.n;
-    uint64_t start = clock_ns(), paused = g->own.paused_ns;
-    while (l->seq.committed < total) {
+    uint64_t start = clock_ns() - t->prefill_ns, paused = g->own.paused_ns;
+    while (l->seq.committed < t->first) {
+        uint64_t began = clock_ns();
         if (stopped_by_user(g, t))
             return STOP_CANCEL;
-        probe_step_begins(g);
-        plans_step_begins(g);
-        bool ok = extend(g, &chunk, &e);
-        probe_step_ended(g, ok);
-        plans_step_ended(g);
+        begin_step(g, t);
+        bool ok = extend(g, &t->chunk, &e);
+        end_step(g, ok);
         if (!ok)
-            return (int)failed(g, g->shared.step + 1, &e);
-        t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
-        struct event ev = engine_event(g, EV_PREFILL);
-        ev.done = l->seq.committed;
-        ev.total = total;
-        engine_post(g, &ev);
-        post_step(g, t);
-        if (!engine_sweep(g, &e))
-            return (int)failed(g, g->shared.step, &e);
-        debug_step_done(g);
+            return failed(g, t, g->shared.step + 1, &e);
+        if (!back_silent(g, &t->back)) {
+            t->prefill_ns = clock_ns() - start - (g->own.paused_ns - paused);
+            post_progress(g, t);
+        }
+        int why = step_done(g, t, began);
+        if (why != GOES_ON)
+            return why;
     }
     return finished(g, t);
 }
@@ -324,7 +378,8 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
 {
     struct lane *l = &g->own.ses.lane;
     struct cycle c;
-    if (!debug_by_phase(&g->debug) && !g->plans.running)
+    bool by_phase = debug_by_phase(&g->debug) && !stop_asked(&g->stop);
+    if (!by_phase && !g->plans.running)
         return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
     cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
     bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) && cycle_verify(&c, e) &&
@@ -344,34 +399,46 @@ static int decode(struct engine *g, struct turn *t)
 {
     const struct settings *set = &g->shared.set;
     struct err e = {0};
-    uint64_t start = clock_ns(), paused = g->own.paused_ns;
-    int why = -1;
-    while (why < 0) {
+    uint64_t start = clock_ns() - t->decode_ns, paused = g->own.paused_ns;
+    int why = GOES_ON;
+    while (why == GOES_ON) {
+        uint64_t began = clock_ns();
         int left = set->max_tokens > 0 ? set->max_tokens - generated(g, t) : INT32_MAX;
         int given = t->rq->only_given && t->rq->given.n ? g->own.ses.lane.n_given : INT32_MAX;
         struct step_limits lim = {min_int(left, given)};
         struct tree_shape shape = {set->steps, set->topk, set->nodes};
         bool spec = set->spec && g->loaded.has_draft;
-        probe_step_begins(g);
-        plans_step_begins(g);
+        begin_step(g, t);
         bool ok = run_cycle(g, &lim, spec ? &shape : NULL, &e);
-        probe_step_ended(g, ok);
-        plans_step_ended(g);
+        end_step(g, ok);
         if (ok) {
-            t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
-            post_step(g, t);
-            if (engine_sweep(g, &e)) {
-                debug_step_done(g);
+            if (!back_silent(g, &t->back))
+                t->decode_ns = clock_ns() - start - (g->own.paused_ns - paused);
+            why = step_done(g, t, began);
+            if (why == GOES_ON)
                 why = finished(g, t);
-            } else {
-                why = (int)failed(g, g->shared.step, &e);
-            }
-        } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) ||
+        } else if (e.kind == ERR_NEGATIVE && stop_asked(&g->stop) && back_silent(g, &t->back)) {
+            continue; /* between two phases; steps that were posted come first */
+        } else if (e.kind != ERR_NEGATIVE || stop_asked(&g->stop) || debug_back_asked(g) ||
                    !session_reclaim(&g->own.ses)) {
-            why = (int)failed(g, g->shared.step + 1, &e);
+            why = failed(g, t, g->shared.step + 1, &e);
         }
     }
     return why;
+}
+
+/* All steps of the turn, some of them perhaps more than once. Returns the stop reason. */
+static enum stop_reason run_steps(struct engine *g, struct turn *t)
+{
+    int why = debug_back_asked(g) ? GOES_BACK : GOES_ON;
+    while (why < 0) {
+        if (why == GOES_BACK)
+            back_go(g, &t->back, &t->chunk);
+        why = debug_back_asked(g) ? GOES_BACK : prefill(g, t);
+        if (why == GOES_ON)
+            why = decode(g, t);
+    }
+    return (enum stop_reason)why;
 }
 
 static void begin(struct engine *g, bool regen, const char *text, const struct reuse *why)
@@ -462,14 +529,13 @@ static void close_turn(struct engine *g, struct turn *t, int n_reply)
 /* Answers the last message, which is part of the prompt. */
 static void run_turn(struct engine *g, const struct ids *prompt, const struct request *rq)
 {
-    struct turn t = {.rq = rq};
+    struct turn t = {.rq = rq, .chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows)};
     chat_reader_init(&t.reader, g->loaded.chat);
     open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
+    back_begin(g, &t.back, t.chunk);
     debug_turn_begins(g);
-    int why = prefill(g, &t);
-    if (why < 0)
-        why = decode(g, &t);
-    t.reason = (enum stop_reason)why;
+    t.reason = run_steps(g, &t);
+    back_end(g, &t.back);
     engine_post_held(g, &t.reader, &t.text, NULL);
     debug_turn_ended(g);
     probe_turn_ended(g);

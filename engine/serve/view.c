@@ -301,10 +301,22 @@ static void view_step(const struct step_ring *r, const struct ring_entry *e, str
     ring_tokens(r, e, v->token, v->fact);
 }
 
+/* The newest step that drafted; of a turn that has gone back, as of the step where it stands. */
+static const struct ring_entry *latest_drafted(const struct engine_shared *s)
+{
+    const struct ring_entry *e = ring_drafted(&s->ring);
+    uint64_t i = s->ring.end - s->ring.first;
+    bool back = e && e->turn == s->turn && e->step > s->step;
+    while (back && i > 0 && ((e = ring_at(&s->ring, --i))->n_node == 0 ||
+                             (e->turn == s->turn && e->step > s->step)))
+        e = NULL;
+    return e;
+}
+
 static bool local_latest_tree(struct backend *b, struct step_view *v)
 {
     const struct engine_shared *s = look(b);
-    const struct ring_entry *e = ring_drafted(&s->ring);
+    const struct ring_entry *e = latest_drafted(s);
     if (e)
         view_step(&s->ring, e, v);
     leave(b);
