@@ -22,6 +22,7 @@ void probe_clear(struct probe *p)
     free(p->layer);
     free(p->key_pos);
     free(p->key_slot);
+    free(p->key_token);
     free(p->key_p);
     *p = (struct probe){0};
 }

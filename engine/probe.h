@@ -65,7 +65,9 @@ struct probe {
     float best_logp[PROBE_ROWS][PROBE_BEST];
     /* The keys that row share_row reads in layer key_layer (-1: not asked for), in their order. */
     int key_layer, n_key, key_window_lo; /* key_window_lo: the first position that W keys reach */
-    int32_t *key_pos, *key_slot;         /* (n_key) slot: of the layer's pool */
+    int32_t *key_pos, *key_slot; /* (n_key) slot: of the layer's pool; of a step computed again, that
+                                    of the scratch sequence */
+    int32_t *key_token;          /* (n_key) */
     float *key_p;                        /* (n_head, n_key) attention */
     float key_error; /* the largest difference between sum p v and the tapped attention output,
                         relative to the largest output */

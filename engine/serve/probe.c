@@ -40,6 +40,22 @@ static void describe(const struct engine *g, struct probe *p, int turn, int step
     p->page_size = g->own.runtime.kv.page_size;
 }
 
+/* The tokens of the keys: of committed positions, and of a prompt, those of the context; of a tree the
+ * row's ancestors. */
+static void name_keys(struct probe *p, const struct ids *context)
+{
+    if (p->key_layer < 0)
+        return;
+    p->key_token = xmalloc((size_t)max_int(1, p->n_key) * sizeof *p->key_token);
+    for (int i = 0; i < p->n_key; i++)
+        p->key_token[i] = p->key_pos[i] < context->n ? context->v[p->key_pos[i]] : -1;
+    for (int r = p->share_row; r >= p->row0; r = p->parent[r - p->row0]) {
+        int i = p->pos[r - p->row0] - p->key_pos[0];
+        if (i >= 0 && i < p->n_key)
+            p->key_token[i] = p->token[r - p->row0];
+    }
+}
+
 /* ---- an armed step --------------------------------------------------------------------------- */
 
 static void disarm(struct engine *g)
@@ -82,6 +98,7 @@ void probe_step_ended(struct engine *g, bool ok)
         return;
     }
     describe(g, p, g->own.armed.turn, g->own.armed.step, &g->own.ses.lane.rec);
+    name_keys(p, &g->own.ses.lane.tok);
     disarm(g);
     post(g, p->turn, p->step, p, NULL);
 }
@@ -259,6 +276,8 @@ static bool run_step(struct again *a, const struct probe_ask *ask, struct err *e
               run_logits(a, e);
     a->r->net.probe = NULL;
     describe(a->g, a->out, ask->turn, ask->step, &a->rec);
+    if (ok)
+        name_keys(a->out, &a->context);
     a->out->again = true;
     a->out->n_shared = shared;
     return ok;

@@ -39,7 +39,8 @@ static void view_of_row(const struct step_row *r, struct step_view *v)
     v->n_token = min_int(r->tokens.n, TREE_MAX);
     for (int i = 0; i < v->n_token; i++) {
         v->token[i] = r->tokens.v[i];
-        v->fact[i] = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
+        v->fact[i] = r->facts ? r->facts[i]
+                              : (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
     }
 }
 

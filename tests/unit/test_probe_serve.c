@@ -162,6 +162,19 @@ static void assert_same_taps(const struct probe *a, const struct probe *b)
     assert_memory_equal(a->best, b->best, sizeof a->best);
 }
 
+/* Keys and weights that were listed while the step ran, and what the second run lists. */
+static void assert_same_keys(const struct probe *a, const struct probe *b)
+{
+    size_t n = (size_t)a->n_key * sizeof(int32_t);
+    assert_true(a->n_key == b->n_key && a->n_key > 0 && a->share_row == b->share_row);
+    assert_memory_equal(a->key_pos, b->key_pos, n);
+    assert_memory_equal(a->key_token, b->key_token, n);
+    for (int i = 0; i < a->n_key; i++)
+        assert_true(a->key_token[i] >= 0);
+    assert_memory_equal(a->key_p, b->key_p, (size_t)a->layer[a->key_layer].n_head * n);
+    assert_int_equal(a->key_token[a->n_key - 1], a->token[a->share_row - a->row0]);
+}
+
 static void test_the_armed_step_runs_as_ever_and_equals_its_second_run(void **state)
 {
     (void)state;
@@ -186,6 +199,12 @@ static void test_the_armed_step_runs_as_ever_and_equals_its_second_run(void **st
         assert_int_equal(first->key_layer, 1);
         assert_true(first->rec.logit_digest == plain.rec[step - 1].logit_digest);
         assert_same_taps(first, probe_of(g, &armed, 1, step));
+        struct err e = {0};
+        struct probe_ask ask = {.turn = 1, .step = step, .row = first->share_row, .layer = 1};
+        must(g->probe->ask(g, &ask, &e), &e);
+        settle_seen(g, &armed);
+        assert_non_null(armed.probe);
+        assert_same_keys(first, armed.probe);
         probe_free(first);
         backend_close(g);
     }
