@@ -383,6 +383,7 @@ static void handle_event(struct app *a, struct event *ev)
         break;
     case EV_FAULT: show_fault(a, ev); break;
     case EV_PAUSE: show_pause(a); break;
+    case EV_PROBE: app_show_probe(a, ev); break;
     case EV_OP:
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);

@@ -41,6 +41,13 @@ struct attached {
     int n;
 };
 
+/* Steps that the engine computes again, and what is shown of them when they come (cmd/probe.c). */
+enum { MAX_WANTS = 16 };
+struct probe_want {
+    enum probe_view { PROBE_LAYERS, PROBE_KEYS, PROBE_TOP } what;
+    int turn, step;
+};
+
 struct app {
     struct options opt;
     struct backend *backend;
@@ -54,6 +61,8 @@ struct app {
     struct ids turns;    /* numbers of the turns in the context, oldest first */
     struct buf asked;    /* the last message sent ... */
     bool refused;        /* ... did not fit the context: /forget sends it again */
+    struct probe_want want[MAX_WANTS]; /* (n_want) in the order of their answers */
+    int n_want;
     struct attached attached; /* valid after app_attached() */
     struct buf notes;         /* lines that app_tell() shows once: settings that were adopted from a
                                 resumed session, faults that cannot fire */
@@ -112,6 +121,11 @@ bool app_needs(const struct app *a, const char *command, enum backend_view v, st
 void app_settings(struct app *a, struct settings *s); /* as they are now */
 void app_bugs(struct app *a, struct bugs *on);        /* historical faults that are on now */
 void app_look(struct app *a, struct status *s);
+
+/* ---- cmd/probe.c ----------------------------------------------------------------------------- */
+
+/* Shows what was asked of a probed step; what both faces do with EV_PROBE. */
+void app_show_probe(struct app *a, const struct event *ev);
 
 /* ---- cmd/debug.c ----------------------------------------------------------------------------- */
 

@@ -493,6 +493,7 @@ static void fill_lacks(struct remote *r)
     no[VIEW_CHECK] = "a server's pools cannot be checked from here";
     no[VIEW_FAULTS] = "historical faults are switches of the local engine";
     no[VIEW_DEBUG] = "a server's turns cannot be paused";
+    no[VIEW_PROBE] = "no server runs a step with taps";
     for (int v = 0; v < N_VIEWS; v++)
         if (!no[v])
             no[v] = "a server does not report this";

@@ -174,6 +174,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_NOTICE: tui_note(t, ST_DIM, "%.900s", ev->text.p ? ev->text.p : ""); break;
     case EV_FAULT: fault(t, ev); break;
     case EV_PAUSE: app_show_pause(t->app); break;
+    case EV_PROBE: app_show_probe(t->app, ev); break;
     default: replies_event(t, ev); break;
     }
     t->view_old = true;
