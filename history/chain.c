@@ -7,8 +7,9 @@
  *
  * Values that change later (the title, the time of the last change, how a run ended) are covered by
  * the session's seal, which is computed again with each change. The set of sessions is covered by
- * `roll`, the exclusive or of the hashes of their ids. All this detects accidents, not attacks: a
- * program that writes the file can also compute the checksums.
+ * `roll`, the exclusive or of the hashes of their ids; a tokenizer's texts by one of the same kind.
+ * All this detects accidents, not attacks: a program that writes the file can also compute the
+ * checksums.
  */
 #include "history/internal.h"
 
@@ -73,6 +74,42 @@ static int hash_event(struct sha256 *s, struct db *d, int64_t id)
         "i", id));
 }
 
+/* The same, but nothing where there is no row: what a later version of the schema added leaves the
+ * hashes of older rows as they were. */
+static int hash_added(struct sha256 *s, struct db *d, sqlite3_stmt *st)
+{
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    struct sha256 with = *s;
+    int rc, rows = 0;
+    for (; (rc = sqlite3_step(st)) == SQLITE_ROW; rows++)
+        for (int i = 0; i < sqlite3_column_count(st); i++)
+            hash_column(&with, st, i);
+    sqlite3_reset(st);
+    hash_int(&with, rows);
+    if (rows)
+        *s = with;
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+/* Of a turn row, what version 4 of the schema added. */
+static int hash_turn_4(struct sha256 *s, struct db *d, int64_t id)
+{
+    int rc = hash_added(s, d, db_cached(d,
+        "SELECT change, change_turn, held, same, limited, gone_from, gone_to FROM turn WHERE id = ?"
+        " AND coalesce(change, change_turn, held, same, limited, gone_from, gone_to) NOT NULL", "i",
+        id));
+    if (!rc)
+        rc = hash_added(s, d, db_cached(d,
+            "SELECT n, margin, forced, fused, facts FROM step WHERE turn_id = ?"
+            " AND coalesce(margin, forced, fused, facts) NOT NULL ORDER BY n", "i", id));
+    if (!rc)
+        rc = hash_added(s, d, db_cached(d,
+            "SELECT s.n, p.events FROM step s JOIN pages p ON p.step_id = s.id WHERE s.turn_id = ?"
+            " ORDER BY s.n", "i", id));
+    return rc;
+}
+
 /* Hashes a turn row with its parts, steps, trees and page events. (A user row has none of them.) */
 static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
 {
@@ -94,7 +131,7 @@ static int hash_turn(struct sha256 *s, struct db *d, int64_t id)
             "SELECT s.n, p.seq, p.pool, p.op, p.page, p.col, p.refs FROM step s"
             " JOIN page_event p ON p.step_id = s.id WHERE s.turn_id = ? ORDER BY s.n, p.seq", "i",
             id));
-    return rc;
+    return rc ? rc : hash_turn_4(s, d, id);
 }
 
 static int link_hash(struct db *d, enum link_kind kind, int64_t row, int64_t link,
@@ -124,13 +161,17 @@ static int session_hash(struct db *d, const char *session, uint8_t out[32])
 
 /* ---- the seal of a session, and `roll` over all sessions ---- */
 
-static int seal_hash(struct db *d, const char *session, uint8_t out[32])
+/* numbered: with the session's number, which sessions have since version 4 of the schema. */
+static int seal_hash(struct db *d, const char *session, bool numbered, uint8_t out[32])
 {
     struct sha256 s;
     sha256_init(&s);
     int rc = hash_rows(&s, d, db_cached(d,
         "SELECT id, parent, fork_turn, title, created_ms, updated_ms, last_run, links, chain"
         " FROM session WHERE id = ?", "s", session));
+    if (!rc && numbered)
+        rc = hash_rows(&s, d, db_cached(d, "SELECT number FROM session WHERE id = ?", "s",
+                                        session));
     if (!rc)
         rc = hash_rows(&s, d, db_cached(d,
             "SELECT id, ended FROM run WHERE session_id = ? ORDER BY id", "s", session));
@@ -138,12 +179,63 @@ static int seal_hash(struct db *d, const char *session, uint8_t out[32])
     return rc;
 }
 
-int chain_seal(struct db *d, const char *session)
+static int seal(struct db *d, const char *session, bool numbered)
 {
     uint8_t sum[32];
-    int rc = seal_hash(d, session, sum);
+    int rc = seal_hash(d, session, numbered, sum);
     return rc ? rc : db_do(d, "UPDATE session SET seal=? WHERE id=?", "bs", sum, sizeof sum,
                            session);
+}
+
+int chain_seal(struct db *d, const char *session)
+{
+    return seal(d, session, true);
+}
+
+/* *same: the stored seal is that of the session. */
+static int seal_matches(struct db *d, const char *session, bool numbered, bool *same)
+{
+    uint8_t sum[32];
+    int rc = seal_hash(d, session, numbered, sum);
+    sqlite3_stmt *st = rc ? NULL
+                          : db_cached(d, "SELECT seal FROM session WHERE id=?", "s", session);
+    if (!st)
+        return rc ? rc : sqlite3_extended_errcode(d->h);
+    rc = sqlite3_step(st);
+    *same = rc == SQLITE_ROW && sqlite3_column_bytes(st, 0) == 32 &&
+            memcmp(sqlite3_column_blob(st, 0), sum, 32) == 0;
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+static int seal_anew(struct db *d, const char *session)
+{
+    bool same;
+    int rc = seal_matches(d, session, false, &same);
+    return rc || !same ? rc : seal(d, session, true);
+}
+
+static int seal_old(struct db *d, const char *session)
+{
+    return seal(d, session, false);
+}
+
+static int each_session(struct db *d, int (*fn)(struct db *d, const char *session))
+{
+    sqlite3_stmt *st = db_prepare(d, NULL, "SELECT id FROM session", "");
+    int rc = SQLITE_OK, step = st ? SQLITE_DONE : SQLITE_ERROR;
+    while (!rc && st && (step = sqlite3_step(st)) == SQLITE_ROW) {
+        char id[SESSION_ID];
+        col_id(st, 0, id);
+        rc = fn(d, id);
+    }
+    sqlite3_finalize(st);
+    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
+}
+
+int chain_seal_numbers(struct db *d)
+{
+    return each_session(d, seal_anew);
 }
 
 /* Adds or removes a session's id. Exclusive or does both, in any order. */
@@ -227,15 +319,59 @@ int chain_seal_all(struct db *d)
     if (!rc)
         rc = db_do(d, "INSERT INTO roll(id, sessions, sum) VALUES(1,?,?)", "ib", n, sum,
                    sizeof sum);
-    sqlite3_stmt *st = rc ? NULL : db_prepare(d, NULL, "SELECT id FROM session", "");
-    int step = st ? SQLITE_DONE : SQLITE_ERROR;
-    while (!rc && st && (step = sqlite3_step(st)) == SQLITE_ROW) {
-        char id[SESSION_ID];
-        col_id(st, 0, id);
-        rc = chain_seal(d, id);
+    return rc ? rc : each_session(d, seal_old);
+}
+
+/* ---- the checksum of a tokenizer's texts ---- */
+
+/* Adds the hashes of texts to *sum by exclusive or: of one id, or (id -1) of all. */
+static int texts_toggle(struct db *d, int64_t tokenizer, int32_t id, int64_t *n, uint8_t sum[32])
+{
+    sqlite3_stmt *st = db_cached(d, "SELECT id, text FROM token WHERE tokenizer=?1 AND"
+                                 " ?2 IN (-1, id) AND id BETWEEN max(?2, 0) AND"
+                                 " iif(?2<0, 1<<31, ?2)", "ii", tokenizer, (int64_t)id);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc;
+    for (*n = 0; (rc = sqlite3_step(st)) == SQLITE_ROW; ++*n) {
+        uint8_t one[32];
+        struct sha256 s;
+        sha256_init(&s);
+        hash_column(&s, st, 0);
+        hash_column(&s, st, 1);
+        sha256_end(&s, one);
+        for (int i = 0; i < 32; i++)
+            sum[i] ^= one[i];
     }
-    sqlite3_finalize(st);
-    return rc ? rc : step == SQLITE_DONE ? SQLITE_OK : step;
+    sqlite3_reset(st);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+static int texts_read(struct db *d, int64_t tokenizer, int64_t *n, uint8_t sum[32])
+{
+    sqlite3_stmt *st = db_cached(d, "SELECT texts, sum FROM tokenizer WHERE id=?", "i", tokenizer);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    int rc = sqlite3_step(st);
+    *n = rc == SQLITE_ROW ? sqlite3_column_int64(st, 0) : -1;
+    memset(sum, 0, 32);
+    if (rc == SQLITE_ROW && sqlite3_column_bytes(st, 1) == 32)
+        memcpy(sum, sqlite3_column_blob(st, 1), 32);
+    sqlite3_reset(st);
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n)
+{
+    uint8_t sum[32];
+    int64_t texts, one;
+    int rc = n ? texts_read(d, tokenizer, &texts, sum) : SQLITE_OK;
+    for (int i = 0; !rc && i < n; i++)
+        rc = texts_toggle(d, tokenizer, id[i], &one, sum);
+    if (rc || n == 0)
+        return rc;
+    return db_do(d, "UPDATE tokenizer SET texts=?, sum=? WHERE id=?", "ibi", texts + n, sum,
+                 sizeof sum, tokenizer);
 }
 
 /* ---- writing ---- */
@@ -411,18 +547,13 @@ static bool verify_covered(struct verify *v, struct err *e)
 
 static bool verify_seal(struct verify *v, struct err *e)
 {
-    uint8_t sum[32];
-    int rc = seal_hash(v->d, v->session, sum);
-    sqlite3_stmt *st = rc ? NULL
-                          : db_cached(v->d, "SELECT seal FROM session WHERE id=?", "s", v->session);
-    if (!st)
+    bool same;
+    if (seal_matches(v->d, v->session, true, &same))
         return db_fail(v->d, e, "cannot verify");
-    rc = sqlite3_step(st);
-    if (rc == SQLITE_ROW && (sqlite3_column_bytes(st, 0) != 32 ||
-                             memcmp(sqlite3_column_blob(st, 0), sum, 32) != 0))
-        report_line(v, "its title, times or the ends of its runs do not match what was written");
-    sqlite3_reset(st);
-    return rc == SQLITE_ROW || rc == SQLITE_DONE || db_fail(v->d, e, "cannot verify");
+    if (!same)
+        report_line(v, "its title, number, times or the ends of its runs do not match what was "
+                    "written");
+    return true;
 }
 
 /* Finds sessions that were deleted or added by another program, by comparing with `roll`. */
@@ -442,6 +573,32 @@ static bool verify_roll(struct verify *v, struct err *e)
     if (n_want != n_have || memcmp(want, have, 32) != 0)
         report_line(v, line);
     return true;
+}
+
+/* Finds texts of tokens that were changed, deleted or added by another program. */
+static bool verify_texts(struct verify *v, struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(v->d, e, "SELECT id FROM tokenizer ORDER BY id", "");
+    int rc = SQLITE_ERROR;
+    v->session[0] = '\0';
+    while (st && (rc = sqlite3_step(st)) == SQLITE_ROW) {
+        int64_t id = sqlite3_column_int64(st, 0), want, have;
+        uint8_t sum[32], all[32] = {0};
+        rc = texts_read(v->d, id, &want, sum);
+        if (!rc)
+            rc = texts_toggle(v->d, id, -1, &have, all);
+        if (rc)
+            break;
+        if (want != have || memcmp(sum, all, 32) != 0)
+            report_bad(v, "the texts of tokenizer", id);
+    }
+    sqlite3_finalize(st);
+    int64_t lost = 0;
+    if (rc == SQLITE_DONE &&
+        !(rc = db_int(v->d, &lost, 0, "SELECT count(*) FROM token WHERE tokenizer NOT IN"
+                      " (SELECT id FROM tokenizer)", "")) && lost)
+        report_bad(v, "(no tokenizer): texts left over,", lost);
+    return rc == SQLITE_OK || (st && db_fail(v->d, e, "cannot verify"));
 }
 
 /* Finds rows of sessions that have no session row. */
@@ -475,7 +632,7 @@ static bool verify_all(struct verify *v, const char *session, struct err *e)
     if (ok && rc != SQLITE_DONE)
         ok = db_fail(d, e, "cannot verify");
     sqlite3_finalize(st);
-    return ok && (*session || (verify_owners(v, e) && verify_roll(v, e)));
+    return ok && (*session || (verify_owners(v, e) && verify_roll(v, e) && verify_texts(v, e)));
 }
 
 /* Runs in one read transaction, so that another process may write meanwhile. */

@@ -123,6 +123,8 @@ static int bind_one(sqlite3_stmt *st, int i, char type, va_list *ap)
     switch (type) {
     case 'i':
         return sqlite3_bind_int64(st, i, va_arg(*ap, int64_t));
+    case 'd':
+        return sqlite3_bind_double(st, i, va_arg(*ap, double)); /* NaN becomes null */
     case 's':
         return sqlite3_bind_text(st, i, va_arg(*ap, const char *), -1, SQLITE_STATIC);
     case 't':

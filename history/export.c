@@ -33,6 +33,17 @@ void tree_json(const struct tree *t, struct buf *b)
     jput_close(b, ']');
 }
 
+void fact_json(const struct token_fact *f, struct buf *b)
+{
+    jput_open(b, '{');
+    jput_kreal(b, "logp", (double)f->logp);
+    if (f->rival >= 0) {
+        jput_kint(b, "rival", f->rival);
+        jput_kreal(b, "rival_logp", (double)f->rival_logp);
+    }
+    jput_close(b, '}');
+}
+
 /* ---- the file ---- */
 
 struct sink {
@@ -67,6 +78,18 @@ static void sink_line(struct sink *s)
 
 /* ---- JSON lines ---- */
 
+static void facts_json(struct buf *b, const void *p, int bytes)
+{
+    struct token_fact *fact;
+    int n = bytes / 12;
+    bool ok = token_facts_unpack(p, (size_t)bytes, n, &fact);
+    jput_open(b, '[');
+    for (int i = 0; ok && i < n; i++)
+        fact_json(&fact[i], b);
+    jput_close(b, ']');
+    free(fact);
+}
+
 static void blob_value(struct buf *b, const char *name, const void *p, int n)
 {
     struct tree t;
@@ -78,6 +101,8 @@ static void blob_value(struct buf *b, const char *name, const void *p, int n)
             jput_int(b, id);
         }
         jput_close(b, ']');
+    } else if (strcmp(name, "facts") == 0) {
+        facts_json(b, p, n);
     } else if (strcmp(name, "nodes") == 0 && tree_unpack(&t, p, (size_t)n, NULL)) {
         tree_json(&t, b);
     } else {
@@ -143,6 +168,8 @@ static const struct {
              " WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
     {"tree", "SELECT x.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN tree x ON"
              " x.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
+    {"pages", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN pages p ON"
+              " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n"},
     {"page_event", "SELECT p.* FROM turn t JOIN step s ON s.turn_id = t.id JOIN page_event p ON"
                    " p.step_id = s.id WHERE t.session_id = ?1 AND t.n <= ?2 ORDER BY t.n, s.n, p.seq"},
 };

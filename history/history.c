@@ -65,7 +65,8 @@ struct history {
     bool give_up;  /* no more retries */
     bool finished; /* the thread ended */
     struct history_left left; /* while closing */
-    struct history_about described; /* by history_describe(), not yet copied to w.about */
+    struct history_about described; /* by history_describe(), not yet moved to w.about, ... */
+    struct vocabulary vocab;        /* ... and to w.texts */
     bool has_described;
     struct history_status status;
 };
@@ -103,6 +104,7 @@ static void deadline(struct timespec *t, int ms)
 static size_t event_bytes(const struct event *ev)
 {
     return sizeof *ev + ev->text.cap + (size_t)ev->tokens.cap * sizeof *ev->tokens.v +
+           (ev->facts ? (size_t)ev->tokens.n * sizeof *ev->facts : 0) +
            (ev->tree ? sizeof *ev->tree : 0) + (size_t)ev->n_pages * sizeof *ev->pages;
 }
 
@@ -242,6 +244,7 @@ static int try_transaction(struct history *h, int *bad, uint64_t *ended, uint64_
     int rc = set_sync(h, has_turn_end(h) ? 2 : 1);
     if (!rc)
         rc = apply_waiting(h, bad, ended, mark);
+    texts_ended(&h->w.texts, !rc);
     if (!rc) {
         cursor_free(&before);
         return rc;
@@ -267,6 +270,7 @@ static void adopt_about(struct history *h)
     if (h->has_described) {
         about_free(&h->w.about);
         h->w.about = h->described;
+        texts_take(&h->w.texts, &h->vocab);
         h->has_described = false;
     }
     pthread_mutex_unlock(&h->mu);
@@ -554,6 +558,8 @@ void history_close(struct history *h)
     db_close(&h->w.db);
     live_close(&h->w.live);
     about_free(&h->w.about);
+    texts_free(&h->w.texts);
+    vocabulary_free(&h->vocab);
     if (h->has_described)
         about_free(&h->described);
     evq_free(h->q);
@@ -592,11 +598,15 @@ void history_status(struct history *h, struct history_status *s)
     pthread_mutex_unlock(&h->mu);
 }
 
-void history_describe(struct history *h, const struct history_about *about)
+void history_describe(struct history *h, const struct history_about *about,
+                      const struct history_texts *texts)
 {
     struct history_about copy;
+    struct vocabulary vocab = vocabulary_copy(texts);
     copy_about(&copy, about);
     pthread_mutex_lock(&h->mu);
+    vocabulary_free(&h->vocab);
+    h->vocab = vocab;
     if (h->has_described)
         about_free(&h->described);
     h->described = copy;

@@ -22,9 +22,9 @@
 enum log_level {
     LOG_OFF,   /* nothing, except the end of a turn that is already stored */
     LOG_TEXT,  /* sessions, turns (text, ids, settings, seed), operations, notices, faults */
-    LOG_STEPS, /* every cycle with its ids, digests and times: the default */
-    LOG_TREE,  /* draft trees */
-    LOG_FULL,  /* page events */
+    LOG_STEPS, /* every cycle with its ids, digests, margin and times */
+    LOG_TREE,  /* draft trees, page events, facts of emitted tokens: the default */
+    LOG_FULL,  /* the same; a name of earlier versions, whose `tree` had no page events */
 };
 
 struct history; /* the writer */
@@ -49,10 +49,18 @@ char *history_default_path(void);
  * the whole process. The caller ends with history_close(). */
 struct history *history_open(const char *path, enum log_level level,
                              const struct history_about *about, struct err *e);
+/* The texts of a vocabulary, for a log that can be read without its model. */
+struct history_texts {
+    int n; /* ids 0 .. n - 1; 0: not known */
+    const char *(*text)(void *arg, int32_t id, size_t *n); /* its bytes, not always UTF-8 */
+    void *arg;
+};
 /* Replaces `about` of history_open() for the sessions that begin from now on. The models' hashes
  * are known only after the engine is open, and the engine is opened with the log's queue; so this
- * is called in between, before the first request. */
-void history_describe(struct history *h, const struct history_about *about);
+ * is called in between, before the first request. texts (or NULL) is copied during the call: the
+ * engine may be closed while events of it still wait. */
+void history_describe(struct history *h, const struct history_about *about,
+                      const struct history_texts *texts);
 /* The events that could not be stored when the log was closed. */
 struct history_left {
     bool some;       /* there are any; turns is 0 if they are operations and notices only */
@@ -120,6 +128,7 @@ const char *hdb_warning(const struct hdb *d); /* "" when there is none */
  * parents. */
 struct session_row {
     char id[SESSION_ID], parent[SESSION_ID];
+    int number; /* for people: counts from 1, never used again; 0: it has no turn yet */
     int fork_turn, n_turns;
     int64_t created_ms, updated_ms;
     char *title, *model; /* title: set by the user or the first message's first line */
@@ -142,6 +151,7 @@ struct turn_row {
     int64_t order;      /* merges with op_row.order; INT64_MAX for a reply that is still open */
     char *stop;         /* stop_name(), replies only; "crashed" for a killed one; "" while open */
     int n_reused, n_steps, n_drafted, n_accepted;
+    struct reuse reuse; /* user: why not more was reused; CHANGE_UNKNOWN: not logged */
     uint64_t us_prefill, us_decode;
     int64_t created_ms;
     char *snippet;      /* search results only, matches between \x01 and \x02 */
@@ -150,8 +160,9 @@ struct step_row {
     int turn, n;
     struct step_rec rec;
     struct ids tokens;
-    struct token_fact *facts; /* one for each of tokens; NULL when not logged */
+    struct token_fact *facts; /* one for each of tokens; NULL: not logged */
     struct tree *tree;        /* NULL when not logged */
+    struct buf pages; /* page events as stored (engine/cache/page_event.h); empty: not logged */
 };
 struct op_row {
     int64_t order; /* when it happened, comparable with turn_row.order */
@@ -165,6 +176,8 @@ void turn_row_copy(struct turn_row *dst, const struct turn_row *src);
 void turn_row_free(struct turn_row *r);
 void step_row_copy(struct step_row *dst, const struct step_row *src); /* deep; step_row_free() */
 void step_row_free(struct step_row *r);
+/* Appends a token's facts as a JSON object. */
+void fact_json(const struct token_fact *f, struct buf *b);
 /* Appends a draft tree as a JSON array of its nodes. */
 void tree_json(const struct tree *t, struct buf *b);
 void op_row_free(struct op_row *r);
@@ -177,14 +190,22 @@ void op_row_free(struct op_row *r);
  * none. */
 int hdb_sessions(struct hdb *d, const char *query, const char *model, int limit,
                  bool (*fn)(const struct session_row *r, void *arg), void *arg, struct err *e);
-/* The session with a full id, with the beginning of exactly one id, or "last". False and *e:
- * ERR_NEGATIVE if there is none, ERR_USAGE if the beginning is ambiguous. The caller frees *out. */
+/* The session with a number ("12" or "#12"), with a full id, with the beginning of exactly one id,
+ * or "last". False and *e: ERR_NEGATIVE if there is none, ERR_USAGE if the beginning is ambiguous.
+ * The caller frees *out. */
 bool hdb_find(struct hdb *d, const char *id, struct session_row *out, struct err *e);
 /* Turns in order (user and reply rows alternate; turn 0: all). */
 int hdb_turns(struct hdb *d, const char *session, int turn,
               bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e);
 int hdb_steps(struct hdb *d, const char *session, int turn,
               bool (*fn)(const struct step_row *r, void *arg), void *arg, struct err *e);
+/* Calls fn for the text of every token that the log knows in the vocabulary of the session's latest
+ * run, ids ascending; a log holds the texts of the ids that occur in it. Counts as above. */
+int hdb_token_texts(struct hdb *d, const char *session,
+                    bool (*fn)(int32_t id, const char *text, size_t n, void *arg), void *arg,
+                    struct err *e);
+/* Appends the text of one of them. False: the log does not know it. */
+bool hdb_token_text(struct hdb *d, const char *session, int32_t id, struct buf *out);
 int hdb_ops(struct hdb *d, const char *session,
             bool (*fn)(const struct op_row *r, void *arg), void *arg, struct err *e);
 /* Full-text search over turns, best first: an FTS5 query, or, if it is none, its words. */

@@ -14,7 +14,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "ids are stored in lit
 
 /* ---- db.c: a connection, statements, bindings ------------------------------------------------ */
 
-enum { MAX_CACHED = 64 };
+enum { MAX_CACHED = 96 };
 
 struct db {
     sqlite3 *h;
@@ -40,8 +40,9 @@ char *db_immutable_uri(const char *path);
 bool db_fail(struct db *d, struct err *e, const char *what);
 void db_rollback(struct db *d); /* the open transaction, if there is one */
 
-/* Values to bind follow `types`, one letter each: i int64_t · s char * (NULL: null) · t char *,
- * size_t · b void *, size_t · n null. Pointers must stay valid until the statement is reset. */
+/* Values to bind follow `types`, one letter each: i int64_t · d double (NaN: null) · s char *
+ * (NULL: null) · t char *, size_t · b void *, size_t · n null. Pointers must stay valid until the
+ * statement is reset. */
 /* A new statement, which the caller finalises; NULL and *e on failure. */
 sqlite3_stmt *db_prepare(struct db *d, struct err *e, const char *sql, const char *types, ...);
 /* A statement that is kept for the next call with the same string literal; the caller resets it.
@@ -68,7 +69,7 @@ void col_ids(sqlite3_stmt *st, int i, struct ids *out);  /* appends the packed i
 enum {
     APPLICATION_ID = 0x41455249 /* "AERI" */,
     PACK_ID = 0x41455250 /* "AERP" */,
-    SCHEMA_VERSION = 3
+    SCHEMA_VERSION = 4
 };
 
 /* The migration from version `to` - 1 to version `to`. Version 0 is an empty file. */
@@ -77,7 +78,7 @@ struct migration {
     const char *sql;
     int (*fill)(struct db *d); /* computes values that SQL cannot; NULL: none */
 };
-extern const char schema_views[]; /* views.c: version 3 */
+extern const char schema_views[], schema_views_4[]; /* views.c: versions 3 and 4 */
 /* Migrates the database to the last version of the list, in one transaction, after a backup beside
  * it ("PATH.v1-YYYYMMDD-HHMMSS") unless it was empty. A newer or foreign database is refused. */
 bool schema_migrate(struct db *d, const struct migration *list, int n, struct err *e);
@@ -193,8 +194,13 @@ int chain_roll(struct db *d, const char *session, int by);
 /* Runs a DELETE of sessions that ends in RETURNING id, and updates `roll`; *n: sessions deleted. st
  * may be NULL (db_cached() failed). */
 int chain_delete(struct db *d, sqlite3_stmt *st, int *n);
+/* Updates the checksum over a tokenizer's texts for n that were added. */
+int chain_texts(struct db *d, int64_t tokenizer, const int32_t *id, int n);
 /* Migration of version 1: computes the seals and `roll`. */
 int chain_seal_all(struct db *d);
+/* Migration of version 3: the seals of sessions with a number. A seal that did not match before
+ * does not match afterwards. */
+int chain_seal_numbers(struct db *d);
 bool chain_verify(struct db *d, const char *session, int *turns, int *bad, struct buf *report,
                   struct err *e);
 
@@ -230,7 +236,33 @@ struct waiting {
     size_t bytes;
 };
 
+/* ---- texts.c: the texts of tokens ------------------------------------------------------------ */
+
+/* A copy of a vocabulary. */
+struct vocabulary {
+    int n;
+    size_t *at;  /* (n + 1) where the text of each id begins in bytes */
+    char *bytes;
+};
+struct vocabulary vocabulary_copy(const struct history_texts *t); /* t may be NULL */
+void vocabulary_free(struct vocabulary *v);
+
+/* Which texts the log holds already; belongs to the writer. */
+struct texts {
+    struct vocabulary vocab;
+    int64_t tokenizer; /* row; 0: not known yet */
+    uint8_t *stored;   /* (vocab.n) 1: the row is there, or is inserted by this transaction */
+    struct ids fresh;  /* inserted by this transaction */
+};
+void texts_take(struct texts *t, struct vocabulary *v); /* another vocabulary, which is moved */
+void texts_free(struct texts *t);
+/* Stores the texts of those of n ids that the log does not hold; inside the caller's transaction.
+ * sha: of the tokenizer; "": nothing is stored. */
+int texts_store(struct db *d, struct texts *t, const char *sha, const int32_t *id, int n);
+void texts_ended(struct texts *t, bool committed); /* the transaction */
+
 struct writer {
+    struct texts texts;
     struct db db;
     struct live live;
     struct history_about about; /* own copies */
@@ -271,6 +303,10 @@ bool open_existing(struct db *d, const char *path, int flags, struct err *e);
 bool sequence_next(struct ids *seq, bool is_user, int64_t shared, const void *ids, int bytes);
 /* Sets *seq to the ids after turn n of a session. */
 int sequence_load(struct db *d, const char *session, int n, struct ids *seq);
+
+/* The facts of n tokens as the log packs them (schema.c, version 4). False: p is not n facts. */
+void token_facts_pack(const struct token_fact *fact, int n, struct buf *out);
+bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out);
 
 /* Updates the full-text index for a turn row. was: the row's previous text; NULL: the row is
  * new. */

@@ -25,22 +25,25 @@ static const struct pack_rule rules[] = {
                                 " SELECT draft_id FROM run WHERE id IN (" RUNS "))",
      .facts = "id role weights_sha tokenizer_sha", .paths = "dir"},
     {.table = "session", .where = "id=?1 AND ?2 NOT NULL",
-     .facts = "id parent fork_turn created_ms updated_ms last_run links", .text = "title",
+     .facts = "id parent fork_turn created_ms updated_ms last_run links number", .text = "title",
      .never = "chain seal"},
     {.table = "run", .where = "id IN (" RUNS ")",
      .facts = "id session_id build_id target_id draft_id config ended created_ms link",
      .never = "writer chain"},
     {.table = "turn", .where = "id IN (" TURNS ")",
      .facts = "id session_id run_id n role shared regen seed sampling draws0 n_reused stop draws1 n_steps"
-              " n_drafted n_accepted us_prefill us_decode created_ms link",
+              " n_drafted n_accepted us_prefill us_decode created_ms link change change_turn held same"
+              " limited gone_from gone_to",
      .ids = "tokens", .text = "text", .never = "chain"},
     {.table = "turn_part", .where = "turn_id IN (" TURNS ")", .facts = "turn_id k channel",
      .text = "text"},
     {.table = "step", .where = "id IN (" STEPS ")",
-     .facts = "id turn_id n kind pos0 rows drafted accepted draws us_draft us_verify us_commit us_check",
-     .ids = "bonus tokens page_digest draft_digest logit_digest"},
+     .facts = "id turn_id n kind pos0 rows drafted accepted draws us_draft us_verify us_commit us_check"
+              " margin forced fused",
+     .ids = "bonus tokens page_digest draft_digest logit_digest facts"},
     {.table = "tree", .where = "step_id IN (" STEPS ")", .facts = "step_id", .ids = "nodes",
      .slice = "step_id"},
+    {.table = "pages", .where = "step_id IN (" STEPS ")", .facts = "step_id events"},
     {.table = "page_event", .where = "step_id IN (" STEPS ")",
      .facts = "step_id seq pool op page col refs"},
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
@@ -49,7 +52,7 @@ static const struct pack_rule rules[] = {
 enum { N_RULES = sizeof rules / sizeof *rules };
 
 /* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
-static const char *const left_out[] = {"roll", "held", "taken"};
+static const char *const left_out[] = {"roll", "held", "taken", "tokenizer", "token"};
 
 const struct pack_rule *pack_rule(int i)
 {

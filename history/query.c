@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +132,7 @@ static char *usable_query(struct db *d, const char *query)
 
 #define SESSION_COLUMNS                                                                            \
     "SELECT s.id, s.parent, s.fork_turn, s.created_ms, s.updated_ms, s.title, m.dir, r.ended,"     \
-    " (SELECT count(*) FROM turn t WHERE t.session_id = s.id AND t.role = 'user')"                 \
+    " (SELECT count(*) FROM turn t WHERE t.session_id = s.id AND t.role = 'user'), s.number"       \
     " FROM session s LEFT JOIN run r ON r.id = s.last_run LEFT JOIN model m ON m.id = r.target_id "
 
 /* Sessions without a turn are not shown, except forks. */
@@ -147,7 +148,8 @@ static bool row_to_session(sqlite3_stmt *st, struct session_row *r)
                               .title = col_str(st, 5),
                               .model = col_str(st, 6),
                               .ended = sqlite3_column_int(st, 7) == 1,
-                              .n_turns = sqlite3_column_int(st, 8)};
+                              .n_turns = sqlite3_column_int(st, 8),
+                              .number = col_int(st, 9, 0, &fits)};
     col_id(st, 0, r->id);
     col_id(st, 1, r->parent);
     return fits;
@@ -162,8 +164,8 @@ static int each_session(struct db *d, sqlite3_stmt *st,
     for (bool more = true; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
         struct session_row r;
         fits = row_to_session(st, &r) ||
-               err_set(e, ERR_DB, "%s: session %s: the turn of its fork is out of range", d->path,
-                       r.id);
+               err_set(e, ERR_DB, "%s: session %s: its number or the turn of its fork is out of "
+                       "range", d->path, r.id);
         more = fits && fn(&r, arg);
         session_row_free(&r);
     }
@@ -210,6 +212,15 @@ static bool keep_first(const struct session_row *r, void *arg)
     return true;
 }
 
+/* "12", "#12": *n. A ULID of today begins with 0. */
+static bool is_number(const char *id, int64_t *n)
+{
+    id += *id == '#';
+    size_t digits = strspn(id, "0123456789");
+    *n = *id == '0' || digits > 9 ? 0 : strtoll(id, NULL, 10);
+    return *n > 0 && !id[digits];
+}
+
 bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err *e)
 {
     struct found f = {.out = out};
@@ -220,13 +231,21 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
         int n = hdb_sessions(h, NULL, NULL, 1, keep_first, &f, e);
         return n > 0 || (n == 0 && err_set(e, ERR_NEGATIVE, "no session is logged yet"));
     }
+    int64_t number;
+    if (is_number(id, &number)) {
+        sqlite3_stmt *by = db_prepare(&h->db, e, SESSION_COLUMNS "WHERE s.number = ?", "i", number);
+        int found = by ? each_session(&h->db, by, keep_first, &f, e) : -1;
+        return found > 0 ||
+               (found == 0 && err_set(e, ERR_NEGATIVE, "no session %lld: aerie logs and /sessions "
+                                      "list their numbers", (long long)number));
+    }
     char low[SESSION_ID] = "", high[SESSION_ID + 1];
     size_t n = strlen(id);
     for (size_t i = 0; i < n && i < SESSION_ID - 1; i++)
         low[i] = (char)toupper((unsigned char)id[i]);
     if (n == 0 || n >= SESSION_ID || strspn(low, "0123456789ABCDEFGHJKMNPQRSTVWXYZ") != n)
-        return err_set(e, ERR_NEGATIVE, "no session \"%.40s\": expected an id that aerie logs or "
-                       "/sessions lists, its beginning, or \"last\"", id);
+        return err_set(e, ERR_NEGATIVE, "no session \"%.40s\": expected a number or an id that "
+                       "aerie logs or /sessions lists, the beginning of an id, or \"last\"", id);
     snprintf(high, sizeof high, "%s~", low); /* '~' sorts after every digit and letter */
     sqlite3_stmt *st = db_prepare(&h->db, e, SESSION_COLUMNS "WHERE s.id >= ? AND s.id < ? LIMIT 2",
                                   "ss", low, high);
@@ -245,10 +264,26 @@ bool hdb_find(struct hdb *h, const char *id, struct session_row *out, struct err
     "SELECT t.id, t.session_id, t.n, t.role = 'user', u.regen, t.text, u.seed, u.sampling,"        \
     " u.draws0, t.draws1, t.stop, u.n_reused, t.n_steps, t.n_drafted, t.n_accepted, t.us_prefill," \
     " t.us_decode, t.created_ms, t.link, EXISTS(SELECT 1 FROM event v WHERE"                       \
-    "  v.session_id = t.session_id AND v.op = 'undo' AND v.turn = t.n), t.shared, t.tokens"
+    "  v.session_id = t.session_id AND v.op = 'undo' AND v.turn = t.n), t.shared, t.tokens,"   \
+    " t.change, t.change_turn, t.held, t.same, t.limited, t.gone_from, t.gone_to"
 #define TURN_JOIN /* settings and seed of a reply are in the user's row */                         \
     " LEFT JOIN turn u ON u.session_id = t.session_id AND u.n = t.n AND u.role = 'user' "
-enum { COL_SHARED = 20, COL_TOKENS, COL_SNIPPET };
+enum { COL_SHARED = 20, COL_TOKENS, COL_REUSE, COL_SNIPPET = COL_REUSE + 7 };
+
+/* What an older version, or another program, wrote is CHANGE_UNKNOWN. */
+static struct reuse read_reuse(sqlite3_stmt *st, bool *fits)
+{
+    const char *change = (const char *)sqlite3_column_text(st, COL_REUSE);
+    const char *limit = (const char *)sqlite3_column_text(st, COL_REUSE + 4);
+    struct reuse r = {.turn = col_int(st, COL_REUSE + 1, 0, fits),
+                      .held = col_int(st, COL_REUSE + 2, 0, fits),
+                      .same = col_int(st, COL_REUSE + 3, 0, fits),
+                      .from = col_int(st, COL_REUSE + 5, 0, fits),
+                      .to = col_int(st, COL_REUSE + 6, 0, fits)};
+    bool known = change && limit && reuse_change_parse(change, &r.change) &&
+                 reuse_limit_parse(limit, &r.limit);
+    return known ? r : (struct reuse){0};
+}
 
 static bool read_turn(struct db *d, sqlite3_stmt *st, struct turn_row *r, struct err *e)
 {
@@ -275,6 +310,7 @@ static bool read_turn(struct db *d, sqlite3_stmt *st, struct turn_row *r, struct
                                         ? INT64_MAX
                                         : sqlite3_column_int64(st, 18),
                            .undone = sqlite3_column_int(st, 19)};
+    r->reuse = read_reuse(st, &fits);
     col_id(st, 1, r->session);
     return fits || err_set(e, ERR_DB, "%s: session %s: turn %lld has a number that is out of range",
                            d->path, r->session, (long long)sqlite3_column_int64(st, 2));
@@ -365,6 +401,22 @@ static bool column_tree(sqlite3_stmt *st, int i, struct tree **out, struct err *
     return tree_unpack(*out, sqlite3_column_blob(st, i), (size_t)sqlite3_column_bytes(st, i), e);
 }
 
+/* What version 4 of the schema added, in columns from i on. */
+static bool read_step_4(sqlite3_stmt *st, int i, struct step_row *r, bool *fits, struct err *e)
+{
+    const void *facts = sqlite3_column_blob(st, i + 3);
+    size_t n_facts = (size_t)sqlite3_column_bytes(st, i + 3);
+    bool has_margin = sqlite3_column_type(st, i) != SQLITE_NULL;
+    r->rec.margin = has_margin ? (float)sqlite3_column_double(st, i) : NAN;
+    r->rec.forced = col_int(st, i + 1, 0, fits);
+    r->rec.fused = sqlite3_column_int(st, i + 2) == 1;
+    if (sqlite3_column_type(st, i + 4) != SQLITE_NULL)
+        buf_add(&r->pages, sqlite3_column_blob(st, i + 4), (size_t)sqlite3_column_bytes(st, i + 4));
+    return sqlite3_column_type(st, i + 3) == SQLITE_NULL ||
+           token_facts_unpack(facts, n_facts, r->tokens.n, &r->facts) ||
+           err_set(e, ERR_DB, "step %d.%d: the facts of its tokens are damaged", r->turn, r->n);
+}
+
 static bool row_to_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
 {
     bool fits = true;
@@ -386,9 +438,11 @@ static bool row_to_step(sqlite3_stmt *st, struct step_row *r, struct err *e)
                                .us_verify = (uint32_t)sqlite3_column_int64(st, 13),
                                .us_commit = (uint32_t)sqlite3_column_int64(st, 14),
                                .us_check = (uint32_t)sqlite3_column_int64(st, 15)};
+    col_ids(st, 16, &r->tokens);
+    if (!read_step_4(st, 18, r, &fits, e))
+        return false;
     if (!fits)
         return err_set(e, ERR_DB, "step %d.%d has a number that is out of range", r->turn, r->n);
-    col_ids(st, 16, &r->tokens);
     return column_tree(st, 17, &r->tree, e) || err_prefix(e, "step %d.%d", r->turn, r->n);
 }
 
@@ -398,8 +452,9 @@ int hdb_steps(struct hdb *h, const char *session, int turn,
     sqlite3_stmt *st = db_prepare(&h->db, e,
         "SELECT t.n, s.n, s.kind, s.pos0, s.rows, s.drafted, s.accepted, s.bonus, s.draws,"
         " s.page_digest, s.draft_digest, s.logit_digest, s.us_draft, s.us_verify, s.us_commit,"
-        " s.us_check, s.tokens, x.nodes FROM turn t JOIN step s ON s.turn_id = t.id"
-        " LEFT JOIN tree x ON x.step_id = s.id"
+        " s.us_check, s.tokens, x.nodes, s.margin, s.forced, s.fused, s.facts, p.events"
+        " FROM turn t JOIN step s ON s.turn_id = t.id LEFT JOIN tree x ON x.step_id = s.id"
+        " LEFT JOIN pages p ON p.step_id = s.id"
         " WHERE t.session_id = ?1 AND t.role = 'reply' AND (?2 = 0 OR t.n = ?2) ORDER BY t.n, s.n",
         "si", session, (int64_t)turn);
     int n = 0, rc = SQLITE_DONE;

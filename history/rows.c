@@ -76,6 +76,35 @@ int sequence_load(struct db *d, const char *session, int n, struct ids *seq)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
+/* ---- the facts of tokens ---- */
+
+enum { FACT_BYTES = 12 };
+
+void token_facts_pack(const struct token_fact *fact, int n, struct buf *out)
+{
+    for (int i = 0; i < n; i++) {
+        buf_add(out, &fact[i].logp, 4);
+        buf_add(out, &fact[i].rival, 4);
+        buf_add(out, &fact[i].rival_logp, 4);
+    }
+}
+
+bool token_facts_unpack(const void *p, size_t bytes, int n, struct token_fact **out)
+{
+    *out = NULL;
+    if (bytes != (size_t)n * FACT_BYTES)
+        return false;
+    if (n)
+        *out = xcalloc((size_t)n, sizeof **out);
+    for (int i = 0; i < n; i++) {
+        const char *at = (const char *)p + i * FACT_BYTES;
+        memcpy(&(*out)[i].logp, at, 4);
+        memcpy(&(*out)[i].rival, at + 4, 4);
+        memcpy(&(*out)[i].rival_logp, at + 8, 4);
+    }
+    return true;
+}
+
 int turn_index(struct db *d, int64_t row, const char *was, const char *text, size_t n)
 {
     int rc = was ? db_do(d, "INSERT INTO turn_fts(turn_fts, rowid, text) VALUES('delete',?,?)",
@@ -149,6 +178,8 @@ void step_row_copy(struct step_row *dst, const struct step_row *src)
         dst->tree = xmalloc(sizeof *dst->tree);
         *dst->tree = *src->tree;
     }
+    dst->pages = (struct buf){0};
+    buf_add(&dst->pages, src->pages.p, src->pages.n);
 }
 
 void step_row_free(struct step_row *r)
@@ -156,6 +187,7 @@ void step_row_free(struct step_row *r)
     ids_free(&r->tokens);
     free(r->facts);
     free(r->tree);
+    buf_free(&r->pages);
     *r = (struct step_row){0};
 }
 

@@ -99,11 +99,47 @@ static const char schema_2[] =
 
     "CREATE TABLE taken(id BLOB PRIMARY KEY NOT NULL) WITHOUT ROWID;";
 
+/* What a step reports of its tokens, why a prompt was computed again, numbers for people, texts.
+ * step.facts: 12 bytes a token, little-endian: f32 log probability, i32 rival (-1: none), f32 log
+ * probability of the rival. pages.events: page_pack() of a step; in place of rows in page_event,
+ * which versions before 4 stored. turn.change .. gone_to: struct reuse, of user rows.
+ * roll.last_number: the last session.number given away. */
+static const char schema_4[] =
+    "ALTER TABLE session ADD COLUMN number INTEGER;"
+    "ALTER TABLE roll ADD COLUMN last_number INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE session SET number=o.k FROM (SELECT id, row_number() OVER (ORDER BY created_ms, id) AS k"
+    " FROM session) o WHERE o.id=session.id;"
+    "UPDATE roll SET last_number=(SELECT count(*) FROM session);"
+    "CREATE UNIQUE INDEX session_number ON session(number);"
+
+    "ALTER TABLE turn ADD COLUMN change TEXT;"
+    "ALTER TABLE turn ADD COLUMN change_turn INTEGER;"
+    "ALTER TABLE turn ADD COLUMN held INTEGER;"
+    "ALTER TABLE turn ADD COLUMN same INTEGER;"
+    "ALTER TABLE turn ADD COLUMN limited TEXT;"
+    "ALTER TABLE turn ADD COLUMN gone_from INTEGER;"
+    "ALTER TABLE turn ADD COLUMN gone_to INTEGER;"
+
+    "ALTER TABLE step ADD COLUMN margin REAL;"
+    "ALTER TABLE step ADD COLUMN forced INTEGER;"
+    "ALTER TABLE step ADD COLUMN fused INTEGER;"
+    "ALTER TABLE step ADD COLUMN facts BLOB;"
+
+    "CREATE TABLE pages(step_id INTEGER PRIMARY KEY REFERENCES step(id) ON DELETE CASCADE,"
+    " events BLOB NOT NULL);"
+
+    /* texts: rows of token, sum: a checksum of them (chain.c) */
+    "CREATE TABLE tokenizer(id INTEGER PRIMARY KEY, sha TEXT NOT NULL UNIQUE,"
+    " texts INTEGER NOT NULL DEFAULT 0, sum BLOB NOT NULL DEFAULT x'');"
+    "CREATE TABLE token(tokenizer INTEGER NOT NULL REFERENCES tokenizer(id), id INTEGER NOT NULL,"
+    " text NOT NULL, PRIMARY KEY(tokenizer, id)) WITHOUT ROWID;";
+
 /* Of packs only (pack.c): what was packed, and how. */
 static const char schema_pack[] =
     "CREATE TABLE pack(name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;";
 
-#define MIGRATIONS {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}
+#define MIGRATIONS {1, schema_1, NULL}, {2, schema_2, chain_seal_all}, {3, schema_views, NULL}, \
+    {4, schema_4, chain_seal_numbers}, {4, schema_views_4, NULL}
 static const struct migration migrations[] = {MIGRATIONS};
 static const struct migration of_pack[] = {{0, schema_pack, NULL}, MIGRATIONS};
 enum {

@@ -10,19 +10,23 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { MAX_FILE = 256 << 20, SUM = 32, BUSY_MS = 500 };
-static const char magic[] = "aerie unsaved 1\n";
+/* Version 2 added what version 4 of the schema stores; files of version 1 are read, too. */
+enum { VERSION = 2 };
+static const char magic[] = "aerie unsaved 2\n";
 
 /* ---- values: the same functions write and read ---- */
 
 /* Writes to `out`, or, if out is NULL, reads from p. ok becomes false at the first invalid
  * value. */
 struct io {
+    int version; /* of the file */
     struct buf *out;
     const char *p;
     size_t left;
@@ -117,21 +121,48 @@ static void io_pages(struct io *io, struct event *ev)
     for (int i = 0; io->ok && i < ev->n_pages; i++) {
         IO_INT(io, ev->pages[i].pool, 0, N_POOLS - 1);
         IO_INT(io, ev->pages[i].op, 0, LAST_PAGE_OP);
-        IO_INT(io, ev->pages[i].holder, 0, LAST_PAGE_HOLDER);
+        if (io->version >= 2)
+            IO_INT(io, ev->pages[i].holder, 0, LAST_PAGE_HOLDER);
         IO_INT(io, ev->pages[i].page, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].column, INT32_MIN, INT32_MAX);
         IO_INT(io, ev->pages[i].refs, INT32_MIN, INT32_MAX);
     }
-    IO_INT(io, ev->lengths.length, INT32_MIN, INT32_MAX);
-    IO_INT(io, ev->lengths.committed, INT32_MIN, INT32_MAX);
-    IO_INT(io, ev->lengths.drafted, INT32_MIN, INT32_MAX);
-    IO_INT(io, ev->lengths.window_lo, INT32_MIN, INT32_MAX);
 }
 
 static void io_session(struct io *io, char id[SESSION_ID])
 {
     io_bytes(io, id, SESSION_ID);
     id[SESSION_ID - 1] = '\0';
+}
+
+static void io_float(struct io *io, float *f)
+{
+    io_bytes(io, f, sizeof *f);
+}
+
+/* Of the tokens of the event, which are there. */
+static void io_facts(struct io *io, struct event *ev)
+{
+    int n = ev->facts ? ev->tokens.n : 0;
+    IO_INT(io, n, 0, ev->tokens.n);
+    if (!io->out && io->ok && n == ev->tokens.n && n > 0)
+        ev->facts = xcalloc((size_t)n, sizeof *ev->facts);
+    for (int i = 0; ev->facts && i < n; i++) {
+        io_float(io, &ev->facts[i].logp);
+        IO_INT(io, ev->facts[i].rival, INT32_MIN, INT32_MAX);
+        io_float(io, &ev->facts[i].rival_logp);
+    }
+}
+
+static void io_reuse(struct io *io, struct reuse *r)
+{
+    IO_INT(io, r->change, 0, CHANGE_FORMAT);
+    IO_INT(io, r->limit, 0, LIMIT_STATE);
+    IO_INT(io, r->held, 0, INT32_MAX / 2);
+    IO_INT(io, r->same, 0, INT32_MAX / 2);
+    IO_INT(io, r->turn, 0, INT32_MAX / 2);
+    IO_INT(io, r->from, 0, INT32_MAX / 2);
+    IO_INT(io, r->to, 0, INT32_MAX / 2);
 }
 
 static void io_step(struct io *io, struct step_rec *r)
@@ -150,6 +181,12 @@ static void io_step(struct io *io, struct step_rec *r)
     IO_INT(io, r->us_verify, 0, UINT32_MAX);
     IO_INT(io, r->us_commit, 0, UINT32_MAX);
     IO_INT(io, r->us_check, 0, UINT32_MAX);
+    r->margin = io->out ? r->margin : NAN;
+    if (io->version < 2)
+        return;
+    io_float(io, &r->margin);
+    IO_INT(io, r->forced, 0, INT32_MAX);
+    IO_INT(io, r->fused, 0, 1);
 }
 
 /* *ms is the event's wall-clock time: ev->ns is a monotonic time of this boot only. */
@@ -178,6 +215,14 @@ static void io_event(struct io *io, struct event *ev, int64_t *ms)
     io_ids(io, &ev->tokens);
     io_tree(io, &ev->tree);
     io_pages(io, ev);
+    if (io->version < 2)
+        return;
+    IO_INT(io, ev->lengths.length, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->lengths.committed, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->lengths.drafted, INT32_MIN, INT32_MAX);
+    IO_INT(io, ev->lengths.window_lo, INT32_MIN, INT32_MAX);
+    io_facts(io, ev);
+    io_reuse(io, &ev->reuse);
 }
 
 static void io_cursor(struct io *io, struct cursor *c)
@@ -225,7 +270,7 @@ static void add_checksum(struct buf *b)
 
 static void pack(struct writer *w, const struct waiting *wait, int n, struct buf *out)
 {
-    struct io io = {.out = out, .ok = true};
+    struct io io = {.version = VERSION, .out = out, .ok = true};
     buf_str(out, magic);
     IO_ANY(&io, w->live.id);
     io_about(&io, &w->about);
@@ -304,16 +349,19 @@ bool side_file_exists(const char *path, int64_t writer)
 
 /* ---- storing side files ---- */
 
-static bool checksum_matches(const struct buf *b)
+/* The version of a file whose checksum matches; 0: it is damaged. */
+static int file_version(const struct buf *b)
 {
-    if (b->n < sizeof magic - 1 + SUM || memcmp(b->p, magic, sizeof magic - 1) != 0)
-        return false;
+    size_t at = sizeof magic - 3; /* of the digit */
+    int version = b->n < sizeof magic - 1 + SUM ? 0 : b->p[at] - '0';
+    if (version < 1 || version > VERSION || memcmp(b->p, magic, at) != 0)
+        return 0;
     uint8_t sum[SUM];
     struct sha256 s;
     sha256_init(&s);
     sha256_add(&s, b->p, b->n - SUM);
     sha256_end(&s, sum);
-    return memcmp(sum, b->p + b->n - SUM, SUM) == 0;
+    return memcmp(sum, b->p + b->n - SUM, SUM) == 0 ? version : 0;
 }
 
 /* Updates the cursor for changes since the file was written: the session may have been pruned, the
@@ -385,7 +433,7 @@ static bool store_side_file(const char *path, int64_t writer, const char *name, 
         return false;
     struct io io = {.p = b.p + sizeof magic - 1, .left = b.n - sizeof magic + 1 - SUM, .ok = true};
     int64_t id = 0;
-    bool whole = checksum_matches(&b);
+    bool whole = (io.version = file_version(&b)) > 0;
     if (whole) {
         IO_ANY(&io, id);
         io_about(&io, &w.about);

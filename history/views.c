@@ -1,8 +1,10 @@
 /* views.c - the views of the database: rows instead of blobs, for sqlite3, Datasette and /sql.
  *
- * Schema version 3 adds them. They read the tables of schema.c and hold no data, so no seal covers
- * them; their text is compared like that of the tables. They use functions of SQLite alone (3.38 or
- * later), because other programs open the database without functions of aerie.
+ * Schema version 3 added them, version 4 replaces those whose tables it changes; the text of
+ * version 3 stays, because a database of that version is compared with it before it is migrated.
+ * Views read the tables of schema.c and hold no data, so no seal covers them; their text is
+ * compared like that of the tables. They use functions of SQLite alone (3.38 or later), because
+ * other programs open the database without functions of aerie.
  *
  * A blob becomes rows with json_each() over an array of as many zeros as the blob has items: its
  * key counts them. Unlike a recursive query the array is made for one row of the outer table, so a
@@ -40,6 +42,8 @@
 #define NODE_BYTES(i, o, n) "substr(x.nodes,3+18*(" i ")+" #o "," #n ")"
 #define BYTE(b) "(instr('123456789ABCDEF',substr(hex(" b "),1,1))<<4"                              \
                 "|instr('123456789ABCDEF',substr(hex(" b "),2,1)))"
+
+/* ---- version 3 --------------------------------------------------------------------------- */
 
 const char schema_views[] =
     /* One row a step. position: index of the first token that the step computed. */
@@ -106,3 +110,118 @@ const char schema_views[] =
     "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
     " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id;";
+
+/* ---- version 4 ------------------------------------------------------------------------------- */
+
+/* The vocabulary of turn t: z.id of the table tokenizer, NULL where the log knows none. */
+#define VOCABULARY                                                                                 \
+    " LEFT JOIN run u ON u.id=t.run_id LEFT JOIN model m ON m.id=u.target_id"                      \
+    " LEFT JOIN tokenizer z ON z.sha=m.tokenizer_sha"
+#define TEXT_OF(id) "(SELECT k.text FROM token k WHERE k.tokenizer=z AND k.id=" id ")"
+
+/* Bytes o .. o + 3 (from 0) of token i's facts, in hex; NULL: not stored (hex(NULL) is ''). */
+#define FACT(o)                                                                                    \
+    "CASE WHEN s.facts IS NULL THEN NULL ELSE hex(substr(s.facts,12*i.key+1+" #o ",4)) END"
+
+/* A block of page events (engine/cache/page_event.h): 21 bytes, then 20 a run of events. */
+#define EVENTS(o) U32("hex(substr(x.events,1+" #o ",4))")
+#define RUN_BYTES(i, o, n) "substr(x.events,22+20*(" i ")+" #o "," #n ")"
+#define RUN_BYTE(o) BYTE(RUN_BYTES("i.key", o, 1))
+#define RUN_U32(i, o) U32("hex(" RUN_BYTES(i, o, 4) ")")
+
+const char schema_views_4[] =
+    "DROP VIEW v_step; DROP VIEW v_token; DROP VIEW v_prompt; DROP VIEW v_node; DROP VIEW v_page;"
+
+    /* One row a turn. change: why the prompt does not begin with all tokens held before (none,
+     * first, emptied, system, undo, regen, forget, silent, fork, format), change_turn: of which
+     * turn; held: tokens with cells before the turn; same: of them, those that the prompt begins
+     * with; limited: why fewer of these were reused (window, evicted, draft, state), gone_from ..
+     * gone_to: the positions; NULL: not recorded. */
+    "CREATE VIEW v_turn AS SELECT q.session_id AS session, q.n AS turn, e.number,"
+    " coalesce(q.shared,0)+length(q.tokens)/4 AS prompt_tokens, coalesce(q.n_reused,0) AS reused,"
+    " q.change, nullif(q.change_turn,0) AS change_turn, q.held, q.same,"
+    " nullif(q.limited,'') AS limited, CASE WHEN q.limited<>'' THEN q.gone_from END AS gone_from,"
+    " CASE WHEN q.limited<>'' THEN q.gone_to END AS gone_to, q.regen, r.stop,"
+    " length(r.tokens)/4 AS new_tokens, r.n_steps AS steps, r.n_drafted AS drafted,"
+    " r.n_accepted AS accepted, r.us_prefill, r.us_decode, q.text AS message, r.text AS reply"
+    " FROM turn q JOIN session e ON e.id=q.session_id"
+    " LEFT JOIN turn r ON r.session_id=q.session_id AND r.n=q.n AND r.role='reply'"
+    " WHERE q.role='user';"
+
+    /* As before; margin: the best log probability less the second best in the row of the last
+     * token; forced: how many of the first tokens were given by hand; fused: 1 when the cycle ran
+     * as one graph; the lengths of the context after the step: all tokens, those with cells in the
+     * target's pools, in the draft's, and the first position that the window's pages still hold. */
+    "CREATE VIEW v_step AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, s.kind,"
+    " s.pos0 AS position, s.rows, s.drafted, s.accepted, length(s.tokens)/4 AS new_tokens,"
+    " s.bonus, s.draws, printf('%016x',s.page_digest) AS page_digest,"
+    " printf('%016x',s.draft_digest) AS draft_digest,"
+    " printf('%016x',s.logit_digest) AS logit_digest,"
+    " s.us_draft, s.us_verify, s.us_commit, s.us_check, s.margin, s.forced, s.fused,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(1) " END AS length,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(5) " END AS committed,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(9) " END AS draft_length,"
+    " CASE WHEN x.events IS NULL THEN NULL ELSE " EVENTS(13) " END AS window_lo"
+    " FROM turn t JOIN step s ON s.turn_id=t.id LEFT JOIN pages x ON x.step_id=s.id;"
+
+    /* As before; forced: 1 for a token that was given by hand; logp: the target's log probability
+     * of the token at temperature 1; rival: the best other token of that row; NULL: not
+     * recorded. */
+    "CREATE VIEW v_token AS SELECT session, turn, step, k, position, " I32("w") " AS token, drafted,"
+    " " TEXT_OF(I32("w")) " AS text, forced, " F32("wl") " AS logp,"
+    " CASE WHEN wr=4294967295 THEN NULL ELSE wr END AS rival, " TEXT_OF("wr") " AS rival_text,"
+    " " F32("wm") " AS rival_logp"
+    " FROM (SELECT session, turn, step, k, position, drafted, forced, z, " U32("h") " AS w, "
+    U32("hl") " AS wl, " U32("hr") " AS wr, " U32("hm") " AS wm"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS k, z.id AS z,"
+    " CASE s.kind WHEN 'prefill' THEN s.pos0+s.rows ELSE s.pos0+1+i.key END AS position,"
+    " i.key<s.accepted AS drafted, i.key<s.forced AS forced,"
+    " hex(substr(s.tokens,4*i.key+1,4)) AS h, " FACT(0) " AS hl, " FACT(4) " AS hr, " FACT(8) " AS hm"
+    " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id"
+    " JOIN " COUNT_UP("length(s.tokens)/4") " i));"
+
+    "CREATE VIEW v_prompt AS SELECT session, turn, position, " I32("w") " AS token,"
+    " position<reused AS reused, " TEXT_OF(I32("w")) " AS text"
+    " FROM (SELECT session, turn, position, reused, z, " U32("h") " AS w"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, coalesce(t.shared,0)+i.key AS position,"
+    " z.id AS z, coalesce(t.n_reused,0) AS reused, hex(substr(t.tokens,4*i.key+1,4)) AS h"
+    " FROM turn t" VOCABULARY " JOIN " COUNT_UP("length(t.tokens)/4") " i WHERE t.role='user'));"
+
+    "CREATE VIEW v_node AS SELECT session, turn, step, node, parent, depth, rank, "
+    I32("w") " AS token, CASE fate WHEN 1 THEN 'accepted' WHEN 2 THEN 'rejected' WHEN 3 THEN 'cut'"
+    " ELSE 'none' END AS fate, " F32("wq") " AS q, " F32("wp") " AS p, " F32("wu") " AS u,"
+    " " TEXT_OF(I32("w")) " AS text"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, i.key AS node, z.id AS z,"
+    " CASE i.key WHEN 0 THEN NULL ELSE " BYTE(NODE_BYTES("i.key", 4, 1)) " END AS parent,"
+    " (WITH RECURSIVE up(node, d) AS (SELECT i.key, 0 UNION ALL"
+    " SELECT " BYTE(NODE_BYTES("node", 4, 1)) ", d+1 FROM up WHERE node>0 AND d<64)"
+    " SELECT max(d) FROM up) AS depth,"
+    " CASE i.key WHEN 0 THEN NULL ELSE (SELECT count(*) FROM " COUNT_UP("i.key+1") " j"
+    " WHERE " NODE_BYTES("j.key", 4, 1) "=" NODE_BYTES("i.key", 4, 1) ") END AS rank,"
+    " " BYTE(NODE_BYTES("i.key", 5, 1)) " AS fate,"
+    " " U32("hex(" NODE_BYTES("i.key", 0, 4) ")") " AS w,"
+    " " U32("hex(" NODE_BYTES("i.key", 6, 4) ")") " AS wq,"
+    " " U32("hex(" NODE_BYTES("i.key", 10, 4) ")") " AS wp,"
+    " " U32("hex(" NODE_BYTES("i.key", 14, 4) ")") " AS wu"
+    " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
+    " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
+
+    /* One row a page that changed hands. logical: the page's place in the page table of its holder,
+     * NULL where it has none. reset: the pools are empty from here. Versions before 4 stored rows
+     * (table page_event) without a holder. */
+    "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
+    " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs, NULL AS holder"
+    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id"
+    " UNION ALL SELECT session, turn, step, seq+k, CASE pool WHEN 0 THEN 'full' WHEN 1 THEN 'swa'"
+    " ELSE 'draft' END, CASE op WHEN 0 THEN 'take' WHEN 1 THEN 'share' WHEN 2 THEN 'drop'"
+    " WHEN 3 THEN 'free' WHEN 4 THEN 'window' WHEN 5 THEN 'reset' ELSE 'hold' END, page+k*dir,"
+    " CASE WHEN col>2147483647 THEN NULL ELSE col+k*dir END, refs, CASE holder"
+    " WHEN 0 THEN 'session' WHEN 1 THEN 'checkpoint' WHEN 2 THEN 'idle' ELSE 'batch' END"
+    " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, j.key AS k,"
+    " (SELECT coalesce(sum(" RUN_U32("y.key", 16) "),0) FROM " COUNT_UP("i.key") " y) AS seq,"
+    " " RUN_BYTE(0) " AS pool, " RUN_BYTE(1) " AS op, " RUN_BYTE(2) " AS holder,"
+    " CASE " RUN_BYTE(3) " WHEN 255 THEN -1 ELSE " RUN_BYTE(3) " END AS dir,"
+    " " RUN_U32("i.key", 4) " AS page, " RUN_U32("i.key", 8) " AS col,"
+    " " RUN_U32("i.key", 12) " AS refs"
+    " FROM turn t JOIN step s ON s.turn_id=t.id JOIN pages x ON x.step_id=s.id"
+    " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " COUNT_UP(RUN_U32("i.key", 16)) " j);";

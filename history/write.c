@@ -120,6 +120,18 @@ static int insert_run(struct writer *w, int64_t ms)
                            w->cur.run, ms, session);
 }
 
+/* Gives the session a number for people, unless it has one: with its first turn, or as a fork,
+ * because a session without a turn is not kept. */
+static int number_session(struct writer *w)
+{
+    const char *id = w->cur.session;
+    int rc = db_do(&w->db, "UPDATE session SET number=1+max((SELECT coalesce(max(number),0) FROM"
+                   " session), coalesce((SELECT last_number FROM roll WHERE id=1),0))"
+                   " WHERE id=? AND number IS NULL", "s", id);
+    return rc ? rc : db_do(&w->db, "UPDATE roll SET last_number=max(last_number,"
+                           " (SELECT number FROM session WHERE id=?)) WHERE id=1", "s", id);
+}
+
 /* Stores the session's row, unless it exists, and a row for this process's run. */
 static int store_session(struct writer *w, const struct event *ev)
 {
@@ -134,6 +146,8 @@ static int store_session(struct writer *w, const struct event *ev)
                    "ssii", c->session, parent, (int64_t)c->fork_turn, ms);
     if (!rc && sqlite3_changes(d->h))
         rc = chain_begin(d, c->session);
+    if (!rc && parent)
+        rc = number_session(w);
     if (!rc)
         rc = insert_run(w, ms);
     if (!rc) /* a resumed session continues the count of random draws (or its parent's) */
@@ -234,6 +248,23 @@ static int assign_turn_number(struct writer *w, const struct event *ev, int64_t 
     return rc;
 }
 
+static int store_reuse(struct writer *w, const struct reuse *r, int64_t row)
+{
+    if (r->change == CHANGE_UNKNOWN)
+        return SQLITE_OK;
+    return db_do(&w->db, "UPDATE turn SET change=?, change_turn=?, held=?, same=?, limited=?,"
+                 " gone_from=?, gone_to=? WHERE id=?", "siiisiii", reuse_change_name(r->change),
+                 (int64_t)(r->turn ? r->turn + w->cur.shift : 0), (int64_t)r->held,
+                 (int64_t)r->same, reuse_limit_name(r->limit), (int64_t)r->from, (int64_t)r->to,
+                 row);
+}
+
+static int store_texts(struct writer *w, const int32_t *id, int n)
+{
+    return texts_store(&w->db, &w->texts, w->about.tokenizer_sha ? w->about.tokenizer_sha : "", id,
+                       n);
+}
+
 static int insert_user(struct writer *w, const struct event *ev, int64_t ms)
 {
     struct cursor *c = &w->cur;
@@ -248,6 +279,10 @@ static int insert_user(struct writer *w, const struct event *ev, int64_t ms)
     int64_t row = sqlite3_last_insert_rowid(w->db.h);
     if (!rc)
         rc = turn_index(&w->db, row, NULL, ev->text.p, ev->text.n);
+    if (!rc)
+        rc = store_reuse(w, &ev->reuse, row);
+    if (!rc)
+        rc = store_texts(w, ev->tokens.v, ev->tokens.n);
     return rc ? rc : chain_add(&w->db, c->session, LINK_TURN, row);
 }
 
@@ -269,6 +304,8 @@ static int write_turn_begin(struct writer *w, const struct event *ev)
     struct cursor *c = &w->cur;
     int64_t last = 0, ms = event_ms(w, ev);
     int rc = store_session(w, ev);
+    if (!rc)
+        rc = number_session(w);
     if (!rc && c->reply) /* the previous turn has no EV_TURN_END */
         rc = recover_turn(&w->db, c->reply);
     c->reply = 0;
@@ -325,37 +362,52 @@ static int store_tree(struct writer *w, const struct event *ev, int64_t step)
     int rc = db_do(&w->db, "INSERT INTO tree(step_id, nodes) VALUES(?,?)", "ib", step, packed.p,
                    packed.n);
     buf_free(&packed);
-    return rc;
+    return rc ? rc : store_texts(w, ev->tree->token, ev->tree->n);
 }
 
 static int write_pages(struct writer *w, const struct event *ev, int64_t step)
 {
-    int rc = SQLITE_OK;
-    for (int i = 0; !rc && i < ev->n_pages; i++) {
-        const struct page_event *p = &ev->pages[i];
-        rc = db_do(&w->db, "INSERT INTO page_event(step_id, seq, pool, op, page, col, refs)"
-                   " VALUES(?,?,?,?,?,?,?)", "iissiii", step, (int64_t)i, pool_name(p->pool),
-                   page_op_name(p->op), (int64_t)p->page, (int64_t)p->column, (int64_t)p->refs);
-    }
+    struct buf packed = {0};
+    page_pack(&ev->lengths, ev->pages, ev->n_pages, &packed);
+    int rc = db_do(&w->db, "INSERT INTO pages(step_id, events) VALUES(?,?)", "ib", step, packed.p,
+                   packed.n);
+    buf_free(&packed);
     return rc;
+}
+
+static int insert_step(struct writer *w, const struct event *ev, const struct buf *facts)
+{
+    const struct step_rec *r = &ev->rec;
+    return db_do(&w->db, "INSERT INTO step(turn_id, n, kind, pos0, rows, drafted, accepted,"
+                 " bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify,"
+                 " us_commit, us_check, tokens, margin, forced, fused, facts)"
+                 " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                 facts ? "iisiiiiiiiiiiiiibdiib" : "iisiiiiiiiiiiiiibdiin", w->cur.reply,
+                 (int64_t)ev->step, step_kind_name(r->kind), (int64_t)r->pos0, (int64_t)r->rows,
+                 (int64_t)r->drafted, (int64_t)r->accepted, (int64_t)r->bonus, (int64_t)r->draws,
+                 (int64_t)r->page_digest, (int64_t)r->draft_digest, (int64_t)r->logit_digest,
+                 (int64_t)r->us_draft, (int64_t)r->us_verify, (int64_t)r->us_commit,
+                 (int64_t)r->us_check, ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v,
+                 (double)r->margin, (int64_t)r->forced, (int64_t)r->fused, facts ? facts->p : NULL,
+                 facts ? facts->n : 0);
 }
 
 static int write_step(struct writer *w, const struct event *ev, enum log_level level)
 {
-    const struct step_rec *r = &ev->rec;
-    int rc = db_do(&w->db, "INSERT INTO step(turn_id, n, kind, pos0, rows, drafted, accepted,"
-                   " bonus, draws, page_digest, draft_digest, logit_digest, us_draft, us_verify,"
-                   " us_commit, us_check, tokens) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-                   "iisiiiiiiiiiiiiib", w->cur.reply, (int64_t)ev->step, step_kind_name(r->kind),
-                   (int64_t)r->pos0, (int64_t)r->rows, (int64_t)r->drafted, (int64_t)r->accepted,
-                   (int64_t)r->bonus, (int64_t)r->draws, (int64_t)r->page_digest,
-                   (int64_t)r->draft_digest, (int64_t)r->logit_digest, (int64_t)r->us_draft,
-                   (int64_t)r->us_verify, (int64_t)r->us_commit, (int64_t)r->us_check,
-                   ev->tokens.v, (size_t)ev->tokens.n * sizeof *ev->tokens.v);
+    bool tree = level >= LOG_TREE;
+    struct buf facts = {0};
+    if (tree && ev->facts)
+        token_facts_pack(ev->facts, ev->tokens.n, &facts);
+    int rc = insert_step(w, ev, tree && (ev->facts || ev->tokens.n == 0) ? &facts : NULL);
     int64_t step = sqlite3_last_insert_rowid(w->db.h);
-    if (!rc && level >= LOG_TREE && ev->tree)
+    buf_free(&facts);
+    if (!rc)
+        rc = store_texts(w, ev->tokens.v, ev->tokens.n);
+    for (int i = 0; !rc && tree && ev->facts && i < ev->tokens.n; i++)
+        rc = store_texts(w, &ev->facts[i].rival, 1);
+    if (!rc && tree && ev->tree)
         rc = store_tree(w, ev, step);
-    return !rc && level >= LOG_FULL ? write_pages(w, ev, step) : rc;
+    return !rc && tree ? write_pages(w, ev, step) : rc;
 }
 
 static int write_turn_end(struct writer *w, const struct event *ev)

@@ -45,6 +45,11 @@ static struct history_about about(const struct app *a, const struct backend_info
     };
 }
 
+static const char *token_text(void *backend, int32_t id, size_t *n)
+{
+    return backend_token(backend, id, n);
+}
+
 static void open_log(struct app *a)
 {
     if (a->opt.level == LOG_OFF || a->opt.readonly)
@@ -99,7 +104,8 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
         struct buf config = {0};
         facts_config(&a->opt.engine, backend_info(a->backend), &config);
         struct history_about h = about(a, backend_info(a->backend), config.p);
-        history_describe(a->history, &h);
+        struct history_texts texts = {backend_info(a->backend)->vocab, token_text, a->backend};
+        history_describe(a->history, &h, &texts);
         buf_free(&config);
     }
     const char *id = o->session ? o->session : o->resume_last ? "last" : NULL;

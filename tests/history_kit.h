@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 #include <ftw.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,21 @@ KIT struct history *log_open(enum log_level level)
         print_error("%s\n", e.msg);
     assert_non_null(h);
     return h;
+}
+
+/* A vocabulary: "t7"; every ninth text is no UTF-8, every tenth empty. */
+KIT const char *text_of(void *arg, int32_t id, size_t *n)
+{
+    static char text[16];
+    (void)arg;
+    snprintf(text, sizeof text, id % 9 ? "t%d" : "\xff%d", id);
+    *n = id % 10 ? strlen(text) : 0;
+    return text;
+}
+
+KIT void describe_texts(struct history *h)
+{
+    history_describe(h, &about, &(struct history_texts){250000, text_of, NULL});
 }
 
 KIT struct hdb *read_open(void)
@@ -193,14 +209,24 @@ KIT struct event random_step(const char *session, int turn, int n)
                                .us_draft = (uint32_t)roll(5000),
                                .us_verify = (uint32_t)mix64(roll(9)),
                                .us_commit = 7,
-                               .us_check = 1};
+                               .us_check = 1,
+                               .margin = roll(4) ? (float)roll(1000) / 64 : NAN,
+                               .forced = (int)roll(3),
+                               .fused = roll(2)};
     if (spec) {
         ev.tree = random_tree(2 + (int)roll(TREE_MAX - 2));
         ev.rec.drafted = ev.tree->n - 1;
         ev.rec.accepted = 1;
     }
     random_ids(&ev.tokens, 1 + (int)roll(5));
-    ev.n_pages = (int)roll(4);
+    ev.facts = xcalloc((size_t)ev.tokens.n, sizeof *ev.facts);
+    for (int i = 0; i < ev.tokens.n; i++)
+        ev.facts[i] = (struct token_fact){roll(8) ? -(float)roll(1u << 20) / 7 : NAN,
+                                          -(float)roll(1u << 20) / 7,
+                                          roll(8) ? (int32_t)roll(250000) : -1};
+    ev.lengths = (struct context_lengths){(int32_t)roll(9999), (int32_t)roll(9999),
+                                          (int32_t)roll(9999), (int32_t)roll(9999)};
+    ev.n_pages = (int)roll(9);
     if (ev.n_pages) {
         ev.pages = xcalloc((size_t)ev.n_pages, sizeof *ev.pages);
         for (int i = 0; i < ev.n_pages; i++)
@@ -208,8 +234,15 @@ KIT struct event random_step(const char *session, int turn, int n)
                                               .op = (uint8_t)roll(LAST_PAGE_OP + 1),
                                               .holder = (uint8_t)roll(LAST_PAGE_HOLDER + 1),
                                               .page = (int32_t)roll(99),
-                                              .column = -1,
+                                              .column = (int32_t)roll(99) - 1,
                                               .refs = 1};
+        for (int i = 1; i < ev.n_pages; i++) /* runs, up and down */
+            if (roll(3)) {
+                int d = roll(2) ? 1 : -1;
+                ev.pages[i] = ev.pages[i - 1];
+                ev.pages[i].page = max_int(0, ev.pages[i].page + d);
+                ev.pages[i].column = max_int(-1, ev.pages[i].column + d);
+            }
     }
     return ev;
 }
@@ -225,6 +258,11 @@ KIT void make_turn(struct made_turn *t, const char *session, int n, struct ids *
     random_ids(context, (int)roll(20));
     ids_cat(&t->begin.tokens, context->v, context->n);
     t->begin.n_reused = (int)roll(100);
+    if (roll(4)) /* else a refused message, or another backend */
+        t->begin.reuse = (struct reuse){(enum reuse_change)(1 + roll(CHANGE_FORMAT)),
+                                        (enum reuse_limit)roll(LIMIT_STATE + 1), (int)roll(9999),
+                                        (int)roll(9999), (int)roll(9), (int)roll(9999),
+                                        (int)roll(9999)};
     t->begin.seed = (int64_t)mix64(roll(1000));
     for (int i = 0; i < t->n_steps; i++) {
         t->step[i] = random_step(session, n, i + 1);

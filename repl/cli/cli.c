@@ -210,7 +210,7 @@ static const struct flag {
     {"fork", 0, NULL, IN_TALK, F_ON, AT(opt.fork), 0, 0, NULL, NULL,
      "with -c or --session: continue a copy of it"},
     {"log-level", 0, "off|text|steps|tree|full", IN_TALK, F_WORD, AT(opt.level), 0, 0,
-     "off|text|steps|tree|full", NULL, "how much is saved (default steps)"},
+     "off|text|steps|tree|full", NULL, "how much is saved (default tree)"},
     {"no-log", 'n', NULL, IN_TALK, F_CONST, AT(opt.level), LOG_OFF, 0, NULL, NULL, "save nothing"},
     {"db", 0, "PATH", IN_LOG, F_TEXT, AT(opt.db), 0, 0, NULL, NULL,
      "the session database (default: below)"},
@@ -648,7 +648,7 @@ static bool apply_flags(struct cli *c, const struct parse *p, struct err *e)
 static void defaults(struct cli *c)
 {
     *c = (struct cli){.limit = 20, .older_than = -1};
-    c->opt.level = LOG_STEPS;
+    c->opt.level = LOG_TREE;
     c->opt.engine.device = "auto";
     settings_init(&c->opt.engine.settings);
 }

@@ -213,7 +213,7 @@ expect "show --json" 0 '^\{"id":.*"steps":\[\{"step":1,"kind":"prefill"' --json 
 refuse 1 'has no turn 7' show last:7
 refuse 1 'turn 1 of session .* has no step 999; its newest is step' show last:1.999
 refuse 1 'no session' show ZZZZ
-refuse 1 'expected an id that aerie logs or /sessions lists' show -- '?'
+refuse 1 'expected a number or an id that aerie logs or /sessions lists' show -- '?'
 refuse 2 '^aerie: search is a command of the chat, /search; .* aerie logs -q WORDS$' search page
 refuse 2 '^aerie: sessions is a command of the chat' sessions
 run logs --help; grep -q '^  -q, --query' "$T/out" && grep -q '^      --quiet' "$T/out"; result "a letter is one flag in a command's help" $?

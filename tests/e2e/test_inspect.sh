@@ -88,8 +88,8 @@ steps=$(sed -n 's/.*there is no step 1\.\([0-9]*\) yet: 1\.\([0-9]*\) is.*/\2/p'
 [ "$(grep -c '^TREE   step 1\.2 ' "$T/out")" = 4 ]; result "after another turn, an undo and a fork, too" $?
 has "there is no step 2.2 yet: 1.$steps is the newest" err; result "a fork has the steps of its context only" $?
 lines "$dragons" "/tree 1.2" | chat --log-level off; grep -q '^TREE   step 1\.2 ' "$T/out"; result "nothing needs to be logged for it" $?
-lines "$dragons" | chat; id=$("$AERIE" logs -n 1 --json | sed 's/.*"id":"\([^"]*\)".*/\1/')
-lines "/tree 1.2" hello "/tree 1.2" "/tree 2.2" | chat --session "$id"
+lines "$dragons" | chat --log-level steps; id=$("$AERIE" logs -n 1 --json | sed 's/.*"id":"\([^"]*\)".*/\1/')
+lines "/tree 1.2" hello "/tree 1.2" "/tree 2.2" | chat --session "$id" --log-level steps
 [ "$(grep -c 'step 1.2 was logged without its tree, and .*; --log-level tree keeps every tree' "$T/err")" = 2 ] &&
     grep -q '^TREE   step 2\.2 ' "$T/out"; result "a step of an earlier process says what would have kept its tree" $?
 lines "/tree 1.1" | chat; has "there is no step yet: send a message first" err; result "an empty session says so" $?

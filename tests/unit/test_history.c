@@ -26,6 +26,8 @@ static bool check_turn(const struct turn_row *r, void *arg)
     assert_true(same_ids(&r->tokens, &ev->tokens));
     assert_int_equal(r->seed, t->begin.seed);
     assert_int_equal(r->n_reused, t->begin.n_reused);
+    if (r->is_user)
+        assert_memory_equal(&r->reuse, &t->begin.reuse, sizeof r->reuse);
     assert_string_equal(r->sampling, "temperature=0\nseed=1\n");
     assert_int_equal(r->draws0,
                      x->i < 2 ? 0
@@ -62,7 +64,16 @@ static bool check_step(const struct step_row *r, void *arg)
                 a->draft_digest == b->draft_digest && a->logit_digest == b->logit_digest &&
                 a->us_draft == b->us_draft && a->us_verify == b->us_verify &&
                 a->us_commit == b->us_commit && a->us_check == b->us_check);
+    assert_true(isnan(b->margin) ? isnan(a->margin) : !(a->margin < b->margin || a->margin > b->margin));
+    assert_true(a->forced == b->forced && a->fused == b->fused);
     assert_true(same_ids(&r->tokens, &ev->tokens));
+    assert_non_null(r->facts);
+    assert_memory_equal(r->facts, ev->facts, (size_t)ev->tokens.n * sizeof *ev->facts);
+    struct buf packed = {0};
+    page_pack(&ev->lengths, ev->pages, ev->n_pages, &packed);
+    assert_int_equal(r->pages.n, packed.n);
+    assert_memory_equal(r->pages.p, packed.p, packed.n);
+    buf_free(&packed);
     assert_int_equal(r->tree != NULL, ev->tree != NULL);
     if (r->tree) {
         assert_int_equal(r->tree->n, ev->tree->n);
@@ -130,7 +141,7 @@ static void test_each_level_stores_what_it_promises(void **state)
     } cases[] = {{LOG_OFF, 0, 0, 0, 0},
                  {LOG_TEXT, 1, 0, 0, 0},
                  {LOG_STEPS, 1, 1, 0, 0},
-                 {LOG_TREE, 1, 1, 1, 0},
+                 {LOG_TREE, 1, 1, 1, 1},
                  {LOG_FULL, 1, 1, 1, 1}};
     struct history *h = log_open(LOG_OFF);
     char id[5][SESSION_ID];
@@ -151,7 +162,7 @@ static void test_each_level_stores_what_it_promises(void **state)
         static const char *const from[] = {
             "turn WHERE", "step JOIN turn ON turn.id = turn_id WHERE",
             "tree JOIN step ON step.id = step_id JOIN turn ON turn.id = turn_id WHERE",
-            "page_event JOIN step ON step.id = step_id JOIN turn ON turn.id = turn_id WHERE"};
+            "pages JOIN step ON step.id = step_id JOIN turn ON turn.id = turn_id WHERE"};
         const bool want[] = {cases[i].turns, cases[i].steps, cases[i].trees, cases[i].pages};
         for (int k = 0; k < 4; k++) {
             char sql[300];
@@ -321,8 +332,8 @@ static void test_each_run_says_what_it_ran_with(void **state)
     struct history_about more = about;
     more.device = "cuda";
     more.draft_dir = NULL;
-    history_describe(h, &about);
-    history_describe(h, &more);
+    history_describe(h, &about, NULL);
+    history_describe(h, &more, NULL);
     post_session(h, id, "", 0);
     one_turn(h, id, 2, false);
     assert_true(history_flush(h, 5000));
@@ -341,7 +352,7 @@ static void test_each_run_says_what_it_ran_with(void **state)
     assert_int_equal(e.kind, ERR_NEGATIVE);
     buf_free(&b);
     hdb_close(d);
-    history_describe(h, &about); /* never taken over: freed all the same */
+    history_describe(h, &about, NULL); /* never taken over: freed all the same */
     history_close(h);
 }
 

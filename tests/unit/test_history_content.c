@@ -38,7 +38,15 @@ static char *random_change(struct hdb *d)
         {"model", "weights_sha", "id"},
         {"session", "created_ms", "rowid"},
         {"session", "chain", "rowid"},
-        {"page_event", "page", "(step_id * 1000 + seq)"},
+        {"pages", "events", "step_id"},
+        {"step", "facts", "id"},
+        {"step", "margin", "id"},
+        {"step", "forced", "id"},
+        {"turn", "held", "id"},
+        {"turn", "change", "id"},
+        {"session", "number", "rowid"},
+        {"token", "text", "id"},
+        {"tokenizer", "texts", "id"},
         {"session", "links", "rowid"},
     };
     size_t i = roll(sizeof places / sizeof *places);
@@ -51,8 +59,9 @@ static char *random_change(struct hdb *d)
         return xasprintf("DELETE FROM %s WHERE %s = %lld", places[i].table, places[i].key, row);
     return xasprintf(
         "UPDATE %s SET %s = CASE typeof(%s) WHEN 'integer' THEN %s + 1000003"
+        " WHEN 'real' THEN %s + 1"
         " WHEN 'blob' THEN CAST(%s || x'00' AS BLOB) ELSE '+' || %s END WHERE %s = %lld",
-        places[i].table, c, c, c, c, c, places[i].key, row);
+        places[i].table, c, c, c, c, c, c, places[i].key, row);
 }
 
 static int ignore_row(void *arg, int n, char **v, char **names)
@@ -74,7 +83,8 @@ static void copy_file(const char *from, const char *to)
 
 static void fill_and_close(int sessions)
 {
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
+    describe_texts(h);
     for (int i = 0; i < sessions; i++) {
         char id[SESSION_ID];
         session_new_id(id);
@@ -118,7 +128,7 @@ static void test_every_change_by_sql_breaks_the_chain(void **state)
 static bool content(const char *path, struct buf *out)
 {
     static const char *const tables[] = {
-        "SELECT id, parent, fork_turn, created_ms FROM session ORDER BY 1",
+        "SELECT id, parent, fork_turn, created_ms, number FROM session ORDER BY 1",
         "SELECT * FROM run ORDER BY 1",
         "SELECT * FROM build ORDER BY 1",
         "SELECT * FROM model ORDER BY 1",
@@ -126,7 +136,9 @@ static bool content(const char *path, struct buf *out)
         "SELECT * FROM turn_part ORDER BY 1, 2",
         "SELECT * FROM step ORDER BY 1",
         "SELECT * FROM tree ORDER BY 1",
-        "SELECT * FROM page_event ORDER BY 1, 2",
+        "SELECT * FROM pages ORDER BY 1",
+        "SELECT * FROM tokenizer ORDER BY 1",
+        "SELECT * FROM token ORDER BY 1, 2",
         "SELECT * FROM event ORDER BY 1"};
     sqlite3 *s;
     bool ok = sqlite3_open_v2(path, &s, SQLITE_OPEN_READONLY, NULL) == SQLITE_OK;
@@ -391,7 +403,7 @@ static void test_an_export_parses_back_to_what_was_stored(void **state)
     }
     json_t *head = json_array_get(all, 0);
     assert_int_equal(json_integer_value(json_object_get(head, "aerie_export")), 1);
-    assert_int_equal(json_integer_value(json_object_get(head, "schema")), 3);
+    assert_int_equal(json_integer_value(json_object_get(head, "schema")), 4);
     const char *id = json_string_value(json_object_get(head, "session"));
     assert_true(hdb_turns(d, id, 0, same_as_record, all, &e) >= 2);
     int trees = 0;

@@ -159,7 +159,7 @@ static void test_an_export_writes_records_by_the_batch(void **state)
     history_close(h);
     struct hdb *d = read_open();
     long long records = sql_int(d, "SELECT (SELECT count(*) FROM step) + (SELECT count(*) FROM"
-                                   " turn) + (SELECT count(*) FROM page_event) AS n");
+                                   " turn) + (SELECT count(*) FROM pages) AS n");
     assert_true(records > 1000);
     snprintf(to, sizeof to, "%s/out.jsonl", scratch);
     long before = writes();

@@ -65,8 +65,8 @@ static void assert_number(sqlite3_stmt *st, int col, float expected)
 
 struct both {
     sqlite3 *h;
-    sqlite3_stmt *node, *token;
-    int nodes, tokens, steps;
+    sqlite3_stmt *node, *token, *step, *page;
+    int nodes, tokens, steps, pages;
 };
 
 static int rank_of(const struct tree *t, int node)
@@ -96,9 +96,77 @@ static void compare_node(sqlite3_stmt *st, const struct step_row *r, int i)
     assert_number(st, 10, t->u[i]);
 }
 
+/* NULL, or the text of the kit's vocabulary, byte for byte. */
+static void assert_text_of(sqlite3_stmt *st, int col, int32_t id)
+{
+    size_t n = 0;
+    const char *text = id >= 0 && id < 250000 ? text_of(NULL, id, &n) : NULL;
+    if (!text) {
+        assert_int_equal(sqlite3_column_type(st, col), SQLITE_NULL);
+        return;
+    }
+    assert_int_equal(sqlite3_column_type(st, col), n && id % 9 == 0 ? SQLITE_BLOB : SQLITE_TEXT);
+    assert_int_equal(sqlite3_column_bytes(st, col), n);
+    if (n)
+        assert_memory_equal(sqlite3_column_blob(st, col), text, n);
+}
+
+static void compare_fact(sqlite3_stmt *st, const struct step_row *r, int i)
+{
+    const struct token_fact *f = &r->facts[i];
+    assert_int_equal(sqlite3_column_int(st, 6), i < r->rec.forced);
+    assert_number(st, 7, f->logp);
+    assert_int_equal(sqlite3_column_type(st, 8) == SQLITE_NULL, f->rival < 0);
+    if (f->rival >= 0)
+        assert_int_equal(sqlite3_column_int64(st, 8), f->rival);
+    assert_number(st, 9, f->rival_logp);
+    assert_text_of(st, 10, r->tokens.v[i]);
+    assert_text_of(st, 11, f->rival);
+}
+
+static void compare_lengths(sqlite3_stmt *st, const struct step_row *r, const struct context_lengths *l)
+{
+    assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+    assert_int_equal(sqlite3_column_int(st, 0), r->turn);
+    assert_int_equal(sqlite3_column_int(st, 1), r->n);
+    assert_number(st, 2, r->rec.margin);
+    assert_int_equal(sqlite3_column_int(st, 3), r->rec.forced);
+    assert_int_equal(sqlite3_column_int(st, 4), r->rec.fused);
+    assert_int_equal(sqlite3_column_int(st, 5), l->length);
+    assert_int_equal(sqlite3_column_int(st, 6), l->committed);
+    assert_int_equal(sqlite3_column_int(st, 7), l->drafted);
+    assert_int_equal(sqlite3_column_int(st, 8), l->window_lo);
+}
+
+static void compare_page(sqlite3_stmt *st, const struct step_row *r, int i, const struct page_event *p)
+{
+    assert_int_equal(sqlite3_step(st), SQLITE_ROW);
+    assert_int_equal(sqlite3_column_int(st, 0), r->turn);
+    assert_int_equal(sqlite3_column_int(st, 1), r->n);
+    assert_int_equal(sqlite3_column_int(st, 2), i);
+    assert_string_equal((const char *)sqlite3_column_text(st, 3), pool_name(p->pool));
+    assert_string_equal((const char *)sqlite3_column_text(st, 4), page_op_name(p->op));
+    assert_string_equal((const char *)sqlite3_column_text(st, 5), page_holder_name(p->holder));
+    assert_int_equal(sqlite3_column_int(st, 6), p->page);
+    assert_int_equal(sqlite3_column_type(st, 7) == SQLITE_NULL, p->column < 0);
+    if (p->column >= 0)
+        assert_int_equal(sqlite3_column_int(st, 7), p->column);
+    assert_int_equal(sqlite3_column_int(st, 8), p->refs);
+}
+
 static bool compare_step(const struct step_row *r, void *arg)
 {
     struct both *b = arg;
+    struct context_lengths l;
+    struct page_event *ev;
+    struct err e = {0};
+    int n_ev;
+    if (!page_unpack(r->pages.p, r->pages.n, &l, &ev, &n_ev, &e))
+        fail_msg("%s", e.msg);
+    compare_lengths(b->step, r, &l);
+    for (int i = 0; i < n_ev; i++, b->pages++)
+        compare_page(b->page, r, i, &ev[i]);
+    free(ev);
     for (int i = 0; r->tree && i < r->tree->n; i++, b->nodes++)
         compare_node(b->node, r, i);
     for (int i = 0; i < r->tokens.n; i++, b->tokens++) {
@@ -111,6 +179,7 @@ static bool compare_step(const struct step_row *r, void *arg)
                          prefill ? r->rec.pos0 + r->rec.rows : r->rec.pos0 + 1 + i);
         assert_int_equal(sqlite3_column_int64(b->token, 4), r->tokens.v[i]);
         assert_int_equal(sqlite3_column_int(b->token, 5), i < r->rec.accepted);
+        compare_fact(b->token, r, i);
     }
     b->steps++;
     return true;
@@ -122,22 +191,28 @@ static void test_nodes_and_tokens_are_what_the_readers_decode(void **state)
     struct err e = {0};
     char id[SESSION_ID];
     session_new_id(id);
-    struct history *h = log_open(LOG_FULL);
+    struct history *h = log_open(LOG_TREE);
+    describe_texts(h);
     write_odd_session(h, id);
     history_close(h);
     struct hdb *d = read_open();
     struct both b = {.h = foreign_open()};
     b.node = ask(b.h, "SELECT turn, step, node, parent, depth, rank, token, fate, q, p, u FROM v_node"
                       " ORDER BY turn, step, node");
-    b.token = ask(b.h, "SELECT turn, step, k, position, token, drafted FROM v_token"
-                       " ORDER BY turn, step, k");
+    b.token = ask(b.h, "SELECT turn, step, k, position, token, drafted, forced, logp, rival,"
+                       " rival_logp, text, rival_text FROM v_token ORDER BY turn, step, k");
+    b.step = ask(b.h, "SELECT turn, step, margin, forced, fused, length, committed, draft_length,"
+                      " window_lo FROM v_step ORDER BY turn, step");
+    b.page = ask(b.h, "SELECT turn, step, seq, pool, op, holder, page, logical, refs FROM v_page"
+                      " ORDER BY turn, step, seq");
     assert_true(hdb_steps(d, id, 0, compare_step, &b, &e) > 0);
     assert_int_equal(sqlite3_step(b.node), SQLITE_DONE);
     assert_int_equal(sqlite3_step(b.token), SQLITE_DONE);
-    assert_true(b.nodes > 50 && b.tokens > 50);
-    assert_int_equal(sql_int(d, "SELECT count(*) FROM v_step"), b.steps);
-    assert_int_equal(sql_int(d, "SELECT count(*) FROM v_page"),
-                     sql_int(d, "SELECT count(*) FROM page_event"));
+    assert_int_equal(sqlite3_step(b.step), SQLITE_DONE);
+    assert_int_equal(sqlite3_step(b.page), SQLITE_DONE);
+    assert_true(b.nodes > 50 && b.tokens > 50 && b.steps > 20 && b.pages > 50);
+    sqlite3_finalize(b.step);
+    sqlite3_finalize(b.page);
     sqlite3_finalize(b.node);
     sqlite3_finalize(b.token);
     sqlite3_close(b.h);
@@ -172,6 +247,60 @@ static bool compare_prompt(const struct turn_row *t, void *arg)
     return true;
 }
 
+struct turns {
+    sqlite3_stmt *st;
+    int changed;
+};
+
+static bool compare_turn(const struct turn_row *t, void *arg)
+{
+    struct turns *x = arg;
+    const struct reuse *r = &t->reuse;
+    if (!t->is_user)
+        return true;
+    assert_int_equal(sqlite3_step(x->st), SQLITE_ROW);
+    assert_int_equal(sqlite3_column_int(x->st, 0), t->n);
+    assert_int_equal(sqlite3_column_int(x->st, 1), t->tokens.n);
+    assert_int_equal(sqlite3_column_int(x->st, 2), t->n_reused);
+    if (r->change == CHANGE_UNKNOWN) {
+        assert_int_equal(sqlite3_column_type(x->st, 3), SQLITE_NULL);
+        return true;
+    }
+    x->changed++;
+    assert_string_equal((const char *)sqlite3_column_text(x->st, 3), reuse_change_name(r->change));
+    assert_int_equal(sqlite3_column_int(x->st, 4), r->turn);
+    assert_int_equal(sqlite3_column_int(x->st, 5), r->held);
+    assert_int_equal(sqlite3_column_int(x->st, 6), r->same);
+    assert_int_equal(sqlite3_column_type(x->st, 7) == SQLITE_NULL, r->limit == LIMIT_NONE);
+    if (r->limit != LIMIT_NONE) {
+        assert_string_equal((const char *)sqlite3_column_text(x->st, 7), reuse_limit_name(r->limit));
+        assert_int_equal(sqlite3_column_int(x->st, 8), r->from);
+        assert_int_equal(sqlite3_column_int(x->st, 9), r->to);
+    }
+    return true;
+}
+
+static void test_turns_say_why_a_prompt_was_computed_again(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    char id[SESSION_ID];
+    session_new_id(id);
+    struct history *h = log_open(LOG_TEXT);
+    write_session(h, id, 40);
+    history_close(h);
+    struct hdb *d = read_open();
+    sqlite3 *f = foreign_open();
+    struct turns x = {.st = ask(f, "SELECT turn, prompt_tokens, reused, change, change_turn, held, same,"
+                                   " limited, gone_from, gone_to FROM v_turn ORDER BY turn")};
+    assert_int_equal(hdb_turns(d, id, 0, compare_turn, &x, &e), 80);
+    assert_int_equal(sqlite3_step(x.st), SQLITE_DONE);
+    assert_true(x.changed > 15 && x.changed < 40);
+    sqlite3_finalize(x.st);
+    sqlite3_close(f);
+    hdb_close(d);
+}
+
 static void test_prompts_and_settings(void **state)
 {
     (void)state;
@@ -203,7 +332,7 @@ static void test_prompts_and_settings(void **state)
 static void test_a_turn_is_found_by_its_index(void **state)
 {
     (void)state;
-    static const char *const view[] = {"v_step", "v_token", "v_prompt", "v_node", "v_settings", "v_page"};
+    static const char *const view[] = {"v_turn", "v_step", "v_token", "v_prompt", "v_node", "v_settings", "v_page"};
     history_close(log_open(LOG_STEPS));
     sqlite3 *f = foreign_open();
     for (size_t i = 0; i < sizeof view / sizeof *view; i++) {
@@ -224,6 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_nodes_and_tokens_are_what_the_readers_decode),
+        TEST(test_turns_say_why_a_prompt_was_computed_again),
         TEST(test_prompts_and_settings),
         TEST(test_a_turn_is_found_by_its_index),
     };

@@ -1,0 +1,149 @@
+/* texts.c - the texts of tokens, so that a log can be read without its model.
+ *
+ * A text is stored once for each id that occurs in the log and each tokenizer (by its hash): as
+ * TEXT where it is valid UTF-8 without a NUL, else as BLOB, because SQLite clients refuse other
+ * text. The writer remembers which ids are stored; what a transaction added is forgotten if it is
+ * rolled back.
+ */
+#include "history/internal.h"
+#include "kernels/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct vocabulary vocabulary_copy(const struct history_texts *t)
+{
+    struct vocabulary v = {0};
+    struct buf all = {0};
+    if (!t || t->n <= 0)
+        return v;
+    v.n = t->n;
+    v.at = xcalloc((size_t)t->n + 1, sizeof *v.at);
+    for (int i = 0; i < t->n; i++) {
+        size_t n = 0;
+        const char *s = t->text(t->arg, i, &n);
+        buf_add(&all, s ? s : "", s ? n : 0);
+        v.at[i + 1] = all.n;
+    }
+    v.bytes = all.p;
+    return v;
+}
+
+void vocabulary_free(struct vocabulary *v)
+{
+    free(v->at);
+    free(v->bytes);
+    *v = (struct vocabulary){0};
+}
+
+void texts_take(struct texts *t, struct vocabulary *v)
+{
+    texts_free(t);
+    t->vocab = *v;
+    *v = (struct vocabulary){0};
+}
+
+void texts_free(struct texts *t)
+{
+    vocabulary_free(&t->vocab);
+    free(t->stored);
+    ids_free(&t->fresh);
+    *t = (struct texts){0};
+}
+
+/* Finds or makes the tokenizer's row, and reads which ids are stored. */
+static int open_tokenizer(struct db *d, struct texts *t, const char *sha)
+{
+    int rc = db_do(d, "INSERT OR IGNORE INTO tokenizer(sha) VALUES(?)", "s", sha);
+    if (!rc)
+        rc = db_int(d, &t->tokenizer, 0, "SELECT id FROM tokenizer WHERE sha=?", "s", sha);
+    if (rc)
+        return rc;
+    t->stored = xrealloc(t->stored, (size_t)t->vocab.n, 1);
+    memset(t->stored, 0, (size_t)t->vocab.n);
+    sqlite3_stmt *st = db_cached(d, "SELECT id FROM token WHERE tokenizer=?", "i", t->tokenizer);
+    if (!st)
+        return sqlite3_extended_errcode(d->h);
+    while ((rc = sqlite3_step(st)) == SQLITE_ROW) {
+        int64_t id = sqlite3_column_int64(st, 0);
+        if (id >= 0 && id < t->vocab.n)
+            t->stored[id] = 1;
+    }
+    sqlite3_reset(st);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+static int store_one(struct db *d, struct texts *t, int32_t id)
+{
+    const char *s = t->vocab.bytes + t->vocab.at[id];
+    size_t n = t->vocab.at[id + 1] - t->vocab.at[id];
+    int rc = utf8_check(s, n) && !memchr(s, 0, n)
+                 ? db_do(d, "INSERT OR IGNORE INTO token(tokenizer, id, text) VALUES(?,?,?)", "iit",
+                         t->tokenizer, (int64_t)id, s, n)
+                 : db_do(d, "INSERT OR IGNORE INTO token(tokenizer, id, text) VALUES(?,?,?)", "iib",
+                         t->tokenizer, (int64_t)id, s, n);
+    if (rc)
+        return rc;
+    t->stored[id] = 1;
+    if (sqlite3_changes(d->h)) /* else another process has stored it */
+        ids_add(&t->fresh, id);
+    return rc;
+}
+
+int texts_store(struct db *d, struct texts *t, const char *sha, const int32_t *id, int n)
+{
+    if (!t->vocab.n || !*sha)
+        return SQLITE_OK;
+    int rc = t->tokenizer ? SQLITE_OK : open_tokenizer(d, t, sha);
+    int before = t->fresh.n;
+    for (int i = 0; !rc && i < n; i++)
+        if (id[i] >= 0 && id[i] < t->vocab.n && !t->stored[id[i]])
+            rc = store_one(d, t, id[i]);
+    return rc ? rc : chain_texts(d, t->tokenizer, t->fresh.v + before, t->fresh.n - before);
+}
+
+void texts_ended(struct texts *t, bool committed)
+{
+    for (int i = 0; !committed && i < t->fresh.n; i++)
+        t->stored[t->fresh.v[i]] = 0;
+    if (!committed)
+        t->tokenizer = 0; /* its row may be gone, too */
+    t->fresh.n = 0;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+#define TEXTS_OF_SESSION                                                                           \
+    "SELECT k.id, k.text FROM session s JOIN run r ON r.id = s.last_run JOIN model m ON"           \
+    " m.id = r.target_id JOIN tokenizer z ON z.sha = m.tokenizer_sha JOIN token k ON"              \
+    " k.tokenizer = z.id WHERE s.id = ?"
+
+int hdb_token_texts(struct hdb *h, const char *session,
+                    bool (*fn)(int32_t id, const char *text, size_t n, void *arg), void *arg,
+                    struct err *e)
+{
+    sqlite3_stmt *st = db_prepare(&h->db, e, TEXTS_OF_SESSION " ORDER BY k.id", "s", session);
+    int n = 0, rc = SQLITE_ERROR;
+    for (bool more = true; st && more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+        const void *p = sqlite3_column_blob(st, 1);
+        more = fn((int32_t)sqlite3_column_int64(st, 0), p ? p : "",
+                  (size_t)sqlite3_column_bytes(st, 1), arg);
+    }
+    if (st && rc != SQLITE_DONE && rc != SQLITE_ROW) {
+        db_fail(&h->db, e, "cannot read the texts of tokens");
+        n = -1;
+    }
+    sqlite3_finalize(st);
+    return st ? n : -1;
+}
+
+bool hdb_token_text(struct hdb *h, const char *session, int32_t id, struct buf *out)
+{
+    sqlite3_stmt *st = db_prepare(&h->db, NULL, TEXTS_OF_SESSION " AND k.id = ?", "si", session,
+                                  (int64_t)id);
+    bool found = st && sqlite3_step(st) == SQLITE_ROW;
+    if (found)
+        buf_add(out, sqlite3_column_blob(st, 1), (size_t)sqlite3_column_bytes(st, 1));
+    sqlite3_finalize(st);
+    return found;
+}
