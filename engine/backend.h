@@ -364,7 +364,8 @@ enum backend_view {
     N_VIEWS
 };
 
-/* The first member of what implements it. All of it is constant while the backend lives. */
+/* The first member of what implements it. Constant while the backend lives, but for VIEW_ACCEPT, which a
+ * server's backend may gain in a call of backend_chat(): what a server reports shows in its answers. */
 struct backend {
     const struct backend_ops *ops;
     const struct steps_ops *steps;

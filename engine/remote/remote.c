@@ -1,4 +1,4 @@
-/* remote.c - a turn over the network: see remote.h. */
+/* remote.c - conversations and batches with a server: see remote.h. */
 #include "engine/remote/remote.h"
 
 #include <math.h>
@@ -6,18 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/remote/http.h"
+#include "engine/remote/gauges.h"
+#include "engine/remote/incoming.h"
 #include "engine/remote/server.h"
 #include "engine/remote/talk.h"
-#include "engine/remote/wire.h"
 
-enum { RETRIES = 3, MOST_STEPS = 1 << 16 };
+enum { MOST_STEPS = 1 << 16, AT_ONCE = 8 };
 
 struct remote {
     struct talk talk; /* first */
     struct http *http;
     struct server server;
-    char *about, *device, *url; /* owned strings of info */
+    struct gauges gauges;
+    bool gauged;  /* the server reports its pools */
+    int at_once;  /* replies of a batch at the same time */
+    char *about, *device; /* owned strings of info */
 };
 
 static struct remote *remote_of(struct talk *t)
@@ -25,188 +28,39 @@ static struct remote *remote_of(struct talk *t)
     return (struct remote *)t;
 }
 
-/* ---- one reply as it arrives ----------------------------------------------------------------- */
-
-/* Tokens that came in one piece. */
-struct piece {
-    int first, n;
-    uint64_t ns;
-};
-
-struct incoming {
-    struct remote *r;
-    struct talk_reply *out;
-    struct wire wire;
-    struct answer_token *token; /* (n_token) */
-    int n_token, cap_token;
-    bool ids; /* every piece so far came with ids */
-    struct piece *piece; /* (n_piece) */
-    int n_piece, cap_piece;
-    int n_text;              /* pieces of text, where nothing else counts tokens */
-    struct ids accepted, drafted; /* of each step of the server */
-    struct answer_counts count;
-    size_t shown;            /* bytes of a cumulative text shown */
-    enum finish finish;
-    bool end;                /* the server said that it is done */
-    char error[400];
-    uint64_t ns_first;       /* of the first token */
-    struct ids prompt;
-    struct http_call call;
-    struct buf whole;        /* of an answer that is no stream */
-};
-
-static void keep_count(int64_t *have, int64_t got)
+/* Called while replies run and while nothing does. */
+static void meanwhile(void *arg)
 {
-    if (got >= 0)
-        *have = got;
+    struct remote *r = arg;
+    if (r->gauged)
+        gauges_look(&r->gauges, r->http, &r->server);
 }
 
-static void keep_ms(double *have, double got)
+static void idle(struct talk *t)
 {
-    if (got >= 0)
-        *have = got;
+    struct remote *r = remote_of(t);
+    meanwhile(r);
+    http_run(r->http, 0);
 }
 
-static void keep_counts(struct answer_counts *c, const struct answer_counts *n)
-{
-    keep_count(&c->prompt, n->prompt);
-    keep_count(&c->generated, n->generated);
-    keep_count(&c->cached, n->cached);
-    keep_count(&c->drafted, n->drafted);
-    keep_count(&c->accepted, n->accepted);
-    keep_count(&c->verifies, n->verifies);
-    keep_ms(&c->ms_prompt, n->ms_prompt);
-    keep_ms(&c->ms_decode, n->ms_decode);
-    keep_ms(&c->ms_queue, n->ms_queue);
-    keep_ms(&c->ms_first, n->ms_first);
-}
+/* ---- requests -------------------------------------------------------------------------------- */
 
-static void add_piece(struct incoming *in, const struct answer *a)
+/* The messages of the conversation, and one more question or NULL. Returns how many; the caller
+ * frees *out. */
+static int messages(const struct talk *t, const char *question, struct said **out)
 {
-    for (int i = 0; i < a->n_token; i++) {
-        if (in->n_token == in->cap_token)
-            in->token = xrealloc(in->token, (size_t)(in->cap_token = 2 * in->cap_token + 64),
-                                 sizeof *in->token);
-        in->token[in->n_token + i] = a->token[i];
-        in->ids = in->ids && a->token[i].id >= 0;
-    }
-    if (in->n_piece == in->cap_piece)
-        in->piece = xrealloc(in->piece, (size_t)(in->cap_piece = 2 * in->cap_piece + 64),
-                             sizeof *in->piece);
-    in->piece[in->n_piece++] = (struct piece){in->n_token, a->n_token, clock_ns()};
-    in->n_token += a->n_token;
-}
-
-static void show(struct incoming *in, struct answer *a)
-{
-    struct talk *t = &in->r->talk;
-    const char *text = a->text.p;
-    size_t n = a->text.n;
-    if (a->cumulative) { /* SGLang repeats the reply from its beginning */
-        size_t old = in->shown < n ? in->shown : n;
-        text += old;
-        n -= old;
-        in->shown += n;
-    }
-    if ((n || a->thought.n || a->n_token) && !in->ns_first)
-        in->ns_first = clock_ns();
-    talk_text(t, in->out, 1, a->thought.p, a->thought.n);
-    talk_text(t, in->out, 0, text, n);
-    in->n_text += n || a->thought.n;
-}
-
-static void show_progress(struct incoming *in, const struct answer *a)
-{
-    if (a->total <= 0 || a->total > INT32_MAX || a->done > a->total || in->ns_first)
-        return;
-    struct event ev = talk_event(&in->r->talk, EV_PREFILL);
-    ev.done = (int)a->done;
-    ev.total = (int)a->total;
-    talk_post(&in->r->talk, &ev);
-}
-
-/* Publishes what the views need while the reply runs. */
-static void publish(struct incoming *in)
-{
-    struct talk *t = &in->r->talk;
-    int n = in->n_token ? in->n_token : in->n_text;
-    pthread_mutex_lock(&t->mu);
-    t->view.tok_s = reply_tok_s(n, (clock_ns() - in->ns_first) / 1000);
-    pthread_mutex_unlock(&t->mu);
-}
-
-static bool take(void *arg, const char *data, size_t n, struct err *e)
-{
-    struct incoming *in = arg;
-    struct answer a;
-    if (in->end)
-        return true;
-    if (!answer_read(&a, data, n, e))
-        return false;
-    if (a.error[0]) {
-        memcpy(in->error, a.error, sizeof in->error);
-        answer_free(&a);
-        return err_set(e, ERR_MODEL, "the server reports: %s", in->error);
-    }
-    show_progress(in, &a);
-    show(in, &a);
-    if (a.n_token)
-        add_piece(in, &a);
-    keep_counts(&in->count, &a.count);
-    ids_cat(&in->accepted, a.accepted.v, a.accepted.n);
-    ids_cat(&in->drafted, a.drafted.v, a.drafted.n);
-    if (a.prompt.n && in->prompt.n == 0)
-        ids_cat(&in->prompt, a.prompt.v, a.prompt.n);
-    if (a.reply.n) {
-        in->out->ids.n = 0;
-        ids_cat(&in->out->ids, a.reply.v, a.reply.n);
-    }
-    if (a.finish != FINISH_NONE)
-        in->finish = a.finish;
-    in->end = in->end || a.end;
-    answer_free(&a);
-    if (in->ns_first)
-        publish(in);
-    return true;
-}
-
-static bool on_bytes(void *arg, const void *p, size_t n, struct err *e)
-{
-    struct incoming *in = arg;
-    const char *type = in->call.type;
-    bool stream = !strcmp(type, "text/event-stream"), lines = strstr(type, "ndjson") != NULL;
-    if (in->end)
-        return true; /* what follows [DONE] is no matter */
-    if (stream || lines) {
-        in->wire.form = lines ? WIRE_LINES : WIRE_SSE;
-        return wire_feed(&in->wire, p, n, take, in, e);
-    }
-    if (strcmp(type, "application/json") != 0)
-        return err_set(e, ERR_MODEL, "the server answers with %s instead of a stream of events",
-                       *type ? type : "bytes of no type");
-    if (in->whole.n + n > WIRE_MOST)
-        return err_set(e, ERR_MODEL, "the server's answer is longer than %d MiB", WIRE_MOST >> 20);
-    buf_add(&in->whole, p, n); /* a server that does not stream */
-    return true;
-}
-
-static bool read_rest(struct incoming *in, struct err *e)
-{
-    return in->whole.n ? take(in, in->whole.p, in->whole.n, e) : wire_end(&in->wire, take, in, e);
-}
-
-/* ---- the request ----------------------------------------------------------------------------- */
-
-static int messages(const struct talk *t, struct said *out)
-{
+    struct said *said = xcalloc((size_t)(2 * t->n_said + 2), sizeof *said);
     int n = 0;
     if (t->system)
-        out[n++] = (struct said){"system", t->system};
+        said[n++] = (struct said){"system", t->system};
     for (int i = 0; i < t->n_said; i++) {
-        out[n++] = (struct said){"user", t->said[i].user};
-        if (i < t->n_said - 1)
-            out[n++] = (struct said){"assistant", t->said[i].reply};
+        said[n++] = (struct said){"user", t->said[i].user};
+        if (i < t->n_said - 1 || question)
+            said[n++] = (struct said){"assistant", t->said[i].reply};
     }
+    if (question)
+        said[n++] = (struct said){"user", question};
+    *out = said;
     return n;
 }
 
@@ -227,205 +81,294 @@ static void ask_prompt(struct remote *r, const struct said *said, int n, struct 
     buf_free(&body);
 }
 
-static void wait_ms(struct talk *t, int ms)
+static enum stop_reason stop_of(const struct incoming *in)
 {
-    for (uint64_t end = clock_ns() + (uint64_t)ms * 1000000; clock_ns() < end && !stop_asked(&t->stop);)
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    return in->stopped                      ? STOP_CANCEL
+           : in->failed                     ? STOP_FAULT
+           : in->finish == FINISH_LENGTH    ? STOP_MAX
+           : in->finish == FINISH_ABORT     ? STOP_FAULT
+                                            : STOP_END;
 }
 
-/* Whether a failed request may be sent again: the server cannot have begun it. */
-static bool may_retry(const struct http_call *c)
+static int count(int64_t v)
 {
-    return c->unsent || c->status == 429 || c->status == 503;
+    return v < 0 ? 0 : v > INT32_MAX ? INT32_MAX : (int)v;
 }
 
-static int retry_ms(const struct http_call *c, int attempt)
-{
-    return c->retry_s >= 0 && c->retry_s <= 30 ? c->retry_s * 1000 : 500 << attempt;
-}
+/* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Sends the request and reads the reply. False and *e: it failed, in->call says how far it came. */
-static bool exchange(struct incoming *in, struct err *e)
+static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
+                      const struct step_rec *rec)
 {
-    struct http *h = in->r->http;
-    struct http_call *c = &in->call;
-    http_begin(h, c);
-    while (!c->done && !in->end && !stop_asked(&in->r->talk.stop))
-        http_run(h, 50);
-    bool stopped = !c->done && !in->end;
-    http_end(h, c);
-    if (stopped)
-        return err_set(e, ERR_NEGATIVE, "stopped");
-    if (in->end)
-        return true;
-    if (c->failed) {
-        *e = c->why;
-        return false;
-    }
-    return c->status == 200 ? read_rest(in, e) : http_refused(c, e);
-}
-
-/* What to say after the stream ended: NULL, or why the reply may not be whole. */
-static const char *incomplete(const struct incoming *in)
-{
-    if (in->finish == FINISH_NONE)
-        return in->end ? "the server ended the reply without saying why"
-                       : "the server's stream ended without an end of the reply";
-    return in->finish == FINISH_ABORT ? "the server aborted the reply" : NULL;
-}
-
-static enum stop_reason stop_of(enum finish f)
-{
-    return f == FINISH_LENGTH ? STOP_MAX : f == FINISH_ABORT ? STOP_FAULT : STOP_END;
-}
-
-static void converse(struct incoming *in, const char *path, const char *body)
-{
-    struct talk *t = &in->r->talk;
-    struct http_call *c = &in->call;
-    struct err e;
-    *c = (struct http_call){.method = "POST", .path = path, .body = body, .bytes = on_bytes, .arg = in};
-    for (int attempt = 0;; attempt++) {
-        if (exchange(in, &e)) {
-            const char *why = incomplete(in);
-            in->out->why = stop_of(in->finish);
-            if (why)
-                talk_notice(t, why);
-            break;
-        }
-        if (stop_asked(&t->stop)) {
-            in->out->why = STOP_CANCEL;
-            break;
-        }
-        if (attempt == RETRIES || in->ns_first || !may_retry(c)) {
-            in->out->why = talk_fault(t, e.msg, false);
-            break;
-        }
-        char line[640];
-        snprintf(line, sizeof line, "%.500s; asking again in %d ms", e.msg, retry_ms(c, attempt));
-        talk_notice(t, line);
-        wait_ms(t, retry_ms(c, attempt));
-    }
-    buf_free(&c->answer);
-    in->out->us_prefill = in->ns_first ? (in->ns_first - c->ns_begin) / 1000 : 0;
-    in->out->us_decode =
-        in->ns_first && c->ns_last > in->ns_first ? (c->ns_last - in->ns_first) / 1000 : 0;
-}
-
-/* ---- the end of a turn ----------------------------------------------------------------------- */
-
-static void post_step(struct incoming *in, int step, int first, int n, const struct step_rec *rec)
-{
-    struct talk *t = &in->r->talk;
     struct event ev = talk_event(t, EV_STEP);
     ev.step = step;
     ev.rec = *rec;
-    for (int i = 0; i < n; i++)
-        ids_add(&ev.tokens, in->token[first + i].id);
+    ev.facts = xcalloc((size_t)n, sizeof *ev.facts);
+    for (int i = 0; i < n; i++) {
+        const struct answer_token *k = &in->token[first + i];
+        ids_add(&ev.tokens, k->id);
+        ev.facts[i] = (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp,
+                                          .rival = k->rival};
+    }
+    const struct answer_token *last = &in->token[first + n - 1];
+    ev.rec.bonus = last->id;
+    ev.rec.margin = last->logp - last->rival_logp; /* NAN where one is not reported */
     talk_post(t, &ev);
 }
 
 /* The steps of the server, where it reports the accepted drafts of each: step i yields
- * accepted[i] + 1 tokens, the last one clipped. The reply's first token is the prompt's own. */
-static bool post_server_steps(struct incoming *in)
+ * accepted[i] + 1 tokens, the last one clipped. Returns how many there are. */
+static int post_server_steps(struct talk *t, const struct incoming *in)
 {
-    int pos = (int)(in->count.prompt > 0 ? in->count.prompt : 0), at = 0;
-    if (in->accepted.n == 0 || !in->ids || in->n_token == 0)
-        return false;
+    int pos = count(in->count.prompt), at = 0, step = 0;
     for (int i = 0; i < in->accepted.n && at < in->n_token; i++) {
         int n = min_int(in->accepted.v[i] + 1, in->n_token - at);
         int drafted = i < in->drafted.n ? in->drafted.v[i] : 0;
-        post_step(in, i + 1, at, n, &(struct step_rec){
-            .kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos + at, .rows = drafted + 1,
-            .drafted = drafted, .accepted = n - 1, .bonus = in->token[at + n - 1].id});
+        post_step(t, in, ++step, at, n,
+                  &(struct step_rec){.kind = drafted ? STEP_SPEC : STEP_DECODE, .pos0 = pos + at,
+                                     .rows = drafted + 1, .drafted = drafted, .accepted = n - 1});
         at += n;
-        in->out->n_steps++;
     }
-    return true;
+    return step;
 }
 
-/* Else the pieces as they came. Whether a piece is a step of the server is not known. */
-static void post_pieces(struct incoming *in)
+/* Else the pieces as they came. Whether a piece is a step of the server is not known, so nothing is
+ * said about drafts. */
+static int post_pieces(struct talk *t, const struct incoming *in)
 {
-    int pos = (int)(in->count.prompt > 0 ? in->count.prompt : 0);
-    if (!in->ids)
-        return;
-    for (int i = 0; i < in->n_piece && i < MOST_STEPS; i++) {
+    int pos = count(in->count.prompt), n = min_int(in->n_piece, MOST_STEPS);
+    for (int i = 0; i < n; i++) {
         const struct piece *p = &in->piece[i];
         uint64_t before = i ? in->piece[i - 1].ns : p->ns;
-        post_step(in, i + 1, p->first, p->n, &(struct step_rec){
-            .kind = STEP_DECODE, .pos0 = pos + p->first, .rows = p->n,
-            .bonus = in->token[p->first + p->n - 1].id,
-            .us_verify = (uint32_t)((p->ns - before) / 1000)});
-        in->out->n_steps++;
+        post_step(t, in, i + 1, p->first, p->n,
+                  &(struct step_rec){.kind = STEP_DECODE, .pos0 = pos + p->first, .rows = p->n,
+                                     .us_verify = (uint32_t)((p->ns - before) / 1000)});
     }
+    return n;
 }
 
-static void note_seen(struct incoming *in)
+static int post_steps(struct talk *t, const struct incoming *in)
 {
-    bool *said = in->r->server.said;
+    if (!in->ids || in->n_token == 0)
+        return 0; /* without ids there is nothing that a log could hold */
+    return in->accepted.n ? post_server_steps(t, in) : post_pieces(t, in);
+}
+
+/* ---- a turn ---------------------------------------------------------------------------------- */
+
+static void note_seen(struct remote *r, const struct incoming *in)
+{
+    bool *said = r->server.said;
     said[REPORT_PROMPT_IDS] |= in->prompt.n > 0;
-    said[REPORT_REPLY_IDS] |= in->ids && in->n_token > 0;
+    said[REPORT_REPLY_IDS] |= (in->ids && in->n_token > 0) || in->reply.n > 0;
     said[REPORT_LOGPROBS] |= in->n_token > 0 && !isnan(in->token[0].logp);
     said[REPORT_ACCEPT_REQUEST] |= in->count.drafted >= 0;
     said[REPORT_ACCEPT_STEP] |= in->accepted.n > 0;
     said[REPORT_CACHED] |= in->count.cached >= 0;
 }
 
-static void end_reply(struct incoming *in)
+/* Cycles by depth, from the accepted drafts of each step: a chain's node at depth d is accepted in
+ * the steps that accepted at least d. */
+static void count_depths(struct chat_view *v, const struct incoming *in)
 {
-    struct talk *t = &in->r->talk;
-    struct talk_reply *out = in->out;
-    if (!post_server_steps(in))
-        post_pieces(in);
-    if (in->ids && out->ids.n == 0)
-        for (int i = 0; i < in->n_token; i++)
-            ids_add(&out->ids, in->token[i].id);
-    out->n_tokens = in->count.generated >= 0 ? (int)in->count.generated
-                    : in->n_token            ? in->n_token
-                                             : in->n_text;
-    out->n_drafted = (int)(in->count.drafted > 0 ? in->count.drafted : 0);
-    out->n_accepted = (int)(in->count.accepted > 0 ? in->count.accepted : 0);
-    note_seen(in);
+    for (int i = 0; i < in->accepted.n; i++) {
+        int drafted = i < in->drafted.n ? in->drafted.v[i] : in->accepted.v[i];
+        for (int d = 1; d < TREE_MAX; d++) {
+            v->depth[d].drafted += drafted >= d;
+            v->depth[d].accepted += in->accepted.v[i] >= d;
+        }
+    }
+}
+
+static void count_reply(struct talk *t, const struct incoming *in, const struct talk_reply *out)
+{
     pthread_mutex_lock(&t->mu);
     struct chat_view *v = &t->view;
     v->generated += (uint64_t)out->n_tokens;
-    v->reused_tokens += (uint64_t)(in->count.cached > 0 ? in->count.cached : 0);
+    v->reused_tokens += (uint64_t)count(in->count.cached);
     v->us_prefill += out->us_prefill;
     v->drafted += (uint64_t)out->n_drafted;
     v->accepted += (uint64_t)out->n_accepted;
-    v->cycles += (uint64_t)(in->count.verifies > 0 ? in->count.verifies : 0);
+    int cycles = in->accepted.n ? in->accepted.n : count(in->count.verifies);
+    v->cycles += (uint64_t)cycles;
+    v->turn_mal = cycles ? 1 + (double)out->n_accepted / cycles : 0;
+    v->session_mal = v->cycles ? 1 + (double)v->accepted / (double)v->cycles : 0;
+    count_depths(v, in);
     v->tok_s = reply_tok_s(out->n_tokens, out->us_decode);
-    v->length = in->count.prompt >= 0 ? (int)in->count.prompt + out->n_tokens : talk_words(t);
+    v->length = in->count.prompt >= 0 ? count(in->count.prompt) + out->n_tokens : talk_words(t);
     pthread_mutex_unlock(&t->mu);
+}
+
+static void end_reply(struct remote *r, const struct incoming *in, struct talk_reply *out)
+{
+    out->why = in->failed ? talk_fault(&r->talk, in->why.msg, false) : stop_of(in);
+    if (!in->failed && !in->stopped && incoming_doubt(in))
+        talk_notice(&r->talk, incoming_doubt(in));
+    out->n_steps = post_steps(&r->talk, in);
+    if (in->reply.n)
+        ids_cat(&out->ids, in->reply.v, in->reply.n);
+    else if (in->ids)
+        for (int i = 0; i < in->n_token; i++)
+            ids_add(&out->ids, in->token[i].id);
+    out->n_tokens = incoming_tokens(in);
+    out->n_drafted = count(in->count.drafted);
+    out->n_accepted = count(in->count.accepted);
+    if (in->ns_first) {
+        out->us_prefill = (in->ns_first - in->call.ns_begin) / 1000;
+        out->us_decode = (in->ns_last - in->ns_first) / 1000;
+    }
+    note_seen(r, in);
+    count_reply(&r->talk, in, out);
+}
+
+struct turn {
+    struct talk *talk;
+    struct talk_reply *out;
+};
+
+static void turn_text(struct incoming *in, int channel, const char *text, size_t n)
+{
+    struct turn *turn = in->arg;
+    struct talk *t = turn->talk;
+    talk_text(t, turn->out, channel, text, n);
+    pthread_mutex_lock(&t->mu);
+    t->view.tok_s = reply_tok_s(in->n_token ? in->n_token : in->n_text,
+                                (in->ns_last - in->ns_first) / 1000);
+    pthread_mutex_unlock(&t->mu);
+}
+
+static void turn_progress(struct incoming *in, int64_t done, int64_t total)
+{
+    struct talk *t = ((struct turn *)in->arg)->talk;
+    struct event ev = talk_event(t, EV_PREFILL);
+    ev.done = (int)done;
+    ev.total = (int)total;
+    talk_post(t, &ev);
+}
+
+static void turn_notice(struct incoming *in, const char *line)
+{
+    talk_notice(((struct turn *)in->arg)->talk, line);
 }
 
 static void answer(struct talk *t, bool regen, struct talk_reply *out)
 {
+    static const struct incoming_news news = {turn_text, turn_progress, turn_notice};
     struct remote *r = remote_of(t);
-    struct incoming in = {.r = r, .out = out, .ids = true,
-                          .count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};
-    struct said *said = xcalloc((size_t)(2 * t->n_said + 1), sizeof *said);
+    struct incoming in;
+    struct said *said;
     struct buf body = {0};
     struct ids prompt = {0};
-    int n = messages(t, said);
+    incoming_init(&in);
+    int n = messages(t, NULL, &said);
     ask_prompt(r, said, n, &prompt);
     int n_prompt = prompt.n;
     talk_turn_begins(t, regen, &prompt, n_prompt);
     /* a sampled reply again needs other draws: the turn's number changes the seed */
     int64_t seed = t->view.settings.seed + (regen ? t->view.turn : 0);
-    const char *path = server_ask(&r->server, said, n, &t->view.settings, seed, &body);
-    converse(&in, path, body.p);
-    end_reply(&in);
-    wire_free(&in.wire);
-    buf_free(&in.whole);
-    free(in.token);
-    free(in.piece);
-    ids_free(&in.accepted);
-    ids_free(&in.drafted);
-    ids_free(&in.prompt);
+    in.news = &news;
+    in.arg = &(struct turn){t, out};
+    in.path = server_ask(&r->server, said, n, &t->view.settings, seed, &body);
+    in.body = body.p;
+    incoming_run(r->http, &in, 1, 1, &t->stop, meanwhile, r);
+    end_reply(r, &in, out);
+    incoming_free(&in);
     buf_free(&body);
     free(said);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+struct batch {
+    struct talk *talk;
+    struct incoming *in; /* (n) */
+    struct buf *text;    /* (n) of the final channel */
+    int n;
+};
+
+static void batch_text(struct incoming *in, int channel, const char *text, size_t n)
+{
+    struct batch *b = in->arg;
+    int i = (int)(in - b->in);
+    struct event ev = talk_event(b->talk, EV_BATCH_TEXT);
+    ev.batch = (struct batch_rec){.index = i, .count = b->n};
+    ev.channel = channel;
+    buf_add(&ev.text, text, n);
+    if (channel == 0)
+        buf_add(&b->text[i], text, n);
+    talk_post(b->talk, &ev);
+}
+
+static void batch_notice(struct incoming *in, const char *line)
+{
+    talk_notice(((struct batch *)in->arg)->talk, line);
+}
+
+static void post_batch_reply(struct batch *b, int i, struct event *end)
+{
+    const struct incoming *in = &b->in[i];
+    struct event ev = talk_event(b->talk, EV_BATCH_REPLY);
+    ev.batch = (struct batch_rec){.index = i, .count = b->n, .n_prompt = count(in->count.prompt),
+                                  .n_reused = count(in->count.cached), .n_tokens = incoming_tokens(in),
+                                  .refused = in->failed && in->ns_first == 0};
+    ev.batch.n_computed = max_int(0, ev.batch.n_prompt - ev.batch.n_reused);
+    ev.reason = stop_of(in);
+    if (ev.batch.refused)
+        buf_str(&ev.text, in->why.msg);
+    else if (b->text[i].n)
+        buf_add(&ev.text, b->text[i].p, b->text[i].n);
+    for (int k = 0; in->ids && k < in->n_token; k++)
+        ids_add(&ev.tokens, in->token[k].id);
+    ev.n_drafted = count(in->count.drafted);
+    ev.n_accepted = count(in->count.accepted);
+    end->batch.n_done += !in->failed && !in->stopped;
+    end->batch.n_tokens += ev.batch.n_tokens;
+    end->batch.n_computed += ev.batch.n_computed;
+    end->n_drafted += ev.n_drafted;
+    end->n_accepted += ev.n_accepted;
+    talk_post(b->talk, &ev);
+}
+
+/* RQ_BATCH: count questions; RQ_SEVERAL: one question count times, each with its own seed. */
+static void other(struct talk *t, const struct request *rq)
+{
+    static const struct incoming_news news = {batch_text, NULL, batch_notice};
+    struct remote *r = remote_of(t);
+    bool several = rq->kind == RQ_SEVERAL;
+    struct batch b = {.talk = t, .n = rq->count};
+    struct buf *body = xcalloc((size_t)b.n + 1, sizeof *body);
+    struct settings set = t->view.settings;
+    uint64_t begin = clock_ns();
+    b.in = xcalloc((size_t)b.n + 1, sizeof *b.in);
+    b.text = xcalloc((size_t)b.n + 1, sizeof *b.text);
+    if (several && set.temperature <= 0)
+        set.temperature = 0.8;
+    struct event ev = talk_event(t, EV_BATCH_BEGIN), end = talk_event(t, EV_BATCH_END);
+    ev.batch.count = end.batch.count = b.n;
+    talk_post(t, &ev);
+    for (int i = 0; i < b.n; i++) {
+        struct said *said;
+        int n = messages(t, several ? rq->text : rq->prompts[i], &said);
+        incoming_init(&b.in[i]);
+        b.in[i].news = &news;
+        b.in[i].arg = &b;
+        b.in[i].path = server_ask(&r->server, said, n, &set, set.seed + (several ? i : 0), &body[i]);
+        b.in[i].body = body[i].p;
+        free(said);
+    }
+    incoming_run(r->http, b.in, b.n, r->at_once, &t->stop, meanwhile, r);
+    for (int i = 0; i < b.n; i++) {
+        post_batch_reply(&b, i, &end);
+        incoming_free(&b.in[i]);
+        buf_free(&b.text[i]);
+        buf_free(&body[i]);
+    }
+    end.reason = end.batch.n_done == b.n ? STOP_END : stop_asked(&t->stop) ? STOP_CANCEL : STOP_FAULT;
+    end.us_decode = (clock_ns() - begin) / 1000;
+    talk_post(t, &end);
+    free(b.in);
+    free(b.text);
+    free(body);
 }
 
 /* ---- the backend ----------------------------------------------------------------------------- */
@@ -443,33 +386,27 @@ static const char *refuses(struct talk *t, const struct request *rq)
         snprintf(why, sizeof why, "%s has no setting %s", server_kind_name(r->server.kind), name);
         return why;
     case RQ_CALIBRATE: return "a draft head of a server cannot be calibrated from here";
-    case RQ_SEVERAL: case RQ_BATCH: return "several replies at once are not sent to a server yet";
     default: return NULL;
     }
-}
-
-static void other(struct talk *t, const struct request *rq)
-{
-    (void)t, (void)rq;
 }
 
 static void closed(struct talk *t)
 {
     struct remote *r = remote_of(t);
+    if (r->http)
+        gauges_close(&r->gauges, r->http);
     http_close(r->http);
     server_free(&r->server);
     free(r->about);
     free(r->device);
-    free(r->url);
 }
 
 static void fill_info(struct remote *r)
 {
     struct backend_info *i = &r->talk.info;
-    r->url = xstrdup(http_url(r->http));
     r->about = xasprintf("%s%s%s", server_kind_name(r->server.kind), r->server.version[0] ? " " : "",
                          r->server.version);
-    r->device = xasprintf("%s at %s", r->about, r->url);
+    r->device = xasprintf("%s at %s", r->about, http_url(r->http));
     i->model_dir = r->server.model;
     i->family = r->about;
     i->device = r->device;
@@ -478,29 +415,36 @@ static void fill_info(struct remote *r)
     i->context = r->server.context;
 }
 
-static void fill_lacks(struct remote *r)
+static void ledger(struct backend *b, struct pool_view pool[N_POOLS])
 {
-    const char **no = r->talk.base.lacks;
-    const char *accept = server_lacks(&r->server, REPORT_ACCEPT_STEP);
-    no[VIEW_ACCEPT] = accept ? accept : "accepted drafts of a server are not shown yet";
-    no[VIEW_STEPS] = "a server does not report its steps";
-    no[VIEW_TREES] = "no server reports draft trees";
-    no[VIEW_POOLS] = server_lacks(&r->server, REPORT_POOLS);
-    if (!no[VIEW_POOLS])
-        no[VIEW_POOLS] = "the pools of a server are not shown yet";
-    no[VIEW_PAGES] = "no server reports page tables";
-    no[VIEW_PLAN] = "no server reports its plans";
-    no[VIEW_CHECK] = "a server's pools cannot be checked from here";
-    no[VIEW_FAULTS] = "historical faults are switches of the local engine";
-    no[VIEW_DEBUG] = "a server's turns cannot be paused";
-    no[VIEW_PROBE] = "no server runs a step with taps";
+    struct gauge_view v;
+    gauges_copy(&((struct remote *)b)->gauges, &v);
+    memcpy(pool, v.pool, sizeof v.pool);
+}
+
+static void fill_views(struct remote *r)
+{
+    static const struct pools_ops pools = {ledger};
+    struct backend *b = &r->talk.base;
+    const char *accept = server_lacks(&r->server, REPORT_ACCEPT_REQUEST);
     for (int v = 0; v < N_VIEWS; v++)
-        if (!no[v])
-            no[v] = "a server does not report this";
+        b->lacks[v] = "a server does not report this";
+    b->lacks[VIEW_ACCEPT] = accept;
+    b->lacks[VIEW_STEPS] = "a server does not report its steps";
+    b->lacks[VIEW_TREES] = "no server reports draft trees";
+    b->lacks[VIEW_POOLS] = server_lacks(&r->server, REPORT_POOLS);
+    b->lacks[VIEW_PAGES] = "no server reports page tables";
+    b->lacks[VIEW_PLAN] = "no server reports its plans";
+    b->lacks[VIEW_CHECK] = "a server's pools cannot be checked from here";
+    b->lacks[VIEW_FAULTS] = "historical faults are switches of the local engine";
+    b->lacks[VIEW_DEBUG] = "a server's turns cannot be paused";
+    b->lacks[VIEW_PROBE] = "no server runs a step with taps";
+    r->gauged = !b->lacks[VIEW_POOLS];
+    b->pools = r->gauged ? &pools : NULL;
 }
 
 static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer, .other = other,
-                                        .closed = closed};
+                                        .idle = idle, .closed = closed};
 
 /* The key in a file: its first line. */
 static bool read_key(const char *path, struct buf *out, struct err *e)
@@ -533,10 +477,12 @@ struct backend *remote_open(const struct engine_opts *o, struct err *e)
     struct remote *r = xcalloc(1, sizeof *r);
     r->talk.hooks = &hooks;
     r->talk.view.settings = o->settings;
+    r->at_once = o->lanes ? o->lanes : AT_ONCE;
     if (open_http(&r->http, &o->server, e)) {
+        gauges_open(&r->gauges);
         if (server_probe(&r->server, r->http, o->model, NULL, e)) {
             fill_info(r);
-            fill_lacks(r);
+            fill_views(r);
             if (talk_open(&r->talk, o->log, e)) {
                 if (http_warning(r->http))
                     talk_notice(&r->talk, http_warning(r->http));

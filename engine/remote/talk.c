@@ -308,6 +308,25 @@ static void serve(struct talk *t, const struct request *rq)
     }
 }
 
+/* Waits for a request, with t->mu held; calls the hook where there is one. */
+static void wait_idle(struct talk *t)
+{
+    struct timespec until;
+    if (!t->hooks->idle) {
+        pthread_cond_wait(&t->filled, &t->mu);
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 200000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (pthread_cond_timedwait(&t->filled, &t->mu, &until) == 0)
+        return;
+    pthread_mutex_unlock(&t->mu);
+    t->hooks->idle(t);
+    pthread_mutex_lock(&t->mu);
+}
+
 static void *run(void *arg)
 {
     struct talk *t = arg;
@@ -315,7 +334,7 @@ static void *run(void *arg)
     for (;;) {
         t->working = false;
         while (t->n_waiting == 0 && !t->closing)
-            pthread_cond_wait(&t->filled, &t->mu);
+            wait_idle(t);
         if (t->closing)
             break;
         struct request rq = t->waiting[0];
@@ -434,6 +453,8 @@ static void chat(struct backend *b, struct chat_view *v)
     pthread_mutex_lock(&t->mu);
     *v = t->view;
     pthread_mutex_unlock(&t->mu);
+    if (v->cycles > 0) /* what a server reports shows only once it has answered */
+        t->base.lacks[VIEW_ACCEPT] = NULL;
     v->busy = is_busy;
 }
 

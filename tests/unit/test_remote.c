@@ -290,6 +290,43 @@ static void the_conversation_is_sent(void **state)
     scene_close(&s);
 }
 
+/* Several questions at once: every reply is reported in its order, one that fails alone. */
+static void a_batch_is_sent_at_once(void **state)
+{
+    (void)state;
+    enum { N = 20 };
+    struct scene s;
+    scene_open(&s, "vllm");
+    s.pause_us = 500;
+    s.cut = 1000;
+    s.status = 400; /* of the first to come */
+    s.fail_first = 1;
+    struct backend *b = connect_to(&s, NULL);
+    struct request rq = {.kind = RQ_BATCH, .count = N, .prompts = xcalloc(N, sizeof(char *))};
+    struct event ev;
+    struct err e;
+    int replies = 0, failed = 0;
+    for (int i = 0; i < N; i++)
+        rq.prompts[i] = xasprintf("question %d", i);
+    assert_true(backend_submit(b, &rq, &e));
+    for (bool end = false; !end; event_free(&ev)) {
+        assert_true(backend_wait(b, &ev, 20000));
+        end = ev.kind == EV_BATCH_END;
+        if (ev.kind == EV_BATCH_REPLY) {
+            assert_int_equal(ev.batch.index, replies++);
+            failed += ev.batch.refused;
+            assert_string_equal(ev.text.p, ev.batch.refused ? "the server answers 400: not now" : KV_CACHE);
+            assert_int_equal(ev.tokens.n, ev.batch.refused ? 0 : 21);
+        }
+        if (end)
+            assert_true(ev.batch.n_done == N - 1 && ev.batch.n_tokens == 21 * (N - 1));
+    }
+    assert_true(replies == N && failed == 1 && s.n_chat == N);
+    assert_non_null(strstr(s.last.p, "question "));
+    backend_close(b);
+    scene_close(&s);
+}
+
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 /* One question that fails: the turn ends, the failure is one line that begins so, and the request
@@ -566,6 +603,7 @@ int main(void)
         cmocka_unit_test(gzip_is_unpacked),
         cmocka_unit_test(llama_server_is_recognized),
         cmocka_unit_test(the_conversation_is_sent),
+        cmocka_unit_test(a_batch_is_sent_at_once),
         cmocka_unit_test(refusals_are_one_line),
         cmocka_unit_test(a_busy_server_is_asked_again),
         cmocka_unit_test(nothing_is_paid_twice),

@@ -1,6 +1,7 @@
 /* test_wire.c - streams of events, metrics and answers of servers: the same result however the bytes
  * are cut, recorded answers of real servers, and random bytes. */
 #include "engine/remote/answer.h"
+#include "engine/remote/gauges.h"
 #include "engine/remote/metrics.h"
 #include "engine/remote/wire.h"
 
@@ -177,6 +178,34 @@ static void metrics_follow_the_format(void **state)
     assert_int_equal(n, 0);
     metrics_free(&m);
     buf_free(&label);
+}
+
+static void read_exchange(const char *name, struct buf *body);
+
+static void pools_come_from_metrics(void **state)
+{
+    (void)state;
+    struct gauge_view v;
+    struct buf page = {0};
+    const char *sglang = "sglang:kv_used_tokens{tp_rank=\"0\"} 30\nsglang:kv_used_tokens{tp_rank=\"1\"} 30\n"
+                         "sglang:kv_available_tokens{tp_rank=\"0\"} 60\nsglang:kv_evictable_tokens 10\n"
+                         "sglang:swa_used_tokens 5\nsglang:swa_available_tokens 15\nsglang:swa_evictable_tokens 0\n"
+                         "sglang:num_running_reqs 2\n";
+    assert_true(gauges_read(SERVER_SGLANG, sglang, strlen(sglang), &v));
+    assert_true(v.pool[POOL_FULL].used == 30 && v.pool[POOL_FULL].free == 60 && v.pool[POOL_FULL].evictable == 10);
+    assert_true(v.pool[POOL_FULL].total == 100 && v.pool[POOL_SWA].total == 20 && v.pool[POOL_SWA].used == 5);
+    assert_true(v.running == 2 && v.waiting == -1 && !v.pool[POOL_DRAFT].exists);
+    read_exchange("vllm-metrics", &page);
+    assert_true(gauges_read(SERVER_VLLM, page.p, page.n, &v));
+    assert_true(v.pool[POOL_FULL].page_size == 16 && v.pool[POOL_FULL].total == 1814801);
+    assert_true(!v.pool[POOL_SWA].exists && v.hits == 160 && v.queries == 978);
+    read_exchange("llama-slots", &page);
+    assert_true(gauges_read(SERVER_LLAMA, page.p, page.n, &v));
+    assert_true(v.pool[POOL_FULL].total == 2048 && v.pool[POOL_FULL].used >= 705 && v.running == 1);
+    assert_false(gauges_read(SERVER_VLLM, "x 1\n", 4, &v));
+    assert_false(gauges_read(SERVER_SGLANG, "", 0, &v));
+    assert_false(gauges_read(SERVER_LLAMA, "{}", 2, &v));
+    buf_free(&page);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -470,6 +499,7 @@ int main(void)
         cmocka_unit_test(reading_ends_where_its_caller_says),
         cmocka_unit_test(an_endless_line_is_refused),
         cmocka_unit_test(metrics_follow_the_format),
+        cmocka_unit_test(pools_come_from_metrics),
         cmocka_unit_test(vllm_streams),
         cmocka_unit_test(llama_streams),
         cmocka_unit_test(errors_are_read),

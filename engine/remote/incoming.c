@@ -1,0 +1,267 @@
+/* incoming.c - see incoming.h. */
+#include "engine/remote/incoming.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what the server says -------------------------------------------------------------------- */
+
+static void keep_count(int64_t *have, int64_t got)
+{
+    if (got >= 0)
+        *have = got;
+}
+
+static void keep_ms(double *have, double got)
+{
+    if (got >= 0)
+        *have = got;
+}
+
+static void keep_counts(struct answer_counts *c, const struct answer_counts *n)
+{
+    keep_count(&c->prompt, n->prompt);
+    keep_count(&c->generated, n->generated);
+    keep_count(&c->cached, n->cached);
+    keep_count(&c->drafted, n->drafted);
+    keep_count(&c->accepted, n->accepted);
+    keep_count(&c->verifies, n->verifies);
+    keep_ms(&c->ms_prompt, n->ms_prompt);
+    keep_ms(&c->ms_decode, n->ms_decode);
+    keep_ms(&c->ms_queue, n->ms_queue);
+    keep_ms(&c->ms_first, n->ms_first);
+}
+
+static void add_piece(struct incoming *in, const struct answer *a)
+{
+    for (; in->n_token + a->n_token > in->cap_token; in->cap_token = 2 * in->cap_token + 64)
+        ;
+    in->token = xrealloc(in->token, (size_t)in->cap_token, sizeof *in->token);
+    memcpy(in->token + in->n_token, a->token, (size_t)a->n_token * sizeof *a->token);
+    for (int i = 0; i < a->n_token; i++)
+        in->ids = in->ids && a->token[i].id >= 0;
+    if (in->n_piece == in->cap_piece)
+        in->piece = xrealloc(in->piece, (size_t)(in->cap_piece = 2 * in->cap_piece + 64),
+                             sizeof *in->piece);
+    in->piece[in->n_piece++] = (struct piece){in->n_token, a->n_token, clock_ns()};
+    in->n_token += a->n_token;
+}
+
+static void tell(struct incoming *in, int channel, const char *text, size_t n)
+{
+    if (n && in->news && in->news->text)
+        in->news->text(in, channel, text, n);
+}
+
+static void add_text(struct incoming *in, const struct answer *a)
+{
+    const char *text = a->text.p;
+    size_t n = a->text.n;
+    if (a->cumulative) { /* SGLang repeats the reply from its beginning */
+        size_t old = in->shown < n ? in->shown : n;
+        text += old;
+        n -= old;
+        in->shown += n;
+    }
+    if (n || a->thought.n || a->n_token) {
+        in->ns_last = clock_ns();
+        if (!in->ns_first)
+            in->ns_first = in->ns_last;
+    }
+    in->n_text += n || a->thought.n;
+    tell(in, 1, a->thought.p, a->thought.n);
+    tell(in, 0, text, n);
+}
+
+static void add_progress(struct incoming *in, const struct answer *a)
+{
+    if (a->total > 0 && a->total <= INT32_MAX && a->done <= a->total && !in->ns_first && in->news &&
+        in->news->progress)
+        in->news->progress(in, a->done, a->total);
+}
+
+static void replace_ids(struct ids *have, const struct ids *got)
+{
+    if (got->n) {
+        have->n = 0;
+        ids_cat(have, got->v, got->n);
+    }
+}
+
+static bool take(void *arg, const char *data, size_t n, struct err *e)
+{
+    struct incoming *in = arg;
+    struct answer a;
+    if (in->end)
+        return true; /* what follows the end is no matter */
+    if (!answer_read(&a, data, n, e))
+        return false;
+    bool ok = !a.error[0] || err_set(e, ERR_MODEL, "the server reports: %s", a.error);
+    if (ok) {
+        add_progress(in, &a);
+        add_text(in, &a);
+        if (a.n_token)
+            add_piece(in, &a);
+        keep_counts(&in->count, &a.count);
+        replace_ids(&in->accepted, &a.accepted);
+        replace_ids(&in->drafted, &a.drafted);
+        replace_ids(&in->prompt, &a.prompt);
+        replace_ids(&in->reply, &a.reply);
+        if (a.finish != FINISH_NONE)
+            in->finish = a.finish;
+        in->end = a.end;
+    }
+    answer_free(&a);
+    return ok;
+}
+
+static bool on_bytes(void *arg, const void *p, size_t n, struct err *e)
+{
+    struct incoming *in = arg;
+    const char *type = in->call.type;
+    bool stream = !strcmp(type, "text/event-stream"), lines = strstr(type, "ndjson") != NULL;
+    if (stream || lines) {
+        in->wire.form = lines ? WIRE_LINES : WIRE_SSE;
+        return wire_feed(&in->wire, p, n, take, in, e);
+    }
+    if (strcmp(type, "application/json") != 0)
+        return err_set(e, ERR_MODEL, "the server answers with %s instead of a stream of events",
+                       *type ? type : "bytes of no type");
+    if (in->whole.n + n > WIRE_MOST)
+        return err_set(e, ERR_MODEL, "the server's answer is longer than %d MiB", WIRE_MOST >> 20);
+    buf_add(&in->whole, p, n); /* a server that does not stream */
+    return true;
+}
+
+static bool read_rest(struct incoming *in, struct err *e)
+{
+    return in->whole.n ? take(in, in->whole.p, in->whole.n, e) : wire_end(&in->wire, take, in, e);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void send(struct http *h, struct incoming *in)
+{
+    struct buf answer = in->call.answer;
+    in->call = (struct http_call){.method = "POST", .path = in->path, .body = in->body,
+                                  .bytes = on_bytes, .arg = in, .answer = answer};
+    in->state = INCOMING_RUNS;
+    http_begin(h, &in->call);
+}
+
+static bool may_retry(const struct incoming *in)
+{
+    const struct http_call *c = &in->call;
+    return in->attempt < RETRIES && !in->ns_first &&
+           (c->unsent || c->status == 429 || c->status == 503);
+}
+
+/* Waits before it is sent again, or is done with *e. */
+static void fail(struct incoming *in, const struct err *e)
+{
+    char line[640];
+    in->why = *e;
+    in->failed = !may_retry(in);
+    in->state = in->failed ? INCOMING_DONE : INCOMING_WAITS;
+    if (in->failed)
+        return;
+    int said = in->call.retry_s, ms = said >= 0 && said <= 30 ? said * 1000 : 500 << in->attempt;
+    in->attempt++;
+    in->ns_again = clock_ns() + (uint64_t)ms * 1000000;
+    snprintf(line, sizeof line, "%.500s; asking again in %d ms", e->msg, ms);
+    if (in->news && in->news->notice)
+        in->news->notice(in, line);
+}
+
+/* The connection has ended, or the server has said the end of the reply. */
+static void finish(struct http *h, struct incoming *in)
+{
+    struct err e;
+    bool done = in->end;
+    http_end(h, &in->call);
+    if (!done) {
+        if (in->call.failed)
+            e = in->call.why;
+        else
+            done = in->call.status == 200 ? read_rest(in, &e) : http_refused(&in->call, &e);
+    }
+    if (done)
+        in->state = INCOMING_DONE;
+    else
+        fail(in, &e);
+}
+
+static void stop_all_of(struct http *h, struct incoming *in, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (in[i].state != INCOMING_DONE) {
+            if (in[i].state == INCOMING_RUNS)
+                http_end(h, &in[i].call);
+            in[i].stopped = true;
+            in[i].state = INCOMING_DONE;
+        }
+}
+
+/* Sends what may be sent, ends what has ended. Returns how many are not done. */
+static int look(struct http *h, struct incoming *in, int n, int at_once)
+{
+    int left = 0, busy = 0;
+    for (int i = 0; i < n; i++) {
+        if (in[i].state == INCOMING_RUNS && (in[i].call.done || in[i].end))
+            finish(h, &in[i]);
+        busy += in[i].state == INCOMING_RUNS;
+    }
+    for (int i = 0; i < n; i++) {
+        if (in[i].state == INCOMING_WAITS && busy < at_once && clock_ns() >= in[i].ns_again) {
+            send(h, &in[i]);
+            busy++;
+        }
+        left += in[i].state != INCOMING_DONE;
+    }
+    return left;
+}
+
+void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
+                  void (*meanwhile)(void *arg), void *arg)
+{
+    while (!stop_asked(stop) && look(h, in, n, at_once) > 0) {
+        http_run(h, 50);
+        if (meanwhile)
+            meanwhile(arg);
+    }
+    stop_all_of(h, in, n);
+}
+
+void incoming_init(struct incoming *in)
+{
+    *in = (struct incoming){.ids = true, .count = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1}};
+}
+
+void incoming_free(struct incoming *in)
+{
+    wire_free(&in->wire);
+    buf_free(&in->whole);
+    buf_free(&in->call.answer);
+    free(in->token);
+    free(in->piece);
+    ids_free(&in->prompt);
+    ids_free(&in->reply);
+    ids_free(&in->accepted);
+    ids_free(&in->drafted);
+}
+
+int incoming_tokens(const struct incoming *in)
+{
+    return in->count.generated >= 0 ? (int)in->count.generated
+           : in->n_token            ? in->n_token
+                                    : in->n_text;
+}
+
+const char *incoming_doubt(const struct incoming *in)
+{
+    if (in->finish == FINISH_NONE)
+        return in->end ? "the server ended the reply without saying why"
+                       : "the server's stream ended without an end of the reply";
+    return in->finish == FINISH_ABORT ? "the server aborted the reply" : NULL;
+}

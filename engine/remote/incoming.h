@@ -1,0 +1,79 @@
+/* incoming.h - replies on their way from a server: requests sent, streams read, failures asked again.
+ *
+ * One loop drives one reply or many. A request is sent again only where the server cannot have begun
+ * it (http.h: unsent) or refused it before any work (429, 503), at most RETRIES times, and never after
+ * the first token. Threads: as http.h.
+ */
+#ifndef AERIE_INCOMING_H
+#define AERIE_INCOMING_H
+
+#include "engine/remote/answer.h"
+#include "engine/remote/http.h"
+#include "engine/remote/wire.h"
+
+enum { RETRIES = 3 };
+
+/* Tokens that came in one piece: [first, first + n) of the reply. */
+struct piece {
+    int first, n;
+    uint64_t ns; /* clock_ns() when they came */
+};
+
+struct incoming;
+
+/* What happens while a reply comes; each may be NULL. */
+struct incoming_news {
+    void (*text)(struct incoming *in, int channel, const char *text, size_t n); /* 0 final, 1 thought */
+    void (*progress)(struct incoming *in, int64_t done, int64_t total);         /* of the prompt */
+    void (*notice)(struct incoming *in, const char *line);
+};
+
+enum incoming_state { INCOMING_WAITS, INCOMING_RUNS, INCOMING_DONE };
+
+struct incoming {
+    /* set by the caller */
+    const struct incoming_news *news;
+    void *arg;
+    const char *path, *body; /* of the request; live until the end */
+
+    enum incoming_state state;
+    bool failed, stopped; /* once DONE: *why says how; or the caller stopped it */
+    struct err why;
+    /* what the server said */
+    struct answer_token *token; /* (n_token) */
+    int n_token, cap_token;
+    bool ids;            /* every token so far came with its id */
+    struct piece *piece; /* (n_piece) */
+    int n_piece, cap_piece;
+    int n_text;          /* pieces of text: counts tokens where nothing else does */
+    struct ids prompt;   /* ids of the prompt, and of the whole reply, where the server says them */
+    struct ids reply;
+    struct ids accepted, drafted; /* of each step of the server */
+    struct answer_counts count;
+    enum finish finish;
+    bool end;            /* the server said that the reply is complete */
+    uint64_t ns_first;   /* of the first token; 0: none came */
+    uint64_t ns_last;
+    /* of incoming.c */
+    struct http_call call;
+    struct wire wire;
+    struct buf whole;    /* of an answer that is no stream */
+    size_t shown;        /* bytes of a cumulative text */
+    int attempt;
+    uint64_t ns_again;   /* not before then */
+};
+
+/* Sends and reads all n replies, at most at_once at the same time, in their order, until all are done
+ * or *stop is asked: those that were not done are then stopped, with their connections closed.
+ * meanwhile, or NULL, is called at least every 50 ms. */
+void incoming_run(struct http *h, struct incoming *in, int n, int at_once, const struct stop *stop,
+                  void (*meanwhile)(void *arg), void *arg);
+void incoming_init(struct incoming *in); /* zeroes, with nothing reported */
+void incoming_free(struct incoming *in);
+
+/* Tokens of the reply: as the server counts them, else as they came. */
+int incoming_tokens(const struct incoming *in);
+/* What to say of a reply that ended without failing: NULL, or why it may not be whole. */
+const char *incoming_doubt(const struct incoming *in);
+
+#endif
