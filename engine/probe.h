@@ -81,7 +81,8 @@ struct probe_ask {
     int layer;      /* whose keys are listed; -1: none */
     bool armed;     /* the step is still to run: it runs with taps when its turn comes, phase by phase
                        (never fused or as a graph), with the bits it has without; its page digest is
-                       that of a stepped cycle */
+                       that of a stepped cycle. A step that fails after its pass leaves its taps when
+                       the turn ends, with an empty record */
 };
 
 /* Frees what *p owns, and sets it to nothing. */

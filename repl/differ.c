@@ -38,7 +38,7 @@ static const struct nature {
     {"raw", MAY_PROMPT},            {"forget", MAY_PROMPT},
     {"temperature", MAY_SAMPLE},    {"top_k", MAY_SAMPLE},
     {"top_p", MAY_SAMPLE},          {"min_p", MAY_SAMPLE},
-    {"seed", MAY_SAMPLE},           {"max_tokens", MAY_END},
+    {"seed", MAY_SAMPLE},           {"max_tokens", MAY_END | MAY_STEP},
     {"check", 0},                   {"graph", 0},
     {"verbose", 0},                 {"think", 0},
     {"version", 0},                 {"model_dir", 0},
@@ -73,14 +73,24 @@ static void add_condition(struct conditions *c, const char *name, const char *a,
     c->may |= x->may;
 }
 
+/* The draft's weights are loaded as the target's unless something else was asked for. */
+static char *value_of(const char *lines, const char *name)
+{
+    char *v = facts_value(lines, name);
+    if (!v || *v || strcmp(name, "draft_weights") != 0)
+        return v;
+    free(v);
+    return facts_value(lines, "weights");
+}
+
 /* Lines that one run does not have are not compared, but a fault that is not named is off, and an
  * option without a value was not asked for. A draft without weights has no hash. */
 static void compare_lines(struct conditions *c, const char *a, const char *b, bool swapped)
 {
     for (const char *p = a ? a : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         size_t n = strcspn(p, "=\n");
-        char *name = xasprintf("%.*s", (int)n, p), *mine = facts_value(p, name);
-        char *other = facts_value(b, name);
+        char *name = xasprintf("%.*s", (int)n, p);
+        char *mine = value_of(a, name), *other = value_of(b, name);
         bool bug = strncmp(name, "bug.", 4) == 0, drafter = strcmp(name, "draft_sha") == 0;
         if (!other && bug)
             other = xstrdup("off");
@@ -393,11 +403,12 @@ static bool turns(const struct trace_turn *a, const struct trace_turn *b, const 
            set(d, DIFF_REPLY, "it ended with %s %s, with %s %s", a->stop, in->a, b->stop, in->b);
 }
 
-void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
-                   struct difference *d, struct conditions *all, struct diff_counts *n)
+static void differ_all(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                       unsigned may, struct difference *d, struct conditions *all,
+                       struct diff_counts *n)
 {
     *d = (struct difference){.token = -1};
-    *all = (struct conditions){0};
+    *all = (struct conditions){.may = may};
     *n = (struct diff_counts){.most_turn = -1};
     for (int i = 0; i < min_int(a->n, b->n); i++) {
         conditions_read(all, a->turn[i].about, a->turn[i].settings, b->turn[i].about,
@@ -412,4 +423,16 @@ void differ_traces(const struct trace *a, const struct trace *b, const struct di
         d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
         set(d, DIFF_PROMPT, "there is no such turn %s", a->n > b->n ? in->b : in->a);
     }
+}
+
+void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                   struct difference *d, struct conditions *all, struct diff_counts *n)
+{
+    differ_all(a, b, in, 0, d, all, n);
+}
+
+void differ_by_position(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                        struct difference *d, struct conditions *all, struct diff_counts *n)
+{
+    differ_all(a, b, in, MAY_STEP, d, all, n);
 }

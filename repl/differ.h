@@ -91,5 +91,8 @@ struct diff_counts {
  * The caller frees *all. */
 void differ_traces(const struct trace *a, const struct trace *b, const struct diff_names *in,
                    struct difference *d, struct conditions *all, struct diff_counts *n);
+/* The same of the tokens and their log probabilities alone, by position. */
+void differ_by_position(const struct trace *a, const struct trace *b, const struct diff_names *in,
+                        struct difference *d, struct conditions *all, struct diff_counts *n);
 
 #endif

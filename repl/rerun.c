@@ -75,7 +75,7 @@ void rerun_settings(const char *const *with, int n, const char *lines, struct bu
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void handle_event(struct rerun *r, const struct event *ev)
+static void handle_event(struct rerun *r, struct event *ev)
 {
     if (ev->kind == EV_FAULT && ev->lost)
         err_set(&r->lost, ERR_MODEL, "%s", ev->text.p);
@@ -397,6 +397,15 @@ static bool ask_to_hold(struct rerun *r, struct err *e)
     return ok;
 }
 
+static const struct ids *given_tokens(const struct rerun *r, const struct act *a)
+{
+    const struct trace *t = r->how.given;
+    for (int i = 0; t && i < t->n; i++)
+        if (t->turn[i].n == a->user.n)
+            return &t->turn[i].reply;
+    return &a->reply.tokens;
+}
+
 static bool play_turn(struct rerun *r, struct act *a, struct err *e)
 {
     struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
@@ -405,8 +414,10 @@ static bool play_turn(struct rerun *r, struct act *a, struct err *e)
     r->ended = false;
     if (act_cut_short(a) && !r->how.forced)
         rq.stop_after_step = a->reply.n_steps ? a->reply.n_steps : -1;
-    if (r->how.forced)
-        ids_cat(&rq.given, a->reply.tokens.v, a->reply.tokens.n);
+    if (r->how.forced) {
+        const struct ids *given = given_tokens(r, a);
+        ids_cat(&rq.given, given->v, given->n);
+    }
     if (last && r->how.step && !r->how.hold)
         rq.stop_after_step = r->how.step;
     if (!a->user.regen)

@@ -10,6 +10,7 @@
 
 #include "repl/repl.h"
 #include "repl/script.h"
+#include "repl/trace.h"
 
 /* How a session is run again. All zero: as recorded, to its end. */
 struct rerun_how {
@@ -20,6 +21,7 @@ struct rerun_how {
     int n_with;
     const char *refusal; /* before the message that the log's backend cannot be opened, or NULL */
     bool forced;    /* each reply is given the recorded tokens */
+    const struct trace *given; /* forced: the tokens are this run's, turn by turn; NULL: the log's */
     int turn, step; /* the session ends after this step of this turn; step 0: after the turn; 0, 0:
                        at its end */
     bool hold;      /* pause before the step and after it: see `held` */
@@ -31,8 +33,9 @@ struct rerun_calls {
      * of this engine as it was opened, with the changes. False and *e: the rerun ends. */
     bool (*opened)(void *arg, struct backend *b, const char *about, const char *now, struct err *e);
     void (*turn)(void *arg, const struct act *a); /* a turn is about to be sent */
-    /* False: what follows is not wanted; the turn is cancelled and the rerun ends. */
-    bool (*event)(void *arg, const struct act *a, const struct event *ev);
+    /* May take parts of the event. False: what follows is not wanted; the turn is cancelled and the
+     * rerun ends. */
+    bool (*event)(void *arg, const struct act *a, struct event *ev);
     /* The engine waits: before the step of `how` (done false), or after it. */
     void (*held)(void *arg, struct backend *b, bool done);
     void *arg;

@@ -47,6 +47,7 @@ struct engine_own {
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */
+    struct probe *failed_probe; /* of the armed step: its pass ran, but the step failed; or NULL */
 };
 
 /* Counters of the turn that runs or ran last. */

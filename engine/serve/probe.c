@@ -93,7 +93,13 @@ void probe_step_ended(struct engine *g, bool ok)
     g->own.runtime.net.probe = NULL;
     probe_close(x, &g->own.runtime.net);
     free(x);
-    if (!ok) { /* the step may be tried again */
+    probe_free(g->own.failed_probe);
+    g->own.failed_probe = NULL;
+    if (!ok && p->layer) { /* the step may be tried again */
+        g->own.failed_probe = p;
+        return;
+    }
+    if (!ok) { /* its pass was not launched */
         probe_free(p);
         return;
     }
@@ -110,7 +116,11 @@ void probe_turn_ended(struct engine *g)
     if (ask->turn == 0 || ask->turn > g->shared.turn)
         return;
     snprintf(why, sizeof why, "turn %d ended after step %d", g->shared.turn, g->shared.step);
-    post(g, ask->turn, ask->step, NULL, why);
+    struct probe *p = g->own.failed_probe;
+    g->own.failed_probe = NULL;
+    if (p)
+        describe(g, p, ask->turn, ask->step, &(struct step_rec){.kind = STEP_DECODE});
+    post(g, ask->turn, ask->step, p, why);
     disarm(g);
 }
 

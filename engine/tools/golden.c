@@ -12,11 +12,12 @@
 
 #include "engine/serve/load.h"
 #include "engine/tools/golden_noise.h"
+#include "engine/tools/noise_backend.h"
 #include "engine/tools/golden_run.h"
 #include "kernels/json.h"
 
-static const struct rounding float32 = {"float32", 1e-3, 0x1p-20f}, /* sums in another order */
-    bfloat16 = {"bf16", 2e-2, 3 * 0x1p-9f}; /* three roundings: activations and cells keep 8 bits */
+static const struct rounding float32 = {"float32", 1e-3, NOISE_F32}, /* sums in another order */
+    bfloat16 = {"bf16", 2e-2, NOISE_BF16}; /* three roundings: activations and cells keep 8 bits */
 
 /* A run that violated a rule counts as a failed check; other errors end the comparison. */
 static bool soft(struct report *r, const char *name, bool ok, struct err *e)

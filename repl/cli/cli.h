@@ -26,7 +26,7 @@ struct cli {
     int limit, older_than, lanes, most; /* most 0: all */
     struct texts a, b, with; /* NAME=VALUE */
     struct texts header;
-    bool check, special, jsonl, brief, forced;
+    bool check, special, jsonl, brief, forced, log_only;
     bool with_text, no_ids; /* pack */
     const char *steps;
     /* owned */
@@ -48,6 +48,7 @@ int cli_export(struct cli *c);
 int cli_pack(struct cli *c);
 int cli_db(struct cli *c);
 int cli_replay(struct cli *c);
+int cli_diff(struct cli *c);
 int cli_parity(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);

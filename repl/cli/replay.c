@@ -203,7 +203,7 @@ static bool keep_event(struct replay *r, const struct event *ev)
     return false;
 }
 
-static bool on_event(void *arg, const struct act *a, const struct event *ev)
+static bool on_event(void *arg, const struct act *a, struct event *ev)
 {
     struct replay *r = arg;
     if (!a)

@@ -1,7 +1,7 @@
 # bash completion for aerie
 _aerie() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} word cmd=
-    local commands="chat run logs show replay parity export pack db tokenize golden bench bugs doctor help"
+    local commands="chat run logs show replay diff parity export pack db tokenize golden bench bugs doctor help"
     local settings="temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps=
         draft.topk= draft.nodes= chunk= forget= check= ring= graph= verbose= think="
     local common="--ascii --color --quiet --help --version"
@@ -22,6 +22,7 @@ _aerie() {
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;
         replay) flags="--check --with --forced --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
+        diff) flags="--with --log-only --model --draft --device --precision --weights --draft-weights --threads --db --json" ;;
         parity) flags="--a --b --limit --lanes --model --draft --require-draft --eagle-capture --device --precision
             --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
@@ -49,7 +50,7 @@ _aerie() {
         -p|--param) compopt -o nospace; COMPREPLY=($(compgen -W "$settings" -- "$cur")); return ;;
         --a|--b) compopt -o nospace; COMPREPLY=($(compgen -W "$settings $changes" -- "$cur")); return ;;
         -f|--file|--script|-o|--output|--db|--api-key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-        --session|show|replay|export|pack)
+        --session|show|replay|diff|export|pack)
             COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
                 sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p')" -- "$cur")
                 $(compgen -f -X '!*.aerie' -- "$cur")); return ;;

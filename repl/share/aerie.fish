@@ -1,5 +1,5 @@
 # fish completion for aerie
-set -l commands chat run logs show replay parity export pack db tokenize golden bench bugs doctor help
+set -l commands chat run logs show replay diff parity export pack db tokenize golden bench bugs doctor help
 
 function __aerie_sessions
     echo last
@@ -8,7 +8,7 @@ end
 
 function __aerie_in
     set -l words (commandline -opc)
-    for c in chat run logs show replay parity export pack db tokenize golden bench bugs doctor help
+    for c in chat run logs show replay diff parity export pack db tokenize golden bench bugs doctor help
         if contains -- $c $words
             contains -- $c $argv
             return
@@ -23,6 +23,7 @@ complete -c aerie -n '__aerie_in none' -a run -d 'answer one prompt'
 complete -c aerie -n '__aerie_in none' -a logs -d 'list saved sessions'
 complete -c aerie -n '__aerie_in none' -a show -d 'print a session, a turn or a step'
 complete -c aerie -n '__aerie_in none' -a replay -d 'run a session again'
+complete -c aerie -n '__aerie_in none' -a diff -d 'first difference of two runs'
 complete -c aerie -n '__aerie_in none' -a parity -d 'compute prompts twice, compare ids'
 complete -c aerie -n '__aerie_in none' -a export -d 'write a session to a file'
 complete -c aerie -n '__aerie_in none' -a pack -d 'write a session to one file for others'
@@ -34,8 +35,8 @@ complete -c aerie -n '__aerie_in none' -a bugs -d 'historical faults'
 complete -c aerie -n '__aerie_in none' -a doctor -d 'what was found here'
 complete -c aerie -n '__aerie_in none' -a help -d 'flags and settings'
 complete -c aerie -n '__aerie_in help' -a "$commands"
-complete -c aerie -n '__aerie_in show replay export pack' -a '(__aerie_sessions)'
-complete -c aerie -n '__aerie_in show replay export pack' -k -xa '(__fish_complete_suffix .aerie)'
+complete -c aerie -n '__aerie_in show replay diff export pack' -a '(__aerie_sessions)'
+complete -c aerie -n '__aerie_in show replay diff export pack' -k -xa '(__fish_complete_suffix .aerie)'
 complete -c aerie -n '__aerie_in db' -a 'path check backup sql prune'
 complete -c aerie -n '__aerie_in tokenize db golden parity' -F
 
@@ -45,13 +46,13 @@ complete -c aerie -n 'not __aerie_in logs' -s q -l quiet -d 'no notices'
 complete -c aerie -s h -l help -d 'help'
 complete -c aerie -s V -l version -d 'version'
 
-set -l model '__aerie_in none chat run replay parity bench bugs doctor'
+set -l model '__aerie_in none chat run replay diff parity bench bugs doctor'
 complete -c aerie -n "$model; or __aerie_in tokenize" -s m -l model -x -a '(__fish_complete_directories)' -d 'checkpoint folder'
 complete -c aerie -n "$model; or __aerie_in golden" -l draft -x -a 'ngram (__fish_complete_directories)' -d 'draft folder, or ngram'
 complete -c aerie -n "$model; or __aerie_in golden" -l device -x -a 'auto cpu cuda' -d 'where to compute'
 complete -c aerie -n "$model; or __aerie_in golden" -l precision -x -a 'bf16 f32' -d 'activations and KV cells on CUDA'
-complete -c aerie -n '__aerie_in none chat run replay parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
-complete -c aerie -n '__aerie_in none chat run replay parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
+complete -c aerie -n '__aerie_in none chat run replay diff parity bench' -l weights -x -a 'stored fp8' -d 'matrices cut to 8 bits'
+complete -c aerie -n '__aerie_in none chat run replay diff parity bench' -l draft-weights -x -a 'stored fp8' -d 'those of the draft'
 complete -c aerie -n 'not __aerie_in tokenize help' -l db -r -F -d 'session database'
 complete -c aerie -n 'not __aerie_in tokenize help export' -l json -d 'JSON for machines'
 
@@ -60,7 +61,7 @@ set -l changes 'spec=on spec=off draft.steps= draft.topk= draft.nodes= temperatu
 set -l engine '__aerie_in none chat run parity'
 complete -c aerie -n $engine -l require-draft -d 'stop when the draft does not fit'
 complete -c aerie -n "$engine; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
-complete -c aerie -n "$engine; or __aerie_in replay golden bench" -l threads -x -d 'CPU threads'
+complete -c aerie -n "$engine; or __aerie_in replay diff golden bench" -l threads -x -d 'CPU threads'
 complete -c aerie -n $engine -l raw -d 'no chat format'
 complete -c aerie -n $engine -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= ring= graph= verbose= think=' -d 'set a setting'
 complete -c aerie -n $engine -s s -l system -x -d 'system prompt'
@@ -97,7 +98,8 @@ complete -c aerie -n '__aerie_in logs' -s q -l query -x -d 'words'
 complete -c aerie -n '__aerie_in logs parity' -s n -l limit -x -d 'how many'
 complete -c aerie -n '__aerie_in logs' -s m -l model -x -d 'model name'
 complete -c aerie -n '__aerie_in replay' -l check -d 'only the verdict'
-complete -c aerie -n '__aerie_in replay' -l with -x -d 'change NAME=VALUE'
+complete -c aerie -n '__aerie_in replay diff' -l with -x -d 'change NAME=VALUE'
+complete -c aerie -n '__aerie_in diff' -l log-only -d 'run no model'
 complete -c aerie -n '__aerie_in replay' -l forced -d 'commit the recorded tokens'
 complete -c aerie -n '__aerie_in export' -l format -x -a 'jsonl md' -d 'format'
 complete -c aerie -n '__aerie_in pack' -l steps -x -d 'draft trees of A..B only'

@@ -46,12 +46,12 @@ _aerie() {
           '(-v --verbose)'{-v,--verbose}'[statistics]')
     local -a commands
     commands=('chat:talk with the model' 'run:answer one prompt' 'logs:list saved sessions'
-              'show:print a session, a turn or a step' 'replay:run a session again' 'parity:compute prompts twice, compare ids'
+              'show:print a session, a turn or a step' 'replay:run a session again' 'diff:find the first difference of two runs' 'parity:compute prompts twice, compare ids'
               'export:write a session to a file'
               'pack:write a session to one file for others' 'db:care for the database'
               'tokenize:print token ids'
               'golden:compare with reference tensors' 'bench:measure speed' 'bugs:historical faults' 'doctor:what was found here' 'help:flags and settings')
-    local cmd=${words[(r)(chat|run|logs|show|replay|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
+    local cmd=${words[(r)(chat|run|logs|show|replay|diff|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
                 '--script[lines from a file]:file:_files' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
@@ -62,6 +62,8 @@ _aerie() {
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \
                 '(-m --model)'{-m,--model}'[model name]:name:' '--db[database]:file:_files' '--json' '*::' ;;
         show) _arguments $common '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
+        diff) _arguments $common $model $cut '*--with[change NAME=VALUE]:change:' '--log-only[run no model]' \
+            '--threads[CPU threads]:number:' '--db[database]:file:_files' '--json[JSON]' '1::' '2:session:_aerie_sessions' '3:session:_aerie_sessions' ;;
         replay) _arguments $common $model $cut '--check[only the verdict]' \
             '*--with[change NAME=VALUE]:change:' '--forced[commit the recorded tokens]' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;

@@ -66,5 +66,41 @@ says "replay: a second word" 2 'replay takes one session' replay last another
 "$AERIE" replay last --with bug.24617=on check=strict --json >"$T/out"
 grep -q '"violation":{"rule":"I4","turn":1,"step":15,' "$T/out"; result "a violation as JSON" $?
 grep -q '{"name":"bug.24617","log":"off","now":"on","may_change":"anything"}' "$T/out"; result "changes as JSON" $?
+
+# ---- diff: the first difference, its place, the verdict ----
+diff_() { # TITLE STATUS PATTERN...: each matches a line
+    local title=$1 want=$2; shift 2
+    local patterns=()
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do patterns+=("$1"); shift; done
+    shift
+    timeout 100 "$AERIE" diff "$@" >"$T/out" 2>&1
+    local rc=$? ok=0 p
+    [ $rc = "$want" ] || ok=1
+    for p in "${patterns[@]}"; do grep -qE -- "$p" "$T/out" || { ok=1; echo "# no line matches /$p/"; }; done
+    [ $ok = 0 ] || { echo "# status $rc, expected $want:"; sed 's/^/# /' "$T/out" | head -n 16; }
+    result "diff: $title" $ok
+}
+first=$("$AERIE" logs --json | sed 's/^{"id":"\([^"]*\)".*/\1/' | head -n 1)
+diff_ "a window by index" 1 'differs +first at step 1\.10: page table' 'verdict +bug' \
+    'place +step 1\.10, layer 0 \(sliding\), attention: row 11' 'rule is violated in b at step 1\.10: I12' \
+    'row 11 reads other positions there: key 0 is of position 0 in a, 1 in b' -- "$first" --with bug.39287=on
+diff_ "untranslated pages" 1 'differs +first at step 1\.15: logits' 'verdict +bug' \
+    'place +step 1\.15, layer 0 \(sliding\), attention: row 14.*no number' 'in b at step 1\.15: I4' \
+    'from slot [0-9]+ in a, from slot' -- "$first" --with bug.24617=on
+diff_ "a draft's fault leaves the text alone" 1 'first at step 1\.2: draft' 'verdict +bug' \
+    'tokens and their log probabilities are equal to the end' 'step 1\.2: I7' -- "$first" --with bug.27360=on
+diff_ "pages and trees" 0 'differs +nowhere: 4 turns' 'verdict +equal' -- "$first" --with page_size=1 draft.topk=1
+diff_ "another temperature" 1 'verdict +changed on purpose' 'tokens: token' -- "$first" --with temperature=0.8
+diff_ "other weights" 1 'verdict +changed on purpose' '[0-9]+ runs of a with noise' 'margin +0\.' -- "$first" --with weights=fp8
+printf '%s\n' 'Tell me a short story.' 'What are you?' | session --page-size 4 -p draft.topk=2 -p draft.nodes=7
+diff_ "two sessions" 1 'first in turn 3: prompt: there is no such turn in b' 'verdict +changed on purpose' -- "$first" last
+printf '%s\n' 'Tell me a short story.' 'Who are you?' | session
+diff_ "other messages" 1 'first in turn 2: prompt' 'verdict +changed on purpose' -- "$first" last
+diff_ "the logs alone" 1 'first in turn 2: prompt' -- "$first" last --log-only
+"$AERIE" diff "$first" --with bug.39287=on --json >"$T/out"
+grep -q '"verdict":"bug",.*"place":{"turn":1,"step":10,"step_b":10,"layer":0,"kind":"sliding","operation":"attention","row":11' "$T/out"
+result "diff: as JSON" $?
+diff_ "one session" 2 'diff compares two sessions' -- "$first"
+diff_ "three sessions" 2 'is a third' -- "$first" last last
 echo "1..$n"
 exit $bad

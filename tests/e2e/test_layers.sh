@@ -55,11 +55,11 @@ only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 
 public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
-public+='|engine/fault\.h'
+public+='|engine/fault\.h|engine/tools/noise_backend\.h'
 only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"
-only repl/cmd "$public" 'repl/(repl|facts|differ|rerun|script|trace|interrupt|text/.*)\.h'
-only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|interrupt|prompts|text/.*)\.h'
+only repl/cmd "$public" 'repl/(repl|facts|differ|rerun|script|trace|verdict|interrupt|text/.*)\.h'
+only repl/cli "$public" 'repl/(repl|change|differ|facts|rerun|script|trace|verdict|interrupt|prompts|text/.*)\.h'
 only repl/tui "$public" 'repl/(repl|interrupt|text/.*)\.h'
 
 without "only repl/tui/term.c includes curses" '#include <(ncurses|curses)' '^repl/tui/term\.c:' repl engine history models kernels

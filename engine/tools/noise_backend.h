@@ -1,0 +1,23 @@
+/* noise_backend.h - a kernel table that computes with noise of the size of roundings, to open an engine
+ * with (engine_opts.backend): how far runs of it lie apart is the band in which another precision, or
+ * sums in another order, may lie. See golden_noise.h.
+ */
+#ifndef AERIE_NOISE_BACKEND_H
+#define AERIE_NOISE_BACKEND_H
+
+#include "kernels/base.h"
+
+struct kernels;
+
+/* The noise of roundings: sums of float32 in another order; activations and cells of bf16; weights of
+ * eight bits. Fractions of the elements that enter a product. */
+#define NOISE_F32 0x1p-20f
+#define NOISE_BF16 (3 * 0x1p-9f)
+#define NOISE_FP8 0x1p-4f
+
+/* The table of a device ("cpu", "cuda") with noise. There is one such table, of the latest call: no
+ * engine with an earlier one may be open. It never runs operations as a graph. NULL and *e: there is
+ * no such device. */
+const struct kernels *noise_backend(const char *device, float size, uint64_t seed, struct err *e);
+
+#endif

@@ -1,0 +1,140 @@
+/* diff.c - `aerie diff A B` and `aerie diff A --with NAME=VALUE...`: the first difference of two runs, its
+ * place in the target, and the verdict. Nothing is saved.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+#include "repl/cli/cli.h"
+#include "repl/verdict.h"
+
+/* One named session. */
+struct named {
+    struct session_row row;
+    struct script script;
+    struct trace log;
+};
+
+static void named_free(struct named *n)
+{
+    session_row_free(&n->row);
+    script_free(&n->script);
+    trace_free(&n->log);
+}
+
+static bool read_named(const struct cli *c, const char *name, struct named *n, struct err *e)
+{
+    struct hdb *d = cli_open_session(c, name, &n->row, e);
+    bool ok = d && script_read(&n->script, d, n->row.id, e);
+    if (ok)
+        trace_script(&n->log, &n->script);
+    hdb_close(d);
+    return ok;
+}
+
+/* "A", perhaps "B", and after --with the changes: words with "=" belong to them. */
+static bool take_words(struct cli *c, const char **b, struct err *e)
+{
+    *b = NULL;
+    for (int i = 1; i < c->n_word; i++) {
+        if (c->with.n && strchr(c->word[i], '=')) {
+            if (c->with.n == MAX_TEXTS)
+                return err_set(e, ERR_USAGE, "diff --with takes at most %d changes", MAX_TEXTS);
+            c->with.v[c->with.n++] = c->word[i];
+        } else if (*b) {
+            return err_set(e, ERR_USAGE, "diff compares two sessions; \"%.80s\" is a third", c->word[i]);
+        } else {
+            *b = c->word[i];
+        }
+    }
+    if (!*b && !c->with.n)
+        return err_set(e, ERR_USAGE, "diff compares two sessions, or one with its replay --with NAME=VALUE");
+    return !*b || !c->with.n ||
+           err_set(e, ERR_USAGE, "diff --with changes the replay of one session; two are named");
+}
+
+static struct side side_of(const struct cli *c, const struct named *n, bool changed)
+{
+    struct side s = {.script = &n->script};
+    s.how.engine = c->opt.engine;
+    s.how.model_given = c->model_given;
+    s.how.draft_given = c->draft_given;
+    if (changed) {
+        s.how.with = c->with.v;
+        s.how.n_with = c->with.n;
+    }
+    return s;
+}
+
+static void title(struct sheet *s, const char *name, const struct named *n)
+{
+    sheet_add(s, ST_LABEL, name);
+    sheet_tab(s, 12);
+    sheet_add(s, ST_KEY, n->row.id);
+    sheet_printf(s, ST_TEXT, "  %d turn%s  ", n->row.n_turns, plural(n->row.n_turns));
+    sheet_add(s, ST_DIM, n->row.title ? n->row.title : "");
+    sheet_line(s);
+}
+
+static void print_text(const struct cli *c, const struct named *a, const struct named *b,
+                       const struct report *r)
+{
+    struct sheet s;
+    struct buf with = {0};
+    sheet_init(&s, c->opt.ascii);
+    title(&s, "a", a);
+    if (c->with.n) {
+        for (int i = 0; i < c->with.n; i++)
+            buf_printf(&with, "%s%s", i ? " " : "", c->with.v[i]);
+        sheet_add(&s, ST_LABEL, "b");
+        sheet_tab(&s, 12);
+        sheet_printf(&s, ST_TEXT, "the same with %s", with.p);
+        sheet_line(&s);
+    } else {
+        title(&s, "b", b);
+    }
+    verdict_text(r, &s);
+    cli_print(c, &s);
+    buf_free(&with);
+    sheet_free(&s);
+}
+
+static void print_json(const struct cli *c, const struct named *a, const struct named *b,
+                       const struct report *r)
+{
+    struct buf json = {0};
+    jput_open(&json, '{');
+    jput_kstr(&json, "a", a->row.id);
+    jput_kstr(&json, "b", c->with.n ? a->row.id : b->row.id);
+    verdict_json(r, &json);
+    jput_close(&json, '}');
+    cli_json(&json);
+    buf_free(&json);
+}
+
+int cli_diff(struct cli *c)
+{
+    static const struct diff_names in = {"in a", "in b"};
+    struct err e = {0};
+    struct named a = {0}, b = {0};
+    struct report r = {0};
+    const char *second;
+    bool ok = take_words(c, &second, &e) && read_named(c, c->word[0], &a, &e) &&
+              (!second || read_named(c, second, &b, &e));
+    if (ok) {
+        struct verdict_ask ask = {.a = side_of(c, &a, false), .b = side_of(c, second ? &b : &a, !second),
+                                  .log_a = &a.log, .log_b = second ? &b.log : NULL,
+                                  .log_only = c->log_only && second, .names = in, .who = {"a", "b"}};
+        ok = verdict_find(&ask, &r, &e);
+    }
+    int rc = ok ? r.verdict == VERDICT_EQUAL || (!r.diff.class && r.verdict != VERDICT_BUG) ? 0 : ERR_NEGATIVE
+                : cli_fail(&e);
+    if (ok && c->opt.json)
+        print_json(c, &a, &b, &r);
+    else if (ok)
+        print_text(c, &a, &b, &r);
+    report_free(&r);
+    named_free(&a);
+    named_free(&b);
+    return rc;
+}

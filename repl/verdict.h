@@ -1,0 +1,75 @@
+/* verdict.h - where two runs of a session first differ, in which layer and operation, and whether that
+ * is a bug, rounding, or what was changed on purpose. Main thread only.
+ *
+ * The engine computes the same bits every time, and a row's bits depend neither on its neighbours nor
+ * on pages or trees (kernels/kernels.h). So where nothing that was changed may round differently, the
+ * first difference of any size is a bug, and its class, the checker's rule and the taps say which.
+ * Where numbers may differ by rounding (precision, cells, device, weights), the band is measured:
+ * runs of the first side with noise of the size of those roundings, on its device, given its tokens.
+ * What lies within the band is rounding; what lies far beyond it, or violates a rule, is a bug.
+ */
+#ifndef AERIE_VERDICT_H
+#define AERIE_VERDICT_H
+
+#include "repl/differ.h"
+#include "repl/locate.h"
+
+enum verdict {
+    VERDICT_EQUAL,
+    VERDICT_BUG,
+    VERDICT_ROUNDING,
+    VERDICT_PURPOSE, /* what was changed on purpose explains the difference */
+    VERDICT_OPEN,    /* the logs alone do not decide */
+};
+const char *verdict_name(enum verdict v); /* "bug", "rounding", "changed on purpose", ... */
+
+enum { MAX_EVIDENCE = 16, NOISE_LEAST = 8, NOISE_MOST = 32 };
+
+struct report {
+    enum verdict verdict;
+    struct difference diff; /* what the logs say first */
+    struct conditions conditions;
+    struct diff_counts counts;
+    bool ran;               /* the sides were run again */
+    /* where the arithmetic of the target first differs by more than it may */
+    struct place place;     /* found: it is known */
+    int turn, step[2];
+    int token;              /* of the reply, that was chosen there; -1: a whole step was compared */
+    /* the checker, strict, over the same steps */
+    char rule[256];         /* "": no rule was violated */
+    int rule_turn, rule_step, rule_side; /* side 0 or 1 */
+    /* at the first token that differs */
+    bool has_margin;
+    int32_t chosen[2];      /* tokens of the two sides */
+    double margin;          /* log probability of the first side's token less its rival's */
+    /* measured: how far rounding moves such a margin */
+    int noise_runs;         /* 0: not measured, the sides must agree in every bit */
+    float noise;            /* size */
+    double band;            /* root mean square over the runs, at that token or the median token */
+    double worst;           /* largest movement of a margin between the sides, in bands */
+    int worst_turn, worst_token;
+    char *evidence[MAX_EVIDENCE]; /* owned lines */
+    int n_evidence;
+};
+
+struct verdict_ask {
+    struct side a, b;
+    const struct trace *log_a; /* what the log of the first side holds */
+    const struct trace *log_b; /* the same of the second; NULL: the second is run, as b says */
+    bool log_only;             /* nothing is run again (log_b is there) */
+    struct diff_names names; /* "in a", "in b" */
+    const char *who[2];      /* "a", "b" */
+    void (*progress)(void *arg, const char *what); /* a further run begins; or NULL */
+    void *arg;
+};
+
+/* False and *e: the second side had to be run, and cannot be. The caller ends with report_free(). */
+bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e);
+void report_free(struct report *r);
+
+/* The report as lines for people, and as the members of an open JSON object. */
+struct sheet;
+void verdict_text(const struct report *r, struct sheet *out);
+void verdict_json(const struct report *r, struct buf *json);
+
+#endif

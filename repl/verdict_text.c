@@ -1,0 +1,198 @@
+/* verdict_text.c - the report of verdict.h as lines for people, and as JSON. */
+#include <math.h>
+
+#include "kernels/json.h"
+#include "repl/text/sheet.h"
+#include "repl/verdict.h"
+
+static enum style style_of(enum verdict v)
+{
+    return v == VERDICT_BUG ? ST_BAD : v == VERDICT_EQUAL ? ST_GOOD : ST_WARN;
+}
+
+static void label(struct sheet *out, const char *name)
+{
+    sheet_add(out, ST_LABEL, name);
+    sheet_tab(out, 12);
+}
+
+/* "1.10", or "1.10 | 1.12" where the sides count differently. */
+static void steps(struct sheet *out, int turn, const int step[2])
+{
+    int one = step[0] ? step[0] : step[1];
+    sheet_printf(out, ST_KEY, "%d.%d", turn, one);
+    if (step[0] && step[1] && step[0] != step[1])
+        sheet_printf(out, ST_KEY, " | %d.%d", turn, step[1]);
+}
+
+static void write_difference(const struct report *r, struct sheet *out)
+{
+    const struct difference *d = &r->diff;
+    label(out, "differs");
+    if (d->class == DIFF_NONE) {
+        sheet_printf(out, ST_GOOD, "nowhere");
+        sheet_printf(out, ST_TEXT, ": %d turn%s, %d token%s %s", r->counts.turns, plural(r->counts.turns),
+                     r->counts.tokens, plural(r->counts.tokens),
+                     r->counts.by_position ? "by position" : "and every step");
+        if (r->counts.facts)
+            sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g", r->counts.most);
+        sheet_line(out);
+        return;
+    }
+    if (d->step[0] || d->step[1]) {
+        sheet_add(out, ST_TEXT, "first at step ");
+        steps(out, d->turn, d->step);
+    } else {
+        sheet_printf(out, ST_TEXT, "first in turn %d", d->turn);
+    }
+    sheet_add(out, ST_TEXT, ": ");
+    sheet_add(out, ST_BOLD, diff_class_name(d->class));
+    sheet_printf(out, ST_TEXT, ": %s", d->why);
+    sheet_line(out);
+}
+
+static void write_place(const struct report *r, struct sheet *out)
+{
+    const struct place *p = &r->place;
+    if (!p->found)
+        return;
+    label(out, "place");
+    sheet_add(out, ST_TEXT, "step ");
+    steps(out, r->turn, r->step);
+    if (p->at != N_PROBE_POINTS)
+        sheet_printf(out, ST_TEXT, ", layer %d (%s)", p->layer, p->sliding ? "sliding" : "full");
+    sheet_add(out, ST_TEXT, ", ");
+    sheet_add(out, ST_BOLD, place_operation(p));
+    sheet_printf(out, ST_TEXT, ": row %d, position %d", p->row, p->pos);
+    if (p->rows > 1)
+        sheet_printf(out, ST_TEXT, " and %d more", p->rows - 1);
+    if (isinf(p->far))
+        sheet_add(out, ST_TEXT, "; no number on one side");
+    else
+        sheet_printf(out, ST_TEXT, "; off by %.2g of the row", p->far);
+    if (p->band > 0)
+        sheet_printf(out, ST_TEXT, ", the band is %.2g", p->band);
+    sheet_line(out);
+}
+
+static void write_margin(const struct report *r, struct sheet *out)
+{
+    if (!r->has_margin)
+        return;
+    label(out, "margin");
+    sheet_printf(out, ST_TEXT, "%.3g of log probability between tokens %d and %d", r->margin, r->chosen[0],
+                 r->chosen[1]);
+    if (r->noise_runs)
+        sheet_printf(out, ST_TEXT, "; the band is %.3g (%d runs with noise)", r->band, r->noise_runs);
+    sheet_line(out);
+}
+
+void verdict_text(const struct report *r, struct sheet *out)
+{
+    write_difference(r, out);
+    write_place(r, out);
+    write_margin(r, out);
+    label(out, "verdict");
+    sheet_add(out, style_of(r->verdict), verdict_name(r->verdict));
+    sheet_line(out);
+    for (int i = 0; i < r->n_evidence; i++) {
+        sheet_tab(out, 12);
+        sheet_printf(out, ST_DIM, "- %s", r->evidence[i]);
+        sheet_line(out);
+    }
+}
+
+static void place_json(const struct report *r, struct buf *b)
+{
+    const struct place *p = &r->place;
+    jput_key(b, "place");
+    jput_open(b, '{');
+    jput_kint(b, "turn", r->turn);
+    jput_kint(b, "step", r->step[0]);
+    jput_kint(b, "step_b", r->step[1]);
+    if (p->at != N_PROBE_POINTS) {
+        jput_kint(b, "layer", p->layer);
+        jput_kstr(b, "kind", p->sliding ? "sliding" : "full");
+    }
+    jput_kstr(b, "operation", place_operation(p));
+    jput_kint(b, "row", p->row);
+    jput_kint(b, "position", p->pos);
+    jput_kint(b, "rows", p->rows);
+    jput_kreal(b, "distance", p->far);
+    jput_kreal(b, "band", p->band);
+    jput_close(b, '}');
+}
+
+static void difference_json(const struct difference *d, struct buf *b)
+{
+    jput_key(b, "difference");
+    jput_open(b, '{');
+    jput_kint(b, "turn", d->turn);
+    jput_kint(b, "step", d->step[0]);
+    jput_kint(b, "step_b", d->step[1]);
+    if (d->token >= 0)
+        jput_kint(b, "token", d->token);
+    jput_kstr(b, "class", diff_class_name(d->class));
+    jput_kstr(b, "why", d->why);
+    jput_close(b, '}');
+}
+
+static void conditions_json(const struct conditions *c, struct buf *b)
+{
+    jput_key(b, "changed");
+    jput_open(b, '[');
+    for (int i = 0; i < c->n; i++) {
+        struct buf may = {0};
+        may_text(c->at[i].may, &may);
+        jput_open(b, '{');
+        jput_kstr(b, "name", c->at[i].name);
+        jput_kstr(b, "a", c->at[i].a);
+        jput_kstr(b, "b", c->at[i].b);
+        jput_kstr(b, "may_change", may.p);
+        jput_close(b, '}');
+        buf_free(&may);
+    }
+    jput_close(b, ']');
+}
+
+static void measured_json(const struct report *r, struct buf *b)
+{
+    jput_key(b, "band");
+    jput_open(b, '{');
+    jput_kint(b, "runs", r->noise_runs);
+    jput_kreal(b, "noise", (double)r->noise);
+    jput_kreal(b, "margin", r->band);
+    jput_kreal(b, "largest_movement_in_bands", r->worst);
+    jput_close(b, '}');
+}
+
+void verdict_json(const struct report *r, struct buf *b)
+{
+    jput_kstr(b, "verdict", verdict_name(r->verdict));
+    jput_kbool(b, "equal", !r->diff.class);
+    jput_kint(b, "turns", r->counts.turns);
+    jput_kint(b, "tokens", r->counts.tokens);
+    if (r->diff.class)
+        difference_json(&r->diff, b);
+    if (r->place.found)
+        place_json(r, b);
+    if (r->rule[0]) {
+        jput_key(b, "violation");
+        jput_open(b, '{');
+        jput_kstr(b, "side", r->rule_side ? "b" : "a");
+        jput_kint(b, "turn", r->rule_turn);
+        jput_kint(b, "step", r->rule_step);
+        jput_kstr(b, "text", r->rule);
+        jput_close(b, '}');
+    }
+    if (r->has_margin)
+        jput_kreal(b, "margin", r->margin);
+    if (r->noise_runs)
+        measured_json(r, b);
+    conditions_json(&r->conditions, b);
+    jput_key(b, "evidence");
+    jput_open(b, '[');
+    for (int i = 0; i < r->n_evidence; i++)
+        jput_str(b, r->evidence[i]);
+    jput_close(b, ']');
+}
