@@ -573,9 +573,17 @@ static void part_step(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
     if (s->has[VIEW_STEPS])
-        sheet_printf(out, ST_TEXT, "step %d.%d", s->chat.turn, s->chat.step);
+        sheet_printf(out, ST_TEXT, s->at.turn ? "LIVE %d.%d" : "step %d.%d", s->chat.turn, s->chat.step);
     else
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
+}
+
+/* The step that is shown, where that is not the newest: never dropped. */
+static void part_at(struct app *a, const struct status *s, struct sheet *out)
+{
+    (void)a;
+    if (s->at.turn)
+        sheet_printf(out, ST_WARN, "AT %d.%d", s->at.turn, s->at.step);
 }
 
 static void part_log(struct app *a, const struct status *s, struct sheet *out)
@@ -588,7 +596,7 @@ void app_status(struct app *a, const struct status *s, int width, struct sheet *
 {
     static const struct part part[] = {{0, part_hazards}, {0, part_pause}, {6, part_unchecked}, {0, part_context},
                                        {5, part_pools}, {3, part_draft}, {4, part_speed},
-                                       {2, part_step}, {0, part_log}};
+                                       {0, part_at}, {2, part_step}, {0, part_log}};
     enum { N = sizeof part / sizeof *part };
     const char *dot = out->ascii ? " | " : " · ";
     struct sheet text[N];

@@ -23,6 +23,13 @@ void app_bugs(struct app *a, struct bugs *on)
         a->backend->faults->on(a->backend, on);
 }
 
+bool app_address(const struct app *a, int *turn, int *step)
+{
+    *turn = a->at.turn;
+    *step = a->at.step;
+    return a->at.turn > 0;
+}
+
 void app_look(struct app *a, struct status *s)
 {
     struct backend *b = a->backend;
@@ -30,6 +37,7 @@ void app_look(struct app *a, struct status *s)
     for (int v = 0; v < N_VIEWS; v++)
         s->has[v] = backend_has(b, (enum backend_view)v);
     backend_chat(b, &s->chat);
+    s->at = a->at;
     if (s->has[VIEW_POOLS])
         b->pools->ledger(b, s->pool);
     if (s->has[VIEW_CHECK])

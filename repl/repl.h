@@ -41,6 +41,11 @@ struct attached {
     int n;
 };
 
+/* A step of the session; turn 0: now. */
+struct address {
+    int turn, step;
+};
+
 /* Steps that the engine computes again, and what is shown of them when they come (cmd/probe.c). */
 enum { MAX_WANTS = 16 };
 struct probe_want {
@@ -58,6 +63,7 @@ struct app {
     char past_of[SESSION_ID]; /* the saved session that was resumed or copied last */
     char *system;
     int turn, step;      /* of the last event */
+    struct address at;   /* what commands without an address show, and the panes: /at sets it */
     struct ids turns;    /* numbers of the turns in the context, oldest first */
     struct buf asked;    /* the last message sent ... */
     bool refused;        /* ... did not fit the context: /forget sends it again */
@@ -100,6 +106,7 @@ struct status {
     struct check_view check;        /* 0 where there is no VIEW_CHECK */
     struct bugs bugs;               /* all off where there is no VIEW_FAULTS */
     struct { bool on; int turn, step; char phase[8]; } pause; /* off where there is no VIEW_DEBUG */
+    struct address at; /* of the app */
     bool single_keys; /* of the full screen: letters step a paused turn */
     bool has[N_VIEWS];
 };
@@ -121,6 +128,8 @@ bool app_needs(const struct app *a, const char *command, enum backend_view v, st
 void app_settings(struct app *a, struct settings *s); /* as they are now */
 void app_bugs(struct app *a, struct bugs *on);        /* historical faults that are on now */
 void app_look(struct app *a, struct status *s);
+/* The address that was set with /at or on the screen. False: now. */
+bool app_address(const struct app *a, int *turn, int *step);
 
 /* ---- cmd/probe.c ----------------------------------------------------------------------------- */
 
