@@ -27,6 +27,7 @@ struct options {
     unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
     bool plain, tui, json, ascii, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
+    bool tint; /* words of replies are tinted by how their tokens were accepted */
     int theme; /* 0 auto, 1 dark, 2 light: the colours of the full screen */
     int sanitize; /* 0 auto, 1 always, 2 never */
 };

@@ -377,6 +377,7 @@ static const char *const sgr[N_STYLES] = {
     [ST_CODE] = "36",    [ST_HEAD] = "1;4",   [ST_LINK] = "4;34", [ST_QUOTE] = "2;3",
     [ST_USER] = "1",     [ST_GOOD] = "32",    [ST_BAD] = "31",    [ST_WARN] = "33",
     [ST_KEY] = "1;36",   [ST_LABEL] = "36",   [ST_DRAFT] = "35",  [ST_ESCAPE] = "7",
+    [ST_BONUS] = "33",   [ST_DEPTH1] = "32",  [ST_DEPTH2] = "32", [ST_DEPTH3] = "1;32",
     [ST_HOT] = "1;31",   [ST_WARM] = "33",    [ST_COOL] = "34",   [ST_COLD] = "2",
 };
 

@@ -225,9 +225,35 @@ static bool scroll_key(struct tui *t, const struct key *k)
     return true;
 }
 
-static void next_pane(struct tui *t)
+/* Gives the keys to the next part of the screen: the panes, the words, the timeline, the input. */
+static void next_focus(struct tui *t)
 {
-    t->focus = t->focus + 1 < t->n_open ? t->focus + 1 : -1;
+    if (t->focus >= -1 && t->focus + 1 < t->n_open) {
+        t->focus++;
+        return;
+    }
+    if (t->focus >= FOCUS_INPUT && t->talk.n > 0 && word_begin(t)) {
+        tui_hint_end(t);
+        return;
+    }
+    tui_hint_end(t);
+    t->focus = t->focus != FOCUS_TIME && t->time.line.n > 0 ? FOCUS_TIME : FOCUS_INPUT;
+}
+
+/* Keys of the words and of the timeline. False: the key is not theirs. */
+static bool focus_key(struct tui *t, const struct key *k)
+{
+    if (k->code == K_ESC)
+        t->focus = FOCUS_INPUT;
+    else if (k->code == K_TAB)
+        next_focus(t);
+    else if (t->focus >= 0)
+        return tui_pane_key(t, k);
+    else if (t->focus == FOCUS_WORDS)
+        return word_key(t, k);
+    else
+        return time_line_key(t, k);
+    return true;
 }
 
 /* ---- the editor's results ---- */
@@ -262,7 +288,15 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
         transcript_set_raw(&t->talk, !t->talk.raw);
         tui_hint(t, t->talk.raw ? "replies as they came" : "replies rendered");
     } else if (x->cp == 'o') {
-        next_pane(t);
+        next_focus(t);
+    } else if (x->cp == 't') {
+        word_begin(t);
+    } else if (x->cp == '[' || x->cp == ']' || x->cp == '.') {
+        if (time_key(t, &(struct key){.code = K_CHAR, .cp = x->cp}) && t->time.line.n > 0)
+            t->focus = t->app->at.turn ? FOCUS_TIME : FOCUS_INPUT;
+    } else if (x->cp == 'c') {
+        t->app->opt.tint = !t->app->opt.tint;
+        tui_hint(t, t->app->opt.tint ? "words are tinted: bonus, drafted at depth 1, 2, 3 and more" : "words are not tinted");
     } else if (x->cp == 's') {
         t->single_keys = !t->single_keys;
         t->view_old = true;
@@ -274,7 +308,7 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
         tui_hint(t, "%.100s is not in the message any more", t->app->attached.file[last].name);
         app_drop(t->app, last);
     } else {
-        tui_hint(t, "Ctrl-X: Ctrl-E editor, r raw text, o next pane, s single keys, d drops an attached file");
+        tui_hint(t, "Ctrl-X: t words, [ ] time, o next part, c tints, r raw text, s single keys, Ctrl-E editor, d drops a file");
     }
 }
 
@@ -315,6 +349,8 @@ static void editor_key(struct tui *t, const struct key *k)
             after_ctrl_x(t, &x);
         else if (k->code == K_ESC && t->n_open > 0)
             t->focus = t->n_open - 1;
+        else if (k->code == K_ESC && t->talk.n > 0)
+            word_begin(t);
         break;
     default: break;
     }
@@ -347,15 +383,15 @@ void tui_key(struct tui *t, const struct key *k)
         return;
     if (!t->input.after_x && !t->input.searching && screen_key(t, k))
         return;
-    if (t->focus >= 0 && !t->input.after_x) {
-        if (tui_pane_key(t, k))
+    if (t->focus != FOCUS_INPUT && !t->input.after_x) {
+        if (focus_key(t, k))
             return;
         if (is_editing(k)) {
-            tui_hint(t, "no key of this pane: Esc returns, q closes it");
+            tui_hint(t, t->focus >= 0 ? "no key of this pane: Esc returns, q closes it" : "no key here: Esc returns to the message");
             return;
         }
-        if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c'))
-            t->focus = -1; /* a paste, or a key of the editor, is meant for the message */
+        if (!is_ctrl(k, 'x') && !is_ctrl(k, 'c') && k->code != K_PGUP && k->code != K_PGDN)
+            t->focus = FOCUS_INPUT; /* a paste, or a key of the editor, is meant for the message */
     }
     if (!t->input.searching && !t->input.after_x && scroll_key(t, k))
         return;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUTTER = 2, PANE_MIN = 46, SIDE_BY_SIDE = 100, TWO_PANES = 160,
-       MAX_CHOICES = 8, MAX_QUEUED = 3 };
+enum { GUTTER = 2, PANE_MIN = 46, TALK_MIN = 40, SIDE_BY_SIDE = 100, PANE_ROWS = 8, TIME_ROWS = 16,
+       SCALE = 14, MAX_CHOICES = 8, MAX_QUEUED = 3 };
 
 /* ---- cells ---- */
 
@@ -133,33 +133,54 @@ static void fill(struct grid *g, struct rect r, enum style st, const char *s)
 
 /* ---- layout ---- */
 
-void frame_layout(int w, int h, int n_pane, int input_rows, struct layout *l)
+/* Divides the height of r among n panes by their weights. */
+static void stack(struct rect r, int n, const int *weight, struct rect *out)
+{
+    int sum = 0, y = 0, part = 0;
+    for (int i = 0; i < n; i++)
+        sum += weight[i] > 0 ? weight[i] : WEIGHT_DEFAULT;
+    for (int i = 0; i < n; i++) {
+        part += weight[i] > 0 ? weight[i] : WEIGHT_DEFAULT;
+        int end = i + 1 == n ? r.h : (int)((int64_t)r.h * part / sum), least = PANE_ROWS / 2;
+        end = i + 1 == n ? end : max_int(min_int(end, r.h - (n - 1 - i) * least), y + least);
+        out[i] = (struct rect){r.x, r.y + y, r.w, end - y};
+        y = end;
+    }
+}
+
+void frame_layout(int w, int h, const struct shape *s, struct layout *l)
 {
     *l = (struct layout){0};
     l->too_small = w < MIN_WIDTH || h < MIN_HEIGHT;
     if (l->too_small)
         return;
-    int rows = max_int(min_int(input_rows, h / 3), 1), body = h - rows - 2;
+    int rows = max_int(min_int(s->input_rows, h / 3), 1), time = s->time && h >= TIME_ROWS;
+    int body = h - rows - time - 2;
     l->rule = (struct rect){0, body, w, 1};
-    l->input = (struct rect){0, body + 1, w, rows};
+    l->time = (struct rect){0, body + 1, w, time};
+    l->input = (struct rect){0, body + 1 + time, w, rows};
     l->status = (struct rect){0, h - 1, w, 1};
     l->talk = (struct rect){0, 0, w, body};
-    l->n_pane = min_int(n_pane, w >= TWO_PANES && body >= 16 ? MAX_PANES : 1);
+    struct rect panes = l->talk;
+    l->below = w < SIDE_BY_SIDE && s->words && s->n_pane > 0;
+    l->pane_only = w < SIDE_BY_SIDE && !s->words && s->n_pane > 0;
+    if (l->below) {
+        panes.h = body / 2;
+        l->talk.h = panes.y = body - panes.h;
+    }
+    l->n_pane = min_int(min_int(s->n_pane, MAX_PANES), max_int(panes.h / PANE_ROWS, 1));
     if (l->n_pane == 0)
         return;
-    if (w < SIDE_BY_SIDE) {
-        l->pane_only = true;
-        l->pane[0] = l->talk;
+    if (l->pane_only) {
         l->talk.h = 0;
-        return;
+    } else if (!l->below) {
+        int share = s->side > 0 ? max_int(min_int(s->side, SIDE_MAX), SIDE_MIN) : SIDE_DEFAULT;
+        int side = min_int(max_int(w * share / 100, PANE_MIN), w - TALK_MIN - 1);
+        l->talk.w = w - side - 1;
+        panes.x = w - side + 1;
+        panes.w = side - 1;
     }
-    int side = max_int(w * 48 / 100, PANE_MIN);
-    l->talk.w = w - side - 1;
-    for (int i = 0, y = 0; i < l->n_pane; i++) {
-        int part = i + 1 < l->n_pane ? body / l->n_pane : body - y;
-        l->pane[i] = (struct rect){w - side + 1, y, side - 1, part};
-        y += part;
-    }
+    stack(panes, l->n_pane, s->weight, l->pane);
 }
 
 static int input_rows(const struct frame *f, int w)
@@ -169,10 +190,18 @@ static int input_rows(const struct frame *f, int w)
     return f->input->n_row + (f->attached != NULL);
 }
 
+static void layout_of(const struct frame *f, int w, int h, struct layout *l)
+{
+    struct shape s = {.n_pane = f->n_pane, .input_rows = input_rows(f, w), .time = f->time != NULL,
+                      .words = f->focus == FOCUS_WORDS, .side = f->side};
+    memcpy(s.weight, f->weight, sizeof s.weight);
+    frame_layout(w, h, &s, l);
+}
+
 int frame_talk_height(const struct frame *f, int w, int h)
 {
     struct layout l;
-    frame_layout(w, h, f->n_pane, input_rows(f, w), &l);
+    layout_of(f, w, h, &l);
     return l.talk.h;
 }
 
@@ -202,6 +231,78 @@ static int draw_queued(const struct frame *f, struct grid *g, struct rect r)
     return n;
 }
 
+/* ---- words: the step of the address, tints, the cursor ---- */
+
+/* How a character of a reply is drawn. */
+struct tone {
+    bool later; /* it comes after the address */
+    bool now;   /* the step of the address produced it */
+    bool cursor;
+    enum style tint; /* ST_TEXT: none */
+};
+
+static enum style tint_of(const struct token_mark *m)
+{
+    if (m->bonus)
+        return ST_BONUS;
+    return m->depth == 0 ? ST_TEXT : m->depth == 1 ? ST_DEPTH1 : m->depth == 2 ? ST_DEPTH2 : ST_DEPTH3;
+}
+
+static struct tone tone_of(const struct transcript *t, const struct transcript_line *line, int src)
+{
+    const struct entry *e = &t->entry[line->entry];
+    const struct token_mark *m = src >= 0 ? words_token(e, src) : NULL;
+    struct tone o = {.tint = t->tint && m ? tint_of(m) : ST_TEXT};
+    o.cursor = t->cursor == line->entry && src >= t->cursor_from && src < t->cursor_to;
+    if (t->at_turn > 0) {
+        o.later = e->turn > t->at_turn || (e->turn == t->at_turn && m && m->step > t->at_step);
+        o.now = e->turn == t->at_turn && m && m->step == t->at_step;
+    }
+    return o;
+}
+
+/* Draws a row of a message or a reply. What no token produced (marks, bars) goes with what is before
+ * it, at the beginning of a row with what follows. */
+static void put_talk_row(const struct frame *f, struct grid *g, int x, int y, int room,
+                         const struct transcript_line *line)
+{
+    const struct sheet_row *r = line->row;
+    const struct transcript *t = f->talk;
+    struct tone tone = {0};
+    struct glyph gl;
+    int used = 0, span = 0, n;
+    for (int i = 0; i < r->n_span; i++)
+        if (r->span[i].src >= 0) {
+            tone = tone_of(t, line, r->span[i].src);
+            break;
+        }
+    if (!tone.later && t->entry[line->entry].turn > t->at_turn && t->at_turn > 0)
+        tone.later = true;
+    for (size_t at = 0; at < r->text.n;) {
+        while (span + 1 < r->n_span && at >= (size_t)r->span[span + 1].at)
+            span++;
+        int src = sheet_source_of(r, (int)at, &n), flags = 0;
+        if (src >= 0)
+            tone = tone_of(t, line, src);
+        at += text_next(r->text.p + at, r->text.n - at, &gl);
+        enum style st = r->span[span].style;
+        bool own = src >= 0, strong = st == ST_BOLD || st == ST_HEAD;
+        if (tone.later && t->hide)
+            gl = (struct glyph){.cp = {' '}, .n = 1, .width = gl.width == 2 ? 1 : gl.width};
+        else if (tone.later)
+            st = ST_DIM;
+        else if (own && tone.tint != ST_TEXT)
+            st = tone.tint, flags |= strong ? CELL_BOLD : 0;
+        if (own && tone.now)
+            flags |= CELL_UNDERLINE | CELL_BOLD;
+        if (own && tone.cursor)
+            flags |= CELL_REVERSE;
+        if (!put_glyph(g, x + used, y, room - used, st, flags, &gl))
+            break;
+        used += gl.width;
+    }
+}
+
 /* Draws the transcript. Returns the number of rows below the window. */
 static int draw_talk(struct frame *f, struct grid *g, struct rect r)
 {
@@ -211,7 +312,9 @@ static int draw_talk(struct frame *f, struct grid *g, struct rect r)
     for (int y = 0; y < h; y++) {
         int x = put(g, r.x, r.y + y, r.w, line[y].kind == ENTRY_USER ? ST_USER : ST_DIM,
                     gutter(f, &line[y]));
-        if (line[y].row)
+        if (line[y].row && line[y].kind <= ENTRY_THINK)
+            put_talk_row(f, g, r.x + x, r.y + y, r.w - x, &line[y]);
+        else if (line[y].row)
             put_row(g, r.x + x, r.y + y, r.w - x, line[y].row);
     }
     free(line);
@@ -278,6 +381,10 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
         buf_printf(&text, " %s ", f->hint);
     else if (f->focus >= 0)
         buf_str(&text, " arrows or hjkl move, q closes, Esc returns ");
+    else if (f->focus == FOCUS_WORDS)
+        buf_str(&text, " arrows move by word, n N by step, m map, t tree, y why, Enter facts, Esc returns ");
+    else if (f->focus == FOCUS_TIME)
+        buf_str(&text, " arrows or [ ] step, { } turns, g G ends, . live, Esc returns ");
     else if (f->n_queued > 0)
         buf_printf(&text, " %d queued, Up edits ", f->n_queued);
     else if (f->input->pasted_lines > 20)
@@ -287,6 +394,37 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     if (text.n)
         grid_text(g, r.x + 2, r.y, room, f->hint ? ST_WARN : ST_DIM, 0, text.p, text.n);
     buf_free(&text);
+}
+
+/* The cells of the timeline in its row: behind them is room for the scale. */
+static struct rect time_cells(struct rect r)
+{
+    return (struct rect){r.x + GUTTER, r.y, max_int(r.w - GUTTER - SCALE, 1), r.h};
+}
+
+static void draw_time(const struct frame *f, struct grid *g, struct rect r)
+{
+    const struct timeline *t = f->time;
+    struct rect c = time_cells(r);
+    int used = min_int(timeline_used(t), c.w), here = f->time_at >= 0 ? timeline_cell_of(t, f->time_at) : -1;
+    bool focus = f->focus == FOCUS_TIME;
+    char scale[32];
+    put(g, r.x, r.y, GUTTER, focus ? ST_KEY : ST_DIM, f->ascii ? "t" : "◷");
+    for (int i = 0; i < used; i++) {
+        enum style st;
+        bool underline;
+        const char *s = timeline_cell(t, i, f->ascii, &st, &underline);
+        int flags = (underline ? CELL_UNDERLINE : 0) | (i == here ? CELL_REVERSE : 0);
+        grid_text(g, c.x + i, r.y, 1, i == here ? ST_KEY : st, flags, s, strlen(s));
+    }
+    if (t->n == 0)
+        put(g, c.x, r.y, c.w, ST_DIM, "no step yet");
+    else if (t->unit > 1)
+        snprintf(scale, sizeof scale, " %d steps/cell", t->unit);
+    else
+        snprintf(scale, sizeof scale, " %d step%s", t->n, t->n == 1 ? "" : "s");
+    if (t->n > 0)
+        put(g, c.x + used, r.y, r.x + r.w - c.x - used, ST_DIM, scale);
 }
 
 /* Draws one row of the input by clusters: tabs as blanks, control characters as placeholders. */
@@ -314,6 +452,9 @@ static const char *placeholder(const struct frame *f)
 {
     if (f->focus >= 0)
         return "the pane has the keys; Esc returns here";
+    if (f->focus != FOCUS_INPUT)
+        return f->focus == FOCUS_WORDS ? "the words have the keys; Esc returns here"
+                                       : "the timeline has the keys; Esc returns here";
     if (f->attached && !f->busy)
         return "message about the file, or Enter";
     if (f->paused)
@@ -338,15 +479,15 @@ static void draw_input(struct frame *f, struct grid *g, struct rect r)
         top = row;
     for (int y = 0; y < r.h && top + y < in->n_row; y++) {
         bool first = top + y == 0;
-        put(g, r.x, r.y + y, GUTTER, first && f->focus < 0 ? ST_KEY : ST_DIM,
+        put(g, r.x, r.y + y, GUTTER, first && f->focus == FOCUS_INPUT ? ST_KEY : ST_DIM,
             first ? (f->ascii ? "> " : "› ") : (f->ascii ? ". " : "· "));
         struct rect body = {r.x + GUTTER, r.y, r.w - GUTTER, r.h};
         draw_input_row(in, g, body, r.y + y, in->row[top + y], ST_TEXT);
     }
     if (in->text.n == 0 && !in->searching)
         put(g, r.x + GUTTER, r.y, r.w - GUTTER, ST_DIM, placeholder(f));
-    /* hidden while a pane has the focus */
-    g->x = f->focus >= 0 ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
+    /* hidden while something else has the focus */
+    g->x = f->focus != FOCUS_INPUT ? -1 : min_int(r.x + GUTTER + column, g->w - 1);
     g->y = r.y + row - top;
 }
 
@@ -527,11 +668,72 @@ static void draw_overlay(const struct frame *f, struct grid *g)
     put(g, 1, g->h - 1, g->w - 2, ST_DIM, f->footer ? f->footer : "");
 }
 
+/* The first pane drawn: where not all fit, those up to the one with the focus, else the newest. */
+static int first_pane(const struct frame *f, const struct layout *l)
+{
+    int last = f->focus >= 0 ? max_int(f->focus, l->n_pane - 1) : f->n_pane - 1;
+    return max_int(min_int(last, f->n_pane - 1) - l->n_pane + 1, 0);
+}
+
+static bool inside(struct rect r, int x, int y)
+{
+    return x >= r.x && x < r.x + r.w && y >= r.y && y < r.y + r.h;
+}
+
+/* The row of a pane's sheet that is drawn at row y of the pane. */
+static int pane_row(const struct pane *p, int y)
+{
+    int head = max_int(p->head, 1);
+    return y < head ? y : y + p->top;
+}
+
+struct hit frame_hit(struct frame *f, int w, int h, int x, int y)
+{
+    struct layout l;
+    struct hit hit = {.entry = -1, .row = -1, .x = x};
+    layout_of(f, w, h, &l);
+    if (l.too_small || x < 0 || y < 0 || x >= w || y >= h)
+        return hit;
+    if (f->overlay) {
+        hit.place = PLACE_OVERLAY;
+        hit.row = pane_row(f->overlay, y);
+        return hit;
+    }
+    for (int i = 0; i < l.n_pane; i++)
+        if (inside(l.pane[i], x, y)) {
+            hit = (struct hit){PLACE_PANE, first_pane(f, &l) + i, -1, 0, x - l.pane[i].x};
+            hit.row = pane_row(f->pane[hit.pane], y - l.pane[i].y);
+            return hit;
+        }
+    if (inside(l.talk, x, y)) {
+        struct transcript_line *line = xcalloc((size_t)l.talk.h, sizeof *line);
+        transcript_view(f->talk, max_int(l.talk.w - GUTTER - 1, 1), l.talk.h, line);
+        hit.place = PLACE_TALK;
+        if (line[y].row) {
+            hit.entry = line[y].entry;
+            hit.row = line[y].n;
+        }
+        hit.x = x - GUTTER;
+        free(line);
+    } else if (inside(l.time, x, y)) {
+        hit.place = PLACE_TIME;
+        hit.x = x - time_cells(l.time).x;
+    } else if (inside(l.input, x, y)) {
+        hit.place = PLACE_INPUT;
+    }
+    return hit;
+}
+
+int frame_time_cells(int w)
+{
+    return time_cells((struct rect){0, 0, w, 1}).w;
+}
+
 void frame_draw(struct frame *f, struct grid *g)
 {
     struct layout l;
     g->ascii = f->ascii;
-    frame_layout(g->w, g->h, f->n_pane, input_rows(f, g->w), &l);
+    layout_of(f, g->w, g->h, &l);
     if (l.too_small) {
         draw_too_small(g);
         return;
@@ -541,15 +743,18 @@ void frame_draw(struct frame *f, struct grid *g)
         return;
     }
     int below = l.pane_only ? 0 : draw_talk(f, g, l.talk);
-    int first = l.n_pane < f->n_pane && f->focus >= l.n_pane ? f->focus : 0;
+    int first = first_pane(f, &l);
     for (int i = 0; i < l.n_pane; i++)
         draw_pane(f, g, l.pane[i], f->pane[first + i], f->focus == first + i);
     struct rect rule = l.rule;
     fill(g, rule, ST_DIM, f->ascii ? "-" : "─");
-    rule.w = l.pane_only || l.n_pane == 0 ? rule.w : l.talk.w;
+    bool beside = l.n_pane > 0 && !l.pane_only && !l.below;
+    rule.w = beside ? l.talk.w : rule.w;
     draw_rule(f, g, rule, below);
-    if (l.n_pane > 0 && !l.pane_only)
+    if (beside)
         draw_divider(f, g, &l);
+    if (l.time.h > 0)
+        draw_time(f, g, l.time);
     draw_input(f, g, l.input);
     if (f->input->searching)
         draw_search(f, g, l.rule);

@@ -7,11 +7,17 @@
 #ifndef AERIE_FRAME_H
 #define AERIE_FRAME_H
 
+#include "repl/text/words.h"
 #include "repl/tui/input.h"
-#include "repl/text/transcript.h"
+#include "repl/tui/timeline.h"
 
-enum { CELL_MARKS = 4, MIN_WIDTH = 40, MIN_HEIGHT = 10, MAX_PANES = 2 };
-enum cell_flag { CELL_REVERSE = 1, CELL_POPUP = 2 /* on the background of a popup */ };
+enum { CELL_MARKS = 4, MIN_WIDTH = 40, MIN_HEIGHT = 10, MAX_PANES = 4 };
+enum cell_flag {
+    CELL_REVERSE = 1,
+    CELL_POPUP = 2, /* on the background of a popup */
+    CELL_UNDERLINE = 4,
+    CELL_BOLD = 8,
+};
 
 struct cell {
     uint32_t cp[1 + CELL_MARKS]; /* a code point and its marks, 0-terminated when shorter */
@@ -39,17 +45,29 @@ struct rect {
     int x, y, w, h;
 };
 
+/* What the layout depends on besides the size of the screen. */
+struct shape {
+    int n_pane;
+    int input_rows;         /* wanted height of the input, which gets at most a third of the screen */
+    bool time;              /* the timeline is wanted */
+    bool words;             /* the transcript must be seen: it has the keys */
+    int side;               /* per cent of the width for panes beside the transcript; 0: the default */
+    int weight[MAX_PANES];  /* how the panes share their height; 0: as others do */
+};
+
 /* The areas of the screen. Height 0: the area is not shown. */
 struct layout {
     bool too_small;
-    struct rect talk, rule, input, status, pane[MAX_PANES];
-    int n_pane;      /* panes drawn */
-    bool pane_only;  /* one pane replaces the transcript */
+    struct rect talk, rule, time, input, status, pane[MAX_PANES];
+    int n_pane;      /* panes drawn, one above the other */
+    bool pane_only;  /* they replace the transcript */
+    bool below;      /* they are below the transcript */
 };
-/* Computes the layout. From a width of 100 cells one pane is beside the transcript, from 160 two;
- * below 100 a pane replaces the transcript. input_rows: wanted height of the input, which gets at
- * most a third of the screen. */
-void frame_layout(int w, int h, int n_pane, int input_rows, struct layout *l);
+/* Computes the layout. From a width of 100 cells panes are beside the transcript, below they replace
+ * it, or are below it where its words have the keys; there are as many as have room for PANE_ROWS
+ * rows each. */
+enum { SIDE_DEFAULT = 48, SIDE_MIN = 25, SIDE_MAX = 75, WEIGHT_DEFAULT = 8 };
+void frame_layout(int w, int h, const struct shape *s, struct layout *l);
 
 struct pane {
     struct sheet rows; /* the first row is the title */
@@ -63,6 +81,8 @@ struct choice {
     char *text, *help;
 };
 
+enum focus { FOCUS_INPUT = -1, FOCUS_WORDS = -2, FOCUS_TIME = -3 };
+
 /* The screen's state. The caller owns everything that is pointed to. */
 struct frame {
     bool ascii;
@@ -72,7 +92,10 @@ struct frame {
     bool paused;                 /* ... and the debugger holds it */
     const struct sheet *status;  /* one row */
     struct pane *pane[MAX_PANES];
-    int n_pane, focus;           /* pane with the focus, -1: the input */
+    int n_pane, focus;           /* pane with the focus, or a value of enum focus */
+    int side, weight[MAX_PANES]; /* as in struct shape */
+    const struct timeline *time; /* NULL: no timeline */
+    int time_at;                 /* index of the step that is shown; -1: now */
     char *const *queued;         /* messages that wait for the end of the reply */
     int n_queued;
     const char *hint;            /* a short message in the rule, or NULL */
@@ -86,6 +109,17 @@ struct frame {
 
 /* Draws into *g, whose size is that of the screen. */
 void frame_draw(struct frame *f, struct grid *g);
+
+/* What is at a cell of the screen. */
+enum place { PLACE_NONE, PLACE_TALK, PLACE_PANE, PLACE_TIME, PLACE_INPUT, PLACE_OVERLAY };
+struct hit {
+    enum place place;
+    int pane;       /* PLACE_PANE: its index */
+    int entry, row; /* PLACE_TALK: a row of an entry, entry -1: none; else row of the pane's sheet */
+    int x;          /* cells from the left of the row */
+};
+int frame_time_cells(int w); /* cells of the timeline on a screen of this width */
+struct hit frame_hit(struct frame *f, int w, int h, int x, int y);
 /* Rows of the transcript in a screen of this size, for paging. */
 int frame_talk_height(const struct frame *f, int w, int h);
 

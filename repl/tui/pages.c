@@ -127,7 +127,18 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
 {
     struct backend *b = t->app->backend;
     struct page_table now;
-    b->pages->table(b, &now);
+    struct address at;
+    struct err e = {0};
+    if (!app_address(t->app, &at.turn, &at.step)) {
+        b->pages->table(b, &now);
+    } else if (!b->pages->table_at(b, at.turn, at.step, &now, &e)) {
+        sheet_add(&p->rows, ST_HEAD, "PAGES");
+        sheet_printf(&p->rows, ST_DIM, " %d.%d", at.turn, at.step);
+        sheet_line(&p->rows);
+        sheet_add(&p->rows, ST_DIM, e.msg);
+        sheet_line(&p->rows);
+        return;
+    }
     struct map m = {.t = &now, .out = &p->rows};
     keep_cursor(t, &now);
     int pos = cursor_position(t, now.length);

@@ -1,6 +1,7 @@
 /* pane.c - the panes beside the chat: which are open, their contents and their keys. */
 #include "repl/tui/tui.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,9 @@ static const struct {
 } pane[N_PANE_KINDS] = {
     [PANE_PAGES] = {"PAGES", K_F2, VIEW_PAGES, tui_pages_write},
     [PANE_TREE] = {"TREE", K_F3, VIEW_TREES, write_tree},
+    [PANE_STEPS] = {"STEPS", K_F4, VIEW_STEPS, tui_steps_write},
     [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool},
+    [PANE_WORD] = {"WORD", K_F6, VIEW_TREES, tui_word_write},
 };
 
 void tui_panes_init(struct tui *t)
@@ -39,12 +42,26 @@ void tui_panes_free(struct tui *t)
 
 /* ---- opening and closing ---- */
 
+bool tui_shows_time(const struct tui *t)
+{
+    return t->time.line.n > 0 && (t->time_on || t->focus == FOCUS_TIME || t->app->at.turn > 0);
+}
+
+void tui_layout(const struct tui *t, int n_pane, struct layout *l)
+{
+    struct shape s = {.n_pane = n_pane, .input_rows = t->input.n_row, .time = tui_shows_time(t),
+                      .words = t->focus == FOCUS_WORDS, .side = t->side};
+    for (int i = 0; i < t->n_open && i < MAX_PANES; i++)
+        s.weight[i] = t->weight[t->open[i]];
+    frame_layout(t->w, t->h, &s, l);
+}
+
 void tui_pane_close(struct tui *t, int index)
 {
     for (int i = index; i + 1 < t->n_open; i++)
         t->open[i] = t->open[i + 1];
     t->n_open--;
-    t->focus = -1;
+    t->focus = FOCUS_INPUT;
 }
 
 static int find_open(const struct tui *t, enum pane_kind kind)
@@ -64,7 +81,7 @@ static void toggle(struct tui *t, enum pane_kind kind)
         return;
     }
     struct layout l;
-    frame_layout(t->w, t->h, MAX_PANES, t->input.n_row, &l);
+    tui_layout(t, MAX_PANES, &l);
     while (t->n_open >= max_int(l.n_pane, 1))
         tui_pane_close(t, 0);
     t->open[t->n_open++] = kind;
@@ -97,11 +114,31 @@ static void write_lack(struct sheet *s, const char *title, const char *why, int 
     sheet_free(&text);
 }
 
+static void note(struct sheet *s, const char *title, const struct address *at, const char *text)
+{
+    sheet_add(s, ST_HEAD, title);
+    sheet_printf(s, ST_DIM, " %d.%d", at->turn, at->step);
+    sheet_line(s);
+    sheet_add(s, ST_DIM, text);
+    sheet_line(s);
+}
+
 static void write_tree(struct tui *t, struct pane *p, int width)
 {
     struct backend *b = t->app->backend;
     struct step_view v = {0};
-    app_latest_tree(t->app, &v);
+    struct address at;
+    if (!app_address(t->app, &at.turn, &at.step)) {
+        app_latest_tree(t->app, &v);
+    } else if (!b->trees->of_step(b, at.turn, at.step, &v)) {
+        note(&p->rows, "TREE", &at, "this step is not in memory any more");
+        return;
+    } else if (v.tree.n == 0) {
+        char text[80];
+        snprintf(text, sizeof text, "this step drafted nothing: a %s step", step_kind_name(v.rec.kind));
+        note(&p->rows, "TREE", &at, text);
+        return;
+    }
     view_tree(b, &v.tree, v.turn, v.step, v.rec.bonus, width, &p->rows);
 }
 
@@ -159,13 +196,25 @@ static void write_pool(struct tui *t, struct pane *p, int width)
 {
     const struct status *now = &t->now;
     struct sheet *s = &p->rows;
+    struct page_table then = {0};
+    struct err e = {0};
+    struct address at = {now->chat.turn, now->chat.step};
+    bool past = app_address(t->app, &at.turn, &at.step);
+    if (!past)
+        at = (struct address){now->chat.turn, now->chat.step};
+    else if (!now->has[VIEW_PAGES] || !t->app->backend->pages->table_at(t->app->backend, at.turn, at.step, &then, &e)) {
+        note(s, "POOL", &at, e.msg[0] ? e.msg : "the pools of past steps are not known");
+        return;
+    }
+    const struct pool_view *pool = past ? then.pool : now->pool;
     sheet_add(s, ST_HEAD, "POOL");
-    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", now->chat.turn, now->chat.step,
-                 now->pool[POOL_FULL].page_size);
+    sheet_printf(s, ST_DIM, "   step %d.%d   pages of %d tokens", at.turn, at.step, pool[POOL_FULL].page_size);
     sheet_line(s);
     for (int i = 0; i < N_POOLS; i++)
-        pool_rows(s, pool_name((enum pool_id)i), &now->pool[i], width);
-    if (!now->has[VIEW_ACCEPT])
+        pool_rows(s, pool_name((enum pool_id)i), &pool[i], width);
+    if (past)
+        page_table_free(&then);
+    if (past || !now->has[VIEW_ACCEPT])
         return;
     sheet_line(s);
     view_accept(&now->chat, width, s);
@@ -175,7 +224,7 @@ static void write_pool(struct tui *t, struct pane *p, int width)
 static int pane_width(const struct tui *t)
 {
     struct layout l;
-    frame_layout(t->w, t->h, max_int(t->n_open, 1), t->input.n_row, &l);
+    tui_layout(t, max_int(t->n_open, 1), &l);
     return l.too_small ? MIN_WIDTH : l.pane[0].w;
 }
 
@@ -241,6 +290,8 @@ static void move(struct tui *t, int x, int y)
     struct pane *p = &t->pane[t->open[t->focus]];
     if (t->open[t->focus] == PANE_PAGES)
         tui_pages_move(t, x, y);
+    else if (t->open[t->focus] == PANE_STEPS)
+        time_go(t, max_int(time_index(t) + y, 0));
     else
         p->top = max_int(p->top + y, 0);
 }
@@ -250,6 +301,8 @@ static void jump(struct tui *t, bool end)
     struct pane *p = &t->pane[t->open[t->focus]];
     if (t->open[t->focus] == PANE_PAGES)
         t->page_at = end ? -1 : 0;
+    else if (t->open[t->focus] == PANE_STEPS)
+        time_go(t, end ? t->time.line.n - 1 : 0);
     else
         p->top = end ? p->rows.n_row : 0;
 }
@@ -259,11 +312,11 @@ bool tui_pane_key(struct tui *t, const struct key *k)
     int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0;
     int page = max_int(t->h / 2, 1);
     if (k->code == K_ESC || k->code == K_ENTER)
-        t->focus = -1;
+        t->focus = FOCUS_INPUT;
     else if (letter == 'q')
         tui_pane_close(t, t->focus);
-    else if (k->code == K_TAB)
-        t->focus = (t->focus + 1) % t->n_open;
+    else if (time_key(t, k))
+        ;
     else if (letter == 'h' || k->code == K_LEFT)
         move(t, -1, 0);
     else if (letter == 'l' || k->code == K_RIGHT)
@@ -276,9 +329,9 @@ bool tui_pane_key(struct tui *t, const struct key *k)
         move(t, 0, -page);
     else if (k->code == K_PGDN)
         move(t, 0, page);
-    else if (letter == 'g' || k->code == K_HOME)
+    else if (k->code == K_HOME)
         jump(t, false);
-    else if (letter == 'G' || k->code == K_END)
+    else if (k->code == K_END)
         jump(t, true);
     else
         return false;

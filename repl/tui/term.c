@@ -349,6 +349,7 @@ static void draw_row(const struct grid *g, int y)
         attr_t a = term.attr[popup][c->style];
         if (c->flags & CELL_REVERSE)
             a ^= A_REVERSE;
+        a |= (c->flags & CELL_UNDERLINE ? A_UNDERLINE : 0) | (c->flags & CELL_BOLD ? A_BOLD : 0);
         if (c->width == 2) /* the placeholder has width 1, its right half is blank */
             mvaddch(y, x + 1, ' ');
         if (setcchar(&cc, wide, a, term.pair[popup][c->style], NULL) == OK)

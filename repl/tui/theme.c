@@ -31,6 +31,10 @@ static const struct row {
     [ST_WARM] = {179, 11, 3, 58, 5, 0, 0},
     [ST_COOL] = {110, 14, 6, 19, 4, 0, 0},
     [ST_COLD] = {247, -1, -1, 241, -1, 0, LOOK_DIM},
+    [ST_BONUS] = {222, 11, 3, 94, 5, 0, LOOK_UNDERLINE},
+    [ST_DEPTH1] = {151, 10, 2, 23, 4, 0, 0},
+    [ST_DEPTH2] = {114, 10, 2, 22, 4, 0, LOOK_DIM},
+    [ST_DEPTH3] = {78, 10, 2, 18, 4, 0, LOOK_DIM | LOOK_ITALIC},
 };
 
 enum {

@@ -177,6 +177,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_PROBE: app_show_probe(t->app, ev); break;
     default: replies_event(t, ev); break;
     }
+    time_event(t, ev);
     t->view_old = true;
 }
 
@@ -250,10 +251,12 @@ static void run_now(struct tui *t, const char *text)
 {
     struct err e = {0};
     bool command = text[0] == '/' && text[1] != '/';
+    if (!command && t->app->at.turn)
+        time_go(t, -1); /* a message is about now */
     if (command) {
         struct layout l;
         transcript_user(&t->talk, 0, text, strlen(text));
-        frame_layout(t->w, t->h, t->n_open, 1, &l);
+        tui_layout(t, t->n_open, &l);
         while (l.pane_only && t->n_open > 0)
             tui_pane_close(t, 0);
     }
@@ -349,16 +352,23 @@ static void draw(struct tui *t, uint64_t now)
         app_attached_text(t->app, &t->files);
     term_theme(theme_now(t));
     bool reading = t->busy && t->total > 0 && now - t->turn_ns > PREFILL_MS * MS;
+    if (t->app->at.turn != t->time.seen.turn || t->app->at.step != t->time.seen.step)
+        time_changed(t); /* by /at */
+    t->talk.tint = t->app->opt.tint;
     update_view(t, now);
+    timeline_fit(&t->time.line, frame_time_cells(t->w));
     *f = (struct frame){
         .ascii = t->app->ascii, .talk = &t->talk, .input = &t->input, .busy = t->busy, .paused = t->busy && t->now.pause.on,
-        .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .queued = t->queued,
+        .status = &t->status, .n_pane = t->n_open, .focus = t->focus, .side = t->side, .time = tui_shows_time(t) ? &t->time.line : NULL,
+        .time_at = t->app->at.turn ? time_index(t) : -1, .queued = t->queued,
         .n_queued = t->n_queued, .hint = t->hint_until > now ? t->hint : NULL, .done = t->done,
         .total = reading ? t->total : 0, .choice = t->choice, .n_choice = t->n_choice,
         .chosen = t->chosen, .attached = t->files.n ? t->files.p : NULL, .overlay = t->over_on ? &t->over.pane : NULL, .footer = t->over_on ? t->over.footer : NULL,
     };
-    for (int i = 0; i < t->n_open; i++)
+    for (int i = 0; i < t->n_open; i++) {
         f->pane[i] = &t->pane[t->open[i]];
+        f->weight[i] = t->weight[t->open[i]];
+    }
     grid_resize(&t->grid, t->w, t->h);
     frame_draw(f, &t->grid);
     term_draw(&t->grid);
@@ -540,7 +550,9 @@ static void begin(struct tui *t, struct app *a)
     /* input that is not logged is not kept either */
     bool keep = a->opt.level != LOG_OFF && !a->opt.readonly;
     t->app = a;
-    t->focus = -1;
+    t->focus = FOCUS_INPUT;
+    t->time_on = true;
+    timeline_fit(&t->time.line, 80);
     t->page_at = -1;
     t->chosen = -1;
     recall_open(&t->recall, keep ? recall_path("history") : NULL);
@@ -564,6 +576,7 @@ static void end(struct tui *t)
     free(t->queued);
     free(t->queued_files);
     replies_free(t);
+    time_free(t);
     buf_free(&t->files);
     tui_choices_clear(t);
     free(t->choice);

@@ -2,11 +2,12 @@
 #ifndef AERIE_TUI_H
 #define AERIE_TUI_H
 
+#include "repl/text/align.h"
 #include "repl/tui/frame.h"
 #include "repl/repl.h"
 #include "repl/tui/term.h"
 
-enum pane_kind { PANE_PAGES, PANE_TREE, PANE_POOL, N_PANE_KINDS };
+enum pane_kind { PANE_PAGES, PANE_TREE, PANE_STEPS, PANE_POOL, PANE_WORD, N_PANE_KINDS };
 
 struct tui;
 
@@ -25,8 +26,23 @@ struct overlay {
     void *state;
 };
 
+/* The steps of the session, and what still waits of the running turn: see time.c. */
+struct time_axis {
+    struct timeline line;
+    struct align align;
+    int turn;                 /* of the tokens and the text below */
+    struct token_mark *token; /* (n_token) those of the turn, without their bytes */
+    int n_token, cap_token;
+    struct arrived *piece;    /* (n_piece) where its text went */
+    int n_piece, cap_piece;
+    size_t bytes, shown[2];   /* of its text: in all; of the reply and of the reasoning */
+    struct address seen;      /* of the app, as drawn last */
+};
+
 struct tui {
     struct app *app;
+    struct time_axis time;
+    bool time_on; /* the timeline is shown while there are steps */
     struct transcript talk;
     struct recall recall;
     struct input input;
@@ -38,7 +54,10 @@ struct tui {
     struct pane pane[N_PANE_KINDS];
     enum pane_kind open[MAX_PANES]; /* panes that are open, the newest last */
     bool single_keys;               /* letters step a paused turn, while the input is empty */
-    int n_open, focus;              /* focus: index into open, -1: the input */
+    int n_open, focus;              /* focus: index into open, or a value of enum focus */
+    int side, weight[N_PANE_KINDS]; /* how panes share the screen: see struct shape */
+    struct word word; /* under the cursor; w == 0: there is no cursor */
+    int steps_first;  /* index of the first step that the Steps pane shows */
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
     int page_cells, page_unit; /* of its map, as drawn last: cells per row, tokens per cell */
     char page_session[SESSION_ID]; /* session of page_at */
@@ -114,9 +133,24 @@ void tui_panes_free(struct tui *t);
 /* Opens or closes the pane of a key; false: the key (enum key_code) belongs to no pane. */
 bool tui_pane_open_key(struct tui *t, int code);
 void tui_pane_close(struct tui *t, int index);
+bool tui_shows_time(const struct tui *t);
+/* The layout of this screen with so many panes. */
+void tui_layout(const struct tui *t, int n_pane, struct layout *l);
 /* Writes the rows of the open panes from the current view. */
 void tui_panes_update(struct tui *t);
 bool tui_pane_key(struct tui *t, const struct key *k); /* false: the key is not the pane's */
+
+/* ---- time.c ---- */
+void time_free(struct tui *t);
+/* Takes a step, its tokens and their text from an event; call after the transcript has its text. */
+void time_event(struct tui *t, const struct event *ev);
+/* Shows the step of this index of the timeline; outside of it: now. */
+void time_go(struct tui *t, int index);
+void time_changed(struct tui *t); /* the app's address has changed */
+/* The keys of time, which work wherever the input has not the focus: [ ] { } g G and the dot. */
+bool time_key(struct tui *t, const struct key *k);
+bool time_line_key(struct tui *t, const struct key *k); /* the same and arrows, of the timeline */
+int time_index(const struct tui *t); /* of the step that is shown; -1: there is none */
 
 /* ---- overlay.c ---- */
 /* Opens an overlay in the place of the one that is open, if any. */
@@ -127,6 +161,17 @@ void tui_overlay_write(struct tui *t); /* writes its rows again */
 bool tui_overlay_scroll(struct tui *t, struct overlay *o, const struct key *k);
 void tui_overlay_key(struct tui *t, const struct key *k);
 void tui_help_open(struct tui *t);
+
+/* ---- steps.c ---- */
+void tui_steps_write(struct tui *t, struct pane *p, int width);
+
+/* ---- word.c ---- */
+void tui_word_write(struct tui *t, struct pane *p, int width);
+/* Gives the keys to the cursor on the words. False: there is no word. */
+bool word_begin(struct tui *t);
+bool word_key(struct tui *t, const struct key *k); /* false: the key is not the cursor's */
+void word_click(struct tui *t, int entry, int row, int x);
+void word_forget(struct tui *t); /* there is no cursor any more */
 
 /* ---- pages.c ---- */
 void tui_pages_write(struct tui *t, struct pane *p, int width);

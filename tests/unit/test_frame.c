@@ -372,30 +372,50 @@ static bool apart(struct rect a, struct rect b)
            a.y + a.h <= b.y || b.y + b.h <= a.y;
 }
 
+static void assert_layout(int w, int h, const struct shape *s)
+{
+    struct layout l;
+    frame_layout(w, h, s, &l);
+    assert_int_equal(l.too_small, w < MIN_WIDTH || h < MIN_HEIGHT);
+    if (l.too_small)
+        return;
+    struct rect r[5 + MAX_PANES] = {l.talk, l.rule, l.time, l.input, l.status};
+    int rows = 0;
+    memcpy(r + 5, l.pane, sizeof l.pane);
+    for (int i = 0; i < 5 + MAX_PANES; i++) {
+        assert_true(r[i].x >= 0 && r[i].y >= 0);
+        assert_true(r[i].x + r[i].w <= w && r[i].y + r[i].h <= h);
+        for (int k = 0; k < i; k++)
+            assert_true(apart(r[i], r[k]));
+    }
+    assert_true(l.input.h >= 1 && l.input.h <= max_int(h / 3, 1));
+    assert_true(l.n_pane <= s->n_pane && (l.n_pane > 0) == (s->n_pane > 0));
+    assert_int_equal(l.pane_only, s->n_pane > 0 && w < 100 && !s->words);
+    assert_int_equal(l.below, s->n_pane > 0 && w < 100 && s->words);
+    assert_int_equal(l.time.h, s->time && h >= 16);
+    assert_true(l.pane_only || l.talk.h >= (l.below ? 2 : 4));
+    assert_true(l.pane_only || l.talk.w >= 40);
+    for (int i = 0; i < l.n_pane; i++) { /* they fill their column, and each has room for some rows */
+        assert_true(l.pane[i].h >= 2 && l.pane[i].w >= (w < 100 ? w : 24));
+        assert_true(l.n_pane == 1 || l.pane[i].h >= 4);
+        rows += l.pane[i].h;
+    }
+    if (l.n_pane > 0)
+        assert_int_equal(rows, l.below ? l.rule.y - l.talk.h : l.rule.y);
+}
+
 static void test_parts_never_overlap_nor_leave_the_screen(void **state)
 {
     (void)state;
     for (int w = 1; w <= 240; w += 1 + w / 40)
         for (int h = 1; h <= 80; h++)
-            for (int panes = 0; panes <= 2; panes++)
+            for (int panes = 0; panes <= MAX_PANES; panes++)
                 for (int rows = 1; rows < 40; rows += 6) {
-                    struct layout l;
-                    frame_layout(w, h, panes, rows, &l);
-                    assert_int_equal(l.too_small, w < MIN_WIDTH || h < MIN_HEIGHT);
-                    if (l.too_small)
-                        continue;
-                    struct rect r[] = {l.talk, l.rule, l.input, l.status, l.pane[0], l.pane[1]};
-                    for (int i = 0; i < 6; i++) {
-                        assert_true(r[i].x >= 0 && r[i].y >= 0);
-                        assert_true(r[i].x + r[i].w <= w && r[i].y + r[i].h <= h);
-                        for (int k = 0; k < i; k++)
-                            assert_true(apart(r[i], r[k]));
-                    }
-                    assert_true(l.input.h >= 1 && l.input.h <= max_int(h / 3, 1));
-                    assert_int_equal(l.n_pane, panes == 0 ? 0 : panes == 2 && w >= 160 &&
-                                     l.rule.y >= 16 ? 2 : 1);
-                    assert_int_equal(l.pane_only, panes > 0 && w < 100);
-                    assert_true(l.pane_only || l.talk.h >= 4);
+                    struct shape s = {.n_pane = panes, .input_rows = rows, .time = rows & 2, .words = h & 1,
+                                      .side = (int)dice(4) ? (int)dice(120) : 0};
+                    for (int i = 0; i < MAX_PANES; i++)
+                        s.weight[i] = (int)dice(3) ? (int)dice(40) : 0;
+                    assert_layout(w, h, &s);
                 }
 }
 

@@ -1,0 +1,224 @@
+/* time.c - the time axis of the screen: the timeline and the tokens behind the words, from the engine's
+ * events; and the address, which every pane and the transcript show. See tui.h.
+ */
+#include "repl/tui/tui.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- from events ---- */
+
+/* A piece of the running turn's text, in the order of arrival. */
+struct arrived {
+    enum entry_kind kind;
+    size_t from, n; /* in the reply's text as align.h counts it */
+    size_t at;      /* in the entry's text */
+};
+
+void time_free(struct tui *t)
+{
+    timeline_free(&t->time.line);
+    align_free(&t->time.align);
+    free(t->time.token);
+    free(t->time.piece);
+    t->time = (struct time_axis){0};
+}
+
+/* A turn begins: no token and no text waits any more. */
+static void begin_turn(struct time_axis *a, int turn)
+{
+    align_free(&a->align);
+    a->turn = turn;
+    a->n_token = a->n_piece = 0;
+    a->bytes = a->shown[0] = a->shown[1] = 0;
+}
+
+static void add_text(struct time_axis *a, enum entry_kind kind, const char *p, size_t n)
+{
+    size_t *at = &a->shown[kind == ENTRY_THINK];
+    if (a->n_piece == a->cap_piece) {
+        a->cap_piece = a->cap_piece ? 2 * a->cap_piece : 64;
+        a->piece = xrealloc(a->piece, (size_t)a->cap_piece, sizeof *a->piece);
+    }
+    a->piece[a->n_piece++] = (struct arrived){kind, a->bytes, n, *at};
+    *at += n;
+    a->bytes += n;
+    align_text(&a->align, p, n);
+}
+
+/* The tokens of a step, with what they are: drafted and accepted at a depth, or the target's own. */
+static void add_tokens(struct tui *t, const struct event *ev)
+{
+    struct time_axis *a = &t->time;
+    const struct step_rec *r = &ev->rec;
+    int at = r->pos0 + (r->kind == STEP_PREFILL ? r->rows : 1);
+    for (int i = 0; i < ev->tokens.n; i++) {
+        size_t n;
+        const char *p = backend_token(t->app->backend, ev->tokens.v[i], &n);
+        bool spec = r->kind == STEP_SPEC && r->drafted > 0, drafted = spec && i < r->accepted;
+        if (a->n_token == a->cap_token) {
+            a->cap_token = a->cap_token ? 2 * a->cap_token : 256;
+            a->token = xrealloc(a->token, (size_t)a->cap_token, sizeof *a->token);
+        }
+        a->token[a->n_token++] = (struct token_mark){
+            .step = ev->step, .nth = i, .id = ev->tokens.v[i], .position = at + i,
+            .depth = (uint8_t)(drafted ? i + 1 : 0), .bonus = spec && !drafted};
+        align_token(&a->align, p, n);
+    }
+}
+
+static void mark(void *arg, int token, size_t from, size_t to)
+{
+    struct tui *t = arg;
+    struct time_axis *a = &t->time;
+    struct token_mark m = a->token[token];
+    int i = a->n_piece - 1;
+    while (i > 0 && a->piece[i].from > from)
+        i--;
+    const struct arrived *p = &a->piece[i];
+    m.from = (int)(p->at + from - p->from);
+    m.to = (int)(p->at + (to < p->from + p->n ? to : p->from + p->n) - p->from);
+    words_mark(&t->talk, a->turn, p->kind, m);
+}
+
+static int page_marks(const struct event *ev)
+{
+    int marks = 0;
+    for (int i = 0; i < ev->n_pages; i++) {
+        const struct page_event *p = &ev->pages[i];
+        if (p->op == PAGE_WINDOW && p->holder == HOLDER_SESSION)
+            marks |= MARK_WINDOW;
+        else if (p->op == PAGE_FREE && p->holder != HOLDER_SESSION)
+            marks |= MARK_EVICT;
+    }
+    return marks;
+}
+
+static uint8_t byte_of(int v)
+{
+    return (uint8_t)max_int(0, min_int(v, 255));
+}
+
+/* Whether a pause is that of a breakpoint, and not of a step that was asked for. */
+static bool at_breakpoint(struct tui *t)
+{
+    struct debug_view v;
+    t->app->backend->debug->view(t->app->backend, &v);
+    return v.until == RUN_ON || v.until == RUN_STEP ? strstr(v.why, "break") || strstr(v.why, "watch")
+                                                    : false;
+}
+
+void time_event(struct tui *t, const struct event *ev)
+{
+    struct time_axis *a = &t->time;
+    switch (ev->kind) {
+    case EV_SESSION:
+        if (ev->parent[0] && ev->fork_turn > 0)
+            timeline_cut(&a->line, ev->fork_turn);
+        else
+            timeline_free(&a->line);
+        t->app->at = (struct address){0};
+        break;
+    case EV_TURN_BEGIN: begin_turn(a, ev->turn); break;
+    case EV_TEXT:
+        if (ev->turn != a->turn)
+            begin_turn(a, ev->turn);
+        add_text(a, ev->channel == 0 ? ENTRY_REPLY : ENTRY_THINK, ev->text.p ? ev->text.p : "", ev->text.n);
+        break;
+    case EV_STEP:
+        timeline_add(&a->line, (struct moment){
+            .turn = ev->turn, .step = ev->step, .kind = (uint8_t)ev->rec.kind, .drafted = byte_of(ev->rec.drafted),
+            .accepted = byte_of(ev->rec.accepted), .n_token = byte_of(ev->tokens.n), .marks = (uint8_t)page_marks(ev)});
+        if (ev->turn != a->turn)
+            begin_turn(a, ev->turn);
+        add_tokens(t, ev);
+        align_run(&a->align, false, mark, t);
+        break;
+    case EV_TURN_END: align_run(&a->align, true, mark, t); break;
+    case EV_PAUSE:
+        if (backend_has(t->app->backend, VIEW_DEBUG) && at_breakpoint(t))
+            timeline_mark(&a->line, ev->turn, ev->step, MARK_PAUSE);
+        break;
+    case EV_FAULT: timeline_mark(&a->line, ev->turn, max_int(ev->step, 1), MARK_FAULT); break;
+    default: break;
+    }
+}
+
+/* ---- the address ---- */
+
+int time_index(const struct tui *t)
+{
+    const struct timeline *l = &t->time.line;
+    return t->app->at.turn ? timeline_find(l, t->app->at.turn, t->app->at.step) : l->n - 1;
+}
+
+/* Brings the words of the address into view. */
+static void follow(struct tui *t)
+{
+    struct word w;
+    struct address at;
+    int height = max_int(frame_talk_height(&t->frame, t->w, t->h), 2);
+    if (!app_address(t->app, &at.turn, &at.step))
+        transcript_to_tail(&t->talk);
+    else if (words_of_step(&t->talk, at.turn, at.step, &w))
+        transcript_show(&t->talk, w.entry, w.row, t->talk.hide, height);
+}
+
+void time_changed(struct tui *t)
+{
+    t->talk.at_turn = t->app->at.turn;
+    t->talk.at_step = t->app->at.step;
+    t->time.seen = t->app->at;
+    follow(t);
+    t->view_old = t->dirty = true;
+    t->view_ns = 0; /* panes are drawn at once, also while a reply runs */
+}
+
+void time_go(struct tui *t, int index)
+{
+    const struct timeline *l = &t->time.line;
+    if (index < 0 || index >= l->n)
+        t->app->at = (struct address){0};
+    else
+        t->app->at = (struct address){l->at[index].turn, l->at[index].step};
+    time_changed(t);
+}
+
+bool time_key(struct tui *t, const struct key *k)
+{
+    const struct timeline *l = &t->time.line;
+    int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0, at = time_index(t);
+    bool live = t->app->at.turn == 0;
+    if (!letter || !strchr("[]{}gG.", letter))
+        return false;
+    if (l->n == 0) {
+        tui_hint(t, "there is no step yet: send a message first");
+        return true;
+    }
+    switch (letter) {
+    case '[': time_go(t, max_int(live ? at : at - 1, 0)); break;
+    case ']': time_go(t, live ? -1 : at + 1); break; /* behind the newest: now */
+    case '{': time_go(t, timeline_turn(l, live ? l->n : at, -1)); break;
+    case '}': time_go(t, live || timeline_turn(l, at, 1) == at ? -1 : timeline_turn(l, at, 1)); break;
+    case 'g': time_go(t, 0); break;
+    case 'G': time_go(t, l->n - 1); break;
+    default: time_go(t, -1); break;
+    }
+    return true;
+}
+
+bool time_line_key(struct tui *t, const struct key *k)
+{
+    static const struct { enum key_code code; char letter, same; } keys[] = {
+        {K_LEFT, 'h', '['}, {K_RIGHT, 'l', ']'}, {K_UP, 'k', '{'}, {K_DOWN, 'j', '}'}, {K_PGUP, 0, '{'},
+        {K_PGDN, 0, '}'}, {K_HOME, 0, 'g'}, {K_END, 0, 'G'}};
+    struct key as = *k;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (k->code == keys[i].code || (k->code == K_CHAR && keys[i].letter && k->cp == (uint32_t)keys[i].letter))
+            as = (struct key){.code = K_CHAR, .cp = (uint32_t)keys[i].same};
+    if (k->code == K_ENTER) {
+        t->focus = FOCUS_INPUT;
+        return true;
+    }
+    return time_key(t, &as);
+}

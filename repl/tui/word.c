@@ -1,0 +1,322 @@
+/* word.c - the cursor on the words of replies, and the Word pane: what the engine knows about the tokens
+ * of the word under it. See tui.h.
+ */
+#include "repl/tui/tui.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the cursor ---- */
+
+/* The first token of the word under the cursor; NULL: no word, or no token is known. */
+static const struct token_mark *token_here(const struct tui *t)
+{
+    int first;
+    if (!t->word.w || t->word.entry >= t->talk.n)
+        return NULL;
+    const struct entry *e = &t->talk.entry[t->word.entry];
+    return words_tokens(e, t->word, &first) ? &e->mark[first] : NULL;
+}
+
+static void show_cursor(struct tui *t)
+{
+    t->talk.cursor = t->word.w ? t->word.entry : -1;
+    t->talk.cursor_from = t->word.from;
+    t->talk.cursor_to = t->word.to;
+    t->dirty = true;
+}
+
+void word_forget(struct tui *t)
+{
+    t->word = (struct word){0};
+    show_cursor(t);
+}
+
+/* Moves the cursor to a word, and the address to the step of its first token. */
+static void go(struct tui *t, struct word w)
+{
+    t->word = w;
+    show_cursor(t);
+    const struct token_mark *m = token_here(t);
+    if (m) {
+        t->page_at = m->position;
+        t->app->at = (struct address){t->talk.entry[w.entry].turn, m->step};
+        time_changed(t);
+    }
+    transcript_show(&t->talk, w.entry, w.row, false, max_int(frame_talk_height(&t->frame, t->w, t->h), 2));
+}
+
+bool word_begin(struct tui *t)
+{
+    struct word w;
+    bool was = t->word.w > 0 && t->word.entry < t->talk.n &&
+               words_of_byte(&t->talk, t->word.entry, t->word.from, &w);
+    if (!was && t->app->at.turn)
+        was = words_of_step(&t->talk, t->app->at.turn, t->app->at.step, &w);
+    if (!was && !words_end(&t->talk, true, &w)) {
+        tui_hint(t, "there is no reply yet whose words the cursor could stand on");
+        return false;
+    }
+    t->focus = FOCUS_WORDS;
+    t->frame.focus = FOCUS_WORDS; /* its height is asked for before the next drawing */
+    go(t, w);
+    return true;
+}
+
+void word_click(struct tui *t, int entry, int row, int x)
+{
+    struct word w;
+    if (!words_at(&t->talk, entry, row, x, &w))
+        return;
+    t->focus = FOCUS_WORDS;
+    go(t, w);
+}
+
+/* To the first word of the next step (by 1) or the one before. */
+static bool next_step(struct tui *t, int by, struct word *w)
+{
+    const struct token_mark *m = token_here(t);
+    struct word v = *w;
+    int turn = t->talk.entry[w->entry].turn, step = m ? m->step : 0;
+    while (words_next(&t->talk, by, &v)) {
+        struct word save = t->word;
+        t->word = v;
+        const struct token_mark *n = token_here(t);
+        int to = t->talk.entry[v.entry].turn;
+        t->word = save;
+        if (n && (to != turn || n->step != step)) {
+            if (words_of_step(&t->talk, to, n->step, w) && by < 0)
+                return true;
+            *w = v;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Runs a command about the word, as if it were typed. */
+static void command(struct tui *t, const char *name, const char *fmt, int a, int b)
+{
+    char line[64];
+    int n = snprintf(line, sizeof line, "/%s ", name);
+    if (!cmd_find(name, NULL)) {
+        tui_hint(t, "there is no command /%s", name);
+        return;
+    }
+    snprintf(line + n, sizeof line - (size_t)n, fmt, a, b);
+    tui_submit(t, xstrdup(line));
+}
+
+bool word_key(struct tui *t, const struct key *k)
+{
+    int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0;
+    struct word w = t->word;
+    bool moved = false, back = k->code == K_LEFT || letter == 'h' || letter == 'b';
+    if (back || k->code == K_RIGHT || (letter && strchr("lw", letter)))
+        moved = words_next(&t->talk, back ? -1 : 1, &w);
+    else if (k->code == K_UP || k->code == K_DOWN || (letter && strchr("kj", letter)))
+        moved = words_below(&t->talk, k->code == K_UP || letter == 'k' ? -1 : 1, &w);
+    else if (letter == 'n' || letter == 'N')
+        moved = next_step(t, letter == 'n' ? 1 : -1, &w);
+    else if (k->code == K_HOME || k->code == K_END)
+        moved = words_end(&t->talk, k->code == K_END, &w);
+    else if (k->code == K_BACKSPACE)
+        moved = words_of_byte(&t->talk, t->word.entry, t->word.from, &w); /* from an answer back to the word */
+    else if (k->code == K_ENTER)
+        tui_pane_open_key(t, K_F6);
+    else if (letter && strchr("mty", letter)) {
+        const struct token_mark *m = token_here(t);
+        if (!m)
+            tui_hint(t, "no step of this process produced this word, so nothing is known of its token");
+        else if (letter == 'm')
+            command(t, "map", "%d", m->position, 0);
+        else
+            command(t, letter == 't' ? "tree" : "why", "%d.%d", t->talk.entry[w.entry].turn, m->step);
+        return true;
+    } else if (time_key(t, k)) {
+        if (t->app->at.turn && words_of_step(&t->talk, t->app->at.turn, t->app->at.step, &w)) {
+            t->word = w;
+            show_cursor(t);
+        }
+        return true;
+    } else {
+        return false;
+    }
+    if (moved)
+        go(t, w);
+    return true;
+}
+
+/* ---- the Word pane ---- */
+
+static void add_token(struct tui *t, struct sheet *s, enum style st, int32_t id, int cells)
+{
+    size_t n;
+    const char *p = backend_token(t->app->backend, id, &n);
+    if (n == 0)
+        sheet_printf(s, st, "#%d", (int)id);
+    else
+        sheet_quote(s, st, p, n, cells);
+}
+
+/* "p 0.83", from a log probability. */
+static void add_p(struct sheet *s, float logp)
+{
+    if (isnan(logp))
+        sheet_add(s, ST_DIM, "p -");
+    else
+        sheet_printf(s, ST_TEXT, logp > -6.9f ? "p %.3f" : "p %.1e", exp((double)logp));
+}
+
+/* The node of the tree that is the step's nth accepted token; -1: none. */
+static int accepted_node(const struct tree *r, int nth)
+{
+    int node = 0;
+    for (int d = 0; d <= nth; d++) {
+        int child = -1;
+        for (int i = node + 1; i < r->n; i++)
+            if (r->parent[i] == node && r->fate[i] == FATE_ACCEPTED)
+                child = i;
+        if (child < 0)
+            return -1;
+        node = child;
+    }
+    return node;
+}
+
+/* Its place among its siblings by the draft's probability, 1: the first; *of: how many there are. */
+static int rank_of(const struct tree *r, int node, int *of)
+{
+    int rank = 1;
+    *of = 0;
+    for (int i = 1; i < r->n; i++)
+        if (r->parent[i] == r->parent[node]) {
+            ++*of;
+            rank += r->q[i] > r->q[node];
+        }
+    return rank;
+}
+
+/* How the token came about: one row. */
+static void add_origin(const struct step_view *v, int nth, struct sheet *s)
+{
+    const struct step_rec *r = &v->rec;
+    sheet_add(s, ST_LABEL, "  from   ");
+    if (nth < r->forced) {
+        sheet_add(s, ST_WARN, "given by hand");
+    } else if (r->kind == STEP_PREFILL) {
+        sheet_add(s, ST_TEXT, "the prompt's pass: the target's own choice");
+    } else if (r->kind == STEP_DECODE || r->drafted == 0) {
+        sheet_add(s, ST_TEXT, "the target's own choice, nothing was drafted");
+    } else if (nth >= r->accepted) {
+        sheet_printf(s, ST_BONUS, "bonus: the target's own, after %d accepted of %d drafted", r->accepted, r->drafted);
+    } else {
+        int of = 0, node = accepted_node(&v->tree, nth);
+        sheet_printf(s, ST_GOOD, "accepted at depth %d", nth + 1);
+        if (node > 0) {
+            sheet_printf(s, ST_TEXT, ", rank %d", rank_of(&v->tree, node, &of));
+            sheet_printf(s, ST_DIM, " of %d", of);
+            sheet_printf(s, ST_TEXT, ", q %.3f", (double)v->tree.q[node]);
+            if (!isnan(v->tree.u[node]))
+                sheet_printf(s, ST_TEXT, ", u %.3f", (double)v->tree.u[node]);
+        }
+    }
+    sheet_line(s);
+}
+
+static void add_choice(struct tui *t, const struct token_fact *f, int width, struct sheet *s)
+{
+    sheet_add(s, ST_LABEL, "  target ");
+    add_p(s, f->logp);
+    if (f->rival >= 0 && !isnan(f->rival_logp)) {
+        sheet_add(s, ST_DIM, f->logp >= f->rival_logp ? ", beat " : ", over the likelier ");
+        add_token(t, s, ST_TEXT, f->rival, max_int(min_int(20, width - 48), 6));
+        sheet_add(s, ST_TEXT, " ");
+        add_p(s, f->rival_logp);
+        sheet_printf(s, ST_DIM, ", margin %.2f", (double)(f->logp - f->rival_logp));
+    }
+    sheet_line(s);
+}
+
+static void add_place(const struct page_table *p, int pos, struct sheet *s)
+{
+    struct sheet lines;
+    sheet_init(&lines, s->ascii);
+    map_translation(p, pos, &lines);
+    for (int i = 0; i < lines.n_row; i++) {
+        sheet_add(s, ST_LABEL, i ? "         " : "  pages  ");
+        sheet_add_row(s, &lines.row[i], 0, (int)lines.row[i].text.n);
+        sheet_line(s);
+    }
+    int c = pos / map_page_size(p);
+    if (c < p->n_page && p->page[c].draft) {
+        sheet_printf(s, ST_DIM, "         draft page %d", (int)p->page[c].draft);
+        sheet_line(s);
+    }
+    sheet_free(&lines);
+}
+
+static void add_facts(struct tui *t, const struct step_view *v, const struct page_table *pages, int nth,
+                      int width, struct sheet *s)
+{
+    int pos = v->rec.pos0 + (v->rec.kind == STEP_PREFILL ? v->rec.rows : 1) + nth;
+    sheet_line(s);
+    add_token(t, s, ST_BOLD, v->token[nth], max_int(width - 34, 8));
+    sheet_printf(s, ST_DIM, "   id %d   position %d   step %d.%d", (int)v->token[nth], pos, v->turn, v->step);
+    sheet_line(s);
+    add_origin(v, nth, s);
+    add_choice(t, &v->fact[nth], width, s);
+    if (pages)
+        add_place(pages, pos, s);
+}
+
+/* The tokens from the nth on, n of them, of one step. */
+static void add_step(struct tui *t, int turn, int step, int nth, int n, int width, struct sheet *s)
+{
+    struct backend *b = t->app->backend;
+    struct step_view v;
+    struct page_table p;
+    struct err e = {0};
+    if (!b->trees->of_step(b, turn, step, &v)) {
+        sheet_printf(s, ST_DIM, "step %d.%d is not in memory any more", turn, step);
+        sheet_line(s);
+        return;
+    }
+    bool pages = backend_has(b, VIEW_PAGES) && b->pages->table_at(b, turn, step, &p, &e);
+    for (int i = nth; i < nth + n && i < v.n_token; i++)
+        add_facts(t, &v, pages ? &p : NULL, i, width, s);
+    if (pages)
+        page_table_free(&p);
+}
+
+void tui_word_write(struct tui *t, struct pane *p, int width)
+{
+    struct sheet *s = &p->rows;
+    int first = 0, n = 0, at = time_index(t);
+    const struct entry *e = t->word.w && t->word.entry < t->talk.n ? &t->talk.entry[t->word.entry] : NULL;
+    sheet_add(s, ST_HEAD, "WORD");
+    if (e) {
+        sheet_add(s, ST_DIM, "   ");
+        sheet_quote(s, ST_BOLD, e->text.p + t->word.from, (size_t)(t->word.to - t->word.from), max_int(width - 24, 8));
+        n = words_tokens(e, t->word, &first);
+        sheet_printf(s, ST_DIM, "  %d token%s", n, n == 1 ? "" : "s");
+    } else if (at >= 0) {
+        sheet_printf(s, ST_DIM, "   the tokens of step %d.%d", t->time.line.at[at].turn, t->time.line.at[at].step);
+    }
+    sheet_line(s);
+    for (int i = first; e && i < first + n;) { /* its tokens, step by step */
+        int k = i;
+        while (k < first + n && e->mark[k].step == e->mark[i].step)
+            k++;
+        add_step(t, e->turn, e->mark[i].step, e->mark[i].nth, k - i, width, s);
+        i = k;
+    }
+    if (e && n == 0)
+        sheet_add(s, ST_DIM, "no step of this process produced this word"), sheet_line(s);
+    else if (!e && at < 0)
+        sheet_add(s, ST_DIM, "no step yet; Ctrl-X t puts a cursor on the words of the reply"), sheet_line(s);
+    else if (!e)
+        add_step(t, t->time.line.at[at].turn, t->time.line.at[at].step, 0, TREE_MAX, width, s);
+}
