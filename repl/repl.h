@@ -27,8 +27,11 @@ struct options {
     unsigned given;   /* settings that the command line names: bit i is settings_at(i) */
     bool plain, tui, json, ascii, readonly, quiet, verbose;
     int color; /* 0 auto, 1 always, 2 never */
-    bool tint; /* words of replies are tinted by how their tokens were accepted */
-    int theme; /* 0 auto, 1 dark, 2 light: the colours of the full screen */
+    /* of the full screen; 0 is the default: cmd/screen.c has the values */
+    int theme;    /* 0 auto, 1 dark, 2 light */
+    int tint;     /* 0 off, 1 on: words of replies are tinted by how their tokens were accepted */
+    int timeline; /* 0 on, 1 off */
+    int mouse;    /* 0 on, 1 off */
     int sanitize; /* 0 auto, 1 always, 2 never */
 };
 
@@ -92,6 +95,8 @@ struct app {
         /* Shows one row of a past turn: user rows and reply rows alternate. gone: past_mark() of a
          * turn that is not in the context, or "" */
         void (*replay_turn)(struct app *a, const struct turn_row *r, const char *gone);
+        /* Opens the panes of a layout (cmd/screen.c); NULL: there are no panes. */
+        bool (*layout)(struct app *a, const char *name, struct err *e);
         /* Show a one-line notice, an error, apart from the results; NULL: show() */
         void (*notice)(struct app *a, struct sheet *s);
         void (*error)(struct app *a, const struct err *e);

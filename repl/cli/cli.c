@@ -235,6 +235,8 @@ static const struct flag {
      NULL, "colours on standard output"},
     {"theme", 0, "auto|dark|light", IN_CHAT, F_WORD, AT(opt.theme), 0, 0, "auto|dark|light", NULL,
      "colours of the full screen (auto asks the terminal)"},
+    {"no-mouse", 0, NULL, IN_CHAT, F_CONST, AT(opt.mouse), 1, 0, NULL, NULL,
+     "the full screen takes no clicks"},
     {"readonly", 0, NULL, IN_CHAT, F_ON, AT(opt.readonly), 0, 0, NULL, NULL,
      "save nothing, and refuse every command that writes"},
     {"sanitize", 0, "auto|always|never", IN_TALK, F_WORD, AT(opt.sanitize), 0, 0,

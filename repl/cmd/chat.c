@@ -74,34 +74,6 @@ static void setting_json(const struct settings *s, int i, struct buf *json)
     buf_free(&value);
 }
 
-/* The setting of the screen: no session has it. */
-static bool set_theme(struct app *a, const char *value, struct sheet *out, struct buf *json,
-                      struct err *e)
-{
-    static const char *const word[] = {"auto", "dark", "light"};
-    int theme = a->opt.theme;
-    if (value && (theme = arg_choice(value, "the theme", word, 3, e)) < 0)
-        return false;
-    a->opt.theme = theme;
-    if (json) {
-        jput_open(json, '{');
-        jput_kstr(json, "name", "theme");
-        jput_kstr(json, "value", word[theme]);
-        jput_kstr(json, "range", "auto | dark | light");
-        jput_kstr(json, "help", "colours of the full screen");
-        jput_close(json, '}');
-    } else if (value) {
-        say_line(out, ST_TEXT, "theme = %s", word[theme]);
-    } else {
-        sheet_printf(out, ST_KEY, "%-12s", "theme");
-        sheet_printf(out, ST_TEXT, " %-8s ", word[theme]);
-        sheet_add(out, ST_DIM, "auto | dark | light");
-        sheet_line(out);
-        say_line(out, ST_TEXT, "             colours of the full screen; auto asks the terminal");
-    }
-    return true;
-}
-
 static void settings_show(struct app *a, const struct settings *s, int first, int n,
                           struct sheet *out, struct buf *json)
 {
@@ -114,7 +86,7 @@ static void settings_show(struct app *a, const struct settings *s, int first, in
             setting_row(s, i, out);
     }
     if (n > 1)
-        set_theme(a, NULL, out, json, NULL);
+        screen_settings(a, out, json);
     if (json)
         jput_close(json, ']');
 }
@@ -135,8 +107,8 @@ static bool unknown_setting(const char *name, struct err *e)
 static bool set_one(struct app *a, const char *name, const char *value, struct sheet *out,
                     struct buf *json, struct err *e)
 {
-    if (strcmp(name, "theme") == 0)
-        return set_theme(a, value, out, json, e);
+    if (is_screen_setting(name))
+        return screen_setting(a, name, value, out, json, e);
     if (strcmp(name, "num_predict") == 0) /* what ollama calls it */
         name = "max_tokens";
     int i = setting_index(name);
@@ -208,8 +180,8 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
         return set_one(a, argv[0], argv[1], out, json, e);
     if (argc > 2)
         return arg_expected("set", "takes a name and one value", e);
-    if (strcmp(argv[0], "theme") == 0)
-        return set_theme(a, NULL, out, json, e);
+    if (is_screen_setting(argv[0]))
+        return screen_setting(a, argv[0], NULL, out, json, e);
     int i = setting_index(argv[0]);
     if (i < 0)
         return unknown_setting(argv[0], e);
@@ -222,8 +194,7 @@ bool cmd_set(struct app *a, int argc, char **argv, const char *rest, struct shee
 void complete_set(struct app *a, const char *word, cmd_add_fn *add, void *arg)
 {
     (void)a;
-    if (strncmp("theme", word, strlen(word)) == 0)
-        add(arg, "theme", "colours of the full screen: auto, dark or light");
+    complete_screen_setting(word, add, arg);
     for (int i = 0; i < settings_count(); i++)
         if (strncmp(setting_name(i), word, strlen(word)) == 0)
             add(arg, setting_name(i), settings_at(i)->help);

@@ -22,9 +22,10 @@ cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map
 cmd_fn cmd_where, cmd_step, cmd_phase, cmd_next, cmd_finish, cmd_continue, cmd_until;
 cmd_fn cmd_break, cmd_watch, cmd_delete, cmd_breaks;
 cmd_fn cmd_layers, cmd_attn, cmd_top;
+cmd_fn cmd_address, cmd_layout;
 cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_sql;
 cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session, complete_drop;
-cmd_complete_fn complete_condition;
+cmd_complete_fn complete_condition, complete_layout;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
@@ -67,6 +68,16 @@ bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
  * false. For backends with VIEW_STEPS and VIEW_TREES. */
 bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
                    void *arg, const char **source, struct err *e);
+
+/* ---- settings of the screen (screen.c) ------------------------------------------------------- */
+
+bool is_screen_setting(const char *name);
+const char *screen_setting_name(int i); /* NULL after the last */
+/* Shows a setting of the screen, or changes it. */
+bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
+                    struct buf *json, struct err *e);
+void screen_settings(struct app *a, struct sheet *out, struct buf *json); /* shows all */
+void complete_screen_setting(const char *word, cmd_add_fn *add, void *arg);
 
 /* ---- small things of the commands ------------------------------------------------------------ */
 

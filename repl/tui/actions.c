@@ -372,6 +372,12 @@ void tui_key(struct tui *t, const struct key *k)
         term_answered();
         return;
     }
+    if (k->code == K_MOUSE) {
+        if (k->mouse == MOUSE_PRESS)
+            tui_choices_clear(t);
+        tui_mouse(t, k);
+        return;
+    }
     tui_hint_end(t);
     if (!is_ctrl(k, 'c'))
         t->stop_ns = 0;

@@ -236,11 +236,40 @@ static struct key coded_key(int cp, bool ctrl)
     return k;
 }
 
+/* The key of a report ESC [ < BUTTON ; X ; Y followed by M (pressed, moved) or m (released). Other
+ * buttons than the left one are no key. */
+static struct key mouse_key(const char *p, size_t n)
+{
+    enum { MODIFIERS = 4 | 8 | 16, MOTION = 32, WHEEL = 64 };
+    int arg[3] = {0}, i = 0;
+    for (size_t k = 3; k + 1 < n; k++) {
+        if (p[k] == ';' && i < 2)
+            i++;
+        else if (p[k] >= '0' && p[k] <= '9')
+            arg[i] = min_int(arg[i] * 10 + p[k] - '0', 0xFFFF);
+        else
+            return (struct key){0};
+    }
+    int button = arg[0] & ~MODIFIERS;
+    struct key k = {.code = K_MOUSE, .x = arg[1] - 1, .y = arg[2] - 1};
+    if (i != 2 || k.x < 0 || k.y < 0 || (p[n - 1] != 'M' && p[n - 1] != 'm'))
+        return (struct key){0};
+    if (button == WHEEL || button == WHEEL + 1)
+        k.mouse = button == WHEEL ? MOUSE_WHEEL_UP : MOUSE_WHEEL_DOWN;
+    else if ((button & ~MOTION) == 0)
+        k.mouse = p[n - 1] == 'm' ? MOUSE_RELEASE : button & MOTION ? MOUSE_DRAG : MOUSE_PRESS;
+    else
+        k.code = K_NONE;
+    return k;
+}
+
 /* The key of a sequence ESC [ PARAMETERS FINAL. */
 static struct key csi_key(const char *p, size_t n)
 {
     int arg[4] = {0}, n_arg = 0;
     char final = p[n - 1];
+    if (p[2] == '<')
+        return mouse_key(p, n);
     for (size_t i = 2; i + 1 < n && n_arg < 4; i++) {
         if (p[i] >= '0' && p[i] <= '9')
             arg[n_arg] = min_int(arg[n_arg] * 10 + p[i] - '0', 0x10FFFF);

@@ -1,7 +1,7 @@
 /* keys.h - decodes a terminal's bytes into keys and pastes. Depends on no terminal and no clock.
  *
  * Decodes UTF-8, Alt as an ESC prefix, and the sequences of xterm, VT220, rxvt, the Linux console,
- * tmux and the Kitty protocol's plain keys. A bracketed paste is one key. Pasted text is never
+ * tmux and the Kitty protocol's plain keys, and the mouse in SGR coordinates (xterm's mode 1006). A bracketed paste is one key. Pasted text is never
  * taken for typed keys: brackets within a paste are removed until none is left, and if a paste
  * contains its own end bracket, the bytes that follow directly belong to the paste, too.
  */
@@ -17,13 +17,18 @@ enum key_code {
     K_UP, K_DOWN, K_LEFT, K_RIGHT, K_HOME, K_END, K_PGUP, K_PGDN,
     K_F1, K_F2, K_F3, K_F4, K_F5, K_F6, K_F7, K_F8, K_F9, K_F10, K_F11, K_F12,
     K_BACKGROUND, /* the terminal's answer to OSC 11: cp is its background, 0xRRGGBB */
+    K_MOUSE, /* mouse, x, y */
     K_PASTE, /* text, n; valid until the next call on the decoder */
 };
+
+enum mouse_act { MOUSE_PRESS, MOUSE_DRAG, MOUSE_RELEASE, MOUSE_WHEEL_UP, MOUSE_WHEEL_DOWN };
 
 struct key {
     enum key_code code;
     uint32_t cp;
     bool ctrl, alt, shift;
+    enum mouse_act mouse; /* of the left button, or the wheel */
+    int x, y;             /* cell of the screen, from 0 */
     const char *text;
     size_t n;
     bool cut; /* the paste was longer than PASTE_MAX and was truncated */

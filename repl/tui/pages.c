@@ -149,6 +149,9 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
     m.cursor = pos / m.unit;
     t->page_cells = m.cells;
     t->page_unit = m.unit;
+    t->page_rows = 1;
+    for (int i = 0; i < N_POOLS; i++)
+        t->page_rows += now.pool[i].exists;
     title(&m);
     position(&m, b, pos);
     biography(&m, b, pos);
@@ -174,4 +177,13 @@ void tui_pages_move(struct tui *t, int cells, int rows)
         return;
     }
     t->page_at = pos < 0 ? 0 : (int)pos;
+}
+
+void tui_pages_click(struct tui *t, int row, int x)
+{
+    int last = max_int(t->now.chat.length - 1, 0);
+    if (row < 0 || x < LABEL || x >= LABEL + t->page_cells || t->page_rows < 1)
+        return;
+    int64_t cell = (int64_t)(row / t->page_rows) * t->page_cells + x - LABEL;
+    t->page_at = (int)(cell * t->page_unit < last ? cell * t->page_unit : last);
 }

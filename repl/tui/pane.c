@@ -44,7 +44,7 @@ void tui_panes_free(struct tui *t)
 
 bool tui_shows_time(const struct tui *t)
 {
-    return t->time.line.n > 0 && (t->time_on || t->focus == FOCUS_TIME || t->app->at.turn > 0);
+    return t->time.line.n > 0 && ((t->time_on && t->app->opt.timeline == 0) || t->focus == FOCUS_TIME || t->app->at.turn > 0);
 }
 
 void tui_layout(const struct tui *t, int n_pane, struct layout *l)
@@ -315,7 +315,7 @@ bool tui_pane_key(struct tui *t, const struct key *k)
         t->focus = FOCUS_INPUT;
     else if (letter == 'q')
         tui_pane_close(t, t->focus);
-    else if (time_key(t, k))
+    else if (time_key(t, k) || layout_key(t, k))
         ;
     else if (letter == 'h' || k->code == K_LEFT)
         move(t, -1, 0);

@@ -17,6 +17,8 @@
 #include <wchar.h>
 
 static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
+/* buttons, the wheel, and motion with a button; in SGR coordinates */
+static const char mouse_on[] = "\033[?1002h\033[?1006h", mouse_off[] = "\033[?1006l\033[?1002l";
 
 static struct {
     SCREEN *screen;
@@ -31,6 +33,7 @@ static struct {
     short pair[2][N_STYLES];
     bool colors;                /* are used */
     enum theme theme;
+    bool mouse;                 /* is reported */
     uint64_t asked_ns;          /* when the background was asked for; 0: no answer is due */
 } term;
 
@@ -55,8 +58,7 @@ static void add_capability(const char *name)
 
 static void make_restore(void)
 {
-    term.n_restore = sizeof paste_off - 1;
-    memcpy(term.restore, paste_off, term.n_restore);
+    term.n_restore = (size_t)snprintf(term.restore, sizeof term.restore, "%s%s", mouse_off, paste_off);
     add_capability("sgr0");
     add_capability("op");
     add_capability("cnorm");
@@ -113,6 +115,31 @@ static void release_signals(void)
     sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
     free(term.crash_stack);
     term.crash_stack = NULL;
+}
+
+static void send_now(const char *s);
+
+/* The modes that programs after this one do not expect. */
+static void modes_on(void)
+{
+    send_now(paste_on);
+    if (term.mouse)
+        send_now(mouse_on);
+}
+
+static void modes_off(void)
+{
+    if (term.mouse)
+        send_now(mouse_off);
+    send_now(paste_off);
+}
+
+void term_mouse(bool on)
+{
+    if (on == term.mouse)
+        return;
+    term.mouse = on;
+    send_now(on ? mouse_on : mouse_off);
 }
 
 static void send_now(const char *s)
@@ -228,10 +255,11 @@ bool term_open(bool color, struct err *e)
     raw_mode();
     term.colors = color && has_colors() && start_color() == OK && use_default_colors() == OK;
     term.asked_ns = 0;
+    term.mouse = false;
     term.theme = THEME_DARK;
     make_looks(THEME_DARK);
     refresh();
-    send_now(paste_on);
+    modes_on();
     return true;
 }
 
@@ -241,7 +269,7 @@ void term_close(void)
         return;
     if (term.up) {
         await_answer();
-        send_now(paste_off);
+        modes_off();
         endwin();
         tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
     }
@@ -257,7 +285,7 @@ void term_close(void)
 void term_release(void)
 {
     await_answer();
-    send_now(paste_off);
+    modes_off();
     endwin();
     tcsetattr(STDIN_FILENO, TCSANOW, &term.saved);
     term.up = 0;
@@ -270,7 +298,7 @@ void term_take(void)
     raw_mode();
     term_redraw();
     refresh();
-    send_now(paste_on);
+    modes_on();
 }
 
 void term_interruptible(bool on)

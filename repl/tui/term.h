@@ -21,6 +21,9 @@ void term_theme(enum theme theme);
 bool term_ask_background(void);
 void term_answered(void); /* call when the answer has arrived */
 
+/* Whether the terminal reports the mouse (as K_MOUSE); off at first. Off is restored on every way out. */
+void term_mouse(bool on);
+
 void term_size(int *w, int *h); /* reads the terminal's size; at least 1x1 */
 /* Shows the grid; only rows that differ from the previous grid are sent. */
 void term_draw(const struct grid *g);

@@ -355,6 +355,7 @@ static void draw(struct tui *t, uint64_t now)
     if (t->app->at.turn != t->time.seen.turn || t->app->at.step != t->time.seen.step)
         time_changed(t); /* by /at */
     t->talk.tint = t->app->opt.tint;
+    term_mouse(t->app->opt.mouse == 0);
     update_view(t, now);
     timeline_fit(&t->time.line, frame_time_cells(t->w));
     *f = (struct frame){
@@ -552,6 +553,7 @@ static void begin(struct tui *t, struct app *a)
     t->app = a;
     t->focus = FOCUS_INPUT;
     t->time_on = true;
+    t->w = t->h = 80;
     timeline_fit(&t->time.line, 80);
     t->page_at = -1;
     t->chosen = -1;
@@ -560,9 +562,10 @@ static void begin(struct tui *t, struct app *a)
     transcript_init(&t->talk, a->ascii);
     sheet_init(&t->status, a->ascii);
     tui_panes_init(t);
+    layout_read(t, keep);
     a->face = (struct face){
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
-        .replay_turn = face_replay_turn, .error = face_error, .state = t,
+        .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set, .state = t,
     };
     greet(t);
 }

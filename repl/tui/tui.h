@@ -42,7 +42,10 @@ struct time_axis {
 struct tui {
     struct app *app;
     struct time_axis time;
-    bool time_on; /* the timeline is shown while there are steps */
+    bool time_on; /* the timeline is shown while there are steps, if the setting says so */
+    bool scrubbing; /* the left button is held down since a click on the timeline */
+    int layout;     /* chosen last, -1: none */
+    bool keep_layout; /* its file is written */
     struct transcript talk;
     struct recall recall;
     struct input input;
@@ -59,7 +62,8 @@ struct tui {
     struct word word; /* under the cursor; w == 0: there is no cursor */
     int steps_first;  /* index of the first step that the Steps pane shows */
     int page_at;     /* position under the cursor of the Pages pane, -1: the newest */
-    int page_cells, page_unit; /* of its map, as drawn last: cells per row, tokens per cell */
+    int page_cells, page_unit, page_rows; /* of its map, as drawn last: cells per row, tokens per cell,
+                                             rows of the screen per row */
     char page_session[SESSION_ID]; /* session of page_at */
     struct overlay over;
     bool over_on;
@@ -176,6 +180,15 @@ void word_forget(struct tui *t); /* there is no cursor any more */
 /* ---- pages.c ---- */
 void tui_pages_write(struct tui *t, struct pane *p, int width);
 void tui_pages_move(struct tui *t, int cells, int rows);
+void tui_pages_click(struct tui *t, int row, int x); /* row: below the head */
+
+/* ---- mouse.c ---- */
+void tui_mouse(struct tui *t, const struct key *k);
+
+/* ---- layouts.c ---- */
+void layout_read(struct tui *t, bool keep); /* from the file; keep: changes are written to it */
+bool layout_set(struct app *a, const char *name, struct err *e);
+bool layout_key(struct tui *t, const struct key *k); /* + - < > in a pane; false: another key */
 
 /* ---- edit.c ---- */
 /* Opens the text in the user's editor. False and *e on failure; the text is unchanged then. */

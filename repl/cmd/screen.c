@@ -1,0 +1,189 @@
+/* screen.c - what concerns the screen and the step that is shown: settings of the screen, /layout and
+ * /at.
+ */
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+/* ---- settings of the screen: no session has them --------------------------------------------- */
+
+static const struct screen_setting {
+    const char *name;
+    const char *word[3]; /* the first is the default */
+    int n;
+    const char *range, *help, *more;
+    size_t at; /* in struct options: an int, the number of the word */
+} settings[] = {
+    {"theme", {"auto", "dark", "light"}, 3, "auto | dark | light", "colours of the full screen",
+     "; auto asks the terminal", offsetof(struct options, theme)},
+    {"tint", {"off", "on"}, 2, "off | on", "tints words by acceptance: bonus, drafted at depth 1, 2, 3 and more",
+     "", offsetof(struct options, tint)},
+    {"timeline", {"on", "off"}, 2, "on | off", "a line above the input, one cell a step: tokens accepted, and marks",
+     "", offsetof(struct options, timeline)},
+    {"mouse", {"on", "off"}, 2, "on | off", "the full screen takes clicks and the wheel",
+     "; Shift selects text as ever", offsetof(struct options, mouse)},
+};
+enum { N_SETTING = sizeof settings / sizeof *settings };
+
+static const struct screen_setting *setting_find(const char *name)
+{
+    for (int i = 0; i < N_SETTING; i++)
+        if (strcmp(settings[i].name, name) == 0)
+            return &settings[i];
+    return NULL;
+}
+
+static int *value_of(struct app *a, const struct screen_setting *s)
+{
+    return (int *)((char *)&a->opt + s->at);
+}
+
+bool is_screen_setting(const char *name)
+{
+    return setting_find(name) != NULL;
+}
+
+const char *screen_setting_name(int i)
+{
+    return i < N_SETTING ? settings[i].name : NULL;
+}
+
+bool screen_setting(struct app *a, const char *name, const char *value, struct sheet *out,
+                    struct buf *json, struct err *e)
+{
+    const struct screen_setting *s = setting_find(name);
+    char *what = xasprintf("the %s", name);
+    int v = value ? arg_choice(value, what, s->word, s->n, e) : *value_of(a, s);
+    free(what);
+    if (v < 0)
+        return false;
+    *value_of(a, s) = v;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "name", name);
+        jput_kstr(json, "value", s->word[v]);
+        jput_kstr(json, "range", s->range);
+        jput_kstr(json, "help", s->help);
+        jput_close(json, '}');
+    } else if (value) {
+        say_line(out, ST_TEXT, "%s = %s", name, s->word[v]);
+    } else {
+        sheet_printf(out, ST_KEY, "%-12s", name);
+        sheet_printf(out, ST_TEXT, " %-8s ", s->word[v]);
+        sheet_add(out, ST_DIM, s->range);
+        sheet_line(out);
+        say_line(out, ST_TEXT, "             %s%s", s->help, s->more);
+    }
+    return true;
+}
+
+void screen_settings(struct app *a, struct sheet *out, struct buf *json)
+{
+    for (int i = 0; i < N_SETTING; i++)
+        screen_setting(a, settings[i].name, NULL, out, json, NULL);
+}
+
+void complete_screen_setting(const char *word, cmd_add_fn *add, void *arg)
+{
+    for (int i = 0; i < N_SETTING; i++)
+        if (strncmp(settings[i].name, word, strlen(word)) == 0)
+            add(arg, settings[i].name, settings[i].help);
+}
+
+/* ---- /layout --------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *help;
+} layouts[] = {
+    {"chat", "the conversation alone"},
+    {"pages", "the page map beside it"},
+    {"debug", "tree, steps and the word under the cursor"},
+    {"wide", "pages over tree over steps, in more than half of the screen"},
+};
+enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
+
+bool cmd_layout(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    const char *word[N_LAYOUT];
+    (void)rest;
+    for (int i = 0; i < N_LAYOUT; i++)
+        word[i] = layouts[i].name;
+    if (argc > 1)
+        return arg_expected("layout", "takes one name", e);
+    int i = argc ? arg_choice(argv[0], "the layout", word, N_LAYOUT, e) : 0;
+    if (i < 0)
+        return false;
+    if (argc)
+        return a->face.layout ? a->face.layout(a, layouts[i].name, e)
+                              : err_set(e, ERR_NEGATIVE, "/layout: only the full screen has panes");
+    if (json)
+        jput_open(json, '[');
+    for (i = 0; i < N_LAYOUT; i++) {
+        if (json) {
+            jput_open(json, '{');
+            jput_kstr(json, "name", layouts[i].name);
+            jput_kstr(json, "help", layouts[i].help);
+            jput_close(json, '}');
+            continue;
+        }
+        sheet_printf(out, ST_KEY, "  %-8s", layouts[i].name);
+        sheet_add(out, ST_TEXT, layouts[i].help);
+        sheet_line(out);
+    }
+    if (json)
+        jput_close(json, ']');
+    return true;
+}
+
+void complete_layout(struct app *a, const char *word, cmd_add_fn *add, void *arg)
+{
+    (void)a;
+    for (int i = 0; i < N_LAYOUT; i++)
+        if (strncmp(layouts[i].name, word, strlen(word)) == 0)
+            add(arg, layouts[i].name, layouts[i].help);
+}
+
+/* ---- /at ------------------------------------------------------------------------------------- */
+
+static void show_address(struct app *a, struct sheet *out, struct buf *json)
+{
+    struct chat_view v;
+    backend_chat(a->backend, &v);
+    if (json) {
+        jput_open(json, '{');
+        jput_kbool(json, "live", a->at.turn == 0);
+        jput_kint(json, "turn", a->at.turn ? a->at.turn : v.turn);
+        jput_kint(json, "step", a->at.turn ? a->at.step : v.step);
+        jput_kint(json, "live_turn", v.turn);
+        jput_kint(json, "live_step", v.step);
+        jput_close(json, '}');
+    } else if (a->at.turn) {
+        say_line(out, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it", a->at.turn,
+                 a->at.step, v.turn, v.step);
+    } else {
+        say_line(out, ST_TEXT, "live: at the newest step, %d.%d", v.turn, v.step);
+    }
+}
+
+bool cmd_address(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+            struct buf *json, struct err *e)
+{
+    (void)rest;
+    struct step_view v;
+    int turn, step;
+    if (argc > 1)
+        return arg_expected("at", "takes one step such as 9.214, or live", e);
+    if (argc && strcmp(argv[0], "live") == 0) {
+        a->at = (struct address){0};
+    } else if (argc) {
+        if (!app_needs(a, "at", VIEW_TREES, e) || !arg_step(a, argv[0], &turn, &step, NULL, e) ||
+            !app_find_step(a, turn, step, &v, e))
+            return false;
+        a->at = (struct address){turn, step};
+    }
+    show_address(a, out, json);
+    return true;
+}

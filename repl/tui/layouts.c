@@ -1,0 +1,134 @@
+/* layouts.c - layouts by name, the sizes of panes, and the file that keeps them. See tui.h.
+ *
+ * The file has a line for the layout chosen last ("layout debug"), one for the share of the panes ("side
+ * 52") and one for each pane whose height was changed ("rows pages 12"). It is written when one of them
+ * changes; a line that is not understood is passed over.
+ */
+#include "repl/tui/tui.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const pane_name[N_PANE_KINDS] = {
+    [PANE_PAGES] = "pages", [PANE_TREE] = "tree", [PANE_STEPS] = "steps", [PANE_POOL] = "pool",
+    [PANE_WORD] = "word"};
+
+static const struct {
+    const char *name;
+    int n, side; /* side 0: as it is */
+    enum pane_kind pane[MAX_PANES];
+    bool bare;   /* without a timeline, while it is live */
+} layouts[] = {
+    {"chat", 0, 0, {0}, true},
+    {"pages", 1, 0, {PANE_PAGES}, false},
+    {"debug", 3, 0, {PANE_TREE, PANE_STEPS, PANE_WORD}, false},
+    {"wide", 3, 58, {PANE_PAGES, PANE_TREE, PANE_STEPS}, false},
+};
+enum { N_LAYOUT = sizeof layouts / sizeof *layouts };
+
+static void save(struct tui *t)
+{
+    char *path = t->keep_layout ? recall_path("layout") : NULL;
+    char *temp = path ? xasprintf("%s.%ld", path, (long)getpid()) : NULL;
+    struct buf b = {0};
+    if (!path)
+        return;
+    if (t->layout >= 0)
+        buf_printf(&b, "layout %s\n", layouts[t->layout].name);
+    if (t->side > 0)
+        buf_printf(&b, "side %d\n", t->side);
+    for (int i = 0; i < N_PANE_KINDS; i++)
+        if (t->weight[i] > 0)
+            buf_printf(&b, "rows %s %d\n", pane_name[i], t->weight[i]);
+    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && write_fully(fd, b.p ? b.p : "", b.n); /* a layout that is not kept is no error */
+    if (fd >= 0 && close(fd) == 0 && ok)
+        ok = rename(temp, path) == 0;
+    if (fd >= 0 && !ok)
+        unlink(temp);
+    buf_free(&b);
+    free(temp);
+    free(path);
+}
+
+static void apply(struct tui *t, int i)
+{
+    t->layout = i;
+    t->n_open = 0;
+    t->focus = FOCUS_INPUT;
+    t->time_on = !layouts[i].bare;
+    if (layouts[i].side > 0)
+        t->side = layouts[i].side;
+    else if (t->side == layouts[N_LAYOUT - 1].side)
+        t->side = 0;
+    for (int k = 0; k < layouts[i].n; k++) {
+        t->open[t->n_open++] = layouts[i].pane[k];
+        t->pane[layouts[i].pane[k]].top = 0;
+    }
+    t->dirty = t->view_old = true;
+}
+
+bool layout_set(struct app *a, const char *name, struct err *e)
+{
+    struct tui *t = a->face.state;
+    for (int i = 0; i < N_LAYOUT; i++)
+        if (strcmp(layouts[i].name, name) == 0) {
+            apply(t, i);
+            save(t);
+            return true;
+        }
+    return err_set(e, ERR_USAGE, "there is no layout %.40s", name);
+}
+
+static void read_line(struct tui *t, const char *line)
+{
+    char word[16];
+    int n;
+    if (sscanf(line, "layout %15s", word) == 1) {
+        for (int i = 0; i < N_LAYOUT; i++)
+            if (strcmp(layouts[i].name, word) == 0)
+                apply(t, i);
+    } else if (sscanf(line, "side %d", &n) == 1) {
+        t->side = max_int(SIDE_MIN, min_int(n, SIDE_MAX));
+    } else if (sscanf(line, "rows %15s %d", word, &n) == 2) {
+        for (int i = 0; i < N_PANE_KINDS; i++)
+            if (strcmp(pane_name[i], word) == 0)
+                t->weight[i] = max_int(1, min_int(n, 100));
+    }
+}
+
+void layout_read(struct tui *t, bool keep)
+{
+    enum { FILE_MAX = 4096 };
+    struct buf b = {0};
+    char *path = recall_path("layout");
+    t->layout = -1;
+    t->keep_layout = keep;
+    if (path && buf_read_file(&b, path, FILE_MAX, NULL))
+        for (char *p = b.p, *nl; p && *p; p = nl) {
+            nl = strchr(p, '\n');
+            if (nl)
+                *nl++ = '\0';
+            read_line(t, p);
+        }
+    buf_free(&b);
+    free(path);
+}
+
+bool layout_key(struct tui *t, const struct key *k)
+{
+    int letter = k->code == K_CHAR && !k->ctrl && !k->alt ? (int)k->cp : 0;
+    if (!letter || !strchr("+=-<>", letter))
+        return false;
+    int *rows = &t->weight[t->open[t->focus]], side = t->side > 0 ? t->side : SIDE_DEFAULT;
+    if (letter == '<' || letter == '>')
+        t->side = max_int(SIDE_MIN, min_int(side + (letter == '<' ? 4 : -4), SIDE_MAX));
+    else
+        *rows = max_int(2, min_int((*rows > 0 ? *rows : WEIGHT_DEFAULT) + (letter == '-' ? -2 : 2), 60));
+    save(t);
+    return true;
+}
