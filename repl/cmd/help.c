@@ -15,19 +15,37 @@ static const struct topic {
      "Ctrl-D         leaves aerie when the input line is empty\n"
      "Ctrl-G         opens the message in your editor\n"
      "Ctrl-T         shows or hides the reasoning of the model\n"
-     "Ctrl-X r       switches between raw and rendered text; Ctrl-X o to the next pane\n"
+     "Ctrl-X r       switches between raw and rendered text; Ctrl-X c tints words\n"
+     "Ctrl-X t       a cursor on the words of the reply; Ctrl-X o to the next part\n"
+     "Ctrl-X [       the step before, in all panes; Ctrl-X ] the step after, Ctrl-X . the newest\n"
      "Ctrl-X s       single keys: s p n f c w step a paused turn (/step, /phase, ...)\n"
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
-     "F2 F3 F5       pages, tree and pool beside the chat; F8 lists the saved sessions\n"
+     "F2 F3 F4       pages, tree and steps beside the chat; F5 pool, F6 the word's facts\n"
+     "F8             lists the saved sessions\n"
      "Ctrl-X d       takes the last file of /read out of the message again\n"
      "Esc            moves the keys into the pane beside the chat, and back\n"},
     {"panes", "what the panes show",
      "pages (F2)     where the session's logical pages lie in the full, swa and draft pool\n"
-     "tree  (F3)     the draft tree of the last step, with its accepted path\n"
+     "tree  (F3)     the draft tree of a step, with its accepted path\n"
+     "steps (F4)     the steps around the one that is shown, with their tokens\n"
      "pool  (F5)     the ledger of each pool, and whether it sums up\n"
-     "Each has a command that prints the same in plain mode: /pages, /tree, /pool.\n"
-     "With the focus on a pane (Esc): arrows or hjkl scroll, g and G jump, q closes it.\n"},
+     "word  (F6)     the tokens of the word under the cursor: pages, probabilities, rivals\n"
+     "Commands print the same in plain mode: /pages, /tree, /pool, /map.\n"
+     "In a pane (Esc): arrows or hjkl move, Home and End jump, + - change its height, < > the\n"
+     "width of all panes, Tab goes on to the next part, q closes it. /layout NAME opens several.\n"},
+    {"time", "keys of time, in panes, on words and on the timeline",
+     "[ ]            the step before, and the step after; behind the last one: now\n"
+     "{ }            the turn before, and the turn after\n"
+     "g G            the first step, and the last one\n"
+     ".              back to now; the status line says AT 9.214 while a past step is shown\n"
+     "The line above the input is the timeline, one cell a step (or more, as it says): the\n"
+     "height is the number of drafted tokens that were accepted, a dot a step without a\n"
+     "draft; underlined: pages left the window. A bar: a turn begins; a circle: a breakpoint;\n"
+     "a diamond: checkpoints gave up pages; a cross: a fault (--ascii: | * e !). A click or a\n"
+     "drag goes there. /set timeline off hides it.\n"
+     "On words (Ctrl-X t): arrows or hjkl, w b by word, n N by step, Enter shows the facts,\n"
+     "m t y run /map, /tree and /why on the word, Backspace returns to it.\n"},
     {"words", "the words aerie uses",
      "slot           one token's cell in a pool; a page is page_size slots\n"
      "full, swa      the pool of the full-attention layers, and that of the sliding-window\n"

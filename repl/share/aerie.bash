@@ -17,7 +17,7 @@ _aerie() {
     done
     local flags=
     case $cmd in
-        ''|chat) flags="$talk --plain --tui --theme --script --readonly" ;;
+        ''|chat) flags="$talk --plain --tui --theme --no-mouse --script --readonly" ;;
         run) flags="$talk --file --batch --lanes" ;;
         logs) flags="--query --limit --model --db --json" ;;
         show) flags="--db --json" ;;

@@ -54,9 +54,9 @@ _aerie() {
     local cmd=${words[(r)(chat|run|logs|show|replay|diff|parity|export|pack|db|tokenize|golden|bench|bugs|doctor|help)]}
     case $cmd in
         '') _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
-                '--script[lines from a file]:file:_files' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
+                '--script[lines from a file]:file:_files' '--no-mouse[no clicks]' '--readonly[save nothing]' ':command:{_describe command commands}' ;;
         chat) _arguments $common $model $talk '--plain[lines]' '--tui[full screen]' '--theme[colours]:theme:(auto dark light)' \
-                '--script[lines from a file]:file:_files' '--readonly[save nothing]' '*::' ;;
+                '--script[lines from a file]:file:_files' '--no-mouse[no clicks]' '--readonly[save nothing]' '*::' ;;
         run) _arguments $common $model $talk '(-f --file)'{-f,--file}'[text behind the prompt]:file:_files' '--batch[many prompts]:file:_files' '--lanes[prompts at once]:n:' '*:prompt:' ;;
         logs) _arguments $common '(-q --query)'{-q,--query}'[words]:words:' \
                 '(-n --limit)'{-n,--limit}'[how many]:number:' \

@@ -380,11 +380,11 @@ static void draw_rule(const struct frame *f, struct grid *g, struct rect r, int 
     if (f->hint)
         buf_printf(&text, " %s ", f->hint);
     else if (f->focus >= 0)
-        buf_str(&text, " arrows or hjkl move, q closes, Esc returns ");
+        buf_str(&text, " arrows move, [ ] time, q closes, Esc returns ");
     else if (f->focus == FOCUS_WORDS)
-        buf_str(&text, " arrows move by word, n N by step, m map, t tree, y why, Enter facts, Esc returns ");
+        buf_str(&text, " arrows, n N step, Enter facts, m map, t tree, y why, Esc returns ");
     else if (f->focus == FOCUS_TIME)
-        buf_str(&text, " arrows or [ ] step, { } turns, g G ends, . live, Esc returns ");
+        buf_str(&text, " [ ] step, { } turn, g G ends, . live, Esc returns ");
     else if (f->n_queued > 0)
         buf_printf(&text, " %d queued, Up edits ", f->n_queued);
     else if (f->input->pasted_lines > 20)

@@ -89,6 +89,7 @@ static void write_help(struct tui *t, struct overlay *o, int w, int h)
     if (help) {
         add_help(t, help, "keys", &text);
         add_help(t, help, "panes", &text);
+        add_help(t, help, "time", &text);
         add_help(t, help, "", &text);
     }
     sheet_append_wrapped(&o->pane.rows, &text, max_int(20, w));

@@ -103,15 +103,17 @@ if mock; then
 else
     key F2; check "F2 opens the pages beside the chat" wait_for "logical"
     check "the map shows both pools" eval 'shows "full  " && shows "swa   "'
-    key Escape; wait_for "Esc returns"; key g
+    key Escape; wait_for "Esc returns"; key Home
     check "the pane's cursor moves" wait_for "pos 0 "
 fi
 key x; check "any other letter is not typed, and says what to press" wait_for "no key of this pane: Esc returns, q closes it"
 check "the title says where the keys go" shows "has the keys"
 key Escape; wait_gone "has the keys"; check "the message is empty" shows "› message, or /help"
-key F3; check "F3 changes to the tree" wait_for "TREE"
+key F3; check "F3 opens the tree below them" wait_for "TREE"
 mock && check "with its reason" wait_for "this backend does not tell its draft trees"
-key F5; check "F5 changes to the pools" wait_for "$(mock && echo "this backend does not tell how full" || echo "sum ")"
+key F5; check "F5 opens the pools" wait_for "$(mock && echo "this backend does not tell how full" || echo "sum ")"
+check "panes stand one above the other" eval 'shows PAGES && shows TREE && shows POOL'
+key F2; key F3; wait_gone TREE
 size 80 24; check "at 80x24 the pane takes the chat's place" wait_gone "What is a page table?"
 key Escape; wait_for "Esc returns"; key q
 check "q closes it" wait_for "› /"
