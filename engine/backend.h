@@ -102,6 +102,8 @@ struct backend_info {
     char capture[128];         /* boundaries that an EAGLE3 head reads: "2,4,5"; "" without one */
     int rows;                  /* most prompt tokens of one pass */
     const char *passed;        /* why "auto" chose the CPU although the build has CUDA; or NULL */
+    const char *recording;     /* name of the saved session that is shown, in which nothing is computed;
+                                  NULL: this backend computes */
 };
 
 struct depth_stat {

@@ -40,7 +40,7 @@ static bool reset(struct page_history *h, const struct page_event *ev, struct er
     }
     memset(p->refs, 0, (size_t)p->total * sizeof *p->refs);
     memset(p->idle, 0, (size_t)p->total * sizeof *p->idle);
-    p->n = 0;
+    p->n = p->used = 0;
     h->page_size = ev->column;
     if (ev->pool == POOL_FULL)
         h->capacity = ev->refs;
@@ -84,6 +84,7 @@ static bool apply_event(struct page_history *h, const struct page_event *ev, str
                        page_op_name((enum page_op)ev->op), pool_name((enum pool_id)ev->pool),
                        ev->page, ev->column, p->total);
     bool more = adds((enum page_op)ev->op);
+    p->used += (ev->refs > 0) - (p->refs[ev->page] > 0);
     p->refs[ev->page] = (uint16_t)ev->refs;
     if (ev->holder == HOLDER_IDLE && (more || p->idle[ev->page]))
         p->idle[ev->page] = (uint16_t)(p->idle[ev->page] + (more ? 1 : -1));

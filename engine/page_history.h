@@ -25,6 +25,7 @@ struct page_history {
         uint16_t *idle; /* (total) of them, those of idle sessions */
         int32_t *page;  /* (n) of the session's columns, 0: none; the last one is not 0 */
         int n, cap;
+        int used; /* pages with references */
     } pool[N_POOLS];
 };
 

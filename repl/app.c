@@ -64,6 +64,12 @@ static void open_log(struct app *a)
     buf_free(&config);
 }
 
+void app_look_at_terminal(struct app *a)
+{
+    a->color = color_wanted(&a->opt);
+    a->ascii = a->opt.ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+}
+
 static bool open_session(struct app *a, const char *id, struct err *e)
 {
     char parent[SESSION_ID];
@@ -89,8 +95,7 @@ bool app_open(struct app *a, const struct options *o, struct err *e)
     a->face = face;
     a->opt = *o;
     a->opt.engine.settings.verbose |= o->verbose;
-    a->color = color_wanted(o);
-    a->ascii = o->ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+    app_look_at_terminal(a);
     a->db_path = o->db ? xstrdup(o->db) : history_default_path();
     a->system = o->system ? xstrdup(o->system) : NULL;
     open_log(a);
@@ -182,6 +187,8 @@ static bool close_log(struct app *a)
 
 bool app_close(struct app *a)
 {
+    backend_close(a->past.b);
+    a->past.b = NULL;
     backend_close(a->backend);
     bool stored = close_log(a);
     hdb_close(a->hdb);
@@ -525,11 +532,10 @@ static void part_hazards(struct app *a, const struct status *s, struct sheet *ou
 
 static void part_pause(struct app *a, const struct status *s, struct sheet *out)
 {
-    (void)a;
     if (!s->pause.on)
         return;
-    sheet_printf(out, ST_WARN, "PAUSED %d.%d%s%s", s->pause.turn, s->pause.step,
-                 s->pause.phase[0] ? " " : "", s->pause.phase);
+    sheet_printf(out, ST_WARN, "%s %d.%d%s%s", app_recording(a) ? "RECORDING" : "PAUSED", s->pause.turn,
+                 s->pause.step, s->pause.phase[0] ? " " : "", s->pause.phase);
     if (s->single_keys)
         sheet_add(out, ST_WARN, " [s p n f c w]");
 }
@@ -589,7 +595,8 @@ static void part_at(struct app *a, const struct status *s, struct sheet *out)
 static void part_log(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)s;
-    status_log(a, out);
+    if (!app_recording(a))
+        status_log(a, out);
 }
 
 void app_status(struct app *a, const struct status *s, int width, struct sheet *out)

@@ -560,7 +560,13 @@ static void prompt_message(struct app *a)
         text_sanitise(&clean, names.p, names.n, false, NULL);
         buf_str(&clean, "] ");
     }
-    buf_str(&clean, app_paused(a) ? "(paused) >>> " : ">>> ");
+    if (app_recording(a)) {
+        struct chat_view v;
+        backend_chat(a->backend, &v);
+        buf_printf(&clean, "(%d.%d) >>> ", v.turn, v.step);
+    } else {
+        buf_str(&clean, app_paused(a) ? "(paused) >>> " : ">>> ");
+    }
     prompt(a, clean.p);
     buf_free(&names);
     buf_free(&clean);
@@ -590,7 +596,7 @@ static void read_all(struct app *a, struct reader *r)
 static void finish_paused(struct app *a)
 {
     struct err e;
-    if (plain_of(a)->terminal || a->quit || plain_of(a)->terminated || !app_paused(a) ||
+    if (plain_of(a)->terminal || app_recording(a) || a->quit || plain_of(a)->terminated || !app_paused(a) ||
         !a->backend->debug->run(a->backend, RUN_FINISH, 1, NULL, &e))
         return;
     wait_idle(a);
@@ -631,10 +637,34 @@ static int plain_end(struct app *a, struct plain *p)
     return app_exit_code(a);
 }
 
+/* The events of a recording's past are not shown: the commands show any step of it. */
+static void welcome_recording(struct app *a, struct plain *p)
+{
+    struct event ev;
+    struct step_range held = {0};
+    struct chat_view v;
+    while (backend_next(a->backend, &ev)) {
+        app_event(a, &ev);
+        event_free(&ev);
+    }
+    if (!p->terminal || a->opt.json || a->opt.quiet)
+        return;
+    backend_chat(a->backend, &v);
+    if (a->backend->trees)
+        a->backend->trees->range(a->backend, &held);
+    fprintf(stderr, "a recording of session %s: %d turn%s, %llu step%s; /goto %d.1, /step, /rstep and /until "
+            "move in it, /help lists the commands\n", backend_info(a->backend)->recording, v.turn,
+            plural(v.turn), (unsigned long long)held.n, plural((long long)held.n), max_int(1, held.first_turn));
+}
+
 static void welcome(struct app *a, struct plain *p)
 {
     const struct backend_info *i = backend_info(a->backend);
     struct err e = {0};
+    if (app_recording(a)) {
+        welcome_recording(a, p);
+        return;
+    }
     if (!p->terminal || a->opt.json)
         return;
     if (!a->opt.quiet)
@@ -658,7 +688,8 @@ int plain_run(struct app *a)
         app_error(a, &e);
         return plain_end(a, &p);
     }
-    wait_idle(a);
+    if (!app_recording(a))
+        wait_idle(a);
     welcome(a, &p);
     read_all(a, &r);
     finish_paused(a);

@@ -63,6 +63,12 @@ struct app {
     struct history *history; /* NULL: not recording */
     char *db_path;
     struct hdb *hdb; /* opened on first use by app_hdb() */
+    struct app_past {    /* app_recorded.c: */
+        struct backend *b; /* a recording of the session, for steps that left the engine's memory; NULL:
+                              not read, or the log does not hold it */
+        char session[SESSION_ID];
+        int turn, step; /* the newest when it was read */
+    } past;
     char session[SESSION_ID];
     char past_of[SESSION_ID]; /* the saved session that was resumed or copied last */
     char *system;
@@ -153,7 +159,24 @@ uint64_t app_show_pause(struct app *a);
  * False: there is none. For backends with VIEW_TREES. */
 bool app_latest_tree(struct app *a, struct step_view *v);
 
+/* ---- app_recorded.c -------------------------------------------------------------------------- */
+
+/* Opens the app over a saved session (repl/recorded.h): no engine, no log, nothing is saved. Takes over d,
+ * also on failure. file: the session is a pack. */
+bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
+                       const struct session_row *row, bool file, struct err *e);
+bool app_recording(const struct app *a); /* whether the backend is such a recording */
+/* The page table, a position and a step as they were after step T.S, (0, 0): now: from the backend, and
+ * what has left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For
+ * backends with VIEW_PAGES (VIEW_TREES: app_step_at()). */
+bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
+bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
+                     struct err *e);
+bool app_step_at(struct app *a, int turn, int step, struct step_view *v, struct err *e);
+
 /* ---- app.c ----------------------------------------------------------------------------------- */
+
+void app_look_at_terminal(struct app *a); /* colours and characters, from the options */
 
 /* Opens log and engine, begins or resumes the session as the options say. Progress of loading is
  * reported through o->engine.progress. */

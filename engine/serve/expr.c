@@ -313,6 +313,24 @@ static bool parse_or(struct parser *p)
     return true;
 }
 
+void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int page_size,
+                       double fact[N_FACTS])
+{
+    fact[FACT_POS] = rec->pos0;
+    fact[FACT_ROWS] = rec->rows;
+    fact[FACT_DRAFTED] = rec->drafted;
+    fact[FACT_ACCEPTED] = rec->accepted;
+    fact[FACT_NEW] = n_new;
+    fact[FACT_BONUS] = rec->bonus < 0 ? (double)NAN : rec->bonus;
+    fact[FACT_MARGIN] = (double)rec->margin;
+    fact[FACT_PAGE_WRAP] = div_up(rec->pos0, page_size) * page_size < rec->pos0 + cells;
+    fact[FACT_PREFILL] = rec->kind == STEP_PREFILL;
+    fact[FACT_US_DRAFT] = rec->us_draft;
+    fact[FACT_US_VERIFY] = rec->us_verify;
+    fact[FACT_US_COMMIT] = rec->us_commit;
+    fact[FACT_US_CHECK] = rec->us_check;
+}
+
 bool expr_parse(struct expr *x, const char *text, struct err *e)
 {
     size_t n = strlen(text);

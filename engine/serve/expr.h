@@ -65,6 +65,9 @@ struct expr {
     char strings[EXPR_TEXT + 1];
 };
 
+/* The facts that a step's record tells. n_new: tokens that it emitted; cells: those that it committed. */
+void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int page_size,
+                       double fact[N_FACTS]);
 /* Compiles a condition. False and *e (ERR_USAGE) names the first place that is wrong and what was
  * expected there; *x is undefined then. */
 bool expr_parse(struct expr *x, const char *text, struct err *e);

@@ -49,6 +49,7 @@ int cli_pack(struct cli *c);
 int cli_db(struct cli *c);
 int cli_replay(struct cli *c);
 int cli_diff(struct cli *c);
+int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);
 int cli_tokenize(struct cli *c);
 int cli_golden(struct cli *c);
@@ -60,6 +61,10 @@ struct bench_replies;
 bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, struct err *e);
 
 /* ---- what they share ---- */
+
+/* Decides between the full screen and plain lines, and sets opt.plain and opt.tui. False and *e: what
+ * was asked for cannot be had. */
+bool cli_choose_face(struct cli *c, struct err *e);
 
 /* Prints "aerie: message", sanitised, to standard error; returns the exit code of its kind. */
 int cli_fail(const struct err *e);

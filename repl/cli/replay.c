@@ -105,7 +105,7 @@ static void compare_end(struct replay *r, const struct act *a, const struct even
 
 static bool shows(const struct replay *r)
 {
-    return !r->c->check && !r->c->opt.json && !changed(r);
+    return r->c->opt.verbose && !r->c->opt.json && !changed(r);
 }
 
 static void show_user(struct replay *r, const struct act *a)
@@ -134,7 +134,13 @@ static void show_reply(struct replay *r, const struct event *ev)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* The same models are needed to replay at all; --check needs everything that decides the bits. */
+/* The same models are needed to replay at all; --check without -v needs everything that decides the
+ * bits. */
+static bool strict(const struct cli *c)
+{
+    return c->check && !c->opt.verbose;
+}
+
 static bool compare_engine(struct replay *r, const char *about, const char *now, struct err *e)
 {
     struct buf differs = {0};
@@ -142,13 +148,13 @@ static bool compare_engine(struct replay *r, const char *about, const char *now,
     bool same = differs.n == 0, models = !differs.n || !strstr(differs.p, "another ");
     if (!models)
         err_set(e, ERR_USAGE, "the session was made with %s", differs.p);
-    else if (!same && r->c->check)
+    else if (!same && strict(r->c))
         err_set(e, ERR_USAGE, "cannot check: the session was made with %s", differs.p);
     else if (!same && !r->c->opt.quiet)
         fprintf(stderr, "aerie: the session was made with %s: its digests may differ\n",
                 differs.p);
     buf_free(&differs);
-    return models && (same || !r->c->check);
+    return models && (same || !strict(r->c));
 }
 
 /* Notes another build or device in r->other: they need not change a bit, but if the replay differs
@@ -398,7 +404,7 @@ static bool play(struct replay *r, struct err *e)
     struct cli *c = r->c;
     struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
                             .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n,
-                            .refusal = c->check ? "cannot check: " : NULL, .forced = c->forced};
+                            .refusal = strict(c) ? "cannot check: " : NULL, .forced = c->forced};
     how.engine.progress = c->opt.quiet ? NULL : cli_progress;
     struct rerun_calls on = {.opened = on_opened, .turn = on_turn, .event = on_event, .arg = r};
     bool ok = rerun_play(&r->run, &r->script, &how, &on, e);
@@ -423,6 +429,8 @@ static bool take_words(struct cli *c, struct err *e)
 int cli_replay(struct cli *c)
 {
     struct err e = {0};
+    if (!c->check && !c->with.n && !c->forced)
+        return cli_play(c);
     struct replay r = {.c = c};
     struct session_row row = {0};
     sheet_init(&r.sheet, c->opt.ascii);

@@ -70,18 +70,29 @@ static int line_face(struct app *a, const char *unused)
     return plain_run(a);
 }
 
+bool cli_choose_face(struct cli *c, struct err *e)
+{
+    struct err why = {0};
+    struct options *o = &c->opt;
+    bool lines = o->plain || o->json || o->script, screen = terminal(&why);
+    if (o->tui && lines)
+        err_set(&why, ERR_USAGE, "--tui cannot go with %s",
+                o->plain ? "--plain" : o->json ? "--json" : "--script");
+    if (o->tui && (lines || !screen)) {
+        *e = why;
+        return false;
+    }
+    o->plain = lines || !screen;
+    o->tui = !o->plain;
+    return true;
+}
+
 int cli_chat(struct cli *c)
 {
     struct err e = {0};
     struct options *o = &c->opt;
-    bool lines = o->plain || o->json || o->script, screen = terminal(&e);
-    if (o->tui && lines)
-        err_set(&e, ERR_USAGE, "--tui cannot go with %s",
-                o->plain ? "--plain" : o->json ? "--json" : "--script");
-    if (o->tui && (lines || !screen))
+    if (!cli_choose_face(c, &e))
         return cli_fail(&e);
-    o->plain = lines || !screen;
-    o->tui = !o->plain;
     o->engine.attended = o->tui || (!o->script && isatty(STDIN_FILENO));
     return talk(c, o->plain ? line_face : screen_face, NULL);
 }

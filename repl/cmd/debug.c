@@ -74,11 +74,11 @@ static void pause_json(struct app *a, const struct debug_view *v, struct buf *js
 static void pause_text(struct app *a, const struct debug_view *v, struct sheet *out)
 {
     struct buf tokens = {0};
-    say_line(out, ST_WARN, "paused: %s", v->why);
+    say_line(out, ST_WARN, "%s%s", app_recording(a) ? "" : "paused: ", v->why);
     tokens_text(a, v, &tokens);
     if (v->n_token)
         say_line(out, ST_TEXT, "tokens of the step: %s", tokens.p);
-    if (v->pauses == 1)
+    if (v->pauses == 1 && !app_recording(a))
         say_line(out, ST_DIM, "/phase, /step, /finish or /continue goes on; /tree, /pages and all other views "
                  "show this state");
     buf_free(&tokens);

@@ -46,7 +46,7 @@ _aerie() {
           '(-v --verbose)'{-v,--verbose}'[statistics]')
     local -a commands
     commands=('chat:talk with the model' 'run:answer one prompt' 'logs:list saved sessions'
-              'show:print a session, a turn or a step' 'replay:run a session again' 'diff:find the first difference of two runs' 'parity:compute prompts twice, compare ids'
+              'show:print a session, a turn or a step' 'replay:play a session, or run it again' 'diff:find the first difference of two runs' 'parity:compute prompts twice, compare ids'
               'export:write a session to a file'
               'pack:write a session to one file for others' 'db:care for the database'
               'tokenize:print token ids'
@@ -64,7 +64,8 @@ _aerie() {
         show) _arguments $common '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
         diff) _arguments $common $model $cut '*--with[change NAME=VALUE]:change:' '--log-only[run no model]' \
             '--threads[CPU threads]:number:' '--db[database]:file:_files' '--json[JSON]' '1::' '2:session:_aerie_sessions' '3:session:_aerie_sessions' ;;
-        replay) _arguments $common $model $cut '--check[only the verdict]' \
+        replay) _arguments $common $model $cut '--check[run it again, compare]' '--verbose[with its turns]' '--plain[lines]' '--tui[full screen]' \
+          '--script[lines from a file]:file:_files' '--theme[colours]:theme:(auto dark light)' '--no-mouse[no clicks]' \
             '*--with[change NAME=VALUE]:change:' '--forced[commit the recorded tokens]' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;
         parity) _arguments $common $model $engine '*--a[how one side is computed]:change:_aerie_changes' \

@@ -54,8 +54,8 @@ only engine/remote "$below" 'engine/(backend|opts|page_history)\.h'
 only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 
 public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
-public+='|models/tokenizer/tokenizer\.h|engine/serve/(calibrate|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 public+='|engine/fault\.h|engine/tools/noise_backend\.h'
+public+='|models/tokenizer/tokenizer\.h|engine/serve/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|facts|differ|rerun|script|trace|verdict|interrupt|text/.*)\.h'

@@ -124,7 +124,7 @@ forge "no steps: replies only" "delete from step" 0 '^equal: .* 0 steps \(where 
 forge "no steps, another reply" "delete from step; update turn set tokens = x'07000000' || substr(tokens, 5) where role='reply' and n=$turn and session_id='$id'" 1 "differs in turn $turn: reply"
 "$AERIE" --db "$T/forged.db" replay "$id" --check --json >"$T/out"
 grep -q "^{\"equal\":false,.*\"turn\":$turn,.*\"what\":\"reply\"" "$T/out"; result "the verdict as JSON" $?
-"$AERIE" replay "$id" >"$T/out"; [ $? = 0 ] && grep -q '^turn 1' "$T/out" && grep -q 'steps: equal' "$T/out"
-result "without --check the session is printed" $?
+"$AERIE" replay --check -v "$id" >"$T/out"; [ $? = 0 ] && grep -q '^turn 1' "$T/out" && grep -q 'steps: equal' "$T/out"
+result "with -v the session is printed" $?
 echo "1..$n"
 exit $bad

@@ -1,0 +1,238 @@
+/* recorded_views.c - the views of a recording: what pages->table, trees->of_step and the others showed
+ * at its present, or after any of its steps. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/facts.h"
+#include "repl/recorded_parts.h"
+
+static struct recorded *rec(struct backend *b)
+{
+    struct recorded *r = recorded_of(b);
+    CHECK(r);
+    return r;
+}
+
+/* ---- steps and trees ------------------------------------------------------------------------- */
+
+static int latest_steps(struct backend *b, struct step_info *out, int max)
+{
+    const struct recorded *r = rec(b);
+    int n = min_int(r->at + 1, max);
+    for (int i = 0; i < n; i++) {
+        const struct rec_step *s = &r->step[r->at + 1 - n + i];
+        out[i] = (struct step_info){s->turn, s->step, s->rec, s->n_token};
+    }
+    return n;
+}
+
+static void range(struct backend *b, struct step_range *v)
+{
+    const struct recorded *r = rec(b);
+    *v = (struct step_range){.n = (uint64_t)r->n_step};
+    if (r->n_step == 0)
+        return;
+    const struct rec_step *first = &r->step[0], *last = &r->step[r->n_step - 1];
+    v->first_turn = first->turn;
+    v->first_step = first->step;
+    v->last_turn = last->turn;
+    v->last_step = last->step;
+}
+
+static void fill_step(const struct recorded *r, const struct rec_step *s, struct step_view *v)
+{
+    *v = (struct step_view){.turn = s->turn, .step = s->step, .rec = s->rec, .n_token = s->n_token};
+    recorded_tree(r, s, &v->tree);
+    for (int i = 0; i < s->n_token; i++) {
+        v->token[i] = r->token.v[s->token + i];
+        v->fact[i] = r->fact[s->token + i];
+    }
+}
+
+static bool latest_tree(struct backend *b, struct step_view *v)
+{
+    const struct recorded *r = rec(b);
+    for (int i = r->at; i >= 0; i--)
+        if (r->step[i].n_node) {
+            fill_step(r, &r->step[i], v);
+            return true;
+        }
+    return false;
+}
+
+static bool tree_of_step(struct backend *b, int turn, int step, struct step_view *v)
+{
+    const struct recorded *r = rec(b);
+    int i = recorded_find(r, turn, step);
+    if (i >= 0)
+        fill_step(r, &r->step[i], v);
+    return i >= 0;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static void fill_table(const struct recorded *r, const struct page_history *h, int turn, int step,
+                       struct page_table *t)
+{
+    if (h)
+        page_history_table(h, t);
+    else
+        *t = (struct page_table){.page = xcalloc(1, sizeof *t->page)};
+    memcpy(t->session, r->session, sizeof t->session);
+    t->turn = turn;
+    t->step = step;
+    t->capacity = r->info.context;
+}
+
+static void table(struct backend *b, struct page_table *t)
+{
+    struct recorded *r = rec(b);
+    fill_table(r, recorded_fold(r, r->at), r->at_turn, r->at_step, t);
+}
+
+/* The pages after a step; NULL and *e: there is no such step, or they were not recorded. */
+static const struct page_history *fold_of(struct recorded *r, int turn, int step, struct err *e)
+{
+    int i = recorded_find(r, turn, step);
+    if (i < 0)
+        err_set(e, ERR_NEGATIVE, "the recording has no step %d.%d", turn, step);
+    else if (!r->step[i].paged)
+        err_set(e, ERR_NEGATIVE, "the pages of step %d.%d were not recorded", turn, step);
+    return recorded_fold(r, i);
+}
+
+static bool table_at(struct backend *b, int turn, int step, struct page_table *t, struct err *e)
+{
+    struct recorded *r = rec(b);
+    const struct page_history *h = fold_of(r, turn, step, e);
+    *t = (struct page_table){0};
+    if (h)
+        fill_table(r, h, turn, step, t);
+    return h != NULL;
+}
+
+static bool position_in(const struct recorded *r, const struct page_history *h, int turn, int position,
+                        struct pos_view *v, struct err *e)
+{
+    struct ids context = {0};
+    int n_prompt;
+    int32_t token = -1;
+    if (contexts_of(&r->contexts, turn, &context, &n_prompt) && position >= 0 && position < context.n)
+        token = context.v[position];
+    ids_free(&context);
+    return page_history_position(h, position, token, v, e);
+}
+
+static bool position_at(struct backend *b, int turn, int step, int position, struct pos_view *v,
+                        struct err *e)
+{
+    struct recorded *r = rec(b);
+    const struct page_history *h = fold_of(r, turn, step, e);
+    return h && position_in(r, h, turn, position, v, e);
+}
+
+/* Where a turn begins, the context is still that of the last step before it. */
+static bool position(struct backend *b, int at, struct pos_view *v, struct err *e)
+{
+    struct recorded *r = rec(b);
+    const struct page_history *h = recorded_fold(r, r->at);
+    if (r->at < 0)
+        return err_set(e, ERR_USAGE, "the context is empty: the recording's first step is still to come");
+    if (!h)
+        return err_set(e, ERR_NEGATIVE, "the pages of step %d.%d were not recorded", r->step[r->at].turn,
+                       r->step[r->at].step);
+    return position_in(r, h, r->step[r->at].turn, at, v, e);
+}
+
+/* The latest of a step's events that are about the page, newest first. */
+static int events_of_step(const struct recorded *r, int i, enum pool_id pool, int page,
+                          struct page_event *out, uint64_t *seq, int max)
+{
+    const struct rec_step *s = &r->step[i];
+    struct context_lengths l;
+    struct page_event *ev;
+    int n, found = 0;
+    if (!s->paged || !page_unpack(r->pages.p + s->pages, s[1].pages - s->pages, &l, &ev, &n, NULL))
+        return 0;
+    for (int k = n - 1; k >= 0 && found < max; k--)
+        if (ev[k].pool == pool && ev[k].page == page && ev[k].op != PAGE_RESET) {
+            out[found] = ev[k];
+            seq[found++] = s->n_event + (uint64_t)k;
+        }
+    free(ev);
+    return found;
+}
+
+static int page_events(struct backend *b, enum pool_id pool, int page, struct page_event *out,
+                       uint64_t *seq, int max)
+{
+    const struct recorded *r = rec(b);
+    int n = 0;
+    for (int i = r->at; i >= 0 && n < max; i--)
+        n += events_of_step(r, i, pool, page, out + n, seq + n, max - n);
+    for (int i = 0; i < n / 2; i++) {
+        struct page_event ev = out[i];
+        uint64_t number = seq[i];
+        out[i] = out[n - 1 - i];
+        seq[i] = seq[n - 1 - i];
+        out[n - 1 - i] = ev;
+        seq[n - 1 - i] = number;
+    }
+    return n;
+}
+
+static void ledger(struct backend *b, struct pool_view pool[N_POOLS])
+{
+    struct page_table t;
+    table(b, &t);
+    memcpy(pool, t.pool, sizeof t.pool);
+    page_table_free(&t);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static void faults_on(struct backend *b, struct bugs *on)
+{
+    const struct recorded *r = rec(b);
+    const struct rec_turn *t = recorded_turn(r, r->at_turn);
+    *on = (struct bugs){0};
+    for (int i = 0; t && i < N_BUGS; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "bug.%d", bug_at((enum bug)i)->number);
+        char *value = facts_value(t->settings, name);
+        if (value)
+            bug_set(on, name + 4, value, NULL);
+        free(value);
+    }
+}
+
+/* ---- the groups ------------------------------------------------------------------------------ */
+
+void recorded_views(struct recorded *r)
+{
+    static const struct steps_ops steps = {.latest = latest_steps};
+    static const struct trees_ops trees = {.range = range, .latest = latest_tree,
+                                           .of_step = tree_of_step};
+    static const struct pools_ops pools = {.ledger = ledger};
+    static const struct pages_ops pages = {.table = table, .position = position, .events = page_events,
+                                           .table_at = table_at, .position_at = position_at};
+    static const struct faults_ops faults = {.on = faults_on};
+    static const char no_engine[] = "a recorded session has no engine: aerie --session goes on with it";
+    static const char no_steps[] = "the log of this session has no steps: the log level was text";
+    static const char no_pages[] =
+        "the log of this session has no page events: its log level was below tree, or its aerie older";
+    struct backend *b = &r->base;
+    b->steps = r->n_step ? &steps : NULL;
+    b->trees = r->n_step ? &trees : NULL;
+    b->pools = r->any_pages ? &pools : NULL;
+    b->pages = r->any_pages ? &pages : NULL;
+    b->faults = &faults;
+    b->debug = r->n_step ? &recorded_debug : NULL;
+    b->lacks[VIEW_PLAN] = b->lacks[VIEW_CHECK] = b->lacks[VIEW_PROBE] = no_engine;
+    if (!r->n_step)
+        b->lacks[VIEW_STEPS] = b->lacks[VIEW_TREES] = b->lacks[VIEW_ACCEPT] = b->lacks[VIEW_DEBUG] =
+            no_steps;
+    if (!r->any_pages)
+        b->lacks[VIEW_POOLS] = b->lacks[VIEW_PAGES] = no_pages;
+}
