@@ -143,6 +143,12 @@ void app_look(struct app *a, struct status *s);
 /* The address that was set with /at or on the screen. False: now. */
 bool app_address(const struct app *a, int *turn, int *step);
 
+/* ---- cmd/why.c ------------------------------------------------------------------------------- */
+
+/* Writes why a node of a step was accepted or rejected, as /why does; node -1: the one that tells most
+ * about the step. False and *e: there is no such step or node. */
+bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e);
+
 /* ---- cmd/probe.c ----------------------------------------------------------------------------- */
 
 /* Shows what was asked of a probed step; what both faces do with EV_PROBE. */

@@ -21,7 +21,7 @@ cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cm
 cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool;
 cmd_fn cmd_where, cmd_step, cmd_phase, cmd_next, cmd_finish, cmd_continue, cmd_until;
 cmd_fn cmd_break, cmd_watch, cmd_delete, cmd_breaks;
-cmd_fn cmd_layers, cmd_attn, cmd_top;
+cmd_fn cmd_why, cmd_top, cmd_tokens, cmd_layers, cmd_attn;
 cmd_fn cmd_address, cmd_layout;
 cmd_fn cmd_plan, cmd_bug, cmd_several, cmd_check, cmd_calibrate, cmd_sql;
 cmd_complete_fn complete_bug, complete_help, complete_set, complete_file, complete_session, complete_drop;

@@ -1,0 +1,203 @@
+/* tokens.c - /tokens: the context token by token: text, step, fate, pages, probability and rival. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+enum { SHOWN = 32, MOST = 4096, CELLS = 18 };
+
+/* One token of the context. */
+struct token {
+    struct pos_view at;
+    int turn, step;   /* that emitted it; turn 0: a prompt's token, or of a step that is not known */
+    const char *fate; /* "" for turn 0 */
+    int depth;        /* of an accepted node */
+    struct token_fact fact;
+};
+
+struct tokens {
+    struct token *v; /* positions [from, from + n) */
+    int from, n;
+};
+
+/* What the step says about the tokens that it appended, where the context still holds them. A later
+ * step at the same place replaces what an earlier one said: its turn was undone. */
+static bool take_step(const struct step_view *s, void *arg)
+{
+    struct tokens *t = arg;
+    bool prompt = s->rec.kind == STEP_PREFILL;
+    int first = s->rec.pos0 + (prompt ? s->rec.rows : 1);
+    for (int k = 0; k < s->n_token; k++) {
+        int i = first + k - t->from;
+        if (i < 0 || i >= t->n || t->v[i].at.token != s->token[k])
+            continue;
+        struct token *x = &t->v[i];
+        bool last = k == s->n_token - 1;
+        x->turn = s->turn;
+        x->step = s->step;
+        x->depth = last ? 0 : k + 1;
+        x->fact = s->fact[k];
+        x->fate = k < s->rec.forced           ? "forced"
+                  : !last                      ? "accepted"
+                  : s->rec.kind == STEP_SPEC ? "bonus"
+                                               : "target";
+    }
+    return true;
+}
+
+/* ---- as text --------------------------------------------------------------------------------- */
+
+static void add_page(struct sheet *out, int slot, int page_size)
+{
+    if (slot)
+        sheet_printf(out, ST_TEXT, " %5d", slot / page_size);
+    else
+        sheet_printf(out, ST_DIM, " %5s", "-");
+}
+
+static void token_line(struct app *a, const struct token *x, int P, struct sheet *out)
+{
+    char step[24] = "", fate[24] = "prompt";
+    if (x->turn) {
+        snprintf(step, sizeof step, "%d.%d", x->turn, x->step);
+        snprintf(fate, sizeof fate, "%s", x->fate);
+    }
+    if (x->depth)
+        snprintf(fate, sizeof fate, "%s %d", x->fate, x->depth);
+    sheet_printf(out, ST_TEXT, "%6d %6d ", x->at.position, x->at.token);
+    view_token(out, x->turn ? ST_TEXT : ST_USER, a->backend, x->at.token, CELLS);
+    sheet_tab(out, 14 + CELLS + 1);
+    sheet_printf(out, ST_TEXT, "%7s ", step);
+    sheet_printf(out, x->depth ? ST_DRAFT : x->turn ? ST_TEXT : ST_DIM, "%-10s", fate);
+    add_page(out, x->at.full_slot, P);
+    add_page(out, x->at.swa_slot, P);
+    add_page(out, x->at.draft_slot, P);
+    if (x->turn && !isnan(x->fact.logp)) {
+        sheet_printf(out, ST_TEXT, "  %.3f", exp((double)x->fact.logp));
+        if (x->fact.rival >= 0) {
+            sheet_add(out, ST_TEXT, "  ");
+            view_token(out, ST_DIM, a->backend, x->fact.rival, CELLS);
+            sheet_printf(out, ST_DIM, " %.3f", exp((double)x->fact.rival_logp));
+        }
+    }
+    sheet_line(out);
+}
+
+static void tokens_text(struct app *a, const struct tokens *t, int length, struct sheet *out)
+{
+    int P = max_int(1, backend_info(a->backend)->page_size);
+    sheet_add(out, ST_HEAD, "TOKENS");
+    sheet_printf(out, ST_TEXT, "  %d-%d of %d in the context; pages of %d", t->from, t->from + t->n - 1,
+                 length, P);
+    sheet_line(out);
+    say_line(out, ST_HEAD, "%6s %6s %-*s%7s %-10s %5s %5s %5s  %5s  %s", "pos", "id", CELLS + 2, "token", "step", "fate",
+             "full", "swa", "draft", "p", "rival");
+    for (int i = 0; i < t->n; i++)
+        token_line(a, &t->v[i], P, out);
+    say_line(out, ST_DIM, "accepted N: drafted at depth N; bonus: the target's own after them; p: of the "
+             "target at temperature 1; rival: the best other token");
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void page_json(struct buf *json, const char *key, int slot, int page_size)
+{
+    jput_key(json, key);
+    if (slot)
+        jput_int(json, slot / page_size);
+    else
+        jput_null(json);
+}
+
+static void token_json(struct app *a, const struct token *x, int P, struct buf *json)
+{
+    size_t n;
+    const char *text = backend_token(a->backend, x->at.token, &n);
+    jput_open(json, '{');
+    jput_kint(json, "position", x->at.position);
+    jput_kint(json, "token", x->at.token);
+    jput_key(json, "text");
+    jput_strn(json, text, n);
+    jput_kstr(json, "fate", x->turn ? x->fate : "prompt");
+    if (x->turn) {
+        jput_kint(json, "turn", x->turn);
+        jput_kint(json, "step", x->step);
+        jput_kint(json, "depth", x->depth);
+        jput_kreal(json, "p", exp((double)x->fact.logp));
+        if (x->fact.rival >= 0) {
+            jput_kint(json, "rival", x->fact.rival);
+            jput_kreal(json, "rival_p", exp((double)x->fact.rival_logp));
+        }
+    }
+    page_json(json, "full", x->at.full_slot, P);
+    page_json(json, "swa", x->at.swa_slot, P);
+    page_json(json, "draft", x->at.draft_slot, P);
+    jput_close(json, '}');
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool range_of(struct app *a, int argc, char **argv, struct tokens *t, int *length,
+                     struct err *e)
+{
+    struct chat_view chat;
+    long from, to;
+    backend_chat(a->backend, &chat);
+    *length = chat.length;
+    if (chat.length == 0)
+        return err_set(e, ERR_NEGATIVE, "the context is empty: send a message first");
+    from = max_int(0, chat.length - SHOWN);
+    to = chat.length - 1;
+    if (argc > 0 && !arg_int(argv[0], "the first position", 0, to, &from, e))
+        return false;
+    if (argc == 1)
+        to = min_int((int)to, (int)from + SHOWN - 1);
+    if (argc == 2 && !arg_int(argv[1], "the last position", from, to, &to, e))
+        return false;
+    if (to - from >= MOST)
+        return err_set(e, ERR_USAGE, "at most %d tokens at a time", MOST);
+    t->from = (int)from;
+    t->n = (int)(to - from + 1);
+    return true;
+}
+
+/* The live positions; a turn that runs may have shortened the context since. */
+static void read_positions(struct app *a, struct tokens *t)
+{
+    struct err e;
+    t->v = xcalloc((size_t)t->n, sizeof *t->v);
+    for (int i = 0; i < t->n; i++) {
+        t->v[i].fate = "";
+        t->v[i].fact = (struct token_fact){.logp = NAN, .rival_logp = NAN, .rival = -1};
+        if (!a->backend->pages->position(a->backend, t->from + i, &t->v[i].at, &e))
+            t->n = i;
+    }
+}
+
+bool cmd_tokens(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                struct buf *json, struct err *e)
+{
+    (void)rest;
+    struct tokens t = {0};
+    const char *source;
+    int length;
+    if (argc > 2)
+        return arg_expected("tokens", "takes a first and a last position", e);
+    if (!app_needs(a, "tokens", VIEW_PAGES, e) || !app_needs(a, "tokens", VIEW_STEPS, e) ||
+        !app_needs(a, "tokens", VIEW_TREES, e) || !range_of(a, argc, argv, &t, &length, e))
+        return false;
+    read_positions(a, &t);
+    bool ok = app_each_step(a, true, take_step, &t, &source, e);
+    if (ok && json) {
+        jput_open(json, '[');
+        for (int i = 0; i < t.n; i++)
+            token_json(a, &t.v[i], max_int(1, backend_info(a->backend)->page_size), json);
+        jput_close(json, ']');
+    } else if (ok) {
+        tokens_text(a, &t, length, out);
+    }
+    free(t.v);
+    return ok;
+}

@@ -1,0 +1,500 @@
+/* why.c - /why: why a drafted node was accepted or rejected, in words and numbers.
+ *
+ * The rule (kernels/tree_rules.h): after a row the target makes its own choice, the best token (greedy)
+ * or one drawn with the row's uniform; the child that holds this token is accepted. What the draft
+ * thought of a node, its q, decides only whether the tree has the node. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/window.h"
+#include "repl/cmd/cmd.h"
+
+enum { CELLS = 20, NEAR = 4 /* tokens */, CHANGES = 8 };
+
+/* What is known about one node of a step. */
+struct why {
+    const struct step_view *v;
+    int node, parent, depth, pos; /* parent -1: the root */
+    int rank, siblings;           /* by the draft's probability, from 1 */
+    int wrong;                    /* the first ancestor that was not accepted; -1: all were */
+    int32_t choice, rival;        /* after the parent; -1: not known */
+    float choice_p, rival_p;      /* NAN: not known */
+    float p, u;                   /* u NAN: greedy, or not on the path */
+    bool forced;                  /* the choice was given by hand */
+    int window_first, W, P;
+};
+
+/* ---- facts ----------------------------------------------------------------------------------- */
+
+/* The place of a row on the accepted path, the root's being 0; -1: it is not on it. */
+static int place_on_path(const struct tree *t, int row)
+{
+    int n = 0;
+    if (row && t->fate[row] != FATE_ACCEPTED)
+        return -1;
+    for (int i = row; i > 0; i = t->parent[i])
+        n++;
+    return n;
+}
+
+static void rank_of(const struct tree *t, struct why *w)
+{
+    w->rank = 1;
+    for (int i = w->parent + 1; i < t->n; i++) {
+        if (t->parent[i] != w->parent)
+            continue;
+        w->siblings++;
+        w->rank += t->q[i] > t->q[w->node] || (i < w->node && !(t->q[i] < t->q[w->node]));
+    }
+}
+
+/* What the target chose after row `row` of the tree. */
+static void choice_of(const struct step_view *v, int row, struct why *w)
+{
+    int k = place_on_path(&v->tree, row);
+    w->choice = w->rival = -1;
+    w->choice_p = w->rival_p = NAN;
+    if (k < 0 || k >= v->n_token)
+        return;
+    w->choice = v->token[k];
+    w->choice_p = expf(v->fact[k].logp);
+    w->rival = v->fact[k].rival;
+    w->rival_p = expf(v->fact[k].rival_logp);
+    w->forced = k < v->rec.forced;
+}
+
+static void look_at(struct app *a, const struct step_view *v, int node, struct why *w)
+{
+    const struct backend_info *info = backend_info(a->backend);
+    const struct tree *t = &v->tree;
+    *w = (struct why){.v = v, .node = node, .wrong = -1, .W = info->window,
+                      .P = max_int(1, info->page_size)};
+    w->parent = node > 0 ? t->parent[node] : -1;
+    w->depth = node > 0 ? t->depth[node] : 0;
+    w->pos = v->rec.pos0 + w->depth;
+    w->p = node > 0 ? t->p[node] : NAN;
+    w->u = w->parent >= 0 ? t->u[w->parent] : NAN;
+    w->window_first = window_first(w->pos, w->W);
+    choice_of(v, max_int(0, w->parent), w);
+    if (node > 0)
+        rank_of(t, w);
+    for (int i = w->parent; i > 0; i = t->parent[i])
+        if (t->fate[i] != FATE_ACCEPTED)
+            w->wrong = i;
+}
+
+/* The node that tells most about a step: the draft's best guess where the path ended, else the last
+ * accepted node; 0: there is no drafted node. */
+static int telling_node(const struct tree *t)
+{
+    int best = 0, last = 0;
+    for (int i = 1; i < t->n; i++) {
+        if (t->fate[i] == FATE_ACCEPTED)
+            last = i;
+        if (t->fate[i] == FATE_REJECTED && t->fate[t->parent[i]] == FATE_ACCEPTED &&
+            (best == 0 || t->depth[i] > t->depth[best] ||
+             (t->depth[i] == t->depth[best] && t->q[i] > t->q[best])))
+            best = i;
+    }
+    return best && t->depth[best] > t->depth[last] ? best : last ? last : best;
+}
+
+static bool has_rejection(const struct tree *t)
+{
+    int i = telling_node(t);
+    return i > 0 && t->fate[i] == FATE_REJECTED;
+}
+
+/* The newest step whose path ended because the draft was wrong. */
+static bool newest_rejection(struct app *a, struct step_view *v, struct err *e)
+{
+    struct step_info *step = xmalloc(STEPS_KEPT * sizeof *step);
+    int n = a->backend->steps->latest(a->backend, step, STEPS_KEPT);
+    bool found = false;
+    for (int i = n - 1; i >= 0 && !found; i--)
+        found = step[i].rec.drafted > step[i].rec.accepted &&
+                a->backend->trees->of_step(a->backend, step[i].turn, step[i].step, v) &&
+                has_rejection(&v->tree);
+    free(step);
+    return found || err_set(e, ERR_NEGATIVE, n ? "no step in memory ended at a rejected node"
+                                               : "there is no step yet: send a message first");
+}
+
+/* ---- pages that changed hands ---------------------------------------------------------------- */
+
+struct change {
+    enum pool_id pool;
+    int32_t page;
+    int column;
+    bool taken; /* else released */
+};
+
+/* Adds the pages that one table has and the other has not. */
+static int differ(const struct page_table *in, const struct page_table *other, bool taken,
+                  struct change *out, int n)
+{
+    for (int c = 0; c < in->n_page; c++)
+        for (int p = 0; p < N_POOLS; p++) {
+            int32_t page = page_in(&in->page[c], (enum pool_id)p);
+            int32_t there = c < other->n_page ? page_in(&other->page[c], (enum pool_id)p) : 0;
+            if (page && page != there && n < CHANGES)
+                out[n++] = (struct change){(enum pool_id)p, page, c, taken};
+        }
+    return n;
+}
+
+/* The changes of the page table in this step, at most CHANGES; -1: not known. */
+static int page_changes(struct app *a, const struct step_view *v, struct change out[CHANGES])
+{
+    struct page_table before, after;
+    struct err e;
+    struct backend *b = a->backend;
+    int n = -1;
+    if (!backend_has(b, VIEW_PAGES) || v->step < 2 ||
+        !b->pages->table_at(b, v->turn, v->step - 1, &before, &e))
+        return -1;
+    if (b->pages->table_at(b, v->turn, v->step, &after, &e)) {
+        n = differ(&after, &before, true, out, 0);
+        n = differ(&before, &after, false, out, n);
+        page_table_free(&after);
+    }
+    page_table_free(&before);
+    return n;
+}
+
+/* ---- as text --------------------------------------------------------------------------------- */
+
+static void label(struct sheet *out, const char *name)
+{
+    sheet_printf(out, ST_LABEL, "%-8s ", name);
+}
+
+static void node_name(struct app *a, const struct tree *t, int node, struct sheet *out)
+{
+    sheet_printf(out, ST_TEXT, node ? "node %d " : "the root ", node);
+    view_token(out, ST_TEXT, a->backend, t->token[node], CELLS);
+}
+
+static void head_line(struct app *a, const struct why *w, struct sheet *out)
+{
+    static const struct {
+        enum style st;
+        const char *word;
+    } fate[] = {{ST_DIM, "not verified"}, {ST_GOOD, "accepted"}, {ST_BAD, "rejected"},
+                {ST_DIM, "cut: an ancestor was rejected"}};
+    const struct tree *t = &w->v->tree;
+    int f = t->fate[w->node] & 3;
+    sheet_add(out, ST_HEAD, "WHY");
+    sheet_printf(out, ST_TEXT, "  step %d.%d  ", w->v->turn, w->v->step);
+    node_name(a, t, w->node, out);
+    sheet_printf(out, ST_TEXT, " at %d  ", w->pos);
+    if (w->node)
+        sheet_add(out, fate[f].st, fate[f].word);
+    else
+        sheet_add(out, ST_DIM, "the last token of the step before; nobody drafted it here");
+    sheet_line(out);
+}
+
+static void draft_line(struct app *a, const struct why *w, struct sheet *out)
+{
+    const struct tree *t = &w->v->tree;
+    label(out, "draft");
+    sheet_printf(out, ST_DRAFT, "q %.4f", (double)t->q[w->node]);
+    sheet_printf(out, ST_TEXT, ", rank %d of %d guess%s after ", w->rank, w->siblings,
+                 w->siblings == 1 ? "" : "es");
+    node_name(a, t, w->parent, out);
+    sheet_printf(out, ST_TEXT, "; depth %d of %d", w->depth, tree_depth(t));
+    sheet_line(out);
+}
+
+/* ": margin 0.58 nats, 1.8 times as probable" of p over the other. */
+static void add_margin(float p, float other, struct sheet *out)
+{
+    double nats = log((double)p) - log((double)other);
+    if (!isfinite(nats))
+        return;
+    sheet_printf(out, fabs(nats) < 0.05 ? ST_WARN : ST_TEXT, ": margin %.3g nats", nats);
+    if (fabs(nats) < 0.05)
+        sheet_add(out, ST_WARN, ", nearly a tie");
+}
+
+static void target_line(struct app *a, const struct why *w, struct sheet *out)
+{
+    bool chosen = w->node && w->choice == w->v->tree.token[w->node];
+    label(out, "target");
+    if (w->node && isnan(w->p))
+        sheet_add(out, ST_DIM, "p is not known");
+    else if (w->node)
+        sheet_printf(out, ST_TEXT, "p %.4f", (double)w->p);
+    if (w->node && !isnan(w->p) && w->v->tree.q[w->node] > 0)
+        sheet_printf(out, ST_DIM, " (p/q %.3g)", (double)(w->p / w->v->tree.q[w->node]));
+    if (w->choice >= 0 && !chosen) {
+        sheet_add(out, ST_TEXT, w->node ? "; it chose " : "after it the target chose ");
+        view_token(out, ST_TEXT, a->backend, w->choice, CELLS);
+        sheet_printf(out, ST_TEXT, ", p %.4f", (double)w->choice_p);
+        if (w->node)
+            add_margin(w->choice_p, w->p, out);
+    }
+    int32_t rival = w->choice >= 0 ? w->rival : -1;
+    if (rival >= 0 && (chosen || !w->node || rival != w->v->tree.token[w->node])) {
+        sheet_add(out, ST_TEXT, "; rival ");
+        view_token(out, ST_TEXT, a->backend, rival, CELLS);
+        sheet_printf(out, ST_TEXT, ", p %.4f", (double)w->rival_p);
+        if (chosen || !w->node)
+            add_margin(w->choice_p, w->rival_p, out);
+    }
+    if (w->choice < 0)
+        sheet_add(out, ST_DIM, w->wrong >= 0 ? "; no choice was made here: the path had ended before"
+                                             : "; what it chose is not known");
+    sheet_line(out);
+}
+
+static void rule_line(struct app *a, const struct why *w, struct sheet *out)
+{
+    const struct tree *t = &w->v->tree;
+    label(out, "rule");
+    if (w->wrong >= 0) {
+        sheet_add(out, ST_TEXT, "a node counts only below accepted ones; the first that was not is ");
+        node_name(a, t, w->wrong, out);
+        sheet_printf(out, ST_TEXT, " (/why %d.%d.%d)", w->v->turn, w->v->step, w->wrong);
+    } else if (w->forced) {
+        sheet_add(out, ST_WARN, "the token was given by hand (/force); the target had no choice");
+    } else if (isnan(w->u)) {
+        sheet_add(out, ST_TEXT, "greedy: the child that holds the target's best token is accepted");
+    } else {
+        sheet_printf(out, ST_TEXT, "sampled: the target drew with u %.4f; the child that holds the drawn "
+                     "token is accepted", (double)w->u);
+    }
+    sheet_line(out);
+}
+
+static void capture_line(struct app *a, const struct why *w, struct sheet *out)
+{
+    const struct backend_info *info = backend_info(a->backend);
+    if (!w->node || !info->draft_kind)
+        return;
+    label(out, "capture");
+    if (info->draft_kv == DRAFT_KV_OWN && info->capture[0]) {
+        int levels = w->depth - 1, at = w->v->rec.pos0 - 1;
+        sheet_printf(out, ST_TEXT, "boundaries %s of the target, last at position %d", info->capture, at);
+        if (levels == 0)
+            sheet_add(out, ST_TEXT, ": the head guessed from captured states");
+        else
+            sheet_printf(out, ST_TEXT, ": %d level%s on, where the head reads its own output", levels,
+                         plural(levels));
+        if (w->depth == 1 && w->v->tree.fate[w->node] == FATE_REJECTED)
+            sheet_add(out, ST_DIM, " (often so? /calibrate)");
+    } else {
+        sheet_printf(out, ST_TEXT, "none: %s", info->draft_kv == DRAFT_KV_TARGET
+                                                   ? "the draft reads the target's own cells"
+                                                   : "the draft has no weights");
+    }
+    sheet_line(out);
+}
+
+static void window_line(const struct why *w, struct sheet *out)
+{
+    if (!w->W)
+        return;
+    int past = w->pos + 1 - w->W; /* tokens that have left the window */
+    label(out, "window");
+    if (past <= 0)
+        sheet_printf(out, ST_TEXT, "sliding layers see every token up to %d; %d more fit W = %d", w->pos,
+                     -past, w->W);
+    else
+        sheet_printf(out, ST_TEXT, "sliding layers see %d-%d; %d token%s before that %s out of W = %d",
+                     w->window_first, w->pos, past, plural(past), past == 1 ? "is" : "are", w->W);
+    if (past > -NEAR && past <= NEAR)
+        sheet_add(out, ST_WARN, "; near the edge");
+    sheet_line(out);
+}
+
+static void page_line(const struct why *w, struct sheet *out)
+{
+    int page = w->pos / w->P, cell = w->pos % w->P, from = w->v->rec.pos0;
+    label(out, "page");
+    sheet_printf(out, ST_TEXT, "cell %d of %d in page %d (positions %d-%d)", cell, w->P, page, page * w->P,
+                 page * w->P + w->P - 1);
+    if (from / w->P != page)
+        sheet_add(out, ST_WARN, "; a page boundary lies between the root and the node");
+    else if (w->P > 2 * NEAR && (cell < NEAR || w->P - cell <= NEAR))
+        sheet_printf(out, ST_TEXT, "; %d from the boundary", cell < NEAR ? cell : w->P - cell);
+    sheet_line(out);
+}
+
+static void changes_line(struct app *a, const struct why *w, struct sheet *out)
+{
+    struct change c[CHANGES];
+    int n = page_changes(a, w->v, c);
+    if (n < 0)
+        return;
+    label(out, "pages");
+    for (int i = 0; i < n; i++)
+        sheet_printf(out, ST_TEXT, "%s%s %s page %d (positions %d-%d)", i ? ", " : "",
+                     c[i].taken ? "took" : "released", pool_name(c[i].pool), c[i].page,
+                     c[i].column * w->P, c[i].column * w->P + w->P - 1);
+    sheet_add(out, n ? ST_TEXT : ST_DIM, n == CHANGES ? ", ..." : n ? " in this step" : "no page changed "
+              "hands in this step");
+    sheet_line(out);
+}
+
+static void why_text(struct app *a, const struct why *w, struct sheet *out)
+{
+    head_line(a, w, out);
+    if (w->node)
+        draft_line(a, w, out);
+    target_line(a, w, out);
+    if (w->node)
+        rule_line(a, w, out);
+    capture_line(a, w, out);
+    window_line(w, out);
+    page_line(w, out);
+    changes_line(a, w, out);
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------- */
+
+static void token_json(struct app *a, const char *key, int32_t id, float p, struct buf *json)
+{
+    size_t n;
+    jput_key(json, key);
+    if (id < 0) {
+        jput_null(json);
+        return;
+    }
+    const char *text = backend_token(a->backend, id, &n);
+    jput_open(json, '{');
+    jput_kint(json, "token", id);
+    jput_key(json, "text");
+    jput_strn(json, text, n);
+    jput_kreal(json, "p", (double)p);
+    jput_close(json, '}');
+}
+
+static void changes_json(struct app *a, const struct step_view *v, struct buf *json)
+{
+    struct change c[CHANGES];
+    int n = page_changes(a, v, c);
+    jput_key(json, "pages");
+    if (n < 0) {
+        jput_null(json);
+        return;
+    }
+    jput_open(json, '[');
+    for (int i = 0; i < n; i++) {
+        jput_open(json, '{');
+        jput_kstr(json, "pool", pool_name(c[i].pool));
+        jput_kint(json, "page", c[i].page);
+        jput_kint(json, "column", c[i].column);
+        jput_kbool(json, "taken", c[i].taken);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
+static void why_json(struct app *a, const struct why *w, struct buf *json)
+{
+    const struct tree *t = &w->v->tree;
+    size_t n;
+    const char *text = backend_token(a->backend, t->token[w->node], &n);
+    jput_open(json, '{');
+    jput_kint(json, "turn", w->v->turn);
+    jput_kint(json, "step", w->v->step);
+    jput_kint(json, "node", w->node);
+    jput_kint(json, "parent", w->parent);
+    jput_kint(json, "depth", w->depth);
+    jput_kint(json, "position", w->pos);
+    jput_kint(json, "token", t->token[w->node]);
+    jput_key(json, "text");
+    jput_strn(json, text, n);
+    jput_kstr(json, "fate", fate_name(t->fate[w->node]));
+    if (w->node) {
+        jput_kreal(json, "q", (double)t->q[w->node]);
+        jput_kreal(json, "p", (double)w->p);
+        jput_kint(json, "rank", w->rank);
+        jput_kint(json, "guesses", w->siblings);
+        jput_kstr(json, "rule", w->wrong >= 0 ? "ancestor" : w->forced ? "forced" : isnan(w->u) ? "greedy"
+                                                                                         : "sampled");
+        jput_kreal(json, "u", (double)w->u);
+    }
+    jput_key(json, "first_wrong");
+    if (w->wrong >= 0)
+        jput_int(json, w->wrong);
+    else
+        jput_null(json);
+    token_json(a, "choice", w->choice, w->choice_p, json);
+    token_json(a, "rival", w->rival, w->rival_p, json);
+    jput_kint(json, "window", w->W);
+    jput_kint(json, "window_first", w->window_first);
+    jput_kint(json, "page", w->pos / w->P);
+    jput_kint(json, "cell", w->pos % w->P);
+    jput_kstr(json, "capture", backend_info(a->backend)->capture);
+    changes_json(a, w->v, json);
+    jput_close(json, '}');
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* A step that drafted nothing is described by its only row, the root. */
+static bool find(struct app *a, int turn, int step, int *node, struct step_view *v, struct err *e)
+{
+    if (!app_find_step(a, turn, step, v, e))
+        return false;
+    if (v->rec.kind == STEP_PREFILL)
+        return err_set(e, ERR_NEGATIVE, "step %d.%d was a prompt chunk: nothing was drafted or judged",
+                       turn, step);
+    if (v->tree.n == 0) {
+        struct step_view before;
+        struct err none;
+        bool known = step > 1 && app_find_step(a, turn, step - 1, &before, &none) && before.n_token;
+        tree_init(&v->tree, known ? before.token[before.n_token - 1] : -1);
+        v->tree.fate[0] = FATE_ACCEPTED;
+    }
+    if (*node < 0)
+        *node = telling_node(&v->tree);
+    return *node < v->tree.n ||
+           err_set(e, ERR_USAGE, "step %d.%d has no node %d: its nodes are 0 to %d", turn, step, *node,
+                   v->tree.n - 1);
+}
+
+bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e)
+{
+    struct step_view v;
+    struct why w;
+    if (!app_needs(a, "why", VIEW_TREES, e) || !find(a, turn, step, &node, &v, e))
+        return false;
+    look_at(a, &v, node, &w);
+    why_text(a, &w, out);
+    return true;
+}
+
+bool cmd_why(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+             struct buf *json, struct err *e)
+{
+    (void)rest;
+    struct step_view v;
+    struct why w;
+    int turn = 0, step = 0, node = -1;
+    if (argc > 1)
+        return arg_expected("why", "takes at most one step, or a step and a node", e);
+    if (argc == 1 && !arg_step(a, argv[0], &turn, &step, &node, e))
+        return false;
+    if (!app_needs(a, "why", VIEW_TREES, e) || !app_needs(a, "why", VIEW_STEPS, e))
+        return false;
+    if (argc == 0) {
+        if (!newest_rejection(a, &v, e))
+            return false;
+        turn = v.turn;
+        step = v.step;
+    }
+    if (!find(a, turn, step, &node, &v, e))
+        return false;
+    look_at(a, &v, node, &w);
+    if (json)
+        why_json(a, &w, json);
+    else
+        why_text(a, &w, out);
+    return true;
+}
