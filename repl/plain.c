@@ -393,8 +393,9 @@ static void handle_event(struct app *a, struct event *ev)
     event_free(ev);
 }
 
-/* Handles events until every request is done, or until a turn is paused and the pause was shown. Busy
- * is read before the queue is: when the engine is idle, all its events are in the queue. */
+/* Handles events until every request is done, or until a turn is paused, the pause was shown, and all
+ * that was asked about steps is answered. Busy is read before the queue is: when the engine is idle,
+ * all its events are in the queue. */
 static void wait_idle(struct app *a)
 {
     struct event ev;
@@ -406,7 +407,8 @@ static void wait_idle(struct app *a)
             handle_event(a, &ev);
             any = true;
         }
-        if (!any && (!busy || (app_paused(a) && app_paused(a) == plain_of(a)->paused)))
+        bool paused = a->n_want == 0 && app_paused(a) && app_paused(a) == plain_of(a)->paused;
+        if (!any && (!busy || paused))
             break;
         if (any && busy) /* events are handled in batches of 10 ms */
             backend_rest(a->backend, 10);

@@ -41,6 +41,10 @@ static void wait_for_run(struct engine *g)
             until.tv_sec++;
         }
         pthread_cond_timedwait(&d->go, &d->mu, &until);
+        bool logits = strcmp(d->view.phase, "verify") == 0; /* the accept phase reads them */
+        pthread_mutex_unlock(&d->mu);
+        engine_serve_paused(g, logits);
+        pthread_mutex_lock(&d->mu);
     }
     d->view.paused = false;
     pthread_mutex_unlock(&d->mu);

@@ -185,6 +185,13 @@ void engine_take_pages(struct engine *g, struct step_pages *out);
  * and where events have been left out. */
 void engine_log_pages(struct engine *g);
 
+/* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits: those
+ * of the device are still needed, so a past step cannot be computed again now, and the answer says
+ * so. */
+void engine_serve_paused(struct engine *g, bool logits);
+/* Posts EV_PROBE without a probe. */
+void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why);
+
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
 void engine_batch(struct engine *g, const struct request *rq);
 void engine_several(struct engine *g, const struct request *rq);

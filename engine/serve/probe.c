@@ -372,6 +372,11 @@ void engine_probe(struct engine *g, const struct probe_ask *ask)
     free(a);
 }
 
+void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why)
+{
+    post(g, ask->turn, ask->step, NULL, why);
+}
+
 /* ---- the group of views ---------------------------------------------------------------------- */
 
 static bool find_now(const struct engine *g, const struct probe_ask *ask, struct err *e)

@@ -261,6 +261,37 @@ static bool next_request(struct engine *g, struct request *rq)
     return got;
 }
 
+/* Takes the first probe out of the queue. False: none waits. */
+static bool next_probe(struct engine *g, struct request *rq)
+{
+    pthread_mutex_lock(&g->inbox.mu);
+    int i = 0;
+    while (i < g->inbox.n && g->inbox.rq[i].kind != RQ_PROBE)
+        i++;
+    bool got = i < g->inbox.n;
+    if (got) {
+        *rq = g->inbox.rq[i];
+        g->inbox.n--;
+        memmove(g->inbox.rq + i, g->inbox.rq + i + 1,
+                (size_t)(g->inbox.n - i) * sizeof *g->inbox.rq);
+    }
+    pthread_mutex_unlock(&g->inbox.mu);
+    return got;
+}
+
+void engine_serve_paused(struct engine *g, bool logits)
+{
+    struct request rq;
+    while (next_probe(g, &rq)) {
+        if (logits && !rq.probe.armed)
+            engine_refuse_probe(g, &rq.probe, "the turn is paused between verify and accept, which "
+                                              "needs the logits: /phase first");
+        else
+            engine_probe(g, &rq.probe);
+        request_free(&rq);
+    }
+}
+
 static void *run(void *arg)
 {
     struct engine *g = arg;

@@ -78,7 +78,7 @@ static const struct cmd table[] = {
      "shows the ledger of each pool: total, used, free, evictable and protected", "/pool",
      CMD_BUSY_OK, cmd_pool, NULL},
     {"why", NULL, "[T.S[.NODE]]", "inspect",
-     "tells why a drafted token was accepted or rejected; without a step: the newest rejection",
+     "tells why a drafted token was accepted or rejected",
      "/why 9.214.2", CMD_BUSY_OK, cmd_why, NULL},
     {"tokens", NULL, "[FROM [TO]]", "inspect",
      "lists tokens of the context with their steps, fates, pages and rivals", "/tokens 100 120",

@@ -32,7 +32,7 @@ static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct
         x->turn = v.turn;
         x->step = v.step;
     }
-    bool busy = backend_busy(a->backend);
+    bool busy = backend_busy(a->backend) && !app_paused(a);
     if (!a->backend->probe->ask(a->backend, x, e))
         return false;
     *w = (struct probe_want){what, x->turn, x->step};

@@ -140,6 +140,67 @@ static void test_past_steps_come_out_as_they_were(void **state)
     }
 }
 
+/* ---- while a turn is paused ------------------------------------------------------------------ */
+
+/* Handles events until the turn is paused, a probe is answered, or the turn has ended. */
+static enum event_kind until_something(struct backend *g, struct seen *s)
+{
+    for (;;) {
+        struct event ev;
+        assert_true(backend_wait(g, &ev, 60000));
+        enum event_kind kind = ev.kind;
+        see(s, &ev);
+        event_free(&ev);
+        if (kind == EV_PAUSE || kind == EV_PROBE || kind == EV_TURN_END)
+            return kind;
+    }
+}
+
+/* At every phase of a turn the newest step and the first one are computed again: that changes no bit
+ * and no page of the turn. Between verify and accept a probe is refused. */
+static void test_probes_between_phases_leave_no_trace(void **state)
+{
+    (void)state;
+    struct seen plain = {0}, probed = {0};
+    struct err e = {0};
+    struct engine_opts o = serve_opts();
+    o.settings.topk = 4;
+    o.settings.nodes = 16;
+    int refused = 0, done = 0;
+    for (int round = 0; round < 2; round++) {
+        struct seen *s = round ? &probed : &plain;
+        struct backend *g = serve_open(&o);
+        submit(g, RQ_NEW, NULL, 0);
+        settle_seen(g, s);
+        must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
+        submit(g, RQ_SAY, said[0], 0);
+        while (until_something(g, s) == EV_PAUSE) {
+            struct debug_view v;
+            g->debug->view(g, &v);
+            for (int k = 0; k < 2 && round && s->n > 0; k++) {
+                int i = k ? 0 : s->n - 1;
+                struct probe_ask ask = {.turn = s->turn[i], .step = s->step[i], .row = -1, .layer = 2};
+                must(g->probe->ask(g, &ask, &e), &e);
+                assert_int_equal(until_something(g, s), EV_PROBE);
+                if (strcmp(v.phase, "verify") == 0) {
+                    assert_null(s->probe);
+                    refused++;
+                } else {
+                    assert_true(s->probe && s->probe->same);
+                    done++;
+                }
+            }
+            must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
+        }
+        settle_seen(g, s);
+        backend_close(g);
+    }
+    assert_string_equal(plain.steps.p, probed.steps.p);
+    assert_true(refused > 5 && done > 4 * refused);
+    free_seen(&plain);
+    free_seen(&probed);
+}
+
 /* ---- the armed step -------------------------------------------------------------------------- */
 
 static void arm(struct backend *g, int turn, int step)
@@ -352,6 +413,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_past_steps_come_out_as_they_were),
+        cmocka_unit_test(test_probes_between_phases_leave_no_trace),
         cmocka_unit_test(test_the_armed_step_runs_as_ever_and_equals_its_second_run),
         cmocka_unit_test(test_an_armed_step_that_never_comes),
         cmocka_unit_test(test_what_cannot_be_probed_is_refused),
