@@ -145,8 +145,8 @@ bool app_address(const struct app *a, int *turn, int *step);
 
 /* ---- cmd/why.c ------------------------------------------------------------------------------- */
 
-/* Writes why a node of a step was accepted or rejected, as /why does; node -1: the one that tells most
- * about the step. False and *e: there is no such step or node. */
+/* Writes why a node of a step was accepted or rejected, as /why does; turn 0: of the latest step that
+ * drafted; node -1: the one that tells most about the step. False and *e: there is no such step or node. */
 bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, struct err *e);
 
 /* ---- cmd/probe.c ----------------------------------------------------------------------------- */

@@ -60,7 +60,8 @@ const char *topic_name(int i);
 bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
 /* Whether the step has a tree; else *e says why not. */
 bool step_drafted(const struct step_view *v, struct err *e);
-/* The step that commands without an address show: the newest. False: there is none. */
+/* The step that commands without an address show: that of /at, else the newest. False: there is
+ * none. */
 bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
 /* Calls fn for each step of the session, oldest first: from memory where that begins with the first
  * step, else from the log, else those in memory. with_trees: with trees and tokens, which a log may

@@ -21,7 +21,7 @@ static const struct topic {
      "Ctrl-X s       single keys: s p n f c w step a paused turn (/step, /phase, ...)\n"
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
-     "F2 F3 F4       pages, tree and steps beside the chat; F5 pool, F6 the word's facts\n"
+     "F2 F3 F4       pages, tree and steps beside the chat; F5 pool, F6 word, F7 why\n"
      "F8             lists the saved sessions\n"
      "Ctrl-X d       takes the last file of /read out of the message again\n"
      "Esc            moves the keys into the pane beside the chat, and back\n"},
@@ -31,7 +31,8 @@ static const struct topic {
      "steps (F4)     the steps around the one that is shown, with their tokens\n"
      "pool  (F5)     the ledger of each pool, and whether it sums up\n"
      "word  (F6)     the tokens of the word under the cursor: pages, probabilities, rivals\n"
-     "Commands print the same in plain mode: /pages, /tree, /pool, /map.\n"
+     "why   (F7)     why the draft of the step was accepted or rejected, in numbers\n"
+     "Commands print the same in plain mode: /pages, /tree, /pool, /map, /why.\n"
      "In a pane (Esc): arrows or hjkl move, Home and End jump, + - change its height, < > the\n"
      "width of all panes, Tab goes on to the next part, q closes it. /layout NAME opens several.\n"},
     {"time", "keys of time, in panes, on words and on the timeline",

@@ -206,8 +206,8 @@ static void add_share(struct sheet *out, float v, bool there)
         sheet_printf(out, ST_TEXT, "  .%02d", (int)lroundf(v * 100));
 }
 
-/* BAR cells, divided as the attention is. */
-static void add_parts(struct sheet *out, const struct attn_share *s)
+/* `cells` cells, divided as the attention is. */
+static void add_parts(struct sheet *out, const struct attn_share *s, int cells)
 {
     static const struct {
         const char *utf8, *ascii;
@@ -217,8 +217,8 @@ static void add_parts(struct sheet *out, const struct attn_share *s)
     double upto = 0;
     int at = 0;
     for (int i = 0; i < 4; i++) {
-        upto += (double)share[i] * BAR;
-        for (; at < (int)lround(upto) && at < BAR; at++)
+        upto += (double)share[i] * cells;
+        for (; at < (int)lround(upto) && at < cells; at++)
             sheet_add(out, part[i].st, out->ascii ? part[i].ascii : part[i].utf8);
     }
 }
@@ -230,7 +230,7 @@ static void add_experts(const struct probe *p, const struct probe_layer *w, stru
         sheet_printf(out, ST_TEXT, "%s%d", i ? "," : "  ", id[i]);
 }
 
-static void layer_line(const struct probe *p, int l, bool sinks, struct sheet *out)
+static void layer_line(const struct probe *p, int l, bool sinks, int bar, struct sheet *out)
 {
     const struct probe_layer *w = &p->layer[l];
     const float *in = probe_row(p, l, PROBE_IN, p->share_row);
@@ -238,7 +238,7 @@ static void layer_line(const struct probe *p, int l, bool sinks, struct sheet *o
     const float *end = probe_row(p, l, PROBE_OUT, p->share_row);
     struct attn_share s = mean_share(w);
     double size = norm(in, p->hidden);
-    sheet_printf(out, ST_TEXT, "%5d %-7s %9.4g %6.2f %6.2f ", l, w->window ? "sliding" : "full",
+    sheet_printf(out, ST_TEXT, "%5d %-7s %7.4g %5.2f %5.2f ", l, w->window ? "sliding" : "full",
                  size, distance(mid, in, p->hidden) / fmax(size, 1e-30),
                  distance(end, mid, p->hidden) / fmax(size, 1e-30));
     add_share(out, s.tree, w->share);
@@ -247,8 +247,10 @@ static void layer_line(const struct probe *p, int l, bool sinks, struct sheet *o
     if (sinks)
         add_share(out, s.sink, w->share);
     add_share(out, s.first, w->share);
-    sheet_add(out, ST_TEXT, "  ");
-    add_parts(out, &s);
+    if (bar) {
+        sheet_add(out, ST_TEXT, "  ");
+        add_parts(out, &s, bar);
+    }
     add_experts(p, w, out);
     if (w->kv_src != l)
         sheet_printf(out, ST_DIM, "  cells of %d", w->kv_src);
@@ -268,17 +270,19 @@ static void layers_text(struct app *a, const struct probe *p, struct sheet *out)
     bool sinks = has_sinks(p), experts = false;
     for (int l = 0; l < p->n_layer; l++)
         experts |= p->layer[l].expert != NULL;
+    int room = view_width(a) - 56 - 5 * sinks - (experts ? 2 + 3 * p->top_k : 0);
+    int bar = room < 4 ? 0 : min_int(room, BAR);
     sheet_add(out, ST_HEAD, "LAYERS");
     sheet_add(out, ST_TEXT, "  ");
     add_row_name(a, p, out);
     sheet_line(out);
     say_again(p, out);
-    say_line(out, ST_HEAD, "%5s %-7s %9s %6s %6s  %4s %4s %4s%s %4s  %-*s%s", "layer", "kind", "norm",
-             "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st", BAR, "attention",
-             experts ? "  experts" : "");
+    say_line(out, ST_HEAD, "%5s %-7s %7s %5s %5s  %4s %4s %4s%s %4s%s%-*.*s%s", "layer", "kind", "norm",
+             "+attn", "+mlp", "tree", "in W", "old", sinks ? " sink" : "", "1st", bar ? "  " : "", bar, bar,
+             "attention", experts ? "  experts" : "");
     for (int l = 0; l < p->n_layer; l++)
-        layer_line(p, l, sinks, out);
-    say_line(out, ST_TEXT, "%5s %-7s %9.4g", "", "output",
+        layer_line(p, l, sinks, bar, out);
+    say_line(out, ST_TEXT, "%5s %-7s %7.4g", "", "output",
              norm(probe_row(p, p->n_layer, PROBE_IN, p->share_row), p->hidden));
     say_line(out, ST_DIM, "norm: of the residual stream that enters the layer; +attn, +mlp: size of what is "
              "added, over that norm");
@@ -446,7 +450,7 @@ static void attn_text(struct app *a, const struct probe *p, struct sheet *out)
     sheet_printf(out, ST_TEXT, "%d keys: tree %.3f  in W %.3f  old %.3f  sink %.3f  first token %.3f  ",
                  p->n_key, (double)s.tree, (double)s.within, (double)s.beyond, (double)s.sink,
                  (double)s.first);
-    add_parts(out, &s);
+    add_parts(out, &s, BAR);
     sheet_line(out);
     say_line(out, ST_HEAD, "%7s %6s  %-4s  %s", "pos", "mean", "", "token");
     for (int i = 0; i < TOP_POSITIONS && i < p->n_key; i++)

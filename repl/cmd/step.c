@@ -140,6 +140,9 @@ bool step_drafted(const struct step_view *v, struct err *e)
 bool app_newest_step(struct app *a, struct step_view *v, struct err *e)
 {
     struct step_range held;
+    int turn, step;
+    if (app_address(a, &turn, &step))
+        return app_find_step(a, turn, step, v, e);
     a->backend->trees->range(a->backend, &held);
     return (held.n && a->backend->trees->of_step(a->backend, held.last_turn, held.last_step, v)) ||
            err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");

@@ -463,7 +463,15 @@ bool view_why(struct app *a, int turn, int step, int node, struct sheet *out, st
 {
     struct step_view v;
     struct why w;
-    if (!app_needs(a, "why", VIEW_TREES, e) || !find(a, turn, step, &node, &v, e))
+    if (!app_needs(a, "why", VIEW_TREES, e))
+        return false;
+    if (turn == 0) {
+        if (!a->backend->trees->latest(a->backend, &v))
+            return err_set(e, ERR_NEGATIVE, "no step has drafted yet");
+        turn = v.turn;
+        step = v.step;
+    }
+    if (!find(a, turn, step, &node, &v, e))
         return false;
     look_at(a, &v, node, &w);
     why_text(a, &w, out);
@@ -483,7 +491,7 @@ bool cmd_why(struct app *a, int argc, char **argv, const char *rest, struct shee
         return false;
     if (!app_needs(a, "why", VIEW_TREES, e) || !app_needs(a, "why", VIEW_STEPS, e))
         return false;
-    if (argc == 0) {
+    if (argc == 0 && !app_address(a, &turn, &step)) {
         if (!newest_rejection(a, &v, e))
             return false;
         turn = v.turn;

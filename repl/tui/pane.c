@@ -9,6 +9,7 @@
 
 static void write_tree(struct tui *t, struct pane *p, int width);
 static void write_pool(struct tui *t, struct pane *p, int width);
+static void write_why(struct tui *t, struct pane *p, int width);
 
 /* A new pane: a value of enum pane_kind, and its row here. */
 static const struct {
@@ -22,6 +23,7 @@ static const struct {
     [PANE_STEPS] = {"STEPS", K_F4, VIEW_STEPS, tui_steps_write},
     [PANE_POOL] = {"POOL", K_F5, VIEW_POOLS, write_pool},
     [PANE_WORD] = {"WORD", K_F6, VIEW_TREES, tui_word_write},
+    [PANE_WHY] = {"WHY", K_F7, VIEW_TREES, write_why},
 };
 
 void tui_panes_init(struct tui *t)
@@ -140,6 +142,20 @@ static void write_tree(struct tui *t, struct pane *p, int width)
         return;
     }
     view_tree(b, &v.tree, v.turn, v.step, v.rec.bonus, width, &p->rows);
+}
+
+static void write_why(struct tui *t, struct pane *p, int width)
+{
+    struct sheet text;
+    struct err e = {0};
+    struct address at = {0};
+    app_address(t->app, &at.turn, &at.step);
+    sheet_init(&text, t->app->ascii);
+    if (view_why(t->app, at.turn, at.step, -1, &text, &e))
+        sheet_append_wrapped(&p->rows, &text, width);
+    else
+        note(&p->rows, "WHY", &at, e.msg);
+    sheet_free(&text);
 }
 
 static void pool_bar(struct sheet *s, const struct pool_view *v, int cells)

@@ -7,7 +7,7 @@
 #include "repl/repl.h"
 #include "repl/tui/term.h"
 
-enum pane_kind { PANE_PAGES, PANE_TREE, PANE_STEPS, PANE_POOL, PANE_WORD, N_PANE_KINDS };
+enum pane_kind { PANE_PAGES, PANE_TREE, PANE_STEPS, PANE_POOL, PANE_WORD, PANE_WHY, N_PANE_KINDS };
 
 struct tui;
 
