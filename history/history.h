@@ -190,6 +190,19 @@ void op_row_free(struct op_row *r);
  * none. */
 int hdb_sessions(struct hdb *d, const char *query, const char *model, int limit,
                  bool (*fn)(const struct session_row *r, void *arg), void *arg, struct err *e);
+/* Calls fn with the rowid of every turn row and its session, session by session. */
+int hdb_turn_ids(struct hdb *d, bool (*fn)(int64_t turn, const char *session, void *arg), void *arg,
+                 struct err *e);
+/* Calls fn with the rowid of each turn row whose text has all these words; the last word may be the
+ * beginning of one, unless a blank follows. */
+int hdb_turns_with(struct hdb *d, const char *words,
+                   bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg, struct err *e);
+/* What the replies of a session (those before a fork not included) add up to. */
+struct session_sums {
+    int replies;
+    int64_t tokens, steps, drafted, accepted;
+};
+bool hdb_session_sums(struct hdb *d, const char *session, struct session_sums *out, struct err *e);
 /* The session with a number ("12" or "#12"), with a full id, with the beginning of exactly one id,
  * or "last". False and *e: ERR_NEGATIVE if there is none, ERR_USAGE if the beginning is ambiguous.
  * The caller frees *out. */

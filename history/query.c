@@ -113,6 +113,16 @@ static char *quote_words(const char *query)
     return b.p;
 }
 
+/* The words of a query that is being typed: the last one may go on. The caller frees. */
+static char *typed_words(const char *words)
+{
+    char *q = quote_words(words);
+    size_t n = strlen(q), end = strlen(words);
+    if (n && !isspace((unsigned char)words[end - 1]))
+        q[n - 1] = '*'; /* the blank after the last quote */
+    return q;
+}
+
 static bool is_blank_text(const char *s)
 {
     return s[strspn(s, " \t\r\n")] == '\0';
@@ -185,7 +195,7 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
     sqlite3_stmt *st =
         words ? db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
                            "AND (?1 IS NULL OR instr(m.dir, ?1)) AND s.id IN"
-                           " (SELECT t.session_id FROM turn_fts f JOIN turn t ON t.id = f.rowid"
+                           " (SELECT t.session_id FROM turn_fts f CROSS JOIN turn t ON t.id = f.rowid"
                            "  WHERE turn_fts MATCH ?3) ORDER BY s.updated_ms DESC, s.last_run DESC LIMIT ?2", "sis",
                            model, most, q)
               : db_prepare(&h->db, e, SESSION_COLUMNS "WHERE" SESSION_IS_SHOWN
@@ -194,6 +204,61 @@ int hdb_sessions(struct hdb *h, const char *query, const char *model, int limit,
     int n = st ? each_session(&h->db, st, fn, arg, e) : -1;
     free(q);
     return n;
+}
+
+/* Calls fn for each row of a statement's one or two columns, a turn's rowid and a session's id; ends
+ * st (NULL: it could not be prepared). */
+static int each_turn_id(struct db *d, sqlite3_stmt *st,
+                        bool (*fn)(int64_t turn, const char *session, void *arg), void *arg,
+                        struct err *e)
+{
+    char id[SESSION_ID] = "";
+    int n = 0, rc = SQLITE_DONE;
+    for (bool more = st != NULL; more && (rc = sqlite3_step(st)) == SQLITE_ROW; n++) {
+        if (sqlite3_column_count(st) > 1)
+            col_id(st, 1, id);
+        more = fn(sqlite3_column_int64(st, 0), id, arg);
+    }
+    if (!st || (rc != SQLITE_DONE && rc != SQLITE_ROW && !db_fail(d, e, "cannot read turns")))
+        n = -1;
+    sqlite3_finalize(st);
+    return n;
+}
+
+int hdb_turn_ids(struct hdb *h, bool (*fn)(int64_t turn, const char *session, void *arg), void *arg,
+                 struct err *e)
+{
+    return each_turn_id(&h->db, db_prepare(&h->db, e, "SELECT id, session_id FROM turn"
+                                           " ORDER BY session_id", ""), fn, arg, e);
+}
+
+int hdb_turns_with(struct hdb *h, const char *words,
+                   bool (*fn)(int64_t turn, const char *unused, void *arg), void *arg, struct err *e)
+{
+    if (is_blank_text(words))
+        return 0;
+    char *q = typed_words(words);
+    int n = each_turn_id(&h->db, db_prepare(&h->db, e, "SELECT rowid FROM turn_fts WHERE turn_fts"
+                                            " MATCH ?", "s", q), fn, arg, e);
+    free(q);
+    return n;
+}
+
+bool hdb_session_sums(struct hdb *h, const char *session, struct session_sums *out, struct err *e)
+{
+    *out = (struct session_sums){0};
+    sqlite3_stmt *st = db_prepare(&h->db, e, "SELECT count(*), sum(length(tokens) / 4), sum(n_steps),"
+                                  " sum(n_drafted), sum(n_accepted) FROM turn WHERE session_id = ?"
+                                  " AND role = 'reply'", "s", session);
+    bool ok = st && (sqlite3_step(st) == SQLITE_ROW || db_fail(&h->db, e, "cannot read the turns"));
+    if (ok)
+        *out = (struct session_sums){.replies = sqlite3_column_int(st, 0),
+                                     .tokens = sqlite3_column_int64(st, 1),
+                                     .steps = sqlite3_column_int64(st, 2),
+                                     .drafted = sqlite3_column_int64(st, 3),
+                                     .accepted = sqlite3_column_int64(st, 4)};
+    sqlite3_finalize(st);
+    return ok;
 }
 
 struct found {

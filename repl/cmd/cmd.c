@@ -36,7 +36,7 @@ static const struct cmd table[] = {
     {"bye", NULL, "", "chat", "leaves aerie; the session stays saved", "/bye", CMD_BUSY_OK, cmd_bye,
      NULL},
 
-    {"sessions", NULL, "[N]", "session", "lists the saved sessions, newest first", "/sessions",
+    {"sessions", NULL, "[N | WORDS]", "session", "lists the saved sessions, newest first, or those with words", "/sessions fox",
      CMD_BUSY_OK, cmd_sessions, NULL},
     {"search", NULL, "QUERY", "session", "searches the text of all sessions", "/search page table",
      CMD_BUSY_OK | CMD_REST, cmd_search, NULL},

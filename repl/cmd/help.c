@@ -22,7 +22,8 @@ static const struct topic {
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
      "F2 F3 F4       pages, tree and steps beside the chat; F5 pool, F6 word, F7 why\n"
-     "F8             lists the saved sessions\n"
+     "F8             the saved sessions: type to filter; Enter resumes; arrows go to the\n"
+     "               list, where f forks and c compares two\n"
      "Ctrl-X d       takes the last file of /read out of the message again\n"
      "Esc            moves the keys into the pane beside the chat, and back\n"},
     {"panes", "what the panes show",

@@ -8,6 +8,7 @@
 
 #include "history/hazards.h"
 #include "repl/cmd/cmd.h"
+#include "repl/sessions.h"
 
 /* Local "2026-01-31 14:05". */
 static void add_when(struct sheet *out, int64_t ms)
@@ -98,14 +99,26 @@ static bool list_session(const struct session_row *r, void *arg)
     return true;
 }
 
+/* The first n sessions that a filter leaves; returns how many fit, -1 and *e. */
+static int list_filtered(struct listing *l, struct hdb *d, const char *filter, int n, struct err *e)
+{
+    struct session_list all;
+    bool ok = session_list_open(&all, d, e) && session_list_filter(&all, d, filter, e);
+    int found = ok ? all.n_shown : -1;
+    for (int i = 0; i < found && i < n; i++)
+        list_session(&all.row[all.shown[i]], l);
+    if (found > n && !l->json)
+        say_line(l->out, ST_DIM, " %d more fit", found - n);
+    session_list_free(&all);
+    return found;
+}
+
 bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
                   struct buf *json, struct err *e)
 {
-    (void)rest;
     long n = 20;
-    if (argc > 1)
-        return arg_expected("sessions", "takes at most one number", e);
-    if (argc == 1 && !arg_int(argv[0], "how many sessions to list", 1, 100000, &n, e))
+    bool filter = argc > 1 || (argc == 1 && argv[0][strspn(argv[0], "0123456789")]);
+    if (argc == 1 && !filter && !arg_int(argv[0], "how many sessions to list", 1, 100000, &n, e))
         return false;
     struct hdb *d = app_hdb(a, e);
     if (!d)
@@ -115,11 +128,12 @@ bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct
         jput_open(json, '[');
     else
         say_line(out, ST_HEAD, " %-26s %-16s %5s %s", "id", "last used", "turns", "title");
-    int found = hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, e);
+    int found = filter ? list_filtered(&l, d, rest, (int)n, e)
+                       : hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, e);
     if (json)
         jput_close(json, ']');
     else if (found == 0)
-        say_line(out, ST_DIM, " no session is saved yet");
+        say_line(out, ST_DIM, filter ? " no session fits" : " no session is saved yet");
     return found >= 0;
 }
 
@@ -275,7 +289,8 @@ bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct she
     long turn = newest;
     if (argc > 1)
         return arg_expected("fork", "takes at most one turn or session", e);
-    if (argc == 1 && isalpha((unsigned char)argv[0][strspn(argv[0], "0123456789")])) /* an id */
+    bool named = argc == 1 && (argv[0][0] == '#' || isalpha((unsigned char)argv[0][strspn(argv[0], "0123456789")]));
+    if (named) /* a session: its number after #, or its id */
         return fork_of(a, argv[0], out, json, e);
     if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
                               e))

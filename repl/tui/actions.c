@@ -171,11 +171,6 @@ static void scroll(struct tui *t, int rows)
     transcript_scroll(&t->talk, rows, page_height(t));
 }
 
-static void command(struct tui *t, const char *line)
-{
-    tui_submit(t, xstrdup(line));
-}
-
 static void toggle_think(struct tui *t)
 {
     transcript_set_think(&t->talk, !t->talk.think);
@@ -186,7 +181,7 @@ static bool screen_key(struct tui *t, const struct key *k)
 {
     switch (k->code) {
     case K_F1: tui_help_open(t); return true;
-    case K_F8: command(t, "/sessions"); return true;
+    case K_F8: tui_browser_open(t); return true;
     default: break;
     }
     if (tui_pane_open_key(t, k->code))

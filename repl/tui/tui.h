@@ -176,6 +176,8 @@ bool word_begin(struct tui *t);
 bool word_key(struct tui *t, const struct key *k); /* false: the key is not the cursor's */
 void word_click(struct tui *t, int entry, int row, int x);
 void word_forget(struct tui *t); /* there is no cursor any more */
+/* ---- browser.c ---- */
+void tui_browser_open(struct tui *t); /* the saved sessions */
 
 /* ---- pages.c ---- */
 void tui_pages_write(struct tui *t, struct pane *p, int width);

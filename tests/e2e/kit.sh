@@ -36,3 +36,33 @@ caught() { # PID: waits until the process is aerie and has a handler for SIGINT
         while read -r line; do case $line in SigCgt:*[2367abef]) seen=1;; esac; done <"/proc/$1/status"
     done
 }
+
+# ---- the full screen, in tmux ----
+socket=aerie-${0##*/}-$$
+screen() { M capture-pane -p "$@"; }
+shows() { screen | grep -qF -- "$1"; }
+hides() { ! shows "$1"; }
+until_ok() { # tries a command for 10 s
+    local end=$((SECONDS + 10))
+    while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done
+}
+wait_for() { until_ok shows "$1"; }
+wait_gone() { until_ok hides "$1"; }
+M() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+key() { M send-keys "$@"; }
+text() { M send-keys -l -- "$1"; }
+no_server() { ! M list-sessions >/dev/null; }
+# check TITLE COMMAND...: one line of TAP, with the screen where the command fails
+check() {
+    local title=$1; shift
+    if "$@"; then result "$title" 0; else screen >"$T/out"; : >"$T/err"; result "$title" 1; fi
+}
+# tmux tells a program about the second of two quick resizes only a quarter of a second later
+told() { [ "$(stty size <"$(M display -p '#{pane_tty}')")" = "$2 $1" ]; }
+size() { M resize-window -x "$1" -y "$2"; until_ok told "$1" "$2"; sleep 0.1; }
+open_screen() { # WIDTH HEIGHT FLAGS...: the program in a fresh terminal
+    M kill-server; until_ok no_server
+    local w=$1 h=$2; shift 2
+    M new-session -d -x "$w" -y "$h" "env TERM=screen-256color $AERIE $*"
+    wait_for 'ctx '
+}

@@ -1,0 +1,444 @@
+/* browser.c - F8: the saved sessions on the whole screen, narrowed while the user types, with a preview
+ * of the selected one: beside the list from a width of 110 cells, else below.
+ *
+ * Typed text goes to the filter until an arrow moves into the list; there, letters act. The footer
+ * says which of the two holds.
+ */
+#include "repl/tui/tui.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "repl/sessions.h"
+
+enum { WIDE = 110, PREVIEW_BYTES = 16384, HEADING = 3 /* rows above the list */ };
+
+struct browser {
+    struct hdb *db;
+    struct session_list list;
+    struct buf filter;
+    bool in_list;          /* letters act; else they are typed into the filter */
+    int at, top;           /* selected, and first one drawn: indices into list.shown */
+    int rows;              /* of the list, as drawn last */
+    int number_w;          /* digits of the highest number, at least 3 */
+    char marked[SESSION_ID]; /* to compare with another; "": none */
+    int marked_row;
+    char said[200];        /* a message in the place of the column heads; "": none */
+    struct sheet preview;  /* wrapped, of ... */
+    int preview_row, preview_width; /* ... this row of the list (-1: none), for this width */
+};
+
+static const char filter_keys[] = "type to filter; Enter resumes; arrows go to the list; Esc closes";
+static const char list_keys[] = "Enter resumes, f forks, c marks and compares, r replays, / filters, Esc closes";
+
+/* Row of the list under the cursor; -1: none. */
+static int selected(const struct browser *b)
+{
+    return b->at < b->list.n_shown ? b->list.shown[b->at] : -1;
+}
+
+/* ---- the preview ----------------------------------------------------------------------------- */
+
+struct preview {
+    struct sheet *out;
+    const char *filter; /* turns before the first that it touches are left out; NULL: none are */
+    int skipped;
+    size_t left; /* bytes that still may be shown */
+};
+
+static void add_lines(struct sheet *out, enum style st, const char *text, size_t n)
+{
+    for (size_t line; n > 0; text += line, n -= line) {
+        line = strcspn(text, "\n");
+        line = line < n ? line : n;
+        sheet_addn(out, st, text, line);
+        sheet_line(out);
+        line += line < n;
+    }
+}
+
+static bool add_turn(const struct turn_row *r, void *arg)
+{
+    struct preview *p = arg;
+    const char *text = r->text ? r->text : "";
+    if (p->filter && !filter_touches(p->filter, text)) {
+        p->skipped++;
+        return true;
+    }
+    if (p->filter && p->skipped) {
+        sheet_printf(p->out, ST_DIM, "(from turn %d, the first with these words)", r->n);
+        sheet_line(p->out);
+    }
+    p->filter = NULL;
+    size_t n = strlen(text) < p->left ? strlen(text) : p->left;
+    p->left -= n;
+    if (r->is_user)
+        sheet_line(p->out);
+    add_lines(p->out, r->is_user ? ST_USER : ST_TEXT, text, n);
+    return p->left > 0;
+}
+
+static void add_head(struct browser *b, int row, struct sheet *out)
+{
+    const struct session_row *r = &b->list.row[row];
+    const struct session_sums *s = session_list_sums(&b->list, b->db, row);
+    sheet_add(out, ST_BOLD, r->title && *r->title ? r->title : "(no title)");
+    sheet_line(out);
+    sheet_printf(out, ST_DIM, "%s, %lld tokens in %lld steps", r->id, (long long)s->tokens, (long long)s->steps);
+    if (s->drafted)
+        sheet_printf(out, ST_DIM, ", %lld of %lld drafted tokens accepted", (long long)s->accepted,
+                     (long long)s->drafted);
+    sheet_line(out);
+    if (r->model && *r->model)
+        sheet_printf(out, ST_DIM, "%s", r->model);
+    sheet_line(out);
+    if (r->parent[0]) {
+        sheet_printf(out, ST_DIM, "forked after turn %d of %s", r->fork_turn, r->parent);
+        sheet_line(out);
+    }
+}
+
+static void make_preview(struct browser *b, int width)
+{
+    int row = selected(b);
+    struct err e = {0};
+    struct sheet text;
+    if (row == b->preview_row && width == b->preview_width)
+        return;
+    sheet_clear(&b->preview);
+    b->preview_row = row;
+    b->preview_width = width;
+    if (row < 0)
+        return;
+    sheet_init(&text, b->preview.ascii);
+    add_head(b, row, &text);
+    struct preview p = {.out = &text, .filter = b->filter.n ? b->filter.p : NULL, .left = PREVIEW_BYTES};
+    int n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
+    if (n > 0 && p.filter) { /* no turn has the words: the title has */
+        p = (struct preview){.out = &text, .left = PREVIEW_BYTES};
+        n = hdb_turns(b->db, b->list.row[row].id, 0, add_turn, &p, &e);
+    }
+    if (n < 0) {
+        sheet_add(&text, ST_BAD, e.msg);
+        sheet_line(&text);
+    }
+    sheet_append_wrapped(&b->preview, &text, width);
+    sheet_free(&text);
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static int digits(int n)
+{
+    int k = 1;
+    while (n >= 10) {
+        n /= 10;
+        k++;
+    }
+    return k;
+}
+
+/* Appends one line's worth of text in at most `cells` cells. */
+static void add_cut(struct sheet *out, enum style st, const char *text, int cells)
+{
+    struct buf clean = {0};
+    int used;
+    text_sanitise(&clean, text, strcspn(text, "\r\n"), false, NULL);
+    size_t n = text_fit(clean.n ? clean.p : "", clean.n, cells, &used);
+    bool cut = n < clean.n;
+    if (cut)
+        n = text_fit(clean.p, clean.n, max_int(cells - 1, 0), &used);
+    sheet_addn(out, st, clean.n ? clean.p : "", n);
+    if (cut)
+        sheet_add(out, st, out->ascii ? "~" : "…");
+    buf_free(&clean);
+}
+
+static void add_when(struct sheet *out, int64_t ms)
+{
+    time_t t = (time_t)(ms / 1000);
+    struct tm tm;
+    char text[32] = "?";
+    if (localtime_r(&t, &tm))
+        strftime(text, sizeof text, "%Y-%m-%d %H:%M", &tm);
+    sheet_printf(out, ST_DIM, "%-16s ", text);
+}
+
+static void add_row(struct tui *t, struct browser *b, int i, int number_w, int width, struct sheet *out)
+{
+    int row = b->list.shown[i], used = number_w + 43;
+    const struct session_row *r = &b->list.row[row];
+    const struct session_sums *s = session_list_sums(&b->list, b->db, row);
+    bool marked = strcmp(r->id, b->marked) == 0, now = strcmp(r->id, t->app->session) == 0;
+    sheet_add(out, ST_KEY, i == b->at ? (out->ascii ? ">" : "▸") : " ");
+    sheet_add(out, marked ? ST_WARN : ST_GOOD, marked ? "c" : now ? "*" : " ");
+    sheet_printf(out, i == b->at ? ST_KEY : ST_TEXT, "%*d ", number_w, session_list_number(&b->list, row));
+    add_when(out, r->updated_ms);
+    sheet_printf(out, ST_TEXT, "%5d %7lld ", r->n_turns, (long long)s->tokens);
+    if (s->drafted)
+        sheet_printf(out, ST_TEXT, "%5.0f %%  ", 100.0 * (double)s->accepted / (double)s->drafted);
+    else
+        sheet_add(out, ST_DIM, "      -  ");
+    add_cut(out, i == b->at ? ST_BOLD : ST_TEXT, r->title ? r->title : "", max_int(width - used, 4));
+}
+
+static void keep_in_view(struct browser *b)
+{
+    b->at = min_int(max_int(b->at, 0), max_int(b->list.n_shown - 1, 0));
+    b->top = min_int(b->top, b->at);
+    b->top = max_int(b->top, b->at - b->rows + 1);
+    b->top = max_int(b->top, 0);
+}
+
+static void add_preview_row(const struct browser *b, int i, struct sheet *out)
+{
+    if (i < b->preview.n_row)
+        sheet_add_row(out, &b->preview.row[i], 0, (int)b->preview.row[i].text.n);
+}
+
+static void write_heads(struct browser *b, int number_w, int width, struct sheet *out)
+{
+    sheet_printf(out, ST_HEAD, "SESSIONS  %d of %d", b->list.n_shown, b->list.n);
+    sheet_line(out);
+    sheet_add(out, ST_LABEL, "filter ");
+    add_cut(out, ST_USER, b->filter.n ? b->filter.p : "", max_int(width - 10, 8));
+    if (!b->in_list)
+        sheet_add(out, ST_KEY, out->ascii ? "_" : "▏");
+    sheet_line(out);
+    if (b->said[0])
+        add_cut(out, ST_WARN, b->said, width);
+    else
+        sheet_printf(out, ST_DIM, "%*s %-16s %5s %7s %8s title", number_w + 2, "no.", "last used", "turns",
+                     "tokens", "accepted");
+    sheet_line(out);
+}
+
+static void write_browser(struct tui *t, struct overlay *o, int w, int h)
+{
+    struct browser *b = o->state;
+    struct sheet *out = &o->pane.rows;
+    bool wide = w >= WIDE;
+    int number_w = b->number_w;
+    int list_w = wide ? min_int(w * 11 / 20, number_w + 95) : w, body = max_int(h - HEADING, 1);
+    b->rows = wide ? body : max_int(body / 2, 1);
+    keep_in_view(b);
+    o->footer = b->in_list ? list_keys : filter_keys;
+    write_heads(b, number_w, w, out);
+    make_preview(b, wide ? w - list_w - 3 : w);
+    for (int i = 0; i < b->rows; i++) {
+        if (b->top + i < b->list.n_shown)
+            add_row(t, b, b->top + i, number_w, list_w, out);
+        else if (i == 0)
+            sheet_add(out, ST_DIM, b->list.n ? "  no session fits the filter" : "  no session is saved yet");
+        if (wide) {
+            sheet_tab(out, list_w + 1);
+            sheet_add(out, ST_DIM, out->ascii ? "| " : "│ ");
+            add_preview_row(b, i, out);
+        }
+        sheet_line(out);
+    }
+    for (int i = -1; !wide && i < body - b->rows - 1; i++) {
+        for (int k = 0; i < 0 && k < w - 2; k++)
+            sheet_add(out, ST_DIM, out->ascii ? "-" : "─");
+        add_preview_row(b, max_int(i, 0), out);
+        sheet_line(out);
+    }
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static void filter_now(struct tui *t, struct browser *b)
+{
+    struct err e = {0};
+    b->at = b->top = 0;
+    b->preview_row = -1;
+    tui_work(t, true);
+    if (!session_list_filter(&b->list, b->db, b->filter.n ? b->filter.p : "", &e))
+        snprintf(b->said, sizeof b->said, "%.190s", e.msg);
+    tui_work(t, false);
+}
+
+static void type_bytes(struct tui *t, struct browser *b, const char *s, size_t n)
+{
+    enum { MOST = 200 };
+    for (size_t i = 0; i < n && b->filter.n < MOST; i++)
+        buf_char(&b->filter, (unsigned char)s[i] < ' ' ? ' ' : s[i]);
+    filter_now(t, b);
+}
+
+static void type_char(struct tui *t, struct browser *b, uint32_t cp)
+{
+    char s[4];
+    size_t n = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    static const unsigned char lead[] = {0, 0, 0xC0, 0xE0, 0xF0};
+    for (size_t i = n; i-- > 1; cp >>= 6)
+        s[i] = (char)(0x80 | (cp & 0x3F));
+    s[0] = (char)(n == 1 ? cp : lead[n] | cp);
+    type_bytes(t, b, s, n);
+}
+
+static void erase(struct tui *t, struct browser *b, bool all)
+{
+    while (b->filter.n) {
+        bool tail = ((unsigned char)b->filter.p[b->filter.n - 1] & 0xC0) == 0x80;
+        b->filter.p[--b->filter.n] = '\0';
+        if (!tail && !all)
+            break;
+    }
+    filter_now(t, b);
+}
+
+/* Closes the browser and runs a command, or, where there is none yet, says what to type in a shell. */
+static void leave_with(struct tui *t, const char *command, const char *line)
+{
+    char *text = xasprintf("/%s %s", command, line);
+    bool there = cmd_find(command, NULL) != NULL;
+    tui_overlay_close(t);
+    if (there) {
+        tui_submit(t, text);
+        return;
+    }
+    tui_note(t, ST_DIM, "in a shell: aerie %s %s", command, line);
+    free(text);
+}
+
+/* What a command calls the session of a row: its number, where it has one. The caller frees. */
+static char *name_of(const struct browser *b, int row, const char *before)
+{
+    int number = session_list_number(&b->list, row);
+    return number > 0 ? xasprintf("%s%d", before, number) : xstrdup(b->list.row[row].id);
+}
+
+static void compare(struct tui *t, struct browser *b, int row)
+{
+    const char *id = b->list.row[row].id;
+    if (!b->marked[0] || strcmp(b->marked, id) == 0) {
+        snprintf(b->said, sizeof b->said, b->marked[0] ? "not marked any more"
+                 : "marked; c on another session compares the two");
+        b->marked_row = row;
+        memcpy(b->marked, b->marked[0] ? "" : id, b->marked[0] ? 1 : SESSION_ID);
+        return;
+    }
+    char *one = name_of(b, b->marked_row, ""), *other = name_of(b, row, "");
+    char *line = xasprintf("%s %s", one, other);
+    leave_with(t, "diff", line);
+    free(line);
+    free(one);
+    free(other);
+}
+
+static void act(struct tui *t, struct browser *b, uint32_t key)
+{
+    static const struct { uint32_t key; const char *command, *before; } acts[] = {
+        {'\r', "resume", ""}, {'f', "fork", "#"}, {'r', "replay", ""}};
+    int row = selected(b);
+    if (key == '/') {
+        b->in_list = false;
+        return;
+    }
+    if (row < 0) {
+        snprintf(b->said, sizeof b->said, "no session is selected");
+        return;
+    }
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (key == acts[i].key) {
+            char *name = name_of(b, row, acts[i].before);
+            leave_with(t, acts[i].command, name);
+            free(name);
+            return;
+        }
+    if (key == 'c')
+        compare(t, b, row);
+    else
+        snprintf(b->said, sizeof b->said, "no such key in the list; / goes back to the filter");
+}
+
+static bool move(struct browser *b, int code)
+{
+    switch (code) {
+    case K_UP: b->at--; break;
+    case K_DOWN: b->at++; break;
+    case K_PGUP: b->at -= b->rows; break;
+    case K_PGDN: b->at += b->rows; break;
+    case K_HOME: b->at = 0; break;
+    case K_END: b->at = b->list.n_shown; break;
+    default: return false;
+    }
+    b->in_list = true;
+    keep_in_view(b);
+    return true;
+}
+
+static bool browser_key(struct tui *t, struct overlay *o, const struct key *k)
+{
+    struct browser *b = o->state;
+    b->said[0] = '\0';
+    bool typed = k->code == K_CHAR && !k->ctrl && !k->alt;
+    if (k->code == K_ESC && b->filter.n && !b->in_list)
+        erase(t, b, true);
+    else if (k->code == K_ESC || k->code == K_F8 || (k->code == K_CHAR && k->ctrl && k->cp == 'c'))
+        return false;
+    else if (k->code == K_ENTER)
+        act(t, b, '\r');
+    else if (move(b, k->code))
+        ;
+    else if (k->code == K_TAB)
+        b->in_list = !b->in_list;
+    else if (typed && b->in_list)
+        act(t, b, k->cp);
+    else if (typed)
+        type_char(t, b, k->cp);
+    else if (k->code == K_PASTE)
+        type_bytes(t, b, k->text, k->n);
+    else if (k->code == K_BACKSPACE || (k->code == K_CHAR && k->ctrl && k->cp == 'u')) {
+        b->in_list = false;
+        erase(t, b, k->code == K_CHAR);
+    }
+    return true;
+}
+
+static void browser_click(struct tui *t, struct overlay *o, int row)
+{
+    struct browser *b = o->state;
+    int i = b->top + row - HEADING;
+    if (row < HEADING || row >= HEADING + b->rows || i >= b->list.n_shown)
+        return;
+    b->at = i;
+    b->in_list = true;
+    tui_overlay_write(t);
+}
+
+static void browser_close(struct tui *t, struct overlay *o)
+{
+    struct browser *b = o->state;
+    (void)t;
+    session_list_free(&b->list);
+    buf_free(&b->filter);
+    sheet_free(&b->preview);
+    free(b);
+}
+
+void tui_browser_open(struct tui *t)
+{
+    struct err e = {0};
+    struct browser *b = xcalloc(1, sizeof *b);
+    sheet_init(&b->preview, t->app->ascii);
+    b->preview_row = -1;
+    tui_work(t, true);
+    b->db = app_hdb(t->app, &e);
+    bool ok = b->db && session_list_open(&b->list, b->db, &e);
+    tui_work(t, false);
+    b->number_w = 3;
+    for (int i = 0; ok && i < b->list.n; i++)
+        b->number_w = max_int(b->number_w, digits(session_list_number(&b->list, i)));
+    struct overlay o = {.write = write_browser, .key = browser_key, .click = browser_click,
+                        .close = browser_close, .state = b};
+    if (ok) {
+        tui_overlay_open(t, &o);
+    } else {
+        browser_close(t, &o);
+        tui_note(t, ST_BAD, "%s", e.msg);
+    }
+}
