@@ -63,7 +63,8 @@ LIB   := $(filter-out $(B)/repl/main.o,$(OBJ))
 UNIT  := $(patsubst tests/unit/%.c,$(B)/tests/%,$(wildcard tests/unit/test_*.c))
 GPU   := $(patsubst tests/cuda/%.c,$(B)/tests/%,$(wildcard tests/cuda/test_*.c))
 MOCK  := $(B)/tests/mock_aerie
-TESTS := $(UNIT) $(GPU) $(MOCK)
+PLAY  := $(B)/tests/play_server
+TESTS := $(UNIT) $(GPU) $(MOCK) $(PLAY)
 BENCH := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/bench/bench_*.c))
 LINK  := $(CC)
 
@@ -183,7 +184,7 @@ $(GPU): $(B)/tests/%: $(B)/tests/cuda/%.o $(LIB) $(B)/link.flags ; $(link-test)
 # the program over another backend: repl/open.c is all that it replaces
 $(MOCK): %: %.o $(filter-out $(B)/repl/open.o,$(OBJ)) $(B)/link.flags
 	@echo "  LINK  $@"; $(LINK) $(LDFLAGS) $(filter %.o,$^) $(LDLIBS) -o $@
-$(BENCH): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
+$(BENCH) $(PLAY): %: %.o $(LIB) $(B)/link.flags ; $(link-test)
 
 -include $(OBJ:.o=.d) $(wildcard $(B)/tests/*/*.d $(B)/tests/*.d)
 .SECONDARY:

@@ -106,6 +106,7 @@ void facts_computed(const char *about, struct buf *out)
     static const struct {
         const char *name, *text, *usual; /* NULL: always shown */
     } fact[] = {
+        {"server", " (%s)", ""},
         {"precision", "; %s activations", NULL}, {"kv", ", %s cells", NULL},
         {"page_size", "; page size %s", NULL},   {"context", "; context %s", NULL},
         {"rows", "; at most %s rows a pass", ""}, {"capture", "; capture %s", ""},
@@ -208,7 +209,8 @@ const char *facts_build(void)
 void facts_config(const struct engine_opts *o, const struct backend_info *i, struct buf *out)
 {
     if (o->server.url) { /* the server decides everything else */
-        buf_printf(out, "backend=remote\ncontext=%d\n", i ? i->context : 0);
+        buf_printf(out, "backend=remote\nserver=%s\ncontext=%d\n", i ? i->family : "",
+                   i ? i->context : 0);
         return;
     }
     buf_printf(out, "page_size=%d\ncontext=%d\nfull_pages=%d\nswa_pages=%d\ncapture=%s\nraw=%d\n"

@@ -406,7 +406,7 @@ static void fill_info(struct remote *r)
     struct backend_info *i = &r->talk.info;
     r->about = xasprintf("%s%s%s", server_kind_name(r->server.kind), r->server.version[0] ? " " : "",
                          r->server.version);
-    r->device = xasprintf("%s at %s", r->about, http_url(r->http));
+    r->device = xstrdup(http_url(r->http));
     i->model_dir = r->server.model;
     i->family = r->about;
     i->device = r->device;

@@ -171,7 +171,7 @@ int cli_batch(struct cli *c)
     bool ok = true;
     if (c->n_word || c->opt.file)
         ok = err_set(&e, ERR_USAGE, "--batch takes its prompts from the file alone");
-    if (ok && !c->opt.engine.model)
+    if (ok && !c->opt.engine.model && !c->opt.engine.server.url)
         ok = err_set(&e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
     ok = ok && read_prompts(&p, c->batch, &e);
     int rc = !ok ? cli_fail(&e) : p.n ? run(c, &p) : 0;

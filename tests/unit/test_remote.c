@@ -248,7 +248,7 @@ static void llama_server_is_recognized(void **state)
     scene_open(&s, "llama");
     s.chat = "chat-draft";
     struct backend *b = connect_to(&s, NULL);
-    assert_true(strncmp(backend_info(b)->device, "llama-server ", 13) == 0);
+    assert_true(strncmp(backend_info(b)->family, "llama-server ", 13) == 0);
     got = (struct seen){0};
     submit(b, RQ_SAY, "What is a page table?");
     watch(b, 1, &got);
