@@ -9,6 +9,7 @@ void request_free(struct request *rq)
     free(rq->settings);
     ids_free(&rq->prompt);
     ids_free(&rq->given);
+    probe_past_free(rq->probe.past);
     for (int i = 0; rq->prompts && i < rq->count; i++)
         free(rq->prompts[i]);
     free(rq->prompts);

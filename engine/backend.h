@@ -348,7 +348,7 @@ struct probe_ops {
     /* Asks for the taps of a step: of one that ran, which is then computed again on a scratch
      * sequence, or (armed) of one that is still to run. Answered by an event EV_PROBE that owns the
      * probe or says why there is none; an armed step by the event that follows it. At most one step
-     * is armed. False: there is no such step in memory, or the queue is full. */
+     * is armed. False: the step is not in memory and ask->past is NULL, or the queue is full. */
     bool (*ask)(struct backend *b, const struct probe_ask *ask, struct err *e);
 };
 

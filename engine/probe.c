@@ -34,6 +34,13 @@ void probe_free(struct probe *p)
     free(p);
 }
 
+void probe_past_free(struct probe_past *p)
+{
+    if (p)
+        ids_free(&p->context);
+    free(p);
+}
+
 const float *probe_row(const struct probe *p, int l, enum probe_point at, int row)
 {
     if (l < 0 || l > p->n_layer || row < p->row0 || row >= p->row0 + p->n_row)

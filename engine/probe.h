@@ -73,6 +73,16 @@ struct probe {
                         relative to the largest output */
 };
 
+/* A step that the engine does not remember: what a log has of it. */
+struct probe_past {
+    struct step_rec rec;
+    struct tree tree;   /* n <= 1: nothing was drafted */
+    struct ids context; /* tokens before the step, the pending one included; of a prompt chunk: the
+                           whole prompt */
+    int n_prompt;       /* of them of the turn's prompt */
+};
+void probe_past_free(struct probe_past *p); /* allocated with xcalloc(); NULL is fine */
+
 /* What a caller asks for. */
 struct probe_ask {
     int turn, step; /* armed: 0.0 disarms */
@@ -83,6 +93,8 @@ struct probe_ask {
                        (never fused or as a graph), with the bits it has without; its page digest is
                        that of a stepped cycle. A step that fails after its pass leaves its taps when
                        the turn ends, with an empty record */
+    struct probe_past *past; /* of a step that is not in the engine's memory, else NULL; ask() takes
+                                it, also where it fails */
 };
 
 /* Frees what *p owns, and sets it to nothing. */

@@ -139,8 +139,8 @@ struct again {
     struct probe *out;
 };
 
-/* The step and its context. False: they are not in memory. */
-static bool find_step(struct again *a, int turn, int step, struct err *e)
+/* Takes the step and its context from memory. */
+static bool recall_step(struct again *a, int turn, int step, struct err *e)
 {
     const struct step_ring *ring = &a->g->shared.ring;
     const struct ring_entry *entry = ring_find(ring, turn, step);
@@ -148,14 +148,43 @@ static bool find_step(struct again *a, int turn, int step, struct err *e)
         return err_set(e, ERR_NEGATIVE, "step %d.%d is not in memory", turn, step);
     a->rec = entry->rec;
     ring_tree(ring, entry, &a->tree);
-    bool known = contexts_of(&a->g->shared.contexts, turn, &a->context, &a->n_prompt);
-    int needed = a->rec.pos0 + (a->rec.kind == STEP_PREFILL ? a->rec.rows : 1);
-    if (!known || a->context.n < needed)
-        return err_set(e, ERR_NEGATIVE, "the tokens before step %d.%d are not in memory", turn, step);
-    if (a->tree.n <= 1)
-        tree_init(&a->tree, a->context.v[a->rec.pos0]);
-    return a->rec.kind == STEP_PREFILL || a->tree.token[0] == a->context.v[a->rec.pos0] ||
-           err_set(e, ERR_NEGATIVE, "the tokens before step %d.%d are not in memory", turn, step);
+    return contexts_of(&a->g->shared.contexts, turn, &a->context, &a->n_prompt) ||
+           err_set(e, ERR_NEGATIVE, "the tokens of turn %d are not in memory", turn);
+}
+
+static void take_past(struct again *a, const struct probe_past *past)
+{
+    a->rec = past->rec;
+    a->tree = past->tree;
+    a->n_prompt = past->n_prompt;
+    ids_cat(&a->context, past->context.v, past->context.n);
+}
+
+/* Whether the step can be run: it fits the engine, and its context has every token it needs. What a
+ * log says is checked here. */
+static bool step_fits(struct again *a, const struct probe_ask *ask, struct err *e)
+{
+    const struct step_rec *r = &a->rec;
+    bool prompt = r->kind == STEP_PREFILL, drafted = r->kind == STEP_SPEC;
+    int needed = r->pos0 + (prompt ? r->rows : 1), most = prompt ? a->r->max_rows : TREE_MAX;
+    bool ok = r->pos0 >= 0 && r->rows >= 1 && r->rows <= most && a->context.n >= needed &&
+              needed <= a->r->context && r->accepted >= 0 && r->accepted <= MAX_STEPS;
+    for (int i = 0; i < a->context.n && ok; i++)
+        ok = a->context.v[i] >= 0 && a->context.v[i] < a->r->m->cfg.vocab;
+    if (ok && !prompt && !drafted)
+        tree_init(&a->tree, a->context.v[r->pos0]);
+    for (int i = 0; i < a->tree.n && ok; i++)
+        ok = a->tree.token[i] >= 0 && a->tree.token[i] < a->r->m->cfg.vocab;
+    ok = ok && (prompt || (a->tree.n == r->rows && a->tree.token[0] == a->context.v[r->pos0]));
+    return ok || err_set(e, ERR_NEGATIVE, "step %d.%d cannot be computed again: its tree or the tokens "
+                         "before it are not known", ask->turn, ask->step);
+}
+
+static bool find_step(struct again *a, const struct probe_ask *ask, struct err *e)
+{
+    if (ask->past)
+        take_past(a, ask->past);
+    return (ask->past || recall_step(a, ask->turn, ask->step, e)) && step_fits(a, ask, e);
 }
 
 /* The accepted rows, root first; returns how many. */
@@ -359,7 +388,7 @@ void engine_probe(struct engine *g, const struct probe_ask *ask)
     }
     struct again *a = xcalloc(1, sizeof *a);
     *a = (struct again){.g = g, .r = &g->own.runtime, .out = xcalloc(1, sizeof(struct probe))};
-    bool ok = find_step(a, ask->turn, ask->step, &e) && row_there(a, ask, &e) &&
+    bool ok = find_step(a, ask, &e) && row_there(a, ask, &e) &&
               run_again(a, ask, &e);
     if (!ok) {
         probe_free(a->out);
@@ -397,8 +426,10 @@ static bool probe_ask_local(struct backend *b, const struct probe_ask *ask, stru
     struct engine *g = engine_of(b);
     struct request rq = {.kind = RQ_PROBE, .probe = *ask};
     shared_lock(&g->shared);
-    bool ok = ask->armed || find_now(g, ask, e);
+    bool ok = ask->armed || ask->past || find_now(g, ask, e);
     shared_unlock(&g->shared);
+    if (!ok)
+        request_free(&rq);
     return ok && backend_submit(b, &rq, e);
 }
 

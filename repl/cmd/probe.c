@@ -32,6 +32,13 @@ static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct
         x->turn = v.turn;
         x->step = v.step;
     }
+    if (!a->backend->trees->of_step(a->backend, x->turn, x->step, &v)) {
+        if (!app_find_step(a, x->turn, x->step, &v, e))
+            return false;
+        x->past = app_logged_step(a, x->turn, x->step, e);
+        if (!x->past)
+            return false;
+    }
     bool busy = backend_busy(a->backend) && !app_paused(a);
     if (!a->backend->probe->ask(a->backend, x, e))
         return false;
@@ -660,7 +667,7 @@ void app_show_probe(struct app *a, const struct event *ev)
         answer_error(a, ev->text.p ? ev->text.p : "the step was not computed");
         return;
     }
-    a->backend->trees->of_step(a->backend, p->turn, p->step, &v);
+    app_find_step(a, p->turn, p->step, &v, NULL);
     if (a->opt.json && a->face.json)
         answer_json(a, &w, p, &v);
     else

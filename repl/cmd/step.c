@@ -130,6 +130,55 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
            find_logged(a, &held, turn, step, v, e);
 }
 
+/* ---- for computing again --------------------------------------------------------------------- */
+
+struct collected {
+    struct probe_past *past;
+    int step;
+};
+
+static bool take_prompt(const struct turn_row *r, void *arg)
+{
+    struct collected *c = arg;
+    if (!r->is_user)
+        return true;
+    ids_cat(&c->past->context, r->tokens.v, r->tokens.n);
+    c->past->n_prompt = r->tokens.n;
+    return false;
+}
+
+static bool take_tokens(const struct step_row *r, void *arg)
+{
+    struct collected *c = arg;
+    if (r->n < c->step)
+        ids_cat(&c->past->context, r->tokens.v, r->tokens.n);
+    return r->n < c->step;
+}
+
+struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err *e)
+{
+    struct step_view v;
+    struct hdb_past p;
+    if (!a->history || a->private_) {
+        err_set(e, ERR_NEGATIVE, "step %d.%d is not in memory, and nothing is logged", turn, step);
+        return NULL;
+    }
+    struct hdb *d = app_hdb(a, e);
+    if (!app_find_step(a, turn, step, &v, e) || !d || !hdb_past(d, a->session, INT_MAX, &p, e))
+        return NULL;
+    struct collected c = {xcalloc(1, sizeof *c.past), step};
+    const char *session = part_of(&p, turn)->session;
+    c.past->rec = v.rec;
+    c.past->tree = v.tree;
+    bool ok = hdb_turns(d, session, turn, take_prompt, &c, e) >= 0 &&
+              hdb_steps(d, session, turn, take_tokens, &c, e) >= 0;
+    hdb_past_free(&p);
+    if (ok)
+        return c.past;
+    probe_past_free(c.past);
+    return NULL;
+}
+
 bool step_drafted(const struct step_view *v, struct err *e)
 {
     return v->tree.n > 0 ||

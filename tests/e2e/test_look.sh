@@ -66,7 +66,7 @@ result "/top shows target and draft beside each other" $?
 like '^ATTN  step 1\.4  row [0-9]+ of 12  ".*" at [0-9]+  layer 3, full, 4 heads over 2 of K and V$'; result "/attn names row, layer and heads" $?
 [ "$(grep -cE '^sum of p v over these keys reproduces the layer.s output to [1-9]e-0[6-9] of its largest value$' "$T/out")" = 2 ]
 result "its weights reproduce the output" $?
-has "step 1.99 is not in memory: the steps 1.1 to 1." err && has "step 1.3 has no row 30: its rows are 0 to 11" err &&
+has "there is no step 1.99 yet: 1." err && has "step 1.3 has no row 30: its rows are 0 to 11" err &&
     has 'the layer is a number from 0 to 7, not "99"' err && has "/attn takes a step (and a row) and a layer" err
 result "what is not there is refused in one line" $?
 chat --json -- "${wide[@]}" "$fox" "/top 1.3" "/layers 1.3" "/attn 1.3 7"
@@ -79,6 +79,13 @@ chat -- "${wide[@]}" "$fox" /layers "/top 1.2" "/attn 1.5 3" "What is a page tab
 [ -s "$T/a" ] && cmp -s "$T/a" "$T/b" && timeout 60 "$AERIE" replay last --check >"$T/out" 2>"$T/err"; result "probes leave no trace in the session's digests, and it replays" $?
 chat -- /phase "$fox" /phase /phase /top /phase "/layers 1.1" /finish
 has "TOP  what follows step 1.1" && has "needs the logits: /phase first" err && ! has "is computed again when"; result "a paused turn is looked into, too" $?
+
+# steps of an earlier process come from the log
+chat -- "${wide[@]}" "$fox" "What is a page table?" "/layers 1.3" "/top 2.2"; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/a"
+chat -c -- "/layers 1.3" "/top 2.2" "/why 1.3" "/accept kind" "/accept turn"; grep -E '^(LAYERS|TOP|  ?[ 0-9]|layer)' "$T/out" >"$T/b"
+head -n "$(wc -l <"$T/a")" "$T/b" | cmp -s "$T/a" - && [ "$(grep -c 'the logits are those recorded$' "$T/out")" = 2 ]
+result "a resumed session computes its logged steps again, with the same numbers" $?
+has "by turn, of this session, from the log" && like '^ +words +[1-9]' && like '^WHY  step 1\.3 '; result "and counts and explains them" $?
 
 # ---- /accept ----
 chat -- "${wide[@]}" "$fox" "Write a table with the numbers from 1 to 20." "/accept window" "/accept page" "/accept kind" "/accept turn" "/accept colour"

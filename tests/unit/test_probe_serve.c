@@ -320,6 +320,50 @@ static void test_what_cannot_be_probed_is_refused(void **state)
     free_seen(&s);
 }
 
+/* Steps that a log tells wrong are refused, whatever is wrong with them; a right one is computed. */
+static void test_steps_from_a_log_are_checked(void **state)
+{
+    (void)state;
+    struct seen s = {0};
+    struct err e = {0};
+    struct engine_opts o = serve_opts();
+    struct backend *g = serve_open(&o);
+    submit(g, RQ_NEW, NULL, 0);
+    settle_seen(g, &s);
+    for (int wrong = 0; wrong < 10; wrong++) {
+        struct probe_past *p = xcalloc(1, sizeof *p);
+        p->rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 3, .rows = 3, .drafted = 2,
+                                   .accepted = 1, .bonus = 9};
+        for (int i = 0; i < 4; i++)
+            ids_add(&p->context, 20 + i);
+        p->n_prompt = 2;
+        tree_init(&p->tree, 23);
+        tree_add(&p->tree, 0, 30, 0.5f, 0);
+        tree_add(&p->tree, 1, 31, 0.5f, 0);
+        switch (wrong) {
+        case 1: p->rec.pos0 = -1; break;
+        case 2: p->rec.pos0 = 4; break;
+        case 3: p->rec.rows = 0; break;
+        case 4: p->rec.rows = 65; break;
+        case 5: p->context.v[1] = 1 << 20; break;
+        case 6: p->context.v[0] = -1; break;
+        case 7: p->tree.token[2] = 1 << 20; break;
+        case 8: p->tree.token[0] = 24; break;
+        case 9: p->rec.accepted = 64; break;
+        }
+        struct probe_ask ask = {.turn = 7, .step = 7, .row = -1, .layer = 1, .past = p};
+        must(g->probe->ask(g, &ask, &e), &e);
+        settle_seen(g, &s);
+        assert_true((s.probe != NULL) == (wrong == 0));
+        if (wrong)
+            assert_non_null(strstr(s.why.p, "step 7.7 cannot be computed again"));
+        else
+            assert_true(s.probe->has_digest && !s.probe->same); /* the digest is made up */
+    }
+    backend_close(g);
+    free_seen(&s);
+}
+
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 static uint64_t seed = 3;
@@ -417,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_the_armed_step_runs_as_ever_and_equals_its_second_run),
         cmocka_unit_test(test_an_armed_step_that_never_comes),
         cmocka_unit_test(test_what_cannot_be_probed_is_refused),
+        cmocka_unit_test(test_steps_from_a_log_are_checked),
         cmocka_unit_test(test_contexts_are_the_tokens_that_turns_held),
         cmocka_unit_test(test_contexts_are_bounded),
     };
