@@ -36,6 +36,19 @@ static const struct topic {
      "Commands print the same in plain mode: /pages, /tree, /pool, /map, /why.\n"
      "In a pane (Esc): arrows or hjkl move, Home and End jump, + - change its height, < > the\n"
      "width of all panes, Tab goes on to the next part, q closes it. /layout NAME opens several.\n"},
+    {"layers", "what /layers, /attn and /top show of a step that is run again",
+     "A past step is computed again on a scratch copy of its context: cells that the session\n"
+     "still holds are shared, the others are computed from the tokens. The line below the title\n"
+     "says how many, and whether the logits are those recorded; if not, a setting, a fault or\n"
+     "the device's sums have changed. The session stays as it is, its pages included.\n"
+     "row            of the step's pass: a node of its tree (0: the root); without a row the last\n"
+     "               accepted one, of a prompt chunk the last token\n"
+     "norm           of the residual stream that enters the layer\n"
+     "+attn +mlp     the size of what attention and MLP add, over that norm\n"
+     "tree           share of attention on cells that this pass writes: ancestors and itself\n"
+     "in W, old      on committed tokens at most W keys back, and on those before\n"
+     "sink           on the learned sink (gpt-oss); 1st: on the first token, in W or old\n"
+     "experts        those that the router chose\n"},
     {"time", "keys of time, in panes, on words and on the timeline",
      "[ ]            the step before, and the step after; behind the last one: now\n"
      "{ }            the turn before, and the turn after\n"

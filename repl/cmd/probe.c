@@ -383,8 +383,7 @@ static void pages_at(struct app *a, const struct probe *p, int page, int32_t *fu
     struct page_table t;
     struct err e;
     *full = *swa = 0;
-    if (!backend_has(a->backend, VIEW_PAGES) ||
-        !a->backend->pages->table_at(a->backend, p->turn, p->step, &t, &e))
+    if (!backend_has(a->backend, VIEW_PAGES) || !app_table_at(a, p->turn, p->step, &t, &e))
         return;
     if (page < t.n_page) {
         *full = t.page[page].full;

@@ -23,6 +23,7 @@ struct why {
     float choice_p, rival_p;      /* NAN: not known */
     float p, u;                   /* u NAN: greedy, or not on the path */
     bool forced;                  /* the choice was given by hand */
+    bool ended;                   /* the reply ended above this node: nothing was chosen here */
     int window_first, W, P;
 };
 
@@ -56,6 +57,7 @@ static void choice_of(const struct step_view *v, int row, struct why *w)
     int k = place_on_path(&v->tree, row);
     w->choice = w->rival = -1;
     w->choice_p = w->rival_p = NAN;
+    w->ended = v->n_token > 0 && k >= v->n_token;
     if (k < 0 || k >= v->n_token)
         return;
     w->choice = v->token[k];
@@ -86,11 +88,14 @@ static void look_at(struct app *a, const struct step_view *v, int node, struct w
 }
 
 /* The node that tells most about a step: the draft's best guess where the path ended, else the last
- * accepted node; 0: there is no drafted node. */
-static int telling_node(const struct tree *t)
+ * accepted node; 0: there is no drafted node. Nodes below the end of the reply tell nothing. */
+static int telling_node(const struct step_view *v)
 {
+    const struct tree *t = &v->tree;
     int best = 0, last = 0;
     for (int i = 1; i < t->n; i++) {
+        if (v->n_token && place_on_path(t, t->parent[i]) >= v->n_token)
+            continue;
         if (t->fate[i] == FATE_ACCEPTED)
             last = i;
         if (t->fate[i] == FATE_REJECTED && t->fate[t->parent[i]] == FATE_ACCEPTED &&
@@ -101,10 +106,10 @@ static int telling_node(const struct tree *t)
     return best && t->depth[best] > t->depth[last] ? best : last ? last : best;
 }
 
-static bool has_rejection(const struct tree *t)
+static bool has_rejection(const struct step_view *v)
 {
-    int i = telling_node(t);
-    return i > 0 && t->fate[i] == FATE_REJECTED;
+    int i = telling_node(v);
+    return i > 0 && v->tree.fate[i] == FATE_REJECTED;
 }
 
 /* The newest step whose path ended because the draft was wrong. */
@@ -116,7 +121,7 @@ static bool newest_rejection(struct app *a, struct step_view *v, struct err *e)
     for (int i = n - 1; i >= 0 && !found; i--)
         found = step[i].rec.drafted > step[i].rec.accepted &&
                 a->backend->trees->of_step(a->backend, step[i].turn, step[i].step, v) &&
-                has_rejection(&v->tree);
+                has_rejection(v);
     free(step);
     return found || err_set(e, ERR_NEGATIVE, n ? "no step in memory ended at a rejected node"
                                                : "there is no step yet: send a message first");
@@ -150,12 +155,11 @@ static int page_changes(struct app *a, const struct step_view *v, struct change 
 {
     struct page_table before, after;
     struct err e;
-    struct backend *b = a->backend;
     int n = -1;
-    if (!backend_has(b, VIEW_PAGES) || v->step < 2 ||
-        !b->pages->table_at(b, v->turn, v->step - 1, &before, &e))
+    if (!backend_has(a->backend, VIEW_PAGES) || v->step < 2 ||
+        !app_table_at(a, v->turn, v->step - 1, &before, &e))
         return -1;
-    if (b->pages->table_at(b, v->turn, v->step, &after, &e)) {
+    if (app_table_at(a, v->turn, v->step, &after, &e)) {
         n = differ(&after, &before, true, out, 0);
         n = differ(&before, &after, false, out, n);
         page_table_free(&after);
@@ -190,7 +194,9 @@ static void head_line(struct app *a, const struct why *w, struct sheet *out)
     sheet_printf(out, ST_TEXT, "  step %d.%d  ", w->v->turn, w->v->step);
     node_name(a, t, w->node, out);
     sheet_printf(out, ST_TEXT, " at %d  ", w->pos);
-    if (w->node)
+    if (w->node && w->ended)
+        sheet_add(out, ST_DIM, "not judged: the reply ended above it");
+    else if (w->node)
         sheet_add(out, fate[f].st, fate[f].word);
     else
         sheet_add(out, ST_DIM, "the last token of the step before; nobody drafted it here");
@@ -246,8 +252,9 @@ static void target_line(struct app *a, const struct why *w, struct sheet *out)
             add_margin(w->choice_p, w->rival_p, out);
     }
     if (w->choice < 0)
-        sheet_add(out, ST_DIM, w->wrong >= 0 ? "; no choice was made here: the path had ended before"
-                                             : "; what it chose is not known");
+        sheet_add(out, ST_DIM, w->wrong >= 0 || w->ended
+                                   ? "; no choice was made here: the path had ended before"
+                                   : "; what it chose is not known");
     sheet_line(out);
 }
 
@@ -259,6 +266,8 @@ static void rule_line(struct app *a, const struct why *w, struct sheet *out)
         sheet_add(out, ST_TEXT, "a node counts only below accepted ones; the first that was not is ");
         node_name(a, t, w->wrong, out);
         sheet_printf(out, ST_TEXT, " (/why %d.%d.%d)", w->v->turn, w->v->step, w->wrong);
+    } else if (w->ended) {
+        sheet_add(out, ST_TEXT, "the reply ended above this node, so the node was not judged");
     } else if (w->forced) {
         sheet_add(out, ST_WARN, "the token was given by hand (/force); the target had no choice");
     } else if (isnan(w->u)) {
@@ -394,6 +403,15 @@ static void changes_json(struct app *a, const struct step_view *v, struct buf *j
     jput_close(json, ']');
 }
 
+static const char *rule_name(const struct why *w)
+{
+    return w->wrong >= 0    ? "ancestor"
+           : w->ended       ? "ended"
+           : w->forced      ? "forced"
+           : isnan(w->u)    ? "greedy"
+                            : "sampled";
+}
+
 static void why_json(struct app *a, const struct why *w, struct buf *json)
 {
     const struct tree *t = &w->v->tree;
@@ -415,8 +433,7 @@ static void why_json(struct app *a, const struct why *w, struct buf *json)
         jput_kreal(json, "p", (double)w->p);
         jput_kint(json, "rank", w->rank);
         jput_kint(json, "guesses", w->siblings);
-        jput_kstr(json, "rule", w->wrong >= 0 ? "ancestor" : w->forced ? "forced" : isnan(w->u) ? "greedy"
-                                                                                         : "sampled");
+        jput_kstr(json, "rule", rule_name(w));
         jput_kreal(json, "u", (double)w->u);
     }
     jput_key(json, "first_wrong");
@@ -453,7 +470,7 @@ static bool find(struct app *a, int turn, int step, int *node, struct step_view 
         v->tree.fate[0] = FATE_ACCEPTED;
     }
     if (*node < 0)
-        *node = telling_node(&v->tree);
+        *node = telling_node(v);
     return *node < v->tree.n ||
            err_set(e, ERR_USAGE, "step %d.%d has no node %d: its nodes are 0 to %d", turn, step, *node,
                    v->tree.n - 1);
