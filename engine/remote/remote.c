@@ -64,23 +64,6 @@ static int messages(const struct talk *t, const char *question, struct said **ou
     return n;
 }
 
-/* The ids of the prompt, where the server says them before it generates. */
-static void ask_prompt(struct remote *r, const struct said *said, int n, struct ids *out)
-{
-    struct buf body = {0};
-    const char *path = server_ask_prompt(&r->server, said, n, &body);
-    struct http_call c = {.method = "POST", .path = path, .body = body.p};
-    struct answer a;
-    if (path && http_call(r->http, &c, &r->talk.stop, NULL) &&
-        answer_read(&a, c.answer.p ? c.answer.p : "", c.answer.n, NULL)) {
-        for (int i = 0; i < a.n_token; i++)
-            ids_add(out, a.token[i].id);
-        answer_free(&a);
-    }
-    buf_free(&c.answer);
-    buf_free(&body);
-}
-
 static enum stop_reason stop_of(const struct incoming *in)
 {
     return in->stopped                      ? STOP_CANCEL
@@ -221,16 +204,63 @@ static void end_reply(struct remote *r, const struct incoming *in, struct talk_r
     count_reply(&r->talk, in, out);
 }
 
+/* A turn while its reply comes. The ids of the prompt are asked for beside it, because some servers
+ * say them only there; the turn begins, for the log and the screen, when they are known, or when they
+ * have not come for a second. */
 struct turn {
-    struct talk *talk;
+    struct remote *r;
     struct talk_reply *out;
+    bool regen;
+    struct http_call ask; /* of the prompt's ids; path NULL: the server cannot say them */
+    uint64_t since; /* clock_ns() when the ids were asked for */
+    bool begun;
+    struct buf early[2]; /* text that came before, by channel */
 };
+
+static void show_text(struct turn *turn, int channel, const char *text, size_t n)
+{
+    if (turn->begun)
+        talk_text(&turn->r->talk, turn->out, channel, text, n);
+    else
+        buf_add(&turn->early[channel], text, n);
+}
+
+static void begin_turn(struct turn *turn)
+{
+    struct talk *t = &turn->r->talk;
+    struct ids prompt = {0};
+    struct answer a;
+    const struct http_call *c = &turn->ask;
+    if (turn->begun)
+        return;
+    if (c->done && !c->failed && c->status == 200 &&
+        answer_read(&a, c->answer.p ? c->answer.p : "", c->answer.n, NULL)) {
+        for (int i = 0; i < a.n_token; i++)
+            ids_add(&prompt, a.token[i].id);
+        answer_free(&a);
+    }
+    int n = prompt.n;
+    talk_turn_begins(t, turn->regen, &prompt, n);
+    turn->begun = true;
+    for (int ch = 1; ch >= 0; ch--) {
+        show_text(turn, ch, turn->early[ch].p, turn->early[ch].n);
+        buf_free(&turn->early[ch]);
+    }
+}
+
+static void turn_meanwhile(void *arg)
+{
+    struct turn *turn = arg;
+    if (turn->ask.done || clock_ns() - turn->since > 1000000000)
+        begin_turn(turn);
+    meanwhile(turn->r);
+}
 
 static void turn_text(struct incoming *in, int channel, const char *text, size_t n)
 {
     struct turn *turn = in->arg;
-    struct talk *t = turn->talk;
-    talk_text(t, turn->out, channel, text, n);
+    struct talk *t = &turn->r->talk;
+    show_text(turn, channel, text, n);
     pthread_mutex_lock(&t->mu);
     t->view.tok_s = reply_tok_s(in->n_token ? in->n_token : in->n_text,
                                 (in->ns_last - in->ns_first) / 1000);
@@ -239,40 +269,61 @@ static void turn_text(struct incoming *in, int channel, const char *text, size_t
 
 static void turn_progress(struct incoming *in, int64_t done, int64_t total)
 {
-    struct talk *t = ((struct turn *)in->arg)->talk;
-    struct event ev = talk_event(t, EV_PREFILL);
+    struct turn *turn = in->arg;
+    struct event ev = talk_event(&turn->r->talk, EV_PREFILL);
     ev.done = (int)done;
     ev.total = (int)total;
-    talk_post(t, &ev);
+    talk_post(&turn->r->talk, &ev);
 }
 
 static void turn_notice(struct incoming *in, const char *line)
 {
-    talk_notice(((struct turn *)in->arg)->talk, line);
+    talk_notice(&((struct turn *)in->arg)->r->talk, line);
+}
+
+/* Begins to ask for the prompt's ids. */
+static void ask_prompt(struct turn *turn, const struct said *said, int n, struct buf *body)
+{
+    struct remote *r = turn->r;
+    turn->ask = (struct http_call){.method = "POST",
+                                   .path = server_ask_prompt(&r->server, said, n, body)};
+    turn->ask.body = body->p;
+    turn->since = clock_ns();
+    if (turn->ask.path)
+        http_begin(r->http, &turn->ask);
+    else
+        begin_turn(turn);
 }
 
 static void answer(struct talk *t, bool regen, struct talk_reply *out)
 {
     static const struct incoming_news news = {turn_text, turn_progress, turn_notice};
     struct remote *r = remote_of(t);
+    struct turn turn = {.r = r, .out = out, .regen = regen};
     struct incoming in;
     struct said *said;
-    struct buf body = {0};
-    struct ids prompt = {0};
-    incoming_init(&in);
+    struct buf body = {0}, ask = {0};
     int n = messages(t, NULL, &said);
-    ask_prompt(r, said, n, &prompt);
-    int n_prompt = prompt.n;
-    talk_turn_begins(t, regen, &prompt, n_prompt);
     /* a sampled reply again needs other draws: the turn's number changes the seed */
     int64_t seed = t->view.settings.seed + (regen ? t->view.turn : 0);
+    incoming_init(&in);
     in.news = &news;
-    in.arg = &(struct turn){t, out};
+    in.arg = &turn;
     in.path = server_ask(&r->server, said, n, &t->view.settings, seed, &body);
     in.body = body.p;
-    incoming_run(r->http, &in, 1, 1, &t->stop, meanwhile, r);
+    ask_prompt(&turn, said, n, &ask);
+    incoming_run(r->http, &in, 1, 1, &t->stop, turn_meanwhile, &turn);
+    while (!turn.begun && !stop_asked(&t->stop)) {
+        turn_meanwhile(&turn);
+        http_run(r->http, 50);
+    }
+    begin_turn(&turn);
+    if (turn.ask.path)
+        http_end(r->http, &turn.ask);
     end_reply(r, &in, out);
     incoming_free(&in);
+    buf_free(&turn.ask.answer);
+    buf_free(&ask);
     buf_free(&body);
     free(said);
 }
