@@ -55,6 +55,12 @@ struct past_turn {
     struct ids ids; /* the reply's generated ids */
 };
 
+/* The step begins with this token, chosen by hand. */
+struct forced_token {
+    int step;
+    int32_t token;
+};
+
 struct request {
     enum request_kind kind;
     char *text;
@@ -73,6 +79,8 @@ struct request {
     struct ids given;    /* RQ_SAY, RQ_REGEN: the tokens that the reply begins with, emitted in place
                             of those that the target chooses (engine/cycle/lane.h) */
     bool only_given;     /* the turn is cancelled after the last of them; with none it runs as ever */
+    struct forced_token *force; /* (n_force) RQ_SAY, RQ_REGEN: for a replay, as OP_FORCE said */
+    int n_force;
     bool make_room;      /* RQ_SAY */
     struct probe_ask probe; /* RQ_PROBE */
     uint64_t number;     /* backend_submit() writes it */
@@ -321,6 +329,7 @@ struct debug_view {
     struct tree tree; /* the step's, as far as it is known; n == 0: it drafted nothing */
     int32_t token[TREE_MAX];
     int n_token; /* tokens that the step appends; 0: not known before accept */
+    int32_t forced; /* the token that will be emitted next, by hand; -1: none */
     struct debug_break at[MAX_BREAKS];
     int n_break;
 };
@@ -334,6 +343,11 @@ struct debug_ops {
      * or, up to debug_view.last, later. Computed again with the same bits; nothing is posted twice.
      * It pauses there. False: no turn is paused, another turn, or such a step is not kept. */
     bool (*back)(struct backend *b, int turn, int step, struct err *e);
+    /* The next token that is emitted will be this one, whatever the target chooses: in the paused
+     * turn, else in the next one. text: of one token, else NULL and *id, -1: none after all. *id
+     * receives the token. False: the turn runs or has gone back, or no reply's text holds the
+     * token. NULL: the backend computes nothing. */
+    bool (*force)(struct backend *b, const char *text, int32_t *id, struct err *e);
     /* Adds a breakpoint or a watch and returns its number; 0: the condition is wrong, or there are
      * too many. */
     int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);

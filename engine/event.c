@@ -26,7 +26,7 @@ const char *stop_name(enum stop_reason r)
 const char *op_name(enum op_kind k)
 {
     static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",
-                                       "forget"};
+                                       "forget", "force"};
     return NAME(name, k);
 }
 

@@ -59,6 +59,8 @@ enum op_kind {
                   the turns that it begins with, "1 2 4" */
     OP_FORGET, /* turns leave the context, because it is full or the user said so; text: their numbers,
                   "2 3 4" */
+    OP_FORCE,  /* the user chose a token: in the turn that runs, the step begins with it; text: "STEP
+                  ID" */
 };
 const char *op_name(enum op_kind k); /* "open", "set", ... */
 

@@ -229,6 +229,7 @@ static bool add_op(const struct op_row *row, void *arg)
         r->change[r->n_change++] =
             (struct change){row->order, row->op, row->turn, xstrdup(row->text)};
         break;
+    case OP_FORCE: break; /* its token is among those of the reply */
     }
     return true;
 }

@@ -125,7 +125,7 @@ int step_kind_parse(const char *s)
 
 enum op_kind op_last(void)
 {
-    return OP_FORGET;
+    return OP_FORCE;
 }
 
 int op_parse(const char *s)

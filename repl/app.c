@@ -536,8 +536,10 @@ static void part_pause(struct app *a, const struct status *s, struct sheet *out)
         return;
     sheet_printf(out, ST_WARN, "%s %d.%d%s%s", app_recording(a) ? "RECORDING" : "PAUSED", s->pause.turn,
                  s->pause.step, s->pause.phase[0] ? " " : "", s->pause.phase);
+    if (s->pause.step < s->pause.last)
+        sheet_printf(out, ST_WARN, " (of %d.%d)", s->pause.turn, s->pause.last);
     if (s->single_keys)
-        sheet_add(out, ST_WARN, " [s p n f c w]");
+        sheet_add(out, ST_WARN, " [s p n f c w S N]");
 }
 
 static void part_unchecked(struct app *a, const struct status *s, struct sheet *out)

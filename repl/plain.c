@@ -100,6 +100,14 @@ static void print_notice(struct app *a, const char *text)
     buf_free(&clean);
 }
 
+static void print_forced(struct app *a, const struct event *ev)
+{
+    struct buf line = {0};
+    app_forced_line(a, ev, &line);
+    print_notice(a, line.p ? line.p : "");
+    buf_free(&line);
+}
+
 /* Failures decide the exit code, but not in a chat at a terminal, where the user has seen them. */
 static void count_failure(struct app *a, int code)
 {
@@ -360,9 +368,24 @@ static void show_report(struct app *a, const struct event *ev)
     buf_free(&json);
 }
 
+/* `aerie run --break`: nobody can step the turn, so a line says where it would pause. */
+static void pass_pause(struct app *a)
+{
+    struct debug_view v;
+    struct err e;
+    a->backend->debug->view(a->backend, &v);
+    if (!a->opt.quiet)
+        print_notice(a, v.why);
+    a->backend->debug->run(a->backend, RUN_ON, 1, NULL, &e);
+}
+
 /* A turn that the debugger holds ends the printed line, and the prompt returns. */
 static void show_pause(struct app *a)
 {
+    if (plain_of(a)->once) {
+        pass_pause(a);
+        return;
+    }
     struct plain *p = plain_of(a);
     if (p->mid_line && !a->opt.json)
         write_out(a, "\n", 1);
@@ -387,6 +410,8 @@ static void handle_event(struct app *a, struct event *ev)
     case EV_OP:
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
+        if (ev->op == OP_FORCE && !a->opt.quiet)
+            print_forced(a, ev);
         break;
     default: show_report(a, ev); break;
     }

@@ -117,7 +117,8 @@ struct status {
     struct pool_view pool[N_POOLS]; /* none exists where there is no VIEW_POOLS */
     struct check_view check;        /* 0 where there is no VIEW_CHECK */
     struct bugs bugs;               /* all off where there is no VIEW_FAULTS */
-    struct { bool on; int turn, step; char phase[8]; } pause; /* off where there is no VIEW_DEBUG */
+    struct { bool on; int turn, step, last; char phase[8]; } pause; /* off where there is
+                                                                    no VIEW_DEBUG */
     struct address at; /* of the app */
     bool single_keys; /* of the full screen: letters step a paused turn */
     bool has[N_VIEWS];
@@ -161,6 +162,11 @@ uint64_t app_paused(const struct app *a);
 /* Shows where and why the turn is paused; what both faces do with EV_PAUSE. Returns the number
  * of the latest pause. */
 uint64_t app_show_pause(struct app *a);
+/* Adds a breakpoint, or a watch: "A if B" is "(A) && (B)". Its number; 0 and *e: it is wrong. For
+ * backends with VIEW_DEBUG. */
+int app_break(struct app *a, const char *text, bool watch, struct err *e);
+/* Of OP_FORCE: "step 9.4 begins with #269 " the", by hand". */
+void app_forced_line(struct app *a, const struct event *ev, struct buf *out); /* cmd/back.c */
 /* The tree of the step that is paused between two phases, else of the latest step that drafted.
  * False: there is none. For backends with VIEW_TREES. */
 bool app_latest_tree(struct app *a, struct step_view *v);

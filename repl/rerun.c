@@ -1,6 +1,7 @@
 /* rerun.c - see rerun.h. */
 #include "repl/rerun.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -374,6 +375,7 @@ static bool play_op(struct rerun *r, const struct act *a, struct err *e)
     case OP_FORGET: return play_forget(r, a, e);
     case OP_RESUME: return play_resume(r, a, e);
     case OP_FORK: return play_fork(r, a, e);
+    case OP_FORCE: return true; /* of the turn before it: play_turn() */
     }
     return err_set(e, ERR_DB, "the log holds an operation that this aerie does not know");
 }
@@ -406,7 +408,20 @@ static const struct ids *given_tokens(const struct rerun *r, const struct act *a
     return &a->reply.tokens;
 }
 
-static bool play_turn(struct rerun *r, struct act *a, struct err *e)
+/* The tokens that the user chose while the turn ran: operations that follow the turn, "STEP ID". */
+static void add_forced(const struct act *a, const struct act *end, struct request *rq)
+{
+    for (const struct act *op = a + 1; op < end && !op->is_turn; op++) {
+        struct forced_token f;
+        if (op->op != OP_FORCE || op->turn != a->user.n ||
+            sscanf(op->text, "%d %d", &f.step, &f.token) != 2)
+            continue;
+        rq->force = xrealloc(rq->force, (size_t)rq->n_force + 1, sizeof *rq->force);
+        rq->force[rq->n_force++] = f;
+    }
+}
+
+static bool play_turn(struct rerun *r, struct act *a, const struct act *end, struct err *e)
 {
     struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
     bool last = a == r->goal;
@@ -417,6 +432,8 @@ static bool play_turn(struct rerun *r, struct act *a, struct err *e)
     if (r->how.forced) {
         const struct ids *given = given_tokens(r, a);
         ids_cat(&rq.given, given->v, given->n);
+    } else {
+        add_forced(a, end, &rq);
     }
     if (last && r->how.step && !r->how.hold)
         rq.stop_after_step = r->how.step;
@@ -453,7 +470,7 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
         if (!r->backend && (a->is_turn || (a->op != OP_OPEN && a->op != OP_RESUME)))
             return err_set(e, ERR_DB, "the log of session %s does not begin with its opening",
                            a->session);
-        if (!(a->is_turn ? play_turn(r, a, e) : play_op(r, a, e)))
+        if (!(a->is_turn ? play_turn(r, a, s->act + s->n, e) : play_op(r, a, e)))
             return false;
     }
     return true;

@@ -203,8 +203,6 @@ static void find_reach(struct judge *j)
         differ_by_position(&f[0].trace, &f[1].trace, &j->ask->names, &d, &c, &n);
         if (d.class == DIFF_LOGITS && d.token >= 0)
             find_place(j, d.turn, d.step, d.token);
-        else if (f[0].rule[0] || f[1].rule[0])
-            say(j, "the checker kept a pass from running; with check=off the replay shows what it computes");
         else if (!d.class)
             say(j, "the tokens and their log probabilities are equal to the end: %d tokens", n.tokens);
         conditions_free(&c);
@@ -277,22 +275,6 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
     }
 }
 
-/* Prompt chunks before the last one leave no logits: a difference of the last one's may have begun in any
- * of them. Looks there if both sides have the same chunks. */
-static bool find_in_chunks(struct judge *j, int turn, const int step[2])
-{
-    const struct trace_turn *a = turn_of(j->a, turn), *b = turn_of(j->b, turn);
-    bool same = step[0] == step[1] && a && b && a->n_step >= step[0] && j->r->diff.class == DIFF_LOGITS;
-    for (int i = 0; same && i < step[0] - 1; i++) {
-        const int at[2] = {i + 1, i + 1};
-        if (a->step[i].rec.kind != STEP_PREFILL || b->n_step <= i || b->step[i].rec.rows != a->step[i].rec.rows)
-            return false;
-        if (find_place(j, turn, at, -1))
-            return true;
-    }
-    return false;
-}
-
 static void judge_exact(struct judge *j)
 {
     struct report *r = j->r;
@@ -305,12 +287,9 @@ static void judge_exact(struct judge *j)
     bool same = repeats(j, 0, d->turn, step[0]);
     same = repeats(j, 1, d->turn, step[1]) && same;
     r->ran = true;
-    bool there = same && (d->class == DIFF_PAGES || d->class == DIFF_LOGITS) &&
-                 (find_in_chunks(j, d->turn, step) || find_place(j, d->turn, step, d->token));
-    if (same && !there && (d->class == DIFF_PAGES || d->class == DIFF_DRAFT))
+    if (same && d->class != DIFF_SAMPLER && !find_place(j, d->turn, step, d->token) &&
+        d->class != DIFF_LOGITS)
         find_reach(j);
-    if (same && !there && d->class == DIFF_LOGITS)
-        say(j, "computed again with taps, the rows of that step are equal");
     check_sides(j);
 }
 
@@ -618,7 +597,8 @@ static void judge_rounding(struct judge *j)
                      : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
                                                       : VERDICT_ROUNDING;
         if (far >= 0)
-            say(j, "the margin of token %d of turn %d lies far beyond the band", x.a.token[far], x.a.turn[far]);
+            say(j, "token %d of turn %d lies %s the band", x.a.token[far], x.a.turn[far],
+                "far beyond what rounding explains:");
     }
     measured_free(&x);
     run_facts_free(&a);

@@ -10,6 +10,7 @@
 
 void debug_open(struct debugger *d)
 {
+    d->forced = -1;
     pthread_mutex_init(&d->mu, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -257,7 +258,7 @@ static struct step_facts facts_of_step(struct engine *g)
     s.fact[FACT_POS] = rec->pos0;
     s.fact[FACT_ROWS] = rec->rows;
     s.fact[FACT_DRAFTED] = rec->drafted;
-    s.fact[FACT_ACCEPTED] = rec->accepted;
+    s.fact[FACT_ACCEPTED] = rec->drafted ? rec->accepted : (double)NAN;
     s.fact[FACT_NEW] = l->n_new;
     s.fact[FACT_BONUS] = rec->bonus < 0 ? (double)NAN : rec->bonus;
     s.fact[FACT_MARGIN] = (double)rec->margin;
@@ -304,6 +305,44 @@ void debug_step_done(struct engine *g)
         return;
     struct step_facts s = facts_of_step(g);
     consider(g, &s, "after");
+}
+
+/* ---- tokens by hand -------------------------------------------------------------------------- */
+
+int32_t debug_forced(struct debugger *d)
+{
+    pthread_mutex_lock(&d->mu);
+    int32_t id = d->forced;
+    pthread_mutex_unlock(&d->mu);
+    return id;
+}
+
+void debug_force(struct debugger *d, int32_t id)
+{
+    pthread_mutex_lock(&d->mu);
+    d->forced = id;
+    pthread_mutex_unlock(&d->mu);
+}
+
+/* Under mu: the newest committed step where the turn is paused. */
+static int stands_at(const struct debugger *d)
+{
+    const struct debug_view *v = &d->view;
+    return v->phase[0] && strcmp(v->phase, "commit") != 0 ? v->step - 1 : v->step;
+}
+
+bool debug_may_force(struct debugger *d, struct err *e)
+{
+    pthread_mutex_lock(&d->mu);
+    bool runs = d->turn && !d->view.paused, back = d->turn && stands_at(d) < d->last;
+    int turn = d->turn, last = d->last;
+    pthread_mutex_unlock(&d->mu);
+    if (runs)
+        return err_set(e, ERR_USAGE, "the turn runs; /step pauses it after its step");
+    if (back)
+        return err_set(e, ERR_USAGE, "the turn has gone back, and what was said stays as it is: "
+                       "/goto %d.%d first", turn, last);
+    return true;
 }
 
 /* ---- going back ------------------------------------------------------------------------------ */
@@ -377,6 +416,7 @@ static void debug_view(struct backend *b, struct debug_view *v)
     pthread_mutex_lock(&d->mu);
     *v = d->view;
     v->until = d->until;
+    v->forced = d->forced;
     v->first = d->turn ? d->first : 1;
     v->last = d->turn ? d->last : 0;
     v->n_break = d->n;
@@ -405,22 +445,22 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
     return true;
 }
 
+/* Every saved step can be looked at with `aerie replay`. */
+#define REPLAY "; aerie replay ID shows every step of a saved session"
+
 static bool refuse_back(const struct debugger *d, int turn, int step, struct err *e)
 {
     if (!d->view.paused)
-        return err_set(e, ERR_USAGE, "no turn is paused; aerie replay ID --goto %d.%d runs a saved "
-                       "session again and pauses there", max_int(1, turn), max_int(0, step));
+        return err_set(e, ERR_USAGE, "no turn is paused" REPLAY);
     if (turn != d->turn)
-        return err_set(e, ERR_USAGE, "turn %d is not the one that is paused (%d); aerie replay ID "
-                       "--goto %d.%d runs the session again and pauses there", turn, d->turn, turn,
-                       max_int(0, step));
+        return err_set(e, ERR_USAGE, "turn %d is not the one that is paused (%d)" REPLAY, turn,
+                       d->turn);
     if (step < 0 || step > d->last)
         return err_set(e, ERR_USAGE, "step %d.%d: expected %d.0 to %d.%d", turn, step, turn, turn,
                        d->last);
     if (step < d->first)
-        return err_set(e, ERR_USAGE, "no state before step %d.%d is kept any more; aerie replay ID "
-                       "--goto %d.%d runs the session again and pauses there", turn, step + 1, turn,
-                       step);
+        return err_set(e, ERR_USAGE, "no state before step %d.%d is kept any more" REPLAY, turn,
+                       step + 1);
     return true;
 }
 
@@ -479,5 +519,5 @@ static bool debug_remove(struct backend *b, int number, struct err *e)
 }
 
 const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,
-                                      .add = debug_add, .remove = debug_remove,
+                                      .force = local_force, .add = debug_add, .remove = debug_remove,
                                       .name = expr_name};

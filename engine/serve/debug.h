@@ -34,6 +34,7 @@ struct debugger {
     int target; /* with RUN_BACK: pause after this step */
     bool asked; /* to go back; the engine's thread has not seen that yet */
     int turn, first, last; /* see struct debug_view; turn 0: none runs */
+    int32_t forced; /* token that the next step emits, -1: none */
     bool has_condition; /* of /until, for one pause */
     struct expr condition;
     struct breakpoint at[MAX_BREAKS];
@@ -71,6 +72,12 @@ bool debug_back_asked(struct engine *g);
 int debug_take_target(struct debugger *d);
 /* The turn stands where it was to go back to: pauses. */
 void debug_arrived(struct engine *g);
+
+/* The token that waits to be emitted by hand, -1: none; and sets it. Any thread. */
+int32_t debug_forced(struct debugger *d);
+void debug_force(struct debugger *d, int32_t id);
+/* Whether a token may be forced now: no turn runs, or it is paused at its newest step. */
+bool debug_may_force(struct debugger *d, struct err *e);
 
 /* ---- the caller's thread: the group `debug` of the local backend ----------------------------- */
 

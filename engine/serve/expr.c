@@ -21,7 +21,7 @@ static const struct {
     {"rows", "rows of the target's pass", FACT_ROWS},
     {"prefill", "1 while the prompt is computed", FACT_PREFILL},
     {"drafted", "nodes of the draft tree, without its root", FACT_DRAFTED},
-    {"accepted", "drafted nodes that the target accepted", FACT_ACCEPTED},
+    {"accepted", "drafted nodes that the target accepted; unknown if none was drafted", FACT_ACCEPTED},
     {"accept", "the same", FACT_ACCEPTED},
     {"new", "tokens that the step added", FACT_NEW},
     {"bonus", "id of the token sampled at the end of the step", FACT_BONUS},

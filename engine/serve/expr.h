@@ -7,8 +7,9 @@
  * + and -, * / and %, unary -, then numbers, "strings", names and parentheses. Values are numbers
  * (truth is 1 or 0), texts, and step addresses TURN.STEP. A number stands for "true" unless it is 0.
  *
- * Unknown values: a fact that the step does not have (margin of a prompt chunk, a target's
- * probability that was not computed, a division by zero) is unknown. A comparison with an unknown
+ * Unknown values: a fact that the step does not have (margin of a prompt chunk, accepted nodes of a
+ * step that drafted none, a target's probability that was not computed, a division by zero) is
+ * unknown. A comparison with an unknown
  * value is false, and so is its negation by `!`: !x is true only where x is known and false.
  *
  * Rows: a condition that names node.* holds when it holds for at least one drafted node of the

@@ -24,6 +24,7 @@
 #include "engine/serve/back.h"
 #include "engine/serve/contexts.h"
 #include "engine/serve/debug.h"
+#include "engine/serve/force.h"
 #include "engine/serve/load.h"
 #include "engine/serve/session.h"
 #include "engine/serve/step_ring.h"
@@ -44,6 +45,7 @@ struct engine_own {
     uint64_t seq;           /* events posted */
     bool lost;              /* the device failed for good */
     int window_released;    /* pages that left the window in the last step */
+    struct forcing force;   /* of the turn */
     uint64_t paused_ns;     /* by the debugger, in all */
     struct probe_ask armed;   /* the step that will run with taps; 0.0: none */
     struct probe_pass *probing; /* while it runs */
@@ -191,6 +193,9 @@ void engine_log_pages(struct engine *g);
 void engine_serve_paused(struct engine *g, bool logits);
 /* Posts EV_PROBE without a probe. */
 void engine_refuse_probe(struct engine *g, const struct probe_ask *ask, const char *why);
+
+/* force.c; the caller's thread: debug_ops.force. */
+bool local_force(struct backend *b, const char *text, int32_t *id, struct err *e);
 
 /* batch.c; the engine's thread. RQ_BATCH and RQ_SEVERAL. */
 void engine_batch(struct engine *g, const struct request *rq);

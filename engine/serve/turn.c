@@ -303,12 +303,15 @@ static void begin_step(struct engine *g, const struct turn *t)
     r->net.stop = stoppable ? &g->stop : NULL; /* see worker.c */
     probe_step_begins(g);
     plans_step_begins(g);
+    g->own.force.silent = back_silent(g, &t->back);
+    force_step_begins(g);
 }
 
 static void end_step(struct engine *g, bool ok)
 {
     probe_step_ended(g, ok);
     plans_step_ended(g);
+    force_step_ended(g, ok);
 }
 
 /* One prompt chunk; pools that are short give up checkpoints first, then the chunk gets smaller. */
@@ -382,9 +385,10 @@ static bool run_cycle(struct engine *g, const struct step_limits *lim, const str
     if (!by_phase && !g->plans.running)
         return lane_step(&g->own.runtime, &l, lim, 1, shape, e);
     cycle_begin(&c, &g->own.runtime, &l, lim, 1, shape);
-    bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) && cycle_verify(&c, e) &&
-              (debug_phase_done(g, &c) || stopped(e)) && cycle_accept(&c, e) &&
-              (debug_phase_done(g, &c) || stopped(e));
+    bool ok = cycle_draft(&c, e) && (debug_phase_done(g, &c) || stopped(e)) &&
+              cycle_verify(&c, e) && (debug_phase_done(g, &c) || stopped(e));
+    force_step_begins(g);
+    ok = ok && cycle_accept(&c, e) && (debug_phase_done(g, &c) || stopped(e));
     if (!ok) {
         cycle_abandon(&c);
         return false;
@@ -532,10 +536,12 @@ static void run_turn(struct engine *g, const struct ids *prompt, const struct re
     struct turn t = {.rq = rq, .chunk = min_int(g->shared.set.chunk, g->own.runtime.max_rows)};
     chat_reader_init(&t.reader, g->loaded.chat);
     open_turn(g, &t, prompt, rq->kind == RQ_REGEN);
+    force_turn_begins(g, rq);
     back_begin(g, &t.back, t.chunk);
     debug_turn_begins(g);
     t.reason = run_steps(g, &t);
     back_end(g, &t.back);
+    force_turn_ended(g);
     engine_post_held(g, &t.reader, &t.text, NULL);
     debug_turn_ended(g);
     probe_turn_ended(g);

@@ -180,6 +180,9 @@ static const struct flag {
     {"header", 0, "NAME:VALUE", IN_TALK | IN_DOCTOR, F_TEXTS, AT(header), 0, 0, NULL, NULL,
      "send this header to the server, too; repeatable"},
 
+    {"break", 0, "EXPR", IN_TALK, F_TEXTS, AT(breaks), 0, 0, NULL, "Debugger",
+     "pause after steps where this holds; repeatable"},
+
     {"param", 'p', "NAME=VALUE", IN_ENGINE, F_PARAM, 0, 0, 0, NULL, "Reply",
      "set any setting (list below); repeatable"},
     {"system", 's', "TEXT", IN_ENGINE, F_TEXT, AT(opt.system), 0, 0, NULL, NULL, "system prompt"},

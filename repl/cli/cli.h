@@ -26,6 +26,7 @@ struct cli {
     int limit, older_than, lanes, most; /* most 0: all */
     struct texts a, b, with; /* NAME=VALUE */
     struct texts header;
+    struct texts breaks; /* conditions */
     bool check, special, jsonl, brief, forced, log_only;
     bool with_text, no_ids; /* pack */
     const char *steps;

@@ -25,6 +25,15 @@ static int leave(struct app *a, int rc)
     return (!stored || !logged) && rc <= ERR_USAGE ? ERR_DB : rc;
 }
 
+/* The breakpoints of the command line. */
+static bool set_breaks(const struct cli *c, struct app *a, struct err *e)
+{
+    for (int i = 0; i < c->breaks.n; i++)
+        if (!app_needs(a, "--break", VIEW_DEBUG, e) || !app_break(a, c->breaks.v[i], false, e))
+            return false;
+    return true;
+}
+
 static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), const char *prompt)
 {
     struct err e = {0};
@@ -34,6 +43,11 @@ static int talk(struct cli *c, int (*face)(struct app *a, const char *prompt), c
         c->opt.engine.progress = cli_progress;
     bool ok = have_model(c, &e) && app_open(a, &c->opt, &e);
     cli_progress_end();
+    if (ok && !set_breaks(c, a, &e)) {
+        app_close(a);
+        err_prefix(&e, "--break");
+        ok = false;
+    }
     if (ok) {
         a->exit_code = face(a, prompt);
         rc = leave(a, a->exit_code);

@@ -128,14 +128,15 @@ static const struct cmd table[] = {
      cmd_continue, NULL},
     {"until", NULL, "EXPR", "debug", "runs on until a condition holds, once",
      "/until node.depth>=3 && !node.accepted", CMD_BUSY_OK | CMD_REST, cmd_until, complete_condition},
+    {"rstep", NULL, "[N]", "debug", "takes the paused turn N steps back; the bits stay the same",
+     "/rstep", CMD_BUSY_OK, cmd_rstep, NULL},
+    {"goto", NULL, "TURN.STEP", "debug",
+     "takes the paused turn to where it stood after a step; .0: where it begins", "/goto 9.214",
+     CMD_BUSY_OK, cmd_goto, NULL},
+    {"force", NULL, "\"TEXT\"|#ID|off", "debug", "commits the next token by hand", "/force \" the\"",
+     CMD_BUSY_OK | CMD_REST, cmd_force, NULL},
     {"where", NULL, "", "debug", "tells where the turn is paused, and why", "/where", CMD_BUSY_OK,
      cmd_where, NULL},
-
-    {"diff", NULL, "ID", "compare", "finds the first difference to another session's log",
-     "/diff last", CMD_BUSY_OK, cmd_diff, complete_session},
-    {"diverge", NULL, "[ID | NAME=VALUE...]", "compare",
-     "runs a comparison again and judges the difference",
-     "/diverge page_size=1", 0, cmd_diverge, complete_session},
 };
 enum { N_CMD = sizeof table / sizeof *table, MAX_WORDS = 32 };
 

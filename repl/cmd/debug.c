@@ -54,6 +54,8 @@ static void pause_json(struct app *a, const struct debug_view *v, struct buf *js
         jput_kint(json, "step", v->step);
         jput_kstr(json, "phase", v->phase);
         jput_kstr(json, "why", v->why);
+        jput_kint(json, "first", v->first);
+        jput_kint(json, "last", v->last);
         jput_kint(json, "nodes", v->tree.n);
         jput_key(json, "tokens");
         jput_open(json, '[');
@@ -267,16 +269,20 @@ static void join_if(const char *rest, struct buf *out)
     buf_str(out, rest);
 }
 
+int app_break(struct app *a, const char *text, bool watch, struct err *e)
+{
+    struct buf condition = {0};
+    join_if(text, &condition);
+    int number = a->backend->debug->add(a->backend, condition.p ? condition.p : "", watch, e);
+    buf_free(&condition);
+    return number;
+}
+
 static bool add_break(struct app *a, const char *command, const char *rest, bool watch,
                       struct sheet *out, struct buf *json, struct err *e)
 {
     struct debug_view v;
-    struct buf condition = {0};
-    if (!app_needs(a, command, VIEW_DEBUG, e))
-        return false;
-    join_if(rest, &condition);
-    int number = a->backend->debug->add(a->backend, condition.p, watch, e);
-    buf_free(&condition);
+    int number = app_needs(a, command, VIEW_DEBUG, e) ? app_break(a, rest, watch, e) : 0;
     if (number == 0)
         return false;
     a->backend->debug->view(a->backend, &v);

@@ -18,7 +18,8 @@ static const struct topic {
      "Ctrl-X r       switches between raw and rendered text; Ctrl-X c tints words\n"
      "Ctrl-X t       a cursor on the words of the reply; Ctrl-X o to the next part\n"
      "Ctrl-X [       the step before, in all panes; Ctrl-X ] the step after, Ctrl-X . the newest\n"
-     "Ctrl-X s       single keys: s p n f c w step a paused turn (/step, /phase, ...)\n"
+     "Ctrl-X s       single keys: s p n f c w step a paused turn (/step, /phase, ...);\n"
+     "               S steps back (/rstep), N goes to where the turn begins (/goto 0)\n"
      "Ctrl-L         draws the screen again\n"
      "F1             opens this help\n"
      "F2 F3 F4       pages, tree and steps beside the chat; F5 pool, F6 word, F7 why\n"
@@ -118,8 +119,19 @@ static const struct topic {
      "or, and, not are the same in words. Texts stand in quotes: token==\"foo\". A step's\n"
      "address is TURN.STEP: step==9.214. A condition that names node.* holds when it holds for\n"
      "one drafted node, one that names token for one token that the step added. What is not\n"
-     "known of a step (the margin of a prompt chunk) makes a comparison false, and also its\n"
-     "negation. /break A if B is /break (A) && (B).\n"},
+     "known of a step (the margin of a prompt chunk; of a step that drafted nothing how many\n"
+     "nodes were accepted) makes a comparison false, and also its negation.\n"
+     "/break A if B is /break (A) && (B).\n"},
+    {"back", "going back in a paused turn",
+     "/rstep goes N steps back, /goto T.S to where the turn stood after step S (T.0: where it\n"
+     "begins), also forward again. The steps on the way run again, silently, and each one is\n"
+     "compared with its first run: page tables, draft, logits, tokens. One that differs ends the\n"
+     "turn with a fault. All views show the earlier state; the status line says PAUSED 9.3 (of\n"
+     "9.7). What was said stays: until the turn is at its newest step again nothing can be\n"
+     "forced, and Ctrl-C ends the turn where it was. The states behind this are kept where the\n"
+     "turn begins and, while it is stepped or a breakpoint exists, every few steps; they are\n"
+     "lost where a pool was short. aerie replay ID shows every step of a saved session.\n"
+     "/force \" the\" commits one token by hand: the log says so, a replay repeats it.\n"},
     {"input", "how lines are read",
      "A line that begins with / is a command; // sends a literal slash. Commands may be cut\n"
      "short while that is unambiguous: /tr is /tree. \"two words\" is one argument, \\\" a quote.\n"
@@ -144,7 +156,7 @@ static const struct group_name {
     const char *name, *title;
 } groups[] = {
     {"chat", "Chat"}, {"session", "Sessions"}, {"inspect", "Look inside"},
-    {"debug", "Pause and step"}, {"compare", "Compare runs"},
+    {"debug", "Pause and step"},
 };
 
 static void list_text(struct sheet *out)

@@ -37,7 +37,7 @@ _aerie() {
           '--swa-pages[pages of the sliding-window pool]:number:')
     server=('--remote[chat with a server]:address:' '--api-key-file[key for the server]:file:_files'
             '*--header[header for the server]:header:')
-    talk=($engine $server '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
+    talk=($engine $server '*--break[pause after steps where this holds]:condition:' '--no-spec[do not draft]' '(-c --continue)'{-c,--continue}'[take up the latest session]'
           '--session[take up a session]:session:_aerie_sessions'
           '--fork[take up a copy]'
           '--log-level[how much is saved]:level:(off text steps tree full)'

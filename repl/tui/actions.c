@@ -311,7 +311,8 @@ static void after_ctrl_x(struct tui *t, const struct key *x)
 static bool single_key(struct tui *t, const struct key *k)
 {
     static const struct { char key; const char *command; } keys[] = {
-        {'s', "/step"}, {'p', "/phase"}, {'n', "/next"}, {'f', "/finish"}, {'c', "/continue"}, {'w', "/where"}};
+        {'s', "/step"}, {'p', "/phase"}, {'n', "/next"}, {'f', "/finish"}, {'c', "/continue"}, {'w', "/where"},
+        {'S', "/rstep"}, {'N', "/goto 0"}};
     if (!t->single_keys || k->code != K_CHAR || k->ctrl || k->alt || t->input.text.n ||
         t->input.searching || t->input.after_x || !app_paused(t->app))
         return false;

@@ -151,6 +151,16 @@ static void fault(struct tui *t, const struct event *ev)
     t->quit = true;
 }
 
+static void note_op(struct tui *t, const struct event *ev)
+{
+    struct buf line = {0};
+    if (ev->op != OP_FORCE)
+        return;
+    app_forced_line(t->app, ev, &line);
+    tui_note(t, ST_DIM, "%.900s", line.p ? line.p : "");
+    buf_free(&line);
+}
+
 static void take_event(struct tui *t, const struct event *ev)
 {
     app_event(t->app, ev);
@@ -175,6 +185,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_FAULT: fault(t, ev); break;
     case EV_PAUSE: app_show_pause(t->app); break;
     case EV_PROBE: app_show_probe(t->app, ev); break;
+    case EV_OP: note_op(t, ev); break;
     default: replies_event(t, ev); break;
     }
     time_event(t, ev);

@@ -43,7 +43,37 @@ grep -q '"number":1,"kind":"break","condition":"accepted>=2","hits":0' "$dir/out
 result "--json: a pause, breakpoints and the place are objects" $?
 script "/help conditions"; run --no-log; grep -q 'pool.swa.free *free pages of the sliding-window pool' "$dir/out"; result "/help conditions lists the names" $?
 
+timeout 60 "$AERIE" run --no-log --break "accept<4" --break 'token=="5" if accepted>0' "$question" >"$dir/out" 2>"$dir/err"
+[ $? = 0 ] && [ "$(cat "$dir/out")" = "$plain" ] && grep -q '^aerie: after step 1.3: breakpoint 2: ' "$dir/err" && grep -q '1.6: breakpoint 1: accept<4$' "$dir/err"
+result "run --break says where the conditions hold; steps that drafted nothing accept nothing" $?
+timeout 60 "$AERIE" run --no-log --break "acept<4" "$question" >"$dir/out" 2>"$dir/err"; [ $? = 2 ] && grep -q '^aerie: --break: condition .*expected a name' "$dir/err"
+result "run --break refuses a wrong condition" $?
+script "$question" /breaks /continue; run --no-log --break "accepted<3"; grep -q '^paused: after step 1.6: breakpoint 1: accepted<3$' "$dir/out"
+result "chat --break pauses" $?
+
+# ---- back, and by hand ----
+script /step "$question" "/step 5" "/rstep 2" /where "/force \" the\"" "/goto 1.0" "/goto 9.1" "/goto 1.77" "/goto 5" /continue; run --no-log
+grep -q '^paused: after step 1.3 (of 1.5)$' "$dir/out" && grep -q '^paused: turn 1 begins (of 1.5)$' "$dir/out" &&
+    [ "$(grep -v '^paused\|^/phase\|^tokens\|^the next' "$dir/out" | tr -d '\n')" = "$plain" ]
+result "/rstep and /goto go back and forward, and the reply is that of a turn that runs through" $?
+[ $rc = 2 ] && grep -q 'the turn has gone back, and what was said stays as it is: /goto 1.5 first' "$dir/err" &&
+    grep -q 'turn 9 is not the one that is paused (1); aerie replay ID shows' "$dir/err" &&
+    grep -q 'step 1.77: expected 1.0 to 1.5' "$dir/err" && [ "$(wc -l <"$dir/err")" = 3 ]
+result "where a turn cannot go, and that nothing is forced behind the newest step, is said in a line each" $?
+script "/goto 1.3" /rstep "$question" "/force #1" "/force two words" "/force \"two words\"" "/force #999999" /force; run --no-log
+[ $rc = 2 ] && [ "$(grep -c 'no turn is paused; aerie replay ID shows' "$dir/err")" = 2 ] && grep -q '#1 is special' "$dir/err" &&
+    grep -q 'tokens (#.*): expected one' "$dir/err" && grep -q '#999999: expected 0 to' "$dir/err" && [ "$(wc -l <"$dir/err")" = 7 ]
+result "/force refuses special ids, several tokens and unknown ids" $?
+script /step "$question" "/step 5" "/goto 1.2" "/force off" /where /continue; run --no-log --json
+grep -q '"command":"goto","result":{"turn":1,"step":2}' "$dir/out" && grep -q '"paused":true,"turn":1,"step":2,"phase":"","why":"after step 1.2 (of 1.5)","first":0,"last":5' "$dir/out"
+result "--json: the place that a turn goes back to" $?
+
 # ---- the log ----
+script "/force \" Once\"" "/break step==1.4" "$question" "/force \" the\"" "/rstep 2" "/goto 1.4" /continue "Who are you?"; run
+ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
+[ "$(grep -c 'begins with #.* by hand' "$dir/err")" = 2 ] && grep -q '^ *Once' "$dir/out"
+result "forced tokens begin their step, and a line says so" $?
+timeout 60 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a replay repeats forced tokens bit for bit" $?
 script "/break accepted<4" "$question" /phase /phase /phase /continue /delete /continue "Who are you?"; run
 ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
 timeout 60 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a session that was stepped replays bit for bit" $?
@@ -52,16 +82,19 @@ timeout 60 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a ses
 if command -v tmux >/dev/null; then
     shows() { T capture-pane -p | grep -qF -- "$1"; }
     wait_for() { local end=$((SECONDS + 10)); until shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
+    gone() { local end=$((SECONDS + 10)); while shows "$1"; do [ $SECONDS -lt $end ] || { T capture-pane -p >"$dir/out"; return 1; }; sleep 0.03; done; }
     line() { T send-keys -l -- "$1"; T send-keys Enter; }
     for size in 80x24 200x60; do
         T kill-server; sleep 0.1
         T new-session -d -x "${size%x*}" -y "${size#*x}" "$AERIE --no-log"
         wait_for 'ctx '; line /phase; wait_for 'the next turn pauses'; line "$question"; wait_for 'PAUSED 1.0'
         result "$size: the status line says that the turn is paused" $?
-        T send-keys C-x s; wait_for '[s p n f c w]'; result "$size: Ctrl-X s: the keys are shown" $?
+        T send-keys C-x s; wait_for '[s p n f c w S N]'; result "$size: Ctrl-X s: the keys are shown" $?
         T send-keys p; wait_for 'after step 1.1' && T send-keys p && wait_for 'after draft'; result "$size: p runs a phase" $?
+        line "/step 3"; wait_for 'after step 1.4' && T send-keys S && wait_for 'PAUSED 1.3 (of 1.4)' && T send-keys N && wait_for 'PAUSED 1.0 (of 1.4)'
+        result "$size: S goes a step back, N to where the turn begins" $?
         T send-keys x y; wait_for '› xy'; result "$size: other keys type" $?
-        T send-keys C-u; T send-keys c; wait_for ' 9.'; result "$size: c lets the turn run" $?
+        T send-keys C-u; T send-keys c; gone 'PAUSED'; result "$size: c lets the turn run" $?
         line /bye
     done
 else

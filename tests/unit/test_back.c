@@ -367,7 +367,7 @@ static void refusing(struct backend *g, const struct debug_view *v, int i)
     (void)i;
     refused(g, v->turn, -1, "expected 2.0 to 2.");
     refused(g, v->turn, v->last + 1, "expected 2.0 to 2.");
-    refused(g, 1, 3, "aerie replay ID --goto 1.3");
+    refused(g, 1, 3, "aerie replay ID shows every step");
     must(g->debug->run(g, RUN_ON, 1, NULL, &e), &e);
 }
 
@@ -549,6 +549,149 @@ static void test_a_cancel_behind_the_frontier_keeps_what_was_posted(void **state
     }
 }
 
+/* ---- tokens by hand -------------------------------------------------------------------------- */
+
+static int32_t by_hand[3];
+static struct forced_token forced[3];
+static int n_forced;
+
+static void force_one(struct backend *g, int k)
+{
+    struct err e = {0};
+    int32_t id = by_hand[k];
+    must(g->debug->force(g, NULL, &id, &e), &e);
+}
+
+/* The first token before the turn; one at a pause, one between two phases; back and forth between. */
+static void forcing(struct backend *g, const struct debug_view *v, int i)
+{
+    struct err e = {0};
+    int32_t id = by_hand[2];
+    switch (i) {
+    case 0: must(g->debug->run(g, RUN_STEP, 8, NULL, &e), &e); break;
+    case 1:
+        force_one(g, 1);
+        assert_int_equal(v->step, 8);
+        must(g->debug->back(g, 1, 3, &e), &e);
+        break;
+    case 2:
+        assert_false(g->debug->force(g, NULL, &id, &e)); /* behind the frontier */
+        must(g->debug->run(g, RUN_STEP, 10, NULL, &e), &e); /* past the frontier: 13 */
+        break;
+    case 3:
+        assert_int_equal(v->step, 13);
+        must(g->debug->run(g, RUN_PHASE, 1, NULL, &e), &e);
+        break;
+    case 4:
+        assert_string_equal(v->phase, "draft");
+        force_one(g, 2);
+        must(g->debug->run(g, RUN_STEP, 1, NULL, &e), &e);
+        break;
+    case 5: must(g->debug->back(g, 1, 1, &e), &e); break;
+    default: must(g->debug->run(g, RUN_ON, 1, NULL, &e), &e); break;
+    }
+}
+
+static void converse_noting(struct backend *g, struct posted *p)
+{
+    struct event ev;
+    n_forced = 0;
+    submit(g, RQ_SAY, question, 0);
+    for (bool busy = true; busy;) {
+        busy = backend_busy(g);
+        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
+            if (ev.kind == EV_OP && ev.op == OP_FORCE) {
+                struct forced_token *f = &forced[n_forced++];
+                assert_int_equal(sscanf(ev.text.p, "%d %d", &f->step, &f->token), 2);
+                assert_int_equal(p->n_rec, f->step - 1); /* posted before the step */
+            }
+            take(g, &ev, p, forcing);
+            event_free(&ev);
+        }
+    }
+}
+
+static void test_forced_tokens_are_said_and_a_replay_repeats_them(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * N_SHAPES; i++) {
+        struct engine_opts o = opts_of(16, i % N_SHAPES, i % 2 ? 0.9 : 0);
+        struct posted plain = {0}, hand = {0}, again = {0};
+        struct err e = {0};
+        struct backend *g = open_session(&o);
+        converse(g, RQ_SAY, question, &plain, never);
+        backend_close(g);
+        for (int k = 0; k < 3; k++)
+            by_hand[k] = 300 + 7 * k + i;
+        g = open_session(&o);
+        must(g->debug->run(g, RUN_STEP, 1, NULL, &e), &e);
+        force_one(g, 0);
+        converse_noting(g, &hand);
+        backend_close(g);
+        assert_int_equal(n_forced, 3);
+        assert_int_equal(forced[1].step, 9);
+        assert_int_equal(forced[2].step, 14);
+        for (int k = 0; k < 3; k++) {
+            const struct step_rec *r = &hand.rec[forced[k].step - 1];
+            int at = 0;
+            for (int s = 0; s < forced[k].step - 1; s++)
+                at += hand.rec[s].bonus < 0 ? 0 : hand.rec[s].accepted + 1;
+            assert_int_equal(forced[k].token, by_hand[k]);
+            assert_int_equal(r->forced, 1);
+            assert_int_equal(hand.tokens.v[at], by_hand[k]);
+        }
+        assert_true(plain.tokens.v[0] != hand.tokens.v[0]);
+        g = open_session(&o);
+        struct request rq = {.kind = RQ_SAY, .text = xstrdup(question), .n_force = 3,
+                             .force = memcpy(xmalloc(sizeof forced), forced, sizeof forced)};
+        must(backend_submit(g, &rq, &e), &e);
+        converse(g, RQ_SYSTEM, "", &again, never);
+        same_posted(&hand, &again);
+        backend_close(g);
+        posted_free(&plain);
+        posted_free(&hand);
+        posted_free(&again);
+    }
+}
+
+static void not_forced(struct backend *g, const char *text, int32_t id, const char *why)
+{
+    struct err e = {0};
+    assert_false(g->debug->force(g, text, &id, &e));
+    if (!strstr(e.msg, why))
+        fail_msg("\"%s\" does not say \"%s\"", e.msg, why);
+}
+
+static void test_what_cannot_be_forced_is_said(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts_of(16, 1, 0);
+    struct posted p = {0};
+    struct err e = {0};
+    struct backend *g = open_session(&o);
+    struct debug_view v;
+    int32_t id = -1;
+    const struct loaded *l = &engine_of(g)->loaded;
+    not_forced(g, NULL, backend_info(g)->vocab, "expected 0 to ");
+    not_forced(g, NULL, l->stop[0], "is special");
+    not_forced(g, "two words", -1, " tokens (#");
+    for (int i = 0; l->mask && i < backend_info(g)->vocab; i++)
+        if (l->mask[i]) {
+            not_forced(g, NULL, i, "has no text");
+            break;
+        }
+    must(g->debug->force(g, " the", &id, &e), &e);
+    g->debug->view(g, &v);
+    assert_int_equal(v.forced, id);
+    id = -1;
+    must(g->debug->force(g, NULL, &id, &e), &e); /* none after all */
+    converse(g, RQ_SAY, question, &p, never);
+    for (int i = 0; i < p.n_rec; i++)
+        assert_int_equal(p.rec[i].forced, 0);
+    backend_close(g);
+    posted_free(&p);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -560,6 +703,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_step_that_differs_when_it_runs_again_is_a_fault),
         cmocka_unit_test(test_a_fault_can_be_met_twice_and_is_posted_once),
         cmocka_unit_test(test_a_cancel_behind_the_frontier_keeps_what_was_posted),
+        cmocka_unit_test(test_forced_tokens_are_said_and_a_replay_repeats_them),
+        cmocka_unit_test(test_what_cannot_be_forced_is_said),
     };
     device = argc > 1 ? argv[1] : device;
     precision = argc > 2 ? argv[2] : precision;

@@ -1,5 +1,7 @@
 /* The debugger of the decode loop: a turn that is paused anywhere yields the bits of one that runs
- * through, conditions hold the turn at their exact step, and a paused engine can be looked at. */
+ * through, conditions hold the turn at their exact step, and a paused engine can be looked at.
+ *
+ *   test_debug [DEVICE [PRECISION]]     cpu f32 */
 #include "tests/serve_kit.h"
 
 #include <math.h>
@@ -87,12 +89,16 @@ static void begin_session(struct backend *g)
     must(backend_submit(g, &rq, &e), &e);
 }
 
+static const char *device = "cpu", *precision = "f32";
+
 static const struct { int steps, topk, nodes; } shape[] = {{0, 0, 0}, {4, 1, 5}, {3, 3, 12}, {5, 6, 40}};
 enum { N_SHAPES = sizeof shape / sizeof *shape };
 
 static struct engine_opts opts_of(int page_size, int s, double temperature)
 {
     struct engine_opts o = serve_opts();
+    o.device = device;
+    o.precision = precision;
     o.page_size = page_size;
     o.settings.spec = shape[s].steps > 0;
     o.settings.temperature = temperature;
@@ -115,7 +121,8 @@ static void same_run(const struct recorded *a, const struct recorded *b)
         struct step_rec x = a->rec[i], y = b->rec[i];
         x.us_draft = x.us_verify = x.us_commit = x.us_check = 0;
         y.us_draft = y.us_verify = y.us_commit = y.us_check = 0;
-        assert_int_equal(x.page_digest, y.page_digest);
+        if (x.fused == y.fused) /* see struct step_rec */
+            assert_int_equal(x.page_digest, y.page_digest);
         assert_int_equal(x.draft_digest, y.draft_digest);
         assert_int_equal(x.logit_digest, y.logit_digest);
         assert_int_equal(x.kind, y.kind);
@@ -216,6 +223,8 @@ static void test_conditions_hold_the_turn_at_their_step(void **state)
         const char *condition;
         bool (*of)(const struct step_rec *r);
     } c[] = {{"drafted>0 && accept<3", few_accepted},
+             {"accept<3", few_accepted}, /* unknown where nothing was drafted */
+             {"!(accepted>=3)", few_accepted},
              {"page_wrap", wraps},
              {"prefill", is_prompt},
              {"accepted>=2 and pos>30 and fault==0 and rows>0", many_draws}};
@@ -304,16 +313,19 @@ static void test_a_watch_sees_every_change(void **state)
     converse(g, question, &r, continue_on);
     int at = 0;
     for (int k = 1; k < r.n_rec; k++)
-        if (r.rec[k].accepted != r.rec[k - 1].accepted) {
+        if (r.rec[k - 1].drafted && /* else it was unknown */
+            (!r.rec[k].drafted || r.rec[k].accepted != r.rec[k - 1].accepted)) {
             assert_true(at < r.n_pause);
-            char change[80];
-            snprintf(change, sizeof change, "watch 1: accepted was %d, is %d", r.rec[k - 1].accepted,
-                     r.rec[k].accepted);
+            char change[80], is[16] = "unknown";
+            if (r.rec[k].drafted)
+                snprintf(is, sizeof is, "%d", r.rec[k].accepted);
+            snprintf(change, sizeof change, "watch 1: accepted was %d, is %s", r.rec[k - 1].accepted,
+                     is);
             assert_int_equal(r.pause[at].step, k + 1);
             assert_non_null(strstr(r.pause[at++].why, change));
         }
     assert_int_equal(at, r.n_pause);
-    assert_true(at > 1);
+    assert_true(at > 0);
     assert_false(g->debug->remove(g, 2, &e));
     assert_true(g->debug->remove(g, 1, &e));
     int before = r.n_pause;
@@ -460,7 +472,7 @@ static void test_a_fault_holds_the_turn(void **state)
     recorded_free(&r);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_phases_yield_the_bits_of_running),
@@ -473,5 +485,7 @@ int main(void)
         cmocka_unit_test(test_closing_ends_a_paused_turn),
         cmocka_unit_test(test_a_fault_holds_the_turn),
     };
+    device = argc > 1 ? argv[1] : device;
+    precision = argc > 2 ? argv[2] : precision;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,31 @@
+/* force.h - tokens that the user commits by hand: /force, and a replay of a log that says so.
+ *
+ * A forced token is a given token (engine/cycle/lane.h) of one step: the step emits it first. The
+ * user's token waits in the debugger until a step of the running or the next turn emits something;
+ * OP_FORCE then says which step that was, before the step itself is posted. The tokens of the turn
+ * are kept, so that a step that runs again after going back is forced again. The engine's thread.
+ */
+#ifndef AERIE_FORCE_H
+#define AERIE_FORCE_H
+
+#include "engine/backend.h"
+
+struct engine;
+
+struct forcing {
+    struct forced_token *at; /* (n) of the turn; owned */
+    int n;
+    int32_t id;  /* given to the lane now */
+    bool on;     /* ... it is */
+    bool by_user;
+    bool silent; /* the step was posted before: the user's token waits for a new one */
+};
+
+/* The turn begins with the tokens that its request forces. */
+void force_turn_begins(struct engine *g, const struct request *rq);
+void force_turn_ended(struct engine *g);
+/* Before a step, and again before its accept phase. Tokens that the request gives come first. */
+void force_step_begins(struct engine *g);
+void force_step_ended(struct engine *g, bool ok); /* before it is posted */
+
+#endif

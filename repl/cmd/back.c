@@ -1,0 +1,155 @@
+/* back.c - commands that move the paused turn in time or change what it says: /rstep, /goto and
+ * /force. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+
+/* ---- going back ------------------------------------------------------------------------------ */
+
+static bool go_to(struct app *a, int turn, int step, struct buf *json, struct err *e)
+{
+    if (!a->backend->debug->back(a->backend, turn, step, e))
+        return false;
+    if (json) {
+        jput_open(json, '{');
+        jput_kint(json, "turn", turn);
+        jput_kint(json, "step", step);
+        jput_close(json, '}');
+    }
+    return true; /* the pause there is shown when the turn has arrived */
+}
+
+bool cmd_rstep(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)rest, (void)out;
+    long n = 1;
+    struct debug_view v;
+    if (argc > 1)
+        return arg_expected("rstep", "takes at most one number of steps", e);
+    if ((argc == 1 && !arg_int(argv[0], "number of steps", 1, 1000000, &n, e)) ||
+        !app_needs(a, "rstep", VIEW_DEBUG, e))
+        return false;
+    a->backend->debug->view(a->backend, &v);
+    if (v.paused && v.step == 0)
+        return err_set(e, ERR_USAGE, "turn %d begins here; aerie replay ID shows every step of a "
+                       "saved session", v.turn);
+    return go_to(a, v.paused ? v.turn : a->turn, v.paused ? max_int(0, v.step - (int)n) : a->step,
+                 json, e);
+}
+
+/* "9.3", "3" of the turn that is paused; step 0 is where the turn begins. */
+static bool place(const struct debug_view *v, const char *s, int *turn, int *step, struct err *e)
+{
+    char *end;
+    long a = strtol(s, &end, 10), b = -1;
+    bool ok = end > s && strspn(s, "0123456789.") == strlen(s) && strlen(s) < 20;
+    if (ok && *end == '.') {
+        const char *second = end + 1;
+        b = strtol(second, &end, 10);
+        ok = end > second;
+    }
+    if (!ok || *end || a > INT32_MAX || b > INT32_MAX)
+        return err_set(e, ERR_USAGE, "a step is written TURN.STEP, for example 9.214, or STEP of "
+                       "this turn; 0 is where the turn begins; not \"%.40s\"", s);
+    *turn = b < 0 ? v->turn : (int)a;
+    *step = (int)(b < 0 ? a : b);
+    return true;
+}
+
+bool cmd_goto(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+              struct buf *json, struct err *e)
+{
+    (void)rest, (void)out;
+    struct debug_view v;
+    int turn = 0, step = 0;
+    if (argc != 1)
+        return arg_expected("goto", "takes a step such as 9.214", e);
+    if (!app_needs(a, "goto", VIEW_DEBUG, e))
+        return false;
+    a->backend->debug->view(a->backend, &v);
+    if (!v.paused)
+        v.turn = a->turn;
+    return place(&v, argv[0], &turn, &step, e) && go_to(a, turn, step, json, e);
+}
+
+/* ---- a token by hand ------------------------------------------------------------------------- */
+
+static void say_forced(struct app *a, int32_t id, struct sheet *out, struct buf *json)
+{
+    size_t n;
+    const char *text = backend_token(a->backend, id, &n);
+    if (json) {
+        jput_open(json, '{');
+        jput_kint(json, "token", id);
+        jput_key(json, "text");
+        jput_strn(json, text, n);
+        jput_close(json, '}');
+        return;
+    }
+    struct buf clean = {0};
+    text_sanitise(&clean, text, n, false, NULL);
+    say_line(out, ST_TEXT, "the next token will be #%d \"%s\", by hand; the log says so", id,
+             clean.p ? clean.p : "");
+    buf_free(&clean);
+}
+
+void app_forced_line(struct app *a, const struct event *ev, struct buf *out)
+{
+    int step = 0, id = 0;
+    size_t n;
+    if (sscanf(ev->text.p ? ev->text.p : "", "%d %d", &step, &id) != 2)
+        return;
+    const char *text = backend_token(a->backend, id, &n);
+    buf_printf(out, "step %d.%d begins with #%d \"", ev->turn, step, id);
+    text_sanitise(out, text, n, false, NULL);
+    buf_str(out, "\", by hand");
+}
+
+/* The text between the quotes, with \" and \\ and \n. */
+static bool unquote(const char *s, struct buf *out, struct err *e)
+{
+    const char *at = s + 1;
+    for (; *at && *at != '"'; at++) {
+        if (*at == '\\' && at[1])
+            at++;
+        buf_char(out, *at == 'n' && at[-1] == '\\' ? '\n' : *at);
+    }
+    return (*at == '"' && !at[1] && out->n) ||
+           err_set(e, ERR_USAGE, "/force takes a text in quotes or #ID, not %.60s (example: /force "
+                   "\" the\")", s);
+}
+
+bool cmd_force(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+               struct buf *json, struct err *e)
+{
+    (void)argv;
+    struct buf text = {0};
+    int32_t id = -1;
+    char *end = NULL;
+    if (!app_needs(a, "force", VIEW_DEBUG, e))
+        return false;
+    if (!a->backend->debug->force)
+        return err_set(e, ERR_USAGE, "/force needs an engine: a recording is not changed");
+    bool ok = true, off = strcmp(rest, "off") == 0;
+    if (argc < 1)
+        return arg_expected("force", "takes a text in quotes or #ID", e);
+    if (rest[0] == '#') {
+        long n = strtol(rest + 1, &end, 10);
+        ok = (end > rest + 1 && !*end && n >= 0 && n <= INT32_MAX) ||
+             arg_expected("force", "takes a text in quotes or #ID", e);
+        id = (int32_t)n;
+    } else if (!off) {
+        ok = rest[0] == '"' ? unquote(rest, &text, e)
+                            : arg_expected("force", "takes a text in quotes or #ID", e);
+    }
+    ok = ok && a->backend->debug->force(a->backend, text.n ? text.p : NULL, &id, e);
+    buf_free(&text);
+    if (ok && !off)
+        say_forced(a, id, out, json);
+    else if (ok && !json)
+        say_line(out, ST_TEXT, "the target chooses the next token");
+    return ok;
+}
