@@ -220,12 +220,62 @@ static bool drafts(struct difference *d, const struct step_row *a, const struct 
            (same && digests(d, DIFF_DRAFT, a->rec.draft_digest, b->rec.draft_digest, in));
 }
 
+/* One token of a reply: where it was emitted, and what the logits said; fact NULL: not known. */
+struct emitted {
+    int32_t token;
+    int step;
+    const struct token_fact *fact;
+};
+
+static bool same_bits(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Whether the rows that two tokens were chosen from have the same best logits, as far as is known:
+ * the best two of a greedy choice, whichever of them was chosen. */
+static bool same_row(const struct emitted *x, const struct emitted *y)
+{
+    const struct token_fact *a = x->fact, *b = y->fact;
+    if (x->token == y->token)
+        return same_bits(a->logp, b->logp) && a->rival == b->rival &&
+               same_bits(a->rival_logp, b->rival_logp);
+    return a->rival == y->token && b->rival == x->token && same_bits(a->logp, b->rival_logp) &&
+           same_bits(a->rival_logp, b->logp);
+}
+
+/* A sampled token other than the best one has the best one as its rival: two draws from equal logits
+ * agree in the best token's log probability. */
+static bool same_best(const struct emitted *x, const struct emitted *y)
+{
+    const struct token_fact *a = x->fact, *b = y->fact;
+    return same_row(x, y) || same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
+}
+
+/* Whether the rows from which the first differing token and those before it were chosen are the same
+ * on both sides: then the choice differs, not the logits. The digest covers the rows of the whole
+ * path, which goes on differently. */
+static bool chosen_from_equal_rows(const struct step_row *a, const struct step_row *b)
+{
+    int i = 0, n = min_int(a->tokens.n, b->tokens.n);
+    if (!a->facts || !b->facts)
+        return false;
+    for (bool same = true; i < n && same; i++) {
+        struct emitted x = {a->tokens.v[i], a->n, &a->facts[i]}, y = {b->tokens.v[i], b->n, &b->facts[i]};
+        same = x.token == y.token;
+        if (!(same ? same_row(&x, &y) : same_best(&x, &y)))
+            return false;
+    }
+    return true;
+}
+
 /* From equal drafts to the tokens. */
 static bool choices(struct difference *d, const struct step_row *a, const struct step_row *b,
                     const struct diff_names *in)
 {
     const struct step_rec *x = &a->rec, *y = &b->rec;
-    return digests(d, DIFF_LOGITS, x->logit_digest, y->logit_digest, in) ||
+    bool path = !same_path(a, b) && chosen_from_equal_rows(a, b);
+    return (!path && digests(d, DIFF_LOGITS, x->logit_digest, y->logit_digest, in)) ||
            numbers(d, DIFF_SAMPLER, "accepted", x->accepted, y->accepted, in) ||
            numbers(d, DIFF_SAMPLER, "bonus token", x->bonus, y->bonus, in) ||
            differ_ids(&a->tokens, &b->tokens, DIFF_SAMPLER, in, d) ||
@@ -285,43 +335,11 @@ static bool by_steps(const struct trace_turn *a, const struct trace_turn *b, con
                more_a ? b->stop : a->stop);
 }
 
-/* One token of a reply: where it was emitted, and what the logits said; fact NULL: not known. */
-struct emitted {
-    int32_t token;
-    int step;
-    const struct token_fact *fact;
-};
-
 static struct emitted emitted(const struct trace_turn *t, int i)
 {
     int at, k = trace_step_of(t, i, &at);
     const struct step_row *s = &t->step[k];
     return (struct emitted){s->tokens.v[at], s->n, s->facts ? &s->facts[at] : NULL};
-}
-
-static bool same_bits(float a, float b)
-{
-    return memcmp(&a, &b, sizeof a) == 0;
-}
-
-/* Whether the rows that two tokens were chosen from have the same best logits, as far as is known:
- * the best two of a greedy choice, whichever of them was chosen. */
-static bool same_row(const struct emitted *x, const struct emitted *y)
-{
-    const struct token_fact *a = x->fact, *b = y->fact;
-    if (x->token == y->token)
-        return same_bits(a->logp, b->logp) && a->rival == b->rival &&
-               same_bits(a->rival_logp, b->rival_logp);
-    return a->rival == y->token && b->rival == x->token && same_bits(a->logp, b->rival_logp) &&
-           same_bits(a->rival_logp, b->logp);
-}
-
-/* A sampled token other than the best one has the best one as its rival: two draws from equal logits
- * agree in the best token's log probability. */
-static bool same_best(const struct emitted *x, const struct emitted *y)
-{
-    const struct token_fact *a = x->fact, *b = y->fact;
-    return same_row(x, y) || same_bits(fmaxf(a->logp, a->rival_logp), fmaxf(b->logp, b->rival_logp));
 }
 
 /* Notes the largest difference of two log probabilities of one token. */

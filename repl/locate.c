@@ -13,7 +13,7 @@
 /* ---- running a side -------------------------------------------------------------------------- */
 
 struct running {
-    const struct side *side;
+    const struct diff_side *side;
     const struct run_ask *ask;
     struct run_facts *out;
     struct rerun *run;
@@ -110,7 +110,7 @@ static bool add_noise(struct running *x, struct err *e)
     return x->how.engine.backend != NULL;
 }
 
-bool side_run(const struct side *s, const struct run_ask *ask, struct run_facts *f, struct err *e)
+bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f, struct err *e)
 {
     enum { ROOM = 64 };
     const char *with[ROOM + 2];
@@ -148,12 +148,10 @@ void run_facts_free(struct run_facts *f)
 bool rows_all(const struct probe *a, const struct probe *b, struct row_map *m)
 {
     m->n = 0;
-    for (int i = 0; i < a->n_row; i++) {
+    for (int i = 0; i < a->n_row && a->n_rows == b->n_rows; i++) {
         int row = a->row0 + i, k = row - b->row0;
         if (k < 0 || k >= b->n_row)
             continue;
-        if (a->token[i] != b->token[k])
-            return false;
         m->a[m->n] = m->b[m->n] = row;
         m->n++;
     }
@@ -184,8 +182,8 @@ const char *place_operation(const struct place *p)
     switch (p->at) {
     case PROBE_IN: return p->layer == 0 ? "embedding" : "the layer before";
     case PROBE_Q: return "norm, q projection and RoPE";
-    case PROBE_K: return "norm, k projection and RoPE";
-    case PROBE_V: return "norm and v projection";
+    case PROBE_K: return "norm, k projection, RoPE and the store of the cell";
+    case PROBE_V: return "norm, v projection and the store of the cell";
     case PROBE_ATTN: return "attention";
     case PROBE_MID: return "output projection of attention";
     case PROBE_OUT: return p->experts ? "router" : p->moe ? "experts" : "MLP";

@@ -9,7 +9,7 @@
 #include "repl/trace.h"
 
 /* One side: a session, and how it is run again. */
-struct side {
+struct diff_side {
     const struct script *script;
     struct rerun_how how; /* without turn, step, hold, forced */
     /* Called when its engine is open, before the first request; or NULL. For tests. */
@@ -41,7 +41,7 @@ struct run_facts {
 };
 
 /* Runs a side again. False and *e: it cannot be run here. The caller ends with run_facts_free(). */
-bool side_run(const struct side *s, const struct run_ask *ask, struct run_facts *f, struct err *e);
+bool side_run(const struct diff_side *s, const struct run_ask *ask, struct run_facts *f, struct err *e);
 void run_facts_free(struct run_facts *f);
 
 /* Where two runs first differ in a step. */
@@ -73,7 +73,7 @@ void bands_free(struct bands *b);
 struct row_map {
     int n, a[PROBE_ROWS], b[PROBE_ROWS];
 };
-/* All kept rows where both passes have the same tokens at the same positions. */
+/* All kept rows of two passes over the same tree or chunk. False: they have other numbers of rows. */
 bool rows_all(const struct probe *a, const struct probe *b, struct row_map *m);
 /* The row from which token `at` of the tokens that a step emitted was chosen; -1: not kept. */
 int row_of_token(const struct probe *p, const struct step_row *s, int at);

@@ -287,9 +287,12 @@ static void judge_exact(struct judge *j)
     bool same = repeats(j, 0, d->turn, step[0]);
     same = repeats(j, 1, d->turn, step[1]) && same;
     r->ran = true;
-    if (same && d->class != DIFF_SAMPLER && !find_place(j, d->turn, step, d->token) &&
-        d->class != DIFF_LOGITS)
+    bool there = same && (d->class == DIFF_PAGES || d->class == DIFF_LOGITS) &&
+                 find_place(j, d->turn, step, d->token);
+    if (same && !there && (d->class == DIFF_PAGES || d->class == DIFF_DRAFT))
         find_reach(j);
+    if (same && !there && d->class == DIFF_LOGITS)
+        say(j, "computed again with taps, the rows of that step are equal");
     check_sides(j);
 }
 
@@ -597,8 +600,7 @@ static void judge_rounding(struct judge *j)
                      : r->conditions.may & MAY_LOGITS ? VERDICT_PURPOSE
                                                       : VERDICT_ROUNDING;
         if (far >= 0)
-            say(j, "token %d of turn %d lies %s the band", x.a.token[far], x.a.turn[far],
-                "far beyond what rounding explains:");
+            say(j, "the margin of token %d of turn %d lies far beyond the band", x.a.token[far], x.a.turn[far]);
     }
     measured_free(&x);
     run_facts_free(&a);

@@ -53,7 +53,7 @@ struct report {
 };
 
 struct verdict_ask {
-    struct side a, b;
+    struct diff_side a, b;
     const struct trace *log_a; /* what the log of the first side holds */
     const struct trace *log_b; /* the same of the second; NULL: the second is run, as b says */
     bool log_only;             /* nothing is run again (log_b is there) */

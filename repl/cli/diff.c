@@ -53,9 +53,9 @@ static bool take_words(struct cli *c, const char **b, struct err *e)
            err_set(e, ERR_USAGE, "diff --with changes the replay of one session; two are named");
 }
 
-static struct side side_of(const struct cli *c, const struct named *n, bool changed)
+static struct diff_side side_of(const struct cli *c, const struct named *n, bool changed)
 {
-    struct side s = {.script = &n->script};
+    struct diff_side s = {.script = &n->script};
     s.how.engine = c->opt.engine;
     s.how.model_given = c->model_given;
     s.how.draft_given = c->draft_given;

@@ -1,0 +1,249 @@
+/* test_verdict.c - sessions recorded with the checker off, with seeded faults in tables, maps, extents,
+ * windows, positions, trees, free lists, captured rows, cells, weights and the sampler: the checker
+ * names the rule and the step afterwards, and the comparison with the clean run names the first step
+ * and, where the fault reaches the target's numbers, layer and operation.
+ *
+ * And changes that only round differently: none is called a bug. AERIE_CASES=N runs N cases each way
+ * and prints the table. */
+#include "tests/rounding_kit.h"
+
+static const struct scene configs[] = {
+    {16, 4, 5, 16, true, 0, 1, 256, 40, {"Tell me a short story.", "What are you?", NULL}},
+    {4, 2, 3, 6, true, 0, 1, 17, 40, {"Explain speculative decoding in detail.", NULL}},
+    {1, 3, 4, 10, true, 0.8, 7, 64, 40, {"Write a poem about the sea.", NULL}},
+    {16, 1, 5, 6, true, 0, 1, 7, 50, {"Tell me a story about Clara the owl.", NULL}},
+};
+enum { N_CONFIGS = sizeof configs / sizeof *configs };
+static struct recorded clean[N_CONFIGS];
+
+static int record_clean(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CONFIGS; i++)
+        record(&clean[i], &configs[i], NULL, NULL);
+    return 0;
+}
+
+static int free_clean(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_CONFIGS; i++)
+        recorded_free(&clean[i]);
+    return 0;
+}
+
+static int cases(int few)
+{
+    const char *n = getenv("AERIE_CASES");
+    return n && atoi(n) > 0 ? atoi(n) : few;
+}
+
+static void print_report(const struct report *r)
+{
+    struct sheet s;
+    struct buf b = {0};
+    sheet_init(&s, true);
+    verdict_text(r, &s);
+    sheet_to_text(&s, false, &b);
+    print_message("%s", b.p ? b.p : "");
+    buf_free(&b);
+    sheet_free(&s);
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+/* How often each verdict was given; columns in the order of enum verdict. */
+enum { N_VERDICTS = VERDICT_OPEN + 1 };
+
+static void print_row(const char *name, const int *n)
+{
+    print_message("# %-34s %6d %6d %9d %8d %6d\n", name, n[VERDICT_EQUAL], n[VERDICT_BUG], n[VERDICT_ROUNDING],
+                  n[VERDICT_PURPOSE], n[VERDICT_OPEN]);
+}
+
+static void print_head(void)
+{
+    print_message("# %-34s %6s %6s %9s %8s %6s\n", "", "equal", "bug", "rounding", "purpose", "open");
+}
+
+static struct {
+    int struck, silent, bug, other, by_rule, placed;
+} tally;
+
+static bool names_one_of(const char *message, const char *rules)
+{
+    size_t n = strcspn(message, " ");
+    for (const char *p = rules; *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strcspn(p, " ") == n && strncmp(p, message, n) == 0)
+            return true;
+    return false;
+}
+
+/* The checker, strict, over the session that was recorded without it. */
+static void check_afterwards(const struct recorded *b, struct fault *f)
+{
+    struct run_facts facts;
+    struct err e = {0};
+    struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
+    struct diff_side s = test_side(&b->script, f, NULL);
+    must(side_run(&s, &ask, &facts, &e), &e);
+    const char *rule = b->fault.rule;
+    if (rule[0] ? !names_one_of(facts.rule, rule) : facts.rule[0])
+        fail_msg("%s: expected a rule of \"%s\", got \"%s\"", strike_name(f->kind), rule, facts.rule);
+    if (rule[0] && (facts.rule_turn != b->fault.turn || facts.rule_step != b->fault.step))
+        fail_msg("%s: struck at step %d.%d, the rule was violated at step %d.%d", strike_name(f->kind),
+                 b->fault.turn, b->fault.step, facts.rule_turn, facts.rule_step);
+    tally.by_rule += rule[0] != 0;
+    run_facts_free(&facts);
+}
+
+static void assert_place(const struct report *r, const struct fault *f)
+{
+    bool right = r->place.found && r->place.layer == f->layer && r->place.at == f->at &&
+                 r->turn == f->turn && r->step[0] == f->step;
+    if (!right) {
+        print_report(r);
+        fail_msg("%s: expected step %d.%d, layer %d, point %d", strike_name(f->kind), f->turn, f->step,
+                 f->layer, (int)f->at);
+    }
+    tally.placed++;
+}
+
+/* Whether the first difference is where the fault struck: there, or for the free list, whose next page
+ * is taken later, after it. */
+static bool at_its_step(const struct report *r, const struct fault *f)
+{
+    const struct difference *d = &r->diff;
+    int step = d->step[0] ? d->step[0] : d->step[1];
+    bool later = f->kind == S_FREE_LIST || f->may_be_silent;
+    return d->turn > f->turn ? later : d->turn == f->turn && (step == f->step || (later && step > f->step));
+}
+
+static void judge_fault(int config, enum strike kind, uint64_t seed, int after)
+{
+    struct fault f = {.kind = kind, .seed = seed, .after = after};
+    struct recorded b;
+    struct report r;
+    record(&b, &configs[config], &f, NULL);
+    if (!b.fault.struck) {
+        recorded_free(&b);
+        return;
+    }
+    tally.struck++;
+    if (getenv("AERIE_CASES"))
+        print_message("# %s of configuration %d at %d.%d, layer %d\n", strike_name(kind), config, b.fault.turn,
+                      b.fault.step, b.fault.layer);
+    check_afterwards(&b, &f);
+    judge(&clean[config], &b, &f, NULL, &r);
+    if (!r.diff.class && b.fault.may_be_silent) {
+        tally.silent++;
+    } else {
+        tally.bug += r.verdict == VERDICT_BUG;
+        tally.other += r.verdict != VERDICT_BUG;
+        if (r.verdict != VERDICT_BUG || !at_its_step(&r, &b.fault)) {
+            print_report(&r);
+            fail_msg("%s, seed %d of configuration %d struck at step %d.%d", strike_name(kind), (int)seed,
+                     config, b.fault.turn, b.fault.step);
+        }
+        if (b.fault.layer >= 0)
+            assert_place(&r, &b.fault);
+        else if (r.place.found) {
+            print_report(&r);
+            fail_msg("%s: it leaves the target alone", strike_name(kind));
+        }
+    }
+    report_free(&r);
+    recorded_free(&b);
+}
+
+static void test_every_fault_is_a_bug_at_its_step_and_layer(void **state)
+{
+    (void)state;
+    int n = cases(N_STRIKES);
+    uint64_t rng = 20240917;
+    memset(&tally, 0, sizeof tally);
+    for (int i = 0; i < n; i++) {
+        rng = mix64(rng);
+        uint64_t seed = rng;
+        rng = mix64(rng);
+        judge_fault(getenv("AERIE_CASES") ? (int)(rng % N_CONFIGS) : 0, (enum strike)(i % N_STRIKES), seed,
+                    20 + (int)((rng >> 20) % 40));
+    }
+    print_message("# faults: %d struck, %d called bug, %d something else, %d without an effect; %d named by "
+                  "a rule, %d by layer and operation\n", tally.struck, tally.bug, tally.other, tally.silent,
+                  tally.by_rule, tally.placed);
+    assert_int_equal(tally.other, 0);
+}
+
+/* ---- rounding -------------------------------------------------------------------------------- */
+
+static struct way way_of(enum other o, uint64_t seed)
+{
+    struct way w = {.table = rounding_table(o, seed), .bf16 = o == R_BF16 || o == R_CELLS || o == R_JITTER_BF16};
+    if (o == R_THREADS)
+        w.threads = 1;
+    if (o == R_TWO_PARTS)
+        w.opened = put_two_parts;
+    return w;
+}
+
+/* The configuration, changed where the kind is a change of it. */
+static struct scene scene_of(enum other o, int config, uint64_t seed)
+{
+    static const int sizes[] = {1, 2, 8, 32, 64};
+    struct scene c = configs[config];
+    if (o == R_PAGES)
+        c.page_size = sizes[seed % 5];
+    if (o == R_CHUNKS)
+        c.chunk = 1 + (int)(seed % 40);
+    if (o == R_TREES) {
+        c.topk = 1 + (int)(seed % 4);
+        c.steps = 1 + (int)(seed / 4 % 5);
+        c.nodes = 2 + (int)(seed / 20 % 12);
+        c.spec = seed % 7 != 0;
+    }
+    return c;
+}
+
+static enum verdict judge_other(enum other o, int config, uint64_t seed)
+{
+    struct recorded b;
+    struct report r;
+    struct way w = way_of(o, seed);
+    struct scene c = scene_of(o, config, seed);
+    record(&b, &c, NULL, &w);
+    judge(&clean[config], &b, NULL, &w, &r);
+    enum verdict v = r.verdict;
+    bool exact = o >= R_ISA;
+    if (v == VERDICT_BUG || v == VERDICT_OPEN || (exact && v != VERDICT_EQUAL)) {
+        print_report(&r);
+        fail_msg("%s, seed %d of configuration %d", other_name(o), (int)seed, config);
+    }
+    report_free(&r);
+    recorded_free(&b);
+    return v;
+}
+
+static void test_what_only_rounds_differently_is_no_bug(void **state)
+{
+    (void)state;
+    int n = cases(N_OTHERS), count[N_OTHERS][N_VERDICTS] = {{0}};
+    uint64_t rng = 77;
+    for (int i = 0; i < n; i++) {
+        rng = mix64(rng);
+        int config = getenv("AERIE_CASES") ? (int)(rng >> 33) % N_CONFIGS : 1;
+        count[i % N_OTHERS][judge_other((enum other)(i % N_OTHERS), config, rng)]++;
+    }
+    print_head();
+    for (int o = 0; o < N_OTHERS; o++)
+        print_row(other_name((enum other)o), count[o]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_fault_is_a_bug_at_its_step_and_layer),
+        cmocka_unit_test(test_what_only_rounds_differently_is_no_bug),
+    };
+    return cmocka_run_group_tests(tests, record_clean, free_clean);
+}
