@@ -203,6 +203,8 @@ static void find_reach(struct judge *j)
         differ_by_position(&f[0].trace, &f[1].trace, &j->ask->names, &d, &c, &n);
         if (d.class == DIFF_LOGITS && d.token >= 0)
             find_place(j, d.turn, d.step, d.token);
+        else if (f[0].rule[0] || f[1].rule[0])
+            say(j, "the checker kept a pass from running; with check=off the replay shows what it computes");
         else if (!d.class)
             say(j, "the tokens and their log probabilities are equal to the end: %d tokens", n.tokens);
         conditions_free(&c);
@@ -275,6 +277,22 @@ static enum verdict exact_verdict(const struct report *r, bool two_logs)
     }
 }
 
+/* Prompt chunks before the last one leave no logits: a difference of the last one's may have begun in any
+ * of them. Looks there if both sides have the same chunks. */
+static bool find_in_chunks(struct judge *j, int turn, const int step[2])
+{
+    const struct trace_turn *a = turn_of(j->a, turn), *b = turn_of(j->b, turn);
+    bool same = step[0] == step[1] && a && b && a->n_step >= step[0] && j->r->diff.class == DIFF_LOGITS;
+    for (int i = 0; same && i < step[0] - 1; i++) {
+        const int at[2] = {i + 1, i + 1};
+        if (a->step[i].rec.kind != STEP_PREFILL || b->n_step <= i || b->step[i].rec.rows != a->step[i].rec.rows)
+            return false;
+        if (find_place(j, turn, at, -1))
+            return true;
+    }
+    return false;
+}
+
 static void judge_exact(struct judge *j)
 {
     struct report *r = j->r;
@@ -288,7 +306,7 @@ static void judge_exact(struct judge *j)
     same = repeats(j, 1, d->turn, step[1]) && same;
     r->ran = true;
     bool there = same && (d->class == DIFF_PAGES || d->class == DIFF_LOGITS) &&
-                 find_place(j, d->turn, step, d->token);
+                 (find_in_chunks(j, d->turn, step) || find_place(j, d->turn, step, d->token));
     if (same && !there && (d->class == DIFF_PAGES || d->class == DIFF_DRAFT))
         find_reach(j);
     if (same && !there && d->class == DIFF_LOGITS)

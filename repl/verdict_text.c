@@ -34,8 +34,10 @@ static void write_difference(const struct report *r, struct sheet *out)
         sheet_printf(out, ST_TEXT, ": %d turn%s, %d token%s %s", r->counts.turns, plural(r->counts.turns),
                      r->counts.tokens, plural(r->counts.tokens),
                      r->counts.by_position ? "by position" : "and every step");
-        if (r->counts.facts)
+        if (r->counts.facts && r->counts.most > 0)
             sheet_printf(out, ST_TEXT, "; log probabilities differ by at most %.3g", r->counts.most);
+        else if (r->counts.facts)
+            sheet_add(out, ST_TEXT, ", equal log probabilities");
         sheet_line(out);
         return;
     }

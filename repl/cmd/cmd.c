@@ -137,6 +137,12 @@ static const struct cmd table[] = {
      CMD_BUSY_OK | CMD_REST, cmd_force, NULL},
     {"where", NULL, "", "debug", "tells where the turn is paused, and why", "/where", CMD_BUSY_OK,
      cmd_where, NULL},
+
+    {"diff", NULL, "ID", "compare", "finds the first difference to another session's log",
+     "/diff last", CMD_BUSY_OK, cmd_diff, complete_session},
+    {"diverge", NULL, "[ID | NAME=VALUE...]", "compare",
+     "runs a comparison again and judges the difference",
+     "/diverge page_size=1", 0, cmd_diverge, complete_session},
 };
 enum { N_CMD = sizeof table / sizeof *table, MAX_WORDS = 32 };
 

@@ -156,7 +156,7 @@ static const struct group_name {
     const char *name, *title;
 } groups[] = {
     {"chat", "Chat"}, {"session", "Sessions"}, {"inspect", "Look inside"},
-    {"debug", "Pause and step"},
+    {"debug", "Pause and step"}, {"compare", "Compare runs"},
 };
 
 static void list_text(struct sheet *out)

@@ -100,6 +100,14 @@ diff_ "the logs alone" 1 'first in turn 2: prompt' -- "$first" last --log-only
 "$AERIE" diff "$first" --with bug.39287=on --json >"$T/out"
 grep -q '"verdict":"bug",.*"place":{"turn":1,"step":10,"step_b":10,"layer":0,"kind":"sliding","operation":"attention","row":11' "$T/out"
 result "diff: as JSON" $?
+# ---- in the chat ----
+says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
+says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_tokens=20 --script \
+    <(printf '%s\n' 'Say hello.' '/diverge page_size=2 spec=off')
+says "/diff: another session" 0 'first in turn 1: prompt: .* here, .* there' --plain --quiet -p max_tokens=20 --script \
+    <(printf '%s\n' 'Say hello.' "/diff $first")
+says "/diff: nothing to compare with" 2 '/diff takes? a session|/diff a session' --plain --quiet -p max_tokens=20 --script \
+    <(printf '%s\n' 'Say hello.' /diff)
 diff_ "one session" 2 'diff compares two sessions' -- "$first"
 diff_ "three sessions" 2 'is a third' -- "$first" last last
 echo "1..$n"

@@ -9,7 +9,7 @@
 
 static const struct scene configs[] = {
     {16, 4, 5, 16, true, 0, 1, 256, 40, {"Tell me a short story.", "What are you?", NULL}},
-    {4, 2, 3, 6, true, 0, 1, 17, 40, {"Explain speculative decoding in detail.", NULL}},
+    {4, 2, 3, 6, true, 0, 1, 17, 24, {"Explain speculative decoding in detail.", NULL}},
     {1, 3, 4, 10, true, 0.8, 7, 64, 40, {"Write a poem about the sea.", NULL}},
     {16, 1, 5, 6, true, 0, 1, 7, 50, {"Tell me a story about Clara the owl.", NULL}},
 };
@@ -116,6 +116,7 @@ static bool at_its_step(const struct report *r, const struct fault *f)
     const struct difference *d = &r->diff;
     int step = d->step[0] ? d->step[0] : d->step[1];
     bool later = f->kind == S_FREE_LIST || f->may_be_silent;
+    later |= f->kind == S_WEIGHT; /* prompt chunks leave no logits: the place is in the first */
     return d->turn > f->turn ? later : d->turn == f->turn && (step == f->step || (later && step > f->step));
 }
 

@@ -1,0 +1,108 @@
+/* diff.c - /diff and /diverge: this session against another one, or against its own replay with something
+ * changed. /diff reads the logs only; /diverge runs both again, on engines of its own, and judges.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/cmd/cmd.h"
+#include "repl/verdict.h"
+
+/* One session of the log. */
+struct logged {
+    char id[SESSION_ID];
+    struct script script;
+    struct trace log;
+};
+
+static void logged_free(struct logged *l)
+{
+    script_free(&l->script);
+    trace_free(&l->log);
+}
+
+static bool read_logged(struct app *a, const char *name, struct logged *l, struct err *e)
+{
+    struct session_row row = {0};
+    struct hdb *d = app_hdb(a, e);
+    bool ok = d && hdb_find(d, name, &row, e) && script_read(&l->script, d, row.id, e);
+    if (ok) {
+        memcpy(l->id, row.id, sizeof l->id);
+        trace_script(&l->log, &l->script);
+    }
+    session_row_free(&row);
+    return ok;
+}
+
+static struct diff_side side_of(const struct app *a, const struct script *s, char *const *with, int n)
+{
+    struct diff_side x = {.script = s};
+    x.how.engine.device = a->opt.engine.device;
+    x.how.engine.threads = a->opt.engine.threads;
+    x.how.with = (const char *const *)with;
+    x.how.n_with = n;
+    return x;
+}
+
+static bool show(struct app *a, const struct verdict_ask *ask, const char *id, const char *other, struct sheet *out,
+                 struct buf *json, struct err *e)
+{
+    struct report r;
+    (void)a;
+    bool ok = verdict_find(ask, &r, e);
+    if (ok && json) {
+        jput_open(json, '{');
+        jput_kstr(json, "a", id);
+        jput_kstr(json, "b", other);
+        verdict_json(&r, json);
+        jput_close(json, '}');
+    } else if (ok) {
+        verdict_text(&r, out);
+    }
+    report_free(&r);
+    return ok;
+}
+
+/* argv: another session (n == 0), or n changes of this one's replay. */
+static bool compare(struct app *a, char **argv, int n, bool log_only, struct sheet *out, struct buf *json,
+                    struct err *e)
+{
+    struct logged mine = {.id = ""}, other = {.id = ""};
+    bool two = n == 0 && argv[0];
+    if (!a->session[0] || a->turn == 0)
+        return err_set(e, ERR_USAGE, "this session has no turn yet");
+    bool ok = read_logged(a, a->session, &mine, e) && (!two || read_logged(a, argv[0], &other, e));
+    if (ok) {
+        struct verdict_ask ask = {
+            .a = side_of(a, &mine.script, NULL, 0),
+            .b = side_of(a, two ? &other.script : &mine.script, argv, n),
+            .log_a = &mine.log, .log_b = two ? &other.log : NULL, .log_only = log_only,
+            .names = {"here", two ? "there" : "in the replay"},
+            .who = {"this session", two ? "the other one" : "its replay"}};
+        ok = show(a, &ask, mine.id, two ? other.id : mine.id, out, json, e);
+    }
+    logged_free(&mine);
+    logged_free(&other);
+    return ok;
+}
+
+bool cmd_diff(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
+              struct err *e)
+{
+    (void)rest;
+    if (argc != 1)
+        return arg_expected("diff", "a session", e);
+    return compare(a, argv, 0, true, out, json, e);
+}
+
+bool cmd_diverge(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
+                 struct err *e)
+{
+    int n = 0;
+    char *none[] = {NULL};
+    (void)rest;
+    while (n < argc && strchr(argv[n], '='))
+        n++;
+    if (n < argc && argc > 1)
+        return arg_expected("diverge", "a session, or changes NAME=VALUE", e);
+    return compare(a, argc ? argv : none, n, false, out, json, e);
+}
