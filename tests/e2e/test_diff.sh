@@ -100,6 +100,13 @@ diff_ "the logs alone" 1 'first in turn 2: prompt' -- "$first" last --log-only
 "$AERIE" diff "$first" --with bug.39287=on --json >"$T/out"
 grep -q '"verdict":"bug",.*"place":{"turn":1,"step":10,"step_b":10,"layer":0,"kind":"sliding","operation":"attention","row":11' "$T/out"
 result "diff: as JSON" $?
+# ---- faults that need a small page, a prompt in chunks, a full pool ----
+printf '%s\n' 'Tell me a short story.' /regen 'What are you?' 'Tell me a story about Clara the owl.' |
+    session -p chunk=5 -p draft.topk=2 -p draft.nodes=6 --page-size 2 --context 400 --swa-pages 60
+diff_ "a cell that no pass has written" 1 'first at step 2\.1: page table' 'in b at step 1\.4: I10 ' 'verdict +bug' -- last --with bug.41838=on
+diff_ "another pool's table" 1 'first at step 1\.5: page table' 'in b at step 1\.1: I11 ' 'verdict +bug' -- last --with bug.26966=2
+diff_ "a draft pool too small" 1 'first at step 3\.2: ' 'in b at step 1\.1: I14 ' 'verdict +bug' -- last --with bug.17630=on
+
 # ---- in the chat ----
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
 says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_tokens=20 --script \

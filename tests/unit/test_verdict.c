@@ -240,11 +240,54 @@ static void test_what_only_rounds_differently_is_no_bug(void **state)
         print_row(other_name((enum other)o), count[o]);
 }
 
+/* A fault on a side that also rounds differently. What a rule names is a bug whatever the band; what only
+ * moves numbers is one if it moves them far beyond the band, else it cannot be told from rounding. */
+static enum verdict judge_both(enum other o, int config, enum strike kind, uint64_t seed, bool *ruled)
+{
+    struct fault f = {.kind = kind, .seed = seed, .after = 20};
+    struct recorded b;
+    struct report r = {.verdict = VERDICT_EQUAL};
+    struct way w = way_of(o, seed);
+    record(&b, &configs[config], &f, &w);
+    if (b.fault.struck)
+        judge(&clean[config], &b, &f, &w, &r);
+    *ruled = b.fault.rule[0];
+    if (b.fault.struck && *ruled && r.verdict != VERDICT_BUG) {
+        print_report(&r);
+        fail_msg("%s under %s, seed %d of configuration %d", strike_name(kind), other_name(o), (int)seed,
+                 config);
+    }
+    enum verdict v = b.fault.struck ? r.verdict : (enum verdict)N_VERDICTS;
+    report_free(&r);
+    recorded_free(&b);
+    return v;
+}
+
+static void test_a_fault_is_a_bug_under_rounding_too(void **state)
+{
+    (void)state;
+    static const enum other under[] = {R_BF16, R_ORDER, R_CELLS, R_JITTER_F32};
+    static const enum strike few[] = {S_SWA_PAGE, S_KEY_CELL};
+    int n = cases(2), ruled[N_VERDICTS + 1] = {0}, silent[N_VERDICTS + 1] = {0};
+    uint64_t rng = 4711;
+    for (int i = 0; i < n; i++) {
+        rng = mix64(rng);
+        bool by_rule, all = getenv("AERIE_CASES") != NULL;
+        enum verdict v = judge_both(under[i % 4], all ? (int)(rng >> 33) % N_CONFIGS : 1,
+                                    all ? (enum strike)(rng % N_STRIKES) : few[i % 2], rng, &by_rule);
+        (by_rule ? ruled : silent)[v]++;
+    }
+    print_head();
+    print_row("faults that a rule names", ruled);
+    print_row("faults in numbers alone", silent);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_fault_is_a_bug_at_its_step_and_layer),
         cmocka_unit_test(test_what_only_rounds_differently_is_no_bug),
+        cmocka_unit_test(test_a_fault_is_a_bug_under_rounding_too),
     };
     return cmocka_run_group_tests(tests, record_clean, free_clean);
 }
