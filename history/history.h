@@ -207,6 +207,8 @@ bool hdb_session_sums(struct hdb *d, const char *session, struct session_sums *o
  * or "last". False and *e: ERR_NEGATIVE if there is none, ERR_USAGE if the beginning is ambiguous.
  * The caller frees *out. */
 bool hdb_find(struct hdb *d, const char *id, struct session_row *out, struct err *e);
+/* How people name the session with this id: "#12", or the id where it has no number. */
+void hdb_name(struct hdb *d, const char *session, char out[SESSION_ID]);
 /* Turns in order (user and reply rows alternate; turn 0: all). */
 int hdb_turns(struct hdb *d, const char *session, int turn,
               bool (*fn)(const struct turn_row *r, void *arg), void *arg, struct err *e);

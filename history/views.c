@@ -125,9 +125,14 @@ const char schema_views[] =
 
 /* A block of page events (engine/cache/page_event.h): 21 bytes, then 20 a run of events. */
 #define EVENTS(o) U32("hex(substr(x.events,1+" #o ",4))")
-#define RUN_BYTES(i, o, n) "substr(x.events,22+20*(" i ")+" #o "," #n ")"
-#define RUN_BYTE(o) BYTE(RUN_BYTES("i.key", o, 1))
-#define RUN_U32(i, o) U32("hex(" RUN_BYTES(i, o, 4) ")")
+#define RUN "substr(x.events,22+20*i.key,20)"
+/* As many rows as run i has events, with the columns key = 0, 1, ... and value = the run in hex: the
+ * block, which may be long, is read once a run, not once an event. */
+#define RUN_EVENTS                                                                                 \
+    "json_each('['||rtrim(replace(hex(zeroblob("                                                   \
+    U32("hex(substr(x.events,38+20*i.key,4))") ")),'00','\"'||hex(" RUN ")||'\",'),',')||']')"
+#define RUN_BYTE(o) "(" DIGIT("j.value", (1+2*o), 4) "|" DIGIT("j.value", (2+2*o), 0) ")"
+#define RUN_U32(o) U32("substr(j.value,1+2*" #o ",8)")
 
 const char schema_views_4[] =
     "DROP VIEW v_step; DROP VIEW v_token; DROP VIEW v_prompt; DROP VIEW v_node; DROP VIEW v_page;"
@@ -206,22 +211,21 @@ const char schema_views_4[] =
     " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
     " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
 
-    /* One row a page that changed hands. logical: the page's place in the page table of its holder,
+    /* One row a page that changed hands; seq orders those of a step. logical: the page's place in the page table of its holder,
      * NULL where it has none. reset: the pools are empty from here. Versions before 4 stored rows
      * (table page_event) without a holder. */
     "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
     " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs, NULL AS holder"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id"
-    " UNION ALL SELECT session, turn, step, seq+k, CASE pool WHEN 0 THEN 'full' WHEN 1 THEN 'swa'"
+    " UNION ALL SELECT session, turn, step, seq, CASE pool WHEN 0 THEN 'full' WHEN 1 THEN 'swa'"
     " ELSE 'draft' END, CASE op WHEN 0 THEN 'take' WHEN 1 THEN 'share' WHEN 2 THEN 'drop'"
     " WHEN 3 THEN 'free' WHEN 4 THEN 'window' WHEN 5 THEN 'reset' ELSE 'hold' END, page+k*dir,"
     " CASE WHEN col>2147483647 THEN NULL ELSE col+k*dir END, refs, CASE holder"
     " WHEN 0 THEN 'session' WHEN 1 THEN 'checkpoint' WHEN 2 THEN 'idle' ELSE 'batch' END"
     " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, j.key AS k,"
-    " (SELECT coalesce(sum(" RUN_U32("y.key", 16) "),0) FROM " COUNT_UP("i.key") " y) AS seq,"
+    " (i.key<<24)+j.key AS seq,"
     " " RUN_BYTE(0) " AS pool, " RUN_BYTE(1) " AS op, " RUN_BYTE(2) " AS holder,"
     " CASE " RUN_BYTE(3) " WHEN 255 THEN -1 ELSE " RUN_BYTE(3) " END AS dir,"
-    " " RUN_U32("i.key", 4) " AS page, " RUN_U32("i.key", 8) " AS col,"
-    " " RUN_U32("i.key", 12) " AS refs"
+    " " RUN_U32(4) " AS page, " RUN_U32(8) " AS col, " RUN_U32(12) " AS refs"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN pages x ON x.step_id=s.id"
-    " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " COUNT_UP(RUN_U32("i.key", 16)) " j);";
+    " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " RUN_EVENTS " j);";

@@ -29,7 +29,7 @@ struct plain {
     bool interrupted;        /* by Ctrl-C, since the last line */
     int terminated;          /* the signal that ends the program, or 0 */
     enum stop_reason reason; /* of the turn that ended last */
-    int prompt_tokens, reused;
+    struct reuse_view reuse; /* of the running turn */
     struct buf forgot; /* numbers of the turns that left the context to make room, for --json */
     struct buf tail;   /* unsanitised bytes of the reply's last character and its marks */
     struct buf thought;      /* reasoning, for --json */
@@ -264,8 +264,9 @@ static void reply_json(struct app *a, const struct event *ev)
     }
     jput_kstr(&line, "stop", stop_name(ev->reason));
     forgot_json(p, &line);
-    jput_kint(&line, "prompt_tokens", p->prompt_tokens);
-    jput_kint(&line, "reused_tokens", p->reused);
+    jput_kint(&line, "prompt_tokens", p->reuse.n_prompt);
+    jput_kint(&line, "reused_tokens", p->reuse.n_reused);
+    report_reuse(&p->reuse, &line);
     jput_kint(&line, "tokens", ev->n_tokens);
     jput_kint(&line, "steps", ev->n_steps);
     jput_kint(&line, "drafted", ev->n_drafted);
@@ -296,9 +297,14 @@ static void end_reply(struct app *a, const struct event *ev)
         snprintf(text, sizeof text, "%d token%s at %.1f t/s; prompt %d (%d reused) in %.0f ms; "
                  "%d of %d drafted accepted", ev->n_tokens, plural(ev->n_tokens),
                  reply_tok_s(ev->n_tokens, ev->us_decode),
-                 p->prompt_tokens, p->reused, (double)ev->us_prefill / 1e3, ev->n_accepted,
-                 ev->n_drafted);
+                 p->reuse.n_prompt, p->reuse.n_reused, (double)ev->us_prefill / 1e3,
+                 ev->n_accepted, ev->n_drafted);
         print_notice(a, text);
+        struct buf why = {0};
+        reuse_text(&p->reuse.why, p->reuse.n_prompt, p->reuse.n_reused, &why);
+        if (why.n)
+            print_notice(a, why.p);
+        buf_free(&why);
     }
     bool refused = ev->reason == STOP_CONTEXT && ev->n_tokens == 0; /* the prompt did not fit */
     bool fault = ev->reason == STOP_FAULT || ev->reason == STOP_DEVICE; /* EV_FAULT counted it */
@@ -345,8 +351,7 @@ static void begin_reply(struct app *a, const struct event *ev)
     app_settings(a, &now);
     p->think = now.think;
     p->verbose = now.verbose;
-    p->prompt_tokens = ev->n_tokens;
-    p->reused = ev->n_reused;
+    p->reuse = (struct reuse_view){ev->reuse, ev->n_tokens, ev->n_reused};
     p->mid_line = false;
     p->tail.n = p->thought.n = 0;
 }

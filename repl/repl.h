@@ -344,6 +344,9 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out);
  * event is another one, or (JSON) says nothing. */
 bool report_text(const struct event *ev, struct sheet *out);
 bool report_json(const struct event *ev, struct buf *out);
+/* Why a prompt was computed again, as the member "reuse" of a JSON object; null where it is not
+ * known. */
+void report_reuse(const struct reuse_view *r, struct buf *json);
 /* "reply 2 of 4", and of a finished one "(12 tokens, end)". */
 void report_reply_head(const struct event *ev, struct sheet *out);
 /* The table and the verdict, lines for people. */

@@ -128,6 +128,35 @@ static void calibration_json(const struct calibration *c, struct buf *out)
     jput_kbool(out, "stopped", c->stopped);
 }
 
+/* ---- reuse ----------------------------------------------------------------------------------- */
+
+void report_reuse(const struct reuse_view *r, struct buf *json)
+{
+    const struct reuse *w = &r->why;
+    struct buf text = {0};
+    jput_key(json, "reuse");
+    if (w->change == CHANGE_UNKNOWN) {
+        jput_null(json);
+        return;
+    }
+    reuse_text(w, r->n_prompt, r->n_reused, &text);
+    jput_open(json, '{');
+    jput_kstr(json, "change", reuse_change_name(w->change));
+    if (w->turn)
+        jput_kint(json, "turn", w->turn);
+    jput_kint(json, "held", w->held);
+    jput_kint(json, "same", w->same);
+    jput_kstr(json, "limited", w->limit == LIMIT_NONE ? NULL : reuse_limit_name(w->limit));
+    if (w->limit != LIMIT_NONE) {
+        jput_kint(json, "from", w->from);
+        jput_kint(json, "to", w->to);
+    }
+    jput_kint(json, "again", reuse_again(w, r->n_prompt, r->n_reused));
+    jput_kstr(json, "text", text.p);
+    jput_close(json, '}');
+    buf_free(&text);
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 bool report_json(const struct event *ev, struct buf *out)

@@ -214,7 +214,7 @@ static const struct flag {
     {"continue", 'c', NULL, IN_TALK, F_ON, AT(opt.resume_last), 0, 0, NULL, "Session",
      "continue the latest session"},
     {"session", 0, "ID", IN_TALK, F_TEXT, AT(opt.session), 0, 0, NULL, NULL,
-     "continue this session (aerie logs lists them)"},
+     "continue this session: a number (aerie logs), an id"},
     {"fork", 0, NULL, IN_TALK, F_ON, AT(opt.fork), 0, 0, NULL, NULL,
      "with -c or --session: continue a copy of it"},
     {"log-level", 0, "off|text|steps|tree|full", IN_TALK, F_WORD, AT(opt.level), 0, 0,

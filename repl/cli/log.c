@@ -24,6 +24,7 @@ static bool session_json(const struct session_row *r, void *arg)
     struct buf *b = &l->json;
     jput_open(b, '{');
     jput_kstr(b, "id", r->id);
+    jput_kint(b, "number", r->number);
     jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
     if (r->parent[0])
         jput_kint(b, "fork_turn", r->fork_turn);
@@ -48,11 +49,11 @@ static bool list_line(const struct session_row *r, void *arg)
     struct sheet *s = &l->sheet;
     char when[20];
     cli_when(r->updated_ms, when);
-    sheet_add(s, ST_KEY, r->id);
+    sheet_printf(s, ST_KEY, "%5d", r->number);
     sheet_printf(s, ST_DIM, "  %s %3d %s  ", when, r->n_turns, r->n_turns == 1 ? "turn " : "turns");
     struct buf title = {0};
     text_sanitise(&title, r->title ? r->title : "", r->title ? strlen(r->title) : 0, false, NULL);
-    int used, room = l->width ? max_int(l->width - 58, 10) : 1 << 20;
+    int used, room = l->width ? max_int(l->width - 37, 10) : 1 << 20;
     size_t fit = title.n ? text_fit(title.p, title.n, room, &used) : 0;
     bool cut = fit < title.n;
     sheet_addn(s, ST_TEXT, title.n ? title.p : "", cut ? text_fit(title.p, fit, room - 1, &used) : fit);

@@ -14,9 +14,10 @@
 
 struct show {
     const struct cli *c;
+    struct hdb *db;
     struct sheet sheet;
     struct buf json;
-    struct tokenizer *tok; /* of the session's model, or NULL: ids are shown */
+    struct tokenizer *tok; /* of the session's model, or NULL: the log's texts are shown */
     int turn, step;        /* 0: all */
     struct session_row row;
     const struct pack_about *pack; /* NULL: a session of the log */
@@ -25,7 +26,15 @@ struct show {
     const struct past_part *part; /* whose rows are read now */
     int n_turns, n_steps, newest; /* shown; steps of the turn */
     char *settings;        /* in force at the turn shown before, or NULL */
+    char name[SESSION_ID]; /* session_name() */
 };
+
+/* "#12", or the id where there is no number; valid until the next call. */
+static const char *session_name(struct show *w, const char *id)
+{
+    hdb_name(w->db, id, w->name);
+    return w->name;
+}
 
 /* ---- "ID:TURN.STEP" ---- */
 
@@ -64,10 +73,14 @@ static void show_token(const struct show *w, struct sheet *out, enum style st, i
 {
     size_t n = 0;
     const char *s = w->tok && id >= 0 ? tok_bytes(w->tok, id, &n) : NULL;
+    struct buf logged = {0};
     if (s)
         sheet_quote(out, st, s, n, 0);
+    else if (!w->tok && id >= 0 && hdb_token_text(w->db, w->row.id, id, &logged) && logged.n)
+        sheet_quote(out, st, logged.p, logged.n, 0);
     else
         sheet_printf(out, st, "%d", id);
+    buf_free(&logged);
 }
 
 static void json_ids(struct buf *b, const char *key, const struct ids *ids)
@@ -96,6 +109,16 @@ static void json_step(struct buf *b, const char *session, const struct step_row 
     jput_kint(b, "accepted", s->accepted);
     jput_kint(b, "bonus", s->bonus);
     json_ids(b, "tokens", &r->tokens);
+    if (r->facts) {
+        jput_key(b, "facts");
+        jput_open(b, '[');
+        for (int i = 0; i < r->tokens.n; i++)
+            fact_json(&r->facts[i], b);
+        jput_close(b, ']');
+    }
+    jput_kreal(b, "margin", (double)s->margin);
+    jput_kint(b, "forced", s->forced);
+    jput_kbool(b, "fused", s->fused);
     jput_kint(b, "draws", (int64_t)s->draws);
     json_digest(b, "page_digest", s->page_digest);
     json_digest(b, "draft_digest", s->draft_digest);
@@ -165,6 +188,27 @@ static void step_line(struct show *w, const struct step_row *r)
     sheet_line(s);
 }
 
+/* A line a token: its log probability, its rival's, and whether it was given by hand. */
+static void fact_lines(struct show *w, const struct step_row *r)
+{
+    struct sheet *s = &w->sheet;
+    for (int i = 0; r->facts && i < r->tokens.n; i++) {
+        const struct token_fact *f = &r->facts[i];
+        sheet_add(s, ST_TEXT, "  ");
+        show_token(w, s, i < r->rec.accepted ? ST_DRAFT : ST_TEXT, r->tokens.v[i]);
+        if (!isnan(f->logp))
+            sheet_printf(s, ST_DIM, "  log p %.3g", (double)f->logp);
+        if (f->rival >= 0) {
+            sheet_add(s, ST_DIM, "  rival ");
+            show_token(w, s, ST_TEXT, f->rival);
+            sheet_printf(s, ST_DIM, "  %.3g", (double)f->rival_logp);
+        }
+        if (i < r->rec.forced)
+            sheet_add(s, ST_WARN, "  given by hand");
+        sheet_line(s);
+    }
+}
+
 static void step_details(struct show *w, const struct step_row *r)
 {
     struct sheet *s = &w->sheet;
@@ -172,7 +216,10 @@ static void step_details(struct show *w, const struct step_row *r)
     sheet_printf(s, ST_LABEL, "  bonus ");
     show_token(w, s, ST_TEXT, k->bonus);
     sheet_printf(s, ST_TEXT, "  draws %llu", (unsigned long long)k->draws);
+    if (!isnan(k->margin))
+        sheet_printf(s, ST_TEXT, "  margin %.3f", (double)k->margin);
     sheet_line(s);
+    fact_lines(w, r);
     sheet_printf(s, ST_LABEL, "  digests ");
     sheet_printf(s, ST_TEXT, "pages %016llx  draft %016llx  logits %016llx",
                  (unsigned long long)k->page_digest, (unsigned long long)k->draft_digest,
@@ -243,6 +290,7 @@ static void json_turn(struct show *w, const struct turn_row *r)
         jput_kint(b, "seed", r->seed);
         jput_kint(b, "draws0", (int64_t)r->draws0);
         jput_kint(b, "reused", r->n_reused);
+        report_reuse(&(struct reuse_view){r->reuse, r->tokens.n, r->n_reused}, b);
         jput_kstr(b, "settings", r->sampling);
         struct buf hazards = {0};
         hazards_of_settings(r->sampling, "; ", &hazards);
@@ -288,7 +336,7 @@ static void turn_head(struct show *w, const struct turn_row *r)
         sheet_printf(&w->sheet, ST_BAD, "  %s", hazards.p);
     buf_free(&hazards);
     if (is_inherited(w))
-        sheet_printf(&w->sheet, ST_DIM, "  inherited from %s", w->part->session);
+        sheet_printf(&w->sheet, ST_DIM, "  inherited from %s", session_name(w, w->part->session));
     sheet_line(&w->sheet);
 }
 
@@ -303,6 +351,14 @@ static void turn_lines(struct show *w, const struct turn_row *r)
         sheet_add(s, ST_DIM, "(text left out)"), sheet_line(s);
     else
         cli_text(s, r->is_user ? ST_USER : ST_TEXT, r->text ? r->text : "", r->text_n);
+    struct buf why = {0};
+    if (r->is_user)
+        reuse_text(&r->reuse, r->tokens.n, r->n_reused, &why);
+    if (why.n) {
+        sheet_printf(s, ST_DIM, "[%s]", why.p);
+        sheet_line(s);
+    }
+    buf_free(&why);
     if (!r->is_user) {
         sheet_printf(s, ST_DIM, "[%s, %d step%s, %d token%s, %d of %d drafted accepted, %.0f ms]",
                      r->stop && *r->stop ? r->stop : "not ended", r->n_steps, plural(r->n_steps),
@@ -336,6 +392,7 @@ static void json_head(struct show *w)
     const struct session_row *r = &w->row;
     struct buf *b = &w->json;
     jput_kstr(b, "id", r->id);
+    jput_kint(b, "number", r->number);
     jput_kstr(b, "parent", r->parent[0] ? r->parent : NULL);
     jput_kint(b, "fork_turn", r->fork_turn);
     jput_kstr(b, "title", r->title);
@@ -379,8 +436,8 @@ static void head_lines(struct show *w, const char *hazards)
     facts_computed(about, &computed);
     if (w->pack)
         facts_pack(w->pack, &pack);
-    sheet_add(&w->sheet, ST_KEY, r->id);
-    sheet_printf(&w->sheet, ST_DIM, "  %s", when);
+    sheet_printf(&w->sheet, ST_KEY, "session %d", r->number);
+    sheet_printf(&w->sheet, ST_DIM, "  %s  %s", when, r->id);
     sheet_line(&w->sheet);
     head_line(w, "pack", pack.p, NULL);
     head_line(w, "model", names[0], names[1]);
@@ -389,7 +446,8 @@ static void head_lines(struct show *w, const char *hazards)
     head_line(w, "system", w->past.system, NULL);
     if (r->parent[0]) {
         sheet_printf(&w->sheet, ST_LABEL, "%-8s   ", "fork");
-        sheet_printf(&w->sheet, ST_TEXT, "of %s after turn %d", r->parent, r->fork_turn);
+        sheet_printf(&w->sheet, ST_TEXT, "of %s after turn %d", session_name(w, r->parent),
+                     r->fork_turn);
         sheet_line(&w->sheet);
     }
     if (hazards) {
@@ -419,16 +477,17 @@ static bool each_part(struct show *w, struct hdb *d, bool steps, struct err *e)
     return true;
 }
 
-static bool fail_missing(const struct show *w, struct err *e)
+static bool fail_missing(struct show *w, struct err *e)
 {
+    const char *name = session_name(w, w->row.id);
     if (!w->n_turns)
         return err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
-                       w->row.id, w->turn, w->past.last);
+                       name, w->turn, w->past.last);
     if (!w->newest)
         return err_set(e, ERR_NEGATIVE, "turn %d of session %s has no step in the log", w->turn,
-                       w->row.id);
+                       name);
     return err_set(e, ERR_NEGATIVE, "turn %d of session %s has no step %d; its newest is step %d",
-                   w->turn, w->row.id, w->step, w->newest);
+                   w->turn, name, w->step, w->newest);
 }
 
 static bool show_all(struct show *w, struct hdb *d, struct err *e)
@@ -473,7 +532,7 @@ int cli_show(struct cli *c)
     char *id = NULL, *dir = NULL;
     sheet_init(&w.sheet, c->opt.ascii);
     bool ok = read_place(c->word[0], &id, &w.turn, &w.step, &e) && (d = cli_open_session(c, id, &w.row, &e)) &&
-              (w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
+              (w.db = d, w.pack = hdb_packed(d), true) && hdb_about(d, w.row.id, &w.about, &e) &&
               hdb_past(d, w.row.id, INT_MAX, &w.past, &e);
     /* a pack's folder is of another machine */
     if (ok && !w.pack && (dir = facts_value(w.about.p, "model_dir")))

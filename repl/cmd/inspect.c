@@ -57,6 +57,7 @@ static void stats_json(const struct status *s, const struct backend_info *i, str
     put_known(json, steps, "us_check", v->us_check);
     jput_kint(json, "prompt_tokens", (int64_t)v->prompt_tokens);
     jput_kint(json, "reused_tokens", (int64_t)v->reused_tokens);
+    report_reuse(&v->reuse, json);
     put_known(json, checked, "checks", s->check.checks);
     put_known(json, checked, "unchecked", s->check.unchecked);
     put_known(json, checked, "violations", s->check.violations);

@@ -72,6 +72,7 @@ static bool list_session(const struct session_row *r, void *arg)
     if (l->json) {
         jput_open(l->json, '{');
         jput_kstr(l->json, "id", r->id);
+        jput_kint(l->json, "number", r->number);
         jput_kstr(l->json, "parent", r->parent[0] ? r->parent : NULL);
         jput_kint(l->json, "fork_turn", r->fork_turn);
         jput_kint(l->json, "turns", r->n_turns);
@@ -87,10 +88,10 @@ static bool list_session(const struct session_row *r, void *arg)
     }
     bool current = strcmp(r->id, l->app->session) == 0;
     sheet_add(l->out, ST_GOOD, current ? "*" : " ");
-    sheet_printf(l->out, ST_KEY, "%s ", r->id);
+    sheet_printf(l->out, ST_KEY, "%5d ", r->number);
     add_when(l->out, r->updated_ms);
     sheet_printf(l->out, ST_TEXT, "%5d ", r->n_turns);
-    int room = view_width(l->app) - 51 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
+    int room = view_width(l->app) - 30 - (hazards.n ? text_width(hazards.p, hazards.n) + 2 : 0);
     add_cut(l->out, ST_TEXT, r->title ? r->title : "", max_int(room, 8));
     if (hazards.n)
         sheet_printf(l->out, ST_BAD, "  %s", hazards.p);
@@ -127,7 +128,7 @@ bool cmd_sessions(struct app *a, int argc, char **argv, const char *rest, struct
     if (json)
         jput_open(json, '[');
     else
-        say_line(out, ST_HEAD, " %-26s %-16s %5s %s", "id", "last used", "turns", "title");
+        say_line(out, ST_HEAD, " %5s %-16s %5s %s", "no.", "last used", "turns", "title");
     int found = filter ? list_filtered(&l, d, rest, (int)n, e)
                        : hdb_sessions(d, NULL, NULL, (int)n, list_session, &l, e);
     if (json)
@@ -172,7 +173,9 @@ static bool list_hit(const struct turn_row *r, void *arg)
         jput_close(l->json, '}');
         return true;
     }
-    sheet_printf(l->out, ST_KEY, "%s ", r->session);
+    char name[SESSION_ID];
+    hdb_name(l->db, r->session, name);
+    sheet_printf(l->out, ST_KEY, "%s ", name);
     sheet_printf(l->out, ST_LABEL, "turn %d, %s%s  ", r->n, r->is_user ? "you" : "reply",
                  r->undone ? ", undone" : "");
     add_when(l->out, r->created_ms);
@@ -206,23 +209,31 @@ bool cmd_search(struct app *a, int argc, char **argv, const char *rest, struct s
 
 /* ---- /resume, /fork -------------------------------------------------------------------------- */
 
-/* Reports the session that is open now, and its parent after a fork. */
+/* Reports the session that is open now, and its parent after a fork. The number of a new session is
+ * not known before its first row is stored. */
 static void report_session(struct app *a, const char *parent, int turn, struct sheet *out,
                            struct buf *json)
 {
+    char name[SESSION_ID];
+    struct hdb *d = app_hdb(a, NULL);
+    snprintf(name, sizeof name, "%s", parent ? parent : a->session);
+    if (d)
+        hdb_name(d, parent ? parent : a->session, name);
     if (json) {
         jput_open(json, '{');
         jput_kstr(json, "session", a->session);
         jput_kstr(json, "parent", parent);
+        if (*name == '#')
+            jput_kint(json, parent ? "parent_number" : "number", atoi(name + 1));
         if (parent)
             jput_kint(json, "fork_turn", turn);
         jput_kint(json, "turns", a->turns.n);
         jput_close(json, '}');
     } else if (parent) {
-        say_line(out, ST_DIM, "session %s goes on from turn %d of %s", a->session, turn, parent);
+        say_line(out, ST_DIM, "a new session goes on from turn %d of %s", turn, name);
     } else {
-        say_line(out, ST_DIM, "session %s resumed: %d turn%s in the context", a->session,
-                 a->turns.n, a->turns.n == 1 ? "" : "s");
+        say_line(out, ST_DIM, "session %s resumed: %d turn%s in the context", name, a->turns.n,
+                 a->turns.n == 1 ? "" : "s");
     }
 }
 
@@ -244,7 +255,8 @@ bool cmd_resume(struct app *a, int argc, char **argv, const char *rest, struct s
 {
     (void)rest;
     if (argc != 1)
-        return arg_expected("resume", "takes the beginning of one session's id, or \"last\"", e);
+        return arg_expected("resume", "takes a session's number, the beginning of its id, or "
+                                      "\"last\"", e);
     return app_resume(a, argv[0], e) && show_opened(a, NULL, out, json, e);
 }
 
@@ -265,7 +277,14 @@ struct id_list {
 static bool offer_id(const struct session_row *r, void *arg)
 {
     struct id_list *l = arg;
-    if (strncmp(r->id, l->word, strlen(l->word)) == 0)
+    char number[16];
+    size_t n = strlen(l->word);
+    snprintf(number, sizeof number, "#%d", r->number);
+    if (r->number > 0 && strncmp(number, l->word, n) == 0)
+        l->add(l->arg, number, r->title);
+    else if (r->number > 0 && n > 0 && strncmp(number + 1, l->word, n) == 0)
+        l->add(l->arg, number + 1, r->title);
+    else if (n > 0 && strncmp(r->id, l->word, n) == 0)
         l->add(l->arg, r->id, r->title);
     return true;
 }
@@ -289,8 +308,8 @@ bool cmd_fork(struct app *a, int argc, char **argv, const char *rest, struct she
     long turn = newest;
     if (argc > 1)
         return arg_expected("fork", "takes at most one turn or session", e);
-    bool named = argc == 1 && (argv[0][0] == '#' || isalpha((unsigned char)argv[0][strspn(argv[0], "0123456789")]));
-    if (named) /* a session: its number after #, or its id */
+    char tail = argc == 1 ? argv[0][strspn(argv[0], "0123456789")] : '\0';
+    if (tail == '#' || isalpha((unsigned char)tail)) /* "#12" or an id; digits alone are a turn */
         return fork_of(a, argv[0], out, json, e);
     if (argc == 1 && !arg_int(argv[0], "the turn to fork at", 0, max_int(newest, a->turn), &turn,
                               e))

@@ -352,6 +352,14 @@ static void stats_time(const struct status *s, struct sheet *out)
                  (unsigned long long)v->prompt_tokens, (unsigned long long)v->reused_tokens,
                  100 * ratio((double)v->reused_tokens, (double)v->prompt_tokens));
     sheet_line(out);
+    struct buf text = {0};
+    reuse_text(&v->reuse.why, v->reuse.n_prompt, v->reuse.n_reused, &text);
+    if (text.n) {
+        begin_line(out, "");
+        sheet_printf(out, ST_DIM, "  the latest: %s", text.p);
+        sheet_line(out);
+    }
+    buf_free(&text);
 }
 
 static void stats_checks(const struct check_view *c, struct sheet *out)

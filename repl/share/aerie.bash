@@ -52,7 +52,7 @@ _aerie() {
         -f|--file|--script|-o|--output|--db|--api-key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
         --session|show|replay|diff|export|pack)
             COMPREPLY=($(compgen -W "last $(aerie logs -n 50 --json 2>/dev/null |
-                sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p')" -- "$cur")
+                sed -n 's/^{"id":"[0-9A-Z]*","number":\([1-9][0-9]*\),.*/\1/p')" -- "$cur")
                 $(compgen -f -X '!*.aerie' -- "$cur")); return ;;
         help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
         db) COMPREPLY=($(compgen -W "path check backup sql prune" -- "$cur")); return ;;

@@ -3,7 +3,7 @@ set -l commands chat run logs show replay diff parity export pack db tokenize go
 
 function __aerie_sessions
     echo last
-    aerie logs -n 50 --json 2>/dev/null | sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p'
+    aerie logs -n 50 --json 2>/dev/null | sed -n 's/^{"id":"[0-9A-Z]*","number":\([1-9][0-9]*\),.*/\1/p'
 end
 
 function __aerie_in

@@ -3,7 +3,7 @@
 
 _aerie_sessions() {
     local -a ids
-    ids=(last ${(f)"$(aerie logs -n 50 --json 2>/dev/null | sed -n 's/^{"id":"\([0-9A-Z]*\)".*/\1/p')"})
+    ids=(last ${(f)"$(aerie logs -n 50 --json 2>/dev/null | sed -n 's/^{"id":"[0-9A-Z]*","number":\([1-9][0-9]*\),.*/\1/p')"})
     compadd -a ids
 }
 

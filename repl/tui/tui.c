@@ -114,6 +114,20 @@ static void face_replay_turn(struct app *a, const struct turn_row *r, const char
 
 /* ---- events ---- */
 
+static bool is_notable(const struct reuse_view *r)
+{
+    return reuse_is_notable(&r->why, r->n_prompt, r->n_reused);
+}
+
+static void note_reuse(struct tui *t)
+{
+    struct buf text = {0};
+    reuse_text(&t->reuse.why, t->reuse.n_prompt, t->reuse.n_reused, &text);
+    if (text.n)
+        tui_note(t, ST_DIM, "%.900s", text.p);
+    buf_free(&text);
+}
+
 static void end_turn(struct tui *t, const struct event *ev)
 {
     const char *dot = t->app->ascii ? " | " : " · ";
@@ -132,8 +146,10 @@ static void end_turn(struct tui *t, const struct event *ev)
                  "prompt %d (%d reused) in %.0f ms", ev->n_tokens,
                  plural(ev->n_tokens), dot, reply_tok_s(ev->n_tokens, ev->us_decode), dot, ev->n_steps,
                  plural(ev->n_steps),
-                 ev->n_accepted, ev->n_drafted, dot, t->prompt_tokens, t->reused,
+                 ev->n_accepted, ev->n_drafted, dot, t->reuse.n_prompt, t->reuse.n_reused,
                  (double)ev->us_prefill / 1e3);
+    if (t->have_view && t->now.chat.settings.verbose && !is_notable(&t->reuse))
+        note_reuse(t);
 }
 
 static void fault(struct tui *t, const struct event *ev)
@@ -168,8 +184,9 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_TURN_BEGIN:
         transcript_user(&t->talk, ev->turn, ev->text.p ? ev->text.p : "", ev->text.n);
         t->turn_ns = clock_ns();
-        t->prompt_tokens = ev->n_tokens;
-        t->reused = ev->n_reused;
+        t->reuse = (struct reuse_view){ev->reuse, ev->n_tokens, ev->n_reused};
+        if (is_notable(&t->reuse))
+            note_reuse(t); /* says what the wait is for */
         break;
     case EV_PREFILL:
         t->done = ev->done;

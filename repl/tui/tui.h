@@ -95,7 +95,7 @@ struct tui {
         int headed;       /* those whose heading is there */
     } replies;
     uint64_t turn_ns;    /* when the running turn began */
-    int prompt_tokens, reused;
+    struct reuse_view reuse; /* of the running turn */
     bool think; /* last seen value of the setting */
 
     bool busy, dirty;

@@ -198,16 +198,19 @@ result "a full disk under standard output is an error" $?
 
 # ---- logs, show, export, db ----
 [ "$("$AERIE" logs --json | wc -l)" = 1 ]; result "-n saves nothing" $?
-expect "logs" 0 '^[0-9A-HJKMNP-TV-Z]{26}  20' logs
-id=$(cut -c1-26 "$T/out" | head -n 1)
-expect "logs --json" 0 "^\\{\"id\":\"$id\",.*\"turns\":1,.*\\}\$" logs --json
-expect "logs -q finds" 0 "$id" logs -q what
+expect "logs" 0 '^    1  20' logs
+id=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\)".*/\1/')
+expect "logs --json" 0 "^\\{\"id\":\"$id\",\"number\":1,.*\"turns\":1,.*\\}\$" logs --json
+expect "logs -q finds" 0 "^    1  20" logs -q what
 expect "logs -q finds nothing: status 1" 1 '' logs -q xyzzyplugh
-expect "logs -m finds" 0 "$id" logs -m nestling
+expect "logs -m finds" 0 "^    1  20" logs -m nestling
 expect "logs -m finds nothing: status 1" 1 '' logs -m other-model
-expect "a letter before the command means what it means everywhere" 0 "$id" -q logs
+expect "a letter before the command means what it means everywhere" 0 "^    1  20" -q logs
 expect "show" 0 'What are you' show last
 expect "show of a turn lists its steps" 0 '^ +1\.1 +prefill' show "$id:1"
+expect "show by number" 0 '^ +1\.1 +prefill' show "#1:1"
+expect "show says why a prompt was computed" 0 "first turn" show 1
+expect "show of a step says what each token beat" 0 'log p .*rival "' show 1:1.2
 expect "show of a step" 0 'digests .*pages [0-9a-f]{16}' show "${id:0:20}:1.2"
 expect "show --json" 0 '^\{"id":.*"steps":\[\{"step":1,"kind":"prefill"' --json show "$id"
 refuse 1 'has no turn 7' show last:7
@@ -235,7 +238,7 @@ run export last -o "$T/new.jsonl"; [ $rc != 0 ] && [ -s "$T/new.jsonl" ]; result
 result "the database is private" $?
 run db check; [ $rc = 0 ]; result "db check" $?
 expect "db backup" 0 '' db backup "$T/copy.db"
-expect "the backup holds the session" 0 "$id" --db "$T/copy.db" logs
+expect "the backup holds the session" 0 "^    1  20" --db "$T/copy.db" logs
 refuse 2 'expected --older-than' db prune
 expect "db prune keeps what is new" 0 '^0 sessions removed' db prune --older-than 1
 expect "db prune" 0 '^1 session removed' --db "$T/copy.db" db prune --older-than 0

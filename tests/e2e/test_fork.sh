@@ -44,21 +44,21 @@ equal; result "and replayed" $?
 
 # ---- show, export and /tree of a fork ----
 lines "My name is Ada." "hello" "hello" "/fork 2" "What is my name?" "/tree 3.99" "/tree 4.1" | chat -p seed=9
-fork=$("$AERIE" logs -n 1 --json | cut -c8-33); parent=$(sql "select parent from session where id='$fork'")
+fork=$("$AERIE" logs -n 1 --json | cut -c8-33); parent=$(sql "select parent from session where id='$fork'"); called='#'$(sql "select number from session where id='$parent'")
 grep -q '^aerie: there is no step 4.1 yet: 3.[0-9]* is the newest$' "$T/err" &&
     grep -q '^aerie: there is no step 3.99 yet: 3.[0-9]* is the newest$' "$T/err"; result "/tree of a step that is not: one clear line" $?
 show() { "$AERIE" show "$@" >"$T/out" 2>"$T/err"; rc=$?; }
 show "$fork"
-[ "$(grep -c "^turn [12]  inherited from $parent\$" "$T/out")" = 2 ] && grep -q '^turn 3$' "$T/out" &&
+[ "$(grep -c "^turn [12]  inherited from $called\$" "$T/out")" = 2 ] && grep -q '^turn 3$' "$T/out" &&
     [ "$(grep -c '^turn ' "$T/out")" = 3 ] && grep -q '^My name is Ada' "$T/out"
 result "show prints the inherited turns, and whose they are" $?
-grep -q "^fork  *of $parent after turn 2\$" "$T/out"; result "and after which turn the fork is" $?
+grep -q "^fork  *of $called after turn 2\$" "$T/out"; result "and after which turn the fork is" $?
 grep -q '^settings: seed 9, temperature 0, check on, max_tokens 30' "$T/out" && grep -q '^model .*nestling/target  [0-9a-f]\{12\}$' "$T/out" &&
     grep -q '^computed  *cpu' "$T/out"; result "seed, temperature, checker, model and device" $?
 show "$fork:1.2"; grep -q 'digests .*pages' "$T/out"; result "a step of an inherited turn" $?
 show "$fork:3.1"; grep -q 'digests .*pages' "$T/out"; result "a step of its own" $?
 show "$fork:4"; [ $rc = 1 ] && grep -q "has no turn 4; its newest is turn 3" "$T/err"; result "a turn that is not" $?
-show "$fork:1.77"; [ $rc = 1 ] && grep -q "turn 1 of session $fork has no step 77; its newest is step" "$T/err"; result "a step that is not" $?
+show "$fork:1.77"; [ $rc = 1 ] && grep -q "turn 1 of session #[0-9]* has no step 77; its newest is step" "$T/err"; result "a step that is not" $?
 show "$fork" --json; grep -q '"turn":1,"role":"user","session":"'"$parent"'","inherited":true' "$T/out" &&
     grep -q '"turn":3,"role":"user","session":"'"$fork"'","inherited":false' "$T/out" && grep -q '"seed":"9"' "$T/out"
 result "the same as JSON" $?

@@ -193,7 +193,7 @@ lines "/undo" "What is my name?" | chat -c; tail -n 1 "$T/out" | cmp -s - "$T/se
 result "and what was generated again" $?
 lines "My name is Ada." | chat; lines "hello" "/resume last" "/clear" "/resume last" "What is my name?" | chat -c
 [ $rc = 0 ]; result "sessions can be resumed within a session" $?
-id=$(lines "My name is Ada." "/sessions 1" | "$AERIE" --plain | sed -n 's/^\*\([0-9A-Z]*\) .*/\1/p')
+id=$(lines "My name is Ada." "/sessions 1" | "$AERIE" --plain | sed -n 's/^\* *\([0-9]*\) .*/\1/p')
 lines "/resume $id" "What is my name?" | chat; tail -n 1 "$T/out" | cmp -s - "$T/second"; result "/resume ID" $?
 
 # ---- settings ----
