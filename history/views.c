@@ -126,8 +126,8 @@ const char schema_views[] =
 /* A block of page events (engine/cache/page_event.h): 21 bytes, then 20 a run of events. */
 #define EVENTS(o) U32("hex(substr(x.events,1+" #o ",4))")
 #define RUN "substr(x.events,22+20*i.key,20)"
-/* As many rows as run i has events, with the columns key = 0, 1, ... and value = the run in hex: the
- * block, which may be long, is read once a run, not once an event. */
+/* As many rows as run i has events, with the columns key = 0, 1, ... and value = the run in hex:
+ * the block, which may be long, is read once a run, not once an event. */
 #define RUN_EVENTS                                                                                 \
     "json_each('['||rtrim(replace(hex(zeroblob("                                                   \
     U32("hex(substr(x.events,38+20*i.key,4))") ")),'00','\"'||hex(" RUN ")||'\",'),',')||']')"
@@ -211,9 +211,9 @@ const char schema_views_4[] =
     " FROM turn t" VOCABULARY " JOIN step s ON s.turn_id=t.id JOIN tree x ON x.step_id=s.id"
     " JOIN " COUNT_UP("(length(x.nodes)-2)/18") " i);"
 
-    /* One row a page that changed hands; seq orders those of a step. logical: the page's place in the page table of its holder,
-     * NULL where it has none. reset: the pools are empty from here. Versions before 4 stored rows
-     * (table page_event) without a holder. */
+    /* One row a page that changed hands; seq orders those of a step. logical: the page's place in
+     * the page table of its holder, NULL where it has none. reset: the pools are empty from here.
+     * Versions before 4 stored rows (table page_event) without a holder. */
     "CREATE VIEW v_page AS SELECT t.session_id AS session, t.n AS turn, s.n AS step, p.seq, p.pool,"
     " p.op, p.page, CASE WHEN p.col<0 THEN NULL ELSE p.col END AS logical, p.refs, NULL AS holder"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN page_event p ON p.step_id=s.id"
@@ -225,7 +225,7 @@ const char schema_views_4[] =
     " FROM (SELECT t.session_id AS session, t.n AS turn, s.n AS step, j.key AS k,"
     " (i.key<<24)+j.key AS seq,"
     " " RUN_BYTE(0) " AS pool, " RUN_BYTE(1) " AS op, " RUN_BYTE(2) " AS holder,"
-    " CASE " RUN_BYTE(3) " WHEN 255 THEN -1 ELSE " RUN_BYTE(3) " END AS dir,"
+    " CASE WHEN " RUN_BYTE(3) ">127 THEN " RUN_BYTE(3) "-256 ELSE " RUN_BYTE(3) " END AS dir,"
     " " RUN_U32(4) " AS page, " RUN_U32(8) " AS col, " RUN_U32(12) " AS refs"
     " FROM turn t JOIN step s ON s.turn_id=t.id JOIN pages x ON x.step_id=s.id"
     " JOIN " COUNT_UP("(length(x.events)-21)/20") " i JOIN " RUN_EVENTS " j);";

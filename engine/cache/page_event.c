@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Events of one packed step: as many as two forks of a context of a million pages. */
-enum { MAX_EVENTS = 1 << 24 };
+enum { MAX_EVENTS = 1 << 24, MAX_STRIDE = 127 };
 
 /* ---- names ---- */
 
@@ -64,28 +64,86 @@ static bool goes_on(struct page_run *r, const struct page_event *ev)
     int64_t page = (int64_t)ev->page - a->page, column = (int64_t)ev->column - a->column;
     int64_t d = r->n == 1 ? page : r->d;
     int64_t moved = a->column < 0 ? 0 : r->n * d;
-    if ((d != 1 && d != -1) || page != r->n * d || column != moved)
+    if (d == 0 || d < -MAX_STRIDE || d > MAX_STRIDE || page != r->n * d || column != moved)
         return false;
     r->d = (int)d;
     r->n++;
     return true;
 }
 
+static int by_page(const void *x, const void *y)
+{
+    const struct page_event *a = x, *b = y;
+    return (a->page > b->page) - (a->page < b->page);
+}
+
+/* By references, by the distance of page and column, by column: pages that were taken in turn with
+ * those of other holders then lie in few runs. */
+static int by_run(const void *x, const void *y)
+{
+    const struct page_event *a = x, *b = y;
+    int64_t d = (int64_t)a->refs - b->refs;
+    if (d == 0)
+        d = ((int64_t)a->page - a->column) - ((int64_t)b->page - b->column);
+    if (d == 0)
+        d = (int64_t)a->column - b->column;
+    return (d > 0) - (d < 0);
+}
+
+/* Events at the beginning that are one sweep over the columns of one holder, all up or all down.
+ * Their order means nothing: pages are shared or dropped one by one. */
+static int sweep(const struct page_event *ev, int n)
+{
+    int k = 1;
+    bool commutes = ev->op == PAGE_SHARE || ev->op == PAGE_DROP || ev->op == PAGE_HOLD;
+    bool up = n > 1 && ev[1].column > ev->column;
+    while (commutes && k < n && ev[k].op == ev->op && ev[k].holder == ev->holder &&
+           ev[k].column >= 0 && ev[k - 1].column >= 0 &&
+           (up ? ev[k].column > ev[k - 1].column : ev[k].column < ev[k - 1].column))
+        k++;
+    return k;
+}
+
+/* Reorders the sweeps among n events, where no page occurs twice in one. */
+static void sort_sweeps(struct page_event *ev, int n)
+{
+    for (int i = 0, k; i < n; i += k) {
+        k = sweep(ev + i, n - i);
+        if (k < 3)
+            continue;
+        struct page_event *sorted = xcalloc((size_t)k, sizeof *sorted);
+        memcpy(sorted, ev + i, (size_t)k * sizeof *sorted);
+        qsort(sorted, (size_t)k, sizeof *sorted, by_page);
+        bool once = true;
+        for (int j = 1; j < k; j++)
+            once &= sorted[j].page != sorted[j - 1].page;
+        if (once)
+            qsort(ev + i, (size_t)k, sizeof *ev, by_run);
+        free(sorted);
+    }
+}
+
 /* The events of one pool as runs; returns how many. */
 static int pack_pool(int pool, const struct page_event *ev, int n, struct buf *out)
 {
+    struct page_event *mine = n ? xcalloc((size_t)n, sizeof *mine) : NULL;
     struct page_run r = {.n = 0};
-    int runs = 0;
-    for (int i = 0; i < n; i++) {
-        if (ev[i].pool != pool || goes_on(&r, &ev[i]))
+    int runs = 0, k = 0;
+    for (int i = 0; i < n; i++)
+        if (ev[i].pool == pool)
+            mine[k++] = ev[i];
+    sort_sweeps(mine, k);
+    for (int i = 0; i < k; i++) {
+        if (goes_on(&r, &mine[i]))
             continue;
         if (r.n)
             put_run(&r, out);
-        r = (struct page_run){.first = ev[i], .n = 1};
+        r = (struct page_run){.first = mine[i], .n = 1};
         runs++;
     }
     if (r.n)
         put_run(&r, out);
+    free(mine);
     return runs;
 }
 
@@ -140,7 +198,7 @@ bool page_unpack_run(const uint8_t **p, struct page_run *r, struct err *e)
     r->d = (int8_t)b[3];
     r->n = get_i32(b + 16);
     const struct page_event *ev = &r->first;
-    bool one = r->n == 1 && r->d == 0, many = r->n > 1 && (r->d == 1 || r->d == -1);
+    bool one = r->n == 1 && r->d == 0, many = r->n > 1 && r->d != 0 && r->d >= -MAX_STRIDE;
     if (ev->pool >= N_POOLS || ev->op > LAST_PAGE_OP || ev->holder > LAST_PAGE_HOLDER ||
         !(one || many) || r->n > MAX_EVENTS || ev->refs < 0 ||
         !stays_above(ev->page, r->d, r->n, 0) || ev->column < -1 ||

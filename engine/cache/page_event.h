@@ -53,11 +53,13 @@ struct context_lengths {
     int32_t window_lo; /* first position whose sliding-window KV is still held */
 };
 
-/* The packed form for the ring and the log, little-endian: u8 version, i32 length, committed, drafted,
- * window_lo, i32 number of runs; then each run, 20 bytes: u8 pool, u8 op, u8 holder, i8 d, i32 page,
- * i32 column, i32 refs, i32 n. A run is n events with the same pool, op, holder and refs: event k is
- * about page + k * d and column + k * d, or column -1 if column is -1. The order of events within a pool is kept, that of events of
- * different pools is not. Packed steps may be joined: each one tells its own size. */
+/* The packed form for the ring and the log, little-endian: u8 version, i32 length, committed,
+ * drafted, window_lo, i32 number of runs; then each run, 20 bytes: u8 pool, u8 op, u8 holder, i8 d,
+ * i32 page, i32 column, i32 refs, i32 n. A run is n events with the same pool, op, holder and refs:
+ * event k is about page + k * d and column + k * d, or column -1 if column is -1. Events about one
+ * page keep their order, and so do all others of a pool, except that the pages which one holder
+ * shares, drops or holds in a sweep over its columns come in the order that takes the fewest runs.
+ * Packed steps may be joined: each one tells its own size. */
 enum { PAGE_PACK_VERSION = 1, PAGE_PACK_HEAD = 21, PAGE_PACK_RUN = 20 };
 
 void page_pack(const struct context_lengths *l, const struct page_event *ev, int n,

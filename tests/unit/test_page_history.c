@@ -35,12 +35,12 @@ static int random_events(struct page_event *ev)
     return n;
 }
 
-/* The events of a pool, in their order. */
-static int of_pool(const struct page_event *ev, int n, int pool, struct page_event *out)
+/* The events of a pool about one page, in their order. */
+static int of_page(const struct page_event *ev, int n, int pool, int page, struct page_event *out)
 {
     int k = 0;
     for (int i = 0; i < n; i++)
-        if (ev[i].pool == pool)
+        if (ev[i].pool == pool && ev[i].page == page)
             out[k++] = ev[i];
     return k;
 }
@@ -49,9 +49,9 @@ static void same_events(const struct page_event *a, int n, const struct page_eve
 {
     static struct page_event x[MOST], y[MOST];
     assert_int_equal(n, m);
-    for (int p = 0; p < N_POOLS; p++) {
-        int k = of_pool(a, n, p, x);
-        assert_int_equal(k, of_pool(b, m, p, y));
+    for (int at = 0; at < n; at++) {
+        int k = of_page(a, n, a[at].pool, a[at].page, x);
+        assert_int_equal(k, of_page(b, m, a[at].pool, a[at].page, y));
         for (int i = 0; i < k; i++)
             assert_true(x[i].op == y[i].op && x[i].holder == y[i].holder &&
                         x[i].page == y[i].page && x[i].column == y[i].column &&
@@ -97,6 +97,31 @@ static void test_a_thousand_neighbours_are_one_run(void **state)
     }
     page_pack(&(struct context_lengths){0}, ev, 2000, &b);
     assert_int_equal(b.n, PAGE_PACK_HEAD + 2 * PAGE_PACK_RUN);
+    buf_free(&b);
+}
+
+/* Two conversations have taken their pages in turn: what a checkpoint of one shares are few
+ * runs. */
+static void test_pages_taken_in_turn_are_few_runs(void **state)
+{
+    (void)state;
+    static struct page_event ev[1000], *got;
+    struct context_lengths l;
+    struct buf b = {0};
+    struct err e;
+    int n;
+    for (int i = 0; i < 1000; i++) {
+        int column = 999 - i;
+        ev[i] = (struct page_event){POOL_FULL, PAGE_DROP, HOLDER_POINT,
+                                    column % 2 ? 2 + column : 2002 + column, column, 2};
+    }
+    page_pack(&(struct context_lengths){0}, ev, 1000, &b);
+    assert_true(b.n <= PAGE_PACK_HEAD + 2 * PAGE_PACK_RUN);
+    must(page_unpack(b.p, b.n, &l, &got, &n, &e), &e);
+    assert_int_equal(n, 1000);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(got[i].page, (got[i].column % 2 ? 2 : 2002) + got[i].column);
+    free(got);
     buf_free(&b);
 }
 
@@ -510,6 +535,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_packed_events_come_back),
         cmocka_unit_test(test_a_thousand_neighbours_are_one_run),
+        cmocka_unit_test(test_pages_taken_in_turn_are_few_runs),
         cmocka_unit_test(test_the_fold_is_the_live_state),
         cmocka_unit_test(test_a_leak_and_other_nonsense_is_refused_or_shown),
         cmocka_unit_test(test_a_live_engine),
