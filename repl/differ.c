@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/fault.h"
+#include "repl/differ_pages.h"
 #include "repl/facts.h"
 
 const char *diff_class_name(enum diff_class c)
@@ -311,15 +312,30 @@ static void at_steps(struct difference *d, int a, int b)
     d->step[1] = b;
 }
 
-static bool by_steps(const struct trace_turn *a, const struct trace_turn *b, const struct conditions *c,
-                     const struct diff_names *in, struct difference *d, struct diff_counts *n)
+/* What is compared, and what was. */
+struct comparison {
+    const struct conditions *c;
+    const struct diff_names *in;
+    struct difference *d;
+    struct diff_counts *n;
+    struct page_meaning pages; /* where pages are numbered differently */
+};
+
+static bool by_steps(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
+    const struct conditions *c = of->c;
+    const struct diff_names *in = of->in;
+    struct difference *d = of->d;
+    struct diff_counts *n = of->n;
+    char why[200];
     int both = min_int(a->n_step, b->n_step);
     for (int i = 0; i < both; i++) {
         const struct step_row *x = &a->step[i], *y = &b->step[i];
         bool pages = !(c->may & MAY_NUMBER) && x->rec.fused == y->rec.fused;
         n->pages |= pages;
-        if (differ_step(x, y, pages, in, d)) {
+        bool meant = c->may & MAY_NUMBER && pages_differ(&of->pages, x, y, in, why, sizeof why);
+        n->meaning |= c->may & MAY_NUMBER && !of->pages.unknown;
+        if (differ_step(x, y, pages, in, d) || (meant && set(d, DIFF_PAGES, "%s", why))) {
             at_steps(d, x->n, y->n);
             return true;
         }
@@ -353,10 +369,12 @@ static void widen(struct diff_counts *n, const struct emitted *x, const struct e
     }
 }
 
-static bool by_position(const struct trace_turn *a, const struct trace_turn *b,
-                        const struct conditions *c, const struct diff_names *in,
-                        struct difference *d, struct diff_counts *n)
+static bool by_position(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
+    const struct conditions *c = of->c;
+    const struct diff_names *in = of->in;
+    struct difference *d = of->d;
+    struct diff_counts *n = of->n;
     int both = min_int(trace_emitted(a), trace_emitted(b));
     bool exact = !(c->may & (MAY_ROUND | MAY_LOGITS));
     n->by_position = true;
@@ -399,14 +417,17 @@ static bool failed(const struct trace_turn *a, const struct trace_turn *b, const
     return set(d, DIFF_LOGITS, "%.200s (%s)", bad->fault, a == bad ? in->a : in->b);
 }
 
-static bool turns(const struct trace_turn *a, const struct trace_turn *b, const struct conditions *c,
-                  const struct diff_names *in, struct difference *d, struct diff_counts *n)
+static bool turns(struct comparison *of, const struct trace_turn *a, const struct trace_turn *b)
 {
+    const struct conditions *c = of->c;
+    const struct diff_names *in = of->in;
+    struct difference *d = of->d;
+    struct diff_counts *n = of->n;
     bool logged = a->n_step && b->n_step;
     bool steps = !(c->may & (MAY_STEP | MAY_ROUND | MAY_LOGITS | MAY_SAMPLE)) && !a->forced && !b->forced;
     if (differ_ids(&a->prompt, &b->prompt, DIFF_PROMPT, in, d))
         return true;
-    if (logged && (steps ? by_steps : by_position)(a, b, c, in, d, n))
+    if (logged && (steps ? by_steps : by_position)(of, a, b))
         return true;
     if (failed(a, b, in, d))
         return true;
@@ -428,15 +449,16 @@ static void differ_all(const struct trace *a, const struct trace *b, const struc
     *d = (struct difference){.token = -1};
     *all = (struct conditions){.may = may};
     *n = (struct diff_counts){.most_turn = -1};
-    for (int i = 0; i < min_int(a->n, b->n); i++) {
+    struct comparison of = {.c = all, .in = in, .d = d, .n = n};
+    for (int i = 0; i < min_int(a->n, b->n) && !d->class; i++) {
         conditions_read(all, a->turn[i].about, a->turn[i].settings, b->turn[i].about,
                         b->turn[i].settings);
         d->index = i;
         d->turn = a->turn[i].n;
-        if (turns(&a->turn[i], &b->turn[i], all, in, d, n))
-            return;
+        turns(&of, &a->turn[i], &b->turn[i]);
     }
-    if (a->n != b->n) {
+    page_meaning_free(&of.pages);
+    if (!d->class && a->n != b->n) {
         d->index = min_int(a->n, b->n);
         d->turn = (a->n > b->n ? a : b)->turn[d->index].n;
         set(d, DIFF_PROMPT, "there is no such turn %s", a->n > b->n ? in->b : in->a);

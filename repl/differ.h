@@ -81,7 +81,8 @@ bool differ_ids(const struct ids *a, const struct ids *b, enum diff_class class,
 struct diff_counts {
     int turns, steps, tokens;
     bool by_position; /* tokens by position, not step by step */
-    bool pages;       /* page tables were compared */
+    bool pages;       /* page tables were compared, by number */
+    bool meaning;     /* the same by what they mean: which positions are held */
     bool facts;       /* by position: log probabilities were compared */
     bool text_only;   /* a turn without steps was compared by its reply */
     double most;      /* by position: largest difference of two log probabilities of one token, */

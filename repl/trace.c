@@ -91,7 +91,9 @@ void trace_event(struct trace *t, const struct event *ev)
     } else if (ev->kind == EV_STEP) {
         struct step_row row = {.turn = ev->turn, .n = ev->step, .rec = ev->rec, .tokens = ev->tokens,
                                .facts = ev->facts, .tree = ev->tree};
+        page_pack(&ev->lengths, ev->pages, ev->n_pages, &row.pages);
         add_step(x, &row);
+        buf_free(&row.pages);
     } else if (ev->kind == EV_FAULT) {
         snprintf(x->fault, sizeof x->fault, "%.250s", ev->text.p ? ev->text.p : "");
         x->fault_step = ev->step;

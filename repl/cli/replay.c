@@ -374,7 +374,9 @@ static void changes_text(const struct replay *r)
     else
         printf("equal%s: %d turn%s, %d token%s%s\n", r->fault[0] ? " until then" : "", r->counts.turns,
                plural(r->counts.turns), r->counts.tokens, plural(r->counts.tokens),
-               r->counts.by_position ? " by position" : ", step by step");
+               r->counts.by_position ? " by position"
+               : r->counts.meaning   ? ", step by step, page tables by the positions they hold"
+                                     : ", step by step");
     if (with.n)
         printf("changed: %s\n", with.p);
     if (!r->diff.class && r->counts.facts)

@@ -1,0 +1,21 @@
+/* differ_pages.h - compares the page tables of two runs whose pages are numbered differently, by what they
+ * mean: which positions are held in which pool, and that no two of them share a slot. Main thread only.
+ */
+#ifndef AERIE_DIFFER_PAGES_H
+#define AERIE_DIFFER_PAGES_H
+
+#include "engine/page_history.h"
+#include "repl/differ.h"
+
+/* The tables of both sides after the steps so far; {0} at the beginning. */
+struct page_meaning {
+    struct page_history h[2];
+    bool unknown; /* a step without page events: nothing is compared from there on */
+};
+
+/* Takes in the same step of both sides. True: the tables mean different things; why says what. */
+bool pages_differ(struct page_meaning *m, const struct step_row *a, const struct step_row *b,
+                  const struct diff_names *in, char *why, size_t n);
+void page_meaning_free(struct page_meaning *m);
+
+#endif

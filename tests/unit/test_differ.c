@@ -1,0 +1,208 @@
+/* test_differ.c - what two runs must have in common follows from what they were computed with: steps bit
+ * by bit, tokens by position, page tables by what they mean (repl/differ.h, repl/differ_pages.h). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "repl/differ.h"
+
+static const struct diff_names in = {"in a", "in b"};
+
+/* A run of one turn; every step emits two tokens. */
+static void begin(struct trace *t, const char *about, const char *settings)
+{
+    *t = (struct trace){0};
+    trace_begin(t, 1, settings, about);
+    snprintf(t->turn[0].stop, sizeof t->turn[0].stop, "end");
+}
+
+static void step(struct trace *t, int n, int32_t a, int32_t b, float logp, const struct page_event *ev, int n_ev,
+                 const struct context_lengths *l)
+{
+    struct token_fact fact[2] = {{logp, -3, 9}, {logp, -3, 9}};
+    struct event e = {.kind = EV_STEP, .turn = 1, .step = n, .facts = fact, .n_pages = n_ev};
+    e.rec = (struct step_rec){.kind = STEP_SPEC, .pos0 = 2 * n, .rows = 3, .drafted = 2, .accepted = 1,
+                              .bonus = b, .page_digest = 1, .draft_digest = 2, .logit_digest = 3};
+    e.pages = (struct page_event *)(uintptr_t)ev;
+    if (l)
+        e.lengths = *l;
+    ids_add(&e.tokens, a);
+    ids_add(&e.tokens, b);
+    trace_event(t, &e);
+    ids_cat(&t->turn[0].reply, e.tokens.v, e.tokens.n);
+    ids_free(&e.tokens);
+}
+
+static enum diff_class differ(const struct trace *a, const struct trace *b, struct difference *d,
+                              struct diff_counts *n)
+{
+    struct conditions c;
+    differ_traces(a, b, &in, d, &c, n);
+    conditions_free(&c);
+    return d->class;
+}
+
+static void test_each_field_of_a_step_has_its_class(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t at, n;
+        enum diff_class class;
+    } field[] = {
+        {offsetof(struct step_rec, kind), 4, DIFF_PAGES},        {offsetof(struct step_rec, pos0), 4, DIFF_PAGES},
+        {offsetof(struct step_rec, page_digest), 8, DIFF_PAGES}, {offsetof(struct step_rec, drafted), 4, DIFF_DRAFT},
+        {offsetof(struct step_rec, draft_digest), 8, DIFF_DRAFT},
+        {offsetof(struct step_rec, logit_digest), 8, DIFF_LOGITS},
+        {offsetof(struct step_rec, accepted), 4, DIFF_SAMPLER},  {offsetof(struct step_rec, draws), 8, DIFF_SAMPLER}};
+    for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
+        struct trace a, b;
+        struct difference d;
+        struct diff_counts n;
+        begin(&a, "page_size=4\n", "");
+        begin(&b, "page_size=4\n", "");
+        for (int k = 1; k <= 3; k++) {
+            step(&a, k, 5, 6, -1, NULL, 0, NULL);
+            step(&b, k, 5, 6, -1, NULL, 0, NULL);
+        }
+        assert_int_equal(differ(&a, &b, &d, &n), DIFF_NONE);
+        assert_int_equal(n.steps, 3);
+        ((char *)&b.turn[0].step[1].rec)[field[i].at] ^= 1;
+        assert_int_equal(differ(&a, &b, &d, &n), field[i].class);
+        assert_int_equal(d.step[0], 2);
+        trace_free(&a);
+        trace_free(&b);
+    }
+}
+
+static void test_other_trees_are_compared_by_position(void **state)
+{
+    (void)state;
+    struct trace a, b;
+    struct difference d;
+    struct diff_counts n;
+    begin(&a, "", "draft.topk=1\ntemperature=0\n");
+    begin(&b, "", "draft.topk=4\ntemperature=0\n");
+    step(&a, 1, 5, 6, -1, NULL, 0, NULL);
+    step(&b, 1, 5, 6, -1, NULL, 0, NULL);
+    b.turn[0].step[0].rec.draft_digest = b.turn[0].step[0].rec.page_digest = 99;
+    assert_int_equal(differ(&a, &b, &d, &n), DIFF_NONE);
+    assert_true(n.by_position && n.facts && n.tokens == 2);
+    b.turn[0].step[0].facts[1].rival_logp = -2.5f; /* another tree changes no number */
+    assert_int_equal(differ(&a, &b, &d, &n), DIFF_LOGITS);
+    assert_int_equal(d.token, 1);
+    free(b.turn[0].settings);
+    b.turn[0].settings = xstrdup("draft.topk=1\ntemperature=0.5\n"); /* nor does another temperature */
+    assert_int_equal(differ(&a, &b, &d, &n), DIFF_LOGITS);
+    b.turn[0].step[0].facts[1] = a.turn[0].step[0].facts[1];
+    b.turn[0].step[0].tokens.v[1] = 9; /* the rival was drawn: its row has the same best token */
+    b.turn[0].step[0].facts[1] = (struct token_fact){-3, -1, 6};
+    assert_int_equal(differ(&a, &b, &d, &n), DIFF_SAMPLER);
+    free(b.turn[0].about);
+    b.turn[0].about = xstrdup("precision=bf16\n");
+    free(a.turn[0].about);
+    a.turn[0].about = xstrdup("precision=f32\n");
+    b.turn[0].step[0].tokens.v[1] = 6;
+    b.turn[0].step[0].facts[1].logp = -1.25f;
+    assert_int_equal(differ(&a, &b, &d, &n), DIFF_NONE); /* numbers may differ by rounding, tokens not */
+    assert_true(n.most > 0.2 && n.most < 0.3);
+    trace_free(&a);
+    trace_free(&b);
+}
+
+/* Page tables of 32 committed positions: `size` tokens a page, page numbers from `first` on; the pages of
+ * the swa pool from position `lo` on. `change` is made in the last event. */
+static void step_with_pages(struct trace *t, int size, int first, int lo, int change)
+{
+    struct page_event ev[80] = {{.pool = POOL_FULL, .op = PAGE_RESET, .page = 200, .column = size, .refs = 512},
+                                {.pool = POOL_SWA, .op = PAGE_RESET, .page = 200, .column = size, .refs = 16},
+                                {.pool = POOL_DRAFT, .op = PAGE_RESET, .column = size}};
+    struct context_lengths l = {.length = 33, .committed = 32, .window_lo = lo};
+    int n = 3;
+    for (int c = 0; c < 32 / size; c++)
+        ev[n++] = (struct page_event){.pool = POOL_FULL, .op = PAGE_TAKE, .page = first + c, .column = c, .refs = 1};
+    for (int c = lo / size; c < 32 / size; c++)
+        ev[n++] = (struct page_event){.pool = POOL_SWA, .op = PAGE_TAKE, .page = first + c, .column = c, .refs = 1};
+    if (change == 1) /* the page of the column before */
+        ev[n - 1].page--, ev[n - 1].op = PAGE_SHARE, ev[n - 1].refs = 2;
+    if (change == 2) /* no page */
+        n--;
+    step(t, 1, 5, 6, -1, ev, n, &l);
+}
+
+static void test_other_page_sizes_are_compared_by_what_the_tables_mean(void **state)
+{
+    (void)state;
+    static const struct {
+        int size, first, lo, change;
+        const char *why; /* NULL: equal */
+    } other[] = {
+        {4, 60, 16, 0, NULL},
+        {1, 7, 17, 0, NULL},
+        {8, 9, 16, 0, NULL},
+        {16, 20, 16, 0, NULL},
+        {4, 60, 16, 1, "share page"},
+        {4, 60, 16, 2, "position 28 has no page of the swa pool in b"},
+        {4, 60, 4, 0, "the swa pool holds positions from 16 on in a, from 4 on in b"},
+        {4, 60, 20, 0, "the swa pool holds positions from 16 on in a, from 20 on in b"}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        struct trace a, b;
+        struct difference d;
+        struct diff_counts n;
+        char about[32];
+        snprintf(about, sizeof about, "page_size=%d\nswa_pages=%d\n", other[i].size, (int)i + 10);
+        begin(&a, "page_size=2\nswa_pages=5\n", "");
+        begin(&b, about, "");
+        step_with_pages(&a, 2, 1, 16, 0);
+        step_with_pages(&b, other[i].size, other[i].first, other[i].lo, other[i].change);
+        b.turn[0].step[0].rec.page_digest = 77;
+        enum diff_class class = differ(&a, &b, &d, &n);
+        assert_true(n.meaning);
+        if (class != (other[i].why ? DIFF_PAGES : DIFF_NONE))
+            fail_msg("case %d: %s", (int)i, d.class ? d.why : "equal");
+        if (other[i].why && !strstr(d.why, other[i].why))
+            fail_msg("case %d: \"%s\", expected \"%s\"", (int)i, d.why, other[i].why);
+        trace_free(&a);
+        trace_free(&b);
+    }
+}
+
+static unsigned may(const char *about_a, const char *about_b)
+{
+    struct conditions c = {0};
+    conditions_read(&c, NULL, about_a, NULL, about_b);
+    unsigned m = c.may;
+    conditions_free(&c);
+    return m;
+}
+
+static void test_a_change_may_change_what_its_nature_says(void **state)
+{
+    (void)state;
+    assert_int_equal(may("page_size=4\n", "page_size=8\n"), MAY_NUMBER);
+    assert_int_equal(may("precision=f32\nkv=f32\n", "precision=bf16\nkv=f32\n"), MAY_ROUND);
+    assert_int_equal(may("device=cpu, 2 threads, AVX-512\n", "device=cpu, 8 threads, AVX2\n"), 0);
+    assert_int_equal(may("device=cpu, 2 threads\n", "device=cuda, H100\n"), MAY_BUILD);
+    assert_int_equal(may("weights=stored\ndraft_weights=\n", "weights=fp8\ndraft_weights=\n"),
+                     MAY_LOGITS | MAY_STEP);
+    assert_int_equal(may("check=on\nbug.24617=on\n", "check=off\n"), MAY_FAULT);
+    assert_int_equal(may("check=on\n", "check=off\nbug.9279=on\n"), MAY_FAULT);
+    assert_int_equal(may("bug.24617=off\n", ""), 0);
+    assert_int_equal(may("draft_sha=ab\n", "draft_sha=\n"), MAY_STEP);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_field_of_a_step_has_its_class),
+        cmocka_unit_test(test_other_trees_are_compared_by_position),
+        cmocka_unit_test(test_other_page_sizes_are_compared_by_what_the_tables_mean),
+        cmocka_unit_test(test_a_change_may_change_what_its_nature_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
