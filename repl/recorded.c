@@ -369,12 +369,7 @@ static void count_step(const struct recorded *r, const struct rec_step *s, struc
         ++*turn_cycles;
         *turn_accepted += (uint64_t)rec->accepted;
     }
-    int deepest = 0, depth[TREE_MAX] = {0};
-    for (int i = 1; i < s->n_node; i++) {
-        depth[i] = depth[r->node[s->node + i].parent] + 1;
-        deepest = max_int(deepest, depth[i]);
-    }
-    for (int d = 1; d <= deepest; d++) {
+    for (int d = 1; d <= s->deepest; d++) {
         v->depth[d].drafted++;
         v->depth[d].accepted += d <= rec->accepted;
     }

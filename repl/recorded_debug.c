@@ -26,8 +26,17 @@ static void pool_facts(const struct page_history *h, struct step_facts *f)
     }
 }
 
+/* Whether a condition names node.*: making a step's tree is most of the work. */
+static bool names_nodes(const struct breaks *b)
+{
+    bool any = b->has_condition && b->condition.nodes;
+    for (int i = 0; i < b->n; i++)
+        any |= b->at[i].when.nodes;
+    return any;
+}
+
 /* *t holds the tree and must stay. */
-static struct step_facts facts_of(struct recorded *r, int i, struct tree *t)
+static struct step_facts facts_of(struct recorded *r, int i, bool nodes, struct tree *t)
 {
     const struct rec_step *s = &r->step[i];
     const struct step_rec *rec = &s->rec;
@@ -35,8 +44,9 @@ static struct step_facts facts_of(struct recorded *r, int i, struct tree *t)
                            .token = r->token.v + s->token, .n_token = s->n_token};
     for (int k = 0; k < N_FACTS; k++)
         f.fact[k] = NAN;
-    recorded_tree(r, s, t);
-    f.tree = t;
+    if (nodes)
+        recorded_tree(r, s, t);
+    f.tree = nodes ? t : NULL;
     f.fact[FACT_TURN] = s->turn;
     f.fact[FACT_FAULT] = 0;
     expr_record_facts(rec, s->n_token, rec->kind == STEP_PREFILL ? rec->rows : rec->accepted + 1,
@@ -84,12 +94,13 @@ static bool run_steps(struct recorded *r, enum run_until until, int steps, struc
         last = min_int(last, t->first + t->n_step - 1);
     if (r->at >= r->n_step - 1)
         return at_the_end(r, e);
+    bool testing = r->breaks.n || r->breaks.has_condition, nodes = names_nodes(&r->breaks);
     for (int i = r->at + 1; i <= last; i++) {
         struct tree tree;
         char why[340] = "";
-        bool testing = r->breaks.n || r->breaks.has_condition, holds = false;
+        bool holds = false;
         if (testing) {
-            struct step_facts f = facts_of(r, i, &tree);
+            struct step_facts f = facts_of(r, i, nodes, &tree);
             holds = breaks_hold(&r->breaks, &f, until == RUN_FINISH, why, sizeof why);
         }
         bool done = until == RUN_STEP && --steps <= 0;

@@ -29,6 +29,7 @@ struct rec_step {
                            step end them */
     uint64_t n_event;   /* page events of all steps before it */
     uint32_t window;    /* pages that left the window in it */
+    uint8_t deepest;    /* depth of its tree */
     bool paged;         /* the page table after it is known */
     bool has_facts;
 };
@@ -84,7 +85,7 @@ struct recorded {
     struct buf pages, keys;
     struct rec_key *key;
     int n_key;
-    bool any_pages, any_trees;
+    bool any_pages;
     struct contexts contexts;
     struct buf texts;    /* of tokens, joined */
     struct rec_text { int32_t id; uint32_t n; size_t at; } *text; /* (n_text) ids ascend */

@@ -28,7 +28,7 @@ static void add_tree(struct recorded *r, struct room *c, const struct tree *t, s
     if (!t || t->n < 2)
         return;
     s->n_node = t->n;
-    r->any_trees = true;
+    s->deepest = (uint8_t)tree_depth(t);
     for (int i = 0; i < t->n; i++) {
         GROW(r->node, r->n_node, c->node);
         r->node[r->n_node++] = (struct rec_node){t->token[i], t->q[i], t->p[i], t->u[i],
