@@ -1,7 +1,7 @@
 /* bench_time.c - what the time axis costs: the ring of page tables for each step, and opening, seeking
  * and searching a recorded session of 10,000 steps. All times are of the thread on its core.
  *
- * bench_time [FILE]: keeps the session log in FILE, for `aerie --db FILE replay last`. */
+ * bench_time --keep FILE: leaves the session log in the new FILE, for `aerie --db FILE replay last`. */
 #include <stdio.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -182,7 +182,6 @@ static void measure_recording(const char *path, int nodes)
     struct err e = {0};
     struct rusage before, after;
     struct event ev;
-    unlink(path);
     write_log(path, nodes);
     getrusage(RUSAGE_SELF, &before);
     uint64_t t = cpu_ns();
@@ -231,9 +230,11 @@ int main(int argc, char **argv)
     measure_ring(1, 6);
     measure_ring(1, 64);
     close(mkstemp(path));
+    unlink(path);
     printf("a recorded session of 50 turns of 200 steps, pages of 16\n");
     measure_recording(path, 64);
-    measure_recording(argc > 1 ? argv[1] : path, 6);
+    unlink(path);
+    measure_recording(argc == 3 && strcmp(argv[1], "--keep") == 0 ? argv[2] : path, 6);
     unlink(path);
     return 0;
 }
