@@ -89,3 +89,32 @@ bool app_step_at(struct app *a, int turn, int step, struct step_view *v, struct 
         return true;
     return err_set(e, ERR_NEGATIVE, "this session has no step %d.%d in memory or in its log", turn, step);
 }
+
+bool app_table(struct app *a, struct page_table *t, struct err *e)
+{
+    int turn, step;
+    app_address(a, &turn, &step);
+    return app_table_at(a, turn, step, t, e);
+}
+
+bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e)
+{
+    int turn, step;
+    struct page_table t;
+    if (!app_address(a, &turn, &step)) {
+        a->backend->pools->ledger(a->backend, pool);
+        return true;
+    }
+    if (!app_needs(a, "pool", VIEW_PAGES, e) || !app_table_at(a, turn, step, &t, e))
+        return false;
+    memcpy(pool, t.pool, sizeof t.pool);
+    page_table_free(&t);
+    return true;
+}
+
+bool app_position(struct app *a, int position, struct pos_view *v, struct err *e)
+{
+    int turn, step;
+    app_address(a, &turn, &step);
+    return app_position_at(a, turn, step, position, v, e);
+}

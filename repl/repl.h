@@ -184,6 +184,10 @@ bool app_recording(const struct app *a); /* whether the backend is such a record
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
+/* The same at the app's address (/at), or now. */
+bool app_table(struct app *a, struct page_table *t, struct err *e);
+bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
+bool app_position(struct app *a, int position, struct pos_view *v, struct err *e);
 bool app_step_at(struct app *a, int turn, int step, struct step_view *v, struct err *e);
 
 /* ---- app.c ----------------------------------------------------------------------------------- */

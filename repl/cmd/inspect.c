@@ -110,9 +110,8 @@ bool cmd_pool(struct app *a, int argc, char **argv, const char *rest, struct she
 {
     (void)argc, (void)argv, (void)rest;
     struct pool_view pool[N_POOLS];
-    if (!app_needs(a, "pool", VIEW_POOLS, e))
+    if (!app_needs(a, "pool", VIEW_POOLS, e) || !app_pools(a, pool, e))
         return false;
-    a->backend->pools->ledger(a->backend, pool);
     if (json)
         jput_open(json, '[');
     const char *wrong = NULL;
@@ -199,7 +198,8 @@ bool cmd_pages(struct app *a, int argc, char **argv, const char *rest, struct sh
     if (!app_needs(a, "pages", VIEW_PAGES, e))
         return false;
     struct page_table t;
-    a->backend->pages->table(a->backend, &t);
+    if (!app_table(a, &t, e))
+        return false;
     const struct backend_info *info = backend_info(a->backend);
     if (!json)
         view_pages(&t, pool < 0 ? NULL : pools[pool], view_width(a), out);
@@ -307,7 +307,8 @@ bool cmd_page(struct app *a, int argc, char **argv, const char *rest, struct she
     if (!app_needs(a, "page", VIEW_PAGES, e))
         return false;
     struct page_table t;
-    a->backend->pages->table(a->backend, &t);
+    if (!app_table(a, &t, e))
+        return false;
     bool ok = t.pool[pool].exists ||
               err_set(e, ERR_USAGE, "this model has no %s pool", pools[pool]);
     ok = ok && arg_int(argv[0], "the page", 0, t.pool[pool].total - 1, &page, e);
@@ -374,10 +375,11 @@ bool cmd_map(struct app *a, int argc, char **argv, const char *rest, struct shee
         return false;
     struct page_table t;
     struct pos_view p = {0};
-    a->backend->pages->table(a->backend, &t);
+    if (!app_table(a, &t, e))
+        return false;
     bool ok = t.length > 0 || err_set(e, ERR_USAGE, "the context is empty; send a message first");
     ok = ok && arg_int(argv[0], "the position", 0, t.length - 1, &pos, e) &&
-         a->backend->pages->position(a->backend, (int)pos, &p, e);
+         app_position(a, (int)pos, &p, e);
     if (ok && json) {
         jput_open(json, '{');
         jput_kint(json, "position", p.position);
