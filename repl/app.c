@@ -374,6 +374,9 @@ void app_event(struct app *a, const struct event *ev)
     case EV_STEP:
         a->step = ev->step;
         break;
+    case EV_PAUSE:
+        app_follow_recording(a);
+        break;
     default:
         break;
     }

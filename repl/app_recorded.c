@@ -79,15 +79,22 @@ bool app_position_at(struct app *a, int turn, int step, int position, struct pos
                     : err_set(e, ERR_NEGATIVE, "%s", b->lacks[VIEW_PAGES]);
 }
 
-bool app_step_at(struct app *a, int turn, int step, struct step_view *v, struct err *e)
+void app_seek(struct app *a)
 {
-    struct backend *b = a->backend;
-    if (b->trees && b->trees->of_step(b, turn, step, v))
-        return true;
-    if (!app_recording(a) && (b = past_of(a, e)) && b->trees &&
-        b->trees->of_step(b, turn, step, v))
-        return true;
-    return err_set(e, ERR_NEGATIVE, "this session has no step %d.%d in memory or in its log", turn, step);
+    struct step_info s;
+    if (!app_recording(a) || !a->backend->steps)
+        return;
+    bool any = a->backend->steps->latest(a->backend, &s, 1);
+    if (!any || s.turn != a->at.turn || s.step != a->at.step) /* where a turn begins it stays */
+        recorded_seek(a->backend, a->at.turn, a->at.step, NULL);
+}
+
+void app_follow_recording(struct app *a)
+{
+    struct step_info s;
+    bool any = app_recording(a) && a->backend->steps && a->backend->steps->latest(a->backend, &s, 1);
+    if (any)
+        a->at = (struct address){s.turn, s.step};
 }
 
 bool app_table(struct app *a, struct page_table *t, struct err *e)

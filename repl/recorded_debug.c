@@ -158,7 +158,8 @@ static void view(struct backend *b, struct debug_view *v)
     if (r->why[0])
         memcpy(v->why, r->why, sizeof v->why);
     else
-        snprintf(v->why, sizeof v->why, "after step %d.%d: the recording ends here", r->at_turn, r->at_step);
+        snprintf(v->why, sizeof v->why, "after step %d.%d%s", r->at_turn, r->at_step,
+                 r->at == r->n_step - 1 ? ": the recording ends here" : "");
     const struct rec_turn *t = recorded_turn(r, r->at_turn);
     v->last = t ? t->n_step : 0;
     if (r->at_step && r->at >= 0) {

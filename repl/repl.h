@@ -178,9 +178,9 @@ bool app_latest_tree(struct app *a, struct step_view *v);
 bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
                        const struct session_row *row, bool file, struct err *e);
 bool app_recording(const struct app *a); /* whether the backend is such a recording */
-/* The page table, a position and a step as they were after step T.S, (0, 0): now: from the backend, and
- * what has left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For
- * backends with VIEW_PAGES (VIEW_TREES: app_step_at()). */
+/* The page table and a position as they were after step T.S, (0, 0): now: from the backend, and what has
+ * left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For backends with
+ * VIEW_PAGES. For a step itself: app_find_step() of cmd/cmd.h. */
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
@@ -188,7 +188,10 @@ bool app_position_at(struct app *a, int turn, int step, int position, struct pos
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
 bool app_position(struct app *a, int position, struct pos_view *v, struct err *e);
-bool app_step_at(struct app *a, int turn, int step, struct step_view *v, struct err *e);
+/* Of a recording: its present moves to the app's address; and the address to the step that the debugger
+ * has moved the present to (EV_PAUSE). A live engine's present is the newest step. */
+void app_seek(struct app *a);
+void app_follow_recording(struct app *a);
 
 /* ---- app.c ----------------------------------------------------------------------------------- */
 

@@ -44,11 +44,12 @@ bool cmd_tree(struct app *a, int argc, char **argv, const char *rest, struct she
         return arg_expected("tree", "takes at most one step", e);
     if (argc == 1 && !arg_step(a, argv[0], &turn, &step, NULL, e))
         return false;
+    bool named = argc == 1 || app_address(a, &turn, &step);
     if (!app_needs(a, "tree", VIEW_TREES, e))
         return false;
-    if (argc == 1 && (!app_find_step(a, turn, step, &v, e) || !step_drafted(&v, e)))
+    if (named && (!app_find_step(a, turn, step, &v, e) || !step_drafted(&v, e)))
         return false;
-    if (argc == 0 && !app_latest_tree(a, &v))
+    if (!named && !app_latest_tree(a, &v))
         v = (struct step_view){.rec.bonus = -1};
     if (json)
         found_tree_json(a, &v, json);

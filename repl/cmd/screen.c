@@ -160,6 +160,8 @@ static void show_address(struct app *a, struct sheet *out, struct buf *json)
         jput_kint(json, "live_turn", v.turn);
         jput_kint(json, "live_step", v.step);
         jput_close(json, '}');
+    } else if (app_recording(a)) {
+        say_line(out, ST_TEXT, "at %d.%d of the recording; /at live goes to its end", v.turn, v.step);
     } else if (a->at.turn) {
         say_line(out, ST_WARN, "at %d.%d; the newest step is %d.%d, /at live returns to it", a->at.turn,
                  a->at.step, v.turn, v.step);
@@ -184,6 +186,7 @@ bool cmd_address(struct app *a, int argc, char **argv, const char *rest, struct 
             return false;
         a->at = (struct address){turn, step};
     }
+    app_seek(a);
     show_address(a, out, json);
     return true;
 }

@@ -169,6 +169,7 @@ void time_changed(struct tui *t)
     t->talk.at_turn = t->app->at.turn;
     t->talk.at_step = t->app->at.step;
     t->time.seen = t->app->at;
+    app_seek(t->app);
     follow(t);
     t->view_old = t->dirty = true;
     t->view_ns = 0; /* panes are drawn at once, also while a reply runs */
