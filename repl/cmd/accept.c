@@ -149,7 +149,8 @@ static void add_kinds(struct grouped *g, const struct step_view *s)
     for (int i = 1; i < s->tree.n; i++) {
         struct kind_count *k = &g->kind[kind_of(g, s->tree.token[i])];
         k->drafted++;
-        k->accepted += s->tree.fate[i] == FATE_ACCEPTED;
+        /* a token that ends the reply counts as the bonus, also where the tree holds it */
+        k->accepted += s->tree.fate[i] == FATE_ACCEPTED && s->tree.depth[i] <= s->rec.accepted;
     }
     for (int i = 0; i < s->n_token; i++) {
         struct kind_count *k = &g->kind[kind_of(g, s->token[i])];

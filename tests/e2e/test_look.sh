@@ -46,6 +46,10 @@ chat -- "${wide[@]}" "$fox" "/tree 1.3" "/why 1.3.10" # its parent was rejected
 if like '^rule     a node counts only below accepted ones; the first that was not is node [0-9]+ '; then r=0; else r=1; fi
 result "a node below a rejected one names the first wrong ancestor" $r
 
+chat -- "${wide[@]}" Hello. /tree "/why 1.3" "/why 1.3.4"
+like '^WHY  step 1\.3  node 3 "<end_of_turn>" at [0-9]+  accepted$' && like '^WHY  step 1\.3  node 4 ".*" at [0-9]+  not judged: the reply ended above it$'
+result "nodes below the end of a reply were not judged" $?
+
 # ---- /tokens ----
 chat -- "${wide[@]}" "$fox" /tokens "/tokens 10 30" "/tokens 30 10" "/tokens 9999"
 [ "$(grep -cE '^ +[0-9]+ +[0-9]+ .* 1\.[0-9]+ (accepted [1-5]|bonus|target)' "$T/out")" -ge 32 ] ; result "/tokens lists steps and fates" $?
@@ -96,6 +100,9 @@ has 'the grouping is depth, turn, context, window, page or kind, not "colour"' e
 # the groupings add up to the same sums
 sums() { awk -v by="$1" '$1 == "ACCEPT" {on = $3 == by ","} on && NF > 5 && $NF ~ /^[0-9.]+$/ {c = 0; for (i = 1; i <= NF; i++) if ($i ~ /^[0-9]+$/ && $(i + 1) ~ /^[0-9]+$/ && $(i + 2) ~ /^[0-9]+$/ && $(i + 3) ~ /\./) c = i; if (c) {a += $c; d += $(c + 1); e += $(c + 2)}} END {print a, d, e}' "$T/out"; }
 [ "$(sums turn)" != "0 0 0" ] && [ "$(sums window)" = "$(sums turn)" ] && [ "$(sums page)" = "$(sums turn)" ]; result "all groupings count the same cycles ($(sums turn))" $?
+chat -- "${wide[@]}" Hello. "Who are you?" "/accept turn" "/accept kind"
+kinds=$(awk '$1 == "ACCEPT" {on = /by kind/} on && NF == 7 && $2 ~ /^[0-9]+$/ {d += $2; e += $3; b += $6; m += $5} END {print d, e, e + b == m}' "$T/out")
+[ "$kinds" = "$(sums turn | cut -d' ' -f2-) 1" ]; result "kinds add up to the same tokens, each accepted or a bonus ($kinds)" $?
 chat --json -- "${wide[@]}" "$fox" "/accept kind" "/accept window"
 like '"result":\[\{"kind":"code","drafted":0,' && like '"from":null,"to":-257|"from":-64,"to":-17'; result "in JSON, too" $?
 
