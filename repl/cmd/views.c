@@ -464,7 +464,10 @@ void view_accept(const struct chat_view *v, int width, struct sheet *out)
         parent = s->accepted;
     }
     sheet_add(out, ST_DIM,
-              "rate = accepted/drafted; drafted: cycles with a node there; of parent: where the "
-              "depth above was accepted");
+              "rate = accepted/drafted; of cycles: accepted at that depth / all cycles");
+    sheet_line(out);
+    sheet_add(out, ST_DIM,
+              "drafted: cycles with a node there; of parent: where the depth above was "
+              "accepted");
     sheet_line(out);
 }

@@ -489,7 +489,8 @@ static void test_acceptance_by_depth(void **state)
         "    1       120        96      0.80      0.80  ###################.....\n"
         "    2       120        60      0.50      0.62  ############............\n"
         "    3       100        34      0.28      0.57  #######.................\n"
-        "rate = accepted/drafted; drafted: cycles with a node there; of parent: where the depth above was accepted\n");
+        "rate = accepted/drafted; of cycles: accepted at that depth / all cycles\n"
+        "drafted: cycles with a node there; of parent: where the depth above was accepted\n");
     assert_fits(80);
     struct chat_view none = {0};
     begin(false);
