@@ -104,7 +104,7 @@ static const struct cmd table[] = {
     {"calibrate", NULL, "", "inspect",
      "scores on text which layers the draft head was trained to read", "/calibrate", 0,
      cmd_calibrate, NULL},
-    {"sql", NULL, "QUERY", "inspect", "runs a read-only SQL query on the session log",
+    {"sql", NULL, "QUERY", "inspect", "runs a read-only SQL query on the log; /help views",
      "/sql select count(*) from step", CMD_BUSY_OK | CMD_REST, cmd_sql, NULL},
 
     {"break", NULL, "[EXPR [if EXPR]]", "debug", "pauses turns after each step at which a condition holds",

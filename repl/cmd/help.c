@@ -113,6 +113,16 @@ static const struct topic {
      "5              a checker rule was violated in this session\n"
      "130, 143       stopped by Ctrl-C, by a termination signal\n"
      "A script goes on after a failing command; its exit code is the highest that occurred.\n"},
+    {"views", "what /sql can ask the log (man aerie, THE DATABASE, has examples)",
+     "v_turn         a turn: prompt, tokens reused and what stopped the reuse, times\n"
+     "v_step         a step: kind, position, rows, drafted, accepted, margin, digests\n"
+     "v_token        a generated token: text, log probability, the rival that it beat\n"
+     "v_node         a node of a draft tree: depth, rank, fate, q, p, u, text\n"
+     "v_prompt       a token of a prompt, and whether it was reused\n"
+     "v_page         a page that changed hands: pool, operation, page, holder\n"
+     "v_settings     a setting of a turn\n"
+     "session        number, id, title; every view has session (its id) and turn\n"
+     "/sql select turn, step, text, rival_text from v_token where logp - rival_logp < 0.1\n"},
     {"conditions", "conditions of /break, /until and /watch",
      "A comparison of facts of one step, such as  accept==0 && pool.swa.free<8\n"
      "Operators, loosest first:  ||  &&  !  == != < <= > >=  + -  * / %  and parentheses;\n"

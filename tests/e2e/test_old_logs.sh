@@ -63,5 +63,16 @@ sql "SELECT count(*) AS n, count(change) AS c FROM v_turn WHERE number<4"; grep 
 sql "SELECT count(*)=count(logp) AND count(*)=count(text) AND count(*)>3 AS ok FROM v_token v JOIN session s ON s.id=v.session WHERE s.number=4"
 grep -q '"ok":1' "$T/out"; result "a new session in the same log has all of them" $?
 sql "SELECT change, limited FROM v_turn WHERE number=4"; grep -q '"change":"first","limited":null' "$T/out"; result "and a reason" $?
+
+# Events that a process of version 3 could not store lie in a file beside its log, in the form of that version.
+DB=$T/left.db; install -m 600 tests/logs/version-3.db "$DB"; for f in tests/logs/version-3.db.unsaved-*; do install -m 600 "$f" "$DB.unsaved-${f##*-}"; done
+run run --db "$DB" hello; [ $rc = 0 ] && ! ls "$DB".unsaved-* 2>/dev/null && run db check --db "$DB" && [ $rc = 0 ]
+result "a file of unsaved events of version 3 is stored" $?
+run show 4 --db "$DB"; [ $rc = 0 ] && grep -q '^Say hello.$' "$T/out" && grep -q '^Hello!' "$T/out"; result "its turn is there, under a number" $?
+sql "SELECT count(*) > 5 AND count(holder) = count(*) AS pages FROM v_page v JOIN session s ON s.id=v.session WHERE s.number=4"
+grep -q '"pages":1' "$T/out"; result "with its page events" $?
+run replay 4 --check --db "$DB"
+if [ $rc != 0 ] && grep -q 'another model\|weights' "$T/err"; then echo "ok $((n += 1)) - replay # SKIP the bundled model has changed since"; else
+    [ $rc = 0 ] && grep -q equal "$T/out"; result "and it replays bit for bit" $?; fi
 echo "1..$n"
 exit $bad
