@@ -44,6 +44,7 @@ enum request_kind {
     RQ_BATCH,   /* prompts: count questions, each to the conversation as it is now; answered likewise.
                    A prompt that does not fit is refused, the others go on */
     RQ_PROBE,     /* probe: runs a step with taps; answered by EV_PROBE. See struct probe_ops */
+    RQ_WHAT_IF,   /* text: "NAME=VALUE" words; answered by EV_WHAT_IF. See debug_ops.what_if */
     RQ_CALIBRATE, /* scores the readings of the draft's captures; answered by EV_CALIBRATION, or by
                      EV_NOTICE where there is nothing to score */
 };
@@ -348,6 +349,10 @@ struct debug_ops {
      * receives the token. False: the turn runs or has gone back, or no reply's text holds the
      * token. NULL: the backend computes nothing. */
     bool (*force)(struct backend *b, const char *text, int32_t *id, struct err *e);
+    /* Computes the next step of the paused turn twice, as it is and with changes ("NAME=VALUE"
+     * words), and drops both; answered by EV_WHAT_IF. False: a change is wrong, or no turn is
+     * paused between two steps. NULL: the backend computes nothing. */
+    bool (*what_if)(struct backend *b, const char *changes, struct err *e);
     /* Adds a breakpoint or a watch and returns its number; 0: the condition is wrong, or there are
      * too many. */
     int (*add)(struct backend *b, const char *condition, bool watch, struct err *e);

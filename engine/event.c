@@ -53,6 +53,7 @@ void event_free(struct event *ev)
     free(ev->pages);
     free(ev->calibration);
     probe_free(ev->probe);
+    free(ev->what_if);
     memset(ev, 0, sizeof *ev);
 }
 
@@ -69,6 +70,7 @@ void event_copy(struct event *dst, const struct event *src)
 {
     *dst = *src;
     dst->probe = NULL;
+    dst->what_if = NULL;
     dst->text = (struct buf){0};
     dst->tokens = (struct ids){0};
     if (src->text.p)
@@ -117,7 +119,7 @@ bool event_to_log(struct event *ev)
     struct buf line = {0};
     switch (ev->kind) {
     case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END:
-    case EV_PAUSE: case EV_PROBE: return false;
+    case EV_PAUSE: case EV_PROBE: case EV_WHAT_IF: return false;
     case EV_BATCH_REPLY: note_reply(ev, &line); break;
     case EV_CALIBRATION: note_calibration(ev->calibration, &line); break;
     default: return true;

@@ -31,6 +31,7 @@ enum event_kind {
     EV_CALIBRATION, /* the readings of a draft's captured layers were scored */
     EV_PAUSE,       /* the debugger holds the turn: its step and text say where and why; no log keeps it */
     EV_PROBE,       /* a step was run with taps (engine/probe.h); on the screen's queue only */
+    EV_WHAT_IF,     /* a step was computed twice (engine/what_if.h); on the screen's queue only */
 }; /* files of unsaved events hold kinds as numbers: new ones go to the end */
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
@@ -130,6 +131,7 @@ struct calibration {
 };
 
 struct probe; /* engine/probe.h */
+struct what_if; /* engine/what_if.h */
 
 struct event {
     enum event_kind kind;
@@ -147,7 +149,7 @@ struct event {
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
      * channel) or why it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason
      * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
-     * calibration. EV_PROBE: probe, or text = why there is none. */
+     * calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why there is none. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -175,6 +177,7 @@ struct event {
     struct context_lengths lengths;
     struct calibration *calibration; /* owned or NULL */
     struct probe *probe; /* owned or NULL; copies of the event have none */
+    struct what_if *what_if; /* the same; one free() releases it */
 };
 
 void event_free(struct event *ev);                          /* the owned parts; zeroes them */

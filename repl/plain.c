@@ -412,6 +412,7 @@ static void handle_event(struct app *a, struct event *ev)
     case EV_FAULT: show_fault(a, ev); break;
     case EV_PAUSE: show_pause(a); break;
     case EV_PROBE: app_show_probe(a, ev); break;
+    case EV_WHAT_IF: app_show_what_if(a, ev); break;
     case EV_OP:
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);
@@ -437,7 +438,7 @@ static void wait_idle(struct app *a)
             handle_event(a, &ev);
             any = true;
         }
-        bool paused = a->n_want == 0 && app_paused(a) && app_paused(a) == plain_of(a)->paused;
+        bool paused = a->n_want == 0 && a->n_what_if == 0 && app_paused(a) && app_paused(a) == plain_of(a)->paused;
         if (!any && (!busy || paused))
             break;
         if (any && busy) /* events are handled in batches of 10 ms */

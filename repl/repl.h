@@ -79,6 +79,7 @@ struct app {
     bool refused;        /* ... did not fit the context: /forget sends it again */
     struct probe_want want[MAX_WANTS]; /* (n_want) in the order of their answers */
     int n_want;
+    int n_what_if;       /* comparisons of /what-if that are not answered yet */
     struct attached attached; /* valid after app_attached() */
     struct buf notes;         /* lines that app_tell() shows once: settings that were adopted from a
                                 resumed session, faults that cannot fire */
@@ -165,6 +166,8 @@ uint64_t app_show_pause(struct app *a);
 /* Adds a breakpoint, or a watch: "A if B" is "(A) && (B)". Its number; 0 and *e: it is wrong. For
  * backends with VIEW_DEBUG. */
 int app_break(struct app *a, const char *text, bool watch, struct err *e);
+/* Shows the answer to /what-if; both faces with EV_WHAT_IF. cmd/what_if.c. */
+void app_show_what_if(struct app *a, const struct event *ev);
 /* Of OP_FORCE: "step 9.4 begins with #269 " the", by hand". */
 void app_forced_line(struct app *a, const struct event *ev, struct buf *out); /* cmd/back.c */
 /* The tree of the step that is paused between two phases, else of the latest step that drafted.

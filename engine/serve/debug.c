@@ -345,6 +345,17 @@ bool debug_may_force(struct debugger *d, struct err *e)
     return true;
 }
 
+bool debug_may_compare(struct debugger *d, struct err *e)
+{
+    pthread_mutex_lock(&d->mu);
+    bool paused = d->turn && d->view.paused, between = !d->view.phase[0];
+    pthread_mutex_unlock(&d->mu);
+    if (!paused)
+        return err_set(e, ERR_USAGE, "no turn is paused; /step pauses the next one");
+    return between || err_set(e, ERR_USAGE, "the turn is paused between two phases; /step or /rstep "
+                              "takes it between two steps");
+}
+
 /* ---- going back ------------------------------------------------------------------------------ */
 
 bool debug_in_use(struct debugger *d)
@@ -519,5 +530,5 @@ static bool debug_remove(struct backend *b, int number, struct err *e)
 }
 
 const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,
-                                      .force = local_force, .add = debug_add, .remove = debug_remove,
+                                      .force = local_force, .what_if = local_what_if, .add = debug_add, .remove = debug_remove,
                                       .name = expr_name};

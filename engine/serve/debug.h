@@ -76,6 +76,8 @@ void debug_arrived(struct engine *g);
 /* The token that waits to be emitted by hand, -1: none; and sets it. Any thread. */
 int32_t debug_forced(struct debugger *d);
 void debug_force(struct debugger *d, int32_t id);
+/* Whether the turn is paused between two steps, so that a step can be computed and dropped. */
+bool debug_may_compare(struct debugger *d, struct err *e);
 /* Whether a token may be forced now: no turn runs, or it is paused at its newest step. */
 bool debug_may_force(struct debugger *d, struct err *e);
 

@@ -499,7 +499,7 @@ static void open_turn(struct engine *g, struct turn *t, const struct ids *prompt
     s->lane.seed = (uint64_t)set->seed;
     s->lane.given = t->rq->given.v;
     s->lane.n_given = t->rq->given.n;
-    t->first = s->lane.tok.n;
+    t->first = g->own.first = s->lane.tok.n;
     shared_lock(&g->shared);
     contexts_begin(&g->shared.contexts, s->turn, s->lane.tok.v, s->lane.tok.n);
     g->shared.stats.prompt_tokens += (uint64_t)s->lane.tok.n;

@@ -239,6 +239,7 @@ static void serve(struct engine *g, const struct request *rq)
     case RQ_SEVERAL: engine_several(g, rq); break;
     case RQ_BATCH: engine_batch(g, rq); break;
     case RQ_PROBE: engine_probe(g, &rq->probe); break;
+    case RQ_WHAT_IF: engine_what_if(g, rq->text); break;
     case RQ_CALIBRATE: do_calibrate(g); break;
     }
 }
@@ -261,12 +262,13 @@ static bool next_request(struct engine *g, struct request *rq)
     return got;
 }
 
-/* Takes the first probe out of the queue. False: none waits. */
-static bool next_probe(struct engine *g, struct request *rq)
+/* Takes the first request out of the queue that a paused turn can serve. False: none waits. */
+static bool next_for_pause(struct engine *g, struct request *rq)
 {
     pthread_mutex_lock(&g->inbox.mu);
     int i = 0;
-    while (i < g->inbox.n && g->inbox.rq[i].kind != RQ_PROBE)
+    while (i < g->inbox.n && g->inbox.rq[i].kind != RQ_PROBE &&
+           g->inbox.rq[i].kind != RQ_WHAT_IF)
         i++;
     bool got = i < g->inbox.n;
     if (got) {
@@ -282,8 +284,10 @@ static bool next_probe(struct engine *g, struct request *rq)
 void engine_serve_paused(struct engine *g, bool logits)
 {
     struct request rq;
-    while (next_probe(g, &rq)) {
-        if (logits && !rq.probe.armed)
+    while (next_for_pause(g, &rq)) {
+        if (rq.kind == RQ_WHAT_IF)
+            engine_what_if(g, rq.text);
+        else if (logits && !rq.probe.armed)
             engine_refuse_probe(g, &rq.probe, "the turn is paused between verify and accept, which "
                                               "needs the logits: /phase first");
         else

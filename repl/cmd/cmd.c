@@ -135,6 +135,9 @@ static const struct cmd table[] = {
      CMD_BUSY_OK, cmd_goto, NULL},
     {"force", NULL, "\"TEXT\"|#ID|off", "debug", "commits the next token by hand", "/force \" the\"",
      CMD_BUSY_OK | CMD_REST, cmd_force, NULL},
+    {"what-if", NULL, "NAME=VALUE...", "debug",
+     "computes the next step as it is and with a change, and drops both", "/what-if draft.topk=8",
+     CMD_BUSY_OK | CMD_REST, cmd_what_if, NULL},
     {"where", NULL, "", "debug", "tells where the turn is paused, and why", "/where", CMD_BUSY_OK,
      cmd_where, NULL},
 

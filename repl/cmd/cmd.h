@@ -20,7 +20,7 @@ cmd_fn cmd_bye;
 cmd_fn cmd_sessions, cmd_search, cmd_resume, cmd_fork, cmd_title, cmd_export, cmd_private;
 cmd_fn cmd_stats, cmd_accept, cmd_timing, cmd_tree, cmd_pages, cmd_page, cmd_map, cmd_pool;
 cmd_fn cmd_where, cmd_step, cmd_phase, cmd_next, cmd_finish, cmd_continue, cmd_until;
-cmd_fn cmd_rstep, cmd_goto, cmd_force;
+cmd_fn cmd_rstep, cmd_goto, cmd_force, cmd_what_if;
 cmd_fn cmd_diff, cmd_diverge;
 cmd_fn cmd_break, cmd_watch, cmd_delete, cmd_breaks;
 cmd_fn cmd_why, cmd_top, cmd_tokens, cmd_layers, cmd_attn;

@@ -141,7 +141,11 @@ static const struct topic {
      "forced, and Ctrl-C ends the turn where it was. The states behind this are kept where the\n"
      "turn begins and, while it is stepped or a breakpoint exists, every few steps; they are\n"
      "lost where a pool was short. aerie replay ID shows every step of a saved session.\n"
-     "/force \" the\" commits one token by hand: the log says so, a replay repeats it.\n"},
+     "/force \" the\" commits one token by hand: the log says so, a replay repeats it.\n"
+     "/what-if draft.topk=8 runs the next step as it is and changed, shows both and drops both:\n"
+     "draft.*, spec, temperature and the other sampling settings, seed, check, bug.NAME,\n"
+     "page_size and window. For the last two, and where a head must guess anew, the context is\n"
+     "computed again on pools of their own. /goto 9.2 first to ask about step 9.3.\n"},
     {"input", "how lines are read",
      "A line that begins with / is a command; // sends a literal slash. Commands may be cut\n"
      "short while that is unambiguous: /tr is /tree. \"two words\" is one argument, \\\" a quote.\n"

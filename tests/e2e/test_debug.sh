@@ -68,6 +68,15 @@ script /step "$question" "/step 5" "/goto 1.2" "/force off" /where /continue; ru
 grep -q '"command":"goto","result":{"turn":1,"step":2}' "$dir/out" && grep -q '"paused":true,"turn":1,"step":2,"phase":"","why":"after step 1.2 (of 1.5)","first":0,"last":5' "$dir/out"
 result "--json: the place that a turn goes back to" $?
 
+# ---- what if ----
+script /step "$question" "/what-if spec=off" "/step 4" "/what-if draft.nodes=3" "/what-if page_size=1" "/what-if bug.26512=on" "/what-if chunk=3" /continue; run --no-log
+[ $rc = 2 ] && grep -q '^drafted nodes *5 *2$' "$dir/out" && grep -q 'ran on pools of its own, after the [0-9]* tokens' "$dir/out" &&
+    grep -q '^logits *[0-9a-f]* *equal$' "$dir/out" && grep -q '^bug.26512=on: I9 ' "$dir/out" && grep -q 'the next step is a chunk of the prompt' "$dir/err" &&
+    grep -q '^aerie: chunk: expected draft.topk' "$dir/err" && [ "$(wc -l <"$dir/err")" = 2 ]
+result "/what-if shows the next step as it is and changed" $?
+script /step "$question" "/step 5" "/what-if spec=off" /continue; run --no-log --json
+grep -q '^{"what_if":"spec=off","turn":1,"step":6,"same_tokens":1,' "$dir/out"; result "--json: the comparison is an object" $?
+
 # ---- the log ----
 script "/force \" Once\"" "/break step==1.4" "$question" "/force \" the\"" "/rstep 2" "/goto 1.4" /continue "Who are you?"; run
 ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)

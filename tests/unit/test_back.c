@@ -5,6 +5,8 @@
  *   test_back [DEVICE [PRECISION]]      cpu f32 */
 #include "tests/serve_kit.h"
 
+#include "engine/what_if.h"
+
 #include <math.h>
 
 #ifndef TEST_DEVICE
@@ -692,6 +694,138 @@ static void test_what_cannot_be_forced_is_said(void **state)
     posted_free(&p);
 }
 
+/* ---- what if --------------------------------------------------------------------------------- */
+
+static const char *const change[] = {"spec=off", "draft.nodes=3", "temperature=0.5 seed=4",
+                                     "page_size=4", "draft.topk=2", "window=6", "bug.26512=on",
+                                     "check=strict"};
+enum { N_CHANGES = sizeof change / sizeof *change };
+static int asked, answered, failures, others;
+static struct what_if last_answer;
+
+static void asking(struct backend *g, const struct debug_view *v, int i)
+{
+    struct err e = {0};
+    look(g, v);
+    if (v->turn == 1 && v->step > 4 && asked < N_CHANGES)
+        must(g->debug->what_if(g, change[asked++], &e), &e);
+    else
+        must(g->debug->run(g, v->turn == 1 && asked < N_CHANGES ? RUN_STEP : RUN_ON, 1, NULL, &e),
+             &e);
+    (void)i;
+}
+
+/* Nothing has changed meanwhile; the step as it is is the one that comes; pages change no bit. */
+static void take_answer(struct backend *g, const struct event *ev)
+{
+    struct debug_view v;
+    struct err e = {0};
+    const struct what_if *w = ev->what_if;
+    assert_non_null(w);
+    assert_string_equal(w->change, change[asked - 1]);
+    g->debug->view(g, &v);
+    look(g, &v);
+    assert_int_equal(w->step, v.step + 1);
+    assert_false(w->side[0].failed);
+    /* a GPU rounds cells that a prompt's pass computes otherwise than a cycle's */
+    bool pages = strncmp(w->change, "page_size", 9) == 0 && strcmp(device, "cpu") == 0;
+    if (pages || strncmp(w->change, "check", 5) == 0) {
+        const struct what_if_side *x = &w->side[0], *y = &w->side[1];
+        assert_false(y->failed);
+        assert_int_equal(x->rec.draft_digest, y->rec.draft_digest);
+        assert_int_equal(x->rec.logit_digest, y->rec.logit_digest);
+        assert_int_equal(x->rec.draws, y->rec.draws);
+        assert_int_equal(x->n_token, y->n_token);
+        assert_memory_equal(x->token, y->token, (size_t)x->n_token * sizeof *x->token);
+    }
+    failures += w->side[1].failed;
+    others += w->other_pools;
+    last_answer = *w;
+    answered++;
+    must(g->debug->run(g, RUN_STEP, 1, NULL, &e), &e);
+}
+
+static void converse_asking(struct backend *g, const char *text, struct posted *p)
+{
+    struct event ev;
+    submit(g, RQ_SAY, text, 0);
+    for (bool busy = true; busy;) {
+        busy = backend_busy(g);
+        while (busy ? backend_wait(g, &ev, 20) : backend_next(g, &ev)) {
+            if (ev.kind == EV_WHAT_IF)
+                take_answer(g, &ev);
+            if (ev.kind == EV_STEP && ev.turn == 1 && ev.step == last_answer.step) {
+                const struct what_if_side *s = &last_answer.side[0];
+                assert_memory_equal(&ev.rec, &s->rec, offsetof(struct step_rec, us_draft));
+                assert_int_equal(ev.tokens.n, s->n_token);
+                assert_memory_equal(ev.tokens.v, s->token, (size_t)s->n_token * sizeof *s->token);
+            }
+            take(g, &ev, p, asking);
+            event_free(&ev);
+        }
+    }
+}
+
+static void test_what_if_shows_the_next_step_and_leaves_no_trace(void **state)
+{
+    (void)state;
+    for (int i = 1; i < N_SHAPES; i++) {
+        struct engine_opts o = opts_of(i == 1 ? 16 : 1, i, i == 1 ? 0 : 0.9);
+        struct posted plain = {0}, what = {0};
+        struct err e = {0};
+        asked = 0;
+        memset(seen, 0, sizeof seen);
+        struct backend *g = open_session(&o);
+        converse(g, RQ_SAY, question, &plain, never);
+        converse(g, RQ_SAY, "And again?", &plain, never);
+        backend_close(g);
+        g = open_session(&o);
+        assert_false(g->debug->what_if(g, change[0], &e));
+        assert_non_null(strstr(e.msg, "no turn is paused"));
+        must(g->debug->run(g, RUN_STEP, 1, NULL, &e), &e);
+        last_answer.step = 0;
+        converse_asking(g, question, &what);
+        last_answer.step = 0;
+        converse_asking(g, "And again?", &what);
+        same_posted(&plain, &what);
+        assert_int_equal(what.n_fault, 0);
+        backend_close(g);
+        posted_free(&plain);
+        posted_free(&what);
+    }
+    assert_int_equal(answered, 2 * N_CHANGES);
+    assert_int_equal(failures, 2); /* the historical fault, caught by a rule */
+    assert_int_equal(others, 6);   /* page size, window and topk have pools of their own */
+}
+
+static void wrong_changes(struct backend *g, const struct debug_view *v, int i)
+{
+    static const char *const wrong[] = {"", "spec", "chunk=3", "page_size=3", "window=0", "spec=maybe",
+                                        "bug.99=on", "draft.topk=8 nonsense"};
+    struct err e = {0};
+    (void)v, (void)i;
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        e = (struct err){0};
+        assert_false(g->debug->what_if(g, wrong[k], &e));
+        assert_int_equal(e.kind, ERR_USAGE);
+    }
+    must(g->debug->run(g, RUN_ON, 1, NULL, &e), &e);
+}
+
+static void test_wrong_changes_are_refused_at_once(void **state)
+{
+    (void)state;
+    struct engine_opts o = opts_of(16, 1, 0);
+    struct posted p = {0};
+    struct err e = {0};
+    struct backend *g = open_session(&o);
+    must(g->debug->run(g, RUN_ON, 1, "step==1.6", &e), &e);
+    converse(g, RQ_SAY, question, &p, wrong_changes);
+    assert_int_equal(p.n_pause, 1);
+    backend_close(g);
+    posted_free(&p);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -705,6 +839,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_a_cancel_behind_the_frontier_keeps_what_was_posted),
         cmocka_unit_test(test_forced_tokens_are_said_and_a_replay_repeats_them),
         cmocka_unit_test(test_what_cannot_be_forced_is_said),
+        cmocka_unit_test(test_what_if_shows_the_next_step_and_leaves_no_trace),
+        cmocka_unit_test(test_wrong_changes_are_refused_at_once),
     };
     device = argc > 1 ? argv[1] : device;
     precision = argc > 2 ? argv[2] : precision;

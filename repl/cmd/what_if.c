@@ -1,0 +1,207 @@
+/* what_if.c - /what-if: the next step of the paused turn computed twice, shown side by side.
+ *
+ * The engine's thread computes; its answer is the event EV_WHAT_IF. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/what_if.h"
+#include "repl/cmd/cmd.h"
+
+bool cmd_what_if(struct app *a, int argc, char **argv, const char *rest, struct sheet *out,
+                 struct buf *json, struct err *e)
+{
+    (void)argv, (void)out;
+    if (argc < 1)
+        return arg_expected("what-if", "takes changes such as draft.topk=8", e);
+    if (!app_needs(a, "what-if", VIEW_DEBUG, e))
+        return false;
+    if (!a->backend->debug->what_if)
+        return err_set(e, ERR_USAGE, "/what-if needs an engine: a recording computes nothing");
+    if (!a->backend->debug->what_if(a->backend, rest, e))
+        return false;
+    a->n_what_if++;
+    if (json) {
+        jput_open(json, '{');
+        jput_kstr(json, "asked", rest);
+        jput_close(json, '}');
+    }
+    return true;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+static int same_tokens(const struct what_if *w)
+{
+    int i = 0, n = min_int(w->side[0].n_token, w->side[1].n_token);
+    while (i < n && w->side[0].token[i] == w->side[1].token[i])
+        i++;
+    return i;
+}
+
+static void tokens_text(struct app *a, const struct what_if_side *s, struct buf *out)
+{
+    for (int i = 0; i < s->n_token; i++) {
+        size_t n;
+        const char *text = backend_token(a->backend, s->token[i], &n);
+        buf_str(out, i ? " \"" : "\"");
+        text_sanitise(out, text, n, false, NULL);
+        buf_char(out, '"');
+    }
+}
+
+static void row(struct sheet *out, const char *name, const char *x, const char *y)
+{
+    say_line(out, ST_TEXT, "%-16s %-22s %s", name, x, y);
+}
+
+static void number_row(struct sheet *out, const char *name, const struct what_if *w, int x, int y)
+{
+    char a[16], b[16];
+    snprintf(a, sizeof a, "%d", x);
+    snprintf(b, sizeof b, "%d", y);
+    row(out, name, w->side[0].failed ? "-" : a, w->side[1].failed ? "-" : b);
+}
+
+static void digest_row(struct sheet *out, const char *name, uint64_t x, uint64_t y)
+{
+    char a[24], b[24];
+    snprintf(a, sizeof a, "%016llx", (unsigned long long)x);
+    snprintf(b, sizeof b, "%016llx", (unsigned long long)y);
+    row(out, name, x ? a : "-", x == y ? "equal" : y ? b : "-");
+}
+
+static void print_margin(char *out, size_t n, const struct what_if_side *s)
+{
+    if (s->failed || isnan(s->rec.margin))
+        snprintf(out, n, "-");
+    else
+        snprintf(out, n, "%.4f", (double)s->rec.margin);
+}
+
+static void compared(struct app *a, const struct what_if *w, struct sheet *out)
+{
+    const struct step_rec *x = &w->side[0].rec, *y = &w->side[1].rec;
+    struct buf tokens = {0};
+    char m[2][24];
+    print_margin(m[0], sizeof m[0], &w->side[0]);
+    print_margin(m[1], sizeof m[1], &w->side[1]);
+    number_row(out, "drafted nodes", w, x->drafted, y->drafted);
+    number_row(out, "accepted", w, x->accepted, y->accepted);
+    number_row(out, "new tokens", w, w->side[0].n_token, w->side[1].n_token);
+    row(out, "last margin", m[0], m[1]);
+    digest_row(out, "draft", x->draft_digest, y->draft_digest);
+    digest_row(out, "logits", x->logit_digest, y->logit_digest);
+    if (w->other_pools)
+        row(out, "page tables", "-", "of other pools");
+    else if (x->fused == y->fused)
+        digest_row(out, "page tables", x->page_digest, y->page_digest);
+    number_row(out, "microseconds", w, (int)(x->us_draft + x->us_verify + x->us_commit),
+               (int)(y->us_draft + y->us_verify + y->us_commit));
+    for (int s = 0; s < 2; s++) {
+        buf_clear(&tokens);
+        tokens_text(a, &w->side[s], &tokens);
+        if (!w->side[s].failed)
+            say_line(out, ST_TEXT, "%-16s %s", s ? "  changed" : "tokens, as it is",
+                     tokens.p ? tokens.p : "");
+    }
+    buf_free(&tokens);
+}
+
+static void verdict(const struct what_if *w, struct sheet *out)
+{
+    const struct what_if_side *x = &w->side[0], *y = &w->side[1];
+    int same = same_tokens(w);
+    if (x->failed || y->failed)
+        return;
+    if (same < x->n_token && same < y->n_token)
+        say_line(out, ST_WARN, "the tokens differ from token %d of the step on", same + 1);
+    else
+        say_line(out, ST_GOOD, "the %d token%s that both emit are the same", same, plural(same));
+}
+
+static void answer_text(struct app *a, const struct what_if *w, struct sheet *out)
+{
+    say_line(out, ST_HEAD, "step %d.%d, computed twice and dropped", w->turn, w->step);
+    row(out, "", "as it is", w->change);
+    compared(a, w, out);
+    for (int s = 0; s < 2; s++)
+        if (w->side[s].failed)
+            say_line(out, ST_BAD, "%s: %s", s ? w->change : "as it is", w->side[s].why);
+    verdict(w, out);
+    if (w->other_pools)
+        say_line(out, ST_DIM, "the changed step ran on pools of its own, after the %d tokens of "
+                 "the context; %.0f ms in all", w->n_context, w->ms);
+}
+
+static void side_json(struct app *a, const struct what_if_side *s, struct buf *json)
+{
+    jput_open(json, '{');
+    if (s->failed)
+        jput_kstr(json, "fault", s->why);
+    else {
+        jput_kint(json, "drafted", s->rec.drafted);
+        jput_kint(json, "accepted", s->rec.accepted);
+        if (!isnan(s->rec.margin))
+            jput_kreal(json, "margin", (double)s->rec.margin);
+        jput_key(json, "draft_digest");
+        jput_digest(json, s->rec.draft_digest);
+        jput_key(json, "logit_digest");
+        jput_digest(json, s->rec.logit_digest);
+        jput_key(json, "page_digest");
+        jput_digest(json, s->rec.page_digest);
+        jput_kint(json, "us", (int64_t)s->rec.us_draft + s->rec.us_verify + s->rec.us_commit);
+        jput_key(json, "tokens");
+        jput_open(json, '[');
+        for (int i = 0; i < s->n_token; i++) {
+            size_t n;
+            const char *text = backend_token(a->backend, s->token[i], &n);
+            jput_open(json, '{');
+            jput_kint(json, "token", s->token[i]);
+            jput_key(json, "text");
+            jput_strn(json, text, n);
+            jput_close(json, '}');
+        }
+        jput_close(json, ']');
+    }
+    jput_close(json, '}');
+}
+
+static void answer_json(struct app *a, const struct what_if *w, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kstr(json, "what_if", w->change);
+    jput_kint(json, "turn", w->turn);
+    jput_kint(json, "step", w->step);
+    jput_kint(json, "same_tokens", same_tokens(w));
+    jput_kbool(json, "other_pools", w->other_pools);
+    jput_key(json, "as_it_is");
+    side_json(a, &w->side[0], json);
+    jput_key(json, "changed");
+    side_json(a, &w->side[1], json);
+    jput_close(json, '}');
+}
+
+void app_show_what_if(struct app *a, const struct event *ev)
+{
+    const struct what_if *w = ev->what_if;
+    a->n_what_if -= a->n_what_if > 0;
+    if (!w) {
+        struct err e = {0};
+        err_set(&e, ERR_USAGE, "%s", ev->text.p ? ev->text.p : "there is no step to compare");
+        app_error(a, &e);
+        return;
+    }
+    if (a->opt.json && a->face.json) {
+        struct buf json = {0};
+        answer_json(a, w, &json);
+        a->face.json(a, json.p);
+        buf_free(&json);
+        return;
+    }
+    struct sheet s;
+    sheet_init(&s, a->ascii);
+    answer_text(a, w, &s);
+    a->face.show(a, &s);
+    sheet_free(&s);
+}
