@@ -247,17 +247,78 @@ static bool open_failed(const struct rerun_how *how, const struct logged *l, str
     return false;
 }
 
+static const char *text_or(const char *s)
+{
+    return s ? s : "";
+}
+
+/* All that an engine is opened with, but for settings and faults. */
+static char *engine_key(const struct engine_opts *o)
+{
+    return xasprintf("%s|%s|%s|%s|%p|%d|%s|%s|%s|%s|%d %d %d %d %d %d %d", text_or(o->model), text_or(o->draft),
+                     text_or(o->device), text_or(o->capture), (const void *)o->backend, o->raw,
+                     text_or(o->date), text_or(o->precision), text_or(o->quant.weights),
+                     text_or(o->quant.draft_weights), o->threads, o->page_size, o->context, o->full_pages,
+                     o->swa_pages, o->rows, o->lanes);
+}
+
+void rerun_engine_close(struct rerun_engine *k)
+{
+    backend_close(k->b);
+    free(k->key);
+    *k = (struct rerun_engine){0};
+}
+
+/* The engine that was left open, with the settings and faults of *o: after RQ_NEW it computes what a new
+ * one does. */
+static bool take_kept(struct rerun *r, const struct engine_opts *o, struct err *e)
+{
+    struct engine_opts now = {0};
+    struct chat_view v;
+    struct buf lines = {0};
+    char none[SESSION_ID] = "";
+    bool ok = true;
+    r->backend = r->how.keep->b;
+    r->how.keep->b = NULL;
+    backend_chat(r->backend, &v);
+    now.settings = v.settings;
+    if (backend_has(r->backend, VIEW_FAULTS))
+        r->backend->faults->on(r->backend, &now.bugs);
+    change_lines(&now, o, &lines);
+    for (const char *p = lines.n ? lines.p : ""; ok && *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        char *line = xasprintf("%.*s", (int)strcspn(p, "\n"), p);
+        ok = run_text_request(r, RQ_SET, none, line, e);
+        free(line);
+    }
+    buf_free(&lines);
+    return ok;
+}
+
+/* An engine for these options: the one that was left open if it fits, else a new one. */
+static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
+{
+    struct rerun_engine *keep = r->how.keep;
+    char *key = keep ? engine_key(&l->opts) : NULL;
+    bool fits = keep && keep->b && strcmp(keep->key, key) == 0;
+    if (keep && !fits) { /* before the next one takes memory */
+        rerun_engine_close(keep);
+        keep->key = key;
+        key = NULL;
+    }
+    free(key);
+    if (fits)
+        return take_kept(r, &l->opts, e);
+    r->backend = open_backend(&l->opts, e);
+    return r->backend || open_failed(&r->how, l, e);
+}
+
 /* Opens an engine with the options of the run and the settings of its OP_OPEN. */
 static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 {
     struct logged l = {0};
     backend_close(r->backend);
     r->backend = NULL;
-    bool ok = read_logged(&l, &r->how, a, e);
-    if (ok) {
-        r->backend = open_backend(&l.opts, e);
-        ok = r->backend || open_failed(&r->how, &l, e);
-    }
+    bool ok = read_logged(&l, &r->how, a, e) && get_engine(r, &l, e);
     r->about = a->about;
     if (ok) {
         r->now.n = 0;
@@ -439,6 +500,8 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         rq.stop_after_step = r->how.step;
     if (!a->user.regen)
         rq.text = xstrdup(a->user.text);
+    if (!a->user.text_n) /* a pack without text: its prompts are token ids */
+        ids_cat(&rq.prompt, a->user.tokens.v, a->user.tokens.n);
     memcpy(rq.session, a->session, SESSION_ID);
     r->n_live -= a->user.regen && r->n_live;
     if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
@@ -478,7 +541,10 @@ bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how 
 
 void rerun_close(struct rerun *r)
 {
-    backend_close(r->backend);
+    if (r->how.keep && !r->lost.kind)
+        r->how.keep->b = r->backend;
+    else
+        backend_close(r->backend);
     buf_free(&r->now);
     free(r->live);
     free(r->logged);

@@ -12,6 +12,14 @@
 #include "repl/script.h"
 #include "repl/trace.h"
 
+/* An engine that stays open between reruns which open it alike. {0}: none; rerun_engine_close() frees
+ * it. */
+struct rerun_engine {
+    struct backend *b;
+    char *key; /* what it was opened with, but for settings and faults */
+};
+void rerun_engine_close(struct rerun_engine *e);
+
 /* How a session is run again. All zero: as recorded, to its end. */
 struct rerun_how {
     struct engine_opts engine; /* what the command line names: model and draft where given, device,
@@ -25,6 +33,7 @@ struct rerun_how {
     int turn, step; /* the session ends after this step of this turn; step 0: after the turn; 0, 0:
                        at its end */
     bool hold;      /* pause before the step and after it: see `held` */
+    struct rerun_engine *keep; /* takes the engine from there if it fits, and leaves it there; or NULL */
 };
 
 /* NULL members are not called. The act is NULL for events outside a turn. */

@@ -18,6 +18,8 @@
 struct judge {
     const struct verdict_ask *ask;
     struct report *r;
+    struct diff_side side[2];
+    struct rerun_engine engine; /* open between runs that open it alike */
     struct trace now_b;   /* of the second side, where there is no log of it */
     const struct trace *a, *b;
     struct bands bands;
@@ -47,7 +49,7 @@ static bool run(struct judge *j, int side, const struct run_ask *ask, struct run
 {
     struct err e;
     progress(j, what);
-    bool ok = side_run(side ? &j->ask->b : &j->ask->a, ask, f, &e);
+    bool ok = side_run(&j->side[side], ask, f, &e);
     if (!ok)
         say(j, "%s cannot be run again here: %.300s", j->ask->who[side], e.msg);
     return ok;
@@ -635,7 +637,7 @@ static bool read_second(struct judge *j, struct err *e)
     if (j->b)
         return true;
     progress(j, "with the changes");
-    bool ok = side_run(&j->ask->b, &ask, &f, e);
+    bool ok = side_run(&j->side[1], &ask, &f, e);
     j->now_b = f.trace;
     f.trace = (struct trace){0};
     run_facts_free(&f);
@@ -645,9 +647,13 @@ static bool read_second(struct judge *j, struct err *e)
 
 bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e)
 {
-    struct judge j = {.ask = ask, .r = r, .a = ask->log_a};
+    struct judge j = {.ask = ask, .r = r, .a = ask->log_a, .side = {ask->a, ask->b}};
     *r = (struct report){.token = -1};
+    for (int i = 0; i < 2; i++)
+        if (!j.side[i].opened) /* what it does to an engine stays there */
+            j.side[i].how.keep = &j.engine;
     if (!read_second(&j, e)) {
+        rerun_engine_close(&j.engine);
         trace_free(&j.now_b);
         return false;
     }
@@ -661,6 +667,7 @@ bool verdict_find(const struct verdict_ask *ask, struct report *r, struct err *e
         judge_rounding(&j);
     if (r->rule[0])
         r->verdict = VERDICT_BUG;
+    rerun_engine_close(&j.engine);
     bands_free(&j.bands);
     trace_free(&j.now_b);
     return true;

@@ -15,9 +15,9 @@ struct kernels;
 #define NOISE_BF16 (3 * 0x1p-9f)
 #define NOISE_FP8 0x1p-4f
 
-/* The table of a device ("cpu", "cuda") with noise. There is one such table, of the latest call: no
- * engine with an earlier one may be open. It never runs operations as a graph. NULL and *e: there is
- * no such device. */
+/* The table of a device ("cpu", "cuda") with noise. There is one such table: an engine that is open with
+ * it, and runs no pass meanwhile, goes on with the size and the seed of the latest call. It never runs
+ * operations as a graph. NULL and *e: there is no such device. */
 const struct kernels *noise_backend(const char *device, float size, uint64_t seed, struct err *e);
 
 #endif

@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/json.h"
 #include "repl/cli/cli.h"
@@ -112,6 +113,13 @@ static void print_json(const struct cli *c, const struct named *a, const struct 
     buf_free(&json);
 }
 
+/* Runs so far, on standard error: a comparison takes some tens of them. */
+static void progress(void *arg, const char *what)
+{
+    int *runs = arg;
+    fprintf(stderr, "\r\033[Krun %d: %s", ++*runs, what);
+}
+
 int cli_diff(struct cli *c)
 {
     static const struct diff_names in = {"in a", "in b"};
@@ -119,13 +127,18 @@ int cli_diff(struct cli *c)
     struct named a = {0}, b = {0};
     struct report r = {0};
     const char *second;
+    int runs = 0;
     bool ok = take_words(c, &second, &e) && read_named(c, c->word[0], &a, &e) &&
               (!second || read_named(c, second, &b, &e));
     if (ok) {
         struct verdict_ask ask = {.a = side_of(c, &a, false), .b = side_of(c, second ? &b : &a, !second),
                                   .log_a = &a.log, .log_b = second ? &b.log : NULL,
-                                  .log_only = c->log_only && second, .names = in, .who = {"a", "b"}};
+                                  .log_only = c->log_only && second, .names = in, .who = {"a", "b"}, .arg = &runs};
+        if (isatty(STDERR_FILENO) && !c->opt.quiet)
+            ask.progress = progress;
         ok = verdict_find(&ask, &r, &e);
+        if (ask.progress && runs)
+            fputs("\r\033[K", stderr);
     }
     int rc = ok ? r.verdict == VERDICT_EQUAL || (!r.diff.class && r.verdict != VERDICT_BUG) ? 0 : ERR_NEGATIVE
                 : cli_fail(&e);

@@ -107,6 +107,14 @@ diff_ "a cell that no pass has written" 1 'first at step 2\.1: page table' 'in b
 diff_ "another pool's table" 1 'first at step 1\.5: page table' 'in b at step 1\.1: I11 ' 'verdict +bug' -- last --with bug.26966=2
 diff_ "a draft pool too small" 1 'first at step 3\.2: ' 'in b at step 1\.1: I14 ' 'verdict +bug' -- last --with bug.17630=on
 
+# ---- packs: without text the prompts are ids ----
+"$AERIE" pack "$first" -o "$T/x.aerie" >/dev/null; result "a pack without text" $?
+bundled=(-m models/nestling/target --draft models/nestling/draft)
+says "replay: a pack" 0 '^equal: 4 turns' replay "$T/x.aerie" --check "${bundled[@]}"
+diff_ "a pack and its session" 0 'verdict +equal' -- "$T/x.aerie" "$first" "${bundled[@]}"
+diff_ "a pack and its changed replay" 1 'step 1\.10, layer 0 \(sliding\), attention: row 11' -- \
+    "$T/x.aerie" --with bug.39287=on "${bundled[@]}"
+
 # ---- in the chat ----
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
 says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_tokens=20 --script \
