@@ -582,9 +582,8 @@ static void part_speed(struct app *a, const struct status *s, struct sheet *out)
 
 static void part_step(struct app *a, const struct status *s, struct sheet *out)
 {
-    (void)a;
     if (s->has[VIEW_STEPS])
-        sheet_printf(out, ST_TEXT, s->at.turn ? "LIVE %d.%d" : "step %d.%d", s->chat.turn, s->chat.step);
+        sheet_printf(out, ST_TEXT, s->at.turn && !app_recording(a) ? "LIVE %d.%d" : "step %d.%d", s->chat.turn, s->chat.step);
     else
         sheet_printf(out, ST_TEXT, "turn %d", s->chat.turn);
 }
@@ -592,8 +591,7 @@ static void part_step(struct app *a, const struct status *s, struct sheet *out)
 /* The step that is shown, where that is not the newest: never dropped. */
 static void part_at(struct app *a, const struct status *s, struct sheet *out)
 {
-    (void)a;
-    if (s->at.turn)
+    if (s->at.turn && !app_recording(a)) /* RECORDING says so already */
         sheet_printf(out, ST_WARN, "AT %d.%d", s->at.turn, s->at.step);
 }
 
