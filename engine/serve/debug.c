@@ -65,7 +65,7 @@ static void pause_at(struct engine *g, const struct debug_view *v)
     d->view.pauses = pauses;
     d->view.until = until;
     d->view.paused = true;
-    d->has_condition = false;
+    d->breaks.has_condition = false;
     pthread_mutex_unlock(&d->mu);
     struct event ev = engine_event(g, EV_PAUSE);
     ev.step = v->step;
@@ -115,9 +115,8 @@ void debug_turn_ended(struct engine *g)
     pthread_mutex_lock(&d->mu);
     if (d->until == RUN_FINISH || d->until == RUN_BACK)
         d->until = RUN_ON;
-    d->asked = d->has_condition = false;
-    for (int i = 0; i < d->n; i++)
-        d->at[i].last = NAN;
+    d->asked = d->breaks.has_condition = false;
+    breaks_forget(&d->breaks);
     pthread_mutex_unlock(&d->mu);
 }
 
@@ -147,75 +146,12 @@ bool debug_phase_done(struct engine *g, const struct cycle *c)
     return !stop_asked(&g->stop) && !debug_back_asked(g);
 }
 
-/* "NAME was 12, is 11"; a number that is not known is said to be unknown. */
-static void print_change(char *out, size_t n, double was, double is)
-{
-    char a[32] = "unknown", b[32] = "unknown";
-    if (!isnan(was))
-        snprintf(a, sizeof a, "%.9g", was);
-    if (!isnan(is))
-        snprintf(b, sizeof b, "%.9g", is);
-    snprintf(out, n, "was %s, is %s", a, b);
-}
-
-/* Whether a breakpoint's condition holds, or the value of a watch has changed since the last step;
- * why receives a line. */
-static bool fires(struct breakpoint *b, const struct step_facts *s, char *why, size_t n)
-{
-    int node, token;
-    if (b->about.watch && !b->when.nodes && !b->when.tokens) {
-        double was = b->last, is = expr_value(&b->when, s);
-        bool first = isnan(was), same = was == is || (isnan(was) && isnan(is));
-        b->last = is;
-        if (first || same)
-            return false;
-        char change[80];
-        print_change(change, sizeof change, was, is);
-        snprintf(why, n, "watch %d: %s %s", b->about.number, b->about.text, change);
-        return true;
-    }
-    bool holds = expr_holds(&b->when, s, &node, &token);
-    if (b->about.watch) { /* of nodes or tokens: where it comes true or false */
-        double was = b->last;
-        b->last = holds;
-        if (isnan(was) || (was != 0) == holds)
-            return false;
-        snprintf(why, n, "watch %d: %s %s", b->about.number, b->about.text,
-                 holds ? "has become true" : "has become false");
-        return true;
-    }
-    int k = snprintf(why, n, "breakpoint %d: %s", b->about.number, b->about.text);
-    if (holds && node >= 0 && (size_t)k < n)
-        snprintf(why + k, n - (size_t)k, " (node %d)", node);
-    return holds;
-}
-
-/* Under mu. All watches see every step, also those whose pause another condition takes. */
-static bool conditions_hold(struct debugger *d, const struct step_facts *s, char *why, size_t n)
-{
-    bool found = false;
-    for (int i = 0; i < d->n; i++) {
-        char line[340];
-        if (fires(&d->at[i], s, line, sizeof line) && d->until != RUN_FINISH &&
-            d->until != RUN_TURN) {
-            d->at[i].about.hits++;
-            if (!found)
-                snprintf(why, n, "%s", line);
-            found = true;
-        }
-    }
-    if (!found && d->has_condition && expr_holds(&d->condition, s, NULL, NULL)) {
-        snprintf(why, n, "%s", d->condition.text);
-        found = true;
-    }
-    return found;
-}
-
 /* Nothing is asked for: the usual case, which must cost nothing. */
 static bool idle(struct debugger *d)
 {
     pthread_mutex_lock(&d->mu);
-    bool none = d->n == 0 && !d->has_condition && (d->until == RUN_ON || d->until == RUN_FINISH);
+    bool none = d->breaks.n == 0 && !d->breaks.has_condition &&
+                (d->until == RUN_ON || d->until == RUN_FINISH);
     pthread_mutex_unlock(&d->mu);
     return none;
 }
@@ -251,25 +187,12 @@ static struct step_facts facts_of_step(struct engine *g)
     const struct lane *l = &g->own.ses.lane;
     const struct step_rec *rec = &l->rec;
     struct step_facts s = facts_now(g, g->shared.step);
-    int P = g->own.runtime.kv.page_size, cells = l->seq.committed - rec->pos0;
     s.tree = &l->tree;
     s.token = l->tok.v + l->tok.n - l->n_new;
     s.n_token = l->n_new;
-    s.fact[FACT_POS] = rec->pos0;
-    s.fact[FACT_ROWS] = rec->rows;
-    s.fact[FACT_DRAFTED] = rec->drafted;
-    s.fact[FACT_ACCEPTED] = rec->drafted ? rec->accepted : (double)NAN;
-    s.fact[FACT_NEW] = l->n_new;
-    s.fact[FACT_BONUS] = rec->bonus < 0 ? (double)NAN : rec->bonus;
-    s.fact[FACT_MARGIN] = (double)rec->margin;
+    expr_record_facts(rec, l->n_new, l->seq.committed - rec->pos0, g->own.runtime.kv.page_size, s.fact);
     s.fact[FACT_FAULT] = 0;
-    s.fact[FACT_PAGE_WRAP] = div_up(rec->pos0, P) * P < rec->pos0 + cells;
     s.fact[FACT_WINDOW_RELEASE] = g->own.window_released;
-    s.fact[FACT_PREFILL] = rec->kind == STEP_PREFILL;
-    s.fact[FACT_US_DRAFT] = rec->us_draft;
-    s.fact[FACT_US_VERIFY] = rec->us_verify;
-    s.fact[FACT_US_COMMIT] = rec->us_commit;
-    s.fact[FACT_US_CHECK] = rec->us_check;
     return s;
 }
 
@@ -281,12 +204,13 @@ static void consider(struct engine *g, const struct step_facts *s, const char *w
     char why[340] = "", of[32] = "";
     pthread_mutex_lock(&d->mu);
     bool stop = d->until == RUN_PHASE || (d->until == RUN_STEP && --d->left <= 0);
+    bool past = d->until == RUN_FINISH || d->until == RUN_TURN;
     if (d->until == RUN_BACK && s->step == d->target) {
         stop = true;
         d->until = RUN_STEP;
     } else if (d->until == RUN_BACK) {
         stop = false;
-    } else if (conditions_hold(d, s, why, sizeof why)) {
+    } else if (breaks_hold(&d->breaks, s, past, why, sizeof why)) {
         stop = true;
     }
     if (s->step < d->last)
@@ -386,8 +310,7 @@ int debug_take_target(struct debugger *d)
     pthread_mutex_lock(&d->mu);
     int target = d->target;
     d->asked = false;
-    for (int i = 0; i < d->n; i++) /* a watch compares with the step before */
-        d->at[i].last = NAN;
+    breaks_forget(&d->breaks); /* a watch compares with the step before */
     pthread_mutex_unlock(&d->mu);
     return target;
 }
@@ -430,9 +353,9 @@ static void debug_view(struct backend *b, struct debug_view *v)
     v->forced = d->forced;
     v->first = d->turn ? d->first : 1;
     v->last = d->turn ? d->last : 0;
-    v->n_break = d->n;
-    for (int i = 0; i < d->n; i++)
-        v->at[i] = d->at[i].about;
+    v->n_break = d->breaks.n;
+    for (int i = 0; i < d->breaks.n; i++)
+        v->at[i] = d->breaks.at[i].about;
     pthread_mutex_unlock(&d->mu);
 }
 
@@ -447,9 +370,9 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
     d->until = until;
     d->asked = false;
     d->left = max_int(1, steps);
-    d->has_condition = condition != NULL;
+    d->breaks.has_condition = condition != NULL;
     if (condition)
-        d->condition = x;
+        d->breaks.condition = x;
     d->view.paused = false;
     pthread_cond_signal(&d->go);
     pthread_mutex_unlock(&d->mu);
@@ -484,7 +407,7 @@ static bool debug_back(struct backend *b, int turn, int step, struct err *e)
         d->until = RUN_BACK;
         d->target = step;
         d->asked = true;
-        d->has_condition = false;
+        d->breaks.has_condition = false;
         d->view.paused = false;
         pthread_cond_signal(&d->go);
     }
@@ -495,38 +418,19 @@ static bool debug_back(struct backend *b, int turn, int step, struct err *e)
 static int debug_add(struct backend *b, const char *condition, bool watch, struct err *e)
 {
     struct debugger *d = &engine_of(b)->debug;
-    struct breakpoint p = {.about.watch = watch, .last = NAN};
-    if (!expr_parse(&p.when, condition, e))
-        return 0;
-    memcpy(p.about.text, p.when.text, sizeof p.about.text);
     pthread_mutex_lock(&d->mu);
-    bool room = d->n < MAX_BREAKS;
-    if (room) {
-        p.about.number = ++d->last_number;
-        d->at[d->n++] = p;
-    }
+    int number = breaks_add(&d->breaks, condition, watch, e);
     pthread_mutex_unlock(&d->mu);
-    if (!room)
-        err_set(e, ERR_USAGE, "there are %d breakpoints already; /delete removes one", MAX_BREAKS);
-    return room ? p.about.number : 0;
+    return number;
 }
 
 static bool debug_remove(struct backend *b, int number, struct err *e)
 {
     struct debugger *d = &engine_of(b)->debug;
-    bool found = number == 0;
     pthread_mutex_lock(&d->mu);
-    for (int i = 0; i < d->n && number; i++)
-        if (d->at[i].about.number == number) {
-            memmove(&d->at[i], &d->at[i + 1], (size_t)(d->n - i - 1) * sizeof *d->at);
-            d->n--;
-            found = true;
-            break;
-        }
-    if (number == 0)
-        d->n = 0;
+    bool found = breaks_remove(&d->breaks, number, e);
     pthread_mutex_unlock(&d->mu);
-    return found || err_set(e, ERR_USAGE, "there is no breakpoint %d; /breaks lists them", number);
+    return found;
 }
 
 const struct debug_ops local_debug = {.view = debug_view, .run = debug_run, .back = debug_back,

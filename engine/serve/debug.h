@@ -18,13 +18,7 @@
 
 #include "engine/backend.h"
 #include "engine/cycle/cycle.h"
-#include "engine/serve/expr.h"
-
-struct breakpoint {
-    struct debug_break about;
-    struct expr when;
-    double last; /* of a watch: its value after the step before; NAN: unknown */
-};
+#include "engine/serve/breaks.h"
 
 struct debugger {
     pthread_mutex_t mu;
@@ -35,10 +29,7 @@ struct debugger {
     bool asked; /* to go back; the engine's thread has not seen that yet */
     int turn, first, last; /* see struct debug_view; turn 0: none runs */
     int32_t forced; /* token that the next step emits, -1: none */
-    bool has_condition; /* of /until, for one pause */
-    struct expr condition;
-    struct breakpoint at[MAX_BREAKS];
-    int n, last_number;
+    struct breaks breaks;
     struct debug_view view; /* paused, and where; its breakpoints are filled in by the view */
 };
 

@@ -319,7 +319,7 @@ void expr_record_facts(const struct step_rec *rec, int n_new, int cells, int pag
     fact[FACT_POS] = rec->pos0;
     fact[FACT_ROWS] = rec->rows;
     fact[FACT_DRAFTED] = rec->drafted;
-    fact[FACT_ACCEPTED] = rec->accepted;
+    fact[FACT_ACCEPTED] = rec->drafted ? rec->accepted : (double)NAN;
     fact[FACT_NEW] = n_new;
     fact[FACT_BONUS] = rec->bonus < 0 ? (double)NAN : rec->bonus;
     fact[FACT_MARGIN] = (double)rec->margin;
