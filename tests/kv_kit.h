@@ -413,8 +413,12 @@ static inline void w_frozen(struct world *w)
 
 static inline void w_fork(struct world *w, int from, int to)
 {
+    int n = 1 + w_below(w, w->seq[from].committed + 1);
     kv_drop(&w->kv, &w->seq[to]);
-    kv_fork(&w->kv, &w->seq[from], &w->seq[to]);
+    if (w_below(w, 2) && kv_can_fork_at(&w->kv, &w->seq[from], n))
+        kv_fork_at(&w->kv, &w->seq[from], n, &w->seq[to]);
+    else
+        kv_fork(&w->kv, &w->seq[from], &w->seq[to]);
     w->cells[to] = w->cells[from];
     w->ops += 2;
     w_check_some(w, to);
