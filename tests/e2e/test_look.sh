@@ -126,5 +126,23 @@ like '^sum of p v over these keys reproduces' && has "the logits are those recor
     has "/layers: this backend cannot run a step with taps" err && has "/why: this backend does not tell its draft trees" err && has "/tokens: this backend" err
     result "a backend that lacks it says so" $?
 }
+# ---- on the full screen, small and large ----
+socket=aerie-look-$$
+S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+trap 'S kill-server; rm -rf "$T"' EXIT
+shows() { S capture-pane -p | grep -qE -- "$1"; }
+wait_for() { local end=$((SECONDS + 10)); until shows "$1"; do [ $SECONDS -lt $end ] || { S capture-pane -p >"$T/out"; return 1; }; sleep 0.03; done; }
+line() { S send-keys -l -- "$1"; S send-keys Enter; }
+for size in "80 24" "200 60"; do
+    command -v tmux >/dev/null || break
+    S kill-server; S new-session -d -x ${size% *} -y ${size#* } "exec $AERIE --seed 1"
+    wait_for '^ ctx ' && line "/set draft.topk 3" && wait_for '^ *draft.topk = 3' && line "$fox" && wait_for 'an honest heart'
+    S send-keys F7; wait_for 'WHY  step 1\.[0-9]+  node [0-9]+ "'; result "F7 shows why, on $size" $?
+    S send-keys F7; line "/at 1.4"; wait_for 'AT 1\.4'; S send-keys F7; wait_for 'WHY  step 1\.4  node'; result "the pane follows the address, on $size" $?
+    S send-keys F7; line /top; wait_for 'TOP  what follows step 1\.4'; result "so does /top, on $size" $?
+    line "/layers 1.4"; wait_for '^ +7 full ' && wait_for '1st: the'; result "/layers fits, on $size" $?
+    line /bye
+done
+
 echo "1..$n"
 exit $bad
