@@ -26,6 +26,18 @@ bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
     return a->backend != NULL;
 }
 
+void app_open_running(struct app *a, const struct options *o, struct backend *b,
+                      const char *session)
+{
+    memset(a, 0, sizeof *a);
+    a->opt = *o;
+    a->opt.readonly = true;
+    a->backend = b;
+    app_look_at_terminal(a);
+    snprintf(a->session, sizeof a->session, "%s", session);
+    a->db_path = o->db ? xstrdup(o->db) : history_default_path();
+}
+
 bool app_recording(const struct app *a)
 {
     return a->backend && backend_info(a->backend)->recording;

@@ -180,6 +180,10 @@ bool app_latest_tree(struct app *a, struct step_view *v);
  * also on failure. file: the session is a pack. */
 bool app_open_recorded(struct app *a, const struct options *o, struct hdb *d,
                        const struct session_row *row, bool file, struct err *e);
+/* Opens the app over an engine that runs already, for a session that is not saved. The engine stays
+ * the caller's, who sets a->backend to NULL before app_close(). */
+void app_open_running(struct app *a, const struct options *o, struct backend *b,
+                      const char *session);
 bool app_recording(const struct app *a); /* whether the backend is such a recording */
 /* The page table and a position as they were after step T.S, (0, 0): now: from the backend, and what has
  * left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For backends with

@@ -379,22 +379,24 @@ static bool debug_run(struct backend *b, enum run_until until, int steps, const 
     return true;
 }
 
-/* Every saved step can be looked at with `aerie replay`. */
-#define REPLAY "; aerie replay ID shows every step of a saved session"
+
+/* A saved session runs again to any step. */
+#define REPLAY "; aerie replay ID --goto %d.%d runs a saved session again and pauses there"
 
 static bool refuse_back(const struct debugger *d, int turn, int step, struct err *e)
 {
+    int t = max_int(1, turn), s = max_int(1, step);
     if (!d->view.paused)
-        return err_set(e, ERR_USAGE, "no turn is paused" REPLAY);
+        return err_set(e, ERR_USAGE, "no turn is paused" REPLAY, t, s);
     if (turn != d->turn)
         return err_set(e, ERR_USAGE, "turn %d is not the one that is paused (%d)" REPLAY, turn,
-                       d->turn);
+                       d->turn, t, s);
     if (step < 0 || step > d->last)
         return err_set(e, ERR_USAGE, "step %d.%d: expected %d.0 to %d.%d", turn, step, turn, turn,
                        d->last);
     if (step < d->first)
         return err_set(e, ERR_USAGE, "no state before step %d.%d is kept any more" REPLAY, turn,
-                       step + 1);
+                       step + 1, t, s);
     return true;
 }
 

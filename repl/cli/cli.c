@@ -123,6 +123,8 @@ static const struct flag {
      "replay, diff: change a setting, a fault or an option"},
     {"log-only", 0, NULL, IN_DIFF, F_ON, AT(log_only), 0, 0, NULL, NULL,
      "diff: compare the logs of A and B, and run no model"},
+    {"goto", 0, "T.S", IN_REPLAY, F_TEXT, AT(goto_step), 0, 0, NULL, NULL,
+     "replay: run again to this step, and pause there"},
     {"forced", 0, NULL, IN_REPLAY, F_ON, AT(forced), 0, 0, NULL, NULL,
      "replay: commit the recorded tokens, compare logits"},
     {"format", 0, "jsonl|md", IN_EXPORT, F_TEXT, AT(format), 0, 0, NULL, NULL,

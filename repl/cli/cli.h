@@ -30,6 +30,7 @@ struct cli {
     bool check, special, jsonl, brief, forced, log_only;
     bool with_text, no_ids; /* pack */
     const char *steps;
+    const char *goto_step; /* replay: pause after it */
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */
     char *target, *draft;     /* paths inside it */
@@ -49,6 +50,7 @@ int cli_export(struct cli *c);
 int cli_pack(struct cli *c);
 int cli_db(struct cli *c);
 int cli_replay(struct cli *c);
+int cli_goto(struct cli *c); /* replay --goto */
 int cli_diff(struct cli *c);
 int cli_play(struct cli *c); /* replay without a model: shows the recording */
 int cli_parity(struct cli *c);

@@ -431,6 +431,10 @@ static bool take_words(struct cli *c, struct err *e)
 int cli_replay(struct cli *c)
 {
     struct err e = {0};
+    if (c->goto_step && c->check)
+        return cli_fail((err_set(&e, ERR_USAGE, "--goto cannot go with --check"), &e));
+    if (c->goto_step)
+        return take_words(c, &e) ? cli_goto(c) : cli_fail(&e);
     if (!c->check && !c->with.n && !c->forced)
         return cli_play(c);
     struct replay r = {.c = c};

@@ -140,7 +140,7 @@ static const struct topic {
      "9.7). What was said stays: until the turn is at its newest step again nothing can be\n"
      "forced, and Ctrl-C ends the turn where it was. The states behind this are kept where the\n"
      "turn begins and, while it is stepped or a breakpoint exists, every few steps; they are\n"
-     "lost where a pool was short. aerie replay ID shows every step of a saved session.\n"
+     "lost where a pool was short. aerie replay ID --goto T.S reaches any step of a session.\n"
      "/force \" the\" commits one token by hand: the log says so, a replay repeats it.\n"
      "/what-if draft.topk=8 runs the next step as it is and changed, shows both and drops both:\n"
      "draft.*, spec, temperature and the other sampling settings, seed, check, bug.NAME,\n"

@@ -186,11 +186,23 @@ bool step_drafted(const struct step_view *v, struct err *e)
                    v->turn, v->step, step_kind_name(v->rec.kind));
 }
 
+/* Whether the paused turn has gone back behind its newest step: where it stands. */
+static bool gone_back(struct app *a, int *turn, int *step)
+{
+    struct debug_view v;
+    if (!backend_has(a->backend, VIEW_DEBUG))
+        return false;
+    a->backend->debug->view(a->backend, &v);
+    *turn = v.turn;
+    *step = v.step;
+    return v.paused && v.step > 0 && v.step < v.last;
+}
+
 bool app_newest_step(struct app *a, struct step_view *v, struct err *e)
 {
     struct step_range held;
     int turn, step;
-    if (app_address(a, &turn, &step))
+    if (app_address(a, &turn, &step) || gone_back(a, &turn, &step))
         return app_find_step(a, turn, step, v, e);
     a->backend->trees->range(a->backend, &held);
     return (held.n && a->backend->trees->of_step(a->backend, held.last_turn, held.last_step, v)) ||

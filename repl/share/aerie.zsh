@@ -66,7 +66,7 @@ _aerie() {
             '--threads[CPU threads]:number:' '--db[database]:file:_files' '--json[JSON]' '1::' '2:session:_aerie_sessions' '3:session:_aerie_sessions' ;;
         replay) _arguments $common $model $cut '--check[run it again, compare]' '--verbose[with its turns]' '--plain[lines]' '--tui[full screen]' \
           '--script[lines from a file]:file:_files' '--theme[colours]:theme:(auto dark light)' '--no-mouse[no clicks]' \
-            '*--with[change NAME=VALUE]:change:' '--forced[commit the recorded tokens]' '--threads[CPU threads]:number:' \
+            '*--with[change NAME=VALUE]:change:' '--forced[commit the recorded tokens]' '--goto[pause after a step]:turn.step:' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;
         parity) _arguments $common $model $engine '*--a[how one side is computed]:change:_aerie_changes' \
                 '*--b[how the other is]:change:_aerie_changes' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \

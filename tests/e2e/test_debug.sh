@@ -57,11 +57,11 @@ grep -q '^paused: after step 1.3 (of 1.5)$' "$dir/out" && grep -q '^paused: turn
     [ "$(grep -v '^paused\|^/phase\|^tokens\|^the next' "$dir/out" | tr -d '\n')" = "$plain" ]
 result "/rstep and /goto go back and forward, and the reply is that of a turn that runs through" $?
 [ $rc = 2 ] && grep -q 'the turn has gone back, and what was said stays as it is: /goto 1.5 first' "$dir/err" &&
-    grep -q 'turn 9 is not the one that is paused (1); aerie replay ID shows' "$dir/err" &&
+    grep -q 'turn 9 is not the one that is paused (1); aerie replay ID --goto 9.1' "$dir/err" &&
     grep -q 'step 1.77: expected 1.0 to 1.5' "$dir/err" && [ "$(wc -l <"$dir/err")" = 3 ]
 result "where a turn cannot go, and that nothing is forced behind the newest step, is said in a line each" $?
 script "/goto 1.3" /rstep "$question" "/force #1" "/force two words" "/force \"two words\"" "/force #999999" /force; run --no-log
-[ $rc = 2 ] && [ "$(grep -c 'no turn is paused; aerie replay ID shows' "$dir/err")" = 2 ] && grep -q '#1 is special' "$dir/err" &&
+[ $rc = 2 ] && [ "$(grep -c 'no turn is paused; aerie replay ID --goto' "$dir/err")" = 2 ] && grep -q '#1 is special' "$dir/err" &&
     grep -q 'tokens (#.*): expected one' "$dir/err" && grep -q '#999999: expected 0 to' "$dir/err" && [ "$(wc -l <"$dir/err")" = 7 ]
 result "/force refuses special ids, several tokens and unknown ids" $?
 script /step "$question" "/step 5" "/goto 1.2" "/force off" /where /continue; run --no-log --json
@@ -83,6 +83,12 @@ ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
 [ "$(grep -c 'begins with #.* by hand' "$dir/err")" = 2 ] && grep -q '^ *Once' "$dir/out"
 result "forced tokens begin their step, and a line says so" $?
 timeout 60 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a replay repeats forced tokens bit for bit" $?
+script /where "/rstep 2" "/tree" "/goto 1.4" "/what-if page_size=1" /continue; reply=$("$AERIE" show "$ID:1" | grep -m1 Once)
+timeout 60 "$AERIE" replay "$ID" --goto 1.4 --script "$dir/script" >"$dir/out" 2>"$dir/err"
+[ $? = 0 ] && grep -q '^paused: after step 1.4$' "$dir/out" && grep -q '^paused: after step 1.2 (of 1.4)$' "$dir/out" && grep -q 'tree of step 1.2\|TREE.*1\.2' "$dir/out"
+result "replay --goto runs a saved session again and hands the chat over, paused after the step" $?
+timeout 60 "$AERIE" replay "$ID" --goto 1.77 --plain >"$dir/out" 2>"$dir/err" </dev/null; [ $? = 2 ] && grep -q '^aerie: --goto 1.77: the session has no such step$' "$dir/err"
+result "replay --goto says that there is no such step" $?
 script "/break accepted<4" "$question" /phase /phase /phase /continue /delete /continue "Who are you?"; run
 ID=$("$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/' | head -1)
 timeout 60 "$AERIE" replay "$ID" --check >"$dir/out" 2>"$dir/err"; result "a session that was stepped replays bit for bit" $?

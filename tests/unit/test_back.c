@@ -369,7 +369,7 @@ static void refusing(struct backend *g, const struct debug_view *v, int i)
     (void)i;
     refused(g, v->turn, -1, "expected 2.0 to 2.");
     refused(g, v->turn, v->last + 1, "expected 2.0 to 2.");
-    refused(g, 1, 3, "aerie replay ID shows every step");
+    refused(g, 1, 3, "aerie replay ID --goto 1.3");
     must(g->debug->run(g, RUN_ON, 1, NULL, &e), &e);
 }
 

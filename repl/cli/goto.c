@@ -1,0 +1,72 @@
+/* goto.c - `aerie replay ID --goto T.S`: runs a saved session again up to a step, and hands the chat
+ * over there, paused. Nothing of it is saved. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "repl/cli/cli.h"
+#include "repl/rerun.h"
+
+struct going {
+    struct cli *c;
+    const char *session;
+    int turn, step, rc;
+    bool arrived;
+};
+
+/* The face gets the engine while the turn is paused; when the face ends, so does the rerun. */
+static void on_held(void *arg, struct backend *b, bool done)
+{
+    struct going *x = arg;
+    struct err e = {0};
+    if (!done)
+        return;
+    cli_progress_end();
+    x->arrived = true;
+    struct app *a = xcalloc(1, sizeof *a);
+    app_open_running(a, &x->c->opt, b, x->session);
+    if (b->debug->back(b, x->turn, x->step, &e)) /* so that the face is told of the pause */
+        x->rc = a->exit_code = x->c->opt.tui ? tui_run(a) : plain_run(a);
+    else
+        x->rc = cli_fail(&e);
+    a->backend = NULL; /* the rerun's */
+    app_close(a);
+    free(a);
+}
+
+static bool read_step(const char *s, int *turn, int *step, struct err *e)
+{
+    int used = 0;
+    return (sscanf(s, "%d.%d%n", turn, step, &used) == 2 && !s[used] && *turn > 0 && *step > 0) ||
+           err_set(e, ERR_USAGE, "--goto %.40s: expected TURN.STEP, for example 9.214", s);
+}
+
+int cli_goto(struct cli *c)
+{
+    struct err e = {0};
+    struct session_row row = {0};
+    struct script script = {0};
+    struct rerun r = {0};
+    struct going x = {.c = c};
+    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
+                            .draft_given = c->draft_given, .with = c->with.v, .n_with = c->with.n,
+                            .forced = c->forced, .hold = true};
+    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    if (!read_step(c->goto_step, &how.turn, &how.step, &e) || !cli_choose_face(c, &e))
+        return cli_fail(&e);
+    x.turn = how.turn;
+    x.step = how.step;
+    struct rerun_calls on = {.held = on_held, .arg = &x};
+    struct hdb *d = cli_open_session(c, c->word[0], &row, &e);
+    x.session = row.id;
+    bool ok = d && script_read(&script, d, row.id, &e);
+    ok = ok && rerun_play(&r, &script, &how, &on, &e);
+    cli_progress_end();
+    if (ok && !x.arrived)
+        ok = err_set(&e, ERR_USAGE, "--goto %s: the session has no such step", c->goto_step);
+    int rc = ok ? x.rc : cli_fail(&e);
+    rerun_close(&r);
+    script_free(&script);
+    session_row_free(&row);
+    hdb_close(d);
+    return rc;
+}
