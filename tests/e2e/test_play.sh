@@ -48,4 +48,24 @@ lines "Count to nine." | feed --plain --log-level text; lines /where /pages /tre
 [ $rc = 1 ] && [ "$(grep -c 'has no steps: the log level was text' "$T/err")" -ge 2 ]; result "without steps, too" $?
 run replay last --tui; [ $rc = 2 ] && grep -q 'not a terminal' "$T/err"; result "--tui without a terminal is refused" $?
 run replay nowhere; [ $rc = 1 ]; result "a session that is not there" $?
+
+# ---- the full screen ----
+if command -v tmux >/dev/null; then
+    socket=aerie-play-$$
+    S() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+    clean() { S kill-server; }
+    wait_for() { local end=$((SECONDS + 10)); until S capture-pane -p >"$T/out"; grep -qE -- "$1" "$T/out"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+    say() { S send-keys -l -- "$1"; S send-keys Enter; }
+    lines "Count to nine." "Hello!" | feed --plain
+    for size in 80x24 200x60; do
+        S kill-server; sleep 0.1
+        S new-session -d -x "${size%x*}" -y "${size#*x}" "TERM=screen-256color $AERIE replay last"
+        wait_for 'RECORDING 2\.[0-9]' && wait_for 'Hello!'; result "$size: a recording opens at its end, with its transcript" $?
+        say /goto\ 1.2; wait_for 'RECORDING 1\.2 ' && S send-keys F2 && wait_for 'PAGES 1\.2 '; result "$size: /goto moves panes and status line" $?
+        S send-keys Escape; wait_for 'the pane has the keys'; S send-keys ]; wait_for 'RECORDING 1\.3 ' && wait_for 'PAGES 1\.3 '; result "$size: keys step through time" $?
+        S send-keys Escape; S send-keys F2; say hello; wait_for 'nothing is computed'; result "$size: a message is refused in words" $?
+    done
+else
+    echo "ok $((n += 1)) - the full screen # SKIP no tmux"
+fi
 plan
