@@ -18,6 +18,7 @@ struct vocabulary vocabulary_copy(const struct history_texts *t)
     if (!t || t->n <= 0)
         return v;
     v.n = t->n;
+    buf_str(&all, "");
     v.at = xcalloc((size_t)t->n + 1, sizeof *v.at);
     for (int i = 0; i < t->n; i++) {
         size_t n = 0;
@@ -99,7 +100,9 @@ int texts_store(struct db *d, struct texts *t, const char *sha, const int32_t *i
     for (int i = 0; !rc && i < n; i++)
         if (id[i] >= 0 && id[i] < t->vocab.n && !t->stored[id[i]])
             rc = store_one(d, t, id[i]);
-    return rc ? rc : chain_texts(d, t->tokenizer, t->fresh.v + before, t->fresh.n - before);
+    if (rc || t->fresh.n == before)
+        return rc;
+    return chain_texts(d, t->tokenizer, t->fresh.v + before, t->fresh.n - before);
 }
 
 void texts_ended(struct texts *t, bool committed)
