@@ -6,8 +6,9 @@
  *
  * struct page_tape keeps packed steps so that any of them can be found quickly: steps are in groups, and
  * the first step of a group holds the whole state instead of the change. The ring of a live session and
- * the recorded one of the log both keep one. Cost of a step: about 160 bytes while drafting, and the
- * whole state (20 bytes for each run of neighbouring pages) every TAPE_STEPS steps.
+ * the recorded one of the log both keep one. Cost of a step, the
+ * whole states included: 50 bytes (trees of 6) to 220 (of 64) with pages of 16 tokens, 350 to 2,600 with
+ * pages of 1; under 2 microseconds with pages of 16 (tests/bench/bench_time.c).
  *
  * No locks, no engine state: the caller's thread, or the caller's lock.
  */
