@@ -38,8 +38,10 @@ static bool reset(struct page_history *h, const struct page_event *ev, struct er
         p->refs = xcalloc((size_t)p->total + 1, sizeof *p->refs);
         p->idle = xcalloc((size_t)p->total + 1, sizeof *p->idle);
     }
-    memset(p->refs, 0, (size_t)p->total * sizeof *p->refs);
-    memset(p->idle, 0, (size_t)p->total * sizeof *p->idle);
+    if (p->total) {
+        memset(p->refs, 0, (size_t)p->total * sizeof *p->refs);
+        memset(p->idle, 0, (size_t)p->total * sizeof *p->idle);
+    }
     p->n = p->used = 0;
     h->page_size = ev->column;
     if (ev->pool == POOL_FULL)

@@ -72,6 +72,20 @@ static const struct step_row *token_of(const struct trace_turn *t, int i, int *a
 
 /* ---- the checker ----------------------------------------------------------------------------- */
 
+/* Takes over the rule that ended a run, if no other run has named one. */
+static void take_rule(struct judge *j, int side, const struct run_facts *f)
+{
+    struct report *r = j->r;
+    if (!f->rule[0] || r->rule[0])
+        return;
+    snprintf(r->rule, sizeof r->rule, "%s", f->rule);
+    r->rule_turn = f->rule_turn;
+    r->rule_step = f->rule_step;
+    r->rule_side = side;
+    say(j, "a rule is violated %s at step %d.%d: %s", side ? j->ask->names.b : j->ask->names.a, r->rule_turn,
+        r->rule_step, r->rule);
+}
+
 /* Both sides again, with every check. */
 static void check_sides(struct judge *j)
 {
@@ -80,19 +94,12 @@ static void check_sides(struct judge *j)
     for (int side = 0; side < 2; side++) {
         struct run_ask ask = {.strict = true, .row = -1, .layer = -1};
         struct run_facts f;
-        if (run(j, side, &ask, &f, "with the checker") && f.rule[0] && !r->rule[0]) {
-            snprintf(r->rule, sizeof r->rule, "%s", f.rule);
-            r->rule_turn = f.rule_turn;
-            r->rule_step = f.rule_step;
-            r->rule_side = side;
-        }
+        if (run(j, side, &ask, &f, "with the checker"))
+            take_rule(j, side, &f);
         checks += f.checks;
         run_facts_free(&f);
     }
-    if (r->rule[0])
-        say(j, "a rule is violated %s at step %d.%d: %s", r->rule_side ? j->ask->names.b : j->ask->names.a,
-            r->rule_turn, r->rule_step, r->rule);
-    else if (checks)
+    if (!r->rule[0] && checks)
         say(j, "no rule is violated on either side: %llu plans checked strictly", (unsigned long long)checks);
 }
 
@@ -638,6 +645,7 @@ static bool read_second(struct judge *j, struct err *e)
         return true;
     progress(j, "with the changes");
     bool ok = side_run(&j->side[1], &ask, &f, e);
+    take_rule(j, 1, &f);
     j->now_b = f.trace;
     f.trace = (struct trace){0};
     run_facts_free(&f);

@@ -119,6 +119,8 @@ diff_ "a pack and its changed replay" 1 'step 1\.10, layer 0 \(sliding\), attent
 says "/diverge: its own replay" 0 'verdict +equal' --plain --quiet -p max_tokens=20 --script <(printf '%s\n' 'Say hello.' /diverge)
 says "/diverge: a change" 0 'differs +nowhere: 1 turn' --plain --quiet -p max_tokens=20 --script \
     <(printf '%s\n' 'Say hello.' '/diverge page_size=2 spec=off')
+says "/diverge: a rule stops the replay" 0 'verdict +bug' --plain --quiet -p max_tokens=20 --script \
+    <(printf '%s\n' 'Say hello.' '/diverge bug.26512=on')
 says "/diff: another session" 0 'first in turn 1: prompt: .* here, .* there' --plain --quiet -p max_tokens=20 --script \
     <(printf '%s\n' 'Say hello.' "/diff $first")
 says "/diff: nothing to compare with" 2 '/diff takes? a session|/diff a session' --plain --quiet -p max_tokens=20 --script \
