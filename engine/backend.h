@@ -1,15 +1,14 @@
 /* backend.h - an engine as the program sees it: requests in, events out, views of its state.
  *
- * struct backend is all that repl/ knows of an engine. The local engine (engine.h) is one backend; a
- * server can be another. Every backend has the operations of struct backend_ops. The other views
+ * struct backend is all that repl/ knows of an engine. The local engine (engine.h) is one backend;
+ * a server can be another. Every backend has the operations of struct backend_ops. The other views
  * come in groups that a backend may lack: the group's pointer is then NULL, and lacks[] says why in
  * one line for people. A caller asks for the group before it calls it, so that what an engine does
  * not tell is never shown as an empty or a zero view.
  *
  * Threads: everything may be called from any one thread at a time (the main thread),
- * backend_cancel() from anywhere, including a signal handler. Views are copies, taken at the latest
- * step boundary; no call waits for a device or a network.
- */
+ * backend_cancel() from anywhere, including a signal handler. Views are copies, taken at the
+ * latest step boundary; no call waits for a device or a network. / */
 #ifndef AERIE_BACKEND_H
 #define AERIE_BACKEND_H
 
@@ -235,8 +234,8 @@ struct pos_view {
 struct pages_ops {
     void (*table)(struct backend *b, struct page_table *t); /* freed by page_table_free() */
     bool (*position)(struct backend *b, int position, struct pos_view *v, struct err *e);
-    /* The table as it was after a step of the session. False and *e: ERR_NEGATIVE if the backend does
-     * not hold the step (the log may), and *t is empty. */
+    /* The table as it was after a step of the session. False and *e: ERR_NEGATIVE if the backend
+     * does not hold the step (the log may), and *t is empty. */
     bool (*table_at)(struct backend *b, int turn, int step, struct page_table *t, struct err *e);
     bool (*position_at)(struct backend *b, int turn, int step, int position, struct pos_view *v,
                         struct err *e);
@@ -252,9 +251,9 @@ struct plan_ops {
     bool (*text)(struct backend *b, const char *mode, bool json, struct buf *out, struct err *e);
     /* Names a step that is still to run, of whichever session; its plans are kept while it runs. */
     void (*keep)(struct backend *b, int turn, int step);
-    /* Appends the plans of this step's passes, in their order, as a JSON array of what text() gives.
-     * Of a step that failed the last one may be the plan that was refused. False: the step has not
-     * run. */
+    /* Appends the plans of this step's passes, in their order, as a JSON array of what text()
+     * gives. Of a step that failed the last one may be the plan that was refused. False: the
+     * step has not run. */
     bool (*kept)(struct backend *b, struct buf *out);
 };
 
@@ -337,7 +336,8 @@ struct debug_view {
 struct debug_ops {
     void (*view)(struct backend *b, struct debug_view *v);
     /* Lets a paused turn run on, or says where the running or the next one pauses. steps: with
-     * RUN_STEP, >= 1. condition: of expr.h, for one pause, or NULL. False: the condition is wrong. */
+     * RUN_STEP, >= 1. condition: of expr.h, for one pause, or NULL. False: the condition is
+     * wrong. */
     bool (*run)(struct backend *b, enum run_until until, int steps, const char *condition,
                 struct err *e);
     /* Takes the paused turn to where it stood after one of its steps (0: before the first), earlier
@@ -385,8 +385,9 @@ enum backend_view {
     N_VIEWS
 };
 
-/* The first member of what implements it. Constant while the backend lives, but for VIEW_ACCEPT, which a
- * server's backend may gain in a call of backend_chat(): what a server reports shows in its answers. */
+/* The first member of what implements it. Constant while the backend lives, but for VIEW_ACCEPT,
+ * which a server's backend may gain in a call of backend_chat(): what a server reports shows in
+ * its answers. */
 struct backend {
     const struct backend_ops *ops;
     const struct steps_ops *steps;

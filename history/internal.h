@@ -353,6 +353,8 @@ struct pack_rule {
     const char *ids;    /* ids and digests over them: -1 and 0 at PACK_SHAPE */
     const char *text;   /* kept at PACK_TEXT; of event also where the text is technical */
     const char *never;  /* checksums and processes of the log */
+    const char *of_id;  /* the column with an id; rows of ids that the pack does not hold, and
+                           without text all rows, are left out */
     const char *slice;  /* the column with the step's id; rows of steps outside of a slice are left out */
 };
 const struct pack_rule *pack_rule(int i);   /* NULL after the last */

@@ -18,6 +18,10 @@
 #define TURNS "SELECT id FROM turn WHERE session_id=?1 AND coalesce(link,0)<?2"
 #define STEPS "SELECT id FROM step WHERE turn_id IN (" TURNS ")"
 
+#define TOKENIZERS                                                                                 \
+    "sha IN (SELECT tokenizer_sha FROM model WHERE id IN (SELECT target_id FROM run WHERE id IN ("  \
+    RUNS ")))"
+
 static const struct pack_rule rules[] = {
     {.table = "build", .where = "id IN (SELECT build_id FROM run WHERE id IN (" RUNS "))",
      .facts = "id version device flags"},
@@ -48,11 +52,15 @@ static const struct pack_rule rules[] = {
      .facts = "step_id seq pool op page col refs"},
     {.table = "event", .where = "session_id=?1 AND coalesce(link,0)<?2",
      .facts = "id session_id turn step kind op created_ms link", .text = "text", .never = "chain"},
+    {.table = "tokenizer", .where = TOKENIZERS, .facts = "id sha", .never = "texts sum"},
+    /* last: the ids that the rows before it hold; a log has those of its other sessions, too */
+    {.table = "token", .where = "tokenizer IN (SELECT id FROM tokenizer WHERE " TOKENIZERS ")",
+     .facts = "tokenizer id", .text = "text", .of_id = "id"},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
 
 /* Tables of which a pack keeps no row: checksums over all sessions, and state of writers. */
-static const char *const left_out[] = {"roll", "held", "taken", "tokenizer", "token"};
+static const char *const left_out[] = {"roll", "held", "taken"};
 
 const struct pack_rule *pack_rule(int i)
 {
@@ -83,7 +91,7 @@ enum fate_of_value { KEEP, EMPTY, NAME_ONLY, NO_IDS };
 
 /* An operation's text is settings and numbers, except that of a system prompt; a fault's is the
  * checker's or the device's. Notices quote replies. */
-static bool is_technical(sqlite3_stmt *st)
+static bool is_technical(sqlite3_stmt *st, enum pack_level level)
 {
     bool op = false, fault = false, prompt = false;
     for (int i = 0; i < sqlite3_column_count(st); i++) {
@@ -92,7 +100,8 @@ static bool is_technical(sqlite3_stmt *st)
             op = !strcmp(s, "op");
             fault = !strcmp(s, "fault");
         } else if (s && !strcmp(name, "op")) {
-            prompt = !strcmp(s, op_name(OP_SYSTEM));
+            prompt = !strcmp(s, op_name(OP_SYSTEM)) ||
+                     (level == PACK_SHAPE && !strcmp(s, op_name(OP_FORCE))); /* a token's id */
         }
     }
     return fault || (op && !prompt);
@@ -108,7 +117,7 @@ static enum fate_of_value judge(const struct pack_rule *r, sqlite3_stmt *st, int
         return level == PACK_TEXT ? KEEP : NAME_ONLY;
     if (pack_names(r->ids, name))
         return level == PACK_SHAPE ? NO_IDS : KEEP;
-    if (pack_names(r->text, name) && !strcmp(r->table, "event") && is_technical(st))
+    if (pack_names(r->text, name) && !strcmp(r->table, "event") && is_technical(st, level))
         return KEEP;
     return pack_names(r->text, name) && level == PACK_TEXT ? KEEP : EMPTY;
 }
@@ -162,6 +171,28 @@ static int bind_no_ids(sqlite3_stmt *to, int at, sqlite3_stmt *from, int i)
     return sqlite3_bind_blob64(to, at, none, (sqlite3_uint64)n, free);
 }
 
+/* Notes the ids of a column, for their texts. */
+static void note_ids(struct ids *used, sqlite3_stmt *from, int i)
+{
+    const char *name = sqlite3_column_name(from, i);
+    const char *p = sqlite3_column_blob(from, i);
+    int n = sqlite3_column_bytes(from, i);
+    struct tree t;
+    if (!strcmp(name, "bonus")) {
+        ids_add(used, sqlite3_column_int(from, i));
+    } else if (!strcmp(name, "tokens")) {
+        col_ids(from, i, used);
+    } else if (!strcmp(name, "nodes") && tree_unpack(&t, p, (size_t)n, NULL)) {
+        ids_cat(used, t.token, t.n);
+    } else if (!strcmp(name, "facts")) {
+        for (int k = 0; k + 12 <= n; k += 12) { /* log probability, rival, its log probability */
+            int32_t rival;
+            memcpy(&rival, p + k + 4, sizeof rival);
+            ids_add(used, rival);
+        }
+    }
+}
+
 static int bind_value(const struct pack_rule *r, sqlite3_stmt *to, sqlite3_stmt *from, int i,
                       enum pack_level level)
 {
@@ -184,6 +215,7 @@ struct part {
 
 struct packer {
     struct hdb *from;
+    struct ids used; /* every id that was copied so far; sorted once of_id asks for them */
     struct db to;
     struct pack_opts o;
     struct part *part; /* the oldest parent first, the session itself last */
@@ -222,6 +254,38 @@ static void slice_condition(const struct packer *p, const struct pack_rule *r, c
                o->from_step, o->to_turn, o->to_step);
 }
 
+static int compare_ids(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts the ids and removes the second of two equal ones. */
+static void sort_ids(struct ids *a)
+{
+    int n = 0;
+    if (a->n)
+        qsort(a->v, (size_t)a->n, sizeof *a->v, compare_ids);
+    for (int i = 0; i < a->n; i++)
+        if (i == 0 || a->v[i] != a->v[n - 1])
+            a->v[n++] = a->v[i];
+    a->n = n;
+}
+
+/* Whether a row belongs to the pack: of the texts of tokens those of its ids, and only with
+ * text. */
+static bool wanted(const struct packer *p, const struct pack_rule *r, sqlite3_stmt *from)
+{
+    if (!r->of_id)
+        return true;
+    int32_t id = -1;
+    for (int i = 0; i < sqlite3_column_count(from); i++)
+        if (!strcmp(sqlite3_column_name(from, i), r->of_id))
+            id = sqlite3_column_int(from, i);
+    return p->o.level == PACK_TEXT && p->used.n &&
+           bsearch(&id, p->used.v, (size_t)p->used.n, sizeof id, compare_ids);
+}
+
 static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct part *part)
 {
     struct buf sql = {0};
@@ -231,10 +295,17 @@ static bool copy_rows(struct packer *p, const struct pack_rule *r, const struct 
     sqlite3_stmt *to = from ? prepare_insert(p, r, from) : NULL;
     int rc = SQLITE_DONE;
     bool ok = to;
+    if (r->of_id)
+        sort_ids(&p->used);
     while (ok && (rc = sqlite3_step(from)) == SQLITE_ROW) {
         int bad = 0;
-        for (int i = 0; !bad && i < sqlite3_column_count(from); i++)
+        if (!wanted(p, r, from))
+            continue;
+        for (int i = 0; !bad && i < sqlite3_column_count(from); i++) {
             bad = bind_value(r, to, from, i, p->o.level);
+            if (pack_names(r->ids, sqlite3_column_name(from, i)))
+                note_ids(&p->used, from, i);
+        }
         ok = (!bad && sqlite3_step(to) == SQLITE_DONE) || db_fail(&p->to, p->e, "cannot pack");
         sqlite3_reset(to);
         p->from->db.work = 0;
@@ -389,6 +460,7 @@ bool hdb_pack(struct hdb *h, const char *session, const struct pack_opts *o, con
     db_rollback(&h->db);
     ok = ok && save(&p, path, &about);
     db_close(&p.to);
+    ids_free(&p.used);
     free(p.part);
     if (ok && out)
         *out = about;

@@ -1,6 +1,7 @@
 /* rerun.c - see rerun.h. */
 #include "repl/rerun.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,8 @@ static bool holds(const struct rerun *r, const struct act *a)
     return r->how.hold && a && a == r->goal && backend_has(r->backend, VIEW_DEBUG);
 }
 
-/* The turn waits: before the step, after it, or (with a step that the turn does not reach) never. */
+/* The turn waits: before the step, after it, or (with a step that the turn does not reach)
+ * never. */
 static void on_pause(struct rerun *r, const struct event *ev)
 {
     bool done = ev->step >= r->how.step;
@@ -194,6 +196,14 @@ static void logged_free(struct logged *l)
         free(l->text[i]);
 }
 
+/* The logged folder of a model, or, where there is none of this name, the usual one: a pack
+ * names no folders, and hashes decide whether the models are the same. "ngram" is no folder. */
+static const char *found(const char *logged, const char *usual)
+{
+    bool here = !logged || !usual || !strcmp(logged, "ngram") || access(logged, R_OK) == 0;
+    return here ? logged : usual;
+}
+
 /* The options of the run, the settings of its OP_OPEN, and the changes. */
 static bool read_logged(struct logged *l, const struct rerun_how *how, const struct act *a, struct err *e)
 {
@@ -205,8 +215,9 @@ static bool read_logged(struct logged *l, const struct rerun_how *how, const str
         l->text[i] = facts_value(a->about, name[i]);
     l->text[BACKEND] = logged_backend(a->about);
     l->opts = (struct engine_opts){
-        .model = how->model_given ? asked->model : l->text[MODEL],
-        .draft = how->draft_given ? asked->draft : asked_or_logged(NULL, l->text[DRAFT]),
+        .model = how->model_given ? asked->model : found(l->text[MODEL], asked->model),
+        .draft = how->draft_given ? asked->draft
+                                  : found(asked_or_logged(NULL, l->text[DRAFT]), asked->draft),
         .device = any && l->text[BACKEND] ? l->text[BACKEND] : asked->device,
         .backend = asked->backend,
         .capture = asked_or_logged(NULL, l->text[CAPTURE]),
@@ -312,13 +323,33 @@ static bool get_engine(struct rerun *r, const struct logged *l, struct err *e)
     return r->backend || open_failed(&r->how, l, e);
 }
 
+/* Whether the usual model, opened in place of one that is not where it was, is another. */
+static bool wrong_model(const struct rerun *r, const struct logged *l, const char *about)
+{
+    bool instead = l->opts.model == r->how.engine.model && !r->how.model_given;
+    char *sha = instead ? facts_value(about, "model_sha") : NULL;
+    bool wrong = instead && (!r->backend || !sha ||
+                             strcmp(sha, backend_info(r->backend)->model_sha) != 0);
+    free(sha);
+    return wrong;
+}
+
 /* Opens an engine with the options of the run and the settings of its OP_OPEN. */
 static bool open_engine(struct rerun *r, const struct act *a, struct err *e)
 {
     struct logged l = {0};
     backend_close(r->backend);
     r->backend = NULL;
-    bool ok = read_logged(&l, &r->how, a, e) && get_engine(r, &l, e);
+    bool ok = read_logged(&l, &r->how, a, e);
+    if (ok) {
+        ok = get_engine(r, &l, e);
+        if (wrong_model(r, &l, a->about)) {
+            backend_close(r->backend);
+            r->backend = NULL;
+            ok = err_set(e, ERR_MODEL, "the session's model is not where it was; -m DIR names its "
+                         "folder: %s: %s", l.text[MODEL], strerror(ENOENT));
+        }
+    }
     r->about = a->about;
     if (ok) {
         r->now.n = 0;
@@ -482,6 +513,18 @@ static void add_forced(const struct act *a, const struct act *end, struct reques
     }
 }
 
+/* The prompt of a turn; of one that was refused because it did not fit, one that does not fit,
+ * because the log has none. */
+static void logged_prompt(const struct rerun *r, const struct act *a, struct ids *out)
+{
+    bool refused = a->reply.stop && !strcmp(a->reply.stop, stop_name(STOP_CONTEXT)) &&
+                   !a->reply.n_steps;
+    for (int i = 0; refused && i < backend_info(r->backend)->context; i++)
+        ids_add(out, 0);
+    if (!refused)
+        ids_cat(out, a->user.tokens.v, a->user.tokens.n);
+}
+
 static bool play_turn(struct rerun *r, struct act *a, const struct act *end, struct err *e)
 {
     struct request rq = {.kind = a->user.regen ? RQ_REGEN : RQ_SAY, .only_given = r->how.forced};
@@ -500,8 +543,8 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
         rq.stop_after_step = r->how.step;
     if (!a->user.regen)
         rq.text = xstrdup(a->user.text);
-    if (!a->user.text_n) /* a pack without text: its prompts are token ids */
-        ids_cat(&rq.prompt, a->user.tokens.v, a->user.tokens.n);
+    if (r->by_ids)
+        logged_prompt(r, a, &rq.prompt);
     memcpy(rq.session, a->session, SESSION_ID);
     r->n_live -= a->user.regen && r->n_live;
     if (a->reply.tokens.n) /* a turn without a reply leaves nothing in the context */
@@ -522,7 +565,10 @@ static bool play_turn(struct rerun *r, struct act *a, const struct act *end, str
 bool rerun_play(struct rerun *r, const struct script *s, const struct rerun_how *how,
                 const struct rerun_calls *on, struct err *e)
 {
-    *r = (struct rerun){.how = *how, .on = *on};
+    *r = (struct rerun){.how = *how, .on = *on, .by_ids = s->by_ids};
+    if (s->no_ids)
+        return err_set(e, ERR_USAGE, "the pack holds no token ids (--no-ids): it can be looked at, not "
+                       "computed again");
     r->live = xcalloc((size_t)s->n + 1, sizeof *r->live);
     r->logged = xcalloc((size_t)s->n + 1, sizeof *r->logged);
     for (int i = 0; i < s->n; i++) /* a fork's own turn, not the parent's of the same number */

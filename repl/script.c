@@ -171,11 +171,31 @@ static bool read_script_session(struct script *s, struct hdb *d, const char *id,
     return ok;
 }
 
+/* Each message of a pack without text becomes one that is as unlike others as its prompt: the
+ * engine compares messages to find what two conversations have in common. */
+static void name_messages(struct script *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        struct turn_row *u = &s->act[i].user;
+        if (!s->act[i].is_turn)
+            continue;
+        free(u->text);
+        u->text = xasprintf("prompt %016llx", (unsigned long long)hash64(u->tokens.v,
+                            (size_t)u->tokens.n * sizeof *u->tokens.v, 0));
+        u->text_n = strlen(u->text);
+    }
+}
+
 bool script_read(struct script *s, struct hdb *d, const char *session, struct err *e)
 {
-    *s = (struct script){0};
-    if (read_script_session(s, d, session, INT64_MAX, 0, e))
+    const struct pack_about *pack = hdb_packed(d);
+    *s = (struct script){.by_ids = pack && pack->level != PACK_TEXT};
+    s->no_ids = pack && pack->level == PACK_SHAPE;
+    if (read_script_session(s, d, session, INT64_MAX, 0, e)) {
+        if (s->by_ids)
+            name_messages(s);
         return true;
+    }
     script_free(s);
     return false;
 }

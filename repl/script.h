@@ -1,8 +1,7 @@
 /* script.h - a saved session as the list of all requests that its engine carried out.
  *
- * script.c reads the list from the log, through the parents of a fork; rerun.h sends it to an engine.
- * Main thread only.
- */
+ * script.c reads the list from the log, through the parents of a fork; rerun.h sends it to an
+ * engine. Main thread only. / */
 #ifndef AERIE_SCRIPT_H
 #define AERIE_SCRIPT_H
 
@@ -27,6 +26,8 @@ struct script {
     int n;
     char **about; /* owned; the facts of each run that opened an engine */
     int n_about;
+    bool no_ids; /* of a pack that holds none: the session can be looked at, not computed again */
+    bool by_ids; /* prompts are given to the engine as the logged ids: a pack without text is read so */
 };
 
 /* Reads a session and what it was forked from. ERR_DB for a log that is not whole. */

@@ -152,6 +152,7 @@ static void head_json(const struct plan *p, struct buf *out)
     jput_close(out, ']');
     list_json(out, "token", p->token, p->n_rows);
     list_json(out, "position", p->pos, p->n_rows);
+    list_json(out, "parent", p->up, p->n_rows);
 }
 
 /* ---- a plan ---------------------------------------------------------------------------------- */

@@ -12,8 +12,8 @@
  *                         engine's thread reads it without `mu`, and other threads under `mu`
  *   struct inbox          requests: read and written by both threads under `inbox.mu`
  *
- * `stop` is atomic but for `stop.running`, which belongs to the engine's thread. Queues of events
- * lock themselves (event.h). */
+ * `stop` is atomic but for `stop.running`, which belongs to the engine's thread. Queues of
+ * events lock themselves (event.h). */
 #ifndef AERIE_INTERNAL_H
 #define AERIE_INTERNAL_H
 
@@ -161,8 +161,8 @@ void engine_regen(struct engine *g, const struct request *rq);
 /* Takes turns out of the context, after saying which, and how many tokens that gives. */
 void engine_forget(struct engine *g, const char *turns);
 
-/* probe.c; the engine's thread. RQ_PROBE; and around each step of a turn: where the step is the armed
- * one, begin sets the net's taps and end posts them. */
+/* probe.c; the engine's thread. RQ_PROBE; and around each step of a turn: where the step is the
+ * armed one, begin sets the net's taps and end posts them. */
 void engine_probe(struct engine *g, const struct probe_ask *ask);
 void probe_step_begins(struct engine *g);
 void probe_step_ended(struct engine *g, bool ok);
@@ -185,8 +185,8 @@ struct step_pages {
     struct buf packed; /* owned; for the tape: the change, or the whole state where it wants that */
 };
 void engine_take_pages(struct engine *g, struct step_pages *out);
-/* The next step's page events will yield the present state from nothing: at the beginning of a session,
- * and where events have been left out. */
+/* The next step's page events will yield the present state from nothing: at the beginning of a
+ * session, and where events have been left out. */
 void engine_log_pages(struct engine *g);
 
 /* worker.c; the engine's thread, while a turn is paused: carries out the probes that wait. logits: those

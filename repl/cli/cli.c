@@ -24,7 +24,7 @@ enum {
     IN_ALL = 16383 | IN_PACK | IN_DIFF,
     IN_TALK = IN_CHAT | IN_RUN,
     IN_ENGINE = IN_TALK | IN_PARITY, /* takes everything that decides the bits of a reply */
-    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR,
+    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
     IN_LOG = IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF,
 };
 
@@ -135,6 +135,10 @@ static const struct flag {
      "pack: trees of TURN.STEP..TURN.STEP, no later turn"},
     {"with-text", 0, NULL, IN_PACK, F_ON, AT(with_text), 0, 0, NULL, NULL,
      "pack: keep messages, replies and titles"},
+    {"plan", 0, "T.S", IN_PACK, F_TEXT, AT(plan), 0, 0, NULL, NULL,
+     "pack: also page tables and tree of step T.S as JSON"},
+    {"issue", 0, "ENGINE", IN_PACK, F_TEXT, AT(issue), 0, 0, NULL, NULL,
+     "pack: also a report for sglang, vllm or llama.cpp"},
     {"no-ids", 0, NULL, IN_PACK, F_ON, AT(no_ids), 0, 0, NULL, NULL,
      "pack: leave token ids out, too"},
     {"older-than", 0, "DAYS", IN_DB, F_INT, AT(older_than), 0, 100000, NULL, NULL,
@@ -170,7 +174,7 @@ static const struct flag {
     {"draft-weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, F_TEXT,
      AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL,
      "the same for the draft model (default: --weights)"},
-    {"threads", 0, "N", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
+    {"threads", 0, "N", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_PACK | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
      1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
     {"raw", 0, NULL, IN_ENGINE, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
      "no chat format: continue the text as it stands"},

@@ -29,7 +29,7 @@ struct cli {
     struct texts breaks; /* conditions */
     bool check, special, jsonl, brief, forced, log_only;
     bool with_text, no_ids; /* pack */
-    const char *steps;
+    const char *steps, *plan, *issue;
     const char *goto_step; /* replay: pause after it */
     /* owned */
     char *bundled;            /* folder with target/ and draft/, or NULL */

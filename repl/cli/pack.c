@@ -1,8 +1,12 @@
-/* pack.c - `aerie pack ID`: a session as one file that others can open. */
-#include "repl/cli/cli.h"
+/* pack.c - `aerie pack ID`: a session as one file that others can open, and what is written
+ * beside it. */
+#include "repl/cli/pack.h"
 
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/json.h"
 #include "repl/facts.h"
@@ -70,23 +74,209 @@ static char *default_name(const struct session_row *row, enum pack_level level)
     return path;
 }
 
+/* "PATH-3.4.json" for "PATH.aerie"; the caller frees. */
+static char *name_beside(const char *pack, const char *tail)
+{
+    size_t n = strlen(pack);
+    if (n > 6 && !strcmp(pack + n - 6, ".aerie"))
+        n -= 6;
+    return xasprintf("%.*s-%s", (int)n, pack, tail);
+}
+
+/* ---- the step in question ---- */
+
+const char *pack_part(const struct hdb_past *p, int turn)
+{
+    for (int i = 0; i < p->n_part; i++)
+        if (turn <= p->part[i].upto && (i == 0 || turn > p->part[i - 1].upto))
+            return p->part[i].session;
+    return "";
+}
+
+struct closest {
+    const struct past_part *part;
+    int turn, step;
+    float margin;
+    bool known;
+};
+
+/* Keeps the step with the smallest margin, and where none has one, the last step. */
+static bool look_closer(const struct step_row *r, void *arg)
+{
+    struct closest *c = arg;
+    bool known = !isnan(r->rec.margin);
+    if (r->turn > c->part->upto)
+        return false;
+    if (known ? !c->known || r->rec.margin < c->margin : !c->known)
+        *c = (struct closest){c->part, r->turn, r->n, r->rec.margin, known};
+    return true;
+}
+
+static void choose_step(struct pack_job *j, const struct pack_opts *o)
+{
+    struct closest c = {0};
+    if (j->turn) {
+        j->chosen = "named";
+        return;
+    }
+    if (o->from_turn) {
+        j->turn = o->from_turn;
+        j->step = o->from_step;
+        j->chosen = "where the slice begins";
+        return;
+    }
+    for (int i = 0; i < j->past.n_part; i++) {
+        c.part = &j->past.part[i];
+        hdb_steps(j->d, c.part->session, 0, look_closer, &c, NULL);
+    }
+    j->turn = c.turn;
+    j->step = c.step;
+    j->chosen = c.known ? "the smallest margin of the session" : "the last step";
+}
+
+static bool take_turn(const struct turn_row *r, void *arg)
+{
+    struct pack_job *j = arg;
+    turn_row_copy(r->is_user ? &j->user : &j->reply, r);
+    return true;
+}
+
+static bool take_step(const struct step_row *r, void *arg)
+{
+    struct pack_job *j = arg;
+    if (r->n != j->step)
+        return true;
+    j->at = *r;
+    j->at.tree = NULL; /* of the caller's */
+    j->at.tokens = (struct ids){0};
+    return false;
+}
+
+/* Reads turn and step. */
+static bool read_job(struct pack_job *j, const struct pack_opts *o, struct err *e)
+{
+    bool ok = hdb_past(j->d, j->row->id, INT_MAX, &j->past, e) &&
+              hdb_about(j->d, j->row->id, &j->about, e);
+    if (ok)
+        choose_step(j, o);
+    const char *part = ok ? pack_part(&j->past, j->turn) : "";
+    ok = ok && (j->turn || err_set(e, ERR_NEGATIVE, "session %s has no step in the log", j->row->id));
+    ok = ok && hdb_turns(j->d, part, j->turn, take_turn, j, e) >= 0 &&
+         hdb_steps(j->d, part, j->turn, take_step, j, e) >= 0;
+    return ok && (j->user.n || err_set(e, ERR_NEGATIVE, "session %s has no turn %d; its newest is turn %d",
+                                       j->row->id, j->turn, j->past.last));
+}
+
+static void free_job(struct pack_job *j)
+{
+    hdb_past_free(&j->past);
+    buf_free(&j->about);
+    turn_row_free(&j->user);
+    turn_row_free(&j->reply);
+}
+
 /* ---- the command ---- */
 
-static void say_packed(const struct cli *c, const char *path, const struct pack_about *a)
+/* A file that is written beside the pack. */
+struct beside {
+    char *path; /* NULL: not asked for */
+    struct buf text;
+};
+
+enum { PLAN, ISSUE, N_BESIDE };
+
+struct packing {
+    struct pack_job job;
+    struct pack_opts opts;
+    int form; /* of the report; -1: none */
+    struct beside file[N_BESIDE];
+};
+
+static bool read_flags(struct packing *p, struct err *e)
 {
+    const struct cli *c = p->job.c;
+    const char *at = c->plan;
+    p->form = -1;
+    p->opts.level = c->with_text ? PACK_TEXT : c->no_ids ? PACK_SHAPE : PACK_IDS;
+    if (c->with_text && c->no_ids)
+        return err_set(e, ERR_USAGE, "--with-text keeps ids, too; expected it or --no-ids");
+    if (c->steps && !read_range(c->steps, &p->opts, e))
+        return false;
+    if (c->plan && !(read_address(&at, &p->job.turn, &p->job.step) && !*at))
+        return err_set(e, ERR_USAGE, "--plan cannot be \"%.80s\"; expected TURN.STEP", c->plan);
+    return !c->issue || (p->form = issue_form(c->issue, e)) >= 0;
+}
+
+/* Names the files; none may exist. */
+static bool name_files(struct packing *p, const char *path, struct err *e)
+{
+    const struct cli *c = p->job.c;
+    if (c->plan) {
+        char *tail = xasprintf("%d.%d.json", p->job.turn, p->job.step);
+        p->file[PLAN].path = name_beside(path, tail);
+        free(tail);
+    }
+    if (c->issue) {
+        char *tail = xasprintf("%s.md", c->issue);
+        p->file[ISSUE].path = name_beside(path, tail);
+        free(tail);
+    }
+    const char *all[] = {path, p->file[PLAN].path, p->file[ISSUE].path};
+    for (int i = 0; i < 3; i++)
+        if (all[i] && access(all[i], F_OK) == 0)
+            return err_set(e, ERR_USAGE, "%s exists; -o FILE names another", all[i]);
+    return true;
+}
+
+/* Computes what is written beside the pack, before anything is written. */
+static bool prepare(struct packing *p, struct err *e)
+{
+    struct pack_job *j = &p->job;
+    struct buf control = {0};
+    bool ok = true;
+    if (j->c->plan || j->c->issue)
+        ok = read_job(j, &p->opts, e);
+    if (ok && j->c->plan)
+        ok = run_plan(j, &p->file[PLAN].text, e);
+    if (ok && j->c->issue) {
+        run_control(j, &control);
+        issue_report(j, p->form, control.p, &p->file[ISSUE].text);
+    }
+    buf_free(&control);
+    return ok;
+}
+
+static bool write_all(struct packing *p, struct pack_about *a, struct err *e)
+{
+    bool ok = hdb_pack(p->job.d, p->job.row->id, &p->opts, p->job.path, a, e);
+    for (int i = 0; ok && i < N_BESIDE; i++)
+        if (p->file[i].path)
+            ok = hdb_save(p->file[i].path, p->file[i].text.p, p->file[i].text.n, e);
+    return ok;
+}
+
+static void say_packed(const struct packing *p, const struct pack_about *a)
+{
+    static const char *const key[] = {"plan", "issue"};
+    static const char *const what[] = {"plans of the step", "the report"};
     struct buf line = {0};
-    if (c->opt.json) {
+    if (p->job.c->opt.json) {
         jput_open(&line, '{');
-        jput_kstr(&line, "file", path);
+        jput_kstr(&line, "file", p->job.path);
+        for (int i = 0; i < N_BESIDE; i++)
+            jput_kstr(&line, key[i], p->file[i].path);
         jput_key(&line, "pack");
         facts_pack_json(a, &line);
         jput_close(&line, '}');
         cli_json(&line);
     } else {
-        buf_printf(&line, "%s: session %s, ", path, a->session);
+        buf_printf(&line, "%s: session %s, ", p->job.path, a->session);
         facts_pack(a, &line);
         buf_printf(&line, ", %.1f kB\n", (double)a->bytes / 1000);
-        cli_print_text(c, &line);
+        for (int i = 0; i < N_BESIDE; i++)
+            if (p->file[i].path)
+                buf_printf(&line, "%s: %s\n", p->file[i].path, what[i]);
+        cli_print_text(p->job.c, &line);
     }
     buf_free(&line);
 }
@@ -96,21 +286,24 @@ int cli_pack(struct cli *c)
     struct err e = {0};
     struct session_row row = {0};
     struct pack_about about;
-    char *made_by = xasprintf("aerie %s, %s", AERIE_VERSION, facts_build());
-    struct pack_opts o = {.level = c->with_text ? PACK_TEXT : c->no_ids ? PACK_SHAPE : PACK_IDS,
-                          .made_by = made_by};
-    struct hdb *d = NULL;
-    char *path = NULL;
-    bool ok = !(c->with_text && c->no_ids) ||
-              err_set(&e, ERR_USAGE, "--with-text keeps ids, too; expected it or --no-ids");
-    ok = ok && (!c->steps || read_range(c->steps, &o, &e));
-    ok = ok && (d = cli_open_session(c, c->word[0], &row, &e));
+    char *made_by = xasprintf("aerie %s, %s", AERIE_VERSION, facts_build()), *path = NULL;
+    struct packing p = {.job = {.c = c, .row = &row}, .opts.made_by = made_by};
+    bool ok = read_flags(&p, &e) && (p.job.d = cli_open_session(c, c->word[0], &row, &e));
+    if (ok) {
+        const struct pack_about *from = hdb_packed(p.job.d);
+        p.opts.level = from && from->level > p.opts.level ? from->level : p.opts.level;
+        p.job.level = p.opts.level;
+        p.job.path = path = c->out ? xstrdup(c->out) : default_name(&row, p.opts.level);
+    }
+    ok = ok && name_files(&p, path, &e) && prepare(&p, &e) && write_all(&p, &about, &e);
     if (ok)
-        path = c->out ? xstrdup(c->out) : default_name(&row, o.level);
-    ok = ok && hdb_pack(d, row.id, &o, path, &about, &e);
-    if (ok)
-        say_packed(c, path, &about);
-    hdb_close(d);
+        say_packed(&p, &about);
+    free_job(&p.job);
+    for (int i = 0; i < N_BESIDE; i++) {
+        free(p.file[i].path);
+        buf_free(&p.file[i].text);
+    }
+    hdb_close(p.job.d);
     session_row_free(&row);
     free(path);
     free(made_by);

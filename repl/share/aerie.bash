@@ -27,7 +27,7 @@ _aerie() {
             --weights --draft-weights --threads --raw --param --system --seed --no-graph --context --page-size
             --full-pages --swa-pages --check --bug --json" ;;
         export) flags="--format --output --db" ;;
-        pack) flags="--steps --with-text --no-ids --output --db --json" ;;
+        pack) flags="--steps --with-text --no-ids --plan --issue --output --model --draft --device --precision --threads --db --json" ;;
         db) flags="--older-than --db --json" ;;
         tokenize) flags="--model --special --jsonl" ;;
         golden) flags="--draft --eagle-capture --device --precision --threads --json" ;;
@@ -42,6 +42,7 @@ _aerie() {
         --weights|--draft-weights) COMPREPLY=($(compgen -W "stored fp8" -- "$cur")); return ;;
         --precision) COMPREPLY=($(compgen -W "bf16 f32" -- "$cur")); return ;;
         --synthetic) COMPREPLY=($(compgen -W "$synthetic" -- "$cur")); return ;;
+        --issue) COMPREPLY=($(compgen -W "sglang vllm llama.cpp" -- "$cur")); return ;;
         --theme) COMPREPLY=($(compgen -W "auto dark light" -- "$cur")); return ;;
         --color|--sanitize) COMPREPLY=($(compgen -W "auto always never" -- "$cur")); return ;;
         --log-level) COMPREPLY=($(compgen -W "off text steps tree full" -- "$cur")); return ;;

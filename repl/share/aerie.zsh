@@ -74,9 +74,11 @@ _aerie() {
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \
                 '1::' '2:session:_aerie_sessions' ;;
-        pack) _arguments $common '--steps[draft trees of A..B only]:range:' '--with-text[keep the text]' \
+        pack) _arguments $common $model '--plan[page tables of a step as JSON]:address:' \
+                '--issue[a bug report]:engine:(sglang vllm llama.cpp)' '--threads[CPU threads]:number:' \
+                '--steps[draft trees of A..B only]:range:' '--with-text[keep the text]' \
                 '--no-ids[leave token ids out]' '(-o --output)'{-o,--output}'[new file]:file:_files' \
-                '--db[database]:file:_files' '--json' '1::' '2:session:_aerie_sessions' ;;
+                '1::' '2:session:_aerie_sessions' ;;
         db) _arguments $common '--older-than[days]:days:' '--db[database]:file:_files' '--json' \
                 '1::' '2:action:(path check backup sql prune)' '3:file:_files' ;;
         tokenize) _arguments $common '(-m --model)'{-m,--model}'[folder]:folder:_files -/' \

@@ -152,7 +152,8 @@ static void test_a_pack_keeps_what_its_level_says(void **state)
         struct hdb *d = open_pack();
         static const char *const same[] = {
             "SELECT count(*) FROM turn", "SELECT count(*) FROM step", "SELECT count(*) FROM tree",
-            "SELECT count(*) FROM page_event", "SELECT count(*) FROM v_node",
+            "SELECT count(*) FROM page_event", "SELECT count(*) FROM pages",
+            "SELECT sum(length(events)) FROM pages", "SELECT count(*) FROM v_node",
             "SELECT count(*) FROM v_token", "SELECT count(*) FROM v_prompt",
             "SELECT sum(drafted * 7 + accepted) FROM step", "SELECT count(*) FROM event"};
         for (size_t i = 0; i < sizeof same / sizeof *same; i++)

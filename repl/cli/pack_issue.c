@@ -1,0 +1,366 @@
+/* pack_issue.c - a session as a bug report, in the shape of an engine's form.
+ *
+ * The headings are those of the fields of the forms that SGLang, vLLM and llama.cpp have for
+ * bugs. What only the reporter knows stays a comment to fill in; boxes are left for the reporter
+ * to tick. The report holds text only where the pack does, and ids only where the pack does. */
+#include "repl/cli/pack.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/facts.h"
+
+enum { SGLANG, VLLM, LLAMA, N_FORMS };
+static const char *const forms[] = {"sglang", "vllm", "llama.cpp"};
+
+enum { IDS_SHOWN = 4000 }; /* of the prompt; a report has to fit a form's field */
+
+int issue_form(const char *name, struct err *e)
+{
+    for (int i = 0; i < N_FORMS; i++)
+        if (!strcmp(name, forms[i]))
+            return i;
+    err_set(e, ERR_USAGE, "--issue cannot be \"%.40s\"; expected sglang, vllm or llama.cpp", name);
+    return -1;
+}
+
+/* ---- pieces ---- */
+
+static void fenced(struct buf *out, const char *lang, const char *text)
+{
+    const char *fence = strstr(text, "```") ? "````" : "```";
+    buf_printf(out, "%s%s\n%s%s%s\n\n", fence, lang, text,
+               *text && text[strlen(text) - 1] == '\n' ? "" : "\n", fence);
+}
+
+static void add_ids(struct buf *out, const struct ids *ids)
+{
+    buf_char(out, '[');
+    for (int i = 0; i < ids->n; i++)
+        buf_printf(out, "%s%d", i ? "," : "", ids->v[i]);
+    buf_char(out, ']');
+}
+
+/* The value of a line of `lines`, or `usual`; the caller frees. */
+static char *value_or(const char *lines, const char *name, const char *usual)
+{
+    char *v = facts_value(lines, name);
+    if (v && *v)
+        return v;
+    free(v);
+    return xstrdup(usual);
+}
+
+/* The name that a report gives a model: the last component of its folder. */
+static char *model_name(const struct pack_job *j, const char *key, const char *usual)
+{
+    char *dir = value_or(j->about.p, key, usual), *slash = strrchr(dir, '/');
+    char *name = xstrdup(slash && slash[1] ? slash + 1 : dir);
+    free(dir);
+    return name;
+}
+
+static bool is_on(const struct pack_job *j, const char *name)
+{
+    char *v = value_or(j->user.sampling, name, "on");
+    bool on = !strcmp(v, "on");
+    free(v);
+    return on;
+}
+
+static bool has_draft(const struct pack_job *j)
+{
+    char *v = value_or(j->about.p, "draft_dir", "");
+    bool some = *v && is_on(j, "spec");
+    free(v);
+    return some;
+}
+
+/* ---- acceptance ---- */
+
+struct accept_sum {
+    const struct past_part *part;
+    int64_t cycles, drafted, accepted, with_tree;
+    int64_t at[TREE_MAX], taken[TREE_MAX]; /* steps with a node at this depth; that accepted one */
+};
+
+static bool sum_step(const struct step_row *r, void *arg)
+{
+    struct accept_sum *s = arg;
+    if (r->turn > s->part->upto)
+        return false;
+    if (r->rec.kind == STEP_PREFILL)
+        return true;
+    s->cycles++;
+    s->drafted += r->rec.drafted;
+    s->accepted += r->rec.accepted;
+    s->with_tree += r->tree != NULL;
+    int deepest = r->tree ? tree_depth(r->tree) : 0;
+    for (int d = 1; d <= deepest; d++) {
+        s->at[d]++;
+        s->taken[d] += d <= r->rec.accepted;
+    }
+    return true;
+}
+
+static void acceptance(const struct pack_job *j, struct buf *out)
+{
+    struct accept_sum s = {0};
+    for (int i = 0; i < j->past.n_part; i++) {
+        s.part = &j->past.part[i];
+        hdb_steps(j->d, s.part->session, 0, sum_step, &s, NULL);
+    }
+    if (!s.drafted) {
+        buf_str(out, "No step of the session drafted.\n\n");
+        return;
+    }
+    buf_printf(out, "Mean acceptance length %.2f (1 + accepted / steps, bonus included): %lld of %lld "
+               "drafted tokens in %lld decode steps of the session.\n\n",
+               1 + (double)s.accepted / (double)s.cycles, (long long)s.accepted, (long long)s.drafted,
+               (long long)s.cycles);
+    if (!s.with_tree)
+        return;
+    buf_str(out, "| depth | accepted | of steps with a node there | rate |\n|---|---|---|---|\n");
+    for (int d = 1; d < TREE_MAX && s.at[d]; d++)
+        buf_printf(out, "| %d | %lld | %lld | %.3f |\n", d, (long long)s.taken[d], (long long)s.at[d],
+                   (double)s.taken[d] / (double)s.at[d]);
+    buf_char(out, '\n');
+}
+
+/* ---- how to reproduce ---- */
+
+static void launch_line(const struct pack_job *j, int form, struct buf *out)
+{
+    char *model = model_name(j, "model_dir", "MODEL"), *draft = model_name(j, "draft_dir", "DRAFT");
+    char *steps = value_or(j->user.sampling, "draft.steps", "5");
+    char *topk = value_or(j->user.sampling, "draft.topk", "1");
+    char *nodes = value_or(j->user.sampling, "draft.nodes", "6");
+    char *page = value_or(j->about.p, "page_size", "16");
+    bool ngram = !strcmp(draft, "ngram"), spec = has_draft(j);
+    switch (form) {
+    case SGLANG:
+        buf_printf(out, "python3 -m sglang.launch_server --model-path %s --page-size %s", model, page);
+        if (spec && ngram)
+            buf_printf(out, " --speculative-algorithm NGRAM --speculative-num-draft-tokens %s", nodes);
+        else if (spec)
+            buf_printf(out, " --speculative-algorithm EAGLE3 --speculative-draft-model-path %s"
+                       " --speculative-num-steps %s --speculative-eagle-topk %s"
+                       " --speculative-num-draft-tokens %s", draft, steps, topk, nodes);
+        break;
+    case VLLM:
+        buf_printf(out, "vllm serve %s --block-size %s", model, page);
+        if (spec && ngram)
+            buf_printf(out, " --speculative-config '{\"method\":\"ngram\",\"num_speculative_tokens\":%s}'",
+                       steps);
+        else if (spec)
+            buf_printf(out, " --speculative-config '{\"method\":\"eagle3\",\"model\":\"%s\","
+                       "\"num_speculative_tokens\":%s}'", draft, steps);
+        break;
+    default:
+        buf_printf(out, "llama-server -m %s.gguf", model);
+        if (spec && !ngram)
+            buf_printf(out, " --model-draft %s.gguf --draft-max %s", draft, steps);
+    }
+    buf_char(out, '\n');
+    free(model);
+    free(draft);
+    free(steps);
+    free(topk);
+    free(nodes);
+    free(page);
+}
+
+/* Settings that a server's API has, too: ,"temperature":0.7 ... */
+static void sampling_json(const struct pack_job *j, int form, struct buf *out)
+{
+    static const char *const name[] = {"temperature", "top_p", "top_k", "min_p", "seed"};
+    static const char *const usual[] = {"0", "1", "0", "0", ""};
+    char *heat = value_or(j->user.sampling, "temperature", "0");
+    bool greedy = atof(heat) == 0;
+    for (int i = 0; i < 5; i++) {
+        char *v = value_or(j->user.sampling, name[i], usual[i]);
+        bool shown = i == 0 || (!greedy && strcmp(v, usual[i]) != 0 && !(i == 4 && form == SGLANG));
+        if (shown)
+            buf_printf(out, ",\"%s\":%s", name[i], v);
+        free(v);
+    }
+    free(heat);
+}
+
+static void curl_line(const struct pack_job *j, int form, struct buf *out)
+{
+    static const char *const url[] = {"http://localhost:30000/v1/completions",
+                                      "http://localhost:8000/v1/completions",
+                                      "http://localhost:8080/completion"};
+    char *model = model_name(j, "model_dir", "MODEL");
+    buf_printf(out, "curl -s %s -H 'Content-Type: application/json' -d '{", url[form]);
+    if (form != LLAMA)
+        buf_printf(out, "\"model\":\"%s\",", model);
+    buf_str(out, "\"prompt\":");
+    if (j->user.tokens.n <= IDS_SHOWN)
+        add_ids(out, &j->user.tokens);
+    else
+        buf_str(out, "PROMPT_IDS");
+    buf_printf(out, ",\"%s\":%d", form == LLAMA ? "n_predict" : "max_tokens",
+               max_int(1, j->reply.tokens.n));
+    sampling_json(j, form, out);
+    buf_printf(out, ",%s}'\n", form == LLAMA ? "\"return_tokens\":true,\"cache_prompt\":false"
+                                             : "\"return_token_ids\":true,\"logprobs\":1");
+    free(model);
+}
+
+static void reproduction(const struct pack_job *j, int form, struct buf *out)
+{
+    struct buf text = {0};
+    launch_line(j, form, &text);
+    buf_str(out, "Launch (a line that fits the settings below; yours, if it was another):\n\n");
+    fenced(out, "sh", text.p);
+    buf_clear(&text);
+    if (j->level == PACK_SHAPE) {
+        buf_str(out, "Token ids were left out of this report (`--no-ids`), so there is no request to "
+                     "repeat.\n\n");
+    } else {
+        curl_line(j, form, &text);
+        buf_printf(out, "The prompt of turn %d as token ids (%d of them), and no chat template in "
+                   "between:\n\n", j->turn, j->user.tokens.n);
+        fenced(out, "sh", text.p);
+    }
+    if (j->level != PACK_SHAPE && j->user.tokens.n > IDS_SHOWN)
+        buf_printf(out, "PROMPT_IDS is too long for this form: `aerie --json show %s:%d` prints it as "
+                   "`tokens`.\n\n", j->path, j->turn);
+    buf_free(&text);
+}
+
+/* ---- what was seen ---- */
+
+static void margin_line(const struct pack_job *j, struct buf *out)
+{
+    const struct step_rec *r = &j->at.rec;
+    if (!j->at.turn) {
+        buf_printf(out, "Step %d.%d is not in the log.\n\n", j->turn, j->step);
+        return;
+    }
+    buf_printf(out, "Step %d.%d (%s): %s at position %d, %d row%s, %d of %d drafted tokens accepted",
+               j->turn, j->step, j->chosen, step_kind_name(r->kind), r->pos0, r->rows, plural(r->rows),
+               r->accepted, r->drafted);
+    if (isnan(r->margin))
+        buf_str(out, "; its margin was not recorded.\n\n");
+    else
+        buf_printf(out, "; margin %.6f (best less second best log probability of its last token)."
+                   "\n\n", (double)r->margin);
+}
+
+static void text_block(struct buf *out, const char *title, const char *text)
+{
+    struct buf clean = {0};
+    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+        text_sanitise(&clean, p, strcspn(p, "\n"), false, NULL);
+        buf_char(&clean, '\n');
+    }
+    buf_printf(out, "%s:\n\n", title);
+    fenced(out, "", clean.n ? clean.p : "\n");
+    buf_free(&clean);
+}
+
+static void observed(const struct pack_job *j, const char *control, struct buf *out)
+{
+    buf_str(out, "<!-- What is wrong with the server's answer, in a sentence or two. Its output ids go "
+                 "below those of the reference. -->\n\n");
+    buf_printf(out, "Reference: aerie, session %s, turn %d.\n\n", j->row->id, j->turn);
+    if (j->level == PACK_TEXT) {
+        text_block(out, "Message", j->user.text);
+        text_block(out, "Reply", j->reply.text ? j->reply.text : "");
+    }
+    if (j->level != PACK_SHAPE) {
+        struct buf ids = {0};
+        add_ids(&ids, &j->reply.tokens);
+        buf_printf(out, "Output ids of the reference (%d, ended: %s):\n\n", j->reply.tokens.n,
+                   j->reply.stop && *j->reply.stop ? j->reply.stop : "not ended");
+        fenced(out, "", ids.p);
+        buf_str(out, "Output ids of the server: <!-- paste -->\n\n");
+        buf_free(&ids);
+    }
+    margin_line(j, out);
+    acceptance(j, out);
+    buf_printf(out, "Control run: %s\n\n", control);
+}
+
+/* Settings, build, device, models: as lines, for a code block. */
+static void environment(const struct pack_job *j, struct buf *out)
+{
+    struct buf lines = {0}, settings = {0};
+    static const char *const names[] = {"model_sha", "draft_sha", "tokenizer_sha"};
+    char *model = model_name(j, "model_dir", "?"), *draft = model_name(j, "draft_dir", "none");
+    facts_computed(j->about.p, &lines);
+    facts_settings(j->user.sampling, &settings);
+    buf_printf(out, "reference      %s\nsettings       %s\nmodel          %s\ndraft          %s\n", lines.p,
+               settings.n ? settings.p : "defaults", model, draft);
+    for (int i = 0; i < 3; i++) {
+        char *sha = value_or(j->about.p, names[i], "none");
+        buf_printf(out, "%-14s %s\n", names[i], sha);
+        free(sha);
+    }
+    buf_printf(out, "pack           %s\n", strrchr(j->path, '/') ? strrchr(j->path, '/') + 1 : j->path);
+    free(model);
+    free(draft);
+    buf_free(&lines);
+    buf_free(&settings);
+}
+
+/* ---- the forms ---- */
+
+static void sglang_form(const struct pack_job *j, const char *control, struct buf *out)
+{
+    struct buf env = {0};
+    buf_str(out, "### Checklist\n\n- [ ] I searched related issues.\n- [ ] The bug persists in the latest "
+                 "version.\n- [ ] Environment and a minimal reproduction are below.\n\n### Describe the "
+                 "bug\n\n");
+    observed(j, control, out);
+    buf_str(out, "### Reproduction\n\n");
+    reproduction(j, SGLANG, out);
+    buf_str(out, "### Environment\n\n<!-- output of: python3 -m sglang.check_env -->\n\n");
+    environment(j, &env);
+    fenced(out, "", env.p);
+    buf_free(&env);
+}
+
+static void vllm_form(const struct pack_job *j, const char *control, struct buf *out)
+{
+    struct buf env = {0};
+    buf_str(out, "### Your current environment\n\n<details>\n<summary>The output of <code>python "
+                 "collect_env.py</code></summary>\n\n<!-- paste -->\n\n</details>\n\n");
+    environment(j, &env);
+    fenced(out, "text", env.p);
+    buf_str(out, "### \xF0\x9F\x90\x9B Describe the bug\n\n");
+    observed(j, control, out);
+    reproduction(j, VLLM, out);
+    buf_str(out, "### Before submitting a new issue...\n\n- [ ] I searched for relevant issues.\n");
+    buf_free(&env);
+}
+
+static void llama_form(const struct pack_job *j, const char *control, struct buf *out)
+{
+    struct buf env = {0};
+    char *device = value_or(j->about.p, "device", "?"), *model = model_name(j, "model_dir", "?");
+    buf_str(out, "### Name and Version\n\n<!-- output of: llama-cli --version -->\n\n### Operating "
+                 "systems\n\nLinux\n\n### GGML backends\n\n");
+    buf_str(out, strncmp(device, "cuda", 4) ? "CPU\n\n" : "CUDA\n\n");
+    buf_printf(out, "### Hardware\n\n%s\n\n### Models\n\n%s <!-- file and quantization -->\n\n"
+               "### Problem description & steps to reproduce\n\n", device, model);
+    observed(j, control, out);
+    reproduction(j, LLAMA, out);
+    buf_str(out, "### First Bad Commit\n\n<!-- if you bisected -->\n\n### Relevant log output\n\n");
+    environment(j, &env);
+    fenced(out, "shell", env.p);
+    free(device);
+    free(model);
+    buf_free(&env);
+}
+
+void issue_report(const struct pack_job *j, int form, const char *control, struct buf *out)
+{
+    static void (*const write[])(const struct pack_job *, const char *, struct buf *) = {
+        sglang_form, vllm_form, llama_form};
+    write[form](j, control, out);
+}

@@ -1,0 +1,219 @@
+/* pack_run.c - computes a session again for `aerie pack`: the plans of one step, and the control
+ * run without drafting. Both need the model; see rerun.h. / */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/json.h"
+#include "repl/cli/pack.h"
+#include "repl/facts.h"
+#include "repl/rerun.h"
+
+struct watch {
+    const struct pack_job *j;
+    bool plans;            /* the step's plans are wanted */
+    struct event step;     /* a copy of the step's; kind 0: not seen */
+    bool has_step, has_end;
+    struct ids reply;      /* of the turn */
+    struct backend_info info; /* strings live as long as the backend */
+};
+
+/* The models must be those of the session; anything else may differ, and the reader is told. */
+static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
+{
+    struct watch *w = arg;
+    struct buf differs = {0};
+    facts_compare(about, now, &differs);
+    bool same = !differs.n || !strstr(differs.p, "another ");
+    if (!same)
+        err_set(e, ERR_USAGE, "the session was made with %s; -m and --draft name its models", differs.p);
+    buf_free(&differs);
+    w->info = *backend_info(b);
+    if (same && w->plans && !backend_has(b, VIEW_PLAN))
+        same = err_set(e, ERR_USAGE, "no plan of a step: %s", b->lacks[VIEW_PLAN]);
+    if (same && w->plans)
+        b->plan->keep(b, w->j->turn, w->j->step);
+    return same;
+}
+
+static bool on_event(void *arg, const struct act *a, struct event *ev)
+{
+    struct watch *w = arg;
+    if (!a || a->user.n != w->j->turn)
+        return true;
+    if (ev->kind == EV_STEP && ev->step == w->j->step) {
+        event_free(&w->step);
+        event_copy(&w->step, ev);
+        w->has_step = true;
+    }
+    if (ev->kind == EV_TURN_END) {
+        w->reply.n = 0;
+        ids_cat(&w->reply, ev->tokens.v, ev->tokens.n);
+        w->has_end = true;
+    }
+    return true;
+}
+
+static bool run(struct pack_job *j, struct watch *w, const char *const *with, int n_with,
+                struct rerun *r, struct err *e)
+{
+    struct script s = {0};
+    struct cli *c = j->c;
+    struct rerun_how how = {.engine = c->opt.engine, .model_given = c->model_given,
+                            .draft_given = c->draft_given, .with = with, .n_with = n_with,
+                            .turn = j->turn, .step = w->plans ? j->step : 0};
+    how.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    struct rerun_calls on = {.opened = on_opened, .event = on_event, .arg = w};
+    bool ok = script_read(&s, j->d, j->row->id, e);
+    s.by_ids |= !w->plans; /* the same prompt, whatever the turns before it said */
+    ok = ok && rerun_play(r, &s, &how, &on, e);
+    cli_progress_end();
+    script_free(&s);
+    return ok;
+}
+
+/* ---- plans ---- */
+
+static void digest(struct buf *b, const char *key, uint64_t v)
+{
+    jput_key(b, key);
+    jput_digest(b, v);
+}
+
+/* Makes every token of the plans -1, and every digest, which is over tokens, too, 0. */
+static void hide_tokens(struct buf *plans)
+{
+    static const char tokens[] = "\"token\":[", digests[] = "\"digest\":\"";
+    struct buf out = {0};
+    for (char *p = plans->p; *p;) {
+        bool ids = !strncmp(p, tokens, sizeof tokens - 1);
+        if (!strncmp(p, digests, sizeof digests - 1))
+            memset(p + sizeof digests - 1, '0', 16);
+        if (!ids) {
+            buf_char(&out, *p++);
+            continue;
+        }
+        buf_str(&out, tokens);
+        for (p += sizeof tokens - 1; *p != ']'; p += strcspn(p, ",]"), p += *p == ',')
+            buf_str(&out, p[-1] == '[' ? "-1" : ",-1");
+    }
+    buf_free(plans);
+    *plans = out;
+}
+
+static void print_step(const struct pack_job *j, const struct watch *w, struct buf *b)
+{
+    const struct step_rec *r = &w->step.rec;
+    jput_kstr(b, "kind", step_kind_name(r->kind));
+    jput_kint(b, "prefix", r->pos0);
+    jput_kint(b, "rows", r->rows);
+    jput_kint(b, "drafted", r->drafted);
+    jput_kint(b, "accepted", r->accepted);
+    jput_key(b, "tokens");
+    struct ids ids = {0};
+    ids_cat(&ids, w->step.tokens.v, w->step.tokens.n);
+    for (int i = 0; i < ids.n && j->level == PACK_SHAPE; i++)
+        ids.v[i] = -1;
+    jput_ints(b, ids.v, ids.n);
+    ids_free(&ids);
+    if (j->level != PACK_SHAPE)
+        digest(b, "logit_digest", r->logit_digest);
+    jput_kbool(b, "equal", j->at.turn && j->at.rec.logit_digest == r->logit_digest);
+    jput_key(b, "tree");
+    if (!w->step.tree) {
+        jput_open(b, '[');
+        jput_close(b, ']');
+        return;
+    }
+    struct tree t = *w->step.tree;
+    for (int i = 0; i < t.n && j->level == PACK_SHAPE; i++)
+        t.token[i] = -1;
+    tree_json(&t, b);
+}
+
+static void print_plans(const struct pack_job *j, const struct watch *w, struct buf *plans,
+                        struct buf *b)
+{
+    static const char *const sha[] = {"model_sha", "draft_sha"};
+    if (j->level == PACK_SHAPE)
+        hide_tokens(plans);
+    jput_open(b, '{');
+    jput_kint(b, "aerie_plan", 1);
+    jput_kstr(b, "made_by", "aerie " AERIE_VERSION);
+    jput_kstr(b, "session", j->row->id);
+    jput_kint(b, "turn", j->turn);
+    jput_kint(b, "step", j->step);
+    for (int i = 0; i < 2; i++) {
+        char *v = facts_value(j->about.p, sha[i]);
+        jput_kstr(b, sha[i], v);
+        free(v);
+    }
+    jput_kint(b, "page_size", w->info.page_size);
+    jput_kint(b, "window", w->info.window);
+    jput_kint(b, "layers", w->info.n_layer);
+    jput_kint(b, "sliding_layers", w->info.n_swa_layer);
+    if (w->has_step)
+        print_step(j, w, b);
+    else /* the step failed: nothing of it was committed */
+        jput_kstr(b, "kind", NULL), jput_key(b, "tree"), jput_raw(b, "[]");
+    jput_key(b, "plans");
+    jput_raw(b, plans->p);
+    jput_close(b, '}');
+    buf_char(b, '\n');
+}
+
+bool run_plan(struct pack_job *j, struct buf *out, struct err *e)
+{
+    struct watch w = {.j = j, .plans = true};
+    struct rerun r = {0};
+    struct buf plans = {0};
+    bool ok = run(j, &w, NULL, 0, &r, e);
+    if (ok && !(r.backend && r.backend->plan->kept(r.backend, &plans)))
+        ok = err_set(e, ERR_NEGATIVE, "turn %d has no step %d when it is computed again", j->turn,
+                     j->step);
+    if (ok)
+        print_plans(j, &w, &plans, out);
+    rerun_close(&r);
+    event_free(&w.step);
+    ids_free(&w.reply);
+    buf_free(&plans);
+    return ok;
+}
+
+/* ---- the control run ---- */
+
+static void compare(const struct pack_job *j, const struct watch *w, struct buf *out)
+{
+    const struct ids *log = &j->reply.tokens, *now = &w->reply;
+    int n = min_int(log->n, now->n), i = 0;
+    while (i < n && log->v[i] == now->v[i])
+        i++;
+    buf_printf(out, "the same prompt without drafting (`spec=off`): ");
+    if (i == log->n && log->n == now->n)
+        buf_printf(out, "all %d ids are equal.", log->n);
+    else if (i == n)
+        buf_printf(out, "the first %d ids are equal, then one reply ends (%d ids with drafting, %d "
+                   "without).", i, log->n, now->n);
+    else if (j->level == PACK_SHAPE)
+        buf_printf(out, "id %d of the reply differs.", i);
+    else
+        buf_printf(out, "id %d of the reply differs: %d with drafting, %d without.", i, log->v[i],
+                   now->v[i]);
+}
+
+void run_control(struct pack_job *j, struct buf *out)
+{
+    static const char *const off[] = {"spec=off"};
+    struct watch w = {.j = j};
+    struct rerun r = {0};
+    struct err e = {0};
+    if (run(j, &w, off, 1, &r, &e) && w.has_end)
+        compare(j, &w, out);
+    else
+        buf_printf(out, "not run on this machine. Where the model is, `aerie replay %s --with spec=off` "
+                   "runs it.", j->path);
+    if (!w.has_end && e.msg[0] && !j->c->opt.quiet)
+        fprintf(stderr, "aerie: no control run: %s\n", e.msg);
+    rerun_close(&r);
+    event_free(&w.step);
+    ids_free(&w.reply);
+}
