@@ -147,7 +147,7 @@ struct event {
      * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode.
      * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
-     * channel) or why it was refused, tokens, reason, n_drafted, n_accepted, n_steps; END: reason
+     * channel) or why it was refused, tokens, facts, reason, n_drafted, n_accepted, n_steps; END: reason
      * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
      * calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why there is none. */
     char parent[SESSION_ID];

@@ -31,6 +31,8 @@ struct job {
     int n_read;      /* tokens of the reply that the reader has taken */
     struct batch_rec rec;
     int n_steps, n_drafted, n_accepted;
+    struct token_fact *fact; /* (n_fact) of the generated tokens */
+    int n_fact, cap_fact;
     enum stop_reason reason;
 };
 
@@ -82,6 +84,17 @@ static bool drafting(const struct batch *b)
 static int generated(const struct job *j, const struct ids *tok)
 {
     return tok->n - j->prompt.n;
+}
+
+/* Keeps what the target gave for the tokens that the lane's last pass appended. */
+static void take_facts(struct job *j, const struct lane *l)
+{
+    if (j->n_fact + l->n_new > j->cap_fact) {
+        j->cap_fact = 2 * j->cap_fact + l->n_new;
+        j->fact = xrealloc(j->fact, (size_t)j->cap_fact, sizeof *j->fact);
+    }
+    for (int i = 0; i < l->n_new; i++)
+        j->fact[j->n_fact++] = l->fact[i];
 }
 
 static void refuse(struct job *j, enum stop_reason why, const char *text)
@@ -144,6 +157,8 @@ static void report_job(struct batch *b, const struct job *j)
     buf_add(&ev.text, j->text.p, j->text.n);
     if (!j->rec.refused)
         ids_cat(&ev.tokens, j->tok.v + j->prompt.n, j->rec.n_tokens);
+    if (!j->rec.refused && j->n_fact == j->rec.n_tokens)
+        ev.facts = facts_copy(j->fact, j->n_fact);
     ev.n_steps = j->n_steps;
     ev.n_drafted = j->n_drafted;
     ev.n_accepted = j->n_accepted;
@@ -325,6 +340,8 @@ static bool join(struct batch *b, int i, struct err *e)
     j->rec.n_computed += b->n_computed - before;
     j->state = JOB_LIVE;
     if (ok)
+        take_facts(j, l);
+    if (ok)
         lane_park(b->r, l);
     else
         set_aside(b, b->n_live - 1);
@@ -416,6 +433,7 @@ static void count(struct batch *b, int k)
 {
     const struct lane *l = &b->lane[k];
     struct job *j = &b->job[b->at[k]];
+    take_facts(j, l);
     j->n_steps++;
     j->rec.n_spec += l->rec.drafted > 0;
     j->n_drafted += l->rec.drafted;
@@ -524,6 +542,7 @@ static void free_jobs(struct batch *b)
         ids_free(&j->prompt);
         ids_free(&j->tok);
         buf_free(&j->text);
+        free(j->fact);
     }
     free(b->job);
 }

@@ -9,6 +9,7 @@
 #include "repl/cli/parity.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +44,7 @@ static void complain(void *arg, const char *line)
 static void outcome_free(struct outcome *o)
 {
     ids_free(&o->ids);
+    free(o->margin);
     *o = (struct outcome){0};
 }
 
@@ -67,6 +69,10 @@ static void take_reply(struct run *r, struct event *ev)
     o->n_drafted = ev->n_drafted;
     o->n_accepted = ev->n_accepted;
     ids_cat(&o->ids, ev->tokens.v, ev->tokens.n);
+    if (ev->facts && ev->tokens.n)
+        o->margin = xcalloc((size_t)ev->tokens.n, sizeof *o->margin);
+    for (int i = 0; o->margin && i < ev->tokens.n; i++)
+        o->margin[i] = ev->facts[i].rival < 0 ? NAN : ev->facts[i].logp - ev->facts[i].rival_logp;
     if (o->refused)
         snprintf(o->why, sizeof o->why, "%s", ev->text.n ? ev->text.p : "");
     else if (r->asked[ev->batch.index].answer)
@@ -237,7 +243,9 @@ static bool keep(struct run *r, const struct outcome *o, int n, struct err *e)
     bool ok = true;
     for (int i = 0; ok && i < n; i++)
         ok = fwrite(&o[i], sizeof o[i], 1, r->kept) == 1 &&
-             fwrite(o[i].ids.v, sizeof *o[i].ids.v, (size_t)o[i].ids.n, r->kept) == (size_t)o[i].ids.n;
+             fwrite(o[i].ids.v, sizeof *o[i].ids.v, (size_t)o[i].ids.n, r->kept) == (size_t)o[i].ids.n &&
+             (!o[i].margin ||
+              fwrite(o[i].margin, sizeof *o[i].margin, (size_t)o[i].ids.n, r->kept) == (size_t)o[i].ids.n);
     return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s", strerror(errno));
 }
 
@@ -250,7 +258,11 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
         ids.n = ids.cap = ok ? o[i].ids.n : 0;
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
         ok = ok && fread(ids.v, sizeof *ids.v, (size_t)ids.n, r->kept) == (size_t)ids.n;
+        bool margins = ok && o[i].margin != NULL; /* the pointer is that of the outcome that was kept */
         o[i].ids = ids;
+        o[i].margin = margins ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
+        ok = ok && (!margins ||
+                    fread(o[i].margin, sizeof *o[i].margin, (size_t)ids.n, r->kept) == (size_t)ids.n);
     }
     return ok || err_set(e, ERR_USAGE, "cannot read the kept replies of a: %s", strerror(errno));
 }

@@ -12,6 +12,7 @@ struct outcome {
     enum stop_reason reason;
     int n_prompt, n_steps, n_spec, n_drafted, n_accepted; /* n_spec: steps that drafted */
     struct ids ids;
+    float *margin; /* (ids.n) log probability of a token less its best rival's; NULL: not known */
     char answer[64]; /* the number that the reply gives; "": none, or none was asked for */
     char why[200];
 };

@@ -1,5 +1,6 @@
 /* parity_report.c - what `aerie parity` prints: a line for each reply that differs, the sums of both
  * sides, and the verdict. See parity.h. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,6 +41,15 @@ static void add_up(struct parity *p, const struct comparison *c)
 static bool knows(const struct parity *p, int side)
 {
     return p->same_tokens || side == 1; /* the engine of side b is opened last */
+}
+
+/* How close the choice was where the ids part, on the first side that knows; NAN: none does. */
+static double margin_at(const struct comparison *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->index >= 0 && c->index < c->side[i]->ids.n && c->side[i]->margin)
+            return (double)c->side[i]->margin[c->index];
+    return (double)NAN;
 }
 
 static void token_json(const struct parity *p, const struct comparison *c, int side, struct buf *b)
@@ -104,6 +114,7 @@ static void prompt_json(const struct parity *p, const struct comparison *c)
             jput_key(&b, name);
             token_json(p, c, i, &b);
         }
+        jput_kreal(&b, "margin", margin_at(c));
         jput_close(&b, '}');
     }
     jput_close(&b, '}');
@@ -141,6 +152,8 @@ static void prompt_text(const struct parity *p, const struct comparison *c)
         add_token(p, c, 0, &s);
         sheet_add(&s, ST_TEXT, ", ");
         add_token(p, c, 1, &s);
+        if (isfinite(margin_at(c)))
+            sheet_printf(&s, ST_TEXT, "; margin %.3g", margin_at(c));
     }
     sheet_line(&s);
     cli_print(p->c, &s);

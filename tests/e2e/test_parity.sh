@@ -32,14 +32,14 @@ parity "$T/few" --a page_size=1 --a draft.topk=4 --a draft.nodes=16 --b page_siz
 result "two engines, one after the other" $?
 parity "$T/few" --b draft=ngram; [ $rc = 0 ]; result "another drafter" $?
 parity "$T/prompts" -p temperature=1.5 --b seed=2
-[ $rc = 1 ] && has '^prompt [0-9]+ \(line [0-9]+\) differs at position [0-9]+, token [0-9]+ of the reply: ".*" \([0-9]+\) with a, ".*" \([0-9]+\) with b$' &&
+[ $rc = 1 ] && has '^prompt [0-9]+ \(line [0-9]+\) differs at position [0-9]+, token [0-9]+ of the reply: ".*" \([0-9]+\) with a, ".*" \([0-9]+\) with b; margin -?[0-9.e-]+$' &&
     has '^different: 40 of 40 prompts compared, [1-9][0-9]* differ'
 result "other random numbers differ, and it is said where" $?
 [ "$(grep -c '^prompt ' "$T/out")" = "$(sed -n 's/^different: .* compared, \([0-9]*\) differs\{0,1\}$/\1/p' "$T/out")" ]
 result "a line for each that differs" $?
 # sampling makes close calls: a rounding of the weights shows
 parity "$T/prompts" -p temperature=1.5 -p max_tokens=200 --b weights=fp8 --json
-[ $rc = 1 ] && has '"equal":false,.*"first":\{"index":[0-9]+,"position":[0-9]+,"a":\{"token":[0-9]+,"text":".*"\},"b":'
+[ $rc = 1 ] && has '"equal":false,.*"first":\{"index":[0-9]+,"position":[0-9]+,"a":\{"token":[0-9]+,"text":".*"\},"b":\{.*\},"margin":-?[0-9.e-]+\}\}$'
 result "weights of 8 bits differ" $?
 few 40; faulty() { run parity "$T/few" -p max_tokens=60 -p draft.topk=4 -p draft.nodes=16 --b bug.24617=on "$@"; }
 faulty -p check=off
