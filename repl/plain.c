@@ -169,43 +169,6 @@ static void plain_past(struct app *a, const struct turn_row *r, const char *gone
 
 /* ---- a reply --------------------------------------------------------------------------------- */
 
-/* Where the last character begins that a combining mark may still follow. */
-static size_t last_base(const char *s, size_t n)
-{
-    size_t base = n;
-    for (size_t i = 0; i < n;) {
-        uint32_t cp;
-        size_t k = utf8_decode(s + i, n - i, &cp);
-        if (base == n || text_cp_width(cp) > 0)
-            base = i;
-        i += k;
-    }
-    return base;
-}
-
-/* Sanitises the next piece of a stream. An accent in a token of its own belongs to the letter
- * before it, which is printed already: so both are sanitised together, and only what the piece adds
- * is appended to out. */
-static void stream_clean(struct buf *tail, const char *s, size_t n, struct buf *out)
-{
-    enum { MAX_TAIL = 256 };
-    struct buf before = {0}, after = {0};
-    text_sanitise(&before, tail->p ? tail->p : "", tail->n, true, NULL);
-    buf_add(tail, s, n);
-    text_sanitise(&after, tail->p, tail->n, true, NULL);
-    if (after.n >= before.n && (before.n == 0 || memcmp(before.p, after.p, before.n) == 0))
-        buf_add(out, after.p + before.n, after.n - before.n);
-    else
-        text_sanitise(out, s, n, true, NULL);
-    size_t base = last_base(tail->p, tail->n);
-    if (tail->n - base > MAX_TAIL)
-        base = tail->n;
-    memmove(tail->p, tail->p + base, tail->n - base);
-    tail->n -= base;
-    buf_free(&before);
-    buf_free(&after);
-}
-
 static void show_text(struct app *a, const struct event *ev)
 {
     struct plain *p = plain_of(a);
@@ -223,7 +186,7 @@ static void show_text(struct app *a, const struct event *ev)
         if (p->think && !a->opt.quiet && clean.n)
             fwrite(clean.p, 1, clean.n, stderr);
     } else if (p->sanitise) {
-        stream_clean(&p->tail, ev->text.p, ev->text.n, &clean);
+        text_sanitise_next(&p->tail, ev->text.p, ev->text.n, &clean);
         write_out(a, clean.p, clean.n);
     } else {
         write_out(a, ev->text.p, ev->text.n);

@@ -85,6 +85,11 @@ void sheet_to_text(const struct sheet *s, bool color, struct buf *out);
 
 /* Appends sanitised text to out. *escaped, if not NULL, is increased by the number of escapes. */
 void text_sanitise(struct buf *out, const char *bytes, size_t n, bool keep_newlines, int *escaped);
+/* Sanitises the next piece of a stream, line ends kept. An accent in a token of its own belongs to
+ * the letter before it, which is printed already: so both are sanitised together, and only what the
+ * piece adds is appended to out. tail: the stream's last character and its marks, empty at its
+ * beginning. */
+void text_sanitise_next(struct buf *tail, const char *s, size_t n, struct buf *out);
 /* Width in terminal cells of sanitised UTF-8, by grapheme clusters (utf8proc). */
 int text_width(const char *s, size_t n);
 /* Bytes of the longest prefix of s that fits in `cells`; *used is its width. */

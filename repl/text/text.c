@@ -335,3 +335,39 @@ size_t text_fit(const char *s, size_t n, int cells, int *used)
         *used = w;
     return at;
 }
+
+/* ---- a stream of text ------------------------------------------------------------------------ */
+
+/* Where the last character begins that a combining mark may still follow. */
+static size_t last_base(const char *s, size_t n)
+{
+    size_t base = n;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t k = utf8_decode(s + i, n - i, &cp);
+        if (base == n || text_cp_width(cp) > 0)
+            base = i;
+        i += k;
+    }
+    return base;
+}
+
+void text_sanitise_next(struct buf *tail, const char *s, size_t n, struct buf *out)
+{
+    enum { MAX_TAIL = 256 };
+    struct buf before = {0}, after = {0};
+    text_sanitise(&before, tail->p ? tail->p : "", tail->n, true, NULL);
+    buf_add(tail, s, n);
+    text_sanitise(&after, tail->p, tail->n, true, NULL);
+    if (after.n >= before.n && (before.n == 0 || memcmp(before.p, after.p, before.n) == 0))
+        buf_add(out, after.p + before.n, after.n - before.n);
+    else
+        text_sanitise(out, s, n, true, NULL);
+    size_t base = last_base(tail->p, tail->n);
+    if (tail->n - base > MAX_TAIL)
+        base = tail->n;
+    memmove(tail->p, tail->p + base, tail->n - base);
+    tail->n -= base;
+    buf_free(&before);
+    buf_free(&after);
+}
