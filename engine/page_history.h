@@ -4,11 +4,11 @@
  * Packed steps of one session are applied in order, the first of them one that begins with PAGE_RESET;
  * the result is what pages->table showed after the last of them.
  *
- * struct page_tape keeps packed steps so that any of them can be found quickly: steps are in groups, and
- * the first step of a group holds the whole state instead of the change. The ring of a live session and
- * the recorded one of the log both keep one. Cost of a step, the
- * whole states included: 50 bytes (trees of 6) to 220 (of 64) with pages of 16 tokens, 350 to 2,600 with
- * pages of 1; under 2 microseconds with pages of 16 (tests/bench/bench_time.c).
+ * struct page_tape, the ring of a live session, keeps packed steps so that any of them can be found
+ * quickly: steps are in groups, and the first step of a group holds the whole state instead of the
+ * change. Cost of a step, with pages of 16 tokens: 50 bytes (trees of 6) to 220 (of 64) and the whole
+ * state every TAPE_STEPS steps, and under 2 microseconds; with pages of 1: 350 to 2,600 bytes and up to
+ * 14 microseconds (tests/bench/bench_time.c).
  *
  * No locks, no engine state: the caller's thread, or the caller's lock.
  */
