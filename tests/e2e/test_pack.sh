@@ -5,7 +5,7 @@ AERIE=${AERIE:-$PWD/build/aerie}
 T=$(mktemp -d) || exit 2
 trap 'rm -rf "$T"' EXIT
 export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-EXAMPLE=$PWD/tests/e2e/plan_example.py MODELS=$PWD/models/nestling
+OLD=$PWD/tests/logs/version-3.aerie EXAMPLE=$PWD/tests/e2e/plan_example.py MODELS=$PWD/models/nestling
 # a model of its own, which is renamed below: the bundled one with another last weight
 cp -r "$MODELS/target" "$T/model"; chmod -R u+w "$T/model"
 weights=$(echo "$T"/model/*.safetensors); printf '\x3c' | dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 1)) conv=notrunc status=none
@@ -145,6 +145,10 @@ refuse 2 'expected it or --no-ids' pack "$ID" --with-text --no-ids -o x.aerie
 refuse 1 'No such file or directory; expected a file of aerie pack' show ./missing.aerie
 refuse 2 'is a session log, no pack' show "$T/data/aerie/sessions.db"
 printf 'not a pack' >x.aerie; refuse 4 'x.aerie is no session log' show ./x.aerie; rm -f x.aerie
+
+# ---- a pack of an older version ----
+aerie show "$OLD:2.2" >"$T/out" && grep -q 'accepted 5 of 5' "$T/out" && aerie replay "$OLD" --check | grep -q '^equal: 2 turns, 12 steps'
+result "a pack of schema version 3 is read and computed again" $?
 
 # ---- changed bytes ----
 RANDOM=15
