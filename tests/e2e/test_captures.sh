@@ -1,16 +1,6 @@
 #!/bin/bash
 # /calibrate and aerie doctor --draft say on which of the target's states the bundled head was trained.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-build/aerie}
-T=$(mktemp -d) || exit 2
-trap 'rm -rf "$T"' EXIT
-export XDG_CONFIG_HOME=$T/config XDG_DATA_HOME=$T/data XDG_STATE_HOME=$T/state
-
-n=0
-result() { # name, status
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; sed 's/^/# /' "$T/out"; fi
-}
+. "$(dirname "$0")/kit.sh"
 says() { # name, text, command...
     local name=$1 text=$2
     shift 2
@@ -36,4 +26,4 @@ grep -qF "there is nothing to calibrate: ngram" "$T/out"
 result "/calibrate with a drafter that captures nothing says so" $?
 says "doctor knows a drafter without weights" "draft      ngram: a drafter without weights" \
     "$AERIE" doctor --device cpu --draft ngram
-echo "1..$n"
+plan

@@ -1,14 +1,6 @@
 #!/bin/bash
 # The generated parts of the documents are what `make docs` makes of them now.
-cd "$(dirname "$0")/../.." || exit 2
-export AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d) || exit 2
-trap 'rm -rf "$T"' EXIT
-n=0; bad=0
-result() { # text, status
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi
-}
+. "$(dirname "$0")/kit.sh"
 parts=0
 for file in README.md tests/bench/*.md repl/share/aerie.1; do
     here=$(grep -cE '^(<!--|\.\\") make docs: ' "$file")
@@ -32,5 +24,4 @@ result "no other command is run" $?
 printf '<!-- make docs: aerie help commands -->\nlost\n' >"$T/old"
 tests/docs.sh "$T/old" >"$T/new" 2>"$T/err"; [ $? = 2 ] && grep -q 'no <!-- end -->' "$T/err"
 result "a part without an end is refused" $?
-echo "1..$n"
-exit $bad
+plan

@@ -1,16 +1,9 @@
 #!/bin/bash
 # A context that is full, from outside: what scripts and JSON are told, what a resumed session holds, and that
 # sessions in which turns left the context replay equal, also those of logs without such operations.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb LC_ALL=C.UTF-8
-mkdir "$T/aerie"; echo "device = cpu" >"$T/aerie/config" # no word about the device
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; bad=1; { cat "$T/out"; cat "$T/err"; } | cut -c1-150 | sed 's/^/# /'; }; }
+. "$(dirname "$0")/kit.sh"
 words() { for ((i = 0; i < $1; i++)); do printf 'This is line %d. ' $i; done; }
 chat() { timeout 60 "$AERIE" --plain --context 512 -p max_tokens=12 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-lines() { printf '%s\n' "$@"; }
 last() { "$AERIE" logs -n 1 --json | sed 's/^{"id":"\([^"]*\)".*/\1/'; }
 equal() { timeout 60 "$AERIE" replay --check "$(last)" >"$T/out" 2>"$T/err" && grep -q '^equal' "$T/out"; result "$1" $?; }
 shopt -s lastpipe
@@ -60,8 +53,7 @@ lines "/fork $id" | chat; [ $rc = 0 ] && [ "$(grep -c '^\[left out of the contex
 # logs from before there was a choice: no such line among the settings, no such operation
 lines "$A" "$A" "$A" "$A" "$B" "$LONG" "Say hello." "/regen" | chat -p forget=eager
 [ $rc = 2 ]; result "turns left without a word then" $?
-sqlite3 "$T/aerie/sessions.db" "update event set text = replace(text, 'forget=eager' || char(10), '')"
-[ "$(sqlite3 "$T/aerie/sessions.db" "select count(*) from event where text like '%eager%'")" = 0 ]; result "an old log" $?
+sqlite3 "$DB" "update event set text = replace(text, 'forget=eager' || char(10), '')"
+[ "$(sqlite3 "$DB" "select count(*) from event where text like '%eager%'")" = 0 ]; result "an old log" $?
 equal "replays as it was made"
-echo "1..$n"
-exit $bad
+plan

@@ -1,15 +1,8 @@
 #!/bin/bash
 # A fork begins with the turns that the log holds up to its turn, whatever has left the context since;
 # it replays equal, and can itself be resumed and forked.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T XDG_CONFIG_HOME=$T XDG_STATE_HOME=$T HOME=$T TERM=dumb
-n=0; bad=0
-result() { n=$((n + 1)); [ "$2" = 0 ] && echo "ok $n - $1" || { echo "not ok $n - $1"; tail -n 3 "$T/out" "$T/err" | sed 's/^/# /'; bad=1; }; }
-lines() { printf '%s\n' "$@"; }
+. "$(dirname "$0")/kit.sh"
 chat() { timeout 60 "$AERIE" --plain -p max_tokens=30 "$@" >"$T/out" 2>"$T/err"; rc=$?; }
-sql() { sqlite3 "$T/aerie/sessions.db" "$1"; }
 last() { tail -n 1 "$T/out"; }
 equal() { timeout 60 "$AERIE" replay --check "${1:-last}" >"$T/out" 2>"$T/err"; }
 many() { for ((i = 0; i < $1; i++)); do echo "Tell me a short story."; done; }
@@ -81,5 +74,4 @@ new=$("$AERIE" logs -n 1 --json | cut -c8-33)
 sql "update event set text=(select parent from session where id='$new') where op='fork' and session_id='$new'"
 equal; result "an old fork replays equal" $?
 lines "What is my name?" | chat -c; [ "$(last)" = "Your name is Ada." ]; result "and is resumed" $?
-echo "1..$n"
-exit $bad
+plan

@@ -1,19 +1,8 @@
 #!/bin/bash
 # The session log under the real program: two processes and one session, turns that cannot be stored
 # at the end, databases that are not ours.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'exec 7>&- 8>&-; rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb
-mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
-export LC_ALL=C.UTF-8
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"; bad=1; { head -n 8 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
-}
-run() { timeout 60 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+. "$(dirname "$0")/kit.sh"
+clean() { exec 7>&- 8>&-; }
 until_there() { for _ in $(seq 600); do grep -q "$2" "$1" 2>/dev/null && return 0; sleep 0.05; done; return 1; }
 sessions() { "$AERIE" logs --json | sed 's/.*"id":"\([^"]*\).*/\1/'; }
 
@@ -75,4 +64,4 @@ run run -n --db "$T/notes.txt" hello; [ $rc = 0 ] && [ -s "$T/out" ] && [ ! -s "
 mkfifo "$T/fifo"; run logs --db "$T/fifo"; [ $rc = 4 ] && grep -q "it is a FIFO" "$T/err"; result "a FIFO as --db is refused at once" $?
 run db check --db "$T/notes.txt"; [ $rc = 4 ]; result "db check refuses it, too" $?
 
-echo "1..$n"; exit $bad
+plan

@@ -1,18 +1,7 @@
 #!/bin/bash
 # Session logs that an earlier aerie wrote: migrated after a backup, then read, searched, shown, exported and replayed like any
 # other. tests/logs holds one database of each earlier schema.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-$PWD/build/aerie}
-T=$(mktemp -d); trap 'rm -rf "$T"' EXIT
-export XDG_DATA_HOME=$T/data XDG_CONFIG_HOME=$T/config XDG_STATE_HOME=$T/state HOME=$T TERM=dumb LC_ALL=C.UTF-8
-mkdir -p "$T/config/aerie"; echo "device = cpu" >"$T/config/aerie/config"
-n=0; bad=0
-result() { # NAME STATUS
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else
-        echo "not ok $n - $1"; bad=1; { head -n 8 "$T/out"; head -n 8 "$T/err"; } | cat -v | cut -c1-150 | sed 's/^/# /'; fi
-}
-run() { timeout 60 "$AERIE" "$@" >"$T/out" 2>"$T/err" </dev/null; rc=$?; }
+. "$(dirname "$0")/kit.sh"
 
 DB=$T/old.db; install -m 600 tests/logs/version-2.db "$DB"
 run logs --db "$DB"; [ $rc = 4 ] && grep -q 'has schema version 2, older than 4: start aerie once' "$T/err"
@@ -74,5 +63,4 @@ grep -q '"pages":1' "$T/out"; result "with its page events" $?
 run replay 4 --check --db "$DB"
 if [ $rc != 0 ] && grep -q 'another model\|weights' "$T/err"; then echo "ok $((n += 1)) - replay # SKIP the bundled model has changed since"; else
     [ $rc = 0 ] && grep -q equal "$T/out"; result "and it replays bit for bit" $?; fi
-echo "1..$n"
-exit $bad
+plan

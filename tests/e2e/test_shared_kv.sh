@@ -1,16 +1,6 @@
 #!/bin/bash
 # /pages says which layers own no slots, and whose they read.
-cd "$(dirname "$0")/../.." || exit 2
-AERIE=${AERIE:-build/aerie}
-T=$(mktemp -d) || exit 2
-trap 'rm -rf "$T"' EXIT
-export XDG_CONFIG_HOME=$T/config XDG_DATA_HOME=$T/data XDG_STATE_HOME=$T/state
-
-n=0
-result() { # name, status
-    n=$((n + 1))
-    if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; sed 's/^/# /' "$T/out"; fi
-}
+. "$(dirname "$0")/kit.sh"
 pages() { printf '/pages\n' | "$AERIE" --plain --device cpu --raw "$@" >"$T/out" 2>&1; }
 
 # the reference checkpoint has no tokenizer; two letters are enough here
@@ -32,4 +22,4 @@ pages -m "$T/model" --json && grep -qF "\"shared_kv\":\"$shared\"" "$T/out"
 result "and in JSON" $?
 pages && ! grep -q 'no slots' "$T/out"
 result "a model whose layers all own their slots has no such line" $?
-echo "1..$n"
+plan
