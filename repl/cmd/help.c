@@ -35,8 +35,9 @@ static const struct topic {
      "word  (F6)     the tokens of the word under the cursor: pages, probabilities, rivals\n"
      "why   (F7)     why the draft of the step was accepted or rejected, in numbers\n"
      "Commands print the same in plain mode: /pages, /tree, /pool, /map, /why.\n"
-     "In a pane (Esc): arrows or hjkl move, Home and End jump, + - change its height, < > the\n"
-     "width of all panes, Tab goes on to the next part, q closes it. /layout NAME opens several.\n"},
+     "In a pane (Esc): arrows or hjkl move, Home and End jump, + - change its\n"
+     "height, < > the width of all, Tab goes to the next part, q closes it.\n"
+     "/layout NAME opens several; /help time has the keys of time.\n"},
     {"layers", "what /layers, /attn and /top show of a step that is run again",
      "A past step is computed again on a scratch copy of its context: cells that the session\n"
      "still holds are shared, the others are computed from the tokens. The line below the title\n"
@@ -54,14 +55,15 @@ static const struct topic {
      "[ ]            the step before, and the step after; behind the last one: now\n"
      "{ }            the turn before, and the turn after\n"
      "g G            the first step, and the last one\n"
-     ".              back to now; the status line says AT 9.214 while a past step is shown\n"
-     "The line above the input is the timeline, one cell a step (or more, as it says): the\n"
-     "height is the number of drafted tokens that were accepted, a dot a step without a\n"
-     "draft; underlined: pages left the window. A bar: a turn begins; a circle: a breakpoint;\n"
-     "a diamond: checkpoints gave up pages; a cross: a fault (--ascii: | * e !). A click or a\n"
-     "drag goes there. /set timeline off hides it.\n"
-     "On words (Ctrl-X t): arrows or hjkl, w b by word, n N by step, Enter shows the facts,\n"
-     "m t y run /map, /tree and /why on the word, Backspace returns to it.\n"},
+     ".              back to now\n"
+     "The line above the input is the timeline: one cell a step, or as many as\n"
+     "it says at its end. Its height is the number of drafted tokens that were\n"
+     "accepted; a dot: nothing was drafted; underlined: pages left the window; a\n"
+     "bar: a turn begins; a circle: a breakpoint; a diamond: checkpoints gave up\n"
+     "pages; a cross: a fault (--ascii: | * e !). A click or a drag goes there;\n"
+     "/set timeline off hides it.\n"
+     "On words (Ctrl-X t): arrows or hjkl move, w b by word, n N by step, Enter\n"
+     "shows the facts, m t y run /map, /tree and /why, Backspace returns.\n"},
     {"words", "the words aerie uses",
      "slot           one token's cell in a pool; a page is page_size slots\n"
      "full, swa      the pool of the full-attention layers, and that of the sliding-window\n"

@@ -371,7 +371,8 @@ void tui_key(struct tui *t, const struct key *k)
     if (k->code == K_MOUSE) {
         if (k->mouse == MOUSE_PRESS)
             tui_choices_clear(t);
-        tui_mouse(t, k);
+        if (t->app->opt.mouse == 0)
+            tui_mouse(t, k);
         return;
     }
     tui_hint_end(t);
@@ -388,6 +389,11 @@ void tui_key(struct tui *t, const struct key *k)
     if (t->focus != FOCUS_INPUT && !t->input.after_x) {
         if (focus_key(t, k))
             return;
+        if (k->code == K_CHAR && !k->ctrl && !k->alt && (k->cp == '/' || k->cp == ':') && t->input.text.n == 0) {
+            t->focus = FOCUS_INPUT; /* a command */
+            input_set(&t->input, "/", 1);
+            return;
+        }
         if (is_editing(k)) {
             tui_hint(t, t->focus >= 0 ? "no key of this pane: Esc returns, q closes it" : "no key here: Esc returns to the message");
             return;

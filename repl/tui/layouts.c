@@ -92,6 +92,10 @@ static void read_line(struct tui *t, const char *line)
         for (int i = 0; i < N_LAYOUT; i++)
             if (strcmp(layouts[i].name, word) == 0)
                 apply(t, i);
+        struct layout l;
+        tui_layout(t, t->n_open, &l);
+        if (l.pane_only) /* they would hide the chat that begins */
+            t->n_open = 0;
     } else if (sscanf(line, "side %d", &n) == 1) {
         t->side = max_int(SIDE_MIN, min_int(n, SIDE_MAX));
     } else if (sscanf(line, "rows %15s %d", word, &n) == 2) {

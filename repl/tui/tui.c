@@ -582,7 +582,6 @@ static void begin(struct tui *t, struct app *a)
     t->app = a;
     t->focus = FOCUS_INPUT;
     t->time_on = true;
-    t->w = t->h = 80;
     timeline_fit(&t->time.line, 80);
     t->page_at = -1;
     t->chosen = -1;
@@ -591,7 +590,6 @@ static void begin(struct tui *t, struct app *a)
     transcript_init(&t->talk, a->ascii);
     sheet_init(&t->status, a->ascii);
     tui_panes_init(t);
-    layout_read(t, keep);
     a->face = (struct face){
         .show = face_show, .clear = face_clear, .retract = face_retract, .notice = face_notice,
         .replay_turn = face_replay_turn, .error = face_error, .layout = layout_set, .state = t,
@@ -638,6 +636,7 @@ int tui_run(struct app *a)
     t->keys.answer_due = theme_of_variable(getenv("COLORFGBG")) == THEME_AUTO && term_ask_background();
     t->asked_ns = clock_ns();
     resized(t);
+    layout_read(t, a->opt.level != LOG_OFF && !a->opt.readonly);
     tui_work(t, true);
     if ((a->opt.session || a->opt.resume_last) && !app_show_past(a, &e))
         app_error(a, &e);

@@ -1,0 +1,142 @@
+#!/bin/bash
+# The time axis of the full screen: stepping through the past in all panes, the cursor on words, the
+# timeline, layouts and the mouse; at 80x24 and 200x60. Waits on conditions, never on time.
+cd "$(dirname "$0")/../.." || exit 2
+AERIE=${AERIE:-$PWD/build/aerie}
+if ! command -v tmux >/dev/null; then echo "ok 1 - the time axis # SKIP tmux is not installed"; exit 0; fi
+
+dir=$(mktemp -d /tmp/aerie-time-XXXXXX)
+socket=aerie-time-$$
+export XDG_DATA_HOME=$dir/data XDG_STATE_HOME=$dir/state XDG_CONFIG_HOME=$dir/config LC_ALL=C.UTF-8
+unset NO_COLOR VISUAL EDITOR TMUX
+T() { tmux -L "$socket" -f /dev/null "$@" 2>/dev/null; }
+trap 'T kill-server; rm -rf "$dir"' EXIT
+count=0 bad=0
+check() { # title, command...: one TAP line
+    local title=$1; shift; count=$((count + 1))
+    if "$@"; then echo "ok $count - $title"; return; fi
+    echo "not ok $count - $title"; bad=1; T capture-pane -p | sed 's/^/# /'
+}
+screen() { T capture-pane -p "$@"; }
+shows() { screen | grep -qF -- "$1"; }
+until_ok() { local end=$((SECONDS + 10)); while ! "$@"; do [ $SECONDS -lt $end ] || return 1; sleep 0.03; done; }
+wait_for() { until_ok shows "$1"; }
+gone() { ! shows "$1"; }
+wait_gone() { until_ok gone "$1"; }
+key() { T send-keys "$@"; }
+text() { T send-keys -l -- "$1"; }
+term=screen-256color; infocmp tmux-256color >/dev/null 2>&1 && term=tmux-256color
+reports() { [ "$(T display -p '#{mouse_any_flag}')" = "$1" ]; }
+no_server() { ! T list-sessions >/dev/null; }
+open_at() { # width height flags
+    T kill-server; until_ok no_server
+    T new-session -d -x "$1" -y "$2" "exec env TERM=$term PS1='\$ ' bash --norc --noprofile"; wait_for '$'
+    text "cd $PWD; clear; $AERIE $3"; key Enter; wait_for 'ctx '
+}
+say() { text "$1"; key Enter; until_ok eval "screen | grep -qE 'step $2\.[0-9]+.*REC' && shows '$3'"; }
+mouse() { # act x y, cells from 1: press, release, drag, up, down
+    local b=0 f=4d
+    case $1 in release) f=6d ;; drag) b=32 ;; up) b=64 ;; down) b=65 ;; esac
+    # shellcheck disable=SC2046
+    T send-keys -H 1b 5b 3c $(printf '%s;%s;%s' "$b" "$2" "$3" | od -An -tx1) $f
+}
+at() { screen | tail -n 1 | grep -oE 'AT [0-9]+\.[0-9]+' | cut -d' ' -f2; }
+is_at() { [ "$(at)" = "$1" ]; }
+wait_at() { until_ok is_at "$1"; }
+live() { until_ok eval '[ -z "$(at)" ]'; }
+third() { # the third word of the reply, its column and its row, from 1
+    screen | awk '/^› Tell/ { reply = 1; next } reply && $1 != "" && $1 != "│" { print $3, index($0, " " $3 " ") + 1, NR; exit }'
+}
+
+# ---- 80 x 24 ----
+open_at 80 24 ""
+check "no timeline before the first step" gone "◷"
+say "What is a page table?" 1 "in order."
+say "What is a draft model?" 2 "REC"
+last=$(screen | tail -n 1 | grep -oE 'step 2\.[0-9]+' | cut -d' ' -f2); n=${last#2.}
+check "a timeline stands above the input, a cell a step" until_ok eval 'screen | grep -qE "◷ │.*│.* [0-9]+ steps"'
+key C-x; key '['; check "Ctrl-X [ stops at the newest step" wait_at "$last"
+check "the status line names both" wait_for "LIVE $last"
+check "the timeline has the keys" shows "the timeline has the keys"
+key '['; check "[ goes a step back" wait_at "2.$((n - 1))"
+key '{'; wait_at 2.1; key '{'; check "{ goes to the turn before" wait_at 1.1
+check "what comes after is dimmed" until_ok eval 'screen -e | tr "\n" " " | grep -qP "38;5;247m(\x1b\[49m)?[^\x1b]* page table lists"'
+key '}'; check "} goes to the next turn" wait_at 2.1
+key G; check "G goes to the last step" wait_at "$last"
+key g; check "g goes to the first step" wait_at 1.1
+key l; check "arrows and letters step, too" wait_at 1.2
+check "the words of the step are underlined" until_ok eval 'screen -e | grep -qP "\x1b\[[0-9;]*\b4m *(The|page|table|lists)"'
+key .; check "the dot goes back to now" live
+key '['; key ']'; check "and so does ] behind the newest step" live
+key Escape; wait_for "message, or /help"
+key C-x; key t; check "Ctrl-X t puts a cursor on the last word" wait_for "the words have the keys"
+check "and the address goes to its step" until_ok eval '[ -n "$(at)" ]'
+key Enter; check "Enter shows the word's facts below the text" eval 'wait_for "WORD " && wait_for "position " && shows "What is a draft model?"'
+key Home; check "Home goes to the first word" wait_for 'WORD   "The"'
+check "which the prompt's pass made" wait_for "the prompt's pass"
+key w; check "w goes to the next word" wait_for 'WORD   "page"'
+check "which was drafted" wait_for "accepted at depth 1, rank 1"
+check "its step is shown" is_at 1.2
+key n; check "n goes to the next step" wait_at 1.3
+key N; check "N goes back" wait_at 1.2
+key t; check "t runs /tree on the word" eval 'wait_for "› /tree 1.2" && wait_for "TREE"'
+key BSpace; check "Backspace goes back to it" eval 'wait_gone "› /tree 1.2" && shows "The page table"'
+key m; check "m runs /map on it" wait_for "› /map "
+text "/at"; key Enter; check "/at tells the step" wait_for "at 1.2; the newest step is $last"
+text "/at 2.1"; key Enter; check "/at T.S goes there" wait_at 2.1
+text "/at 9.9"; key Enter; check "a step that does not exist is one line" wait_for "there is no step 9.9 yet"
+text "/at live"; key Enter; check "/at live returns" live
+key C-x; key '['; key '['; wait_for "the timeline has the keys"; key Escape; wait_for "message, or /help"
+say "What is a slot?" 3 "REC"; check "a message is about now" live
+key F3; key F4; check "two panes stand one above the other" eval 'wait_for "TREE" && wait_for "STEPS"'
+check "the Steps pane marks the step that is shown" until_ok eval 'screen | grep -qE "▶3\.[0-9]+ "'
+key Escape; wait_for "has the keys"; key Up; key Up; check "and moves along it" until_ok eval '[ -n "$(at)" ] && screen | grep -qF "▶$(at) "'
+key q; wait_gone "has the keys"; key Escape; wait_for "has the keys"; key q; wait_gone "has the keys"
+key F1; check "F1 explains the keys of time" eval 'key NPage; key NPage; wait_for "a turn begins"'
+key Escape; wait_gone "a turn begins"
+text "/set timeline off"; key Enter; key C-l; wait_for "timeline = off"; text "/at live"; key Enter
+check "/set timeline off hides it" wait_gone "◷"
+text "/bye"; key Enter; wait_for '$ '
+
+# ---- 200 x 60, mouse, layouts ----
+open_at 200 60 ""
+say "Tell me a story about a fox." 1 "REC"; until_ok eval 'screen | grep -qE "[0-9]+ steps"'
+text "/layout wide"; key Enter
+check "/layout wide: pages over tree over steps" eval 'wait_for "STEPS" && shows "PAGES" && shows "TREE"'
+check "the layout is kept in a private file" eval 'grep -qx "layout wide" "$dir/state/aerie/layout" && [ "$(stat -c %a "$dir/state/aerie/layout")" = 600 ]'
+row=$(screen | grep -n "◷" | cut -d: -f1)
+mouse press 5 "$row"; mouse release 5 "$row"; check "a click on the timeline goes to that step" wait_at 1.3
+mouse press 4 "$row"; mouse drag 6 "$row"; check "a drag scrubs" wait_at 1.4
+mouse drag 8 "$row"; check "further" wait_at 1.6; mouse release 8 "$row"
+check "the panes show that step" eval 'wait_for "PAGES 1.6" && wait_for "TREE   step 1.6" && wait_for "▶1.6"'
+mouse down 8 "$row"; check "the wheel on it steps" wait_at 1.7
+set -- $(third); mouse press "$2" "$3"; mouse release "$2" "$3"; key Enter
+check "a click selects a word" wait_for "WORD   \"$1\""
+key Enter; wait_gone "WORD "
+set -- $(screen | awk '{ i = index($0, "1.2  "); if (i) { print 150, NR; exit } }')
+mouse press "$1" "$2"; check "a click selects a step in the Steps pane" wait_at 1.2; mouse release "$1" "$2"
+mouse up 20 10; mouse down 20 10
+side() { screen | grep -m 1 PAGES | sed 's/│.*//' | awk '{ print length($0) }'; }
+mouse press 150 1; mouse release 150 1; wait_for "has the keys"; before=$(side); key '<'; key '<'
+check "< makes the panes wider" until_ok eval '[ "$(side)" -lt "$before" ]'
+key '+'; check "and the file knows it" until_ok grep -qE "^rows pages" "$dir/state/aerie/layout"
+key Escape; wait_gone "has the keys"; text "/at live"; key Enter; live
+text "/layout chat"; key Enter; check "/layout chat: the conversation alone" eval 'wait_gone "PAGES" && gone "◷"'
+text "/layo"; key Tab; text "de"; key Tab; key Enter; check "/layout debug, completed" eval 'wait_for "TREE" && wait_for "WORD"'
+text "/layout x"; key Enter; check "an unknown layout names those there are" wait_for "chat, pages, debug or wide"
+key C-x; key c; check "Ctrl-X c tints words by acceptance" until_ok eval 'screen -e | grep -qP "\x1b\[[0-9;]*38;5;(151|114|78|222)m"'
+text "/set mouse off"; key Enter; wait_for "mouse = off"
+check "/set mouse off: the terminal reports nothing" until_ok reports 0
+text "/bye"; key Enter; wait_for '$ '
+text clear; key Enter; wait_gone "ctx"; text "$AERIE"; key Enter; wait_for "ctx "
+text "What is a slot?"; key Enter
+check "the layout chosen last opens again" eval 'wait_for "TREE" && wait_for "STEPS"'
+until_ok eval 'screen | grep -qE "step 1\.[0-9]+.*REC"'
+check "the mouse is on" until_ok reports 1
+kill -SEGV "$(pgrep -P "$(T display -p '#{pane_pid}')" -x "$(basename "$AERIE")")"
+check "and off after a crash" until_ok reports 0
+text clear; key Enter; text "$AERIE --no-mouse -n"; key Enter; wait_for "ctx "
+check "--no-mouse leaves it off" reports 0
+key C-d
+echo "1..$count"
+exit $bad
