@@ -15,7 +15,9 @@
 
 static const char *const pane_name[N_PANE_KINDS] = {
     [PANE_PAGES] = "pages", [PANE_TREE] = "tree", [PANE_STEPS] = "steps", [PANE_POOL] = "pool",
-    [PANE_WORD] = "word"};
+    [PANE_WORD] = "word", [PANE_WHY] = "why"};
+_Static_assert(sizeof pane_name / sizeof *pane_name == PANE_WHY + 1 && N_PANE_KINDS == PANE_WHY + 1,
+               "a new pane needs a name here");
 
 static const struct {
     const char *name;
