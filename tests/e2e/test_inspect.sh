@@ -115,7 +115,7 @@ if command -v tmux >/dev/null; then
     say() { S send-keys -l -- "$1"; S send-keys Enter; }
     S new-session -d -x 120 -y 40 "TERM=screen-256color $AERIE -p draft.topk=2"; wait_for 'ctx '
     say "$dragons"; wait_for 'step 1\.[0-9]+ .*REC'; S send-keys F2; wait_for 'PAGES 1\.'
-    S send-keys Escape; wait_for 'the pane has the keys'; S send-keys g; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
+    S send-keys Escape; wait_for 'the pane has the keys'; S send-keys Home; wait_for 'pos 0 → logical 0:0 → full [1-9]' && wait_for 'released: behind the window'
     result "the pane says that a position behind the window is released" $?
     S send-keys l l l Escape; wait_for 'message, or /help'; say /clear; wait_for 'the context is empty'
     result "after /clear there is no position" $?
