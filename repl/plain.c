@@ -6,6 +6,8 @@
  * file, for a line or for a reply, also ends with a signal.
  */
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,10 +77,24 @@ static void write_failed(struct app *a, int error)
     backend_cancel(a->backend);
 }
 
+/* Waits until standard output takes PIPE_BUF bytes without blocking. False: a signal came first. */
+static bool wait_writable(void)
+{
+    struct pollfd p[2] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
+                          {.fd = interrupt_fd(), .events = POLLIN}};
+    while (poll(p, 2, -1) < 0 && errno == EINTR)
+        ;
+    return p[0].revents || !interrupt_waits();
+}
+
 static void write_out(struct app *a, const char *bytes, size_t n)
 {
     while (n > 0 && !plain_of(a)->broken) {
-        ssize_t k = write(STDOUT_FILENO, bytes, n);
+        if (!wait_writable()) {
+            write_failed(a, EINTR);
+            break;
+        }
+        ssize_t k = write(STDOUT_FILENO, bytes, n < PIPE_BUF ? n : PIPE_BUF);
         if (k < 0 && (errno != EINTR || interrupt_waits()))
             write_failed(a, errno);
         bytes += k > 0 ? k : 0;

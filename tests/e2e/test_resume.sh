@@ -53,9 +53,12 @@ lines "/set chunk 4096" "/clear" "$(printf 'word %.0s' {1..900})" | chat -p max_
 replay --check last; [ $rc = 0 ]; result "a chunk longer than a pass replays equal" $?
 lines "Tell me a short story." | chat -p max_tokens=40 -p draft.topk=4 -p draft.nodes=16 --threads 2
 for t in 1 3 5; do replay --check last --threads $t; [ $rc = 0 ] || break; done; [ $rc = 0 ]; result "the number of threads changes no bit" $?
-mkdir "$T/moved"; ln -s "$PWD"/models/nestling/target/* "$T/moved"; lines hello | chat -m "$T/moved" --draft "$PWD/models/nestling/draft" -p max_tokens=5; rm -r "$T/moved"
-replay --check last; [ $rc = 3 ] && [ "$(wc -l <"$T/err")" = 1 ] && err "^aerie: the session's model is not where it was; -m DIR names its folder: cannot open $T/moved"
+cp -r models/nestling/target "$T/moved"; printf '\001' | dd of="$T/moved/model.safetensors" bs=1 seek=16000000 conv=notrunc 2>"$T/err" # other weights
+lines hello | chat -m "$T/moved" -p max_tokens=5; rm -r "$T/moved"
+replay --check last; [ $rc = 3 ] && [ "$(wc -l <"$T/err")" = 1 ] && err "^aerie: the session's model is not where it was; -m DIR names its folder: $T/moved: No such file or directory"
 result "a replay whose model was moved says so" $?
+mkdir "$T/moved"; ln -s "$PWD"/models/nestling/target/* "$T/moved"; lines hello | chat -m "$T/moved" --draft "$PWD/models/nestling/draft" -p max_tokens=5; rm -r "$T/moved"
+replay --check last; [ $rc = 0 ]; result "unless it was the bundled one, which has not moved" $?
 replay --check last -m models/nestling/target; [ $rc = 0 ]; result "and takes -m" $?
 lines hello | chat -p max_tokens=5
 replay --check last --weights fp8; [ $rc = 2 ] && [ ! -s "$T/out" ] && [ "$(wc -l <"$T/err")" = 1 ] &&
