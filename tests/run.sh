@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every test of a build folder, as many at a time as there are cores (JOBS), and ends with "N passed, N failed".
+# Runs every test of a build folder, JOBS at a time (three for two cores), and ends with "N passed, N failed".
 #   tests/run.sh BUILD [NAME...]     NAME: run only tests whose name contains it; test_x$: only test_x
 # A test is a cmocka program BUILD/tests/test_* or a script tests/e2e/test_*.sh. Both print TAP:
 # "ok", "not ok", "ok ... # SKIP reason" (cmocka's skip() says "not ok ... # SKIP"). One that dies or prints no result has failed.
@@ -49,9 +49,9 @@ if [ $# -gt 0 ]; then
         case $n in *\$) grep -E -- "/${n%?}(\.sh)?\$" "$logs/list" ;; *) grep -F -- "$n" "$logs/list" ;; esac
     done >"$logs/some"; mv "$logs/some" "$logs/list"
 fi
-# the longest first, so that none of them runs alone at the end
-slow='test_(kill|engine|speculation|lanes|replay|mock|bugs|tokenizer)'
-{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(nproc)}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
+# three for two cores, because many tests wait for a screen; the longest first, so that none runs alone at the end
+slow='test_(kill|engine|speculation|lanes|replay|mock|bugs|tokenizer|time|log|signals|bench|back|verdict|diff|pack|parity)'
+{ sort -u "$logs/list" | grep -E "$slow"; sort -u "$logs/list" | grep -vE "$slow"; } | xargs -r -P "${JOBS:-$(($(nproc) * 3 / 2))}" -I{} bash -c 'one "$1" "$2"' _ {} "$logs"
 grep -h -iE '^ok .*# *skip' "$logs"/*.log 2>/dev/null | sed 's/.*# *[Ss][Kk][Ii][Pp] *//' | sort | uniq -c | sed 's/^ */skipped: /'
 cat "$logs"/*.count 2>/dev/null | awk '{p += $1; f += $2; s += $3}
     END {printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""; exit f > 0 || p == 0}'
