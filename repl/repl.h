@@ -187,11 +187,14 @@ void app_open_running(struct app *a, const struct options *o, struct backend *b,
 bool app_recording(const struct app *a); /* whether the backend is such a recording */
 /* The page table and a position as they were after step T.S, (0, 0): now: from the backend, and what has
  * left its memory from the log. False and *e (ERR_NEGATIVE): neither holds the step. For backends with
- * VIEW_PAGES. For a step itself: app_find_step() of cmd/cmd.h. */
+ * VIEW_PAGES. */
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
-/* The same at the app's address (/at), or now. */
+/* A step of the session, from memory, else from the log; for backends with VIEW_TREES. Facts that the
+ * log does not have are NAN. False and *e: neither has the step. */
+bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
+/* A page table and a position at the app's address (/at), or now. */
 bool app_table(struct app *a, struct page_table *t, struct err *e);
 bool app_pools(struct app *a, struct pool_view pool[N_POOLS], struct err *e);
 bool app_position(struct app *a, int position, struct pos_view *v, struct err *e);

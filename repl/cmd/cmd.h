@@ -57,9 +57,6 @@ const char *topic_name(int i);
 
 /* ---- steps (step.c) -------------------------------------------------------------------------- */
 
-/* A step of the session, from memory, else from the log; for backends with VIEW_TREES. Facts that the
- * log does not have are NAN. False and *e: neither has the step. */
-bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
 /* What the log has of a step, to compute it again; the caller frees it (probe_past_free()). NULL and *e:
  * not enough. */
 struct probe_past *app_logged_step(struct app *a, int turn, int step, struct err *e);

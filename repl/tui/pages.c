@@ -125,13 +125,10 @@ static void keep_cursor(struct tui *t, const struct page_table *now)
 
 void tui_pages_write(struct tui *t, struct pane *p, int width)
 {
-    struct backend *b = t->app->backend;
     struct page_table now;
-    struct address at;
     struct err e = {0};
-    if (!app_address(t->app, &at.turn, &at.step)) {
-        b->pages->table(b, &now);
-    } else if (!b->pages->table_at(b, at.turn, at.step, &now, &e)) {
+    if (!app_table(t->app, &now, &e)) {
+        struct address at = t->app->at;
         sheet_add(&p->rows, ST_HEAD, "PAGES");
         sheet_printf(&p->rows, ST_DIM, " %d.%d", at.turn, at.step);
         sheet_line(&p->rows);
@@ -153,8 +150,8 @@ void tui_pages_write(struct tui *t, struct pane *p, int width)
     for (int i = 0; i < N_POOLS; i++)
         t->page_rows += now.pool[i].exists;
     title(&m);
-    position(&m, b, pos);
-    biography(&m, b, pos);
+    position(&m, t->app->backend, pos);
+    biography(&m, t->app->backend, pos);
     map_scale(&now, m.unit, m.out);
     map_legend(&now, width, m.out);
     p->head = p->rows.n_row;

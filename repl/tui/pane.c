@@ -130,10 +130,11 @@ static void write_tree(struct tui *t, struct pane *p, int width)
     struct backend *b = t->app->backend;
     struct step_view v = {0};
     struct address at;
+    struct err e = {0};
     if (!app_address(t->app, &at.turn, &at.step)) {
         app_latest_tree(t->app, &v);
-    } else if (!b->trees->of_step(b, at.turn, at.step, &v)) {
-        note(&p->rows, "TREE", &at, "this step is not in memory any more");
+    } else if (!app_find_step(t->app, at.turn, at.step, &v, &e)) {
+        note(&p->rows, "TREE", &at, e.msg);
         return;
     } else if (v.tree.n == 0) {
         char text[80];
@@ -218,7 +219,7 @@ static void write_pool(struct tui *t, struct pane *p, int width)
     bool past = app_address(t->app, &at.turn, &at.step);
     if (!past)
         at = (struct address){now->chat.turn, now->chat.step};
-    else if (!now->has[VIEW_PAGES] || !t->app->backend->pages->table_at(t->app->backend, at.turn, at.step, &then, &e)) {
+    else if (!now->has[VIEW_PAGES] || !app_table_at(t->app, at.turn, at.step, &then, &e)) {
         note(s, "POOL", &at, e.msg[0] ? e.msg : "the pools of past steps are not known");
         return;
     }

@@ -279,12 +279,12 @@ static void add_step(struct tui *t, int turn, int step, int nth, int n, int widt
     struct step_view v;
     struct page_table p;
     struct err e = {0};
-    if (!b->trees->of_step(b, turn, step, &v)) {
-        sheet_printf(s, ST_DIM, "step %d.%d is not in memory any more", turn, step);
+    if (!app_find_step(t->app, turn, step, &v, &e)) {
+        sheet_add(s, ST_DIM, e.msg);
         sheet_line(s);
         return;
     }
-    bool pages = backend_has(b, VIEW_PAGES) && b->pages->table_at(b, turn, step, &p, &e);
+    bool pages = backend_has(b, VIEW_PAGES) && app_table_at(t->app, turn, step, &p, &e);
     for (int i = nth; i < nth + n && i < v.n_token; i++)
         add_facts(t, &v, pages ? &p : NULL, i, width, s);
     if (pages)
