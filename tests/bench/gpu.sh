@@ -21,6 +21,9 @@ ldd "$build/tests/test_cuda" | grep 'not found'
 
 # what uses a GPU, the longest first: a program and which of its tests
 parts='test_cuda engine
+test_cuda_back
+test_cuda_debug
+test_probe
 test_fused *gpu*
 test_cuda_full
 test_poison *gpu
