@@ -238,31 +238,38 @@ static bool use(struct run *r, int side, struct err *e)
 
 /* ---- outcomes that wait ---------------------------------------------------------------------- */
 
+static bool put(struct run *r, const void *v, size_t size, int n)
+{
+    return n == 0 || !v || fwrite(v, size, (size_t)n, r->kept) == (size_t)n;
+}
+
 static bool keep(struct run *r, const struct outcome *o, int n, struct err *e)
 {
     bool ok = true;
     for (int i = 0; ok && i < n; i++)
-        ok = fwrite(&o[i], sizeof o[i], 1, r->kept) == 1 &&
-             fwrite(o[i].ids.v, sizeof *o[i].ids.v, (size_t)o[i].ids.n, r->kept) == (size_t)o[i].ids.n &&
-             (!o[i].margin ||
-              fwrite(o[i].margin, sizeof *o[i].margin, (size_t)o[i].ids.n, r->kept) == (size_t)o[i].ids.n);
+        ok = put(r, &o[i], sizeof o[i], 1) && put(r, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
+             put(r, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
     return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s", strerror(errno));
+}
+
+static bool get(struct run *r, void *v, size_t size, int n)
+{
+    return n == 0 || fread(v, size, (size_t)n, r->kept) == (size_t)n;
 }
 
 static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
 {
     bool ok = true;
     for (int i = 0; ok && i < n; i++) {
-        ok = fread(&o[i], sizeof o[i], 1, r->kept) == 1;
+        ok = get(r, &o[i], sizeof o[i], 1);
         struct ids ids = {0};
         ids.n = ids.cap = ok ? o[i].ids.n : 0;
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
-        ok = ok && fread(ids.v, sizeof *ids.v, (size_t)ids.n, r->kept) == (size_t)ids.n;
+        ok = ok && get(r, ids.v, sizeof *ids.v, ids.n);
         bool margins = ok && o[i].margin != NULL; /* the pointer is that of the outcome that was kept */
         o[i].ids = ids;
         o[i].margin = margins ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
-        ok = ok && (!margins ||
-                    fread(o[i].margin, sizeof *o[i].margin, (size_t)ids.n, r->kept) == (size_t)ids.n);
+        ok = ok && (!margins || get(r, o[i].margin, sizeof *o[i].margin, ids.n));
     }
     return ok || err_set(e, ERR_USAGE, "cannot read the kept replies of a: %s", strerror(errno));
 }

@@ -52,7 +52,7 @@ third() { # the third word of the reply, its column and its row, from 1
 open_at 80 24 ""
 check "no timeline before the first step" gone "◷"
 say "What is a page table?" 1 "in order."
-say "What is a draft model?" 2 "REC"
+say "What is a draft model?" 2 "check."
 last=$(screen | tail -n 1 | grep -oE 'step 2\.[0-9]+' | cut -d' ' -f2); n=${last#2.}
 check "a timeline stands above the input, a cell a step" until_ok eval 'screen | grep -qE "◷ │.*│.* [0-9]+ steps"'
 key C-x; key '['; check "Ctrl-X [ stops at the newest step" wait_at "$last"

@@ -470,7 +470,7 @@ static void fork_at(struct watch *w, int turn, int n)
 {
     struct err e;
     struct request rq = {.kind = RQ_FORK, .next_turn = turn + 1};
-    snprintf(rq.session, sizeof rq.session, "01ARZ3NDEKTSV4RRFFQ69G6%03d", n);
+    snprintf(rq.session, sizeof rq.session, "01ARZ3NDEKTSV4RRFFQ69G6%03u", (unsigned)n % 1000);
     forget_seen(w, turn);
     must(backend_submit(w->g, &rq, &e), &e);
     watch(w);

@@ -215,7 +215,7 @@ static void read_exchange(const char *name, struct buf *body)
 {
     char *path = xasprintf("tests/exchanges/%s", name);
     struct err e;
-    buf_clear(body);
+    buf_free(body);
     if (!buf_read_file(body, path, 1 << 20, &e))
         fail_msg("%s", e.msg);
     for (int i = 0; i < 2; i++) {
