@@ -23,6 +23,20 @@ const char *stop_name(enum stop_reason r)
     return NAME(name, r);
 }
 
+bool turn_listed(const char *list, int turn)
+{
+    for (const char *p = list; *p;) {
+        char *end;
+        long n = strtol(p, &end, 10);
+        if (end == p)
+            return false;
+        if (n == turn)
+            return true;
+        p = end;
+    }
+    return false;
+}
+
 const char *op_name(enum op_kind k)
 {
     static const char *const name[] = {"open", "set", "system", "undo", "resume", "fork",

@@ -63,6 +63,9 @@ enum op_kind {
     OP_FORCE,  /* the user chose a token: in the turn that runs, the step begins with it; text: "STEP
                   ID" */
 };
+/* Whether a list of numbers such as "1 2 5" (the text of OP_FORK and OP_FORGET) contains the
+ * turn. */
+bool turn_listed(const char *list, int turn);
 const char *op_name(enum op_kind k); /* "open", "set", ... */
 
 /* What the target's logits say about one emitted token, at temperature 1 and without any filter. */

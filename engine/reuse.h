@@ -52,7 +52,7 @@ bool reuse_limit_parse(const char *name, enum reuse_limit *out);
 /* Prompt tokens whose cells existed, or had existed before the pools were emptied, and that are
  * computed again. */
 int reuse_again(const struct reuse *r, int n_prompt, int n_reused);
-/* Whether somebody who follows the chat would be surprised by how much is computed again. */
+/* Whether so many tokens are computed again that the chat shows a line about it. */
 bool reuse_is_notable(const struct reuse *r, int n_prompt, int n_reused);
 /* Appends one line without an end: "reused 9,700 of 9,820 prompt tokens: the system prompt changed
  * at token 12". Nothing if the change is unknown. */

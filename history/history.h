@@ -275,9 +275,6 @@ struct hdb_past {
  * since. False and *e (ERR_DB) for an inconsistent log; *p is empty then. The caller frees *p. */
 bool hdb_past(struct hdb *d, const char *session, int upto, struct hdb_past *p, struct err *e);
 void hdb_past_free(struct hdb_past *p);
-/* Whether a list of numbers such as "1 2 5" (the text of OP_FORK and OP_FORGET) contains the
- * turn. */
-bool turn_listed(const char *list, int turn);
 
 /* Read-only SQL with an authoriser, a row limit and a time limit (2 s). A text table, not
  * sanitised, with blobs as a hex prefix; or {"rows": [{column: value, ...}, ...], "truncated":

@@ -89,20 +89,6 @@ static int newest_live(const struct hdb_past *p)
     return i;
 }
 
-bool turn_listed(const char *list, int turn)
-{
-    for (const char *p = list; *p;) {
-        char *end;
-        long n = strtol(p, &end, 10);
-        if (end == p)
-            return false;
-        if (n == turn)
-            return true;
-        p = end;
-    }
-    return false;
-}
-
 /* OP_FORK lists the turns with which the session begins. Earlier versions logged the parent's id
  * instead: all turns are kept then, and OP_UNDO rows follow. */
 static void apply_fork(struct hdb_past *p, const char *text)

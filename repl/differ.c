@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/fault.h"
+#include "kernels/json.h"
 #include "repl/differ_pages.h"
 #include "repl/facts.h"
 
@@ -142,6 +143,24 @@ void may_text(unsigned may, struct buf *out)
     for (int i = 0; i < 9; i++)
         if (may & 1u << i)
             buf_printf(out, "%s%s", out->n > before ? ", " : "", text[i]);
+}
+
+void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json)
+{
+    jput_key(json, "changed");
+    jput_open(json, '[');
+    for (int i = 0; i < c->n; i++) {
+        struct buf may = {0};
+        may_text(c->at[i].may, &may);
+        jput_open(json, '{');
+        jput_kstr(json, "name", c->at[i].name);
+        jput_kstr(json, a, c->at[i].a);
+        jput_kstr(json, b, c->at[i].b);
+        jput_kstr(json, "may_change", may.p);
+        jput_close(json, '}');
+        buf_free(&may);
+    }
+    jput_close(json, ']');
 }
 
 /* ---- one step -------------------------------------------------------------------------------- */

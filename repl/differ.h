@@ -55,6 +55,9 @@ void conditions_free(struct conditions *c);
 void conditions_text(const struct conditions *c, unsigned may, struct buf *out);
 /* Appends what `may` stands for, as "trees and chunks, page numbers". */
 void may_text(unsigned may, struct buf *out);
+/* Appends the key "changed" and an array of {"name", a, b, "may_change"}; a, b: what the two runs are
+ * called there. */
+void conditions_json(const struct conditions *c, const char *a, const char *b, struct buf *json);
 
 struct difference {
     enum diff_class class; /* DIFF_NONE: none */

@@ -121,11 +121,14 @@ static bool map_rows(const struct judge *j, const struct run_facts *a, const str
     return m->a[0] >= 0 && m->b[0] >= 0;
 }
 
-/* The first key whose position, or where pages are numbered alike whose slot, differs. */
+/* The first key whose position, or where pages are numbered alike whose slot, differs. A pass in two
+ * parts has no keys, which says nothing about what it read. */
 static void say_keys(struct judge *j, const struct probe *a, const struct probe *b)
 {
     int i = 0, k = 0, row = j->r->place.row, n = min_int(a->n_key, b->n_key);
     const struct diff_names *in = &j->ask->names;
+    if (n == 0)
+        return;
     while (i < n && a->key_pos[i] == b->key_pos[i])
         i++;
     while (k < n && (a->key_slot[k] == b->key_slot[k] || j->r->conditions.may & MAY_NUMBER))

@@ -139,24 +139,6 @@ static void difference_json(const struct difference *d, struct buf *b)
     jput_close(b, '}');
 }
 
-static void conditions_json(const struct conditions *c, struct buf *b)
-{
-    jput_key(b, "changed");
-    jput_open(b, '[');
-    for (int i = 0; i < c->n; i++) {
-        struct buf may = {0};
-        may_text(c->at[i].may, &may);
-        jput_open(b, '{');
-        jput_kstr(b, "name", c->at[i].name);
-        jput_kstr(b, "a", c->at[i].a);
-        jput_kstr(b, "b", c->at[i].b);
-        jput_kstr(b, "may_change", may.p);
-        jput_close(b, '}');
-        buf_free(&may);
-    }
-    jput_close(b, ']');
-}
-
 static void measured_json(const struct report *r, struct buf *b)
 {
     jput_key(b, "band");
@@ -191,7 +173,7 @@ void verdict_json(const struct report *r, struct buf *b)
         jput_kreal(b, "margin", r->margin);
     if (r->noise_runs)
         measured_json(r, b);
-    conditions_json(&r->conditions, b);
+    conditions_json(&r->conditions, "a", "b", b);
     jput_key(b, "evidence");
     jput_open(b, '[');
     for (int i = 0; i < r->n_evidence; i++)

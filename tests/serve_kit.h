@@ -27,6 +27,27 @@ static inline struct backend *serve_open(const struct engine_opts *o)
     return g;
 }
 
+/* The tables of two backends after the same step, the session and what the context can hold left out. */
+static inline void same_tables(const struct page_table *a, const struct page_table *b)
+{
+    assert_int_equal(a->turn, b->turn);
+    assert_int_equal(a->step, b->step);
+    assert_int_equal(a->length, b->length);
+    assert_int_equal(a->committed, b->committed);
+    assert_int_equal(a->window, b->window);
+    assert_int_equal(a->window_lo, b->window_lo);
+    assert_int_equal(a->draft_length, b->draft_length);
+    assert_int_equal(a->n_page, b->n_page);
+    assert_memory_equal(a->page, b->page, (size_t)a->n_page * sizeof *a->page);
+    assert_memory_equal(a->pool, b->pool, sizeof a->pool);
+    for (int p = 0; p < N_POOLS; p++)
+        if (a->pool[p].exists) {
+            size_t n = (size_t)a->pool[p].total;
+            assert_memory_equal(a->refs[p], b->refs[p], n * sizeof *a->refs[p]);
+            assert_memory_equal(a->mine[p], b->mine[p], n);
+        }
+}
+
 enum { MAX_ENDS = 8, MAX_REPLIES = 16 };
 
 /* One reply of a batch. */

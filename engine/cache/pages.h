@@ -18,7 +18,7 @@ enum { GUARD_PAGES = 1 /* page 0 */, PAGE_LOG = 8192 };
 struct page_log {
     struct page_event ev[PAGE_LOG]; /* ring: event i is at ev[i % PAGE_LOG] */
     uint64_t seq;                   /* events so far */
-    bool keep;                      /* whether `since` is kept: somebody empties it */
+    bool keep;                      /* whether `since` is filled: its reader must empty it */
     struct page_event *since;       /* (n_since), allocated */
     int n_since, cap_since;
 };

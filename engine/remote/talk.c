@@ -217,20 +217,10 @@ static void do_undo(struct talk *t)
     post_op(t, OP_UNDO, "", turn);
 }
 
-/* Whether a list such as "1 2 5" has the turn. */
-static bool is_listed(const char *list, int turn)
-{
-    char *end;
-    for (long n; (n = strtol(list, &end, 10)), end > list; list = end)
-        if (n == turn)
-            return true;
-    return false;
-}
-
 static void do_forget(struct talk *t, const char *turns)
 {
     for (int i = t->n_said - 1; i >= 0; i--)
-        if (is_listed(turns, t->said[i].turn))
+        if (turn_listed(turns, t->said[i].turn))
             unsay(t, i);
     post_op(t, OP_FORGET, turns, 0);
 }

@@ -53,11 +53,11 @@ void debug_step_done(struct engine *g);
 void debug_step_failed(struct engine *g, int step);
 void debug_turn_ended(struct engine *g);
 
-/* Whether somebody may want to go back: there is a breakpoint, or the turn is stepped. */
+/* Whether states are to be kept for going back: there is a breakpoint, or the turn is stepped. */
 bool debug_in_use(struct debugger *d);
 /* How far back the turn can go, and its newest step. */
 void debug_set_span(struct debugger *d, int turn, int first, int last);
-/* Whether somebody has asked the turn to go back, and it has not been cancelled since. */
+/* Whether the turn has been asked to go back (debug_ops.back), and was not cancelled since. */
 bool debug_back_asked(struct engine *g);
 /* After which step it is to pause; from now on it is on its way. */
 int debug_take_target(struct debugger *d);

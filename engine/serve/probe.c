@@ -44,7 +44,7 @@ static void describe(const struct engine *g, struct probe *p, int turn, int step
  * row's ancestors. */
 static void name_keys(struct probe *p, const struct ids *context)
 {
-    if (p->key_layer < 0)
+    if (p->key_layer < 0 || p->n_key == 0) /* a pass in two parts has no keys */
         return;
     p->key_token = xmalloc((size_t)max_int(1, p->n_key) * sizeof *p->key_token);
     for (int i = 0; i < p->n_key; i++)

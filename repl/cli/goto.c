@@ -24,7 +24,7 @@ static void on_held(void *arg, struct backend *b, bool done)
     x->arrived = true;
     struct app *a = xcalloc(1, sizeof *a);
     app_open_running(a, &x->c->opt, b, x->session);
-    if (b->debug->back(b, x->turn, x->step, &e)) /* so that the face is told of the pause */
+    if (b->debug->back(b, x->turn, x->step, &e)) /* posts the EV_PAUSE that the screen or the plain mode shows */
         x->rc = a->exit_code = x->c->opt.tui ? tui_run(a) : plain_run(a);
     else
         x->rc = cli_fail(&e);

@@ -17,7 +17,8 @@ struct watch {
     struct backend_info info; /* strings live as long as the backend */
 };
 
-/* The models must be those of the session; anything else may differ, and the reader is told. */
+/* The models must be those of the session; if anything else differs, the
+ * report lists it. */
 static bool on_opened(void *arg, struct backend *b, const char *about, const char *now, struct err *e)
 {
     struct watch *w = arg;

@@ -291,24 +291,6 @@ static int verdict(const struct replay *r)
 
 /* ---- the verdict with changes ---------------------------------------------------------------- */
 
-static void conditions_json(const struct conditions *c, struct buf *b)
-{
-    jput_key(b, "changed");
-    jput_open(b, '[');
-    for (int i = 0; i < c->n; i++) {
-        struct buf may = {0};
-        may_text(c->at[i].may, &may);
-        jput_open(b, '{');
-        jput_kstr(b, "name", c->at[i].name);
-        jput_kstr(b, "log", c->at[i].a);
-        jput_kstr(b, "now", c->at[i].b);
-        jput_kstr(b, "may_change", may.p);
-        jput_close(b, '}');
-        buf_free(&may);
-    }
-    jput_close(b, ']');
-}
-
 static void changes_json(const struct replay *r)
 {
     const struct difference *d = &r->diff;
@@ -342,7 +324,7 @@ static void changes_json(const struct replay *r)
         jput_kstr(&b, "what", diff_class_name(d->class));
         jput_kstr(&b, "why", d->why);
     }
-    conditions_json(&r->conditions, &b);
+    conditions_json(&r->conditions, "log", "now", &b);
     jput_close(&b, '}');
     cli_json(&b);
     buf_free(&b);

@@ -55,6 +55,9 @@ void nearest_names(const char *word, const char *(*name)(int i), int n, const ch
 int topic_count(void);
 const char *topic_name(int i);
 
+/* Appends an array of {"token": id, "text": ...}. */
+void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json);
+
 /* ---- steps (step.c) -------------------------------------------------------------------------- */
 
 /* What the log has of a step, to compute it again; the caller frees it (probe_past_free()). NULL and *e:

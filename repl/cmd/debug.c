@@ -33,6 +33,21 @@ bool app_latest_tree(struct app *a, struct step_view *v)
 
 /* ---- where a turn is paused ------------------------------------------------------------------ */
 
+void tokens_json(struct app *a, const int32_t *token, int n, struct buf *json)
+{
+    jput_open(json, '[');
+    for (int i = 0; i < n; i++) {
+        size_t bytes;
+        const char *text = backend_token(a->backend, token[i], &bytes);
+        jput_open(json, '{');
+        jput_kint(json, "token", token[i]);
+        jput_key(json, "text");
+        jput_strn(json, text, bytes);
+        jput_close(json, '}');
+    }
+    jput_close(json, ']');
+}
+
 static void tokens_text(struct app *a, const struct debug_view *v, struct buf *out)
 {
     for (int i = 0; i < v->n_token; i++) {
@@ -58,17 +73,7 @@ static void pause_json(struct app *a, const struct debug_view *v, struct buf *js
         jput_kint(json, "last", v->last);
         jput_kint(json, "nodes", v->tree.n);
         jput_key(json, "tokens");
-        jput_open(json, '[');
-        for (int i = 0; i < v->n_token; i++) {
-            size_t n;
-            const char *text = backend_token(a->backend, v->token[i], &n);
-            jput_open(json, '{');
-            jput_kint(json, "token", v->token[i]);
-            jput_key(json, "text");
-            jput_strn(json, text, n);
-            jput_close(json, '}');
-        }
-        jput_close(json, ']');
+        tokens_json(a, v->token, v->n_token, json);
     }
     jput_close(json, '}');
 }

@@ -152,17 +152,7 @@ static void side_json(struct app *a, const struct what_if_side *s, struct buf *j
         jput_digest(json, s->rec.page_digest);
         jput_kint(json, "us", (int64_t)s->rec.us_draft + s->rec.us_verify + s->rec.us_commit);
         jput_key(json, "tokens");
-        jput_open(json, '[');
-        for (int i = 0; i < s->n_token; i++) {
-            size_t n;
-            const char *text = backend_token(a->backend, s->token[i], &n);
-            jput_open(json, '{');
-            jput_kint(json, "token", s->token[i]);
-            jput_key(json, "text");
-            jput_strn(json, text, n);
-            jput_close(json, '}');
-        }
-        jput_close(json, ']');
+        tokens_json(a, s->token, s->n_token, json);
     }
     jput_close(json, '}');
 }

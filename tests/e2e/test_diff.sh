@@ -89,6 +89,19 @@ diff_ "untranslated pages" 1 'differs +first at step 1\.15: logits' 'verdict +bu
     'from slot [0-9]+ in a, from slot' -- "$first" --with bug.24617=on
 diff_ "a draft's fault leaves the text alone" 1 'first at step 1\.2: draft' 'verdict +bug' \
     'tokens and their log probabilities are equal to the end' 'step 1\.2: I7' -- "$first" --with bug.27360=on
+diff_ "an extend without its window" 1 'first at step 1\.1: page table' 'verdict +bug' \
+    'place +step 2\.1, layer 0 \(sliding\), attention' 'in b at step 2\.1: I12' -- "$first" --with bug.26513=on
+grep -q 'reads .* positions' "$T/out"; [ $? = 1 ]; result "diff: a pass without keys says nothing of what it read" $?
+diff_ "the extent of a draft" 1 'first at step 1\.1: page table' 'verdict +bug' \
+    'tokens and their log probabilities are equal to the end' 'in b at step 1\.1: I9' -- "$first" --with bug.26512=on
+diff_ "a window one key too wide" 1 'first at step 2\.1: page table' 'verdict +bug' 'reads other positions there: key 0' \
+    'place +step 2\.1, layer 0 \(sliding\), attention: row 1' 'in b at step 2\.1: I12' -- "$first" --with bug.9279=on
+diff_ "pages for slots" 1 'first at step 1\.1: logits' 'verdict +bug' 'place +step 1\.1, layer 0 \(sliding\), attention: row 0' \
+    'in b at step 1\.1: I4' -- "$first" --with bug.16267=on
+diff_ "a leaked page" 1 'first at step 1\.3: page table' 'verdict +bug' 'equal to the end' 'in b at step 1\.2: I3' \
+    -- "$first" --with bug.27789=on
+says "pools with leaked pages can be emptied" 0 '.' --plain --quiet --check off --bug 27789 -p draft.topk=4 -p draft.nodes=16 \
+    --script <(printf '%s\n' 'Tell me a short story.' /clear hello)
 diff_ "pages and trees" 0 'differs +nowhere: 4 turns' 'verdict +equal' -- "$first" --with page_size=1 draft.topk=1
 diff_ "another temperature" 1 'verdict +changed on purpose' 'tokens: token' -- "$first" --with temperature=0.8
 diff_ "other weights" 1 'verdict +changed on purpose' '[0-9]+ runs of a with noise' 'margin +0\.' -- "$first" --with weights=fp8

@@ -145,26 +145,6 @@ static void converse(struct live *w, struct history *h, bool forked)
 
 /* ---- the recording of it --------------------------------------------------------------------- */
 
-static void same_table(const struct page_table *a, const struct page_table *b)
-{
-    assert_int_equal(a->turn, b->turn);
-    assert_int_equal(a->step, b->step);
-    assert_int_equal(a->length, b->length);
-    assert_int_equal(a->committed, b->committed);
-    assert_int_equal(a->window, b->window);
-    assert_int_equal(a->window_lo, b->window_lo);
-    assert_int_equal(a->draft_length, b->draft_length);
-    assert_int_equal(a->n_page, b->n_page);
-    assert_memory_equal(a->page, b->page, (size_t)a->n_page * sizeof *a->page);
-    assert_memory_equal(a->pool, b->pool, sizeof a->pool);
-    for (int p = 0; p < N_POOLS; p++)
-        if (a->pool[p].exists) {
-            size_t n = (size_t)a->pool[p].total;
-            assert_memory_equal(a->refs[p], b->refs[p], n * sizeof *a->refs[p]);
-            assert_memory_equal(a->mine[p], b->mine[p], n);
-        }
-}
-
 static void same_float(float a, float b)
 {
     assert_true(isnan(a) ? isnan(b) : !(a < b) && !(a > b));
@@ -220,7 +200,7 @@ static void same_at(struct backend *b, const struct seen *s)
     struct err e;
     int turn = s->table.turn, step = s->table.step;
     must(b->pages->table_at(b, turn, step, &t, &e), &e);
-    same_table(&s->table, &t);
+    same_tables(&s->table, &t);
     page_table_free(&t);
     assert_true(b->trees->of_step(b, turn, step, &v));
     same_step(&s->step, &v);
@@ -228,7 +208,7 @@ static void same_at(struct backend *b, const struct seen *s)
     assert_memory_equal(&s->pos, &pos, sizeof pos);
     must(recorded_seek(b, turn, step, &e), &e);
     b->pages->table(b, &t);
-    same_table(&s->table, &t);
+    same_tables(&s->table, &t);
     page_table_free(&t);
     backend_chat(b, &chat);
     same_chat(&s->chat, &chat);

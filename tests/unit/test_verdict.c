@@ -241,7 +241,8 @@ static void test_what_only_rounds_differently_is_no_bug(void **state)
 }
 
 /* A fault on a side that also rounds differently. What a rule names is a bug whatever the band; what only
- * moves numbers is one if it moves them far beyond the band, else it cannot be told from rounding. */
+ * moves numbers is one if it moves them far beyond the band, else the verdict is
+ * rounding. */
 static enum verdict judge_both(enum other o, int config, enum strike kind, uint64_t seed, bool *ruled)
 {
     struct fault f = {.kind = kind, .seed = seed, .after = 20};

@@ -109,7 +109,7 @@ static void test_every_letter_has_its_source(void **state)
 
 struct told {
     size_t from[400], to[400];
-    int order; /* the last token that was told */
+    int order; /* the last token reported by the callback */
 };
 
 static void tell(void *arg, int token, size_t from, size_t to)
