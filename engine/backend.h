@@ -15,6 +15,7 @@
 #include "engine/bugs.h"
 #include "engine/event.h"
 #include "engine/fault.h"
+#include "engine/job.h"
 #include "engine/probe.h"
 #include "engine/settings.h"
 #include "models/models.h"
@@ -371,6 +372,19 @@ struct probe_ops {
     bool (*ask)(struct backend *b, const struct probe_ask *ask, struct err *e);
 };
 
+/* Replies to clients' prompts, beside the conversation; see job.h. */
+struct chat;
+struct jobs_ops {
+    /* Takes over *ask and zeroes it. False and *e: too many jobs wait (ERR_NEGATIVE), or a value is
+     * out of its range (ERR_USAGE). */
+    bool (*start)(struct backend *b, struct job_ask *ask, struct err *e);
+    /* The job ends at the next step boundary, with STOP_CANCEL; unknown ids are ignored. */
+    void (*cancel)(struct backend *b, uint64_t id);
+    /* The model's chat format and tokenizer: constant, for any thread. */
+    const struct chat *(*chat)(struct backend *b);
+    const struct tokenizer *(*tokenizer)(struct backend *b);
+};
+
 enum backend_view {
     VIEW_ACCEPT,
     VIEW_STEPS,
@@ -382,6 +396,7 @@ enum backend_view {
     VIEW_FAULTS,
     VIEW_DEBUG,
     VIEW_PROBE,
+    VIEW_JOBS,
     N_VIEWS
 };
 
@@ -399,6 +414,7 @@ struct backend {
     const struct faults_ops *faults;
     const struct debug_ops *debug;
     const struct probe_ops *probe;
+    const struct jobs_ops *jobs;
     /* NULL: the backend has the view. Else why not, as "this server does not report ..." */
     const char *lacks[N_VIEWS];
 };

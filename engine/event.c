@@ -2,6 +2,7 @@
  * the ring holds events, so poll() and evq_get() agree. */
 #include "engine/event.h"
 
+#include "engine/job.h"
 #include "engine/probe.h"
 
 #include <errno.h>
@@ -58,6 +59,15 @@ const char *fate_name(int fate)
 
 /* ---- events ---- */
 
+static void job_news_free(struct job_news *n)
+{
+    if (n) {
+        free(n->prompt_fact);
+        free(n->top);
+        free(n);
+    }
+}
+
 void event_free(struct event *ev)
 {
     buf_free(&ev->text);
@@ -68,6 +78,7 @@ void event_free(struct event *ev)
     free(ev->calibration);
     probe_free(ev->probe);
     free(ev->what_if);
+    job_news_free(ev->job);
     memset(ev, 0, sizeof *ev);
 }
 
@@ -85,6 +96,7 @@ void event_copy(struct event *dst, const struct event *src)
     *dst = *src;
     dst->probe = NULL;
     dst->what_if = NULL;
+    dst->job = NULL;
     dst->text = (struct buf){0};
     dst->tokens = (struct ids){0};
     if (src->text.p)
@@ -133,7 +145,7 @@ bool event_to_log(struct event *ev)
     struct buf line = {0};
     switch (ev->kind) {
     case EV_PREFILL: case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_END:
-    case EV_PAUSE: case EV_PROBE: case EV_WHAT_IF: return false;
+    case EV_PAUSE: case EV_PROBE: case EV_WHAT_IF: case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: return false;
     case EV_BATCH_REPLY: note_reply(ev, &line); break;
     case EV_CALIBRATION: note_calibration(ev->calibration, &line); break;
     default: return true;

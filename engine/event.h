@@ -32,6 +32,9 @@ enum event_kind {
     EV_PAUSE,       /* the debugger holds the turn: its step and text say where and why; no log keeps it */
     EV_PROBE,       /* a step was run with taps (engine/probe.h); on the screen's queue only */
     EV_WHAT_IF,     /* a step was computed twice (engine/what_if.h); on the screen's queue only */
+    EV_JOB_BEGIN,   /* a job's prompt is computed (engine/job.h); on the screen's queue only, ... */
+    EV_JOB_STEP,    /* ... as are its steps ... */
+    EV_JOB_END,     /* ... and its end */
 }; /* files of unsaved events hold kinds as numbers: new ones go to the end */
 
 enum step_kind { STEP_PREFILL, STEP_DECODE, STEP_SPEC };
@@ -135,6 +138,7 @@ struct calibration {
 
 struct probe; /* engine/probe.h */
 struct what_if; /* engine/what_if.h */
+struct job_news; /* engine/job.h */
 
 struct event {
     enum event_kind kind;
@@ -152,7 +156,8 @@ struct event {
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
      * channel) or why it was refused, tokens, facts, reason, n_drafted, n_accepted, n_steps; END: reason
      * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
-     * calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why there is none. */
+     * calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why there is none. EV_JOB_*: job;
+     * see struct job_news. */
     char parent[SESSION_ID];
     int fork_turn;
     enum op_kind op;
@@ -181,6 +186,7 @@ struct event {
     struct calibration *calibration; /* owned or NULL */
     struct probe *probe; /* owned or NULL; copies of the event have none */
     struct what_if *what_if; /* the same; one free() releases it */
+    struct job_news *job; /* owned or NULL; copies of the event have none */
 };
 
 void event_free(struct event *ev);                          /* the owned parts; zeroes them */

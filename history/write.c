@@ -483,7 +483,7 @@ int write_event(struct writer *w, const struct event *ev, enum log_level level, 
     case EV_NOTICE: return write_line(w, ev, "notice");
     case EV_FAULT: return write_line(w, ev, "fault");
     case EV_SESSION: case EV_PREFILL: case EV_TURN_END: case EV_PAUSE: case EV_PROBE:
-    case EV_WHAT_IF: break;
+    case EV_WHAT_IF: case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break;
     case EV_BATCH_BEGIN: case EV_BATCH_TEXT: case EV_BATCH_REPLY: case EV_BATCH_END:
     case EV_CALIBRATION: break; /* event_to_log() has made notices of those that are kept */
     }

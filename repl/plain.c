@@ -392,6 +392,7 @@ static void handle_event(struct app *a, struct event *ev)
     case EV_PAUSE: show_pause(a); break;
     case EV_PROBE: app_show_probe(a, ev); break;
     case EV_WHAT_IF: app_show_what_if(a, ev); break;
+    case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* of a server */
     case EV_OP:
         if (ev->op == OP_FORGET)
             buf_printf(&plain_of(a)->forgot, "%s ", ev->text.p);

@@ -490,6 +490,7 @@ static void fill_views(struct remote *r)
     b->lacks[VIEW_FAULTS] = "historical faults are switches of the local engine";
     b->lacks[VIEW_DEBUG] = "a server's turns cannot be paused";
     b->lacks[VIEW_PROBE] = "no server runs a step with taps";
+    b->lacks[VIEW_JOBS] = "a server's clients ask the server itself";
     r->gauged = !b->lacks[VIEW_POOLS];
     b->pools = r->gauged ? &pools : NULL;
 }

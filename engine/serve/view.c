@@ -433,4 +433,5 @@ void local_views(struct backend *b)
     b->faults = &faults;
     b->debug = &local_debug;
     b->probe = &local_probe;
+    b->lacks[VIEW_JOBS] = "the local engine takes no jobs yet";
 }

@@ -1,10 +1,10 @@
-/* cli.c - flags, the config file, --help, and the table of subcommands. See cli.h.
+/* cli.c - reads flags and the config file, writes --help, and runs a subcommand. See cli.h.
  *
  * Flags may precede or follow the command; a short flag with another meaning in a command (logs -q,
  * -n, -m) has that meaning only after the command's name. The config file is read first, so flags
  * win.
  */
-#include "repl/cli/cli.h"
+#include "repl/cli/flags.h"
 
 #include "engine/bugs.h"
 
@@ -14,62 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- commands ---- */
-
-enum {
-    IN_CHAT = 1, IN_RUN = 2, IN_LOGS = 4, IN_SHOW = 8, IN_REPLAY = 16, IN_EXPORT = 32, IN_DB = 64,
-    IN_DOCTOR = 128, IN_TOKENIZE = 256, IN_GOLDEN = 512, IN_HELP = 1024,
-    IN_BUGS = 2048, IN_BENCH = 4096, IN_PACK = 1 << 20, IN_PARITY = 8192,
-    IN_DIFF = 1 << 21,
-    IN_ALL = 16383 | IN_PACK | IN_DIFF,
-    IN_TALK = IN_CHAT | IN_RUN,
-    IN_ENGINE = IN_TALK | IN_PARITY, /* takes everything that decides the bits of a reply */
-    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
-    IN_LOG = IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF,
-};
-
-static int help(struct cli *c);
-
-static const struct command {
-    const char *name, *args, *help;
-    int bit;
-    int (*run)(struct cli *c);
-    int min, max; /* words */
-} commands[] = {
-    {"chat", "", "talk with the model (also without a command)", IN_CHAT, cli_chat, 0, 0},
-    {"run", "[PROMPT...]", "answer one prompt (- or none: standard input)", IN_RUN, cli_run, 0,
-     1 << 20},
-    {"logs", "[-q WORDS] [-n N] [-m MODEL]", "list saved sessions, newest first", IN_LOGS, cli_logs,
-     0, 0},
-    {"show", "ID[:TURN[.STEP]]", "print a session, a turn or one step", IN_SHOW, cli_show, 1, 1},
-    {"replay", "ID [--check] [--with X=Y...]", "play a saved session, or run it again", IN_REPLAY,
-     cli_replay, 1, 64},
-    {"parity", "FILE [--a NAME=VALUE] [--b NAME=VALUE]",
-     "compute prompts twice, drafting or not; compare ids", IN_PARITY, cli_parity, 1, 1},
-    {"diff", "A B | A --with X=Y...", "find the first difference of two runs, and judge it", IN_DIFF, cli_diff,
-     1, 64},
-    {"export", "ID [--format F] [-o FILE]", "write a session as JSON lines or Markdown", IN_EXPORT,
-     cli_export, 1, 1},
-    {"pack", "ID [--steps A..B] [-o FILE]", "write a session to one file that others can open", IN_PACK,
-     cli_pack, 1, 1},
-    {"db", "path | check | backup FILE | sql QUERY | prune", "care for the session database", IN_DB, cli_db, 1,
-     2},
-    {"tokenize", "[-m DIR] [FILE]", "print the token ids of a text", IN_TOKENIZE, cli_tokenize, 0,
-     1},
-    {"golden", "DIR [--draft DIR]", "compare the engine with reference tensors", IN_GOLDEN,
-     cli_golden, 1, 1},
-    {"bench", "[NAME...] [--synthetic MODEL]", "measure speed against memory bandwidth", IN_BENCH,
-     cli_bench, 0, 64},
-    {"bugs", "[--try NUMBER]", "list historical engine faults, or try one out", IN_BUGS, cli_bugs,
-     0, 0},
-    {"doctor", "", "say what was found on this machine", IN_DOCTOR, cli_doctor, 0, 0},
-    {"help", "[COMMAND]", "this text, or the flags of one command", IN_HELP, help, 0, 1},
-};
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
-
 static const struct command *find_command(const char *name)
 {
-    for (int i = 0; i < N_COMMANDS; i++)
+    for (int i = 0; i < n_commands; i++)
         if (strcmp(commands[i].name, name) == 0)
             return &commands[i];
     return NULL;
@@ -77,191 +24,9 @@ static const struct command *find_command(const char *name)
 
 /* ---- flags ---- */
 
-enum kind {
-    F_ON,    /* bool at `at` becomes true */
-    F_CONST, /* int at `at` becomes lo */
-    F_TEXT,  /* const char * at `at` */
-    F_INT,   /* int at `at`, lo .. hi */
-    F_POW2,  /* the same, and a power of two */
-    F_WORD,  /* int at `at`: the index of the word in `words` */
-    F_SET,   /* a setting: `words` is its name, and "name=value" when the flag takes no argument */
-    F_PARAM, /* "name=value" */
-    F_TEXTS, /* struct texts at `at`: one more */
-    F_BUG,   /* a historical fault, on from the start */
-    F_HELP, F_VERSION,
-};
-
-#define AT(field) offsetof(struct cli, field)
-
-static const struct flag {
-    const char *name;
-    char letter;
-    const char *arg; /* NULL: takes none */
-    int where;       /* commands that take it */
-    enum kind kind;
-    size_t at;
-    int lo, hi;
-    const char *words;
-    const char *group, *help;
-} flags[] = {
-    /* flags of single commands come first: after the command their letters take precedence */
-    {"query", 'q', "WORDS", IN_LOGS, F_TEXT, AT(query), 0, 0, NULL, "Commands' own",
-     "logs: sessions in which these words occur"},
-    {"limit", 'n', "N", IN_LOGS, F_INT, AT(limit), 1, 1000000, NULL, NULL,
-     "logs: at most N sessions (20)"},
-    {"model", 'm', "NAME", IN_LOGS, F_TEXT, AT(model_filter), 0, 0, NULL, NULL,
-     "logs: sessions with this model"},
-    {"limit", 'n', "N", IN_PARITY, F_INT, AT(most), 1, 1000000, NULL, NULL,
-     "parity: the first N prompts of the file"},
-    {"a", 0, "NAME=VALUE", IN_PARITY, F_TEXTS, AT(a), 0, 0, NULL, NULL,
-     "parity: how one side is computed (spec=on)"},
-    {"b", 0, "NAME=VALUE", IN_PARITY, F_TEXTS, AT(b), 0, 0, NULL, NULL,
-     "parity: how the other is (spec=off); both repeatable"},
-    {"check", 0, NULL, IN_REPLAY, F_ON, AT(check), 0, 0, NULL, NULL,
-     "replay: run it again and compare; -v shows the turns"},
-    {"with", 0, "NAME=VALUE...", IN_REPLAY | IN_DIFF, F_TEXTS, AT(with), 0, 0, NULL, NULL,
-     "replay, diff: change a setting, a fault or an option"},
-    {"log-only", 0, NULL, IN_DIFF, F_ON, AT(log_only), 0, 0, NULL, NULL,
-     "diff: compare the logs of A and B, and run no model"},
-    {"goto", 0, "T.S", IN_REPLAY, F_TEXT, AT(goto_step), 0, 0, NULL, NULL,
-     "replay: run again to this step, and pause there"},
-    {"forced", 0, NULL, IN_REPLAY, F_ON, AT(forced), 0, 0, NULL, NULL,
-     "replay: commit the recorded tokens, compare logits"},
-    {"format", 0, "jsonl|md", IN_EXPORT, F_TEXT, AT(format), 0, 0, NULL, NULL,
-     "export: JSON lines (default) or Markdown"},
-    {"output", 'o', "FILE", IN_EXPORT | IN_PACK, F_TEXT, AT(out), 0, 0, NULL, NULL,
-     "export: not to standard output; pack: the file"},
-    {"steps", 0, "A..B", IN_PACK, F_TEXT, AT(steps), 0, 0, NULL, NULL,
-     "pack: trees of TURN.STEP..TURN.STEP, no later turn"},
-    {"with-text", 0, NULL, IN_PACK, F_ON, AT(with_text), 0, 0, NULL, NULL,
-     "pack: keep messages, replies and titles"},
-    {"plan", 0, "T.S", IN_PACK, F_TEXT, AT(plan), 0, 0, NULL, NULL,
-     "pack: also page tables and tree of step T.S as JSON"},
-    {"issue", 0, "ENGINE", IN_PACK, F_TEXT, AT(issue), 0, 0, NULL, NULL,
-     "pack: also a report for sglang, vllm or llama.cpp"},
-    {"no-ids", 0, NULL, IN_PACK, F_ON, AT(no_ids), 0, 0, NULL, NULL,
-     "pack: leave token ids out, too"},
-    {"older-than", 0, "DAYS", IN_DB, F_INT, AT(older_than), 0, 100000, NULL, NULL,
-     "db prune: remove sessions not used for DAYS"},
-    {"special", 0, NULL, IN_TOKENIZE, F_ON, AT(special), 0, 0, NULL, NULL,
-     "tokenize: match special tokens in the text"},
-    {"jsonl", 0, NULL, IN_TOKENIZE, F_ON, AT(jsonl), 0, 0, NULL, NULL,
-     "tokenize: {\"text\":..} a line in, {\"ids\":[..]} out"},
-
-    {"try", 0, "NUMBER|NAME", IN_BUGS, F_TEXT, AT(attempt), 0, 0, NULL, NULL,
-     "bugs: run the input that shows it, checked and not"},
-    {"synthetic", 0, "MODEL", IN_BENCH, F_TEXT, AT(synthetic), 0, 0, NULL, NULL,
-     "bench: a published model with made-up weights"},
-    {"cublas", 0, "FILE", IN_BENCH, F_TEXT, AT(cublas), 0, 0, NULL, NULL,
-     "bench: measure prompts against this cuBLASLt"},
-    {"short", 0, NULL, IN_BENCH, F_ON, AT(brief), 0, 0, NULL, NULL,
-     "bench: fewer lines and repetitions"},
-    {"model", 'm', "DIR", IN_MODEL | IN_TOKENIZE | IN_BUGS | IN_BENCH, F_TEXT, AT(opt.engine.model),
-     0, 0, NULL, "Model", "checkpoint folder (default: the bundled model)"},
-    {"draft", 0, "DIR|ngram", IN_MODEL | IN_GOLDEN | IN_BUGS | IN_BENCH, F_TEXT,
-     AT(opt.engine.draft), 0, 0, NULL, NULL, "draft model's folder; ngram: context lookup"},
-    {"require-draft", 0, NULL, IN_TALK, F_ON, AT(opt.engine.require_draft), 0, 0, NULL, NULL,
-     "fail when the draft does not fit the model"},
-    {"eagle-capture", 0, "LIST", IN_ENGINE | IN_GOLDEN, F_TEXT, AT(opt.engine.capture), 0, 0, NULL,
-     NULL, "layer boundaries that an EAGLE3 head reads: 2,4,5"},
-    {"device", 0, "auto|cpu|cuda", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.device),
-     0, 0, NULL, NULL, "where to compute (auto: CUDA if there is a GPU)"},
-    {"precision", 0, "bf16|f32", IN_MODEL | IN_GOLDEN | IN_BENCH, F_TEXT, AT(opt.engine.precision),
-     0, 0, NULL, NULL, "CUDA: type of activations and KV cells (bf16)"},
-    {"weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, F_TEXT,
-     AT(opt.engine.quant.weights), 0, 0, NULL, NULL,
-     "fp8: quantize bf16 matrices to 8 bits on loading"},
-    {"draft-weights", 0, "stored|fp8", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_BENCH, F_TEXT,
-     AT(opt.engine.quant.draft_weights), 0, 0, NULL, NULL,
-     "the same for the draft model (default: --weights)"},
-    {"threads", 0, "N", IN_ENGINE | IN_REPLAY | IN_DIFF | IN_PACK | IN_GOLDEN | IN_BENCH, F_INT, AT(opt.engine.threads),
-     1, 1024, NULL, NULL, "CPU threads (default: all cores)"},
-    {"raw", 0, NULL, IN_ENGINE, F_ON, AT(opt.engine.raw), 0, 0, NULL, NULL,
-     "no chat format: continue the text as it stands"},
-
-    {"remote", 0, "URL", IN_TALK | IN_DOCTOR, F_TEXT, AT(opt.engine.server.url), 0, 0, NULL, "Server",
-     "chat with a server: SGLang, vLLM, llama-server, ..."},
-    {"api-key-file", 0, "FILE", IN_TALK | IN_DOCTOR, F_TEXT, AT(opt.engine.server.key_file), 0, 0,
-     NULL, NULL, "the key for the server, in the file's first line"},
-    {"header", 0, "NAME:VALUE", IN_TALK | IN_DOCTOR, F_TEXTS, AT(header), 0, 0, NULL, NULL,
-     "send this header to the server, too; repeatable"},
-
-    {"break", 0, "EXPR", IN_TALK, F_TEXTS, AT(breaks), 0, 0, NULL, "Debugger",
-     "pause after steps where this holds; repeatable"},
-
-    {"param", 'p', "NAME=VALUE", IN_ENGINE, F_PARAM, 0, 0, 0, NULL, "Reply",
-     "set any setting (list below); repeatable"},
-    {"system", 's', "TEXT", IN_ENGINE, F_TEXT, AT(opt.system), 0, 0, NULL, NULL, "system prompt"},
-    {"seed", 0, "N", IN_ENGINE, F_SET, 0, 0, 0, "seed", NULL, "where the random numbers start"},
-    {"check", 0, "off|on|strict", IN_ENGINE, F_SET, 0, 0, 0, "check", NULL,
-     "how much is checked before each pass (default on)"},
-    {"bug", 0, "NUMBER|NAME", IN_ENGINE, F_BUG, 0, 0, 0, NULL, NULL,
-     "switch a historical fault on (aerie bugs lists them)"},
-    {"no-spec", 0, NULL, IN_TALK, F_SET, 0, 0, 0, "spec=off", NULL,
-     "decode without speculative drafting"},
-    {"no-graph", 0, NULL, IN_ENGINE, F_SET, 0, 0, 0, "graph=off", NULL,
-     "CUDA: launch kernel by kernel, no CUDA graphs"},
-    {"file", 'f', "FILE", IN_RUN, F_TEXT, AT(opt.file), 0, 0, NULL, NULL,
-     "put a file's text behind the prompt"},
-    {"batch", 0, "FILE", IN_RUN, F_TEXT, AT(batch), 0, 0, NULL, NULL,
-     "many prompts: {\"prompt\":..} a line in, a result out"},
-    {"lanes", 0, "N", IN_RUN | IN_PARITY, F_INT, AT(lanes), 1, 32, NULL, NULL,
-     "batch, parity: prompts computed at once (default 8)"},
-
-    {"context", 0, "N", IN_ENGINE, F_INT, AT(opt.engine.context), 16, 1 << 24, NULL, "Memory",
-     "longest context in tokens"},
-    {"page-size", 0, "N", IN_ENGINE, F_POW2, AT(opt.engine.page_size), 1, 64, NULL, NULL,
-     "tokens a page: 1, 2, 4 .. 64 (default 16)"},
-    {"full-pages", 0, "N", IN_ENGINE, F_INT, AT(opt.engine.full_pages), 3, 1 << 28, NULL, NULL,
-     "pages of the full pool (default: enough)"},
-    {"swa-pages", 0, "N", IN_ENGINE, F_INT, AT(opt.engine.swa_pages), 3, 1 << 28, NULL, NULL,
-     "pages of the sliding-window pool (default: enough)"},
-
-    {"continue", 'c', NULL, IN_TALK, F_ON, AT(opt.resume_last), 0, 0, NULL, "Session",
-     "continue the latest session"},
-    {"session", 0, "ID", IN_TALK, F_TEXT, AT(opt.session), 0, 0, NULL, NULL,
-     "continue this session: a number (aerie logs), an id"},
-    {"fork", 0, NULL, IN_TALK, F_ON, AT(opt.fork), 0, 0, NULL, NULL,
-     "with -c or --session: continue a copy of it"},
-    {"log-level", 0, "off|text|steps|tree|full", IN_TALK, F_WORD, AT(opt.level), 0, 0,
-     "off|text|steps|tree|full", NULL, "how much is saved (default tree)"},
-    {"no-log", 'n', NULL, IN_TALK, F_CONST, AT(opt.level), LOG_OFF, 0, NULL, NULL, "save nothing"},
-    {"db", 0, "PATH", IN_LOG, F_TEXT, AT(opt.db), 0, 0, NULL, NULL,
-     "the session database (default: below)"},
-
-    {"plain", 0, NULL, IN_CHAT | IN_REPLAY, F_ON, AT(opt.plain), 0, 0, NULL, "Screen",
-     "plain lines instead of the full screen"},
-    {"tui", 0, NULL, IN_CHAT | IN_REPLAY, F_ON, AT(opt.tui), 0, 0, NULL, NULL, "full screen, or an error"},
-    {"script", 0, "FILE", IN_CHAT | IN_REPLAY, F_TEXT, AT(opt.script), 0, 0, NULL, NULL,
-     "read lines from a file; implies --plain"},
-    {"json", 0, NULL,
-     IN_ENGINE | IN_LOGS | IN_SHOW | IN_REPLAY | IN_DIFF | IN_DB | IN_DOCTOR | IN_GOLDEN | IN_BUGS | IN_BENCH |
-         IN_PACK,
-     F_ON, AT(opt.json), 0, 0, NULL, NULL, "JSON for machines; chat: implies --plain"},
-    {"ascii", 0, NULL, IN_ALL, F_ON, AT(opt.ascii), 0, 0, NULL, NULL,
-     "no line or block characters"},
-    {"color", 0, "auto|always|never", IN_ALL, F_WORD, AT(opt.color), 0, 0, "auto|always|never",
-     NULL, "colours on standard output"},
-    {"theme", 0, "auto|dark|light", IN_CHAT | IN_REPLAY, F_WORD, AT(opt.theme), 0, 0, "auto|dark|light", NULL,
-     "colours of the full screen (auto asks the terminal)"},
-    {"no-mouse", 0, NULL, IN_CHAT | IN_REPLAY, F_CONST, AT(opt.mouse), 1, 0, NULL, NULL,
-     "the full screen takes no clicks"},
-    {"readonly", 0, NULL, IN_CHAT, F_ON, AT(opt.readonly), 0, 0, NULL, NULL,
-     "save nothing, and refuse every command that writes"},
-    {"sanitize", 0, "auto|always|never", IN_TALK, F_WORD, AT(opt.sanitize), 0, 0,
-     "auto|always|never", NULL, "escape control characters when piped"},
-    {"quiet", 'q', NULL, IN_ALL, F_ON, AT(opt.quiet), 0, 0, NULL, NULL,
-     "no notices on standard error"},
-    {"verbose", 'v', NULL, IN_TALK | IN_DOCTOR | IN_REPLAY, F_ON, AT(opt.verbose), 0, 0, NULL, NULL,
-     "a line of statistics after each reply"},
-    {"help", 'h', NULL, IN_ALL, F_HELP, 0, 0, 0, NULL, NULL, "this text"},
-    {"version", 'V', NULL, IN_ALL, F_VERSION, 0, 0, 0, NULL, NULL, "the version"},
-};
-enum { N_FLAGS = sizeof flags / sizeof *flags };
-
 static const struct flag *find_flag(const char *name, size_t n, char letter, int where)
 {
-    for (int i = 0; i < N_FLAGS; i++)
+    for (int i = 0; i < n_flags; i++)
         if ((flags[i].where & where) &&
             (letter ? flags[i].letter == letter
                     : strlen(flags[i].name) == n && memcmp(flags[i].name, name, n) == 0))
@@ -450,7 +215,7 @@ static void help_line(const char *left, const char *text)
 /* Prints a line for each flag of the commands in `where`; all: with the groups' headings. */
 static void help_flags(int where, bool all)
 {
-    for (int i = 0; i < N_FLAGS; i++) {
+    for (int i = 0; i < n_flags; i++) {
         const struct flag *f = &flags[i];
         if (all && f->group)
             printf("\n%s:\n", f->group);
@@ -481,7 +246,7 @@ static int help_all(void)
 {
     printf("aerie " AERIE_VERSION " - chat with a local hybrid sliding-window model, and look "
            "inside\n\nusage: aerie [COMMAND] [FLAGS]\n\n");
-    for (int i = 0; i < N_COMMANDS; i++) {
+    for (int i = 0; i < n_commands; i++) {
         char left[64];
         snprintf(left, sizeof left, "%s %s", commands[i].name, commands[i].args);
         help_line(left, commands[i].help);
@@ -515,7 +280,7 @@ static int help_table(void)
     return 0;
 }
 
-static int help(struct cli *c)
+int cli_help(struct cli *c)
 {
     if (!c->n_word)
         return help_all();

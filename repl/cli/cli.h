@@ -59,6 +59,7 @@ int cli_golden(struct cli *c);
 int cli_bugs(struct cli *c);
 int cli_bench(struct cli *c);
 int cli_doctor(struct cli *c);
+int cli_help(struct cli *c);
 /* For bench_opts.face; arg: the struct cli. */
 struct bench_replies;
 bool cli_face(void *arg, bool screen, bool draft, struct bench_replies *all, struct err *e);

@@ -203,6 +203,7 @@ static void take_event(struct tui *t, const struct event *ev)
     case EV_PAUSE: app_show_pause(t->app); break;
     case EV_PROBE: app_show_probe(t->app, ev); break;
     case EV_WHAT_IF: app_show_what_if(t->app, ev); break;
+    case EV_JOB_BEGIN: case EV_JOB_STEP: case EV_JOB_END: break; /* of a server */
     case EV_OP: note_op(t, ev); break;
     default: replies_event(t, ev); break;
     }

@@ -39,7 +39,7 @@ only models/tokenizer "$base" 'models/models\.h' 'models/checkpoint/json\.h'
 only models/chat "$base" 'models/models\.h' 'models/tokenizer/tokenizer\.h'
 only models/draft "$base" 'models/models\.h' 'models/checkpoint/.*' 'models/families/.*'
 
-below="$table|models/.*|engine/(event|settings|bugs|fault|probe|what_if)\\.h"
+below="$table|models/.*|engine/(event|settings|bugs|fault|probe|what_if|job)\\.h"
 only engine "$below" 'engine/cache/(tree|page_event)\.h'
 only engine/cache "$below"
 only engine/plan "$below" 'engine/cache/.*'
@@ -53,9 +53,9 @@ only engine/remote "$below" 'engine/(backend|opts|page_history)\.h'
 
 only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 
-public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe|what_if)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
+public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
 public+='|engine/fault\.h|engine/tools/noise_backend\.h'
-public+='|models/tokenizer/tokenizer\.h|engine/serve/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
+public+='|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/serve/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"
 only repl/cmd "$public" 'repl/(repl|sessions|facts|differ|rerun|script|trace|verdict|interrupt|text/.*)\.h'

@@ -1,0 +1,59 @@
+/* flags.h - the tables of subcommands and flags: what each is called, which commands take it, where
+ * its value goes, and its help line. --help, the manual's check and the completions are written from
+ * these tables.
+ */
+#ifndef AERIE_FLAGS_H
+#define AERIE_FLAGS_H
+
+#include "repl/cli/cli.h"
+
+enum {
+    IN_CHAT = 1, IN_RUN = 2, IN_LOGS = 4, IN_SHOW = 8, IN_REPLAY = 16, IN_EXPORT = 32, IN_DB = 64,
+    IN_DOCTOR = 128, IN_TOKENIZE = 256, IN_GOLDEN = 512, IN_HELP = 1024,
+    IN_BUGS = 2048, IN_BENCH = 4096, IN_PACK = 1 << 20, IN_PARITY = 8192,
+    IN_DIFF = 1 << 21,
+    IN_ALL = 16383 | IN_PACK | IN_DIFF,
+    IN_TALK = IN_CHAT | IN_RUN,
+    IN_ENGINE = IN_TALK | IN_PARITY, /* takes everything that decides the bits of a reply */
+    IN_MODEL = IN_ENGINE | IN_REPLAY | IN_DIFF | IN_DOCTOR | IN_PACK,
+    IN_LOG = IN_TALK | IN_LOGS | IN_SHOW | IN_REPLAY | IN_EXPORT | IN_DB | IN_DOCTOR | IN_PACK | IN_DIFF,
+};
+
+struct command {
+    const char *name, *args, *help;
+    int bit;
+    int (*run)(struct cli *c);
+    int min, max; /* words */
+};
+extern const struct command commands[];
+extern const int n_commands;
+
+enum kind {
+    F_ON,    /* bool at `at` becomes true */
+    F_CONST, /* int at `at` becomes lo */
+    F_TEXT,  /* const char * at `at` */
+    F_INT,   /* int at `at`, lo .. hi */
+    F_POW2,  /* the same, and a power of two */
+    F_WORD,  /* int at `at`: the index of the word in `words` */
+    F_SET,   /* a setting: `words` is its name, and "name=value" when the flag takes no argument */
+    F_PARAM, /* "name=value" */
+    F_TEXTS, /* struct texts at `at`: one more */
+    F_BUG,   /* a historical fault, on from the start */
+    F_HELP, F_VERSION,
+};
+
+struct flag {
+    const char *name;
+    char letter;
+    const char *arg; /* NULL: takes none */
+    int where;       /* commands that take it */
+    enum kind kind;
+    size_t at;
+    int lo, hi;
+    const char *words;
+    const char *group, *help;
+};
+extern const struct flag flags[];
+extern const int n_flags;
+
+#endif
