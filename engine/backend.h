@@ -385,6 +385,57 @@ struct jobs_ops {
     const struct tokenizer *(*tokenizer)(struct backend *b);
 };
 
+/* Blocks of a server's prefix cache, reconstructed from its KV events: which blocks of tokens it said
+ * that it stored and has not said that it removed. Hashes, token ids and names are as the server sent
+ * them. A block is known by its hash: which physical page holds it is not known. */
+enum { BLOCK_GROUPS = 16, BLOCK_HASH_TEXT = 72, BLOCK_SAMPLES_KEPT = 900 };
+struct block_group { /* blocks of one kind of layers */
+    int rank;         /* of data parallelism */
+    int index;        /* the server's number of the group; -1: not reported */
+    char kind[32];    /* "full_attention", "sliding_window"; "": not reported */
+    char medium[24];  /* "GPU", "CPU_PINNED"; "": not reported */
+    int window;       /* tokens that these layers see; 0: all, or not reported */
+    int block_size;   /* tokens */
+    int64_t blocks;   /* stored now, told apart by hash */
+    int64_t copies;   /* the same, counting each block that holds the same tokens */
+    uint64_t stored, removed; /* since the events began */
+    int n_session;    /* blocks of the session (blocks_ops.session) that are stored now */
+};
+struct blocks_view {
+    char about[160];   /* one line: "blocks, reconstructed from events", and what they leave out */
+    char source[128];  /* whence the events come */
+    bool connected;
+    bool whole;        /* no batch since the server's first one is missing */
+    uint64_t batches, events; /* received */
+    uint64_t replayed; /* batches among them that were asked for again */
+    uint64_t missed;   /* batches that never came */
+    uint64_t refused;  /* batches or events that could not be read */
+    uint64_t ns;       /* clock_ns() of the latest batch; 0: none has come */
+    int n_session;     /* blocks of the session that have been seen, its first ones */
+    int n_group;
+    struct block_group group[BLOCK_GROUPS];
+};
+/* How many blocks each group held, after the last batch of a second in which one came. */
+struct block_sample {
+    uint64_t ns; /* clock_ns() */
+    int n_group;
+    int32_t blocks[BLOCK_GROUPS];
+};
+/* A block that holds positions of the session's latest prompt and reply: the token ids of both, as the
+ * server sent them, are the same, and so are those of all blocks before. */
+struct session_block {
+    int position, n_token; /* [position, position + n_token) */
+    char hash[BLOCK_HASH_TEXT]; /* a decimal number, or bytes in hexadecimal */
+    uint32_t held; /* bit g: group g stores the block now */
+};
+struct blocks_ops {
+    void (*view)(struct backend *b, struct blocks_view *v);
+    /* The latest samples, oldest first; at most max. Returns how many. */
+    int (*samples)(struct backend *b, struct block_sample *out, int max);
+    /* The session's blocks from its first position on; at most max. Returns how many. */
+    int (*session)(struct backend *b, struct session_block *out, int max);
+};
+
 enum backend_view {
     VIEW_ACCEPT,
     VIEW_STEPS,
@@ -397,6 +448,7 @@ enum backend_view {
     VIEW_DEBUG,
     VIEW_PROBE,
     VIEW_JOBS,
+    VIEW_BLOCKS,
     N_VIEWS
 };
 
@@ -415,6 +467,7 @@ struct backend {
     const struct debug_ops *debug;
     const struct probe_ops *probe;
     const struct jobs_ops *jobs;
+    const struct blocks_ops *blocks;
     /* NULL: the backend has the view. Else why not, as "this server does not report ..." */
     const char *lacks[N_VIEWS];
 };

@@ -118,6 +118,7 @@ struct backend *open_backend(const struct engine_opts *o, struct err *e)
         [VIEW_DEBUG] = "this backend cannot pause its turns",
         [VIEW_PROBE] = "this backend cannot run a step with taps",
         [VIEW_JOBS] = "this backend takes no jobs",
+        [VIEW_BLOCKS] = "this backend sends no KV events",
     }};
     t->view.settings = o->settings;
     if (talk_open(t, o->log, e))

@@ -491,6 +491,7 @@ static void fill_views(struct remote *r)
     b->lacks[VIEW_DEBUG] = "a server's turns cannot be paused";
     b->lacks[VIEW_PROBE] = "no server runs a step with taps";
     b->lacks[VIEW_JOBS] = "a server's clients ask the server itself";
+    b->lacks[VIEW_BLOCKS] = "no KV events are read: --kv-events names their address";
     r->gauged = !b->lacks[VIEW_POOLS];
     b->pools = r->gauged ? &pools : NULL;
 }

@@ -434,4 +434,5 @@ void local_views(struct backend *b)
     b->debug = &local_debug;
     b->probe = &local_probe;
     b->lacks[VIEW_JOBS] = "the local engine takes no jobs yet";
+    b->lacks[VIEW_BLOCKS] = "the local engine shows its pages themselves: /pages";
 }
