@@ -168,12 +168,6 @@ struct step_info {
     struct step_rec rec;
     int n_token; /* tokens that it appended: struct step_view has them */
 };
-struct steps_ops {
-    /* The latest ones, oldest first; at most max. Returns how many. */
-    int (*latest)(struct backend *b, struct step_info *out, int max);
-};
-
-/* Draft trees of these steps. */
 struct step_range {
     uint64_t n; /* steps in memory: all of the session from the first on; 0: none */
     int first_turn, first_step, last_turn, last_step;
@@ -181,15 +175,21 @@ struct step_range {
 struct step_view {
     int turn, step;
     struct step_rec rec;
-    struct tree tree; /* n == 0: the step drafted nothing; scores are not kept */
+    struct tree tree; /* n == 0: the step drafted nothing, or there is no VIEW_TREES; scores are not kept */
     int n_token;      /* tokens that the step appended; 0: none, or not known */
     int32_t token[TREE_MAX];
     struct token_fact fact[TREE_MAX];
 };
-struct trees_ops {
+struct steps_ops {
+    /* The latest ones, oldest first; at most max. Returns how many. */
+    int (*latest)(struct backend *b, struct step_info *out, int max);
     void (*range)(struct backend *b, struct step_range *r);
-    bool (*latest)(struct backend *b, struct step_view *v); /* false: no step has drafted */
     bool (*of_step)(struct backend *b, int turn, int step, struct step_view *v); /* false: not held */
+};
+
+/* Draft trees: those of step_view. */
+struct trees_ops {
+    bool (*latest)(struct backend *b, struct step_view *v); /* false: no step has drafted */
 };
 
 /* How full each pool is. */
@@ -204,6 +204,36 @@ struct pool_view {
 };
 struct pools_ops {
     void (*ledger)(struct backend *b, struct pool_view pool[N_POOLS]);
+};
+
+/* The metrics of a server over time, read beside the conversation every `gauge.ms`. */
+enum gauge {
+    GAUGE_POOL,                            /* + enum pool_id: share of the pool that is held, 0 .. 1 */
+    GAUGE_RUNNING = GAUGE_POOL + N_POOLS,  /* requests that are computed, of all clients */
+    GAUGE_WAITING,                         /* requests in the server's queue */
+    GAUGE_HITS,    /* share of the prompt tokens looked up in the prefix cache that were there */
+    GAUGE_TOKENS,  /* generated tokens a second, of all clients */
+    GAUGE_MAL,     /* mean acceptance length of all clients, bonus included */
+    N_GAUGES
+};
+enum { GAUGES_KEPT = 3600 }; /* there are never more */
+struct gauge_sample {
+    uint64_t ns;       /* clock_ns() when the server was asked */
+    float v[N_GAUGES]; /* NAN: not reported, or (HITS, TOKENS, MAL) nothing happened since the reading
+                          before */
+};
+struct gauges_view {
+    const char *about;       /* constant, one line: where the numbers come from and what they leave out */
+    int ms;                  /* between two readings; 0: the metrics are not read */
+    uint64_t n_read, n_failed;
+    char fault[200];         /* why the latest reading failed; "": it did not */
+    bool reported[N_GAUGES]; /* some reading had it */
+    double hits, queries;    /* tokens of the prefix cache since the server's start, -1: not reported */
+};
+struct gauges_ops {
+    void (*view)(struct backend *b, struct gauges_view *v);
+    /* The latest ones, oldest first; at most max. Returns how many. */
+    int (*samples)(struct backend *b, struct gauge_sample *out, int max);
 };
 
 /* Which page holds what: the session's page table and the pages of each pool. */
@@ -441,6 +471,7 @@ enum backend_view {
     VIEW_STEPS,
     VIEW_TREES,
     VIEW_POOLS,
+    VIEW_GAUGES,
     VIEW_PAGES,
     VIEW_PLAN,
     VIEW_CHECK,
@@ -460,6 +491,7 @@ struct backend {
     const struct steps_ops *steps;
     const struct trees_ops *trees;
     const struct pools_ops *pools;
+    const struct gauges_ops *gauges;
     const struct pages_ops *pages;
     const struct plan_ops *plan;
     const struct check_ops *check;

@@ -54,6 +54,8 @@ static const struct entry {
      K_FORGET, AT(forget), 0, 0},
     {{"ring", "1 .. 4096", "megabytes of past page tables in memory"},
      K_INT, AT(ring), 1, 4096},
+    {{"gauge.ms", "0 .. 3600000", "read a server's metrics every so many milliseconds; 0: never"},
+     K_INT, AT(gauge_ms), 0, 3600000},
     {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
     {{"verbose", "on | off", "a line of statistics after each reply"},
      K_BOOL, AT(verbose), 0, 0},
@@ -65,7 +67,7 @@ void settings_init(struct settings *s)
 {
     *s = (struct settings){
         .top_p = 1, .seed = 1, .spec = true, .steps = 5, .topk = 1, .nodes = 6,
-        .check = CHECK_ON, .ring = 16, .graph = true, .think = true,
+        .check = CHECK_ON, .ring = 16, .gauge_ms = 1000, .graph = true, .think = true,
     };
 }
 

@@ -663,8 +663,8 @@ static void welcome_recording(struct app *a, struct plain *p)
     if (!p->terminal || a->opt.json || a->opt.quiet)
         return;
     backend_chat(a->backend, &v);
-    if (a->backend->trees)
-        a->backend->trees->range(a->backend, &held);
+    if (a->backend->steps)
+        a->backend->steps->range(a->backend, &held);
     fprintf(stderr, "a recording of session %s: %d turn%s, %llu step%s; /goto %d.1, /step, /rstep and /until "
             "move in it, /help lists the commands\n", backend_info(a->backend)->recording, v.turn,
             plural(v.turn), (unsigned long long)held.n, plural((long long)held.n), max_int(1, held.first_turn));

@@ -1,4 +1,4 @@
-/* recorded_views.c - the views of a recording: what pages->table, trees->of_step and the others showed
+/* recorded_views.c - the views of a recording: what pages->table, steps->of_step and the others showed
  * at its present, or after any of its steps. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static bool latest_tree(struct backend *b, struct step_view *v)
     return false;
 }
 
-static bool tree_of_step(struct backend *b, int turn, int step, struct step_view *v)
+static bool step_of(struct backend *b, int turn, int step, struct step_view *v)
 {
     const struct recorded *r = rec(b);
     int i = recorded_find(r, turn, step);
@@ -211,9 +211,8 @@ static void faults_on(struct backend *b, struct bugs *on)
 
 void recorded_views(struct recorded *r)
 {
-    static const struct steps_ops steps = {.latest = latest_steps};
-    static const struct trees_ops trees = {.range = range, .latest = latest_tree,
-                                           .of_step = tree_of_step};
+    static const struct steps_ops steps = {.latest = latest_steps, .range = range, .of_step = step_of};
+    static const struct trees_ops trees = {.latest = latest_tree};
     static const struct pools_ops pools = {.ledger = ledger};
     static const struct pages_ops pages = {.table = table, .position = position, .events = page_events,
                                            .table_at = table_at, .position_at = position_at};
@@ -230,6 +229,7 @@ void recorded_views(struct recorded *r)
     b->faults = &faults;
     b->debug = r->n_step ? &recorded_debug : NULL;
     b->lacks[VIEW_BLOCKS] = "KV events are not saved: they show a server as it is now";
+    b->lacks[VIEW_GAUGES] = "only a server that is connected has metrics over time";
     b->lacks[VIEW_PLAN] = b->lacks[VIEW_CHECK] = b->lacks[VIEW_PROBE] = b->lacks[VIEW_JOBS] = no_engine;
     if (!r->n_step)
         b->lacks[VIEW_STEPS] = b->lacks[VIEW_TREES] = b->lacks[VIEW_ACCEPT] = b->lacks[VIEW_DEBUG] =

@@ -191,7 +191,7 @@ bool app_recording(const struct app *a); /* whether the backend is such a record
 bool app_table_at(struct app *a, int turn, int step, struct page_table *t, struct err *e);
 bool app_position_at(struct app *a, int turn, int step, int position, struct pos_view *v,
                      struct err *e);
-/* A step of the session, from memory, else from the log; for backends with VIEW_TREES. Facts that the
+/* A step of the session, from memory, else from the log; for backends with VIEW_STEPS. Facts that the
  * log does not have are NAN. False and *e: neither has the step. */
 bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struct err *e);
 /* A page table and a position at the app's address (/at), or now. */

@@ -1,5 +1,5 @@
-/* gauges.c - see gauges.h. Metric names: those of vLLM 0.26, of SGLang in late 2026, and the fields of
- * llama-server's /slots. */
+/* gauges.c - see gauges.h. Metric names: those of vLLM 0.26, of SGLang in late 2026 (aerie serve has the
+ * same), of llama-server b11434, and the fields of its /slots. */
 #include "engine/remote/gauges.h"
 
 #include <jansson.h>
@@ -9,50 +9,86 @@
 
 #include "engine/remote/metrics.h"
 
+/* ---- a page ---------------------------------------------------------------------------------- */
+
+void gauge_page_init(struct gauge_page *p)
+{
+    *p = (struct gauge_page){.hits = -1, .queries = -1, .tokens = -1, .drafts = -1, .accepted = -1};
+    for (int i = 0; i < N_GAUGES; i++)
+        p->v[i] = NAN;
+}
+
 static double value_of(const struct metrics *m, const char *name, enum metrics_join join)
 {
     double v;
     return metrics_value(m, name, NULL, NULL, join, &v, NULL) && v >= 0 && v < 1e15 ? v : -1;
 }
 
+/* The first of the names that is reported: servers name the same number differently. */
+static double first_of(const struct metrics *m, enum metrics_join join, const char *a, const char *b,
+                       const char *c)
+{
+    const char *name[] = {a, b, c};
+    double v = -1;
+    for (int i = 0; i < 3 && name[i] && v < 0; i++)
+        v = value_of(m, name[i], join);
+    return v;
+}
+
 static int whole(double v)
 {
-    return v > INT32_MAX ? INT32_MAX : (int)(v + 0.5);
+    return v > INT32_MAX / 4 ? INT32_MAX / 4 : (int)(v + 0.5);
 }
 
-/* used + free + evictable == total, in tokens. */
-static void set_pool(struct pool_view *p, double used, double free_, double evictable)
+static void set_gauge(struct gauge_page *p, int gauge, double v)
 {
-    *p = (struct pool_view){.exists = true, .page_size = 1, .used = whole(used), .free = whole(free_),
+    if (v >= 0)
+        p->v[gauge] = (float)v;
+}
+
+/* used + free + evictable == total, in tokens or blocks. */
+static void set_pool(struct gauge_page *p, enum pool_id pool, double used, double free_, double evictable)
+{
+    struct pool_view *v = &p->pool[pool];
+    *v = (struct pool_view){.exists = true, .page_size = 1, .used = whole(used), .free = whole(free_),
                             .evictable = whole(evictable)};
-    p->total = p->used + p->free + p->evictable;
+    v->total = v->used + v->free + v->evictable;
+    if (v->total > 0)
+        set_gauge(p, GAUGE_POOL + (int)pool, (double)v->used / v->total);
 }
 
-/* One rank's pool is every rank's: the ranks of tensor parallelism hold the same tokens, so the
- * greatest value counts. */
-static bool sglang_pool(const struct metrics *m, const char *prefix, struct pool_view *out)
+/* Exact pools, in tokens. One rank's pool is every rank's: the ranks of tensor parallelism hold the
+ * same tokens, so the greatest value counts. */
+static bool token_pool(const struct metrics *m, const char *prefix, enum pool_id pool, struct gauge_page *p)
 {
+    static const char *const part[] = {"used_tokens", "available_tokens", "evictable_tokens"};
     char name[64];
     double v[3];
-    static const char *const part[] = {"used_tokens", "available_tokens", "evictable_tokens"};
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s_%s", prefix, part[i]);
         v[i] = value_of(m, name, METRICS_MAX);
         if (v[i] < 0)
             return false;
     }
-    set_pool(out, v[0], v[1], v[2]);
+    set_pool(p, pool, v[0], v[1], v[2]);
     return true;
 }
 
-static bool read_sglang(const struct metrics *m, struct gauge_view *v)
+static bool token_pools(const struct metrics *m, struct gauge_page *p)
 {
-    v->about = "tokens, from the server's metrics; the ranks hold the same tokens, the greatest counts";
-    v->running = value_of(m, "num_running_reqs", METRICS_SUM);
-    v->waiting = value_of(m, "num_queue_reqs", METRICS_SUM);
-    bool full = sglang_pool(m, "kv", &v->pool[POOL_FULL]);
-    sglang_pool(m, "swa", &v->pool[POOL_SWA]);
-    return full;
+    bool full = token_pool(m, "kv", POOL_FULL, p), swa = token_pool(m, "swa", POOL_SWA, p);
+    if (!full) /* older versions report shares only */
+        set_gauge(p, GAUGE_POOL + POOL_FULL, value_of(m, "full_token_usage", METRICS_MAX));
+    if (!swa)
+        set_gauge(p, GAUGE_POOL + POOL_SWA, value_of(m, "swa_token_usage", METRICS_MAX));
+    token_pool(m, "draft", POOL_DRAFT, p);
+    if (isnan(p->v[GAUGE_POOL + POOL_FULL]))
+        return false;
+    p->about = full ? "tokens, as the server counts them; used by requests, evictable: held by the prefix cache "
+                      "only; of several ranks, which hold the same tokens, the fullest"
+                    : "shares, as the server reports them, without the sizes of the pools; of several ranks the "
+                      "fullest";
+    return true;
 }
 
 /* A label of cache_config_info as a number; -1: it has none. */
@@ -68,55 +104,141 @@ static double config_label(const struct metrics *m, const char *label)
     return v;
 }
 
-static bool read_vllm(const struct metrics *m, struct gauge_view *v)
+static bool block_pool(const struct metrics *m, struct gauge_page *p)
 {
     double share = value_of(m, "kv_cache_usage_perc", METRICS_MAX);
     double blocks = config_label(m, "num_gpu_blocks"), size = config_label(m, "block_size");
-    v->about = "vLLM reports one share of all blocks: full and window layers are not apart, and blocks "
-               "that only the prefix cache holds count as free";
-    v->running = value_of(m, "num_requests_running", METRICS_SUM);
-    v->waiting = value_of(m, "num_requests_waiting", METRICS_SUM);
-    v->hits = (uint64_t)fmax(0, value_of(m, "prefix_cache_hits_total", METRICS_SUM));
-    v->queries = (uint64_t)fmax(0, value_of(m, "prefix_cache_queries_total", METRICS_SUM));
-    if (share < 0 || share > 1 || blocks < 1 || size < 1 || size > 65536)
+    if (share < 0 || share > 1)
         return false;
-    set_pool(&v->pool[POOL_FULL], share * blocks, blocks - whole(share * blocks), 0);
-    v->pool[POOL_FULL].page_size = (int)size;
+    p->about = "vLLM reports one share of all blocks: full and window layers are not apart, and blocks "
+               "that only the prefix cache holds count as free; of several engines the fullest";
+    if (blocks >= 1 && blocks < INT32_MAX / 4 && size >= 1 && size <= 65536) {
+        set_pool(p, POOL_FULL, share * blocks, blocks - whole(share * blocks), 0);
+        p->pool[POOL_FULL].page_size = (int)size;
+    }
+    set_gauge(p, GAUGE_POOL + POOL_FULL, share);
     return true;
 }
 
-static bool read_slots(const char *page, size_t n, struct gauge_view *v)
+static bool read_metrics(const struct metrics *m, struct gauge_page *p)
 {
-    double total = 0, used = 0;
+    bool pools = isnan(p->v[GAUGE_POOL + POOL_FULL]) && (token_pools(m, p) || block_pool(m, p));
+    set_gauge(p, GAUGE_RUNNING, first_of(m, METRICS_SUM, "num_running_reqs", "num_requests_running",
+                                         "requests_processing"));
+    set_gauge(p, GAUGE_WAITING, first_of(m, METRICS_SUM, "num_queue_reqs", "num_requests_waiting",
+                                         "requests_deferred"));
+    set_gauge(p, GAUGE_TOKENS, value_of(m, "gen_throughput", METRICS_SUM));
+    set_gauge(p, GAUGE_HITS, value_of(m, "cache_hit_rate", METRICS_MAX));
+    set_gauge(p, GAUGE_MAL, value_of(m, "spec_accept_length", METRICS_MAX));
+    if (p->v[GAUGE_MAL] < 1) /* 0: nothing was drafted */
+        p->v[GAUGE_MAL] = NAN;
+    p->hits = first_of(m, METRICS_SUM, "prefix_cache_hits_total", "prompt_tokens_cached_total", NULL);
+    p->queries = value_of(m, "prefix_cache_queries_total", METRICS_SUM);
+    double computed = value_of(m, "prompt_tokens_total", METRICS_SUM);
+    if (p->queries < 0 && p->hits >= 0 && computed >= 0) /* llama-server: prompt tokens less the cached ones */
+        p->queries = p->hits + computed;
+    p->tokens = first_of(m, METRICS_SUM, "generation_tokens_total", "tokens_predicted_total", NULL);
+    p->drafts = value_of(m, "spec_decode_num_drafts_total", METRICS_SUM);
+    p->accepted = value_of(m, "spec_decode_num_accepted_tokens_total", METRICS_SUM);
+    return pools || p->v[GAUGE_RUNNING] >= 0 || p->tokens >= 0;
+}
+
+static bool read_slots(const char *page, size_t n, struct gauge_page *p)
+{
+    double total = 0, used = 0, running = 0;
     json_t *all = json_loadb(page, n, 0, NULL), *slot;
     size_t i;
-    v->about = "tokens of the server's slots; what a slot holds for later counts as used";
-    v->running = 0;
     json_array_foreach(all, i, slot) {
         /* the prompt's tokens and those generated so far */
         double held = json_number_value(json_object_get(slot, "n_prompt_tokens"));
-        total += json_number_value(json_object_get(slot, "n_ctx"));
-        used += fmax(0, held);
-        v->running += json_is_true(json_object_get(slot, "is_processing"));
+        double room = json_number_value(json_object_get(slot, "n_ctx"));
+        total += fmax(0, room);
+        used += fmin(fmax(0, held), fmax(0, room));
+        running += json_is_true(json_object_get(slot, "is_processing"));
     }
     json_decref(all);
-    if (total <= 0 || total > INT32_MAX)
+    if (!(total > 0 && total < INT32_MAX / 4))
         return false;
-    set_pool(&v->pool[POOL_FULL], fmin(used, total), total - whole(fmin(used, total)), 0);
+    p->about = "tokens of the server's slots; tokens that an idle slot holds for later count as used";
+    set_pool(p, POOL_FULL, used, total - whole(used), 0);
+    p->v[GAUGE_RUNNING] = (float)running;
     return true;
 }
 
-bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_view *out)
+bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge_page *p)
 {
     struct metrics m;
-    *out = (struct gauge_view){.running = -1, .waiting = -1};
-    if (kind == SERVER_LLAMA)
-        return read_slots(page, n, out);
+    if (kind == SERVER_LLAMA && n && page[strspn(page, " \t\r\n")] == '[')
+        return read_slots(page, n, p);
     if (!metrics_read(&m, page, n, NULL))
         return false;
-    bool ok = kind == SERVER_SGLANG ? read_sglang(&m, out) : read_vllm(&m, out);
+    bool ok = read_metrics(&m, p);
     metrics_free(&m);
     return ok;
+}
+
+/* ---- over time ------------------------------------------------------------------------------- */
+
+/* What a counter grew by; -1: not known, or the server has begun anew. */
+static double growth(double now, double before)
+{
+    return now >= 0 && before >= 0 && now >= before ? now - before : -1;
+}
+
+void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns, const struct gauge_page *before,
+                uint64_t ns_before)
+{
+    struct gauge_sample s = {.ns = ns};
+    memcpy(s.v, now->v, sizeof s.v);
+    if (ns_before && ns > ns_before) {
+        double queries = growth(now->queries, before->queries), hits = growth(now->hits, before->hits);
+        double drafts = growth(now->drafts, before->drafts), tokens = growth(now->tokens, before->tokens);
+        double accepted = growth(now->accepted, before->accepted);
+        if (queries > 0 && hits >= 0)
+            s.v[GAUGE_HITS] = (float)fmin(hits / queries, 1);
+        if (tokens >= 0)
+            s.v[GAUGE_TOKENS] = (float)(tokens * 1e9 / (double)(ns - ns_before));
+        if (drafts > 0 && accepted >= 0)
+            s.v[GAUGE_MAL] = (float)(1 + accepted / drafts);
+    }
+    pthread_mutex_lock(&g->mu);
+    if (!g->sample)
+        g->sample = xcalloc(GAUGES_KEPT, sizeof *g->sample);
+    g->sample[g->n_sample++ % GAUGES_KEPT] = s;
+    g->page = *now;
+    g->view.n_read++;
+    g->view.fault[0] = '\0';
+    g->view.about = now->about;
+    g->view.hits = now->hits;
+    g->view.queries = now->queries;
+    for (int i = 0; i < N_GAUGES; i++)
+        g->view.reported[i] |= !isnan(s.v[i]);
+    pthread_mutex_unlock(&g->mu);
+}
+
+void gauges_pools(struct gauges *g, struct pool_view pool[N_POOLS])
+{
+    pthread_mutex_lock(&g->mu);
+    memcpy(pool, g->page.pool, sizeof g->page.pool);
+    pthread_mutex_unlock(&g->mu);
+}
+
+void gauges_view(struct gauges *g, struct gauges_view *out)
+{
+    pthread_mutex_lock(&g->mu);
+    *out = g->view;
+    pthread_mutex_unlock(&g->mu);
+}
+
+int gauges_samples(struct gauges *g, struct gauge_sample *out, int max)
+{
+    pthread_mutex_lock(&g->mu);
+    uint64_t held = g->n_sample < GAUGES_KEPT ? g->n_sample : GAUGES_KEPT;
+    int n = min_int(max, (int)held);
+    for (int i = 0; i < n; i++)
+        out[i] = g->sample[(g->n_sample - (uint64_t)(n - i)) % GAUGES_KEPT];
+    pthread_mutex_unlock(&g->mu);
+    return n;
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
@@ -124,48 +246,90 @@ bool gauges_read(enum server_kind kind, const char *page, size_t n, struct gauge
 void gauges_open(struct gauges *g)
 {
     pthread_mutex_init(&g->mu, NULL);
+    gauge_page_init(&g->page);
+    g->view.hits = g->view.queries = -1;
 }
 
 void gauges_close(struct gauges *g, struct http *h)
 {
-    if (g->running)
+    if (g->asking)
         http_end(h, &g->call);
     buf_free(&g->call.answer);
+    free(g->sample);
     pthread_mutex_destroy(&g->mu);
 }
 
-static void take_page(struct gauges *g, enum server_kind kind)
+/* The i-th page that a server answers; NULL: there are no more. */
+static const char *page_path(const struct server *s, int i)
 {
-    struct gauge_view v;
+    bool slots = s->kind == SERVER_LLAMA && s->answers[REPORT_POOLS];
+    if (slots && i == 0)
+        return "/slots";
+    return s->answers[REPORT_METRICS] && i == slots ? "/metrics" : NULL;
+}
+
+static void begin_page(struct gauges *g, struct http *h, const char *path)
+{
+    struct buf answer = g->call.answer;
+    g->call = (struct http_call){.method = "GET", .answer = answer, .path = path};
+    g->asking = true;
+    http_begin(h, &g->call);
+}
+
+static void note_failure(struct gauges *g, const struct err *e)
+{
+    pthread_mutex_lock(&g->mu);
+    g->view.n_failed++;
+    snprintf(g->view.fault, sizeof g->view.fault, "%.190s", e->msg);
+    pthread_mutex_unlock(&g->mu);
+}
+
+/* False: the reading has failed; the old numbers stay, with their time. */
+static bool take_page(struct gauges *g, enum server_kind kind)
+{
     const struct buf *b = &g->call.answer;
-    if (g->call.failed || g->call.status != 200 || !gauges_read(kind, b->p ? b->p : "", b->n, &v))
-        return; /* the old numbers stay, with their time */
-    v.ns = clock_ns();
-    pthread_mutex_lock(&g->mu);
-    g->view = v;
-    pthread_mutex_unlock(&g->mu);
+    struct err e;
+    if (g->call.failed)
+        e = g->call.why;
+    else if (g->call.status != 200)
+        http_refused(&g->call, &e);
+    else if (gauges_read(kind, b->p ? b->p : "", b->n, &g->now))
+        return true;
+    else
+        err_set(&e, ERR_MODEL, "%s says nothing about pools or requests", g->call.path);
+    note_failure(g, &e);
+    return false;
 }
 
-void gauges_look(struct gauges *g, struct http *h, const struct server *s)
+int gauges_look(struct gauges *g, struct http *h, const struct server *s, int ms)
 {
-    if (g->running && g->call.done) {
+    uint64_t now = clock_ns(), before = g->ns_begin;
+    if (g->view.ms != ms) {
+        pthread_mutex_lock(&g->mu);
+        g->view.ms = ms;
+        pthread_mutex_unlock(&g->mu);
+    }
+    if (g->asking && g->call.done) {
         http_end(h, &g->call);
-        g->running = false;
-        take_page(g, s->kind);
-        g->ns_next = clock_ns() + (uint64_t)GAUGE_MS * 1000000;
+        g->asking = false;
+        bool ok = take_page(g, s->kind);
+        const char *more = ok ? page_path(s, ++g->path) : NULL;
+        if (more) {
+            begin_page(g, h, more);
+        } else if (ok) {
+            uint64_t last = g->n_sample ? g->sample[(g->n_sample - 1) % GAUGES_KEPT].ns : 0;
+            gauges_add(g, &g->now, g->ns_begin, &g->before, last);
+            g->before = g->now;
+        }
     }
-    if (!g->running && clock_ns() >= g->ns_next) {
-        struct buf answer = g->call.answer;
-        g->call = (struct http_call){.method = "GET", .answer = answer,
-                                     .path = s->kind == SERVER_LLAMA ? "/slots" : "/metrics"};
-        g->running = true;
-        http_begin(h, &g->call);
-    }
-}
-
-void gauges_copy(struct gauges *g, struct gauge_view *out)
-{
-    pthread_mutex_lock(&g->mu);
-    *out = g->view;
-    pthread_mutex_unlock(&g->mu);
+    uint64_t due = before + (uint64_t)ms * 1000000;
+    if (g->asking || ms == 0 || !page_path(s, 0))
+        return ms ? min_int(ms, 1000) : 60000;
+    if (before && now < due)
+        return (int)((due - now) / 1000000) + 1;
+    g->ns_begin = now;
+    g->path = 0;
+    gauge_page_init(&g->now);
+    begin_page(g, h, page_path(s, 0));
+    return 0;
 }

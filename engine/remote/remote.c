@@ -18,7 +18,6 @@ struct remote {
     struct http *http;
     struct server server;
     struct gauges gauges;
-    bool gauged;  /* the server reports its pools */
     int at_once;  /* replies of a batch at the same time */
     char *about, *device; /* owned strings of info */
 };
@@ -28,19 +27,22 @@ static struct remote *remote_of(struct talk *t)
     return (struct remote *)t;
 }
 
-/* Called while replies run and while nothing does. */
+/* Reads the metrics while replies run. */
 static void meanwhile(void *arg)
 {
     struct remote *r = arg;
-    if (r->gauged)
-        gauges_look(&r->gauges, r->http, &r->server);
+    gauges_look(&r->gauges, r->http, &r->server, r->talk.view.settings.gauge_ms);
 }
 
 static void idle(struct talk *t)
 {
     struct remote *r = remote_of(t);
-    meanwhile(r);
-    http_run(r->http, 0);
+    http_run(r->http, gauges_look(&r->gauges, r->http, &r->server, t->view.settings.gauge_ms));
+}
+
+static void wake(struct talk *t)
+{
+    http_wake(remote_of(t)->http);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -468,14 +470,23 @@ static void fill_info(struct remote *r)
 
 static void ledger(struct backend *b, struct pool_view pool[N_POOLS])
 {
-    struct gauge_view v;
-    gauges_copy(&((struct remote *)b)->gauges, &v);
-    memcpy(pool, v.pool, sizeof v.pool);
+    gauges_pools(&((struct remote *)b)->gauges, pool);
+}
+
+static void view_gauges(struct backend *b, struct gauges_view *v)
+{
+    gauges_view(&((struct remote *)b)->gauges, v);
+}
+
+static int gauge_samples(struct backend *b, struct gauge_sample *out, int max)
+{
+    return gauges_samples(&((struct remote *)b)->gauges, out, max);
 }
 
 static void fill_views(struct remote *r)
 {
     static const struct pools_ops pools = {ledger};
+    static const struct gauges_ops gauges = {view_gauges, gauge_samples};
     struct backend *b = &r->talk.base;
     const char *accept = server_lacks(&r->server, REPORT_ACCEPT_REQUEST);
     for (int v = 0; v < N_VIEWS; v++)
@@ -492,12 +503,13 @@ static void fill_views(struct remote *r)
     b->lacks[VIEW_PROBE] = "no server runs a step with taps";
     b->lacks[VIEW_JOBS] = "a server's clients ask the server itself";
     b->lacks[VIEW_BLOCKS] = "no KV events are read: --kv-events names their address";
-    r->gauged = !b->lacks[VIEW_POOLS];
-    b->pools = r->gauged ? &pools : NULL;
+    b->lacks[VIEW_GAUGES] = r->server.answers[REPORT_POOLS] ? NULL : server_lacks(&r->server, REPORT_METRICS);
+    b->pools = b->lacks[VIEW_POOLS] ? NULL : &pools;
+    b->gauges = b->lacks[VIEW_GAUGES] ? NULL : &gauges;
 }
 
 static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer, .other = other,
-                                        .idle = idle, .closed = closed};
+                                        .idle = idle, .wake = wake, .closed = closed};
 
 /* The key in a file: its first line. */
 static bool read_key(const char *path, struct buf *out, struct err *e)

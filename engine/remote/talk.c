@@ -301,20 +301,21 @@ static void serve(struct talk *t, const struct request *rq)
 /* Waits for a request, with t->mu held; calls the hook where there is one. */
 static void wait_idle(struct talk *t)
 {
-    struct timespec until;
     if (!t->hooks->idle) {
         pthread_cond_wait(&t->filled, &t->mu);
         return;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 200000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    if (pthread_cond_timedwait(&t->filled, &t->mu, &until) == 0)
-        return;
     pthread_mutex_unlock(&t->mu);
     t->hooks->idle(t);
     pthread_mutex_lock(&t->mu);
+}
+
+/* Tells the talk's thread that there is a request, or that it shall end. */
+static void wake(struct talk *t)
+{
+    pthread_cond_signal(&t->filled);
+    if (t->hooks->wake)
+        t->hooks->wake(t);
 }
 
 static void *run(void *arg)
@@ -357,7 +358,7 @@ static bool submit(struct backend *b, struct request *rq, struct err *e)
         t->waiting[t->n_waiting++] = *rq;
         *rq = (struct request){0};
     }
-    pthread_cond_signal(&t->filled);
+    wake(t);
     pthread_mutex_unlock(&t->mu);
     if (!why)
         return true;
@@ -385,7 +386,7 @@ static void close_talk(struct backend *b)
     cancel(b);
     pthread_mutex_lock(&t->mu);
     t->closing = true;
-    pthread_cond_signal(&t->filled);
+    wake(t);
     pthread_mutex_unlock(&t->mu);
     evq_close(t->screen);
     pthread_join(t->thread, NULL);

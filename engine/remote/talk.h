@@ -39,7 +39,10 @@ struct talk_hooks {
     void (*answer)(struct talk *t, bool regen, struct talk_reply *out);
     /* Another request: RQ_SEVERAL, RQ_BATCH, RQ_CALIBRATE. NULL: refused anyway. */
     void (*other)(struct talk *t, const struct request *rq);
-    void (*idle)(struct talk *t);   /* every 200 ms while nothing is asked; NULL: never */
+    /* Called again and again while nothing is asked: waits until there is something to do, or for
+     * wake(), which any thread may call. NULL: the talk's thread just waits. */
+    void (*idle)(struct talk *t);
+    void (*wake)(struct talk *t); /* where there is idle() */
     void (*closed)(struct talk *t); /* the thread has ended: frees what the backend holds */
     const char *(*token)(struct talk *t, int32_t id, size_t *n); /* NULL: no texts are known */
 };

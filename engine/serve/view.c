@@ -323,7 +323,7 @@ static bool local_latest_tree(struct backend *b, struct step_view *v)
     return e != NULL;
 }
 
-static bool local_tree_of_step(struct backend *b, int turn, int step, struct step_view *v)
+static bool local_step(struct backend *b, int turn, int step, struct step_view *v)
 {
     const struct engine_shared *s = look(b);
     const struct ring_entry *e = ring_find(&s->ring, turn, step);
@@ -411,10 +411,9 @@ static void local_faults(struct backend *b, struct bugs *on)
 
 void local_views(struct backend *b)
 {
-    static const struct steps_ops steps = {.latest = local_steps};
-    static const struct trees_ops trees = {.range = local_range,
-                                           .latest = local_latest_tree,
-                                           .of_step = local_tree_of_step};
+    static const struct steps_ops steps = {.latest = local_steps, .range = local_range,
+                                           .of_step = local_step};
+    static const struct trees_ops trees = {.latest = local_latest_tree};
     static const struct pools_ops pools = {.ledger = local_ledger};
     static const struct pages_ops pages = {.table = local_table, .position = local_position,
                                            .events = local_page_events,
@@ -433,6 +432,7 @@ void local_views(struct backend *b)
     b->faults = &faults;
     b->debug = &local_debug;
     b->probe = &local_probe;
+    b->lacks[VIEW_GAUGES] = "metrics are those of a server; the local engine's pools: /pool";
     b->lacks[VIEW_JOBS] = "the local engine takes no jobs yet";
     b->lacks[VIEW_BLOCKS] = "the local engine shows its pages themselves: /pages";
 }

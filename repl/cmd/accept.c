@@ -333,7 +333,7 @@ static bool by_steps(struct app *a, enum grouping by, struct sheet *out, struct 
     struct grouped g = {.app = a, .by = by, .page_size = max_int(1, info->page_size),
                         .window = info->window};
     const char *source;
-    if (!app_needs(a, "accept", VIEW_STEPS, e) || !app_needs(a, "accept", VIEW_TREES, e))
+    if (!app_needs(a, "accept", VIEW_STEPS, e))
         return false;
     if (by == BY_WINDOW && info->window == 0)
         return err_set(e, ERR_NEGATIVE, "this model has no sliding layers, so there is no window edge");

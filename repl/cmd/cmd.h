@@ -71,7 +71,7 @@ bool app_newest_step(struct app *a, struct step_view *v, struct err *e);
 /* Calls fn for each step of the session, oldest first: from memory where that begins with the first
  * step, else from the log, else those in memory. with_trees: with trees and tokens, which a log may
  * lack; such a log is not read then. *source says whose steps these are. Stops where fn returns
- * false. For backends with VIEW_STEPS and VIEW_TREES. */
+ * false. For backends with VIEW_STEPS. */
 bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_view *v, void *arg),
                    void *arg, const char **source, struct err *e);
 

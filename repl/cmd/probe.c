@@ -32,7 +32,7 @@ static bool ask(struct app *a, enum probe_view what, struct probe_ask *x, struct
         x->turn = v.turn;
         x->step = v.step;
     }
-    if (!a->backend->trees->of_step(a->backend, x->turn, x->step, &v)) {
+    if (!a->backend->steps->of_step(a->backend, x->turn, x->step, &v)) {
         if (!app_find_step(a, x->turn, x->step, &v, e))
             return false;
         x->past = app_logged_step(a, x->turn, x->step, e);

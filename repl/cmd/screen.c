@@ -181,7 +181,7 @@ bool cmd_address(struct app *a, int argc, char **argv, const char *rest, struct 
     if (argc && strcmp(argv[0], "live") == 0) {
         a->at = (struct address){0};
     } else if (argc) {
-        if (!app_needs(a, "at", VIEW_TREES, e) || !arg_step(a, argv[0], &turn, &step, NULL, e) ||
+        if (!app_needs(a, "at", VIEW_STEPS, e) || !arg_step(a, argv[0], &turn, &step, NULL, e) ||
             !app_find_step(a, turn, step, &v, e))
             return false;
         a->at = (struct address){turn, step};

@@ -119,14 +119,14 @@ bool app_find_step(struct app *a, int turn, int step, struct step_view *v, struc
     struct chat_view chat;
     struct step_range held;
     backend_chat(a->backend, &chat);
-    a->backend->trees->range(a->backend, &held);
+    a->backend->steps->range(a->backend, &held);
     if (!held.n && !chat.turn)
         return err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
     if (held.n &&
         (turn > held.last_turn || (turn == held.last_turn && step > held.last_step)))
         return err_set(e, ERR_NEGATIVE, "there is no step %d.%d yet: %d.%d is the newest", turn,
                        step, held.last_turn, held.last_step);
-    return a->backend->trees->of_step(a->backend, turn, step, v) ||
+    return a->backend->steps->of_step(a->backend, turn, step, v) ||
            find_logged(a, &held, turn, step, v, e);
 }
 
@@ -204,8 +204,8 @@ bool app_newest_step(struct app *a, struct step_view *v, struct err *e)
     int turn, step;
     if (app_address(a, &turn, &step) || gone_back(a, &turn, &step))
         return app_find_step(a, turn, step, v, e);
-    a->backend->trees->range(a->backend, &held);
-    return (held.n && a->backend->trees->of_step(a->backend, held.last_turn, held.last_step, v)) ||
+    a->backend->steps->range(a->backend, &held);
+    return (held.n && a->backend->steps->of_step(a->backend, held.last_turn, held.last_step, v)) ||
            err_set(e, ERR_NEGATIVE, "there is no step yet: send a message first");
 }
 
@@ -256,7 +256,7 @@ static void visit_memory(struct app *a, struct visit *x)
         x->view = (struct step_view){.turn = step[i].turn, .step = step[i].step,
                                      .rec = step[i].rec};
         if (!x->trees ||
-            a->backend->trees->of_step(a->backend, step[i].turn, step[i].step, &x->view))
+            a->backend->steps->of_step(a->backend, step[i].turn, step[i].step, &x->view))
             x->over = !x->fn(&x->view, x->arg);
     }
     free(step);
@@ -268,7 +268,7 @@ bool app_each_step(struct app *a, bool with_trees, bool (*fn)(const struct step_
     struct visit x = {.fn = fn, .arg = arg, .trees = with_trees};
     struct step_range held;
     bool logged = a->history && !a->private_;
-    a->backend->trees->range(a->backend, &held);
+    a->backend->steps->range(a->backend, &held);
     *source = "of this session";
     if (held.n && held.first_turn == 1 && held.first_step == 1) {
         visit_memory(a, &x);

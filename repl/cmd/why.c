@@ -120,7 +120,7 @@ static bool newest_rejection(struct app *a, struct step_view *v, struct err *e)
     bool found = false;
     for (int i = n - 1; i >= 0 && !found; i--)
         found = step[i].rec.drafted > step[i].rec.accepted &&
-                a->backend->trees->of_step(a->backend, step[i].turn, step[i].step, v) &&
+                a->backend->steps->of_step(a->backend, step[i].turn, step[i].step, v) &&
                 has_rejection(v);
     free(step);
     return found || err_set(e, ERR_NEGATIVE, n ? "no step in memory ended at a rejected node"

@@ -20,7 +20,7 @@ static void tokens(struct tui *t, const struct moment *m, int width, struct shee
 {
     struct step_view v;
     struct backend *b = t->app->backend;
-    if (!backend_has(b, VIEW_TREES) || !b->trees->of_step(b, m->turn, m->step, &v))
+    if (!backend_has(b, VIEW_STEPS) || !b->steps->of_step(b, m->turn, m->step, &v))
         return;
     for (int i = 0; i < v.n_token; i++) {
         size_t n;

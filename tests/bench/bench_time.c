@@ -156,7 +156,7 @@ static struct most seek(struct backend *b, int n, bool random)
         uint64_t from = cpu_ns();
         CHECK(recorded_seek(b, 1 + step / 200, 1 + step % 200, &e));
         b->pages->table(b, &t);
-        b->trees->of_step(b, 1 + step / 200, 1 + step % 200, &v);
+        b->steps->of_step(b, 1 + step / 200, 1 + step % 200, &v);
         backend_chat(b, &c);
         note(&m, from);
         page_table_free(&t);

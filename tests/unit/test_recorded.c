@@ -39,7 +39,7 @@ static void look(struct live *w)
     assert_true(w->n < MAX_SEEN);
     struct seen *s = &w->seen[w->n++];
     w->g->pages->table(w->g, &s->table);
-    assert_true(w->g->trees->of_step(w->g, s->table.turn, s->table.step, &s->step));
+    assert_true(w->g->steps->of_step(w->g, s->table.turn, s->table.step, &s->step));
     backend_chat(w->g, &s->chat);
     must(w->g->pages->position(w->g, below(s->table.length), &s->pos, &e), &e);
 }
@@ -202,7 +202,7 @@ static void same_at(struct backend *b, const struct seen *s)
     must(b->pages->table_at(b, turn, step, &t, &e), &e);
     same_tables(&s->table, &t);
     page_table_free(&t);
-    assert_true(b->trees->of_step(b, turn, step, &v));
+    assert_true(b->steps->of_step(b, turn, step, &v));
     same_step(&s->step, &v);
     must(b->pages->position_at(b, turn, step, s->pos.position, &pos, &e), &e);
     assert_memory_equal(&s->pos, &pos, sizeof pos);

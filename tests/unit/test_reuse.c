@@ -195,7 +195,7 @@ static void test_events_and_memory_hold_the_facts_of_every_token(void **state)
     say(g, 3, &b);
     assert_int_equal(b.facts.n, (size_t)b.end_tokens.n * sizeof(struct token_fact));
     for (int step = 1; step <= b.n_step[0]; step++) {
-        assert_true(g->trees->of_step(g, 1, step, &v));
+        assert_true(g->steps->of_step(g, 1, step, &v));
         assert_memory_equal(v.token, b.end_tokens.v + at, (size_t)v.n_token * sizeof *v.token);
         assert_memory_equal(v.fact, b.facts.p + (size_t)at * sizeof *v.fact,
                             (size_t)v.n_token * sizeof *v.fact);

@@ -347,7 +347,7 @@ static void test_views_can_be_taken_at_any_time(void **state)
         page_table_free(&table);
         g->pages->events(g, POOL_FULL, 1, ev, seq, 4);
         g->check->counts(g, &checks);
-        g->trees->range(g, &held);
+        g->steps->range(g, &held);
         g->trees->latest(g, &tree);
         g->steps->latest(g, latest, 4);
         assert_true(v.committed <= v.length);

@@ -185,23 +185,32 @@ static void read_exchange(const char *name, struct buf *body);
 static void pools_come_from_metrics(void **state)
 {
     (void)state;
-    struct gauge_view v;
+    struct gauge_page v;
     struct buf page = {0};
     const char *sglang = "sglang:kv_used_tokens{tp_rank=\"0\"} 30\nsglang:kv_used_tokens{tp_rank=\"1\"} 30\n"
                          "sglang:kv_available_tokens{tp_rank=\"0\"} 60\nsglang:kv_evictable_tokens 10\n"
                          "sglang:swa_used_tokens 5\nsglang:swa_available_tokens 15\nsglang:swa_evictable_tokens 0\n"
-                         "sglang:num_running_reqs 2\n";
+                         "sglang:num_running_reqs 2\nsglang:token_usage 0.9\n";
+    gauge_page_init(&v);
     assert_true(gauges_read(SERVER_SGLANG, sglang, strlen(sglang), &v));
     assert_true(v.pool[POOL_FULL].used == 30 && v.pool[POOL_FULL].free == 60 && v.pool[POOL_FULL].evictable == 10);
     assert_true(v.pool[POOL_FULL].total == 100 && v.pool[POOL_SWA].total == 20 && v.pool[POOL_SWA].used == 5);
-    assert_true(v.running == 2 && v.waiting == -1 && !v.pool[POOL_DRAFT].exists);
+    assert_float_equal(v.v[GAUGE_POOL + POOL_FULL], 0.3, 1e-6); /* not the greatest of the pools */
+    assert_true(v.v[GAUGE_RUNNING] == 2 && isnan(v.v[GAUGE_WAITING]) && !v.pool[POOL_DRAFT].exists);
     read_exchange("vllm-metrics", &page);
+    gauge_page_init(&v);
     assert_true(gauges_read(SERVER_VLLM, page.p, page.n, &v));
     assert_true(v.pool[POOL_FULL].page_size == 16 && v.pool[POOL_FULL].total == 1814801);
-    assert_true(!v.pool[POOL_SWA].exists && v.hits == 160 && v.queries == 978);
+    assert_true(!v.pool[POOL_SWA].exists && v.hits == 160 && v.queries == 978 && v.tokens == 1331);
+    assert_true(v.drafts == 580 && v.accepted == 789 && v.v[GAUGE_WAITING] == 0);
     read_exchange("llama-slots", &page);
+    gauge_page_init(&v);
     assert_true(gauges_read(SERVER_LLAMA, page.p, page.n, &v));
-    assert_true(v.pool[POOL_FULL].total == 2048 && v.pool[POOL_FULL].used >= 705 && v.running == 1);
+    assert_true(v.pool[POOL_FULL].total == 2048 && v.pool[POOL_FULL].used >= 705 && v.v[GAUGE_RUNNING] == 1);
+    read_exchange("llama-metrics", &page); /* beside the slots */
+    assert_true(gauges_read(SERVER_LLAMA, page.p, page.n, &v));
+    assert_true(v.pool[POOL_FULL].total == 2048 && v.v[GAUGE_WAITING] == 0 && v.queries == 157 + 180);
+    gauge_page_init(&v);
     assert_false(gauges_read(SERVER_VLLM, "x 1\n", 4, &v));
     assert_false(gauges_read(SERVER_SGLANG, "", 0, &v));
     assert_false(gauges_read(SERVER_LLAMA, "{}", 2, &v));
