@@ -223,6 +223,8 @@ struct gauge_sample {
                           before */
 };
 struct gauges_view {
+    const char *unit;        /* constant: the first pool's name where that is not the full pool alone:
+                                "blocks", "slots"; NULL: "full" */
     const char *about;       /* constant, one line: where the numbers come from and what they leave out */
     int ms;                  /* between two readings; 0: the metrics are not read */
     uint64_t n_read, n_failed;

@@ -54,7 +54,7 @@ static const struct entry {
      K_FORGET, AT(forget), 0, 0},
     {{"ring", "1 .. 4096", "megabytes of past page tables in memory"},
      K_INT, AT(ring), 1, 4096},
-    {{"gauge.ms", "0 .. 3600000", "read a server's metrics every so many milliseconds; 0: never"},
+    {{"gauge.ms", "0 .. 3600000", "reads a server's metrics every N ms; 0: never"},
      K_INT, AT(gauge_ms), 0, 3600000},
     {{"graph", "on | off", "replay recorded cycles (CUDA graphs)"}, K_BOOL, AT(graph), 0, 0},
     {{"verbose", "on | off", "a line of statistics after each reply"},

@@ -4,6 +4,7 @@
  * The log is opened before the engine, because the engine posts into its queue. A log that cannot
  * be opened is a notice and a badge in the status line, never an end of the chat.
  */
+#include <math.h>
 #include <langinfo.h>
 #include <signal.h>
 #include <stdio.h>
@@ -457,6 +458,22 @@ static void add_count(struct sheet *out, int n)
         sheet_printf(out, ST_TEXT, n < 9950 ? "%.1fk" : "%.0fk", n / 1000.0);
 }
 
+/* The latest reading of a server's metrics. */
+static void status_gauges(const struct gauge_now *g, struct sheet *out)
+{
+    const char *gap = "";
+    for (int i = 0; i < N_POOLS; i++) {
+        float v = g->v[GAUGE_POOL + i];
+        if (isnan(v))
+            continue;
+        sheet_printf(out, ST_LABEL, "%s%s ", gap, i == POOL_FULL && g->unit ? g->unit : pool_name((enum pool_id)i));
+        sheet_printf(out, v > 0.9f ? ST_WARN : ST_TEXT, "%.0f%%", 100 * (double)v);
+        gap = " ";
+    }
+    if (g->v[GAUGE_WAITING] > 0)
+        sheet_printf(out, ST_WARN, "%squeue %.0f", gap, (double)g->v[GAUGE_WAITING]);
+}
+
 static void status_pools(const struct pool_view pool[N_POOLS], struct sheet *out)
 {
     const char *gap = "";
@@ -566,7 +583,10 @@ static void part_context(struct app *a, const struct status *s, struct sheet *ou
 static void part_pools(struct app *a, const struct status *s, struct sheet *out)
 {
     (void)a;
-    status_pools(s->pool, out);
+    if (s->has[VIEW_GAUGES])
+        status_gauges(&s->gauge, out);
+    else
+        status_pools(s->pool, out);
 }
 
 static void part_draft(struct app *a, const struct status *s, struct sheet *out)

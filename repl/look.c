@@ -1,4 +1,5 @@
 /* look.c - what the app asks of the backend that is open: single facts, and the status. */
+#include <math.h>
 #include <string.h>
 
 #include "repl/repl.h"
@@ -30,6 +31,19 @@ bool app_address(const struct app *a, int *turn, int *step)
     return a->at.turn > 0;
 }
 
+static void look_at_gauges(struct backend *b, struct gauge_now *g)
+{
+    struct gauges_view v;
+    struct gauge_sample s;
+    b->gauges->view(b, &v);
+    int n = b->gauges->samples(b, &s, 1);
+    g->unit = v.unit;
+    g->n_read = v.n_read;
+    g->n_failed = v.n_failed;
+    for (int i = 0; i < N_GAUGES; i++)
+        g->v[i] = n ? s.v[i] : NAN;
+}
+
 void app_look(struct app *a, struct status *s)
 {
     struct backend *b = a->backend;
@@ -40,6 +54,8 @@ void app_look(struct app *a, struct status *s)
     s->at = a->at;
     if (s->has[VIEW_POOLS])
         b->pools->ledger(b, s->pool);
+    if (s->has[VIEW_GAUGES])
+        look_at_gauges(b, &s->gauge);
     if (s->has[VIEW_CHECK])
         b->check->counts(b, &s->check);
     app_bugs(a, &s->bugs);

@@ -116,6 +116,11 @@ struct app {
 struct status {
     struct chat_view chat;
     struct pool_view pool[N_POOLS]; /* none exists where there is no VIEW_POOLS */
+    struct gauge_now {
+        const char *unit;  /* the first pool's name, NULL: "full" */
+        float v[N_GAUGES]; /* of the latest reading, NAN: not reported */
+        uint64_t n_read, n_failed;
+    } gauge; /* 0 where there is no VIEW_GAUGES */
     struct check_view check;        /* 0 where there is no VIEW_CHECK */
     struct bugs bugs;               /* all off where there is no VIEW_FAULTS */
     struct { bool on; int turn, step, last; char phase[8]; } pause; /* off where there is

@@ -110,6 +110,7 @@ static bool block_pool(const struct metrics *m, struct gauge_page *p)
     double blocks = config_label(m, "num_gpu_blocks"), size = config_label(m, "block_size");
     if (share < 0 || share > 1)
         return false;
+    p->unit = "blocks";
     p->about = "vLLM reports one share of all blocks: full and window layers are not apart, and blocks "
                "that only the prefix cache holds count as free; of several engines the fullest";
     if (blocks >= 1 && blocks < INT32_MAX / 4 && size >= 1 && size <= 65536) {
@@ -159,6 +160,7 @@ static bool read_slots(const char *page, size_t n, struct gauge_page *p)
     json_decref(all);
     if (!(total > 0 && total < INT32_MAX / 4))
         return false;
+    p->unit = "slots";
     p->about = "tokens of the server's slots; tokens that an idle slot holds for later count as used";
     set_pool(p, POOL_FULL, used, total - whole(used), 0);
     p->v[GAUGE_RUNNING] = (float)running;
@@ -208,7 +210,8 @@ void gauges_add(struct gauges *g, const struct gauge_page *now, uint64_t ns, con
     g->page = *now;
     g->view.n_read++;
     g->view.fault[0] = '\0';
-    g->view.about = now->about;
+    g->view.unit = now->unit;
+    g->view.about = now->about ? now->about : "from the server's metrics, which say nothing about its KV pools";
     g->view.hits = now->hits;
     g->view.queries = now->queries;
     for (int i = 0; i < N_GAUGES; i++)

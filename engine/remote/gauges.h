@@ -21,7 +21,7 @@ struct gauge_page {
     double hits, queries;           /* of the prefix cache, in tokens, since the server's start */
     double tokens;                  /* generated */
     double drafts, accepted;        /* steps that verified a draft; draft tokens accepted in them */
-    const char *about;              /* constant; NULL: nothing is reported */
+    const char *unit, *about;       /* as in struct gauges_view; about NULL: no pool is reported */
 };
 
 struct gauges {

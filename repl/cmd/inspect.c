@@ -8,6 +8,7 @@
 
 #include "repl/cmd/cmd.h"
 #include "repl/cmd/sql.h"
+#include "repl/gauges.h"
 
 static const char *const pools[N_POOLS] = {"full", "swa", "draft"};
 
@@ -88,6 +89,57 @@ bool cmd_stats(struct app *a, int argc, char **argv, const char *rest, struct sh
     return true;
 }
 
+/* What a server's metrics say of a pool; what they cannot say is null. */
+static void server_pool_json(const struct pool_view *p, const char *name, bool evictable, struct buf *json)
+{
+    jput_open(json, '{');
+    jput_kstr(json, "pool", name);
+    jput_kint(json, "page_size", p->page_size);
+    jput_kint(json, "total", p->total);
+    jput_kint(json, "used", p->used);
+    put_known(json, evictable, "evictable", (uint64_t)p->evictable);
+    jput_kint(json, "free", p->free);
+    jput_close(json, '}');
+}
+
+/* /pool and /gauges with a server; most: readings listed in JSON, 0: only the pools. */
+static void server_pools(struct app *a, int most, struct sheet *out, struct buf *json)
+{
+    struct gauge_series s;
+    struct pool_view pool[N_POOLS] = {0};
+    gauge_series_read(&s, a->backend);
+    if (backend_has(a->backend, VIEW_POOLS))
+        a->backend->pools->ledger(a->backend, pool);
+    if (json && most) {
+        gauges_json(&s, most, json);
+    } else if (json) {
+        jput_open(json, '[');
+        for (int i = 0; i < N_POOLS; i++)
+            if (pool[i].exists)
+                server_pool_json(&pool[i], gauge_name(&s.view, (enum gauge)i), !s.view.unit, json);
+        jput_close(json, ']');
+    } else {
+        say_line(out, ST_HEAD, "%s", most ? "GAUGES" : "POOL");
+        view_gauges(&s, pool, view_width(a), out);
+    }
+    gauge_series_free(&s);
+}
+
+bool cmd_gauges(struct app *a, int argc, char **argv, const char *rest, struct sheet *out, struct buf *json,
+                struct err *e)
+{
+    (void)rest;
+    long most = 60;
+    if (argc > 1)
+        return arg_expected("gauges", "takes at most one number", e);
+    if (argc == 1 && !arg_int(argv[0], "the number of readings", 1, GAUGES_KEPT, &most, e))
+        return false;
+    if (!app_needs(a, "gauges", VIEW_GAUGES, e))
+        return false;
+    server_pools(a, (int)most, out, json);
+    return true;
+}
+
 static void pool_json(const struct pool_view *p, const char *name, struct buf *json)
 {
     jput_open(json, '{');
@@ -110,6 +162,10 @@ bool cmd_pool(struct app *a, int argc, char **argv, const char *rest, struct she
 {
     (void)argc, (void)argv, (void)rest;
     struct pool_view pool[N_POOLS];
+    if (backend_has(a->backend, VIEW_GAUGES) && !(json && !app_needs(a, "pool", VIEW_POOLS, e))) {
+        server_pools(a, 0, out, json);
+        return true;
+    }
     if (!app_needs(a, "pool", VIEW_POOLS, e) || !app_pools(a, pool, e))
         return false;
     if (json)

@@ -63,7 +63,7 @@ complete -c aerie -n $engine -l require-draft -d 'stop when the draft does not f
 complete -c aerie -n "$engine; or __aerie_in golden" -l eagle-capture -x -d 'boundaries the head reads'
 complete -c aerie -n "$engine; or __aerie_in replay pack diff golden bench" -l threads -x -d 'CPU threads'
 complete -c aerie -n $engine -l raw -d 'no chat format'
-complete -c aerie -n $engine -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= ring= graph= verbose= think=' -d 'set a setting'
+complete -c aerie -n $engine -s p -l param -x -a 'temperature= top_k= top_p= min_p= seed= max_tokens= spec= draft.steps= draft.topk= draft.nodes= chunk= forget= check= ring= gauge.ms= graph= verbose= think=' -d 'set a setting'
 complete -c aerie -n $engine -s s -l system -x -d 'system prompt'
 complete -c aerie -n $engine -l seed -x -d 'seed'
 complete -c aerie -n $engine -l check -x -a 'off on strict' -d 'how much is checked'

@@ -1,5 +1,6 @@
 /* pane.c - the panes beside the chat: which are open, their contents and their keys. */
 #include "repl/tui/tui.h"
+#include "repl/gauges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,10 +210,38 @@ static void pool_rows(struct sheet *s, const char *name, const struct pool_view 
     sheet_line(s);
 }
 
+static void write_gauges(struct tui *t, struct pane *p, int width)
+{
+    struct gauge_series series;
+    struct sheet text;
+    struct backend *b = t->app->backend;
+    gauge_series_read(&series, b);
+    sheet_init(&text, t->app->ascii);
+    sheet_add(&text, ST_HEAD, "POOL");
+    sheet_printf(&text, ST_DIM, "   %s", backend_info(b)->family);
+    sheet_line(&text);
+    if (!t->now.has[VIEW_POOLS]) {
+        sheet_add(&text, ST_DIM, b->lacks[VIEW_POOLS]);
+        sheet_line(&text);
+    }
+    view_gauges(&series, t->now.pool, width, &text);
+    sheet_append_wrapped(&p->rows, &text, width);
+    sheet_free(&text);
+    gauge_series_free(&series);
+}
+
 static void write_pool(struct tui *t, struct pane *p, int width)
 {
     const struct status *now = &t->now;
     struct sheet *s = &p->rows;
+    if (now->has[VIEW_GAUGES]) {
+        write_gauges(t, p, width);
+        if (now->has[VIEW_ACCEPT]) {
+            sheet_line(s);
+            view_accept(&now->chat, width, s);
+        }
+        return;
+    }
     struct page_table then = {0};
     struct err e = {0};
     struct address at = {now->chat.turn, now->chat.step};
@@ -291,7 +320,7 @@ void tui_panes_update(struct tui *t)
         p->head = 1;
         p->scroll_to = -1;
         const char *why = t->app->backend->lacks[pane[t->open[i]].view];
-        if (why)
+        if (why && !(t->open[i] == PANE_POOL && t->now.has[VIEW_GAUGES]))
             write_lack(&p->rows, pane[t->open[i]].title, why, width);
         else
             pane[t->open[i]].write(t, p, width);

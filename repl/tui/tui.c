@@ -504,7 +504,22 @@ static int idle_time(const struct tui *t, uint64_t now)
     }
     if (t->hint_until > 0)
         sooner(&timeout, ms_until(t->hint_until, now));
+    if (t->gauge_ms)
+        sooner(&timeout, ms_until(t->gauge_ns + (uint64_t)t->gauge_ms * MS, now));
     return timeout;
+}
+
+/* No event tells that a server's metrics were read: looks as often as they are. */
+static void watch_gauges(struct tui *t, uint64_t now)
+{
+    struct gauges_view v;
+    if (!backend_has(t->app->backend, VIEW_GAUGES) ||
+        (t->gauge_ms && now < t->gauge_ns + (uint64_t)t->gauge_ms * MS))
+        return;
+    t->app->backend->gauges->view(t->app->backend, &v);
+    t->gauge_ms = max_int(v.ms ? v.ms : 1000, VIEW_MS);
+    t->gauge_ns = now;
+    t->view_old |= v.n_read + v.n_failed != t->now.gauge.n_read + t->now.gauge.n_failed;
 }
 
 static void turn_the_crank(struct tui *t)
@@ -537,6 +552,7 @@ static void turn_the_crank(struct tui *t)
     drain(t);
     send_queued(t);
     now = clock_ns();
+    watch_gauges(t, now);
     if (t->hint_until <= now || (t->hint_busy && !t->busy))
         tui_hint_end(t);
     if (was_busy != t->busy || (t->view_old && now - t->view_ns >= VIEW_MS * MS))

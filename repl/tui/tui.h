@@ -71,6 +71,8 @@ struct tui {
     struct status now; /* as drawn */
     bool have_view, view_old; /* old: there were events since the view was taken */
     uint64_t view_ns;
+    int gauge_ms;      /* how often a server's metrics are looked at; 0: there are none */
+    uint64_t gauge_ns; /* when they were last */
     struct sheet status;
 
     char **queued; /* messages and commands that wait for the reply's end */
