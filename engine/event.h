@@ -154,7 +154,7 @@ struct event {
      * (final channel), tokens = generated ids, n_drafted, n_accepted, n_steps, us_prefill, us_decode.
      * EV_NOTICE, EV_FAULT: text; EV_FAULT also fault, lost, and its step is the one that failed (0:
      * none did). EV_BATCH_*: batch; TEXT: text, channel; REPLY: text = the whole reply (final
-     * channel) or why it was refused, tokens, facts, reason, n_drafted, n_accepted, n_steps; END: reason
+     * channel) or why it was refused, tokens, facts, prompt, reason, n_drafted, n_accepted, n_steps; END: reason
      * (STOP_END: all are done), n_drafted, n_accepted, n_steps, us_decode. EV_CALIBRATION:
      * calibration. EV_PROBE, EV_WHAT_IF: probe, what_if, or text = why there is none. EV_JOB_*: job;
      * see struct job_news. */
@@ -178,6 +178,7 @@ struct event {
 
     struct buf text;         /* owned */
     struct ids tokens;       /* owned */
+    struct ids prompt;       /* owned; n 0: not known */
     struct token_fact *facts; /* owned, one for each of `tokens`; NULL: not known */
     struct tree *tree;       /* owned or NULL */
     struct page_event *pages; /* owned, n_pages: since the step before */

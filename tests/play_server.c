@@ -1,15 +1,59 @@
 /* play_server.c - answers like a server, from the recorded exchanges of tests/exchanges: for scripts.
  *
- *   play_server KIND SECONDS [KEY]
+ *   play_server KIND SECONDS [KEY [WORD...]]
  *
  * KIND is "vllm" or "llama". Prints "http://127.0.0.1:PORT" on a line of its own, serves for so many
- * seconds, and prints a line for each request. With KEY, requests without it are answered with 401. */
+ * seconds, and prints a line for each request. With KEY other than "-", requests without it are answered
+ * with 401. WORDs: "reset": the prefix cache can be reset; "drafts": its metrics count 5 draft tokens, 3 of
+ * them accepted, for each chat; "chat=NAME": the exchange that answers chats; "FROM=>TO": the first FROM
+ * of each answer to a chat becomes TO, an error of the server on purpose. */
 #include "tests/play.h"
 
 struct server {
     struct play play;
-    const char *kind, *key;
+    const char *kind, *key, *chat;
+    char **word;
+    int n_word;
+    int n_chat; /* answered */
 };
+
+static bool has_word(const struct server *s, const char *word)
+{
+    for (int i = 0; i < s->n_word; i++)
+        if (strcmp(s->word[i], word) == 0)
+            return true;
+    return false;
+}
+
+/* The first `from` of *text becomes `to`. */
+static void edit(struct buf *text, const char *word)
+{
+    const char *arrow = strstr(word, "=>");
+    char *from = arrow ? xasprintf("%.*s", (int)(arrow - word), word) : NULL;
+    char *at = from ? strstr(text->p, from) : NULL;
+    if (at) {
+        char *rest = xstrdup(at + strlen(from));
+        text->n = (size_t)(at - text->p);
+        buf_str(text, arrow + 2);
+        buf_str(text, rest);
+        free(rest);
+    }
+    free(from);
+}
+
+static void change(struct server *s, const char *path, struct buf *body)
+{
+    bool chat = strcmp(path, "/v1/chat/completions") == 0;
+    buf_str(body, "");
+    s->n_chat += chat;
+    for (int i = 0; chat && i < s->n_word; i++)
+        edit(body, s->word[i]);
+    if (strcmp(path, "/metrics") == 0 && has_word(s, "drafts"))
+        buf_printf(body, "vllm:spec_decode_num_drafts_total{engine=\"0\"} %d\n"
+                         "vllm:spec_decode_num_draft_tokens_total{engine=\"0\"} %d\n"
+                         "vllm:spec_decode_num_accepted_tokens_total{engine=\"0\"} %d\n",
+                   1000 + s->n_chat, 5000 + 5 * s->n_chat, 3000 + 3 * s->n_chat);
+}
 
 static const char *exchange_of(const struct server *s, const char *path)
 {
@@ -26,13 +70,22 @@ static const char *exchange_of(const struct server *s, const char *path)
 
 static void choose(void *arg, const struct play_request *rq, struct play_answer *a)
 {
-    const struct server *s = arg;
+    struct server *s = arg;
     const char *name = exchange_of(s, rq->path), *key = play_header(rq, "authorization");
     bool known = !s->key || (key && strncmp(key, "Bearer ", 7) == 0 && strcmp(key + 7, s->key) == 0);
     printf("%s %s\n", rq->method, rq->path);
     fflush(stdout);
-    if (known && name && play_recorded(s->kind, rq, name, a))
+    if (name && s->chat && strcmp(rq->path, "/v1/chat/completions") == 0)
+        name = s->chat;
+    if (known && name && play_recorded(s->kind, rq, name, a)) {
+        change(s, rq->path, &a->body);
         return;
+    }
+    if (known && has_word(s, "reset") && strcmp(rq->path, "/reset_prefix_cache") == 0) {
+        *a = (struct play_answer){.status = 200, .type = "application/json"};
+        buf_str(&a->body, "{\"success\":true}");
+        return;
+    }
     *a = (struct play_answer){.status = known ? 404 : 401, .type = "application/json"};
     buf_str(&a->body, known ? "{\"detail\":\"Not Found\"}" : "{\"error\":\"Unauthorized\"}");
 }
@@ -40,10 +93,14 @@ static void choose(void *arg, const struct play_request *rq, struct play_answer 
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: play_server KIND SECONDS [KEY]\n");
+        fprintf(stderr, "usage: play_server KIND SECONDS [KEY [WORD...]]\n");
         return 2;
     }
-    struct server s = {.kind = argv[1], .key = argc > 3 ? argv[3] : NULL};
+    struct server s = {.kind = argv[1], .key = argc > 3 && strcmp(argv[3], "-") != 0 ? argv[3] : NULL,
+                       .word = argv + 4, .n_word = argc > 4 ? argc - 4 : 0};
+    for (int i = 0; i < s.n_word; i++)
+        if (strncmp(s.word[i], "chat=", 5) == 0)
+            s.chat = s.word[i] + 5;
     play_open(&s.play, choose, &s);
     printf("%s\n", s.play.url);
     fflush(stdout);

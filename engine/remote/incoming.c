@@ -174,6 +174,14 @@ static void fail(struct incoming *in, const struct err *e)
         in->news->notice(in, line);
 }
 
+/* Whether the ids that came are those of the whole reply. A llama-server that drafts lists only some of
+ * the tokens, and no llama-server lists the token that ended the reply. */
+static bool whole(const struct incoming *in)
+{
+    int64_t missing = in->count.generated - in->n_token;
+    return in->count.generated < 0 || missing == 0 || (missing == 1 && in->finish == FINISH_STOP);
+}
+
 /* The connection has ended, or the server has said the end of the reply. */
 static void finish(struct http *h, struct incoming *in)
 {
@@ -186,6 +194,7 @@ static void finish(struct http *h, struct incoming *in)
         else
             done = in->call.status == 200 ? read_rest(in, &e) : http_refused(&in->call, &e);
     }
+    in->ids = in->ids && (!done || whole(in));
     if (done)
         in->state = INCOMING_DONE;
     else

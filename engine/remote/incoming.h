@@ -42,7 +42,8 @@ struct incoming {
     /* what the server said */
     struct answer_token *token; /* (n_token) */
     int n_token, cap_token;
-    bool ids;            /* every token so far came with its id */
+    bool ids;            /* every token so far came with its id; once DONE: and none is missing but, in some
+                            servers, the one that ended the reply */
     struct piece *piece; /* (n_piece) */
     int n_piece, cap_piece;
     int n_text;          /* pieces of text: counts tokens where nothing else does */

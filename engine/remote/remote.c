@@ -80,6 +80,27 @@ static int count(int64_t v)
     return v < 0 ? 0 : v > INT32_MAX ? INT32_MAX : (int)v;
 }
 
+/* What the server says of n tokens from `first` on; NULL where n is 0. The caller frees. */
+static struct token_fact *reply_facts(const struct incoming *in, int first, int n)
+{
+    struct token_fact *fact = n ? xcalloc((size_t)n, sizeof *fact) : NULL;
+    for (int i = 0; i < n; i++) {
+        const struct answer_token *k = &in->token[first + i];
+        fact[i] = (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp, .rival = k->rival};
+    }
+    return fact;
+}
+
+/* Appends the ids of the whole reply as the server sent them; none where it sent fewer or none. */
+static void reply_ids(const struct incoming *in, struct ids *out)
+{
+    if (in->reply.n)
+        ids_cat(out, in->reply.v, in->reply.n);
+    else
+        for (int i = 0; in->ids && i < in->n_token; i++)
+            ids_add(out, in->token[i].id);
+}
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static void post_step(struct talk *t, const struct incoming *in, int step, int first, int n,
@@ -88,13 +109,9 @@ static void post_step(struct talk *t, const struct incoming *in, int step, int f
     struct event ev = talk_event(t, EV_STEP);
     ev.step = step;
     ev.rec = *rec;
-    ev.facts = xcalloc((size_t)n, sizeof *ev.facts);
-    for (int i = 0; i < n; i++) {
-        const struct answer_token *k = &in->token[first + i];
-        ids_add(&ev.tokens, k->id);
-        ev.facts[i] = (struct token_fact){.logp = k->logp, .rival_logp = k->rival_logp,
-                                          .rival = k->rival};
-    }
+    ev.facts = reply_facts(in, first, n);
+    for (int i = 0; i < n; i++)
+        ids_add(&ev.tokens, in->token[first + i].id);
     const struct answer_token *last = &in->token[first + n - 1];
     ev.rec.bonus = last->id;
     ev.rec.margin = last->logp - last->rival_logp; /* NAN where one is not reported */
@@ -190,11 +207,7 @@ static void end_reply(struct remote *r, const struct incoming *in, struct talk_r
     if (!in->failed && !in->stopped && incoming_doubt(in))
         talk_notice(&r->talk, incoming_doubt(in));
     out->n_steps = post_steps(&r->talk, in);
-    if (in->reply.n)
-        ids_cat(&out->ids, in->reply.v, in->reply.n);
-    else if (in->ids)
-        for (int i = 0; i < in->n_token; i++)
-            ids_add(&out->ids, in->token[i].id);
+    reply_ids(in, &out->ids);
     out->n_tokens = incoming_tokens(in);
     out->n_drafted = count(in->count.drafted);
     out->n_accepted = count(in->count.accepted);
@@ -370,10 +383,15 @@ static void post_batch_reply(struct batch *b, int i, struct event *end)
         buf_str(&ev.text, in->why.msg);
     else if (b->text[i].n)
         buf_add(&ev.text, b->text[i].p, b->text[i].n);
-    for (int k = 0; in->ids && k < in->n_token; k++)
-        ids_add(&ev.tokens, in->token[k].id);
+    reply_ids(in, &ev.tokens);
+    if (ev.tokens.n == in->n_token)
+        ev.facts = reply_facts(in, 0, in->n_token);
+    ids_cat(&ev.prompt, in->prompt.v, in->prompt.n);
     ev.n_drafted = count(in->count.drafted);
     ev.n_accepted = count(in->count.accepted);
+    ev.n_steps = in->accepted.n ? in->accepted.n : count(in->count.verifies);
+    for (int k = 0; k < in->drafted.n; k++)
+        ev.batch.n_spec += in->drafted.v[k] > 0;
     end->batch.n_done += !in->failed && !in->stopped;
     end->batch.n_tokens += ev.batch.n_tokens;
     end->batch.n_computed += ev.batch.n_computed;
@@ -511,39 +529,13 @@ static void fill_views(struct remote *r)
 static const struct talk_hooks hooks = {.refuses = refuses, .answer = answer, .other = other,
                                         .idle = idle, .wake = wake, .closed = closed};
 
-/* The key in a file: its first line. */
-static bool read_key(const char *path, struct buf *out, struct err *e)
-{
-    if (!path)
-        return true;
-    if (!buf_read_file(out, path, 65536, e))
-        return err_prefix(e, "the key");
-    size_t n = out->p ? strcspn(out->p, "\r\n") : 0;
-    if (n == 0)
-        return err_set(e, ERR_USAGE, "%s holds no key; expected it in the first line", path);
-    out->p[n] = '\0';
-    return true;
-}
-
-static bool open_http(struct http **h, const struct server_opts *o, struct err *e)
-{
-    struct buf key = {0};
-    bool ok = read_key(o->key_file, &key, e) &&
-              http_open(h, &(struct http_opts){.url = o->url, .key = o->key_file ? key.p : NULL,
-                                               .header = o->header, .n_header = o->n_header}, e);
-    if (key.p)
-        memset(key.p, 0, key.n);
-    buf_free(&key);
-    return ok;
-}
-
 struct backend *remote_open(const struct engine_opts *o, struct err *e)
 {
     struct remote *r = xcalloc(1, sizeof *r);
     r->talk.hooks = &hooks;
     r->talk.view.settings = o->settings;
     r->at_once = o->lanes ? o->lanes : AT_ONCE;
-    if (open_http(&r->http, &o->server, e)) {
+    if (server_http(&r->http, &o->server, e)) {
         gauges_open(&r->gauges);
         if (server_probe(&r->server, r->http, o->model, NULL, e)) {
             fill_info(r);
@@ -566,7 +558,7 @@ bool remote_doctor(const struct engine_opts *o, void (*tell)(void *arg, bool ok,
     struct http *h = NULL;
     struct server s = {0};
     char line[400];
-    if (!open_http(&h, &o->server, e))
+    if (!server_http(&h, &o->server, e))
         return false;
     bool ok = server_probe(&s, h, o->model, NULL, e);
     if (ok) {

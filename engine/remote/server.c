@@ -229,6 +229,34 @@ void server_free(struct server *s)
     *s = (struct server){0};
 }
 
+/* ---- the connection --------------------------------------------------------------------------- */
+
+/* The key in a file: its first line. */
+static bool read_key(const char *path, struct buf *out, struct err *e)
+{
+    if (!path)
+        return true;
+    if (!buf_read_file(out, path, 65536, e))
+        return err_prefix(e, "the key");
+    size_t n = out->p ? strcspn(out->p, "\r\n") : 0;
+    if (n == 0)
+        return err_set(e, ERR_USAGE, "%s holds no key; expected it in the first line", path);
+    out->p[n] = '\0';
+    return true;
+}
+
+bool server_http(struct http **h, const struct server_opts *o, struct err *e)
+{
+    struct buf key = {0};
+    bool ok = read_key(o->key_file, &key, e) &&
+              http_open(h, &(struct http_opts){.url = o->url, .key = o->key_file ? key.p : NULL,
+                                               .header = o->header, .n_header = o->n_header}, e);
+    if (key.p)
+        memset(key.p, 0, key.n);
+    buf_free(&key);
+    return ok;
+}
+
 /* ---- requests -------------------------------------------------------------------------------- */
 
 bool server_knows(const struct server *s, const char *setting)
@@ -306,8 +334,10 @@ const char *server_ask(const struct server *s, const struct said *said, int n,
     jput_raw(b, "{\"include_usage\":true}");
     jput_kbool(b, "logprobs", true);
     jput_kint(b, "top_logprobs", 4);
-    if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE)
+    if (s->kind == SERVER_VLLM || s->kind == SERVER_AERIE) {
         jput_kbool(b, "return_token_ids", true);
+        jput_kbool(b, "return_tokens_as_token_ids", true); /* ids of the rivals, too */
+    }
     if (s->kind == SERVER_LLAMA) {
         jput_kbool(b, "return_tokens", true);
         jput_kbool(b, "return_progress", true);

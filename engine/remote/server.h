@@ -8,6 +8,7 @@
 #define AERIE_SERVER_H
 
 #include "engine/remote/answer.h"
+#include "engine/opts.h"
 #include "engine/remote/http.h"
 #include "engine/settings.h"
 
@@ -46,6 +47,9 @@ struct server {
     bool answers[N_REPORTS];  /* the endpoint for it answered when the server was probed */
 };
 
+/* The connections to a server, with its key and headers. False and *e (ERR_USAGE): the address, the key's
+ * file or a header cannot be used. The caller ends with http_close(). */
+bool server_http(struct http **h, const struct server_opts *o, struct err *e);
 /* Asks the server what it is. model: the name to use, or NULL: the only one it serves, else the
  * first. False and *e: it cannot be reached, or serves no model (ERR_MODEL). */
 bool server_probe(struct server *s, struct http *h, const char *model, const struct stop *stop,

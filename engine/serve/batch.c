@@ -159,6 +159,7 @@ static void report_job(struct batch *b, const struct job *j)
         ids_cat(&ev.tokens, j->tok.v + j->prompt.n, j->rec.n_tokens);
     if (!j->rec.refused && j->n_fact == j->rec.n_tokens)
         ev.facts = facts_copy(j->fact, j->n_fact);
+    ids_cat(&ev.prompt, j->prompt.v, j->prompt.n);
     ev.n_steps = j->n_steps;
     ev.n_drafted = j->n_drafted;
     ev.n_accepted = j->n_accepted;

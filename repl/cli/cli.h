@@ -27,7 +27,7 @@ struct cli {
     struct texts a, b, with; /* NAME=VALUE */
     struct texts header;
     struct texts breaks; /* conditions */
-    bool check, special, jsonl, brief, forced, log_only;
+    bool check, special, jsonl, brief, forced, log_only, control;
     bool with_text, no_ids; /* pack */
     const char *steps, *plan, *issue;
     const char *goto_step; /* replay: pause after it */

@@ -2,10 +2,11 @@
  * token.
  *
  * The prompts are computed in chunks, several at once (RQ_BATCH). Where both sides differ in settings
- * and faults only, one engine computes each chunk with the settings of a and then of b. Else the
- * engine of b is opened after that of a is closed, and what the comparison needs of a's replies waits
- * in a file without a name. Memory does not grow with the number of prompts. Ctrl-C ends the run with
- * the verdict on what was compared. */
+ * and faults only, one engine computes each chunk with the settings of a and then of b. Where a side is
+ * a server, both sides are open, and each chunk is computed by a and then by b. Else the engine of b is
+ * opened after that of a is closed, and what the comparison needs of a's replies waits in a file without
+ * a name. Memory does not grow with the number of prompts. Ctrl-C ends the run with the verdict on what
+ * was compared. */
 #include "repl/cli/parity.h"
 
 #include <errno.h>
@@ -41,9 +42,12 @@ static void complain(void *arg, const char *line)
     buf_free(&clean);
 }
 
-static void outcome_free(struct outcome *o)
+void outcome_free(struct outcome *o)
 {
     ids_free(&o->ids);
+    ids_free(&o->prompt);
+    free(o->text);
+    free(o->logp);
     free(o->margin);
     *o = (struct outcome){0};
 }
@@ -53,6 +57,19 @@ static void outcome_free(struct outcome *o)
 static bool complete(enum stop_reason r)
 {
     return r == STOP_END || r == STOP_MAX || r == STOP_CONTEXT || r == STOP_KV_FULL;
+}
+
+/* A server may tell a rival's log probability, but not its id. */
+static void take_numbers(struct outcome *o, const struct event *ev, bool server)
+{
+    int n = ev->facts ? ev->tokens.n : 0;
+    o->logp = n ? xcalloc((size_t)n, sizeof *o->logp) : NULL;
+    o->margin = n ? xcalloc((size_t)n, sizeof *o->margin) : NULL;
+    for (int i = 0; i < n; i++) {
+        const struct token_fact *f = &ev->facts[i];
+        o->logp[i] = f->logp;
+        o->margin[i] = f->rival < 0 && !server ? NAN : f->logp - f->rival_logp;
+    }
 }
 
 static void take_reply(struct run *r, struct event *ev)
@@ -68,11 +85,13 @@ static void take_reply(struct run *r, struct event *ev)
     o->n_steps = ev->n_steps;
     o->n_drafted = ev->n_drafted;
     o->n_accepted = ev->n_accepted;
+    o->n_tokens = ev->batch.n_tokens;
     ids_cat(&o->ids, ev->tokens.v, ev->tokens.n);
-    if (ev->facts && ev->tokens.n)
-        o->margin = xcalloc((size_t)ev->tokens.n, sizeof *o->margin);
-    for (int i = 0; o->margin && i < ev->tokens.n; i++)
-        o->margin[i] = ev->facts[i].rival < 0 ? NAN : ev->facts[i].logp - ev->facts[i].rival_logp;
+    if (r->all.servers) {
+        ids_cat(&o->prompt, ev->prompt.v, ev->prompt.n);
+        o->text = xstrdup(ev->text.n ? ev->text.p : "");
+    }
+    take_numbers(o, ev, r->all.side[r->open].word != NULL);
     if (o->refused)
         snprintf(o->why, sizeof o->why, "%s", ev->text.n ? ev->text.p : "");
     else if (r->asked[ev->batch.index].answer)
@@ -191,22 +210,20 @@ static void note_idle_bugs(struct run *r, const struct side *s)
 static bool open_engine(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
-    struct side *s = &p->side[side];
     backend_close(p->g);
-    p->g = open_backend(&s->opts, e);
-    cli_progress_end();
-    if (!p->g)
-        return err_prefix(e, "%c", s->name);
-    const struct backend_info *i = backend_info(p->g);
-    if (i->passed && !p->c->opt.quiet) {
-        char *line = xasprintf("%c: computing on the CPU: %s", s->name, i->passed);
-        complain(NULL, line);
-        free(line);
-    }
-    if (p->side[0].opts.settings.spec != p->side[1].opts.settings.spec && s->opts.settings.spec && !i->draft_kind)
-        return err_set(e, ERR_USAGE, "drafting on and off cannot be compared: %s",
-                       i->draft_off ? i->draft_off : "there is no draft");
-    return true;
+    p->g = side_open(p, side, complain, e);
+    return p->g != NULL;
+}
+
+/* A side that is a server, or stands against one. */
+static bool use_own(struct run *r, int side, struct err *e)
+{
+    struct parity *p = &r->all;
+    if (!p->own[side])
+        p->own[side] = side_open(p, side, complain, e);
+    p->g = p->own[side];
+    r->open = side;
+    return p->g != NULL;
 }
 
 /* Makes the open engine that of a side. */
@@ -214,6 +231,8 @@ static bool use(struct run *r, int side, struct err *e)
 {
     struct parity *p = &r->all;
     bool first = r->open < 0, ok = true;
+    if (p->servers)
+        return use_own(r, side, e);
     if (r->open == side)
         return true;
     if (first || r->kept) {
@@ -248,6 +267,7 @@ static bool keep(struct run *r, const struct outcome *o, int n, struct err *e)
     bool ok = true;
     for (int i = 0; ok && i < n; i++)
         ok = put(r, &o[i], sizeof o[i], 1) && put(r, o[i].ids.v, sizeof *o[i].ids.v, o[i].ids.n) &&
+             put(r, o[i].logp, sizeof *o[i].logp, o[i].ids.n) &&
              put(r, o[i].margin, sizeof *o[i].margin, o[i].ids.n);
     return ok || err_set(e, ERR_USAGE, "cannot keep the replies of a in a file: %s", strerror(errno));
 }
@@ -266,26 +286,17 @@ static bool take_back(struct run *r, struct outcome *o, int n, struct err *e)
         ids.n = ids.cap = ok ? o[i].ids.n : 0;
         ids.v = ids.n ? xcalloc((size_t)ids.n, sizeof *ids.v) : NULL;
         ok = ok && get(r, ids.v, sizeof *ids.v, ids.n);
-        bool margins = ok && o[i].margin != NULL; /* the pointer is that of the outcome that was kept */
+        bool known = ok && o[i].logp != NULL; /* the pointers are those of the outcome that was kept */
         o[i].ids = ids;
-        o[i].margin = margins ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
-        ok = ok && (!margins || get(r, o[i].margin, sizeof *o[i].margin, ids.n));
+        o[i].logp = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].logp) : NULL;
+        o[i].margin = known ? xcalloc((size_t)ids.n + 1, sizeof *o[i].margin) : NULL;
+        ok = ok && (!known || (get(r, o[i].logp, sizeof *o[i].logp, ids.n) &&
+                               get(r, o[i].margin, sizeof *o[i].margin, ids.n)));
     }
     return ok || err_set(e, ERR_USAGE, "cannot read the kept replies of a: %s", strerror(errno));
 }
 
 /* ---- the comparison -------------------------------------------------------------------------- */
-
-/* The first token that differs; -1: equal. */
-static int first_difference(const struct outcome *a, const struct outcome *b)
-{
-    int i = 0, n = min_int(a->ids.n, b->ids.n);
-    if (a->refused != b->refused)
-        return 0;
-    while (i < n && a->ids.v[i] == b->ids.v[i])
-        i++;
-    return i == a->ids.n && i == b->ids.n ? -1 : i;
-}
 
 static void compare(struct run *r, const struct prompt *p, int n, int number, struct outcome *const out[2])
 {
@@ -294,9 +305,32 @@ static void compare(struct run *r, const struct prompt *p, int n, int number, st
                                .side = {&out[0][i], &out[1][i]}};
         if (!out[0][i].there || !out[1][i].there)
             continue;
-        c.index = first_difference(&out[0][i], &out[1][i]);
+        parity_compare(&c);
         parity_report(&r->all, &c);
     }
+}
+
+/* A control: the prompts once more on a server, compared with the first time. */
+static bool control(struct run *r, int side, const struct prompt *p, int n, const struct outcome *first,
+                    struct err *e)
+{
+    struct side *s = &r->all.side[side];
+    if (!s->opts.server.url || over(r))
+        return true;
+    struct outcome *again = xcalloc((size_t)n, sizeof *again);
+    side_reset_cache(s);
+    bool ok = use(r, side, e) && compute(r, p, n, again, e);
+    for (int i = 0; i < n; i++) {
+        struct comparison c = {.side = {&first[i], &again[i]}};
+        if (first[i].there && again[i].there) {
+            parity_compare(&c);
+            s->again++;
+            s->again_differ += c.index >= 0 || c.prompt_index >= 0;
+        }
+        outcome_free(&again[i]);
+    }
+    free(again);
+    return ok;
 }
 
 enum pass { PASS_BOTH, PASS_A, PASS_B };
@@ -315,14 +349,19 @@ static int read_chunk(struct run *r, struct prompt *p, int most, struct err *e)
 static bool chunk(struct run *r, enum pass pass, const struct prompt *p, int n, int number,
                   struct outcome *const out[2], struct err *e)
 {
+    struct side *s = r->all.side;
+    side_reset_cache(&s[0]);
     bool ok = pass == PASS_B ? take_back(r, out[0], n, e)
                              : use(r, 0, e) && compute(r, p, n, out[0], e);
     if (ok && pass == PASS_A)
         return keep(r, out[0], n, e);
     if (!ok || over(r))
         return ok;
+    side_reset_cache(&s[1]);
     ok = use(r, 1, e) && compute(r, p, n, out[1], e);
     compare(r, p, n, number, out);
+    for (int side = 0; ok && r->all.c->control && side < 2; side++)
+        ok = control(r, side, p, n, out[side], e);
     return ok;
 }
 
@@ -348,8 +387,10 @@ static bool go(struct run *r, enum pass pass, int most, struct err *e)
 
 static bool run(struct run *r, struct err *e)
 {
-    int most = 4 * r->all.side[0].opts.lanes;
-    r->to_do = 2 * r->file.n;
+    int lanes = r->all.side[0].opts.lanes, most = r->all.servers && lanes == 1 ? 1 : 4 * lanes;
+    r->to_do = (2 + (r->all.c->control ? (r->all.side[0].word != NULL) + (r->all.side[1].word != NULL) : 0)) * r->file.n;
+    if (r->all.servers) /* both are asked before the first prompt is */
+        return use(r, 1, e) && use(r, 0, e) && go(r, PASS_BOTH, most, e);
     if (!change_reopens(&r->all.side[0].opts, &r->all.side[1].opts))
         return go(r, PASS_BOTH, most, e);
     r->kept = tmpfile();
@@ -364,69 +405,29 @@ static bool run(struct run *r, struct err *e)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static bool set_side(struct side *s, const struct engine_opts *base, const struct texts *changes,
-                     const char *otherwise, struct err *e)
-{
-    struct buf label = {0};
-    s->opts = *base;
-    bool ok = otherwise ? change_apply(&s->opts, otherwise, e) : true;
-    buf_str(&label, otherwise ? otherwise : "");
-    for (int i = 0; ok && i < changes->n; i++) {
-        buf_printf(&label, "%s%s", label.n ? ", " : "", changes->v[i]);
-        ok = change_apply(&s->opts, changes->v[i], e) || err_prefix(e, "--%c", s->name);
-    }
-    s->label = xstrdup(label.n ? label.p : "unchanged");
-    buf_free(&label);
-    return ok;
-}
-
-static bool set_sides(struct run *r, struct err *e)
-{
-    struct parity *p = &r->all;
-    struct cli *c = p->c;
-    bool drafting = !c->a.n && !c->b.n;
-    c->opt.engine.lanes = c->lanes ? c->lanes : 8;
-    c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
-    p->side[0].name = 'a';
-    p->side[1].name = 'b';
-    if (!set_side(&p->side[0], &c->opt.engine, &c->a, drafting ? "spec=on" : NULL, e) ||
-        !set_side(&p->side[1], &c->opt.engine, &c->b, drafting ? "spec=off" : NULL, e))
-        return false;
-    struct engine_opts *a = &p->side[0].opts, *b = &p->side[1].opts;
-    struct buf lines = {0};
-    int chunk = max_int(a->settings.chunk, b->settings.chunk);
-    if (chunk > 512 && a->settings.chunk != b->settings.chunk) /* room for the passes of both */
-        a->rows = b->rows = chunk;
-    change_lines(a, b, &lines);
-    bool same = lines.n == 0 && !change_reopens(a, b);
-    buf_free(&lines);
-    const char *model = a->model, *other = b->model;
-    p->same_tokens = model && other && strcmp(model, other) == 0;
-    if (!model || !other)
-        return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
-    return !same || err_set(e, ERR_USAGE, "a and b are the same: %s; expected --a or --b NAME=VALUE that differs",
-                            p->side[0].label);
-}
-
 int cli_parity(struct cli *c)
 {
     static const int caught[] = {SIGINT, SIGTERM, SIGHUP};
     struct err e = {0};
     struct run r = {.all.c = c, .open = -1};
-    bool ok = set_sides(&r, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
+    bool ok = sides_set(&r.all, &e) && prompts_open(&r.file, c->word[0], c->most, complain, NULL, &e);
     bool began = ok && interrupt_open(caught, 3, false, NULL, &e);
     r.all.n = r.file.n;
     ok = began && run(&r, &e);
     cli_progress_end();
+    for (int i = 0; began && i < 2; i++)
+        side_meter(&r.all.side[i]);
     int rc = ok || r.all.compared ? parity_verdict(&r.all) : 0;
     if (!ok)
         rc = cli_fail(&e);
-    backend_close(r.all.g);
+    if (!r.all.servers)
+        backend_close(r.all.g);
+    backend_close(r.all.own[0]);
+    backend_close(r.all.own[1]);
     interrupt_close();
     prompts_close(&r.file);
     if (r.kept)
         fclose(r.kept);
-    free(r.all.side[0].label);
-    free(r.all.side[1].label);
+    sides_free(&r.all);
     return rc;
 }

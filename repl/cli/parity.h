@@ -3,6 +3,7 @@
 #ifndef AERIE_PARITY_H
 #define AERIE_PARITY_H
 
+#include "engine/remote/upkeep.h"
 #include "repl/cli/cli.h"
 
 /* One reply of one side. */
@@ -10,26 +11,44 @@ struct outcome {
     bool there;   /* it was computed to its end, or refused */
     bool refused; /* the prompt cannot be computed; `why` says why */
     enum stop_reason reason;
-    int n_prompt, n_steps, n_spec, n_drafted, n_accepted; /* n_spec: steps that drafted */
-    struct ids ids;
-    float *margin; /* (ids.n) log probability of a token less its best rival's; NULL: not known */
-    char answer[64]; /* the number that the reply gives; "": none, or none was asked for */
+    int n_prompt, n_tokens, n_steps, n_spec, n_drafted, n_accepted; /* n_spec: steps that drafted */
+    struct ids ids;    /* of the reply; a server may tell none */
+    struct ids prompt; /* n 0: not known, or not kept */
+    char *text;        /* of the reply; NULL: not kept */
+    float *logp;       /* (ids.n) log probability of each token; NULL: not known */
+    float *margin;     /* (ids.n) the same less its best rival's, NAN where not known; NULL: not known */
+    char answer[64];   /* the number that the reply gives; "": none, or none was asked for */
     char why[200];
 };
+void outcome_free(struct outcome *o);
 
 struct side {
     char name;   /* 'a', 'b' */
     char *label; /* its changes: "spec=off, page_size=4" */
-    struct engine_opts opts;
+    char *word;  /* a copy of the "remote:URL,..." word, cut apart; options point into it */
+    struct engine_opts opts; /* server.url NULL: the local engine */
+    const char *set[MAX_TEXTS]; /* (n_set) settings that the server must know */
+    int n_set;
+    /* of a server */
+    struct upkeep *upkeep;
+    struct draft_totals before; /* when it was opened */
+    struct draft_totals drafts; /* since then, of all its clients; metered: it reports them */
+    bool metered;
+    bool tried_reset, resets;
+    char reset[200]; /* how its prefix cache is emptied, or why not */
     /* of the prompts that were compared */
     int64_t tokens, steps, spec, drafted, accepted;
     int at_limit; /* replies that ended at max_tokens, or because the context or a pool was full */
     int right;    /* answers */
+    int right_only; /* answers that are wrong on the other side */
+    int again, again_differ; /* replies computed twice, and those that differ from the first time */
 };
 
 struct comparison {
     int prompt, line;    /* both from 1 */
     int index;           /* of the first token that differs, in the reply; -1: equal */
+    int prompt_index;    /* the same of the prompts' ids; -1: equal, or not known on a side */
+    bool by_text;        /* a side told no ids: `index` counts bytes of the text */
     const char *answer;  /* that is right, or NULL */
     const struct outcome *side[2];
 };
@@ -37,16 +56,39 @@ struct comparison {
 struct parity {
     struct cli *c;
     struct side side[2];
-    struct backend *g;  /* the engine that is open; NULL: none */
+    struct backend *g;  /* the engine that computes; NULL: none */
+    struct backend *own[2]; /* where a side is a server, both are open */
+    bool servers;       /* a side is a server */
     bool same_tokens;   /* both sides have the same model, so one engine knows the tokens of both */
     int n;              /* prompts of the file */
     int compared, differ, refused; /* compared: equal or not */
+    int by_text, prompts_differ, prompts_unknown; /* of those compared */
+    int64_t n_logp;     /* equal tokens whose log probabilities both sides know, ... */
+    double most_logp;   /* ... and the largest difference of them, ... */
+    int most_prompt;    /* ... in this prompt's reply */
     int graded, answers_differ;    /* prompts with an answer, of those compared */
     int signal;         /* that ended the run, or 0 */
     enum err_kind fault; /* a rule was violated or the device failed: the run ended there ... */
     char fault_side;     /* ... on this side */
 };
 
+/* ---- sides (parity_side.c) ---- */
+
+/* Fills in both sides from the command line. The caller ends with sides_free(). */
+bool sides_set(struct parity *p, struct err *e);
+void sides_free(struct parity *p);
+/* Opens the backend of a side; complain takes lines for people. NULL and *e. */
+struct backend *side_open(struct parity *p, int side, void (*complain)(void *arg, const char *line),
+                          struct err *e);
+/* Empties the prefix cache of a server, where that is possible. */
+void side_reset_cache(struct side *s);
+/* Reads what a server has drafted since it was opened. */
+void side_meter(struct side *s);
+
+/* ---- the report (parity_report.c) ---- */
+
+/* Compares the two outcomes of c: fills in index, prompt_index and by_text. */
+void parity_compare(struct comparison *c);
 /* Adds one prompt to the sums, and prints it: under --json every one, else those that differ. */
 void parity_report(struct parity *p, const struct comparison *c);
 /* Prints the sums and the verdict; returns the exit code. */

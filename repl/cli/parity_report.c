@@ -7,6 +7,61 @@
 #include "kernels/json.h"
 #include "repl/cli/parity.h"
 
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static int first_id(const struct ids *a, const struct ids *b)
+{
+    int i = 0, n = min_int(a->n, b->n);
+    while (i < n && a->v[i] == b->v[i])
+        i++;
+    return i == a->n && i == b->n ? -1 : i;
+}
+
+static int first_byte(const char *a, const char *b)
+{
+    int i = 0;
+    while (a[i] && a[i] == b[i])
+        i++;
+    return a[i] == b[i] ? -1 : i;
+}
+
+/* Whether a server told all ids but that of the token that ended the reply. */
+static bool lacks_end(const struct outcome *o)
+{
+    return o->reason == STOP_END && o->ids.n > 0 && o->n_tokens == o->ids.n + 1;
+}
+
+/* Whether b is a with the token that ended it. */
+static bool same_but_end(const struct outcome *a, const struct outcome *b, int first)
+{
+    return lacks_end(a) && b->reason == STOP_END && first == a->ids.n && b->ids.n == a->ids.n + 1;
+}
+
+/* Whether a side told the ids of its whole reply. */
+static bool told(const struct outcome *o)
+{
+    return o->ids.n > 0 || o->n_tokens == 0;
+}
+
+void parity_compare(struct comparison *c)
+{
+    const struct outcome *a = c->side[0], *b = c->side[1];
+    c->by_text = !(told(a) && told(b)) && a->text && b->text;
+    c->index = a->refused != b->refused ? 0
+               : c->by_text             ? first_byte(a->text, b->text)
+                                        : first_id(&a->ids, &b->ids);
+    if (!c->by_text && (same_but_end(a, b, c->index) || same_but_end(b, a, c->index)))
+        c->index = -1;
+    c->prompt_index = a->prompt.n && b->prompt.n && !a->refused && !b->refused ? first_id(&a->prompt, &b->prompt) : -1;
+}
+
+static bool differs(const struct comparison *c)
+{
+    return c->index >= 0 || c->prompt_index >= 0;
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
 static bool at_limit(enum stop_reason r)
 {
     return r == STOP_MAX || r == STOP_CONTEXT || r == STOP_KV_FULL;
@@ -17,39 +72,76 @@ static bool is_right(const struct comparison *c, int side)
     return c->answer && strcmp(c->answer, c->side[side]->answer) == 0;
 }
 
+/* The largest difference of two log probabilities of one token, up to the first token that differs. */
+static void note_logp(struct parity *p, const struct comparison *c)
+{
+    const struct outcome *a = c->side[0], *b = c->side[1];
+    int n = c->by_text || !p->servers || c->prompt_index >= 0 || !a->logp || !b->logp ? 0
+            : c->index >= 0                                                          ? c->index
+                                                                                     : a->ids.n;
+    for (int i = 0; i < n; i++) {
+        double far = fabs((double)a->logp[i] - (double)b->logp[i]);
+        if (isnan(far))
+            continue;
+        p->n_logp++;
+        if (far > p->most_logp) {
+            p->most_logp = far;
+            p->most_prompt = c->prompt;
+        }
+    }
+}
+
 static void add_up(struct parity *p, const struct comparison *c)
 {
     p->compared++;
-    p->differ += c->index >= 0;
+    p->differ += differs(c);
+    p->by_text += c->by_text;
+    p->prompts_differ += c->prompt_index >= 0;
+    p->prompts_unknown += p->servers && !(c->side[0]->prompt.n && c->side[1]->prompt.n);
+    note_logp(p, c);
     p->graded += c->answer != NULL;
     p->answers_differ += c->answer && strcmp(c->side[0]->answer, c->side[1]->answer) != 0;
     for (int i = 0; i < 2; i++) {
         const struct outcome *o = c->side[i];
         struct side *s = &p->side[i];
-        s->tokens += o->ids.n;
+        s->tokens += o->n_tokens;
         s->steps += o->n_steps;
         s->spec += o->n_spec;
         s->drafted += o->n_drafted;
         s->accepted += o->n_accepted;
         s->at_limit += at_limit(o->reason);
         s->right += is_right(c, i);
+        s->right_only += is_right(c, i) && !is_right(c, !i);
     }
 }
 
 /* ---- one prompt ------------------------------------------------------------------------------ */
 
-static bool knows(const struct parity *p, int side)
+/* The backend that knows the texts of a side's tokens: its own engine, or beside a server the local
+ * engine if both sides have the prompt's ids and agree in them. NULL: none does. */
+static struct backend *vocabulary(const struct parity *p, const struct comparison *c, int side)
 {
-    return p->same_tokens || side == 1; /* the engine of side b is opened last */
+    if (!p->servers)
+        return p->same_tokens || side == 1 ? p->g : NULL; /* the engine of side b is opened last */
+    bool agree = c->prompt_index < 0 && c->side[0]->prompt.n && c->side[1]->prompt.n;
+    for (int i = 0; i < 2; i++)
+        if (!p->side[i].word && (i == side || agree))
+            return p->own[i];
+    return NULL;
+}
+
+static double margin_of(const struct comparison *c, int side)
+{
+    const struct outcome *o = c->side[side];
+    bool known = !c->by_text && c->index >= 0 && c->index < o->ids.n && o->margin;
+    return known ? (double)o->margin[c->index] : (double)NAN;
 }
 
 /* How close the choice was where the ids part, on the first side that knows; NAN: none does. */
 static double margin_at(const struct comparison *c)
 {
-    for (int i = 0; i < 2; i++)
-        if (c->index >= 0 && c->index < c->side[i]->ids.n && c->side[i]->margin)
-            return (double)c->side[i]->margin[c->index];
-    return (double)NAN;
+    double a = margin_of(c, 0);
+    return isnan(a) ? margin_of(c, 1) : a;
 }
 
 static void token_json(const struct parity *p, const struct comparison *c, int side, struct buf *b)
@@ -59,11 +151,12 @@ static void token_json(const struct parity *p, const struct comparison *c, int s
         jput_null(b);
         return;
     }
-    size_t n;
-    const char *text = backend_token(p->g, ids->v[c->index], &n);
+    struct backend *words = vocabulary(p, c, side);
     jput_open(b, '{');
     jput_kint(b, "token", ids->v[c->index]);
-    if (knows(p, side)) {
+    if (words) {
+        size_t n;
+        const char *text = backend_token(words, ids->v[c->index], &n);
         jput_key(b, "text");
         jput_strn(b, text, n);
     }
@@ -77,7 +170,7 @@ static void outcome_json(const struct comparison *c, int side, struct buf *b)
     if (o->refused) {
         jput_kstr(b, "error", o->why);
     } else {
-        jput_kint(b, "tokens", o->ids.n);
+        jput_kint(b, "tokens", o->n_tokens);
         jput_kint(b, "steps", o->n_steps);
         jput_kint(b, "drafting_steps", o->n_spec);
         jput_kint(b, "drafted", o->n_drafted);
@@ -91,6 +184,30 @@ static void outcome_json(const struct comparison *c, int side, struct buf *b)
     jput_close(b, '}');
 }
 
+static void first_json(const struct parity *p, const struct comparison *c, struct buf *b)
+{
+    jput_key(b, "first");
+    jput_open(b, '{');
+    jput_kint(b, c->by_text ? "byte" : "index", c->index);
+    if (!c->by_text) {
+        jput_kint(b, "position", c->side[0]->n_prompt + c->index);
+        for (int i = 0; i < 2; i++) {
+            char name[2] = {p->side[i].name};
+            jput_key(b, name);
+            token_json(p, c, i, b);
+        }
+        if (p->servers) {
+            jput_key(b, "margins");
+            jput_open(b, '[');
+            for (int i = 0; i < 2; i++)
+                jput_real(b, margin_of(c, i));
+            jput_close(b, ']');
+        }
+        jput_kreal(b, "margin", margin_at(c));
+    }
+    jput_close(b, '}');
+}
+
 static void prompt_json(const struct parity *p, const struct comparison *c)
 {
     struct buf b = {0};
@@ -98,25 +215,18 @@ static void prompt_json(const struct parity *p, const struct comparison *c)
     jput_kint(&b, "prompt", c->prompt);
     jput_kint(&b, "line", c->line);
     jput_kbool(&b, "compared", !c->side[0]->refused && !c->side[1]->refused);
-    jput_kbool(&b, "equal", c->index < 0);
+    jput_kbool(&b, "equal", !differs(c));
+    if (c->by_text)
+        jput_kbool(&b, "by_text", true);
     for (int i = 0; i < 2; i++) {
         char name[2] = {p->side[i].name};
         jput_key(&b, name);
         outcome_json(c, i, &b);
     }
-    if (c->index >= 0 && !c->side[0]->refused && !c->side[1]->refused) {
-        jput_key(&b, "first");
-        jput_open(&b, '{');
-        jput_kint(&b, "index", c->index);
-        jput_kint(&b, "position", c->side[0]->n_prompt + c->index);
-        for (int i = 0; i < 2; i++) {
-            char name[2] = {p->side[i].name};
-            jput_key(&b, name);
-            token_json(p, c, i, &b);
-        }
-        jput_kreal(&b, "margin", margin_at(c));
-        jput_close(&b, '}');
-    }
+    if (c->prompt_index >= 0)
+        jput_kint(&b, "prompt_differs_at", c->prompt_index);
+    if (c->index >= 0 && !c->side[0]->refused && !c->side[1]->refused)
+        first_json(p, c, &b);
     jput_close(&b, '}');
     cli_json(&b);
     buf_free(&b);
@@ -128,14 +238,52 @@ static void add_token(const struct parity *p, const struct comparison *c, int si
     if (c->index >= ids->n) {
         sheet_printf(s, ST_BAD, "the end (%s)", stop_name(c->side[side]->reason));
     } else {
-        size_t n;
-        const char *text = backend_token(p->g, ids->v[c->index], &n);
-        if (knows(p, side))
+        struct backend *words = vocabulary(p, c, side);
+        size_t n = 0;
+        const char *text = words ? backend_token(words, ids->v[c->index], &n) : "";
+        if (words)
             sheet_quote(s, ST_BAD, text, n, 24);
-        sheet_printf(s, ST_TEXT, "%s%d%s", knows(p, side) ? " (" : "token ", ids->v[c->index],
-                     knows(p, side) ? ")" : "");
+        sheet_printf(s, ST_TEXT, "%s%d%s", words ? " (" : "token ", ids->v[c->index], words ? ")" : "");
     }
     sheet_printf(s, ST_TEXT, " with %c", p->side[side].name);
+}
+
+static void add_prompt_id(const struct parity *p, const struct comparison *c, int side, struct sheet *s)
+{
+    const struct ids *ids = &c->side[side]->prompt;
+    if (c->prompt_index < ids->n)
+        sheet_printf(s, ST_TEXT, "id %d with %c", ids->v[c->prompt_index], p->side[side].name);
+    else
+        sheet_printf(s, ST_TEXT, "the end (%d ids) with %c", ids->n, p->side[side].name);
+}
+
+static void add_margins(const struct parity *p, const struct comparison *c, struct sheet *s)
+{
+    bool any = isfinite(margin_at(c));
+    if (any && !p->servers)
+        sheet_printf(s, ST_TEXT, "; margin %.3g", margin_at(c));
+    for (int i = 0; i < 2 && p->servers; i++) {
+        double m = margin_of(c, i);
+        sheet_add(s, ST_TEXT, i ? ", " : "; margin ");
+        if (isfinite(m))
+            sheet_printf(s, ST_TEXT, "%.3g with %c", m, p->side[i].name);
+        else
+            sheet_printf(s, ST_TEXT, "not reported with %c", p->side[i].name);
+    }
+}
+
+static void add_text(const struct parity *p, const struct comparison *c, struct sheet *s)
+{
+    sheet_printf(s, ST_TEXT, " (line %d) differs at byte %d of the reply's text: ", c->line, c->index + 1);
+    for (int i = 0; i < 2; i++) {
+        const char *rest = c->side[i]->text + c->index;
+        if (*rest)
+            sheet_quote(s, ST_BAD, rest, strlen(rest), 24);
+        else
+            sheet_printf(s, ST_BAD, "the end (%s)", stop_name(c->side[i]->reason));
+        sheet_printf(s, ST_TEXT, " with %c%s", p->side[i].name, i ? "" : ", ");
+    }
+    sheet_add(s, ST_TEXT, "; a side told no ids");
 }
 
 static void prompt_text(const struct parity *p, const struct comparison *c)
@@ -146,14 +294,21 @@ static void prompt_text(const struct parity *p, const struct comparison *c)
     if (c->side[0]->refused || c->side[1]->refused) {
         const struct outcome *o = c->side[c->side[1]->refused];
         sheet_printf(&s, ST_WARN, " is refused%s: %s", c->index < 0 ? "" : " on one side only", o->why);
+    } else if (c->prompt_index >= 0) {
+        sheet_printf(&s, ST_TEXT, " (line %d) is another prompt on each side: at position %d ", c->line, c->prompt_index);
+        add_prompt_id(p, c, 0, &s);
+        sheet_add(&s, ST_TEXT, ", ");
+        add_prompt_id(p, c, 1, &s);
+        sheet_printf(&s, ST_TEXT, "; the replies %s", c->index < 0 ? "are equal" : "differ, too");
+    } else if (c->by_text) {
+        add_text(p, c, &s);
     } else {
         sheet_printf(&s, ST_TEXT, " (line %d) differs at position %d, token %d of the reply: ", c->line,
                      c->side[0]->n_prompt + c->index, c->index + 1);
         add_token(p, c, 0, &s);
         sheet_add(&s, ST_TEXT, ", ");
         add_token(p, c, 1, &s);
-        if (isfinite(margin_at(c)))
-            sheet_printf(&s, ST_TEXT, "; margin %.3g", margin_at(c));
+        add_margins(p, c, &s);
     }
     sheet_line(&s);
     cli_print(p->c, &s);
@@ -169,7 +324,7 @@ void parity_report(struct parity *p, const struct comparison *c)
     p->differ += refused && c->index >= 0;
     if (p->c->opt.json)
         prompt_json(p, c);
-    else if (refused || c->index >= 0) {
+    else if (refused || differs(c)) {
         cli_progress_end();
         prompt_text(p, c);
     }
@@ -178,16 +333,47 @@ void parity_report(struct parity *p, const struct comparison *c)
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-/* Whether a side was to draft and never did: equality then says nothing about drafting. */
+/* Whether a side is known to have drafted. */
+static bool proved(const struct parity *p)
+{
+    bool any = false;
+    for (int i = 0; i < 2; i++) {
+        const struct side *s = &p->side[i];
+        any |= s->spec > 0 || s->drafted > 0 || (s->metered && s->drafts.drafted > 0);
+    }
+    return any;
+}
+
+/* Whether a side was to draft and never did: equality then says nothing about drafting. Nobody knows
+ * whether a server is to draft. */
 static bool no_proof(const struct parity *p)
 {
     bool asked = false;
+    if (p->servers)
+        return false;
     int64_t ran = 0;
     for (int i = 0; i < 2; i++) {
         asked |= p->side[i].opts.settings.spec && p->side[i].opts.draft;
         ran += p->side[i].spec;
     }
     return asked && ran == 0;
+}
+
+static void server_json(const struct parity *p, const struct side *s, struct buf *b)
+{
+    if (s->metered) {
+        jput_key(b, "metrics");
+        jput_open(b, '{');
+        jput_kint(b, "drafts", s->drafts.drafts);
+        jput_kint(b, "drafted", s->drafts.drafted);
+        jput_kint(b, "accepted", s->drafts.accepted);
+        jput_close(b, '}');
+    }
+    jput_kstr(b, "cache", s->reset);
+    if (p->c->control) {
+        jput_kint(b, "computed_twice", s->again);
+        jput_kint(b, "differ_from_itself", s->again_differ);
+    }
 }
 
 static void side_json(const struct parity *p, int i, struct buf *b)
@@ -205,6 +391,8 @@ static void side_json(const struct parity *p, int i, struct buf *b)
     jput_kint(b, "at_limit", s->at_limit);
     if (p->graded)
         jput_kint(b, "right", s->right);
+    if (s->word)
+        server_json(p, s, b);
     jput_close(b, '}');
 }
 
@@ -217,10 +405,22 @@ static void verdict_json(const struct parity *p, const char *verdict)
     jput_kint(&b, "compared", p->compared);
     jput_kint(&b, "differ", p->differ);
     jput_kint(&b, "refused", p->refused);
-    jput_kbool(&b, "drafting_proved", p->side[0].spec + p->side[1].spec > 0);
+    jput_kbool(&b, "drafting_proved", proved(p));
+    if (p->servers) {
+        jput_kint(&b, "compared_by_text", p->by_text);
+        jput_kint(&b, "prompts_differ", p->prompts_differ);
+        jput_kint(&b, "prompts_unknown", p->prompts_unknown);
+        jput_kint(&b, "log_probabilities", p->n_logp);
+        if (p->n_logp)
+            jput_kreal(&b, "log_probability_differs_by", p->most_logp);
+    }
     if (p->graded) {
         jput_kint(&b, "graded", p->graded);
         jput_kint(&b, "answers_differ", p->answers_differ);
+        if (p->servers) {
+            jput_kint(&b, "right_only_a", p->side[0].right_only);
+            jput_kint(&b, "right_only_b", p->side[1].right_only);
+        }
     }
     side_json(p, 0, &b);
     side_json(p, 1, &b);
@@ -229,12 +429,39 @@ static void verdict_json(const struct parity *p, const char *verdict)
     buf_free(&b);
 }
 
-static void side_line(const struct side *s, struct sheet *out)
+/* Where no request reports drafts, the metrics may. */
+static void server_drafts(const struct side *s, struct sheet *out)
+{
+    if (s->drafted)
+        sheet_printf(out, ST_TEXT, ", %lld of %lld drafted tokens accepted, as its replies report",
+                     (long long)s->accepted, (long long)s->drafted);
+    else if (s->metered)
+        sheet_printf(out, ST_TEXT, ", %lld of %lld drafted tokens accepted, by its metrics before and after (all "
+                     "clients)", (long long)s->drafts.accepted, (long long)s->drafts.drafted);
+    else
+        sheet_add(out, ST_TEXT, ", drafting not reported");
+}
+
+static void server_lines(const struct parity *p, const struct side *s, struct sheet *out)
+{
+    sheet_line(out);
+    sheet_printf(out, ST_DIM, "   %s", s->reset[0] ? s->reset : "prefix cache not emptied: nothing was computed");
+    if (!p->c->control)
+        return;
+    sheet_line(out);
+    sheet_printf(out, s->again_differ ? ST_WARN : ST_DIM, "   control: %d repl%s computed twice, %d differ%s from the first time",
+                 s->again, s->again == 1 ? "y" : "ies", s->again_differ, s->again_differ == 1 ? "s" : "");
+}
+
+static void side_line(const struct parity *p, const struct side *s, struct sheet *out)
 {
     sheet_printf(out, ST_BOLD, "%c", s->name);
-    sheet_printf(out, ST_TEXT, "  %s: %lld token%s in %lld step%s", s->label, (long long)s->tokens,
-                 plural((int)s->tokens), (long long)s->steps, plural((int)s->steps));
-    if (s->spec)
+    sheet_printf(out, ST_TEXT, "  %s: %lld token%s", s->label, (long long)s->tokens, plural((int)s->tokens));
+    if (!s->word || s->steps)
+        sheet_printf(out, ST_TEXT, " in %lld step%s", (long long)s->steps, plural((int)s->steps));
+    if (s->word)
+        server_drafts(s, out);
+    else if (s->spec)
         sheet_printf(out, ST_TEXT, ", %lld of them drafted, %lld of %lld drafted tokens accepted",
                      (long long)s->spec, (long long)s->accepted, (long long)s->drafted);
     else
@@ -242,22 +469,55 @@ static void side_line(const struct side *s, struct sheet *out)
     if (s->at_limit)
         sheet_printf(out, ST_WARN, "; %d repl%s cut at a limit", s->at_limit,
                      s->at_limit == 1 ? "y" : "ies");
+    if (s->word)
+        server_lines(p, s, out);
     sheet_line(out);
+}
+
+static void answers_line(const struct parity *p, struct sheet *out)
+{
+    const struct side *a = &p->side[0], *b = &p->side[1];
+    if (!p->graded)
+        return;
+    sheet_printf(out, ST_TEXT, "answers: %d of %d right with a, %d with b; %d differ%s", a->right, p->graded, b->right,
+                 p->answers_differ, p->answers_differ == 1 ? "s" : "");
+    if (a->right_only || b->right_only)
+        sheet_printf(out, ST_WARN, "; %d right only with a, %d right only with b", a->right_only, b->right_only);
+    sheet_line(out);
+}
+
+/* Beside a server: the log probabilities, and what could not be compared. */
+static void servers_lines(const struct parity *p, struct sheet *out)
+{
+    if (p->n_logp) {
+        sheet_printf(out, ST_TEXT, "log probabilities of %lld equal token%s: ", (long long)p->n_logp, plural((int)p->n_logp));
+        if (p->most_logp > 0)
+            sheet_printf(out, ST_TEXT, "differ by at most %.3g (prompt %d)", p->most_logp, p->most_prompt);
+        else
+            sheet_add(out, ST_TEXT, "equal");
+        sheet_line(out);
+    }
+    if (p->by_text) {
+        sheet_printf(out, ST_WARN, "%d repl%s compared by text only: a side told no ids", p->by_text,
+                     p->by_text == 1 ? "y was" : "ies were");
+        sheet_line(out);
+    }
+    if (p->prompts_unknown) {
+        sheet_printf(out, ST_WARN, "ids of %d prompt%s not compared: a side told none", p->prompts_unknown,
+                     p->prompts_unknown == 1 ? " were" : "s were");
+        sheet_line(out);
+    }
 }
 
 static void verdict_text(const struct parity *p, const char *verdict)
 {
     struct sheet s;
     sheet_init(&s, p->c->opt.ascii);
-    side_line(&p->side[0], &s);
-    side_line(&p->side[1], &s);
-    if (p->graded) {
-        sheet_printf(&s, ST_TEXT, "answers: %d of %d right with a, %d with b; %d differ%s",
-                     p->side[0].right, p->graded, p->side[1].right, p->answers_differ,
-                     p->answers_differ == 1 ? "s" : "");
-        sheet_line(&s);
-    }
-    bool good = strcmp(verdict, "equal") == 0;
+    side_line(p, &p->side[0], &s);
+    side_line(p, &p->side[1], &s);
+    answers_line(p, &s);
+    servers_lines(p, &s);
+    bool good = strncmp(verdict, "equal", 5) == 0;
     sheet_printf(&s, good ? ST_GOOD : ST_BAD, "%s", verdict);
     sheet_printf(&s, ST_TEXT, ": %d of %d prompt%s compared, %d differ%s", p->compared, p->n,
                  plural(p->n), p->differ, p->differ == 1 ? "s" : "");
@@ -269,6 +529,8 @@ static void verdict_text(const struct parity *p, const char *verdict)
         sheet_add(&s, ST_WARN, "; interrupted");
     if (p->compared && no_proof(p))
         sheet_add(&s, ST_WARN, "; no step drafted, so this says nothing about drafting");
+    else if (p->compared && p->servers && !proved(p))
+        sheet_add(&s, ST_WARN, "; no side reported drafts, so this says nothing about drafting");
     sheet_line(&s);
     cli_print(p->c, &s);
     sheet_free(&s);
@@ -279,12 +541,13 @@ int parity_verdict(const struct parity *p)
     bool all = p->compared + p->refused == p->n && !p->refused && !p->fault;
     const char *verdict = p->differ                    ? "different"
                           : p->compared && no_proof(p) ? "no proof"
+                          : all && p->by_text          ? "equal text"
                           : all                        ? "equal"
                                                        : "incomplete";
     if (p->c->opt.json)
         verdict_json(p, verdict);
     else
         verdict_text(p, verdict);
-    int rc = p->differ ? ERR_NEGATIVE : strcmp(verdict, "equal") == 0 ? 0 : ERR_USAGE;
+    int rc = p->differ ? ERR_NEGATIVE : strncmp(verdict, "equal", 5) == 0 ? 0 : ERR_USAGE;
     return p->signal ? 128 + p->signal : p->fault ? (int)p->fault : rc;
 }

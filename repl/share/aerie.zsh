@@ -69,7 +69,8 @@ _aerie() {
             '*--with[change NAME=VALUE]:change:' '--forced[commit the recorded tokens]' '--goto[pause after a step]:turn.step:' '--threads[CPU threads]:number:' \
                 '1::' '2:session:_aerie_sessions' ;;
         parity) _arguments $common $model $engine '*--a[how one side is computed]:change:_aerie_changes' \
-                '*--b[how the other is]:change:_aerie_changes' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \
+                '*--b[how the other is]:change:_aerie_changes' "--control[compute a server's replies twice]" \
+                '--api-key-file[key for the server]:file:_files' '*--header[header for the server]:header:' '(-n --limit)'{-n,--limit}'[first prompts]:number:' \
                 '--lanes[prompts at once]:n:' '1::' '2:file:_files' ;;
         export) _arguments $common '--format[format]:format:(jsonl md)' \
                 '(-o --output)'{-o,--output}'[new file]:file:_files' '--db[database]:file:_files' \

@@ -54,7 +54,7 @@ only engine/remote "$below" 'engine/(backend|opts|page_history)\.h'
 only history "$base" 'engine/event\.h' 'engine/cache/(tree|page_event)\.h'
 
 public="$base|kernels/window\\.h|history/(history|hazards)\\.h|engine/(backend|opts|event|page_history|settings|bugs|probe|what_if|job)\\.h|engine/cache/(tree|page_event)\\.h|models/models\\.h"
-public+='|engine/fault\.h|engine/tools/noise_backend\.h'
+public+='|engine/fault\.h|engine/tools/noise_backend\.h|engine/remote/(upkeep|records)\.h'
 public+='|models/tokenizer/tokenizer\.h|models/chat/chat\.h|engine/serve/(breaks|calibrate|contexts|load)\.h|engine/tools/(bench|golden|bugs_try)\.h'
 only repl "$public" 'engine/(engine|remote/remote)\.h' 'repl/.*'
 only repl/text "$base"

@@ -1,0 +1,133 @@
+/* upkeep.c - see upkeep.h. Endpoints: vLLM 0.26 (POST /reset_prefix_cache in development mode), SGLang of
+ * late 2026 (POST /flush_cache), llama-server b11434 (POST /slots/N?action=erase with --slot-save-path). */
+#include "engine/remote/upkeep.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/remote/metrics.h"
+#include "engine/remote/server.h"
+
+struct upkeep {
+    struct http *http;
+    struct server server;
+    char *name;
+};
+
+struct upkeep *upkeep_open(const struct server_opts *o, const char *model, struct err *e)
+{
+    struct upkeep *u = xcalloc(1, sizeof *u);
+    if (server_http(&u->http, o, e)) {
+        if (server_probe(&u->server, u->http, model, NULL, e)) {
+            u->name = xasprintf("%s%s%s", server_kind_name(u->server.kind), u->server.version[0] ? " " : "",
+                                u->server.version);
+            return u;
+        }
+        server_free(&u->server);
+        http_close(u->http);
+    }
+    free(u);
+    return NULL;
+}
+
+void upkeep_close(struct upkeep *u)
+{
+    if (!u)
+        return;
+    server_free(&u->server);
+    http_close(u->http);
+    free(u->name);
+    free(u);
+}
+
+const char *upkeep_server(const struct upkeep *u)
+{
+    return u->name;
+}
+
+const char *upkeep_model(const struct upkeep *u)
+{
+    return u->server.model;
+}
+
+/* ---- the prefix cache ------------------------------------------------------------------------ */
+
+static bool post(struct upkeep *u, const char *path)
+{
+    struct http_call c = {.method = "POST", .path = path, .body = "{}"};
+    bool ok = http_call(u->http, &c, NULL, NULL);
+    buf_free(&c.answer);
+    return ok;
+}
+
+static int count_slots(struct upkeep *u)
+{
+    struct http_call c = {.method = "GET", .path = "/slots"};
+    int n = 0;
+    if (http_call(u->http, &c, NULL, NULL)) {
+        json_t *all = json_loadb(c.answer.p ? c.answer.p : "", c.answer.n, 0, NULL);
+        n = json_is_array(all) ? (int)json_array_size(all) : 0;
+        json_decref(all);
+    }
+    buf_free(&c.answer);
+    return n;
+}
+
+static bool erase_slots(struct upkeep *u)
+{
+    enum { MOST = 1024 };
+    int n = count_slots(u);
+    bool ok = n > 0 && n <= MOST;
+    for (int i = 0; ok && i < n; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/slots/%d?action=erase", i);
+        ok = post(u, path);
+    }
+    return ok;
+}
+
+bool upkeep_reset_cache(struct upkeep *u, char how[200])
+{
+    static const struct {
+        const char *path, *cannot;
+    } by_kind[N_SERVERS] = {
+        [SERVER_OPENAI] = {NULL, "the OpenAI API has no request for that"},
+        [SERVER_VLLM] = {"/reset_prefix_cache", "vLLM takes /reset_prefix_cache only with VLLM_SERVER_DEV_MODE=1"},
+        [SERVER_SGLANG] = {"/flush_cache", "SGLang refuses /flush_cache while requests run"},
+        [SERVER_LLAMA] = {"/slots/N?action=erase", "llama-server erases slots only with --slots and --slot-save-path"},
+        [SERVER_OLLAMA] = {NULL, "ollama has no request for that"},
+        [SERVER_AERIE] = {"/reset_prefix_cache", "this server refuses /reset_prefix_cache"},
+    };
+    enum server_kind k = u->server.kind;
+    bool ok = by_kind[k].path && (k == SERVER_LLAMA ? erase_slots(u) : post(u, by_kind[k].path));
+    if (ok)
+        snprintf(how, 200, "prefix cache emptied before each part (%s)", by_kind[k].path);
+    else
+        snprintf(how, 200, "prefix cache not emptied: %s", by_kind[k].cannot);
+    return ok;
+}
+
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+static int64_t total(const struct metrics *m, const char *name)
+{
+    double v;
+    return metrics_value(m, name, NULL, NULL, METRICS_SUM, &v, NULL) && v >= 0 && v < 1e15 ? (int64_t)v : -1;
+}
+
+void upkeep_drafts(struct upkeep *u, struct draft_totals *out)
+{
+    struct http_call c = {.method = "GET", .path = "/metrics"};
+    struct metrics m;
+    *out = (struct draft_totals){-1, -1, -1};
+    if (u->server.answers[REPORT_METRICS] && http_call(u->http, &c, NULL, NULL) &&
+        metrics_read(&m, c.answer.p ? c.answer.p : "", c.answer.n, NULL)) {
+        out->drafts = total(&m, "spec_decode_num_drafts_total");
+        out->drafted = total(&m, "spec_decode_num_draft_tokens_total");
+        out->accepted = total(&m, "spec_decode_num_accepted_tokens_total");
+        metrics_free(&m);
+    }
+    buf_free(&c.answer);
+}

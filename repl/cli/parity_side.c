@@ -1,0 +1,210 @@
+/* parity_side.c - the two sides of `aerie parity`: the local engine with changes, or a server. See
+ * parity.h.
+ *
+ * A word of --a and --b is NAME=VALUE, "local", or "remote:URL", which may go on with ",NAME=VALUE". Of a
+ * server, NAME is a setting, "model" (the name by which it is served) or "api_key_file". */
+#include <stdlib.h>
+#include <string.h>
+
+#include "repl/change.h"
+#include "repl/cli/parity.h"
+#include "repl/facts.h"
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+/* One NAME=VALUE of a server's side. */
+static bool take_server_option(struct side *s, const char *text, struct err *e)
+{
+    const char *eq = strchr(text, '=');
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", eq ? (int)(eq - text) : 0, text);
+    if (strcmp(name, "model") == 0 || strcmp(name, "api_key_file") == 0) {
+        if (!eq[1])
+            return err_set(e, ERR_USAGE, "%s cannot be empty", name);
+        *(name[0] == 'm' ? &s->opts.model : &s->opts.server.key_file) = eq + 1;
+        return true;
+    }
+    int i = settings_index(name);
+    bool set = i >= 0 && strcmp(settings_at(i)->name, name) == 0;
+    if (eq && *name && !set)
+        return err_set(e, ERR_USAGE, "\"%s\" cannot be changed on a server; expected model, api_key_file or a "
+                       "setting that the server has", name);
+    if (set && s->n_set < MAX_TEXTS)
+        s->set[s->n_set++] = text;
+    return change_apply(&s->opts, text, e);
+}
+
+static bool is_server_word(const char *text)
+{
+    return strncmp(text, "remote:", 7) == 0;
+}
+
+/* "remote:URL,NAME=VALUE,...". */
+static bool take_server(struct side *s, const char *text, struct err *e)
+{
+    bool ok = true;
+    if (s->word)
+        return err_set(e, ERR_USAGE, "a side is one server; \"%.100s\" is a second", text);
+    s->word = xstrdup(text + 7);
+    s->opts.model = s->opts.draft = NULL; /* folders of the local engine */
+    char *rest = strchr(s->word, ',');
+    if (rest)
+        *rest++ = '\0';
+    s->opts.server.url = s->word;
+    for (char *at = rest; ok && at; at = rest) {
+        rest = strchr(at, ',');
+        if (rest)
+            *rest++ = '\0';
+        ok = take_server_option(s, at, e);
+    }
+    return ok && (*s->word || err_set(e, ERR_USAGE, "\"remote:\" names no server; expected remote:URL"));
+}
+
+static bool take_word(struct side *s, const char *text, struct err *e)
+{
+    if (is_server_word(text))
+        return take_server(s, text, e);
+    if (strcmp(text, "local") == 0)
+        return !s->word || err_set(e, ERR_USAGE, "a side is a server or local, not both");
+    return s->word ? take_server_option(s, text, e) : change_apply(&s->opts, text, e);
+}
+
+static bool set_side(struct side *s, const struct engine_opts *base, const struct texts *changes,
+                     const char *otherwise, struct err *e)
+{
+    struct buf label = {0};
+    bool ok = true;
+    s->opts = *base;
+    if (otherwise) {
+        ok = change_apply(&s->opts, otherwise, e);
+        buf_str(&label, otherwise);
+    }
+    for (int pass = 0; ok && pass < 2; pass++) /* the server's own options belong to the server */
+        for (int i = 0; ok && i < changes->n; i++)
+            if (is_server_word(changes->v[i]) == (pass == 0))
+                ok = take_word(s, changes->v[i], e) || err_prefix(e, "--%c", s->name);
+    for (int i = 0; i < changes->n; i++)
+        buf_printf(&label, "%s%s", label.n ? ", " : "", changes->v[i]);
+    s->label = xstrdup(label.n ? label.p : s->word ? "" : "unchanged");
+    buf_free(&label);
+    return ok;
+}
+
+static bool same_sides(const struct engine_opts *a, const struct engine_opts *b)
+{
+    struct buf lines = {0};
+    change_lines(a, b, &lines);
+    bool same = lines.n == 0 && !change_reopens(a, b);
+    buf_free(&lines);
+    return same;
+}
+
+bool sides_set(struct parity *p, struct err *e)
+{
+    struct cli *c = p->c;
+    bool drafting = !c->a.n && !c->b.n;
+    c->opt.engine.lanes = c->lanes ? c->lanes : 8;
+    c->opt.engine.progress = c->opt.quiet ? NULL : cli_progress;
+    p->side[0].name = 'a';
+    p->side[1].name = 'b';
+    if (!set_side(&p->side[0], &c->opt.engine, &c->a, drafting ? "spec=on" : NULL, e) ||
+        !set_side(&p->side[1], &c->opt.engine, &c->b, drafting ? "spec=off" : NULL, e))
+        return false;
+    struct engine_opts *a = &p->side[0].opts, *b = &p->side[1].opts;
+    p->servers = a->server.url || b->server.url;
+    int chunk = max_int(a->settings.chunk, b->settings.chunk);
+    if (chunk > 512 && a->settings.chunk != b->settings.chunk) /* room for the passes of both */
+        a->rows = b->rows = chunk;
+    const char *model = a->model, *other = b->model;
+    p->same_tokens = !p->servers && model && other && strcmp(model, other) == 0;
+    if ((!model && !a->server.url) || (!other && !b->server.url))
+        return err_set(e, ERR_MODEL, "no model: the bundled one is not installed; expected -m DIR");
+    if (c->control && !p->servers)
+        return err_set(e, ERR_USAGE, "--control computes the replies of servers twice, but neither a nor b is a server; "
+                       "the local engine computes the same bits every time");
+    return p->servers || !same_sides(a, b) ||
+           err_set(e, ERR_USAGE, "a and b are the same: %s; expected --a or --b NAME=VALUE that differs",
+                   p->side[0].label);
+}
+
+void sides_free(struct parity *p)
+{
+    for (int i = 0; i < 2; i++) {
+        upkeep_close(p->side[i].upkeep);
+        free(p->side[i].label);
+        free(p->side[i].word);
+    }
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* The settings that were named for a server must be settings of that server. */
+static bool check_settings(struct side *s, struct backend *b, struct err *e)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < s->n_set; i++) {
+        struct request rq = {.kind = RQ_SET, .text = xstrdup(s->set[i])};
+        ok = backend_submit(b, &rq, e);
+    }
+    return ok;
+}
+
+static struct backend *open_server(struct side *s, struct err *e)
+{
+    struct backend *b = open_backend(&s->opts, e);
+    if (b && check_settings(s, b, e) && (s->upkeep = upkeep_open(&s->opts.server, s->opts.model, e))) {
+        char *label = xasprintf("%s (%s, %s)", *s->label ? s->label : s->opts.server.url,
+                                upkeep_server(s->upkeep), upkeep_model(s->upkeep));
+        free(s->label);
+        s->label = label;
+        upkeep_drafts(s->upkeep, &s->before);
+        return b;
+    }
+    backend_close(b);
+    return NULL;
+}
+
+struct backend *side_open(struct parity *p, int side, void (*complain)(void *arg, const char *line),
+                          struct err *e)
+{
+    struct side *s = &p->side[side];
+    struct backend *b = s->opts.server.url ? open_server(s, e) : open_backend(&s->opts, e);
+    cli_progress_end();
+    if (!b) {
+        err_prefix(e, "%c", s->name);
+        return NULL;
+    }
+    const struct backend_info *i = backend_info(b);
+    if (i->passed && !p->c->opt.quiet) {
+        char *line = xasprintf("%c: computing on the CPU: %s", s->name, i->passed);
+        complain(NULL, line);
+        free(line);
+    }
+    bool spec = p->side[0].opts.settings.spec != p->side[1].opts.settings.spec;
+    if (!p->servers && spec && s->opts.settings.spec && !i->draft_kind) {
+        err_set(e, ERR_USAGE, "drafting on and off cannot be compared: %s",
+                i->draft_off ? i->draft_off : "there is no draft");
+        backend_close(b);
+        return NULL;
+    }
+    return b;
+}
+
+void side_reset_cache(struct side *s)
+{
+    if (!s->upkeep || (s->tried_reset && !s->resets))
+        return;
+    s->tried_reset = true;
+    s->resets = upkeep_reset_cache(s->upkeep, s->reset);
+}
+
+void side_meter(struct side *s)
+{
+    struct draft_totals now;
+    if (!s->upkeep || s->before.drafted < 0 || s->before.accepted < 0)
+        return;
+    upkeep_drafts(s->upkeep, &now);
+    s->drafts = (struct draft_totals){now.drafts - s->before.drafts, now.drafted - s->before.drafted,
+                                      now.accepted - s->before.accepted};
+    s->metered = s->drafts.drafted >= 0 && s->drafts.accepted >= 0; /* a restarted server counts from 0 */
+}
